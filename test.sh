@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# Sets up the test environment, builds the native library, checks the style and runs the tests.
+#   ./test.sh                     the tests of every day
+#   ./test.sh --slow              and the slow ones; likewise --distributed, --versions
+#   ./test.sh tests/emulator -k vadd   anything else goes to pytest
+# FLASH_ATTENTION_VENV: the virtual environment, reused between runs (default ~/.cache/flash-attention/venv).
+# FLASH_ATTENTION_TEST_PROCESSES: pytest processes (default 2; 0 runs in one process, as -s and --pdb want).
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")"
+. scripts/environment.sh
+if [ "${1:-}" = "-h" ] || [ "${1:-}" = "--help" ]; then
+    sed -n '2,7s/^# \{0,1\}//p' "$0"
+    exit
+fi
+
+prepare_environment tests/requirements.txt
+export PYTHONPATH="$PWD/train:$PWD/emulator"
+
+echo "== native library"
+if [ -f train/flash_attention/backends/cpu/build.py ]; then "$VENV_PYTHON" -m flash_attention.backends.cpu.build; fi
+
+echo "== style"
+"$VENV_PYTHON" -m ruff check .
+
+echo "== tests"
+# Two processes share the cores: one OpenMP thread each, unless a test asks for more.
+export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
+exec "$VENV_PYTHON" -m pytest -q --durations=10 --durations-min=5 \
+    -n "${FLASH_ATTENTION_TEST_PROCESSES:-2}" --dist worksteal "$@"

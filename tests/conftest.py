@@ -1,0 +1,34 @@
+"""Options that every test folder shares: which of the marked tests run."""
+
+import pytest
+
+OPTIONAL_MARKS = ("slow", "distributed", "versions")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("flash-attention")
+    for mark in OPTIONAL_MARKS:
+        group.addoption(f"--{mark}", action="store_true", help=f"also run the tests marked {mark}")
+    group.addoption(
+        "--device",
+        choices=("emulator", "ascend"),
+        default="emulator",
+        help="where the TIK operators run: tikemu on this machine, or CANN on an Ascend device",
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list) -> None:
+    """Deselects what was not asked for."""
+    left_out = {mark for mark in OPTIONAL_MARKS if not config.getoption(f"--{mark}")}
+    if config.getoption("--device") != "ascend":
+        left_out.add("ascend")
+    dropped = [item for item in items if left_out.intersection(mark.name for mark in item.iter_markers())]
+    if dropped:
+        config.hook.pytest_deselected(items=dropped)
+        items[:] = [item for item in items if item not in set(dropped)]
+
+
+@pytest.fixture(scope="session")
+def device(request: pytest.FixtureRequest) -> str:
+    """Value of --device: "emulator" or "ascend"."""
+    return request.config.getoption("--device")
