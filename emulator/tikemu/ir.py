@@ -1,0 +1,207 @@
+"""The recorded program: statements, values and tensor views.
+
+The front end (``dsl``, ``tensor``, ``expr``) builds these nodes, ``machine`` and ``timing`` consume them. A node holds no
+behaviour beyond printing; what an instruction means is in ``isa``.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Optional, Union
+
+MEMORY_OF_SCOPE = {
+    "global": "GM",
+    "local.UB": "UB",
+    "local.L1": "L1",
+    "local.L1OUT": "L0C",
+    "local.L0A": "L0A",
+    "local.L0B": "L0B",
+    "local.L0C": "L0C",
+}
+
+
+@dataclass(frozen=True)
+class Location:
+    """The line of the user's program that recorded a statement."""
+
+    file: str
+    line: int
+    text: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}" + (f": {self.text}" if self.text else "")
+
+
+# ---------------------------------------------------------------------------------------------------- values
+@dataclass(frozen=True, eq=False)
+class Variable:
+    """A run-time variable: Scalar, InputScalar, loop variable. Identity is the object."""
+
+    name: str
+    dtype: str
+    kind: str  # "scalar" | "input" | "loop"
+    uid: int
+
+
+@dataclass(frozen=True)
+class Operation:
+    """An arithmetic, comparison or logical node over values; evaluated at run time in ``dtype``."""
+
+    op: str  # + - * / % & | << >>  < <= > >= == !=  all any not
+    args: tuple[Value, ...]
+    dtype: str
+
+
+Value = Union[int, float, bool, Variable, Operation]
+
+
+def is_immediate(value: Any) -> bool:
+    """Whether ``value`` is known when the program is recorded."""
+    return not isinstance(value, (Variable, Operation))
+
+
+@dataclass(eq=False)
+class TensorInfo:
+    """One allocation: what ``tik_instance.Tensor(...)`` declared."""
+
+    name: str
+    dtype: str
+    shape: tuple[Value, ...]
+    scope: str  # a key of MEMORY_OF_SCOPE
+    uid: int
+    location: Location
+    is_workspace: bool = False
+    is_atomic_add: bool = False
+    max_mem_size: Optional[int] = None
+    init_value: Any = None
+    start_addr: Optional[int] = None
+
+    @property
+    def memory(self) -> str:
+        return MEMORY_OF_SCOPE[self.scope]
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """A tensor operand: a strided window on an allocation, possibly reinterpreted.
+
+    ``offset`` counts elements of ``dtype`` from the start of the allocation; ``strides`` count elements of ``dtype``.
+    """
+
+    tensor: TensorInfo
+    dtype: str
+    offset: Value
+    shape: tuple[Value, ...]
+    strides: tuple[Value, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class CmpMask:
+    """Handle of the compare-mask register as written by one ``vcmp_*`` or ``mov_tensor_to_cmpmask`` statement."""
+
+    uid: int
+
+
+# ---------------------------------------------------------------------------------------------------- statements
+@dataclass(eq=False)
+class Statement:
+    location: Location
+
+
+@dataclass(eq=False)
+class Define(Statement):
+    """Allocation of a tensor in the enclosing scope."""
+
+    tensor: TensorInfo
+
+
+@dataclass(eq=False)
+class Assign(Statement):
+    """``Scalar(init_value=...)`` and ``Scalar.set_as``; a View source means its first element (read by the scalar unit)."""
+
+    target: Variable
+    value: Union[Value, View]
+
+
+@dataclass(eq=False)
+class Store(Statement):
+    """``tensor[i] = value`` / ``tensor[i].set_as(value)``: the scalar unit writes the first element of ``target``."""
+
+    target: View
+    value: Union[Value, View]
+
+
+@dataclass(eq=False)
+class Instruction(Statement):
+    """One call of an instruction of the table. ``args`` maps parameter names to
+    values, Views, lists of those, strings, CmpMask handles or None; ``result`` is set where the call returns a handle."""
+
+    spec: Any  # isa.spec.InstructionSpec
+    args: dict[str, Any]
+    result: Optional[CmpMask] = None
+
+
+@dataclass(eq=False)
+class Body:
+    statements: list[Statement] = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class For(Statement):
+    variable: Variable
+    begin: Value
+    end: Value
+    body: Body
+    thread_num: int = 1
+    block_num: int = 1
+
+
+@dataclass(eq=False)
+class If(Statement):
+    """``branches`` in order (condition, body); ``otherwise`` may be None."""
+
+    branches: list[tuple[Value, Body]]
+    otherwise: Optional[Body] = None
+
+
+@dataclass(eq=False)
+class Scope(Statement):
+    """``new_stmt_scope``."""
+
+    body: Body
+    disable_sync: bool = False
+
+
+@dataclass(eq=False)
+class Break(Statement):
+    pass
+
+
+@dataclass(eq=False)
+class Continue(Statement):
+    pass
+
+
+@dataclass(eq=False)
+class Return(Statement):
+    pass
+
+
+@dataclass(eq=False)
+class DebugPrint(Statement):
+    """``tikdb.debug_print(expression)``."""
+
+    expression: str
+    scope: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(eq=False)
+class Program:
+    """A built kernel: GM tensors and scalars it takes, and its statements."""
+
+    name: str
+    inputs: list[Union[View, Variable]]
+    outputs: list[View]
+    body: Body
+    soc: Any  # soc.SocProfile
+    debug_enabled: bool = False
+    config: dict[str, Any] = field(default_factory=dict)

@@ -1,0 +1,119 @@
+"""What one entry of the instruction table is, and what executing it yields.
+
+An :class:`InstructionSpec` is made by the :func:`instruction` decorator. The front end turns every spec into a method of
+``Tik`` (its signature comes from ``params``) and calls :meth:`InstructionSpec.check` when the call is recorded. The
+machine calls :meth:`InstructionSpec.bind` once per distinct set of resolved arguments; the resulting micro-operations are
+cached and executed many times.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Callable, Optional
+
+from .region import Memory, Region
+
+
+@dataclass(frozen=True, eq=False)
+class Operand:
+    """A tensor operand with its run-time address.
+
+    Attributes:
+        memory: the memory (on-chip buffer of one core, or one GM tensor) that holds it.
+        address: byte address of the first element inside ``memory``.
+        start, end: bytes of the whole allocation (this copy of it, under multi-buffering).
+        dtype, shape, strides: of the view; strides in elements.
+        name: the tensor's name, for messages.
+        static: True when TIK could know the address at build time (immediate offset).
+    """
+
+    memory: Memory
+    address: int
+    start: int
+    end: int
+    dtype: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    name: str
+    static: bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class Access:
+    """Bytes of an operand that a micro-operation reads or writes."""
+
+    operand: Operand
+    region: Region
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """A move between global memory and a core, costed by the timing engine (bandwidth is shared by the cores).
+
+    ``bursts`` x ``burst_bytes`` bytes, ``pitch`` bytes start to start on the GM side.
+    """
+
+    direction: str  # "read" | "write" | "atomic"
+    bursts: int
+    burst_bytes: int
+    pitch: int
+
+
+@dataclass(eq=False)
+class MicroOp:
+    """One occupation of one pipe.
+
+    Attributes:
+        name: instruction name for reports.
+        pipe: "S", "V", "M", "MTE1", "MTE2" or "MTE3".
+        cycles: occupation of the pipe (ignored where ``transfer`` is given).
+        latency: cycles from the end of the occupation until the result can be used by another instruction.
+        reads, writes: byte-exact footprints.
+        run: performs the numerics. None: nothing to do (flags, barriers).
+        undefined: written bytes that hold no meaningful data afterwards (padding of an accumulator tile).
+        run_defined: for pure copies: moves the "defined" bits instead of checking the sources. None: all bytes read must
+            be defined, all bytes written become so.
+        transfer: set on GM traffic.
+        code_bytes: estimated size of the instruction and its argument set-up in the unrolled program.
+        accumulate: an ``mmad`` that reads its own destination: ordering inside PIPE_M as in timing.md 3.1.
+        barrier: for ``pipe_barrier``: the pipe drained, "ALL" for every pipe.
+    """
+
+    name: str
+    pipe: str
+    cycles: float
+    latency: float
+    reads: tuple[Access, ...]
+    writes: tuple[Access, ...]
+    run: Optional[Callable[[], None]]
+    undefined: tuple[Access, ...] = ()
+    run_defined: Optional[Callable[[], None]] = None
+    transfer: Optional[Transfer] = None
+    code_bytes: int = 32
+    accumulate: bool = False
+    barrier: Optional[str] = None
+
+
+@dataclass(eq=False)
+class CoreState:
+    """Registers of one core that outlive an instruction."""
+
+    cmpmask: Any = None  # numpy uint8[16]
+    cmpmask_owner: Optional[int] = None  # uid of the CmpMask handle it holds
+    atomic_add: bool = False
+
+
+@dataclass(eq=False)
+class BindContext:
+    """What an instruction may look at while it is bound.
+
+    ``warn(message)`` issues a TikWarning, or raises in strict mode; ``fault(error_class, message)`` raises with the
+    user's line appended.
+    """
+
+    soc: Any  # soc.SocProfile: limits and timing constants
+    strict: bool
+    core: CoreState
+    warn: Callable[[str], None]
+    fault: Callable[[type, str], None]
+    static_arguments: bool = True  # every integer argument was an immediate
+    extra: dict[str, Any] = field(default_factory=dict)
