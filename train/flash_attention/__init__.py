@@ -1,0 +1,32 @@
+"""FlashAttention for MindSpore: Ascend 910 through TIK operators, any CPU through a native kernel.
+
+Importing this package imports neither MindSpore nor NumPy; the names below load on first use.
+"""
+
+import importlib
+
+__version__ = "0.1.0"
+
+_EXPORTS = {
+    "FlashAttention": "flash_attention.nn.layer.flash_attention",
+    "flash_attention": "flash_attention.functional",
+    "scaled_dot_product_attention": "flash_attention.functional",
+    "AttentionProblem": "flash_attention.problem",
+    "attention_backend": "flash_attention.backends.registry",
+    "available_backends": "flash_attention.backends.registry",
+    "explain": "flash_attention.backends.registry",
+}
+
+__all__ = ["__version__", *sorted(_EXPORTS)]
+
+
+def __getattr__(name):
+    if name not in _EXPORTS:
+        raise AttributeError(f"module 'flash_attention' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_EXPORTS[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__():
+    return sorted(set(globals()) | set(_EXPORTS))

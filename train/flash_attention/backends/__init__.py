@@ -1,0 +1,1 @@
+"""Backends: one module or folder each, found by name through `registry`."""

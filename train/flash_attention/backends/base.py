@@ -1,0 +1,54 @@
+"""What a backend is: a name, a reason when it refuses a problem, and a function when it does not."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Callable
+
+from flash_attention.problem import AttentionProblem
+
+
+class Backend(ABC):
+    """One way to run attention. A backend's module exposes its only instance as `BACKEND`.
+
+    Importing that module must be cheap and must not fail where the backend cannot run: what is missing is the answer of
+    `unavailable`, in words that tell the user what to do.
+    """
+
+    name: str
+
+    def unavailable(self) -> str | None:
+        """Why this backend cannot run any problem on this machine and device, or None."""
+        return None
+
+    @abstractmethod
+    def refuse(self, problem: AttentionProblem) -> str | None:
+        """Why this backend cannot run `problem`, or None. Not called when `unavailable` gives a reason."""
+
+    @abstractmethod
+    def build(self, problem: AttentionProblem) -> Callable:
+        """The function that runs `problem`; called once per distinct problem, its result is cached.
+
+        The result is a Cell or a primitive, or a Python function made of them, that MindSpore can differentiate and
+        compile in GRAPH mode, PYNATIVE and @jit:
+
+            output, logsumexp = run(query, key, value, mask, alibi, keep_bits, seed)
+
+        query       (B, H, Sq, D)    in problem.dtype
+        key, value  (B, Hkv, Sk, D)  in problem.dtype
+        mask        problem.mask_shape, bool or uint8, non-zero = hidden; None without an explicit mask. Any of the
+                    first three axes may be 1 (broadcast). A compact causal mask never arrives: it is problem.causal.
+        alibi       problem.bias_shape in problem.bias_dtype, added to scale * query @ key^T; None unless problem.alibi
+                    is "given". Any of the first three axes may be 1: its gradient is then the sum over that axis,
+                    accumulated in float32. When problem.bias_grad is false, no gradient is wanted (zeros, at no cost).
+        keep_bits   uint8 (B, H, Sq, ceil(Sk / 8)), bit k % 8 (from the least significant) of byte k // 8 set = key k is
+                    kept; None unless problem.keep_bits.
+        seed        int64 (2,): Philox key lo = seed[0] mod 2**32, key hi = seed[1] mod 2**32; None unless
+                    problem.active_dropout > 0 and keep_bits is None.
+        output      like query
+        logsumexp   float32 (B, H, Sq): log of the sum of exp over visible keys of the scaled, biased scores, before
+                    dropout; -inf for a row that sees nothing (its output and gradients are 0).
+
+        Both outputs are differentiable: the gradient of the logsumexp adds probability * d_logsumexp to the gradient of
+        the scores. Inputs that are None get no gradient, mask, keep_bits and seed get zeros.
+        """

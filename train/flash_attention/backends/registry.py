@@ -1,0 +1,178 @@
+"""Backends by name, and the choice between them."""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import functools
+import importlib
+import logging
+import os
+from typing import Callable
+
+from flash_attention.backends.base import Backend
+from flash_attention.problem import AttentionProblem
+
+logger = logging.getLogger("flash_attention")
+
+ENVIRONMENT_VARIABLE = "FLASH_ATTENTION_BACKEND"
+
+# Where each backend lives. A module is imported on first use, so that one backend's requirements burden no other.
+_MODULES = {
+    "tik": "flash_attention.backends.ascend",
+    "fused": "flash_attention.backends.fused",
+    "cpu": "flash_attention.backends.cpu",
+    "emulator": "flash_attention.backends.emulator",
+    "math": "flash_attention.backends.math",
+}
+
+# What the automatic choice tries, in order. The emulator is for development: only its name chooses it.
+_PREFERENCE = {"Ascend": ("tik", "fused", "math"), "CPU": ("cpu", "math"), "GPU": ("math",)}
+
+_override: contextvars.ContextVar[str | None] = contextvars.ContextVar("flash_attention_backend", default=None)
+
+
+class _Missing(Backend):
+    """Stands for a backend whose module cannot be imported."""
+
+    def __init__(self, name: str, reason: str):
+        self.name = name
+        self._reason = reason
+
+    def unavailable(self) -> str | None:
+        return self._reason
+
+    def refuse(self, problem: AttentionProblem) -> str | None:
+        return self._reason
+
+    def build(self, problem: AttentionProblem) -> Callable:
+        raise RuntimeError(f"backend {self.name!r}: {self._reason}")
+
+
+def backend_names() -> tuple[str, ...]:
+    """Names of all backends, usable here or not."""
+    return tuple(_MODULES)
+
+
+@functools.cache
+def get_backend(name: str) -> Backend:
+    """The backend called `name`; one that says why when its module cannot be imported.
+
+    Raises:
+        ValueError: no backend has that name.
+    """
+    _check_name("backend", name)
+    module = _MODULES[name]
+    try:
+        return importlib.import_module(module).BACKEND
+    except ImportError as error:
+        if isinstance(error, ModuleNotFoundError) and error.name == module:
+            return _Missing(name, f"this installation has no module {module}")
+        return _Missing(name, f"importing {module} failed: {error}")
+
+
+def refusal(name: str, problem: AttentionProblem) -> str | None:
+    """Why backend `name` cannot run `problem` here, or None when it can."""
+    backend = get_backend(name)
+    return backend.unavailable() or backend.refuse(problem)
+
+
+def available_backends() -> tuple[str, ...]:
+    """Names of the backends that can run on this machine and device, without regard to a particular problem."""
+    return tuple(name for name in _MODULES if get_backend(name).unavailable() is None)
+
+
+def explain(problem: AttentionProblem) -> dict[str, str]:
+    """Every backend with its verdict on `problem`: "ok", or the reason why it cannot run it. The choice comes first.
+
+    Example:
+        >>> problem = AttentionProblem(batch=1, heads=8, seq_q=1024, seq_k=1024, head_dim=128)
+        >>> for name, verdict in explain(problem).items():
+        ...     print(name, verdict)
+    """
+    verdicts = {name: refusal(name, problem) or "ok" for name in _MODULES}
+    order = _PREFERENCE.get(problem.device, ("math",))
+    forced = forced_backend()
+    if forced is not None:
+        order = (forced,)
+    chosen = [name for name in order if verdicts[name] == "ok"][:1]
+    return {name: verdicts[name] for name in (*chosen, *(other for other in verdicts if other not in chosen))}
+
+
+def forced_backend(requested: str | None = None) -> str | None:
+    """Name of the backend that must be used, or None for the automatic choice.
+
+    `requested` (an argument of the caller) goes before `attention_backend`, and that before the environment variable.
+    """
+    if requested is not None:
+        _check_name("backend", requested)
+        return requested
+    if _override.get() is not None:
+        return _override.get()
+    name = os.environ.get(ENVIRONMENT_VARIABLE, "").strip()
+    if not name or name == "auto":
+        return None
+    _check_name(ENVIRONMENT_VARIABLE, name)
+    return name
+
+
+def choose(problem: AttentionProblem, requested: str | None = None) -> Backend:
+    """The backend that runs `problem`.
+
+    Raises:
+        ValueError: the forced backend does not exist.
+        RuntimeError: the forced backend refuses the problem, or every backend does; with the reasons.
+    """
+    forced = forced_backend(requested)
+    if forced is not None:
+        reason = refusal(forced, problem)
+        if reason is not None:
+            raise RuntimeError(f"backend {forced!r} cannot run this problem: {reason}")
+        return get_backend(forced)
+    order = _PREFERENCE.get(problem.device, ("math",))
+    reasons = []
+    for name in order:
+        reason = refusal(name, problem)
+        if reason is None:
+            if name == "math" and reasons:
+                _warn_slow(tuple(reasons))
+            return get_backend(name)
+        reasons.append(f"{name}: {reason}")
+    raise RuntimeError(f"no backend can run this problem on {problem.device}: " + "; ".join(reasons))
+
+
+def build(problem: AttentionProblem, requested: str | None = None) -> Callable:
+    """The function of the chosen backend for `problem` (see `Backend.build`)."""
+    return _build(choose(problem, requested).name, problem)
+
+
+@functools.lru_cache(maxsize=256)
+def _build(name: str, problem: AttentionProblem) -> Callable:
+    return get_backend(name).build(problem)
+
+
+@contextlib.contextmanager
+def attention_backend(name: str):
+    """Uses backend `name` for every attention call inside the block.
+
+    A graph takes its backend when it is compiled: enter the block before the first call of a network in GRAPH mode.
+
+    Raises:
+        ValueError: no backend has that name.
+    """
+    _check_name("backend", name)
+    token = _override.set(name)
+    try:
+        yield
+    finally:
+        _override.reset(token)
+
+
+def _check_name(argument: str, name) -> None:
+    if name not in _MODULES:
+        raise ValueError(f"{argument}: got {name!r}, allowed are {', '.join(_MODULES)}")
+
+
+@functools.cache
+def _warn_slow(reasons: tuple) -> None:
+    logger.warning("attention runs on the slow backend 'math': %s", "; ".join(reasons))

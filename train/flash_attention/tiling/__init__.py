@@ -1,0 +1,48 @@
+"""Tiling strategies by name.
+
+A strategy says how many queries and keys one tile holds. That tile is the unit of prev_block_num and next_block_num and
+the side of the compact causal mask; how a kernel splits a tile further for its own memories is the kernel's business.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class TilingStrategy:
+    """A named tile size, in tokens: the same for queries and keys."""
+
+    name: str
+    tile: int
+
+
+_STRATEGIES = {
+    strategy.name: strategy
+    for strategy in (
+        TilingStrategy("sparse", 128),  # the default: fills the Cube of an Ascend 910 at head_dim 64 and 128
+        TilingStrategy("sparse_64", 64),  # block windows twice as fine
+        TilingStrategy("sparse_256", 256),  # block windows twice as coarse
+    )
+}
+
+DEFAULT_STRATEGY = "sparse"
+
+
+def strategy_names() -> tuple[str, ...]:
+    """Names that `get_strategy` knows."""
+    return tuple(_STRATEGIES)
+
+
+def get_strategy(name: str) -> TilingStrategy:
+    """The strategy called `name`.
+
+    Raises:
+        TypeError: `name` is not a string.
+        ValueError: no strategy has that name.
+    """
+    if not isinstance(name, str):
+        raise TypeError(f"tiling_stgy_name: expected a string, got {type(name).__name__} {name!r}")
+    if name not in _STRATEGIES:
+        raise ValueError(f"tiling_stgy_name: no strategy is called {name!r}; known are {', '.join(_STRATEGIES)}")
+    return _STRATEGIES[name]
