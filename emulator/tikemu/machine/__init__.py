@@ -1,0 +1,1 @@
+"""Memories, allocation, compilation and execution of recorded programs."""

@@ -1,0 +1,49 @@
+"""How a program is run."""
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+
+SYNC_VARIANTS = ("auto", "conservative", "optimistic")
+
+
+# Keyword-only fields need Python 3.10; on 3.9 positional arguments are not refused.
+@dataclass(frozen=True, **({"kw_only": True} if sys.version_info >= (3, 10) else {}))
+class Options:
+    """Options of :func:`tikemu.run`.
+
+    Attributes:
+        strict: every questionable or undefined use is an error: undefined bytes that reach a computation or an output,
+            races inside unsynchronised scopes and between cores, illegal overlap, the smaller Unified Buffer.
+            Default: False.
+        ub_limit: bytes of Unified Buffer a program may allocate. Default: None, which is all 262144 bytes, with a
+            warning above 253952; strict mode refuses more than 253952.
+        sync: which dependences the automatic synchronisation knows. "auto": byte ranges where TIK knows the addresses
+            at build time, whole tensors otherwise; "conservative": whole tensors always; "optimistic": byte ranges
+            always. Default: "auto".
+        l2: model the L2 buffer: lines of global memory read before are served faster. Default: False, every read is a
+            miss.
+        active_cores: cores that share the memory bandwidth. Default: None, which is as many as the program uses.
+        trace: keep the events for ``Result.save_trace``. Default: False.
+        max_trace_cores: cores whose events are kept. Default: 2.
+        max_trace_events: events kept in all; later ones are dropped and counted. Default: 1000000.
+        progress: show a progress bar on standard error. Default: None, which is only on a terminal.
+    """
+
+    strict: bool = False
+    ub_limit: int | None = None
+    sync: str = "auto"
+    l2: bool = False
+    active_cores: int | None = None
+    trace: bool = False
+    max_trace_cores: int = 2
+    max_trace_events: int = 1_000_000
+    progress: bool | None = None
+
+    def __post_init__(self) -> None:
+        if self.sync not in SYNC_VARIANTS:
+            raise ValueError(f"sync must be one of {', '.join(SYNC_VARIANTS)}, got {self.sync!r}")
+        for name in ("ub_limit", "active_cores"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1 or None, got {value!r}")

@@ -1,0 +1,1 @@
+"""Estimates of time: in-order pipes, bandwidths, bank conflicts, traces."""
