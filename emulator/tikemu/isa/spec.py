@@ -75,7 +75,11 @@ class MicroOp:
         transfer: set on GM traffic.
         code_bytes: estimated size of the instruction and its argument set-up in the unrolled program.
         accumulate: an ``mmad`` that reads its own destination: ordering inside PIPE_M as in timing.md 3.1.
-        barrier: for ``pipe_barrier``: the pipe drained, "ALL" for every pipe.
+        barrier: for ``pipe_barrier``: the pipe drained, "ALL" for every pipe; "BLOCKS" for ``block_barrier``.
+        flag: for ``set_flag`` and ``wait_flag``: ("set" | "wait", source pipe, destination pipe, event id).
+        mask: value of the mask register the instruction needs (PIPE_S writes it when it changes). None: uses no mask.
+        macs: multiply-accumulates of valid elements, for the utilisation of the Cube.
+        constants: names of the ``soc.timing`` constants that ``cycles`` and ``latency`` rest on, for the report.
     """
 
     name: str
@@ -91,6 +95,10 @@ class MicroOp:
     code_bytes: int = 32
     accumulate: bool = False
     barrier: Optional[str] = None
+    flag: Optional[tuple[str, str, str, int]] = None
+    mask: Optional[tuple[int, int]] = None
+    macs: int = 0
+    constants: tuple[str, ...] = ()
 
 
 @dataclass(eq=False)
