@@ -156,8 +156,8 @@ class AttentionProblem:
             bias_shape = _broadcast_shape(bias.shape, batch, heads, seq_q, key_dims[2])
             if bias_shape is None:
                 raise ValueError(
-                    f"{bias_name}: got shape {bias.shape}, allowed is (batch or 1, heads or 1, 1 or seq_q, seq_k), here "
-                    f"({_one_or(batch)}, {_one_or(heads)}, {_one_or(seq_q)}, {key_dims[2]})"
+                    f"{bias_name}: got shape {bias.shape}, allowed is (batch or 1, heads or 1, seq_q or 1, seq_k), "
+                    f"here ({_one_or(batch)}, {_one_or(heads)}, {_one_or(seq_q)}, {key_dims[2]})"
                 )
         if keep_bits is not None:
             expected = (batch, heads, seq_q, -(-key_dims[2] // 8))

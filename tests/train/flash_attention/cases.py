@@ -1,0 +1,372 @@
+"""The shared list of attention cases: every backend runs these.
+
+    @pytest.mark.parametrize("case", cases.params())
+    def test_backend(case):
+        inputs = case.inputs()                    # NumPy arrays, exactly representable in case.dtype
+        exact, low = case.expected()              # float64 truth and low-precision baseline, with all gradients
+        actual = reference.Attention(...)         # what the backend computed
+        cases.check(case, actual)
+
+Needs NumPy, pytest and flash_attention.{problem,reference,philox}; no MindSpore.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import zlib
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+from flash_attention import reference
+from flash_attention.problem import ALL_BLOCKS, AttentionProblem, TensorSpec
+from flash_attention.tiling import get_strategy
+
+SEED = (20240607, 3)  # of dropout, as in Backend.build
+
+MASKS = {
+    "none": "no mask",
+    "causal": "causal=True",
+    "compact": "(1, T, T) strict upper triangle",
+    "compact2d": "(T, T) strict upper triangle",
+    "2d": "(Sq, Sk), a third hidden",
+    "3d1": "(1, Sq, Sk), a third hidden",
+    "3d": "(B, Sq, Sk), a third hidden",
+    "4d": "(B, 1, Sq, Sk), a third hidden",
+    "heads": "(B, H, Sq, Sk), a third hidden",
+    "padding": "(B, 1, 1, Sk), a tail of keys hidden",
+    "rows": "(B, Sq, Sk), every third row wholly hidden",
+    "all": "(B, Sq, Sk), everything hidden",
+}
+VALUES = {
+    "normal": "standard normal",
+    "large": "query and key of sigma 4: logits of sigma 16",
+    "huge": "query and key of sigma 12: one-hot probabilities",
+    "outlier": "standard normal, two channels thirty times larger",
+    "constant": "ones",
+    "zero": "zeros",
+}
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """NumPy inputs of a case, as a caller of the layer gives them (mask in its user shape); None where absent."""
+
+    query: np.ndarray
+    key: np.ndarray
+    value: np.ndarray
+    mask: np.ndarray | None
+    bias: np.ndarray | None
+    d_output: np.ndarray
+    d_logsumexp: np.ndarray
+
+
+@dataclass(frozen=True)
+class Case:
+    """One attention call with its data. Frozen and hashable; its id is its content."""
+
+    batch: int = 1
+    heads: int = 2
+    kv_heads: int = 2
+    seq_q: int = 113
+    seq_k: int = 113
+    head_dim: int = 32
+    dtype: str = "float16"
+    mask: str = "none"
+    mask_dtype: str = "uint8"
+    blocks: tuple = (ALL_BLOCKS, ALL_BLOCKS)  # prev_block_num, next_block_num
+    window: tuple = (-1, -1)
+    alignment: str = "top_left"
+    tiling: str = "sparse"
+    alibi: str = "none"  # none, computed, given (B,H,1,Sk), shared (1,H,1,Sk), bias (1,H,Sq,Sk), bias_all (B,H,Sq,Sk)
+    dropout: float = 0.0
+    scale: float | None = None
+    values: str = "normal"
+    slow: bool = False
+
+    def __str__(self) -> str:
+        parts = [f"B{self.batch}", f"H{self.heads}"]
+        if self.kv_heads != self.heads:
+            parts.append(f"KV{self.kv_heads}")
+        parts.append(f"S{self.seq_q}" if self.seq_q == self.seq_k else f"Sq{self.seq_q}-Sk{self.seq_k}")
+        parts += [f"D{self.head_dim}", self.dtype]
+        if self.mask != "none":
+            parts.append(self.mask if self.mask_dtype == "uint8" else f"{self.mask}.{self.mask_dtype}")
+        if self.blocks != (ALL_BLOCKS, ALL_BLOCKS):
+            parts.append("blocks" + "_".join("all" if count == ALL_BLOCKS else str(count) for count in self.blocks))
+        if self.window != (-1, -1):
+            parts.append("window" + "_".join("all" if count < 0 else str(count) for count in self.window))
+        if self.alignment != "top_left":
+            parts.append(self.alignment)
+        if self.tiling != "sparse":
+            parts.append(self.tiling)
+        if self.alibi != "none":
+            parts.append(f"alibi.{self.alibi}")
+        if self.dropout:
+            parts.append(f"drop{self.dropout}")
+        if self.scale is not None:
+            parts.append(f"scale{self.scale}")
+        if self.values != "normal":
+            parts.append(self.values)
+        return "-".join(parts)
+
+    @property
+    def problem(self) -> AttentionProblem:
+        """The problem that the layer makes of this case, with the logsumexp asked for and training on."""
+        inputs = self.inputs()
+        shapes = [TensorSpec(array.shape, self.dtype) for array in (inputs.query, inputs.key, inputs.value)]
+        mask = None if inputs.mask is None else TensorSpec(inputs.mask.shape, self.mask_dtype)
+        bias = None if inputs.bias is None else TensorSpec(inputs.bias.shape, self.dtype)
+        return AttentionProblem.from_inputs(
+            *shapes, mask, bias, alibi=self.alibi != "none", training=True, return_lse=True, **self.options()
+        )
+
+    def options(self) -> dict:
+        """The rules of the case by their keyword names, common to from_inputs and flash_attention."""
+        return {
+            "tiling": self.tiling,
+            "prev_blocks": self.blocks[0],
+            "next_blocks": self.blocks[1],
+            "window_size": self.window,
+            "causal": self.mask == "causal",
+            "causal_alignment": self.alignment,
+            "dropout_rate": self.dropout,
+            "scale": self.scale,
+        }
+
+    def inputs(self) -> Inputs:
+        """The data, the same for every run and process."""
+        return _inputs(self)
+
+    def backend_mask(self) -> np.ndarray | None:
+        """The explicit mask as backends receive it: uint8 of problem.mask_shape."""
+        shape = self.problem.mask_shape
+        return None if shape is None else (self.inputs().mask != 0).astype(np.uint8).reshape(shape)
+
+    def keep(self) -> np.ndarray | None:
+        """Dropout's keep decisions for SEED, bool (B, H, Sq, Sk)."""
+        return reference.keep_mask(self.problem, SEED) if self.dropout else None
+
+    def expected(self) -> tuple[reference.Attention, reference.Attention]:
+        """(truth, baseline), gradients included."""
+        return _expected(self)
+
+
+def check(case: Case, actual: reference.Attention) -> None:
+    """Asserts that every result in `actual` is right: error measure, and exact zeros where nothing is visible."""
+    exact, low = case.expected()
+    wrong = [str(error) for error in reference.compare(actual, exact, low) if not error.ok]
+    assert not wrong, "\n".join(wrong)
+    blind = np.isneginf(exact.logsumexp)
+    for name in ("output", "d_query"):
+        result = getattr(actual, name)
+        if result is not None:
+            assert not np.any(np.asarray(result, dtype=np.float32)[blind]), f"{name}: not zero where nothing is visible"
+    unseen = _unseen_keys(case)
+    for name in ("d_key", "d_value"):
+        result = getattr(actual, name)
+        if result is not None:
+            assert not np.any(np.asarray(result, dtype=np.float32)[unseen]), f"{name}: not zero for a key nobody sees"
+
+
+def _unseen_keys(case: Case) -> np.ndarray:
+    """Boolean (B, Hkv, Sk): keys that no query of any head of the group sees."""
+    problem = case.problem
+    hidden = np.broadcast_to(
+        reference.hidden(problem, case.backend_mask()), (problem.batch, problem.heads, problem.seq_q, problem.seq_k)
+    )
+    return hidden.reshape(problem.batch, problem.kv_heads, -1, problem.seq_k).all(axis=2)
+
+
+@functools.lru_cache(maxsize=16)
+def _inputs(case: Case) -> Inputs:
+    random = np.random.default_rng(zlib.crc32(str(case).encode()))
+
+    def draw(*shape, sigma=1.0):
+        if case.values == "constant":
+            return np.ones(shape, np.float32)
+        if case.values == "zero":
+            return np.zeros(shape, np.float32)
+        array = random.standard_normal(shape).astype(np.float32) * sigma
+        if case.values == "outlier":
+            array[..., : min(2, shape[-1])] *= 30.0
+        return reference.round_to(array, case.dtype)
+
+    sigma = {"large": 4.0, "huge": 12.0}.get(case.values, 1.0)
+    query = draw(case.batch, case.heads, case.seq_q, case.head_dim, sigma=sigma)
+    key = draw(case.batch, case.kv_heads, case.seq_k, case.head_dim, sigma=sigma)
+    value = draw(case.batch, case.kv_heads, case.seq_k, case.head_dim)
+    d_output = reference.round_to(random.standard_normal(query.shape), case.dtype)
+    d_logsumexp = random.standard_normal(query.shape[:3]).astype(np.float32)
+    return Inputs(query, key, value, _mask(case, random), _bias(case, random), d_output, d_logsumexp)
+
+
+def _mask(case: Case, random) -> np.ndarray | None:
+    if case.mask in ("none", "causal"):
+        return None
+    tile = get_strategy(case.tiling).tile
+    if case.mask in ("compact", "compact2d"):
+        mask = np.triu(np.ones((tile, tile)), 1)
+        mask = mask if case.mask == "compact2d" else mask[None]
+    elif case.mask == "padding":
+        mask = np.zeros((case.batch, 1, 1, case.seq_k))
+        for row, length in enumerate(random.integers(1, case.seq_k + 1, size=case.batch)):
+            mask[row, ..., length:] = 1
+    elif case.mask == "rows":
+        mask = np.zeros((case.batch, case.seq_q, case.seq_k))
+        mask[:, ::3] = 1
+    elif case.mask == "all":
+        mask = np.ones((case.batch, case.seq_q, case.seq_k))
+    else:
+        shape = {"2d": (), "3d1": (1,), "3d": (case.batch,), "4d": (case.batch, 1), "heads": (case.batch, case.heads)}
+        mask = random.random((*shape[case.mask], case.seq_q, case.seq_k)) < 1 / 3
+    # bfloat16, like the tensors, travels as float32.
+    return mask.astype({"bool": np.bool_, "bfloat16": np.float32}.get(case.mask_dtype, case.mask_dtype))
+
+
+def _bias(case: Case, random) -> np.ndarray | None:
+    if case.alibi in ("none", "computed"):
+        return None
+    if case.alibi in ("bias", "bias_all"):
+        batch = case.batch if case.alibi == "bias_all" else 1
+        bias = random.standard_normal((batch, case.heads, case.seq_q, case.seq_k))
+    else:
+        batch = case.batch if case.alibi == "given" else 1
+        slope = 2.0 ** -(1 + np.arange(case.heads, dtype=np.float64))
+        bias = slope[None, :, None, None] * np.arange(1 - case.seq_k, 1) * np.arange(1, batch + 1)[:, None, None, None]
+    return reference.round_to(bias, case.dtype)
+
+
+@functools.lru_cache(maxsize=64)
+def _expected(case: Case) -> tuple[reference.Attention, reference.Attention]:
+    inputs = case.inputs()
+    arguments = {
+        "mask": case.backend_mask(),
+        "bias": inputs.bias,
+        "keep": case.keep(),
+        "d_output": inputs.d_output,
+        "d_logsumexp": inputs.d_logsumexp,
+    }
+    return tuple(
+        run(case.problem, inputs.query, inputs.key, inputs.value, **arguments)
+        for run in (reference.truth, reference.baseline)
+    )
+
+
+def _core() -> list[Case]:
+    """A few cases that between them touch everything, in every dtype."""
+    shapes = [
+        Case(batch=2, heads=4, kv_heads=2, seq_q=97, seq_k=150, head_dim=64, mask="compact", dropout=0.1),
+        Case(batch=2, heads=3, kv_heads=1, seq_q=150, seq_k=97, head_dim=59, mask="3d", alibi="computed"),
+        Case(seq_q=300, seq_k=300, head_dim=128, mask="causal", blocks=(1, ALL_BLOCKS), alibi="shared"),
+        Case(batch=2, seq_q=64, seq_k=64, head_dim=80, mask="rows", dropout=0.5, alibi="given"),
+    ]
+    return [replace(case, dtype=dtype) for case in shapes for dtype in ("float16", "bfloat16", "float32")]
+
+
+def _head_dims() -> list[Case]:
+    masks = itertools.cycle(("compact", "none", "3d", "causal"))
+    dims = (1, 2, 3, 7, 8, 15, 16, 17, 31, 32, 48, 59, 64, 80, 96, 111, 128, 129, 160, 192, 255, 256)
+    return [Case(seq_q=70, seq_k=83, head_dim=dim, mask=next(masks)) for dim in dims]
+
+
+def _lengths() -> list[Case]:
+    lengths = ((1, 1), (1, 128), (128, 1), (1, 300), (2, 3), (8, 8), (15, 17), (16, 16), (17, 15), (63, 65), (97, 113))
+    lengths += ((113, 97), (127, 129), (128, 128), (129, 127), (256, 384), (384, 256), (300, 77), (77, 300))
+    masks = itertools.cycle(("compact", "none", "2d", "causal", "padding"))
+    cases = [Case(seq_q=q, seq_k=k, head_dim=40, mask=next(masks)) for q, k in lengths]
+    cases += [
+        Case(seq_q=q, seq_k=k, mask=mask, alignment="bottom_right", alibi=alibi, window=window)
+        for (q, k), mask, alibi, window in zip(
+            ((1, 300), (97, 113), (300, 77), (128, 256), (200, 333)),
+            ("causal", "compact", "causal", "3d", "none"),
+            ("none", "computed", "computed", "none", "computed"),
+            ((-1, -1), (20, -1), (-1, -1), (40, 40), (10, 0)),
+        )
+    ]
+    cases += [Case(heads=1, kv_heads=1, seq_q=length, seq_k=length, head_dim=64, mask="causal", slow=True) for length in
+              (1025, 2048)]
+    return cases
+
+
+def _heads() -> list[Case]:
+    counts = ((1, 1), (4, 1), (4, 2), (4, 4), (6, 3), (6, 2), (5, 1), (8, 1), (12, 4))
+    masks = itertools.cycle(("compact", "heads", "none"))
+    alibis = itertools.cycle(("none", "computed", "given", "bias_all"))
+    return [
+        Case(batch=batch, heads=heads, kv_heads=kv_heads, seq_q=45, seq_k=61, mask=next(masks), alibi=next(alibis))
+        for (heads, kv_heads), batch in zip(counts, itertools.cycle((2, 1, 3)))
+    ]
+
+
+def _products() -> list[Case]:
+    """Every mask kind x window x ALiBi x dropout."""
+    masks = ("none", "causal", "compact", "compact2d", "3d", "rows", "padding")
+    windows = (
+        {},
+        {"blocks": (1, 0), "tiling": "sparse_64"},
+        {"blocks": (0, 1)},
+        {"window": (40, 0)},
+        {"window": (-1, 25), "blocks": (1, ALL_BLOCKS), "tiling": "sparse_64"},
+    )
+    alibis = ("none", "computed", "given", "bias")
+    return [
+        Case(batch=2, seq_q=199, seq_k=199, mask=mask, alibi=alibi, dropout=dropout, **window)
+        for mask, window, alibi, dropout in itertools.product(masks, windows, alibis, (0.0, 0.2))
+    ]
+
+
+def _data() -> list[Case]:
+    values = [
+        Case(batch=2, seq_q=130, seq_k=140, head_dim=64, mask=mask, values=value, dtype=dtype)
+        for value in VALUES
+        if value != "normal"
+        for mask, dtype in (("compact", "float16"), ("3d", "bfloat16"), ("none", "float32"))
+    ]
+    mask_dtypes = [
+        Case(batch=2, seq_q=60, seq_k=77, mask=mask, mask_dtype=dtype)
+        for mask, dtype in (("3d", "bool"), ("3d", "float16"), ("4d", "float32"), ("compact", "float16"), ("2d", "bool"),
+                            ("3d1", "bfloat16"), ("heads", "bool"), ("compact2d", "bool"))
+    ]
+    others = [
+        Case(batch=2, mask="all"),
+        Case(batch=2, mask="all", dtype="float32", alibi="computed", dropout=0.3),
+        Case(seq_q=128, seq_k=128, mask="compact"),  # compact and full shape at once
+        Case(seq_q=64, seq_k=64, mask="2d", tiling="sparse_64"),
+        Case(seq_q=300, seq_k=40, window=(10, 10)),  # rows past the keys see nothing
+        Case(seq_q=300, seq_k=100, blocks=(0, 0), dropout=0.1),
+        Case(scale=0.5),
+        Case(scale=-0.25, mask="causal"),
+        Case(scale=0.0, dtype="float32"),
+        Case(dropout=0.999, dtype="float32"),
+        Case(dropout=1e-6, dtype="float32"),
+        Case(seq_q=520, seq_k=520, heads=1, kv_heads=1, blocks=(1, 1), mask="causal", dropout=0.1, slow=True),
+        Case(batch=1, heads=3, kv_heads=3, seq_q=700, seq_k=700, mask="3d", alibi="computed", slow=True),
+    ]
+    return values + mask_dtypes + others
+
+
+def _rotated(cases: list[Case]) -> list[Case]:
+    """The dtype changes from case to case, so that each axis meets each dtype without tripling the list."""
+    dtypes = itertools.cycle(("float16", "float32", "bfloat16", "float32", "float16"))
+    return [replace(case, dtype=next(dtypes)) for case in cases]
+
+
+CASES: tuple[Case, ...] = tuple(
+    dict.fromkeys(_core() + _rotated(_head_dims()) + _rotated(_lengths()) + _rotated(_heads()) + _data()
+                  + _rotated(_products()))
+)
+
+
+def params(select=None, dtype: str | None = None) -> list:
+    """The cases as pytest parameters with readable ids.
+
+    Args:
+        select: keeps the cases for which it is true; all by default.
+        dtype: gives every case this dtype, for backends that have but one.
+    """
+    chosen = [case if dtype is None else replace(case, dtype=dtype) for case in CASES]
+    chosen = [case for case in dict.fromkeys(chosen) if select is None or select(case)]
+    marks = {True: [pytest.mark.slow], False: []}
+    return [pytest.param(case, id=str(case), marks=marks[case.slow]) for case in chosen]

@@ -1,0 +1,282 @@
+"""The truth in float64, the honest low-precision baseline, and the error measure between them.
+
+NumPy only. Arrays are (batch, heads, seq, head_dim); bfloat16 values travel in float32 arrays, NumPy having no such
+type.
+
+A kernel is right when its error against the truth is at most twice that of the baseline: plain composed attention on
+the same inputs, every tensor that composed ops would store rounded to the dtype of the inputs, sums and softmax in
+float32. The measure follows the tests of Dao-AILab/flash-attention.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import NamedTuple
+
+import numpy as np
+
+from flash_attention.problem import AttentionProblem, alibi_slopes
+
+# Distance from 1 to the next number.
+EPSILON = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23}
+# A logsumexp below this stands for minus infinity where the hardware has none (float16 saturates here).
+HIDDEN_LOGSUMEXP = -65504.0
+
+
+@dataclass
+class Attention:
+    """Results of one call; gradients are None when no output gradient was given, d_bias without a given bias."""
+
+    output: np.ndarray
+    logsumexp: np.ndarray
+    d_query: np.ndarray | None = None
+    d_key: np.ndarray | None = None
+    d_value: np.ndarray | None = None
+    d_bias: np.ndarray | None = None
+    # Of the truth only: per result, the error that float32 sums on stored low-precision tensors cannot avoid.
+    unavoidable: dict = field(default_factory=dict)
+
+    def named(self) -> dict[str, np.ndarray]:
+        """The results that are there, by name."""
+        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "unavoidable"}
+        return {name: value for name, value in values.items() if value is not None}
+
+
+class Error(NamedTuple):
+    """Error of one result beside what is allowed: twice the baseline's, or the unavoidable error if that is larger."""
+
+    name: str
+    max: float
+    mean: float
+    baseline_max: float
+    baseline_mean: float
+    allowed_max: float
+    allowed_mean: float
+
+    @property
+    def ok(self) -> bool:
+        """False also when the result holds NaN or a wrong infinity."""
+        return self.max <= self.allowed_max and self.mean <= self.allowed_mean
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name}: max {self.max:.3g} (baseline {self.baseline_max:.3g}, allowed {self.allowed_max:.3g}), "
+            f"mean {self.mean:.3g} (baseline {self.baseline_mean:.3g}, allowed {self.allowed_mean:.3g})"
+        )
+
+
+def round_to(array: np.ndarray, dtype: str) -> np.ndarray:
+    """`array` rounded to the nearest value of `dtype` (ties to even), as float32."""
+    values = np.asarray(array, dtype=np.float32)
+    if dtype == "float16":
+        with np.errstate(over="ignore"):
+            return values.astype(np.float16).astype(np.float32)
+    if dtype == "bfloat16":
+        bits = np.ascontiguousarray(values).view(np.uint32)
+        rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)
+        return np.where(np.isnan(values), values, rounded.astype(np.uint32).view(np.float32))
+    return values
+
+
+def hidden(problem: AttentionProblem, mask: np.ndarray | None = None) -> np.ndarray:
+    """Boolean array that broadcasts to (batch, heads, seq_q, seq_k), True = hidden, by position and explicit mask."""
+    result = ~problem.band.dense()[None, None]
+    return result if mask is None else result | (np.asarray(mask).reshape(problem.mask_shape) != 0)
+
+
+def computed_alibi(problem: AttentionProblem) -> np.ndarray:
+    """float64 (1, heads, seq_q, seq_k): -slope * |position of the query - key|."""
+    position = np.arange(problem.seq_q)[:, None] + problem.offset
+    distance = np.abs(position - np.arange(problem.seq_k)[None, :])
+    return -np.asarray(alibi_slopes(problem))[None, :, None, None] * distance
+
+
+def unpack_keep_bits(bits: np.ndarray, seq_k: int) -> np.ndarray:
+    """Boolean (..., seq_k) from packed keep decisions (..., ceil(seq_k / 8)), least significant bit first."""
+    return np.unpackbits(np.asarray(bits, dtype=np.uint8), axis=-1, count=seq_k, bitorder="little").astype(bool)
+
+
+def truth(problem: AttentionProblem, query, key, value, **inputs) -> Attention:
+    """Attention and its gradients in float64.
+
+    Args:
+        problem: what to compute; its dtype only matters for `Attention.unavoidable`.
+        query, key, value: (B, H, Sq, D), (B, Hkv, Sk, D), (B, Hkv, Sk, D).
+        mask: of problem.mask_shape, non-zero = hidden.
+        bias: of problem.bias_shape.
+        keep: bool (B, H, Sq, Sk), needed when problem.active_dropout > 0.
+        d_output: (B, H, Sq, D); asks for gradients.
+        d_logsumexp: (B, H, Sq); zero when not given.
+    """
+    return _composed(problem, query, key, value, compute=np.float64, store=lambda array, dtype=None: array, **inputs)
+
+
+def baseline(problem: AttentionProblem, query, key, value, **inputs) -> Attention:
+    """The same call as `truth` would be given, by composed attention in problem.dtype with a float32 softmax."""
+
+    def store(array, dtype=problem.dtype):
+        return round_to(array, dtype)
+
+    return _composed(problem, query, key, value, compute=np.float32, store=store, **inputs)
+
+
+def _composed(
+    problem: AttentionProblem,
+    query,
+    key,
+    value,
+    *,
+    compute,
+    store,
+    mask=None,
+    bias=None,
+    keep=None,
+    d_output=None,
+    d_logsumexp=None,
+) -> Attention:
+    # The query heads of a group are stacked along the rows, so that every product is one matrix per key/value head.
+    batch, heads, seq_q, seq_k = problem.batch, problem.heads, problem.seq_q, problem.seq_k
+    grouped = batch, problem.kv_heads, problem.group * seq_q
+    full = batch, heads, seq_q, seq_k
+    query, key, value = (np.asarray(array, dtype=compute) for array in (query, key, value))
+    query = query.reshape(*grouped, -1)
+    scores = store(store(query * compute(problem.scale)) @ _transposed(key)).reshape(full)
+    added = None
+    if problem.alibi == "computed":
+        added = computed_alibi(problem).astype(compute)
+    elif problem.alibi == "given":
+        added = np.asarray(bias, dtype=compute).reshape(problem.bias_shape)
+    if added is not None:
+        scores = store(scores + added)
+    scores = np.where(hidden(problem, mask), -np.inf, scores)
+
+    top = scores.max(axis=-1, keepdims=True)
+    top = np.where(np.isneginf(top), 0, top)
+    probability = np.exp(scores - top)
+    total = probability.sum(axis=-1, keepdims=True)
+    with np.errstate(divide="ignore"):
+        logsumexp = (top + np.log(total))[..., 0]
+    probability /= np.where(total == 0, 1, total)
+    if problem.active_dropout > 0:
+        factor = np.where(keep, compute(problem.dropout_scale), compute(0))
+        dropped = store(store(probability) * factor).reshape(*grouped, seq_k)
+    else:
+        factor = None
+        dropped = store(probability).reshape(*grouped, seq_k)
+    output = store(dropped @ value)
+    result = Attention(output.reshape(problem.shape_query()), logsumexp)
+    if d_output is not None:
+        d_output = np.asarray(d_output, dtype=compute).reshape(*grouped, -1)
+        d_probability = store(d_output @ _transposed(value)).reshape(full)
+        if factor is not None:
+            d_probability = store(d_probability * factor)
+        d_scores = d_probability - (probability * d_probability).sum(axis=-1, keepdims=True)
+        if d_logsumexp is not None:
+            d_scores = d_scores + np.asarray(d_logsumexp, dtype=compute)[..., None]
+        d_scores = store(probability * d_scores)
+        flat = d_scores.reshape(*grouped, seq_k)
+        result.d_query = store(store(flat @ key) * compute(problem.scale)).reshape(problem.shape_query())
+        result.d_key = store(_transposed(flat) @ store(query * compute(problem.scale)))
+        result.d_value = store(_transposed(dropped) @ d_output)
+        if problem.alibi == "given":
+            result.d_bias = store(_sum_to(d_scores, problem.bias_shape), problem.bias_dtype)
+    if compute is np.float64:
+        result.unavoidable = _unavoidable(
+            problem, result, query, key, value, added, probability, factor, d_output, d_logsumexp
+        )
+    return result
+
+
+def _unavoidable(problem, result, query, key, value, added, probability, factor, d_output, d_logsumexp) -> dict:
+    """(max, mean) per result of the error that a good kernel makes even where the baseline is lucky.
+
+    Three parts: half a unit in the last place of the stored result; float32 arithmetic, whose relative error grows with
+    the magnitude of the scores (exp turns their absolute error into a relative one); and, in gradients, the rounding of
+    the stored output from which FlashAttention-2 takes D = rowsum(d_output * output) (Dao, 2023, equation 4).
+    """
+    unit = EPSILON["float32"]
+    grouped = query.shape[:3]
+    magnitude = problem.scale * (np.abs(query) @ _transposed(np.abs(key))).reshape(probability.shape)
+    magnitude = np.abs(magnitude) + 1.0 + (0.0 if added is None else np.abs(added))
+    seen = probability > 0
+    unsure = np.where(seen, probability * magnitude, 0.0)
+    kept = unsure if factor is None else unsure * factor
+    errors = {"output": unit * (kept.reshape(*grouped, -1) @ np.abs(value))}
+    errors["logsumexp"] = unit * np.where(seen, magnitude, 0.0).max(axis=-1)
+    if d_output is not None:
+        d_abs = (np.abs(d_output) @ _transposed(np.abs(value))).reshape(probability.shape)
+        if factor is not None:
+            d_abs = d_abs * factor
+        d_abs = d_abs + (probability * d_abs).sum(axis=-1, keepdims=True)
+        if d_logsumexp is not None:
+            d_abs = d_abs + np.abs(d_logsumexp)[..., None]
+        noise = (unit * unsure * d_abs).reshape(*grouped, -1)
+        rounding = EPSILON[problem.dtype] * np.sqrt(((d_output * result.output.reshape(d_output.shape)) ** 2).sum(-1))
+        flat = probability.reshape(*grouped, -1)
+        scale = abs(problem.scale)
+        errors["d_query"] = scale * (noise @ np.abs(key) + rounding[..., None] * np.abs(flat @ key))
+        rounded = np.sqrt(_transposed(flat**2) @ (rounding[..., None] * query) ** 2)
+        errors["d_key"] = scale * (_transposed(noise) @ np.abs(query) + rounded)
+        errors["d_value"] = unit * _transposed(kept.reshape(*grouped, -1)) @ np.abs(d_output)
+        if problem.alibi == "given":
+            both = noise + flat * rounding[..., None]
+            errors["d_bias"] = _sum_to(both.reshape(probability.shape), problem.bias_shape)
+    stored = {"logsumexp": "float32", "d_bias": problem.bias_dtype}
+    unavoidable = {}
+    for name, error in errors.items():
+        exact = getattr(result, name)
+        exact = np.where(np.isfinite(exact), np.abs(exact), 0.0)
+        error = error.reshape(exact.shape) + 0.5 * EPSILON[stored.get(name, problem.dtype)] * exact
+        unavoidable[name] = float(error.max()), float(error.mean())
+    return unavoidable
+
+
+def compare(actual: Attention, exact: Attention, low: Attention) -> list[Error]:
+    """Errors of `actual`, one per result that it has, against `exact` (from `truth`) and `low` (from `baseline`)."""
+    errors = []
+    for name, value in actual.named().items():
+        error_max, error_mean = _distance(value, getattr(exact, name))
+        base_max, base_mean = _distance(getattr(low, name), getattr(exact, name))
+        least_max, least_mean = exact.unavoidable[name]
+        errors.append(
+            Error(
+                name,
+                error_max,
+                error_mean,
+                base_max,
+                base_mean,
+                max(2.0 * base_max, least_max),
+                max(2.0 * base_mean, least_mean),
+            )
+        )
+    return errors
+
+
+def _distance(value: np.ndarray, exact: np.ndarray) -> tuple[float, float]:
+    value = np.asarray(value, dtype=np.float64)
+    if value.shape != exact.shape:
+        raise ValueError(f"got shape {value.shape}, expected {exact.shape}")
+    finite = np.isfinite(exact)
+    # What is minus infinity must come out as that, or as the most negative number of the hardware.
+    if not np.all(np.isfinite(value[finite])) or not np.all(value[~finite] <= HIDDEN_LOGSUMEXP):
+        return float("inf"), float("inf")
+    if not finite.any():
+        return 0.0, 0.0
+    error = np.abs(value[finite] - exact[finite])
+    return float(error.max()), float(error.mean())
+
+
+def _transposed(array: np.ndarray) -> np.ndarray:
+    return np.swapaxes(array, -1, -2)
+
+
+def _sum_to(array: np.ndarray, shape: tuple) -> np.ndarray:
+    axes = tuple(axis for axis, size in enumerate(shape) if size == 1 and array.shape[axis] != 1)
+    return array.sum(axis=axes, keepdims=True).reshape(shape)
+
+
+def keep_mask(problem: AttentionProblem, seed) -> np.ndarray:
+    """Dropout's keep decisions for a (seed, offset) pair: bool (batch, heads, seq_q, seq_k), True = kept."""
+    from flash_attention import philox
+
+    return unpack_keep_bits(philox.keep_bits(problem, seed), problem.seq_k)
