@@ -39,6 +39,10 @@ class TikUnsupportedError(TikError):
     """The API, dtype, mode or data path does not exist on the selected SoC, or has no specification."""
 
 
+class TikUnsupportedArgumentError(TikUnsupportedError, TikParamError):
+    """The API exists on the selected SoC, but not with this dtype, mode or data path."""
+
+
 class TikSyncError(TikError):
     """Two accesses to the same bytes are not ordered: between cores, or inside an unsynchronised scope."""
 

@@ -1,9 +1,11 @@
 """Memories and exact byte footprints."""
 from __future__ import annotations
 
-from typing import Optional
+from collections.abc import Iterable, Iterator
 
 import numpy as np
+
+Piece = tuple[int, int, int, int, int, int]
 
 
 class Memory:
@@ -22,21 +24,124 @@ class Memory:
         self.kind = kind
         self.name = name
         self.data = np.zeros(size, np.uint8)
-        self.defined: Optional[np.ndarray] = np.zeros(size, np.uint8) if track else None
+        self.defined: np.ndarray | None = np.zeros(size, np.uint8) if track else None
+
+    def view(self, dtype: str, address: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> np.ndarray:
+        """A NumPy window on the bytes: ``address`` and ``strides`` in bytes. Raises ValueError outside the memory."""
+        return np.ndarray(shape, dtype, self.data, address, strides)
 
 
 class Region:
-    """A set of bytes of one memory, made of regular pieces: ``n0`` rows ``s0`` bytes apart, each of ``n1`` pieces ``s1``
-    bytes apart, each piece ``width`` bytes long."""
+    """A set of bytes of one memory, made of regular pieces: ``n0`` rows ``s0`` bytes apart, each of ``n1`` pieces
+    ``s1`` bytes apart, each piece ``width`` bytes long.
+
+    Attributes:
+        memory: the memory.
+        pieces: tuples ``(base, n0, s0, n1, s1, width)``; at least one.
+        start, end: the smallest span that holds every byte.
+    """
 
     __slots__ = ("memory", "pieces", "start", "end")
 
-    def __init__(self, memory: Memory, pieces: tuple[tuple[int, int, int, int, int, int], ...]) -> None:
+    def __init__(self, memory: Memory, pieces: tuple[Piece, ...]) -> None:
         self.memory = memory
-        self.pieces = pieces  # (base, n0, s0, n1, s1, width)
-        self.start = min(p[0] for p in pieces)
-        self.end = max(p[0] + (p[1] - 1) * p[2] + (p[3] - 1) * p[4] + p[5] for p in pieces)
+        self.pieces = tuple(_simplify(piece) for piece in pieces)
+        self.start = min(p[0] for p in self.pieces)
+        self.end = max(p[0] + (p[1] - 1) * p[2] + (p[3] - 1) * p[4] + p[5] for p in self.pieces)
 
     @staticmethod
     def span(memory: Memory, start: int, length: int) -> Region:
+        """``length`` consecutive bytes."""
         return Region(memory, ((start, 1, 0, 1, 0, length),))
+
+    @staticmethod
+    def strided(memory: Memory, start: int, count: int, pitch: int, width: int) -> Region:
+        """``count`` pieces of ``width`` bytes, ``pitch`` bytes start to start (bursts of a move, rows of a matrix)."""
+        return Region(memory, ((start, count, pitch, 1, 0, width),))
+
+    @staticmethod
+    def lanes(memory: Memory, address: int, itemsize: int, runs: Iterable[tuple[int, int]], repeats: int,
+              repeat_stride: int, block_stride: int = 1) -> Region:
+        """Bytes that a vector operand touches (vector.md 1.1).
+
+        Args:
+            address: byte address of lane 0 of repeat 0.
+            itemsize: bytes per element.
+            runs: enabled lanes as ascending half-open runs ``(first, last + 1)``.
+            repeats, repeat_stride, block_stride: strides in blocks of 32 bytes.
+        """
+        per_block = 32 // itemsize
+        rows: list[tuple[int, int, int, int]] = []  # (offset, n1, s1, width) inside one repeat
+        for first, stop in runs:
+            if block_stride == 1:
+                rows.append((first * itemsize, 1, 0, (stop - first) * itemsize))
+                continue
+            block, lane = divmod(first, per_block)
+            last_block, tail = divmod(stop, per_block)
+            if block == last_block:
+                rows.append((block * block_stride * 32 + lane * itemsize, 1, 0, (stop - first) * itemsize))
+                continue
+            if lane:
+                rows.append((block * block_stride * 32 + lane * itemsize, 1, 0, 32 - lane * itemsize))
+                block += 1
+            if last_block > block:
+                rows.append((block * block_stride * 32, last_block - block, block_stride * 32, 32))
+            if tail:
+                rows.append((last_block * block_stride * 32, 1, 0, tail * itemsize))
+        return Region(memory, tuple((address + offset, repeats, repeat_stride * 32, n1, s1, width)
+                                    for offset, n1, s1, width in rows))
+
+    @property
+    def contiguous(self) -> bool:
+        """Whether the region is one span without holes."""
+        return len(self.pieces) == 1 and self.pieces[0][1] == 1 and self.pieces[0][3] == 1
+
+    def views(self, array: np.ndarray) -> Iterator[np.ndarray]:
+        """The region's bytes in ``array`` (a uint8 array as long as the memory), one strided view per piece."""
+        for base, n0, s0, n1, s1, width in self.pieces:
+            yield np.ndarray((n0, n1, width), np.uint8, array, base, (s0, s1, 1))
+
+    def bitmap(self, start: int, end: int) -> np.ndarray:
+        """Boolean array over the bytes [start, end): True where the region has the byte."""
+        low, high = min(self.start, start), max(self.end, end)
+        bits = np.zeros(high - low, np.uint8)
+        for base, n0, s0, n1, s1, width in self.pieces:
+            np.ndarray((n0, n1, width), np.uint8, bits, base - low, (s0, s1, 1))[...] = 1
+        return bits[start - low:end - low].view(bool)
+
+    def overlaps(self, other: Region) -> bool:
+        """Whether the two regions share a byte (exact, holes included)."""
+        if self.memory is not other.memory or self.start >= other.end or other.start >= self.end:
+            return False
+        if self.contiguous and other.contiguous:
+            return True
+        start, end = max(self.start, other.start), min(self.end, other.end)
+        return bool((self.bitmap(start, end) & other.bitmap(start, end)).any())
+
+    def nbytes(self) -> int:
+        """Number of distinct bytes."""
+        if self.contiguous:
+            return self.pieces[0][5]
+        return int(np.count_nonzero(self.bitmap(self.start, self.end)))
+
+    def key(self) -> tuple:
+        """Hashable identity, for interning: equal keys mean equal sets of bytes."""
+        return (id(self.memory), self.pieces)
+
+
+def _simplify(piece: Piece) -> Piece:
+    """The same bytes with as few levels as possible."""
+    base, n0, s0, n1, s1, width = piece
+    if n1 > 1 and s1 <= width:  # touching or overlapping pieces are one
+        width, n1 = (n1 - 1) * s1 + width, 1
+    if n1 == 1:
+        s1 = 0
+    if n0 > 1 and n1 == 1 and s0 <= width:
+        width, n0 = (n0 - 1) * s0 + width, 1
+    if n0 > 1 and s0 == 0:
+        n0 = 1
+    if n0 > 1 and n1 > 1 and s0 == n1 * s1:
+        n0, s0, n1 = 1, 0, n0 * n1
+    if n0 == 1:
+        s0 = 0
+    return (base, n0, s0, n1, s1, width)
