@@ -6,9 +6,29 @@ user's program.
 """
 from __future__ import annotations
 
+from typing import Any
+
 
 class TikError(RuntimeError):
-    """Base class of everything the emulator raises about a TIK program."""
+    """Base class of everything the emulator raises about a TIK program.
+
+    Attributes:
+        message: what is wrong.
+        location: the line of the user's program (:class:`tikemu.ir.Location`); None until somebody knows it.
+    """
+
+    def __init__(self, message: str = "", location: Any = None) -> None:
+        super().__init__(message)
+        self.message, self.location = message, location
+
+    def at(self, location: Any) -> TikError:
+        """This error with the line of the user's program, unless it has one already."""
+        if self.location is None:
+            self.location = location
+        return self
+
+    def __str__(self) -> str:
+        return self.message if self.location is None else f"{self.message}\n  at {self.location}"
 
 
 class TikParamError(TikError):

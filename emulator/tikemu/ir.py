@@ -34,7 +34,7 @@ class Location:
 # ---------------------------------------------------------------------------------------------------- values
 @dataclass(frozen=True, eq=False)
 class Variable:
-    """A run-time variable: Scalar, InputScalar, loop variable. Identity is the object."""
+    """A run-time variable: Scalar (also an element of a ScalarArray), InputScalar, loop variable. Identity is the object."""
 
     name: str
     dtype: str
@@ -44,9 +44,13 @@ class Variable:
 
 @dataclass(frozen=True)
 class Operation:
-    """An arithmetic, comparison or logical node over values; evaluated at run time in ``dtype``."""
+    """An arithmetic, comparison or logical node over values; evaluated at run time in ``dtype``.
 
-    op: str  # + - * / % & | << >>  < <= > >= == !=  all any not
+    Comparisons and logical nodes have dtype "bool". Integer ``/`` truncates (D5b); for floats it is the true quotient.
+    ``index`` selects: ``args[0]`` is the position among ``args[1:]`` (an element of a ScalarArray).
+    """
+
+    op: str  # + - * / % & | << >>  < <= > >= == !=  all any not  index
     args: tuple[Value, ...]
     dtype: str
 
@@ -115,10 +119,26 @@ class Define(Statement):
 
 
 @dataclass(eq=False)
+class DefineScalar(Statement):
+    """Definition of a Scalar, or of all elements of a ScalarArray; undefined until the first Assign."""
+
+    variables: tuple[Variable, ...]
+
+
+@dataclass(eq=False)
 class Assign(Statement):
     """``Scalar(init_value=...)`` and ``Scalar.set_as``; a View source means its first element (read by the scalar unit)."""
 
     target: Variable
+    value: Union[Value, View]
+
+
+@dataclass(eq=False)
+class AssignElement(Statement):
+    """``array[index].set_as(value)`` with a run-time index: assigns to ``targets[index]``."""
+
+    targets: tuple[Variable, ...]
+    index: Value
     value: Union[Value, View]
 
 
@@ -147,12 +167,15 @@ class Body:
 
 @dataclass(eq=False)
 class For(Statement):
+    """``for_range``. ``thread_num`` is as given: 0 forbids multi-buffering, 1 has none of its own, 2..4 copies.
+    ``block_num`` other than 1 makes it the multi-core loop: an int, or an InputScalar or Scalar."""
+
     variable: Variable
     begin: Value
     end: Value
     body: Body
     thread_num: int = 1
-    block_num: int = 1
+    block_num: Value = 1
 
 
 @dataclass(eq=False)
@@ -194,14 +217,37 @@ class DebugPrint(Statement):
     scope: dict[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Finding:
+    """A questionable use noticed while the program was recorded: a TikWarning; strict mode raises ``error`` instead."""
+
+    error: type
+    message: str
+    location: Location
+
+
 @dataclass(eq=False)
 class Program:
-    """A built kernel: GM tensors and scalars it takes, and its statements."""
+    """A built kernel: GM tensors and scalars it takes, and its statements.
+
+    Attributes:
+        name: kernel name.
+        inputs: views of whole GM tensors, and variables of kind "input", in the order of the kernel's arguments.
+        outputs: views of whole GM tensors, in order; a tensor may also be among the inputs.
+        body: the statements. Definitions of GM tensors are among them.
+        workspaces: GM tensors with ``is_workspace``, and GM constants (``init_value``) that are no input or output.
+        soc: soc.SocProfile.
+        debug_enabled: ``disable_debug=False`` was given.
+        config: of BuildCCE.
+        findings: questionable uses; a strict run raises the first.
+    """
 
     name: str
     inputs: list[Union[View, Variable]]
     outputs: list[View]
     body: Body
-    soc: Any  # soc.SocProfile
+    soc: Any
     debug_enabled: bool = False
     config: dict[str, Any] = field(default_factory=dict)
+    workspaces: list[TensorInfo] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
