@@ -1,0 +1,219 @@
+"""Where tensors live: a stack allocator per memory (tik/README.md D3a, D3b, D1).
+
+Tensors get addresses in the order of their definition and are released where the statement scope that defined them ends.
+A tensor defined inside a multi-buffered loop (``thread_num = n``) has n copies. L1OUT and L0C are one memory.
+"""
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from .. import ir
+from ..dtypes import size_of
+from ..errors import TikAlignError, TikMemoryError, TikParamError, TikWarning
+from ..soc import SocProfile
+
+ON_CHIP = ("UB", "L1", "L0A", "L0B", "L0C")
+_SCOPE_NAMES = {"UB": "scope_ubuf", "L1": "scope_cbuf", "L0A": "scope_ca", "L0B": "scope_cb",
+                "L0C": "scope_cc and scope_cbuf_out"}
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bytes that the tensors of a program may occupy, per on-chip memory.
+
+    ``ub_comfort``: above it the Unified Buffer gives a warning, because some releases keep the rest for themselves.
+    """
+
+    capacity: dict[str, int]
+    ub_comfort: int
+
+    @staticmethod
+    def of(soc: SocProfile, strict: bool = False, ub_limit: int | None = None) -> Limits:
+        """Limits of a chip (D1): all of the Unified Buffer, in strict mode only its planned part, or ``ub_limit``."""
+        capacity = {memory: soc.capacity(memory) for memory in ON_CHIP}
+        if ub_limit is not None:
+            capacity["UB"] = min(ub_limit, capacity["UB"])
+        elif strict:
+            capacity["UB"] = soc.ub_planned
+        return Limits(capacity, soc.ub_planned)
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Addresses of one on-chip tensor.
+
+    Attributes:
+        address: of copy 0, bytes.
+        size: bytes of one copy, without padding.
+        stride: bytes from one copy to the next.
+        copies: number of copies.
+        selectors: (loop variable, copies) of the multi-buffered loops around the definition, outermost first.
+    """
+
+    address: int
+    size: int
+    stride: int
+    copies: int
+    selectors: tuple[tuple[ir.Variable, int], ...]
+
+    @property
+    def end(self) -> int:
+        """End of the last copy."""
+        return self.address + (self.copies - 1) * self.stride + self.size
+
+
+@dataclass
+class Plan:
+    """Result of the allocation.
+
+    Attributes:
+        placements: by ``TensorInfo.uid``, on-chip tensors only.
+        peak: largest number of bytes in use at once, per memory.
+    """
+
+    placements: dict[int, Placement] = field(default_factory=dict)
+    peak: dict[str, int] = field(default_factory=lambda: dict.fromkeys(ON_CHIP, 0))
+
+
+def alignment(tensor: ir.TensorInfo) -> int:
+    """Alignment of a tensor's start address in bytes (core.md 2.2)."""
+    if tensor.memory == "UB":
+        return 32
+    if tensor.memory == "L0C":
+        return 1024 if size_of(tensor.dtype) == 4 else 512
+    return 512
+
+
+def tensor_bytes(tensor: ir.TensorInfo) -> int:
+    """Bytes that a tensor occupies: its shape, or ``max_mem_size`` where the shape is known only at run time.
+
+    Raises:
+        TikParamError: the shape is not known and no ``max_mem_size`` is given.
+    """
+    if all(ir.is_immediate(extent) for extent in tensor.shape):
+        return math.prod(int(extent) for extent in tensor.shape) * size_of(tensor.dtype)
+    if tensor.max_mem_size is None:
+        raise TikParamError(f"tensor {tensor.name!r} has a run-time shape, so max_mem_size must be given",
+                            tensor.location)
+    return int(tensor.max_mem_size)
+
+
+def plan(program: ir.Program, limits: Limits | None = None, *, warn: bool = True) -> Plan:
+    """Place every on-chip tensor of ``program``.
+
+    Args:
+        program: the recorded program.
+        limits: capacities. Default: those of ``program.soc`` in default mode.
+        warn: issue a TikWarning where the Unified Buffer holds more than its planned part.
+
+    Raises:
+        TikMemoryError: the live tensors of a memory exceed its capacity.
+        TikAlignError: ``start_addr`` is not a multiple of the alignment.
+    """
+    limits = limits or Limits.of(program.soc)
+    try:
+        result = _Allocator(limits, inherit=True).run(program.body)
+    except TikMemoryError:
+        # A loop with thread_num=1 inherits the multi-buffering of an outer loop only if memory suffices.
+        result = _Allocator(limits, inherit=False).run(program.body)
+    if warn and limits.ub_comfort < result.peak["UB"] <= limits.capacity["UB"]:
+        warnings.warn(f"kernel {program.name!r} uses {result.peak['UB']} bytes of the Unified Buffer; releases that "
+                      f"reserve a part of it leave {limits.ub_comfort}", TikWarning, stacklevel=3)
+    return result
+
+
+class _Allocator:
+    def __init__(self, limits: Limits, inherit: bool) -> None:
+        self.limits = limits
+        self.inherit = inherit
+        self.top = dict.fromkeys(ON_CHIP, 0)
+        self.live: list[tuple[ir.TensorInfo, Placement]] = []
+        self.plan = Plan()
+
+    def run(self, body: ir.Body) -> Plan:
+        self.body(body, ())
+        return self.plan
+
+    def body(self, body: ir.Body, selectors: tuple[tuple[ir.Variable, int], ...]) -> None:
+        top, count = dict(self.top), len(self.live)
+        for statement in body.statements:
+            if isinstance(statement, ir.Define):
+                if statement.tensor.memory != "GM":
+                    self.define(statement, selectors)
+            elif isinstance(statement, ir.For):
+                self.body(statement.body, self.inside(statement, selectors))
+            else:
+                for inner in bodies(statement):
+                    self.body(inner, selectors)
+        self.top = top
+        del self.live[count:]
+
+    def inside(self, loop: ir.For, outer: tuple[tuple[ir.Variable, int], ...]) -> tuple[tuple[ir.Variable, int], ...]:
+        copies = copies_of(loop)
+        if copies > 1:
+            return (*outer, (loop.variable, copies))
+        return outer if self.inherit and loop.thread_num != 0 else ()
+
+    def define(self, statement: ir.Define, selectors: tuple[tuple[ir.Variable, int], ...]) -> None:
+        tensor = statement.tensor
+        memory, unit = tensor.memory, alignment(tensor)
+        size = tensor_bytes(tensor)
+        address = _round_up(self.top[memory], unit)
+        if tensor.start_addr is not None:
+            address = int(tensor.start_addr)
+            if address % unit:
+                raise TikAlignError(f"start_addr of tensor {tensor.name!r} must be a multiple of {unit}, got {address}",
+                                    statement.location)
+        stride = _round_up(size, unit)
+        placement = Placement(address, size, stride, math.prod(count for _, count in selectors), selectors)
+        self.live.append((tensor, placement))
+        top = max(self.top[memory], address + placement.copies * stride)
+        if top > self.limits.capacity[memory]:
+            raise TikMemoryError(self.overflow(memory, top), statement.location)
+        self.top[memory] = top
+        self.plan.peak[memory] = max(self.plan.peak[memory], top)
+        self.plan.placements[tensor.uid] = placement
+
+    def overflow(self, memory: str, top: int) -> str:
+        names = []
+        for tensor, placement in self.live:
+            if tensor.memory == memory:
+                times = f"{placement.copies} x " if placement.copies > 1 else ""
+                names.append(f"{tensor.name} {times}{placement.size}")
+        shown = ", ".join(names[-12:])
+        more = f"{len(names) - 12} earlier ones, " if len(names) > 12 else ""
+        return (f"the live tensors in {_SCOPE_NAMES[memory]} need {top} bytes, which exceeds the total size of the "
+                f"corresponding buffer, {self.limits.capacity[memory]} bytes ({more}{shown})")
+
+
+def copies_of(loop: ir.For) -> int:
+    """Copies that a loop makes of the tensors in its body; a loop with ``tik_break`` makes none (core.md 3.1)."""
+    return 1 if loop.thread_num < 2 or has_break(loop.body) else loop.thread_num
+
+
+def has_break(body: ir.Body) -> bool:
+    """Whether ``tik_break`` leaves the loop that ``body`` belongs to."""
+    for statement in body.statements:
+        if isinstance(statement, ir.Break):
+            return True
+        if not isinstance(statement, ir.For) and any(has_break(inner) for inner in bodies(statement)):
+            return True
+    return False
+
+
+def bodies(statement: ir.Statement) -> Iterator[ir.Body]:
+    """Bodies nested directly in a statement."""
+    if isinstance(statement, (ir.For, ir.Scope)):
+        yield statement.body
+    elif isinstance(statement, ir.If):
+        for _, body in statement.branches:
+            yield body
+        if statement.otherwise is not None:
+            yield statement.otherwise
+
+
+def _round_up(value: int, unit: int) -> int:
+    return -(-value // unit) * unit

@@ -1,0 +1,240 @@
+"""Recorded values as Python source text.
+
+Every integer expression carries the interval that its value can lie in, so that wrapping to the width of its type is
+written out only where it can happen.
+"""
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .. import ir
+from ..dtypes import BITS, is_float, limits, of_immediate, promote
+from . import values
+
+#: Names that the generated text may use.
+HELPERS = {
+    "_div": values.divide,
+    "_rem": values.remainder,
+    "_shift": values.shift_count,
+    "_pick": values.pick,
+    "_f32": values.round_f32,
+    "_f16": values.round_f16,
+    "_fdiv": values.true_divide,
+    "_i2f32": values.int_to_f32,
+    "_i2f16": values.int_to_f16,
+    "_f2i": values.float_to_int,
+    "_inf": math.inf,
+    "_nan": math.nan,
+}
+_EXACT_F32 = 1 << 24
+_EXACT_F16 = 1 << 11
+
+
+@dataclass(frozen=True)
+class Text:
+    """Source text of a value of type ``dtype``; integers lie in [low, high], which may exceed the type until wrapped."""
+
+    source: str
+    dtype: str
+    low: int = 0
+    high: int = 0
+    cost: int = 0  # operations of the scalar unit
+
+
+def name_of(variable: ir.Variable) -> str:
+    """The variable's name in the generated program."""
+    return f"v{variable.uid}"
+
+
+class Expressions:
+    """Translates values. ``ranges`` gives known intervals of variables by uid (loop variables with immediate bounds)."""
+
+    def __init__(self) -> None:
+        self.ranges: dict[int, tuple[int, int]] = {}
+
+    def text(self, value: Any) -> Text:
+        """Text of a value; integers may exceed their type (see :func:`wrapped`)."""
+        if isinstance(value, ir.Variable):
+            return self._variable(value)
+        if isinstance(value, ir.Operation):
+            return self._operation(value)
+        return _immediate(value)
+
+    def wrapped(self, value: Any, dtype: str | None = None) -> Text:
+        """Text of a value inside the range of its type, or converted to integer type ``dtype`` modulo its width."""
+        return wrap(self.text(value), dtype)
+
+    def converted(self, value: Any, dtype: str) -> Text:
+        """Text of a value converted to ``dtype`` as an assignment does (D5c)."""
+        return convert(self.text(value), dtype)
+
+    def condition(self, value: Any) -> Text:
+        """Text that is true where the value is not 0."""
+        return self.wrapped(value)
+
+    def _variable(self, variable: ir.Variable) -> Text:
+        if is_float(variable.dtype):
+            return Text(name_of(variable), variable.dtype)
+        low, high = self.ranges.get(variable.uid) or limits(variable.dtype)
+        return Text(name_of(variable), variable.dtype, low, high)
+
+    def _operation(self, node: ir.Operation) -> Text:
+        if node.op == "index":
+            index, *elements = node.args
+            at = self.wrapped(index)
+            low, high = (0, 0) if is_float(node.dtype) else limits(node.dtype)
+            names = "".join(name_of(element) + "," for element in elements)
+            return Text(f"_pick(({names}), {at.source})", node.dtype, low, high, at.cost + 1)
+        if node.op == "not":
+            inner = self.condition(node.args[0])
+            return Text(f"(not {inner.source})", "bool", 0, 1, inner.cost + 1)
+        if node.op in ("all", "any"):
+            parts = [self.condition(arg) for arg in node.args]
+            word = " and " if node.op == "all" else " or "
+            return Text(f"bool({word.join(part.source for part in parts)})", "bool", 0, 1,
+                        sum(part.cost + 1 for part in parts))
+        left, right = (self.text(arg) for arg in node.args)
+        left, right = _typed(node.args[0], left, right), _typed(node.args[1], right, left)
+        if node.dtype == "bool":
+            return _comparison(node.op, left, right)
+        return (_float_operation if is_float(node.dtype) else _integer_operation)(node.op, left, right, node.dtype)
+
+
+def _immediate(value: Any) -> Text:
+    if isinstance(value, bool):
+        return Text(str(value), "bool", int(value), int(value))
+    if isinstance(value, int):
+        return Text(str(value) if value >= 0 else f"({value})", "int64" if value < 1 << 63 else "uint64", value, value)
+    value = float(value)
+    if math.isfinite(value):
+        return Text(repr(value) if math.copysign(1.0, value) > 0 else f"({value!r})", "double")
+    return Text("_nan" if value != value else "_inf" if value > 0 else "(-_inf)", "double")
+
+
+def _typed(node: Any, text: Text, other: Text) -> Text:
+    """An immediate takes the type that it has beside the other operand."""
+    if not ir.is_immediate(node):
+        return text
+    if isinstance(node, bool):
+        return text
+    dtype = of_immediate(node, "int32" if other.dtype in ("bool", "double") else other.dtype)
+    return convert(text, dtype) if is_float(dtype) else Text(text.source, dtype, text.low, text.high)
+
+
+def wrap(text: Text, dtype: str | None = None) -> Text:
+    """Bring an integer into the range of ``dtype`` (default: its own type), modulo the width (D5a)."""
+    if text.dtype in ("bool", "double") or is_float(text.dtype):
+        return text
+    dtype = dtype or text.dtype
+    low, high = limits(dtype)
+    own_low, own_high = limits(text.dtype)
+    if text.dtype != dtype and not (own_low <= text.low and text.high <= own_high):
+        text = wrap(text)
+    if low <= text.low and text.high <= high:
+        return Text(text.source, dtype, text.low, text.high, text.cost)
+    mask = (1 << BITS[dtype]) - 1
+    if low == 0:
+        return Text(f"({text.source} & {mask})", dtype, 0, high, text.cost)
+    return Text(f"((({text.source} + {-low}) & {mask}) - {-low})", dtype, low, high, text.cost)
+
+
+def convert(text: Text, dtype: str) -> Text:
+    """The value as an assignment to ``dtype`` stores it (D5c)."""
+    source_is_float = text.dtype == "double" or is_float(text.dtype)
+    if not is_float(dtype):
+        if source_is_float:
+            low, high = limits(dtype)
+            return Text(f"_f2i({text.source}, {dtype!r})", dtype, low, high, text.cost + 1)
+        if text.dtype == "bool":
+            return Text(f"int({text.source})", dtype, 0, 1, text.cost)
+        return wrap(text, dtype)
+    if not source_is_float:
+        text = wrap(text)
+        exact, function = (_EXACT_F32, "_i2f32") if dtype == "float32" else (_EXACT_F16, "_i2f16")
+        if -exact <= text.low and text.high <= exact:
+            function = "float"
+        return Text(f"{function}({text.source})", dtype, cost=text.cost + 1)
+    if text.dtype in (dtype, "float16"):
+        return Text(text.source, dtype, cost=text.cost)
+    function = values.round_f32 if dtype == "float32" else values.round_f16
+    if text.dtype == "double":
+        rounded = _immediate(function(_constant(text.source)))
+        return Text(rounded.source, dtype)
+    return Text(f"{'_f32' if dtype == 'float32' else '_f16'}({text.source})", dtype, cost=text.cost + 1)
+
+
+def _constant(source: str) -> float:
+    return {"_nan": math.nan, "_inf": math.inf, "(-_inf)": -math.inf}.get(source) or float(source.strip("()"))
+
+
+def _comparison(op: str, left: Text, right: Text) -> Text:
+    cost = left.cost + right.cost + 1
+    if op in ("&", "|"):
+        return Text(f"({left.source} {op} {right.source})", "bool", 0, 1, cost)
+    kinds = [text.dtype for text in (left, right)]
+    common = promote(*kinds)
+    if not is_float(common):
+        left, right = (wrap(_as_integer(text), common) for text in (left, right))
+    return Text(f"({left.source} {op} {right.source})", "bool", 0, 1, cost)
+
+
+def _as_integer(text: Text) -> Text:
+    """A truth value counts as an int32."""
+    return Text(text.source, "int32", text.low, text.high, text.cost) if text.dtype == "bool" else text
+
+
+def _float_operation(op: str, left: Text, right: Text, dtype: str) -> Text:
+    left, right = (text if is_float(text.dtype) else convert(_as_integer(text), dtype) for text in (left, right))
+    cost = left.cost + right.cost + 1
+    raw = f"_fdiv({left.source}, {right.source})" if op == "/" else f"{left.source} {op} {right.source}"
+    # float64 arithmetic rounded once more is the correctly rounded float32 (or float16) result of + - * /.
+    return Text(f"{'_f32' if dtype == 'float32' else '_f16'}({raw})", dtype, cost=cost)
+
+
+def _integer_operation(op: str, left: Text, right: Text, dtype: str) -> Text:
+    left, right = _as_integer(left), _as_integer(right)
+    cost = left.cost + right.cost + 1
+    if op in ("+", "-", "*"):
+        # These commute with wrapping, so operands of the same type need not be wrapped first.
+        left, right = (text if text.dtype == dtype else wrap(text, dtype) for text in (left, right))
+        corners = [_apply(op, one, other) for one in (left.low, left.high) for other in (right.low, right.high)]
+        if op == "-":
+            corners = [left.low - right.high, left.high - right.low]
+        result = Text(f"({left.source} {op} {right.source})", dtype, min(corners), max(corners), cost)
+        return wrap(result) if max(-result.low, result.high) >> 200 else result
+    left, right = wrap(left, dtype), wrap(right, dtype)
+    low, high = limits(dtype)
+    if op in ("/", "%"):
+        if left.low >= 0 and right.low > 0:
+            source = f"({left.source} {'//' if op == '/' else '%'} {right.source})"
+            upper = left.high // right.low if op == "/" else min(left.high, right.high - 1)
+            return Text(source, dtype, 0, upper, cost)
+        function = "_div" if op == "/" else "_rem"
+        bound = max(-left.low, left.high)
+        return Text(f"{function}({left.source}, {right.source})", dtype, -bound, bound, cost)
+    if op in ("<<", ">>"):
+        count = right.source if right.low == right.high else f"_shift({right.source}, {BITS[dtype]})"
+        source = f"({left.source} {op} {count})"
+        if op == ">>":
+            return Text(source, dtype, min(left.low, 0), max(left.high, 0), cost)
+        most = right.high if right.low == right.high else BITS[dtype] - 1
+        return Text(source, dtype, min(left.low << most, left.low), max(left.high << most, left.high), cost)
+    source = f"({left.source} {op} {right.source})"
+    if left.low >= 0 and right.low >= 0:
+        bits = max(left.high, right.high).bit_length()
+        return Text(source, dtype, 0, min(left.high, right.high) if op == "&" else (1 << bits) - 1, cost)
+    if op == "&" and max(left.low, right.low) >= 0:
+        return Text(source, dtype, 0, left.high if left.low >= 0 else right.high, cost)
+    return Text(source, dtype, low, high, cost)
+
+
+def _apply(op: str, left: int, right: int) -> int:
+    return left + right if op == "+" else left * right
+
+
+def names(variables: Mapping[str, ir.Variable]) -> str:
+    """A dict display that holds the current values of ``variables``."""
+    return "{" + ", ".join(f"{name!r}: {name_of(variable)}" for name, variable in variables.items()) + "}"
