@@ -1,0 +1,83 @@
+"""Builds flash_attention with its native CPU kernel inside.
+
+Everything stands here and not in pyproject.toml, so that the setuptools of a 2021 cluster image installs it too.
+"""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from setuptools import find_packages, setup
+from setuptools.command.build_py import build_py
+from setuptools.dist import Distribution
+
+try:
+    from setuptools.command.bdist_wheel import bdist_wheel
+except ImportError:  # setuptools before 70.1
+    try:
+        from wheel.bdist_wheel import bdist_wheel
+    except ImportError:  # `setup.py install` needs no wheel
+        bdist_wheel = None
+
+HERE = Path(__file__).resolve().parent
+README = HERE.parent / "README.md"
+
+
+def version() -> str:
+    text = (HERE / "flash_attention" / "__init__.py").read_text(encoding="utf-8")
+    return re.search(r'^__version__ = "([^"]+)"', text, re.MULTILINE).group(1)
+
+
+class BuildWithKernel(build_py):
+    """Compiles the CPU kernel into the package folder before that is copied."""
+
+    def run(self) -> None:
+        subprocess.run([sys.executable, "-m", "flash_attention.backends.cpu.build"], cwd=HERE, check=True)
+        super().run()
+
+
+class PlatformDistribution(Distribution):
+    """Holds a shared library, so it is installed as platform-dependent although no Python extension is in it."""
+
+    def has_ext_modules(self) -> bool:
+        return True
+
+
+commands = {"build_py": BuildWithKernel}
+
+if bdist_wheel is not None:
+
+    class PlatformWheel(bdist_wheel):
+        """One wheel for every Python 3: the library knows the processor, not the interpreter."""
+
+        def get_tag(self) -> tuple:
+            return ("py3", "none", super().get_tag()[2])
+
+    commands["bdist_wheel"] = PlatformWheel
+
+setup(
+    name="flash_attention",
+    version=version(),
+    description="FlashAttention for MindSpore: TIK operators for the first-generation Ascend 910, native kernel for CPUs",
+    long_description=README.read_text(encoding="utf-8") if README.exists() else "",
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    python_requires=">=3.9",
+    packages=find_packages(include=["flash_attention", "flash_attention.*"]),
+    package_data={
+        "": ["*.json", "py.typed"],
+        # The sources travel too: `python -m flash_attention.backends.cpu.build` makes the kernel on another processor.
+        "flash_attention.backends.cpu": ["lib/*.so", "csrc/*", "csrc/*/*"],
+    },
+    install_requires=["mindspore>=2.0.0", "numpy>=1.20,<2"],
+    extras_require={
+        "bench": ["matplotlib", "tqdm"],
+        "torch": ["torch==2.13.0"],
+        "emulator": ["tikemu"],
+    },
+    entry_points={"console_scripts": ["flash-attention = flash_attention.cli:main"]},
+    cmdclass=commands,
+    distclass=PlatformDistribution,
+    zip_safe=False,
+)
