@@ -197,9 +197,11 @@ def _unavoidable(problem, result, query, key, value, added, probability, factor,
     unit = EPSILON["float32"]
     grouped = query.shape[:3]
     magnitude = problem.scale * (np.abs(query) @ _transposed(np.abs(key))).reshape(probability.shape)
-    magnitude = np.abs(magnitude) + 1.0 + (0.0 if added is None else np.abs(added))
+    magnitude = np.abs(magnitude) + 1.0
+    if added is not None:
+        magnitude += np.where(np.isfinite(added), np.abs(added), 0.0)
     seen = probability > 0
-    unsure = np.where(seen, probability * magnitude, 0.0)
+    unsure = probability * magnitude
     kept = unsure if factor is None else unsure * factor
     errors = {"output": unit * (kept.reshape(*grouped, -1) @ np.abs(value))}
     errors["logsumexp"] = unit * np.where(seen, magnitude, 0.0).max(axis=-1)

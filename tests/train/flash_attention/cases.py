@@ -285,8 +285,10 @@ def _lengths() -> list[Case]:
             ((-1, -1), (20, -1), (-1, -1), (40, 40), (10, 0)),
         )
     ]
-    cases += [Case(heads=1, kv_heads=1, seq_q=length, seq_k=length, head_dim=64, mask="causal", slow=True) for length in
-              (1025, 2048)]
+    cases += [
+        Case(heads=1, kv_heads=1, seq_q=length, seq_k=length, head_dim=64, mask="causal", slow=True)
+        for length in (1025, 2048)
+    ]
     return cases
 
 
@@ -312,7 +314,7 @@ def _products() -> list[Case]:
     )
     alibis = ("none", "computed", "given", "bias")
     return [
-        Case(batch=2, seq_q=199, seq_k=199, mask=mask, alibi=alibi, dropout=dropout, **window)
+        Case(batch=2, seq_q=140, seq_k=140, mask=mask, alibi=alibi, dropout=dropout, **window)
         for mask, window, alibi, dropout in itertools.product(masks, windows, alibis, (0.0, 0.2))
     ]
 
@@ -326,8 +328,16 @@ def _data() -> list[Case]:
     ]
     mask_dtypes = [
         Case(batch=2, seq_q=60, seq_k=77, mask=mask, mask_dtype=dtype)
-        for mask, dtype in (("3d", "bool"), ("3d", "float16"), ("4d", "float32"), ("compact", "float16"), ("2d", "bool"),
-                            ("3d1", "bfloat16"), ("heads", "bool"), ("compact2d", "bool"))
+        for mask, dtype in (
+            ("3d", "bool"),
+            ("3d", "float16"),
+            ("4d", "float32"),
+            ("compact", "float16"),
+            ("2d", "bool"),
+            ("3d1", "bfloat16"),
+            ("heads", "bool"),
+            ("compact2d", "bool"),
+        )
     ]
     others = [
         Case(batch=2, mask="all"),
@@ -354,8 +364,9 @@ def _rotated(cases: list[Case]) -> list[Case]:
 
 
 CASES: tuple[Case, ...] = tuple(
-    dict.fromkeys(_core() + _rotated(_head_dims()) + _rotated(_lengths()) + _rotated(_heads()) + _data()
-                  + _rotated(_products()))
+    dict.fromkeys(
+        _core() + _rotated(_head_dims()) + _rotated(_lengths()) + _rotated(_heads()) + _data() + _rotated(_products())
+    )
 )
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Callable
+from typing import TYPE_CHECKING
 
 from flash_attention.problem import AttentionProblem
+
+if TYPE_CHECKING:
+    from mindspore.nn import Cell
 
 
 class Backend(ABC):
@@ -26,21 +29,22 @@ class Backend(ABC):
         """Why this backend cannot run `problem`, or None. Not called when `unavailable` gives a reason."""
 
     @abstractmethod
-    def build(self, problem: AttentionProblem) -> Callable:
-        """The function that runs `problem`; called once per distinct problem, its result is cached.
+    def build(self, problem: AttentionProblem) -> Cell:
+        """The Cell that runs `problem`; called once per distinct problem, its result is cached.
 
-        The result is a Cell or a primitive, or a Python function made of them, that MindSpore can differentiate and
-        compile in GRAPH mode, PYNATIVE and @jit:
+        The Cell holds no Parameters, and MindSpore can differentiate and compile it in GRAPH mode, PYNATIVE and @jit.
+        In GRAPH mode it is built while the graph compiles, so its own `build` may use ordinary Python:
 
-            output, logsumexp = run(query, key, value, mask, alibi, keep_bits, seed)
+            output, logsumexp = cell(query, key, value, mask, alibi, keep_bits, seed)
 
         query       (B, H, Sq, D)    in problem.dtype
         key, value  (B, Hkv, Sk, D)  in problem.dtype
         mask        problem.mask_shape, bool or uint8, non-zero = hidden; None without an explicit mask. Any of the
                     first three axes may be 1 (broadcast). A compact causal mask never arrives: it is problem.causal.
         alibi       problem.bias_shape in problem.bias_dtype, added to scale * query @ key^T; None unless problem.alibi
-                    is "given". Any of the first three axes may be 1: its gradient is then the sum over that axis,
-                    accumulated in float32. When problem.bias_grad is false, no gradient is wanted (zeros, at no cost).
+                    is "given". -inf in it hides a key like the mask does. Any of the first three axes may be 1: its
+                    gradient is then the sum over that axis, accumulated in float32. When problem.bias_grad is false, no
+                    gradient is wanted (zeros, at no cost).
         keep_bits   uint8 (B, H, Sq, ceil(Sk / 8)), bit k % 8 (from the least significant) of byte k // 8 set = key k is
                     kept; None unless problem.keep_bits.
         seed        int64 (2,): Philox key lo = seed[0] mod 2**32, key hi = seed[1] mod 2**32; None unless

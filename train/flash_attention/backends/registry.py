@@ -8,10 +8,13 @@ import functools
 import importlib
 import logging
 import os
-from typing import Callable
+from typing import TYPE_CHECKING
 
 from flash_attention.backends.base import Backend
 from flash_attention.problem import AttentionProblem
+
+if TYPE_CHECKING:
+    from mindspore.nn import Cell
 
 logger = logging.getLogger("flash_attention")
 
@@ -45,7 +48,7 @@ class _Missing(Backend):
     def refuse(self, problem: AttentionProblem) -> str | None:
         return self._reason
 
-    def build(self, problem: AttentionProblem) -> Callable:
+    def build(self, problem: AttentionProblem) -> Cell:
         raise RuntimeError(f"backend {self.name!r}: {self._reason}")
 
 
@@ -141,13 +144,13 @@ def choose(problem: AttentionProblem, requested: str | None = None) -> Backend:
     raise RuntimeError(f"no backend can run this problem on {problem.device}: " + "; ".join(reasons))
 
 
-def build(problem: AttentionProblem, requested: str | None = None) -> Callable:
-    """The function of the chosen backend for `problem` (see `Backend.build`)."""
+def build(problem: AttentionProblem, requested: str | None = None) -> Cell:
+    """The Cell of the chosen backend for `problem` (see `Backend.build`)."""
     return _build(choose(problem, requested).name, problem)
 
 
 @functools.lru_cache(maxsize=256)
-def _build(name: str, problem: AttentionProblem) -> Callable:
+def _build(name: str, problem: AttentionProblem) -> Cell:
     return get_backend(name).build(problem)
 
 

@@ -1,0 +1,179 @@
+"""Backend `math`: attention written out in MindSpore operations. Runs anywhere, takes O(seq_q * seq_k) memory.
+
+It is the readable statement of what every backend computes; the gradients are MindSpore's own.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from mindspore import Tensor, nn, ops
+from mindspore import dtype as mstype
+
+from flash_attention.backends.base import Backend
+from flash_attention.problem import AttentionProblem, alibi_slopes
+
+_DTYPES = {"float16": mstype.float16, "bfloat16": getattr(mstype, "bfloat16", None), "float32": mstype.float32}
+_INFINITY = float("inf")
+
+
+class MathBackend(Backend):
+    """Composed MindSpore operations with float32 arithmetic."""
+
+    name = "math"
+
+    def refuse(self, problem: AttentionProblem) -> str | None:
+        if _DTYPES[problem.dtype] is None:
+            return f"this MindSpore has no {problem.dtype}"
+        return None
+
+    def build(self, problem: AttentionProblem) -> nn.Cell:
+        return _Attention(problem)
+
+
+class _Attention(nn.Cell):
+    """Attention on BNSD tensors. The query heads of a group are stacked, so that key and value are never repeated."""
+
+    def __init__(self, problem: AttentionProblem):
+        super().__init__()
+        self.scale = problem.scale
+        self.dtype = _DTYPES[problem.dtype]
+        # On a CPU, MindSpore's float32 exp errs by up to 7e-6 (2.10): a hundred times the rounding of float32.
+        self.precise = mstype.float64 if problem.device == "CPU" else mstype.float32
+        self.grouped = problem.batch, problem.kv_heads, problem.group * problem.seq_q, problem.head_dim
+        self.scores = problem.batch, problem.heads, problem.seq_q, problem.seq_k
+        self.stacked = problem.batch, problem.kv_heads, problem.group * problem.seq_q, problem.seq_k
+        self.shape = problem.shape_query()
+        self.mask_shape, self.bias_shape = problem.mask_shape, problem.bias_shape
+        self.bias_grad = problem.bias_grad
+        self.dropped = problem.dropout_threshold > 0
+        self.dropout_scale = problem.dropout_scale
+        self.dropout = (_GivenKeep if problem.keep_bits else _DrawnKeep)(problem)
+        self.blocked = None if problem.band.unlimited() else _OutOfBand(problem)
+        self.alibi = _Alibi(problem) if problem.alibi == "computed" else None
+        self.product_nt = ops.BatchMatMul(transpose_b=True)
+        self.product = ops.BatchMatMul()
+        self.top = ops.ReduceMax(keep_dims=True)
+        self.total = ops.ReduceSum(keep_dims=True)
+
+    def construct(self, query, key, value, mask, alibi, keep_bits, seed):
+        query = ops.cast(query, mstype.float32) * self.scale
+        key, value = ops.cast(key, mstype.float32), ops.cast(value, mstype.float32)
+        scores = ops.reshape(self.product_nt(ops.reshape(query, self.grouped), key), self.scores)
+        if self.alibi is not None:
+            scores = scores + self.alibi()
+        if self.bias_shape is not None:
+            bias = ops.reshape(ops.cast(alibi, mstype.float32), self.bias_shape)
+            scores = scores + (bias if self.bias_grad else ops.stop_gradient(bias))
+        if self.blocked is not None:
+            scores = ops.masked_fill(scores, self.blocked(), -_INFINITY)
+        if self.mask_shape is not None:
+            scores = ops.masked_fill(scores, ops.cast(ops.reshape(mask, self.mask_shape), mstype.bool_), -_INFINITY)
+
+        # A row that sees nothing has top -inf and total 0: it must give 0 and -inf, and no NaN in any gradient.
+        top = ops.stop_gradient(self.top(scores, -1))
+        top = ops.masked_fill(top, top == -_INFINITY, 0.0)
+        weights = ops.cast(ops.exp(ops.cast(scores - top, self.precise)), mstype.float32)
+        total = self.total(weights, -1)
+        blind = total == 0.0
+        total = ops.masked_fill(total, blind, 1.0)
+        logsumexp = ops.cast(ops.log(ops.cast(total, self.precise)), mstype.float32) + top
+        logsumexp = ops.masked_fill(logsumexp, blind, -_INFINITY)
+        logsumexp = ops.reshape(logsumexp, self.scores[:3])
+        probability = weights / total
+        if self.dropped:
+            kept = ops.cast(self.dropout(keep_bits, seed), mstype.float32)
+            probability = probability * kept * self.dropout_scale
+        output = self.product(ops.reshape(probability, self.stacked), value)
+        return ops.cast(ops.reshape(output, self.shape), self.dtype), logsumexp
+
+
+class _OutOfBand(nn.Cell):
+    """Boolean (1, 1, seq_q, seq_k), True where position hides the key."""
+
+    def __init__(self, problem: AttentionProblem):
+        super().__init__()
+        bounds = np.array(list(problem.band.rows()), np.int32).reshape(1, 1, problem.seq_q, 2)
+        self.lo, self.hi = Tensor(bounds[..., :1].copy()), Tensor(bounds[..., 1:].copy())
+        self.column = Tensor(np.arange(problem.seq_k, dtype=np.int32).reshape(1, 1, 1, -1))
+
+    def construct(self):
+        return ops.logical_or(self.column < self.lo, self.column >= self.hi)
+
+
+class _Alibi(nn.Cell):
+    """float32 (1, heads, seq_q, seq_k): -slope * |position of the query - key|. Distances are exact below 2**24."""
+
+    def __init__(self, problem: AttentionProblem):
+        super().__init__()
+        self.slopes = Tensor(-np.array(alibi_slopes(problem), np.float32).reshape(1, -1, 1, 1))
+        self.position = Tensor((np.arange(problem.seq_q, dtype=np.float32) + problem.offset).reshape(1, 1, -1, 1))
+        self.column = Tensor(np.arange(problem.seq_k, dtype=np.float32).reshape(1, 1, 1, -1))
+
+    def construct(self):
+        return self.slopes * ops.abs(self.position - self.column)
+
+
+class _GivenKeep(nn.Cell):
+    """Keep decisions from packed bits: int32 (batch, heads, seq_q, seq_k) of 0 and 1."""
+
+    def __init__(self, problem: AttentionProblem):
+        super().__init__()
+        self.shape = problem.shape_keep_bits()
+        self.seq_k = problem.seq_k
+        self.powers = Tensor(2 ** np.arange(8, dtype=np.int32))
+        self.bit_and = ops.BitwiseAnd()
+
+    def construct(self, keep_bits, seed):
+        bits = self.bit_and(ops.expand_dims(ops.cast(keep_bits, mstype.int32), -1), self.powers)
+        kept = ops.reshape(ops.cast(bits != 0, mstype.int32), self.shape[:3] + (self.shape[3] * 8,))
+        return kept[..., : self.seq_k]
+
+
+class _DrawnKeep(nn.Cell):
+    """Keep decisions by Philox4x32-10, as flash_attention.philox draws them: int32 (batch, heads, seq_q, seq_k).
+
+    The 32-bit words travel in int64: their products wrap modulo 2**64, which leaves both halves right.
+    """
+
+    def __init__(self, problem: AttentionProblem):
+        super().__init__()
+        batch, heads, seq_q, blocks = problem.shape_keep_bits()
+        self.shape = batch, heads, seq_q, blocks * 8
+        self.seq_k = problem.seq_k
+        self.threshold = problem.dropout_threshold
+        self.blocks = _int64(np.arange(blocks).reshape(1, 1, 1, -1))
+        self.rows = _int64(np.arange(seq_q).reshape(1, 1, -1, 1))
+        self.heads = _int64(problem.head_offset + np.arange(heads).reshape(1, -1, 1, 1))
+        self.batches = _int64(problem.batch_offset + np.arange(batch).reshape(-1, 1, 1, 1))
+        self.low, self.low16 = _int64(0xFFFFFFFF), _int64(0xFFFF)
+        self.half, self.half16 = _int64(32), _int64(16)
+        self.multipliers = _int64(0xD2511F53), _int64(0xCD9E8D57)
+        self.steps = _int64(0x9E3779B9), _int64(0xBB67AE85)
+        self.bit_and, self.bit_xor, self.shift = ops.BitwiseAnd(), ops.BitwiseXor(), ops.RightShift()
+        self.stack = ops.Stack(-1)
+
+    def construct(self, keep_bits, seed):
+        key0, key1 = self.bit_and(seed[0], self.low), self.bit_and(seed[1], self.low)
+        word0, word1, word2, word3 = self.blocks, self.rows, self.heads, self.batches
+        for _ in range(10):
+            first, second = word0 * self.multipliers[0], word2 * self.multipliers[1]
+            word0 = self.bit_xor(self.bit_xor(self.high(second), word1), key0)
+            word2 = self.bit_xor(self.bit_xor(self.high(first), word3), key1)
+            word1, word3 = self.bit_and(second, self.low), self.bit_and(first, self.low)
+            key0 = self.bit_and(key0 + self.steps[0], self.low)
+            key1 = self.bit_and(key1 + self.steps[1], self.low)
+        words = self.stack((word0, word1, word2, word3))
+        values = self.stack((self.bit_and(words, self.low16), self.shift(words, self.half16)))
+        kept = ops.reshape(values, self.shape) >= self.threshold
+        return ops.cast(kept[..., : self.seq_k], mstype.int32)
+
+    def high(self, product):
+        """Upper 32 bits of a 64-bit product."""
+        return self.bit_and(self.shift(product, self.half), self.low)
+
+
+def _int64(value) -> Tensor:
+    return Tensor(np.array(value, np.int64))
+
+
+BACKEND = MathBackend()
