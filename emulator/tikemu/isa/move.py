@@ -1,0 +1,339 @@
+"""Moves between memories: ``data_move``, ``tensor_mov``, ``broadcast_ub_to_l0c``, ``set_atomic_add``
+(core.md 4, cube.md 8)."""
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Callable
+
+import numpy as np
+
+from .. import numerics
+from ..dtypes import size_of
+from ..errors import TikParamError, TikUnsupportedArgumentError, TikUnsupportedError
+from .access import BLOCK, bursts, copier, defined_view, l0c_alignment
+from .params import Choice, Fixed, Flag, Integer, Number, Rest, Tensor, as_integer, is_tensor, memory_kind, stride
+from .spec import Call, MicroOp, Operand, Transfer, instruction
+
+ALL = ("GM", "UB", "L1", "L0A", "L0B", "L0C")
+MOVE_ALIGNMENT = {"GM": 1, "UB": BLOCK, "L1": BLOCK}
+L0C_DTYPES = ("float16", "float32", "int32", "uint32")
+
+
+@dataclass(frozen=True)
+class Path:
+    """A data path of one core: executing pipe, and the names of its constants in ``soc.timing``."""
+
+    pipe: str
+    bandwidth: str
+    latency: str
+    direction: str = ""  # of GM traffic
+
+
+PATHS = {
+    ("GM", "UB"): Path("MTE2", "gm_read_bandwidth", "gm_read_latency", "read"),
+    ("GM", "L1"): Path("MTE2", "gm_read_bandwidth", "gm_read_latency", "read"),
+    ("UB", "GM"): Path("MTE3", "gm_write_bandwidth", "gm_write_latency", "write"),
+    ("L1", "GM"): Path("MTE3", "gm_write_bandwidth", "gm_write_latency", "write"),
+    ("UB", "UB"): Path("V", "ub_ub_bandwidth", "ub_ub_latency"),
+    ("UB", "L1"): Path("MTE3", "ub_l1_bandwidth", "ub_l1_latency"),
+    ("L1", "UB"): Path("MTE1", "l1_ub_bandwidth", "ub_l1_latency"),
+    ("L0C", "UB"): Path("V", "l0c_ub_bandwidth", "l0c_to_ub_latency"),
+}
+_MISSING = {
+    ("UB", "L0C"): "the move from the Unified Buffer to L0C has no documented form; use broadcast_ub_to_l0c",
+    ("L0C", "GM"): "L0C reaches global memory only through the Unified Buffer (or with fixpipe)",
+    ("L0C", "L1"): "L0C reaches L1 only through the Unified Buffer",
+}
+
+
+def _check_path(call: Call) -> tuple[str, str]:
+    path = memory_kind(call.args["src"]), memory_kind(call.args["dst"])
+    if path not in PATHS:
+        reason = _MISSING.get(path, "Ascend 910 has no such data path")
+        call.fail(TikUnsupportedArgumentError, f"no move from {path[0]} to {path[1]}: {reason}")
+    if path == ("L1", "GM") and not call.runtime:
+        call.questionable("the product list of Ascend 910 has no move from L1 to GM", TikUnsupportedArgumentError)
+    return path
+
+
+def _alignment(value: Any, call: Call) -> int:
+    memory = memory_kind(value)
+    return l0c_alignment(value, call) if memory == "L0C" else MOVE_ALIGNMENT.get(memory, 1)
+
+
+def _check_plain(call: Call) -> None:
+    """Both sides of a plain copy have one dtype."""
+    src, dst = call.args["src"].dtype, call.args["dst"].dtype
+    if src != dst:
+        call.fail(TikParamError, f"src and dst must have the same dtype, got src {src}, dst {dst}")
+
+
+# ------------------------------------------------------------------------------------------------------ plain copies
+def move_blocks(call: Call, dst: Operand, src: Operand, nburst: int, burst: int, src_gap: int, dst_gap: int) -> MicroOp:
+    """Copy ``nburst`` bursts of ``burst`` bytes; gaps in bytes, end to start."""
+    memories = src.memory.kind, dst.memory.kind
+    path = PATHS[memories]
+    direction = path.direction
+    src_pitch, dst_pitch = burst + src_gap, burst + dst_gap
+    reads = bursts(call, "src", src, nburst, burst, src_pitch)
+    writes = bursts(call, "dst", dst, nburst, burst, dst_pitch)
+    overlap = reads.region.overlaps(writes.region)
+    if src_gap == dst_gap == 0 and not overlap:
+        nburst, burst, src_pitch, dst_pitch = 1, nburst * burst, 0, 0
+    shape = (nburst, burst)
+    target = dst.memory.view("uint8", dst.address, shape, (dst_pitch, 1))
+    source = src.memory.view("uint8", src.address, shape, (src_pitch, 1))
+    run: Callable[[], None] = copier(target, source)
+    if overlap:
+        call.questionable("source and destination overlap inside one call; the result is not defined")
+        run = _burst_by_burst(target, source)
+    run_defined = None
+    if dst.memory.defined is not None and src.memory.defined is not None:
+        run_defined = copier(defined_view(dst.memory, dst.address, shape, (dst_pitch, 1)),
+                             defined_view(src.memory, src.address, shape, (src_pitch, 1)))
+    if direction == "write" and call.core.atomic_add and memories == ("UB", "GM"):
+        if dst.dtype != "float32":
+            call.fail(TikUnsupportedError, f"atomic add into GM exists for float32 only, got {dst.dtype}")
+        direction, run_defined = "atomic", None
+        run = _atomic_add(dst.memory.view("float32", dst.address, (nburst, burst // 4), (dst_pitch, 4)),
+                          src.memory.view("float32", src.address, (nburst, burst // 4), (src_pitch, 4)))
+    timing, transfer, cycles = call.soc.timing, None, 0.0
+    if direction:
+        transfer = Transfer(direction, nburst, burst, src_pitch if direction == "read" else dst_pitch)
+    else:
+        cycles = nburst * burst / getattr(timing, path.bandwidth)
+        if path.pipe == "V":  # a burst takes whole beats of the vector unit
+            cycles = nburst * math.ceil(cycles / nburst)
+    touched = (reads, writes) if direction == "atomic" else (reads,)
+    return MicroOp(call.api, path.pipe, max(timing.vector_minimum, cycles), getattr(timing, path.latency), touched,
+                   (writes,), run, run_defined=run_defined, transfer=transfer,
+                   constants=(path.bandwidth, path.latency))
+
+
+def _burst_by_burst(target: np.ndarray, source: np.ndarray) -> Callable[[], None]:
+    """Bursts in ascending order, each read completely before it is written (D21c)."""
+
+    def run() -> None:
+        for row in range(len(target)):
+            target[row] = source[row].copy()
+
+    return run
+
+
+def _atomic_add(target: np.ndarray, source: np.ndarray) -> Callable[[], None]:
+    """``GM += UB`` in float32, round to nearest even, saturating (D6, D24)."""
+
+    def run() -> None:
+        target[...] = numerics.saturate(target + source)
+
+    return run
+
+
+# ----------------------------------------------------------------------------------------------------- moves from L0C
+def _cast(src: np.dtype, dst: np.dtype, factor: float | None, relu: bool) -> Callable[[np.ndarray], np.ndarray]:
+    """Conversion on the path from L0C to the Unified Buffer (D23b, D23d)."""
+
+    def convert(values: np.ndarray) -> np.ndarray:
+        if factor is not None:
+            return numerics.dequantise(values, factor).view(np.float16)
+        if src.kind != "f":
+            return np.maximum(values, dst.type(0))
+        values = values.astype(np.float32, order="C")
+        if relu:
+            np.maximum(values, np.float32(0), out=values)
+        return numerics.saturate(values) if dst.itemsize == 4 else numerics.narrow(values).view(np.float16)
+
+    return convert
+
+
+def move_from_l0c(call: Call, dst: Operand, src: Operand, nburst: int, elements: int, src_pitch: int, dst_pitch: int, *,
+                  factor: float | None = None, relu: bool = False) -> MicroOp:
+    """Move ``nburst`` bursts of ``elements`` elements from L0C to the Unified Buffer; pitches in bytes."""
+    src_size, dst_size = size_of(src.dtype), size_of(dst.dtype)
+    reads = bursts(call, "src", src, nburst, elements * src_size, src_pitch)
+    writes = bursts(call, "dst", dst, nburst, elements * dst_size, dst_pitch)
+    source = src.memory.view(src.dtype, src.address, (nburst, elements), (src_pitch, src_size))
+    target = dst.memory.view(dst.dtype, dst.address, (nburst, elements), (dst_pitch, dst_size))
+    if factor is None and not relu and src.dtype == dst.dtype:
+        run = copier(target.view(f"u{src_size}"), source.view(f"u{src_size}"))
+    else:
+        convert = _cast(source.dtype, target.dtype, factor, relu)
+
+        def run() -> None:
+            target[...] = convert(source)
+
+    run_defined = None
+    if dst.memory.defined is not None:
+        # L0C is written by whole elements: the bit of an element's first byte stands for the element.
+        shape = (nburst, elements, dst_size)
+        run_defined = copier(defined_view(dst.memory, dst.address, shape, (dst_pitch, dst_size, 1)),
+                             defined_view(src.memory, src.address, shape, (src_pitch, src_size, 0)))
+    timing = call.soc.timing
+    cycles = max(timing.vector_minimum, nburst * elements * src_size / timing.l0c_ub_bandwidth)
+    return MicroOp(call.api, "V", cycles, timing.l0c_to_ub_latency, (reads,), (writes,), run, run_defined=run_defined,
+                   constants=("l0c_ub_bandwidth", "l0c_to_ub_latency"))
+
+
+def move_fractals(call: Call, dst: Operand, src: Operand, nburst: int, burst: int, src_gap: int, dst_gap: int, *,
+                  factor: float | None = None, relu: bool = False) -> MicroOp:
+    """Matrix mode: bursts of ``burst`` fractals of 256 elements; ``src_gap`` in fractals, ``dst_gap`` in blocks."""
+    return move_from_l0c(call, dst, src, nburst, burst * 256, (burst + src_gap) * 256 * size_of(src.dtype),
+                         burst * 256 * size_of(dst.dtype) + dst_gap * BLOCK, factor=factor, relu=relu)
+
+
+# -------------------------------------------------------------------------------------------------------- data_move
+def _move_mode(call: Call) -> int:
+    """The 8th argument: 1 converts float32 to float16 on the path from L0C."""
+    extra = tuple(call.args["args"])
+    keywords = dict(call.args["argv"])
+    if "mode" in keywords and not extra:
+        extra = (keywords.pop("mode"),)
+    if keywords:
+        call.fail(TikUnsupportedArgumentError, f"extension argument {next(iter(keywords))!r} has no specification")
+    if len(extra) > 1 or (extra and extra[0] not in (None, 0, 1)):
+        call.fail(TikUnsupportedArgumentError,
+                  f"the only extension argument with a specification is the 8th, 0 or 1, got {extra!r}")
+    return int(bool(extra and extra[0]))
+
+
+def _check_data_move(call: Call) -> None:
+    path = _check_path(call)
+    if not _move_mode(call):
+        _check_plain(call)
+    elif path[0] != "L0C" or (call.args["src"].dtype, call.args["dst"].dtype) != ("float32", "float16"):
+        call.fail(TikUnsupportedArgumentError, "the 8th argument 1 converts float32 in L0C to float16 in the Unified "
+                                               f"Buffer, got {call.args['src'].dtype} in {path[0]} to "
+                                               f"{call.args['dst'].dtype} in {path[1]}")
+
+
+def _count(name: str, high: int) -> Integer:
+    return Integer(name, 1, high, runtime_low=0)
+
+
+@instruction("data_move", params=(
+    Tensor("dst", ALL, align=_alignment), Tensor("src", ALL, align=_alignment), Integer("sid", 0, 15),
+    _count("nburst", 4095), _count("burst", 65535), stride("src_stride", 65535), stride("dst_stride", 65535),
+    Rest("args"), Rest("argv", keywords=True)), checker=_check_data_move, pipe="MTE2/MTE3/MTE1/V", cost="move")
+def data_move(call: Call, a: Any) -> MicroOp | None:
+    """Copy bursts of 32-byte blocks between memories; out of L0C, bursts of fractals."""
+    if a.nburst == 0 or a.burst == 0:
+        return None
+    if a.src.memory.kind == "L0C":
+        return move_fractals(call, a.dst, a.src, a.nburst, a.burst, a.src_stride, a.dst_stride)
+    return move_blocks(call, a.dst, a.src, a.nburst, a.burst * BLOCK, a.src_stride * BLOCK, a.dst_stride * BLOCK)
+
+
+# -------------------------------------------------------------------------------------------------------- tensor_mov
+def _check_tensor_mov(call: Call) -> None:
+    path = _check_path(call)
+    args = call.args
+    mode, deqscale, relu = args["block_mode"], args["deqscale"], args["relu"]
+    src, dst = args["src"].dtype, args["dst"].dtype
+    if args["extra"]:
+        call.fail(TikUnsupportedArgumentError, f"argument {next(iter(args['extra']))!r} has no specification")
+    if mode == "":
+        if path[0] == "L0C":
+            call.fail(TikUnsupportedArgumentError, "block_mode '' does not move out of L0C; use 'm'")
+        if deqscale is not None or relu:
+            call.fail(TikUnsupportedArgumentError, "deqscale and relu exist on the path from L0C only")
+        _check_plain(call)
+        return
+    if path != ("L0C", "UB"):
+        call.fail(TikUnsupportedArgumentError, f"block_mode {mode!r} moves from L0C to UB, got {path[0]} to {path[1]}")
+    if mode == "v":
+        _check_rows(call, as_integer(args["burst"]))
+    if deqscale is not None:
+        if (src, dst) not in (("int32", "float16"), ("float16", "float16")):
+            call.fail(TikUnsupportedArgumentError, "deqscale converts int32 or float16 to float16, "
+                                                   f"got {src} to {dst}")
+        if relu:
+            call.fail(TikUnsupportedArgumentError, "relu together with deqscale has no specification on Ascend 910")
+    elif (src, dst) == ("int32", "float16"):
+        call.fail(TikParamError, "the move from int32 to float16 needs deqscale")
+    elif src != dst and (src, dst) != ("float32", "float16"):
+        call.fail(TikUnsupportedArgumentError, f"Ascend 910 does not convert {src} to {dst} on the path from L0C")
+
+
+def _check_rows(call: Call, burst: int | None) -> None:
+    """D23c; None stands for a value known at run time."""
+    if burst not in (None, 1):
+        call.fail(TikUnsupportedArgumentError, f"block_mode 'v' is specified for burst 1 only, got {burst}")
+
+
+class _Deqscale(Number):
+    """A scalar factor; packed and per-channel factors are for later chips."""
+
+    def check(self, value: Any, call: Call) -> None:
+        if isinstance(value, (list, tuple)) or is_tensor(value):
+            call.fail(TikUnsupportedArgumentError, "deqscale must be a number or Scalar; vectors of factors are for "
+                                                   "Ascend 310P")
+        super().check(value, call)
+
+
+_MODES = Choice("block_mode", ("", "m", "v"), error=TikUnsupportedArgumentError)
+
+
+@instruction("tensor_mov", params=(
+    Tensor("dst", ALL, align=_alignment), Tensor("src", ALL, align=_alignment), _MODES,
+    _count("nburst", 4095), _count("burst", 65535), stride("dst_stride", 65535), stride("src_stride", 65535),
+    _Deqscale("deqscale", dtypes=("float16", "float32"), default=None),
+    Fixed("sid_store_mode", 0, "other modes have no specification"), Flag("relu", False),
+    Fixed("pad_mode", None, "padding has no specification"), Fixed("pad_value", None, "padding has no specification"),
+    Rest("extra", keywords=True)), checker=_check_tensor_mov, pipe="MTE2/MTE3/MTE1/V", cost="move")
+def tensor_mov(call: Call, a: Any) -> MicroOp | None:
+    """Like data_move with dst_stride before src_stride; modes 'm' and 'v' move out of L0C."""
+    if a.nburst == 0 or a.burst == 0:
+        return None
+    if a.block_mode == "":
+        return move_blocks(call, a.dst, a.src, a.nburst, a.burst * BLOCK, a.src_stride * BLOCK, a.dst_stride * BLOCK)
+    factor = None if a.deqscale is None else float(a.deqscale)
+    relu = bool(a.relu)
+    if a.block_mode == "m":
+        return move_fractals(call, a.dst, a.src, a.nburst, a.burst, a.src_stride, a.dst_stride, factor=factor,
+                             relu=relu)
+    _check_rows(call, a.burst)
+    return move_from_l0c(call, a.dst, a.src, a.nburst, 16, (1 + a.src_stride) * 256 * size_of(a.src.dtype),
+                         16 * size_of(a.dst.dtype) + a.dst_stride * BLOCK, factor=factor, relu=relu)
+
+
+# -------------------------------------------------------------------------------------------------------- broadcast
+@instruction("broadcast_ub_to_l0c", params=(
+    Tensor("dst", ("L0C",), align=l0c_alignment), Tensor("src"), _count("nburst", 255), _count("burst_len", 255),
+    stride("src_gap", 65535), stride("dst_gap", 65535)), typed=("dst", "src"),
+    dtypes=("float16", "float32", "int32"), pipe="V", cost="broadcast")
+def broadcast_ub_to_l0c(call: Call, a: Any) -> MicroOp | None:
+    """Repeat each group of 16 elements of the Unified Buffer over the 16 rows of a fractal in L0C."""
+    if a.nburst == 0 or a.burst_len == 0:
+        return None
+    size = size_of(a.dst.dtype)
+    src_pitch = a.burst_len * 16 * size + a.src_gap * BLOCK
+    dst_pitch = (a.burst_len + a.dst_gap) * 256 * size
+    reads = bursts(call, "src", a.src, a.nburst, a.burst_len * 16 * size, src_pitch)
+    writes = bursts(call, "dst", a.dst, a.nburst, a.burst_len * 256 * size, dst_pitch)
+    shape = (a.nburst, a.burst_len, 16, 16 * size)
+    src_strides = (src_pitch, 16 * size, 0, 1)
+    dst_strides = (dst_pitch, 256 * size, 16 * size, 1)
+    run_defined = None
+    if a.dst.memory.defined is not None:
+        run_defined = copier(defined_view(a.dst.memory, a.dst.address, shape, dst_strides),
+                             defined_view(a.src.memory, a.src.address, shape, src_strides))
+    timing = call.soc.timing
+    return MicroOp(call.api, "V", a.nburst * a.burst_len * 256 * size / timing.ub_l0c_bandwidth,
+                   timing.l0c_to_ub_latency, (reads,), (writes,),
+                   copier(a.dst.memory.view("uint8", a.dst.address, shape, dst_strides),
+                          a.src.memory.view("uint8", a.src.address, shape, src_strides)),
+                   run_defined=run_defined, constants=("ub_l0c_bandwidth", "l0c_to_ub_latency"))
+
+
+# -------------------------------------------------------------------------------------------------------- atomic add
+@instruction("set_atomic_add", params=(
+    Choice("value", (0, 1, "float32"), error=TikUnsupportedArgumentError),), pipe="S", cost="scalar")
+def set_atomic_add(call: Call, a: Any) -> MicroOp:
+    """Switch atomic float32 addition of later moves from the Unified Buffer to GM on (1, "float32") or off (0)."""
+    core, on = call.core, a.value != 0
+
+    def run() -> None:
+        core.atomic_add = on
+
+    return MicroOp(call.api, "S", call.soc.timing.scalar_cycles, 0, (), (), run, constants=("scalar_cycles",))
