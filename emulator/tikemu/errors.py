@@ -1,8 +1,8 @@
 """Error and warning classes of the emulator.
 
-The exact classes of the real TIK front end are not public; the emulator uses one small hierarchy in which the class says
-what kind of rule was broken and the message carries the argument, the value, what is allowed, and the line of the
-user's program.
+The exact classes of the real TIK front end are not public; the emulator uses one small hierarchy in which the class
+says what kind of rule was broken and the message carries the argument, the value, what is allowed, and the line of
+the user's program.
 """
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
 """The recorded program: statements, values and tensor views.
 
-The front end (``dsl``, ``tensor``, ``expr``) builds these nodes, ``machine`` and ``timing`` consume them. A node holds no
-behaviour beyond printing; what an instruction means is in ``isa``.
+The front end (``dsl``, ``tensor``, ``expr``) builds these nodes, ``machine`` and ``timing`` consume them. A node holds
+no behaviour; what an instruction means is in ``isa``, and ``printer`` shows a program as text.
 """
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Optional, Union
+from typing import Any, Union
 
 MEMORY_OF_SCOPE = {
     "global": "GM",
@@ -34,7 +34,7 @@ class Location:
 # ---------------------------------------------------------------------------------------------------- values
 @dataclass(frozen=True, eq=False)
 class Variable:
-    """A run-time variable: Scalar (also an element of a ScalarArray), InputScalar, loop variable. Identity is the object."""
+    """A run-time variable: Scalar (or an element of a ScalarArray), InputScalar, loop variable; one object each."""
 
     name: str
     dtype: str
@@ -75,9 +75,9 @@ class TensorInfo:
     location: Location
     is_workspace: bool = False
     is_atomic_add: bool = False
-    max_mem_size: Optional[int] = None
+    max_mem_size: int | None = None
     init_value: Any = None
-    start_addr: Optional[int] = None
+    start_addr: int | None = None
 
     @property
     def memory(self) -> str:
@@ -127,10 +127,10 @@ class DefineScalar(Statement):
 
 @dataclass(eq=False)
 class Assign(Statement):
-    """``Scalar(init_value=...)`` and ``Scalar.set_as``; a View source means its first element (read by the scalar unit)."""
+    """``Scalar(init_value=...)`` and ``Scalar.set_as``; a View means its first element, read by the scalar unit."""
 
     target: Variable
-    value: Union[Value, View]
+    value: Value | View
 
 
 @dataclass(eq=False)
@@ -139,7 +139,7 @@ class AssignElement(Statement):
 
     targets: tuple[Variable, ...]
     index: Value
-    value: Union[Value, View]
+    value: Value | View
 
 
 @dataclass(eq=False)
@@ -147,17 +147,17 @@ class Store(Statement):
     """``tensor[i] = value`` / ``tensor[i].set_as(value)``: the scalar unit writes the first element of ``target``."""
 
     target: View
-    value: Union[Value, View]
+    value: Value | View
 
 
 @dataclass(eq=False)
 class Instruction(Statement):
-    """One call of an instruction of the table. ``args`` maps parameter names to
-    values, Views, lists of those, strings, CmpMask handles or None; ``result`` is set where the call returns a handle."""
+    """One call of an instruction of the table. ``args`` maps parameter names to values, Views, lists and dicts of
+    those, strings, CmpMask handles or None; ``result`` is set where the call returns a handle."""
 
     spec: Any  # isa.spec.InstructionSpec
     args: dict[str, Any]
-    result: Optional[CmpMask] = None
+    result: CmpMask | None = None
 
 
 @dataclass(eq=False)
@@ -183,7 +183,7 @@ class If(Statement):
     """``branches`` in order (condition, body); ``otherwise`` may be None."""
 
     branches: list[tuple[Value, Body]]
-    otherwise: Optional[Body] = None
+    otherwise: Body | None = None
 
 
 @dataclass(eq=False)
@@ -243,7 +243,7 @@ class Program:
     """
 
     name: str
-    inputs: list[Union[View, Variable]]
+    inputs: list[View | Variable]
     outputs: list[View]
     body: Body
     soc: Any

@@ -18,6 +18,7 @@ class Options:
             Default: False.
         ub_limit: bytes of Unified Buffer a program may allocate. Default: None, which is all 262144 bytes, with a
             warning above 253952; strict mode refuses more than 253952.
+        ub_reported: what ``get_soc_spec("UB_SIZE")`` answers. Default: None, which is 262144.
         sync: which dependences the automatic synchronisation knows. "auto": byte ranges where TIK knows the addresses
             at build time, whole tensors otherwise; "conservative": whole tensors always; "optimistic": byte ranges
             always. Default: "auto".
@@ -32,6 +33,7 @@ class Options:
 
     strict: bool = False
     ub_limit: int | None = None
+    ub_reported: int | None = None
     sync: str = "auto"
     l2: bool = False
     active_cores: int | None = None
@@ -43,7 +45,7 @@ class Options:
     def __post_init__(self) -> None:
         if self.sync not in SYNC_VARIANTS:
             raise ValueError(f"sync must be one of {', '.join(SYNC_VARIANTS)}, got {self.sync!r}")
-        for name in ("ub_limit", "active_cores"):
+        for name in ("ub_limit", "ub_reported", "active_cores"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1 or None, got {value!r}")

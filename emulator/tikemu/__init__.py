@@ -1,0 +1,35 @@
+"""tikemu: TIK programs of the Ascend 910 on a CPU.
+
+``tikemu.install(soc="Ascend910A")`` makes ``tbe`` and ``te`` importable where CANN is absent; a TIK program then runs
+unmodified. ``tikemu.run`` gives results and an estimate of the time.
+"""
+from __future__ import annotations
+
+from .api import run
+from .errors import (
+    TikAlignError,
+    TikBoundsError,
+    TikBuildError,
+    TikDebugError,
+    TikError,
+    TikIndexError,
+    TikMemoryError,
+    TikParamError,
+    TikScopeError,
+    TikSyncError,
+    TikUndefinedError,
+    TikUnsupportedArgumentError,
+    TikUnsupportedError,
+    TikWarning,
+)
+from .machine.options import Options
+from .printer import dump
+from .settings import default_options, set_default_options, use_options
+
+__version__ = "0.1.0"
+__all__ = [
+    "Options", "TikAlignError", "TikBoundsError", "TikBuildError", "TikDebugError", "TikError", "TikIndexError",
+    "TikMemoryError", "TikParamError", "TikScopeError", "TikSyncError", "TikUndefinedError",
+    "TikUnsupportedArgumentError", "TikUnsupportedError", "TikWarning", "default_options", "dump", "run",
+    "set_default_options", "use_options",
+]

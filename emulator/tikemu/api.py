@@ -1,0 +1,37 @@
+"""Running built programs from Python."""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from .errors import TikBuildError
+from .location import fail
+from .machine.options import Options
+from .settings import default_options
+
+
+def run(tik_instance: Any, inputs: Mapping[str, Any], *, numerics: bool = True, timing: bool = True,
+        options: Options | None = None) -> Any:
+    """Execute a built kernel; works whatever ``disable_debug`` is.
+
+    Args:
+        tik_instance: the ``tik.Tik`` instance after BuildCCE.
+        inputs: NumPy array (number for an InputScalar) by name.
+        numerics: compute the results. Without, only the time is estimated, several times faster.
+        timing: estimate the time.
+        options: see :class:`tikemu.Options`. Default: the options in force (``tikemu.use_options``).
+
+    Returns:
+        tikemu.Result: outputs by name, cycles, shares of the pipes, counts per instruction, peak memory.
+
+    Raises:
+        TikBuildError: BuildCCE was not called.
+        TikError: the program breaks a rule while it runs; the message names the line.
+    """
+    recorder = tik_instance._recorder
+    if not recorder.built:
+        fail(TikBuildError, "run needs a built kernel: call BuildCCE first")
+    from .machine import execute
+
+    return execute.run(recorder.program, inputs, numerics=numerics, timing=timing,
+                       options=default_options() if options is None else options)

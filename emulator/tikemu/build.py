@@ -1,0 +1,152 @@
+"""``BuildCCE``: the program as a whole (core.md 5.1)."""
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from . import ir, settings
+from .errors import TikBuildError, TikMemoryError, TikParamError
+from .expr import InputScalar
+from .location import fail
+from .machine import alloc
+from .recorder import Recorder
+from .tensor import Tensor
+
+MAX_ARGUMENTS = 64
+_KERNEL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+
+
+def build(recorder: Recorder, kernel_name: Any, inputs: Any, outputs: Any, config: Any, flowtable: Any) -> ir.Program:
+    """Check the arguments and the program, and close it. For what is raised see ``Tik.BuildCCE``."""
+    if recorder.built:
+        fail(TikBuildError, "BuildCCE was already called")
+    if len(recorder.frames) > 1:
+        fail(TikBuildError, "BuildCCE must stand outside all with blocks of the Tik instance")
+    if not isinstance(kernel_name, str) or not _KERNEL_NAME.match(kernel_name):
+        fail(TikParamError, f"kernel_name must consist of letters, digits and underscores and not start with a digit, "
+                            f"got {kernel_name!r}")
+    if config is not None and not isinstance(config, Mapping):
+        fail(TikParamError, f"config must be a dict, got {config!r}")
+    program = recorder.program
+    program.name, program.config = kernel_name, dict(config or {})
+    program.inputs = _arguments(recorder, inputs, "inputs", (Tensor, InputScalar))
+    program.outputs = _arguments(recorder, outputs, "outputs", (Tensor,))
+    table = _arguments(recorder, [] if flowtable is None else flowtable, "flowtable", (InputScalar,))
+    program.inputs += [scalar for scalar in table if scalar not in program.inputs]
+    _check_used(recorder, program)
+    _check_memory(recorder, program)
+    recorder.built = True
+    return program
+
+
+def _arguments(recorder: Recorder, values: Any, label: str, kinds: tuple[type, ...]) -> list[Any]:
+    if not isinstance(values, (list, tuple)):
+        fail(TikParamError, f"{label} must be a list or tuple, got {type(values).__name__}")
+    if len(values) > MAX_ARGUMENTS:
+        fail(TikParamError, f"at most {MAX_ARGUMENTS} {label} are allowed, got {len(values)}")
+    lowered, names = [], set()
+    for value in values:
+        if not isinstance(value, kinds):
+            allowed = " or ".join("InputScalar" if kind is InputScalar else "GM Tensor" for kind in kinds)
+            fail(TikParamError, f"{label} must hold {allowed}, got {type(value).__name__}")
+        node = recorder.lower(value)
+        if isinstance(value, Tensor):
+            if node.tensor.memory != "GM":
+                fail(TikParamError, f"{label} must hold tensors in scope_gm, tensor {value.name!r} is in {value.scope}")
+            if node.tensor.is_workspace:
+                fail(TikParamError, f"workspace tensor {value.name!r} must not appear in inputs or outputs")
+            if not value._whole:
+                fail(TikParamError, f"{label} must hold whole tensors, got a view of tensor {value.name!r}")
+        if value.name in names:
+            fail(TikParamError, f"{value.name!r} appears twice in {label}")
+        names.add(value.name)
+        lowered.append(node)
+    return lowered
+
+
+def _check_used(recorder: Recorder, program: ir.Program) -> None:
+    """Every GM tensor and InputScalar that a statement uses must be an argument, a workspace or a constant."""
+    arguments = {node.tensor.uid if isinstance(node, ir.View) else node.uid
+                 for node in (*program.inputs, *program.outputs)}
+    for value in recorder.arguments.values():
+        if isinstance(value, Tensor) and value._info.uid not in arguments:
+            info = value._info
+            if info.is_workspace or info.init_value is not None:
+                program.workspaces.append(info)
+    arguments.update(info.uid for info in program.workspaces)
+    for statement in statements(program.body):
+        for node in leaves(statement):
+            missing = None
+            if isinstance(node, ir.TensorInfo) and node.memory == "GM" and not isinstance(statement, ir.Define):
+                missing = f"GM tensor {node.name!r}", node.uid
+            elif isinstance(node, ir.Variable) and node.kind == "input":
+                missing = f"InputScalar {node.name!r}", node.uid
+            if missing and missing[1] not in arguments:
+                raise TikBuildError(f"{missing[0]} is used but is neither in inputs nor outputs of BuildCCE",
+                                    statement.location)
+
+
+def _check_memory(recorder: Recorder, program: ir.Program) -> None:
+    """Place the on-chip tensors (D1, D3)."""
+    limits = alloc.Limits.of(program.soc, recorder.strict, settings.default_options().ub_limit)
+    plan = alloc.plan(program, limits, warn=False)
+    if plan.peak["UB"] > limits.ub_comfort:
+        recorder.warn(f"kernel {program.name!r} uses {plan.peak['UB']} bytes of the Unified Buffer; releases of CANN "
+                      f"that reserve a part of it leave {limits.ub_comfort}", TikMemoryError)
+
+
+def statements(body: ir.Body) -> Iterator[ir.Statement]:
+    """All statements of a body, nested ones included, in program order."""
+    for statement in body.statements:
+        yield statement
+        for inner in bodies(statement):
+            yield from statements(inner)
+
+
+def bodies(statement: ir.Statement) -> list[ir.Body]:
+    """The bodies of a For, If or Scope."""
+    if isinstance(statement, (ir.For, ir.Scope)):
+        return [statement.body]
+    if isinstance(statement, ir.If):
+        return [body for _, body in statement.branches] + ([statement.otherwise] if statement.otherwise else [])
+    return []
+
+
+def leaves(node: Any) -> Iterator[Any]:
+    """Variables and TensorInfos that a statement (without its bodies) or a value refers to."""
+    kind = type(node)
+    if kind is ir.View:
+        yield node.tensor
+        if type(node.offset) is not int:
+            yield from leaves(node.offset)
+        for extent in (*node.shape, *node.strides):
+            if type(extent) is not int:
+                yield from leaves(extent)
+    elif kind in (ir.Variable, ir.TensorInfo):
+        yield node
+    elif kind is ir.Operation:
+        for arg in node.args:
+            yield from leaves(arg)
+    elif kind is ir.Instruction:
+        for arg in node.args.values():
+            if type(arg) not in (int, float, str, bool):
+                yield from leaves(arg)
+    elif kind in (list, tuple):
+        for item in node:
+            yield from leaves(item)
+    elif kind is dict:
+        for item in node.values():
+            yield from leaves(item)
+    elif kind is ir.Assign or kind is ir.Store:
+        yield from leaves(node.target)
+        yield from leaves(node.value)
+    elif kind is ir.AssignElement:
+        yield from leaves((node.targets, node.index, node.value))
+    elif kind is ir.Define:
+        yield node.tensor
+        yield from leaves(node.tensor.shape)
+    elif kind is ir.For:
+        yield from leaves((node.begin, node.end, node.block_num))
+    elif kind is ir.If:
+        yield from leaves([condition for condition, _ in node.branches])

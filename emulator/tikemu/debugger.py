@@ -1,0 +1,77 @@
+"""``tik_instance.tikdb``: run a built program on given data (core.md 5.2)."""
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from . import ir, settings
+from .errors import TikDebugError, TikParamError, TikWarning
+from .location import fail, here
+from .recorder import Recorder
+
+
+class Tikdb:
+    """The functional debugger of one kernel; needs ``tik.Tik(disable_debug=False)``."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+
+    def start_debug(self, feed_dict: Mapping[str, Any], interactive: bool = True) -> list[np.ndarray]:
+        """Run the kernel.
+
+        Args:
+            feed_dict: a NumPy array (or a number for an InputScalar) by the name of each input.
+            interactive: the documented prompt does not exist here; True gives a warning and runs to the end.
+
+        Returns:
+            One array per output, in the order and with the shapes of the outputs; ``[[0]]`` without outputs.
+
+        Raises:
+            TikDebugError: debugging is disabled, or BuildCCE was not called.
+        """
+        self._require_debug("start_debug")
+        if not self._recorder.built:
+            fail(TikDebugError, "start_debug must follow BuildCCE")
+        if interactive:
+            location = here()
+            warnings.warn_explicit(TikWarning(f"tikemu has no debugger prompt; interactive=True is taken as False\n"
+                                              f"  at {location}"), None, location.file, location.line)
+        from .machine import execute
+
+        program = self._recorder.program
+        result = execute.run(program, feed_dict, timing=False, options=settings.default_options())
+        if not program.outputs:
+            return [np.zeros(1, np.int64)]
+        return [result.outputs[view.tensor.name] for view in program.outputs]
+
+    def debug_print(self, expression: str) -> None:
+        """Print the value of a tensor, scalar or expression of them whenever the kernel comes to this point.
+
+        Args:
+            expression: names of tensors and scalars that are in scope here, with Python's operators and indexing.
+
+        Raises:
+            TikDebugError: debugging is disabled, or BuildCCE was called already.
+        """
+        self._require_debug("debug_print")
+        recorder = self._recorder
+        if recorder.built:
+            fail(TikDebugError, "debug_print must stand between statements, before BuildCCE")
+        if not isinstance(expression, str):
+            fail(TikParamError, f"debug_print takes a string, got {expression!r}")
+        try:
+            compile(expression, "<debug_print>", "eval")
+        except SyntaxError as error:
+            fail(TikParamError, f"debug_print: {expression!r} is no expression ({error.msg})")
+        names = {}
+        for name, value in recorder.visible().items():
+            variables = getattr(value, "_variables", None)
+            names[name] = list(variables) if isinstance(variables, tuple) else value._node
+        recorder.record(ir.DebugPrint, expression=expression, scope=names)
+
+    def _require_debug(self, what: str) -> None:
+        if not self._recorder.program.debug_enabled:
+            fail(TikDebugError, f"tikdb.{what} needs tik.Tik(disable_debug=False)")

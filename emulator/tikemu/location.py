@@ -1,0 +1,40 @@
+"""The line of the user's program that called into the emulator."""
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+from typing import NoReturn
+
+from .errors import TikError
+from .ir import Location
+
+_PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+#: Start of the file name of code that the emulator generates.
+GENERATED = "<tikemu "
+
+_own_files: dict[str, bool] = {}
+_locations: dict[tuple[str, int], Location] = {}
+
+
+def here() -> Location:
+    """The innermost line on the stack that does not belong to the emulator."""
+    frame = sys._getframe(1)
+    while True:
+        name = frame.f_code.co_filename
+        own = _own_files.get(name)
+        if own is None:
+            own = _own_files[name] = name.startswith((_PACKAGE, GENERATED))
+        if not own or frame.f_back is None:
+            break
+        frame = frame.f_back
+    key = (name, frame.f_lineno)
+    location = _locations.get(key)
+    if location is None:
+        location = _locations[key] = Location(name, frame.f_lineno, linecache.getline(name, frame.f_lineno).strip())
+    return location
+
+
+def fail(error: type[TikError], message: str) -> NoReturn:
+    """Raise ``error`` with the user's line."""
+    raise error(message, here())

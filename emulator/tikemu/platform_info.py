@@ -1,0 +1,186 @@
+"""The selected SoC and the queries about it: ``tbe.common.platform`` (core.md 1.3 to 1.5)."""
+from __future__ import annotations
+
+import re
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+from . import settings
+from .dtypes import BITS
+from .errors import TikParamError, TikWarning
+from .location import fail, here
+from .soc import ASCEND_910A, SocProfile, find
+
+DEFAULT_SOC = ASCEND_910A
+CORE_TYPES = ("AiCore", "VectorCore")
+#: The names that programs use as keys; each constant is its own name.
+KEYS = ("SOC_VERSION", "FULL_SOC_VERSION", "SHORT_SOC_VERSION", "AICORE_TYPE", "CORE_NUM", "UB_SIZE", "L2_SIZE",
+        "L1_SIZE", "CUBE_SIZE", "L0A_SIZE", "L0B_SIZE", "L0C_SIZE", "SMASK_SIZE")
+
+#: APIs of the container that exist besides the instructions.
+CONTAINER_APIS = (
+    "Tik", "Dprofile", "Tensor", "Scalar", "ScalarArray", "InputScalar", "for_range", "if_scope", "elif_scope",
+    "else_scope", "new_stmt_scope", "tik_break", "tik_continue", "tik_return", "BuildCCE", "all", "any", "negate",
+    "reshape", "reinterpret_cast_to", "set_as", "start_debug", "debug_print",
+)
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What ``set_current_compile_soc_info`` was told."""
+
+    version: str
+    soc: SocProfile
+    core_type: str
+    l1_fusion: bool
+
+
+_selection: Selection | None = None
+_assumed = False
+
+
+def set_current_compile_soc_info(soc_version: str, core_type: str = "AiCore", aicore_num: int | None = None,
+                                 l1_fusion: bool | None = None) -> str:
+    """Select the SoC for what is built from now on.
+
+    Args:
+        soc_version: "Ascend910", "Ascend910A", "Ascend910B" (first generation), "Ascend910ProA", "Ascend910ProB" or
+            "Ascend910PremiumA".
+        core_type: "AiCore" or "VectorCore".
+        aicore_num: cores to use, 1 to the number the SoC has; None: all.
+        l1_fusion: accepted, no effect.
+
+    Returns:
+        "success", or "error" if an argument is not legal; then the selection stays as it was.
+    """
+    global _selection
+    soc = find(soc_version) if isinstance(soc_version, str) else None
+    if soc is None or core_type not in CORE_TYPES:
+        return "error"
+    if aicore_num is not None:
+        if isinstance(aicore_num, bool) or not isinstance(aicore_num, int) or not 1 <= aicore_num <= soc.core_count:
+            return "error"
+        soc = soc.with_cores(aicore_num)
+    _selection = Selection(soc_version, soc, core_type, bool(l1_fusion))
+    return "success"
+
+
+def te_set_version(soc_version: str, core_type: str = "AiCore", aicore_num: int | None = None,
+                   l1_fusion: bool | None = None) -> str:
+    """The older name of :func:`set_current_compile_soc_info`."""
+    return set_current_compile_soc_info(soc_version, core_type, aicore_num, l1_fusion)
+
+
+def is_selected() -> bool:
+    """Whether a SoC was selected."""
+    return _selection is not None
+
+
+def selection() -> Selection | None:
+    """The selection, for :func:`restore`."""
+    return _selection
+
+
+def restore(selected: Selection | None) -> None:
+    """Return to an earlier selection; None: nothing is selected."""
+    global _selection, _assumed
+    _selection, _assumed = selected, False
+
+
+def current_soc() -> SocProfile:
+    """Profile of the selected SoC. Without a selection it is Ascend 910: a warning, in strict mode an error (D2d)."""
+    global _assumed
+    if _selection is not None:
+        return _selection.soc
+    message = ("no SoC is selected, for which the documents assume Ascend310; tikemu takes Ascend910 (call "
+               "set_current_compile_soc_info or tikemu.install(soc=...) first)")
+    if settings.default_options().strict:
+        fail(TikParamError, message)
+    if not _assumed:
+        _assumed = True
+        location = here()
+        warnings.warn_explicit(TikWarning(f"{message}\n  at {location}"), None, location.file, location.line)
+    return DEFAULT_SOC
+
+
+def reported_ub_size() -> int:
+    """Bytes that ``get_soc_spec("UB_SIZE")`` returns (D1)."""
+    configured = settings.default_options().ub_reported
+    return current_soc().ub_size if configured is None else configured
+
+
+def get_soc_spec(key: str) -> Any:
+    """A figure of the selected SoC.
+
+    Args:
+        key: "SOC_VERSION", "AICORE_TYPE" (str), "CORE_NUM", "UB_SIZE", "L2_SIZE", "L1_SIZE", "L0A_SIZE", "L0B_SIZE",
+            "L0C_SIZE", "SMASK_SIZE" (int, bytes), "CUBE_SIZE" (tuple).
+
+    Raises:
+        TikParamError: unknown key.
+    """
+    if not isinstance(key, str) or key not in KEYS:
+        fail(TikParamError, f"get_soc_spec knows the keys {', '.join(KEYS)}, got {key!r}")
+    soc = current_soc()
+    if key == "UB_SIZE":
+        return reported_ub_size()
+    version = "Ascend910" if _selection is None else _selection.version
+    return {
+        "SOC_VERSION": version,
+        "FULL_SOC_VERSION": version,
+        "SHORT_SOC_VERSION": "Ascend910",
+        "AICORE_TYPE": "AiCore" if _selection is None else _selection.core_type,
+        "CORE_NUM": soc.core_count,
+        "L2_SIZE": soc.l2_size,
+        "L1_SIZE": soc.l1_size,
+        "CUBE_SIZE": soc.cube_size,
+        "L0A_SIZE": soc.l0a_size,
+        "L0B_SIZE": soc.l0b_size,
+        "L0C_SIZE": soc.l0c_size,
+        "SMASK_SIZE": soc.smask_size,
+    }[key]
+
+
+def api_check_support(intrinsic: str, dtype: str = "") -> bool:
+    """Whether Ascend 910 has a TIK API ("tik.vadd"), with a dtype where one is given (D2e)."""
+    from .isa import registry
+
+    if not isinstance(intrinsic, str) or not isinstance(dtype, str):
+        fail(TikParamError, f"api_check_support takes two strings, got {intrinsic!r} and {dtype!r}")
+    prefix, _, name = intrinsic.rpartition(".")
+    if prefix not in ("tik", ""):
+        return False
+    spec = registry.specs().get(name)
+    if spec is not None:
+        return spec.supported(dtype)
+    return name in CONTAINER_APIS and (not dtype or dtype in BITS)
+
+
+_SHORT_DTYPES = {"f16": "float16", "f32": "float32", "s8": "int8", "u8": "uint8", "s16": "int16", "u16": "uint16",
+                 "s32": "int32", "u32": "uint32", "s64": "int64", "u64": "uint64"}
+_CONVERSION = re.compile(r"(f16|f32|[su](?:8|16|32|64))2(f16|f32|[su](?:8|16|32|64))([rfcazo]|deq)?\Z")
+_ROUND_MODES = {"": ("", "none"), "r": ("round",), "f": ("floor",), "c": ("ceil",), "a": ("away-zero",),
+                "z": ("to-zero",), "o": ("odd",), "deq": ("",)}
+
+
+def intrinsic_check_support(intrinsic: str, dtype: str = "") -> bool:
+    """Whether Ascend 910 has a hardware intrinsic ("Intrinsic_vconv", mode "f322s32r").
+
+    The answer is that of the API of the same name; for ``Intrinsic_vconv`` the mode names both types and the rounding.
+    """
+    if not isinstance(intrinsic, str) or not isinstance(dtype, str):
+        fail(TikParamError, f"intrinsic_check_support takes two strings, got {intrinsic!r} and {dtype!r}")
+    name = intrinsic[len("Intrinsic_"):] if intrinsic.startswith("Intrinsic_") else intrinsic
+    conversion = _CONVERSION.match(dtype)
+    if name == "vconv" and dtype:
+        return conversion is not None and _converts(*conversion.groups(default=""))
+    name = {"broadcast_ub_to_cc": "broadcast_ub_to_l0c", "data_move_out2ub": "data_move",
+            "data_move_ub2out": "data_move", "load2d": "load2dv1", "load3d": "load3dv1"}.get(name, name)
+    return api_check_support(f"tik.{name}", _SHORT_DTYPES.get(dtype, dtype))
+
+
+def _converts(source: str, target: str, mode: str) -> bool:
+    from .isa import convert
+
+    return convert.supports(_SHORT_DTYPES[source], _SHORT_DTYPES[target], _ROUND_MODES[mode][0])

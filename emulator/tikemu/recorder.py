@@ -1,0 +1,215 @@
+"""Recording: the statements so far, the scopes that are open, and what was found questionable.
+
+One :class:`Recorder` belongs to one ``Tik`` instance. Tensors and values hold the :class:`Scope` in which they were
+defined and reach the recorder through it.
+"""
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from . import ir, settings
+from .errors import TikBuildError, TikError, TikParamError, TikWarning
+from .expr import Expr, as_number, describe, scope_error
+from .location import fail, here
+from .soc import SocProfile
+from .tensor import Tensor
+
+
+class Scope:
+    """The life time of what one ``with`` block defines."""
+
+    __slots__ = ("recorder", "depth", "alive")
+
+    def __init__(self, recorder: Recorder, depth: int) -> None:
+        self.recorder, self.depth, self.alive = recorder, depth, True
+
+
+class Frame:
+    """An open statement scope.
+
+    Attributes:
+        body: where its statements go.
+        kind: "kernel", "for", "if" or "scope".
+        statement: its For, If or Scope statement.
+        dropped: a branch that is never taken, or inside one.
+        names: what it defined, by name.
+        chain: the if chain that an elif_scope or else_scope may continue, and the length of ``body`` behind it.
+    """
+
+    __slots__ = ("body", "scope", "kind", "statement", "dropped", "names", "chain", "chain_length")
+
+    def __init__(self, body: ir.Body, scope: Scope, kind: str, statement: Any = None, dropped: bool = False) -> None:
+        self.body, self.scope, self.kind, self.statement, self.dropped = body, scope, kind, statement, dropped
+        self.names: dict[str, Any] = {}
+        self.chain: Any = None
+        self.chain_length = 0
+
+
+class Recorder:
+    """State of one kernel while it is written.
+
+    Attributes:
+        soc: SoC profile the kernel is built for.
+        program: the program; its body grows with every statement.
+        frames: open statement scopes, outermost first.
+        block_loop: the multi-core loop, once there is one.
+        arguments: GM tensors and InputScalars by name.
+        built: BuildCCE was called.
+    """
+
+    def __init__(self, soc: SocProfile, debug_enabled: bool) -> None:
+        self.soc = soc
+        self.strict = settings.default_options().strict
+        self.program = ir.Program("", [], [], ir.Body(), soc, debug_enabled)
+        self.frames = [Frame(self.program.body, Scope(self, 0), "kernel")]
+        self.block_loop: ir.For | None = None
+        self.arguments: dict[str, Any] = {}
+        self.built = False
+        self._uid = 0
+        self._unsynchronised = 0
+        self._outside_warned = False
+        self._warned: dict[Any, Any] = {}
+
+    # -------------------------------------------------------------------------------------------- small services
+    def uid(self) -> int:
+        self._uid += 1
+        return self._uid
+
+    @property
+    def frame(self) -> Frame:
+        return self.frames[-1]
+
+    @property
+    def scope(self) -> Scope:
+        return self.frames[-1].scope
+
+    @property
+    def unsynchronised(self) -> bool:
+        """Whether a ``new_stmt_scope(disable_sync=True)`` is open."""
+        return self._unsynchronised > 0
+
+    def warn(self, message: str, error: type[TikError] = TikParamError, promote: bool = True) -> None:
+        """Report questionable use at the user's line: a TikWarning, in strict mode ``error``.
+
+        ``promote=False``: a warning in strict mode too.
+        """
+        location = here()
+        if promote:
+            if self.strict:
+                raise error(message, location)
+            self.program.findings.append(ir.Finding(error, message, location))
+        warnings.warn_explicit(TikWarning(f"{message}\n  at {location}"), None, location.file, location.line,
+                               registry=self._warned)
+
+    def require_alive(self, value: Any) -> None:
+        """Raise TikScopeError if the scope of a value or tensor has ended, TikParamError if it is another kernel's."""
+        scope = value._scope
+        if scope.recorder is not self:
+            fail(TikParamError, f"{value!r} belongs to another Tik instance")
+        if not scope.alive:
+            self._dead(value)
+
+    @staticmethod
+    def _dead(value: Any) -> NoReturn:
+        if isinstance(value, Expr):
+            scope_error(describe(value._node), "value")
+        scope_error(value.name, "tensor")
+
+    def lower(self, value: Any) -> Any:
+        """An argument as the program holds it: numbers and strings as they are, tensors as views, values as nodes."""
+        kind = type(value)
+        if kind is int or kind is str or kind is float or kind is bool or value is None:
+            return value
+        if kind is Tensor or isinstance(value, Expr):
+            scope = value._scope
+            if scope.recorder is not self or not scope.alive:
+                self.require_alive(value)
+            return value._node
+        if kind is list or kind is tuple:
+            return [self.lower(item) for item in value]
+        if kind is dict:
+            return {key: self.lower(item) for key, item in value.items()}
+        if kind is ir.CmpMask:
+            return value
+        number = as_number(value)
+        if number is None:
+            fail(TikParamError, f"a {kind.__name__} cannot be an argument: {value!r}")
+        return number
+
+    # -------------------------------------------------------------------------------------------- statements
+    def record(self, statement: Callable[..., ir.Statement], **fields: Any) -> Any:
+        """Append a statement at the user's line."""
+        return self.append(statement(here(), **fields))
+
+    def append(self, statement: ir.Statement) -> ir.Statement:
+        if self.built:
+            raise TikBuildError("no statement can follow BuildCCE", statement.location)
+        if self.block_loop is not None and len(self.frames) == 1 and not self._outside_warned:
+            self._warn_outside(statement)
+        self.frames[-1].body.statements.append(statement)
+        return statement
+
+    def set_block_loop(self, loop: ir.For) -> None:
+        """Note the multi-core loop, which was just appended; warn about what stands before it (D4a)."""
+        if self.frame.dropped:
+            return
+        for frame in self.frames:
+            # The last statement is the loop, or holds it.
+            for statement in frame.body.statements[:-1]:
+                self._warn_outside(statement)
+        self.block_loop = loop
+
+    def _warn_outside(self, statement: ir.Statement) -> None:
+        harmless = isinstance(statement, ir.DebugPrint) or (
+            isinstance(statement, ir.Define) and statement.tensor.memory == "GM")
+        if not harmless and not self._outside_warned:
+            self._outside_warned = True
+            self.warn("on-chip tensors, Scalars and statements belong inside the multi-core loop; what stands outside "
+                      f"is executed once per block, each with its own memory (first: {statement.location})")
+
+    def instruction(self, spec: Any, args: dict[str, Any]) -> ir.CmpMask | None:
+        """Check and append one call of the instruction table."""
+        lower = self.lower
+        for name, value in args.items():
+            args[name] = lower(value)
+        location = here()
+        if self._unsynchronised and spec.composite:
+            raise TikParamError(f"{spec.name} cannot be used inside new_stmt_scope(disable_sync=True)", location)
+        try:
+            spec.check(args, self.soc, self.strict, self.warn)
+        except TikError as error:
+            raise error.at(location) from None
+        result = ir.CmpMask(self.uid()) if spec.returns == "cmpmask" else None
+        self.append(ir.Instruction(location, spec, args, result))
+        return result
+
+    # -------------------------------------------------------------------------------------------- scopes
+    def open(self, body: ir.Body, kind: str, statement: Any = None, dropped: bool = False) -> Frame:
+        frame = Frame(body, Scope(self, len(self.frames)), kind, statement, dropped or self.frame.dropped)
+        self.frames.append(frame)
+        if isinstance(statement, ir.Scope) and statement.disable_sync:
+            self._unsynchronised += 1
+        return frame
+
+    def close(self, frame: Frame) -> None:
+        if self.frames.pop() is not frame:
+            fail(TikBuildError, "with blocks of a Tik instance must be nested")
+        frame.scope.alive = False
+        if isinstance(frame.statement, ir.Scope) and frame.statement.disable_sync:
+            self._unsynchronised -= 1
+
+    def enclosing_loop(self) -> ir.For | None:
+        """The innermost open for_range."""
+        for frame in reversed(self.frames):
+            if frame.kind == "for":
+                return frame.statement
+        return None
+
+    def visible(self) -> dict[str, Any]:
+        """Tensors and scalars in scope, by name."""
+        names: dict[str, Any] = {}
+        for frame in self.frames:
+            names.update(frame.names)
+        return names
