@@ -11,10 +11,9 @@ from tikemu.errors import (
     TikUnsupportedError,
     TikWarning,
 )
-from tikemu.isa import registry
-from tikemu.soc import ASCEND_910A
 
-from tests.emulator.bench import Bench
+from tests.emulator.core_bench import CoreBench as Bench
+from tests.emulator.core_bench import check, recorded
 
 RNG = np.random.default_rng(7)
 
@@ -122,42 +121,27 @@ def test_run_time_zero_moves_nothing():
                                             ("src_stride", -1), ("src_stride", 65536), ("dst_stride", 65536),
                                             ("sid", 16), ("burst", 1.5)])
 def test_immediates_of_data_move_are_checked_at_the_call(argument, value):
-    args = dict(zip(("dst", "src"), call_views("float16", "float16", "local.UB", "global")), sid=0, nburst=1, burst=1,
+    args = dict(zip(("dst", "src"), call_views("float16", "float16", "UB", "GM")), sid=0, nburst=1, burst=1,
                 src_stride=0, dst_stride=0)
     check("data_move", **args)
     with pytest.raises(TikParamError, match=argument):
         check("data_move", **{**args, argument: value})
 
 
-def call_views(dst_dtype, src_dtype, dst_scope, src_scope):
-    """Recorded tensors, for checks at the call."""
-    from tikemu import ir
-
-    views = []
-    for uid, (name, dtype, scope) in enumerate([("dst", dst_dtype, dst_scope), ("src", src_dtype, src_scope)]):
-        info = ir.TensorInfo(name, dtype, (4096,), scope, uid, ir.Location("user.py", 1))
-        views.append(ir.View(info, dtype, 0, (4096,), (1,)))
-    return views
-
-
-def check(name, *args, strict=False, **kwargs):
-    """The checks of a recorded call; returns the warnings."""
-    spec = registry.specs()[name]
-    warned = []
-    spec.check(spec.arguments(*args, **kwargs), ASCEND_910A, strict, warned.append)
-    return warned
+def call_views(dst_dtype, src_dtype, target, source):
+    return recorded(dst_dtype, target, "dst"), recorded(src_dtype, source, "src")
 
 
 def test_plain_moves_keep_the_dtype():
     with pytest.raises(TikParamError, match="same dtype, got src float16, dst float32"):
-        check("data_move", *call_views("float32", "float16", "local.UB", "global"), 0, 1, 1, 0, 0)
+        check("data_move", *call_views("float32", "float16", "UB", "GM"), 0, 1, 1, 0, 0)
 
 
 @pytest.mark.parametrize("target,source,reason", [
-    ("local.L0C", "local.UB", "broadcast_ub_to_l0c"), ("global", "local.L0C", "through the Unified Buffer"),
-    ("local.L1", "local.L0C", "through the Unified Buffer"), ("local.UB", "local.L0A", "no such data path"),
-    ("global", "global", "no such data path"), ("local.L0A", "local.UB", "no such data path"),
-    ("local.L0C", "global", "no such data path")])
+    ("L0C", "UB", "broadcast_ub_to_l0c"), ("GM", "L0C", "through the Unified Buffer"),
+    ("L1", "L0C", "through the Unified Buffer"), ("UB", "L0A", "no such data path"),
+    ("GM", "GM", "no such data path"), ("L0A", "UB", "no such data path"),
+    ("L0C", "GM", "no such data path")])
 def test_paths_that_do_not_exist_are_refused(target, source, reason):
     for name, rest in (("data_move", (0, 1, 1, 0, 0)), ("tensor_mov", ("m", 1, 1, 0, 0))):
         with pytest.raises(TikUnsupportedError, match=reason):
@@ -165,7 +149,7 @@ def test_paths_that_do_not_exist_are_refused(target, source, reason):
 
 
 def test_l1_to_global_memory_is_questionable():
-    views = call_views("float16", "float16", "global", "local.L1")
+    views = call_views("float16", "float16", "GM", "L1")
     assert len(check("data_move", *views, 0, 1, 1, 0, 0)) == 1
     with pytest.raises(TikUnsupportedError, match="no move from L1 to GM"):
         check("data_move", *views, 0, 1, 1, 0, 0, strict=True)
@@ -327,19 +311,19 @@ def test_tensor_mov_normal_mode_takes_dst_stride_first(source, target, pipe):
 
 
 @pytest.mark.parametrize("views,args,kwargs,reason", [
-    (("float16", "int32", "local.UB", "local.L0C"), ("m", 1, 1, 0, 0), {}, "needs deqscale"),
-    (("float16", "float32", "local.UB", "local.L0C"), ("m", 1, 1, 0, 0), {"deqscale": 1.0}, "deqscale converts"),
-    (("int8", "int32", "local.UB", "local.L0C"), ("m", 1, 1, 0, 0), {}, "does not convert int32 to int8"),
-    (("float16", "float32", "local.UB", "local.L0C"), ("sc", 1, 1, 0, 0), {}, "block_mode"),
-    (("float16", "float16", "local.UB", "local.L0C"), ("", 1, 1, 0, 0), {}, "use 'm'"),
-    (("float16", "float16", "local.UB", "global"), ("m", 1, 1, 0, 0), {}, "moves from L0C to UB"),
-    (("float16", "int32", "local.UB", "local.L0C"), ("m", 1, 1, 0, 0), {"deqscale": [1.0] * 16}, "deqscale"),
-    (("float16", "int32", "local.UB", "local.L0C"), ("m", 1, 1, 0, 0), {"deqscale": 1.0, "relu": True}, "relu"),
-    (("float16", "float32", "local.UB", "local.L0C"), ("m", 1, 1, 0, 0), {"sid_store_mode": 1}, "sid_store_mode"),
-    (("float16", "float32", "local.UB", "local.L0C"), ("m", 1, 1, 0, 0), {"onthefly": 1}, "onthefly"),
-    (("float16", "float16", "local.UB", "global"), ("", 1, 1, 0, 0), {"relu": True}, "from L0C only"),
-    (("float32", "float32", "local.UB", "local.L0C"), ("m", 1, 65536, 0, 0), {}, "burst"),
-    (("float32", "float32", "local.UB", "local.L0C"), ("v", 1, 2, 0, 0), {}, "burst 1 only")])
+    (("float16", "int32", "UB", "L0C"), ("m", 1, 1, 0, 0), {}, "needs deqscale"),
+    (("float16", "float32", "UB", "L0C"), ("m", 1, 1, 0, 0), {"deqscale": 1.0}, "deqscale converts"),
+    (("int8", "int32", "UB", "L0C"), ("m", 1, 1, 0, 0), {}, "does not convert int32 to int8"),
+    (("float16", "float32", "UB", "L0C"), ("sc", 1, 1, 0, 0), {}, "block_mode"),
+    (("float16", "float16", "UB", "L0C"), ("", 1, 1, 0, 0), {}, "use 'm'"),
+    (("float16", "float16", "UB", "GM"), ("m", 1, 1, 0, 0), {}, "moves from L0C to UB"),
+    (("float16", "int32", "UB", "L0C"), ("m", 1, 1, 0, 0), {"deqscale": [1.0] * 16}, "deqscale"),
+    (("float16", "int32", "UB", "L0C"), ("m", 1, 1, 0, 0), {"deqscale": 1.0, "relu": True}, "relu"),
+    (("float16", "float32", "UB", "L0C"), ("m", 1, 1, 0, 0), {"sid_store_mode": 1}, "sid_store_mode"),
+    (("float16", "float32", "UB", "L0C"), ("m", 1, 1, 0, 0), {"onthefly": 1}, "onthefly"),
+    (("float16", "float16", "UB", "GM"), ("", 1, 1, 0, 0), {"relu": True}, "from L0C only"),
+    (("float32", "float32", "UB", "L0C"), ("m", 1, 65536, 0, 0), {}, "burst"),
+    (("float32", "float32", "UB", "L0C"), ("v", 1, 2, 0, 0), {}, "burst 1 only")])
 def test_tensor_mov_refuses(views, args, kwargs, reason):
     with pytest.raises(TikParamError, match=reason):
         check("tensor_mov", *call_views(*views), *args, **kwargs)
@@ -348,12 +332,12 @@ def test_tensor_mov_refuses(views, args, kwargs, reason):
 @pytest.mark.parametrize("extra,reason", [((2,), "8th"), ((1, 1), "8th"), ((1,), "the 8th argument 1 converts")])
 def test_data_move_refuses_extension_arguments(extra, reason):
     with pytest.raises(TikUnsupportedArgumentError, match=reason):
-        check("data_move", *call_views("float16", "float16", "local.UB", "local.L0C"), 0, 1, 1, 0, 0, *extra)
-    check("data_move", *call_views("float16", "float32", "local.UB", "local.L0C"), 0, 1, 1, 0, 0, 1)
+        check("data_move", *call_views("float16", "float16", "UB", "L0C"), 0, 1, 1, 0, 0, *extra)
+    check("data_move", *call_views("float16", "float32", "UB", "L0C"), 0, 1, 1, 0, 0, 1)
     with pytest.raises(TikUnsupportedArgumentError, match="'deqscale'"):
-        check("data_move", *call_views("float16", "float16", "local.UB", "local.L0C"), 0, 1, 1, 0, 0, deqscale=1.0)
+        check("data_move", *call_views("float16", "float16", "UB", "L0C"), 0, 1, 1, 0, 0, deqscale=1.0)
     with pytest.raises(TikParamError, match="same dtype"):
-        check("data_move", *call_views("float16", "float32", "local.UB", "local.L0C"), 0, 1, 1, 0, 0)
+        check("data_move", *call_views("float16", "float32", "UB", "L0C"), 0, 1, 1, 0, 0)
 
 
 def test_moving_padding_out_of_l0c_keeps_it_undefined():
@@ -399,12 +383,12 @@ def test_broadcast_bias_pattern_fills_a_row_of_fractals():
 
 
 def test_broadcast_is_checked():
-    views = call_views("float32", "float32", "local.L0C", "local.UB")
+    views = call_views("float32", "float32", "L0C", "UB")
     check("broadcast_ub_to_l0c", *views, 1, 1, 0, 0)
     with pytest.raises(TikParamError, match="nburst"):
         check("broadcast_ub_to_l0c", *views, 256, 1, 0, 0)
     with pytest.raises(TikParamError, match="same dtype"):
-        check("broadcast_ub_to_l0c", *call_views("float32", "float16", "local.L0C", "local.UB"), 1, 1, 0, 0)
+        check("broadcast_ub_to_l0c", *call_views("float32", "float16", "L0C", "UB"), 1, 1, 0, 0)
     bench = Bench()
     dst, src = bench.tensor("L0C", "float32", 512), bench.tensor("UB", "float32", 16)
     with pytest.raises(TikAlignError, match="1024"):
