@@ -1,0 +1,207 @@
+"""self-test of every usable backend against the float64 truth: a table of errors; exit status 1 when one is wrong"""
+
+from __future__ import annotations
+
+import argparse
+import zlib
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from flash_attention.problem import DTYPES, AttentionProblem
+
+SEED = (2024, 7)
+COLUMNS = ("output", "logsumexp", "d_query", "d_key", "d_value", "d_bias")
+
+
+@dataclass(frozen=True)
+class Item:
+    """One problem of the self-test. `mask` is "none", "random" (a third hidden) or "rows" (every third row blind)."""
+
+    label: str
+    problem: AttentionProblem
+    mask: str = "none"
+
+
+def items() -> list[Item]:
+    """What the self-test runs: every rule of the layer once, at odd sizes, small enough for the emulator."""
+
+    def item(label, mask="none", seq_q=200, seq_k=None, batch=1, heads=2, head_dim=64, **rules):
+        seq_k = seq_k or seq_q
+        if mask != "none":
+            rules.update(mask_shape=(batch, 1, seq_q, seq_k), mask_dtype="uint8")
+        sizes = {"batch": batch, "heads": heads, "seq_q": seq_q, "seq_k": seq_k, "head_dim": head_dim}
+        return Item(label, AttentionProblem(**sizes, training=True, return_lse=True, **rules), mask)
+
+    bias = {"alibi": "given", "bias_shape": (1, 2, 1, 200), "bias_dtype": "float32"}
+    return [
+        item("no mask", batch=2),
+        item("causal, head_dim 128", causal=True, head_dim=128),
+        item("causal, bottom right, 77 x 200", causal=True, causal_alignment="bottom_right", seq_q=77, seq_k=200),
+        item("causal, window of 1 block", causal=True, seq_q=400, prev_blocks=1),
+        item("window of 40 and 9 tokens", window_left=40, window_right=9),
+        item("mask", mask="random", batch=2),
+        item("mask with blind rows", mask="rows", batch=2),
+        item("4 heads on 2 key heads", heads=4, kv_heads=2, causal=True),
+        item("computed ALiBi, 3 heads", heads=3, alibi="computed", causal=True),
+        item("given ALiBi", **bias),
+        item("dropout 0.2", dropout_rate=0.2, causal=True),
+        item("head_dim 1", head_dim=1, seq_q=33),
+        item("head_dim 80", head_dim=80, seq_q=129),
+        item("head_dim 256", head_dim=256, seq_q=65),
+        item("one query, 300 keys", seq_q=1, seq_k=300),
+    ]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--backend", action="append", help="backend to test, may be repeated (default: all usable)")
+    parser.add_argument("--dtype", action="append", choices=DTYPES, help="may be repeated (default: all)")
+    parser.add_argument("--only", default="", help="run the problems whose label contains this text")
+    parser.add_argument("--mode", choices=("graph", "pynative"), default="graph", help="MindSpore's execution mode")
+
+
+def run(options: argparse.Namespace) -> int:
+    import mindspore
+
+    from flash_attention.backends.registry import backend_names, get_backend
+
+    mode = {"graph": mindspore.GRAPH_MODE, "pynative": mindspore.PYNATIVE_MODE}[options.mode]
+    mindspore.set_context(mode=mode)
+    chosen = [item for item in items() if options.only in item.label]
+    if not chosen:
+        raise ValueError(f"--only: no problem is called like {options.only!r}")
+    wrong = 0
+    tested = 0
+    for name in options.backend or backend_names():
+        reason = get_backend(name).unavailable()
+        if reason is not None:
+            print(f"backend {name}: cannot run here: {reason}\n")
+            # One that was asked for by name has to run.
+            wrong += bool(options.backend)
+            continue
+        tested += 1
+        wrong += check_backend(name, chosen, options.dtype or DTYPES, options.mode)
+    if tested == 0:
+        print("no backend can run here")
+        return 1
+    print("all right" if wrong == 0 else f"WRONG: {wrong}")
+    return int(wrong > 0)
+
+
+def check_backend(name: str, chosen: list[Item], dtypes: tuple, mode: str) -> int:
+    """Runs the items on one backend and prints their errors; returns how many were wrong."""
+    from flash_attention.backends.registry import refusal
+
+    label_width = max(len(item.label) for item in chosen)
+    print(f"backend {name} ({mode} mode): largest error as a multiple of the honest baseline's; right up to 2, and where")
+    print('"<" stands: the baseline was lucky there, and the error is within what float32 arithmetic cannot avoid')
+    print(f"  {'problem':{label_width}}  {'dtype':8}" + "".join(f"{column:>11}" for column in COLUMNS), flush=True)
+    wrong = 0
+    for item in chosen:
+        for dtype in dtypes:
+            problem = replace(item.problem, dtype=dtype)
+            start = f"  {item.label:{label_width}}  {dtype:8}"
+            reason = refusal(name, problem)
+            if reason is not None:
+                print(f"{start}  refused: {reason}", flush=True)
+                continue
+            errors, faults = measure(name, problem, item)
+            cells = "".join(f"{ratio(errors[column]) if column in errors else '':>11}" for column in COLUMNS)
+            print(f"{start}{cells}  {'WRONG: ' + ', '.join(faults) if faults else 'ok'}", flush=True)
+            wrong += bool(faults)
+    print()
+    return wrong
+
+
+def ratio(error) -> str:
+    """The error beside the baseline's."""
+    if error.ok and error.max > 2 * error.baseline_max:
+        return "<"
+    return f"{error.max / error.baseline_max:.2f}" if error.baseline_max else f"{error.max:.2f}"
+
+
+def measure(name: str, problem: AttentionProblem, item: Item) -> tuple[dict, list[str]]:
+    """Errors by result name, and what is wrong with the results in words."""
+    from flash_attention import reference
+
+    given, gradients = draw(problem, item)
+    keep = reference.keep_mask(problem, SEED) if problem.active_dropout else None
+    tensors = given["query"], given["key"], given["value"]
+    extras = {"mask": given["mask"], "bias": given["alibi"], "keep": keep, **gradients}
+    exact, low = reference.truth(problem, *tensors, **extras), reference.baseline(problem, *tensors, **extras)
+    first, second = (execute(name, problem, given, **gradients) for _ in range(2))
+    errors = {error.name: error for error in reference.compare(first, exact, low)}
+    faults = [error.name for error in errors.values() if not error.ok]
+    blind = np.isneginf(exact.logsumexp)
+    if np.any(first.output[blind]) or np.any(first.d_query[blind]):
+        faults.append("not zero where nothing is visible")
+    if not all(np.array_equal(value, second.named()[key]) for key, value in first.named().items()):
+        faults.append("two runs differ")
+    return errors, faults
+
+
+def draw(problem: AttentionProblem, item: Item) -> tuple[dict, dict]:
+    """Inputs by name in the order in which a backend takes them, and the gradients of the two outputs."""
+    from flash_attention import reference
+
+    random = np.random.default_rng(zlib.crc32(item.label.encode()))
+
+    def normal(*shape, dtype=problem.dtype):
+        return reference.round_to(random.standard_normal(shape), dtype)
+
+    mask = None
+    if item.mask == "random":
+        mask = (random.random(problem.mask_shape) < 1 / 3).astype(np.uint8)
+    elif item.mask == "rows":
+        mask = np.zeros(problem.mask_shape, np.uint8)
+        mask[:, :, ::3] = 1
+    given = {
+        "query": normal(*problem.shape_query()),
+        "key": normal(*problem.shape_key()),
+        "value": normal(*problem.shape_key()),
+        "mask": mask,
+        "alibi": None if problem.bias_shape is None else normal(*problem.bias_shape, dtype=problem.bias_dtype),
+        "keep_bits": None,
+        "seed": np.array(SEED, np.int64) if problem.active_dropout else None,
+    }
+    more = {"d_output": normal(*problem.shape_query()), "d_logsumexp": normal(*problem.shape_lse(), dtype="float32")}
+    return given, more
+
+
+def execute(name: str, problem: AttentionProblem, given: dict, d_output: np.ndarray, d_logsumexp: np.ndarray):
+    """Output, logsumexp and gradients of backend `name`, as a reference.Attention of float32 arrays."""
+    import mindspore
+    from mindspore import Tensor, nn, ops
+
+    from flash_attention import reference
+    from flash_attention.backends import registry
+
+    class Forward(nn.Cell):
+        """The backend with its inputs that take no gradient held fixed."""
+
+        def __init__(self):
+            super().__init__()
+            self.attend = registry.build(problem, name)
+            self.mask, self.keep_bits, self.seed = (tensor(given[key]) for key in ("mask", "keep_bits", "seed"))
+
+        def construct(self, query, key, value, alibi):
+            return self.attend(query, key, value, self.mask, alibi, self.keep_bits, self.seed)
+
+    class ForwardPlain(Forward):
+        def construct(self, query, key, value):
+            return self.attend(query, key, value, self.mask, None, self.keep_bits, self.seed)
+
+    dtype = getattr(mindspore, problem.dtype)
+
+    def tensor(array, as_dtype=None):
+        return None if array is None else Tensor(array, as_dtype)
+
+    inputs = [Tensor(given[key], dtype) for key in ("query", "key", "value")]
+    if given["alibi"] is not None:
+        inputs.append(Tensor(given["alibi"], getattr(mindspore, problem.bias_dtype)))
+    network = Forward() if given["alibi"] is not None else ForwardPlain()
+    output, logsumexp = network(*inputs)
+    gradient = ops.GradOperation(get_all=True, sens_param=True)(network)
+    gradients = gradient(*inputs, (Tensor(d_output, dtype), Tensor(d_logsumexp, mindspore.float32)))
+    arrays = [ops.cast(result, mindspore.float32).asnumpy() for result in (output, logsumexp, *gradients)]
+    return reference.Attention(*arrays)
