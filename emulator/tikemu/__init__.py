@@ -25,11 +25,12 @@ from .errors import (
 from .machine.options import Options
 from .printer import dump
 from .settings import default_options, set_default_options, use_options
+from .shim import install, uninstall
 
 __version__ = "0.1.0"
 __all__ = [
     "Options", "TikAlignError", "TikBoundsError", "TikBuildError", "TikDebugError", "TikError", "TikIndexError",
     "TikMemoryError", "TikParamError", "TikScopeError", "TikSyncError", "TikUndefinedError",
-    "TikUnsupportedArgumentError", "TikUnsupportedError", "TikWarning", "default_options", "dump", "run",
-    "set_default_options", "use_options",
+    "TikUnsupportedArgumentError", "TikUnsupportedError", "TikWarning", "default_options", "dump", "install",
+    "run", "set_default_options", "uninstall", "use_options",
 ]

@@ -24,7 +24,7 @@ def here() -> Location:
         name = frame.f_code.co_filename
         own = _own_files.get(name)
         if own is None:
-            own = _own_files[name] = name.startswith((_PACKAGE, GENERATED))
+            own = _own_files[name] = name.startswith((_PACKAGE, GENERATED, "<frozen importlib"))
         if not own or frame.f_back is None:
             break
         frame = frame.f_back

@@ -1,0 +1,237 @@
+"""Which modules the shim offers, and what is in them."""
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any, Callable
+
+from .. import platform_info, tik
+from ..dtypes import BITS
+from . import context, error_manager, out_of_scope, para_check, registration, shape_util
+
+Namespace = dict[str, Any]
+
+#: Roots of the TBE DSL: these modules and everything below them that the catalogue does not name.
+DSL_ROOTS = ("te.lang", "te.tvm", "tbe.dsl", "tbe.tvm", "tbe.lang", "topi")
+
+
+def _public(module: ModuleType) -> Namespace:
+    return {name: getattr(module, name) for name in module.__all__}
+
+
+def _tik() -> Namespace:
+    return _public(tik)
+
+
+def _queries() -> Namespace:
+    names = ("api_check_support", "get_soc_spec", "intrinsic_check_support", "set_current_compile_soc_info",
+             "te_set_version")
+    return {name: getattr(platform_info, name) for name in names}
+
+
+def get_bit_len(dtype: str) -> int:
+    """Bits per element of a type."""
+    if dtype not in BITS:
+        raise RuntimeError(f"unknown dtype {dtype!r}")
+    return BITS[dtype]
+
+
+def get_block_size() -> int:
+    """Bytes of a block."""
+    return 32
+
+
+def _cce_params() -> Namespace:
+    """Sizes of the Cube in elements, scope names."""
+    scopes = {name: value for name, value in _tik().items() if name.startswith("scope_")}
+    return {"BLOCK_IN": 16, "BLOCK_OUT": 16, "BLOCK_REDUCE": 16, "BLOCK_REDUCE_INT8": 32, "BLOCK_VECTOR": 1,
+            "C0_SIZE": 16, "VECTOR_INST_BLOCK_WIDTH": 256, "VECTOR_INST_BLOCK_NUM": 8, **scopes}
+
+
+def _platform() -> Namespace:
+    keys = {key: key for key in platform_info.KEYS}
+    versions = {"ASCEND_310": "Ascend310", "ASCEND_910": "Ascend910", "ASCEND_310P": "Ascend310P",
+                "ASCEND_910B": "Ascend910B", "ASCEND_SD": "AscendSD"}
+    return {**keys, **versions, **_queries(), "get_bit_len": get_bit_len, "get_block_size": get_block_size,
+            **_cce_params()}
+
+
+class FusionManager:
+    """``fusion_manager``: its decorator marks compute functions of the DSL; anything else belongs to the DSL."""
+
+    @staticmethod
+    def register(_op_type: str) -> Callable[[Any], Any]:
+        return lambda function: function
+
+    def __getattr__(self, name: str) -> Any:
+        return out_of_scope.DslName(f"fusion_manager.{name}")
+
+
+class BuildConfig:
+    """``build_config``: a context of build switches; nothing in the emulator depends on them."""
+
+    def __init__(self, **switches: Any) -> None:
+        self.switches = switches
+
+    def __call__(self, **switches: Any) -> BuildConfig:
+        return BuildConfig(**switches)
+
+    def __enter__(self) -> BuildConfig:
+        return self
+
+    def __exit__(self, *exception: Any) -> bool:
+        return False
+
+
+def _build_configuration() -> Namespace:
+    return {"build_config": BuildConfig(), "get_current_build_config": lambda key=None: None,
+            "set_current_build_config": lambda key, value: None}
+
+
+def _shapes_and_checks() -> Namespace:
+    return {**_public(para_check), **_public(shape_util)}
+
+
+class ProductVersion(str):
+    """Value of ``get_product_version``."""
+
+
+VERSION_MINI, VERSION_CLOUD = ProductVersion("mini"), ProductVersion("cloud")
+
+
+def _topi_util() -> Namespace:
+    return {**_shapes_and_checks(), "VERSION_MINI": VERSION_MINI, "VERSION_CLOUD": VERSION_CLOUD,
+            "get_product_version": lambda: VERSION_CLOUD}
+
+
+def _error_vector() -> Namespace:
+    return {"__getattr__": error_manager.raiser}
+
+
+def _error_util() -> Namespace:
+    return {"get_error_message": error_manager.get_error_message,
+            "raise_runtime_error": error_manager.raise_runtime_error, "__getattr__": error_manager.raiser}
+
+
+def _adapter() -> Namespace:
+    """``impl.util.platform_adapter``: everything under one roof."""
+    parts: Namespace = {"build_config": BuildConfig()}
+    for name, source in (("tik", "tbe.tik"), ("tbe_platform", "tbe.common.platform"),
+                         ("para_check", "tbe.common.utils.para_check"), ("shape_util", "tbe.common.utils.shape_util"),
+                         ("tbe_context", "tbe.common.context"), ("tbe_register", "tbe.common.register"),
+                         ("error_manager_vector", "tbe.common.utils.errormgr.error_manager_vector"),
+                         ("error_manager_cube", "tbe.common.utils.errormgr.error_manager_cube")):
+        parts[name] = importlib.import_module(source)
+    parts["register_operator"] = registration.register_operator
+    parts["register_operator_compute"] = registration.register_op_compute
+    for name in ("tbe", "tvm", "classify", "OpImplMode", "OpPatternMode", "operation", "tbe_build"):
+        parts[name] = out_of_scope.DslName(f"impl.util.platform_adapter.{name}")
+    return parts
+
+
+_IMPL_CONSTANTS = {
+    **{f"DATA_TYPE_{name.upper()}": name for name in BITS},
+    "BLOCK_SIZE": 32, "VECTOR_BYTE_SIZE": 256, "MAX_REPEAT_TIMES": 255, "MASK64": 64, "MASK128": 128,
+    "REPEAT_STRIDE_EIGHT": 8, "BLOCK_STRIDE_ONE": 1, "STRIDE_ZERO": 0, "STRIDE_ONE": 1, "REPEAT_TIME_ONCE": 1,
+    "DEFAULT_NBURST": 1, "DEFAULT_BURST_LEN": 1, "SID": 0,
+    "DATA_SIZE_ONE": 1, "DATA_SIZE_TWO": 2, "DATA_SIZE_FOUR": 4, "DATA_SIZE_EIGHT": 8,
+    "SIZE_ONE": 1, "SIZE_TWO": 2, "SIZE_FOUR": 4, "SIZE_EIGHT": 8, "SIZE_SIXTEEN": 16,
+}
+
+
+def _common_util() -> Namespace:
+    return {"get_data_size": lambda dtype: get_bit_len(dtype) // 8,
+            "get_block_element": lambda dtype: 256 // get_bit_len(dtype),
+            "ceil_div": _ceil_div, "ceil": _ceil_div,
+            "align": lambda value, factor: _ceil_div(value, factor) * factor}
+
+
+def _ceil_div(value: int, factor: int) -> int:
+    return -(-value // factor)
+
+
+def _empty() -> Namespace:
+    return {}
+
+
+#: Contents of every module, by full name.
+CATALOGUE: Mapping[str, Callable[[], Namespace]] = {
+    "tbe": _empty,
+    "tbe.tik": _tik,
+    "tbe.tik.api": _tik,
+    "tbe.common": _empty,
+    "tbe.common.platform": _platform,
+    "tbe.common.platform.platform_info": _platform,
+    "tbe.common.utils": _shapes_and_checks,
+    "tbe.common.utils.para_check": lambda: _public(para_check),
+    "tbe.common.utils.shape_util": lambda: _public(shape_util),
+    "tbe.common.utils.op_util": _shapes_and_checks,
+    "tbe.common.utils.errormgr": _error_util,
+    "tbe.common.utils.errormgr.error_manager_vector": _error_vector,
+    "tbe.common.utils.errormgr.error_manager_cube": _error_vector,
+    "tbe.common.utils.errormgr.error_manager_util": _error_util,
+    "tbe.common.register": lambda: _public(registration),
+    "tbe.common.register.register_api": lambda: _public(registration),
+    "tbe.common.context": lambda: _public(context),
+    "tbe.common.context.op_context": lambda: _public(context),
+    "tbe.common.buildcfg": _build_configuration,
+    "tbe.tvm.topi.cce": _empty,
+    "tbe.tvm.topi.cce.util": _topi_util,
+    "te": _empty,
+    "te.tik": _tik,
+    "te.tik.api": _tik,
+    "te.platform": _platform,
+    "te.platform.platform_info": _platform,
+    "te.platform.cce_conf": _platform,
+    "te.platform.cce_build": _build_configuration,
+    "te.platform.cce_params": _cce_params,
+    "te.platform.fusion_manager": lambda: {"fusion_manager": FusionManager()},
+    "te.platform.operation": lambda: _public(context),
+    "te.utils": _empty,
+    "te.utils.para_check": lambda: _public(para_check),
+    "te.utils.shape_util": lambda: _public(shape_util),
+    "te.utils.op_utils": _shapes_and_checks,
+    "te.utils.check_para": _shapes_and_checks,
+    "te.utils.error_manager": _error_util,
+    "te.utils.error_manager.error_manager_vector": _error_vector,
+    "te.utils.error_manager.error_manager_cube": _error_vector,
+    "te.utils.error_manager.error_manager_util": _error_util,
+    "topi.cce": _empty,
+    "topi.cce.util": _topi_util,
+    "impl": _empty,
+    "impl.constant_util": lambda: dict(_IMPL_CONSTANTS),
+    "impl.common_util": _common_util,
+    "impl.util": _empty,
+    "impl.util.platform_adapter": _adapter,
+    "impl.util.util_common": _common_util,
+}
+
+
+def is_dsl(name: str) -> bool:
+    """Whether a module belongs to the TBE DSL."""
+    return name not in CATALOGUE and any(name == root or name.startswith(root + ".") for root in DSL_ROOTS)
+
+
+def namespace_of(name: str) -> Namespace:
+    """Contents of a module of the shim."""
+    if not is_dsl(name):
+        return CATALOGUE[name]()
+    return {"__getattr__": lambda attribute: _dsl_name(name, attribute), **_dsl_contents(name)}
+
+
+def _dsl_contents(name: str) -> Namespace:
+    return {"placeholder": out_of_scope.Placeholder} if name in ("te.tvm", "tbe.tvm") else {}
+
+
+def _dsl_name(module: str, attribute: str) -> out_of_scope.DslName:
+    if attribute.startswith("__"):
+        raise AttributeError(attribute)
+    return out_of_scope.DslName(f"{module}.{attribute}")
+
+
+def submodules(name: str) -> list[str]:
+    """Names of the modules directly below one."""
+    prefix = name + "."
+    return sorted({other[len(prefix):].split(".")[0] for other in (*CATALOGUE, *DSL_ROOTS) if other.startswith(prefix)})
+
