@@ -52,6 +52,7 @@ class Param:
 
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     first = False  # tensors are checked before everything that depends on their dtypes
+    aliases: tuple[str, ...] = ()  # other keywords that programs use
 
     def __init__(self, name: str, default: Any = REQUIRED) -> None:
         self.name, self.default = name, default
@@ -117,12 +118,18 @@ class Integer(Param):
 
 def repeat(name: str = "repeat_times", high: int = 255) -> Integer:
     """Repeat count: immediate 1..high, run-time 0..high (vector.md 1.2, D16c)."""
-    return Integer(name, 1, high, runtime_low=0)
+    return renamed(Integer(name, 1, high, runtime_low=0), "repeat")
 
 
 def stride(name: str, high: int = 255, default: Any = REQUIRED) -> Integer:
     """Stride or gap: 0..high in the unit of its instruction."""
-    return Integer(name, 0, high, default=default)
+    return renamed(Integer(name, 0, high, default=default), name.replace("_stride", ""))
+
+
+def renamed(param: Param, *aliases: str) -> Any:
+    """The parameter, also known by other keywords."""
+    param.aliases = aliases
+    return param
 
 
 class Choice(Param):

@@ -1,7 +1,7 @@
 """Memories and exact byte footprints."""
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -58,38 +58,6 @@ class Region:
     def strided(memory: Memory, start: int, count: int, pitch: int, width: int) -> Region:
         """``count`` pieces of ``width`` bytes, ``pitch`` bytes start to start (bursts of a move, rows of a matrix)."""
         return Region(memory, ((start, count, pitch, 1, 0, width),))
-
-    @staticmethod
-    def lanes(memory: Memory, address: int, itemsize: int, runs: Iterable[tuple[int, int]], repeats: int,
-              repeat_stride: int, block_stride: int = 1) -> Region:
-        """Bytes that a vector operand touches (vector.md 1.1).
-
-        Args:
-            address: byte address of lane 0 of repeat 0.
-            itemsize: bytes per element.
-            runs: enabled lanes as ascending half-open runs ``(first, last + 1)``.
-            repeats, repeat_stride, block_stride: strides in blocks of 32 bytes.
-        """
-        per_block = 32 // itemsize
-        rows: list[tuple[int, int, int, int]] = []  # (offset, n1, s1, width) inside one repeat
-        for first, stop in runs:
-            if block_stride == 1:
-                rows.append((first * itemsize, 1, 0, (stop - first) * itemsize))
-                continue
-            block, lane = divmod(first, per_block)
-            last_block, tail = divmod(stop, per_block)
-            if block == last_block:
-                rows.append((block * block_stride * 32 + lane * itemsize, 1, 0, (stop - first) * itemsize))
-                continue
-            if lane:
-                rows.append((block * block_stride * 32 + lane * itemsize, 1, 0, 32 - lane * itemsize))
-                block += 1
-            if last_block > block:
-                rows.append((block * block_stride * 32, last_block - block, block_stride * 32, 32))
-            if tail:
-                rows.append((last_block * block_stride * 32, 1, 0, tail * itemsize))
-        return Region(memory, tuple((address + offset, repeats, repeat_stride * 32, n1, s1, width)
-                                    for offset, n1, s1, width in rows))
 
     @property
     def contiguous(self) -> bool:

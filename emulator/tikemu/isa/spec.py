@@ -238,6 +238,8 @@ class InstructionSpec:
 
     def arguments(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """All arguments by name, defaults filled in. Raises TypeError as any Python call does."""
+        names = {alias: param.name for param in self.params for alias in param.aliases}
+        kwargs = {names.get(name, name): value for name, value in kwargs.items()}
         try:
             bound = self.signature.bind(*args, **kwargs)
         except TypeError as error:

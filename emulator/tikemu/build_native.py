@@ -1,0 +1,59 @@
+"""Compiles the optional native helper: ``python -m tikemu.build_native``.
+
+The library goes beside its sources, or into the user's cache where that folder is not writable.
+"""
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from . import native
+
+FLAGS = ("-std=c11", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fPIC", "-shared", "-w")
+
+
+def compiler() -> list[str]:
+    """The C compiler: ``$CC``, else cc, gcc or clang. Raises RuntimeError if there is none."""
+    if os.environ.get("CC"):
+        return shlex.split(os.environ["CC"])
+    for name in ("cc", "gcc", "clang"):
+        if shutil.which(name):
+            return [name]
+    raise RuntimeError("no C compiler found: install gcc or clang, or set CC; tikemu also works without the helper")
+
+
+def build(folder: Path | None = None) -> Path:
+    """Compile the helper and return its path.
+
+    Args:
+        folder: where to put it. Default: the first writable one of ``native.library_folders()``.
+
+    Raises:
+        RuntimeError: no compiler, or it failed (the message holds its output).
+    """
+    if folder is None:
+        folder = next((path for path in native.library_folders() if os.access(path, os.W_OK)),
+                      native.library_folders()[-1])
+    folder.mkdir(parents=True, exist_ok=True)
+    target = folder / native.library_name()
+    source = Path(native.__file__).parent / "vector.c"
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:  # a half-written library must never be visible
+        output = Path(scratch) / target.name
+        command = [*compiler(), *FLAGS, "-o", str(output), str(source), "-lm"]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            raise RuntimeError(f"{shlex.join(command)} failed:\n{done.stderr}")
+        os.replace(output, target)
+    return target
+
+
+if __name__ == "__main__":
+    try:
+        print(build())
+    except RuntimeError as error:
+        sys.exit(str(error))

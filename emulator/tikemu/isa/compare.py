@@ -1,0 +1,197 @@
+"""Comparisons, selection and the compare-mask register (vector.md 2.7, 2.8, 3.5)."""
+from __future__ import annotations
+
+import operator
+from functools import partial
+from typing import Any, Callable
+
+import numpy as np
+
+from .. import ir
+from ..errors import TikParamError, TikUnsupportedArgumentError
+from .params import Choice, Param, Tensor, describe, is_tensor, repeat, stride
+from .spec import Call, CoreState, MicroOp, instruction
+from .vector import FLOATS, legacy_tail, walks
+from .vector_engine import BLOCK, Kernel, Walk, element_wise, executor, idle, micro_op
+from .vector_mask import Mask, leading
+
+CONDITIONS: dict[str, Callable[[Any, Any], Any]] = {name: getattr(operator, name)
+                                                    for name in ("lt", "gt", "ge", "eq", "ne", "le")}
+BIT_DTYPES = ("uint8", "uint16", "uint32", "uint64")
+INTEGER_DTYPES = (*BIT_DTYPES, "int8", "int16", "int32", "int64")
+REGISTER_BYTES = 16
+
+
+def register(core: CoreState) -> np.ndarray:
+    """The compare-mask register of a core, uint8[16], initially 0 (D18)."""
+    if core.cmpmask is None:
+        core.cmpmask = np.zeros(REGISTER_BYTES, np.uint8)
+    return core.cmpmask
+
+
+class CompareMask(Param):
+    """A handle of the compare-mask register, or (where allowed) a tensor that holds its bits."""
+
+    def __init__(self, name: str, tensor: bool) -> None:
+        super().__init__(name)
+        self.tensor = Tensor(name, dtypes=INTEGER_DTYPES) if tensor else None
+
+    def check(self, value: Any, call: Call) -> None:
+        if isinstance(value, ir.CmpMask):
+            return
+        if self.tensor is None or not is_tensor(value):
+            call.fail(TikParamError, f"{self.name} must be what vcmp_* or mov_tensor_to_cmpmask returned"
+                                     f"{'' if self.tensor is None else ', or a Tensor'}, got {describe(value)}")
+        self.tensor.check(value, call)
+
+    def resolve(self, value: Any, call: Call) -> Any:
+        return value if isinstance(value, ir.CmpMask) else self.tensor.resolve(value, call)
+
+
+def check_current(call: Call, handle: ir.CmpMask) -> None:
+    """Complain if the register no longer holds what the handle stands for."""
+    if call.core.cmpmask_owner != handle.uid:
+        call.questionable("the compare mask has been overwritten by a later vcmp_* or mov_tensor_to_cmpmask: there is "
+                          "one register per core, its present content is used")
+
+
+# ------------------------------------------------------------------------------------------- comparisons
+def _compare_to_tensor(call: Call, a: Any, *, name: str, legacy: bool) -> MicroOp | None:
+    if a.repeat_times == 0:
+        return None
+    lanes = leading(256 // np.dtype(a.src0.dtype).itemsize)
+    sources = walks(a, ("src0", "src1"), lanes, a.repeat_times, legacy)
+    octets = lanes.extent // 8
+    dst = Walk("dst", a.dst, leading(octets), a.repeat_times, octets, dtype="uint8")
+    if a.repeat_times > 1 and any(dst.meets(source) for source in sources):
+        call.questionable("dst may overlap a source only when repeat_times is 1")
+    ordered = any(dst.feeds_later(source) for source in sources if dst.meets(source))
+    condition = CONDITIONS[name]
+    kernel = Kernel(lambda x, y: np.packbits(condition(x, y), axis=-1, bitorder="little"), "compare", name)
+    result = micro_op(call, "cmp", a.src0.dtype, dst, sources, None)
+    result.run = executor(kernel, dst, sources, ordered, lanes)
+    return result
+
+
+def _compare_to_register(call: Call, a: Any, *, name: str) -> MicroOp:
+    a.src0_rep_stride = a.src1_rep_stride = 0
+    handle = call.context.result
+    if a.mask.extent == 0:
+        result = idle(call, "cmp", a.src0.dtype, 1, a.mask)
+        result.run = partial(setattr, call.core, "cmpmask_owner", handle)
+        return result
+    sources = walks(a, ("src0", "src1"), a.mask, 1, True)
+    result = micro_op(call, "cmp", a.src0.dtype, None, sources, None, mask=a.mask)
+    first, second = (source.loader() for source in sources)
+    condition, core, enabled = CONDITIONS[name], call.core, a.mask.array
+
+    def run() -> None:
+        bits = np.unpackbits(register(core), bitorder="little")
+        np.copyto(bits[:enabled.size], condition(first(0), second(0)).view(np.uint8), where=enabled)
+        register(core)[:] = np.packbits(bits, bitorder="little")
+        core.cmpmask_owner = handle
+
+    result.run = run
+    return result
+
+
+for _name in CONDITIONS:
+    instruction(f"vec_cmpv_{_name}", params=(
+        Tensor("dst", dtypes=BIT_DTYPES), Tensor("src0"), Tensor("src1"), repeat(), stride("src0_rep_stride"),
+        stride("src1_rep_stride")), typed=("src0", "src1"), dtypes=FLOATS, pipe="V", cost="cmp",
+        doc=f"bits of src0 {_name} src1, all lanes")(partial(_compare_to_tensor, name=_name, legacy=False))
+    instruction(f"vcmpv_{_name}", params=(
+        Tensor("dst", dtypes=BIT_DTYPES), Tensor("src0"), Tensor("src1"), repeat(), stride("src0_blk_stride"),
+        stride("src1_blk_stride"), stride("src0_rep_stride"), stride("src1_rep_stride"), *legacy_tail()),
+        typed=("src0", "src1"), dtypes=FLOATS, pipe="V", cost="cmp",
+        doc=f"bits of src0 {_name} src1, all lanes")(partial(_compare_to_tensor, name=_name, legacy=True))
+    instruction(f"vcmp_{_name}", params=(
+        Mask(("src0",)), Tensor("src0"), Tensor("src1"), stride("src0_blk_stride"), stride("src1_blk_stride")),
+        typed=("src0", "src1"), dtypes=FLOATS, pipe="V", cost="cmp", returns="cmpmask",
+        doc=f"compare-mask register = src0 {_name} src1, one repeat")(partial(_compare_to_register, name=_name))
+
+
+# ------------------------------------------------------------------------------------------- the register
+@instruction("mov_cmpmask_to_tensor", params=(Tensor("dst", dtypes=INTEGER_DTYPES), CompareMask("src", tensor=False)),
+             pipe="V", cost="simple")
+def mov_cmpmask_to_tensor(call: Call, a: Any) -> MicroOp:
+    """store the 128 bits of the compare-mask register"""
+    dst = Walk("dst", a.dst, leading(REGISTER_BYTES), 1, 0, dtype="uint8")
+    store, core = dst.storer(), call.core
+
+    def run() -> None:
+        check_current(call, a.src)
+        store(0, register(core))
+
+    return micro_op(call, "simple", "uint8", dst, (), run)
+
+
+@instruction("mov_tensor_to_cmpmask", params=(Tensor("src", dtypes=INTEGER_DTYPES),), pipe="V", cost="simple",
+             returns="cmpmask")
+def mov_tensor_to_cmpmask(call: Call, a: Any) -> MicroOp:
+    """load the 128 bits of the compare-mask register"""
+    src = Walk("src", a.src, leading(REGISTER_BYTES), 1, 0, dtype="uint8")
+    load, core, handle = src.loader(), call.core, call.context.result
+
+    def run() -> None:
+        register(core)[:] = load(0)
+        core.cmpmask_owner = handle
+
+    return micro_op(call, "simple", "uint8", None, (src,), run)
+
+
+# ------------------------------------------------------------------------------------------- selection
+class SelectMode(Choice):
+    """``mode`` of a selection: only 0, between two tensors, exists on Ascend 910."""
+
+    def __init__(self) -> None:
+        super().__init__("mode", (0, 1, 2))
+
+    def check(self, value: Any, call: Call) -> None:
+        super().check(value, call)
+        if value != 0:
+            call.fail(TikUnsupportedArgumentError, f"mode {value} does not exist on Ascend 910, only 0 does")
+
+
+def _select(call: Call, a: Any, *, legacy: bool) -> MicroOp | None:
+    dst, *sources = walks(a, ("dst", "src0", "src1"), a.mask, a.repeat_times, legacy)
+    if isinstance(a.sel, ir.CmpMask):
+        choice, core = None, call.core
+    else:
+        # The same bits serve every repeat: they are loaded once.
+        choice = Walk("sel", a.sel, leading(BLOCK // np.dtype(a.dst.dtype).itemsize), 1, 0, dtype="uint8")
+    extent = dst.lanes.extent
+    current = np.zeros(extent, bool)
+
+    kernel = Kernel(lambda x, y: np.where(current, x, y), raw=True)
+    result = element_wise(call, kernel, "sel", dst, sources, mask=a.mask)
+    if result is None or result.run is None:
+        return result
+    choose = result.run
+
+    if choice is None:
+        def run() -> None:
+            check_current(call, a.sel)
+            current[:] = np.unpackbits(register(core), bitorder="little", count=extent)
+            choose()
+    else:
+        result.reads += (choice.access(call),)
+        if dst.meets(choice):
+            call.questionable("dst and sel must not overlap")
+        load = choice.loader()
+
+        def run() -> None:
+            current[:] = np.unpackbits(load(0), bitorder="little", count=extent)
+            choose()
+
+    result.run = run
+    return result
+
+
+for _legacy in (False, True):
+    _blocks = tuple(stride(f"{name}_blk_stride", default=1) for name in ("dst", "src0", "src1")) if _legacy else ()
+    instruction("vsel" if _legacy else "vec_sel", params=(
+        Mask(), SelectMode(), Tensor("dst"), CompareMask("sel", tensor=True), Tensor("src0"), Tensor("src1"), repeat(),
+        *_blocks, *(stride(f"{name}_rep_stride", default=0) for name in ("dst", "src0", "src1")),
+        *(legacy_tail() if _legacy else ())), typed=("dst", "src0", "src1"), dtypes=FLOATS, pipe="V", cost="sel",
+        doc="bit ? src0 : src1")(partial(_select, legacy=_legacy))

@@ -1,0 +1,75 @@
+"""Conversions between dtypes with rounding modes (vector.md 2.9, 3.2)."""
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from .. import numerics
+from ..errors import TikParamError, TikUnsupportedArgumentError
+from .params import Choice, Fixed, Number, Tensor, repeat, stride
+from .spec import Call, instruction
+from .vector import BLK_WIDE, legacy_tail, walks
+from .vector_engine import Kernel, element_wise, finish
+from .vector_mask import Mask
+
+DEFAULT = ("", "none")
+TO_INTEGER = ("round", "floor", "ceil", "ceiling", "away-zero", "to-zero")
+# (dst, src) -> round modes (D15a)
+PAIRS: dict[tuple[str, str], tuple[str, ...]] = {
+    ("float32", "float16"): DEFAULT,
+    ("float16", "float32"): (*DEFAULT, "odd"),
+    ("int32", "float16"): TO_INTEGER,
+    ("int32", "float32"): TO_INTEGER,
+    ("float32", "int32"): DEFAULT,
+    ("int8", "float16"): DEFAULT,
+    ("uint8", "float16"): DEFAULT,
+    ("float16", "int8"): DEFAULT,
+    ("float16", "uint8"): DEFAULT,
+    ("float16", "int32"): DEFAULT,
+}
+ROUND_MODES = (*DEFAULT, *TO_INTEGER, "odd")
+
+
+def conversion_kernel(dst: str, src: str, mode: str, deqscale: float | None) -> Kernel:
+    """The conversion of one element; the default rounding is to nearest even."""
+    if (dst, src) == ("float16", "int32"):
+        return Kernel(lambda x: numerics.dequantise(x, deqscale))
+    if mode == "odd":
+        return Kernel(numerics.to_half_odd)
+    if dst == "int32":
+        mode = "ceil" if mode == "ceiling" else mode
+        return Kernel(lambda x: numerics.to_integer(x, mode, dst), "to_int32", mode)
+    if dst in ("int8", "uint8"):
+        return Kernel(lambda x: numerics.to_integer(x, "round", dst))
+    if src == "int32":
+        return Kernel(lambda x: x.astype(np.float32), "from_int32")
+    return Kernel(lambda x: finish(x.astype(np.float32), dst), "float" if src.startswith("float") else None, "conv")
+
+
+def _check(call: Call) -> None:
+    args = call.args
+    pair = (args["dst"].dtype, args["src"].dtype)
+    if args["round_mode"] not in PAIRS[pair]:
+        call.fail(TikUnsupportedArgumentError, f"round_mode for {pair[1]} to {pair[0]} must be one of "
+                                               f"{list(PAIRS[pair])}, got {args['round_mode']!r}")
+    if (args["deqscale"] is not None) != (pair == ("float16", "int32")):
+        call.fail(TikParamError, "deqscale must be given for int32 to float16, and only there; "
+                                 f"got {args['deqscale']!r} for {pair[1]} to {pair[0]}")
+
+
+def _convert(call: Call, a: Any, *, legacy: bool) -> Any:
+    dst, src = walks(a, ("dst", "src"), a.mask, a.repeat_times, legacy)
+    kernel = conversion_kernel(a.dst.dtype, a.src.dtype, a.round_mode, a.deqscale)
+    return element_wise(call, kernel, "conv", dst, (src,), mask=a.mask)
+
+
+for _legacy in (False, True):
+    _blocks = (stride("dst_blk_stride", BLK_WIDE), stride("src_blk_stride", BLK_WIDE)) if _legacy else ()
+    instruction("vconv" if _legacy else "vec_conv", params=(
+        Mask(("dst", "src")), Choice("round_mode", ROUND_MODES), Tensor("dst"), Tensor("src"), repeat(), *_blocks,
+        stride("dst_rep_stride"), stride("src_rep_stride"), Number("deqscale", dtypes=("float16",), default=None),
+        Fixed("ldst_high_half", False, "Ascend 910 has no description of it"), *(legacy_tail() if _legacy else ())),
+        typed=("dst", "src"), dtypes=tuple(PAIRS), pipe="V", cost="conv", checker=_check,
+        doc="conversion between dtypes, saturating, with a rounding mode")(partial(_convert, legacy=_legacy))

@@ -1,0 +1,203 @@
+"""Region proposals: eight float16 fields (16 bytes) each, field 4 is the score (vector.md 3.8)."""
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ..errors import TikParamError
+from .params import Flag, Integer, Param, Tensor, TensorList, as_integer, renamed
+from .region import Region
+from .spec import Access, Call, MicroOp, instruction
+from .vector_engine import Kernel, Walk, check_overlap, executor, micro_op, span_access
+from .vector_mask import leading
+
+FIELDS = 8
+SCORE = 4
+GROUP = 16  # proposals per repeat
+
+
+def _repeats() -> Param:
+    """Here the pages allow an immediate 0: nothing happens."""
+    return renamed(Integer("repeat_times", 0, 255), "repeat")
+
+
+def _mode() -> Param:
+    return renamed(Integer("mode_number", 0, 5), "mode")
+
+
+def _rows(label: str, operand: Any, elements: int, repeats: int) -> Walk:
+    """Consecutive repeats of ``elements`` float16 each."""
+    return Walk(label, operand, leading(elements), repeats, 2 * elements)
+
+
+def _field(call: Call, a: Any, *, insert: bool) -> MicroOp | None:
+    """Move one field between 16 proposals and 16 consecutive numbers per repeat."""
+    if a.repeat_times == 0:
+        return None
+    widths = (FIELDS * GROUP, GROUP) if insert else (GROUP, FIELDS * GROUP)
+    dst, src = (_rows(name, getattr(a, name), width, a.repeat_times) for name, width in zip(("dst", "src"), widths))
+    ordered = check_overlap(call, dst, (src,))
+    field, shape = a.mode_number, (-1, GROUP, FIELDS)
+    if insert:
+        def function(x: np.ndarray, old: np.ndarray) -> np.ndarray:
+            result = old.copy()
+            result.reshape(shape)[..., field] = x.reshape(-1, GROUP)
+            return result
+    else:
+        def function(x: np.ndarray) -> np.ndarray:
+            return x.reshape(shape)[..., field].reshape(*x.shape[:-1], GROUP)
+
+    result = micro_op(call, "proposal", "float16", dst, (src,), None)
+    if insert:  # the other fields keep their content
+        written = Region.strided(a.dst.memory, a.dst.address + 2 * field, GROUP * a.repeat_times, 2 * FIELDS, 2)
+        result.writes = (Access(a.dst, written),)
+    result.run = executor(Kernel(function, reads_dst=insert, raw=True), dst, (src,), ordered)
+    return result
+
+
+instruction("vconcat", params=(renamed(Tensor("dst"), "dst_proposals"), renamed(Tensor("src"), "src_vec"), _repeats(),
+                               _mode()), typed=("dst", "src"), dtypes=("float16",), pipe="V", cost="proposal",
+            doc="write 16 numbers per repeat into one field of 16 proposals")(partial(_field, insert=True))
+instruction("vextract", params=(renamed(Tensor("dst"), "dst_vec"), renamed(Tensor("src"), "src_proposals"), _repeats(),
+                                _mode()), typed=("dst", "src"), dtypes=("float16",), pipe="V", cost="proposal",
+            doc="read one field of 16 proposals per repeat")(partial(_field, insert=False))
+
+
+def _descending(scores: np.ndarray) -> np.ndarray:
+    """Order of float16 score bits, largest first, equal scores by lower index."""
+    return np.argsort(-scores.view(np.float16).astype(np.float32), axis=-1, kind="stable")
+
+
+def _sorted_proposals(x: np.ndarray) -> np.ndarray:
+    proposals = x.reshape(-1, GROUP, FIELDS)
+    order = _descending(np.ascontiguousarray(proposals[..., SCORE]))
+    return np.take_along_axis(proposals, order[..., None], 1).reshape(x.shape)
+
+
+@instruction("vrpsort16", params=(Tensor("dst"), Tensor("src"), _repeats()), typed=("dst", "src"), dtypes=("float16",),
+             pipe="V", cost="proposal")
+def vrpsort16(call: Call, a: Any) -> MicroOp | None:
+    """sort 16 proposals per repeat by score, largest first"""
+    if a.repeat_times == 0:
+        return None
+    dst, src = (_rows(name, getattr(a, name), FIELDS * GROUP, a.repeat_times) for name in ("dst", "src"))
+    ordered = check_overlap(call, dst, (src,))
+    result = micro_op(call, "proposal", "float16", dst, (src,), None)
+    result.run = executor(Kernel(_sorted_proposals, raw=True), dst, (src,), ordered)
+    return result
+
+
+# ------------------------------------------------------------------------------------------- merging
+class QueueBits(Param):
+    """``valid_bit``: "0011", "0111", "1111" or 3, 7, 15: the first two, three or four queues; resolves to the count."""
+
+    COUNTS = {3: 2, 7: 3, 15: 4}
+
+    def check(self, value: Any, call: Call) -> None:
+        if self._count(value) is None:
+            call.fail(TikParamError, f'{self.name} must be "0011", "0111" or "1111" (or 3, 7, 15), got {value!r}')
+
+    def resolve(self, value: Any, call: Call) -> int:
+        return self._count(value)
+
+    def _count(self, value: Any) -> int | None:
+        if isinstance(value, str):
+            value = int(value, 2) if value and set(value) <= {"0", "1"} else None
+        return self.COUNTS.get(as_integer(value))
+
+
+class Lengths(Param):
+    """``element_lengths``: proposals in each of the four queues, or one number for all; resolves to a tuple of four."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.each = Integer(name, 0, 4095)
+
+    def check(self, value: Any, call: Call) -> None:
+        if isinstance(value, (list, tuple)):
+            if len(value) not in (1, 4):
+                call.fail(TikParamError, f"{self.name} must be one number or a list of 4, got {len(value)} numbers")
+        else:
+            value = (value,)
+        for length in value:
+            self.each.check(length, call)
+
+    def resolve(self, value: Any, call: Call) -> tuple[int, ...]:
+        values = tuple(value) if isinstance(value, (list, tuple)) else (value,)
+        lengths = tuple(self.each.resolve(length, call) for length in values)
+        return lengths if len(lengths) == 4 else lengths * 4
+
+
+def merge_order(queues: list[np.ndarray], suspend: bool) -> np.ndarray:
+    """Order in which the elements of concatenated queues leave a merge that always takes the largest head (the lower
+    queue on ties).
+
+    An element cannot leave before the smaller ones in front of it, so that the running minimum is its effective score.
+
+    Args:
+        queues: scores of each queue, float32.
+        suspend: stop as soon as a queue is exhausted.
+    """
+    effective = np.concatenate([np.minimum.accumulate(scores) for scores in queues])
+    order = np.argsort(-effective, kind="stable")
+    if suspend:
+        position = np.empty_like(order)
+        position[order] = np.arange(order.size)
+        ends = np.cumsum([scores.size for scores in queues])
+        order = order[:min(position[end - 1] + 1 if scores.size else 0 for end, scores in zip(ends, queues))]
+    return order
+
+
+def _check_repeated(call: Call, a: Any, count: int) -> None:
+    """Several merges in one call need four equal queues, one behind the other, all of them exhausted."""
+    first, size = a.src_list[0], a.element_lengths[0] * 2 * FIELDS
+    regular = len(set(a.element_lengths)) == 1 and all(
+        queue.memory is first.memory and queue.address == first.address + i * size
+        for i, queue in enumerate(a.src_list))
+    if not regular or count != 4 or a.if_exhausted_suspension:
+        call.fail(TikParamError, f"repeat_times {a.repeat_times} needs four contiguous queues of equal length, all "
+                                 "valid, and if_exhausted_suspension False")
+
+
+@instruction("vmrgsort4", params=(
+    Tensor("dst"), TensorList("src_list", 4), Lengths("element_lengths"), Flag("if_exhausted_suspension"),
+    QueueBits("valid_bit"), Integer("repeat_times", 0, 255, default=1)), typed=("dst", "src_list"),
+    dtypes=("float16",), pipe="V", cost="mergesort")
+def vmrgsort4(call: Call, a: Any) -> MicroOp | None:
+    """merge up to four queues of proposals with descending scores"""
+    if a.repeat_times == 0:
+        return None
+    count, repeats = a.valid_bit, a.repeat_times
+    if repeats > 1:
+        _check_repeated(call, a, count)
+    lengths = a.element_lengths[:count]
+    total = sum(lengths)
+    if total == 0:
+        return None
+    # Repeat r of the contiguous case continues where the four queues of repeat r - 1 end.
+    queues = [span_access(call, f"src_list[{i}]", queue, FIELDS * length)
+              for i, (queue, length) in enumerate(zip(a.src_list, lengths)) if length]
+    if repeats > 1:
+        queues = [span_access(call, "src_list", a.src_list[0], FIELDS * total * repeats)]
+    written = span_access(call, "dst", a.dst, FIELDS * total * repeats)
+    if any(written.region.overlaps(queue.region) for queue in queues):
+        call.questionable("dst overlaps a queue of src_list")
+    sources = [queue.memory.view("uint16", queue.address, (repeats, length, FIELDS), (16 * total, 16, 2))
+               for queue, length in zip(a.src_list, lengths)]
+    target = a.dst.memory.view("uint16", a.dst.address, (repeats, total, FIELDS), (16 * total, 16, 2))
+    suspend = bool(a.if_exhausted_suspension)
+
+    def run() -> None:
+        for repeat_ in range(repeats):
+            scores = [np.ascontiguousarray(queue[repeat_, :, SCORE]).view(np.float16).astype(np.float32)
+                      for queue in sources]
+            order = merge_order(scores, suspend)
+            target[repeat_, :order.size] = np.concatenate([queue[repeat_] for queue in sources])[order]
+
+    timing = call.soc.timing
+    # The published cost of a repeat is for 64 elements (four sorted groups of 16).
+    cycles = timing.vector_cycles("mergesort", "float16") * max(1.0, total * repeats / 64)
+    return MicroOp(call.api, "V", cycles, timing.vector_latency, tuple(queues), (written,), run,
+                   constants=("vector_mergesort", "vector_latency"))

@@ -1,0 +1,290 @@
+"""Reductions: per repeat, per block, per pair (legacy), and over a whole tensor (vec_reduce_*) (vector.md 2.6, 3.6)."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Callable
+
+import numpy as np
+
+from .. import native, numerics
+from ..errors import TikParamError
+from .params import Flag, Param, Tensor, repeat, stride
+from .spec import Access, Call, MicroOp, instruction
+from .vector import BLK_WIDE, FLOATS, legacy_tail
+from .vector_engine import BLOCK, Kernel, Walk, check_overlap, executor, idle, micro_op, require_different, span_access
+from .vector_mask import Lanes, Mask, lanes, leading
+
+
+# ------------------------------------------------------------------------------------------- array functions
+def sum_function(enabled: Lanes, width: int, levels: int, half: bool, outputs: int) -> Callable[..., np.ndarray]:
+    """Tree sums over groups of ``2**levels`` of ``width`` lanes; lanes outside the mask count as 0 (D11)."""
+    where = np.flatnonzero(enabled.array)
+
+    def function(x: np.ndarray) -> np.ndarray:
+        full = np.zeros((*x.shape[:-1], width), np.float32)
+        full[..., where] = x[..., where]
+        sums = np.ascontiguousarray(numerics.tree_sum(full, levels, half)[..., :outputs])
+        return numerics.narrow(sums) if half else sums
+
+    return function
+
+
+def _limit(bits: np.ndarray) -> np.ndarray:
+    """Saturate float16 bits: an infinity becomes the largest number."""
+    return np.where(bits & 0x7FFF == 0x7C00, bits - np.uint16(1), bits)
+
+
+def _clean(bits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """float16 bits with NaN replaced by 0, and their values."""
+    bits = np.where(bits & 0x7FFF > 0x7C00, np.uint16(0), bits)
+    return bits, numerics.widen(bits)
+
+
+def extreme_function(enabled: Lanes, name: str) -> Callable[..., np.ndarray]:
+    """Value and lane number of the largest (smallest) enabled float16, the lowest lane on ties (D12a)."""
+    where, choose = np.flatnonzero(enabled.array), np.argmax if name == "max" else np.argmin
+
+    def function(bits: np.ndarray) -> np.ndarray:
+        bits, values = _clean(bits[..., where])
+        best = choose(values, axis=-1)[..., None]
+        return np.concatenate([_limit(np.take_along_axis(bits, best, -1)), where.astype(np.uint16)[best]], axis=-1)
+
+    return function
+
+
+def block_extreme_function(enabled: Lanes, name: str, outputs: int) -> Callable[..., np.ndarray]:
+    """Largest (smallest) enabled float16 of every block of 16 lanes."""
+    choose, neutral = (np.argmax, -np.inf) if name == "max" else (np.argmin, np.inf)
+
+    def function(bits: np.ndarray) -> np.ndarray:
+        padded = np.zeros((*bits.shape[:-1], 16 * outputs), np.uint16)
+        padded[..., :bits.shape[-1]] = bits
+        padded, values = _clean(padded)
+        values[..., :enabled.extent][..., ~enabled.array] = neutral
+        values[..., enabled.extent:] = neutral
+        groups = (*bits.shape[:-1], outputs, 16)
+        best = choose(values.reshape(groups), axis=-1)[..., None]
+        return _limit(np.take_along_axis(padded.reshape(groups), best, -1)[..., 0])
+
+    return function
+
+
+# ------------------------------------------------------------------------------------------- legacy family
+def _check_result_stride(call: Call, dst_rep_stride: Any, repeat_times: Any) -> None:
+    """Ascend 910 does not allow a result stride of 0; with one repeat it plays no part."""
+    if isinstance(dst_rep_stride, int) and isinstance(repeat_times, int) and dst_rep_stride == 0:
+        if repeat_times > 1:
+            call.fail_range("dst_rep_stride", 0, "in [1, 255]")
+        elif not call.runtime:
+            call.questionable("dst_rep_stride must be in [1, 255], got 0")
+
+
+def _check_reduce(call: Call) -> None:
+    _check_result_stride(call, call.args["dst_rep_stride"], call.args["repeat_times"])
+
+
+def parameters(align: int) -> tuple[Param, ...]:
+    return (Mask(("src",)), Tensor("dst", align=align), Tensor("src"), repeat(), stride("dst_rep_stride"),
+            stride("src_blk_stride", BLK_WIDE), stride("src_rep_stride"), *legacy_tail())
+
+
+def _groups(enabled: Lanes, levels: int) -> Lanes:
+    """Groups of ``2**levels`` lanes with at least one enabled lane."""
+    return lanes(sum(1 << group for group in {lane >> levels for lane in np.flatnonzero(enabled.array).tolist()}))
+
+
+def _reduce(call: Call, a: Any, *, kind: str, cost: str) -> MicroOp | None:
+    if a.repeat_times == 0:
+        return None
+    _check_result_stride(call, a.dst_rep_stride, a.repeat_times)
+    half = a.src.dtype == "float16"
+    width, size = (128, 2) if half else (64, 4)
+    whole = 7 if half else 6
+    if kind == "sum":
+        levels = {"whole_reduce": whole, "group_reduce": whole - 3, "pair_reduce": 1}[cost]
+    else:
+        levels = whole if cost == "whole_reduce" else whole - 3
+    pairs = cost == "whole_reduce" and kind != "sum"
+    written = leading(2) if pairs else leading(1) if cost == "whole_reduce" else _groups(a.mask, levels)
+    unit = size * (2 if pairs else width >> levels)
+    if a.mask.extent == 0 and (kind != "sum" or cost != "whole_reduce"):
+        return idle(call, cost, a.src.dtype, a.repeat_times, a.mask)
+    dst = Walk("dst", a.dst, written, a.repeat_times, unit * a.dst_rep_stride)
+    if a.mask.extent == 0:  # a whole-repeat sum of nothing is 0
+        kernel = Kernel(lambda: np.zeros(1, "uint16" if half else "float32"))
+        return micro_op(call, cost, a.src.dtype, dst, (), executor(kernel, dst, (), dst.revisits), mask=a.mask)
+    src = Walk("src", a.src, a.mask, a.repeat_times, BLOCK * a.src_rep_stride, BLOCK * a.src_blk_stride)
+    if kind == "sum":
+        function = sum_function(a.mask, width, levels, half, written.extent)
+        kernel = Kernel(function, "sum", "", scalar=levels)
+    else:
+        function = (extreme_function(a.mask, kind) if pairs
+                    else block_extreme_function(a.mask, kind, written.extent))
+        kernel = Kernel(function, "extreme", kind, scalar=levels, raw=True)
+    ordered = check_overlap(call, dst, (src,))
+    result = micro_op(call, cost, a.src.dtype, dst, (src,), None, mask=a.mask)
+    result.run = executor(kernel, dst, (src,), ordered, a.mask, pairs=pairs)
+    return result
+
+
+for _name, _kind, _cost, _align, _dtypes, _doc in (
+    ("vcadd", "sum", "whole_reduce", None, FLOATS, "sum of every repeat"),
+    ("vcmax", "max", "whole_reduce", 4, ("float16",), "maximum of every repeat and its lane"),
+    ("vcmin", "min", "whole_reduce", 4, ("float16",), "minimum of every repeat and its lane"),
+    ("vcgadd", "sum", "group_reduce", 16, ("float16",), "sum of every block"),
+    ("vcgmax", "max", "group_reduce", 16, ("float16",), "maximum of every block"),
+    ("vcgmin", "min", "group_reduce", 16, ("float16",), "minimum of every block"),
+    ("vcpadd", "sum", "pair_reduce", 32, ("float16",), "sum of every adjacent pair"),
+):
+    instruction(_name, params=parameters(_align or (lambda value, call: np.dtype(value.dtype).itemsize)),
+                typed=("dst", "src"), dtypes=_dtypes, pipe="V", cost=_cost, checker=_check_reduce, doc=_doc)(
+        partial(_reduce, kind=_kind, cost=_cost))
+
+
+# ------------------------------------------------------------------------------------------- whole tensors
+def _element_size(value: Any, call: Call) -> int:
+    return np.dtype(value.dtype).itemsize
+
+
+def _room(operand: Any) -> int:
+    """Elements from the operand's start to the end of its tensor."""
+    return (operand.end - operand.address) // np.dtype(operand.dtype).itemsize
+
+
+def _scratch(call: Call, a: Any, needed: int, documented: bool, src: Walk) -> Access:
+    """Footprint of ``work_tensor``, which must hold ``needed`` elements; a size that the documents do not pin down only
+    gives a warning (D17)."""
+    room = _room(a.work_tensor)
+    if room < needed:
+        message = f"work_tensor must hold at least {needed} elements, got {room}"
+        if documented:
+            call.fail(TikParamError, message)
+        call.questionable(message)
+    scratch = span_access(call, "work_tensor", a.work_tensor, min(needed, room))
+    require_different(call, ("work_tensor", a.work_tensor, scratch.region.start, scratch.region.end),
+                      ("src", src.operand, *src.span))
+    return scratch
+
+
+def _levels(count: int, width: int) -> list[int]:
+    """Instructions of every further level that reduces ``count`` partial results, ``width`` at a time."""
+    levels = []
+    while count > 1:
+        count = -(-count // width)
+        levels.append(count)
+    return levels
+
+
+def _whole(call: Call, a: Any, src: Walk, written: int, scratch: Access, run: Callable[[], None],
+           further: Sequence[int]) -> MicroOp:
+    """Assemble the micro-operation: the first level over the source, then dependent levels over partial results."""
+    timing = call.soc.timing
+    result = micro_op(call, "whole_reduce", a.src.dtype, None, (src,), run, mask=a.mask)
+    result.cycles += sum(timing.vector_latency + timing.vector_cycles("whole_reduce", a.src.dtype) * repeats
+                         for repeats in further)
+    result.writes = (span_access(call, "dst", a.dst, written), scratch)
+    result.undefined = (scratch,)
+    return result
+
+
+def _partial_sums(src: Walk, half: bool) -> Callable[[], np.ndarray]:
+    """``f()`` gives the sums of all repeats as float32."""
+    width, levels = (128, 7) if half else (64, 6)
+    buffer = np.zeros(src.repeats, np.uint16 if half else np.float32)
+    run = native.runner("sum", "", (src.lanes, src.operand.memory, buffer), dst_kind=0 if half else 1,
+                        src_kind=0 if half else 1, repeats=src.repeats, lanes=src.lanes.extent, full=src.lanes.full,
+                        lane=src.lanes.padded.ctypes.data, scalar=levels, dst=buffer.ctypes.data,
+                        dst_rep=buffer.itemsize, dst_blk=BLOCK, **src.native_fields("a"))
+    if run is None:
+        load, function = src.loader(), sum_function(src.lanes, width, levels, half, 1)
+
+        def run() -> None:
+            buffer[:] = function(load(slice(None)))[:, 0]
+
+    def sums() -> np.ndarray:
+        run()
+        return numerics.widen(buffer) if half else buffer
+
+    return sums
+
+
+@instruction("vec_reduce_add", params=(Mask(("src",)), Tensor("dst", align=_element_size), Tensor("src"),
+                                       Tensor("work_tensor"), repeat(high=4095), stride("src_rep_stride")),
+             typed=("dst", "src", "work_tensor"), dtypes=FLOATS, pipe="V", cost="whole_reduce", composite=True)
+def vec_reduce_add(call: Call, a: Any) -> MicroOp | None:
+    """sum of all repeats, adjacent-pair tree"""
+    if a.repeat_times == 0:
+        return None
+    half = a.src.dtype == "float16"
+    width, levels, block = (128, 7, 16) if half else (64, 6, 8)
+    target = Walk("dst", a.dst, leading(1), 1, 0)
+    store = target.storer()
+    if a.mask.extent == 0:
+        zero = np.zeros(1, "uint16" if half else "float32")
+        return micro_op(call, "whole_reduce", a.src.dtype, target, (), lambda: store(0, zero), mask=a.mask)
+    src = Walk("src", a.src, a.mask, a.repeat_times, BLOCK * a.src_rep_stride)
+    scratch = _scratch(call, a, -(-a.repeat_times // block) * block, False, src)
+    sums_of_repeats = _partial_sums(src, half)
+
+    def run() -> None:
+        sums = sums_of_repeats()
+        while sums.size > 1:
+            padded = np.zeros(-(-sums.size // width) * width, np.float32)
+            padded[:sums.size] = sums
+            sums = numerics.tree_sum(padded.reshape(-1, width), levels, half)[:, 0]
+        total = np.array(sums)
+        store(0, numerics.narrow(total) if half else total)
+
+    return _whole(call, a, src, 1, scratch, run, _levels(a.repeat_times, width))
+
+
+def extreme_scratch(repeat_times: int, cal_index: bool) -> int:
+    """Elements of ``work_tensor`` for vec_reduce_max/min: value-index pairs of every level (vector.md 2.6)."""
+    def blocks(count: int) -> int:
+        return -(-count // 16) * 16
+
+    first = 2 * repeat_times
+    if not cal_index:
+        return blocks(first)
+    second = -(-first // 128) * 2
+    third = -(-second // 128) * 2
+    return blocks(first) + blocks(second) + blocks(third) + -(-third // 128) * 2
+
+
+def _check_index(call: Call) -> None:
+    """With an index, every element number must be representable (D12b)."""
+    if call.args["cal_index"] and isinstance(call.args["repeat_times"], int) and call.args["repeat_times"] > 511:
+        call.fail_range("repeat_times", call.args["repeat_times"], "in [1, 511] with cal_index=True")
+
+
+def _reduce_extreme(call: Call, a: Any, *, name: str) -> MicroOp | None:
+    if a.repeat_times == 0:
+        return None
+    if a.cal_index and a.repeat_times > 511:
+        call.fail_range("repeat_times", a.repeat_times, "in [0, 511] with cal_index=True")
+    if a.mask.extent == 0:
+        return idle(call, "whole_reduce", a.src.dtype, a.repeat_times, a.mask)
+    src = Walk("src", a.src, a.mask, a.repeat_times, BLOCK * a.src_rep_stride)
+    scratch = _scratch(call, a, extreme_scratch(a.repeat_times, bool(a.cal_index)), bool(a.cal_index), src)
+    written = 2 if a.cal_index else 1
+    store = Walk("dst", a.dst, leading(written), 1, 0).storer()
+    load, where = src.loader(raw=True), np.flatnonzero(a.mask.array)
+    choose = np.argmax if name == "max" else np.argmin
+
+    def run() -> None:
+        bits, values = _clean(load(slice(None))[:, where])
+        row, column = divmod(int(choose(values)), where.size)
+        found = np.array([bits[row, column], row * 128 + where[column]], np.uint16)
+        found[0] = _limit(found[:1])[0]
+        store(0, found[:written])
+
+    return _whole(call, a, src, written, scratch, run, _levels(2 * a.repeat_times, 128))
+
+
+for _name in ("max", "min"):
+    instruction(f"vec_reduce_{_name}", params=(
+        Mask(("src",)), Tensor("dst", align=4), Tensor("src"), Tensor("work_tensor"), repeat(high=4095),
+        stride("src_rep_stride"), Flag("cal_index", False)), typed=("dst", "src", "work_tensor"), dtypes=("float16",),
+        pipe="V", cost="whole_reduce", composite=True, checker=_check_index,
+        doc=f"{_name}imum of all repeats, with cal_index its element number")(partial(_reduce_extreme, name=_name))

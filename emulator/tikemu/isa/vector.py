@@ -1,0 +1,322 @@
+"""Element-wise vector instructions: one and two sources, with a scalar, multiply-add, fill, bit operations, shifts.
+
+Two families share their semantics: ``vec_*`` (blocks of a repeat are contiguous) and the legacy ``v*`` with block
+strides. Signatures and dtypes: vector.md 1.6, 2.1-2.5, 3.1, 3.4.
+"""
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Callable
+
+import numpy as np
+
+from .. import numerics
+from ..errors import TikParamError
+from .params import Fixed, MaskMode, Number, Param, Tensor, repeat, stride
+from .spec import Call, instruction
+from .vector_engine import BLOCK, Kernel, Walk, element_wise, finish, require_different, span_access
+from .vector_mask import Lanes, Mask
+
+FLOATS = ("float16", "float32")
+BITS16 = ("int16", "uint16")
+BLK_WIDE = 65535  # block strides of one-source instructions are 16-bit fields, those of two-source ones 8-bit (D16a)
+
+
+def legacy_tail() -> tuple[Param, ...]:
+    """Trailing arguments that legacy wrappers accept; only the defaults exist on Ascend 910 (D16f)."""
+    return (Fixed("stride_unit", 0, "strides count blocks of 32 bytes on Ascend 910"), MaskMode())
+
+
+def walks(a: Any, names: tuple[str, ...], lanes: Lanes, repeats: int, legacy: bool) -> list[Walk]:
+    """Walks of the named operands, strides taken from ``<name>_rep_stride`` and ``<name>_blk_stride``."""
+    return [Walk(name, getattr(a, name), lanes, repeats, BLOCK * getattr(a, f"{name}_rep_stride"),
+                 BLOCK * (getattr(a, f"{name}_blk_stride") if legacy else 1)) for name in names]
+
+
+# ------------------------------------------------------------------------------------------- parameter lists
+def _strides(names: tuple[str, ...], legacy: bool, blk_high: int) -> tuple[Param, ...]:
+    blocks = tuple(stride(f"{name}_blk_stride", blk_high) for name in names) if legacy else ()
+    return blocks + tuple(stride(f"{name}_rep_stride") for name in names)
+
+
+def one_source(legacy: bool) -> tuple[Param, ...]:
+    return (Mask(), Tensor("dst"), Tensor("src"), repeat(), *_strides(("dst", "src"), legacy, BLK_WIDE),
+            *(legacy_tail() if legacy else ()))
+
+
+def two_sources(legacy: bool) -> tuple[Param, ...]:
+    return (Mask(), Tensor("dst"), Tensor("src0"), Tensor("src1"), repeat(),
+            *_strides(("dst", "src0", "src1"), legacy, 255), *(legacy_tail() if legacy else ()))
+
+
+def with_scalar(legacy: bool, like: str = "dst") -> tuple[Param, ...]:
+    tail = legacy_tail() if legacy else (MaskMode(),)
+    return (Mask(), Tensor("dst"), Tensor("src"), Number("scalar", like), repeat(),
+            *_strides(("dst", "src"), legacy, BLK_WIDE), *tail)
+
+
+# ------------------------------------------------------------------------------------------- kernels
+def unary_kernel(name: str, dtype: str) -> Kernel:
+    """A function of ``numerics.UNARY``: on float16 a table, on float32 computed."""
+    if dtype == "float16":
+        table = numerics.half_table(name)
+        return Kernel(table.take, "bits16", "table", table, raw=True)
+    if dtype == "int32":
+        return Kernel(lambda x: np.maximum(x, 0))
+    function = numerics.UNARY[name]
+    compiled = {"abs": None, "relu": None, "sqrt": None, "rec": numerics.reciprocal_table,
+                "rsqrt": numerics.rsqrt_table}
+    table_of = compiled.get(name)
+    return Kernel(lambda x: finish(function(x), dtype), "float" if name in compiled else None, name,
+                  table_of() if table_of else None)
+
+
+def binary_kernel(name: str, dtype: str) -> Kernel:
+    if name in numerics.BITWISE:
+        return Kernel(numerics.BITWISE[name], "bits16", name)
+    if dtype == "int32":
+        return Kernel(numerics.INTEGER[name], "int32", name)
+    function = numerics.BINARY[name]
+    return Kernel(lambda x, y: finish(function(x, y), dtype), "float", name)
+
+
+def scalar_kernel(name: str, dtype: str, value: Any) -> Kernel:
+    """``name`` is "adds" or "muls"; ``value`` a NumPy scalar of ``dtype``."""
+    function = numerics.INTEGER[name[:-1]] if dtype == "int32" else numerics.BINARY[name[:-1]]
+    wide = np.int32(value) if dtype == "int32" else np.float32(value)
+    return Kernel(lambda x: finish(function(x, wide), dtype), "int32" if dtype == "int32" else "float", name,
+                  scalar=float(value))
+
+
+def multiply_add_kernel(name: str, dst: str, value: Any = None) -> Kernel:
+    """axpy, mla, madd: the product is rounded to the destination's type, then the sum (D7c)."""
+    rounded = numerics.round_half if dst == "float16" else numerics.saturate
+    if name == "axpy":
+        wide = np.float32(value)
+        return Kernel(lambda x, d: finish(rounded(x * wide) + d, dst), "float", name, scalar=float(value),
+                      reads_dst=True)
+    if name == "mla":
+        return Kernel(lambda x, y, d: finish(rounded(x * y) + d, dst), "float", name, reads_dst=True)
+    return Kernel(lambda x, y, d: finish(rounded(x * d) + y, dst), "float", name, reads_dst=True)
+
+
+# ------------------------------------------------------------------------------------------- one source
+def report_unspecified(call: Call, name: str) -> Callable[..., None] | None:
+    """Strict mode: a check for inputs whose result is not specified (D10c)."""
+    if name not in numerics.UNSPECIFIED:
+        return None
+    what, test = numerics.UNSPECIFIED[name]
+
+    def inspect(x: np.ndarray) -> None:
+        if test(x).any():
+            call.questionable(f"the result for {what} is not specified")
+
+    return inspect
+
+
+def _one_source(call: Call, a: Any, *, name: str, cost: str, legacy: bool) -> Any:
+    dst, src = walks(a, ("dst", "src"), a.mask, a.repeat_times, legacy)
+    if name == "not":
+        kernel = Kernel(np.invert, "bits16", "not")
+    else:
+        kernel = unary_kernel(name, a.dst.dtype)
+    return element_wise(call, kernel, cost, dst, (src,), mask=a.mask, inspect=report_unspecified(call, name))
+
+
+for _name, _cost, _dtypes, _tolerated, _doc in (
+    ("abs", "simple", FLOATS, (), "absolute value"),
+    ("relu", "simple", ("float16",), ("float32", "int32"), "max(x, 0)"),
+    ("exp", "transcendental", FLOATS, (), "e^x"),
+    ("ln", "transcendental", FLOATS, (), "natural logarithm"),
+    ("sqrt", "transcendental", FLOATS, (), "square root"),
+    ("rec", "simple", FLOATS, (), "1/x by table, about 8 valid bits"),
+    ("rsqrt", "simple", FLOATS, (), "1/sqrt(x) by table, about 8 valid bits"),
+    ("not", "simple", BITS16, (), "bitwise not"),
+):
+    for _legacy in (False, True):
+        instruction(f"{'v' if _legacy else 'vec_'}{_name}", params=one_source(_legacy), typed=("dst", "src"),
+                    dtypes=_dtypes, tolerated=_tolerated, pipe="V", cost=_cost, doc=_doc)(
+            partial(_one_source, name=_name, cost=_cost, legacy=_legacy))
+
+
+# ------------------------------------------------------------------------------------------- two sources
+def _report_zero_divisor(call: Call) -> Callable[..., None]:
+    def inspect(x: np.ndarray, y: np.ndarray) -> None:
+        if (y == 0).any():
+            call.questionable("the result of a division by 0 is not specified")
+
+    return inspect
+
+
+def _two_sources(call: Call, a: Any, *, name: str, cost: str, legacy: bool) -> Any:
+    dst, *sources = walks(a, ("dst", "src0", "src1"), a.mask, a.repeat_times, legacy)
+    return element_wise(call, binary_kernel(name, a.dst.dtype), cost, dst, sources, mask=a.mask,
+                        accumulates=name != "div", inspect=_report_zero_divisor(call) if name == "div" else None)
+
+
+for _name, _cost, _dtypes, _doc in (
+    ("add", "simple", (*FLOATS, "int32"), "x0 + x1"),
+    ("sub", "simple", (*FLOATS, "int32"), "x0 - x1"),
+    ("mul", "simple", (*FLOATS, "int32"), "x0 * x1"),
+    ("max", "simple", (*FLOATS, "int32"), "larger of x0, x1"),
+    ("min", "simple", (*FLOATS, "int32"), "smaller of x0, x1"),
+    ("and", "simple", BITS16, "bitwise and"),
+    ("or", "simple", BITS16, "bitwise or"),
+    ("div", "div", FLOATS, "x0 / x1, correctly rounded"),
+):
+    for _legacy in (False, True) if _name != "div" else (True,):
+        instruction(f"{'v' if _legacy else 'vec_'}{_name}", params=two_sources(_legacy), typed=("dst", "src0", "src1"),
+                    dtypes=_dtypes, pipe="V", cost=_cost, doc=_doc)(
+            partial(_two_sources, name=_name, cost=_cost, legacy=_legacy))
+
+
+# ------------------------------------------------------------------------------------------- with a scalar
+def _with_scalar(call: Call, a: Any, *, name: str, legacy: bool) -> Any:
+    dst, src = walks(a, ("dst", "src"), a.mask, a.repeat_times, legacy)
+    kernel = scalar_kernel(name, a.dst.dtype, numerics.scalar(a.scalar, a.dst.dtype))
+    return element_wise(call, kernel, "simple", dst, (src,), mask=a.mask)
+
+
+for _name, _doc in (("adds", "x + scalar"), ("muls", "x * scalar")):
+    for _legacy in (False, True):
+        instruction(f"{'v' if _legacy else 'vec_'}{_name}", params=with_scalar(_legacy), typed=("dst", "src"),
+                    dtypes=FLOATS, tolerated=("int32",), pipe="V", cost="simple", doc=_doc)(
+            partial(_with_scalar, name=_name, legacy=_legacy))
+
+
+# ------------------------------------------------------------------------------------------- multiply-add
+MIXED = ("float32", "float16")  # dst, src: 64 lanes, each repeat reads the first 4 blocks of the source
+
+
+def _axpy(call: Call, a: Any, *, legacy: bool) -> Any:
+    dst, src = walks(a, ("dst", "src"), a.mask, a.repeat_times, legacy)
+    kernel = multiply_add_kernel("axpy", a.dst.dtype, numerics.scalar(a.scalar, a.src.dtype))
+    return element_wise(call, kernel, "axpy", dst, (src,), mask=a.mask)
+
+
+for _legacy in (False, True):
+    _params = with_scalar(_legacy, like="src")
+    instruction("vaxpy" if _legacy else "vec_axpy", params=_params if _legacy else _params[:-1], typed=("dst", "src"),
+                dtypes=(*FLOATS, MIXED), pipe="V", cost="axpy", doc="dst = scalar * src + dst")(
+        partial(_axpy, legacy=_legacy))
+
+
+def _multiply_add(call: Call, a: Any, *, name: str) -> Any:
+    dst, *sources = walks(a, ("dst", "src0", "src1"), a.mask, a.repeat_times, True)
+    return element_wise(call, multiply_add_kernel(name, a.dst.dtype), "mla", dst, sources, mask=a.mask)
+
+
+for _name, _dtypes, _doc in (
+    ("mla", (*FLOATS, ("float32", "float16", "float16")), "dst = src0 * src1 + dst"),
+    ("madd", FLOATS, "dst = src0 * dst + src1"),
+):
+    instruction(f"v{_name}", params=two_sources(True), typed=("dst", "src0", "src1"), dtypes=_dtypes, pipe="V",
+                cost="mla", doc=_doc)(partial(_multiply_add, name=_name))
+
+
+# ------------------------------------------------------------------------------------------- fill
+def _dup(call: Call, a: Any, *, legacy: bool) -> Any:
+    (dst,) = walks(a, ("dst",), a.mask, a.repeat_times, legacy)
+    value = numerics.scalar(a.scalar, a.dst.dtype)
+    stored = value.view(np.uint16) if a.dst.dtype == "float16" else value
+    kernel = Kernel(lambda: np.broadcast_to(stored, (dst.lanes.extent,)))
+    return element_wise(call, kernel, "dup", dst, (), mask=a.mask)
+
+
+DUP_DTYPES = ("uint16", "int16", "float16", "uint32", "int32", "float32")
+instruction("vec_dup", params=(Mask(), Tensor("dst"), Number("scalar", "dst"), repeat(), stride("dst_rep_stride")),
+            typed=("dst",), dtypes=DUP_DTYPES, pipe="V", cost="dup", doc="fill with a scalar")(
+    partial(_dup, legacy=False))
+instruction("vector_dup", params=(Mask(), Tensor("dst"), Number("scalar", "dst"), repeat(),
+                                  stride("dst_blk_stride", BLK_WIDE), stride("dst_rep_stride"), *legacy_tail()),
+            typed=("dst",), dtypes=DUP_DTYPES, pipe="V", cost="dup", doc="fill with a scalar")(
+    partial(_dup, legacy=True))
+
+
+# ------------------------------------------------------------------------------------------- shifts
+def _shift(call: Call, a: Any, *, name: str) -> Any:
+    bits = 8 * np.dtype(a.dst.dtype).itemsize
+    amount = int(a.scalar)
+    if not 0 <= amount <= bits:
+        call.fail_range("scalar", amount, f"in [0, {bits}] for {a.dst.dtype}")
+    dst, src = walks(a, ("dst", "src"), a.mask, a.repeat_times, True)
+    function = np.left_shift if name == "shl" else np.right_shift
+    kind = np.dtype(a.dst.dtype).type
+    kernel = Kernel(lambda x: function(x, kind(amount)) if amount < bits else
+                    np.zeros_like(x) if name == "shl" else function(function(x, kind(bits - 1)), kind(1)))
+    return element_wise(call, kernel, "simple", dst, (src,), mask=a.mask)
+
+
+for _name, _doc in (("shl", "logical shift left"), ("shr", "shift right, arithmetic for signed types")):
+    instruction(f"v{_name}", params=(Mask(), Tensor("dst"), Tensor("src"), Number("scalar", dtypes=("int32", "int16",
+                                     "int64", "uint16", "uint32", "uint64")), repeat(),
+                                     *_strides(("dst", "src"), True, BLK_WIDE),
+                                     Fixed("round_en", False, "rounding shifts have no description"), *legacy_tail()),
+                typed=("dst", "src"), dtypes=("int16", "uint16", "int32", "uint32"), pipe="V", cost="simple", doc=_doc)(
+        partial(_shift, name=_name))
+
+
+# ------------------------------------------------------------------------------------------- high precision
+# Scratch: (dtype of work_tensor, units by source dtype, multipliers are documented); a unit is the extent of the source
+# in elements rounded up to a block (vector.md 2.1, D17).
+SCRATCH: dict[str, tuple[str, dict[str, int], bool]] = {
+    "rec": ("float32", {"float16": 4, "float32": 2}, True),
+    "rsqrt": ("float32", {"float16": 6, "float32": 4}, False),
+    "ln": ("float16", {"float16": 10}, True),
+    "expm1": ("float16", {"float16": 11}, True),
+}
+
+
+def scratch_elements(name: str, dtype: str, extent: int, repeats: int, src_rep_stride: int) -> int:
+    """Elements of ``work_tensor`` that ``vec_<name>_high_preci`` needs."""
+    block = BLOCK // np.dtype(dtype).itemsize
+    if name == "expm1":
+        pitch, extent = 8 if 0 < src_rep_stride <= 8 else src_rep_stride, 128
+    else:
+        pitch = src_rep_stride
+    span = (repeats - 1) * pitch * block + extent
+    return SCRATCH[name][1][dtype] * (-(-span // block) * block)
+
+
+# Dependent full-width instructions that the software sequence is taken to consist of (assumed; not published).
+PASSES = {"rec": 8, "rsqrt": 12, "ln": 20, "expm1": 20}
+
+
+def _high_precision(call: Call, a: Any, *, name: str) -> Any:
+    dst, src = walks(a, ("dst", "src"), a.mask, a.repeat_times, False)
+    if a.repeat_times == 0 or a.mask.extent == 0:
+        return None
+    work = a.work_tensor
+    needed = scratch_elements(name, a.src.dtype, a.mask.extent, a.repeat_times, a.src_rep_stride)
+    # The implementation slices its argument: it sees the view that was passed, not the tensor behind it.
+    available = int(np.prod(work.shape))
+    if available < needed:
+        message = (f"work_tensor must hold at least {needed} elements of {work.dtype}, got {available}"
+                   + (" (t[a] is one element: pass t[a:] or t[a:b])" if available == 1 else ""))
+        if SCRATCH[name][2]:
+            call.fail(TikParamError, message)
+        call.questionable(message)
+    scratch = span_access(call, "work_tensor", work, min(needed, available))
+    require_different(call, ("dst", dst.operand, *dst.span), ("src", src.operand, *src.span),
+                      ("work_tensor", work, scratch.region.start, scratch.region.end))
+    kernel = unary_kernel(f"{name}_high_preci", a.dst.dtype)
+    result = element_wise(call, kernel, "simple", dst, (src,), mask=a.mask,
+                          inspect=report_unspecified(call, f"{name}_high_preci"))
+    # float16 is computed as float32: twice the repeats.
+    width = 2 if name != "ln" and a.src.dtype == "float16" and work.dtype == "float32" else 1
+    result.cycles = PASSES[name] * (width * result.cycles + result.latency)
+    result.writes += (scratch,)
+    result.undefined = (scratch,)
+    return result
+
+
+for _name, _dtypes, _doc in (
+    ("rec", FLOATS, "1/x, correctly rounded"),
+    ("rsqrt", FLOATS, "1/sqrt(x), correctly rounded"),
+    ("ln", ("float16",), "natural logarithm, correctly rounded"),
+    ("expm1", ("float16",), "e^x - 1, correctly rounded"),
+):
+    instruction(f"vec_{_name}_high_preci", params=(
+        Mask(), Tensor("dst"), Tensor("src"), Tensor("work_tensor", dtypes=(SCRATCH[_name][0],)), repeat(),
+        stride("dst_rep_stride"), stride("src_rep_stride")), typed=("dst", "src"), dtypes=_dtypes, pipe="V",
+        cost="simple", composite=True, doc=_doc)(partial(_high_precision, name=_name))

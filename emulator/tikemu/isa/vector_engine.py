@@ -1,0 +1,365 @@
+"""How vector instructions run: addressing, overlap rules, cost, and execution on NumPy views or the native helper.
+
+An instruction's entry describes *what* is computed (a :class:`Kernel`); this module walks over repeats and lanes.
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Callable
+
+import numpy as np
+
+from .. import native, numerics
+from ..errors import TikParamError
+from ..timing.banks import Stream, conflict_cycles
+from .access import access
+from .region import Piece
+from .spec import Access, Call, MicroOp, Operand
+from .vector_mask import Lanes
+
+BLOCK = 32
+
+
+@dataclass(eq=False)
+class Walk:
+    """How an instruction walks over one operand; addressing as in vector.md 1.1.
+
+    Attributes:
+        label: parameter name, for messages.
+        operand: the tensor.
+        lanes: lanes of a repeat that are touched.
+        repeats: number of repeats.
+        pitch: bytes from one repeat to the next.
+        block_pitch: bytes from one block of a repeat to the next.
+        dtype: of the elements (usually the operand's).
+    """
+
+    label: str
+    operand: Operand
+    lanes: Lanes
+    repeats: int
+    pitch: int
+    block_pitch: int = BLOCK
+    dtype: str = ""
+
+    def __post_init__(self) -> None:
+        self.dtype = self.dtype or self.operand.dtype
+        self.itemsize = np.dtype(self.dtype).itemsize
+
+    # ---------------------------------------------------------------------------------------------- footprint
+    @cached_property
+    def pieces(self) -> tuple[Piece, ...]:
+        """Bytes touched, as regular pieces."""
+        size, address = self.itemsize, self.operand.address
+        rows: list[tuple[int, int, int]] = []  # offset, blocks, width
+        for first, stop in self.lanes.runs:
+            if self.block_pitch == BLOCK:
+                rows.append((first * size, 1, (stop - first) * size))
+                continue
+            per = BLOCK // size
+            head, tail = -first % per, stop % per
+            if first // per == stop // per or stop - first <= head:
+                rows.append((self._offset(first), 1, (stop - first) * size))
+                continue
+            if head:
+                rows.append((self._offset(first), 1, head * size))
+            if first + head < stop - tail:
+                rows.append((self._offset(first + head), (stop - tail - first - head) // per, BLOCK))
+            if tail:
+                rows.append((self._offset(stop - tail), 1, tail * size))
+        return tuple((address + offset, self.repeats, self.pitch, blocks, self.block_pitch, width)
+                     for offset, blocks, width in rows)
+
+    @cached_property
+    def span(self) -> tuple[int, int]:
+        """First byte touched, byte after the last."""
+        return (min(p[0] for p in self.pieces),
+                max(p[0] + (p[1] - 1) * p[2] + (p[3] - 1) * p[4] + p[5] for p in self.pieces))
+
+    def meets(self, other: Walk) -> bool:
+        """Whether the spans intersect."""
+        return (self.operand.memory is other.operand.memory and self.span[0] < other.span[1]
+                and other.span[0] < self.span[1])
+
+    def _offset(self, lane: int) -> int:
+        block, element = divmod(lane, BLOCK // self.itemsize)
+        return block * self.block_pitch + element * self.itemsize
+
+    def access(self, call: Call) -> Access:
+        """The footprint, checked against the bounds of the tensor."""
+        return access(call, self.label, self.operand, *self.pieces)
+
+    def stream(self) -> Stream:
+        """The blocks touched, for the bank model."""
+        per = BLOCK // self.itemsize
+        return Stream(self.operand.address % (1 << 18), -(-self.lanes.extent // per), self.block_pitch // BLOCK,
+                      self.pitch // BLOCK)
+
+    # ---------------------------------------------------------------------------------------------- overlap
+    @property
+    def revisits(self) -> bool:
+        """Whether two repeats may touch the same bytes."""
+        if self.repeats == 1:
+            return False
+        last = self._offset(self.lanes.extent - 1) + self.itemsize
+        return self.pitch < last
+
+    def same_place(self, other: Walk) -> bool:
+        """Whether both walks touch the same addresses in the same order."""
+        return (self.operand.memory is other.operand.memory and self.operand.address == other.operand.address
+                and self.itemsize == other.itemsize and (self.pitch == other.pitch or self.repeats == 1)
+                and (self.block_pitch == other.block_pitch or self.lanes.extent * self.itemsize <= BLOCK))
+
+    def feeds_later(self, other: Walk) -> bool:
+        """Whether a repeat of this (written) walk touches bytes that a later repeat of ``other`` reads."""
+        if self.repeats == 1 or (self.same_place(other) and not self.revisits):
+            return False
+        low, high = min(self.span[0], other.span[0]), max(self.span[1], other.span[1])
+        marks = np.zeros(high - low, np.uint8)
+        writes, reads = ([np.ndarray(p[1:4:2] + p[5:], np.uint8, marks, p[0] - low, (p[2], p[4], 1)) for p in pieces]
+                         for pieces in (self.pieces, other.pieces))
+        for repeat in range(1, self.repeats):
+            for piece in writes:
+                piece[repeat - 1] = 1
+            if any(piece[repeat].any() for piece in reads):
+                return True
+        return False
+
+    # ---------------------------------------------------------------------------------------------- NumPy execution
+    @property
+    def _storage(self) -> str:
+        return "uint16" if self.dtype == "float16" else self.dtype
+
+    @cached_property
+    def _view(self) -> np.ndarray | None:
+        """Elements of all lanes below ``lanes.extent``, shape (repeats, extent); None if they are not evenly spaced."""
+        if self.block_pitch != BLOCK and self.lanes.extent * self.itemsize > BLOCK:
+            return None
+        return self.operand.memory.view(self._storage, self.operand.address, (self.repeats, self.lanes.extent),
+                                        (self.pitch, self.itemsize))
+
+    def _flat(self) -> tuple[np.ndarray, np.ndarray]:
+        """The memory as elements, and the index of every lane below ``lanes.extent``, shape (repeats, extent)."""
+        memory, shift = self.operand.memory, self.operand.address % self.itemsize
+        flat = memory.view(self._storage, shift, ((len(memory.data) - shift) // self.itemsize,), (self.itemsize,))
+        block, element = np.divmod(np.arange(self.lanes.extent), BLOCK // self.itemsize)
+        index = (self.operand.address - shift + np.arange(self.repeats)[:, None] * self.pitch
+                 + block * self.block_pitch) // self.itemsize + element
+        return flat, index
+
+    def loader(self, raw: bool = False) -> Callable[[Any], np.ndarray]:
+        """``f(rows)`` reads the elements of some repeats (an index or slice), C-contiguous; float16 is widened unless
+        ``raw``."""
+        widen = self.dtype == "float16" and not raw
+        view = self._view
+        if view is None:
+            flat, index = self._flat()
+            if widen:
+                return lambda rows: numerics.widen(flat.take(index[rows]))
+            return lambda rows: flat.take(index[rows])
+        if widen:
+            return lambda rows: numerics.widen(view[rows])
+        return lambda rows: np.ascontiguousarray(view[rows])
+
+    def storer(self) -> Callable[[Any, np.ndarray], None]:
+        """``f(rows, values)`` writes the enabled lanes of some repeats; ``values`` in storage form (float16 bits)."""
+        where = None if self.lanes.full else self.lanes.array
+        view = self._view
+        if view is None:
+            flat, index = self._flat()
+            chosen = slice(None) if where is None else np.flatnonzero(where)
+
+            def store_indexed(rows: Any, values: np.ndarray) -> None:
+                flat[index[rows][..., chosen]] = values[..., chosen]
+
+            return store_indexed
+
+        def store(rows: Any, values: np.ndarray) -> None:
+            if where is None:
+                view[rows] = values
+            else:
+                np.copyto(view[rows], values, where=where)
+
+        return store
+
+    def native_fields(self, prefix: str) -> dict[str, int]:
+        """Pointer and strides for the native helper."""
+        return {prefix: self.operand.memory.data.ctypes.data + self.operand.address, f"{prefix}_rep": self.pitch,
+                f"{prefix}_blk": self.block_pitch}
+
+
+def finish(values: np.ndarray, dtype: str) -> np.ndarray:
+    """Saturate freshly computed float32 values and bring them to the storage form of ``dtype``."""
+    if dtype == "float16":
+        return numerics.narrow(values)
+    return numerics.saturate(values) if dtype == "float32" else values
+
+
+@dataclass(frozen=True, eq=False)
+class Kernel:
+    """What an instruction computes per element.
+
+    Attributes:
+        function: ``f(*sources)`` on whole arrays (float16 as float32), giving storage form; the old destination comes
+            last where ``reads_dst``.
+        family, op: of the native helper, None where it has none.
+        table: look-up table of the native helper.
+        scalar: scalar operand of the native helper.
+        reads_dst: the destination is also a source.
+        raw: ``function`` takes float16 sources as bits.
+    """
+
+    function: Callable[..., np.ndarray]
+    family: str | None = None
+    op: str = ""
+    table: np.ndarray | None = None
+    scalar: float = 0.0
+    reads_dst: bool = False
+    raw: bool = False
+
+
+_KINDS = {"float16": 0, "float32": 1}
+
+
+def executor(kernel: Kernel, dst: Walk, sources: Sequence[Walk], ordered: bool,
+             lanes: Lanes | None = None, pairs: bool = False) -> Callable[[], None]:
+    """The function that performs the instruction.
+
+    Args:
+        ordered: repeats depend on one another and are executed one by one.
+        lanes: enabled source lanes, where they differ from those of the destination (reductions).
+        pairs: the native helper writes value-index pairs.
+    """
+    lanes = lanes or dst.lanes
+    if kernel.family is not None:
+        fields: dict[str, Any] = dst.native_fields("dst")
+        for prefix, source in zip("ab", sources):
+            fields.update(source.native_fields(prefix))
+        table = 0 if kernel.table is None else kernel.table.ctypes.data
+        run = native.runner(
+            kernel.family, kernel.op, (lanes, kernel.table, *(walk.operand.memory for walk in (dst, *sources))),
+            dst_kind=_KINDS.get(dst.dtype, 0), src_kind=_KINDS.get(sources[0].dtype, 0), repeats=dst.repeats,
+            lanes=lanes.extent, full=lanes.full, reads_dst=kernel.reads_dst or pairs, lane=lanes.padded.ctypes.data,
+            table=table, scalar=kernel.scalar, **fields)
+        if run is not None:
+            return run
+    loads = [walk.loader(kernel.raw) for walk in (*sources, *((dst,) if kernel.reads_dst else ()))]
+    store, function = dst.storer(), kernel.function
+    everything = slice(None)
+
+    def run_at_once() -> None:
+        store(everything, function(*[load(everything) for load in loads]))
+
+    def run_in_order() -> None:
+        for repeat in range(dst.repeats):
+            store(repeat, function(*[load(repeat) for load in loads]))
+
+    return run_in_order if ordered else run_at_once
+
+
+def check_overlap(call: Call, dst: Walk, sources: Sequence[Walk], accumulates: bool = False) -> bool:
+    """Apply the overlap rules of vector.md 1.5 and return whether the repeats must run in order.
+
+    Args:
+        accumulates: the instruction is one of those that may accumulate into src1 (rule 3).
+    """
+    ordered = dst.revisits
+    for position, source in enumerate(sources):
+        if not dst.meets(source):
+            continue
+        if dst.repeats == 1:
+            if not dst.same_place(source) or dst.itemsize != source.itemsize:
+                call.questionable(f"{dst.label} and {source.label} overlap partly; with one repeat only the same "
+                                  "addresses are supported")
+        elif dst.feeds_later(source):
+            ordered = True
+            pattern = (accumulates and position == 1 and dst.pitch == source.pitch == 0 and dst.same_place(source)
+                       and not dst.meets(sources[0]))
+            if not pattern:
+                call.questionable(f"a repeat writes bytes of {dst.label} that a later repeat reads as {source.label}; "
+                                  "the hardware does not order them")
+    return ordered
+
+
+NOTHING = Stream(0, 0)
+
+
+def micro_op(call: Call, cost: str, dtype: str, dst: Walk | None, sources: Sequence[Walk],
+             run: Callable[[], None] | None, *, mask: Lanes | None = None, reads_dst: bool = False) -> MicroOp:
+    """The micro-operation of a vector instruction: footprints checked, bank conflicts counted.
+
+    Args:
+        cost, dtype: class and type for ``soc.timing.vector_cycles``.
+        dst: None for instructions that write a register.
+        mask: the mask argument, None for instructions without one.
+        reads_dst: the destination is also read.
+    """
+    timing = call.soc.timing
+    reads = tuple(source.access(call) for source in sources)
+    writes = () if dst is None else (dst.access(call),)
+    streams = tuple(source.stream() for source in sources)
+    if reads_dst:
+        reads, streams = reads + writes, (*streams, dst.stream())
+    repeats = (dst or sources[0]).repeats
+    cycles = conflict_cycles(timing.vector_cycles(cost, dtype), repeats, dst.stream() if dst else NOTHING, streams)
+    return MicroOp(call.api, "V", max(cycles, timing.vector_minimum), timing.vector_latency, reads, writes, run,
+                   mask=None if mask is None else mask.register,
+                   constants=(timing.vector_constant_name(cost, dtype), "vector_latency"))
+
+
+def element_wise(call: Call, kernel: Kernel, cost: str, dst: Walk, sources: Sequence[Walk], *,
+                 mask: Lanes | None, accumulates: bool = False,
+                 inspect: Callable[..., None] | None = None) -> MicroOp | None:
+    """Bind an element-wise instruction.
+
+    Args:
+        mask: the mask argument.
+        accumulates: rule 3 of the overlap rules applies.
+        inspect: strict mode: ``f(*source arrays)`` before every execution, to report unspecified inputs.
+    """
+    if dst.repeats == 0:
+        return None
+    if dst.lanes.extent == 0:
+        return idle(call, cost, dst.dtype, dst.repeats, mask)
+    ordered = check_overlap(call, dst, (*sources, dst) if kernel.reads_dst and dst.revisits else sources, accumulates)
+    result = micro_op(call, cost, _cost_type(dst, sources), dst, sources, None, mask=mask, reads_dst=kernel.reads_dst)
+    result.run = executor(kernel, dst, sources, ordered)
+    if inspect is not None and call.strict:
+        result.run = _inspected(result.run, inspect, [source.loader() for source in sources], dst.lanes.array)
+    return result
+
+
+def _inspected(run: Callable[[], None], inspect: Callable[..., None], loads: Sequence[Callable[[Any], np.ndarray]],
+               enabled: np.ndarray) -> Callable[[], None]:
+    def inspect_and_run() -> None:
+        inspect(*[load(slice(None))[:, enabled] for load in loads])
+        run()
+
+    return inspect_and_run
+
+
+def _cost_type(dst: Walk, sources: Sequence[Walk]) -> str:
+    """The wider of the element types."""
+    return max((dst, *sources), key=lambda walk: walk.itemsize).dtype
+
+
+def idle(call: Call, cost: str, dtype: str, repeats: int, mask: Lanes | None) -> MicroOp:
+    """An instruction whose mask enables no lane: it takes its time and does nothing."""
+    timing = call.soc.timing
+    return MicroOp(call.api, "V", max(repeats * timing.vector_cycles(cost, dtype), timing.vector_minimum),
+                   timing.vector_latency, (), (), None, mask=None if mask is None else mask.register)
+
+
+def span_access(call: Call, label: str, operand: Operand, elements: int) -> Access:
+    """``elements`` consecutive elements of an operand, checked against its bounds."""
+    return access(call, label, operand, (operand.address, 1, 0, 1, 0, elements * np.dtype(operand.dtype).itemsize))
+
+
+def require_different(call: Call, *operands: tuple[str, Operand, int, int]) -> None:
+    """Complain where two of ``(label, operand, first byte, byte after the last)`` overlap."""
+    for position, (label, operand, start, stop) in enumerate(operands):
+        for other_label, other, other_start, other_stop in operands[position + 1:]:
+            if operand.memory is other.memory and start < other_stop and other_start < stop:
+                call.questionable(f"{label} and {other_label} must not overlap", TikParamError)

@@ -1,0 +1,238 @@
+"""Arithmetic of the vector unit on NumPy arrays: saturation, rounding, approximation tables, reduction trees.
+
+Ascend 910 computes in saturation mode only: after every floating-point operation an infinity becomes the largest
+number of the type and a NaN becomes 0 (D6 of the reference). float16 values are computed as float32 and rounded back,
+which for one operation gives the correctly rounded float16 result (24 >= 2 * 11 + 2 bits). Subnormals are kept.
+
+float16 arrays are handled by their bits (dtype uint16): a table of 65536 entries widens them, and every function of one
+float16 argument is such a table.
+
+Callers wrap execution in ``np.errstate(all="ignore")``.
+"""
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, Callable
+
+import numpy as np
+
+HALF_MAX = 65504.0
+FLOAT_MAX = float(np.finfo(np.float32).max)
+_ZEROS = np.zeros(1 << 16, np.float32)
+_HALF_VALUES = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
+
+
+# ------------------------------------------------------------------------------------------- float16, saturation
+def widen(bits: np.ndarray) -> np.ndarray:
+    """float16 bits (uint16) to float32."""
+    return _HALF_VALUES.take(bits)
+
+
+def _finite(x: np.ndarray) -> bool:
+    """Whether a contiguous float32 array holds neither infinity nor NaN: 0 times either is NaN."""
+    flat = x.reshape(-1)
+    return all(np.dot(flat[i:i + _ZEROS.size], _ZEROS[:flat[i:i + _ZEROS.size].size]) == 0
+               for i in range(0, flat.size, _ZEROS.size))
+
+
+def saturate(x: np.ndarray) -> np.ndarray:
+    """Saturation mode on a contiguous float32 array, in place: ±inf -> ±max, NaN -> 0."""
+    if not _finite(x):
+        np.nan_to_num(x, copy=False, nan=0.0, posinf=FLOAT_MAX, neginf=-FLOAT_MAX)
+    return x
+
+
+def narrow(x: np.ndarray) -> np.ndarray:
+    """float32 (contiguous, overwritten) to float16 bits: round to nearest even, saturating, NaN -> 0."""
+    np.minimum(x, HALF_MAX, out=x)
+    np.maximum(x, -HALF_MAX, out=x)
+    if not _finite(x):
+        x[np.isnan(x)] = 0
+    return x.astype(np.float16).view(np.uint16)
+
+
+def round_half(x: np.ndarray) -> np.ndarray:
+    """float32 values rounded to float16 and back, saturating."""
+    return widen(narrow(x))
+
+
+def scalar(value: Any, dtype: str) -> Any:
+    """A Python number as a NumPy scalar of ``dtype``: floats round to nearest even, finite ones saturate, infinities
+    and NaN keep their pattern; integers wrap."""
+    kind = np.dtype(dtype)
+    if kind.kind == "f":
+        with np.errstate(all="ignore"):
+            number = kind.type(value)
+        if np.isinf(number) and not np.isinf(value):
+            number = np.copysign(np.finfo(kind).max, number)
+        return number
+    bits = 8 * kind.itemsize
+    wrapped = int(value) & ((1 << bits) - 1)
+    return kind.type(wrapped - (1 << bits) if kind.kind == "i" and wrapped >> (bits - 1) else wrapped)
+
+
+# ------------------------------------------------------------------------------------------- approximation tables
+@cache
+def reciprocal_table() -> np.ndarray:
+    """The 256 significands of ``vec_rec`` (D9): 1/midpoint of the interval, 9 significant bits, float32 in (0.5, 1)."""
+    return (np.rint(512.0 / (1.0 + (np.arange(256) + 0.5) / 256.0)) / 512.0).astype(np.float32)
+
+
+@cache
+def rsqrt_table() -> np.ndarray:
+    """The 256 significands of ``vec_rsqrt`` (D8): index = 128 * (exponent mod 2) + 7 leading mantissa bits; reciprocal
+    square root of the interval's midpoint, 9 significant bits, float32 in (0.5, 1)."""
+    midpoints = 1.0 + (np.arange(128) + 0.5) / 128.0
+    return (np.rint(512.0 / np.sqrt(np.concatenate([midpoints, 2.0 * midpoints]))) / 512.0).astype(np.float32)
+
+
+def _split(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mantissa bits (of 1.f, 23 bits) and exponent of |x| for finite non-zero x; subnormals are normalised."""
+    fraction, exponent = np.frexp(np.abs(x))
+    bits = (fraction * np.float32(2.0)).view(np.uint32) & 0x7FFFFF
+    return bits, exponent - 1
+
+
+def reciprocal(x: np.ndarray) -> np.ndarray:
+    """``vec_rec`` on float32: table look-up; ±0 -> ±inf, ±inf -> ±0, NaN -> NaN (before saturation)."""
+    bits, exponent = _split(x)
+    result = np.copysign(np.ldexp(reciprocal_table()[bits >> 15], -exponent), x)
+    return _special(result, x, np.float32(1) / x)
+
+
+def rsqrt(x: np.ndarray) -> np.ndarray:
+    """``vec_rsqrt`` on float32: table look-up; ±0 -> ±inf, negative -> NaN, inf -> 0 (before saturation)."""
+    bits, exponent = _split(x)
+    parity = exponent & 1
+    result = np.ldexp(rsqrt_table()[(parity << 7) + (bits >> 16).astype(np.int32)], -((exponent - parity) >> 1))
+    return _special(np.where(x < 0, np.float32(np.nan), result), x, np.float32(1) / np.sqrt(x))
+
+
+def _special(result: np.ndarray, x: np.ndarray, ieee: np.ndarray) -> np.ndarray:
+    """``result`` where x is finite and not 0, the IEEE value elsewhere."""
+    return np.where(np.isfinite(x) & (x != 0), result, ieee).astype(np.float32, copy=False)
+
+
+# ------------------------------------------------------------------------------------------- functions of one argument
+def _rounded_once(function: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.ndarray], np.ndarray]:
+    """``function`` in float64, rounded once to the caller's dtype (D10a)."""
+    return lambda x, dtype=np.float32: function(x.astype(np.float64)).astype(dtype)
+
+
+def _relu(x: np.ndarray) -> np.ndarray:
+    return np.where((x >= 0) | np.isnan(x), x, np.float32(0))
+
+
+# name -> function on float32 arrays before saturation. Those in ROUNDED_ONCE take the target dtype.
+ROUNDED_ONCE = {
+    "exp": _rounded_once(np.exp),
+    "ln": _rounded_once(np.log),
+    "rec_high_preci": _rounded_once(np.reciprocal),
+    "rsqrt_high_preci": _rounded_once(lambda x: 1.0 / np.sqrt(x)),
+    "ln_high_preci": _rounded_once(np.log),
+    "expm1_high_preci": _rounded_once(np.expm1),
+}
+UNARY: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "abs": np.abs,
+    "relu": _relu,
+    "sqrt": np.sqrt,
+    "rec": reciprocal,
+    "rsqrt": rsqrt,
+    **ROUNDED_ONCE,
+}
+
+
+@cache
+def half_table(name: str) -> np.ndarray:
+    """All 65536 results of a unary function on float16, as bits, saturated."""
+    with np.errstate(all="ignore"):
+        if name in ROUNDED_ONCE:
+            result = ROUNDED_ONCE[name](_HALF_VALUES, np.float16).astype(np.float32)
+        else:
+            result = UNARY[name](_HALF_VALUES)
+        return narrow(result.copy())
+
+
+# Inputs for which a function is not specified (D10c): reported in strict mode.
+UNSPECIFIED: dict[str, tuple[str, Callable[[np.ndarray], np.ndarray]]] = {
+    "rec": ("0", lambda x: x == 0),
+    "rec_high_preci": ("0", lambda x: x == 0),
+    "rsqrt": ("a number <= 0", lambda x: x <= 0),
+    "rsqrt_high_preci": ("a number <= 0", lambda x: x <= 0),
+    "sqrt": ("a negative number", lambda x: x < 0),
+    "ln": ("a number <= 0", lambda x: x <= 0),
+    "ln_high_preci": ("a number <= 0", lambda x: x <= 0),
+}
+
+
+# ------------------------------------------------------------------------------------------- functions of two arguments
+def maximum(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Larger of two numbers, ``a`` where they are equal (D12c), NaN where either is."""
+    return np.where((a >= b) | np.isnan(a), a, b)
+
+
+def minimum(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Smaller of two numbers, ``a`` where they are equal (D12c), NaN where either is."""
+    return np.where((a <= b) | np.isnan(a), a, b)
+
+
+BINARY: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "div": np.divide,
+    "max": maximum,
+    "min": minimum,
+}
+BITWISE = {"and": np.bitwise_and, "or": np.bitwise_or}
+INTEGER = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
+
+
+# ------------------------------------------------------------------------------------------- conversions
+ROUNDING: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "round": np.rint,
+    "floor": np.floor,
+    "ceil": np.ceil,
+    "ceiling": np.ceil,
+    "away-zero": lambda x: np.trunc(x + np.copysign(0.5, x)),
+    "to-zero": np.trunc,
+}
+
+
+def to_integer(x: np.ndarray, mode: str, dtype: str) -> np.ndarray:
+    """Floating point to integer: rounded by ``mode``, saturating, NaN -> 0."""
+    limits = np.iinfo(dtype)
+    rounded = np.clip(ROUNDING[mode](x.astype(np.float64)), limits.min, limits.max)
+    return np.where(np.isnan(rounded), 0, rounded).astype(dtype)
+
+
+def to_half_odd(x: np.ndarray) -> np.ndarray:
+    """float32 to float16 bits, round to odd: an inexact result is truncated and gets an odd last bit. Saturating."""
+    x = np.nan_to_num(x, nan=0.0, posinf=HALF_MAX, neginf=-HALF_MAX)
+    x = np.clip(x, -HALF_MAX, HALF_MAX)
+    nearest = x.astype(np.float16)
+    bits = nearest.view(np.uint16)
+    value = _HALF_VALUES[bits]
+    truncated = np.where(np.abs(value) > np.abs(x), bits - np.uint16(1), bits)
+    return np.where(value == x, bits, truncated | np.uint16(1)).astype(np.uint16)
+
+
+def dequantise(x: np.ndarray, factor: float) -> np.ndarray:
+    """int32 to float16 bits with a factor: float64 product, one rounding to nearest even, saturating (D15b)."""
+    product = x.astype(np.float64) * float(factor)
+    product = np.where(np.isnan(product), 0.0, np.clip(product, -HALF_MAX, HALF_MAX))
+    return product.astype(np.float16).view(np.uint16)
+
+
+# ------------------------------------------------------------------------------------------- reductions
+def tree_sum(x: np.ndarray, levels: int, half: bool) -> np.ndarray:
+    """Sums of adjacent pairs along the last axis, ``levels`` times over, every node rounded and saturated (D11a).
+
+    Args:
+        x: float32 values, last axis a multiple of ``2**levels`` long.
+        half: round every node to float16.
+    """
+    for _ in range(levels):
+        x = x[..., 0::2] + x[..., 1::2]
+        x = round_half(x) if half else saturate(x)
+    return x
