@@ -14,16 +14,15 @@ import json
 import resource
 import sysconfig
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Iterator
 
 import mindspore as ms
 import numpy as np
+from flash_attention.nn.layer.flash_attention import FlashAttention
 from mindspore import Tensor, nn, ops
 from mindspore.common.initializer import Normal
 from tqdm import tqdm
-
-from flash_attention.nn.layer.flash_attention import FlashAttention
 
 VOCABULARY = 256
 MASK_TILE = 128
@@ -241,7 +240,7 @@ def main() -> None:
     with open(out / "loss.csv", "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(["step", "loss", "seconds"])
-        writer.writerows((index + 1, repr(loss), f"{time_:.4f}") for index, (loss, time_) in enumerate(zip(losses, seconds)))
+        writer.writerows(zip(range(1, arguments.steps + 1), losses, seconds))
     plot(out / "loss.png", losses, f"byte-level GPT, attention backend {arguments.backend}")
 
     if arguments.sample:

@@ -59,7 +59,7 @@ if bdist_wheel is not None:
 setup(
     name="flash_attention",
     version=version(),
-    description="FlashAttention for MindSpore: TIK operators for the first-generation Ascend 910, native kernel for CPUs",
+    description="FlashAttention for MindSpore: TIK operators for the Ascend 910, a native kernel for CPUs",
     long_description=README.read_text(encoding="utf-8") if README.exists() else "",
     long_description_content_type="text/markdown",
     license="Apache-2.0",

@@ -93,8 +93,8 @@ def check_backend(name: str, chosen: list[Item], dtypes: tuple, mode: str) -> in
     from flash_attention.backends.registry import refusal
 
     label_width = max(len(item.label) for item in chosen)
-    print(f"backend {name} ({mode} mode): largest error as a multiple of the honest baseline's; right up to 2, and where")
-    print('"<" stands: the baseline was lucky there, and the error is within what float32 arithmetic cannot avoid')
+    print(f"backend {name} ({mode} mode): largest error as a multiple of the honest baseline's. Right are up to 2, and")
+    print('"<": the baseline was lucky there, and the error is within what float32 arithmetic cannot avoid')
     print(f"  {'problem':{label_width}}  {'dtype':8}" + "".join(f"{column:>11}" for column in COLUMNS), flush=True)
     wrong = 0
     for item in chosen:

@@ -1,0 +1,65 @@
+"""What is measured: one causal attention call, described without reference to who computes it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+from flash_attention.problem import ALL_BLOCKS, AttentionProblem
+
+PASSES = ("forward", "both")  # both = forward and backward
+
+
+@dataclass(frozen=True)
+class Case:
+    """Causal self-attention of shape (batch, heads, seq, head_dim).
+
+    window_blocks limits a query tile to that many key tiles, its own included; 0 = no limit.
+    """
+
+    seq: int
+    dtype: str = "float32"
+    window_blocks: int = 0
+    heads: int = 8
+    batch: int = 1
+    head_dim: int = 128
+
+    @property
+    def problem(self) -> AttentionProblem:
+        """The same call for the backends of this package."""
+        return AttentionProblem(
+            batch=self.batch,
+            heads=self.heads,
+            seq_q=self.seq,
+            seq_k=self.seq,
+            head_dim=self.head_dim,
+            dtype=self.dtype,
+            causal=True,
+            prev_blocks=self.window_blocks - 1 if self.window_blocks else ALL_BLOCKS,
+            training=True,
+        )
+
+    @property
+    def tensor_bytes(self) -> int:
+        """Bytes of query, which are those of key, value, output and each gradient."""
+        size = 4 if self.dtype == "float32" else 2
+        return self.batch * self.heads * self.seq * self.head_dim * size
+
+    @property
+    def visible(self) -> int:
+        """Pairs of query and key that see each other, over all heads."""
+        band = self.problem.band
+        return self.batch * self.heads * sum(hi - lo for lo, hi in band.rows())
+
+    def flops(self, kind: str) -> float:
+        """Floating-point operations of the products on visible pairs: 2 products forward, 5 more backward."""
+        products = {"forward": 2, "backward": 5, "both": 7}[kind]
+        return 2.0 * products * self.head_dim * self.visible
+
+    def __str__(self) -> str:
+        window = f" window {self.window_blocks} blocks" if self.window_blocks else ""
+        heads = "" if self.heads == 8 else f" H={self.heads}"
+        return f"S={self.seq}{heads} {self.dtype}{window}"
+
+    def as_dict(self) -> dict:
+        """Fields by name, for JSON and CSV."""
+        return asdict(self)

@@ -1,0 +1,152 @@
+"""Who is measured: this package's cpu kernel, attention composed of MindSpore operators, and torch.
+
+A contestant is a class with `unavailable()` (a reason or None), `refuse(case)` (the same for one case) and
+`prepare(case)`, which returns the function of each pass; a function returns when its results are there.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Callable
+
+import numpy as np
+
+from flash_attention._bench.case import Case
+
+TORCH_VERSION = "2.13.0"
+
+
+def random_inputs(case: Case, count: int) -> list[np.ndarray]:
+    """`count` standard normal float32 arrays of the case's shape."""
+    random = np.random.default_rng(0)
+    shape = case.batch, case.heads, case.seq, case.head_dim
+    return [random.standard_normal(shape, dtype=np.float32) for _ in range(count)]
+
+
+def available_bytes() -> int:
+    """Memory that a process can take without swapping."""
+    with open("/proc/meminfo", encoding="ascii") as file:
+        for line in file:
+            if line.startswith("MemAvailable"):
+                return int(line.split()[1]) * 1024
+    return 1 << 62
+
+
+class _MindSpore:
+    """What the two MindSpore contestants share: GRAPH mode, gradients with a given output gradient."""
+
+    def unavailable(self) -> str | None:
+        return None
+
+    def refuse(self, case: Case) -> str | None:
+        return None
+
+    def prepare(self, case: Case) -> dict[str, Callable[[], None]]:
+        import mindspore
+        from mindspore import Tensor, ops
+
+        mindspore.set_context(mode=mindspore.GRAPH_MODE)
+        dtype = getattr(mindspore, case.dtype)
+        tensors = [Tensor(array, dtype) for array in random_inputs(case, 4)]
+        network = self.network(case)
+        gradient = ops.GradOperation(get_all=True, sens_param=True)(network)
+
+        def forward():
+            network(*tensors[:3]).asnumpy()  # waits; on a CPU it copies nothing
+
+        def both():
+            for result in gradient(*tensors):
+                result.asnumpy()
+
+        return {"forward": forward, "both": both}
+
+
+class Flash(_MindSpore):
+    """This package, backend cpu."""
+
+    def unavailable(self) -> str | None:
+        from flash_attention.backends.registry import get_backend
+
+        return get_backend("cpu").unavailable()
+
+    def network(self, case: Case):
+        from mindspore import nn
+
+        from flash_attention.backends import registry
+
+        class Network(nn.Cell):
+            def __init__(self):
+                super().__init__()
+                self.attend = registry.build(case.problem, "cpu")
+
+            def construct(self, query, key, value):
+                return self.attend(query, key, value, None, None, None, None)[0]
+
+        return Network()
+
+
+class Composed(_MindSpore):
+    """Attention as it is written without this package: BatchMatMul, mask, Softmax, BatchMatMul."""
+
+    def refuse(self, case: Case) -> str | None:
+        if case.dtype == "bfloat16":
+            return "MindSpore's BatchMatMul and Softmax take no bfloat16 on a CPU"
+        # Measured with MindSpore 2.10: about six arrays of scores in float32, twice that with the gradient.
+        needed = 12 * case.batch * case.heads * case.seq**2 * 4
+        if case.window_blocks:
+            return "composed attention gains nothing from a window"
+        if needed > available_bytes() // 2:
+            return f"it would take about {needed / 2**30:.0f} GB"
+        return None
+
+    def network(self, case: Case):
+        import mindspore
+        from mindspore import Tensor, nn, ops
+
+        hidden = np.triu(np.full((case.seq, case.seq), -np.inf, np.float32), 1)
+
+        class Network(nn.Cell):
+            def __init__(self):
+                super().__init__()
+                self.scores = ops.BatchMatMul(transpose_b=True)
+                self.softmax = ops.Softmax(-1)
+                self.mix = ops.BatchMatMul()
+                self.scale = case.head_dim**-0.5
+                self.hidden = Tensor(hidden, getattr(mindspore, case.dtype))
+
+            def construct(self, query, key, value):
+                return self.mix(self.softmax(self.scores(query * self.scale, key) + self.hidden), value)
+
+        return Network()
+
+
+class Torch:
+    """torch.nn.functional.scaled_dot_product_attention."""
+
+    def unavailable(self) -> str | None:
+        if importlib.util.find_spec("torch") is None:
+            return f"torch is not installed: pip install torch=={TORCH_VERSION}"
+        return None
+
+    def refuse(self, case: Case) -> str | None:
+        return "it knows no window" if case.window_blocks else None
+
+    def prepare(self, case: Case) -> dict[str, Callable[[], None]]:
+        import torch
+
+        dtype = getattr(torch, case.dtype)
+        query, key, value, d_output = (torch.from_numpy(array).to(dtype) for array in random_inputs(case, 4))
+        leaves = [tensor.clone().requires_grad_() for tensor in (query, key, value)]
+        attend = torch.nn.functional.scaled_dot_product_attention
+
+        def forward():
+            with torch.no_grad():
+                attend(query, key, value, is_causal=True)
+
+        def both():
+            torch.autograd.grad(attend(*leaves, is_causal=True), leaves, d_output)
+
+        return {"forward": forward, "both": both}
+
+
+CONTESTANTS = {"flash": Flash, "torch": Torch, "composed": Composed}

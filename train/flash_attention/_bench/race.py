@@ -1,0 +1,118 @@
+"""Times contestants in turns, so that a change of the machine's load meets all of them alike."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from flash_attention._bench.case import PASSES, Case
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds of every round of one contestant on one case and pass ("forward", "both" or "backward")."""
+
+    contestant: str
+    case: Case
+    kind: str
+    seconds: tuple
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.seconds)
+
+    @property
+    def gflops(self) -> float:
+        """Rate of the products on visible pairs, 1e9 operations a second."""
+        return self.case.flops(self.kind) / self.median / 1e9
+
+
+class Worker:
+    """A contestant in its own process on `threads` cores."""
+
+    def __init__(self, name: str, threads: int):
+        self.name = name
+        self.case = None
+        environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
+        root = str(Path(__file__).resolve().parents[2])
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+        cores = sorted(os.sched_getaffinity(0))[:threads]
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "flash_attention._bench.worker", name],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+            preexec_fn=lambda: os.sched_setaffinity(0, cores),
+        )
+
+    def ask(self, **request) -> dict:
+        """One request, one answer."""
+        self.process.stdin.write(json.dumps(request) + "\n")
+        self.process.stdin.flush()
+        line = self.process.stdout.readline()
+        if not line:
+            _, errors = self.process.communicate()
+            last = errors.strip().splitlines()[-1:] or ["no message; it may have run out of memory"]
+            raise RuntimeError(f"contestant {self.name} died with status {self.process.returncode}: {last[0]}")
+        return json.loads(line)
+
+    def prepare(self, case: Case) -> str | None:
+        """Makes the inputs of `case`; returns why the contestant cannot run it, or None."""
+        self.case = case
+        return self.ask(prepare=case.as_dict())["refused"]
+
+    def seconds(self, kind: str) -> float:
+        """Time of one call."""
+        return self.ask(time=kind)["seconds"]
+
+    def extra_bytes(self, kind: str) -> int:
+        """Growth of the process at its peak through one call."""
+        return self.ask(memory=kind)["bytes"]
+
+    def close(self) -> None:
+        self.process.stdin.close()
+        self.process.stdout.close()
+        self.process.stderr.close()
+        self.process.wait()
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+
+def race(workers: list[Worker], case: Case, rounds: int, budget: float, kinds: tuple = PASSES) -> tuple[list, dict]:
+    """Timings of all workers that take the case, and the reasons of those that do not.
+
+    Each round runs every pass of every contestant once, after one call of each to warm up. Rounds end after `rounds`,
+    or when `budget` seconds are over, but not before the third. With both passes timed, "backward" is their
+    difference in each round.
+    """
+    reasons = {worker.name: reason for worker in workers if (reason := worker.prepare(case)) is not None}
+    running = [worker for worker in workers if worker.name not in reasons]
+    seconds = {(worker.name, kind): [] for worker in running for kind in kinds}
+    for worker in running:
+        for kind in kinds:
+            worker.seconds(kind)
+    start = time.perf_counter()
+    for number in range(rounds):
+        if number >= min(3, rounds) and time.perf_counter() - start > budget:
+            break
+        for worker in running:
+            for kind in kinds:
+                seconds[worker.name, kind].append(worker.seconds(kind))
+    timings = [Timing(name, case, kind, tuple(values)) for (name, kind), values in seconds.items()]
+    if set(kinds) == set(PASSES):
+        for worker in running:
+            pairs = zip(seconds[worker.name, "forward"], seconds[worker.name, "both"])
+            timings.append(Timing(worker.name, case, "backward", tuple(both - forward for forward, both in pairs)))
+    return timings, reasons

@@ -1,0 +1,67 @@
+"""A process that runs one contestant: reads requests and writes answers, one JSON object a line.
+
+Requests: {"prepare": case}, {"time": pass}, {"memory": pass}. Each contestant has a process of its own, so that thread
+pools and memory of one do not meet those of another.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+
+def serve(name: str) -> None:
+    """Answers on the original standard output; whatever libraries print goes to standard error."""
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+
+    from flash_attention._bench.case import Case
+    from flash_attention._bench.contestants import CONTESTANTS
+
+    contestant = CONTESTANTS[name]()
+    calls: dict = {}
+    case = None
+    for line in sys.stdin:
+        request = json.loads(line)
+        if "prepare" in request:
+            calls = {}
+            gc.collect()
+            case = Case(**request["prepare"])
+            reason = contestant.unavailable() or contestant.refuse(case)
+            if reason is None:
+                calls = contestant.prepare(case)
+            answer = {"refused": reason}
+        elif "time" in request:
+            start = time.perf_counter()
+            calls[request["time"]]()
+            answer = {"seconds": time.perf_counter() - start}
+        else:
+            answer = {"bytes": extra_bytes(calls[request["memory"]])}
+        answers.write(json.dumps(answer) + "\n")
+
+
+def extra_bytes(call) -> int:
+    """Growth of the resident size, at its peak, through one call; freed heap is given back to the system before."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # resets the peak
+    before = status_bytes("VmRSS")
+    call()
+    return status_bytes("VmHWM") - before
+
+
+def status_bytes(field: str) -> int:
+    """A memory field of /proc/self/status."""
+    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+        if line.startswith(field + ":"):
+            return int(line.split()[1]) * 1024
+    raise RuntimeError(f"/proc/self/status has no {field}")
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1])

@@ -1,0 +1,151 @@
+"""speed and memory beside torch and composed attention, required figures beside reached; writes CSV and a plot"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+from pathlib import Path
+
+from flash_attention.problem import DTYPES
+
+PARTS = ("speed", "window", "flat", "memory")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--only",
+        action="append",
+        choices=PARTS,
+        help="speed: against torch and composed attention; window: 8 blocks against full causal; flat: time per token "
+        "of the windowed run over lengths; memory: beyond inputs and outputs. May be repeated; all when not given",
+    )
+    parser.add_argument("--dtype", action="append", choices=DTYPES, help="of part speed; may be repeated")
+    parser.add_argument("--seq", action="append", type=int, help="length of part speed; may be repeated")
+    parser.add_argument("--threads", type=int, default=2, help="cores and OpenMP threads of every contestant")
+    parser.add_argument("--rounds", type=int, default=9, help="most rounds for a median")
+    parser.add_argument("--budget", type=float, default=20.0, help="seconds of rounds a case; the least is 3 rounds")
+    parser.add_argument("--quick", action="store_true", help="tiny sizes, whose figures mean nothing")
+    parser.add_argument("--strict", action="store_true", help="exit status 1 when a figure is missed or not measured")
+    parser.add_argument("--out", type=Path, default=Path("results/bench"), help="folder for the CSV files and the plot")
+
+
+def run(options: argparse.Namespace) -> int:
+    from dataclasses import replace
+
+    from flash_attention._bench import figures as wanted
+    from flash_attention._bench import report
+    from flash_attention.commands.info import installed_version, processor
+
+    plan = wanted.QUICK if options.quick else wanted.Plan()
+    if options.seq:
+        plan = replace(plan, lengths=tuple(options.seq))
+    if options.threads < 1 or options.rounds < 1:
+        raise ValueError(f"--threads and --rounds: got {options.threads} and {options.rounds}, allowed is 1 or more")
+    options.out.mkdir(parents=True, exist_ok=True)
+    title = f"{processor()}, {options.threads} threads, MindSpore {installed_version('mindspore')}"
+    title += f", torch {installed_version('torch') or 'not installed'}"
+    print(f"{title}\nB=1 H=8 D=128 causal unless said otherwise; medians of rounds in turns\n", flush=True)
+
+    timings, figures, flat = [], [], []
+    for part in options.only or PARTS:
+        if part == "speed":
+            more_timings, more_figures = speed(options, plan)
+        elif part == "window":
+            more_timings, more_figures = window(options, plan)
+        elif part == "flat":
+            more_timings, more_figures = flat_run(options, plan)
+            flat = more_timings
+        else:
+            more_timings, more_figures = [], memory(options, plan)
+        timings += more_timings
+        figures += more_figures
+    print(report.figures_table(figures))
+    written = report.write_csv(options.out, timings, figures)
+    plot = report.write_plot(options.out, timings, flat, title)
+    written += [plot] if plot else []
+    print("\nwritten: " + ", ".join(map(str, written)))
+    if plot is None:
+        print("no plot: matplotlib is not installed (pip install matplotlib)")
+    return int(options.strict and any(not figure.ok for figure in figures))
+
+
+def speed(options: argparse.Namespace, plan) -> tuple[list, list]:
+    """All contestants on full causal attention."""
+    from flash_attention._bench import figures
+    from flash_attention._bench.case import Case
+    from flash_attention._bench.contestants import CONTESTANTS
+
+    cases = [Case(seq, dtype) for seq in plan.lengths for dtype in options.dtype or DTYPES]
+    timings, reasons = measure(options, list(CONTESTANTS), cases)
+    return timings, [
+        figure for case in cases for figure in figures.speed(timings, case, reasons.get(("torch", case), ""))
+    ]
+
+
+def window(options: argparse.Namespace, plan) -> tuple[list, list]:
+    """The windowed run beside the full causal one."""
+    from flash_attention._bench import figures
+    from flash_attention._bench.case import Case
+
+    full, windowed = (Case(plan.window_length, window_blocks=blocks) for blocks in (0, figures.WINDOW_BLOCKS))
+    timings, _ = measure(options, ["flash"], [full, windowed])
+    return timings, figures.window(*([t for t in timings if t.case == case] for case in (full, windowed)))
+
+
+def flat_run(options: argparse.Namespace, plan) -> tuple[list, list]:
+    """The windowed forward and backward over lengths, in float16, whose tensors still fit at the longest."""
+    from flash_attention._bench import figures
+    from flash_attention._bench.case import Case
+
+    cases = [Case(seq, "float16", window_blocks=figures.WINDOW_BLOCKS) for seq in plan.flat_lengths]
+    timings, _ = measure(options, ["flash"], cases)
+    return timings, [figures.flatness([t for t in timings if t.kind == kind]) for kind in ("forward", "backward")]
+
+
+def memory(options: argparse.Namespace, plan) -> list:
+    """Growth of a fresh process through its first call of this size, beyond the outputs."""
+    from flash_attention._bench import figures
+    from flash_attention._bench.case import Case
+    from flash_attention._bench.race import Worker
+
+    result = []
+    case = Case(plan.memory_length, heads=1)
+    for kind in ("forward", "both"):
+        with Worker("flash", options.threads) as worker:
+            # A small call first: what MindSpore loads and allocates once is not this call's.
+            for size in (Case(256, heads=1), case):
+                refuse_to_miss(worker, size)
+                extra = worker.extra_bytes(kind)
+        result.append(figures.memory(case, kind, extra))
+    return result
+
+
+def refuse_to_miss(worker, case) -> None:
+    """Prepares a case on our own contestant, which has to take it."""
+    reason = worker.prepare(case)
+    if reason is not None:
+        raise RuntimeError(f"backend cpu cannot run {case}: {reason}")
+
+
+def measure(options: argparse.Namespace, names: list[str], cases: list) -> tuple[list, dict]:
+    """Timings of the named contestants on the cases, and reasons by (contestant, case); prints a table at the end."""
+    from tqdm import tqdm
+
+    from flash_attention._bench.race import Worker, race
+    from flash_attention._bench.report import times_table
+
+    timings, reasons = [], {}
+    with contextlib.ExitStack() as stack:
+        workers = [stack.enter_context(Worker(name, options.threads)) for name in names]
+        for case in (bar := tqdm(cases, unit="case", leave=False)):
+            bar.set_description(str(case))
+            more, why = race(workers, case, options.rounds, options.budget)
+            timings += more
+            reasons.update({(name, case): reason for name, reason in why.items()})
+            if "flash" in why:
+                raise RuntimeError(f"backend cpu cannot run {case}: {why['flash']}")
+    print(times_table([timing for timing in timings if timing.kind != "both"]))
+    for reason in dict.fromkeys(f"{name}: {case}: {why}" for (name, case), why in reasons.items()):
+        print(f"not run, {reason}")
+    print(flush=True)
+    return timings, reasons
