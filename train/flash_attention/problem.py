@@ -94,12 +94,14 @@ class AttentionProblem:
         bias: TensorSpec | None = None,
         keep_bits: TensorSpec | None = None,
         *,
-        layout: str = "BNSD",
+        input_layout: str = "BNSD",
         head_dim: int | None = None,
         alibi: bool = False,
         mask_name: str = "attention_mask",
         bias_name: str = "alibi_mask",
-        tiling: str = DEFAULT_STRATEGY,
+        tiling_stgy_name: str = DEFAULT_STRATEGY,
+        prev_block_num: int = ALL_BLOCKS,
+        next_block_num: int = ALL_BLOCKS,
         window_size: tuple = (UNLIMITED, UNLIMITED),
         causal: bool = False,
         **rules,
@@ -107,7 +109,7 @@ class AttentionProblem:
         """Describes a call from the specs of its inputs.
 
         Args:
-            query, key, value: in `layout`, all of one dtype (float16, bfloat16 or float32).
+            query, key, value: in `input_layout`, all of one dtype (float16, bfloat16 or float32).
             mask: 1 = hidden; (Sq, Sk), (1, Sq, Sk), (B, Sq, Sk), a rank-4 shape that broadcasts to (B, H, Sq, Sk) with
                 a full last axis, or the compact causal (T, T) or (1, T, T) with T the tile of the tiling strategy.
             bias: added to the scaled scores; rank 4, broadcasts to (B, H, Sq, Sk) with a full last axis.
@@ -115,23 +117,24 @@ class AttentionProblem:
             head_dim: needed for BSH and SBH; when given, it must agree with the other layouts too.
             alibi: without a bias, ask for computed ALiBi.
             mask_name, bias_name: what the caller calls these inputs, for error messages.
+            tiling_stgy_name, prev_block_num, next_block_num, window_size, causal: positional rules, as of the layer.
             rules: further fields of AttentionProblem, by name.
 
         Raises:
             TypeError, ValueError: naming the argument, what came and what is allowed.
         """
-        if layout not in LAYOUTS:
-            raise ValueError(f"input_layout: got {layout!r}, allowed are {', '.join(LAYOUTS)}")
+        _check_name("input_layout", input_layout, LAYOUTS)
         for name, spec in (("query", query), ("key", key), ("value", value)):
             _check_dtype(name, spec.dtype, DTYPES)
         for name, spec in (("key", key), ("value", value)):
             if spec.dtype != query.dtype:
                 raise TypeError(f"{name}: got dtype {spec.dtype}, but query is {query.dtype}; they must be equal")
         if head_dim is not None:
-            _check_int("head_dim", head_dim, 1, MAX_HEAD_DIM)
-        batch, heads, seq_q, dim = _dims("query", query.shape, layout, head_dim)
+            check_int("head_dim", head_dim, 1, MAX_HEAD_DIM)
+        check_bool("alibi", alibi)
+        batch, heads, seq_q, dim = _dims("query", query.shape, input_layout, head_dim)
         key_dims, value_dims = (
-            _dims(name, spec.shape, layout, head_dim) for name, spec in (("key", key), ("value", value))
+            _dims(name, spec.shape, input_layout, head_dim) for name, spec in (("key", key), ("value", value))
         )
         if key_dims[0] != batch:
             raise ValueError(f"key: got batch {key_dims[0]}, but query has batch {batch}; they must be equal")
@@ -140,8 +143,8 @@ class AttentionProblem:
         if value_dims != key_dims:
             raise ValueError(f"value: got shape {value.shape}, but key has shape {key.shape}; they must be equal")
 
-        strategy = get_strategy(tiling)
-        _check_bool("causal", causal)
+        strategy = get_strategy(tiling_stgy_name)
+        check_bool("causal", causal)
         mask_shape = None
         if mask is not None:
             _check_dtype(mask_name, mask.dtype, MASK_DTYPES, "; 1 hides a key and 0 shows it")
@@ -168,8 +171,7 @@ class AttentionProblem:
                     f"keep_bits: got shape {keep_bits.shape}, allowed is (batch, heads, seq_q, ceil(seq_k / 8)), "
                     f"here {expected}"
                 )
-        if not isinstance(window_size, (tuple, list)) or len(window_size) != 2:
-            raise TypeError(f"window_size: got {window_size!r}, allowed is a pair (left, right) of integers >= -1")
+        left, right = check_window(window_size)
         return cls(
             batch=batch,
             heads=heads,
@@ -178,12 +180,14 @@ class AttentionProblem:
             seq_k=key_dims[2],
             head_dim=dim,
             dtype=query.dtype,
-            layout=layout,
+            layout=input_layout,
             mask_shape=mask_shape,
             mask_dtype=None if mask_shape is None else mask.dtype,
             causal=causal,
-            window_left=window_size[0],
-            window_right=window_size[1],
+            prev_blocks=prev_block_num,
+            next_blocks=next_block_num,
+            window_left=left,
+            window_right=right,
             tile=strategy.tile,
             alibi="given" if bias is not None else "computed" if alibi else "none",
             bias_shape=bias_shape,
@@ -275,9 +279,9 @@ def _set(problem: AttentionProblem, name: str, value) -> None:
 
 def _sizes(problem: AttentionProblem) -> None:
     for name in ("batch", "heads", "seq_q", "seq_k", "tile"):
-        _check_int(name, getattr(problem, name), 1)
-    _check_int("head_dim", problem.head_dim, 1, MAX_HEAD_DIM)
-    _check_int("kv_heads", problem.kv_heads, 0)
+        check_int(name, getattr(problem, name), 1)
+    check_int("head_dim", problem.head_dim, 1, MAX_HEAD_DIM)
+    check_int("kv_heads", problem.kv_heads, 0)
     if problem.kv_heads == 0:
         _set(problem, "kv_heads", problem.heads)
     if problem.heads % problem.kv_heads:
@@ -286,10 +290,9 @@ def _sizes(problem: AttentionProblem) -> None:
             "allowed is any divisor (grouped-query attention)"
         )
     _check_dtype("dtype", problem.dtype, DTYPES)
-    if problem.layout not in LAYOUTS:
-        raise ValueError(f"input_layout: got {problem.layout!r}, allowed are {', '.join(LAYOUTS)}")
+    _check_name("input_layout", problem.layout, LAYOUTS)
     for name in ("batch_offset", "head_offset", "all_heads"):
-        _check_int(name, getattr(problem, name), 0)
+        check_int(name, getattr(problem, name), 0)
     if problem.all_heads == 0:
         _set(problem, "all_heads", problem.heads)
     if problem.head_offset + problem.heads > problem.all_heads:
@@ -299,27 +302,24 @@ def _sizes(problem: AttentionProblem) -> None:
 
 
 def _rules(problem: AttentionProblem) -> None:
-    _check_bool("causal", problem.causal)
-    if problem.causal_alignment not in ALIGNMENTS:
-        raise ValueError(f"causal_alignment: got {problem.causal_alignment!r}, allowed are {', '.join(ALIGNMENTS)}")
-    _check_int("prev_block_num", problem.prev_blocks, 0)
-    _check_int("next_block_num", problem.next_blocks, 0)
-    for side in ("left", "right"):
-        _check_int(f"window_size ({side})", getattr(problem, f"window_{side}"), UNLIMITED, hint=" (-1 = unlimited)")
+    check_bool("causal", problem.causal)
+    _check_name("causal_alignment", problem.causal_alignment, ALIGNMENTS)
+    check_int("prev_block_num", problem.prev_blocks, 0)
+    check_int("next_block_num", problem.next_blocks, 0)
+    check_window((problem.window_left, problem.window_right))
     sizes = problem.batch, problem.heads, problem.seq_q, problem.seq_k
     if problem.mask_shape is not None:
         if _broadcast_shape(problem.mask_shape, *sizes) is None:
             raise ValueError(_mask_message("mask_shape", problem.mask_shape, *sizes, problem.tile))
         _check_dtype("mask_dtype", problem.mask_dtype, MASK_DTYPES)
-    if problem.alibi not in ("none", "given", "computed"):
-        raise ValueError(f"alibi: got {problem.alibi!r}, allowed are none, given, computed")
+    _check_name("alibi", problem.alibi, ("none", "given", "computed"))
     if (problem.alibi == "given") != (problem.bias_shape is not None):
         raise ValueError(f"bias_shape: got {problem.bias_shape} with alibi {problem.alibi!r}; only 'given' has a shape")
     if problem.bias_shape is not None:
         if _broadcast_shape(problem.bias_shape, *sizes) is None:
             raise ValueError(f"bias_shape: got {problem.bias_shape}, which does not broadcast to {sizes}")
         _check_dtype("bias_dtype", problem.bias_dtype, _bias_dtypes(problem.dtype))
-    _check_bool("bias_grad", problem.bias_grad)
+    check_bool("bias_grad", problem.bias_grad)
 
 
 def _extras(problem: AttentionProblem) -> None:
@@ -328,7 +328,7 @@ def _extras(problem: AttentionProblem) -> None:
         raise ValueError(f"dropout_rate: got {rate!r}, allowed is 0 <= dropout_rate < 1")
     _set(problem, "dropout_rate", rate)
     for name in ("keep_bits", "training", "return_lse"):
-        _check_bool(name, getattr(problem, name))
+        check_bool(name, getattr(problem, name))
     if problem.keep_bits and rate == 0.0:
         raise ValueError("keep_bits: given with dropout_rate 0, allowed only with a rate > 0, which sets the scaling")
     if problem.scale is None:
@@ -340,23 +340,42 @@ def _extras(problem: AttentionProblem) -> None:
         _set(problem, "scale", scale)
 
 
-def _check_int(name: str, value, low: int, high: int | None = None, hint: str = "") -> None:
+def check_int(name: str, value, low: int, high: int | None = None) -> None:
+    """Raises unless `value` is an integer in [low, high]."""
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise TypeError(f"{name}: got {type(value).__name__} {value!r}, allowed is an integer")
     if value < low or (high is not None and value > high):
         allowed = f"an integer >= {low}" if high is None else f"an integer from {low} to {high}"
-        raise ValueError(f"{name}: got {value}, allowed is {allowed}{hint}")
+        raise ValueError(f"{name}: got {value}, allowed is {allowed}")
 
 
-def _check_bool(name: str, value) -> None:
+def check_bool(name: str, value) -> None:
+    """Raises unless `value` is a bool."""
     if not isinstance(value, bool):
         raise TypeError(f"{name}: got {type(value).__name__} {value!r}, allowed is True or False")
+
+
+def check_window(window_size) -> tuple[int, int]:
+    """(left, right) of a token window; raises unless it is a pair of integers >= -1."""
+    if not isinstance(window_size, (tuple, list)) or len(window_size) != 2:
+        raise TypeError(f"window_size: got {window_size!r}, allowed is a pair (left, right) of integers")
+    for side, size in zip(("left", "right"), window_size):
+        if isinstance(size, bool) or not isinstance(size, Integral):
+            raise TypeError(f"window_size: got {side} {type(size).__name__} {size!r}, allowed is an integer")
+        if size < UNLIMITED:
+            raise ValueError(f"window_size: got {side} {size}, allowed is a number of tokens, or -1 for unlimited")
+    return tuple(window_size)
 
 
 def _check_real(name: str, value) -> float:
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{name}: got {type(value).__name__} {value!r}, allowed is a number")
     return float(value)
+
+
+def _check_name(name: str, value, allowed) -> None:
+    if not isinstance(value, str) or value not in allowed:
+        raise ValueError(f"{name}: got {value!r}, allowed are {', '.join(allowed)}")
 
 
 def _check_dtype(name: str, dtype, allowed: tuple, hint: str = "") -> None:

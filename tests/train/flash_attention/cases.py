@@ -125,9 +125,9 @@ class Case:
     def options(self) -> dict:
         """The rules of the case by their keyword names, common to from_inputs and flash_attention."""
         return {
-            "tiling": self.tiling,
-            "prev_blocks": self.blocks[0],
-            "next_blocks": self.blocks[1],
+            "tiling_stgy_name": self.tiling,
+            "prev_block_num": self.blocks[0],
+            "next_block_num": self.blocks[1],
             "window_size": self.window,
             "causal": self.mask == "causal",
             "causal_alignment": self.alignment,

@@ -67,11 +67,12 @@ def get_backend(name: str) -> Backend:
     _check_name("backend", name)
     module = _MODULES[name]
     try:
-        return importlib.import_module(module).BACKEND
+        backend = getattr(importlib.import_module(module), "BACKEND", None)
     except ImportError as error:
         if isinstance(error, ModuleNotFoundError) and error.name == module:
             return _Missing(name, f"this installation has no module {module}")
         return _Missing(name, f"importing {module} failed: {error}")
+    return backend or _Missing(name, f"{module} defines no BACKEND")
 
 
 def refusal(name: str, problem: AttentionProblem) -> str | None:

@@ -1,0 +1,82 @@
+"""Where dropout's seeds come from: a fresh one for every training call, repeatable by `mindspore.set_seed`.
+
+A seed is int64 (2,), see `flash_attention.backends.base.Backend.build`.
+"""
+
+from __future__ import annotations
+
+import collections
+import os
+import zlib
+
+import mindspore as ms
+import numpy as np
+from mindspore import Parameter, Tensor, nn, ops
+from mindspore.common.seed import _get_graph_seed
+
+# In PYNATIVE, seeds drawn so far by the state of MindSpore's generator at the draw: recomputation restores that state.
+_drawn: collections.OrderedDict = collections.OrderedDict()
+_REMEMBERED = 65536
+
+
+def draw() -> tuple[int, int]:
+    """The next seed of this process, from a counter that `mindspore.set_seed` restarts; random when it was not called.
+
+    The counter is the one behind MindSpore's own random operations (`ops.uniform` and its kind).
+    """
+    seed = _get_graph_seed(0, "FlashAttention")
+    return seed if any(seed) else tuple(np.frombuffer(os.urandom(8), np.uint32).tolist())
+
+
+def draw_tensor(draw=draw, stream: int | None = None) -> Tensor:
+    """A seed by `draw` for PYNATIVE: int64 (2,). A recomputed forward pass gets the seeds that the first pass drew.
+
+    `stream` tells callers apart that may find the same generator state because somebody reset the generator.
+
+    When one cell with `recompute()` runs several times before its backward pass, MindSpore restores the generator as
+    the last run found it (2.10), for its own random operations too: such a model must use GRAPH mode or
+    `use_reentrant=False`.
+    """
+    if not hasattr(ms, "get_rng_state"):  # MindSpore 2.0, which has no recomputation in PYNATIVE either
+        return Tensor(draw(), ms.int64)
+    state = ms.get_rng_state().asnumpy().copy()
+    found = stream, ms.get_seed(), state.tobytes()
+    state[-8:].view(np.int64)[0] += 1  # the offset, so that the next draw finds another state
+    ms.set_rng_state(Tensor(state))
+    if found not in _drawn:
+        _drawn[found] = draw()
+        if len(_drawn) > _REMEMBERED:
+            _drawn.popitem(last=False)
+    return Tensor(_drawn[found], ms.int64)
+
+
+class DropoutSeed(nn.Cell):
+    """Gives the seed of one training call: a number fixed when the cell was made, and the count of calls.
+
+    The count is a Parameter, which a checkpoint keeps. GRAPH and PYNATIVE give the same seeds.
+
+    Args:
+        seed: the fixed number; drawn by `draw` when None.
+    """
+
+    def __init__(self, seed: int | None = None):
+        super().__init__()
+        first = zlib.crc32(repr(draw()).encode()) if seed is None else seed
+        self.state = Parameter(Tensor([first, 0], ms.int64), name="dropout_seed", requires_grad=False)
+        self.step = Tensor([0, 1], ms.int64)
+        # Not recomputed: the backward pass must see the seed of the forward pass.
+        self.read = ops.Add().add_prim_attr("recompute", False)
+
+    def __call__(self):
+        # PYNATIVE calls a cell and so lands here; a compiled graph contains `construct` instead.
+        return draw_tensor(self._next, id(self))
+
+    def construct(self):
+        seed = self.read(self.state, self.step)
+        ops.assign(self.state, seed)
+        return seed
+
+    def _next(self) -> tuple[int, int]:
+        first, count = self.state.asnumpy().tolist()
+        self.state.set_data(Tensor([first, count + 1], ms.int64))
+        return first, count + 1

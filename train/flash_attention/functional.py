@@ -1,0 +1,350 @@
+"""Attention as functions. The problem is described and the backend chosen once per combination of shapes and rules.
+
+In GRAPH mode and @jit that happens while the graph compiles: shapes and rules are constants there, and `_plan`, a
+compile-time function, puts the chosen backend's cell into the graph.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import mindspore as ms
+import numpy as np
+from mindspore import Tensor, nn, ops
+from mindspore import dtype as mstype
+from mindspore.ops import constexpr
+
+from flash_attention.backends import registry
+from flash_attention.dropout_seed import draw_tensor
+from flash_attention.problem import ALL_BLOCKS, AttentionProblem, TensorSpec
+from flash_attention.tiling import DEFAULT_STRATEGY
+
+
+def flash_attention(
+    query,
+    key,
+    value,
+    attention_mask=None,
+    bias=None,
+    *,
+    dropout_rate=0.0,
+    seed=None,
+    keep_bits=None,
+    scale=None,
+    causal=False,
+    causal_alignment="top_left",
+    window_size=(-1, -1),
+    prev_block_num=ALL_BLOCKS,
+    next_block_num=ALL_BLOCKS,
+    tiling_stgy_name=DEFAULT_STRATEGY,
+    alibi=False,
+    bias_grad=True,
+    input_layout="BNSD",
+    head_dim=None,
+    return_lse=False,
+    backend=None,
+    argument_names=("attention_mask", "bias"),
+):
+    """Softmax attention: softmax(scale * query @ key^T + bias) @ value over the visible keys.
+
+    Shapes are (batch, heads, seq, head_dim), or those of `input_layout`. The heads of key and value may be fewer if
+    they divide those of query (grouped-query attention); seq_q and seq_k are free.
+
+    Args:
+        query, key, value (Tensor): float16, bfloat16 or float32, all of one dtype.
+        attention_mask (Tensor): 1 = hidden, 0 = visible; bool, uint8 or floating. (Sq, Sk), (1, Sq, Sk), (B, Sq, Sk),
+            or rank 4 with B or 1, H or 1, Sq or 1, Sk. (T, T) or (1, T, T), T the tile of the tiling strategy, strictly
+            upper triangular, stands for a causal mask of any length. Default: None.
+        bias (Tensor): added to the scaled scores; rank 4 with B or 1, H or 1, Sq or 1, Sk; dtype of query, or float32.
+            -inf in it hides a key. Default: None.
+        dropout_rate (float): share of the probabilities set to zero, 0 <= rate < 1. Default: 0.0.
+        seed (Tensor): int64 (2,) that decides which; the same seed drops the same on every backend. Default: None, a
+            fresh one for each call in PYNATIVE (see `mindspore.set_seed`); a compiled graph needs it given.
+        keep_bits (Tensor): the decisions themselves instead of a seed: uint8 (B, H, Sq, ceil(Sk / 8)), bit k % 8 of
+            byte k // 8 set = key k is kept. Default: None.
+        scale (float): factor on the scores. Default: None, 1 / sqrt(head_dim).
+        causal (bool): query i sees keys 0..i only. Default: False.
+        causal_alignment (str): "top_left", or "bottom_right": query i stands at key i + Sk - Sq, for causal, windows and
+            computed ALiBi. Default: "top_left".
+        window_size (tuple): (left, right), keys a query sees before and after its position; -1 = all.
+        prev_block_num, next_block_num (int): tiles that a tile of queries sees before and after its own.
+        tiling_stgy_name (str): see `flash_attention.tiling`. Default: "sparse", tiles of 128.
+        alibi (bool): without a bias, add -slope(head) * distance inside. Default: False.
+        bias_grad (bool): False saves the gradient of `bias`, which is then zero. Default: True.
+        input_layout (str): "BNSD", "BSND", "BSH" or "SBH". Default: "BNSD".
+        head_dim (int): size of a head, needed for "BSH" and "SBH".
+        return_lse (bool): also return the logsumexp. Default: False.
+        backend (str): name of the backend to use. Default: None, see `attention_backend`.
+        argument_names (tuple): what error messages call attention_mask and bias.
+
+    Returns:
+        Tensor like query; with return_lse a pair of it and the logsumexp, float32 (batch, heads, seq_q), -inf for a
+        query that sees nothing. Both are differentiable. A query that sees nothing gives 0.
+
+    Raises:
+        TypeError, ValueError: an input is not allowed; before anything runs.
+        RuntimeError: the backend asked for cannot run this problem; with the reason.
+    """
+    if dropout_rate != 0.0 and seed is None and keep_bits is None:
+        seed = _fresh_seed()
+    run = _plan(
+        _spec(query),
+        _spec(key),
+        _spec(value),
+        _spec(attention_mask),
+        _spec(bias),
+        _spec(keep_bits),
+        _spec(seed),
+        argument_names,
+        (dropout_rate, scale, causal, causal_alignment, window_size, prev_block_num, next_block_num),
+        (tiling_stgy_name, alibi, bias_grad, input_layout, head_dim, return_lse),
+        backend,
+    )
+    output, logsumexp = run(query, key, value, attention_mask, bias, keep_bits, seed)
+    if return_lse:
+        return output, logsumexp
+    return output
+
+
+def scaled_dot_product_attention(
+    query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False
+):
+    """Attention with the meaning of `torch.nn.functional.scaled_dot_product_attention`.
+
+    Args:
+        query (Tensor): (..., L, E), any leading dimensions, the last of which is the heads.
+        key, value (Tensor): (..., S, E).
+        attn_mask (Tensor): broadcasts to (..., L, S). Boolean: True = takes part. Floating (dtype of query, or
+            float32): added to the scores. Default: None.
+        dropout_p (float): applied whenever it is not 0, as in torch. Default: 0.0.
+        is_causal (bool): query i sees keys 0..i; an error together with attn_mask. Default: False.
+        scale (float): factor on the scores. Default: None, 1 / sqrt(E).
+        enable_gqa (bool): allow fewer heads in key and value, dividing those of query. Default: False.
+
+    Returns:
+        Tensor (..., L, E). Unlike torch, a query that takes part in nothing gives 0, never NaN.
+
+    Raises:
+        TypeError, ValueError: an input is not allowed.
+    """
+    shapes = _torch_shapes(_spec(query), _spec(key), _spec(value), _spec(attn_mask), is_causal, enable_gqa)
+    mask, bias = None, None
+    if attn_mask is not None:
+        attn_mask = ops.reshape(attn_mask, shapes[3])
+        if shapes[3] != shapes[4]:
+            attn_mask = ops.broadcast_to(attn_mask, shapes[4])
+        attn_mask = ops.reshape(attn_mask, shapes[5])
+        if attn_mask.dtype == mstype.bool_:
+            mask = ops.logical_not(attn_mask)
+        else:
+            bias = attn_mask
+    output = flash_attention(
+        ops.reshape(query, shapes[0]),
+        ops.reshape(key, shapes[1]),
+        ops.reshape(value, shapes[2]),
+        mask,
+        bias,
+        dropout_rate=dropout_p,
+        scale=scale,
+        causal=is_causal,
+        argument_names=("attn_mask", "attn_mask"),
+    )
+    return ops.reshape(output, query.shape)
+
+
+def _spec(tensor):
+    """(shape, dtype) of a tensor, None of None; whatever else stays for `_plan` to complain about."""
+    if tensor is None:
+        return None
+    if isinstance(tensor, Tensor):
+        return tensor.shape, tensor.dtype
+    return tensor
+
+
+class _Call(nn.Cell):
+    """One kind of call: a backend's cell, and around it what turns the caller's tensors into the backend's."""
+
+    def __init__(self, problem: AttentionProblem, run: nn.Cell, compact_mask: bool):
+        super().__init__()
+        self.run = run
+        self.mask_shape, self.bias_shape = problem.mask_shape, problem.bias_shape
+        self.check_triangle = _TriangleCheck(problem.tile) if compact_mask else None
+        # Layout of the caller: split the heads from the last axis, then bring the axes into the order BNSD.
+        batch, heads, seq_q, dim = problem.shape_query()
+        _, kv_heads, seq_k, _ = problem.shape_key()
+        self.split_query = self.split_key = self.joined = None
+        if problem.layout == "BSH":
+            self.split_query, self.split_key = (batch, seq_q, heads, dim), (batch, seq_k, kv_heads, dim)
+            self.joined = batch, seq_q, heads * dim
+        elif problem.layout == "SBH":
+            self.split_query, self.split_key = (seq_q, batch, heads, dim), (seq_k, batch, kv_heads, dim)
+            self.joined = seq_q, batch, heads * dim
+        self.order = {"BNSD": None, "BSND": (0, 2, 1, 3), "BSH": (0, 2, 1, 3), "SBH": (1, 2, 0, 3)}[problem.layout]
+        self.order_back = None if self.order is None else tuple(np.argsort(self.order).tolist())
+
+    def construct(self, query, key, value, mask, bias, keep_bits, seed):
+        query = self.heads_first(query, self.split_query)
+        key = self.heads_first(key, self.split_key)
+        value = self.heads_first(value, self.split_key)
+        if self.check_triangle is not None:
+            self.check_triangle(mask)
+        if self.mask_shape is None:
+            mask = None
+        else:
+            if mask.dtype != mstype.bool_ and mask.dtype != mstype.uint8:
+                mask = mask != 0
+            mask = ops.reshape(mask, self.mask_shape)
+        if self.bias_shape is not None:
+            bias = ops.reshape(bias, self.bias_shape)
+        output, logsumexp = self.run(query, key, value, mask, bias, keep_bits, seed)
+        if self.order_back is not None:
+            output = ops.transpose(output, self.order_back)
+        if self.joined is not None:
+            output = ops.reshape(output, self.joined)
+        return output, logsumexp
+
+    def heads_first(self, tensor, split):
+        """A tensor of the caller's layout as BNSD."""
+        if split is not None:
+            tensor = ops.reshape(tensor, split)
+        if self.order is not None:
+            tensor = ops.transpose(tensor, self.order)
+        return tensor
+
+
+class _TriangleCheck(nn.Cell):
+    """Refuses a compact mask that is not the strict upper triangle. Only PYNATIVE can: a graph sees no contents."""
+
+    def __init__(self, tile: int):
+        super().__init__()
+        self.tile = tile
+        self.passed = None
+
+    def __call__(self, mask):
+        if mask is self.passed:
+            return
+        contents = mask.asnumpy() if mask.dtype != mstype.bfloat16 else mask.astype(mstype.float32).asnumpy()
+        if not np.array_equal(contents.reshape(self.tile, self.tile) != 0, np.triu(np.ones((self.tile,) * 2), 1) != 0):
+            raise ValueError(
+                f"attention_mask: shape {mask.shape} stands for the compact causal mask, which is 1 strictly above the "
+                "diagonal and 0 elsewhere, but the contents are different; give the full (seq_q, seq_k) mask instead"
+            )
+        self.passed = mask
+
+    def construct(self, mask):
+        return mask
+
+
+class _FreshSeed(nn.Cell):
+    """A seed for a call that gives none."""
+
+    def __call__(self):
+        return draw_tensor()
+
+    def construct(self):
+        return _no_seed()
+
+
+_fresh_seed = _FreshSeed()
+
+
+@constexpr(reuse_result=False)
+def _no_seed():
+    raise ValueError(
+        "seed: a compiled graph needs it given when dropout_rate is not 0, as int64 Tensor of shape (2,) that changes "
+        "from step to step; or use the FlashAttention layer, which keeps its own"
+    )
+
+
+@constexpr(reuse_result=False)
+def _plan(query, key, value, mask, bias, keep_bits, seed, names, rules, more_rules, backend):
+    argument_names = ("query", "key", "value", *names, "keep_bits", "seed")
+    specs = []
+    for name, spec in zip(argument_names, (query, key, value, mask, bias, keep_bits, seed)):
+        needed = name in ("query", "key", "value")
+        specs.append(None if spec is None and not needed else _tensor_spec(name, spec))
+    key = tuple(specs), names, rules, more_rules, registry.forced_backend(backend), ms.get_context("device_target")
+    try:
+        hash(key)
+    except TypeError:  # a list among the rules: fine for window_size, an error in any other place
+        return _planned.__wrapped__(*key)
+    return _planned(*key)
+
+
+def _tensor_spec(name: str, spec) -> TensorSpec:
+    """What `_spec` made of an argument, checked."""
+    if not (isinstance(spec, tuple) and len(spec) == 2 and isinstance(spec[0], tuple)):
+        raise TypeError(f"{name}: got {type(spec).__name__}, allowed is a Tensor")
+    return TensorSpec(spec[0], str(spec[1]).lower())
+
+
+@functools.lru_cache(maxsize=512)
+def _planned(specs, names, rules, more_rules, backend, device) -> _Call:
+    dropout_rate, scale, causal, causal_alignment, window_size, prev_block_num, next_block_num = rules
+    tiling_stgy_name, alibi, bias_grad, input_layout, head_dim, return_lse = more_rules
+    problem = AttentionProblem.from_inputs(
+        *specs[:6],
+        input_layout=input_layout,
+        head_dim=head_dim,
+        alibi=alibi,
+        mask_name=names[0],
+        bias_name=names[1],
+        tiling_stgy_name=tiling_stgy_name,
+        prev_block_num=prev_block_num,
+        next_block_num=next_block_num,
+        window_size=window_size,
+        causal=causal,
+        causal_alignment=causal_alignment,
+        bias_grad=bias_grad,
+        dropout_rate=dropout_rate,
+        training=dropout_rate != 0,
+        scale=scale,
+        return_lse=return_lse,
+        device=device,
+    )
+    seed = specs[6]
+    if seed is not None and seed != TensorSpec((2,), "int64"):
+        raise ValueError(f"seed: got {seed.dtype} of shape {seed.shape}, allowed is int64 of shape (2,)")
+    compact_mask = specs[3] is not None and problem.mask_shape is None
+    return _Call(problem, registry.build(problem, backend), compact_mask)
+
+
+@constexpr(reuse_result=False)
+def _torch_shapes(query, key, value, mask, is_causal, enable_gqa):
+    """Shapes to give query, key, value, and the mask: as it came with all axes, broadcast, and with rank 4."""
+    query, key, value = (_tensor_spec(*pair) for pair in (("query", query), ("key", key), ("value", value)))
+    for name, spec in (("query", query), ("key", key), ("value", value)):
+        if len(spec.shape) < 2:
+            raise ValueError(f"{name}: got shape {spec.shape}, allowed is (..., seq, head_dim)")
+    lead, kv_lead = query.shape[:-2], key.shape[:-2]
+    if len(kv_lead) != len(lead) or kv_lead[:-1] != lead[:-1] or value.shape[:-2] != kv_lead:
+        raise ValueError(
+            f"key, value: got shapes {key.shape} and {value.shape}, but query has shape {query.shape}; "
+            "allowed are the same leading dimensions"
+        )
+    if kv_lead != lead and enable_gqa is not True:
+        raise ValueError(f"key: got {kv_lead[-1]} heads for {lead[-1]} of query, allowed only with enable_gqa=True")
+    batch, heads = math.prod(lead[:-1]), lead[-1] if lead else 1
+    kv_heads = kv_lead[-1] if kv_lead else 1
+    shapes = [(batch, count, *spec.shape[-2:]) for spec, count in ((query, heads), (key, kv_heads), (value, kv_heads))]
+    if mask is None:
+        return (*shapes, None, None, None)
+
+    mask = _tensor_spec("attn_mask", mask)
+    if is_causal:
+        raise ValueError("attn_mask: given together with is_causal=True; allowed is one of them")
+    if mask.dtype not in ("bool", "float32", query.dtype):
+        raise TypeError(
+            f"attn_mask: got dtype {mask.dtype}, allowed are bool (True = takes part), and {query.dtype} or float32 "
+            "(added)"
+        )
+    full = (*lead, query.shape[-2], key.shape[-2])
+    padded = (1,) * (len(full) - len(mask.shape)) + mask.shape
+    if len(padded) != len(full) or any(size not in (1, other) for size, other in zip(padded, full)):
+        raise ValueError(f"attn_mask: got shape {mask.shape}, allowed is any that broadcasts to {full}")
+    if not lead:
+        padded, full = (1, *padded), (1, *full)
+    outer = full[:-3] if any(size != 1 for size in padded[:-3]) else padded[:-3]
+    broadcast = (*outer, *padded[-3:-1], full[-1])
+    return (*shapes, padded, broadcast, (math.prod(outer), *broadcast[-3:]))

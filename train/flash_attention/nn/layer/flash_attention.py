@@ -1,0 +1,177 @@
+"""The FlashAttention layer."""
+
+from __future__ import annotations
+
+from mindspore import nn
+from mindspore.ops import constexpr
+
+from flash_attention.backends import registry
+from flash_attention.dropout_seed import DropoutSeed
+from flash_attention.functional import flash_attention
+from flash_attention.problem import ALL_BLOCKS, AttentionProblem, check_bool, check_int, check_window
+from flash_attention.tiling import DEFAULT_STRATEGY, get_strategy
+
+
+@constexpr(reuse_result=False)
+def _refuse_alibi_mask():
+    raise ValueError("alibi_mask: given to a layer with alibi=False, allowed only with alibi=True")
+
+
+class FlashAttention(nn.Cell):
+    """Softmax attention in O(seq) memory: softmax(query @ key^T / sqrt(head_dim)) @ value over the visible keys.
+
+    Args:
+        head_dim (int): size of a head, 1 to 256.
+        dropout_rate (float): share of the attention probabilities set to zero in training (`set_train`),
+            0 <= rate < 1. Default: 0.0.
+        prev_block_num (int): tiles of keys that a tile of queries sees before its own. Default: 65536, all.
+        next_block_num (int): tiles of keys that it sees after its own. Default: 65536, all.
+        tiling_stgy_name (str): tiling strategy, which sets the size T of a tile: "sparse" 128, "sparse_64" 64,
+            "sparse_256" 256 tokens. Default: "sparse".
+        dp (int): number of devices over which the batch is split under semi-automatic parallelism. Default: 1.
+        mp (int): number of devices over which the heads are split there. Default: 1.
+        have_attention_mask_batch (bool): whether the mask has a batch axis to split with the batch. Default: True.
+        alibi (bool): attention with linear biases: `alibi_mask` when given, else -slope(head) * distance computed
+            inside, with the slopes of Press et al. (2022) for any number of heads. Default: False.
+
+    Keyword Args:
+        backend (str): "tik", "fused", "cpu", "emulator" or "math". Default: None, see `attention_backend`.
+        scale (float): factor on the scores. Default: None, 1 / sqrt(head_dim).
+        input_layout (str): of query, key, value and the output: "BNSD", "BSND", "BSH" or "SBH". Default: "BNSD".
+        window_size (tuple): (left, right), tokens that a query sees before and after its position; -1 = all.
+            Default: (-1, -1).
+        causal (bool): query i sees keys 0..i only, without any mask tensor. Default: False.
+        causal_alignment (str): "top_left", or "bottom_right": query i stands at key i + seq_k - seq_q, for causal
+            masks, windows and computed ALiBi alike. Default: "top_left".
+        alibi_grad (bool): False saves the gradient of `alibi_mask`, which is then zero. Default: True.
+        seed (int): of dropout. Default: None, taken from `mindspore.set_seed`.
+
+    Inputs:
+        - **query** (Tensor) - (batch, heads, seq_q, head_dim), float16, bfloat16 or float32.
+        - **key**, **value** (Tensor) - (batch, kv_heads, seq_k, head_dim), dtype of query; kv_heads divides heads.
+        - **attention_mask** (Tensor) - 1 = hidden, 0 = visible; bool, uint8 or floating; (batch, seq_q, seq_k),
+          (1, seq_q, seq_k), (seq_q, seq_k), (batch, 1, seq_q, seq_k); or the compact causal mask (1, T, T) or (T, T),
+          ones strictly above the diagonal, which means causal for any length. Default: None.
+        - **alibi_mask** (Tensor) - (batch or 1, heads, 1, seq_k), added to the scores, dtype of query or float32.
+          Default: None.
+
+    Outputs:
+        Tensor, shape and dtype of query. A query that sees nothing gives 0.
+
+    Raises:
+        TypeError, ValueError: an argument or input is not allowed; the message names it.
+        RuntimeError: the backend asked for cannot run this problem; with the reason.
+
+    Examples:
+        >>> import numpy as np
+        >>> from mindspore import Tensor
+        >>> from flash_attention.nn.layer.flash_attention import FlashAttention
+        >>> attention = FlashAttention(head_dim=128)
+        >>> query = Tensor(np.random.randn(2, 8, 1024, 128).astype(np.float16))
+        >>> causal = Tensor(np.triu(np.ones((1, 128, 128), np.float16), 1))
+        >>> print(attention(query, query, query, causal).shape)
+        (2, 8, 1024, 128)
+    """
+
+    def __init__(
+        self,
+        head_dim,
+        dropout_rate=0.0,
+        prev_block_num=ALL_BLOCKS,
+        next_block_num=ALL_BLOCKS,
+        tiling_stgy_name=DEFAULT_STRATEGY,
+        dp=1,
+        mp=1,
+        have_attention_mask_batch=True,
+        alibi=False,
+        *,
+        backend=None,
+        scale=None,
+        input_layout="BNSD",
+        window_size=(-1, -1),
+        causal=False,
+        causal_alignment="top_left",
+        alibi_grad=True,
+        seed=None,
+    ):
+        super().__init__()
+        left, right = check_window(window_size)
+        # A problem of the smallest shapes checks the rules now rather than at the first call.
+        rules = AttentionProblem(
+            batch=1,
+            heads=1,
+            seq_q=1,
+            seq_k=1,
+            head_dim=head_dim,
+            layout=input_layout,
+            causal=causal,
+            causal_alignment=causal_alignment,
+            prev_blocks=prev_block_num,
+            next_blocks=next_block_num,
+            window_left=left,
+            window_right=right,
+            tile=get_strategy(tiling_stgy_name).tile,
+            bias_grad=alibi_grad,
+            dropout_rate=dropout_rate,
+            scale=scale,
+        )
+        check_int("dp", dp, 1)
+        check_int("mp", mp, 1)
+        check_bool("have_attention_mask_batch", have_attention_mask_batch)
+        check_bool("alibi", alibi)
+        if seed is not None:
+            check_int("seed", seed, 0)
+        registry.forced_backend(backend)
+        self.head_dim = head_dim
+        self.dropout_rate = rules.dropout_rate
+        self.prev_block_num = prev_block_num
+        self.next_block_num = next_block_num
+        self.tiling_stgy_name = tiling_stgy_name
+        self.dp = dp
+        self.mp = mp
+        self.have_attention_mask_batch = have_attention_mask_batch
+        self.alibi = alibi
+        self.backend = backend
+        self.scale = rules.scale
+        self.input_layout = input_layout
+        self.window_size = (left, right)
+        self.causal = causal
+        self.causal_alignment = causal_alignment
+        self.alibi_grad = alibi_grad
+        self.dropout_seed = DropoutSeed(seed) if dropout_rate > 0 else None
+
+    def construct(self, query, key, value, attention_mask=None, alibi_mask=None):
+        dropout_rate, seed = 0.0, None
+        if self.training and self.dropout_rate > 0.0:
+            dropout_rate, seed = self.dropout_rate, self.dropout_seed()
+        if alibi_mask is not None and not self.alibi:
+            _refuse_alibi_mask()
+        return flash_attention(
+            query,
+            key,
+            value,
+            attention_mask,
+            alibi_mask,
+            dropout_rate=dropout_rate,
+            seed=seed,
+            scale=self.scale,
+            causal=self.causal,
+            causal_alignment=self.causal_alignment,
+            window_size=self.window_size,
+            prev_block_num=self.prev_block_num,
+            next_block_num=self.next_block_num,
+            tiling_stgy_name=self.tiling_stgy_name,
+            alibi=self.alibi,
+            bias_grad=self.alibi_grad,
+            input_layout=self.input_layout,
+            head_dim=self.head_dim,
+            backend=self.backend,
+            argument_names=("attention_mask", "alibi_mask"),
+        )
+
+    def extend_repr(self):
+        return (
+            f"head_dim={self.head_dim}, dropout_rate={self.dropout_rate}, prev_block_num={self.prev_block_num}, "
+            f"next_block_num={self.next_block_num}, tiling_stgy_name={self.tiling_stgy_name!r}, dp={self.dp}, "
+            f"mp={self.mp}, alibi={self.alibi}, backend={self.backend!r}"
+        )
