@@ -4,6 +4,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from . import ir
 from .errors import TikBuildError
 from .location import fail
 from .machine.options import Options
@@ -15,7 +16,7 @@ def run(tik_instance: Any, inputs: Mapping[str, Any], *, numerics: bool = True, 
     """Execute a built kernel; works whatever ``disable_debug`` is.
 
     Args:
-        tik_instance: the ``tik.Tik`` instance after BuildCCE.
+        tik_instance: the ``tik.Tik`` instance after BuildCCE, or its :class:`tikemu.ir.Program`.
         inputs: NumPy array (number for an InputScalar) by name.
         numerics: compute the results. Without, only the time is estimated, several times faster.
         timing: estimate the time.
@@ -28,10 +29,12 @@ def run(tik_instance: Any, inputs: Mapping[str, Any], *, numerics: bool = True, 
         TikBuildError: BuildCCE was not called.
         TikError: the program breaks a rule while it runs; the message names the line.
     """
-    recorder = tik_instance._recorder
-    if not recorder.built:
-        fail(TikBuildError, "run needs a built kernel: call BuildCCE first")
     from .machine import execute
 
-    return execute.run(recorder.program, inputs, numerics=numerics, timing=timing,
+    program = tik_instance
+    if not isinstance(program, ir.Program):
+        if not tik_instance._recorder.built:
+            fail(TikBuildError, "run needs a built kernel: call BuildCCE first")
+        program = tik_instance._recorder.program
+    return execute.run(program, inputs, numerics=numerics, timing=timing,
                        options=default_options() if options is None else options)

@@ -14,6 +14,7 @@ from .recorder import Recorder
 from .tensor import Tensor
 
 MAX_ARGUMENTS = 64
+_latest: ir.Program | None = None
 _KERNEL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
@@ -37,7 +38,14 @@ def build(recorder: Recorder, kernel_name: Any, inputs: Any, outputs: Any, confi
     _check_used(recorder, program)
     _check_memory(recorder, program)
     recorder.built = True
+    global _latest
+    _latest = program
     return program
+
+
+def latest() -> ir.Program | None:
+    """The program that was built last."""
+    return _latest
 
 
 def _arguments(recorder: Recorder, values: Any, label: str, kinds: tuple[type, ...]) -> list[Any]:
@@ -66,15 +74,21 @@ def _arguments(recorder: Recorder, values: Any, label: str, kinds: tuple[type, .
 
 
 def _check_used(recorder: Recorder, program: ir.Program) -> None:
-    """Every GM tensor and InputScalar that a statement uses must be an argument, a workspace or a constant."""
-    arguments = {node.tensor.uid if isinstance(node, ir.View) else node.uid
-                 for node in (*program.inputs, *program.outputs)}
-    for value in recorder.arguments.values():
+    """Every GM tensor and InputScalar that a statement uses must be an argument, a workspace or a constant, under a
+    name of its own."""
+    given = [node.tensor if isinstance(node, ir.View) else node for node in (*program.inputs, *program.outputs)]
+    arguments = {node.uid for node in given}
+    for value in recorder.candidates:
         if isinstance(value, Tensor) and value._info.uid not in arguments:
             info = value._info
             if info.is_workspace or info.init_value is not None:
                 program.workspaces.append(info)
     arguments.update(info.uid for info in program.workspaces)
+    owners: dict[str, int] = {}
+    for node in (*given, *program.workspaces):
+        if owners.setdefault(node.name, node.uid) != node.uid:
+            fail(TikParamError, f"two GM tensors or InputScalars of the kernel are named {node.name!r}; names must be "
+                                "unique")
     for statement in statements(program.body):
         for node in leaves(statement):
             missing = None

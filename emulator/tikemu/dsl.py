@@ -103,7 +103,7 @@ class Tik:
             shape: 1 to 8 extents: ints, and Scalars or Exprs of integer type.
             scope: ``tik.scope_gm``, ``scope_ubuf``, ``scope_cbuf``, ``scope_cbuf_out``, ``scope_ca``, ``scope_cb`` or
                 ``scope_cc``.
-            name: letters, digits and underscores; names of GM tensors are unique.
+            name: letters, digits and underscores. Two GM tensors that the kernel uses must not share a name.
             is_workspace: temporary GM memory that is neither input nor output.
             is_atomic_add: the framework clears this GM tensor before the kernel.
             max_mem_size: bytes to reserve when the shape of an on-chip tensor holds run-time values.
@@ -147,7 +147,7 @@ class Tik:
         tensor = Tensor.whole(info, recorder.scope, extents)
         recorder.frame.names[name] = tensor
         if in_gm:
-            recorder.arguments[name] = tensor
+            recorder.candidates.append(tensor)
         return tensor
 
     def _tensor_name(self, name: Any) -> str:
@@ -168,8 +168,6 @@ class Tik:
         recorder = self._recorder
         if name == "__fake_tensor":
             fail(TikParamError, "a GM tensor may not be named '__fake_tensor'")
-        if name in recorder.arguments:
-            fail(TikParamError, f"name {name!r} is taken: names of GM tensors and InputScalars must be unique")
         if recorder.enclosing_loop() is not None:
             fail(TikParamError, f"GM tensor {name!r} must be defined outside for_range")
         if start_addr is not None:
@@ -218,12 +216,11 @@ class Tik:
         recorder = self._recorder
         if not isinstance(name, str) or not _NAME.match(name):
             fail(TikParamError, f"name of an InputScalar must be an identifier, got {name!r}")
-        if name in recorder.arguments:
-            fail(TikParamError, f"name {name!r} is taken: names of GM tensors and InputScalars must be unique")
         variable = self._variable(dtype, name, "input")
         # Its life time is the kernel, wherever it is defined.
         scalar = InputScalar(variable, recorder.frames[0].scope, dtype == "float16")
-        recorder.arguments[name] = recorder.frames[0].names[name] = scalar
+        recorder.candidates.append(scalar)
+        recorder.frames[0].names[name] = scalar
         return scalar
 
     def _scalar_name(self, name: Any, default: str) -> str:

@@ -55,7 +55,7 @@ class Recorder:
         program: the program; its body grows with every statement.
         frames: open statement scopes, outermost first.
         block_loop: the multi-core loop, once there is one.
-        arguments: GM tensors and InputScalars by name.
+        candidates: GM tensors and InputScalars, which may become arguments of the kernel.
         built: BuildCCE was called.
     """
 
@@ -65,7 +65,7 @@ class Recorder:
         self.program = ir.Program("", [], [], ir.Body(), soc, debug_enabled)
         self.frames = [Frame(self.program.body, Scope(self, 0), "kernel")]
         self.block_loop: ir.For | None = None
-        self.arguments: dict[str, Any] = {}
+        self.candidates: list[Any] = []
         self.built = False
         self._uid = 0
         self._unsynchronised = 0

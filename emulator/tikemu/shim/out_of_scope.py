@@ -22,8 +22,8 @@ def announce(module: str) -> None:
         _warned = True
         location = here()
         warnings.warn_explicit(
-            TikWarning(f"{module} belongs to the TBE DSL, which is out of tikemu's scope: it runs TIK programs; using a "
-                       f"name of the DSL raises TikUnsupportedError\n  at {location}"),
+            TikWarning(f"{module} belongs to the TBE DSL, which is out of tikemu's scope: it runs TIK programs; using "
+                       f"a name of the DSL raises TikUnsupportedError\n  at {location}"),
             None, location.file, location.line)
 
 

@@ -1,0 +1,232 @@
+"""``python -m tikemu``: run a TIK program, list the APIs, list the SoCs."""
+from __future__ import annotations
+
+import argparse
+import ast
+import importlib.util
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from . import build, ir, platform_info, shim
+from .api import run as run_kernel
+from .dsl import Tik
+from .dtypes import BITS, is_float
+from .errors import TikError
+from .machine.options import SYNC_VARIANTS, Options
+from .printer import dump
+from .settings import use_options
+from .soc import PROFILES
+
+
+class CommandError(Exception):
+    """A wrong command line; the text is for the user."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Entry point. Returns the exit code: 0, 1 if the program breaks a rule, 2 for a wrong command line."""
+    options = _parser().parse_args(arguments)
+    try:
+        return options.command(options)
+    except CommandError as error:
+        print(f"tikemu: {error}", file=sys.stderr)
+        return 2
+    except TikError as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:  # the reader of a list left early, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="tikemu", description="TIK programs of the Ascend 910 on a CPU.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    run = commands.add_parser("run", help="build and run a TIK program", description=(
+        "Calls FUNCTION of FILE, which builds a kernel with BuildCCE, and runs the kernel."))
+    run.set_defaults(command=_run)
+    run.add_argument("target", metavar="FILE:FUNCTION")
+    run.add_argument("--arg", action="append", default=[], metavar="[NAME=]VALUE",
+                     help="argument of FUNCTION, a Python literal or else a string; repeat in order")
+    run.add_argument("--feed", action="append", default=[], metavar="NAME=FILE.npy",
+                     help="input of the kernel; a number for an InputScalar")
+    run.add_argument("--random", type=int, metavar="SEED", help="random values for inputs without --feed")
+    run.add_argument("--out", type=Path, metavar="DIR", help="write every output to DIR/NAME.npy")
+    run.add_argument("--soc", default="Ascend910A", choices=sorted(PROFILES), help="default: %(default)s")
+    run.add_argument("--strict", action="store_true", help="every questionable or undefined use is an error")
+    run.add_argument("--report", action="store_true", help="print the time estimate")
+    run.add_argument("--trace", type=Path, metavar="FILE.json", help="write a Chrome/Perfetto trace")
+    run.add_argument("--dump", action="store_true", help="print the recorded program")
+    run.add_argument("--no-numerics", action="store_true", help="estimate the time only")
+    run.add_argument("--sync", default="auto", choices=SYNC_VARIANTS,
+                     help="what the automatic synchronisation knows; default: %(default)s")
+
+    apis = commands.add_parser("apis", help="list what is supported on which SoC")
+    apis.set_defaults(command=_apis)
+    apis.add_argument("pattern", nargs="?", default="", help="only names that contain this")
+
+    socs = commands.add_parser("socs", help="list the SoCs")
+    socs.set_defaults(command=_socs)
+    return parser
+
+
+# ------------------------------------------------------------------------------------------------ run
+def _run(options: argparse.Namespace) -> int:
+    file, _, function_name = options.target.rpartition(":")
+    if not file:
+        raise CommandError(f"the target must be FILE:FUNCTION, got {options.target!r}")
+    settings = Options(strict=options.strict, sync=options.sync, trace=options.trace is not None)
+    shim.install(soc=options.soc, force=True)
+    with use_options(settings):
+        program = _build(_load(Path(file)), function_name, options.arg)
+        if options.dump:
+            print(dump(program))
+        feed = _feed(program, options.feed, options.random)
+        result = run_kernel(program, feed, numerics=not options.no_numerics, options=settings)
+    for name, value in result.outputs.items():
+        print(f"{name}: {value.dtype}{value.shape}{_range(value)}")
+        if options.out is not None:
+            options.out.mkdir(parents=True, exist_ok=True)
+            np.save(options.out / f"{name}.npy", value)
+    print(f"cycles: {result.cycles:.0f}")
+    if options.report:
+        print(result.report())
+    if options.trace is not None:
+        result.save_trace(options.trace)
+    return 0
+
+
+def _load(path: Path) -> ModuleType:
+    """Import a file; modules beside it can be imported by it."""
+    if not path.is_file():
+        raise CommandError(f"there is no file {str(path)!r}")
+    sys.path.insert(0, str(path.resolve().parent))
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None:
+        raise CommandError(f"{str(path)!r} is no Python file")
+    module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _build(module: ModuleType, function_name: str, texts: Sequence[str]) -> Any:
+    """Call the function; the kernel is what it returns, or else the last one that was built."""
+    function = getattr(module, function_name, None)
+    if not callable(function):
+        raise CommandError(f"{module.__file__} has no function {function_name!r}")
+    positional, named = [], {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if equals and name.isidentifier():
+            named[name] = _literal(value)
+        else:
+            positional.append(_literal(text))
+    before = build.latest()
+    returned = function(*positional, **named)
+    if isinstance(returned, Tik):
+        return returned
+    latest = build.latest()
+    if latest is None or latest is before:
+        raise CommandError(f"{function_name} neither returned a Tik instance nor called BuildCCE")
+    return latest
+
+
+def _literal(text: str) -> Any:
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+def _feed(program: Any, texts: Sequence[str], seed: int | None) -> dict[str, Any]:
+    feed: dict[str, Any] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise CommandError(f"--feed takes NAME=FILE.npy or NAME=NUMBER, got {text!r}")
+        if Path(value).suffix == ".npy":
+            if not Path(value).is_file():
+                raise CommandError(f"--feed {name}: there is no file {value!r}")
+            feed[name] = np.load(value)
+        else:
+            feed[name] = _literal(value)
+    if seed is not None:
+        generator = np.random.default_rng(seed)
+        recorded = program if isinstance(program, ir.Program) else program._recorder.program
+        for node in recorded.inputs:
+            if isinstance(node, ir.View) and node.tensor.name not in feed:
+                feed[node.tensor.name] = _random(generator, node)
+    return feed
+
+
+def _random(generator: np.random.Generator, node: ir.View) -> np.ndarray:
+    if not all(isinstance(extent, int) for extent in node.shape):
+        raise CommandError(f"--random cannot fill {node.tensor.name!r}, whose shape is known only at run time; "
+                           "use --feed")
+    if is_float(node.dtype):
+        return generator.standard_normal(node.shape, np.float32).astype(node.dtype)
+    high = 1 << min(BITS[node.dtype] - 1, 15)
+    return generator.integers(0, high, node.shape).astype(node.dtype)
+
+
+def _range(value: np.ndarray) -> str:
+    if not value.size:
+        return ""
+    return f", from {value.min()} to {value.max()}, mean {value.mean(dtype=np.float64):.6g}"
+
+
+# ------------------------------------------------------------------------------------------------ lists
+def _apis(options: argparse.Namespace) -> int:
+    socs = [name.replace("Ascend", "") for name in PROFILES]
+    rows = [("API", "family", *socs, "pipe", "dtypes or reason"),
+            *(row for row in api_rows() if options.pattern in row[0])]
+    _print_table(rows)
+    return 0
+
+
+def api_rows() -> Iterator[tuple[str, ...]]:
+    """One row per API: name, family, yes or no per SoC, pipe, dtypes (of the operands in order) or why not."""
+    from .isa import registry
+
+    every = len(PROFILES)
+    rows = []
+    for name in platform_info.CONTAINER_APIS:
+        rows.append((name, "container", *["yes"] * every, "", ""))
+    for name, spec in registry.specs().items():
+        dtypes = " ".join(entry if isinstance(entry, str) else "/".join(entry) for entry in spec.dtypes)
+        rows.append((name, _family(name, spec), *["yes"] * every, spec.pipe, dtypes))
+    for name, reason in registry.unsupported().items():
+        rows.append((name, "", *["no"] * every, "", reason))
+    yield from sorted(rows, key=lambda row: (row[1] == "", row[1], row[0]))
+
+
+def _family(name: str, spec: Any) -> str:
+    for prefix, family in (("vec_", "vec"), ("h_", "whole tensor"), ("scalar_", "scalar")):
+        if name.startswith(prefix):
+            return family
+    module = (spec.binder or spec.evaluate).__module__.rpartition(".")[2]
+    return {"move": "movement", "cube": "cube", "composite": "cube", "sync": "synchronisation"}.get(module, "legacy v")
+
+
+def _socs(options: argparse.Namespace) -> int:
+    rows = [("SoC", "cores", "MHz", "UB", "L1", "L0A", "L0B", "L0C", "L2", "float16 TFLOPS")]
+    for soc in PROFILES.values():
+        rows.append((soc.name, str(soc.core_count), str(soc.clock_mhz),
+                     *(f"{size // 1024} KiB" for size in (soc.ub_size, soc.l1_size, soc.l0a_size, soc.l0b_size,
+                                                          soc.l0c_size, soc.l2_size)),
+                     f"{soc.peak_f16_flops / 1e12:.1f}"))
+    _print_table(rows)
+    return 0
+
+
+def _print_table(rows: Sequence[tuple[str, ...]]) -> None:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
+    for row in rows:
+        cells = [cell.ljust(width) for cell, width in zip(row, widths)]
+        print("  ".join([*cells, row[-1]]).rstrip())
