@@ -53,7 +53,8 @@ class CoreBench:
             memory, start, end = Memory("GM", name, -(-size // 32) * 32, self.strict), 0, size
         else:
             memory, start, unit = self.memories[kind], self.tops[kind], ALIGNMENT[kind]
-            self.tops[kind] = end = start + -(-size // unit) * unit
+            self.tops[kind] = start + -(-size // unit) * unit
+            end = start + size
         operand = Operand(memory, start, start, end, dtype, shape, row_major(shape), name)
         if values is not None:
             self.store(operand, values)

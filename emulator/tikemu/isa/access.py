@@ -19,21 +19,28 @@ def l0c_alignment(value, call: Call) -> int:
     return 256 * size_of(value.dtype)
 
 
+def _allocated(operand: Operand) -> int:
+    """End of the memory that the allocation of a tensor takes: its size rounded up (D3b)."""
+    unit = BLOCK if operand.memory.kind in ("GM", "UB") else FRACTAL
+    if operand.memory.kind == "L0C" and size_of(operand.dtype) == 4:
+        unit = 2 * FRACTAL
+    size = operand.end - operand.start
+    return min(operand.start + -(-size // unit) * unit, len(operand.memory.data))
+
+
 def access(call: Call, label: str, operand: Operand, *pieces: Piece) -> Access:
     """The bytes ``pieces`` (absolute addresses) of ``operand``.
 
     Raises:
-        TikBoundsError: a byte lies outside the tensor. Global memory is allocated in blocks of 32 bytes: an access that
-            ends in the last, partly used block of a GM tensor is questionable (warning; strict: error).
+        TikBoundsError: a byte lies outside the tensor. An access that ends in the padding with which the tensor is
+            allocated is questionable (warning; strict: error).
     """
     region = Region(operand.memory, pieces)
     if region.start < operand.start or region.end > operand.end:
-        size = operand.end - operand.start
         message = (f"{label} touches bytes {region.start - operand.start} to {region.end - operand.start} of tensor "
-                   f"{operand.name!r}, which has {size} bytes")
-        padded = min(operand.start - (-size // BLOCK) * BLOCK, len(operand.memory.data))
-        if operand.memory.kind == "GM" and operand.start <= region.start and region.end <= padded:
-            call.questionable(f"{message}; only the padding of its last 32-byte block is touched", TikBoundsError)
+                   f"{operand.name!r}, which has {operand.end - operand.start} bytes")
+        if operand.start <= region.start and region.end <= _allocated(operand):
+            call.questionable(f"{message}; only the padding of its allocation is touched", TikBoundsError)
         else:
             call.fail(TikBoundsError, message)
     return Access(operand, region)

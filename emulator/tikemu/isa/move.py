@@ -12,7 +12,7 @@ from .. import numerics
 from ..dtypes import size_of
 from ..errors import TikParamError, TikUnsupportedArgumentError, TikUnsupportedError
 from .access import BLOCK, bursts, copier, defined_view, l0c_alignment
-from .params import Choice, Fixed, Flag, Integer, Number, Rest, Tensor, as_integer, is_tensor, memory_kind, stride
+from .params import Choice, Fixed, Flag, Integer, Number, Rest, Tensor, as_integer, is_tensor, memory_kind
 from .spec import Call, MicroOp, Operand, Transfer, instruction
 
 ALL = ("GM", "UB", "L1", "L0A", "L0B", "L0C")
@@ -164,7 +164,7 @@ def move_from_l0c(call: Call, dst: Operand, src: Operand, nburst: int, elements:
             target[...] = convert(source)
 
     run_defined = None
-    if dst.memory.defined is not None:
+    if dst.memory.defined is not None and src.memory.defined is not None:
         # L0C is written by whole elements: the bit of an element's first byte stands for the element.
         shape = (nburst, elements, dst_size)
         run_defined = copier(defined_view(dst.memory, dst.address, shape, (dst_pitch, dst_size, 1)),
@@ -211,9 +211,13 @@ def _count(name: str, high: int) -> Integer:
     return Integer(name, 1, high, runtime_low=0)
 
 
+def _gap(name: str) -> Integer:
+    return Integer(name, 0, 65535)
+
+
 @instruction("data_move", params=(
     Tensor("dst", ALL, align=_alignment), Tensor("src", ALL, align=_alignment), Integer("sid", 0, 15),
-    _count("nburst", 4095), _count("burst", 65535), stride("src_stride", 65535), stride("dst_stride", 65535),
+    _count("nburst", 4095), _count("burst", 65535), _gap("src_stride"), _gap("dst_stride"),
     Rest("args"), Rest("argv", keywords=True)), checker=_check_data_move, pipe="MTE2/MTE3/MTE1/V", cost="move")
 def data_move(call: Call, a: Any) -> MicroOp | None:
     """Copy bursts of 32-byte blocks between memories; out of L0C, bursts of fractals."""
@@ -276,7 +280,7 @@ _MODES = Choice("block_mode", ("", "m", "v"), error=TikUnsupportedArgumentError)
 
 @instruction("tensor_mov", params=(
     Tensor("dst", ALL, align=_alignment), Tensor("src", ALL, align=_alignment), _MODES,
-    _count("nburst", 4095), _count("burst", 65535), stride("dst_stride", 65535), stride("src_stride", 65535),
+    _count("nburst", 4095), _count("burst", 65535), _gap("dst_stride"), _gap("src_stride"),
     _Deqscale("deqscale", dtypes=("float16", "float32"), default=None),
     Fixed("sid_store_mode", 0, "other modes have no specification"), Flag("relu", False),
     Fixed("pad_mode", None, "padding has no specification"), Fixed("pad_value", None, "padding has no specification"),
@@ -300,7 +304,7 @@ def tensor_mov(call: Call, a: Any) -> MicroOp | None:
 # -------------------------------------------------------------------------------------------------------- broadcast
 @instruction("broadcast_ub_to_l0c", params=(
     Tensor("dst", ("L0C",), align=l0c_alignment), Tensor("src"), _count("nburst", 255), _count("burst_len", 255),
-    stride("src_gap", 65535), stride("dst_gap", 65535)), typed=("dst", "src"),
+    _gap("src_gap"), _gap("dst_gap")), typed=("dst", "src"),
     dtypes=("float16", "float32", "int32"), pipe="V", cost="broadcast")
 def broadcast_ub_to_l0c(call: Call, a: Any) -> MicroOp | None:
     """Repeat each group of 16 elements of the Unified Buffer over the 16 rows of a fractal in L0C."""
@@ -315,7 +319,7 @@ def broadcast_ub_to_l0c(call: Call, a: Any) -> MicroOp | None:
     src_strides = (src_pitch, 16 * size, 0, 1)
     dst_strides = (dst_pitch, 256 * size, 16 * size, 1)
     run_defined = None
-    if a.dst.memory.defined is not None:
+    if a.dst.memory.defined is not None and a.src.memory.defined is not None:
         run_defined = copier(defined_view(a.dst.memory, a.dst.address, shape, dst_strides),
                              defined_view(a.src.memory, a.src.address, shape, src_strides))
     timing = call.soc.timing
