@@ -149,4 +149,21 @@ class Torch:
         return {"forward": forward, "both": both}
 
 
+class Gemm:
+    """NumPy's product of two square float32 matrices: what the processor reaches where nothing but products is done."""
+
+    SIZE = 1536
+
+    def unavailable(self) -> str | None:
+        return None
+
+    def refuse(self, case: Case) -> str | None:
+        return None
+
+    def prepare(self, case: Case) -> dict[str, Callable[[], None]]:
+        left, right = np.random.default_rng(0).standard_normal((2, self.SIZE, self.SIZE), dtype=np.float32)
+        return {"forward": lambda: np.matmul(left, right)}
+
+
+# Those that `bench` compares; the worker knows Gemm too.
 CONTESTANTS = {"flash": Flash, "torch": Torch, "composed": Composed}

@@ -1,0 +1,79 @@
+"""where the time of an attention call goes: rate of each pass beside the processor's, skipped tiles, call overhead"""
+
+from __future__ import annotations
+
+import argparse
+
+from flash_attention.problem import DTYPES
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--seq", type=int, nargs="+", default=[512, 2048, 8192], help="sequence lengths")
+    parser.add_argument("--dtype", choices=DTYPES, nargs="+", default=["float32"])
+    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--heads", type=int, default=8)
+    parser.add_argument("--head-dim", type=int, default=128)
+    parser.add_argument("--window-blocks", type=int, default=0, help="key tiles that a query tile sees; 0 = all")
+    parser.add_argument("--threads", type=int, default=2, help="cores and OpenMP threads")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds for a median")
+
+
+def run(options: argparse.Namespace) -> int:
+    from flash_attention._bench.case import Case
+    from flash_attention._bench.contestants import Gemm
+    from flash_attention._bench.race import Worker, race
+    from flash_attention.commands._table import table
+    from flash_attention.commands.info import processor
+
+    sizes = {"batch": options.batch, "heads": options.heads, "head_dim": options.head_dim}
+    rows = []
+    with Worker("gemm", options.threads) as gemm, Worker("flash", options.threads) as flash:
+        product, _ = race([gemm], Case(1), options.rounds, budget=10.0, kinds=("forward",))
+        peak = 2 * Gemm.SIZE**3 / product[0].median / 1e9
+        for dtype in options.dtype:
+            empty = timed(race, flash, Case(1, dtype, **sizes), options.rounds)
+            for seq in options.seq:
+                case = Case(seq, dtype, options.window_blocks, **sizes)
+                for kind, timing in timed(race, flash, case, options.rounds).items():
+                    overhead = empty[kind].median
+                    rows.append(
+                        [
+                            str(case),
+                            kind,
+                            f"{timing.median * 1e3:.2f}",
+                            f"{timing.gflops:.0f}",
+                            f"{timing.gflops / peak:.0%}",
+                            f"{visited(case):.1%}",
+                            f"{case.visible / (case.batch * case.heads * seq * seq):.1%}",
+                            f"{min(1.0, max(0.0, overhead / timing.median)):.1%}",
+                        ]
+                    )
+    print(f"{processor()}, {options.threads} threads; NumPy's float32 matrix product: {peak:.0f} GFLOP/s")
+    print(f"B={options.batch} H={options.heads} D={options.head_dim} causal; medians of {options.rounds} rounds\n")
+    header = ["call", "pass", "ms", "GFLOP/s", "of product", "tiles visited", "pairs visible", "call overhead"]
+    print(table(header, rows))
+    print(
+        "\nGFLOP/s count the products on visible pairs (2 forward, 5 backward); the rest of the time goes to softmax,"
+        "\npacking and the hidden part of partly visible tiles. Call overhead is the time of a call on one token."
+    )
+    return 0
+
+
+def timed(race, worker, case, rounds: int) -> dict:
+    """Timings of the forward and the backward pass of `case`.
+
+    Raises:
+        RuntimeError: the backend cannot run it.
+    """
+    timings, reasons = race([worker], case, rounds, budget=20.0)
+    if reasons:
+        raise RuntimeError(f"backend cpu cannot run {case}: {reasons[worker.name]}")
+    return {timing.kind: timing for timing in timings if timing.kind != "both"}
+
+
+def visited(case) -> float:
+    """Share of the pairs of tiles that have a visible pair of tokens."""
+    problem = case.problem
+    tiles = -(-case.seq // problem.tile)
+    count = sum(len(problem.band.key_tiles(tile, problem.tile, problem.tile)) for tile in range(tiles))
+    return count / tiles**2
