@@ -1,7 +1,7 @@
 """Where tensors live: a stack allocator per memory (tik/README.md D3a, D3b, D1).
 
-Tensors get addresses in the order of their definition and are released where the statement scope that defined them ends.
-A tensor defined inside a multi-buffered loop (``thread_num = n``) has n copies. L1OUT and L0C are one memory.
+Tensors get addresses in the order of their definition and are released where the statement scope that defined them
+ends. A tensor defined inside a multi-buffered loop (``thread_num = n``) has n copies. L1OUT and L0C are one memory.
 """
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ written out only where it can happen.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -35,7 +36,7 @@ _EXACT_F16 = 1 << 11
 
 @dataclass(frozen=True)
 class Text:
-    """Source text of a value of type ``dtype``; integers lie in [low, high], which may exceed the type until wrapped."""
+    """Source text of a value of type ``dtype``. Integers lie in [low, high], possibly beyond the type until wrapped."""
 
     source: str
     dtype: str
@@ -50,7 +51,7 @@ def name_of(variable: ir.Variable) -> str:
 
 
 class Expressions:
-    """Translates values. ``ranges`` gives known intervals of variables by uid (loop variables with immediate bounds)."""
+    """Translates values. ``ranges``: known intervals of variables by uid (loop variables with immediate bounds)."""
 
     def __init__(self) -> None:
         self.ranges: dict[int, tuple[int, int]] = {}
@@ -176,8 +177,8 @@ def _comparison(op: str, left: Text, right: Text) -> Text:
         return Text(f"({left.source} {op} {right.source})", "bool", 0, 1, cost)
     kinds = [text.dtype for text in (left, right)]
     common = promote(*kinds)
-    if not is_float(common):
-        left, right = (wrap(_as_integer(text), common) for text in (left, right))
+    bring = convert if is_float(common) else wrap
+    left, right = (bring(_as_integer(text), common) for text in (left, right))
     return Text(f"({left.source} {op} {right.source})", "bool", 0, 1, cost)
 
 
@@ -200,9 +201,8 @@ def _integer_operation(op: str, left: Text, right: Text, dtype: str) -> Text:
     if op in ("+", "-", "*"):
         # These commute with wrapping, so operands of the same type need not be wrapped first.
         left, right = (text if text.dtype == dtype else wrap(text, dtype) for text in (left, right))
-        corners = [_apply(op, one, other) for one in (left.low, left.high) for other in (right.low, right.high)]
-        if op == "-":
-            corners = [left.low - right.high, left.high - right.low]
+        function = {"+": operator.add, "-": operator.sub, "*": operator.mul}[op]
+        corners = [function(one, other) for one in (left.low, left.high) for other in (right.low, right.high)]
         result = Text(f"({left.source} {op} {right.source})", dtype, min(corners), max(corners), cost)
         return wrap(result) if max(-result.low, result.high) >> 200 else result
     left, right = wrap(left, dtype), wrap(right, dtype)
@@ -229,10 +229,6 @@ def _integer_operation(op: str, left: Text, right: Text, dtype: str) -> Text:
     if op == "&" and max(left.low, right.low) >= 0:
         return Text(source, dtype, 0, left.high if left.low >= 0 else right.high, cost)
     return Text(source, dtype, low, high, cost)
-
-
-def _apply(op: str, left: int, right: int) -> int:
-    return left + right if op == "+" else left * right
 
 
 def names(variables: Mapping[str, ir.Variable]) -> str:

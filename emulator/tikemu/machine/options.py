@@ -25,9 +25,9 @@ class Options:
         l2: model the L2 buffer: lines of global memory read before are served faster. Default: False, every read is a
             miss.
         active_cores: cores that share the memory bandwidth. Default: None, which is as many as the program uses.
-        trace: keep the events for ``Result.save_trace``. Default: False.
-        max_trace_cores: cores whose events are kept. Default: 2.
-        max_trace_events: events kept in all; later ones are dropped and counted. Default: 1000000.
+        trace: keep the events for ``Result.save_trace``. Default: True.
+        max_trace_cores: cores whose events are kept, the first ones. Default: 2.
+        max_trace_events: events kept per core, the first ones. Default: 200000.
         progress: show a progress bar on standard error. Default: None, which is only on a terminal.
     """
 
@@ -37,9 +37,9 @@ class Options:
     sync: str = "auto"
     l2: bool = False
     active_cores: int | None = None
-    trace: bool = False
+    trace: bool = True
     max_trace_cores: int = 2
-    max_trace_events: int = 1_000_000
+    max_trace_events: int = 200_000
     progress: bool | None = None
 
     def __post_init__(self) -> None:

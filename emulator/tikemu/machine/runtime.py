@@ -1,0 +1,201 @@
+"""State of one run, and what stands behind the statements of the compiled program."""
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+from .. import ir
+from ..dtypes import size_of
+from ..errors import TikBoundsError, TikParamError, TikWarning
+from ..isa.region import Region
+from ..isa.spec import Access, MicroOp
+from ..timing import regions
+from ..timing.engine import PIPE_INDEX, CoreClock, TimedOp
+from ..timing.gm import GlobalMemory
+from .alloc import Plan
+from .memories import CoreMemories, GlobalTensor
+from .options import Options
+from .races import BlockRaces, PipeRaces
+from .strict import guarded
+
+
+class BoundOp(TimedOp):
+    """A micro-operation ready to run: ``run`` performs the numerics (with the checks of strict mode)."""
+
+    __slots__ = ("run", "micro", "location")
+
+
+class Runtime:
+    """One run of a program.
+
+    Attributes:
+        program, plan, options, soc: what runs, and how.
+        numerics, timing: what is asked for.
+        core: on-chip memories of the executing core.
+        gm: global tensors by uid.
+        clock: time on the executing core; None without timing.
+        gm_cost: bandwidth of global memory; None without timing.
+        block: index of the executing block.
+        block_count: blocks of the multi-core loop; 1 without one; None until the program has said so.
+        block_races, pipe_races: checks of strict mode, or None.
+        sites: everything that caches prepared operations.
+    """
+
+    def __init__(self, program: ir.Program, plan: Plan, options: Options, numerics: bool, timing: bool,
+                 gm: dict[int, GlobalTensor], block_count: int | None) -> None:
+        self.program, self.plan, self.options, self.soc = program, plan, options, program.soc
+        self.numerics, self.timing = numerics, timing
+        self.checks = options.strict and numerics
+        self.core = CoreMemories(self.soc, plan.peak, self.checks)
+        self.gm = gm
+        self.clock = CoreClock(self.soc, options.max_trace_events) if timing else None
+        self.gm_cost: GlobalMemory | None = None
+        self.block = 0
+        self.block_count = block_count
+        self.block_races = BlockRaces() if self.checks and block_count != 1 else None
+        self.pipe_races = PipeRaces() if options.strict else None
+        self.sites: list[Any] = []
+        self._warned: set[tuple[Any, str]] = set()
+        self._share_bandwidth()
+
+    # -------------------------------------------------------------------------------------------- blocks
+    @property
+    def active_cores(self) -> int:
+        """Cores that share the bandwidth of global memory."""
+        if self.options.active_cores is not None:
+            return min(self.options.active_cores, self.soc.core_count)
+        return min(self.soc.core_count if self.block_count is None else self.block_count, self.soc.core_count)
+
+    def _share_bandwidth(self) -> None:
+        if self.timing:
+            self.gm_cost = GlobalMemory(self.soc, self.active_cores, self.options.l2)
+
+    def enter_blocks(self, count: int) -> tuple[int]:
+        """The multi-core loop is reached; returns the iterations that the current block executes."""
+        if not 1 <= count <= 65535:
+            raise TikBoundsError(f"block_num must be in [1, 65535], got {count}")
+        if self.block_count is None:
+            self.block_count = count
+            self._share_bandwidth()
+            self.invalidate()
+        return (self.block,)
+
+    def invalidate(self) -> None:
+        """Drop all prepared operations: they are bound again when they are next used."""
+        for site in self.sites:
+            site.forget()
+
+    # -------------------------------------------------------------------------------------------- messages
+    def warn(self, message: str, location: ir.Location) -> None:
+        """Report questionable use: a TikWarning once per line, in strict mode an error."""
+        if self.options.strict:
+            raise TikParamError(message, location)
+        if (location, message) not in self._warned:
+            self._warned.add((location, message))
+            warnings.warn_explicit(TikWarning(f"{message}\n  at {location}"), None, location.file, location.line)
+
+    def loop_range(self, begin: int, end: int, location: ir.Location) -> range:
+        """Iterations of a loop with run-time bounds (core.md 3.1)."""
+        if not 0 <= begin <= end <= 2147483647:
+            message = "the bounds of for_range must satisfy 0 <= begint <= endt <= 2147483647"
+            if begin < end:
+                raise TikBoundsError(f"{message}, got begint {begin} and endt {end}")
+            # A compiled loop has no iteration then.
+            self.warn(f"{message}, got an endt below begint or below 0", location)
+        return range(begin, end)
+
+    def race(self, op: BoundOp) -> None:
+        """Check an operation inside an unsynchronised scope against the others there."""
+        micro, races = op.micro, self.pipe_races
+        if micro.barrier is not None:
+            races.barrier(micro.barrier)
+        elif micro.flag is not None:
+            races.flag(*micro.flag)
+        else:
+            regions = [(access.region, False) for access in micro.reads]
+            regions += [(access.region, True) for access in micro.writes]
+            races.access(micro.pipe, regions, micro.name)
+
+    # -------------------------------------------------------------------------------------------- preparing
+    def prepare(self, micro: MicroOp, location: ir.Location) -> BoundOp:
+        """Footprints, cost and checks of one micro-operation."""
+        op = BoundOp(micro.name, PIPE_INDEX[micro.pipe], micro.cycles, micro.latency)
+        op.micro, op.location = micro, location
+        op.run = guarded(micro, self.block_races) if self.checks else micro.run or _nothing
+        op.barrier, op.flag, op.mask = micro.barrier, micro.flag, micro.mask
+        if not self.timing:
+            return op
+        if len(self.clock.footprints) > regions.LIMIT:
+            self.invalidate()
+            self.clock.footprints.prune(self.clock.now)
+        op.reads = self._footprints(micro.reads)
+        op.writes = self._footprints(micro.writes)
+        if micro.accumulate:
+            operand = micro.writes[0].operand
+            fractals = region_bytes(micro.writes[0].region) // (256 * size_of(operand.dtype))
+            op.chained = fractals >= self.soc.timing.accumulate_blocks
+        if micro.transfer is not None:
+            self._cost_of_transfer(op, micro)
+        return op
+
+    def _footprints(self, accesses: Sequence[Access]) -> tuple[regions.Footprint, ...]:
+        found = {}
+        for access in accesses:
+            footprint = self.footprint(access.operand.static, access.region, access.operand.start, access.operand.end)
+            found[id(footprint)] = footprint
+        return tuple(found.values())
+
+    def footprint(self, static: bool, region: Region, start: int, end: int) -> regions.Footprint:
+        """What the automatic synchronisation takes for the bytes of ``region``, a part of the tensor [start, end)."""
+        sync = self.options.sync
+        if sync == "optimistic" or (sync == "auto" and static):
+            return self.clock.footprints.exact(region)
+        # A move may touch the padding of the last block of a GM tensor.
+        return self.clock.footprints.span(region.memory, min(start, region.start), max(end, region.end))
+
+    def _cost_of_transfer(self, op: BoundOp, micro: MicroOp) -> None:
+        accesses = micro.reads if micro.transfer.direction == "read" else micro.writes
+        region = next(access.region for access in accesses if access.region.memory.kind == "GM")
+        model = self.gm_cost
+        cost = model.cost(micro.transfer, region)
+        op.cycles, op.latency = cost.cycles, cost.latency
+        if model.l2 is not None:
+            lines, memory, transfer = model.lines(micro.transfer, region), id(region.memory), micro.transfer
+
+            def current() -> tuple[float, float]:
+                now = model.cached_cost(transfer, cost, memory, lines)
+                return now.cycles, now.latency
+
+            op.gm = current
+
+    # -------------------------------------------------------------------------------------------- tensors
+    def place(self, view: ir.View) -> TensorPlace:
+        """Where the tensor of ``view`` lives."""
+        tensor = view.tensor
+        if tensor.memory == "GM":
+            found = self.gm.get(tensor.uid)
+            if found is None:
+                raise TikParamError(f"GM tensor {tensor.name!r} is neither an input, an output nor a workspace",
+                                    tensor.location)
+            return TensorPlace(found.memory, 0, found.size, 0)
+        placement = self.plan.placements[tensor.uid]
+        return TensorPlace(self.core[tensor.memory], placement.address, placement.size, placement.stride)
+
+
+class TensorPlace:
+    """Memory, address, size and distance of the copies of a tensor."""
+
+    __slots__ = ("memory", "address", "size", "stride")
+
+    def __init__(self, memory: Any, address: int, size: int, stride: int) -> None:
+        self.memory, self.address, self.size, self.stride = memory, address, size, stride
+
+
+def region_bytes(region: Region) -> int:
+    """Number of bytes of a region, pieces counted one by one."""
+    return sum(n0 * n1 * width for _, n0, _, n1, _, width in region.pieces)
+
+
+def _nothing() -> None:
+    pass

@@ -1,0 +1,205 @@
+"""What a run gives: outputs, and an estimate of where the time goes."""
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .machine.alloc import ON_CHIP
+from .soc import CONFIDENCES, Constant, SocProfile
+from .timing.engine import PIPES
+
+if TYPE_CHECKING:
+    from .machine.compile import Compiled
+    from .machine.runtime import Runtime
+    from .timing.trace import Trace
+
+_ALWAYS = ("issue_cycles", "queue_depth", "flag_cycles", "flag_handshake")
+_GM = ("gm_read_latency", "gm_read_bandwidth", "gm_write_latency", "gm_write_bandwidth", "hbm_bandwidth", "gm_line",
+       "gm_read_beat", "gm_write_beat")
+
+
+@dataclass(frozen=True)
+class PipeUse:
+    """Work of one pipe: ``busy`` cycles summed over the cores, ``share`` of the cycles of the cores in use."""
+
+    busy: float
+    share: float
+
+
+@dataclass(frozen=True)
+class InstructionUse:
+    """Executions of one instruction, and the cycles it occupied its pipe, summed over the cores."""
+
+    count: int
+    cycles: float
+
+
+@dataclass(frozen=True)
+class Result:
+    """Outcome of :func:`tikemu.run`. Everything about time is an estimate, and None or empty without ``timing``.
+
+    Attributes:
+        outputs: NumPy arrays by name.
+        kernel: name of the kernel.
+        soc: the chip.
+        cycles: of the slowest core, launch excluded; at least what the traffic needs at the bandwidth of the memory.
+        core_cycles: per core in use.
+        block_count: blocks of the multi-core loop.
+        pipes: use of each pipe, by name ("S", "V", "M", "MTE1", "MTE2", "MTE3").
+        instructions: executions and cycles, by name.
+        peak_bytes: most bytes in use at once, by on-chip memory.
+        events_in_flight: per (source, destination) pipe, the most events that were set and not yet waited for;
+            ``soc.timing.event_ids`` exist.
+        sync_flags: set_flag and wait_flag instructions that the automatic synchronisation inserted.
+        code_bytes: estimated size of the machine code with multi-buffered loops unrolled.
+        gm_read_bytes, gm_written_bytes: traffic with global memory.
+        macs: multiply-accumulates of valid elements on the Cube.
+        memory_floor: cycles that the traffic needs at full bandwidth.
+        constants: the constants of the timing model that the estimate rests on, by name.
+    """
+
+    outputs: dict[str, np.ndarray]
+    kernel: str
+    soc: SocProfile
+    cycles: float | None
+    core_cycles: tuple[float, ...]
+    block_count: int
+    pipes: dict[str, PipeUse]
+    instructions: dict[str, InstructionUse]
+    peak_bytes: dict[str, int]
+    events_in_flight: dict[tuple[str, str], int]
+    sync_flags: int
+    code_bytes: int
+    gm_read_bytes: int
+    gm_written_bytes: int
+    macs: int
+    memory_floor: float
+    constants: dict[str, Constant] = field(repr=False)
+    trace: Trace | None = field(default=None, repr=False)
+
+    @property
+    def seconds(self) -> float | None:
+        """Estimated time on the chip, launch excluded."""
+        return None if self.cycles is None else self.cycles / self.soc.clock_hz
+
+    @property
+    def cores(self) -> int:
+        """Cores in use."""
+        return max(1, len(self.core_cycles))
+
+    @property
+    def instruction_count(self) -> int:
+        """Instructions executed on all cores."""
+        return sum(use.count for use in self.instructions.values())
+
+    @property
+    def cube_utilisation(self) -> float:
+        """Multiply-accumulates over the float16 peak of the cores in use."""
+        if not self.cycles:
+            return 0.0
+        return self.macs / (self.soc.timing.cube_macs_f16 * self.cycles * self.cores)
+
+    @property
+    def flops(self) -> float:
+        """Operations of the Cube per second (two per multiply-accumulate)."""
+        return 2 * self.macs / self.seconds if self.cycles else 0.0
+
+    @property
+    def memory_utilisation(self) -> float:
+        """Traffic over what the memory could have moved in that time."""
+        return self.memory_floor / self.cycles if self.cycles else 0.0
+
+    def save_trace(self, path: str) -> None:
+        """Write a Chrome trace (open it in https://ui.perfetto.dev): one row per core and pipe.
+
+        Raises:
+            ValueError: the run kept no events (``timing=False`` or ``Options(trace=False)``).
+        """
+        if self.trace is None:
+            raise ValueError("the run kept no events: it needs timing=True and Options(trace=True)")
+        self.trace.save(str(path), self.kernel, self.soc.clock_mhz)
+
+    def report(self) -> str:
+        """The result as text."""
+        lines = [f"kernel {self.kernel} on {self.soc.name}, {self.block_count} blocks on {self.cores} of "
+                 f"{self.soc.core_count} cores"]
+        if self.cycles is None:
+            return "\n".join([*lines, *self._memory_lines()])
+        timing = self.soc.timing
+        lines += [f"estimate: {self.cycles:,.0f} cycles, {self.seconds * 1e6:,.1f} us at {self.soc.clock_mhz} MHz; "
+                  f"launch ({timing.launch_seconds_low * 1e6:.0f} to {timing.launch_seconds_high * 1e6:.0f} us) excluded",
+                  f"cores: fastest {min(self.core_cycles):,.0f}, slowest {max(self.core_cycles):,.0f} cycles; traffic "
+                  f"alone {self.memory_floor:,.0f}",
+                  "", "pipe        busy cycles   share"]
+        lines += [f"PIPE_{name:<5} {use.busy:>13,.0f}  {use.share:6.1%}" for name, use in self.pipes.items()]
+        lines += ["", f"{'instruction':<24} {'count':>12} {'cycles':>15}"]
+        by_cycles = sorted(self.instructions.items(), key=lambda item: -item[1].cycles)
+        lines += [f"{name:<24} {use.count:>12,} {use.cycles:>15,.0f}" for name, use in by_cycles]
+        if self.macs:
+            lines += ["", f"Cube: {self.macs:,} multiply-accumulates, {self.flops / 1e12:.2f} TFLOPS, "
+                          f"{self.cube_utilisation:.1%} of the float16 peak of the cores in use"]
+        lines += ["", f"global memory: {self.gm_read_bytes:,} bytes read, {self.gm_written_bytes:,} written, "
+                      f"{self.memory_utilisation:.1%} of the bandwidth"]
+        lines += self._memory_lines()
+        pressure = [f"{source}->{destination} {count}" for (source, destination), count in
+                    sorted(self.events_in_flight.items())]
+        lines += [f"events in flight ({timing.event_ids:.0f} exist per pair): {', '.join(pressure) or 'none'}; "
+                  f"{self.sync_flags:,} flag instructions inserted",
+                  f"code: about {self.code_bytes:,} bytes, instruction cache {timing.icache_bytes:,.0f}"]
+        return "\n".join([*lines, "", *self._constant_lines()])
+
+    def _memory_lines(self) -> list[str]:
+        parts = [f"{memory} {self.peak_bytes[memory]:,} of {self.soc.capacity(memory):,}" for memory in ON_CHIP
+                 if self.peak_bytes.get(memory)]
+        return [f"peak bytes: {', '.join(parts) or 'none'}"]
+
+    def _constant_lines(self) -> list[str]:
+        lines = ["the estimate rests on"]
+        for confidence in CONFIDENCES:
+            entries = [f"{name} {constant.value:g}" for name, constant in sorted(self.constants.items())
+                       if constant.confidence == confidence]
+            if entries:
+                lines.append(f"  {confidence}: {', '.join(entries)}")
+        return lines
+
+
+def collect(runtime: Runtime, compiled: Compiled, times: list[float], trace: Trace | None,
+            outputs: dict[str, np.ndarray]) -> Result:
+    """Gather what a run has counted."""
+    from .machine.sites import InstructionSite, Tally
+
+    soc = runtime.soc
+    total = Tally()
+    for site in runtime.sites:
+        if isinstance(site, InstructionSite):
+            total.merge(site.tally())
+    moved = total.read_bytes + total.written_bytes
+    fields: dict[str, Any] = {
+        "outputs": outputs, "kernel": runtime.program.name, "soc": soc, "block_count": runtime.block_count or 1,
+        "peak_bytes": dict(runtime.plan.peak), "code_bytes": compiled.code_bytes(), "trace": trace,
+        "gm_read_bytes": total.read_bytes, "gm_written_bytes": total.written_bytes, "macs": total.macs,
+    }
+    if not runtime.timing:
+        return Result(cycles=None, core_cycles=(), pipes={}, instructions={}, events_in_flight={}, sync_flags=0,
+                      memory_floor=0.0, constants={}, **fields)
+    clock = runtime.clock
+    floor = moved / (soc.gm_share(runtime.active_cores) * len(times))
+    cycles = max(max(times), floor)
+    busy = dict.fromkeys(PIPES, 0.0)
+    busy["S"] = clock.scalar_busy
+    instructions: dict[str, InstructionUse] = {}
+    for (name, pipe), (count, work) in sorted(total.entries.items()):
+        before = instructions.get(name, InstructionUse(0, 0.0))
+        instructions[name] = InstructionUse(before.count + int(count), before.cycles + work)
+        if PIPES[pipe] != "S":
+            busy[PIPES[pipe]] += work
+    names = {*_ALWAYS, *total.constants, *(_GM if moved else ())}
+    return Result(
+        cycles=cycles, core_cycles=tuple(times),
+        pipes={name: PipeUse(work, work / (cycles * len(times)) if cycles else 0.0) for name, work in busy.items()},
+        instructions=instructions, sync_flags=clock.flags, memory_floor=floor,
+        events_in_flight={(PIPES[source], PIPES[destination]): count
+                          for (source, destination), count in clock.events.items()},
+        constants={name: soc.timing.constant(name) for name in sorted(names)}, **fields)

@@ -1,0 +1,360 @@
+"""Discrete events on the in-order pipes of one core (timing.md 5, tik/README.md D31, D32).
+
+The scalar unit S walks through the program in order and hands every instruction to the queue of its pipe. A pipe works
+through its queue in order: an instruction starts when its pipe is free and everything it depends on is complete,
+occupies the pipe for ``cycles``, and its result can be used ``latency`` cycles later. Instructions of a pipe complete
+in order.
+
+Automatic synchronisation: between two pipes a dependence costs ``set_flag`` and ``wait_flag``, issued by S, and the
+handshake; inside a pipe a dependent instruction waits for the result. What a pipe already knows to be complete needs no
+further flag.
+"""
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from ..errors import TikSyncError
+from ..soc import SocProfile
+from .regions import Footprint, FootprintTable
+
+PIPES = ("S", "V", "M", "MTE1", "MTE2", "MTE3")
+PIPE_INDEX = {name: index for index, name in enumerate(PIPES)}
+_S = 0
+_M = PIPE_INDEX["M"]
+
+
+class TimedOp:
+    """A micro-operation as the engine sees it.
+
+    Attributes:
+        name: instruction name.
+        pipe: index into PIPES.
+        cycles, latency: see the module.
+        reads, writes: footprints at the granularity of the automatic synchronisation.
+        mask: value of the mask register it needs, or None.
+        chained: accumulates into what the previous instruction of its pipe writes, without waiting for the result.
+        barrier, flag: as in MicroOp.
+        gm: called for the current (cycles, latency) where they depend on the L2 buffer; None otherwise.
+        count, busy: executions, and cycles they occupied the pipe.
+    """
+
+    __slots__ = ("name", "pipe", "cycles", "latency", "reads", "writes", "mask", "chained", "barrier", "flag", "gm",
+                 "count", "busy")
+
+    def __init__(self, name: str, pipe: int, cycles: float, latency: float, reads: tuple[Footprint, ...] = (),
+                 writes: tuple[Footprint, ...] = ()) -> None:
+        self.name, self.pipe, self.cycles, self.latency = name, pipe, cycles, latency
+        self.reads, self.writes = reads, writes
+        self.mask: Any = None
+        self.chained = False
+        self.barrier: str | None = None
+        self.flag: tuple[str, str, str, int] | None = None
+        self.gm: Any = None
+        self.count = 0
+        self.busy = 0.0
+
+
+class CoreClock:
+    """Time on one core.
+
+    Attributes:
+        now: time of the scalar unit, cycles.
+        footprints: the footprints that operations refer to.
+        events: per (source, destination) pipe, the most tokens that were set and not yet waited for.
+        scalar_busy: cycles of work of the scalar unit.
+        flags: set_flag and wait_flag instructions that the automatic synchronisation inserted.
+        trace: receives (operation, start, end) until it holds ``trace_limit`` entries; None: nothing is kept.
+    """
+
+    def __init__(self, soc: SocProfile, trace_limit: int = 0) -> None:
+        timing = soc.timing
+        self._issue = timing.issue_cycles
+        self._mask_write = timing.mask_write_cycles
+        self._flag_issue = timing.flag_cycles
+        self._flag_delay = timing.flag_cycles + timing.flag_handshake
+        self._depth = int(timing.queue_depth)
+        self._ub_read = timing.ub_scalar_read
+        self._gm_read = timing.gm_scalar_read
+        self.footprints = FootprintTable()
+        self.events: dict[tuple[int, int], int] = {}
+        self.scalar_busy = 0.0
+        self.flags = 0
+        self.trace: list | None = None
+        self.trace_limit = trace_limit
+        self._starts = [[0.0] * self._depth for _ in PIPES]
+        self._unsynced: dict[tuple[Footprint, int, bool], float] | None = None
+        self.reset(0.0)
+
+    def reset(self, start: float) -> None:
+        """Everything is complete at ``start``: the beginning of a block."""
+        self.now = start
+        self._free = [start] * len(PIPES)
+        self._done = [start] * len(PIPES)
+        self._known = [[start] * len(PIPES) for _ in PIPES]
+        for ring in self._starts:
+            ring[:] = [start] * self._depth
+        self._slot = [0] * len(PIPES)
+        self._mask: Any = None
+        self._waits: dict[tuple[int, int], deque] = {}
+        self._tokens: dict[tuple[int, int, int], deque] = {}
+        self._unsynced = None
+        self.footprints.reset()
+
+    @property
+    def finish(self) -> float:
+        """Time at which everything issued so far is complete."""
+        return max(self.now, *self._done)
+
+    # -------------------------------------------------------------------------------------------- instructions
+    def step(self, op: TimedOp) -> None:
+        """Execute one operation, with automatic synchronisation."""
+        pipe = op.pipe
+        if pipe == _S or op.barrier is not None or op.flag is not None:
+            self._special(op)
+            return
+        start = self._free[pipe]
+        known = self._known[pipe]
+        needs = None
+        for footprint in op.reads:
+            for other in footprint.conflicts:
+                done = other.write_done
+                if done > known[other.write_pipe]:
+                    source = other.write_pipe
+                    if source == pipe:
+                        if done > start and not op.chained:
+                            start = done
+                    elif needs is None:
+                        needs = {source: done}
+                    elif done > needs.get(source, 0.0):
+                        needs[source] = done
+        for footprint in op.writes:
+            for other in footprint.conflicts:
+                done = other.write_done
+                if done > known[other.write_pipe]:
+                    source = other.write_pipe
+                    if source == pipe:
+                        if done > start and not op.chained:
+                            start = done
+                    elif needs is None:
+                        needs = {source: done}
+                    elif done > needs.get(source, 0.0):
+                        needs[source] = done
+                for source, done in other.readers.items():
+                    if source != pipe and done > known[source]:
+                        if needs is None:
+                            needs = {source: done}
+                        elif done > needs.get(source, 0.0):
+                            needs[source] = done
+        if needs is not None:
+            start = self._wait(pipe, needs, start)
+        done = self._run(op, pipe, start)
+        for footprint in op.reads:
+            footprint.readers[pipe] = done
+        for footprint in op.writes:
+            footprint.write_pipe = pipe
+            footprint.write_done = done
+            if footprint.readers:
+                footprint.readers.clear()
+
+    def _run(self, op: TimedOp, pipe: int, start: float) -> float:
+        """Issue ``op`` and let it occupy its pipe from ``start`` or later; returns when its result can be used."""
+        now = self.now + self._issue
+        if op.mask is not None and op.mask != self._mask:
+            self._mask = op.mask
+            now += self._mask_write
+            self.scalar_busy += self._mask_write
+        self.scalar_busy += self._issue
+        # The queue takes an instruction once the one ``depth`` places ahead has left it.
+        ring, slot = self._starts[pipe], self._slot[pipe]
+        if ring[slot] > now:
+            now = ring[slot]
+        self.now = now
+        if now > start:
+            start = now
+        ring[slot] = start
+        self._slot[pipe] = slot + 1 if slot + 1 < self._depth else 0
+        if op.gm is None:
+            cycles, latency = op.cycles, op.latency
+        else:
+            cycles, latency = op.gm()
+        end = start + cycles
+        self._free[pipe] = end
+        done = end + latency
+        if done < self._done[pipe]:
+            done = self._done[pipe]
+        else:
+            self._done[pipe] = done
+        op.count += 1
+        op.busy += cycles
+        if self.trace is not None:
+            self._keep(op, start, end)
+        return done
+
+    def _keep(self, op: TimedOp, start: float, end: float) -> None:
+        self.trace.append((op, start, end))
+        if len(self.trace) >= self.trace_limit:
+            self.trace = None
+
+    def _wait(self, pipe: int, needs: dict[int, float], start: float) -> float:
+        """Flags from every pipe in ``needs`` to ``pipe``; returns the earliest start after them."""
+        known = self._known[pipe]
+        for source, done in needs.items():
+            known[source] = done
+            self.now += 2 * self._flag_issue
+            self.scalar_busy += 2 * self._flag_issue
+            self.flags += 2
+            ready = done + self._flag_delay
+            if ready > start:
+                start = ready
+            self._count_event(source, pipe, done, start)
+        return start
+
+    def _count_event(self, source: int, pipe: int, set_at: float, waited_at: float) -> None:
+        """Count the tokens of a pair of pipes. Sets and waits of a pair come in order, so the oldest end first."""
+        pair = (source, pipe)
+        waits = self._waits.get(pair)
+        if waits is None:
+            waits = self._waits[pair] = deque()
+        while waits and waits[0] <= set_at:
+            waits.popleft()
+        waits.append(waited_at)
+        if len(waits) > self.events.get(pair, 0):
+            self.events[pair] = len(waits)
+
+    # -------------------------------------------------------------------------------------------- scalar unit
+    def scalar(self, cycles: float) -> None:
+        """Work of the scalar unit."""
+        self.now += cycles
+        self.scalar_busy += cycles
+
+    def iteration(self) -> None:
+        """One step of a loop."""
+        self.now += self._issue
+        self.scalar_busy += self._issue
+
+    def scalar_read(self, footprint: Footprint) -> None:
+        """The scalar unit loads from a tensor: the pipe that wrote it drains first."""
+        needs = {}
+        for other in footprint.conflicts:
+            source = other.write_pipe
+            if source != _S and other.write_done > self._known[_S][source]:
+                needs[source] = self._done[source]
+        self._scalar_access(needs, self._ub_read if footprint.region.memory.kind == "UB" else self._gm_read)
+        self._record(footprint, _S, self.now, False)
+
+    def scalar_write(self, footprint: Footprint) -> None:
+        """The scalar unit stores into a tensor: earlier accesses of other pipes come first."""
+        needs: dict[int, float] = {}
+        for other in footprint.conflicts:
+            accesses = dict(other.readers)
+            accesses[other.write_pipe] = max(other.write_done, accesses.get(other.write_pipe, 0.0))
+            for source, done in accesses.items():
+                if source != _S and done > max(self._known[_S][source], needs.get(source, 0.0)):
+                    needs[source] = done
+        self._scalar_access(needs, self._issue)
+        self._record(footprint, _S, self.now, True)
+
+    def _scalar_access(self, needs: dict[int, float], cycles: float) -> None:
+        if needs and self._unsynced is None:
+            self.now = self._wait(_S, needs, self.now)
+        self.now += cycles
+        self.scalar_busy += cycles
+        self._free[_S] = self._done[_S] = self.now
+
+    def _record(self, footprint: Footprint, pipe: int, done: float, write: bool) -> None:
+        if self._unsynced is not None:
+            self._unsynced[footprint, pipe, write] = done
+        elif write:
+            footprint.write_pipe, footprint.write_done = pipe, done
+            footprint.readers.clear()
+        else:
+            footprint.readers[pipe] = done
+
+    # -------------------------------------------------------------------------------------------- synchronisation
+    def _special(self, op: TimedOp) -> None:
+        """Instructions of the scalar unit, barriers and explicit flags."""
+        if op.barrier is None and op.flag is None:
+            for footprint in op.reads:
+                self.scalar_read(footprint)
+            for footprint in op.writes:
+                self.scalar_write(footprint)
+            start = self.now
+            self.scalar(max(op.cycles, self._issue))
+            self._done[_S] = self.now + op.latency
+        elif op.barrier is not None:
+            self.scalar(self._issue)
+            start = self.now
+            self._barrier(op.barrier)
+        else:
+            self.scalar(self._flag_issue)
+            start = self.now
+            self._explicit_flag(*op.flag)
+        op.count += 1
+        if self.trace is not None:
+            self._keep(op, start, self.now)
+
+    def _barrier(self, pipe: str) -> None:
+        if pipe in PIPE_INDEX:
+            index = PIPE_INDEX[pipe]
+            self._free[index] = max(self._free[index], self._done[index])
+            return
+        self.now = self.finish
+        for known in self._known:
+            known[:] = self._done
+
+    def _explicit_flag(self, kind: str, source: str, destination: str, event: int) -> None:
+        key = (PIPE_INDEX[source], PIPE_INDEX[destination], event)
+        tokens = self._tokens.setdefault(key, deque())
+        if kind == "set":
+            tokens.append(self._done[key[0]] if key[0] != _S else self.now)
+            return
+        if not tokens:
+            raise TikSyncError(f"wait_flag({source}, {destination}, {event}) comes before its set_flag: "
+                               "the kernel would hang")
+        done = tokens.popleft()
+        pipe = key[1]
+        ready = max(self._free[pipe], self.now, done + self._flag_delay)
+        if pipe == _S:
+            self.now = ready
+        self._free[pipe] = ready
+        self._known[pipe][key[0]] = max(self._known[pipe][key[0]], done)
+        self._count_event(key[0], pipe, done, ready)
+
+    # -------------------------------------------------------------------------------------------- disable_sync
+    def enter_unsynced(self) -> None:
+        """Begin a scope without automatic synchronisation: only accesses before it are waited for."""
+        self.leave_unsynced()
+        self._unsynced = {}
+
+    def leave_unsynced(self) -> None:
+        """End the scope: its accesses become visible to the synchronisation."""
+        pending, self._unsynced = self._unsynced, None
+        for (footprint, pipe, write), done in (pending or {}).items():
+            if write and done >= footprint.write_done:
+                footprint.write_pipe, footprint.write_done = pipe, done
+            elif not write:
+                footprint.readers[pipe] = max(done, footprint.readers.get(pipe, 0.0))
+
+    def step_unsynced(self, op: TimedOp) -> None:
+        """Execute one operation inside an unsynchronised scope: it does not wait for others of the scope."""
+        pipe = op.pipe
+        if pipe == _S or op.barrier is not None or op.flag is not None:
+            self._special(op)
+            return
+        needs: dict[int, float] = {}
+        start, known = self._free[pipe], self._known[pipe]
+        for footprint in (*op.reads, *op.writes):
+            for other in footprint.conflicts:
+                accesses = dict(other.readers) if footprint in op.writes else {}
+                accesses[other.write_pipe] = max(other.write_done, accesses.get(other.write_pipe, 0.0))
+                for source, done in accesses.items():
+                    if source == pipe:
+                        start = max(start, done)
+                    elif done > max(known[source], needs.get(source, 0.0)):
+                        needs[source] = done
+        done = self._run(op, pipe, self._wait(pipe, needs, start) if needs else start)
+        for footprint in op.reads:
+            self._unsynced[footprint, pipe, False] = done
+        for footprint in op.writes:
+            self._unsynced[footprint, pipe, True] = done

@@ -1,0 +1,50 @@
+"""Events of a run in the Chrome trace format, which Perfetto and chrome://tracing show."""
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from .engine import PIPES
+
+
+class Trace:
+    """Keeps the events of the first cores.
+
+    Args:
+        cores: how many cores are watched.
+        events: how many events are kept per core.
+    """
+
+    def __init__(self, cores: int, events: int) -> None:
+        self.cores, self.limit = cores, events
+        self._events: dict[int, list] = {}
+
+    def open(self, core: int) -> list | None:
+        """Where the events of ``core`` go; None if it is not watched, or if enough events are kept."""
+        if core >= self.cores:
+            return None
+        events = self._events.setdefault(core, [])
+        return events if len(events) < self.limit else None
+
+    @property
+    def full(self) -> bool:
+        """Whether later events of a core were dropped."""
+        return any(len(events) >= self.limit for events in self._events.values())
+
+    def save(self, path: str, kernel: str, clock_mhz: float) -> None:
+        """Write the JSON file; one row per core and pipe, times in microseconds."""
+        events: list[dict[str, Any]] = []
+        for core in sorted(self._events):
+            events.append({"ph": "M", "name": "process_name", "pid": core, "args": {"name": f"{kernel} core {core}"}})
+            for row, pipe in enumerate(PIPES):
+                events.append({"ph": "M", "name": "thread_name", "pid": core, "tid": row,
+                               "args": {"name": f"PIPE_{pipe}"}})
+                events.append({"ph": "M", "name": "thread_sort_index", "pid": core, "tid": row,
+                               "args": {"sort_index": row}})
+            for op, start, end in self._events[core]:
+                events.append({"ph": "X", "name": op.name, "cat": PIPES[op.pipe], "pid": core, "tid": op.pipe,
+                               "ts": start / clock_mhz, "dur": (end - start) / clock_mhz,
+                               "args": {"cycle": start, "cycles": end - start, "line": str(op.location)}})
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump({"traceEvents": events, "displayTimeUnit": "ns",
+                       "otherData": {"kernel": kernel, "clock_mhz": clock_mhz, "truncated": self.full}}, file)
