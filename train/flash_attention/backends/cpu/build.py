@@ -1,0 +1,94 @@
+"""Compiles the native kernel: python -m flash_attention.backends.cpu.build
+
+One object per instruction set, each with flags of its own, and one library that chooses at run time. The environment
+variables CXX (default g++) and CXXFLAGS (added at the end) are honoured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import os
+import platform
+import shlex
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+SOURCES = Path(__file__).resolve().parent / "csrc"
+LIBRARY = Path(__file__).resolve().parent / "lib" / "libflash_attention_cpu.so"
+
+# GCC warns of its own AVX-512 header (undefined pass-through operands).
+_COMMON = ("-O3", "-std=c++17", "-fPIC", "-fopenmp", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-maybe-uninitialized")
+_AVX2 = ("-mavx2", "-mfma", "-mf16c")
+_AVX512 = (*_AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl")
+_TARGETS = {
+    "x86": {"avx512_bf16": (*_AVX512, "-mavx512bf16"), "avx512": _AVX512, "avx2": _AVX2, "neon": (), "scalar": ()},
+    "other": {"avx512_bf16": (), "avx512": (), "avx2": (), "neon": (), "scalar": ()},
+}
+
+
+class BuildError(RuntimeError):
+    """The compiler is missing or failed; the message holds what it said."""
+
+
+def build(
+    output: Path = LIBRARY, *, compiler: str | None = None, flags: tuple = (), machine: str | None = None, jobs: int = 0
+) -> Path:
+    """Compiles and links the library.
+
+    Args:
+        output: the file to write. It is replaced in one step, so a process that has the old one loaded is safe.
+        compiler: command of a C++17 compiler of the GCC or Clang family. Default: $CXX or g++.
+        flags: added after the usual ones.
+        machine: processor family that is compiled for. Default: this one's.
+        jobs: how many compilers run at once. Default: one per processor.
+
+    Raises:
+        BuildError: with the compiler's output.
+    """
+    command = shlex.split(compiler or os.environ.get("CXX", "g++"))
+    flags = (*flags, *shlex.split(os.environ.get("CXXFLAGS", "")))
+    family = "x86" if (machine or platform.machine()).lower() in ("x86_64", "amd64") else "other"
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=output.parent) as folder:
+        units = {source: () for source in sorted(SOURCES.glob("*.cpp"))}
+        units.update({SOURCES / "targets" / f"{name}.cpp": extra for name, extra in _TARGETS[family].items()})
+        with concurrent.futures.ThreadPoolExecutor(jobs or os.cpu_count()) as pool:
+            objects = list(pool.map(lambda unit: _compile(command, *unit, flags, Path(folder)), units.items()))
+        linked = Path(folder) / output.name
+        _run([*command, "-shared", "-fopenmp", *flags, *map(str, objects), "-o", str(linked)])
+        os.replace(linked, output)
+    return output
+
+
+def _compile(command: list, source: Path, extra: tuple, flags: tuple, folder: Path) -> Path:
+    result = folder / f"{source.stem}.o"
+    _run([*command, *_COMMON, *extra, *flags, "-c", str(source), "-o", str(result)])
+    return result
+
+
+def _run(command: list) -> None:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True)
+    except FileNotFoundError as error:
+        raise BuildError(f"no C++ compiler {command[0]!r}: install g++ or set CXX") from error
+    if done.returncode:
+        raise BuildError(f"{shlex.join(command)}\n{done.stderr}")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Compile the native CPU kernel.")
+    parser.add_argument("--output", type=Path, default=LIBRARY, help="library to write (default: inside the package)")
+    arguments = parser.parse_args()
+    try:
+        print(f"built {build(arguments.output)}")
+    except BuildError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,275 @@
+#include "attention.h"
+
+#include <omp.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <thread>
+#include <vector>
+
+#include "dispatch.h"
+#include "kernels.h"
+#include "status.h"
+
+namespace flash_attention {
+namespace {
+
+// Work below this many multiplications is not worth a second thread.
+constexpr double kWorthAThread = 1 << 20;
+// Float32 sums of d_query for 16-bit tensors are kept for as many heads at a time as fit in here (at least one group).
+constexpr int64_t kWaveBytes = 32 << 20;
+
+struct Free {
+  void operator()(void* p) const { std::free(p); }
+};
+
+template <class T>
+using Buffer = std::unique_ptr<T[], Free>;
+
+template <class T>
+Buffer<T> allocate(int64_t count) {
+  const size_t bytes = (static_cast<size_t>(count) * sizeof(T) + 63) / 64 * 64;
+  void* p = std::aligned_alloc(64, bytes == 0 ? 64 : bytes);
+  if (p == nullptr) throw std::bad_alloc();
+  return Buffer<T>(static_cast<T*>(p));
+}
+
+// A thread keeps its scratch between calls: fresh pages cost more than a small problem.
+char* thread_scratch(int64_t bytes) {
+  thread_local Buffer<char> buffer;
+  thread_local int64_t size = 0;
+  if (size < bytes) {
+    buffer.reset();
+    size = 0;
+    buffer = allocate<char>(bytes);
+    size = bytes;
+  }
+  return buffer.get();
+}
+
+int thread_count(double work, int64_t tasks) {
+  const int64_t most = omp_get_max_threads();
+  const int64_t worth = 1 + static_cast<int64_t>(std::min(work / kWorthAThread, 1e6));
+  return static_cast<int>(std::max<int64_t>(1, std::min({most, worth, tasks})));
+}
+
+// Calls run(task, scratch) for every task, taken in ascending order by whichever thread is free. False without memory.
+template <class Run>
+bool run_tasks(int threads, int64_t tasks, int64_t scratch_bytes, std::atomic<bool>& failed, const Run& run) {
+  std::atomic<int64_t> next{0};
+#pragma omp parallel num_threads(threads)
+  {
+    char* scratch = nullptr;
+    try {
+      scratch = thread_scratch(scratch_bytes);
+    } catch (const std::bad_alloc&) {
+      failed = true;
+    }
+    while (!failed) {
+      const int64_t task = next.fetch_add(1, std::memory_order_relaxed);
+      if (task >= tasks) break;
+      run(task, scratch);
+    }
+  }
+  return !failed;
+}
+
+// Multiplications of one product over all visible pairs.
+double work_of(const Problem& p) {
+  double pairs = 0;
+  const int64_t step = std::max<int64_t>(1, p.seq_q / 64);
+  for (int64_t row = 0; row < p.seq_q; row += step)
+    pairs += static_cast<double>(std::max<int64_t>(0, p.band.hi(row) - p.band.lo(row))) * step;
+  return pairs * p.head_dim * p.batch * p.heads;
+}
+
+int run_forward(const Problem& p, const ForwardOutputs& outputs) {
+  const Kernels* kernels = choose_kernels();
+  if (kernels == nullptr) return kNoTarget;
+  ForwardPlan plan{p, outputs, 256, 0};
+  const double work = 2 * work_of(p);
+  const int most = thread_count(work, INT64_MAX);
+  // Many rows share the packing of a key tile; few rows leave something to do for every thread, and stay in the cache.
+  const int64_t wanted = most == 1 ? 1 : 6 * most;
+  while (plan.rows > 32 && (p.batch * p.heads * ((p.seq_q + plan.rows - 1) / plan.rows) < wanted ||
+                            plan.rows * p.head_dim > 256 * 160 || plan.rows >= 2 * p.seq_q))
+    plan.rows /= 2;
+  plan.tiles = (p.seq_q + plan.rows - 1) / plan.rows;
+  const int64_t tasks = p.batch * p.heads * plan.tiles;
+  std::atomic<bool> failed{false};
+  // The last rows of a head first: with a causal mask they are the longest.
+  const bool done = run_tasks(thread_count(work, tasks), tasks, kernels->forward_scratch(plan), failed,
+                              [&](int64_t task, char* scratch) {
+                                const int64_t tile = plan.tiles - 1 - task % plan.tiles;
+                                kernels->forward_task(plan, task / plan.tiles, tile, scratch);
+                              });
+  return done ? kOk : kNoMemory;
+}
+
+struct Turns {
+  std::vector<std::atomic<int32_t>> count;
+  std::atomic<bool>* failed;
+};
+
+bool wait_turn(const BackwardPlan& plan, int64_t index, int32_t turn) {
+  const Turns& turns = *static_cast<const Turns*>(plan.state);
+  for (int spins = 0; turns.count[index].load(std::memory_order_acquire) != turn; ++spins) {
+    if (turns.failed->load(std::memory_order_relaxed)) return false;
+    // The thread that is due may be waiting for this very core.
+    if (spins > 64) std::this_thread::yield();
+  }
+  return true;
+}
+
+void advance_turn(const BackwardPlan& plan, int64_t index) {
+  static_cast<Turns*>(plan.state)->count[index].fetch_add(1, std::memory_order_release);
+}
+
+// Sums of the bias gradient: where the tasks put them, and how they become the result.
+struct BiasSums {
+  bool wanted = false;
+  bool by_row = false;   // the bias has a row axis: sums of its own shape, else one sum per (batch, head, key)
+  bool shared = false;   // heads or batch elements add to the same sums
+  int64_t count = 0;     // of the result
+  Buffer<float> own;
+  float* sums = nullptr;
+
+  BiasSums(const Problem& p, void* result) {
+    wanted = result != nullptr;
+    if (!wanted) return;
+    const Broadcast& b = p.bias;
+    by_row = b.row_stride != 0 || p.seq_q == 1;
+    shared = (b.batch_stride == 0 && p.batch > 1) || (b.head_stride == 0 && p.heads > 1);
+    count = p.seq_k * (b.row_stride ? p.seq_q : 1) * (b.head_stride ? p.heads : 1) * (b.batch_stride ? p.batch : 1);
+    const int64_t size = by_row ? count : p.batch * p.heads * p.seq_k;
+    if (by_row && b.dtype == DType::kFloat32) {
+      sums = static_cast<float*>(result);
+    } else {
+      own = allocate<float>(size);
+      sums = own.get();
+    }
+    std::memset(sums, 0, size * sizeof(float));
+  }
+
+  void finish(const Problem& p, const Kernels* kernels, void* result) const {
+    if (!wanted || sums == result) return;
+    const Broadcast& b = p.bias;
+    if (by_row) return kernels->convert(sums, 1.0f, count, b.dtype, result);
+    Buffer<float> total = allocate<float>(count);
+    std::memset(total.get(), 0, count * sizeof(float));
+    for (int64_t batch = 0; batch < p.batch; ++batch)
+      for (int64_t head = 0; head < p.heads; ++head) {
+        const float* from = sums + (batch * p.heads + head) * p.seq_k;
+        float* to = total.get() + batch * b.batch_stride + head * b.head_stride;
+        for (int64_t key = 0; key < p.seq_k; ++key) to[key] += from[key];
+      }
+    kernels->convert(total.get(), 1.0f, count, b.dtype, result);
+  }
+};
+
+int run_backward(const Problem& p, const BackwardInputs& inputs, const BackwardOutputs& outputs) {
+  const Kernels* kernels = choose_kernels();
+  if (kernels == nullptr) return kNoTarget;
+  BiasSums bias(p, outputs.d_bias);
+  const int64_t heads = p.batch * p.heads, groups = p.batch * p.kv_heads, rows = heads * p.seq_q;
+  BackwardPlan plan{};
+  plan.problem = p;
+  plan.inputs = inputs;
+  plan.outputs = outputs;
+  plan.query_tiles = (p.seq_q + kBackwardRows - 1) / kBackwardRows;
+  plan.key_tiles = (p.seq_k + 127) / 128;
+  // The gradient of the scores is stored with the scale of the scores in it, unless the bias wants it plain.
+  plan.score_gradient_scale = bias.wanted ? 1.0f : p.scale;
+  plan.factor_left = bias.wanted ? p.scale : 1.0f;
+  (bias.by_row ? plan.d_bias : plan.d_bias_columns) = bias.sums;
+
+  const Buffer<float> row_values = allocate<float>(2 * rows);
+  plan.shift = row_values.get();
+  plan.delta = plan.shift + rows;
+
+  const bool direct = p.dtype == DType::kFloat32 && p.head_dim % kernels->lanes == 0;
+  plan.d_query_stride = direct ? p.head_dim : (p.head_dim + kernels->lanes - 1) / kernels->lanes * kernels->lanes;
+  const int64_t group_sums = p.group() * p.seq_q * plan.d_query_stride;
+  int64_t wave = groups;
+  if (!direct)
+    wave = std::min(groups, std::max<int64_t>(1, kWaveBytes / (group_sums * static_cast<int64_t>(sizeof(float)))));
+  if (bias.by_row && bias.shared) wave = 1;
+  const Buffer<float> sums = allocate<float>(direct ? 0 : wave * group_sums);
+  Turns turns{std::vector<std::atomic<int32_t>>(wave * p.group() * plan.query_tiles), nullptr};
+  std::atomic<bool> failed{false};
+  turns.failed = &failed;
+  plan.state = &turns;
+  plan.wait = wait_turn;
+  plan.advance = advance_turn;
+
+  const double work = 5 * work_of(p);
+  const int64_t scratch = kernels->backward_scratch(plan);
+  constexpr int64_t kSlice = 256;
+  const int64_t slices = (p.seq_q + kSlice - 1) / kSlice;
+  const auto slice_rows = [&](int64_t slice) { return std::min(kSlice, p.seq_q - slice * kSlice); };
+  const auto blind = [&](int64_t tile) {
+    const int64_t first = tile * kBackwardRows, last = std::min(first + kBackwardRows, p.seq_q) - 1;
+    return p.band.lo(first) >= p.band.hi(last);
+  };
+
+  run_tasks(thread_count(work, heads * slices), heads * slices, scratch, failed, [&](int64_t task, char* memory) {
+    const int64_t slice = task % slices;
+    kernels->backward_rows(plan, task / slices, slice * kSlice, slice_rows(slice), memory);
+  });
+
+  for (plan.first_group = 0; plan.first_group < groups && !failed; plan.first_group += wave) {
+    plan.groups = std::min(wave, groups - plan.first_group);
+    const int64_t first_row = plan.first_group * p.group() * p.seq_q;
+    plan.d_query = direct ? static_cast<float*>(outputs.d_query) + first_row * p.head_dim : sums.get();
+    for (auto& turn : turns.count) turn.store(0, std::memory_order_relaxed);
+    // Query tiles that no key tile visits are zeroed by nobody else.
+    for (int64_t tile = 0; tile < plan.query_tiles; ++tile) {
+      if (!blind(tile)) continue;
+      const int64_t first = tile * kBackwardRows, count = std::min(kBackwardRows, p.seq_q - first);
+      for (int64_t head = 0; head < plan.groups * p.group(); ++head)
+        std::memset(plan.d_query + (head * p.seq_q + first) * plan.d_query_stride, 0,
+                    count * plan.d_query_stride * sizeof(float));
+    }
+    // Key tiles in ascending order, which is the order of the turns, and heads inside: threads then seldom meet.
+    const int64_t tasks = plan.key_tiles * plan.groups;
+    run_tasks(thread_count(work, tasks), tasks, scratch, failed, [&](int64_t task, char* memory) {
+      kernels->backward_task(plan, plan.first_group + task % plan.groups, task / plan.groups, memory);
+    });
+    if (direct && plan.factor_left == 1.0f) continue;
+    const int64_t wave_heads = plan.groups * p.group(), first_head = plan.first_group * p.group();
+    run_tasks(thread_count(work, wave_heads * slices), wave_heads * slices, 0, failed, [&](int64_t task, char*) {
+      const int64_t slice = task % slices;
+      kernels->finish_d_query(plan, first_head + task / slices, slice * kSlice, slice_rows(slice));
+    });
+  }
+  if (failed) return kNoMemory;
+  bias.finish(p, kernels, outputs.d_bias);
+  return kOk;
+}
+
+template <class Run>
+int guarded(const Run& run) {
+  try {
+    return run();
+  } catch (const std::bad_alloc&) {
+    return kNoMemory;
+  } catch (...) {
+    return kInternal;
+  }
+}
+
+}  // namespace
+
+int forward(const Problem& problem, const ForwardOutputs& outputs) {
+  return guarded([&] { return run_forward(problem, outputs); });
+}
+
+int backward(const Problem& problem, const BackwardInputs& inputs, const BackwardOutputs& outputs) {
+  return guarded([&] { return run_backward(problem, inputs, outputs); });
+}
+
+}  // namespace flash_attention

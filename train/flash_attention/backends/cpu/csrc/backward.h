@@ -1,0 +1,428 @@
+// Backward pass of a tile of keys (Dao, "FlashAttention-2", 2023, algorithm 2): probabilities come again from the
+// logsumexp, dS = P * (dP - D + dL) with D = rowsum(dO * O) and dL the gradient of the logsumexp. One pass gives all
+// three gradients, so five products in all; sums over key tiles into d_query are taken in turns.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+namespace flash_attention {
+namespace {
+
+template <class Math>
+struct BackwardTile;
+
+// Tiles that both kinds of arithmetic need.
+template <class Math>
+struct BackwardTileBase {
+  using Unit = typename Math::Unit;
+  const BackwardPlan& plan;
+  const Problem& problem;
+  const ScoreRule rule;
+  QueryTile q;
+  Sides sides;
+  int64_t units, row_stride, stacked_stride, sum_stride;
+  Unit* key;          // transposed
+  Unit* value;        // transposed
+  Unit* key_stacked;
+  Unit* query;        // rows
+  Unit* d_output;     // rows
+  Unit* pack;         // scratch of packing
+  float* d_key;       // [key][sum_stride]
+  float* d_value;
+  float* edge;        // [kRows][sum_stride]: the last, incomplete rows of d_query
+  float* columns;     // [kKeyTile]: sums of score gradients over rows
+  float* shift;       // [row]
+  float* delta;       // [row]
+  // Rows [first_row, last_row) of the tile see keys of a strip of kRows keys.
+  int64_t first_row[kKeyTile / kRows], last_row[kKeyTile / kRows];
+
+  BackwardTileBase(const BackwardPlan& all, Arena& arena) : plan(all), problem(all.problem), rule(all.problem) {
+    const int64_t columns_count = problem.head_dim;
+    units = Pack<Math>::units(columns_count);
+    row_stride = Pack<Math>::row_stride(columns_count);
+    stacked_stride = Pack<Math>::stacked_stride(columns_count);
+    sum_stride = tile_stride(columns_count);
+    key = arena.take<Unit>(kKeyTile * units);
+    value = arena.take<Unit>(kKeyTile * units);
+    key_stacked = arena.take<Unit>(kKeyTile / Math::kPerUnit * stacked_stride);
+    query = arena.take<Unit>(kBackwardRows * row_stride);
+    d_output = arena.take<Unit>(kBackwardRows * row_stride);
+    pack = arena.take<Unit>(kLanes * row_stride);
+    d_key = arena.take<float>(kKeyTile * sum_stride);
+    d_value = arena.take<float>(kKeyTile * sum_stride);
+    edge = arena.take<float>(kRows * sum_stride);
+    columns = arena.take<float>(kKeyTile);
+    shift = arena.take<float>(kBackwardRows);
+    delta = arena.take<float>(kBackwardRows);
+    sides.allocate(arena, problem, kBackwardRows);
+  }
+};
+
+// In float32 one copy of a tile serves as left and as right operand.
+template <>
+struct BackwardTile<Float32Math> : BackwardTileBase<Float32Math> {
+  static constexpr int64_t kStride = tile_stride(kKeyTile);
+  float* query_stacked;
+  float* d_output_stacked;
+  float* probability;     // [row][kStride]
+  float* score_gradient;  // [row][kStride]
+
+  BackwardTile(const BackwardPlan& all, Arena& arena) : BackwardTileBase(all, arena) {
+    query_stacked = query;
+    d_output_stacked = d_output;
+    probability = arena.take<float>(kBackwardRows * kStride);
+    score_gradient = arena.take<float>(kBackwardRows * kStride);
+  }
+  void load_rows(const Rows& query_rows, const Rows& d_output_rows) {
+    Pack<Float32Math>::rows(query_rows, q.count, q.padded, query);
+    Pack<Float32Math>::rows(d_output_rows, q.count, q.padded, d_output);
+  }
+  // Left operands: summed over rows (for d_key, d_value) and over keys (for d_query).
+  const float* probability_by_row(int64_t row, int64_t column) const { return probability + row * kStride + column; }
+  const float* gradient_by_row(int64_t row, int64_t column) const { return score_gradient + row * kStride + column; }
+  static constexpr int64_t kByRowStride = kStride;
+  const float* gradient_by_key(int64_t row, int64_t column) const { return score_gradient + row * kStride + column; }
+  static constexpr int64_t kByKeyStride = kStride;
+
+  void clear(int64_t strip, int64_t panel) {
+    for (int m = 0; m < kRows; ++m) {
+      std::memset(probability + (strip + m) * kStride + panel, 0, kPanel * sizeof(float));
+      std::memset(score_gradient + (strip + m) * kStride + panel, 0, kPanel * sizeof(float));
+    }
+  }
+  // Where a cell's undropped probabilities wait for the gradient: their final place.
+  FA_INLINE float* waiting(int64_t strip, int64_t panel, float*) { return probability + strip * kStride + panel; }
+  static constexpr int64_t kWaitingStride = kStride;
+  template <bool kKeep>
+  FA_INLINE void store_cell(int64_t strip, int64_t panel, F (&p)[kRows][kVectors], F (&ds)[kRows][kVectors]) {
+#pragma GCC unroll 16
+    for (int m = 0; m < kRows; ++m)
+#pragma GCC unroll 8
+      for (int n = 0; n < kVectors; ++n) {
+        const int64_t at = (strip + m) * kStride + panel + n * kLanes;
+        if (kKeep) Simd::store(probability + at, p[m][n]);
+        Simd::store(score_gradient + at, ds[m][n]);
+      }
+  }
+};
+
+// In bfloat16 both kinds of left operand hold pairs along the axis that is summed.
+template <class S>
+struct BackwardTile<Bf16MathOf<S>> : BackwardTileBase<Bf16MathOf<S>> {
+  using Math = Bf16MathOf<S>;
+  static constexpr int64_t kByRowStride = tile_stride(kKeyTile);
+  static constexpr int64_t kByKeyStride = tile_stride(kKeyTile / 2);
+  uint32_t* query_stacked;
+  uint32_t* d_output_stacked;
+  uint32_t* probability;     // [row / 2][kByRowStride]: two rows in a unit
+  uint32_t* score_gradient;  // likewise
+  uint32_t* score_gradient_rows;  // [row][kByKeyStride]: two keys in a unit
+
+  BackwardTile(const BackwardPlan& all, Arena& arena) : BackwardTileBase<Math>(all, arena) {
+    query_stacked = arena.take<uint32_t>(kBackwardRows / 2 * this->stacked_stride);
+    d_output_stacked = arena.take<uint32_t>(kBackwardRows / 2 * this->stacked_stride);
+    probability = arena.take<uint32_t>(kBackwardRows / 2 * kByRowStride);
+    score_gradient = arena.take<uint32_t>(kBackwardRows / 2 * kByRowStride);
+    score_gradient_rows = arena.take<uint32_t>(kBackwardRows * kByKeyStride);
+  }
+  void load_rows(const Rows& query_rows, const Rows& d_output_rows) {
+    Pack<Math>::rows(query_rows, this->q.count, this->q.padded, this->query);
+    Pack<Math>::rows(d_output_rows, this->q.count, this->q.padded, this->d_output);
+    Pack<Math>::stacked(query_rows, this->q.count, this->q.padded, query_stacked);
+    Pack<Math>::stacked(d_output_rows, this->q.count, this->q.padded, d_output_stacked);
+  }
+  const uint32_t* probability_by_row(int64_t row, int64_t column) const {
+    return probability + row / 2 * kByRowStride + column;
+  }
+  const uint32_t* gradient_by_row(int64_t row, int64_t column) const {
+    return score_gradient + row / 2 * kByRowStride + column;
+  }
+  const uint32_t* gradient_by_key(int64_t row, int64_t column) const {
+    return score_gradient_rows + row * kByKeyStride + column / 2;
+  }
+
+  void clear(int64_t strip, int64_t panel) {
+    for (int m = 0; m < kRows; ++m) {
+      std::memset(score_gradient_rows + (strip + m) * kByKeyStride + panel / 2, 0, kPanel / 2 * sizeof(uint32_t));
+      if (m % 2) continue;
+      std::memset(probability + (strip + m) / 2 * kByRowStride + panel, 0, kPanel * sizeof(uint32_t));
+      std::memset(score_gradient + (strip + m) / 2 * kByRowStride + panel, 0, kPanel * sizeof(uint32_t));
+    }
+  }
+  FA_INLINE float* waiting(int64_t, int64_t, float* local) { return local; }
+  static constexpr int64_t kWaitingStride = kPanel;
+  template <bool kKeep>
+  FA_INLINE void store_cell(int64_t strip, int64_t panel, F (&p)[kRows][kVectors], F (&ds)[kRows][kVectors]) {
+#pragma GCC unroll 16
+    for (int m = 0; m < kRows; m += 2) {
+#pragma GCC unroll 8
+      for (int n = 0; n < kVectors; ++n) {
+        const int64_t at = (strip + m) / 2 * kByRowStride + panel + n * kLanes;
+        S::u_store(probability + at, S::bf16_pairs(p[m][n], p[m + 1][n]));
+        S::u_store(score_gradient + at, S::bf16_pairs(ds[m][n], ds[m + 1][n]));
+      }
+      uint32_t* rows = score_gradient_rows + (strip + m) * kByKeyStride + panel / 2;
+      S::u_store(rows, S::bf16_neighbours(ds[m][0], ds[m][1]));
+      S::u_store(rows + kByKeyStride, S::bf16_neighbours(ds[m + 1][0], ds[m + 1][1]));
+    }
+  }
+};
+
+template <class Math, Bias kBias, bool kKeep>
+struct BackwardCell {
+  using Tile = BackwardTile<Math>;
+  Tile& tile;
+  const int64_t strip, panel;
+  const float* bias = nullptr;
+  float distance = 0.0f;
+
+  BackwardCell(Tile& t, const KeyTile& k, int64_t row, int64_t column) : tile(t), strip(row), panel(column) {
+    if (kBias == Bias::kTensor) bias = t.sides.bias + row * t.sides.bias_stride + column;
+    if (kBias == Bias::kSlope) distance = static_cast<float>(k.first + column - t.sides.position - row);
+  }
+
+  template <bool kBits>
+  FA_NOINLINE void run(const uint32_t* bits) const {
+    alignas(64) float local[kRows * kPanel];
+    float* waiting = tile.waiting(strip, panel, local);
+    F acc[kRows][kVectors];
+    multiply<Math, Left::kRowMajor, kVectors>(tile.query + strip * tile.row_stride, tile.row_stride,
+                                              tile.key + panel * tile.units, kPanel, tile.units, acc);
+#pragma GCC unroll 16
+    for (int m = 0; m < kRows; ++m)
+#pragma GCC unroll 8
+      for (int n = 0; n < kVectors; ++n) {
+        const F s = score<kBias>(acc[m][n], Simd::set1(tile.rule.factor), tile.sides, bias, distance, m, n);
+        F t = exponent<kBias>(s, Simd::set1(tile.shift[strip + m]), tile.rule.to_base2);
+        if (kBits) t = Simd::select(bits[m] >> (n * kLanes), t, Simd::set1(-kInfinity));
+        Simd::store(waiting + m * Tile::kWaitingStride + n * kLanes, exp2(t));
+      }
+    multiply<Math, Left::kRowMajor, kVectors>(tile.d_output + strip * tile.row_stride, tile.row_stride,
+                                              tile.value + panel * tile.units, kPanel, tile.units, acc);
+    const F scale = Simd::set1(tile.plan.score_gradient_scale * tile.problem.dropout.scale);
+    F p[kRows][kVectors];
+#pragma GCC unroll 16
+    for (int m = 0; m < kRows; ++m)
+#pragma GCC unroll 8
+      for (int n = 0; n < kVectors; ++n) {
+        p[m][n] = Simd::load(waiting + m * Tile::kWaitingStride + n * kLanes);
+        F gradient = Simd::mul(acc[m][n], scale);
+        const F whole = p[m][n];
+        if (kKeep) {
+          const uint32_t keep = tile.sides.keep[(strip + m) * kWords + panel / 32] >> (panel % 32 + n * kLanes);
+          gradient = Simd::zero_unless(keep, gradient);
+          p[m][n] = Simd::zero_unless(keep, p[m][n]);
+        }
+        acc[m][n] = Simd::mul(whole, Simd::sub(gradient, Simd::set1(tile.delta[strip + m])));
+      }
+    tile.template store_cell<kKeep>(strip, panel, p, acc);
+  }
+};
+
+// Which rows of the query tile see each strip of kRows keys, in whole pairs of rows.
+template <class Math>
+void find_rows(BackwardTile<Math>& tile, const KeyTile& k) {
+  const QueryTile& q = tile.q;
+  for (int64_t strip = 0; strip * kRows < k.count; ++strip) {
+    const int64_t from = k.first + strip * kRows;
+    const int64_t to = from + kRows < k.first + k.count ? from + kRows : k.first + k.count;
+    int64_t first = 0, last = q.count;
+    while (first < last && q.hi[first] <= from) ++first;
+    while (last > first && q.lo[last - 1] >= to) --last;
+    tile.first_row[strip] = first / Math::kPerUnit * Math::kPerUnit;
+    tile.last_row[strip] = round_up(last, Math::kPerUnit);
+  }
+}
+
+template <class Math>
+void add_key_gradients(BackwardTile<Math>& tile, const KeyTile& k) {
+  const int64_t width = tile.problem.head_dim;
+  for (int64_t d = 0; d < width; d += kPanel) {
+    for (int64_t strip = 0; strip * kRows < k.count; ++strip) {
+      const int64_t first = tile.first_row[strip], column = strip * kRows;
+      const int64_t steps = (tile.last_row[strip] - first) / Math::kPerUnit;
+      if (steps <= 0) continue;
+      const int64_t right = first / Math::kPerUnit * tile.stacked_stride + d;
+      const int64_t sum = column * tile.sum_stride + d;
+      accumulate<Math, Left::kStepMajor>(tile.probability_by_row(first, column), tile.kByRowStride,
+                                         tile.d_output_stacked + right, tile.stacked_stride, steps, tile.d_value + sum,
+                                         tile.sum_stride, width - d);
+      accumulate<Math, Left::kStepMajor>(tile.gradient_by_row(first, column), tile.kByRowStride,
+                                         tile.query_stacked + right, tile.stacked_stride, steps, tile.d_key + sum,
+                                         tile.sum_stride, width - d);
+    }
+  }
+}
+
+template <class Math>
+void add_query_gradients(BackwardTile<Math>& tile, const KeyTile& k, float* d_query) {
+  const int64_t width = tile.problem.head_dim, stride = tile.plan.d_query_stride;
+  const QueryTile& q = tile.q;
+  const int64_t whole = q.count / kRows * kRows;
+  if (whole < q.padded) std::memset(tile.edge, 0, kRows * tile.sum_stride * sizeof(float));
+  for (int64_t d = 0; d < width; d += kPanel) {
+    for (int64_t strip = 0; strip < q.padded; strip += kRows) {
+      const int64_t from = k.column(q.lo[strip]) / Math::kPerUnit;
+      const int64_t steps = round_up(k.column(q.hi[strip + kRows - 1]), Math::kPerUnit) / Math::kPerUnit - from;
+      if (steps <= 0) continue;
+      const bool inside = strip < whole;
+      accumulate<Math, Left::kRowMajor>(tile.gradient_by_key(strip, from * Math::kPerUnit), tile.kByKeyStride,
+                                        tile.key_stacked + from * tile.stacked_stride + d, tile.stacked_stride, steps,
+                                        inside ? d_query + strip * stride + d : tile.edge + d,
+                                        inside ? stride : tile.sum_stride, width - d);
+    }
+  }
+  for (int64_t m = whole; m < q.count; ++m) {
+    const float* edge = tile.edge + (m - whole) * tile.sum_stride;
+    for (int64_t d = 0; d < width; ++d) d_query[m * stride + d] += edge[d];
+  }
+}
+
+// Gradient of the bias; its plan keeps the score gradients in float32 and unscaled.
+inline void add_bias_gradient(BackwardTile<Float32Math>& tile, const KeyTile& k, int64_t batch, int64_t head) {
+  const BackwardPlan& plan = tile.plan;
+  const QueryTile& q = tile.q;
+  for (int64_t m = 0; m < q.count; ++m) {
+    // Columns that no row of the strip sees were not written.
+    const int64_t strip = m / kRows * kRows;
+    const int64_t from = k.column(q.lo[strip]), to = k.column(q.hi[strip + kRows - 1]);
+    const float* row = tile.gradient_by_key(m, 0);
+    float* sum = tile.columns;
+    if (plan.d_bias) sum = plan.d_bias + tile.problem.bias.at(batch, head, q.first + m) + k.first;
+    for (int64_t c = from; c < to; ++c) sum[c] += row[c];
+  }
+}
+template <class S>
+inline void add_bias_gradient(BackwardTile<Bf16MathOf<S>>&, const KeyTile&, int64_t, int64_t) {}
+
+// One query tile of one head against the key tile; false when another thread failed.
+template <class Math, Bias kBias, bool kKeep>
+bool backward_rows_of(BackwardTile<Math>& tile, const KeyTile& k, int64_t batch, int64_t head, int64_t turn_base,
+                      int64_t index) {
+  const BackwardPlan& plan = tile.plan;
+  const Problem& p = tile.problem;
+  const QueryTile& q = tile.q;
+  const int64_t row = (batch * p.heads + head) * p.seq_q + q.first;
+  const int64_t first = (q.union_lo() <= k.first ? 0 : (q.union_lo() - k.first) / kPanel * kPanel);
+  const int64_t last = k.column(q.union_hi());
+  const bool seen = tile.sides.load_mask(p, batch, head, q, k);
+  if (seen) {
+    tile.sides.load_rest(p, batch, head, q, k);
+    tile.load_rows(Rows(p.dtype, p.query, row, p.head_dim), Rows(p.dtype, plan.inputs.d_output, row, p.head_dim));
+    for (int64_t m = 0; m < q.padded; ++m) {
+      tile.shift[m] = m < q.count ? plan.shift[row + m] : -kInfinity;
+      tile.delta[m] = m < q.count ? plan.delta[row + m] : 0.0f;
+    }
+    for (int64_t panel = first; panel < last; panel += kPanel) {
+      for (int64_t strip = 0; strip < q.padded; strip += kRows) {
+        const BackwardCell<Math, kBias, kKeep> cell(tile, k, strip, panel);
+        uint32_t bits[kRows];
+        switch (look(q, k, tile.sides, strip, panel, bits)) {
+          case Sight::kFull: cell.template run<false>(nullptr); break;
+          case Sight::kPartial: cell.template run<true>(bits); break;
+          case Sight::kHidden: tile.clear(strip, panel); break;
+        }
+      }
+    }
+    find_rows(tile, k);
+    add_key_gradients(tile, k);
+  }
+  // Key tiles add to a query tile in ascending order, whichever thread has them.
+  const int32_t turn = static_cast<int32_t>(k.index - q.union_lo() / kKeyTile);
+  if (!plan.wait(plan, turn_base + index, turn)) return false;
+  const int64_t wave_row = row - plan.first_group * p.group() * p.seq_q;
+  float* d_query = plan.d_query + wave_row * plan.d_query_stride;
+  if (turn == 0) std::memset(d_query, 0, q.count * plan.d_query_stride * sizeof(float));
+  if (seen) {
+    add_query_gradients(tile, k, d_query);
+    if (plan.outputs.d_bias) add_bias_gradient(tile, k, batch, head);
+  }
+  plan.advance(plan, turn_base + index);
+  return true;
+}
+
+template <class Math, Bias kBias, bool kKeep>
+void backward_keys(const BackwardPlan& plan, int64_t group, int64_t key_tile, char* scratch) {
+  const Problem& p = plan.problem;
+  Arena arena(scratch);
+  BackwardTile<Math> tile(plan, arena);
+  const KeyTile k(key_tile, p.seq_k);
+  const int64_t batch = group / p.kv_heads, kv_head = group % p.kv_heads;
+  const int64_t key_row = group * p.seq_k + k.first;
+  const int64_t padded = round_up(k.count, kPanel);
+  const Rows key_rows(p.dtype, p.key, key_row, p.head_dim), value_rows(p.dtype, p.value, key_row, p.head_dim);
+  bool packed = false;
+  std::memset(tile.d_key, 0, kKeyTile * tile.sum_stride * sizeof(float));
+  std::memset(tile.d_value, 0, kKeyTile * tile.sum_stride * sizeof(float));
+
+  for (int64_t g = 0; g < p.group(); ++g) {
+    const int64_t head = kv_head * p.group() + g;
+    const int64_t turn_base = ((group - plan.first_group) * p.group() + g) * plan.query_tiles;
+    std::memset(tile.columns, 0, kKeyTile * sizeof(float));
+    for (int64_t index = 0; index < plan.query_tiles; ++index) {
+      const int64_t first = index * kBackwardRows;
+      const int64_t rows = p.seq_q - first < kBackwardRows ? p.seq_q - first : kBackwardRows;
+      // The tile's ends first: most tiles of a banded problem are out of sight.
+      const int64_t lo = p.band.lo(first), hi = p.band.hi(first + rows - 1);
+      if (lo >= k.first + k.count) break;
+      if (hi <= k.first || lo >= hi) continue;
+      tile.q.set(p.band, first, rows);
+      if (!packed) {
+        Pack<Math>::transposed(key_rows, k.count, padded, tile.pack, tile.key);
+        Pack<Math>::transposed(value_rows, k.count, padded, tile.pack, tile.value);
+        Pack<Math>::stacked(key_rows, k.count, padded, tile.key_stacked);
+        packed = true;
+      }
+      if (!backward_rows_of<Math, kBias, kKeep>(tile, k, batch, head, turn_base, index)) return;
+    }
+    if (plan.d_bias_columns) {
+      float* sums = plan.d_bias_columns + (batch * p.heads + head) * p.seq_k + k.first;
+      std::memcpy(sums, tile.columns, k.count * sizeof(float));
+    }
+  }
+  const int64_t offset = key_row * p.row_bytes();
+  for (int64_t m = 0; m < k.count; ++m) {
+    store_row(p.dtype, tile.d_key + m * tile.sum_stride, plan.factor_left, p.head_dim,
+              static_cast<char*>(plan.outputs.d_key) + offset + m * p.row_bytes());
+    store_row(p.dtype, tile.d_value + m * tile.sum_stride, p.dropout.scale, p.head_dim,
+              static_cast<char*>(plan.outputs.d_value) + offset + m * p.row_bytes());
+  }
+}
+
+inline void backward_rows(const BackwardPlan& plan, int64_t batch_head, int64_t first, int64_t count, char* scratch) {
+  const Problem& p = plan.problem;
+  const int64_t padded = round_up(p.head_dim, kLanes), row = batch_head * p.seq_q + first;
+  Arena arena(scratch);
+  float* output = arena.take<float>(padded);
+  float* d_output = arena.take<float>(padded);
+  const Rows outputs(p.dtype, plan.inputs.output, row, p.head_dim);
+  const Rows d_outputs(p.dtype, plan.inputs.d_output, row, p.head_dim);
+  const float from_natural = ScoreRule(p).from_natural;
+  for (int64_t m = 0; m < count; ++m) {
+    load_row(p.dtype, outputs.row(m), p.head_dim, output);
+    load_row(p.dtype, d_outputs.row(m), p.head_dim, d_output);
+    F sum = Simd::zero();
+    for (int64_t d = 0; d < padded; d += kLanes) sum = Simd::fma(Simd::load(output + d), Simd::load(d_output + d), sum);
+    float delta = Simd::sum(sum);
+    if (plan.inputs.d_logsumexp) delta -= plan.inputs.d_logsumexp[row + m];
+    const float logsumexp = plan.inputs.logsumexp[row + m];
+    const bool blind = logsumexp == -kInfinity;
+    // A row that sees nothing: its exponents are -inf and nothing it holds reaches the sums.
+    plan.shift[row + m] = blind ? -kInfinity : -logsumexp * from_natural;
+    plan.delta[row + m] = blind ? 0.0f : delta * plan.score_gradient_scale;
+  }
+}
+
+inline void finish_d_query(const BackwardPlan& plan, int64_t batch_head, int64_t first, int64_t count) {
+  const Problem& p = plan.problem;
+  for (int64_t m = 0; m < count; ++m) {
+    const int64_t row = batch_head * p.seq_q + first + m;
+    const int64_t wave_row = row - plan.first_group * p.group() * p.seq_q;
+    store_row(p.dtype, plan.d_query + wave_row * plan.d_query_stride, plan.factor_left, p.head_dim,
+              static_cast<char*>(plan.outputs.d_query) + row * p.row_bytes());
+  }
+}
+
+}  // namespace
+}  // namespace flash_attention

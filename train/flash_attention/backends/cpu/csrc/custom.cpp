@@ -1,0 +1,343 @@
+// Entry points in the calling convention of MindSpore's ops.Custom(func_type="aot"), also called through ctypes:
+// every tensor, inputs then outputs, as pointer, rank, shape and dtype name. An absent input is a null pointer.
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "attention.h"
+#include "dispatch.h"
+#include "status.h"
+
+namespace flash_attention {
+
+const char* message(int status) {
+  switch (status) {
+    case kOk: return "success";
+    case kBadCount: return "wrong number of tensors";
+    case kBadConfig: return "wrong length or version of the configuration tensors";
+    case kBadDType: return "a tensor has a dtype that is not allowed for it";
+    case kBadShape: return "a tensor has a shape that does not fit the others";
+    case kBadPointer: return "a required tensor is absent, or its data is not aligned to its element size";
+    case kBadValue: return "a value in the configuration tensors is out of range";
+    case kTooLarge: return "a size is beyond 2**40, or a tensor beyond 2**46 elements";
+    case kNoMemory: return "out of memory";
+    case kNoTarget: return "FLASH_ATTENTION_CPU_ISA names an instruction set that is unknown or missing on this processor";
+    case kInternal: return "internal error";
+    default: return "unknown status";
+  }
+}
+
+namespace {
+
+constexpr int64_t kMaxSize = int64_t{1} << 40;
+constexpr int64_t kMaxElements = int64_t{1} << 46;
+constexpr int64_t kMaxBlocks = int64_t{1} << 31;
+constexpr int64_t kVersion = 1;
+
+// The int64 configuration; library.py fills it by these names.
+enum Config {
+  kConfigVersion,
+  kCausal,
+  kBottomRight,
+  kWindowLeft,
+  kWindowRight,
+  kPrevBlocks,
+  kNextBlocks,
+  kBlock,
+  kDropoutKind,
+  kDropoutThreshold,
+  kBatchOffset,
+  kHeadOffset,
+  kHasSlopes,       // the bias input holds slopes, one per head
+  kBiasGradient,    // backward has a fourth output
+  kConfigCount,
+};
+
+// The float32 configuration.
+enum Rates { kScale, kDropoutScale, kRateCount };
+
+enum ForwardParameter {
+  kQuery,
+  kKey,
+  kValue,
+  kMask,
+  kBias,
+  kKeepBits,
+  kSeed,
+  kForwardConfig,
+  kForwardRates,
+  kForwardOutput,
+  kForwardLogsumexp,
+  kForwardCount,
+};
+
+enum BackwardParameter {
+  kOutput = kSeed + 1,
+  kLogsumexp,
+  kDOutput,
+  kDLogsumexp,
+  kBackwardConfig,
+  kBackwardRates,
+  kDQuery,
+  kDKey,
+  kDValue,
+  kDBias,  // only with kBiasGradient
+};
+
+// Checks throw a Status; the entry points return it.
+struct Reject {
+  int status;
+};
+
+void require(bool condition, int status) {
+  if (!condition) throw Reject{status};
+}
+
+struct Tensors {
+  void** data;
+  const int* ranks;
+  int64_t* const* shapes;
+  const char* const* dtypes;
+
+  bool present(int i) const { return data[i] != nullptr; }
+  const int64_t* shape(int i) const { return shapes[i]; }
+
+  bool named(int i, const char* name) const { return std::strcmp(dtypes[i], name) == 0; }
+  DType dtype(int i) const {
+    if (named(i, "float32")) return DType::kFloat32;
+    if (named(i, "float16")) return DType::kFloat16;
+    if (named(i, "bfloat16")) return DType::kBFloat16;
+    if (named(i, "bool") || named(i, "uint8")) return DType::kByte;
+    throw Reject{kBadDType};
+  }
+  void check_shape(int i, std::initializer_list<int64_t> expected) const {
+    require(ranks[i] == static_cast<int>(expected.size()), kBadShape);
+    int axis = 0;
+    for (int64_t size : expected) require(shapes[i][axis++] == size, kBadShape);
+  }
+  void check_aligned(int i, int64_t element) const {
+    require(data[i] != nullptr && reinterpret_cast<uintptr_t>(data[i]) % element == 0, kBadPointer);
+  }
+  void check(int i, DType type, std::initializer_list<int64_t> expected) const {
+    require(present(i), kBadPointer);
+    require(dtype(i) == type, kBadDType);
+    check_shape(i, expected);
+    check_aligned(i, size_of(type));
+  }
+};
+
+int64_t checked_product(std::initializer_list<int64_t> sizes) {
+  int64_t product = 1;
+  for (int64_t size : sizes) {
+    require(size >= 1, kBadShape);
+    require(size <= kMaxSize && product <= kMaxElements / size, kTooLarge);
+    product *= size;
+  }
+  return product;
+}
+
+// A tensor of rank 4 that broadcasts to (batch, heads, seq_q, seq_k), with a full last axis.
+Broadcast broadcast(const Tensors& t, int i, const Problem& p) {
+  const int64_t* shape = t.shape(i);
+  require(t.ranks[i] == 4 && shape[3] == p.seq_k, kBadShape);
+  const int64_t full[3] = {p.batch, p.heads, p.seq_q};
+  for (int axis = 0; axis < 3; ++axis) require(shape[axis] == full[axis] || shape[axis] == 1, kBadShape);
+  checked_product({shape[0], shape[1], shape[2], shape[3]});
+  Broadcast b{};
+  b.data = t.data[i];
+  b.dtype = t.dtype(i);
+  t.check_aligned(i, size_of(b.dtype));
+  b.row_stride = shape[2] == 1 ? 0 : p.seq_k;
+  b.head_stride = shape[1] == 1 ? 0 : shape[2] * p.seq_k;
+  b.batch_stride = shape[0] == 1 ? 0 : shape[1] * shape[2] * p.seq_k;
+  return b;
+}
+
+int64_t in_range(int64_t value, int64_t low, int64_t high) {
+  require(value >= low && value <= high, kBadValue);
+  return value;
+}
+
+Problem parse(const Tensors& t, int config_index, int rates_index) {
+  require(t.present(config_index) && t.present(rates_index), kBadPointer);
+  require(t.named(config_index, "int64") && t.named(rates_index, "float32"), kBadDType);
+  require(t.ranks[config_index] == 1 && t.shape(config_index)[0] == kConfigCount, kBadConfig);
+  require(t.ranks[rates_index] == 1 && t.shape(rates_index)[0] == kRateCount, kBadConfig);
+  t.check_aligned(config_index, 8);
+  t.check_aligned(rates_index, 4);
+  const int64_t* config = static_cast<const int64_t*>(t.data[config_index]);
+  const float* rates = static_cast<const float*>(t.data[rates_index]);
+  require(config[kConfigVersion] == kVersion, kBadConfig);
+
+  Problem p{};
+  require(t.ranks[kQuery] == 4 && t.ranks[kKey] == 4, kBadShape);
+  p.dtype = t.dtype(kQuery);
+  require(p.dtype != DType::kByte, kBadDType);
+  p.batch = t.shape(kQuery)[0];
+  p.heads = t.shape(kQuery)[1];
+  p.seq_q = t.shape(kQuery)[2];
+  p.head_dim = t.shape(kQuery)[3];
+  p.kv_heads = t.shape(kKey)[1];
+  p.seq_k = t.shape(kKey)[2];
+  checked_product({p.batch, p.heads, p.seq_q, p.head_dim});
+  checked_product({p.batch, p.kv_heads, p.seq_k, p.head_dim});
+  require(p.heads % p.kv_heads == 0 && p.head_dim <= 1024, kBadShape);
+  t.check(kQuery, p.dtype, {p.batch, p.heads, p.seq_q, p.head_dim});
+  t.check(kKey, p.dtype, {p.batch, p.kv_heads, p.seq_k, p.head_dim});
+  t.check(kValue, p.dtype, {p.batch, p.kv_heads, p.seq_k, p.head_dim});
+  p.query = t.data[kQuery];
+  p.key = t.data[kKey];
+  p.value = t.data[kValue];
+  p.scale = rates[kScale];
+  require(std::isfinite(p.scale), kBadValue);
+
+  Band& band = p.band;
+  band.seq_k = p.seq_k;
+  band.offset = in_range(config[kBottomRight], 0, 1) ? p.seq_k - p.seq_q : 0;
+  band.causal = in_range(config[kCausal], 0, 1);
+  band.left = in_range(config[kWindowLeft], -1, kMaxSize);
+  band.right = in_range(config[kWindowRight], -1, kMaxSize);
+  band.prev_blocks = in_range(config[kPrevBlocks], 0, kMaxBlocks);
+  band.next_blocks = in_range(config[kNextBlocks], 0, kMaxBlocks);
+  band.block = in_range(config[kBlock], 1, kMaxBlocks);
+
+  if (t.present(kMask)) {
+    p.mask = broadcast(t, kMask, p);
+    require(p.mask.dtype == DType::kByte, kBadDType);
+  }
+  const bool slopes = in_range(config[kHasSlopes], 0, 1);
+  require(!slopes || t.present(kBias), kBadPointer);
+  if (slopes) {
+    t.check(kBias, DType::kFloat32, {p.heads});
+    p.slopes = static_cast<const float*>(t.data[kBias]);
+  } else if (t.present(kBias)) {
+    p.bias = broadcast(t, kBias, p);
+    require(p.bias.dtype != DType::kByte, kBadDType);
+  }
+
+  Dropout& dropout = p.dropout;
+  dropout.kind = in_range(config[kDropoutKind], Dropout::kNone, Dropout::kGiven);
+  dropout.scale = 1.0f;
+  if (dropout.kind != Dropout::kNone) {
+    dropout.scale = rates[kDropoutScale];
+    require(std::isfinite(dropout.scale) && dropout.scale > 0.0f, kBadValue);
+  }
+  if (dropout.kind == Dropout::kPhilox) {
+    require(t.present(kSeed), kBadPointer);
+    require(t.named(kSeed, "int64"), kBadDType);
+    t.check_shape(kSeed, {2});
+    t.check_aligned(kSeed, 8);
+    for (int i = 0; i < 2; ++i) dropout.key[i] = static_cast<uint32_t>(static_cast<const int64_t*>(t.data[kSeed])[i]);
+    dropout.threshold = static_cast<uint32_t>(in_range(config[kDropoutThreshold], 1, 65535));
+    dropout.batch_offset = static_cast<uint32_t>(in_range(config[kBatchOffset], 0, UINT32_MAX));
+    dropout.head_offset = static_cast<uint32_t>(in_range(config[kHeadOffset], 0, UINT32_MAX));
+  } else if (dropout.kind == Dropout::kGiven) {
+    checked_product({p.batch, p.heads, p.seq_q, (p.seq_k + 7) / 8});
+    t.check(kKeepBits, DType::kByte, {p.batch, p.heads, p.seq_q, (p.seq_k + 7) / 8});
+    dropout.bits = static_cast<const uint8_t*>(t.data[kKeepBits]);
+  }
+  return p;
+}
+
+template <class Run>
+int answer(const Run& run) {
+  try {
+    return run();
+  } catch (const Reject& reject) {
+    return reject.status;
+  } catch (...) {
+    return kInternal;
+  }
+}
+
+int forward_entry(int count, const Tensors& t) {
+  return answer([&] {
+    require(count == kForwardCount, kBadCount);
+    const Problem p = parse(t, kForwardConfig, kForwardRates);
+    t.check(kForwardOutput, p.dtype, {p.batch, p.heads, p.seq_q, p.head_dim});
+    t.check(kForwardLogsumexp, DType::kFloat32, {p.batch, p.heads, p.seq_q});
+    return forward(p, {t.data[kForwardOutput], static_cast<float*>(t.data[kForwardLogsumexp])});
+  });
+}
+
+int backward_entry(int count, const Tensors& t) {
+  return answer([&] {
+    require(count == kDBias || count == kDBias + 1, kBadCount);
+    const Problem p = parse(t, kBackwardConfig, kBackwardRates);
+    const bool bias_gradient = static_cast<const int64_t*>(t.data[kBackwardConfig])[kBiasGradient] != 0;
+    require(count == (bias_gradient ? kDBias + 1 : kDBias), kBadCount);
+    t.check(kOutput, p.dtype, {p.batch, p.heads, p.seq_q, p.head_dim});
+    t.check(kLogsumexp, DType::kFloat32, {p.batch, p.heads, p.seq_q});
+    t.check(kDOutput, p.dtype, {p.batch, p.heads, p.seq_q, p.head_dim});
+    if (t.present(kDLogsumexp)) t.check(kDLogsumexp, DType::kFloat32, {p.batch, p.heads, p.seq_q});
+    t.check(kDQuery, p.dtype, {p.batch, p.heads, p.seq_q, p.head_dim});
+    t.check(kDKey, p.dtype, {p.batch, p.kv_heads, p.seq_k, p.head_dim});
+    t.check(kDValue, p.dtype, {p.batch, p.kv_heads, p.seq_k, p.head_dim});
+    const BackwardInputs inputs{t.data[kOutput], static_cast<const float*>(t.data[kLogsumexp]), t.data[kDOutput],
+                                static_cast<const float*>(t.data[kDLogsumexp])};
+    BackwardOutputs outputs{t.data[kDQuery], t.data[kDKey], t.data[kDValue], nullptr};
+    if (bias_gradient) {
+      require(p.bias.data != nullptr, kBadPointer);
+      const int64_t* shape = t.shape(kBias);
+      t.check(kDBias, p.bias.dtype, {shape[0], shape[1], shape[2], shape[3]});
+      outputs.d_bias = t.data[kDBias];
+    }
+    return backward(p, inputs, outputs);
+  });
+}
+
+// MindSpore shows the text of an exception, but of a return code only its number.
+int or_throw(const char* function, int status) {
+  if (status != kOk) throw std::runtime_error(std::string(function) + ": " + message(status));
+  return status;
+}
+
+}  // namespace
+}  // namespace flash_attention
+
+using flash_attention::Tensors;
+
+#pragma GCC visibility push(default)
+extern "C" {
+
+// For ctypes: a Status comes back, nothing is thrown.
+int flash_attention_forward(int count, void** data, int* ranks, int64_t** shapes, const char** dtypes, void*, void*) {
+  return flash_attention::forward_entry(count, Tensors{data, ranks, shapes, dtypes});
+}
+
+int flash_attention_backward(int count, void** data, int* ranks, int64_t** shapes, const char** dtypes, void*, void*) {
+  return flash_attention::backward_entry(count, Tensors{data, ranks, shapes, dtypes});
+}
+
+// For MindSpore.
+int FlashAttentionForward(int count, void** data, int* ranks, int64_t** shapes, const char** dtypes, void*, void*) {
+  return flash_attention::or_throw("flash_attention forward",
+                                   flash_attention::forward_entry(count, Tensors{data, ranks, shapes, dtypes}));
+}
+
+int FlashAttentionBackward(int count, void** data, int* ranks, int64_t** shapes, const char** dtypes, void*, void*) {
+  return flash_attention::or_throw("flash_attention backward",
+                                   flash_attention::backward_entry(count, Tensors{data, ranks, shapes, dtypes}));
+}
+
+const char* flash_attention_message(int status) { return flash_attention::message(status); }
+
+// Name of the i-th instruction set that can run here, best first; null past the last.
+const char* flash_attention_isa(int index) {
+  const flash_attention::Kernels* kernels = flash_attention::runnable_kernels(index);
+  return kernels ? kernels->isa : nullptr;
+}
+
+// The interval of keys that a query row sees; for the test against visibility.Band.
+void flash_attention_band(const int64_t* band, int64_t row, int64_t* interval) {
+  flash_attention::Band b;
+  std::memcpy(&b, band, sizeof(b));
+  interval[0] = b.lo(row);
+  interval[1] = b.hi(row);
+}
+
+}  // extern "C"
+#pragma GCC visibility pop

@@ -1,0 +1,29 @@
+// 2^t, vectorised.
+#pragma once
+
+namespace flash_attention {
+namespace {
+
+constexpr float kLog2e = 1.44269504088896340736f;
+constexpr double kLn2 = 0.69314718055994530942;
+// Below this a probability is flushed to zero: no subnormal numbers enter the products.
+constexpr float kSmallestExponent = -126.0f;
+
+// Error below 1 unit in the last place for -126 <= t < 127, exactly 0 below; NaN stays NaN.
+// t = n + r with |r| <= 1/2; the polynomial is the best of its degree in relative error with value 1 at 0.
+FA_INLINE F exp2(F t) {
+  const F magic = Simd::set1(12582912.0f);  // 1.5 * 2^23: the sum holds round(t) in its low bits
+  const F z = Simd::add(t, magic);
+  const F r = Simd::sub(t, Simd::sub(z, magic));
+  F p = Simd::set1(0x1.41fbbcp-13f);
+  p = Simd::fma(p, r, Simd::set1(0x1.5f3e54p-10f));
+  p = Simd::fma(p, r, Simd::set1(0x1.3b2d4cp-7f));
+  p = Simd::fma(p, r, Simd::set1(0x1.c6aee8p-5f));
+  p = Simd::fma(p, r, Simd::set1(0x1.ebfbdcp-3f));
+  p = Simd::fma(p, r, Simd::set1(0x1.62e430p-1f));
+  p = Simd::fma(p, r, Simd::set1(1.0f));
+  return Simd::scale_by_power(p, z, t, kSmallestExponent);
+}
+
+}  // namespace
+}  // namespace flash_attention

@@ -1,0 +1,68 @@
+// What a target offers to the target-independent part: tasks that threads may run in any order (forward) or in the given
+// order (backward), each with a scratch memory of its own.
+#pragma once
+
+#include <cstdint>
+
+#include "problem.h"
+
+namespace flash_attention {
+
+// One task: the query rows [tile * rows, ...) of one head.
+struct ForwardPlan {
+  Problem problem;
+  ForwardOutputs outputs;
+  int64_t rows;   // query rows per task; results do not depend on it
+  int64_t tiles;  // per head
+};
+
+// Query rows per tile of the backward pass. Results depend on it (order of the sums), so it is the same everywhere.
+constexpr int64_t kBackwardRows = 128;
+
+// One task: one key tile of one key/value head, over all query tiles that see it. Tasks of the same head add to the same
+// rows of d_query: the turn of each query tile says how many key tiles have added to it, and they do so in order.
+struct BackwardPlan {
+  Problem problem;
+  BackwardInputs inputs;
+  BackwardOutputs outputs;
+  int64_t query_tiles;  // per head
+  int64_t key_tiles;
+  int64_t first_group;  // the current wave: key/value heads [first_group, first_group + groups) of batch * kv_heads
+  int64_t groups;
+  float score_gradient_scale;  // factor of the stored score gradients; d_key takes `factor_left` at the end
+  float factor_left;
+  float* shift;           // (batch, heads, seq_q): minus the logsumexp, in the domain of the scores
+  float* delta;           // (batch, heads, seq_q): (rowsum(d_output * output) - d_logsumexp) * score_gradient_scale
+  float* d_query;         // float32 sums of the wave, row stride d_query_stride
+  int64_t d_query_stride;
+  float* d_bias;          // float32 sums of a bias with a row axis, or null
+  float* d_bias_columns;  // (batch, heads, seq_k) sums over rows of a bias without one, or null
+  int32_t* turns;         // (heads of the wave, query_tiles)
+  // Waits until turns[index] == turn; false when another thread failed.
+  bool (*wait)(const BackwardPlan& plan, int64_t index, int32_t turn);
+  void (*advance)(const BackwardPlan& plan, int64_t index);
+  void* state;  // of wait
+};
+
+struct Kernels {
+  const char* isa;
+  int64_t (*forward_scratch)(const ForwardPlan& plan);
+  void (*forward_task)(const ForwardPlan& plan, int64_t batch_head, int64_t tile, char* scratch);
+  int64_t (*backward_scratch)(const BackwardPlan& plan);
+  // Fills shift and delta for `count` rows from row `first` of batch_head on.
+  void (*backward_rows)(const BackwardPlan& plan, int64_t batch_head, int64_t first, int64_t count, char* scratch);
+  void (*backward_task)(const BackwardPlan& plan, int64_t group, int64_t key_tile, char* scratch);
+  // Converts `count` rows of the wave's d_query sums from row `first` of batch_head on.
+  void (*finish_d_query)(const BackwardPlan& plan, int64_t batch_head, int64_t first, int64_t count);
+  // Converts `count` float32 values.
+  void (*convert)(const float* src, float factor, int64_t count, DType dtype, void* dst);
+  int64_t lanes;
+};
+
+extern const Kernels* const kAvx512Bf16Kernels;  // null where not compiled in
+extern const Kernels* const kAvx512Kernels;
+extern const Kernels* const kAvx2Kernels;
+extern const Kernels* const kNeonKernels;
+extern const Kernels* const kScalarKernels;
+
+}  // namespace flash_attention

@@ -1,0 +1,177 @@
+// Rows of user memory to tiles and back: conversion, zero padding, transposition. User memory is touched only inside its
+// rows; tiles are padded, so everything behind them works in whole vectors.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+namespace flash_attention {
+namespace {
+
+constexpr int64_t round_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
+
+// A row stride, in floats, of an odd number of 64-byte cache lines: columns then spread over all cache sets.
+constexpr int64_t tile_stride(int64_t columns) { return (round_up(columns, 16) / 16 | 1) * 16; }
+
+template <DType kType>
+FA_INLINE F load_vector(const void* p) {
+  if (kType == DType::kFloat32) return Simd::load(static_cast<const float*>(p));
+  if (kType == DType::kFloat16) return Simd::load_f16(static_cast<const uint16_t*>(p));
+  return Simd::load_bf16(static_cast<const uint16_t*>(p));
+}
+
+template <DType kType>
+FA_INLINE void store_vector(void* p, F v) {
+  if (kType == DType::kFloat32) return Simd::store(static_cast<float*>(p), v);
+  if (kType == DType::kFloat16) return Simd::store_f16(static_cast<uint16_t*>(p), v);
+  Simd::store_bf16(static_cast<uint16_t*>(p), v);
+}
+
+template <DType kType>
+inline void load_row_as(const char* src, int64_t count, float* dst) {
+  const int64_t size = kType == DType::kFloat32 ? 4 : 2;
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) Simd::store(dst + i, load_vector<kType>(src + i * size));
+  if (i < count) {
+    alignas(64) char rest[kLanes * 4] = {};
+    std::memcpy(rest, src + i * size, (count - i) * size);
+    Simd::store(dst + i, load_vector<kType>(rest));
+  }
+}
+
+template <DType kType>
+inline void store_row_as(const float* src, float factor, int64_t count, char* dst) {
+  const int64_t size = kType == DType::kFloat32 ? 4 : 2;
+  const F f = Simd::set1(factor);
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) store_vector<kType>(dst + i * size, Simd::mul(Simd::load(src + i), f));
+  if (i < count) {
+    alignas(64) char rest[kLanes * 4];
+    store_vector<kType>(rest, Simd::mul(Simd::load(src + i), f));
+    std::memcpy(dst + i * size, rest, (count - i) * size);
+  }
+}
+
+// Converts `count` values to float32 and fills up with zeros to a whole vector.
+inline void load_row(DType dtype, const void* src, int64_t count, float* dst) {
+  const char* bytes = static_cast<const char*>(src);
+  switch (dtype) {
+    case DType::kFloat32: return load_row_as<DType::kFloat32>(bytes, count, dst);
+    case DType::kFloat16: return load_row_as<DType::kFloat16>(bytes, count, dst);
+    default: return load_row_as<DType::kBFloat16>(bytes, count, dst);
+  }
+}
+
+// Writes `count` values of src * factor; src is readable to a whole vector.
+inline void store_row(DType dtype, const float* src, float factor, int64_t count, void* dst) {
+  char* bytes = static_cast<char*>(dst);
+  switch (dtype) {
+    case DType::kFloat32: return store_row_as<DType::kFloat32>(src, factor, count, bytes);
+    case DType::kFloat16: return store_row_as<DType::kFloat16>(src, factor, count, bytes);
+    default: return store_row_as<DType::kBFloat16>(src, factor, count, bytes);
+  }
+}
+
+// Rows of one head in user memory: `columns` values each, one after the other.
+struct Rows {
+  DType dtype;
+  const char* data;
+  int64_t columns;
+
+  Rows(DType type, const void* base, int64_t first_row, int64_t width)
+      : dtype(type), data(static_cast<const char*>(base) + first_row * width * size_of(type)), columns(width) {}
+  const char* row(int64_t index) const { return data + index * columns * size_of(dtype); }
+  // The same rows without the first m, and how many of `count` are among the next kLanes of them.
+  Rows from(int64_t m) const { return Rows(dtype, data, m, columns); }
+  static int64_t left(int64_t count, int64_t m) { return count < m ? 0 : count - m < kLanes ? count - m : kLanes; }
+};
+
+// Operand layouts of a tile of rows, in units of Math:
+//   rows        unit k of row m holds columns k * kPerUnit ...           left operand, summed over columns
+//   transposed  panels of kPanel rows: [panel][unit k][row in panel]     right operand, summed over columns
+//   stacked     unit (m, j) holds column j of rows m * kPerUnit ...      right operand, summed over rows
+// `padded` rows are written; those from `count` on are zero.
+template <class Math>
+struct Pack;
+
+template <>
+struct Pack<Float32Math> {
+  static int64_t units(int64_t columns) { return columns; }
+  static int64_t row_stride(int64_t columns) { return tile_stride(columns); }
+  static int64_t stacked_stride(int64_t columns) { return tile_stride(columns); }
+
+  static void rows(const Rows& src, int64_t count, int64_t padded, float* dst) {
+    const int64_t stride = row_stride(src.columns);
+    for (int64_t m = 0; m < count; ++m) load_row(src.dtype, src.row(m), src.columns, dst + m * stride);
+    for (int64_t m = count; m < padded; ++m)
+      std::memset(dst + m * stride, 0, round_up(src.columns, kLanes) * sizeof(float));
+  }
+  static void stacked(const Rows& src, int64_t count, int64_t padded, float* dst) { rows(src, count, padded, dst); }
+  static void transposed(const Rows& src, int64_t count, int64_t padded, float* scratch, float* dst) {
+    const int64_t stride = row_stride(src.columns);
+    for (int64_t m = 0; m < padded; m += kLanes) {
+      rows(src.from(m), src.left(count, m), kLanes, scratch);
+      float* panel = dst + m / kPanel * kPanel * src.columns + m % kPanel;
+      transpose_block(reinterpret_cast<const uint32_t*>(scratch), stride, src.columns,
+                      reinterpret_cast<uint32_t*>(panel));
+    }
+  }
+  // kLanes rows of `units` units into a panel; the source is padded to whole vectors, the panel is not.
+  static void transpose_block(const uint32_t* src, int64_t stride, int64_t units, uint32_t* panel) {
+    int64_t k = 0;
+    for (; k + kLanes <= units; k += kLanes) Simd::transpose(src + k, stride, panel + k * kPanel, kPanel);
+    if (k < units) {
+      uint32_t rest[kLanes * kLanes];
+      Simd::transpose(src + k, stride, rest, kLanes);
+      for (int64_t j = 0; k + j < units; ++j)
+        std::memcpy(panel + (k + j) * kPanel, rest + j * kLanes, kLanes * sizeof(uint32_t));
+    }
+  }
+};
+
+template <class S>
+struct Pack<Bf16MathOf<S>> {
+  static int64_t units(int64_t columns) { return (columns + 1) / 2; }
+  static int64_t row_stride(int64_t columns) { return tile_stride(units(columns)); }
+  static int64_t stacked_stride(int64_t columns) { return tile_stride(columns); }
+
+  static void rows(const Rows& src, int64_t count, int64_t padded, uint32_t* dst) {
+    const int64_t stride = row_stride(src.columns), bytes = src.columns * 2;
+    for (int64_t m = 0; m < padded; ++m) {
+      char* row = reinterpret_cast<char*>(dst + m * stride);
+      const int64_t used = m < count ? bytes : 0;
+      if (used) std::memcpy(row, src.row(m), used);
+      std::memset(row + used, 0, round_up(units(src.columns), kLanes) * 4 - used);
+    }
+  }
+  static void stacked(const Rows& src, int64_t count, int64_t padded, uint32_t* dst) {
+    const int64_t stride = stacked_stride(src.columns);
+    for (int64_t m = 0; m < padded; m += 2) {
+      uint32_t* row = dst + m / 2 * stride;
+      for (int64_t k = 0; k < src.columns; k += kLanes) {
+        const typename S::U low = load(src, m, count, k), high = load(src, m + 1, count, k);
+        S::u_store(row + k, S::u_or(low, S::template u_shift_left<16>(high)));
+      }
+    }
+  }
+  static void transposed(const Rows& src, int64_t count, int64_t padded, uint32_t* scratch, uint32_t* dst) {
+    const int64_t stride = row_stride(src.columns), steps = units(src.columns);
+    for (int64_t m = 0; m < padded; m += kLanes) {
+      rows(src.from(m), src.left(count, m), kLanes, scratch);
+      Pack<Float32Math>::transpose_block(scratch, stride, steps, dst + m / kPanel * kPanel * steps + m % kPanel);
+    }
+  }
+
+ private:
+  static typename S::U load(const Rows& src, int64_t m, int64_t count, int64_t k) {
+    if (m >= count) return S::u_set1(0);
+    const uint16_t* row = reinterpret_cast<const uint16_t*>(src.row(m)) + k;
+    if (k + kLanes <= src.columns) return S::u_load16(row);
+    uint16_t rest[kLanes] = {};
+    std::memcpy(rest, row, (src.columns - k) * 2);
+    return S::u_load16(rest);
+  }
+};
+
+}  // namespace
+}  // namespace flash_attention

@@ -1,0 +1,117 @@
+// What one attention call is, as every target's kernels see it: sizes, pointers, rules. Plain data, already validated.
+#pragma once
+
+#include <cstdint>
+
+namespace flash_attention {
+
+enum class DType : int32_t { kFloat32, kFloat16, kBFloat16, kByte };
+
+inline int64_t size_of(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat32: return 4;
+    case DType::kByte: return 1;
+    default: return 2;
+  }
+}
+
+// Positional visibility, the formulas of visibility.Band: the keys that query row i sees are [lo(i), hi(i)).
+struct Band {
+  int64_t seq_k;
+  int64_t offset;  // key position of query row 0
+  int64_t causal;
+  int64_t left;  // token window, -1 = unlimited
+  int64_t right;
+  int64_t prev_blocks;
+  int64_t next_blocks;
+  int64_t block;  // tokens per block, at least 1
+
+  static int64_t min(int64_t a, int64_t b) { return a < b ? a : b; }
+  static int64_t max(int64_t a, int64_t b) { return a > b ? a : b; }
+  int64_t block_of(int64_t position) const {
+    return position >= 0 ? position / block : -((-position + block - 1) / block);
+  }
+  int64_t lo(int64_t row) const {
+    const int64_t position = row + offset;
+    int64_t result = max(0, (block_of(position) - prev_blocks) * block);
+    if (left >= 0) result = max(result, position - left);
+    return min(result, seq_k);
+  }
+  // May be smaller than lo: the row then sees nothing.
+  int64_t hi(int64_t row) const {
+    const int64_t position = row + offset;
+    int64_t result = min(seq_k, (block_of(position) + next_blocks + 1) * block);
+    if (causal) result = min(result, position + 1);
+    if (right >= 0) result = min(result, position + right + 1);
+    return max(result, 0);
+  }
+};
+
+// An optional tensor that broadcasts to (batch, heads, seq_q, seq_k). Strides count elements; 0 broadcasts.
+// Its last axis is seq_k long and contiguous.
+struct Broadcast {
+  const void* data;  // null when absent
+  DType dtype;
+  int64_t batch_stride;
+  int64_t head_stride;
+  int64_t row_stride;
+
+  int64_t at(int64_t batch, int64_t head, int64_t row) const {
+    return batch * batch_stride + head * head_stride + row * row_stride;
+  }
+};
+
+struct Dropout {
+  enum Kind : int64_t { kNone = 0, kPhilox = 1, kGiven = 2 };
+  int64_t kind;
+  const uint8_t* bits;  // kGiven: (batch, heads, seq_q, ceil(seq_k / 8))
+  uint32_t key[2];      // kPhilox
+  uint32_t threshold;   // of the 16-bit values; kept when not below
+  uint32_t batch_offset;
+  uint32_t head_offset;
+  float scale;  // factor on what is kept
+};
+
+struct Problem {
+  DType dtype;
+  int64_t batch;
+  int64_t heads;
+  int64_t kv_heads;
+  int64_t seq_q;
+  int64_t seq_k;
+  int64_t head_dim;
+  float scale;
+  Band band;
+  const void* query;  // (batch, heads, seq_q, head_dim)
+  const void* key;    // (batch, kv_heads, seq_k, head_dim)
+  const void* value;
+  Broadcast mask;       // non-zero = hidden; kByte
+  Broadcast bias;       // added to the scaled scores
+  const float* slopes;  // (heads): adds -slope * |position of the query - key|; null when absent
+  Dropout dropout;
+
+  int64_t group() const { return heads / kv_heads; }
+  int64_t row_bytes() const { return head_dim * size_of(dtype); }
+  bool biased() const { return bias.data != nullptr || slopes != nullptr; }
+};
+
+struct ForwardOutputs {
+  void* output;      // like query
+  float* logsumexp;  // (batch, heads, seq_q)
+};
+
+struct BackwardInputs {
+  const void* output;
+  const float* logsumexp;
+  const void* d_output;
+  const float* d_logsumexp;  // null = zero
+};
+
+struct BackwardOutputs {
+  void* d_query;
+  void* d_key;
+  void* d_value;
+  void* d_bias;  // null = not wanted; shape and dtype of the bias, whose strides it shares
+};
+
+}  // namespace flash_attention

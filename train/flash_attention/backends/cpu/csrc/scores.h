@@ -1,0 +1,231 @@
+// What stands between the products: which scores of a pair of tiles are visible, the bias, dropout's decisions, and the
+// exponent of a score.
+#pragma once
+
+#include <cfloat>
+#include <cstdint>
+#include <cstring>
+
+namespace flash_attention {
+namespace {
+
+constexpr int64_t kKeyTile = 128;            // keys of a tile; the grid starts at key 0
+constexpr int64_t kWords = kKeyTile / 32;    // words of bits per row of a tile
+constexpr int64_t kPanels = kKeyTile / kPanel;
+constexpr int64_t kMaxRows = 256;            // query rows of the largest tile
+constexpr float kInfinity = __builtin_inff();
+
+// Bump allocator; with base null it only measures.
+class Arena {
+ public:
+  explicit Arena(char* base) : base_(base) {}
+  template <class T>
+  T* take(int64_t count) {
+    T* result = base_ ? reinterpret_cast<T*>(base_ + used_) : nullptr;
+    used_ += round_up(count * static_cast<int64_t>(sizeof(T)), 64);
+    return result;
+  }
+  int64_t used() const { return used_; }
+
+ private:
+  char* base_;
+  int64_t used_ = 0;
+};
+
+// The query rows of a tile with the interval of keys that each sees. Rows from `count` to `padded` do not exist: the
+// products compute them, nobody reads them.
+struct QueryTile {
+  int64_t first;
+  int64_t count;
+  int64_t padded;
+  int64_t lo[kMaxRows];
+  int64_t hi[kMaxRows];
+
+  void set(const Band& band, int64_t first_row, int64_t rows) {
+    first = first_row;
+    count = rows;
+    padded = round_up(rows, kRows);
+    for (int64_t m = 0; m < padded; ++m) {
+      const int64_t row = first + (m < rows ? m : rows - 1);
+      lo[m] = band.lo(row);
+      hi[m] = band.hi(row);
+    }
+  }
+  // Both ends never decrease from row to row.
+  int64_t union_lo() const { return lo[0]; }
+  int64_t union_hi() const { return hi[padded - 1]; }
+};
+
+// Keys [first, first + count) of the key tile `index`.
+struct KeyTile {
+  int64_t index;
+  int64_t first;
+  int64_t count;
+
+  KeyTile(int64_t tile, int64_t seq_k)
+      : index(tile), first(tile * kKeyTile), count(seq_k - first < kKeyTile ? seq_k - first : kKeyTile) {}
+  // An absolute key as a column of the tile, limited to the tile.
+  int64_t column(int64_t key) const { return key < first ? 0 : key - first > count ? count : key - first; }
+};
+
+enum class Bias { kNone, kTensor, kSlope };
+
+// Bits, bias and dropout of one (query tile, key tile) pair of one head.
+struct Sides {
+  uint32_t* visible;  // [row][kWords] from the explicit mask
+  uint32_t* keep;     // [row][kWords] from dropout
+  float* bias;        // [row or 1][bias_stride] in float32
+  bool masked;
+  int64_t bias_stride;  // 0 when all rows share one
+  float slope;
+  int64_t position;  // key position of the tile's first query row
+
+  static constexpr int64_t kBiasStride = kKeyTile + 16;
+
+  void allocate(Arena& arena, const Problem& p, int64_t rows) {
+    visible = p.mask.data ? arena.take<uint32_t>(rows * kWords) : nullptr;
+    keep = p.dropout.kind != Dropout::kNone ? arena.take<uint32_t>(rows * kWords) : nullptr;
+    bias = p.bias.data ? arena.take<float>(rows * kBiasStride) : nullptr;
+  }
+
+  // Reads the explicit mask. False when it hides the whole pair.
+  bool load_mask(const Problem& p, int64_t batch, int64_t head, const QueryTile& q, const KeyTile& k) {
+    masked = p.mask.data != nullptr;
+    if (!masked) return true;
+    uint32_t any = 0;
+    const uint8_t* base = static_cast<const uint8_t*>(p.mask.data);
+    for (int64_t m = 0; m < q.count; ++m) {
+      const uint8_t* row = base + p.mask.at(batch, head, q.first + m) + k.first;
+      for (int64_t w = 0; w < kWords; ++w) any |= visible[m * kWords + w] = visible_word(row, 32 * w, k.count);
+    }
+    return any != 0;
+  }
+
+  void load_rest(const Problem& p, int64_t batch, int64_t head, const QueryTile& q, const KeyTile& k) {
+    if (keep) load_keep(p, batch, head, q, k);
+    if (bias) load_bias(p, batch, head, q, k);
+    if (p.slopes) {
+      slope = p.slopes[head];
+      position = q.first + p.band.offset;
+    }
+  }
+
+ private:
+  static uint32_t visible_word(const uint8_t* row, int64_t from, int64_t count) {
+    if (from + 32 <= count) return ~Simd::nonzero_bits(row + from);
+    if (from >= count) return 0;
+    uint8_t rest[32];
+    std::memset(rest, 1, sizeof(rest));
+    std::memcpy(rest, row + from, count - from);
+    return ~Simd::nonzero_bits(rest);
+  }
+
+  void load_keep(const Problem& p, int64_t batch, int64_t head, const QueryTile& q, const KeyTile& k) {
+    const Dropout& d = p.dropout;
+    const int64_t words = (k.count + 31) / 32;
+    for (int64_t m = 0; m < q.count; ++m) {
+      uint32_t* row = keep + m * kWords;
+      if (d.kind == Dropout::kPhilox) {
+        philox_keep_words(d, k.first / 32, words, static_cast<uint32_t>(q.first + m),
+                          d.head_offset + static_cast<uint32_t>(head), d.batch_offset + static_cast<uint32_t>(batch),
+                          row);
+      } else {
+        const int64_t bytes = (p.seq_k + 7) / 8;
+        const uint8_t* bits = d.bits + ((batch * p.heads + head) * p.seq_q + q.first + m) * bytes + k.first / 8;
+        for (int64_t w = 0; w < words; ++w) {
+          row[w] = 0;
+          for (int64_t i = 0; i < 4 && 32 * w + 8 * i < k.count; ++i)
+            row[w] |= static_cast<uint32_t>(bits[4 * w + i]) << (8 * i);
+        }
+      }
+      for (int64_t w = words; w < kWords; ++w) row[w] = 0;
+    }
+    std::memset(keep + q.count * kWords, 0, (q.padded - q.count) * kWords * sizeof(uint32_t));
+  }
+
+  void load_bias(const Problem& p, int64_t batch, int64_t head, const QueryTile& q, const KeyTile& k) {
+    const char* base = static_cast<const char*>(p.bias.data);
+    const int64_t size = size_of(p.bias.dtype);
+    const bool same = p.bias.row_stride == 0;
+    bias_stride = same ? 0 : kBiasStride;
+    const int64_t rows = same ? 1 : q.padded;
+    for (int64_t m = 0; m < rows; ++m) {
+      float* row = bias + m * kBiasStride;
+      int64_t filled = 0;
+      if (m < q.count) {
+        load_row(p.bias.dtype, base + (p.bias.at(batch, head, q.first + m) + k.first) * size, k.count, row);
+        filled = round_up(k.count, kLanes);
+      }
+      std::memset(row + filled, 0, (kKeyTile - filled) * sizeof(float));
+    }
+  }
+};
+
+enum class Sight { kHidden, kPartial, kFull };
+
+// Visibility of a cell: kRows rows from `strip`, kPanel keys from column `panel` of the key tile. bits[] is filled for
+// kPartial: bit c of bits[m] set when row strip + m sees column panel + c.
+inline Sight look(const QueryTile& q, const KeyTile& k, const Sides& sides, int64_t strip, int64_t panel,
+                  uint32_t (&bits)[kRows]) {
+  const int64_t first = k.first + panel, last = first + kPanel;
+  const int64_t end = strip + kRows - 1;
+  if (first >= q.hi[end] || last <= q.lo[strip]) return Sight::kHidden;
+  const bool inside = first >= q.lo[end] && last <= q.hi[strip];
+  if (inside && !sides.masked) return Sight::kFull;
+  constexpr uint32_t kAll = static_cast<uint32_t>((uint64_t{1} << kPanel) - 1);
+  uint32_t any = 0, all = kAll;
+  for (int64_t m = 0; m < kRows; ++m) {
+    bits[m] = 0;
+    if (strip + m >= q.count) continue;
+    const int64_t lo = q.lo[strip + m] - first, hi = q.hi[strip + m] - first;
+    if (hi <= 0 || lo >= kPanel || hi <= lo) {
+      all = 0;
+      continue;
+    }
+    bits[m] = kAll;
+    if (lo > 0) bits[m] &= kAll << lo;
+    if (hi < kPanel) bits[m] &= ~(~uint32_t{0} << hi);
+    if (sides.masked) bits[m] &= sides.visible[(strip + m) * kWords + panel / 32] >> (panel % 32);
+    any |= bits[m];
+    all &= bits[m];
+  }
+  return any == 0 ? Sight::kHidden : all == kAll ? Sight::kFull : Sight::kPartial;
+}
+
+// How a product of query and key becomes an exponent of 2. Scores are kept in the domain where this is cheapest:
+// base-2 logarithms without a bias, natural ones with.
+struct ScoreRule {
+  float factor;      // product to score
+  float to_base2;    // score difference to exponent of 2
+  float to_natural;  // score to natural logarithm
+  float from_natural;
+
+  explicit ScoreRule(const Problem& p) {
+    const bool biased = p.biased();
+    factor = biased ? p.scale : static_cast<float>(static_cast<double>(p.scale) / kLn2);
+    to_base2 = biased ? kLog2e : 1.0f;
+    to_natural = biased ? 1.0f : static_cast<float>(kLn2);
+    from_natural = biased ? 1.0f : kLog2e;
+  }
+};
+
+// Score of vector n of a cell's row m; `cell_bias` is the bias at the cell's first row and column, `distance` the key
+// minus the query position there.
+template <Bias kBias>
+FA_INLINE F score(F product, F factor, const Sides& sides, const float* cell_bias, float distance, int m, int n) {
+  if (kBias == Bias::kNone) return Simd::mul(product, factor);
+  if (kBias == Bias::kTensor)
+    return Simd::fma(product, factor, Simd::load(cell_bias + m * sides.bias_stride + n * kLanes));
+  const F apart = Simd::abs(Simd::add(Simd::iota(), Simd::set1(distance + static_cast<float>(n * kLanes - m))));
+  return Simd::fma(product, factor, Simd::mul(apart, Simd::set1(-sides.slope)));
+}
+
+// shift = -(reference): the running maximum forward, the logsumexp backward.
+template <Bias kBias>
+FA_INLINE F exponent(F score, F shift, float to_base2) {
+  const F difference = Simd::add(score, shift);
+  return kBias == Bias::kNone ? difference : Simd::mul(difference, Simd::set1(to_base2));
+}
+
+}  // namespace
+}  // namespace flash_attention

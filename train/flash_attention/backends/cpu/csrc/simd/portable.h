@@ -1,0 +1,156 @@
+// The always-available target: vectors of four floats in plain C++, which the compiler maps to whatever there is.
+// This header also says what the operations of every target mean.
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+namespace flash_attention {
+namespace {
+
+struct Simd {
+  struct F {
+    float v[4];
+  };
+  struct U {
+    uint32_t v[4];
+  };
+  static constexpr int kLanes = 4;    // floats in a vector
+  static constexpr int kRows = 4;     // micro-kernel: kRows rows of kVectors vectors are held in registers
+  static constexpr int kVectors = 2;  // kVectors * kLanes divides 32
+  static constexpr bool kBf16 = false;  // whether the target has a bfloat16 dot product
+
+  template <class Function>
+  static F each(Function function) {
+    F result;
+    for (int i = 0; i < kLanes; ++i) result.v[i] = function(i);
+    return result;
+  }
+  template <class Function>
+  static U u_each(Function function) {
+    U result;
+    for (int i = 0; i < kLanes; ++i) result.v[i] = function(i);
+    return result;
+  }
+  static float as_float(uint32_t bits) {
+    float result;
+    std::memcpy(&result, &bits, 4);
+    return result;
+  }
+  static uint32_t as_bits(float value) {
+    uint32_t result;
+    std::memcpy(&result, &value, 4);
+    return result;
+  }
+
+  static F zero() { return set1(0.0f); }
+  static F set1(float x) { return each([&](int) { return x; }); }
+  static F load(const float* p) {
+    F result;
+    std::memcpy(result.v, p, sizeof(result.v));
+    return result;
+  }
+  static void store(float* p, F a) { std::memcpy(p, a.v, sizeof(a.v)); }
+  static F add(F a, F b) { return each([&](int i) { return a.v[i] + b.v[i]; }); }
+  static F sub(F a, F b) { return each([&](int i) { return a.v[i] - b.v[i]; }); }
+  static F mul(F a, F b) { return each([&](int i) { return a.v[i] * b.v[i]; }); }
+  // a * b + c; rounded once where the target has it.
+  static F fma(F a, F b, F c) { return each([&](int i) { return a.v[i] * b.v[i] + c.v[i]; }); }
+  // The larger; either one when the other is NaN.
+  static F max(F a, F b) { return each([&](int i) { return a.v[i] > b.v[i] ? a.v[i] : b.v[i]; }); }
+  static F abs(F a) { return each([&](int i) { return std::fabs(a.v[i]); }); }
+  static F iota() { return each([](int i) { return static_cast<float>(i); }); }
+  static float sum(F a) { return (a.v[0] + a.v[2]) + (a.v[1] + a.v[3]); }
+  static float largest(F a) {
+    float result = a.v[0];
+    for (int i = 1; i < kLanes; ++i) result = a.v[i] > result ? a.v[i] : result;
+    return result;
+  }
+  static bool any_greater(F a, float limit) {
+    bool result = false;
+    for (int i = 0; i < kLanes; ++i) result |= a.v[i] > limit;
+    return result;
+  }
+  // Lane i of a where bit i is set, else of b (or zero).
+  static F select(uint32_t bits, F a, F b) { return each([&](int i) { return bits >> i & 1 ? a.v[i] : b.v[i]; }); }
+  static F zero_unless(uint32_t bits, F a) { return select(bits, a, zero()); }
+  // p * 2^n, with n in the low bits of z; zero where t < limit.
+  static F scale_by_power(F p, F z, F t, float limit) {
+    return each([&](int i) {
+      return t.v[i] < limit ? 0.0f : as_float(as_bits(p.v[i]) + (as_bits(z.v[i]) << 23));
+    });
+  }
+  static void prefetch(const void*) {}
+
+  static float from_f16(uint16_t half) {
+    // Exponent and fraction moved to their float places; the factor corrects the bias, also for subnormal numbers.
+    const uint32_t sign = static_cast<uint32_t>(half & 0x8000) << 16, rest = half & 0x7FFF;
+    const uint32_t special = rest >= 0x7C00 ? 0x7F800000u : 0u;
+    return as_float(sign | special | as_bits(as_float(rest << 13) * as_float(0x77800000)));
+  }
+  static uint16_t to_f16(float value) {
+    const uint32_t bits = as_bits(value), sign = bits >> 16 & 0x8000, rest = bits & 0x7FFFFFFF;
+    if (rest > 0x7F800000) return static_cast<uint16_t>(sign | 0x7E00);
+    if (rest >= 0x477FF000) return static_cast<uint16_t>(sign | 0x7C00);  // rounds to 65536 or more
+    if (rest < 0x38800000) {
+      // Subnormal: adding 0.5 leaves the fraction, rounded to even, in the low bits.
+      return static_cast<uint16_t>(sign | (as_bits(as_float(rest) + 0.5f) - 0x3F000000));
+    }
+    const uint32_t rounded = rest - 0x38000000 + 0xFFF + (rest >> 13 & 1);
+    return static_cast<uint16_t>(sign | rounded >> 13);
+  }
+  static uint16_t to_bf16(float value) {
+    const uint32_t bits = as_bits(value);
+    if ((bits & 0x7FFFFFFF) > 0x7F800000) return static_cast<uint16_t>(bits >> 16 | 0x40);
+    return static_cast<uint16_t>((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
+  }
+  static F load_f16(const uint16_t* p) { return each([&](int i) { return from_f16(p[i]); }); }
+  static void store_f16(uint16_t* p, F a) {
+    for (int i = 0; i < kLanes; ++i) p[i] = to_f16(a.v[i]);
+  }
+  static F load_bf16(const uint16_t* p) {
+    return each([&](int i) { return as_float(static_cast<uint32_t>(p[i]) << 16); });
+  }
+  static void store_bf16(uint16_t* p, F a) {
+    for (int i = 0; i < kLanes; ++i) p[i] = to_bf16(a.v[i]);
+  }
+
+  // kLanes x kLanes block: dst[j][i] = src[i][j].
+  static void transpose(const uint32_t* src, ptrdiff_t src_stride, uint32_t* dst, ptrdiff_t dst_stride) {
+    for (int i = 0; i < kLanes; ++i)
+      for (int j = 0; j < kLanes; ++j) dst[j * dst_stride + i] = src[i * src_stride + j];
+  }
+
+  // Bit i set when byte i of 32 is not zero.
+  static uint32_t nonzero_bits(const uint8_t* p) {
+    uint32_t result = 0;
+    for (int i = 0; i < 32; ++i) result |= static_cast<uint32_t>(p[i] != 0) << i;
+    return result;
+  }
+
+  static U u_set1(uint32_t x) { return u_each([&](int) { return x; }); }
+  static U u_iota() { return u_each([](int i) { return static_cast<uint32_t>(i); }); }
+  static U u_add(U a, U b) { return u_each([&](int i) { return a.v[i] + b.v[i]; }); }
+  static U u_xor(U a, U b) { return u_each([&](int i) { return a.v[i] ^ b.v[i]; }); }
+  static U u_or(U a, U b) { return u_each([&](int i) { return a.v[i] | b.v[i]; }); }
+  template <int kCount>
+  static U u_shift_left(U a) { return u_each([&](int i) { return a.v[i] << kCount; }); }
+  static void u_store(uint32_t* p, U a) { std::memcpy(p, a.v, sizeof(a.v)); }
+  // Upper and lower half of the 64-bit product.
+  static void u_multiply(U a, uint32_t factor, U& high, U& low) {
+    high = u_each([&](int i) { return static_cast<uint32_t>(static_cast<uint64_t>(a.v[i]) * factor >> 32); });
+    low = u_each([&](int i) { return a.v[i] * factor; });
+  }
+  // Per lane: bit 0 set when the low 16 bits are at least the threshold, bit 1 for the high 16 bits.
+  static U u_halves_at_least(U a, uint32_t threshold) {
+    return u_each([&](int i) {
+      return static_cast<uint32_t>((a.v[i] & 0xFFFF) >= threshold) |
+             static_cast<uint32_t>((a.v[i] >> 16) >= threshold) << 1;
+    });
+  }
+};
+
+}  // namespace
+}  // namespace flash_attention

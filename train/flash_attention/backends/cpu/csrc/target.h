@@ -1,0 +1,113 @@
+// The body of a target: everything of one instruction set, with internal linkage, so that no code compiled for a newer
+// processor can be linked into another target. A file in targets/ includes one header of simd/ and then this one.
+#pragma once
+
+#include "kernels.h"
+#include "gemm.h"
+#include "exp2.h"
+#include "philox.h"
+#include "pack.h"
+#include "scores.h"
+#include "forward.h"
+#include "backward.h"
+
+namespace flash_attention {
+namespace {
+
+using ForwardTask = void (*)(const ForwardPlan&, int64_t, int64_t, char*);
+using BackwardTask = void (*)(const BackwardPlan&, int64_t, int64_t, char*);
+
+Bias bias_of(const Problem& p) { return p.bias.data ? Bias::kTensor : p.slopes ? Bias::kSlope : Bias::kNone; }
+
+template <class Math, bool kKeep>
+ForwardTask forward_task_of(Bias bias) {
+  switch (bias) {
+    case Bias::kNone: return forward_rows<Math, Bias::kNone, kKeep>;
+    case Bias::kTensor: return forward_rows<Math, Bias::kTensor, kKeep>;
+    default: return forward_rows<Math, Bias::kSlope, kKeep>;
+  }
+}
+
+template <class Math, bool kKeep>
+BackwardTask backward_task_of(Bias bias) {
+  switch (bias) {
+    case Bias::kNone: return backward_keys<Math, Bias::kNone, kKeep>;
+    case Bias::kTensor: return backward_keys<Math, Bias::kTensor, kKeep>;
+    default: return backward_keys<Math, Bias::kSlope, kKeep>;
+  }
+}
+
+template <class Math>
+struct Entry {
+  static int64_t forward_scratch(const ForwardPlan& plan) {
+    Arena arena(nullptr);
+    ForwardTile<Math>(plan.problem, plan.rows, arena);
+    return arena.used();
+  }
+  static void forward(const ForwardPlan& plan, int64_t batch_head, int64_t tile, char* scratch) {
+    const Problem& p = plan.problem;
+    const bool keep = p.dropout.kind != Dropout::kNone;
+    const ForwardTask task = keep ? forward_task_of<Math, true>(bias_of(p)) : forward_task_of<Math, false>(bias_of(p));
+    task(plan, batch_head, tile, scratch);
+  }
+  static int64_t backward_scratch(const BackwardPlan& plan) {
+    Arena arena(nullptr);
+    BackwardTile<Math>(plan, arena);
+    return arena.used();
+  }
+  static void backward(const BackwardPlan& plan, int64_t group, int64_t key_tile, char* scratch) {
+    const Problem& p = plan.problem;
+    const bool keep = p.dropout.kind != Dropout::kNone;
+    const BackwardTask task =
+        keep ? backward_task_of<Math, true>(bias_of(p)) : backward_task_of<Math, false>(bias_of(p));
+    task(plan, group, key_tile, scratch);
+  }
+};
+
+// Chooses the arithmetic of a problem: the bfloat16 dot product where the target has it, else float32.
+template <bool kBf16>
+struct Choose {
+  static bool bf16(const Problem&, bool) { return false; }
+  using Bf16 = Entry<Float32Math>;
+};
+#if defined(__AVX512BF16__)
+template <>
+struct Choose<true> {
+  static bool bf16(const Problem& p, bool bias_gradient) { return p.dtype == DType::kBFloat16 && !bias_gradient; }
+  using Bf16 = Entry<Bf16MathOf<Simd>>;
+};
+#endif
+using Chosen = Choose<Simd::kBf16>;
+
+int64_t target_forward_scratch(const ForwardPlan& plan) {
+  return Chosen::bf16(plan.problem, false) ? Chosen::Bf16::forward_scratch(plan)
+                                           : Entry<Float32Math>::forward_scratch(plan);
+}
+void target_forward(const ForwardPlan& plan, int64_t batch_head, int64_t tile, char* scratch) {
+  if (Chosen::bf16(plan.problem, false)) return Chosen::Bf16::forward(plan, batch_head, tile, scratch);
+  Entry<Float32Math>::forward(plan, batch_head, tile, scratch);
+}
+int64_t target_backward_scratch(const BackwardPlan& plan) {
+  return Chosen::bf16(plan.problem, plan.outputs.d_bias) ? Chosen::Bf16::backward_scratch(plan)
+                                                         : Entry<Float32Math>::backward_scratch(plan);
+}
+void target_backward(const BackwardPlan& plan, int64_t group, int64_t key_tile, char* scratch) {
+  if (Chosen::bf16(plan.problem, plan.outputs.d_bias)) return Chosen::Bf16::backward(plan, group, key_tile, scratch);
+  Entry<Float32Math>::backward(plan, group, key_tile, scratch);
+}
+void target_convert(const float* src, float factor, int64_t count, DType dtype, void* dst) {
+  // store_row reads whole vectors; the end goes through a copy.
+  const int64_t whole = count / kLanes * kLanes;
+  store_row(dtype, src, factor, whole, dst);
+  float rest[kLanes] = {};
+  for (int64_t i = whole; i < count; ++i) rest[i - whole] = src[i];
+  if (whole < count) store_row(dtype, rest, factor, count - whole, static_cast<char*>(dst) + whole * size_of(dtype));
+}
+
+constexpr Kernels make_kernels(const char* isa) {
+  return {isa,           target_forward_scratch, target_forward, target_backward_scratch, backward_rows,
+          target_backward, finish_d_query,         target_convert, kLanes};
+}
+
+}  // namespace
+}  // namespace flash_attention
