@@ -389,7 +389,7 @@ def describe(node: Any, outer: int = 0) -> str:
     if node.op in ("all", "any", "not"):
         return f"{node.op}({', '.join(describe(arg) for arg in node.args)})"
     if node.op == "index":
-        return f"{node.args[1].name}[{describe(node.args[0])}]"
+        return f"{node.args[1].name.partition('[')[0]}[{describe(node.args[0])}]"
     rank = _PRECEDENCE[node.op]
     # The right operand of - / % needs brackets at equal rank.
     text = f"{describe(node.args[0], rank)} {node.op} {describe(node.args[1], rank + 1)}"

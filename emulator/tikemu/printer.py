@@ -43,7 +43,8 @@ def _statement(statement: ir.Statement) -> Iterator[str]:
     elif kind is ir.Assign:
         yield f"{statement.target.name} = {_value(statement.value)}"
     elif kind is ir.AssignElement:
-        yield f"{statement.targets[0].name.split('[')[0]}[{describe(statement.index)}] = {_value(statement.value)}"
+        array = statement.targets[0].name.partition("[")[0]
+        yield f"{array}[{describe(statement.index)}] = {_value(statement.value)}"
     elif kind is ir.Store:
         yield f"{_value(statement.target)} = {_value(statement.value)}"
     elif kind is ir.Instruction:

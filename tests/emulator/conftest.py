@@ -1,0 +1,54 @@
+"""What the emulator's tests share: every test starts without shim, selected SoC and changed options."""
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import tikemu
+from tikemu import platform_info, settings, tik
+
+from tests.emulator.arithmetic import arithmetic, native_library  # noqa: F401 - fixtures
+
+
+@pytest.fixture(autouse=True)
+def clean_emulator() -> Iterator[None]:
+    """Undo what a test installs, selects and configures."""
+    options, selection, path, finders = settings.default_options(), platform_info.selection(), *map(
+        list, (sys.path, sys.meta_path))
+    yield
+    if sys.meta_path != finders:
+        tikemu.uninstall()
+    settings.set_default_options(options)
+    platform_info.restore(selection)
+    sys.path[:] = path
+
+
+@pytest.fixture
+def soc() -> str:
+    """Ascend910A is selected."""
+    platform_info.set_current_compile_soc_info("Ascend910A")
+    return "Ascend910A"
+
+
+@pytest.fixture
+def kernel(soc: str) -> Any:
+    """An empty kernel with debugging enabled."""
+    return tik.Tik(disable_debug=False)
+
+
+@pytest.fixture
+def strict() -> Iterator[None]:
+    """Strict mode while programs are recorded and run."""
+    with tikemu.use_options(tikemu.Options(strict=True)):
+        yield
+
+
+@pytest.fixture
+def no_warnings() -> Iterator[None]:
+    """Every TikWarning is a failure."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", tikemu.TikWarning)
+        yield

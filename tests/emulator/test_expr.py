@@ -1,0 +1,329 @@
+"""Run-time values: operators build nodes that mean what C means, constants fold, Python's own logic is refused."""
+from __future__ import annotations
+
+import operator
+import warnings
+
+import numpy as np
+import pytest
+import tikemu
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tikemu import expr, ir, platform_info, tik
+from tikemu.errors import TikIndexError, TikParamError, TikScopeError, TikUnsupportedArgumentError
+
+OPERATORS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "//": operator.floordiv, "%": operator.mod,
+             "<<": operator.lshift, ">>": operator.rshift, "&": operator.and_, "|": operator.or_}
+
+
+def evaluate(node, values):
+    """The meaning of a node, straight from the documents; integers truncate towards zero, no wrapping."""
+    if isinstance(node, ir.Variable):
+        return values[node.uid]
+    if not isinstance(node, ir.Operation):
+        return node
+    args = [evaluate(arg, values) for arg in node.args]
+    if node.op in ("/", "%"):
+        quotient = abs(args[0]) // abs(args[1]) * (1 if (args[0] < 0) == (args[1] < 0) else -1)
+        return quotient if node.op == "/" else args[0] - quotient * args[1]
+    return {"+": operator.add, "-": operator.sub, "*": operator.mul, "&": operator.and_, "|": operator.or_,
+            "<<": operator.lshift, ">>": operator.rshift, "<": operator.lt, "<=": operator.le, ">": operator.gt,
+            ">=": operator.ge, "==": operator.eq, "!=": operator.ne, "not": operator.not_,
+            "all": lambda *args: all(args), "any": lambda *args: any(args)}[node.op](*args)
+
+
+@pytest.fixture
+def scalar(kernel):
+    return kernel.Scalar("int32", name="s")
+
+
+@st.composite
+def steps(draw):
+    """A chain of operators with constants, some of them with the constant on the left."""
+    return [(draw(st.sampled_from(["+", "-", "*", "//", "%"])), draw(st.integers(-9, 9)), draw(st.booleans()))
+            for _ in range(draw(st.integers(1, 6)))]
+
+
+def truncating(op, left, right):
+    if op not in ("//", "%"):
+        return OPERATORS[op](left, right)
+    quotient = int(left / right) if right else None
+    return quotient if op == "//" else left - quotient * right
+
+
+@settings(max_examples=300, deadline=None)
+@given(steps(), st.integers(-1000, 1000))
+def test_simplified_expressions_keep_their_value(chain, value):
+    platform_info.set_current_compile_soc_info("Ascend910")
+    kernel = tik.Tik()
+    scalar = kernel.Scalar("int64")
+    symbolic, concrete = scalar, value
+    for op, constant, reflected in chain:
+        reflected = reflected and op in ("+", "-", "*")
+        if op in ("//", "%") and constant == 0:
+            continue
+        # What has become a number follows Python's rules from then on.
+        meaning = truncating if isinstance(symbolic, expr.Expr) else lambda op, *sides: OPERATORS[op](*sides)
+        symbolic = OPERATORS[op](constant, symbolic) if reflected else OPERATORS[op](symbolic, constant)
+        concrete = meaning(op, *((constant, concrete) if reflected else (concrete, constant)))
+    node = symbolic._node if isinstance(symbolic, expr.Expr) else symbolic
+    assert evaluate(node, {scalar._node.uid: value}) == concrete
+
+
+@pytest.mark.parametrize("build, folded", [
+    (lambda s: s + 0, "s"), (lambda s: 0 + s, "s"), (lambda s: s - 0, "s"), (lambda s: s * 1, "s"),
+    (lambda s: 1 * s, "s"),
+    (lambda s: s // 1, "s"), (lambda s: s << 0, "s"), (lambda s: s | 0, "s"),
+    (lambda s: s + 2 + 3, "s + 5"), (lambda s: s + 2 - 5, "s - 3"), (lambda s: s + 2 - 2, "s"),
+    (lambda s: 4 * (s * 8), "s * 32"),
+    (lambda s: s * 64 // 16, "s * 4"), (lambda s: s * 16 // 16, "s"), (lambda s: (s + 1) * 4, "(s + 1) * 4"),
+    (lambda s: 3 - s, "3 - s"), (lambda s: s - (s - 1), "s - (s - 1)"), (lambda s: s % 3 * 2, "s % 3 * 2"),
+    (lambda s: -s, "0 - s"),
+])
+def test_folding(scalar, build, folded):
+    assert expr.describe(build(scalar)._node) == folded
+
+
+@pytest.mark.parametrize("build, value", [
+    (lambda s: s * 0, 0), (lambda s: 0 * s, 0), (lambda s: s % 1, 0), (lambda s: s - s, 0), (lambda s: s & 0, 0),
+    (lambda s: s * 32 % 16, 0), (lambda s: 0 // s, 0),
+])
+def test_expressions_that_are_constant_become_numbers(scalar, build, value):
+    assert build(scalar) == value and isinstance(build(scalar), int)
+
+
+def test_folding_stops_where_the_constant_leaves_the_type(scalar):
+    """(s * 65536) * 65536 wraps to 0 in C, s * 2**32 would be a 64-bit product."""
+    node = (scalar * 65536 * 65536)._node
+    assert node.dtype == "int32" and node.args[1] == 65536
+
+
+def test_constants_alone_stay_numbers(kernel):
+    assert tik.all(True, 3) is True and tik.any(0, False) is False and tik.negate(2) is False
+
+
+@pytest.mark.parametrize("left, right, dtype", [
+    ("int8", "int8", "int32"), ("uint8", "int16", "int32"), ("int32", "uint32", "uint32"), ("int64", "uint32", "int64"),
+    ("uint64", "int64", "uint64"), ("int32", "float32", "float32"), ("float16", "float16", "float16"),
+    ("float16", "float32", "float32"),
+])
+def test_types_follow_c(kernel, left, right, dtype):
+    assert (kernel.Scalar(left) + kernel.Scalar(right)).dtype == dtype
+
+
+@pytest.mark.parametrize("dtype, constant, result", [
+    ("int8", 1, "int32"), ("uint32", 1, "uint32"), ("int32", 2**31, "int64"), ("int32", 2**63, "uint64"),
+    ("float32", 1, "float32"),
+])
+def test_type_of_an_expression_with_a_constant(kernel, dtype, constant, result):
+    assert (kernel.Scalar(dtype) + constant).dtype == result
+
+
+def test_comparisons_and_logic(kernel):
+    s, t = kernel.Scalar("int32", "s"), kernel.Scalar("int32", "t")
+    value = tik.all(s > 1, s < 4, tik.any(t == 2, tik.negate(t >= 5)))
+    assert value.dtype == "bool"
+    for numbers, truth in (((2, 2), True), ((2, 9), False), ((2, 4), True), ((4, 2), False)):
+        assert evaluate(value._node, dict(zip((s._node.uid, t._node.uid), numbers))) == truth
+    assert ((s > 1) & (s < 4)).dtype == "bool"
+
+
+def test_decided_conditions_drop_out(kernel):
+    s = kernel.Scalar("int32", "s")
+    assert tik.all(s > 1, False) is False and tik.any(s > 1, True) is True
+    assert tik.all(s > 1, True)._node.op == ">"
+
+
+def test_a_bare_scalar_is_a_comparison_with_zero(kernel):
+    condition = expr.condition_of(kernel.Scalar("int32", "s"), "if_scope")
+    assert expr.describe(condition._node) == "s != 0"
+
+
+@pytest.mark.parametrize("misuse", [
+    lambda s: bool(s), lambda s: 1 < s < 4, lambda s: not s, lambda s: s > 1 and s < 3, lambda s: max(s, 3),
+    lambda s: s in (1, 2), lambda s: range(s), lambda s: int(s), lambda s: float(s), lambda s: [1, 2, 3][s],
+])
+def test_python_cannot_decide_on_run_time_values(scalar, misuse):
+    with pytest.raises(TikParamError, match="run time|run-time"):
+        misuse(scalar)
+
+
+def test_a_condition_that_python_evaluates_is_reported_at_the_users_line(scalar):
+    with pytest.raises(TikParamError) as caught:
+        if scalar > 3:
+            pass
+    assert "tik.all" in str(caught.value) and "if scalar > 3:" in str(caught.value)
+    assert caught.value.location.file == __file__
+
+
+@pytest.mark.parametrize("op", ["//", "%", "&", "|", "<<", ">>"])
+def test_integer_operators_refuse_floats(kernel, op):
+    s = kernel.Scalar("float32")
+    with pytest.raises(TikParamError, match="integers"):
+        OPERATORS[op](s, kernel.Scalar("int32"))
+    assert (s / kernel.Scalar("float32")).dtype == "float32"
+
+
+def test_division_by_the_constant_zero(scalar):
+    for misuse in (lambda: scalar // 0, lambda: scalar % 0, lambda: scalar / 0):
+        with pytest.raises(TikParamError, match="zero"):
+            misuse()
+    assert (scalar // 2).dtype == "int32"
+
+
+def test_shift_counts(scalar):
+    assert (scalar << 31).dtype == "int32"
+    for count in (-1, 32):
+        with pytest.raises(TikParamError, match="shift"):
+            scalar << count
+
+
+def test_unknown_operands_are_left_to_python(scalar):
+    with pytest.raises(TypeError):
+        scalar + "1"
+    with pytest.raises(TypeError):
+        scalar ** 2
+    assert (scalar == "x") is False and (scalar != None) is True  # noqa: E711
+
+
+def test_numpy_numbers_are_immediates(scalar):
+    assert expr.describe((scalar + np.int32(3))._node) == "s + 3"
+    assert expr.describe((np.int64(3) * scalar)._node) == "s * 3"
+
+
+def test_float_immediates_warn_in_both_modes(kernel):
+    s = kernel.Scalar("float32")
+    with pytest.warns(tikemu.TikWarning, match="float immediate"):
+        s + 2.2
+    with tikemu.use_options(tikemu.Options(strict=True)):
+        strict = tik.Tik().Scalar("float32")
+        with pytest.warns(tikemu.TikWarning, match="float immediate"):
+            1.0 / strict
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        s + 2
+
+
+# ------------------------------------------------------------------------------------------------ float16
+def test_float16_takes_no_part_in_conditions(kernel):
+    half, single = kernel.Scalar("float16"), kernel.Scalar("float32")
+    for condition in (half, half > 1, tik.negate, half + half):
+        with pytest.raises(TikUnsupportedArgumentError, match="float16"):
+            kernel.if_scope(condition(half > 1) if condition is tik.negate else condition)
+    with kernel.if_scope(single > 1):
+        pass
+
+
+def test_no_expression_becomes_float16(kernel):
+    half = kernel.Scalar("float16")
+    with pytest.raises(TikUnsupportedArgumentError, match="Expr"):
+        half.set_as(kernel.Scalar("float32") + 1)
+    with pytest.raises(TikUnsupportedArgumentError, match="Expr"):
+        kernel.Scalar("float16", init_value=half + half)
+    half.set_as(kernel.Scalar("float32"))
+    half.set_as(2)
+
+
+# ------------------------------------------------------------------------------------------------ Scalars
+def test_scalar_defaults(kernel):
+    first, second = kernel.Scalar(), kernel.Scalar(init_value=5)
+    assert (first.dtype, first.name, second.name) == ("int64", "reg_buf0", "reg_buf1")
+    assert [type(statement) for statement in kernel._recorder.program.body.statements] == [
+        ir.DefineScalar, ir.DefineScalar, ir.Assign]
+
+
+@pytest.mark.parametrize("dtype", ["float64", "bool", "bfloat16", None, 3])
+def test_scalar_types(kernel, dtype):
+    with pytest.raises(TikParamError, match="dtype"):
+        kernel.Scalar(dtype)
+
+
+@pytest.mark.parametrize("value", ["3", None, object(), [1]])
+def test_what_a_scalar_cannot_hold(kernel, value):
+    with pytest.raises(TikParamError):
+        kernel.Scalar("int32").set_as(value)
+
+
+def test_immediates_out_of_range_wrap_with_a_warning(kernel):
+    s = kernel.Scalar("int8")
+    with pytest.warns(tikemu.TikWarning, match="wraps to 44"):
+        s.set_as(300)
+    assert kernel._recorder.program.body.statements[-1].value == 44
+    with pytest.warns(tikemu.TikWarning, match="becomes 2"):
+        s.set_as(2.5)
+    with pytest.raises(TikParamError):
+        s.set_as(float("inf"))
+
+
+def test_scalars_read_tensors_in_the_unified_buffer_only(kernel):
+    s = kernel.Scalar("float16")
+    gm = kernel.Tensor("float16", (16,), tik.scope_gm, "gm")
+    with pytest.raises(TikUnsupportedArgumentError, match="Unified Buffer"):
+        s.set_as(gm[0])
+    s.set_as(kernel.Tensor("float16", (16,), tik.scope_ubuf, "ub")[3])
+    assert kernel._recorder.program.body.statements[-1].value.offset == 3
+
+
+def test_a_scalar_dies_with_its_scope(kernel):
+    with kernel.new_stmt_scope():
+        inner = kernel.Scalar("int32", name="inner")
+        inner.set_as(1)
+    for use in (lambda: inner.set_as(2), lambda: inner + 1, lambda: kernel.if_scope(inner),
+                lambda: kernel.for_range(0, inner), lambda: kernel.Scalar("int32", init_value=inner)):
+        with pytest.raises(TikScopeError, match="inner"):
+            use()
+
+
+def test_an_expression_dies_with_its_innermost_operand(kernel):
+    outer = kernel.Scalar("int32", name="outer", init_value=1)
+    with kernel.for_range(0, 3) as i:
+        sum_of_both = outer + i
+        outer.set_as(sum_of_both)
+    with pytest.raises(TikScopeError):
+        outer.set_as(sum_of_both)
+    outer.set_as(outer + 1)
+
+
+def test_values_of_two_kernels_do_not_mix(kernel):
+    other = tik.Tik().Scalar("int32")
+    with pytest.raises(TikParamError, match="two different Tik instances"):
+        kernel.Scalar("int32") + other
+    with pytest.raises(TikParamError, match="another Tik instance"):
+        kernel.Scalar("int32").set_as(other)
+
+
+# ------------------------------------------------------------------------------------------------ other scalars
+def test_scalar_array(kernel):
+    array = kernel.ScalarArray("int32", 3, "a", [1, 2, 3])
+    assert len(array) == 3 and array[-1]._node is array[2]._node
+    array[1] = 7
+    i = kernel.Scalar("int32", "i")
+    array[i].set_as(array[0])
+    other = kernel.Scalar("int32", "x", array[i] + 1)
+    assert str(kernel).splitlines()[-5:] == [
+        "    a[1] = 7", "    scalar i: int32", "    a[i] = a[0]", "    scalar x: int32", "    x = a[i] + 1"]
+    assert other.dtype == "int32"
+    for bad in (3, -4):
+        with pytest.raises(TikIndexError):
+            array[bad]
+    with pytest.raises(TikParamError):
+        array[kernel.Scalar("float32")]
+    with pytest.raises(TikParamError):
+        array[1.0]
+
+
+@pytest.mark.parametrize("arguments", [{"length": 0}, {"length": 2.0}, {"length": 2, "init_value": [1]},
+                                       {"dtype": "float64"}])
+def test_scalar_array_arguments(kernel, arguments):
+    with pytest.raises(TikParamError):
+        kernel.ScalarArray(**arguments)
+    assert kernel.ScalarArray("float32", 2, init_value=1.5).length == 2
+
+
+def test_input_scalar(kernel):
+    n = kernel.InputScalar("int64", "n")
+    with kernel.for_range(0, n):
+        pass
+    with pytest.raises(TikParamError):
+        kernel.InputScalar("int32", "1x")
+    assert not hasattr(n, "set_as")
