@@ -1,0 +1,150 @@
+"""One AI core while a kernel is being recorded: its buffers, the global tensors, and small recording helpers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from .budget import Buffer, TilePlan
+from .problem import KernelProblem, padded
+
+MOST_REPEATS = 255
+LARGEST_GAP = 65535
+BLOCK_HALVES = 16  # float16 elements per 32-byte block
+
+
+@dataclass
+class Core:
+    """What the modules of a kernel share.
+
+    Attributes:
+        module: the tik module (`tbe.tik` or the emulator's).
+        tik: the Tik instance that records.
+        gm: global tensors by name.
+        on: on-chip tensors by buffer name, one list entry per copy.
+    """
+
+    module: object
+    tik: object
+    problem: KernelProblem
+    plan: TilePlan
+    gm: dict
+    on: dict = field(default_factory=dict)
+
+    @property
+    def seq_q(self) -> int:
+        """Query length as stored: a multiple of 16."""
+        return padded(self.problem.seq_q)
+
+    @property
+    def seq_k(self) -> int:
+        """Key length as stored: a multiple of 16."""
+        return padded(self.problem.seq_k)
+
+    @property
+    def depth_columns(self) -> int:
+        """Fractal columns of head_dim."""
+        return self.plan.head_dim // 16
+
+    @property
+    def tail_rows(self) -> int:
+        """Stored rows of the last row block if it is shorter than the others, else 0."""
+        return self.seq_q % self.plan.rows
+
+    @property
+    def tail_keys(self) -> int:
+        """Stored keys of the last key tile if it is shorter than the others, else 0."""
+        return self.seq_k % self.plan.keys
+
+    def allocate(self, parts: list[Buffer]) -> None:
+        """Defines the tensors of all buffers in the open scope."""
+        scopes = {
+            "UB": self.module.scope_ubuf,
+            "L1": self.module.scope_cbuf,
+            "L0A": self.module.scope_ca,
+            "L0B": self.module.scope_cb,
+            "L0C": self.module.scope_cc,
+        }
+        for part in parts:
+            self.on[part.name] = [
+                self.tik.Tensor(part.dtype, (part.size,), scopes[part.memory], f"{part.name}_{copy}")
+                for copy in range(part.copies)
+            ]
+
+    def when(self, *conditions):
+        """if_scope over the conjunction of run-time conditions."""
+        return self.tik.if_scope(conditions[0] if len(conditions) == 1 else self.module.all(*conditions))
+
+    def scalar(self, dtype: str, name: str, value=None):
+        """A run-time variable."""
+        if value is None:
+            return self.tik.Scalar(dtype, name)
+        return self.tik.Scalar(dtype, name, init_value=value)
+
+    # ---- Vector, on whole contiguous ranges of elements
+    def _spans(self, elements: int, lanes: int):
+        """(lanes enabled, first element, repeats) of the instructions that cover a range."""
+        done, full = 0, elements // lanes
+        while done < full:
+            count = min(MOST_REPEATS, full - done)
+            yield lanes, done * lanes, count
+            done += count
+        if elements % lanes:
+            yield elements % lanes, full * lanes, 1
+
+    def fill(self, dst, value, elements: int, lanes: int = 128) -> None:
+        """dst[:elements] = value; lanes is 128 for 16-bit and 64 for 32-bit elements, here and below."""
+        for mask, at, count in self._spans(elements, lanes):
+            self.tik.vec_dup(mask, dst[at], value, count, 8)
+
+    def binary(self, name: str, dst, a, b, elements: int, lanes: int = 128) -> None:
+        """dst = a op b for name in vec_add, vec_sub, vec_mul, vec_max, vec_min."""
+        for mask, at, count in self._spans(elements, lanes):
+            getattr(self.tik, name)(mask, dst[at], a[at], b[at], count, 8, 8, 8)
+
+    def with_row(self, name: str, dst, a, row, elements: int, lanes: int = 128) -> None:
+        """dst = a op row, where row holds one repeat's worth of elements that all repeats share."""
+        for mask, at, count in self._spans(elements, lanes):
+            getattr(self.tik, name)(mask, dst[at], a[at], row, count, 8, 8, 0)
+
+    def unary(self, name: str, dst, src, elements: int, lanes: int = 128) -> None:
+        """dst = op(src) for name in vec_abs, vec_exp, vec_ln."""
+        for mask, at, count in self._spans(elements, lanes):
+            getattr(self.tik, name)(mask, dst[at], src[at], count, 8, 8)
+
+    def with_scalar(self, name: str, dst, src, scalar, elements: int, lanes: int = 128) -> None:
+        """dst = src op scalar for name in vec_adds, vec_muls; dst += scalar * src for vec_axpy."""
+        for mask, at, count in self._spans(elements, lanes):
+            getattr(self.tik, name)(mask, dst[at], src[at], scalar, count, 8, 8)
+
+    def to_half(self, dst, src, elements: int) -> None:
+        """float32 to float16, nearest even, saturating."""
+        for mask, at, count in self._spans(elements, 64):
+            self.tik.vec_conv(mask, "none", dst[at], src[at], count, 4, 8)
+
+    def to_single(self, dst, src, elements: int) -> None:
+        """float16 to float32."""
+        for mask, at, count in self._spans(elements, 64):
+            self.tik.vec_conv(mask, "none", dst[at], src[at], count, 8, 4)
+
+    def add_half(self, dst, src, scalar, elements: int) -> None:
+        """dst (float32) += scalar (float16) * src (float16)."""
+        for mask, at, count in self._spans(elements, 64):
+            self.tik.vec_axpy(mask, dst[at], src[at], scalar, count, 8, 4)
+
+    # ---- moves
+    def move(self, dst, src, bursts: int, burst: int, src_gap: int = 0, dst_gap: int = 0) -> None:
+        """data_move of `bursts` bursts of `burst` blocks between one-dimensional float16 views (tensor, first element).
+
+        Gaps beyond the hardware's field are taken apart into single bursts.
+        """
+        (dst_tensor, dst_at), (src_tensor, src_at) = dst, src
+        if bursts == 1 or max(src_gap, dst_gap) <= LARGEST_GAP:
+            gaps = (0, 0) if bursts == 1 else (src_gap, dst_gap)
+            self.tik.data_move(dst_tensor[dst_at], src_tensor[src_at], 0, bursts, burst, *gaps)
+            return
+        for index in range(bursts):
+            self.tik.data_move(
+                dst_tensor[dst_at + index * (burst + dst_gap) * BLOCK_HALVES],
+                src_tensor[src_at + index * (burst + src_gap) * BLOCK_HALVES],
+                0, 1, burst, 0, 0,
+            )

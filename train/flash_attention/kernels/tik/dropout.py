@@ -1,0 +1,46 @@
+"""Dropout from packed keep decisions, one bit per score, expanded by vec_sel.
+
+One vec_sel covers 8 queries x 16 keys: its 128 selection bits are the 8 pairs of bytes that stand side by side in the
+packed layout (layout.pack_keep_bits). It costs 2 cycles on Vector per 128 scores, and one instruction: 128 per tile of
+128 x 128. The row total is summed before dropout, so the tile goes to the Cube twice.
+"""
+
+from __future__ import annotations
+
+from .core import Core
+from .tiles import by_rows
+
+GROUP = 128  # scores per instruction
+STEP = 16  # bytes of bits per instruction; operands must start at multiples of 32
+
+
+def fetch_keep(core: Core, head, tile, start, rows) -> None:
+    """Keep bits of a tile. Twice, 16 bytes apart, so that every instruction finds its bits at an aligned address."""
+    keys, height = core.plan.keys, core.plan.rows
+
+    def record(have: int, columns: int) -> None:
+        source = (head * (core.seq_k // 16) + tile * core.plan.columns) * (core.seq_q * 2) + start * 2
+        for copy, buffer in enumerate(core.on["keep"]):
+            core.tik.data_move(buffer, core.gm["keep"][source + copy * STEP], 0, columns, have // 16,
+                               (core.seq_q - have) // 16, (height - have) // 16)
+
+    def by_keys(have: int) -> None:
+        tail, full = core.tail_keys, core.seq_k // keys
+        if not tail or not full:
+            record(have, (tail or keys) // 16)
+            return
+        with core.tik.if_scope(tile < full):
+            record(have, keys // 16)
+        with core.tik.else_scope():
+            record(have, tail // 16)
+
+    by_rows(core, rows, by_keys)
+
+
+def drop(core: Core, half, at: int, elements: int) -> None:
+    """half = keep bit ? half : 0 on elements at.. of a tile; `zeros` must hold 128 zeros."""
+    zeros = core.on["halves"][1]
+    for first in range(at, at + elements, GROUP):
+        index = first // GROUP
+        bits = core.on["keep"][index % 2][index // 2 * 2 * STEP]
+        core.tik.vec_sel(GROUP, 0, half[first], bits, half[first], zeros, 1, 8, 8, 8)

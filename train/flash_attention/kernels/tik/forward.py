@@ -1,0 +1,420 @@
+"""The forward operator: output and logsumexp of attention, tile by tile (FlashAttention-2).
+
+Dao, "FlashAttention-2" (2023), algorithm 1, with the changes that this chip asks for: the running output never leaves the
+accumulator memory of the Cube, the row reference is fixed before the loop and checked after it (rowmax.py), and the row
+total is a product with ones. docs/kernels.md draws the pipeline.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from . import alibi, dropout, lanes, mask, normalise, rowmax, softmax, tiles, worksplit
+from .budget import ITEMS_PER_CHUNK, RING, TilePlan, buffers, candidates, overflow
+from .core import Core
+from .item import Item
+from .kernel import GlobalTensor, Kernel
+from .layout import keep_shape, nz_shape
+from .problem import KernelProblem, padded
+
+LAG = 2  # units between the scores of a tile and its part of the output
+
+
+def build(problem: KernelProblem, tik, *, name: str = "flash_attention_forward", debug: bool = True) -> Kernel:
+    """Records and builds the forward kernel.
+
+    Args:
+        problem: what to compute.
+        tik: the tik module: `from tbe import tik`.
+        name: kernel name.
+        debug: keep the kernel runnable by tikdb.
+
+    Raises:
+        ValueError: no tiling strategy fits the memories of a core.
+    """
+    plan, split, parts = _plan(problem)
+    inputs, outputs = _arguments(problem, plan, split)
+    instance = tik.Tik(disable_debug=not debug)
+    gm = {t.name: instance.Tensor(t.dtype, t.shape, tik.scope_gm, t.name) for t in inputs + outputs}
+    flags = split.cores * split.items * 2 * 8
+    gm["flags"] = instance.Tensor("int32", (flags,), tik.scope_gm, "flags", is_workspace=True)
+    core = Core(tik, instance, problem, plan, gm)
+    with instance.for_range(0, split.cores, name="core", block_num=split.cores) as index:
+        core.allocate(parts)
+        _Forward(core, split, index).record()
+    instance.BuildCCE(kernel_name=name, inputs=[gm[t.name] for t in inputs], outputs=[gm[t.name] for t in outputs])
+    total = sum(split.units)
+    return Kernel(name, instance, problem, plan, inputs, outputs, tuple(parts), split.cores, (max(split.units), total))
+
+
+def _plan(problem: KernelProblem):
+    reasons = []
+    for plan in candidates(problem):
+        split = worksplit.split(problem, plan)
+        parts = buffers(problem, plan, len(split.tiles), len(split.distances))
+        reason = overflow(parts)
+        if not reason:
+            return plan, split, parts
+        reasons.append(f"{plan.strategy} needs {reason}")
+    raise ValueError(f"tiling: no strategy fits this problem: {'; '.join(reasons)}")
+
+
+def _arguments(problem: KernelProblem, plan: TilePlan, split: worksplit.WorkSplit):
+    p = problem
+    query = nz_shape(p.batch, p.heads, p.seq_q, p.head_dim)
+    key = nz_shape(p.batch, p.kv_heads, p.seq_k, p.head_dim)
+    inputs = [
+        GlobalTensor("query", query, "float16", "FRACTAL_NZ"),
+        GlobalTensor("key", key, "float16", "FRACTAL_NZ"),
+        GlobalTensor("value", key, "float16", "FRACTAL_NZ"),
+    ]
+    if p.mask == "full":
+        inputs.append(GlobalTensor("mask", nz_shape(p.mask_batch * p.mask_heads, p.seq_q, p.seq_k), "float16", "FRACTAL_NZ"))
+    if p.mask == "key":
+        inputs.append(GlobalTensor("mask", (p.mask_batch * p.mask_heads, padded(p.seq_k)), "float16"))
+    if p.alibi == "bias":
+        inputs.append(GlobalTensor("bias", nz_shape(p.bias_batch * p.bias_heads, p.seq_q, p.seq_k), "float16", "FRACTAL_NZ"))
+    if p.alibi == "given":
+        inputs.append(GlobalTensor("bias", (p.bias_batch * p.bias_heads, padded(p.seq_k)), "float16"))
+    if p.dropout_threshold:
+        inputs.append(GlobalTensor("keep", keep_shape(p), "uint8"))
+
+    def constant(name: str, array: np.ndarray) -> None:
+        inputs.append(GlobalTensor(name, array.shape, str(array.dtype), constant=array))
+
+    constant("table", split.table)
+    constant("tiles", split.tiles)
+    if p.alibi == "computed":
+        constant("slopes", lanes.slope_table(p))
+        constant("positions", lanes.key_positions(p))
+        constant("row_numbers", np.arange(128, dtype=np.float32))
+        if len(split.distances):
+            constant("distances", split.distances)
+    outputs = (
+        GlobalTensor("output", query, "float16", "FRACTAL_NZ"),
+        GlobalTensor("logsumexp", (p.batch, p.heads, padded(p.seq_q)), "float32"),
+    )
+    return tuple(inputs), outputs
+
+
+class _Forward:
+    """Records the statements of one core."""
+
+    def __init__(self, core: Core, split: worksplit.WorkSplit, index):
+        self.core, self.split, self.index = core, split, index
+        self.tik, self.plan, self.problem = core.tik, core.plan, core.problem
+        self.numbered = _has_partial_tiles(split)
+        self.signed = len(split.distances) > 0
+
+    def record(self) -> None:
+        core, tik = self.core, self.tik
+        self._constants()
+        self.current, self.next = Item(core, "current"), Item(core, "next")
+        self.epoch = core.scalar("int32", "epoch", 0)  # parity of the item in `next`
+        scalars = {name: core.scalar("int32", name) for name in ("sweeps", "sweep_tiles", "tile", "number", "distance")}
+        scalars["base"] = core.scalar("int64", "sample_base")
+        scalars["number"] = scalars["number"] if self.numbered else None
+        scalars["distance"] = scalars["distance"] if self.signed else None
+        self.slopes = alibi.Slopes(core) if self.problem.alibi == "computed" else None
+        self.current_slopes = alibi.Slopes(core) if self.signed else None
+        scalars["coarse_slope"] = self.slopes.coarse if self.signed else None
+        self.scalars = scalars
+        self.base = core.scalar("int64", "base")  # first element of the keys and values in the pipeline
+        self.numbers = [core.scalar("int32", f"unit_number_{a}") for a in range(self.plan.row_blocks)]
+        self.crossings = [core.scalar("int32", f"unit_distance_{a}") for a in range(self.plan.row_blocks)]
+        failed = core.scalar("int32", "failed", 1)
+        with tik.for_range(0, 2, name="attempt") as attempt:
+            scalars["attempt"] = attempt
+            with tik.if_scope(failed > 0):
+                self._pass(attempt)
+            with tik.if_scope(attempt == 0):
+                self._scan(failed)
+
+    # ---- start
+    def _constants(self) -> None:
+        core, plan = self.core, self.plan
+        for halves in core.on["halves"]:
+            core.fill(halves, 0.0, 128)
+        for vector in core.on["vectors"]:
+            core.fill(vector, 0.0, 128, 64)
+        core.fill(core.on["flag"][0], 0, 8, 64)
+        normalise.initialise(core)
+        stage = core.on["stage"]
+        # Short tiles leave part of a slot as it was; it must hold numbers from the start.
+        if core.tail_keys:
+            core.fill(stage[0], 0.0, plan.rows * 32)
+            block = min(plan.rows * 32, plan.keys * plan.head_dim) // 16
+            for name in ("key", "value", "sample_key"):
+                for slot in core.on[name]:
+                    blocks = plan.keys * plan.head_dim // 16
+                    for first in range(0, blocks, block):
+                        self.tik.data_move(slot[first * 16], stage[0], 0, 1, min(block, blocks - first), 0, 0)
+        if core.tail_keys or core.tail_rows:
+            for name in ("hidden", "bias"):
+                for buffer in core.on.get(name, ()):
+                    core.fill(buffer, 0.0, plan.rows * plan.keys)
+            for buffer in core.on.get("keep", ()):
+                words = buffer.reinterpret_cast_to("uint16")
+                core.fill(words, 0, plan.rows * plan.keys // 16)
+        lanes.initialise(core)
+        core.fill(stage[1], 1.0, 256)
+        fractal = core.on["fractals"][0]
+        self.tik.data_move(fractal, stage[1], 0, 1, 16, 0, 0)
+        self.tik.load2dv1(core.on["l0_ones"][0], fractal, 0, max(plan.segments) // 16, 0, 0, False)
+        self.tik.data_move(core.on["tiles"][0], core.gm["tiles"], 0, len(self.split.tiles), plan.rows * plan.keys // 16, 0, 0)
+        if self.problem.alibi == "computed":
+            alibi.initialise(core)
+        if self.signed:
+            self.tik.data_move(core.on["distances"][0], core.gm["distances"], 0, len(self.split.distances),
+                               plan.rows * plan.keys // 16, 0, 0)
+
+    # ---- items
+    def _pass(self, attempt) -> None:
+        """All items of the core. At attempt 1 only row blocks whose reference failed are active."""
+        tik, items = self.tik, self.split.items
+        chunks = -(-items // ITEMS_PER_CHUNK)
+        with tik.for_range(0, chunks, name="chunk") as chunk:
+            size = min(items, ITEMS_PER_CHUNK)
+            words = worksplit.FIELDS
+            table, first = self.core.on["table"][0], chunk * ITEMS_PER_CHUNK
+            for start, count in _chunk_parts(items):
+                with tik.if_scope(chunk == start // ITEMS_PER_CHUNK):
+                    tik.data_move(table, self.core.gm["table"][(self.index * items + start) * words], 0, 1,
+                                  count * words // 8, 0, 0)
+                    with tik.if_scope(attempt > 0):
+                        tik.data_move(self.core.on["flags"][0], self.core.gm["flags"][(self.index * items + start) * 16],
+                                      0, 1, count * 2, 0, 0)
+            self.current.skip_all()
+            with tik.for_range(0, size + 1, name="item") as position:
+                self._item(attempt, first, position, items, size)
+
+    def _item(self, attempt, first, position, items: int, size: int) -> None:
+        """One step of the pipeline over items: tiles of `current`, then the reference of `next` and the end of `current`."""
+        core, tik, current, nxt = self.core, self.tik, self.current, self.next
+        with core.when(position < size, first + position < items):
+            nxt.load(first + position, position * worksplit.FIELDS)
+            with tik.if_scope(attempt > 0):
+                flags = core.on["flags"][0]
+                for a in range(self.plan.row_blocks):
+                    flag = core.scalar("int32", f"flag_{a}")
+                    flag.set_as(flags[(position * 2 + a) * 8])
+                    with tik.if_scope(flag < normalise.SATURATED):
+                        nxt.skip(a)
+                with tik.if_scope(sum(nxt["rows", a] for a in range(self.plan.row_blocks)) == 0):
+                    nxt.skip_all()
+        with tik.else_scope():
+            nxt.skip_all()
+        self._prepare(attempt)
+        self.base.set_as(_key_base(core, current))
+        for a in range(self.plan.row_blocks):
+            core.with_scalar("vec_adds", rowmax.current_reference(core, a), rowmax.next_reference(core, a), 0.0, 128, 64)
+        self._tiles()
+        self._first_tiles(nxt)
+        blocks = self.plan.row_blocks
+        self._finish(0)
+        for a in range(blocks):
+            self._reference(attempt, a)
+        for a in range(1, blocks):
+            self._finish(a)
+        current.copy(nxt)
+        if self.current_slopes:
+            for mine, other in zip(self.current_slopes.terms, self.slopes.terms):
+                mine.set_as(other)
+        self.epoch.set_as(1 - self.epoch)
+
+    def _prepare(self, attempt) -> None:
+        """Brings what the reference of the next item needs while the tiles of the current one are in work."""
+        core, nxt = self.core, self.next
+        self.scalars["base"].set_as(_key_base(core, nxt))
+        if self.slopes:
+            with self.tik.if_scope(nxt["end"] > 0):
+                self.slopes.load(nxt)
+        for a in range(self.plan.row_blocks):
+            with self.tik.if_scope(nxt["rows", a] > 0):
+                base = core.scalar("int64", f"query_base_{a}")
+                base.set_as(nxt["head"])
+                base.set_as(base * (core.depth_columns * core.seq_q * 16))
+                tiles.load_query(core, rowmax.query_slots(core, a), base, nxt["start", a], nxt["rows", a], self.epoch)
+                if self.slopes:
+                    self.slopes.row_block(nxt, a, self.epoch)
+                with self.tik.if_scope(attempt == 0):
+                    rowmax.load_sample(core, nxt, a, self.scalars)
+
+    def _reference(self, attempt, a: int) -> None:
+        with self.tik.if_scope(self.next["rows", a] > 0):
+            rowmax.reference(self.core, self.next, a, attempt, self.epoch, self.scalars)
+
+    def _finish(self, a: int) -> None:
+        with self.tik.if_scope(self.current["rows", a] > 0):
+            normalise.finish(self.core, self.current, a, self.index, self.split.items)
+
+    def _scan(self, failed) -> None:
+        """Sets `failed` to the number of row blocks whose reference must be taken over all keys."""
+        core, tik, items = self.core, self.tik, self.split.items
+        failed.set_as(0)
+        flag = core.scalar("int32", "scanned")
+        for start, count in _chunk_parts(items):
+            tik.data_move(core.on["flags"][0], core.gm["flags"][(self.index * items + start) * 16], 0, 1, count * 2, 0, 0)
+            with tik.for_range(0, count * 2, name=f"scan_{start}") as row:
+                flag.set_as(core.on["flags"][0][row * 8])
+                with tik.if_scope(flag >= normalise.SATURATED):
+                    failed.set_as(failed + 1)
+
+    # ---- tiles of an item
+    def _first_tiles(self, item: Item) -> None:
+        """The first tiles of an item: two of keys and one of values are under way before its loop starts."""
+        core = self.core
+        base = self.scalars["base"]
+        for ahead in range(2):
+            self._load_key(item, base, item["begin"] + ahead, ahead)
+        if self.plan.row_blocks > 1:
+            with core.when(item["begin"] < item["end"]):
+                tiles.load_value(core, core.on["value"][0], base, item["begin"])
+
+    def _load_key(self, item: Item, base, tile, slot: int) -> None:
+        core = self.core
+        with core.when(tile < item["end"]):
+            tiles.load_key(core, core.on["key"][slot], base, tile)
+            if lanes.is_dynamic(self.problem):
+                lanes.load_key_lanes(core, core.on["key_lanes"][slot], item.planes(), tile)
+
+    def _tiles(self) -> None:
+        """The loop over the key tiles of `current`: scores two units ahead of the output, probabilities one ahead."""
+        core, tik, blocks = self.core, self.tik, self.plan.row_blocks
+        item = self.current
+        steps = core.scalar("int32", "steps")
+        # Units of the item plus the lag, in bodies of RING tiles.
+        ahead = -(-LAG // blocks)
+        steps.set_as((item["end"] - item["begin"] + (ahead + RING - 1)) // RING)
+        with tik.if_scope(item["end"] == item["begin"]):
+            steps.set_as(0)
+        with tik.for_range(0, steps, name="body") as body:
+            first = core.scalar("int32", "body_tile")
+            first.set_as(item["begin"] + body * RING)
+            for position in range(RING * blocks):
+                self._step(first, position)
+
+    def _step(self, first, position: int) -> None:
+        core, blocks, item = self.core, self.plan.row_blocks, self.current
+        a = position % blocks
+        ring = position // blocks
+        tile = first + ring
+        if a == 0:
+            self._load_key(item, self.base, tile + 2, (ring + 2) % RING)
+            # With one row block per item the slot of the next tile is still in use.
+            ahead = blocks - 1
+            with core.when(tile + ahead < item["end"]):
+                tiles.load_value(core, core.on["value"][(ring + ahead) % RING], self.base, tile + ahead)
+        self._probabilities(*self._unit(first, position - 1), position - 1)
+        ahead = (*self._unit(first, position), position)
+        behind = (*self._unit(first, position - LAG), position - LAG)
+        for segment in range(len(self.plan.segments)):
+            self._scores(*ahead, segment)
+            self._output(*behind, segment)
+        self._fetch(a, tile)
+
+    def _unit(self, first, position: int) -> tuple:
+        """(row block, key tile) of the unit at a position of the body; negative positions are the body before."""
+        blocks = self.plan.row_blocks
+        return position % blocks, first + position // blocks
+
+    def _score_slot(self, position: int, segment: int):
+        slots, segments = self.core.on["scores"], len(self.plan.segments)
+        return slots[(position * segments + segment) % len(slots)]
+
+    def _ring(self, name: str, position: int):
+        """L1 slot of a tile (key, value) or of a unit (probability, dropped)."""
+        if name in ("probability", "dropped"):
+            return self.core.on[name][position % RING]
+        return self.core.on[name][position // self.plan.row_blocks % RING]
+
+    def _scores(self, a: int, tile, position: int, segment: int) -> None:
+        core, item = self.core, self.current
+        with core.when(*item.visits(a, tile)):
+            if segment == 0:
+                # `epoch` is the parity of the next item, so the slots of the current one are the other ones.
+                pairs = list(zip(rowmax.query_slots(core, a), rowmax.lane_slots(core, a)))[::-1]
+                for query, variants in tiles.each_epoch(core, pairs, self.epoch):
+                    rowmax.query_operand(core, item, a, tile, query, variants)
+            by_key = core.on["key_lanes"]
+            slot = position // self.plan.row_blocks % RING if lanes.is_dynamic(self.problem) else 0
+            rowmax.scores(core, self._score_slot(position, segment), self._ring("key", position), by_key[slot], segment,
+                          segment % 2)
+
+    def _fetch(self, a: int, tile) -> None:
+        """Tiles that the probabilities of a unit will need on Vector, one unit ahead."""
+        core, item = self.core, self.current
+        if not (self.numbered or self.signed or self.problem.mask == "full" or self.problem.alibi == "bias"
+                or self.problem.dropout_threshold):
+            return
+        with core.when(*item.visits(a, tile)):
+            if self.numbered:
+                item.tile_number(self.numbers[a], a, tile)
+                mask.fetch_visible(core, self.numbers[a], a % len(core.on["visible"]))
+            if self.signed:
+                item.distance_number(self.crossings[a], a, tile)
+                rowmax.fetch_distance(core, self.crossings[a])
+            if self.problem.mask == "full":
+                mask.fetch_plane(core, "mask", "hidden", item["mask_plane"], tile, item["start", a], item["rows", a])
+            if self.problem.alibi == "bias":
+                mask.fetch_plane(core, "bias", "bias", item["bias_plane"], tile, item["start", a], item["rows", a])
+            if self.problem.dropout_threshold:
+                dropout.fetch_keep(core, item["head"], tile, item["start", a], item["rows", a])
+
+    def _probabilities(self, a: int, tile, position: int) -> None:
+        core = self.core
+        dropped = self._ring("dropped", position) if self.problem.dropout_threshold else None
+        unit = softmax.Unit(
+            a=a,
+            tile=tile,
+            scores=[self._score_slot(position, segment) for segment in range(len(self.plan.segments))],
+            probability=self._ring("probability", position),
+            dropped=dropped,
+            number=self.numbers[a] if self.numbered else None,
+            distance=self.crossings[a] if self.signed else None,
+            slopes=self.current_slopes.correction if self.signed else (),
+        )
+        with core.when(*self.current.visits(a, tile)):
+            softmax.probabilities(core, unit)
+
+    def _output(self, a: int, tile, position: int, segment: int) -> None:
+        """output += probabilities . values and total += probabilities . ones, one segment of keys."""
+        core, item, tik, plan = self.core, self.current, self.tik, self.plan
+        rows, width = plan.rows, plan.segments[segment]
+        with core.when(*item.visits(a, tile)):
+            probability = tiles.probability_to_l0(core, self._ring("probability", position), segment)
+            ones = core.on["l0_ones"][0]
+            values = tiles.value_to_l0(core, self._ring("value", position), segment)
+
+            def accumulate(target, left, right, columns: int) -> None:
+                if segment:
+                    tik.mmad(target, left, right, rows, width, columns, 1)
+                    return
+                with tik.if_scope(tile == item["first", a]):
+                    tik.mmad(target, left, right, rows, width, columns, 0)
+                with tik.else_scope():
+                    tik.mmad(target, left, right, rows, width, columns, 1)
+
+            accumulate(core.on["total"][a], probability, ones, 16)
+            if self.problem.dropout_threshold:
+                probability = tiles.probability_to_l0(core, self._ring("dropped", position), segment)
+            accumulate(core.on["output"][a], probability, values, plan.head_dim)
+
+
+def _key_base(core: Core, item: Item):
+    """First element of the item's keys and values in global memory, as a 64-bit expression."""
+    wide = core.scalar("int64", "wide")
+    wide.set_as(item["kv_head"])
+    return wide * (core.depth_columns * core.seq_k * 16)
+
+
+def _chunk_parts(items: int) -> list[tuple[int, int]]:
+    """(first item, items) of the chunks of the work table."""
+    return [(start, min(ITEMS_PER_CHUNK, items - start)) for start in range(0, items, ITEMS_PER_CHUNK)]
+
+
+def _has_partial_tiles(split: worksplit.WorkSplit) -> bool:
+    left = worksplit.ROW_BLOCK + worksplit.LEFT
+    words = [left + a * worksplit.ROW_BLOCK_FIELDS + e for a in range(2) for e in range(2 * worksplit.EDGE)]
+    samples = [worksplit.ROW_BLOCK + a * worksplit.ROW_BLOCK_FIELDS + worksplit.SAMPLE_TILE for a in range(2)]
+    return bool(split.table[:, :, words + samples].any())

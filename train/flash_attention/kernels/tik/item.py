@@ -1,0 +1,93 @@
+"""Work items at run time: the fields of a row of the work table in scalars."""
+
+from __future__ import annotations
+
+from . import worksplit as w
+from .core import Core
+
+_PER_ITEM = {"head": w.HEAD, "kv_head": w.KV_HEAD, "mask_plane": w.MASK_PLANE, "bias_plane": w.BIAS_PLANE,
+             "slope": w.SLOPE, "begin": w.BEGIN, "end": w.END}
+_PER_ROW_BLOCK = {"start": w.START, "rows": w.ROWS, "first": w.FIRST, "last": w.LAST}
+_SAMPLE = {"strided": w.SAMPLE_STRIDED, "sample": w.SAMPLE_START, "stride": w.SAMPLE_STRIDE, "sample_tile": w.SAMPLE_TILE}
+_SIGNS = {"cross": w.CROSS, "after": w.AFTER}
+
+
+class Item:
+    """Scalars of one work item. `row` is the first word of its row in the table on chip."""
+
+    def __init__(self, core: Core, name: str):
+        problem = core.problem
+        fields = dict(_PER_ITEM)
+        if problem.mask not in ("full", "key"):
+            del fields["mask_plane"]
+        if problem.alibi not in ("given", "bias"):
+            del fields["bias_plane"]
+        if problem.alibi != "computed":
+            del fields["slope"]
+        per_block = {**_PER_ROW_BLOCK, **_SAMPLE, **(_SIGNS if problem.alibi == "computed" else {})}
+        self.core = core
+        self._words = dict(fields)
+        self._scalars = {field: core.scalar("int32", f"{name}_{field}", 0) for field in fields}
+        for a in range(core.plan.row_blocks):
+            for field, word in per_block.items():
+                self._words[field, a] = w.ROW_BLOCK + a * w.ROW_BLOCK_FIELDS + word
+                self._scalars[field, a] = core.scalar("int32", f"{name}_{field}_{a}", 0)
+        self.row = core.scalar("int32", f"{name}_row", 0)
+        self.index = core.scalar("int32", f"{name}_index", 0)
+
+    def __getitem__(self, field):
+        return self._scalars[field]
+
+    def load(self, index, row) -> None:
+        """Reads item `index` of this core from the table on chip."""
+        self.index.set_as(index)
+        self.row.set_as(row)
+        table = self.core.on["table"][0]
+        for field, scalar in self._scalars.items():
+            scalar.set_as(table[row + self._words[field]])
+
+    def copy(self, other: Item) -> None:
+        """Takes over the fields of another item."""
+        for field, scalar in self._scalars.items():
+            scalar.set_as(other[field])
+        self.row.set_as(other.row)
+        self.index.set_as(other.index)
+
+    def skip(self, a: int) -> None:
+        """Makes row block `a` inactive."""
+        self["rows", a].set_as(0)
+        self["first", a].set_as(1)
+        self["last", a].set_as(0)
+
+    def skip_all(self) -> None:
+        """Makes the item inactive: no stage of the pipeline runs for it."""
+        for a in range(self.core.plan.row_blocks):
+            self.skip(a)
+        self["begin"].set_as(0)
+        self["end"].set_as(0)
+
+    def visits(self, a: int, tile) -> tuple:
+        """Conditions for row block `a` to visit a key tile."""
+        return tile >= self["first", a], tile <= self["last", a]
+
+    def tile_number(self, number, a: int, tile) -> None:
+        """Sets `number` to the visibility tile of (row block, key tile), 0 where everything is visible."""
+        core, table = self.core, self.core.on["table"][0]
+        base = w.ROW_BLOCK + a * w.ROW_BLOCK_FIELDS
+        number.set_as(0)
+        with core.tik.if_scope(tile - self["first", a] < w.EDGE):
+            number.set_as(table[self.row + (tile - self["first", a]) + (base + w.LEFT)])
+        with core.tik.else_scope(), core.tik.if_scope(self["last", a] - tile < w.EDGE):
+            number.set_as(table[self.row + (self["last", a] - tile) + (base + w.RIGHT)])
+
+    def distance_number(self, number, a: int, tile) -> None:
+        """Sets `number` to the distance tile of a tile with keys on both sides of its queries, else to 0."""
+        core, table = self.core, self.core.on["table"][0]
+        base = w.ROW_BLOCK + a * w.ROW_BLOCK_FIELDS
+        number.set_as(0)
+        with core.when(tile >= self["cross", a], tile < self["after", a]):
+            number.set_as(table[self.row + (tile - self["cross", a]) + (base + w.DISTANCE)])
+
+    def planes(self) -> dict:
+        """Run-time numbers of the planes of inputs with one vector per plane."""
+        return {name: self._scalars.get(f"{name}_plane") for name in ("bias", "mask")}

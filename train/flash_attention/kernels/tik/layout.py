@@ -1,0 +1,79 @@
+"""Layouts of kernel inputs and outputs in global memory, and NumPy helpers that pack and unpack them.
+
+FRACTAL_NZ of a matrix (R, C): element (r, c) of the padded matrix sits at (c // 16, r // 16, r % 16, c % 16). Padding is
+zero. The same matrix is `(C / 16, R, 16)` when its two middle axes are read as one.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .problem import KernelProblem, padded
+
+FRACTAL = 16
+
+
+def nz_shape(*shape: int) -> tuple[int, ...]:
+    """FRACTAL_NZ shape of (..., rows, columns)."""
+    *outer, rows, columns = shape
+    return (*outer, padded(columns) // FRACTAL, padded(rows) // FRACTAL, FRACTAL, FRACTAL)
+
+
+def to_nz(array: np.ndarray) -> np.ndarray:
+    """(..., rows, columns) to FRACTAL_NZ (..., columns / 16, rows / 16, 16, 16), padded with zeros."""
+    array = np.asarray(array)
+    *outer, rows, columns = array.shape
+    wide = np.zeros((*outer, padded(rows), padded(columns)), array.dtype)
+    wide[..., :rows, :columns] = array
+    tiles = wide.reshape(*outer, padded(rows) // FRACTAL, FRACTAL, padded(columns) // FRACTAL, FRACTAL)
+    axis = len(outer)
+    order = (*range(axis), axis + 2, axis, axis + 1, axis + 3)
+    return np.ascontiguousarray(tiles.transpose(order))
+
+
+def from_nz(array: np.ndarray, rows: int, columns: int) -> np.ndarray:
+    """Inverse of `to_nz`: drops the padding."""
+    array = np.asarray(array)
+    *outer, wide, high, _, _ = array.shape
+    if rows > high * FRACTAL or columns > wide * FRACTAL:
+        raise ValueError(f"array: shape {array.shape} holds no ({rows}, {columns}) matrix in FRACTAL_NZ")
+    axis = len(outer)
+    order = (*range(axis), axis + 1, axis + 2, axis, axis + 3)
+    flat = array.transpose(order).reshape(*outer, high * FRACTAL, wide * FRACTAL)
+    return np.ascontiguousarray(flat[..., :rows, :columns])
+
+
+def pack_keys(array: np.ndarray) -> np.ndarray:
+    """Values per key (..., 1, seq_k) to (planes, seq_k padded to 16), float16, zero padding."""
+    array = np.asarray(array)
+    flat = array.reshape(-1, array.shape[-1])
+    wide = np.zeros((flat.shape[0], padded(flat.shape[1])), np.float16)
+    wide[:, : flat.shape[1]] = flat
+    return wide
+
+
+def keep_shape(problem: KernelProblem) -> tuple[int, ...]:
+    """Shape of the packed keep decisions: (batch, heads, seq_k / 16, seq_q, 2) with padded lengths, uint8."""
+    return problem.batch, problem.heads, padded(problem.seq_k) // 16, padded(problem.seq_q), 2
+
+
+def pack_keep_bits(bits: np.ndarray, problem: KernelProblem) -> np.ndarray:
+    """Keep bits uint8 (batch, heads, seq_q, ceil(seq_k / 8)) to the kernel's order, same bytes, padded with zeros.
+
+    Two bytes (16 keys) of one query stand beside those of the next query, as the lanes of a fractal do.
+    """
+    bits = np.asarray(bits, dtype=np.uint8)
+    expected = (problem.batch, problem.heads, problem.seq_q, -(-problem.seq_k // 8))
+    if bits.shape != expected:
+        raise ValueError(f"bits: got shape {bits.shape}, allowed is {expected}")
+    wide = np.zeros((*expected[:2], padded(problem.seq_q), padded(problem.seq_k) // 8), np.uint8)
+    wide[:, :, : expected[2], : expected[3]] = bits
+    words = wide.reshape(*wide.shape[:3], -1, 2)
+    return np.ascontiguousarray(words.transpose(0, 1, 3, 2, 4))
+
+
+def unpack_keep_bits(packed: np.ndarray, problem: KernelProblem) -> np.ndarray:
+    """Inverse of `pack_keep_bits`."""
+    rows = np.asarray(packed).transpose(0, 1, 3, 2, 4)
+    flat = rows.reshape(*rows.shape[:3], -1)
+    return np.ascontiguousarray(flat[:, :, : problem.seq_q, : -(-problem.seq_k // 8)])

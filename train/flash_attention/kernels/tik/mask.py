@@ -1,0 +1,70 @@
+"""Visibility of single scores: tiles of ones and zeros by position, explicit masks, and what they do to scores.
+
+After the exponential a hidden probability is multiplied by zero, which is exact because nothing on this chip is
+infinite. Before a maximum a hidden score is lowered to the most negative number.
+"""
+
+from __future__ import annotations
+
+from .core import Core
+from .tiles import by_rows
+
+LOWEST = -65504.0
+
+
+def fetch_visible(core: Core, number, copy: int) -> None:
+    """Visibility tile `number` (from 1 on) from L1 to the Unified Buffer. Skipped at run time for 0."""
+    area = core.plan.rows * core.plan.keys
+    visible, tiles = core.on["visible"][copy], core.on["tiles"][0]
+    with core.tik.if_scope(number > 0):
+        core.tik.data_move(visible, tiles[(number - 1) * area], 0, 1, area // 16, 0, 0)
+
+
+def fetch_plane(core: Core, name: str, buffer: str, plane, tile, start, rows) -> None:
+    """Tile of an explicit mask or of a bias, FRACTAL_NZ (planes, seq_k / 16, seq_q, 16), to the Unified Buffer.
+
+    Past the stored rows and keys the buffer keeps older values; those scores are never used.
+    """
+    target, keys = core.on[buffer][0], core.plan.keys
+
+    def record(have: int, columns: int) -> None:
+        source = (plane * (core.seq_k // 16) + tile * core.plan.columns) * (core.seq_q * 16) + start * 16
+        core.move((target, 0), (core.gm[name], source), columns, have, core.seq_q - have, core.plan.rows - have)
+
+    def by_keys(have: int) -> None:
+        tail, full = core.tail_keys, core.seq_k // keys
+        if not tail or not full:
+            record(have, (tail or keys) // 16)
+            return
+        with core.tik.if_scope(tile < full):
+            record(have, keys // 16)
+        with core.tik.else_scope():
+            record(have, tail // 16)
+
+    by_rows(core, rows, by_keys)
+
+
+def hide_visible(core: Core, half, at: int, elements: int, copy: int) -> None:
+    """half *= visibility tile, on elements at.. of a tile."""
+    core.binary("vec_mul", half[at:], half[at:], core.on["visible"][copy][at:], elements)
+
+
+def hide_explicit(core: Core, half, at: int, elements: int) -> None:
+    """half -= half * hidden: zero where the explicit mask is 1."""
+    product = core.on["scratch"][0].reinterpret_cast_to("float16")
+    core.binary("vec_mul", product, half[at:], core.on["hidden"][0][at:], elements)
+    core.binary("vec_sub", half[at:], half[at:], product, elements)
+
+
+def lower_visible(core: Core, score, at: int, elements: int, copy: int) -> None:
+    """Lowers hidden float16 scores before a maximum; turns the visibility tile into visible - 1."""
+    visible = core.on["visible"][copy]
+    core.with_scalar("vec_adds", visible[at:], visible[at:], -1.0, elements)
+    for _ in range(2):  # twice, so that the largest number becomes the smallest
+        core.with_scalar("vec_axpy", score, visible[at:], -LOWEST, elements)
+
+
+def lower_explicit(core: Core, score, at: int, elements: int) -> None:
+    """Lowers scores hidden by the explicit mask before a maximum."""
+    for _ in range(2):
+        core.with_scalar("vec_axpy", score, core.on["hidden"][0][at:], LOWEST, elements)

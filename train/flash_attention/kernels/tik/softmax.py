@@ -1,0 +1,99 @@
+"""Scores of one tile to probabilities, on Vector: post-scale, bias, exponential, masks, dropout.
+
+The Cube has already subtracted the row reference, so the exponential meets numbers near zero and a probability never
+needs the running maximum of its row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from . import dropout, mask, tiles
+from .core import Core
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One row block against one key tile.
+
+    Attributes:
+        a: row block inside the work item.
+        tile: number of the key tile, a run-time value.
+        scores: segments of the scores in L0C.
+        probability, dropped: places in L1 for the left operand of the output.
+        number, distance: run-time numbers of the visibility and distance tiles, or None where the kernel has none.
+        slopes: float16 scalars of the slope terms, for distances.
+    """
+
+    a: int
+    tile: object
+    scores: list
+    probability: object
+    dropped: object
+    number: object
+    distance: object
+    slopes: tuple
+
+
+def half_precision_pieces(core: Core) -> int:
+    """Pieces of a tile, counted from its end, whose exponential runs in float16.
+
+    At small head_dim Vector limits the kernel, and a float16 exponential saves the conversion. Its argument is rounded
+    after the reference is subtracted, an error well under that of rounded scores. None where float32 is needed anyway.
+    """
+    problem = core.problem
+    exact = problem.post_scale != 1.0 or problem.alibi in ("bias", "computed") or core.plan.head_dim > 64
+    return 0 if exact or len(core.plan.pieces) < 4 else len(core.plan.pieces) // 4
+
+
+def probabilities(core: Core, unit: Unit) -> None:
+    """Records the Vector work of one unit, and the moves of its probabilities to L1."""
+    plan, problem = core.plan, core.problem
+    score, half = core.on["score"][0], core.on["half"][0]
+    pieces = plan.pieces
+    singles = len(pieces) - half_precision_pieces(core)
+    spans = [(column * plan.rows * 16, columns * plan.rows * 16) for _, column, columns in pieces]
+
+    for index, ((segment, column, columns), (at, elements)) in enumerate(zip(pieces, spans)):
+        source = (column - plan.segment_start(segment) // 16) * plan.rows * 16
+        target = score if index < singles else half
+        core.tik.tensor_mov(target[at], unit.scores[segment][source], "m", 1, elements // 256, 0, 0)
+    if problem.post_scale != 1.0:
+        for at, elements in spans:
+            core.with_scalar("vec_muls", score[at:], score[at:], problem.post_scale, elements, 64)
+    if problem.alibi == "bias":
+        for at, elements in spans:
+            core.add_half(score[at:], core.on["bias"][0][at:], 1.0, elements)
+    if unit.distance is not None:
+        with core.tik.if_scope(unit.distance > 0):
+            for slope in unit.slopes:
+                for at, elements in spans:
+                    core.add_half(score[at:], core.on["distance"][0][at:], slope, elements)
+
+    def exponential(index: int) -> None:
+        at, elements = spans[index]
+        if index < singles:
+            core.unary("vec_exp", score[at:], score[at:], elements, 64)
+        else:
+            core.unary("vec_exp", half[at:], half[at:], elements)
+
+    def finish(index: int) -> None:
+        at, elements = spans[index]
+        _, column, columns = pieces[index]
+        if index < singles:
+            core.to_half(half[at:], score[at:], elements)
+        if unit.number is not None:
+            with core.tik.if_scope(unit.number > 0):
+                mask.hide_visible(core, half, at, elements, unit.a % len(core.on["visible"]))
+        if problem.mask == "full":
+            mask.hide_explicit(core, half, at, elements)
+        tiles.probability_to_l1(core, unit.probability, column, columns, half[at:])
+        if problem.dropout_threshold:
+            dropout.drop(core, half, at, elements)
+            tiles.probability_to_l1(core, unit.dropped, column, columns, half[at:])
+
+    for index in range(len(pieces) + 1):
+        if index < len(pieces):
+            exponential(index)
+        if index:
+            finish(index - 1)

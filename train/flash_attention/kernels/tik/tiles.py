@@ -1,0 +1,153 @@
+"""Tiles of query, key and value from global memory to L1, and from there to the operands of the Cube.
+
+In L1 every operand stands fractal by fractal in the order in which the Cube wants it, so that one load2d call brings it
+to L0. The order is made by the bursts of the move from global memory.
+"""
+
+from __future__ import annotations
+
+from .core import Core
+
+F = 256  # float16 elements of a fractal
+
+
+def load_key(core: Core, slot, base, tile) -> None:
+    """Key tile number `tile` of the head that starts at element `base`: per segment (head_dim / 16, keys, 16)."""
+    _full_or_tail(core, tile, lambda keys: _key_segments(core, slot, base, tile, keys))
+
+
+def _key_segments(core: Core, slot, base, tile, keys: int) -> None:
+    depth, gap, start = core.depth_columns, core.seq_k, 0
+    for width in core.plan.segments:
+        have = min(width, keys - start)
+        if have > 0:
+            source = base + (tile * core.plan.keys + start) * 16
+            core.move((slot, start * core.plan.head_dim), (core.gm["key"], source), depth, have, gap - have, width - have)
+        start += width
+
+
+def load_key_sample(core: Core, slot, base, first_group, stride) -> None:
+    """Groups of 16 keys, `stride` groups apart, in place of a key tile."""
+    start = 0
+    for width in core.plan.segments:
+        groups = width // 16
+        for column in range(core.depth_columns):
+            source = base + (column * core.seq_k) * 16 + (first_group + stride * (start // 16)) * F
+            core.tik.data_move(
+                slot[start * core.plan.head_dim + column * width * 16], core.gm["key"][source], 0, groups, 16,
+                (stride - 1) * 16, 0,
+            )
+        start += width
+
+
+def load_value(core: Core, slot, base, tile) -> None:
+    """Value tile: (keys / 16, head_dim / 16, 16, 16)."""
+
+    def rows(keys: int) -> None:
+        for group in range(keys // 16):
+            source = base + (tile * core.plan.keys + group * 16) * 16
+            core.move((slot, group * core.depth_columns * F), (core.gm["value"], source), core.depth_columns, 16,
+                      core.seq_k - 16)
+
+    _full_or_tail(core, tile, rows)
+
+
+def _full_or_tail(core: Core, tile, record) -> None:
+    """Records the load of a whole tile and, where the key length asks for it, of the short last one."""
+    if not core.tail_keys:
+        record(core.plan.keys)
+        return
+    full = core.seq_k // core.plan.keys
+    if not full:
+        record(core.tail_keys)
+        return
+    with core.tik.if_scope(tile < full):
+        record(core.plan.keys)
+    with core.tik.else_scope():
+        record(core.tail_keys)
+
+
+def by_rows(core: Core, rows, record) -> None:
+    """Records `record(rows)` for whole row blocks and, where the query length asks for it, for the short last one."""
+    if not core.tail_rows:
+        record(core.plan.rows)
+        return
+    if core.seq_q < core.plan.rows:
+        record(core.tail_rows)
+        return
+    with core.tik.if_scope(rows == core.plan.rows):
+        record(core.plan.rows)
+    with core.tik.else_scope():
+        record(core.tail_rows)
+
+
+def load_query(core: Core, slots: list, base, start, rows, epoch) -> None:
+    """Row block from row `start`, times problem.query_factor, as (rows / 16, head_dim / 16, 16, 16) to slots[epoch]."""
+    columns, height = core.depth_columns, core.plan.rows
+
+    def record(have: int) -> None:
+        for index, first in enumerate(range(0, columns, 2)):
+            width = min(2, columns - first)
+            stage = core.on["stage"][index % 2]
+            if have < height:
+                core.fill(stage, 0.0, height * 32)
+            source = base + (first * core.seq_q + start) * 16
+            core.move((stage, 0), (core.gm["query"], source), width, have, core.seq_q - have, height - have)
+            core.with_scalar("vec_muls", stage, stage, core.problem.query_factor, height * width * 16)
+            for slot in each_epoch(core, slots, epoch):
+                for column in range(width):
+                    core.tik.data_move(slot[(first + column) * F], stage[column * height * 16], 0, height // 16, 16, 0,
+                                       (columns - 1) * 16)
+
+    by_rows(core, rows, record)
+
+
+def each_epoch(core: Core, slots: list, epoch):
+    """Yields slots[0] under `epoch == 0` and slots[1] otherwise: addresses stay known while the kernel is compiled."""
+    with core.tik.if_scope(epoch == 0):
+        yield slots[0]
+    with core.tik.else_scope():
+        yield slots[1]
+
+
+# ---- L1 to L0
+def query_to_l0(core: Core, slot, lanes) -> None:
+    """Left operand of the scores, and its lanes."""
+    core.tik.load2dv1(core.on["l0_query"][0], slot, 0, core.plan.rows * core.plan.head_dim // F, 1, 0, False)
+    core.tik.load2dv1(core.on["l0_query_lanes"][0], lanes, 0, core.plan.rows // 16, 1, 0, True)
+
+
+def key_to_l0(core: Core, slot, segment: int, copy: int):
+    """Right operand of the scores: one segment of keys."""
+    operand, width = core.on["l0_key"][copy], core.plan.segments[segment]
+    start = core.plan.segment_start(segment) * core.plan.head_dim // F
+    core.tik.load2dv1(operand, slot, start, width * core.plan.head_dim // F, 1, 0, False)
+    return operand
+
+
+def value_to_l0(core: Core, slot, segment: int):
+    """Right operand of the output: one segment of values."""
+    operand, width = core.on["l0_value"][0], core.plan.segments[segment]
+    start = core.plan.segment_start(segment) * core.plan.head_dim // F
+    core.tik.load2dv1(operand, slot, start, width * core.plan.head_dim // F, 1, 0, True)
+    return operand
+
+
+def probability_to_l0(core: Core, slot, segment: int):
+    """Left operand of the output: the probabilities of one segment."""
+    operand, width = core.on["l0_probability"][0], core.plan.segments[segment]
+    start = core.plan.segment_start(segment) * core.plan.rows // F
+    core.tik.load2dv1(operand, slot, start, width * core.plan.rows // F, 1, 0, False)
+    return operand
+
+
+def probability_to_l1(core: Core, slot, column: int, columns: int, half) -> None:
+    """Fractal columns of probabilities (columns, rows, 16) to their places in L1: per segment (rows / 16, keys / 16)."""
+    start, rows = 0, core.plan.rows
+    for width in core.plan.segments:
+        if start <= column * 16 < start + width:
+            break
+        start += width
+    for index in range(columns):
+        at = start * rows + (column + index - start // 16) * F
+        core.tik.data_move(slot[at], half[index * rows * 16], 0, rows // 16, 16, 0, (width // 16 - 1) * 16)
