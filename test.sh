@@ -17,7 +17,13 @@ prepare_environment tests/requirements.txt
 export PYTHONPATH="$PWD/train:$PWD/emulator"
 
 echo "== native library"
-if [ -f train/flash_attention/backends/cpu/build.py ]; then "$VENV_PYTHON" -m flash_attention.backends.cpu.build; fi
+library=train/flash_attention/backends/cpu/lib/libflash_attention_cpu.so
+if [ ! -f "$library" ] || [ -n "$(find train/flash_attention/backends/cpu -newer "$library" \
+    \( -name '*.cpp' -o -name '*.h' -o -name build.py \))" ]; then
+    "$VENV_PYTHON" -m flash_attention.backends.cpu.build
+else
+    echo "up to date"
+fi
 
 echo "== style"
 "$VENV_PYTHON" -m ruff check .

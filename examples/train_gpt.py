@@ -1,12 +1,14 @@
 #!/usr/bin/env python
 """Trains a byte-level GPT with FlashAttention on the source files of the Python standard library.
 
-    python examples/train_gpt.py                      # native CPU kernel
-    python examples/train_gpt.py --backend math       # attention composed of MindSpore operators
-    python examples/train_gpt.py --backend emulator --seq 128 --layers 1 --heads 1 --batch 1 --steps 2
+    python examples/train_gpt.py                       # native CPU kernel
+    python examples/train_gpt.py --attention composed  # attention written in MindSpore operators, for comparison
+    python examples/train_gpt.py --attention emulator --seq 128 --layers 1 --heads 1 --batch 1 --steps 2
 
 Writes loss.csv, loss.png, sample.txt and summary.json to --out. Losses are nats per byte.
 """
+
+from __future__ import annotations
 
 import argparse
 import csv
@@ -19,9 +21,8 @@ from pathlib import Path
 
 import mindspore as ms
 import numpy as np
-from flash_attention.nn.layer.flash_attention import FlashAttention
+from flash_attention import FlashAttention
 from mindspore import Tensor, nn, ops
-from mindspore.common.initializer import Normal
 from tqdm import tqdm
 
 VOCABULARY = 256
@@ -31,7 +32,7 @@ MASK_TILE = 128
 def standard_library(limit: int = 16 << 20) -> np.ndarray:
     """Bytes of the standard library's modules in a fixed order, at most `limit` of them."""
     folder = Path(sysconfig.get_paths()["stdlib"])
-    skip = {"site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "__pycache__"}
+    skip = {"site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "encodings", "__pycache__"}
     text = bytearray()
     for path in sorted(folder.rglob("*.py")):
         if not skip.intersection(path.relative_to(folder).parts):
@@ -49,52 +50,77 @@ def batches(text: np.ndarray, batch: int, seq: int, seed: int) -> Iterator[np.nd
         yield np.stack([text[start : start + seq + 1] for start in starts]).astype(np.int32)
 
 
-class Attention(nn.Cell):
-    """Causal self-attention of shape (batch, seq, width)."""
+class ComposedAttention(nn.Cell):
+    """What FlashAttention(alibi=True) with a causal mask computes, written out: the scores stand in memory."""
 
-    def __init__(self, heads: int, head_dim: int, dropout: float, backend: str):
+    def __init__(self, head_dim: int, heads: int, seq: int, dropout: float):
         super().__init__()
-        width = heads * head_dim
-        self.query = nn.Dense(width, width, weight_init=Normal(0.02))
-        self.key = nn.Dense(width, width, weight_init=Normal(0.02))
-        self.value = nn.Dense(width, width, weight_init=Normal(0.02))
-        self.out = nn.Dense(width, width, weight_init=Normal(0.02))
-        self.attention = FlashAttention(head_dim, dropout_rate=dropout, backend=backend, alibi=True, input_layout="BSH")
+        self.shape = (heads, head_dim)
+        self.scale = head_dim**-0.5
+        self.scores = ops.BatchMatMul(transpose_b=True)
+        self.mix = ops.BatchMatMul()
+        self.softmax = ops.Softmax(-1)
+        self.dropout = nn.Dropout(p=dropout)
+        slopes = 2.0 ** (-8.0 * np.arange(1, heads + 1) / heads)  # for a power of two
+        distance = np.arange(seq)[:, None] - np.arange(seq)[None, :]
+        bias = np.where(distance < 0, -np.inf, -slopes[:, None, None] * distance)
+        self.bias = Tensor(bias[None].astype(np.float32))
 
-    def construct(self, x, mask):
-        return self.out(self.attention(self.query(x), self.key(x), self.value(x), mask))
+    def construct(self, query, key, value, mask):
+        batch, seq, width = query.shape
+        query, key, value = self.split(query), self.split(key), self.split(value)
+        weights = self.softmax(self.scores(query * self.scale, key) + self.bias[:, :, :seq, :seq])
+        return self.mix(self.dropout(weights), value).transpose(0, 2, 1, 3).reshape(batch, seq, width)
+
+    def split(self, x):
+        return x.reshape(x.shape[:2] + self.shape).transpose(0, 2, 1, 3)
 
 
 class Block(nn.Cell):
-    def __init__(self, heads: int, head_dim: int, dropout: float, backend: str):
+    def __init__(self, heads: int, head_dim: int, attention: nn.Cell):
         super().__init__()
         width = heads * head_dim
         self.norm1 = nn.LayerNorm((width,))
         self.norm2 = nn.LayerNorm((width,))
-        self.attention = Attention(heads, head_dim, dropout, backend)
-        self.up = nn.Dense(width, 4 * width, weight_init=Normal(0.02))
-        self.down = nn.Dense(4 * width, width, weight_init=Normal(0.02))
+        self.query = nn.Dense(width, width)
+        self.key = nn.Dense(width, width)
+        self.value = nn.Dense(width, width)
+        self.attention = attention
+        self.out = nn.Dense(width, width)
+        self.up = nn.Dense(width, 4 * width)
+        self.down = nn.Dense(4 * width, width)
 
     def construct(self, x, mask):
-        x = x + self.attention(self.norm1(x), mask)
+        y = self.norm1(x)
+        x = x + self.out(self.attention(self.query(y), self.key(y), self.value(y), mask))
         return x + self.down(ops.silu(self.up(self.norm2(x))))
 
 
 class GPT(nn.Cell):
-    """Tokens int32 (batch, seq) -> logits float32 (batch, seq, 256)."""
+    """Tokens int32 (batch, seq) -> logits float32 (batch, seq, 256). Positions enter through ALiBi.
 
-    def __init__(self, layers: int, heads: int, head_dim: int, dropout: float, backend: str):
+    `attention` is a backend of FlashAttention, or "composed".
+    """
+
+    def __init__(self, layers: int, heads: int, head_dim: int, seq: int, dropout: float, attention: str):
         super().__init__()
         width = heads * head_dim
-        self.token = nn.Embedding(VOCABULARY, width, embedding_table=Normal(0.02))
-        self.blocks = nn.CellList([Block(heads, head_dim, dropout, backend) for _ in range(layers)])
+        self.token = nn.Embedding(VOCABULARY, width)
+        blocks = []
+        for _ in range(layers):
+            if attention == "composed":
+                cell = ComposedAttention(head_dim, heads, seq, dropout)
+            else:
+                cell = FlashAttention(head_dim, dropout, alibi=True, backend=attention, input_layout="BSH")
+            blocks.append(Block(heads, head_dim, cell))
+        self.blocks = nn.CellList(blocks)
         self.norm = nn.LayerNorm((width,))
-        self.head = nn.Dense(width, VOCABULARY, has_bias=False, weight_init=Normal(0.02))
+        self.head = nn.Dense(width, VOCABULARY, has_bias=False)
         # The compact causal mask: ones above the diagonal of one tile mean causal for the whole sequence.
         self.mask = Tensor(np.triu(np.ones((1, MASK_TILE, MASK_TILE), np.float16), 1))
 
     def construct(self, tokens):
-        x = self.token(tokens)  # positions enter through ALiBi
+        x = self.token(tokens)
         for block in self.blocks:
             x = block(x, self.mask)
         return self.head(self.norm(x))
@@ -121,43 +147,46 @@ class TrainStep(nn.TrainOneStepCell):
 
 
 def learning_rates(peak: float, steps: int) -> list:
-    """Linear warm-up over a tenth of the steps, then a cosine down to a tenth of the peak."""
-    warm_up = max(1, steps // 10)
+    """Linear warm-up over a twentieth of the steps, then a cosine down to a twentieth of the peak."""
+    warm_up = max(1, steps // 20)
     rise = [peak * (step + 1) / warm_up for step in range(warm_up)]
     fall = np.linspace(0, np.pi, max(1, steps - warm_up))
-    return rise + [float(peak * (0.55 + 0.45 * np.cos(x))) for x in fall]
+    return rise + [float(peak * (0.525 + 0.475 * np.cos(x))) for x in fall]
 
 
-def generate(model: GPT, prompt: bytes, length: int, seq: int, temperature: float, seed: int) -> bytes:
-    """Samples `length` bytes after the prompt. The window keeps one shape, so the graph is compiled once."""
+def generate(model: GPT, prompt: bytes, length: int, window: int, temperature: float, seed: int) -> bytes:
+    """Samples `length` bytes after the prompt. The model sees `window` bytes, one shape: the graph compiles once."""
     generator = np.random.default_rng(seed)
     text = list(prompt)
     for _ in tqdm(range(length), desc="sample", unit="byte"):
-        window = text[-seq:]
-        tokens = np.zeros((1, seq), np.int32)
-        tokens[0, : len(window)] = window
-        logits = model(Tensor(tokens)).asnumpy()[0, len(window) - 1].astype(np.float64) / temperature
+        seen = text[-window:]
+        tokens = np.zeros((1, window), np.int32)
+        tokens[0, : len(seen)] = seen
+        logits = model(Tensor(tokens)).asnumpy()[0, len(seen) - 1].astype(np.float64) / temperature
         weights = np.exp(logits - logits.max())
         text.append(int(generator.choice(VOCABULARY, p=weights / weights.sum())))
     return bytes(text)
 
 
-def plot(path: Path, losses: list, title: str) -> None:
+def plot(path: Path, curves: dict[str, list[float]], title: str) -> None:
+    """Loss curves by name."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(7, 4))
-    axes.plot(range(1, len(losses) + 1), losses)
+    for (name, losses), style in zip(curves.items(), ("-", "--", ":")):
+        axes.plot(range(1, len(losses) + 1), losses, style, label=name)
     axes.set(xlabel="step", ylabel="loss (nats per byte)", title=title)
     axes.grid(alpha=0.3)
+    axes.legend()
     figure.savefig(path, dpi=120, bbox_inches="tight")
     pyplot.close(figure)
 
 
 def peak_megabytes() -> float:
-    """Largest resident size this process has had."""
+    """Largest resident size that this process has had."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
@@ -165,26 +194,29 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__.split("\n")[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
-    parser.add_argument("--backend", choices=("cpu", "math", "emulator"), default="cpu", help="attention backend")
-    parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--seq", type=int, default=1024)
-    parser.add_argument("--batch", type=int, default=4)
+    choices = ("cpu", "math", "emulator", "composed")
+    parser.add_argument("--attention", choices=choices, default="cpu", help="backend of FlashAttention, or composed")
+    parser.add_argument("--steps", type=int, default=400, help="length of the learning-rate schedule")
+    parser.add_argument("--stop-after", type=int, default=None, help="steps to make, if fewer than the schedule's")
+    parser.add_argument("--seq", type=int, default=2048)
+    parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--heads", type=int, default=2)
     parser.add_argument("--head-dim", type=int, default=128)
     parser.add_argument("--dropout", type=float, default=0.0, help="dropout of the attention")
     parser.add_argument("--learning-rate", type=float, default=2e-3)
     parser.add_argument("--sample", type=int, default=300, help="bytes to generate at the end")
+    parser.add_argument("--sample-window", type=int, default=256, help="bytes that the model sees while sampling")
     parser.add_argument("--prompt", default="def ")
     parser.add_argument("--temperature", type=float, default=0.7)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, default=None, help="folder for the results (default results/<backend>)")
+    parser.add_argument("--out", type=Path, default=None, help="folder for the results (default results/<attention>)")
     return parser.parse_args()
 
 
 def main() -> None:
     arguments = parse_arguments()
-    out = arguments.out or Path("results") / arguments.backend
+    out = arguments.out or Path("results") / arguments.attention
     out.mkdir(parents=True, exist_ok=True)
 
     ms.set_context(mode=ms.GRAPH_MODE)
@@ -196,20 +228,17 @@ def main() -> None:
     np.random.seed(arguments.seed)
 
     text = standard_library()
-    model = GPT(
-        arguments.layers, arguments.heads, arguments.head_dim, arguments.dropout, arguments.backend
-    )
+    sizes = arguments.layers, arguments.heads, arguments.head_dim, arguments.seq
+    model = GPT(*sizes, arguments.dropout, arguments.attention)
     parameters = model.trainable_params()
-    optimizer = nn.AdamWeightDecay(
-        parameters, learning_rates(arguments.learning_rate, arguments.steps), beta2=0.95, weight_decay=0.01
-    )
-    step = TrainStep(Loss(model), optimizer)
+    rates = learning_rates(arguments.learning_rate, arguments.steps)
+    step = TrainStep(Loss(model), nn.AdamWeightDecay(parameters, rates, beta2=0.95, weight_decay=0.01))
     step.set_train()
     size = sum(parameter.size for parameter in parameters)
     print(
         f"GPT with {size / 1e6:.1f} M parameters, head_dim {arguments.head_dim}, sequence {arguments.seq}, on"
         f" {len(text) / 1e6:.1f} MB of Python source; MindSpore {ms.__version__}, GRAPH mode, CPU;"
-        f" attention backend: {arguments.backend}",
+        f" attention: {arguments.attention}",
         flush=True,
     )
 
@@ -217,7 +246,8 @@ def main() -> None:
     losses = []
     seconds = []
     source = batches(text, arguments.batch, arguments.seq, arguments.seed)
-    bar = tqdm(range(arguments.steps), desc=f"train [{arguments.backend}]", unit="step")
+    steps = min(arguments.steps, arguments.stop_after or arguments.steps)
+    bar = tqdm(range(steps), desc=f"train [{arguments.attention}]", unit="step")
     for _ in bar:
         crop = next(source)
         start = time.perf_counter()
@@ -225,35 +255,33 @@ def main() -> None:
         seconds.append(time.perf_counter() - start)
         bar.set_postfix(loss=f"{losses[-1]:.3f}")
 
-    tokens = arguments.batch * arguments.seq
     summary = {
-        "backend": arguments.backend,
-        "steps": arguments.steps,
+        "attention": arguments.attention,
+        "steps": steps,
         "first_loss": losses[0],
-        "last_loss": losses[-1],
-        # The first step compiles the graph.
-        "compile_seconds": seconds[0],
-        "tokens_per_second": tokens / float(np.median(seconds[1:] or seconds)),
+        "last_losses_mean": float(np.mean(losses[-20:])),
+        "compile_seconds": seconds[0],  # the first step compiles the graph
+        "tokens_per_second": arguments.batch * arguments.seq / float(np.median(seconds[1:] or seconds)),
         "peak_megabytes": peak_megabytes(),
         "training_megabytes": peak_megabytes() - before,
     }
+    (out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
     with open(out / "loss.csv", "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(["step", "loss", "seconds"])
-        writer.writerows(zip(range(1, arguments.steps + 1), losses, seconds))
-    plot(out / "loss.png", losses, f"byte-level GPT, attention backend {arguments.backend}")
+        writer.writerows(zip(range(1, steps + 1), losses, seconds))
+    plot(out / "loss.png", {arguments.attention: losses}, "byte-level GPT")
 
     if arguments.sample:
         model.set_train(False)
-        sample = generate(
-            model, arguments.prompt.encode(), arguments.sample, arguments.seq, arguments.temperature, arguments.seed
-        )
+        window = min(arguments.sample_window, arguments.seq)
+        prompt = arguments.prompt.encode()
+        sample = generate(model, prompt, arguments.sample, window, arguments.temperature, arguments.seed)
         (out / "sample.txt").write_bytes(sample)
         print(f"sample:\n{sample.decode(errors='replace')}\n")
-    (out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
     print(
-        f"{arguments.backend}: loss {losses[0]:.3f} -> {losses[-1]:.3f}, {summary['tokens_per_second']:.0f} tokens/s,"
-        f" peak memory {summary['peak_megabytes']:.0f} MB; results in {out}/"
+        f"{arguments.attention}: loss {losses[0]:.3f} -> {summary['last_losses_mean']:.3f} (mean of the last steps),"
+        f" {summary['tokens_per_second']:.0f} tokens/s, peak memory {summary['peak_megabytes']:.0f} MB; see {out}/"
     )
 
 
