@@ -1,6 +1,7 @@
 """Matrix instructions: ``load2dv1``, ``load3dv1``, ``mmad`` (cube.md 2-4, 9)."""
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Callable
 
 import numpy as np
@@ -11,7 +12,7 @@ from ..errors import TikParamError, TikUnsupportedArgumentError
 from . import matrix
 from .access import BLOCK, FRACTAL, access, copier, defined_view, l0c_alignment
 from .params import Choice, Fixed, Flag, Integer, Number, Param, Rest, Tensor, describe, memory_kind, repeat
-from .region import Region
+from .region import Piece, Region
 from .spec import Access, Call, MicroOp, Operand, Transfer, instruction
 
 L0_SOURCE_ALIGNMENT = {"L1": BLOCK, "GM": 1}
@@ -126,7 +127,25 @@ def load3dv1(call: Call, a: Any) -> MicroOp | None:
     if a.repeat_time == 0:
         return None
     block, inside, past = window_blocks(a)
-    return load_windows(call, a.dst, a.src, block, inside, past, a.jump_stride, a.pad_value)
+    gather = Gather(block[..., None], inside[..., None], past, BLOCK)
+    return gather_fractals(call, a.dst, a.src, gather, a.jump_stride, a.pad_value)
+
+
+@dataclass(frozen=True)
+class Gather:
+    """Where the rows of fractals come from.
+
+    Attributes:
+        unit: bytes that are read from one place.
+        index: (fractals, 16, 32 / unit) number of the unit in the source.
+        inside: the same shape: False where the padding value stands instead.
+        past: (fractals, 16): rows beyond the last output position, without meaning (D28d).
+    """
+
+    index: np.ndarray
+    inside: np.ndarray
+    past: np.ndarray
+    unit: int
 
 
 def window_blocks(a: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -162,46 +181,46 @@ def window_blocks(a: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return (c1 * a.l1_h + h) * a.l1_w + w, inside, past
 
 
-def load_windows(call: Call, dst: Operand, src: Operand, block: np.ndarray, inside: np.ndarray, past: np.ndarray,
-                 jump: int, pad_value: Any) -> MicroOp:
-    """Load fractals whose rows are the given blocks of ``src``, or padding; ``jump`` fractals start to start."""
-    repeats = len(block)
-    writes = access(call, "dst", dst, (dst.address, repeats, jump * FRACTAL, 1, 0, FRACTAL))
-    used = np.unique(block[inside])
-    reads = (access(call, "src", src, *_runs(src.address, used)),) if used.size else ()
-    count = int(used[-1]) + 1 if used.size else 0
-    source = src.memory.view("uint8", src.address, (count, BLOCK), (BLOCK, 1))
-    shape, strides = (repeats, 16, BLOCK), (jump * FRACTAL, BLOCK, 1)
-    target = dst.memory.view("uint8", dst.address, shape, strides)
-    pad = np.full(BLOCK // size_of(src.dtype), numerics.scalar(pad_value or 0, src.dtype)).view(np.uint8)
-    index = np.where(inside, block, 0)
-    outside = ~inside
+def gather_fractals(call: Call, dst: Operand, src: Operand, gather: Gather, jump: int, pad_value: Any,
+                    bandwidth: str = "load3d_bandwidth", latency: str = "load3d_latency") -> MicroOp:
+    """Load gathered fractals, ``jump`` fractals start to start; ``bandwidth`` and ``latency`` name its constants."""
+    count, unit = len(gather.index), gather.unit
+    writes = access(call, "dst", dst, (dst.address, count, jump * FRACTAL, 1, 0, FRACTAL))
+    used = np.unique(gather.index[gather.inside])
+    reads = (access(call, "src", src, *_runs(src.address, used, unit)),) if used.size else ()
+    source_shape = (int(used[-1]) + 1 if used.size else 0, unit)
+    shape, strides = (*gather.index.shape, unit), (jump * FRACTAL, BLOCK, unit, 1)
+    index, outside, past = np.where(gather.inside, gather.index, 0), ~gather.inside, gather.past
+    pad = np.full(unit // size_of(src.dtype), numerics.scalar(pad_value or 0, src.dtype)).view(np.uint8)
 
-    def gather(values: np.ndarray, padding: Any) -> np.ndarray:
-        result = values.take(index, axis=0) if count else np.empty(shape, np.uint8)
+    def rows(values: np.ndarray, padding: Any) -> np.ndarray:
+        result = values.take(index, axis=0) if len(values) else np.empty(shape, np.uint8)
         result[outside] = padding
         return result
 
+    source = src.memory.view("uint8", src.address, source_shape, (unit, 1))
+    target = dst.memory.view("uint8", dst.address, shape, strides)
+
     def run() -> None:
-        target[...] = gather(source, pad)
+        target[...] = rows(source, pad)
 
     run_defined = None
     if dst.memory.defined is not None and src.memory.defined is not None:
-        source_bits = defined_view(src.memory, src.address, (count, BLOCK), (BLOCK, 1))
+        source_bits = defined_view(src.memory, src.address, source_shape, (unit, 1))
         target_bits = defined_view(dst.memory, dst.address, shape, strides)
 
         def run_defined() -> None:
-            bits = gather(source_bits, 1)
+            bits = rows(source_bits, 1)
             bits[past] = 0
             target_bits[...] = bits
 
     timing = call.soc.timing
-    return MicroOp(call.api, "MTE1", repeats * FRACTAL / timing.load3d_bandwidth, timing.load3d_latency, reads,
-                   (writes,), run, run_defined=run_defined, constants=("load3d_bandwidth", "load3d_latency"))
+    return MicroOp(call.api, "MTE1", count * FRACTAL / getattr(timing, bandwidth), getattr(timing, latency), reads,
+                   (writes,), run, run_defined=run_defined, constants=(bandwidth, latency))
 
 
-def _runs(address: int, blocks: np.ndarray) -> list[tuple[int, int, int, int, int, int]]:
-    """Ascending block numbers as pieces of constant step."""
+def _runs(address: int, blocks: np.ndarray, unit: int) -> list[Piece]:
+    """Ascending numbers of units as pieces of constant step."""
     pieces = []
     first = 0
     steps = np.diff(blocks)
@@ -211,7 +230,7 @@ def _runs(address: int, blocks: np.ndarray) -> list[tuple[int, int, int, int, in
             changes = np.nonzero(steps[first:] != steps[first])[0]
             last = first + int(changes[0]) + 1 if changes.size else len(blocks)
         step = int(steps[first]) if last - first > 1 else 0
-        pieces.append((address + int(blocks[first]) * BLOCK, 1, 0, last - first, step * BLOCK, BLOCK))
+        pieces.append((address + int(blocks[first]) * unit, 1, 0, last - first, step * unit, unit))
         first = last
     return pieces
 
@@ -241,19 +260,21 @@ def mmad(call: Call, a: Any) -> MicroOp | None:
 
 
 def multiply(call: Call, dst: Operand, left: Operand, right: Operand, m: int, k: int, n: int,
-             accumulate: bool) -> MicroOp:
-    """One ``mmad``; m == 1 reads ``left`` as k contiguous elements (D27a)."""
+             accumulate: bool, gemv: bool = True) -> MicroOp:
+    """One ``mmad``; with ``gemv``, m == 1 reads ``left`` as k contiguous elements (D27a)."""
+    vector = gemv and m == 1
     k0 = BLOCK // size_of(left.dtype)
     m1, k1, n1 = -(-m // 16), -(-k // k0), -(-n // 16)
-    reads = [_left_access(call, left, m, k), _right_access(call, right, n, k)]
+    reads = [_left_access(call, left, m, k, vector), _right_access(call, right, n, k)]
     tile, undefined = _result_access(call, dst, m, n)
     if accumulate:
         reads.append(Access(dst, tile.region) if not undefined else _valid_result(dst, m, n))
-    load_left, load_right = _left_loader(left, m, k), _right_loader(right, k1, n1, k0)
+    load_left, load_right = _left_loader(left, m, k, vector), _right_loader(right, k1, n1, k0)
     timing = call.soc.timing
     rate = "cube_macs_f16" if k0 == 16 else "cube_macs_i8"
     return MicroOp(call.api, "M", m1 * k1 * n1 * 256 * k0 / getattr(timing, rate), timing.mmad_latency, tuple(reads),
-                   (tile,), _product(call, dst, load_left, load_right, m, k, n, accumulate), undefined=undefined,
+                   (tile,), _product(call, dst, load_left, load_right, m, k, n, accumulate, vector),
+                   undefined=undefined,
                    accumulate=accumulate, macs=m * k * n, constants=(rate, "mmad_latency"))
 
 
@@ -262,10 +283,10 @@ def _rows_of(size: int) -> tuple[int, int]:
     return size // 16, size % 16
 
 
-def _left_access(call: Call, left: Operand, m: int, k: int) -> Access:
+def _left_access(call: Call, left: Operand, m: int, k: int, vector: bool) -> Access:
     """Valid elements of A; the whole fractals must lie inside the tensor."""
     size = size_of(left.dtype)
-    if m == 1:
+    if vector:
         return access(call, "src_fm", left, (left.address, 1, 0, 1, 0, k * size))
     k0 = BLOCK // size
     m1, k1, base = -(-m // 16), -(-k // k0), left.address
@@ -325,12 +346,12 @@ def _valid_result(dst: Operand, m: int, n: int) -> Access:
 
 
 def _product(call: Call, dst: Operand, load_left: Callable[[], np.ndarray], load_right: Callable[[], np.ndarray],
-             m: int, k: int, n: int, accumulate: bool) -> Callable[[], None]:
+             m: int, k: int, n: int, accumulate: bool, vector: bool) -> Callable[[], None]:
     """The numerics of one ``mmad``, padding rows and columns included."""
     size = size_of(dst.dtype)
     m1, n1 = -(-m // 16), -(-n // 16)
-    rows = 1 if m == 1 else 16 * m1
-    if m == 1:
+    rows = 1 if vector else 16 * m1
+    if vector:
         target = dst.memory.view(dst.dtype, dst.address, (1, 1, n1, 16), (0, 0, 256 * size, size))
     else:
         target = dst.memory.view(dst.dtype, dst.address, (m1, 16, n1, 16),
@@ -359,19 +380,19 @@ def _has_nan(left: np.ndarray, right: np.ndarray, k: int) -> bool:
     return bool((np.isnan(left).any(axis=1) & lanes).any() or (np.isnan(right).any(axis=2) & lanes).any())
 
 
-def _left_loader(left: Operand, m: int, k: int) -> Callable[[], np.ndarray]:
+def _left_loader(left: Operand, m: int, k: int, vector: bool) -> Callable[[], np.ndarray]:
     """A closure that gives A as float64 (K1, M, K0)."""
     size = size_of(left.dtype)
     k0 = BLOCK // size
     m1, k1 = -(-m // 16), -(-k // k0)
     values = matrix.widen if size == 2 else _to_double
     raw = "uint16" if size == 2 else left.dtype
-    if m == 1:
-        vector = left.memory.view(raw, left.address, (k,), (size,))
+    if vector:
+        elements = left.memory.view(raw, left.address, (k,), (size,))
 
         def load_vector() -> np.ndarray:
             padded = np.zeros(k1 * k0)
-            padded[:k] = values(vector)
+            padded[:k] = values(elements)
             return padded.reshape(k1, 1, k0)
 
         return load_vector

@@ -1,0 +1,320 @@
+"""matmul, conv2d and fixpipe against the formulas of their pages, and what they are lowered to."""
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tikemu.errors import TikBoundsError, TikMemoryError, TikParamError, TikUnsupportedError
+from tikemu.isa.spec import BindContext
+
+from tests.emulator.core_bench import SOC, check, recorded
+from tests.emulator.core_bench import CoreBench as Bench
+
+RNG = np.random.default_rng(5)
+
+
+def up(value, unit=16):
+    return -(-value // unit) * unit
+
+
+def values(dtype, *shape):
+    if dtype == "float16":
+        return RNG.standard_normal(shape).astype(np.float16)
+    return RNG.integers(-100, 100, shape).astype(dtype)
+
+
+def packed(x, k0):
+    """(R, K) to [K1, R padded to 16, K0]; the padding holds noise."""
+    rows, k = x.shape
+    full = values(x.dtype.name, up(rows), up(k, k0))
+    full[:rows, :k] = x
+    return full.reshape(up(rows), -1, k0).transpose(1, 0, 2)
+
+
+def unpacked(c, m, n):
+    """[N1, M, 16] to (m, n)."""
+    return c.reshape(up(n) // 16, -1, 16).transpose(1, 0, 2).reshape(-1, up(n))[:m, :n]
+
+
+def expected_product(a, b, c=0):
+    if a.dtype == np.int8:
+        return a.astype(np.int64) @ b.astype(np.int64) + c
+    result = np.zeros((a.shape[0], b.shape[1]), np.float32) + np.float32(c)
+    for first in range(0, a.shape[1], 16):
+        part = a[:, first:first + 16].astype(np.float64) @ b[first:first + 16].astype(np.float64)
+        result += part.astype(np.float32)
+    return result
+
+
+def assert_close(result, expected):
+    if expected.dtype == np.float32:
+        np.testing.assert_array_max_ulp(result, expected, 1)
+    else:
+        np.testing.assert_array_equal(result, expected)
+
+
+def matmul_case(bench, m, k, n, dtype):
+    k0 = 32 // np.dtype(dtype).itemsize
+    a, b = values(dtype, m, k), values(dtype, k, n)
+    a_l1 = bench.tensor("L1", dtype, (up(k, k0) // k0, up(m), k0), packed(a, k0))
+    b_l1 = bench.tensor("L1", dtype, (up(k, k0) // k0, up(n), k0), packed(b.T, k0))
+    dst = bench.tensor("L0C", "float32" if dtype == "float16" else "int32", (up(n) // 16, up(m), 16))
+    return a, b, a_l1, b_l1, dst
+
+
+# ------------------------------------------------------------------------------------------------------------ matmul
+@pytest.mark.parametrize("dtype", ["float16", "int8"])
+@pytest.mark.parametrize("m,k,n", [(30, 64, 160), (16, 16, 16), (1, 40, 20), (7, 19, 33), (128, 128, 128),
+                                   (256, 200, 256), (1100, 48, 40), (20, 2100, 16), (16, 33, 1100)])
+def test_matmul(dtype, m, k, n):
+    bench = Bench(strict=True)
+    a, b, a_l1, b_l1, dst = matmul_case(bench, m, k, n, dtype)
+    ops = bench.call("matmul", dst, a_l1, b_l1, m, k, n)
+    assert_close(unpacked(bench.read(dst), m, n), expected_product(a, b))
+    assert {op.pipe for op in ops} == {"MTE1", "M"}
+    assert sum(op.macs for op in ops) == m * k * n
+    loaded = max(op.writes[0].region.end - op.writes[0].region.start for op in ops if op.pipe == "MTE1")
+    assert loaded <= 32768
+    k0 = 32 // np.dtype(dtype).itemsize
+    assert sum(op.cycles for op in ops if op.pipe == "M") == up(m) // 16 * (up(k, k0) // k0) * (up(n) // 16)
+
+
+def test_matmul_marks_only_valid_elements_defined():
+    bench = Bench(strict=True)
+    *_, a_l1, b_l1, dst = matmul_case(bench, 30, 64, 20, "float16")
+    bench.call("matmul", dst, a_l1, b_l1, 30, 64, 20)
+    defined = bench.defined(dst)
+    assert unpacked(defined, 30, 20).all()
+    assert defined.sum() == 30 * 20
+
+
+def test_matmul_accumulates_over_calls():
+    bench = Bench(strict=True)
+    m, k, n = 30, 64, 40
+    dst = bench.tensor("L0C", "float32", (up(n) // 16, up(m), 16))
+    total = np.zeros((m, n), np.float32)
+    for step in range(3):
+        a, b, a_l1, b_l1, _ = matmul_case(bench, m, k, n, "float16")
+        bench.call("matmul", dst, a_l1, b_l1, m, k, n, init_l1out=step == 0)
+        total = expected_product(a, b, total)
+    np.testing.assert_array_max_ulp(unpacked(bench.read(dst), m, n), total, 2)
+
+
+@pytest.mark.parametrize("kind", ["L1", "UB"])
+@pytest.mark.parametrize("dtype", ["float16", "int8"])
+def test_matmul_bias_is_added_once_to_every_row(kind, dtype):
+    bench = Bench(strict=True)
+    m, k, n = 30, 48, 40
+    a, b, a_l1, b_l1, dst = matmul_case(bench, m, k, n, dtype)
+    bias = RNG.integers(-1000, 1000, up(n)).astype(dst.dtype)
+    held = bench.tensor(kind, dst.dtype, up(n), bias)
+    bench.call("matmul", dst, a_l1, b_l1, m, k, n, True, held)
+    expected = expected_product(a, b, np.tile(bias[:n], (m, 1)))
+    assert_close(unpacked(bench.read(dst), m, n), expected)
+    bench.call("matmul", dst, a_l1, b_l1, m, k, n, False, held)
+    assert_close(unpacked(bench.read(dst), m, n), expected_product(a, b, expected))
+
+
+def test_matmul_is_checked():
+    dst, a, b = recorded("float32", "L0C"), recorded("float16", "L1"), recorded("float16", "L1")
+    check("matmul", dst, a, b, 4096, 16384, 1)
+    check("matmul", recorded("int32", "L0C"), recorded("int8", "L1"), recorded("int8", "L1"), 1, 32768, 1)
+    for sizes, name in (((0, 1, 1), "m"), ((4097, 1, 1), "m"), ((1, 16385, 1), "k"), ((1, 1, 4097), "n")):
+        with pytest.raises(TikParamError, match=f"{name} must be in"):
+            check("matmul", dst, a, b, *sizes)
+    with pytest.raises(TikUnsupportedError):
+        check("matmul", recorded("float16", "L0C"), a, b, 16, 16, 16)
+    with pytest.raises(TikUnsupportedError):
+        check("matmul", recorded("int32", "L0C"), recorded("uint8", "L1"), recorded("int8", "L1"), 16, 16, 16)
+    with pytest.raises(TikParamError, match="a must be in L1"):
+        check("matmul", dst, recorded("float16", "UB"), b, 16, 16, 16)
+    bench = Bench()
+    _, _, a_l1, b_l1, dst = matmul_case(bench, 16, 16, 16, "float16")
+    with pytest.raises(TikBoundsError):
+        bench.bind("matmul", dst, a_l1, b_l1, 17, 16, 16)
+    with pytest.raises(TikBoundsError):
+        bench.bind("matmul", dst, a_l1, b_l1, 16, 17, 16)
+
+
+# ------------------------------------------------------------------------------------------------------------ conv2d
+def direct_convolution(fm, weight, stride, pad, dilation, pad_value):
+    """fm [C1, H, W, C0], weight [C1, Kh, Kw, Cout, C0] to [Cout/16, Ho*Wo, 16], one output element at a time."""
+    c1, height, width, c0 = fm.shape
+    _, kernel_h, kernel_w, cout, _ = weight.shape
+    left, right, top, bottom = pad
+    image = np.full((c1, height + top + bottom, width + left + right, c0), pad_value, np.float64)
+    image[:, top:top + height, left:left + width] = fm
+    out_h = (image.shape[1] - dilation[0] * (kernel_h - 1) - 1) // stride[0] + 1
+    out_w = (image.shape[2] - dilation[1] * (kernel_w - 1) - 1) // stride[1] + 1
+    result = np.zeros((cout // 16, out_h * out_w, 16))
+    for y in range(out_h):
+        for x in range(out_w):
+            y0, x0 = y * stride[0], x * stride[1]
+            patch = image[:, y0:y0 + dilation[0] * (kernel_h - 1) + 1:dilation[0],
+                          x0:x0 + dilation[1] * (kernel_w - 1) + 1:dilation[1]]
+            result[:, y * out_w + x] = np.einsum("chwi,chwoi->o", patch, weight.astype(np.float64)).reshape(-1, 16)
+    return result
+
+
+CONVOLUTIONS = [
+    {"fm": (2, 6, 7), "kernel": (3, 3), "cout": 32, "stride": [1, 1], "pad": [1, 1, 1, 1], "dilation": [1, 1]},
+    {"fm": (1, 9, 8), "kernel": (2, 3), "cout": 16, "stride": [2, 3], "pad": [0, 2, 1, 0], "dilation": [1, 1]},
+    {"fm": (3, 11, 10), "kernel": (3, 2), "cout": 48, "stride": [1, 2], "pad": [2, 1, 0, 3], "dilation": [2, 3]},
+    {"fm": (5, 4, 4), "kernel": (1, 1), "cout": 16, "stride": [1, 1], "pad": [0, 0, 0, 0], "dilation": [1, 1]},
+    {"fm": (1, 36, 36), "kernel": (1, 1), "cout": 32, "stride": [1, 1], "pad": [0, 0, 0, 0], "dilation": [1, 1]},
+]
+
+
+@pytest.mark.parametrize("case", CONVOLUTIONS)
+@pytest.mark.parametrize("dtype,small", [("float16", False), ("int8", False), ("float16", True), ("int8", True)])
+@pytest.mark.parametrize("pad_value", [0, 3])
+def test_conv2d(case, dtype, small, pad_value):
+    bench = Bench(strict=True)
+    c1, height, width = case["fm"]
+    c0 = 4 if small else 32 // np.dtype(dtype).itemsize
+    c1 = 1 if small else c1
+    fm, weight = values(dtype, c1, height, width, c0), values(dtype, c1, *case["kernel"], case["cout"], c0)
+    expected = direct_convolution(fm, weight, case["stride"], case["pad"], case["dilation"], pad_value)
+    howo = expected.shape[1]
+    dst = bench.tensor("L0C", "float32" if dtype == "float16" else "int32", (case["cout"] // 16, up(howo), 16))
+    ops = bench.call("conv2d", dst, bench.tensor("L1", dtype, fm.shape, fm),
+                     bench.tensor("L1", dtype, weight.shape, weight), list(fm.shape), list(weight.shape),
+                     case["stride"], case["pad"], case["dilation"], pad_value)
+    result = bench.read(dst)[:, :howo]
+    if dtype == "int8":
+        np.testing.assert_array_equal(result, expected)
+    else:
+        np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-3)
+    assert bench.defined(dst)[:, :howo].all()
+    assert bench.defined(dst).sum() == expected.size
+    assert {op.pipe for op in ops} == {"MTE1", "M"}
+
+
+def test_conv2d_bias_and_accumulation():
+    bench = Bench(strict=True)
+    fm, weight = values("int8", 1, 5, 5, 32), values("int8", 1, 3, 3, 16, 32)
+    bias = RNG.integers(-99, 99, 16).astype(np.int32)
+    args = (bench.tensor("L1", "int8", fm.shape, fm), bench.tensor("L1", "int8", weight.shape, weight), list(fm.shape),
+            list(weight.shape), [1, 1], [0, 0, 0, 0], [1, 1], 0)
+    dst = bench.tensor("L0C", "int32", (1, 16, 16))
+    bench.call("conv2d", dst, *args, True, bench.tensor("L1", "int32", 16, bias))
+    bench.call("conv2d", dst, *args, False)
+    once = direct_convolution(fm, weight, [1, 1], [0, 0, 0, 0], [1, 1], 0)
+    np.testing.assert_array_equal(bench.read(dst)[:, :9], 2 * once + bias)
+
+
+def test_conv2d_is_checked():
+    dst, fm, weight = recorded("float32", "L0C"), recorded("float16", "L1"), recorded("float16", "L1")
+    good = {"fm_shape": [2, 8, 8, 16], "kernel_shape": [2, 3, 3, 32, 16], "stride": [1, 1], "pad": [0, 0, 0, 0],
+            "dilation": [1, 1]}
+    check("conv2d", dst, fm, weight, **good)
+    for wrong in ({"stride": [64, 1]}, {"stride": [0, 1]}, {"pad": [0, 0, 0, 256]}, {"dilation": [1, 256]},
+                  {"fm_shape": [257, 8, 8, 16]}, {"fm_shape": [2, 8, 16]}, {"kernel_shape": [2, 3, 3, 24, 16]},
+                  {"kernel_shape": [1, 3, 3, 32, 16]}, {"fm_shape": [2, 2, 8, 16]}, {"fm_shape": [2, 8, 8, 4]},
+                  {"kernel_shape": [2, 256, 3, 32, 16]}):
+        with pytest.raises(TikParamError):
+            check("conv2d", dst, fm, weight, **{**good, **wrong})
+
+
+# ----------------------------------------------------------------------------------------------------------- fixpipe
+def accumulator(bench, dtype, n1, m):
+    x = RNG.standard_normal((n1, up(m), 16)) * 50
+    src = bench.tensor("L0C", dtype, x.shape)
+    bench.store(bench.at(src, 0, (n1, m, 16), (up(m) * 16, 16, 1)), x[:, :m].astype(dtype))  # padding stays undefined
+    return x[:, :m].astype(dtype), src
+
+
+@pytest.mark.parametrize("target", ["GM", "UB"])
+@pytest.mark.parametrize("m", [30, 16, 1, 100])
+@pytest.mark.parametrize("dst_stride", [0, 3])
+@pytest.mark.parametrize("dtype,mode,factor,bias,relu", [
+    ("float32", None, None, False, False), ("int32", None, None, False, False),
+    ("float32", "fp322fp16", None, False, False), ("int32", "int322fp16", 0.3, False, False),
+    ("float32", None, None, True, True), ("int32", None, None, True, True),
+    ("float32", "fp322fp16", None, True, True), ("int32", "int322fp16", -1.5, True, True),
+    ("float32", "fp322fp16", None, False, True)])
+def test_fixpipe(target, m, dst_stride, dtype, mode, factor, bias, relu):
+    bench = Bench(strict=True)
+    n1 = 3
+    x, src = accumulator(bench, dtype, n1, m)
+    out = "float16" if mode else dtype
+    pitch = m * 16 + dst_stride * 32 // np.dtype(out).itemsize
+    dst = bench.tensor(target, out, n1 * pitch, np.full(n1 * pitch, 77))
+    params = {}
+    if mode:
+        params["quantize_params"] = {"mode": mode, "mode_param": factor}
+    result = x
+    if bias:
+        b = RNG.integers(-40, 40, n1 * 16).astype(dtype)
+        params["bias"] = bench.tensor("L1", dtype, n1 * 16, b)
+        result = result + b.reshape(n1, 1, 16)
+    if relu:
+        params["relu"] = True
+    if mode:
+        result = (result.astype(np.float64) * (factor or 1)).astype(np.float16)
+    if relu:
+        result = np.maximum(result, 0)
+    ops = bench.call("fixpipe", dst, src, n1, m * 16 * 4 // 32, dst_stride, 0, params or None)
+    expected = np.full((n1, pitch), 77, out)
+    expected[:, :m * 16] = result.reshape(n1, -1)
+    np.testing.assert_array_equal(bench.read(dst).reshape(n1, pitch), expected)
+    assert "V" in {op.pipe for op in ops} and ("MTE3" in {op.pipe for op in ops}) == (target == "GM")
+
+
+def test_documented_example_of_matmul_and_fixpipe():
+    """m, k, n = 30, 64, 160 in int8; cburst_num 10, burst_len 60."""
+    bench = Bench(strict=True)
+    a, b, a_l1, b_l1, dst = matmul_case(bench, 30, 64, 160, "int8")
+    assert (a_l1.shape, b_l1.shape, dst.shape) == ((2, 32, 32), (2, 160, 32), (10, 32, 16))
+    bench.call("matmul", dst, a_l1, b_l1, 30, 64, 160)
+    out = bench.tensor("GM", "int32", (10, 30, 16))
+    bench.call("fixpipe", out, dst, 10, 60, 0, 0)
+    assert bench.defined(out).all()
+    np.testing.assert_array_equal(unpacked(bench.read(out), 30, 160), a.astype(np.int64) @ b.astype(np.int64))
+
+
+def test_fixpipe_is_checked():
+    dst, src = recorded("float32", "GM"), recorded("float32", "L0C")
+    check("fixpipe", dst, src, 4095, 65534, 65535, 0)
+    half = recorded("float16", "GM")
+    for args, kwargs, match in (
+            ((dst, src, 0, 2, 0, 0), {}, "cburst_num"), ((dst, src, 1, 3, 0, 0), {}, "even"),
+            ((dst, src, 1, 2, 65536, 0), {}, "dst_stride"), ((dst, src, 1, 2, 0, 1), {}, "src_stride"),
+            ((half, src, 1, 2, 0, 0), {}, "needs quantize_params"),
+            ((half, src, 1, 2, 0, 0), {"extend_params": {"quantize_params": {"mode": "int322fp16"}}},
+             "takes src int32"),
+            ((half, recorded("int32", "L0C"), 1, 2, 0, 0),
+             {"extend_params": {"quantize_params": {"mode": "int322fp16"}}}, "mode_param"),
+            ((half, src, 1, 2, 0, 0), {"extend_params": {"quantize_params": {"mode": "fp322int8"}}}, "mode"),
+            ((dst, src, 1, 2, 0, 0), {"extend_params": {"relux": True}}, "relux"),
+            ((dst, src, 1, 2, 0, 0), {"extend_params": {"bias": recorded("float32", "UB")}}, "in L1"),
+            ((dst, src, 1, 2, 0, 0), {"extend_params": {"bias": recorded("int32", "L1")}}, "dtype of src"),
+            ((dst, src, 1, 2, 0, 0), {"extend_params": 3}, "dict"),
+            ((recorded("float32", "L1"), src, 1, 2, 0, 0), {}, "dst must be in"),
+            ((dst, recorded("float32", "UB"), 1, 2, 0, 0), {}, "src must be in")):
+        with pytest.raises(TikParamError, match=match):
+            check("fixpipe", *args, **kwargs)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_composites_need_room_for_themselves(strict):
+    bench = Bench(strict)
+    _, src = accumulator(bench, "float32", 1, 64)
+    dst = bench.tensor("GM", "float32", 1024)
+    from tikemu.isa import registry
+
+    def bind(free):
+        def fault(error, message):
+            raise error(message)
+
+        warned = []
+        context = BindContext(SOC, strict, bench.core, warned.append, fault, extra={"free": {"UB": free}})
+        spec = registry.specs()["fixpipe"]
+        spec.bind(context, spec.arguments(dst, src, 1, 128, 0, 0))
+        return warned
+
+    assert bind(4096) == []
+    if strict:
+        with pytest.raises(TikMemoryError, match="needs 4096 bytes of UB"):
+            bind(4095)
+    else:
+        assert len(bind(4095)) == 1
