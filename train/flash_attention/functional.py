@@ -65,8 +65,8 @@ def flash_attention(
             byte k // 8 set = key k is kept. Default: None.
         scale (float): factor on the scores. Default: None, 1 / sqrt(head_dim).
         causal (bool): query i sees keys 0..i only. Default: False.
-        causal_alignment (str): "top_left", or "bottom_right": query i stands at key i + Sk - Sq, for causal, windows and
-            computed ALiBi. Default: "top_left".
+        causal_alignment (str): "top_left", or "bottom_right": query i stands at key i + Sk - Sq, for causal, windows
+            and computed ALiBi. Default: "top_left".
         window_size (tuple): (left, right), keys a query sees before and after its position; -1 = all.
         prev_block_num, next_block_num (int): tiles that a tile of queries sees before and after its own.
         tiling_stgy_name (str): see `flash_attention.tiling`. Default: "sparse", tiles of 128.

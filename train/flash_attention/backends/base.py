@@ -51,7 +51,8 @@ class Backend(ABC):
                     problem.active_dropout > 0 and keep_bits is None.
         output      like query
         logsumexp   float32 (B, H, Sq): log of the sum of exp over visible keys of the scaled, biased scores, before
-                    dropout; -inf for a row that sees nothing (its output and gradients are 0).
+                    dropout; -inf for a row that sees nothing (its output and gradients are 0). May be None unless
+                    problem.return_lse.
 
         Both outputs are differentiable: the gradient of the logsumexp adds probability * d_logsumexp to the gradient of
         the scores. Inputs that are None get no gradient, mask, keep_bits and seed get zeros.

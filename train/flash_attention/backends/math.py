@@ -10,7 +10,8 @@ from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
 from flash_attention.backends.base import Backend
-from flash_attention.problem import AttentionProblem, alibi_slopes
+from flash_attention.backends.positional import ComputedAlibi, OutOfBand
+from flash_attention.problem import AttentionProblem
 
 _DTYPES = {"float16": mstype.float16, "bfloat16": getattr(mstype, "bfloat16", None), "float32": mstype.float32}
 _INFINITY = float("inf")
@@ -48,8 +49,8 @@ class _Attention(nn.Cell):
         self.dropped = problem.dropout_threshold > 0
         self.dropout_scale = problem.dropout_scale
         self.dropout = (_GivenKeep if problem.keep_bits else _DrawnKeep)(problem)
-        self.blocked = None if problem.band.unlimited() else _OutOfBand(problem)
-        self.alibi = _Alibi(problem) if problem.alibi == "computed" else None
+        self.blocked = None if problem.band.unlimited() else OutOfBand(problem)
+        self.alibi = ComputedAlibi(problem) if problem.alibi == "computed" else None
         self.product_nt = ops.BatchMatMul(transpose_b=True)
         self.product = ops.BatchMatMul()
         self.top = ops.ReduceMax(keep_dims=True)
@@ -85,32 +86,6 @@ class _Attention(nn.Cell):
             probability = probability * kept * self.dropout_scale
         output = self.product(ops.reshape(probability, self.stacked), value)
         return ops.cast(ops.reshape(output, self.shape), self.dtype), logsumexp
-
-
-class _OutOfBand(nn.Cell):
-    """Boolean (1, 1, seq_q, seq_k), True where position hides the key."""
-
-    def __init__(self, problem: AttentionProblem):
-        super().__init__()
-        bounds = np.array(list(problem.band.rows()), np.int32).reshape(1, 1, problem.seq_q, 2)
-        self.lo, self.hi = Tensor(bounds[..., :1].copy()), Tensor(bounds[..., 1:].copy())
-        self.column = Tensor(np.arange(problem.seq_k, dtype=np.int32).reshape(1, 1, 1, -1))
-
-    def construct(self):
-        return ops.logical_or(self.column < self.lo, self.column >= self.hi)
-
-
-class _Alibi(nn.Cell):
-    """float32 (1, heads, seq_q, seq_k): -slope * |position of the query - key|. Distances are exact below 2**24."""
-
-    def __init__(self, problem: AttentionProblem):
-        super().__init__()
-        self.slopes = Tensor(-np.array(alibi_slopes(problem), np.float32).reshape(1, -1, 1, 1))
-        self.position = Tensor((np.arange(problem.seq_q, dtype=np.float32) + problem.offset).reshape(1, 1, -1, 1))
-        self.column = Tensor(np.arange(problem.seq_k, dtype=np.float32).reshape(1, 1, 1, -1))
-
-    def construct(self):
-        return self.slopes * ops.abs(self.position - self.column)
 
 
 class _GivenKeep(nn.Cell):

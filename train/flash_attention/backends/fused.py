@@ -1,0 +1,264 @@
+"""Backend `fused`: MindSpore's own `ops.flash_attention_score`, which Atlas A2 and later devices have.
+
+`fused_arguments` says how a problem maps onto that operator; it needs no device. The operator's meaning is taken from
+the documentation of `mindspore.ops.flash_attention_score` (2.10).
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+import mindspore as ms
+import numpy as np
+from mindspore import Tensor, nn, ops
+from mindspore import dtype as mstype
+
+from flash_attention.backends.base import Backend
+from flash_attention.backends.positional import ComputedAlibi, OutOfBand
+from flash_attention.dropout_seed import draw
+from flash_attention.problem import AttentionProblem
+
+UNLIMITED_TOKENS = 2147483647
+COMPRESSED_MASK = 2048  # side of the triangular mask that stands for any length in sparse modes 2 to 4
+DEFAULT_MASK, ALL_MASK, LEFT_UP_CAUSAL, RIGHT_DOWN_CAUSAL, BAND = 0, 1, 2, 3, 4
+_DEVICES = ("ascend910b", "ascend910_93")
+_LOWEST = {"float16": -65504.0, "bfloat16": -3.0e38}
+
+
+@dataclass(frozen=True)
+class FusedArguments:
+    """Arguments of `ops.flash_attention_score` for a problem, and what its tensors have to look like."""
+
+    head_num: int
+    keep_prob: float
+    scalar_value: float
+    pre_tokens: int
+    next_tokens: int
+    sparse_mode: int
+    # "none", "compressed": the (2048, 2048) triangle, "dense": (batch or 1, heads or 1, seq_q, seq_k) of zeros and ones
+    attn_mask: str
+    # The operator computes scale * (query @ key^T + real_shift): a bias enters divided by the scale.
+    real_shift_factor: float
+    head_dim: int  # padded to a multiple of 16
+    drop_columns: int  # columns of the dropout mask, seq_k padded to a multiple of 8
+
+
+def fused_arguments(problem: AttentionProblem) -> FusedArguments:
+    """How `problem` maps onto the operator.
+
+    Causal and token windows become its sparse modes, so that it skips what is hidden. Block windows and explicit masks
+    become a dense mask, with the band around them as a hint where its corner is the top left one.
+    """
+    pre_tokens, next_tokens, mode, mask = UNLIMITED_TOKENS, UNLIMITED_TOKENS, DEFAULT_MASK, "none"
+    band = problem.band
+    if problem.mask_shape is None and band.unlimited():
+        pass
+    elif problem.mask_shape is None and _is_window(problem):
+        mask = "compressed"
+        left = problem.window_left if problem.window_left >= 0 else UNLIMITED_TOKENS
+        right = problem.window_right if problem.window_right >= 0 else UNLIMITED_TOKENS
+        if problem.causal and left == UNLIMITED_TOKENS:
+            mode = RIGHT_DOWN_CAUSAL if problem.offset else LEFT_UP_CAUSAL
+        else:
+            mode, pre_tokens, next_tokens = BAND, left, 0 if problem.causal else right
+    else:
+        mask, mode = "dense", ALL_MASK
+        if problem.offset == 0:
+            mode = DEFAULT_MASK
+            pre_tokens = max(0, max(row - lo for row, (lo, _) in enumerate(band.rows())))
+            next_tokens = max(0, max(hi - 1 - row for row, (_, hi) in enumerate(band.rows())))
+    return FusedArguments(
+        head_num=problem.heads,
+        keep_prob=1.0 / problem.dropout_scale,
+        scalar_value=problem.scale,
+        pre_tokens=pre_tokens,
+        next_tokens=next_tokens,
+        sparse_mode=mode,
+        attn_mask=mask,
+        real_shift_factor=1.0 if problem.alibi == "none" else 1.0 / problem.scale,
+        head_dim=-(-problem.head_dim // 16) * 16,
+        drop_columns=-(-problem.seq_k // 8) * 8,
+    )
+
+
+def _is_window(problem: AttentionProblem) -> bool:
+    """Whether causal and token window alone, which the operator knows, make the band.
+
+    Its band mode counts from one corner only, and its causal modes want a key for every query.
+    """
+    unlimited_blocks = problem.prev_blocks * problem.tile >= problem.seq_q + problem.seq_k
+    unlimited_blocks &= problem.next_blocks * problem.tile >= problem.seq_q + problem.seq_k
+    square = problem.seq_q == problem.seq_k
+    only_causal = problem.causal and problem.window_left < 0
+    return unlimited_blocks and (square or (only_causal and problem.seq_q <= problem.seq_k))
+
+
+class FusedBackend(Backend):
+    """`ops.flash_attention_score`. Dropout's bits, unless given, come from MindSpore's DropoutGenMask: no seed does."""
+
+    name = "fused"
+
+    def unavailable(self) -> str | None:
+        target = ms.get_context("device_target")
+        if target != "Ascend":
+            return f"needs an Atlas A2 or later device, and the device target is {target}"
+        if not hasattr(ops, "flash_attention_score"):
+            return f"MindSpore {ms.__version__} has no ops.flash_attention_score"
+        soc = _soc()
+        if soc not in _DEVICES:
+            return f"needs an Atlas A2 or later device ({', '.join(_DEVICES)}), and this one is {soc}"
+        return None
+
+    def refuse(self, problem: AttentionProblem) -> str | None:
+        if problem.dtype not in _LOWEST:
+            return f"ops.flash_attention_score takes {' and '.join(_LOWEST)}, got {problem.dtype}"
+        if problem.return_lse:
+            return "ops.flash_attention_score has no gradient through the logsumexp"
+        if problem.alibi != "none" and problem.scale == 0.0:
+            return "ops.flash_attention_score scales the bias too, and the scale is 0"
+        for name, size, limit in (("batch", problem.batch, 2048), ("heads", problem.heads, 256)):
+            if size > limit:
+                return f"ops.flash_attention_score takes {name} up to {limit}, got {size}"
+        if max(problem.seq_q, problem.seq_k) > 512 * 1024:
+            return "ops.flash_attention_score takes sequences up to 524288"
+        return None
+
+    def build(self, problem: AttentionProblem) -> nn.Cell:
+        return _Attention(problem)
+
+
+class _Attention(nn.Cell):
+    """Prepares the operator's tensors from BNSD ones and calls it."""
+
+    def __init__(self, problem: AttentionProblem):
+        super().__init__()
+        arguments = fused_arguments(problem)
+        self.arguments = asdict(arguments)
+        self.dtype = getattr(mstype, problem.dtype)
+        self.padding = arguments.head_dim - problem.head_dim
+        self.head_dim = problem.head_dim
+        self.zeros_query = _zeros((*problem.shape_query()[:3], self.padding), self.dtype)
+        self.zeros_key = _zeros((*problem.shape_key()[:3], self.padding), self.dtype)
+        self.mask = _Mask(problem, arguments)
+        self.shift = None if problem.alibi == "none" else _RealShift(problem, arguments)
+        self.bits = _DropMask(problem, arguments) if problem.dropout_threshold > 0 else None
+        # The operator's result for a query that sees nothing is not defined: it is replaced by 0.
+        self.may_be_blind = problem.mask_shape is not None or any(lo >= hi for lo, hi in problem.band.rows())
+        self.least = ops.ReduceMin(keep_dims=True)
+
+    def construct(self, query, key, value, mask, alibi, keep_bits, seed):
+        if self.padding > 0:
+            query = ops.concat((query, self.zeros_query), -1)
+            key, value = ops.concat((key, self.zeros_key), -1), ops.concat((value, self.zeros_key), -1)
+        real_shift, drop_mask = None, None
+        if self.shift is not None:
+            real_shift = self.shift(alibi)
+        if self.bits is not None:
+            drop_mask = self.bits(keep_bits)
+        attn_mask = self.mask(mask)
+        output = ops.flash_attention_score(
+            query,
+            key,
+            value,
+            self.arguments["head_num"],
+            real_shift,
+            drop_mask,
+            None,
+            attn_mask,
+            keep_prob=self.arguments["keep_prob"],
+            scalar_value=self.arguments["scalar_value"],
+            pre_tokens=self.arguments["pre_tokens"],
+            next_tokens=self.arguments["next_tokens"],
+            input_layout="BNSD",
+            sparse_mode=self.arguments["sparse_mode"],
+        )
+        if self.may_be_blind:
+            blind = self.least(ops.cast(attn_mask, mstype.float16), -1) > 0
+            output = ops.masked_fill(output, blind, 0.0)
+        return output[..., : self.head_dim], None
+
+
+class _Mask(nn.Cell):
+    """The operator's attn_mask: uint8, 1 = hidden; None without one."""
+
+    def __init__(self, problem: AttentionProblem, arguments: FusedArguments):
+        super().__init__()
+        self.dense = arguments.attn_mask == "dense"
+        self.constant = None
+        if arguments.attn_mask == "compressed":
+            self.constant = Tensor(np.triu(np.ones((COMPRESSED_MASK, COMPRESSED_MASK), np.uint8), 1))
+        self.out_of_band = None if problem.band.unlimited() else OutOfBand(problem)
+        self.given = problem.mask_shape is not None
+        heads = problem.heads if self.given and problem.mask_shape[1] > 1 else 1
+        self.shape = problem.batch, heads, problem.seq_q, problem.seq_k
+
+    def construct(self, mask):
+        if not self.dense:
+            return self.constant
+        if not self.given:
+            hidden = self.out_of_band()
+        else:
+            hidden = ops.cast(mask, mstype.bool_)
+            if self.out_of_band is not None:
+                hidden = ops.logical_or(hidden, self.out_of_band())
+        return ops.cast(ops.broadcast_to(hidden, self.shape), mstype.uint8)
+
+
+class _RealShift(nn.Cell):
+    """The operator's real_shift: bias / scale, (batch or 1, heads, seq_q, seq_k), clipped to the range of the dtype."""
+
+    def __init__(self, problem: AttentionProblem, arguments: FusedArguments):
+        super().__init__()
+        self.dtype = getattr(mstype, problem.dtype)
+        self.lowest = _LOWEST[problem.dtype]
+        self.factor = arguments.real_shift_factor
+        self.bias_grad = problem.bias_grad
+        self.given = problem.alibi == "given"
+        batch = problem.bias_shape[0] if self.given else 1
+        self.shape = batch, problem.heads, problem.seq_q, problem.seq_k
+        self.computed = ComputedAlibi(problem)
+
+    def construct(self, alibi):
+        if self.given:
+            bias = ops.cast(alibi, mstype.float32)
+            bias = bias if self.bias_grad else ops.stop_gradient(bias)
+        else:
+            bias = self.computed()
+        shift = ops.clip_by_value(bias * self.factor, self.lowest, -self.lowest)
+        return ops.cast(ops.broadcast_to(shift, self.shape), self.dtype)
+
+
+class _DropMask(nn.Cell):
+    """The operator's drop_mask: uint8 (batch, heads, seq_q, columns / 8), a set bit keeps."""
+
+    def __init__(self, problem: AttentionProblem, arguments: FusedArguments):
+        super().__init__()
+        self.given = problem.keep_bits
+        self.count = problem.batch, problem.heads, problem.seq_q, arguments.drop_columns
+        self.packed = problem.shape_keep_bits()
+        self.bytes = int(np.prod(self.packed))
+        self.keep_prob = Tensor(arguments.keep_prob, mstype.float32)
+        self.generate = None
+        if not self.given:
+            self.generate = ops.operations.DropoutGenMask(*draw()).add_prim_attr("recompute", False)
+
+    def construct(self, keep_bits):
+        if self.given:
+            return keep_bits
+        bits = self.generate(self.count, self.keep_prob)
+        return ops.reshape(bits[: self.bytes], self.packed)
+
+
+def _zeros(shape: tuple, dtype) -> Tensor:
+    """None when there is nothing to pad."""
+    return Tensor(np.zeros(shape, np.float32)).astype(dtype) if shape[-1] else None
+
+
+def _soc() -> str:
+    """Name of the Ascend chip generation, as MindSpore calls it."""
+    from mindspore._c_expression import MSContext
+
+    return MSContext.get_instance().get_ascend_soc_version()
+
+
+BACKEND = FusedBackend()
