@@ -129,7 +129,8 @@ class Result:
             return "\n".join([*lines, *self._memory_lines()])
         timing = self.soc.timing
         lines += [f"estimate: {self.cycles:,.0f} cycles, {self.seconds * 1e6:,.1f} us at {self.soc.clock_mhz} MHz; "
-                  f"launch ({timing.launch_seconds_low * 1e6:.0f} to {timing.launch_seconds_high * 1e6:.0f} us) excluded",
+                  f"launch ({timing.launch_seconds_low * 1e6:.0f} to {timing.launch_seconds_high * 1e6:.0f} us) "
+                  "excluded",
                   f"cores: fastest {min(self.core_cycles):,.0f}, slowest {max(self.core_cycles):,.0f} cycles; traffic "
                   f"alone {self.memory_floor:,.0f}",
                   "", "pipe        busy cycles   share"]
@@ -188,7 +189,8 @@ def collect(runtime: Runtime, compiled: Compiled, times: list[float], trace: Tra
     floor = moved / (soc.gm_share(runtime.active_cores) * len(times))
     cycles = max(max(times), floor)
     busy = dict.fromkeys(PIPES, 0.0)
-    busy["S"] = clock.scalar_busy
+    issued = sum(count for (_, pipe), (count, _) in total.entries.items() if PIPES[pipe] != "S")
+    busy["S"] = clock.scalar_busy + issued * soc.timing.issue_cycles
     instructions: dict[str, InstructionUse] = {}
     for (name, pipe), (count, work) in sorted(total.entries.items()):
         before = instructions.get(name, InstructionUse(0, 0.0))

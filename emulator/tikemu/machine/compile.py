@@ -8,9 +8,8 @@ operations by the values of its run-time arguments::
         k = (v3 * 128)
         p = C2.get(k)
         if p is None: p = B2(k)
-        for x in p:
-            x.run()
-            _step(x)
+        for x in p: x.run()
+        _step(p)
 
 Calls whose arguments are all known are prepared once and run as a group.
 """
@@ -379,7 +378,7 @@ class Compiler:
             self.emit(f"k = {key}", location)
             self.emit(f"p = {cache}.get(k)", location)
             self.emit(f"if p is None or not 0 <= o <= {limits}[k]: p = {bind}(k, o)", location)
-        self.run_all("p", site.computed, location)
+        self.run_all(site.computed, location)
 
     def flush(self) -> None:
         """Emit the calls that were collected since the last statement of another kind."""
@@ -388,23 +387,29 @@ class Compiler:
             computed = group[0].computed
             count = next((number for number, site in enumerate(group) if site.computed != computed), len(group))
             name = self.name("S", StaticGroup(self.runtime, group[:count]))
-            self.run_all(f"{name}.ops or {name}.first()", computed, None)
+            self.emit(f"p = {name}.ops")
+            self.emit(f"if p is None: p = {name}.first()")
+            if computed:
+                self.emit("else:")
+                self.emit(f"{_INDENT}for x in p: x.run()")
+            self.account(None)
             group = group[count:]
 
-    def run_all(self, source: str, computed: bool, location: ir.Location | None) -> None:
-        """Run prepared operations one after another."""
-        self.emit(f"for x in {source}:", location)
-        self.depth += 1
+    def run_all(self, computed: bool, location: ir.Location | None) -> None:
+        """Run the prepared operations ``p`` one after another."""
+        if computed:
+            self.emit("for x in p: x.run()", location)
+        self.account(location)
+
+    def account(self, location: ir.Location | None) -> None:
+        """Time and races of the prepared operations ``p``."""
         if not self.synced and self.runtime.pipe_races is not None:
             self.names["_race"] = self.runtime.race
-            self.emit("_race(x)", location)
-        if computed:
-            self.emit("x.run()", location)
-        if self.runtime.timing:
-            self.emit("_step(x)" if self.synced else "_step_unsynced(x)", location)
-        elif not computed:
-            self.emit("pass")
-        self.depth -= 1
+            self.emit("for x in p: _race(x)", location)
+        if self.runtime.timing and self.synced:
+            self.emit("_step(p)", location)
+        elif self.runtime.timing:
+            self.emit("for x in p: _step_unsynced(x)", location)
 
     def scalar_instruction(self, statement: ir.Instruction) -> None:
         """A function of the scalar unit: its result is assigned to a Scalar."""

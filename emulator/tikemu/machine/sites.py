@@ -5,7 +5,6 @@ values. Element accesses of the scalar unit and definitions of tensors have site
 """
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, Callable
 
 import numpy as np
@@ -216,18 +215,24 @@ class StaticGroup:
         self.ops: Ops | None = None
         runtime.sites.append(self)
 
-    def first(self) -> Iterator[BoundOp]:
-        """Prepare and yield call after call, so that each sees the registers as the one before left them."""
+    def first(self) -> Ops:
+        """Prepare and run call after call, so that each is bound with the registers as the one before left them."""
         self.ops, prepared = (), []
         for site in self.sites:
             ops = site.cache.get(())
             if ops is None:
                 ops = site.bind(())
             prepared += ops
-            yield from ops
+            if site.computed:
+                for op in ops:
+                    try:
+                        op.run()
+                    except TikError as error:
+                        raise error.at(op.location) from None
         # None: something has asked for everything to be prepared again meanwhile.
         if self.ops is not None:
             self.ops = tuple(prepared)
+        return tuple(prepared)
 
     def forget(self) -> None:
         self.ops = None

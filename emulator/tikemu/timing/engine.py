@@ -12,6 +12,7 @@ further flag.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from typing import Any
 
 from ..errors import TikSyncError
@@ -36,11 +37,13 @@ class TimedOp:
         chained: accumulates into what the previous instruction of its pipe writes, without waiting for the result.
         barrier, flag: as in MicroOp.
         gm: called for the current (cycles, latency) where they depend on the L2 buffer; None otherwise.
-        count, busy: executions, and cycles they occupied the pipe.
+        special: a barrier, a flag, or an instruction of the scalar unit.
+        count: executions.
+        extra: cycles that the executions took beyond ``count * cycles``.
     """
 
     __slots__ = ("name", "pipe", "cycles", "latency", "reads", "writes", "mask", "chained", "barrier", "flag", "gm",
-                 "count", "busy")
+                 "special", "count", "extra")
 
     def __init__(self, name: str, pipe: int, cycles: float, latency: float, reads: tuple[Footprint, ...] = (),
                  writes: tuple[Footprint, ...] = ()) -> None:
@@ -51,8 +54,14 @@ class TimedOp:
         self.barrier: str | None = None
         self.flag: tuple[str, str, str, int] | None = None
         self.gm: Any = None
+        self.special = pipe == _S
         self.count = 0
-        self.busy = 0.0
+        self.extra = 0.0
+
+    @property
+    def busy(self) -> float:
+        """Cycles that all executions occupied the pipe."""
+        return self.count * self.cycles + self.extra
 
 
 class CoreClock:
@@ -62,7 +71,7 @@ class CoreClock:
         now: time of the scalar unit, cycles.
         footprints: the footprints that operations refer to.
         events: per (source, destination) pipe, the most tokens that were set and not yet waited for.
-        scalar_busy: cycles of work of the scalar unit.
+        scalar_busy: cycles of work of the scalar unit, without the issue of other pipes' instructions.
         flags: set_flag and wait_flag instructions that the automatic synchronisation inserted.
         trace: receives (operation, start, end) until it holds ``trace_limit`` entries; None: nothing is kept.
     """
@@ -82,7 +91,7 @@ class CoreClock:
         self.flags = 0
         self.trace: list | None = None
         self.trace_limit = trace_limit
-        self._starts = [[0.0] * self._depth for _ in PIPES]
+        self._starts = [deque(maxlen=self._depth) for _ in PIPES]
         self._unsynced: dict[tuple[Footprint, int, bool], float] | None = None
         self.reset(0.0)
 
@@ -93,8 +102,7 @@ class CoreClock:
         self._done = [start] * len(PIPES)
         self._known = [[start] * len(PIPES) for _ in PIPES]
         for ring in self._starts:
-            ring[:] = [start] * self._depth
-        self._slot = [0] * len(PIPES)
+            ring.extend([start] * self._depth)
         self._mask: Any = None
         self._waits: dict[tuple[int, int], deque] = {}
         self._tokens: dict[tuple[int, int, int], deque] = {}
@@ -107,89 +115,94 @@ class CoreClock:
         return max(self.now, *self._done)
 
     # -------------------------------------------------------------------------------------------- instructions
-    def step(self, op: TimedOp) -> None:
-        """Execute one operation, with automatic synchronisation."""
-        pipe = op.pipe
-        if pipe == _S or op.barrier is not None or op.flag is not None:
-            self._special(op)
-            return
-        start = self._free[pipe]
-        known = self._known[pipe]
-        needs = None
-        for footprint in op.reads:
-            for other in footprint.conflicts:
-                done = other.write_done
-                if done > known[other.write_pipe]:
+    def step(self, ops: Iterable[TimedOp]) -> None:
+        """Execute operations one after another, with automatic synchronisation."""
+        # The hot loop of every run: state is held in local names, and the common case makes no call.
+        free, done_by, known_by, starts, issue = self._free, self._done, self._known, self._starts, self._issue
+        for op in ops:
+            if op.special:
+                self._special(op)
+                continue
+            pipe = op.pipe
+            start = free[pipe]
+            known = known_by[pipe]
+            needs = None
+            for footprint in op.reads:
+                for other in footprint.conflicts:
+                    done = other.write_done
                     source = other.write_pipe
-                    if source == pipe:
-                        if done > start and not op.chained:
-                            start = done
-                    elif needs is None:
-                        needs = {source: done}
-                    elif done > needs.get(source, 0.0):
-                        needs[source] = done
-        for footprint in op.writes:
-            for other in footprint.conflicts:
-                done = other.write_done
-                if done > known[other.write_pipe]:
-                    source = other.write_pipe
-                    if source == pipe:
-                        if done > start and not op.chained:
-                            start = done
-                    elif needs is None:
-                        needs = {source: done}
-                    elif done > needs.get(source, 0.0):
-                        needs[source] = done
-                for source, done in other.readers.items():
-                    if source != pipe and done > known[source]:
-                        if needs is None:
+                    if done > known[source]:
+                        if source == pipe:
+                            if done > start and not op.chained:
+                                start = done
+                        elif needs is None:
                             needs = {source: done}
                         elif done > needs.get(source, 0.0):
                             needs[source] = done
-        if needs is not None:
-            start = self._wait(pipe, needs, start)
-        done = self._run(op, pipe, start)
-        for footprint in op.reads:
-            footprint.readers[pipe] = done
-        for footprint in op.writes:
-            footprint.write_pipe = pipe
-            footprint.write_done = done
-            if footprint.readers:
-                footprint.readers.clear()
+            for footprint in op.writes:
+                for other in footprint.conflicts:
+                    done = other.write_done
+                    source = other.write_pipe
+                    if done > known[source]:
+                        if source == pipe:
+                            if done > start and not op.chained:
+                                start = done
+                        elif needs is None:
+                            needs = {source: done}
+                        elif done > needs.get(source, 0.0):
+                            needs[source] = done
+                    for source, done in other.readers.items():
+                        if source != pipe and done > known[source]:
+                            if needs is None:
+                                needs = {source: done}
+                            elif done > needs.get(source, 0.0):
+                                needs[source] = done
+            if needs is not None:
+                start = self._wait(pipe, needs, start)
+            if op.mask is not self._mask:
+                self._write_mask(op.mask)
+            now = self.now + issue
+            # The queue takes an instruction once the one ``depth`` places ahead has left it.
+            ring = starts[pipe]
+            if ring[0] > now:
+                now = ring[0]
+            self.now = now
+            if now > start:
+                start = now
+            ring.append(start)
+            if op.gm is None:
+                end = start + op.cycles
+                done = end + op.latency
+            else:
+                end, done = self._transfer(op, start)
+            free[pipe] = end
+            if done > done_by[pipe]:
+                done_by[pipe] = done
+            else:
+                done = done_by[pipe]
+            op.count += 1
+            if self.trace is not None:
+                self._keep(op, start, end)
+            for footprint in op.reads:
+                footprint.readers[pipe] = done
+            for footprint in op.writes:
+                footprint.write_pipe = pipe
+                footprint.write_done = done
+                if footprint.readers:
+                    footprint.readers.clear()
 
-    def _run(self, op: TimedOp, pipe: int, start: float) -> float:
-        """Issue ``op`` and let it occupy its pipe from ``start`` or later; returns when its result can be used."""
-        now = self.now + self._issue
-        if op.mask is not None and op.mask != self._mask:
-            self._mask = op.mask
-            now += self._mask_write
+    def _write_mask(self, mask: Any) -> None:
+        """The scalar unit writes the mask register if an instruction needs another value."""
+        if mask is not None and mask != self._mask:
+            self._mask = mask
+            self.now += self._mask_write
             self.scalar_busy += self._mask_write
-        self.scalar_busy += self._issue
-        # The queue takes an instruction once the one ``depth`` places ahead has left it.
-        ring, slot = self._starts[pipe], self._slot[pipe]
-        if ring[slot] > now:
-            now = ring[slot]
-        self.now = now
-        if now > start:
-            start = now
-        ring[slot] = start
-        self._slot[pipe] = slot + 1 if slot + 1 < self._depth else 0
-        if op.gm is None:
-            cycles, latency = op.cycles, op.latency
-        else:
-            cycles, latency = op.gm()
-        end = start + cycles
-        self._free[pipe] = end
-        done = end + latency
-        if done < self._done[pipe]:
-            done = self._done[pipe]
-        else:
-            self._done[pipe] = done
-        op.count += 1
-        op.busy += cycles
-        if self.trace is not None:
-            self._keep(op, start, end)
-        return done
+
+    def _transfer(self, op: TimedOp, start: float) -> tuple[float, float]:
+        """End, and time of completion, of a move whose cost depends on the L2 buffer."""
+        cycles, latency = op.gm()
+        op.extra += cycles - op.cycles
+        return start + cycles, start + cycles + latency
 
     def _keep(self, op: TimedOp, start: float, end: float) -> None:
         self.trace.append((op, start, end))
@@ -286,6 +299,8 @@ class CoreClock:
             self.scalar(self._issue)
             start = self.now
             self._barrier(op.barrier)
+            if op.barrier == "BLOCKS":
+                self.scalar(op.cycles)
         else:
             self.scalar(self._flag_issue)
             start = self.now
@@ -338,23 +353,17 @@ class CoreClock:
 
     def step_unsynced(self, op: TimedOp) -> None:
         """Execute one operation inside an unsynchronised scope: it does not wait for others of the scope."""
-        pipe = op.pipe
-        if pipe == _S or op.barrier is not None or op.flag is not None:
+        if op.special:
             self._special(op)
             return
-        needs: dict[int, float] = {}
-        start, known = self._free[pipe], self._known[pipe]
-        for footprint in (*op.reads, *op.writes):
-            for other in footprint.conflicts:
-                accesses = dict(other.readers) if footprint in op.writes else {}
-                accesses[other.write_pipe] = max(other.write_done, accesses.get(other.write_pipe, 0.0))
-                for source, done in accesses.items():
-                    if source == pipe:
-                        start = max(start, done)
-                    elif done > max(known[source], needs.get(source, 0.0)):
-                        needs[source] = done
-        done = self._run(op, pipe, self._wait(pipe, needs, start) if needs else start)
+        # Accesses of the scope itself are not yet entered in the footprints, so the ordinary step does not see them.
+        kept = [(footprint, footprint.write_pipe, footprint.write_done, dict(footprint.readers))
+                for footprint in {*op.reads, *op.writes}]
+        self.step((op,))
+        done = self._done[op.pipe]
+        for footprint, write_pipe, write_done, readers in kept:
+            footprint.write_pipe, footprint.write_done, footprint.readers = write_pipe, write_done, readers
         for footprint in op.reads:
-            self._unsynced[footprint, pipe, False] = done
+            self._unsynced[footprint, op.pipe, False] = done
         for footprint in op.writes:
-            self._unsynced[footprint, pipe, True] = done
+            self._unsynced[footprint, op.pipe, True] = done
