@@ -123,6 +123,7 @@ class _Forward:
         self.numbers = [core.scalar("int32", f"unit_number_{a}") for a in range(self.plan.row_blocks)]
         self.crossings = [core.scalar("int32", f"unit_distance_{a}") for a in range(self.plan.row_blocks)]
         failed = core.scalar("int32", "failed", 1)
+        self._clear_flags()
         with tik.for_range(0, 2, name="attempt") as attempt:
             scalars["attempt"] = attempt
             with tik.if_scope(failed > 0):
@@ -247,6 +248,13 @@ class _Forward:
     def _finish(self, a: int) -> None:
         with self.tik.if_scope(self.current["rows", a] > 0):
             normalise.finish(self.core, self.current, a, self.index, self.split.items)
+
+    def _clear_flags(self) -> None:
+        """Row blocks that do not exist have not failed."""
+        core, items = self.core, self.split.items
+        core.fill(core.on["flags"][0], 0, ITEMS_PER_CHUNK * 16, 64)
+        for start, count in _chunk_parts(items):
+            self.tik.data_move(core.gm["flags"][(self.index * items + start) * 16], core.on["flags"][0], 0, 1, count * 2, 0, 0)
 
     def _scan(self, failed) -> None:
         """Sets `failed` to the number of row blocks whose reference must be taken over all keys."""
