@@ -2,6 +2,7 @@
 
 The library goes beside its sources, or into the user's cache where that folder is not writable.
 """
+
 from __future__ import annotations
 
 import os
@@ -37,8 +38,9 @@ def build(folder: Path | None = None) -> Path:
         RuntimeError: no compiler, or it failed (the message holds its output).
     """
     if folder is None:
-        folder = next((path for path in native.library_folders() if os.access(path, os.W_OK)),
-                      native.library_folders()[-1])
+        folder = next(
+            (path for path in native.library_folders() if os.access(path, os.W_OK)), native.library_folders()[-1]
+        )
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / native.library_name()
     source = Path(native.__file__).parent / "vector.c"

@@ -9,6 +9,7 @@ float16 argument is such a table.
 
 Callers wrap execution in ``np.errstate(all="ignore")``.
 """
+
 from __future__ import annotations
 
 from functools import cache
@@ -31,8 +32,10 @@ def widen(bits: np.ndarray) -> np.ndarray:
 def _finite(x: np.ndarray) -> bool:
     """Whether a contiguous float32 array holds neither infinity nor NaN: 0 times either is NaN."""
     flat = x.reshape(-1)
-    return all(np.dot(flat[i:i + _ZEROS.size], _ZEROS[:flat[i:i + _ZEROS.size].size]) == 0
-               for i in range(0, flat.size, _ZEROS.size))
+    return all(
+        np.dot(flat[i : i + _ZEROS.size], _ZEROS[: flat[i : i + _ZEROS.size].size]) == 0
+        for i in range(0, flat.size, _ZEROS.size)
+    )
 
 
 def saturate(x: np.ndarray) -> np.ndarray:

@@ -1,4 +1,5 @@
 """A small bench for single instructions: tensors in memories, one call at a time, through check and bind."""
+
 from __future__ import annotations
 
 import warnings
@@ -12,7 +13,14 @@ from tikemu.isa import registry
 from tikemu.isa.region import Memory
 from tikemu.isa.spec import BindContext, CoreState, MicroOp, Operand
 
-SCOPES = {"UB": "local.UB", "L1": "local.L1", "L0A": "local.L0A", "L0B": "local.L0B", "L0C": "local.L0C", "GM": "global"}
+SCOPES = {
+    "UB": "local.UB",
+    "L1": "local.L1",
+    "L0A": "local.L0A",
+    "L0B": "local.L0B",
+    "L0C": "local.L0C",
+    "GM": "global",
+}
 SOC = soc.ASCEND_910A
 
 
@@ -42,14 +50,22 @@ class Tensor:
 
     def operand(self) -> Operand:
         size = np.dtype(self.dtype).itemsize
-        return Operand(self.memory, self.base + self.offset * size, self.base, self.base + self.nbytes, self.dtype,
-                       self.shape, (1,), self.info.name)
+        return Operand(
+            self.memory,
+            self.base + self.offset * size,
+            self.base,
+            self.base + self.nbytes,
+            self.dtype,
+            self.shape,
+            (1,),
+            self.info.name,
+        )
 
     @property
     def values(self) -> np.ndarray:
         """A copy of the elements."""
         operand = self.operand()
-        return self.memory.data[operand.address:operand.end].copy().view(self.dtype)[:int(np.prod(self.shape))]
+        return self.memory.data[operand.address : operand.end].copy().view(self.dtype)[: int(np.prod(self.shape))]
 
 
 class Runtime:
@@ -73,13 +89,15 @@ class Bench:
         """Place an array in a memory."""
         values = np.ascontiguousarray(values)
         target = self.memories.setdefault(
-            memory, Memory(memory, memory, SOC.capacity(memory) if memory != "GM" else 1 << 20, self.strict))
+            memory, Memory(memory, memory, SOC.capacity(memory) if memory != "GM" else 1 << 20, self.strict)
+        )
         base = -(-self.top.get(memory, 0) // align) * align
         self.top[memory] = base + values.nbytes
-        target.data[base:base + values.nbytes] = values.reshape(-1).view(np.uint8)
+        target.data[base : base + values.nbytes] = values.reshape(-1).view(np.uint8)
         self.uid += 1
-        info = ir.TensorInfo(name or f"t{self.uid}", values.dtype.name, values.shape, SCOPES[memory], self.uid,
-                             ir.Location("bench", 1))
+        info = ir.TensorInfo(
+            name or f"t{self.uid}", values.dtype.name, values.shape, SCOPES[memory], self.uid, ir.Location("bench", 1)
+        )
         return Tensor(info, target, base, values.nbytes, values.dtype.name, 0, (values.size,))
 
     def bind(self, api: str, *args: Any, **kwargs: Any) -> tuple[MicroOp, ...]:

@@ -1,4 +1,5 @@
 """Comparisons, selection and the compare-mask register (vector.md 2.7, 2.8, 3.5)."""
+
 from __future__ import annotations
 
 import operator
@@ -15,8 +16,9 @@ from .vector import FLOATS, legacy_tail, walks
 from .vector_engine import BLOCK, Kernel, Walk, element_wise, executor, idle, micro_op
 from .vector_mask import Mask, leading
 
-CONDITIONS: dict[str, Callable[[Any, Any], Any]] = {name: getattr(operator, name)
-                                                    for name in ("lt", "gt", "ge", "eq", "ne", "le")}
+CONDITIONS: dict[str, Callable[[Any, Any], Any]] = {
+    name: getattr(operator, name) for name in ("lt", "gt", "ge", "eq", "ne", "le")
+}
 BIT_DTYPES = ("uint8", "uint16", "uint32", "uint64")
 INTEGER_DTYPES = (*BIT_DTYPES, "int8", "int16", "int32", "int64")
 REGISTER_BYTES = 16
@@ -40,8 +42,11 @@ class CompareMask(Param):
         if isinstance(value, ir.CmpMask):
             return
         if self.tensor is None or not is_tensor(value):
-            call.fail(TikParamError, f"{self.name} must be what vcmp_* or mov_tensor_to_cmpmask returned"
-                                     f"{'' if self.tensor is None else ', or a Tensor'}, got {describe(value)}")
+            call.fail(
+                TikParamError,
+                f"{self.name} must be what vcmp_* or mov_tensor_to_cmpmask returned"
+                f"{'' if self.tensor is None else ', or a Tensor'}, got {describe(value)}",
+            )
         self.tensor.check(value, call)
 
     def resolve(self, value: Any, call: Call) -> Any:
@@ -51,8 +56,10 @@ class CompareMask(Param):
 def check_current(call: Call, handle: ir.CmpMask) -> None:
     """Complain if the register no longer holds what the handle stands for."""
     if call.core.cmpmask_owner != handle.uid:
-        call.questionable("the compare mask has been overwritten by a later vcmp_* or mov_tensor_to_cmpmask: there is "
-                          "one register per core, its present content is used")
+        call.questionable(
+            "the compare mask has been overwritten by a later vcmp_* or mov_tensor_to_cmpmask: there is "
+            "one register per core, its present content is used"
+        )
 
 
 # ------------------------------------------------------------------------------------------- comparisons
@@ -87,7 +94,7 @@ def _compare_to_register(call: Call, a: Any, *, name: str) -> MicroOp:
 
     def run() -> None:
         bits = np.unpackbits(register(core), bitorder="little")
-        np.copyto(bits[:enabled.size], condition(first(0), second(0)).view(np.uint8), where=enabled)
+        np.copyto(bits[: enabled.size], condition(first(0), second(0)).view(np.uint8), where=enabled)
         register(core)[:] = np.packbits(bits, bitorder="little")
         core.cmpmask_owner = handle
 
@@ -96,24 +103,60 @@ def _compare_to_register(call: Call, a: Any, *, name: str) -> MicroOp:
 
 
 for _name in CONDITIONS:
-    instruction(f"vec_cmpv_{_name}", params=(
-        Tensor("dst", dtypes=BIT_DTYPES), Tensor("src0"), Tensor("src1"), repeat(), stride("src0_rep_stride"),
-        stride("src1_rep_stride")), typed=("src0", "src1"), dtypes=FLOATS, pipe="V", cost="cmp",
-        doc=f"bits of src0 {_name} src1, all lanes")(partial(_compare_to_tensor, name=_name, legacy=False))
-    instruction(f"vcmpv_{_name}", params=(
-        Tensor("dst", dtypes=BIT_DTYPES), Tensor("src0"), Tensor("src1"), repeat(), stride("src0_blk_stride"),
-        stride("src1_blk_stride"), stride("src0_rep_stride"), stride("src1_rep_stride"), *legacy_tail()),
-        typed=("src0", "src1"), dtypes=FLOATS, pipe="V", cost="cmp",
-        doc=f"bits of src0 {_name} src1, all lanes")(partial(_compare_to_tensor, name=_name, legacy=True))
-    instruction(f"vcmp_{_name}", params=(
-        Mask(("src0",)), Tensor("src0"), Tensor("src1"), stride("src0_blk_stride"), stride("src1_blk_stride")),
-        typed=("src0", "src1"), dtypes=FLOATS, pipe="V", cost="cmp", returns="cmpmask",
-        doc=f"compare-mask register = src0 {_name} src1, one repeat")(partial(_compare_to_register, name=_name))
+    instruction(
+        f"vec_cmpv_{_name}",
+        params=(
+            Tensor("dst", dtypes=BIT_DTYPES),
+            Tensor("src0"),
+            Tensor("src1"),
+            repeat(),
+            stride("src0_rep_stride"),
+            stride("src1_rep_stride"),
+        ),
+        typed=("src0", "src1"),
+        dtypes=FLOATS,
+        pipe="V",
+        cost="cmp",
+        doc=f"bits of src0 {_name} src1, all lanes",
+    )(partial(_compare_to_tensor, name=_name, legacy=False))
+    instruction(
+        f"vcmpv_{_name}",
+        params=(
+            Tensor("dst", dtypes=BIT_DTYPES),
+            Tensor("src0"),
+            Tensor("src1"),
+            repeat(),
+            stride("src0_blk_stride"),
+            stride("src1_blk_stride"),
+            stride("src0_rep_stride"),
+            stride("src1_rep_stride"),
+            *legacy_tail(),
+        ),
+        typed=("src0", "src1"),
+        dtypes=FLOATS,
+        pipe="V",
+        cost="cmp",
+        doc=f"bits of src0 {_name} src1, all lanes",
+    )(partial(_compare_to_tensor, name=_name, legacy=True))
+    instruction(
+        f"vcmp_{_name}",
+        params=(Mask(("src0",)), Tensor("src0"), Tensor("src1"), stride("src0_blk_stride"), stride("src1_blk_stride")),
+        typed=("src0", "src1"),
+        dtypes=FLOATS,
+        pipe="V",
+        cost="cmp",
+        returns="cmpmask",
+        doc=f"compare-mask register = src0 {_name} src1, one repeat",
+    )(partial(_compare_to_register, name=_name))
 
 
 # ------------------------------------------------------------------------------------------- the register
-@instruction("mov_cmpmask_to_tensor", params=(Tensor("dst", dtypes=INTEGER_DTYPES), CompareMask("src", tensor=False)),
-             pipe="V", cost="simple")
+@instruction(
+    "mov_cmpmask_to_tensor",
+    params=(Tensor("dst", dtypes=INTEGER_DTYPES), CompareMask("src", tensor=False)),
+    pipe="V",
+    cost="simple",
+)
 def mov_cmpmask_to_tensor(call: Call, a: Any) -> MicroOp:
     """store the 128 bits of the compare-mask register"""
     dst = Walk("dst", a.dst, leading(REGISTER_BYTES), 1, 0, dtype="uint8")
@@ -126,8 +169,9 @@ def mov_cmpmask_to_tensor(call: Call, a: Any) -> MicroOp:
     return micro_op(call, "simple", "uint8", dst, (), run)
 
 
-@instruction("mov_tensor_to_cmpmask", params=(Tensor("src", dtypes=INTEGER_DTYPES),), pipe="V", cost="simple",
-             returns="cmpmask")
+@instruction(
+    "mov_tensor_to_cmpmask", params=(Tensor("src", dtypes=INTEGER_DTYPES),), pipe="V", cost="simple", returns="cmpmask"
+)
 def mov_tensor_to_cmpmask(call: Call, a: Any) -> MicroOp:
     """load the 128 bits of the compare-mask register"""
     src = Walk("src", a.src, leading(REGISTER_BYTES), 1, 0, dtype="uint8")
@@ -170,6 +214,7 @@ def _select(call: Call, a: Any, *, legacy: bool) -> MicroOp | None:
     choose = result.run
 
     if choice is None:
+
         def run() -> None:
             check_current(call, a.sel)
             current[:] = np.unpackbits(register(core), bitorder="little", count=extent)
@@ -190,8 +235,23 @@ def _select(call: Call, a: Any, *, legacy: bool) -> MicroOp | None:
 
 for _legacy in (False, True):
     _blocks = tuple(stride(f"{name}_blk_stride", default=1) for name in ("dst", "src0", "src1")) if _legacy else ()
-    instruction("vsel" if _legacy else "vec_sel", params=(
-        Mask(), SelectMode(), Tensor("dst"), CompareMask("sel", tensor=True), Tensor("src0"), Tensor("src1"), repeat(),
-        *_blocks, *(stride(f"{name}_rep_stride", default=0) for name in ("dst", "src0", "src1")),
-        *(legacy_tail() if _legacy else ())), typed=("dst", "src0", "src1"), dtypes=FLOATS, pipe="V", cost="sel",
-        doc="bit ? src0 : src1")(partial(_select, legacy=_legacy))
+    instruction(
+        "vsel" if _legacy else "vec_sel",
+        params=(
+            Mask(),
+            SelectMode(),
+            Tensor("dst"),
+            CompareMask("sel", tensor=True),
+            Tensor("src0"),
+            Tensor("src1"),
+            repeat(),
+            *_blocks,
+            *(stride(f"{name}_rep_stride", default=0) for name in ("dst", "src0", "src1")),
+            *(legacy_tail() if _legacy else ()),
+        ),
+        typed=("dst", "src0", "src1"),
+        dtypes=FLOATS,
+        pipe="V",
+        cost="sel",
+        doc="bit ? src0 : src1",
+    )(partial(_select, legacy=_legacy))

@@ -1,4 +1,5 @@
 """Conversions between dtypes with rounding modes (vector.md 2.9, 3.2)."""
+
 from __future__ import annotations
 
 from functools import partial
@@ -52,11 +53,16 @@ def _check(call: Call) -> None:
     args = call.args
     pair = (args["dst"].dtype, args["src"].dtype)
     if args["round_mode"] not in PAIRS[pair]:
-        call.fail(TikUnsupportedArgumentError, f"round_mode for {pair[1]} to {pair[0]} must be one of "
-                                               f"{list(PAIRS[pair])}, got {args['round_mode']!r}")
+        call.fail(
+            TikUnsupportedArgumentError,
+            f"round_mode for {pair[1]} to {pair[0]} must be one of {list(PAIRS[pair])}, got {args['round_mode']!r}",
+        )
     if (args["deqscale"] is not None) != (pair == ("float16", "int32")):
-        call.fail(TikParamError, "deqscale must be given for int32 to float16, and only there; "
-                                 f"got {args['deqscale']!r} for {pair[1]} to {pair[0]}")
+        call.fail(
+            TikParamError,
+            "deqscale must be given for int32 to float16, and only there; "
+            f"got {args['deqscale']!r} for {pair[1]} to {pair[0]}",
+        )
 
 
 def _convert(call: Call, a: Any, *, legacy: bool) -> Any:
@@ -67,9 +73,25 @@ def _convert(call: Call, a: Any, *, legacy: bool) -> Any:
 
 for _legacy in (False, True):
     _blocks = (stride("dst_blk_stride", BLK_WIDE), stride("src_blk_stride", BLK_WIDE)) if _legacy else ()
-    instruction("vconv" if _legacy else "vec_conv", params=(
-        Mask(("dst", "src")), Choice("round_mode", ROUND_MODES), Tensor("dst"), Tensor("src"), repeat(), *_blocks,
-        stride("dst_rep_stride"), stride("src_rep_stride"), Number("deqscale", dtypes=("float16",), default=None),
-        Fixed("ldst_high_half", False, "Ascend 910 has no description of it"), *(legacy_tail() if _legacy else ())),
-        typed=("dst", "src"), dtypes=tuple(PAIRS), pipe="V", cost="conv", checker=_check,
-        doc="conversion between dtypes, saturating, with a rounding mode")(partial(_convert, legacy=_legacy))
+    instruction(
+        "vconv" if _legacy else "vec_conv",
+        params=(
+            Mask(("dst", "src")),
+            Choice("round_mode", ROUND_MODES),
+            Tensor("dst"),
+            Tensor("src"),
+            repeat(),
+            *_blocks,
+            stride("dst_rep_stride"),
+            stride("src_rep_stride"),
+            Number("deqscale", dtypes=("float16",), default=None),
+            Fixed("ldst_high_half", False, "Ascend 910 has no description of it"),
+            *(legacy_tail() if _legacy else ()),
+        ),
+        typed=("dst", "src"),
+        dtypes=tuple(PAIRS),
+        pipe="V",
+        cost="conv",
+        checker=_check,
+        doc="conversion between dtypes, saturating, with a rounding mode",
+    )(partial(_convert, legacy=_legacy))

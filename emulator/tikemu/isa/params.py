@@ -5,6 +5,7 @@ for their type. When the call is bound (:meth:`Param.resolve`) every value is a 
 :class:`~tikemu.isa.spec.Operand`; the result is what the instruction sees. Out-of-range immediates raise
 ``TikParamError``, out-of-range run-time values ``TikBoundsError`` (tik/README.md D29).
 """
+
 from __future__ import annotations
 
 import inspect
@@ -23,8 +24,14 @@ REQUIRED = inspect.Parameter.empty
 COUNT_DTYPES = ("int16", "int32", "int64", "uint16", "uint32", "uint64")
 # Start address of an operand, in bytes, unless the page of the instruction says otherwise (core.md 2.2).
 DEFAULT_ALIGNMENT: Mapping[str, int] = {"GM": 1, "UB": 32, "L1": 512, "L0A": 512, "L0B": 512, "L0C": 512}
-MEMORY_NAMES = {"GM": "global memory (scope_gm)", "UB": "the Unified Buffer (scope_ubuf)", "L1": "L1 (scope_cbuf)",
-                "L0A": "L0A (scope_ca)", "L0B": "L0B (scope_cb)", "L0C": "L0C (scope_cc, scope_cbuf_out)"}
+MEMORY_NAMES = {
+    "GM": "global memory (scope_gm)",
+    "UB": "the Unified Buffer (scope_ubuf)",
+    "L1": "L1 (scope_cbuf)",
+    "L0A": "L0A (scope_ca)",
+    "L0B": "L0B (scope_cb)",
+    "L0C": "L0C (scope_cc, scope_cbuf_out)",
+}
 
 
 def as_integer(value: Any) -> int | None:
@@ -86,8 +93,17 @@ class Integer(Param):
         immediate: True if only an immediate is allowed.
     """
 
-    def __init__(self, name: str, low: int, high: int, *, default: Any = REQUIRED, runtime_low: int | None = None,
-                 dtypes: Sequence[str] = COUNT_DTYPES, immediate: bool = False) -> None:
+    def __init__(
+        self,
+        name: str,
+        low: int,
+        high: int,
+        *,
+        default: Any = REQUIRED,
+        runtime_low: int | None = None,
+        dtypes: Sequence[str] = COUNT_DTYPES,
+        immediate: bool = False,
+    ) -> None:
         super().__init__(name, default)
         self.low, self.high, self.dtypes, self.immediate = low, high, tuple(dtypes), immediate
         self.runtime_low = low if runtime_low is None else runtime_low
@@ -99,8 +115,11 @@ class Integer(Param):
             if self.immediate:
                 call.fail(TikParamError, f"{self.name} must be an immediate, got a run-time value")
             if value.dtype not in self.dtypes:
-                call.fail(TikParamError, f"{self.name} must be an int or a Scalar/Expr of {', '.join(self.dtypes)}, "
-                                         f"got one of {value.dtype}")
+                call.fail(
+                    TikParamError,
+                    f"{self.name} must be an int or a Scalar/Expr of {', '.join(self.dtypes)}, "
+                    f"got one of {value.dtype}",
+                )
             return
         number = as_integer(value)
         if number is None:
@@ -161,8 +180,9 @@ class Fixed(Param):
 
     def check(self, value: Any, call: Call) -> None:
         if not ir.is_immediate(value) or value != self.default:
-            call.fail(TikUnsupportedArgumentError,
-                      f"{self.name} must be {self.default!r} ({self.reason}), got {value!r}")
+            call.fail(
+                TikUnsupportedArgumentError, f"{self.name} must be {self.default!r} ({self.reason}), got {value!r}"
+            )
 
 
 class MaskMode(Param):
@@ -173,8 +193,10 @@ class MaskMode(Param):
 
     def check(self, value: Any, call: Call) -> None:
         if value == "counter":
-            call.questionable('mask_mode="counter" does not exist on Ascend 910; the call is taken as "normal"',
-                              TikUnsupportedArgumentError)
+            call.questionable(
+                'mask_mode="counter" does not exist on Ascend 910; the call is taken as "normal"',
+                TikUnsupportedArgumentError,
+            )
         elif value != "normal":
             call.fail(TikParamError, f'mask_mode must be "normal" or "counter", got {value!r}')
 
@@ -192,9 +214,16 @@ class Tensor(Param):
 
     first = True
 
-    def __init__(self, name: str, scopes: Sequence[str] = ("UB",), dtypes: Sequence[str] | None = None, *,
-                 like: str | None = None, default: Any = REQUIRED,
-                 align: int | Mapping[str, int] | Callable[[Any, Call], int] | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        scopes: Sequence[str] = ("UB",),
+        dtypes: Sequence[str] | None = None,
+        *,
+        like: str | None = None,
+        default: Any = REQUIRED,
+        align: int | Mapping[str, int] | Callable[[Any, Call], int] | None = None,
+    ) -> None:
         super().__init__(name, default)
         self.scopes = (scopes,) if isinstance(scopes, str) else tuple(scopes)
         self.dtypes = None if dtypes is None else tuple(dtypes)
@@ -220,13 +249,18 @@ class Tensor(Param):
             call.fail(TikParamError, f"{label} must be a Tensor, got {describe(value)}")
         memory = memory_kind(value)
         if memory not in self.scopes:
-            call.fail(TikParamError, f"{label} must be in {' or '.join(MEMORY_NAMES[s] for s in self.scopes)}, "
-                                     f"but tensor {value.tensor.name!r} is in {MEMORY_NAMES[memory]}")
+            call.fail(
+                TikParamError,
+                f"{label} must be in {' or '.join(MEMORY_NAMES[s] for s in self.scopes)}, "
+                f"but tensor {value.tensor.name!r} is in {MEMORY_NAMES[memory]}",
+            )
         if self.dtypes is not None and value.dtype not in self.dtypes:
             call.fail(TikUnsupportedArgumentError, f"{label} must be of {', '.join(self.dtypes)}, got {value.dtype}")
         if self.like is not None and is_tensor(call.args[self.like]) and call.args[self.like].dtype != value.dtype:
-            call.fail(TikParamError, f"{label} must have the dtype of {self.like} ({call.args[self.like].dtype}), "
-                                     f"got {value.dtype}")
+            call.fail(
+                TikParamError,
+                f"{label} must have the dtype of {self.like} ({call.args[self.like].dtype}), got {value.dtype}",
+            )
         offset = as_integer(value.offset)
         if offset is not None:
             self._check_alignment(offset * np.dtype(value.dtype).itemsize, value.tensor.name, value, call, label)
@@ -240,15 +274,26 @@ class Tensor(Param):
         unit = self.alignment(value, call)
         if address % unit:
             what = "address" if call.runtime else "offset"
-            call.fail(TikAlignError, f"{label} (tensor {tensor!r}) must start at a multiple of {unit} bytes in "
-                                     f"{memory_kind(value)}, got byte {what} {address}")
+            call.fail(
+                TikAlignError,
+                f"{label} (tensor {tensor!r}) must start at a multiple of {unit} bytes in "
+                f"{memory_kind(value)}, got byte {what} {address}",
+            )
 
 
 class TensorList(Tensor):
     """A list of exactly ``count`` tensor operands that share a dtype."""
 
-    def __init__(self, name: str, count: int, scopes: Sequence[str] = ("UB",),
-                 dtypes: Sequence[str] | None = None, *, like: str | None = None, align: int | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        count: int,
+        scopes: Sequence[str] = ("UB",),
+        dtypes: Sequence[str] | None = None,
+        *,
+        like: str | None = None,
+        align: int | None = None,
+    ) -> None:
         super().__init__(name, scopes, dtypes, align=align)
         self.count, self.same_as = count, like
 
@@ -281,8 +326,7 @@ class Number(Param):
     Resolves to the number as it came; the instruction converts it (``numerics.scalar``).
     """
 
-    def __init__(self, name: str, like: str | None = None, dtypes: Sequence[str] = (),
-                 default: Any = REQUIRED) -> None:
+    def __init__(self, name: str, like: str | None = None, dtypes: Sequence[str] = (), default: Any = REQUIRED) -> None:
         super().__init__(name, default)
         self.like, self.dtypes = like, tuple(dtypes)
 
@@ -294,15 +338,20 @@ class Number(Param):
             return
         allowed = self.allowed(call)
         if not ir.is_immediate(value):
-            same = value.dtype in allowed or (isinstance(value, ir.Operation)
-                                              and {np.dtype(value.dtype).kind, np.dtype(allowed[0]).kind} <= set("iu"))
+            same = value.dtype in allowed or (
+                isinstance(value, ir.Operation) and {np.dtype(value.dtype).kind, np.dtype(allowed[0]).kind} <= set("iu")
+            )
             if not same:
-                call.fail(TikParamError, f"{self.name} must be an immediate or a Scalar of {' or '.join(allowed)}, "
-                                         f"got one of {value.dtype}")
+                call.fail(
+                    TikParamError,
+                    f"{self.name} must be an immediate or a Scalar of {' or '.join(allowed)}, got one of {value.dtype}",
+                )
             return
         if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Real):
-            call.fail(TikParamError, f"{self.name} must be a number or a Scalar of {' or '.join(allowed)}, "
-                                     f"got {describe(value)}")
+            call.fail(
+                TikParamError,
+                f"{self.name} must be a number or a Scalar of {' or '.join(allowed)}, got {describe(value)}",
+            )
         kind = np.dtype(allowed[0])
         if kind.kind in "iu":
             if not float(value).is_integer():
@@ -325,8 +374,9 @@ class Destination(Param):
         if not isinstance(value, ir.Variable) or value.kind != "scalar":
             call.fail(TikParamError, f"{self.name} must be a Scalar, got {describe(value)}")
         if value.dtype not in self.dtypes:
-            call.fail(TikParamError, f"{self.name} must be a Scalar of {', '.join(self.dtypes)}, "
-                                     f"got one of {value.dtype}")
+            call.fail(
+                TikParamError, f"{self.name} must be a Scalar of {', '.join(self.dtypes)}, got one of {value.dtype}"
+            )
 
 
 def describe(value: Any) -> str:

@@ -1,4 +1,5 @@
 """Region proposals: eight float16 fields (16 bytes) each, field 4 is the score (vector.md 3.8)."""
+
 from __future__ import annotations
 
 from functools import partial
@@ -41,11 +42,13 @@ def _field(call: Call, a: Any, *, insert: bool) -> MicroOp | None:
     ordered = check_overlap(call, dst, (src,))
     field, shape = a.mode_number, (-1, GROUP, FIELDS)
     if insert:
+
         def function(x: np.ndarray, old: np.ndarray) -> np.ndarray:
             result = old.copy()
             result.reshape(shape)[..., field] = x.reshape(-1, GROUP)
             return result
     else:
+
         def function(x: np.ndarray) -> np.ndarray:
             return x.reshape(shape)[..., field].reshape(*x.shape[:-1], GROUP)
 
@@ -57,12 +60,24 @@ def _field(call: Call, a: Any, *, insert: bool) -> MicroOp | None:
     return result
 
 
-instruction("vconcat", params=(renamed(Tensor("dst"), "dst_proposals"), renamed(Tensor("src"), "src_vec"), _repeats(),
-                               _mode()), typed=("dst", "src"), dtypes=("float16",), pipe="V", cost="proposal",
-            doc="write 16 numbers per repeat into one field of 16 proposals")(partial(_field, insert=True))
-instruction("vextract", params=(renamed(Tensor("dst"), "dst_vec"), renamed(Tensor("src"), "src_proposals"), _repeats(),
-                                _mode()), typed=("dst", "src"), dtypes=("float16",), pipe="V", cost="proposal",
-            doc="read one field of 16 proposals per repeat")(partial(_field, insert=False))
+instruction(
+    "vconcat",
+    params=(renamed(Tensor("dst"), "dst_proposals"), renamed(Tensor("src"), "src_vec"), _repeats(), _mode()),
+    typed=("dst", "src"),
+    dtypes=("float16",),
+    pipe="V",
+    cost="proposal",
+    doc="write 16 numbers per repeat into one field of 16 proposals",
+)(partial(_field, insert=True))
+instruction(
+    "vextract",
+    params=(renamed(Tensor("dst"), "dst_vec"), renamed(Tensor("src"), "src_proposals"), _repeats(), _mode()),
+    typed=("dst", "src"),
+    dtypes=("float16",),
+    pipe="V",
+    cost="proposal",
+    doc="read one field of 16 proposals per repeat",
+)(partial(_field, insert=False))
 
 
 def _descending(scores: np.ndarray) -> np.ndarray:
@@ -76,8 +91,14 @@ def _sorted_proposals(x: np.ndarray) -> np.ndarray:
     return np.take_along_axis(proposals, order[..., None], 1).reshape(x.shape)
 
 
-@instruction("vrpsort16", params=(Tensor("dst"), Tensor("src"), _repeats()), typed=("dst", "src"), dtypes=("float16",),
-             pipe="V", cost="proposal")
+@instruction(
+    "vrpsort16",
+    params=(Tensor("dst"), Tensor("src"), _repeats()),
+    typed=("dst", "src"),
+    dtypes=("float16",),
+    pipe="V",
+    cost="proposal",
+)
 def vrpsort16(call: Call, a: Any) -> MicroOp | None:
     """sort 16 proposals per repeat by score, largest first"""
     if a.repeat_times == 0:
@@ -146,7 +167,7 @@ def merge_order(queues: list[np.ndarray], suspend: bool) -> np.ndarray:
         position = np.empty_like(order)
         position[order] = np.arange(order.size)
         ends = np.cumsum([scores.size for scores in queues])
-        order = order[:min(position[end - 1] + 1 if scores.size else 0 for end, scores in zip(ends, queues))]
+        order = order[: min(position[end - 1] + 1 if scores.size else 0 for end, scores in zip(ends, queues))]
     return order
 
 
@@ -154,17 +175,31 @@ def _check_repeated(call: Call, a: Any, count: int) -> None:
     """Several merges in one call need four equal queues, one behind the other, all of them exhausted."""
     first, size = a.src_list[0], a.element_lengths[0] * 2 * FIELDS
     regular = len(set(a.element_lengths)) == 1 and all(
-        queue.memory is first.memory and queue.address == first.address + i * size
-        for i, queue in enumerate(a.src_list))
+        queue.memory is first.memory and queue.address == first.address + i * size for i, queue in enumerate(a.src_list)
+    )
     if not regular or count != 4 or a.if_exhausted_suspension:
-        call.fail(TikParamError, f"repeat_times {a.repeat_times} needs four contiguous queues of equal length, all "
-                                 "valid, and if_exhausted_suspension False")
+        call.fail(
+            TikParamError,
+            f"repeat_times {a.repeat_times} needs four contiguous queues of equal length, all "
+            "valid, and if_exhausted_suspension False",
+        )
 
 
-@instruction("vmrgsort4", params=(
-    Tensor("dst"), TensorList("src_list", 4), Lengths("element_lengths"), Flag("if_exhausted_suspension"),
-    QueueBits("valid_bit"), Integer("repeat_times", 0, 255, default=1)), typed=("dst", "src_list"),
-    dtypes=("float16",), pipe="V", cost="mergesort")
+@instruction(
+    "vmrgsort4",
+    params=(
+        Tensor("dst"),
+        TensorList("src_list", 4),
+        Lengths("element_lengths"),
+        Flag("if_exhausted_suspension"),
+        QueueBits("valid_bit"),
+        Integer("repeat_times", 0, 255, default=1),
+    ),
+    typed=("dst", "src_list"),
+    dtypes=("float16",),
+    pipe="V",
+    cost="mergesort",
+)
 def vmrgsort4(call: Call, a: Any) -> MicroOp | None:
     """merge up to four queues of proposals with descending scores"""
     if a.repeat_times == 0:
@@ -177,27 +212,41 @@ def vmrgsort4(call: Call, a: Any) -> MicroOp | None:
     if total == 0:
         return None
     # Repeat r of the contiguous case continues where the four queues of repeat r - 1 end.
-    queues = [span_access(call, f"src_list[{i}]", queue, FIELDS * length)
-              for i, (queue, length) in enumerate(zip(a.src_list, lengths)) if length]
+    queues = [
+        span_access(call, f"src_list[{i}]", queue, FIELDS * length)
+        for i, (queue, length) in enumerate(zip(a.src_list, lengths))
+        if length
+    ]
     if repeats > 1:
         queues = [span_access(call, "src_list", a.src_list[0], FIELDS * total * repeats)]
     written = span_access(call, "dst", a.dst, FIELDS * total * repeats)
     if any(written.region.overlaps(queue.region) for queue in queues):
         call.questionable("dst overlaps a queue of src_list")
-    sources = [queue.memory.view("uint16", queue.address, (repeats, length, FIELDS), (16 * total, 16, 2))
-               for queue, length in zip(a.src_list, lengths)]
+    sources = [
+        queue.memory.view("uint16", queue.address, (repeats, length, FIELDS), (16 * total, 16, 2))
+        for queue, length in zip(a.src_list, lengths)
+    ]
     target = a.dst.memory.view("uint16", a.dst.address, (repeats, total, FIELDS), (16 * total, 16, 2))
     suspend = bool(a.if_exhausted_suspension)
 
     def run() -> None:
         for repeat_ in range(repeats):
-            scores = [np.ascontiguousarray(queue[repeat_, :, SCORE]).view(np.float16).astype(np.float32)
-                      for queue in sources]
+            scores = [
+                np.ascontiguousarray(queue[repeat_, :, SCORE]).view(np.float16).astype(np.float32) for queue in sources
+            ]
             order = merge_order(scores, suspend)
-            target[repeat_, :order.size] = np.concatenate([queue[repeat_] for queue in sources])[order]
+            target[repeat_, : order.size] = np.concatenate([queue[repeat_] for queue in sources])[order]
 
     timing = call.soc.timing
     # The published cost of a repeat is for 64 elements (four sorted groups of 16).
     cycles = timing.vector_cycles("mergesort", "float16") * max(1.0, total * repeats / 64)
-    return MicroOp(call.api, "V", cycles, timing.vector_latency, tuple(queues), (written,), run,
-                   constants=("vector_mergesort", "vector_latency"))
+    return MicroOp(
+        call.api,
+        "V",
+        cycles,
+        timing.vector_latency,
+        tuple(queues),
+        (written,),
+        run,
+        constants=("vector_mergesort", "vector_latency"),
+    )

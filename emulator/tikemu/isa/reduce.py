@@ -1,4 +1,5 @@
 """Reductions: per repeat, per block, per pair (legacy), and over a whole tensor (vec_reduce_*) (vector.md 2.6, 3.6)."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -59,10 +60,10 @@ def block_extreme_function(enabled: Lanes, name: str, outputs: int) -> Callable[
 
     def function(bits: np.ndarray) -> np.ndarray:
         padded = np.zeros((*bits.shape[:-1], 16 * outputs), np.uint16)
-        padded[..., :bits.shape[-1]] = bits
+        padded[..., : bits.shape[-1]] = bits
         padded, values = _clean(padded)
-        values[..., :enabled.extent][..., ~enabled.array] = neutral
-        values[..., enabled.extent:] = neutral
+        values[..., : enabled.extent][..., ~enabled.array] = neutral
+        values[..., enabled.extent :] = neutral
         groups = (*bits.shape[:-1], outputs, 16)
         best = choose(values.reshape(groups), axis=-1)[..., None]
         return _limit(np.take_along_axis(padded.reshape(groups), best, -1)[..., 0])
@@ -85,8 +86,16 @@ def _check_reduce(call: Call) -> None:
 
 
 def parameters(align: int) -> tuple[Param, ...]:
-    return (Mask(("src",)), Tensor("dst", align=align), Tensor("src"), repeat(), stride("dst_rep_stride"),
-            stride("src_blk_stride", BLK_WIDE), stride("src_rep_stride"), *legacy_tail())
+    return (
+        Mask(("src",)),
+        Tensor("dst", align=align),
+        Tensor("src"),
+        repeat(),
+        stride("dst_rep_stride"),
+        stride("src_blk_stride", BLK_WIDE),
+        stride("src_rep_stride"),
+        *legacy_tail(),
+    )
 
 
 def _groups(enabled: Lanes, levels: int) -> Lanes:
@@ -119,8 +128,7 @@ def _reduce(call: Call, a: Any, *, kind: str, cost: str) -> MicroOp | None:
         function = sum_function(a.mask, width, levels, half, written.extent)
         kernel = Kernel(function, "sum", "", scalar=levels)
     else:
-        function = (extreme_function(a.mask, kind) if pairs
-                    else block_extreme_function(a.mask, kind, written.extent))
+        function = extreme_function(a.mask, kind) if pairs else block_extreme_function(a.mask, kind, written.extent)
         kernel = Kernel(function, "extreme", kind, scalar=levels, raw=True)
     ordered = check_overlap(call, dst, (src,))
     result = micro_op(call, cost, a.src.dtype, dst, (src,), None, mask=a.mask)
@@ -137,9 +145,16 @@ for _name, _kind, _cost, _align, _dtypes, _doc in (
     ("vcgmin", "min", "group_reduce", 16, ("float16",), "minimum of every block"),
     ("vcpadd", "sum", "pair_reduce", 32, ("float16",), "sum of every adjacent pair"),
 ):
-    instruction(_name, params=parameters(_align or (lambda value, call: np.dtype(value.dtype).itemsize)),
-                typed=("dst", "src"), dtypes=_dtypes, pipe="V", cost=_cost, checker=_check_reduce, doc=_doc)(
-        partial(_reduce, kind=_kind, cost=_cost))
+    instruction(
+        _name,
+        params=parameters(_align or (lambda value, call: np.dtype(value.dtype).itemsize)),
+        typed=("dst", "src"),
+        dtypes=_dtypes,
+        pipe="V",
+        cost=_cost,
+        checker=_check_reduce,
+        doc=_doc,
+    )(partial(_reduce, kind=_kind, cost=_cost))
 
 
 # ------------------------------------------------------------------------------------------- whole tensors
@@ -162,8 +177,9 @@ def _scratch(call: Call, a: Any, needed: int, documented: bool, src: Walk) -> Ac
             call.fail(TikParamError, message)
         call.questionable(message)
     scratch = span_access(call, "work_tensor", a.work_tensor, min(needed, room))
-    require_different(call, ("work_tensor", a.work_tensor, scratch.region.start, scratch.region.end),
-                      ("src", src.operand, *src.span))
+    require_different(
+        call, ("work_tensor", a.work_tensor, scratch.region.start, scratch.region.end), ("src", src.operand, *src.span)
+    )
     return scratch
 
 
@@ -176,13 +192,15 @@ def _levels(count: int, width: int) -> list[int]:
     return levels
 
 
-def _whole(call: Call, a: Any, src: Walk, written: int, scratch: Access, run: Callable[[], None],
-           further: Sequence[int]) -> MicroOp:
+def _whole(
+    call: Call, a: Any, src: Walk, written: int, scratch: Access, run: Callable[[], None], further: Sequence[int]
+) -> MicroOp:
     """Assemble the micro-operation: the first level over the source, then dependent levels over partial results."""
     timing = call.soc.timing
     result = micro_op(call, "whole_reduce", a.src.dtype, None, (src,), run, mask=a.mask)
-    result.cycles += sum(timing.vector_latency + timing.vector_cycles("whole_reduce", a.src.dtype) * repeats
-                         for repeats in further)
+    result.cycles += sum(
+        timing.vector_latency + timing.vector_cycles("whole_reduce", a.src.dtype) * repeats for repeats in further
+    )
     result.writes = (span_access(call, "dst", a.dst, written), scratch)
     result.undefined = (scratch,)
     return result
@@ -192,10 +210,22 @@ def _partial_sums(src: Walk, half: bool) -> Callable[[], np.ndarray]:
     """``f()`` gives the sums of all repeats as float32."""
     width, levels = (128, 7) if half else (64, 6)
     buffer = np.zeros(src.repeats, np.uint16 if half else np.float32)
-    run = native.runner("sum", "", (src.lanes, src.operand.memory, buffer), dst_kind=0 if half else 1,
-                        src_kind=0 if half else 1, repeats=src.repeats, lanes=src.lanes.extent, full=src.lanes.full,
-                        lane=src.lanes.padded.ctypes.data, scalar=levels, dst=buffer.ctypes.data,
-                        dst_rep=buffer.itemsize, dst_blk=BLOCK, **src.native_fields("a"))
+    run = native.runner(
+        "sum",
+        "",
+        (src.lanes, src.operand.memory, buffer),
+        dst_kind=0 if half else 1,
+        src_kind=0 if half else 1,
+        repeats=src.repeats,
+        lanes=src.lanes.extent,
+        full=src.lanes.full,
+        lane=src.lanes.padded.ctypes.data,
+        scalar=levels,
+        dst=buffer.ctypes.data,
+        dst_rep=buffer.itemsize,
+        dst_blk=BLOCK,
+        **src.native_fields("a"),
+    )
     if run is None:
         load, function = src.loader(), sum_function(src.lanes, width, levels, half, 1)
 
@@ -209,9 +239,22 @@ def _partial_sums(src: Walk, half: bool) -> Callable[[], np.ndarray]:
     return sums
 
 
-@instruction("vec_reduce_add", params=(Mask(("src",)), Tensor("dst", align=_element_size), Tensor("src"),
-                                       Tensor("work_tensor"), repeat(high=4095), stride("src_rep_stride")),
-             typed=("dst", "src", "work_tensor"), dtypes=FLOATS, pipe="V", cost="whole_reduce", composite=True)
+@instruction(
+    "vec_reduce_add",
+    params=(
+        Mask(("src",)),
+        Tensor("dst", align=_element_size),
+        Tensor("src"),
+        Tensor("work_tensor"),
+        repeat(high=4095),
+        stride("src_rep_stride"),
+    ),
+    typed=("dst", "src", "work_tensor"),
+    dtypes=FLOATS,
+    pipe="V",
+    cost="whole_reduce",
+    composite=True,
+)
 def vec_reduce_add(call: Call, a: Any) -> MicroOp | None:
     """sum of all repeats, adjacent-pair tree"""
     if a.repeat_times == 0:
@@ -231,7 +274,7 @@ def vec_reduce_add(call: Call, a: Any) -> MicroOp | None:
         sums = sums_of_repeats()
         while sums.size > 1:
             padded = np.zeros(-(-sums.size // width) * width, np.float32)
-            padded[:sums.size] = sums
+            padded[: sums.size] = sums
             sums = numerics.tree_sum(padded.reshape(-1, width), levels, half)[:, 0]
         total = np.array(sums)
         store(0, numerics.narrow(total) if half else total)
@@ -241,6 +284,7 @@ def vec_reduce_add(call: Call, a: Any) -> MicroOp | None:
 
 def extreme_scratch(repeat_times: int, cal_index: bool) -> int:
     """Elements of ``work_tensor`` for vec_reduce_max/min: value-index pairs of every level (vector.md 2.6)."""
+
     def blocks(count: int) -> int:
         return -(-count // 16) * 16
 
@@ -283,8 +327,22 @@ def _reduce_extreme(call: Call, a: Any, *, name: str) -> MicroOp | None:
 
 
 for _name in ("max", "min"):
-    instruction(f"vec_reduce_{_name}", params=(
-        Mask(("src",)), Tensor("dst", align=4), Tensor("src"), Tensor("work_tensor"), repeat(high=4095),
-        stride("src_rep_stride"), Flag("cal_index", False)), typed=("dst", "src", "work_tensor"), dtypes=("float16",),
-        pipe="V", cost="whole_reduce", composite=True, checker=_check_index,
-        doc=f"{_name}imum of all repeats, with cal_index its element number")(partial(_reduce_extreme, name=_name))
+    instruction(
+        f"vec_reduce_{_name}",
+        params=(
+            Mask(("src",)),
+            Tensor("dst", align=4),
+            Tensor("src"),
+            Tensor("work_tensor"),
+            repeat(high=4095),
+            stride("src_rep_stride"),
+            Flag("cal_index", False),
+        ),
+        typed=("dst", "src", "work_tensor"),
+        dtypes=("float16",),
+        pipe="V",
+        cost="whole_reduce",
+        composite=True,
+        checker=_check_index,
+        doc=f"{_name}imum of all repeats, with cal_index its element number",
+    )(partial(_reduce_extreme, name=_name))

@@ -1,4 +1,5 @@
 """Memories and exact byte footprints."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -75,7 +76,7 @@ class Region:
         bits = np.zeros(high - low, np.uint8)
         for base, n0, s0, n1, s1, width in self.pieces:
             np.ndarray((n0, n1, width), np.uint8, bits, base - low, (s0, s1, 1))[...] = 1
-        return bits[start - low:end - low].view(bool)
+        return bits[start - low : end - low].view(bool)
 
     def overlaps(self, other: Region) -> bool:
         """Whether the two regions share a byte (exact, holes included)."""

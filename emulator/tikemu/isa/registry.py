@@ -1,4 +1,5 @@
 """The table of instructions: what exists, and what is refused by name."""
+
 from __future__ import annotations
 
 import importlib

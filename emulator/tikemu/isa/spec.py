@@ -15,6 +15,7 @@ An entry reads::
 
 ``a`` holds the resolved arguments by name: operands, numbers, masks; ``call`` complains, and knows SoC and core.
 """
+
 from __future__ import annotations
 
 import inspect
@@ -158,8 +159,15 @@ class Call:
 
     __slots__ = ("api", "args", "soc", "strict", "context", "_warn")
 
-    def __init__(self, api: str, args: Mapping[str, Any], soc: Any, strict: bool, warn: Callable[[str], None],
-                 context: BindContext | None = None) -> None:
+    def __init__(
+        self,
+        api: str,
+        args: Mapping[str, Any],
+        soc: Any,
+        strict: bool,
+        warn: Callable[[str], None],
+        context: BindContext | None = None,
+    ) -> None:
         self.api, self.args, self.soc, self.strict, self._warn, self.context = api, args, soc, strict, warn, context
 
     @property
@@ -270,8 +278,10 @@ class InstructionSpec:
         """Whether Ascend 910 has the API (with ``dtype`` for one of its operands, or "src2dst")."""
         if not dtype or not self.dtypes:
             return True
-        return any(dtype == entry if isinstance(entry, str) else dtype in entry or dtype == "2".join(reversed(entry))
-                   for entry in self.dtypes)
+        return any(
+            dtype == entry if isinstance(entry, str) else dtype in entry or dtype == "2".join(reversed(entry))
+            for entry in self.dtypes
+        )
 
     @property
     def _last_tensor(self) -> str | None:

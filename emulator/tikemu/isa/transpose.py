@@ -1,4 +1,5 @@
 """Transposes of 16 x 16 blocks (vector.md 2.10, 3.7)."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -35,16 +36,33 @@ def _transpose_tiles(call: Call, dst: Operand, src: Operand, repeats: int, dst_s
     return result
 
 
-@instruction("vec_trans", params=(Tensor("dst"), Tensor("src"), repeat(high=4095), stride("dst_rep_stride", 4095),
-                                  stride("src_rep_stride", 4095)), typed=("dst", "src"), dtypes=B16, pipe="V",
-             cost="transpose_b16")
+@instruction(
+    "vec_trans",
+    params=(
+        Tensor("dst"),
+        Tensor("src"),
+        repeat(high=4095),
+        stride("dst_rep_stride", 4095),
+        stride("src_rep_stride", 4095),
+    ),
+    typed=("dst", "src"),
+    dtypes=B16,
+    pipe="V",
+    cost="transpose_b16",
+)
 def vec_trans(call: Call, a: Any) -> Any:
     """transpose 16 x 16 matrices of 16-bit elements; strides count 512 bytes"""
     return _transpose_tiles(call, a.dst, a.src, a.repeat_times, a.dst_rep_stride, a.src_rep_stride)
 
 
-@instruction("vtranspose", params=(Tensor("dst"), Tensor("src")), typed=("dst", "src"), dtypes=B16, pipe="V",
-             cost="transpose_b16")
+@instruction(
+    "vtranspose",
+    params=(Tensor("dst"), Tensor("src")),
+    typed=("dst", "src"),
+    dtypes=B16,
+    pipe="V",
+    cost="transpose_b16",
+)
 def vtranspose(call: Call, a: Any) -> Any:
     """transpose one 16 x 16 matrix of 16-bit elements"""
     return _transpose_tiles(call, a.dst, a.src, 1, 0, 0)
@@ -68,12 +86,16 @@ class _Blocks:
     def accesses(self, call: Call) -> tuple[Access, ...]:
         """Footprints: one where the blocks are evenly spaced in one tensor, else one per block."""
         first = self.operands[0]
-        together = self.step is not None and self.step > 0 and all(
-            operand.memory is first.memory and operand.start == first.start for operand in self.operands)
+        together = (
+            self.step is not None
+            and self.step > 0
+            and all(operand.memory is first.memory and operand.start == first.start for operand in self.operands)
+        )
         if together:
             return (access(call, self.label, first, self._piece(0, 16, self.step)),)
-        return tuple(access(call, f"{self.label}[{i}]", operand, self._piece(i, 1, 0))
-                     for i, operand in enumerate(self.operands))
+        return tuple(
+            access(call, f"{self.label}[{i}]", operand, self._piece(i, 1, 0)) for i, operand in enumerate(self.operands)
+        )
 
     def _piece(self, block: int, count: int, step: int) -> Piece:
         return (int(self.addresses[block]) + self.half, self.repeats, self.pitch, count, step, self.width)
@@ -92,8 +114,12 @@ class _Blocks:
         """Elements, shape (repeats, 16 blocks, 16), None where the blocks are not evenly spaced."""
         if self.step is None:
             return None
-        return self.operands[0].memory.view(f"uint{8 * self.itemsize}", int(self.addresses[0]) + self.half,
-                                            (self.repeats, 16, 16), (self.pitch, self.step, self.itemsize))
+        return self.operands[0].memory.view(
+            f"uint{8 * self.itemsize}",
+            int(self.addresses[0]) + self.half,
+            (self.repeats, 16, 16),
+            (self.pitch, self.step, self.itemsize),
+        )
 
     def elements(self) -> tuple[np.ndarray, np.ndarray]:
         """The memory as elements, and the index of each, shape (repeats, 16 blocks, 16)."""
@@ -110,16 +136,19 @@ def _order(call: Call, dst: _Blocks, src: _Blocks) -> bool:
         return ordered
     if dst.repeats == 1:
         if (written != read).any():
-            call.questionable("dst_list and src_list overlap partly; only the same blocks in the same order are "
-                              "supported")
+            call.questionable(
+                "dst_list and src_list overlap partly; only the same blocks in the same order are supported"
+            )
         return ordered
     writer: dict[int, int] = {}
     for repeat_, blocks in enumerate(written.tolist()):
         for block in blocks:
             writer.setdefault(block, repeat_)
     if any(writer.get(block, repeat_) < repeat_ for repeat_, blocks in enumerate(read.tolist()) for block in blocks):
-        call.questionable("a repeat writes blocks of dst_list that a later repeat reads from src_list; the hardware "
-                          "does not order them")
+        call.questionable(
+            "a repeat writes blocks of dst_list that a later repeat reads from src_list; the hardware "
+            "does not order them"
+        )
         return True
     return ordered
 
@@ -161,16 +190,37 @@ def _transpose_lists(call: Call, a: Any) -> MicroOp | None:
     streams = (dst.stream(), src.stream())
     cycles = a.repeat_times * timing.vector_cycles(cost, dst.operands[0].dtype)
     if None not in streams:
-        cycles = conflict_cycles(timing.vector_cycles(cost, dst.operands[0].dtype), a.repeat_times, streams[0],
-                                 streams[1:])
-    return MicroOp(call.api, "V", cycles, timing.vector_latency, reads, writes, _mover(dst, src, ordered),
-                   constants=(f"vector_{cost}", "vector_latency"))
+        cycles = conflict_cycles(
+            timing.vector_cycles(cost, dst.operands[0].dtype), a.repeat_times, streams[0], streams[1:]
+        )
+    return MicroOp(
+        call.api,
+        "V",
+        cycles,
+        timing.vector_latency,
+        reads,
+        writes,
+        _mover(dst, src, ordered),
+        constants=(f"vector_{cost}", "vector_latency"),
+    )
 
 
 # The page allows an immediate repeat_times of 0 here: nothing happens.
-instruction("vec_trans_scatter", "vnchwconv", params=(
-    Flag("dst_high_half"), Flag("src_high_half"), TensorList("dst_list", 16),
-    TensorList("src_list", 16, like="dst_list"),
-    renamed(Integer("repeat_times", 0, 255), "repeat"), stride("dst_rep_stride", 65535), stride("src_rep_stride", 65535)),
-    typed=("dst_list", "src_list"), dtypes=(*B16, *B8), pipe="V", cost="transpose_b16",
-    doc="transpose 16 x 16 elements between 16 source and 16 destination blocks")(_transpose_lists)
+instruction(
+    "vec_trans_scatter",
+    "vnchwconv",
+    params=(
+        Flag("dst_high_half"),
+        Flag("src_high_half"),
+        TensorList("dst_list", 16),
+        TensorList("src_list", 16, like="dst_list"),
+        renamed(Integer("repeat_times", 0, 255), "repeat"),
+        stride("dst_rep_stride", 65535),
+        stride("src_rep_stride", 65535),
+    ),
+    typed=("dst_list", "src_list"),
+    dtypes=(*B16, *B8),
+    pipe="V",
+    cost="transpose_b16",
+    doc="transpose 16 x 16 elements between 16 source and 16 destination blocks",
+)(_transpose_lists)

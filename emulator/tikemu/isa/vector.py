@@ -3,6 +3,7 @@
 Two families share their semantics: ``vec_*`` (blocks of a repeat are contiguous) and the legacy ``v*`` with block
 strides. Signatures and dtypes: vector.md 1.6, 2.1-2.5, 3.1, 3.4.
 """
+
 from __future__ import annotations
 
 from functools import partial
@@ -29,8 +30,17 @@ def legacy_tail() -> tuple[Param, ...]:
 
 def walks(a: Any, names: tuple[str, ...], lanes: Lanes, repeats: int, legacy: bool) -> list[Walk]:
     """Walks of the named operands, strides taken from ``<name>_rep_stride`` and ``<name>_blk_stride``."""
-    return [Walk(name, getattr(a, name), lanes, repeats, BLOCK * getattr(a, f"{name}_rep_stride"),
-                 BLOCK * (getattr(a, f"{name}_blk_stride") if legacy else 1)) for name in names]
+    return [
+        Walk(
+            name,
+            getattr(a, name),
+            lanes,
+            repeats,
+            BLOCK * getattr(a, f"{name}_rep_stride"),
+            BLOCK * (getattr(a, f"{name}_blk_stride") if legacy else 1),
+        )
+        for name in names
+    ]
 
 
 # ------------------------------------------------------------------------------------------- parameter lists
@@ -40,19 +50,39 @@ def _strides(names: tuple[str, ...], legacy: bool, blk_high: int) -> tuple[Param
 
 
 def one_source(legacy: bool) -> tuple[Param, ...]:
-    return (Mask(), Tensor("dst"), Tensor("src"), repeat(), *_strides(("dst", "src"), legacy, BLK_WIDE),
-            *(legacy_tail() if legacy else ()))
+    return (
+        Mask(),
+        Tensor("dst"),
+        Tensor("src"),
+        repeat(),
+        *_strides(("dst", "src"), legacy, BLK_WIDE),
+        *(legacy_tail() if legacy else ()),
+    )
 
 
 def two_sources(legacy: bool) -> tuple[Param, ...]:
-    return (Mask(), Tensor("dst"), Tensor("src0"), Tensor("src1"), repeat(),
-            *_strides(("dst", "src0", "src1"), legacy, 255), *(legacy_tail() if legacy else ()))
+    return (
+        Mask(),
+        Tensor("dst"),
+        Tensor("src0"),
+        Tensor("src1"),
+        repeat(),
+        *_strides(("dst", "src0", "src1"), legacy, 255),
+        *(legacy_tail() if legacy else ()),
+    )
 
 
 def with_scalar(legacy: bool, like: str = "dst") -> tuple[Param, ...]:
     tail = legacy_tail() if legacy else (MaskMode(),)
-    return (Mask(), Tensor("dst"), Tensor("src"), Number("scalar", like), repeat(),
-            *_strides(("dst", "src"), legacy, BLK_WIDE), *tail)
+    return (
+        Mask(),
+        Tensor("dst"),
+        Tensor("src"),
+        Number("scalar", like),
+        repeat(),
+        *_strides(("dst", "src"), legacy, BLK_WIDE),
+        *tail,
+    )
 
 
 # ------------------------------------------------------------------------------------------- kernels
@@ -64,11 +94,20 @@ def unary_kernel(name: str, dtype: str) -> Kernel:
     if dtype == "int32":
         return Kernel(lambda x: np.maximum(x, 0))
     function = numerics.UNARY[name]
-    compiled = {"abs": None, "relu": None, "sqrt": None, "rec": numerics.reciprocal_table,
-                "rsqrt": numerics.rsqrt_table}
+    compiled = {
+        "abs": None,
+        "relu": None,
+        "sqrt": None,
+        "rec": numerics.reciprocal_table,
+        "rsqrt": numerics.rsqrt_table,
+    }
     table_of = compiled.get(name)
-    return Kernel(lambda x: finish(function(x), dtype), "float" if name in compiled else None, name,
-                  table_of() if table_of else None)
+    return Kernel(
+        lambda x: finish(function(x), dtype),
+        "float" if name in compiled else None,
+        name,
+        table_of() if table_of else None,
+    )
 
 
 def binary_kernel(name: str, dtype: str) -> Kernel:
@@ -84,8 +123,9 @@ def scalar_kernel(name: str, dtype: str, value: Any) -> Kernel:
     """``name`` is "adds" or "muls"; ``value`` a NumPy scalar of ``dtype``."""
     function = numerics.INTEGER[name[:-1]] if dtype == "int32" else numerics.BINARY[name[:-1]]
     wide = np.int32(value) if dtype == "int32" else np.float32(value)
-    return Kernel(lambda x: finish(function(x, wide), dtype), "int32" if dtype == "int32" else "float", name,
-                  scalar=float(value))
+    return Kernel(
+        lambda x: finish(function(x, wide), dtype), "int32" if dtype == "int32" else "float", name, scalar=float(value)
+    )
 
 
 def multiply_add_kernel(name: str, dst: str, value: Any = None) -> Kernel:
@@ -93,8 +133,9 @@ def multiply_add_kernel(name: str, dst: str, value: Any = None) -> Kernel:
     rounded = numerics.round_half if dst == "float16" else numerics.saturate
     if name == "axpy":
         wide = np.float32(value)
-        return Kernel(lambda x, d: finish(rounded(x * wide) + d, dst), "float", name, scalar=float(value),
-                      reads_dst=True)
+        return Kernel(
+            lambda x, d: finish(rounded(x * wide) + d, dst), "float", name, scalar=float(value), reads_dst=True
+        )
     if name == "mla":
         return Kernel(lambda x, y, d: finish(rounded(x * y) + d, dst), "float", name, reads_dst=True)
     return Kernel(lambda x, y, d: finish(rounded(x * d) + y, dst), "float", name, reads_dst=True)
@@ -134,9 +175,16 @@ for _name, _cost, _dtypes, _tolerated, _doc in (
     ("not", "simple", BITS16, (), "bitwise not"),
 ):
     for _legacy in (False, True):
-        instruction(f"{'v' if _legacy else 'vec_'}{_name}", params=one_source(_legacy), typed=("dst", "src"),
-                    dtypes=_dtypes, tolerated=_tolerated, pipe="V", cost=_cost, doc=_doc)(
-            partial(_one_source, name=_name, cost=_cost, legacy=_legacy))
+        instruction(
+            f"{'v' if _legacy else 'vec_'}{_name}",
+            params=one_source(_legacy),
+            typed=("dst", "src"),
+            dtypes=_dtypes,
+            tolerated=_tolerated,
+            pipe="V",
+            cost=_cost,
+            doc=_doc,
+        )(partial(_one_source, name=_name, cost=_cost, legacy=_legacy))
 
 
 # ------------------------------------------------------------------------------------------- two sources
@@ -150,8 +198,16 @@ def _report_zero_divisor(call: Call) -> Callable[..., None]:
 
 def _two_sources(call: Call, a: Any, *, name: str, cost: str, legacy: bool) -> Any:
     dst, *sources = walks(a, ("dst", "src0", "src1"), a.mask, a.repeat_times, legacy)
-    return element_wise(call, binary_kernel(name, a.dst.dtype), cost, dst, sources, mask=a.mask,
-                        accumulates=name != "div", inspect=_report_zero_divisor(call) if name == "div" else None)
+    return element_wise(
+        call,
+        binary_kernel(name, a.dst.dtype),
+        cost,
+        dst,
+        sources,
+        mask=a.mask,
+        accumulates=name != "div",
+        inspect=_report_zero_divisor(call) if name == "div" else None,
+    )
 
 
 for _name, _cost, _dtypes, _doc in (
@@ -165,9 +221,15 @@ for _name, _cost, _dtypes, _doc in (
     ("div", "div", FLOATS, "x0 / x1, correctly rounded"),
 ):
     for _legacy in (False, True) if _name != "div" else (True,):
-        instruction(f"{'v' if _legacy else 'vec_'}{_name}", params=two_sources(_legacy), typed=("dst", "src0", "src1"),
-                    dtypes=_dtypes, pipe="V", cost=_cost, doc=_doc)(
-            partial(_two_sources, name=_name, cost=_cost, legacy=_legacy))
+        instruction(
+            f"{'v' if _legacy else 'vec_'}{_name}",
+            params=two_sources(_legacy),
+            typed=("dst", "src0", "src1"),
+            dtypes=_dtypes,
+            pipe="V",
+            cost=_cost,
+            doc=_doc,
+        )(partial(_two_sources, name=_name, cost=_cost, legacy=_legacy))
 
 
 # ------------------------------------------------------------------------------------------- with a scalar
@@ -179,9 +241,16 @@ def _with_scalar(call: Call, a: Any, *, name: str, legacy: bool) -> Any:
 
 for _name, _doc in (("adds", "x + scalar"), ("muls", "x * scalar")):
     for _legacy in (False, True):
-        instruction(f"{'v' if _legacy else 'vec_'}{_name}", params=with_scalar(_legacy), typed=("dst", "src"),
-                    dtypes=FLOATS, tolerated=("int32",), pipe="V", cost="simple", doc=_doc)(
-            partial(_with_scalar, name=_name, legacy=_legacy))
+        instruction(
+            f"{'v' if _legacy else 'vec_'}{_name}",
+            params=with_scalar(_legacy),
+            typed=("dst", "src"),
+            dtypes=FLOATS,
+            tolerated=("int32",),
+            pipe="V",
+            cost="simple",
+            doc=_doc,
+        )(partial(_with_scalar, name=_name, legacy=_legacy))
 
 
 # ------------------------------------------------------------------------------------------- multiply-add
@@ -196,9 +265,15 @@ def _axpy(call: Call, a: Any, *, legacy: bool) -> Any:
 
 for _legacy in (False, True):
     _params = with_scalar(_legacy, like="src")
-    instruction("vaxpy" if _legacy else "vec_axpy", params=_params if _legacy else _params[:-1], typed=("dst", "src"),
-                dtypes=(*FLOATS, MIXED), pipe="V", cost="axpy", doc="dst = scalar * src + dst")(
-        partial(_axpy, legacy=_legacy))
+    instruction(
+        "vaxpy" if _legacy else "vec_axpy",
+        params=_params if _legacy else _params[:-1],
+        typed=("dst", "src"),
+        dtypes=(*FLOATS, MIXED),
+        pipe="V",
+        cost="axpy",
+        doc="dst = scalar * src + dst",
+    )(partial(_axpy, legacy=_legacy))
 
 
 def _multiply_add(call: Call, a: Any, *, name: str) -> Any:
@@ -210,8 +285,15 @@ for _name, _dtypes, _doc in (
     ("mla", (*FLOATS, ("float32", "float16", "float16")), "dst = src0 * src1 + dst"),
     ("madd", FLOATS, "dst = src0 * dst + src1"),
 ):
-    instruction(f"v{_name}", params=two_sources(True), typed=("dst", "src0", "src1"), dtypes=_dtypes, pipe="V",
-                cost="mla", doc=_doc)(partial(_multiply_add, name=_name))
+    instruction(
+        f"v{_name}",
+        params=two_sources(True),
+        typed=("dst", "src0", "src1"),
+        dtypes=_dtypes,
+        pipe="V",
+        cost="mla",
+        doc=_doc,
+    )(partial(_multiply_add, name=_name))
 
 
 # ------------------------------------------------------------------------------------------- fill
@@ -224,13 +306,32 @@ def _dup(call: Call, a: Any, *, legacy: bool) -> Any:
 
 
 DUP_DTYPES = ("uint16", "int16", "float16", "uint32", "int32", "float32")
-instruction("vec_dup", params=(Mask(), Tensor("dst"), Number("scalar", "dst"), repeat(), stride("dst_rep_stride")),
-            typed=("dst",), dtypes=DUP_DTYPES, pipe="V", cost="dup", doc="fill with a scalar")(
-    partial(_dup, legacy=False))
-instruction("vector_dup", params=(Mask(), Tensor("dst"), Number("scalar", "dst"), repeat(),
-                                  stride("dst_blk_stride", BLK_WIDE), stride("dst_rep_stride"), *legacy_tail()),
-            typed=("dst",), dtypes=DUP_DTYPES, pipe="V", cost="dup", doc="fill with a scalar")(
-    partial(_dup, legacy=True))
+instruction(
+    "vec_dup",
+    params=(Mask(), Tensor("dst"), Number("scalar", "dst"), repeat(), stride("dst_rep_stride")),
+    typed=("dst",),
+    dtypes=DUP_DTYPES,
+    pipe="V",
+    cost="dup",
+    doc="fill with a scalar",
+)(partial(_dup, legacy=False))
+instruction(
+    "vector_dup",
+    params=(
+        Mask(),
+        Tensor("dst"),
+        Number("scalar", "dst"),
+        repeat(),
+        stride("dst_blk_stride", BLK_WIDE),
+        stride("dst_rep_stride"),
+        *legacy_tail(),
+    ),
+    typed=("dst",),
+    dtypes=DUP_DTYPES,
+    pipe="V",
+    cost="dup",
+    doc="fill with a scalar",
+)(partial(_dup, legacy=True))
 
 
 # ------------------------------------------------------------------------------------------- shifts
@@ -242,18 +343,37 @@ def _shift(call: Call, a: Any, *, name: str) -> Any:
     dst, src = walks(a, ("dst", "src"), a.mask, a.repeat_times, True)
     function = np.left_shift if name == "shl" else np.right_shift
     kind = np.dtype(a.dst.dtype).type
-    kernel = Kernel(lambda x: function(x, kind(amount)) if amount < bits else
-                    np.zeros_like(x) if name == "shl" else function(function(x, kind(bits - 1)), kind(1)))
+    kernel = Kernel(
+        lambda x: (
+            function(x, kind(amount))
+            if amount < bits
+            else np.zeros_like(x)
+            if name == "shl"
+            else function(function(x, kind(bits - 1)), kind(1))
+        )
+    )
     return element_wise(call, kernel, "simple", dst, (src,), mask=a.mask)
 
 
 for _name, _doc in (("shl", "logical shift left"), ("shr", "shift right, arithmetic for signed types")):
-    instruction(f"v{_name}", params=(Mask(), Tensor("dst"), Tensor("src"), Number("scalar", dtypes=("int32", "int16",
-                                     "int64", "uint16", "uint32", "uint64")), repeat(),
-                                     *_strides(("dst", "src"), True, BLK_WIDE),
-                                     Fixed("round_en", False, "rounding shifts have no description"), *legacy_tail()),
-                typed=("dst", "src"), dtypes=("int16", "uint16", "int32", "uint32"), pipe="V", cost="simple", doc=_doc)(
-        partial(_shift, name=_name))
+    instruction(
+        f"v{_name}",
+        params=(
+            Mask(),
+            Tensor("dst"),
+            Tensor("src"),
+            Number("scalar", dtypes=("int32", "int16", "int64", "uint16", "uint32", "uint64")),
+            repeat(),
+            *_strides(("dst", "src"), True, BLK_WIDE),
+            Fixed("round_en", False, "rounding shifts have no description"),
+            *legacy_tail(),
+        ),
+        typed=("dst", "src"),
+        dtypes=("int16", "uint16", "int32", "uint32"),
+        pipe="V",
+        cost="simple",
+        doc=_doc,
+    )(partial(_shift, name=_name))
 
 
 # ------------------------------------------------------------------------------------------- high precision
@@ -291,17 +411,23 @@ def _high_precision(call: Call, a: Any, *, name: str) -> Any:
     # The implementation slices its argument: it sees the view that was passed, not the tensor behind it.
     available = int(np.prod(work.shape))
     if available < needed:
-        message = (f"work_tensor must hold at least {needed} elements of {work.dtype}, got {available}"
-                   + (" (t[a] is one element: pass t[a:] or t[a:b])" if available == 1 else ""))
+        message = f"work_tensor must hold at least {needed} elements of {work.dtype}, got {available}" + (
+            " (t[a] is one element: pass t[a:] or t[a:b])" if available == 1 else ""
+        )
         if SCRATCH[name][2]:
             call.fail(TikParamError, message)
         call.questionable(message)
     scratch = span_access(call, "work_tensor", work, min(needed, available))
-    require_different(call, ("dst", dst.operand, *dst.span), ("src", src.operand, *src.span),
-                      ("work_tensor", work, scratch.region.start, scratch.region.end))
+    require_different(
+        call,
+        ("dst", dst.operand, *dst.span),
+        ("src", src.operand, *src.span),
+        ("work_tensor", work, scratch.region.start, scratch.region.end),
+    )
     kernel = unary_kernel(f"{name}_high_preci", a.dst.dtype)
-    result = element_wise(call, kernel, "simple", dst, (src,), mask=a.mask,
-                          inspect=report_unspecified(call, f"{name}_high_preci"))
+    result = element_wise(
+        call, kernel, "simple", dst, (src,), mask=a.mask, inspect=report_unspecified(call, f"{name}_high_preci")
+    )
     # float16 is computed as float32: twice the repeats.
     width = 2 if name != "ln" and a.src.dtype == "float16" and work.dtype == "float32" else 1
     result.cycles = PASSES[name] * (width * result.cycles + result.latency)
@@ -316,7 +442,21 @@ for _name, _dtypes, _doc in (
     ("ln", ("float16",), "natural logarithm, correctly rounded"),
     ("expm1", ("float16",), "e^x - 1, correctly rounded"),
 ):
-    instruction(f"vec_{_name}_high_preci", params=(
-        Mask(), Tensor("dst"), Tensor("src"), Tensor("work_tensor", dtypes=(SCRATCH[_name][0],)), repeat(),
-        stride("dst_rep_stride"), stride("src_rep_stride")), typed=("dst", "src"), dtypes=_dtypes, pipe="V",
-        cost="simple", composite=True, doc=_doc)(partial(_high_precision, name=_name))
+    instruction(
+        f"vec_{_name}_high_preci",
+        params=(
+            Mask(),
+            Tensor("dst"),
+            Tensor("src"),
+            Tensor("work_tensor", dtypes=(SCRATCH[_name][0],)),
+            repeat(),
+            stride("dst_rep_stride"),
+            stride("src_rep_stride"),
+        ),
+        typed=("dst", "src"),
+        dtypes=_dtypes,
+        pipe="V",
+        cost="simple",
+        composite=True,
+        doc=_doc,
+    )(partial(_high_precision, name=_name))

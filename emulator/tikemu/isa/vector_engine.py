@@ -2,6 +2,7 @@
 
 An instruction's entry describes *what* is computed (a :class:`Kernel`); this module walks over repeats and lanes.
 """
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -69,19 +70,26 @@ class Walk:
                 rows.append((self._offset(first + head), (stop - tail - first - head) // per, BLOCK))
             if tail:
                 rows.append((self._offset(stop - tail), 1, tail * size))
-        return tuple((address + offset, self.repeats, self.pitch, blocks, self.block_pitch, width)
-                     for offset, blocks, width in rows)
+        return tuple(
+            (address + offset, self.repeats, self.pitch, blocks, self.block_pitch, width)
+            for offset, blocks, width in rows
+        )
 
     @cached_property
     def span(self) -> tuple[int, int]:
         """First byte touched, byte after the last."""
-        return (min(p[0] for p in self.pieces),
-                max(p[0] + (p[1] - 1) * p[2] + (p[3] - 1) * p[4] + p[5] for p in self.pieces))
+        return (
+            min(p[0] for p in self.pieces),
+            max(p[0] + (p[1] - 1) * p[2] + (p[3] - 1) * p[4] + p[5] for p in self.pieces),
+        )
 
     def meets(self, other: Walk) -> bool:
         """Whether the spans intersect."""
-        return (self.operand.memory is other.operand.memory and self.span[0] < other.span[1]
-                and other.span[0] < self.span[1])
+        return (
+            self.operand.memory is other.operand.memory
+            and self.span[0] < other.span[1]
+            and other.span[0] < self.span[1]
+        )
 
     def _offset(self, lane: int) -> int:
         block, element = divmod(lane, BLOCK // self.itemsize)
@@ -94,8 +102,12 @@ class Walk:
     def stream(self) -> Stream:
         """The blocks touched, for the bank model."""
         per = BLOCK // self.itemsize
-        return Stream(self.operand.address % (1 << 18), -(-self.lanes.extent // per), self.block_pitch // BLOCK,
-                      self.pitch // BLOCK)
+        return Stream(
+            self.operand.address % (1 << 18),
+            -(-self.lanes.extent // per),
+            self.block_pitch // BLOCK,
+            self.pitch // BLOCK,
+        )
 
     # ---------------------------------------------------------------------------------------------- overlap
     @property
@@ -108,9 +120,13 @@ class Walk:
 
     def same_place(self, other: Walk) -> bool:
         """Whether both walks touch the same addresses in the same order."""
-        return (self.operand.memory is other.operand.memory and self.operand.address == other.operand.address
-                and self.itemsize == other.itemsize and (self.pitch == other.pitch or self.repeats == 1)
-                and (self.block_pitch == other.block_pitch or self.lanes.extent * self.itemsize <= BLOCK))
+        return (
+            self.operand.memory is other.operand.memory
+            and self.operand.address == other.operand.address
+            and self.itemsize == other.itemsize
+            and (self.pitch == other.pitch or self.repeats == 1)
+            and (self.block_pitch == other.block_pitch or self.lanes.extent * self.itemsize <= BLOCK)
+        )
 
     def feeds_later(self, other: Walk) -> bool:
         """Whether a repeat of this (written) walk touches bytes that a later repeat of ``other`` reads."""
@@ -118,8 +134,10 @@ class Walk:
             return False
         low, high = min(self.span[0], other.span[0]), max(self.span[1], other.span[1])
         marks = np.zeros(high - low, np.uint8)
-        writes, reads = ([np.ndarray(p[1:4:2] + p[5:], np.uint8, marks, p[0] - low, (p[2], p[4], 1)) for p in pieces]
-                         for pieces in (self.pieces, other.pieces))
+        writes, reads = (
+            [np.ndarray(p[1:4:2] + p[5:], np.uint8, marks, p[0] - low, (p[2], p[4], 1)) for p in pieces]
+            for pieces in (self.pieces, other.pieces)
+        )
         for repeat in range(1, self.repeats):
             for piece in writes:
                 piece[repeat - 1] = 1
@@ -137,16 +155,18 @@ class Walk:
         """Elements of all lanes below ``lanes.extent``, shape (repeats, extent); None if they are not evenly spaced."""
         if self.block_pitch != BLOCK and self.lanes.extent * self.itemsize > BLOCK:
             return None
-        return self.operand.memory.view(self._storage, self.operand.address, (self.repeats, self.lanes.extent),
-                                        (self.pitch, self.itemsize))
+        return self.operand.memory.view(
+            self._storage, self.operand.address, (self.repeats, self.lanes.extent), (self.pitch, self.itemsize)
+        )
 
     def _flat(self) -> tuple[np.ndarray, np.ndarray]:
         """The memory as elements, and the index of every lane below ``lanes.extent``, shape (repeats, extent)."""
         memory, shift = self.operand.memory, self.operand.address % self.itemsize
         flat = memory.view(self._storage, shift, ((len(memory.data) - shift) // self.itemsize,), (self.itemsize,))
         block, element = np.divmod(np.arange(self.lanes.extent), BLOCK // self.itemsize)
-        index = (self.operand.address - shift + np.arange(self.repeats)[:, None] * self.pitch
-                 + block * self.block_pitch) // self.itemsize + element
+        index = (
+            self.operand.address - shift + np.arange(self.repeats)[:, None] * self.pitch + block * self.block_pitch
+        ) // self.itemsize + element
         return flat, index
 
     def loader(self, raw: bool = False) -> Callable[[Any], np.ndarray]:
@@ -186,8 +206,11 @@ class Walk:
 
     def native_fields(self, prefix: str) -> dict[str, int]:
         """Pointer and strides for the native helper."""
-        return {prefix: self.operand.memory.data.ctypes.data + self.operand.address, f"{prefix}_rep": self.pitch,
-                f"{prefix}_blk": self.block_pitch}
+        return {
+            prefix: self.operand.memory.data.ctypes.data + self.operand.address,
+            f"{prefix}_rep": self.pitch,
+            f"{prefix}_blk": self.block_pitch,
+        }
 
 
 def finish(values: np.ndarray, dtype: str) -> np.ndarray:
@@ -223,8 +246,9 @@ class Kernel:
 _KINDS = {"float16": 0, "float32": 1}
 
 
-def executor(kernel: Kernel, dst: Walk, sources: Sequence[Walk], ordered: bool,
-             lanes: Lanes | None = None, pairs: bool = False) -> Callable[[], None]:
+def executor(
+    kernel: Kernel, dst: Walk, sources: Sequence[Walk], ordered: bool, lanes: Lanes | None = None, pairs: bool = False
+) -> Callable[[], None]:
     """The function that performs the instruction.
 
     Args:
@@ -239,10 +263,20 @@ def executor(kernel: Kernel, dst: Walk, sources: Sequence[Walk], ordered: bool,
             fields.update(source.native_fields(prefix))
         table = 0 if kernel.table is None else kernel.table.ctypes.data
         run = native.runner(
-            kernel.family, kernel.op, (lanes, kernel.table, *(walk.operand.memory for walk in (dst, *sources))),
-            dst_kind=_KINDS.get(dst.dtype, 0), src_kind=_KINDS.get(sources[0].dtype, 0), repeats=dst.repeats,
-            lanes=lanes.extent, full=lanes.full, reads_dst=kernel.reads_dst or pairs, lane=lanes.padded.ctypes.data,
-            table=table, scalar=kernel.scalar, **fields)
+            kernel.family,
+            kernel.op,
+            (lanes, kernel.table, *(walk.operand.memory for walk in (dst, *sources))),
+            dst_kind=_KINDS.get(dst.dtype, 0),
+            src_kind=_KINDS.get(sources[0].dtype, 0),
+            repeats=dst.repeats,
+            lanes=lanes.extent,
+            full=lanes.full,
+            reads_dst=kernel.reads_dst or pairs,
+            lane=lanes.padded.ctypes.data,
+            table=table,
+            scalar=kernel.scalar,
+            **fields,
+        )
         if run is not None:
             return run
     loads = [walk.loader(kernel.raw) for walk in (*sources, *((dst,) if kernel.reads_dst else ()))]
@@ -271,23 +305,41 @@ def check_overlap(call: Call, dst: Walk, sources: Sequence[Walk], accumulates: b
             continue
         if dst.repeats == 1:
             if not dst.same_place(source) or dst.itemsize != source.itemsize:
-                call.questionable(f"{dst.label} and {source.label} overlap partly; with one repeat only the same "
-                                  "addresses are supported")
+                call.questionable(
+                    f"{dst.label} and {source.label} overlap partly; with one repeat only the same "
+                    "addresses are supported"
+                )
         elif dst.feeds_later(source):
             ordered = True
-            pattern = (accumulates and position == 1 and dst.pitch == source.pitch == 0 and dst.same_place(source)
-                       and not dst.meets(sources[0]))
+            pattern = (
+                accumulates
+                and position == 1
+                and dst.pitch == source.pitch == 0
+                and dst.same_place(source)
+                and not dst.meets(sources[0])
+            )
             if not pattern:
-                call.questionable(f"a repeat writes bytes of {dst.label} that a later repeat reads as {source.label}; "
-                                  "the hardware does not order them")
+                call.questionable(
+                    f"a repeat writes bytes of {dst.label} that a later repeat reads as {source.label}; "
+                    "the hardware does not order them"
+                )
     return ordered
 
 
 NOTHING = Stream(0, 0)
 
 
-def micro_op(call: Call, cost: str, dtype: str, dst: Walk | None, sources: Sequence[Walk],
-             run: Callable[[], None] | None, *, mask: Lanes | None = None, reads_dst: bool = False) -> MicroOp:
+def micro_op(
+    call: Call,
+    cost: str,
+    dtype: str,
+    dst: Walk | None,
+    sources: Sequence[Walk],
+    run: Callable[[], None] | None,
+    *,
+    mask: Lanes | None = None,
+    reads_dst: bool = False,
+) -> MicroOp:
     """The micro-operation of a vector instruction: footprints checked, bank conflicts counted.
 
     Args:
@@ -304,14 +356,30 @@ def micro_op(call: Call, cost: str, dtype: str, dst: Walk | None, sources: Seque
         reads, streams = reads + writes, (*streams, dst.stream())
     repeats = (dst or sources[0]).repeats
     cycles = conflict_cycles(timing.vector_cycles(cost, dtype), repeats, dst.stream() if dst else NOTHING, streams)
-    return MicroOp(call.api, "V", max(cycles, timing.vector_minimum), timing.vector_latency, reads, writes, run,
-                   mask=None if mask is None else mask.register,
-                   constants=(timing.vector_constant_name(cost, dtype), "vector_latency"))
+    return MicroOp(
+        call.api,
+        "V",
+        max(cycles, timing.vector_minimum),
+        timing.vector_latency,
+        reads,
+        writes,
+        run,
+        mask=None if mask is None else mask.register,
+        constants=(timing.vector_constant_name(cost, dtype), "vector_latency"),
+    )
 
 
-def element_wise(call: Call, kernel: Kernel, cost: str, dst: Walk, sources: Sequence[Walk], *,
-                 mask: Lanes | None, accumulates: bool = False,
-                 inspect: Callable[..., None] | None = None) -> MicroOp | None:
+def element_wise(
+    call: Call,
+    kernel: Kernel,
+    cost: str,
+    dst: Walk,
+    sources: Sequence[Walk],
+    *,
+    mask: Lanes | None,
+    accumulates: bool = False,
+    inspect: Callable[..., None] | None = None,
+) -> MicroOp | None:
     """Bind an element-wise instruction.
 
     Args:
@@ -331,8 +399,12 @@ def element_wise(call: Call, kernel: Kernel, cost: str, dst: Walk, sources: Sequ
     return result
 
 
-def _inspected(run: Callable[[], None], inspect: Callable[..., None], loads: Sequence[Callable[[Any], np.ndarray]],
-               enabled: np.ndarray) -> Callable[[], None]:
+def _inspected(
+    run: Callable[[], None],
+    inspect: Callable[..., None],
+    loads: Sequence[Callable[[Any], np.ndarray]],
+    enabled: np.ndarray,
+) -> Callable[[], None]:
     def inspect_and_run() -> None:
         inspect(*[load(slice(None))[:, enabled] for load in loads])
         run()
@@ -348,8 +420,16 @@ def _cost_type(dst: Walk, sources: Sequence[Walk]) -> str:
 def idle(call: Call, cost: str, dtype: str, repeats: int, mask: Lanes | None) -> MicroOp:
     """An instruction whose mask enables no lane: it takes its time and does nothing."""
     timing = call.soc.timing
-    return MicroOp(call.api, "V", max(repeats * timing.vector_cycles(cost, dtype), timing.vector_minimum),
-                   timing.vector_latency, (), (), None, mask=None if mask is None else mask.register)
+    return MicroOp(
+        call.api,
+        "V",
+        max(repeats * timing.vector_cycles(cost, dtype), timing.vector_minimum),
+        timing.vector_latency,
+        (),
+        (),
+        None,
+        mask=None if mask is None else mask.register,
+    )
 
 
 def span_access(call: Call, label: str, operand: Operand, elements: int) -> Access:
@@ -360,6 +440,6 @@ def span_access(call: Call, label: str, operand: Operand, elements: int) -> Acce
 def require_different(call: Call, *operands: tuple[str, Operand, int, int]) -> None:
     """Complain where two of ``(label, operand, first byte, byte after the last)`` overlap."""
     for position, (label, operand, start, stop) in enumerate(operands):
-        for other_label, other, other_start, other_stop in operands[position + 1:]:
+        for other_label, other, other_start, other_stop in operands[position + 1 :]:
             if operand.memory is other.memory and start < other_stop and other_start < stop:
                 call.questionable(f"{label} and {other_label} must not overlap", TikParamError)

@@ -1,4 +1,5 @@
 """The mask of vector instructions: which lanes of a repeat take part (vector.md 1.3)."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -47,7 +48,7 @@ class Lanes:
     def padded(self) -> np.ndarray:
         """uint8, one entry for each of 128 lanes (the form of the native helper)."""
         result = np.zeros(128, np.uint8)
-        result[:self.extent] = self.array
+        result[: self.extent] = self.array
         return result
 
     @property
@@ -85,19 +86,24 @@ class Mask(Param):
     def check(self, value: Any, call: Call) -> None:
         if isinstance(value, (list, tuple)):
             if len(value) != 2:
-                call.fail(TikParamError, f"{self.name} must be a number of lanes or a list [mask_h, mask_l], "
-                                         f"got a list of {len(value)}")
+                call.fail(
+                    TikParamError,
+                    f"{self.name} must be a number of lanes or a list [mask_h, mask_l], got a list of {len(value)}",
+                )
             for label, word, limit in zip(("mask_h", "mask_l"), value, self._limits(call)):
                 self._check_word(label, word, limit, call)
             if all(ir.is_immediate(word) and word == 0 for word in value):
                 call.questionable(f"{self.name} [0, 0] enables no lane")
         elif not ir.is_immediate(value):
             if value.dtype not in COUNT_DTYPES:
-                call.fail(TikParamError, f"{self.name} must be an int or a Scalar of {', '.join(COUNT_DTYPES)}, "
-                                         f"got one of {value.dtype}")
+                call.fail(
+                    TikParamError,
+                    f"{self.name} must be an int or a Scalar of {', '.join(COUNT_DTYPES)}, got one of {value.dtype}",
+                )
         elif as_integer(value) is None:
-            call.fail(TikParamError, f"{self.name} must be an integer or a list [mask_h, mask_l], "
-                                     f"got {describe(value)}")
+            call.fail(
+                TikParamError, f"{self.name} must be an integer or a list [mask_h, mask_l], got {describe(value)}"
+            )
         elif not 1 <= value <= self.width(call):
             call.fail_range(self.name, value, f"in [1, {self.width(call)}]")
 

@@ -4,6 +4,7 @@
 the library everything works, slower. The environment variable ``TIKEMU_NATIVE=0`` switches it off,
 ``TIKEMU_NATIVE=generic`` selects the portable version of the code.
 """
+
 from __future__ import annotations
 
 import ctypes
@@ -16,8 +17,25 @@ from typing import Any, Callable
 SOURCES = ("vector.c", "vector.h")
 FAMILIES = ("float", "int32", "bits16", "to_int32", "from_int32", "sum", "extreme", "compare")
 # Operation codes by family, in the order of the enums in vector.c.
-_FLOAT = ("add", "sub", "mul", "div", "max", "min", "adds", "muls", "abs", "relu", "sqrt", "rec", "rsqrt", "conv",
-          "axpy", "mla", "madd")
+_FLOAT = (
+    "add",
+    "sub",
+    "mul",
+    "div",
+    "max",
+    "min",
+    "adds",
+    "muls",
+    "abs",
+    "relu",
+    "sqrt",
+    "rec",
+    "rsqrt",
+    "conv",
+    "axpy",
+    "mla",
+    "madd",
+)
 OPERATIONS: dict[str, tuple[str, ...]] = {
     "float": _FLOAT,
     "int32": _FLOAT,
@@ -34,8 +52,10 @@ class VectorCall(ctypes.Structure):
     """One vector instruction as ``tik_vector`` in vector.c; strides in bytes."""
 
     _fields_ = [
-        *((name, ctypes.c_int32) for name in ("family", "op", "dst_kind", "src_kind", "repeats", "lanes", "full",
-                                              "reads_dst")),
+        *(
+            (name, ctypes.c_int32)
+            for name in ("family", "op", "dst_kind", "src_kind", "repeats", "lanes", "full", "reads_dst")
+        ),
         *((name, ctypes.c_int64) for name in ("dst_rep", "dst_blk", "a_rep", "a_blk", "b_rep", "b_blk")),
         *((name, ctypes.c_void_p) for name in ("dst", "a", "b", "lane", "table")),
         ("scalar", ctypes.c_double),
