@@ -5,6 +5,7 @@ and records one statement.
 """
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 from collections.abc import Mapping
@@ -330,8 +331,21 @@ def _method(spec: Any) -> Callable[..., Any]:
     namespace = {"_spec": spec, **defaults}
     exec(compile(source, f"{GENERATED}{spec.name}>", "exec"), namespace)
     method = namespace[spec.name]
+    if spec.aliases:
+        method = _with_aliases(method, spec.aliases)
     method.__doc__, method.__qualname__ = spec.doc, f"Tik.{spec.name}"
     return method
+
+
+def _with_aliases(method: Callable[..., Any], aliases: Mapping[str, str]) -> Callable[..., Any]:
+    """The method, also taking the other keywords that programs use for its parameters."""
+    @functools.wraps(method)
+    def renaming(self: Tik, *args: Any, **kwargs: Any) -> Any:
+        if kwargs:
+            kwargs = {aliases.get(name, name): value for name, value in kwargs.items()}
+        return method(self, *args, **kwargs)
+
+    return renaming
 
 
 def _refusal(name: str, reason: str) -> Callable[..., Any]:

@@ -244,10 +244,15 @@ class InstructionSpec:
         """The documented signature (without ``self``)."""
         return inspect.Signature([param.signature() for param in self.params])
 
+    @property
+    def aliases(self) -> dict[str, str]:
+        """Other keywords that programs use -> parameter names."""
+        return {alias: param.name for param in self.params for alias in param.aliases}
+
     def arguments(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """All arguments by name, defaults filled in. Raises TypeError as any Python call does."""
-        names = {alias: param.name for param in self.params for alias in param.aliases}
-        kwargs = {names.get(name, name): value for name, value in kwargs.items()}
+        aliases = self.aliases
+        kwargs = {aliases.get(name, name): value for name, value in kwargs.items()}
         try:
             bound = self.signature.bind(*args, **kwargs)
         except TypeError as error:
