@@ -6,13 +6,12 @@ ends. A tensor defined inside a multi-buffered loop (``thread_num = n``) has n c
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from .. import ir
 from ..dtypes import size_of
-from ..errors import TikAlignError, TikMemoryError, TikParamError, TikWarning
+from ..errors import TikAlignError, TikMemoryError, TikParamError
 from ..soc import SocProfile
 
 ON_CHIP = ("UB", "L1", "L0A", "L0B", "L0C")
@@ -101,13 +100,12 @@ def tensor_bytes(tensor: ir.TensorInfo) -> int:
     return int(tensor.max_mem_size)
 
 
-def plan(program: ir.Program, limits: Limits | None = None, *, warn: bool = True) -> Plan:
+def plan(program: ir.Program, limits: Limits | None = None) -> Plan:
     """Place every on-chip tensor of ``program``.
 
     Args:
         program: the recorded program.
         limits: capacities. Default: those of ``program.soc`` in default mode.
-        warn: issue a TikWarning where the Unified Buffer holds more than its planned part.
 
     Raises:
         TikMemoryError: the live tensors of a memory exceed its capacity.
@@ -115,14 +113,10 @@ def plan(program: ir.Program, limits: Limits | None = None, *, warn: bool = True
     """
     limits = limits or Limits.of(program.soc)
     try:
-        result = _Allocator(limits, inherit=True).run(program.body)
+        return _Allocator(limits, inherit=True).run(program.body)
     except TikMemoryError:
         # A loop with thread_num=1 inherits the multi-buffering of an outer loop only if memory suffices.
-        result = _Allocator(limits, inherit=False).run(program.body)
-    if warn and limits.ub_comfort < result.peak["UB"] <= limits.capacity["UB"]:
-        warnings.warn(f"kernel {program.name!r} uses {result.peak['UB']} bytes of the Unified Buffer; releases that "
-                      f"reserve a part of it leave {limits.ub_comfort}", TikWarning, stacklevel=3)
-    return result
+        return _Allocator(limits, inherit=False).run(program.body)
 
 
 class _Allocator:

@@ -1,0 +1,198 @@
+"""Where on-chip tensors live: scopes, copies, capacities (D1, D3)."""
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tikemu import Options, TikAlignError, TikMemoryError, TikWarning, dump, tik, use_options
+from tikemu.machine import alloc
+from tikemu.machine.alloc import Limits, Placement
+
+KIB = 1024
+
+
+def placed(kernel: Any, limits: Limits | None = None) -> tuple[dict[str, Placement], dict[str, int]]:
+    """Placements by tensor name, and the peaks."""
+    program = kernel._recorder.program
+    plan = alloc.plan(program, limits)
+    names = {info.uid: info.name for info in _tensors(program.body)}
+    return {names[uid]: placement for uid, placement in plan.placements.items()}, plan.peak
+
+
+def _tensors(body: Any) -> list[Any]:
+    from tikemu import ir
+    from tikemu.machine.needs import statements
+
+    return [statement.tensor for statement in statements(body) if isinstance(statement, ir.Define)]
+
+
+def ub(kernel: Any, name: str, size: int, dtype: str = "uint8") -> Any:
+    return kernel.Tensor(dtype, (size,), tik.scope_ubuf, name)
+
+
+def test_tensors_follow_each_other_on_their_alignment(kernel: Any) -> None:
+    ub(kernel, "a", 100)
+    ub(kernel, "b", 32)
+    kernel.Tensor("float16", (3,), tik.scope_cbuf, "l1_a")
+    kernel.Tensor("float16", (300,), tik.scope_cbuf, "l1_b")
+    kernel.Tensor("float16", (16,), tik.scope_cc, "half")
+    kernel.Tensor("float32", (16,), tik.scope_cc, "single")
+    at, peak = placed(kernel)
+    assert (at["a"].address, at["b"].address) == (0, 128)
+    assert (at["l1_a"].address, at["l1_b"].address) == (0, 512)
+    assert (at["half"].address, at["single"].address) == (0, 1024)
+    assert (peak["UB"], peak["L1"], peak["L0C"], peak["L0A"]) == (160, 512 + 1024, 2048, 0)
+
+
+def test_memory_is_released_at_the_end_of_a_scope(kernel: Any) -> None:
+    ub(kernel, "outer", 64)
+    with kernel.new_stmt_scope():
+        ub(kernel, "first", 1024)
+        with kernel.for_range(0, 2):
+            ub(kernel, "inner", 256)
+    with kernel.if_scope(kernel.Scalar("int32", init_value=1) > 0):
+        ub(kernel, "then", 512)
+    with kernel.else_scope():
+        ub(kernel, "otherwise", 128)
+    ub(kernel, "last", 32)
+    at, peak = placed(kernel)
+    assert {name: placement.address for name, placement in at.items()} == {
+        "outer": 0, "first": 64, "inner": 1088, "then": 64, "otherwise": 64, "last": 64}
+    assert peak["UB"] == 64 + 1024 + 256
+
+
+def test_multi_buffering_copies_what_the_loop_defines(kernel: Any) -> None:
+    ub(kernel, "outside", 64)
+    with kernel.for_range(0, 8, thread_num=2):
+        ub(kernel, "inside", 100)
+        with kernel.for_range(0, 4):
+            ub(kernel, "inherits", 32)
+        with kernel.for_range(0, 4, thread_num=3):
+            ub(kernel, "both", 32)
+        with kernel.for_range(0, 4, thread_num=0):
+            ub(kernel, "single", 32)
+    at, peak = placed(kernel)
+    assert {name: placement.copies for name, placement in at.items()} == {
+        "outside": 1, "inside": 2, "inherits": 2, "both": 6, "single": 1}
+    assert at["inside"].stride == 128
+    assert at["inherits"].address == 64 + 2 * 128
+    assert peak["UB"] == 64 + 2 * 128 + 6 * 32
+
+
+def test_a_loop_with_tik_break_is_not_multi_buffered(kernel: Any) -> None:
+    with kernel.for_range(0, 8, thread_num=2) as i:
+        ub(kernel, "broken", 64)
+        with kernel.if_scope(i == 3):
+            kernel.tik_break()
+    with kernel.for_range(0, 8, thread_num=2):
+        ub(kernel, "kept", 64)
+        with kernel.for_range(0, 2) as j, kernel.if_scope(j == 1):
+            kernel.tik_break()
+    at, _ = placed(kernel)
+    assert (at["broken"].copies, at["kept"].copies) == (1, 2)
+
+
+def test_inner_loops_inherit_copies_only_if_memory_suffices(kernel: Any) -> None:
+    with kernel.for_range(0, 8, thread_num=2):
+        ub(kernel, "outer", 40 * KIB)
+        with kernel.for_range(0, 4):
+            ub(kernel, "inner", 100 * KIB)
+    at, peak = placed(kernel)
+    assert (at["outer"].copies, at["inner"].copies) == (2, 1)
+    assert peak["UB"] == 180 * KIB
+
+
+def test_l1out_and_l0c_are_one_pool(kernel: Any) -> None:
+    kernel.Tensor("float32", (40 * KIB,), tik.scope_cbuf_out, "result")
+    kernel.Tensor("float32", (20 * KIB,), tik.scope_cc, "accumulator")
+    at, peak = placed(kernel)
+    assert at["accumulator"].address == 160 * KIB
+    assert peak["L0C"] == 240 * KIB
+    kernel.Tensor("float32", (5 * KIB,), tik.scope_cc, "more")
+    with pytest.raises(TikMemoryError, match=r"scope_cc and scope_cbuf_out need 266240 bytes.*262144"):
+        placed(kernel)
+
+
+@pytest.mark.parametrize("scope, capacity", [
+    (tik.scope_cbuf, 1024 * KIB), (tik.scope_ca, 64 * KIB), (tik.scope_cb, 64 * KIB), (tik.scope_cc, 256 * KIB),
+    (tik.scope_ubuf, 256 * KIB),
+])
+def test_capacities(kernel: Any, scope: str, capacity: int) -> None:
+    kernel.Tensor("float16", (capacity // 2,), scope, "full")
+    placed(kernel)
+    kernel.Tensor("float16", (1,), scope, "one_more")
+    with pytest.raises(TikMemoryError, match="exceeds the total size of the corresponding buffer") as error:
+        placed(kernel)
+    assert "one_more 2" in str(error.value) and f"full {capacity}" in str(error.value)
+    assert 'scope, "one_more"' in str(error.value)  # the user's line
+
+
+def build(kernel: Any, size: int) -> None:
+    """A kernel that uses ``size`` bytes of the Unified Buffer."""
+    source = kernel.Tensor("uint8", (32,), tik.scope_gm, "source")
+    buffer = ub(kernel, "buffer", size)
+    kernel.data_move(buffer, source, 0, 1, 1, 0, 0)
+    kernel.data_move(source, buffer, 0, 1, 1, 0, 0)
+    kernel.BuildCCE("kernel", [source], [source])
+
+
+def test_the_whole_unified_buffer_can_be_used_with_a_warning(kernel: Any) -> None:
+    with pytest.warns(TikWarning, match="256000 bytes of the Unified Buffer"):
+        build(kernel, 256000)
+
+
+def test_the_planned_part_of_the_unified_buffer_needs_no_warning(kernel: Any, no_warnings: None) -> None:
+    build(kernel, 253952)
+
+
+def test_strict_refuses_more_than_the_planned_part(strict: None, kernel: Any) -> None:
+    with pytest.raises(TikMemoryError, match="253952"):
+        build(kernel, 253952 + 32)
+
+
+def test_strict_accepts_the_planned_part(strict: None, kernel: Any, no_warnings: None) -> None:
+    build(kernel, 253952)
+
+
+def test_the_limit_is_configurable(soc: str) -> None:
+    with use_options(Options(ub_limit=1024)):
+        build(tik.Tik(), 1024)
+        with pytest.raises(TikMemoryError, match="1024 bytes"):
+            build(tik.Tik(), 1056)
+
+
+def test_start_addr_is_honoured(kernel: Any) -> None:
+    kernel.Tensor("float16", (16,), tik.scope_ubuf, "fixed", start_addr=4096)
+    ub(kernel, "next", 32)
+    at, peak = placed(kernel)
+    assert (at["fixed"].address, at["next"].address) == (4096, 4128)
+    assert peak["UB"] == 4160
+
+
+def test_start_addr_must_be_aligned(kernel: Any) -> None:
+    with pytest.raises(TikAlignError, match="multiple of 512"):
+        kernel.Tensor("float16", (16,), tik.scope_cbuf, "fixed", start_addr=32)
+        placed(kernel)
+
+
+def test_run_time_shapes_take_max_mem_size(kernel: Any) -> None:
+    extent = kernel.Scalar("int32", init_value=3)
+    kernel.Tensor("float16", (extent, 16), tik.scope_ubuf, "dynamic", max_mem_size=1000)
+    ub(kernel, "next", 32)
+    at, _ = placed(kernel)
+    assert (at["dynamic"].size, at["next"].address) == (1000, 1024)
+
+
+def test_addresses_of_the_plan_are_those_of_the_run(kernel: Any) -> None:
+    target = kernel.Tensor("int32", (8,), tik.scope_gm, "target")
+    seen = ub(kernel, "seen", 8, "int32")
+    kernel.vector_dup(8, seen, 0, 1, 1, 8)
+    with kernel.for_range(0, 4, thread_num=2) as i:
+        mine = ub(kernel, "mine", 8, "int32")
+        mine[0].set_as(i)
+        seen[i].set_as(mine[0])
+    kernel.data_move(target, seen, 0, 1, 1, 0, 0)
+    kernel.BuildCCE("kernel", [], [target])
+    out, = kernel.tikdb.start_debug({}, interactive=False)
+    assert out.tolist() == [0, 1, 2, 3, 0, 0, 0, 0]
+    assert "thread_num=2" in dump(kernel)
