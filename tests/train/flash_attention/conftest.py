@@ -1,0 +1,32 @@
+"""Fixtures of the package's tests."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+
+@pytest.fixture
+def run_python():
+    """Runs a program in a fresh interpreter that finds what this one finds; returns what it printed."""
+
+    def run(*arguments: str, timeout: float = 240, **environment: str) -> str:
+        variables = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **environment}
+        done = subprocess.run(
+            [sys.executable, *arguments], capture_output=True, text=True, timeout=timeout, env=variables
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    return run
+
+
+@pytest.fixture(params=("graph", "pynative"))
+def mode(request):
+    """Runs the test in both execution modes of MindSpore; its value is the name of the mode."""
+    import mindspore
+
+    mindspore.set_context(mode={"graph": mindspore.GRAPH_MODE, "pynative": mindspore.PYNATIVE_MODE}[request.param])
+    yield request.param
+    mindspore.set_context(mode=mindspore.PYNATIVE_MODE)

@@ -1,0 +1,185 @@
+"""Backends by name: laziness, choice, refusals."""
+
+import logging
+import sys
+import threading
+import types
+
+import pytest
+from flash_attention import AttentionProblem, attention_backend, available_backends, explain
+from flash_attention.backends import registry
+from flash_attention.backends.base import Backend
+
+PROBLEM = AttentionProblem(batch=1, heads=2, seq_q=8, seq_k=8, head_dim=16)
+
+
+class Fake(Backend):
+    """A backend that refuses what it is told to."""
+
+    def __init__(self, name, unavailable=None, refusal=None):
+        self.name = name
+        self._unavailable, self._refusal = unavailable, refusal
+
+    def unavailable(self):
+        return self._unavailable
+
+    def refuse(self, problem):
+        return self._refusal
+
+    def build(self, problem):
+        return f"cell of {self.name}"
+
+
+@pytest.fixture(autouse=True)
+def clean(monkeypatch):
+    monkeypatch.delenv(registry.ENVIRONMENT_VARIABLE, raising=False)
+    registry.get_backend.cache_clear()
+    registry._build.cache_clear()
+    registry._warn_slow.cache_clear()
+    yield
+    registry.get_backend.cache_clear()
+    registry._build.cache_clear()
+    registry._warn_slow.cache_clear()
+
+
+@pytest.fixture
+def fakes(monkeypatch):
+    """Replaces all backends; returns a function that says what one of them answers."""
+
+    def put(name, **answers):
+        module = types.ModuleType(f"fake_{name}")
+        module.BACKEND = Fake(name, **answers)
+        monkeypatch.setitem(sys.modules, f"fake_{name}", module)
+        monkeypatch.setitem(registry._MODULES, name, f"fake_{name}")
+        registry.get_backend.cache_clear()
+
+    for name in registry.backend_names():
+        put(name)
+    return put
+
+
+def test_the_names():
+    assert registry.backend_names() == ("tik", "fused", "cpu", "emulator", "math")
+
+
+def test_importing_the_package_imports_neither_mindspore_nor_numpy(run_python):
+    code = (
+        "import sys, flash_attention; assert flash_attention.__version__;"
+        "assert 'FlashAttention' in dir(flash_attention); print('mindspore' in sys.modules, 'numpy' in sys.modules)"
+    )
+    assert run_python("-c", code).split() == ["False", "False"]
+
+
+def test_public_names_resolve_and_others_do_not():
+    import flash_attention
+
+    with pytest.raises(AttributeError, match="no attribute 'FlashAttentionn'"):
+        _ = flash_attention.FlashAttentionn
+    for name in flash_attention.__all__:
+        assert getattr(flash_attention, name) is not None
+
+
+def test_math_is_always_available():
+    assert "math" in available_backends()
+    assert explain(PROBLEM)["math"] == "ok"
+
+
+def test_explain_lists_every_backend_the_choice_first(fakes):
+    fakes("tik", unavailable="no device")
+    fakes("fused", refusal="too long")
+    verdicts = explain(PROBLEM)
+    assert set(verdicts) == set(registry.backend_names())
+    assert next(iter(verdicts)) == "cpu"
+    assert verdicts["tik"] == "no device"
+    assert verdicts["fused"] == "too long"
+    with attention_backend("emulator"):
+        assert next(iter(explain(PROBLEM))) == "emulator"
+
+
+def test_automatic_choice_by_device(fakes):
+    on_ascend = AttentionProblem(batch=1, heads=2, seq_q=8, seq_k=8, head_dim=16, device="Ascend")
+    assert registry.choose(PROBLEM).name == "cpu"
+    assert registry.choose(on_ascend).name == "tik"
+    fakes("tik", refusal="bfloat16")
+    assert registry.choose(on_ascend).name == "fused"
+    assert registry.choose(AttentionProblem(1, 2, 8, 8, 16, device="GPU")).name == "math"
+
+
+def test_the_emulator_is_never_chosen_by_itself(fakes):
+    for name in ("tik", "fused", "cpu", "math"):
+        fakes(name, unavailable=f"no {name}")
+    with pytest.raises(RuntimeError, match="no backend can run this problem on CPU: cpu: no cpu; math: no math"):
+        registry.choose(PROBLEM)
+
+
+def test_falling_back_to_math_warns_once_with_the_reason(fakes, caplog):
+    fakes("cpu", unavailable="not built; build it with: make")
+    with caplog.at_level(logging.WARNING, logger="flash_attention"):
+        assert registry.choose(PROBLEM).name == "math"
+        assert registry.choose(PROBLEM).name == "math"
+    assert [record.getMessage() for record in caplog.records] == [
+        "attention runs on the slow backend 'math': cpu: not built; build it with: make"
+    ]
+
+
+def test_forcing_goes_by_argument_then_context_then_environment(fakes, monkeypatch):
+    monkeypatch.setenv(registry.ENVIRONMENT_VARIABLE, "math")
+    assert registry.choose(PROBLEM).name == "math"
+    with attention_backend("tik"):
+        assert registry.choose(PROBLEM).name == "tik"
+        with attention_backend("fused"):
+            assert registry.choose(PROBLEM).name == "fused"
+            assert registry.choose(PROBLEM, "emulator").name == "emulator"
+        assert registry.choose(PROBLEM).name == "tik"
+    assert registry.choose(PROBLEM).name == "math"
+    monkeypatch.setenv(registry.ENVIRONMENT_VARIABLE, "auto")
+    assert registry.choose(PROBLEM).name == "cpu"
+
+
+def test_the_context_ends_with_an_exception(fakes):
+    with pytest.raises(KeyError), attention_backend("tik"):
+        raise KeyError
+    assert registry.choose(PROBLEM).name == "cpu"
+
+
+def test_the_context_is_of_its_thread(fakes):
+    seen = []
+    with attention_backend("tik"):
+        thread = threading.Thread(target=lambda: seen.append(registry.choose(PROBLEM).name))
+        thread.start()
+        thread.join()
+    assert seen == ["cpu"]
+
+
+def test_forcing_a_backend_that_refuses_raises_its_reason(fakes):
+    fakes("tik", refusal="bfloat16: the Cube of Ascend 910 has no bfloat16")
+    with attention_backend("tik"), pytest.raises(RuntimeError, match="backend 'tik' cannot run this problem: bfloat16"):
+        registry.choose(PROBLEM)
+
+
+@pytest.mark.parametrize("name", ("CPU", "", None, "flash"))
+def test_unknown_names_are_refused(name, monkeypatch):
+    with pytest.raises(ValueError, match="backend: got .* allowed are tik, fused, cpu"), attention_backend(name):
+        pass
+    if name:
+        monkeypatch.setenv(registry.ENVIRONMENT_VARIABLE, name)
+        with pytest.raises(ValueError, match="FLASH_ATTENTION_BACKEND: got"):
+            registry.choose(PROBLEM)
+
+
+def test_a_missing_module_is_a_reason_not_a_crash(monkeypatch):
+    monkeypatch.setitem(registry._MODULES, "tik", "flash_attention.backends.nowhere")
+    assert explain(PROBLEM)["tik"] == "this installation has no module flash_attention.backends.nowhere"
+
+
+def test_a_module_that_fails_to_import_says_why(monkeypatch, tmp_path):
+    (tmp_path / "broken_backend.py").write_text("import no_such_driver\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(registry._MODULES, "tik", "broken_backend")
+    assert explain(PROBLEM)["tik"] == "importing broken_backend failed: No module named 'no_such_driver'"
+
+
+def test_a_problem_is_built_once_per_backend(fakes):
+    assert registry.build(PROBLEM) is registry.build(PROBLEM)
+    assert registry.build(PROBLEM) == "cell of cpu"
+    assert registry.build(PROBLEM, "math") == "cell of math"

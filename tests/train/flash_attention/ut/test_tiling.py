@@ -1,0 +1,22 @@
+"""Tiling strategies by name."""
+
+import pytest
+from flash_attention.problem import AttentionProblem
+from flash_attention.tiling import DEFAULT_STRATEGY, get_strategy, strategy_names
+
+
+def test_the_default_is_sparse_with_tiles_of_128():
+    assert DEFAULT_STRATEGY == "sparse"
+    assert get_strategy("sparse").tile == 128
+    assert AttentionProblem(batch=1, heads=1, seq_q=1, seq_k=1, head_dim=1).tile == 128
+
+
+def test_every_name_leads_to_its_strategy():
+    assert [get_strategy(name).name for name in strategy_names()] == list(strategy_names())
+
+
+def test_unknown_names_are_refused_with_the_known_ones():
+    with pytest.raises(ValueError, match="no strategy is called 'Sparse'; known are sparse, "):
+        get_strategy("Sparse")
+    with pytest.raises(TypeError, match="tiling_stgy_name: expected a string, got NoneType"):
+        get_strategy(None)
