@@ -122,6 +122,7 @@ def buffers(problem: KernelProblem, plan: TilePlan, tiles: int, distances: int) 
     """
     rows, keys, depth = plan.rows, plan.keys, plan.head_dim
     width, area = max(plan.segments), plan.rows * plan.keys
+    work = max(area, rows * 32)  # the end of a row block works on two fractal columns at least
     dynamic = problem.alibi in ("given", "computed") or problem.mask == "key"
     dropout = problem.dropout_threshold > 0
     variants = 2 if distances else 1
@@ -148,8 +149,8 @@ def buffers(problem: KernelProblem, plan: TilePlan, tiles: int, distances: int) 
         Buffer("total", "L0C", "float32", rows * 16, plan.row_blocks),
         Buffer("scores", "L0C", "float32", rows * width, plan.score_slots),
         # 128 elements more than a tile: the row maximum keeps segments apart by half a bank cycle.
-        Buffer("score", "UB", "float32", area + 128 * len(plan.segments)),
-        Buffer("half", "UB", "float16", area),
+        Buffer("score", "UB", "float32", work + 128 * len(plan.segments)),
+        Buffer("half", "UB", "float16", work),
         Buffer("stage", "UB", "float16", rows * 32, 2),
         Buffer("row_total", "UB", "float32", 2048),
         Buffer("scratch", "UB", "float32", 2048),

@@ -52,15 +52,19 @@ def pack_keys(array: np.ndarray) -> np.ndarray:
     return wide
 
 
+KEEP_PADDING = 32  # bytes after the keep bits: the kernel reads them twice, 16 bytes apart, in blocks of 32
+
+
 def keep_shape(problem: KernelProblem) -> tuple[int, ...]:
-    """Shape of the packed keep decisions: (batch, heads, seq_k / 16, seq_q, 2) with padded lengths, uint8."""
-    return problem.batch, problem.heads, padded(problem.seq_k) // 16, padded(problem.seq_q), 2
+    """Shape of the packed keep decisions, uint8: flat, see `pack_keep_bits`."""
+    return (problem.batch * problem.heads * padded(problem.seq_k) // 16 * padded(problem.seq_q) * 2 + KEEP_PADDING,)
 
 
 def pack_keep_bits(bits: np.ndarray, problem: KernelProblem) -> np.ndarray:
-    """Keep bits uint8 (batch, heads, seq_q, ceil(seq_k / 8)) to the kernel's order, same bytes, padded with zeros.
+    """Keep bits uint8 (batch, heads, seq_q, ceil(seq_k / 8)) to the kernel's order.
 
-    Two bytes (16 keys) of one query stand beside those of the next query, as the lanes of a fractal do.
+    The order is (batch, heads, seq_k / 16, seq_q, 2) with lengths padded to 16: the two bytes (16 keys) of one query stand
+    beside those of the next query, as the lanes of a fractal do. The same bytes otherwise, zeros in the padding.
     """
     bits = np.asarray(bits, dtype=np.uint8)
     expected = (problem.batch, problem.heads, problem.seq_q, -(-problem.seq_k // 8))
@@ -68,12 +72,13 @@ def pack_keep_bits(bits: np.ndarray, problem: KernelProblem) -> np.ndarray:
         raise ValueError(f"bits: got shape {bits.shape}, allowed is {expected}")
     wide = np.zeros((*expected[:2], padded(problem.seq_q), padded(problem.seq_k) // 8), np.uint8)
     wide[:, :, : expected[2], : expected[3]] = bits
-    words = wide.reshape(*wide.shape[:3], -1, 2)
-    return np.ascontiguousarray(words.transpose(0, 1, 3, 2, 4))
+    words = wide.reshape(*wide.shape[:3], -1, 2).transpose(0, 1, 3, 2, 4)
+    return np.concatenate([words.reshape(-1), np.zeros(KEEP_PADDING, np.uint8)])
 
 
 def unpack_keep_bits(packed: np.ndarray, problem: KernelProblem) -> np.ndarray:
     """Inverse of `pack_keep_bits`."""
-    rows = np.asarray(packed).transpose(0, 1, 3, 2, 4)
-    flat = rows.reshape(*rows.shape[:3], -1)
+    shape = (problem.batch, problem.heads, padded(problem.seq_k) // 16, padded(problem.seq_q), 2)
+    words = np.asarray(packed)[: -KEEP_PADDING].reshape(shape).transpose(0, 1, 3, 2, 4)
+    flat = words.reshape(*words.shape[:3], -1)
     return np.ascontiguousarray(flat[:, :, : problem.seq_q, : -(-problem.seq_k // 8)])

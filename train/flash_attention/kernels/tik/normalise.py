@@ -56,16 +56,17 @@ def finish(core: Core, item: Item, a: int, core_index, items: int) -> None:
 
         by_rows(core, item["rows", a], record)
 
-    for step in range(len(spans) + 2):
+    lag = 1 if slots > 2 else 0  # slots that three stages at a time need
+    for step in range(len(spans) + 2 * lag):
         if step < len(spans):
             move(step)
-        if 0 <= step - 1 < len(spans):
-            scale(step - 1)
+        if 0 <= step - lag < len(spans):
+            scale(step - lag)
         for _ in range(2):
             if small:
                 small.pop(0)()
-        if 0 <= step - 2:
-            store(step - 2)
+        if 0 <= step - 2 * lag:
+            store(step - 2 * lag)
     while small:
         small.pop(0)()
 
