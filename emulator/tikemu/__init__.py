@@ -24,13 +24,14 @@ from .errors import (
 )
 from .machine.options import Options
 from .printer import dump
+from .result import Result
 from .settings import default_options, set_default_options, use_options
 from .shim import install, uninstall
 
 __version__ = "0.1.0"
 __all__ = [
-    "Options", "TikAlignError", "TikBoundsError", "TikBuildError", "TikDebugError", "TikError", "TikIndexError",
-    "TikMemoryError", "TikParamError", "TikScopeError", "TikSyncError", "TikUndefinedError",
-    "TikUnsupportedArgumentError", "TikUnsupportedError", "TikWarning", "default_options", "dump", "install",
-    "run", "set_default_options", "uninstall", "use_options",
+    "Options", "Result", "TikAlignError", "TikBoundsError", "TikBuildError", "TikDebugError", "TikError",
+    "TikIndexError", "TikMemoryError", "TikParamError", "TikScopeError", "TikSyncError", "TikUndefinedError",
+    "TikUnsupportedArgumentError", "TikUnsupportedError", "TikWarning", "default_options", "dump", "install", "run",
+    "set_default_options", "uninstall", "use_options",
 ]

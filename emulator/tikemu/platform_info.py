@@ -160,8 +160,8 @@ def api_check_support(intrinsic: str, dtype: str = "") -> bool:
 _SHORT_DTYPES = {"f16": "float16", "f32": "float32", "s8": "int8", "u8": "uint8", "s16": "int16", "u16": "uint16",
                  "s32": "int32", "u32": "uint32", "s64": "int64", "u64": "uint64"}
 _CONVERSION = re.compile(r"(f16|f32|[su](?:8|16|32|64))2(f16|f32|[su](?:8|16|32|64))([rfcazo]|deq)?\Z")
-_ROUND_MODES = {"": ("", "none"), "r": ("round",), "f": ("floor",), "c": ("ceil",), "a": ("away-zero",),
-                "z": ("to-zero",), "o": ("odd",), "deq": ("",)}
+_ROUND_MODES = {"": "", "r": "round", "f": "floor", "c": "ceil", "a": "away-zero", "z": "to-zero", "o": "odd",
+                "deq": ""}
 
 
 def intrinsic_check_support(intrinsic: str, dtype: str = "") -> bool:
@@ -181,6 +181,8 @@ def intrinsic_check_support(intrinsic: str, dtype: str = "") -> bool:
 
 
 def _converts(source: str, target: str, mode: str) -> bool:
-    from .isa import convert
+    from .isa.convert import PAIRS
 
-    return convert.supports(_SHORT_DTYPES[source], _SHORT_DTYPES[target], _ROUND_MODES[mode][0])
+    pair = _SHORT_DTYPES[target], _SHORT_DTYPES[source]
+    # Only int32 to float16 takes a scale.
+    return _ROUND_MODES[mode] in PAIRS.get(pair, ()) and (mode == "deq") == (pair == ("float16", "int32"))

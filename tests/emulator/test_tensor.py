@@ -336,8 +336,8 @@ def test_tensors_die_with_their_scope(kernel, block):
         view = inner[16:]
         kernel.vec_dup(16, inner, 1.0, 1, 8)
     for use in (lambda: kernel.vec_dup(16, inner, 1.0, 1, 8), lambda: kernel.vec_dup(16, view, 1.0, 1, 8),
-                lambda: inner[0], lambda: inner.reshape((2, 64)), lambda: inner.reinterpret_cast_to("int16"), lambda: inner.set_as(1),
-                lambda: outer[0].set_as(inner), lambda: kernel.BuildCCE("k", [inner], [])):
+                lambda: inner[0], lambda: inner.reshape((2, 64)), lambda: inner.reinterpret_cast_to("int16"),
+                lambda: inner.set_as(1), lambda: outer[0].set_as(inner), lambda: kernel.BuildCCE("k", [inner], [])):
         with pytest.raises(TikScopeError, match="inner") as caught:
             use()
         assert caught.value.location.file == __file__

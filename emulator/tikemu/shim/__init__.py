@@ -27,8 +27,6 @@ class _Loader(importlib.abc.Loader):
     def exec_module(self, module: ModuleType) -> None:
         name = module.__name__
         module.__doc__ = f"{name}, provided by tikemu."
-        if modules.is_dsl(name):
-            out_of_scope.announce(name)
         contents = modules.namespace_of(name)
         module.__dict__.update(contents)
         if "__getattr__" not in contents:

@@ -217,6 +217,9 @@ def namespace_of(name: str) -> Namespace:
     """Contents of a module of the shim."""
     if not is_dsl(name):
         return CATALOGUE[name]()
+    if not any(other.startswith(name + ".") for other in CATALOGUE):
+        out_of_scope.announce(name)
+    # Parents of modules that are in scope (topi.cce.util) say so when one of their own names is taken.
     return {"__getattr__": lambda attribute: _dsl_name(name, attribute), **_dsl_contents(name)}
 
 
@@ -227,6 +230,7 @@ def _dsl_contents(name: str) -> Namespace:
 def _dsl_name(module: str, attribute: str) -> out_of_scope.DslName:
     if attribute.startswith("__"):
         raise AttributeError(attribute)
+    out_of_scope.announce(module)
     return out_of_scope.DslName(f"{module}.{attribute}")
 
 
