@@ -393,7 +393,8 @@ def describe(node: Any, outer: int = 0) -> str:
     rank = _PRECEDENCE[node.op]
     # The right operand of - / % needs brackets at equal rank.
     text = f"{describe(node.args[0], rank)} {node.op} {describe(node.args[1], rank + 1)}"
-    return f"({text})" if rank < outer else text
+    # C and Python rank the bit operators differently, so they always get brackets.
+    return f"({text})" if rank < outer or (outer and node.op in ("<<", ">>", "&", "|")) else text
 
 
 # ------------------------------------------------------------------------------------------------ building nodes

@@ -1,0 +1,169 @@
+"""``python -m tikemu``."""
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tikemu import cli
+from tikemu.isa import registry
+from tikemu.platform_info import CONTAINER_APIS
+
+PROGRAM = textwrap.dedent("""
+    from tbe import tik
+    from tbe.common.platform import get_soc_spec
+    from helper import NAME
+
+
+    def scale(elements, factor=2.0, undefined=False, build=True, answer=True):
+        kernel = tik.Tik()
+        x = kernel.Tensor("float16", (elements,), tik.scope_gm, "x")
+        n = kernel.InputScalar("int32", "n")
+        y = kernel.Tensor("float16", (elements,), tik.scope_gm, "y")
+        with kernel.for_range(0, 1):
+            data = kernel.Tensor("float16", (elements,), tik.scope_ubuf, "data")
+            if not undefined:
+                kernel.data_move(data, x, 0, 1, elements // 16, 0, 0)
+            kernel.vec_muls(128, data, data, factor, n, 8, 8)
+            kernel.data_move(y, data, 0, 1, elements // 16, 0, 0)
+        if build:
+            kernel.BuildCCE(NAME, [x, n], [y])
+        return kernel if answer else None
+
+
+    def broken():
+        kernel = tik.Tik()
+        data = kernel.Tensor("float16", (128,), tik.scope_ubuf, "data")
+        kernel.vec_muls(128, data, data, 1.0, 0, 8, 8)
+
+
+    def cores():
+        print("cores", get_soc_spec("CORE_NUM"))
+        kernel = tik.Tik()
+        kernel.BuildCCE("cores", [], [])
+        return kernel
+""")
+
+
+@pytest.fixture
+def program(tmp_path):
+    (tmp_path / "program.py").write_text(PROGRAM)
+    (tmp_path / "helper.py").write_text('NAME = "scale_kernel"\n')
+    np.save(tmp_path / "x.npy", np.arange(256, dtype=np.float16))
+    yield str(tmp_path / "program.py")
+    for name in ("program", "helper"):
+        sys.modules.pop(name, None)
+
+
+def run(program, function, *options):
+    folder = Path(program).parent
+    return cli.main(["run", f"{program}:{function}", *(option.replace("FOLDER", str(folder)) for option in options)])
+
+
+FEED = ("--arg", "256", "--feed", "x=FOLDER/x.npy", "--feed", "n=2")
+
+
+def test_run(program, capsys):
+    assert run(program, "scale", *FEED, "--out", "FOLDER/results") == 0
+    written = np.load(Path(program).parent / "results" / "y.npy")
+    np.testing.assert_array_equal(written, 2 * np.arange(256, dtype=np.float16))
+    out = capsys.readouterr().out
+    assert "y: float16(256,), from 0.0 to 510.0, mean 255" in out and "cycles: " in out
+
+
+def test_named_arguments_and_functions_that_return_nothing(program, capsys):
+    assert run(program, "scale", *FEED, "--arg", "factor=3.0", "--arg", "answer=False") == 0
+    assert "to 765.0" in capsys.readouterr().out
+
+
+def test_report_trace_and_dump(program, capsys):
+    assert run(program, "scale", *FEED, "--report", "--dump", "--trace", "FOLDER/trace.json") == 0
+    out = capsys.readouterr().out
+    assert "kernel scale_kernel(x, n) -> (y) on Ascend910A" in out and "vec_muls(mask=128" in out
+    assert "PIPE_V" in out or " V " in out
+    events = json.loads((Path(program).parent / "trace.json").read_text())
+    assert any("vec_muls" in str(event.get("name")) for event in (
+        events["traceEvents"] if isinstance(events, dict) else events))
+
+
+def test_random_inputs_are_repeatable(program):
+    for folder in ("a", "b"):
+        assert run(program, "scale", "--arg", "256", "--feed", "n=2", "--random", "1", "--out", f"FOLDER/{folder}") == 0
+    assert run(program, "scale", "--arg", "256", "--feed", "n=2", "--random", "2", "--out", "FOLDER/c") == 0
+    one, two, other = (np.load(Path(program).parent / folder / "y.npy") for folder in "abc")
+    assert np.array_equal(one, two) and not np.array_equal(one, other) and one.std() > 1
+
+
+def test_timing_only(program, capsys):
+    assert run(program, "scale", "--arg", "256", "--feed", "n=2", "--no-numerics") == 0
+    assert "cycles: " in capsys.readouterr().out
+
+
+def test_strict(program, capsys):
+    assert run(program, "scale", *FEED, "--strict") == 0
+    assert run(program, "scale", *FEED, "--arg", "undefined=True") == 0
+    capsys.readouterr()
+    assert run(program, "scale", *FEED, "--arg", "undefined=True", "--strict") == 1
+    assert "TikUndefinedError" in capsys.readouterr().err
+
+
+def test_the_soc(program, capsys):
+    assert run(program, "cores", "--soc", "Ascend910B") == 0
+    assert "cores 30" in capsys.readouterr().out
+
+
+def test_errors_of_the_program_name_its_line(program, capsys):
+    assert run(program, "broken") == 1
+    error = capsys.readouterr().err
+    assert error.startswith("TikParamError: vec_muls: repeat_times") and "program.py:26" in error
+
+
+@pytest.mark.parametrize("arguments, message", [
+    (["nowhere.py:f"], "no file 'nowhere.py'"), (["program"], "FILE:FUNCTION"),
+    (["PROGRAM:missing"], "no function 'missing'"), (["PROGRAM:NAME"], "no function 'NAME'"),
+    (["PROGRAM:scale", "--arg", "16", "--arg", "build=False", "--arg", "answer=0"],
+     "neither returned a Tik instance nor called BuildCCE"),
+    (["PROGRAM:scale", "--arg", "256", "--feed", "x"], "--feed takes"),
+    (["PROGRAM:scale", "--arg", "256", "--feed", "x=missing.npy"], "no file 'missing.npy'"),
+])
+def test_wrong_command_lines(program, capsys, arguments, message):
+    assert cli.main(["run", *(text.replace("PROGRAM", program) for text in arguments)]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_kernel_that_was_not_built(program, capsys):
+    assert run(program, "scale", "--arg", "256", "--arg", "build=False", "--feed", "n=1") == 1
+    assert "TikBuildError" in capsys.readouterr().err
+
+
+def test_apis_lists_the_whole_table(capsys):
+    assert cli.main(["apis"]) == 0
+    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
+    assert set(lines) == {"API", *CONTAINER_APIS, *registry.specs(), *registry.unsupported()}
+    assert "yes" in lines["vec_add"] and "float16 float32 int32" in lines["vec_add"] and " V " in lines["vec_add"]
+    assert "no" in lines["data_move_pad"].split() and registry.unsupported()["data_move_pad"] in lines["data_move_pad"]
+
+
+def test_apis_by_name(capsys):
+    assert cli.main(["apis", "load2d"]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["API", "load2dv1", "load2dv2"]
+
+
+def test_socs(capsys):
+    assert cli.main(["socs"]) == 0
+    out = capsys.readouterr().out
+    assert "Ascend910PremiumA  32     1220" in out and len(out.splitlines()) == 6
+
+
+def test_as_a_module():
+    environment = {**os.environ, "PYTHONPATH": ":".join(path for path in sys.path if path)}
+    done = subprocess.run([sys.executable, "-m", "tikemu", "socs"], capture_output=True, text=True, env=environment,
+                          timeout=60)
+    assert done.returncode == 0 and "Ascend910A" in done.stdout
+    done = subprocess.run([sys.executable, "-m", "tikemu"], capture_output=True, text=True, env=environment, timeout=60)
+    assert done.returncode == 2 and "usage" in done.stderr

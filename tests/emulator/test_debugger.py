@@ -1,0 +1,123 @@
+"""``tikdb`` (core.md 5.2) and ``tikemu.run``."""
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tikemu
+from tikemu import tik
+from tikemu.errors import TikBuildError, TikDebugError, TikParamError
+
+
+def double(kernel, show=None):
+    """y = 2 x, 128 float16."""
+    x = kernel.Tensor("float16", (8, 16), tik.scope_gm, "x")
+    y = kernel.Tensor("float16", (128,), tik.scope_gm, "y")
+    with kernel.new_stmt_scope():
+        data = kernel.Tensor("float16", (128,), tik.scope_ubuf, "data")
+        factor = kernel.Scalar("float16", "factor", 2.0)
+        kernel.data_move(data, x, 0, 1, 8, 0, 0)
+        kernel.vec_muls(128, data, data, factor, 1, 8, 8)
+        if show:
+            kernel.tikdb.debug_print(show)
+        kernel.data_move(y, data, 0, 1, 8, 0, 0)
+    return x, y
+
+
+VALUES = np.arange(128, dtype=np.float16).reshape(8, 16)
+
+
+def test_start_debug_returns_the_outputs_in_order(kernel, no_warnings):
+    x, y = double(kernel)
+    kernel.BuildCCE("double", [x], [y, x])
+    first, second = kernel.tikdb.start_debug({"x": VALUES}, interactive=False)
+    np.testing.assert_array_equal(first, 2 * VALUES.reshape(-1))
+    np.testing.assert_array_equal(second, VALUES)
+    assert isinstance(kernel.tikdb.start_debug(feed_dict={"x": VALUES}, interactive=False), list)
+
+
+def test_without_outputs_the_result_is_a_zero(kernel):
+    kernel.BuildCCE("nothing", [], [])
+    (only,) = kernel.tikdb.start_debug({}, False)
+    assert np.array_equal(only, [0])
+
+
+def test_there_is_no_prompt(kernel, strict):
+    x, y = double(kernel)
+    kernel.BuildCCE("double", [x], [y])
+    with pytest.warns(tikemu.TikWarning, match="interactive"):
+        kernel.tikdb.start_debug({"x": VALUES})
+
+
+def test_debugging_must_be_enabled_and_follow_buildcce(soc):
+    disabled, enabled = tik.Tik(), tik.Tik(disable_debug=False)
+    for kernel in (disabled, enabled):
+        x, y = double(kernel)
+        if kernel is enabled:
+            with pytest.raises(TikDebugError, match="follow BuildCCE"):
+                kernel.tikdb.start_debug({"x": VALUES}, False)
+        kernel.BuildCCE("double", [x], [y])
+    for use in (lambda: disabled.tikdb.start_debug({"x": VALUES}, False), lambda: disabled.tikdb.debug_print("x")):
+        with pytest.raises(TikDebugError, match="disable_debug=False"):
+            use()
+    with pytest.raises(TikDebugError, match="before BuildCCE"):
+        enabled.tikdb.debug_print("x")
+    assert enabled.tikdb.start_debug({"x": VALUES}, False)
+
+
+def test_run_works_whatever_disable_debug_is(soc):
+    kernel = tik.Tik()
+    x, y = double(kernel)
+    with pytest.raises(TikBuildError, match="BuildCCE"):
+        tikemu.run(kernel, {"x": VALUES})
+    kernel.BuildCCE("double", [x], [y])
+    for program in (kernel, kernel._recorder.program):
+        result = tikemu.run(program, {"x": VALUES})
+        np.testing.assert_array_equal(result.outputs["y"], 2 * VALUES.reshape(-1))
+        assert isinstance(result, tikemu.Result) and result.cycles > 0
+    assert tikemu.run(kernel, {"x": VALUES}, timing=False).outputs["y"][1] == 2
+
+
+def test_feeds(kernel):
+    x, y = double(kernel)
+    kernel.BuildCCE("double", [x], [y])
+    with pytest.warns(tikemu.TikWarning, match="shape|reshape"):
+        (again,) = kernel.tikdb.start_debug({"x": VALUES.reshape(-1)}, False)
+    np.testing.assert_array_equal(again, 2 * VALUES.reshape(-1))
+    for feed in ({}, {"x": VALUES.astype(np.float32)}, {"x": VALUES[:4]}, {"x": VALUES, "z": VALUES}):
+        with pytest.raises(TikParamError):
+            kernel.tikdb.start_debug(feed, False)
+
+
+def test_debug_print_shows_values_at_that_point(kernel, capsys):
+    x, y = double(kernel, show="data[2] + factor")
+    kernel.BuildCCE("double", [x], [y])
+    kernel.tikdb.start_debug({"x": VALUES}, False)
+    assert "6.0" in capsys.readouterr().out
+
+
+def test_debug_print_takes_an_expression(kernel):
+    for bad in ("data[", "x = 1", 3):
+        with pytest.raises(TikParamError, match="debug_print"):
+            kernel.tikdb.debug_print(bad)
+    kernel.tikdb.debug_print("1 + 1")
+
+
+def test_the_debugger_runs_with_the_options_in_force(soc):
+    """Strict: an output that nothing wrote is an error."""
+    kernel = tik.Tik(disable_debug=False)
+    y = kernel.Tensor("float16", (16,), tik.scope_gm, "y")
+    kernel.BuildCCE("nothing", [], [y])
+    assert not kernel.tikdb.start_debug({}, False)[0].any()
+    with tikemu.use_options(tikemu.Options(strict=True)), pytest.raises(tikemu.TikUndefinedError):
+        kernel.tikdb.start_debug({}, False)
+
+
+def test_options_in_force():
+    assert tikemu.default_options() == tikemu.Options()
+    with tikemu.use_options(tikemu.Options(strict=True)) as options:
+        assert tikemu.default_options() is options
+    assert not tikemu.default_options().strict
+    before = tikemu.set_default_options(tikemu.Options(strict=True))
+    assert tikemu.default_options().strict and not before.strict
+    with pytest.raises(TypeError):
+        tikemu.set_default_options({"strict": True})
