@@ -151,13 +151,13 @@ def buffers(problem: KernelProblem, plan: TilePlan, tiles: int, distances: int) 
         # 128 elements more than a tile: the row maximum keeps segments apart by half a bank cycle.
         Buffer("score", "UB", "float32", work + 128 * len(plan.segments)),
         Buffer("half", "UB", "float16", work),
-        Buffer("stage", "UB", "float16", rows * 32, 2),
+        Buffer("stage", "UB", "float16", rows * depth, plan.row_blocks),
         Buffer("row_total", "UB", "float32", 2048),
         Buffer("scratch", "UB", "float32", 2048),
         # From here on half a bank cycle (256 bytes) apart, so that two-source instructions meet no conflict.
         Buffer("shift", "UB", "float16", 128),
         Buffer("inverse", "UB", "float32", rows * 16),
-        Buffer("visible", "UB", "float16", area, plan.row_blocks if _roomy(problem) else 1),
+        Buffer("visible", "UB", "float16", area),
         Buffer("hidden", "UB", "float16", area, 1 if problem.mask == "full" else 0),
         Buffer("bias", "UB", "float16", area, 1 if problem.alibi == "bias" else 0),
         Buffer("distance", "UB", "float16", area, 1 if distances else 0),
@@ -171,10 +171,6 @@ def buffers(problem: KernelProblem, plan: TilePlan, tiles: int, distances: int) 
         Buffer("flag", "UB", "int32", 8),
     ]
     return [buffer for buffer in result if buffer.copies and buffer.size]
-
-
-def _roomy(problem: KernelProblem) -> bool:
-    return problem.mask != "full" and problem.alibi not in ("bias", "computed") and not problem.dropout_threshold
 
 
 def usage(parts: list[Buffer]) -> dict[str, int]:

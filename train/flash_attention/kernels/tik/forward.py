@@ -143,8 +143,8 @@ class _Forward:
         stage = core.on["stage"]
         # Short tiles leave part of a slot as it was; it must hold numbers from the start.
         if core.tail_keys:
-            core.fill(stage[0], 0.0, plan.rows * 32)
-            block = min(plan.rows * 32, plan.keys * plan.head_dim) // 16
+            block = min(plan.rows, plan.keys) * plan.head_dim // 16
+            core.fill(stage[0], 0.0, block * 16)
             for name in ("key", "value", "sample_key"):
                 for slot in core.on[name]:
                     blocks = plan.keys * plan.head_dim // 16
@@ -158,9 +158,9 @@ class _Forward:
                 words = buffer.reinterpret_cast_to("uint16")
                 core.fill(words, 0, plan.rows * plan.keys // 16)
         lanes.initialise(core)
-        core.fill(stage[1], 1.0, 256)
+        core.fill(stage[-1], 1.0, 256)
         fractal = core.on["fractals"][0]
-        self.tik.data_move(fractal, stage[1], 0, 1, 16, 0, 0)
+        self.tik.data_move(fractal, stage[-1], 0, 1, 16, 0, 0)
         self.tik.load2dv1(core.on["l0_ones"][0], fractal, 0, max(plan.segments) // 16, 0, 0, False)
         self.tik.data_move(core.on["tiles"][0], core.gm["tiles"], 0, len(self.split.tiles), plan.rows * plan.keys // 16, 0, 0)
         if self.problem.alibi == "computed":
@@ -212,6 +212,9 @@ class _Forward:
         self._tiles()
         self._first_tiles(nxt)
         blocks = self.plan.row_blocks
+        for a in range(blocks):
+            with tik.if_scope(nxt["rows", a] > 0):
+                tiles.place_query(core, rowmax.query_slots(core, a), core.on["stage"][a], self.epoch)
         self._finish(0)
         for a in range(blocks):
             self._reference(attempt, a)
@@ -235,7 +238,8 @@ class _Forward:
                 base = core.scalar("int64", f"query_base_{a}")
                 base.set_as(nxt["head"])
                 base.set_as(base * (core.depth_columns * core.seq_q * 16))
-                tiles.load_query(core, rowmax.query_slots(core, a), base, nxt["start", a], nxt["rows", a], self.epoch)
+                tiles.fetch_query(core, core.on["stage"][a], base, nxt["start", a], nxt["rows", a])
+                rowmax.clear(core, a, self.epoch)
                 if self.slopes:
                     self.slopes.row_block(nxt, a, self.epoch)
                 with self.tik.if_scope(attempt == 0):
@@ -358,7 +362,7 @@ class _Forward:
         with core.when(*item.visits(a, tile)):
             if self.numbered:
                 item.tile_number(self.numbers[a], a, tile)
-                mask.fetch_visible(core, self.numbers[a], a % len(core.on["visible"]))
+                mask.fetch_visible(core, self.numbers[a])
             if self.signed:
                 item.distance_number(self.crossings[a], a, tile)
                 rowmax.fetch_distance(core, self.crossings[a])

@@ -12,10 +12,10 @@ from .tiles import by_rows
 LOWEST = -65504.0
 
 
-def fetch_visible(core: Core, number, copy: int) -> None:
+def fetch_visible(core: Core, number) -> None:
     """Visibility tile `number` (from 1 on) from L1 to the Unified Buffer. Skipped at run time for 0."""
     area = core.plan.rows * core.plan.keys
-    visible, tiles = core.on["visible"][copy], core.on["tiles"][0]
+    visible, tiles = core.on["visible"][0], core.on["tiles"][0]
     with core.tik.if_scope(number > 0):
         core.tik.data_move(visible, tiles[(number - 1) * area], 0, 1, area // 16, 0, 0)
 
@@ -44,9 +44,9 @@ def fetch_plane(core: Core, name: str, buffer: str, plane, tile, start, rows) ->
     by_rows(core, rows, by_keys)
 
 
-def hide_visible(core: Core, half, at: int, elements: int, copy: int) -> None:
+def hide_visible(core: Core, half, at: int, elements: int) -> None:
     """half *= visibility tile, on elements at.. of a tile."""
-    core.binary("vec_mul", half[at:], half[at:], core.on["visible"][copy][at:], elements)
+    core.binary("vec_mul", half[at:], half[at:], core.on["visible"][0][at:], elements)
 
 
 def hide_explicit(core: Core, half, at: int, elements: int) -> None:
@@ -56,9 +56,9 @@ def hide_explicit(core: Core, half, at: int, elements: int) -> None:
     core.binary("vec_sub", half[at:], half[at:], product, elements)
 
 
-def lower_visible(core: Core, score, at: int, elements: int, copy: int) -> None:
+def lower_visible(core: Core, score, at: int, elements: int) -> None:
     """Lowers hidden float16 scores before a maximum; turns the visibility tile into visible - 1."""
-    visible = core.on["visible"][copy]
+    visible = core.on["visible"][0]
     core.with_scalar("vec_adds", visible[at:], visible[at:], -1.0, elements)
     for _ in range(2):  # twice, so that the largest number becomes the smallest
         core.with_scalar("vec_axpy", score, visible[at:], -LOWEST, elements)

@@ -36,13 +36,7 @@ def reference(core: Core, item: Item, a: int, attempt, epoch, scratch: dict) -> 
         scratch: run-time scalars of the kernel: sweeps, sweep_tiles, number, distance, base, and slopes.
     """
     plan, tik = core.plan, core.tik
-    zeros = core.on["halves"][1]
-    for group in tiles.each_epoch(core, lane_slots(core, a), epoch):
-        for variant in group:
-            for lane in lanes.REFERENCE:
-                lanes.write(core, variant, lane, zeros)
-    total = next_reference(core, a)
-    core.fill(total, 0.0, 128, 64)
+    core.fill(next_reference(core, a), 0.0, 128, 64)
     sweeps, count = scratch["sweeps"], scratch["sweep_tiles"]
     with tik.if_scope(attempt == 0):
         sweeps.set_as(1)
@@ -66,6 +60,14 @@ def reference(core: Core, item: Item, a: int, attempt, epoch, scratch: dict) -> 
                 load_tile(core, item, a, tile, scratch)
             _tile_maximum(core, item, a, epoch, tile, scratch)
         _take(core, a, sweep, epoch)
+
+
+def clear(core: Core, a: int, epoch) -> None:
+    """Records that row block `a` has no reference yet."""
+    for variants in tiles.each_epoch(core, lane_slots(core, a), epoch):
+        for variant in variants:
+            for lane in lanes.REFERENCE:
+                lanes.write(core, variant, lane, core.on["halves"][1])
 
 
 def next_reference(core: Core, a: int):
@@ -119,7 +121,7 @@ def _tile_maximum(core: Core, item: Item, a: int, epoch, tile, scratch: dict) ->
     slots = core.on["scores"]
     number, distance = scratch["number"], scratch["distance"]
     if number is not None:
-        mask.fetch_visible(core, number, 0)
+        mask.fetch_visible(core, number)
     if distance is not None:
         item.distance_number(distance, a, tile)
         fetch_distance(core, distance)
@@ -146,7 +148,7 @@ def _tile_maximum(core: Core, item: Item, a: int, epoch, tile, scratch: dict) ->
             mask.lower_explicit(core, view, at, elements)
         if number is not None:
             with tik.if_scope(number > 0):
-                mask.lower_visible(core, view, at, elements, 0)
+                mask.lower_visible(core, view, at, elements)
         spans.append((view, width // 16))
         gap += 128  # half a bank cycle: the segments of the first fold do not collide
     _fold(core, spans)

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from . import dropout, mask, tiles
 from .core import Core
 
+HALF_BANK_CYCLE = 64  # float32 elements in 256 bytes, after which the banks of the Unified Buffer come round halfway
+
 
 @dataclass(frozen=True)
 class Unit:
@@ -53,14 +55,16 @@ def probabilities(core: Core, unit: Unit) -> None:
     pieces = plan.pieces
     singles = len(pieces) - half_precision_pieces(core)
     spans = [(column * plan.rows * 16, columns * plan.rows * 16) for _, column, columns in pieces]
+    # In place, the post-scale would read and write the same banks; half a bank cycle apart it does not.
+    skew = HALF_BANK_CYCLE if problem.post_scale != 1.0 else 0
 
     for index, ((segment, column, columns), (at, elements)) in enumerate(zip(pieces, spans)):
         source = (column - plan.segment_start(segment) // 16) * plan.rows * 16
-        target = score if index < singles else half
-        core.tik.tensor_mov(target[at], unit.scores[segment][source], "m", 1, elements // 256, 0, 0)
+        target = score[at + skew] if index < singles else half[at]
+        core.tik.tensor_mov(target, unit.scores[segment][source], "m", 1, elements // 256, 0, 0)
     if problem.post_scale != 1.0:
         for at, elements in spans:
-            core.with_scalar("vec_muls", score[at:], score[at:], problem.post_scale, elements, 64)
+            core.with_scalar("vec_muls", score[at:], score[at + skew :], problem.post_scale, elements, 64)
     if problem.alibi == "bias":
         for at, elements in spans:
             core.add_half(score[at:], core.on["bias"][0][at:], 1.0, elements)
@@ -84,7 +88,7 @@ def probabilities(core: Core, unit: Unit) -> None:
             core.to_half(half[at:], score[at:], elements)
         if unit.number is not None:
             with core.tik.if_scope(unit.number > 0):
-                mask.hide_visible(core, half, at, elements, unit.a % len(core.on["visible"]))
+                mask.hide_visible(core, half, at, elements)
         if problem.mask == "full":
             mask.hide_explicit(core, half, at, elements)
         tiles.probability_to_l1(core, unit.probability, column, columns, half[at:])

@@ -81,25 +81,26 @@ def by_rows(core: Core, rows, record) -> None:
         record(core.tail_rows)
 
 
-def load_query(core: Core, slots: list, base, start, rows, epoch) -> None:
-    """Row block from row `start`, times problem.query_factor, as (rows / 16, head_dim / 16, 16, 16) to slots[epoch]."""
-    columns, height = core.depth_columns, core.plan.rows
+def fetch_query(core: Core, stage, base, start, rows) -> None:
+    """Row block from row `start` to the Unified Buffer: (head_dim / 16, rows, 16)."""
+    height = core.plan.rows
 
     def record(have: int) -> None:
-        for index, first in enumerate(range(0, columns, 2)):
-            width = min(2, columns - first)
-            stage = core.on["stage"][index % 2]
-            if have < height:
-                core.fill(stage, 0.0, height * 32)
-            source = base + (first * core.seq_q + start) * 16
-            core.move((stage, 0), (core.gm["query"], source), width, have, core.seq_q - have, height - have)
-            core.with_scalar("vec_muls", stage, stage, core.problem.query_factor, height * width * 16)
-            for slot in each_epoch(core, slots, epoch):
-                for column in range(width):
-                    core.tik.data_move(slot[(first + column) * F], stage[column * height * 16], 0, height // 16, 16, 0,
-                                       (columns - 1) * 16)
+        if have < height:
+            core.fill(stage, 0.0, height * core.plan.head_dim)
+        core.move((stage, 0), (core.gm["query"], base + start * 16), core.depth_columns, have, core.seq_q - have,
+                  height - have)
 
     by_rows(core, rows, record)
+
+
+def place_query(core: Core, slots: list, stage, epoch) -> None:
+    """A fetched row block, times problem.query_factor, as (rows / 16, head_dim / 16, 16, 16) to slots[epoch]."""
+    columns, height = core.depth_columns, core.plan.rows
+    core.with_scalar("vec_muls", stage, stage, core.problem.query_factor, height * core.plan.head_dim)
+    for slot in each_epoch(core, slots, epoch):
+        for column in range(columns):
+            core.tik.data_move(slot[column * F], stage[column * height * 16], 0, height // 16, 16, 0, (columns - 1) * 16)
 
 
 def each_epoch(core: Core, slots: list, epoch):
