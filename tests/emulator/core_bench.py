@@ -55,6 +55,7 @@ class CoreBench:
             memory, start, unit = self.memories[kind], self.tops[kind], ALIGNMENT[kind]
             self.tops[kind] = start + -(-size // unit) * unit
             end = start + size
+            assert end <= SOC.capacity(kind), f"{kind} of the bench is full"
         operand = Operand(memory, start, start, end, dtype, shape, row_major(shape), name)
         if values is not None:
             self.store(operand, values)

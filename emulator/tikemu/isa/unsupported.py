@@ -23,5 +23,6 @@ refuse(("rpn_cor", "rpn_cor_diag", "set_rpn_cor_ir", "set_rpn_offset", "vaadd", 
         "col2img", "vmins", "vmaxs", "vcbd", "vmrgsort", "vsort32", "new_scope", "mov_vmrgsort4_sr_to_scalar",
         "TensorAddrList", "vmrgch", "get_available_buffer_size", "get_overflow_status", "set_overflow_status",
         "load_image", "StartProfiling", "vmaddrelu", "winograd_feature_map_transform", "winograd_weight_transform",
-        "printf", "scalar_countbit0", "h_rec", "h_sqrt", "h_broadcast", "h_trans", "h_relu"),
+        "printf", "scalar_countbit0", "h_rec", "h_sqrt", "h_broadcast", "h_trans", "h_relu",
+        "h_reduce_argmin"),
        "no public description says what it does")

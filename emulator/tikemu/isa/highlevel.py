@@ -1,0 +1,378 @@
+"""Whole-tensor APIs ``h_*``: element-wise, conversion, fill, comparison, selection, copy (vector.md 4, D20).
+
+Each call becomes the vector instructions of the hand-lowered equivalent: full repeats, then a tail; rows of a slice by
+repeat strides where a row fits a repeat, else one instruction per row.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from .. import numerics
+from ..dtypes import size_of
+from ..errors import TikAlignError, TikParamError, TikUnsupportedArgumentError
+from .access import BLOCK, access
+from .compare import CONDITIONS
+from .convert import PAIRS, ROUND_MODES
+from .layout import (
+    Rows,
+    TensorOrNumber,
+    array,
+    pieces,
+    require_aligned_rows,
+    require_equal_shapes,
+    require_exact_aliasing,
+    rows,
+    squeezed,
+    whole,
+)
+from .lowering import MAX_REPEAT, Lowering, chunks, window
+from .move import PATHS, move_blocks
+from .params import Choice, Number, Tensor, memory_kind
+from .spec import Call, MicroOp, Operand, instruction
+from .vector import DUP_DTYPES, FLOATS
+from .vector_engine import Kernel, Walk, element_wise
+from .vector_mask import leading
+
+LANE_BYTES = 256
+MAX_PITCH = 255  # blocks: largest repeat stride
+NUMBERS = (*FLOATS, "int32")
+
+#: Emits one instruction: ``f(mask, operands, repeats, repeat strides in blocks)``.
+Emit = Callable[[int, Sequence[Operand], int, Sequence[int]], None]
+
+
+def over_rows(call: Call, named: Sequence[tuple[str, Operand]], emit: Emit, shared: int = 0) -> None:
+    """Cover operands of equal shape with vector instructions (D20b).
+
+    Args:
+        named: operands with their argument names, the destination first.
+        emit: emits one instruction.
+        shared: lanes per repeat where an operand outside ``named`` is wider; 0: from the widest of ``named``.
+    """
+    operands = [operand for _, operand in named]
+    sizes = [size_of(operand.dtype) for operand in operands]
+    lanes = shared or LANE_BYTES // max(sizes)
+    for group in rows(*operands):
+        require_aligned_rows(call, group, named)
+        starts = [window(operand, offset) for operand, offset in zip(operands, group.offsets)]
+        pitches = [pitch // BLOCK for pitch in group.pitches]
+        if group.count > 1 and group.elements <= lanes and max(pitches) <= MAX_PITCH:
+            for first in range(0, group.count, MAX_REPEAT):
+                emit(group.elements, [window(start, first * pitch) for start, pitch in zip(starts, group.pitches)],
+                     min(MAX_REPEAT, group.count - first), pitches)
+            continue
+        for row in range(group.count):
+            _along(starts, group, row, sizes, lanes, emit)
+
+
+def _along(starts: Sequence[Operand], group: Rows, row: int, sizes: Sequence[int], lanes: int, emit: Emit) -> None:
+    """One contiguous row: full repeats, then the tail."""
+    for first, mask, repeats in chunks(group.elements, lanes):
+        places = [window(start, row * pitch + first * size)
+                  for start, pitch, size in zip(starts, group.pitches, sizes)]
+        emit(mask, places, repeats, [0 if repeats == 1 else lanes * size // BLOCK for size in sizes])
+
+
+def filled(low: Lowering, dtype: str, value: Any) -> Operand:
+    """One repeat of scratch that holds a number in every lane."""
+    lanes = LANE_BYTES // size_of(dtype)
+    operand = low.scratch("UB", dtype, lanes)
+    low.emit("vector_dup", lanes, operand, value, 1, 1, 0)
+    return operand
+
+
+def elementwise(low: Lowering, name: str, dst: Operand, *sources: Operand) -> None:
+    """A legacy instruction with one or two sources over whole operands."""
+    labels = ("src",) if len(sources) == 1 else ("src0", "src1")
+
+    def emit(mask: int, places: Sequence[Operand], repeats: int, strides: Sequence[int]) -> None:
+        low.emit(name, mask, *places, repeats, *[1] * len(places), *strides)
+
+    over_rows(low.call, (("dst", dst), *zip(labels, sources)), emit)
+
+
+# -------------------------------------------------------------------------------------------------- two sources
+def _check_shapes(*names: str) -> Callable[[Call], None]:
+    return lambda call: require_equal_shapes(call, names)
+
+
+def _binary(call: Call, a: Any, *, name: str) -> list[MicroOp]:
+    low = Lowering(call)
+    tensors = [("src0", a.src0)] + ([("src1", a.src1)] if isinstance(a.src1, Operand) else [])
+    require_equal_shapes(call, ("dst", *(label for label, _ in tensors)))
+    require_exact_aliasing(call, a.dst, tensors)
+    if isinstance(a.src1, Operand):
+        elementwise(low, f"v{name}", a.dst, a.src0, a.src1)
+    elif name in ("add", "sub", "mul") and a.dst.dtype in FLOATS:
+        value = numerics.scalar(a.src1, a.dst.dtype)
+        value = float(-value if name == "sub" else value)
+
+        def emit(mask: int, places: Sequence[Operand], repeats: int, strides: Sequence[int]) -> None:
+            low.emit("vmuls" if name == "mul" else "vadds", mask, *places, value, repeats, 1, 1, *strides)
+
+        over_rows(call, (("dst", a.dst), ("src0", a.src0)), emit)
+    else:
+        addend = filled(low, a.dst.dtype, a.src1)
+
+        def emit(mask: int, places: Sequence[Operand], repeats: int, strides: Sequence[int]) -> None:
+            low.emit(f"v{name}", mask, *places, addend, repeats, 1, 1, 1, *strides, 0)
+
+        over_rows(call, (("dst", a.dst), ("src0", a.src0)), emit)
+    return low.ops
+
+
+for _name, _dtypes, _doc in (
+    ("add", NUMBERS, "dst = src0 + src1"), ("sub", NUMBERS, "dst = src0 - src1"), ("mul", NUMBERS, "dst = src0 * src1"),
+    ("max", NUMBERS, "dst = the larger of src0, src1"), ("min", NUMBERS, "dst = the smaller of src0, src1"),
+    ("div", FLOATS, "dst = src0 / src1"),
+):
+    instruction(f"h_{_name}", params=(
+        Tensor("dst"), Tensor("src0"), TensorOrNumber("src1", Number("src1", like="dst"), like="dst")),
+        typed=("dst", "src0"), dtypes=_dtypes, checker=_check_shapes("dst", "src0", "src1"), pipe="V", cost="h_*",
+        doc=f"{_doc}, whole tensors; src1 may be a number")(partial(_binary, name=_name))
+
+
+# -------------------------------------------------------------------------------------------------- one source
+def _unary(call: Call, a: Any, *, name: str) -> list[MicroOp]:
+    low = Lowering(call)
+    require_equal_shapes(call, ("dst", "src"))
+    require_exact_aliasing(call, a.dst, [("src", a.src)])
+    elementwise(low, f"v{name}", a.dst, a.src)
+    return low.ops
+
+
+for _name, _doc in (("exp", "dst = e^src"), ("ln", "dst = natural logarithm of src"), ("abs", "dst = |src|")):
+    instruction(f"h_{_name}", params=(Tensor("dst"), Tensor("src")), typed=("dst", "src"), dtypes=FLOATS,
+                checker=_check_shapes("dst", "src"), pipe="V", cost="h_*",
+                doc=f"{_doc}, whole tensors")(partial(_unary, name=_name))
+
+
+def _check_trigonometric(call: Call) -> None:
+    require_equal_shapes(call, ("dst", "src"))
+    call.questionable("the accuracy on Ascend 910 is not documented; the correctly rounded value is computed",
+                      TikUnsupportedArgumentError)
+
+
+def _trigonometric(call: Call, a: Any, *, function: Callable[[np.ndarray], np.ndarray]) -> list[MicroOp]:
+    low = Lowering(call)
+    require_equal_shapes(call, ("dst", "src"))
+    require_exact_aliasing(call, a.dst, [("src", a.src)])
+    dtype = a.dst.dtype
+
+    def compute(x: np.ndarray) -> np.ndarray:
+        result = np.nan_to_num(function(x.astype(np.float64)), nan=0.0).astype(dtype)
+        return result.view(np.uint16) if dtype == "float16" else result
+
+    def emit(mask: int, places: Sequence[Operand], repeats: int, strides: Sequence[int]) -> None:
+        dst, src = (Walk(label, place, leading(mask), repeats, BLOCK * step)
+                    for label, place, step in zip(("dst", "src"), places, strides))
+        low.append(call.api[2:], element_wise(call, Kernel(compute), "transcendental", dst, (src,), mask=leading(mask)))
+
+    over_rows(call, (("dst", a.dst), ("src", a.src)), emit)
+    return low.ops
+
+
+for _name, _function in (("sin", np.sin), ("cos", np.cos)):
+    instruction(f"h_{_name}", params=(Tensor("dst"), Tensor("src")), typed=("dst", "src"), dtypes=FLOATS,
+                checker=_check_trigonometric, pipe="V", cost="h_*", doc=f"dst = {_name}(src), whole tensors")(
+        partial(_trigonometric, function=_function))
+
+
+# -------------------------------------------------------------------------------------------------- conversion, fill
+def _check_cast(call: Call) -> None:
+    require_equal_shapes(call, ("dst", "src"))
+    pair = call.args["dst"].dtype, call.args["src"].dtype
+    if call.args["round_mode"] not in PAIRS[pair]:
+        call.fail(TikUnsupportedArgumentError, f"round_mode for {pair[1]} to {pair[0]} must be one of "
+                                               f"{list(PAIRS[pair])}, got {call.args['round_mode']!r}")
+
+
+@instruction("h_cast", params=(Tensor("dst"), Tensor("src"), Choice("round_mode", ROUND_MODES, "none")),
+             typed=("dst", "src"), dtypes=tuple(PAIRS), checker=_check_cast, pipe="V", cost="h_*")
+def h_cast(call: Call, a: Any) -> list[MicroOp]:
+    """dst = src converted to the dtype of dst, whole tensors."""
+    low = Lowering(call)
+    require_equal_shapes(call, ("dst", "src"))
+    require_exact_aliasing(call, a.dst, [("src", a.src)])
+    factor = 1.0 if (a.dst.dtype, a.src.dtype) == ("float16", "int32") else None
+
+    def emit(mask: int, places: Sequence[Operand], repeats: int, strides: Sequence[int]) -> None:
+        low.emit("vconv", mask, a.round_mode, *places, repeats, 1, 1, *strides, factor)
+
+    over_rows(call, (("dst", a.dst), ("src", a.src)), emit)
+    return low.ops
+
+
+@instruction("h_duplicate", params=(Tensor("dst"), Number("scalar", like="dst")), typed=("dst",), dtypes=DUP_DTYPES,
+             pipe="V", cost="h_*")
+def h_duplicate(call: Call, a: Any) -> list[MicroOp]:
+    """Fill a whole tensor with a number."""
+    low = Lowering(call)
+
+    def emit(mask: int, places: Sequence[Operand], repeats: int, strides: Sequence[int]) -> None:
+        low.emit("vector_dup", mask, *places, a.scalar, repeats, 1, *strides)
+
+    over_rows(call, (("dst", a.dst),), emit)
+    return low.ops
+
+
+# -------------------------------------------------------------------------------------------------- compare, select
+BITS = ("uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64")
+
+
+def _values(operand: Any, dtype: str) -> Callable[[], np.ndarray]:
+    """A closure that gives all elements, flat, as stored (float16 as bits); a number stands for itself."""
+    if not isinstance(operand, Operand):
+        value = numerics.scalar(operand, dtype)
+        stored = value.view(np.uint16) if dtype == "float16" else value
+        return lambda: stored
+    view = array(operand)
+    return lambda: view.reshape(-1)
+
+
+def _mask_bits(call: Call, operand: Operand, elements: int) -> tuple[Any, np.ndarray]:
+    """Footprint and bytes of a contiguous tensor of ``elements`` bits."""
+    if len(rows(operand)) > 1 or rows(operand)[0].count > 1:
+        call.fail(TikParamError, "mask_tensor must be contiguous")
+    octets = -(-elements // 8)
+    held = int(np.prod(operand.shape)) * size_of(operand.dtype)
+    if held < octets:
+        call.fail(TikParamError, f"mask_tensor must hold {elements} bits ({octets} bytes), got {held} bytes")
+    touched = access(call, "mask_tensor", operand, (operand.address, 1, 0, 1, 0, octets))
+    return touched, operand.memory.view("uint8", operand.address, (octets,), (1,))
+
+
+def _repeats(operand: Operand) -> int:
+    """Repeats of the instructions that cover an operand."""
+    lanes = LANE_BYTES // size_of(operand.dtype)
+    return sum(group.count * -(-group.elements // lanes) for group in rows(operand))
+
+
+def _operands(call: Call, a: Any, *names: str) -> list[tuple[str, Operand]]:
+    found = [(name, getattr(a, name)) for name in names if isinstance(getattr(a, name), Operand)]
+    for group in rows(*(operand for _, operand in found)):
+        require_aligned_rows(call, group, found)
+    return found
+
+
+@instruction("h_cmpv", params=(
+    Tensor("mask_tensor", dtypes=BITS), Tensor("src0"),
+    TensorOrNumber("src1", Number("src1", like="src0"), like="src0"),
+    Choice("cmp_mode", tuple(name.upper() for name in CONDITIONS))), typed=("src0",), dtypes=FLOATS,
+    checker=_check_shapes("src0", "src1"), pipe="V", cost="h_*")
+def h_cmpv(call: Call, a: Any) -> list[MicroOp]:
+    """Bit i of mask_tensor = comparison of src0[i] with src1[i], or with a number."""
+    require_equal_shapes(call, ("src0", "src1"))
+    sources = _operands(call, a, "src0", "src1")
+    elements = int(np.prod(a.src0.shape))
+    writes, target = _mask_bits(call, a.mask_tensor, elements)
+    dtype, condition = a.src0.dtype, CONDITIONS[a.cmp_mode.lower()]
+    first, second = _values(a.src0, dtype), _values(a.src1, dtype)
+
+    def run() -> None:
+        x, y = first(), second()
+        if dtype == "float16":
+            x, y = numerics.widen(x), numerics.widen(y)
+        target[...] = np.packbits(condition(x, y), bitorder="little")
+
+    timing = call.soc.timing
+    cycles = _repeats(a.src0) * timing.vector_cycles("cmp", dtype)
+    return [MicroOp(call.api, "V", cycles, timing.vector_latency,
+                    tuple(whole(call, name, operand) for name, operand in sources), (writes,), run,
+                    constants=(timing.vector_constant_name("cmp", dtype), "vector_latency"))]
+
+
+@instruction("h_sel", params=(
+    Tensor("dst"), Tensor("src0"), TensorOrNumber("src1", Number("src1", like="dst"), like="dst"),
+    Tensor("mask_tensor", dtypes=BITS)), typed=("dst", "src0"), dtypes=FLOATS,
+    checker=_check_shapes("dst", "src0", "src1"), pipe="V", cost="h_*")
+def h_sel(call: Call, a: Any) -> list[MicroOp]:
+    """dst[i] = src0[i] where bit i of mask_tensor is set, else src1[i]; src1 may be a number."""
+    require_equal_shapes(call, ("dst", "src0", "src1"))
+    operands = _operands(call, a, "dst", "src0", "src1")
+    require_exact_aliasing(call, a.dst, operands[1:])
+    elements = int(np.prod(a.dst.shape))
+    bits, octets = _mask_bits(call, a.mask_tensor, elements)
+    target = array(a.dst)
+    first, second = _values(a.src0, a.dst.dtype), _values(a.src1, a.dst.dtype)
+
+    def run() -> None:
+        chosen = np.unpackbits(octets, count=elements, bitorder="little").view(bool)
+        target[...] = np.where(chosen, first(), second()).reshape(target.shape)
+
+    timing = call.soc.timing
+    # One repeat at a time: the instruction takes the same mask bits in every repeat.
+    cycles = _repeats(a.dst) * (timing.vector_cycles("sel", a.dst.dtype) + timing.vector_cycles("simple", a.dst.dtype))
+    reads = (bits, *(whole(call, name, operand) for name, operand in operands[1:]))
+    return [MicroOp(call.api, "V", cycles, timing.vector_latency, reads, (whole(call, "dst", a.dst),), run,
+                    constants=(timing.vector_constant_name("sel", a.dst.dtype), "vector_latency"))]
+
+
+# -------------------------------------------------------------------------------------------------- copy
+_COPY_MEMORIES = ("GM", "UB", "L1")
+
+
+def _check_copy(call: Call) -> None:
+    path = memory_kind(call.args["src"]), memory_kind(call.args["dst"])
+    if path not in PATHS:
+        call.fail(TikUnsupportedArgumentError, f"Ascend 910 has no data path from {path[0]} to {path[1]}")
+    if path == ("L1", "GM") and not call.runtime:
+        call.questionable("the product list of Ascend 910 has no move from L1 to GM", TikUnsupportedArgumentError)
+    _check_counts(call)
+
+
+def _check_counts(call: Call) -> None:
+    """Equal shapes, or two contiguous operands with the same number of elements."""
+    shapes = [getattr(call.args[name], "shape", ()) for name in ("dst", "src")]
+    known = all(isinstance(extent, (int, np.integer)) for shape in shapes for extent in shape)
+    if known and np.prod(shapes[0]) != np.prod(shapes[1]):
+        call.fail(TikParamError, f"dst and src must have the same number of elements, got {tuple(shapes[0])} and "
+                                 f"{tuple(shapes[1])}")
+
+
+_COPY_ALIGNMENT = {"GM": 1, "UB": BLOCK, "L1": BLOCK}
+
+
+@instruction("h_data_move", params=(
+    Tensor("dst", _COPY_MEMORIES, align=_COPY_ALIGNMENT), Tensor("src", _COPY_MEMORIES, like="dst",
+                                                                align=_COPY_ALIGNMENT)),
+    checker=_check_copy, pipe="MTE2/MTE3/MTE1/V", cost="move")
+def h_data_move(call: Call, a: Any) -> list[MicroOp]:
+    """Copy a whole tensor or slice; rows of a slice are whole blocks of 32 bytes."""
+    _check_counts(call)
+    dst, src = _matched(call, a.dst, a.src)
+    low = Lowering(call)
+    for group in rows(dst, src):
+        length = group.elements * size_of(dst.dtype)
+        if length % BLOCK and group.count > 1:
+            call.fail(TikAlignError, f"rows of a slice must be whole blocks of {BLOCK} bytes, got rows of {length} "
+                                     "bytes")
+        burst = -(-length // BLOCK) * BLOCK
+        if burst != length:
+            call.questionable(f"{length} bytes are copied as whole blocks, {burst} bytes")
+        gaps = [pitch - burst if group.count > 1 else 0 for pitch in group.pitches]
+        target, source = window(dst, group.offsets[0]), window(src, group.offsets[1])
+        if any(gap < 0 or gap % BLOCK or gap // BLOCK > 65535 for gap in gaps) or group.count > 4095:
+            for row in range(group.count):
+                low.append("data_move", move_blocks(call, window(target, row * group.pitches[0]),
+                                                    window(source, row * group.pitches[1]), 1, burst, 0, 0))
+        else:
+            low.append("data_move", move_blocks(call, target, source, group.count, burst, gaps[1], gaps[0]))
+    return low.ops
+
+
+def _matched(call: Call, dst: Operand, src: Operand) -> Any:
+    """The operands with equal shapes; a contiguous one takes the shape of the other."""
+    if squeezed(dst.shape) == squeezed(src.shape):
+        return dst, src
+    for one, other in ((dst, src), (src, dst)):
+        if len(pieces(one)) == 1 and pieces(one)[0][1] == pieces(one)[0][3] == 1:
+            strides = tuple(int(np.prod(other.shape[axis + 1:])) for axis in range(len(other.shape)))
+            flat = Operand(one.memory, one.address, one.start, one.end, one.dtype, other.shape, strides, one.name,
+                           one.static)
+            return (flat, other) if one is dst else (other, flat)
+    call.fail(TikParamError, f"dst {dst.shape} and src {src.shape} are both strided and differ in shape")
