@@ -11,7 +11,7 @@ options=(--no-deps --wheel-dir dist)
 # With setuptools and wheel at hand nothing has to be downloaded.
 if "$python" -c 'import setuptools, wheel' 2>/dev/null; then options+=(--no-build-isolation); fi
 "$python" -m pip wheel "${options[@]}" .
-rm -rf build
+rm -rf build ./*.egg-info
 
 wheel="$(echo dist/flash_attention-*.whl)"
 "$python" -m zipfile -l "$wheel" | grep -q 'backends/cpu/lib/.*\.so' || {

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from setuptools import find_packages, setup
 from setuptools.command.build_py import build_py
+from setuptools.command.install import install
 from setuptools.dist import Distribution
 
 try:
@@ -33,8 +34,18 @@ class BuildWithKernel(build_py):
     """Compiles the CPU kernel into the package folder before that is copied."""
 
     def run(self) -> None:
-        subprocess.run([sys.executable, "-m", "flash_attention.backends.cpu.build"], cwd=HERE, check=True)
+        if subprocess.run([sys.executable, "-m", "flash_attention.backends.cpu.build"], cwd=HERE).returncode:
+            sys.exit("error: the CPU kernel was not built, for the reason above")
+        # Setuptools may have listed the data files before the library was there.
+        self.__dict__.pop("data_files", None)
         super().run()
+
+
+class PlainInstall(install):
+    """`setup.py install` as new setuptools has it: copies files; old ones would fetch dependencies as eggs."""
+
+    def run(self) -> None:
+        super(install, self).run()
 
 
 class PlatformDistribution(Distribution):
@@ -44,7 +55,7 @@ class PlatformDistribution(Distribution):
         return True
 
 
-commands = {"build_py": BuildWithKernel}
+commands = {"build_py": BuildWithKernel, "install": PlainInstall}
 
 if bdist_wheel is not None:
 
@@ -70,9 +81,9 @@ setup(
         # The sources travel too: `python -m flash_attention.backends.cpu.build` makes the kernel on another processor.
         "flash_attention.backends.cpu": ["lib/*.so", "csrc/*", "csrc/*/*"],
     },
-    install_requires=["mindspore>=2.0.0", "numpy>=1.20,<2"],
+    install_requires=["mindspore>=2.0.0", "numpy>=1.20,<2", "tqdm"],
     extras_require={
-        "bench": ["matplotlib", "tqdm"],
+        "plot": ["matplotlib"],
         "torch": ["torch==2.13.0"],
         "emulator": ["tikemu"],
     },
