@@ -323,7 +323,10 @@ def _lower(value: Extent) -> ir.Value:
 
 def lower_shape(shape: tuple[Extent, ...]) -> tuple[ir.Value, ...]:
     """Extents (or strides) as the program holds them."""
-    return tuple([_lower(extent) for extent in shape])
+    for extent in shape:
+        if type(extent) is not int:
+            return tuple([_lower(extent) for extent in shape])
+    return shape
 
 
 def product(shape: tuple[Extent, ...]) -> Extent:

@@ -17,6 +17,7 @@ from tikemu.errors import (
     TikUnsupportedArgumentError,
     TikUnsupportedError,
 )
+from tikemu.isa import registry
 
 
 def body(kernel):
@@ -100,6 +101,17 @@ def test_keywords_and_positions_record_the_same(kernel):
         kernel.vec_adds(128, t, t, 1.0, 1, 8)
     with pytest.raises(TypeError, match="strides"):
         kernel.vec_adds(128, t, t, 1.0, 1, 8, 8, strides=1)
+
+
+def test_other_keywords_that_programs_use(kernel):
+    t = kernel.Tensor("float16", (128,), tik.scope_ubuf, "t")
+    spec = registry.specs()["vadds"]
+    alias, name = next(iter(spec.aliases.items()))
+    good = dict(zip(list(spec.signature.parameters)[:9], (128, t, t, 1.0, 1, 1, 1, 8, 8)))
+    kernel.vadds(**good)
+    kernel.vadds(**{alias if key == name else key: value for key, value in good.items()})
+    assert lines(kernel)[1] == lines(kernel)[2]
+    assert inspect.signature(tik.Tik.vadds).parameters.keys() == {"self", *spec.signature.parameters}
 
 
 def test_refused_names_say_why(kernel):

@@ -21,6 +21,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Callable, Union
 
@@ -263,9 +264,9 @@ class InstructionSpec:
     def check(self, args: Mapping[str, Any], soc: Any, strict: bool, warn: Callable[[str], None]) -> None:
         """Check the recorded call: types, memories, dtypes, immediates."""
         call = Call(self.name, args, soc, strict, warn)
-        for param in sorted(self.params, key=lambda param: not param.first):
+        for param in self._check_order:
             param.check(args[param.name], call)
-            if param.name == self._last_tensor:
+            if param is self._last_tensor:
                 self._check_dtypes(call)
         if self.checker is not None:
             self.checker(call)
@@ -288,10 +289,15 @@ class InstructionSpec:
             for entry in self.dtypes
         )
 
-    @property
-    def _last_tensor(self) -> str | None:
-        names = [param.name for param in self.params if param.first]
-        return names[-1] if names else None
+    @cached_property
+    def _check_order(self) -> list[Param]:
+        """Tensors first: other parameters depend on their dtypes."""
+        return sorted(self.params, key=lambda param: not param.first)
+
+    @cached_property
+    def _last_tensor(self) -> Param | None:
+        tensors = [param for param in self.params if param.first]
+        return tensors[-1] if tensors else None
 
     def _check_dtypes(self, call: Call) -> None:
         if not self.dtypes:
