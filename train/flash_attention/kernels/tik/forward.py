@@ -109,7 +109,7 @@ class _Forward:
     def record(self) -> None:
         core, tik = self.core, self.tik
         self._constants()
-        self.current, self.next = Item(core, "current"), Item(core, "next")
+        self.current, self.next = Item(core, "current", False), Item(core, "next", True)
         self.epoch = core.scalar("int32", "epoch", 0)  # parity of the item in `next`
         scalars = {name: core.scalar("int32", name) for name in ("sweeps", "sweep_tiles", "tile", "number", "distance")}
         scalars["base"] = core.scalar("int64", "sample_base")
@@ -192,26 +192,17 @@ class _Forward:
     def _item(self, attempt, first, position, items: int, size: int) -> None:
         """One step of the pipeline over items: tiles of `current`, then the reference of `next` and the end of `current`."""
         core, tik, current, nxt = self.core, self.tik, self.current, self.next
-        with core.when(position < size, first + position < items):
-            nxt.load(first + position, position * worksplit.FIELDS)
-            with tik.if_scope(attempt > 0):
-                flags = core.on["flags"][0]
-                for a in range(self.plan.row_blocks):
-                    flag = core.scalar("int32", f"flag_{a}")
-                    flag.set_as(flags[(position * 2 + a) * 8])
-                    with tik.if_scope(flag < normalise.SATURATED):
-                        nxt.skip(a)
-                with tik.if_scope(sum(nxt["rows", a] for a in range(self.plan.row_blocks)) == 0):
-                    nxt.skip_all()
-        with tik.else_scope():
-            nxt.skip_all()
-        self._prepare(attempt)
-        self.base.set_as(_key_base(core, current))
-        for a in range(self.plan.row_blocks):
-            core.with_scalar("vec_adds", rowmax.current_reference(core, a), rowmax.next_reference(core, a), 0.0, 128, 64)
-        self._tiles()
-        self._first_tiles(nxt)
         blocks = self.plan.row_blocks
+        self.base.set_as(_key_base(core, current))
+        for a in range(blocks):
+            core.with_scalar("vec_adds", rowmax.current_reference(core, a), rowmax.next_reference(core, a), 0.0, 128, 64)
+
+        def meanwhile() -> None:
+            self._load_next(attempt, first, position, items, size)
+            self._prepare(attempt)
+
+        self._tiles(meanwhile)
+        self._first_tiles(nxt)
         for a in range(blocks):
             with tik.if_scope(nxt["rows", a] > 0):
                 tiles.place_query(core, rowmax.query_slots(core, a), core.on["stage"][a], self.epoch)
@@ -225,6 +216,22 @@ class _Forward:
             for mine, other in zip(self.current_slopes.terms, self.slopes.terms):
                 mine.set_as(other)
         self.epoch.set_as(1 - self.epoch)
+
+    def _load_next(self, attempt, first, position, items: int, size: int) -> None:
+        core, tik, nxt = self.core, self.tik, self.next
+        with core.when(position < size, first + position < items):
+            nxt.load(first + position, position * worksplit.FIELDS)
+            with tik.if_scope(attempt > 0):
+                flags = core.on["flags"][0]
+                for a in range(self.plan.row_blocks):
+                    flag = core.scalar("int32", f"flag_{a}")
+                    flag.set_as(flags[(position * 2 + a) * 8])
+                    with tik.if_scope(flag < normalise.SATURATED):
+                        nxt.skip(a)
+                with tik.if_scope(sum(nxt["rows", a] for a in range(self.plan.row_blocks)) == 0):
+                    nxt.skip_all()
+        with tik.else_scope():
+            nxt.skip_all()
 
     def _prepare(self, attempt) -> None:
         """Brings what the reference of the next item needs while the tiles of the current one are in work."""
@@ -290,21 +297,26 @@ class _Forward:
             if lanes.is_dynamic(self.problem):
                 lanes.load_key_lanes(core, core.on["key_lanes"][slot], item.planes(), tile)
 
-    def _tiles(self) -> None:
-        """The loop over the key tiles of `current`: scores two units ahead of the output, probabilities one ahead."""
+    def _tiles(self, meanwhile) -> None:
+        """The loop over the key tiles of `current`: scores two units ahead of the output, probabilities one ahead.
+
+        Args:
+            meanwhile: records what is to happen once, when Vector and Cube have work to go on with.
+        """
         core, tik, blocks = self.core, self.tik, self.plan.row_blocks
         item = self.current
         steps = core.scalar("int32", "steps")
-        # Units of the item plus the lag, in bodies of RING tiles.
+        # Units of the item plus the lag, in bodies of RING tiles; an inactive item takes one body.
         ahead = -(-LAG // blocks)
         steps.set_as((item["end"] - item["begin"] + (ahead + RING - 1)) // RING)
-        with tik.if_scope(item["end"] == item["begin"]):
-            steps.set_as(0)
         with tik.for_range(0, steps, name="body") as body:
             first = core.scalar("int32", "body_tile")
             first.set_as(item["begin"] + body * RING)
             for position in range(RING * blocks):
                 self._step(first, position)
+                if position == LAG:
+                    with tik.if_scope(body == 0):
+                        meanwhile()
 
     def _step(self, first, position: int) -> None:
         core, blocks, item = self.core, self.plan.row_blocks, self.current

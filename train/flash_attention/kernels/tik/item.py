@@ -13,9 +13,12 @@ _SIGNS = {"cross": w.CROSS, "after": w.AFTER}
 
 
 class Item:
-    """Scalars of one work item. `row` is the first word of its row in the table on chip."""
+    """Scalars of one work item, with or without those of its sample.
 
-    def __init__(self, core: Core, name: str):
+    `row` is the first word of the item's row in the table on chip, `index` its number on this core.
+    """
+
+    def __init__(self, core: Core, name: str, sample: bool):
         problem = core.problem
         fields = dict(_PER_ITEM)
         if problem.mask not in ("full", "key"):
@@ -24,7 +27,7 @@ class Item:
             del fields["bias_plane"]
         if problem.alibi != "computed":
             del fields["slope"]
-        per_block = {**_PER_ROW_BLOCK, **_SAMPLE, **(_SIGNS if problem.alibi == "computed" else {})}
+        per_block = {**_PER_ROW_BLOCK, **(_SAMPLE if sample else {}), **(_SIGNS if problem.alibi == "computed" else {})}
         self.core = core
         self._words = dict(fields)
         self._scalars = {field: core.scalar("int32", f"{name}_{field}", 0) for field in fields}
@@ -47,7 +50,7 @@ class Item:
             scalar.set_as(table[row + self._words[field]])
 
     def copy(self, other: Item) -> None:
-        """Takes over the fields of another item."""
+        """Takes over the fields of another item that this one has."""
         for field, scalar in self._scalars.items():
             scalar.set_as(other[field])
         self.row.set_as(other.row)
