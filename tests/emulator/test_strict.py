@@ -66,7 +66,7 @@ def test_undefined_operand(kernel: Any, target: Any, fault: bool) -> None:
     kernel.vec_adds(128, a, a, 1.0, 1, 8, 8)
     kernel.data_move(target, a, 0, 1, 8, 0, 0)
     check(kernel, fault, TikUndefinedError,
-          r"vec_adds reads 56 undefined bytes of tensor .a. \(element 100 is the first\)(.|\n)*vec_adds\(", [], [target])
+          r"vec_adds reads 56 undefined bytes of tensor 'a' \(element 100 is the first\)(.|\n)*vec_adds", [], [target])
 
 
 @faulty
