@@ -105,11 +105,11 @@ class Bench:
         spec = registry.specs()[api]
         given = spec.arguments(*args, **kwargs)
         spec.check(_map(given, _recorded), SOC, self.strict, _warn)
-        return spec.bind(self.context(), _map(given, _resolved))
-
-    def context(self) -> BindContext:
+        static: list[bool] = []
+        _map(given, lambda value: static.append(not isinstance(value, Runtime)))
         self.uid += 1
-        return BindContext(SOC, self.strict, self.core, _warn, _fault, result=self.uid)
+        context = BindContext(SOC, self.strict, self.core, _warn, _fault, all(static), self.uid)
+        return spec.bind(context, _map(given, _resolved))
 
     def call(self, api: str, *args: Any, **kwargs: Any) -> Any:
         """Execute one instruction. Returns a compare-mask handle where the instruction does."""
@@ -133,14 +133,14 @@ def _map(value: Any, function: Any) -> Any:
     if isinstance(value, dict):
         return {name: _map(item, function) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return type(value)(_map(item, function) for item in value)
+        return [_map(item, function) for item in value]
     return function(value)
 
 
 def _recorded(value: Any) -> Any:
     if isinstance(value, Runtime):
-        return value.view if isinstance(value.value, Tensor) else value.variable
-    return value.view(False) if isinstance(value, Tensor) else value
+        return value.value.view(run_time_offset=True) if isinstance(value.value, Tensor) else value.variable
+    return value.view(run_time_offset=False) if isinstance(value, Tensor) else value
 
 
 def _resolved(value: Any) -> Any:

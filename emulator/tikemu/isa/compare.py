@@ -70,12 +70,12 @@ def _compare_to_tensor(call: Call, a: Any, *, name: str, legacy: bool) -> MicroO
     sources = walks(a, ("src0", "src1"), lanes, a.repeat_times, legacy)
     octets = lanes.extent // 8
     dst = Walk("dst", a.dst, leading(octets), a.repeat_times, octets, dtype="uint8")
+    result = micro_op(call, "cmp", a.src0.dtype, dst, sources)
     if a.repeat_times > 1 and any(dst.meets(source) for source in sources):
         call.questionable("dst may overlap a source only when repeat_times is 1")
     ordered = any(dst.feeds_later(source) for source in sources if dst.meets(source))
     condition = CONDITIONS[name]
     kernel = Kernel(lambda x, y: np.packbits(condition(x, y), axis=-1, bitorder="little"), "compare", name)
-    result = micro_op(call, "cmp", a.src0.dtype, dst, sources, None)
     result.run = executor(kernel, dst, sources, ordered, lanes)
     return result
 
@@ -88,7 +88,7 @@ def _compare_to_register(call: Call, a: Any, *, name: str) -> MicroOp:
         result.run = partial(setattr, call.core, "cmpmask_owner", handle)
         return result
     sources = walks(a, ("src0", "src1"), a.mask, 1, True)
-    result = micro_op(call, "cmp", a.src0.dtype, None, sources, None, mask=a.mask)
+    result = micro_op(call, "cmp", a.src0.dtype, None, sources, mask=a.mask)
     first, second = (source.loader() for source in sources)
     condition, core, enabled = CONDITIONS[name], call.core, a.mask.array
 
@@ -160,13 +160,15 @@ for _name in CONDITIONS:
 def mov_cmpmask_to_tensor(call: Call, a: Any) -> MicroOp:
     """store the 128 bits of the compare-mask register"""
     dst = Walk("dst", a.dst, leading(REGISTER_BYTES), 1, 0, dtype="uint8")
+    result = micro_op(call, "simple", "uint8", dst, ())
     store, core = dst.storer(), call.core
 
     def run() -> None:
         check_current(call, a.src)
         store(0, register(core))
 
-    return micro_op(call, "simple", "uint8", dst, (), run)
+    result.run = run
+    return result
 
 
 @instruction(
@@ -175,13 +177,15 @@ def mov_cmpmask_to_tensor(call: Call, a: Any) -> MicroOp:
 def mov_tensor_to_cmpmask(call: Call, a: Any) -> MicroOp:
     """load the 128 bits of the compare-mask register"""
     src = Walk("src", a.src, leading(REGISTER_BYTES), 1, 0, dtype="uint8")
+    result = micro_op(call, "simple", "uint8", None, (src,))
     load, core, handle = src.loader(), call.core, call.context.result
 
     def run() -> None:
         register(core)[:] = load(0)
         core.cmpmask_owner = handle
 
-    return micro_op(call, "simple", "uint8", None, (src,), run)
+    result.run = run
+    return result
 
 
 # ------------------------------------------------------------------------------------------- selection

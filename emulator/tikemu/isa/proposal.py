@@ -39,6 +39,7 @@ def _field(call: Call, a: Any, *, insert: bool) -> MicroOp | None:
         return None
     widths = (FIELDS * GROUP, GROUP) if insert else (GROUP, FIELDS * GROUP)
     dst, src = (_rows(name, getattr(a, name), width, a.repeat_times) for name, width in zip(("dst", "src"), widths))
+    result = micro_op(call, "proposal", "float16", dst, (src,))
     ordered = check_overlap(call, dst, (src,))
     field, shape = a.mode_number, (-1, GROUP, FIELDS)
     if insert:
@@ -52,7 +53,6 @@ def _field(call: Call, a: Any, *, insert: bool) -> MicroOp | None:
         def function(x: np.ndarray) -> np.ndarray:
             return x.reshape(shape)[..., field].reshape(*x.shape[:-1], GROUP)
 
-    result = micro_op(call, "proposal", "float16", dst, (src,), None)
     if insert:  # the other fields keep their content
         written = Region.strided(a.dst.memory, a.dst.address + 2 * field, GROUP * a.repeat_times, 2 * FIELDS, 2)
         result.writes = (Access(a.dst, written),)
@@ -104,8 +104,8 @@ def vrpsort16(call: Call, a: Any) -> MicroOp | None:
     if a.repeat_times == 0:
         return None
     dst, src = (_rows(name, getattr(a, name), FIELDS * GROUP, a.repeat_times) for name in ("dst", "src"))
+    result = micro_op(call, "proposal", "float16", dst, (src,))
     ordered = check_overlap(call, dst, (src,))
-    result = micro_op(call, "proposal", "float16", dst, (src,), None)
     result.run = executor(Kernel(_sorted_proposals, raw=True), dst, (src,), ordered)
     return result
 

@@ -122,7 +122,9 @@ def _reduce(call: Call, a: Any, *, kind: str, cost: str) -> MicroOp | None:
     dst = Walk("dst", a.dst, written, a.repeat_times, unit * a.dst_rep_stride)
     if a.mask.extent == 0:  # a whole-repeat sum of nothing is 0
         kernel = Kernel(lambda: np.zeros(1, "uint16" if half else "float32"))
-        return micro_op(call, cost, a.src.dtype, dst, (), executor(kernel, dst, (), dst.revisits), mask=a.mask)
+        result = micro_op(call, cost, a.src.dtype, dst, (), mask=a.mask)
+        result.run = executor(kernel, dst, (), dst.revisits)
+        return result
     src = Walk("src", a.src, a.mask, a.repeat_times, BLOCK * a.src_rep_stride, BLOCK * a.src_blk_stride)
     if kind == "sum":
         function = sum_function(a.mask, width, levels, half, written.extent)
@@ -130,8 +132,8 @@ def _reduce(call: Call, a: Any, *, kind: str, cost: str) -> MicroOp | None:
     else:
         function = extreme_function(a.mask, kind) if pairs else block_extreme_function(a.mask, kind, written.extent)
         kernel = Kernel(function, "extreme", kind, scalar=levels, raw=True)
+    result = micro_op(call, cost, a.src.dtype, dst, (src,), mask=a.mask)
     ordered = check_overlap(call, dst, (src,))
-    result = micro_op(call, cost, a.src.dtype, dst, (src,), None, mask=a.mask)
     result.run = executor(kernel, dst, (src,), ordered, a.mask, pairs=pairs)
     return result
 
@@ -167,7 +169,7 @@ def _room(operand: Any) -> int:
     return (operand.end - operand.address) // np.dtype(operand.dtype).itemsize
 
 
-def _scratch(call: Call, a: Any, needed: int, documented: bool, src: Walk) -> Access:
+def _scratch(call: Call, a: Any, needed: int, documented: bool) -> Access:
     """Footprint of ``work_tensor``, which must hold ``needed`` elements; a size that the documents do not pin down only
     gives a warning (D17)."""
     room = _room(a.work_tensor)
@@ -176,11 +178,7 @@ def _scratch(call: Call, a: Any, needed: int, documented: bool, src: Walk) -> Ac
         if documented:
             call.fail(TikParamError, message)
         call.questionable(message)
-    scratch = span_access(call, "work_tensor", a.work_tensor, min(needed, room))
-    require_different(
-        call, ("work_tensor", a.work_tensor, scratch.region.start, scratch.region.end), ("src", src.operand, *src.span)
-    )
-    return scratch
+    return span_access(call, "work_tensor", a.work_tensor, min(needed, room))
 
 
 def _levels(count: int, width: int) -> list[int]:
@@ -192,17 +190,22 @@ def _levels(count: int, width: int) -> list[int]:
     return levels
 
 
-def _whole(
-    call: Call, a: Any, src: Walk, written: int, scratch: Access, run: Callable[[], None], further: Sequence[int]
-) -> MicroOp:
-    """Assemble the micro-operation: the first level over the source, then dependent levels over partial results."""
+def _whole(call: Call, a: Any, src: Walk, dst: Walk, scratch: Access, further: Sequence[int]) -> MicroOp:
+    """The micro-operation without its ``run``: the first level over the source, then dependent levels over partial
+    results."""
     timing = call.soc.timing
-    result = micro_op(call, "whole_reduce", a.src.dtype, None, (src,), run, mask=a.mask)
+    result = micro_op(call, "whole_reduce", a.src.dtype, None, (src,), mask=a.mask)
     result.cycles += sum(
         timing.vector_latency + timing.vector_cycles("whole_reduce", a.src.dtype) * repeats for repeats in further
     )
-    result.writes = (span_access(call, "dst", a.dst, written), scratch)
+    result.writes = (dst.access(call), scratch)
     result.undefined = (scratch,)
+    require_different(
+        call,
+        ("work_tensor", a.work_tensor, scratch.region.start, scratch.region.end),
+        ("src", src.operand, *src.span),
+        ("dst", dst.operand, *dst.span),
+    )
     return result
 
 
@@ -261,14 +264,15 @@ def vec_reduce_add(call: Call, a: Any) -> MicroOp | None:
         return None
     half = a.src.dtype == "float16"
     width, levels, block = (128, 7, 16) if half else (64, 6, 8)
-    target = Walk("dst", a.dst, leading(1), 1, 0)
-    store = target.storer()
+    dst = Walk("dst", a.dst, leading(1), 1, 0)
     if a.mask.extent == 0:
-        zero = np.zeros(1, "uint16" if half else "float32")
-        return micro_op(call, "whole_reduce", a.src.dtype, target, (), lambda: store(0, zero), mask=a.mask)
+        result = micro_op(call, "whole_reduce", a.src.dtype, dst, (), mask=a.mask)
+        result.run = partial(dst.storer(), 0, np.zeros(1, "uint16" if half else "float32"))
+        return result
     src = Walk("src", a.src, a.mask, a.repeat_times, BLOCK * a.src_rep_stride)
-    scratch = _scratch(call, a, -(-a.repeat_times // block) * block, False, src)
-    sums_of_repeats = _partial_sums(src, half)
+    scratch = _scratch(call, a, -(-a.repeat_times // block) * block, documented=False)
+    result = _whole(call, a, src, dst, scratch, _levels(a.repeat_times, width))
+    sums_of_repeats, store = _partial_sums(src, half), dst.storer()
 
     def run() -> None:
         sums = sums_of_repeats()
@@ -279,7 +283,8 @@ def vec_reduce_add(call: Call, a: Any) -> MicroOp | None:
         total = np.array(sums)
         store(0, numerics.narrow(total) if half else total)
 
-    return _whole(call, a, src, 1, scratch, run, _levels(a.repeat_times, width))
+    result.run = run
+    return result
 
 
 def extreme_scratch(repeat_times: int, cal_index: bool) -> int:
@@ -310,9 +315,11 @@ def _reduce_extreme(call: Call, a: Any, *, name: str) -> MicroOp | None:
     if a.mask.extent == 0:
         return idle(call, "whole_reduce", a.src.dtype, a.repeat_times, a.mask)
     src = Walk("src", a.src, a.mask, a.repeat_times, BLOCK * a.src_rep_stride)
-    scratch = _scratch(call, a, extreme_scratch(a.repeat_times, bool(a.cal_index)), bool(a.cal_index), src)
+    scratch = _scratch(call, a, extreme_scratch(a.repeat_times, bool(a.cal_index)), documented=bool(a.cal_index))
     written = 2 if a.cal_index else 1
-    store = Walk("dst", a.dst, leading(written), 1, 0).storer()
+    dst = Walk("dst", a.dst, leading(written), 1, 0)
+    result = _whole(call, a, src, dst, scratch, _levels(2 * a.repeat_times, 128))
+    store = dst.storer()
     load, where = src.loader(raw=True), np.flatnonzero(a.mask.array)
     choose = np.argmax if name == "max" else np.argmin
 
@@ -323,7 +330,8 @@ def _reduce_extreme(call: Call, a: Any, *, name: str) -> MicroOp | None:
         found[0] = _limit(found[:1])[0]
         store(0, found[:written])
 
-    return _whole(call, a, src, written, scratch, run, _levels(2 * a.repeat_times, 128))
+    result.run = run
+    return result
 
 
 for _name in ("max", "min"):

@@ -13,14 +13,12 @@ from typing import Any, Callable
 import numpy as np
 
 from .. import native, numerics
-from ..errors import TikParamError
-from ..timing.banks import Stream, conflict_cycles
+from ..errors import TikBoundsError, TikParamError
+from ..timing.banks import BLOCK, GROUPS, LAYER, Stream, conflict_cycles
 from .access import access
-from .region import Piece
+from .region import Piece, Region
 from .spec import Access, Call, MicroOp, Operand
 from .vector_mask import Lanes
-
-BLOCK = 32
 
 
 @dataclass(eq=False)
@@ -48,6 +46,14 @@ class Walk:
     def __post_init__(self) -> None:
         self.dtype = self.dtype or self.operand.dtype
         self.itemsize = np.dtype(self.dtype).itemsize
+        lanes, address = self.lanes, self.operand.address
+        # First byte touched, byte after the last (strides are not negative).
+        self.span = (address, address)
+        if lanes.extent:
+            self.span = (
+                address + self._offset(lanes.first),
+                address + (self.repeats - 1) * self.pitch + self._offset(lanes.extent - 1) + self.itemsize,
+            )
 
     # ---------------------------------------------------------------------------------------------- footprint
     @cached_property
@@ -75,14 +81,6 @@ class Walk:
             for offset, blocks, width in rows
         )
 
-    @cached_property
-    def span(self) -> tuple[int, int]:
-        """First byte touched, byte after the last."""
-        return (
-            min(p[0] for p in self.pieces),
-            max(p[0] + (p[1] - 1) * p[2] + (p[3] - 1) * p[4] + p[5] for p in self.pieces),
-        )
-
     def meets(self, other: Walk) -> bool:
         """Whether the spans intersect."""
         return (
@@ -96,18 +94,32 @@ class Walk:
         return block * self.block_pitch + element * self.itemsize
 
     def access(self, call: Call) -> Access:
-        """The footprint, checked against the bounds of the tensor."""
-        return access(call, self.label, self.operand, *self.pieces)
+        """The footprint.
+
+        Raises:
+            TikBoundsError: the last enabled lane of the last repeat lies outside the tensor.
+        """
+        operand = self.operand
+        if self.span[1] > operand.end:
+            call.fail(
+                TikBoundsError,
+                f"{self.label} overflows tensor {operand.name!r}: it touches bytes {self.span[0] - operand.start} to "
+                f"{self.span[1] - operand.start}, the tensor has {operand.end - operand.start}",
+            )
+        return Access(operand, Region(operand.memory, self.pieces))
 
     def stream(self) -> Stream:
-        """The blocks touched, for the bank model."""
+        """The blocks touched, for the bank model.
+
+        Inside one layer of the banks only the address modulo the 16 groups matters: moved there, many walks share one
+        (cached) count.
+        """
+        address, (low, high) = self.operand.address, self.span
+        group = address % (GROUPS * BLOCK)
+        if low // LAYER == (high - 1) // LAYER and group + high - address <= LAYER:
+            address = address // LAYER * LAYER + group
         per = BLOCK // self.itemsize
-        return Stream(
-            self.operand.address % (1 << 18),
-            -(-self.lanes.extent // per),
-            self.block_pitch // BLOCK,
-            self.pitch // BLOCK,
-        )
+        return Stream(address, -(-self.lanes.extent // per), self.block_pitch // BLOCK, self.pitch // BLOCK)
 
     # ---------------------------------------------------------------------------------------------- overlap
     @property
@@ -335,12 +347,11 @@ def micro_op(
     dtype: str,
     dst: Walk | None,
     sources: Sequence[Walk],
-    run: Callable[[], None] | None,
     *,
     mask: Lanes | None = None,
     reads_dst: bool = False,
 ) -> MicroOp:
-    """The micro-operation of a vector instruction: footprints checked, bank conflicts counted.
+    """The micro-operation of a vector instruction without its ``run``: footprints checked, bank conflicts counted.
 
     Args:
         cost, dtype: class and type for ``soc.timing.vector_cycles``.
@@ -363,7 +374,7 @@ def micro_op(
         timing.vector_latency,
         reads,
         writes,
-        run,
+        None,
         mask=None if mask is None else mask.register,
         constants=(timing.vector_constant_name(cost, dtype), "vector_latency"),
     )
@@ -391,8 +402,8 @@ def element_wise(
         return None
     if dst.lanes.extent == 0:
         return idle(call, cost, dst.dtype, dst.repeats, mask)
+    result = micro_op(call, cost, _cost_type(dst, sources), dst, sources, mask=mask, reads_dst=kernel.reads_dst)
     ordered = check_overlap(call, dst, (*sources, dst) if kernel.reads_dst and dst.revisits else sources, accumulates)
-    result = micro_op(call, cost, _cost_type(dst, sources), dst, sources, None, mask=mask, reads_dst=kernel.reads_dst)
     result.run = executor(kernel, dst, sources, ordered)
     if inspect is not None and call.strict:
         result.run = _inspected(result.run, inspect, [source.loader() for source in sources], dst.lanes.array)

@@ -21,6 +21,7 @@ class Lanes:
 
     Attributes:
         bits: bit k is lane k.
+        first: lowest enabled lane.
         extent: highest enabled lane + 1 (0: no lane).
         full: every lane below ``extent`` is enabled.
         runs: enabled lanes as ascending half-open runs.
@@ -28,6 +29,7 @@ class Lanes:
 
     def __init__(self, bits: int) -> None:
         self.bits = bits
+        self.first = (bits & -bits).bit_length() - 1
         self.extent = bits.bit_length()
         self.full = bits == (1 << self.extent) - 1
 
