@@ -1,0 +1,118 @@
+"""The bench's own arithmetic and its processes; `flash-attention bench --quick` as a whole is a system test."""
+
+import numpy as np
+import pytest
+from flash_attention._bench import figures, report
+from flash_attention._bench.case import Case
+from flash_attention._bench.contestants import Composed
+from flash_attention._bench.race import Timing, Worker, race
+from flash_attention._bench.worker import extra_bytes
+
+CASE = Case(256)
+
+
+class Clock:
+    """A contestant whose calls take the given seconds, over and over."""
+
+    def __init__(self, name: str, reason: str = "", **seconds: list):
+        self.name = name
+        self.reason = reason
+        self.left = {kind: list(values) for kind, values in seconds.items()}
+        self.calls = []
+
+    def prepare(self, case: Case):
+        return self.reason or None
+
+    def seconds(self, kind: str) -> float:
+        self.calls.append(kind)
+        value = self.left[kind].pop(0)
+        self.left[kind].append(value)
+        return value
+
+
+def test_backward_is_the_difference_in_each_round_after_a_warm_up() -> None:
+    clock = Clock("flash", forward=[9, 1, 2, 3], both=[9, 4, 7, 5])
+    timings, reasons = race([clock], CASE, rounds=3, budget=0)
+    assert {timing.kind: timing.seconds for timing in timings} == {
+        "forward": (1, 2, 3),
+        "both": (4, 7, 5),
+        "backward": (3, 5, 2),
+    }
+    assert reasons == {}
+    assert [timing.median for timing in timings if timing.kind == "backward"] == [3]
+
+
+def test_contestants_take_turns_and_refusals_are_kept() -> None:
+    order = []
+    clocks = [Clock(name, forward=[1]) for name in ("flash", "torch")]
+    for clock in clocks:
+        clock.calls = order
+        clock.seconds = lambda kind, name=clock.name: order.append(name) or 1.0
+    _, reasons = race([*clocks, Clock("composed", "too large")], CASE, 2, 60, kinds=("forward",))
+    assert order[2:] == ["flash", "torch"] * 2
+    assert reasons == {"composed": "too large"}
+
+
+def test_a_worker_times_calls_in_its_own_process() -> None:
+    with Worker("gemm", threads=1) as worker:
+        timings, _ = race([worker], CASE, rounds=2, budget=5, kinds=("forward",))
+    assert len(timings[0].seconds) == 2 and min(timings[0].seconds) > 1e-4
+
+
+def test_a_dead_worker_is_reported() -> None:
+    with Worker("nobody", threads=1) as worker, pytest.raises(RuntimeError, match="nobody died .* KeyError"):
+        worker.prepare(CASE)
+
+
+def test_extra_bytes_sees_what_a_call_allocates_and_frees() -> None:
+    extra_bytes(lambda: np.ones(1 << 20))
+    assert abs(extra_bytes(lambda: np.ones(64 << 20, np.uint8)) - (64 << 20)) < 8 << 20
+    assert extra_bytes(lambda: None) < 8 << 20
+
+
+@pytest.mark.parametrize("unit, reached, ok", [("x", 1.3, True), ("x", 1.2, False), ("MB", 64, True), ("MB", 65, False)])
+def test_figures_know_which_way_is_better(unit: str, reached: float, ok: bool) -> None:
+    required = 1.3 if unit == "x" else 64
+    assert figures.Figure("f", required, reached, unit).ok is ok
+    assert figures.Figure("f", required, None, unit, "torch is not installed").ok is None
+
+
+def test_speed_compares_the_same_pass_and_case() -> None:
+    other = Case(512)
+    seconds = {("flash", CASE): 2.0, ("torch", CASE): 3.0, ("flash", other): 1.0, ("torch", other): 9.0}
+    timings = [Timing(n, c, kind, (s,)) for (n, c), s in seconds.items() for kind in ("forward", "backward")]
+    assert [figure.reached for figure in figures.speed(timings, CASE, "")] == [1.5, 1.5]
+    missing = [timing for timing in timings if timing.contestant == "flash"]
+    (forward, _) = figures.speed(missing, CASE, "torch is not installed")
+    assert forward.ok is None and forward.row()[3:] == ["not measured", "torch is not installed"]
+
+
+def test_flatness_and_memory() -> None:
+    cases = Case(1024, window_blocks=8), Case(2048, window_blocks=8)
+    timings = [Timing("flash", case, "forward", (us * case.seq,)) for case, us in zip(cases, (2, 3))]
+    assert figures.flatness(timings).reached == pytest.approx(1.5)
+    case = Case(65536, heads=1)
+    assert figures.memory(case, "forward", case.tensor_bytes + (10 << 20)).reached == 10
+    assert figures.memory(case, "both", 3 * case.tensor_bytes + (70 << 20)).ok is False
+
+
+def test_flops_count_visible_pairs() -> None:
+    case = Case(256, heads=1, head_dim=64)
+    assert case.visible == 256 * 257 // 2
+    assert case.flops("forward") == 2 * 2 * 64 * case.visible
+    assert Case(1024, window_blocks=2).visible < Case(1024).visible
+
+
+def test_composed_attention_refuses_what_does_not_fit() -> None:
+    assert Composed().refuse(Case(256)) is None
+    assert "GB" in Composed().refuse(Case(1 << 20))
+
+
+def test_csv_and_plot(tmp_path) -> None:
+    timings = [Timing(name, CASE, "forward", (0.5, 0.25, 0.75)) for name in ("flash", "torch")]
+    results = figures.speed(timings * 2 + [Timing("flash", CASE, "backward", (1.0,))], CASE, "")
+    paths = report.write_csv(tmp_path, timings, results)
+    times = paths[0].read_text().splitlines()
+    assert len(times) == 3 and times[1].startswith("flash,forward,1,8,256,128,float32,0,0.500000,")
+    assert paths[1].read_text().splitlines()[1].split(",")[-3:-1] == ["1.0000", "False"]
+    assert report.write_plot(tmp_path, timings, timings[:1], "title").stat().st_size > 1000

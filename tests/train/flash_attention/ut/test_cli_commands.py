@@ -1,0 +1,90 @@
+"""The command line: what it prints, and its exit status."""
+
+import numpy as np
+import pytest
+from flash_attention import __version__, cli
+from flash_attention.backends import registry
+from flash_attention.commands import check
+from flash_attention.commands._table import table
+
+
+def test_version(capsys: pytest.CaptureFixture) -> None:
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["--version"])
+    assert stop.value.code == 0
+    assert capsys.readouterr().out.split() == ["flash_attention", __version__]
+
+
+def test_every_command_has_a_line_of_help(capsys: pytest.CaptureFixture) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["--help"])
+    printed = " ".join(capsys.readouterr().out.split())
+    for name, module in cli.command_modules().items():
+        assert f"{name} {module.__doc__.split(chr(10))[0]}" in printed
+
+
+def test_commands_import_nothing_heavy(run_python) -> None:
+    program = "import sys; from flash_attention import cli; cli.parser(); print('mindspore' in sys.modules)"
+    assert run_python("-c", program).strip() == "False"
+
+
+def test_info_lists_every_backend(capsys: pytest.CaptureFixture) -> None:
+    assert cli.main(["info"]) == 0
+    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line.strip()}
+    assert __version__ in lines["flash_attention"]
+    assert lines["math"].split()[1] == "ready"
+    assert "Ascend" in lines["fused"] or "Atlas" in lines["fused"]
+    assert set(registry.backend_names()) <= set(lines)
+
+
+def test_check_passes_a_right_backend(capsys: pytest.CaptureFixture) -> None:
+    assert cli.main(["check", "--backend", "math", "--dtype", "float16", "--only", "ALiBi"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.count("ok\n") == 2 and "all right" in printed
+
+
+@pytest.mark.parametrize("fault", ("output", "d_key", "repeat", "blind"))
+def test_check_finds_a_wrong_backend(fault: str, capsys: pytest.CaptureFixture, monkeypatch) -> None:
+    right = check.execute
+    calls = []
+
+    def wrong(*arguments, **gradients):
+        result = right(*arguments, **gradients)
+        calls.append(result)
+        if fault == "output":
+            result.output[0, 0, 1, 0] += 0.02
+        elif fault == "d_key":
+            result.d_key *= np.float32(1.01)
+        elif fault == "blind":
+            result.output[0, 0, 0, 0] = 1e-30
+        elif len(calls) % 2:
+            result.d_query[0, 0, 1, 0] = np.nextafter(result.d_query[0, 0, 1, 0], np.float32(9))
+        return result
+
+    monkeypatch.setattr(check, "execute", wrong)
+    assert cli.main(["check", "--backend", "math", "--dtype", "float32", "--only", "blind"]) == 1
+    named = {"output": "output", "d_key": "d_key", "repeat": "two runs differ", "blind": "not zero"}[fault]
+    assert f"WRONG: {named}" in capsys.readouterr().out
+
+
+def test_check_of_a_backend_that_cannot_run_fails(capsys: pytest.CaptureFixture) -> None:
+    assert cli.main(["check", "--backend", "fused"]) == 1
+    assert "fused: cannot run here" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["check", "--backend", "nonsense"], "nonsense"),
+        (["check", "--only", "nonsense"], "--only: no problem is called like 'nonsense'"),
+        (["bench", "--threads", "0"], "--threads"),
+    ],
+)
+def test_a_wrong_option_is_named(arguments: list, message: str, capsys: pytest.CaptureFixture) -> None:
+    assert cli.main(arguments) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_table_aligns_numbers_right() -> None:
+    lines = table(["name", "ms"], [["a", "1.5"], ["longer", "10.25"]]).splitlines()
+    assert lines == ["name       ms", "------  -----", "a         1.5", "longer  10.25"]
