@@ -193,7 +193,7 @@ class _Call(nn.Cell):
             mask = None
         else:
             if mask.dtype != mstype.bool_ and mask.dtype != mstype.uint8:
-                mask = mask != 0
+                mask = ops.cast(mask, mstype.float32) != 0  # a CPU compares no bfloat16
             mask = ops.reshape(mask, self.mask_shape)
         if self.bias_shape is not None:
             bias = ops.reshape(bias, self.bias_shape)

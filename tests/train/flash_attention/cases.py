@@ -370,14 +370,23 @@ CASES: tuple[Case, ...] = tuple(
 )
 
 
-def params(select=None, dtype: str | None = None) -> list:
+def sample(case: Case, one_in: int) -> bool:
+    """True for a fixed, evenly spread share of all cases."""
+    return zlib.crc32(str(case).encode()) % one_in == 0
+
+
+def params(select=None, dtype: str | None = None, everyday=None) -> list:
     """The cases as pytest parameters with readable ids.
 
     Args:
         select: keeps the cases for which it is true; all by default.
         dtype: gives every case this dtype, for backends that have but one.
+        everyday: cases for which it is false are marked slow; by default only the long ones are.
     """
     chosen = [case if dtype is None else replace(case, dtype=dtype) for case in CASES]
     chosen = [case for case in dict.fromkeys(chosen) if select is None or select(case)]
     marks = {True: [pytest.mark.slow], False: []}
-    return [pytest.param(case, id=str(case), marks=marks[case.slow]) for case in chosen]
+    return [
+        pytest.param(case, id=str(case), marks=marks[case.slow or not (everyday is None or everyday(case))])
+        for case in chosen
+    ]

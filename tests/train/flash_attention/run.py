@@ -1,0 +1,77 @@
+"""Runs a shared case through `flash_attention`, as a user calls it, and returns NumPy results with all gradients."""
+
+from __future__ import annotations
+
+import mindspore as ms
+import numpy as np
+from flash_attention import flash_attention
+from flash_attention.reference import Attention
+from mindspore import Tensor, nn, ops
+
+from tests.train.flash_attention.cases import SEED, Case
+
+
+def tensor(array: np.ndarray | None, dtype: str | None = None) -> Tensor | None:
+    """A Tensor of a NumPy array, cast to `dtype`; None of None."""
+    if array is None:
+        return None
+    result = Tensor(array)
+    return result if dtype is None else result.astype(getattr(ms, dtype))
+
+
+def array(result: Tensor | None) -> np.ndarray | None:
+    """float32 NumPy array of a Tensor; None of None."""
+    return None if result is None else result.astype(ms.float32).asnumpy()
+
+
+class Attention32(nn.Cell):
+    """`flash_attention` of a case with its loss: the scalar whose gradients are those for d_output and d_logsumexp."""
+
+    def __init__(self, case: Case, backend: str, seed=SEED, keep_bits=None):
+        super().__init__()
+        inputs = case.inputs()
+        self.mask = tensor(inputs.mask, None if case.mask_dtype != "bfloat16" else "bfloat16")
+        self.d_output, self.d_logsumexp = tensor(inputs.d_output), tensor(inputs.d_logsumexp)
+        drawn = case.dropout > 0 and keep_bits is None
+        self.seed = Tensor(np.array(seed, np.int64)) if drawn else None
+        self.keep_bits = tensor(keep_bits)
+        self.options = case.options()
+        self.alibi = case.alibi != "none"
+        self.backend = backend
+
+    def construct(self, query, key, value, bias):
+        output, logsumexp = flash_attention(
+            query,
+            key,
+            value,
+            self.mask,
+            bias,
+            seed=self.seed,
+            keep_bits=self.keep_bits,
+            alibi=self.alibi,
+            return_lse=True,
+            backend=self.backend,
+            **self.options,
+        )
+        loss = (output.astype(ms.float32) * self.d_output).sum() + (logsumexp * self.d_logsumexp).sum()
+        return loss, output, logsumexp
+
+
+def run_case(case: Case, backend: str, **dropout) -> Attention:
+    """Output, logsumexp and gradients of `case` on `backend`, in the current execution mode.
+
+    Args:
+        dropout: `seed` (pair of integers) or `keep_bits` (NumPy array) instead of the shared seed.
+    """
+    inputs = case.inputs()
+    cell = Attention32(case, backend, **dropout)
+    tensors = [tensor(value, case.dtype) for value in (inputs.query, inputs.key, inputs.value, inputs.bias)]
+    positions = (0, 1, 2) if inputs.bias is None else (0, 1, 2, 3)
+    run = ops.value_and_grad(cell, grad_position=positions, has_aux=True)
+    if ms.get_context("mode") == ms.GRAPH_MODE:
+        run = ms.jit(run)
+    (_, output, logsumexp), gradients = run(*tensors)
+    gradients = list(map(array, gradients))
+    if inputs.bias is not None:
+        gradients[3] = gradients[3].reshape(case.problem.bias_shape)
+    return Attention(array(output), array(logsumexp), *gradients)
