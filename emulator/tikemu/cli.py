@@ -200,18 +200,21 @@ def api_rows() -> Iterator[tuple[str, ...]]:
         rows.append((name, "container", *["yes"] * every, "", ""))
     for name, spec in registry.specs().items():
         dtypes = " ".join(entry if isinstance(entry, str) else "/".join(entry) for entry in spec.dtypes)
-        rows.append((name, _family(name, spec), *["yes"] * every, spec.pipe, dtypes))
+        rows.append((name, _family(name), *["yes"] * every, spec.pipe, dtypes))
     for name, reason in registry.unsupported().items():
         rows.append((name, "", *["no"] * every, "", reason))
     yield from sorted(rows, key=lambda row: (row[1] == "", row[1], row[0]))
 
 
-def _family(name: str, spec: Any) -> str:
-    for prefix, family in (("vec_", "vec"), ("h_", "whole tensor"), ("scalar_", "scalar")):
-        if name.startswith(prefix):
-            return family
-    module = (spec.binder or spec.evaluate).__module__.rpartition(".")[2]
-    return {"move": "movement", "cube": "cube", "composite": "cube", "sync": "synchronisation"}.get(module, "legacy v")
+#: Family of an API by the start of its name; the first that fits.
+_FAMILIES = (("vec_", "vec"), ("h_", "whole tensor"), ("scalar_", "scalar"), ("v", "legacy v"), ("mov_", "legacy v"),
+             ("load", "cube"), ("mmad", "cube"), ("matmul", "cube"), ("conv2d", "cube"), ("fixpipe", "cube"),
+             ("pipe_", "synchronisation"), ("block_", "synchronisation"), ("set_flag", "synchronisation"),
+             ("wait_", "synchronisation"), ("", "movement"))
+
+
+def _family(name: str) -> str:
+    return next(family for prefix, family in _FAMILIES if name.startswith(prefix))
 
 
 def _socs(options: argparse.Namespace) -> int:

@@ -145,6 +145,9 @@ def test_apis_lists_the_whole_table(capsys):
     assert cli.main(["apis"]) == 0
     lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
     assert set(lines) == {"API", *CONTAINER_APIS, *registry.specs(), *registry.unsupported()}
+    for name, family in (("h_add", "whole tensor"), ("vadd", "legacy v"), ("mmad", "cube"), ("data_move", "movement"),
+                         ("pipe_barrier", "synchronisation"), ("scalar_max", "scalar"), ("for_range", "container")):
+        assert lines[name].split(maxsplit=1)[1].startswith(family)
     assert "yes" in lines["vec_add"] and "float16 float32 int32" in lines["vec_add"] and " V " in lines["vec_add"]
     assert "no" in lines["data_move_pad"].split() and registry.unsupported()["data_move_pad"] in lines["data_move_pad"]
 
