@@ -26,10 +26,12 @@ else
 fi
 
 echo "== style"
-"$VENV_PYTHON" -m ruff check .
+status=0
+"$VENV_PYTHON" -m ruff check --output-format concise . || status=$?
 
 echo "== tests"
 # Two processes share the cores: one OpenMP thread each, unless a test asks for more.
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
-exec "$VENV_PYTHON" -m pytest -q --durations=10 --durations-min=5 \
-    -n "${FLASH_ATTENTION_TEST_PROCESSES:-2}" --dist worksteal "$@"
+"$VENV_PYTHON" -m pytest -q --durations=10 --durations-min=5 \
+    -n "${FLASH_ATTENTION_TEST_PROCESSES:-2}" --dist worksteal "$@" || status=$?
+exit "$status"
