@@ -12,6 +12,10 @@ from tikemu import build_native, native
 @pytest.fixture(scope="session")
 def native_library(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """The native helper, compiled from the present sources."""
+    try:
+        build_native.compiler()
+    except RuntimeError as error:
+        pytest.skip(str(error))
     folder = tmp_path_factory.mktemp("native")
     build_native.build(folder)
     with pytest.MonkeyPatch.context() as patch:
