@@ -148,14 +148,12 @@ def buffers(problem: KernelProblem, plan: TilePlan, tiles: int, distances: int) 
         Buffer("output", "L0C", "float32", rows * depth, plan.row_blocks),
         Buffer("total", "L0C", "float32", rows * 16, plan.row_blocks),
         Buffer("scores", "L0C", "float32", rows * width, plan.score_slots),
-        # 128 elements more than a tile: the row maximum keeps segments apart by half a bank cycle.
-        Buffer("score", "UB", "float32", work + 128 * len(plan.segments)),
+        # More than a tile: operands of an instruction stand half a round of the banks apart, see core.HALF_ROUND.
+        Buffer("score", "UB", "float32", work + padded(64 * (len(plan.segments) + 1), 128)),
         Buffer("half", "UB", "float16", work),
-        Buffer("stage", "UB", "float16", rows * depth, plan.row_blocks),
+        Buffer("stage", "UB", "float16", rows * depth + 128, plan.row_blocks),
         Buffer("row_total", "UB", "float32", 2048),
         Buffer("scratch", "UB", "float32", 2048),
-        # From here on half a bank cycle (256 bytes) apart, so that two-source instructions meet no conflict.
-        Buffer("shift", "UB", "float16", 128),
         Buffer("inverse", "UB", "float32", rows * 16),
         Buffer("visible", "UB", "float16", area),
         Buffer("hidden", "UB", "float16", area, 1 if problem.mask == "full" else 0),
@@ -164,11 +162,12 @@ def buffers(problem: KernelProblem, plan: TilePlan, tiles: int, distances: int) 
         Buffer("keep", "UB", "uint8", rows * keys // 8, 2 if dropout else 0),
         Buffer("row_max", "UB", "float16", rows * 16),
         Buffer("vectors", "UB", "float32", 128, 12),
+        Buffer("row_lse", "UB", "float32", 128, plan.row_blocks),
         Buffer("halves", "UB", "float16", 128, 8),
         Buffer("row_numbers", "UB", "float32", 128 if problem.alibi == "computed" else 0),
         Buffer("table", "UB", "int32", ITEMS_PER_CHUNK * 48),
         Buffer("flags", "UB", "int32", ITEMS_PER_CHUNK * 16),
-        Buffer("flag", "UB", "int32", 8),
+        Buffer("flag", "UB", "int32", 8, plan.row_blocks),
     ]
     return [buffer for buffer in result if buffer.copies and buffer.size]
 

@@ -10,6 +10,9 @@ from .problem import KernelProblem, padded
 MOST_REPEATS = 255
 LARGEST_GAP = 65535
 BLOCK_HALVES = 16  # float16 elements per 32-byte block
+# The banks of the Unified Buffer come round every 512 bytes. An instruction whose operands stand half a round apart meets
+# no conflict; one that works in place takes twice as long. In float32 elements:
+HALF_ROUND = 64
 
 
 @dataclass
@@ -81,7 +84,7 @@ class Core:
         return self.tik.Scalar(dtype, name, init_value=value)
 
     # ---- Vector, on whole contiguous ranges of elements
-    def _spans(self, elements: int, lanes: int):
+    def spans(self, elements: int, lanes: int):
         """(lanes enabled, first element, repeats) of the instructions that cover a range."""
         done, full = 0, elements // lanes
         while done < full:
@@ -93,42 +96,42 @@ class Core:
 
     def fill(self, dst, value, elements: int, lanes: int = 128) -> None:
         """dst[:elements] = value; lanes is 128 for 16-bit and 64 for 32-bit elements, here and below."""
-        for mask, at, count in self._spans(elements, lanes):
+        for mask, at, count in self.spans(elements, lanes):
             self.tik.vec_dup(mask, dst[at], value, count, 8)
 
     def binary(self, name: str, dst, a, b, elements: int, lanes: int = 128) -> None:
         """dst = a op b for name in vec_add, vec_sub, vec_mul, vec_max, vec_min."""
-        for mask, at, count in self._spans(elements, lanes):
+        for mask, at, count in self.spans(elements, lanes):
             getattr(self.tik, name)(mask, dst[at], a[at], b[at], count, 8, 8, 8)
 
     def with_row(self, name: str, dst, a, row, elements: int, lanes: int = 128) -> None:
         """dst = a op row, where row holds one repeat's worth of elements that all repeats share."""
-        for mask, at, count in self._spans(elements, lanes):
+        for mask, at, count in self.spans(elements, lanes):
             getattr(self.tik, name)(mask, dst[at], a[at], row, count, 8, 8, 0)
 
     def unary(self, name: str, dst, src, elements: int, lanes: int = 128) -> None:
         """dst = op(src) for name in vec_abs, vec_exp, vec_ln."""
-        for mask, at, count in self._spans(elements, lanes):
+        for mask, at, count in self.spans(elements, lanes):
             getattr(self.tik, name)(mask, dst[at], src[at], count, 8, 8)
 
     def with_scalar(self, name: str, dst, src, scalar, elements: int, lanes: int = 128) -> None:
         """dst = src op scalar for name in vec_adds, vec_muls; dst += scalar * src for vec_axpy."""
-        for mask, at, count in self._spans(elements, lanes):
+        for mask, at, count in self.spans(elements, lanes):
             getattr(self.tik, name)(mask, dst[at], src[at], scalar, count, 8, 8)
 
     def to_half(self, dst, src, elements: int) -> None:
         """float32 to float16, nearest even, saturating."""
-        for mask, at, count in self._spans(elements, 64):
+        for mask, at, count in self.spans(elements, 64):
             self.tik.vec_conv(mask, "none", dst[at], src[at], count, 4, 8)
 
     def to_single(self, dst, src, elements: int) -> None:
         """float16 to float32."""
-        for mask, at, count in self._spans(elements, 64):
+        for mask, at, count in self.spans(elements, 64):
             self.tik.vec_conv(mask, "none", dst[at], src[at], count, 8, 4)
 
     def add_half(self, dst, src, scalar, elements: int) -> None:
         """dst (float32) += scalar (float16) * src (float16)."""
-        for mask, at, count in self._spans(elements, 64):
+        for mask, at, count in self.spans(elements, 64):
             self.tik.vec_axpy(mask, dst[at], src[at], scalar, count, 8, 4)
 
     # ---- moves

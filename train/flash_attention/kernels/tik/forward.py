@@ -138,7 +138,8 @@ class _Forward:
             core.fill(halves, 0.0, 128)
         for vector in core.on["vectors"]:
             core.fill(vector, 0.0, 128, 64)
-        core.fill(core.on["flag"][0], 0, 8, 64)
+        for flag in core.on["flag"]:
+            core.fill(flag, 0, 8, 64)
         normalise.initialise(core)
         stage = core.on["stage"]
         # Short tiles leave part of a slot as it was; it must hold numbers from the start.
@@ -206,11 +207,15 @@ class _Forward:
         for a in range(blocks):
             with tik.if_scope(nxt["rows", a] > 0):
                 tiles.place_query(core, rowmax.query_slots(core, a), core.on["stage"][a], self.epoch)
+        # The end of row block 0 fills the time until the Cube has the scores of the sample; its stores wait, lest they
+        # delay the reference on their pipe. The end of row block 1 covers the first scores of the next item.
         self._finish(0)
         for a in range(blocks):
             self._reference(attempt, a)
+        self._store(0)
         for a in range(1, blocks):
             self._finish(a)
+            self._store(a)
         current.copy(nxt)
         if self.current_slopes:
             for mine, other in zip(self.current_slopes.terms, self.slopes.terms):
@@ -258,7 +263,11 @@ class _Forward:
 
     def _finish(self, a: int) -> None:
         with self.tik.if_scope(self.current["rows", a] > 0):
-            normalise.finish(self.core, self.current, a, self.index, self.split.items)
+            normalise.finish(self.core, self.current, a)
+
+    def _store(self, a: int) -> None:
+        with self.tik.if_scope(self.current["rows", a] > 0):
+            normalise.store(self.core, self.current, a, self.index, self.split.items)
 
     def _clear_flags(self) -> None:
         """Row blocks that do not exist have not failed."""

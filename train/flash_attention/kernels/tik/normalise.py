@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .core import Core
+from .core import HALF_ROUND, Core
 from .item import Item
 from .rowmax import current_reference
 from .tiles import by_rows
@@ -20,41 +20,34 @@ def initialise(core: Core) -> None:
     core.fill(core.on["row_total"][0], 0.0, 2048, 64)
 
 
-def finish(core: Core, item: Item, a: int, core_index, items: int) -> None:
-    """Records the end of row block `a`: its sums leave L0C, and output, logsumexp and flag go to global memory."""
+def finish(core: Core, item: Item, a: int) -> None:
+    """Records the Vector work at the end of row block `a`: its sums leave L0C, the output lands in stage[a]."""
     plan, tik = core.plan, core.tik
     total, inverse = core.on["row_total"][0], core.on["inverse"][0]
     square = plan.rows * 16
     small = _small_steps(core, a)
-    score, half = core.on["score"][0], core.on["half"][0]
+    score, result = core.on["score"][0], core.on["stage"][a]
     columns, slots = core.depth_columns, max(1, plan.columns // 2)
     spans = [(first, min(2, columns - first)) for first in range(0, columns, 2)]
 
     tik.tensor_mov(total, core.on["total"][a], "m", 1, plan.rows // 16, 0, 0)
     core.with_row("vec_max", inverse, total, core.on["vectors"][0], square, 64)
-    for mask, at, count in core._spans(square, 64):
+    for mask, at, count in core.spans(square, 64):
         tik.vdiv(mask, inverse[at], core.on["vectors"][1], inverse[at], count, 1, 1, 1, 8, 0, 8)
 
     def move(index: int) -> None:
         first, width = spans[index]
-        at = index % slots * 2 * square
+        at = index % slots * 2 * square + HALF_ROUND
         tik.tensor_mov(score[at], core.on["output"][a][first * square], "m", 1, width * plan.rows // 16, 0, 0)
 
     def scale(index: int) -> None:
         for column in range(spans[index][1]):
             at = (index % slots * 2 + column) * square
-            core.binary("vec_mul", score[at:], score[at:], inverse, square, 64)
+            core.binary("vec_mul", score[at:], score[at + HALF_ROUND :], inverse, square, 64)
 
-    def store(index: int) -> None:
+    def convert(index: int) -> None:
         first, width = spans[index]
-        at = index % slots * 2 * square
-        core.to_half(half[at:], score[at:], width * square)
-
-        def record(have: int) -> None:
-            target = (item["head"] * columns + first) * (core.seq_q * 16) + item["start", a] * 16
-            core.move((core.gm["output"], target), (half, at), width, have, plan.rows - have, core.seq_q - have)
-
-        by_rows(core, item["rows", a], record)
+        core.to_half(result[first * square :], score[index % slots * 2 * square :], width * square)
 
     lag = 1 if slots > 2 else 0  # slots that three stages at a time need
     for step in range(len(spans) + 2 * lag):
@@ -66,18 +59,30 @@ def finish(core: Core, item: Item, a: int, core_index, items: int) -> None:
             if small:
                 small.pop(0)()
         if 0 <= step - 2 * lag:
-            store(step - 2 * lag)
+            convert(step - 2 * lag)
     while small:
         small.pop(0)()
 
-    def record(have: int) -> None:
-        lse = core.on["vectors"][8]
-        tik.data_move(core.gm["logsumexp"][item["head"] * core.seq_q + item["start", a]], lse, 0, 1, have // 8, 0, 0)
-        largest, flags = core.on["halves"][6], core.on["flag"][0]
+    def flag(have: int) -> None:
+        largest = core.on["halves"][6]
         tik.vcmax(have, largest, core.on["halves"][7], 1, 1, 1, 8)
-        tik.vec_conv(8, "round", flags, largest, 1, 8, 4)
+        tik.vec_conv(8, "round", core.on["flag"][a], largest, 1, 8, 4)
+
+    by_rows(core, item["rows", a], flag)
+
+
+def store(core: Core, item: Item, a: int, core_index, items: int) -> None:
+    """Records the moves of output, logsumexp and flag of row block `a` to global memory."""
+    tik, columns = core.tik, core.depth_columns
+
+    def record(have: int) -> None:
+        target = item["head"] * (columns * core.seq_q * 16) + item["start", a] * 16
+        core.move((core.gm["output"], target), (core.on["stage"][a], 0), columns, have, core.plan.rows - have,
+                  core.seq_q - have)
+        tik.data_move(core.gm["logsumexp"][item["head"] * core.seq_q + item["start", a]], core.on["row_lse"][a], 0, 1,
+                      have // 8, 0, 0)
         row = (core_index * items + item.index) * 2 + a
-        tik.data_move(core.gm["flags"][row * 8], flags, 0, 1, 1, 0, 0)
+        tik.data_move(core.gm["flags"][row * 8], core.on["flag"][a], 0, 1, 1, 0, 0)
 
     by_rows(core, item["rows", a], record)
 
@@ -86,7 +91,7 @@ def _small_steps(core: Core, a: int) -> list:
     """Short dependent instructions of the logsumexp, to be recorded between long ones that hide their latency."""
     tik = core.tik
     one, tiny = core.on["vectors"][11], core.on["vectors"][0]
-    compact, seen, lse = core.on["vectors"][6], core.on["vectors"][7], core.on["vectors"][8]
+    compact, seen, lse = core.on["vectors"][6], core.on["vectors"][7], core.on["row_lse"][a]
     return [
         lambda: _compact(core, compact),
         lambda: core.with_scalar("vec_muls", seen, compact, 2.0**60, 128, 64),

@@ -11,7 +11,7 @@ import math
 
 from . import lanes, mask, tiles
 from .budget import RING
-from .core import Core
+from .core import HALF_ROUND, Core
 from .item import Item
 from .mask import LOWEST
 
@@ -150,7 +150,7 @@ def _tile_maximum(core: Core, item: Item, a: int, epoch, tile, scratch: dict) ->
             with tik.if_scope(number > 0):
                 mask.lower_visible(core, view, at, elements)
         spans.append((view, width // 16))
-        gap += 128  # half a bank cycle: the segments of the first fold do not collide
+        gap += 2 * HALF_ROUND
     _fold(core, spans)
 
 
@@ -204,8 +204,18 @@ def _fold(core: Core, spans: list) -> None:
     """Maximum over the fractal columns of all segments, into row_max."""
     column = core.plan.rows * 16
     (first, columns), *others = spans
-    for view, more in others:
-        core.binary("vec_max", first, first, view, min(columns, more) * column)
+    fold = core.on["half"][0]
+    if len(others) == 1 and others[0][1] == columns and columns % 2 == 0:
+        # The usual tile: every step reads from one buffer and writes to the other, its halves half a round apart.
+        second, half = others[0][0], columns // 2 * column
+        core.binary("vec_max", fold, first, second, half)
+        core.binary("vec_max", fold[half + 2 * HALF_ROUND :], first[half:], second[half:], half)
+        first, second, columns = fold, fold[half + 2 * HALF_ROUND :], columns // 2
+        core.binary("vec_max", core.on["score"][0].reinterpret_cast_to("float16"), first, second, half)
+        first = core.on["score"][0].reinterpret_cast_to("float16")
+    else:
+        for view, more in others:
+            core.binary("vec_max", first, first, view, min(columns, more) * column)
     while columns > 1:
         half = columns // 2
         core.binary("vec_max", first, first, first[(columns - half) * column :], half * column)

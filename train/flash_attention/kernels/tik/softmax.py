@@ -9,10 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from . import dropout, mask, tiles
-from .core import Core
-
-HALF_BANK_CYCLE = 64  # float32 elements in 256 bytes, after which the banks of the Unified Buffer come round halfway
-
+from .core import HALF_ROUND, Core
 
 @dataclass(frozen=True)
 class Unit:
@@ -38,14 +35,14 @@ class Unit:
 
 
 def half_precision_pieces(core: Core) -> int:
-    """Pieces of a tile, counted from its end, whose exponential runs in float16.
+    """Pieces of a tile, counted from its end, whose exponential runs in float16: half of them at head_dim up to 64.
 
-    At small head_dim Vector limits the kernel, and a float16 exponential saves the conversion. Its argument is rounded
-    after the reference is subtracted, an error well under that of rounded scores. None where float32 is needed anyway.
+    There Vector limits the kernel, and a float16 exponential saves the conversion. Its argument is rounded after the
+    reference is subtracted, an error well under that of rounded scores. None where Vector needs float32 scores anyway.
     """
     problem = core.problem
     exact = problem.post_scale != 1.0 or problem.alibi in ("bias", "computed") or core.plan.head_dim > 64
-    return 0 if exact or len(core.plan.pieces) < 4 else len(core.plan.pieces) // 4
+    return 0 if exact or len(core.plan.pieces) < 4 else len(core.plan.pieces) // 2
 
 
 def probabilities(core: Core, unit: Unit) -> None:
@@ -55,8 +52,7 @@ def probabilities(core: Core, unit: Unit) -> None:
     pieces = plan.pieces
     singles = len(pieces) - half_precision_pieces(core)
     spans = [(column * plan.rows * 16, columns * plan.rows * 16) for _, column, columns in pieces]
-    # In place, the post-scale would read and write the same banks; half a bank cycle apart it does not.
-    skew = HALF_BANK_CYCLE if problem.post_scale != 1.0 else 0
+    skew = HALF_ROUND if problem.post_scale != 1.0 else 0
 
     for index, ((segment, column, columns), (at, elements)) in enumerate(zip(pieces, spans)):
         source = (column - plan.segment_start(segment) // 16) * plan.rows * 16

@@ -6,7 +6,7 @@ to L0. The order is made by the bursts of the move from global memory.
 
 from __future__ import annotations
 
-from .core import Core
+from .core import HALF_ROUND, Core
 
 F = 256  # float16 elements of a fractal
 
@@ -87,8 +87,8 @@ def fetch_query(core: Core, stage, base, start, rows) -> None:
 
     def record(have: int) -> None:
         if have < height:
-            core.fill(stage, 0.0, height * core.plan.head_dim)
-        core.move((stage, 0), (core.gm["query"], base + start * 16), core.depth_columns, have, core.seq_q - have,
+            core.fill(stage[2 * HALF_ROUND :], 0.0, height * core.plan.head_dim)
+        core.move((stage, 2 * HALF_ROUND), (core.gm["query"], base + start * 16), core.depth_columns, have, core.seq_q - have,
                   height - have)
 
     by_rows(core, rows, record)
@@ -97,7 +97,7 @@ def fetch_query(core: Core, stage, base, start, rows) -> None:
 def place_query(core: Core, slots: list, stage, epoch) -> None:
     """A fetched row block, times problem.query_factor, as (rows / 16, head_dim / 16, 16, 16) to slots[epoch]."""
     columns, height = core.depth_columns, core.plan.rows
-    core.with_scalar("vec_muls", stage, stage, core.problem.query_factor, height * core.plan.head_dim)
+    core.with_scalar("vec_muls", stage, stage[2 * HALF_ROUND :], core.problem.query_factor, height * core.plan.head_dim)
     for slot in each_epoch(core, slots, epoch):
         for column in range(columns):
             core.tik.data_move(slot[column * F], stage[column * height * 16], 0, height // 16, 16, 0, (columns - 1) * 16)
