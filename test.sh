@@ -32,6 +32,8 @@ status=0
 echo "== tests"
 # Two processes share the cores: one OpenMP thread each, unless a test asks for more.
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
+# Both collect the same tests in the same order.
+export PYTHONHASHSEED=0
 "$VENV_PYTHON" -m pytest -q --durations=10 --durations-min=5 \
     -n "${FLASH_ATTENTION_TEST_PROCESSES:-2}" --dist worksteal "$@" || status=$?
 exit "$status"
