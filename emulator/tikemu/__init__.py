@@ -18,6 +18,7 @@ from .errors import (
     TikScopeError,
     TikSyncError,
     TikUndefinedError,
+    TikUnknownApiError,
     TikUnsupportedArgumentError,
     TikUnsupportedError,
     TikWarning,
@@ -32,6 +33,6 @@ __version__ = "0.1.0"
 __all__ = [
     "Options", "Result", "TikAlignError", "TikBoundsError", "TikBuildError", "TikDebugError", "TikError",
     "TikIndexError", "TikMemoryError", "TikParamError", "TikScopeError", "TikSyncError", "TikUndefinedError",
-    "TikUnsupportedArgumentError", "TikUnsupportedError", "TikWarning", "default_options", "dump", "install", "run",
-    "set_default_options", "uninstall", "use_options",
+    "TikUnknownApiError", "TikUnsupportedArgumentError", "TikUnsupportedError", "TikWarning", "default_options",
+    "dump", "install", "run", "set_default_options", "uninstall", "use_options",
 ]

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from . import ir, settings
@@ -89,8 +89,8 @@ def _check_used(recorder: Recorder, program: ir.Program) -> None:
         if owners.setdefault(node.name, node.uid) != node.uid:
             fail(TikParamError, f"two GM tensors or InputScalars of the kernel are named {node.name!r}; names must be "
                                 "unique")
-    for statement in statements(program.body):
-        for node in leaves(statement):
+    for statement in ir.statements(program.body):
+        for node in ir.leaves(statement):
             missing = None
             if isinstance(node, ir.TensorInfo) and node.memory == "GM" and not isinstance(statement, ir.Define):
                 missing = f"GM tensor {node.name!r}", node.uid
@@ -108,59 +108,3 @@ def _check_memory(recorder: Recorder, program: ir.Program) -> None:
     if plan.peak["UB"] > limits.ub_comfort:
         recorder.warn(f"kernel {program.name!r} uses {plan.peak['UB']} bytes of the Unified Buffer; releases of CANN "
                       f"that reserve a part of it leave {limits.ub_comfort}", TikMemoryError)
-
-
-def statements(body: ir.Body) -> Iterator[ir.Statement]:
-    """All statements of a body, nested ones included, in program order."""
-    for statement in body.statements:
-        yield statement
-        for inner in bodies(statement):
-            yield from statements(inner)
-
-
-def bodies(statement: ir.Statement) -> list[ir.Body]:
-    """The bodies of a For, If or Scope."""
-    if isinstance(statement, (ir.For, ir.Scope)):
-        return [statement.body]
-    if isinstance(statement, ir.If):
-        return [body for _, body in statement.branches] + ([statement.otherwise] if statement.otherwise else [])
-    return []
-
-
-def leaves(node: Any) -> Iterator[Any]:
-    """Variables and TensorInfos that a statement (without its bodies) or a value refers to."""
-    kind = type(node)
-    if kind is ir.View:
-        yield node.tensor
-        if type(node.offset) is not int:
-            yield from leaves(node.offset)
-        for extent in (*node.shape, *node.strides):
-            if type(extent) is not int:
-                yield from leaves(extent)
-    elif kind in (ir.Variable, ir.TensorInfo):
-        yield node
-    elif kind is ir.Operation:
-        for arg in node.args:
-            yield from leaves(arg)
-    elif kind is ir.Instruction:
-        for arg in node.args.values():
-            if type(arg) not in (int, float, str, bool):
-                yield from leaves(arg)
-    elif kind in (list, tuple):
-        for item in node:
-            yield from leaves(item)
-    elif kind is dict:
-        for item in node.values():
-            yield from leaves(item)
-    elif kind is ir.Assign or kind is ir.Store:
-        yield from leaves(node.target)
-        yield from leaves(node.value)
-    elif kind is ir.AssignElement:
-        yield from leaves((node.targets, node.index, node.value))
-    elif kind is ir.Define:
-        yield node.tensor
-        yield from leaves(node.tensor.shape)
-    elif kind is ir.For:
-        yield from leaves((node.begin, node.end, node.block_num))
-    elif kind is ir.If:
-        yield from leaves([condition for condition, _ in node.branches])

@@ -15,7 +15,7 @@ from . import build, ir, platform_info
 from .control import ElifScope, ElseScope, ForRange, IfScope, StatementScope
 from .debugger import Tikdb
 from .dtypes import BITS, INTEGERS, check_dtype, size_of
-from .errors import TikParamError, TikUnsupportedError
+from .errors import TikParamError, TikUnknownApiError, TikUnsupportedError
 from .expr import Expr, InputScalar, Scalar, ScalarArray, as_int, assignable
 from .isa import registry
 from .location import GENERATED, fail, here
@@ -91,6 +91,11 @@ class Tik:
         from .printer import dump
 
         return dump(self)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        fail(TikUnknownApiError, f"Tik has no API {name!r} that is known for Ascend 910")
 
     # ------------------------------------------------------------------------------------------ data
     def Tensor(self, dtype: str, shape: Any, scope: str, name: str | None = None, enable_buffer_reuse: bool = False,

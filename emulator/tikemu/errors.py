@@ -63,6 +63,10 @@ class TikUnsupportedArgumentError(TikUnsupportedError, TikParamError):
     """The API exists on the selected SoC, but not with this dtype, mode or data path."""
 
 
+class TikUnknownApiError(TikUnsupportedError, AttributeError):
+    """No document or program names an API of this name; ``hasattr`` answers False."""
+
+
 class TikSyncError(TikError):
     """Two accesses to the same bytes are not ordered: between cores, or inside an unsynchronised scope."""
 

@@ -5,6 +5,7 @@ no behaviour; what an instruction means is in ``isa``, and ``printer`` shows a p
 """
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Union
 
@@ -251,3 +252,60 @@ class Program:
     config: dict[str, Any] = field(default_factory=dict)
     workspaces: list[TensorInfo] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
+
+
+# ---------------------------------------------------------------------------------------------------- walking
+def statements(body: Body) -> Iterator[Statement]:
+    """All statements of a body, nested ones included, in program order."""
+    for statement in body.statements:
+        yield statement
+        for inner in bodies(statement):
+            yield from statements(inner)
+
+
+def bodies(statement: Statement) -> list[Body]:
+    """The bodies of a For, If or Scope."""
+    if isinstance(statement, (For, Scope)):
+        return [statement.body]
+    if isinstance(statement, If):
+        return [body for _, body in statement.branches] + ([statement.otherwise] if statement.otherwise else [])
+    return []
+
+
+def leaves(node: Any) -> Iterator[Any]:
+    """Variables and TensorInfos that a statement (without its bodies) or a value refers to."""
+    kind = type(node)
+    if kind is View:
+        yield node.tensor
+        if type(node.offset) is not int:
+            yield from leaves(node.offset)
+        for extent in (*node.shape, *node.strides):
+            if type(extent) is not int:
+                yield from leaves(extent)
+    elif kind in (Variable, TensorInfo):
+        yield node
+    elif kind is Operation:
+        for arg in node.args:
+            yield from leaves(arg)
+    elif kind is Instruction:
+        for arg in node.args.values():
+            if type(arg) not in (int, float, str, bool):
+                yield from leaves(arg)
+    elif kind in (list, tuple):
+        for item in node:
+            yield from leaves(item)
+    elif kind is dict:
+        for item in node.values():
+            yield from leaves(item)
+    elif kind is Assign or kind is Store:
+        yield from leaves(node.target)
+        yield from leaves(node.value)
+    elif kind is AssignElement:
+        yield from leaves((node.targets, node.index, node.value))
+    elif kind is Define:
+        yield node.tensor
+        yield from leaves(node.tensor.shape)
+    elif kind is For:
+        yield from leaves((node.begin, node.end, node.block_num))
+    elif kind is If:
+        yield from leaves([condition for condition, _ in node.branches])

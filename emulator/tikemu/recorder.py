@@ -69,6 +69,7 @@ class Recorder:
         self.built = False
         self._uid = 0
         self._unsynchronised = 0
+        self._bounds: list[tuple[ir.For, set[ir.Variable]]] = []
         self._outside_warned = False
         self._warned: dict[Any, Any] = {}
 
@@ -148,8 +149,18 @@ class Recorder:
             raise TikBuildError("no statement can follow BuildCCE", statement.location)
         if self.block_loop is not None and len(self.frames) == 1 and not self._outside_warned:
             self._warn_outside(statement)
+        if self._bounds and isinstance(statement, (ir.Assign, ir.AssignElement)):
+            self._check_bounds(statement)
         self.frames[-1].body.statements.append(statement)
         return statement
+
+    def _check_bounds(self, statement: ir.Assign | ir.AssignElement) -> None:
+        """The end of a loop must not change inside it: the task would hang (core.md 3.1)."""
+        targets = (statement.target,) if isinstance(statement, ir.Assign) else statement.targets
+        for loop, used in self._bounds:
+            if not used.isdisjoint(targets):
+                self.warn(f"{targets[0].name!r} takes part in endt of the for_range at {loop.location} and must not be "
+                          "modified in its body")
 
     def set_block_loop(self, loop: ir.For) -> None:
         """Note the multi-core loop, which was just appended; warn about what stands before it (D4a)."""
@@ -189,6 +200,8 @@ class Recorder:
     def open(self, body: ir.Body, kind: str, statement: Any = None, dropped: bool = False) -> Frame:
         frame = Frame(body, Scope(self, len(self.frames)), kind, statement, dropped or self.frame.dropped)
         self.frames.append(frame)
+        if isinstance(statement, ir.For) and not ir.is_immediate(statement.end):
+            self._bounds.append((statement, set(ir.leaves(statement.end))))
         if isinstance(statement, ir.Scope) and statement.disable_sync:
             self._unsynchronised += 1
         return frame
@@ -197,6 +210,8 @@ class Recorder:
         if self.frames.pop() is not frame:
             fail(TikBuildError, "with blocks of a Tik instance must be nested")
         frame.scope.alive = False
+        if self._bounds and self._bounds[-1][0] is frame.statement:
+            self._bounds.pop()
         if isinstance(frame.statement, ir.Scope) and frame.statement.disable_sync:
             self._unsynchronised -= 1
 

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import inspect
 import time
 import warnings
@@ -118,7 +119,14 @@ def test_refused_names_say_why(kernel):
     with pytest.raises(TikUnsupportedError, match="data_move_pad is not supported on Ascend910A") as caught:
         kernel.data_move_pad(None, None, 1, 1, 0, 0)
     assert caught.value.location.file == __file__
-    assert not hasattr(kernel, "no_such_api")
+    assert hasattr(kernel, "data_move_pad")
+
+
+def test_unknown_names(kernel):
+    assert not hasattr(kernel, "no_such_api") and not hasattr(kernel, "__len__") and copy.copy(kernel) is not kernel
+    with pytest.raises(TikUnsupportedError, match="no_such_api") as caught:
+        kernel.no_such_api(1)
+    assert isinstance(caught.value, AttributeError) and caught.value.location.file == __file__
 
 
 def test_checks_of_the_table_point_at_the_users_line(kernel):
@@ -195,6 +203,22 @@ def test_bounds_are_integers(kernel):
         kernel.for_range(0, kernel.Scalar("float32"))
     with pytest.raises(TikParamError, match="bool"):
         kernel.for_range(0, kernel.Scalar("int32") > 1)
+
+
+def test_the_end_of_a_loop_must_not_change_inside_it(kernel):
+    n, m = kernel.Scalar("int32", "n", 3), kernel.Scalar("int32", "m", 0)
+    array = kernel.ScalarArray("int32", 2, "a", 1)
+    with kernel.for_range(0, n + 1), kernel.for_range(m, array[0]):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", tikemu.TikWarning)
+            m.set_as(n)
+            array[1] = 3
+        for modify in (lambda: n.set_as(m), lambda: array[m].set_as(1)):
+            with pytest.warns(tikemu.TikWarning, match="takes part in endt"):
+                modify()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", tikemu.TikWarning)
+        n.set_as(5)
 
 
 def test_multi_core_rules(kernel):
@@ -334,7 +358,7 @@ TRUE, FALSE, OPEN = (lambda s: True), (lambda s: 0), (lambda s: s > 1)
     ([OPEN, FALSE], True, ["if s > 1:", "    s = 0", "else:", "    s = 9"]),
     ([FALSE, FALSE, TRUE], True, ["scope:", "    s = 2"]),
     ([TRUE, OPEN], True, ["scope:", "    s = 0"]),
-], ids=str)
+])
 def test_conditions_known_at_build_time(kernel, conditions, with_else, expected):
     assert chain(kernel, conditions, with_else) == expected
 
