@@ -83,6 +83,11 @@ class Core:
             return self.tik.Scalar(dtype, name)
         return self.tik.Scalar(dtype, name, init_value=value)
 
+    def wide(self, number, size: int):
+        """number * size in 64 bits: offsets in global memory may pass 32."""
+        result = self.scalar("int64", "wide", number)
+        return result * size
+
     # ---- Vector, on whole contiguous ranges of elements
     def spans(self, elements: int, lanes: int):
         """(lanes enabled, first element, repeats) of the instructions that cover a range."""

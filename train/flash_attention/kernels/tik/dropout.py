@@ -19,7 +19,7 @@ def fetch_keep(core: Core, head, tile, start, rows) -> None:
     keys, height = core.plan.keys, core.plan.rows
 
     def record(have: int, columns: int) -> None:
-        source = (head * (core.seq_k // 16) + tile * core.plan.columns) * (core.seq_q * 2) + start * 2
+        source = core.wide(head * (core.seq_k // 16) + tile * core.plan.columns, core.seq_q * 2) + start * 2
         for copy, buffer in enumerate(core.on["keep"]):
             core.tik.data_move(buffer, core.gm["keep"][source + copy * STEP], 0, columns, have // 16,
                                (core.seq_q - have) // 16, (height - have) // 16)

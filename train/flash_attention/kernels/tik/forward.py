@@ -7,6 +7,8 @@ total is a product with ones. docs/kernels.md draws the pipeline.
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 
 from . import alibi, dropout, lanes, mask, normalise, rowmax, softmax, tiles, worksplit
@@ -198,11 +200,17 @@ class _Forward:
         for a in range(blocks):
             core.with_scalar("vec_adds", rowmax.current_reference(core, a), rowmax.next_reference(core, a), 0.0, 128, 64)
 
-        def meanwhile() -> None:
-            self._load_next(attempt, first, position, items, size)
-            self._prepare(attempt)
+        def next_query(a: int) -> None:
+            if a == 0:
+                self._load_next(attempt, first, position, items, size)
+            self._prepare(a)
 
-        self._tiles(meanwhile)
+        def next_sample(a: int) -> None:
+            with core.when(attempt == 0, nxt["rows", a] > 0):
+                rowmax.load_sample(core, nxt, a, self.scalars)
+
+        loads = [(next_query, a) for a in range(blocks)] + [(next_sample, a) for a in range(blocks)]
+        self._tiles([functools.partial(load, a) for load, a in loads])
         self._first_tiles(nxt)
         for a in range(blocks):
             with tik.if_scope(nxt["rows", a] > 0):
@@ -238,24 +246,20 @@ class _Forward:
         with tik.else_scope():
             nxt.skip_all()
 
-    def _prepare(self, attempt) -> None:
-        """Brings what the reference of the next item needs while the tiles of the current one are in work."""
+    def _prepare(self, a: int) -> None:
+        """Query of row block `a` of the next item, and what its reference needs besides the sample."""
         core, nxt = self.core, self.next
-        self.scalars["base"].set_as(_key_base(core, nxt))
-        if self.slopes:
-            with self.tik.if_scope(nxt["end"] > 0):
-                self.slopes.load(nxt)
-        for a in range(self.plan.row_blocks):
-            with self.tik.if_scope(nxt["rows", a] > 0):
-                base = core.scalar("int64", f"query_base_{a}")
-                base.set_as(nxt["head"])
-                base.set_as(base * (core.depth_columns * core.seq_q * 16))
-                tiles.fetch_query(core, core.on["stage"][a], base, nxt["start", a], nxt["rows", a])
-                rowmax.clear(core, a, self.epoch)
-                if self.slopes:
-                    self.slopes.row_block(nxt, a, self.epoch)
-                with self.tik.if_scope(attempt == 0):
-                    rowmax.load_sample(core, nxt, a, self.scalars)
+        if a == 0:
+            self.scalars["base"].set_as(_key_base(core, nxt))
+            if self.slopes:
+                with self.tik.if_scope(nxt["end"] > 0):
+                    self.slopes.load(nxt)
+        with self.tik.if_scope(nxt["rows", a] > 0):
+            base = core.wide(nxt["head"], core.depth_columns * core.seq_q * 16)
+            tiles.fetch_query(core, core.on["stage"][a], base, nxt["start", a], nxt["rows", a])
+            rowmax.clear(core, a, self.epoch)
+            if self.slopes:
+                self.slopes.row_block(nxt, a, self.epoch)
 
     def _reference(self, attempt, a: int) -> None:
         with self.tik.if_scope(self.next["rows", a] > 0):
@@ -306,11 +310,12 @@ class _Forward:
             if lanes.is_dynamic(self.problem):
                 lanes.load_key_lanes(core, core.on["key_lanes"][slot], item.planes(), tile)
 
-    def _tiles(self, meanwhile) -> None:
+    def _tiles(self, meanwhile: list) -> None:
         """The loop over the key tiles of `current`: scores two units ahead of the output, probabilities one ahead.
 
         Args:
-            meanwhile: records what is to happen once, when Vector and Cube have work to go on with.
+            meanwhile: record loads that happen once per item, one after each unit of the first body, so that neither
+                the scalar unit nor the queue of the loads keeps the tiles waiting.
         """
         core, tik, blocks = self.core, self.tik, self.plan.row_blocks
         item = self.current
@@ -323,9 +328,9 @@ class _Forward:
             first.set_as(item["begin"] + body * RING)
             for position in range(RING * blocks):
                 self._step(first, position)
-                if position == LAG:
+                if 0 < position <= len(meanwhile):
                     with tik.if_scope(body == 0):
-                        meanwhile()
+                        meanwhile[position - 1]()
 
     def _step(self, first, position: int) -> None:
         core, blocks, item = self.core, self.plan.row_blocks, self.current
@@ -371,8 +376,8 @@ class _Forward:
                     rowmax.query_operand(core, item, a, tile, query, variants)
             by_key = core.on["key_lanes"]
             slot = position // self.plan.row_blocks % RING if lanes.is_dynamic(self.problem) else 0
-            rowmax.scores(core, self._score_slot(position, segment), self._ring("key", position), by_key[slot], segment,
-                          segment % 2)
+            operand = tiles.key_to_l0(core, self._ring("key", position), segment, segment % 2)
+            rowmax.scores(core, self._score_slot(position, segment), operand, by_key[slot], segment)
 
     def _fetch(self, a: int, tile) -> None:
         """Tiles that the probabilities of a unit will need on Vector, one unit ahead."""
@@ -435,10 +440,8 @@ class _Forward:
 
 
 def _key_base(core: Core, item: Item):
-    """First element of the item's keys and values in global memory, as a 64-bit expression."""
-    wide = core.scalar("int64", "wide")
-    wide.set_as(item["kv_head"])
-    return wide * (core.depth_columns * core.seq_k * 16)
+    """First element of the item's keys and values in global memory."""
+    return core.wide(item["kv_head"], core.depth_columns * core.seq_k * 16)
 
 
 def _chunk_parts(items: int) -> list[tuple[int, int]]:

@@ -118,7 +118,7 @@ def _groups(core: Core, slot, plane, first, stride, count: int) -> None:
     if core.problem.mask == "key":
         sources += [("mask", plane["mask"], lane) for lane in KEY_MASK]
     for name, number, lane in sources:
-        core.tik.data_move(slot[lane * 16], core.gm[name][number * core.seq_k + first * 16], 0, count, 1, stride - 1, 15)
+        core.tik.data_move(slot[lane * 16], core.gm[name][core.wide(number, core.seq_k) + first * 16], 0, count, 1, stride - 1, 15)
 
 
 def key_lanes_for(core: Core, slot, segment: int):

@@ -28,7 +28,8 @@ def fetch_plane(core: Core, name: str, buffer: str, plane, tile, start, rows) ->
     target, keys = core.on[buffer][0], core.plan.keys
 
     def record(have: int, columns: int) -> None:
-        source = (plane * (core.seq_k // 16) + tile * core.plan.columns) * (core.seq_q * 16) + start * 16
+        column = plane * (core.seq_k // 16) + tile * core.plan.columns
+        source = core.wide(column, core.seq_q * 16) + start * 16
         core.move((target, 0), (core.gm[name], source), columns, have, core.seq_q - have, core.plan.rows - have)
 
     def by_keys(have: int) -> None:

@@ -76,10 +76,10 @@ def store(core: Core, item: Item, a: int, core_index, items: int) -> None:
     tik, columns = core.tik, core.depth_columns
 
     def record(have: int) -> None:
-        target = item["head"] * (columns * core.seq_q * 16) + item["start", a] * 16
+        target = core.wide(item["head"], columns * core.seq_q * 16) + item["start", a] * 16
         core.move((core.gm["output"], target), (core.on["stage"][a], 0), columns, have, core.plan.rows - have,
                   core.seq_q - have)
-        tik.data_move(core.gm["logsumexp"][item["head"] * core.seq_q + item["start", a]], core.on["row_lse"][a], 0, 1,
+        tik.data_move(core.gm["logsumexp"][core.wide(item["head"], core.seq_q) + item["start", a]], core.on["row_lse"][a], 0, 1,
                       have // 8, 0, 0)
         row = (core_index * items + item.index) * 2 + a
         tik.data_move(core.gm["flags"][row * 8], core.on["flag"][a], 0, 1, 1, 0, 0)

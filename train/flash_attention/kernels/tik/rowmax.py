@@ -96,7 +96,7 @@ def query_slots(core: Core, a: int) -> list:
 def load_sample(core: Core, item: Item, a: int, scratch: dict) -> None:
     """Keys of the sample of row block `a`: groups spread over what it sees, or one tile."""
     with core.tik.if_scope(item["strided", a] > 0):
-        tiles.load_key_sample(core, core.on["sample_key"][a], scratch["base"], item["sample", a], item["stride", a])
+        tiles.load_sample(core, core.on["sample_key"][a], scratch["base"], item["sample", a], item["stride", a])
         lanes.load_sample_lanes(core, _sample_lanes(core, a), item.planes(), item["sample", a], item["stride", a])
     with core.tik.else_scope():
         load_tile(core, item, a, item["sample", a], scratch)
@@ -104,7 +104,7 @@ def load_sample(core: Core, item: Item, a: int, scratch: dict) -> None:
 
 def load_tile(core: Core, item: Item, a: int, tile, scratch: dict) -> None:
     """Key tile number `tile` to where the sample of row block `a` stands."""
-    tiles.load_key(core, core.on["sample_key"][a], scratch["base"], tile)
+    tiles.load_whole_key(core, core.on["sample_key"][a], scratch["base"], tile)
     lanes.load_key_lanes(core, _sample_lanes(core, a), item.planes(), tile)
 
 
@@ -133,7 +133,8 @@ def _tile_maximum(core: Core, item: Item, a: int, epoch, tile, scratch: dict) ->
     spans, gap = [], 0
     for segment, width in enumerate(plan.segments):
         target = slots[segment % len(slots)]
-        scores(core, target, core.on["sample_key"][a], _sample_lanes(core, a), segment, segment % 2)
+        operand = tiles.sample_to_l0(core, core.on["sample_key"][a], segment, segment % 2)
+        scores(core, target, operand, _sample_lanes(core, a), segment)
         at, elements = plan.segment_start(segment) * plan.rows, width * plan.rows
         view = score[at + gap :]
         tik.tensor_mov(view, target, "m", 1, elements // 256, 0, 0)
@@ -166,7 +167,7 @@ def _fetch_columns(core: Core, name: str, buffer: str, item: Item, plane: str, a
     def record(have: int) -> None:
         for column in range(core.plan.columns):
             group = item[plane] * (core.seq_k // 16) + item["sample", a] + item["stride", a] * column
-            source = group * (core.seq_q * 16) + item["start", a] * 16
+            source = core.wide(group, core.seq_q * 16) + item["start", a] * 16
             core.tik.data_move(core.on[buffer][0][column * core.plan.rows * 16], core.gm[name][source], 0, 1, have, 0, 0)
 
     tiles.by_rows(core, item["rows", a], record)
@@ -190,11 +191,10 @@ def query_operand(core: Core, item: Item, a: int, tile, query, variants: list) -
         tiles.query_to_l0(core, query, variants[1])
 
 
-def scores(core: Core, target, key, key_lanes, segment: int, copy: int) -> None:
-    """target (L0C) = one segment of query . key + lanes; the query operand must be in L0A."""
+def scores(core: Core, target, operand, key_lanes, segment: int) -> None:
+    """target (L0C) = one segment of query . key + lanes; the query operand must be in L0A, `operand` is in L0B."""
     plan = core.plan
     width = plan.segments[segment]
-    operand = tiles.key_to_l0(core, key, segment, copy)
     by_key = lanes.key_lanes_for(core, key_lanes, segment)
     core.tik.mmad(target, core.on["l0_query"][0], operand, plan.rows, plan.head_dim, width, 0)
     core.tik.mmad(target, core.on["l0_query_lanes"][0], by_key, plan.rows, 16, width, 1)

@@ -21,23 +21,28 @@ def _key_segments(core: Core, slot, base, tile, keys: int) -> None:
     for width in core.plan.segments:
         have = min(width, keys - start)
         if have > 0:
-            source = base + (tile * core.plan.keys + start) * 16
+            source = base + tile * (core.plan.keys * 16) + start * 16
             core.move((slot, start * core.plan.head_dim), (core.gm["key"], source), depth, have, gap - have, width - have)
         start += width
 
 
-def load_key_sample(core: Core, slot, base, first_group, stride) -> None:
-    """Groups of 16 keys, `stride` groups apart, in place of a key tile."""
-    start = 0
-    for width in core.plan.segments:
-        groups = width // 16
-        for column in range(core.depth_columns):
-            source = base + (column * core.seq_k) * 16 + (first_group + stride * (start // 16)) * F
-            core.tik.data_move(
-                slot[start * core.plan.head_dim + column * width * 16], core.gm["key"][source], 0, groups, 16,
-                (stride - 1) * 16, 0,
-            )
-        start += width
+def load_sample(core: Core, slot, base, first_group, stride) -> None:
+    """Groups of 16 keys, `stride` groups apart, as (head_dim / 16, keys, 16)."""
+    for column in range(core.depth_columns):
+        source = base + (column * core.seq_k) * 16 + first_group * F
+        core.tik.data_move(slot[column * core.plan.keys * 16], core.gm["key"][source], 0, core.plan.columns, 16,
+                           (stride - 1) * 16, 0)
+
+
+def load_whole_key(core: Core, slot, base, tile) -> None:
+    """Key tile in the layout of a sample: few instructions to load, more to use."""
+
+    def record(keys: int) -> None:
+        source = base + tile * (core.plan.keys * 16)
+        core.move((slot, 0), (core.gm["key"], source), core.depth_columns, keys, core.seq_k - keys,
+                  core.plan.keys - keys)
+
+    _full_or_tail(core, tile, record)
 
 
 def load_value(core: Core, slot, base, tile) -> None:
@@ -45,7 +50,7 @@ def load_value(core: Core, slot, base, tile) -> None:
 
     def rows(keys: int) -> None:
         for group in range(keys // 16):
-            source = base + (tile * core.plan.keys + group * 16) * 16
+            source = base + tile * (core.plan.keys * 16) + group * F
             core.move((slot, group * core.depth_columns * F), (core.gm["value"], source), core.depth_columns, 16,
                       core.seq_k - 16)
 
@@ -123,6 +128,15 @@ def key_to_l0(core: Core, slot, segment: int, copy: int):
     operand, width = core.on["l0_key"][copy], core.plan.segments[segment]
     start = core.plan.segment_start(segment) * core.plan.head_dim // F
     core.tik.load2dv1(operand, slot, start, width * core.plan.head_dim // F, 1, 0, False)
+    return operand
+
+
+def sample_to_l0(core: Core, slot, segment: int, copy: int):
+    """The same from a key tile in the layout of a sample."""
+    operand, width = core.on["l0_key"][copy], core.plan.segments[segment]
+    start = core.plan.segment_start(segment) // 16
+    for column in range(core.depth_columns):
+        core.tik.load2dv1(operand[column * width * 16], slot, column * core.plan.columns + start, width // 16, 1, 0, False)
     return operand
 
 
