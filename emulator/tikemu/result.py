@@ -56,7 +56,7 @@ class Result:
         code_bytes: estimated size of the machine code with multi-buffered loops unrolled.
         gm_read_bytes, gm_written_bytes: traffic with global memory.
         macs: multiply-accumulates of valid elements on the Cube.
-        memory_floor: cycles that the traffic needs at full bandwidth.
+        memory_floor: cycles that the traffic needs at full bandwidth; what the L2 buffer serves does not count.
         constants: the constants of the timing model that the estimate rests on, by name.
     """
 
@@ -186,7 +186,7 @@ def collect(runtime: Runtime, compiled: Compiled, times: list[float], trace: Tra
         return Result(cycles=None, core_cycles=(), pipes={}, instructions={}, events_in_flight={}, sync_flags=0,
                       memory_floor=0.0, constants={}, **fields)
     clock = runtime.clock
-    floor = moved / (soc.gm_share(runtime.active_cores) * len(times))
+    floor = (moved - runtime.gm_cost.hit_bytes) / (soc.gm_share(runtime.active_cores) * len(times))
     cycles = max(max(times), floor)
     busy = dict.fromkeys(PIPES, 0.0)
     issued = sum(count for (_, pipe), (count, _) in total.entries.items() if PIPES[pipe] != "S")

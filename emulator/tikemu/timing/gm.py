@@ -36,12 +36,16 @@ class GlobalMemory:
         soc: the chip.
         active_cores: cores that share the bandwidth.
         l2: model the L2 buffer.
+
+    Attributes:
+        hit_bytes: bytes read that came from the L2 buffer.
     """
 
     def __init__(self, soc: SocProfile, active_cores: int, l2: bool) -> None:
         self.soc, self.timing = soc, soc.timing
         self.active_cores = active_cores
         self.l2 = L2Cache(int(soc.l2_size // soc.timing.gm_line)) if l2 else None
+        self.hit_bytes = 0.0
 
     @property
     def read_bandwidth(self) -> float:
@@ -83,6 +87,7 @@ class GlobalMemory:
             return cost
         timing = self.timing
         line = timing.gm_line
+        self.hit_bytes += transfer.bursts * transfer.burst_bytes * (1 - misses / len(lines))
         cycles = misses * line / self.read_bandwidth + (len(lines) - misses) * line / timing.l2_read_bandwidth
         latency = timing.gm_read_latency if misses else timing.l2_read_latency
         return GmCost(max(cycles, cost.beats), latency, cost.beats)
