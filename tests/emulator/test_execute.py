@@ -570,7 +570,7 @@ def test_without_numerics_offsets_share_prepared_calls_but_not_bounds(kernel: An
     assert tikemu.run(kernel, {"n": 64}, numerics=False).cycles == tikemu.run(
         kernel, {"n": 64, "source": data}).cycles
     for numerics in (False, True):
-        with pytest.raises(TikBoundsError, match="element 4096"):
+        with pytest.raises(TikBoundsError, match="'source'"):
             tikemu.run(kernel, {"n": 65, "source": data}, numerics=numerics)
 
 

@@ -92,19 +92,25 @@ class ViewTemplate:
         """The operand for the run-time values ``key``; ``offset`` replaces the one in the key.
 
         Raises:
-            TikBoundsError: it starts outside the tensor.
+            TikBoundsError: it starts outside the tensor, or needs more than ``max_mem_size``. (Where it may start
+                directly behind the tensor, an instruction with repeat 0 stands; others find out by what they touch.)
         """
         place = self.place
         start = place.address + _value(self.copy, key) * place.stride
         end = start + place.size
         address = start + (_value(self.offset, key) if offset is None else offset) * self.itemsize
         name = self.view.tensor.name
-        if not start <= address < end:
+        if not start <= address <= end:
             raise TikBoundsError(f"tensor {name!r} is accessed at element {(address - start) // self.itemsize}, but it "
                                  f"has {place.size // self.itemsize}")
-        return Operand(place.memory, address, start, end, self.view.dtype,
-                       tuple(int(_value(extent, key)) for extent in self.shape),
-                       tuple(int(_value(extent, key)) for extent in self.strides), name, self.static)
+        shape = tuple(int(_value(extent, key)) for extent in self.shape)
+        strides = tuple(int(_value(extent, key)) for extent in self.strides)
+        if self.view.tensor.max_mem_size is not None and place.memory.kind != "GM":
+            needed = address - start + (1 + sum((n - 1) * step for n, step in zip(shape, strides))) * self.itemsize
+            if needed > place.size:
+                raise TikBoundsError(f"The space required exceeds max_mem_size: tensor {name!r} needs {needed} bytes, "
+                                     f"max_mem_size is {self.view.tensor.max_mem_size}")
+        return Operand(place.memory, address, start, end, self.view.dtype, shape, strides, name, self.static)
 
 
 class InstructionSite:
