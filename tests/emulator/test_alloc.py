@@ -21,9 +21,7 @@ def placed(kernel: Any, limits: Limits | None = None) -> tuple[dict[str, Placeme
 
 def _tensors(body: Any) -> list[Any]:
     from tikemu import ir
-    from tikemu.machine.needs import statements
-
-    return [statement.tensor for statement in statements(body) if isinstance(statement, ir.Define)]
+    return [statement.tensor for statement in ir.statements(body) if isinstance(statement, ir.Define)]
 
 
 def ub(kernel: Any, name: str, size: int, dtype: str = "uint8") -> Any:

@@ -6,7 +6,6 @@ ends. A tensor defined inside a multi-buffered loop (``thread_num = n``) has n c
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from .. import ir
@@ -140,7 +139,7 @@ class _Allocator:
             elif isinstance(statement, ir.For):
                 self.body(statement.body, self.inside(statement, selectors))
             else:
-                for inner in bodies(statement):
+                for inner in ir.bodies(statement):
                     self.body(inner, selectors)
         self.top = top
         del self.live[count:]
@@ -193,20 +192,9 @@ def has_break(body: ir.Body) -> bool:
     for statement in body.statements:
         if isinstance(statement, ir.Break):
             return True
-        if not isinstance(statement, ir.For) and any(has_break(inner) for inner in bodies(statement)):
+        if not isinstance(statement, ir.For) and any(has_break(inner) for inner in ir.bodies(statement)):
             return True
     return False
-
-
-def bodies(statement: ir.Statement) -> Iterator[ir.Body]:
-    """Bodies nested directly in a statement."""
-    if isinstance(statement, (ir.For, ir.Scope)):
-        yield statement.body
-    elif isinstance(statement, ir.If):
-        for _, body in statement.branches:
-            yield body
-        if statement.otherwise is not None:
-            yield statement.otherwise
 
 
 def _round_up(value: int, unit: int) -> int:

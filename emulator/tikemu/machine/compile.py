@@ -26,7 +26,7 @@ from ..errors import TikError, TikScopeError
 from ..location import GENERATED
 from .alloc import copies_of
 from .expressions import HELPERS, Expressions, Text, convert, name_of
-from .needs import Needs, statements
+from .needs import Needs
 from .progress import Progress
 from .runtime import Runtime
 from .sites import (
@@ -96,7 +96,7 @@ class Compiler:
         self.live: set[int] = set()
         self.group: list[InstructionSite] = []
         self.sizes: dict[int, InstructionSite] = {}
-        called = {statement.spec.name for statement in statements(runtime.program.body)
+        called = {statement.spec.name for statement in ir.statements(runtime.program.body)
                   if isinstance(statement, ir.Instruction)}
         self.barriers = "block_barrier" in called
         self.atomics = "set_atomic_add" in called

@@ -17,7 +17,7 @@ from .alloc import Limits, plan
 from .compile import Compiled, Compiler
 from .expressions import HELPERS, Expressions, name_of
 from .memories import GlobalTensor, fed_array, input_scalar
-from .needs import Needs, statements
+from .needs import Needs
 from .options import Options
 from .progress import Progress
 from .runtime import Runtime
@@ -227,7 +227,7 @@ def _evaluate(value: Any, scalars: Mapping[str, Any], program: ir.Program) -> in
 
 def _block_count(program: ir.Program, scalars: Mapping[str, Any]) -> int | None:
     """Blocks of the multi-core loop; None if only the running program knows."""
-    for statement in statements(program.body):
+    for statement in ir.statements(program.body):
         if isinstance(statement, ir.For) and not (ir.is_immediate(statement.block_num) and statement.block_num == 1):
             try:
                 return _evaluate(statement.block_num, scalars, program)

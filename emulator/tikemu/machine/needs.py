@@ -10,7 +10,6 @@ from typing import Any
 
 from .. import ir
 from ..dtypes import is_float
-from .alloc import bodies
 
 #: Stands for the compare-mask register among the needed tensors.
 _CMPMASK = "cmpmask"
@@ -30,7 +29,7 @@ class Needs:
         self.tensors: set[Any] = set()
         self.instructions: set[int] = set()
         if not everything:
-            every = list(statements(program.body))
+            every = list(ir.statements(program.body))
             for statement in every:
                 self._seed(statement)
             before = None
@@ -131,11 +130,3 @@ def _leaves(value: Any) -> Iterator[Any]:
     elif isinstance(value, (list, tuple)):
         for item in value:
             yield from _leaves(item)
-
-
-def statements(body: ir.Body) -> Iterator[ir.Statement]:
-    """All statements of a body, nested ones included, in program order."""
-    for statement in body.statements:
-        yield statement
-        for inner in bodies(statement):
-            yield from statements(inner)
