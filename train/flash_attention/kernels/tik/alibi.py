@@ -1,8 +1,8 @@
 """Computed ALiBi: -slope * |position of the query - key|, precise at any length.
 
-Where all keys of a tile lie on one side of its queries the bias is a sum of what depends on the query and what depends on
-the key, so the Cube adds it (lanes.py), exact to the 22 bits of the slope's two terms. In the few tiles with keys on both
-sides Vector corrects the keys after a query by -2 * slope * distance, taken from a tile of distances.
+Where all keys of a tile lie on one side of its queries the bias is a sum of what depends on the query and what depends
+on the key, so the Cube adds it (lanes.py), exact to the 22 bits of the slope's two terms. In the few tiles with keys
+on both sides Vector corrects the keys after a query by -2 * slope * distance, taken from a tile of distances.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ class TilePlan:
 
     @property
     def pieces(self) -> tuple[tuple[int, int, int], ...]:
-        """(segment, first fractal column, fractal columns) of the pieces, at most 32 keys wide, that Vector works on."""
+        """(segment, first fractal column, fractal columns) of the pieces of at most 32 keys that Vector works on."""
         result, start = [], 0
         for index, width in enumerate(self.segments):
             columns = width // 16
@@ -183,8 +183,9 @@ def usage(parts: list[Buffer]) -> dict[str, int]:
 def overflow(parts: list[Buffer]) -> str:
     """What does not fit, as text; empty when everything does."""
     used = usage(parts)
-    return ", ".join(f"{memory} {used[memory]} of {CAPACITY[memory]} bytes" for memory in CAPACITY
-                     if used[memory] > CAPACITY[memory])
+    return ", ".join(
+        f"{memory} {used[memory]} of {CAPACITY[memory]} bytes" for memory in CAPACITY if used[memory] > CAPACITY[memory]
+    )
 
 
 def candidates(problem: KernelProblem) -> list[TilePlan]:

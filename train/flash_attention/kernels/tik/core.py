@@ -10,8 +10,8 @@ from .problem import KernelProblem, padded
 MOST_REPEATS = 255
 LARGEST_GAP = 65535
 BLOCK_HALVES = 16  # float16 elements per 32-byte block
-# The banks of the Unified Buffer come round every 512 bytes. An instruction whose operands stand half a round apart meets
-# no conflict; one that works in place takes twice as long. In float32 elements:
+# The banks of the Unified Buffer come round every 512 bytes. An instruction whose operands stand half a round apart
+# meets no conflict; one that works in place takes twice as long. In float32 elements:
 HALF_ROUND = 64
 
 
@@ -154,5 +154,9 @@ class Core:
             self.tik.data_move(
                 dst_tensor[dst_at + index * (burst + dst_gap) * BLOCK_HALVES],
                 src_tensor[src_at + index * (burst + src_gap) * BLOCK_HALVES],
-                0, 1, burst, 0, 0,
+                0,
+                1,
+                burst,
+                0,
+                0,
             )

@@ -21,8 +21,15 @@ def fetch_keep(core: Core, head, tile, start, rows) -> None:
     def record(have: int, columns: int) -> None:
         source = core.wide(head * (core.seq_k // 16) + tile * core.plan.columns, core.seq_q * 2) + start * 2
         for copy, buffer in enumerate(core.on["keep"]):
-            core.tik.data_move(buffer, core.gm["keep"][source + copy * STEP], 0, columns, have // 16,
-                               (core.seq_q - have) // 16, (height - have) // 16)
+            core.tik.data_move(
+                buffer,
+                core.gm["keep"][source + copy * STEP],
+                0,
+                columns,
+                have // 16,
+                (core.seq_q - have) // 16,
+                (height - have) // 16,
+            )
 
     def by_keys(have: int) -> None:
         tail, full = core.tail_keys, core.seq_k // keys

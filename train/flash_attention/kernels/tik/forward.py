@@ -1,8 +1,8 @@
 """The forward operator: output and logsumexp of attention, tile by tile (FlashAttention-2).
 
-Dao, "FlashAttention-2" (2023), algorithm 1, with the changes that this chip asks for: the running output never leaves the
-accumulator memory of the Cube, the row reference is fixed before the loop and checked after it (rowmax.py), and the row
-total is a product with ones. docs/kernels.md draws the pipeline.
+Dao, "FlashAttention-2" (2023), algorithm 1, with the changes that this chip asks for: the running output never leaves
+the accumulator memory of the Cube, the row reference is fixed before the loop and checked after it (rowmax.py), and
+the row total is a product with ones. docs/kernels.md draws the pipeline.
 """
 
 from __future__ import annotations
@@ -71,11 +71,15 @@ def _arguments(problem: KernelProblem, plan: TilePlan, split: worksplit.WorkSpli
         GlobalTensor("value", key, "float16", "FRACTAL_NZ"),
     ]
     if p.mask == "full":
-        inputs.append(GlobalTensor("mask", nz_shape(p.mask_batch * p.mask_heads, p.seq_q, p.seq_k), "float16", "FRACTAL_NZ"))
+        inputs.append(
+            GlobalTensor("mask", nz_shape(p.mask_batch * p.mask_heads, p.seq_q, p.seq_k), "float16", "FRACTAL_NZ")
+        )
     if p.mask == "key":
         inputs.append(GlobalTensor("mask", (p.mask_batch * p.mask_heads, padded(p.seq_k)), "float16"))
     if p.alibi == "bias":
-        inputs.append(GlobalTensor("bias", nz_shape(p.bias_batch * p.bias_heads, p.seq_q, p.seq_k), "float16", "FRACTAL_NZ"))
+        inputs.append(
+            GlobalTensor("bias", nz_shape(p.bias_batch * p.bias_heads, p.seq_q, p.seq_k), "float16", "FRACTAL_NZ")
+        )
     if p.alibi == "given":
         inputs.append(GlobalTensor("bias", (p.bias_batch * p.bias_heads, padded(p.seq_k)), "float16"))
     if p.dropout_threshold:
@@ -165,12 +169,21 @@ class _Forward:
         fractal = core.on["fractals"][0]
         self.tik.data_move(fractal, stage[-1], 0, 1, 16, 0, 0)
         self.tik.load2dv1(core.on["l0_ones"][0], fractal, 0, max(plan.segments) // 16, 0, 0, False)
-        self.tik.data_move(core.on["tiles"][0], core.gm["tiles"], 0, len(self.split.tiles), plan.rows * plan.keys // 16, 0, 0)
+        self.tik.data_move(
+            core.on["tiles"][0], core.gm["tiles"], 0, len(self.split.tiles), plan.rows * plan.keys // 16, 0, 0
+        )
         if self.problem.alibi == "computed":
             alibi.initialise(core)
         if self.signed:
-            self.tik.data_move(core.on["distances"][0], core.gm["distances"], 0, len(self.split.distances),
-                               plan.rows * plan.keys // 16, 0, 0)
+            self.tik.data_move(
+                core.on["distances"][0],
+                core.gm["distances"],
+                0,
+                len(self.split.distances),
+                plan.rows * plan.keys // 16,
+                0,
+                0,
+            )
 
     # ---- items
     def _pass(self, attempt) -> None:
@@ -183,22 +196,38 @@ class _Forward:
             table, first = self.core.on["table"][0], chunk * ITEMS_PER_CHUNK
             for start, count in _chunk_parts(items):
                 with tik.if_scope(chunk == start // ITEMS_PER_CHUNK):
-                    tik.data_move(table, self.core.gm["table"][(self.index * items + start) * words], 0, 1,
-                                  count * words // 8, 0, 0)
+                    tik.data_move(
+                        table,
+                        self.core.gm["table"][(self.index * items + start) * words],
+                        0,
+                        1,
+                        count * words // 8,
+                        0,
+                        0,
+                    )
                     with tik.if_scope(attempt > 0):
-                        tik.data_move(self.core.on["flags"][0], self.core.gm["flags"][(self.index * items + start) * 16],
-                                      0, 1, count * 2, 0, 0)
+                        tik.data_move(
+                            self.core.on["flags"][0],
+                            self.core.gm["flags"][(self.index * items + start) * 16],
+                            0,
+                            1,
+                            count * 2,
+                            0,
+                            0,
+                        )
             self.current.skip_all()
             with tik.for_range(0, size + 1, name="item") as position:
                 self._item(attempt, first, position, items, size)
 
     def _item(self, attempt, first, position, items: int, size: int) -> None:
-        """One step of the pipeline over items: tiles of `current`, then the reference of `next` and the end of `current`."""
+        """One step of the pipeline over items: tiles of `current`, reference of `next`, end of `current`."""
         core, tik, current, nxt = self.core, self.tik, self.current, self.next
         blocks = self.plan.row_blocks
         self.base.set_as(_key_base(core, current))
         for a in range(blocks):
-            core.with_scalar("vec_adds", rowmax.current_reference(core, a), rowmax.next_reference(core, a), 0.0, 128, 64)
+            core.with_scalar(
+                "vec_adds", rowmax.current_reference(core, a), rowmax.next_reference(core, a), 0.0, 128, 64
+            )
 
         def next_query(a: int) -> None:
             if a == 0:
@@ -209,7 +238,7 @@ class _Forward:
             with core.when(attempt == 0, nxt["rows", a] > 0):
                 rowmax.load_sample(core, nxt, a, self.scalars)
 
-        loads = [(next_query, a) for a in range(blocks)] + [(next_sample, a) for a in range(blocks)]
+        loads = [(next_query, a) for a in range(blocks)] + [(next_sample, a) for a in reversed(range(blocks))]
         self._tiles([functools.partial(load, a) for load, a in loads])
         self._first_tiles(nxt)
         for a in range(blocks):
@@ -278,7 +307,9 @@ class _Forward:
         core, items = self.core, self.split.items
         core.fill(core.on["flags"][0], 0, ITEMS_PER_CHUNK * 16, 64)
         for start, count in _chunk_parts(items):
-            self.tik.data_move(core.gm["flags"][(self.index * items + start) * 16], core.on["flags"][0], 0, 1, count * 2, 0, 0)
+            self.tik.data_move(
+                core.gm["flags"][(self.index * items + start) * 16], core.on["flags"][0], 0, 1, count * 2, 0, 0
+            )
 
     def _scan(self, failed) -> None:
         """Sets `failed` to the number of row blocks whose reference must be taken over all keys."""
@@ -286,7 +317,9 @@ class _Forward:
         failed.set_as(0)
         flag = core.scalar("int32", "scanned")
         for start, count in _chunk_parts(items):
-            tik.data_move(core.on["flags"][0], core.gm["flags"][(self.index * items + start) * 16], 0, 1, count * 2, 0, 0)
+            tik.data_move(
+                core.on["flags"][0], core.gm["flags"][(self.index * items + start) * 16], 0, 1, count * 2, 0, 0
+            )
             with tik.for_range(0, count * 2, name=f"scan_{start}") as row:
                 flag.set_as(core.on["flags"][0][row * 8])
                 with tik.if_scope(flag >= normalise.SATURATED):
@@ -294,14 +327,10 @@ class _Forward:
 
     # ---- tiles of an item
     def _first_tiles(self, item: Item) -> None:
-        """The first tiles of an item: two of keys and one of values are under way before its loop starts."""
-        core = self.core
+        """The first two key tiles of an item are under way before its loop starts."""
         base = self.scalars["base"]
         for ahead in range(2):
             self._load_key(item, base, item["begin"] + ahead, ahead)
-        if self.plan.row_blocks > 1:
-            with core.when(item["begin"] < item["end"]):
-                tiles.load_value(core, core.on["value"][0], base, item["begin"])
 
     def _load_key(self, item: Item, base, tile, slot: int) -> None:
         core = self.core
@@ -338,17 +367,17 @@ class _Forward:
         ring = position // blocks
         tile = first + ring
         if a == 0:
+            with core.when(tile < item["end"]):
+                tiles.load_value(core, core.on["value"][ring], self.base, tile)
             self._load_key(item, self.base, tile + 2, (ring + 2) % RING)
-            # With one row block per item the slot of the next tile is still in use.
-            ahead = blocks - 1
-            with core.when(tile + ahead < item["end"]):
-                tiles.load_value(core, core.on["value"][(ring + ahead) % RING], self.base, tile + ahead)
         self._probabilities(*self._unit(first, position - 1), position - 1)
         ahead = (*self._unit(first, position), position)
         behind = (*self._unit(first, position - LAG), position - LAG)
-        for segment in range(len(self.plan.segments)):
+        count = len(self.plan.segments)
+        for segment in range(count):
             self._scores(*ahead, segment)
-            self._output(*behind, segment)
+            # Backwards: when the first probabilities of a later unit may overwrite these, all of them have been read.
+            self._output(*behind, count - 1 - segment)
         self._fetch(a, tile)
 
     def _unit(self, first, position: int) -> tuple:
@@ -382,8 +411,13 @@ class _Forward:
     def _fetch(self, a: int, tile) -> None:
         """Tiles that the probabilities of a unit will need on Vector, one unit ahead."""
         core, item = self.core, self.current
-        if not (self.numbered or self.signed or self.problem.mask == "full" or self.problem.alibi == "bias"
-                or self.problem.dropout_threshold):
+        if not (
+            self.numbered
+            or self.signed
+            or self.problem.mask == "full"
+            or self.problem.alibi == "bias"
+            or self.problem.dropout_threshold
+        ):
             return
         with core.when(*item.visits(a, tile)):
             if self.numbered:
@@ -425,7 +459,7 @@ class _Forward:
             values = tiles.value_to_l0(core, self._ring("value", position), segment)
 
             def accumulate(target, left, right, columns: int) -> None:
-                if segment:
+                if segment < len(plan.segments) - 1:
                     tik.mmad(target, left, right, rows, width, columns, 1)
                     return
                 with tik.if_scope(tile == item["first", a]):

@@ -64,8 +64,10 @@ def forward_inputs(problem: KernelProblem, query, key, value, mask=None, bias=No
         bias: (bias_batch, bias_heads, Sq or 1, Sk), float16.
         keep_bits: uint8 (B, H, Sq, ceil(Sk / 8)), least significant bit first.
     """
-    arrays = {name: layout.to_nz(np.asarray(array, np.float16))
-              for name, array in (("query", query), ("key", key), ("value", value))}
+    arrays = {
+        name: layout.to_nz(np.asarray(array, np.float16))
+        for name, array in (("query", query), ("key", key), ("value", value))
+    }
     if problem.mask != "none":
         hidden = (np.asarray(mask) != 0).astype(np.float16)
         arrays["mask"] = layout.pack_keys(hidden) if problem.mask == "key" else _planes(hidden)

@@ -5,10 +5,22 @@ from __future__ import annotations
 from . import worksplit as w
 from .core import Core
 
-_PER_ITEM = {"head": w.HEAD, "kv_head": w.KV_HEAD, "mask_plane": w.MASK_PLANE, "bias_plane": w.BIAS_PLANE,
-             "slope": w.SLOPE, "begin": w.BEGIN, "end": w.END}
+_PER_ITEM = {
+    "head": w.HEAD,
+    "kv_head": w.KV_HEAD,
+    "mask_plane": w.MASK_PLANE,
+    "bias_plane": w.BIAS_PLANE,
+    "slope": w.SLOPE,
+    "begin": w.BEGIN,
+    "end": w.END,
+}
 _PER_ROW_BLOCK = {"start": w.START, "rows": w.ROWS, "first": w.FIRST, "last": w.LAST}
-_SAMPLE = {"strided": w.SAMPLE_STRIDED, "sample": w.SAMPLE_START, "stride": w.SAMPLE_STRIDE, "sample_tile": w.SAMPLE_TILE}
+_SAMPLE = {
+    "strided": w.SAMPLE_STRIDED,
+    "sample": w.SAMPLE_START,
+    "stride": w.SAMPLE_STRIDE,
+    "sample_tile": w.SAMPLE_TILE,
+}
 _SIGNS = {"cross": w.CROSS, "after": w.AFTER}
 
 

@@ -1,8 +1,9 @@
 """Terms of the scores that the Cube adds: one extra block of 16 products per score, the lanes.
 
-scores = query . key + sum over lanes of (lane of the query row) * (lane of the key). The products are exact in float32, so
-what varies by row times what varies by key costs no Vector pass: minus the row reference, a bias per key, a mask per key,
-and ALiBi by distance, where slope * (key - query) is taken apart into float16 numbers without a loss that shows.
+scores = query . key + sum over lanes of (lane of the query row) * (lane of the key). The products are exact in
+float32, so what varies by row times what varies by key costs no Vector pass: minus the row reference, a bias per key,
+a mask per key, and ALiBi by distance, where slope * (key - query) is taken apart into float16 numbers without a loss
+that shows.
 
 In L1 a lane is a row of 16 values in each fractal; load2d transposes it into a column.
 """
@@ -56,7 +57,13 @@ def slope_table(problem: KernelProblem) -> np.ndarray:
     table = np.zeros((problem.heads, SLOPE_WORDS), np.float32)
     for head, slope in enumerate(problem.slopes):
         reduced = slope / problem.post_scale
-        table[head] = [reduced, *terms(128 * reduced, 2), *terms(reduced, 2), *terms(-2 * slope, 2), np.float16(-2 * reduced)]
+        table[head] = [
+            reduced,
+            *terms(128 * reduced, 2),
+            *terms(reduced, 2),
+            *terms(-2 * slope, 2),
+            np.float16(-2 * reduced),
+        ]
     return table
 
 
@@ -118,7 +125,9 @@ def _groups(core: Core, slot, plane, first, stride, count: int) -> None:
     if core.problem.mask == "key":
         sources += [("mask", plane["mask"], lane) for lane in KEY_MASK]
     for name, number, lane in sources:
-        core.tik.data_move(slot[lane * 16], core.gm[name][core.wide(number, core.seq_k) + first * 16], 0, count, 1, stride - 1, 15)
+        core.tik.data_move(
+            slot[lane * 16], core.gm[name][core.wide(number, core.seq_k) + first * 16], 0, count, 1, stride - 1, 15
+        )
 
 
 def key_lanes_for(core: Core, slot, segment: int):

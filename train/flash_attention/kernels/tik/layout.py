@@ -1,7 +1,7 @@
 """Layouts of kernel inputs and outputs in global memory, and NumPy helpers that pack and unpack them.
 
-FRACTAL_NZ of a matrix (R, C): element (r, c) of the padded matrix sits at (c // 16, r // 16, r % 16, c % 16). Padding is
-zero. The same matrix is `(C / 16, R, 16)` when its two middle axes are read as one.
+FRACTAL_NZ of a matrix (R, C): element (r, c) of the padded matrix sits at (c // 16, r // 16, r % 16, c % 16). Padding
+is zero. The same matrix is `(C / 16, R, 16)` when its two middle axes are read as one.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ def keep_shape(problem: KernelProblem) -> tuple[int, ...]:
 def pack_keep_bits(bits: np.ndarray, problem: KernelProblem) -> np.ndarray:
     """Keep bits uint8 (batch, heads, seq_q, ceil(seq_k / 8)) to the kernel's order.
 
-    The order is (batch, heads, seq_k / 16, seq_q, 2) with lengths padded to 16: the two bytes (16 keys) of one query stand
-    beside those of the next query, as the lanes of a fractal do. The same bytes otherwise, zeros in the padding.
+    The order is (batch, heads, seq_k / 16, seq_q, 2) with lengths padded to 16: the two bytes (16 keys) of one query
+    stand beside those of the next query, as the lanes of a fractal do. The same bytes otherwise, zeros in the padding.
     """
     bits = np.asarray(bits, dtype=np.uint8)
     expected = (problem.batch, problem.heads, problem.seq_q, -(-problem.seq_k // 8))
@@ -79,6 +79,6 @@ def pack_keep_bits(bits: np.ndarray, problem: KernelProblem) -> np.ndarray:
 def unpack_keep_bits(packed: np.ndarray, problem: KernelProblem) -> np.ndarray:
     """Inverse of `pack_keep_bits`."""
     shape = (problem.batch, problem.heads, padded(problem.seq_k) // 16, padded(problem.seq_q), 2)
-    words = np.asarray(packed)[: -KEEP_PADDING].reshape(shape).transpose(0, 1, 3, 2, 4)
+    words = np.asarray(packed)[:-KEEP_PADDING].reshape(shape).transpose(0, 1, 3, 2, 4)
     flat = words.reshape(*words.shape[:3], -1)
     return np.ascontiguousarray(flat[:, :, : problem.seq_q, : -(-problem.seq_k // 8)])

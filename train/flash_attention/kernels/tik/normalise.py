@@ -28,7 +28,8 @@ def finish(core: Core, item: Item, a: int) -> None:
     small = _small_steps(core, a)
     score, result = core.on["score"][0], core.on["stage"][a]
     columns, slots = core.depth_columns, max(1, plan.columns // 2)
-    spans = [(first, min(2, columns - first)) for first in range(0, columns, 2)]
+    # Backwards: waiting until the last query column has left stage[a] covers the others.
+    spans = [(first, min(2, columns - first)) for first in range(0, columns, 2)][::-1]
 
     tik.tensor_mov(total, core.on["total"][a], "m", 1, plan.rows // 16, 0, 0)
     core.with_row("vec_max", inverse, total, core.on["vectors"][0], square, 64)
@@ -58,7 +59,7 @@ def finish(core: Core, item: Item, a: int) -> None:
         for _ in range(2):
             if small:
                 small.pop(0)()
-        if 0 <= step - 2 * lag:
+        if step - 2 * lag >= 0:
             convert(step - 2 * lag)
     while small:
         small.pop(0)()
@@ -77,10 +78,23 @@ def store(core: Core, item: Item, a: int, core_index, items: int) -> None:
 
     def record(have: int) -> None:
         target = core.wide(item["head"], columns * core.seq_q * 16) + item["start", a] * 16
-        core.move((core.gm["output"], target), (core.on["stage"][a], 0), columns, have, core.plan.rows - have,
-                  core.seq_q - have)
-        tik.data_move(core.gm["logsumexp"][core.wide(item["head"], core.seq_q) + item["start", a]], core.on["row_lse"][a], 0, 1,
-                      have // 8, 0, 0)
+        core.move(
+            (core.gm["output"], target),
+            (core.on["stage"][a], 0),
+            columns,
+            have,
+            core.plan.rows - have,
+            core.seq_q - have,
+        )
+        tik.data_move(
+            core.gm["logsumexp"][core.wide(item["head"], core.seq_q) + item["start", a]],
+            core.on["row_lse"][a],
+            0,
+            1,
+            have // 8,
+            0,
+            0,
+        )
         row = (core_index * items + item.index) * 2 + a
         tik.data_move(core.gm["flags"][row * 8], core.on["flag"][a], 0, 1, 1, 0, 0)
 

@@ -22,7 +22,7 @@ class KernelProblem:
 
     Attributes:
         batch, heads, kv_heads, seq_q, seq_k, head_dim: as in the layer; kv_heads divides heads, head_dim 1 to 256.
-        mask: "none"; "full": an explicit mask (mask_batch, mask_heads, seq_q, seq_k), 1 = hidden; "key": an explicit mask
+        mask: "none"; "full": an explicit mask (mask_batch, mask_heads, seq_q, seq_k), 1 = hidden; "key": a mask
             (mask_batch, mask_heads, 1, seq_k), the same for every query; "causal"; "compact_causal", which is "causal"
             aligned top-left.
         causal: adds the causal rule to an explicit mask; implied by the two causal mask kinds.
@@ -32,7 +32,7 @@ class KernelProblem:
         alibi: "none"; "given": a bias per key (bias_batch, bias_heads, 1, seq_k); "bias": a bias per score
             (bias_batch, bias_heads, seq_q, seq_k); "computed": -slope * |distance| with `slopes`.
         slopes: one per head for "computed".
-        dropout_threshold: a 16-bit value; kept scores are scaled by 65536 / (65536 - threshold). 0 = no dropout, otherwise
+        dropout_threshold: a 16-bit value; kept scores are scaled by 65536 / (65536 - threshold). 0 = no dropout, else
             the kernel takes one packed keep bit per score.
         scale: factor on the scores; None = 1 / sqrt(head_dim).
         cores: AI cores the work is split over.
@@ -78,7 +78,9 @@ class KernelProblem:
         if self.heads % self.kv_heads:
             raise ValueError(f"kv_heads: got {self.kv_heads}, allowed is a divisor of heads {self.heads}")
         if self.dtype != "float16":
-            raise TypeError(f"dtype: got {self.dtype!r}, allowed is 'float16': this chip's Cube multiplies nothing wider")
+            raise TypeError(
+                f"dtype: got {self.dtype!r}, allowed is 'float16': this chip's Cube multiplies nothing wider"
+            )
         _choice("mask", self.mask, MASKS)
         _choice("causal_alignment", self.causal_alignment, ALIGNMENTS)
         if self.mask in ("causal", "compact_causal"):
@@ -86,8 +88,12 @@ class KernelProblem:
             if self.mask == "compact_causal" and self.causal_alignment != "top_left":
                 raise ValueError("causal_alignment: a compact causal mask is aligned top_left, got bottom_right")
             object.__setattr__(self, "mask", "none")
-        for name, whole in (("mask_batch", self.batch), ("bias_batch", self.batch),
-                            ("mask_heads", self.heads), ("bias_heads", self.heads)):
+        for name, whole in (
+            ("mask_batch", self.batch),
+            ("bias_batch", self.batch),
+            ("mask_heads", self.heads),
+            ("bias_heads", self.heads),
+        ):
             if getattr(self, name) not in (1, whole):
                 raise ValueError(f"{name}: got {getattr(self, name)!r}, allowed is 1 or {whole}")
         for name in ("window_left", "window_right"):
@@ -97,7 +103,9 @@ class KernelProblem:
         _choice("alibi", self.alibi, ALIBIS)
         wanted = self.heads if self.alibi == "computed" else 0
         if len(self.slopes) != wanted or not all(isinstance(s, Real) and math.isfinite(s) for s in self.slopes):
-            raise ValueError(f"slopes: got {self.slopes!r}, allowed are {wanted} finite numbers for alibi {self.alibi!r}")
+            raise ValueError(
+                f"slopes: got {self.slopes!r}, allowed are {wanted} finite numbers for alibi {self.alibi!r}"
+            )
         _integer("dropout_threshold", self.dropout_threshold, 0, 65535)
         if self.scale is None:
             object.__setattr__(self, "scale", 1.0 / math.sqrt(self.head_dim))
@@ -118,8 +126,17 @@ class KernelProblem:
     @property
     def band(self) -> Band:
         """Positional visibility."""
-        return Band(self.seq_q, self.seq_k, self.offset, self.causal, self.window_left, self.window_right,
-                    self.prev_blocks, self.next_blocks, self.block)
+        return Band(
+            self.seq_q,
+            self.seq_k,
+            self.offset,
+            self.causal,
+            self.window_left,
+            self.window_right,
+            self.prev_blocks,
+            self.next_blocks,
+            self.block,
+        )
 
     @property
     def dropout_scale(self) -> float:

@@ -28,7 +28,7 @@ def shift(seq_k: int) -> float:
 
 
 def reference(core: Core, item: Item, a: int, attempt, epoch, scratch: dict) -> None:
-    """Records the reference of row block `a`: lanes REFERENCE of query_lanes[epoch], and its value in next_reference[a].
+    """Records the reference of row block `a`, to lanes REFERENCE of query_lanes[epoch] and to next_reference[a].
 
     Args:
         attempt: run-time 0 = sample (loaded before, see load_sample), 1 = all keys.
@@ -168,7 +168,9 @@ def _fetch_columns(core: Core, name: str, buffer: str, item: Item, plane: str, a
         for column in range(core.plan.columns):
             group = item[plane] * (core.seq_k // 16) + item["sample", a] + item["stride", a] * column
             source = core.wide(group, core.seq_q * 16) + item["start", a] * 16
-            core.tik.data_move(core.on[buffer][0][column * core.plan.rows * 16], core.gm[name][source], 0, 1, have, 0, 0)
+            core.tik.data_move(
+                core.on[buffer][0][column * core.plan.rows * 16], core.gm[name][source], 0, 1, have, 0, 0
+            )
 
     tiles.by_rows(core, item["rows", a], record)
 

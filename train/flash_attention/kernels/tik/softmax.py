@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from . import dropout, mask, tiles
 from .core import HALF_ROUND, Core
 
+
 @dataclass(frozen=True)
 class Unit:
     """One row block against one key tile.
@@ -54,7 +55,7 @@ def probabilities(core: Core, unit: Unit) -> None:
     spans = [(column * plan.rows * 16, columns * plan.rows * 16) for _, column, columns in pieces]
     skew = HALF_ROUND if problem.post_scale != 1.0 else 0
 
-    for index, ((segment, column, columns), (at, elements)) in enumerate(zip(pieces, spans)):
+    for index, ((segment, column, _), (at, elements)) in enumerate(zip(pieces, spans)):
         source = (column - plan.segment_start(segment) // 16) * plan.rows * 16
         target = score[at + skew] if index < singles else half[at]
         core.tik.tensor_mov(target, unit.scores[segment][source], "m", 1, elements // 256, 0, 0)

@@ -17,21 +17,30 @@ def load_key(core: Core, slot, base, tile) -> None:
 
 
 def _key_segments(core: Core, slot, base, tile, keys: int) -> None:
-    depth, gap, start = core.depth_columns, core.seq_k, 0
-    for width in core.plan.segments:
+    gap = core.seq_k
+    # The segment that is used first comes last: waiting for it covers the others, with one event for the tile.
+    for segment, width in reversed(list(enumerate(core.plan.segments))):
+        start = core.plan.segment_start(segment)
         have = min(width, keys - start)
         if have > 0:
             source = base + tile * (core.plan.keys * 16) + start * 16
-            core.move((slot, start * core.plan.head_dim), (core.gm["key"], source), depth, have, gap - have, width - have)
-        start += width
+            core.move(
+                (slot, start * core.plan.head_dim),
+                (core.gm["key"], source),
+                core.depth_columns,
+                have,
+                gap - have,
+                width - have,
+            )
 
 
 def load_sample(core: Core, slot, base, first_group, stride) -> None:
     """Groups of 16 keys, `stride` groups apart, as (head_dim / 16, keys, 16)."""
-    for column in range(core.depth_columns):
+    for column in reversed(range(core.depth_columns)):  # waiting for the column used first covers the others
         source = base + (column * core.seq_k) * 16 + first_group * F
-        core.tik.data_move(slot[column * core.plan.keys * 16], core.gm["key"][source], 0, core.plan.columns, 16,
-                           (stride - 1) * 16, 0)
+        core.tik.data_move(
+            slot[column * core.plan.keys * 16], core.gm["key"][source], 0, core.plan.columns, 16, (stride - 1) * 16, 0
+        )
 
 
 def load_whole_key(core: Core, slot, base, tile) -> None:
@@ -39,8 +48,9 @@ def load_whole_key(core: Core, slot, base, tile) -> None:
 
     def record(keys: int) -> None:
         source = base + tile * (core.plan.keys * 16)
-        core.move((slot, 0), (core.gm["key"], source), core.depth_columns, keys, core.seq_k - keys,
-                  core.plan.keys - keys)
+        core.move(
+            (slot, 0), (core.gm["key"], source), core.depth_columns, keys, core.seq_k - keys, core.plan.keys - keys
+        )
 
     _full_or_tail(core, tile, record)
 
@@ -49,10 +59,15 @@ def load_value(core: Core, slot, base, tile) -> None:
     """Value tile: (keys / 16, head_dim / 16, 16, 16)."""
 
     def rows(keys: int) -> None:
-        for group in range(keys // 16):
+        for group in range(keys // 16):  # the output takes the last segment first, see forward.py
             source = base + tile * (core.plan.keys * 16) + group * F
-            core.move((slot, group * core.depth_columns * F), (core.gm["value"], source), core.depth_columns, 16,
-                      core.seq_k - 16)
+            core.move(
+                (slot, group * core.depth_columns * F),
+                (core.gm["value"], source),
+                core.depth_columns,
+                16,
+                core.seq_k - 16,
+            )
 
     _full_or_tail(core, tile, rows)
 
@@ -93,8 +108,14 @@ def fetch_query(core: Core, stage, base, start, rows) -> None:
     def record(have: int) -> None:
         if have < height:
             core.fill(stage[2 * HALF_ROUND :], 0.0, height * core.plan.head_dim)
-        core.move((stage, 2 * HALF_ROUND), (core.gm["query"], base + start * 16), core.depth_columns, have, core.seq_q - have,
-                  height - have)
+        core.move(
+            (stage, 2 * HALF_ROUND),
+            (core.gm["query"], base + start * 16),
+            core.depth_columns,
+            have,
+            core.seq_q - have,
+            height - have,
+        )
 
     by_rows(core, rows, record)
 
@@ -105,7 +126,9 @@ def place_query(core: Core, slots: list, stage, epoch) -> None:
     core.with_scalar("vec_muls", stage, stage[2 * HALF_ROUND :], core.problem.query_factor, height * core.plan.head_dim)
     for slot in each_epoch(core, slots, epoch):
         for column in range(columns):
-            core.tik.data_move(slot[column * F], stage[column * height * 16], 0, height // 16, 16, 0, (columns - 1) * 16)
+            core.tik.data_move(
+                slot[column * F], stage[column * height * 16], 0, height // 16, 16, 0, (columns - 1) * 16
+            )
 
 
 def each_epoch(core: Core, slots: list, epoch):
@@ -136,7 +159,9 @@ def sample_to_l0(core: Core, slot, segment: int, copy: int):
     operand, width = core.on["l0_key"][copy], core.plan.segments[segment]
     start = core.plan.segment_start(segment) // 16
     for column in range(core.depth_columns):
-        core.tik.load2dv1(operand[column * width * 16], slot, column * core.plan.columns + start, width // 16, 1, 0, False)
+        core.tik.load2dv1(
+            operand[column * width * 16], slot, column * core.plan.columns + start, width // 16, 1, 0, False
+        )
     return operand
 
 
@@ -157,7 +182,7 @@ def probability_to_l0(core: Core, slot, segment: int):
 
 
 def probability_to_l1(core: Core, slot, column: int, columns: int, half) -> None:
-    """Fractal columns of probabilities (columns, rows, 16) to their places in L1: per segment (rows / 16, keys / 16)."""
+    """Fractal columns (columns, rows, 16) to their places in L1: per segment (rows / 16, keys / 16)."""
     start, rows = 0, core.plan.rows
     for width in core.plan.segments:
         if start <= column * 16 < start + width:

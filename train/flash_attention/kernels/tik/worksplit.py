@@ -24,7 +24,10 @@ HEAD, KV_HEAD, MASK_PLANE, BIAS_PLANE, SLOPE, BEGIN, END = range(7)
 ROW_BLOCK = 8  # words of row block 0 start here
 ROW_BLOCK_FIELDS = 20
 (START, ROWS, FIRST, LAST) = range(4)
-LEFT, RIGHT = 4, 8  # visibility tile numbers of the first and, counted backwards, of the last EDGE tiles; 0 = all visible
+LEFT, RIGHT = (
+    4,
+    8,
+)  # visibility tile numbers of the first and, counted backwards, of the last EDGE tiles; 0 = all visible
 SAMPLE_STRIDED, SAMPLE_START, SAMPLE_STRIDE, SAMPLE_TILE = 12, 13, 14, 15
 CROSS, AFTER = 16, 17  # first tile with keys after a query, first tile with all keys after all queries
 DISTANCE = 18  # distance tile numbers of tiles CROSS and CROSS + 1
@@ -88,7 +91,7 @@ def split(problem: KernelProblem, plan: TilePlan) -> WorkSplit:
     cost = [sum(block.units for block in group) + 2 for group in groups]
 
     planes = [(b, h) for b in range(problem.batch) for h in range(problem.heads)]
-    order = sorted(((-cost[g], p, g) for p in range(len(planes)) for g in range(len(groups))))
+    order = sorted((-cost[g], p, g) for p in range(len(planes)) for g in range(len(groups)))
     cores = min(problem.cores, len(order))
     heap = [(0, core) for core in range(cores)]
     shares: list[list] = [[] for _ in range(cores)]
@@ -158,8 +161,10 @@ def _row_block(problem: KernelProblem, plan: TilePlan, index: int, tiles: Regist
             words[LEFT + edge] = number(first + edge)
             words[RIGHT + edge] = number(last - edge)
         if last - first + 1 > 2 * EDGE and (number(first + EDGE) or number(last - EDGE)):
-            raise ValueError(f"prev_blocks, next_blocks, block: partly visible key tiles of rows {start}..{last_row} "
-                             f"reach further than {EDGE} tiles of {keys} keys into their range")
+            raise ValueError(
+                f"prev_blocks, next_blocks, block: partly visible key tiles of rows {start}..{last_row} "
+                f"reach further than {EDGE} tiles of {keys} keys into their range"
+            )
         _sample(problem, plan, words, bounds[: last_row + 1 - start], common, number)
     if problem.alibi == "computed" and not problem.causal:
         _signs(problem, plan, words, start, last_row, distances)
