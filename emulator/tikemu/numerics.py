@@ -196,7 +196,6 @@ ROUNDING: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "round": np.rint,
     "floor": np.floor,
     "ceil": np.ceil,
-    "ceiling": np.ceil,
     "away-zero": lambda x: np.trunc(x + np.copysign(0.5, x)),
     "to-zero": np.trunc,
 }
