@@ -50,7 +50,7 @@ def finish(core: Core, item: Item, a: int) -> None:
         first, width = spans[index]
         core.to_half(result[first * square :], score[index % slots * 2 * square :], width * square)
 
-    lag = 1 if slots > 2 else 0  # slots that three stages at a time need
+    lag = 1 if slots > 3 else 0  # three stages at a time touch four slots
     for step in range(len(spans) + 2 * lag):
         if step < len(spans):
             move(step)
