@@ -73,7 +73,7 @@ class CoreClock:
         events: per (source, destination) pipe, the most tokens that were set and not yet waited for.
         scalar_busy: cycles of work of the scalar unit, without the issue of other pipes' instructions.
         flags: set_flag and wait_flag instructions that the automatic synchronisation inserted.
-        trace: receives (operation, start, end) until it holds ``trace_limit`` entries; None: nothing is kept.
+        trace: receives (operation, start, end) until it holds about ``trace_limit`` entries; None: nothing is kept.
     """
 
     def __init__(self, soc: SocProfile, trace_limit: int = 0) -> None:
@@ -119,6 +119,7 @@ class CoreClock:
         """Execute operations one after another, with automatic synchronisation."""
         # The hot loop of every run: state is held in local names, and the common case makes no call.
         free, done_by, known_by, starts, issue = self._free, self._done, self._known, self._starts, self._issue
+        trace = self.trace
         for op in ops:
             if op.special:
                 self._special(op)
@@ -151,12 +152,13 @@ class CoreClock:
                             needs = {source: done}
                         elif done > needs.get(source, 0.0):
                             needs[source] = done
-                    for source, done in other.readers.items():
-                        if source != pipe and done > known[source]:
-                            if needs is None:
-                                needs = {source: done}
-                            elif done > needs.get(source, 0.0):
-                                needs[source] = done
+                    if other.readers:
+                        for source, done in other.readers.items():
+                            if source != pipe and done > known[source]:
+                                if needs is None:
+                                    needs = {source: done}
+                                elif done > needs.get(source, 0.0):
+                                    needs[source] = done
             if needs is not None:
                 start = self._wait(pipe, needs, start)
             if op.mask is not self._mask:
@@ -181,8 +183,8 @@ class CoreClock:
             else:
                 done = done_by[pipe]
             op.count += 1
-            if self.trace is not None:
-                self._keep(op, start, end)
+            if trace is not None:
+                trace.append((op, start, end))
             for footprint in op.reads:
                 footprint.readers[pipe] = done
             for footprint in op.writes:
@@ -190,6 +192,8 @@ class CoreClock:
                 footprint.write_done = done
                 if footprint.readers:
                     footprint.readers.clear()
+        if trace is not None and len(trace) >= self.trace_limit:
+            self.trace = None
 
     def _write_mask(self, mask: Any) -> None:
         """The scalar unit writes the mask register if an instruction needs another value."""
@@ -203,11 +207,6 @@ class CoreClock:
         cycles, latency = op.gm()
         op.extra += cycles - op.cycles
         return start + cycles, start + cycles + latency
-
-    def _keep(self, op: TimedOp, start: float, end: float) -> None:
-        self.trace.append((op, start, end))
-        if len(self.trace) >= self.trace_limit:
-            self.trace = None
 
     def _wait(self, pipe: int, needs: dict[int, float], start: float) -> float:
         """Flags from every pipe in ``needs`` to ``pipe``; returns the earliest start after them."""
@@ -307,7 +306,7 @@ class CoreClock:
             self._explicit_flag(*op.flag)
         op.count += 1
         if self.trace is not None:
-            self._keep(op, start, self.now)
+            self.trace.append((op, start, self.now))
 
     def _barrier(self, pipe: str) -> None:
         if pipe in PIPE_INDEX:

@@ -41,7 +41,7 @@ class Trace:
                                "args": {"name": f"PIPE_{pipe}"}})
                 events.append({"ph": "M", "name": "thread_sort_index", "pid": core, "tid": row,
                                "args": {"sort_index": row}})
-            for op, start, end in self._events[core]:
+            for op, start, end in self._events[core][:self.limit]:
                 events.append({"ph": "X", "name": op.name, "cat": PIPES[op.pipe], "pid": core, "tid": op.pipe,
                                "ts": start / clock_mhz, "dur": (end - start) / clock_mhz,
                                "args": {"cycle": start, "cycles": end - start, "line": str(op.location)}})
