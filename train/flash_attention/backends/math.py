@@ -107,7 +107,8 @@ class _GivenKeep(nn.Cell):
 class _DrawnKeep(nn.Cell):
     """Keep decisions by Philox4x32-10, as flash_attention.philox draws them: int32 (batch, heads, seq_q, seq_k).
 
-    The 32-bit words travel in int64: their products wrap modulo 2**64, which leaves both halves right.
+    The 32-bit words travel in int64: their products wrap modulo 2**64, which leaves both halves right. Words 0 and 2,
+    the factors, are one tensor, and words 1 and 3 another, which halves the number of operations.
     """
 
     def __init__(self, problem: AttentionProblem):
@@ -116,35 +117,33 @@ class _DrawnKeep(nn.Cell):
         self.shape = batch, heads, seq_q, blocks * 8
         self.seq_k = problem.seq_k
         self.threshold = problem.dropout_threshold
-        self.blocks = _int64(np.arange(blocks).reshape(1, 1, 1, -1))
-        self.rows = _int64(np.arange(seq_q).reshape(1, 1, -1, 1))
-        self.heads = _int64(problem.head_offset + np.arange(heads).reshape(1, -1, 1, 1))
-        self.batches = _int64(problem.batch_offset + np.arange(batch).reshape(-1, 1, 1, 1))
+        counter = np.broadcast_arrays(
+            np.arange(blocks),
+            np.arange(seq_q)[:, None],
+            problem.head_offset + np.arange(heads)[:, None, None],
+            problem.batch_offset + np.arange(batch)[:, None, None, None],
+        )
+        self.even, self.odd = _int64(np.stack(counter[0::2])), _int64(np.stack(counter[1::2]))
+        self.multipliers = _int64([0xD2511F53, 0xCD9E8D57]).reshape(2, 1, 1, 1, 1)
+        self.key_steps = _int64(np.outer(np.arange(10), [0x9E3779B9, 0xBB67AE85])).reshape(10, 2, 1, 1, 1, 1)
         self.low, self.low16 = _int64(0xFFFFFFFF), _int64(0xFFFF)
         self.half, self.half16 = _int64(32), _int64(16)
-        self.multipliers = _int64(0xD2511F53), _int64(0xCD9E8D57)
-        self.steps = _int64(0x9E3779B9), _int64(0xBB67AE85)
         self.bit_and, self.bit_xor, self.shift = ops.BitwiseAnd(), ops.BitwiseXor(), ops.RightShift()
+        self.swap = ops.ReverseV2(axis=[0])
         self.stack = ops.Stack(-1)
 
     def construct(self, keep_bits, seed):
-        key0, key1 = self.bit_and(seed[0], self.low), self.bit_and(seed[1], self.low)
-        word0, word1, word2, word3 = self.blocks, self.rows, self.heads, self.batches
-        for _ in range(10):
-            first, second = word0 * self.multipliers[0], word2 * self.multipliers[1]
-            word0 = self.bit_xor(self.bit_xor(self.high(second), word1), key0)
-            word2 = self.bit_xor(self.bit_xor(self.high(first), word3), key1)
-            word1, word3 = self.bit_and(second, self.low), self.bit_and(first, self.low)
-            key0 = self.bit_and(key0 + self.steps[0], self.low)
-            key1 = self.bit_and(key1 + self.steps[1], self.low)
-        words = self.stack((word0, word1, word2, word3))
+        keys = self.bit_and(self.key_steps + ops.reshape(seed, (2, 1, 1, 1, 1)), self.low)
+        even, odd = self.even, self.odd
+        for step in range(10):
+            product = even * self.multipliers
+            high = self.bit_and(self.shift(product, self.half), self.low)
+            even = self.bit_xor(self.bit_xor(self.swap(high), odd), keys[step])
+            odd = self.swap(self.bit_and(product, self.low))
+        words = self.stack((even[0], odd[0], even[1], odd[1]))
         values = self.stack((self.bit_and(words, self.low16), self.shift(words, self.half16)))
         kept = ops.reshape(values, self.shape) >= self.threshold
         return ops.cast(kept[..., : self.seq_k], mstype.int32)
-
-    def high(self, product):
-        """Upper 32 bits of a 64-bit product."""
-        return self.bit_and(self.shift(product, self.half), self.low)
 
 
 def _int64(value) -> Tensor:

@@ -111,7 +111,6 @@ class FlashAttention(nn.Cell):
             window_left=left,
             window_right=right,
             tile=get_strategy(tiling_stgy_name).tile,
-            bias_grad=alibi_grad,
             dropout_rate=dropout_rate,
             scale=scale,
         )
@@ -119,6 +118,7 @@ class FlashAttention(nn.Cell):
         check_int("mp", mp, 1)
         check_bool("have_attention_mask_batch", have_attention_mask_batch)
         check_bool("alibi", alibi)
+        check_bool("alibi_grad", alibi_grad)
         if seed is not None:
             check_int("seed", seed, 0)
         registry.forced_backend(backend)

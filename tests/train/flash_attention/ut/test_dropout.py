@@ -1,0 +1,187 @@
+"""Dropout in training: seeds from step to step, repeatability, recomputation, statistics."""
+
+import mindspore as ms
+import numpy as np
+import pytest
+from flash_attention import FlashAttention, flash_attention, reference
+from flash_attention.dropout_seed import DropoutSeed
+from flash_attention.problem import AttentionProblem
+from mindspore import Tensor, nn, ops
+
+BACKENDS = ("math", "cpu")
+
+
+def draw(*shape, seed=0):
+    return Tensor(np.random.default_rng([seed, *shape]).standard_normal(shape).astype(np.float32))
+
+
+QUERY, KEY, VALUE = draw(2, 4, 12, 8), draw(2, 2, 17, 8, seed=1), draw(2, 2, 17, 8, seed=2)
+D_OUTPUT = draw(2, 4, 12, 8, seed=3)
+
+
+def truth(seed, rate=0.3):
+    problem = AttentionProblem(2, 4, 12, 17, 8, 2, "float32", dropout_rate=rate, training=True)
+    arrays = (tensor.asnumpy() for tensor in (QUERY, KEY, VALUE))
+    return reference.truth(problem, *arrays, keep=reference.keep_mask(problem, seed), d_output=D_OUTPUT.asnumpy())
+
+
+def near(actual, expected):
+    np.testing.assert_allclose(actual.asnumpy(), expected, atol=2e-5, rtol=2e-5)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_only_training_drops(backend, mode):
+    # MindSpore compiles a fresh cell as if set_train had been called: set_train(False) makes the phases distinct.
+    layer = FlashAttention(8, 0.3, seed=7, backend=backend).set_train(False)
+    plain = FlashAttention(8, backend=backend)(QUERY, KEY, VALUE).asnumpy()
+    np.testing.assert_array_equal(layer(QUERY, KEY, VALUE).asnumpy(), plain)
+    near(layer.set_train()(QUERY, KEY, VALUE), truth((7, 1)).output)
+    np.testing.assert_array_equal(layer.set_train(False)(QUERY, KEY, VALUE).asnumpy(), plain)
+    near(layer.set_train()(QUERY, KEY, VALUE), truth((7, 2)).output)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_backward_pass_sees_the_seed_of_the_forward_pass(backend, mode):
+    layer = FlashAttention(8, 0.3, seed=7, backend=backend).set_train()
+
+    class Step(nn.Cell):
+        def __init__(self):
+            super().__init__()
+            self.layer = layer
+
+        def construct(self, query, key, value):
+            output = self.layer(query, key, value)
+            return (output * D_OUTPUT).sum(), output
+
+    step = ops.value_and_grad(Step().set_train(), grad_position=(0, 1, 2), has_aux=True)
+    if mode == "graph":
+        step = ms.jit(step)
+    for count in (1, 2, 3):
+        (_, output), gradients = step(QUERY, KEY, VALUE)
+        exact = truth((7, count))
+        near(output, exact.output)
+        for gradient, expected in zip(gradients, (exact.d_query, exact.d_key, exact.d_value)):
+            near(gradient, expected)
+
+
+class Twice(nn.Cell):
+    """Two layers, the first called twice: four draws a step."""
+
+    def __init__(self, backend, recompute=False):
+        super().__init__()
+        self.first = FlashAttention(8, 0.3, backend=backend)
+        self.second = FlashAttention(8, 0.3, backend=backend)
+        if recompute:
+            self.second.recompute()
+
+    def construct(self, query, key, value):
+        output = self.second(query, key, value)
+        return output + self.first(query, key, value) + self.first(output, key, value)
+
+
+class Loss(nn.Cell):
+    def __init__(self, network):
+        super().__init__()
+        self.network = network
+
+    def construct(self, query, key, value):
+        output = self.network(query, key, value)
+        return (output * D_OUTPUT).sum(), output
+
+
+def steps(backend, mode, count=2, recompute=False):
+    """Outputs and gradients of a freshly made network over some steps."""
+    step = ops.value_and_grad(Loss(Twice(backend, recompute)).set_train(), grad_position=(0, 1, 2), has_aux=True)
+    if mode == "graph":
+        step = ms.jit(step)
+    results = []
+    for _ in range(count):
+        (_, output), gradients = step(QUERY, KEY, VALUE)
+        results.append([tensor.asnumpy() for tensor in (output, *gradients)])
+    return results
+
+
+@pytest.mark.parametrize("backend", ("cpu", pytest.param("math", marks=pytest.mark.slow)))
+def test_set_seed_makes_runs_repeatable(backend, mode):
+    ms.set_seed(5)
+    first = steps(backend, mode)
+    ms.set_seed(5)
+    for one, other in zip(first, steps(backend, mode)):
+        for left, right in zip(one, other):
+            np.testing.assert_array_equal(left, right)
+    ms.set_seed(6)
+    assert np.abs(first[0][0] - steps(backend, mode)[0][0]).max() > 0.1
+    assert np.abs(first[0][0] - first[1][0]).max() > 0.1
+
+
+@pytest.mark.parametrize("backend", ("cpu", pytest.param("math", marks=pytest.mark.slow)))
+def test_graph_and_pynative_drop_the_same(backend):
+    results = []
+    for mode in ("graph", "pynative"):
+        ms.set_context(mode=ms.GRAPH_MODE if mode == "graph" else ms.PYNATIVE_MODE)
+        ms.set_seed(5)
+        results.append(steps(backend, mode))
+    ms.set_context(mode=ms.PYNATIVE_MODE)
+    for one, other in zip(*results):
+        for left, right in zip(one, other):
+            np.testing.assert_allclose(left, right, atol=1e-4)
+
+
+@pytest.mark.parametrize("backend", ("cpu", pytest.param("math", marks=pytest.mark.slow)))
+def test_recomputation_gets_the_same_decisions(backend, mode):
+    ms.set_seed(5)
+    plain = steps(backend, mode)
+    ms.set_seed(5)
+    for one, other in zip(plain, steps(backend, mode, recompute=True)):
+        for left, right in zip(one, other):
+            np.testing.assert_allclose(left, right, atol=1e-5)
+
+
+def test_without_set_seed_layers_differ():
+    layers = [FlashAttention(8, 0.3, backend="math").set_train() for _ in range(2)]
+    first, second = (layer(QUERY, KEY, VALUE).asnumpy() for layer in layers)
+    assert np.abs(first - second).max() > 0.1
+
+
+def test_the_count_survives_a_checkpoint(tmp_path):
+    layer = FlashAttention(8, 0.3, seed=7, backend="math").set_train()
+    layer(QUERY, KEY, VALUE)
+    ms.save_checkpoint(layer, str(tmp_path / "layer.ckpt"))
+    expected = layer(QUERY, KEY, VALUE).asnumpy()
+    resumed = FlashAttention(8, 0.3, seed=7, backend="math").set_train()
+    ms.load_checkpoint(str(tmp_path / "layer.ckpt"), resumed)
+    np.testing.assert_array_equal(resumed(QUERY, KEY, VALUE).asnumpy(), expected)
+
+
+def test_a_layer_without_dropout_has_no_parameters():
+    assert not list(FlashAttention(8).get_parameters())
+    assert not list(FlashAttention(8, 0.3).trainable_params())
+
+
+def test_a_seed_counts_the_calls(mode):
+    seed = DropoutSeed(41)
+
+    class Net(nn.Cell):
+        def __init__(self):
+            super().__init__()
+            self.seed = seed
+
+        def construct(self):
+            return self.seed(), self.seed()
+
+    net = Net()
+    assert [value.asnumpy().tolist() for _ in range(2) for value in net()] == [[41, 1], [41, 2], [41, 3], [41, 4]]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("rate", (0.1, 0.5, 0.9))
+def test_the_dropped_share_and_the_mean(rate, backend):
+    """With equal scores and values of 1, an output is (kept share) / (expected share)."""
+    seq = 256
+    zeros, ones = Tensor(np.zeros((1, 2, seq, 8), np.float32)), Tensor(np.ones((1, 2, seq, 8), np.float32))
+    output = flash_attention(
+        zeros, zeros, ones, dropout_rate=rate, seed=Tensor(np.array([3, 4], np.int64)), backend=backend
+    ).asnumpy()[..., 0]
+    deviation = np.sqrt(rate / (1 - rate) / seq)  # of one output, whose mean is 1
+    assert abs(output.mean() - 1) < 5 * deviation / np.sqrt(output.size)
+    assert output.std() == pytest.approx(deviation, rel=0.1)

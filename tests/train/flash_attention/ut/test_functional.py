@@ -1,0 +1,263 @@
+"""`scaled_dot_product_attention` with torch's meaning, and what `flash_attention` adds to the layer."""
+
+import mindspore as ms
+import numpy as np
+import pytest
+from flash_attention import attention_backend, flash_attention, reference, scaled_dot_product_attention
+from flash_attention.problem import AttentionProblem
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mindspore import Tensor, ops
+
+BACKENDS = ("math", "cpu")
+
+
+def draw(*shape, seed=0):
+    return Tensor(np.random.default_rng([seed, *shape]).standard_normal(shape).astype(np.float32))
+
+
+def statement(query, key, value, attn_mask=None, is_causal=False, scale=None):
+    """What torch's documentation of scaled_dot_product_attention says, in NumPy; a blind query gives 0."""
+    query, key, value = (tensor.asnumpy().astype(np.float64) for tensor in (query, key, value))
+    if query.ndim > 2 and query.shape[-3] != key.shape[-3]:
+        key, value = (np.repeat(array, query.shape[-3] // array.shape[-3], axis=-3) for array in (key, value))
+    scores = query @ np.swapaxes(key, -1, -2) * (query.shape[-1] ** -0.5 if scale is None else scale)
+    if is_causal:
+        scores = np.where(np.tri(*scores.shape[-2:], dtype=bool), scores, -np.inf)
+    if attn_mask is not None:
+        mask = attn_mask.asnumpy()
+        scores = np.where(mask, scores, -np.inf) if mask.dtype == bool else scores + mask
+    top = scores.max(axis=-1, keepdims=True)
+    weights = np.exp(scores - np.where(np.isneginf(top), 0, top))
+    total = weights.sum(axis=-1, keepdims=True)
+    return weights / np.where(total == 0, 1, total) @ value
+
+
+def check(arguments, backend, **options):
+    with attention_backend(backend):
+        got = scaled_dot_product_attention(*arguments, **options)
+    options.pop("enable_gqa", None)
+    np.testing.assert_allclose(got.asnumpy(), statement(*arguments, **options), atol=2e-5, rtol=2e-5)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("lead", ((), (3,), (2, 3), (2, 2, 3)), ids=str)
+def test_leading_dimensions(lead, backend, mode):
+    tensors = draw(*lead, 9, 16), draw(*lead, 13, 16, seed=1), draw(*lead, 13, 16, seed=2)
+    check(tensors, backend)
+    check(tensors, backend, is_causal=True)
+    check(tensors, backend, scale=0.3)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("boolean", (True, False), ids=("boolean", "added"))
+@pytest.mark.parametrize(
+    "shape",
+    ((13,), (1,), (9, 13), (9, 1), (3, 9, 13), (1, 1, 13), (2, 1, 9, 13), (2, 3, 1, 13), (2, 2, 1, 9, 13)),
+    ids=str,
+)
+def test_masks_that_broadcast(shape, boolean, backend):
+    lead = (2, 2, 3) if len(shape) == 5 else (2, 3)
+    tensors = draw(*lead, 9, 16), draw(*lead, 13, 16, seed=1), draw(*lead, 13, 16, seed=2)
+    mask = draw(*shape, seed=3)
+    if boolean:
+        mask = mask > -0.5
+    check(tensors, backend, attn_mask=mask)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_true_takes_part_and_a_query_that_takes_part_in_nothing_gives_zero(backend, mode):
+    tensors = draw(2, 3, 9, 16), draw(2, 3, 13, 16, seed=1), draw(2, 3, 13, 16, seed=2)
+    mask = np.random.default_rng(0).random((9, 13)) < 0.5
+    mask[4] = False
+    check(tensors, backend, attn_mask=Tensor(mask))
+    added = np.where(mask, 0.0, -np.inf).astype(np.float32)
+    check(tensors, backend, attn_mask=Tensor(added))
+    with attention_backend(backend):
+        assert not scaled_dot_product_attention(*tensors, attn_mask=Tensor(added)).asnumpy()[:, :, 4].any()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_grouped_queries_need_to_be_enabled(backend):
+    tensors = draw(2, 6, 9, 16), draw(2, 2, 13, 16, seed=1), draw(2, 2, 13, 16, seed=2)
+    check(tensors, backend, enable_gqa=True)
+    with pytest.raises(ValueError, match="key: got 2 heads for 6 of query, allowed only with enable_gqa=True"):
+        scaled_dot_product_attention(*tensors)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_gradient_of_an_added_mask(backend, mode):
+    tensors = draw(2, 3, 9, 16), draw(2, 3, 13, 16, seed=1), draw(2, 3, 13, 16, seed=2)
+    mask, d_output = draw(3, 1, 13, seed=3), draw(2, 3, 9, 16, seed=4)
+
+    def loss(query, key, value, mask):
+        return (scaled_dot_product_attention(query, key, value, mask) * d_output).sum()
+
+    problem = AttentionProblem(
+        2, 3, 9, 13, 16, dtype="float32", alibi="given", bias_shape=(1, 3, 1, 13), bias_dtype="float32"
+    )
+    arrays = [tensor.asnumpy() for tensor in tensors]
+    exact = reference.truth(problem, *arrays, bias=mask.asnumpy(), d_output=d_output.asnumpy())
+    with attention_backend(backend):
+        gradients = ops.grad(loss, grad_position=(0, 1, 2, 3))(*tensors, mask)
+    for gradient, expected in zip(gradients, (exact.d_query, exact.d_key, exact.d_value, exact.d_bias)):
+        np.testing.assert_allclose(gradient.asnumpy(), expected.reshape(gradient.shape), atol=2e-5, rtol=2e-5)
+
+
+def test_dropout_applies_whenever_it_is_asked_for_and_follows_set_seed():
+    tensors = draw(2, 3, 40, 16), draw(2, 3, 40, 16, seed=1), draw(2, 3, 40, 16, seed=2)
+
+    def run():
+        return scaled_dot_product_attention(*tensors, dropout_p=0.5).asnumpy()
+
+    with attention_backend("math"):
+        ms.set_seed(11)
+        first, second = run(), run()
+        ms.set_seed(11)
+        np.testing.assert_array_equal(run(), first)
+        np.testing.assert_array_equal(run(), second)
+    assert np.abs(first - second).max() > 0.1
+
+
+def test_a_graph_asks_for_a_seed():
+    tensors = draw(2, 3, 9, 16), draw(2, 3, 13, 16, seed=1), draw(2, 3, 13, 16, seed=2)
+
+    @ms.jit
+    def run(query, key, value):
+        return scaled_dot_product_attention(query, key, value, dropout_p=0.5)
+
+    with attention_backend("math"), pytest.raises(ValueError, match="seed: a compiled graph needs it given"):
+        run(*tensors)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"is_causal": True, "attn_mask": (9, 13)}, ValueError, "attn_mask: given together with is_causal=True"),
+        ({"attn_mask": (9, 12)}, ValueError, r"attn_mask: got shape \(9, 12\), allowed is any that broadcasts to"),
+        ({"attn_mask": (1, 2, 3, 9, 13)}, ValueError, "attn_mask: got shape"),
+        ({"attn_mask": (9, 13), "mask_dtype": np.int32}, TypeError, "attn_mask: got dtype int32, allowed are bool"),
+        ({"attn_mask": (9, 13), "mask_dtype": np.float16}, TypeError, "attn_mask: got dtype float16"),
+        ({"query": (9,)}, ValueError, r"query: got shape \(9,\)"),
+        ({"key": (3, 13, 16), "value": (3, 13, 16)}, ValueError, "key, value: got shapes"),
+        ({"key": (2, 3, 13, 8), "value": (2, 3, 13, 8)}, ValueError, "key: got head_dim 8"),
+        ({"dropout_p": 1.0}, ValueError, "dropout_rate: got 1.0"),
+        ({"scale": float("inf")}, ValueError, "scale: got inf"),
+    ],
+)
+def test_bad_arguments(change, error, message, mode):
+    shapes = {"query": (2, 3, 9, 16), "key": (2, 3, 13, 16), "value": (2, 3, 13, 16)}
+    change = dict(change)
+    tensors = [draw(*change.pop(name, shape)) for name, shape in shapes.items()]
+    mask_shape, mask_dtype = change.pop("attn_mask", None), change.pop("mask_dtype", bool)
+    mask = None if mask_shape is None else Tensor(np.ones(mask_shape, mask_dtype))
+    with pytest.raises(error, match=message):
+        scaled_dot_product_attention(*tensors, attn_mask=mask, **change)
+
+
+def test_seed_and_bits_are_checked():
+    tensors = draw(1, 2, 9, 16), draw(1, 2, 13, 16, seed=1), draw(1, 2, 13, 16, seed=2)
+    with pytest.raises(ValueError, match=r"seed: got int32 of shape \(2,\), allowed is int64 of shape \(2,\)"):
+        flash_attention(*tensors, dropout_rate=0.1, seed=Tensor([1, 2], ms.int32))
+    with pytest.raises(TypeError, match="seed: got int, allowed is a Tensor"):
+        flash_attention(*tensors, dropout_rate=0.1, seed=3)
+    with pytest.raises(ValueError, match="keep_bits: got shape"):
+        flash_attention(*tensors, dropout_rate=0.1, keep_bits=Tensor(np.zeros((1, 2, 9, 3), np.uint8)))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_logsumexp_merges_two_halves_of_the_keys(backend, mode):
+    """What context parallelism does with it."""
+    query, key, value = draw(1, 2, 30, 16), draw(1, 2, 64, 16, seed=1), draw(1, 2, 64, 16, seed=2)
+    whole, total = flash_attention(query, key, value, return_lse=True, backend=backend)
+    halves = [
+        flash_attention(query, key[:, :, part], value[:, :, part], return_lse=True, backend=backend)
+        for part in (slice(0, 24), slice(24, 64))
+    ]
+    assert total.dtype == ms.float32
+    merged = np.logaddexp(halves[0][1].asnumpy(), halves[1][1].asnumpy())
+    np.testing.assert_allclose(total.asnumpy(), merged, rtol=1e-6, atol=1e-6)
+    weights = [np.exp(half[1].asnumpy() - merged)[..., None] for half in halves]
+    output = sum(weight * half[0].asnumpy() for weight, half in zip(weights, halves))
+    np.testing.assert_allclose(whole.asnumpy(), output, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_gradient_through_the_logsumexp_alone(backend, mode):
+    query, key, value = draw(1, 2, 30, 16), draw(1, 2, 40, 16, seed=1), draw(1, 2, 40, 16, seed=2)
+    weight = draw(1, 2, 30, seed=3)
+
+    def loss(query, key, value):
+        return (flash_attention(query, key, value, causal=True, return_lse=True, backend=backend)[1] * weight).sum()
+
+    problem = AttentionProblem(1, 2, 30, 40, 16, dtype="float32", causal=True)
+    exact = reference.truth(
+        problem,
+        *(tensor.asnumpy() for tensor in (query, key, value)),
+        d_output=np.zeros(query.shape),
+        d_logsumexp=weight.asnumpy(),
+    )
+    gradients = ops.grad(loss, grad_position=(0, 1, 2))(query, key, value)
+    for gradient, expected in zip(gradients, (exact.d_query, exact.d_key, exact.d_value)):
+        np.testing.assert_allclose(gradient.asnumpy(), expected, atol=1e-5, rtol=1e-5)
+
+
+@st.composite
+def calls(draw_from):
+    heads = draw_from(st.sampled_from(((1, 1), (2, 1), (4, 2), (3, 3))))
+    side = st.one_of(st.just(-1), st.integers(0, 60))
+    return {
+        "batch": draw_from(st.integers(1, 2)),
+        "heads": heads[0],
+        "kv_heads": heads[1],
+        "seq_q": draw_from(st.integers(1, 80)),
+        "seq_k": draw_from(st.integers(1, 80)),
+        "head_dim": draw_from(st.integers(1, 40)),
+        "causal": draw_from(st.booleans()),
+        "causal_alignment": draw_from(st.sampled_from(("top_left", "bottom_right"))),
+        "window_left": draw_from(side),
+        "window_right": draw_from(side),
+        "alibi": draw_from(st.sampled_from(("none", "computed"))),
+        "scale": draw_from(st.one_of(st.none(), st.floats(-1, 1))),
+    }
+
+
+@pytest.mark.parametrize(("backend", "examples"), (("math", 25), ("cpu", 100)))
+def test_any_call_against_the_truth(backend, examples):
+    @settings(max_examples=examples, deadline=None)
+    @given(calls(), st.integers(0, 2**31))
+    def property_holds(rules, seed):
+        problem = AttentionProblem(dtype="float32", **rules)
+        random = np.random.default_rng(seed)
+        shapes = (problem.shape_query(), problem.shape_key(), problem.shape_key())
+        arrays = [random.standard_normal(shape).astype(np.float32) for shape in shapes]
+        output, logsumexp = flash_attention(
+            *map(Tensor, arrays),
+            causal=problem.causal,
+            causal_alignment=problem.causal_alignment,
+            window_size=(problem.window_left, problem.window_right),
+            alibi=problem.alibi == "computed",
+            scale=problem.scale,
+            return_lse=True,
+            backend=backend,
+        )
+        actual = reference.Attention(output.asnumpy(), logsumexp.asnumpy())
+        exact, low = reference.truth(problem, *arrays), reference.baseline(problem, *arrays)
+        assert all(error.ok for error in reference.compare(actual, exact, low)), reference.compare(actual, exact, low)
+
+    property_holds()
+
+
+def test_against_torch_where_it_is_installed():
+    torch = pytest.importorskip("torch", reason="torch is an optional peer, not a requirement")
+    arrays = [np.random.default_rng(i).standard_normal((2, 4, 33, 16)).astype(np.float32) for i in range(3)]
+    mask = np.random.default_rng(9).random((2, 1, 33, 33)) < 0.7
+    with attention_backend("math"):
+        for options in ({}, {"is_causal": True}, {"attn_mask": mask}, {"attn_mask": mask[0, 0] * np.float32(2)}):
+            ours = {name: Tensor(value) if isinstance(value, np.ndarray) else value for name, value in options.items()}
+            peer = {
+                name: torch.tensor(value) if isinstance(value, np.ndarray) else value for name, value in options.items()
+            }
+            expected = torch.nn.functional.scaled_dot_product_attention(*map(torch.tensor, arrays), **peer)
+            got = scaled_dot_product_attention(*map(Tensor, arrays), **ours)
+            np.testing.assert_allclose(got.asnumpy(), expected.numpy(), atol=1e-5)
