@@ -160,6 +160,12 @@ def test_importing_the_dsl_says_that_it_is_out_of_scope(shim, module):
     assert caught.value.location.file == __file__
 
 
+def test_the_warning_points_at_the_import(shim):
+    with pytest.warns(tikemu.TikWarning) as record:
+        load("\nimport te.lang.cce")
+    assert [(warning.filename, warning.lineno) for warning in record] == [("<string>", 2)]
+
+
 def test_names_of_the_dsl_raise_only_when_used(shim):
     with pytest.warns(tikemu.TikWarning):
         tvm = load("from te import tvm")["tvm"]
