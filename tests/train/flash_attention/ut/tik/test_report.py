@@ -1,0 +1,58 @@
+"""Speed and needs of the operators on the modelled core stay within what was promised."""
+
+import pytest
+from flash_attention.kernels.tik import KernelProblem, report
+from flash_attention.kernels.tik.budget import CAPACITY
+
+
+@pytest.fixture(autouse=True)
+def on_emulator(device):
+    if device != "emulator":
+        pytest.skip("the timing model is the emulator's")
+
+
+# One core's share of 32 heads of 4096 tokens on 32 cores: the 16 work items of one head.
+@pytest.mark.parametrize(
+    ("head_dim", "causal", "utilisation"), ((128, False, 0.72), (128, True, 0.66), (64, False, 0.50), (64, True, 0.45))
+)
+def test_forward_reaches_its_share_of_the_peak(head_dim, causal, utilisation):
+    measured = report.measure(KernelProblem(1, 1, 4096, 4096, head_dim, causal=causal, cores=1))
+    assert measured.utilisation >= utilisation
+    _within_limits(measured)
+
+
+@pytest.mark.parametrize(
+    "features",
+    (
+        {"head_dim": 256},
+        {"head_dim": 128, "mask": "full"},
+        {"head_dim": 128, "dropout_threshold": 6554},
+        {"head_dim": 64, "alibi": "bias", "mask": "full", "dropout_threshold": 6554},
+        {"head_dim": 128, "alibi": "computed", "slopes": (0.5,)},
+        {"head_dim": 128, "alibi": "given", "mask": "key", "window_left": 700},
+    ),
+    ids=lambda features: "-".join(f"{key}.{value}" for key, value in features.items()),
+)
+def test_every_feature_stays_within_the_core(features):
+    measured = report.measure(KernelProblem(1, 1, 1024, 1024, cores=1, **features))
+    _within_limits(measured, code=report.INSTRUCTION_CACHE * 2 if "dropout_threshold" in features else None)
+
+
+def _within_limits(measured: report.Measurement, code: int | None = None) -> None:
+    assert {pair: count for pair, count in measured.events.items() if count > report.EVENTS} == {}
+    assert measured.code_bytes <= (code or report.INSTRUCTION_CACHE)
+    assert measured.build_seconds < 10
+    for memory, capacity in CAPACITY.items():
+        assert measured.peak_bytes[memory] <= capacity
+
+
+def test_conservative_synchronisation_costs_less_than_half_of_the_speed():
+    problem = KernelProblem(1, 1, 1024, 1024, 128, cores=1)
+    auto, conservative = (report.measure(problem, sync) for sync in ("auto", "conservative"))
+    assert auto.cycles < conservative.cycles < 2 * auto.cycles
+
+
+def test_table_names_the_kernel_and_its_memories():
+    measured = report.measure(KernelProblem(1, 1, 256, 256, 64, cores=1))
+    text = report.table([measured])
+    assert "forward D=64 S=256 full" in text and "L0C" in text

@@ -1,0 +1,130 @@
+"""What a kernel asks of the chip: speed on the modelled core, memories, code, events, traffic. One command:
+
+    python -m flash_attention.kernels.tik.report [--seq 4096] [--head-dim 128 64] [--sync auto conservative]
+
+Figures come from the timing model of tikemu. They are estimates; nothing here ran on a device.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from .budget import CAPACITY
+from .forward import build
+from .problem import KernelProblem
+
+CUBE_FLOPS = 8192  # per cycle and core, float16
+EVENTS = 4  # event ids per pair of pipes
+INSTRUCTION_CACHE = 32768
+TILE = 128 * 128
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One kernel on one core that shares the memory with 31 others.
+
+    Attributes:
+        cycles: of the whole kernel.
+        utilisation: useful matrix operations over the Cube's peak; scores that a causal mask hides do not count.
+        cycles_per_tile: per 128 x 128 scores, hidden halves of diagonal tiles included.
+        peak_bytes: per on-chip memory.
+        code_bytes: estimate.
+        events: most events in flight, by pair of pipes ("MTE2->MTE1").
+        pipes: share of the time each pipe is busy.
+        gm_bytes_per_tile: global memory traffic per 128 x 128 scores.
+        build_seconds: Python time to record and build the kernel.
+    """
+
+    problem: KernelProblem
+    sync: str
+    cycles: float
+    utilisation: float
+    cycles_per_tile: float
+    peak_bytes: dict
+    code_bytes: int
+    events: dict
+    pipes: dict
+    instructions: int
+    gm_bytes_per_tile: float
+    build_seconds: float
+
+
+def measure(problem: KernelProblem, sync: str = "auto", active_cores: int = 32, trace: str | None = None) -> Measurement:
+    """Times the forward kernel of `problem` without computing anything.
+
+    Args:
+        problem: give it cores=1 and the work of one core: the others would repeat it.
+        sync: "auto", "conservative" or "optimistic", see tikemu.Options.
+        active_cores: cores that share the bandwidth of the memory.
+        trace: file for a Chrome trace of the run.
+    """
+    import tikemu
+
+    tikemu.install(soc="Ascend910A")
+    from tbe import tik
+
+    start = time.perf_counter()
+    kernel = build(problem, tik, debug=False)
+    seconds = time.perf_counter() - start
+    feed = kernel.feed(**{t.name: np.zeros(t.shape, t.dtype) for t in kernel.inputs if t.constant is None})
+    options = tikemu.Options(sync=sync, active_cores=active_cores, trace=trace is not None, progress=False)
+    result = tikemu.run(kernel.tik, feed, numerics=False, options=options)
+    if trace is not None:
+        result.save_trace(trace)
+    flops = 4 * problem.head_dim * problem.band.pairs() * problem.batch * problem.heads
+    tiles = kernel.units[1] * kernel.plan.rows * kernel.plan.keys / TILE
+    return Measurement(
+        problem,
+        sync,
+        result.cycles,
+        flops / CUBE_FLOPS / result.cycles,
+        result.cycles / tiles,
+        dict(result.peak_bytes),
+        result.code_bytes,
+        {f"{a}->{b}": count for (a, b), count in result.events_in_flight.items()},
+        {name: use.share for name, use in result.pipes.items()},
+        result.instruction_count,
+        (result.gm_read_bytes + result.gm_written_bytes) / tiles,
+        seconds,
+    )
+
+
+def table(measurements: list[Measurement]) -> str:
+    """The measurements as text."""
+    lines = [
+        f"{'kernel':30s} {'sync':12s} {'cycles/tile':>11s} {'of peak':>8s} {'code':>6s} {'events':>6s} {'GM/tile':>8s} "
+        f"{'V':>5s} {'M':>5s}  peak bytes"
+    ]
+    for m in measurements:
+        p = m.problem
+        name = f"forward D={p.head_dim} S={p.seq_q} {'causal' if p.causal else 'full'}"
+        memory = " ".join(f"{key} {m.peak_bytes.get(key, 0) / 1024:.0f}/{CAPACITY[key] / 1024:.0f}K" for key in CAPACITY)
+        lines.append(
+            f"{name:30s} {m.sync:12s} {m.cycles_per_tile:11.0f} {m.utilisation:8.1%} {m.code_bytes:6d} {max(m.events.values()):6d} "
+            f"{m.gm_bytes_per_tile:8.0f} {m.pipes['V']:5.0%} {m.pipes['M']:5.0%}  {memory}"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Modelled speed and needs of the TIK kernels on one Ascend 910 core.")
+    parser.add_argument("--seq", type=int, default=4096, help="tokens (default: 4096)")
+    parser.add_argument("--head-dim", type=int, nargs="+", default=[128, 64])
+    parser.add_argument("--sync", nargs="+", default=["auto", "conservative"])
+    parser.add_argument("--trace", help="write a Chrome trace of the first kernel to this file")
+    arguments = parser.parse_args()
+    rows = []
+    for head_dim in arguments.head_dim:
+        for causal in (False, True):
+            for sync in arguments.sync:
+                problem = KernelProblem(1, 1, arguments.seq, arguments.seq, head_dim, causal=causal, cores=1)
+                rows.append(measure(problem, sync, trace=None if rows else arguments.trace))
+    print(table(rows))
+
+
+if __name__ == "__main__":
+    main()
