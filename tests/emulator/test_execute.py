@@ -495,6 +495,25 @@ def test_block_barrier_lets_blocks_exchange_data(kernel: Any) -> None:
     assert result.cycles > 2 * (200 + 350)  # each barrier goes through global memory
 
 
+def test_memory_and_registers_survive_a_block_barrier(kernel: Any) -> None:
+    target = kernel.Tensor("float16", (3, 128), tik.scope_gm, "target")
+    with kernel.for_range(0, 3, block_num=3) as block:
+        mine = kernel.Tensor("float16", (128,), tik.scope_ubuf, "mine")
+        one = kernel.Tensor("float16", (128,), tik.scope_ubuf, "one")
+        kernel.vector_dup(128, one, 1.0, 1, 1, 8)
+        kernel.vector_dup(128, mine, 0.0, 1, 1, 8)
+        with kernel.for_range(0, block + 1) as i:
+            mine[i].set_as(5.0)
+        larger = kernel.vcmp_gt(128, mine, one, 1, 1)
+        kernel.block_barrier()
+        kernel.vsel(128, 0, mine, larger, mine, one, 1, 1, 1, 1, 8, 8, 8)
+        kernel.data_move(target[block * 128], mine, 0, 1, 8, 0, 0)
+    kernel.BuildCCE("kernel", [], [target])
+    got = tikemu.run(kernel, {}).outputs["target"]
+    for block in range(3):
+        np.testing.assert_array_equal(got[block], [5.0] * (block + 1) + [1.0] * (127 - block))
+
+
 def test_block_barrier_with_more_blocks_than_cores_warns(kernel: Any) -> None:
     with pytest.warns(TikWarning, match="40 blocks on 32 cores"):
         result = tikemu.run(barrier_kernel(kernel, 40, 1), {})

@@ -82,7 +82,7 @@ class Generator:
         if choice == 0 or not self.integers:
             return self.upto(0, 30)
         value = self.pick(self.integers)
-        return value if choice == 1 else (value * self.upto(1, 3) + self.upto(0, 5)) % 31
+        return value % 31 if choice == 1 else (value * self.upto(1, 3) + self.upto(0, 5)) % 31
 
     def offset(self, dtype: str, room: int) -> Any:
         """An offset in elements of at most ``room`` blocks."""

@@ -376,6 +376,23 @@ def moves(instance: Any, run_time: bool) -> Any:
     return instance
 
 
+@pytest.mark.parametrize("m, n, chained", [(144, 16, False), (160, 16, True), (48, 48, False), (64, 48, True)])
+def test_accumulating_matrix_products(kernel: Any, m: int, n: int, chained: bool) -> None:
+    """Below ten fractals of the result, a product waits for the one it accumulates onto (timing.md 3.1)."""
+    left = kernel.Tensor("float16", (m * 16,), tik.scope_ca, "left")
+    right = kernel.Tensor("float16", (n * 16,), tik.scope_cb, "right")
+    result = kernel.Tensor("float32", (m * n,), tik.scope_cc, "result")
+    for step in range(5):
+        kernel.mmad(result, left, right, m, 16, n, int(step > 0))
+    kernel.BuildCCE("products", [], [])
+    work = m // 16 * (n // 16)
+    run = tikemu.run(kernel, {}, numerics=False)
+    assert run.cycles == ISSUE + 5 * work + 20 + (0 if chained else 4 * 20)
+    assert run.macs == 5 * m * n * 16
+    assert run.cube_utilisation == pytest.approx(5 * work / run.cycles)
+    assert run.flops == pytest.approx(2 * run.macs / run.seconds)
+
+
 @pytest.mark.parametrize("run_time, sync, waits", [
     (False, "auto", False), (False, "conservative", True), (False, "optimistic", False),
     (True, "auto", True), (True, "conservative", True), (True, "optimistic", False),
