@@ -377,6 +377,17 @@ def test_partial_overlap_with_one_repeat(arithmetic: str, recwarn: pytest.Warnin
     assert (y.values[8:72] == np.arange(64) + 1).all()
 
 
+def test_interleaved_operands_do_not_overlap(arithmetic: str, recwarn: pytest.WarningsRecorder) -> None:
+    """Source and destination take turns block by block, or lane by lane, in one tensor."""
+    bench = Bench(strict=True)
+    x = bench.tensor(np.arange(512, dtype=np.float32))
+    bench.call("vadds", 64, x[8:], x, 0.5, 1, 2, 2, 16, 16)
+    bench.call("vadds", 64, x[8 + 128 :], x[128:], 0.5, 3, 2, 2, 16, 16)
+    blocks = x.values.reshape(-1, 2, 8)
+    assert (blocks[:32, 1] == blocks[:32, 0] + 0.5).all()
+    assert not recwarn.list
+
+
 def test_destination_written_by_every_repeat_keeps_the_last(arithmetic: str) -> None:
     bench = Bench()
     x = bench.tensor(np.arange(64 * 4, dtype=np.float32))

@@ -198,6 +198,7 @@ def _whole(call: Call, a: Any, src: Walk, dst: Walk, scratch: Access, further: S
     result.cycles += sum(
         timing.vector_latency + timing.vector_cycles("whole_reduce", a.src.dtype) * repeats for repeats in further
     )
+    result.code_bytes = int((-(-src.repeats // 255) + len(further)) * timing.instruction_bytes)
     result.writes = (dst.access(call), scratch)
     result.undefined = (scratch,)
     require_different(

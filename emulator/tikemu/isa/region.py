@@ -87,16 +87,6 @@ class Region:
         start, end = max(self.start, other.start), min(self.end, other.end)
         return bool((self.bitmap(start, end) & other.bitmap(start, end)).any())
 
-    def nbytes(self) -> int:
-        """Number of distinct bytes."""
-        if self.contiguous:
-            return self.pieces[0][5]
-        return int(np.count_nonzero(self.bitmap(self.start, self.end)))
-
-    def key(self) -> tuple:
-        """Hashable identity, for interning: equal keys mean equal sets of bytes."""
-        return (id(self.memory), self.pieces)
-
 
 def _simplify(piece: Piece) -> Piece:
     """The same bytes with as few levels as possible."""

@@ -417,6 +417,9 @@ def _high_precision(call: Call, a: Any, *, name: str) -> Any:
         if SCRATCH[name][2]:
             call.fail(TikParamError, message)
         call.questionable(message)
+    for walk in (dst, src):
+        if int(np.prod(walk.operand.shape)) == 1 < a.mask.extent:
+            call.questionable(f"{walk.label} is one element (t[a]); an offset tensor must be passed as t[a:] or t[a:b]")
     scratch = span_access(call, "work_tensor", work, min(needed, available))
     require_different(
         call,
@@ -431,6 +434,7 @@ def _high_precision(call: Call, a: Any, *, name: str) -> Any:
     # float16 is computed as float32: twice the repeats.
     width = 2 if name != "ln" and a.src.dtype == "float16" and work.dtype == "float32" else 1
     result.cycles = PASSES[name] * (width * result.cycles + result.latency)
+    result.code_bytes = int(PASSES[name] * call.soc.timing.instruction_bytes)
     result.writes += (scratch,)
     result.undefined = (scratch,)
     return result

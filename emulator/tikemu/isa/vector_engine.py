@@ -82,12 +82,15 @@ class Walk:
         )
 
     def meets(self, other: Walk) -> bool:
-        """Whether the spans intersect."""
-        return (
-            self.operand.memory is other.operand.memory
-            and self.span[0] < other.span[1]
-            and other.span[0] < self.span[1]
-        )
+        """Whether the two walks share a byte."""
+        if (
+            self.operand.memory is not other.operand.memory
+            or self.span[0] >= other.span[1]
+            or other.span[0] >= self.span[1]
+        ):
+            return False
+        memory = self.operand.memory
+        return Region(memory, self.pieces).overlaps(Region(memory, other.pieces))
 
     def _offset(self, lane: int) -> int:
         block, element = divmod(lane, BLOCK // self.itemsize)
