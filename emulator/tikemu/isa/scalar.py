@@ -70,8 +70,9 @@ def scalar_conv(values: dict[str, Any]) -> int | float:
     value, target, mode = values["src"], values["dst"].dtype, values["round_mode"]
     if target == "int32":
         x = np.array([value], np.float64)
-        return int(numerics.to_integer(_outward(x) if mode == "away-zero" else x,
-                                       "to-zero" if mode == "away-zero" else mode, "int32")[0])
+        if mode == "away-zero":
+            x, mode = _outward(x), "to-zero"
+        return int(numerics.to_integer(x, "ceil" if mode == "ceiling" else mode, "int32")[0])
     if target == "float32":
         return float(np.float32(value))
     x = np.array([value], np.float32)
