@@ -109,7 +109,7 @@ def cut(strategy: Strategy, problem: KernelProblem) -> TilePlan:
     row_blocks = strategy.row_blocks if padded(problem.seq_q) > rows else 1
     # Segments are numbered through the loop body (RING tiles of every row block); the ring must come out even there.
     per_body = RING * row_blocks * len(segments)
-    wanted = {1: 3, 2: 3, 4: 6}.get(len(segments), 2 * len(segments))
+    wanted = {1: 3, 2: 3, 4: 4}.get(len(segments), 2 * len(segments))
     slots = next(n for n in range(wanted, 0, -1) if per_body % n == 0)
     return TilePlan(strategy.name, rows, keys, row_blocks, segments, slots, padded(problem.head_dim))
 
@@ -136,8 +136,8 @@ def buffers(problem: KernelProblem, plan: TilePlan, tiles: int, distances: int) 
         Buffer("sample_key", "L1", "float16", keys * depth, plan.row_blocks),
         Buffer("key_lanes", "L1", "float16", keys * LANES, RING + plan.row_blocks if dynamic else 1),
         Buffer("fractals", "L1", "float16", 256),
-        Buffer("tiles", "L1", "float16", area * max(tiles, 1)),
-        Buffer("distances", "L1", "float16", area * max(distances, 1) if distances else 0),
+        Buffer("tiles", "L1", "float16", area * tiles),
+        Buffer("distances", "L1", "float16", area * distances),
         Buffer("l0_query", "L0A", "float16", rows * depth),
         Buffer("l0_probability", "L0A", "float16", rows * width),
         Buffer("l0_query_lanes", "L0A", "float16", rows * LANES),
@@ -155,7 +155,7 @@ def buffers(problem: KernelProblem, plan: TilePlan, tiles: int, distances: int) 
         Buffer("row_total", "UB", "float32", 2048),
         Buffer("scratch", "UB", "float32", 2048),
         Buffer("inverse", "UB", "float32", rows * 16),
-        Buffer("visible", "UB", "float16", area),
+        Buffer("visible", "UB", "float16", area if tiles else 0),
         Buffer("hidden", "UB", "float16", area, 1 if problem.mask == "full" else 0),
         Buffer("bias", "UB", "float16", area, 1 if problem.alibi == "bias" else 0),
         Buffer("distance", "UB", "float16", area, 1 if distances else 0),

@@ -89,7 +89,8 @@ def _arguments(problem: KernelProblem, plan: TilePlan, split: worksplit.WorkSpli
         inputs.append(GlobalTensor(name, array.shape, str(array.dtype), constant=array))
 
     constant("table", split.table)
-    constant("tiles", split.tiles)
+    if len(split.tiles):
+        constant("tiles", split.tiles)
     if p.alibi == "computed":
         constant("slopes", lanes.slope_table(p))
         constant("positions", lanes.key_positions(p))
@@ -109,7 +110,7 @@ class _Forward:
     def __init__(self, core: Core, split: worksplit.WorkSplit, index):
         self.core, self.split, self.index = core, split, index
         self.tik, self.plan, self.problem = core.tik, core.plan, core.problem
-        self.numbered = _has_partial_tiles(split)
+        self.numbered = len(split.tiles) > 0
         self.signed = len(split.distances) > 0
 
     def record(self) -> None:
@@ -169,21 +170,12 @@ class _Forward:
         fractal = core.on["fractals"][0]
         self.tik.data_move(fractal, stage[-1], 0, 1, 16, 0, 0)
         self.tik.load2dv1(core.on["l0_ones"][0], fractal, 0, max(plan.segments) // 16, 0, 0, False)
-        self.tik.data_move(
-            core.on["tiles"][0], core.gm["tiles"], 0, len(self.split.tiles), plan.rows * plan.keys // 16, 0, 0
-        )
+        area = plan.rows * plan.keys // 16
+        for name, tiles_of in (("tiles", self.split.tiles), ("distances", self.split.distances)):
+            if len(tiles_of):
+                self.tik.data_move(core.on[name][0], core.gm[name], 0, len(tiles_of), area, 0, 0)
         if self.problem.alibi == "computed":
             alibi.initialise(core)
-        if self.signed:
-            self.tik.data_move(
-                core.on["distances"][0],
-                core.gm["distances"],
-                0,
-                len(self.split.distances),
-                plan.rows * plan.keys // 16,
-                0,
-                0,
-            )
 
     # ---- items
     def _pass(self, attempt) -> None:
@@ -481,10 +473,3 @@ def _key_base(core: Core, item: Item):
 def _chunk_parts(items: int) -> list[tuple[int, int]]:
     """(first item, items) of the chunks of the work table."""
     return [(start, min(ITEMS_PER_CHUNK, items - start)) for start in range(0, items, ITEMS_PER_CHUNK)]
-
-
-def _has_partial_tiles(split: worksplit.WorkSplit) -> bool:
-    left = worksplit.ROW_BLOCK + worksplit.LEFT
-    words = [left + a * worksplit.ROW_BLOCK_FIELDS + e for a in range(2) for e in range(2 * worksplit.EDGE)]
-    samples = [worksplit.ROW_BLOCK + a * worksplit.ROW_BLOCK_FIELDS + worksplit.SAMPLE_TILE for a in range(2)]
-    return bool(split.table[:, :, words + samples].any())

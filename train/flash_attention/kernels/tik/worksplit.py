@@ -61,7 +61,7 @@ class WorkSplit:
     Attributes:
         table: int32 (cores, items, FIELDS), rows of items that do not exist are inactive.
         items: work items of the busiest core.
-        tiles: float16 (n, keys / 16, rows, 16), 1 = visible; n >= 1.
+        tiles: float16 (n, keys / 16, rows, 16), 1 = visible; n may be 0.
         distances: float16 (n, keys / 16, rows, 16), tokens by which a key lies after its query; n may be 0.
         cores: cores that have work.
         units: tile steps of each core, the measure of balance.
@@ -213,7 +213,7 @@ def _signs(problem: KernelProblem, plan: TilePlan, words: list, start: int, last
 
 def _visibility_tiles(plan: TilePlan, tiles: Registry) -> np.ndarray:
     column = np.arange(plan.keys)
-    result = np.ones((max(1, len(tiles.numbers)), plan.rows, plan.keys), np.float16)
+    result = np.ones((len(tiles.numbers), plan.rows, plan.keys), np.float16)
     for bounds, number in tiles.numbers.items():
         pairs = np.asarray(bounds)
         result[number - 1] = (column >= pairs[:, :1]) & (column < pairs[:, 1:])
