@@ -394,3 +394,22 @@ def test_destination_written_by_every_repeat_keeps_the_last(arithmetic: str) -> 
     y = bench.tensor(np.zeros(64, np.float32))
     bench.call("vec_muls", 64, y, x, 2.0, 4, 0, 8)
     assert (y.values == 2 * np.arange(192, 256)).all()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "int32"])
+def test_any_overlap_runs_repeat_by_repeat(arithmetic: str, dtype: str) -> None:
+    """Operands anywhere in one tensor: a repeat's sources are read before its destination is written, in order."""
+    size = np.dtype(dtype).itemsize
+    for seed in range(60):
+        rng = np.random.default_rng([seed, size])
+        mask, repeats = random_mask(rng, 256 // size), int(rng.integers(1, 7))
+        rep = [int(n) for n in rng.choice([0, 1, 4, 8, 9], 3)]
+        blk = [int(rng.choice([1, 1, 2, 8])), int(rng.integers(0, 3)), int(rng.integers(0, 3))]
+        bench = Bench()
+        x = bench.tensor(sample(rng, dtype, 8192 // size))
+        operands = [x[int(rng.integers(0, 40)) * 32 // size:] for _ in rep]
+        expected = bench.memories["UB"].data.copy()
+        bench.call("vadd", mask, *operands, repeats, *blk, *rep)
+        places = [(x.base + operand.offset * size, dtype, r, b) for operand, r, b in zip(operands, rep, blk)]
+        element_wise(expected, lambda a, b: saturated(half_exact(np.add)(a, b), dtype), mask, repeats, *places)
+        assert (expected == bench.memories["UB"].data).all(), seed

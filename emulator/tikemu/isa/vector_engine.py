@@ -47,13 +47,15 @@ class Walk:
         self.dtype = self.dtype or self.operand.dtype
         self.itemsize = np.dtype(self.dtype).itemsize
         lanes, address = self.lanes, self.operand.address
-        # First byte touched, byte after the last (strides are not negative).
-        self.span = (address, address)
+        # Bytes of a repeat, from the first touched to the one after the last. A block pitch of 0 is a single block.
+        low, self.reach = 0, 0
         if lanes.extent:
-            self.span = (
-                address + self._offset(lanes.first),
-                address + (self.repeats - 1) * self.pitch + self._offset(lanes.extent - 1) + self.itemsize,
-            )
+            low, self.reach = self._offset(lanes.first), self._offset(lanes.extent - 1) + self.itemsize
+            if self.block_pitch == 0 and lanes.extent * self.itemsize > BLOCK:
+                low = min(piece[0] for piece in self.pieces) - address
+                self.reach = max(piece[0] + piece[5] for piece in self.pieces) - address
+        # First byte touched, byte after the last (strides are not negative).
+        self.span = (address + low, address + (self.repeats - 1) * self.pitch + self.reach)
 
     # ---------------------------------------------------------------------------------------------- footprint
     @cached_property
@@ -128,10 +130,7 @@ class Walk:
     @property
     def revisits(self) -> bool:
         """Whether two repeats may touch the same bytes."""
-        if self.repeats == 1:
-            return False
-        last = self._offset(self.lanes.extent - 1) + self.itemsize
-        return self.pitch < last
+        return self.repeats > 1 and self.pitch < self.reach
 
     def same_place(self, other: Walk) -> bool:
         """Whether both walks touch the same addresses in the same order."""
