@@ -36,6 +36,13 @@ def check(api: str, *args, strict: bool = False, **kwargs) -> list[str]:
     return warned
 
 
+def touched(region) -> np.ndarray:
+    """Numbers of the bytes of a region."""
+    return np.unique(np.concatenate([
+        (base + np.arange(n0)[:, None, None] * s0 + np.arange(n1)[:, None] * s1 + np.arange(width)).reshape(-1)
+        for base, n0, s0, n1, s1, width in region.pieces]))
+
+
 class CoreBench:
     """Memories of one core and global tensors; ``call`` binds and executes an instruction as the machine does."""
 
