@@ -87,6 +87,17 @@ def test_matmul_marks_only_valid_elements_defined():
     assert defined.sum() == 30 * 20
 
 
+def test_tiles_alternate_between_the_halves_of_l0():
+    """Double buffering (D28a): the loads of a tile do not wait for the product of the tile before."""
+    bench = Bench()
+    _, _, a_l1, b_l1, dst = matmul_case(bench, 128, 512, 128, "float16")
+    products = [op for op in bench.bind("matmul", dst, a_l1, b_l1, 128, 512, 128) if op.pipe == "M"]
+    assert len(products) == 4
+    for side in (0, 1):
+        starts = [op.reads[side].region.start for op in products]
+        assert starts == [0, 32768, 0, 32768]
+
+
 def test_matmul_accumulates_over_calls():
     bench = Bench(strict=True)
     m, k, n = 30, 64, 40
