@@ -24,7 +24,7 @@ find_python() {
 prepare_environment() {
     local requirements="$1" stamp wanted interpreter
     VENV_PYTHON="$FLASH_ATTENTION_VENV/bin/python"
-    stamp="$FLASH_ATTENTION_VENV/.flash-attention-$(basename "$requirements")"
+    stamp="$FLASH_ATTENTION_VENV/.installed-for-$(basename "$(dirname "$requirements")")"
     mkdir -p "$(dirname "$FLASH_ATTENTION_VENV")"
     exec 9>"$FLASH_ATTENTION_VENV.lock"
     if command -v flock >/dev/null; then flock 9; fi
