@@ -14,6 +14,7 @@ from flash_attention import __version__
 from flash_attention.commands._table import table
 
 DISTRIBUTIONS = ("mindspore", "numpy", "tikemu", "torch")
+FORCED_ISA = "FLASH_ATTENTION_CPU_ISA"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,6 +28,7 @@ def run(options: argparse.Namespace) -> int:
     rows += [[name, installed_version(name) or "not installed"] for name in DISTRIBUTIONS]
     rows += [["CANN", cann_version() or "not found (ASCEND_HOME_PATH, ASCEND_TOOLKIT_HOME)"]]
     rows += [["processor", f"{processor()}, {len(os.sched_getaffinity(0))} of {os.cpu_count()} cores usable"]]
+    rows += [["CPU kernel", cpu_kernel()]]
     rows += [["MindSpore device", device_target()]]
     print(table(["", ""], rows).split("\n", 2)[2])
     print("\nbackends")
@@ -66,6 +68,16 @@ def processor() -> str:
     except OSError:
         pass
     return platform.machine()
+
+
+def cpu_kernel() -> str:
+    """Instruction sets that the native kernel can use here, or why it cannot be loaded."""
+    from flash_attention.backends.cpu.library import instruction_sets
+
+    try:
+        return f"instruction sets {', '.join(instruction_sets())}; uses {os.environ.get(FORCED_ISA) or 'the first'}"
+    except OSError as error:
+        return str(error)
 
 
 def device_target() -> str:
