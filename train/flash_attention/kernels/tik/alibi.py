@@ -19,10 +19,11 @@ class Slopes:
 
     def __init__(self, core: Core):
         self.core = core
-        self.slope = core.scalar("float32", "slope")
+        self.wide = [core.scalar("float32", f"slope_wide_{index}") for index in range(3)]
         self.terms = [core.scalar("float16", f"slope_{index}") for index in range(7)]
-        self.position = core.scalar("float32", "position")
-        self.row = core.scalar("int32", "position_row")
+        self.number = core.scalar("float32", "position_number")
+        self.block = core.scalar("int32", "position_block")
+        self.rest = core.scalar("int32", "position_rest")
 
     def load(self, item: Item) -> None:
         """Reads the slope terms of the item's head."""
@@ -30,7 +31,8 @@ class Slopes:
         core.tik.data_move(stage, core.gm["slopes"][item["slope"] * lanes.SLOPE_WORDS], 0, 1, 1, 0, 0)
         half = core.on["halves"][3]
         core.tik.vec_conv(8, "none", half, stage, 1, 4, 8)
-        self.slope.set_as(stage[0])
+        for index, scalar in enumerate(self.wide):
+            scalar.set_as(stage[index])
         for index, term in enumerate(self.terms):
             term.set_as(half[1 + index])
 
@@ -46,24 +48,40 @@ class Slopes:
 
     def row_block(self, item: Item, a: int, epoch) -> None:
         """Writes the query lanes of a row block for the slope loaded last."""
-        core, tik = self.core, self.core.tik
-        value, back, half = core.on["vectors"][9], core.on["vectors"][10], core.on["halves"][3]
-        written = []
+        core, half = self.core, self.core.on["halves"][3]
         for pair, first in ((lanes.KEY_BLOCK, 0), (lanes.KEY_REST, 2)):
             for lane, term in zip(pair, self.terms[first : first + 2]):
                 core.fill(half, term, 128)
                 self._write(a, epoch, lane, half)
-                written.append(lane)
-        # -slope * (start + row + offset), split into three float16 terms.
-        self.row.set_as(item["start", a] + core.problem.offset)
-        tik.scalar_conv("", self.position, self.row)
-        core.with_scalar("vec_adds", value, core.on["row_numbers"][0], self.position, 128, 64)
-        core.with_scalar("vec_muls", value, value, self.slope, 128, 64)
-        core.with_scalar("vec_muls", value, value, -1.0, 128, 64)
-        for lane in lanes.POSITION:
+        # -slope * position, where the position is 128 * block + rest: first what the leading term makes of the blocks,
+        # exact in float32 and in two float16 terms, then the small remainder.
+        value, part = core.on["vectors"][9], core.on["vectors"][10]
+        self.block.set_as((item["start", a] + core.problem.offset) // 128)
+        self.rest.set_as(item["start", a] + core.problem.offset - self.block * 128)
+        self._product(value, self.block, self.wide[1])
+        self._split(a, epoch, lanes.POSITION[:2], value, part)
+        self._product(value, self.block, self.wide[2])
+        core.tik.scalar_conv("", self.number, self.rest)
+        core.with_scalar("vec_adds", part, core.on["row_numbers"][0], self.number, 128, 64)
+        core.with_scalar("vec_muls", part, part, self.wide[0], 128, 64)
+        core.binary("vec_sub", value, value, part, 128, 64)
+        self._split(a, epoch, lanes.POSITION[2:], value, part)
+
+    def _product(self, target, number, factor) -> None:
+        """target = -number * factor in every element."""
+        core = self.core
+        core.tik.scalar_conv("", self.number, number)
+        core.fill(target, self.number, 128, 64)
+        core.with_scalar("vec_muls", target, target, factor, 128, 64)
+        core.with_scalar("vec_muls", target, target, -1.0, 128, 64)
+
+    def _split(self, a: int, epoch, pair: tuple, value, part) -> None:
+        """Two float16 terms of `value` to two lanes; `value` is left with what they do not hold."""
+        core, half = self.core, self.core.on["halves"][3]
+        for lane in pair:
             core.to_half(half, value, 128)
-            core.to_single(back, half, 128)
-            core.binary("vec_sub", value, value, back, 128, 64)
+            core.to_single(part, half, 128)
+            core.binary("vec_sub", value, value, part, 128, 64)
             self._write(a, epoch, lane, half)
 
     def _write(self, a: int, epoch, lane: int, half) -> None:

@@ -19,7 +19,7 @@ REFERENCE = (0, 1, 2)  # minus the row reference in up to three float16 terms, t
 BIAS = (3, 4, 5)  # three float16 terms of 1 / post_scale, times the bias of the key
 KEY_BLOCK = (3, 4)  # two terms of 128 * slope, times key // 128
 KEY_REST = (5, 6)  # two terms of the slope, times key % 128
-POSITION = (7, 8, 9)  # three terms of -slope * position of the query, times 1
+POSITION = (7, 8, 9, 15)  # four terms of -slope * position of the query, times 1
 KEY_MASK = (10, 11, 12, 13, 14)  # -65504 each, times 1 for a hidden key: more than REFERENCE can make up for
 HIDING = -65504.0
 

@@ -1,0 +1,238 @@
+"""Small TIK programs around one helper of the kernels each."""
+
+import numpy as np
+import pytest
+from flash_attention.kernels.tik import KernelProblem, alibi, dropout, lanes, mask, normalise, rowmax, softmax, tiles
+from flash_attention.kernels.tik.layout import from_nz, pack_keep_bits, pack_keys, to_nz
+
+from tests.train.flash_attention.ut.tik.programs import Program, copy_in, copy_out
+
+
+def _random(*shape, sigma=1.0, seed=0):
+    return (np.random.default_rng(seed).standard_normal(shape) * sigma).astype(np.float16)
+
+
+def _score_program(tik, execute, problem, query, key, dtype="float32", **inputs) -> Program:
+    """A program that takes one tile of queries and keys and gives one tile."""
+    arrays = {"query": to_nz(query[None]), "key": to_nz(key[None]), **inputs}
+    size = len(query) * -(-len(key) // 16) * 16
+    return Program(tik, execute, problem, arrays, {"result": (dtype, (size,))})
+
+
+def _load_operands(core) -> None:
+    """Row block 0 and key tile 0 to L1, lanes initialised."""
+    for halves in core.on["halves"]:
+        core.fill(halves, 0.0, 128)
+    lanes.initialise(core)
+    zero = core.scalar("int32", "zero", 0)
+    base = core.scalar("int64", "base", 0)
+    tiles.fetch_query(core, core.on["stage"][0], base, zero, core.plan.rows)
+    tiles.place_query(core, rowmax.query_slots(core, 0), core.on["stage"][0], zero)
+    tiles.load_key(core, core.on["key"][0], base, zero)
+
+
+def _scores(core, segment: int, key_lanes):
+    operand = tiles.key_to_l0(core, core.on["key"][0], segment, segment % 2)
+    target = core.on["scores"][segment]
+    rowmax.scores(core, target, operand, key_lanes, segment)
+    return target
+
+
+def _scores_out(core) -> None:
+    """All segments of the scores to global memory, as (keys / 16, rows, 16)."""
+    tiles.query_to_l0(core, core.on["query"][0], rowmax.lane_slots(core, 0)[0][0])
+    for segment, width in enumerate(core.plan.segments):
+        target = _scores(core, segment, core.on["key_lanes"][0])
+        at, elements = core.plan.segment_start(segment) * core.plan.rows, width * core.plan.rows
+        core.tik.tensor_mov(core.on["score"][0][at], target, "m", 1, elements // 256, 0, 0)
+    copy_out(core, "result", core.on["score"][0], core.plan.rows * core.plan.keys // 8)
+
+
+def _unpack(flat, rows: int, columns: int) -> np.ndarray:
+    return from_nz(np.asarray(flat).reshape(columns // 16, rows // 16, 16, 16), rows, columns)
+
+
+@pytest.mark.parametrize(("rows", "keys", "depth"), ((128, 128, 64), (48, 80, 32), (16, 16, 128), (64, 128, 256)))
+def test_scores_are_query_times_key(tik, execute, rows, keys, depth):
+    problem = KernelProblem(1, 1, rows, keys, depth, tiling="pair64" if depth > 128 else "pair128")
+    query, key = _random(rows, depth), _random(keys, depth, seed=1)
+    program = _score_program(tik, execute, problem, query, key)
+    with program.body() as core:
+        _load_operands(core)
+        _scores_out(core)
+    scores = _unpack(program.run()["result"], rows, keys)
+    expected = (query * np.float16(problem.query_factor)).astype(np.float64) @ key.T.astype(np.float64)
+    assert np.allclose(scores, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("tile", (0, 511))
+def test_lanes_add_alibi_by_distance_precisely(tik, execute, tile):
+    # The last key tile of 64K: positions around 65 408, slopes that float16 does not hold.
+    length, slope = 65536, 2.0**-0.7
+    problem = KernelProblem(1, 1, 128, length, 16, causal=True, causal_alignment="bottom_right", alibi="computed",
+                            slopes=(slope,))
+    positions = lanes.key_positions(problem)[tile * 8 : tile * 8 + 8]
+    arrays = {
+        "slopes": lanes.slope_table(problem),
+        "row_numbers": np.arange(128, dtype=np.float32),
+        "positions": positions,
+    }
+    program = _score_program(tik, execute, problem, np.zeros((128, 16), np.float16), np.zeros((128, 16), np.float16),
+                             **arrays)
+    with program.body() as core:
+        for halves in core.on["halves"]:
+            core.fill(halves, 0.0, 128)
+        lanes.initialise(core)
+        alibi.initialise(core)
+        zero = core.scalar("int32", "zero", 0)
+        slopes = alibi.Slopes(core)
+        item = {"slope": zero, ("start", 0): zero}
+        slopes.load(item)
+        slopes.row_block(item, 0, zero)
+        core.fill(core.on["stage"][0], 0.0, 2048)
+        for name in ("query", "key"):
+            core.tik.data_move(core.on[name][0], core.on["stage"][0], 0, 1, 128, 0, 0)
+        core.tik.data_move(core.on["key_lanes"][0], core.gm["positions"], 0, 1, 128, 0, 0)
+        _scores_out(core)
+    scores = _unpack(program.run()["result"], 128, 128)
+    query = length - 128 + np.arange(128)[:, None]
+    expected = -slope * (query - (tile * 128 + np.arange(128))[None, :])
+    assert np.abs(scores - expected / problem.post_scale).max() <= 2.0**-21 * np.abs(expected).max() + 1e-6
+
+
+def test_visibility_and_masks_zero_probabilities_and_lower_scores(tik, execute):
+    problem = KernelProblem(1, 1, 128, 128, 16, mask="full", causal=True)
+    visible = np.tri(128, dtype=np.float16)
+    hidden = (np.random.default_rng(0).random((128, 128)) < 0.3).astype(np.float16)
+    values = _random(128, 128, sigma=3.0)
+    values[0, 0], values[5, 100] = 65504, 65504
+    nz = {name: to_nz(array).reshape(-1) for name, array in (("v", visible), ("h", hidden), ("x", values))}
+    program = Program(tik, execute, problem, nz, {"zeroed": ("float16", (16384,)), "lowered": ("float16", (16384,))})
+    with program.body() as core:
+        half, score = core.on["half"][0], core.on["score"][0].reinterpret_cast_to("float16")
+        copy_in(core, core.on["visible"][0], "v", 1024)
+        copy_in(core, core.on["hidden"][0], "h", 1024)
+        copy_in(core, half, "x", 1024)
+        copy_in(core, score, "x", 1024)
+        for at in range(0, 16384, 4096):
+            mask.hide_visible(core, half, at, 4096)
+            mask.hide_explicit(core, half, at, 4096)
+        mask.lower_explicit(core, score, 0, 16384)
+        mask.lower_visible(core, score, 0, 16384)
+        copy_out(core, "zeroed", half, 1024)
+        copy_out(core, "lowered", score, 1024)
+    results = program.run()
+    seen = (visible > 0) & (hidden == 0)
+    assert np.array_equal(_unpack(results["zeroed"], 128, 128), np.where(seen, values, 0))
+    assert np.array_equal(_unpack(results["lowered"], 128, 128), np.where(seen, values, np.float16(-65504)))
+
+
+@pytest.mark.parametrize(("rows", "keys"), ((128, 128), (48, 80), (16, 16)))
+def test_dropout_keeps_what_the_bits_say(tik, execute, rows, keys):
+    problem = KernelProblem(1, 1, rows, keys, 16, dropout_threshold=1000)
+    bits = np.random.default_rng(0).integers(0, 256, (1, 1, rows, keys // 8)).astype(np.uint8)
+    values = _random(rows, keys)
+    inputs = {"keep": pack_keep_bits(bits, problem), "x": to_nz(values).reshape(-1)}
+    program = Program(tik, execute, problem, inputs, {"y": ("float16", (rows * keys,))})
+    with program.body() as core:
+        core.fill(core.on["halves"][1], 0.0, 128)
+        zero = core.scalar("int32", "zero", 0)
+        dropout.fetch_keep(core, zero, zero, zero, rows)
+        copy_in(core, core.on["half"][0], "x", rows * keys // 16)
+        dropout.drop(core, core.on["half"][0], 0, rows * keys)
+        copy_out(core, "y", core.on["half"][0], rows * keys // 16)
+    kept = np.unpackbits(bits[0, 0], axis=-1, bitorder="little").astype(bool)
+    assert np.array_equal(_unpack(program.run()["y"], rows, keys), np.where(kept, values, 0))
+
+
+@pytest.mark.parametrize(("depth", "exact"), ((128, True), (64, False)))
+def test_probabilities_are_exponentials_of_scaled_scores(tik, execute, depth, exact):
+    problem = KernelProblem(1, 1, 128, 128, depth)
+    query, key = _random(128, depth), _random(128, depth, seed=1)
+    program = _score_program(tik, execute, problem, query, key, dtype="float16")
+    with program.body() as core:
+        _load_operands(core)
+        tiles.query_to_l0(core, core.on["query"][0], rowmax.lane_slots(core, 0)[0][0])
+        scores = [_scores(core, segment, core.on["key_lanes"][0]) for segment in range(2)]
+        slot = core.on["probability"][0]
+        softmax.probabilities(core, softmax.Unit(0, 0, scores, slot, None, None, None, ()))
+        for at in range(0, 16384, 4096):
+            core.tik.data_move(core.on["half"][0][at], slot[at], 0, 1, 256, 0, 0)
+        copy_out(core, "result", core.on["half"][0], 1024)
+    # In L1: per segment of 64 keys (rows / 16, keys / 16, 16, 16).
+    stored = program.run()["result"].reshape(2, 8, 4, 16, 16).transpose(1, 3, 0, 2, 4).reshape(128, 128)
+    expected = np.exp(query.astype(np.float64) @ key.T.astype(np.float64) * problem.scale)
+    error = np.abs(stored / expected - 1)
+    assert error[:, :64].max() < 2.0**-10.9
+    assert error.max() < (2.0**-10.9 if exact else 2.0**-8)
+
+
+def test_row_totals_become_output_and_logsumexp(tik, execute):
+    problem = KernelProblem(1, 1, 128, 128, 32, cores=1)
+    left, right = np.abs(_random(128, 64)), _random(64, 32)
+    left[7] = 0  # a row that saw nothing
+    inputs = {"left": to_nz(left), "right": to_nz(right)}
+    outputs = {"output": ("float16", (1, 1, 2, 8, 16, 16)), "logsumexp": ("float32", (1, 1, 128)),
+               "flags": ("int32", (16,))}
+    program = Program(tik, execute, problem, inputs, outputs)
+    with program.body() as core:
+        for halves in core.on["halves"]:
+            core.fill(halves, 0.0, 128)
+        for vector in core.on["vectors"]:
+            core.fill(vector, 0.0, 128, 64)
+        core.fill(core.on["flag"][0], 0, 8, 64)
+        normalise.initialise(core)
+        core.fill(rowmax.current_reference(core, 0), 2.5, 128, 64)
+        core.fill(core.on["stage"][0], 1.0, 256)
+        core.tik.data_move(core.on["fractals"][0], core.on["stage"][0], 0, 1, 16, 0, 0)
+        core.tik.load2dv1(core.on["l0_ones"][0], core.on["fractals"][0], 0, 4, 0, 0, False)
+        # NZ of the left operand by row fractals, of the right one transposed.
+        copy_in(core, core.on["probability"][0], "left", 512)
+        copy_in(core, core.on["value"][0], "right", 128)
+        for row in range(8):
+            core.tik.load2dv1(core.on["l0_probability"][0][row * 1024], core.on["probability"][0], row, 4, 8, 0, False)
+        for group in range(4):
+            core.tik.load2dv1(core.on["l0_value"][0][group * 512], core.on["value"][0], group, 2, 4, 0, True)
+        core.tik.mmad(core.on["output"][0], core.on["l0_probability"][0], core.on["l0_value"][0], 128, 64, 32, 0)
+        core.tik.mmad(core.on["total"][0], core.on["l0_probability"][0], core.on["l0_ones"][0], 128, 64, 16, 0)
+        zero = core.scalar("int32", "zero", 0)
+
+        class Item(dict):
+            index = zero
+
+        item = Item({"head": zero, ("start", 0): zero, ("rows", 0): zero})
+        normalise.finish(core, item, 0)
+        normalise.store(core, item, 0, 0, 1)
+        core.tik.data_move(core.gm["flags"][8], core.on["flag"][0], 0, 1, 1, 0, 0)
+    results = program.run()
+    total = left.astype(np.float64).sum(1)
+    output = from_nz(results["output"], 128, 32)[0, 0]
+    seen = total > 0
+    expected = (left[seen].astype(np.float64) @ right.astype(np.float64)) / total[seen, None]
+    assert np.allclose(output[seen], expected, rtol=2.0**-10, atol=1e-6)
+    assert np.allclose(results["logsumexp"][0, 0][seen], np.log(total[seen]) + 2.5, rtol=0, atol=2e-6)
+    assert not output[7].any() and results["logsumexp"][0, 0, 7] == np.finfo(np.float32).min
+    assert results["flags"][0] == round(float(np.float16(total.max())))
+
+
+def test_float16_terms_add_up():
+    for value in (0.1, 1 / 3, 40.7, 2.0**-9 * 1.23456):
+        assert sum(lanes.terms(value, 2)) == pytest.approx(value, rel=2.0**-21, abs=2.0**-25)
+        assert sum(lanes.terms(value, 3)) == pytest.approx(value, rel=2.0**-31, abs=2.0**-25)
+
+
+def test_bias_and_mask_per_key_are_lanes(tik, execute):
+    problem = KernelProblem(1, 1, 16, 40, 48, alibi="given", mask="key")
+    bias, hidden = _random(1, 1, 1, 40, sigma=5.0), np.zeros((1, 1, 1, 40), np.float16)
+    hidden[..., 30:] = 1
+    query, key = _random(16, 48), _random(40, 48, seed=1)
+    program = _score_program(tik, execute, problem, query, key, bias=pack_keys(bias), mask=pack_keys(hidden))
+    with program.body() as core:
+        _load_operands(core)
+        zero = core.scalar("int32", "zero", 0)
+        lanes.load_key_lanes(core, core.on["key_lanes"][0], {"bias": zero, "mask": zero}, zero)
+        _scores_out(core)
+    scores = _unpack(program.run()["result"], 16, 48)[:, :40] * problem.post_scale
+    expected = query.astype(np.float64) @ key.T.astype(np.float64) * problem.scale + bias[0, 0]
+    assert np.allclose(scores[:, :30], expected[:, :30], rtol=1e-5, atol=1e-4)
+    assert (scores[:, 30:] < -200000).all()

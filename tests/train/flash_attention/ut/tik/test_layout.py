@@ -1,0 +1,43 @@
+"""Packing to and from the layouts of the kernels."""
+
+import numpy as np
+import pytest
+from flash_attention.kernels.tik import KernelProblem
+from flash_attention.kernels.tik.layout import from_nz, nz_shape, pack_keep_bits, pack_keys, to_nz, unpack_keep_bits
+
+
+@pytest.mark.parametrize("shape", ((1, 1), (16, 16), (2, 17, 33), (2, 3, 40, 20)))
+def test_fractal_nz_follows_its_index_formula(shape):
+    array = np.random.default_rng(0).standard_normal(shape).astype(np.float16)
+    packed = to_nz(array)
+    assert packed.shape == nz_shape(*shape)
+    for row in range(shape[-2]):
+        for column in range(shape[-1]):
+            expected = array[..., row, column]
+            assert np.array_equal(packed[..., column // 16, row // 16, row % 16, column % 16], expected)
+    assert np.count_nonzero(packed) == np.count_nonzero(array)  # the padding is zero
+    assert np.array_equal(from_nz(packed, *shape[-2:]), array)
+
+
+def test_from_nz_refuses_more_than_there_is():
+    with pytest.raises(ValueError, match="array"):
+        from_nz(np.zeros((1, 1, 16, 16)), 17, 16)
+
+
+def test_keep_bits_of_one_query_stand_beside_those_of_the_next():
+    problem = KernelProblem(2, 1, 18, 37, 16, dropout_threshold=1)
+    bits = np.random.default_rng(0).integers(0, 256, (2, 1, 18, 5)).astype(np.uint8)
+    packed = pack_keep_bits(bits, problem)
+    words = packed[:-32].reshape(2, 1, 3, 32, 2)
+    for query in (0, 7, 17):
+        for byte in range(5):
+            assert np.array_equal(words[:, :, byte // 2, query, byte % 2], bits[:, :, query, byte])
+    assert np.array_equal(unpack_keep_bits(packed, problem), bits)
+    with pytest.raises(ValueError, match="bits"):
+        pack_keep_bits(bits[:, :, :, :4], problem)
+
+
+def test_values_per_key_are_padded():
+    packed = pack_keys(np.ones((2, 3, 1, 20)))
+    assert packed.shape == (6, 32) and packed.dtype == np.float16
+    assert packed[:, :20].all() and not packed[:, 20:].any()

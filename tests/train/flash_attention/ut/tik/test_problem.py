@@ -1,0 +1,102 @@
+"""Descriptions of kernels: bad ones are refused by name when they are made."""
+
+import pytest
+from flash_attention.kernels.tik import KernelProblem, build_forward, host
+from flash_attention.kernels.tik.budget import CAPACITY, buffers, candidates, usage
+from flash_attention.kernels.tik.worksplit import split
+from flash_attention.problem import AttentionProblem
+
+GOOD = {"batch": 1, "heads": 4, "seq_q": 64, "seq_k": 64, "head_dim": 64}
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    (
+        ({"head_dim": 257}, "head_dim"),
+        ({"head_dim": 0}, "head_dim"),
+        ({"seq_q": 0}, "seq_q"),
+        ({"seq_k": 1.5}, "seq_k"),
+        ({"batch": True}, "batch"),
+        ({"kv_heads": 3}, "kv_heads"),
+        ({"dtype": "bfloat16"}, "dtype"),
+        ({"mask": "diagonal"}, "mask"),
+        ({"mask": "compact_causal", "causal_alignment": "bottom_right"}, "causal_alignment"),
+        ({"causal_alignment": "center"}, "causal_alignment"),
+        ({"mask_batch": 2}, "mask_batch"),
+        ({"bias_heads": 3}, "bias_heads"),
+        ({"window_left": -2}, "window_left"),
+        ({"window_right": -5}, "window_right"),
+        ({"prev_blocks": -1}, "prev_blocks"),
+        ({"alibi": "linear"}, "alibi"),
+        ({"alibi": "computed", "slopes": (0.5,)}, "slopes"),
+        ({"slopes": (0.5, 0.5, 0.5, 0.5)}, "slopes"),
+        ({"dropout_threshold": 65536}, "dropout_threshold"),
+        ({"scale": float("inf")}, "scale"),
+        ({"cores": 0}, "cores"),
+    ),
+)
+def test_bad_description_names_the_field(change, name):
+    with pytest.raises((TypeError, ValueError), match=f"^{name}"):
+        KernelProblem(**{**GOOD, **change})
+
+
+def test_unknown_strategy_and_one_that_does_not_fit(tik):
+    with pytest.raises(ValueError, match="tiling.*allowed are auto"):
+        build_forward(KernelProblem(**GOOD, tiling="huge"), tik)
+    with pytest.raises(ValueError, match="tiling.*pair128 needs .*L0A .* of 65536 bytes"):
+        build_forward(KernelProblem(1, 1, 512, 512, 256, tiling="pair128"), tik)
+
+
+def test_inputs_of_a_kernel_are_checked(tik):
+    import numpy as np
+
+    problem = KernelProblem(1, 1, 20, 20, 16, cores=1)
+    kernel = build_forward(problem, tik)
+    array = np.zeros((1, 1, 20, 16), np.float16)
+    good = host.forward_inputs(problem, array, array, array)
+    assert kernel.given == ["query", "key", "value"]
+    with pytest.raises(ValueError, match="^query: got shape .*FRACTAL_NZ"):
+        kernel.feed(**{**good, "query": array})
+    with pytest.raises(TypeError, match="^key: got dtype float32"):
+        kernel.feed(**{**good, "key": good["key"].astype(np.float32)})
+    with pytest.raises(ValueError, match="^value: missing"):
+        kernel.feed(query=good["query"], key=good["key"])
+    with pytest.raises(ValueError, match="^mask: not an input"):
+        kernel.feed(**good, mask=array)
+
+
+def test_scale_is_taken_apart_into_a_power_of_two_and_a_rest():
+    for scale in (1 / 8, 128**-0.5, 0.3, -0.25, 1e-3, 7.0):
+        problem = KernelProblem(**GOOD, scale=scale)
+        assert problem.query_factor * problem.post_scale == pytest.approx(scale, rel=1e-15)
+        assert abs(problem.query_factor).hex().startswith("0x1.0000000000000p")
+        assert 0.7 < problem.post_scale < 1.42
+    assert KernelProblem(**GOOD).post_scale == 1.0
+    assert KernelProblem(**GOOD, scale=0.0).query_factor == 0.0
+
+
+@pytest.mark.parametrize("head_dim", (1, 16, 48, 64, 80, 128, 160, 256))
+@pytest.mark.parametrize("seq", (1, 40, 200, 1000))
+def test_auto_finds_a_plan_that_fits(head_dim, seq):
+    for features in ({}, {"mask": "full", "alibi": "bias", "dropout_threshold": 9, "causal": True}):
+        problem = KernelProblem(1, 1, seq, seq + 1, head_dim, **features)
+        fitting = 0
+        for plan in candidates(problem):
+            work = split(problem, plan)
+            used = usage(buffers(problem, plan, len(work.tiles), len(work.distances)))
+            fitting += all(used[memory] <= CAPACITY[memory] for memory in used)
+            assert sum(plan.segments) == plan.keys and plan.rows % 16 == 0
+            assert sum(columns for _, _, columns in plan.pieces) == plan.columns
+        assert fitting
+
+
+def test_describe_maps_an_attention_problem():
+    attention = AttentionProblem(2, 4, 50, 70, 32, kv_heads=2, mask_shape=(2, 1, 1, 70), mask_dtype="uint8",
+                                 alibi="given", bias_shape=(1, 4, 50, 70), bias_dtype="float16", dropout_rate=0.25,
+                                 training=True, window_left=5)
+    problem = host.describe(attention, cores=3)
+    assert (problem.mask, problem.mask_batch, problem.mask_heads) == ("key", 2, 1)
+    assert (problem.alibi, problem.bias_batch, problem.bias_heads) == ("bias", 1, 4)
+    assert (problem.dropout_threshold, problem.window_left, problem.cores) == (16384, 5, 3)
+    with pytest.raises(TypeError, match="bias"):
+        host.describe(AttentionProblem(1, 1, 8, 8, 8, alibi="given", bias_shape=(1, 1, 1, 8), bias_dtype="float32"))
