@@ -9,6 +9,7 @@ from tikemu.errors import (
     TikParamError,
     TikUnsupportedArgumentError,
     TikUnsupportedError,
+    TikWarning,
 )
 
 from tests.emulator.core_bench import CoreBench as Bench
@@ -165,6 +166,29 @@ def test_float_results_saturate_and_nan_becomes_zero():
     case.bench.store(case.right, np.full(256, 60000))
     case.run(1)
     assert (case.result() == largest).all()
+
+
+def test_every_update_of_the_accumulator_saturates():
+    """+infinity in the first block of K leaves the largest number, to which the second block adds -infinity."""
+    case = Product(16, 32, 16)
+    a = np.zeros((16, 32), np.float16)
+    a[:, 0], a[:, 16] = np.inf, -np.inf
+    case.bench.store(case.left, scatter(a, 512, lambda r, c: offset_a(r, c, 32, 16)))
+    case.bench.store(case.right, np.ones(512))
+    case.run(0)
+    assert (case.result() == -np.finfo(np.float32).max).all()
+
+
+def test_whole_fractals_must_lie_inside_the_operands():
+    """17 rows take two fractals, although one row of the second holds data."""
+    bench = Bench()
+    dst = bench.tensor("L0C", "float32", 32 * 32)
+    whole = {kind: bench.tensor(kind, "float16", 1024, np.ones(1024)) for kind in ("L0A", "L0B")}
+    bench.bind("mmad", dst, whole["L0A"], whole["L0B"], 17, 16, 17, 0)
+    for kind, argument in (("L0A", "src_fm"), ("L0B", "src_filter")):
+        operands = {**whole, kind: bench.tensor(kind, "float16", 256 + 16, np.ones(272))}
+        with pytest.warns(TikWarning, match=f"{argument} .*padding of its allocation"):
+            bench.bind("mmad", dst, operands["L0A"], operands["L0B"], 17, 16, 17, 0)
 
 
 def test_lanes_beyond_k_are_ignored():

@@ -425,6 +425,10 @@ def test_atomic_add_concerns_moves_from_ub_to_global_memory_only():
     np.testing.assert_array_equal(bench.read(ub), np.full(16, 2))
     with pytest.raises(TikUnsupportedError, match="float32 only, got float16"):
         bench.call("data_move", gm, ub, 0, 1, 1, 0, 0)
+    for dtype in ("float16", "float32"):
+        l1, target = bench.tensor("L1", dtype, 16, np.full(16, 5)), bench.tensor("GM", dtype, 16, np.full(16, 2))
+        bench.call("data_move", target, l1, 0, 1, 1, 0, 0)
+        np.testing.assert_array_equal(bench.read(target)[:8], np.full(8, 5))
     bench.call("set_atomic_add", 0)
     bench.call("data_move", gm, ub, 0, 1, 1, 0, 0)
 
