@@ -95,6 +95,11 @@ class TilePlan:
             start += columns
         return tuple(result)
 
+    @property
+    def precise_total(self) -> bool:
+        """Whether the logsumexp is that of float32 probabilities. With few rows (decoding) Vector has the time for it."""
+        return self.rows <= 32
+
     def segment_start(self, index: int) -> int:
         """First key of a segment inside its tile."""
         return sum(self.segments[:index])
@@ -133,6 +138,7 @@ def buffers(problem: KernelProblem, plan: TilePlan, tiles: int, distances: int) 
         Buffer("value", "L1", "float16", keys * depth, RING),
         Buffer("probability", "L1", "float16", area, RING),
         Buffer("dropped", "L1", "float16", area, RING if dropout else 0),
+        Buffer("low", "L1", "float16", area, RING if plan.precise_total else 0),
         Buffer("sample_key", "L1", "float16", keys * depth, plan.row_blocks),
         Buffer("key_lanes", "L1", "float16", keys * LANES, RING + plan.row_blocks if dynamic else 1),
         Buffer("fractals", "L1", "float16", 256),
@@ -147,10 +153,12 @@ def buffers(problem: KernelProblem, plan: TilePlan, tiles: int, distances: int) 
         Buffer("l0_ones", "L0B", "float16", width * 16),
         Buffer("output", "L0C", "float32", rows * depth, plan.row_blocks),
         Buffer("total", "L0C", "float32", rows * 16, plan.row_blocks),
+        Buffer("low_total", "L0C", "float32", rows * 16, plan.row_blocks if plan.precise_total else 0),
         Buffer("scores", "L0C", "float32", rows * width, plan.score_slots),
         # More than a tile: operands of an instruction stand half a round of the banks apart, see core.HALF_ROUND.
         Buffer("score", "UB", "float32", work + padded(64 * (len(plan.segments) + 1), 128)),
         Buffer("half", "UB", "float16", work),
+        Buffer("low_half", "UB", "float16", area if plan.precise_total else 0),
         Buffer("stage", "UB", "float16", rows * depth + 128, plan.row_blocks),
         Buffer("row_total", "UB", "float32", 2048),
         Buffer("scratch", "UB", "float32", 2048),

@@ -382,8 +382,8 @@ class _Forward:
         return slots[(position * segments + segment) % len(slots)]
 
     def _ring(self, name: str, position: int):
-        """L1 slot of a tile (key, value) or of a unit (probability, dropped)."""
-        if name in ("probability", "dropped"):
+        """L1 slot of a tile (key, value) or of a unit (probability, dropped, low)."""
+        if name in ("probability", "dropped", "low"):
             return self.core.on[name][position % RING]
         return self.core.on[name][position // self.plan.row_blocks % RING]
 
@@ -434,6 +434,7 @@ class _Forward:
             scores=[self._score_slot(position, segment) for segment in range(len(self.plan.segments))],
             probability=self._ring("probability", position),
             dropped=dropped,
+            low=self._ring("low", position) if self.plan.precise_total else None,
             number=self.numbers[a] if self.numbered else None,
             distance=self.crossings[a] if self.signed else None,
             slopes=self.current_slopes.correction if self.signed else (),
@@ -460,6 +461,11 @@ class _Forward:
                     tik.mmad(target, left, right, rows, width, columns, 1)
 
             accumulate(core.on["total"][a], probability, ones, 16)
+            if plan.precise_total:
+                low = tiles.probability_to_l0(core, self._ring("low", position), segment)
+                accumulate(core.on["low_total"][a], low, ones, 16)
+                if not self.problem.dropout_threshold:
+                    tiles.probability_to_l0(core, self._ring("probability", position), segment)
             if self.problem.dropout_threshold:
                 probability = tiles.probability_to_l0(core, self._ring("dropped", position), segment)
             accumulate(core.on["output"][a], probability, values, plan.head_dim)

@@ -36,6 +36,11 @@ def finish(core: Core, item: Item, a: int) -> None:
     for mask, at, count in core.spans(square, 64):
         tik.vdiv(mask, inverse[at], core.on["vectors"][1], inverse[at], count, 1, 1, 1, 8, 0, 8)
 
+    if plan.precise_total:
+        # The output is divided by the sum of what it was made from, the logsumexp is that of unrounded probabilities.
+        tik.tensor_mov(core.on["scratch"][0], core.on["low_total"][a], "m", 1, plan.rows // 16, 0, 0)
+        core.binary("vec_add", total, total, core.on["scratch"][0], square, 64)
+
     def move(index: int) -> None:
         first, width = spans[index]
         at = index % slots * 2 * square + HALF_ROUND

@@ -20,7 +20,8 @@ class Unit:
         a: row block inside the work item.
         tile: number of the key tile, a run-time value.
         scores: segments of the scores in L0C.
-        probability, dropped: places in L1 for the left operand of the output.
+        probability, dropped, low: places in L1 for the probabilities, for those that dropout kept, and for what rounding
+            took from them; None where the kernel has none.
         number, distance: run-time numbers of the visibility and distance tiles, or None where the kernel has none.
         slopes: float16 scalars of the slope terms, for distances.
     """
@@ -30,6 +31,7 @@ class Unit:
     scores: list
     probability: object
     dropped: object
+    low: object
     number: object
     distance: object
     slopes: tuple
@@ -43,7 +45,7 @@ def half_precision_pieces(core: Core) -> int:
     """
     problem = core.problem
     exact = problem.post_scale != 1.0 or problem.alibi in ("bias", "computed") or core.plan.head_dim > 64
-    return 0 if exact or len(core.plan.pieces) < 4 else len(core.plan.pieces) // 2
+    return 0 if exact or core.plan.precise_total or len(core.plan.pieces) < 4 else len(core.plan.pieces) // 2
 
 
 def probabilities(core: Core, unit: Unit) -> None:
@@ -83,12 +85,20 @@ def probabilities(core: Core, unit: Unit) -> None:
         _, column, columns = pieces[index]
         if index < singles:
             core.to_half(half[at:], score[at:], elements)
-        if unit.number is not None:
-            with core.tik.if_scope(unit.number > 0):
-                mask.hide_visible(core, half, at, elements)
-        if problem.mask == "full":
-            mask.hide_explicit(core, half, at, elements)
-        tiles.probability_to_l1(core, unit.probability, column, columns, half[at:])
+        outputs = [(half, unit.probability)]
+        if unit.low is not None:
+            low, rounded = core.on["low_half"][0], core.on["scratch"][0]
+            core.to_single(rounded, half[at:], elements)
+            core.binary("vec_sub", score[at:], score[at:], rounded, elements, 64)
+            core.to_half(low[at:], score[at:], elements)
+            outputs.append((low, unit.low))
+        for values, place in outputs:
+            if unit.number is not None:
+                with core.tik.if_scope(unit.number > 0):
+                    mask.hide_visible(core, values, at, elements)
+            if problem.mask == "full":
+                mask.hide_explicit(core, values, at, elements)
+            tiles.probability_to_l1(core, place, column, columns, values[at:])
         if problem.dropout_threshold:
             dropout.drop(core, half, at, elements)
             tiles.probability_to_l1(core, unit.dropped, column, columns, half[at:])

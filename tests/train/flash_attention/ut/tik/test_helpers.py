@@ -155,7 +155,7 @@ def test_probabilities_are_exponentials_of_scaled_scores(tik, execute, depth, ex
         tiles.query_to_l0(core, core.on["query"][0], rowmax.lane_slots(core, 0)[0][0])
         scores = [_scores(core, segment, core.on["key_lanes"][0]) for segment in range(2)]
         slot = core.on["probability"][0]
-        softmax.probabilities(core, softmax.Unit(0, 0, scores, slot, None, None, None, ()))
+        softmax.probabilities(core, softmax.Unit(0, 0, scores, slot, None, None, None, None, ()))
         for at in range(0, 16384, 4096):
             core.tik.data_move(core.on["half"][0][at], slot[at], 0, 1, 256, 0, 0)
         copy_out(core, "result", core.on["half"][0], 1024)
