@@ -41,7 +41,9 @@ class Lowering:
     def emit(self, name: str, *args: Any, **kwargs: Any) -> None:
         """Append an instruction of the table."""
         spec = registry.specs()[name]
-        self.append(name, *spec.bind(self._context, spec.arguments(*args, **kwargs)))
+        values = {param.name: param.default for param in spec.params}
+        values.update(zip(values, args), **kwargs)
+        self.append(name, *spec.bind(self._context, values))
 
     def append(self, name: str, *ops: MicroOp) -> None:
         """Append micro-operations, reported as ``api.name``."""
