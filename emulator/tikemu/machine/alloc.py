@@ -70,10 +70,12 @@ class Plan:
     Attributes:
         placements: by ``TensorInfo.uid``, on-chip tensors only.
         peak: largest number of bytes in use at once, per memory.
+        free: by ``id`` of an instruction statement: bytes per memory that the live tensors leave to it.
     """
 
     placements: dict[int, Placement] = field(default_factory=dict)
     peak: dict[str, int] = field(default_factory=lambda: dict.fromkeys(ON_CHIP, 0))
+    free: dict[int, dict[str, int]] = field(default_factory=dict)
 
 
 def alignment(tensor: ir.TensorInfo) -> int:
@@ -132,10 +134,16 @@ class _Allocator:
 
     def body(self, body: ir.Body, selectors: tuple[tuple[ir.Variable, int], ...]) -> None:
         top, count = dict(self.top), len(self.live)
+        free: dict[str, int] | None = None
         for statement in body.statements:
             if isinstance(statement, ir.Define):
                 if statement.tensor.memory != "GM":
                     self.define(statement, selectors)
+                    free = None
+            elif isinstance(statement, ir.Instruction):
+                if free is None:
+                    free = {memory: size - self.top[memory] for memory, size in self.limits.capacity.items()}
+                self.plan.free[id(statement)] = free
             elif isinstance(statement, ir.For):
                 self.body(statement.body, self.inside(statement, selectors))
             else:
