@@ -7,7 +7,6 @@ compile-time function, puts the chosen backend's cell into the graph.
 from __future__ import annotations
 
 import functools
-import math
 
 import mindspore as ms
 import numpy as np
@@ -17,8 +16,10 @@ from mindspore.ops import constexpr
 
 from flash_attention.backends import registry
 from flash_attention.dropout_seed import draw_tensor
-from flash_attention.problem import ALL_BLOCKS, AttentionProblem, TensorSpec
+from flash_attention.inputs import UNKNOWN, TensorSpec
+from flash_attention.problem import ALL_BLOCKS, AttentionProblem
 from flash_attention.tiling import DEFAULT_STRATEGY
+from flash_attention.torch_shapes import mask_plan, tensor_shapes
 
 
 def flash_attention(
@@ -128,21 +129,27 @@ def scaled_dot_product_attention(
     Raises:
         TypeError, ValueError: an input is not allowed.
     """
-    shapes = _torch_shapes(_spec(query), _spec(key), _spec(value), _spec(attn_mask), is_causal, enable_gqa)
+    shape = query.shape
+    shapes = _torch_shapes(_spec(query), _spec(key), _spec(value), enable_gqa)
     mask, bias = None, None
     if attn_mask is not None:
-        attn_mask = ops.reshape(attn_mask, shapes[3])
-        if shapes[3] != shapes[4]:
-            attn_mask = ops.broadcast_to(attn_mask, shapes[4])
-        attn_mask = ops.reshape(attn_mask, shapes[5])
+        new_axes, broadcast, reshape = _torch_mask(_spec(attn_mask), _spec(query), _spec(key), is_causal)
+        for _ in range(new_axes):
+            attn_mask = ops.expand_dims(attn_mask, 0)
+        if broadcast is not None:
+            attn_mask = ops.broadcast_to(attn_mask, broadcast)
+        if reshape is not None:
+            attn_mask = ops.reshape(attn_mask, reshape)
         if attn_mask.dtype == mstype.bool_:
             mask = ops.logical_not(attn_mask)
         else:
             bias = attn_mask
+    if shapes is not None:
+        query, key, value = ops.reshape(query, shapes[0]), ops.reshape(key, shapes[1]), ops.reshape(value, shapes[2])
     output = flash_attention(
-        ops.reshape(query, shapes[0]),
-        ops.reshape(key, shapes[1]),
-        ops.reshape(value, shapes[2]),
+        query,
+        key,
+        value,
         mask,
         bias,
         dropout_rate=dropout_p,
@@ -150,7 +157,7 @@ def scaled_dot_product_attention(
         causal=is_causal,
         argument_names=("attn_mask", "attn_mask"),
     )
-    return ops.reshape(output, query.shape)
+    return output if shapes is None else ops.reshape(output, shape)
 
 
 def _spec(tensor):
@@ -165,49 +172,42 @@ def _spec(tensor):
 class _Call(nn.Cell):
     """One kind of call: a backend's cell, and around it what turns the caller's tensors into the backend's."""
 
-    def __init__(self, problem: AttentionProblem, run: nn.Cell, compact_mask: bool):
+    def __init__(self, problem: AttentionProblem, run: nn.Cell, mask_rank: int):
         super().__init__()
         self.run = run
-        self.mask_shape, self.bias_shape = problem.mask_shape, problem.bias_shape
-        self.check_triangle = _TriangleCheck(problem.tile) if compact_mask else None
-        # Layout of the caller: split the heads from the last axis, then bring the axes into the order BNSD.
-        batch, heads, seq_q, dim = problem.shape_query()
-        _, kv_heads, seq_k, _ = problem.shape_key()
-        self.split_query = self.split_key = self.joined = None
-        if problem.layout == "BSH":
-            self.split_query, self.split_key = (batch, seq_q, heads, dim), (batch, seq_k, kv_heads, dim)
-            self.joined = batch, seq_q, heads * dim
-        elif problem.layout == "SBH":
-            self.split_query, self.split_key = (seq_q, batch, heads, dim), (seq_k, batch, kv_heads, dim)
-            self.joined = seq_q, batch, heads * dim
+        self.mask_rank = mask_rank
+        self.check_triangle = _TriangleCheck(problem.tile) if mask_rank and problem.mask_shape is None else None
+        # A caller's layout becomes BNSD by splitting the last axis into heads and bringing the axes into order.
+        self.splits = problem.layout in ("BSH", "SBH")
+        self.heads, self.kv_heads, self.head_dim = problem.heads, problem.kv_heads, problem.head_dim
         self.order = {"BNSD": None, "BSND": (0, 2, 1, 3), "BSH": (0, 2, 1, 3), "SBH": (1, 2, 0, 3)}[problem.layout]
         self.order_back = None if self.order is None else tuple(np.argsort(self.order).tolist())
 
     def construct(self, query, key, value, mask, bias, keep_bits, seed):
-        query = self.heads_first(query, self.split_query)
-        key = self.heads_first(key, self.split_key)
-        value = self.heads_first(value, self.split_key)
+        shape = query.shape
+        query = self.heads_first(query, self.heads)
+        key, value = self.heads_first(key, self.kv_heads), self.heads_first(value, self.kv_heads)
         if self.check_triangle is not None:
             self.check_triangle(mask)
-        if self.mask_shape is None:
             mask = None
-        else:
+        elif self.mask_rank > 0:
             if mask.dtype != mstype.bool_ and mask.dtype != mstype.uint8:
                 mask = ops.cast(mask, mstype.float32) != 0  # a CPU compares no bfloat16
-            mask = ops.reshape(mask, self.mask_shape)
-        if self.bias_shape is not None:
-            bias = ops.reshape(bias, self.bias_shape)
+            if self.mask_rank == 2:
+                mask = ops.expand_dims(ops.expand_dims(mask, 0), 0)
+            elif self.mask_rank == 3:
+                mask = ops.expand_dims(mask, 1)
         output, logsumexp = self.run(query, key, value, mask, bias, keep_bits, seed)
         if self.order_back is not None:
             output = ops.transpose(output, self.order_back)
-        if self.joined is not None:
-            output = ops.reshape(output, self.joined)
+        if self.splits:
+            output = ops.reshape(output, shape)
         return output, logsumexp
 
-    def heads_first(self, tensor, split):
+    def heads_first(self, tensor, heads):
         """A tensor of the caller's layout as BNSD."""
-        if split is not None:
-            tensor = ops.reshape(tensor, split)
+        if self.splits:
+            tensor = ops.reshape(tensor, (tensor.shape[0], tensor.shape[1], heads, self.head_dim))
         if self.order is not None:
             tensor = ops.transpose(tensor, self.order)
         return tensor
@@ -276,7 +276,8 @@ def _tensor_spec(name: str, spec) -> TensorSpec:
     """What `_spec` made of an argument, checked."""
     if not (isinstance(spec, tuple) and len(spec) == 2 and isinstance(spec[0], tuple)):
         raise TypeError(f"{name}: got {type(spec).__name__}, allowed is a Tensor")
-    return TensorSpec(spec[0], str(spec[1]).lower())
+    shape = tuple(UNKNOWN if size is None else size for size in spec[0])
+    return TensorSpec(shape, str(spec[1]).lower())
 
 
 @functools.lru_cache(maxsize=512)
@@ -306,45 +307,17 @@ def _planned(specs, names, rules, more_rules, backend, device) -> _Call:
     seed = specs[6]
     if seed is not None and seed != TensorSpec((2,), "int64"):
         raise ValueError(f"seed: got {seed.dtype} of shape {seed.shape}, allowed is int64 of shape (2,)")
-    compact_mask = specs[3] is not None and problem.mask_shape is None
-    return _Call(problem, registry.build(problem, backend), compact_mask)
+    mask_rank = 0 if specs[3] is None else len(specs[3].shape)
+    return _Call(problem, registry.build(problem, backend), mask_rank)
 
 
 @constexpr(reuse_result=False)
-def _torch_shapes(query, key, value, mask, is_causal, enable_gqa):
-    """Shapes to give query, key, value, and the mask: as it came with all axes, broadcast, and with rank 4."""
-    query, key, value = (_tensor_spec(*pair) for pair in (("query", query), ("key", key), ("value", value)))
-    for name, spec in (("query", query), ("key", key), ("value", value)):
-        if len(spec.shape) < 2:
-            raise ValueError(f"{name}: got shape {spec.shape}, allowed is (..., seq, head_dim)")
-    lead, kv_lead = query.shape[:-2], key.shape[:-2]
-    if len(kv_lead) != len(lead) or kv_lead[:-1] != lead[:-1] or value.shape[:-2] != kv_lead:
-        raise ValueError(
-            f"key, value: got shapes {key.shape} and {value.shape}, but query has shape {query.shape}; "
-            "allowed are the same leading dimensions"
-        )
-    if kv_lead != lead and enable_gqa is not True:
-        raise ValueError(f"key: got {kv_lead[-1]} heads for {lead[-1]} of query, allowed only with enable_gqa=True")
-    batch, heads = math.prod(lead[:-1]), lead[-1] if lead else 1
-    kv_heads = kv_lead[-1] if kv_lead else 1
-    shapes = [(batch, count, *spec.shape[-2:]) for spec, count in ((query, heads), (key, kv_heads), (value, kv_heads))]
-    if mask is None:
-        return (*shapes, None, None, None)
+def _torch_shapes(query, key, value, enable_gqa):
+    specs = (_tensor_spec(*pair) for pair in (("query", query), ("key", key), ("value", value)))
+    return tensor_shapes(*specs, enable_gqa)
 
-    mask = _tensor_spec("attn_mask", mask)
-    if is_causal:
-        raise ValueError("attn_mask: given together with is_causal=True; allowed is one of them")
-    if mask.dtype not in ("bool", "float32", query.dtype):
-        raise TypeError(
-            f"attn_mask: got dtype {mask.dtype}, allowed are bool (True = takes part), and {query.dtype} or float32 "
-            "(added)"
-        )
-    full = (*lead, query.shape[-2], key.shape[-2])
-    padded = (1,) * (len(full) - len(mask.shape)) + mask.shape
-    if len(padded) != len(full) or any(size not in (1, other) for size, other in zip(padded, full)):
-        raise ValueError(f"attn_mask: got shape {mask.shape}, allowed is any that broadcasts to {full}")
-    if not lead:
-        padded, full = (1, *padded), (1, *full)
-    outer = full[:-3] if any(size != 1 for size in padded[:-3]) else padded[:-3]
-    broadcast = (*outer, *padded[-3:-1], full[-1])
-    return (*shapes, padded, broadcast, (math.prod(outer), *broadcast[-3:]))
+
+@constexpr(reuse_result=False)
+def _torch_mask(mask, query, key, is_causal):
+    specs = (_tensor_spec(*pair) for pair in (("attn_mask", mask), ("query", query), ("key", key)))
+    return tuple(mask_plan(*specs, is_causal))

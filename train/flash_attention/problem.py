@@ -1,37 +1,35 @@
 """AttentionProblem: one frozen, validated description of an attention call, which every backend takes.
 
-Every complaint about inputs is raised here, before anything runs. Nothing in this module needs MindSpore: shapes come
-as tuples and dtypes as strings.
+Every complaint about inputs is raised here or in the modules behind it (`inputs`, `checks`), before anything runs.
+Nothing in them needs MindSpore.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from numbers import Integral, Real
-from typing import NamedTuple
 
+from flash_attention.checks import check_bool, check_dtype, check_int, check_name, check_real, check_window
+from flash_attention.inputs import (
+    DTYPES,
+    LAYOUTS,
+    MASK_DTYPES,
+    MAX_HEAD_DIM,
+    UNKNOWN,
+    TensorSpec,
+    bias_dtypes,
+    blocks_of_8,
+    broadcasts,
+    read_bias,
+    read_keep_bits,
+    read_mask,
+    read_tensors,
+)
 from flash_attention.tiling import DEFAULT_STRATEGY, get_strategy
 from flash_attention.visibility import UNLIMITED, Band
 
-LAYOUTS = {
-    "BNSD": "(batch, heads, seq, head_dim)",
-    "BSND": "(batch, seq, heads, head_dim)",
-    "BSH": "(batch, seq, heads * head_dim)",
-    "SBH": "(seq, batch, heads * head_dim)",
-}
-DTYPES = ("float16", "bfloat16", "float32")
-MASK_DTYPES = ("bool", "uint8", "float16", "bfloat16", "float32")
 ALIGNMENTS = ("top_left", "bottom_right")
-MAX_HEAD_DIM = 256
 ALL_BLOCKS = 65536
-
-
-class TensorSpec(NamedTuple):
-    """Shape and dtype name of one input."""
-
-    shape: tuple
-    dtype: str
 
 
 @dataclass(frozen=True)
@@ -39,6 +37,7 @@ class AttentionProblem:
     """Shapes, dtypes and rules of one attention call. Backends receive tensors as (batch, heads, seq, head_dim).
 
     Use `AttentionProblem.from_inputs` to derive one from the tensors of a call; the constructor is for tests and tools.
+    batch, seq_q and seq_k are UNKNOWN (-1) where a graph is compiled for dynamic shapes, see `dynamic`.
     """
 
     batch: int
@@ -123,62 +122,19 @@ class AttentionProblem:
         Raises:
             TypeError, ValueError: naming the argument, what came and what is allowed.
         """
-        _check_name("input_layout", input_layout, LAYOUTS)
-        for name, spec in (("query", query), ("key", key), ("value", value)):
-            _check_dtype(name, spec.dtype, DTYPES)
-        for name, spec in (("key", key), ("value", value)):
-            if spec.dtype != query.dtype:
-                raise TypeError(f"{name}: got dtype {spec.dtype}, but query is {query.dtype}; they must be equal")
-        if head_dim is not None:
-            check_int("head_dim", head_dim, 1, MAX_HEAD_DIM)
-        check_bool("alibi", alibi)
-        batch, heads, seq_q, dim = _dims("query", query.shape, input_layout, head_dim)
-        key_dims, value_dims = (
-            _dims(name, spec.shape, input_layout, head_dim) for name, spec in (("key", key), ("value", value))
-        )
-        if key_dims[0] != batch:
-            raise ValueError(f"key: got batch {key_dims[0]}, but query has batch {batch}; they must be equal")
-        if key_dims[3] != dim:
-            raise ValueError(f"key: got head_dim {key_dims[3]}, but query has head_dim {dim}; they must be equal")
-        if value_dims != key_dims:
-            raise ValueError(f"value: got shape {value.shape}, but key has shape {key.shape}; they must be equal")
-
+        sizes = read_tensors(query, key, value, input_layout, head_dim)
         strategy = get_strategy(tiling_stgy_name)
+        check_bool("alibi", alibi)
         check_bool("causal", causal)
         mask_shape = None
         if mask is not None:
-            _check_dtype(mask_name, mask.dtype, MASK_DTYPES, "; 1 hides a key and 0 shows it")
-            mask_shape = _full_mask_shape(mask.shape, batch, heads, seq_q, key_dims[2])
-            if mask_shape is None and mask.shape in ((strategy.tile,) * 2, (1, strategy.tile, strategy.tile)):
-                causal = True
-            elif mask_shape is None:
-                raise ValueError(_mask_message(mask_name, mask.shape, batch, heads, seq_q, key_dims[2], strategy.tile))
-        bias_shape = None
-        if bias is not None:
-            _check_dtype(bias_name, bias.dtype, _bias_dtypes(query.dtype))
-            bias_shape = _broadcast_shape(bias.shape, batch, heads, seq_q, key_dims[2])
-            if bias_shape is None:
-                raise ValueError(
-                    f"{bias_name}: got shape {bias.shape}, allowed is (batch or 1, heads or 1, seq_q or 1, seq_k), "
-                    f"here ({_one_or(batch)}, {_one_or(heads)}, {_one_or(seq_q)}, {key_dims[2]})"
-                )
+            mask_shape = read_mask(mask_name, mask, sizes, strategy.tile)
+            causal = causal or mask_shape is None
         if keep_bits is not None:
-            expected = (batch, heads, seq_q, -(-key_dims[2] // 8))
-            if keep_bits.dtype != "uint8":
-                raise TypeError(f"keep_bits: got dtype {keep_bits.dtype}, allowed is uint8")
-            if keep_bits.shape != expected:
-                raise ValueError(
-                    f"keep_bits: got shape {keep_bits.shape}, allowed is (batch, heads, seq_q, ceil(seq_k / 8)), "
-                    f"here {expected}"
-                )
+            read_keep_bits(keep_bits, sizes)
         left, right = check_window(window_size)
         return cls(
-            batch=batch,
-            heads=heads,
-            kv_heads=key_dims[1],
-            seq_q=seq_q,
-            seq_k=key_dims[2],
-            head_dim=dim,
+            **sizes._asdict(),
             dtype=query.dtype,
             layout=input_layout,
             mask_shape=mask_shape,
@@ -190,11 +146,16 @@ class AttentionProblem:
             window_right=right,
             tile=strategy.tile,
             alibi="given" if bias is not None else "computed" if alibi else "none",
-            bias_shape=bias_shape,
+            bias_shape=None if bias is None else read_bias(bias_name, bias, sizes, query.dtype),
             bias_dtype=None if bias is None else bias.dtype,
             keep_bits=keep_bits is not None,
             **rules,
         )
+
+    @property
+    def dynamic(self) -> bool:
+        """Whether a size is unknown, because a graph is compiled for dynamic shapes."""
+        return UNKNOWN in (self.batch, self.seq_q, self.seq_k)
 
     @property
     def group(self) -> int:
@@ -204,11 +165,15 @@ class AttentionProblem:
     @property
     def offset(self) -> int:
         """Key position of query row 0 (negative when a bottom-right aligned query side is the longer one)."""
+        if self.dynamic and self.causal_alignment == "bottom_right":
+            raise ValueError("offset: unknown before run time, because seq_q or seq_k is")
         return self.seq_k - self.seq_q if self.causal_alignment == "bottom_right" else 0
 
     @property
     def band(self) -> Band:
-        """Positional visibility: causal, token window and block window combined."""
+        """Positional visibility: causal, token window and block window combined. Not of a dynamic problem."""
+        if self.dynamic:
+            raise ValueError("band: unknown before run time, because a size is")
         return Band(
             seq_q=self.seq_q,
             seq_k=self.seq_k,
@@ -252,7 +217,7 @@ class AttentionProblem:
 
     def shape_keep_bits(self) -> tuple:
         """Shape of packed keep decisions, which are uint8."""
-        return self.batch, self.heads, self.seq_q, -(-self.seq_k // 8)
+        return self.batch, self.heads, self.seq_q, blocks_of_8(self.seq_k)
 
 
 def alibi_slopes(problem: AttentionProblem) -> list[float]:
@@ -278,8 +243,11 @@ def _set(problem: AttentionProblem, name: str, value) -> None:
 
 
 def _sizes(problem: AttentionProblem) -> None:
-    for name in ("batch", "heads", "seq_q", "seq_k", "tile"):
-        check_int(name, getattr(problem, name), 1)
+    for name in ("batch", "seq_q", "seq_k"):
+        if getattr(problem, name) != UNKNOWN:
+            check_int(name, getattr(problem, name), 1)
+    check_int("heads", problem.heads, 1)
+    check_int("tile", problem.tile, 1)
     check_int("head_dim", problem.head_dim, 1, MAX_HEAD_DIM)
     check_int("kv_heads", problem.kv_heads, 0)
     if problem.kv_heads == 0:
@@ -289,8 +257,8 @@ def _sizes(problem: AttentionProblem) -> None:
             f"key: got {problem.kv_heads} heads, which do not divide the {problem.heads} heads of query; "
             "allowed is any divisor (grouped-query attention)"
         )
-    _check_dtype("dtype", problem.dtype, DTYPES)
-    _check_name("input_layout", problem.layout, LAYOUTS)
+    check_dtype("dtype", problem.dtype, DTYPES)
+    check_name("input_layout", problem.layout, LAYOUTS)
     for name in ("batch_offset", "head_offset", "all_heads"):
         check_int(name, getattr(problem, name), 0)
     if problem.all_heads == 0:
@@ -303,27 +271,27 @@ def _sizes(problem: AttentionProblem) -> None:
 
 def _rules(problem: AttentionProblem) -> None:
     check_bool("causal", problem.causal)
-    _check_name("causal_alignment", problem.causal_alignment, ALIGNMENTS)
+    check_name("causal_alignment", problem.causal_alignment, ALIGNMENTS)
     check_int("prev_block_num", problem.prev_blocks, 0)
     check_int("next_block_num", problem.next_blocks, 0)
     check_window((problem.window_left, problem.window_right))
-    sizes = problem.batch, problem.heads, problem.seq_q, problem.seq_k
+    scores = problem.batch, problem.heads, problem.seq_q, problem.seq_k
     if problem.mask_shape is not None:
-        if _broadcast_shape(problem.mask_shape, *sizes) is None:
-            raise ValueError(_mask_message("mask_shape", problem.mask_shape, *sizes, problem.tile))
-        _check_dtype("mask_dtype", problem.mask_dtype, MASK_DTYPES)
-    _check_name("alibi", problem.alibi, ("none", "given", "computed"))
+        if not broadcasts(problem.mask_shape, scores):
+            raise ValueError(f"mask_shape: got {problem.mask_shape}, which does not broadcast to {scores}")
+        check_dtype("mask_dtype", problem.mask_dtype, MASK_DTYPES)
+    check_name("alibi", problem.alibi, ("none", "given", "computed"))
     if (problem.alibi == "given") != (problem.bias_shape is not None):
         raise ValueError(f"bias_shape: got {problem.bias_shape} with alibi {problem.alibi!r}; only 'given' has a shape")
     if problem.bias_shape is not None:
-        if _broadcast_shape(problem.bias_shape, *sizes) is None:
-            raise ValueError(f"bias_shape: got {problem.bias_shape}, which does not broadcast to {sizes}")
-        _check_dtype("bias_dtype", problem.bias_dtype, _bias_dtypes(problem.dtype))
+        if not broadcasts(problem.bias_shape, scores):
+            raise ValueError(f"bias_shape: got {problem.bias_shape}, which does not broadcast to {scores}")
+        check_dtype("bias_dtype", problem.bias_dtype, bias_dtypes(problem.dtype))
     check_bool("bias_grad", problem.bias_grad)
 
 
 def _extras(problem: AttentionProblem) -> None:
-    rate = _check_real("dropout_rate", problem.dropout_rate)
+    rate = check_real("dropout_rate", problem.dropout_rate)
     if not 0.0 <= rate < 1.0:
         raise ValueError(f"dropout_rate: got {rate!r}, allowed is 0 <= dropout_rate < 1")
     _set(problem, "dropout_rate", rate)
@@ -334,110 +302,7 @@ def _extras(problem: AttentionProblem) -> None:
     if problem.scale is None:
         _set(problem, "scale", 1.0 / math.sqrt(problem.head_dim))
     else:
-        scale = _check_real("scale", problem.scale)
+        scale = check_real("scale", problem.scale)
         if not math.isfinite(scale):
             raise ValueError(f"scale: got {scale!r}, allowed is any finite number, or None for 1 / sqrt(head_dim)")
         _set(problem, "scale", scale)
-
-
-def check_int(name: str, value, low: int, high: int | None = None) -> None:
-    """Raises unless `value` is an integer in [low, high]."""
-    if isinstance(value, bool) or not isinstance(value, Integral):
-        raise TypeError(f"{name}: got {type(value).__name__} {value!r}, allowed is an integer")
-    if value < low or (high is not None and value > high):
-        allowed = f"an integer >= {low}" if high is None else f"an integer from {low} to {high}"
-        raise ValueError(f"{name}: got {value}, allowed is {allowed}")
-
-
-def check_bool(name: str, value) -> None:
-    """Raises unless `value` is a bool."""
-    if not isinstance(value, bool):
-        raise TypeError(f"{name}: got {type(value).__name__} {value!r}, allowed is True or False")
-
-
-def check_window(window_size) -> tuple[int, int]:
-    """(left, right) of a token window; raises unless it is a pair of integers >= -1."""
-    if not isinstance(window_size, (tuple, list)) or len(window_size) != 2:
-        raise TypeError(f"window_size: got {window_size!r}, allowed is a pair (left, right) of integers")
-    for side, size in zip(("left", "right"), window_size):
-        if isinstance(size, bool) or not isinstance(size, Integral):
-            raise TypeError(f"window_size: got {side} {type(size).__name__} {size!r}, allowed is an integer")
-        if size < UNLIMITED:
-            raise ValueError(f"window_size: got {side} {size}, allowed is a number of tokens, or -1 for unlimited")
-    return tuple(window_size)
-
-
-def _check_real(name: str, value) -> float:
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise TypeError(f"{name}: got {type(value).__name__} {value!r}, allowed is a number")
-    return float(value)
-
-
-def _check_name(name: str, value, allowed) -> None:
-    if not isinstance(value, str) or value not in allowed:
-        raise ValueError(f"{name}: got {value!r}, allowed are {', '.join(allowed)}")
-
-
-def _check_dtype(name: str, dtype, allowed: tuple, hint: str = "") -> None:
-    if dtype not in allowed:
-        raise TypeError(f"{name}: got dtype {dtype}, allowed are {', '.join(allowed)}{hint}")
-
-
-def _bias_dtypes(dtype: str) -> tuple:
-    return (dtype,) if dtype == "float32" else (dtype, "float32")
-
-
-def _dims(name: str, shape: tuple, layout: str, head_dim: int | None) -> tuple:
-    """(batch, heads, seq, head_dim) of one of query, key and value."""
-    meaning = LAYOUTS[layout]
-    if len(shape) != len(layout):
-        raise ValueError(f"{name}: got rank {len(shape)} with shape {shape}, allowed is {meaning} for layout {layout}")
-    if any(size < 1 for size in shape):
-        raise ValueError(f"{name}: got the empty shape {shape}, allowed is {meaning} with every size at least 1")
-    if layout == "BNSD":
-        batch, heads, seq, dim = shape
-    elif layout == "BSND":
-        batch, seq, heads, dim = shape
-    else:
-        batch, seq = shape[:2] if layout == "BSH" else shape[1::-1]
-        if head_dim is None:
-            raise ValueError(f"head_dim: needed to split the last axis of {name} for layout {layout}")
-        if shape[2] % head_dim:
-            raise ValueError(
-                f"{name}: got last axis {shape[2]} with layout {layout}, allowed is a multiple of head_dim {head_dim}"
-            )
-        heads, dim = shape[2] // head_dim, head_dim
-    if head_dim is not None and dim != head_dim:
-        raise ValueError(f"{name}: got head_dim {dim} in shape {shape}, allowed is the layer's head_dim {head_dim}")
-    if dim > MAX_HEAD_DIM:
-        raise ValueError(f"{name}: got head_dim {dim} in shape {shape}, allowed is 1 to {MAX_HEAD_DIM}")
-    return batch, heads, seq, dim
-
-
-def _broadcast_shape(shape: tuple, batch: int, heads: int, seq_q: int, seq_k: int) -> tuple | None:
-    """`shape` when it is (batch or 1, heads or 1, seq_q or 1, seq_k), else None."""
-    if len(shape) != 4 or shape[3] != seq_k:
-        return None
-    fits = all(size in (1, full) for size, full in zip(shape, (batch, heads, seq_q)))
-    return tuple(shape) if fits else None
-
-
-def _full_mask_shape(shape: tuple, batch: int, heads: int, seq_q: int, seq_k: int) -> tuple | None:
-    """The rank-4 form of a full mask's shape, or None when it is not one."""
-    if len(shape) == 2 and shape == (seq_q, seq_k):
-        return 1, 1, seq_q, seq_k
-    if len(shape) == 3 and shape[0] in (1, batch) and shape[1:] == (seq_q, seq_k):
-        return shape[0], 1, seq_q, seq_k
-    return _broadcast_shape(shape, batch, heads, seq_q, seq_k)
-
-
-def _one_or(size: int) -> str:
-    return "1" if size == 1 else f"{size} or 1"
-
-
-def _mask_message(name: str, shape: tuple, batch: int, heads: int, seq_q: int, seq_k: int, tile: int) -> str:
-    return (
-        f"{name}: got shape {shape}, allowed are (seq_q, seq_k) = ({seq_q}, {seq_k}), (batch or 1, seq_q, seq_k) = "
-        f"({_one_or(batch)}, {seq_q}, {seq_k}), (batch or 1, heads or 1, seq_q or 1, seq_k) = ({_one_or(batch)}, "
-        f"{_one_or(heads)}, {_one_or(seq_q)}, {seq_k}), and the compact causal ({tile}, {tile}) or (1, {tile}, {tile})"
-    )

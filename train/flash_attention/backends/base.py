@@ -19,6 +19,9 @@ class Backend(ABC):
     """
 
     name: str
+    # Whether `build` takes a problem with unknown sizes (problem.dynamic), met in graphs compiled for dynamic shapes;
+    # the cell then reads the sizes from its tensors at run time.
+    dynamic = False
 
     def unavailable(self) -> str | None:
         """Why this backend cannot run any problem on this machine and device, or None."""

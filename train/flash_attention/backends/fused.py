@@ -152,10 +152,10 @@ class _Attention(nn.Cell):
             key, value = ops.concat((key, self.zeros_key), -1), ops.concat((value, self.zeros_key), -1)
         real_shift, drop_mask = None, None
         if self.shift is not None:
-            real_shift = self.shift(alibi)
+            real_shift = self.shift(query, key, alibi)
         if self.bits is not None:
             drop_mask = self.bits(keep_bits)
-        attn_mask = self.mask(mask)
+        attn_mask = self.mask(query, key, mask)
         output = ops.flash_attention_score(
             query,
             key,
@@ -192,15 +192,15 @@ class _Mask(nn.Cell):
         heads = problem.heads if self.given and problem.mask_shape[1] > 1 else 1
         self.shape = problem.batch, heads, problem.seq_q, problem.seq_k
 
-    def construct(self, mask):
+    def construct(self, query, key, mask):
         if not self.dense:
             return self.constant
         if not self.given:
-            hidden = self.out_of_band()
+            hidden = self.out_of_band(query, key)
         else:
             hidden = ops.cast(mask, mstype.bool_)
             if self.out_of_band is not None:
-                hidden = ops.logical_or(hidden, self.out_of_band())
+                hidden = ops.logical_or(hidden, self.out_of_band(query, key))
         return ops.cast(ops.broadcast_to(hidden, self.shape), mstype.uint8)
 
 
@@ -218,12 +218,12 @@ class _RealShift(nn.Cell):
         self.shape = batch, problem.heads, problem.seq_q, problem.seq_k
         self.computed = ComputedAlibi(problem)
 
-    def construct(self, alibi):
+    def construct(self, query, key, alibi):
         if self.given:
             bias = ops.cast(alibi, mstype.float32)
             bias = bias if self.bias_grad else ops.stop_gradient(bias)
         else:
-            bias = self.computed()
+            bias = self.computed(query, key)
         shift = ops.clip_by_value(bias * self.factor, self.lowest, -self.lowest)
         return ops.cast(ops.broadcast_to(shift, self.shape), self.dtype)
 

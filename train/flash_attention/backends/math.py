@@ -21,6 +21,7 @@ class MathBackend(Backend):
     """Composed MindSpore operations with float32 arithmetic."""
 
     name = "math"
+    dynamic = True
 
     def refuse(self, problem: AttentionProblem) -> str | None:
         if _DTYPES[problem.dtype] is None:
@@ -40,16 +41,14 @@ class _Attention(nn.Cell):
         self.dtype = _DTYPES[problem.dtype]
         # On a CPU, MindSpore's float32 exp errs by up to 7e-6 (2.10): a hundred times the rounding of float32.
         self.precise = mstype.float64 if problem.device == "CPU" else mstype.float32
-        self.grouped = problem.batch, problem.kv_heads, problem.group * problem.seq_q, problem.head_dim
-        self.scores = problem.batch, problem.heads, problem.seq_q, problem.seq_k
-        self.stacked = problem.batch, problem.kv_heads, problem.group * problem.seq_q, problem.seq_k
-        self.shape = problem.shape_query()
-        self.mask_shape, self.bias_shape = problem.mask_shape, problem.bias_shape
+        self.heads, self.kv_heads, self.head_dim = problem.heads, problem.kv_heads, problem.head_dim
+        self.masked, self.biased = problem.mask_shape is not None, problem.bias_shape is not None
         self.bias_grad = problem.bias_grad
         self.dropped = problem.dropout_threshold > 0
         self.dropout_scale = problem.dropout_scale
         self.dropout = (_GivenKeep if problem.keep_bits else _DrawnKeep)(problem)
-        self.blocked = None if problem.band.unlimited() else OutOfBand(problem)
+        everything = not problem.dynamic and problem.band.unlimited()
+        self.out_of_band = None if everything else OutOfBand(problem)
         self.alibi = ComputedAlibi(problem) if problem.alibi == "computed" else None
         self.product_nt = ops.BatchMatMul(transpose_b=True)
         self.product = ops.BatchMatMul()
@@ -57,18 +56,19 @@ class _Attention(nn.Cell):
         self.total = ops.ReduceSum(keep_dims=True)
 
     def construct(self, query, key, value, mask, alibi, keep_bits, seed):
-        query = ops.cast(query, mstype.float32) * self.scale
-        key, value = ops.cast(key, mstype.float32), ops.cast(value, mstype.float32)
-        scores = ops.reshape(self.product_nt(ops.reshape(query, self.grouped), key), self.scores)
+        batch, seq_k = query.shape[0], key.shape[2]
+        stacked = ops.reshape(ops.cast(query, mstype.float32) * self.scale, (batch, self.kv_heads, -1, self.head_dim))
+        scores = self.product_nt(stacked, ops.cast(key, mstype.float32))
+        scores = ops.reshape(scores, (batch, self.heads, -1, seq_k))
         if self.alibi is not None:
-            scores = scores + self.alibi()
-        if self.bias_shape is not None:
-            bias = ops.reshape(ops.cast(alibi, mstype.float32), self.bias_shape)
+            scores = scores + self.alibi(query, key)
+        if self.biased:
+            bias = ops.cast(alibi, mstype.float32)
             scores = scores + (bias if self.bias_grad else ops.stop_gradient(bias))
-        if self.blocked is not None:
-            scores = ops.masked_fill(scores, self.blocked(), -_INFINITY)
-        if self.mask_shape is not None:
-            scores = ops.masked_fill(scores, ops.cast(ops.reshape(mask, self.mask_shape), mstype.bool_), -_INFINITY)
+        if self.out_of_band is not None:
+            scores = ops.masked_fill(scores, self.out_of_band(query, key), -_INFINITY)
+        if self.masked:
+            scores = ops.masked_fill(scores, ops.cast(mask, mstype.bool_), -_INFINITY)
 
         # A row that sees nothing has top -inf and total 0: it must give 0 and -inf, and no NaN in any gradient.
         top = ops.stop_gradient(self.top(scores, -1))
@@ -79,13 +79,13 @@ class _Attention(nn.Cell):
         total = ops.masked_fill(total, blind, 1.0)
         logsumexp = ops.cast(ops.log(ops.cast(total, self.precise)), mstype.float32) + top
         logsumexp = ops.masked_fill(logsumexp, blind, -_INFINITY)
-        logsumexp = ops.reshape(logsumexp, self.scores[:3])
         probability = weights / total
         if self.dropped:
-            kept = ops.cast(self.dropout(keep_bits, seed), mstype.float32)
+            kept = ops.cast(self.dropout(query, key, keep_bits, seed), mstype.float32)
             probability = probability * kept * self.dropout_scale
-        output = self.product(ops.reshape(probability, self.stacked), value)
-        return ops.cast(ops.reshape(output, self.shape), self.dtype), logsumexp
+        probability = ops.reshape(probability, (batch, self.kv_heads, -1, seq_k))
+        output = ops.reshape(self.product(probability, ops.cast(value, mstype.float32)), query.shape)
+        return ops.cast(output, self.dtype), ops.reshape(logsumexp, query.shape[:3])
 
 
 class _GivenKeep(nn.Cell):
@@ -93,15 +93,13 @@ class _GivenKeep(nn.Cell):
 
     def __init__(self, problem: AttentionProblem):
         super().__init__()
-        self.shape = problem.shape_keep_bits()
-        self.seq_k = problem.seq_k
         self.powers = Tensor(2 ** np.arange(8, dtype=np.int32))
         self.bit_and = ops.BitwiseAnd()
 
-    def construct(self, keep_bits, seed):
+    def construct(self, query, key, keep_bits, seed):
         bits = self.bit_and(ops.expand_dims(ops.cast(keep_bits, mstype.int32), -1), self.powers)
-        kept = ops.reshape(ops.cast(bits != 0, mstype.int32), self.shape[:3] + (self.shape[3] * 8,))
-        return kept[..., : self.seq_k]
+        kept = ops.reshape(ops.cast(bits != 0, mstype.int32), query.shape[:3] + (-1,))
+        return kept[..., : key.shape[2]]
 
 
 class _DrawnKeep(nn.Cell):
@@ -113,17 +111,16 @@ class _DrawnKeep(nn.Cell):
 
     def __init__(self, problem: AttentionProblem):
         super().__init__()
-        batch, heads, seq_q, blocks = problem.shape_keep_bits()
-        self.shape = batch, heads, seq_q, blocks * 8
-        self.seq_k = problem.seq_k
         self.threshold = problem.dropout_threshold
-        counter = np.broadcast_arrays(
-            np.arange(blocks),
-            np.arange(seq_q)[:, None],
-            problem.head_offset + np.arange(heads)[:, None, None],
-            problem.batch_offset + np.arange(batch)[:, None, None, None],
-        )
-        self.even, self.odd = _int64(np.stack(counter[0::2])), _int64(np.stack(counter[1::2]))
+        self.batch_offset = problem.batch_offset
+        heads = problem.head_offset + np.arange(problem.heads).reshape(1, -1, 1, 1)
+        self.heads = _int64(heads)
+        self.even = None
+        if not problem.dynamic:
+            batch, _, seq_q, blocks = problem.shape_keep_bits()
+            batches = problem.batch_offset + np.arange(batch)
+            even, odd = _counters(np.stack, batches, heads, np.arange(seq_q), np.arange(blocks))
+            self.even, self.odd = _int64(even), _int64(odd)
         self.multipliers = _int64([0xD2511F53, 0xCD9E8D57]).reshape(2, 1, 1, 1, 1)
         self.key_steps = _int64(np.outer(np.arange(10), [0x9E3779B9, 0xBB67AE85])).reshape(10, 2, 1, 1, 1, 1)
         self.low, self.low16 = _int64(0xFFFFFFFF), _int64(0xFFFF)
@@ -132,9 +129,15 @@ class _DrawnKeep(nn.Cell):
         self.swap = ops.ReverseV2(axis=[0])
         self.stack = ops.Stack(-1)
 
-    def construct(self, keep_bits, seed):
+    def construct(self, query, key, keep_bits, seed):
+        seq_k = key.shape[2]
+        if self.even is None:
+            batches = ops.arange(query.shape[0]) + self.batch_offset
+            blocks = ops.arange((seq_k + 7) // 8)
+            even, odd = _counters(ops.stack, batches, self.heads, ops.arange(query.shape[2]), blocks)
+        else:
+            even, odd = self.even, self.odd
         keys = self.bit_and(self.key_steps + ops.reshape(seed, (2, 1, 1, 1, 1)), self.low)
-        even, odd = self.even, self.odd
         for step in range(10):
             product = even * self.multipliers
             high = self.bit_and(self.shift(product, self.half), self.low)
@@ -142,8 +145,15 @@ class _DrawnKeep(nn.Cell):
             odd = self.swap(self.bit_and(product, self.low))
         words = self.stack((even[0], odd[0], even[1], odd[1]))
         values = self.stack((self.bit_and(words, self.low16), self.shift(words, self.half16)))
-        kept = ops.reshape(values, self.shape) >= self.threshold
-        return ops.cast(kept[..., : self.seq_k], mstype.int32)
+        kept = ops.reshape(values, query.shape[:3] + (-1,)) >= self.threshold
+        return ops.cast(kept[..., :seq_k], mstype.int32)
+
+
+def _counters(stack, batches, heads, rows, blocks):
+    """Words 0 and 2, and words 1 and 3 of the counters: (2, batch, heads, seq_q, blocks)."""
+    batches, rows, blocks = batches.reshape(-1, 1, 1, 1), rows.reshape(1, 1, -1, 1), blocks.reshape(1, 1, 1, -1)
+    zeros = (batches + heads + rows + blocks) * 0
+    return stack((blocks + zeros, heads + zeros)), stack((rows + zeros, batches + zeros))
 
 
 def _int64(value) -> Tensor:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 from mindspore import Tensor, nn, ops
+from mindspore import dtype as mstype
 
 from flash_attention.problem import AttentionProblem, alibi_slopes
+
+_FAR = 1 << 30  # stands for an unlimited number of tiles in int32
 
 
 class OutOfBand(nn.Cell):
@@ -13,12 +16,29 @@ class OutOfBand(nn.Cell):
 
     def __init__(self, problem: AttentionProblem):
         super().__init__()
-        bounds = np.array(list(problem.band.rows()), np.int32).reshape(1, 1, problem.seq_q, 2)
-        self.lo, self.hi = Tensor(bounds[..., :1].copy()), Tensor(bounds[..., 1:].copy())
-        self.column = Tensor(np.arange(problem.seq_k, dtype=np.int32).reshape(1, 1, 1, -1))
+        self.positions = Positions(problem)
+        self.dynamic = problem.dynamic
+        if problem.dynamic:
+            self.causal, self.block = problem.causal, problem.tile
+            self.left, self.right = problem.window_left, problem.window_right
+            self.prev_blocks, self.next_blocks = min(problem.prev_blocks, _FAR), min(problem.next_blocks, _FAR)
+        else:
+            bounds = np.array(list(problem.band.rows()), np.int32).reshape(1, 1, problem.seq_q, 2)
+            self.lo, self.hi = Tensor(bounds[..., :1].copy()), Tensor(bounds[..., 1:].copy())
 
-    def construct(self):
-        return ops.logical_or(self.column < self.lo, self.column >= self.hi)
+    def construct(self, query, key):
+        position, column = self.positions(query, key)
+        if not self.dynamic:
+            return ops.logical_or(column < self.lo, column >= self.hi)
+        tiles = column // self.block - position // self.block
+        hidden = ops.logical_or(tiles < -self.prev_blocks, tiles > self.next_blocks)
+        if self.causal:
+            hidden = ops.logical_or(hidden, column > position)
+        if self.left >= 0:
+            hidden = ops.logical_or(hidden, column < position - self.left)
+        if self.right >= 0:
+            hidden = ops.logical_or(hidden, column > position + self.right)
+        return hidden
 
 
 class ComputedAlibi(nn.Cell):
@@ -27,8 +47,37 @@ class ComputedAlibi(nn.Cell):
     def __init__(self, problem: AttentionProblem):
         super().__init__()
         self.slopes = Tensor(-np.array(alibi_slopes(problem), np.float32).reshape(1, -1, 1, 1))
-        self.position = Tensor((np.arange(problem.seq_q, dtype=np.float32) + problem.offset).reshape(1, 1, -1, 1))
-        self.column = Tensor(np.arange(problem.seq_k, dtype=np.float32).reshape(1, 1, 1, -1))
+        self.positions = Positions(problem)
 
-    def construct(self):
-        return self.slopes * ops.abs(self.position - self.column)
+    def construct(self, query, key):
+        position, column = self.positions(query, key)
+        return self.slopes * ops.cast(ops.abs(position - column), mstype.float32)
+
+
+class Positions(nn.Cell):
+    """Positions of the queries, int32 (1, 1, seq_q, 1), and of the keys, (1, 1, 1, seq_k).
+
+    Constants where the sizes are known; otherwise from the tensors at run time.
+    """
+
+    def __init__(self, problem: AttentionProblem):
+        super().__init__()
+        self.dynamic = problem.dynamic
+        self.bottom_right = problem.causal_alignment == "bottom_right"
+        if not problem.dynamic:
+            self.rows = Tensor((np.arange(problem.seq_q, dtype=np.int32) + problem.offset).reshape(1, 1, -1, 1))
+            self.columns = Tensor(np.arange(problem.seq_k, dtype=np.int32).reshape(1, 1, 1, -1))
+
+    def construct(self, query, key):
+        if not self.dynamic:
+            return self.rows, self.columns
+        seq_q, seq_k = query.shape[2], key.shape[2]
+        rows = counted(seq_q)
+        if self.bottom_right:
+            rows = rows + (seq_k - seq_q)
+        return ops.reshape(rows, (1, 1, -1, 1)), ops.reshape(counted(seq_k), (1, 1, 1, -1))
+
+
+def counted(size):
+    """int32 (size,): 0, 1, 2, ... for a size that is only known at run time."""
+    return ops.cast(ops.arange(size), mstype.int32)

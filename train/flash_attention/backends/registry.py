@@ -78,7 +78,10 @@ def get_backend(name: str) -> Backend:
 def refusal(name: str, problem: AttentionProblem) -> str | None:
     """Why backend `name` cannot run `problem` here, or None when it can."""
     backend = get_backend(name)
-    return backend.unavailable() or backend.refuse(problem)
+    reason = backend.unavailable()
+    if reason is None and problem.dynamic and not backend.dynamic:
+        reason = "takes no dynamic shapes in a graph: compile it for each shape (no set_inputs), or use PYNATIVE"
+    return reason or backend.refuse(problem)
 
 
 def available_backends() -> tuple[str, ...]:

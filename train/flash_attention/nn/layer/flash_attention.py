@@ -6,9 +6,10 @@ from mindspore import nn
 from mindspore.ops import constexpr
 
 from flash_attention.backends import registry
+from flash_attention.checks import check_bool, check_int, check_window
 from flash_attention.dropout_seed import DropoutSeed
 from flash_attention.functional import flash_attention
-from flash_attention.problem import ALL_BLOCKS, AttentionProblem, check_bool, check_int, check_window
+from flash_attention.problem import ALL_BLOCKS, AttentionProblem
 from flash_attention.tiling import DEFAULT_STRATEGY, get_strategy
 
 

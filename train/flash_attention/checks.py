@@ -1,0 +1,51 @@
+"""Checks of plain arguments. Each error names the argument, what came and what is allowed."""
+
+from __future__ import annotations
+
+from numbers import Integral, Real
+
+
+def check_int(name: str, value, low: int, high: int | None = None) -> None:
+    """Raises unless `value` is an integer in [low, high]."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise TypeError(f"{name}: got {type(value).__name__} {value!r}, allowed is an integer")
+    if value < low or (high is not None and value > high):
+        allowed = f"an integer >= {low}" if high is None else f"an integer from {low} to {high}"
+        raise ValueError(f"{name}: got {value}, allowed is {allowed}")
+
+
+def check_bool(name: str, value) -> None:
+    """Raises unless `value` is a bool."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{name}: got {type(value).__name__} {value!r}, allowed is True or False")
+
+
+def check_real(name: str, value) -> float:
+    """`value` as a float; raises unless it is a number."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"{name}: got {type(value).__name__} {value!r}, allowed is a number")
+    return float(value)
+
+
+def check_name(name: str, value, allowed) -> None:
+    """Raises unless `value` is one of the `allowed` strings."""
+    if not isinstance(value, str) or value not in allowed:
+        raise ValueError(f"{name}: got {value!r}, allowed are {', '.join(allowed)}")
+
+
+def check_dtype(name: str, dtype, allowed: tuple, hint: str = "") -> None:
+    """Raises unless the dtype name is one of the `allowed`."""
+    if dtype not in allowed:
+        raise TypeError(f"{name}: got dtype {dtype}, allowed are {', '.join(allowed)}{hint}")
+
+
+def check_window(window_size) -> tuple[int, int]:
+    """(left, right) of a token window; raises unless it is a pair of integers >= -1."""
+    if not isinstance(window_size, (tuple, list)) or len(window_size) != 2:
+        raise TypeError(f"window_size: got {window_size!r}, allowed is a pair (left, right) of integers")
+    for side, size in zip(("left", "right"), window_size):
+        if isinstance(size, bool) or not isinstance(size, Integral):
+            raise TypeError(f"window_size: got {side} {type(size).__name__} {size!r}, allowed is an integer")
+        if size < -1:
+            raise ValueError(f"window_size: got {side} {size}, allowed is a number of tokens, or -1 for unlimited")
+    return tuple(window_size)
