@@ -1,8 +1,10 @@
 """Compiled programs: scalar arithmetic, control flow, blocks, element accesses, inputs (core.md 2, 3; D4, D5, D30)."""
 from __future__ import annotations
 
+import gc
 import itertools
 import warnings
+import weakref
 from typing import Any, Callable
 
 import numpy as np
@@ -609,6 +611,81 @@ def test_misaligned_offsets_take_longer_with_and_without_numerics(kernel: Any) -
         cycles[step] = full.instructions["data_move"].cycles
     # Offsets 0, 144, 288 ... bytes: all but every eighth cross a line.
     assert cycles[72] == pytest.approx(cycles[64] * 15 / 8)
+
+
+# ------------------------------------------------------------------------------------------------ running again
+def accumulate(instance: Any) -> tuple[Any, Callable[[np.ndarray, int], np.ndarray]]:
+    """``target[i] += n * source[i]`` over two blocks, on what the output holds; and the same in NumPy."""
+    source = instance.Tensor("float32", (128,), tik.scope_gm, "source")
+    target = instance.Tensor("float32", (128,), tik.scope_gm, "target", is_atomic_add=True)
+    n = instance.InputScalar("int32", "n")
+    with instance.for_range(0, 2, block_num=2) as block:
+        held = instance.Tensor("float32", (64,), tik.scope_ubuf, "held")
+        instance.data_move(held, source[block * 64], 0, 1, 8, 0, 0)
+        instance.set_atomic_add(1)
+        with instance.for_range(0, n):
+            instance.data_move(target[block * 64], held, 0, 1, 8, 0, 0)
+        instance.set_atomic_add(0)
+    instance.BuildCCE("kernel", [source, n], [target])
+    return instance, lambda data, count: count * data
+
+
+@pytest.mark.parametrize("options", [Options(), Options(strict=True), Options(l2=True)],
+                         ids=["default", "strict", "l2"])
+def test_a_second_run_starts_anew(kernel: Any, options: Options) -> None:
+    """The prepared program is used again: contents, counts and time must not be."""
+    _, expected = accumulate(kernel)
+    fresh, _ = accumulate(tik.Tik())
+    first = np.arange(128, dtype=np.float32)
+    tikemu.run(kernel, {"source": first, "n": 3}, options=options)
+    for data, n in ((first[::-1].copy(), 2), (first, 3), (first, 0)):
+        again = tikemu.run(kernel, {"source": data, "n": n}, options=options)
+        np.testing.assert_array_equal(again.outputs["target"], expected(data, n))
+    once = tikemu.run(fresh, {"source": first, "n": 2}, options=options)
+    again = tikemu.run(kernel, {"source": first, "n": 2}, options=options)
+    for name in ("cycles", "core_cycles", "instructions", "pipes", "events_in_flight", "sync_flags", "gm_read_bytes",
+                 "gm_written_bytes", "memory_floor", "constants", "code_bytes"):
+        assert getattr(again, name) == getattr(once, name), name
+
+
+def test_other_options_and_sizes_take_effect_in_a_second_run(kernel: Any) -> None:
+    source = kernel.Tensor("float16", (2**31 - 1,), tik.scope_gm, "source")
+    held = kernel.Tensor("float16", (64,), tik.scope_ubuf, "held")
+    with kernel.for_range(0, 4) as i:
+        kernel.data_move(held, source[i * 64], 0, 1, 4, 0, 0)
+    kernel.BuildCCE("kernel", [source], [])
+    large, small = np.zeros(256, np.float16), np.zeros(192, np.float16)
+    assert tikemu.run(kernel, {"source": large}).cycles > 0
+    assert tikemu.run(kernel, {"source": large}, timing=False).cycles is None
+    assert tikemu.run(kernel, {"source": large}, options=Options(active_cores=32)).cycles > tikemu.run(
+        kernel, {"source": large}).cycles
+    for _ in range(2):
+        with pytest.raises(TikBoundsError):
+            tikemu.run(kernel, {"source": small})
+        tikemu.run(kernel, {"source": large})
+
+
+def test_warnings_come_in_every_run(kernel: Any) -> None:
+    n = kernel.InputScalar("int32", "n")
+    program(kernel, lambda out: _empty_loop(kernel, out, n), inputs=[n])
+    for _ in range(2):
+        with pytest.warns(TikWarning, match="bounds of for_range"):
+            values(kernel, {"n": 1})
+
+
+def _empty_loop(kernel: Any, out: Any, n: Any) -> None:
+    out[0].set_as(0)
+    with kernel.for_range(3, n):
+        out[0].set_as(1)
+
+
+def test_programs_are_released_with_their_prepared_run(kernel: Any) -> None:
+    instance, _ = accumulate(tik.Tik())
+    tikemu.run(instance, {"source": np.zeros(128, np.float32), "n": 1})
+    alive = weakref.ref(instance._recorder.program)
+    instance, _ = accumulate(kernel)  # the kernel built last is remembered
+    gc.collect()
+    assert alive() is None
 
 
 # ------------------------------------------------------------------------------------------------ inputs and outputs

@@ -363,10 +363,12 @@ def test_random_program(soc: str, seed: int) -> None:
         result = tikemu.run(generator.tik, feeds)
         alone = tikemu.run(generator.tik, feeds, numerics=False)
         plain = tikemu.run(generator.tik, feeds, timing=False)
-    expected = naive.run(generator.tik._recorder.program, feeds)
+        expected = naive.run(generator.tik._recorder.program, feeds)
+        again = tikemu.run(generator.tik, feeds, timing=False)
     for name, array in result.outputs.items():
         np.testing.assert_array_equal(array.view(np.uint8), expected[name].view(np.uint8), dump(generator.tik))
         np.testing.assert_array_equal(array.view(np.uint8), plain.outputs[name].view(np.uint8))
+        np.testing.assert_array_equal(array.view(np.uint8), again.outputs[name].view(np.uint8))
     assert alone.cycles == result.cycles > 0
     assert alone.instructions == result.instructions
     assert alone.events_in_flight == result.events_in_flight

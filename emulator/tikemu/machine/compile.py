@@ -52,6 +52,7 @@ class Compiled:
 
     Attributes:
         main: runs one block; a generator function that yields at every ``block_barrier`` if ``barriers`` is set.
+        names: global names of the program; InputScalars are among them.
         code_bytes: computes the estimated size of the machine code, after a run.
     """
 
@@ -59,6 +60,7 @@ class Compiled:
     barriers: bool
     source: str
     code: CodeType
+    names: dict[str, Any]
     lines: dict[int, ir.Location] = field(default_factory=dict)
     code_bytes: Callable[[], int] = int
 
@@ -112,7 +114,7 @@ class Compiler:
         offset = head.count("\n") + 1
         code = compile(source, f"{GENERATED}{program.name}>", "exec")
         exec(code, self.names)
-        return Compiled(self.names["main"], self.barriers, source, code,
+        return Compiled(self.names["main"], self.barriers, source, code, self.names,
                         {line + offset: location for line, location in self.locations.items()}, self.code_bytes)
 
     # -------------------------------------------------------------------------------------------- emitting

@@ -10,18 +10,22 @@ import numpy as np
 
 from .. import ir
 from ..dtypes import size_of
-from ..errors import TikError, TikParamError, TikSyncError, TikUndefinedError, TikWarning
+from ..errors import TikError, TikSyncError, TikUndefinedError, TikWarning
 from ..result import Result, collect
 from ..timing.trace import Trace
 from .alloc import Limits, plan
 from .compile import Compiled, Compiler
-from .expressions import HELPERS, Expressions, name_of
-from .memories import GlobalTensor, fed_array, input_scalar
+from .expressions import name_of
+from .inputs import Contents, block_count, contents, feeds, scalar_inputs
+from .memories import GlobalTensor
 from .needs import Needs
 from .options import Options
 from .progress import Progress
 from .runtime import Runtime
 from .strict import require_output_defined
+
+#: Sessions whose global memory is larger are not kept for the next run.
+_KEEP_BYTES = 256 << 20
 
 
 def run(program: ir.Program, inputs: Mapping[str, Any], *, numerics: bool = True, timing: bool = True,
@@ -47,30 +51,76 @@ def run(program: ir.Program, inputs: Mapping[str, Any], *, numerics: bool = True
     if options.strict and program.findings:
         finding = program.findings[0]
         raise finding.error(finding.message, finding.location)
-    limits = Limits.of(program.soc, options.strict, options.ub_limit)
-    scalars, arrays = _feeds(program, inputs, numerics)
-    gm = _global_tensors(program, scalars, arrays, options.strict and numerics)
-    runtime = Runtime(program, plan(program, limits), options, numerics, timing, gm, _block_count(program, scalars))
-    progress = Progress(options.progress, program.name)
-    compiler = Compiler(runtime, Needs(program, numerics), progress)
-    compiler.names.update({name_of(variable): scalars[variable.name] for variable in scalar_inputs(program)})
+    scalars, arrays = feeds(program, inputs, numerics)
+    tensors = contents(program, scalars, arrays)
+    blocks = block_count(program, scalars)
+    key = options, numerics, timing, blocks, tuple(tensor.shape for tensor in tensors)
+    # Whoever takes a session owns it until it is put back; taking it is one step, so threads cannot share it.
+    session = vars(program).pop("_session", None)
     # Saturation and infinities are part of the arithmetic.
     with np.errstate(all="ignore"):
-        compiled = compiler.compile()
-        cores = _Cores(runtime, compiled, progress)
+        if session is None or session.key != key:
+            session = Session(key, program, tensors)
+        result = session.run(scalars, tensors)
+    if session.reusable:
+        program._session = session
+    return result
+
+
+class Session:
+    """A program compiled for one kind of run, with its memories; runs as often as wanted.
+
+    Args:
+        key: options, numerics, timing, number of blocks, shapes of the GM tensors.
+        program: the program.
+        tensors: its GM tensors.
+    """
+
+    def __init__(self, key: tuple, program: ir.Program, tensors: list[Contents]) -> None:
+        self.key, self.program = key, program
+        options, numerics, timing, blocks, _ = key
+        strict = options.strict and numerics
+        self.gm = {info.uid: GlobalTensor(info, shape, strict) for info, shape, _ in tensors}
+        limits = Limits.of(program.soc, options.strict, options.ub_limit)
+        self.runtime = Runtime(program, plan(program, limits), options, numerics, timing, self.gm, blocks)
+        self.progress = Progress(options.progress, program.name)
+        self.compiled = Compiler(self.runtime, Needs(program, numerics), self.progress).compile()
+
+    @property
+    def reusable(self) -> bool:
+        """Whether another run may use the prepared operations: none of them has complained, and memory is not short."""
+        size = sum(tensor.size for tensor in self.gm.values())
+        return not self.runtime.warned and self.key[3] is not None and size <= _KEEP_BYTES
+
+    def run(self, scalars: Mapping[str, Any], tensors: list[Contents]) -> Result:
+        """One run with these inputs."""
+        for info, _, fed in tensors:
+            self.gm[info.uid].fill(fed)
+        self.compiled.names.update({name_of(variable): scalars[variable.name]
+                                    for variable in scalar_inputs(self.program)})
+        self.runtime.restart()
+        self.progress.restart()
+        cores = _Cores(self.runtime, self.compiled, self.progress)
         try:
             cores.run()
         except TikError as error:
-            raise compiled.locate(error) from None
+            raise self.compiled.locate(error) from None
         finally:
-            progress.close()
-    outputs = {}
-    for view in program.outputs:
-        tensor = gm[view.tensor.uid]
-        if runtime.checks:
-            _check_output(tensor)
-        outputs[view.tensor.name] = tensor.array.copy()
-    return collect(runtime, compiled, cores.times, cores.trace, outputs)
+            self.progress.close()
+        outputs = {}
+        for view in self.program.outputs:
+            tensor = self.gm[view.tensor.uid]
+            if self.runtime.checks:
+                _check_output(tensor)
+            outputs[view.tensor.name] = tensor.array.copy()
+        return collect(self.runtime, self.compiled, cores.times, cores.trace, outputs)
+
+
+def _check_output(tensor: GlobalTensor) -> None:
+    try:
+        require_output_defined(tensor.memory, tensor.size, size_of(tensor.info.dtype))
+    except TikUndefinedError as error:
+        raise error.at(tensor.info.location) from None
 
 
 # ---------------------------------------------------------------------------------------------------- blocks and cores
@@ -150,10 +200,10 @@ class _Cores:
             if runtime.block_races is not None:
                 runtime.block_races.barrier()
             arrived, waiting = waiting, []
-            for number, (thread, contents) in enumerate(arrived):
+            for number, (thread, memory) in enumerate(arrived):
                 self._begin(number, now)
                 self._watch(number)
-                runtime.core.restore(contents)
+                runtime.core.restore(memory)
                 self._advance(thread, waiting, number)
 
     def _advance(self, thread: Iterator, waiting: list[tuple[Any, Any]], block: int) -> None:
@@ -165,81 +215,3 @@ class _Cores:
             self.times.append(0.0)
         if runtime.timing:
             self.times[block] = runtime.clock.finish
-
-
-# ---------------------------------------------------------------------------------------------------- inputs
-def scalar_inputs(program: ir.Program) -> list[ir.Variable]:
-    """The InputScalars of a program."""
-    return [node for node in program.inputs if isinstance(node, ir.Variable)]
-
-
-def _feeds(program: ir.Program, inputs: Mapping[str, Any], numerics: bool) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Scalars and arrays by name, with unknown and missing names refused."""
-    scalar_names = {variable.name: variable for variable in scalar_inputs(program)}
-    required = [node.tensor.name for node in program.inputs if isinstance(node, ir.View)]
-    optional = [view.tensor.name for view in program.outputs] + [tensor.name for tensor in program.workspaces]
-    known = [*scalar_names, *required, *optional]
-    for name in inputs:
-        if name not in known:
-            raise TikParamError(f"{name!r} is no input of kernel {program.name!r}; inputs are: {', '.join(known)}")
-    for name in [*scalar_names, *(required if numerics else ())]:
-        if name not in inputs:
-            raise TikParamError(f"input {name!r} of kernel {program.name!r} is missing")
-    scalars = {name: input_scalar(variable, inputs[name]) for name, variable in scalar_names.items()}
-    return scalars, {name: value for name, value in inputs.items() if name not in scalar_names}
-
-
-def _global_tensors(program: ir.Program, scalars: Mapping[str, Any], arrays: Mapping[str, Any],
-                    strict: bool) -> dict[int, GlobalTensor]:
-    """Memories of all GM tensors that the program takes or uses."""
-    tensors = [node.tensor for node in (*program.inputs, *program.outputs) if isinstance(node, ir.View)]
-    found: dict[int, GlobalTensor] = {}
-    for info in [*tensors, *program.workspaces]:
-        if info.uid in found:
-            continue
-        shape = _extents(info, scalars, program)
-        fed = None
-        if info.name in arrays:
-            fed, warning = fed_array(info, shape, arrays[info.name])
-            if warning:
-                warnings.warn(TikWarning(warning), stacklevel=4)
-        elif info.init_value is not None:
-            fed = np.broadcast_to(np.asarray(info.init_value, info.dtype), shape)
-        found[info.uid] = GlobalTensor(info, shape, fed, strict)
-    return found
-
-
-def _extents(info: ir.TensorInfo, scalars: Mapping[str, Any], program: ir.Program) -> tuple[int, ...]:
-    """The shape of a GM tensor as numbers; run-time extents may hold InputScalars."""
-    if all(ir.is_immediate(extent) for extent in info.shape):
-        return tuple(int(extent) for extent in info.shape)
-    try:
-        return tuple(_evaluate(extent, scalars, program) for extent in info.shape)
-    except NameError:
-        raise TikParamError(f"the shape of GM tensor {info.name!r} depends on a Scalar; only InputScalars can size "
-                            "global memory", info.location) from None
-
-
-def _evaluate(value: Any, scalars: Mapping[str, Any], program: ir.Program) -> int:
-    names = {name_of(variable): scalars[variable.name] for variable in scalar_inputs(program)}
-    return int(eval(Expressions().wrapped(value).source, dict(HELPERS), names))
-
-
-def _block_count(program: ir.Program, scalars: Mapping[str, Any]) -> int | None:
-    """Blocks of the multi-core loop; None if only the running program knows."""
-    for statement in ir.statements(program.body):
-        if isinstance(statement, ir.For) and not (ir.is_immediate(statement.block_num) and statement.block_num == 1):
-            try:
-                return _evaluate(statement.block_num, scalars, program)
-            except NameError:
-                return None
-    return 1
-
-
-def _check_output(tensor: GlobalTensor) -> None:
-    try:
-        require_output_defined(tensor.memory, tensor.size, size_of(tensor.info.dtype))
-    except TikUndefinedError as error:
-        raise error.at(tensor.info.location) from None
-
-

@@ -26,6 +26,10 @@ class Progress:
         self.enabled = sys.stderr.isatty() if show is None else show
         self._patience = 0.0 if show else _PATIENCE
         self._title = title
+        self.restart()
+
+    def restart(self) -> None:
+        """A new run begins."""
         self._begin = time.monotonic()
         self._next = self._begin + self._patience
         self._shown = False

@@ -10,7 +10,6 @@ from ..isa.region import Memory, Region
 from ..timing.engine import PIPE_INDEX, PIPES
 
 _NOBODY = 0
-_SEVERAL = 0xFFFFFFFF
 _PLAIN, _ATOMIC = 1, 2
 
 
@@ -19,10 +18,15 @@ class BlockRaces:
 
     Per byte it is known which block wrote it, whether atomically, and which block read it. Blocks may write the same
     data to the same place, and may add to it atomically.
+
+    Args:
+        block_count: number of blocks; None if it is not known yet.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, block_count: int | None) -> None:
         self.block = 0
+        self._dtype = np.dtype(np.uint16 if block_count is not None and block_count < 65534 else np.uint32)
+        self._several = np.iinfo(self._dtype).max
         self._bytes: dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
 
     def barrier(self) -> None:
@@ -33,7 +37,7 @@ class BlockRaces:
         marks = self._bytes.get(id(memory))
         if marks is None:
             size = len(memory.data)
-            marks = np.zeros(size, np.uint32), np.zeros(size, np.uint8), np.zeros(size, np.uint32)
+            marks = np.zeros(size, self._dtype), np.zeros(size, np.uint8), np.zeros(size, self._dtype)
             self._bytes[id(memory)] = marks
         return marks
 
@@ -45,7 +49,7 @@ class BlockRaces:
             foreign = (written != _NOBODY) & (written != me)
             if foreign.any():
                 self._fail(region, who, "reads", "wrote", written[foreign][0])
-            seen[...] = np.where((seen == _NOBODY) | (seen == me), me, _SEVERAL)
+            seen[...] = np.where((seen == _NOBODY) | (seen == me), me, self._several)
 
     def write(self, region: Region, before: list[np.ndarray], atomic: bool, who: str) -> None:
         """The current block has written ``region``, which held ``before`` (one array per piece)."""
@@ -63,11 +67,11 @@ class BlockRaces:
             clash = (seen != _NOBODY) & (seen != me) & changed
             if clash.any():
                 self._fail(region, who, "writes", "read", seen[clash][0])
-            written[...] = np.where(foreign, _SEVERAL, me)
+            written[...] = np.where(foreign, self._several, me)
             how[...] = _ATOMIC if atomic else _PLAIN
 
     def _fail(self, region: Region, who: str, now: str, then: str, other: Any) -> None:
-        whom = "other blocks" if other == _SEVERAL else f"block {int(other) - 1}"
+        whom = "other blocks" if other == self._several else f"block {int(other) - 1}"
         raise TikSyncError(f"{who}: block {self.block} {now} bytes of GM tensor {region.memory.name!r} (within "
                            f"[{region.start}, {region.end})) that {whom} {then}, with no barrier between them; blocks "
                            "have no order")

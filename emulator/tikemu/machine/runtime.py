@@ -23,7 +23,7 @@ from .strict import guarded
 class BoundOp(TimedOp):
     """A micro-operation ready to run: ``run`` performs the numerics (with the checks of strict mode)."""
 
-    __slots__ = ("run", "micro", "location")
+    __slots__ = ("run", "micro")
 
 
 class Runtime:
@@ -40,6 +40,7 @@ class Runtime:
         block_count: blocks of the multi-core loop; 1 without one; None until the program has said so.
         block_races, pipe_races: checks of strict mode, or None.
         sites: everything that caches prepared operations.
+        warned: what was reported, by line and message.
     """
 
     def __init__(self, program: ir.Program, plan: Plan, options: Options, numerics: bool, timing: bool,
@@ -53,10 +54,10 @@ class Runtime:
         self.gm_cost: GlobalMemory | None = None
         self.block = 0
         self.block_count = block_count
-        self.block_races = BlockRaces() if self.checks and block_count != 1 else None
+        self.block_races = BlockRaces(block_count) if self.checks and block_count != 1 else None
         self.pipe_races = PipeRaces() if options.strict else None
         self.sites: list[Any] = []
-        self._warned: set[tuple[Any, str]] = set()
+        self.warned: set[tuple[Any, str]] = set()
         self._share_bandwidth()
 
     # -------------------------------------------------------------------------------------------- blocks
@@ -81,6 +82,16 @@ class Runtime:
             self.invalidate()
         return (self.block,)
 
+    def restart(self) -> None:
+        """Everything that a run counts starts anew; prepared operations stay."""
+        for site in self.sites:
+            site.restart()
+        if self.timing:
+            self.clock.restart()
+            self.gm_cost.restart()
+        if self.block_races is not None:
+            self.block_races.barrier()
+
     def invalidate(self) -> None:
         """Drop all prepared operations: they are bound again when they are next used."""
         for site in self.sites:
@@ -91,8 +102,8 @@ class Runtime:
         """Report questionable use: a TikWarning once per line, in strict mode an error."""
         if self.options.strict:
             raise TikParamError(message, location)
-        if (location, message) not in self._warned:
-            self._warned.add((location, message))
+        if (location, message) not in self.warned:
+            self.warned.add((location, message))
             warnings.warn_explicit(TikWarning(f"{message}\n  at {location}"), None, location.file, location.line)
 
     def loop_range(self, begin: int, end: int, location: ir.Location) -> range:

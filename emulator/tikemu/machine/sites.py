@@ -25,6 +25,16 @@ CACHE = 4096
 Ops = tuple[BoundOp, ...]
 
 
+class Site:
+    """Something that prepares operations or footprints and keeps them."""
+
+    def forget(self) -> None:
+        """Drop what is prepared; what it has counted is kept."""
+
+    def restart(self) -> None:
+        """A new run begins: counts start at 0."""
+
+
 class Leaves:
     """The run-time values among the arguments of a statement, as source texts: the key of the cache."""
 
@@ -113,7 +123,7 @@ class ViewTemplate:
         return Operand(place.memory, address, start, end, self.view.dtype, shape, strides, name, self.static)
 
 
-class InstructionSite:
+class InstructionSite(Site):
     """One call of an instruction.
 
     Attributes:
@@ -164,10 +174,15 @@ class InstructionSite:
         return ops
 
     def forget(self) -> None:
-        """Drop the prepared operations; what they counted is kept."""
         for ops in self.cache.values():
             self.retired.add(ops)
         self.cache.clear()
+
+    def restart(self) -> None:
+        self.retired = Tally()
+        for ops in self.cache.values():
+            for op in ops:
+                op.count, op.extra = 0, 0.0
 
     def tally(self) -> Tally:
         """Everything that was executed here."""
@@ -213,7 +228,7 @@ class MovingSite(InstructionSite):
         self.limits.clear()
 
 
-class StaticGroup:
+class StaticGroup(Site):
     """Consecutive calls without run-time arguments."""
 
     def __init__(self, runtime: Runtime, sites: list[InstructionSite]) -> None:
@@ -295,7 +310,7 @@ def _resolve(entry: Any, key: tuple, offset: int | None) -> Any:
     return entry
 
 
-class ElementSite:
+class ElementSite(Site):
     """One access of the scalar unit to an element of a tensor.
 
     Args:

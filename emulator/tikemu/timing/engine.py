@@ -40,10 +40,11 @@ class TimedOp:
         special: a barrier, a flag, or an instruction of the scalar unit.
         count: executions.
         extra: cycles that the executions took beyond ``count * cycles``.
+        location: the user's line.
     """
 
     __slots__ = ("name", "pipe", "cycles", "latency", "reads", "writes", "mask", "chained", "barrier", "flag", "gm",
-                 "special", "count", "extra")
+                 "special", "count", "extra", "location")
 
     def __init__(self, name: str, pipe: int, cycles: float, latency: float, reads: tuple[Footprint, ...] = (),
                  writes: tuple[Footprint, ...] = ()) -> None:
@@ -57,6 +58,7 @@ class TimedOp:
         self.special = pipe == _S
         self.count = 0
         self.extra = 0.0
+        self.location: Any = None
 
     @property
     def busy(self) -> float:
@@ -86,13 +88,17 @@ class CoreClock:
         self._ub_read = timing.ub_scalar_read
         self._gm_read = timing.gm_scalar_read
         self.footprints = FootprintTable()
-        self.events: dict[tuple[int, int], int] = {}
-        self.scalar_busy = 0.0
-        self.flags = 0
         self.trace: list | None = None
         self.trace_limit = trace_limit
         self._starts = [deque(maxlen=self._depth) for _ in PIPES]
         self._unsynced: dict[tuple[Footprint, int, bool], float] | None = None
+        self.restart()
+
+    def restart(self) -> None:
+        """A new run: nothing has happened, nothing is counted."""
+        self.events: dict[tuple[int, int], int] = {}
+        self.scalar_busy = 0.0
+        self.flags = 0
         self.reset(0.0)
 
     def reset(self, start: float) -> None:
@@ -303,7 +309,10 @@ class CoreClock:
         else:
             self.scalar(self._flag_issue)
             start = self.now
-            self._explicit_flag(*op.flag)
+            try:
+                self._explicit_flag(*op.flag)
+            except TikSyncError as error:
+                raise error.at(op.location) from None
         op.count += 1
         if self.trace is not None:
             self.trace.append((op, start, self.now))

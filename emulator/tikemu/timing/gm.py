@@ -47,6 +47,12 @@ class GlobalMemory:
         self.l2 = L2Cache(int(soc.l2_size // soc.timing.gm_line)) if l2 else None
         self.hit_bytes = 0.0
 
+    def restart(self) -> None:
+        """A new run: the L2 buffer is empty."""
+        self.hit_bytes = 0.0
+        if self.l2 is not None:
+            self.l2.clear()
+
     @property
     def read_bandwidth(self) -> float:
         """Bytes per cycle that miss the L2 buffer."""
@@ -99,6 +105,10 @@ class L2Cache:
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self._lines: OrderedDict[tuple[int, int], None] = OrderedDict()
+
+    def clear(self) -> None:
+        """Forget all lines."""
+        self._lines.clear()
 
     def touch(self, memory: int, lines: range | np.ndarray) -> int:
         """Use ``lines`` of a memory. Returns how many were not there."""

@@ -1,0 +1,140 @@
+"""What a run is given: scalars and arrays by name, checked, and the sizes that follow from them (D30a)."""
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .. import ir
+from ..dtypes import is_float, limits
+from ..errors import TikParamError, TikWarning
+from .expressions import HELPERS, Expressions, name_of
+
+#: A GM tensor declared this large (a dynamic shape's upper bound) takes the size of what is fed.
+UNBOUNDED_ELEMENTS = (1 << 31) - 1
+
+
+class Contents(NamedTuple):
+    """A GM tensor with its shape in this run; ``fed`` is None where nothing is given."""
+
+    info: ir.TensorInfo
+    shape: tuple[int, ...]
+    fed: np.ndarray | None
+
+
+def scalar_inputs(program: ir.Program) -> list[ir.Variable]:
+    """The InputScalars of a program."""
+    return [node for node in program.inputs if isinstance(node, ir.Variable)]
+
+
+def feeds(program: ir.Program, inputs: Mapping[str, Any], numerics: bool) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Scalars and arrays by name, with unknown and missing names refused."""
+    scalar_names = {variable.name: variable for variable in scalar_inputs(program)}
+    required = [node.tensor.name for node in program.inputs if isinstance(node, ir.View)]
+    optional = [view.tensor.name for view in program.outputs] + [tensor.name for tensor in program.workspaces]
+    known = [*scalar_names, *required, *optional]
+    for name in inputs:
+        if name not in known:
+            raise TikParamError(f"{name!r} is no input of kernel {program.name!r}; inputs are: {', '.join(known)}")
+    for name in [*scalar_names, *(required if numerics else ())]:
+        if name not in inputs:
+            raise TikParamError(f"input {name!r} of kernel {program.name!r} is missing")
+    scalars = {name: input_scalar(variable, inputs[name]) for name, variable in scalar_names.items()}
+    return scalars, {name: value for name, value in inputs.items() if name not in scalar_names}
+
+
+def contents(program: ir.Program, scalars: Mapping[str, Any], arrays: Mapping[str, Any]) -> list[Contents]:
+    """Shape and initial contents of every GM tensor that the program takes or uses."""
+    tensors = [node.tensor for node in (*program.inputs, *program.outputs) if isinstance(node, ir.View)]
+    found: dict[int, Contents] = {}
+    for info in [*tensors, *program.workspaces]:
+        if info.uid in found:
+            continue
+        shape = extents(info, scalars, program)
+        fed = None
+        if info.name in arrays:
+            fed, warning = fed_array(info, shape, arrays[info.name])
+            if warning:
+                warnings.warn(TikWarning(warning), stacklevel=4)
+        elif info.init_value is not None:
+            fed = np.broadcast_to(np.asarray(info.init_value, info.dtype), shape)
+        if math.prod(shape) >= UNBOUNDED_ELEMENTS:
+            if fed is None:
+                raise TikParamError(f"GM tensor {info.name!r} is declared with {math.prod(shape)} elements, so its "
+                                    "real contents must be given among the inputs (for an output too)", info.location)
+            shape = fed.shape
+        found[info.uid] = Contents(info, shape, fed)
+    return list(found.values())
+
+
+def extents(info: ir.TensorInfo, scalars: Mapping[str, Any], program: ir.Program) -> tuple[int, ...]:
+    """The shape of a GM tensor as numbers; run-time extents may hold InputScalars."""
+    if all(ir.is_immediate(extent) for extent in info.shape):
+        return tuple(int(extent) for extent in info.shape)
+    try:
+        return tuple(_evaluate(extent, scalars, program) for extent in info.shape)
+    except NameError:
+        raise TikParamError(f"the shape of GM tensor {info.name!r} depends on a Scalar; only InputScalars can size "
+                            "global memory", info.location) from None
+
+
+def _evaluate(value: Any, scalars: Mapping[str, Any], program: ir.Program) -> int:
+    names = {name_of(variable): scalars[variable.name] for variable in scalar_inputs(program)}
+    return int(eval(Expressions().wrapped(value).source, dict(HELPERS), names))
+
+
+def block_count(program: ir.Program, scalars: Mapping[str, Any]) -> int | None:
+    """Blocks of the multi-core loop; None if only the running program knows."""
+    for statement in ir.statements(program.body):
+        if isinstance(statement, ir.For) and not (ir.is_immediate(statement.block_num) and statement.block_num == 1):
+            try:
+                return _evaluate(statement.block_num, scalars, program)
+            except NameError:
+                return None
+    return 1
+
+
+def input_scalar(variable: ir.Variable, value: Any) -> int | float:
+    """Check the value of an InputScalar.
+
+    Raises:
+        TikParamError: it is no number, not of the scalar's type, or out of its range.
+    """
+    array = np.asarray(value)
+    if array.size != 1 or array.dtype.kind not in "iufb":
+        raise TikParamError(f"InputScalar {variable.name!r} takes one {variable.dtype} number, got {value!r}")
+    number = array.reshape(-1)[0].item()
+    if is_float(variable.dtype):
+        with np.errstate(over="ignore"):
+            return float(np.dtype(variable.dtype).type(number))
+    if isinstance(number, float):
+        raise TikParamError(f"InputScalar {variable.name!r} is of {variable.dtype}, got the float {number!r}")
+    low, high = limits(variable.dtype)
+    if not low <= number <= high:
+        raise TikParamError(f"InputScalar {variable.name!r} of {variable.dtype} must be in [{low}, {high}], "
+                            f"got {number}")
+    return int(number)
+
+
+def fed_array(info: ir.TensorInfo, shape: tuple[int, ...], value: Any) -> tuple[np.ndarray, str | None]:
+    """An input checked against its GM tensor (D30a).
+
+    Returns:
+        The array, and a warning where only its shape differs.
+
+    Raises:
+        TikParamError: another dtype or number of elements.
+    """
+    array = np.asarray(value)
+    if array.dtype != np.dtype(info.dtype):
+        raise TikParamError(f"tensor {info.name!r} is of {info.dtype}, got an array of {array.dtype}")
+    count = math.prod(shape)
+    if array.shape == shape or count >= UNBOUNDED_ELEMENTS:
+        return array, None
+    if array.size != count:
+        raise TikParamError(f"tensor {info.name!r} has shape {shape} ({count} elements), got an array of shape "
+                            f"{array.shape} ({array.size} elements)")
+    return array.reshape(shape), f"tensor {info.name!r} has shape {shape}; the array of shape {array.shape} is reshaped"
