@@ -4,6 +4,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from tikemu.errors import TikBoundsError, TikMemoryError, TikParamError, TikUnsupportedError
+from tikemu.isa import registry
 from tikemu.isa.spec import BindContext
 
 from tests.emulator.core_bench import SOC, check, recorded
@@ -306,26 +307,41 @@ def test_fixpipe_is_checked():
             check("fixpipe", *args, **kwargs)
 
 
+def bind_with(bench, free, name, *args):
+    """Bind a call for which the live tensors leave ``free``; returns operations and warnings."""
+    def fault(error, message):
+        raise error(message)
+
+    warned = []
+    context = BindContext(SOC, bench.strict, bench.core, warned.append, fault, extra={"free": free})
+    spec = registry.specs()[name]
+    return spec.bind(context, spec.arguments(*args)), warned
+
+
 @pytest.mark.parametrize("strict", [False, True])
-def test_composites_need_room_for_themselves(strict):
+def test_fixpipe_needs_room_for_a_column(strict):
     bench = Bench(strict)
     _, src = accumulator(bench, "float32", 1, 64)
-    dst = bench.tensor("GM", "float32", 1024)
-    from tikemu.isa import registry
-
-    def bind(free):
-        def fault(error, message):
-            raise error(message)
-
-        warned = []
-        context = BindContext(SOC, strict, bench.core, warned.append, fault, extra={"free": {"UB": free}})
-        spec = registry.specs()["fixpipe"]
-        spec.bind(context, spec.arguments(dst, src, 1, 128, 0, 0))
-        return warned
-
-    assert bind(4096) == []
+    args = ("fixpipe", bench.tensor("GM", "float32", 1024), src, 1, 128, 0, 0)
+    assert bind_with(bench, {"UB": 4096}, *args)[1] == []
     if strict:
-        with pytest.raises(TikMemoryError, match="needs 4096 bytes of UB"):
-            bind(4095)
+        with pytest.raises(TikMemoryError, match="needs 4096 bytes of UB for itself, but the live tensors leave 4095"):
+            bind_with(bench, {"UB": 4095}, *args)
     else:
-        assert len(bind(4095)) == 1
+        assert len(bind_with(bench, {"UB": 4095}, *args)[1]) == 1
+
+
+def test_matmul_takes_smaller_tiles_where_less_of_l0_is_free():
+    bench = Bench(strict=True)
+    a, b, a_l1, b_l1, dst = matmul_case(bench, 64, 256, 64, "float16")
+    for free, products in ((65536, 1), (32768, 2), (8192, 8)):
+        ops, warned = bind_with(bench, {"L0A": free, "L0B": 65536}, "matmul", dst, a_l1, b_l1, 64, 256, 64)
+        assert warned == []
+        assert sum(op.pipe == "M" for op in ops) == products
+        written = [access for op in ops for access in op.writes if access.operand.memory.kind == "L0A"]
+        assert max(access.region.end for access in written) <= free
+        for op in ops:
+            bench.execute(op)
+        assert_close(unpacked(bench.read(dst), 64, 64), expected_product(a, b))
+    with pytest.raises(TikMemoryError, match="of L0A"):
+        bind_with(bench, {"L0A": 0, "L0B": 65536}, "matmul", dst, a_l1, b_l1, 64, 256, 64)

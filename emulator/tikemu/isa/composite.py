@@ -16,7 +16,7 @@ from .move import move_blocks
 from .params import Fixed, Flag, Integer, Number, Param, Tensor, describe, is_tensor, memory_kind
 from .spec import Call, MicroOp, Operand, instruction
 
-TILE = 32768 // FRACTAL  # fractals of an operand tile: half of L0A or L0B, for double buffering (D28a)
+TILE = 32768 // FRACTAL  # most fractals of an operand tile: half of L0A or L0B, for double buffering (D28a)
 
 #: Loads a tile of A or B: (lowering, L0 buffer, first and count along M or N, first and count along K), in fractals.
 TileLoader = Callable[[Lowering, Operand, int, int, int, int], None]
@@ -28,12 +28,14 @@ def _product(low: Lowering, dst: Operand, sizes: tuple[int, int, int], dtypes: t
     m, k, n = sizes
     k0 = BLOCK // size_of(dtypes[0])
     m1, k1, n1 = -(-m // 16), -(-k // k0), -(-n // 16)
-    tile_m = min(m1, TILE)
+    limit = max(1, min(TILE, *(low.free(kind) // (2 * FRACTAL) for kind in ("L0A", "L0B"))))
+    tile_m = min(m1, limit)
     # mmad packs the fractals of its result: with the rows cut, one column of fractals at a time.
-    tile_n = min(n1, TILE) if tile_m == m1 else 1
-    tile_k = min(k1, max(1, TILE // max(tile_m, tile_n)))
-    buffers = [[low.scratch(kind, dtype, TILE * FRACTAL // size_of(dtype)) for _ in range(2)]
-               for kind, dtype in zip(("L0A", "L0B"), dtypes)]
+    tile_n = min(n1, limit) if tile_m == m1 else 1
+    tile_k = min(k1, max(1, limit // max(tile_m, tile_n)))
+    single = (tile_m, tile_n, tile_k) == (m1, n1, k1)
+    buffers = [[low.scratch(kind, dtype, tile * tile_k * FRACTAL // size_of(dtype)) for _ in range(1 if single else 2)]
+               for kind, dtype, tile in zip(("L0A", "L0B"), dtypes, (tile_m, tile_n))]
     turn = 0
     for first_m in range(0, m1, tile_m):
         count_m = min(tile_m, m1 - first_m)
@@ -42,14 +44,14 @@ def _product(low: Lowering, dst: Operand, sizes: tuple[int, int, int], dtypes: t
             target = window(dst, (first_n * m1 + first_m) * 256 * size_of(dst.dtype))
             for first_k in range(0, k1, tile_k):
                 count_k = min(tile_k, k1 - first_k)
-                left, right = buffers[0][turn], buffers[1][turn]
+                left, right = buffers[0][turn % len(buffers[0])], buffers[1][turn % len(buffers[1])]
                 load_left(low, left, first_m, count_m, first_k, count_k)
                 load_right(low, right, first_n, count_n, first_k, count_k)
                 low.append("mmad", multiply(
                     low.call, target, left, right, min(16 * count_m, m - 16 * first_m),
                     min(k0 * count_k, k - k0 * first_k), min(16 * count_n, n - 16 * first_n),
                     accumulate or first_k > 0, gemv=False))
-                turn = 1 - turn
+                turn += 1
 
 
 def _load_rows(low: Lowering, src: Operand, buffer: Operand, rows: int, first: int, count: int, first_k: int,

@@ -51,6 +51,10 @@ class Lowering:
             op.name = f"{self.call.api}.{name}"
             self.ops.append(op)
 
+    def free(self, kind: str) -> int:
+        """Bytes of an on-chip memory that the user's live tensors leave; all of it where that is not known."""
+        return self.call.context.extra.get("free", {}).get(kind, self.call.soc.capacity(kind))
+
     def scratch(self, kind: str, dtype: str, elements: int) -> Operand:
         """Memory for this call only.
 
@@ -60,10 +64,9 @@ class Lowering:
         call, size = self.call, elements * size_of(dtype)
         start = self._tops.get(kind, 0)
         end = self._tops[kind] = -(-(start + size) // 1024) * 1024
-        free = call.context.extra.get("free", {}).get(kind)
-        if free is not None and start + size > free:
-            call.questionable(f"needs {start + size} bytes of {kind} for itself, but the live tensors leave {free}",
-                              TikMemoryError)
+        if start + size > self.free(kind):
+            call.questionable(f"needs {start + size} bytes of {kind} for itself, but the live tensors leave "
+                              f"{self.free(kind)}", TikMemoryError)
         memories = _scratch.setdefault(call.core, {})
         memory = memories.get(kind)
         if memory is None:
