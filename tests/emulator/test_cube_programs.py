@@ -1,12 +1,23 @@
 """Whole TIK programs around the Cube: chained products, convolutions, moves and atomic addition between blocks."""
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
 import pytest
 import tikemu
-from tikemu import Options, TikBoundsError, TikParamError, TikSyncError, TikUndefinedError, TikUnsupportedError, tik
+from tikemu import (
+    Options,
+    TikBoundsError,
+    TikMemoryError,
+    TikParamError,
+    TikSyncError,
+    TikUndefinedError,
+    TikUnsupportedError,
+    TikWarning,
+    tik,
+)
 
 from tests.emulator.test_composite import direct_convolution, packed, unpacked
 from tests.emulator.test_cube import block_product, to_nz, window
@@ -351,3 +362,29 @@ def test_scalar_functions_steer_a_program():
     instance.BuildCCE("steering", [value], [out])
     assert run(instance, {"value": 17.5}).outputs["out"].tolist() == [1, 2, 3, 4, 0, 0, 0, 0]
     assert run(instance, {"value": 4.0}).outputs["out"].tolist() == [1, 2, 0, 0, 0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("held,strict", [(200000, True), (253000, True), (253000, False), (261000, False)])
+def test_fixpipe_needs_a_column_of_the_unified_buffer(held, strict):
+    """D28b: a column of 64 rows takes 4096 bytes; strict mode plans with 253952 bytes in all."""
+    instance = tik.Tik(disable_debug=False)
+    out = instance.Tensor("float32", (1, 64, 16), tik.scope_gm, "out")
+    dst = instance.Tensor("float32", (1, 64, 16), tik.scope_cc, "dst")
+    l1 = instance.Tensor("float16", (1, 64, 16), tik.scope_cbuf, "l1")
+    gm = instance.Tensor("float16", (1, 64, 16), tik.scope_gm, "gm")
+    instance.data_move(l1, gm, 0, 1, 64, 0, 0)
+    instance.matmul(dst, l1, l1, 64, 16, 16)
+    instance.Tensor("int8", (held,), tik.scope_ubuf, "held")
+    instance.fixpipe(out, dst, 1, 128, 0, 0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TikWarning)  # more than the planned part of the Unified Buffer
+        instance.BuildCCE("full", [gm], [out])
+    feeds = {"gm": half(1, 64, 16)}
+    if held == 253000 and strict:
+        with pytest.raises(TikMemoryError, match="needs 4096 bytes of UB for itself"):
+            run(instance, feeds)
+    elif held == 261000:
+        with pytest.warns(TikWarning, match="needs 4096 bytes of UB for itself"):
+            run(instance, feeds, Options())
+    else:
+        run(instance, feeds, Options(strict=strict))

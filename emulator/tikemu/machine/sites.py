@@ -162,7 +162,8 @@ class InstructionSite(Site):
         result = self.statement.result
         context = BindContext(runtime.soc, runtime.options.strict, runtime.core.core,
                               lambda message: runtime.warn(message, location), fault, not self.leaves.sources,
-                              None if result is None else result.uid)
+                              None if result is None else result.uid,
+                              {"free": runtime.plan.free[id(self.statement)]})
         try:
             arguments = {name: _resolve(entry, values, offset) for name, entry in self.arguments.items()}
             micros = self.statement.spec.bind(context, arguments)
