@@ -362,14 +362,19 @@ class _Forward:
             with core.when(tile < item["end"]):
                 tiles.load_value(core, core.on["value"][ring], self.base, tile)
             self._load_key(item, self.base, tile + 2, (ring + 2) % RING)
-        self._probabilities(*self._unit(first, position - 1), position - 1)
         ahead = (*self._unit(first, position), position)
         behind = (*self._unit(first, position - LAG), position - LAG)
+        middle = self._unit(first, position - 1)
         count = len(self.plan.segments)
-        for segment in range(count):
-            self._scores(*ahead, segment)
-            # Backwards: when the first probabilities of a later unit may overwrite these, all of them have been read.
-            self._output(*behind, count - 1 - segment)
+        shares = self._probability_steps(*middle, position - 1, count)
+        for segment, share in enumerate(shares):
+            with core.when(*item.visits(*middle)):
+                for record in share:
+                    record()
+            if segment < count:
+                self._scores(*ahead, segment)
+                # Backwards: when the first probabilities of a later unit may overwrite these, all of them are read.
+                self._output(*behind, count - 1 - segment)
         self._fetch(a, tile)
 
     def _unit(self, first, position: int) -> tuple:
@@ -425,13 +430,13 @@ class _Forward:
             if self.problem.dropout_threshold:
                 dropout.fetch_keep(core, item["head"], tile, item["start", a], item["rows", a])
 
-    def _probabilities(self, a: int, tile, position: int) -> None:
-        core = self.core
+    def _probability_steps(self, a: int, tile, position: int, count: int) -> list:
+        """Vector work of a unit in shares, to be recorded around `count` segments of work for the Cube."""
         dropped = self._ring("dropped", position) if self.problem.dropout_threshold else None
         unit = softmax.Unit(
             a=a,
             tile=tile,
-            scores=[self._score_slot(position, segment) for segment in range(len(self.plan.segments))],
+            scores=[self._score_slot(position, segment) for segment in range(count)],
             probability=self._ring("probability", position),
             dropped=dropped,
             low=self._ring("low", position) if self.plan.precise_total else None,
@@ -439,8 +444,9 @@ class _Forward:
             distance=self.crossings[a] if self.signed else None,
             slopes=self.current_slopes.correction if self.signed else (),
         )
-        with core.when(*self.current.visits(a, tile)):
-            softmax.probabilities(core, unit)
+        take, *others = softmax.steps(self.core, unit)
+        size = -(-len(others) // count)
+        return [[take]] + [others[start : start + size] for start in range(0, len(others), size)]
 
     def _output(self, a: int, tile, position: int, segment: int) -> None:
         """output += probabilities . values and total += probabilities . ones, one segment of keys."""

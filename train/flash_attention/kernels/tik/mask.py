@@ -28,9 +28,18 @@ def fetch_plane(core: Core, name: str, buffer: str, plane, tile, start, rows) ->
     target, keys = core.on[buffer][0], core.plan.keys
 
     def record(have: int, columns: int) -> None:
-        column = plane * (core.seq_k // 16) + tile * core.plan.columns
-        source = core.wide(column, core.seq_q * 16) + start * 16
-        core.move((target, 0), (core.gm[name], source), columns, have, core.seq_q - have, core.plan.rows - have)
+        # Piece by piece, so that a piece can come as soon as Vector is done with the one before in its place.
+        for first in range(0, columns, 2):
+            column = plane * (core.seq_k // 16) + tile * core.plan.columns + first
+            source = core.wide(column, core.seq_q * 16) + start * 16
+            core.move(
+                (target, first * core.plan.rows * 16),
+                (core.gm[name], source),
+                min(2, columns - first),
+                have,
+                core.seq_q - have,
+                core.plan.rows - have,
+            )
 
     def by_keys(have: int) -> None:
         tail, full = core.tail_keys, core.seq_k // keys

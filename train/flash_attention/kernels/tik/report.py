@@ -1,6 +1,7 @@
 """What a kernel asks of the chip: speed on the modelled core, memories, code, events, traffic. One command:
 
     python -m flash_attention.kernels.tik.report [--seq 4096] [--head-dim 128 64] [--sync auto conservative]
+    python -m flash_attention.kernels.tik.report --timeline 60000 2600
 
 Figures come from the timing model of tikemu. They are estimates; nothing here ran on a device.
 """
@@ -8,6 +9,9 @@ Figures come from the timing model of tikemu. They are estimates; nothing here r
 from __future__ import annotations
 
 import argparse
+import json
+import os
+import tempfile
 import time
 from dataclasses import dataclass
 
@@ -53,7 +57,9 @@ class Measurement:
     build_seconds: float
 
 
-def measure(problem: KernelProblem, sync: str = "auto", active_cores: int = 32, trace: str | None = None) -> Measurement:
+def measure(
+    problem: KernelProblem, sync: str = "auto", active_cores: int = 32, trace: str | None = None
+) -> Measurement:
     """Times the forward kernel of `problem` without computing anything.
 
     Args:
@@ -93,6 +99,45 @@ def measure(problem: KernelProblem, sync: str = "auto", active_cores: int = 32, 
     )
 
 
+LETTERS = {
+    "mmad": "#",
+    "tensor_mov": "m",
+    "vec_muls": "s",
+    "vec_exp": "e",
+    "vec_conv": "c",
+    "load2dv1": "l",
+    "data_move": "d",
+}
+
+
+def timeline(trace: str, start: float, length: float, width: int = 104) -> str:
+    """The pipes of core 0 between two times as text, one character per length / width cycles, from a saved trace.
+
+    A character names the instruction that holds the pipe longest in its slice: see LETTERS, others are "o".
+    """
+    with open(trace) as file:
+        events = json.load(file)["traceEvents"]
+    names = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    step = length / width
+    rows = {}
+    for event in events:
+        if event["ph"] != "X" or event["pid"] != min(pid for pid, _ in names):
+            continue
+        begin, end = event["ts"] * 1000, (event["ts"] + event["dur"]) * 1000  # microseconds at 1 GHz to cycles
+        cells = rows.setdefault(names[event["pid"], event["tid"]].replace("PIPE_", ""), [{} for _ in range(width)])
+        for index in range(max(0, int((begin - start) // step)), min(width, int((end - start) // step) + 1)):
+            overlap = min(end, start + (index + 1) * step) - max(begin, start + index * step)
+            if overlap > 0:
+                letter = LETTERS.get(event["name"], "o")
+                cells[index][letter] = cells[index].get(letter, 0.0) + overlap
+    lines = []
+    for pipe in ("M", "V", "MTE1", "MTE2", "MTE3"):
+        cells = rows.get(pipe, [{}] * width)
+        text = "".join(max(cell, key=cell.get) if sum(cell.values()) > step / 4 else "." for cell in cells)
+        lines.append(f"{pipe:5s}|{text}|")
+    return "\n".join(lines)
+
+
 def table(measurements: list[Measurement]) -> str:
     """The measurements as text."""
     lines = [
@@ -102,9 +147,12 @@ def table(measurements: list[Measurement]) -> str:
     for m in measurements:
         p = m.problem
         name = f"forward D={p.head_dim} S={p.seq_q} {'causal' if p.causal else 'full'}"
-        memory = " ".join(f"{key} {m.peak_bytes.get(key, 0) / 1024:.0f}/{CAPACITY[key] / 1024:.0f}K" for key in CAPACITY)
+        memory = " ".join(
+            f"{key} {m.peak_bytes.get(key, 0) / 1024:.0f}/{CAPACITY[key] / 1024:.0f}K" for key in CAPACITY
+        )
+        events = max(m.events.values())
         lines.append(
-            f"{name:30s} {m.sync:12s} {m.cycles_per_tile:11.0f} {m.utilisation:8.1%} {m.code_bytes:6d} {max(m.events.values()):6d} "
+            f"{name:30s} {m.sync:12s} {m.cycles_per_tile:11.0f} {m.utilisation:8.1%} {m.code_bytes:6d} {events:6d} "
             f"{m.gm_bytes_per_tile:8.0f} {m.pipes['V']:5.0%} {m.pipes['M']:5.0%}  {memory}"
         )
     return "\n".join(lines)
@@ -116,7 +164,21 @@ def main() -> None:
     parser.add_argument("--head-dim", type=int, nargs="+", default=[128, 64])
     parser.add_argument("--sync", nargs="+", default=["auto", "conservative"])
     parser.add_argument("--trace", help="write a Chrome trace of the first kernel to this file")
+    parser.add_argument(
+        "--timeline",
+        type=float,
+        nargs=2,
+        metavar=("START", "CYCLES"),
+        help="draw the pipes of the first kernel, causal=False, between two times, and stop",
+    )
     arguments = parser.parse_args()
+    if arguments.timeline:
+        problem = KernelProblem(1, 1, arguments.seq, arguments.seq, arguments.head_dim[0], cores=1)
+        with tempfile.TemporaryDirectory() as folder:
+            trace = os.path.join(folder, "trace.json")
+            measure(problem, trace=trace)
+            print(timeline(trace, *arguments.timeline))
+        return
     rows = []
     for head_dim in arguments.head_dim:
         for causal in (False, True):

@@ -6,6 +6,7 @@ needs the running maximum of its row.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 from . import dropout, mask, tiles
@@ -20,8 +21,8 @@ class Unit:
         a: row block inside the work item.
         tile: number of the key tile, a run-time value.
         scores: segments of the scores in L0C.
-        probability, dropped, low: places in L1 for the probabilities, for those that dropout kept, and for what rounding
-            took from them; None where the kernel has none.
+        probability, dropped, low: places in L1 for the probabilities, for those that dropout kept, and for what
+            rounding took from them; None where the kernel has none.
         number, distance: run-time numbers of the visibility and distance tiles, or None where the kernel has none.
         slopes: float16 scalars of the slope terms, for distances.
     """
@@ -48,8 +49,12 @@ def half_precision_pieces(core: Core) -> int:
     return 0 if exact or core.plan.precise_total or len(core.plan.pieces) < 4 else len(core.plan.pieces) // 2
 
 
-def probabilities(core: Core, unit: Unit) -> None:
-    """Records the Vector work of one unit, and the moves of its probabilities to L1."""
+def steps(core: Core, unit: Unit) -> list:
+    """What records the Vector work of one unit, and the moves of its probabilities to L1.
+
+    The first step takes the scores out of L0C; the others follow in order. The caller records work of other pipes in
+    between, because the queue of Vector is shorter than the work of a unit.
+    """
     plan, problem = core.plan, core.problem
     score, half = core.on["score"][0], core.on["half"][0]
     pieces = plan.pieces
@@ -57,21 +62,22 @@ def probabilities(core: Core, unit: Unit) -> None:
     spans = [(column * plan.rows * 16, columns * plan.rows * 16) for _, column, columns in pieces]
     skew = HALF_ROUND if problem.post_scale != 1.0 else 0
 
-    for index, ((segment, column, _), (at, elements)) in enumerate(zip(pieces, spans)):
-        source = (column - plan.segment_start(segment) // 16) * plan.rows * 16
-        target = score[at + skew] if index < singles else half[at]
-        core.tik.tensor_mov(target, unit.scores[segment][source], "m", 1, elements // 256, 0, 0)
-    if problem.post_scale != 1.0:
-        for at, elements in spans:
-            core.with_scalar("vec_muls", score[at:], score[at + skew :], problem.post_scale, elements, 64)
-    if problem.alibi == "bias":
-        for at, elements in spans:
-            core.add_half(score[at:], core.on["bias"][0][at:], 1.0, elements)
-    if unit.distance is not None:
-        with core.tik.if_scope(unit.distance > 0):
-            for slope in unit.slopes:
-                for at, elements in spans:
-                    core.add_half(score[at:], core.on["distance"][0][at:], slope, elements)
+    def take() -> None:
+        for index, ((segment, column, _), (at, elements)) in enumerate(zip(pieces, spans)):
+            source = (column - plan.segment_start(segment) // 16) * plan.rows * 16
+            target = score[at + skew] if index < singles else half[at]
+            core.tik.tensor_mov(target, unit.scores[segment][source], "m", 1, elements // 256, 0, 0)
+        if problem.post_scale != 1.0:
+            for at, elements in spans:
+                core.with_scalar("vec_muls", score[at:], score[at + skew :], problem.post_scale, elements, 64)
+        if problem.alibi == "bias":
+            for at, elements in spans:
+                core.add_half(score[at:], core.on["bias"][0][at:], 1.0, elements)
+        if unit.distance is not None:
+            with core.tik.if_scope(unit.distance > 0):
+                for slope in unit.slopes:
+                    for at, elements in spans:
+                        core.add_half(score[at:], core.on["distance"][0][at:], slope, elements)
 
     def exponential(index: int) -> None:
         at, elements = spans[index]
@@ -103,8 +109,10 @@ def probabilities(core: Core, unit: Unit) -> None:
             dropout.drop(core, half, at, elements)
             tiles.probability_to_l1(core, unit.dropped, column, columns, half[at:])
 
+    result = [take]
     for index in range(len(pieces) + 1):
         if index < len(pieces):
-            exponential(index)
+            result.append(functools.partial(exponential, index))
         if index:
-            finish(index - 1)
+            result.append(functools.partial(finish, index - 1))
+    return result

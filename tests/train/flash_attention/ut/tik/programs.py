@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import contextmanager
 
 import numpy as np
-
 from flash_attention.kernels.tik import host, worksplit
 from flash_attention.kernels.tik.budget import Buffer, buffers, candidates
 from flash_attention.kernels.tik.core import Core

@@ -46,7 +46,14 @@ def run_case(tik, execute, case, cores: int = 4) -> reference.Attention:
     kernel_problem = host.describe(problem, cores=cores)
     keep = philox.keep_bits(problem, cases.SEED) if case.dropout else None
     output, logsumexp = forward(
-        tik, execute, kernel_problem, inputs.query, inputs.key, inputs.value, mask=case.backend_mask(), bias=inputs.bias,
+        tik,
+        execute,
+        kernel_problem,
+        inputs.query,
+        inputs.key,
+        inputs.value,
+        mask=case.backend_mask(),
+        bias=inputs.bias,
         keep_bits=keep,
     )
     return reference.Attention(output, logsumexp)
@@ -67,11 +74,16 @@ def _arrays(problem: KernelProblem, seed: int = 0, sigma: float = 1.0) -> list:
     random = np.random.default_rng(seed)
     shape_k = problem.batch, problem.kv_heads, problem.seq_k, problem.head_dim
     query = random.standard_normal((problem.batch, problem.heads, problem.seq_q, problem.head_dim)) * sigma
-    return [query.astype(np.float16), (random.standard_normal(shape_k) * sigma).astype(np.float16),
-            random.standard_normal(shape_k).astype(np.float16)]
+    return [
+        query.astype(np.float16),
+        (random.standard_normal(shape_k) * sigma).astype(np.float16),
+        random.standard_normal(shape_k).astype(np.float16),
+    ]
 
 
-def _check(problem: KernelProblem, arrays: list, output, logsumexp, factor: float = 2.0, slack: float = 2.0**-11) -> None:
+def _check(
+    problem: KernelProblem, arrays: list, output, logsumexp, factor: float = 2.0, slack: float = 2.0**-11
+) -> None:
     """Error at most `factor` times that of composed attention whose scores are not rounded: the strictest baseline."""
     query, key, value = (array.astype(np.float64) for array in arrays)
     key, value = (np.repeat(array, problem.group, axis=1) for array in (key, value))
@@ -120,7 +132,9 @@ def test_scores_past_the_range_of_float16(tik, execute, size):
     query, key, value = _arrays(problem)
     query[..., 0] = size
     key[..., 0] = size * 60 / 8
-    _check(problem, [query, key, value], *forward(tik, execute, problem, query, key, value), 40.0 if size > 100 else 8.0)
+    _check(
+        problem, [query, key, value], *forward(tik, execute, problem, query, key, value), 40.0 if size > 100 else 8.0
+    )
 
 
 def test_two_runs_are_bit_equal_and_so_are_shards(tik, execute):
@@ -157,8 +171,9 @@ def test_past_64k_keys_with_strides_beyond_the_field(tik, execute):
 @pytest.mark.slow
 def test_computed_alibi_is_precise_at_64k(tik, execute):
     length = 65536
-    attention = AttentionProblem(1, 1, 16, length, 32, causal=True, causal_alignment="bottom_right", alibi="computed",
-                                 training=True)
+    attention = AttentionProblem(
+        1, 1, 16, length, 32, causal=True, causal_alignment="bottom_right", alibi="computed", training=True
+    )
     problem = host.describe(attention, cores=1)
     arrays = _arrays(problem)
     exact = reference.truth(attention, *arrays)

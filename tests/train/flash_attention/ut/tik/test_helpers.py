@@ -69,16 +69,18 @@ def test_scores_are_query_times_key(tik, execute, rows, keys, depth):
 def test_lanes_add_alibi_by_distance_precisely(tik, execute, tile):
     # The last key tile of 64K: positions around 65 408, slopes that float16 does not hold.
     length, slope = 65536, 2.0**-0.7
-    problem = KernelProblem(1, 1, 128, length, 16, causal=True, causal_alignment="bottom_right", alibi="computed",
-                            slopes=(slope,))
+    problem = KernelProblem(
+        1, 1, 128, length, 16, causal=True, causal_alignment="bottom_right", alibi="computed", slopes=(slope,)
+    )
     positions = lanes.key_positions(problem)[tile * 8 : tile * 8 + 8]
     arrays = {
         "slopes": lanes.slope_table(problem),
         "row_numbers": np.arange(128, dtype=np.float32),
         "positions": positions,
     }
-    program = _score_program(tik, execute, problem, np.zeros((128, 16), np.float16), np.zeros((128, 16), np.float16),
-                             **arrays)
+    program = _score_program(
+        tik, execute, problem, np.zeros((128, 16), np.float16), np.zeros((128, 16), np.float16), **arrays
+    )
     with program.body() as core:
         for halves in core.on["halves"]:
             core.fill(halves, 0.0, 128)
@@ -155,7 +157,8 @@ def test_probabilities_are_exponentials_of_scaled_scores(tik, execute, depth, ex
         tiles.query_to_l0(core, core.on["query"][0], rowmax.lane_slots(core, 0)[0][0])
         scores = [_scores(core, segment, core.on["key_lanes"][0]) for segment in range(2)]
         slot = core.on["probability"][0]
-        softmax.probabilities(core, softmax.Unit(0, 0, scores, slot, None, None, None, None, ()))
+        for record in softmax.steps(core, softmax.Unit(0, 0, scores, slot, None, None, None, None, ())):
+            record()
         for at in range(0, 16384, 4096):
             core.tik.data_move(core.on["half"][0][at], slot[at], 0, 1, 256, 0, 0)
         copy_out(core, "result", core.on["half"][0], 1024)
@@ -172,8 +175,11 @@ def test_row_totals_become_output_and_logsumexp(tik, execute):
     left, right = np.abs(_random(128, 64)), _random(64, 32)
     left[7] = 0  # a row that saw nothing
     inputs = {"left": to_nz(left), "right": to_nz(right)}
-    outputs = {"output": ("float16", (1, 1, 2, 8, 16, 16)), "logsumexp": ("float32", (1, 1, 128)),
-               "flags": ("int32", (16,))}
+    outputs = {
+        "output": ("float16", (1, 1, 2, 8, 16, 16)),
+        "logsumexp": ("float32", (1, 1, 128)),
+        "flags": ("int32", (16,)),
+    }
     program = Program(tik, execute, problem, inputs, outputs)
     with program.body() as core:
         for halves in core.on["halves"]:

@@ -91,9 +91,22 @@ def test_auto_finds_a_plan_that_fits(head_dim, seq):
 
 
 def test_describe_maps_an_attention_problem():
-    attention = AttentionProblem(2, 4, 50, 70, 32, kv_heads=2, mask_shape=(2, 1, 1, 70), mask_dtype="uint8",
-                                 alibi="given", bias_shape=(1, 4, 50, 70), bias_dtype="float16", dropout_rate=0.25,
-                                 training=True, window_left=5)
+    attention = AttentionProblem(
+        2,
+        4,
+        50,
+        70,
+        32,
+        kv_heads=2,
+        mask_shape=(2, 1, 1, 70),
+        mask_dtype="uint8",
+        alibi="given",
+        bias_shape=(1, 4, 50, 70),
+        bias_dtype="float16",
+        dropout_rate=0.25,
+        training=True,
+        window_left=5,
+    )
     problem = host.describe(attention, cores=3)
     assert (problem.mask, problem.mask_batch, problem.mask_heads) == ("key", 2, 1)
     assert (problem.alibi, problem.bias_batch, problem.bias_heads) == ("bias", 1, 4)
