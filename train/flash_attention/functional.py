@@ -224,8 +224,8 @@ class _TriangleCheck(nn.Cell):
     def __call__(self, mask):
         if mask is self.passed:
             return
-        contents = mask.asnumpy() if mask.dtype != mstype.bfloat16 else mask.astype(mstype.float32).asnumpy()
-        if not np.array_equal(contents.reshape(self.tile, self.tile) != 0, np.triu(np.ones((self.tile,) * 2), 1) != 0):
+        contents = mask.astype(mstype.float32).asnumpy().reshape(self.tile, self.tile)
+        if not np.array_equal(contents != 0, np.triu(np.ones_like(contents), 1) != 0):
             raise ValueError(
                 f"attention_mask: shape {mask.shape} stands for the compact causal mask, which is 1 strictly above the "
                 "diagonal and 0 elsewhere, but the contents are different; give the full (seq_q, seq_k) mask instead"

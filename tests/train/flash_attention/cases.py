@@ -7,7 +7,7 @@
         actual = reference.Attention(...)         # what the backend computed
         cases.check(case, actual)
 
-Needs NumPy, pytest and flash_attention.{problem,reference,philox}; no MindSpore.
+Needs NumPy and flash_attention.{problem,reference,philox}, and pytest for `params` only; no MindSpore.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import zlib
 from dataclasses import dataclass, replace
 
 import numpy as np
-import pytest
 from flash_attention import reference
 from flash_attention.problem import ALL_BLOCKS, AttentionProblem, TensorSpec
 from flash_attention.tiling import get_strategy
@@ -383,6 +382,8 @@ def params(select=None, dtype: str | None = None, everyday=None) -> list:
         dtype: gives every case this dtype, for backends that have but one.
         everyday: cases for which it is false are marked slow; by default only the long ones are.
     """
+    import pytest
+
     chosen = [case if dtype is None else replace(case, dtype=dtype) for case in CASES]
     chosen = [case for case in dict.fromkeys(chosen) if select is None or select(case)]
     marks = {True: [pytest.mark.slow], False: []}
