@@ -97,8 +97,7 @@ class TilePlan:
 
     @property
     def precise_total(self) -> bool:
-        """Whether the logsumexp is that of float32 probabilities. With few rows (decoding) Vector has the time for
-        it."""
+        """Whether the logsumexp is that of unrounded probabilities. With few rows Vector has the time for it."""
         return self.rows <= 32
 
     def segment_start(self, index: int) -> int:
