@@ -20,7 +20,7 @@ namespace {
 
 // Work below this many multiplications is not worth a second thread.
 constexpr double kWorthAThread = 1 << 20;
-// Float32 sums of d_query for 16-bit tensors are kept for as many heads at a time as fit in here (at least one group).
+// Sums of d_query are kept for as many key/value heads at a time as fit in here (at least one).
 constexpr int64_t kWaveBytes = 32 << 20;
 
 struct Free {
@@ -90,13 +90,13 @@ double work_of(const Problem& p) {
 int run_forward(const Problem& p, const ForwardOutputs& outputs) {
   const Kernels* kernels = choose_kernels();
   if (kernels == nullptr) return kNoTarget;
-  ForwardPlan plan{p, outputs, 256, 0};
+  ForwardPlan plan{p, outputs, kForwardRows, 0};
   const double work = 2 * work_of(p);
   const int most = thread_count(work, INT64_MAX);
   // Many rows share the packing of a key tile; few rows leave something to do for every thread, and stay in the cache.
   const int64_t wanted = most == 1 ? 1 : 6 * most;
   while (plan.rows > 32 && (p.batch * p.heads * ((p.seq_q + plan.rows - 1) / plan.rows) < wanted ||
-                            plan.rows * p.head_dim > 256 * 160 || plan.rows >= 2 * p.seq_q))
+                            plan.rows * p.head_dim > kForwardRows * 160 || plan.rows >= 2 * p.seq_q))
     plan.rows /= 2;
   plan.tiles = (p.seq_q + plan.rows - 1) / plan.rows;
   const int64_t tasks = p.batch * p.heads * plan.tiles;
@@ -191,14 +191,13 @@ int run_backward(const Problem& p, const BackwardInputs& inputs, const BackwardO
   plan.shift = row_values.get();
   plan.delta = plan.shift + rows;
 
-  const bool direct = p.dtype == DType::kFloat32 && p.head_dim % kernels->lanes == 0;
-  plan.d_query_stride = direct ? p.head_dim : (p.head_dim + kernels->lanes - 1) / kernels->lanes * kernels->lanes;
+  // Sums of d_query: float32 and aligned to cache lines, which the result is in general not.
+  plan.d_query_stride = (p.head_dim + 15) / 16 * 16;
   const int64_t group_sums = p.group() * p.seq_q * plan.d_query_stride;
-  int64_t wave = groups;
-  if (!direct)
-    wave = std::min(groups, std::max<int64_t>(1, kWaveBytes / (group_sums * static_cast<int64_t>(sizeof(float)))));
+  int64_t wave = std::min(groups, std::max<int64_t>(1, kWaveBytes / (group_sums * static_cast<int64_t>(sizeof(float)))));
   if (bias.by_row && bias.shared) wave = 1;
-  const Buffer<float> sums = allocate<float>(direct ? 0 : wave * group_sums);
+  const Buffer<float> sums = allocate<float>(wave * group_sums);
+  plan.d_query = sums.get();
   Turns turns{std::vector<std::atomic<int32_t>>(wave * p.group() * plan.query_tiles), nullptr};
   std::atomic<bool> failed{false};
   turns.failed = &failed;
@@ -223,8 +222,6 @@ int run_backward(const Problem& p, const BackwardInputs& inputs, const BackwardO
 
   for (plan.first_group = 0; plan.first_group < groups && !failed; plan.first_group += wave) {
     plan.groups = std::min(wave, groups - plan.first_group);
-    const int64_t first_row = plan.first_group * p.group() * p.seq_q;
-    plan.d_query = direct ? static_cast<float*>(outputs.d_query) + first_row * p.head_dim : sums.get();
     for (auto& turn : turns.count) turn.store(0, std::memory_order_relaxed);
     // Query tiles that no key tile visits are zeroed by nobody else.
     for (int64_t tile = 0; tile < plan.query_tiles; ++tile) {
@@ -239,7 +236,6 @@ int run_backward(const Problem& p, const BackwardInputs& inputs, const BackwardO
     run_tasks(thread_count(work, tasks), tasks, scratch, failed, [&](int64_t task, char* memory) {
       kernels->backward_task(plan, plan.first_group + task % plan.groups, task / plan.groups, memory);
     });
-    if (direct && plan.factor_left == 1.0f) continue;
     const int64_t wave_heads = plan.groups * p.group(), first_head = plan.first_group * p.group();
     run_tasks(thread_count(work, wave_heads * slices), wave_heads * slices, 0, failed, [&](int64_t task, char*) {
       const int64_t slice = task % slices;

@@ -34,6 +34,7 @@ struct BackwardTileBase {
   float* columns;     // [kKeyTile]: sums of score gradients over rows
   float* shift;       // [row]
   float* delta;       // [row]
+  Upcoming next_rows;
   // Rows [first_row, last_row) of the tile see keys of a strip of kRows keys.
   int64_t first_row[kKeyTile / kRows], last_row[kKeyTile / kRows];
 
@@ -163,8 +164,8 @@ struct BackwardTile<Bf16MathOf<S>> : BackwardTileBase<Bf16MathOf<S>> {
         S::u_store(score_gradient + at, S::bf16_pairs(ds[m][n], ds[m + 1][n]));
       }
       uint32_t* rows = score_gradient_rows + (strip + m) * kByKeyStride + panel / 2;
-      S::u_store(rows, S::bf16_neighbours(ds[m][0], ds[m][1]));
-      S::u_store(rows + kByKeyStride, S::bf16_neighbours(ds[m + 1][0], ds[m + 1][1]));
+      Math::store(rows, ds[m]);
+      Math::store(rows + kByKeyStride, ds[m + 1]);
     }
   }
 };
@@ -196,7 +197,7 @@ struct BackwardCell {
         const F s = score<kBias>(acc[m][n], Simd::set1(tile.rule.factor), tile.sides, bias, distance, m, n);
         F t = exponent<kBias>(s, Simd::set1(tile.shift[strip + m]), tile.rule.to_base2);
         if (kBits) t = Simd::select(bits[m] >> (n * kLanes), t, Simd::set1(-kInfinity));
-        Simd::store(waiting + m * Tile::kWaitingStride + n * kLanes, exp2(t));
+        Simd::store(waiting + m * Tile::kWaitingStride + n * kLanes, exp2<Math::kExpDegree>(t));
       }
     multiply<Math, Left::kRowMajor, kVectors>(tile.d_output + strip * tile.row_stride, tile.row_stride,
                                               tile.value + panel * tile.units, kPanel, tile.units, acc);
@@ -314,9 +315,14 @@ bool backward_rows_of(BackwardTile<Math>& tile, const KeyTile& k, int64_t batch,
       tile.shift[m] = m < q.count ? plan.shift[row + m] : -kInfinity;
       tile.delta[m] = m < q.count ? plan.delta[row + m] : 0.0f;
     }
+    const int64_t below = row + q.count, left = p.seq_q - q.first - q.count;
+    tile.next_rows.set(Rows(p.dtype, p.query, below, p.head_dim).data,
+                       Rows(p.dtype, plan.inputs.d_output, below, p.head_dim).data,
+                       (left < kBackwardRows ? left : kBackwardRows) * p.row_bytes(), kPanels * q.padded / kRows);
     for (int64_t panel = first; panel < last; panel += kPanel) {
       for (int64_t strip = 0; strip < q.padded; strip += kRows) {
         const BackwardCell<Math, kBias, kKeep> cell(tile, k, strip, panel);
+        tile.next_rows.fetch();
         uint32_t bits[kRows];
         switch (look(q, k, tile.sides, strip, panel, bits)) {
           case Sight::kFull: cell.template run<false>(nullptr); break;

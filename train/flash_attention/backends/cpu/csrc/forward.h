@@ -21,16 +21,24 @@ struct ForwardTile {
 
   const Problem& problem;
   const ScoreRule rule;
-  QueryTile q;
+  // All rows of the task, which share the packed keys and values.
+  Unit* all_query;     // rows
+  float* all_output;   // [row][output_stride], not normalised
+  float* all_shift;    // [row]: minus the running maximum
+  float* all_sums;     // [row][kLanes]: partial sums of the probabilities
+  QueryTile blocks[kForwardRows / kQueryRows];
+  // The block of rows at work, at most kQueryRows: only they need room for scores.
+  const QueryTile* q;
   Sides sides;
-  Unit* query;         // rows
+  Unit* query;
+  float* output;
+  float* shift;
+  float* sums;
+  Unit* probability;   // [row][kProbabilityStride], not normalised
   Unit* key;           // transposed
   Unit* value;         // stacked
   Unit* pack;          // scratch of packing
-  Unit* probability;   // [row][kProbabilityStride], not normalised
-  float* output;       // [row][output_stride], not normalised
-  float* shift;        // [row]: minus the running maximum
-  float* sums;         // [row][kLanes]: partial sums of the probabilities
+  Upcoming next_keys;
   int64_t units, query_stride, value_stride, output_stride;
 
   ForwardTile(const Problem& p, int64_t rows, Arena& arena) : problem(p), rule(p) {
@@ -38,41 +46,30 @@ struct ForwardTile {
     query_stride = Pack<Math>::row_stride(p.head_dim);
     value_stride = Pack<Math>::stacked_stride(p.head_dim);
     output_stride = tile_stride(p.head_dim);
-    query = arena.take<Unit>(rows * query_stride);
+    all_query = arena.take<Unit>(rows * query_stride);
+    all_output = arena.take<float>(rows * output_stride);
+    all_shift = arena.take<float>(rows);
+    all_sums = arena.take<float>(rows * kLanes);
+    const int64_t most = rows < kQueryRows ? rows : kQueryRows;
+    sides.allocate(arena, p, most);
+    probability = arena.take<Unit>(most * kProbabilityStride);
     key = arena.take<Unit>(kKeyTile * units);
     value = arena.take<Unit>(kKeyTile / Math::kPerUnit * value_stride);
     pack = arena.take<Unit>(kLanes * query_stride);
-    probability = arena.take<Unit>(rows * kProbabilityStride);
-    output = arena.take<float>(rows * output_stride);
-    shift = arena.take<float>(rows);
-    sums = arena.take<float>(rows * kLanes);
-    sides.allocate(arena, p, rows);
   }
 
+  void select(int64_t block) {
+    const int64_t from = block * kQueryRows;
+    q = &blocks[block];
+    query = all_query + from * query_stride;
+    output = all_output + from * output_stride;
+    shift = all_shift + from;
+    sums = all_sums + from * kLanes;
+  }
   Unit* probabilities(int64_t row, int64_t column) const {
     return probability + row * kProbabilityStride + column / Math::kPerUnit;
   }
 };
-
-FA_INLINE void store_probabilities(ForwardTile<Float32Math>& tile, int64_t row, int64_t column, F (&p)[kVectors]) {
-  for (int n = 0; n < kVectors; ++n) Simd::store(tile.probabilities(row, column + n * kLanes), p[n]);
-}
-
-FA_INLINE void scale_probabilities(ForwardTile<Float32Math>& tile, int64_t row, int64_t columns, F factor) {
-  float* p = tile.probabilities(row, 0);
-  for (int64_t c = 0; c < columns; c += kLanes) Simd::store(p + c, Simd::mul(Simd::load(p + c), factor));
-}
-
-template <class S>
-FA_INLINE void store_probabilities(ForwardTile<Bf16MathOf<S>>& tile, int64_t row, int64_t column, F (&p)[kVectors]) {
-  S::u_store(tile.probabilities(row, column), S::bf16_neighbours(p[0], p[1]));
-}
-
-template <class S>
-FA_INLINE void scale_probabilities(ForwardTile<Bf16MathOf<S>>& tile, int64_t row, int64_t columns, F factor) {
-  uint16_t* p = reinterpret_cast<uint16_t*>(tile.probabilities(row, 0));
-  for (int64_t c = 0; c < columns; c += kLanes) S::store_bf16(p + c, S::mul(S::load_bf16(p + c), factor));
-}
 
 // A cell of scores: kRows rows from `strip` by kPanel keys from column `panel`.
 template <class Math, Bias kBias, bool kKeep>
@@ -98,121 +95,155 @@ struct ForwardCell {
     return score<kBias>(product, Simd::set1(tile.rule.factor), tile.sides, bias, distance, m, n);
   }
 
+  // Stores the probabilities of a cell from its exponents.
+  FA_INLINE void finish(F (&t)[kRows][kVectors]) const {
+    // Local copies: the compiler has to assume that a store changes what `tile` holds.
+    float* const sums = tile.sums + strip * kLanes;
+    typename Math::Unit* const probability = tile.probabilities(strip, panel);
+    const uint32_t* const keep = kKeep ? tile.sides.keep + strip * kWords + panel / 32 : nullptr;
+    const int keep_from = static_cast<int>(panel % 32);
+#pragma GCC unroll 16
+    for (int m = 0; m < kRows; ++m) {
+      F sum = Simd::load(sums + m * kLanes);
+#pragma GCC unroll 8
+      for (int n = 0; n < kVectors; ++n) {
+        t[m][n] = exp2<Math::kExpDegree>(t[m][n]);
+        sum = Simd::add(sum, t[m][n]);
+        if (kKeep) t[m][n] = Simd::zero_unless(keep[m * kWords] >> (keep_from + n * kLanes), t[m][n]);
+      }
+      Simd::store(sums + m * kLanes, sum);
+      Math::store(probability + m * Tile::kProbabilityStride, t[m]);
+    }
+  }
+
+  // The usual case. False when a score exceeds the running maximum by too much; nothing is stored then.
+  template <bool kBits>
+  FA_INLINE bool run_below(const uint32_t* bits) const {
+    F acc[kRows][kVectors];
+    products(acc);
+    F top = Simd::zero();
+    const float* const shift = tile.shift + strip;
+#pragma GCC unroll 16
+    for (int m = 0; m < kRows; ++m)
+#pragma GCC unroll 8
+      for (int n = 0; n < kVectors; ++n) {
+        F t = exponent<kBias>(score_of(acc[m][n], m, n), Simd::set1(shift[m]), tile.rule.to_base2);
+        if (kBits) t = Simd::select(bits[m] >> (n * kLanes), t, Simd::set1(-kInfinity));
+        top = Simd::max_if_positive(t, top);
+        acc[m][n] = t;
+      }
+    if (__builtin_expect(Simd::any_greater(top, kHeadroom), 0)) return false;
+    finish(acc);
+    return true;
+  }
+
   // Raises the running maximum of the rows that need it, and brings what they have summed up to it.
-  FA_NOINLINE void raise(const uint32_t* bits) const {
+  FA_NOINLINE void run_raising(const uint32_t* bits) const {
     F acc[kRows][kVectors];
     products(acc);
     for (int m = 0; m < kRows; ++m) {
       F top = Simd::set1(-kInfinity);
       for (int n = 0; n < kVectors; ++n) {
-        const F s = score_of(acc[m][n], m, n);
-        top = Simd::max(bits ? Simd::select(bits[m] >> (n * kLanes), s, Simd::set1(-kInfinity)) : s, top);
+        F s = score_of(acc[m][n], m, n);
+        if (bits) s = Simd::select(bits[m] >> (n * kLanes), s, Simd::set1(-kInfinity));
+        top = Simd::max(s, top);
+        acc[m][n] = s;
       }
       const int64_t row = strip + m;
       const float reference = Simd::largest(top);
       const float excess = (reference + tile.shift[row]) * tile.rule.to_base2;
-      if (!(excess > kHeadroom)) continue;
-      const F factor = exp2(Simd::set1(-excess));
-      float* sums = tile.sums + row * kLanes;
-      Simd::store(sums, Simd::mul(Simd::load(sums), factor));
-      float* output = tile.output + row * tile.output_stride;
-      for (int64_t d = 0; d < tile.problem.head_dim; d += kLanes)
-        Simd::store(output + d, Simd::mul(Simd::load(output + d), factor));
-      scale_probabilities(tile, row, panel, factor);
-      tile.shift[row] = -reference;
+      if (excess > kHeadroom) {
+        // The first time there is nothing to bring up.
+        if (tile.shift[row] != FLT_MAX) lower(row, exp2<6>(Simd::set1(-excess)));
+        tile.shift[row] = -reference;
+      }
+      for (int n = 0; n < kVectors; ++n)
+        acc[m][n] = exponent<kBias>(acc[m][n], Simd::set1(tile.shift[row]), tile.rule.to_base2);
     }
+    finish(acc);
   }
-
-  // Returns whether a score exceeds the running maximum by too much; nothing is stored then.
-  template <bool kBits>
-  FA_INLINE bool run(const uint32_t* bits) const {
-    F acc[kRows][kVectors];
-    products(acc);
-    F top = Simd::set1(-kInfinity);
-#pragma GCC unroll 16
-    for (int m = 0; m < kRows; ++m)
-#pragma GCC unroll 8
-      for (int n = 0; n < kVectors; ++n) {
-        F t = exponent<kBias>(score_of(acc[m][n], m, n), Simd::set1(tile.shift[strip + m]), tile.rule.to_base2);
-        if (kBits) t = Simd::select(bits[m] >> (n * kLanes), t, Simd::set1(-kInfinity));
-        top = Simd::max(t, top);
-        acc[m][n] = t;
-      }
-    if (__builtin_expect(Simd::any_greater(top, kHeadroom), 0)) return true;
-#pragma GCC unroll 16
-    for (int m = 0; m < kRows; ++m) {
-      float* sums = tile.sums + (strip + m) * kLanes;
-      F sum = Simd::load(sums);
-#pragma GCC unroll 8
-      for (int n = 0; n < kVectors; ++n) {
-        acc[m][n] = exp2(acc[m][n]);
-        sum = Simd::add(sum, acc[m][n]);
-        if (kKeep) {
-          const uint32_t keep = tile.sides.keep[(strip + m) * kWords + panel / 32] >> (panel % 32 + n * kLanes);
-          acc[m][n] = Simd::zero_unless(keep, acc[m][n]);
-        }
-      }
-      Simd::store(sums, sum);
-      store_probabilities(tile, strip + m, panel, acc[m]);
-    }
-    return false;
+  FA_NOINLINE void lower(int64_t row, F factor) const {
+    float* sums = tile.sums + row * kLanes;
+    Simd::store(sums, Simd::mul(Simd::load(sums), factor));
+    float* output = tile.output + row * tile.output_stride;
+    for (int64_t d = 0; d < tile.problem.head_dim; d += kLanes)
+      Simd::store(output + d, Simd::mul(Simd::load(output + d), factor));
+    Math::scale(tile.probabilities(row, 0), panel, factor);
   }
 
   FA_NOINLINE void run_full() const {
-    if (run<false>(nullptr)) {
-      raise(nullptr);
-      run<false>(nullptr);
-    }
+    if (unset() || !run_below<false>(nullptr)) run_raising(nullptr);
   }
   FA_NOINLINE void run_partial(const uint32_t* bits) const {
-    if (run<true>(bits)) {
-      raise(bits);
-      run<true>(bits);
-    }
+    if (unset() || !run_below<true>(bits)) run_raising(bits);
   }
+  // Rows tend to see their first key together.
+  bool unset() const { return tile.shift[strip] == FLT_MAX; }
   void clear() const {
     for (int m = 0; m < kRows; ++m)
       std::memset(tile.probabilities(strip + m, panel), 0, kPanel / Math::kPerUnit * sizeof(typename Math::Unit));
   }
 };
 
-// Adds key tile `k` to the tile's sums.
+// Adds the keys of `k` to the sums of the rows at work.
 template <class Math, Bias kBias, bool kKeep>
-void forward_keys(ForwardTile<Math>& tile, const KeyTile& k, int64_t batch, int64_t head) {
-  const Problem& p = tile.problem;
-  if (!tile.sides.load_mask(p, batch, head, tile.q, k)) return;
-  tile.sides.load_rest(p, batch, head, tile.q, k);
-
-  const int64_t first = tile.q.union_lo() <= k.first ? 0 : (tile.q.union_lo() - k.first) / kPanel * kPanel;
-  const int64_t last = k.column(tile.q.union_hi());
-  const int64_t kv_row = (batch * p.kv_heads + head / p.group()) * p.seq_k + k.first + first;
-  const int64_t padded = round_up(last - first, kPanel);
-  Pack<Math>::transposed(Rows(p.dtype, p.key, kv_row, p.head_dim), last - first, padded, tile.pack,
-                         tile.key + first * tile.units);
-  Pack<Math>::stacked(Rows(p.dtype, p.value, kv_row, p.head_dim), last - first, padded,
-                      tile.value + first / Math::kPerUnit * tile.value_stride);
-
-  for (int64_t panel = first; panel < last; panel += kPanel) {
-    for (int64_t strip = 0; strip < tile.q.padded; strip += kRows) {
+void forward_block(ForwardTile<Math>& tile, const KeyTile& k) {
+  const int64_t last = k.column(tile.q->union_hi());
+  for (int64_t panel = k.column(tile.q->union_lo()) / kPanel * kPanel; panel < last; panel += kPanel) {
+    for (int64_t strip = 0; strip < tile.q->padded; strip += kRows) {
       const ForwardCell<Math, kBias, kKeep> cell(tile, k, strip, panel);
+      tile.next_keys.fetch();
       uint32_t bits[kRows];
-      switch (look(tile.q, k, tile.sides, strip, panel, bits)) {
+      switch (look(*tile.q, k, tile.sides, strip, panel, bits)) {
         case Sight::kFull: cell.run_full(); break;
         case Sight::kPartial: cell.run_partial(bits); break;
         case Sight::kHidden: cell.clear(); break;
       }
     }
   }
-  for (int64_t d = 0; d < p.head_dim; d += kPanel) {
-    for (int64_t strip = 0; strip < tile.q.padded; strip += kRows) {
-      const int64_t from = k.column(tile.q.lo[strip]) / Math::kPerUnit;
-      const int64_t steps = (k.column(tile.q.hi[strip + kRows - 1]) + Math::kPerUnit - 1) / Math::kPerUnit - from;
+  const int64_t width = tile.problem.head_dim;
+  for (int64_t d = 0; d < width; d += kPanel) {
+    for (int64_t strip = 0; strip < tile.q->padded; strip += kRows) {
+      const int64_t from = k.column(tile.q->lo[strip]) / Math::kPerUnit;
+      const int64_t steps = (k.column(tile.q->hi[strip + kRows - 1]) + Math::kPerUnit - 1) / Math::kPerUnit - from;
       if (steps <= 0) continue;
       accumulate<Math, Left::kRowMajor>(tile.probability + strip * tile.kProbabilityStride + from,
                                         tile.kProbabilityStride, tile.value + from * tile.value_stride + d,
                                         tile.value_stride, steps, tile.output + strip * tile.output_stride + d,
-                                        tile.output_stride, p.head_dim - d);
+                                        tile.output_stride, width - d);
     }
+  }
+}
+
+// Adds key tile `index` to the sums of all `count` rows of the task, which start at row `first`.
+template <class Math, Bias kBias, bool kKeep>
+void forward_keys(ForwardTile<Math>& tile, int64_t index, int64_t batch, int64_t head, int64_t first, int64_t count) {
+  const Problem& p = tile.problem;
+  const KeyTile k(index, p.seq_k);
+  bool packed = false;
+  for (int64_t block = 0; block * kQueryRows < count; ++block) {
+    tile.select(block);
+    const int64_t lo = tile.q->union_lo(), hi = tile.q->union_hi();
+    if (lo >= hi || lo >= k.first + k.count || hi <= k.first) continue;
+    if (!tile.sides.load_mask(p, batch, head, *tile.q, k)) continue;
+    tile.sides.load_rest(p, batch, head, *tile.q, k);
+    if (!packed) {
+      // Only the panels that some row of the task sees.
+      const int64_t start = k.column(p.band.lo(first)) / kPanel * kPanel;
+      const int64_t seen = k.column(p.band.hi(first + count - 1)) - start;
+      const int64_t kv_row = (batch * p.kv_heads + head / p.group()) * p.seq_k + k.first + start;
+      const Rows keys(p.dtype, p.key, kv_row, p.head_dim), values(p.dtype, p.value, kv_row, p.head_dim);
+      Pack<Math>::transposed(keys, seen, round_up(seen, kPanel), tile.pack, tile.key + start * tile.units);
+      Pack<Math>::stacked(values, seen, round_up(seen, kPanel), tile.value + start / Math::kPerUnit * tile.value_stride);
+      packed = true;
+    }
+    if ((block + 1) * kQueryRows >= count) {
+      const KeyTile next(index + 1, p.seq_k);
+      const int64_t kv_row = (batch * p.kv_heads + head / p.group()) * p.seq_k + next.first;
+      tile.next_keys.set(Rows(p.dtype, p.key, kv_row, p.head_dim).data, Rows(p.dtype, p.value, kv_row, p.head_dim).data,
+                         next.column(p.band.hi(first + count - 1)) * p.row_bytes(), kPanels * tile.q->padded / kRows);
+    }
+    forward_block<Math, kBias, kKeep>(tile, k);
   }
 }
 
@@ -221,27 +252,26 @@ void forward_rows(const ForwardPlan& plan, int64_t batch_head, int64_t index, ch
   const Problem& p = plan.problem;
   Arena arena(scratch);
   ForwardTile<Math> tile(p, plan.rows, arena);
-  const int64_t first = index * plan.rows;
-  tile.q.set(p.band, first, p.seq_q - first < plan.rows ? p.seq_q - first : plan.rows);
-  const int64_t count = tile.q.count, padded = tile.q.padded, row = batch_head * p.seq_q + first;
-  Pack<Math>::rows(Rows(p.dtype, p.query, row, p.head_dim), count, padded, tile.query);
-  std::memset(tile.output, 0, padded * tile.output_stride * sizeof(float));
-  std::memset(tile.sums, 0, padded * kLanes * sizeof(float));
+  const int64_t first = index * plan.rows, row = batch_head * p.seq_q + first;
+  const int64_t count = p.seq_q - first < plan.rows ? p.seq_q - first : plan.rows, padded = round_up(count, kRows);
+  Pack<Math>::rows(Rows(p.dtype, p.query, row, p.head_dim), count, padded, tile.all_query);
+  std::memset(tile.all_output, 0, padded * tile.output_stride * sizeof(float));
+  std::memset(tile.all_sums, 0, padded * kLanes * sizeof(float));
   // Rows that do not exist start at a maximum of 0, which their scores of 0 never exceed.
-  for (int64_t m = 0; m < padded; ++m) tile.shift[m] = m < count ? FLT_MAX : 0.0f;
+  for (int64_t m = 0; m < padded; ++m) tile.all_shift[m] = m < count ? FLT_MAX : 0.0f;
+  for (int64_t block = 0, from = 0; from < count; ++block, from += kQueryRows)
+    tile.blocks[block].set(p.band, first + from, count - from < kQueryRows ? count - from : kQueryRows);
 
-  const int64_t lo = tile.q.union_lo(), hi = tile.q.union_hi();
-  if (lo < hi) {
-    for (int64_t t = lo / kKeyTile; t * kKeyTile < hi; ++t)
-      forward_keys<Math, kBias, kKeep>(tile, KeyTile(t, p.seq_k), batch_head / p.heads, batch_head % p.heads);
-  }
+  const int64_t lo = p.band.lo(first), hi = p.band.hi(first + count - 1);
+  for (int64_t t = lo / kKeyTile; lo < hi && t * kKeyTile < hi; ++t)
+    forward_keys<Math, kBias, kKeep>(tile, t, batch_head / p.heads, batch_head % p.heads, first, count);
 
   char* output = static_cast<char*>(plan.outputs.output) + row * p.row_bytes();
   for (int64_t m = 0; m < count; ++m) {
-    const float total = Simd::sum(Simd::load(tile.sums + m * kLanes));
+    const float total = Simd::sum(Simd::load(tile.all_sums + m * kLanes));
     const float factor = total == 0.0f ? 0.0f : p.dropout.scale / total;
-    store_row(p.dtype, tile.output + m * tile.output_stride, factor, p.head_dim, output + m * p.row_bytes());
-    const double natural = -static_cast<double>(tile.shift[m]) * (p.biased() ? 1.0 : kLn2);
+    store_row(p.dtype, tile.all_output + m * tile.output_stride, factor, p.head_dim, output + m * p.row_bytes());
+    const double natural = -static_cast<double>(tile.all_shift[m]) * (p.biased() ? 1.0 : kLn2);
     plan.outputs.logsumexp[row + m] =
         total == 0.0f ? -kInfinity : static_cast<float>(natural + std::log(static_cast<double>(total)));
   }

@@ -21,9 +21,18 @@ constexpr int kPanel = kLanes * kVectors;  // columns of a full micro-kernel
 struct Float32Math {
   using Unit = float;
   static constexpr int kPerUnit = 1;
+  static constexpr int kExpDegree = 6;
   using Right = F;
   static FA_INLINE Right load(const Unit* p) { return Simd::load(p); }
   static FA_INLINE F multiply_add(Unit a, Right b, F c) { return Simd::fma(Simd::set1(a), b, c); }
+  // kPanel values along a row, to units.
+  static FA_INLINE void store(Unit* to, F (&row)[kVectors]) {
+    for (int n = 0; n < kVectors; ++n) Simd::store(to + n * kLanes, row[n]);
+  }
+  // Multiplies `count` values along a row, which store() wrote.
+  static void scale(Unit* row, int64_t count, F factor) {
+    for (int64_t c = 0; c < count; c += kLanes) Simd::store(row + c, Simd::mul(Simd::load(row + c), factor));
+  }
 };
 
 // Two bfloat16 along the summed axis: exact products, float32 sums.
@@ -31,9 +40,16 @@ template <class S>
 struct Bf16MathOf {
   using Unit = uint32_t;
   static constexpr int kPerUnit = 2;
+  static constexpr int kExpDegree = 4;
   using Right = typename S::U;
   static FA_INLINE Right load(const Unit* p) { return S::u_load(p); }
   static FA_INLINE F multiply_add(Unit a, Right b, F c) { return S::dot_bf16(S::u_broadcast(a), b, c); }
+  static FA_INLINE void store(Unit* to, F (&row)[kVectors]) { S::u_store(to, S::bf16_neighbours(row[0], row[1])); }
+  static void scale(Unit* row, int64_t count, F factor) {
+    uint16_t* values = reinterpret_cast<uint16_t*>(row);
+    for (int64_t c = 0; c < count; c += kLanes)
+      S::store_bf16(values + c, S::mul(S::load_bf16(values + c), factor));
+  }
 };
 
 // Where element (row m, step k) of the left operand is.
@@ -46,6 +62,7 @@ FA_INLINE void multiply(const typename Math::Unit* a, ptrdiff_t a_stride, const 
   for (int m = 0; m < kRows; ++m)
 #pragma GCC unroll 8
     for (int n = 0; n < kCount; ++n) acc[m][n] = Simd::zero();
+#pragma GCC unroll 4
   for (int64_t k = 0; k < steps; ++k) {
     typename Math::Right right[kCount];
 #pragma GCC unroll 8
@@ -64,9 +81,10 @@ FA_INLINE void multiply(const typename Math::Unit* a, ptrdiff_t a_stride, const 
 template <class Math, Left kLeft, int kCount>
 FA_NOINLINE void accumulate_block(const typename Math::Unit* a, ptrdiff_t a_stride, const typename Math::Unit* b,
                                   ptrdiff_t b_stride, int64_t steps, float* c, ptrdiff_t c_stride) {
-  // c may lie in memory that nobody touched for long: it is fetched while the sums run, and added last.
+  // c may lie in memory that nobody touched for long: it is fetched while the sums run, and added last. Not being aligned
+  // to cache lines, it may touch one more than it fills.
   for (int m = 0; m < kRows; ++m) {
-    Simd::prefetch(c + m * c_stride);
+    for (int n = 0; n < kCount * kLanes; n += 16) Simd::prefetch(c + m * c_stride + n);
     Simd::prefetch(c + m * c_stride + kCount * kLanes - 1);
   }
   F acc[kRows][kCount];

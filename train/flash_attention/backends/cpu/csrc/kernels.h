@@ -8,6 +8,9 @@
 
 namespace flash_attention {
 
+// Query rows per task of the forward pass, at most. They share the packing of a key tile.
+constexpr int64_t kForwardRows = 1024;
+
 // One task: the query rows [tile * rows, ...) of one head.
 struct ForwardPlan {
   Problem problem;
@@ -56,7 +59,6 @@ struct Kernels {
   void (*finish_d_query)(const BackwardPlan& plan, int64_t batch_head, int64_t first, int64_t count);
   // Converts `count` float32 values.
   void (*convert)(const float* src, float factor, int64_t count, DType dtype, void* dst);
-  int64_t lanes;
 };
 
 extern const Kernels* const kAvx512Bf16Kernels;  // null where not compiled in

@@ -86,6 +86,30 @@ struct Rows {
   static int64_t left(int64_t count, int64_t m) { return count < m ? 0 : count - m < kLanes ? count - m : kLanes; }
 };
 
+// Two equally long pieces of user memory that are needed soon. Cells of the current tile ask for them bit by bit: packing
+// them then does not wait for memory.
+class Upcoming {
+ public:
+  void set(const char* first, const char* second, int64_t bytes, int64_t cells) {
+    first_ = first;
+    second_ = second;
+    end_ = first + (bytes > 0 ? bytes : 0);
+    step_ = round_up((bytes + cells - 1) / cells, 64);
+  }
+  FA_INLINE void fetch() {
+    for (int64_t i = 0; i < step_ && first_ < end_; i += 64, first_ += 64, second_ += 64) {
+      Simd::prefetch_far(first_);
+      Simd::prefetch_far(second_);
+    }
+  }
+
+ private:
+  const char* first_ = nullptr;
+  const char* second_ = nullptr;
+  const char* end_ = nullptr;
+  int64_t step_ = 0;
+};
+
 // Operand layouts of a tile of rows, in units of Math:
 //   rows        unit k of row m holds columns k * kPerUnit ...           left operand, summed over columns
 //   transposed  panels of kPanel rows: [panel][unit k][row in panel]     right operand, summed over columns

@@ -12,7 +12,7 @@ namespace {
 constexpr int64_t kKeyTile = 128;            // keys of a tile; the grid starts at key 0
 constexpr int64_t kWords = kKeyTile / 32;    // words of bits per row of a tile
 constexpr int64_t kPanels = kKeyTile / kPanel;
-constexpr int64_t kMaxRows = 256;            // query rows of the largest tile
+constexpr int64_t kQueryRows = kBackwardRows;  // query rows of the largest tile
 constexpr float kInfinity = __builtin_inff();
 
 // Bump allocator; with base null it only measures.
@@ -38,8 +38,8 @@ struct QueryTile {
   int64_t first;
   int64_t count;
   int64_t padded;
-  int64_t lo[kMaxRows];
-  int64_t hi[kMaxRows];
+  int64_t lo[kQueryRows];
+  int64_t hi[kQueryRows];
 
   void set(const Band& band, int64_t first_row, int64_t rows) {
     first = first_row;

@@ -106,7 +106,7 @@ void target_convert(const float* src, float factor, int64_t count, DType dtype, 
 
 constexpr Kernels make_kernels(const char* isa) {
   return {isa,           target_forward_scratch, target_forward, target_backward_scratch, backward_rows,
-          target_backward, finish_d_query,         target_convert, kLanes};
+          target_backward, finish_d_query,         target_convert};
 }
 
 }  // namespace

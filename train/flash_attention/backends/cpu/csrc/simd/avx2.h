@@ -26,6 +26,9 @@ struct Simd {
   static F mul(F a, F b) { return _mm256_mul_ps(a, b); }
   static F fma(F a, F b, F c) { return _mm256_fmadd_ps(a, b, c); }
   static F max(F a, F b) { return _mm256_max_ps(a, b); }
+  static F max_if_positive(F a, F b) {
+    return _mm256_castsi256_ps(_mm256_max_epi32(_mm256_castps_si256(a), _mm256_castps_si256(b)));
+  }
   static F abs(F a) { return _mm256_andnot_ps(set1(-0.0f), a); }
   static F iota() { return _mm256_setr_ps(0, 1, 2, 3, 4, 5, 6, 7); }
   static float sum(F v) {
@@ -54,6 +57,7 @@ struct Simd {
     return _mm256_and_ps(_mm256_castsi256_ps(scaled), _mm256_cmp_ps(t, set1(limit), _CMP_NLT_UQ));
   }
   static void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+  static void prefetch_far(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }
 
   static F load_f16(const uint16_t* p) { return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))); }
   static void store_f16(uint16_t* p, F v) {

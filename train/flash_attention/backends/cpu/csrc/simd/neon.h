@@ -26,6 +26,7 @@ struct Simd {
   static F mul(F a, F b) { return vmulq_f32(a, b); }
   static F fma(F a, F b, F c) { return vfmaq_f32(c, a, b); }
   static F max(F a, F b) { return vmaxnmq_f32(a, b); }
+  static F max_if_positive(F a, F b) { return max(a, b); }
   static F abs(F a) { return vabsq_f32(a); }
   static F iota() {
     const float values[4] = {0, 1, 2, 3};
@@ -47,6 +48,7 @@ struct Simd {
     return vreinterpretq_f32_u32(vbicq_u32(scaled, vcltq_f32(t, set1(limit))));
   }
   static void prefetch(const void* p) { __builtin_prefetch(p); }
+  static void prefetch_far(const void* p) { __builtin_prefetch(p, 0, 2); }
 
   static F load_f16(const uint16_t* p) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p))); }
   static void store_f16(uint16_t* p, F v) { vst1_u16(p, vreinterpret_u16_f16(vcvt_f16_f32(v))); }
