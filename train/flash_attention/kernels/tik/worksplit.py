@@ -111,8 +111,8 @@ def split(problem: KernelProblem, plan: TilePlan) -> WorkSplit:
             _fill(table[core, row], problem, *planes[plane], groups[group])
     return WorkSplit(
         table,
-        _visibility_tiles(plan, tiles),
-        _distance_tiles(plan, distances),
+        visibility_tiles(plan, tiles),
+        distance_tiles(plan, distances),
         tuple(sum(sum(block.units for block in groups[g]) for _, g in share) for share in shares),
     )
 
@@ -211,7 +211,8 @@ def _signs(problem: KernelProblem, plan: TilePlan, words: list, start: int, last
         words[DISTANCE + index] = distances.number(tile * keys - position)
 
 
-def _visibility_tiles(plan: TilePlan, tiles: Registry) -> np.ndarray:
+def visibility_tiles(plan, tiles: Registry) -> np.ndarray:
+    """Numbered tiles of ones and zeros, for a plan with rows, keys and columns."""
     column = np.arange(plan.keys)
     result = np.ones((len(tiles.numbers), plan.rows, plan.keys), np.float16)
     for bounds, number in tiles.numbers.items():
@@ -220,7 +221,8 @@ def _visibility_tiles(plan: TilePlan, tiles: Registry) -> np.ndarray:
     return _columns_first(plan, result)
 
 
-def _distance_tiles(plan: TilePlan, distances: Registry) -> np.ndarray:
+def distance_tiles(plan, distances: Registry) -> np.ndarray:
+    """Numbered tiles of distances of keys after their queries, for a plan with rows, keys and columns."""
     result = np.zeros((len(distances.numbers), plan.rows, plan.keys), np.float16)
     for shift, number in distances.numbers.items():
         after = np.arange(plan.keys)[None, :] + shift - np.arange(plan.rows)[:, None]
