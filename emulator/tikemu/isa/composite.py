@@ -105,7 +105,7 @@ def _check_matmul(call: Call) -> None:
     Tensor("dst", ("L0C",), align=l0c_alignment), Tensor("a", ("L1",), align=BLOCK), Tensor("b", ("L1",), align=BLOCK),
     Integer("m", 1, 4096, immediate=True), Integer("k", 1, 32768, immediate=True),
     Integer("n", 1, 4096, immediate=True), Flag("init_l1out", True), _BIAS), typed=("dst", "a", "b"),
-    dtypes=_PRODUCT_DTYPES, composite=True, checker=_check_matmul, pipe="MTE1/M", cost="mmad")
+    dtypes=_PRODUCT_DTYPES, composite=True, checker=_check_matmul, pipe="MTE1/M")
 def matmul(call: Call, a: Any) -> list[MicroOp]:
     """dst [N1, M, 16] = a [K1, M, K0] times b [K1, N, K0] (the transposed right matrix) in L1; m, k, n may be odd."""
     low = Lowering(call)
@@ -178,7 +178,7 @@ def _check_conv2d(call: Call) -> None:
     Shape("pad", ("left", 0, 255), ("right", 0, 255), ("top", 0, 255), ("bottom", 0, 255)),
     Shape("dilation", ("h", 1, 255), ("w", 1, 255)), Number("pad_value", like="feature_map", default=0),
     Flag("init_l1out", True), _BIAS), typed=("dst", "feature_map", "weight"), dtypes=_PRODUCT_DTYPES, composite=True,
-    checker=_check_conv2d, pipe="MTE1/M", cost="mmad")
+    checker=_check_conv2d, pipe="MTE1/M")
 def conv2d(call: Call, a: Any) -> list[MicroOp]:
     """dst [Cout/16, Ho*Wo, 16] = convolution of [C1, H, W, C0] with [C1, Kh, Kw, Cout, C0], all in L1."""
     low = Lowering(call)
@@ -308,10 +308,11 @@ def _check_fixpipe(call: Call) -> None:
 
 
 @instruction("fixpipe", params=(
-    Tensor("dst", ("GM", "UB")), Tensor("src", ("L0C",), ("float32", "int32"), align=l0c_alignment),
+    Tensor("dst", ("GM", "UB")), Tensor("src", ("L0C",), align=l0c_alignment),
     Integer("cburst_num", 1, 4095), Integer("burst_len", 1, 65535), Integer("dst_stride", 0, 65535),
     Fixed("src_stride", 0, "reserved; bursts of src follow one another, padded to 16 rows"),
-    Extensions("extend_params", None)), composite=True, checker=_check_fixpipe, pipe="V/MTE3", cost="move")
+    Extensions("extend_params", None)), typed=("src",), dtypes=("float32", "int32"), composite=True,
+    checker=_check_fixpipe, pipe="V/MTE3")
 def fixpipe(call: Call, a: Any) -> list[MicroOp]:
     """Bring a product [N1, M, 16] from L0C to GM as [N1, m, 16]: bias, conversion, relu, without the padding rows."""
     extensions = a.extend_params or {}

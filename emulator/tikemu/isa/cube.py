@@ -71,7 +71,7 @@ def _check_load2d(call: Call) -> None:
     Tensor("dst", ("L0A", "L0B", "L1"), align={"L1": BLOCK}), Tensor("src", ("L1", "GM"), align=L0_SOURCE_ALIGNMENT),
     Integer("index", 0, 65535), repeat(), Integer("src_stride", 0, 65535), Integer("sid", 0, 15),
     Flag("if_transpose", False), Choice("addr_mode", (None, "inc", "dec"), None)), typed=("dst", "src"),
-    dtypes=("uint8", "int8", "uint16", "int16", "float16"), checker=_check_load2d, pipe="MTE1/MTE2", cost="load2d")
+    dtypes=("uint8", "int8", "uint16", "int16", "float16"), checker=_check_load2d, pipe="MTE1/MTE2")
 def load2dv1(call: Call, a: Any) -> MicroOp | None:
     """Load fractals of 512 bytes; src_stride counts fractals start to start."""
     if a.repeat_times == 0:
@@ -121,7 +121,7 @@ def load_fractals(call: Call, dst: Operand, src: Operand, start: int, count: int
     Integer("dilation_filter_h", 1, 255), Integer("jump_stride", 1, 127), Integer("repeat_mode", 0, 1),
     repeat("repeat_time"), Fixed("csize", 0, "the small-channel form has no specification"),
     Number("pad_value", like="src", default=None)), typed=("dst", "src"), dtypes=("int8", "uint8", "float16"),
-    pipe="MTE1", cost="load3d")
+    pipe="MTE1")
 def load3dv1(call: Call, a: Any) -> MicroOp | None:
     """Gather fractals of an image-to-column matrix: 16 output positions by the channels of one kernel point."""
     if a.repeat_time == 0:
@@ -251,7 +251,7 @@ _OTHER_PROFILE = "a feature of other profiles"
     Fixed("fm_offset", 0, _OTHER_PROFILE), Fixed("en_weight_offset", False, _OTHER_PROFILE),
     Fixed("smask", None, _OTHER_PROFILE), Rest("extra", keywords=True)), typed=("dst_fm", "src_fm", "src_filter"),
     dtypes=(("float32", "float16", "float16"), ("float16", "float16", "float16"), ("int32", "int8", "int8"),
-            ("int32", "uint8", "int8"), ("uint32", "uint8", "uint8")), checker=_check_mmad, pipe="M", cost="mmad")
+            ("int32", "uint8", "int8"), ("uint32", "uint8", "uint8")), checker=_check_mmad, pipe="M")
 def mmad(call: Call, a: Any) -> MicroOp | None:
     """C = A B (is_bias 0) or C = C + A B (is_bias 1) on the tiles in L0A, L0B and L0C."""
     if 0 in (a.matrix_m, a.matrix_k, a.matrix_n):
@@ -278,11 +278,6 @@ def multiply(call: Call, dst: Operand, left: Operand, right: Operand, m: int, k:
                    accumulate=accumulate, macs=m * k * n, constants=(rate, "mmad_latency"))
 
 
-def _rows_of(size: int) -> tuple[int, int]:
-    """Whole fractals and rows of the last, partial one."""
-    return size // 16, size % 16
-
-
 def _left_access(call: Call, left: Operand, m: int, k: int, vector: bool) -> Access:
     """Valid elements of A; the whole fractals must lie inside the tensor."""
     size = size_of(left.dtype)
@@ -293,7 +288,7 @@ def _left_access(call: Call, left: Operand, m: int, k: int, vector: bool) -> Acc
     access(call, "src_fm", left, (base, 1, 0, 1, 0, m1 * k1 * FRACTAL))
     pieces = []
     deep, lanes = k // k0, k % k0
-    whole, rows = _rows_of(m)
+    whole, rows = divmod(m, 16)
     for first, count, height in ((0, whole, 16), (whole, 1, rows)):
         start = base + first * k1 * FRACTAL
         if count and height and deep:
@@ -336,7 +331,7 @@ def _valid_result(dst: Operand, m: int, n: int) -> Access:
     """The elements of C that hold the result."""
     size = size_of(dst.dtype)
     row, column = 16 * size, -(-m // 16) * 256 * size
-    whole, columns = _rows_of(n)
+    whole, columns = divmod(n, 16)
     pieces = []
     if whole:
         pieces.append((dst.address, whole, column, 1, 0, m * row))

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from .. import numerics
-from ..dtypes import size_of
+from ..dtypes import BITS, INTEGERS, size_of
 from ..errors import TikAlignError, TikParamError, TikUnsupportedArgumentError
 from .access import BLOCK, access
 from .compare import CONDITIONS
@@ -132,7 +132,7 @@ for _name, _dtypes, _doc in (
 ):
     instruction(f"h_{_name}", params=(
         Tensor("dst"), Tensor("src0"), TensorOrNumber("src1", Number("src1", like="dst"), like="dst")),
-        typed=("dst", "src0"), dtypes=_dtypes, checker=_check_shapes("dst", "src0", "src1"), pipe="V", cost="h_*",
+        typed=("dst", "src0"), dtypes=_dtypes, checker=_check_shapes("dst", "src0", "src1"), pipe="V",
         doc=f"{_doc}, whole tensors; src1 may be a number")(partial(_binary, name=_name))
 
 
@@ -147,7 +147,7 @@ def _unary(call: Call, a: Any, *, name: str) -> list[MicroOp]:
 
 for _name, _doc in (("exp", "dst = e^src"), ("ln", "dst = natural logarithm of src"), ("abs", "dst = |src|")):
     instruction(f"h_{_name}", params=(Tensor("dst"), Tensor("src")), typed=("dst", "src"), dtypes=FLOATS,
-                checker=_check_shapes("dst", "src"), pipe="V", cost="h_*",
+                checker=_check_shapes("dst", "src"), pipe="V",
                 doc=f"{_doc}, whole tensors")(partial(_unary, name=_name))
 
 
@@ -178,7 +178,7 @@ def _trigonometric(call: Call, a: Any, *, function: Callable[[np.ndarray], np.nd
 
 for _name, _function in (("sin", np.sin), ("cos", np.cos)):
     instruction(f"h_{_name}", params=(Tensor("dst"), Tensor("src")), typed=("dst", "src"), dtypes=FLOATS,
-                checker=_check_trigonometric, pipe="V", cost="h_*", doc=f"dst = {_name}(src), whole tensors")(
+                checker=_check_trigonometric, pipe="V", doc=f"dst = {_name}(src), whole tensors")(
         partial(_trigonometric, function=_function))
 
 
@@ -192,7 +192,7 @@ def _check_cast(call: Call) -> None:
 
 
 @instruction("h_cast", params=(Tensor("dst"), Tensor("src"), Choice("round_mode", ROUND_MODES, "none")),
-             typed=("dst", "src"), dtypes=tuple(PAIRS), checker=_check_cast, pipe="V", cost="h_*")
+             typed=("dst", "src"), dtypes=tuple(PAIRS), checker=_check_cast, pipe="V")
 def h_cast(call: Call, a: Any) -> list[MicroOp]:
     """dst = src converted to the dtype of dst, whole tensors."""
     low = Lowering(call)
@@ -208,7 +208,7 @@ def h_cast(call: Call, a: Any) -> list[MicroOp]:
 
 
 @instruction("h_duplicate", params=(Tensor("dst"), Number("scalar", like="dst")), typed=("dst",), dtypes=DUP_DTYPES,
-             pipe="V", cost="h_*")
+             pipe="V")
 def h_duplicate(call: Call, a: Any) -> list[MicroOp]:
     """Fill a whole tensor with a number."""
     low = Lowering(call)
@@ -221,9 +221,6 @@ def h_duplicate(call: Call, a: Any) -> list[MicroOp]:
 
 
 # -------------------------------------------------------------------------------------------------- compare, select
-BITS = ("uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64")
-
-
 def _values(operand: Any, dtype: str) -> Callable[[], np.ndarray]:
     """A closure that gives all elements, flat, as stored (float16 as bits); a number stands for itself."""
     if not isinstance(operand, Operand):
@@ -260,10 +257,10 @@ def _operands(call: Call, a: Any, *names: str) -> list[tuple[str, Operand]]:
 
 
 @instruction("h_cmpv", params=(
-    Tensor("mask_tensor", dtypes=BITS), Tensor("src0"),
+    Tensor("mask_tensor", dtypes=INTEGERS), Tensor("src0"),
     TensorOrNumber("src1", Number("src1", like="src0"), like="src0"),
     Choice("cmp_mode", tuple(name.upper() for name in CONDITIONS))), typed=("src0",), dtypes=FLOATS,
-    checker=_check_shapes("src0", "src1"), pipe="V", cost="h_*")
+    checker=_check_shapes("src0", "src1"), pipe="V")
 def h_cmpv(call: Call, a: Any) -> list[MicroOp]:
     """Bit i of mask_tensor = comparison of src0[i] with src1[i], or with a number."""
     require_equal_shapes(call, ("src0", "src1"))
@@ -288,8 +285,8 @@ def h_cmpv(call: Call, a: Any) -> list[MicroOp]:
 
 @instruction("h_sel", params=(
     Tensor("dst"), Tensor("src0"), TensorOrNumber("src1", Number("src1", like="dst"), like="dst"),
-    Tensor("mask_tensor", dtypes=BITS)), typed=("dst", "src0"), dtypes=FLOATS,
-    checker=_check_shapes("dst", "src0", "src1"), pipe="V", cost="h_*")
+    Tensor("mask_tensor", dtypes=INTEGERS)), typed=("dst", "src0"), dtypes=FLOATS,
+    checker=_check_shapes("dst", "src0", "src1"), pipe="V")
 def h_sel(call: Call, a: Any) -> list[MicroOp]:
     """dst[i] = src0[i] where bit i of mask_tensor is set, else src1[i]; src1 may be a number."""
     require_equal_shapes(call, ("dst", "src0", "src1"))
@@ -340,7 +337,7 @@ _COPY_ALIGNMENT = {"GM": 1, "UB": BLOCK, "L1": BLOCK}
 @instruction("h_data_move", params=(
     Tensor("dst", _COPY_MEMORIES, align=_COPY_ALIGNMENT), Tensor("src", _COPY_MEMORIES, like="dst",
                                                                 align=_COPY_ALIGNMENT)),
-    checker=_check_copy, pipe="MTE2/MTE3/MTE1/V", cost="move")
+    typed=("dst",), dtypes=tuple(BITS), checker=_check_copy, pipe="MTE2/MTE3/MTE1/V")
 def h_data_move(call: Call, a: Any) -> list[MicroOp]:
     """Copy a whole tensor or slice; rows of a slice are whole blocks of 32 bytes."""
     _check_counts(call)

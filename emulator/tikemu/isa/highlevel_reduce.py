@@ -55,7 +55,7 @@ def _check_shapes(call: Call) -> None:
 
 def _entry(name: str, dtypes: Sequence[Any], doc: str) -> Any:
     return instruction(name, params=(Tensor("dst"), Tensor("src"), AxisParam("axis")), typed=("dst", "src"),
-                       dtypes=dtypes, checker=_check_shapes, pipe="V", cost="h_*", doc=doc)
+                       dtypes=dtypes, checker=_check_shapes, pipe="V", doc=doc)
 
 
 class Reduction:

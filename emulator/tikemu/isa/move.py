@@ -9,7 +9,7 @@ from typing import Any, Callable
 import numpy as np
 
 from .. import numerics
-from ..dtypes import size_of
+from ..dtypes import BITS, size_of
 from ..errors import TikParamError, TikUnsupportedArgumentError, TikUnsupportedError
 from .access import BLOCK, bursts, copier, defined_view, l0c_alignment
 from .params import Choice, Fixed, Flag, Integer, Number, Rest, Tensor, as_integer, is_tensor, memory_kind
@@ -17,7 +17,6 @@ from .spec import Call, MicroOp, Operand, Transfer, instruction
 
 ALL = ("GM", "UB", "L1", "L0A", "L0B", "L0C")
 MOVE_ALIGNMENT = {"GM": 1, "UB": BLOCK, "L1": BLOCK}
-L0C_DTYPES = ("float16", "float32", "int32", "uint32")
 
 
 @dataclass(frozen=True)
@@ -218,7 +217,8 @@ def _gap(name: str) -> Integer:
 @instruction("data_move", params=(
     Tensor("dst", ALL, align=_alignment), Tensor("src", ALL, align=_alignment), Integer("sid", 0, 15),
     _count("nburst", 4095), _count("burst", 65535), _gap("src_stride"), _gap("dst_stride"),
-    Rest("args"), Rest("argv", keywords=True)), checker=_check_data_move, pipe="MTE2/MTE3/MTE1/V", cost="move")
+    Rest("args"), Rest("argv", keywords=True)), typed=("dst",), dtypes=tuple(BITS), checker=_check_data_move,
+    pipe="MTE2/MTE3/MTE1/V")
 def data_move(call: Call, a: Any) -> MicroOp | None:
     """Copy bursts of 32-byte blocks between memories; out of L0C, bursts of fractals."""
     if a.nburst == 0 or a.burst == 0:
@@ -284,7 +284,8 @@ _MODES = Choice("block_mode", ("", "m", "v"), error=TikUnsupportedArgumentError)
     _Deqscale("deqscale", dtypes=("float16", "float32"), default=None),
     Fixed("sid_store_mode", 0, "other modes have no specification"), Flag("relu", False),
     Fixed("pad_mode", None, "padding has no specification"), Fixed("pad_value", None, "padding has no specification"),
-    Rest("extra", keywords=True)), checker=_check_tensor_mov, pipe="MTE2/MTE3/MTE1/V", cost="move")
+    Rest("extra", keywords=True)), typed=("dst",), dtypes=tuple(BITS), checker=_check_tensor_mov,
+    pipe="MTE2/MTE3/MTE1/V")
 def tensor_mov(call: Call, a: Any) -> MicroOp | None:
     """Like data_move with dst_stride before src_stride; modes 'm' and 'v' move out of L0C."""
     if a.nburst == 0 or a.burst == 0:
@@ -305,7 +306,7 @@ def tensor_mov(call: Call, a: Any) -> MicroOp | None:
 @instruction("broadcast_ub_to_l0c", params=(
     Tensor("dst", ("L0C",), align=l0c_alignment), Tensor("src"), _count("nburst", 255), _count("burst_len", 255),
     _gap("src_gap"), _gap("dst_gap")), typed=("dst", "src"),
-    dtypes=("float16", "float32", "int32"), pipe="V", cost="broadcast")
+    dtypes=("float16", "float32", "int32"), pipe="V")
 def broadcast_ub_to_l0c(call: Call, a: Any) -> MicroOp | None:
     """Repeat each group of 16 elements of the Unified Buffer over the 16 rows of a fractal in L0C."""
     if a.nburst == 0 or a.burst_len == 0:
@@ -332,7 +333,7 @@ def broadcast_ub_to_l0c(call: Call, a: Any) -> MicroOp | None:
 
 # -------------------------------------------------------------------------------------------------------- atomic add
 @instruction("set_atomic_add", params=(
-    Choice("value", (0, 1, "float32"), error=TikUnsupportedArgumentError),), pipe="S", cost="scalar")
+    Choice("value", (0, 1, "float32"), error=TikUnsupportedArgumentError),), pipe="S")
 def set_atomic_add(call: Call, a: Any) -> MicroOp:
     """Switch atomic float32 addition of later moves from the Unified Buffer to GM on (1, "float32") or off (0)."""
     core, on = call.core, a.value != 0

@@ -63,8 +63,7 @@ def _outward(value: np.ndarray) -> np.ndarray:
 
 @instruction("scalar_conv", params=(
     Choice("round_mode", _ROUND_MODES), Destination("dst", ("float32", "float16", "int32")),
-    Value("src", ("float32", "float16", "int32"))), kind="scalar", destination="dst", checker=_check_conv, pipe="S",
-    cost="scalar")
+    Value("src", ("float32", "float16", "int32"))), kind="scalar", destination="dst", checker=_check_conv, pipe="S")
 def scalar_conv(values: dict[str, Any]) -> int | float:
     """Convert a Scalar to the dtype of another, rounding as told; results saturate."""
     value, target, mode = values["src"], values["dst"].dtype, values["round_mode"]
@@ -132,7 +131,7 @@ _FUNCTIONS = (
 )
 for _name, _params, _compute, _doc in _FUNCTIONS:
     _sources = tuple(param.name for param in _params[1:])
-    instruction(_name, params=_params, kind="scalar", destination="dst", checker=_check_types, pipe="S", cost="scalar",
+    instruction(_name, params=_params, kind="scalar", destination="dst", checker=_check_types, pipe="S",
                 doc=_doc)(_function(_sources, _compute))
 
 
@@ -141,13 +140,13 @@ _BITS = ("uint64", "int64")
 _COUNT_PARAMS = (Destination("dst", _BITS), Value("src", _BITS))
 
 
-@instruction("scalar_countbit1", params=_COUNT_PARAMS, kind="scalar", destination="dst", pipe="S", cost="scalar")
+@instruction("scalar_countbit1", params=_COUNT_PARAMS, kind="scalar", destination="dst", pipe="S")
 def scalar_countbit1(values: dict[str, Any]) -> int:
     """Number of ones among the 64 bits of src."""
     return bin(values["src"] & (1 << 64) - 1).count("1")
 
 
-@instruction("scalar_countleading0", params=_COUNT_PARAMS, kind="scalar", destination="dst", pipe="S", cost="scalar")
+@instruction("scalar_countleading0", params=_COUNT_PARAMS, kind="scalar", destination="dst", pipe="S")
 def scalar_countleading0(values: dict[str, Any]) -> int:
     """Number of zeros above the highest one among the 64 bits of src."""
     return 64 - (values["src"] & (1 << 64) - 1).bit_length()

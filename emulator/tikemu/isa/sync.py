@@ -33,8 +33,7 @@ _EVENTS = 4  # ids 0 to 3 per pair of pipes on the training series (D31a)
 _FLAG_PARAMS = (Pipe("src_pipe", PIPES), Pipe("dst_pipe", PIPES), Integer("event_id", 0, _EVENTS - 1))
 
 
-@instruction("pipe_barrier", params=(Pipe("pipe", ("V", "M", "MTE1", "MTE2", "MTE3", "ALL")),), pipe="S",
-             cost="barrier")
+@instruction("pipe_barrier", params=(Pipe("pipe", ("V", "M", "MTE1", "MTE2", "MTE3", "ALL")),), pipe="S")
 def pipe_barrier(call: Call, a: Any) -> MicroOp:
     """Wait until a pipe, or every pipe, has drained."""
     return MicroOp(call.api, "S", call.soc.timing.flag_cycles, 0, (), (), None, barrier=a.pipe,
@@ -51,19 +50,19 @@ def _flag(call: Call, kind: str, a: Any) -> MicroOp:
                    flag=(kind, a.src_pipe, a.dst_pipe, a.event_id), constants=("flag_cycles", "flag_handshake"))
 
 
-@instruction("set_flag", params=_FLAG_PARAMS, checker=_check_pair, pipe="S", cost="flag")
+@instruction("set_flag", params=_FLAG_PARAMS, checker=_check_pair, pipe="S")
 def set_flag(call: Call, a: Any) -> MicroOp:
     """Set an event when everything before it on src_pipe is complete."""
     return _flag(call, "set", a)
 
 
-@instruction("wait_flag", params=_FLAG_PARAMS, checker=_check_pair, pipe="S", cost="flag")
+@instruction("wait_flag", params=_FLAG_PARAMS, checker=_check_pair, pipe="S")
 def wait_flag(call: Call, a: Any) -> MicroOp:
     """Hold dst_pipe until the event is set."""
     return _flag(call, "wait", a)
 
 
-@instruction("block_barrier", params=(Rest("args"), Rest("argv", keywords=True)), pipe="S", cost="barrier")
+@instruction("block_barrier", params=(Rest("args"), Rest("argv", keywords=True)), pipe="S")
 def block_barrier(call: Call, a: Any) -> MicroOp:
     """Suspend the block until all blocks have arrived; arguments (a GM workspace, in use) have no effect."""
     timing = call.soc.timing
