@@ -356,6 +356,41 @@ def test_operand_outside_its_tensor(kernel: Any) -> None:
         values(kernel, {"n": 24})
 
 
+def test_run_time_shape_beyond_its_reserve(kernel: Any) -> None:
+    n = kernel.InputScalar("int32", "n")
+
+    def body(out: Any) -> None:
+        held = kernel.Tensor("int32", (n, 8), tik.scope_ubuf, "held", max_mem_size=128)
+        kernel.vector_dup(8, held, 3, 1, 1, 8)
+        kernel.data_move(out, held, 0, 1, 1, 0, 0)
+
+    program(kernel, body, inputs=[n])
+    assert values(kernel, {"n": 4}) == [3] * 8
+    for numerics in (True, False):
+        with pytest.raises(TikBoundsError, match="The space required exceeds max_mem_size: tensor 'held' needs 160"):
+            tikemu.run(kernel, {"n": 5}, numerics=numerics)
+
+
+def test_shape_that_grows_after_the_definition(kernel: Any) -> None:
+    def body(out: Any) -> None:
+        n = kernel.Scalar("int32", init_value=1)
+        held = kernel.Tensor("int32", (n, 8), tik.scope_ubuf, "held", max_mem_size=64)
+        with kernel.for_range(0, 3):
+            kernel.vector_dup(8, held, 3, 1, 1, 8)
+            n.set_as(n + 1)
+
+    with pytest.raises(TikBoundsError, match="exceeds max_mem_size(.|\n)*vector_dup"):
+        values(program(kernel, body))
+
+
+def test_run_time_slice_beyond_the_tensor(kernel: Any) -> None:
+    n = kernel.InputScalar("int32", "n")
+    program(kernel, lambda out: kernel.vector_dup(8, out[0:n], 3, 1, 1, 8), inputs=[n])
+    assert values(kernel, {"n": 8}) == [3] * 8
+    with pytest.raises(TikBoundsError, match="slice of tensor 'out' ends at element 9, but it has 8"):
+        values(kernel, {"n": 9})
+
+
 # ------------------------------------------------------------------------------------------------ caches
 def test_float_arguments_with_equal_keys_stay_apart(kernel: Any) -> None:
     """0.0 and -0.0 are equal as dictionary keys, but 1/x differs."""

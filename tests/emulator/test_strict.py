@@ -369,6 +369,32 @@ def test_a_flag_for_another_event_orders_nothing(kernel: Any, source: Any, targe
 
 
 @faulty
+def test_flag_that_nothing_sets(kernel: Any, source: Any, target: Any, fault: bool) -> None:
+    a = ub(kernel, "a")
+    kernel.data_move(a, source, 0, 1, 8, 0, 0)
+    if not fault:
+        kernel.set_flag("PIPE_MTE2", "PIPE_V", 0)
+    kernel.wait_flag("PIPE_MTE2", "PIPE_V", 0)
+    kernel.data_move(target, a, 0, 1, 8, 0, 0)
+    check(kernel, fault, TikParamError, "wait_flag.* has no set_flag before it", [source], [target], source=DATA)
+
+
+@faulty
+def test_more_blocks_at_a_barrier_than_cores(kernel: Any, target: Any, fault: bool) -> None:
+    with per_block(kernel, 33 if fault else 32):
+        a = ub(kernel, "a")
+        kernel.vector_dup(128, a, 1.0, 1, 1, 8)
+        kernel.block_barrier()
+        kernel.data_move(target, a, 0, 1, 8, 0, 0)
+    kernel.BuildCCE("kernel", [], [target])
+    if not fault:
+        tikemu.run(kernel, {}, options=STRICT)
+        return
+    with pytest.raises(TikSyncError, match="33 blocks on 32 cores"):
+        tikemu.run(kernel, {}, options=STRICT)
+
+
+@faulty
 def test_the_scalar_unit_races_too(kernel: Any, source: Any, target: Any, fault: bool) -> None:
     a = ub(kernel, "a")
     value = kernel.Scalar("float16")

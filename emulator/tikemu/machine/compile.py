@@ -39,6 +39,7 @@ from .sites import (
     ViewTemplate,
     define,
     float_key,
+    reserve,
     text_of_copy,
 )
 from .values import Undefined
@@ -159,6 +160,9 @@ class Compiler:
     def _on_Define(self, statement: ir.Define) -> None:
         tensor = statement.tensor
         self.live.add(tensor.uid)
+        if tensor.memory != "GM" and not all(ir.is_immediate(extent) for extent in tensor.shape):
+            extents = " * ".join(self.expressions.wrapped(extent).source for extent in tensor.shape)
+            self.emit(f"{self.name('N', reserve(tensor))}({extents})", statement.location)
         if tensor.memory != "GM" and self.needs.tensor(tensor):
             selectors = self.runtime.plan.placements[tensor.uid].selectors
             fresh = self.name("D", define(self.runtime, tensor))

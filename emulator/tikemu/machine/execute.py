@@ -189,8 +189,11 @@ class _Cores:
             block += 1
         count = block
         if count > runtime.soc.core_count and any(thread is not None for thread, _ in waiting):
-            warnings.warn(TikWarning(f"block_barrier with {count} blocks on {runtime.soc.core_count} cores: blocks "
-                                     "that wait for a core never arrive on a device"), stacklevel=4)
+            message = (f"block_barrier with {count} blocks on {runtime.soc.core_count} cores: blocks that wait for a "
+                       "core never arrive on a device")
+            if runtime.options.strict:
+                raise TikSyncError(message)
+            warnings.warn(TikWarning(message), stacklevel=4)
         while any(thread is not None for thread, _ in waiting):
             if not all(thread is not None for thread, _ in waiting):
                 finished = [number for number, (thread, _) in enumerate(waiting) if thread is None]

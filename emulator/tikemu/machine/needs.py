@@ -50,7 +50,9 @@ class Needs:
         return self.everything or id(statement) in self.instructions or statement.spec.name == "set_atomic_add"
 
     def _seed(self, statement: ir.Statement) -> None:
-        if isinstance(statement, ir.For):
+        if isinstance(statement, ir.Define):
+            self._need_values(statement.tensor.shape)
+        elif isinstance(statement, ir.For):
             self._need_values((statement.begin, statement.end, statement.block_num))
         elif isinstance(statement, ir.If):
             self._need_values(condition for condition, _ in statement.branches)

@@ -50,7 +50,7 @@ class Runtime:
         self.checks = options.strict and numerics
         self.core = CoreMemories(self.soc, plan.peak, self.checks)
         self.gm = gm
-        self.clock = CoreClock(self.soc, options.max_trace_events) if timing else None
+        self.clock = CoreClock(self.soc, options.max_trace_events, self.warn) if timing else None
         self.gm_cost: GlobalMemory | None = None
         self.block = 0
         self.block_count = block_count

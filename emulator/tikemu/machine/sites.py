@@ -97,12 +97,13 @@ class ViewTemplate:
         self.copy = leaves.source(copy) if copy else 0
         self.shape = tuple(leaves.add(extent) for extent in view.shape)
         self.strides = tuple(leaves.add(extent) for extent in view.strides)
+        self.run_time_shape = any(isinstance(extent, Leaf) for extent in self.shape)
 
     def operand(self, key: tuple, offset: int | None = None) -> Operand:
         """The operand for the run-time values ``key``; ``offset`` replaces the one in the key.
 
         Raises:
-            TikBoundsError: it starts outside the tensor, or needs more than ``max_mem_size``. (Where it may start
+            TikBoundsError: it starts outside the tensor, or a run-time extent leads beyond its end. (Where it may start
                 directly behind the tensor, an instruction with repeat 0 stands; others find out by what they touch.)
         """
         place = self.place
@@ -115,12 +116,20 @@ class ViewTemplate:
                                  f"has {place.size // self.itemsize}")
         shape = tuple(int(_value(extent, key)) for extent in self.shape)
         strides = tuple(int(_value(extent, key)) for extent in self.strides)
-        if self.view.tensor.max_mem_size is not None and place.memory.kind != "GM":
+        if self.run_time_shape:
             needed = address - start + (1 + sum((n - 1) * step for n, step in zip(shape, strides))) * self.itemsize
+            if needed > place.size and self.view.tensor.max_mem_size is not None:
+                raise TikBoundsError(space_message(self.view.tensor, needed))
             if needed > place.size:
-                raise TikBoundsError(f"The space required exceeds max_mem_size: tensor {name!r} needs {needed} bytes, "
-                                     f"max_mem_size is {self.view.tensor.max_mem_size}")
+                raise TikBoundsError(f"a slice of tensor {name!r} ends at element {needed // self.itemsize}, but it "
+                                     f"has {place.size // self.itemsize}")
         return Operand(place.memory, address, start, end, self.view.dtype, shape, strides, name, self.static)
+
+
+def space_message(tensor: ir.TensorInfo, needed: int) -> str:
+    """What the debugger says of a tensor that grows beyond its reserve."""
+    return (f"The space required exceeds max_mem_size: tensor {tensor.name!r} needs {needed} bytes, max_mem_size is "
+            f"{tensor.max_mem_size}")
 
 
 class InstructionSite(Site):
@@ -418,6 +427,17 @@ def define(runtime: Runtime, tensor: ir.TensorInfo) -> Callable[[int], None]:
         clear(kind, start, start + size)
 
     return fresh
+
+
+def reserve(tensor: ir.TensorInfo) -> Callable[[int], None]:
+    """``f(elements)``: checks the size of a tensor with a run-time shape when its definition is reached."""
+
+    def check(elements: int) -> None:
+        needed = elements * size_of(tensor.dtype)
+        if needed > tensor.max_mem_size:
+            raise TikBoundsError(space_message(tensor, needed))
+
+    return check
 
 
 class DebugPrint:

@@ -13,9 +13,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Callable
 
-from ..errors import TikSyncError
 from ..soc import SocProfile
 from .regions import Footprint, FootprintTable
 
@@ -69,6 +68,11 @@ class TimedOp:
 class CoreClock:
     """Time on one core.
 
+    Args:
+        soc: the chip.
+        trace_limit: see ``trace``.
+        warn: told (message, line) about questionable flags.
+
     Attributes:
         now: time of the scalar unit, cycles.
         footprints: the footprints that operations refer to.
@@ -78,7 +82,8 @@ class CoreClock:
         trace: receives (operation, start, end) until it holds about ``trace_limit`` entries; None: nothing is kept.
     """
 
-    def __init__(self, soc: SocProfile, trace_limit: int = 0) -> None:
+    def __init__(self, soc: SocProfile, trace_limit: int = 0,
+                 warn: Callable[[str, Any], None] = lambda message, location: None) -> None:
         timing = soc.timing
         self._issue = timing.issue_cycles
         self._mask_write = timing.mask_write_cycles
@@ -90,6 +95,7 @@ class CoreClock:
         self.footprints = FootprintTable()
         self.trace: list | None = None
         self.trace_limit = trace_limit
+        self._warn = warn
         self._starts = [deque(maxlen=self._depth) for _ in PIPES]
         self._unsynced: dict[tuple[Footprint, int, bool], float] | None = None
         self.restart()
@@ -309,10 +315,7 @@ class CoreClock:
         else:
             self.scalar(self._flag_issue)
             start = self.now
-            try:
-                self._explicit_flag(*op.flag)
-            except TikSyncError as error:
-                raise error.at(op.location) from None
+            self._explicit_flag(*op.flag, op.location)
         op.count += 1
         if self.trace is not None:
             self.trace.append((op, start, self.now))
@@ -326,15 +329,15 @@ class CoreClock:
         for known in self._known:
             known[:] = self._done
 
-    def _explicit_flag(self, kind: str, source: str, destination: str, event: int) -> None:
+    def _explicit_flag(self, kind: str, source: str, destination: str, event: int, location: Any) -> None:
         key = (PIPE_INDEX[source], PIPE_INDEX[destination], event)
         tokens = self._tokens.setdefault(key, deque())
         if kind == "set":
             tokens.append(self._done[key[0]] if key[0] != _S else self.now)
             return
         if not tokens:
-            raise TikSyncError(f"wait_flag({source}, {destination}, {event}) comes before its set_flag: "
-                               "the kernel would hang")
+            self._warn(f"wait_flag({source}, {destination}, {event}) has no set_flag before it", location)
+            return
         done = tokens.popleft()
         pipe = key[1]
         ready = max(self._free[pipe], self.now, done + self._flag_delay)
