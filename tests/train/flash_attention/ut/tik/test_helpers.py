@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from flash_attention.kernels.tik import KernelProblem, alibi, dropout, lanes, mask, normalise, rowmax, softmax, tiles
+from flash_attention.kernels.tik.item import Item
 from flash_attention.kernels.tik.layout import from_nz, pack_keep_bits, pack_keys, to_nz
 
 from tests.train.flash_attention.ut.tik.programs import Program, copy_in, copy_out
@@ -242,3 +243,47 @@ def test_bias_and_mask_per_key_are_lanes(tik, execute):
     expected = query.astype(np.float64) @ key.T.astype(np.float64) * problem.scale + bias[0, 0]
     assert np.allclose(scores[:, :30], expected[:, :30], rtol=1e-5, atol=1e-4)
     assert (scores[:, 30:] < -200000).all()
+
+
+@pytest.mark.parametrize(("attempt", "offset"), ((0, 0.0), (1, 0.0), (1, 120000.0)))
+def test_reference_is_the_row_maximum(tik, execute, attempt, offset):
+    # Causal over two tiles: at attempt 0 the second row block samples one tile, at attempt 1 both count.
+    problem = KernelProblem(1, 1, 128, 256, 64, causal=True, causal_alignment="bottom_right", cores=1)
+    query, key = _random(128, 64, sigma=3.0), _random(256, 64, seed=1)
+    if offset:
+        query[:, 0], key[:, 0] = 500, offset / 500 * 8
+    program = Program(
+        tik,
+        execute,
+        problem,
+        {"query": to_nz(query[None]), "key": to_nz(key[None])},
+        {"reference": ("float32", (128,))},
+    )
+    for name, array in (("table", program.split.table), ("tiles", program.split.tiles)):
+        program.inputs[name] = array
+        program.gm[name] = program.instance.Tensor(str(array.dtype), array.shape, tik.scope_gm, name)
+    with program.body() as core:
+        for halves in core.on["halves"]:
+            core.fill(halves, 0.0, 128)
+        lanes.initialise(core)
+        core.tik.data_move(core.on["table"][0], core.gm["table"], 0, 1, 6, 0, 0)
+        core.tik.data_move(core.on["tiles"][0], core.gm["tiles"], 0, len(program.split.tiles), 1024, 0, 0)
+        item = Item(core, "item", True)
+        zero = core.scalar("int32", "zero", 0)
+        item.load(zero, zero)
+        scalars = {name: core.scalar("int32", name) for name in ("sweeps", "sweep_tiles", "tile", "number")}
+        scalars.update(base=core.scalar("int64", "base", 0), distance=None, attempt=core.scalar("int32", "at", attempt))
+        tiles.fetch_query(core, core.on["stage"][0], scalars["base"], zero, core.plan.rows)
+        tiles.place_query(core, rowmax.query_slots(core, 0), core.on["stage"][0], zero)
+        rowmax.clear(core, 0, zero)
+        rowmax.load_sample(core, item, 0, scalars)
+        rowmax.reference(core, item, 0, scalars["attempt"], zero, scalars)
+        copy_out(core, "reference", rowmax.next_reference(core, 0), 16)
+    result = program.run()["reference"].astype(np.float64)
+    scores = query.astype(np.float64) @ key.T.astype(np.float64) / 8
+    scores[~problem.band.dense()] = -np.inf
+    if attempt:
+        assert np.abs(result - scores.max(1)).max() < 0.02 + 2.0**-21 * offset
+    else:
+        assert np.all(result <= scores.max(1) * (1 + 2.0**-10) + 1e-3)
+        assert np.all(result >= scores[:, :16].max(1) - 0.1)
