@@ -19,6 +19,8 @@ from .kernel import GlobalTensor, Kernel
 from .layout import keep_shape, nz_shape
 from .problem import KernelProblem, padded
 
+# Time of a unit whose key and value tiles serve one row block instead of two, at head_dim 128: the memory is its limit.
+UNSHARED = 1.4
 LAG = 2  # units between the scores of a tile and its part of the output
 
 
@@ -50,15 +52,26 @@ def build(problem: KernelProblem, tik, *, name: str = "flash_attention_forward",
 
 
 def _plan(problem: KernelProblem):
-    reasons = []
+    """The first plan that fits; where it gives the cores too few work items, one with the same tiles and more items.
+
+    The tiles stay, so that a part of the heads gets the same bits as all of them.
+    """
+    reasons, chosen = [], None
     for plan in candidates(problem):
+        if chosen is not None and (plan.rows, plan.keys) != (chosen[0].rows, chosen[0].keys):
+            continue
         split = worksplit.split(problem, plan)
         parts = buffers(problem, plan, len(split.tiles), len(split.distances))
         reason = overflow(parts)
-        if not reason:
-            return plan, split, parts
-        reasons.append(f"{plan.strategy} needs {reason}")
-    raise ValueError(f"tiling: no strategy fits this problem: {'; '.join(reasons)}")
+        if reason:
+            reasons.append(f"{plan.strategy} needs {reason}")
+        elif chosen is None or UNSHARED * max(split.units) < max(chosen[1].units):
+            chosen = plan, split, parts
+        if chosen is not None and chosen[1].cores == problem.cores:
+            break
+    if chosen is None:
+        raise ValueError(f"tiling: no strategy fits this problem: {'; '.join(reasons)}")
+    return chosen
 
 
 def _arguments(problem: KernelProblem, plan: TilePlan, split: worksplit.WorkSplit):

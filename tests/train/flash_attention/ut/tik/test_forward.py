@@ -160,6 +160,16 @@ def test_fewer_items_than_cores(tik, execute):
     _check(problem, arrays, *forward(tik, execute, problem, *arrays), 3.0)
 
 
+def test_few_heads_are_spread_over_more_cores_with_the_same_bits(tik, execute):
+    few, many = (KernelProblem(1, 1, 400, 400, 32, cores=cores) for cores in (4, 2))
+    kernels = [build(problem, tik) for problem in (few, many)]
+    assert [kernel.plan.row_blocks for kernel in kernels] == [1, 2]
+    assert [kernel.cores for kernel in kernels] == [4, 2]
+    arrays = _arrays(few)
+    for a, b in zip(*(forward(tik, execute, problem, *arrays) for problem in (few, many))):
+        assert np.array_equal(a, b)
+
+
 @pytest.mark.slow
 def test_past_64k_keys_with_strides_beyond_the_field(tik, execute):
     problem = KernelProblem(1, 1, 16, 66000, 48, alibi="none", cores=1)
