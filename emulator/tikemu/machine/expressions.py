@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -229,8 +228,3 @@ def _integer_operation(op: str, left: Text, right: Text, dtype: str) -> Text:
     if op == "&" and max(left.low, right.low) >= 0:
         return Text(source, dtype, 0, left.high if left.low >= 0 else right.high, cost)
     return Text(source, dtype, low, high, cost)
-
-
-def names(variables: Mapping[str, ir.Variable]) -> str:
-    """A dict display that holds the current values of ``variables``."""
-    return "{" + ", ".join(f"{name!r}: {name_of(variable)}" for name, variable in variables.items()) + "}"

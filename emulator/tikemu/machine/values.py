@@ -14,7 +14,6 @@ from ..dtypes import limits
 from ..errors import TikBoundsError, TikUndefinedError
 
 F16_MAX = 65504.0
-F32_MAX = float(np.finfo(np.float32).max)
 
 
 def divide(dividend: int, divisor: int) -> int:

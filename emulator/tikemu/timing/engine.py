@@ -21,7 +21,6 @@ from .regions import Footprint, FootprintTable
 PIPES = ("S", "V", "M", "MTE1", "MTE2", "MTE3")
 PIPE_INDEX = {name: index for index, name in enumerate(PIPES)}
 _S = 0
-_M = PIPE_INDEX["M"]
 
 
 class TimedOp:
