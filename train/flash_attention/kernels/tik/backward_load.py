@@ -1,0 +1,156 @@
+"""What the main kernel of the backward operator brings on chip: keys, values and lanes of an item, rows of its steps."""
+
+from __future__ import annotations
+
+from . import dropout, gradient_rows, lanes, mask
+from .backward_items import KeyItem, Unit
+from .core import Core
+from .rowmax import fetch_distance
+from .tiles import F, _full_or_tail, by_rows
+
+
+class Loads:
+    """Records the loads of one core.
+
+    Attributes:
+        number, distance: run-time numbers of the visibility and distance tiles of the next scores.
+    """
+
+    def __init__(self, core: Core, item: KeyItem, numbered: bool, signed: bool):
+        self.core, self.item = core, item
+        item.number = core.scalar("int32", "number", 0) if numbered else None
+        item.distance = core.scalar("int32", "distance", 0) if signed else None
+
+    def constants(self, tiles: int, distances: int) -> None:
+        """Records what happens once: constant operands, and numbers where short tiles leave places unwritten."""
+        core, tik, plan, on = self.core, self.core.tik, self.core.plan, self.core.on
+        for halves in on["halves"]:
+            core.fill(halves, 0.0, 128)
+        for vector in on.get("vectors", ()):
+            core.fill(vector, 0.0, 128, 64)
+        zeros = on["half"][0]
+        core.fill(zeros, 0.0, plan.area)
+        cleared = ["key_lanes"]
+        cleared += ["query", "d_output", "score_lanes", "delta_lanes"] if core.tail_rows else []
+        cleared += ["value"] if core.tail_keys else []
+        for name in cleared:
+            for slot in on[name]:
+                size = slot.shape[0]
+                for first in range(0, size, plan.area):
+                    tik.data_move(slot[first], zeros, 0, 1, min(plan.area, size - first) // 16, 0, 0)
+        if core.tail_keys or core.tail_rows:
+            for name in ("hidden", "bias"):
+                for buffer in on.get(name, ()):
+                    core.fill(buffer, 0.0, plan.area)
+            for buffer in on.get("keep", ()):
+                core.fill(buffer.reinterpret_cast_to("uint16"), 0, plan.area // 16)
+        # Lanes of the keys: ones for the terms of the row, zeros or what the kind of bias asks for elsewhere.
+        stage = on["d_half"][0]
+        core.fill(stage, 0.0, F)
+        core.fill(stage, 1.0, 16 * len(lanes.REFERENCE))
+        tik.data_move(on["one_lanes"][0], stage, 0, 1, 16, 0, 0)
+        for fractal in range(plan.columns):
+            tik.data_move(on["key_lanes"][0][fractal * F], stage, 0, 1, 16, 0, 0)
+        ones = on["l0_ones" if "l0_ones" in on else "l0_key_lanes"][0]
+        tik.load2dv1(ones, on["one_lanes"][0], 0, plan.columns, 0, 0, True)
+        for name, count in (("tiles", tiles), ("distances", distances)):
+            if count:
+                tik.data_move(on[name][0], core.gm[name], 0, count, plan.area // 16, 0, 0)
+        if plan.bias_chunks:
+            tik.data_move(on["one_hot"][0], core.gm["one_hot"], 0, 1, 16 * 16, 0, 0)
+
+    def keys(self) -> None:
+        """Keys, values and key lanes of the item.
+
+        The keys take on the power of two in the scale; they stand in L1 twice, for the scores and for the gradients of
+        the queries.
+        """
+        core, tik, plan, item = self.core, self.core.tik, self.core.plan, self.item
+        on, columns = core.on, self.core.depth_columns
+        stage, tile = on["d_query"][0].reinterpret_cast_to("float16"), item["tile"]
+        base = core.wide(item["kv_head"], columns * core.seq_k * 16)
+        start = base + tile * (plan.keys * 16)
+
+        def fetch(have: int) -> None:
+            if have < plan.keys:
+                core.fill(stage, 0.0, plan.keys * plan.head_dim)
+            core.move((stage, 0), (core.gm["key"], start), columns, have, core.seq_k - have, plan.keys - have)
+            for index, width in enumerate(plan.segments):
+                first = plan.segment_start(index)
+                some = min(width, have - first)
+                if some > 0:
+                    target, source = (on["value"][0], first * plan.head_dim), (core.gm["value"], start + first * 16)
+                    core.move(target, source, columns, some, core.seq_k - some, width - some)
+
+        _full_or_tail(core, tile, fetch)
+        if core.problem.query_factor != 1.0:
+            core.with_scalar("vec_muls", stage, stage, core.problem.query_factor, plan.keys * plan.head_dim)
+        for index, width in enumerate(plan.segments):
+            first = plan.segment_start(index)
+            tik.data_move(
+                on["key"][0][first * plan.head_dim], stage[first * 16], 0, columns, width, plan.keys - width, 0
+            )
+        for first, count in plan.column_parts(plan.keys):
+            for column in range(first, first + count):
+                target = on["key_rows"][0][first * plan.keys * 16 + (column - first) * F]
+                tik.data_move(target, stage[column * plan.keys * 16], 0, plan.columns, 16, 0, (count - 1) * 16)
+        if lanes.is_dynamic(core.problem):
+            planes = {name: self._first_plane(name) for name in ("bias", "mask")}
+            lanes.load_key_lanes(core, on["key_lanes"][0], planes, tile)
+            tik.load2dv1(on["l0_key_lanes"][0], on["key_lanes"][0], 0, plan.columns, 1, 0, True)
+
+    def _first_plane(self, name: str):
+        return self.item._scalars.get(f"{name}_plane")
+
+    def rows(self, unit: Unit) -> None:
+        """Query, output gradient and row lanes of a step: (rows / 16, head_dim / 16, 16, 16)."""
+        core, tik, plan, item = self.core, self.core.tik, self.core.plan, self.item
+        on, columns, place = core.on, self.core.depth_columns, unit.position
+        head = item["head"] + unit.member
+
+        def record(have: int) -> None:
+            base = core.wide(head, columns * core.seq_q * 16)
+            start = core.scalar("int64", "start", base + unit.tile * (plan.rows * 16))
+            for name in ("query", "d_output"):
+                for group in range(have // 16):
+                    core.move(
+                        (on[name][place], group * columns * F),
+                        (core.gm[name], start + group * F),
+                        columns,
+                        16,
+                        core.seq_q - 16,
+                    )
+            _, heads, groups, _, _ = gradient_rows.lanes_shape(core.problem)
+            at = unit.tile * (plan.rows * 16)
+
+            def load(slot, kind: int) -> None:
+                source = core.gm["row_lanes"][core.wide(head + kind * heads, groups * F) + at]
+                tik.data_move(slot, source, 0, 1, have, 0, 0)
+
+            load(on["delta_lanes"][place], gradient_rows.DELTA)
+            if gradient_rows.kinds(core.problem) == 2:
+                load(on["score_lanes"][place], gradient_rows.SCORE)
+                return
+            with tik.if_scope(unit.tile < item["cross"]):
+                load(on["score_lanes"][place], gradient_rows.AFTER)
+            with tik.else_scope():
+                load(on["score_lanes"][place], gradient_rows.SCORE)
+
+        by_rows(core, unit.rows, record)
+
+    def scores_extra(self, unit: Unit) -> None:
+        """What Vector needs besides the products for the next scores: masks, bias, distances, keep bits."""
+        core, item, problem = self.core, self.item, self.core.problem
+        if item.number is not None:
+            item.tile_number(item.number, unit.tile)
+            mask.fetch_visible(core, item.number)
+        if item.distance is not None:
+            item.distance_number(item.distance, unit.tile)
+            fetch_distance(core, item.distance)
+        start = unit.tile * core.plan.rows
+        if problem.mask == "full":
+            mask.fetch_plane(core, "mask", "hidden", item.plane("mask", unit), item["tile"], start, unit.rows)
+        if problem.alibi == "bias":
+            mask.fetch_plane(core, "bias", "bias", item.plane("bias", unit), item["tile"], start, unit.rows)
+        if problem.dropout_threshold:
+            dropout.fetch_keep(core, item["head"] + unit.member, item["tile"], start, unit.rows)
