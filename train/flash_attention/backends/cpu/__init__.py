@@ -1,42 +1,65 @@
-"""Backend `cpu`: the native C++ kernel, through MindSpore's interface for compiled operators."""
+"""Backend `cpu`: the native C++ kernel, on any CPU and in every mode of MindSpore.
+
+csrc/           the kernel; csrc/target.h lists what one instruction set is made of
+build.py        compiles it
+library.py      finds it, tells it a problem, calls it on NumPy arrays
+operators.py    puts it into MindSpore as a Cell of custom primitives
+"""
 
 from __future__ import annotations
+
+import functools
+import os
 
 from flash_attention.backends.base import Backend
 from flash_attention.problem import AttentionProblem
 
 
 class CpuBackend(Backend):
-    """Tiled attention in O(seq) memory on any CPU."""
+    """FlashAttention in C++: float32 sums, no score matrix in memory, all threads that OMP_NUM_THREADS allows."""
 
     name = "cpu"
+    dynamic = True
 
     def unavailable(self) -> str | None:
-        import mindspore as ms
-
         from flash_attention.backends.cpu import library
 
-        target = ms.get_context("device_target")
-        if target != "CPU":
-            return f"runs on a CPU, and the device target is {target}"
-        try:
-            if not library.instruction_sets():
-                return "FLASH_ATTENTION_CPU_ISA names an instruction set that is unknown or missing on this processor"
-        except OSError as error:
-            return str(error)
-        return None
+        reason = _load_error()
+        forced = os.environ.get(library.ISA_VARIABLE, "")
+        if reason is None and forced and forced not in library.instruction_sets():
+            usable = ", ".join(library.instruction_sets())
+            reason = f"{library.ISA_VARIABLE} is {forced!r}, but this processor can run {usable}"
+        return reason
 
     def refuse(self, problem: AttentionProblem) -> str | None:
-        from flash_attention.backends.cpu.operators import DTYPES
-
-        if DTYPES[problem.dtype] is None:
-            return f"this MindSpore has no {problem.dtype}"
+        if problem.device != "CPU":
+            return f"it runs on CPU, and the device target is {problem.device}"
+        if problem.dtype == "bfloat16" and not _has_bfloat16():
+            return "this MindSpore has no bfloat16 on CPU (2.7 and later have)"
         return None
 
     def build(self, problem: AttentionProblem):
-        from flash_attention.backends.cpu.operators import NativeAttention
+        from flash_attention.backends.cpu.operators import Attention
 
-        return NativeAttention(problem)
+        return Attention(problem)
+
+
+@functools.cache
+def _load_error() -> str | None:
+    from flash_attention.backends.cpu import library
+
+    try:
+        library.load()
+    except OSError as error:
+        return str(error)
+    return None
+
+
+@functools.cache
+def _has_bfloat16() -> bool:
+    import mindspore
+
+    return hasattr(mindspore, "bfloat16")
 
 
 BACKEND = CpuBackend()

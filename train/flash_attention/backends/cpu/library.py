@@ -12,11 +12,13 @@ import numpy as np
 from flash_attention.backends.cpu.build import LIBRARY
 from flash_attention.problem import AttentionProblem, alibi_slopes
 
+ISA_VARIABLE = "FLASH_ATTENTION_CPU_ISA"
 BUILD_COMMAND = "python -m flash_attention.backends.cpu.build"
 
 # In the order of the enums in csrc/custom.cpp.
 _VERSION = 1
 _DROPOUT_NONE, _DROPOUT_PHILOX, _DROPOUT_GIVEN = range(3)
+_BIAS_KINDS = {"none": 0, "given": 1, "computed": 2}
 # No block window reaches further than this; it keeps products of blocks and tokens inside 64 bits.
 _MOST_BLOCKS = 1 << 31
 _NUMPY_DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": np.uint16}
@@ -48,7 +50,7 @@ def instruction_sets(library: ctypes.CDLL | None = None) -> tuple[str, ...]:
     return tuple(name.decode() for name in itertools.takewhile(lambda name: name is not None, named))
 
 
-def configuration(problem: AttentionProblem, bias_gradient: bool = False) -> tuple[np.ndarray, np.ndarray]:
+def configuration(problem: AttentionProblem) -> tuple[np.ndarray, np.ndarray]:
     """What the kernel has to know besides the tensors: int64 rules and float32 rates."""
     if problem.active_dropout == 0.0:
         kind = _DROPOUT_NONE
@@ -67,8 +69,8 @@ def configuration(problem: AttentionProblem, bias_gradient: bool = False) -> tup
         problem.dropout_threshold,
         problem.batch_offset,
         problem.head_offset,
-        int(problem.alibi == "computed"),
-        int(bias_gradient),
+        int(problem.mask_shape is not None),
+        _BIAS_KINDS[problem.alibi],
     ]
     return np.array(rules, np.int64), np.array([problem.scale, problem.dropout_scale], np.float32)
 
@@ -108,7 +110,7 @@ def forward(
     if problem.alibi == "computed":
         bias = slopes(problem)
     tensors = [query, key, value, mask, bias, keep_bits, seed, rules, rates, *out]
-    _call("flash_attention_forward", tensors, problem, library)
+    _call("flash_attention_forward", tensors, library)
     return out
 
 
@@ -133,7 +135,7 @@ def backward(
     wants its gradient. Otherwise like `forward`.
     """
     bias_gradient = problem.alibi == "given" and problem.bias_grad
-    rules, rates = configuration(problem, bias_gradient)
+    rules, rates = configuration(problem)
     if out is None:
         dtype = _NUMPY_DTYPES[problem.dtype]
         out = tuple(np.empty(array.shape, dtype) for array in (query, key, value))
@@ -142,7 +144,8 @@ def backward(
     if problem.alibi == "computed":
         bias = slopes(problem)
     tensors = [query, key, value, mask, bias, keep_bits, seed, output, logsumexp, d_output, d_logsumexp]
-    _call("flash_attention_backward", [*tensors, rules, rates, *out], problem, library)
+    function = "flash_attention_backward_bias" if bias_gradient else "flash_attention_backward"
+    _call(function, [*tensors, rules, rates, *out], library)
     return out
 
 
@@ -163,7 +166,7 @@ def call(function: str, tensors: list, names: list, library: ctypes.CDLL | None 
     return getattr(library or load(), function)(count, data, ranks, shape_pointers, dtypes, None, None)
 
 
-def _call(function: str, tensors: list, problem: AttentionProblem, library: ctypes.CDLL | None) -> None:
+def _call(function: str, tensors: list, library: ctypes.CDLL | None) -> None:
     names = []
     for array in tensors:
         if array is None:

@@ -1,70 +1,84 @@
-"""The native kernel as MindSpore primitives: `ops.Custom(func_type="aot")`, with the backward kernel as its bprop."""
+"""The kernel as MindSpore primitives: one ops.Custom forward, one backward behind its bprop."""
 
 from __future__ import annotations
 
+import mindspore as ms
+import numpy as np
 from mindspore import Tensor, nn, ops
-from mindspore import dtype as mstype
 
 from flash_attention.backends.cpu import library
-from flash_attention.backends.cpu.build import LIBRARY
 from flash_attention.problem import AttentionProblem
 
-DTYPES = {"float16": mstype.float16, "bfloat16": getattr(mstype, "bfloat16", None), "float32": mstype.float32}
 
+class Attention(nn.Cell):
+    """One problem; see Backend.build for the meaning of the tensors.
 
-class NativeAttention(nn.Cell):
-    """Attention on BNSD tensors, with the meanings of `Backend.build`."""
+    Optional inputs reach the primitives as an empty stand-in instead of None, which not every MindSpore version can
+    differentiate around; the kernel knows from its configuration what counts.
+    """
 
     def __init__(self, problem: AttentionProblem):
         super().__init__()
-        bias_gradient = problem.alibi == "given" and problem.bias_grad
-        rules, rates = library.configuration(problem, bias_gradient)
+        rules, rates = library.configuration(problem)
         self.rules, self.rates = Tensor(rules), Tensor(rates)
+        self.absent = Tensor(np.zeros(1, np.uint8))
         self.slopes = Tensor(library.slopes(problem)) if problem.alibi == "computed" else None
-        dtype = DTYPES[problem.dtype]
-        gradients = [(problem.shape_query(), dtype), (problem.shape_key(), dtype), (problem.shape_key(), dtype)]
-        if bias_gradient:
-            gradients.append((problem.bias_shape, DTYPES[problem.bias_dtype]))
-        backward = _custom("FlashAttentionBackward", problem, gradients)
-        outputs = [(problem.shape_query(), dtype), (problem.shape_lse(), mstype.float32)]
-        self.forward = _custom("FlashAttentionForward", problem, outputs, _bprop(backward, bias_gradient))
+        self.masked, self.biased = problem.mask_shape is not None, problem.alibi == "given"
+        self.dropped, self.given = problem.active_dropout > 0, problem.keep_bits
+        self.attention = _forward(problem)
 
     def construct(self, query, key, value, mask, alibi, keep_bits, seed):
-        if self.slopes is not None:
-            alibi = self.slopes
-        return self.forward(query, key, value, mask, alibi, keep_bits, seed, self.rules, self.rates)
+        mask = mask if self.masked else self.absent
+        bias = self.absent
+        if self.biased:
+            bias = alibi
+        elif self.slopes is not None:
+            bias = self.slopes
+        keep_bits = keep_bits if self.dropped and self.given else self.absent
+        seed = seed if self.dropped and not self.given else self.absent
+        return self.attention(query, key, value, mask, bias, keep_bits, seed, self.rules, self.rates)
 
 
-def _bprop(backward, bias_gradient: bool):
-    """The gradient of the forward primitive. An input that is None gets None: zeros_like(None) raises."""
+def _forward(problem: AttentionProblem) -> ops.Custom:
+    bias_gradient = problem.alibi == "given" and problem.bias_grad
+    gradients = [(shape, problem.dtype) for shape in (problem.shape_query(), problem.shape_key(), problem.shape_key())]
+    if bias_gradient:
+        backward = _custom("FlashAttentionBackwardBias", problem, *gradients, (problem.bias_shape, problem.bias_dtype))
+    else:
+        backward = _custom("FlashAttentionBackward", problem, *gradients)
+    zeros_like = ops.ZerosLike()
 
     def bprop(query, key, value, mask, bias, keep_bits, seed, rules, rates, out, dout):
         gradients = backward(
             query, key, value, mask, bias, keep_bits, seed, out[0], out[1], dout[0], dout[1], rules, rates
         )
-        d_mask, d_bias, d_keep_bits, d_seed = None, None, None, None
-        if mask is not None:
-            d_mask = ops.zeros_like(mask)
-        if bias_gradient:
-            d_bias = gradients[3]
-        elif bias is not None:
-            d_bias = ops.zeros_like(bias)
-        if keep_bits is not None:
-            d_keep_bits = ops.zeros_like(keep_bits)
-        if seed is not None:
-            d_seed = ops.zeros_like(seed)
-        d_rules, d_rates = ops.zeros_like(rules), ops.zeros_like(rates)
-        return gradients[0], gradients[1], gradients[2], d_mask, d_bias, d_keep_bits, d_seed, d_rules, d_rates
+        return (
+            gradients[0],
+            gradients[1],
+            gradients[2],
+            zeros_like(mask),
+            gradients[3] if bias_gradient else zeros_like(bias),
+            zeros_like(keep_bits),
+            zeros_like(seed),
+            zeros_like(rules),
+            zeros_like(rates),
+        )
 
-    return bprop
+    outputs = (problem.shape_query(), problem.dtype), (problem.shape_lse(), "float32")
+    return _custom("FlashAttentionForward", problem, *outputs, bprop=bprop)
 
 
-def _custom(function: str, problem: AttentionProblem, outputs: list, bprop=None) -> ops.Custom:
-    shapes = tuple([int(size) for size in shape] for shape, _ in outputs)
-    primitive = ops.Custom(
-        f"{LIBRARY}:{function}", out_shape=shapes, out_dtype=tuple(dtype for _, dtype in outputs), func_type="aot",
-        bprop=bprop,
-    )
-    # PYNATIVE confuses primitives that call the same function with the same attributes but other output structures.
-    primitive.add_prim_attr("problem", repr(problem))
-    return primitive
+def _custom(function: str, problem: AttentionProblem, *outputs: tuple, bprop=None) -> ops.Custom:
+    """The primitive of an entry point of csrc/custom.cpp; outputs are pairs of shape and dtype."""
+    # With dynamic shapes MindSpore asks the library for the outputs.
+    known = {} if problem.dynamic else {
+        "out_shape": tuple(list(shape) for shape, _ in outputs),
+        "out_dtype": tuple(getattr(ms, dtype) for _, dtype in outputs),
+    }
+    custom = ops.Custom(f"{library.LIBRARY}:{function}", func_type="aot", bprop=bprop, **known)
+    if problem.dynamic:
+        custom.add_prim_attr("reg_op_name", function)
+        custom.add_prim_attr("multi_output", True)
+    # PYNATIVE takes primitives of the same function and attributes for one and the same, whatever their outputs.
+    custom.add_prim_attr("flash_attention_outputs", str(outputs))
+    return custom

@@ -1,5 +1,6 @@
 // Entry points in the calling convention of MindSpore's ops.Custom(func_type="aot"), also called through ctypes:
-// every tensor, inputs then outputs, as pointer, rank, shape and dtype name. An absent input is a null pointer.
+// every tensor, inputs then outputs, as pointer, rank, shape and dtype name. The configuration says which of the optional
+// inputs count; the others may be anything, because None does not pass through every MindSpore version.
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -37,7 +38,7 @@ constexpr int64_t kMaxElements = int64_t{1} << 46;
 constexpr int64_t kMaxBlocks = int64_t{1} << 31;
 constexpr int64_t kVersion = 1;
 
-// The int64 configuration; library.py fills it by these names.
+// The int64 configuration; library.py fills it in this order.
 enum Config {
   kConfigVersion,
   kCausal,
@@ -51,10 +52,12 @@ enum Config {
   kDropoutThreshold,
   kBatchOffset,
   kHeadOffset,
-  kHasSlopes,       // the bias input holds slopes, one per head
-  kBiasGradient,    // backward has a fourth output
+  kHasMask,
+  kBiasKind,
   kConfigCount,
 };
+
+enum BiasKind : int64_t { kNoBias = 0, kTensorBias = 1, kSlopeBias = 2 /* one slope per head */ };
 
 // The float32 configuration.
 enum Rates { kScale, kDropoutScale, kRateCount };
@@ -84,7 +87,8 @@ enum BackwardParameter {
   kDQuery,
   kDKey,
   kDValue,
-  kDBias,  // only with kBiasGradient
+  kBackwardCount,
+  kDBias = kBackwardCount,  // only where the gradient of a bias is wanted
 };
 
 // Checks throw a Status; the entry points return it.
@@ -141,6 +145,7 @@ int64_t checked_product(std::initializer_list<int64_t> sizes) {
 
 // A tensor of rank 4 that broadcasts to (batch, heads, seq_q, seq_k), with a full last axis.
 Broadcast broadcast(const Tensors& t, int i, const Problem& p) {
+  require(t.present(i), kBadPointer);
   const int64_t* shape = t.shape(i);
   require(t.ranks[i] == 4 && shape[3] == p.seq_k, kBadShape);
   const int64_t full[3] = {p.batch, p.heads, p.seq_q};
@@ -204,18 +209,19 @@ Problem parse(const Tensors& t, int config_index, int rates_index) {
   band.next_blocks = in_range(config[kNextBlocks], 0, kMaxBlocks);
   band.block = in_range(config[kBlock], 1, kMaxBlocks);
 
-  if (t.present(kMask)) {
+  if (in_range(config[kHasMask], 0, 1)) {
     p.mask = broadcast(t, kMask, p);
     require(p.mask.dtype == DType::kByte, kBadDType);
   }
-  const bool slopes = in_range(config[kHasSlopes], 0, 1);
-  require(!slopes || t.present(kBias), kBadPointer);
-  if (slopes) {
-    t.check(kBias, DType::kFloat32, {p.heads});
-    p.slopes = static_cast<const float*>(t.data[kBias]);
-  } else if (t.present(kBias)) {
-    p.bias = broadcast(t, kBias, p);
-    require(p.bias.dtype != DType::kByte, kBadDType);
+  switch (in_range(config[kBiasKind], kNoBias, kSlopeBias)) {
+    case kTensorBias:
+      p.bias = broadcast(t, kBias, p);
+      require(p.bias.dtype != DType::kByte, kBadDType);
+      break;
+    case kSlopeBias:
+      t.check(kBias, DType::kFloat32, {p.heads});
+      p.slopes = static_cast<const float*>(t.data[kBias]);
+      break;
   }
 
   Dropout& dropout = p.dropout;
@@ -263,12 +269,10 @@ int forward_entry(int count, const Tensors& t) {
   });
 }
 
-int backward_entry(int count, const Tensors& t) {
+int backward_entry(int count, const Tensors& t, bool bias_gradient) {
   return answer([&] {
-    require(count == kDBias || count == kDBias + 1, kBadCount);
+    require(count == (bias_gradient ? kBackwardCount + 1 : kBackwardCount), kBadCount);
     const Problem p = parse(t, kBackwardConfig, kBackwardRates);
-    const bool bias_gradient = static_cast<const int64_t*>(t.data[kBackwardConfig])[kBiasGradient] != 0;
-    require(count == (bias_gradient ? kDBias + 1 : kDBias), kBadCount);
     t.check(kOutput, p.dtype, {p.batch, p.heads, p.seq_q, p.head_dim});
     t.check(kLogsumexp, DType::kFloat32, {p.batch, p.heads, p.seq_q});
     t.check(kDOutput, p.dtype, {p.batch, p.heads, p.seq_q, p.head_dim});
@@ -295,45 +299,80 @@ int or_throw(const char* function, int status) {
   return status;
 }
 
+// For MindSpore's inference of shapes and types in graphs with dynamic shapes. What it hands over are vectors of its own
+// enumeration of types, whose numbers differ between versions: outputs take theirs from inputs.
+using Shapes = std::vector<std::vector<int64_t>>;
+using Types = std::vector<int>;
+
+std::vector<int64_t> shape_of(const int* ranks, int64_t* const* shapes, int i) { return {shapes[i], shapes[i] + ranks[i]}; }
+
+Shapes backward_shapes(const int* ranks, int64_t* const* shapes, bool bias_gradient) {
+  Shapes result;
+  for (int i : {kQuery, kKey, kValue}) result.push_back(shape_of(ranks, shapes, i));
+  if (bias_gradient) result.push_back(shape_of(ranks, shapes, kBias));
+  return result;
+}
+
 }  // namespace
 }  // namespace flash_attention
 
-using flash_attention::Tensors;
+namespace fa = flash_attention;
 
 #pragma GCC visibility push(default)
+// The functions that return vectors have C names for MindSpore, which is C++.
+#pragma GCC diagnostic ignored "-Wpragmas"
+#pragma GCC diagnostic ignored "-Wreturn-type-c-linkage"
 extern "C" {
 
-// For ctypes: a Status comes back, nothing is thrown.
-int flash_attention_forward(int count, void** data, int* ranks, int64_t** shapes, const char** dtypes, void*, void*) {
-  return flash_attention::forward_entry(count, Tensors{data, ranks, shapes, dtypes});
-}
+#define FA_PARAMETERS int count, void **data, int *ranks, int64_t **shapes, const char **dtypes, void *, void *
+#define FA_TENSORS \
+  fa::Tensors { data, ranks, shapes, dtypes }
 
-int flash_attention_backward(int count, void** data, int* ranks, int64_t** shapes, const char** dtypes, void*, void*) {
-  return flash_attention::backward_entry(count, Tensors{data, ranks, shapes, dtypes});
-}
+// For ctypes: a Status comes back, nothing is thrown.
+int flash_attention_forward(FA_PARAMETERS) { return fa::forward_entry(count, FA_TENSORS); }
+int flash_attention_backward(FA_PARAMETERS) { return fa::backward_entry(count, FA_TENSORS, false); }
+int flash_attention_backward_bias(FA_PARAMETERS) { return fa::backward_entry(count, FA_TENSORS, true); }
 
 // For MindSpore.
-int FlashAttentionForward(int count, void** data, int* ranks, int64_t** shapes, const char** dtypes, void*, void*) {
-  return flash_attention::or_throw("flash_attention forward",
-                                   flash_attention::forward_entry(count, Tensors{data, ranks, shapes, dtypes}));
+int FlashAttentionForward(FA_PARAMETERS) {
+  return fa::or_throw("flash_attention forward", fa::forward_entry(count, FA_TENSORS));
+}
+int FlashAttentionBackward(FA_PARAMETERS) {
+  return fa::or_throw("flash_attention backward", fa::backward_entry(count, FA_TENSORS, false));
+}
+int FlashAttentionBackwardBias(FA_PARAMETERS) {
+  return fa::or_throw("flash_attention backward", fa::backward_entry(count, FA_TENSORS, true));
 }
 
-int FlashAttentionBackward(int count, void** data, int* ranks, int64_t** shapes, const char** dtypes, void*, void*) {
-  return flash_attention::or_throw("flash_attention backward",
-                                   flash_attention::backward_entry(count, Tensors{data, ranks, shapes, dtypes}));
+fa::Shapes FlashAttentionForwardInferShape(int* ranks, int64_t** shapes, void*) {
+  const int64_t* query = shapes[fa::kQuery];
+  return {fa::shape_of(ranks, shapes, fa::kQuery), {query[0], query[1], query[2]}};
+}
+fa::Types FlashAttentionForwardInferType(fa::Types types, void*) { return {types[fa::kQuery], types[fa::kForwardRates]}; }
+fa::Shapes FlashAttentionBackwardInferShape(int* ranks, int64_t** shapes, void*) {
+  return fa::backward_shapes(ranks, shapes, false);
+}
+fa::Types FlashAttentionBackwardInferType(fa::Types types, void*) {
+  return {types[fa::kQuery], types[fa::kKey], types[fa::kValue]};
+}
+fa::Shapes FlashAttentionBackwardBiasInferShape(int* ranks, int64_t** shapes, void*) {
+  return fa::backward_shapes(ranks, shapes, true);
+}
+fa::Types FlashAttentionBackwardBiasInferType(fa::Types types, void*) {
+  return {types[fa::kQuery], types[fa::kKey], types[fa::kValue], types[fa::kBias]};
 }
 
-const char* flash_attention_message(int status) { return flash_attention::message(status); }
+const char* flash_attention_message(int status) { return fa::message(status); }
 
 // Name of the i-th instruction set that can run here, best first; null past the last.
 const char* flash_attention_isa(int index) {
-  const flash_attention::Kernels* kernels = flash_attention::runnable_kernels(index);
+  const fa::Kernels* kernels = fa::runnable_kernels(index);
   return kernels ? kernels->isa : nullptr;
 }
 
 // The interval of keys that a query row sees; for the test against visibility.Band.
 void flash_attention_band(const int64_t* band, int64_t row, int64_t* interval) {
-  flash_attention::Band b;
+  fa::Band b;
   std::memcpy(&b, band, sizeof(b));
   interval[0] = b.lo(row);
   interval[1] = b.hi(row);
