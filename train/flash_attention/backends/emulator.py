@@ -12,13 +12,13 @@ import inspect
 import numpy as np
 
 from flash_attention import philox
+from flash_attention.backends.ascend.limits import refuse_on_910
 from flash_attention.backends.base import Backend
-from flash_attention.kernels.tik import host
+from flash_attention.kernels.tik import backward_host, host
 from flash_attention.problem import AttentionProblem
 
 SOC = "Ascend910A"
-# Keep decisions are made for a whole call, one bit a score: the emulator stops where they take more than this.
-MAX_KEEP_BYTES = 1 << 30
+LOWEST = np.finfo(np.float32).min  # stands for -inf, which the chip does not have
 
 
 class EmulatorBackend(Backend):
@@ -43,19 +43,6 @@ class EmulatorBackend(Backend):
         return _cell(problem)
 
 
-def refuse_on_910(problem: AttentionProblem) -> str | None:
-    """Why the TIK operators cannot run `problem`, whatever executes them."""
-    if problem.dtype != "float16":
-        return f"the Cube of the first-generation Ascend 910 multiplies float16 only, got {problem.dtype}"
-    if problem.bias_dtype not in (None, "float16"):
-        return f"the TIK operators take a float16 bias, got {problem.bias_dtype}"
-    keep_bytes = int(np.prod(problem.shape_keep_bits(), dtype=np.int64)) if problem.dropout_threshold else 0
-    if keep_bytes > MAX_KEEP_BYTES:
-        return (f"dropout takes its keep decisions packed, {keep_bytes} bytes for this problem; "
-                f"allowed are {MAX_KEEP_BYTES}")
-    return None
-
-
 class EmulatedOperators:
     """Forward and backward kernel of one problem on NumPy arrays.
 
@@ -69,47 +56,53 @@ class EmulatedOperators:
 
         self.problem = problem
         self.kernel_problem = host.describe(problem)
+        self.bias_gradient = problem.alibi == "given" and problem.bias_grad
         self._options = tikemu.Options(strict=strict, progress=False)
 
     def forward(self, query, key, value, mask=None, bias=None, keep_bits=None, seed=None) -> tuple:
-        """(output, logsumexp), with the meanings of Backend.build; a row that sees nothing has logsumexp -inf."""
-        arrays = host.forward_inputs(self.kernel_problem, query, key, value, mask, bias, self._keep(keep_bits, seed))
-        output, logsumexp = host.forward_outputs(self.kernel_problem, self._run(_forward_kernel, arrays))
-        lowest = np.finfo(np.float32).min  # the chip has no infinity
-        return output, np.where(logsumexp == lowest, np.float32(-np.inf), logsumexp)
+        """(output, logsumexp), with the meanings of Backend.build."""
+        kernel = _forward_kernel(self.kernel_problem)
+        keep_bits = self._keep(keep_bits, seed)
+        arrays = host.forward_inputs(self.kernel_problem, query, key, value, mask, bias, keep_bits)
+        stored = self._execute(kernel.tik, kernel.feed(**arrays))
+        output, logsumexp = host.forward_outputs(self.kernel_problem, stored)
+        return output, np.where(logsumexp == LOWEST, np.float32(-np.inf), logsumexp)
 
-    def backward(self, query, key, value, output, logsumexp, d_output, d_logsumexp=None, mask=None, bias=None,
+    def backward(self, query, key, value, output, logsumexp, d_output, d_logsumexp, mask=None, bias=None,
                  keep_bits=None, seed=None) -> tuple:
         """(d_query, d_key, d_value), and d_bias after them when the problem wants it."""
-        logsumexp = np.maximum(logsumexp, np.finfo(np.float32).min)
-        arrays = host.backward_inputs(self.kernel_problem, query, key, value, output, logsumexp, d_output, d_logsumexp,
-                                      mask, bias, self._keep(keep_bits, seed))
-        return host.backward_outputs(self.kernel_problem, self._run(_backward_kernel, arrays))
+        arrays = backward_host.inputs(
+            self.kernel_problem, query, key, value, output, np.maximum(logsumexp, LOWEST), d_output, d_logsumexp,
+            mask=mask, bias=bias, keep_bits=self._keep(keep_bits, seed),
+        )
+        stored = _backward_kernels(self.kernel_problem, self.bias_gradient).run(self._execute, **arrays)
+        gradients = backward_host.outputs(self.kernel_problem, stored)
+        result = tuple(gradients[name] for name in ("d_query", "d_key", "d_value"))
+        return (*result, gradients["d_bias"].astype(np.float16)) if self.bias_gradient else result
 
     def _keep(self, keep_bits, seed):
         if not self.problem.dropout_threshold or keep_bits is not None:
             return keep_bits
         return philox.keep_bits(self.problem, seed)
 
-    def _run(self, kernel_of, arrays: dict) -> dict:
+    def _execute(self, instance, feed: dict, names=None) -> dict:
         import tikemu
 
-        kernel = kernel_of(self.kernel_problem)
-        return tikemu.run(kernel.tik, kernel.feed(**arrays), timing=False, options=self._options).outputs
+        return tikemu.run(instance, feed, timing=False, options=self._options).outputs
 
 
 @functools.lru_cache(maxsize=32)
 def _forward_kernel(problem):
-    from flash_attention.kernels.tik import build_forward
+    from flash_attention.kernels.tik.forward import build
 
-    return build_forward(problem, _tik())
+    return build(problem, _tik())
 
 
 @functools.lru_cache(maxsize=32)
-def _backward_kernel(problem):
-    from flash_attention.kernels.tik import build_backward
+def _backward_kernels(problem, bias_gradient: bool):
+    from flash_attention.kernels.tik.backward import build
 
-    return build_backward(problem, _tik())
+    return build(problem, _tik(), bias_gradient=bias_gradient, logsumexp_gradient=True)
 
 
 def _tik():
@@ -130,7 +123,6 @@ def _cell(problem: AttentionProblem):
     optional = (problem.mask_shape is not None, problem.bias_shape is not None,
                 problem.keep_bits and problem.dropout_threshold > 0,
                 problem.dropout_threshold > 0 and not problem.keep_bits)
-    bias_gradient = problem.alibi == "given" and problem.bias_grad
 
     def present(values):
         return [value if given else None for value, given in zip(values, optional)]
@@ -139,19 +131,18 @@ def _cell(problem: AttentionProblem):
         return operators.forward(query, key, value, *present(rest))
 
     def run_backward(query, key, value, mask, bias, keep_bits, seed, output, logsumexp, d_output, d_logsumexp):
-        extras = present((mask, bias, keep_bits, seed))
-        gradients = operators.backward(query, key, value, output, logsumexp, d_output, d_logsumexp, *extras)
-        return gradients if bias_gradient else gradients[:3]
+        rest = present((mask, bias, keep_bits, seed))
+        return operators.backward(query, key, value, output, logsumexp, d_output, d_logsumexp, *rest)
 
     def bprop(query, key, value, mask, bias, keep_bits, seed, out, dout):
         gradients = backward(query, key, value, mask, bias, keep_bits, seed, out[0], out[1], dout[0], dout[1])
-        d_bias = gradients[3] if bias_gradient else ops.zeros_like(bias)
+        d_bias = gradients[3] if operators.bias_gradient else ops.zeros_like(bias)
         return (gradients[0], gradients[1], gradients[2], ops.zeros_like(mask), d_bias, ops.zeros_like(keep_bits),
                 ops.zeros_like(seed))
 
     half = mstype.float16
     shapes = [problem.shape_query(), problem.shape_key(), problem.shape_key()]
-    if bias_gradient:
+    if operators.bias_gradient:
         shapes.append(problem.bias_shape)
     backward = _primitive(ops, run_backward, 11, shapes, [half] * len(shapes), None)
     forward = _primitive(ops, run_forward, 7, [problem.shape_query(), problem.shape_lse()], [half, mstype.float32],

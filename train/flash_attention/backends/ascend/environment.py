@@ -1,0 +1,48 @@
+"""What of the Ascend software is there: CANN, the driver, the operator package, and MindSpore's route to TBE."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from pathlib import Path
+
+VENDOR = "flash_attention"
+FIRST_GENERATION = ("Ascend910", "Ascend910A", "Ascend910B", "Ascend910ProA", "Ascend910ProB", "Ascend910PremiumA")
+_DRIVER = Path("/usr/local/Ascend/driver/version.info")
+_CANN_VARIABLES = ("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME", "ASCEND_OPP_PATH")
+
+
+def route(version: str) -> str:
+    """How MindSpore `version` reaches a TBE operator: "tbe" (compiled in its own processes, 2.0 to 2.2) or "opp"."""
+    major, minor = (int(part) for part in version.split(".")[:2])
+    return "tbe" if (major, minor) < (2, 3) else "opp"
+
+
+def package_folder() -> Path | None:
+    """Where the operator package is installed, or None."""
+    candidates = [Path(entry) for entry in os.environ.get("ASCEND_CUSTOM_OPP_PATH", "").split(":") if entry]
+    if os.environ.get("ASCEND_OPP_PATH"):
+        candidates.append(Path(os.environ["ASCEND_OPP_PATH"]) / "vendors" / VENDOR)
+    for folder in candidates:
+        if (folder / "op_impl" / "ai_core" / "tbe" / f"{VENDOR}_impl").is_dir():
+            return folder
+    return None
+
+
+def missing(version: str, target: str) -> str | None:
+    """What keeps the TIK operators from running under MindSpore `version` on device `target`, or None.
+
+    Only absences that can be seen without a device are found here; MindSpore reports the rest when it compiles.
+    """
+    if target != "Ascend":
+        return f"runs on Ascend 910, and the device target is {target}"
+    if not _DRIVER.exists():
+        return f"the Ascend driver is not installed ({_DRIVER} does not exist)"
+    if not any(os.environ.get(name) for name in _CANN_VARIABLES):
+        return f"CANN is not set up: none of {', '.join(_CANN_VARIABLES)} is set (source CANN's set_env.sh)"
+    if not importlib.util.find_spec("tbe"):
+        return "CANN's Python package tbe cannot be imported (source CANN's set_env.sh)"
+    if route(version) == "opp" and package_folder() is None:
+        return ("MindSpore from 2.3 on finds TBE operators in an operator package; make and install it: "
+                "flash-attention opp --soc ascend910 --out DIR, then bash DIR/install.sh")
+    return None

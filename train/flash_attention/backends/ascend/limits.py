@@ -1,0 +1,23 @@
+"""What the TIK operators cannot do, whatever executes them."""
+
+from __future__ import annotations
+
+import math
+
+from flash_attention.problem import AttentionProblem
+
+# Keep decisions are made for a whole call, one bit a score, because the Vector unit cannot draw them cheaply.
+MAX_KEEP_BYTES = 1 << 30
+
+
+def refuse_on_910(problem: AttentionProblem) -> str | None:
+    """Why the TIK operators cannot run `problem`, or None."""
+    if problem.dtype != "float16":
+        return f"the Cube of the first-generation Ascend 910 multiplies float16 only, got {problem.dtype}"
+    if problem.bias_dtype not in (None, "float16"):
+        return f"the TIK operators take a float16 bias, got {problem.bias_dtype}"
+    keep_bytes = math.prod(problem.shape_keep_bits()) if problem.dropout_threshold else 0
+    if keep_bytes > MAX_KEEP_BYTES:
+        return (f"dropout takes its keep decisions packed, {keep_bytes} bytes for this problem; "
+                f"allowed are {MAX_KEEP_BYTES}")
+    return None

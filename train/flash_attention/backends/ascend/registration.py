@@ -1,0 +1,81 @@
+"""The TIK operators as MindSpore primitives, by either route.
+
+tbe   MindSpore 2.0 to 2.2 compile the Python function of an operator in their own processes.
+opp   Later versions find the operator by its type in the installed operator package.
+"""
+
+from __future__ import annotations
+
+from mindspore import ops
+from mindspore import dtype as mstype
+from mindspore.ops import CustomRegOp, DataType, TBERegOp
+
+from flash_attention.backends.ascend import tbe_entries
+from flash_attention.kernels.tik.kernel import GlobalTensor
+from flash_attention.kernels.tik.operators import Operator, to_attribute
+from flash_attention.kernels.tik.problem import KernelProblem
+
+_MSTYPES = {"float16": mstype.float16, "float32": mstype.float32, "int32": mstype.int32, "uint8": mstype.uint8}
+_FORMATS = {
+    ("float16", "FRACTAL_NZ"): DataType.F16_FracNZ,
+    ("float16", "ND"): DataType.F16_Default,
+    ("float32", "ND"): DataType.F32_Default,
+    ("int32", "ND"): DataType.I32_Default,
+    ("uint8", "ND"): DataType.U8_Default,
+}
+
+
+def primitive(operator: Operator, problem: KernelProblem, inputs: tuple[GlobalTensor, ...],
+              outputs: tuple[GlobalTensor, ...], shapes: list, route: str) -> ops.Custom:
+    """The primitive of one kernel.
+
+    Args:
+        inputs, outputs: what the kernel of `problem` takes and gives.
+        shapes: of the outputs as MindSpore sees them: FRACTAL_NZ is a storage format, not a shape.
+        route: "tbe" or "opp".
+    """
+    dtypes = [_MSTYPES[tensor.dtype] for tensor in outputs]
+    shapes = [[int(size) for size in shape] for shape in shapes]
+    shape, dtype = (shapes[0], dtypes[0]) if len(outputs) == 1 else (tuple(shapes), tuple(dtypes))
+    if route == "tbe":
+        function = getattr(tbe_entries, operator.name)
+        information = _tbe_information(operator, inputs, outputs)
+        result = ops.Custom(function, out_shape=shape, out_dtype=dtype, func_type="tbe", reg_info=information)
+    else:
+        # MindSpore takes a bare operator type only where the output shape comes from a function.
+        information = _opp_information(operator, inputs, outputs)
+        result = ops.Custom(operator.type, out_shape=lambda *_: shape, out_dtype=lambda *_: dtype, func_type="aot",
+                            reg_info=information)
+    result.add_prim_attr("problem", to_attribute(problem))
+    return result
+
+
+def _tbe_information(operator: Operator, inputs: tuple[GlobalTensor, ...], outputs: tuple[GlobalTensor, ...]) -> dict:
+    register = (
+        TBERegOp(operator.type)
+        .fusion_type("OPAQUE")
+        .async_flag(False)
+        .binfile_name(f"{operator.name}.so")
+        .compute_cost(10)
+        .kernel_name(operator.name)
+        .partial_flag(True)
+        .attr("problem", "required", "str", "all")
+    )
+    for index, tensor in enumerate(inputs):
+        register.input(index, tensor.name, False, "required", "all")
+    for index, tensor in enumerate(outputs):
+        register.output(index, tensor.name, False, "required", "all")
+    return register.dtype_format(*_formats(inputs, outputs)).get_op_info()
+
+
+def _opp_information(operator: Operator, inputs: tuple[GlobalTensor, ...], outputs: tuple[GlobalTensor, ...]) -> dict:
+    register = CustomRegOp(operator.type).fusion_type("OPAQUE").attr("problem", "required", "str")
+    for index, tensor in enumerate(inputs):
+        register.input(index, tensor.name, "required")
+    for index, tensor in enumerate(outputs):
+        register.output(index, tensor.name, "required")
+    return register.dtype_format(*_formats(inputs, outputs)).target("Ascend").get_op_info()
+
+
+def _formats(inputs: tuple[GlobalTensor, ...], outputs: tuple[GlobalTensor, ...]) -> list:
+    return [_FORMATS[tensor.dtype, tensor.format] for tensor in (*inputs, *outputs)]
