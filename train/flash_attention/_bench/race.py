@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -59,9 +60,11 @@ class Worker:
         self.process.stdin.flush()
         line = self.process.stdout.readline()
         if not line:
-            _, errors = self.process.communicate()
-            last = errors.strip().splitlines()[-1:] or ["no message; it may have run out of memory"]
-            raise RuntimeError(f"contestant {self.name} died with status {self.process.returncode}: {last[0]}")
+            _, printed = self.process.communicate()
+            # MindSpore prints its own call stack after the line that says what happened.
+            errors = [line for line in printed.splitlines() if re.match(r"\w+(Error|Exception|Exit)\b", line)]
+            reason = errors[-1] if errors else "no message; it may have run out of memory"
+            raise RuntimeError(f"contestant {self.name} died with status {self.process.returncode}: {reason}")
         return json.loads(line)
 
     def prepare(self, case: Case) -> str | None:
