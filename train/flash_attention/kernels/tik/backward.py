@@ -80,6 +80,27 @@ def build(
     Raises:
         ValueError: an argument is not allowed, or no tiling strategy fits the memories of a core.
     """
+    options = {"variant": variant, "bias_gradient": bias_gradient, "slots": slots, "debug": debug}
+    main = build_main(problem, tik, name=name, **options)
+    rows = gradient_rows.build(problem, tik, logsumexp_gradient=logsumexp_gradient, name=f"{name}_rows", debug=debug)
+    return Backward(rows, main, build_finish(problem, tik, name=f"{name}_finish", **options))
+
+
+def build_main(problem: KernelProblem, tik, *, variant: str, bias_gradient: bool, slots: int | None = None, name: str,
+               debug: bool = True) -> Kernel:
+    """Records and builds the main kernel alone; arguments as in `build`."""
+    plan, split, parts = _checked_plan(problem, variant, bias_gradient, slots)
+    return _main(problem, tik, plan, split, parts, name, debug)
+
+
+def build_finish(problem: KernelProblem, tik, *, variant: str, bias_gradient: bool, slots: int | None = None, name: str,
+                 debug: bool = True) -> Kernel:
+    """Records and builds the last pass alone; arguments as in `build`."""
+    plan, split, _ = _checked_plan(problem, variant, bias_gradient, slots)
+    return gradient_finish.build(problem, plan, split.slots, tik, name=name, debug=debug)
+
+
+def _checked_plan(problem: KernelProblem, variant: str, bias_gradient: bool, slots: int | None):
     if variant not in VARIANTS:
         raise ValueError(f"variant: got {variant!r}, allowed are {', '.join(VARIANTS)}")
     if bias_gradient and problem.alibi not in ("given", "bias"):
@@ -88,13 +109,7 @@ def build(
         raise ValueError(f"slots: got {slots!r}, allowed is an integer >= 1 or None")
     if slots not in (None, 1) and variant == "atomic":
         raise ValueError(f"slots: got {slots!r}, allowed is 1 or None with variant atomic")
-    plan, split, parts = _plan(problem, variant == "deterministic", bias_gradient, slots)
-    main = _main(problem, tik, plan, split, parts, name, debug)
-    rows = gradient_rows.build(
-        problem, tik, logsumexp_gradient=logsumexp_gradient, name=f"{name}_rows", debug=debug
-    )
-    finish = gradient_finish.build(problem, plan, split.slots, tik, name=f"{name}_finish", debug=debug)
-    return Backward(rows, main, finish)
+    return _plan(problem, variant == "deterministic", bias_gradient, slots)
 
 
 def _plan(problem: KernelProblem, deterministic: bool, bias_gradient: bool, slots: int | None):
