@@ -1,0 +1,92 @@
+"""Sequences past what composed attention could hold: rows against the truth, and memory that grows with seq only."""
+
+import numpy as np
+import pytest
+from flash_attention import flash_attention, reference
+from flash_attention.problem import AttentionProblem
+from mindspore import Tensor, ops
+
+SEQ, HEAD_DIM = 16384, 64
+
+
+def draw(seed, *shape):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def rows_of_truth(query, key, value, first, count, problem_rules, d_output):
+    """Truth of rows first..first + count of a windowed causal problem, from the keys near them alone."""
+    start = max(0, first - 1024)
+    stop = first + count
+    problem = AttentionProblem(
+        1, 1, stop - start, stop - start, HEAD_DIM, dtype="float32", causal=True, **problem_rules
+    )
+    part = slice(start, stop)
+    exact = reference.truth(
+        problem, query[:, :, part], key[:, :, part], value[:, :, part], d_output=d_output[:, :, part]
+    )
+    return exact.output[:, :, first - start :], exact.d_query[:, :, first - start :]
+
+
+@pytest.mark.parametrize("rules", ({"window_left": 500}, {"prev_blocks": 4}), ids=("tokens", "blocks"))
+def test_windows_far_into_a_long_sequence(rules):
+    query, key, value, d_output = (draw(seed, 1, 1, SEQ, HEAD_DIM) for seed in range(4))
+    options = {"causal": True, "backend": "cpu"}
+    options.update({"window_size": (500, -1)} if "window_left" in rules else {"prev_block_num": 4})
+
+    def loss(query, key, value):
+        output = flash_attention(query, key, value, **options)
+        return (output * Tensor(d_output)).sum(), output
+
+    tensors = [Tensor(array) for array in (query, key, value)]
+    (_, output), (d_query, _, _) = ops.value_and_grad(loss, grad_position=(0, 1, 2), has_aux=True)(*tensors)
+    for first in (0, 5000, SEQ - 128):
+        first -= first % 128  # block windows are whole tiles
+        expected, expected_gradient = rows_of_truth(query, key, value, first, 128, rules, d_output)
+        rows = slice(first, first + 128)
+        np.testing.assert_allclose(output.asnumpy()[:, :, rows], expected, atol=2e-5)
+        np.testing.assert_allclose(d_query.asnumpy()[:, :, rows], expected_gradient, atol=2e-4)
+
+
+MEMORY = """
+import resource, sys
+import numpy as np, mindspore as ms
+from mindspore import Tensor, nn, ops
+from flash_attention import FlashAttention
+
+seq = int(sys.argv[1])
+
+class Gradients(nn.Cell):
+    def __init__(self, network):
+        super().__init__()
+        self.network, self.gradients = network, ops.GradOperation(get_all=True, sens_param=True)
+
+    def construct(self, *inputs):
+        return self.gradients(self.network)(*inputs)
+
+ms.set_context(mode=ms.GRAPH_MODE)
+layer = FlashAttention(64, 0.1, 8, causal=True, backend="cpu").set_train()
+run = Gradients(layer)
+
+def draw(length):
+    return [Tensor(np.random.default_rng(i).standard_normal((1, 1, length, 64)).astype(np.float16)) for i in range(4)]
+
+for tensor in run(*draw(256)):
+    tensor.asnumpy()
+inputs = draw(seq)
+for tensor in inputs:
+    tensor.asnumpy()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+for tensor in run(*inputs):
+    tensor.asnumpy()
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
+"""
+
+
+def test_memory_grows_with_the_length_not_its_square(run_python, tmp_path):
+    """Forward and backward with dropout through a GRAPH; MB on top of the inputs, outputs included."""
+    program = tmp_path / "memory.py"  # GRAPH mode compiles source files only
+    program.write_text(MEMORY)
+    short, long = (float(run_python(str(program), str(seq), OMP_NUM_THREADS="1")) for seq in (16384, 65536))
+    outputs = 3 * 65536 * 64 * 2 / 2**20  # d_query, d_key, d_value
+    assert long < 4 * max(short, 8) + 32
+    assert long < 3 * outputs + 64, f"{long} MB for {outputs} MB of outputs"

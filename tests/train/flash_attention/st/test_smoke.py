@@ -1,0 +1,15 @@
+"""The smoke test of `smoke.py` under the installed MindSpore."""
+
+from pathlib import Path
+
+import pytest
+
+SMOKE = Path(__file__).with_name("smoke.py")
+
+
+@pytest.mark.parametrize("backend", ("cpu", pytest.param("math", marks=pytest.mark.slow)))
+def test_smoke(backend, run_python):
+    printed = run_python(str(SMOKE), backend, OMP_NUM_THREADS="1")
+    assert printed.splitlines()[-1].startswith("ok: the same losses everywhere")
+    for mode in ("graph", "pynative"):
+        assert printed.count(f" {backend} {mode} ") >= 6
