@@ -21,7 +21,7 @@ from .core import HALF_ROUND, Core
 from .kernel import GlobalTensor, Kernel
 from .layout import keep_shape, nz_shape
 from .problem import KernelProblem, padded
-from .tiles import F, _full_or_tail
+from .tiles import F, _full_or_tail, each_epoch
 
 VARIANTS = ("deterministic", "atomic")
 
@@ -208,26 +208,38 @@ class _Main:
 
     def record(self) -> None:
         core, tik, items = self.core, self.tik, self.split.items
-        self.item = KeyItem(core)
+        self.item, self.coming = KeyItem(core, "item"), KeyItem(core, "coming")
+        self.epoch = core.scalar("int32", "epoch", 0)  # parity of the item in work
         slopes = alibi.Slopes(core) if len(self.split.distances) else None
         self.loads = Loads(core, self.item, numbered=len(self.split.tiles) > 0, signed=slopes is not None)
         self.vector = VectorWork(core, self.item, slopes)
         self.loads.constants(len(self.split.tiles), len(self.split.distances))
+        size = min(items, ITEMS_PER_CHUNK)
         with tik.for_range(0, -(-items // ITEMS_PER_CHUNK), name="chunk") as chunk:
             for start in range(0, items, ITEMS_PER_CHUNK):
                 with tik.if_scope(chunk == start // ITEMS_PER_CHUNK):
                     count = min(ITEMS_PER_CHUNK, items - start)
                     source = core.gm["table"][(self.index * items + start) * FIELDS]
                     tik.data_move(core.on["table"][0], source, 0, 1, count * FIELDS // 8, 0, 0)
-            size = min(items, ITEMS_PER_CHUNK)
-            with tik.for_range(0, size, name="item") as position, core.when(chunk * ITEMS_PER_CHUNK + position < items):
-                self.item.load(position * FIELDS)
+            first = chunk * ITEMS_PER_CHUNK
+            self._come(first, 0, size)
+            with tik.if_scope(self.coming["count"] > 0):
+                self.loads.keys(self.coming, self.epoch)
+            with tik.for_range(0, size, name="position") as position:
+                self.item.copy(self.coming)
+                self._come(first, position + 1, size)
                 with tik.if_scope(self.item["count"] > 0):
                     self._item()
+                    self.epoch.set_as(1 - self.epoch)
+
+    def _come(self, first, position, size: int) -> None:
+        """Reads the item whose keys are loaded next; its count is 0 where there is none."""
+        self.coming["count"].set_as(0)
+        with self.core.when(position < size, first + position < self.split.items):
+            self.coming.load(position * FIELDS)
 
     def _item(self) -> None:
         core, tik, item = self.core, self.tik, self.item
-        self.loads.keys()
         item.rewind()
         for ahead in range(2):
             with core.when(ahead < item["steps"]):
@@ -238,6 +250,10 @@ class _Main:
         with tik.for_range(0, bodies, name="body") as body:
             for position in range(RING):
                 self._step(body * RING + position, position)
+                if position == 1:
+                    # The keys of the next item are on their way while this one is in work.
+                    with core.when(body == 0, self.coming["count"] > 0):
+                        self.loads.keys(self.coming, 1 - self.epoch)
         self._end()
 
     def _step(self, step, position: int) -> None:
@@ -271,32 +287,25 @@ class _Main:
         tik.load2dv1(l0_lanes, left_lanes, 0, plan.rows // 16, 1, 0, True)
         for index, width in enumerate(plan.segments):
             keys, start = core.on["l0_keys"][index % 2], plan.segment_start(index)
-            tik.load2dv1(keys, right, start * plan.head_dim // F, width * plan.head_dim // F, 1, 0, False)
+            for slot in each_epoch(core, right, self.epoch):
+                tik.load2dv1(keys, slot, start * plan.head_dim // F, width * plan.head_dim // F, 1, 0, False)
             tik.mmad(target[start * plan.rows], operand, keys, plan.rows, plan.head_dim, width, 0)
         tik.mmad(target, l0_lanes, right_lanes, plan.rows, 16, plan.keys, 1)
 
     def _scores(self, unit) -> None:
         on, ring = self.core.on, unit.position
-        self._product(
-            on["scores"][0],
-            on["query"][ring],
-            on["score_lanes"][ring],
-            on["l0_score_lanes"][0],
-            on["key"][0],
-            on["l0_key_lanes"][0],
-        )
+        lanes_of_keys = on["l0_ones"][0]
+        if lanes.is_dynamic(self.problem):
+            lanes_of_keys = on["l0_key_lanes"][0]
+            self.tik.load2dv1(lanes_of_keys, on["key_lanes"][ring], 0, self.plan.columns, 1, 0, True)
+        left, rows = on["query"][ring], on["score_lanes"][ring]
+        self._product(on["scores"][0], left, rows, on["l0_score_lanes"][0], on["key"], lanes_of_keys)
 
     def _d_probability(self, unit) -> None:
         on, ring = self.core.on, unit.position
-        ones = on["l0_ones" if "l0_ones" in on else "l0_key_lanes"][0]
-        self._product(
-            on["d_probability"][0],
-            on["d_output"][ring],
-            on["delta_lanes"][ring],
-            on["l0_delta_lanes"][0],
-            on["value"][0],
-            ones,
-        )
+        ones = on["l0_ones"][0]
+        left, rows = on["d_output"][ring], on["delta_lanes"][ring]
+        self._product(on["d_probability"][0], left, rows, on["l0_delta_lanes"][0], on["value"], ones)
         if self.problem.dropout_threshold:
             self.tik.mmad(on["delta"][0], on["l0_delta_lanes"][0], ones, self.plan.rows, 16, 16, 0)
 
@@ -349,7 +358,8 @@ class _Main:
             tik.load2dv1(left[group * plan.keys * 16], weights, group, plan.columns, plan.rows // 16, 0, False)
         for index, (first, count) in enumerate(plan.column_parts(plan.keys)):
             right = on["l0_keys"][index % 2]
-            tik.load2dv1(right, on["key_rows"][0], first * plan.columns, count * plan.columns, 1, 0, True)
+            for slot in each_epoch(core, on["key_rows"], self.epoch):
+                tik.load2dv1(right, slot, first * plan.columns, count * plan.columns, 1, 0, True)
             tik.mmad(on["query_sum"][0][first * plan.rows * 16], left, right, plan.rows, plan.keys, count * 16, 0)
 
     # ---- results
@@ -381,9 +391,12 @@ class _Main:
                 half, turn = halves[turn % 2], turn + 1
                 elements = count * column
                 source = core.on[buffer][0][first * column]
-                tik.tensor_mov(score[HALF_ROUND], source, "m", 1, elements // F, 0, 0)
-                core.with_scalar("vec_muls", score, score[HALF_ROUND:], factor, elements, 64)
-                core.to_half(half, score, elements)
+                if factor == 1.0:
+                    tik.tensor_mov(half, source, "m", 1, elements // F, 0, 0)
+                else:
+                    tik.tensor_mov(score[HALF_ROUND], source, "m", 1, elements // F, 0, 0)
+                    core.with_scalar("vec_muls", score, score[HALF_ROUND:], factor, elements, 64)
+                    core.to_half(half, score, elements)
 
                 def store(have: int, name=name, first=first, count=count, half=half) -> None:
                     target = base + first * core.seq_k * 16 + item["tile"] * column

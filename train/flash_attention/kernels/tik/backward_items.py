@@ -45,7 +45,7 @@ class Unit:
 class KeyItem:
     """Scalars of one work item. `row` is the first word of its row in the table on chip."""
 
-    def __init__(self, core: Core):
+    def __init__(self, core: Core, name: str):
         problem = core.problem
         fields = dict(_FIELDS)
         if problem.mask not in ("full", "key"):
@@ -56,8 +56,8 @@ class KeyItem:
             del fields["slope"]
         self.core = core
         self._words = fields
-        self._scalars = {field: core.scalar("int32", f"item_{field}", 0) for field in fields}
-        self.row = core.scalar("int32", "item_row", 0)
+        self._scalars = {field: core.scalar("int32", f"{name}_{field}", 0) for field in fields}
+        self.row = core.scalar("int32", f"{name}_row", 0)
         self._member, self._tile = core.scalar("int32", "next_member", 0), core.scalar("int32", "next_tile", 0)
         self.units = [
             Unit(place, *(core.scalar("int32", f"{name}_{place}", 0) for name in ("member", "tile", "rows")))
@@ -73,6 +73,12 @@ class KeyItem:
         table = self.core.on["table"][0]
         for field, scalar in self._scalars.items():
             scalar.set_as(table[row + self._words[field]])
+
+    def copy(self, other: KeyItem) -> None:
+        """Takes over the fields of another item."""
+        for field, scalar in self._scalars.items():
+            scalar.set_as(other[field])
+        self.row.set_as(other.row)
 
     def rewind(self) -> None:
         """Goes to the first step."""
@@ -114,6 +120,6 @@ class KeyItem:
             number.set_as(table[self.row + (tile - self["cross"]) + b.DISTANCE])
 
     def plane(self, name: str, unit: Unit):
-        """Plane of the mask or the bias for the query head of a step."""
-        heads = getattr(self.core.problem, f"{name}_heads")
-        return self[f"{name}_plane"] + unit.member if heads > 1 else self[f"{name}_plane"]
+        """Plane of the mask or the bias for the query head of a step; None where the problem has none."""
+        heads, plane = getattr(self.core.problem, f"{name}_heads"), self._scalars.get(f"{name}_plane")
+        return plane if plane is None or heads == 1 else plane + unit.member

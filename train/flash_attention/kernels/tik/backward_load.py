@@ -6,7 +6,7 @@ from . import dropout, gradient_rows, lanes, mask
 from .backward_items import KeyItem, Unit
 from .core import Core
 from .rowmax import fetch_distance
-from .tiles import F, _full_or_tail, by_rows
+from .tiles import F, _full_or_tail, by_rows, each_epoch
 
 
 class Loads:
@@ -30,7 +30,7 @@ class Loads:
             core.fill(vector, 0.0, 128, 64)
         zeros = on["half"][0]
         core.fill(zeros, 0.0, plan.area)
-        cleared = ["key_lanes"]
+        cleared = ["key_lanes"] if "key_lanes" in on else []
         cleared += ["query", "d_output", "score_lanes", "delta_lanes"] if core.tail_rows else []
         cleared += ["value"] if core.tail_keys else []
         for name in cleared:
@@ -49,58 +49,52 @@ class Loads:
         core.fill(stage, 0.0, F)
         core.fill(stage, 1.0, 16 * len(lanes.REFERENCE))
         tik.data_move(on["one_lanes"][0], stage, 0, 1, 16, 0, 0)
-        for fractal in range(plan.columns):
-            tik.data_move(on["key_lanes"][0][fractal * F], stage, 0, 1, 16, 0, 0)
-        ones = on["l0_ones" if "l0_ones" in on else "l0_key_lanes"][0]
-        tik.load2dv1(ones, on["one_lanes"][0], 0, plan.columns, 0, 0, True)
+        for slot in on.get("key_lanes", ()):
+            for fractal in range(plan.columns):
+                tik.data_move(slot[fractal * F], stage, 0, 1, 16, 0, 0)
+        tik.load2dv1(on["l0_ones"][0], on["one_lanes"][0], 0, plan.columns, 0, 0, True)
         for name, count in (("tiles", tiles), ("distances", distances)):
             if count:
                 tik.data_move(on[name][0], core.gm[name], 0, count, plan.area // 16, 0, 0)
         if plan.bias_chunks:
             tik.data_move(on["one_hot"][0], core.gm["one_hot"], 0, 1, 16 * 16, 0, 0)
 
-    def keys(self) -> None:
-        """Keys, values and key lanes of the item.
+    def keys(self, item: KeyItem, epoch) -> None:
+        """Keys and values of an item to the slots of a run-time epoch, 0 or 1.
 
         The keys take on the power of two in the scale; they stand in L1 twice, for the scores and for the gradients of
         the queries.
         """
-        core, tik, plan, item = self.core, self.core.tik, self.core.plan, self.item
+        core, tik, plan = self.core, self.core.tik, self.core.plan
         on, columns = core.on, self.core.depth_columns
-        stage, tile = on["d_query"][0].reinterpret_cast_to("float16"), item["tile"]
+        stage, tile = on["key_stage"][0], item["tile"]
         base = core.wide(item["kv_head"], columns * core.seq_k * 16)
-        start = base + tile * (plan.keys * 16)
+        start = core.scalar("int64", "keys_start", base + tile * (plan.keys * 16))
 
         def fetch(have: int) -> None:
             if have < plan.keys:
                 core.fill(stage, 0.0, plan.keys * plan.head_dim)
             core.move((stage, 0), (core.gm["key"], start), columns, have, core.seq_k - have, plan.keys - have)
-            for index, width in enumerate(plan.segments):
-                first = plan.segment_start(index)
-                some = min(width, have - first)
-                if some > 0:
-                    target, source = (on["value"][0], first * plan.head_dim), (core.gm["value"], start + first * 16)
-                    core.move(target, source, columns, some, core.seq_k - some, width - some)
+            for slot in each_epoch(core, on["value"], epoch):
+                for index, width in enumerate(plan.segments):
+                    first = plan.segment_start(index)
+                    some = min(width, have - first)
+                    if some > 0:
+                        target, source = (slot, first * plan.head_dim), (core.gm["value"], start + first * 16)
+                        core.move(target, source, columns, some, core.seq_k - some, width - some)
 
         _full_or_tail(core, tile, fetch)
         if core.problem.query_factor != 1.0:
             core.with_scalar("vec_muls", stage, stage, core.problem.query_factor, plan.keys * plan.head_dim)
-        for index, width in enumerate(plan.segments):
-            first = plan.segment_start(index)
-            tik.data_move(
-                on["key"][0][first * plan.head_dim], stage[first * 16], 0, columns, width, plan.keys - width, 0
-            )
-        for first, count in plan.column_parts(plan.keys):
-            for column in range(first, first + count):
-                target = on["key_rows"][0][first * plan.keys * 16 + (column - first) * F]
-                tik.data_move(target, stage[column * plan.keys * 16], 0, plan.columns, 16, 0, (count - 1) * 16)
-        if lanes.is_dynamic(core.problem):
-            planes = {name: self._first_plane(name) for name in ("bias", "mask")}
-            lanes.load_key_lanes(core, on["key_lanes"][0], planes, tile)
-            tik.load2dv1(on["l0_key_lanes"][0], on["key_lanes"][0], 0, plan.columns, 1, 0, True)
-
-    def _first_plane(self, name: str):
-        return self.item._scalars.get(f"{name}_plane")
+        for key, key_rows in each_epoch(core, list(zip(on["key"], on["key_rows"])), epoch):
+            for index, width in enumerate(plan.segments):
+                first = plan.segment_start(index)
+                gap = plan.keys - width
+                tik.data_move(key[first * plan.head_dim], stage[first * 16], 0, columns, width, gap, 0)
+            for first, count in plan.column_parts(plan.keys):
+                for column in range(first, first + count):
+                    target = key_rows[first * plan.keys * 16 + (column - first) * F]
+                    tik.data_move(target, stage[column * plan.keys * 16], 0, plan.columns, 16, 0, (count - 1) * 16)
 
     def rows(self, unit: Unit) -> None:
         """Query, output gradient and row lanes of a step: (rows / 16, head_dim / 16, 16, 16)."""
@@ -128,6 +122,9 @@ class Loads:
                 tik.data_move(slot, source, 0, 1, have, 0, 0)
 
             load(on["delta_lanes"][place], gradient_rows.DELTA)
+            if lanes.is_dynamic(core.problem):
+                planes = {"bias": item.plane("bias", unit), "mask": item.plane("mask", unit)}
+                lanes.load_key_lanes(core, on["key_lanes"][place], planes, item["tile"])
             if gradient_rows.kinds(core.problem) == 2:
                 load(on["score_lanes"][place], gradient_rows.SCORE)
                 return

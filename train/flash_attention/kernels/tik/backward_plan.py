@@ -11,7 +11,8 @@ RING = 4  # row tiles of query, output gradient and row lanes in L1; the unrolle
 PAIR = 2  # copies of what passes from Vector to the Cube through L1
 OPERAND = 8192  # float16 elements of one operand in L0A or L0B
 FIELDS = 40  # int32 words per work item
-ITEMS_PER_CHUNK = 32  # rows of the work table held in the Unified Buffer at a time
+WASTE = 1.1  # keys computed at most beyond those of key tiles of 128, where the strategy is free
+ITEMS_PER_CHUNK = 64  # rows of the work table held in the Unified Buffer at a time
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,8 @@ class Strategy:
 STRATEGIES = {
     s.name: s
     for s in (
+        Strategy("rows64keys192", 64, 192),
+        Strategy("rows32keys192", 32, 192),
         Strategy("rows64keys128", 64, 128),
         Strategy("rows64keys64", 64, 64),
         Strategy("rows32keys64", 32, 64),
@@ -39,7 +42,7 @@ class BackwardPlan:
     """A strategy cut down to the lengths of a problem.
 
     Attributes:
-        rows: queries of one step, 16, 32 or 64.
+        rows: queries of one step.
         keys: keys of a work item, whose gradients stay in L0C.
         head_dim: padded to 16.
         single: the gradient of the scores is multiplied out in float32; otherwise from float16 factors, which costs
@@ -71,10 +74,12 @@ class BackwardPlan:
     @property
     def segments(self) -> tuple[int, ...]:
         """Keys per matrix instruction of the scores, as many as an operand holds."""
-        width = self.keys
-        while width * self.head_dim > OPERAND and width > 16:
-            width //= 2
-        return (width,) * (self.keys // width)
+        count = next(n for n in range(1, self.columns + 1) if self.columns % n == 0 and self._fits(n))
+        return (self.keys // count,) * count
+
+    def _fits(self, segments: int) -> bool:
+        width = self.keys // segments
+        return width == 16 or width * self.head_dim <= OPERAND
 
     def column_parts(self, depth: int) -> tuple[tuple[int, int], ...]:
         """(first, count) of the fractal columns of head_dim that an operand of `depth` rows holds at a time."""
@@ -107,6 +112,8 @@ def plans(problem: KernelProblem, bias_gradient: bool) -> list[BackwardPlan]:
     result = []
     for name in names:
         strategy = STRATEGIES[name]
+        if len(names) > 1 and padded(problem.seq_k, strategy.keys) > WASTE * padded(problem.seq_k, 128):
+            continue
         bias = problem.alibi if bias_gradient else "none"
         head_dim = padded(problem.head_dim)
         plan = BackwardPlan(
@@ -124,10 +131,7 @@ def plans(problem: KernelProblem, bias_gradient: bool) -> list[BackwardPlan]:
 
 
 def _cut(most: int, length: int) -> int:
-    size = 16
-    while size < min(most, length):
-        size *= 2
-    return size
+    return min(size for size in (16, 32, 64, 128, most) if size >= min(most, length))
 
 
 def buffers(problem: KernelProblem, plan: BackwardPlan, tiles: int, distances: int) -> list[Buffer]:
@@ -148,7 +152,7 @@ def buffers(problem: KernelProblem, plan: BackwardPlan, tiles: int, distances: i
         Buffer("key", "L1", "float16", keys * depth, 2),
         Buffer("key_rows", "L1", "float16", keys * depth, 2),
         Buffer("value", "L1", "float16", keys * depth, 2),
-        Buffer("key_lanes", "L1", "float16", keys * LANES, 1),
+        Buffer("key_lanes", "L1", "float16", keys * LANES, RING if dynamic else 0),
         Buffer("one_lanes", "L1", "float16", 256),
         Buffer("one_hot", "L1", "float16", 16 * 256, 1 if plan.bias_chunks else 0),
         Buffer("tiles", "L1", "float16", area * tiles),
@@ -160,8 +164,8 @@ def buffers(problem: KernelProblem, plan: BackwardPlan, tiles: int, distances: i
         Buffer("l0_delta_lanes", "L0A", "float16", rows * LANES),
         Buffer("l0_keys", "L0B", "float16", max(width * depth, keys * part_keys), 2),
         Buffer("l0_columns", "L0B", "float16", rows * part_rows),
-        Buffer("l0_key_lanes", "L0B", "float16", keys * LANES),
-        Buffer("l0_ones", "L0B", "float16", keys * LANES if dynamic else 0),
+        Buffer("l0_ones", "L0B", "float16", keys * LANES),
+        Buffer("l0_key_lanes", "L0B", "float16", keys * LANES if dynamic else 0),
         Buffer("l0_one_hot", "L0B", "float16", rows * 16, 1 if plan.bias_chunks else 0),
         Buffer("value_sum", "L0C", "float32", keys * depth),
         Buffer("key_sum", "L0C", "float32", keys * depth),
@@ -173,7 +177,7 @@ def buffers(problem: KernelProblem, plan: BackwardPlan, tiles: int, distances: i
         # Operands of an instruction stand half a round of the banks apart, see core.HALF_ROUND.
         Buffer("score", "UB", "float32", padded(area, 64) + 128),
         Buffer("half", "UB", "float16", half),
-        Buffer("d_query", "UB", "float32", max(rows, keys // 2) * depth),
+        Buffer("d_query", "UB", "float32", rows * depth),
         Buffer("d_single", "UB", "float32", padded(area, 64), 1 if plan.single else 0),
         Buffer("d_half", "UB", "float16", half + 128),
         Buffer("dropped", "UB", "float16", half, 1 if dropout else 0),
@@ -185,6 +189,7 @@ def buffers(problem: KernelProblem, plan: BackwardPlan, tiles: int, distances: i
         Buffer("distance", "UB", "float16", half, 1 if distances else 0),
         Buffer("scratch", "UB", "float32", half // 2, 1 if problem.mask == "full" else 0),
         Buffer("vectors", "UB", "float32", 128, 10 if distances else 0),
+        Buffer("key_stage", "UB", "float16", keys * depth),
         Buffer("halves", "UB", "float16", 128, 4),
         Buffer("table", "UB", "int32", ITEMS_PER_CHUNK * FIELDS),
     ]

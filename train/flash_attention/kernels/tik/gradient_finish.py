@@ -20,7 +20,7 @@ def buffers(plan: BackwardPlan, slots: int) -> list[Buffer]:
     return [
         Buffer("total", "UB", "float32", whole + HALF_ROUND, COPIES),
         Buffer("part", "UB", "float32", whole if slots > 1 else 0),
-        Buffer("d_query", "UB", "float16", whole, COPIES),
+        Buffer("d_query", "UB", "float16", whole),
     ]
 
 
@@ -69,7 +69,7 @@ def build(
 def _tile(core: Core, item, total: int, head, tile, rows, slots: int, copy: int) -> None:
     plan, tik, problem = core.plan, core.tik, core.problem
     whole = plan.rows * plan.head_dim
-    total_of, half = core.on["total"][copy], core.on["d_query"][copy]
+    total_of, half = core.on["total"][copy], core.on["d_query"][0]
     tik.data_move(total_of[HALF_ROUND], core.gm["d_query_sums"][core.wide(item, whole)], 0, 1, whole // 8, 0, 0)
     for slot in range(1, slots):
         part = core.on["part"][0]
