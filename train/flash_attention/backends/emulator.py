@@ -6,7 +6,6 @@ in tikemu's strict mode; whatever the hardware would punish is an error.
 
 from __future__ import annotations
 
-import functools
 import inspect
 
 import numpy as np
@@ -14,11 +13,9 @@ import numpy as np
 from flash_attention import philox
 from flash_attention.backends.ascend.limits import refuse_on_910
 from flash_attention.backends.base import Backend
-from flash_attention.kernels.tik import backward_host, host
 from flash_attention.problem import AttentionProblem
 
 SOC = "Ascend910A"
-LOWEST = np.finfo(np.float32).min  # stands for -inf, which the chip does not have
 
 
 class EmulatorBackend(Backend):
@@ -40,135 +37,63 @@ class EmulatorBackend(Backend):
         return refuse_on_910(problem)
 
     def build(self, problem: AttentionProblem):
-        return _cell(problem)
-
-
-class EmulatedOperators:
-    """Forward and backward kernel of one problem on NumPy arrays.
-
-    Args:
-        problem: what to run; see `refuse_on_910`.
-        strict: tikemu's strict mode.
-    """
-
-    def __init__(self, problem: AttentionProblem, strict: bool = True):
         import tikemu
 
-        self.problem = problem
-        self.kernel_problem = host.describe(problem)
-        self.bias_gradient = problem.alibi == "given" and problem.bias_grad
-        self._options = tikemu.Options(strict=strict, progress=False)
+        from flash_attention.backends.ascend.cell import OperatorAttention
 
-    def forward(self, query, key, value, mask=None, bias=None, keep_bits=None, seed=None) -> tuple:
-        """(output, logsumexp), with the meanings of Backend.build."""
-        kernel = _forward_kernel(self.kernel_problem)
-        keep_bits = self._keep(keep_bits, seed)
-        arrays = host.forward_inputs(self.kernel_problem, query, key, value, mask, bias, keep_bits)
-        stored = self._execute(kernel.tik, kernel.feed(**arrays))
-        output, logsumexp = host.forward_outputs(self.kernel_problem, stored)
-        return output, np.where(logsumexp == LOWEST, np.float32(-np.inf), logsumexp)
+        tikemu.install(soc=SOC)
+        from tbe import tik
 
-    def backward(self, query, key, value, output, logsumexp, d_output, d_logsumexp, mask=None, bias=None,
-                 keep_bits=None, seed=None) -> tuple:
-        """(d_query, d_key, d_value), and d_bias after them when the problem wants it."""
-        arrays = backward_host.inputs(
-            self.kernel_problem, query, key, value, output, np.maximum(logsumexp, LOWEST), d_output, d_logsumexp,
-            mask=mask, bias=bias, keep_bits=self._keep(keep_bits, seed),
-        )
-        stored = _backward_kernels(self.kernel_problem, self.bias_gradient).run(self._execute, **arrays)
-        gradients = backward_host.outputs(self.kernel_problem, stored)
-        result = tuple(gradients[name] for name in ("d_query", "d_key", "d_value"))
-        return (*result, gradients["d_bias"].astype(np.float16)) if self.bias_gradient else result
-
-    def _keep(self, keep_bits, seed):
-        if not self.problem.dropout_threshold or keep_bits is not None:
-            return keep_bits
-        return philox.keep_bits(self.problem, seed)
-
-    def _execute(self, instance, feed: dict, names=None) -> dict:
-        import tikemu
-
-        return tikemu.run(instance, feed, timing=False, options=self._options).outputs
+        return OperatorAttention(problem, tik, _emulated, _philox_bits(problem))
 
 
-@functools.lru_cache(maxsize=32)
-def _forward_kernel(problem):
-    from flash_attention.kernels.tik.forward import build
-
-    return build(problem, _tik())
-
-
-@functools.lru_cache(maxsize=32)
-def _backward_kernels(problem, bias_gradient: bool):
-    from flash_attention.kernels.tik.backward import build
-
-    return build(problem, _tik(), bias_gradient=bias_gradient, logsumexp_gradient=True)
-
-
-def _tik():
+def _emulated(operator, request, kernel, shapes: list):
+    """The primitive of a kernel: stores its inputs in the kernel's formats, as MindSpore does on a device, and runs it."""
     import tikemu
-
-    tikemu.install(soc=SOC)
-    from tbe import tik
-
-    return tik
-
-
-def _cell(problem: AttentionProblem):
-    """The MindSpore Cell of `problem`."""
-    from mindspore import Tensor, nn, ops
     from mindspore import dtype as mstype
 
-    operators = EmulatedOperators(problem)
-    optional = (problem.mask_shape is not None, problem.bias_shape is not None,
-                problem.keep_bits and problem.dropout_threshold > 0,
-                problem.dropout_threshold > 0 and not problem.keep_bits)
+    from flash_attention.kernels.tik.layout import from_nz, to_nz
 
-    def present(values):
-        return [value if given else None for value, given in zip(values, optional)]
+    options = tikemu.Options(strict=True, progress=False)
 
-    def run_forward(query, key, value, *rest):
-        return operators.forward(query, key, value, *present(rest))
+    def run(*tensors):
+        feed = {}
+        for wanted, tensor in zip(kernel.inputs, tensors):
+            feed[wanted.name] = to_nz(tensor) if wanted.format == "FRACTAL_NZ" else np.ascontiguousarray(tensor)
+        stored = tikemu.run(kernel.tik, feed, timing=False, options=options).outputs
+        return tuple(
+            from_nz(stored[given.name], *shape[-2:]) if given.format == "FRACTAL_NZ" else stored[given.name]
+            for given, shape in zip(kernel.outputs, shapes)
+        )
 
-    def run_backward(query, key, value, mask, bias, keep_bits, seed, output, logsumexp, d_output, d_logsumexp):
-        rest = present((mask, bias, keep_bits, seed))
-        return operators.backward(query, key, value, output, logsumexp, d_output, d_logsumexp, *rest)
-
-    def bprop(query, key, value, mask, bias, keep_bits, seed, out, dout):
-        gradients = backward(query, key, value, mask, bias, keep_bits, seed, out[0], out[1], dout[0], dout[1])
-        d_bias = gradients[3] if operators.bias_gradient else ops.zeros_like(bias)
-        return (gradients[0], gradients[1], gradients[2], ops.zeros_like(mask), d_bias, ops.zeros_like(keep_bits),
-                ops.zeros_like(seed))
-
-    half = mstype.float16
-    shapes = [problem.shape_query(), problem.shape_key(), problem.shape_key()]
-    if operators.bias_gradient:
-        shapes.append(problem.bias_shape)
-    backward = _primitive(ops, run_backward, 11, shapes, [half] * len(shapes), None)
-    forward = _primitive(ops, run_forward, 7, [problem.shape_query(), problem.shape_lse()], [half, mstype.float32],
-                         bprop)
-    nothing = Tensor(np.zeros(1, np.uint8))  # pyfunc primitives take no None
-
-    class EmulatedAttention(nn.Cell):
-        """Attention on BNSD tensors, with the meanings of `Backend.build`."""
-
-        def construct(self, query, key, value, mask, alibi, keep_bits, seed):
-            mask = nothing if mask is None else mask
-            alibi = nothing if alibi is None else alibi
-            keep_bits = nothing if keep_bits is None else keep_bits
-            seed = nothing if seed is None else seed
-            return forward(query, key, value, mask, alibi, keep_bits, seed)
-
-    return EmulatedAttention()
+    dtypes = [getattr(mstype, tensor.dtype) for tensor in kernel.outputs]
+    return _pyfunc(run, len(kernel.inputs), shapes, dtypes)
 
 
-def _primitive(ops, function, count: int, shapes: list, dtypes: list, bprop):
-    """A pyfunc primitive. MindSpore counts its inputs by the signature of the function."""
-    names = [f"x{index}" for index in range(count)]
-    function.__signature__ = inspect.Signature(
-        [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names])
-    return ops.Custom(function, out_shape=tuple([int(size) for size in shape] for shape in shapes),
-                      out_dtype=tuple(dtypes), func_type="pyfunc", bprop=bprop)
+def _philox_bits(problem: AttentionProblem):
+    """A primitive that draws the keep bits of a problem: those of every other backend for the same seed."""
+    from mindspore import dtype as mstype
+
+    return _pyfunc(lambda seed: (philox.keep_bits(problem, seed),), 1, [problem.shape_keep_bits()], [mstype.uint8])
+
+
+def _pyfunc(function, count: int, shapes: list, dtypes: list):
+    """A primitive that runs a Python function on NumPy arrays; the function returns a tuple."""
+    from mindspore import ops
+
+    single = len(shapes) == 1
+
+    def call(*arrays):
+        result = function(*arrays)
+        return result[0] if single else result
+
+    # MindSpore counts the inputs of a primitive by the signature of its function.
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    call.__signature__ = inspect.Signature([inspect.Parameter(f"x{index}", kind) for index in range(count)])
+    shapes = [[int(size) for size in shape] for shape in shapes]
+    if single:
+        return ops.Custom(call, out_shape=shapes[0], out_dtype=dtypes[0], func_type="pyfunc")
+    return ops.Custom(call, out_shape=tuple(shapes), out_dtype=tuple(dtypes), func_type="pyfunc")
 
 
 BACKEND = EmulatorBackend()

@@ -7,14 +7,47 @@ calls `compile_operator` with the tensors as dictionaries, in the order of the t
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Callable
 
+from . import backward, forward, gradient_finish, gradient_rows
 from .kernel import Kernel
 from .problem import KernelProblem
+
+
+@dataclass(frozen=True)
+class Request:
+    """What an operator is compiled for, the value of its attribute `request`.
+
+    Attributes:
+        problem: see KernelProblem.
+        bias_gradient: the backward operators also give the gradient of a given bias.
+        variant: of the backward operators, see backward.build.
+    """
+
+    problem: KernelProblem
+    bias_gradient: bool = False
+    variant: str = "deterministic"
+
+    def to_text(self) -> str:
+        """The request as the operators' string attribute."""
+        return json.dumps(dataclasses.asdict(self), separators=(",", ":"))
+
+    @staticmethod
+    def from_text(text: str) -> Request:
+        """Inverse of `to_text`.
+
+        Raises:
+            ValueError: the text is not what `to_text` writes.
+        """
+        try:
+            fields = json.loads(text)
+            problem = fields.pop("problem")
+            return Request(KernelProblem(**{**problem, "slopes": tuple(problem["slopes"])}), **fields)
+        except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"request: got {text!r}, allowed is what Request.to_text writes ({error})") from None
 
 
 @dataclass(frozen=True)
@@ -38,20 +71,35 @@ class Operator:
 
     Attributes:
         type: name of the type; `name` is that of its Python function and file.
-        build: "module:function" that records the kernel: function(problem, tik, name=..., debug=...).
+        build: records the kernel: build(request, tik, name, debug).
         inputs, outputs: in the order of the kernel's arguments.
     """
 
     type: str
     name: str
-    build: str
+    build: Callable[[Request, object, str, bool], Kernel]
     inputs: tuple[Argument, ...]
     outputs: tuple[Argument, ...]
 
-    def builder(self) -> Callable[..., Kernel]:
-        """The function that records the kernel."""
-        module, function = self.build.split(":")
-        return getattr(importlib.import_module(f".{module}", __package__), function)
+
+def _forward(request: Request, tik, name: str, debug: bool) -> Kernel:
+    return forward.build(request.problem, tik, name=name, debug=debug)
+
+
+def _rows(request: Request, tik, name: str, debug: bool) -> Kernel:
+    return gradient_rows.build(request.problem, tik, logsumexp_gradient=True, name=name, debug=debug)
+
+
+def _main(request: Request, tik, name: str, debug: bool) -> Kernel:
+    return backward.build_main(
+        request.problem, tik, variant=request.variant, bias_gradient=request.bias_gradient, name=name, debug=debug
+    )
+
+
+def _finish(request: Request, tik, name: str, debug: bool) -> Kernel:
+    return backward.build_finish(
+        request.problem, tik, variant=request.variant, bias_gradient=request.bias_gradient, name=name, debug=debug
+    )
 
 
 _NZ = ("FRACTAL_NZ",)
@@ -60,62 +108,79 @@ _BIAS = Argument("bias", "float16", ("FRACTAL_NZ", "ND"), required=False)
 _KEEP = Argument("keep", "uint8", required=False)
 
 
-def _optional(*pairs: tuple[str, str]) -> tuple[Argument, ...]:
-    return tuple(Argument(name, dtype, required=False) for name, dtype in pairs)
+def _required(dtype: str, *names: str, formats: tuple[str, ...] = ("ND",)) -> tuple[Argument, ...]:
+    return tuple(Argument(name, dtype, formats) for name in names)
+
+
+def _optional(**dtypes: str) -> tuple[Argument, ...]:
+    return tuple(Argument(name, dtype, required=False) for name, dtype in dtypes.items())
 
 
 FORWARD = Operator(
     "FlashAttentionForward",
     "flash_attention_forward",
-    "forward:build",
+    _forward,
     (
-        *(Argument(name, "float16", _NZ) for name in ("query", "key", "value")),
-        _MASK,
-        _BIAS,
-        _KEEP,
+        *_required("float16", "query", "key", "value", formats=_NZ),
+        *(_MASK, _BIAS, _KEEP),
         Argument("table", "int32"),
-        *_optional(
-            ("tiles", "float16"), ("slopes", "float32"), ("positions", "float16"), ("row_numbers", "float32")
-        ),
+        *_optional(tiles="float16", slopes="float32", positions="float16", row_numbers="float32"),
     ),
     (Argument("output", "float16", _NZ), Argument("logsumexp", "float32")),
 )
+GRAD_ROWS = Operator(
+    "FlashAttentionGradRows",
+    "flash_attention_grad_rows",
+    _rows,
+    (
+        *_required("float16", "output", "d_output", formats=_NZ),
+        *_required("float32", "logsumexp", "d_logsumexp"),
+        *_optional(slopes="float32", row_numbers="float32"),
+    ),
+    (Argument("row_lanes", "float16"),),
+)
+GRAD = Operator(
+    "FlashAttentionGrad",
+    "flash_attention_grad",
+    _main,
+    (
+        *_required("float16", "query", "key", "value", "d_output", formats=_NZ),
+        Argument("row_lanes", "float16"),
+        *(_MASK, _BIAS, _KEEP),
+        Argument("table", "int32"),
+        *_optional(tiles="float16", one_hot="float16", positions="float16", distances="float32", slopes="float32"),
+    ),
+    (
+        *_required("float16", "d_key", "d_value", formats=_NZ),
+        Argument("d_query_sums", "float32"),
+        Argument("d_bias", "float32", _NZ, required=False),
+        *_optional(d_bias_sums="float32"),
+    ),
+)
+GRAD_FINISH = Operator(
+    "FlashAttentionGradFinish",
+    "flash_attention_grad_finish",
+    _finish,
+    (Argument("d_query_sums", "float32"),),
+    (Argument("d_query", "float16", _NZ),),
+)
+OPERATORS = (FORWARD, GRAD_ROWS, GRAD, GRAD_FINISH)
 
-OPERATORS = (FORWARD,)
 
-
-def to_attribute(problem: KernelProblem) -> str:
-    """The problem as the operators' string attribute `problem`."""
-    return json.dumps(dataclasses.asdict(problem), separators=(",", ":"))
-
-
-def from_attribute(text: str) -> KernelProblem:
-    """Inverse of `to_attribute`.
-
-    Raises:
-        ValueError: the text is not what `to_attribute` writes.
-    """
-    try:
-        fields = json.loads(text)
-        return KernelProblem(**{**fields, "slopes": tuple(fields["slopes"])})
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
-        raise ValueError(f"problem: got {text!r}, allowed is the text that to_attribute writes ({error})") from None
-
-
-def compile_operator(operator: Operator, tensors: Iterable[Mapping | None], problem: str, kernel_name: str) -> Kernel:
+def compile_operator(operator: Operator, tensors: Iterable[Mapping | None], request: str, kernel_name: str) -> Kernel:
     """Compiles an operator for the tensors of one call; what a registered entry function does.
 
     Args:
         tensors: inputs and outputs in the order of the table, as dictionaries with "shape" and "dtype".
-        problem: see `to_attribute`.
+        request: see `Request.to_text`.
         kernel_name: name of the kernel.
 
     Raises:
-        ValueError, TypeError: the problem or a tensor is not what the kernel takes.
+        ValueError, TypeError: the request or a tensor is not what the kernel takes.
     """
     from tbe import tik
 
-    kernel = operator.builder()(from_attribute(problem), tik, name=kernel_name, debug=False)
+    kernel = operator.build(Request.from_text(request), tik, kernel_name, False)
     check_tensors(kernel, [tensor for tensor in tensors if tensor is not None])
     return kernel
 

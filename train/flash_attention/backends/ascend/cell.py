@@ -1,0 +1,182 @@
+"""The TIK operators put together as a MindSpore Cell; the same for a device and for the emulator.
+
+What differs is where a primitive comes from and who decides which scores dropout keeps.
+"""
+
+from __future__ import annotations
+
+from typing import Callable
+
+import numpy as np
+from mindspore import Tensor, nn, ops
+from mindspore import dtype as mstype
+
+from flash_attention.kernels.tik import host
+from flash_attention.kernels.tik.kernel import GlobalTensor, Kernel
+from flash_attention.kernels.tik.layout import KEEP_PADDING
+from flash_attention.kernels.tik.operators import FORWARD, GRAD, GRAD_FINISH, GRAD_ROWS, Operator, Request
+from flash_attention.kernels.tik.problem import KernelProblem, padded
+from flash_attention.problem import AttentionProblem
+
+LOWEST = float(np.finfo(np.float32).min)  # stands for -inf, which the chip does not have
+
+# make_primitive(operator, request, kernel, shapes of the outputs as MindSpore sees them) -> primitive
+MakePrimitive = Callable[[Operator, Request, Kernel, list], ops.Custom]
+
+
+class OperatorAttention(nn.Cell):
+    """Attention on BNSD tensors, with the meanings of `Backend.build`.
+
+    Args:
+        problem: what to run.
+        tik: the tik module, to learn the arguments of the kernels.
+        make_primitive: makes the primitive of a kernel.
+        draw: a Cell that draws keep bits, draw(seed) -> uint8 (B, H, Sq, ceil(Sk / 8)).
+    """
+
+    def __init__(self, problem: AttentionProblem, tik, make_primitive: MakePrimitive, draw: nn.Cell):
+        super().__init__()
+        kernel_problem = host.describe(problem)
+        bias_gradient = problem.alibi == "given" and problem.bias_grad
+        self.core = _Kernels(kernel_problem, Request(kernel_problem, bias_gradient), tik, make_primitive)
+        self.mask = _Planes(kernel_problem.mask, kernel_problem) if problem.mask_shape is not None else None
+        self.bias = _Planes(kernel_problem.alibi, kernel_problem) if problem.bias_shape is not None else None
+        self.bias_grad = problem.bias_grad
+        self.draw = draw if problem.dropout_threshold > 0 and not problem.keep_bits else None
+        self.keep = _KeepOrder(kernel_problem) if problem.dropout_threshold > 0 else None
+        self.seq_q = problem.seq_q
+        self.nothing = Tensor(np.zeros(1, np.float16))  # a graph's gradient function takes no None
+
+    def construct(self, query, key, value, mask, alibi, keep_bits, seed):
+        planes, bias, keep = self.nothing, self.nothing, self.nothing
+        if self.mask is not None:
+            planes = self.mask(ops.cast(mask, mstype.float16))
+        if self.bias is not None:
+            bias = self.bias(alibi if self.bias_grad else ops.stop_gradient(alibi))
+        if self.draw is not None:
+            keep_bits = self.draw(seed)
+        if self.keep is not None:
+            keep = ops.stop_gradient(self.keep(keep_bits))
+        output, logsumexp = self.core(query, key, value, planes, bias, keep)
+        logsumexp = logsumexp[:, :, : self.seq_q]
+        return output, ops.masked_fill(logsumexp, logsumexp == LOWEST, -float("inf"))
+
+
+class _Kernels(nn.Cell):
+    """The forward kernel, and the three backward kernels as its gradient.
+
+    query (B, H, Sq, D), key and value (B, Hkv, Sk, D); mask, bias and keep as the kernels take them, or anything where
+    the problem has none. logsumexp (B, H, Sq padded).
+    """
+
+    def __init__(self, problem: KernelProblem, request: Request, tik, make_primitive: MakePrimitive):
+        super().__init__()
+        p = problem
+        query, key = (p.batch, p.heads, p.seq_q, p.head_dim), (p.batch, p.kv_heads, p.seq_k, p.head_dim)
+        shapes = {"output": query, "d_query": query, "d_key": key, "d_value": key,
+                  "d_bias": (p.bias_batch * p.bias_heads, p.seq_q, p.seq_k)}
+
+        def stage(operator: Operator) -> tuple:
+            kernel = operator.build(request, tik, operator.name, True)
+            seen = [shapes.get(tensor.name, tensor.shape) for tensor in kernel.outputs]
+            return make_primitive(operator, request, kernel, seen), _constants(kernel.inputs)
+
+        self.forward, self.forward_constants = stage(FORWARD)
+        self.rows, self.rows_constants = stage(GRAD_ROWS)
+        self.main, self.main_constants = stage(GRAD)
+        self.finish, _ = stage(GRAD_FINISH)
+        self.masked, self.biased, self.dropped = p.mask != "none", p.alibi in ("given", "bias"), p.dropout_threshold > 0
+        self.bias_gradient = request.bias_gradient
+        self.bias_sums = _BiasSums(p) if self.bias_gradient and p.alibi == "given" else None
+
+    def construct(self, query, key, value, mask, bias, keep):
+        features = self.features(mask, bias, keep)
+        return self.forward(query, key, value, *features, *self.forward_constants)
+
+    def bprop(self, query, key, value, mask, bias, keep, out, dout):
+        """The backward kernels; `dout` holds the gradients of output and logsumexp."""
+        # A row without visible keys has no logsumexp, and its share of the gradient is nothing.
+        rows = self.rows(out[0], dout[0], out[1], dout[1], *self.rows_constants)
+        lanes = rows[0] if isinstance(rows, tuple) else rows
+        features = self.features(mask, bias, keep)
+        gradients = self.main(query, key, value, dout[0], lanes, *features, *self.main_constants)
+        d_query = self.finish(gradients[2])
+        d_query = d_query[0] if isinstance(d_query, tuple) else d_query
+        d_bias = ops.zeros_like(bias)
+        if self.bias_gradient:
+            sums = gradients[3] if self.bias_sums is None else self.bias_sums(gradients[3])
+            d_bias = ops.cast(sums, mstype.float16)
+        return d_query, gradients[0], gradients[1], ops.zeros_like(mask), d_bias, ops.zeros_like(keep)
+
+    def features(self, mask, bias, keep):
+        """Those of the optional inputs that the problem has."""
+        result = ()
+        if self.masked:
+            result = (*result, mask)
+        if self.biased:
+            result = (*result, bias)
+        if self.dropped:
+            result = (*result, keep)
+        return result
+
+
+class _Planes(nn.Cell):
+    """A mask or bias of rank 4 as the kernels take it: (planes, Sq, Sk), or (planes, Sk padded) of values per key."""
+
+    def __init__(self, kind: str, problem: KernelProblem):
+        super().__init__()
+        self.per_key = kind in ("key", "given")
+        self.padding = padded(problem.seq_k) - problem.seq_k if self.per_key else 0
+
+    def construct(self, tensor):
+        if not self.per_key:
+            return ops.reshape(tensor, (-1, tensor.shape[2], tensor.shape[3]))
+        rows = ops.reshape(tensor, (-1, tensor.shape[3]))
+        if self.padding > 0:
+            rows = ops.concat((rows, ops.zeros((rows.shape[0], self.padding), rows.dtype)), 1)
+        return rows
+
+
+class _KeepOrder(nn.Cell):
+    """Keep bits in the order of the kernels; layout.pack_keep_bits in MindSpore operations."""
+
+    def __init__(self, problem: KernelProblem):
+        super().__init__()
+        p = problem
+        self.rows = padded(p.seq_q) - p.seq_q
+        self.bytes = padded(p.seq_k) // 8 - -(-p.seq_k // 8)
+        self.end = Tensor(np.zeros(KEEP_PADDING, np.uint8))
+
+    def construct(self, bits):
+        batch, heads, seq_q, wide = bits.shape
+        if self.bytes > 0:
+            bits = ops.concat((bits, ops.zeros((batch, heads, seq_q, self.bytes), bits.dtype)), 3)
+        if self.rows > 0:
+            bits = ops.concat((bits, ops.zeros((batch, heads, self.rows, wide + self.bytes), bits.dtype)), 2)
+        words = ops.reshape(bits, (batch, heads, seq_q + self.rows, -1, 2))
+        return ops.concat((ops.reshape(ops.transpose(words, (0, 1, 3, 2, 4)), (-1,)), self.end), 0)
+
+
+class _BiasSums(nn.Cell):
+    """Gradient of a bias per key, (planes, Sk padded), from the sums that the main kernel stores per query head."""
+
+    def __init__(self, problem: KernelProblem):
+        super().__init__()
+        p = problem
+        self.shape = (p.batch, p.kv_heads, -1, padded(p.seq_k), 16)
+        self.heads = (p.batch, p.kv_heads, -1, padded(p.seq_k))
+        self.all = (p.batch, p.heads, padded(p.seq_k))
+        self.group = p.group
+        self.axes = tuple(axis for axis, size, full in ((0, p.bias_batch, p.batch), (1, p.bias_heads, p.heads))
+                          if size == 1 and full > 1)
+
+    def construct(self, sums):
+        by_head = ops.reshape(ops.transpose(ops.reshape(sums, self.shape), (0, 1, 2, 4, 3)), self.heads)
+        rows = ops.reshape(by_head[:, :, : self.group], self.all)
+        if len(self.axes) > 0:
+            rows = ops.ReduceSum(keep_dims=True)(rows, self.axes)
+        return ops.reshape(rows, (-1, rows.shape[2]))
+
+
+def _constants(inputs: tuple[GlobalTensor, ...]) -> tuple[Tensor, ...]:
+    return tuple(Tensor(tensor.constant) for tensor in inputs if tensor.constant is not None)
