@@ -205,6 +205,7 @@ class _Main:
     def __init__(self, core: Core, split: BackwardSplit, index):
         self.core, self.split, self.index = core, split, index
         self.tik, self.plan, self.problem = core.tik, core.plan, core.problem
+        self.turn = 0
 
     def record(self) -> None:
         core, tik, items = self.core, self.tik, self.split.items
@@ -279,6 +280,12 @@ class _Main:
             self.loads.scores_extra(item.units[(position + 1) % RING])
 
     # ---- Cube
+    def _operand(self):
+        """Place in L0B for the next operand made of keys: the one that was used longest ago."""
+        copies = self.core.on["l0_keys"]
+        self.turn += 1
+        return copies[self.turn % len(copies)]
+
     def _product(self, target, left, left_lanes, l0_lanes, right, right_lanes) -> None:
         """target (rows, keys) = left . right + lanes, segment by segment of keys."""
         core, tik, plan = self.core, self.tik, self.plan
@@ -286,7 +293,7 @@ class _Main:
         tik.load2dv1(operand, left, 0, plan.rows * plan.head_dim // F, 1, 0, False)
         tik.load2dv1(l0_lanes, left_lanes, 0, plan.rows // 16, 1, 0, True)
         for index, width in enumerate(plan.segments):
-            keys, start = core.on["l0_keys"][index % 2], plan.segment_start(index)
+            keys, start = self._operand(), plan.segment_start(index)
             for slot in each_epoch(core, right, self.epoch):
                 tik.load2dv1(keys, slot, start * plan.head_dim // F, width * plan.head_dim // F, 1, 0, False)
             tik.mmad(target[start * plan.rows], operand, keys, plan.rows, plan.head_dim, width, 0)
@@ -356,8 +363,8 @@ class _Main:
         left, weights = on["l0_d_score"][0], on["d_score"][unit.position % PAIR]
         for group in range(plan.rows // 16):
             tik.load2dv1(left[group * plan.keys * 16], weights, group, plan.columns, plan.rows // 16, 0, False)
-        for index, (first, count) in enumerate(plan.column_parts(plan.keys)):
-            right = on["l0_keys"][index % 2]
+        for first, count in plan.column_parts(plan.keys):
+            right = self._operand()
             for slot in each_epoch(core, on["key_rows"], self.epoch):
                 tik.load2dv1(right, slot, first * plan.columns, count * plan.columns, 1, 0, True)
             tik.mmad(on["query_sum"][0][first * plan.rows * 16], left, right, plan.rows, plan.keys, count * 16, 0)
@@ -412,3 +419,4 @@ class _Main:
                 tik.data_move(core.gm["d_bias_sums"][line + item["tile"] * column], score, 0, 1, have * 2, 0, 0)
 
             _full_or_tail(core, item["tile"], store_bias)
+

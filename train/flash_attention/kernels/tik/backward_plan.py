@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .budget import LANES, Buffer
+from .budget import CAPACITY, LANES, Buffer
 from .problem import KernelProblem, padded
 
 RING = 4  # row tiles of query, output gradient and row lanes in L1; the unrolled loop body covers as many steps
@@ -142,6 +142,8 @@ def buffers(problem: KernelProblem, plan: BackwardPlan, tiles: int, distances: i
     width = plan.segments[0]
     part_rows, part_keys = plan.column_parts(rows)[0][1] * 16, plan.column_parts(keys)[0][1] * 16
     half = padded(area, 128)
+    l0_keys = max(width * depth, keys * part_keys)
+    l0_other = rows * part_rows + keys * LANES * (2 if dynamic else 1) + (rows * 16 if plan.bias_chunks else 0)
     result = [
         Buffer("query", "L1", "float16", rows * depth, RING),
         Buffer("d_output", "L1", "float16", rows * depth, RING),
@@ -162,7 +164,7 @@ def buffers(problem: KernelProblem, plan: BackwardPlan, tiles: int, distances: i
         Buffer("l0_d_score", "L0A", "float16", area),
         Buffer("l0_score_lanes", "L0A", "float16", rows * LANES),
         Buffer("l0_delta_lanes", "L0A", "float16", rows * LANES),
-        Buffer("l0_keys", "L0B", "float16", max(width * depth, keys * part_keys), 2),
+        Buffer("l0_keys", "L0B", "float16", l0_keys, max(2, min(4, (CAPACITY["L0B"] // 2 - l0_other) // l0_keys))),
         Buffer("l0_columns", "L0B", "float16", rows * part_rows),
         Buffer("l0_ones", "L0B", "float16", keys * LANES),
         Buffer("l0_key_lanes", "L0B", "float16", keys * LANES if dynamic else 0),
