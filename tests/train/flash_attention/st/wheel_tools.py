@@ -1,0 +1,40 @@
+"""Helpers of test_packaging_*.py: a copy of the sources to build in, and environments to install into."""
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[4]
+SMOKE = Path(__file__).resolve().parent / "packaging_smoke.py"
+
+
+def copy_sources(folder: Path) -> Path:
+    """A copy of train/ without anything built, as a fresh clone has it."""
+    ignore = shutil.ignore_patterns("*.so", "lib", "build", "dist", "*.egg-info", "__pycache__")
+    return Path(shutil.copytree(ROOT / "train", folder / "train", ignore=ignore))
+
+
+def run(*command, cwd: Path, compiler: bool = True, **environment) -> str:
+    """Output of a command that must succeed, away from this checkout's packages; optionally where no compiler is."""
+    clean = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "FLASH_ATTENTION"))}
+    clean["OMP_NUM_THREADS"] = "1"
+    if not compiler:
+        clean["PATH"] = str(Path(command[0]).parent)
+        clean["CXX"] = clean["CC"] = "/nonexistent/compiler"
+    clean.update(environment)
+    done = subprocess.run([str(part) for part in command], cwd=cwd, env=clean, capture_output=True, text=True)
+    assert done.returncode == 0, f"{command}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+    return done.stdout
+
+
+def environment(folder: Path, python: str = sys.executable, share: bool = True) -> Path:
+    """Python of a new virtual environment; with `share` it also sees what is installed beside the running tests."""
+    subprocess.run([python, "-m", "venv", str(folder)], check=True)
+    interpreter = folder / "bin" / "python"
+    if share:
+        site = run(interpreter, "-c", "import sysconfig; print(sysconfig.get_paths()['purelib'])", cwd=folder).strip()
+        (Path(site) / "shared.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
+    return interpreter
