@@ -339,7 +339,7 @@ class _Main:
 
     def _value_gradient(self, unit, step) -> None:
         on = self.core.on
-        self._turned(on["value_sum"][0], on["probability"][unit.position % PAIR], on["d_output"][unit.position], step)
+        self._turned(on["value_sum"][0], on["probability"][0], on["d_output"][unit.position], step)
 
     def _key_gradient(self, unit, step) -> None:
         on, tik, plan = self.core.on, self.tik, self.plan

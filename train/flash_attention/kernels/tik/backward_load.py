@@ -76,7 +76,7 @@ class Loads:
                 core.fill(stage, 0.0, plan.keys * plan.head_dim)
             core.move((stage, 0), (core.gm["key"], start), columns, have, core.seq_k - have, plan.keys - have)
             for slot in each_epoch(core, on["value"], epoch):
-                for index, width in enumerate(plan.segments):
+                for index, width in reversed(list(enumerate(plan.segments))):
                     first = plan.segment_start(index)
                     some = min(width, have - first)
                     if some > 0:
@@ -87,14 +87,15 @@ class Loads:
         if core.problem.query_factor != 1.0:
             core.with_scalar("vec_muls", stage, stage, core.problem.query_factor, plan.keys * plan.head_dim)
         for key, key_rows in each_epoch(core, list(zip(on["key"], on["key_rows"])), epoch):
-            for index, width in enumerate(plan.segments):
+            # Backwards: when the last operand of the item before has been read, all of them have.
+            for first, count in reversed(plan.column_parts(plan.keys)):
+                for column in reversed(range(first, first + count)):
+                    target = key_rows[first * plan.keys * 16 + (column - first) * F]
+                    tik.data_move(target, stage[column * plan.keys * 16], 0, plan.columns, 16, 0, (count - 1) * 16)
+            for index, width in reversed(list(enumerate(plan.segments))):
                 first = plan.segment_start(index)
                 gap = plan.keys - width
                 tik.data_move(key[first * plan.head_dim], stage[first * 16], 0, columns, width, gap, 0)
-            for first, count in plan.column_parts(plan.keys):
-                for column in range(first, first + count):
-                    target = key_rows[first * plan.keys * 16 + (column - first) * F]
-                    tik.data_move(target, stage[column * plan.keys * 16], 0, plan.columns, 16, 0, (count - 1) * 16)
 
     def rows(self, unit: Unit) -> None:
         """Query, output gradient and row lanes of a step: (rows / 16, head_dim / 16, 16, 16)."""
@@ -103,35 +104,35 @@ class Loads:
         head = item["head"] + unit.member
 
         def record(have: int) -> None:
-            base = core.wide(head, columns * core.seq_q * 16)
-            start = core.scalar("int64", "start", base + unit.tile * (plan.rows * 16))
-            for name in ("query", "d_output"):
-                for group in range(have // 16):
-                    core.move(
-                        (on[name][place], group * columns * F),
-                        (core.gm[name], start + group * F),
-                        columns,
-                        16,
-                        core.seq_q - 16,
-                    )
             _, heads, groups, _, _ = gradient_rows.lanes_shape(core.problem)
             at = unit.tile * (plan.rows * 16)
+
+            base = core.wide(head, columns * core.seq_q * 16)
+            start = core.scalar("int64", "start", base + unit.tile * (plan.rows * 16))
+
+            def tensor(name: str) -> None:
+                for group in range(have // 16):
+                    slot = on[name][place], group * columns * F
+                    core.move(slot, (core.gm[name], start + group * F), columns, 16, core.seq_q - 16)
 
             def load(slot, kind: int) -> None:
                 source = core.gm["row_lanes"][core.wide(head + kind * heads, groups * F) + at]
                 tik.data_move(slot, source, 0, 1, have, 0, 0)
 
+            # What is used first comes last, and what was read last comes early: waiting for either covers the others.
+            tensor("d_output")
             load(on["delta_lanes"][place], gradient_rows.DELTA)
             if lanes.is_dynamic(core.problem):
                 planes = {"bias": item.plane("bias", unit), "mask": item.plane("mask", unit)}
                 lanes.load_key_lanes(core, on["key_lanes"][place], planes, item["tile"])
             if gradient_rows.kinds(core.problem) == 2:
                 load(on["score_lanes"][place], gradient_rows.SCORE)
-                return
-            with tik.if_scope(unit.tile < item["cross"]):
-                load(on["score_lanes"][place], gradient_rows.AFTER)
-            with tik.else_scope():
-                load(on["score_lanes"][place], gradient_rows.SCORE)
+            else:
+                with tik.if_scope(unit.tile < item["cross"]):
+                    load(on["score_lanes"][place], gradient_rows.AFTER)
+                with tik.else_scope():
+                    load(on["score_lanes"][place], gradient_rows.SCORE)
+            tensor("query")
 
         by_rows(core, unit.rows, record)
 

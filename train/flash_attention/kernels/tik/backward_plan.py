@@ -8,7 +8,7 @@ from .budget import CAPACITY, LANES, Buffer
 from .problem import KernelProblem, padded
 
 RING = 4  # row tiles of query, output gradient and row lanes in L1; the unrolled loop body covers as many steps
-PAIR = 2  # copies of what passes from Vector to the Cube through L1
+PAIR = 2  # copies in L1 of the gradients of the scores, which the Cube still reads when Vector has the next
 OPERAND = 8192  # float16 elements of one operand in L0A or L0B
 FIELDS = 40  # int32 words per work item
 WASTE = 1.1  # keys computed at most beyond those of key tiles of 128, where the strategy is free
@@ -149,7 +149,7 @@ def buffers(problem: KernelProblem, plan: BackwardPlan, tiles: int, distances: i
         Buffer("d_output", "L1", "float16", rows * depth, RING),
         Buffer("score_lanes", "L1", "float16", rows * LANES, RING),
         Buffer("delta_lanes", "L1", "float16", rows * LANES, RING),
-        Buffer("probability", "L1", "float16", area, PAIR),
+        Buffer("probability", "L1", "float16", area),
         Buffer("d_score", "L1", "float16", area, PAIR),
         Buffer("key", "L1", "float16", keys * depth, 2),
         Buffer("key_rows", "L1", "float16", keys * depth, 2),

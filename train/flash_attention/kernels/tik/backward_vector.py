@@ -42,7 +42,7 @@ class VectorWork:
         if problem.dropout_threshold:
             result, zeros = core.on["dropped"][0], core.on["halves"][1]
             dropout.select(core, result, half, lambda first: zeros, 0, plan.area)
-        self._to_l1("probability", unit, result)
+        self._to_l1(core.on["probability"][0], result, plan.pieces)
 
     def d_scores(self, unit: Unit) -> None:
         """probability * (gradient of the probability - D) to L1."""
@@ -51,8 +51,7 @@ class VectorWork:
         source = core.on["d_probability"][0]
         if plan.single:
             factor = core.on["d_single"][0]
-            for at, elements in plan.pieces:
-                tik.tensor_mov(factor[at], source[at], "m", 1, elements // F, 0, 0)
+            tik.tensor_mov(factor, source, "m", 1, plan.area // F, 0, 0)
             for at, elements in plan.pieces:
                 core.binary("vec_mul", score[at:], score[at + HALF_ROUND :], factor[at:], elements, 64)
             for at, elements in plan.pieces:
@@ -70,15 +69,14 @@ class VectorWork:
                 dropout.select(core, factor, factor, lambda first: delta[first % square], 0, plan.area)
             for at, elements in plan.pieces:
                 core.binary("vec_mul", result[at:], factor[at:], half[at:], elements)
-        self._to_l1("d_score", unit, result)
+        # One move: with those of the probabilities and of the query gradients no more than four events are in flight.
+        self._to_l1(core.on["d_score"][unit.position % PAIR], result, ((0, plan.area),))
         if plan.bias_kind == "bias":
             self._store_bias(unit, result, score)
 
-    def _to_l1(self, name: str, unit: Unit, source) -> None:
-        core = self.core
-        slot = core.on[name][unit.position % PAIR]
-        for at, elements in core.plan.pieces:
-            core.tik.data_move(slot[at], source[at], 0, 1, elements // 16, 0, 0)
+    def _to_l1(self, slot, source, pieces: tuple) -> None:
+        for at, elements in pieces:
+            self.core.tik.data_move(slot[at], source[at], 0, 1, elements // 16, 0, 0)
 
     def _hide(self, half) -> None:
         core, plan = self.core, self.core.plan

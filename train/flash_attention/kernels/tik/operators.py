@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Callable
 
-from . import backward, forward, gradient_finish, gradient_rows
+from . import backward, forward, gradient_rows
 from .kernel import Kernel
 from .problem import KernelProblem
 
@@ -189,7 +189,8 @@ def check_tensors(kernel: Kernel, tensors: list[Mapping]) -> None:
     """Compares the tensors of a call with those that a kernel was built for."""
     expected = (*kernel.inputs, *kernel.outputs)
     if len(tensors) != len(expected):
-        raise ValueError(f"{kernel.name}: got {len(tensors)} tensors, allowed are {', '.join(t.name for t in expected)}")
+        names = ", ".join(tensor.name for tensor in expected)
+        raise ValueError(f"{kernel.name}: got {len(tensors)} tensors, allowed are {len(expected)}: {names}")
     for tensor, wanted in zip(tensors, expected):
         if tuple(tensor["shape"]) != wanted.shape:
             raise ValueError(f"{wanted.name}: got shape {tuple(tensor['shape'])}, allowed is {wanted.shape}")
