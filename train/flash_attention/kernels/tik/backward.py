@@ -267,10 +267,10 @@ class _Main:
             self.loads.rows(item.advance((position + 2) % RING))
         with core.when(step < steps):
             self._scores(ahead)
-            self.vector.probabilities(ahead)
         with core.when(step >= 1, step < steps + 1):
             self._value_gradient(behind, step)
         with core.when(step < steps):
+            self.vector.probabilities(ahead)
             self._d_probability(ahead)
             self.vector.d_scores(ahead)
         with core.when(step >= 1, step < steps + 1):
