@@ -1,6 +1,7 @@
 """Matrix instructions: ``load2dv1``, ``load3dv1``, ``mmad`` (cube.md 2-4, 9)."""
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Callable
 
@@ -91,16 +92,21 @@ def load_fractals(call: Call, dst: Operand, src: Operand, start: int, count: int
     shape, src_strides, dst_strides = (count, 16, 16, 2), (step, 32, 2, 1), (FRACTAL, 32, 2, 1)
     if transpose:
         dst_strides = (FRACTAL, 2, 32, 1)
-    if transpose:
-        run = copier(dst.memory.view("uint16", dst.address, shape[:3], dst_strides[:3]),
-                     src.memory.view("uint16", start, shape[:3], src_strides[:3]))
-    else:
-        run = copier(dst.memory.view("uint8", dst.address, (count, FRACTAL), (FRACTAL, 1)),
-                     src.memory.view("uint8", start, (count, FRACTAL), (step, 1)))
-    run_defined = None
-    if dst.memory.defined is not None and src.memory.defined is not None:
-        run_defined = copier(defined_view(dst.memory, dst.address, shape, dst_strides),
-                             defined_view(src.memory, start, shape, src_strides))
+
+    def moved(addresses: Sequence[int]) -> tuple[Callable[[], None], Callable[[], None] | None]:
+        to, origin = addresses[0], addresses[1] + start - src.address
+        if transpose:
+            run = copier(dst.memory.view("uint16", to, shape[:3], dst_strides[:3]),
+                         src.memory.view("uint16", origin, shape[:3], src_strides[:3]))
+        else:
+            run = copier(dst.memory.view("uint8", to, (count, FRACTAL), (FRACTAL, 1)),
+                         src.memory.view("uint8", origin, (count, FRACTAL), (step, 1)))
+        if dst.memory.defined is None or src.memory.defined is None:
+            return run, None
+        return run, copier(defined_view(dst.memory, to, shape, dst_strides),
+                           defined_view(src.memory, origin, shape, src_strides))
+
+    run, run_defined = moved((dst.address, src.address))
     pipe, bandwidth, latency = load_path(call, src.memory.kind, dst.memory.kind)
     transfer = None
     if src.memory.kind == "GM":
@@ -108,7 +114,8 @@ def load_fractals(call: Call, dst: Operand, src: Operand, start: int, count: int
         transfer = Transfer("read", 1 if whole else count, count * FRACTAL if whole else FRACTAL, abs(step))
     timing = call.soc.timing
     return MicroOp(call.api, pipe, count * FRACTAL / getattr(timing, bandwidth), getattr(timing, latency), (reads,),
-                   (writes,), run, run_defined=run_defined, transfer=transfer, constants=(bandwidth, latency))
+                   (writes,), run, run_defined=run_defined, transfer=transfer, constants=(bandwidth, latency),
+                   operands=(dst, src), moved=moved)
 
 
 # --------------------------------------------------------------------------------------------------------- load3dv1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Callable
 
@@ -81,16 +82,21 @@ def move_blocks(call: Call, dst: Operand, src: Operand, nburst: int, burst: int,
     if src_gap == dst_gap == 0 and not overlap:
         nburst, burst, src_pitch, dst_pitch = 1, nburst * burst, 0, 0
     shape = (nburst, burst)
-    target = dst.memory.view("uint8", dst.address, shape, (dst_pitch, 1))
-    source = src.memory.view("uint8", src.address, shape, (src_pitch, 1))
-    run: Callable[[], None] = copier(target, source)
+
+    def moved(addresses: Sequence[int]) -> tuple[Callable[[], None], Callable[[], None] | None]:
+        to, origin = addresses
+        run = copier(dst.memory.view("uint8", to, shape, (dst_pitch, 1)),
+                     src.memory.view("uint8", origin, shape, (src_pitch, 1)))
+        if dst.memory.defined is None or src.memory.defined is None:
+            return run, None
+        return run, copier(defined_view(dst.memory, to, shape, (dst_pitch, 1)),
+                           defined_view(src.memory, origin, shape, (src_pitch, 1)))
+
+    run, run_defined = moved((dst.address, src.address))
     if overlap:
         call.questionable("source and destination overlap inside one call; the result is not defined")
-        run = _burst_by_burst(target, source)
-    run_defined = None
-    if dst.memory.defined is not None and src.memory.defined is not None:
-        run_defined = copier(defined_view(dst.memory, dst.address, shape, (dst_pitch, 1)),
-                             defined_view(src.memory, src.address, shape, (src_pitch, 1)))
+        run = _burst_by_burst(dst.memory.view("uint8", dst.address, shape, (dst_pitch, 1)),
+                              src.memory.view("uint8", src.address, shape, (src_pitch, 1)))
     if direction == "write" and call.core.atomic_add and memories == ("UB", "GM"):
         if dst.dtype != "float32":
             call.fail(TikUnsupportedError, f"atomic add into GM exists for float32 only, got {dst.dtype}")
@@ -105,9 +111,12 @@ def move_blocks(call: Call, dst: Operand, src: Operand, nburst: int, burst: int,
         if path.pipe == "V":  # a burst takes whole beats of the vector unit
             cycles = nburst * math.ceil(cycles / nburst)
     touched = (reads, writes) if direction == "atomic" else (reads,)
-    return MicroOp(call.api, path.pipe, max(timing.vector_minimum, cycles), getattr(timing, path.latency), touched,
-                   (writes,), run, run_defined=run_defined, transfer=transfer,
-                   constants=(path.bandwidth, path.latency))
+    result = MicroOp(call.api, path.pipe, max(timing.vector_minimum, cycles), getattr(timing, path.latency), touched,
+                     (writes,), run, run_defined=run_defined, transfer=transfer,
+                     constants=(path.bandwidth, path.latency))
+    if not overlap and direction != "atomic":
+        result.operands, result.moved = (dst, src), moved
+    return result
 
 
 def _burst_by_burst(target: np.ndarray, source: np.ndarray) -> Callable[[], None]:

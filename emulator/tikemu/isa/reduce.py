@@ -13,7 +13,18 @@ from ..errors import TikParamError
 from .params import Flag, Param, Tensor, repeat, stride
 from .spec import Access, Call, MicroOp, instruction
 from .vector import BLK_WIDE, FLOATS, legacy_tail
-from .vector_engine import BLOCK, Kernel, Walk, check_overlap, executor, idle, micro_op, require_different, span_access
+from .vector_engine import (
+    BLOCK,
+    Kernel,
+    Walk,
+    check_overlap,
+    executor,
+    idle,
+    make_movable,
+    micro_op,
+    require_different,
+    span_access,
+)
 from .vector_mask import Lanes, Mask, lanes, leading
 
 
@@ -135,6 +146,7 @@ def _reduce(call: Call, a: Any, *, kind: str, cost: str) -> MicroOp | None:
     result = micro_op(call, cost, a.src.dtype, dst, (src,), mask=a.mask)
     ordered = check_overlap(call, dst, (src,))
     result.run = executor(kernel, dst, (src,), ordered, a.mask, pairs=pairs)
+    make_movable(result, dst, (src,))
     return result
 
 

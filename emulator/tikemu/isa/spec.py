@@ -99,6 +99,10 @@ class MicroOp:
         mask: value of the mask register the instruction needs (PIPE_S writes it when it changes). None: uses no mask.
         macs: multiply-accumulates of valid elements, for the utilisation of the Cube.
         constants: names of the ``soc.timing`` constants that ``cycles`` and ``latency`` rest on, for the report.
+        operands: the tensor operands in the order of the call, where ``moved`` is given.
+        moved: ``f(addresses) -> (run, run_defined)`` for other byte addresses of ``operands``, with the same remainders
+            and the same overlap.
+        rescale: sets the scalar operand that ``run`` uses.
     """
 
     name: str
@@ -118,6 +122,9 @@ class MicroOp:
     mask: tuple[int, int] | None = None
     macs: int = 0
     constants: tuple[str, ...] = ()
+    operands: tuple[Operand, ...] = ()
+    moved: Callable[[Sequence[int]], tuple[Callable[[], None], Callable[[], None] | None]] | None = None
+    rescale: Callable[[float], None] | None = None
 
 
 @dataclass(eq=False)

@@ -6,6 +6,7 @@ strides. Signatures and dtypes: vector.md 1.6, 2.1-2.5, 3.1, 3.4.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Callable
 
@@ -14,8 +15,17 @@ import numpy as np
 from .. import numerics
 from ..errors import TikParamError
 from .params import Fixed, MaskMode, Number, Param, Tensor, repeat, stride
-from .spec import Call, instruction
-from .vector_engine import BLOCK, Kernel, Walk, element_wise, finish, require_different, span_access
+from .spec import Call, MicroOp, instruction
+from .vector_engine import (
+    BLOCK,
+    Kernel,
+    Walk,
+    element_wise,
+    finish,
+    make_rescalable,
+    require_different,
+    span_access,
+)
 from .vector_mask import Lanes, Mask
 
 FLOATS = ("float16", "float32")
@@ -236,7 +246,7 @@ for _name, _cost, _dtypes, _doc in (
 def _with_scalar(call: Call, a: Any, *, name: str, legacy: bool) -> Any:
     dst, src = walks(a, ("dst", "src"), a.mask, a.repeat_times, legacy)
     kernel = scalar_kernel(name, a.dst.dtype, numerics.scalar(a.scalar, a.dst.dtype))
-    return element_wise(call, kernel, "simple", dst, (src,), mask=a.mask)
+    return make_rescalable(element_wise(call, kernel, "simple", dst, (src,), mask=a.mask))
 
 
 for _name, _doc in (("adds", "x + scalar"), ("muls", "x * scalar")):
@@ -260,7 +270,7 @@ MIXED = ("float32", "float16")  # dst, src: 64 lanes, each repeat reads the firs
 def _axpy(call: Call, a: Any, *, legacy: bool) -> Any:
     dst, src = walks(a, ("dst", "src"), a.mask, a.repeat_times, legacy)
     kernel = multiply_add_kernel("axpy", a.dst.dtype, numerics.scalar(a.scalar, a.src.dtype))
-    return element_wise(call, kernel, "axpy", dst, (src,), mask=a.mask)
+    return make_rescalable(element_wise(call, kernel, "axpy", dst, (src,), mask=a.mask))
 
 
 for _legacy in (False, True):
@@ -302,7 +312,26 @@ def _dup(call: Call, a: Any, *, legacy: bool) -> Any:
     value = numerics.scalar(a.scalar, a.dst.dtype)
     stored = value.view(np.uint16) if a.dst.dtype == "float16" else value
     kernel = Kernel(lambda: np.broadcast_to(stored, (dst.lanes.extent,)))
-    return element_wise(call, kernel, "dup", dst, (), mask=a.mask)
+    result = element_wise(call, kernel, "dup", dst, (), mask=a.mask)
+    if result is not None and dst.lanes.full and dst.regular:
+        _make_fill_movable(result, dst, value)
+    return result
+
+
+def _make_fill_movable(op: MicroOp, dst: Walk, value: Any) -> None:
+    """Let a fill be used again at other addresses, and with another scalar."""
+    kind = np.dtype(dst.dtype)
+    shape, strides, memory = (dst.repeats, dst.lanes.extent), (dst.pitch, kind.itemsize), dst.operand.memory
+
+    def moved(addresses: Sequence[int]) -> tuple[Callable[[], None], None]:
+        view, fill = memory.view(dst.dtype, addresses[0], shape, strides), value
+        return lambda: view.fill(fill), None
+
+    def rescale(number: float) -> None:
+        nonlocal value
+        value = numerics.scalar(number, dst.dtype)
+
+    op.operands, op.moved, op.rescale = (dst.operand,), moved, rescale
 
 
 DUP_DTYPES = ("uint16", "int16", "float16", "uint32", "int32", "float32")

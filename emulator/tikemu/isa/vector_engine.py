@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Callable
 
 import numpy as np
@@ -164,10 +164,15 @@ class Walk:
     def _storage(self) -> str:
         return "uint16" if self.dtype == "float16" else self.dtype
 
+    @property
+    def regular(self) -> bool:
+        """Whether the elements of a repeat are evenly spaced."""
+        return self.block_pitch == BLOCK or self.lanes.extent * self.itemsize <= BLOCK
+
     @cached_property
     def _view(self) -> np.ndarray | None:
         """Elements of all lanes below ``lanes.extent``, shape (repeats, extent); None if they are not evenly spaced."""
-        if self.block_pitch != BLOCK and self.lanes.extent * self.itemsize > BLOCK:
+        if not self.regular:
             return None
         return self.operand.memory.view(
             self._storage, self.operand.address, (self.repeats, self.lanes.extent), (self.pitch, self.itemsize)
@@ -409,7 +414,33 @@ def element_wise(
     result.run = executor(kernel, dst, sources, ordered)
     if inspect is not None and call.strict:
         result.run = _inspected(result.run, inspect, [source.loader() for source in sources], dst.lanes.array)
+    else:
+        make_movable(result, dst, sources)
     return result
+
+
+def make_movable(op: MicroOp, dst: Walk, sources: Sequence[Walk]) -> None:
+    """Let an operation of the native helper be used again at other addresses."""
+    record = getattr(op.run, "record", None)
+    if record is None:
+        return
+    run, names = op.run, ("dst", "a", "b")[: 1 + len(sources)]
+    base = dst.operand.memory.data.ctypes.data, *(source.operand.memory.data.ctypes.data for source in sources)
+    fields = tuple(zip(names, base))
+
+    def moved(addresses: Sequence[int]) -> tuple[Callable[[], None], None]:
+        for (name, start), address in zip(fields, addresses):
+            setattr(record, name, start + address)
+        return run, None
+
+    op.operands, op.moved = (dst.operand, *(source.operand for source in sources)), moved
+
+
+def make_rescalable(op: MicroOp | None) -> MicroOp | None:
+    """Let a movable operation be used again with another value of its scalar, one of the operand's type."""
+    if op is not None and op.moved is not None:
+        op.rescale = partial(setattr, op.run.record, "scalar")
+    return op
 
 
 def _inspected(

@@ -22,7 +22,8 @@ _GM_BLOCK = 32
 
 def poison(memory: Memory, start: int, end: int) -> None:
     """Fill bytes with the poison pattern and mark them undefined."""
-    memory.data[start:end] = np.resize(POISON_BYTES, end - start)
+    for byte, value in enumerate(POISON_BYTES):
+        memory.data[start + byte:end:len(POISON_BYTES)] = value
     memory.defined[start:end] = 0
 
 

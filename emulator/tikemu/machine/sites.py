@@ -16,6 +16,7 @@ from ..isa.region import Region
 from ..isa.spec import Access, BindContext, Operand
 from .expressions import Expressions, Text
 from .memories import element_range
+from .moving import KEPT, Mover
 from .runtime import BoundOp, Runtime, TensorPlace
 from .strict import mark, require_defined
 
@@ -41,14 +42,18 @@ class Leaves:
     def __init__(self, expressions: Expressions) -> None:
         self.expressions = expressions
         self.sources: list[str] = []
+        self.floats: set[int] = set()  # places of float values
 
     def add(self, value: Any) -> int | float | Leaf:
         """A number, or the place of a run-time value in the key."""
         text = self.expressions.wrapped(value)
         if ir.is_immediate(value):
             return value
-        # 0.0 and -0.0 are equal as keys.
-        return self.source(f"_key({text.source})" if is_float(text.dtype) else text.source)
+        if not is_float(text.dtype):
+            return self.source(text.source)
+        leaf = self.source(f"_key({text.source})")  # 0.0 and -0.0 are equal as keys
+        self.floats.add(leaf.index)
+        return leaf
 
     def source(self, source: str) -> Leaf:
         if source not in self.sources:
@@ -99,6 +104,22 @@ class ViewTemplate:
         self.strides = tuple(leaves.add(extent) for extent in view.strides)
         self.run_time_shape = any(isinstance(extent, Leaf) for extent in self.shape)
 
+    @property
+    def moves(self) -> bool:
+        """Whether the offset is a run-time value."""
+        return isinstance(self.offset, Leaf)
+
+    @property
+    def copied(self) -> bool:
+        """Whether the tensor has several copies."""
+        return isinstance(self.copy, Leaf)
+
+    def extent(self, operand: Operand) -> int:
+        """Bytes of the view that must lie inside the tensor, whatever an instruction touches."""
+        if not self.run_time_shape:
+            return 0
+        return (1 + sum((n - 1) * step for n, step in zip(operand.shape, operand.strides))) * self.itemsize
+
     def operand(self, key: tuple, offset: int | None = None) -> Operand:
         """The operand for the run-time values ``key``; ``offset`` replaces the one in the key.
 
@@ -140,6 +161,7 @@ class InstructionSite(Site):
             one, or () if there is none.
         leaves: the run-time values.
         computed: its numerics are run.
+        mover: uses prepared operations again at other addresses; None where that does not work.
     """
 
     def __init__(self, runtime: Runtime, statement: ir.Instruction, leaves: Leaves, arguments: dict[str, Any]) -> None:
@@ -150,11 +172,26 @@ class InstructionSite(Site):
         self.retired = Tally()
         self.code_bytes: int | None = None
         self.computed = True
+        self.mover = self._mover()
         runtime.sites.append(self)
+
+    def _mover(self) -> Mover | None:
+        entries = list(self.arguments.values())
+        views = [entry for entry in entries if isinstance(entry, ViewTemplate)]
+        if self.runtime.options.sync == "optimistic" or self.runtime.options.l2:
+            return None  # every address has a footprint, or lines, of its own
+        if any(isinstance(entry, (list, dict)) and entry for entry in entries) or not any(view.moves for view in views):
+            return None
+        floats = {entry.index for entry in entries if isinstance(entry, Leaf)} & self.leaves.floats
+        return Mover(self, views, floats.pop() if len(floats) == 1 else None)
 
     def bind(self, key: Any) -> Ops:
         """Prepare the call for a set of run-time values, and remember it."""
         values = key if len(self.leaves.sources) != 1 else (key,)
+        if self.mover is not None and len(self.cache) >= KEPT:
+            ops = self.mover.find(values)
+            if ops is not None:
+                return ops
         ops = self.prepare(values)
         if len(self.cache) >= CACHE:
             self.forget()
@@ -183,14 +220,20 @@ class InstructionSite(Site):
             self.code_bytes = sum(micro.code_bytes for micro in micros)
         return ops
 
+    def prepared(self) -> list[Ops]:
+        """All operations that are kept."""
+        return [*self.cache.values(), *(self.mover.prepared() if self.mover is not None else ())]
+
     def forget(self) -> None:
-        for ops in self.cache.values():
+        for ops in self.prepared():
             self.retired.add(ops)
         self.cache.clear()
+        if self.mover is not None:
+            self.mover.templates.clear()
 
     def restart(self) -> None:
         self.retired = Tally()
-        for ops in self.cache.values():
+        for ops in self.prepared():
             for op in ops:
                 op.count, op.extra = 0, 0.0
 
@@ -198,7 +241,7 @@ class InstructionSite(Site):
         """Everything that was executed here."""
         total = Tally()
         total.merge(self.retired)
-        for ops in self.cache.values():
+        for ops in self.prepared():
             total.add(ops)
         return total
 
@@ -213,6 +256,7 @@ class MovingSite(InstructionSite):
     def __init__(self, runtime: Runtime, statement: ir.Instruction, leaves: Leaves, arguments: dict[str, Any],
                  view: ViewTemplate) -> None:
         super().__init__(runtime, statement, leaves, arguments)
+        self.mover = None
         self.view = view
         self.unit = int(runtime.soc.timing.gm_line) // view.itemsize
         self.limits: dict[Any, int] = {}

@@ -107,5 +107,5 @@ def runner(family: str, op: str, keep: tuple[Any, ...], **fields: Any) -> Callab
         return None
     record = VectorCall(family=FAMILIES.index(family), op=OPERATIONS[family].index(op), **fields)
     run = partial(function, ctypes.addressof(record))
-    run.keep = (record, keep)
+    run.record, run.keep = record, keep
     return run

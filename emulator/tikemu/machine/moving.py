@@ -1,0 +1,201 @@
+"""Prepared operations that are used again at other addresses.
+
+In a loop over the elements of a tensor every execution of a call has operands at new offsets, and preparing each of
+them from nothing takes longer than running it. All checks and costs of a call depend on the addresses only through
+
+* their remainders (alignment, bank groups, lines of the L2 buffer) and, for vector instructions, the layer of the
+  Unified Buffer,
+* the bounds of the tensors,
+* which operands share bytes.
+
+So operations are prepared once for every set of other arguments and remainders. At a new address it is verified that
+the operands stay inside their tensors and overlap as before; then only pointers change.
+"""
+from __future__ import annotations
+
+from typing import Any
+
+from ..isa.region import Region
+from ..isa.spec import Access, MicroOp
+from ..timing.banks import GROUPS, LAYER
+from .strict import guarded
+
+#: Sets of arguments that a call keeps before it moves its operations instead.
+KEPT = 128
+#: Templates per call.
+TEMPLATES = 4096
+#: Addresses in other memories matter modulo this (the widest alignment).
+_UNIT = 1024
+_UB_BLOCK = 32
+
+
+class Template:
+    """Operations of one call, prepared for some remainders of the addresses.
+
+    Attributes:
+        ops: the operations (one).
+        reach: per view, the bytes touched, relative to its address.
+        pairs: (first view, second view, distance): positions of operands in one memory, one of which is written;
+            distance None where they share no byte.
+    """
+
+    __slots__ = ("ops", "reach", "pairs", "accesses")
+
+    def __init__(self, ops: tuple, views: list, addresses: list[int]) -> None:
+        micro: MicroOp = ops[0].micro
+        self.ops = ops
+        # Every access belongs to the view whose operand it is.
+        owners = {id(operand): number for number, operand in enumerate(micro.operands)}
+        self.accesses = [[(owners[id(access.operand)], access) for access in accesses]
+                         for accesses in (micro.reads, micro.writes)]
+        self.reach = []
+        for number, (view, operand) in enumerate(zip(views, micro.operands)):
+            regions = [access.region for group in self.accesses for owner, access in group if owner == number]
+            end = max([view.extent(operand), *(region.end - operand.address for region in regions)])
+            self.reach.append((min([0, *(region.start - operand.address for region in regions)]), end))
+        written = {number for number, _ in self.accesses[1]}
+        self.pairs = []
+        for second, operand in enumerate(micro.operands):
+            for first in range(second):
+                if operand.memory is micro.operands[first].memory and written & {first, second}:
+                    near = _meet(addresses[first], self.reach[first], addresses[second], self.reach[second])
+                    self.pairs.append((first, second, addresses[second] - addresses[first] if near else None))
+
+    def fits(self, addresses: list[int], starts: list[int], ends: list[int]) -> bool:
+        """Whether the operations can be used at ``addresses``."""
+        for address, start, end, (low, high) in zip(addresses, starts, ends, self.reach):
+            if address + low < start or address + high > end:
+                return False
+        for first, second, distance in self.pairs:
+            if distance is None:
+                if _meet(addresses[first], self.reach[first], addresses[second], self.reach[second]):
+                    return False
+            elif addresses[second] - addresses[first] != distance:
+                return False
+        return True
+
+
+def _meet(first: int, reach: tuple[int, int], second: int, other: tuple[int, int]) -> bool:
+    return first + reach[0] < second + other[1] and second + other[0] < first + reach[1]
+
+
+class Mover:
+    """Finds or makes the operations of a call at new addresses.
+
+    Args:
+        site: the call (InstructionSite).
+        views: its tensor arguments (ViewTemplate), in their order.
+        scalar: position in the key of the only float argument that is a run-time value; None without one.
+    """
+
+    def __init__(self, site: Any, views: list, scalar: int | None) -> None:
+        self.site, self.views, self.scalar = site, views, scalar
+        self.fixed: tuple[int, ...] | None = None  # positions in the key that are neither offset nor moved scalar
+        self.units: list[tuple[int, bool]] = []
+        self.templates: dict[Any, Template] = {}
+
+    def find(self, values: tuple) -> tuple | None:
+        """Operations for the run-time values, or None where they have to be prepared from nothing."""
+        if self.fixed is None and not self._learn(values):
+            return None
+        addresses, starts, ends, key = [], [], [], [values[position] for position in self.fixed]
+        for view, (unit, layered) in zip(self.views, self.units):
+            place = view.place
+            start = place.address + (values[view.copy.index] * place.stride if view.copied else 0)
+            address = start + (values[view.offset.index] if view.moves else view.offset) * view.itemsize
+            addresses.append(address)
+            starts.append(start)
+            ends.append(start + place.size)
+            key.append(address % unit)
+            if layered:
+                key.append(address // LAYER)
+        key = tuple(key)
+        template = self.templates.get(key)
+        if template is None:
+            template = self._make(key, values, addresses)
+            # Something else for these arguments (nothing at all for a repeat of 0), or it touches padding of a tensor.
+            if template is None or not template.fits(addresses, starts, ends):
+                return None
+        elif not template.fits(addresses, starts, ends) or not self._same_layers(template, addresses):
+            return None
+        self._move(template.ops[0], template, addresses, values)
+        return template.ops
+
+    def prepared(self) -> list[tuple]:
+        """All operations."""
+        return [template.ops for template in self.templates.values()]
+
+    # -------------------------------------------------------------------------------------------- making
+    def _learn(self, values: tuple) -> bool:
+        """Prepare the call once to see what it depends on. False if its operations cannot be moved."""
+        ops = self.site.prepare(values)
+        if not ops:
+            return False
+        if not self._movable(ops):
+            self.site.mover = None
+            return False
+        micro = ops[0].micro
+        if micro.rescale is None:
+            self.scalar = None
+        offsets = {view.offset.index for view in self.views if view.moves}
+        self.fixed = tuple(position for position in range(len(values))
+                           if position != self.scalar and position not in offsets)
+        line = int(self.site.runtime.soc.timing.gm_line)
+        for view in self.views:
+            memory = view.place.memory.kind
+            vector = memory == "UB" and micro.mask is not None
+            unit = line if memory == "GM" else _UNIT if memory != "UB" else GROUPS * _UB_BLOCK if vector else _UB_BLOCK
+            self.units.append((unit, vector))
+        return True
+
+    def _movable(self, ops: tuple) -> bool:
+        if len(ops) != 1 or ops[0].micro.moved is None or len(ops[0].micro.operands) != len(self.views):
+            return False
+        micro = ops[0].micro
+        owned = {id(operand) for operand in micro.operands}
+        return not micro.undefined and all(id(access.operand) in owned for access in (*micro.reads, *micro.writes))
+
+    def _make(self, key: tuple, values: tuple, addresses: list[int]) -> Template | None:
+        if len(self.templates) >= TEMPLATES:
+            for ops in self.prepared():
+                self.site.retired.add(ops)
+            self.templates.clear()
+        ops = self.site.prepare(values)
+        if not self._movable(ops):
+            return None
+        template = self.templates[key] = Template(ops, self.views, addresses)
+        return template
+
+    def _same_layers(self, template: Template, addresses: list[int]) -> bool:
+        """Whether vector operands lie inside one layer of banks, as the cost of the template supposes."""
+        operands = template.ops[0].micro.operands
+        for address, operand, (low, high), (_, layered) in zip(addresses, operands, template.reach, self.units):
+            if layered and (_crosses(address, low, high) or _crosses(operand.address, low, high)):
+                return False
+        return True
+
+    # -------------------------------------------------------------------------------------------- moving
+    def _move(self, op: Any, template: Template, addresses: list[int], values: tuple) -> None:
+        micro, runtime = op.micro, self.site.runtime
+        if self.scalar is not None:
+            value = values[self.scalar]
+            micro.rescale(float(value) if isinstance(value, str) else value)
+        if not self.site.computed:
+            return
+        run, run_defined = micro.moved(addresses)
+        if not runtime.checks:
+            op.run = run
+            return
+        distance = [address - operand.address for address, operand in zip(addresses, micro.operands)]
+        reads, writes = (tuple(Access(access.operand, _moved(access.region, distance[owner]))
+                               for owner, access in group) for group in template.accesses)
+        op.run = guarded(MicroOp(micro.name, micro.pipe, micro.cycles, micro.latency, reads, writes, run,
+                                 run_defined=run_defined, transfer=micro.transfer), runtime.block_races)
+
+
+def _crosses(address: int, low: int, high: int) -> bool:
+    return (address + low) // LAYER != (address + high - 1) // LAYER
+
+
+def _moved(region: Region, distance: int) -> Region:
+    return Region(region.memory, tuple((piece[0] + distance, *piece[1:]) for piece in region.pieces))
