@@ -48,7 +48,7 @@ class EmulatorBackend(Backend):
 
 
 def _emulated(operator, request, kernel, shapes: list):
-    """The primitive of a kernel: stores its inputs in the kernel's formats, as MindSpore does on a device, and runs it."""
+    """The primitive of a kernel: stores its inputs in the kernel's formats, as a device does, and runs it."""
     import tikemu
     from mindspore import dtype as mstype
 

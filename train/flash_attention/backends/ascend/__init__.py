@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 from flash_attention.backends.ascend import environment
 from flash_attention.backends.ascend.limits import refuse_on_910
 from flash_attention.backends.base import Backend
@@ -23,10 +25,14 @@ class TikBackend(Backend):
 
     def build(self, problem: AttentionProblem):
         import mindspore as ms
+        from tbe import tik
 
-        from flash_attention.backends.ascend.cell import DeviceAttention
+        from flash_attention.backends.ascend import registration
+        from flash_attention.backends.ascend.cell import OperatorAttention
+        from flash_attention.backends.ascend.keep_bits import GeneratedKeepBits
 
-        return DeviceAttention(problem, environment.route(ms.__version__))
+        make_primitive = functools.partial(registration.primitive, environment.route(ms.__version__))
+        return OperatorAttention(problem, tik, make_primitive, GeneratedKeepBits(problem))
 
 
 BACKEND = TikBackend()

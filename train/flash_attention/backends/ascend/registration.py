@@ -6,47 +6,47 @@ opp   Later versions find the operator by its type in the installed operator pac
 
 from __future__ import annotations
 
-from mindspore import ops
 from mindspore import dtype as mstype
+from mindspore import ops
 from mindspore.ops import CustomRegOp, DataType, TBERegOp
 
 from flash_attention.backends.ascend import tbe_entries
-from flash_attention.kernels.tik.kernel import GlobalTensor
-from flash_attention.kernels.tik.operators import Operator, to_attribute
-from flash_attention.kernels.tik.problem import KernelProblem
+from flash_attention.kernels.tik.kernel import GlobalTensor, Kernel
+from flash_attention.kernels.tik.operators import Operator, Request
 
 _MSTYPES = {"float16": mstype.float16, "float32": mstype.float32, "int32": mstype.int32, "uint8": mstype.uint8}
 _FORMATS = {
     ("float16", "FRACTAL_NZ"): DataType.F16_FracNZ,
     ("float16", "ND"): DataType.F16_Default,
+    ("float32", "FRACTAL_NZ"): DataType.F32_FracNZ,
     ("float32", "ND"): DataType.F32_Default,
     ("int32", "ND"): DataType.I32_Default,
     ("uint8", "ND"): DataType.U8_Default,
 }
 
 
-def primitive(operator: Operator, problem: KernelProblem, inputs: tuple[GlobalTensor, ...],
-              outputs: tuple[GlobalTensor, ...], shapes: list, route: str) -> ops.Custom:
+def primitive(route: str, operator: Operator, request: Request, kernel: Kernel, shapes: list) -> ops.Custom:
     """The primitive of one kernel.
 
     Args:
-        inputs, outputs: what the kernel of `problem` takes and gives.
-        shapes: of the outputs as MindSpore sees them: FRACTAL_NZ is a storage format, not a shape.
         route: "tbe" or "opp".
+        kernel: what `operator` builds for `request`.
+        shapes: of the outputs as MindSpore sees them: FRACTAL_NZ is a storage format, not a shape.
     """
-    dtypes = [_MSTYPES[tensor.dtype] for tensor in outputs]
+    dtypes = [_MSTYPES[tensor.dtype] for tensor in kernel.outputs]
     shapes = [[int(size) for size in shape] for shape in shapes]
-    shape, dtype = (shapes[0], dtypes[0]) if len(outputs) == 1 else (tuple(shapes), tuple(dtypes))
+    shape, dtype = (shapes[0], dtypes[0]) if len(shapes) == 1 else (tuple(shapes), tuple(dtypes))
     if route == "tbe":
         function = getattr(tbe_entries, operator.name)
-        information = _tbe_information(operator, inputs, outputs)
+        information = _tbe_information(operator, kernel.inputs, kernel.outputs)
         result = ops.Custom(function, out_shape=shape, out_dtype=dtype, func_type="tbe", reg_info=information)
     else:
         # MindSpore takes a bare operator type only where the output shape comes from a function.
-        information = _opp_information(operator, inputs, outputs)
+        information = _opp_information(operator, kernel.inputs, kernel.outputs)
         result = ops.Custom(operator.type, out_shape=lambda *_: shape, out_dtype=lambda *_: dtype, func_type="aot",
                             reg_info=information)
-    result.add_prim_attr("problem", to_attribute(problem))
+        result.add_prim_attr("output_shapes", shapes)
+    result.add_prim_attr("request", request.to_text())
     return result
 
 
@@ -59,7 +59,7 @@ def _tbe_information(operator: Operator, inputs: tuple[GlobalTensor, ...], outpu
         .compute_cost(10)
         .kernel_name(operator.name)
         .partial_flag(True)
-        .attr("problem", "required", "str", "all")
+        .attr("request", "required", "str", "all")
     )
     for index, tensor in enumerate(inputs):
         register.input(index, tensor.name, False, "required", "all")
@@ -69,7 +69,8 @@ def _tbe_information(operator: Operator, inputs: tuple[GlobalTensor, ...], outpu
 
 
 def _opp_information(operator: Operator, inputs: tuple[GlobalTensor, ...], outputs: tuple[GlobalTensor, ...]) -> dict:
-    register = CustomRegOp(operator.type).fusion_type("OPAQUE").attr("problem", "required", "str")
+    register = CustomRegOp(operator.type).fusion_type("OPAQUE").attr("request", "required", "str")
+    register.attr("output_shapes", "required", "listListInt")
     for index, tensor in enumerate(inputs):
         register.input(index, tensor.name, "required")
     for index, tensor in enumerate(outputs):

@@ -1,0 +1,187 @@
+"""The operator package: its files, their formats, its installation, and entries that compile on their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+from flash_attention import cli
+from flash_attention.kernels.tik.operators import OPERATORS
+
+tikemu = pytest.importorskip("tikemu")
+
+ENTRIES = Path("op_impl/ai_core/tbe/flash_attention_impl")
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory):
+    out = tmp_path_factory.mktemp("opp") / "package"
+    assert cli.main(["opp", "--soc", "ascend910", "--out", str(out)]) == 0
+    return out
+
+
+def _sections(text):
+    """An .ini of the operator information library as {section: {key: value}}, without its header."""
+    result = {}
+    for line in text.splitlines()[1:]:
+        name, value = line.split("=", 1)
+        section, key = name.split(".")
+        result.setdefault(section, {})[key] = value
+    return result
+
+
+def test_information_library(package):
+    config = package / "vendors/flash_attention/op_impl/ai_core/tbe/config/ascend910/aic-ascend910-ops-info.json"
+    library = json.loads(config.read_text())
+    assert sorted(library) == sorted(operator.type for operator in OPERATORS)
+    for operator in OPERATORS:
+        ini = (package / f"op_info_cfg/ai_core/ascend910/{operator.name}.ini").read_text()
+        assert ini.startswith(f"[{operator.type}]\n")
+        information = library[operator.type]
+        assert _sections(ini) == information
+        assert information["opFile"]["value"] == information["opInterface"]["value"] == operator.name
+        for side, arguments in (("input", operator.inputs), ("output", operator.outputs)):
+            assert [information[f"{side}{i}"]["name"] for i in range(len(arguments))] == [a.name for a in arguments]
+            assert f"{side}{len(arguments)}" not in information
+        tensors = [section for name, section in information.items() if re.fullmatch(r"(in|out)put\d+", name)]
+        assert len({section["dtype"].count(",") for section in tensors}) == 1
+        for section in tensors:
+            assert section["dtype"].count(",") == section["format"].count(",")
+            assert section["paramType"] in ("required", "optional")
+            assert set(section["format"].split(",")) <= {"ND", "FRACTAL_NZ"}
+        for name in information["attr"]["list"].split(","):
+            assert information[f"attr_{name}"]["paramType"] == "required"
+
+
+def test_prototypes(package):
+    header = (package / "vendors/flash_attention/op_proto/inc/flash_attention.h").read_text()
+    infer = (package / "vendors/flash_attention/op_proto/flash_attention.cc").read_text()
+    for operator in OPERATORS:
+        block = header[header.index(f"REG_OP({operator.type})") : header.index(f"OP_END_FACTORY_REG({operator.type})")]
+        names = re.findall(r"\.(?:OPTIONAL_)?INPUT\((\w+),", block) + re.findall(r"\.OUTPUT\((\w+),", block)
+        assert names == [argument.name for argument in (*operator.inputs, *operator.outputs)]
+        optional = re.findall(r"\.OPTIONAL_INPUT\((\w+),", block)
+        assert optional == [argument.name for argument in operator.inputs if not argument.required]
+        assert f"COMMON_INFER_FUNC_REG({operator.type}, {operator.type}Infer);" in infer
+
+
+STUB = """
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+namespace ge {
+using graphStatus = uint32_t;
+constexpr graphStatus GRAPH_SUCCESS = 0, GRAPH_FAILED = 1;
+enum DataType { DT_FLOAT, DT_FLOAT16, DT_INT32, DT_UINT8 };
+struct Shape { explicit Shape(std::vector<int64_t>) {} };
+struct TensorDesc {
+  void SetShape(Shape) {}
+  void SetDataType(DataType) {}
+  std::string GetName() { return ""; }
+};
+struct Operator {
+  graphStatus GetAttr(const char*, std::vector<std::vector<int64_t>>&) { return GRAPH_SUCCESS; }
+  TensorDesc GetOutputDesc(uint32_t) { return {}; }
+  graphStatus UpdateOutputDesc(const std::string&, TensorDesc) { return GRAPH_SUCCESS; }
+};
+struct TensorType { TensorType(std::initializer_list<DataType>) {} };
+struct Registration {
+  template <class... T> Registration& INPUT_(T...) { return *this; }
+};
+}  // namespace ge
+using ge::DataType;
+#define REG_OP(x) inline ge::Registration registration_##x() { using namespace ge; return Registration()
+#define INPUT(n, t) INPUT_(t)
+#define OPTIONAL_INPUT(n, t) INPUT_(t)
+#define OUTPUT(n, t) INPUT_(t)
+#define REQUIRED_ATTR(n, t) INPUT_()
+#define OP_END_FACTORY_REG(x) INPUT_(); }
+#define IMPLEMT_COMMON_INFERFUNC(f) graphStatus f(Operator& op)
+#define COMMON_INFER_FUNC_REG(o, f) graphStatus (*registered_##f)(Operator&) = f
+"""
+
+
+def test_prototypes_are_correct_cpp_and_installed(package, tmp_path):
+    """With a stand-in for CANN's header: the text compiles, and install.sh puts the library where CANN looks."""
+    header = tmp_path / "include/graph/operator_reg.h"
+    header.parent.mkdir(parents=True)
+    header.write_text(STUB)
+    environment = {**os.environ, "ASCEND_OPP_PATH": str(tmp_path / "opp"),
+                   "ASCEND_TENSOR_COMPILER_INCLUDE": str(tmp_path / "include")}
+    for _ in range(2):
+        subprocess.run(["bash", package / "install.sh"], check=True, env=environment, capture_output=True)
+    assert (tmp_path / "opp/vendors/flash_attention/op_proto/libcust_op_proto.so").exists()
+    assert (tmp_path / "opp/vendors/config.ini").read_text() == "load_priority=flash_attention\n"
+
+
+def test_install_keeps_other_vendors_and_tells_what_it_lacks(package, tmp_path):
+    vendors = tmp_path / "opp/vendors"
+    vendors.mkdir(parents=True)
+    (vendors / "config.ini").write_text("load_priority=customize\n")
+    environment = {**os.environ, "ASCEND_OPP_PATH": str(tmp_path / "opp"),
+                   "ASCEND_TENSOR_COMPILER_INCLUDE": str(tmp_path / "nowhere")}
+    done = subprocess.run(["bash", package / "install.sh"], check=True, env=environment, capture_output=True, text=True)
+    assert "prototypes were not compiled" in done.stderr
+    assert (vendors / "config.ini").read_text() == "load_priority=flash_attention,customize\n"
+    target = tmp_path / "elsewhere"
+    done = subprocess.run(["bash", package / "install.sh", f"--install-path={target}"], check=True, env=environment,
+                          capture_output=True, text=True)
+    assert f"export ASCEND_CUSTOM_OPP_PATH={target}/vendors/flash_attention" in done.stdout
+
+
+@pytest.mark.parametrize("arguments, said", [([], "ASCEND_OPP_PATH is not set"), (["--path"], "unknown argument")])
+def test_install_refuses(package, arguments, said):
+    environment = {name: value for name, value in os.environ.items() if name != "ASCEND_OPP_PATH"}
+    done = subprocess.run(["bash", package / "install.sh", *arguments], env=environment, capture_output=True, text=True)
+    assert done.returncode != 0
+    assert said in done.stderr
+
+
+@pytest.mark.parametrize("operator", OPERATORS, ids=lambda operator: operator.type)
+def test_an_entry_compiles_without_the_python_package(package, operator, tmp_path):
+    """CANN imports an entry in a process that has no flash_attention but the copy inside the package."""
+    script = textwrap.dedent("""
+        import importlib, sys
+        sys.path[:0] = [EMULATOR, FOLDER]
+        import tikemu
+        tikemu.install(soc="Ascend910A")
+        from tbe import tik
+        module = importlib.import_module(NAME)
+        from flash_attention.kernels.tik import operators, KernelProblem
+        assert operators.__file__.startswith(FOLDER), operators.__file__
+        request = operators.Request(KernelProblem(batch=1, heads=1, seq_q=32, seq_k=32, head_dim=16))
+        operator = next(one for one in operators.OPERATORS if one.name == NAME)
+        kernel = operator.build(request, tik, "learn", True)
+        tensors = {t.name: {"shape": t.shape, "dtype": t.dtype, "format": t.format, "ori_shape": t.shape,
+                            "ori_format": "ND"} for t in (*kernel.inputs, *kernel.outputs)}
+        ordered = [tensors.get(argument.name) for argument in (*operator.inputs, *operator.outputs)]
+        entry = getattr(module, NAME)
+        entry(*ordered, request.to_text(), [[1]], kernel_name="compiled")
+        ordered[0] = None
+        try:
+            entry(*ordered, request.to_text(), [[1]], kernel_name="compiled")
+        except RuntimeError as error:
+            print("refused:", error)
+    """)
+    folder = str(package / "vendors/flash_attention" / ENTRIES)
+    emulator = str(Path(tikemu.__file__).resolve().parents[1])
+    for name, value in (("EMULATOR", emulator), ("FOLDER", folder), ("NAME", operator.name)):
+        script = re.sub(rf"\b{name}\b", repr(value), script)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "refused:" in done.stdout
+
+
+def test_unknown_chip_and_used_folder_are_refused(package, tmp_path, capsys):
+    assert cli.main(["opp", "--soc", "ascend310p", "--out", str(tmp_path / "new")]) == 2
+    assert "soc: got 'ascend310p', allowed are ascend910" in capsys.readouterr().err
+    assert cli.main(["opp", "--out", str(package)]) == 2
+    assert "is not empty" in capsys.readouterr().err

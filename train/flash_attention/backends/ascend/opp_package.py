@@ -1,0 +1,275 @@
+"""The operator package (OPP) for CANN: what MindSpore from 2.3 on needs to find the TIK operators by their types.
+
+Layout and file formats: CANN's documentation on custom operator development, chapters operator information library,
+operator prototype, and deployment of custom operators.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import flash_attention
+from flash_attention.backends.ascend.environment import VENDOR
+from flash_attention.kernels.tik.operators import OPERATORS, Argument, Operator
+
+SOCS = ("ascend910",)
+# Modules that the kernels need, copied beside the entries: operators are compiled in processes without this package.
+_BUNDLED = ("__init__.py", "visibility.py", "kernels")
+_NOT_BUNDLED = ("host.py", "backward_host.py", "report.py", "__pycache__")
+_TENSOR_TYPES = {"float16": "DT_FLOAT16", "float32": "DT_FLOAT", "int32": "DT_INT32", "uint8": "DT_UINT8"}
+
+
+def write(soc: str, out: Path) -> Path:
+    """Writes the package.
+
+    Args:
+        soc: lower-case name of the chip.
+        out: a folder that does not exist, or is empty.
+
+    Returns:
+        The vendor folder inside `out`, as it is to be installed.
+
+    Raises:
+        ValueError: soc is none of SOCS, or the folder is not empty.
+    """
+    if soc not in SOCS:
+        raise ValueError(f"soc: got {soc!r}, allowed are {', '.join(SOCS)}: the operators are written for this chip")
+    if out.exists() and any(out.iterdir()):
+        raise ValueError(f"out: {out} is not empty, allowed is a new or empty folder")
+    vendor = out / "vendors" / VENDOR
+    tbe = vendor / "op_impl" / "ai_core" / "tbe"
+    entries = tbe / f"{VENDOR}_impl"
+    _bundle(entries / "bundle")
+    for operator in OPERATORS:
+        _text(entries / f"{operator.name}.py", _entry(operator))
+        _text(out / "op_info_cfg" / "ai_core" / soc / f"{operator.name}.ini", information_ini(operator))
+    information = {operator.type: _information(operator) for operator in OPERATORS}
+    _text(tbe / "config" / soc / f"aic-{soc}-ops-info.json", json.dumps(information, indent=2) + "\n")
+    _text(vendor / "op_proto" / "inc" / "flash_attention.h", _header())
+    _text(vendor / "op_proto" / "flash_attention.cc", _INFER)
+    _text(out / "install.sh", _INSTALL.replace("VENDOR", VENDOR))
+    (out / "install.sh").chmod(0o755)
+    _text(out / "README.md", _README.replace("VENDOR", VENDOR).replace("VERSION", flash_attention.__version__))
+    return vendor
+
+
+def information_ini(operator: Operator) -> str:
+    """The operator's section of the operator information library, as source."""
+    lines = [f"[{operator.type}]"]
+    for section, fields in _information(operator).items():
+        lines += [f"{section}.{key}={value}" for key, value in fields.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _information(operator: Operator) -> dict[str, dict[str, str]]:
+    result = {}
+    combinations = _formats(operator)
+    for side, arguments in (("input", operator.inputs), ("output", operator.outputs)):
+        for index, argument in enumerate(arguments):
+            result[f"{side}{index}"] = {
+                "name": argument.name,
+                "paramType": "required" if argument.required else "optional",
+                "dtype": ",".join([argument.dtype] * len(combinations)),
+                "format": ",".join(formats[argument.name] for formats in combinations),
+            }
+    result["attr"] = {"list": "request,output_shapes"}
+    result["attr_request"] = {"type": "str", "paramType": "required", "value": "all"}
+    result["attr_output_shapes"] = {"type": "listListInt", "paramType": "required", "value": "all"}
+    result["opFile"] = {"value": operator.name}
+    result["opInterface"] = {"value": operator.name}
+    return result
+
+
+def _formats(operator: Operator) -> list[dict[str, str]]:
+    """The combinations of formats; the k-th of every tensor belong together. Mask and bias each choose theirs."""
+    combinations = [{}]
+    for argument in (*operator.inputs, *operator.outputs):
+        combinations = [{**chosen, argument.name: one} for chosen in combinations for one in argument.formats]
+    return combinations
+
+
+def _entry(operator: Operator) -> str:
+    tensors = [argument.name for argument in (*operator.inputs, *operator.outputs)]
+    kinds = [_kind(argument, "INPUT") for argument in operator.inputs]
+    kinds += [_kind(argument, "OUTPUT") for argument in operator.outputs]
+    kinds += ["REQUIRED_ATTR_STR", "REQUIRED_ATTR_LIST_LIST_INT", "KERNEL_NAME"]
+    checks = ",\n    ".join(f"para_check.{kind}" for kind in kinds)
+    listed = ",\n    ".join(tensors)
+    return f'''"""Entry of operator {operator.type}: CANN calls it to compile the kernel."""
+
+import os
+import sys
+
+from tbe.common.utils import para_check
+
+_BUNDLE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bundle")
+if _BUNDLE not in sys.path:
+    sys.path.insert(0, _BUNDLE)
+
+from flash_attention.kernels.tik import operators  # noqa: E402
+
+_OPERATOR = next(one for one in operators.OPERATORS if one.type == "{operator.type}")
+
+
+@para_check.check_op_params(
+    {checks},
+)
+def {operator.name}(
+    {listed},
+    request,
+    output_shapes,
+    kernel_name="{operator.name}",
+):
+    """Compiles the kernel for these tensors; `request` is what Request.to_text writes."""
+    del output_shapes  # for the shape inference of the prototype
+    given = locals()
+    tensors = [given[argument.name] for argument in (*_OPERATOR.inputs, *_OPERATOR.outputs)]
+    operators.compile_operator(_OPERATOR, tensors, request, kernel_name)
+'''
+
+
+def _kind(argument: Argument, side: str) -> str:
+    return f"{'REQUIRED' if argument.required else 'OPTION'}_{side}"
+
+
+def _header() -> str:
+    blocks = []
+    for operator in OPERATORS:
+        lines = [f"REG_OP({operator.type})"]
+        for side, arguments in (("INPUT", operator.inputs), ("OUTPUT", operator.outputs)):
+            for argument in arguments:
+                # A prototype has no optional outputs: one that a problem lacks has no consumer and size 0.
+                macro = "OPTIONAL_INPUT" if side == "INPUT" and not argument.required else side
+                lines.append(f"    .{macro}({argument.name}, TensorType({{{_TENSOR_TYPES[argument.dtype]}}}))")
+        lines += ["    .REQUIRED_ATTR(request, String)", "    .REQUIRED_ATTR(output_shapes, ListListInt)"]
+        lines.append(f"    .OP_END_FACTORY_REG({operator.type})")
+        blocks.append("\n".join(lines))
+    return _HEADER.replace("OPERATORS", "\n\n".join(blocks))
+
+
+def _bundle(folder: Path) -> None:
+    source = Path(flash_attention.__file__).parent
+    target = folder / "flash_attention"
+    target.mkdir(parents=True)
+    for name in _BUNDLED:
+        if (source / name).is_dir():
+            shutil.copytree(source / name, target / name, ignore=shutil.ignore_patterns(*_NOT_BUNDLED))
+        else:
+            shutil.copy(source / name, target / name)
+
+
+def _text(path: Path, content: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(content, encoding="utf-8")
+
+
+_HEADER = """// Prototypes of the FlashAttention operators.
+#ifndef FLASH_ATTENTION_OP_PROTO_H_
+#define FLASH_ATTENTION_OP_PROTO_H_
+#include "graph/operator_reg.h"
+
+namespace ge {
+
+OPERATORS
+
+}  // namespace ge
+#endif  // FLASH_ATTENTION_OP_PROTO_H_
+"""
+
+_INFER = """// Shape inference: the caller, who described the problem, also says the shapes of the outputs.
+#include <cstdint>
+#include <vector>
+
+#include "inc/flash_attention.h"
+
+namespace ge {
+namespace {
+
+graphStatus InferFromAttribute(Operator& op, const std::vector<DataType>& types) {
+  std::vector<std::vector<int64_t>> shapes;
+  if (op.GetAttr("output_shapes", shapes) != GRAPH_SUCCESS || shapes.size() > types.size()) return GRAPH_FAILED;
+  for (uint32_t i = 0; i < types.size(); ++i) {
+    TensorDesc description = op.GetOutputDesc(i);
+    description.SetShape(Shape(i < shapes.size() ? shapes[i] : std::vector<int64_t>{0}));
+    description.SetDataType(types[i]);
+    if (op.UpdateOutputDesc(op.GetOutputDesc(i).GetName(), description) != GRAPH_SUCCESS) return GRAPH_FAILED;
+  }
+  return GRAPH_SUCCESS;
+}
+
+}  // namespace
+
+""" + "\n".join(
+    f"IMPLEMT_COMMON_INFERFUNC({operator.type}Infer) {{\n"
+    f"  return InferFromAttribute(op, {{{', '.join(_TENSOR_TYPES[output.dtype] for output in operator.outputs)}}});\n"
+    "}\n"
+    f"COMMON_INFER_FUNC_REG({operator.type}, {operator.type}Infer);\n"
+    for operator in OPERATORS
+) + """
+}  // namespace ge
+"""
+
+_INSTALL = """#!/usr/bin/env bash
+# Installs the operator package:  bash install.sh [--install-path=DIR]
+# Without a path it goes to $ASCEND_OPP_PATH/vendors, CANN's folder for custom operators.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+root=""
+for argument in "$@"; do
+  case "$argument" in
+    --install-path=?*) root=${argument#--install-path=} ;;
+    *) echo "install.sh: unknown argument $argument; usage: bash install.sh [--install-path=DIR]" >&2; exit 2 ;;
+  esac
+done
+custom=$root
+if [ -z "$root" ]; then
+  if [ -z "${ASCEND_OPP_PATH:-}" ]; then
+    echo "install.sh: ASCEND_OPP_PATH is not set (source CANN's set_env.sh), and no --install-path was given" >&2
+    exit 1
+  fi
+  root=$ASCEND_OPP_PATH
+fi
+target=$root/vendors/VENDOR
+rm -rf "$target"
+mkdir -p "$root/vendors"
+cp -R "$here/vendors/VENDOR" "$target"
+
+# The prototypes are compiled against CANN's headers, where they are.
+include=${ASCEND_TENSOR_COMPILER_INCLUDE:-${ASCEND_TOOLKIT_HOME:-/usr/local/Ascend/ascend-toolkit/latest}/include}
+if [ -f "$include/graph/operator_reg.h" ]; then
+  g++ -std=c++17 -O2 -fPIC -shared -D_GLIBCXX_USE_CXX11_ABI=0 -I "$include" -I "$target/op_proto" \\
+    "$target/op_proto/flash_attention.cc" -o "$target/op_proto/libcust_op_proto.so"
+else
+  echo "install.sh: CANN's headers are not in $include: the operator prototypes were not compiled." >&2
+  echo "            Set ASCEND_TENSOR_COMPILER_INCLUDE and run this again." >&2
+fi
+
+if [ -z "$custom" ]; then
+  priority=$root/vendors/config.ini
+  if [ ! -f "$priority" ]; then
+    echo "load_priority=VENDOR" > "$priority"
+  elif ! grep -Eq '^load_priority=(.*,)?VENDOR(,|$)' "$priority"; then
+    sed -i 's/^load_priority=/load_priority=VENDOR,/' "$priority"
+  fi
+  echo "installed in $target"
+else
+  echo "installed in $target; now set"
+  echo "  export ASCEND_CUSTOM_OPP_PATH=$target:\\$ASCEND_CUSTOM_OPP_PATH"
+fi
+"""
+
+_README = """# FlashAttention operators for Ascend 910 (first generation)
+
+Operator package of flash_attention VERSION for MindSpore 2.3 and later, which find TBE operators in such a package.
+
+    bash install.sh                       # into $ASCEND_OPP_PATH/vendors/VENDOR
+    bash install.sh --install-path=DIR    # into DIR/vendors/VENDOR; then set ASCEND_CUSTOM_OPP_PATH as it prints
+
+What is inside: the operators' Python sources, which CANN compiles when a network needs them
+(`vendors/VENDOR/op_impl/ai_core/tbe/VENDOR_impl`), the operator information library (`config/ascend910`, its sources in
+`op_info_cfg`), and the prototypes (`op_proto`), which `install.sh` compiles against CANN's headers.
+
+The kernels were run by the emulator tikemu on CPUs; this package was not installed on an Ascend device.
+"""

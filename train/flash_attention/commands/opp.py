@@ -1,0 +1,20 @@
+"""write the operator package with the TIK operators for Ascend 910, which MindSpore from 2.3 on needs"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--soc", default="ascend910", help="chip")
+    parser.add_argument("--out", type=Path, required=True, help="new or empty folder for the package")
+
+
+def run(options: argparse.Namespace) -> int:
+    from flash_attention.backends.ascend import opp_package
+
+    vendor = opp_package.write(options.soc, options.out)
+    print(f"operator package in {options.out}: {len(list(vendor.rglob('*')))} files and folders")
+    print(f"install it where CANN is: bash {options.out / 'install.sh'}")
+    return 0
