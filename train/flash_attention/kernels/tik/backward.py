@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from . import alibi, backward_split, gradient_finish, gradient_rows, lanes
 from .backward_items import KeyItem
 from .backward_load import Loads
 from .backward_plan import FIELDS, ITEMS_PER_CHUNK, PAIR, RING, BackwardPlan, buffers, plans
-from .backward_split import BackwardSplit, accumulator_shape
+from .backward_split import VARIANTS, BackwardSplit, accumulator_shape
 from .backward_vector import VectorWork
 from .budget import overflow
 from .core import HALF_ROUND, Core
@@ -22,8 +24,6 @@ from .kernel import GlobalTensor, Kernel
 from .layout import keep_shape, nz_shape
 from .problem import KernelProblem, padded
 from .tiles import F, _full_or_tail, each_epoch
-
-VARIANTS = ("deterministic", "atomic")
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,6 @@ def build(
     variant: str = "deterministic",
     bias_gradient: bool = False,
     logsumexp_gradient: bool = False,
-    slots: int | None = None,
     name: str = "flash_attention_backward",
     debug: bool = True,
 ) -> Backward:
@@ -70,52 +69,55 @@ def build(
     Args:
         problem: what to compute.
         tik: the tik module: `from tbe import tik`.
-        variant: "deterministic": two runs give the same bits; "atomic": all cores add to one accumulator of the query
-            gradients, in any order, which keeps them busy with few heads and needs the least memory.
+        variant: see VARIANTS.
         bias_gradient: also the gradient of a given bias.
         logsumexp_gradient: the pre-pass takes the gradient of the logsumexp.
-        slots: accumulators per query head of the deterministic variant; None = as many as keep the cores busy. The
-            same number gives the same bits whatever the number of heads.
 
     Raises:
         ValueError: an argument is not allowed, or no tiling strategy fits the memories of a core.
     """
-    options = {"variant": variant, "bias_gradient": bias_gradient, "slots": slots, "debug": debug}
+    options = {"variant": variant, "bias_gradient": bias_gradient, "debug": debug}
     main = build_main(problem, tik, name=name, **options)
     rows = gradient_rows.build(problem, tik, logsumexp_gradient=logsumexp_gradient, name=f"{name}_rows", debug=debug)
     return Backward(rows, main, build_finish(problem, tik, name=f"{name}_finish", **options))
 
 
-def build_main(problem: KernelProblem, tik, *, variant: str, bias_gradient: bool, slots: int | None = None, name: str,
-               debug: bool = True) -> Kernel:
-    """Records and builds the main kernel alone; arguments as in `build`."""
-    plan, split, parts = _checked_plan(problem, variant, bias_gradient, slots)
+def build_main(
+    problem: KernelProblem,
+    tik,
+    *,
+    variant: str = "deterministic",
+    bias_gradient: bool = False,
+    name: str = "flash_attention_backward",
+    debug: bool = True,
+) -> Kernel:
+    """The main kernel alone; arguments as in `build`."""
+    plan, split, parts = _plan(problem, variant, bias_gradient)
     return _main(problem, tik, plan, split, parts, name, debug)
 
 
-def build_finish(problem: KernelProblem, tik, *, variant: str, bias_gradient: bool, slots: int | None = None, name: str,
-                 debug: bool = True) -> Kernel:
-    """Records and builds the last pass alone; arguments as in `build`."""
-    plan, split, _ = _checked_plan(problem, variant, bias_gradient, slots)
+def build_finish(
+    problem: KernelProblem,
+    tik,
+    *,
+    variant: str = "deterministic",
+    bias_gradient: bool = False,
+    name: str = "flash_attention_backward_finish",
+    debug: bool = True,
+) -> Kernel:
+    """The last kernel alone; arguments as in `build`."""
+    plan, split, _ = _plan(problem, variant, bias_gradient)
     return gradient_finish.build(problem, plan, split.slots, tik, name=name, debug=debug)
 
 
-def _checked_plan(problem: KernelProblem, variant: str, bias_gradient: bool, slots: int | None):
+def _plan(problem: KernelProblem, variant: str, bias_gradient: bool):
     if variant not in VARIANTS:
         raise ValueError(f"variant: got {variant!r}, allowed are {', '.join(VARIANTS)}")
     if bias_gradient and problem.alibi not in ("given", "bias"):
         raise ValueError(f"bias_gradient: got True, allowed with alibi given or bias, not {problem.alibi!r}")
-    if slots is not None and (isinstance(slots, bool) or not isinstance(slots, int) or slots < 1):
-        raise ValueError(f"slots: got {slots!r}, allowed is an integer >= 1 or None")
-    if slots not in (None, 1) and variant == "atomic":
-        raise ValueError(f"slots: got {slots!r}, allowed is 1 or None with variant atomic")
-    return _plan(problem, variant == "deterministic", bias_gradient, slots)
-
-
-def _plan(problem: KernelProblem, deterministic: bool, bias_gradient: bool, slots: int | None):
     reasons = []
     for plan in plans(problem, bias_gradient):
-        split = backward_split.split(problem, plan, deterministic, slots)
+        split = backward_split.split(problem, plan, variant)
         parts = buffers(problem, plan, len(split.tiles), len(split.distances))
         reason = overflow(parts)
         if not reason:
@@ -191,8 +193,6 @@ def _arguments(problem: KernelProblem, plan: BackwardPlan, split: BackwardSplit)
 
 def _one_hot():
     """float16 (16, 16, 16): the right operand that adds a row of the left one to one column of the result."""
-    import numpy as np
-
     result = np.zeros((16, 16, 16), np.float16)
     for column in range(16):
         result[column, column, :] = 1
@@ -419,4 +419,3 @@ class _Main:
                 tik.data_move(core.gm["d_bias_sums"][line + item["tile"] * column], score, 0, 1, have * 2, 0, 0)
 
             _full_or_tail(core, item["tile"], store_bias)
-

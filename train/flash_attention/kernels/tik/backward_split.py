@@ -4,9 +4,10 @@ A work item is one key tile of one key/value head against all query tiles that s
 group, so that the gradients of the keys and values are summed where they are. The gradients of the queries are sums
 over key tiles: every core adds its part to a float32 accumulator in global memory.
 
-Deterministic: each accumulator has one core that adds to it, in the order of its table. Where there are fewer heads
-than cores the key tiles of a head are divided into `slots`, each with accumulators of its own. Atomic: all cores add to
-one accumulator, in any order.
+Variants by name (VARIANTS): "deterministic": each accumulator has one core that adds to it, in the order of its table;
+the same bits whatever the number of heads and cores. "split": where there are fewer heads than cores the key tiles of a
+head are divided into slots, each with an accumulator and a core of its own; the same bits for the same shapes and cores.
+"atomic": all cores add to one accumulator, in any order.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from .budget import BYTES
 from .problem import KernelProblem
 from .worksplit import Registry, distance_tiles, visibility_tiles
 
+VARIANTS = ("deterministic", "split", "atomic")
 EDGE = 8  # query tiles at either end of a key tile's range that may be partly visible
 DISTANCES = 8
 ACCUMULATOR_LIMIT = 2**31  # bytes of accumulators beyond which no further slots are used
@@ -66,24 +68,17 @@ class BackwardSplit:
         return self.table.shape[1]
 
 
-def split(problem: KernelProblem, plan: BackwardPlan, deterministic: bool, slots: int | None = None) -> BackwardSplit:
-    """Divides the key tiles of all key/value heads among the cores.
-
-    Args:
-        slots: accumulators per query head, None = as many as keep the cores busy.
-    """
+def split(problem: KernelProblem, plan: BackwardPlan, variant: str) -> BackwardSplit:
+    """Divides the key tiles of all key/value heads among the cores."""
     tiles, distances = Registry(), Registry()
     count = -(-problem.seq_k // plan.keys)
     blocks = [_key_tile(problem, plan, index, tiles, distances) for index in range(count)]
     costs = [block.count * problem.group + 3 for block in blocks]
-    families = _families(problem, plan.bias_kind == "bias" and deterministic)
-    if not deterministic:
+    families = _families(problem, plan.bias_kind == "bias" and variant != "atomic")
+    slots = _slots(problem, plan, families, costs) if variant == "split" else 1
+    if variant == "atomic":
         units = [(costs[tile], 0, [(head, tile)]) for family in families for head in family for tile in range(count)]
-        slots = 1
     else:
-        if slots is None:
-            slots = _slots(problem, plan, families, costs)
-        slots = min(slots, count)
         units = _units(families, costs, slots)
     shares, _ = _deal(units, problem.cores)
     shares = [sorted(share, key=lambda unit: unit[2][0]) for share in shares if share]
@@ -238,5 +233,3 @@ def _first(count: int, predicate) -> int:
         else:
             low = middle + 1
     return low
-
-

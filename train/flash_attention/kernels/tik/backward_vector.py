@@ -25,9 +25,7 @@ class VectorWork:
             tik.tensor_mov(score[at + HALF_ROUND + skew], core.on["scores"][0][at], "m", 1, elements // F, 0, 0)
         if skew:
             for at, elements in plan.pieces:
-                core.with_scalar(
-                    "vec_muls", exponent[at:], exponent[at + skew :], problem.post_scale, elements, 64
-                )
+                core.with_scalar("vec_muls", exponent[at:], exponent[at + skew :], problem.post_scale, elements, 64)
         if problem.alibi == "bias":
             for at, elements in plan.pieces:
                 core.add_half(exponent[at:], core.on["bias"][0][at:], 1.0, elements)

@@ -81,6 +81,8 @@ def _tile(core: Core, item, total: int, head, tile, rows, slots: int, copy: int)
 
     def store(have: int) -> None:
         target = core.wide(head, core.depth_columns * core.seq_q * 16) + tile * (plan.rows * 16)
-        core.move((core.gm["d_query"], target), (half, 0), core.depth_columns, have, plan.rows - have, core.seq_q - have)
+        core.move(
+            (core.gm["d_query"], target), (half, 0), core.depth_columns, have, plan.rows - have, core.seq_q - have
+        )
 
     by_rows(core, rows, store)

@@ -18,7 +18,9 @@ from .problem import KernelProblem, padded
 from .tiles import by_rows
 
 ROWS = 128  # queries of a block
-DELTA, SCORE, AFTER = range(3)  # kinds of lanes: of d_output . value, of the scores, of the scores of keys after queries
+DELTA, SCORE, AFTER = range(
+    3
+)  # kinds of lanes: of d_output . value, of the scores, of the scores of keys after queries
 PART = 4  # fractal columns multiplied at a time
 
 
@@ -97,7 +99,9 @@ def build(
         core.allocate(parts)
         _Rows(core, logsumexp_gradient, blocks).record(index, total, cores)
     instance.BuildCCE(kernel_name=name, inputs=[gm[t.name] for t in inputs], outputs=[gm[t.name] for t in outputs])
-    return Kernel(name, instance, problem, plan, tuple(inputs), outputs, tuple(parts), cores, (-(-total // cores), total))
+    return Kernel(
+        name, instance, problem, plan, tuple(inputs), outputs, tuple(parts), cores, (-(-total // cores), total)
+    )
 
 
 class _RowSlopes(alibi.Slopes):
