@@ -72,7 +72,9 @@ def configuration(problem: AttentionProblem) -> tuple[np.ndarray, np.ndarray]:
         int(problem.mask_shape is not None),
         _BIAS_KINDS[problem.alibi],
     ]
-    return np.array(rules, np.int64), np.array([problem.scale, problem.dropout_scale], np.float32)
+    scale = np.float32(problem.scale)
+    rates = [scale, np.float32(problem.scale - float(scale)), problem.dropout_scale]
+    return np.array(rules, np.int64), np.array(rates, np.float32)
 
 
 def slopes(problem: AttentionProblem) -> np.ndarray:

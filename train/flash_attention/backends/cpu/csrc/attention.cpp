@@ -183,8 +183,9 @@ int run_backward(const Problem& p, const BackwardInputs& inputs, const BackwardO
   plan.query_tiles = (p.seq_q + kBackwardRows - 1) / kBackwardRows;
   plan.key_tiles = (p.seq_k + 127) / 128;
   // The gradient of the scores is stored with the scale of the scores in it, unless the bias wants it plain.
-  plan.score_gradient_scale = bias.wanted ? 1.0f : p.scale;
-  plan.factor_left = bias.wanted ? p.scale : 1.0f;
+  const float scale = static_cast<float>(p.scale);
+  plan.score_gradient_scale = bias.wanted ? 1.0f : scale;
+  plan.factor_left = bias.wanted ? scale : 1.0f;
   (bias.by_row ? plan.d_bias : plan.d_bias_columns) = bias.sums;
 
   const Buffer<float> row_values = allocate<float>(2 * rows);

@@ -404,7 +404,7 @@ inline void backward_rows(const BackwardPlan& plan, int64_t batch_head, int64_t 
   float* d_output = arena.take<float>(padded);
   const Rows outputs(p.dtype, plan.inputs.output, row, p.head_dim);
   const Rows d_outputs(p.dtype, plan.inputs.d_output, row, p.head_dim);
-  const float from_natural = ScoreRule(p).from_natural;
+  const double to_natural = ScoreRule(p).to_natural;
   for (int64_t m = 0; m < count; ++m) {
     load_row(p.dtype, outputs.row(m), p.head_dim, output);
     load_row(p.dtype, d_outputs.row(m), p.head_dim, d_output);
@@ -415,7 +415,7 @@ inline void backward_rows(const BackwardPlan& plan, int64_t batch_head, int64_t 
     const float logsumexp = plan.inputs.logsumexp[row + m];
     const bool blind = logsumexp == -kInfinity;
     // A row that sees nothing: its exponents are -inf and nothing it holds reaches the sums.
-    plan.shift[row + m] = blind ? -kInfinity : -logsumexp * from_natural;
+    plan.shift[row + m] = blind ? -kInfinity : static_cast<float>(-logsumexp / to_natural);
     plan.delta[row + m] = blind ? 0.0f : delta * plan.score_gradient_scale;
   }
 }

@@ -59,8 +59,8 @@ enum Config {
 
 enum BiasKind : int64_t { kNoBias = 0, kTensorBias = 1, kSlopeBias = 2 /* one slope per head */ };
 
-// The float32 configuration.
-enum Rates { kScale, kDropoutScale, kRateCount };
+// The float32 configuration. The scale is the sum of two numbers, which makes it exact enough for a float64.
+enum Rates { kScale, kScaleRest, kDropoutScale, kRateCount };
 
 enum ForwardParameter {
   kQuery,
@@ -196,7 +196,7 @@ Problem parse(const Tensors& t, int config_index, int rates_index) {
   p.query = t.data[kQuery];
   p.key = t.data[kKey];
   p.value = t.data[kValue];
-  p.scale = rates[kScale];
+  p.scale = static_cast<double>(rates[kScale]) + rates[kScaleRest];
   require(std::isfinite(p.scale), kBadValue);
 
   Band& band = p.band;

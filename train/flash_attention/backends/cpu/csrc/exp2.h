@@ -4,7 +4,6 @@
 namespace flash_attention {
 namespace {
 
-constexpr float kLog2e = 1.44269504088896340736f;
 constexpr double kLn2 = 0.69314718055994530942;
 // Below this a probability is flushed to zero: no subnormal numbers enter the products.
 constexpr float kSmallestExponent = -126.0f;

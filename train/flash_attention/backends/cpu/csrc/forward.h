@@ -271,7 +271,7 @@ void forward_rows(const ForwardPlan& plan, int64_t batch_head, int64_t index, ch
     const float total = Simd::sum(Simd::load(tile.all_sums + m * kLanes));
     const float factor = total == 0.0f ? 0.0f : p.dropout.scale / total;
     store_row(p.dtype, tile.all_output + m * tile.output_stride, factor, p.head_dim, output + m * p.row_bytes());
-    const double natural = -static_cast<double>(tile.all_shift[m]) * (p.biased() ? 1.0 : kLn2);
+    const double natural = -tile.all_shift[m] * tile.rule.to_natural;
     plan.outputs.logsumexp[row + m] =
         total == 0.0f ? -kInfinity : static_cast<float>(natural + std::log(static_cast<double>(total)));
   }

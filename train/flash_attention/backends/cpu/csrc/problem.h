@@ -80,7 +80,7 @@ struct Problem {
   int64_t seq_q;
   int64_t seq_k;
   int64_t head_dim;
-  float scale;
+  double scale;
   Band band;
   const void* query;  // (batch, heads, seq_q, head_dim)
   const void* key;    // (batch, kv_heads, seq_k, head_dim)

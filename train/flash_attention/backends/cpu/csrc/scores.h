@@ -195,17 +195,16 @@ inline Sight look(const QueryTile& q, const KeyTile& k, const Sides& sides, int6
 // How a product of query and key becomes an exponent of 2. Scores are kept in the domain where this is cheapest:
 // base-2 logarithms without a bias, natural ones with.
 struct ScoreRule {
-  float factor;      // product to score
-  float to_base2;    // score difference to exponent of 2
-  float to_natural;  // score to natural logarithm
-  float from_natural;
+  float factor;       // product to score
+  float to_base2;     // score difference to exponent of 2
+  double to_natural;  // score to natural logarithm
 
   explicit ScoreRule(const Problem& p) {
     const bool biased = p.biased();
-    factor = biased ? p.scale : static_cast<float>(static_cast<double>(p.scale) / kLn2);
-    to_base2 = biased ? kLog2e : 1.0f;
-    to_natural = biased ? 1.0f : static_cast<float>(kLn2);
-    from_natural = biased ? 1.0f : kLog2e;
+    factor = static_cast<float>(biased ? p.scale : p.scale / kLn2);
+    to_base2 = biased ? static_cast<float>(1 / kLn2) : 1.0f;
+    // The factor is rounded; this takes the error out of the logsumexp again.
+    to_natural = biased ? 1.0 : factor == 0.0f ? kLn2 : p.scale / factor;
   }
 };
 
