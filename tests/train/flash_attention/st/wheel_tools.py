@@ -8,7 +8,7 @@ import sysconfig
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[4]
-SMOKE = Path(__file__).resolve().parent / "packaging_smoke.py"
+SMOKE = Path(__file__).resolve().parent / "smoke.py"
 
 
 def copy_sources(folder: Path) -> Path:
@@ -38,3 +38,10 @@ def environment(folder: Path, python: str = sys.executable, share: bool = True) 
         site = run(interpreter, "-c", "import sysconfig; print(sysconfig.get_paths()['purelib'])", cwd=folder).strip()
         (Path(site) / "shared.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
     return interpreter
+
+
+def smoke(python: Path, *backends: str, cwd: Path, compiler: bool = True) -> str:
+    """Runs smoke.py on the package that is installed there; its last line says that all was right."""
+    printed = run(python, SMOKE, *backends, cwd=cwd, compiler=compiler, PYTHONPATH=str(ROOT))
+    assert printed.splitlines()[-1].startswith("ok: the same losses everywhere"), printed
+    return printed
