@@ -39,9 +39,9 @@ PATHS = {
     ("UB", "L1"): Path("MTE3", "ub_l1_bandwidth", "ub_l1_latency"),
     ("L1", "UB"): Path("MTE1", "l1_ub_bandwidth", "ub_l1_latency"),
     ("L0C", "UB"): Path("V", "l0c_ub_bandwidth", "l0c_to_ub_latency"),
+    ("UB", "L0C"): Path("V", "ub_l0c_bandwidth", "l0c_to_ub_latency"),
 }
 _MISSING = {
-    ("UB", "L0C"): "the move from the Unified Buffer to L0C has no documented form; use broadcast_ub_to_l0c",
     ("L0C", "GM"): "L0C reaches global memory only through the Unified Buffer (or with fixpipe)",
     ("L0C", "L1"): "L0C reaches L1 only through the Unified Buffer",
 }
@@ -49,6 +49,12 @@ _MISSING = {
 
 def _check_path(call: Call) -> tuple[str, str]:
     path = memory_kind(call.args["src"]), memory_kind(call.args["dst"])
+    if path == ("UB", "L0C"):
+        reason = "the move from the Unified Buffer to L0C has no documented form; use broadcast_ub_to_l0c"
+        if call.api != "data_move":
+            call.fail(TikUnsupportedArgumentError, f"no move from UB to L0C: {reason}")
+        call.questionable(f"{reason} (programs for the training series do call data_move, in fractals)",
+                          TikUnsupportedArgumentError)
     if path not in PATHS:
         reason = _MISSING.get(path, "Ascend 910 has no such data path")
         call.fail(TikUnsupportedArgumentError, f"no move from {path[0]} to {path[1]}: {reason}")
@@ -234,6 +240,10 @@ def data_move(call: Call, a: Any) -> MicroOp | None:
         return None
     if a.src.memory.kind == "L0C":
         return move_fractals(call, a.dst, a.src, a.nburst, a.burst, a.src_stride, a.dst_stride)
+    if a.dst.memory.kind == "L0C":
+        fractal = 256 * size_of(a.dst.dtype)
+        return move_blocks(call, a.dst, a.src, a.nburst, a.burst * fractal, a.src_stride * BLOCK,
+                           a.dst_stride * fractal)
     return move_blocks(call, a.dst, a.src, a.nburst, a.burst * BLOCK, a.src_stride * BLOCK, a.dst_stride * BLOCK)
 
 

@@ -13,9 +13,9 @@ from typing import Any, Callable
 import numpy as np
 
 from .. import native, numerics
-from ..errors import TikBoundsError, TikParamError
+from ..errors import TikParamError
 from ..timing.banks import BLOCK, GROUPS, LAYER, Stream, conflict_cycles
-from .access import access
+from .access import access, outside_tensor
 from .region import Piece, Region
 from .spec import Access, Call, MicroOp, Operand
 from .vector_mask import Lanes
@@ -105,9 +105,11 @@ class Walk:
             TikBoundsError: the last enabled lane of the last repeat lies outside the tensor.
         """
         operand = self.operand
-        if self.span[1] > operand.end:
-            call.fail(
-                TikBoundsError,
+        if self.span[1] > operand.end or operand.address < operand.start:
+            outside_tensor(
+                call,
+                operand,
+                *self.span,
                 f"{self.label} overflows tensor {operand.name!r}: it touches bytes {self.span[0] - operand.start} to "
                 f"{self.span[1] - operand.start}, the tensor has {operand.end - operand.start}",
             )

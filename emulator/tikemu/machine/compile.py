@@ -357,7 +357,8 @@ class Compiler:
         """A template of an argument."""
         if isinstance(value, ir.View):
             text = f"(o % {int(self.runtime.soc.timing.gm_line) // size_of(value.dtype)})" if value is moving else ""
-            return ViewTemplate(self.place(value), value, leaves, self.copy(value.tensor), text)
+            anywhere = self.runtime.options.bounds == "buffer" and value.tensor.memory != "GM"
+            return ViewTemplate(self.place(value), value, leaves, self.copy(value.tensor), text, anywhere)
         if isinstance(value, (ir.Variable, ir.Operation)):
             if not needed and value.dtype.startswith("float"):
                 return 1.0  # what is computed does not matter

@@ -82,7 +82,8 @@ class Session:
         strict = options.strict and numerics
         self.gm = {info.uid: GlobalTensor(info, shape, strict) for info, shape, _ in tensors}
         limits = Limits.of(program.soc, options.strict, options.ub_limit)
-        self.runtime = Runtime(program, plan(program, limits), options, numerics, timing, self.gm, blocks)
+        placed = plan(program, limits, options.placement)
+        self.runtime = Runtime(program, placed, options, numerics, timing, self.gm, blocks)
         self.progress = Progress(options.progress, program.name)
         self.compiled = Compiler(self.runtime, Needs(program, numerics), self.progress).compile()
 

@@ -5,6 +5,8 @@ import sys
 from dataclasses import dataclass
 
 SYNC_VARIANTS = ("auto", "conservative", "optimistic")
+BOUNDS = ("tensor", "buffer")
+PLACEMENTS = ("definition", "first use")
 
 
 # Keyword-only fields need Python 3.10; on 3.9 positional arguments are not refused.
@@ -19,6 +21,11 @@ class Options:
         ub_limit: bytes of Unified Buffer a program may allocate. Default: None, which is all 262144 bytes, with a
             warning above 253952; strict mode refuses more than 253952.
         ub_reported: what ``get_soc_spec("UB_SIZE")`` answers. Default: None, which is 262144.
+        bounds: what accesses to on-chip tensors are checked against. "tensor": the tensor; "buffer": the memory that
+            holds it, with a warning (strict: error) where an access leaves its tensor. What it meets there depends on
+            the placement, which is not documented. Default: "tensor".
+        placement: order in which the tensors of a scope get addresses: "definition" or "first use". Default:
+            "definition". A correct program does not depend on it.
         sync: which dependences the automatic synchronisation knows. "auto": byte ranges where TIK knows the addresses
             at build time, whole tensors otherwise; "conservative": whole tensors always; "optimistic": byte ranges
             always. Default: "auto".
@@ -34,6 +41,8 @@ class Options:
     strict: bool = False
     ub_limit: int | None = None
     ub_reported: int | None = None
+    bounds: str = "tensor"
+    placement: str = "definition"
     sync: str = "auto"
     l2: bool = False
     active_cores: int | None = None
@@ -43,8 +52,9 @@ class Options:
     progress: bool | None = None
 
     def __post_init__(self) -> None:
-        if self.sync not in SYNC_VARIANTS:
-            raise ValueError(f"sync must be one of {', '.join(SYNC_VARIANTS)}, got {self.sync!r}")
+        for name, allowed in (("sync", SYNC_VARIANTS), ("bounds", BOUNDS), ("placement", PLACEMENTS)):
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
         for name in ("ub_limit", "ub_reported", "active_cores"):
             value = getattr(self, name)
             if value is not None and value < 1:

@@ -91,13 +91,15 @@ class ViewTemplate:
         leaves: receives the run-time values.
         copy: source text of the copy's number, or "" if there is one copy.
         moving: source text that stands for the offset in the key of a :class:`MovingSite`.
+        anywhere: it may start outside the tensor, but inside the memory.
     """
 
-    def __init__(self, place: TensorPlace, view: ir.View, leaves: Leaves, copy: str, moving: str = "") -> None:
+    def __init__(self, place: TensorPlace, view: ir.View, leaves: Leaves, copy: str, moving: str = "",
+                 anywhere: bool = False) -> None:
         self.place, self.view = place, view
         self.itemsize = size_of(view.dtype)
         self.static = ir.is_immediate(view.offset)
-        self.moving = bool(moving)
+        self.moving, self.anywhere = bool(moving), anywhere
         self.offset = leaves.source(moving) if moving else leaves.add(view.offset)
         self.copy = leaves.source(copy) if copy else 0
         self.shape = tuple(leaves.add(extent) for extent in view.shape)
@@ -132,7 +134,7 @@ class ViewTemplate:
         end = start + place.size
         address = start + (_value(self.offset, key) if offset is None else offset) * self.itemsize
         name = self.view.tensor.name
-        if not start <= address <= end:
+        if not start <= address <= end and not (self.anywhere and 0 <= address <= len(place.memory.data)):
             raise TikBoundsError(f"tensor {name!r} is accessed at element {(address - start) // self.itemsize}, but it "
                                  f"has {place.size // self.itemsize}")
         shape = tuple(int(_value(extent, key)) for extent in self.shape)
@@ -208,7 +210,7 @@ class InstructionSite(Site):
         result = self.statement.result
         context = BindContext(runtime.soc, runtime.options.strict, runtime.core.core,
                               lambda message: runtime.warn(message, location), fault, not self.leaves.sources,
-                              None if result is None else result.uid,
+                              None if result is None else result.uid, runtime.options.bounds,
                               {"free": runtime.plan.free[id(self.statement)]})
         try:
             arguments = {name: _resolve(entry, values, offset) for name, entry in self.arguments.items()}

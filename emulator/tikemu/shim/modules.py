@@ -13,7 +13,7 @@ from . import context, error_manager, out_of_scope, para_check, registration, sh
 Namespace = dict[str, Any]
 
 #: Roots of the TBE DSL: these modules and everything below them that the catalogue does not name.
-DSL_ROOTS = ("te.lang", "te.tvm", "tbe.dsl", "tbe.tvm", "tbe.lang", "topi")
+DSL_ROOTS = ("te.lang", "te.tvm", "tbe.dsl", "tbe.tvm", "tbe.lang", "topi", "impl.matmul_vector")
 
 
 def _public(module: ModuleType) -> Namespace:

@@ -1,0 +1,87 @@
+"""What stands behind the emulator's results, as tables.
+
+    python benchmarks/emulator_validation.py --mindspore          TIK kernels in MindSpore's wheel against NumPy
+    python benchmarks/emulator_validation.py --mindspore --all    and the shapes that take long
+    python benchmarks/emulator_validation.py --published          predicted shares of the peak beside published ones
+"""
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+sys.path.insert(0, os.path.join(sys.path[0], "emulator"))
+
+import tikemu
+
+from tests.emulator import mindspore_kernels
+from tests.emulator.programs import gemm
+
+
+def _shown(error: tikemu.TikError) -> str:
+    return f"{type(error).__name__}: {str(error).splitlines()[0]}"
+
+
+def mindspore_table(everything: bool) -> bool:
+    """Print one line per kernel and shape; returns whether every result is inside its bound."""
+    if not mindspore_kernels.available():
+        print("MindSpore is not installed; its wheel contains the kernels (pip install mindspore)")
+        return False
+    notes: list[str] = []
+    good = True
+
+    def note(text: str) -> str:
+        if text not in notes:
+            notes.append(text)
+        return f"[{notes.index(text) + 1}]"
+
+    print(f"{'kernel':<28}{'shape':<42}{'error/bound':>12}{'largest error':>15}{'instructions':>14}{'seconds':>9}"
+          "  default, strict")
+    for case in mindspore_kernels.CASES:
+        if case.slow and not everything:
+            continue
+        modes = []
+        if case.default:
+            try:
+                mindspore_kernels.run(case, options={})
+                modes.append("runs")
+            except tikemu.TikError as error:
+                options = ", ".join(f"{name}={value!r}" for name, value in case.options.items())
+                modes.append(note(f"{_shown(error)}. The result is that of Options({options})."))
+        start = time.perf_counter()
+        outcome = mindspore_kernels.run(case)
+        elapsed = time.perf_counter() - start
+        good &= outcome.ratio <= 1
+        modes = modes or ["runs"]
+        try:
+            strict = mindspore_kernels.run(case, strict=True)
+            good &= strict.ratio <= 1
+            modes.append("runs")
+        except tikemu.TikError as error:
+            modes.append(note(_shown(error)))
+        print(f"{case.kernel:<28}{case.shape:<42}{outcome.ratio:>12.2g}{outcome.error:>15.3g}"
+              f"{outcome.instructions:>14,}{elapsed:>9.1f}  {', '.join(modes)}", flush=True)
+    for number, text in enumerate(notes, 1):
+        print(f"[{number}] {text}")
+    return good
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--mindspore", action="store_true", help="TIK kernels in MindSpore's wheel against NumPy")
+    parser.add_argument("--all", action="store_true", help="with --mindspore: also the shapes that take long")
+    parser.add_argument("--published", action="store_true", help="predicted beside published shares of the peak")
+    options = parser.parse_args()
+    good = True
+    if options.published or not options.mindspore:
+        gemm.main()
+    if options.mindspore or not options.published:
+        good = mindspore_table(options.all)
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
