@@ -1,4 +1,4 @@
-"""What the main kernel of the backward operator brings on chip: keys, values and lanes of an item, rows of its steps."""
+"""What the main kernel of the backward operator brings on chip: keys and values of an item, rows of its steps."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class Loads:
             start = core.scalar("int64", "start", base + unit.tile * (plan.rows * 16))
 
             def tensor(name: str) -> None:
-                for group in range(have // 16):
+                for group in reversed(range(have // 16)):
                     slot = on[name][place], group * columns * F
                     core.move(slot, (core.gm[name], start + group * F), columns, 16, core.seq_q - 16)
 

@@ -4,10 +4,12 @@ A work item is one key tile of one key/value head against all query tiles that s
 group, so that the gradients of the keys and values are summed where they are. The gradients of the queries are sums
 over key tiles: every core adds its part to a float32 accumulator in global memory.
 
-Variants by name (VARIANTS): "deterministic": each accumulator has one core that adds to it, in the order of its table;
-the same bits whatever the number of heads and cores. "split": where there are fewer heads than cores the key tiles of a
-head are divided into slots, each with an accumulator and a core of its own; the same bits for the same shapes and cores.
-"atomic": all cores add to one accumulator, in any order.
+Variants by name (VARIANTS):
+    "deterministic": each accumulator has one core that adds to it, in the order of its table; the same bits whatever
+        the number of heads and cores.
+    "split": where there are fewer heads than cores the key tiles of a head are divided into slots, each with an
+        accumulator and a core of its own; the same bits for the same shapes and cores.
+    "atomic": all cores add to one accumulator, in any order.
 """
 
 from __future__ import annotations
@@ -181,8 +183,7 @@ def _key_tile(problem: KernelProblem, plan: BackwardPlan, tile: int, tiles: Regi
             if common[0] <= start and start + keys <= common[1]:
                 return 0
         bounds = [band.keys(row) if row < problem.seq_q else (0, 0) for row in range(top, end)]
-        cut = [(min(max(a - start, 0), keys), min(max(b - start, 0), keys)) for a, b in bounds]
-        return tiles.number(tuple((a, b) if a < b else (0, 0) for a, b in cut))
+        return tiles.number(tuple(_clip(pair, start, keys) for pair in bounds))
 
     # Rows that see a key of the tile are those with hi > start and lo < stop: one interval, as both are monotone.
     first = _first(problem.seq_q, lambda row: band.keys(row)[1] > start)
@@ -198,8 +199,9 @@ def _key_tile(problem: KernelProblem, plan: BackwardPlan, tile: int, tiles: Regi
             words[RIGHT + edge] = number(last - edge)
         if words[COUNT] > 2 * EDGE:
             words[MIDDLE] = number(first + EDGE)
-            low, high = band.common((first + EDGE) * rows, (last - EDGE + 1) * rows - 1)
-            if low > start or high < stop:
+            # Bounds are monotone: the same for the first and the last of these rows means the same for all.
+            ends = {_clip(band.keys(row), start, keys) for row in ((first + EDGE) * rows, (last - EDGE + 1) * rows - 1)}
+            if len(ends) > 1:
                 raise ValueError(
                     f"prev_blocks, next_blocks, block: partly visible query tiles of keys {start}..{stop - 1} "
                     f"reach further than {EDGE} tiles of {rows} queries into their range"
@@ -207,6 +209,12 @@ def _key_tile(problem: KernelProblem, plan: BackwardPlan, tile: int, tiles: Regi
     if problem.alibi == "computed" and not problem.causal:
         _signs(problem, plan, words, start, distances)
     return KeyTile(tuple(words))
+
+
+def _clip(bounds: tuple[int, int], start: int, keys: int) -> tuple[int, int]:
+    """Bounds relative to a tile of `keys` keys from `start` on; (0, 0) where it holds none."""
+    low, high = (min(max(bound - start, 0), keys) for bound in bounds)
+    return (low, high) if low < high else (0, 0)
 
 
 def _signs(problem: KernelProblem, plan: BackwardPlan, words: list, start: int, distances: Registry) -> None:

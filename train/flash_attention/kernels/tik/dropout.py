@@ -51,7 +51,7 @@ def drop(core: Core, half, at: int, elements: int) -> None:
 
 
 def select(core: Core, target, kept, dropped, at: int, elements: int) -> None:
-    """target = keep bit ? kept : dropped on elements at.. of a tile; dropped(first) holds the 128 elements from first on."""
+    """target = keep bit ? kept : dropped on elements at.. of a tile; dropped(first) holds elements from first on."""
     for first in range(at, at + elements, GROUP):
         index = first // GROUP
         bits = core.on["keep"][index % 2][index // 2 * 2 * STEP]

@@ -1,4 +1,4 @@
-"""Last pass of the backward operator: the accumulators of the query gradients, added up in a fixed order, to float16."""
+"""Last pass of the backward operator: accumulators of the query gradients, added up in a fixed order, to float16."""
 
 from __future__ import annotations
 

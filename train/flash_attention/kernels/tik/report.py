@@ -1,6 +1,7 @@
 """What a kernel asks of the chip: speed on the modelled core, memories, code, events, traffic. One command:
 
     python -m flash_attention.kernels.tik.report [--seq 4096] [--head-dim 128 64] [--sync auto conservative]
+    python -m flash_attention.kernels.tik.report --operator forward backward rows finish
     python -m flash_attention.kernels.tik.report --timeline 60000 2600
 
 Figures come from the timing model of tikemu. They are estimates; nothing here ran on a device.
@@ -17,14 +18,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from . import backward, forward, gradient_rows
 from .budget import CAPACITY
-from .forward import build
 from .problem import KernelProblem
 
 CUBE_FLOPS = 8192  # per cycle and core, float16
 EVENTS = 4  # event ids per pair of pipes
 INSTRUCTION_CACHE = 32768
 TILE = 128 * 128
+# Builder and matrix products of an operator: "backward" is its main kernel, "rows" and "finish" are the passes around it.
+OPERATORS = {
+    "forward": (forward.build, 2),
+    "backward": (backward.build_main, 5),
+    "rows": (gradient_rows.build, 0),
+    "finish": (backward.build_finish, 0),
+}
 
 
 @dataclass(frozen=True)
@@ -44,6 +52,7 @@ class Measurement:
     """
 
     problem: KernelProblem
+    operator: str
     sync: str
     cycles: float
     utilisation: float
@@ -58,21 +67,27 @@ class Measurement:
 
 
 def measure(
-    problem: KernelProblem, sync: str = "auto", active_cores: int = 32, trace: str | None = None
+    problem: KernelProblem,
+    sync: str = "auto",
+    active_cores: int = 32,
+    trace: str | None = None,
+    operator: str = "forward",
 ) -> Measurement:
-    """Times the forward kernel of `problem` without computing anything.
+    """Times a kernel of `problem` without computing anything.
 
     Args:
         problem: give it cores=1 and the work of one core: the others would repeat it.
         sync: "auto", "conservative" or "optimistic", see tikemu.Options.
         active_cores: cores that share the bandwidth of the memory.
         trace: file for a Chrome trace of the run.
+        operator: one of OPERATORS.
     """
     import tikemu
 
     tikemu.install(soc="Ascend910A")
     from tbe import tik
 
+    build, products = OPERATORS[operator]
     start = time.perf_counter()
     kernel = build(problem, tik, debug=False)
     seconds = time.perf_counter() - start
@@ -81,10 +96,13 @@ def measure(
     result = tikemu.run(kernel.tik, feed, numerics=False, options=options)
     if trace is not None:
         result.save_trace(trace)
-    flops = 4 * problem.head_dim * problem.band.pairs() * problem.batch * problem.heads
+    flops = 2 * products * problem.head_dim * problem.band.pairs() * problem.batch * problem.heads
     tiles = kernel.units[1] * kernel.plan.rows * kernel.plan.keys / TILE
+    if not products:  # a pass over rows: as if it were spread over the tiles of the main kernels
+        tiles = problem.band.pairs() * problem.batch * problem.heads / TILE
     return Measurement(
         problem,
+        operator,
         sync,
         result.cycles,
         flops / CUBE_FLOPS / result.cycles,
@@ -146,7 +164,7 @@ def table(measurements: list[Measurement]) -> str:
     ]
     for m in measurements:
         p = m.problem
-        name = f"forward D={p.head_dim} S={p.seq_q} {'causal' if p.causal else 'full'}"
+        name = f"{m.operator} D={p.head_dim} S={p.seq_q} {'causal' if p.causal else 'full'}"
         memory = " ".join(
             f"{key} {m.peak_bytes.get(key, 0) / 1024:.0f}/{CAPACITY[key] / 1024:.0f}K" for key in CAPACITY
         )
@@ -162,6 +180,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Modelled speed and needs of the TIK kernels on one Ascend 910 core.")
     parser.add_argument("--seq", type=int, default=4096, help="tokens (default: 4096)")
     parser.add_argument("--head-dim", type=int, nargs="+", default=[128, 64])
+    parser.add_argument("--operator", nargs="+", choices=OPERATORS, default=["forward"])
     parser.add_argument("--sync", nargs="+", default=["auto", "conservative"])
     parser.add_argument("--trace", help="write a Chrome trace of the first kernel to this file")
     parser.add_argument(
@@ -176,15 +195,17 @@ def main() -> None:
         problem = KernelProblem(1, 1, arguments.seq, arguments.seq, arguments.head_dim[0], cores=1)
         with tempfile.TemporaryDirectory() as folder:
             trace = os.path.join(folder, "trace.json")
-            measure(problem, trace=trace)
+            measure(problem, trace=trace, operator=arguments.operator[0])
             print(timeline(trace, *arguments.timeline))
         return
     rows = []
-    for head_dim in arguments.head_dim:
-        for causal in (False, True):
-            for sync in arguments.sync:
+    for operator in arguments.operator:
+        for head_dim in arguments.head_dim:
+            for causal in (False, True):
                 problem = KernelProblem(1, 1, arguments.seq, arguments.seq, head_dim, causal=causal, cores=1)
-                rows.append(measure(problem, sync, trace=None if rows else arguments.trace))
+                for sync in arguments.sync:
+                    trace = None if rows else arguments.trace
+                    rows.append(measure(problem, sync, trace=trace, operator=operator))
     print(table(rows))
 
 

@@ -1,0 +1,239 @@
+"""The backward operator against float64, in strict mode, on the shared cases and on data made to break it."""
+
+import numpy as np
+import pytest
+from flash_attention import philox, reference
+from flash_attention.kernels.tik import KernelProblem, backward, backward_host, host
+from flash_attention.kernels.tik.problem import padded
+from flash_attention.problem import AttentionProblem
+
+from tests.train.flash_attention import cases
+from tests.train.flash_attention.ut.tik.programs import forward
+
+REPRESENTATIVE = (
+    "B2-H4-KV2-Sq97-Sk150-D64-float16-compact-drop0.1",
+    "B2-H3-KV1-Sq150-Sk97-D59-float16-3d-alibi.computed",
+    "B1-H2-S300-D128-float16-causal-blocks1_all-alibi.shared",
+    "B2-H2-S64-D80-float16-rows-alibi.given-drop0.5",
+    "B2-H5-KV1-Sq45-Sk61-D32-float16-compact-alibi.given",
+    "B1-H2-Sq70-Sk83-D1-float16-compact",
+    "B1-H2-Sq70-Sk83-D256-float16",
+    "B1-H2-Sq70-Sk83-D192-float16-causal",
+    "B1-H2-S1-D40-float16-compact",
+    "B1-H2-Sq300-Sk77-D32-float16-causal-bottom_right-alibi.computed",
+    "B1-H2-Sq128-Sk256-D32-float16-3d-window40_40-bottom_right",
+    "B1-H2-Sq200-Sk333-D32-float16-window10_0-bottom_right-alibi.computed",
+    "B2-H2-Sq130-Sk140-D64-float16-compact-large",
+    "B2-H2-Sq130-Sk140-D64-float16-compact-huge",
+    "B2-H2-Sq130-Sk140-D64-float16-compact-outlier",
+    "B2-H2-Sq130-Sk140-D64-float16-compact-constant",
+    "B2-H2-S113-D32-float16-all",
+    "B1-H2-Sq300-Sk40-D32-float16-window10_10",
+    "B1-H2-S113-D32-float16-causal-scale-0.25",
+    "B2-H2-S140-D32-float16-padding-window40_0-alibi.computed-drop0.2",
+    "B2-H2-S140-D32-float16-3d-blocks1_0-sparse_64-alibi.bias-drop0.2",
+)
+
+
+def _is_representative(case) -> bool:
+    return str(case) in REPRESENTATIVE
+
+
+def test_representative_cases_are_all_in_the_list():
+    assert len(cases.params(_is_representative, dtype="float16")) == len(REPRESENTATIVE)
+
+
+def gradients(tik, execute, problem: KernelProblem, arrays: dict, variant: str = "deterministic", **features) -> dict:
+    """d_query, d_key, d_value and, with a bias, d_bias of BNSD arrays."""
+    operator = backward.build(
+        problem,
+        tik,
+        variant=variant,
+        bias_gradient=problem.alibi in ("given", "bias"),
+        logsumexp_gradient="d_logsumexp" in arrays,
+    )
+    stored = operator.run(execute, **backward_host.inputs(problem, **arrays, **features))
+    return backward_host.outputs(problem, stored)
+
+
+def run_case(tik, execute, case, variant: str = "deterministic") -> reference.Attention:
+    """Forward and backward kernels of a case."""
+    data, problem = case.inputs(), host.describe(case.problem, cores=4)
+    features = {
+        "mask": case.backend_mask(),
+        "bias": data.bias,
+        "keep_bits": philox.keep_bits(case.problem, cases.SEED) if case.dropout else None,
+    }
+    output, logsumexp = forward(tik, execute, problem, data.query, data.key, data.value, **features)
+    arrays = {name: getattr(data, name) for name in ("query", "key", "value", "d_output", "d_logsumexp")}
+    result = gradients(tik, execute, problem, {**arrays, "output": output, "logsumexp": logsumexp}, variant, **features)
+    return reference.Attention(output, logsumexp, **result)
+
+
+@pytest.mark.parametrize("case", cases.params(_is_representative, dtype="float16"))
+def test_representative_cases(tik, execute, case):
+    cases.check(case, run_case(tik, execute, case))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", ("deterministic", "split", "atomic"))
+@pytest.mark.parametrize("case", cases.params(dtype="float16"))
+def test_all_cases(tik, execute, case, variant):
+    if variant == "deterministic" or _is_representative(case):
+        cases.check(case, run_case(tik, execute, case, variant))
+
+
+def _attention(problem: AttentionProblem, seed: int = 0, sigma: float = 1.0, outliers: float = 1.0) -> tuple:
+    """(inputs of the kernels, truth, truth's inputs): the forward results are exact, rounded as they are stored."""
+    random = np.random.default_rng(seed)
+    shape_q = problem.batch, problem.heads, problem.seq_q, problem.head_dim
+    shape_k = problem.batch, problem.kv_heads, problem.seq_k, problem.head_dim
+    query, key, value, d_output = (random.standard_normal(s) for s in (shape_q, shape_k, shape_k, shape_q))
+    query *= sigma
+    for array in (query, key):
+        array[..., :2] *= outliers
+    given = [array.astype(np.float16) for array in (query, key, value)]
+    d_output = d_output.astype(np.float16)
+    exact = reference.truth(problem, *given, d_output=d_output)
+    low = np.float32(np.finfo(np.float32).min)
+    arrays = dict(zip(("query", "key", "value"), given))
+    arrays["output"] = exact.output.astype(np.float16)
+    arrays["logsumexp"] = np.maximum(exact.logsumexp, low).astype(np.float32)
+    arrays["d_output"] = d_output
+    return arrays, exact
+
+
+@pytest.mark.parametrize("head_dim", (64, 128))
+@pytest.mark.parametrize(("sigma", "outliers"), ((1.0, 1.0), (4.0, 1.0), (1.0, 6.0)))
+def test_against_a_baseline_that_rounds_no_scores(tik, execute, head_dim, sigma, outliers):
+    # The strictest baseline: everything in float64 but the probabilities and the gradients of the scores, which the
+    # Cube takes in float16, and the results.
+    attention = AttentionProblem(1, 1, 256, 640, head_dim, training=True)
+    arrays, exact = _attention(attention, 3, sigma, outliers)
+    actual = gradients(tik, execute, host.describe(attention, cores=1), arrays)
+    query, key, value, output, d_output = (
+        arrays[name][0, 0].astype(np.float64) for name in ("query", "key", "value", "output", "d_output")
+    )
+    weights = np.exp(query @ key.T * attention.scale - exact.logsumexp[0, 0][:, None])
+    d_scores = weights * (d_output @ value.T - (d_output * output).sum(-1, keepdims=True))
+    weights, d_scores = (array.astype(np.float16).astype(np.float64) for array in (weights, d_scores))
+    low = {
+        "d_query": d_scores @ key * attention.scale,
+        "d_key": d_scores.T @ query * attention.scale,
+        "d_value": weights.T @ d_output,
+    }
+    for name, array in low.items():
+        baseline = np.abs(array.astype(np.float16) - getattr(exact, name)[0, 0])
+        error = np.abs(actual[name][0, 0] - getattr(exact, name)[0, 0])
+        for measure in (np.max, np.mean):
+            got, allowed = measure(error), 2 * measure(baseline)
+            assert got <= allowed, f"{name} {measure.__name__}: {got:.3g}, allowed {allowed:.3g}"
+
+
+def test_bits_do_not_depend_on_runs_cores_or_shards(tik, execute):
+    attention = AttentionProblem(2, 4, 70, 260, 64, kv_heads=2, causal=True, causal_alignment="bottom_right")
+    arrays, _ = _attention(attention)
+
+    def run(problem: AttentionProblem, cores: int, given: dict) -> dict:
+        return gradients(tik, execute, host.describe(problem, cores=cores), given)
+
+    whole = [run(attention, cores, arrays) for cores in (5, 5, 2)]
+    shard = AttentionProblem(1, 2, 70, 260, 64, kv_heads=1, causal=True, causal_alignment="bottom_right")
+    heads = {name: slice(1, None) if name in ("key", "value") else slice(2, None) for name in arrays}
+    part = run(shard, 3, {name: array[1:, heads[name]] for name, array in arrays.items()})
+    for name, value in whole[0].items():
+        assert np.array_equal(value, whole[1][name]) and np.array_equal(value, whole[2][name])
+        assert np.array_equal(value[1:, slice(2, None) if name == "d_query" else slice(1, None)], part[name])
+
+
+@pytest.mark.parametrize("variant", backward.VARIANTS)
+def test_variants_with_fewer_heads_than_cores(tik, execute, variant):
+    attention = AttentionProblem(1, 2, 200, 900, 32, causal=True, causal_alignment="bottom_right", training=True)
+    arrays, exact = _attention(attention)
+    problem = host.describe(attention, cores=7)
+    operator = backward.build(problem, tik, variant=variant)
+    assert (operator.main.cores > 2) == (variant != "deterministic")
+    actual = backward_host.outputs(problem, operator.run(execute, **backward_host.inputs(problem, **arrays)))
+    low = reference.baseline(attention, *(arrays[n] for n in ("query", "key", "value")), d_output=arrays["d_output"])
+    result = reference.Attention(arrays["output"], exact.logsumexp, **actual)
+    assert not [str(error) for error in reference.compare(result, exact, low) if not error.ok]
+
+
+def test_gradient_of_a_bias_that_all_heads_and_batches_share(tik, execute):
+    attention = AttentionProblem(2, 2, 70, 140, 16, training=True)
+    arrays, _ = _attention(attention)
+    bias = np.random.default_rng(1).standard_normal((1, 1, 70, 140)).astype(np.float16)
+    problem = KernelProblem(2, 2, 70, 140, 16, alibi="bias", cores=3)
+    query, key, value, d_output = (arrays[n].astype(np.float64) for n in ("query", "key", "value", "d_output"))
+    scores = query @ key.swapaxes(-1, -2) * attention.scale + bias
+    logsumexp = np.log(np.exp(scores).sum(-1))
+    weights = np.exp(scores - logsumexp[..., None])
+    output = weights @ value
+    d_scores = weights * (d_output @ value.swapaxes(-1, -2) - (d_output * output).sum(-1, keepdims=True))
+    arrays |= {"output": output.astype(np.float16), "logsumexp": logsumexp.astype(np.float32)}
+    runs = [gradients(tik, execute, problem, arrays, bias=bias)["d_bias"] for _ in range(2)]
+    assert runs[0].dtype == np.float32 and np.array_equal(*runs)
+    assert np.abs(runs[0] - d_scores.sum((0, 1), keepdims=True)).max() < 3e-3
+
+
+def test_more_items_than_a_chunk_of_the_work_table(tik, execute):
+    attention = AttentionProblem(5, 14, 16, 16, 16, training=True)
+    arrays, exact = _attention(attention)
+    actual = gradients(tik, execute, host.describe(attention, cores=1), arrays)
+    for name, value in actual.items():
+        assert np.abs(value - getattr(exact, name)).max() < 4e-3
+
+
+def test_small_gradients_and_large_ones_keep_their_precision(tik, execute):
+    attention = AttentionProblem(1, 1, 128, 192, 64, training=True)
+    arrays, exact = _attention(attention)
+    for factor in (2.0**-6, 2.0**9):
+        scaled = {**arrays, "d_output": arrays["d_output"] * np.float16(factor)}
+        actual = gradients(tik, execute, host.describe(attention, cores=1), scaled)
+        for name, value in actual.items():
+            wanted = getattr(exact, name) * factor
+            assert np.abs(value - wanted).max() < 2.0**-8 * np.abs(wanted).max(), name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("seq_q", "seq_k"), ((16, 66000), (66000, 16)))
+def test_past_64k_with_strides_beyond_the_field(tik, execute, seq_q, seq_k):
+    attention = AttentionProblem(1, 1, seq_q, seq_k, 48, training=True)
+    arrays, exact = _attention(attention)
+    actual = gradients(tik, execute, host.describe(attention, cores=1), arrays)
+    low = reference.baseline(attention, *(arrays[n] for n in ("query", "key", "value")), d_output=arrays["d_output"])
+    result = reference.Attention(arrays["output"], exact.logsumexp, **actual)
+    assert not [str(error) for error in reference.compare(result, exact, low) if not error.ok]
+
+
+@pytest.mark.parametrize(
+    ("fields", "options", "word"),
+    (
+        ({}, {"variant": "fast"}, "variant"),
+        ({}, {"bias_gradient": True}, "bias_gradient"),
+        ({"alibi": "computed", "slopes": (1.0,)}, {"bias_gradient": True}, "bias_gradient"),
+        ({"tiling": "pair128"}, {}, "tiling"),
+        ({"tiling": "rows64keys192", "head_dim": 256}, {}, "tiling.*L0C"),
+    ),
+)
+def test_arguments_that_are_not_allowed(tik, fields, options, word):
+    problem = KernelProblem(**{"batch": 1, "heads": 1, "seq_q": 400, "seq_k": 400, "head_dim": 32, **fields})
+    with pytest.raises(ValueError, match=word):
+        backward.build(problem, tik, **options)
+
+
+def test_row_lanes_hold_d_and_logsumexp_in_float16_terms(tik, execute):
+    problem = KernelProblem(1, 2, 150, 32, 40, cores=2)
+    random = np.random.default_rng(0)
+    output, d_output = (random.standard_normal((1, 2, 150, 40)).astype(np.float16) for _ in range(2))
+    logsumexp, d_logsumexp = (random.standard_normal((1, 2, 150)).astype(np.float32) * 300 for _ in range(2))
+    kernel = backward.gradient_rows.build(problem, tik, logsumexp_gradient=True)
+    nothing = np.zeros((1, 2, 32, 40), np.float16)
+    stored = backward_host.inputs(problem, output, nothing, nothing, output, logsumexp, d_output, d_logsumexp)
+    feed = kernel.feed(**{name: stored[name] for name in kernel.given})
+    found = execute(kernel.tik, feed, ["row_lanes"])["row_lanes"].astype(np.float64)
+    sums = found[:, :, :, :3].sum(3).reshape(2, 1, 2, padded(150))[..., :150]
+    delta = (output.astype(np.float64) * d_output).sum(-1) - d_logsumexp
+    assert np.abs(sums[0] + delta).max() < 2e-4
+    assert np.abs(sums[1] * problem.post_scale + logsumexp).max() < 2e-4
+    assert not found[:, :, :, 3:].any()
