@@ -6,6 +6,7 @@ A seed is int64 (2,), see `flash_attention.backends.base.Backend.build`.
 from __future__ import annotations
 
 import collections
+import functools
 import os
 import zlib
 
@@ -66,17 +67,24 @@ class DropoutSeed(nn.Cell):
         self.step = Tensor([0, 1], ms.int64)
         # Not recomputed: the backward pass must see the seed of the forward pass.
         self.read = ops.Add().add_prim_attr("recompute", False)
+        self.write = ops.Assign()
+        # An attribute, because mindspore.rewrite (amp level O1) copies `__call__` into a module of its own.
+        self.draw = functools.partial(_count_up, self.state)
 
     def __call__(self):
         # PYNATIVE calls a cell and so lands here; a compiled graph contains `construct` instead.
-        return draw_tensor(self._next, id(self))
+        return self.draw()
 
     def construct(self):
         seed = self.read(self.state, self.step)
-        ops.assign(self.state, seed)
+        self.write(self.state, seed)
         return seed
 
-    def _next(self) -> tuple[int, int]:
-        first, count = self.state.asnumpy().tolist()
-        self.state.set_data(Tensor([first, count + 1], ms.int64))
+
+def _count_up(state: Parameter) -> Tensor:
+    def next_seed():
+        first, count = state.asnumpy().tolist()
+        state.set_data(Tensor([first, count + 1], ms.int64))
         return first, count + 1
+
+    return draw_tensor(next_seed, id(state))

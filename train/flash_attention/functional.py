@@ -17,6 +17,7 @@ from mindspore.ops import constexpr
 from flash_attention.backends import registry
 from flash_attention.dropout_seed import draw_tensor
 from flash_attention.inputs import UNKNOWN, TensorSpec
+from flash_attention.precision import fix_dtypes
 from flash_attention.problem import ALL_BLOCKS, AttentionProblem
 from flash_attention.tiling import DEFAULT_STRATEGY
 from flash_attention.torch_shapes import mask_plan, tensor_shapes
@@ -87,8 +88,12 @@ def flash_attention(
         TypeError, ValueError: an input is not allowed; before anything runs.
         RuntimeError: the backend asked for cannot run this problem; with the reason.
     """
+
+    def fresh_seed():  # an inner function: mindspore.rewrite (amp level O1) leaves a function that has one alone
+        return _fresh_seed()
+
     if dropout_rate != 0.0 and seed is None and keep_bits is None:
-        seed = _fresh_seed()
+        seed = fresh_seed()
     run = _plan(
         _spec(query),
         _spec(key),
@@ -308,7 +313,7 @@ def _planned(specs, names, rules, more_rules, backend, device) -> _Call:
     if seed is not None and seed != TensorSpec((2,), "int64"):
         raise ValueError(f"seed: got {seed.dtype} of shape {seed.shape}, allowed is int64 of shape (2,)")
     mask_rank = 0 if specs[3] is None else len(specs[3].shape)
-    return _Call(problem, registry.build(problem, backend), mask_rank)
+    return fix_dtypes(_Call(problem, registry.build(problem, backend), mask_rank))
 
 
 @constexpr(reuse_result=False)

@@ -5,7 +5,8 @@ import inspect
 import mindspore as ms
 import numpy as np
 import pytest
-from flash_attention import FlashAttention, attention_backend, reference
+from flash_attention import FlashAttention, attention_backend, functional, reference
+from flash_attention.backends import math, registry
 from flash_attention.problem import AttentionProblem
 from mindspore import Tensor, nn, ops
 
@@ -335,6 +336,102 @@ def test_several_layers_with_different_rules_in_one_network(backend, mode):
     outputs = Net()(query, key, value)
     for output, rules in zip(outputs, ({"causal": True}, {"window_left": 3, "window_right": 3}, {"alibi": "computed"})):
         near(output, truth(query, key, value, **rules).output)
+
+
+class Projected(nn.Cell):
+    """A layer behind a projection, as mixed precision finds it in a model."""
+
+    def __init__(self, backend):
+        super().__init__()
+        self.project = nn.Dense(32, 32)
+        self.attention = FlashAttention(32, 0.1, backend=backend)
+
+    def construct(self, hidden, mask):
+        heads = self.project(hidden)
+        return self.attention(heads, heads, heads, mask)
+
+
+@pytest.mark.parametrize("level", ("O1", "O2", "O3"))
+def test_automatic_mixed_precision(level, mode, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)  # O1 writes the code that it generates
+    network = ms.amp.auto_mixed_precision(Projected("cpu"), level).set_train()
+    hidden, mask = draw(2, 4, 40, 32), Tensor(np.triu(np.ones((40, 40), np.float32), 1))
+    gradients = ops.GradOperation(get_all=True)(network)(hidden, mask)
+    assert np.isfinite(gradients[0].asnumpy()).all()
+    assert gradients[0].asnumpy().any()
+    assert not gradients[1].asnumpy().any()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_to_float_casts_the_inputs(backend, mode):
+    query, key, value = inputs()
+    alibi = draw(2, 4, 1, 56)
+    half = [tensor.astype(ms.float16) for tensor in (query, key, value, alibi)]
+    expected = FlashAttention(32, alibi=True, backend=backend)(*half[:3], None, half[3]).asnumpy()
+    layer = FlashAttention(32, alibi=True, backend=backend).to_float(ms.float16)
+    output = layer(query, key, value, None, alibi)
+    assert output.dtype == ms.float16
+    np.testing.assert_array_equal(output.asnumpy(), expected)
+    gradient = Gradients(layer)(query, key, value, None, alibi, output)[0]
+    assert gradient.dtype == ms.float32
+
+
+def test_recomputation_runs_the_attention_again(mode, monkeypatch):
+    """Otherwise its inputs stay in memory and recompute() saves nothing."""
+    runs = []
+
+    def double(array):
+        runs.append(array.shape)
+        return array * 2
+
+    class Counting(nn.Cell):
+        def __init__(self):
+            super().__init__()
+
+            def bprop(query, out, dout):
+                return (dout * 2,)
+
+            self.double = ops.Custom(double, lambda shape: shape, lambda dtype: dtype, func_type="pyfunc", bprop=bprop)
+
+        def construct(self, query, key, value, mask, alibi, keep_bits, seed):
+            return self.double(query), None
+
+    monkeypatch.setattr(math.BACKEND, "build", lambda problem: Counting(), raising=False)
+    registry._build.cache_clear()
+    functional._planned.cache_clear()
+    try:
+        for recompute in (False, True):
+            network = nn.SequentialCell([nn.Dense(32, 32), Repeated()])
+            if recompute:
+                network.recompute()
+            step = nn.TrainOneStepCell(Sum(network), nn.SGD(network.trainable_params(), 1e-3)).set_train()
+            step(draw(2, 4, 40, 32)).asnumpy()
+            runs.clear()
+            step(draw(2, 4, 40, 32)).asnumpy()
+            assert len(runs) == 1 + recompute
+    finally:
+        registry._build.cache_clear()
+        functional._planned.cache_clear()
+
+
+class Repeated(nn.Cell):
+    """Attention of a tensor to itself, and a projection after it: what recomputes must not be the output of a cell."""
+
+    def __init__(self):
+        super().__init__()
+        self.attention, self.join = FlashAttention(32, backend="math"), nn.Dense(32, 32)
+
+    def construct(self, hidden):
+        return self.join(self.attention(hidden, hidden, hidden))
+
+
+class Sum(nn.Cell):
+    def __init__(self, network):
+        super().__init__()
+        self.network = network
+
+    def construct(self, hidden):
+        return (self.network(hidden) ** 2).sum()
 
 
 def test_repr_and_attributes():

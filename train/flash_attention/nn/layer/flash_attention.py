@@ -9,6 +9,7 @@ from flash_attention.backends import registry
 from flash_attention.checks import check_bool, check_int, check_window
 from flash_attention.dropout_seed import DropoutSeed
 from flash_attention.functional import flash_attention
+from flash_attention.precision import AsAsked
 from flash_attention.problem import ALL_BLOCKS, AttentionProblem
 from flash_attention.tiling import DEFAULT_STRATEGY, get_strategy
 
@@ -140,19 +141,22 @@ class FlashAttention(nn.Cell):
         self.causal_alignment = causal_alignment
         self.alibi_grad = alibi_grad
         self.dropout_seed = DropoutSeed(seed) if dropout_rate > 0 else None
+        # An attribute, because mindspore.rewrite (amp level O1) copies `construct` into a module of its own.
+        self.refuse_alibi_mask = _refuse_alibi_mask
+        self.as_asked = AsAsked()
 
     def construct(self, query, key, value, attention_mask=None, alibi_mask=None):
         dropout_rate, seed = 0.0, None
         if self.training and self.dropout_rate > 0.0:
             dropout_rate, seed = self.dropout_rate, self.dropout_seed()
         if alibi_mask is not None and not self.alibi:
-            _refuse_alibi_mask()
+            self.refuse_alibi_mask()
         return flash_attention(
-            query,
-            key,
-            value,
+            self.as_asked(query),
+            self.as_asked(key),
+            self.as_asked(value),
             attention_mask,
-            alibi_mask,
+            self.as_asked(alibi_mask),
             dropout_rate=dropout_rate,
             seed=seed,
             scale=self.scale,
