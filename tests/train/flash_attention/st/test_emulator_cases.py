@@ -1,0 +1,65 @@
+"""The shared case list over backend emulator, as a user calls it: the TIK operators, forward and gradients, strict."""
+
+import mindspore as ms
+import pytest
+
+from tests.train.flash_attention import cases
+from tests.train.flash_attention.run import run_case
+
+pytest.importorskip("tikemu")
+
+# Every rule of the layer at least once, the smallest shapes of the list that have it.
+REPRESENTATIVE = (
+    "B1-H2-S8-D40-float16-compact",
+    "B1-H2-Sq70-Sk83-D1-float16-compact",
+    "B1-H2-Sq70-Sk83-D256-float16",
+    "B1-H2-Sq127-Sk129-D40-float16-2d",
+    "B1-H2-Sq97-Sk113-D32-float16-compact-window20_all-bottom_right-alibi.computed",
+    "B1-H4-KV1-Sq45-Sk61-D32-float16-heads-alibi.computed",
+    "B3-H4-KV2-Sq45-Sk61-D32-float16-alibi.given",
+    "B2-H4-Sq45-Sk61-D32-float16-compact-alibi.bias_all",
+    "B2-H2-S64-D80-float16-rows-alibi.given-drop0.5",
+    "B2-H2-Sq60-Sk77-D32-float16-4d.float32",
+    "B2-H2-S140-D32-float16-padding-drop0.2",
+    "B1-H2-Sq300-Sk40-D32-float16-window10_10",
+    "B1-H2-Sq300-Sk100-D32-float16-blocks0_0-drop0.1",
+    "B2-H2-S113-D32-float16-all",
+    "B2-H2-Sq130-Sk140-D64-float16-large",
+    "B2-H2-Sq130-Sk140-D64-float16-compact-outlier",
+    "B1-H2-S113-D32-float16-causal-scale-0.25",
+)
+IN_A_GRAPH = (
+    "B1-H2-S8-D40-float16-compact",
+    "B1-H2-Sq70-Sk83-D3-float16-3d",
+    "B2-H4-Sq45-Sk61-D32-float16-compact-alibi.bias_all",
+    "B2-H2-S64-D80-float16-rows-alibi.given-drop0.5",
+)
+
+
+def named(names: tuple) -> list:
+    return cases.params(lambda case: str(case) in names, dtype="float16")
+
+
+@pytest.mark.parametrize("names", (REPRESENTATIVE, IN_A_GRAPH))
+def test_the_names_are_in_the_list(names):
+    assert len(named(names)) == len(names)
+
+
+@pytest.mark.parametrize("case", named(REPRESENTATIVE))
+def test_representative_cases(case):
+    cases.check(case, run_case(case, "emulator"))
+
+
+@pytest.mark.parametrize("case", named(IN_A_GRAPH))
+def test_in_a_graph(case):
+    ms.set_context(mode=ms.GRAPH_MODE)
+    try:
+        cases.check(case, run_case(case, "emulator"))
+    finally:
+        ms.set_context(mode=ms.PYNATIVE_MODE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", cases.params(dtype="float16"))
+def test_all_cases(case):
+    cases.check(case, run_case(case, "emulator"))

@@ -1,0 +1,168 @@
+"""Backend emulator inside MindSpore: modes, repeatability, shards, dropout, recomputation, gradients with a mask."""
+
+import dataclasses
+
+import mindspore as ms
+import numpy as np
+import pytest
+from flash_attention import FlashAttention, attention_backend, philox, reference
+from flash_attention.backends import registry
+from flash_attention.problem import AttentionProblem
+from mindspore import Tensor, nn, ops
+
+from tests.train.flash_attention import cases
+from tests.train.flash_attention.cases import Case
+from tests.train.flash_attention.run import run_case
+
+pytest.importorskip("tikemu")
+
+DROPOUT = Case(batch=2, heads=4, kv_heads=2, seq_q=70, seq_k=45, mask="causal", dropout=0.3, alibi="computed")
+TRIANGLE = np.triu(np.ones((1, 128, 128), np.float16), 1)
+
+
+def draw(*shape, seed: int = 0) -> Tensor:
+    return Tensor(np.random.default_rng(seed).standard_normal(shape).astype(np.float16))
+
+
+class Gradients(nn.Cell):
+    """All gradients of a network for a given output gradient."""
+
+    def __init__(self, network: nn.Cell):
+        super().__init__()
+        self.network = network
+        self.gradients = ops.GradOperation(get_all=True, sens_param=True)
+
+    def construct(self, *arguments):
+        return self.gradients(self.network)(*arguments)
+
+
+def assert_same(actual: dict, expected: dict) -> None:
+    assert actual.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_array_equal(actual[name], value, err_msg=name)
+
+
+def test_two_runs_and_both_modes_are_bit_equal():
+    first = run_case(DROPOUT, "emulator").named()
+    assert_same(run_case(DROPOUT, "emulator").named(), first)
+    ms.set_context(mode=ms.GRAPH_MODE)
+    try:
+        assert_same(run_case(DROPOUT, "emulator").named(), first)
+    finally:
+        ms.set_context(mode=ms.PYNATIVE_MODE)
+
+
+def run_problem(problem: AttentionProblem, query, key, value, d_output, bias=None) -> dict:
+    """Output, logsumexp and gradients of a problem of the backend, by name."""
+    cell = registry.build(problem, "emulator")
+    seed = Tensor(np.array(cases.SEED, np.int64)) if problem.dropout_threshold else None
+    tensors = [Tensor(array) for array in (query, key, value) + ((bias,) if bias is not None else ())]
+
+    def forward(query, key, value, *bias):
+        return cell(query, key, value, None, bias[0] if bias else None, None, seed)
+
+    output, logsumexp = forward(*tensors)
+    d_logsumexp = Tensor(np.cos(np.arange(logsumexp.size, dtype=np.float32)).reshape(logsumexp.shape))
+    d_logsumexp = ops.zeros_like(d_logsumexp)
+    gradient = ops.GradOperation(get_all=True, sens_param=True)(forward)
+    gradients = gradient(*tensors, (Tensor(d_output), d_logsumexp))
+    names = ("output", "logsumexp", "d_query", "d_key", "d_value", "d_bias")
+    return {name: result.asnumpy() for name, result in zip(names, (output, logsumexp, *gradients))}
+
+
+@pytest.mark.parametrize("alibi", ("computed", "given"))
+def test_shards_are_bit_equal_to_the_whole(alibi):
+    """A shard of batch and heads, told where it stands, draws the dropout and the slopes of the whole."""
+    rules = {"causal": True, "dropout_rate": 0.2, "training": True, "return_lse": True, "alibi": alibi}
+    sizes = {"batch": 2, "heads": 4, "kv_heads": 2, "seq_q": 60, "seq_k": 77, "head_dim": 24}
+    bias, shard_bias = None, {}
+    if alibi == "given":
+        bias = draw(2, 4, 1, 77, seed=5).asnumpy()
+        rules.update(bias_shape=bias.shape, bias_dtype="float16")
+        shard_bias = {"bias_shape": (1, 2, 1, 77)}
+    whole = AttentionProblem(**sizes, **rules)
+    shard = dataclasses.replace(
+        whole, batch=1, heads=2, kv_heads=1, batch_offset=1, head_offset=2, all_heads=4, **shard_bias
+    )
+    shapes = whole.shape_query(), whole.shape_key(), whole.shape_key(), whole.shape_query()
+    arrays = [draw(*shape, seed=seed).asnumpy() for seed, shape in enumerate(shapes)]
+    parts = [array[1:, array.shape[1] // 2 :] for array in arrays]
+    every = run_problem(whole, *arrays, bias=bias)
+    some = run_problem(shard, *parts, bias=None if bias is None else bias[1:, 2:])
+    assert_same(some, {name: array[1:, array.shape[1] // 2 :] for name, array in every.items()})
+
+
+def test_dropout_keeps_what_the_cpu_backend_keeps(mode):
+    """With a value of unit vectors the output is the probabilities: zero where a key was dropped."""
+    seq, rate = 61, 0.4
+    rules = {"dropout_rate": rate, "training": True, "return_lse": True}
+    problem = AttentionProblem(batch=2, heads=2, seq_q=seq, seq_k=seq, head_dim=64, dtype="float16", **rules)
+    query, key = draw(2, 2, seq, 64, seed=1), draw(2, 2, seq, 64, seed=2)
+    value = Tensor(np.broadcast_to(np.eye(seq, 64, dtype=np.float16), (2, 2, seq, 64)).copy())
+    seed = Tensor(np.array(cases.SEED, np.int64))
+    kept = {}
+    for name in ("emulator", "cpu"):
+        output, _ = registry.build(problem, name)(query, key, value, None, None, None, seed)
+        kept[name] = output.asnumpy()[..., :seq] > 0
+    np.testing.assert_array_equal(kept["emulator"], kept["cpu"])
+    np.testing.assert_array_equal(kept["emulator"], reference.keep_mask(problem, cases.SEED))
+    assert 0.5 < kept["emulator"].mean() < 0.7
+
+
+def test_a_seed_and_its_bits_given_are_the_same():
+    by_seed = run_case(DROPOUT, "emulator").named()
+    bits = philox.keep_bits(DROPOUT.problem, cases.SEED)
+    assert_same(run_case(DROPOUT, "emulator", keep_bits=bits).named(), by_seed)
+
+
+def test_gradients_with_a_mask_among_the_inputs(mode):
+    query, key, value = (draw(1, 2, 50, 32, seed=seed) for seed in range(3))
+    d_output = draw(1, 2, 50, 32, seed=3)
+    layer = FlashAttention(32, backend="emulator")
+    gradients = Gradients(layer)(query, key, value, Tensor(TRIANGLE), d_output)
+    assert len(gradients) == 4 and not gradients[3].asnumpy().any()
+    arrays = [tensor.asnumpy() for tensor in (query, key, value)]
+    problem = AttentionProblem(batch=1, heads=2, seq_q=50, seq_k=50, head_dim=32, dtype="float16", causal=True)
+    exact, low = (
+        run(problem, *arrays, d_output=d_output.asnumpy()) for run in (reference.truth, reference.baseline)
+    )
+    actual = reference.Attention(
+        layer(query, key, value, Tensor(TRIANGLE)).asnumpy(), None, *(gradient.asnumpy() for gradient in gradients[:3])
+    )
+    errors = reference.compare(actual, exact, low)
+    assert len(errors) == 4 and not [str(error) for error in errors if not error.ok]
+
+
+class Twice(nn.Cell):
+    """Two layers one after the other."""
+
+    def __init__(self, recompute: bool):
+        super().__init__()
+        self.layers = nn.CellList([FlashAttention(16, 0.2, alibi=True, seed=seed, causal=True) for seed in (3, 4)])
+        if recompute:
+            for layer in self.layers:
+                layer.recompute()
+
+    def construct(self, query, key, value):
+        for layer in self.layers:
+            query = layer(query, key, value)
+        return query
+
+
+def test_recomputation_changes_no_bit(mode):
+    arguments = [draw(1, 2, 40, 16, seed=seed) for seed in range(4)]
+    with attention_backend("emulator"):
+        plain, again = (
+            [gradient.asnumpy() for gradient in Gradients(Twice(recompute).set_train())(*arguments)]
+            for recompute in (False, True)
+        )
+    assert len(plain) == 3
+    for left, right in zip(plain, again):
+        assert left.any()
+        np.testing.assert_array_equal(left, right)
+
+
+def test_what_the_chip_cannot_do_is_refused_by_name():
+    query = Tensor(np.zeros((1, 1, 16, 16), np.float32))
+    with pytest.raises(RuntimeError, match="backend 'emulator' cannot run .* float16 only, got float32"):
+        FlashAttention(16, backend="emulator")(query, query, query)
