@@ -24,12 +24,14 @@ class CpuBackend(Backend):
     def unavailable(self) -> str | None:
         from flash_attention.backends.cpu import library
 
-        reason = _load_error()
+        try:
+            usable = library.instruction_sets()
+        except OSError as error:
+            return str(error)
         forced = os.environ.get(library.ISA_VARIABLE, "")
-        if reason is None and forced and forced not in library.instruction_sets():
-            usable = ", ".join(library.instruction_sets())
-            reason = f"{library.ISA_VARIABLE} is {forced!r}, but this processor can run {usable}"
-        return reason
+        if forced and forced not in usable:
+            return f"{library.ISA_VARIABLE} is {forced!r}, but this processor can run {', '.join(usable)}"
+        return None
 
     def refuse(self, problem: AttentionProblem) -> str | None:
         if problem.device != "CPU":
@@ -43,16 +45,10 @@ class CpuBackend(Backend):
 
         return Attention(problem)
 
+    def build_backward(self, problem: AttentionProblem):
+        from flash_attention.backends.cpu.operators import Gradients
 
-@functools.cache
-def _load_error() -> str | None:
-    from flash_attention.backends.cpu import library
-
-    try:
-        library.load()
-    except OSError as error:
-        return str(error)
-    return None
+        return Gradients(problem)
 
 
 @functools.cache

@@ -55,7 +55,7 @@ def build(
     family = "x86" if (machine or platform.machine()).lower() in ("x86_64", "amd64") else "other"
     output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=output.parent) as folder:
-        units = {source: () for source in sorted(SOURCES.glob("*.cpp"))}
+        units = dict.fromkeys(sorted(SOURCES.glob("*.cpp")), ())
         units.update({SOURCES / "targets" / f"{name}.cpp": extra for name, extra in _TARGETS[family].items()})
         with concurrent.futures.ThreadPoolExecutor(jobs or os.cpu_count()) as pool:
             objects = list(pool.map(lambda unit: _compile(command, *unit, flags, Path(folder)), units.items()))

@@ -10,10 +10,10 @@ from flash_attention.backends.cpu import library
 from flash_attention.problem import AttentionProblem
 
 
-class Attention(nn.Cell):
-    """One problem; see Backend.build for the meaning of the tensors.
+class _Call(nn.Cell):
+    """What the calls of a problem have in common.
 
-    Optional inputs reach the primitives as an empty stand-in instead of None, which not every MindSpore version can
+    Optional inputs reach the primitives as a stand-in instead of None, which not every MindSpore version can
     differentiate around; the kernel knows from its configuration what counts.
     """
 
@@ -22,30 +22,55 @@ class Attention(nn.Cell):
         rules, rates = library.configuration(problem)
         self.rules, self.rates = Tensor(rules), Tensor(rates)
         self.absent = Tensor(np.zeros(1, np.uint8))
-        self.slopes = Tensor(library.slopes(problem)) if problem.alibi == "computed" else None
-        self.masked, self.biased = problem.mask_shape is not None, problem.alibi == "given"
-        self.dropped, self.given = problem.active_dropout > 0, problem.keep_bits
+        self.biased = problem.alibi == "given"
+        self.slopes = Tensor(library.slopes(problem)) if problem.alibi == "computed" else self.absent
+
+    def bias(self, alibi):
+        return alibi if self.biased else self.slopes
+
+
+class Attention(_Call):
+    """One problem; see Backend.build for the meaning of the tensors."""
+
+    def __init__(self, problem: AttentionProblem):
+        super().__init__(problem)
+        self.masked = problem.mask_shape is not None
+        self.given = problem.active_dropout > 0 and problem.keep_bits
+        self.drawn = problem.active_dropout > 0 and not problem.keep_bits
         self.attention = _forward(problem)
 
     def construct(self, query, key, value, mask, alibi, keep_bits, seed):
         mask = mask if self.masked else self.absent
-        bias = self.absent
-        if self.biased:
-            bias = alibi
-        elif self.slopes is not None:
-            bias = self.slopes
-        keep_bits = keep_bits if self.dropped and self.given else self.absent
-        seed = seed if self.dropped and not self.given else self.absent
-        return self.attention(query, key, value, mask, bias, keep_bits, seed, self.rules, self.rates)
+        keep_bits = keep_bits if self.given else self.absent
+        seed = seed if self.drawn else self.absent
+        return self.attention(query, key, value, mask, self.bias(alibi), keep_bits, seed, self.rules, self.rates)
+
+
+class Gradients(_Call):
+    """The backward pass of one problem by itself; see Backend.build_backward."""
+
+    def __init__(self, problem: AttentionProblem):
+        super().__init__(problem)
+        self.backward = _backward(problem)
+
+    def construct(self, query, key, value, alibi, output, logsumexp, d_output):
+        absent, bias, none = self.absent, self.bias(alibi), ops.zeros_like(logsumexp)
+        gradients = self.backward(
+            query, key, value, absent, bias, absent, absent, output, logsumexp, d_output, none, self.rules, self.rates
+        )
+        return gradients[0], gradients[1], gradients[2]
+
+
+def _backward(problem: AttentionProblem) -> ops.Custom:
+    gradients = [(shape, problem.dtype) for shape in (problem.shape_query(), problem.shape_key(), problem.shape_key())]
+    if library.wants_bias_gradient(problem):
+        return _custom("FlashAttentionBackwardBias", problem, *gradients, (problem.bias_shape, problem.bias_dtype))
+    return _custom("FlashAttentionBackward", problem, *gradients)
 
 
 def _forward(problem: AttentionProblem) -> ops.Custom:
-    bias_gradient = problem.alibi == "given" and problem.bias_grad
-    gradients = [(shape, problem.dtype) for shape in (problem.shape_query(), problem.shape_key(), problem.shape_key())]
-    if bias_gradient:
-        backward = _custom("FlashAttentionBackwardBias", problem, *gradients, (problem.bias_shape, problem.bias_dtype))
-    else:
-        backward = _custom("FlashAttentionBackward", problem, *gradients)
+    bias_gradient = library.wants_bias_gradient(problem)
+    backward = _backward(problem)
     zeros_like = ops.ZerosLike()
 
     def bprop(query, key, value, mask, bias, keep_bits, seed, rules, rates, out, dout):
