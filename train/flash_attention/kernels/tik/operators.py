@@ -148,7 +148,7 @@ GRAD = Operator(
         Argument("row_lanes", "float16"),
         *(_MASK, _BIAS, _KEEP),
         Argument("table", "int32"),
-        *_optional(tiles="float16", one_hot="float16", positions="float16", distances="float32", slopes="float32"),
+        *_optional(tiles="float16", one_hot="float16", positions="float16", distances="float16", slopes="float32"),
     ),
     (
         *_required("float16", "d_key", "d_value", formats=_NZ),
