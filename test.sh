@@ -25,6 +25,8 @@ else
     echo "up to date"
 fi
 
+"$VENV_PYTHON" -m tikemu.build_native
+
 echo "== style"
 status=0
 "$VENV_PYTHON" -m ruff check --output-format concise . || status=$?

@@ -5,6 +5,7 @@ import argparse
 import ast
 import importlib.util
 import os
+import platform
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from . import build, ir, platform_info, shim
+from . import __version__, build, ir, native, platform_info, shim
 from .api import run as run_kernel
 from .dsl import Tik
 from .dtypes import BITS, is_float
@@ -73,6 +74,9 @@ def _parser() -> argparse.ArgumentParser:
 
     socs = commands.add_parser("socs", help="list the SoCs")
     socs.set_defaults(command=_socs)
+
+    info = commands.add_parser("info", help="versions, and whether the native helper is in use")
+    info.set_defaults(command=_info)
     return parser
 
 
@@ -225,6 +229,16 @@ def _socs(options: argparse.Namespace) -> int:
                                                           soc.l0c_size, soc.l2_size)),
                      f"{soc.peak_f16_flops / 1e12:.1f}"))
     _print_table(rows)
+    return 0
+
+
+def _info(options: argparse.Namespace) -> int:
+    print(f"tikemu {__version__}, NumPy {np.__version__}, Python {platform.python_version()}")
+    if native.available():
+        print("native helper: in use")
+    else:
+        print("native helper: not in use; everything works, vector instructions run slower. To compile it: "
+              "python -m tikemu.build_native (needs a C compiler)")
     return 0
 
 

@@ -157,6 +157,13 @@ def test_apis_by_name(capsys):
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["API", "load2dv1", "load2dv2"]
 
 
+@pytest.mark.parametrize("mode,answer", [("0", "not in use"), ("", "in use")])
+def test_info_says_whether_the_native_helper_is_there(capsys, monkeypatch, native_library, mode, answer):
+    monkeypatch.setenv("TIKEMU_NATIVE", mode)
+    assert cli.main(["info"]) == 0
+    assert f"native helper: {answer}" in capsys.readouterr().out
+
+
 def test_socs(capsys):
     assert cli.main(["socs"]) == 0
     out = capsys.readouterr().out

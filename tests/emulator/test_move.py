@@ -144,8 +144,27 @@ def test_plain_moves_keep_the_dtype():
     ("L0C", "GM", "no such data path")])
 def test_paths_that_do_not_exist_are_refused(target, source, reason):
     for name, rest in (("data_move", (0, 1, 1, 0, 0)), ("tensor_mov", ("m", 1, 1, 0, 0))):
+        strict = name == "data_move"  # from UB to L0C default mode warns
         with pytest.raises(TikUnsupportedError, match=reason):
-            check(name, *call_views("float32", "float32", target, source), *rest)
+            check(name, *call_views("float32", "float32", target, source), *rest, strict=strict)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int32"])
+def test_unified_buffer_to_l0c_counts_fractals(dtype):
+    """The table of core.md 4.1: burst and dst_stride in fractals, src_stride in blocks; as matmul_dds_impl calls it."""
+    assert len(check("data_move", *call_views(dtype, dtype, "L0C", "UB"), 0, 1, 1, 0, 0)) == 1
+    bench = Bench()
+    size = np.dtype(dtype).itemsize
+    values = np.arange(2000).astype(dtype)
+    ub, l0c = bench.tensor("UB", dtype, 2000, values), bench.tensor("L0C", dtype, 10 * 256)
+    op, = bench.call("data_move", l0c, ub, 0, 3, 2, 1, 1)
+    expected = np.zeros((10, 256), dtype)
+    pitch = 2 * 256 + 32 // size
+    for burst in range(3):
+        expected[3 * burst:3 * burst + 2] = values[burst * pitch:burst * pitch + 512].reshape(2, 256)
+    np.testing.assert_array_equal(bench.read(l0c).reshape(10, 256), expected)
+    assert op.pipe == "V"
+    assert op.cycles == 3 * 2 * 256 * size / 256
 
 
 def test_l1_to_global_memory_is_questionable():
