@@ -26,7 +26,7 @@ CUBE_FLOPS = 8192  # per cycle and core, float16
 EVENTS = 4  # event ids per pair of pipes
 INSTRUCTION_CACHE = 32768
 TILE = 128 * 128
-# Builder and matrix products of an operator: "backward" is its main kernel, "rows" and "finish" are the passes around it.
+# Builder and matrix products of a kernel: "backward" is the main one, "rows" and "finish" are the passes around it.
 OPERATORS = {
     "forward": (forward.build, 2),
     "backward": (backward.build_main, 5),

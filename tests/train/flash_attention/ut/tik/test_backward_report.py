@@ -36,8 +36,8 @@ def test_main_kernel_reaches_its_share_of_the_peak(head_dim, causal, utilisation
 )
 def test_every_feature_stays_within_the_core(features):
     measured = report.measure(KernelProblem(1, 1, 1024, 1024, cores=1, **features), operator="backward")
-    # Beyond the event ids a pipe waits where it need not; beyond the cache instructions are fetched again. Both cost time
-    # only, and these kernels have no speed to keep.
+    # Beyond the event ids a pipe waits where it need not; beyond the cache instructions are fetched again. Both cost
+    # time only, and these kernels have no speed to keep.
     _within_limits(measured, code=2 * report.INSTRUCTION_CACHE, events=2 * report.EVENTS)
 
 
