@@ -7,8 +7,11 @@ in tikemu's strict mode; whatever the hardware would punish is an error.
 from __future__ import annotations
 
 import inspect
+import math
 
 import numpy as np
+from mindspore import dtype as mstype
+from mindspore import nn, ops
 
 from flash_attention import philox
 from flash_attention.backends.ascend.limits import refuse_on_910
@@ -50,7 +53,6 @@ class EmulatorBackend(Backend):
 def _emulated(operator, request, kernel, shapes: list):
     """The primitive of a kernel: stores its inputs in the kernel's formats, as a device does, and runs it."""
     import tikemu
-    from mindspore import dtype as mstype
 
     from flash_attention.kernels.tik.layout import from_nz, to_nz
 
@@ -61,39 +63,59 @@ def _emulated(operator, request, kernel, shapes: list):
         for wanted, tensor in zip(kernel.inputs, tensors):
             feed[wanted.name] = to_nz(tensor) if wanted.format == "FRACTAL_NZ" else np.ascontiguousarray(tensor)
         stored = tikemu.run(kernel.tik, feed, timing=False, options=options).outputs
-        return tuple(
+        return [
             from_nz(stored[given.name], *shape[-2:]) if given.format == "FRACTAL_NZ" else stored[given.name]
             for given, shape in zip(kernel.outputs, shapes)
-        )
+        ]
 
+    shapes = [tuple(int(size) for size in shape) for shape in shapes]
     dtypes = [getattr(mstype, tensor.dtype) for tensor in kernel.outputs]
-    return _pyfunc(run, len(kernel.inputs), shapes, dtypes)
+    if len(shapes) > 1:
+        return _Packed(run, len(kernel.inputs), shapes, dtypes)
+    return _pyfunc(lambda *tensors: run(*tensors)[0], len(kernel.inputs), shapes[0], dtypes[0])
+
+
+class _Packed(nn.Cell):
+    """A Python function with several results of at most 32 bits, as a primitive with one.
+
+    In PYNATIVE with `recompute()`, MindSpore 2.10 prepares a pyfunc primitive twice and then expects twice the outputs
+    of one that has several.
+    """
+
+    def __init__(self, function, count: int, shapes: list, dtypes: list):
+        super().__init__()
+        self.shapes, self.dtypes = tuple(shapes), tuple(dtypes)
+        self.ends = tuple(np.cumsum([math.prod(shape) for shape in shapes]).tolist())
+
+        def pack(*arrays):
+            return np.concatenate([np.ravel(result).astype(np.float32) for result in function(*arrays)])
+
+        self.packed = _pyfunc(pack, count, self.ends[-1:], mstype.float32)
+
+    def construct(self, *tensors):
+        packed = self.packed(*tensors)
+        results, start = (), 0
+        for end, shape, dtype in zip(self.ends, self.shapes, self.dtypes):
+            results = (*results, ops.cast(ops.reshape(packed[start:end], shape), dtype))
+            start = end
+        return results
 
 
 def _philox_bits(problem: AttentionProblem):
     """A primitive that draws the keep bits of a problem: those of every other backend for the same seed."""
-    from mindspore import dtype as mstype
-
-    return _pyfunc(lambda seed: (philox.keep_bits(problem, seed),), 1, [problem.shape_keep_bits()], [mstype.uint8])
+    return _pyfunc(lambda seed: philox.keep_bits(problem, seed), 1, problem.shape_keep_bits(), mstype.uint8)
 
 
-def _pyfunc(function, count: int, shapes: list, dtypes: list):
-    """A primitive that runs a Python function on NumPy arrays; the function returns a tuple."""
-    from mindspore import ops
-
-    single = len(shapes) == 1
+def _pyfunc(function, count: int, shape: tuple, dtype):
+    """A primitive that runs a Python function of `count` NumPy arrays with one result."""
 
     def call(*arrays):
-        result = function(*arrays)
-        return result[0] if single else result
+        return function(*arrays)
 
     # MindSpore counts the inputs of a primitive by the signature of its function.
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     call.__signature__ = inspect.Signature([inspect.Parameter(f"x{index}", kind) for index in range(count)])
-    shapes = [[int(size) for size in shape] for shape in shapes]
-    if single:
-        return ops.Custom(call, out_shape=shapes[0], out_dtype=dtypes[0], func_type="pyfunc")
-    return ops.Custom(call, out_shape=tuple(shapes), out_dtype=tuple(dtypes), func_type="pyfunc")
+    return ops.Custom(call, out_shape=[int(size) for size in shape], out_dtype=dtype, func_type="pyfunc")
 
 
 BACKEND = EmulatorBackend()
