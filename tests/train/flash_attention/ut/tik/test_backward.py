@@ -30,6 +30,7 @@ REPRESENTATIVE = (
     "B2-H2-S113-D32-float16-all",
     "B1-H2-Sq300-Sk40-D32-float16-window10_10",
     "B1-H2-S113-D32-float16-causal-scale-0.25",
+    "B2-H2-S140-D32-float16-alibi.computed",
     "B2-H2-S140-D32-float16-padding-window40_0-alibi.computed-drop0.2",
     "B2-H2-S140-D32-float16-3d-blocks1_0-sparse_64-alibi.bias-drop0.2",
 )
@@ -164,6 +165,15 @@ def test_variants_with_fewer_heads_than_cores(tik, execute, variant):
     operator = backward.build(problem, tik, variant=variant)
     assert (operator.main.cores > 2) == (variant != "deterministic")
     actual = backward_host.outputs(problem, operator.run(execute, **backward_host.inputs(problem, **arrays)))
+    low = reference.baseline(attention, *(arrays[n] for n in ("query", "key", "value")), d_output=arrays["d_output"])
+    result = reference.Attention(arrays["output"], exact.logsumexp, **actual)
+    assert not [str(error) for error in reference.compare(result, exact, low) if not error.ok]
+
+
+def test_computed_alibi_with_tiles_on_either_side_of_the_queries(tik, execute):
+    attention = AttentionProblem(1, 3, 400, 420, 32, alibi="computed", training=True)
+    arrays, exact = _attention(attention)
+    actual = gradients(tik, execute, host.describe(attention, cores=3), arrays)
     low = reference.baseline(attention, *(arrays[n] for n in ("query", "key", "value")), d_output=arrays["d_output"])
     result = reference.Attention(arrays["output"], exact.logsumexp, **actual)
     assert not [str(error) for error in reference.compare(result, exact, low) if not error.ok]
