@@ -23,7 +23,7 @@ from .core import HALF_ROUND, Core
 from .kernel import GlobalTensor, Kernel
 from .layout import keep_shape, nz_shape
 from .problem import KernelProblem, padded
-from .tiles import F, _full_or_tail, each_epoch
+from .tiles import F, by_keys, each_epoch
 
 
 @dataclass(frozen=True)
@@ -409,7 +409,7 @@ class _Main:
                     target = base + first * core.seq_k * 16 + item["tile"] * column
                     core.move((core.gm[name], target), (half, 0), count, have, plan.keys - have, core.seq_k - have)
 
-                _full_or_tail(core, item["tile"], store)
+                by_keys(core, item["tile"], store)
         for chunk in range(plan.bias_chunks):
             tik.tensor_mov(score[HALF_ROUND], core.on["bias_sum"][chunk], "m", 1, plan.columns, 0, 0)
             core.with_scalar("vec_muls", score, score[HALF_ROUND:], problem.dropout_scale, column, 64)
@@ -418,4 +418,4 @@ class _Main:
                 line = core.wide(item["kv_head"] * plan.bias_chunks + chunk, core.seq_k * 16)
                 tik.data_move(core.gm["d_bias_sums"][line + item["tile"] * column], score, 0, 1, have * 2, 0, 0)
 
-            _full_or_tail(core, item["tile"], store_bias)
+            by_keys(core, item["tile"], store_bias)

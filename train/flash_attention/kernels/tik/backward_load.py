@@ -6,7 +6,7 @@ from . import dropout, gradient_rows, lanes, mask
 from .backward_items import KeyItem, Unit
 from .core import Core
 from .rowmax import fetch_distance
-from .tiles import F, _full_or_tail, by_rows, each_epoch
+from .tiles import F, by_keys, by_rows, each_epoch
 
 
 class Loads:
@@ -83,7 +83,7 @@ class Loads:
                         target, source = (slot, first * plan.head_dim), (core.gm["value"], start + first * 16)
                         core.move(target, source, columns, some, core.seq_k - some, width - some)
 
-        _full_or_tail(core, tile, fetch)
+        by_keys(core, tile, fetch)
         if core.problem.query_factor != 1.0:
             core.with_scalar("vec_muls", stage, stage, core.problem.query_factor, plan.keys * plan.head_dim)
         for key, key_rows in each_epoch(core, list(zip(on["key"], on["key_rows"])), epoch):

@@ -6,7 +6,7 @@ from . import dropout, mask
 from .backward_items import KeyItem, Unit
 from .backward_plan import PAIR
 from .core import HALF_ROUND, Core
-from .tiles import F, by_rows
+from .tiles import F, by_keys, by_rows
 
 
 class VectorWork:
@@ -105,20 +105,13 @@ class VectorWork:
         def record(have: int) -> None:
             plane = item.plane("bias", unit)
 
-            def columns(count: int) -> None:
-                for column in range(count):
+            def store(keys: int) -> None:
+                for column in range(keys // 16):
                     line = plane * (core.seq_k // 16) + item["tile"] * plan.columns + column
                     target = core.wide(line, core.seq_q * 16) + unit.tile * square
                     tik.data_move(core.gm["d_bias"][target], score[column * square], 0, 1, have * 2, 0, 0)
 
-            tail, full = core.tail_keys, core.seq_k // plan.keys
-            if not tail or not full:
-                columns((tail or plan.keys) // 16)
-                return
-            with tik.if_scope(item["tile"] < full):
-                columns(plan.columns)
-            with tik.else_scope():
-                columns(tail // 16)
+            by_keys(core, item["tile"], store)
 
         tik.set_atomic_add(1)
         by_rows(core, unit.rows, record)

@@ -8,7 +8,7 @@ packed layout (layout.pack_keep_bits). It costs 2 cycles on Vector per 128 score
 from __future__ import annotations
 
 from .core import Core
-from .tiles import by_rows
+from .tiles import by_keys, by_rows
 
 GROUP = 128  # scores per instruction
 STEP = 16  # bytes of bits per instruction; operands must start at multiples of 32
@@ -31,17 +31,7 @@ def fetch_keep(core: Core, head, tile, start, rows) -> None:
                 (height - have) // 16,
             )
 
-    def by_keys(have: int) -> None:
-        tail, full = core.tail_keys, core.seq_k // keys
-        if not tail or not full:
-            record(have, (tail or keys) // 16)
-            return
-        with core.tik.if_scope(tile < full):
-            record(have, keys // 16)
-        with core.tik.else_scope():
-            record(have, tail // 16)
-
-    by_rows(core, rows, by_keys)
+    by_rows(core, rows, lambda have: by_keys(core, tile, lambda keys: record(have, keys // 16)))
 
 
 def drop(core: Core, half, at: int, elements: int) -> None:

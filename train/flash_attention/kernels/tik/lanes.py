@@ -105,9 +105,9 @@ def load_key_lanes(core: Core, slot, plane, tile) -> None:
     """Key lanes of a key tile from global memory."""
     if not is_dynamic(core.problem):
         return
-    from .tiles import _full_or_tail
+    from .tiles import by_keys
 
-    _full_or_tail(core, tile, lambda keys: _groups(core, slot, plane, tile * core.plan.columns, 1, keys // 16))
+    by_keys(core, tile, lambda keys: _groups(core, slot, plane, tile * core.plan.columns, 1, keys // 16))
 
 
 def load_sample_lanes(core: Core, slot, plane, first_group, stride) -> None:

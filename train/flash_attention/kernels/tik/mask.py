@@ -7,7 +7,7 @@ infinite. Before a maximum a hidden score is lowered to the most negative number
 from __future__ import annotations
 
 from .core import Core
-from .tiles import by_rows
+from .tiles import by_keys, by_rows
 
 LOWEST = -65504.0
 
@@ -41,17 +41,7 @@ def fetch_plane(core: Core, name: str, buffer: str, plane, tile, start, rows) ->
                 core.plan.rows - have,
             )
 
-    def by_keys(have: int) -> None:
-        tail, full = core.tail_keys, core.seq_k // keys
-        if not tail or not full:
-            record(have, (tail or keys) // 16)
-            return
-        with core.tik.if_scope(tile < full):
-            record(have, keys // 16)
-        with core.tik.else_scope():
-            record(have, tail // 16)
-
-    by_rows(core, rows, by_keys)
+    by_rows(core, rows, lambda have: by_keys(core, tile, lambda keys: record(have, keys // 16)))
 
 
 def hide_visible(core: Core, half, at: int, elements: int) -> None:

@@ -13,7 +13,7 @@ F = 256  # float16 elements of a fractal
 
 def load_key(core: Core, slot, base, tile) -> None:
     """Key tile number `tile` of the head that starts at element `base`: per segment (head_dim / 16, keys, 16)."""
-    _full_or_tail(core, tile, lambda keys: _key_segments(core, slot, base, tile, keys))
+    by_keys(core, tile, lambda keys: _key_segments(core, slot, base, tile, keys))
 
 
 def _key_segments(core: Core, slot, base, tile, keys: int) -> None:
@@ -52,7 +52,7 @@ def load_whole_key(core: Core, slot, base, tile) -> None:
             (slot, 0), (core.gm["key"], source), core.depth_columns, keys, core.seq_k - keys, core.plan.keys - keys
         )
 
-    _full_or_tail(core, tile, record)
+    by_keys(core, tile, record)
 
 
 def load_value(core: Core, slot, base, tile) -> None:
@@ -69,10 +69,10 @@ def load_value(core: Core, slot, base, tile) -> None:
                 core.seq_k - 16,
             )
 
-    _full_or_tail(core, tile, rows)
+    by_keys(core, tile, rows)
 
 
-def _full_or_tail(core: Core, tile, record) -> None:
+def by_keys(core: Core, tile, record) -> None:
     """Records the load of a whole tile and, where the key length asks for it, of the short last one."""
     if not core.tail_keys:
         record(core.plan.keys)
