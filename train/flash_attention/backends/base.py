@@ -60,3 +60,14 @@ class Backend(ABC):
         Both outputs are differentiable: the gradient of the logsumexp adds probability * d_logsumexp to the gradient of
         the scores. Inputs that are None get no gradient, mask, keep_bits and seed get zeros.
         """
+
+    def build_backward(self, problem: AttentionProblem) -> Cell | None:
+        """The Cell of the backward pass alone, for attention that is put together from parts; None where there is none,
+        and callers then differentiate the cell of `build`. Called for problems without mask and dropout.
+
+            d_query, d_key, d_value = cell(query, key, value, alibi, output, logsumexp, d_output)
+
+        output and logsumexp are those of the whole: the probabilities are exp(scores - logsumexp), and the rows'
+        sums of probability times its gradient are those of d_output times output.
+        """
+        return None

@@ -1,0 +1,159 @@
+"""One process of a ring: attention over its part of a sequence, compared with the truth. Started by msrun.
+
+Prints one JSON object: the errors by case, and what the process held.
+"""
+
+import argparse
+import json
+import sys
+from dataclasses import dataclass
+
+import mindspore as ms
+import numpy as np
+from flash_attention import reference
+from flash_attention.parallel import GatherAttention, RingAttention, SequenceSplit, initialize
+from flash_attention.problem import ALL_BLOCKS, AttentionProblem
+from mindspore import Tensor, nn, ops
+
+
+@dataclass(frozen=True)
+class RingCase:
+    """One attention over the whole sequence; fields as in AttentionProblem."""
+
+    name: str
+    seq: int = 128
+    batch: int = 1
+    heads: int = 2
+    kv_heads: int = 2
+    head_dim: int = 16
+    dtype: str = "float32"
+    causal: bool = False
+    window: tuple = (-1, -1)
+    blocks: tuple = (ALL_BLOCKS, ALL_BLOCKS)
+    alibi: bool = False
+    order: str = "zigzag"
+    layout: str = "BNSD"
+    backend: str = "cpu"
+
+    def rules(self) -> dict:
+        return {
+            "causal": self.causal,
+            "window_size": self.window,
+            "prev_block_num": self.blocks[0],
+            "next_block_num": self.blocks[1],
+            "tiling_stgy_name": "sparse_64",
+            "alibi": self.alibi,
+        }
+
+    def problem(self) -> AttentionProblem:
+        sizes = {name: getattr(self, name) for name in ("batch", "heads", "kv_heads", "head_dim", "dtype", "causal")}
+        return AttentionProblem(
+            seq_q=self.seq,
+            seq_k=self.seq,
+            window_left=self.window[0],
+            window_right=self.window[1],
+            prev_blocks=self.blocks[0],
+            next_blocks=self.blocks[1],
+            tile=64,
+            alibi="computed" if self.alibi else "none",
+            **sizes,
+        )
+
+
+CASES = (
+    RingCase("causal", causal=True, batch=2),
+    RingCase("causal-float16-gqa", causal=True, heads=4, kv_heads=2, dtype="float16", seq=256, head_dim=32),
+    RingCase("causal-bfloat16-mqa", causal=True, heads=3, kv_heads=1, dtype="bfloat16"),
+    RingCase("everything", heads=4, kv_heads=1, head_dim=20, layout="SBH"),
+    RingCase("everything-contiguous", order="contiguous", layout="BSND"),
+    RingCase("alibi", causal=True, alibi=True, heads=3, kv_heads=3, batch=2, layout="BSH"),
+    RingCase("alibi-float16-both-sides", alibi=True, heads=4, kv_heads=2, dtype="float16"),
+    RingCase("alibi-window", alibi=True, window=(30, 40)),
+    RingCase("window", causal=True, window=(13, -1), order="contiguous"),
+    RingCase("window-zigzag", causal=True, window=(40, -1), dtype="float16"),
+    RingCase("window-both-sides", window=(21, 9)),
+    RingCase("blocks", causal=True, blocks=(1, ALL_BLOCKS), seq=1024),
+    RingCase("blocks-both-sides-alibi", blocks=(1, 0), seq=1024, alibi=True, order="contiguous"),
+    RingCase("math", causal=True, heads=4, kv_heads=2, backend="math"),
+    RingCase("math-alibi-float16", causal=True, alibi=True, dtype="float16", backend="math"),
+)
+
+
+class Gradients(nn.Cell):
+    """Output, and gradients of query, key and value."""
+
+    def __init__(self, attention):
+        super().__init__()
+        self.attention = attention
+        self.differentiate = ops.GradOperation(get_all=True, sens_param=True)
+
+    def construct(self, query, key, value, d_output):
+        return self.differentiate(self.attention)(query, key, value, d_output)
+
+
+def laid_out(array: np.ndarray, layout: str, dtype: str) -> Tensor:
+    """A (batch, heads, seq, head_dim) array as a tensor of another layout."""
+    if layout != "BNSD":
+        array = array.transpose((2, 0, 1, 3) if layout == "SBH" else (0, 2, 1, 3))
+        if layout != "BSND":
+            array = array.reshape(*array.shape[:2], -1)
+    return Tensor(np.ascontiguousarray(array), getattr(ms, dtype))
+
+
+def heads_first(tensor: Tensor, layout: str, head_dim: int) -> np.ndarray:
+    """The inverse of `laid_out`, as float32."""
+    array = tensor.astype(ms.float32).asnumpy()
+    if layout == "BNSD":
+        return array
+    array = array.reshape(*array.shape[:2], -1, head_dim)
+    return array.transpose((1, 2, 0, 3) if layout == "SBH" else (0, 2, 1, 3))
+
+
+def run(case: RingCase, layer: type, rank: int, world: int) -> list:
+    """Names and figures of the results of this process that are wrong."""
+    random = np.random.default_rng(len(case.name))
+    problem = case.problem()
+    arrays = [
+        reference.round_to(random.standard_normal(shape), case.dtype)
+        for shape in (problem.shape_query(), problem.shape_key(), problem.shape_key(), problem.shape_query())
+    ]
+    split = SequenceSplit(world, case.order)
+    tensors = [laid_out(split.split(array, rank, 2), case.layout, case.dtype) for array in arrays]
+    attention = layer(
+        case.head_dim, order=case.order, input_layout=case.layout, backend=case.backend, **case.rules()
+    )
+    output = attention(*tensors[:3])
+    found = output, *Gradients(attention)(*tensors)
+    found = [heads_first(tensor, case.layout, case.head_dim) for tensor in found]
+    names = "output", "d_query", "d_key", "d_value"
+    wrong = []
+    exact, low = (side(problem, *arrays[:3], d_output=arrays[3]) for side in (reference.truth, reference.baseline))
+    # The limits are those of the whole sequence, and this process's share of the whole is right by itself.
+    whole = {name: np.array(getattr(exact, name)) for name in names}
+    positions = split.positions(rank, case.seq)
+    for name, value in zip(names, found):
+        whole[name][:, :, positions] = value
+    actual = reference.Attention(logsumexp=exact.logsumexp, **whole)
+    wrong = [str(error) for error in reference.compare(actual, exact, low) if not error.ok]
+    return wrong
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--layer", choices=("ring", "gather"), default="ring")
+    parser.add_argument("--mode", choices=("graph", "pynative"), default="pynative")
+    parser.add_argument("--cases", default="")
+    options = parser.parse_args()
+    ms.set_context(mode=ms.GRAPH_MODE if options.mode == "graph" else ms.PYNATIVE_MODE, device_target="CPU")
+    rank, world = initialize(timeout=60)
+    layer = {"ring": RingAttention, "gather": GatherAttention}[options.layer]
+    chosen = [case for case in CASES if not options.cases or case.name in options.cases.split(",")]
+    results = {}
+    for case in chosen:
+        results[case.name] = run(case, layer, rank, world)
+        print(case.name, results[case.name], file=sys.stderr, flush=True)
+    print("RESULT " + json.dumps({"rank": rank, "world": world, "wrong": results}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
