@@ -16,7 +16,7 @@ STEP = 16  # bytes of bits per instruction; operands must start at multiples of 
 
 def fetch_keep(core: Core, head, tile, start, rows) -> None:
     """Keep bits of a tile. Twice, 16 bytes apart, so that every instruction finds its bits at an aligned address."""
-    keys, height = core.plan.keys, core.plan.rows
+    height = core.plan.rows
 
     def record(have: int, columns: int) -> None:
         source = core.wide(head * (core.seq_k // 16) + tile * core.plan.columns, core.seq_q * 2) + start * 2

@@ -25,7 +25,7 @@ def fetch_plane(core: Core, name: str, buffer: str, plane, tile, start, rows) ->
 
     Past the stored rows and keys the buffer keeps older values; those scores are never used.
     """
-    target, keys = core.on[buffer][0], core.plan.keys
+    target = core.on[buffer][0]
 
     def record(have: int, columns: int) -> None:
         # Piece by piece, so that a piece can come as soon as Vector is done with the one before in its place.
