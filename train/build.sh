@@ -14,8 +14,9 @@ if "$python" -c 'import setuptools, wheel' 2>/dev/null; then options+=(--no-buil
 rm -rf build ./*.egg-info
 
 wheel="$(echo dist/flash_attention-*.whl)"
-"$python" -m zipfile -l "$wheel" | grep -q 'backends/cpu/lib/.*\.so' || {
+files="$("$python" -m zipfile -l "$wheel")"
+if [[ "$files" != *backends/cpu/lib/*.so* ]]; then
     echo "error: no compiled kernel in train/$wheel" >&2
     exit 1
-}
+fi
 echo "built train/$wheel"
