@@ -1,8 +1,7 @@
 """FlashAttention-2 for the first-generation Ascend 910 as TIK programs.
 
-The builders take a `KernelProblem` and the tik module, and return a `Kernel`, or the
-three of the backward operator. Nothing here needs MindSpore; the same
-source runs under CANN (`from tbe import tik`) and under the emulator.
+The builders take a `KernelProblem` and the tik module, and return a `Kernel`, or the three of the backward operator.
+Nothing here needs MindSpore; the same source runs under CANN (`from tbe import tik`) and under the emulator.
 """
 
 from __future__ import annotations
