@@ -21,6 +21,7 @@ WINDOW_BLOCKS = 8
 WINDOW_GAIN = 10.0  # windowed against full causal run
 FLATNESS = 1.15  # largest time per token of a windowed run over the smallest
 EXTRA_MEGABYTES = 64.0  # beyond inputs and outputs
+_LARGER_IS_BETTER = ("x", "%")
 
 
 @dataclass(frozen=True)
@@ -43,18 +44,18 @@ class Figure:
     name: str
     required: float
     reached: float | None
-    unit: str  # "x" is better when larger, "x spread" and "MB" when smaller
+    unit: str  # "x" and "%" are better when larger, "x spread" and "MB" when smaller
     note: str = ""
 
     @property
     def ok(self) -> bool | None:
         if self.reached is None:
             return None
-        return self.reached >= self.required if self.unit == "x" else self.reached <= self.required
+        return self.reached >= self.required if self.unit in _LARGER_IS_BETTER else self.reached <= self.required
 
     def row(self) -> list[str]:
         """Cells of a table: name, required, reached, verdict, note."""
-        bound = ">=" if self.unit == "x" else "<="
+        bound = ">=" if self.unit in _LARGER_IS_BETTER else "<="
         reached = "-" if self.reached is None else f"{self.reached:.2f} {self.unit}"
         verdict = {None: "not measured", True: "reached", False: "MISSED"}[self.ok]
         return [self.name, f"{bound} {self.required:g} {self.unit}", reached, verdict, self.note]

@@ -13,6 +13,12 @@ PARTS = ("speed", "window", "flat", "memory")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
+        "--tik",
+        action="store_true",
+        help="instead: the TIK operators on the emulator's model of an Ascend 910 core, speed and needs; takes --seq "
+        "(default 4096), --strict and --out",
+    )
+    parser.add_argument(
         "--only",
         action="append",
         choices=PARTS,
@@ -30,6 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    if options.tik:
+        return run_tik(options)
     from dataclasses import replace
 
     from flash_attention._bench import figures as wanted
@@ -67,6 +75,16 @@ def run(options: argparse.Namespace) -> int:
     if plot is None:
         print("no plot: matplotlib is not installed (pip install matplotlib)")
     return int(options.strict and any(not figure.ok for figure in figures))
+
+
+def run_tik(options: argparse.Namespace) -> int:
+    """The bench of the TIK operators."""
+    from flash_attention._bench import tik
+
+    lengths = options.seq or [tik.SEQ]
+    if len(lengths) > 1 or lengths[0] < 1:
+        raise ValueError(f"--seq: got {lengths}, allowed with --tik is one length of 1 or more")
+    return tik.run(lengths[0], options.out, options.strict)
 
 
 def speed(options: argparse.Namespace, plan) -> tuple[list, list]:

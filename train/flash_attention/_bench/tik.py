@@ -1,0 +1,144 @@
+"""The TIK operators on tikemu's timing model: required figures beside reached, and what each kernel asks of a core.
+
+One core's share of 32 heads on 32 busy cores is the work of one head. Estimates: nothing here runs on a device.
+"""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+from pathlib import Path
+
+from flash_attention._bench.figures import Figure
+from flash_attention.commands._table import table
+from flash_attention.kernels.tik import report
+from flash_attention.kernels.tik.budget import CAPACITY
+from flash_attention.kernels.tik.problem import KernelProblem
+
+# Share of the Cube's peak: (operator, head_dim, causal).
+REQUIRED = {
+    ("forward", 128, False): 0.72,
+    ("forward", 128, True): 0.66,
+    ("forward", 64, False): 0.50,
+    ("forward", 64, True): 0.45,
+    ("backward", 128, False): 0.75,
+    ("backward", 128, True): 0.70,
+    ("backward", 64, False): 0.68,
+    ("backward", 64, True): 0.62,
+}
+SEQ = 4096
+BUILD_SECONDS = 10.0
+PASSES = ("rows", "finish")  # around the main kernel of the backward operator
+SYNC = ("auto", "conservative")
+_TITLES = {
+    "forward": "forward",
+    "backward": "backward",
+    "rows": "backward, pre-pass",
+    "finish": "backward, last pass",
+}
+
+
+def run(seq: int, out: Path, strict: bool) -> int:
+    """Measures, prints both tables and writes tik.csv; the exit status of `flash-attention bench --tik`.
+
+    Args:
+        seq: tokens; the required figures are those of SEQ.
+        out: folder for the CSV file.
+        strict: exit status 1 when a figure is missed or a kernel asks for too much.
+
+    Raises:
+        RuntimeError: tikemu is not installed.
+    """
+    measurements = measure(seq)
+    figures = speed(measurements)
+    print(f"share of the Cube's peak, S={seq}, 32 busy cores, tikemu's model of the Ascend 910A (no device)\n")
+    rows = [[*figure.row()[:4], figure.note] for figure in figures]
+    print(table(["figure", "required", "reached", "", "with conservative synchronisation"], rows))
+    print("\nwhat a kernel asks of a core / what there is; a tile is 128 x 128 scores\n")
+    auto = [measured for measured in measurements if measured.sync == "auto"]
+    print(table(_NEEDS, [needs_row(measured) for measured in auto]))
+    out.mkdir(parents=True, exist_ok=True)
+    path = write_csv(out / "tik.csv", measurements)
+    print(f"\nwritten: {path}")
+    missed = any(not figure.ok for figure in figures) or any(excess(measured) for measured in auto)
+    return int(strict and missed)
+
+
+def measure(seq: int) -> list[report.Measurement]:
+    """Every kernel for every required shape, under both variants of synchronisation."""
+    if importlib.util.find_spec("tikemu") is None:
+        raise RuntimeError("--tik needs tikemu: pip install tikemu (in this repository: pip install ./emulator)")
+    result = []
+    for operator, head_dim, causal in REQUIRED:
+        problem = KernelProblem(1, 1, seq, seq, head_dim, causal=causal, cores=1)
+        for name in (operator, *(PASSES if operator == "backward" else ())):
+            result += [report.measure(problem, sync, operator=name) for sync in SYNC]
+    return result
+
+
+def speed(measurements: list[report.Measurement]) -> list[Figure]:
+    """Required beside reached; the note holds what remains with conservative synchronisation."""
+    shares = {(_key(measured), measured.sync): measured.utilisation for measured in measurements}
+    cycles = {(_key(measured), measured.sync): measured.cycles for measured in measurements}
+    figures = []
+    for key, required in REQUIRED.items():
+        auto, conservative = (shares[key, sync] * 100 for sync in SYNC)
+        note = f"{conservative:.1f} %"
+        if key[0] == "backward":
+            passes = sum(cycles[(name, *key[1:]), "auto"] for name in PASSES)
+            whole = auto * cycles[key, "auto"] / (cycles[key, "auto"] + passes)
+            note += f"; {whole:.1f} % with the two passes around it"
+        figures.append(Figure(_name(key), required * 100, auto, "%", note))
+    return figures
+
+
+_NEEDS = ["kernel", *(f"{memory} KiB/{CAPACITY[memory] / 1024:g}" for memory in CAPACITY)]
+_NEEDS += [f"code/{report.INSTRUCTION_CACHE}", f"events/{report.EVENTS}", "instructions", "GM KiB/tile", "build s", ""]
+
+
+def needs_row(measured: report.Measurement) -> list[str]:
+    """Cells of one kernel; the last one names what is too much."""
+    memory = [f"{measured.peak_bytes[name] / 1024:.1f}" for name in CAPACITY]
+    cells = [str(measured.code_bytes), str(max(measured.events.values())), str(measured.instructions)]
+    cells += [f"{measured.gm_bytes_per_tile / 1024:.1f}", f"{measured.build_seconds:.2f}"]
+    over = excess(measured)
+    return [_name(_key(measured)), *memory, *cells, "TOO MUCH: " + ", ".join(over) if over else "within"]
+
+
+def excess(measured: report.Measurement) -> list[str]:
+    """Names of the limits that a kernel exceeds."""
+    over = [name for name in CAPACITY if measured.peak_bytes[name] > CAPACITY[name]]
+    limits = (
+        ("code", measured.code_bytes, report.INSTRUCTION_CACHE),
+        ("events", max(measured.events.values()), report.EVENTS),
+        ("build time", measured.build_seconds, BUILD_SECONDS),
+    )
+    return over + [name for name, value, limit in limits if value > limit]
+
+
+def write_csv(path: Path, measurements: list[report.Measurement]) -> Path:
+    """One row per kernel and variant of synchronisation; returns the path."""
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        header = ["kernel", "head_dim", "causal", "seq", "sync", "required_share", "share_of_peak", "cycles"]
+        header += [f"{name.lower()}_bytes" for name in CAPACITY]
+        header += ["code_bytes", "events", "instructions", "gm_bytes_per_tile", "build_seconds"]
+        writer.writerow([*header, "vector_share", "cube_share"])
+        for measured in measurements:
+            key = _key(measured)
+            row = [*key, measured.problem.seq_q, measured.sync, REQUIRED.get(key, "")]
+            row += [f"{measured.utilisation:.4f}" if key in REQUIRED else "", f"{measured.cycles:.0f}"]
+            row += [measured.peak_bytes[name] for name in CAPACITY]
+            row += [measured.code_bytes, max(measured.events.values()), measured.instructions]
+            row += [f"{measured.gm_bytes_per_tile:.0f}", f"{measured.build_seconds:.3f}"]
+            writer.writerow([*row, *(f"{measured.pipes[pipe]:.4f}" for pipe in ("V", "M"))])
+    return path
+
+
+def _key(measured: report.Measurement) -> tuple[str, int, bool]:
+    return measured.operator, measured.problem.head_dim, measured.problem.causal
+
+
+def _name(key: tuple[str, int, bool]) -> str:
+    operator, head_dim, causal = key
+    return f"{_TITLES[operator]} D={head_dim} {'causal' if causal else 'full'}"
