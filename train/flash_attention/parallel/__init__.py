@@ -14,8 +14,10 @@ import importlib
 
 _EXPORTS = {
     "GatherAttention": "flash_attention.parallel.gather",
+    "PeerError": "flash_attention.parallel.communication",
     "RingAttention": "flash_attention.parallel.ring",
     "SequenceSplit": "flash_attention.parallel.sequence",
+    "finalize": "flash_attention.parallel.communication",
     "initialize": "flash_attention.parallel.communication",
 }
 

@@ -44,6 +44,14 @@ def initialize(timeout: int = DEFAULT_TIMEOUT) -> tuple[int, int]:
     return get_rank(), get_group_size()
 
 
+def finalize() -> None:
+    """Waits for all processes. Call it at the end of the program: MCCL fails the sends to a process that has ended."""
+    ring = Ring()
+    with ring.watching("the end of all processes"):
+        ring.distributed.barrier(group=ring.group)
+        ring.settle()
+
+
 class Ring:
     """This process's place among all, and what it passes on.
 
@@ -66,7 +74,7 @@ class Ring:
 
         distributed._GROUP_RANK_CACHE["hccl_world_group"] = self.rank
         distributed._GROUP_RANK_CACHE[self.group] = self.rank
-        self._distributed = distributed
+        self.distributed = distributed
 
     def shift(self, tensor: Tensor, jump: int) -> Passing:
         """Starts to send `tensor` to the process `jump` places on, and to receive from the one as far back.
@@ -80,7 +88,7 @@ class Ring:
         mine = Tensor(np.array(values, np.float32))
         theirs = [Tensor(np.zeros(len(values), np.float32)) for _ in range(self.world)]
         with self.watching("the shapes of all processes"):
-            self._distributed.all_gather(theirs, mine, group=self.group)
+            self.distributed.all_gather(theirs, mine, group=self.group)
             self.settle()
         return [tuple(int(value) for value in one.asnumpy()) for one in theirs]
 
@@ -122,13 +130,14 @@ class Passing:
         if self.buffer is None:
             self.buffer = ms.mint.empty(tensor.shape, dtype=tensor.dtype)
         with ring.watching(f"its tensor to process {target}"):
-            self.sending = ring._distributed.isend(tensor, target, group=ring.group)
+            self.sending = ring.distributed.isend(tensor, target, group=ring.group)
+            ring.settle()
         # On a CPU the receiving operation would hold up the computing that is issued after it: MCCL takes messages in
         # by itself, and the operation only picks them up. On Ascend it runs beside, on a stream of its own.
         self.receiving = None if ring.on_cpu else self._receive()
 
     def _receive(self):
-        return self.ring._distributed.irecv(self.buffer, self.source, group=self.ring.group)
+        return self.ring.distributed.irecv(self.buffer, self.source, group=self.ring.group)
 
     def received(self) -> Tensor:
         """The tensor that has come in.

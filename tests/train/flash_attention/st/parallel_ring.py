@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import mindspore as ms
 import numpy as np
 from flash_attention import reference
-from flash_attention.parallel import GatherAttention, RingAttention, SequenceSplit, initialize
+from flash_attention.parallel import GatherAttention, RingAttention, SequenceSplit, finalize, initialize
 from flash_attention.problem import ALL_BLOCKS, AttentionProblem
 from mindspore import Tensor, nn, ops
 
@@ -153,6 +153,7 @@ def main() -> None:
         results[case.name] = run(case, layer, rank, world)
         print(case.name, results[case.name], file=sys.stderr, flush=True)
     print("RESULT " + json.dumps({"rank": rank, "world": world, "wrong": results}), flush=True)
+    finalize()
 
 
 if __name__ == "__main__":
