@@ -1,4 +1,4 @@
-"""Mixed precision (`to_float`, `mindspore.amp`) in PYNATIVE: there MindSpore casts inputs of operations, not of cells."""
+"""Mixed precision (`to_float`, `mindspore.amp`) in PYNATIVE, where MindSpore casts inputs of operations only."""
 
 from __future__ import annotations
 

@@ -227,9 +227,10 @@ def _unavoidable(problem, result, query, key, value, added, probability, factor,
     unavoidable = {}
     for name, error in errors.items():
         exact = getattr(result, name)
-        exact = np.where(np.isfinite(exact), np.abs(exact), 0.0)
-        error = error.reshape(exact.shape) + 0.5 * EPSILON[stored.get(name, problem.dtype)] * exact
-        unavoidable[name] = float(error.max()), float(error.mean())
+        finite = np.isfinite(exact)
+        exact = np.abs(exact[finite])
+        error = error.reshape(finite.shape)[finite] + 0.5 * EPSILON[stored.get(name, problem.dtype)] * exact
+        unavoidable[name] = _largest_and_mean(error)
     return unavoidable
 
 
@@ -262,10 +263,11 @@ def _distance(value: np.ndarray, exact: np.ndarray) -> tuple[float, float]:
     # What is minus infinity must come out as that, or as the most negative number of the hardware.
     if not np.all(np.isfinite(value[finite])) or not np.all(value[~finite] <= HIDDEN_LOGSUMEXP):
         return float("inf"), float("inf")
-    if not finite.any():
-        return 0.0, 0.0
-    error = np.abs(value[finite] - exact[finite])
-    return float(error.max()), float(error.mean())
+    return _largest_and_mean(np.abs(value[finite] - exact[finite]))
+
+
+def _largest_and_mean(error: np.ndarray) -> tuple[float, float]:
+    return (float(error.max()), float(error.mean())) if error.size else (0.0, 0.0)
 
 
 def _transposed(array: np.ndarray) -> np.ndarray:

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from flash_attention import attention_backend, flash_attention, reference, scaled_dot_product_attention
 from flash_attention.problem import AttentionProblem
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from mindspore import Tensor, ops
 
@@ -202,6 +202,18 @@ def test_gradient_through_the_logsumexp_alone(backend, mode):
         np.testing.assert_allclose(gradient.asnumpy(), expected, atol=1e-5, rtol=1e-5)
 
 
+# Six of seven rows see nothing: means must be taken over what is finite on both sides of the comparison.
+ONE_SEEING_ROW = {
+    "batch": 1,
+    "heads": 1,
+    "seq_q": 7,
+    "seq_k": 1,
+    "head_dim": 6,
+    "causal": True,
+    "causal_alignment": "bottom_right",
+}
+
+
 @st.composite
 def calls(draw_from):
     heads = draw_from(st.sampled_from(((1, 1), (2, 1), (4, 2), (3, 3))))
@@ -222,9 +234,10 @@ def calls(draw_from):
     }
 
 
-@pytest.mark.parametrize(("backend", "examples"), (("math", 25), ("cpu", 100)))
+@pytest.mark.parametrize(("backend", "examples"), (("math", 20), ("cpu", 100)))
 def test_any_call_against_the_truth(backend, examples):
     @settings(max_examples=examples, deadline=None)
+    @example(ONE_SEEING_ROW, 1)
     @given(calls(), st.integers(0, 2**31))
     def property_holds(rules, seed):
         problem = AttentionProblem(dtype="float32", **rules)
@@ -243,7 +256,8 @@ def test_any_call_against_the_truth(backend, examples):
         )
         actual = reference.Attention(output.asnumpy(), logsumexp.asnumpy())
         exact, low = reference.truth(problem, *arrays), reference.baseline(problem, *arrays)
-        assert all(error.ok for error in reference.compare(actual, exact, low)), reference.compare(actual, exact, low)
+        wrong = [str(error) for error in reference.compare(actual, exact, low) if not error.ok]
+        assert not wrong, wrong
 
     property_holds()
 
