@@ -3,7 +3,7 @@
 
     python examples/train_gpt.py                       # native CPU kernel
     python examples/train_gpt.py --attention composed  # attention written in MindSpore operators, for comparison
-    python examples/train_gpt.py --attention emulator --seq 128 --layers 1 --heads 1 --batch 1 --steps 2
+    python examples/train_gpt.py --backend emulator --seq 128 --layers 1 --heads 1 --head-dim 64 --steps 3 --sample 0
 
 Writes loss.csv, loss.png, sample.txt and summary.json to --out. Losses are nats per byte.
 """
@@ -70,15 +70,17 @@ class ComposedAttention(nn.Cell):
         batch, seq, width = query.shape
         query, key, value = self.split(query), self.split(key), self.split(value)
         weights = self.softmax(self.scores(query * self.scale, key) + self.bias[:, :, :seq, :seq])
-        return self.mix(self.dropout(weights), value).transpose(0, 2, 1, 3).reshape(batch, seq, width)
+        weights = self.dropout(weights).astype(value.dtype)
+        return self.mix(weights, value).transpose(0, 2, 1, 3).reshape(batch, seq, width)
 
     def split(self, x):
         return x.reshape(x.shape[:2] + self.shape).transpose(0, 2, 1, 3)
 
 
 class Block(nn.Cell):
-    def __init__(self, heads: int, head_dim: int, attention: nn.Cell):
+    def __init__(self, heads: int, head_dim: int, attention: nn.Cell, dtype: ms.Type):
         super().__init__()
+        self.dtype = dtype
         width = heads * head_dim
         self.norm1 = nn.LayerNorm((width,))
         self.norm2 = nn.LayerNorm((width,))
@@ -92,17 +94,19 @@ class Block(nn.Cell):
 
     def construct(self, x, mask):
         y = self.norm1(x)
-        x = x + self.out(self.attention(self.query(y), self.key(y), self.value(y), mask))
+        query, key, value = self.query(y), self.key(y), self.value(y)
+        query, key, value = query.astype(self.dtype), key.astype(self.dtype), value.astype(self.dtype)
+        x = x + self.out(self.attention(query, key, value, mask).astype(x.dtype))
         return x + self.down(ops.silu(self.up(self.norm2(x))))
 
 
 class GPT(nn.Cell):
     """Tokens int32 (batch, seq) -> logits float32 (batch, seq, 256). Positions enter through ALiBi.
 
-    `attention` is a backend of FlashAttention, or "composed".
+    `attention` is a backend of FlashAttention, or "composed"; `dtype` is that of its query, key and value.
     """
 
-    def __init__(self, layers: int, heads: int, head_dim: int, seq: int, dropout: float, attention: str):
+    def __init__(self, layers: int, heads: int, head_dim: int, seq: int, dropout: float, attention: str, dtype: str):
         super().__init__()
         width = heads * head_dim
         self.token = nn.Embedding(VOCABULARY, width)
@@ -112,7 +116,7 @@ class GPT(nn.Cell):
                 cell = ComposedAttention(head_dim, heads, seq, dropout)
             else:
                 cell = FlashAttention(head_dim, dropout, alibi=True, backend=attention, input_layout="BSH")
-            blocks.append(Block(heads, head_dim, cell))
+            blocks.append(Block(heads, head_dim, cell, getattr(ms, dtype)))
         self.blocks = nn.CellList(blocks)
         self.norm = nn.LayerNorm((width,))
         self.head = nn.Dense(width, VOCABULARY, has_bias=False)
@@ -195,7 +199,11 @@ def parse_arguments() -> argparse.Namespace:
         description=__doc__.split("\n")[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
     choices = ("cpu", "math", "emulator", "composed")
-    parser.add_argument("--attention", choices=choices, default="cpu", help="backend of FlashAttention, or composed")
+    names = "--backend", "--attention"
+    parser.add_argument(*names, dest="attention", choices=choices, default="cpu", help="of FlashAttention, or composed")
+    parser.add_argument(
+        "--dtype", choices=("float32", "float16"), help="of the attention (default: float32; emulator: float16)"
+    )
     parser.add_argument("--steps", type=int, default=400, help="length of the learning-rate schedule")
     parser.add_argument("--stop-after", type=int, default=None, help="steps to make, if fewer than the schedule's")
     parser.add_argument("--seq", type=int, default=2048)
@@ -217,6 +225,8 @@ def parse_arguments() -> argparse.Namespace:
 def main() -> None:
     arguments = parse_arguments()
     out = arguments.out or Path("results") / arguments.attention
+    # The matrix unit of the Ascend 910, which the emulator stands for, multiplies float16 only.
+    dtype = arguments.dtype or ("float16" if arguments.attention == "emulator" else "float32")
     out.mkdir(parents=True, exist_ok=True)
 
     ms.set_context(mode=ms.GRAPH_MODE)
@@ -229,7 +239,7 @@ def main() -> None:
 
     text = standard_library()
     sizes = arguments.layers, arguments.heads, arguments.head_dim, arguments.seq
-    model = GPT(*sizes, arguments.dropout, arguments.attention)
+    model = GPT(*sizes, arguments.dropout, arguments.attention, dtype)
     parameters = model.trainable_params()
     rates = learning_rates(arguments.learning_rate, arguments.steps)
     step = TrainStep(Loss(model), nn.AdamWeightDecay(parameters, rates, beta2=0.95, weight_decay=0.01))
@@ -238,7 +248,7 @@ def main() -> None:
     print(
         f"GPT with {size / 1e6:.1f} M parameters, head_dim {arguments.head_dim}, sequence {arguments.seq}, on"
         f" {len(text) / 1e6:.1f} MB of Python source; MindSpore {ms.__version__}, GRAPH mode, CPU;"
-        f" attention: {arguments.attention}",
+        f" attention: {arguments.attention}, {dtype}",
         flush=True,
     )
 
