@@ -16,6 +16,7 @@ _EXPORTS = {
     "GatherAttention": "flash_attention.parallel.gather",
     "PeerError": "flash_attention.parallel.communication",
     "RingAttention": "flash_attention.parallel.ring",
+    "ShardPlan": "flash_attention.parallel.strategy",
     "SequenceSplit": "flash_attention.parallel.sequence",
     "finalize": "flash_attention.parallel.communication",
     "initialize": "flash_attention.parallel.communication",

@@ -49,7 +49,7 @@ def msrun(tmp_path):
         (2, ()),
         (4, ("--cases", "causal,causal-float16-gqa,everything,alibi-window,window,blocks")),
         (2, ("--layer", "gather", "--mode", "graph", "--cases", "causal-bfloat16-mqa,alibi")),
-        (4, ("--layer", "gather", "--cases", "causal-float16-gqa,everything-contiguous,alibi-window,window-both-sides")),
+        (4, ("--layer", "gather", "--cases", "causal-float16-gqa,everything-contiguous,alibi-window,window")),
     ],
     ids=("ring-2", "ring-4", "gather-2-graph", "gather-4-pynative"),
 )
