@@ -36,8 +36,8 @@ def train(attention: str, out: Path, *options: str) -> tuple[dict, list[list[flo
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--steps", type=int, default=400, help="of the FlashAttention run (default: 400)")
-    parser.add_argument("--compare-steps", type=int, default=80, help="of the composed run (default: 80)")
+    parser.add_argument("--steps", type=int, default=300, help="of the FlashAttention run (default: 300)")
+    parser.add_argument("--compare-steps", type=int, default=60, help="of the composed run (default: 60)")
     parser.add_argument("--attention", default="cpu", help="backend to compare with composed attention (default: cpu)")
     parser.add_argument("--out", type=Path, default=Path("results/quickstart"))
     options, rest = parser.parse_known_args()
