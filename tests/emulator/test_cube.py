@@ -503,8 +503,8 @@ def test_product_of_a_product():
 
 # --------------------------------------------------------------------------------------------------------- load3dv1
 def documented_load3d(dst, src, a):
-    """cube.md 9, the loop as printed; rows past the last output position get the padding value (D28d)."""
-    left, right, _, bottom = a["padding"]
+    """cube.md 9, the loop as printed."""
+    left, right, _, _ = a["padding"]
     height, width, c0 = a["l1_h"], a["l1_w"], 32 // src.itemsize
     x, y = a["left_top_w"], a["left_top_h"]
     fw, fh, c1 = a["fetch_filter_w"], a["fetch_filter_h"], a["c1_index"]
@@ -513,9 +513,8 @@ def documented_load3d(dst, src, a):
         xx, yy = x, y
         fractal = np.full((16, c0), a.get("pad_value", 0), src.dtype)
         for row in range(16):
-            past = yy + (a["filter_h"] - 1) * a["dilation_filter_h"] > height - 1 + bottom
             hh, ww = yy + fh * a["dilation_filter_h"], xx + fw * a["dilation_filter_w"]
-            if 0 <= hh < height and 0 <= ww < width and not past:
+            if 0 <= hh < height and 0 <= ww < width:
                 fractal[row] = image[c1, hh, ww]
             xx += a["stride_w"]
             if xx + (a["filter_w"] - 1) * a["dilation_filter_w"] > width - 1 + right:

@@ -143,6 +143,9 @@ class Generator:
         if self.chance(0.7):
             source = self.inputs[dtype][self.block * count if self.chance(0.7) else 0:]
             self.tik.data_move(tensor, source, 0, 1, BLOCKS, 0, 0)
+        else:
+            lanes = 256 // np.dtype(dtype).itemsize
+            self.tik.vec_dup(lanes, tensor, 0, BLOCKS // 8, 8)
 
     def _strided(self, count: int, block_stride: int = 1) -> tuple[list[int], int, list[int]]:
         """Repeat strides of ``count`` operands, repeats, and the blocks that each operand spans."""

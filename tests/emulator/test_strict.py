@@ -225,7 +225,7 @@ def test_atomic_addition_onto_undefined_memory(kernel: Any, fault: bool) -> None
 
 
 def test_contents_that_nothing_has_written(kernel: Any, capsys: pytest.CaptureFixture) -> None:
-    """Default mode shows zeros, strict mode 0xDEAD."""
+    """Default mode shows zeros at the start of a block, strict mode 0xDEAD."""
     out = kernel.Tensor("uint16", (16,), tik.scope_gm, "out")
     a = ub(kernel, "a", 16, "uint16")
     kernel.data_move(out, a, 0, 1, 1, 0, 0)
@@ -235,6 +235,21 @@ def test_contents_that_nothing_has_written(kernel: Any, capsys: pytest.CaptureFi
     with pytest.raises(TikUndefinedError):
         tikemu.run(kernel, {}, options=STRICT)
     assert capsys.readouterr().out.split() == ["hex(a[3])", "=", "0x0", "hex(a[3])", "=", "0xdead"]
+
+
+@pytest.mark.parametrize("copies", [1, 2])
+def test_a_definition_clears_nothing_in_default_mode(kernel: Any, copies: int) -> None:
+    """What an earlier iteration left is there, as on the chip: img2col of MindSpore keeps results that way."""
+    out = kernel.Tensor("float32", (4, 8), tik.scope_gm, "out")
+    with kernel.for_range(0, 4, thread_num=copies) as i:
+        a = ub(kernel, "a", 64, "float32")
+        kernel.vec_adds(8, a, a, 1.0, 1, 8, 8)
+        kernel.data_move(out[i * 8], a, 0, 1, 1, 0, 0)
+    kernel.BuildCCE("kernel", [], [out])
+    expected = np.arange(4) // copies + 1
+    np.testing.assert_array_equal(tikemu.run(kernel, {}).outputs["out"], np.repeat(expected[:, None], 8, axis=1))
+    with pytest.raises(TikUndefinedError):
+        tikemu.run(kernel, {}, options=STRICT)
 
 
 # ------------------------------------------------------------------------------------------------ races between blocks

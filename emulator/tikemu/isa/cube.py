@@ -146,7 +146,7 @@ class Gather:
         unit: bytes that are read from one place.
         index: (fractals, 16, 32 / unit) number of the unit in the source.
         inside: the same shape: False where the padding value stands instead.
-        past: (fractals, 16): rows beyond the last output position, without meaning (D28d).
+        past: (fractals, 16): rows beyond the last output position, undefined in strict mode (D28d).
     """
 
     index: np.ndarray
@@ -184,7 +184,7 @@ def window_blocks(a: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     y = a.left_top_h + np.where(on_first, 0, lines + 1) * a.stride_h
     past = y + a.dilation_filter_h * (a.filter_h - 1) > a.l1_h - 1 + bottom
     w, h = x + point_w * a.dilation_filter_w, y + point_h * a.dilation_filter_h
-    inside = (w >= 0) & (w < a.l1_w) & (h >= 0) & (h < a.l1_h) & ~past
+    inside = (w >= 0) & (w < a.l1_w) & (h >= 0) & (h < a.l1_h)
     return (c1 * a.l1_h + h) * a.l1_w + w, inside, past
 
 

@@ -163,7 +163,7 @@ class Compiler:
         if tensor.memory != "GM" and not all(ir.is_immediate(extent) for extent in tensor.shape):
             extents = " * ".join(self.expressions.wrapped(extent).source for extent in tensor.shape)
             self.emit(f"{self.name('N', reserve(tensor))}({extents})", statement.location)
-        if tensor.memory != "GM" and self.needs.tensor(tensor):
+        if tensor.memory != "GM" and self.runtime.checks:  # default mode leaves what is there, as the chip does
             selectors = self.runtime.plan.placements[tensor.uid].selectors
             fresh = self.name("D", define(self.runtime, tensor))
             self.emit(f"{fresh}({text_of_copy(selectors, self.expressions) or 0})", statement.location)

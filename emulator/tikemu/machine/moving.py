@@ -93,6 +93,7 @@ class Mover:
         self.fixed: tuple[int, ...] | None = None  # positions in the key that are neither offset nor moved scalar
         self.units: list[tuple[int, bool]] = []
         self.templates: dict[Any, Template] = {}
+        self.buffer_bounds = False  # it is known (and the user was told) that the call leaves a tensor
 
     def find(self, values: tuple) -> tuple | None:
         """Operations for the run-time values, or None where they have to be prepared from nothing."""
@@ -104,8 +105,9 @@ class Mover:
             start = place.address + (values[view.copy.index] * place.stride if view.copied else 0)
             address = start + (values[view.offset.index] if view.moves else view.offset) * view.itemsize
             addresses.append(address)
-            starts.append(start)
-            ends.append(start + place.size)
+            inside = not self.buffer_bounds or place.memory.kind == "GM"
+            starts.append(start if inside else 0)
+            ends.append(start + place.size if inside else len(place.memory.data))
             key.append(address % unit)
             if layered:
                 key.append(address // LAYER)
@@ -117,6 +119,7 @@ class Mover:
             if template is None or not template.fits(addresses, starts, ends):
                 return None
         elif not template.fits(addresses, starts, ends) or not self._same_layers(template, addresses):
+            self.buffer_bounds = self.site.runtime.options.bounds == "buffer"
             return None
         self._move(template.ops[0], template, addresses, values)
         return template.ops
