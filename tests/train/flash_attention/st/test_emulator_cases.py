@@ -1,12 +1,14 @@
-"""The shared case list over backend emulator, as a user calls it: the TIK operators, forward and gradients, strict."""
+"""The shared case list over the TIK operators as a user calls them, forward and gradients.
+
+On backend emulator, strict; with --device ascend the same tests on backend tik.
+"""
 
 import mindspore as ms
 import pytest
+from flash_attention import philox
 
 from tests.train.flash_attention import cases
 from tests.train.flash_attention.run import run_case
-
-pytest.importorskip("tikemu")
 
 # Every rule of the layer at least once, the smallest shapes of the list that have it.
 REPRESENTATIVE = (
@@ -36,6 +38,22 @@ IN_A_GRAPH = (
 )
 
 
+@pytest.fixture
+def run_here(device):
+    """Runs a case where --device says."""
+    if device == "emulator":
+        pytest.importorskip("tikemu")
+        return lambda case: run_case(case, "emulator")
+    ms.set_context(device_target="Ascend")
+
+    def run(case):
+        # A device draws its own bits; those of the seed are the ones that the truth knows.
+        bits = {"keep_bits": philox.keep_bits(case.problem, cases.SEED)} if case.dropout else {}
+        return run_case(case, "tik", **bits)
+
+    return run
+
+
 def named(names: tuple) -> list:
     return cases.params(lambda case: str(case) in names, dtype="float16")
 
@@ -46,20 +64,20 @@ def test_the_names_are_in_the_list(names):
 
 
 @pytest.mark.parametrize("case", named(REPRESENTATIVE))
-def test_representative_cases(case):
-    cases.check(case, run_case(case, "emulator"))
+def test_representative_cases(case, run_here):
+    cases.check(case, run_here(case))
 
 
 @pytest.mark.parametrize("case", named(IN_A_GRAPH))
-def test_in_a_graph(case):
+def test_in_a_graph(case, run_here):
     ms.set_context(mode=ms.GRAPH_MODE)
     try:
-        cases.check(case, run_case(case, "emulator"))
+        cases.check(case, run_here(case))
     finally:
         ms.set_context(mode=ms.PYNATIVE_MODE)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", cases.params(dtype="float16"))
-def test_all_cases(case):
-    cases.check(case, run_case(case, "emulator"))
+def test_all_cases(case, run_here):
+    cases.check(case, run_here(case))

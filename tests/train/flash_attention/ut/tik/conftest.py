@@ -1,6 +1,10 @@
 """Where the TIK programs of these tests run: tikemu in strict mode, or CANN's own debugger with --device ascend."""
 
+import importlib.util
+
 import pytest
+
+SOC = "Ascend910A"
 
 
 @pytest.fixture(scope="session")
@@ -9,7 +13,13 @@ def tik(device):
     if device == "emulator":
         import tikemu
 
-        tikemu.install(soc="Ascend910A")
+        tikemu.install(soc=SOC)
+    elif importlib.util.find_spec("tbe") is None:
+        pytest.exit("--device ascend needs CANN: tbe cannot be imported, source its set_env.sh first", returncode=4)
+    else:
+        from tbe.common.platform import set_current_compile_soc_info
+
+        set_current_compile_soc_info(SOC)
     from tbe import tik as module
 
     return module
