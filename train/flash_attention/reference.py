@@ -197,7 +197,7 @@ def _unavoidable(problem, result, query, key, value, added, probability, factor,
     unit = EPSILON["float32"]
     grouped = query.shape[:3]
     magnitude = problem.scale * (np.abs(query) @ _transposed(np.abs(key))).reshape(probability.shape)
-    magnitude = np.abs(magnitude) + 1.0
+    magnitude = np.abs(magnitude) + 2.0  # exp itself and the division by the total: a unit each
     if added is not None:
         magnitude += np.where(np.isfinite(added), np.abs(added), 0.0)
     seen = probability > 0
