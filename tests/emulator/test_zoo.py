@@ -5,7 +5,9 @@ import numpy as np
 import pytest
 import tikemu
 
-from .programs import zoo
+from .programs import zoo, zoo2
+
+PROGRAMS = (*zoo.PROGRAMS, *zoo2.PROGRAMS)
 
 
 def _compare(outputs, expected):
@@ -23,7 +25,7 @@ def shim():
 
 
 @pytest.mark.parametrize("strict", [False, True], ids=["default", "strict"])
-@pytest.mark.parametrize("build", zoo.PROGRAMS, ids=lambda build: build.__name__)
+@pytest.mark.parametrize("build", PROGRAMS, ids=lambda build: build.__name__)
 def test_program(build, strict):
     instance, feeds, expected = build()
     result = tikemu.run(instance, feeds, options=tikemu.Options(strict=strict))
@@ -31,7 +33,7 @@ def test_program(build, strict):
     assert result.cycles > 0
 
 
-@pytest.mark.parametrize("build", zoo.PROGRAMS, ids=lambda build: build.__name__)
+@pytest.mark.parametrize("build", PROGRAMS, ids=lambda build: build.__name__)
 def test_program_in_the_debugger(build):
     instance, feeds, expected = build()
     outputs = instance.tikdb.start_debug(feed_dict=feeds, interactive=False)

@@ -1,6 +1,6 @@
 """Complete operators in the usual styles of TIK programs, each with its NumPy meaning.
 
-Every function builds one program (`disable_debug=False`) and returns ``(tik_instance, feeds, expected)``; ``expected`` maps
+Every function builds one program (`disable_debug=False`) and returns ``(tik_instance, feeds, expected)``; ``expected``
 maps output names to ``(array, absolute tolerance)``. They only use what a TIK author has: the public API and its
 documents.
 """
