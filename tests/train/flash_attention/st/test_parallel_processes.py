@@ -82,3 +82,14 @@ def test_memory_shrinks_with_the_processes(msrun):
         printed = msrun(processes, "parallel_memory.py")
         grew[processes] = max(float(re.search(r"GREW (\d+)", text).group(1)) for text in printed)
     assert grew[4] < 0.75 * grew[2], grew
+
+
+def test_data_parallel_training_gives_the_losses_of_one_process(msrun):
+    script = HERE.parents[3] / "examples" / "parallel_train.py"
+    losses = []
+    for printed in (*msrun(1, str(script), "--steps", "3"), *msrun(2, str(script), "--steps", "3")):
+        losses.append([float(loss) for loss in re.findall(r"^step \d+ loss (\S+)$", printed, re.MULTILINE)])
+    assert len(losses) == 3
+    assert len(losses[0]) == 3
+    for other in losses[1:]:
+        assert other == pytest.approx(losses[0], rel=2e-6)
