@@ -14,7 +14,7 @@ from dataclasses import dataclass
 # Computing", Hot Chips 31 (2019); "Ascend: a Scalable and Unified Architecture for Ubiquitous Deep Neural Network
 # Computing", HPCA 2021.
 PEAK = 256e12
-# Bytes/s each way. In a server: one of the card's three HCCS links, 240 Gbit/s each; half is assumed for each direction.
+# Bytes/s each way. In a server: one of three HCCS links of 240 Gbit/s, half of it assumed for each direction.
 # Between servers: one RoCE port of 100 Gbit/s. Hot Chips talk as above. Both without protocol overhead.
 HCCS = 15e9
 ROCE = 12.5e9
