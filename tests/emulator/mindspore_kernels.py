@@ -542,7 +542,8 @@ def _cases() -> list[Case]:
         leaves = "overflows tensor" if (c1, size) == (8, 56) else ""  # a loop of 16 where 8 are meant
         outside = "belong inside the multi-core loop" if (c1, size) == (8, 28) else ""
         add("transpose02314", "cus_transpose02314", f"32x{c1}x{size}x{size}x16", _transpose(c1, size),
-            slow=c1 * size > 256, default=leaves, strict=leaves or outside, options={"bounds": "buffer"} if leaves else {})
+            slow=c1 * size > 256, default=leaves, strict=leaves or outside,
+            options={"bounds": "buffer"} if leaves else {})
     return cases
 
 

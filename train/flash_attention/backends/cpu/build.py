@@ -36,7 +36,13 @@ class BuildError(RuntimeError):
 
 
 def build(
-    output: Path = LIBRARY, *, compiler: str | None = None, flags: tuple = (), machine: str | None = None, jobs: int = 0
+    output: Path = LIBRARY,
+    *,
+    compiler: str | None = None,
+    flags: tuple = (),
+    machine: str | None = None,
+    jobs: int = 0,
+    main: Path | None = None,
 ) -> Path:
     """Compiles and links the library.
 
@@ -46,6 +52,7 @@ def build(
         flags: added after the usual ones.
         machine: processor family that is compiled for. Default: this one's.
         jobs: how many compilers run at once. Default: one per processor.
+        main: source of a program, which then is made instead of a library.
 
     Raises:
         BuildError: with the compiler's output.
@@ -56,11 +63,14 @@ def build(
     output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=output.parent) as folder:
         units = dict.fromkeys(sorted(SOURCES.glob("*.cpp")), ())
+        if main is not None:
+            units[main] = ()
         units.update({SOURCES / "targets" / f"{name}.cpp": extra for name, extra in _TARGETS[family].items()})
         with concurrent.futures.ThreadPoolExecutor(jobs or os.cpu_count()) as pool:
             objects = list(pool.map(lambda unit: _compile(command, *unit, flags, Path(folder)), units.items()))
         linked = Path(folder) / output.name
-        _run([*command, "-shared", "-fopenmp", *flags, *map(str, objects), "-o", str(linked)])
+        kind = ["-shared"] if main is None else []
+        _run([*command, *kind, "-fopenmp", *flags, *map(str, objects), "-o", str(linked)])
         os.replace(linked, output)
     return output
 

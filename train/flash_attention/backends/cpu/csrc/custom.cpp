@@ -178,6 +178,7 @@ Problem parse(const Tensors& t, int config_index, int rates_index) {
   require(config[kConfigVersion] == kVersion, kBadConfig);
 
   Problem p{};
+  require(t.present(kQuery) && t.present(kKey), kBadPointer);
   require(t.ranks[kQuery] == 4 && t.ranks[kKey] == 4, kBadShape);
   p.dtype = t.dtype(kQuery);
   require(p.dtype != DType::kByte, kBadDType);

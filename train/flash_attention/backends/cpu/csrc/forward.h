@@ -153,8 +153,7 @@ struct ForwardCell {
       const float reference = Simd::largest(top);
       const float excess = (reference + tile.shift[row]) * tile.rule.to_base2;
       if (excess > kHeadroom) {
-        // The first time there is nothing to bring up.
-        if (tile.shift[row] != FLT_MAX) lower(row, exp2<6>(Simd::set1(-excess)));
+        lower(row, exp2<6>(Simd::set1(-excess)));
         tile.shift[row] = -reference;
       }
       for (int n = 0; n < kVectors; ++n)

@@ -1,0 +1,79 @@
+"""Shared cases through the native kernel, without MindSpore."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+import numpy as np
+from flash_attention import reference
+from flash_attention.backends.cpu import library
+from flash_attention.problem import AttentionProblem
+
+from tests.train.flash_attention.cases import SEED, Case
+
+
+def stored(array: np.ndarray | None, dtype: str) -> np.ndarray | None:
+    """float32 values as the kernel takes them: contiguous, in `dtype`, bfloat16 as bits."""
+    if array is None:
+        return None
+    values = np.ascontiguousarray(reference.round_to(array, dtype))
+    return (values.view(np.uint32) >> 16).astype(np.uint16) if dtype == "bfloat16" else values.astype(dtype)
+
+
+def values(array: np.ndarray) -> np.ndarray:
+    """What the kernel stored, as float32."""
+    return (array.astype(np.uint32) << 16).view(np.float32) if array.dtype == np.uint16 else array.astype(np.float32)
+
+
+@contextlib.contextmanager
+def instruction_set(name: str):
+    """Forces an instruction set."""
+    before = os.environ.get(library.ISA_VARIABLE)
+    os.environ[library.ISA_VARIABLE] = name
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[library.ISA_VARIABLE]
+        else:
+            os.environ[library.ISA_VARIABLE] = before
+
+
+def run(problem: AttentionProblem, query, key, value, d_output, d_logsumexp=None, *, place=None, kernel=None, **sides):
+    """Output, logsumexp and gradients of float32 arrays, as the raw arrays that the kernel wrote.
+
+    Args:
+        sides: mask, bias, keep_bits and seed.
+        place: puts every array somewhere else, given the array and whether the kernel may write it.
+        kernel: the library to call.
+    """
+    place = place or (lambda array, writable=False: array)
+
+    def put(array, dtype=problem.dtype):
+        return None if array is None else place(stored(array, dtype))
+
+    def room(shape, dtype):
+        return place(stored(np.full(shape, np.nan, np.float32), dtype), True)
+
+    sides = {name: None if array is None else place(np.ascontiguousarray(array)) for name, array in sides.items()}
+    query, key, value = put(query), put(key), put(value)
+    results = room(problem.shape_query(), problem.dtype), room(problem.shape_lse(), "float32")
+    library.forward(problem, query, key, value, **sides, library=kernel, out=results)
+    shapes = [(array.shape, problem.dtype) for array in (query, key, value)]
+    if library.wants_bias_gradient(problem):
+        shapes.append((problem.bias_shape, problem.bias_dtype))
+    gradients = tuple(room(*shape) for shape in shapes)
+    inputs = query, key, value, *results, put(d_output), put(d_logsumexp, "float32")
+    library.backward(problem, *inputs, **sides, library=kernel, out=gradients)
+    return (*results, *gradients)
+
+
+def run_case(case: Case, **options) -> reference.Attention:
+    """A shared case; options are those of `run`."""
+    problem, inputs = case.problem, case.inputs()
+    sides = {"mask": case.backend_mask(), "bias": None if inputs.bias is None else stored(inputs.bias, case.dtype)}
+    if case.dropout:
+        sides["seed"] = np.array(SEED, np.int64)
+    tensors = inputs.query, inputs.key, inputs.value, inputs.d_output, inputs.d_logsumexp
+    return reference.Attention(*map(values, run(problem, *tensors, **sides, **options)))

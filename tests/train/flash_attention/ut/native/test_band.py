@@ -1,0 +1,35 @@
+"""The kernel's positional visibility is that of `visibility.Band`."""
+
+import ctypes
+
+from flash_attention.backends.cpu import library
+from flash_attention.visibility import Band
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+sides = st.one_of(st.just(-1), st.integers(0, 400))
+blocks = st.one_of(st.integers(0, 6), st.just(65536))
+BANDS = st.builds(
+    Band,
+    seq_q=st.integers(1, 600),
+    seq_k=st.integers(1, 600),
+    offset=st.one_of(st.just(0), st.integers(-600, 600)),
+    causal=st.booleans(),
+    left=sides,
+    right=sides,
+    prev_blocks=blocks,
+    next_blocks=blocks,
+    block=st.sampled_from((1, 3, 16, 64, 128, 256)),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(BANDS, st.integers(0, 599))
+def test_same_interval(band, row):
+    handle = library.load().handle
+    fields = (band.seq_k, band.offset, band.causal, band.left, band.right, band.prev_blocks, band.next_blocks)
+    fields = (ctypes.c_int64 * 8)(*map(int, fields), band.block)
+    interval = (ctypes.c_int64 * 2)()
+    handle.flash_attention_band(fields, ctypes.c_int64(row), interval)
+    lo, hi = interval
+    assert (lo, max(lo, hi)) == band.keys(row)

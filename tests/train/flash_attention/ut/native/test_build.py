@@ -1,0 +1,126 @@
+"""Building: other processors, sanitizers, and that no code of one instruction set can leak into another."""
+
+import os
+import platform
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+from flash_attention.backends.cpu import build
+
+from tests.train.flash_attention import cases
+from tests.train.flash_attention.cases import Case
+from tests.train.flash_attention.ut.native.calls import instruction_set, run_case
+from tests.train.flash_attention.ut.native.remote import Remote, build_driver
+
+CROSS_COMPILER, EMULATOR = "aarch64-linux-gnu-g++", "qemu-aarch64"
+
+# A spread over everything, kept small: these runs are slow.
+SPREAD = [
+    *(
+        Case(batch=2, heads=4, kv_heads=2, seq_q=67, seq_k=150, head_dim=33, dtype=dtype, mask="3d", dropout=0.2,
+             alibi="bias", alignment="bottom_right", window=(90, 30))  # fmt: skip
+        for dtype in ("float32", "float16", "bfloat16")
+    ),
+    Case(seq_q=140, seq_k=131, head_dim=48, dtype="bfloat16", mask="compact", alibi="computed"),
+    Case(seq_q=130, seq_k=260, head_dim=72, dtype="float32", mask="causal", blocks=(1, 0), tiling="sparse_64"),
+    Case(seq_q=300, seq_k=40, head_dim=16, dtype="bfloat16", window=(10, 10)),
+    Case(heads=3, kv_heads=1, seq_q=33, seq_k=65, head_dim=1, dtype="float16", mask="padding", alibi="given"),
+    Case(seq_q=1, seq_k=300, head_dim=129, dtype="float32", mask="rows", alibi="shared"),
+    Case(seq_q=50, seq_k=50, head_dim=256, dtype="bfloat16", values="huge"),
+]
+
+
+def check_everywhere(kernel: Remote, selected=SPREAD, isas=None) -> None:
+    for isa in isas or kernel.instruction_sets():
+        with instruction_set(isa):
+            for case in selected:
+                cases.check(case, run_case(case, kernel=kernel))
+    kernel.close()
+
+
+@pytest.mark.sanitizer
+def test_sanitizers(tmp_path):
+    """No access outside of a tensor or of the kernel's own memory, and nothing undefined, on any instruction set."""
+    flags = ("-O0", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+    driver = build_driver(tmp_path, flags=flags)
+    check_everywhere(Remote([str(driver)], OMP_NUM_THREADS="2"))
+
+
+@pytest.mark.sanitizer
+def test_sanitizers_notice(tmp_path):
+    """The check above can fail: tensors of the driver are guarded byte by byte."""
+    driver = tmp_path / "broken"
+    source = tmp_path / "broken.cpp"
+    source.write_text(
+        "#include <cstdlib>\n#include <cstdint>\nint main(int argc, char**) {"
+        " char* p = static_cast<char*>(std::malloc(33)); int64_t x = INT64_MAX; x += argc;"
+        " return p[32 + argc] + (x > 0); }"
+    )
+    checks = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+    subprocess.run(["g++", *checks, source, "-o", driver], check=True)
+    assert subprocess.run([driver], capture_output=True).returncode != 0
+
+
+@pytest.mark.skipif(shutil.which(CROSS_COMPILER) is None, reason=f"needs {CROSS_COMPILER}")
+def test_neon(tmp_path):
+    """The kernel for Arm compiles without a warning and, where an emulator is there, computes the same."""
+    flags = ("-O1", "-static", "-Werror")
+    driver = build_driver(tmp_path, compiler=CROSS_COMPILER, machine="aarch64", flags=flags)
+    if shutil.which(EMULATOR) is not None:
+        check_everywhere(Remote([EMULATOR, str(driver)], OMP_NUM_THREADS="1"), isas=("neon",))
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="instruction sets beyond the base exist on x86-64 only")
+@pytest.mark.parametrize("name", ["avx512_bf16", "avx2"])
+def test_targets_share_no_code(tmp_path, name):
+    """The linker merges functions with weak linkage: an older processor could be left with a newer one's code."""
+    flags = {"avx512_bf16": ("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512bf16"), "avx2": ()}[name]
+    target, source = tmp_path / f"{name}.o", build.SOURCES / "targets" / f"{name}.cpp"
+    command = ["g++", "-O3", "-std=c++17", "-w", "-mavx2", "-mfma", "-mf16c", *flags, "-c", source, "-o", target]
+    subprocess.run(command, check=True)
+    symbols = subprocess.run(["nm", "-C", "--defined-only", target], check=True, capture_output=True, text=True).stdout
+    kinds = {line.split()[-3 if " " not in line.split(" ", 2)[-1] else 1] for line in symbols.splitlines()}
+    assert "Kernels" in symbols
+    assert not kinds & set("WVu"), symbols
+
+
+def test_compiler_is_missing(tmp_path):
+    with pytest.raises(build.BuildError, match="no C\\+\\+ compiler 'no-such-compiler'"):
+        build.build(tmp_path / "x.so", compiler="no-such-compiler")
+    assert not (tmp_path / "x.so").exists()
+
+
+def test_compiler_fails(tmp_path):
+    with pytest.raises(build.BuildError, match="no-such-flag"):
+        build.build(tmp_path / "x.so", flags=("--no-such-flag",))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_environment_variables(tmp_path, monkeypatch):
+    """CXX and CXXFLAGS reach the compiler."""
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(build.BuildError, match="no-such-compiler"):
+        build.build(tmp_path / "x.so")
+    monkeypatch.setenv("CXX", "g++")
+    monkeypatch.setenv("CXXFLAGS", "--no-such-flag")
+    with pytest.raises(build.BuildError, match="no-such-flag"):
+        build.build(tmp_path / "x.so")
+
+
+def test_library_that_was_not_built(tmp_path):
+    from flash_attention.backends.cpu.library import Library
+
+    with pytest.raises(FileNotFoundError, match="python -m flash_attention.backends.cpu.build"):
+        Library(tmp_path / "none.so")
+    assert os.listdir(tmp_path) == []
+
+
+def test_forced_instruction_set_is_used():
+    """Instruction sets differ in the last bits, so the variable has an effect."""
+    case = Case(seq_q=200, seq_k=200, head_dim=64, dtype="float32")
+    with instruction_set("scalar"):
+        first = run_case(case)
+    second = run_case(case)
+    assert not np.array_equal(first.output, second.output)

@@ -1,0 +1,32 @@
+"""The shared case list on every instruction set of this machine, against the float64 truth."""
+
+import pytest
+from flash_attention.backends.cpu import library
+
+from tests.train.flash_attention import cases
+from tests.train.flash_attention.ut.native.calls import instruction_set, run_case
+
+ISAS = library.instruction_sets()
+
+
+# Each everyday case runs on all instruction sets; the whole list runs through MindSpore on the best one.
+@pytest.mark.parametrize("case", cases.params(everyday=lambda case: cases.sample(case, 3)))
+def test_case(case):
+    for isa in ISAS:
+        with instruction_set(isa):
+            try:
+                cases.check(case, run_case(case))
+            except AssertionError as error:
+                raise AssertionError(f"on {isa}: {error}") from None
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_everything_at_once(isa, dtype):
+    """Several tiles of both sides, partly filled, with all that an element of the score matrix can meet."""
+    case = cases.Case(
+        batch=2, heads=4, kv_heads=2, seq_q=300, seq_k=333, head_dim=72, dtype=dtype, mask="3d", window=(150, 20),
+        alignment="bottom_right", alibi="bias", dropout=0.2,
+    )  # fmt: skip
+    with instruction_set(isa):
+        cases.check(case, run_case(case))

@@ -1,0 +1,33 @@
+"""Interrupts: a signal during a call leaves the process, the kernel and its threads usable."""
+
+import os
+import signal
+import threading
+import time
+
+import numpy as np
+from flash_attention.backends.cpu import library
+from flash_attention.problem import AttentionProblem
+
+
+def interrupted_call() -> None:
+    """Runs in a process of its own: two calls, the first with a Ctrl-C in its middle."""
+    problem = AttentionProblem(batch=1, heads=2, seq_q=1500, seq_k=1500, head_dim=64, dtype="float32")
+    tensors = [np.random.default_rng(i).standard_normal(problem.shape_query()).astype(np.float32) for i in range(3)]
+    expected, _ = library.forward(problem, *tensors)
+    threading.Timer(0.005, os.kill, (os.getpid(), signal.SIGINT)).start()
+    interrupted = False
+    try:
+        for _ in range(1000):
+            output, _ = library.forward(problem, *tensors)
+        time.sleep(10)
+    except KeyboardInterrupt:
+        interrupted = True
+    assert interrupted
+    output, _ = library.forward(problem, *tensors)
+    np.testing.assert_array_equal(output, expected)
+    print("usable")
+
+
+def test_interrupt(run_python):
+    assert "usable" in run_python("-c", f"from {__name__} import interrupted_call; interrupted_call()")

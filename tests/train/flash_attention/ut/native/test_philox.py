@@ -1,0 +1,91 @@
+"""The dropout stream: published vectors, the statistics that dropout needs, and the kernel's copy of it."""
+
+import numpy as np
+import pytest
+from flash_attention import philox
+from flash_attention.backends.cpu import library
+from flash_attention.problem import AttentionProblem
+
+from tests.train.flash_attention.ut.native.calls import instruction_set, run
+
+# Known answers of Random123, file tests/kat_vectors, "philox4x32 10": counter, key, result.
+KNOWN = [
+    ([0] * 4, [0] * 2, [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]),
+    ([0xFFFFFFFF] * 4, [0xFFFFFFFF] * 2, [0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD]),
+    (
+        [0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344],
+        [0xA4093822, 0x299F31D0],
+        [0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1],
+    ),
+]
+
+
+@pytest.mark.parametrize(("counter", "key", "expected"), KNOWN)
+def test_known_answers(counter, key, expected):
+    assert philox.philox4x32(np.array(counter), np.array(key)).tolist() == expected
+
+
+def test_broadcasts_counters_against_one_key():
+    counters = np.array([vector[0] for vector in KNOWN])
+    together = philox.philox4x32(counters, np.array(KNOWN[0][1]))
+    assert together.shape == (3, 4)
+    assert together[0].tolist() == KNOWN[0][2]
+
+
+def problem_of(**more) -> AttentionProblem:
+    sizes = {"batch": 2, "heads": 3, "seq_q": 37, "seq_k": 203, "head_dim": 203, "dropout_rate": 0.3, **more}
+    return AttentionProblem(dtype="float32", training=True, **sizes)
+
+
+def drawn_by_kernel(problem: AttentionProblem, seed) -> np.ndarray:
+    """Keep decisions of the kernel: with equal scores and unit vectors as values the output shows them."""
+    query = np.zeros(problem.shape_query(), np.float32)
+    value = np.broadcast_to(np.eye(problem.seq_k, dtype=np.float32), problem.shape_key())
+    key = np.zeros(problem.shape_key(), np.float32)
+    output = run(problem, query, key, value, query, seed=np.array(seed, np.int64))[0]
+    return output != 0
+
+
+@pytest.mark.parametrize("isa", library.instruction_sets())
+@pytest.mark.parametrize(
+    ("seed", "more"),
+    [
+        ((1, 2), {}),
+        ((-1, 2**40 + 17), {"dropout_rate": 0.9}),
+        ((2**31, -(2**31)), {"batch_offset": 5, "head_offset": 2**20, "all_heads": 2**20 + 3}),
+        ((0, 0), {"dropout_rate": 1e-9}),
+        ((0, 0), {"dropout_rate": 0.99999999}),
+    ],
+)
+def test_kernel_draws_the_same(isa, seed, more):
+    problem = problem_of(**more)
+    expected = np.unpackbits(philox.keep_bits(problem, seed), axis=-1, count=problem.seq_k, bitorder="little")
+    with instruction_set(isa):
+        np.testing.assert_array_equal(drawn_by_kernel(problem, seed), expected.astype(bool))
+
+
+@pytest.mark.parametrize("isa", library.instruction_sets())
+def test_given_bits_equal_the_seed(isa):
+    """Bit for bit, forward and backward, also over several tiles and a last byte that is partly used."""
+    random = np.random.default_rng(0)
+    sizes = {"batch": 2, "heads": 2, "seq_q": 150, "seq_k": 301, "head_dim": 24}
+    by_seed = problem_of(**sizes)
+    by_bits = problem_of(**sizes, keep_bits=True)
+    tensors = [random.standard_normal(shape) for shape in (by_seed.shape_query(), *[by_seed.shape_key()] * 2)]
+    tensors.append(random.standard_normal(by_seed.shape_query()))
+    with instruction_set(isa):
+        first = run(by_seed, *tensors, seed=np.array((7, 8), np.int64))
+        second = run(by_bits, *tensors, keep_bits=philox.keep_bits(by_bits, (7, 8)))
+    for one, other in zip(first, second):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_rate_and_independence_of_neighbours():
+    """The share of kept keys is right within four standard deviations, and neighbours know nothing of each other."""
+    problem = problem_of(batch=1, heads=4, seq_q=256, seq_k=1024, head_dim=1, dropout_rate=0.25)
+    bits = np.unpackbits(philox.keep_bits(problem, (3, 4)), axis=-1, bitorder="little").astype(np.float64)
+    assert abs(bits.mean() - 0.75) < 4 * np.sqrt(0.25 * 0.75 / bits.size)
+    centred = bits - bits.mean()
+    for neighbour in (centred[..., 1:] * centred[..., :-1], centred[:, :, 1:] * centred[:, :, :-1],
+                      centred[:, 1:] * centred[:, :-1]):  # fmt: skip
+        assert abs(neighbour.mean()) < 4 * 0.25 * 0.75 / np.sqrt(neighbour.size)
