@@ -52,13 +52,14 @@ def test_two_runs_and_both_modes_are_bit_equal():
         ms.set_context(mode=ms.PYNATIVE_MODE)
 
 
-def run_problem(problem: AttentionProblem, query, key, value, d_output, d_logsumexp, bias=None) -> dict:
+def run_problem(problem: AttentionProblem, query, key, value, d_output, d_logsumexp, bias=None, mask=None) -> dict:
     """Output, logsumexp and gradients of a problem of the backend, by name."""
     cell = registry.build(problem, "emulator")
+    mask = None if mask is None else Tensor(mask)
     seed = Tensor(np.array(cases.SEED, np.int64)) if problem.dropout_threshold else None
 
     def forward(query, key, value, bias=None):
-        return cell(query, key, value, None, bias, None, seed)
+        return cell(query, key, value, mask, bias, None, seed)
 
     tensors = [Tensor(array) for array in (query, key, value, bias) if array is not None]
     output, logsumexp = forward(*tensors)
@@ -113,6 +114,28 @@ def test_a_seed_and_its_bits_given_are_the_same():
     by_seed = run_case(DROPOUT, "emulator").named()
     bits = philox.keep_bits(DROPOUT.problem, cases.SEED)
     assert_same(run_case(DROPOUT, "emulator", keep_bits=bits).named(), by_seed)
+
+
+@pytest.mark.parametrize("mask", (False, True))
+@pytest.mark.parametrize("rows", (1, 40))
+def test_minus_infinity_in_a_bias_hides(rows, mask):
+    """Also whole rows: with the causal rule the first query sees only the first key."""
+    bias = draw(1, 2, rows, 50, seed=6).asnumpy()
+    bias[0, 0, :, 20:30] = bias[0, 1, :, 0] = -np.inf
+    rules = {"causal": True, "alibi": "given", "bias_shape": bias.shape, "bias_dtype": "float16", "return_lse": True}
+    if mask:
+        rules.update(mask_shape=(1, 1, 40, 50), mask_dtype="uint8")
+    problem = AttentionProblem(batch=1, heads=2, seq_q=40, seq_k=50, head_dim=32, dtype="float16", **rules)
+    hidden = (np.random.default_rng(7).random((1, 1, 40, 50)) < 0.2).astype(np.uint8) if mask else None
+    arrays = [draw(1, 2, seq, 32, seed=seed).asnumpy() for seed, seq in enumerate((40, 50, 50, 40))]
+    d_logsumexp = np.zeros((1, 2, 40), np.float32)
+    actual = reference.Attention(**run_problem(problem, *arrays, d_logsumexp, bias=bias, mask=hidden))
+    given = {"mask": hidden, "bias": bias, "d_output": arrays[3], "d_logsumexp": d_logsumexp}
+    exact, low = (run(problem, *arrays[:3], **given) for run in (reference.truth, reference.baseline))
+    errors = reference.compare(actual, exact, low)
+    assert len(errors) == 6 and not [str(error) for error in errors if not error.ok]
+    assert np.isneginf(actual.logsumexp[0, 1, 0]) and not actual.output[0, 1, 0].any()
+    assert not actual.d_key[0, 0, 20:30].any() and not actual.d_bias[np.isneginf(bias)].any()
 
 
 def test_gradients_with_a_mask_among_the_inputs(mode):

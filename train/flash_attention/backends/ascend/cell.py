@@ -13,7 +13,7 @@ from mindspore import dtype as mstype
 
 from flash_attention.kernels.tik import host
 from flash_attention.kernels.tik.kernel import GlobalTensor, Kernel
-from flash_attention.kernels.tik.layout import KEEP_PADDING
+from flash_attention.kernels.tik.layout import HIDDEN_BY_BIAS, KEEP_PADDING
 from flash_attention.kernels.tik.operators import FORWARD, GRAD, GRAD_FINISH, GRAD_ROWS, Operator, Request
 from flash_attention.kernels.tik.problem import KernelProblem, padded
 from flash_attention.problem import AttentionProblem
@@ -121,11 +121,16 @@ class _Kernels(nn.Cell):
 
 
 class _Planes(nn.Cell):
-    """A mask or bias of rank 4 as the kernels take it: (planes, Sq, Sk), or (planes, Sk padded) of values per key."""
+    """A mask or bias of rank 4 as the kernels take it: (planes, Sq, Sk), or (planes, Sk padded) of values per key.
+
+    The values of a bias are followed by as many planes that say which keys are hidden; layout.pack_bias in MindSpore
+    operations.
+    """
 
     def __init__(self, kind: str, problem: KernelProblem):
         super().__init__()
         self.per_key = kind in ("key", "given")
+        self.hides = kind == "given"
         self.padding = padded(problem.seq_k) - problem.seq_k if self.per_key else 0
 
     def construct(self, tensor):
@@ -134,6 +139,9 @@ class _Planes(nn.Cell):
         rows = ops.reshape(tensor, (-1, tensor.shape[3]))
         if self.padding > 0:
             rows = ops.concat((rows, ops.zeros((rows.shape[0], self.padding), rows.dtype)), 1)
+        if self.hides:
+            hidden = rows <= -65504.0
+            rows = ops.concat((ops.masked_fill(rows, hidden, 0.0), ops.cast(hidden, rows.dtype) * HIDDEN_BY_BIAS), 0)
         return rows
 
 
@@ -158,7 +166,7 @@ class _KeepOrder(nn.Cell):
 
 
 class _BiasSums(nn.Cell):
-    """Gradient of a bias per key, (planes, Sk padded), from the sums that the main kernel stores per query head."""
+    """Gradient of a bias per key as _Planes gives it, from the sums that the main kernel stores per query head."""
 
     def __init__(self, problem: KernelProblem):
         super().__init__()
@@ -175,7 +183,8 @@ class _BiasSums(nn.Cell):
         rows = ops.reshape(by_head[:, :, : self.group], self.all)
         if len(self.axes) > 0:
             rows = ops.ReduceSum(keep_dims=True)(rows, self.axes)
-        return ops.reshape(rows, (-1, rows.shape[2]))
+        rows = ops.reshape(rows, (-1, rows.shape[2]))
+        return ops.concat((rows, ops.zeros_like(rows)), 0)
 
 
 def _constants(inputs: tuple[GlobalTensor, ...]) -> tuple[Tensor, ...]:

@@ -163,7 +163,7 @@ def _arguments(problem: KernelProblem, plan: BackwardPlan, split: BackwardSplit)
     if p.alibi == "bias":
         inputs.append(GlobalTensor("bias", bias, "float16", "FRACTAL_NZ"))
     if p.alibi == "given":
-        inputs.append(GlobalTensor("bias", (p.bias_batch * p.bias_heads, padded(p.seq_k)), "float16"))
+        inputs.append(GlobalTensor("bias", (2 * p.bias_batch * p.bias_heads, padded(p.seq_k)), "float16"))
     if p.dropout_threshold:
         inputs.append(GlobalTensor("keep", keep_shape(p), "uint8"))
     constants = {"table": split.table}

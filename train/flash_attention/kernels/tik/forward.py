@@ -94,7 +94,7 @@ def _arguments(problem: KernelProblem, plan: TilePlan, split: worksplit.WorkSpli
             GlobalTensor("bias", nz_shape(p.bias_batch * p.bias_heads, p.seq_q, p.seq_k), "float16", "FRACTAL_NZ")
         )
     if p.alibi == "given":
-        inputs.append(GlobalTensor("bias", (p.bias_batch * p.bias_heads, padded(p.seq_k)), "float16"))
+        inputs.append(GlobalTensor("bias", (2 * p.bias_batch * p.bias_heads, padded(p.seq_k)), "float16"))
     if p.dropout_threshold:
         inputs.append(GlobalTensor("keep", keep_shape(p), "uint8"))
 

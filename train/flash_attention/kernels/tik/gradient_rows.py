@@ -149,7 +149,7 @@ class _Rows:
             core.fill(vector, 0.0, 128)
         constants = {}
         if problem.alibi == "given":
-            constants.update(zip(lanes.BIAS, lanes.terms(1 / problem.post_scale, len(lanes.BIAS))))
+            constants.update(lanes.bias_constants(problem))
         if problem.mask == "key":
             constants.update(dict.fromkeys(lanes.KEY_MASK, lanes.HIDING))
         for lane, value in constants.items():

@@ -73,7 +73,7 @@ def forward_inputs(problem: KernelProblem, query, key, value, mask=None, bias=No
         arrays["mask"] = layout.pack_keys(hidden) if problem.mask == "key" else _planes(hidden)
     if problem.alibi in ("given", "bias"):
         bias = np.asarray(bias, np.float16)
-        arrays["bias"] = layout.pack_keys(bias) if problem.alibi == "given" else _planes(bias)
+        arrays["bias"] = layout.pack_bias(bias) if problem.alibi == "given" else _planes(bias)
     if problem.dropout_threshold:
         arrays["keep"] = layout.pack_keep_bits(keep_bits, problem)
     return arrays

@@ -17,6 +17,7 @@ from .problem import KernelProblem, padded
 
 REFERENCE = (0, 1, 2)  # minus the row reference in up to three float16 terms, times 1
 BIAS = (3, 4, 5)  # three float16 terms of 1 / post_scale, times the bias of the key
+BIAS_HIDES = 6  # -65504, times 16 for a key whose bias hides it, see layout.pack_bias
 KEY_BLOCK = (3, 4)  # two terms of 128 * slope, times key // 128
 KEY_REST = (5, 6)  # two terms of the slope, times key % 128
 POSITION = (7, 8, 9, 15)  # four terms of -slope * position of the query, times 1
@@ -37,6 +38,11 @@ def terms(value: float, count: int) -> list[float]:
         result.append(float(term))
         rest -= np.float64(term)
     return result
+
+
+def bias_constants(problem: KernelProblem) -> dict[int, float]:
+    """Query lanes of a bias per key."""
+    return {**dict(zip(BIAS, terms(1 / problem.post_scale, len(BIAS)))), BIAS_HIDES: HIDING}
 
 
 def key_positions(problem: KernelProblem) -> np.ndarray:
@@ -77,7 +83,7 @@ def initialise(core: Core) -> None:
             write(core, lanes, lane, halves)
     constants = {}
     if core.problem.alibi == "given":
-        constants.update(zip(BIAS, terms(1 / core.problem.post_scale, len(BIAS))))
+        constants.update(bias_constants(core.problem))
     if core.problem.mask == "key":
         constants.update(dict.fromkeys(KEY_MASK, HIDING))
     for lane, value in constants.items():
@@ -122,6 +128,8 @@ def _groups(core: Core, slot, plane, first, stride, count: int) -> None:
     sources = []
     if core.problem.alibi == "given":
         sources += [("bias", plane["bias"], lane) for lane in BIAS]
+        planes = core.problem.bias_batch * core.problem.bias_heads
+        sources.append(("bias", plane["bias"] + planes, BIAS_HIDES))
     if core.problem.mask == "key":
         sources += [("mask", plane["mask"], lane) for lane in KEY_MASK]
     for name, number, lane in sources:

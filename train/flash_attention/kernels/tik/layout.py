@@ -52,6 +52,20 @@ def pack_keys(array: np.ndarray) -> np.ndarray:
     return wide
 
 
+HIDDEN_BY_BIAS = 16.0  # more than any other lane of the kernels can make up for, see lanes.BIAS_HIDES
+
+
+def pack_bias(bias: np.ndarray) -> np.ndarray:
+    """A bias per key (..., 1, seq_k) to (2 * planes, seq_k padded to 16), float16: biases, then which keys they hide.
+
+    Where the bias is -inf (-65504 stands for it on a chip without infinities) the first half is 0 and the second one
+    HIDDEN_BY_BIAS.
+    """
+    rows = pack_keys(bias)
+    hidden = rows <= -65504
+    return np.concatenate([np.where(hidden, np.float16(0), rows), hidden * np.float16(HIDDEN_BY_BIAS)])
+
+
 KEEP_PADDING = 32  # bytes after the keep bits: the kernel reads them twice, 16 bytes apart, in blocks of 32
 
 

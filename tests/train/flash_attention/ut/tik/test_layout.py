@@ -3,7 +3,16 @@
 import numpy as np
 import pytest
 from flash_attention.kernels.tik import KernelProblem
-from flash_attention.kernels.tik.layout import from_nz, nz_shape, pack_keep_bits, pack_keys, to_nz, unpack_keep_bits
+from flash_attention.kernels.tik.layout import (
+    HIDDEN_BY_BIAS,
+    from_nz,
+    nz_shape,
+    pack_bias,
+    pack_keep_bits,
+    pack_keys,
+    to_nz,
+    unpack_keep_bits,
+)
 
 
 @pytest.mark.parametrize("shape", ((1, 1), (16, 16), (2, 17, 33), (2, 3, 40, 20)))
@@ -41,3 +50,12 @@ def test_values_per_key_are_padded():
     packed = pack_keys(np.ones((2, 3, 1, 20)))
     assert packed.shape == (6, 32) and packed.dtype == np.float16
     assert packed[:, :20].all() and not packed[:, 20:].any()
+
+
+def test_keys_hidden_by_a_bias_have_planes_of_their_own():
+    bias = np.full((2, 1, 1, 20), 0.5, np.float16)
+    bias[1, ..., 3], bias[0, ..., 4] = -np.inf, -65504
+    packed = pack_bias(bias)
+    assert packed.shape == (4, 32) and np.isfinite(packed).all()
+    assert list(zip(*np.nonzero(packed[2:]))) == [(0, 4), (1, 3)] and packed[3, 3] == HIDDEN_BY_BIAS
+    assert packed[1, 3] == packed[0, 4] == 0 and (packed[:2, :20] == 0.5).sum() == 38
