@@ -9,7 +9,8 @@ from typing import NoReturn
 from .errors import TikError
 from .ir import Location
 
-_PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+# As the interpreter knows it: sys.path may hold "..".
+_PACKAGE = os.path.dirname(__file__) + os.sep
 #: Start of the file name of code that the emulator generates.
 GENERATED = "<tikemu "
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tikemu
 from tikemu import cli
 from tikemu.isa import registry
 from tikemu.platform_info import CONTAINER_APIS
@@ -162,6 +163,18 @@ def test_info_says_whether_the_native_helper_is_there(capsys, monkeypatch, nativ
     monkeypatch.setenv("TIKEMU_NATIVE", mode)
     assert cli.main(["info"]) == 0
     assert f"native helper: {answer}" in capsys.readouterr().out
+
+
+def test_lines_are_the_users_where_the_path_holds_dots(tmp_path):
+    """sys.path entries with ".." must not make the emulator's own lines look like the user's."""
+    root = os.path.dirname(os.path.dirname(tikemu.__file__))
+    script = tmp_path / "kernel.py"
+    dotted = os.path.join(tmp_path, os.path.relpath(root, tmp_path))
+    script.write_text(f"import sys; sys.path.insert(0, {dotted!r})\n"
+                      "from tikemu import tik\n"
+                      "tik.Tik().Tensor('float16', (16,), tik.scope_ubuf, '1st')  # the line\n")
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)
+    assert f"{script}:3" in done.stderr.strip().splitlines()[-1], done.stderr
 
 
 def test_socs(capsys):
