@@ -1,5 +1,8 @@
 """Options that every test folder shares: which of the marked tests run."""
 
+import sys
+from collections.abc import Iterator
+
 import pytest
 
 OPTIONAL_MARKS = ("slow", "distributed", "versions")
@@ -26,6 +29,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list) -> None:
     if dropped:
         config.hook.pytest_deselected(items=dropped)
         items[:] = [item for item in items if item not in set(dropped)]
+
+
+@pytest.fixture(autouse=True)
+def same_path() -> Iterator[None]:
+    """Leaves sys.path as the test found it: MindSpore's compiler adds the folders of sources that it parses, where modules
+    have the names of packages; programs that a later test starts would find those first.
+    """
+    path = list(sys.path)
+    yield
+    sys.path[:] = path
 
 
 @pytest.fixture(scope="session")

@@ -16,14 +16,12 @@ from tests.emulator.arithmetic import arithmetic, native_library  # noqa: F401 -
 @pytest.fixture(autouse=True)
 def clean_emulator() -> Iterator[None]:
     """Undo what a test installs, selects and configures."""
-    options, selection, path, finders = settings.default_options(), platform_info.selection(), *map(
-        list, (sys.path, sys.meta_path))
+    options, selection, finders = settings.default_options(), platform_info.selection(), list(sys.meta_path)
     yield
     if sys.meta_path != finders:
         tikemu.uninstall()
     settings.set_default_options(options)
     platform_info.restore(selection)
-    sys.path[:] = path
 
 
 @pytest.fixture

@@ -96,7 +96,7 @@ class _Packed(nn.Cell):
         packed = self.packed(*tensors)
         results, start = (), 0
         for end, shape, dtype in zip(self.ends, self.shapes, self.dtypes):
-            results = (*results, ops.cast(ops.reshape(packed[start:end], shape), dtype))
+            results = results + (ops.cast(ops.reshape(packed[start:end], shape), dtype),)
             start = end
         return results
 

@@ -296,7 +296,7 @@ def test_the_backend_is_chosen_by_name_context_or_environment(monkeypatch):
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_lengths_may_change_from_call_to_call(backend, mode):
     layer = FlashAttention(32, causal=True, backend=backend)
-    for seq in (7, 130, 64, 7):
+    for seq in (7, 130, 7):
         query, key, value = inputs(seq_q=seq, seq_k=seq)
         near(layer(query, key, value), truth(query, key, value, causal=True).output)
 

@@ -109,14 +109,14 @@ class _Kernels(nn.Cell):
         return d_query, gradients[0], gradients[1], ops.zeros_like(mask), d_bias, ops.zeros_like(keep)
 
     def features(self, mask, bias, keep):
-        """Those of the optional inputs that the problem has."""
+        """Those of the optional inputs that the problem has. A graph of MindSpore 2.0 takes no starred tuple."""
         result = ()
         if self.masked:
-            result = (*result, mask)
+            result = result + (mask,)
         if self.biased:
-            result = (*result, bias)
+            result = result + (bias,)
         if self.dropped:
-            result = (*result, keep)
+            result = result + (keep,)
         return result
 
 

@@ -25,10 +25,7 @@ _COMMON = ("-O3", "-std=c++17", "-ffp-contract=off", "-fPIC", "-fopenmp", "-fvis
 _WARNINGS = ("-Wall", "-Wextra", "-Wno-maybe-uninitialized")
 _AVX2 = ("-mavx2", "-mfma", "-mf16c")
 _AVX512 = (*_AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl")
-_TARGETS = {
-    "x86": {"avx512_bf16": (*_AVX512, "-mavx512bf16"), "avx512": _AVX512, "avx2": _AVX2, "neon": (), "scalar": ()},
-    "other": {"avx512_bf16": (), "avx512": (), "avx2": (), "neon": (), "scalar": ()},
-}
+_TARGETS = {"avx512_bf16": (*_AVX512, "-mavx512bf16"), "avx512": _AVX512, "avx2": _AVX2, "neon": (), "scalar": ()}
 
 
 class BuildError(RuntimeError):
@@ -59,13 +56,12 @@ def build(
     """
     command = shlex.split(compiler or os.environ.get("CXX", "g++"))
     flags = (*flags, *shlex.split(os.environ.get("CXXFLAGS", "")))
-    family = "x86" if (machine or platform.machine()).lower() in ("x86_64", "amd64") else "other"
     output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=output.parent) as folder:
         units = dict.fromkeys(sorted(SOURCES.glob("*.cpp")), ())
         if main is not None:
             units[main] = ()
-        units.update({SOURCES / "targets" / f"{name}.cpp": extra for name, extra in _TARGETS[family].items()})
+        units.update({SOURCES / "targets" / f"{name}.cpp": target_flags(name, machine) for name in _TARGETS})
         with concurrent.futures.ThreadPoolExecutor(jobs or os.cpu_count()) as pool:
             objects = list(pool.map(lambda unit: _compile(command, *unit, flags, Path(folder)), units.items()))
         linked = Path(folder) / output.name
@@ -73,6 +69,13 @@ def build(
         _run([*command, *kind, "-fopenmp", *flags, *map(str, objects), "-o", str(linked)])
         os.replace(linked, output)
     return output
+
+
+def target_flags(name: str, machine: str | None = None) -> tuple:
+    """Flags of the instruction set `name`; none on a processor family (default: this one) that does not know it, whose
+    source then is empty.
+    """
+    return _TARGETS[name] if (machine or platform.machine()).lower() in ("x86_64", "amd64") else ()
 
 
 def _compile(command: list, source: Path, extra: tuple, flags: tuple, folder: Path) -> Path:

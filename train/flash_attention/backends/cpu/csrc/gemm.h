@@ -8,7 +8,6 @@
 namespace flash_attention {
 namespace {
 
-#define FA_INLINE inline __attribute__((always_inline))
 #define FA_NOINLINE __attribute__((noinline))
 
 using F = Simd::F;

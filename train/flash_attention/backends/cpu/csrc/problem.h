@@ -3,11 +3,15 @@
 
 #include <cstdint>
 
+// Functions in headers that targets share are always inlined: a copy compiled for a newer processor would be merged with
+// the others by the linker, and could run on an older one.
+#define FA_INLINE inline __attribute__((always_inline))
+
 namespace flash_attention {
 
 enum class DType : int32_t { kFloat32, kFloat16, kBFloat16, kByte };
 
-inline int64_t size_of(DType dtype) {
+FA_INLINE int64_t size_of(DType dtype) {
   switch (dtype) {
     case DType::kFloat32: return 4;
     case DType::kByte: return 1;
@@ -26,19 +30,19 @@ struct Band {
   int64_t next_blocks;
   int64_t block;  // tokens per block, at least 1
 
-  static int64_t min(int64_t a, int64_t b) { return a < b ? a : b; }
-  static int64_t max(int64_t a, int64_t b) { return a > b ? a : b; }
-  int64_t block_of(int64_t position) const {
+  static FA_INLINE int64_t min(int64_t a, int64_t b) { return a < b ? a : b; }
+  static FA_INLINE int64_t max(int64_t a, int64_t b) { return a > b ? a : b; }
+  FA_INLINE int64_t block_of(int64_t position) const {
     return position >= 0 ? position / block : -((-position + block - 1) / block);
   }
-  int64_t lo(int64_t row) const {
+  FA_INLINE int64_t lo(int64_t row) const {
     const int64_t position = row + offset;
     int64_t result = max(0, (block_of(position) - prev_blocks) * block);
     if (left >= 0) result = max(result, position - left);
     return min(result, seq_k);
   }
   // May be smaller than lo: the row then sees nothing.
-  int64_t hi(int64_t row) const {
+  FA_INLINE int64_t hi(int64_t row) const {
     const int64_t position = row + offset;
     int64_t result = min(seq_k, (block_of(position) + next_blocks + 1) * block);
     if (causal) result = min(result, position + 1);
@@ -56,7 +60,7 @@ struct Broadcast {
   int64_t head_stride;
   int64_t row_stride;
 
-  int64_t at(int64_t batch, int64_t head, int64_t row) const {
+  FA_INLINE int64_t at(int64_t batch, int64_t head, int64_t row) const {
     return batch * batch_stride + head * head_stride + row * row_stride;
   }
 };
@@ -90,9 +94,9 @@ struct Problem {
   const float* slopes;  // (heads): adds -slope * |position of the query - key|; null when absent
   Dropout dropout;
 
-  int64_t group() const { return heads / kv_heads; }
-  int64_t row_bytes() const { return head_dim * size_of(dtype); }
-  bool biased() const { return bias.data != nullptr || slopes != nullptr; }
+  FA_INLINE int64_t group() const { return heads / kv_heads; }
+  FA_INLINE int64_t row_bytes() const { return head_dim * size_of(dtype); }
+  FA_INLINE bool biased() const { return bias.data != nullptr || slopes != nullptr; }
 };
 
 struct ForwardOutputs {
