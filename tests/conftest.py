@@ -33,8 +33,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list) -> None:
 
 @pytest.fixture(autouse=True)
 def same_path() -> Iterator[None]:
-    """Leaves sys.path as the test found it: MindSpore's compiler adds the folders of sources that it parses, where modules
-    have the names of packages; programs that a later test starts would find those first.
+    """Leaves sys.path as the test found it.
+
+    MindSpore's compiler adds the folders of sources that it parses. Modules there have the names of packages, and
+    programs that a later test starts would find them first.
     """
     path = list(sys.path)
     yield

@@ -13,12 +13,13 @@ PASSES = ("forward", "both")  # both = forward and backward
 class Case:
     """Causal self-attention of shape (batch, heads, seq, head_dim).
 
-    window_blocks limits a query tile to that many key tiles, its own included; 0 = no limit.
+    window_blocks limits a query tile to that many key tiles of `tile` tokens, its own included; 0 = no limit.
     """
 
     seq: int
     dtype: str = "float32"
     window_blocks: int = 0
+    tile: int = 128
     heads: int = 8
     batch: int = 1
     head_dim: int = 128
@@ -35,6 +36,7 @@ class Case:
             dtype=self.dtype,
             causal=True,
             prev_blocks=self.window_blocks - 1 if self.window_blocks else ALL_BLOCKS,
+            tile=self.tile,
             training=True,
         )
 
@@ -57,6 +59,8 @@ class Case:
 
     def __str__(self) -> str:
         window = f" window {self.window_blocks} blocks" if self.window_blocks else ""
+        if self.window_blocks and self.tile != 128:
+            window += f" of {self.tile}"
         heads = "" if self.heads == 8 else f" H={self.heads}"
         return f"S={self.seq}{heads} {self.dtype}{window}"
 

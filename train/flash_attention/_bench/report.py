@@ -33,7 +33,7 @@ def write_csv(folder: Path, timings: list[Timing], figures: list[Figure]) -> lis
     paths = [folder / "times.csv", folder / "figures.csv"]
     with open(paths[0], "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
-        fields = ["batch", "heads", "seq", "head_dim", "dtype", "window_blocks"]
+        fields = ["batch", "heads", "seq", "head_dim", "dtype", "window_blocks", "tile"]
         writer.writerow(["contestant", "pass", *fields, "median_seconds", "gflops", "rounds", "all_seconds"])
         for timing in timings:
             values = [timing.case.as_dict()[name] for name in fields]

@@ -101,13 +101,16 @@ def speed(options: argparse.Namespace, plan) -> tuple[list, list]:
 
 
 def window(options: argparse.Namespace, plan) -> tuple[list, list]:
-    """The windowed run beside the full causal one."""
+    """The windowed runs beside the full causal one."""
     from flash_attention._bench import figures
     from flash_attention._bench.case import Case
 
-    full, windowed = (Case(plan.window_length, window_blocks=blocks) for blocks in (0, figures.WINDOW_BLOCKS))
-    timings, _ = measure(options, ["flash"], [full, windowed])
-    return timings, figures.window(*([t for t in timings if t.case == case] for case in (full, windowed)))
+    full = Case(plan.window_length)
+    blocks = figures.WINDOW_BLOCKS
+    windows = [Case(plan.window_length, window_blocks=blocks, tile=tile) for tile in figures.WINDOW_TILES]
+    timings, _ = measure(options, ["flash"], [full, *windows])
+    of = {case: [timing for timing in timings if timing.case == case] for case in (full, *windows)}
+    return timings, [figure for case in windows for figure in figures.window(of[full], of[case])]
 
 
 def flat_run(options: argparse.Namespace, plan) -> tuple[list, list]:

@@ -87,6 +87,16 @@ def test_speed_compares_the_same_pass_and_case() -> None:
     assert forward.ok is None and forward.row()[3:] == ["not measured", "torch is not installed"]
 
 
+@pytest.mark.parametrize("tile, required", [(64, 10), (128, 0.95 * 16384 / 1864)])
+def test_a_window_gains_ten_times_or_nearly_all_of_the_pairs(tile: int, required: float) -> None:
+    full, windowed = Case(16384), Case(16384, window_blocks=8, tile=tile)
+    timings = [[Timing("flash", case, kind, (s,)) for kind in ("forward", "backward")]
+               for case, s in ((full, 18.0), (windowed, 2.0))]
+    forward, _ = figures.window(*timings)
+    assert forward.required == pytest.approx(required, rel=1e-3)
+    assert forward.reached == 9.0 and forward.ok is (tile == 128)
+
+
 def test_flatness_and_memory() -> None:
     cases = Case(1024, window_blocks=8), Case(2048, window_blocks=8)
     timings = [Timing("flash", case, "forward", (us * case.seq,)) for case, us in zip(cases, (2, 3))]
@@ -113,6 +123,6 @@ def test_csv_and_plot(tmp_path) -> None:
     results = figures.speed(timings * 2 + [Timing("flash", CASE, "backward", (1.0,))], CASE, "")
     paths = report.write_csv(tmp_path, timings, results)
     times = paths[0].read_text().splitlines()
-    assert len(times) == 3 and times[1].startswith("flash,forward,1,8,256,128,float32,0,0.500000,")
+    assert len(times) == 3 and times[1].startswith("flash,forward,1,8,256,128,float32,0,128,0.500000,")
     assert paths[1].read_text().splitlines()[1].split(",")[-3:-1] == ["1.0000", "False"]
     assert report.write_plot(tmp_path, timings, timings[:1], "title").stat().st_size > 1000

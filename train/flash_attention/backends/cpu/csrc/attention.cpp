@@ -192,13 +192,13 @@ int run_backward(const Problem& p, const BackwardInputs& inputs, const BackwardO
   plan.shift = row_values.get();
   plan.delta = plan.shift + rows;
 
-  // Sums of d_query: float32 and aligned to cache lines, which the result is in general not.
+  // Sums of d_query: float32 in rows of whole cache lines, in the result itself where that is so.
   plan.d_query_stride = (p.head_dim + 15) / 16 * 16;
   const int64_t group_sums = p.group() * p.seq_q * plan.d_query_stride;
   int64_t wave = std::min(groups, std::max<int64_t>(1, kWaveBytes / (group_sums * static_cast<int64_t>(sizeof(float)))));
   if (bias.by_row && bias.shared) wave = 1;
-  const Buffer<float> sums = allocate<float>(wave * group_sums);
-  plan.d_query = sums.get();
+  const bool in_result = p.dtype == DType::kFloat32 && plan.d_query_stride == p.head_dim;
+  const Buffer<float> sums = allocate<float>(in_result ? 0 : wave * group_sums);
   Turns turns{std::vector<std::atomic<int32_t>>(wave * p.group() * plan.query_tiles), nullptr};
   std::atomic<bool> failed{false};
   turns.failed = &failed;
@@ -223,6 +223,7 @@ int run_backward(const Problem& p, const BackwardInputs& inputs, const BackwardO
 
   for (plan.first_group = 0; plan.first_group < groups && !failed; plan.first_group += wave) {
     plan.groups = std::min(wave, groups - plan.first_group);
+    plan.d_query = in_result ? static_cast<float*>(outputs.d_query) + plan.first_group * group_sums : sums.get();
     for (auto& turn : turns.count) turn.store(0, std::memory_order_relaxed);
     // Query tiles that no key tile visits are zeroed by nobody else.
     for (int64_t tile = 0; tile < plan.query_tiles; ++tile) {
