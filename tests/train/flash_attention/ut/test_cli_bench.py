@@ -87,7 +87,7 @@ def test_speed_compares_the_same_pass_and_case() -> None:
     assert forward.ok is None and forward.row()[3:] == ["not measured", "torch is not installed"]
 
 
-@pytest.mark.parametrize("tile, required", [(64, 10), (128, 0.95 * 16384 / 1864)])
+@pytest.mark.parametrize("tile, required", [(64, 10), (128, 8.35)])
 def test_a_window_gains_ten_times_or_nearly_all_of_the_pairs(tile: int, required: float) -> None:
     full, windowed = Case(16384), Case(16384, window_blocks=8, tile=tile)
     timings = [[Timing("flash", case, kind, (s,)) for kind in ("forward", "backward")]
