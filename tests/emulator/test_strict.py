@@ -486,3 +486,17 @@ def test_padding_of_a_global_tensor(kernel: Any, target: Any, fault: bool) -> No
     kernel.data_move(target, a, 0, 1, 8, 0, 0)
     check(kernel, fault, TikBoundsError, "padding", [source], [target],
           source=np.ones(20 if fault else 32, np.float16))
+
+
+@faulty
+def test_undefined_bits_of_the_compare_mask(kernel: Any, fault: bool) -> None:
+    """A comparison of float32 leaves half of the register undefined, which no selection of float32 uses."""
+    target = kernel.Tensor("float32", (64,), tik.scope_gm, "target")
+    data, bits = ub(kernel, "data", 64, "float32"), ub(kernel, "bits", 32, "uint8")
+    kernel.vec_dup(64, data, 1.0, 1, 8)
+    if not fault:
+        kernel.vec_cmpv_gt(bits, data, data, 1, 8, 8)
+    mask = kernel.mov_tensor_to_cmpmask(bits)
+    kernel.vsel(64, 0, data, mask, data, data, 1, 1, 1, 1, 8, 8, 8)
+    kernel.data_move(target, data, 0, 1, 8, 0, 0)
+    check(kernel, fault, TikUndefinedError, "holds undefined bits among the first 64", [], [target])

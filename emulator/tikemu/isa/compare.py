@@ -9,7 +9,8 @@ from typing import Any, Callable
 import numpy as np
 
 from .. import ir
-from ..errors import TikParamError, TikUnsupportedArgumentError
+from ..errors import TikParamError, TikUndefinedError, TikUnsupportedArgumentError
+from .access import defined_view
 from .params import Choice, Param, Tensor, describe, is_tensor, repeat, stride
 from .spec import Call, CoreState, MicroOp, instruction
 from .vector import FLOATS, legacy_tail, walks
@@ -28,6 +29,7 @@ def register(core: CoreState) -> np.ndarray:
     """The compare-mask register of a core, uint8[16], initially 0 (D18)."""
     if core.cmpmask is None:
         core.cmpmask = np.zeros(REGISTER_BYTES, np.uint8)
+        core.cmpmask_undefined = np.zeros(REGISTER_BYTES, np.uint8)
     return core.cmpmask
 
 
@@ -62,6 +64,14 @@ def check_current(call: Call, handle: ir.CmpMask) -> None:
         )
 
 
+def _marks(walk: Walk) -> np.ndarray | None:
+    """The "defined" marks of the bytes that the register is loaded from or stored to (strict mode)."""
+    operand = walk.operand
+    if operand.memory.defined is None:
+        return None
+    return defined_view(operand.memory, operand.address, (REGISTER_BYTES,), (1,))
+
+
 # ------------------------------------------------------------------------------------------- comparisons
 def _compare_to_tensor(call: Call, a: Any, *, name: str, legacy: bool) -> MicroOp | None:
     if a.repeat_times == 0:
@@ -91,11 +101,13 @@ def _compare_to_register(call: Call, a: Any, *, name: str) -> MicroOp:
     result = micro_op(call, "cmp", a.src0.dtype, None, sources, mask=a.mask)
     first, second = (source.loader() for source in sources)
     condition, core, enabled = CONDITIONS[name], call.core, a.mask.array
+    touched = np.packbits(enabled, bitorder="little") > 0
 
     def run() -> None:
         bits = np.unpackbits(register(core), bitorder="little")
         np.copyto(bits[: enabled.size], condition(first(0), second(0)).view(np.uint8), where=enabled)
         register(core)[:] = np.packbits(bits, bitorder="little")
+        core.cmpmask_undefined[: touched.size][touched] = 0
         core.cmpmask_owner = handle
 
     result.run = run
@@ -161,13 +173,15 @@ def mov_cmpmask_to_tensor(call: Call, a: Any) -> MicroOp:
     """store the 128 bits of the compare-mask register"""
     dst = Walk("dst", a.dst, leading(REGISTER_BYTES), 1, 0, dtype="uint8")
     result = micro_op(call, "simple", "uint8", dst, ())
-    store, core = dst.storer(), call.core
+    store, core, marks = dst.storer(), call.core, _marks(dst)
 
     def run() -> None:
         check_current(call, a.src)
         store(0, register(core))
 
     result.run = run
+    if marks is not None:
+        result.run_defined = lambda: np.subtract(1, core.cmpmask_undefined, out=marks)
     return result
 
 
@@ -178,13 +192,15 @@ def mov_tensor_to_cmpmask(call: Call, a: Any) -> MicroOp:
     """load the 128 bits of the compare-mask register"""
     src = Walk("src", a.src, leading(REGISTER_BYTES), 1, 0, dtype="uint8")
     result = micro_op(call, "simple", "uint8", None, (src,))
-    load, core, handle = src.loader(), call.core, call.context.result
+    load, core, handle, marks = src.loader(), call.core, call.context.result, _marks(src)
 
     def run() -> None:
         register(core)[:] = load(0)
         core.cmpmask_owner = handle
 
     result.run = run
+    if marks is not None:
+        result.run_defined = lambda: np.subtract(1, marks, out=core.cmpmask_undefined)
     return result
 
 
@@ -221,7 +237,10 @@ def _select(call: Call, a: Any, *, legacy: bool) -> MicroOp | None:
 
         def run() -> None:
             check_current(call, a.sel)
-            current[:] = np.unpackbits(register(core), bitorder="little", count=extent)
+            bits = register(core)
+            if core.cmpmask_undefined[: -(-extent // 8)].any():
+                call.fail(TikUndefinedError, f"the compare mask holds undefined bits among the first {extent}")
+            current[:] = np.unpackbits(bits, bitorder="little", count=extent)
             choose()
     else:
         result.reads += (choice.access(call),)

@@ -132,6 +132,7 @@ class CoreState:
     """Registers of one core that outlive an instruction."""
 
     cmpmask: Any = None  # numpy uint8[16]
+    cmpmask_undefined: Any = None  # numpy uint8[16]: 1 where a byte of cmpmask came from undefined bytes (strict mode)
     cmpmask_owner: int | None = None  # uid of the CmpMask handle it holds
     atomic_add: bool = False
 
