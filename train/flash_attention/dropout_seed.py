@@ -39,7 +39,8 @@ def draw_tensor(draw=draw, stream: int | None = None) -> Tensor:
     `use_reentrant=False`.
     """
     if not hasattr(ms, "get_rng_state"):  # MindSpore 2.0, which has no recomputation in PYNATIVE either
-        return Tensor(draw(), ms.int64)
+        # A plain tensor counts as a constant there, and a Custom operation fails at the third value of one.
+        return ops.stop_gradient(Parameter(Tensor(draw(), ms.int64), name="drawn_seed", requires_grad=False))
     state = ms.get_rng_state().asnumpy().copy()
     found = stream, ms.get_seed(), state.tobytes()
     state[-8:].view(np.int64)[0] += 1  # the offset, so that the next draw finds another state
@@ -65,9 +66,9 @@ class DropoutSeed(nn.Cell):
         first = zlib.crc32(repr(draw()).encode()) if seed is None else seed
         self.state = Parameter(Tensor([first, 0], ms.int64), name="dropout_seed", requires_grad=False)
         self.step = Tensor([0, 1], ms.int64)
-        # Not recomputed: the backward pass must see the seed of the forward pass.
-        self.read = ops.Add().add_prim_attr("recompute", False)
-        self.write = ops.Assign()
+        # Not recomputed: the backward pass must see the seed of the forward pass. Not split between devices either.
+        self.read = ops.Add().add_prim_attr("recompute", False).shard(((1,), (1,)))
+        self.write = ops.Assign().shard(((1,), (1,)))
         # An attribute, because mindspore.rewrite (amp level O1) copies `__call__` into a module of its own.
         self.draw = functools.partial(_count_up, self.state)
 
