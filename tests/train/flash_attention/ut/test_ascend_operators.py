@@ -72,7 +72,7 @@ def test_another_text_is_refused(text):
 
 
 def _tensors(kernel):
-    return [{"shape": list(t.shape), "dtype": t.dtype} for t in (*kernel.inputs, *kernel.outputs)]
+    return [{"shape": list(t.shape), "dtype": t.dtype, "format": t.format} for t in (*kernel.inputs, *kernel.outputs)]
 
 
 @pytest.mark.parametrize("operator", [FORWARD, GRAD_ROWS, GRAD, GRAD_FINISH], ids=lambda operator: operator.type)
@@ -95,6 +95,8 @@ def test_compile_names_the_wrong_tensor(tik):
         wrong = [dict(tensor) for tensor in tensors]
         wrong[2]["dtype"] = "float32"
         compile_operator(FORWARD, wrong, request.to_text(), "compiled")
+    with pytest.raises(ValueError, match="query: got format ND, allowed is FRACTAL_NZ"):
+        compile_operator(FORWARD, [{**tensors[0], "format": "ND"}, *tensors[1:]], request.to_text(), "compiled")
     with pytest.raises(ValueError, match="got 5 tensors, allowed are 6: query, key, value"):
         compile_operator(FORWARD, tensors[:-1], request.to_text(), "compiled")
 

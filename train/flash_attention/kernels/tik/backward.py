@@ -286,12 +286,14 @@ class _Main:
         self.turn += 1
         return copies[self.turn % len(copies)]
 
-    def _product(self, target, left, left_lanes, l0_lanes, right, right_lanes) -> None:
-        """target (rows, keys) = left . right + lanes, segment by segment of keys."""
+    def _product(self, target, left, left_lanes, l0_lanes, right, right_lanes, key_lanes=None) -> None:
+        """target (rows, keys) = left . right + lanes, segment by segment of keys; key_lanes (L1) fill right_lanes."""
         core, tik, plan = self.core, self.tik, self.plan
         operand = core.on["l0_rows"][0]
         tik.load2dv1(operand, left, 0, plan.rows * plan.head_dim // F, 1, 0, False)
         tik.load2dv1(l0_lanes, left_lanes, 0, plan.rows // 16, 1, 0, True)
+        if key_lanes is not None:
+            tik.load2dv1(right_lanes, key_lanes, 0, plan.columns, 1, 0, True)
         for index, width in enumerate(plan.segments):
             keys, start = self._operand(), plan.segment_start(index)
             for slot in each_epoch(core, right, self.epoch):
@@ -301,12 +303,11 @@ class _Main:
 
     def _scores(self, unit) -> None:
         on, ring = self.core.on, unit.position
-        lanes_of_keys = on["l0_ones"][0]
+        l0_keys, keys = on["l0_ones"][0], None
         if lanes.is_dynamic(self.problem):
-            lanes_of_keys = on["l0_key_lanes"][0]
-            self.tik.load2dv1(lanes_of_keys, on["key_lanes"][ring], 0, self.plan.columns, 1, 0, True)
+            l0_keys, keys = on["l0_key_lanes"][0], on["key_lanes"][ring]
         left, rows = on["query"][ring], on["score_lanes"][ring]
-        self._product(on["scores"][0], left, rows, on["l0_score_lanes"][0], on["key"], lanes_of_keys)
+        self._product(on["scores"][0], left, rows, on["l0_score_lanes"][0], on["key"], l0_keys, keys)
 
     def _d_probability(self, unit) -> None:
         on, ring = self.core.on, unit.position

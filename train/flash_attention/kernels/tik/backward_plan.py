@@ -11,6 +11,7 @@ RING = 4  # row tiles of query, output gradient and row lanes in L1; the unrolle
 PAIR = 2  # copies in L1 of the gradients of the scores, which the Cube still reads when Vector has the next
 OPERAND = 8192  # float16 elements of one operand in L0A or L0B
 FIELDS = 40  # int32 words per work item
+HALF_FACTORS = (48, 64)  # padded head_dims that multiply float16 factors
 WASTE = 1.1  # keys computed at most beyond those of key tiles of 128, where the strategy is free
 ITEMS_PER_CHUNK = 64  # rows of the work table held in the Unified Buffer at a time
 
@@ -46,7 +47,7 @@ class BackwardPlan:
         keys: keys of a work item, whose gradients stay in L0C.
         head_dim: padded to 16.
         single: the gradient of the scores is multiplied out in float32; otherwise from float16 factors, which costs
-            Vector less.
+            Vector less, its limit at HALF_FACTORS, and doubles what rounding does to them.
         bias_kind: kind of the bias whose gradient is wanted, or "none".
         bias_chunks: groups of 16 query heads whose sums per key are kept, for bias_kind "given".
     """
@@ -121,7 +122,7 @@ def plans(problem: KernelProblem, bias_gradient: bool) -> list[BackwardPlan]:
             _cut(strategy.rows, problem.seq_q),
             _cut(strategy.keys, problem.seq_k),
             head_dim,
-            head_dim > 64 and not problem.dropout_threshold and bias != "bias",
+            head_dim not in HALF_FACTORS and not problem.dropout_threshold and bias != "bias",
             bias,
             -(-problem.group // 16) if bias == "given" else 0,
         )

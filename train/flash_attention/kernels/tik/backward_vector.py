@@ -57,13 +57,16 @@ class VectorWork:
             self._hide(result)
         else:
             # float16 factors; what is hidden has probability zero already.
-            factor = result[2 * HALF_ROUND :]
-            for at, elements in plan.pieces:
+            factor, pieces = result[2 * HALF_ROUND :], plan.pieces
+            if problem.dropout_threshold:
+                # Before the products, and those in one move: the Cube then waits for fewer events.
+                delta, square = core.on["row_delta"][0], plan.rows * 16
+                tik.tensor_mov(delta, core.on["delta"][0], "m", 1, square // F, 0, 0)
+                pieces = ((0, plan.area),)
+            for at, elements in pieces:
                 tik.tensor_mov(factor[at], source[at], "m", 1, elements // F, 0, 0)
             if problem.dropout_threshold:
                 # A dropped score keeps minus D, which the Cube put beside the products.
-                delta, square = core.on["row_delta"][0], plan.rows * 16
-                tik.tensor_mov(delta, core.on["delta"][0], "m", 1, square // F, 0, 0)
                 dropout.select(core, factor, factor, lambda first: delta[first % square], 0, plan.area)
             for at, elements in plan.pieces:
                 core.binary("vec_mul", result[at:], factor[at:], half[at:], elements)

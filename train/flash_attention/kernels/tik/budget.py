@@ -203,7 +203,9 @@ def candidates(problem: KernelProblem) -> list[TilePlan]:
         ValueError: problem.tiling names no strategy.
     """
     if problem.tiling == "auto":
-        return [cut(strategy, problem) for strategy in STRATEGIES.values()]
+        # Dropout's selections unrolled for two row blocks leave the instruction cache, and Vector gains little by them.
+        alone = problem.dropout_threshold > 0 and (problem.head_dim <= 128 or problem.mask == "full")
+        return [cut(s, problem) for s in STRATEGIES.values() if s.row_blocks == 1 or not alone]
     if problem.tiling not in STRATEGIES:
         raise ValueError(f"tiling: got {problem.tiling!r}, allowed are auto, {', '.join(STRATEGIES)}")
     return [cut(STRATEGIES[problem.tiling], problem)]

@@ -340,9 +340,9 @@ class _Forward:
     def _load_key(self, item: Item, base, tile, slot: int) -> None:
         core = self.core
         with core.when(tile < item["end"]):
-            tiles.load_key(core, core.on["key"][slot], base, tile)
             if lanes.is_dynamic(self.problem):
                 lanes.load_key_lanes(core, core.on["key_lanes"][slot], item.planes(), tile)
+            tiles.load_key(core, core.on["key"][slot], base, tile)  # used first: waiting for it covers the lanes
 
     def _tiles(self, meanwhile: list) -> None:
         """The loop over the key tiles of `current`: scores two units ahead of the output, probabilities one ahead.

@@ -171,7 +171,8 @@ def compile_operator(operator: Operator, tensors: Iterable[Mapping | None], requ
     """Compiles an operator for the tensors of one call; what a registered entry function does.
 
     Args:
-        tensors: inputs and outputs in the order of the table, as dictionaries with "shape" and "dtype".
+        tensors: inputs and outputs in the order of the table, as dictionaries with "shape", "dtype" and, where it is
+            known, "format".
         request: see `Request.to_text`.
         kernel_name: name of the kernel.
 
@@ -194,5 +195,7 @@ def check_tensors(kernel: Kernel, tensors: list[Mapping]) -> None:
     for tensor, wanted in zip(tensors, expected):
         if tuple(tensor["shape"]) != wanted.shape:
             raise ValueError(f"{wanted.name}: got shape {tuple(tensor['shape'])}, allowed is {wanted.shape}")
+        if wanted.format == "FRACTAL_NZ" and tensor.get("format", wanted.format) != wanted.format:
+            raise ValueError(f"{wanted.name}: got format {tensor['format']}, allowed is {wanted.format}")
         if tensor["dtype"].lower() != wanted.dtype:
             raise TypeError(f"{wanted.name}: got dtype {tensor['dtype']}, allowed is {wanted.dtype}")

@@ -2,6 +2,8 @@
 
     python -m flash_attention.kernels.tik.report [--seq 4096] [--head-dim 128 64] [--sync auto conservative]
     python -m flash_attention.kernels.tik.report --operator forward backward rows finish
+    python -m flash_attention.kernels.tik.report --features --seq 1024 --head-dim 16 128 256 --operator forward backward
+    python -m flash_attention.kernels.tik.report --buffers --head-dim 64 128 256 --operator forward backward
     python -m flash_attention.kernels.tik.report --timeline 60000 2600
 
 Figures come from the timing model of tikemu. They are estimates; nothing here ran on a device.
@@ -33,6 +35,28 @@ OPERATORS = {
     "rows": (gradient_rows.build, 0),
     "finish": (backward.build_finish, 0),
 }
+_ALIBI = {"alibi": "computed", "slopes": (0.5,)}
+_DROPOUT = {"dropout_threshold": 6554}
+# What a kernel can be asked for beside plain and causal attention.
+FEATURES = {
+    "mask": {"mask": "full"},
+    "key mask": {"mask": "key"},
+    "bias": {"alibi": "bias"},
+    "key bias": {"alibi": "given"},
+    "alibi": _ALIBI,
+    "causal alibi": {"causal": True, **_ALIBI},
+    "window": {"window_left": 300, "window_right": 40},
+    "4 heads on 1": {"heads": 4, "kv_heads": 1},
+    "dropout": _DROPOUT,
+    "causal alibi dropout": {"causal": True, **_ALIBI, **_DROPOUT},
+    "causal mask bias dropout": {"causal": True, "mask": "full", "alibi": "bias", **_DROPOUT},
+    "window key mask key bias dropout": {"window_left": 200, "mask": "key", "alibi": "given", **_DROPOUT},
+}
+
+
+def problem_of(seq: int, head_dim: int, **features) -> KernelProblem:
+    """One core's work of a square problem."""
+    return KernelProblem(**{"batch": 1, "heads": 1, **features}, seq_q=seq, seq_k=seq, head_dim=head_dim, cores=1)
 
 
 @dataclass(frozen=True)
@@ -156,23 +180,43 @@ def timeline(trace: str, start: float, length: float, width: int = 104) -> str:
     return "\n".join(lines)
 
 
-def table(measurements: list[Measurement]) -> str:
-    """The measurements as text."""
+def table(measurements: list[Measurement], names: list[str] | None = None) -> str:
+    """The measurements as text; `names` say what each one has beside its operator and size."""
+    names = names or ["causal" if measured.problem.causal else "full" for measured in measurements]
+    width = max(30, 22 + max(map(len, names)))
     lines = [
-        f"{'kernel':30s} {'sync':12s} {'cycles/tile':>11s} {'of peak':>8s} {'code':>6s} {'events':>6s} {'GM/tile':>8s} "
-        f"{'V':>5s} {'M':>5s}  peak bytes"
+        f"{'kernel':{width}s} {'sync':12s} {'cycles/tile':>11s} {'of peak':>8s} {'code':>6s} {'events':>6s} "
+        f"{'instr.':>7s} {'GM/tile':>8s} {'V':>5s} {'M':>5s} {'build':>6s}  peak bytes"
     ]
-    for m in measurements:
+    for m, what in zip(measurements, names):
         p = m.problem
-        name = f"{m.operator} D={p.head_dim} S={p.seq_q} {'causal' if p.causal else 'full'}"
+        name = f"{m.operator} D={p.head_dim} S={p.seq_q} {what}"
         memory = " ".join(
             f"{key} {m.peak_bytes.get(key, 0) / 1024:.0f}/{CAPACITY[key] / 1024:.0f}K" for key in CAPACITY
         )
         events = max(m.events.values())
         lines.append(
-            f"{name:30s} {m.sync:12s} {m.cycles_per_tile:11.0f} {m.utilisation:8.1%} {m.code_bytes:6d} {events:6d} "
-            f"{m.gm_bytes_per_tile:8.0f} {m.pipes['V']:5.0%} {m.pipes['M']:5.0%}  {memory}"
+            f"{name:{width}s} {m.sync:12s} {m.cycles_per_tile:11.0f} {m.utilisation:8.1%} {m.code_bytes:6d} "
+            f"{events:6d} {m.instructions:7d} {m.gm_bytes_per_tile:8.0f} {m.pipes['V']:5.0%} {m.pipes['M']:5.0%} "
+            f"{m.build_seconds:5.2f}s  {memory}"
         )
+    return "\n".join(lines)
+
+
+def budget_table(operator: str, problem: KernelProblem) -> str:
+    """Every buffer of a kernel with its copies and bytes, by memory."""
+    import tikemu
+
+    tikemu.install(soc="Ascend910A")
+    from tbe import tik
+
+    kernel = OPERATORS[operator][0](problem, tik, debug=False)
+    what = "causal" if problem.causal else "full"
+    lines = [f"{operator} D={problem.head_dim} S={problem.seq_q} {what}: strategy {kernel.plan.strategy}"]
+    for memory, (used, available) in kernel.memory().items():
+        parts = [part for part in kernel.buffers if part.memory == memory]
+        lines.append(f"  {memory}: {used} of {available} bytes")
+        lines += [f"    {part.name:16s} {part.dtype:8s} {part.copies} x {part.bytes // part.copies}" for part in parts]
     return "\n".join(lines)
 
 
@@ -190,23 +234,31 @@ def main() -> None:
         metavar=("START", "CYCLES"),
         help="draw the pipes of the first kernel, causal=False, between two times, and stop",
     )
+    parser.add_argument("--features", action="store_true", help="masks, biases, dropout ... instead of full and causal")
+    parser.add_argument("--buffers", action="store_true", help="list the buffers of each kernel, causal, and stop")
     arguments = parser.parse_args()
+    kernels = [(operator, head_dim) for operator in arguments.operator for head_dim in arguments.head_dim]
+    if arguments.buffers:
+        for operator, head_dim in kernels:
+            print(budget_table(operator, problem_of(arguments.seq, head_dim, causal=True)))
+        return
     if arguments.timeline:
-        problem = KernelProblem(1, 1, arguments.seq, arguments.seq, arguments.head_dim[0], cores=1)
+        problem = problem_of(arguments.seq, arguments.head_dim[0])
         with tempfile.TemporaryDirectory() as folder:
             trace = os.path.join(folder, "trace.json")
             measure(problem, trace=trace, operator=arguments.operator[0])
             print(timeline(trace, *arguments.timeline))
         return
-    rows = []
-    for operator in arguments.operator:
-        for head_dim in arguments.head_dim:
-            for causal in (False, True):
-                problem = KernelProblem(1, 1, arguments.seq, arguments.seq, head_dim, causal=causal, cores=1)
-                for sync in arguments.sync:
-                    trace = None if rows else arguments.trace
-                    rows.append(measure(problem, sync, trace=trace, operator=operator))
-    print(table(rows))
+    kinds = FEATURES if arguments.features else {"full": {}, "causal": {"causal": True}}
+    rows, names = [], []
+    for operator, head_dim in kernels:
+        for name, features in kinds.items():
+            for sync in arguments.sync:
+                trace = None if rows else arguments.trace
+                problem = problem_of(arguments.seq, head_dim, **features)
+                rows.append(measure(problem, sync, trace=trace, operator=operator))
+                names.append(name)
+    print(table(rows, names))
 
 
 if __name__ == "__main__":
