@@ -17,6 +17,7 @@ from mindspore.ops import constexpr
 from flash_attention.backends import registry
 from flash_attention.dropout_seed import draw_tensor
 from flash_attention.inputs import UNKNOWN, TensorSpec
+from flash_attention.parallel.shard import TENSOR, Shard, sharding
 from flash_attention.precision import fix_dtypes
 from flash_attention.problem import ALL_BLOCKS, AttentionProblem
 from flash_attention.tiling import DEFAULT_STRATEGY
@@ -47,6 +48,7 @@ def flash_attention(
     return_lse=False,
     backend=None,
     argument_names=("attention_mask", "bias"),
+    shards=None,
 ):
     """Softmax attention: softmax(scale * query @ key^T + bias) @ value over the visible keys.
 
@@ -79,6 +81,8 @@ def flash_attention(
         return_lse (bool): also return the logsumexp. Default: False.
         backend (str): name of the backend to use. Default: None, see `attention_backend`.
         argument_names (tuple): what error messages call attention_mask and bias.
+        shards (tuple): how semi-automatic parallelism splits the call, `flash_attention.parallel.shard.Asked`; the
+            FlashAttention layer sets it. Default: None.
 
     Returns:
         Tensor like query; with return_lse a pair of it and the logsumexp, float32 (batch, heads, seq_q), -inf for a
@@ -106,6 +110,7 @@ def flash_attention(
         (dropout_rate, scale, causal, causal_alignment, window_size, prev_block_num, next_block_num),
         (tiling_stgy_name, alibi, bias_grad, input_layout, head_dim, return_lse),
         backend,
+        shards,
     )
     output, logsumexp = run(query, key, value, attention_mask, bias, keep_bits, seed)
     if return_lse:
@@ -177,7 +182,7 @@ def _spec(tensor):
 class _Call(nn.Cell):
     """One kind of call: a backend's cell, and around it what turns the caller's tensors into the backend's."""
 
-    def __init__(self, problem: AttentionProblem, run: nn.Cell, mask_rank: int):
+    def __init__(self, problem: AttentionProblem, run: nn.Cell, mask_rank: int, shard: Shard | None = None):
         super().__init__()
         self.run = run
         self.mask_rank = mask_rank
@@ -187,6 +192,23 @@ class _Call(nn.Cell):
         self.heads, self.kv_heads, self.head_dim = problem.heads, problem.kv_heads, problem.head_dim
         self.order = {"BNSD": None, "BSND": (0, 2, 1, 3), "BSH": (0, 2, 1, 3), "SBH": (1, 2, 0, 3)}[problem.layout]
         self.order_back = None if self.order is None else tuple(np.argsort(self.order).tolist())
+        self.transpose = self.transpose_back = ops.Transpose()
+        self.not_equal, self.expand = ops.NotEqual(), (ops.ExpandDims(), ops.ExpandDims())
+        if shard is not None:
+            self._give_strategies(shard)
+
+    def _give_strategies(self, shard: Shard):
+        """MindSpore gathers the tensors of an operation that has no strategy. Casts and reshapes take those around."""
+        plan = shard.plan
+        batch_first = {"SBH": (None, "dp", "mp", None)}.get(plan.input_layout, ("dp", None, "mp", None))
+        self.transpose = shard.glue(ops.Transpose(), batch_first)
+        self.transpose_back = shard.glue(ops.Transpose(), TENSOR)
+        if shard.mask_axes is not None:
+            axes = {2: shard.mask_axes[2:], 3: (shard.mask_axes[0], *shard.mask_axes[2:]), 4: shard.mask_axes}
+            shard.glue(self.not_equal, axes[self.mask_rank], ())
+            last = axes[3] if self.mask_rank == 3 else (None, *shard.mask_axes[2:])
+            shard.glue(self.expand[0], axes[2])
+            shard.glue(self.expand[1], last)
 
     def construct(self, query, key, value, mask, bias, keep_bits, seed):
         shape = query.shape
@@ -197,14 +219,14 @@ class _Call(nn.Cell):
             mask = None
         elif self.mask_rank > 0:
             if mask.dtype != mstype.bool_ and mask.dtype != mstype.uint8:
-                mask = ops.cast(mask, mstype.float32) != 0  # a CPU compares no bfloat16
+                mask = self.not_equal(ops.cast(mask, mstype.float32), 0.0)  # a CPU compares no bfloat16
             if self.mask_rank == 2:
-                mask = ops.expand_dims(ops.expand_dims(mask, 0), 0)
-            elif self.mask_rank == 3:
-                mask = ops.expand_dims(mask, 1)
+                mask = self.expand[0](mask, 0)
+            if self.mask_rank < 4:
+                mask = self.expand[1](mask, 1)
         output, logsumexp = self.run(query, key, value, mask, bias, keep_bits, seed)
         if self.order_back is not None:
-            output = ops.transpose(output, self.order_back)
+            output = self.transpose_back(output, self.order_back)
         if self.splits:
             output = ops.reshape(output, shape)
         return output, logsumexp
@@ -214,7 +236,7 @@ class _Call(nn.Cell):
         if self.splits:
             tensor = ops.reshape(tensor, (tensor.shape[0], tensor.shape[1], heads, self.head_dim))
         if self.order is not None:
-            tensor = ops.transpose(tensor, self.order)
+            tensor = self.transpose(tensor, self.order)
         return tensor
 
 
@@ -263,13 +285,14 @@ def _no_seed():
 
 
 @constexpr(reuse_result=False)
-def _plan(query, key, value, mask, bias, keep_bits, seed, names, rules, more_rules, backend):
+def _plan(query, key, value, mask, bias, keep_bits, seed, names, rules, more_rules, backend, shards):
     argument_names = ("query", "key", "value", *names, "keep_bits", "seed")
     specs = []
     for name, spec in zip(argument_names, (query, key, value, mask, bias, keep_bits, seed)):
         needed = name in ("query", "key", "value")
         specs.append(None if spec is None and not needed else _tensor_spec(name, spec))
-    key = tuple(specs), names, rules, more_rules, registry.forced_backend(backend), ms.get_context("device_target")
+    forced, device = registry.forced_backend(backend), ms.get_context("device_target")
+    key = tuple(specs), names, rules, more_rules, forced, device, sharding(shards)
     try:
         hash(key)
     except TypeError:  # a list among the rules: fine for window_size, an error in any other place
@@ -286,7 +309,7 @@ def _tensor_spec(name: str, spec) -> TensorSpec:
 
 
 @functools.lru_cache(maxsize=512)
-def _planned(specs, names, rules, more_rules, backend, device) -> _Call:
+def _planned(specs, names, rules, more_rules, backend, device, shards) -> _Call:
     dropout_rate, scale, causal, causal_alignment, window_size, prev_block_num, next_block_num = rules
     tiling_stgy_name, alibi, bias_grad, input_layout, head_dim, return_lse = more_rules
     problem = AttentionProblem.from_inputs(
@@ -313,7 +336,9 @@ def _planned(specs, names, rules, more_rules, backend, device) -> _Call:
     if seed is not None and seed != TensorSpec((2,), "int64"):
         raise ValueError(f"seed: got {seed.dtype} of shape {seed.shape}, allowed is int64 of shape (2,)")
     mask_rank = 0 if specs[3] is None else len(specs[3].shape)
-    return fix_dtypes(_Call(problem, registry.build(problem, backend), mask_rank))
+    shard = shards and shards.shard(problem, specs[3] and specs[3].shape)
+    run = registry.build(problem if shard is None else shard.plan.local(problem, shard.rank), backend, shard)
+    return fix_dtypes(_Call(problem, run, mask_rank, shard))
 
 
 @constexpr(reuse_result=False)

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def run_python():
     """Runs a program in a fresh interpreter that finds what this one finds; returns what it printed."""
 

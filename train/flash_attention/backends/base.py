@@ -10,6 +10,8 @@ from flash_attention.problem import AttentionProblem
 if TYPE_CHECKING:
     from mindspore.nn import Cell
 
+    from flash_attention.parallel.shard import Shard
+
 
 class Backend(ABC):
     """One way to run attention. A backend's module exposes its only instance as `BACKEND`.
@@ -22,6 +24,8 @@ class Backend(ABC):
     # Whether `build` takes a problem with unknown sizes (problem.dynamic), met in graphs compiled for dynamic shapes;
     # the cell then reads the sizes from its tensors at run time.
     dynamic = False
+    # Whether `build` takes a shard.
+    shards = False
 
     def unavailable(self) -> str | None:
         """Why this backend cannot run any problem on this machine and device, or None."""
@@ -32,7 +36,7 @@ class Backend(ABC):
         """Why this backend cannot run `problem`, or None. Not called when `unavailable` gives a reason."""
 
     @abstractmethod
-    def build(self, problem: AttentionProblem) -> Cell:
+    def build(self, problem: AttentionProblem, shard: Shard | None = None) -> Cell:
         """The Cell that runs `problem`; called once per distinct problem, its result is cached.
 
         The Cell holds no Parameters, and MindSpore can differentiate and compile it in GRAPH mode, PYNATIVE and @jit.
@@ -56,6 +60,9 @@ class Backend(ABC):
         logsumexp   float32 (B, H, Sq): log of the sum of exp over visible keys of the scaled, biased scores, before
                     dropout; -inf for a row that sees nothing (its output and gradients are 0). May be None unless
                     problem.return_lse.
+
+        With a shard, `problem` is the share of one device of a call that MindSpore shards: the graph is written for the
+        whole, and every operation in it needs a strategy, see `flash_attention.parallel.shard`.
 
         Both outputs are differentiable: the gradient of the logsumexp adds probability * d_logsumexp to the gradient of
         the scores. Inputs that are None get no gradient, mask, keep_bits and seed get zeros.

@@ -61,7 +61,8 @@ def _emulated(operator, request, kernel, shapes: list):
     def run(*tensors):
         feed = {}
         for wanted, tensor in zip(kernel.inputs, tensors):
-            feed[wanted.name] = to_nz(tensor) if wanted.format == "FRACTAL_NZ" else np.ascontiguousarray(tensor)
+            array = to_nz(tensor) if wanted.format == "FRACTAL_NZ" else np.ascontiguousarray(tensor)
+            feed[wanted.name] = array.reshape(wanted.shape)
         stored = tikemu.run(kernel.tik, feed, timing=False, options=options).outputs
         return [
             from_nz(stored[given.name], *shape[-2:]) if given.format == "FRACTAL_NZ" else stored[given.name]
@@ -102,8 +103,17 @@ class _Packed(nn.Cell):
 
 
 def _philox_bits(problem: AttentionProblem):
-    """A primitive that draws the keep bits of a problem: those of every other backend for the same seed."""
-    return _pyfunc(lambda seed: philox.keep_bits(problem, seed), 1, problem.shape_keep_bits(), mstype.uint8)
+    """A primitive that draws the keep bits of a problem for the kernels: those of every other backend for a seed."""
+    from flash_attention.kernels.tik import host, layout
+
+    if problem.dropout_threshold == 0:
+        return None
+    kernel_problem = host.describe(problem)
+
+    def draw(seed):
+        return layout.pack_keep_bits(philox.keep_bits(problem, seed), kernel_problem)
+
+    return _pyfunc(draw, 1, layout.keep_shape(kernel_problem), mstype.uint8)
 
 
 def _pyfunc(function, count: int, shape: tuple, dtype):

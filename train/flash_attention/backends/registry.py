@@ -16,6 +16,8 @@ from flash_attention.problem import AttentionProblem
 if TYPE_CHECKING:
     from mindspore.nn import Cell
 
+    from flash_attention.parallel.shard import Shard
+
 logger = logging.getLogger("flash_attention")
 
 ENVIRONMENT_VARIABLE = "FLASH_ATTENTION_BACKEND"
@@ -75,12 +77,17 @@ def get_backend(name: str) -> Backend:
     return backend or _Missing(name, f"{module} defines no BACKEND")
 
 
-def refusal(name: str, problem: AttentionProblem) -> str | None:
-    """Why backend `name` cannot run `problem` here, or None when it can."""
+def refusal(name: str, problem: AttentionProblem, sharded: bool = False) -> str | None:
+    """Why backend `name` cannot run `problem` here, or None when it can.
+
+    `sharded`: as the share of one device of a graph that MindSpore shards.
+    """
     backend = get_backend(name)
     reason = backend.unavailable()
     if reason is None and problem.dynamic and not backend.dynamic:
         reason = "takes no dynamic shapes in a graph: compile it for each shape (no set_inputs), or use PYNATIVE"
+    if reason is None and sharded and not backend.shards:
+        reason = "has no shard strategies for semi-automatic parallelism"
     return reason or backend.refuse(problem)
 
 
@@ -123,8 +130,8 @@ def forced_backend(requested: str | None = None) -> str | None:
     return name
 
 
-def choose(problem: AttentionProblem, requested: str | None = None) -> Backend:
-    """The backend that runs `problem`.
+def choose(problem: AttentionProblem, requested: str | None = None, sharded: bool = False) -> Backend:
+    """The backend that runs `problem`; see `refusal` about `sharded`.
 
     Raises:
         ValueError: the forced backend does not exist.
@@ -132,14 +139,14 @@ def choose(problem: AttentionProblem, requested: str | None = None) -> Backend:
     """
     forced = forced_backend(requested)
     if forced is not None:
-        reason = refusal(forced, problem)
+        reason = refusal(forced, problem, sharded)
         if reason is not None:
             raise RuntimeError(f"backend {forced!r} cannot run this problem: {reason}")
         return get_backend(forced)
     order = _PREFERENCE.get(problem.device, ("math",))
     reasons = []
     for name in order:
-        reason = refusal(name, problem)
+        reason = refusal(name, problem, sharded)
         if reason is None:
             if name == "math" and reasons:
                 _warn_slow(tuple(reasons))
@@ -148,14 +155,15 @@ def choose(problem: AttentionProblem, requested: str | None = None) -> Backend:
     raise RuntimeError(f"no backend can run this problem on {problem.device}: " + "; ".join(reasons))
 
 
-def build(problem: AttentionProblem, requested: str | None = None) -> Cell:
+def build(problem: AttentionProblem, requested: str | None = None, shard: Shard | None = None) -> Cell:
     """The Cell of the chosen backend for `problem` (see `Backend.build`)."""
-    return _build(choose(problem, requested).name, problem)
+    return _build(choose(problem, requested, shard is not None).name, problem, shard)
 
 
 @functools.lru_cache(maxsize=256)
-def _build(name: str, problem: AttentionProblem) -> Cell:
-    return get_backend(name).build(problem)
+def _build(name: str, problem: AttentionProblem, shard: Shard | None) -> Cell:
+    backend = get_backend(name)
+    return backend.build(problem) if shard is None else backend.build(problem, shard)
 
 
 @contextlib.contextmanager

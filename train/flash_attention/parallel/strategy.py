@@ -1,8 +1,8 @@
 """Shard strategies of attention under semi-automatic parallelism: batch over `dp` devices, heads over `mp`.
 
 `ShardPlan` says how every tensor is split, in the two forms that MindSpore wants of a Custom primitive: Layout objects
-(2.7 and later), or tuples beside primitive attributes (2.0-2.2). It also gives the problem of one shard, whose dropout
-and computed ALiBi are those of the whole.
+(from 2.3), or tuples beside primitive attributes (2.0-2.2). It also gives the problem of one shard, whose dropout and
+computed ALiBi are those of the whole. shard.py takes it from the layer to the primitives.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class ShardPlan:
 
     @classmethod
     def from_strategies(
-        cls, in_strategy: tuple, out_strategy: tuple | None, device_num: int, input_layout: str = "BNSD"
+        cls, in_strategy: tuple, out_strategy: tuple | None, device_num: int | None = None, input_layout: str = "BNSD"
     ) -> ShardPlan:
         """The plan that MindSpore-style strategies ask for.
 
@@ -60,6 +60,7 @@ class ShardPlan:
             in_strategy: one tuple of integers per tensor, into how many parts each axis is split: query, key, value,
                 and then, where the layer has them, attention_mask and alibi_mask.
             out_strategy: one such tuple for the output in a tuple, or None.
+            device_num: what dp * mp has to be; None: whatever it is.
 
         Raises:
             TypeError, ValueError: what a strategy asks for cannot be had; with what can.
@@ -71,7 +72,7 @@ class ShardPlan:
                 "alibi_mask"
             )
         dp, mp = _read("in_strategy[0] (query)", in_strategy[0], input_layout)
-        plan = cls(dp, mp, device_num, input_layout)
+        plan = cls(dp, mp, dp * mp if device_num is None else device_num, input_layout)
         for index, name in ((1, "key"), (2, "value")):
             if _read(f"in_strategy[{index}] ({name})", in_strategy[index], input_layout) != (dp, mp):
                 raise ValueError(
@@ -148,9 +149,11 @@ class ShardPlan:
         Its offsets make dropout and computed ALiBi those of the whole problem.
 
         Raises:
-            ValueError: batch, heads or key/value heads do not divide.
+            ValueError: batch, heads or key/value heads do not divide, or a size is unknown.
         """
         check_int("rank", rank, 0, self.device_num - 1)
+        if problem.dynamic:
+            raise ValueError("dp, mp: sharding needs shapes that are known when the graph is compiled (no set_inputs)")
         if problem.batch % self.dp:
             raise ValueError(f"dp: got {self.dp} for batch {problem.batch}, allowed are divisors of the batch")
         if problem.heads % self.mp:

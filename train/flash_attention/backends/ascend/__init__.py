@@ -14,6 +14,7 @@ class TikBackend(Backend):
     """The TIK operators as MindSpore primitives; compiled by CANN when a network is."""
 
     name = "tik"
+    shards = True
 
     def unavailable(self) -> str | None:
         import mindspore as ms
@@ -23,7 +24,7 @@ class TikBackend(Backend):
     def refuse(self, problem: AttentionProblem) -> str | None:
         return refuse_on_910(problem)
 
-    def build(self, problem: AttentionProblem):
+    def build(self, problem: AttentionProblem, shard=None):
         import mindspore as ms
         from tbe import tik
 
@@ -31,8 +32,8 @@ class TikBackend(Backend):
         from flash_attention.backends.ascend.cell import OperatorAttention
         from flash_attention.backends.ascend.keep_bits import GeneratedKeepBits
 
-        make_primitive = functools.partial(registration.primitive, environment.route(ms.__version__))
-        return OperatorAttention(problem, tik, make_primitive, GeneratedKeepBits(problem))
+        make_primitive = functools.partial(registration.primitive, environment.route(ms.__version__), shard=shard)
+        return OperatorAttention(problem, tik, make_primitive, GeneratedKeepBits(problem, shard), shard)
 
 
 BACKEND = TikBackend()

@@ -16,6 +16,7 @@ from flash_attention.kernels.tik.kernel import GlobalTensor, Kernel
 from flash_attention.kernels.tik.layout import HIDDEN_BY_BIAS, KEEP_PADDING
 from flash_attention.kernels.tik.operators import FORWARD, GRAD, GRAD_FINISH, GRAD_ROWS, Operator, Request
 from flash_attention.kernels.tik.problem import KernelProblem, padded
+from flash_attention.parallel.shard import Shard
 from flash_attention.problem import AttentionProblem
 
 LOWEST = float(np.finfo(np.float32).min)  # stands for -inf, which the chip does not have
@@ -31,33 +32,44 @@ class OperatorAttention(nn.Cell):
         problem: what to run.
         tik: the tik module, to learn the arguments of the kernels.
         make_primitive: makes the primitive of a kernel.
-        draw: a Cell that draws keep bits, draw(seed) -> uint8 (B, H, Sq, ceil(Sk / 8)).
+        draw: a Cell that draws keep bits, draw(seed) -> uint8 in the order of the kernels, `layout.pack_keep_bits`.
+        shard: see `Backend.build`.
     """
 
-    def __init__(self, problem: AttentionProblem, tik, make_primitive: MakePrimitive, draw: nn.Cell):
+    def __init__(
+        self, problem: AttentionProblem, tik, make_primitive: MakePrimitive, draw: nn.Cell, shard: Shard | None = None
+    ):
         super().__init__()
         kernel_problem = host.describe(problem)
         bias_gradient = problem.alibi == "given" and problem.bias_grad
         self.core = _Kernels(kernel_problem, Request(kernel_problem, bias_gradient), tik, make_primitive)
-        self.mask = _Planes(kernel_problem.mask, kernel_problem) if problem.mask_shape is not None else None
-        self.bias = _Planes(kernel_problem.alibi, kernel_problem) if problem.bias_shape is not None else None
+        self.mask_given, self.bias_given = problem.mask_shape is not None, problem.bias_shape is not None
+        self.mask = self.bias = None
+        if kernel_problem.mask == "key":
+            self.mask = _PerKey(problem.mask_shape, False, shard, shard and shard.mask_axes)
+        if kernel_problem.alibi == "given":
+            self.bias = _PerKey(problem.bias_shape, True, shard, shard and shard.bias_axes)
         self.bias_grad = problem.bias_grad
         self.draw = draw if problem.dropout_threshold > 0 and not problem.keep_bits else None
-        self.keep = _KeepOrder(kernel_problem) if problem.dropout_threshold > 0 else None
+        self.keep = _KeepOrder(kernel_problem) if problem.dropout_threshold > 0 and problem.keep_bits else None
         self.seq_q = problem.seq_q
         self.nothing = Tensor(np.zeros(1, np.float16))  # a graph's gradient function takes no None
 
     def construct(self, query, key, value, mask, alibi, keep_bits, seed):
-        planes, bias, keep = self.nothing, self.nothing, self.nothing
-        if self.mask is not None:
-            planes = self.mask(ops.cast(mask, mstype.float16))
-        if self.bias is not None:
-            bias = self.bias(alibi if self.bias_grad else ops.stop_gradient(alibi))
+        hidden, bias, keep = self.nothing, self.nothing, self.nothing
+        if self.mask_given:
+            hidden = ops.cast(mask, mstype.float16)
+            if self.mask is not None:
+                hidden = self.mask(hidden)
+        if self.bias_given:
+            bias = alibi if self.bias_grad else ops.stop_gradient(alibi)
+            if self.bias is not None:
+                bias = self.bias(bias)
         if self.draw is not None:
-            keep_bits = self.draw(seed)
+            keep = ops.stop_gradient(self.draw(seed))
         if self.keep is not None:
             keep = ops.stop_gradient(self.keep(keep_bits))
-        output, logsumexp = self.core(query, key, value, planes, bias, keep)
+        output, logsumexp = self.core(query, key, value, hidden, bias, keep)
         logsumexp = logsumexp[:, :, : self.seq_q]
         return output, ops.masked_fill(logsumexp, logsumexp == LOWEST, -float("inf"))
 
@@ -74,7 +86,7 @@ class _Kernels(nn.Cell):
         p = problem
         query, key = (p.batch, p.heads, p.seq_q, p.head_dim), (p.batch, p.kv_heads, p.seq_k, p.head_dim)
         shapes = {"output": query, "d_query": query, "d_key": key, "d_value": key,
-                  "d_bias": (p.bias_batch * p.bias_heads, p.seq_q, p.seq_k)}
+                  "d_bias": (p.bias_batch, p.bias_heads, p.seq_q, p.seq_k)}
 
         def stage(operator: Operator) -> tuple:
             kernel = operator.build(request, tik, operator.name, True)
@@ -120,29 +132,40 @@ class _Kernels(nn.Cell):
         return result
 
 
-class _Planes(nn.Cell):
-    """A mask or bias of rank 4 as the kernels take it: (planes, Sq, Sk), or (planes, Sk padded) of values per key.
+class _PerKey(nn.Cell):
+    """A mask or bias per key, (B or 1, H or 1, 1, Sk), as the kernels take it: Sk padded.
 
-    The values of a bias are followed by as many planes that say which keys are hidden; layout.pack_bias in MindSpore
-    operations.
+    The values of a bias are followed by which keys they hide: (2, B or 1, H or 1, 1, Sk padded); layout.pack_keys and
+    layout.pack_bias in MindSpore operations.
+
+    Args:
+        shape: on one device.
+        axes: how a shard splits it.
     """
 
-    def __init__(self, kind: str, problem: KernelProblem):
+    def __init__(self, shape: tuple, hides: bool, shard: Shard | None, axes: tuple | None):
         super().__init__()
-        self.per_key = kind in ("key", "given")
-        self.hides = kind == "given"
-        self.padding = padded(problem.seq_k) - problem.seq_k if self.per_key else 0
+        *rows, seq_k = shape if shard is None else shard.whole(shape, axes)
+        self.pads, self.hides = padded(seq_k) > seq_k, hides
+        self.padding = Tensor(np.zeros((*rows, padded(seq_k) - seq_k), np.float16)) if self.pads else None
+        self.zeros = Tensor(np.zeros((*rows, padded(seq_k)), np.float16))
+        self.concat, self.at_most, self.select = ops.Concat(3), ops.LessEqual(), ops.Select()
+        self.times, self.stack = ops.Mul(), ops.Stack(0)
+        if shard is not None:
+            shard.glue(self.concat, axes, axes)
+            shard.glue(self.at_most, axes, ())
+            shard.glue(self.select, axes, axes, axes)
+            shard.glue(self.times, axes, ())
+            shard.glue(self.stack, axes, axes)
 
     def construct(self, tensor):
-        if not self.per_key:
-            return ops.reshape(tensor, (-1, tensor.shape[2], tensor.shape[3]))
-        rows = ops.reshape(tensor, (-1, tensor.shape[3]))
-        if self.padding > 0:
-            rows = ops.concat((rows, ops.zeros((rows.shape[0], self.padding), rows.dtype)), 1)
+        if self.pads:
+            tensor = self.concat((tensor, self.padding))
         if self.hides:
-            hidden = rows <= -65504.0
-            rows = ops.concat((ops.masked_fill(rows, hidden, 0.0), ops.cast(hidden, rows.dtype) * HIDDEN_BY_BIAS), 0)
-        return rows
+            hidden = self.at_most(tensor, -65504.0)
+            values = self.select(hidden, self.zeros, tensor)
+            tensor = self.stack((values, self.times(ops.cast(hidden, mstype.float16), HIDDEN_BY_BIAS)))
+        return tensor
 
 
 class _KeepOrder(nn.Cell):
@@ -166,7 +189,7 @@ class _KeepOrder(nn.Cell):
 
 
 class _BiasSums(nn.Cell):
-    """Gradient of a bias per key as _Planes gives it, from the sums that the main kernel stores per query head."""
+    """Gradient of a bias per key as _PerKey gives it, from the sums that the main kernel stores per query head."""
 
     def __init__(self, problem: KernelProblem):
         super().__init__()
@@ -175,6 +198,7 @@ class _BiasSums(nn.Cell):
         self.heads = (p.batch, p.kv_heads, -1, padded(p.seq_k))
         self.all = (p.batch, p.heads, padded(p.seq_k))
         self.group = p.group
+        self.given = (2, p.bias_batch, p.bias_heads, 1, padded(p.seq_k))
         self.axes = tuple(axis for axis, size, full in ((0, p.bias_batch, p.batch), (1, p.bias_heads, p.heads))
                           if size == 1 and full > 1)
 
@@ -183,8 +207,7 @@ class _BiasSums(nn.Cell):
         rows = ops.reshape(by_head[:, :, : self.group], self.all)
         if len(self.axes) > 0:
             rows = ops.ReduceSum(keep_dims=True)(rows, self.axes)
-        rows = ops.reshape(rows, (-1, rows.shape[2]))
-        return ops.concat((rows, ops.zeros_like(rows)), 0)
+        return ops.reshape(ops.concat((rows, ops.zeros_like(rows)), 0), self.given)
 
 
 def _constants(inputs: tuple[GlobalTensor, ...]) -> tuple[Tensor, ...]:

@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
-from mindspore import Tensor, nn, ops
+from mindspore import Tensor, nn
 from mindspore.ops.operations import DropoutGenMask
 
+from flash_attention.kernels.tik import host, layout
+from flash_attention.parallel.shard import Shard
 from flash_attention.problem import AttentionProblem
-
-_UNIT = 128  # DropoutGenMask gives bits by the 128
 
 
 class GeneratedKeepBits(nn.Cell):
-    """uint8 (B, H, Sq, ceil(Sk / 8)), each bit set with the probability to keep.
+    """Keep decisions as the kernels take them, `layout.keep_shape`; each bit set with the probability to keep.
 
     The bits follow MindSpore's seeds (`mindspore.set_seed`), not the seed of the call: on a device the same layer drops
-    other scores than on a CPU, at the same rate.
+    other scores than on a CPU, at the same rate. Every device of a sharded call draws its own.
     """
 
-    def __init__(self, problem: AttentionProblem):
+    def __init__(self, problem: AttentionProblem, shard: Shard | None = None):
         super().__init__()
-        self.shape = problem.shape_keep_bits()
-        self.bytes = math.prod(self.shape)
-        self.bits = (-(-self.bytes * 8 // _UNIT) * _UNIT,)
+        self.bits = (layout.keep_shape(host.describe(problem))[0] * 8,)  # a multiple of 128, which the generator wants
         self.keep = Tensor(np.array(1.0 - problem.dropout_threshold / 65536, np.float16))
-        self.generate = DropoutGenMask()
+        self.generate = DropoutGenMask() if shard is None else DropoutGenMask(Seed1=1 + shard.rank)
 
     def construct(self, seed):
-        return ops.reshape(self.generate(self.bits, self.keep)[: self.bytes], self.shape)
+        return self.generate(self.bits, self.keep)

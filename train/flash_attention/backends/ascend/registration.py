@@ -13,6 +13,7 @@ from mindspore.ops import CustomRegOp, DataType, TBERegOp
 from flash_attention.backends.ascend import tbe_entries
 from flash_attention.kernels.tik.kernel import GlobalTensor, Kernel
 from flash_attention.kernels.tik.operators import Operator, Request
+from flash_attention.parallel.shard import ROWS, TENSOR, Shard
 
 _MSTYPES = {"float16": mstype.float16, "float32": mstype.float32, "int32": mstype.int32, "uint8": mstype.uint8}
 _FORMATS = {
@@ -25,17 +26,25 @@ _FORMATS = {
 }
 
 
-def primitive(route: str, operator: Operator, request: Request, kernel: Kernel, shapes: list) -> ops.Custom:
+def primitive(
+    route: str, operator: Operator, request: Request, kernel: Kernel, shapes: list, shard: Shard | None = None
+) -> ops.Custom:
     """The primitive of one kernel.
 
     Args:
         route: "tbe" or "opp".
         kernel: what `operator` builds for `request`.
         shapes: of the outputs as MindSpore sees them: FRACTAL_NZ is a storage format, not a shape.
+        shard: whose part of a sharded call the kernel is for.
     """
     dtypes = [_MSTYPES[tensor.dtype] for tensor in kernel.outputs]
     shapes = [[int(size) for size in shape] for shape in shapes]
     shape, dtype = (shapes[0], dtypes[0]) if len(shapes) == 1 else (tuple(shapes), tuple(dtypes))
+    if shard is not None:
+        inputs, outputs = ([_axes(tensor, request, shard) for tensor in side] for side in (kernel.inputs, kernel.outputs))
+        p, first = request.problem, kernel.inputs[0]
+        of_first = (p.batch, p.heads, p.seq_q, p.head_dim) if inputs[0] == TENSOR else first.shape
+        shape = shard.infer_shapes(of_first, list(zip(shapes, outputs)))
     if route == "tbe":
         function = getattr(tbe_entries, operator.name)
         information = _tbe_information(operator, kernel.inputs, kernel.outputs)
@@ -43,11 +52,25 @@ def primitive(route: str, operator: Operator, request: Request, kernel: Kernel, 
     else:
         # MindSpore takes a bare operator type only where the output shape comes from a function.
         information = _opp_information(operator, kernel.inputs, kernel.outputs)
-        result = ops.Custom(operator.type, out_shape=lambda *_: shape, out_dtype=lambda *_: dtype, func_type="aot",
+        infer = (lambda *_: shape) if shard is None else shape
+        result = ops.Custom(operator.type, out_shape=infer, out_dtype=lambda *_: dtype, func_type="aot",
                             reg_info=information)
         result.add_prim_attr("output_shapes", shapes)
     result.add_prim_attr("request", request.to_text())
-    return result
+    return result if shard is None else shard.attach(result, inputs, outputs)
+
+
+def _axes(tensor: GlobalTensor, request: Request, shard: Shard) -> tuple:
+    """How a tensor of a kernel is split. What only passes between kernels, and constants, count as whole."""
+    if tensor.name in ("query", "key", "value", "output", "d_output", "d_query", "d_key", "d_value"):
+        return TENSOR
+    if tensor.name in ("logsumexp", "d_logsumexp"):
+        return ROWS
+    if tensor.name == "mask":
+        return shard.mask_axes
+    if tensor.name == "bias":
+        return shard.bias_axes if request.problem.alibi == "bias" else (None, *shard.bias_axes)
+    return shard.bias_axes if tensor.name == "d_bias" else (None,) * len(tensor.shape)
 
 
 def _tbe_information(operator: Operator, inputs: tuple[GlobalTensor, ...], outputs: tuple[GlobalTensor, ...]) -> dict:

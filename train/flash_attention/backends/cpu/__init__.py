@@ -19,7 +19,7 @@ class CpuBackend(Backend):
     """FlashAttention in C++: float32 sums, no score matrix in memory, all threads that OMP_NUM_THREADS allows."""
 
     name = "cpu"
-    dynamic = True
+    shards = True
 
     def unavailable(self) -> str | None:
         from flash_attention.backends.cpu import library
@@ -33,6 +33,13 @@ class CpuBackend(Backend):
             return f"{library.ISA_VARIABLE} is {forced!r}, but this processor can run {', '.join(usable)}"
         return None
 
+    @property
+    def dynamic(self) -> bool:
+        import mindspore
+
+        # An operation of several outputs takes their shapes from the library in 2.7 and later, in 2.0 it does not.
+        return tuple(map(int, mindspore.__version__.split(".")[:2])) >= (2, 7)
+
     def refuse(self, problem: AttentionProblem) -> str | None:
         if problem.device != "CPU":
             return f"it runs on CPU, and the device target is {problem.device}"
@@ -40,10 +47,10 @@ class CpuBackend(Backend):
             return "this MindSpore has no bfloat16 on CPU (2.7 and later have)"
         return None
 
-    def build(self, problem: AttentionProblem):
+    def build(self, problem: AttentionProblem, shard=None):
         from flash_attention.backends.cpu.operators import Attention
 
-        return Attention(problem)
+        return Attention(problem, shard)
 
     def build_backward(self, problem: AttentionProblem):
         from flash_attention.backends.cpu.operators import Gradients

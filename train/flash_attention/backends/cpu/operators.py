@@ -7,6 +7,7 @@ import numpy as np
 from mindspore import Tensor, nn, ops
 
 from flash_attention.backends.cpu import library
+from flash_attention.parallel.shard import ROWS, TENSOR, Shard
 from flash_attention.problem import AttentionProblem
 
 
@@ -32,12 +33,12 @@ class _Call(nn.Cell):
 class Attention(_Call):
     """One problem; see Backend.build for the meaning of the tensors."""
 
-    def __init__(self, problem: AttentionProblem):
+    def __init__(self, problem: AttentionProblem, shard: Shard | None = None):
         super().__init__(problem)
         self.masked = problem.mask_shape is not None
         self.given = problem.active_dropout > 0 and problem.keep_bits
         self.drawn = problem.active_dropout > 0 and not problem.keep_bits
-        self.attention = _forward(problem)
+        self.attention = _forward(problem, shard)
 
     def construct(self, query, key, value, mask, alibi, keep_bits, seed):
         mask = mask if self.masked else self.absent
@@ -61,16 +62,19 @@ class Gradients(_Call):
         return gradients[0], gradients[1], gradients[2]
 
 
-def _backward(problem: AttentionProblem) -> ops.Custom:
-    gradients = [(shape, problem.dtype) for shape in (problem.shape_query(), problem.shape_key(), problem.shape_key())]
+def _backward(problem: AttentionProblem, shard: Shard | None = None) -> ops.Custom:
+    query, key = ((shape, problem.dtype, TENSOR) for shape in (problem.shape_query(), problem.shape_key()))
+    name, gradients = "FlashAttentionBackward", (query, key, key)
     if library.wants_bias_gradient(problem):
-        return _custom("FlashAttentionBackwardBias", problem, *gradients, (problem.bias_shape, problem.bias_dtype))
-    return _custom("FlashAttentionBackward", problem, *gradients)
+        bias_axes = shard and shard.bias_axes
+        name, gradients = name + "Bias", (*gradients, (problem.bias_shape, problem.bias_dtype, bias_axes))
+    optional, rules = _optional_axes(problem, shard)
+    return _custom(name, problem, gradients, shard, (*[TENSOR] * 3, *optional, TENSOR, ROWS, TENSOR, ROWS, *rules))
 
 
-def _forward(problem: AttentionProblem) -> ops.Custom:
+def _forward(problem: AttentionProblem, shard: Shard | None) -> ops.Custom:
     bias_gradient = library.wants_bias_gradient(problem)
-    backward = _backward(problem)
+    backward = _backward(problem, shard)
     zeros_like = ops.ZerosLike()
 
     def bprop(query, key, value, mask, bias, keep_bits, seed, rules, rates, out, dout):
@@ -89,21 +93,32 @@ def _forward(problem: AttentionProblem) -> ops.Custom:
             zeros_like(rates),
         )
 
-    outputs = (problem.shape_query(), problem.dtype), (problem.shape_lse(), "float32")
-    return _custom("FlashAttentionForward", problem, *outputs, bprop=bprop)
+    outputs = (problem.shape_query(), problem.dtype, TENSOR), (problem.shape_lse(), "float32", ROWS)
+    optional, rules = _optional_axes(problem, shard)
+    return _custom("FlashAttentionForward", problem, outputs, shard, (*[TENSOR] * 3, *optional, *rules), bprop)
 
 
-def _custom(function: str, problem: AttentionProblem, *outputs: tuple, bprop=None) -> ops.Custom:
-    """The primitive of an entry point of csrc/custom.cpp; outputs are pairs of shape and dtype."""
-    # With dynamic shapes MindSpore asks the library for the outputs.
-    known = {} if problem.dynamic else {
-        "out_shape": tuple(list(shape) for shape, _ in outputs),
-        "out_dtype": tuple(getattr(ms, dtype) for _, dtype in outputs),
-    }
+def _optional_axes(problem: AttentionProblem, shard: Shard | None) -> tuple:
+    """Axes of mask, bias, keep_bits and seed, which a device holds whole where they are constants, and of the rules."""
+    whole = (None,)
+    mask, bias = (shard.mask_axes, shard.bias_axes) if shard else (None, None)
+    return (mask or whole, bias or whole, TENSOR if problem.keep_bits else whole, whole), (whole, whole)
+
+
+def _custom(
+    function: str, problem: AttentionProblem, outputs: tuple, shard: Shard | None, input_axes: tuple, bprop=None
+) -> ops.Custom:
+    """The primitive of an entry point of csrc/custom.cpp; outputs are (shape, dtype, axes) each."""
+    shapes, dtypes, axes = zip(*outputs)
+    known = {"out_shape": tuple(map(list, shapes)), "out_dtype": tuple(getattr(ms, dtype) for dtype in dtypes)}
+    if problem.dynamic:
+        known = {}  # MindSpore asks the library
+    elif shard is not None:
+        known["out_shape"] = shard.infer_shapes(problem.shape_query(), list(zip(shapes, axes)))
     custom = ops.Custom(f"{library.LIBRARY}:{function}", func_type="aot", bprop=bprop, **known)
     if problem.dynamic:
         custom.add_prim_attr("reg_op_name", function)
         custom.add_prim_attr("multi_output", True)
     # PYNATIVE takes primitives of the same function and attributes for one and the same, whatever their outputs.
-    custom.add_prim_attr("flash_attention_outputs", str(outputs))
-    return custom
+    custom.add_prim_attr("flash_attention_outputs", str(list(zip(shapes, dtypes))))
+    return custom if shard is None else shard.attach(custom, list(input_axes), list(axes))

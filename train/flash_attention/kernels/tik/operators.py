@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Callable
@@ -193,9 +194,15 @@ def check_tensors(kernel: Kernel, tensors: list[Mapping]) -> None:
         names = ", ".join(tensor.name for tensor in expected)
         raise ValueError(f"{kernel.name}: got {len(tensors)} tensors, allowed are {len(expected)}: {names}")
     for tensor, wanted in zip(tensors, expected):
-        if tuple(tensor["shape"]) != wanted.shape:
+        if not _same(tuple(tensor["shape"]), wanted.shape):
             raise ValueError(f"{wanted.name}: got shape {tuple(tensor['shape'])}, allowed is {wanted.shape}")
         if wanted.format == "FRACTAL_NZ" and tensor.get("format", wanted.format) != wanted.format:
             raise ValueError(f"{wanted.name}: got format {tensor['format']}, allowed is {wanted.format}")
         if tensor["dtype"].lower() != wanted.dtype:
             raise TypeError(f"{wanted.name}: got dtype {tensor['dtype']}, allowed is {wanted.dtype}")
+
+
+def _same(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
+    """Whether a tensor lies in memory as wanted: its first axes may be several that make up the first one together."""
+    first = len(shape) - len(wanted) + 1
+    return first > 0 and (math.prod(shape[:first]), *shape[first:]) == wanted

@@ -9,6 +9,8 @@ from flash_attention.backends import registry
 from flash_attention.checks import check_bool, check_int, check_window
 from flash_attention.dropout_seed import DropoutSeed
 from flash_attention.functional import flash_attention
+from flash_attention.parallel.shard import Asked
+from flash_attention.parallel.strategy import ShardPlan
 from flash_attention.precision import AsAsked
 from flash_attention.problem import ALL_BLOCKS, AttentionProblem
 from flash_attention.tiling import DEFAULT_STRATEGY, get_strategy
@@ -17,6 +19,20 @@ from flash_attention.tiling import DEFAULT_STRATEGY, get_strategy
 @constexpr(reuse_result=False)
 def _refuse_alibi_mask():
     raise ValueError("alibi_mask: given to a layer with alibi=False, allowed only with alibi=True")
+
+
+class _Asked(nn.Cell):
+    """What the layer was told about sharding; None in PYNATIVE, which calls a cell where a graph has its `construct`."""
+
+    def __init__(self, asked: Asked):
+        super().__init__()
+        self.asked = asked
+
+    def __call__(self):
+        return None
+
+    def construct(self):
+        return self.asked
 
 
 class FlashAttention(nn.Cell):
@@ -144,6 +160,7 @@ class FlashAttention(nn.Cell):
         # An attribute, because mindspore.rewrite (amp level O1) copies `construct` into a module of its own.
         self.refuse_alibi_mask = _refuse_alibi_mask
         self.as_asked = AsAsked()
+        self.shards = _Asked(Asked(dp, mp, have_attention_mask_batch))
 
     def construct(self, query, key, value, attention_mask=None, alibi_mask=None):
         dropout_rate, seed = 0.0, None
@@ -172,7 +189,39 @@ class FlashAttention(nn.Cell):
             head_dim=self.head_dim,
             backend=self.backend,
             argument_names=("attention_mask", "alibi_mask"),
+            shards=self.shards(),
         )
+
+    def shard(self, in_strategy, out_strategy=None):
+        """Splits batch and heads over devices, as `dp` and `mp` do; the strategies are those of MindSpore's primitives.
+
+        Only graphs under `semi_auto_parallel` and `auto_parallel` are sharded. (This is not `mindspore.nn.Cell.shard`,
+        which is for functions without strategies of their own.)
+
+        Args:
+            in_strategy (tuple): for query, key, value, and where the layer gets them attention_mask and alibi_mask, a
+                tuple of integers: into how many parts each axis is split. Batch and heads of query, key and value are
+                split alike, seq and head_dim not at all. An axis of size 1 of a mask is not split.
+            out_strategy (tuple): the same for the output, in a tuple of one. Default: None, like query.
+
+        Returns:
+            The layer itself.
+
+        Raises:
+            TypeError, ValueError: a strategy cannot be had; with what can. What depends on the number of devices and
+                the shapes is checked when the graph is compiled.
+
+        Examples:
+            >>> from flash_attention import FlashAttention
+            >>> layer = FlashAttention(head_dim=128).shard(((4, 2, 1, 1),) * 3 + ((4, 1, 1),))
+            >>> print(layer.dp, layer.mp)
+            4 2
+        """
+        plan = ShardPlan.from_strategies(in_strategy, out_strategy, input_layout=self.input_layout)
+        self.dp, self.mp = plan.dp, plan.mp
+        masks = (*map(tuple, in_strategy[3:]), (), ())
+        self.shards.asked = Asked(plan.dp, plan.mp, True, *masks[:2])
+        return self
 
     def extend_repr(self):
         return (

@@ -1,0 +1,68 @@
+"""Sharded graphs of the layer for 8 devices, compiled forward and backward by MindSpore's own engine: no device needed."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+# By tensor map: for each axis the dimension of the device matrix (dp=4, mp=2) that splits it, counted from the right.
+TENSOR, ROWS = [1, 0, -1, -1], [1, 0, -1]
+QUERY, KEY = [2, 2, 40, 16], [2, 1, 40, 16]
+
+
+@pytest.fixture(scope="module")
+def compiled(run_python):
+    printed = run_python(str(Path(__file__).with_name("parallel_compile.py")), OMP_NUM_THREADS="1")
+    return json.loads(next(line for line in printed.splitlines() if line.startswith("RESULT ")).removeprefix("RESULT "))
+
+
+def only(operators, name):
+    """The one operator of that name; MindSpore 2.0 knows TBE operators by their functions."""
+    spelled = name, "".join("_" + letter.lower() if letter.isupper() else letter for letter in name)[1:]
+    (found,) = [operator for operator in operators if operator["name"] in spelled]
+    return found
+
+
+@pytest.mark.parametrize("case", ["tik", "tik-BSH-computed-alibi", "cpu-SBH-dropout"])
+def test_nothing_is_gathered_and_every_device_computes_its_share(compiled, case):
+    whole, last = compiled[case]["sharded"], compiled[case]["last"]
+    forward = only(whole, "FlashAttentionForward")
+    assert forward["split"][:3] == [TENSOR] * 3
+    assert forward["shapes"][:3] == [[8, 4, 40, 16], [8, 2, 40, 16], [8, 2, 40, 16]]
+    assert [operator["name"] for operator in whole] == [forward["name"]]  # no AllGather or the like beside it
+    assert only(last, "FlashAttentionForward")["shapes"][:3] == [QUERY, KEY, KEY]
+    backward = only(last, "FlashAttentionGrad" if case.startswith("tik") else "FlashAttentionBackward")
+    assert backward["shapes"][:3] == [QUERY, KEY, KEY]
+    assert backward["split"][:3] == [TENSOR] * 3
+    assert not any(operator["name"].startswith("All") for operator in last)
+
+
+def test_masks_and_bias_of_the_tik_operators_are_split(compiled):
+    forward = only(compiled["tik"]["sharded"], "FlashAttentionForward")
+    assert forward["split"][3:5] == [[1, -1, -1, -1], [-1, 1, 0, -1, -1]]
+    for name, place in (("FlashAttentionForward", 3), ("FlashAttentionGrad", 5)):
+        operator = only(compiled["tik"]["last"], name)
+        assert operator["shapes"][place : place + 2] == [[2, 1, 40, 40], [2, 2, 2, 1, 48]]
+    rows = only(compiled["tik"]["last"], "FlashAttentionGradRows")
+    assert rows["split"] == [TENSOR, TENSOR, ROWS, ROWS]
+
+
+def test_a_device_knows_where_its_heads_and_its_batch_are(compiled):
+    # Device 3 has the second eighth of four of the batch, and heads 2 and 3 of 4.
+    alibi = only(compiled["tik-BSH-computed-alibi"]["last"], "FlashAttentionForward")
+    assert alibi["slopes"] == [2**-6, 2**-8]
+    rules = only(compiled["cpu-SBH-dropout"]["last"], "FlashAttentionForward")["rules"]
+    assert rules[10:12] == [2, 2]  # batch_offset and head_offset
+
+
+@pytest.mark.parametrize(
+    ("case", "message"),
+    [
+        ("no-sharding", "ValueError: dp, mp: got 1 * 1 = 1 for 8 devices; their product must be the number of devices"),
+        ("mask-batch", "ValueError: attention_mask: got shape (8, 40, 40) with have_attention_mask_batch=False and dp=4"),
+        ("kv-heads", "ValueError: mp: got 4 for 2 key/value heads"),
+        ("math", "RuntimeError: backend 'math' cannot run this problem: has no shard strategies"),
+    ],
+)
+def test_what_cannot_be_sharded_is_an_error_of_the_layer(compiled, case, message):
+    assert compiled[case].startswith(message)
