@@ -4,7 +4,7 @@ Loops, branches and scalar arithmetic become plain Python. A call of an instruct
 operations by the values of its run-time arguments::
 
     for v3 in range(0, 16):
-        _iteration()
+        _iteration(1)
         k = (v3 * 128)
         p = C2.get(k)
         if p is None: p = B2(k)
@@ -256,7 +256,7 @@ class Compiler:
         self.emit(f"for {name} in {loop}:", statement.location)
         if self.runtime.timing:
             self.depth += 1
-            self.emit("_iteration()")
+            self.emit(f"_iteration({self.loops})")
             self.depth -= 1
         self.nested(statement.body)
         self.loops -= 1

@@ -108,6 +108,8 @@ class Session:
             raise self.compiled.locate(error) from None
         finally:
             self.progress.close()
+        if self.runtime.timing:
+            self.runtime.clock.repetition.count()
         outputs = {}
         for view in self.program.outputs:
             tensor = self.gm[view.tensor.uid]
@@ -149,7 +151,7 @@ class _Cores:
         if runtime.block_races is not None:
             runtime.block_races.block = block
         if runtime.timing:
-            runtime.clock.reset(start)
+            runtime.clock.reset(start, runtime.block_count != 1)
 
     def _watch(self, core: int) -> None:
         if self.trace is not None:
@@ -166,12 +168,12 @@ class _Cores:
                 self.times.append(0.0)
             else:
                 start, core = heapq.heappop(free)
-            self._begin(block, start)
             self._watch(core)
+            self._begin(block, start)
             runtime.core.reset()
             self.compiled.main()
             if runtime.timing:
-                self.times[core] = runtime.clock.finish
+                self.times[core] = runtime.clock.repetition.end_block()
             heapq.heappush(free, (self.times[core], core))
             block += 1
 
@@ -182,8 +184,8 @@ class _Cores:
         block = 0
         while block < (runtime.block_count or 1):
             self.progress.block(block, runtime.block_count or 1)
-            self._begin(block, 0.0)
             self._watch(block)
+            self._begin(block, 0.0)
             runtime.core.reset()
             thread = self.compiled.main()
             self._advance(thread, waiting, block)
@@ -205,8 +207,8 @@ class _Cores:
                 runtime.block_races.barrier()
             arrived, waiting = waiting, []
             for number, (thread, memory) in enumerate(arrived):
-                self._begin(number, now)
                 self._watch(number)
+                self._begin(number, now)
                 runtime.core.restore(memory)
                 self._advance(thread, waiting, number)
 
@@ -218,4 +220,4 @@ class _Cores:
         if block == len(self.times):
             self.times.append(0.0)
         if runtime.timing:
-            self.times[block] = runtime.clock.finish
+            self.times[block] = runtime.clock.repetition.end_block()

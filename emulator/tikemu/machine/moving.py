@@ -161,7 +161,7 @@ class Mover:
     def _make(self, key: tuple, values: tuple, addresses: list[int]) -> Template | None:
         if len(self.templates) >= TEMPLATES:
             for ops in self.prepared():
-                self.site.retired.add(ops)
+                self.site.retire(ops)
             self.templates.clear()
         ops = self.site.prepare(values)
         if not self._movable(ops):

@@ -13,6 +13,7 @@ from ..isa.spec import Access, MicroOp
 from ..timing import regions
 from ..timing.engine import PIPE_INDEX, CoreClock, TimedOp
 from ..timing.gm import GlobalMemory
+from ..timing.repetition import exact
 from .alloc import Plan
 from .memories import CoreMemories, GlobalTensor
 from .options import Options
@@ -50,7 +51,7 @@ class Runtime:
         self.checks = options.strict and numerics
         self.core = CoreMemories(self.soc, plan.peak, self.checks)
         self.gm = gm
-        self.clock = CoreClock(self.soc, options.max_trace_events, self.warn) if timing else None
+        self.clock = CoreClock(self.soc, options.max_trace_events, self.warn, not options.l2) if timing else None
         self.gm_cost: GlobalMemory | None = None
         self.block = 0
         self.block_count = block_count
@@ -131,7 +132,7 @@ class Runtime:
     # -------------------------------------------------------------------------------------------- preparing
     def prepare(self, micro: MicroOp, location: ir.Location) -> BoundOp:
         """Footprints, cost and checks of one micro-operation."""
-        op = BoundOp(micro.name, PIPE_INDEX[micro.pipe], micro.cycles, micro.latency)
+        op = BoundOp(micro.name, PIPE_INDEX[micro.pipe], exact(micro.cycles), exact(micro.latency))
         op.micro, op.location = micro, location
         op.run = guarded(micro, self.block_races) if self.checks else micro.run or _nothing
         op.barrier, op.flag, op.mask = micro.barrier, micro.flag, micro.mask
@@ -139,7 +140,7 @@ class Runtime:
             return op
         if len(self.clock.footprints) > regions.LIMIT:
             self.invalidate()
-            self.clock.footprints.prune(self.clock.now)
+            self.clock.prune()
         op.reads = self._footprints(micro.reads)
         op.writes = self._footprints(micro.writes)
         if micro.accumulate:
@@ -170,7 +171,7 @@ class Runtime:
         region = next(access.region for access in accesses if access.region.memory.kind == "GM")
         model = self.gm_cost
         cost = model.cost(micro.transfer, region)
-        op.cycles, op.latency = cost.cycles, cost.latency
+        op.cycles, op.latency = exact(cost.cycles), exact(cost.latency)
         if model.l2 is not None:
             lines, memory, transfer = model.lines(micro.transfer, region), id(region.memory), micro.transfer
 

@@ -228,10 +228,16 @@ class InstructionSite(Site):
 
     def forget(self) -> None:
         for ops in self.prepared():
-            self.retired.add(ops)
+            self.retire(ops)
         self.cache.clear()
         if self.mover is not None:
             self.mover.templates.clear()
+
+    def retire(self, ops: Ops) -> None:
+        """Keep what ``ops`` have counted; they are not used again."""
+        if self.runtime.clock is not None:
+            self.runtime.clock.repetition.settle()
+        self.retired.add(ops)
 
     def restart(self) -> None:
         self.retired = Tally()
@@ -274,7 +280,7 @@ class MovingSite(InstructionSite):
         if len(self.cache) >= CACHE:
             self.forget()
         elif key in self.cache:
-            self.retired.add(self.cache[key])
+            self.retire(self.cache[key])
         self.cache[key] = ops
         self.limits[key] = (self.view.place.size - reach) // self.view.itemsize
         return ops

@@ -16,7 +16,8 @@ from collections.abc import Iterable
 from typing import Any, Callable
 
 from ..soc import SocProfile
-from .regions import Footprint, FootprintTable
+from .regions import NEVER, Footprint, FootprintTable
+from .repetition import PAUSE, Node, Repetition, keep_most
 
 PIPES = ("S", "V", "M", "MTE1", "MTE2", "MTE3")
 PIPE_INDEX = {name: index for index, name in enumerate(PIPES)}
@@ -71,23 +72,31 @@ class CoreClock:
         soc: the chip.
         trace_limit: see ``trace``.
         warn: told (message, line) about questionable flags.
+        repeats: replay what repeats (see :mod:`.repetition`).
 
     Attributes:
         now: time of the scalar unit, cycles.
         footprints: the footprints that operations refer to.
-        events: per (source, destination) pipe, the most tokens that were set and not yet waited for.
+        recent_events: as :attr:`events`, since the latest state that was looked at.
         scalar_busy: cycles of work of the scalar unit, without the issue of other pipes' instructions.
         flags: set_flag and wait_flag instructions that the automatic synchronisation inserted.
         trace: receives (operation, start, end) until it holds about ``trace_limit`` entries; None: nothing is kept.
+        free, done: per pipe, the time at which it takes the next instruction, and at which all of it is complete.
+        known: per pipe and source, what of the source the pipe knows to be complete.
+        starts: per pipe, when the last instructions left its queue.
+        waits: per pair of pipes, the ends of the waits for its events.
+        mask: contents of the mask register.
+        node, patience: see :mod:`.repetition`: the place in the tree of actions, None while everything is simulated;
+            loop iterations until one is watched.
     """
 
     def __init__(self, soc: SocProfile, trace_limit: int = 0,
-                 warn: Callable[[str, Any], None] = lambda message, location: None) -> None:
+                 warn: Callable[[str, Any], None] = lambda message, location: None, repeats: bool = True) -> None:
         timing = soc.timing
         self._issue = timing.issue_cycles
         self._mask_write = timing.mask_write_cycles
         self._flag_issue = timing.flag_cycles
-        self._flag_delay = timing.flag_cycles + timing.flag_handshake
+        self.flag_delay = timing.flag_cycles + timing.flag_handshake
         self._depth = int(timing.queue_depth)
         self._ub_read = timing.ub_scalar_read
         self._gm_read = timing.gm_scalar_read
@@ -95,27 +104,40 @@ class CoreClock:
         self.trace: list | None = None
         self.trace_limit = trace_limit
         self._warn = warn
-        self._starts = [deque(maxlen=self._depth) for _ in PIPES]
+        self.starts = [deque(maxlen=self._depth) for _ in PIPES]
         self._unsynced: dict[tuple[Footprint, int, bool], float] | None = None
+        self.repeats = repeats
+        self.node: Node | None = None
+        self.patience = PAUSE
+        self.repetition = Repetition(self)
         self.restart()
 
     def restart(self) -> None:
         """A new run: nothing has happened, nothing is counted."""
-        self.events: dict[tuple[int, int], int] = {}
+        self.recent_events: dict[tuple[int, int], int] = {}
+        self.repetition.events = {}
         self.scalar_busy = 0.0
         self.flags = 0
         self.reset(0.0)
 
-    def reset(self, start: float) -> None:
-        """Everything is complete at ``start``: the beginning of a block."""
+    def reset(self, start: float, block: bool = False) -> None:
+        """Everything is complete at ``start``: the beginning of a block, with ``block`` one of several."""
+        self.node = None
         self.now = start
-        self._free = [start] * len(PIPES)
-        self._done = [start] * len(PIPES)
-        self._known = [[start] * len(PIPES) for _ in PIPES]
-        for ring in self._starts:
+        self.clear()
+        if block:
+            self.repetition.begin_block()
+
+    def clear(self) -> None:
+        """Nothing has happened before now."""
+        start = self.now
+        self.free = [start] * len(PIPES)
+        self.done = [start] * len(PIPES)
+        self.known = [[start] * len(PIPES) for _ in PIPES]
+        for ring in self.starts:
             ring.extend([start] * self._depth)
-        self._mask: Any = None
-        self._waits: dict[tuple[int, int], deque] = {}
+        self.mask: Any = None
+        self.waits: dict[tuple[int, int], deque] = {}
         self._tokens: dict[tuple[int, int, int], deque] = {}
         self._unsynced = None
         self.footprints.reset()
@@ -123,13 +145,44 @@ class CoreClock:
     @property
     def finish(self) -> float:
         """Time at which everything issued so far is complete."""
-        return max(self.now, *self._done)
+        self.repetition.settle()
+        return max(self.now, *self.done)
+
+    @property
+    def events(self) -> dict[tuple[int, int], int]:
+        """Per (source, destination) pipe, the most tokens that were set and not yet waited for."""
+        total = dict(self.repetition.events)
+        keep_most(total, self.recent_events)
+        return total
+
+    @property
+    def observed(self) -> bool:
+        """Whether everything must be simulated: events are kept, or something is under way that no state holds."""
+        return (not self.repeats or self.trace is not None or self._unsynced is not None
+                or any(self._tokens.values()))
+
+    def prune(self) -> None:
+        """Drop the footprints that can no longer delay anything; prepared operations must not refer to them."""
+        self.repetition.forget()
+        self.footprints.prune(self.now)
 
     # -------------------------------------------------------------------------------------------- instructions
-    def step(self, ops: Iterable[TimedOp]) -> None:
+    def step(self, ops: tuple[TimedOp, ...]) -> None:
         """Execute operations one after another, with automatic synchronisation."""
-        # The hot loop of every run: state is held in local names, and the common case makes no call.
-        free, done_by, known_by, starts, issue = self._free, self._done, self._known, self._starts, self._issue
+        node = self.node
+        if node is None:
+            self.execute(ops)
+            return
+        following = node.get(id(ops))
+        if following is None:
+            self.repetition.unknown(id(ops), self.execute, ops, ops)
+        else:
+            self.node = following
+
+    def execute(self, ops: Iterable[TimedOp]) -> None:
+        """Simulate operations."""
+        # The hot loop of a run: state is held in local names, and the common case makes no call.
+        free, done_by, known_by, starts, issue = self.free, self.done, self.known, self.starts, self._issue
         trace = self.trace
         for op in ops:
             if op.special:
@@ -149,7 +202,7 @@ class CoreClock:
                                 start = done
                         elif needs is None:
                             needs = {source: done}
-                        elif done > needs.get(source, 0.0):
+                        elif done > needs.get(source, NEVER):
                             needs[source] = done
             for footprint in op.writes:
                 for other in footprint.conflicts:
@@ -161,18 +214,18 @@ class CoreClock:
                                 start = done
                         elif needs is None:
                             needs = {source: done}
-                        elif done > needs.get(source, 0.0):
+                        elif done > needs.get(source, NEVER):
                             needs[source] = done
                     if other.readers:
                         for source, done in other.readers.items():
                             if source != pipe and done > known[source]:
                                 if needs is None:
                                     needs = {source: done}
-                                elif done > needs.get(source, 0.0):
+                                elif done > needs.get(source, NEVER):
                                     needs[source] = done
             if needs is not None:
                 start = self._wait(pipe, needs, start)
-            if op.mask is not self._mask:
+            if op.mask is not self.mask:
                 self._write_mask(op.mask)
             now = self.now + issue
             # The queue takes an instruction once the one ``depth`` places ahead has left it.
@@ -208,8 +261,8 @@ class CoreClock:
 
     def _write_mask(self, mask: Any) -> None:
         """The scalar unit writes the mask register if an instruction needs another value."""
-        if mask is not None and mask != self._mask:
-            self._mask = mask
+        if mask is not None and mask != self.mask:
+            self.mask = mask
             self.now += self._mask_write
             self.scalar_busy += self._mask_write
 
@@ -221,59 +274,92 @@ class CoreClock:
 
     def _wait(self, pipe: int, needs: dict[int, float], start: float) -> float:
         """Flags from every pipe in ``needs`` to ``pipe``; returns the earliest start after them."""
-        known = self._known[pipe]
+        known = self.known[pipe]
         for source, done in needs.items():
             known[source] = done
             self.now += 2 * self._flag_issue
             self.scalar_busy += 2 * self._flag_issue
             self.flags += 2
-            ready = done + self._flag_delay
+            ready = done + self.flag_delay
             if ready > start:
                 start = ready
-            self._count_event(source, pipe, done, start)
+            self._count_event(source, pipe, done, max(start, self.now))
         return start
 
     def _count_event(self, source: int, pipe: int, set_at: float, waited_at: float) -> None:
         """Count the tokens of a pair of pipes. Sets and waits of a pair come in order, so the oldest end first."""
         pair = (source, pipe)
-        waits = self._waits.get(pair)
+        waits = self.waits.get(pair)
         if waits is None:
-            waits = self._waits[pair] = deque()
+            waits = self.waits[pair] = deque()
         while waits and waits[0] <= set_at:
             waits.popleft()
         waits.append(waited_at)
-        if len(waits) > self.events.get(pair, 0):
-            self.events[pair] = len(waits)
+        if len(waits) > self.recent_events.get(pair, 0):
+            self.recent_events[pair] = len(waits)
 
     # -------------------------------------------------------------------------------------------- scalar unit
     def scalar(self, cycles: float) -> None:
         """Work of the scalar unit."""
-        self.now += cycles
-        self.scalar_busy += cycles
+        node = self.node
+        if node is None:
+            self.now += cycles
+            self.scalar_busy += cycles
+            return
+        following = node.get(-cycles)
+        if following is None:
+            self.repetition.unknown(-cycles, self.scalar, cycles)
+        else:
+            self.node = following
 
-    def iteration(self) -> None:
+    def iteration(self, loop: int = 0) -> None:
         """One step of a loop."""
-        self.now += self._issue
-        self.scalar_busy += self._issue
+        node = self.node
+        if node is None:
+            self.patience -= 1
+            if self.patience < 0:
+                self.repetition.begin_loop(loop)
+        elif loop == self.repetition.loop:
+            self.repetition.end_iteration(node)
+        self.scalar(self._issue)
 
     def scalar_read(self, footprint: Footprint) -> None:
         """The scalar unit loads from a tensor: the pipe that wrote it drains first."""
-        needs = {}
-        for other in footprint.conflicts:
-            source = other.write_pipe
-            if source != _S and other.write_done > self._known[_S][source]:
-                needs[source] = self._done[source]
-        self._scalar_access(needs, self._ub_read if footprint.region.memory.kind == "UB" else self._gm_read)
-        self._record(footprint, _S, self.now, False)
+        self._scalar_element((footprint, False), self._read)
 
     def scalar_write(self, footprint: Footprint) -> None:
         """The scalar unit stores into a tensor: earlier accesses of other pipes come first."""
+        self._scalar_element((footprint, True), self._write)
+
+    def _scalar_element(self, access: tuple[Footprint, bool], function: Callable[[Any], None]) -> None:
+        node = self.node
+        if node is None:
+            function(access)
+            return
+        following = node.get(access)
+        if following is None:
+            self.repetition.unknown(access, function, access)
+        else:
+            self.node = following
+
+    def _read(self, access: tuple[Footprint, bool]) -> None:
+        footprint = access[0]
+        needs = {}
+        for other in footprint.conflicts:
+            source = other.write_pipe
+            if source != _S and other.write_done > self.known[_S][source]:
+                needs[source] = self.done[source]
+        self._scalar_access(needs, self._ub_read if footprint.region.memory.kind == "UB" else self._gm_read)
+        self._record(footprint, _S, self.now, False)
+
+    def _write(self, access: tuple[Footprint, bool]) -> None:
+        footprint = access[0]
         needs: dict[int, float] = {}
         for other in footprint.conflicts:
             accesses = dict(other.readers)
-            accesses[other.write_pipe] = max(other.write_done, accesses.get(other.write_pipe, 0.0))
+            accesses[other.write_pipe] = max(other.write_done, accesses.get(other.write_pipe, NEVER))
             for source, done in accesses.items():
-                if source != _S and done > max(self._known[_S][source], needs.get(source, 0.0)):
+                if source != _S and done > max(self.known[_S][source], needs.get(source, NEVER)):
                     needs[source] = done
         self._scalar_access(needs, self._issue)
         self._record(footprint, _S, self.now, True)
@@ -283,7 +369,7 @@ class CoreClock:
             self.now = self._wait(_S, needs, self.now)
         self.now += cycles
         self.scalar_busy += cycles
-        self._free[_S] = self._done[_S] = self.now
+        self.free[_S] = self.done[_S] = self.now
 
     def _record(self, footprint: Footprint, pipe: int, done: float, write: bool) -> None:
         if self._unsynced is not None:
@@ -304,7 +390,7 @@ class CoreClock:
                 self.scalar_write(footprint)
             start = self.now
             self.scalar(max(op.cycles, self._issue))
-            self._done[_S] = self.now + op.latency
+            self.done[_S] = self.now + op.latency
         elif op.barrier is not None:
             self.scalar(self._issue)
             start = self.now
@@ -322,33 +408,34 @@ class CoreClock:
     def _barrier(self, pipe: str) -> None:
         if pipe in PIPE_INDEX:
             index = PIPE_INDEX[pipe]
-            self._free[index] = max(self._free[index], self._done[index])
+            self.free[index] = max(self.free[index], self.done[index])
             return
-        self.now = self.finish
-        for known in self._known:
-            known[:] = self._done
+        self.now = max(self.now, *self.done)
+        for known in self.known:
+            known[:] = self.done
 
     def _explicit_flag(self, kind: str, source: str, destination: str, event: int, location: Any) -> None:
         key = (PIPE_INDEX[source], PIPE_INDEX[destination], event)
         tokens = self._tokens.setdefault(key, deque())
         if kind == "set":
-            tokens.append(self._done[key[0]] if key[0] != _S else self.now)
+            tokens.append(self.done[key[0]] if key[0] != _S else self.now)
             return
         if not tokens:
             self._warn(f"wait_flag({source}, {destination}, {event}) has no set_flag before it", location)
             return
         done = tokens.popleft()
         pipe = key[1]
-        ready = max(self._free[pipe], self.now, done + self._flag_delay)
+        ready = max(self.free[pipe], self.now, done + self.flag_delay)
         if pipe == _S:
             self.now = ready
-        self._free[pipe] = ready
-        self._known[pipe][key[0]] = max(self._known[pipe][key[0]], done)
+        self.free[pipe] = ready
+        self.known[pipe][key[0]] = max(self.known[pipe][key[0]], done)
         self._count_event(key[0], pipe, done, ready)
 
     # -------------------------------------------------------------------------------------------- disable_sync
     def enter_unsynced(self) -> None:
         """Begin a scope without automatic synchronisation: only accesses before it are waited for."""
+        self.repetition.settle()
         self.leave_unsynced()
         self._unsynced = {}
 
@@ -359,7 +446,7 @@ class CoreClock:
             if write and done >= footprint.write_done:
                 footprint.write_pipe, footprint.write_done = pipe, done
             elif not write:
-                footprint.readers[pipe] = max(done, footprint.readers.get(pipe, 0.0))
+                footprint.readers[pipe] = max(done, footprint.readers.get(pipe, NEVER))
 
     def step_unsynced(self, op: TimedOp) -> None:
         """Execute one operation inside an unsynchronised scope: it does not wait for others of the scope."""
@@ -369,8 +456,8 @@ class CoreClock:
         # Accesses of the scope itself are not yet entered in the footprints, so the ordinary step does not see them.
         kept = [(footprint, footprint.write_pipe, footprint.write_done, dict(footprint.readers))
                 for footprint in {*op.reads, *op.writes}]
-        self.step((op,))
-        done = self._done[op.pipe]
+        self.execute((op,))
+        done = self.done[op.pipe]
         for footprint, write_pipe, write_done, readers in kept:
             footprint.write_pipe, footprint.write_done, footprint.readers = write_pipe, write_done, readers
         for footprint in op.reads:

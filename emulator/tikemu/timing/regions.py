@@ -5,10 +5,14 @@ byte with it, so that one step of the timing engine only walks short lists.
 """
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from ..isa.region import Memory, Region
 
+#: Before every time, also those before the start of a block.
+NEVER = float("-inf")
 #: Footprints after which those that can no longer delay anything are dropped.
 LIMIT = 20_000
 
@@ -19,7 +23,7 @@ class Footprint:
     Attributes:
         region: the bytes.
         conflicts: all footprints that share a byte with this one, itself among them.
-        write_pipe, write_done: pipe of the latest write, and the time its result can be used (0: never written).
+        write_pipe, write_done: pipe of the latest write, and the time its result can be used (NEVER: never written).
         readers: per pipe, the time at which its reads since the latest write are complete.
     """
 
@@ -29,11 +33,11 @@ class Footprint:
         self.region = region
         self.conflicts: list[Footprint] = [self]
         self.write_pipe = 0
-        self.write_done = 0.0
+        self.write_done = NEVER
         self.readers: dict[int, float] = {}
 
     def reset(self) -> None:
-        self.write_done = 0.0
+        self.write_done = NEVER
         self.readers.clear()
 
     def busy(self, now: float) -> bool:
@@ -50,6 +54,9 @@ class FootprintTable:
 
     def __len__(self) -> int:
         return len(self._by_key)
+
+    def __iter__(self) -> Iterator[Footprint]:
+        return iter(self._by_key.values())
 
     def exact(self, region: Region) -> Footprint:
         """The footprint of exactly these bytes."""
