@@ -26,6 +26,8 @@ from .strict import require_output_defined
 
 #: Sessions whose global memory is larger are not kept for the next run.
 _KEEP_BYTES = 256 << 20
+#: With no more blocks, remembering what one did is not worth while.
+FEW_BLOCKS = 4
 
 
 def run(program: ir.Program, inputs: Mapping[str, Any], *, numerics: bool = True, timing: bool = True,
@@ -151,7 +153,7 @@ class _Cores:
         if runtime.block_races is not None:
             runtime.block_races.block = block
         if runtime.timing:
-            runtime.clock.reset(start, runtime.block_count != 1)
+            runtime.clock.reset(start, runtime.block_count is None or runtime.block_count > FEW_BLOCKS)
 
     def _watch(self, core: int) -> None:
         if self.trace is not None:

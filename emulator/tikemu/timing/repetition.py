@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 QUANTUM = 2.0**-20
 #: Loop iterations simulated before a loop is watched, at first and at most; states looked at before it must have paid.
 PAUSE, LONGEST_PAUSE, TRIAL = 128, 8192, 12
-#: Actions followed from one state on; actions, and footprints, above which all is forgotten or not begun.
-PATH, ACTIONS, FOOTPRINTS = 20_000, 300_000, 1000
+#: Actions remembered of one iteration and of one block; of all together; footprints above which nothing is begun.
+ITERATION, BLOCK, ACTIONS, FOOTPRINTS = 3000, 20_000, 300_000, 1000
 #: Code of the newest time in the past; older ones are below it. Times that still matter are above it.
 _PAST = -1e6
 
@@ -140,6 +140,7 @@ class Repetition:
         """The clock's records are those of ``state``."""
         clock = self.clock
         clock.node = self.tip = state
+        self._actions += self._length
         self._length = 0
         self._mark()
 
@@ -159,12 +160,12 @@ class Repetition:
             ops: the operations that are executed.
         """
         clock, node = self.clock, self.clock.node
-        self._make_up(node)
+        if node is not self.tip:
+            self._make_up(node)
         clock.node = None
         function(argument)
         self._length += 1
-        self._actions += 1
-        if clock.observed or self._length > PATH or self._actions > ACTIONS:
+        if self._length > (BLOCK if self.loop is None else ITERATION) or clock.observed:
             self._stop()
             return
         following = node[key] = Node(node, function, argument, ops)
@@ -254,6 +255,8 @@ class Repetition:
             self._failures[self.loop] += 1
             self._pause = min(2 * self._pause, LONGEST_PAUSE)
         self.clock.patience = self._pause
+        self._actions += self._length
+        self._length = 0
         if self._actions > ACTIONS:
             self.count()
             pause, failures = self._pause, self._failures
