@@ -75,6 +75,7 @@ def test_the_backend_explains_itself():
     [
         ({"dtype": "bfloat16"}, "multiplies float16 only, got bfloat16"),
         ({"dtype": "float16", "alibi": "given", "bias_shape": (1, 4, 1, 50), "bias_dtype": "float32"}, "float16 bias"),
+        ({"alibi": "computed", "seq_k": 1 << 19}, "ALiBi for 262144 tokens at most, got 524288"),
         ({"seq_q": 1 << 17, "seq_k": 1 << 17, **DROPPED}, "keep decisions packed"),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from flash_attention.kernels.tik.problem import ALIBI_TOKENS
 from flash_attention.problem import AttentionProblem
 
 # Keep decisions are made for a whole call, one bit a score, because the Vector unit cannot draw them cheaply.
@@ -16,6 +17,9 @@ def refuse_on_910(problem: AttentionProblem) -> str | None:
         return f"the Cube of the first-generation Ascend 910 multiplies float16 only, got {problem.dtype}"
     if problem.bias_dtype not in (None, "float16"):
         return f"the TIK operators take a float16 bias, got {problem.bias_dtype}"
+    if problem.alibi == "computed" and max(problem.seq_q, problem.seq_k) > ALIBI_TOKENS:
+        return (f"the TIK operators compute ALiBi for {ALIBI_TOKENS} tokens at most, "
+                f"got {max(problem.seq_q, problem.seq_k)}")
     keep_bytes = math.prod(problem.shape_keep_bits()) if problem.dropout_threshold else 0
     if keep_bytes > MAX_KEEP_BYTES:
         return (f"dropout takes its keep decisions packed, {keep_bytes} bytes for this problem; "

@@ -14,6 +14,9 @@ ALIGNMENTS = ("top_left", "bottom_right")
 MAX_HEAD_DIM = 256
 MAX_CORES = 65535
 ALL_BLOCKS = 65536
+# Positions that computed ALiBi tells apart, and the largest slope times position: see lanes.KEY_BLOCK, lanes.POSITION.
+ALIBI_TOKENS = 2048 * 128
+ALIBI_LARGEST = 4 * 65504.0
 
 
 @dataclass(frozen=True)
@@ -106,6 +109,13 @@ class KernelProblem:
             raise ValueError(
                 f"slopes: got {self.slopes!r}, allowed are {wanted} finite numbers for alibi {self.alibi!r}"
             )
+        if self.alibi == "computed":
+            tokens = max(self.seq_q + self.offset, self.seq_k)
+            if tokens > ALIBI_TOKENS:
+                raise ValueError(f"alibi: got computed for {tokens} tokens, allowed are {ALIBI_TOKENS}")
+            steepest = max(map(abs, self.slopes))
+            if steepest * tokens > ALIBI_LARGEST:
+                raise ValueError(f"slopes: got {steepest}, allowed for {tokens} tokens is {ALIBI_LARGEST / tokens:.4g}")
         _integer("dropout_threshold", self.dropout_threshold, 0, 65535)
         if self.scale is None:
             object.__setattr__(self, "scale", 1.0 / math.sqrt(self.head_dim))

@@ -1,5 +1,7 @@
 """The backward operator against float64, in strict mode, on the shared cases and on data made to break it."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from flash_attention import philox, reference
@@ -224,6 +226,35 @@ def test_past_64k_with_strides_beyond_the_field(tik, execute, seq_q, seq_k):
     low = reference.baseline(attention, *(arrays[n] for n in ("query", "key", "value")), d_output=arrays["d_output"])
     result = reference.Attention(arrays["output"], exact.logsumexp, **actual)
     assert not [str(error) for error in reference.compare(result, exact, low) if not error.ok]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_computed_alibi_in_a_window_of_64k_tokens(tik, execute):
+    """All of it runs; the last 600 tokens see only tokens whose truth takes no more than a small matrix."""
+    length, tail, window = 65536, 1000, 400
+    attention = AttentionProblem(1, 2, length, length, 32, causal=True, window_left=window, alibi="computed")
+    problem, random = host.describe(attention, cores=2), np.random.default_rng(0)
+    arrays = {
+        name: random.standard_normal((1, 2, length, 32)).astype(np.float16)
+        for name in ("query", "key", "value", "d_output")
+    }
+    query, key, value, d_output = arrays.values()
+    output, logsumexp = forward(tik, execute, problem, query, key, value)
+    actual = gradients(tik, execute, problem, {**arrays, "output": output, "logsumexp": logsumexp})
+    # Distances and so the bias are the same in a short sequence made of the end of the long one.
+    short = dataclasses.replace(attention, seq_q=tail, seq_k=tail)
+    *qkv, given = (array[:, :, -tail:] for array in arrays.values())
+    exact, low = (run(short, *qkv, d_output=given) for run in (reference.truth, reference.baseline))
+    results = reference.Attention(output, logsumexp, **actual).named()
+    sure = slice(window - tail, None)
+    for name, result in results.items():
+        error, baseline = (
+            np.abs(array[:, :, sure].astype(np.float64) - getattr(exact, name)[:, :, sure])
+            for array in (result, getattr(low, name))
+        )
+        for measure in (np.max, np.mean):
+            assert measure(error) <= 2 * measure(baseline) + (1e-6 if name == "logsumexp" else 0), name
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,8 @@ GOOD = {"batch": 1, "heads": 4, "seq_q": 64, "seq_k": 64, "head_dim": 64}
         ({"alibi": "linear"}, "alibi"),
         ({"alibi": "computed", "slopes": (0.5,)}, "slopes"),
         ({"slopes": (0.5, 0.5, 0.5, 0.5)}, "slopes"),
+        ({"alibi": "computed", "slopes": (0.5,) * 4, "seq_k": 262145}, "alibi: got computed for 262145 tokens"),
+        ({"alibi": "computed", "slopes": (-2.0,) * 4, "seq_q": 200000}, "slopes: got 2.0"),
         ({"dropout_threshold": 65536}, "dropout_threshold"),
         ({"scale": float("inf")}, "scale"),
         ({"cores": 0}, "cores"),

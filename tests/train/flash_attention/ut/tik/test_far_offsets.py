@@ -1,0 +1,136 @@
+"""Tensors of more than 2^31 elements and 2^32 bytes: offsets in global memory are 64-bit.
+
+Only what lies at the far end is there: memory is virtual until it is touched, and only some cores run.
+"""
+
+
+import numpy as np
+import pytest
+from flash_attention.kernels.tik import KernelProblem, backward, backward_split, forward, worksplit
+from flash_attention.kernels.tik.layout import from_nz, to_nz
+from flash_attention.kernels.tik.problem import padded
+
+LENGTH, DEPTH, WINDOW = 2**17 + 40, 256, 100
+PROBLEM = KernelProblem(3, 22, LENGTH, LENGTH, DEPTH, causal=True, window_left=WINDOW, cores=65535)
+PLANE = PROBLEM.batch * PROBLEM.heads - 1  # the last head of the last batch
+FIRST = 2**17 - 512  # tokens from here on hold data; a multiple of every tile
+
+
+class _Far(np.ndarray):
+    """Contents of a global tensor, too large to copy."""
+
+    def copy(self, order="C"):
+        return self
+
+
+@pytest.fixture
+def run_blocks(monkeypatch, device):
+    """Runs some blocks of a kernel: run(kernel, blocks, parts) with {name: (index, values)} written beforehand."""
+    if device != "emulator":
+        pytest.skip("a device has no virtual memory to spare")
+    import tikemu
+    from tikemu.machine import execute, memories
+
+    chosen, written = [], {}
+
+    def fill(tensor, fed) -> None:
+        for index, values in written.get(tensor.info.name, ()):
+            tensor.array[index] = values
+
+    def run_some(cores) -> None:
+        for block in chosen:
+            cores._begin(block, 0.0)
+            cores.runtime.core.reset()
+            cores.compiled.main()
+
+    contents = memories.GlobalTensor.array.fget
+    monkeypatch.setattr(memories.GlobalTensor, "fill", fill)
+    monkeypatch.setattr(memories.GlobalTensor, "array", property(lambda tensor: contents(tensor).view(_Far)))
+    monkeypatch.setattr(execute._Cores, "run", run_some)
+
+    def run(kernel, blocks, parts: dict) -> dict:
+        chosen[:] = blocks
+        written.clear()
+        written.update(parts)
+        feed = {t.name: np.broadcast_to(np.zeros((), t.dtype), t.shape) for t in kernel.inputs + kernel.outputs}
+        for tensor in kernel.inputs:
+            if tensor.constant is not None:
+                written[tensor.name] = [(..., tensor.constant)]
+        return tikemu.run(kernel.tik, feed, timing=False, options=tikemu.Options(progress=False)).outputs
+
+    return run
+
+
+LAST_TOKENS = PROBLEM.batch - 1, PROBLEM.heads - 1, slice(None), slice(FIRST // 16, None)  # in FRACTAL_NZ
+
+
+def _last(stored: np.ndarray) -> np.ndarray:
+    """(tokens, D) from FIRST on of the last head."""
+    return from_nz(np.asarray(stored[LAST_TOKENS]), LENGTH - FIRST, DEPTH).astype(np.float64)
+
+
+def _table(kernel) -> np.ndarray:
+    return next(tensor.constant for tensor in kernel.inputs if tensor.name == "table")
+
+
+def _numbers(rows: int) -> np.ndarray:
+    """Numbers, over all heads, of the tiles of `rows` tokens from FIRST on in the last head."""
+    tiles = -(-LENGTH // rows)
+    return PLANE * tiles + np.arange(FIRST // rows, tiles)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_last_head_of_tensors_past_32_bits(tik, run_blocks):
+    assert PLANE * padded(LENGTH) * DEPTH > 2**31
+    random = np.random.default_rng(0)
+    names = "query", "key", "value", "d_output"
+    data = [random.standard_normal((LENGTH - FIRST, DEPTH)).astype(np.float16) for _ in names]
+    parts = {name: [(LAST_TOKENS, to_nz(array))] for name, array in zip(names, data)}
+    expected = _expected(*(array.astype(np.float64) for array in data))
+    found = {}
+
+    def run(kernel, blocks) -> None:
+        found.update(run_blocks(kernel, sorted({int(block) for block in blocks}), parts))
+
+    kernel = forward.build(PROBLEM, tik)
+    items, starts = _table(kernel), [worksplit.ROW_BLOCK + worksplit.START]
+    starts.append(starts[0] + worksplit.ROW_BLOCK_FIELDS)
+    mine = (items[:, :, worksplit.HEAD] == PLANE) & (items[:, :, starts].max(2) >= FIRST)
+    run(kernel, np.flatnonzero(mine.any(1)))
+    parts["output"] = [(LAST_TOKENS, found["output"][LAST_TOKENS])]
+    far = PROBLEM.batch - 1, PROBLEM.heads - 1, slice(FIRST, None)
+    parts["logsumexp"] = [(far, found["logsumexp"][far])]
+
+    rows, main, finish = backward.build(PROBLEM, tik, variant="atomic").kernels
+    run(rows, _numbers(rows.plan.rows) % rows.cores)
+    far = slice(None), PLANE, slice(FIRST // 16, None)
+    parts["row_lanes"] = [(far, found["row_lanes"][far])]
+
+    items = _table(main)
+    mine = (items[:, :, backward_split.HEAD] == PLANE) & (items[:, :, backward_split.STEPS] > 0)
+    run(main, np.flatnonzero((mine & (items[:, :, backward_split.TILE] * main.plan.keys >= FIRST)).any(1)))
+    far = 0, PLANE, slice(FIRST // main.plan.rows, None)
+    parts["d_query_sums"] = [(far, found["d_query_sums"][far])]
+
+    run(finish, _numbers(main.plan.rows) // finish.units[0])
+    sure = slice(128, None)  # tokens before see keys that hold no data here
+    for name, exact in expected.items():
+        error = np.abs(_last(found[name]) - exact)[sure].max()
+        assert error < 2.0**-9 * np.abs(exact[sure]).max(), name
+
+
+def _expected(query, key, value, d_output) -> dict:
+    """Output and gradients for the tokens that hold data, in float64."""
+    row = np.arange(LENGTH - FIRST)
+    seen = (row[None, :] <= row[:, None]) & (row[None, :] >= row[:, None] - WINDOW)
+    weights = np.where(seen, np.exp(query @ key.T * PROBLEM.scale), 0)
+    weights /= weights.sum(1, keepdims=True)
+    output = weights @ value
+    d_scores = weights * (d_output @ value.T - (d_output * output).sum(1, keepdims=True)) * PROBLEM.scale
+    return {
+        "output": output,
+        "d_query": d_scores @ key,
+        "d_key": d_scores.T @ query,
+        "d_value": weights.T @ d_output,
+    }
