@@ -1,6 +1,8 @@
 """Speed of the emulator: vector instructions of 64 repeats per second on one core.
 
-"default" computes, checks and estimates the time; "strict" tracks undefined bytes too; "timing only" is numerics=False.
+"default" computes, checks and estimates the time; "strict" tracks undefined bytes too; "timing only" is numerics=False,
+where iterations whose course of events repeats are replayed. All without keeping events for a trace; "traced" is timing
+only with every event simulated and kept.
 
     python benchmarks/emulator_speed.py [--seconds 2]
 """
@@ -53,10 +55,10 @@ def kernel(dtype: str, iterations: int) -> tuple[Any, Any]:
     return instance, np.linspace(-1, 1, count).astype(dtype)
 
 
-def rate(dtype: str, seconds: float, numerics: bool, strict: bool = False,
+def rate(dtype: str, seconds: float, numerics: bool, strict: bool = False, trace: bool = False,
          clock: Callable[[], float] = time.perf_counter) -> float:
     """Vector instructions per second of ``clock``, measured for about ``seconds``."""
-    options = tikemu.Options(strict=strict, progress=False)
+    options = tikemu.Options(strict=strict, progress=False, trace=trace, max_trace_events=10**9)
     iterations = 64
     while True:
         instance, data = kernel(dtype, iterations)
@@ -73,12 +75,13 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=2.0, help="about how long each figure is measured")
     seconds = parser.parse_args().seconds
     print(f"vector instructions of {REPEATS} repeats per second, one core")
-    print(f"{'dtype':<10}{'default':>12}{'strict':>12}{'timing only':>14}{'ratio':>8}")
+    print(f"{'dtype':<10}{'default':>12}{'strict':>12}{'timing only':>14}{'to default':>12}{'traced':>12}")
     for dtype in ("float16", "float32"):
         full = rate(dtype, seconds, numerics=True)
         strict = rate(dtype, seconds, numerics=True, strict=True)
         alone = rate(dtype, seconds, numerics=False)
-        print(f"{dtype:<10}{full:>12,.0f}{strict:>12,.0f}{alone:>14,.0f}{alone / full:>8.1f}")
+        traced = rate(dtype, min(seconds, 1.0), numerics=False, trace=True)
+        print(f"{dtype:<10}{full:>12,.0f}{strict:>12,.0f}{alone:>14,.0f}{alone / full:>12.1f}{traced:>12,.0f}")
 
 
 if __name__ == "__main__":

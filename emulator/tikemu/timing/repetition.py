@@ -25,7 +25,7 @@ QUANTUM = 2.0**-20
 #: Loop iterations simulated before a loop is watched, at first and at most; states looked at before it must have paid.
 PAUSE, LONGEST_PAUSE, TRIAL = 128, 8192, 12
 #: Actions remembered of one iteration and of one block; of all together; footprints above which nothing is begun.
-ITERATION, BLOCK, ACTIONS, FOOTPRINTS = 3000, 20_000, 300_000, 1000
+ITERATION, BLOCK, ACTIONS, FOOTPRINTS = 3000, 20_000, 100_000, 1000
 #: Code of the newest time in the past; older ones are below it. Times that still matter are above it.
 _PAST = -1e6
 
