@@ -103,19 +103,24 @@ class Repetition:
         self.loop: int | None = None  # the loop whose iterations end a course
         self.tip: Node | None = None
         self.events: dict[tuple[int, int], int] = {}
-        self.forget()
+        self._failures: dict[int, int] = {}  # by loop, how often watching it did not pay
+        self._pause = PAUSE
+        self._blocks = 0  # remembered since one was replayed
+        self._length = 0  # actions remembered since the latest state
+        self._looks = self._hits = 0  # states looked at and courses replayed since the last review
+        self._before = (0.0, 0.0, 0)
+        self._clear()
 
-    def forget(self) -> None:
-        """Drop everything."""
-        if getattr(self.clock, "node", None) is not None:
-            self.settle()
+    def _clear(self) -> None:
         self._start = State(None)
         self._states: dict[Hashable, State] = {}
         self._courses: list[Course] = []
-        self._failures: dict[int, int] = {}
-        self._pause = PAUSE
-        self._actions = self._length = self._looks = self._hits = self._blocks = 0
-        self._before = (0.0, 0.0, 0)
+        self._actions = 0
+
+    def forget(self) -> None:
+        """Drop everything that is remembered."""
+        self.settle()
+        self._clear()
 
     # -------------------------------------------------------------------------------------------- following
     def begin_block(self) -> None:
@@ -128,13 +133,19 @@ class Repetition:
 
     def begin_loop(self, loop: int) -> None:
         """An iteration of ``loop`` begins; watch it if it is its turn."""
-        failures = self._failures.setdefault(loop, 0)
-        if failures > min(self._failures.values()):
-            return
         self.clock.patience = self._pause
-        if not self.clock.observed and len(self.clock.footprints) <= FOOTPRINTS:
-            self.loop, self._looks = loop, 0
-            self._enter(self._look())
+        if self.clock.observed or len(self.clock.footprints) > FOOTPRINTS:
+            return
+        self._failures.setdefault(loop, 0)
+        first = min(self._failures, key=self._failures.__getitem__)
+        if self._failures[loop] > self._failures[first]:
+            self._failures[first] += 1  # if it does not come meanwhile, it has had its turn
+            self.clock.patience = PAUSE
+            return
+        self.count()
+        self.loop = loop
+        self._hits = self._looks = 0
+        self._enter(self._look())
 
     def _enter(self, state: State) -> None:
         """The clock's records are those of ``state``."""
@@ -237,12 +248,11 @@ class Repetition:
         for place in reversed(path):
             place.function(place.argument)
         clock.node = self.tip
-        self._length = max(self._length, len(path))
 
     def _paid(self) -> bool:
-        """Whether most of the iterations were replayed."""
+        """Whether most of the iterations were replayed, and there is room for more."""
         self.count()
-        if self._hits <= 4 * self._looks:
+        if self._hits <= 4 * self._looks or self._actions > ACTIONS:
             return False
         self._hits = self._looks = 0
         self._pause = PAUSE
@@ -259,9 +269,7 @@ class Repetition:
         self._length = 0
         if self._actions > ACTIONS:
             self.count()
-            pause, failures = self._pause, self._failures
-            self.forget()
-            self._pause, self._failures = pause, failures
+            self._clear()
 
     def count(self) -> None:
         """Enter the replays since the last time into the counters."""
