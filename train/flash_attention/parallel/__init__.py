@@ -1,6 +1,7 @@
 """Attention over several devices: sharded batch and heads, and one sequence split over processes.
 
-strategy.py         shard strategies of the layer for MindSpore's semi-automatic parallelism
+strategy.py         how batch and heads of every tensor are split, as MindSpore's semi-automatic parallelism wants it
+shard.py            the way of that from the layer to the primitives
 sequence.py         which tokens of a sequence a process holds
 plan.py             what a process computes with the keys of another one, as calls of the ordinary attention
 pieces.py           those calls as MindSpore cells, and the merging of their results

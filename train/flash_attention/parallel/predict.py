@@ -2,7 +2,7 @@
 
     python -m flash_attention.parallel.predict
 
-An estimate from paper figures and formulas; nothing here was measured on a device.
+An estimate from published figures, assumptions and formulas; nothing here was measured on a device.
 """
 
 from __future__ import annotations
@@ -10,14 +10,16 @@ from __future__ import annotations
 import argparse
 from dataclasses import dataclass
 
-# Dense float16 peak of an Ascend 910, FLOP/s. Liao et al., "DaVinci: A Scalable Architecture for Neural Network
-# Computing", Hot Chips 31 (2019); "Ascend: a Scalable and Unified Architecture for Ubiquitous Deep Neural Network
-# Computing", HPCA 2021.
-PEAK = 256e12
-# Bytes/s each way. In a server: one of three HCCS links of 240 Gbit/s, half of it assumed for each direction.
-# Between servers: one RoCE port of 100 Gbit/s. Hot Chips talk as above. Both without protocol overhead.
-HCCS = 15e9
-ROCE = 12.5e9
+PEAK = 256e12  # float16, FLOP/s
+HCCS = 15e9  # bytes/s each way, between the cards of a server
+ROCE = 12.5e9  # bytes/s each way, between servers
+SOURCES = """\
+Published: 256 TFLOPS in float16 (Linley Newsletter, 8 October 2019); 3 HCCS ports of 240 Gbit/s and 2 RoCE ports of
+100 Gbit/s a chip, 8 chips a server (notes on Huawei's talk at Hot Chips 31, 2019:
+https://vengineer.hatenablog.com/entry/2019/09/06/070000).
+Assumed: the ring uses one port each way; half of the 240 Gbit/s is for each direction; the step between the two
+groups of 4 chips of a server, which goes over PCIe (Huawei Cloud, CCE, HCCS affinity scheduling), is not slower; no
+protocol overhead, no congestion; the utilisation."""
 CARDS_PER_SERVER = 8
 
 
@@ -65,7 +67,7 @@ def main() -> None:
     parser.add_argument("--heads", type=int, default=32)
     parser.add_argument("--kv-heads", type=int, default=8)
     parser.add_argument("--head-dim", type=int, default=128)
-    parser.add_argument("--utilisation", type=float, default=0.4, help="share of the peak that attention reaches")
+    parser.add_argument("--utilisation", type=float, default=0.4, help="share of the peak reached, assumed")
     options = parser.parse_args()
     sizes = options.heads, options.kv_heads, options.head_dim
     print(
@@ -73,6 +75,8 @@ def main() -> None:
         f"head_dim {sizes[2]}, {options.utilisation:.0%} of {PEAK / 1e12:.0f} TFLOPS, links of {HCCS / 1e9:g} "
         f"(to {CARDS_PER_SERVER} cards) and {ROCE / 1e9:g} GB/s"
     )
+    print(SOURCES)
+    print()
     print("| tokens | cards | tokens per card | sent fwd, bwd (MB) | fwd step: compute, pass (ms) | hidden fwd | bwd |")
     print("|---|---|---|---|---|---|---|")
     for seq, cards in ((8, 8), (32, 8), (64, 8), (128, 8), (128, 16), (256, 32), (512, 64), (1024, 64)):

@@ -2,10 +2,11 @@
 
     PYTHONPATH=train:emulator python tests/train/flash_attention/st/parallel_compile.py [CASE...]
 
-MindSpore refuses semi-automatic parallelism for the device target "CPU", and a target without its libraries cannot be
-set. So this program writes the target's name into MindSpore's context, and answers for the communication library that
-is not there; parsing, sharding, inference and gradients are MindSpore's own, and the phase "export" ends before code for
-the device is made. It prints one JSON object: by case, the operators of the graph after sharding and at the end.
+MindSpore refuses semi-automatic parallelism for the device target "CPU", and a target whose libraries are missing
+cannot be set. So this program writes the target's name into MindSpore's context, and answers for the communication
+library that is not there. Parsing, sharding, inference and gradients are MindSpore's own; a phase called "export" ends
+before code for the device is made. It prints one JSON object: by case the error, or the operators after sharding and at
+the end.
 """
 
 from __future__ import annotations
@@ -168,7 +169,9 @@ CASES = {
         shape=BSH[0], key_shape=BSH[1], split=(4, 1, 2),
     ),
     "cpu-SBH-dropout": Case(
-        lambda: _layer(dropout_rate=0.1, alibi=True, input_layout="SBH", have_attention_mask_batch=False, backend="cpu"),
+        lambda: _layer(
+            dropout_rate=0.1, alibi=True, input_layout="SBH", have_attention_mask_batch=False, backend="cpu"
+        ),
         target="GPU", shape=SBH[0], key_shape=SBH[1], mask=(SEQ, SEQ), split=(1, 4, 2), mask_split=(1, 1),
     ),
     "no-sharding": Case(lambda: _layer(dp=1, mp=1)),

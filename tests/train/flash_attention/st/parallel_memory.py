@@ -1,15 +1,13 @@
-"""What a process of the ring holds for a sequence of --seq tokens, forward and backward. Started by msrun.
+"""What a process of the ring holds for a sequence, forward and backward; a part of parallel_ring.py."""
 
-Prints "GREW <MB> of <MB>": by how much the peak of the process rose, and the size of one tensor of the whole sequence.
-"""
-
-import argparse
 import resource
 
 import mindspore as ms
 import numpy as np
-from flash_attention.parallel import RingAttention, SequenceSplit, finalize, initialize
+from flash_attention.parallel import RingAttention, SequenceSplit
 from mindspore import Tensor, ops
+
+SEQ = 16384
 
 
 def peak() -> float:
@@ -17,12 +15,9 @@ def peak() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--seq", type=int, default=32768)
-    options = parser.parse_args()
-    ms.set_context(mode=ms.PYNATIVE_MODE, device_target="CPU")
-    rank, world = initialize(timeout=60)
+def check(rank: int, world: int) -> float:
+    """By how many MB the peak of this process rises for SEQ tokens over all processes. To run before anything else."""
+    ms.set_context(mode=ms.PYNATIVE_MODE)
     attention = RingAttention(64, causal=True, window_size=(64, -1))
     gradient = ops.GradOperation(get_all=True, sens_param=True)(attention)
 
@@ -33,10 +28,5 @@ def main() -> None:
 
     run(256)  # what the first call takes once and for all
     before = peak()
-    run(options.seq)
-    print(f"GREW {peak() - before:.0f} of {options.seq * 8 * 64 * 4 / 2**20:.0f}", flush=True)
-    finalize()
-
-
-if __name__ == "__main__":
-    main()
+    run(SEQ)
+    return peak() - before

@@ -1,15 +1,19 @@
-"""One process of a ring: attention over its part of a sequence, compared with the truth. Started by msrun.
+"""One process of several: attention over its part of a sequence, compared with the truth. Started by msrun.
 
-Prints one JSON object: the errors by case, and what the process held.
+Arguments are what to check, in this order: ring:CASES, gather:CASES (PYNATIVE), graph:CASES (GatherAttention in GRAPH
+mode), with names of CASES separated by commas; memory, uneven, heads. Prints one JSON object: the results by argument.
 """
 
-import argparse
 import json
 import sys
+import time
 from dataclasses import dataclass
 
 import mindspore as ms
 import numpy as np
+import parallel_failures
+import parallel_heads
+import parallel_memory
 from flash_attention import reference
 from flash_attention.parallel import GatherAttention, RingAttention, SequenceSplit, finalize, initialize
 from flash_attention.problem import ALL_BLOCKS, AttentionProblem
@@ -138,21 +142,25 @@ def run(case: RingCase, layer: type, rank: int, world: int) -> list:
     return wrong
 
 
+def check_cases(kind: str, names: str, rank: int, world: int) -> dict:
+    """What is wrong, by case."""
+    ms.set_context(mode=ms.GRAPH_MODE if kind == "graph" else ms.PYNATIVE_MODE)
+    layer = RingAttention if kind == "ring" else GatherAttention
+    by_name = {case.name: case for case in CASES}
+    return {name: run(by_name[name], layer, rank, world) for name in names.split(",")}
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--layer", choices=("ring", "gather"), default="ring")
-    parser.add_argument("--mode", choices=("graph", "pynative"), default="pynative")
-    parser.add_argument("--cases", default="")
-    options = parser.parse_args()
-    ms.set_context(mode=ms.GRAPH_MODE if options.mode == "graph" else ms.PYNATIVE_MODE, device_target="CPU")
-    rank, world = initialize(timeout=60)
-    layer = {"ring": RingAttention, "gather": GatherAttention}[options.layer]
-    chosen = [case for case in CASES if not options.cases or case.name in options.cases.split(",")]
+    ms.set_context(mode=ms.PYNATIVE_MODE, device_target="CPU")
+    rank, world = initialize(timeout=120)
+    others = {"memory": parallel_memory.check, "uneven": parallel_failures.check_uneven, "heads": parallel_heads.check}
     results = {}
-    for case in chosen:
-        results[case.name] = run(case, layer, rank, world)
-        print(case.name, results[case.name], file=sys.stderr, flush=True)
-    print("RESULT " + json.dumps({"rank": rank, "world": world, "wrong": results}), flush=True)
+    for argument in sys.argv[1:]:
+        start = time.perf_counter()
+        kind, _, names = argument.partition(":")
+        results[kind] = check_cases(kind, names, rank, world) if names else others[kind](rank, world)
+        print(f"{argument}: {time.perf_counter() - start:.1f} s", file=sys.stderr, flush=True)
+    print("RESULT " + json.dumps(results), flush=True)
     finalize()
 
 

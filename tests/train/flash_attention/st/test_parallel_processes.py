@@ -1,17 +1,22 @@
-"""Several processes on this machine, started by msrun: ./test.sh --distributed."""
+"""Several processes on this machine, started by msrun: ./test.sh --distributed. Most of the time goes into starts."""
 
+import contextlib
 import json
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.distributed, pytest.mark.timeout(280)]
+LIMIT = 240  # seconds for a start of msrun on a loaded machine
+pytestmark = [pytest.mark.distributed, pytest.mark.timeout(LIMIT + 40)]
 HERE = Path(__file__).parent
+EXAMPLE = HERE.parents[3] / "examples" / "parallel_train.py"
 
 
 def free_port() -> int:
@@ -21,75 +26,102 @@ def free_port() -> int:
 
 
 @pytest.fixture
-def msrun(tmp_path):
-    """Runs a script of this folder in several processes; gives what each printed."""
+def environment():
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "OMP_NUM_THREADS": "1",
+    }
 
-    def run(processes: int, script: str, *arguments: str, fails: bool = False) -> list:
-        environment = {
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-            "OMP_NUM_THREADS": "1",
-        }
-        command = ["msrun", f"--worker_num={processes}", f"--local_worker_num={processes}"]
-        command += [f"--master_port={free_port()}", "--log_dir=logs", "--join=True", str(HERE / script), *arguments]
-        done = subprocess.run(
-            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=250, check=False
+
+@pytest.fixture
+def msrun(tmp_path, environment):
+    """Runs a program in several processes; gives what each printed.
+
+    With `until`, the processes are ended once the first one has printed a line that begins so. Otherwise they must
+    succeed by themselves. Whatever happens, none is left behind.
+    """
+
+    def run(processes: int, script: Path, *arguments: str, until: str = "") -> list:
+        command = ["msrun", f"--worker_num={processes}", f"--local_worker_num={processes}", "--log_dir=logs"]
+        command += [f"--master_port={free_port()}", "--join=True", str(script), *arguments]
+        logs = [tmp_path / "logs" / f"worker_{rank}.log" for rank in range(processes)]
+        deadline = time.monotonic() + LIMIT
+        started = subprocess.Popen(
+            command, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL, start_new_session=True
         )
-        printed = [(tmp_path / "logs" / f"worker_{rank}.log").read_text() for rank in range(processes)]
-        assert fails or done.returncode == 0, done.stdout[-2000:] + "".join(text[-3000:] for text in printed)
+        try:
+            while started.poll() is None and time.monotonic() < deadline:
+                if until and logs[0].exists() and re.search(f"^{until}", logs[0].read_text(), re.MULTILINE):
+                    break
+                time.sleep(0.2)
+            status = started.poll()
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(started.pid, signal.SIGKILL)
+            started.wait()
+        printed = [log.read_text() if log.exists() else "" for log in logs]
+        ended = "are still running" if status is None else f"ended with {status}"
+        assert until or status == 0, f"the processes {ended}\n" + "".join(text[-3000:] for text in printed)
         return printed
 
     return run
 
 
-@pytest.mark.parametrize(
-    ("processes", "arguments"),
-    [
-        (2, ()),
-        (4, ("--cases", "causal,causal-float16-gqa,everything,alibi-window,window,blocks")),
-        (2, ("--layer", "gather", "--mode", "graph", "--cases", "causal-bfloat16-mqa,alibi")),
-        (4, ("--layer", "gather", "--cases", "causal-float16-gqa,everything-contiguous,alibi-window,window")),
-    ],
-    ids=("ring-2", "ring-4", "gather-2-graph", "gather-4-pynative"),
-)
-def test_split_sequence_against_the_truth(msrun, processes, arguments):
-    for printed in msrun(processes, "parallel_ring.py", *arguments):
+# What each number of processes checks; see parallel_ring.py.
+CHECKS = {
+    2: {
+        "ring": "causal,causal-bfloat16-mqa,everything,alibi,alibi-window,window-zigzag,blocks,math",
+        "graph": "causal-float16-gqa,alibi,math-alibi-float16",
+    },
+    4: {
+        "ring": "causal-float16-gqa,everything-contiguous,alibi-float16-both-sides,window,window-both-sides,"
+        "blocks-both-sides-alibi",
+        "gather": "causal,everything-contiguous,alibi-window",
+    },
+}
+
+
+@pytest.mark.parametrize("processes", CHECKS)
+def test_processes_together(msrun, processes):
+    cases = CHECKS[processes]
+    arguments = ["memory", *map(":".join, cases.items()), "uneven", "heads"]
+    for printed in msrun(processes, HERE / "parallel_ring.py", *arguments):
         result = json.loads(re.search(r"^RESULT (.*)$", printed, re.MULTILINE).group(1))
-        assert result["world"] == processes
-        assert result["wrong"]
-        assert not any(result["wrong"].values()), result
+        # Output and gradients of a part of the sequence against the truth of the whole.
+        for kind, names in cases.items():
+            assert result[kind] == {name: [] for name in names.split(",")}
+        # MB: whatever MindSpore takes at once, and a multiple of the process's part of one tensor, which shrinks. With
+        # the memory of 2 processes, 4 would be over it.
+        part = 16384 / processes * 8 * 64 * 4 / 2**20
+        assert result["memory"] < 180 + 22 * part
+        # Every process is told when one of them holds another number of tokens.
+        assert len(result["uneven"]) == 2
+        for message in result["uneven"]:
+            assert re.match("query: every process must hold .* evenly", message)
+        # Heads over the processes are bit-equal to all heads in one.
+        assert result["heads"] == []
 
 
 @pytest.mark.parametrize("kind", ["dead", "slow"])
 def test_missing_peer_is_an_error_in_time(msrun, kind):
-    printed = msrun(2, "parallel_failures.py", kind, fails=True)[0]
+    printed = msrun(2, HERE / "parallel_failures.py", kind, until="(ERROR|no error)")[0]
     seconds, message = re.search(r"^ERROR ([\d.]+) PeerError (.*)$", printed, re.MULTILINE).groups()
-    assert float(seconds) < 20
+    assert float(seconds) < 60  # the limit is 4
     assert "process 0 of 2 did not get" in message
     assert "MS_CPU_COMM_OP_TIMEOUT=4" in message
 
 
-@pytest.mark.parametrize("kind", ["uneven", "one-sided"])
-def test_uneven_parts_are_refused_by_every_process(msrun, kind):
-    for printed in msrun(2, "parallel_failures.py", kind, fails=True):
-        assert re.search(r"^ERROR [\d.]+ ValueError query: every process must hold .* evenly", printed, re.MULTILINE)
-
-
-def test_memory_shrinks_with_the_processes(msrun):
-    grew = {}
-    for processes in (2, 4):
-        printed = msrun(processes, "parallel_memory.py")
-        grew[processes] = max(float(re.search(r"GREW (\d+)", text).group(1)) for text in printed)
-    assert grew[4] < 0.75 * grew[2], grew
-
-
-def test_data_parallel_training_gives_the_losses_of_one_process(msrun):
-    script = HERE.parents[3] / "examples" / "parallel_train.py"
-    losses = []
-    for printed in (*msrun(1, str(script), "--steps", "3"), *msrun(2, str(script), "--steps", "3")):
-        losses.append([float(loss) for loss in re.findall(r"^step \d+ loss (\S+)$", printed, re.MULTILINE)])
-    assert len(losses) == 3
+def test_data_parallel_training_gives_the_losses_of_one_process(msrun, environment):
+    alone = subprocess.run(
+        [sys.executable, str(EXAMPLE), "--steps", "3"], env=environment, capture_output=True, text=True, timeout=LIMIT
+    )
+    assert alone.returncode == 0, alone.stderr[-3000:]
+    losses = [
+        [float(loss) for loss in re.findall(r"^step \d+ loss (\S+)$", printed, re.MULTILINE)]
+        for printed in (alone.stdout, *msrun(2, EXAMPLE, "--steps", "3"))
+    ]
     assert len(losses[0]) == 3
     for other in losses[1:]:
         assert other == pytest.approx(losses[0], rel=2e-6)

@@ -41,7 +41,8 @@ def primitive(
     shapes = [[int(size) for size in shape] for shape in shapes]
     shape, dtype = (shapes[0], dtypes[0]) if len(shapes) == 1 else (tuple(shapes), tuple(dtypes))
     if shard is not None:
-        inputs, outputs = ([_axes(tensor, request, shard) for tensor in side] for side in (kernel.inputs, kernel.outputs))
+        inputs = [_axes(tensor, request, shard) for tensor in kernel.inputs]
+        outputs = [_axes(tensor, request, shard) for tensor in kernel.outputs]
         p, first = request.problem, kernel.inputs[0]
         of_first = (p.batch, p.heads, p.seq_q, p.head_dim) if inputs[0] == TENSOR else first.shape
         shape = shard.infer_shapes(of_first, list(zip(shapes, outputs)))

@@ -22,7 +22,7 @@ def _refuse_alibi_mask():
 
 
 class _Asked(nn.Cell):
-    """What the layer was told about sharding; None in PYNATIVE, which calls a cell where a graph has its `construct`."""
+    """What the layer was told about sharding; None in PYNATIVE, which calls a cell. A graph has its `construct`."""
 
     def __init__(self, asked: Asked):
         super().__init__()
@@ -46,8 +46,9 @@ class FlashAttention(nn.Cell):
         next_block_num (int): tiles of keys that it sees after its own. Default: 65536, all.
         tiling_stgy_name (str): tiling strategy, which sets the size T of a tile: "sparse" 128, "sparse_64" 64,
             "sparse_256" 256 tokens. Default: "sparse".
-        dp (int): number of devices over which the batch is split under semi-automatic parallelism. Default: 1.
-        mp (int): number of devices over which the heads are split there. Default: 1.
+        dp (int): number of devices over which the batch is split under semi-automatic parallelism, without effect
+            elsewhere. dp * mp must be the number of devices there. Default: 1.
+        mp (int): number of devices over which the heads, and those of key and value, are split there. Default: 1.
         have_attention_mask_batch (bool): whether the mask has a batch axis to split with the batch. Default: True.
         alibi (bool): attention with linear biases: `alibi_mask` when given, else -slope(head) * distance computed
             inside, with the slopes of Press et al. (2022) for any number of heads. Default: False.

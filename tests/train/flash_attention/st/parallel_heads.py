@@ -1,0 +1,49 @@
+"""Heads split over the processes by hand (mp), joined, compared with all of them in one; a part of parallel_ring.py."""
+
+import mindspore as ms
+import numpy as np
+from flash_attention.backends import registry
+from flash_attention.parallel import ShardPlan
+from flash_attention.parallel.communication import Ring
+from flash_attention.problem import AttentionProblem
+from mindspore import Tensor, nn, ops
+
+
+class _Results(nn.Cell):
+    """Output and gradients of query, key and value."""
+
+    def __init__(self, problem: AttentionProblem):
+        super().__init__()
+        self.attention = registry.build(problem, "cpu")
+        self.seed = Tensor([3, 5], ms.int64)
+
+    def run(self, query, key, value, d_output) -> list:
+        def attend(*tensors):
+            return self.attention(*tensors, None, None, None, self.seed)[0]
+
+        gradients = ops.GradOperation(get_all=True, sens_param=True)(attend)(query, key, value, d_output)
+        return [attend(query, key, value), *gradients]
+
+
+def check(rank: int, world: int) -> list:
+    """Names of the results that are not those of one process, bit by bit."""
+    ms.set_context(mode=ms.PYNATIVE_MODE)
+    whole = AttentionProblem(
+        batch=2, heads=8, kv_heads=4, seq_q=100, seq_k=100, head_dim=24, dtype="float32", causal=True,
+        alibi="computed", dropout_rate=0.2, training=True,
+    )  # fmt: skip
+    random = np.random.default_rng(0)
+    shapes = whole.shape_query(), whole.shape_key(), whole.shape_key(), whole.shape_query()
+    arrays = [random.standard_normal(shape).astype(np.float32) for shape in shapes]
+    plan, ring = ShardPlan(1, world, world), Ring()
+    parts = [Tensor(np.ascontiguousarray(plan.take(array, plan.axes("query"), rank))) for array in arrays]
+    wrong = []
+    expected = _Results(whole).run(*map(Tensor, arrays))
+    found = _Results(plan.local(whole, rank)).run(*parts)
+    for name, part, full in zip(("output", "d_query", "d_key", "d_value"), found, expected):
+        gathered = [ops.zeros_like(part) for _ in range(world)]
+        ring.distributed.all_gather(gathered, part, group=ring.group)
+        joined = np.concatenate([one.asnumpy() for one in gathered], axis=1)
+        if not np.array_equal(joined, full.asnumpy()):
+            wrong.append(name)
+    return wrong
