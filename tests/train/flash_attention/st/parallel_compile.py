@@ -174,6 +174,14 @@ CASES = {
         ),
         target="GPU", shape=SBH[0], key_shape=SBH[1], mask=(SEQ, SEQ), split=(1, 4, 2), mask_split=(1, 1),
     ),
+    "tik-only-batch": Case(
+        lambda: _layer(dp=8, mp=1, dropout_rate=0.1), mask=(BATCH, SEQ, SEQ), split=(8, 1, 1, 1), mask_split=(8, 1, 1)
+    ),
+    "cpu-only-heads": Case(
+        lambda: _layer(dp=1, mp=8, alibi=True, backend="cpu"),
+        target="GPU", shape=(1, 16, SEQ, HEAD_DIM), key_shape=(1, 8, SEQ, HEAD_DIM), mask=(1, SEQ, SEQ),
+        split=(1, 8, 1, 1), mask_split=(1, 1, 1),
+    ),
     "no-sharding": Case(lambda: _layer(dp=1, mp=1)),
     "mask-batch": Case(lambda: _layer(have_attention_mask_batch=False), mask=(BATCH, SEQ, SEQ)),
     "kv-heads": Case(lambda: _layer(dp=2, mp=4)),

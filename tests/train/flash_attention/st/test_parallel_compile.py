@@ -29,12 +29,21 @@ def test_nothing_is_gathered_and_every_device_computes_its_share(compiled, case)
     forward = only(whole, "FlashAttentionForward")
     assert forward["split"][:3] == [TENSOR] * 3
     assert forward["shapes"][:3] == [[8, 4, 40, 16], [8, 2, 40, 16], [8, 2, 40, 16]]
-    assert [operator["name"] for operator in whole] == [forward["name"]]  # no AllGather or the like beside it
+    assert whole == [forward]  # no AllGather or the like beside it
     assert only(last, "FlashAttentionForward")["shapes"][:3] == [QUERY, KEY, KEY]
     backward = only(last, "FlashAttentionGrad" if case.startswith("tik") else "FlashAttentionBackward")
     assert backward["shapes"][:3] == [QUERY, KEY, KEY]
     assert backward["split"][:3] == [TENSOR] * 3
     assert not any(operator["name"].startswith("All") for operator in last)
+
+
+@pytest.mark.parametrize(
+    ("case", "share"), [("tik-only-batch", [1, 4, 40, 16]), ("cpu-only-heads", [1, 2, 40, 16])]
+)
+def test_batch_or_heads_alone(compiled, case, share):
+    forward = only(compiled[case]["sharded"], "FlashAttentionForward")
+    assert compiled[case]["sharded"] == [forward]
+    assert only(compiled[case]["last"], "FlashAttentionForward")["shapes"][0] == share
 
 
 def test_masks_and_bias_of_the_tik_operators_are_split(compiled):
