@@ -193,6 +193,8 @@ class InstructionSite(Site):
         if self.mover is not None and len(self.cache) >= KEPT:
             ops = self.mover.find(values)
             if ops is not None:
+                if not self.computed and len(self.cache) < CACHE:
+                    self.cache[key] = ops  # nothing is moved, so they serve this key as they are
                 return ops
         ops = self.prepare(values)
         if len(self.cache) >= CACHE:
@@ -223,8 +225,9 @@ class InstructionSite(Site):
         return ops
 
     def prepared(self) -> list[Ops]:
-        """All operations that are kept."""
-        return [*self.cache.values(), *(self.mover.prepared() if self.mover is not None else ())]
+        """All operations that are kept, each once."""
+        kept = [*self.cache.values(), *(self.mover.prepared() if self.mover is not None else ())]
+        return list({id(ops): ops for ops in kept}.values())
 
     def forget(self) -> None:
         for ops in self.prepared():
@@ -234,10 +237,12 @@ class InstructionSite(Site):
             self.mover.templates.clear()
 
     def retire(self, ops: Ops) -> None:
-        """Keep what ``ops`` have counted; they are not used again."""
+        """Keep what ``ops`` have counted so far."""
         if self.runtime.clock is not None:
             self.runtime.clock.repetition.settle()
         self.retired.add(ops)
+        for op in ops:
+            op.count, op.extra = 0, 0.0
 
     def restart(self) -> None:
         self.retired = Tally()
@@ -391,6 +396,8 @@ class ElementSite(Site):
         self.itemsize = size_of(view.dtype)
         self.static = ir.is_immediate(view.offset)
         self.synced, self.needed = synced, needed
+        sync = runtime.options.sync
+        self.whole = sync == "conservative" or sync == "auto" and not self.static  # the footprint is the tensor
         size = len(place.memory.data) // self.itemsize * self.itemsize
         self.array = place.memory.data[:size].view(view.dtype)
         self.footprints: dict[int, Any] = {}
@@ -425,7 +432,7 @@ class ElementSite(Site):
     def _locate(self, write: bool) -> Callable[[int, int], int]:
         """``f(offset, copy)``: the checked address; accounts for time, marks and races."""
         place, itemsize, name = self.place, self.itemsize, self.name
-        runtime, clock, footprints = self.runtime, self.runtime.clock, self.footprints
+        runtime, clock, footprints, whole = self.runtime, self.runtime.clock, self.footprints, self.whole
         checked = runtime.checks or not self.synced
         if clock is not None:
             access = clock.scalar_write if write else clock.scalar_read
@@ -438,7 +445,7 @@ class ElementSite(Site):
             if checked:
                 self._check(address, start, write)
             if clock is not None:
-                footprint = footprints.get(address)
+                footprint = footprints.get(start if whole else address)
                 if footprint is None:
                     footprint = self._footprint(address, start)
                 access(footprint)
@@ -451,7 +458,7 @@ class ElementSite(Site):
             self.footprints.clear()
         region = Region.span(self.place.memory, address, self.itemsize)
         footprint = self.runtime.footprint(self.static, region, start, start + self.place.size)
-        self.footprints[address] = footprint
+        self.footprints[start if self.whole else address] = footprint
         return footprint
 
     def _check(self, address: int, start: int, write: bool) -> None:
