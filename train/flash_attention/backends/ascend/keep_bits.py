@@ -6,6 +6,7 @@ import numpy as np
 from mindspore import Tensor, nn
 from mindspore.ops.operations import DropoutGenMask
 
+from flash_attention.dropout_seed import draw
 from flash_attention.kernels.tik import host, layout
 from flash_attention.parallel.shard import Shard
 from flash_attention.problem import AttentionProblem
@@ -22,7 +23,12 @@ class GeneratedKeepBits(nn.Cell):
         super().__init__()
         self.bits = (layout.keep_shape(host.describe(problem))[0] * 8,)  # a multiple of 128, which the generator wants
         self.keep = Tensor(np.array(1.0 - problem.dropout_threshold / 65536, np.float16))
-        self.generate = DropoutGenMask() if shard is None else DropoutGenMask(Seed1=1 + shard.rank)
+        seeds = (0, 0)
+        if shard is not None:
+            first, second = draw()
+            seeds = first, second + shard.rank
+        # Not recomputed: the backward pass must see the bits of the forward pass.
+        self.generate = DropoutGenMask(*seeds).add_prim_attr("recompute", False)
 
     def construct(self, seed):
         return self.generate(self.bits, self.keep)
