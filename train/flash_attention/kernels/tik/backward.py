@@ -290,8 +290,10 @@ class _Main:
         """target (rows, keys) = left . right + lanes, segment by segment of keys; key_lanes (L1) fill right_lanes."""
         core, tik, plan = self.core, self.tik, self.plan
         operand = core.on["l0_rows"][0]
-        tik.load2dv1(operand, left, 0, plan.rows * plan.head_dim // F, 1, 0, False)
         tik.load2dv1(l0_lanes, left_lanes, 0, plan.rows // 16, 1, 0, True)
+        groups, columns = plan.rows // 16, core.depth_columns
+        for group in range(groups):
+            tik.load2dv1(operand[group * columns * F], left, group, columns, groups, 0, False)
         if key_lanes is not None:
             tik.load2dv1(right_lanes, key_lanes, 0, plan.columns, 1, 0, True)
         for index, width in enumerate(plan.segments):
@@ -322,13 +324,10 @@ class _Main:
         core, tik, plan = self.core, self.tik, self.plan
         left, right = core.on["l0_turned"][0], core.on["l0_columns"][0]
         tik.load2dv1(left, weights, 0, plan.area // F, 1, 0, True)
-        whole = core.depth_columns
+        groups = plan.rows // 16
         for first, count in plan.column_parts(plan.rows):
-            if count == whole:
-                tik.load2dv1(right, rows, 0, plan.rows * plan.head_dim // F, 1, 0, True)
-            else:
-                for group in range(plan.rows // 16):
-                    tik.load2dv1(right[group * count * F], rows, group * whole + first, count, 1, 0, True)
+            for group in range(groups):
+                tik.load2dv1(right[group * count * F], rows, first * groups + group, count, groups, 0, True)
             self._accumulate(target[first * plan.keys * 16], left, right, count * 16, step == 1)
 
     def _accumulate(self, target, left, right, columns: int, fresh) -> None:

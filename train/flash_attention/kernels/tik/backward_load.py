@@ -98,7 +98,10 @@ class Loads:
                 tik.data_move(key[first * plan.head_dim], stage[first * 16], 0, columns, width, gap, 0)
 
     def rows(self, unit: Unit) -> None:
-        """Query, output gradient and row lanes of a step: (rows / 16, head_dim / 16, 16, 16)."""
+        """Query and output gradient of a step, (head_dim / 16, rows, 16), and its row lanes.
+
+        One move each: synchronisation by whole tensors has nothing to wait for in between.
+        """
         core, tik, plan, item = self.core, self.core.tik, self.core.plan, self.item
         on, columns, place = core.on, self.core.depth_columns, unit.position
         head = item["head"] + unit.member
@@ -111,15 +114,16 @@ class Loads:
             start = core.scalar("int64", "start", base + unit.tile * (plan.rows * 16))
 
             def tensor(name: str) -> None:
-                for group in reversed(range(have // 16)):
-                    slot = on[name][place], group * columns * F
-                    core.move(slot, (core.gm[name], start + group * F), columns, 16, core.seq_q - 16)
+                source = core.gm[name], start
+                core.move((on[name][place], 0), source, columns, have, core.seq_q - have, plan.rows - have)
 
             def load(slot, kind: int) -> None:
                 source = core.gm["row_lanes"][core.wide(head + kind * heads, groups * F) + at]
                 tik.data_move(slot, source, 0, 1, have, 0, 0)
 
-            # What is used first comes last, and what was read last comes early: waiting for either covers the others.
+            # The query in the slots was read later than all else there, so waiting until it may be overwritten covers
+            # the others; the Cube reads the lanes of the scores first, so waiting for these does.
+            tensor("query")
             tensor("d_output")
             load(on["delta_lanes"][place], gradient_rows.DELTA)
             if lanes.is_dynamic(core.problem):
@@ -132,7 +136,6 @@ class Loads:
                     load(on["score_lanes"][place], gradient_rows.AFTER)
                 with tik.else_scope():
                     load(on["score_lanes"][place], gradient_rows.SCORE)
-            tensor("query")
 
         by_rows(core, unit.rows, record)
 

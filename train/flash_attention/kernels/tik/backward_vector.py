@@ -84,10 +84,10 @@ class VectorWork:
         if self.item.number is not None:
             with core.tik.if_scope(self.item.number > 0):
                 for at, elements in plan.pieces:
-                    mask.hide_visible(core, half, at, elements)
+                    mask.hide_visible(core, half[at:], at, elements)
         if core.problem.mask == "full":
             for at, elements in plan.pieces:
-                mask.hide_explicit(core, half, at, elements)
+                mask.hide_explicit(core, half[at:], at, elements)
 
     def _distances(self, exponent, unit: Unit) -> None:
         """Keys after their queries in a tile with keys on both sides: -2 * slope * distance."""

@@ -127,6 +127,7 @@ def buffers(problem: KernelProblem, plan: TilePlan, tiles: int, distances: int) 
     """
     rows, keys, depth = plan.rows, plan.keys, plan.head_dim
     width, area = max(plan.segments), plan.rows * plan.keys
+    piece = max(columns for _, _, columns in plan.pieces) * rows * 16
     work = max(area, rows * 32)  # the end of a row block works on two fractal columns at least
     dynamic = problem.alibi in ("given", "computed") or problem.mask == "key"
     dropout = problem.dropout_threshold > 0
@@ -134,7 +135,7 @@ def buffers(problem: KernelProblem, plan: TilePlan, tiles: int, distances: int) 
     result = [
         Buffer("query", "L1", "float16", rows * depth, 2 * plan.row_blocks),
         Buffer("query_lanes", "L1", "float16", rows * LANES, 2 * plan.row_blocks * variants),
-        Buffer("key", "L1", "float16", keys * depth, RING),
+        Buffer("key", "L1", "float16", width * depth, RING * len(plan.segments)),
         Buffer("value", "L1", "float16", keys * depth, RING),
         Buffer("probability", "L1", "float16", area, RING),
         Buffer("dropped", "L1", "float16", area, RING if dropout else 0),
@@ -157,8 +158,9 @@ def buffers(problem: KernelProblem, plan: TilePlan, tiles: int, distances: int) 
         Buffer("scores", "L0C", "float32", rows * width, plan.score_slots),
         # More than a tile: operands of an instruction stand half a round of the banks apart, see core.HALF_ROUND.
         Buffer("score", "UB", "float32", work + padded(64 * (len(plan.segments) + 1), 128)),
-        Buffer("half", "UB", "float16", work),
-        Buffer("low_half", "UB", "float16", area if plan.precise_total else 0),
+        # A tensor per piece: then Vector goes on while a piece leaves, whatever the synchronisation knows of addresses.
+        Buffer("half", "UB", "float16", piece, len(plan.pieces)),
+        Buffer("low_half", "UB", "float16", piece, len(plan.pieces) if plan.precise_total else 0),
         Buffer("stage", "UB", "float16", rows * depth + 128, plan.row_blocks),
         Buffer("row_total", "UB", "float32", 2048),
         Buffer("scratch", "UB", "float32", 2048),

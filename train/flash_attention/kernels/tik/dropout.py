@@ -35,14 +35,17 @@ def fetch_keep(core: Core, head, tile, start, rows) -> None:
 
 
 def drop(core: Core, half, at: int, elements: int) -> None:
-    """half = keep bit ? half : 0 on elements at.. of a tile; `zeros` must hold 128 zeros."""
+    """half, which holds elements at.. of a tile, = keep bit ? half : 0; `zeros` must hold 128 zeros."""
     zeros = core.on["halves"][1]
     select(core, half, half, lambda first: zeros, at, elements)
 
 
 def select(core: Core, target, kept, dropped, at: int, elements: int) -> None:
-    """target = keep bit ? kept : dropped on elements at.. of a tile; dropped(first) holds elements from first on."""
-    for first in range(at, at + elements, GROUP):
-        index = first // GROUP
+    """target = keep bit ? kept : dropped for `elements` from `at` of a tile on, which is where target and kept start.
+
+    dropped(first) holds what is dropped from element `first` of target on.
+    """
+    for first in range(0, elements, GROUP):
+        index = (at + first) // GROUP
         bits = core.on["keep"][index % 2][index // 2 * 2 * STEP]
         core.tik.vec_sel(GROUP, 0, target[first], bits, kept[first], dropped(first), 1, 8, 8, 8)

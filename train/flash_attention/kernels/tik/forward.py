@@ -168,7 +168,7 @@ class _Forward:
             core.fill(stage[0], 0.0, block * 16)
             for name in ("key", "value", "sample_key"):
                 for slot in core.on[name]:
-                    blocks = plan.keys * plan.head_dim // 16
+                    blocks = slot.shape[0] // 16
                     for first in range(0, blocks, block):
                         self.tik.data_move(slot[first * 16], stage[0], 0, 1, min(block, blocks - first), 0, 0)
         if core.tail_keys or core.tail_rows:
@@ -342,7 +342,7 @@ class _Forward:
         with core.when(tile < item["end"]):
             if lanes.is_dynamic(self.problem):
                 lanes.load_key_lanes(core, core.on["key_lanes"][slot], item.planes(), tile)
-            tiles.load_key(core, core.on["key"][slot], base, tile)  # used first: waiting for it covers the lanes
+            tiles.load_key(core, slot, base, tile)  # used first: waiting for it covers the lanes
 
     def _tiles(self, meanwhile: list) -> None:
         """The loop over the key tiles of `current`: scores two units ahead of the output, probabilities one ahead.
@@ -400,7 +400,7 @@ class _Forward:
         return slots[(position * segments + segment) % len(slots)]
 
     def _ring(self, name: str, position: int):
-        """L1 slot of a tile (key, value) or of a unit (probability, dropped, low)."""
+        """L1 slot of a tile (value) or of a unit (probability, dropped, low)."""
         if name in ("probability", "dropped", "low"):
             return self.core.on[name][position % RING]
         return self.core.on[name][position // self.plan.row_blocks % RING]
@@ -414,8 +414,9 @@ class _Forward:
                 for query, variants in tiles.each_epoch(core, pairs, self.epoch):
                     rowmax.query_operand(core, item, a, tile, query, variants)
             by_key = core.on["key_lanes"]
-            slot = position // self.plan.row_blocks % RING if lanes.is_dynamic(self.problem) else 0
-            operand = tiles.key_to_l0(core, self._ring("key", position), segment, segment % 2)
+            ring = position // self.plan.row_blocks % RING
+            slot = ring if lanes.is_dynamic(self.problem) else 0
+            operand = tiles.key_to_l0(core, ring, segment, segment % 2)
             rowmax.scores(core, self._score_slot(position, segment), operand, by_key[slot], segment)
 
     def _fetch(self, a: int, tile) -> None:

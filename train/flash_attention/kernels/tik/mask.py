@@ -45,15 +45,15 @@ def fetch_plane(core: Core, name: str, buffer: str, plane, tile, start, rows) ->
 
 
 def hide_visible(core: Core, half, at: int, elements: int) -> None:
-    """half *= visibility tile, on elements at.. of a tile."""
-    core.binary("vec_mul", half[at:], half[at:], core.on["visible"][0][at:], elements)
+    """half, which holds elements at.. of a tile, *= visibility tile."""
+    core.binary("vec_mul", half, half, core.on["visible"][0][at:], elements)
 
 
 def hide_explicit(core: Core, half, at: int, elements: int) -> None:
-    """half -= half * hidden: zero where the explicit mask is 1."""
+    """half, which holds elements at.. of a tile, -= half * hidden: zero where the explicit mask is 1."""
     product = core.on["scratch"][0].reinterpret_cast_to("float16")
-    core.binary("vec_mul", product, half[at:], core.on["hidden"][0][at:], elements)
-    core.binary("vec_sub", half[at:], half[at:], product, elements)
+    core.binary("vec_mul", product, half, core.on["hidden"][0][at:], elements)
+    core.binary("vec_sub", half, half, product, elements)
 
 
 def lower_visible(core: Core, score, at: int, elements: int) -> None:

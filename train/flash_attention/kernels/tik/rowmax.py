@@ -206,13 +206,12 @@ def _fold(core: Core, spans: list) -> None:
     """Maximum over the fractal columns of all segments, into row_max."""
     column = core.plan.rows * 16
     (first, columns), *others = spans
-    fold = core.on["half"][0]
     if len(others) == 1 and others[0][1] == columns and columns % 2 == 0:
-        # The usual tile: every step reads from one buffer and writes to the other, its halves half a round apart.
-        second, half = others[0][0], columns // 2 * column
-        core.binary("vec_max", fold, first, second, half)
-        core.binary("vec_max", fold[half + 2 * HALF_ROUND :], first[half:], second[half:], half)
-        first, second, columns = fold, fold[half + 2 * HALF_ROUND :], columns // 2
+        # The usual tile: every step reads from one buffer and writes to the other.
+        second, half, folds = others[0][0], columns // 2 * column, core.on["half"]
+        core.binary("vec_max", folds[0], first, second, half)
+        core.binary("vec_max", folds[1], first[half:], second[half:], half)
+        first, second, columns = folds[0], folds[1], columns // 2
         core.binary("vec_max", core.on["score"][0].reinterpret_cast_to("float16"), first, second, half)
         first = core.on["score"][0].reinterpret_cast_to("float16")
     else:

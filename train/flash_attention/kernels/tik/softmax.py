@@ -56,7 +56,7 @@ def steps(core: Core, unit: Unit) -> list:
     between, because the queue of Vector is shorter than the work of a unit.
     """
     plan, problem = core.plan, core.problem
-    score, half = core.on["score"][0], core.on["half"][0]
+    score, halves = core.on["score"][0], core.on["half"]
     pieces = plan.pieces
     singles = len(pieces) - half_precision_pieces(core)
     spans = [(column * plan.rows * 16, columns * plan.rows * 16) for _, column, columns in pieces]
@@ -65,7 +65,7 @@ def steps(core: Core, unit: Unit) -> list:
     def take() -> None:
         for index, ((segment, column, _), (at, elements)) in enumerate(zip(pieces, spans)):
             source = (column - plan.segment_start(segment) // 16) * plan.rows * 16
-            target = score[at + skew] if index < singles else half[at]
+            target = score[at + skew] if index < singles else halves[index]
             core.tik.tensor_mov(target, unit.scores[segment][source], "m", 1, elements // 256, 0, 0)
         if problem.post_scale != 1.0:
             for at, elements in spans:
@@ -84,19 +84,20 @@ def steps(core: Core, unit: Unit) -> list:
         if index < singles:
             core.unary("vec_exp", score[at:], score[at:], elements, 64)
         else:
-            core.unary("vec_exp", half[at:], half[at:], elements)
+            core.unary("vec_exp", halves[index], halves[index], elements)
 
     def finish(index: int) -> None:
         at, elements = spans[index]
         _, column, columns = pieces[index]
+        half = halves[index]
         if index < singles:
-            core.to_half(half[at:], score[at:], elements)
+            core.to_half(half, score[at:], elements)
         outputs = [(half, unit.probability)]
         if unit.low is not None:
-            low, rounded = core.on["low_half"][0], core.on["scratch"][0]
-            core.to_single(rounded, half[at:], elements)
+            low, rounded = core.on["low_half"][index], core.on["scratch"][0]
+            core.to_single(rounded, half, elements)
             core.binary("vec_sub", score[at:], score[at:], rounded, elements, 64)
-            core.to_half(low[at:], score[at:], elements)
+            core.to_half(low, score[at:], elements)
             outputs.append((low, unit.low))
         for values, place in outputs:
             if unit.number is not None:
@@ -104,10 +105,10 @@ def steps(core: Core, unit: Unit) -> list:
                     mask.hide_visible(core, values, at, elements)
             if problem.mask == "full":
                 mask.hide_explicit(core, values, at, elements)
-            tiles.probability_to_l1(core, place, column, columns, values[at:])
+            tiles.probability_to_l1(core, place, column, columns, values)
         if problem.dropout_threshold:
             dropout.drop(core, half, at, elements)
-            tiles.probability_to_l1(core, unit.dropped, column, columns, half[at:])
+            tiles.probability_to_l1(core, unit.dropped, column, columns, half)
 
     result = [take]
     for index in range(len(pieces) + 1):

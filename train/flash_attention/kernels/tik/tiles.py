@@ -11,12 +11,21 @@ from .core import HALF_ROUND, Core
 F = 256  # float16 elements of a fractal
 
 
-def load_key(core: Core, slot, base, tile) -> None:
-    """Key tile number `tile` of the head that starts at element `base`: per segment (head_dim / 16, keys, 16)."""
-    by_keys(core, tile, lambda keys: _key_segments(core, slot, base, tile, keys))
+def load_key(core: Core, ring: int, base, tile) -> None:
+    """Key tile number `tile` of the head that starts at element `base`: per segment (head_dim / 16, keys, 16).
+
+    One move per tensor: synchronisation by whole tensors has nothing to wait for between two of them.
+    """
+    by_keys(core, tile, lambda keys: _key_segments(core, key_slot(core, ring), base, tile, keys))
 
 
-def _key_segments(core: Core, slot, base, tile, keys: int) -> None:
+def key_slot(core: Core, ring: int) -> list:
+    """Tensors of the segments of a key tile in L1."""
+    count = len(core.plan.segments)
+    return core.on["key"][ring * count : (ring + 1) * count]
+
+
+def _key_segments(core: Core, slot: list, base, tile, keys: int) -> None:
     gap = core.seq_k
     # The segment that is used first comes last: waiting for it covers the others, with one event for the tile.
     for segment, width in reversed(list(enumerate(core.plan.segments))):
@@ -25,7 +34,7 @@ def _key_segments(core: Core, slot, base, tile, keys: int) -> None:
         if have > 0:
             source = base + tile * (core.plan.keys * 16) + start * 16
             core.move(
-                (slot, start * core.plan.head_dim),
+                (slot[segment], 0),
                 (core.gm["key"], source),
                 core.depth_columns,
                 have,
@@ -45,31 +54,22 @@ def load_sample(core: Core, slot, base, first_group, stride) -> None:
 
 def load_whole_key(core: Core, slot, base, tile) -> None:
     """Key tile in the layout of a sample: few instructions to load, more to use."""
-
-    def record(keys: int) -> None:
-        source = base + tile * (core.plan.keys * 16)
-        core.move(
-            (slot, 0), (core.gm["key"], source), core.depth_columns, keys, core.seq_k - keys, core.plan.keys - keys
-        )
-
-    by_keys(core, tile, record)
+    _load_whole(core, "key", slot, base, tile)
 
 
 def load_value(core: Core, slot, base, tile) -> None:
-    """Value tile: (keys / 16, head_dim / 16, 16, 16)."""
+    """Value tile: (head_dim / 16, keys, 16), in one move."""
+    _load_whole(core, "value", slot, base, tile)
 
-    def rows(keys: int) -> None:
-        for group in range(keys // 16):  # the output takes the last segment first, see forward.py
-            source = base + tile * (core.plan.keys * 16) + group * F
-            core.move(
-                (slot, group * core.depth_columns * F),
-                (core.gm["value"], source),
-                core.depth_columns,
-                16,
-                core.seq_k - 16,
-            )
 
-    by_keys(core, tile, rows)
+def _load_whole(core: Core, name: str, slot, base, tile) -> None:
+    def record(keys: int) -> None:
+        source = base + tile * (core.plan.keys * 16)
+        core.move(
+            (slot, 0), (core.gm[name], source), core.depth_columns, keys, core.seq_k - keys, core.plan.keys - keys
+        )
+
+    by_keys(core, tile, record)
 
 
 def by_keys(core: Core, tile, record) -> None:
@@ -146,11 +146,10 @@ def query_to_l0(core: Core, slot, lanes) -> None:
     core.tik.load2dv1(core.on["l0_query_lanes"][0], lanes, 0, core.plan.rows // 16, 1, 0, True)
 
 
-def key_to_l0(core: Core, slot, segment: int, copy: int):
+def key_to_l0(core: Core, ring: int, segment: int, copy: int):
     """Right operand of the scores: one segment of keys."""
     operand, width = core.on["l0_key"][copy], core.plan.segments[segment]
-    start = core.plan.segment_start(segment) * core.plan.head_dim // F
-    core.tik.load2dv1(operand, slot, start, width * core.plan.head_dim // F, 1, 0, False)
+    core.tik.load2dv1(operand, key_slot(core, ring)[segment], 0, width * core.plan.head_dim // F, 1, 0, False)
     return operand
 
 
@@ -167,9 +166,10 @@ def sample_to_l0(core: Core, slot, segment: int, copy: int):
 
 def value_to_l0(core: Core, slot, segment: int):
     """Right operand of the output: one segment of values."""
-    operand, width = core.on["l0_value"][0], core.plan.segments[segment]
-    start = core.plan.segment_start(segment) * core.plan.head_dim // F
-    core.tik.load2dv1(operand, slot, start, width * core.plan.head_dim // F, 1, 0, True)
+    operand, columns = core.on["l0_value"][0], core.depth_columns
+    start = core.plan.segment_start(segment) // 16
+    for group in range(core.plan.segments[segment] // 16):
+        core.tik.load2dv1(operand[group * columns * F], slot, start + group, columns, core.plan.columns, 0, True)
     return operand
 
 

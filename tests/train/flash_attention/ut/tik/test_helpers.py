@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from flash_attention.kernels.tik import KernelProblem, alibi, dropout, lanes, mask, normalise, rowmax, softmax, tiles
+from flash_attention.kernels.tik.budget import Buffer
 from flash_attention.kernels.tik.item import Item
 from flash_attention.kernels.tik.layout import from_nz, pack_bias, pack_keep_bits, pack_keys, to_nz
 
@@ -11,6 +12,11 @@ from tests.train.flash_attention.ut.tik.programs import Program, copy_in, copy_o
 
 def _random(*shape, sigma=1.0, seed=0):
     return (np.random.default_rng(seed).standard_normal(shape) * sigma).astype(np.float16)
+
+
+def _tile(elements: int) -> Buffer:
+    """Room for a whole tile of float16 in the Unified Buffer; a kernel has it in pieces."""
+    return Buffer("tile", "UB", "float16", elements)
 
 
 def _score_program(tik, execute, problem, query, key, dtype="float32", **inputs) -> Program:
@@ -29,11 +35,11 @@ def _load_operands(core) -> None:
     base = core.scalar("int64", "base", 0)
     tiles.fetch_query(core, core.on["stage"][0], base, zero, core.plan.rows)
     tiles.place_query(core, rowmax.query_slots(core, 0), core.on["stage"][0], zero)
-    tiles.load_key(core, core.on["key"][0], base, zero)
+    tiles.load_key(core, 0, base, zero)
 
 
 def _scores(core, segment: int, key_lanes):
-    operand = tiles.key_to_l0(core, core.on["key"][0], segment, segment % 2)
+    operand = tiles.key_to_l0(core, 0, segment, segment % 2)
     target = core.on["scores"][segment]
     rowmax.scores(core, target, operand, key_lanes, segment)
     return target
@@ -93,8 +99,8 @@ def test_lanes_add_alibi_by_distance_precisely(tik, execute, tile):
         slopes.load(item)
         slopes.row_block(item, 0, zero)
         core.fill(core.on["stage"][0], 0.0, 2048)
-        for name in ("query", "key"):
-            core.tik.data_move(core.on[name][0], core.on["stage"][0], 0, 1, 128, 0, 0)
+        for slot in (core.on["query"][0], *tiles.key_slot(core, 0)):
+            core.tik.data_move(slot, core.on["stage"][0], 0, 1, slot.shape[0] // 16, 0, 0)
         core.tik.data_move(core.on["key_lanes"][0], core.gm["positions"], 0, 1, 128, 0, 0)
         _scores_out(core)
     scores = _unpack(program.run()["result"], 128, 128)
@@ -112,17 +118,17 @@ def test_visibility_and_masks_zero_probabilities_and_lower_scores(tik, execute):
     nz = {name: to_nz(array).reshape(-1) for name, array in (("v", visible), ("h", hidden), ("x", values))}
     program = Program(tik, execute, problem, nz, {"zeroed": ("float16", (16384,)), "lowered": ("float16", (16384,))})
     with program.body() as core:
-        half, score = core.on["half"][0], core.on["score"][0].reinterpret_cast_to("float16")
+        score = core.on["score"][0].reinterpret_cast_to("float16")
         copy_in(core, core.on["visible"][0], "v", 1024)
         copy_in(core, core.on["hidden"][0], "h", 1024)
-        copy_in(core, half, "x", 1024)
         copy_in(core, score, "x", 1024)
-        for at in range(0, 16384, 4096):
+        for at, half in zip(range(0, 16384, 4096), core.on["half"]):
+            core.tik.data_move(half, core.gm["x"][at], 0, 1, 256, 0, 0)
             mask.hide_visible(core, half, at, 4096)
             mask.hide_explicit(core, half, at, 4096)
+            core.tik.data_move(core.gm["zeroed"][at], half, 0, 1, 256, 0, 0)
         mask.lower_explicit(core, score, 0, 16384)
         mask.lower_visible(core, score, 0, 16384)
-        copy_out(core, "zeroed", half, 1024)
         copy_out(core, "lowered", score, 1024)
     results = program.run()
     seen = (visible > 0) & (hidden == 0)
@@ -137,13 +143,15 @@ def test_dropout_keeps_what_the_bits_say(tik, execute, rows, keys):
     values = _random(rows, keys)
     inputs = {"keep": pack_keep_bits(bits, problem), "x": to_nz(values).reshape(-1)}
     program = Program(tik, execute, problem, inputs, {"y": ("float16", (rows * keys,))})
-    with program.body() as core:
+    with program.body(_tile(rows * keys)) as core:
         core.fill(core.on["halves"][1], 0.0, 128)
         zero = core.scalar("int32", "zero", 0)
         dropout.fetch_keep(core, zero, zero, zero, rows)
-        copy_in(core, core.on["half"][0], "x", rows * keys // 16)
-        dropout.drop(core, core.on["half"][0], 0, rows * keys)
-        copy_out(core, "y", core.on["half"][0], rows * keys // 16)
+        half = core.on["tile"][0]
+        copy_in(core, half, "x", rows * keys // 16)
+        for at, elements in ((0, rows * keys // 2), (rows * keys // 2, rows * keys // 2)):
+            dropout.drop(core, half[at:], at, elements)
+        copy_out(core, "y", half, rows * keys // 16)
     kept = np.unpackbits(bits[0, 0], axis=-1, bitorder="little").astype(bool)
     assert np.array_equal(_unpack(program.run()["y"], rows, keys), np.where(kept, values, 0))
 
@@ -153,7 +161,7 @@ def test_probabilities_are_exponentials_of_scaled_scores(tik, execute, depth, ex
     problem = KernelProblem(1, 1, 128, 128, depth)
     query, key = _random(128, depth), _random(128, depth, seed=1)
     program = _score_program(tik, execute, problem, query, key, dtype="float16")
-    with program.body() as core:
+    with program.body(_tile(128 * 128)) as core:
         _load_operands(core)
         tiles.query_to_l0(core, core.on["query"][0], rowmax.lane_slots(core, 0)[0][0])
         scores = [_scores(core, segment, core.on["key_lanes"][0]) for segment in range(2)]
@@ -161,8 +169,8 @@ def test_probabilities_are_exponentials_of_scaled_scores(tik, execute, depth, ex
         for record in softmax.steps(core, softmax.Unit(0, 0, scores, slot, None, None, None, None, ())):
             record()
         for at in range(0, 16384, 4096):
-            core.tik.data_move(core.on["half"][0][at], slot[at], 0, 1, 256, 0, 0)
-        copy_out(core, "result", core.on["half"][0], 1024)
+            core.tik.data_move(core.on["tile"][0][at], slot[at], 0, 1, 256, 0, 0)
+        copy_out(core, "result", core.on["tile"][0], 1024)
     # In L1: per segment of 64 keys (rows / 16, keys / 16, 16, 16).
     stored = program.run()["result"].reshape(2, 8, 4, 16, 16).transpose(1, 3, 0, 2, 4).reshape(128, 128)
     expected = np.exp(query.astype(np.float64) @ key.T.astype(np.float64) * problem.scale)
