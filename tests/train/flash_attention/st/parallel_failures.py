@@ -36,13 +36,13 @@ def main() -> None:
     parser.add_argument("kind", choices=("dead", "slow"))
     options = parser.parse_args()
     ms.set_context(mode=ms.PYNATIVE_MODE, device_target="CPU")
-    rank, world = initialize(timeout=4)
+    rank, world = initialize(timeout=8)
     attend(16)
     start = time.perf_counter()
     try:
         if rank == world - 1:
             # A dead one never comes back; its process stays, or msrun would end all the others too.
-            time.sleep(7 if options.kind == "slow" else 600)
+            time.sleep(16 if options.kind == "slow" else 600)
         attend(16)
         print("no error", flush=True)
     except RuntimeError as error:

@@ -25,6 +25,15 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
+def children(process: int) -> list:
+    """Processes below one, found while it lives."""
+    try:
+        below = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+    except OSError:
+        return []
+    return [one for child in map(int, below) for one in (child, *children(child))]
+
+
 @pytest.fixture
 def environment():
     return {
@@ -48,9 +57,7 @@ def msrun(tmp_path, environment):
         command += [f"--master_port={free_port()}", "--join=True", str(script), *arguments]
         logs = [tmp_path / "logs" / f"worker_{rank}.log" for rank in range(processes)]
         deadline = time.monotonic() + LIMIT
-        started = subprocess.Popen(
-            command, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL, start_new_session=True
-        )
+        started = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL)
         try:
             while started.poll() is None and time.monotonic() < deadline:
                 if until and logs[0].exists() and re.search(f"^{until}", logs[0].read_text(), re.MULTILINE):
@@ -58,8 +65,9 @@ def msrun(tmp_path, environment):
                 time.sleep(0.2)
             status = started.poll()
         finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(started.pid, signal.SIGKILL)
+            for process in (started.pid, *children(started.pid)):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
             started.wait()
         printed = [log.read_text() if log.exists() else "" for log in logs]
         ended = "are still running" if status is None else f"ended with {status}"
@@ -72,8 +80,8 @@ def msrun(tmp_path, environment):
 # What each number of processes checks; see parallel_ring.py.
 CHECKS = {
     2: {
-        "ring": "causal,causal-bfloat16-mqa,everything,alibi,alibi-window,window-zigzag,blocks,math",
-        "graph": "causal-float16-gqa,alibi,math-alibi-float16",
+        "ring": "causal,causal-bfloat16-mqa,everything,alibi,alibi-window,window-zigzag,blocks,math,math-alibi-float16",
+        "graph": "causal-float16-gqa,alibi",
     },
     4: {
         "ring": "causal-float16-gqa,everything-contiguous,alibi-float16-both-sides,window,window-both-sides,"
@@ -108,9 +116,9 @@ def test_processes_together(msrun, processes):
 def test_missing_peer_is_an_error_in_time(msrun, kind):
     printed = msrun(2, HERE / "parallel_failures.py", kind, until="(ERROR|no error)")[0]
     seconds, message = re.search(r"^ERROR ([\d.]+) PeerError (.*)$", printed, re.MULTILINE).groups()
-    assert float(seconds) < 60  # the limit is 4
+    assert float(seconds) < 60  # the limit is 8
     assert "process 0 of 2 did not get" in message
-    assert "MS_CPU_COMM_OP_TIMEOUT=4" in message
+    assert "MS_CPU_COMM_OP_TIMEOUT=8" in message
 
 
 def test_data_parallel_training_gives_the_losses_of_one_process(msrun, environment):
