@@ -32,7 +32,7 @@ def test_every_feature_stays_within_the_core(name, head_dim):
     measured = report.measure(problem, operator="backward")
     # Beyond the event ids a pipe waits where it need not; beyond the cache instructions are fetched again. Both cost
     # time only, and these kernels have no speed to keep.
-    _within_limits(measured, code=2 * report.INSTRUCTION_CACHE, events=2 * report.EVENTS)
+    _within_limits(measured, code=2 * report.INSTRUCTION_CACHE, events=report.EVENTS + 2)
 
 
 @pytest.mark.parametrize("head_dim", (64, 128))
