@@ -87,12 +87,18 @@ class Band:
             visits.append(TileVisit(index, not (all_lo <= start and stop <= all_hi)))
         return visits
 
+    def rows_that_see(self, start: int, stop: int) -> tuple[int, int]:
+        """Rows [first, end) that see a key of [start, stop); none where first >= end."""
+        # Those with hi > start and lo < stop: one interval, as both are monotone.
+        return (
+            _first_row(self.seq_q, lambda row: self.keys(row)[1] > start),
+            _first_row(self.seq_q, lambda row: self.keys(row)[0] >= stop),
+        )
+
     def query_tiles(self, key_tile: int, tile_q: int, tile_k: int) -> list[TileVisit]:
         """Query tiles that visit a tile of keys, in ascending order: the transpose of `key_tiles`."""
         start, stop = key_tile * tile_k, min((key_tile + 1) * tile_k, self.seq_k)
-        # Rows that see a key of the tile are those with hi > start and lo < stop: one interval, as both are monotone.
-        first = _first_row(self.seq_q, lambda row: self.keys(row)[1] > start)
-        end = _first_row(self.seq_q, lambda row: self.keys(row)[0] >= stop)
+        first, end = self.rows_that_see(start, stop)
         visits = []
         for index in range(first // tile_q, -(-end // tile_q)):
             rows = index * tile_q, min((index + 1) * tile_q, self.seq_q) - 1

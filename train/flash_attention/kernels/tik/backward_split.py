@@ -185,9 +185,7 @@ def _key_tile(problem: KernelProblem, plan: BackwardPlan, tile: int, tiles: Regi
         bounds = [band.keys(row) if row < problem.seq_q else (0, 0) for row in range(top, end)]
         return tiles.number(tuple(_clip(pair, start, keys) for pair in bounds))
 
-    # Rows that see a key of the tile are those with hi > start and lo < stop: one interval, as both are monotone.
-    first = _first(problem.seq_q, lambda row: band.keys(row)[1] > start)
-    end = _first(problem.seq_q, lambda row: band.keys(row)[0] >= stop)
+    first, end = band.rows_that_see(start, stop)
     if first >= end:  # nobody sees these keys: one tile with everything hidden makes their gradients zero
         words[COUNT] = 1
         words[LEFT] = words[RIGHT] = tiles.number(((0, 0),) * rows)
@@ -229,15 +227,3 @@ def _signs(problem: KernelProblem, plan: BackwardPlan, words: list, start: int, 
     words[BEFORE] = next((i for i in tiles if position(i) >= start + plan.keys - 1), tiles.stop)
     for index, tile in enumerate(range(words[CROSS], words[BEFORE])):
         words[DISTANCE + index] = distances.number(start - position(tile))
-
-
-def _first(count: int, predicate) -> int:
-    """Smallest number below `count` for which a monotone predicate holds, else `count`."""
-    low, high = 0, count
-    while low < high:
-        middle = (low + high) // 2
-        if predicate(middle):
-            high = middle
-        else:
-            low = middle + 1
-    return low
