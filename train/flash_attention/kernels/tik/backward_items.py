@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from . import backward_split as b
 from .backward_plan import RING
 from .core import Core
+from .table_row import TableRow, present
 
 _FIELDS = {
     "head": b.HEAD,
@@ -42,43 +43,16 @@ class Unit:
     rows: object
 
 
-class KeyItem:
-    """Scalars of one work item. `row` is the first word of its row in the table on chip."""
+class KeyItem(TableRow):
+    """One work item and its current step."""
 
     def __init__(self, core: Core, name: str):
-        problem = core.problem
-        fields = dict(_FIELDS)
-        if problem.mask not in ("full", "key"):
-            del fields["mask_plane"]
-        if problem.alibi not in ("given", "bias"):
-            del fields["bias_plane"]
-        if problem.alibi != "computed":
-            del fields["slope"]
-        self.core = core
-        self._words = fields
-        self._scalars = {field: core.scalar("int32", f"{name}_{field}", 0) for field in fields}
-        self.row = core.scalar("int32", f"{name}_row", 0)
+        super().__init__(core, name, present(_FIELDS, core.problem))
         self._member, self._tile = core.scalar("int32", "next_member", 0), core.scalar("int32", "next_tile", 0)
         self.units = [
             Unit(place, *(core.scalar("int32", f"{name}_{place}", 0) for name in ("member", "tile", "rows")))
             for place in range(RING)
         ]
-
-    def __getitem__(self, field):
-        return self._scalars[field]
-
-    def load(self, row) -> None:
-        """Reads the item at a row of the table on chip."""
-        self.row.set_as(row)
-        table = self.core.on["table"][0]
-        for field, scalar in self._scalars.items():
-            scalar.set_as(table[row + self._words[field]])
-
-    def copy(self, other: KeyItem) -> None:
-        """Takes over the fields of another item."""
-        for field, scalar in self._scalars.items():
-            scalar.set_as(other[field])
-        self.row.set_as(other.row)
 
     def rewind(self) -> None:
         """Goes to the first step."""

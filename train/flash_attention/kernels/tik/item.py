@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from . import worksplit as w
 from .core import Core
+from .table_row import TableRow, present
 
 _PER_ITEM = {
     "head": w.HEAD,
@@ -24,48 +25,27 @@ _SAMPLE = {
 _SIGNS = {"cross": w.CROSS, "after": w.AFTER}
 
 
-class Item:
-    """Scalars of one work item, with or without those of its sample.
-
-    `row` is the first word of the item's row in the table on chip, `index` its number on this core.
-    """
+class Item(TableRow):
+    """One work item, with or without the fields of its sample. `index` is its number on this core."""
 
     def __init__(self, core: Core, name: str, sample: bool):
         problem = core.problem
-        fields = dict(_PER_ITEM)
-        if problem.mask not in ("full", "key"):
-            del fields["mask_plane"]
-        if problem.alibi not in ("given", "bias"):
-            del fields["bias_plane"]
-        if problem.alibi != "computed":
-            del fields["slope"]
         per_block = {**_PER_ROW_BLOCK, **(_SAMPLE if sample else {}), **(_SIGNS if problem.alibi == "computed" else {})}
-        self.core = core
-        self._words = dict(fields)
-        self._scalars = {field: core.scalar("int32", f"{name}_{field}", 0) for field in fields}
+        words = present(_PER_ITEM, problem)
         for a in range(core.plan.row_blocks):
             for field, word in per_block.items():
-                self._words[field, a] = w.ROW_BLOCK + a * w.ROW_BLOCK_FIELDS + word
-                self._scalars[field, a] = core.scalar("int32", f"{name}_{field}_{a}", 0)
-        self.row = core.scalar("int32", f"{name}_row", 0)
+                words[field, a] = w.ROW_BLOCK + a * w.ROW_BLOCK_FIELDS + word
+        super().__init__(core, name, words)
         self.index = core.scalar("int32", f"{name}_index", 0)
 
-    def __getitem__(self, field):
-        return self._scalars[field]
-
     def load(self, index, row) -> None:
-        """Reads item `index` of this core from the table on chip."""
+        """Reads item `index` of this core from its row of the table on chip."""
         self.index.set_as(index)
-        self.row.set_as(row)
-        table = self.core.on["table"][0]
-        for field, scalar in self._scalars.items():
-            scalar.set_as(table[row + self._words[field]])
+        super().load(row)
 
     def copy(self, other: Item) -> None:
         """Takes over the fields of another item that this one has."""
-        for field, scalar in self._scalars.items():
-            scalar.set_as(other[field])
-        self.row.set_as(other.row)
+        super().copy(other)
         self.index.set_as(other.index)
 
     def skip(self, a: int) -> None:
