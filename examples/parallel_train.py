@@ -20,7 +20,7 @@ import numpy as np
 from mindspore import Tensor, nn, ops
 
 sys.path.insert(0, str(Path(__file__).parent))
-from flash_attention.parallel import initialize
+from flash_attention.context_parallel import initialize
 from train_gpt import GPT, Loss, batches, standard_library
 
 

@@ -14,7 +14,7 @@ import time
 import mindspore as ms
 import numpy as np
 from flash_attention import FlashAttention
-from flash_attention.parallel import RingAttention, SequenceSplit, finalize, initialize
+from flash_attention.context_parallel import RingAttention, SequenceSplit, finalize, initialize
 from mindspore import Tensor, ops
 
 

@@ -15,13 +15,13 @@ from mindspore import dtype as mstype
 from mindspore.ops import constexpr
 
 from flash_attention.backends import registry
-from flash_attention.dropout_seed import draw_tensor
-from flash_attention.inputs import UNKNOWN, TensorSpec
-from flash_attention.parallel.shard import TENSOR, Shard, sharding
+from flash_attention.dropout.seed import draw_tensor
 from flash_attention.precision import fix_dtypes
 from flash_attention.problem import ALL_BLOCKS, AttentionProblem
-from flash_attention.tiling import DEFAULT_STRATEGY
-from flash_attention.torch_shapes import mask_plan, tensor_shapes
+from flash_attention.problem.inputs import UNKNOWN, TensorSpec
+from flash_attention.problem.tiling import DEFAULT_STRATEGY
+from flash_attention.problem.torch_shapes import mask_plan, tensor_shapes
+from flash_attention.sharding.shard import TENSOR, Shard, sharding
 
 
 def flash_attention(
@@ -73,7 +73,7 @@ def flash_attention(
             and computed ALiBi. Default: "top_left".
         window_size (tuple): (left, right), keys a query sees before and after its position; -1 = all.
         prev_block_num, next_block_num (int): tiles that a tile of queries sees before and after its own.
-        tiling_stgy_name (str): see `flash_attention.tiling`. Default: "sparse", tiles of 128.
+        tiling_stgy_name (str): see `flash_attention.problem.tiling`. Default: "sparse", tiles of 128.
         alibi (bool): without a bias, add -slope(head) * distance inside. Default: False.
         bias_grad (bool): False saves the gradient of `bias`, which is then zero. Default: True.
         input_layout (str): "BNSD", "BSND", "BSH" or "SBH". Default: "BNSD".
@@ -81,7 +81,7 @@ def flash_attention(
         return_lse (bool): also return the logsumexp. Default: False.
         backend (str): name of the backend to use. Default: None, see `attention_backend`.
         argument_names (tuple): what error messages call attention_mask and bias.
-        shards (tuple): how semi-automatic parallelism splits the call, `flash_attention.parallel.shard.Asked`; the
+        shards (tuple): how semi-automatic parallelism splits the call, `flash_attention.sharding.shard.Asked`; the
             FlashAttention layer sets it. Default: None.
 
     Returns:

@@ -281,6 +281,6 @@ def _sum_to(array: np.ndarray, shape: tuple) -> np.ndarray:
 
 def keep_mask(problem: AttentionProblem, seed) -> np.ndarray:
     """Dropout's keep decisions for a (seed, offset) pair: bool (batch, heads, seq_q, seq_k), True = kept."""
-    from flash_attention import philox
+    from flash_attention.dropout import philox
 
     return unpack_keep_bits(philox.keep_bits(problem, seed), problem.seq_k)

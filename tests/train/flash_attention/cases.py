@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from flash_attention import reference
 from flash_attention.problem import ALL_BLOCKS, AttentionProblem, TensorSpec
-from flash_attention.tiling import get_strategy
+from flash_attention.problem.tiling import get_strategy
 
 SEED = (20240607, 3)  # of dropout, as in Backend.build
 

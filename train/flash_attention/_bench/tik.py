@@ -12,7 +12,7 @@ from pathlib import Path
 from flash_attention._bench.figures import Figure
 from flash_attention.commands._table import table
 from flash_attention.kernels.tik import report
-from flash_attention.kernels.tik.budget import CAPACITY
+from flash_attention.kernels.tik.forward.tiling import CAPACITY
 from flash_attention.kernels.tik.problem import KernelProblem
 
 # Share of the Cube's peak: (operator, head_dim, causal).

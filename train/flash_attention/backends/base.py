@@ -10,7 +10,7 @@ from flash_attention.problem import AttentionProblem
 if TYPE_CHECKING:
     from mindspore.nn import Cell
 
-    from flash_attention.parallel.shard import Shard
+    from flash_attention.sharding.shard import Shard
 
 
 class Backend(ABC):
@@ -62,7 +62,7 @@ class Backend(ABC):
                     problem.return_lse.
 
         With a shard, `problem` is the share of one device of a call that MindSpore shards: the graph is written for the
-        whole, and every operation in it needs a strategy, see `flash_attention.parallel.shard`.
+        whole, and every operation in it needs a strategy, see `flash_attention.sharding.shard`.
 
         Both outputs are differentiable: the gradient of the logsumexp adds probability * d_logsumexp to the gradient of
         the scores. Inputs that are None get no gradient, mask, keep_bits and seed get zeros.

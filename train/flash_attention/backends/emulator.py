@@ -13,9 +13,9 @@ import numpy as np
 from mindspore import dtype as mstype
 from mindspore import nn, ops
 
-from flash_attention import philox
 from flash_attention.backends.ascend.limits import refuse_on_910
 from flash_attention.backends.base import Backend
+from flash_attention.dropout import philox
 from flash_attention.problem import AttentionProblem
 
 SOC = "Ascend910A"

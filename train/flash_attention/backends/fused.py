@@ -15,7 +15,7 @@ from mindspore import dtype as mstype
 
 from flash_attention.backends.base import Backend
 from flash_attention.backends.positional import ComputedAlibi, OutOfBand
-from flash_attention.dropout_seed import draw
+from flash_attention.dropout.seed import draw
 from flash_attention.problem import AttentionProblem
 
 UNLIMITED_TOKENS = 2147483647

@@ -103,7 +103,7 @@ class _GivenKeep(nn.Cell):
 
 
 class _DrawnKeep(nn.Cell):
-    """Keep decisions by Philox4x32-10, as flash_attention.philox draws them: int32 (batch, heads, seq_q, seq_k).
+    """Keep decisions by Philox4x32-10, as `dropout.philox` draws them: int32 (batch, heads, seq_q, seq_k).
 
     The 32-bit words travel in int64: their products wrap modulo 2**64, which leaves both halves right. Words 0 and 2,
     the factors, are one tensor, and words 1 and 3 another, which halves the number of operations.

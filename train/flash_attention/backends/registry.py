@@ -16,7 +16,7 @@ from flash_attention.problem import AttentionProblem
 if TYPE_CHECKING:
     from mindspore.nn import Cell
 
-    from flash_attention.parallel.shard import Shard
+    from flash_attention.sharding.shard import Shard
 
 logger = logging.getLogger("flash_attention")
 

@@ -7,7 +7,7 @@ import time
 
 import mindspore as ms
 import numpy as np
-from flash_attention.parallel import RingAttention, initialize
+from flash_attention.context_parallel import RingAttention, initialize
 from mindspore import Tensor
 from mindspore.common.api import _pynative_executor
 

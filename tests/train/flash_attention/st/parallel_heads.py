@@ -3,9 +3,9 @@
 import mindspore as ms
 import numpy as np
 from flash_attention.backends import registry
-from flash_attention.parallel import ShardPlan
-from flash_attention.parallel.communication import Ring
+from flash_attention.context_parallel.communication import Ring
 from flash_attention.problem import AttentionProblem
+from flash_attention.sharding import ShardPlan
 from mindspore import Tensor, nn, ops
 
 

@@ -4,7 +4,7 @@ import resource
 
 import mindspore as ms
 import numpy as np
-from flash_attention.parallel import RingAttention, SequenceSplit
+from flash_attention.context_parallel import RingAttention, SequenceSplit
 from mindspore import Tensor, ops
 
 SEQ = 16384

@@ -15,7 +15,7 @@ import parallel_failures
 import parallel_heads
 import parallel_memory
 from flash_attention import reference
-from flash_attention.parallel import GatherAttention, RingAttention, SequenceSplit, finalize, initialize
+from flash_attention.context_parallel import GatherAttention, RingAttention, SequenceSplit, finalize, initialize
 from flash_attention.problem import ALL_BLOCKS, AttentionProblem
 from mindspore import Tensor, nn, ops
 

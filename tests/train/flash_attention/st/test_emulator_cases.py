@@ -5,7 +5,7 @@ On backend emulator, strict; with --device ascend the same tests on backend tik.
 
 import mindspore as ms
 import pytest
-from flash_attention import philox
+from flash_attention.dropout import philox
 
 from tests.train.flash_attention import cases
 from tests.train.flash_attention.run import run_case

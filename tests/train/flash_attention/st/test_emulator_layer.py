@@ -5,8 +5,9 @@ import dataclasses
 import mindspore as ms
 import numpy as np
 import pytest
-from flash_attention import FlashAttention, attention_backend, philox, reference
+from flash_attention import FlashAttention, attention_backend, reference
 from flash_attention.backends import registry
+from flash_attention.dropout import philox
 from flash_attention.problem import AttentionProblem
 from mindspore import Tensor, nn, ops
 

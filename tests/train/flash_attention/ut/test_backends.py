@@ -3,7 +3,8 @@
 import mindspore as ms
 import numpy as np
 import pytest
-from flash_attention import philox, reference
+from flash_attention import reference
+from flash_attention.dropout import philox
 
 from tests.train.flash_attention import cases
 from tests.train.flash_attention.cases import Case

@@ -4,7 +4,7 @@ import mindspore as ms
 import numpy as np
 import pytest
 from flash_attention import FlashAttention, flash_attention, reference
-from flash_attention.dropout_seed import DropoutSeed
+from flash_attention.dropout.seed import DropoutSeed
 from flash_attention.problem import AttentionProblem
 from mindspore import Tensor, nn, ops
 

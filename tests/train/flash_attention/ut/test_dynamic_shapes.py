@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from flash_attention import FlashAttention, attention_backend, explain, scaled_dot_product_attention
 from flash_attention.backends.registry import get_backend
-from flash_attention.inputs import UNKNOWN, TensorSpec
 from flash_attention.problem import AttentionProblem
+from flash_attention.problem.inputs import UNKNOWN, TensorSpec
 from mindspore import Tensor, nn, ops
 
 BACKENDS = [name for name in ("math", "cpu") if get_backend(name).dynamic]

@@ -8,9 +8,10 @@ import dataclasses
 
 import numpy as np
 import pytest
-from flash_attention import philox, reference
+from flash_attention import reference
 from flash_attention.backends import fused
 from flash_attention.backends.fused import BACKEND, FusedArguments, fused_arguments
+from flash_attention.dropout import philox
 from flash_attention.problem import AttentionProblem
 from mindspore import Tensor, ops
 

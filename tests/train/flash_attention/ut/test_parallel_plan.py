@@ -4,10 +4,10 @@ import itertools
 
 import numpy as np
 import pytest
-from flash_attention.parallel.plan import AFTER, BEFORE, Rules, check_length, pieces, steps
-from flash_attention.parallel.sequence import SequenceSplit
+from flash_attention.context_parallel.plan import AFTER, BEFORE, Rules, check_length, pieces, steps
+from flash_attention.context_parallel.sequence import SequenceSplit
 from flash_attention.problem import ALL_BLOCKS
-from flash_attention.visibility import Band
+from flash_attention.problem.visibility import Band
 
 RULES = {
     "all": Rules(),

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from flash_attention.parallel import predict
+from flash_attention.context_parallel import predict
 
 DOCS = Path(__file__).parents[4] / "docs" / "parallel.md"
 

@@ -7,9 +7,9 @@ from flash_attention import FlashAttention
 from flash_attention.backends import registry
 from flash_attention.kernels.tik import KernelProblem
 from flash_attention.kernels.tik.operators import FORWARD, Request, check_tensors
-from flash_attention.parallel.shard import ROWS, TENSOR, Asked, Shard, Sharding, sharding
-from flash_attention.parallel.strategy import ShardPlan
 from flash_attention.problem import AttentionProblem
+from flash_attention.sharding.shard import ROWS, TENSOR, Asked, Shard, Sharding, sharding
+from flash_attention.sharding.strategy import ShardPlan
 from mindspore import Tensor, ops
 
 Q = (4, 2, 1, 1)

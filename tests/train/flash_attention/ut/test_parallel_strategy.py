@@ -4,8 +4,8 @@ import mindspore as ms
 import numpy as np
 import pytest
 from flash_attention.backends import registry
-from flash_attention.parallel.strategy import ShardPlan
 from flash_attention.problem import AttentionProblem
+from flash_attention.sharding.strategy import ShardPlan
 from mindspore import Tensor
 
 Q = (4, 2, 1, 1)

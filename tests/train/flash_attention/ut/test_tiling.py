@@ -2,7 +2,7 @@
 
 import pytest
 from flash_attention.problem import AttentionProblem
-from flash_attention.tiling import DEFAULT_STRATEGY, get_strategy, strategy_names
+from flash_attention.problem.tiling import DEFAULT_STRATEGY, get_strategy, strategy_names
 
 
 def test_the_default_is_sparse_with_tiles_of_128():

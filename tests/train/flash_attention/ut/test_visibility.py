@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from flash_attention.visibility import Band
+from flash_attention.problem.visibility import Band
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

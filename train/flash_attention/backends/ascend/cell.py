@@ -16,8 +16,8 @@ from flash_attention.kernels.tik.kernel import GlobalTensor, Kernel
 from flash_attention.kernels.tik.layout import HIDDEN_BY_BIAS, KEEP_PADDING
 from flash_attention.kernels.tik.operators import FORWARD, GRAD, GRAD_FINISH, GRAD_ROWS, Operator, Request
 from flash_attention.kernels.tik.problem import KernelProblem, padded
-from flash_attention.parallel.shard import Shard
 from flash_attention.problem import AttentionProblem
+from flash_attention.sharding.shard import Shard
 
 LOWEST = float(np.finfo(np.float32).min)  # stands for -inf, which the chip does not have
 

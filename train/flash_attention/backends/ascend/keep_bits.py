@@ -6,10 +6,10 @@ import numpy as np
 from mindspore import Tensor, nn
 from mindspore.ops.operations import DropoutGenMask
 
-from flash_attention.dropout_seed import draw
+from flash_attention.dropout.seed import draw
 from flash_attention.kernels.tik import host, layout
-from flash_attention.parallel.shard import Shard
 from flash_attention.problem import AttentionProblem
+from flash_attention.sharding.shard import Shard
 
 
 class GeneratedKeepBits(nn.Cell):

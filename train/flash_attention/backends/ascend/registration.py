@@ -13,7 +13,7 @@ from mindspore.ops import CustomRegOp, DataType, TBERegOp
 from flash_attention.backends.ascend import tbe_entries
 from flash_attention.kernels.tik.kernel import GlobalTensor, Kernel
 from flash_attention.kernels.tik.operators import Operator, Request
-from flash_attention.parallel.shard import ROWS, TENSOR, Shard
+from flash_attention.sharding.shard import ROWS, TENSOR, Shard
 
 _MSTYPES = {"float16": mstype.float16, "float32": mstype.float32, "int32": mstype.int32, "uint8": mstype.uint8}
 _FORMATS = {

@@ -7,8 +7,8 @@ import numpy as np
 from mindspore import Tensor, nn, ops
 
 from flash_attention.backends.cpu import library
-from flash_attention.parallel.shard import ROWS, TENSOR, Shard
 from flash_attention.problem import AttentionProblem
+from flash_attention.sharding.shard import ROWS, TENSOR, Shard
 
 
 class _Call(nn.Cell):

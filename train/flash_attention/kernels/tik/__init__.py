@@ -6,21 +6,21 @@ Nothing here needs MindSpore; the same source runs under CANN (`from tbe import 
 
 from __future__ import annotations
 
-from .kernel import GlobalTensor, Kernel
-from .problem import KernelProblem
+from flash_attention.kernels.tik.kernel import GlobalTensor, Kernel
+from flash_attention.kernels.tik.problem import KernelProblem
 
 __all__ = ["GlobalTensor", "Kernel", "KernelProblem", "build_backward", "build_forward"]
 
 
 def build_forward(problem: KernelProblem, tik, **options) -> Kernel:
     """Forward kernel, see forward.build."""
-    from .forward import build
+    from flash_attention.kernels.tik.forward.kernel import build
 
     return build(problem, tik, **options)
 
 
 def build_backward(problem: KernelProblem, tik, **options):
     """Kernels of the backward operator, see backward.build."""
-    from .backward import build
+    from flash_attention.kernels.tik.backward.kernel import build
 
     return build(problem, tik, **options)

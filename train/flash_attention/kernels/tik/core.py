@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from .budget import Buffer, TilePlan
-from .problem import KernelProblem, padded
+from flash_attention.kernels.tik.forward.tiling import Buffer, TilePlan
+from flash_attention.kernels.tik.problem import KernelProblem, padded
 
 MOST_REPEATS = 255
 LARGEST_GAP = 65535

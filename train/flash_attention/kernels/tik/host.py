@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from flash_attention.kernels.tik import layout
+from flash_attention.kernels.tik.problem import KernelProblem
 from flash_attention.problem import AttentionProblem, alibi_slopes
-
-from . import layout
-from .problem import KernelProblem
 
 
 def describe(problem: AttentionProblem, *, cores: int = 32, tiling: str = "auto") -> KernelProblem:

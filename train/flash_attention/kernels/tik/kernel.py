@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .budget import CAPACITY, Buffer, TilePlan, usage
-from .problem import KernelProblem
+from flash_attention.kernels.tik.forward.tiling import CAPACITY, Buffer, TilePlan, usage
+from flash_attention.kernels.tik.problem import KernelProblem
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .problem import KernelProblem, padded
+from flash_attention.kernels.tik.problem import KernelProblem, padded
 
 FRACTAL = 16
 

@@ -13,9 +13,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Callable
 
-from . import backward, forward, gradient_rows
-from .kernel import Kernel
-from .problem import KernelProblem
+from flash_attention.kernels.tik.backward import kernel as backward
+from flash_attention.kernels.tik.backward import preprocess as gradient_rows
+from flash_attention.kernels.tik.forward import kernel as forward
+from flash_attention.kernels.tik.kernel import Kernel
+from flash_attention.kernels.tik.problem import KernelProblem
 
 
 @dataclass(frozen=True)

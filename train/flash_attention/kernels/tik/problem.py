@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from numbers import Integral, Real
 
-from flash_attention.visibility import UNLIMITED, Band
+from flash_attention.problem.visibility import UNLIMITED, Band
 
 MASKS = ("none", "full", "key", "causal", "compact_causal")
 ALIBIS = ("none", "given", "bias", "computed")
@@ -39,7 +39,7 @@ class KernelProblem:
             the kernel takes one packed keep bit per score.
         scale: factor on the scores; None = 1 / sqrt(head_dim).
         cores: AI cores the work is split over.
-        tiling: name of a tiling strategy of `flash_attention.kernels.tik.budget`.
+        tiling: name of a tiling strategy of `flash_attention.kernels.tik.forward.tiling`.
 
     Raises:
         TypeError, ValueError: naming the field, what came and what is allowed.

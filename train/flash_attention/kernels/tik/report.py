@@ -20,9 +20,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from . import backward, forward, gradient_rows
-from .budget import CAPACITY
-from .problem import KernelProblem
+from flash_attention.kernels.tik.backward import kernel as backward
+from flash_attention.kernels.tik.backward import preprocess as gradient_rows
+from flash_attention.kernels.tik.forward import kernel as forward
+from flash_attention.kernels.tik.forward.tiling import CAPACITY
+from flash_attention.kernels.tik.problem import KernelProblem
 
 CUBE_FLOPS = 8192  # per cycle and core, float16
 EVENTS = 4  # event ids per pair of pipes

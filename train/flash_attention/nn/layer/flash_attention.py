@@ -6,14 +6,14 @@ from mindspore import nn
 from mindspore.ops import constexpr
 
 from flash_attention.backends import registry
-from flash_attention.checks import check_bool, check_int, check_window
-from flash_attention.dropout_seed import DropoutSeed
+from flash_attention.dropout.seed import DropoutSeed
 from flash_attention.functional import flash_attention
-from flash_attention.parallel.shard import Asked
-from flash_attention.parallel.strategy import ShardPlan
 from flash_attention.precision import AsAsked
 from flash_attention.problem import ALL_BLOCKS, AttentionProblem
-from flash_attention.tiling import DEFAULT_STRATEGY, get_strategy
+from flash_attention.problem.checks import check_bool, check_int, check_window
+from flash_attention.problem.tiling import DEFAULT_STRATEGY, get_strategy
+from flash_attention.sharding.shard import Asked
+from flash_attention.sharding.strategy import ShardPlan
 
 
 @constexpr(reuse_result=False)

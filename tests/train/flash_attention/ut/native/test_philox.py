@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from flash_attention import philox
 from flash_attention.backends.cpu import library
+from flash_attention.dropout import philox
 from flash_attention.problem import AttentionProblem
 
 from tests.train.flash_attention.ut.native.calls import instruction_set, run

@@ -5,10 +5,11 @@ from __future__ import annotations
 from contextlib import contextmanager
 
 import numpy as np
-from flash_attention.kernels.tik import host, worksplit
-from flash_attention.kernels.tik.budget import Buffer, buffers, candidates
+from flash_attention.kernels.tik import host
 from flash_attention.kernels.tik.core import Core
-from flash_attention.kernels.tik.forward import build
+from flash_attention.kernels.tik.forward import scheduler as worksplit
+from flash_attention.kernels.tik.forward.kernel import build
+from flash_attention.kernels.tik.forward.tiling import Buffer, buffers, candidates
 
 
 class Program:

@@ -4,8 +4,11 @@ import dataclasses
 
 import numpy as np
 import pytest
-from flash_attention import philox, reference
-from flash_attention.kernels.tik import KernelProblem, backward, backward_host, host
+from flash_attention import reference
+from flash_attention.dropout import philox
+from flash_attention.kernels.tik import KernelProblem, host
+from flash_attention.kernels.tik.backward import host as backward_host
+from flash_attention.kernels.tik.backward import kernel as backward
 from flash_attention.kernels.tik.problem import padded
 from flash_attention.problem import AttentionProblem
 

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from flash_attention.kernels.tik import KernelProblem, backward_split
-from flash_attention.kernels.tik.backward_plan import plans
-from flash_attention.kernels.tik.backward_split import (
+from flash_attention.kernels.tik import KernelProblem
+from flash_attention.kernels.tik.backward import scheduler as backward_split
+from flash_attention.kernels.tik.backward.scheduler import (
     COUNT,
     EDGE,
     FIRST,
@@ -16,6 +16,7 @@ from flash_attention.kernels.tik.backward_split import (
     SLOT,
     TILE,
 )
+from flash_attention.kernels.tik.backward.tiling import plans
 
 PROBLEMS = (
     {"seq_q": 700, "seq_k": 700, "causal": True},

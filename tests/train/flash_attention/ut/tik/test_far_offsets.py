@@ -6,7 +6,11 @@ Only what lies at the far end is there: memory is virtual until it is touched, a
 
 import numpy as np
 import pytest
-from flash_attention.kernels.tik import KernelProblem, backward, backward_split, forward, worksplit
+from flash_attention.kernels.tik import KernelProblem
+from flash_attention.kernels.tik.backward import kernel as backward
+from flash_attention.kernels.tik.backward import scheduler as backward_split
+from flash_attention.kernels.tik.forward import kernel as forward
+from flash_attention.kernels.tik.forward import scheduler as worksplit
 from flash_attention.kernels.tik.layout import from_nz, to_nz
 from flash_attention.kernels.tik.problem import padded
 

@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
-from flash_attention import philox, reference
+from flash_attention import reference
+from flash_attention.dropout import philox
 from flash_attention.kernels.tik import KernelProblem, host
-from flash_attention.kernels.tik.forward import build
+from flash_attention.kernels.tik.forward.kernel import build
 from flash_attention.problem import AttentionProblem
 
 from tests.train.flash_attention import cases

@@ -2,9 +2,14 @@
 
 import numpy as np
 import pytest
-from flash_attention.kernels.tik import KernelProblem, alibi, dropout, lanes, mask, normalise, rowmax, softmax, tiles
-from flash_attention.kernels.tik.budget import Buffer
-from flash_attention.kernels.tik.item import Item
+from flash_attention.kernels.tik import KernelProblem
+from flash_attention.kernels.tik.common import alibi, dropout, mask, tiles
+from flash_attention.kernels.tik.common import score_terms as lanes
+from flash_attention.kernels.tik.forward import epilogue as normalise
+from flash_attention.kernels.tik.forward import row_reference as rowmax
+from flash_attention.kernels.tik.forward import softmax
+from flash_attention.kernels.tik.forward.tiling import Buffer
+from flash_attention.kernels.tik.forward.work_item import Item
 from flash_attention.kernels.tik.layout import from_nz, pack_bias, pack_keep_bits, pack_keys, to_nz
 
 from tests.train.flash_attention.ut.tik.programs import Program, copy_in, copy_out

@@ -2,8 +2,8 @@
 
 import pytest
 from flash_attention.kernels.tik import KernelProblem, build_forward, host
-from flash_attention.kernels.tik.budget import CAPACITY, buffers, candidates, usage
-from flash_attention.kernels.tik.worksplit import split
+from flash_attention.kernels.tik.forward.scheduler import split
+from flash_attention.kernels.tik.forward.tiling import CAPACITY, buffers, candidates, usage
 from flash_attention.problem import AttentionProblem
 
 GOOD = {"batch": 1, "heads": 4, "seq_q": 64, "seq_k": 64, "head_dim": 64}

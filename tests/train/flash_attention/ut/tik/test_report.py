@@ -2,7 +2,7 @@
 
 import pytest
 from flash_attention.kernels.tik import KernelProblem, report
-from flash_attention.kernels.tik.budget import CAPACITY
+from flash_attention.kernels.tik.forward.tiling import CAPACITY
 
 
 @pytest.fixture(autouse=True)

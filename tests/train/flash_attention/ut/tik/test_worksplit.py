@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 from flash_attention.kernels.tik import KernelProblem
-from flash_attention.kernels.tik import worksplit as w
-from flash_attention.kernels.tik.budget import candidates
+from flash_attention.kernels.tik.forward import scheduler as w
+from flash_attention.kernels.tik.forward.tiling import candidates
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

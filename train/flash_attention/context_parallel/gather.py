@@ -1,0 +1,102 @@
+"""GatherAttention: one sequence over several processes, each of which gathers the keys of all. GRAPH and PYNATIVE."""
+
+from __future__ import annotations
+
+import functools
+
+from mindspore import dtype as mstype
+from mindspore import nn, ops
+from mindspore.ops import constexpr
+
+from flash_attention.context_parallel.communication import Ring
+from flash_attention.context_parallel.pieces import Sizes, SourceBackward, SourceForward, Start, paired
+from flash_attention.context_parallel.plan import Rules, pieces
+from flash_attention.context_parallel.sequence import SequenceSplit
+from flash_attention.context_parallel.split_attention import SplitAttention, read_sizes
+from flash_attention.problem.inputs import TensorSpec
+
+
+class GatherAttention(SplitAttention):
+    """Attention over a sequence of which each process holds a part, by gathering keys and values of all.
+
+    Like RingAttention, also in GRAPH mode and `@jit`, where MindSpore has no point-to-point operations. While the layer
+    computes, a process holds the keys and values of the whole sequence (backward also their float32 gradients), but of
+    everything else its part only. They are gathered again for the backward pass rather than kept.
+
+    Arguments, inputs and outputs are those of RingAttention. Parts of different sizes on different processes are not
+    found out here: MindSpore's AllGather fails or waits for its time limit, see `initialize`.
+    """
+
+    def __init__(self, head_dim, *, order="zigzag", **rules):
+        ring = Ring()
+        super().__init__(head_dim, ring, order, **rules)
+        rules = self.rules
+        # Constants for `_gathering`, which a graph calls while it is compiled.
+        self.place = ring.rank, ring.world, order
+        self.band = rules.causal, rules.left, rules.right, rules.prev_blocks, rules.next_blocks, rules.tile, rules.alibi
+
+    def attend(self, query, key, value):
+        shapes, dtypes = (query.shape, key.shape, value.shape), (query.dtype, key.dtype, value.dtype)
+        run = _gathering(shapes, dtypes, self.place, self.band, self.head_dim, self.scale, self.backend)
+        return run(query, key, value)[0]
+
+
+class _Gathering(nn.Cell):
+    """(query, key, value) -> (output, logsumexp) for tensors of one shape."""
+
+    def __init__(self, place: tuple, rules: Rules, sizes: Sizes, backend: str | None):
+        super().__init__()
+        self.rank, self.world, order = place
+        split = SequenceSplit(self.world, order)
+        length = sizes.seq // split.chunks_per_process
+        found = [pieces(split, rules, length, self.rank, source) for source in range(self.world)]
+        self.forward = nn.CellList([SourceForward(sizes, rules, one, backend) for one in found])
+        self.backward = nn.CellList([SourceBackward(sizes, rules, one, backend) for one in found])
+        self.start = Start(sizes)
+        self.on_cpu = sizes.device == "CPU"
+        self.shape = self.world, 2, sizes.batch, sizes.kv_heads, sizes.seq, sizes.head_dim
+        self.all_gather = ops.AllGather()
+        # A CPU has no ReduceScatter, and in graphs no operation that cuts up bfloat16 (MindSpore 2.10).
+        self.reduce = ops.AllReduce() if self.on_cpu else ops.ReduceScatter()
+        self.dtype = getattr(mstype, sizes.dtype)
+        self.moved = mstype.float32 if self.on_cpu and sizes.dtype == "bfloat16" else self.dtype
+
+    def gather(self, key, value):
+        """Keys and values of all processes: (world, 2, batch, kv_heads, seq, head_dim)."""
+        pair = paired(ops.cast(key, self.moved), ops.cast(value, self.moved))
+        return ops.reshape(self.all_gather(pair), self.shape)
+
+    def construct(self, query, key, value):
+        output, logsumexp = self.start()
+        pairs = self.gather(key, value)
+        query = ops.cast(query, self.moved)
+        for source in range(self.world):
+            output, logsumexp = self.forward[source](query, pairs[source], output, logsumexp)
+        return ops.cast(output, self.dtype), ops.cast(logsumexp, mstype.float32)
+
+    def bprop(self, query, key, value, out, d_out):
+        d_query = ops.zeros(query.shape, mstype.float32)
+        pairs = self.gather(key, value)
+        query, output = ops.cast(query, self.moved), ops.cast(out[0], self.moved)
+        d_output = ops.cast(d_out[0], self.moved)
+        gradients = ()
+        for source in range(self.world):
+            d_query, d_pair = self.backward[source](query, pairs[source], output, out[1], d_output, d_query)
+            gradients = gradients + (d_pair,)
+        if self.on_cpu:
+            mine = self.reduce(ops.stack(gradients))[self.rank]
+        else:
+            mine = self.reduce(ops.concat(gradients))
+        return ops.cast(d_query, self.dtype), ops.cast(mine[0], self.dtype), ops.cast(mine[1], self.dtype)
+
+
+@constexpr(reuse_result=False)
+def _gathering(shapes, dtypes, place, band, head_dim, scale, backend):
+    specs = tuple(TensorSpec(tuple(shape), str(dtype).lower()) for shape, dtype in zip(shapes, dtypes))
+    sizes = read_sizes(specs, SequenceSplit(*place[1:]), Rules(*band), head_dim, scale)
+    return _made(place, Rules(*band), sizes, backend)
+
+
+@functools.lru_cache(maxsize=64)
+def _made(place, rules, sizes, backend) -> _Gathering:
+    return _Gathering(place, rules, sizes, backend)

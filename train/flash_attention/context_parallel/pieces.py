@@ -1,0 +1,274 @@
+"""A process's calls on the keys of another one as MindSpore cells, and the merging of their results.
+
+Softmax over a union of key sets follows from the outputs and logsumexps of the parts (Dao, "FlashAttention-2", 2023,
+section 3.1; Liu et al., "Ring Attention with Blockwise Transformers", 2023). Backward, each part is differentiated with
+the logsumexp and output of the whole, which makes its probabilities those of the whole.
+
+Cells here run in GRAPH mode and PYNATIVE. Tensors are (batch, heads, seq, head_dim); sums are float32. Inputs may be of
+a wider dtype than that of the attention, for devices that cannot cut up a tensor of that one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from mindspore import Tensor, nn, ops
+from mindspore import dtype as mstype
+
+from flash_attention.backends import registry
+from flash_attention.context_parallel.plan import BEFORE, SAME, Piece, Rules
+from flash_attention.problem import AttentionProblem, alibi_slopes
+from flash_attention.problem.visibility import UNLIMITED
+
+_NOTHING = -1e30  # logsumexp of a row that has seen nothing yet; finite, so that differences are
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What the calls of a process have in common; fields as in AttentionProblem."""
+
+    batch: int
+    heads: int
+    kv_heads: int
+    seq: int
+    head_dim: int
+    dtype: str
+    scale: float
+    device: str
+
+
+def piece_problem(sizes: Sizes, rules: Rules, piece: Piece) -> AttentionProblem:
+    """The attention problem of one call."""
+    keys = piece.end_key - piece.first_key
+    alibi = "none" if not rules.alibi else "computed" if piece.side == SAME else "given"
+    return AttentionProblem(
+        batch=sizes.batch,
+        heads=sizes.heads,
+        kv_heads=sizes.kv_heads,
+        seq_q=piece.end_row - piece.first_row,
+        seq_k=keys,
+        head_dim=sizes.head_dim,
+        dtype=sizes.dtype,
+        causal=piece.right == 0,
+        window_left=piece.left,
+        window_right=UNLIMITED if piece.right == 0 else piece.right,
+        prev_blocks=piece.prev_blocks,
+        next_blocks=piece.next_blocks,
+        tile=rules.tile,
+        alibi=alibi,
+        bias_shape=(1, sizes.heads, 1, keys) if alibi == "given" else None,
+        bias_dtype="float32" if alibi == "given" else None,
+        bias_grad=False,
+        scale=sizes.scale,
+        return_lse=True,
+        device=sizes.device,
+    )
+
+
+def distance_bias(problem: AttentionProblem, piece: Piece) -> tuple[np.ndarray, np.ndarray]:
+    """ALiBi between chunks as a bias of the key, (1, heads, 1, keys), and one of the query, (1, heads, rows).
+
+    All keys lie on one side of all queries, so that -slope * |distance| is their sum. That of the query adds to the
+    logsumexp and leaves the softmax alone. Neither grows beyond what the sum is for the nearest key.
+    """
+    slopes = np.array(alibi_slopes(problem))[None, :, None]
+    rows, keys = np.arange(problem.seq_q), np.arange(problem.seq_k)
+    if piece.side == BEFORE:
+        of_key, of_query = keys - keys[-1], keys[-1] - piece.distance - rows
+    else:
+        of_key, of_query = -keys, rows + piece.distance
+    return (slopes * of_key)[:, :, None].astype(np.float32), (slopes * of_query).astype(np.float32)
+
+
+class PieceForward(nn.Cell):
+    """Adds one call to the running result: (query, key, value, output, logsumexp) -> (output, logsumexp).
+
+    output is float32, logsumexp as `Start` makes it.
+    """
+
+    def __init__(self, sizes: Sizes, rules: Rules, piece: Piece, backend: str | None):
+        super().__init__()
+        problem = piece_problem(sizes, rules, piece)
+        self.attention = registry.build(problem, backend)
+        self.rows, self.keys = Span(*piece[0:2], sizes.seq), Span(*piece[2:4], sizes.seq)
+        self.dtype = getattr(mstype, sizes.dtype)
+        self.alibi = rules.alibi and piece.side != SAME
+        self.bias = self.row_bias = None
+        if self.alibi:
+            self.bias, self.row_bias = map(Tensor, distance_bias(problem, piece))
+
+    def construct(self, query, key, value, output, logsumexp):
+        query = ops.cast(self.rows(query), self.dtype)
+        key, value = ops.cast(self.keys(key), self.dtype), ops.cast(self.keys(value), self.dtype)
+        part, part_sum = self.attention(query, key, value, None, self.bias, None, None)
+        if self.alibi:
+            part_sum = part_sum + self.row_bias
+        before, before_sum = self.rows(output), self.rows(logsumexp)
+        part_sum = ops.cast(ops.maximum(part_sum, _NOTHING), before_sum.dtype)
+        top = ops.maximum(before_sum, part_sum)
+        weight, part_weight = ops.exp(before_sum - top), ops.exp(part_sum - top)
+        total = weight + part_weight
+        merged = before * _column(weight / total) + ops.cast(part, mstype.float32) * _column(part_weight / total)
+        return self.rows.put(output, merged), self.rows.put(logsumexp, top + ops.log(total))
+
+
+class PieceBackward(nn.Cell):
+    """Adds the gradients of one call: (query, key, value, output, logsumexp, d_output, d_query, d_key, d_value) ->
+    (d_query, d_key, d_value). The gradients are float32; output and logsumexp (float32) are those of the whole.
+    """
+
+    def __init__(self, sizes: Sizes, rules: Rules, piece: Piece, backend: str | None):
+        super().__init__()
+        problem = piece_problem(sizes, rules, piece)
+        own = registry.choose(problem, backend).build_backward(problem)
+        self.gradients = _Differentiated(problem, backend) if own is None else own
+        self.rows, self.keys = Span(*piece[0:2], sizes.seq), Span(*piece[2:4], sizes.seq)
+        self.dtype = getattr(mstype, sizes.dtype)
+        self.alibi = rules.alibi and piece.side != SAME
+        self.bias = self.row_bias = None
+        if self.alibi:
+            self.bias, self.row_bias = map(Tensor, distance_bias(problem, piece))
+
+    def construct(self, query, key, value, output, logsumexp, d_output, d_query, d_key, d_value):
+        logsumexp = self.rows(logsumexp)
+        if self.alibi:
+            logsumexp = logsumexp - self.row_bias
+        of_query, of_key, of_value = self.gradients(
+            ops.cast(self.rows(query), self.dtype),
+            ops.cast(self.keys(key), self.dtype),
+            ops.cast(self.keys(value), self.dtype),
+            self.bias,
+            ops.cast(self.rows(output), self.dtype),
+            logsumexp,
+            ops.cast(self.rows(d_output), self.dtype),
+        )
+        return (
+            self.rows.put(d_query, self.rows(d_query) + ops.cast(of_query, mstype.float32)),
+            self.keys.put(d_key, self.keys(d_key) + ops.cast(of_key, mstype.float32)),
+            self.keys.put(d_value, self.keys(d_value) + ops.cast(of_value, mstype.float32)),
+        )
+
+
+class _Differentiated(nn.Cell):
+    """Gradients from the derivative of the forward cell, for backends that have no backward pass of their own.
+
+    The whole's output is sum_i w_i output_i with w_i = exp(logsumexp_i - logsumexp). Hence the gradient that reaches
+    part i is w_i d_output at output_i, and w_i d_output . (output_i - output) at logsumexp_i.
+    """
+
+    def __init__(self, problem: AttentionProblem, backend: str | None):
+        super().__init__()
+        self.attention = registry.build(problem, backend)
+        self.differentiate = ops.GradOperation(get_all=True, sens_param=True)
+        self.precise = precise_dtype(problem.device)
+
+    def construct(self, query, key, value, bias, output, logsumexp, d_output):
+        part, part_sum = self.attention(query, key, value, None, bias, None, None)
+        part_sum = ops.cast(ops.maximum(part_sum, _NOTHING), self.precise)
+        weight = _column(ops.exp(part_sum - ops.cast(logsumexp, self.precise)))
+        reaching = weight * ops.cast(d_output, mstype.float32)
+        excess = ops.cast(part, mstype.float32) - ops.cast(output, mstype.float32)
+        sensitivity = ops.cast(reaching, part.dtype), ops.sum(reaching * excess, -1)
+        run = _Bound(self.attention, bias)
+        gradients = self.differentiate(run)(query, key, value, sensitivity)
+        return gradients[0], gradients[1], gradients[2]
+
+
+class _Bound(nn.Cell):
+    """Attention as a function of what is differentiated."""
+
+    def __init__(self, attention: nn.Cell, bias):
+        super().__init__()
+        self.attention, self.bias = attention, bias
+
+    def construct(self, query, key, value):
+        return self.attention(query, key, value, None, self.bias, None, None)
+
+
+class SourceForward(nn.Cell):
+    """All calls on the keys of one process: (query, pair, output, logsumexp) -> (output, logsumexp).
+
+    `pair` is that process's key and value, see `paired`.
+    """
+
+    def __init__(self, sizes: Sizes, rules: Rules, found: tuple[Piece, ...], backend: str | None):
+        super().__init__()
+        self.count = len(found)
+        self.pieces = nn.CellList([PieceForward(sizes, rules, piece, backend) for piece in found])
+
+    def construct(self, query, pair, output, logsumexp):
+        for index in range(self.count):
+            output, logsumexp = self.pieces[index](query, pair[0], pair[1], output, logsumexp)
+        return output, logsumexp
+
+
+class SourceBackward(nn.Cell):
+    """Their gradients: (query, pair, output, logsumexp, d_output, d_query) -> (d_query, d_pair), float32."""
+
+    def __init__(self, sizes: Sizes, rules: Rules, found: tuple[Piece, ...], backend: str | None):
+        super().__init__()
+        self.count = len(found)
+        self.pieces = nn.CellList([PieceBackward(sizes, rules, piece, backend) for piece in found])
+        self.shape = sizes.batch, sizes.kv_heads, sizes.seq, sizes.head_dim
+
+    def construct(self, query, pair, output, logsumexp, d_output, d_query):
+        d_key, d_value = ops.zeros(self.shape, mstype.float32), ops.zeros(self.shape, mstype.float32)
+        for index in range(self.count):
+            d_query, d_key, d_value = self.pieces[index](
+                query, pair[0], pair[1], output, logsumexp, d_output, d_query, d_key, d_value
+            )
+        return d_query, paired(d_key, d_value)
+
+
+class Span(nn.Cell):
+    """Indices [start, stop) of axis 2 of a tensor: takes them, or puts others in their place."""
+
+    def __init__(self, start: int, stop: int, size: int):
+        super().__init__()
+        self.start, self.stop, self.size = start, stop, size
+        self.concatenate = ops.Concat(2)
+
+    def construct(self, tensor):
+        if self.stop - self.start == self.size:
+            return tensor
+        return tensor[:, :, self.start : self.stop]
+
+    def put(self, tensor, part):
+        """`tensor` with `part` in place of the span."""
+        if self.stop - self.start == self.size:
+            return part
+        if self.start == 0:
+            return self.concatenate((part, tensor[:, :, self.stop :]))
+        if self.stop == self.size:
+            return self.concatenate((tensor[:, :, : self.start], part))
+        return self.concatenate((tensor[:, :, : self.start], part, tensor[:, :, self.stop :]))
+
+
+class Start(nn.Cell):
+    """The running result before the first call: output of zeros, logsumexp of nothing."""
+
+    def __init__(self, sizes: Sizes):
+        super().__init__()
+        self.shape = sizes.batch, sizes.heads, sizes.seq
+        self.head_dim = sizes.head_dim
+        self.precise = precise_dtype(sizes.device)
+
+    def construct(self):
+        output = ops.zeros(self.shape + (self.head_dim,), mstype.float32)
+        return output, ops.full(self.shape, _NOTHING, dtype=self.precise)
+
+
+def paired(key, value):
+    """Key and value as one tensor, (2, batch, kv_heads, seq, head_dim). On a CPU, Stack takes no bfloat16 (2.10)."""
+    return ops.concat((ops.expand_dims(key, 0), ops.expand_dims(value, 0)))
+
+
+def precise_dtype(device: str):
+    """Dtype in which logsumexps are merged: MindSpore's float32 exp errs by up to 7e-6 on a CPU (2.10)."""
+    return mstype.float64 if device == "CPU" else mstype.float32
+
+
+def _column(rows):
+    """float32 (batch, heads, rows, 1) of (batch, heads, rows)."""
+    return ops.expand_dims(ops.cast(rows, mstype.float32), -1)

@@ -1,0 +1,158 @@
+"""What one process computes with the keys of another, as calls that every backend knows.
+
+No backend knows queries and keys that start at different positions. It need not: let query row x stand D tokens after
+key y = 0 of another chunk. Causality and a window are bounds on y - x, x + D - left <= y <= x + D + right, and where D
+pushes a bound past the corner, leaving out the first keys (or rows), which nobody sees (or which see nothing), brings
+it back: what remains is an ordinary top-left aligned window. Block windows shift by whole tiles likewise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from flash_attention.context_parallel.sequence import SequenceSplit
+from flash_attention.problem import ALL_BLOCKS
+from flash_attention.problem.visibility import UNLIMITED
+
+SAME, BEFORE, AFTER = "same", "before", "after"
+_FAR = 1 << 50  # stands for no bound
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Positional rules of the whole sequence; fields as in AttentionProblem."""
+
+    causal: bool = False
+    left: int = UNLIMITED
+    right: int = UNLIMITED
+    prev_blocks: int = ALL_BLOCKS
+    next_blocks: int = ALL_BLOCKS
+    tile: int = 128
+    alibi: bool = False
+
+    @property
+    def in_blocks(self) -> bool:
+        """Whether a block window applies."""
+        return min(self.prev_blocks, self.next_blocks) < ALL_BLOCKS
+
+
+class Piece(NamedTuple):
+    """One call: local query rows [first_row, end_row) on the keys [first_key, end_key) of a process."""
+
+    first_row: int
+    end_row: int
+    first_key: int
+    end_key: int
+    left: int = UNLIMITED
+    right: int = UNLIMITED
+    prev_blocks: int = ALL_BLOCKS
+    next_blocks: int = ALL_BLOCKS
+    # Where the keys lie: in the queries' own chunk, or in an earlier or later one.
+    side: str = SAME
+    # Position of the first row minus position of the first key.
+    distance: int = 0
+
+    @property
+    def unlimited(self) -> bool:
+        """Whether every row sees every key."""
+        return (*self[4:8],) == (UNLIMITED, UNLIMITED, ALL_BLOCKS, ALL_BLOCKS)
+
+
+def pieces(split: SequenceSplit, rules: Rules, length: int, rank: int, source: int) -> tuple[Piece, ...]:
+    """The calls of process `rank` on the keys of process `source`; none when it sees nothing of them.
+
+    Args:
+        length: tokens per chunk, a multiple of rules.tile when a block window applies (see `check_length`).
+    """
+    found = []
+    for row_place, row_chunk in enumerate(split.chunks(rank)):
+        for key_place, key_chunk in enumerate(split.chunks(source)):
+            piece = _pair(rules, length, row_place * length, key_place * length, row_chunk - key_chunk)
+            if piece is not None:
+                found.append(piece)
+    return tuple(found) if rules.alibi else _merged(found)
+
+
+def steps(split: SequenceSplit, rules: Rules, length: int) -> tuple[int, ...]:
+    """Distances around the ring, 0 first, at which at least one process sees something of the other.
+
+    At step t, process r works on the keys of process (r - t) mod world. The steps are the same on every process, and
+    what no process needs is not passed on: a window skips whole steps.
+    """
+    world = split.world
+    return tuple(
+        step
+        for step in range(world)
+        if step == 0 or any(pieces(split, rules, length, rank, (rank - step) % world) for rank in range(world))
+    )
+
+
+def check_length(split: SequenceSplit, rules: Rules, local: int) -> int:
+    """Length of a chunk when a process holds `local` tokens.
+
+    Raises:
+        ValueError: a process cannot hold that many; with the allowed numbers.
+    """
+    unit = split.chunks_per_process * (rules.tile if rules.in_blocks else 1)
+    if local % unit:
+        why = f" with block windows, whose tiles have {rules.tile} tokens" if rules.in_blocks else ""
+        raise ValueError(
+            f"query: got {local} tokens per process, allowed are multiples of {unit} in {split.order} order{why}: a "
+            f"whole sequence of a multiple of {unit * split.world} tokens over {split.world} processes"
+        )
+    return local // split.chunks_per_process
+
+
+def _pair(rules: Rules, length: int, row: int, key: int, chunks: int) -> Piece | None:
+    """The call of one chunk of queries on one of keys, which lies `chunks` chunks before it."""
+    if rules.causal and chunks < 0:
+        return None
+    distance = chunks * length
+    tiles = distance // rules.tile
+    right = 0 if rules.causal else rules.right
+    # Bounds on key index - row index within the chunks, in tokens and in tiles.
+    low = -_FAR if rules.left == UNLIMITED else distance - rules.left
+    high = _FAR if right == UNLIMITED else distance + right
+    low_tile, high_tile = tiles - rules.prev_blocks, tiles + rules.next_blocks
+    cut = max(0, low, low_tile * rules.tile) or min(0, high, high_tile * rules.tile)
+    if abs(cut) >= length:
+        return None
+    low, high = low - cut, high - cut
+    low_tile, high_tile = low_tile - cut // rules.tile, high_tile - cut // rules.tile
+    most = -(-length // rules.tile)
+    return Piece(
+        row + max(0, -cut),
+        row + length,
+        key + max(0, cut),
+        key + length,
+        left=UNLIMITED if -low >= length - 1 else -low,
+        right=UNLIMITED if high >= length - 1 else high,
+        prev_blocks=ALL_BLOCKS if -low_tile >= most else -low_tile,
+        next_blocks=ALL_BLOCKS if high_tile >= most else high_tile,
+        side=SAME if chunks == 0 else BEFORE if chunks > 0 else AFTER,
+        distance=distance - cut,
+    )
+
+
+def _merged(found: list[Piece]) -> tuple[Piece, ...]:
+    """Neighbouring unlimited calls as one. Without ALiBi their distance does not matter."""
+    result: list[Piece] = []
+    for piece in found:
+        for place, other in enumerate(result):
+            joined = _union(other, piece)
+            if joined is not None:
+                result[place] = joined
+                break
+        else:
+            result.append(piece)
+    return tuple(result) if len(result) == len(found) else _merged(result)
+
+
+def _union(first: Piece, second: Piece) -> Piece | None:
+    if not (first.unlimited and second.unlimited):
+        return None
+    rows, keys = first[0:2] == second[0:2], first[2:4] == second[2:4]
+    if (keys and first.end_row == second.first_row) or (rows and first.end_key == second.first_key):
+        return first._replace(end_row=second.end_row, end_key=second.end_key)
+    return None

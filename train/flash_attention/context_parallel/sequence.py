@@ -1,0 +1,98 @@
+"""Which tokens of a sequence each process holds. Integers and slices only: works on NumPy arrays and on Tensors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flash_attention.problem.checks import check_int, check_name
+
+ORDERS = ("zigzag", "contiguous")
+
+
+@dataclass(frozen=True)
+class SequenceSplit:
+    """A sequence split over `world` processes.
+
+    Args:
+        world: number of processes.
+        order: "zigzag": the sequence is cut into 2 * world chunks, and process r holds chunks r and
+            2 * world - 1 - r, so that under a causal mask all have the same work. "contiguous": process r holds the
+            r-th of `world` chunks; right for windows much shorter than a chunk.
+
+    Raises:
+        TypeError, ValueError: an argument is not allowed.
+    """
+
+    world: int
+    order: str = "zigzag"
+
+    def __post_init__(self):
+        check_int("world", self.world, 1)
+        check_name("order", self.order, ORDERS)
+
+    @property
+    def chunks_per_process(self) -> int:
+        """1 or, in zigzag order, 2."""
+        return 2 if self.order == "zigzag" else 1
+
+    def chunks(self, rank: int) -> tuple[int, ...]:
+        """Indices of the chunks that a process holds, in the order in which it holds them."""
+        check_int("rank", rank, 0, self.world - 1)
+        return (rank, 2 * self.world - 1 - rank) if self.order == "zigzag" else (rank,)
+
+    def chunk_length(self, seq: int) -> int:
+        """Length of a chunk of a sequence of length `seq`.
+
+        Raises:
+            ValueError: the sequence has no equal chunks; with the allowed lengths.
+        """
+        check_int("seq", seq, 1)
+        count = self.chunks_per_process * self.world
+        if seq % count:
+            nearest = [near for near in (seq // count * count, (seq // count + 1) * count) if near]
+            raise ValueError(
+                f"seq: got {seq} for {self.world} processes in {self.order} order, allowed are multiples of {count} "
+                f"(the nearest: {', '.join(map(str, nearest))}); pad the sequence"
+            )
+        return seq // count
+
+    def positions(self, rank: int, seq: int) -> list[int]:
+        """Positions in the whole sequence of the tokens that a process holds: for position embeddings and targets."""
+        length = self.chunk_length(seq)
+        return [chunk * length + token for chunk in self.chunks(rank) for token in range(length)]
+
+    def split(self, whole, rank: int, axis: int):
+        """The part of a process: of a NumPy array or Tensor whose `axis` is the sequence."""
+        length = self.chunk_length(whole.shape[axis])
+        parts = [_take(whole, axis, chunk * length, (chunk + 1) * length) for chunk in self.chunks(rank)]
+        return _concatenate(parts, axis)
+
+    def join(self, parts, axis: int):
+        """The whole from the parts of all processes, in the order of ranks: the inverse of `split`."""
+        if len(parts) != self.world:
+            raise ValueError(f"parts: got {len(parts)}, allowed is one per process, {self.world}")
+        chunks = {}
+        for rank, part in enumerate(parts):
+            held = self.chunks(rank)
+            length = part.shape[axis] // len(held)
+            for place, chunk in enumerate(held):
+                chunks[chunk] = _take(part, axis, place * length, (place + 1) * length)
+        return _concatenate([chunks[chunk] for chunk in sorted(chunks)], axis)
+
+
+def _take(array, axis: int, start: int, stop: int):
+    index = [slice(None)] * len(array.shape)
+    index[axis] = slice(start, stop)
+    return array[tuple(index)]
+
+
+def _concatenate(parts: list, axis: int):
+    if len(parts) == 1:
+        return parts[0]
+    if hasattr(parts[0], "asnumpy"):
+        from mindspore import ops
+
+        return ops.concat(parts, axis)
+    import numpy as np
+
+    return np.concatenate(parts, axis)

@@ -1,0 +1,116 @@
+"""What RingAttention and GatherAttention have in common: arguments, checks, layouts."""
+
+from __future__ import annotations
+
+import mindspore as ms
+from mindspore import nn, ops
+from mindspore.ops import constexpr
+
+from flash_attention.backends import registry
+from flash_attention.context_parallel.communication import Ring
+from flash_attention.context_parallel.pieces import Sizes
+from flash_attention.context_parallel.plan import Rules, check_length
+from flash_attention.context_parallel.sequence import SequenceSplit
+from flash_attention.problem import ALL_BLOCKS, AttentionProblem
+from flash_attention.problem.checks import check_bool
+from flash_attention.problem.inputs import LAYOUTS, TensorSpec, read_tensors
+from flash_attention.problem.tiling import DEFAULT_STRATEGY, get_strategy
+
+# Arguments of FlashAttention that make no sense here, or cannot be had, and why.
+_REFUSED = {
+    "dropout_rate": "dropout of a part of the keys would not be that of the whole sequence; use 0",
+    "causal_alignment": "queries and keys are split alike, so both alignments are the same",
+    "dp": "split the batch over other processes yourself",
+    "mp": "split the heads over other processes yourself",
+}
+
+
+class SplitAttention(nn.Cell):
+    """Base class; subclasses define `attend` on (batch, heads, seq, head_dim) tensors."""
+
+    def __init__(
+        self,
+        head_dim,
+        ring: Ring,
+        order: str,
+        *,
+        causal=False,
+        window_size=(-1, -1),
+        prev_block_num=ALL_BLOCKS,
+        next_block_num=ALL_BLOCKS,
+        tiling_stgy_name=DEFAULT_STRATEGY,
+        alibi=False,
+        scale=None,
+        input_layout="BNSD",
+        backend=None,
+        **others,
+    ):
+        super().__init__()
+        name = self.name = type(self).__name__
+        for argument in others:
+            if argument in _REFUSED:
+                raise ValueError(f"{argument}: not an argument of {name}: {_REFUSED[argument]}")
+            raise TypeError(f"{argument}: {name} has no such argument")
+        self.split = SequenceSplit(ring.world, order)
+        check_bool("alibi", alibi)
+        spec = TensorSpec((1, 1, 1, head_dim), "float32")
+        # A problem of the smallest shapes checks the rules.
+        checked = AttentionProblem.from_inputs(
+            spec,
+            spec,
+            spec,
+            causal=causal,
+            window_size=window_size,
+            prev_block_num=prev_block_num,
+            next_block_num=next_block_num,
+            tiling_stgy_name=tiling_stgy_name,
+            scale=scale,
+        )
+        left, right = window_size
+        self.rules = Rules(
+            causal, left, right, prev_block_num, next_block_num, get_strategy(tiling_stgy_name).tile, alibi
+        )
+        if self.rules.in_blocks and (left, right) != (-1, -1):
+            raise ValueError(
+                f"window_size: got {window_size} beside prev_block_num {prev_block_num} and next_block_num "
+                f"{next_block_num}; {name} takes a window in tokens or one in tiles"
+            )
+        if input_layout not in LAYOUTS:
+            raise ValueError(f"input_layout: got {input_layout!r}, allowed are {', '.join(LAYOUTS)}")
+        registry.forced_backend(backend)
+        self.ring, self.backend = ring, backend
+        self.head_dim, self.scale, self.input_layout = head_dim, checked.scale, input_layout
+
+    def construct(self, query, key, value, attention_mask=None, alibi_mask=None):
+        if attention_mask is not None:
+            _refuse_mask("attention_mask", self.name, "causal=True and windows are arguments of the layer")
+        if alibi_mask is not None:
+            _refuse_mask("alibi_mask", self.name, "alibi=True computes ALiBi from the distance")
+        if self.input_layout == "BNSD":
+            return self.attend(query, key, value)
+        output = self.attend(self.heads_first(query), self.heads_first(key), self.heads_first(value))
+        order = (2, 0, 1, 3) if self.input_layout == "SBH" else (0, 2, 1, 3)
+        return ops.reshape(ops.transpose(output, order), query.shape)
+
+    def heads_first(self, tensor):
+        """(batch, heads, seq, head_dim) of a tensor in the caller's layout."""
+        if self.input_layout != "BSND":
+            tensor = ops.reshape(tensor, (tensor.shape[0], tensor.shape[1], -1, self.head_dim))
+        return ops.transpose(tensor, (1, 2, 0, 3) if self.input_layout == "SBH" else (0, 2, 1, 3))
+
+
+def read_sizes(specs: tuple, split: SequenceSplit, rules: Rules, head_dim: int, scale: float) -> Sizes:
+    """Sizes of a call from the specs of its (batch, heads, seq, head_dim) tensors, checked."""
+    found = read_tensors(*specs, "BNSD", head_dim)
+    if found.seq_q != found.seq_k:
+        raise ValueError(
+            f"key: got {found.seq_k} tokens, but query has {found.seq_q}; both are split alike over the processes"
+        )
+    check_length(split, rules, found.seq_q)
+    sizes = found.batch, found.heads, found.kv_heads, found.seq_q, found.head_dim
+    return Sizes(*sizes, specs[0].dtype, scale, ms.get_context("device_target"))
+
+
+@constexpr(reuse_result=False)
+def _refuse_mask(argument, name, instead):
+    raise ValueError(f"{argument}: {name} takes none, as no process holds the columns of all keys; {instead}")

@@ -1,0 +1,1 @@
+"""Dropout: the stream of keep decisions, and where its seeds come from."""

@@ -1,0 +1,88 @@
+"""Last pass of the backward operator: accumulators of the query gradients, added up in a fixed order, to float16."""
+
+from __future__ import annotations
+
+from flash_attention.kernels.tik.backward.scheduler import accumulator_shape
+from flash_attention.kernels.tik.backward.tiling import BackwardPlan
+from flash_attention.kernels.tik.common.tiles import by_rows
+from flash_attention.kernels.tik.core import HALF_ROUND, Core
+from flash_attention.kernels.tik.forward.tiling import Buffer
+from flash_attention.kernels.tik.kernel import GlobalTensor, Kernel
+from flash_attention.kernels.tik.layout import nz_shape
+from flash_attention.kernels.tik.problem import KernelProblem
+
+COPIES = 2  # tiles in work at a time
+
+
+def buffers(plan: BackwardPlan, slots: int) -> list[Buffer]:
+    """On-chip buffers in the order of allocation."""
+    whole = plan.rows * plan.head_dim
+    return [
+        Buffer("total", "UB", "float32", whole + HALF_ROUND, COPIES),
+        Buffer("part", "UB", "float32", whole if slots > 1 else 0),
+        Buffer("d_query", "UB", "float16", whole),
+    ]
+
+
+def build(
+    problem: KernelProblem,
+    plan: BackwardPlan,
+    slots: int,
+    tik,
+    *,
+    name: str = "flash_attention_backward_finish",
+    debug: bool = True,
+) -> Kernel:
+    """Records and builds the last pass for accumulators of `plan` with `slots` slots."""
+    parts = [part for part in buffers(plan, slots) if part.size]
+    shape = accumulator_shape(problem, plan, slots)
+    inputs = (GlobalTensor("d_query_sums", shape, "float32"),)
+    query = nz_shape(problem.batch, problem.heads, problem.seq_q, problem.head_dim)
+    outputs = (GlobalTensor("d_query", query, "float16", "FRACTAL_NZ"),)
+    instance = tik.Tik(disable_debug=not debug)
+    gm = {t.name: instance.Tensor(t.dtype, t.shape, tik.scope_gm, t.name) for t in (*inputs, *outputs)}
+    heads, tiles = shape[1], shape[2]
+    total = heads * tiles
+    cores = min(problem.cores, -(-total // COPIES))
+    core = Core(tik, instance, problem, plan, gm)
+    with instance.for_range(0, cores, name="core", block_num=cores) as index:
+        core.allocate(parts)
+        # Neighbouring tiles belong to one core.
+        share = -(-total // cores)
+        item, head, tile, rows = (core.scalar("int32", field, 0) for field in ("number", "head", "tile", "rows"))
+        with instance.for_range(0, -(-share // COPIES), name="pair") as pair:
+            for copy in range(COPIES):
+                item.set_as(pair * COPIES + copy)
+                with core.when(item < share, index * share + item < total):
+                    item.set_as(index * share + item)
+                    head.set_as(item // tiles)
+                    tile.set_as(item - head * tiles)
+                    rows.set_as(plan.rows)
+                    if core.tail_rows:
+                        with instance.if_scope(tile == tiles - 1):
+                            rows.set_as(core.tail_rows)
+                    _tile(core, item, total, head, tile, rows, slots, copy)
+    instance.BuildCCE(kernel_name=name, inputs=[gm[t.name] for t in inputs], outputs=[gm[t.name] for t in outputs])
+    return Kernel(name, instance, problem, plan, inputs, outputs, tuple(parts), cores, (share, total))
+
+
+def _tile(core: Core, item, total: int, head, tile, rows, slots: int, copy: int) -> None:
+    plan, tik, problem = core.plan, core.tik, core.problem
+    whole = plan.rows * plan.head_dim
+    total_of, half = core.on["total"][copy], core.on["d_query"][0]
+    tik.data_move(total_of[HALF_ROUND], core.gm["d_query_sums"][core.wide(item, whole)], 0, 1, whole // 8, 0, 0)
+    for slot in range(1, slots):
+        part = core.on["part"][0]
+        tik.data_move(part, core.gm["d_query_sums"][core.wide(item + slot * total, whole)], 0, 1, whole // 8, 0, 0)
+        core.binary("vec_add", total_of[HALF_ROUND:], total_of[HALF_ROUND:], part, whole, 64)
+    factor = problem.post_scale * problem.dropout_scale
+    core.with_scalar("vec_muls", total_of, total_of[HALF_ROUND:], factor, whole, 64)
+    core.to_half(half, total_of, whole)
+
+    def store(have: int) -> None:
+        target = core.wide(head, core.depth_columns * core.seq_q * 16) + tile * (plan.rows * 16)
+        core.move(
+            (core.gm["d_query"], target), (half, 0), core.depth_columns, have, plan.rows - have, core.seq_q - have
+        )
+
+    by_rows(core, rows, store)

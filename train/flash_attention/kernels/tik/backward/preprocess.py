@@ -1,0 +1,234 @@
+"""Pre-pass of the backward operator: what the gradients need once per query row.
+
+D_i = rowsum(d_output * output), minus the incoming gradient of the logsumexp (Dao, "FlashAttention-2", 2023, equation
+4 and its extension to a logsumexp that is an output), and the logsumexp itself, both as float16 terms in the lanes
+that the Cube adds to its products (lanes.py). Computed ALiBi contributes its query lanes here too.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from flash_attention.kernels.tik.common import alibi
+from flash_attention.kernels.tik.common import score_terms as lanes
+from flash_attention.kernels.tik.common.tiles import by_rows
+from flash_attention.kernels.tik.core import Core
+from flash_attention.kernels.tik.forward.tiling import Buffer, overflow
+from flash_attention.kernels.tik.kernel import GlobalTensor, Kernel
+from flash_attention.kernels.tik.layout import nz_shape
+from flash_attention.kernels.tik.problem import KernelProblem, padded
+
+ROWS = 128  # queries of a block
+DELTA, SCORE, AFTER = range(
+    3
+)  # kinds of lanes: of d_output . value, of the scores, of the scores of keys after queries
+PART = 4  # fractal columns multiplied at a time
+
+
+class RowPlan:
+    """Shape of a block, as the shared helpers ask for it."""
+
+    strategy, keys, row_blocks = "rows128", 16, 1
+
+    def __init__(self, problem: KernelProblem):
+        self.rows = min(ROWS, padded(problem.seq_q))
+        self.head_dim = padded(problem.head_dim)
+
+
+def kinds(problem: KernelProblem) -> int:
+    """Kinds of lanes per query row: three where keys stand on both sides of the queries."""
+    return 3 if problem.alibi == "computed" and not problem.causal else 2
+
+
+def lanes_shape(problem: KernelProblem) -> tuple[int, ...]:
+    """(kinds, heads of all batches, query groups of 16, 16 lanes, 16 queries)."""
+    return kinds(problem), problem.batch * problem.heads, padded(problem.seq_q) // 16, 16, 16
+
+
+def buffers(problem: KernelProblem, plan: RowPlan) -> list[Buffer]:
+    """On-chip buffers in the order of allocation."""
+    whole = plan.rows * plan.head_dim
+    return [
+        Buffer("output", "UB", "float16", whole),
+        Buffer("d_output", "UB", "float16", whole),
+        Buffer("left", "UB", "float32", PART * plan.rows * 16 + 64),
+        Buffer("right", "UB", "float32", PART * plan.rows * 16),
+        Buffer("sum", "UB", "float32", plan.rows * 16),
+        Buffer("vectors", "UB", "float32", 128, 11),
+        Buffer("halves", "UB", "float16", 128, 4),
+        Buffer("row_numbers", "UB", "float32", 128),
+        Buffer("lanes", "UB", "float16", plan.rows * 16, kinds(problem)),
+    ]
+
+
+def build(
+    problem: KernelProblem,
+    tik,
+    *,
+    logsumexp_gradient: bool = False,
+    name: str = "flash_attention_backward_rows",
+    debug: bool = True,
+) -> Kernel:
+    """Records and builds the pre-pass.
+
+    Args:
+        logsumexp_gradient: the kernel takes the gradient of the logsumexp.
+    """
+    plan = RowPlan(problem)
+    parts = buffers(problem, plan)
+    assert not overflow(parts)  # its size depends on head_dim only
+    query = nz_shape(problem.batch, problem.heads, problem.seq_q, problem.head_dim)
+    rows = (problem.batch, problem.heads, padded(problem.seq_q))
+    inputs = [
+        GlobalTensor("output", query, "float16", "FRACTAL_NZ"),
+        GlobalTensor("d_output", query, "float16", "FRACTAL_NZ"),
+        GlobalTensor("logsumexp", rows, "float32"),
+    ]
+    if logsumexp_gradient:
+        inputs.append(GlobalTensor("d_logsumexp", rows, "float32"))
+    if problem.alibi == "computed":
+        for key, array in (("slopes", lanes.slope_table(problem)), ("row_numbers", np.arange(128, dtype=np.float32))):
+            inputs.append(GlobalTensor(key, array.shape, str(array.dtype), constant=array))
+    outputs = (GlobalTensor("row_lanes", lanes_shape(problem), "float16"),)
+    instance = tik.Tik(disable_debug=not debug)
+    gm = {t.name: instance.Tensor(t.dtype, t.shape, tik.scope_gm, t.name) for t in (*inputs, *outputs)}
+    blocks = -(-problem.seq_q // plan.rows)
+    total = problem.batch * problem.heads * blocks
+    cores = min(problem.cores, total)
+    core = Core(tik, instance, problem, plan, gm)
+    with instance.for_range(0, cores, name="core", block_num=cores) as index:
+        core.allocate(parts)
+        _Rows(core, logsumexp_gradient, blocks).record(index, total, cores)
+    instance.BuildCCE(kernel_name=name, inputs=[gm[t.name] for t in inputs], outputs=[gm[t.name] for t in outputs])
+    return Kernel(
+        name, instance, problem, plan, tuple(inputs), outputs, tuple(parts), cores, (-(-total // cores), total)
+    )
+
+
+class _RowSlopes(alibi.Slopes):
+    """Query lanes of computed ALiBi, to the lanes in the Unified Buffer."""
+
+    def _write(self, a: int, epoch, lane: int, half) -> None:
+        core = self.core
+        for kind, sign in ((SCORE, 1.0), (AFTER, -1.0))[: len(core.on["lanes"]) - 1]:
+            target = core.on["lanes"][kind][lane * 16]
+            core.tik.vec_muls(16, target, half, sign, core.plan.rows // 16, 16, 1)
+
+
+class _Rows:
+    """Records the statements of one core."""
+
+    def __init__(self, core: Core, with_gradient: bool, blocks: int):
+        self.core, self.with_gradient, self.blocks = core, with_gradient, blocks
+        self.slopes = _RowSlopes(core) if core.problem.alibi == "computed" else None
+
+    def record(self, index, total: int, cores: int) -> None:
+        core = self.core
+        self._constants()
+        share, rest = divmod(total, cores)
+        count = core.scalar("int32", "count", share)
+        with core.tik.if_scope(index < rest):
+            count.set_as(share + 1)
+        head, block, start, rows = (core.scalar("int32", name, 0) for name in ("head", "block", "start", "rows"))
+        with core.tik.for_range(0, count, name="item") as item:
+            head.set_as((item * cores + index) // self.blocks)
+            block.set_as((item * cores + index) - head * self.blocks)
+            start.set_as(block * core.plan.rows)
+            rows.set_as(core.plan.rows)
+            if core.tail_rows:
+                with core.tik.if_scope(block == self.blocks - 1):
+                    rows.set_as(core.tail_rows)
+            self._block(head, start, rows)
+
+    def _constants(self) -> None:
+        core, plan, problem = self.core, self.core.plan, self.core.problem
+        for buffer in core.on["lanes"] + core.on["output"] + core.on["d_output"]:
+            core.fill(buffer, 0.0, buffer.shape[0])
+        for vector in core.on["vectors"]:
+            core.fill(vector, 0.0, 128, 64)
+        for vector in core.on["halves"]:
+            core.fill(vector, 0.0, 128)
+        constants = {}
+        if problem.alibi == "given":
+            constants.update(lanes.bias_constants(problem))
+        if problem.mask == "key":
+            constants.update(dict.fromkeys(lanes.KEY_MASK, lanes.HIDING))
+        for lane, value in constants.items():
+            for kind in core.on["lanes"][SCORE:]:
+                core.tik.vec_dup(16, kind[lane * 16], value, plan.rows // 16, 16)
+        if self.slopes:
+            alibi.initialise(core)
+
+    def _block(self, head, start, rows) -> None:
+        core, plan, tik, problem = self.core, self.core.plan, self.core.tik, self.core.problem
+        delta, lse, extra = core.on["vectors"][:3]
+
+        def load(have: int) -> None:
+            base = core.wide(head, core.depth_columns * core.seq_q * 16)
+            for name in ("output", "d_output"):
+                core.move(
+                    (core.on[name][0], 0),
+                    (core.gm[name], base + start * 16),
+                    core.depth_columns,
+                    have,
+                    core.seq_q - have,
+                    plan.rows - have,
+                )
+            line = core.wide(head, core.seq_q)
+            tik.data_move(lse, core.gm["logsumexp"][line + start], 0, 1, have // 8, 0, 0)
+            if self.with_gradient:
+                tik.data_move(extra, core.gm["d_logsumexp"][line + start], 0, 1, have // 8, 0, 0)
+
+        by_rows(core, rows, load)
+        self._products()
+        # Row sums of 16 lanes.
+        tik.vcadd(16, delta, core.on["sum"][0], plan.rows, 1, 1, 2)
+        if self.with_gradient:
+            core.binary("vec_sub", delta, delta, extra, 128, 64)
+        core.with_scalar("vec_muls", delta, delta, -1.0 / problem.dropout_scale, 128, 64)
+        core.with_scalar("vec_muls", lse, lse, -1.0 / problem.post_scale, 128, 64)
+        for lane in lanes.REFERENCE:
+            self._term(delta, lane, (DELTA,))
+            self._term(lse, lane, tuple(range(SCORE, len(core.on["lanes"]))))
+        if self.slopes:
+            self.slopes.load({"slope": self._slope(head)})
+            self.slopes.row_block({("start", 0): start}, 0, None)
+
+        def store(have: int) -> None:
+            _, heads, groups, _, _ = lanes_shape(problem)
+            for kind, source in enumerate(core.on["lanes"]):
+                target = core.wide(head + kind * heads, groups * 256) + start * 16
+                tik.data_move(core.gm["row_lanes"][target], source, 0, 1, have, 0, 0)
+
+        by_rows(core, rows, store)
+
+    def _slope(self, head):
+        """Number of the head inside its batch."""
+        heads = self.core.problem.heads
+        number = self.core.scalar("int32", "slope_head")
+        number.set_as(head - head // heads * heads)
+        return number
+
+    def _products(self) -> None:
+        """sum (rows, 16) = output * d_output, added over the fractal columns."""
+        core, plan = self.core, self.core.plan
+        square = plan.rows * 16
+        left, right, total = (core.on[name][0] for name in ("left", "right", "sum"))
+        core.fill(total, 0.0, square, 64)
+        for first in range(0, core.depth_columns, PART):
+            count = min(PART, core.depth_columns - first)
+            elements = count * square
+            core.to_single(left[64:], core.on["output"][0][first * square :], elements)
+            core.to_single(right, core.on["d_output"][0][first * square :], elements)
+            core.binary("vec_mul", left, left[64:], right, elements, 64)
+            for column in range(count):
+                core.binary("vec_add", total, total, left[column * square :], square, 64)
+
+    def _term(self, value, lane: int, places: tuple) -> None:
+        """Next float16 term of `value` to a lane of some kinds; `value` is left with what it does not hold."""
+        core, tik, groups = self.core, self.core.tik, self.core.plan.rows // 16
+        back = core.on["vectors"][4]
+        for kind in places:
+            tik.vec_conv(16, "none", core.on["lanes"][kind][lane * 16], value, groups, 16, 2)
+        tik.vec_conv(16, "none", back, core.on["lanes"][places[0]][lane * 16], groups, 2, 16)
+        core.binary("vec_sub", value, value, back, 128, 64)

@@ -1,0 +1,229 @@
+"""Who computes which key tile in the backward operator, described by integer tables.
+
+A work item is one key tile of one key/value head against all query tiles that see it, for every query head of the
+group, so that the gradients of the keys and values are summed where they are. The gradients of the queries are sums
+over key tiles: every core adds its part to a float32 accumulator in global memory.
+
+Variants by name (VARIANTS):
+    "deterministic": each accumulator has one core that adds to it, in the order of its table; the same bits whatever
+        the number of heads and cores.
+    "split": where there are fewer heads than cores the key tiles of a head are divided into slots, each with an
+        accumulator and a core of its own; the same bits for the same shapes and cores.
+    "atomic": all cores add to one accumulator, in any order.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+
+import numpy as np
+
+from flash_attention.kernels.tik.backward.tiling import FIELDS, BackwardPlan
+from flash_attention.kernels.tik.forward.scheduler import Registry, distance_tiles, visibility_tiles
+from flash_attention.kernels.tik.forward.tiling import BYTES
+from flash_attention.kernels.tik.problem import KernelProblem
+
+VARIANTS = ("deterministic", "split", "atomic")
+EDGE = 8  # query tiles at either end of a key tile's range that may be partly visible
+DISTANCES = 8
+ACCUMULATOR_LIMIT = 2**31  # bytes of accumulators beyond which no further slots are used
+
+(HEAD, KV_HEAD, MASK_PLANE, BIAS_PLANE, SLOPE, SLOT, TILE, FIRST, COUNT, STEPS, MIDDLE, CROSS, BEFORE) = range(13)
+LEFT, RIGHT, DISTANCE = 16, 24, 32
+
+
+@dataclass(frozen=True)
+class KeyTile:
+    """Query tiles FIRST .. FIRST + COUNT - 1 that visit a key tile; `words` as in the table."""
+
+    words: tuple[int, ...]
+
+    @property
+    def count(self) -> int:
+        return self.words[COUNT]
+
+
+@dataclass(frozen=True)
+class BackwardSplit:
+    """The work of the main kernel.
+
+    Attributes:
+        table: int32 (cores, items, FIELDS); rows with COUNT 0 do not exist.
+        tiles, distances: as in worksplit.WorkSplit, of (rows, keys) of the plan.
+        slots: accumulators per query head.
+        units: steps of each core.
+    """
+
+    table: np.ndarray
+    tiles: np.ndarray
+    distances: np.ndarray
+    slots: int
+    units: tuple[int, ...]
+
+    @property
+    def cores(self) -> int:
+        return self.table.shape[0]
+
+    @property
+    def items(self) -> int:
+        return self.table.shape[1]
+
+
+def split(problem: KernelProblem, plan: BackwardPlan, variant: str) -> BackwardSplit:
+    """Divides the key tiles of all key/value heads among the cores."""
+    tiles, distances = Registry(), Registry()
+    count = -(-problem.seq_k // plan.keys)
+    blocks = [_key_tile(problem, plan, index, tiles, distances) for index in range(count)]
+    costs = [block.count * problem.group + 3 for block in blocks]
+    families = _families(problem, plan.bias_kind == "bias" and variant != "atomic")
+    slots = _slots(problem, plan, families, costs) if variant == "split" else 1
+    if variant == "atomic":
+        units = [(costs[tile], 0, [(head, tile)]) for family in families for head in family for tile in range(count)]
+    else:
+        units = _units(families, costs, slots)
+    shares, _ = _deal(units, problem.cores)
+    shares = [sorted(share, key=lambda unit: unit[2][0]) for share in shares if share]
+    rows = [[(slot, *item) for _, slot, items in share for item in items] for share in shares]
+    table = np.zeros((len(rows), max(map(len, rows)), FIELDS), np.int32)
+    for core, items in enumerate(rows):
+        for row, (slot, (batch, head), tile) in zip(table[core], items):
+            row[:] = blocks[tile].words
+            row[SLOT], row[TILE] = slot, tile
+            row[STEPS] = row[COUNT] * problem.group
+            _planes(row, problem, batch, head)
+    return BackwardSplit(
+        table,
+        visibility_tiles(plan, tiles),
+        distance_tiles(plan, distances),
+        slots,
+        tuple(int(share[:, STEPS].sum()) for share in table),
+    )
+
+
+def accumulator_shape(problem: KernelProblem, plan: BackwardPlan, slots: int) -> tuple[int, ...]:
+    """(slots, heads of all batches, query tiles, head_dim / 16, rows, 16)."""
+    tiles = -(-problem.seq_q // plan.rows)
+    return slots, problem.batch * problem.heads, tiles, plan.head_dim // 16, plan.rows, 16
+
+
+def _families(problem: KernelProblem, shared_bias: bool) -> list[list[tuple[int, int]]]:
+    """Key/value heads (batch, head) whose sums meet in one place, and which therefore belong to one core."""
+    heads = [(b, h) for b in range(problem.batch) for h in range(problem.kv_heads)]
+    if not shared_bias:
+        return [[head] for head in heads]
+    result: dict = {}
+    for b, h in heads:
+        key = (b if problem.bias_batch > 1 else 0, h if problem.bias_heads > 1 else 0)
+        result.setdefault(key, []).append((b, h))
+    return list(result.values())
+
+
+def _units(families: list, costs: list[int], slots: int) -> list[tuple]:
+    """(cost, slot, items) of what one core does in one go: a family's key tiles of one slot, in order."""
+    shares, loads = _deal([(cost, 0, tile) for tile, cost in enumerate(costs)], slots)
+    result = []
+    for family in families:
+        for slot, (share, load) in enumerate(zip(shares, loads)):
+            tiles = sorted(tile for _, _, tile in share)
+            result.append((load * len(family), slot, [(head, tile) for tile in tiles for head in family]))
+    return result
+
+
+def _slots(problem: KernelProblem, plan: BackwardPlan, families: list, costs: list[int]) -> int:
+    """The fewest slots that come within 5 % of the best balance of the cores."""
+    one = int(np.prod(accumulator_shape(problem, plan, 1))) * BYTES["float32"]
+    most = min(len(costs), problem.cores, max(1, ACCUMULATOR_LIMIT // one))
+    spans = {}
+    for slots in range(1, most + 1):
+        spans[slots] = max(_deal(_units(families, costs, slots), problem.cores)[1])
+        if len(families) * slots > 4 * problem.cores:
+            break
+    best = min(spans.values())
+    return next(slots for slots, span in spans.items() if span <= 1.05 * best)
+
+
+def _deal(units: list[tuple], hands: int) -> tuple[list[list], list[int]]:
+    """Largest units first, each to the hand with the least: (units, load) per hand."""
+    hands = min(hands, len(units))
+    heap = [(0, hand) for hand in range(hands)]
+    shares: list[list] = [[] for _ in range(hands)]
+    loads = [0] * hands
+    for index in sorted(range(len(units)), key=lambda index: (-units[index][0], index)):
+        _, hand = heapq.heappop(heap)
+        shares[hand].append(units[index])
+        loads[hand] += units[index][0]
+        heapq.heappush(heap, (loads[hand], hand))
+    return shares, loads
+
+
+def _planes(row: np.ndarray, problem: KernelProblem, batch: int, head: int) -> None:
+    """Planes of the first query head of the group; those of the others follow where the input varies by head."""
+    first = head * problem.group
+    row[HEAD] = batch * problem.heads + first
+    row[KV_HEAD] = batch * problem.kv_heads + head
+    for word, batches, heads in (
+        (MASK_PLANE, problem.mask_batch, problem.mask_heads),
+        (BIAS_PLANE, problem.bias_batch, problem.bias_heads),
+    ):
+        row[word] = (batch if batches > 1 else 0) * heads + (first if heads > 1 else 0)
+    row[SLOPE] = first
+
+
+def _key_tile(problem: KernelProblem, plan: BackwardPlan, tile: int, tiles: Registry, distances: Registry) -> KeyTile:
+    band, rows, keys = problem.band, plan.rows, plan.keys
+    start = tile * keys
+    stop = min(start + keys, problem.seq_k)
+    words = [0] * FIELDS
+
+    def number(index: int) -> int:
+        top, end = index * rows, (index + 1) * rows
+        if end <= problem.seq_q:
+            common = band.common(top, end - 1)
+            if common[0] <= start and start + keys <= common[1]:
+                return 0
+        bounds = [band.keys(row) if row < problem.seq_q else (0, 0) for row in range(top, end)]
+        return tiles.number(tuple(_clip(pair, start, keys) for pair in bounds))
+
+    first, end = band.rows_that_see(start, stop)
+    if first >= end:  # nobody sees these keys: one tile with everything hidden makes their gradients zero
+        words[COUNT] = 1
+        words[LEFT] = words[RIGHT] = tiles.number(((0, 0),) * rows)
+    else:
+        first, last = first // rows, (end - 1) // rows
+        words[FIRST], words[COUNT] = first, last - first + 1
+        for edge in range(min(EDGE, words[COUNT])):
+            words[LEFT + edge] = number(first + edge)
+            words[RIGHT + edge] = number(last - edge)
+        if words[COUNT] > 2 * EDGE:
+            words[MIDDLE] = number(first + EDGE)
+            # Bounds are monotone: the same for the first and the last of these rows means the same for all.
+            ends = {_clip(band.keys(row), start, keys) for row in ((first + EDGE) * rows, (last - EDGE + 1) * rows - 1)}
+            if len(ends) > 1:
+                raise ValueError(
+                    f"prev_blocks, next_blocks, block: partly visible query tiles of keys {start}..{stop - 1} "
+                    f"reach further than {EDGE} tiles of {rows} queries into their range"
+                )
+    if problem.alibi == "computed" and not problem.causal:
+        _signs(problem, plan, words, start, distances)
+    return KeyTile(tuple(words))
+
+
+def _clip(bounds: tuple[int, int], start: int, keys: int) -> tuple[int, int]:
+    """Bounds relative to a tile of `keys` keys from `start` on; (0, 0) where it holds none."""
+    low, high = (min(max(bound - start, 0), keys) for bound in bounds)
+    return (low, high) if low < high else (0, 0)
+
+
+def _signs(problem: KernelProblem, plan: BackwardPlan, words: list, start: int, distances: Registry) -> None:
+    """Query tiles before CROSS stand before all keys of the tile, those from BEFORE on after all of them."""
+    rows = plan.rows
+
+    def position(index: int) -> int:
+        return index * rows + problem.offset
+
+    tiles = range(words[FIRST], words[FIRST] + words[COUNT])
+    words[CROSS] = next((i for i in tiles if position(i) + rows - 1 > start), tiles.stop)
+    words[BEFORE] = next((i for i in tiles if position(i) >= start + plan.keys - 1), tiles.stop)
+    for index, tile in enumerate(range(words[CROSS], words[BEFORE])):
+        words[DISTANCE + index] = distances.number(start - position(tile))

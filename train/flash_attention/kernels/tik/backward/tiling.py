@@ -1,0 +1,199 @@
+"""Tile shapes of the backward operator, and what its buffers cost in the memories of one core."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flash_attention.kernels.tik.forward.tiling import CAPACITY, LANES, Buffer
+from flash_attention.kernels.tik.problem import KernelProblem, padded
+
+RING = 4  # row tiles of query, output gradient and row lanes in L1; the unrolled loop body covers as many steps
+PAIR = 2  # copies in L1 of the gradients of the scores, which the Cube still reads when Vector has the next
+OPERAND = 8192  # float16 elements of one operand in L0A or L0B
+FIELDS = 40  # int32 words per work item
+HALF_FACTORS = (48, 64)  # padded head_dims that multiply float16 factors
+WASTE = 1.1  # keys computed at most beyond those of key tiles of 128, where the strategy is free
+ITEMS_PER_CHUNK = 64  # rows of the work table held in the Unified Buffer at a time
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """A named tile shape: queries per step and keys per work item."""
+
+    name: str
+    rows: int
+    keys: int
+
+
+STRATEGIES = {
+    s.name: s
+    for s in (
+        Strategy("rows64keys192", 64, 192),
+        Strategy("rows32keys192", 32, 192),
+        Strategy("rows64keys128", 64, 128),
+        Strategy("rows64keys64", 64, 64),
+        Strategy("rows32keys64", 32, 64),
+        Strategy("rows16keys32", 16, 32),
+    )
+}
+
+
+@dataclass(frozen=True)
+class BackwardPlan:
+    """A strategy cut down to the lengths of a problem.
+
+    Attributes:
+        rows: queries of one step.
+        keys: keys of a work item, whose gradients stay in L0C.
+        head_dim: padded to 16.
+        single: the gradient of the scores is multiplied out in float32; otherwise from float16 factors, which costs
+            Vector less, its limit at HALF_FACTORS, and doubles what rounding does to them.
+        bias_kind: kind of the bias whose gradient is wanted, or "none".
+        bias_chunks: groups of 16 query heads whose sums per key are kept, for bias_kind "given".
+    """
+
+    strategy: str
+    rows: int
+    keys: int
+    head_dim: int
+    single: bool
+    bias_kind: str
+    bias_chunks: int
+
+    row_blocks = 1
+
+    @property
+    def columns(self) -> int:
+        """Fractal columns of a score tile."""
+        return self.keys // 16
+
+    @property
+    def area(self) -> int:
+        """Scores of a tile."""
+        return self.rows * self.keys
+
+    @property
+    def segments(self) -> tuple[int, ...]:
+        """Keys per matrix instruction of the scores, as many as an operand holds."""
+        count = next(n for n in range(1, self.columns + 1) if self.columns % n == 0 and self._fits(n))
+        return (self.keys // count,) * count
+
+    def _fits(self, segments: int) -> bool:
+        width = self.keys // segments
+        return width == 16 or width * self.head_dim <= OPERAND
+
+    def column_parts(self, depth: int) -> tuple[tuple[int, int], ...]:
+        """(first, count) of the fractal columns of head_dim that an operand of `depth` rows holds at a time."""
+        whole = self.head_dim // 16
+        count = min(whole, max(1, OPERAND // (depth * 16)))
+        return tuple((first, min(count, whole - first)) for first in range(0, whole, count))
+
+    @property
+    def pieces(self) -> tuple[tuple[int, int], ...]:
+        """(first element, elements) of the parts of a tile that Vector works on in turn."""
+        half = max(1, self.columns // 2) * self.rows * 16
+        return tuple((at, half) for at in range(0, self.area, half))
+
+    def segment_start(self, index: int) -> int:
+        """First key of a segment inside its tile."""
+        return sum(self.segments[:index])
+
+
+def plans(problem: KernelProblem, bias_gradient: bool) -> list[BackwardPlan]:
+    """Plans to try in order, the fastest first.
+
+    Raises:
+        ValueError: problem.tiling names no strategy of the backward operator.
+    """
+    names = list(STRATEGIES)
+    if problem.tiling in STRATEGIES:
+        names = [problem.tiling]
+    elif problem.tiling != "auto":
+        raise ValueError(f"tiling: got {problem.tiling!r}, allowed are auto, {', '.join(STRATEGIES)}")
+    result = []
+    for name in names:
+        strategy = STRATEGIES[name]
+        if len(names) > 1 and padded(problem.seq_k, strategy.keys) > WASTE * padded(problem.seq_k, 128):
+            continue
+        bias = problem.alibi if bias_gradient else "none"
+        head_dim = padded(problem.head_dim)
+        plan = BackwardPlan(
+            name,
+            _cut(strategy.rows, problem.seq_q),
+            _cut(strategy.keys, problem.seq_k),
+            head_dim,
+            head_dim not in HALF_FACTORS and not problem.dropout_threshold and bias != "bias",
+            bias,
+            -(-problem.group // 16) if bias == "given" else 0,
+        )
+        if plan not in result:
+            result.append(plan)
+    return result
+
+
+def _cut(most: int, length: int) -> int:
+    return min(size for size in (16, 32, 64, 128, most) if size >= min(most, length))
+
+
+def buffers(problem: KernelProblem, plan: BackwardPlan, tiles: int, distances: int) -> list[Buffer]:
+    """Every on-chip buffer of the main kernel, in the order of allocation."""
+    rows, keys, depth, area = plan.rows, plan.keys, plan.head_dim, plan.area
+    dropout = problem.dropout_threshold > 0
+    dynamic = problem.alibi in ("given", "computed") or problem.mask == "key"
+    width = plan.segments[0]
+    part_rows, part_keys = plan.column_parts(rows)[0][1] * 16, plan.column_parts(keys)[0][1] * 16
+    half = padded(area, 128)
+    l0_keys = max(width * depth, keys * part_keys)
+    l0_other = rows * part_rows + keys * LANES * (2 if dynamic else 1) + (rows * 16 if plan.bias_chunks else 0)
+    result = [
+        Buffer("query", "L1", "float16", rows * depth, RING),
+        Buffer("d_output", "L1", "float16", rows * depth, RING),
+        Buffer("score_lanes", "L1", "float16", rows * LANES, RING),
+        Buffer("delta_lanes", "L1", "float16", rows * LANES, RING),
+        Buffer("probability", "L1", "float16", area),
+        Buffer("d_score", "L1", "float16", area, PAIR),
+        Buffer("key", "L1", "float16", keys * depth, 2),
+        Buffer("key_rows", "L1", "float16", keys * depth, 2),
+        Buffer("value", "L1", "float16", keys * depth, 2),
+        Buffer("key_lanes", "L1", "float16", keys * LANES, RING if dynamic else 0),
+        Buffer("one_lanes", "L1", "float16", 256),
+        Buffer("one_hot", "L1", "float16", 16 * 256, 1 if plan.bias_chunks else 0),
+        Buffer("tiles", "L1", "float16", area * tiles),
+        Buffer("distances", "L1", "float16", area * distances),
+        Buffer("l0_rows", "L0A", "float16", rows * depth),
+        Buffer("l0_turned", "L0A", "float16", area),
+        Buffer("l0_d_score", "L0A", "float16", area),
+        Buffer("l0_score_lanes", "L0A", "float16", rows * LANES),
+        Buffer("l0_delta_lanes", "L0A", "float16", rows * LANES),
+        Buffer("l0_keys", "L0B", "float16", l0_keys, max(2, min(4, (CAPACITY["L0B"] // 2 - l0_other) // l0_keys))),
+        Buffer("l0_columns", "L0B", "float16", rows * part_rows),
+        Buffer("l0_ones", "L0B", "float16", keys * LANES),
+        Buffer("l0_key_lanes", "L0B", "float16", keys * LANES if dynamic else 0),
+        Buffer("l0_one_hot", "L0B", "float16", rows * 16, 1 if plan.bias_chunks else 0),
+        Buffer("value_sum", "L0C", "float32", keys * depth),
+        Buffer("key_sum", "L0C", "float32", keys * depth),
+        Buffer("query_sum", "L0C", "float32", rows * depth),
+        Buffer("scores", "L0C", "float32", area),
+        Buffer("d_probability", "L0C", "float32", area),
+        Buffer("delta", "L0C", "float32", rows * 16, 1 if dropout else 0),
+        Buffer("bias_sum", "L0C", "float32", keys * 16, plan.bias_chunks),
+        # Operands of an instruction stand half a round of the banks apart, see core.HALF_ROUND.
+        Buffer("score", "UB", "float32", padded(area, 64) + 128),
+        Buffer("half", "UB", "float16", half),
+        Buffer("d_query", "UB", "float32", rows * depth),
+        Buffer("d_single", "UB", "float32", padded(area, 64), 1 if plan.single else 0),
+        Buffer("d_half", "UB", "float16", half + 128),
+        Buffer("dropped", "UB", "float16", half, 1 if dropout else 0),
+        Buffer("row_delta", "UB", "float16", rows * 16, 1 if dropout else 0),
+        Buffer("keep", "UB", "uint8", area // 8, 2 if dropout else 0),
+        Buffer("visible", "UB", "float16", half if tiles else 0),
+        Buffer("hidden", "UB", "float16", half, 1 if problem.mask == "full" else 0),
+        Buffer("bias", "UB", "float16", half, 1 if problem.alibi == "bias" else 0),
+        Buffer("distance", "UB", "float16", half, 1 if distances else 0),
+        Buffer("scratch", "UB", "float32", half // 2, 1 if problem.mask == "full" else 0),
+        Buffer("vectors", "UB", "float32", 128, 10 if distances else 0),
+        Buffer("key_stage", "UB", "float16", keys * depth),
+        Buffer("halves", "UB", "float16", 128, 4),
+        Buffer("table", "UB", "int32", ITEMS_PER_CHUNK * FIELDS),
+    ]
+    return [buffer for buffer in result if buffer.copies and buffer.size]

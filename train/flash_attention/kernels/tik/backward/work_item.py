@@ -1,0 +1,99 @@
+"""Work items of the backward operator at run time: the fields of a row of the table, and the steps of an item."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flash_attention.kernels.tik.backward import scheduler as b
+from flash_attention.kernels.tik.backward.tiling import RING
+from flash_attention.kernels.tik.common.table_row import TableRow, present
+from flash_attention.kernels.tik.core import Core
+
+_FIELDS = {
+    "head": b.HEAD,
+    "kv_head": b.KV_HEAD,
+    "mask_plane": b.MASK_PLANE,
+    "bias_plane": b.BIAS_PLANE,
+    "slope": b.SLOPE,
+    "slot": b.SLOT,
+    "tile": b.TILE,
+    "first": b.FIRST,
+    "count": b.COUNT,
+    "steps": b.STEPS,
+    "middle": b.MIDDLE,
+    "cross": b.CROSS,
+    "before": b.BEFORE,
+}
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A step's query tile: run-time scalars of one place in the ring.
+
+    Attributes:
+        position: place in the ring, known at build time.
+        member: query head of the group.
+        tile: number of the query tile.
+        rows: stored rows of the tile.
+    """
+
+    position: int
+    member: object
+    tile: object
+    rows: object
+
+
+class KeyItem(TableRow):
+    """One work item and its current step."""
+
+    def __init__(self, core: Core, name: str):
+        super().__init__(core, name, present(_FIELDS, core.problem))
+        self._member, self._tile = core.scalar("int32", "next_member", 0), core.scalar("int32", "next_tile", 0)
+        self.units = [
+            Unit(place, *(core.scalar("int32", f"{name}_{place}", 0) for name in ("member", "tile", "rows")))
+            for place in range(RING)
+        ]
+
+    def rewind(self) -> None:
+        """Goes to the first step."""
+        self._member.set_as(0)
+        self._tile.set_as(self["first"])
+
+    def advance(self, place: int) -> Unit:
+        """Puts the next step of the item into a place of the ring."""
+        core, unit = self.core, self.units[place]
+        unit.member.set_as(self._member)
+        unit.tile.set_as(self._tile)
+        if core.tail_rows:
+            unit.rows.set_as(core.plan.rows)
+            with core.tik.if_scope(self._tile == core.seq_q // core.plan.rows):
+                unit.rows.set_as(core.tail_rows)
+        else:
+            unit.rows.set_as(core.plan.rows)
+        self._tile.set_as(self._tile + 1)
+        with core.tik.if_scope(self._tile == self["first"] + self["count"]):
+            self._tile.set_as(self["first"])
+            self._member.set_as(self._member + 1)
+        return unit
+
+    def tile_number(self, number, tile) -> None:
+        """Sets `number` to the visibility tile of a query tile, 0 where everything is visible."""
+        core, table = self.core, self.core.on["table"][0]
+        with core.tik.if_scope(tile - self["first"] < b.EDGE):
+            number.set_as(table[self.row + (tile - self["first"]) + b.LEFT])
+        with core.tik.else_scope():
+            number.set_as(self["middle"])
+            with core.tik.if_scope(self["first"] + self["count"] - tile <= b.EDGE):
+                number.set_as(table[self.row + (self["first"] + self["count"] - tile) + (b.RIGHT - 1)])
+
+    def distance_number(self, number, tile) -> None:
+        """Sets `number` to the distance tile of a query tile with keys on both sides, else to 0."""
+        core, table = self.core, self.core.on["table"][0]
+        number.set_as(0)
+        with core.when(tile >= self["cross"], tile < self["before"]):
+            number.set_as(table[self.row + (tile - self["cross"]) + b.DISTANCE])
+
+    def plane(self, name: str, unit: Unit):
+        """Plane of the mask or the bias for the query head of a step; None where the problem has none."""
+        heads, plane = getattr(self.core.problem, f"{name}_heads"), self._scalars.get(f"{name}_plane")
+        return plane if plane is None or heads == 1 else plane + unit.member

@@ -1,0 +1,100 @@
+"""Computed ALiBi: -slope * |position of the query - key|, precise at any length.
+
+Where all keys of a tile lie on one side of its queries the bias is a sum of what depends on the query and what depends
+on the key, so the Cube adds it (lanes.py), exact to the 22 bits of the slope's two terms. In the few tiles with keys
+on both sides Vector corrects the keys after a query by -2 * slope * distance, taken from a tile of distances.
+"""
+
+from __future__ import annotations
+
+from flash_attention.kernels.tik.common import score_terms as lanes
+from flash_attention.kernels.tik.common.tiles import each_epoch
+from flash_attention.kernels.tik.core import Core
+from flash_attention.kernels.tik.forward.row_reference import lane_slots
+from flash_attention.kernels.tik.forward.work_item import Item
+
+
+class Slopes:
+    """Run-time scalars of the slope of the head in work."""
+
+    def __init__(self, core: Core):
+        self.core = core
+        self.wide = [core.scalar("float32", f"slope_wide_{index}") for index in range(3)]
+        self.terms = [core.scalar("float16", f"slope_{index}") for index in range(7)]
+        self.number = core.scalar("float32", "position_number")
+        self.block = core.scalar("int32", "position_block")
+        self.rest = core.scalar("int32", "position_rest")
+
+    def load(self, item: Item) -> None:
+        """Reads the slope terms of the item's head."""
+        core, stage = self.core, self.core.on["vectors"][9]
+        core.tik.data_move(stage, core.gm["slopes"][item["slope"] * lanes.SLOPE_WORDS], 0, 1, 1, 0, 0)
+        half = core.on["halves"][3]
+        core.tik.vec_conv(8, "none", half, stage, 1, 4, 8)
+        for index, scalar in enumerate(self.wide):
+            scalar.set_as(stage[index])
+        for index, term in enumerate(self.terms):
+            term.set_as(half[1 + index])
+
+    @property
+    def correction(self) -> tuple:
+        """Terms of -2 * slope, in units of the final scores."""
+        return self.terms[4], self.terms[5]
+
+    @property
+    def coarse(self):
+        """-2 * slope in units of the scores before the post-scale."""
+        return self.terms[6]
+
+    def row_block(self, item: Item, a: int, epoch) -> None:
+        """Writes the query lanes of a row block for the slope loaded last."""
+        core, half = self.core, self.core.on["halves"][3]
+        for pair, first in ((lanes.KEY_BLOCK, 0), (lanes.KEY_REST, 2)):
+            for lane, term in zip(pair, self.terms[first : first + 2]):
+                core.fill(half, term, 128)
+                self._write(a, epoch, lane, half)
+        # -slope * position, where the position is 128 * block + rest: first what the leading term makes of the blocks,
+        # exact in float32 and in two float16 terms, then the small remainder.
+        value, part = core.on["vectors"][9], core.on["vectors"][10]
+        self.block.set_as((item["start", a] + core.problem.offset) // 128)
+        self.rest.set_as(item["start", a] + core.problem.offset - self.block * 128)
+        self._product(value, self.block, self.wide[1])
+        self._split(a, epoch, lanes.POSITION[:2], value, part)
+        self._product(value, self.block, self.wide[2])
+        core.tik.scalar_conv("", self.number, self.rest)
+        core.with_scalar("vec_adds", part, core.on["row_numbers"][0], self.number, 128, 64)
+        core.with_scalar("vec_muls", part, part, self.wide[0], 128, 64)
+        core.binary("vec_sub", value, value, part, 128, 64)
+        self._split(a, epoch, lanes.POSITION[2:], value, part)
+
+    def _product(self, target, number, factor) -> None:
+        """target = -number * factor in every element."""
+        core = self.core
+        core.tik.scalar_conv("", self.number, number)
+        core.fill(target, self.number, 128, 64)
+        core.with_scalar("vec_muls", target, target, factor, 128, 64)
+        core.with_scalar("vec_muls", target, target, -1.0, 128, 64)
+
+    def _split(self, a: int, epoch, pair: tuple, value, part) -> None:
+        """Two float16 terms of `value` to two lanes; `value` is left with what they do not hold."""
+        core, half = self.core, self.core.on["halves"][3]
+        for lane in pair:
+            core.to_half(half, value, 128)
+            core.to_single(part, half, 128)
+            core.binary("vec_sub", value, value, part, 128, 64)
+            self._write(a, epoch, lane, half)
+
+    def _write(self, a: int, epoch, lane: int, half) -> None:
+        core = self.core
+        other = core.on["halves"][2]
+        if len(lane_slots(core, a)[0]) > 1:
+            core.with_scalar("vec_muls", other, half, -1.0, 128)
+        for variants in each_epoch(core, lane_slots(core, a), epoch):
+            lanes.write(core, variants[0], lane, half)
+            if len(variants) > 1:
+                lanes.write(core, variants[1], lane, other)
+
+
+def initialise(core: Core) -> None:
+    """Row numbers 0..127 as float32."""
+    core.tik.data_move(core.on["row_numbers"][0], core.gm["row_numbers"], 0, 1, 16, 0, 0)

@@ -1,0 +1,51 @@
+"""Dropout from packed keep decisions, one bit per score, expanded by vec_sel.
+
+One vec_sel covers 8 queries x 16 keys: its 128 selection bits are the 8 pairs of bytes that stand side by side in the
+packed layout (layout.pack_keep_bits). It costs 2 cycles on Vector per 128 scores, and one instruction: 128 per tile of
+128 x 128. The row total is summed before dropout, so the tile goes to the Cube twice.
+"""
+
+from __future__ import annotations
+
+from flash_attention.kernels.tik.common.tiles import by_keys, by_rows
+from flash_attention.kernels.tik.core import Core
+
+GROUP = 128  # scores per instruction
+STEP = 16  # bytes of bits per instruction; operands must start at multiples of 32
+
+
+def fetch_keep(core: Core, head, tile, start, rows) -> None:
+    """Keep bits of a tile. Twice, 16 bytes apart, so that every instruction finds its bits at an aligned address."""
+    height = core.plan.rows
+
+    def record(have: int, columns: int) -> None:
+        source = core.wide(head * (core.seq_k // 16) + tile * core.plan.columns, core.seq_q * 2) + start * 2
+        for copy, buffer in enumerate(core.on["keep"]):
+            core.tik.data_move(
+                buffer,
+                core.gm["keep"][source + copy * STEP],
+                0,
+                columns,
+                have // 16,
+                (core.seq_q - have) // 16,
+                (height - have) // 16,
+            )
+
+    by_rows(core, rows, lambda have: by_keys(core, tile, lambda keys: record(have, keys // 16)))
+
+
+def drop(core: Core, half, at: int, elements: int) -> None:
+    """half, which holds elements at.. of a tile, = keep bit ? half : 0; `zeros` must hold 128 zeros."""
+    zeros = core.on["halves"][1]
+    select(core, half, half, lambda first: zeros, at, elements)
+
+
+def select(core: Core, target, kept, dropped, at: int, elements: int) -> None:
+    """target = keep bit ? kept : dropped for `elements` from `at` of a tile on, which is where target and kept start.
+
+    dropped(first) holds what is dropped from element `first` of target on.
+    """
+    for first in range(0, elements, GROUP):
+        index = (at + first) // GROUP
+        bits = core.on["keep"][index % 2][index // 2 * 2 * STEP]
+        core.tik.vec_sel(GROUP, 0, target[first], bits, kept[first], dropped(first), 1, 8, 8, 8)

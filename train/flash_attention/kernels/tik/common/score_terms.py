@@ -1,0 +1,150 @@
+"""Terms of the scores that the Cube adds: one extra block of 16 products per score, the lanes.
+
+scores = query . key + sum over lanes of (lane of the query row) * (lane of the key). The products are exact in
+float32, so what varies by row times what varies by key costs no Vector pass: minus the row reference, a bias per key,
+a mask per key, and ALiBi by distance, where slope * (key - query) is taken apart into float16 numbers without a loss
+that shows.
+
+In L1 a lane is a row of 16 values in each fractal; load2d transposes it into a column.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from flash_attention.kernels.tik.core import Core
+from flash_attention.kernels.tik.problem import KernelProblem, padded
+
+REFERENCE = (0, 1, 2)  # minus the row reference in up to three float16 terms, times 1
+BIAS = (3, 4, 5)  # three float16 terms of 1 / post_scale, times the bias of the key
+BIAS_HIDES = 6  # -65504, times 16 for a key whose bias hides it, see layout.pack_bias
+KEY_BLOCK = (3, 4)  # two terms of 128 * slope, times key // 128
+KEY_REST = (5, 6)  # two terms of the slope, times key % 128
+POSITION = (7, 8, 9, 15)  # four terms of -slope * position of the query, times 1
+KEY_MASK = (10, 11, 12, 13, 14)  # -65504 each, times 1 for a hidden key: more than REFERENCE can make up for
+HIDING = -65504.0
+
+
+def is_dynamic(problem: KernelProblem) -> bool:
+    """Whether the key side of the lanes differs from tile to tile."""
+    return problem.alibi in ("given", "computed") or problem.mask == "key"
+
+
+def terms(value: float, count: int) -> list[float]:
+    """float16 numbers that add up to `value` as closely as float16 allows."""
+    result, rest = [], np.float64(value)
+    for _ in range(count):
+        term = np.float16(np.clip(rest, -65504, 65504))
+        result.append(float(term))
+        rest -= np.float64(term)
+    return result
+
+
+def bias_constants(problem: KernelProblem) -> dict[int, float]:
+    """Query lanes of a bias per key."""
+    return {**dict(zip(BIAS, terms(1 / problem.post_scale, len(BIAS)))), BIAS_HIDES: HIDING}
+
+
+def key_positions(problem: KernelProblem) -> np.ndarray:
+    """Key lanes of computed ALiBi: float16 (seq_k / 16, 16 lanes, 16 keys), seq_k padded."""
+    keys = np.arange(padded(problem.seq_k)).reshape(-1, 16)
+    lanes = np.zeros((keys.shape[0], 16, 16), np.float16)
+    lanes[:, REFERENCE + POSITION, :] = 1
+    lanes[:, KEY_BLOCK, :] = (keys // 128)[:, None]
+    lanes[:, KEY_REST, :] = (keys % 128)[:, None]
+    return lanes
+
+
+SLOPE_WORDS = 8  # slope / post_scale; two terms of 128 * it; two terms of it; two terms of -2 * slope; -2 * it
+
+
+def slope_table(problem: KernelProblem) -> np.ndarray:
+    """float32 (heads, SLOPE_WORDS): the slopes taken apart. All but the first word are float16 numbers."""
+    table = np.zeros((problem.heads, SLOPE_WORDS), np.float32)
+    for head, slope in enumerate(problem.slopes):
+        reduced = slope / problem.post_scale
+        table[head] = [
+            reduced,
+            *terms(128 * reduced, 2),
+            *terms(reduced, 2),
+            *terms(-2 * slope, 2),
+            np.float16(-2 * reduced),
+        ]
+    return table
+
+
+def initialise(core: Core) -> None:
+    """Constant lanes of both sides, once per kernel."""
+    halves, rows = core.on["halves"][0], core.plan.rows
+    queries = core.on["query_lanes"]
+    core.fill(halves, 0.0, 128)
+    for lanes in queries:
+        for lane in range(16):
+            write(core, lanes, lane, halves)
+    constants = {}
+    if core.problem.alibi == "given":
+        constants.update(bias_constants(core.problem))
+    if core.problem.mask == "key":
+        constants.update(dict.fromkeys(KEY_MASK, HIDING))
+    for lane, value in constants.items():
+        core.fill(halves, value, 128)
+        for lanes in queries:
+            write(core, lanes, lane, halves)
+    # Key side: the reference is multiplied by ones.
+    stage = core.on["stage"][0]
+    core.fill(stage, 0.0, 256)
+    core.fill(stage, 1.0, 16 * len(REFERENCE))
+    for lanes in core.on["key_lanes"]:
+        for fractal in range(core.plan.columns):
+            core.tik.data_move(lanes[fractal * 256], stage, 0, 1, 16, 0, 0)
+    if not is_dynamic(core.problem):
+        _key_lanes_to_l0(core, core.on["key_lanes"][0], 0, max(core.plan.segments) // 16)
+    del rows
+
+
+def write(core: Core, lanes, lane, values) -> None:
+    """One lane of a row block: `values` is float16 (rows,) in the Unified Buffer, `lane` may be a run-time number."""
+    core.tik.data_move(lanes[lane * 16], values, 0, core.plan.rows // 16, 1, 0, 15)
+
+
+def load_key_lanes(core: Core, slot, plane, tile) -> None:
+    """Key lanes of a key tile from global memory."""
+    if not is_dynamic(core.problem):
+        return
+    from flash_attention.kernels.tik.common.tiles import by_keys
+
+    by_keys(core, tile, lambda keys: _groups(core, slot, plane, tile * core.plan.columns, 1, keys // 16))
+
+
+def load_sample_lanes(core: Core, slot, plane, first_group, stride) -> None:
+    """Key lanes of a sample of keys, see tiles.load_key_sample."""
+    if is_dynamic(core.problem):
+        _groups(core, slot, plane, first_group, stride, core.plan.columns)
+
+
+def _groups(core: Core, slot, plane, first, stride, count: int) -> None:
+    if core.problem.alibi == "computed":
+        core.tik.data_move(slot, core.gm["positions"][first * 256], 0, count, 16, (stride - 1) * 16, 0)
+    sources = []
+    if core.problem.alibi == "given":
+        sources += [("bias", plane["bias"], lane) for lane in BIAS]
+        planes = core.problem.bias_batch * core.problem.bias_heads
+        sources.append(("bias", plane["bias"] + planes, BIAS_HIDES))
+    if core.problem.mask == "key":
+        sources += [("mask", plane["mask"], lane) for lane in KEY_MASK]
+    for name, number, lane in sources:
+        core.tik.data_move(
+            slot[lane * 16], core.gm[name][core.wide(number, core.seq_k) + first * 16], 0, count, 1, stride - 1, 15
+        )
+
+
+def key_lanes_for(core: Core, slot, segment: int):
+    """Right operand of the lanes for one segment of keys."""
+    if is_dynamic(core.problem):
+        start = core.plan.segment_start(segment) // 16
+        _key_lanes_to_l0(core, slot, start, core.plan.segments[segment] // 16)
+    return core.on["l0_key_lanes"][0]
+
+
+def _key_lanes_to_l0(core: Core, slot, first: int, count: int) -> None:
+    core.tik.load2dv1(core.on["l0_key_lanes"][0], slot, first, count, 1, 0, True)

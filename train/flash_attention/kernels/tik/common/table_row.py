@@ -1,0 +1,52 @@
+"""A row of a work table at run time: its fields in scalars."""
+
+from __future__ import annotations
+
+from flash_attention.kernels.tik.core import Core
+from flash_attention.kernels.tik.problem import KernelProblem
+
+
+def present(fields: dict, problem: KernelProblem) -> dict:
+    """Without the fields of inputs that the problem does not have."""
+    absent = set()
+    if problem.mask not in ("full", "key"):
+        absent.add("mask_plane")
+    if problem.alibi not in ("given", "bias"):
+        absent.add("bias_plane")
+    if problem.alibi != "computed":
+        absent.add("slope")
+    return {field: word for field, word in fields.items() if field not in absent}
+
+
+class TableRow:
+    """Scalars of one row, by field. `row` is its first word in the table on chip.
+
+    Args:
+        words: place of each field in the row. A field is a name, or a name and a number.
+    """
+
+    def __init__(self, core: Core, name: str, words: dict):
+        self.core = core
+        self._words = words
+        self._scalars = {field: core.scalar("int32", f"{name}_{_suffix(field)}", 0) for field in words}
+        self.row = core.scalar("int32", f"{name}_row", 0)
+
+    def __getitem__(self, field):
+        return self._scalars[field]
+
+    def load(self, row) -> None:
+        """Reads the fields of a row of the table on chip."""
+        self.row.set_as(row)
+        table = self.core.on["table"][0]
+        for field, scalar in self._scalars.items():
+            scalar.set_as(table[row + self._words[field]])
+
+    def copy(self, other: TableRow) -> None:
+        """Takes over the fields of another row that this one has."""
+        for field, scalar in self._scalars.items():
+            scalar.set_as(other[field])
+        self.row.set_as(other.row)
+
+
+def _suffix(field) -> str:
+    return field if isinstance(field, str) else "_".join(map(str, field))

@@ -1,0 +1,193 @@
+"""Tiles of query, key and value from global memory to L1, and from there to the operands of the Cube.
+
+In L1 every operand stands fractal by fractal in the order in which the Cube wants it, so that one load2d call brings it
+to L0. The order is made by the bursts of the move from global memory.
+"""
+
+from __future__ import annotations
+
+from flash_attention.kernels.tik.core import HALF_ROUND, Core
+
+F = 256  # float16 elements of a fractal
+
+
+def load_key(core: Core, ring: int, base, tile) -> None:
+    """Key tile number `tile` of the head that starts at element `base`: per segment (head_dim / 16, keys, 16).
+
+    One move per tensor: synchronisation by whole tensors has nothing to wait for between two of them.
+    """
+    by_keys(core, tile, lambda keys: _key_segments(core, key_slot(core, ring), base, tile, keys))
+
+
+def key_slot(core: Core, ring: int) -> list:
+    """Tensors of the segments of a key tile in L1."""
+    count = len(core.plan.segments)
+    return core.on["key"][ring * count : (ring + 1) * count]
+
+
+def _key_segments(core: Core, slot: list, base, tile, keys: int) -> None:
+    gap = core.seq_k
+    # The segment that is used first comes last: waiting for it covers the others, with one event for the tile.
+    for segment, width in reversed(list(enumerate(core.plan.segments))):
+        start = core.plan.segment_start(segment)
+        have = min(width, keys - start)
+        if have > 0:
+            source = base + tile * (core.plan.keys * 16) + start * 16
+            core.move(
+                (slot[segment], 0),
+                (core.gm["key"], source),
+                core.depth_columns,
+                have,
+                gap - have,
+                width - have,
+            )
+
+
+def load_sample(core: Core, slot, base, first_group, stride) -> None:
+    """Groups of 16 keys, `stride` groups apart, as (head_dim / 16, keys, 16)."""
+    for column in reversed(range(core.depth_columns)):  # waiting for the column used first covers the others
+        source = base + (column * core.seq_k) * 16 + first_group * F
+        core.tik.data_move(
+            slot[column * core.plan.keys * 16], core.gm["key"][source], 0, core.plan.columns, 16, (stride - 1) * 16, 0
+        )
+
+
+def load_whole_key(core: Core, slot, base, tile) -> None:
+    """Key tile in the layout of a sample: few instructions to load, more to use."""
+    _load_whole(core, "key", slot, base, tile)
+
+
+def load_value(core: Core, slot, base, tile) -> None:
+    """Value tile: (head_dim / 16, keys, 16), in one move."""
+    _load_whole(core, "value", slot, base, tile)
+
+
+def _load_whole(core: Core, name: str, slot, base, tile) -> None:
+    def record(keys: int) -> None:
+        source = base + tile * (core.plan.keys * 16)
+        core.move(
+            (slot, 0), (core.gm[name], source), core.depth_columns, keys, core.seq_k - keys, core.plan.keys - keys
+        )
+
+    by_keys(core, tile, record)
+
+
+def by_keys(core: Core, tile, record) -> None:
+    """Records the load of a whole tile and, where the key length asks for it, of the short last one."""
+    if not core.tail_keys:
+        record(core.plan.keys)
+        return
+    full = core.seq_k // core.plan.keys
+    if not full:
+        record(core.tail_keys)
+        return
+    with core.tik.if_scope(tile < full):
+        record(core.plan.keys)
+    with core.tik.else_scope():
+        record(core.tail_keys)
+
+
+def by_rows(core: Core, rows, record) -> None:
+    """Records `record(rows)` for whole row blocks and, where the query length asks for it, for the short last one."""
+    if not core.tail_rows:
+        record(core.plan.rows)
+        return
+    if core.seq_q < core.plan.rows:
+        record(core.tail_rows)
+        return
+    with core.tik.if_scope(rows == core.plan.rows):
+        record(core.plan.rows)
+    with core.tik.else_scope():
+        record(core.tail_rows)
+
+
+def fetch_query(core: Core, stage, base, start, rows) -> None:
+    """Row block from row `start` to the Unified Buffer: (head_dim / 16, rows, 16)."""
+    height = core.plan.rows
+
+    def record(have: int) -> None:
+        if have < height:
+            core.fill(stage[2 * HALF_ROUND :], 0.0, height * core.plan.head_dim)
+        core.move(
+            (stage, 2 * HALF_ROUND),
+            (core.gm["query"], base + start * 16),
+            core.depth_columns,
+            have,
+            core.seq_q - have,
+            height - have,
+        )
+
+    by_rows(core, rows, record)
+
+
+def place_query(core: Core, slots: list, stage, epoch) -> None:
+    """A fetched row block, times problem.query_factor, as (rows / 16, head_dim / 16, 16, 16) to slots[epoch]."""
+    columns, height = core.depth_columns, core.plan.rows
+    core.with_scalar("vec_muls", stage, stage[2 * HALF_ROUND :], core.problem.query_factor, height * core.plan.head_dim)
+    for slot in each_epoch(core, slots, epoch):
+        for column in range(columns):
+            core.tik.data_move(
+                slot[column * F], stage[column * height * 16], 0, height // 16, 16, 0, (columns - 1) * 16
+            )
+
+
+def each_epoch(core: Core, slots: list, epoch):
+    """Yields slots[0] under `epoch == 0` and slots[1] otherwise: addresses stay known while the kernel is compiled."""
+    with core.tik.if_scope(epoch == 0):
+        yield slots[0]
+    with core.tik.else_scope():
+        yield slots[1]
+
+
+# ---- L1 to L0
+def query_to_l0(core: Core, slot, lanes) -> None:
+    """Left operand of the scores, and its lanes."""
+    core.tik.load2dv1(core.on["l0_query"][0], slot, 0, core.plan.rows * core.plan.head_dim // F, 1, 0, False)
+    core.tik.load2dv1(core.on["l0_query_lanes"][0], lanes, 0, core.plan.rows // 16, 1, 0, True)
+
+
+def key_to_l0(core: Core, ring: int, segment: int, copy: int):
+    """Right operand of the scores: one segment of keys."""
+    operand, width = core.on["l0_key"][copy], core.plan.segments[segment]
+    core.tik.load2dv1(operand, key_slot(core, ring)[segment], 0, width * core.plan.head_dim // F, 1, 0, False)
+    return operand
+
+
+def sample_to_l0(core: Core, slot, segment: int, copy: int):
+    """The same from a key tile in the layout of a sample."""
+    operand, width = core.on["l0_key"][copy], core.plan.segments[segment]
+    start = core.plan.segment_start(segment) // 16
+    for column in range(core.depth_columns):
+        core.tik.load2dv1(
+            operand[column * width * 16], slot, column * core.plan.columns + start, width // 16, 1, 0, False
+        )
+    return operand
+
+
+def value_to_l0(core: Core, slot, segment: int):
+    """Right operand of the output: one segment of values."""
+    operand, columns = core.on["l0_value"][0], core.depth_columns
+    start = core.plan.segment_start(segment) // 16
+    for group in range(core.plan.segments[segment] // 16):
+        core.tik.load2dv1(operand[group * columns * F], slot, start + group, columns, core.plan.columns, 0, True)
+    return operand
+
+
+def probability_to_l0(core: Core, slot, segment: int):
+    """Left operand of the output: the probabilities of one segment."""
+    operand, width = core.on["l0_probability"][0], core.plan.segments[segment]
+    start = core.plan.segment_start(segment) * core.plan.rows // F
+    core.tik.load2dv1(operand, slot, start, width * core.plan.rows // F, 1, 0, False)
+    return operand
+
+
+def probability_to_l1(core: Core, slot, column: int, columns: int, half) -> None:
+    """Fractal columns (columns, rows, 16) to their places in L1: per segment (rows / 16, keys / 16)."""
+    start, rows = 0, core.plan.rows
+    for width in core.plan.segments:
+        if start <= column * 16 < start + width:
+            break
+        start += width
+    for index in range(columns):
+        at = start * rows + (column + index - start // 16) * F
+        core.tik.data_move(slot[at], half[index * rows * 16], 0, rows // 16, 16, 0, (width // 16 - 1) * 16)

@@ -1,0 +1,1 @@
+"""The forward operator: output and logsumexp."""

@@ -1,0 +1,234 @@
+"""Who computes what: row blocks paired into work items, balanced over the cores, described by integer tables.
+
+A kernel reads its share of the work from a table in global memory, so that every visibility rule stays in
+`flash_attention.problem.visibility`. Tiles that are partly visible refer to a tile of zeros and ones by number.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from flash_attention.kernels.tik.forward.tiling import TilePlan
+from flash_attention.kernels.tik.problem import KernelProblem, padded
+from flash_attention.problem.visibility import Band
+
+EDGE = 4  # key tiles at either end of a row block's range that may be partly visible
+FIELDS = 48  # int32 words per work item
+
+# Word offsets in a row of the table.
+HEAD, KV_HEAD, MASK_PLANE, BIAS_PLANE, SLOPE, BEGIN, END = range(7)
+ROW_BLOCK = 8  # words of row block 0 start here
+ROW_BLOCK_FIELDS = 20
+(START, ROWS, FIRST, LAST) = range(4)
+LEFT, RIGHT = (
+    4,
+    8,
+)  # visibility tile numbers of the first and, counted backwards, of the last EDGE tiles; 0 = all visible
+SAMPLE_STRIDED, SAMPLE_START, SAMPLE_STRIDE, SAMPLE_TILE = 12, 13, 14, 15
+CROSS, AFTER = 16, 17  # first tile with keys after a query, first tile with all keys after all queries
+DISTANCE = 18  # distance tile numbers of tiles CROSS and CROSS + 1
+
+
+@dataclass
+class Registry:
+    """Distinct tiles, numbered from 1 in the order they were first asked for."""
+
+    numbers: dict = field(default_factory=dict)
+
+    def number(self, content) -> int:
+        return self.numbers.setdefault(content, len(self.numbers) + 1)
+
+
+@dataclass(frozen=True)
+class RowBlock:
+    """`rows` queries from `start` on, and the key tiles first..last that they visit; words as in the table."""
+
+    words: tuple[int, ...]
+
+    @property
+    def units(self) -> int:
+        return self.words[LAST] - self.words[FIRST] + 1
+
+
+@dataclass(frozen=True)
+class WorkSplit:
+    """The work of a kernel.
+
+    Attributes:
+        table: int32 (cores, items, FIELDS), rows of items that do not exist are inactive.
+        items: work items of the busiest core.
+        tiles: float16 (n, keys / 16, rows, 16), 1 = visible; n may be 0.
+        distances: float16 (n, keys / 16, rows, 16), tokens by which a key lies after its query; n may be 0.
+        cores: cores that have work.
+        units: tile steps of each core, the measure of balance.
+    """
+
+    table: np.ndarray
+    tiles: np.ndarray
+    distances: np.ndarray
+    units: tuple[int, ...]
+
+    @property
+    def cores(self) -> int:
+        return self.table.shape[0]
+
+    @property
+    def items(self) -> int:
+        return self.table.shape[1]
+
+
+def split(problem: KernelProblem, plan: TilePlan) -> WorkSplit:
+    """Divides the row blocks of all heads among the cores, longest items first to the core with the least work."""
+    tiles, distances = Registry(), Registry()
+    count = -(-problem.seq_q // plan.rows)
+    blocks = [_row_block(problem, plan, index, tiles, distances) for index in range(count)]
+    # Neighbouring row blocks share the key tiles they both visit.
+    groups = [blocks[i : i + plan.row_blocks] for i in range(0, count, plan.row_blocks)]
+    cost = [sum(block.units for block in group) + 2 for group in groups]
+
+    planes = [(b, h) for b in range(problem.batch) for h in range(problem.heads)]
+    order = sorted((-cost[g], p, g) for p in range(len(planes)) for g in range(len(groups)))
+    cores = min(problem.cores, len(order))
+    heap = [(0, core) for core in range(cores)]
+    shares: list[list] = [[] for _ in range(cores)]
+    load = [0] * cores
+    for negative, plane, group in order:
+        _, core = heapq.heappop(heap)
+        shares[core].append((plane, group))
+        load[core] -= negative
+        heapq.heappush(heap, (load[core], core))
+
+    table = np.zeros((cores, max(map(len, shares)), FIELDS), np.int32)
+    table[:, :, ROW_BLOCK + FIRST] = 1  # FIRST > LAST: inactive
+    table[:, :, ROW_BLOCK + ROW_BLOCK_FIELDS + FIRST] = 1
+    for core, share in enumerate(shares):
+        # Heads in order, so that neighbouring cores meet in the same keys.
+        for row, (plane, group) in enumerate(sorted(share)):
+            _fill(table[core, row], problem, *planes[plane], groups[group])
+    return WorkSplit(
+        table,
+        visibility_tiles(plan, tiles),
+        distance_tiles(plan, distances),
+        tuple(sum(sum(block.units for block in groups[g]) for _, g in share) for share in shares),
+    )
+
+
+def _fill(row: np.ndarray, problem: KernelProblem, batch: int, head: int, group: list[RowBlock]) -> None:
+    row[HEAD] = batch * problem.heads + head
+    row[KV_HEAD] = batch * problem.kv_heads + head // problem.group
+    row[MASK_PLANE] = _plane(problem.mask_batch, problem.mask_heads, batch, head)
+    row[BIAS_PLANE] = _plane(problem.bias_batch, problem.bias_heads, batch, head)
+    row[SLOPE] = head
+    row[BEGIN] = min(block.words[FIRST] for block in group)
+    row[END] = max(block.words[LAST] for block in group) + 1
+    for a, block in enumerate(group):
+        start = ROW_BLOCK + a * ROW_BLOCK_FIELDS
+        row[start : start + ROW_BLOCK_FIELDS] = block.words
+
+
+def _plane(batches: int, heads: int, batch: int, head: int) -> int:
+    return (batch if batches > 1 else 0) * heads + (head if heads > 1 else 0)
+
+
+def _row_block(problem: KernelProblem, plan: TilePlan, index: int, tiles: Registry, distances: Registry) -> RowBlock:
+    band, keys = problem.band, plan.keys
+    start = index * plan.rows
+    last_row = min(start + plan.rows, problem.seq_q) - 1
+    words = [0] * ROW_BLOCK_FIELDS
+    words[START] = start
+    words[ROWS] = padded(last_row + 1 - start)
+    lo, hi = band.union(start, last_row)
+    common = band.common(start, last_row)
+    bounds = _bounds(band, start, plan.rows)
+
+    def number(tile: int) -> int:
+        if common[0] <= tile * keys and (tile + 1) * keys <= common[1]:
+            return 0
+        relative = tuple((min(max(a - tile * keys, 0), keys), min(max(b - tile * keys, 0), keys)) for a, b in bounds)
+        return tiles.number(tuple((a, b) if a < b else (0, 0) for a, b in relative))
+
+    if lo >= hi:  # nothing visible: one tile with everything hidden gives output 0
+        words[FIRST] = words[LAST] = 0
+        words[LEFT] = words[RIGHT] = words[SAMPLE_TILE] = tiles.number(((0, 0),) * plan.rows)
+    else:
+        first, last = lo // keys, (hi - 1) // keys
+        words[FIRST], words[LAST] = first, last
+        for edge in range(min(EDGE, last - first + 1)):
+            words[LEFT + edge] = number(first + edge)
+            words[RIGHT + edge] = number(last - edge)
+        if last - first + 1 > 2 * EDGE and (number(first + EDGE) or number(last - EDGE)):
+            raise ValueError(
+                f"prev_blocks, next_blocks, block: partly visible key tiles of rows {start}..{last_row} "
+                f"reach further than {EDGE} tiles of {keys} keys into their range"
+            )
+        _sample(problem, plan, words, bounds[: last_row + 1 - start], common, number)
+    if problem.alibi == "computed" and not problem.causal:
+        _signs(problem, plan, words, start, last_row, distances)
+    else:
+        words[CROSS] = words[AFTER] = 1 << 30
+    return RowBlock(tuple(words))
+
+
+def _bounds(band: Band, start: int, rows: int) -> list[tuple[int, int]]:
+    return [band.keys(row) for row in range(start, start + rows)]
+
+
+def _sample(problem: KernelProblem, plan: TilePlan, words: list, bounds: list, common: tuple, number) -> None:
+    """Keys whose scores give the first reference of the row maxima: spread over what all rows see, else one tile."""
+    groups = plan.keys // 16
+    low, high = -(-common[0] // 16), common[1] // 16
+    if problem.alibi == "none" and high - low >= groups > 1:
+        stride = min((high - low - 1) // (groups - 1), 4000)
+        words[SAMPLE_STRIDED], words[SAMPLE_START], words[SAMPLE_STRIDE] = 1, low, stride
+        return
+
+    def seen(tile: int) -> tuple[int, int]:
+        widths = [max(0, min(b, (tile + 1) * plan.keys) - max(a, tile * plan.keys)) for a, b in bounds]
+        return sum(width > 0 for width in widths), sum(widths)
+
+    first, last = words[FIRST], words[LAST]
+    middle = (bounds[len(bounds) // 2][0] + bounds[len(bounds) // 2][1]) // 2 // plan.keys
+    diagonal = (words[START] + problem.offset) // plan.keys
+    choices = [min(max(tile, first), last) for tile in (diagonal, diagonal + 1, last, first, middle)]
+    if problem.alibi != "none":  # a bias by distance: what lies nearest is largest
+        choices = choices[:2]
+    tile = max(choices, key=seen)
+    words[SAMPLE_START], words[SAMPLE_TILE] = tile, number(tile)
+
+
+def _signs(problem: KernelProblem, plan: TilePlan, words: list, start: int, last_row: int, distances: Registry) -> None:
+    """Where keys change from before to after the queries: computed ALiBi takes the absolute distance."""
+    keys = plan.keys
+    position, last = start + problem.offset, start + plan.rows - 1 + problem.offset
+    cross, after = (position + 1) // keys, -(-last // keys)
+    cross, after = (min(max(tile, words[FIRST]), words[LAST] + 1) for tile in (cross, max(after, cross)))
+    words[CROSS], words[AFTER] = cross, after
+    for index, tile in enumerate(range(cross, after)):
+        words[DISTANCE + index] = distances.number(tile * keys - position)
+
+
+def visibility_tiles(plan, tiles: Registry) -> np.ndarray:
+    """Numbered tiles of ones and zeros, for a plan with rows, keys and columns."""
+    column = np.arange(plan.keys)
+    result = np.ones((len(tiles.numbers), plan.rows, plan.keys), np.float16)
+    for bounds, number in tiles.numbers.items():
+        pairs = np.asarray(bounds)
+        result[number - 1] = (column >= pairs[:, :1]) & (column < pairs[:, 1:])
+    return _columns_first(plan, result)
+
+
+def distance_tiles(plan, distances: Registry) -> np.ndarray:
+    """Numbered tiles of distances of keys after their queries, for a plan with rows, keys and columns."""
+    result = np.zeros((len(distances.numbers), plan.rows, plan.keys), np.float16)
+    for shift, number in distances.numbers.items():
+        after = np.arange(plan.keys)[None, :] + shift - np.arange(plan.rows)[:, None]
+        result[number - 1] = np.maximum(after, 0)
+    return _columns_first(plan, result)
+
+
+def _columns_first(plan: TilePlan, tiles: np.ndarray) -> np.ndarray:
+    shaped = tiles.reshape(-1, plan.rows, plan.columns, 16)
+    return np.ascontiguousarray(shaped.transpose(0, 2, 1, 3))

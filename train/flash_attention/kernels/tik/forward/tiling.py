@@ -1,0 +1,213 @@
+"""Tiling strategies by name, and what each buffer of a kernel costs in the memories of one core."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flash_attention.kernels.tik.problem import KernelProblem, padded
+
+# Bytes a kernel may use per core. The Unified Buffer has 256 KiB, of which the compiler keeps 8.
+CAPACITY = {"UB": 253952, "L1": 1048576, "L0A": 65536, "L0B": 65536, "L0C": 262144}
+BYTES = {"float16": 2, "float32": 4, "int32": 4, "uint8": 1}
+RING = 3  # tiles of key, value and probability in L1; the unrolled loop body covers as many tiles
+ITEMS_PER_CHUNK = 64  # rows of the work table held in the Unified Buffer at a time
+LANES = 16  # depth of the extra block that the Cube adds to the scores, see lanes.py
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """A named tile shape.
+
+    Attributes:
+        rows: queries per row block.
+        row_blocks: row blocks that share the key and value tiles of one work item.
+        keys: keys per tile.
+        segment: keys per matrix instruction.
+    """
+
+    name: str
+    rows: int
+    row_blocks: int
+    keys: int
+    segment: int
+
+
+STRATEGIES = {
+    s.name: s
+    for s in (
+        Strategy("pair128", 128, 2, 128, 64),
+        Strategy("single128", 128, 1, 128, 64),
+        Strategy("pair64", 64, 2, 128, 32),
+        Strategy("single64", 64, 1, 128, 32),
+        Strategy("single32", 32, 1, 64, 32),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """One on-chip allocation: `copies` tensors of `size` elements."""
+
+    name: str
+    memory: str
+    dtype: str
+    size: int
+    copies: int = 1
+
+    @property
+    def bytes(self) -> int:
+        unit = {"UB": 32, "L0C": 1024}.get(self.memory, 512)
+        return self.copies * padded(self.size * BYTES[self.dtype], unit)
+
+
+@dataclass(frozen=True)
+class TilePlan:
+    """A strategy cut down to the lengths of a problem.
+
+    Attributes:
+        rows, keys: of a tile, multiples of 16.
+        row_blocks: per work item, 1 or 2.
+        segments: widths in keys of the matrix instructions of one tile.
+        score_slots: segments of scores that fit in L0C at a time.
+        head_dim: padded to 16.
+    """
+
+    strategy: str
+    rows: int
+    keys: int
+    row_blocks: int
+    segments: tuple[int, ...]
+    score_slots: int
+    head_dim: int
+
+    @property
+    def columns(self) -> int:
+        """Fractal columns of a score tile."""
+        return self.keys // 16
+
+    @property
+    def pieces(self) -> tuple[tuple[int, int, int], ...]:
+        """(segment, first fractal column, fractal columns) of the pieces of at most 32 keys that Vector works on."""
+        result, start = [], 0
+        for index, width in enumerate(self.segments):
+            columns = width // 16
+            result += [(index, start + c, min(2, columns - c)) for c in range(0, columns, 2)]
+            start += columns
+        return tuple(result)
+
+    @property
+    def precise_total(self) -> bool:
+        """Whether the logsumexp is that of unrounded probabilities. With few rows Vector has the time for it."""
+        return self.rows <= 32
+
+    def segment_start(self, index: int) -> int:
+        """First key of a segment inside its tile."""
+        return sum(self.segments[:index])
+
+
+def cut(strategy: Strategy, problem: KernelProblem) -> TilePlan:
+    """The strategy with its tiles cut to lengths that are shorter than a tile."""
+    rows = min(strategy.rows, padded(problem.seq_q))
+    keys = min(strategy.keys, padded(problem.seq_k))
+    full, rest = divmod(keys, strategy.segment)
+    segments = (strategy.segment,) * full + ((rest,) if rest else ())
+    row_blocks = strategy.row_blocks if padded(problem.seq_q) > rows else 1
+    # Segments are numbered through the loop body (RING tiles of every row block); the ring must come out even there.
+    per_body = RING * row_blocks * len(segments)
+    wanted = {1: 3, 2: 3, 4: 4}.get(len(segments), 2 * len(segments))
+    slots = next(n for n in range(wanted, 0, -1) if per_body % n == 0)
+    return TilePlan(strategy.name, rows, keys, row_blocks, segments, slots, padded(problem.head_dim))
+
+
+def buffers(problem: KernelProblem, plan: TilePlan, tiles: int, distances: int) -> list[Buffer]:
+    """Every on-chip buffer of the forward kernel, in the order of allocation.
+
+    Args:
+        tiles, distances: distinct visibility tiles and distance tiles of the work split.
+    """
+    rows, keys, depth = plan.rows, plan.keys, plan.head_dim
+    width, area = max(plan.segments), plan.rows * plan.keys
+    piece = max(columns for _, _, columns in plan.pieces) * rows * 16
+    work = max(area, rows * 32)  # the end of a row block works on two fractal columns at least
+    dynamic = problem.alibi in ("given", "computed") or problem.mask == "key"
+    dropout = problem.dropout_threshold > 0
+    variants = 2 if distances else 1
+    result = [
+        Buffer("query", "L1", "float16", rows * depth, 2 * plan.row_blocks),
+        Buffer("query_lanes", "L1", "float16", rows * LANES, 2 * plan.row_blocks * variants),
+        Buffer("key", "L1", "float16", width * depth, RING * len(plan.segments)),
+        Buffer("value", "L1", "float16", keys * depth, RING),
+        Buffer("probability", "L1", "float16", area, RING),
+        Buffer("dropped", "L1", "float16", area, RING if dropout else 0),
+        Buffer("low", "L1", "float16", area, RING if plan.precise_total else 0),
+        Buffer("sample_key", "L1", "float16", keys * depth, plan.row_blocks),
+        Buffer("key_lanes", "L1", "float16", keys * LANES, RING + plan.row_blocks if dynamic else 1),
+        Buffer("fractals", "L1", "float16", 256),
+        Buffer("tiles", "L1", "float16", area * tiles),
+        Buffer("distances", "L1", "float16", area * distances),
+        Buffer("l0_query", "L0A", "float16", rows * depth),
+        Buffer("l0_probability", "L0A", "float16", rows * width),
+        Buffer("l0_query_lanes", "L0A", "float16", rows * LANES),
+        Buffer("l0_key", "L0B", "float16", width * depth, 2),
+        Buffer("l0_value", "L0B", "float16", width * depth),
+        Buffer("l0_key_lanes", "L0B", "float16", width * LANES),
+        Buffer("l0_ones", "L0B", "float16", width * 16),
+        Buffer("output", "L0C", "float32", rows * depth, plan.row_blocks),
+        Buffer("total", "L0C", "float32", rows * 16, plan.row_blocks),
+        Buffer("low_total", "L0C", "float32", rows * 16, plan.row_blocks if plan.precise_total else 0),
+        Buffer("scores", "L0C", "float32", rows * width, plan.score_slots),
+        # More than a tile: operands of an instruction stand half a round of the banks apart, see core.HALF_ROUND.
+        Buffer("score", "UB", "float32", work + padded(64 * (len(plan.segments) + 1), 128)),
+        # A tensor per piece: then Vector goes on while a piece leaves, whatever the synchronisation knows of addresses.
+        Buffer("half", "UB", "float16", piece, len(plan.pieces)),
+        Buffer("low_half", "UB", "float16", piece, len(plan.pieces) if plan.precise_total else 0),
+        Buffer("stage", "UB", "float16", rows * depth + 128, plan.row_blocks),
+        Buffer("row_total", "UB", "float32", 2048),
+        Buffer("scratch", "UB", "float32", 2048),
+        Buffer("inverse", "UB", "float32", rows * 16),
+        Buffer("visible", "UB", "float16", area if tiles else 0),
+        Buffer("hidden", "UB", "float16", area, 1 if problem.mask == "full" else 0),
+        Buffer("bias", "UB", "float16", area, 1 if problem.alibi == "bias" else 0),
+        Buffer("distance", "UB", "float16", area, 1 if distances else 0),
+        Buffer("keep", "UB", "uint8", rows * keys // 8, 2 if dropout else 0),
+        Buffer("row_max", "UB", "float16", rows * 16),
+        Buffer("vectors", "UB", "float32", 128, 12),
+        Buffer("row_lse", "UB", "float32", 128, plan.row_blocks),
+        Buffer("halves", "UB", "float16", 128, 8),
+        Buffer("row_numbers", "UB", "float32", 128 if problem.alibi == "computed" else 0),
+        Buffer("table", "UB", "int32", ITEMS_PER_CHUNK * 48),
+        Buffer("flags", "UB", "int32", ITEMS_PER_CHUNK * 16),
+        Buffer("flag", "UB", "int32", 8, plan.row_blocks),
+    ]
+    return [buffer for buffer in result if buffer.copies and buffer.size]
+
+
+def usage(parts: list[Buffer]) -> dict[str, int]:
+    """Bytes used per memory."""
+    used = dict.fromkeys(CAPACITY, 0)
+    for part in parts:
+        used[part.memory] += part.bytes
+    return used
+
+
+def overflow(parts: list[Buffer]) -> str:
+    """What does not fit, as text; empty when everything does."""
+    used = usage(parts)
+    return ", ".join(
+        f"{memory} {used[memory]} of {CAPACITY[memory]} bytes" for memory in CAPACITY if used[memory] > CAPACITY[memory]
+    )
+
+
+def candidates(problem: KernelProblem) -> list[TilePlan]:
+    """Plans to try in order: the named strategy, or for "auto" all of them from the fastest on.
+
+    Raises:
+        ValueError: problem.tiling names no strategy.
+    """
+    if problem.tiling == "auto":
+        # Dropout's selections unrolled for two row blocks leave the instruction cache, and Vector gains little by them.
+        alone = problem.dropout_threshold > 0 and (problem.head_dim <= 128 or problem.mask == "full")
+        return [cut(s, problem) for s in STRATEGIES.values() if s.row_blocks == 1 or not alone]
+    if problem.tiling not in STRATEGIES:
+        raise ValueError(f"tiling: got {problem.tiling!r}, allowed are auto, {', '.join(STRATEGIES)}")
+    return [cut(STRATEGIES[problem.tiling], problem)]

@@ -1,0 +1,88 @@
+"""Work items at run time: the fields of a row of the work table in scalars."""
+
+from __future__ import annotations
+
+from flash_attention.kernels.tik.common.table_row import TableRow, present
+from flash_attention.kernels.tik.core import Core
+from flash_attention.kernels.tik.forward import scheduler as w
+
+_PER_ITEM = {
+    "head": w.HEAD,
+    "kv_head": w.KV_HEAD,
+    "mask_plane": w.MASK_PLANE,
+    "bias_plane": w.BIAS_PLANE,
+    "slope": w.SLOPE,
+    "begin": w.BEGIN,
+    "end": w.END,
+}
+_PER_ROW_BLOCK = {"start": w.START, "rows": w.ROWS, "first": w.FIRST, "last": w.LAST}
+_SAMPLE = {
+    "strided": w.SAMPLE_STRIDED,
+    "sample": w.SAMPLE_START,
+    "stride": w.SAMPLE_STRIDE,
+    "sample_tile": w.SAMPLE_TILE,
+}
+_SIGNS = {"cross": w.CROSS, "after": w.AFTER}
+
+
+class Item(TableRow):
+    """One work item, with or without the fields of its sample. `index` is its number on this core."""
+
+    def __init__(self, core: Core, name: str, sample: bool):
+        problem = core.problem
+        per_block = {**_PER_ROW_BLOCK, **(_SAMPLE if sample else {}), **(_SIGNS if problem.alibi == "computed" else {})}
+        words = present(_PER_ITEM, problem)
+        for a in range(core.plan.row_blocks):
+            for field, word in per_block.items():
+                words[field, a] = w.ROW_BLOCK + a * w.ROW_BLOCK_FIELDS + word
+        super().__init__(core, name, words)
+        self.index = core.scalar("int32", f"{name}_index", 0)
+
+    def load(self, index, row) -> None:
+        """Reads item `index` of this core from its row of the table on chip."""
+        self.index.set_as(index)
+        super().load(row)
+
+    def copy(self, other: Item) -> None:
+        """Takes over the fields of another item that this one has."""
+        super().copy(other)
+        self.index.set_as(other.index)
+
+    def skip(self, a: int) -> None:
+        """Makes row block `a` inactive."""
+        self["rows", a].set_as(0)
+        self["first", a].set_as(1)
+        self["last", a].set_as(0)
+
+    def skip_all(self) -> None:
+        """Makes the item inactive: no stage of the pipeline runs for it."""
+        for a in range(self.core.plan.row_blocks):
+            self.skip(a)
+        self["begin"].set_as(0)
+        self["end"].set_as(0)
+
+    def visits(self, a: int, tile) -> tuple:
+        """Conditions for row block `a` to visit a key tile."""
+        return tile >= self["first", a], tile <= self["last", a]
+
+    def tile_number(self, number, a: int, tile) -> None:
+        """Sets `number` to the visibility tile of (row block, key tile), 0 where everything is visible."""
+        core, table = self.core, self.core.on["table"][0]
+        base = w.ROW_BLOCK + a * w.ROW_BLOCK_FIELDS
+        number.set_as(0)
+        with core.tik.if_scope(tile - self["first", a] < w.EDGE):
+            number.set_as(table[self.row + (tile - self["first", a]) + (base + w.LEFT)])
+        with core.tik.else_scope(), core.tik.if_scope(self["last", a] - tile < w.EDGE):
+            number.set_as(table[self.row + (self["last", a] - tile) + (base + w.RIGHT)])
+
+    def distance_number(self, number, a: int, tile) -> None:
+        """Sets `number` to the distance tile of a tile with keys on both sides of its queries, else to 0."""
+        core, table = self.core, self.core.on["table"][0]
+        base = w.ROW_BLOCK + a * w.ROW_BLOCK_FIELDS
+        number.set_as(0)
+        with core.when(tile >= self["cross", a], tile < self["after", a]):
+            number.set_as(table[self.row + (tile - self["cross", a]) + (base + w.DISTANCE)])
+
+    def planes(self) -> dict:
+        """Run-time numbers of the planes of inputs with one vector per plane."""
+        return {name: self._scalars.get(f"{name}_plane") for name in ("bias", "mask")}

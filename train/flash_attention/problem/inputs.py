@@ -1,0 +1,182 @@
+"""Reading the shapes and dtypes of a call's tensors: layouts, masks, biases, keep bits.
+
+Shapes come as tuples, dtypes as strings, so that nothing here needs MindSpore. In a graph that is compiled for dynamic
+shapes, batch, seq_q and seq_k may be UNKNOWN; an unknown size fits any other.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from flash_attention.problem.checks import check_dtype, check_int, check_name
+
+LAYOUTS = {
+    "BNSD": "(batch, heads, seq, head_dim)",
+    "BSND": "(batch, seq, heads, head_dim)",
+    "BSH": "(batch, seq, heads * head_dim)",
+    "SBH": "(seq, batch, heads * head_dim)",
+}
+DTYPES = ("float16", "bfloat16", "float32")
+MASK_DTYPES = ("bool", "uint8", "float16", "bfloat16", "float32")
+MAX_HEAD_DIM = 256
+UNKNOWN = -1
+
+
+class TensorSpec(NamedTuple):
+    """Shape and dtype name of one input."""
+
+    shape: tuple
+    dtype: str
+
+
+class Sizes(NamedTuple):
+    """Sizes of a call, whatever its layout."""
+
+    batch: int
+    heads: int
+    kv_heads: int
+    seq_q: int
+    seq_k: int
+    head_dim: int
+
+    @property
+    def scores(self) -> tuple:
+        """Shape of the scores: (batch, heads, seq_q, seq_k)."""
+        return self.batch, self.heads, self.seq_q, self.seq_k
+
+
+def read_tensors(query: TensorSpec, key: TensorSpec, value: TensorSpec, layout: str, head_dim: int | None) -> Sizes:
+    """Sizes from the three tensors of a call; raises when they do not fit each other, the layout or head_dim."""
+    check_name("input_layout", layout, LAYOUTS)
+    named = {"query": query, "key": key, "value": value}
+    for name, spec in named.items():
+        check_dtype(name, spec.dtype, DTYPES)
+        if spec.dtype != query.dtype:
+            raise TypeError(f"{name}: got dtype {spec.dtype}, but query is {query.dtype}; they must be equal")
+    if head_dim is not None:
+        check_int("head_dim", head_dim, 1, MAX_HEAD_DIM)
+    (batch, heads, seq_q, dim), key_sizes, value_sizes = (
+        _read_layout(name, spec.shape, layout, head_dim) for name, spec in named.items()
+    )
+    if not fits(key_sizes[0], batch):
+        raise ValueError(f"key: got batch {key_sizes[0]}, but query has batch {batch}; they must be equal")
+    if key_sizes[3] != dim:
+        raise ValueError(f"key: got head_dim {key_sizes[3]}, but query has head_dim {dim}; they must be equal")
+    if not all(map(fits, value_sizes, key_sizes)):
+        raise ValueError(f"value: got shape {value.shape}, but key has shape {key.shape}; they must be equal")
+    batch = max(batch, key_sizes[0], value_sizes[0])
+    return Sizes(batch, heads, key_sizes[1], seq_q, max(key_sizes[2], value_sizes[2]), dim)
+
+
+def read_mask(name: str, mask: TensorSpec, sizes: Sizes, tile: int) -> tuple | None:
+    """Rank-4 shape of an explicit mask, or None for the compact causal one."""
+    check_dtype(name, mask.dtype, MASK_DTYPES, "; 1 hides a key and 0 shows it")
+    compact = mask.shape in ((tile, tile), (1, tile, tile))
+    if compact and UNKNOWN in (sizes.seq_q, sizes.seq_k):
+        return None  # a full mask would have an unknown size too
+    batch, _, seq_q, seq_k = sizes.scores
+    shape = mask.shape
+    if len(shape) == 2 and fits(shape[0], seq_q) and fits(shape[1], seq_k):
+        return 1, 1, *shape
+    if len(shape) == 3 and _broadcasts(shape[0], batch) and fits(shape[1], seq_q) and fits(shape[2], seq_k):
+        return shape[0], 1, *shape[1:]
+    if broadcasts(shape, sizes.scores):
+        return shape
+    if compact:
+        return None
+    seq_q, seq_k = map(_shown, (seq_q, seq_k))
+    raise ValueError(
+        f"{name}: got shape {shape}, allowed are (seq_q, seq_k) = ({seq_q}, {seq_k}), (batch or 1, seq_q, seq_k) = "
+        f"({_one_or(batch)}, {seq_q}, {seq_k}), (batch or 1, heads or 1, seq_q or 1, seq_k) = "
+        f"{_broadcast_sizes(sizes.scores)}, and the compact causal ({tile}, {tile}) or (1, {tile}, {tile})"
+    )
+
+
+def read_bias(name: str, bias: TensorSpec, sizes: Sizes, dtype: str) -> tuple:
+    """Shape of a bias that is added to the scores of a call in `dtype`."""
+    check_dtype(name, bias.dtype, bias_dtypes(dtype))
+    if not broadcasts(bias.shape, sizes.scores):
+        raise ValueError(
+            f"{name}: got shape {bias.shape}, allowed is (batch or 1, heads or 1, seq_q or 1, seq_k), here "
+            f"{_broadcast_sizes(sizes.scores)}"
+        )
+    return bias.shape
+
+
+def read_keep_bits(bits: TensorSpec, sizes: Sizes) -> None:
+    """Checks packed keep decisions."""
+    expected = *sizes.scores[:3], blocks_of_8(sizes.seq_k)
+    if bits.dtype != "uint8":
+        raise TypeError(f"keep_bits: got dtype {bits.dtype}, allowed is uint8")
+    if len(bits.shape) != 4 or not all(map(fits, bits.shape, expected)):
+        raise ValueError(
+            f"keep_bits: got shape {bits.shape}, allowed is (batch, heads, seq_q, ceil(seq_k / 8)), here "
+            f"({', '.join(map(_shown, expected))})"
+        )
+
+
+def fits(size: int, other: int) -> bool:
+    """Whether two sizes may be equal."""
+    return size == other or UNKNOWN in (size, other)
+
+
+def broadcasts(shape: tuple, scores: tuple) -> bool:
+    """Whether `shape` has rank 4, each of its axes is that of the scores or 1, and its last one is theirs."""
+    return len(shape) == 4 and all(map(_broadcasts, shape, scores)) and fits(shape[3], scores[3])
+
+
+def bias_dtypes(dtype: str) -> tuple:
+    """Dtypes that a bias may have in a call in `dtype`."""
+    return (dtype,) if dtype == "float32" else (dtype, "float32")
+
+
+def blocks_of_8(seq_k: int) -> int:
+    """Bytes of packed keep decisions per query."""
+    return UNKNOWN if seq_k == UNKNOWN else -(-seq_k // 8)
+
+
+def _read_layout(name: str, shape: tuple, layout: str, head_dim: int | None) -> tuple:
+    """(batch, heads, seq, head_dim) of one of query, key and value."""
+    meaning = LAYOUTS[layout]
+    if len(shape) != len(layout):
+        raise ValueError(f"{name}: got rank {len(shape)} with shape {shape}, allowed is {meaning} for layout {layout}")
+    if 0 in shape:
+        raise ValueError(f"{name}: got the empty shape {shape}, allowed is {meaning} with every size at least 1")
+    if layout == "BNSD":
+        batch, heads, seq, dim = shape
+    elif layout == "BSND":
+        batch, seq, heads, dim = shape
+    else:
+        batch, seq = shape[:2] if layout == "BSH" else shape[1::-1]
+        heads, dim = 1, shape[2]
+    if UNKNOWN in (heads, dim):
+        raise ValueError(f"{name}: got an unknown number of heads or head_dim, allowed are unknown batch and seq only")
+    if layout in ("BSH", "SBH"):
+        if head_dim is None:
+            raise ValueError(f"head_dim: needed to split the last axis of {name} for layout {layout}")
+        if dim % head_dim:
+            raise ValueError(
+                f"{name}: got last axis {dim} with layout {layout}, allowed is a multiple of head_dim {head_dim}"
+            )
+        heads, dim = dim // head_dim, head_dim
+    if head_dim is not None and dim != head_dim:
+        raise ValueError(f"{name}: got head_dim {dim} in shape {shape}, allowed is the layer's head_dim {head_dim}")
+    if dim > MAX_HEAD_DIM:
+        raise ValueError(f"{name}: got head_dim {dim} in shape {shape}, allowed is 1 to {MAX_HEAD_DIM}")
+    return batch, heads, seq, dim
+
+
+def _broadcasts(size: int, full: int) -> bool:
+    return size == 1 or fits(size, full)
+
+
+def _broadcast_sizes(scores: tuple) -> str:
+    return f"({', '.join(map(_one_or, scores[:3]))}, {_shown(scores[3])})"
+
+
+def _one_or(size: int) -> str:
+    return "1" if size == 1 else f"{_shown(size)} or 1"
+
+
+def _shown(size: int) -> str:
+    return "any" if size == UNKNOWN else str(size)

@@ -1,0 +1,308 @@
+"""AttentionProblem: one frozen, validated description of an attention call, which every backend takes.
+
+Every complaint about inputs is raised here or in the modules behind it (`inputs`, `checks`), before anything runs.
+Nothing in them needs MindSpore.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from flash_attention.problem.checks import check_bool, check_dtype, check_int, check_name, check_real, check_window
+from flash_attention.problem.inputs import (
+    DTYPES,
+    LAYOUTS,
+    MASK_DTYPES,
+    MAX_HEAD_DIM,
+    UNKNOWN,
+    TensorSpec,
+    bias_dtypes,
+    blocks_of_8,
+    broadcasts,
+    read_bias,
+    read_keep_bits,
+    read_mask,
+    read_tensors,
+)
+from flash_attention.problem.tiling import DEFAULT_STRATEGY, get_strategy
+from flash_attention.problem.visibility import UNLIMITED, Band
+
+ALIGNMENTS = ("top_left", "bottom_right")
+ALL_BLOCKS = 65536
+
+
+@dataclass(frozen=True)
+class AttentionProblem:
+    """Shapes, dtypes and rules of one attention call. Backends receive tensors as (batch, heads, seq, head_dim).
+
+    Use `AttentionProblem.from_inputs` to derive one from the tensors of a call; the constructor is for tests and tools.
+    batch, seq_q and seq_k are UNKNOWN (-1) where a graph is compiled for dynamic shapes, see `dynamic`.
+    """
+
+    batch: int
+    heads: int
+    seq_q: int
+    seq_k: int
+    head_dim: int
+    kv_heads: int = 0  # 0 = as many as heads
+    dtype: str = "float16"
+    layout: str = "BNSD"  # of the caller's tensors; backends always see BNSD
+    # Explicit mask, non-zero = hidden: (batch or 1, heads or 1, seq_q or 1, seq_k). A compact causal mask is not here
+    # any more: it became causal=True. Backends receive it as bool or uint8 whatever its dtype was.
+    mask_shape: tuple | None = None
+    mask_dtype: str | None = None
+    # Positional rules, see visibility.Band.
+    causal: bool = False
+    causal_alignment: str = "top_left"
+    prev_blocks: int = ALL_BLOCKS
+    next_blocks: int = ALL_BLOCKS
+    window_left: int = UNLIMITED
+    window_right: int = UNLIMITED
+    tile: int = 128
+    # "none"; "given": a bias tensor of bias_shape (batch or 1, heads or 1, seq_q or 1, seq_k) is added to the scaled
+    # scores; "computed": -slope(head) * |position - key| is added, see alibi_slopes.
+    alibi: str = "none"
+    bias_shape: tuple | None = None
+    bias_dtype: str | None = None  # the dtype of query, or float32
+    bias_grad: bool = True  # whether the gradient of a given bias is wanted; None comes back otherwise
+    dropout_rate: float = 0.0  # as asked for; active only when `training`
+    keep_bits: bool = False  # the caller gives the keep decisions instead of a seed
+    scale: float | None = None  # None becomes 1 / sqrt(head_dim)
+    training: bool = False
+    return_lse: bool = False
+    device: str = "CPU"
+    # Where a shard's first batch element and first query head sit in the whole problem: dropout and computed ALiBi are
+    # those of the whole. all_heads 0 = as many as heads.
+    batch_offset: int = 0
+    head_offset: int = 0
+    all_heads: int = 0
+
+    def __post_init__(self):
+        _sizes(self)
+        _rules(self)
+        _extras(self)
+
+    @classmethod
+    def from_inputs(
+        cls,
+        query: TensorSpec,
+        key: TensorSpec,
+        value: TensorSpec,
+        mask: TensorSpec | None = None,
+        bias: TensorSpec | None = None,
+        keep_bits: TensorSpec | None = None,
+        *,
+        input_layout: str = "BNSD",
+        head_dim: int | None = None,
+        alibi: bool = False,
+        mask_name: str = "attention_mask",
+        bias_name: str = "alibi_mask",
+        tiling_stgy_name: str = DEFAULT_STRATEGY,
+        prev_block_num: int = ALL_BLOCKS,
+        next_block_num: int = ALL_BLOCKS,
+        window_size: tuple = (UNLIMITED, UNLIMITED),
+        causal: bool = False,
+        **rules,
+    ) -> AttentionProblem:
+        """Describes a call from the specs of its inputs.
+
+        Args:
+            query, key, value: in `input_layout`, all of one dtype (float16, bfloat16 or float32).
+            mask: 1 = hidden; (Sq, Sk), (1, Sq, Sk), (B, Sq, Sk), a rank-4 shape that broadcasts to (B, H, Sq, Sk) with
+                a full last axis, or the compact causal (T, T) or (1, T, T) with T the tile of the tiling strategy.
+            bias: added to the scaled scores; rank 4, broadcasts to (B, H, Sq, Sk) with a full last axis.
+            keep_bits: uint8 (B, H, Sq, ceil(Sk / 8)), bit k % 8 of byte k // 8 set = key k is kept.
+            head_dim: needed for BSH and SBH; when given, it must agree with the other layouts too.
+            alibi: without a bias, ask for computed ALiBi.
+            mask_name, bias_name: what the caller calls these inputs, for error messages.
+            tiling_stgy_name, prev_block_num, next_block_num, window_size, causal: positional rules, as of the layer.
+            rules: further fields of AttentionProblem, by name.
+
+        Raises:
+            TypeError, ValueError: naming the argument, what came and what is allowed.
+        """
+        sizes = read_tensors(query, key, value, input_layout, head_dim)
+        strategy = get_strategy(tiling_stgy_name)
+        check_bool("alibi", alibi)
+        check_bool("causal", causal)
+        mask_shape = None
+        if mask is not None:
+            mask_shape = read_mask(mask_name, mask, sizes, strategy.tile)
+            causal = causal or mask_shape is None
+        if keep_bits is not None:
+            read_keep_bits(keep_bits, sizes)
+        left, right = check_window(window_size)
+        return cls(
+            **sizes._asdict(),
+            dtype=query.dtype,
+            layout=input_layout,
+            mask_shape=mask_shape,
+            mask_dtype=None if mask_shape is None else mask.dtype,
+            causal=causal,
+            prev_blocks=prev_block_num,
+            next_blocks=next_block_num,
+            window_left=left,
+            window_right=right,
+            tile=strategy.tile,
+            alibi="given" if bias is not None else "computed" if alibi else "none",
+            bias_shape=None if bias is None else read_bias(bias_name, bias, sizes, query.dtype),
+            bias_dtype=None if bias is None else bias.dtype,
+            keep_bits=keep_bits is not None,
+            **rules,
+        )
+
+    @property
+    def dynamic(self) -> bool:
+        """Whether a size is unknown, because a graph is compiled for dynamic shapes."""
+        return UNKNOWN in (self.batch, self.seq_q, self.seq_k)
+
+    @property
+    def group(self) -> int:
+        """Query heads per key/value head: query head h reads key/value head h // group."""
+        return self.heads // self.kv_heads
+
+    @property
+    def offset(self) -> int:
+        """Key position of query row 0 (negative when a bottom-right aligned query side is the longer one)."""
+        if self.dynamic and self.causal_alignment == "bottom_right":
+            raise ValueError("offset: unknown before run time, because seq_q or seq_k is")
+        return self.seq_k - self.seq_q if self.causal_alignment == "bottom_right" else 0
+
+    @property
+    def band(self) -> Band:
+        """Positional visibility: causal, token window and block window combined. Not of a dynamic problem."""
+        if self.dynamic:
+            raise ValueError("band: unknown before run time, because a size is")
+        return Band(
+            seq_q=self.seq_q,
+            seq_k=self.seq_k,
+            offset=self.offset,
+            causal=self.causal,
+            left=self.window_left,
+            right=self.window_right,
+            prev_blocks=self.prev_blocks,
+            next_blocks=self.next_blocks,
+            block=self.tile,
+        )
+
+    @property
+    def active_dropout(self) -> float:
+        """Dropout rate that applies: dropout_rate in training, else 0."""
+        return self.dropout_rate if self.training else 0.0
+
+    @property
+    def dropout_threshold(self) -> int:
+        """A 16-bit random value below this drops its key; 0 when dropout is inactive."""
+        if self.active_dropout == 0.0:
+            return 0
+        return min(max(round(self.active_dropout * 65536), 1), 65535)
+
+    @property
+    def dropout_scale(self) -> float:
+        """Factor on kept probabilities, which makes dropout unbiased for the rate that the threshold stands for."""
+        return 65536.0 / (65536 - self.dropout_threshold)
+
+    def shape_query(self) -> tuple:
+        """BNSD shape of query and of the output."""
+        return self.batch, self.heads, self.seq_q, self.head_dim
+
+    def shape_key(self) -> tuple:
+        """BNSD shape of key and of value."""
+        return self.batch, self.kv_heads, self.seq_k, self.head_dim
+
+    def shape_lse(self) -> tuple:
+        """Shape of the logsumexp, which is float32."""
+        return self.batch, self.heads, self.seq_q
+
+    def shape_keep_bits(self) -> tuple:
+        """Shape of packed keep decisions, which are uint8."""
+        return self.batch, self.heads, self.seq_q, blocks_of_8(self.seq_k)
+
+
+def alibi_slopes(problem: AttentionProblem) -> list[float]:
+    """Slopes of computed ALiBi for the heads of `problem`, as float64.
+
+    For H a power of two: 2 ** (-8 (i + 1) / H). Otherwise those of the next lower power of two, followed by every other
+    slope of twice that power. Press et al., "Train Short, Test Long" (2022), section 3 and the authors' released code.
+    """
+
+    def powers(count):
+        return [2.0 ** (-8.0 * (i + 1) / count) for i in range(count)]
+
+    total = problem.all_heads
+    lower = 1 << (total.bit_length() - 1)
+    slopes = powers(lower)
+    if lower != total:
+        slopes += powers(2 * lower)[0::2][: total - lower]
+    return slopes[problem.head_offset : problem.head_offset + problem.heads]
+
+
+def _set(problem: AttentionProblem, name: str, value) -> None:
+    object.__setattr__(problem, name, value)
+
+
+def _sizes(problem: AttentionProblem) -> None:
+    for name in ("batch", "seq_q", "seq_k"):
+        if getattr(problem, name) != UNKNOWN:
+            check_int(name, getattr(problem, name), 1)
+    check_int("heads", problem.heads, 1)
+    check_int("tile", problem.tile, 1)
+    check_int("head_dim", problem.head_dim, 1, MAX_HEAD_DIM)
+    check_int("kv_heads", problem.kv_heads, 0)
+    if problem.kv_heads == 0:
+        _set(problem, "kv_heads", problem.heads)
+    if problem.heads % problem.kv_heads:
+        raise ValueError(
+            f"key: got {problem.kv_heads} heads, which do not divide the {problem.heads} heads of query; "
+            "allowed is any divisor (grouped-query attention)"
+        )
+    check_dtype("dtype", problem.dtype, DTYPES)
+    check_name("input_layout", problem.layout, LAYOUTS)
+    for name in ("batch_offset", "head_offset", "all_heads"):
+        check_int(name, getattr(problem, name), 0)
+    if problem.all_heads == 0:
+        _set(problem, "all_heads", problem.heads)
+    if problem.head_offset + problem.heads > problem.all_heads:
+        raise ValueError(
+            f"head_offset: {problem.head_offset} + {problem.heads} heads go past all_heads {problem.all_heads}"
+        )
+
+
+def _rules(problem: AttentionProblem) -> None:
+    check_bool("causal", problem.causal)
+    check_name("causal_alignment", problem.causal_alignment, ALIGNMENTS)
+    check_int("prev_block_num", problem.prev_blocks, 0)
+    check_int("next_block_num", problem.next_blocks, 0)
+    check_window((problem.window_left, problem.window_right))
+    scores = problem.batch, problem.heads, problem.seq_q, problem.seq_k
+    if problem.mask_shape is not None:
+        if not broadcasts(problem.mask_shape, scores):
+            raise ValueError(f"mask_shape: got {problem.mask_shape}, which does not broadcast to {scores}")
+        check_dtype("mask_dtype", problem.mask_dtype, MASK_DTYPES)
+    check_name("alibi", problem.alibi, ("none", "given", "computed"))
+    if (problem.alibi == "given") != (problem.bias_shape is not None):
+        raise ValueError(f"bias_shape: got {problem.bias_shape} with alibi {problem.alibi!r}; only 'given' has a shape")
+    if problem.bias_shape is not None:
+        if not broadcasts(problem.bias_shape, scores):
+            raise ValueError(f"bias_shape: got {problem.bias_shape}, which does not broadcast to {scores}")
+        check_dtype("bias_dtype", problem.bias_dtype, bias_dtypes(problem.dtype))
+    check_bool("bias_grad", problem.bias_grad)
+
+
+def _extras(problem: AttentionProblem) -> None:
+    rate = check_real("dropout_rate", problem.dropout_rate)
+    if not 0.0 <= rate < 1.0:
+        raise ValueError(f"dropout_rate: got {rate!r}, allowed is 0 <= dropout_rate < 1")
+    _set(problem, "dropout_rate", rate)
+    for name in ("keep_bits", "training", "return_lse"):
+        check_bool(name, getattr(problem, name))
+    if problem.keep_bits and rate == 0.0:
+        raise ValueError("keep_bits: given with dropout_rate 0, allowed only with a rate > 0, which sets the scaling")
+    if problem.scale is None:
+        _set(problem, "scale", 1.0 / math.sqrt(problem.head_dim))
+    else:
+        scale = check_real("scale", problem.scale)
+        if not math.isfinite(scale):
+            raise ValueError(f"scale: got {scale!r}, allowed is any finite number, or None for 1 / sqrt(head_dim)")
+        _set(problem, "scale", scale)

@@ -1,0 +1,130 @@
+"""From dp and mp of the layer to strategies on the primitives of a graph that MindSpore shards.
+
+Under semi-automatic parallelism a network is written for the whole batch and all heads. MindSpore compiles it with
+these shapes, then cuts the tensors of every primitive as its strategy says and infers all shapes again, and only then
+makes the gradients, whose operations see the shapes of one device. A primitive with a problem of its own (a `Custom`)
+is therefore built for the share of its device from the start, but has to infer the shapes of the whole as well.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from flash_attention.problem import AttentionProblem
+from flash_attention.sharding.strategy import ShardPlan
+
+TENSOR = ("dp", "mp", None, None)  # query, key, value, the output and their gradients, as backends see them
+ROWS = ("dp", "mp", None)  # logsumexp and its gradient
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One device's share of a call.
+
+    Attributes:
+        mask_axes, bias_axes: how mask and bias of rank 4 are split, see `ShardPlan.axes`; None where there is none.
+    """
+
+    plan: ShardPlan
+    rank: int
+    mask_axes: tuple | None = None
+    bias_axes: tuple | None = None
+
+    def glue(self, primitive, *axes: tuple):
+        """Gives one of MindSpore's own primitives the strategies of its inputs; `axes` as in `ShardPlan.axes`."""
+        return primitive.shard(tuple(self.plan.strategy(one) for one in axes))
+
+    def whole(self, shape: tuple, axes: tuple) -> list:
+        """Shape of a tensor of the whole call whose part on one device has this shape."""
+        return [size * parts for size, parts in zip(shape, self.plan.strategy(axes))]
+
+    def infer_shapes(self, first: tuple, outputs: list[tuple]):
+        """What a Custom primitive takes as `out_shape`.
+
+        Args:
+            first: shape of the first input on one device.
+            outputs: shape on one device and axes of every output.
+        """
+        local = [list(shape) for shape, _ in outputs]
+        whole = [self.whole(shape, axes) for shape, axes in outputs]
+
+        def infer(*shapes):
+            found = local if list(shapes[0]) == list(first) else whole
+            return found[0] if len(found) == 1 else tuple(found)
+
+        return infer
+
+    def attach(self, primitive, inputs: list[tuple], outputs: list[tuple]):
+        """Gives a Custom primitive its strategies, in the form that this MindSpore takes."""
+        import mindspore
+
+        if hasattr(mindspore, "Layout"):
+            primitive.add_prim_attr("self_define_shard", True)
+            return primitive.shard(tuple(map(self.plan.layout, inputs)), tuple(map(self.plan.layout, outputs)))
+        for name, value in self.plan.primitive_attributes(inputs, outputs).items():
+            primitive.add_prim_attr(name, value)
+        return primitive.shard(tuple(map(self.plan.strategy, inputs)))
+
+
+class Asked(NamedTuple):
+    """What a layer was told about sharding; plain constants, because a graph passes it on."""
+
+    dp: int
+    mp: int
+    mask_batch: bool = True  # have_attention_mask_batch
+    mask: tuple = ()  # strategies of attention_mask and alibi_mask that `shard` was given
+    alibi: tuple = ()
+
+
+@dataclass(frozen=True)
+class Sharding:
+    """How the graph that is being compiled is sharded: what the layer was told, and where this device is."""
+
+    asked: Asked
+    devices: int  # of the pipeline stage
+    rank: int  # among them
+
+    def shard(self, problem: AttentionProblem, mask_shape: tuple | None) -> Shard | None:
+        """The share of this device of a call, or None where one device does everything.
+
+        Args:
+            problem: the whole call.
+            mask_shape: of attention_mask as the caller gave it.
+
+        Raises:
+            ValueError: dp * mp is not the number of devices, or a mask is not split as it must be.
+        """
+        asked = self.asked
+        plan = ShardPlan(asked.dp, asked.mp, self.devices, problem.layout)
+        if self.devices == 1:
+            return None
+        mask_axes = bias_axes = None
+        if problem.mask_shape is not None:
+            mask_axes = plan.axes("attention_mask", problem.mask_shape)
+            if asked.dp > 1 and "dp" in mask_axes and not asked.mask_batch:
+                raise ValueError(
+                    f"attention_mask: got shape {mask_shape} with have_attention_mask_batch=False and dp={asked.dp}, "
+                    "allowed is a mask without batch axis (or of batch 1); have_attention_mask_batch=True splits it"
+                )
+            _check("in_strategy[3] (attention_mask)", plan, "attention_mask", mask_shape, asked.mask)
+        if problem.bias_shape is not None:
+            bias_axes = plan.axes("alibi_mask", problem.bias_shape)
+            _check("in_strategy[4] (alibi_mask)", plan, "alibi_mask", problem.bias_shape, asked.alibi)
+        return Shard(plan, self.rank, mask_axes, bias_axes)
+
+
+def sharding(asked: tuple | None) -> Sharding | None:
+    """How the graph that is being compiled is sharded, or None where MindSpore shards nothing."""
+    from mindspore.parallel import _utils
+
+    if asked is None or not _utils._is_in_auto_parallel_mode():
+        return None
+    devices = _utils._get_stage_device_num()
+    return Sharding(Asked(*asked), devices, _utils._get_global_rank() % devices)
+
+
+def _check(name: str, plan: ShardPlan, tensor: str, shape: tuple, asked: tuple) -> None:
+    wanted = plan.strategy(plan.axes(tensor, shape))
+    if asked and tuple(asked) != wanted:
+        raise ValueError(f"{name}: got {tuple(asked)} for a tensor of shape {shape}, allowed is {wanted}")

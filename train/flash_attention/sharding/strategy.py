@@ -1,0 +1,220 @@
+"""Shard strategies of attention under semi-automatic parallelism: batch over `dp` devices, heads over `mp`.
+
+`ShardPlan` says how every tensor is split, in the two forms that MindSpore wants of a Custom primitive: Layout objects
+(from 2.3), or tuples beside primitive attributes (2.0-2.2). It also gives the problem of one shard, whose dropout and
+computed ALiBi are those of the whole. shard.py takes it from the layer to the primitives.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from flash_attention.problem import AttentionProblem
+from flash_attention.problem.checks import check_int, check_name
+from flash_attention.problem.inputs import LAYOUTS
+
+_AXES = {
+    "BNSD": ("dp", "mp", None, None),
+    "BSND": ("dp", None, "mp", None),
+    "BSH": ("dp", None, "mp"),
+    "SBH": (None, "dp", "mp"),
+}
+_MEANING = {
+    "BNSD": ("batch", "heads", "seq", "head_dim"),
+    "BSND": ("batch", "seq", "heads", "head_dim"),
+    "BSH": ("batch", "seq", "heads * head_dim"),
+    "SBH": ("seq", "batch", "heads * head_dim"),
+}
+
+
+@dataclass(frozen=True)
+class ShardPlan:
+    """Batch over `dp` devices and heads over `mp`, of `device_num` devices.
+
+    Raises:
+        TypeError, ValueError: dp * mp is not device_num, or an argument is not allowed.
+    """
+
+    dp: int
+    mp: int
+    device_num: int
+    input_layout: str = "BNSD"
+
+    def __post_init__(self):
+        for name in ("dp", "mp", "device_num"):
+            check_int(name, getattr(self, name), 1)
+        check_name("input_layout", self.input_layout, LAYOUTS)
+        if self.dp * self.mp != self.device_num:
+            raise ValueError(
+                f"dp, mp: got {self.dp} * {self.mp} = {self.dp * self.mp} for {self.device_num} devices; their product "
+                "must be the number of devices"
+            )
+
+    @classmethod
+    def from_strategies(
+        cls, in_strategy: tuple, out_strategy: tuple | None, device_num: int | None = None, input_layout: str = "BNSD"
+    ) -> ShardPlan:
+        """The plan that MindSpore-style strategies ask for.
+
+        Args:
+            in_strategy: one tuple of integers per tensor, into how many parts each axis is split: query, key, value,
+                and then, where the layer has them, attention_mask and alibi_mask.
+            out_strategy: one such tuple for the output in a tuple, or None.
+            device_num: what dp * mp has to be; None: whatever it is.
+
+        Raises:
+            TypeError, ValueError: what a strategy asks for cannot be had; with what can.
+        """
+        check_name("input_layout", input_layout, LAYOUTS)
+        if not isinstance(in_strategy, (tuple, list)) or not 3 <= len(in_strategy) <= 5:
+            raise ValueError(
+                f"in_strategy: got {in_strategy!r}, allowed are 3 to 5 tuples: query, key, value, attention_mask, "
+                "alibi_mask"
+            )
+        dp, mp = _read("in_strategy[0] (query)", in_strategy[0], input_layout)
+        plan = cls(dp, mp, dp * mp if device_num is None else device_num, input_layout)
+        for index, name in ((1, "key"), (2, "value")):
+            if _read(f"in_strategy[{index}] ({name})", in_strategy[index], input_layout) != (dp, mp):
+                raise ValueError(
+                    f"in_strategy[{index}] ({name}): got {in_strategy[index]}, but query has {in_strategy[0]}; batch "
+                    "and heads of all three must be split alike"
+                )
+        for index, name in ((3, "attention_mask"), (4, "alibi_mask")):
+            if index < len(in_strategy):
+                plan._check_mask(f"in_strategy[{index}] ({name})", in_strategy[index])
+        if out_strategy is not None:
+            if not isinstance(out_strategy, (tuple, list)) or len(out_strategy) != 1:
+                raise ValueError(f"out_strategy: got {out_strategy!r}, allowed is one tuple for the output, in a tuple")
+            if _read("out_strategy[0]", out_strategy[0], input_layout) != (dp, mp):
+                raise ValueError(f"out_strategy[0]: got {out_strategy[0]}, allowed is that of query, {in_strategy[0]}")
+        return plan
+
+    def axes(self, tensor: str, shape: tuple | None = None) -> tuple:
+        """Which axis of a tensor is split by what: "dp", "mp" or None each.
+
+        Args:
+            tensor: "query", "key", "value", "output", "logsumexp", "attention_mask" or "alibi_mask".
+            shape: of a mask: axes of size 1 are not split. A rank-3 mask is (batch, seq_q, seq_k).
+        """
+        if tensor in ("query", "key", "value", "output"):
+            return _AXES[self.input_layout]
+        if tensor == "logsumexp":
+            return "dp", "mp", None
+        check_name("tensor", tensor, ("query", "key", "value", "output", "logsumexp", "attention_mask", "alibi_mask"))
+        if shape is None or len(shape) not in (2, 3, 4):
+            raise ValueError(f"shape: got {shape} for {tensor}, allowed is rank 2, 3 or 4")
+        names = {2: (None, None), 3: ("dp", None, None), 4: ("dp", "mp", None, None)}[len(shape)]
+        return tuple(None if size == 1 else name for name, size in zip(names, shape))
+
+    def strategy(self, axes: tuple) -> tuple:
+        """Tuple strategy of a tensor with these `axes`: into how many parts each axis is split."""
+        return tuple({"dp": self.dp, "mp": self.mp, None: 1}[axis] for axis in axes)
+
+    def layout(self, axes: tuple):
+        """`mindspore.Layout` of a tensor with these `axes`."""
+        from mindspore import Layout
+
+        return Layout((self.dp, self.mp), ("dp", "mp"))(*("None" if axis is None else axis for axis in axes))
+
+    def primitive_attributes(self, inputs: list, outputs: list) -> dict:
+        """Attributes that a Custom primitive of MindSpore 2.0-2.2 needs beside its tuple strategies.
+
+        A tensor map names, per axis, the dimension of the device matrix that splits it, counted from the right; -1 is
+        none.
+
+        Args:
+            inputs, outputs: `axes` of each tensor of the primitive.
+        """
+
+        def tensor_maps(tensors):
+            return [[{"dp": 1, "mp": 0, None: -1}[axis] for axis in axes] for axes in tensors]
+
+        unused = [size for name, size in (("dp", self.dp), ("mp", self.mp)) if name not in outputs[0]]
+        divisor = 1
+        for size in unused:
+            divisor *= size
+        return {
+            "self_define_shard": True,
+            "dev_matrix_shape": [self.dp, self.mp],
+            "inputs_tensor_map": tensor_maps(inputs),
+            "outputs_tensor_map": tensor_maps(outputs),
+            # A loss made of the first output is counted this often, as so many devices hold the same part of it.
+            "as_loss_divisor": divisor,
+            "empty_mirror_ops": 0,
+        }
+
+    def local(self, problem: AttentionProblem, rank: int) -> AttentionProblem:
+        """The problem of the shard on device `rank` (device matrix (dp, mp), mp innermost).
+
+        Its offsets make dropout and computed ALiBi those of the whole problem.
+
+        Raises:
+            ValueError: batch, heads or key/value heads do not divide, or a size is unknown.
+        """
+        check_int("rank", rank, 0, self.device_num - 1)
+        if problem.dynamic:
+            raise ValueError("dp, mp: sharding needs shapes that are known when the graph is compiled (no set_inputs)")
+        if problem.batch % self.dp:
+            raise ValueError(f"dp: got {self.dp} for batch {problem.batch}, allowed are divisors of the batch")
+        if problem.heads % self.mp:
+            raise ValueError(f"mp: got {self.mp} for {problem.heads} heads of query, allowed are divisors")
+        if problem.kv_heads % self.mp:
+            raise ValueError(
+                f"mp: got {self.mp} for {problem.kv_heads} key/value heads (grouped-query attention), allowed are "
+                "divisors of their number; repeat key and value heads to use more devices"
+            )
+        batch, heads = problem.batch // self.dp, problem.heads // self.mp
+        return replace(
+            problem,
+            batch=batch,
+            heads=heads,
+            kv_heads=problem.kv_heads // self.mp,
+            mask_shape=_cut(problem.mask_shape, batch, heads),
+            bias_shape=_cut(problem.bias_shape, batch, heads),
+            batch_offset=problem.batch_offset + rank // self.mp * batch,
+            head_offset=problem.head_offset + rank % self.mp * heads,
+        )
+
+    def take(self, array, axes: tuple, rank: int):
+        """The part of a NumPy array or Tensor with these `axes` that device `rank` holds."""
+        index = []
+        for size, axis in zip(array.shape, axes):
+            parts, place = {"dp": (self.dp, rank // self.mp), "mp": (self.mp, rank % self.mp), None: (1, 0)}[axis]
+            index.append(slice(place * size // parts, (place + 1) * size // parts))
+        return array[tuple(index)]
+
+    def _check_mask(self, name: str, strategy) -> None:
+        parts = _integers(name, strategy)
+        allowed = {2: [(1, 1)], 3: [(self.dp, 1, 1), (1, 1, 1)]}.get(len(parts))
+        if len(parts) == 4:
+            allowed = [(d, m, 1, 1) for d in (self.dp, 1) for m in (self.mp, 1)]
+        if allowed is None or parts not in allowed:
+            shown = "rank 2, 3 or 4" if allowed is None else " or ".join(map(str, dict.fromkeys(allowed)))
+            raise ValueError(f"{name}: got {strategy}, allowed is {shown} where query has dp={self.dp}, mp={self.mp}")
+
+
+def _integers(name: str, strategy) -> tuple:
+    if not isinstance(strategy, (tuple, list)):
+        raise TypeError(f"{name}: got {type(strategy).__name__}, allowed is a tuple of integers")
+    for parts in strategy:
+        check_int(name, parts, 1)
+    return tuple(strategy)
+
+
+def _read(name: str, strategy, input_layout: str) -> tuple[int, int]:
+    """(dp, mp) from the strategy of query, key, value or output."""
+    parts, axes, meaning = _integers(name, strategy), _AXES[input_layout], _MEANING[input_layout]
+    if len(parts) != len(axes):
+        raise ValueError(f"{name}: got {strategy}, allowed is one number per axis of {LAYOUTS[input_layout]}")
+    for count, axis, what in zip(parts, axes, meaning):
+        if axis is None and count > 1:
+            instead = "context parallelism does that: RingAttention" if what == "seq" else "split the heads instead"
+            raise ValueError(f"{name}: got {strategy}, which splits {what} into {count}; allowed is 1 ({instead})")
+    return parts[axes.index("dp")], parts[axes.index("mp")]
+
+
+def _cut(shape: tuple | None, batch: int, heads: int) -> tuple | None:
+    """Shape of a shard's part of a mask or bias."""
+    if shape is None:
+        return None
+    return (1 if shape[0] == 1 else batch, 1 if shape[1] == 1 else heads, *shape[2:])
