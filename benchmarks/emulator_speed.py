@@ -6,6 +6,7 @@ only with every event simulated and kept.
 
     python benchmarks/emulator_speed.py [--seconds 2]
 """
+
 from __future__ import annotations
 
 import argparse
@@ -55,8 +56,14 @@ def kernel(dtype: str, iterations: int) -> tuple[Any, Any]:
     return instance, np.linspace(-1, 1, count).astype(dtype)
 
 
-def rate(dtype: str, seconds: float, numerics: bool, strict: bool = False, trace: bool = False,
-         clock: Callable[[], float] = time.perf_counter) -> float:
+def rate(
+    dtype: str,
+    seconds: float,
+    numerics: bool,
+    strict: bool = False,
+    trace: bool = False,
+    clock: Callable[[], float] = time.perf_counter,
+) -> float:
     """Vector instructions per second of ``clock``, measured for about ``seconds``."""
     options = tikemu.Options(strict=strict, progress=False, trace=trace, max_trace_events=10**9)
     iterations = 64

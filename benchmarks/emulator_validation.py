@@ -1,9 +1,10 @@
 """What stands behind the emulator's results, as tables.
 
-    python benchmarks/emulator_validation.py --mindspore          TIK kernels in MindSpore's wheel against NumPy
-    python benchmarks/emulator_validation.py --mindspore --all    and the shapes that take long
-    python benchmarks/emulator_validation.py --published          predicted shares of the peak beside published ones
+python benchmarks/emulator_validation.py --mindspore          TIK kernels in MindSpore's wheel against NumPy
+python benchmarks/emulator_validation.py --mindspore --all    and the shapes that take long
+python benchmarks/emulator_validation.py --published          predicted shares of the peak beside published ones
 """
+
 from __future__ import annotations
 
 import argparse
@@ -38,8 +39,10 @@ def mindspore_table(everything: bool) -> bool:
             notes.append(text)
         return f"[{notes.index(text) + 1}]"
 
-    print(f"{'kernel':<28}{'shape':<42}{'error/bound':>12}{'largest error':>15}{'instructions':>14}{'seconds':>9}"
-          "  default, strict")
+    print(
+        f"{'kernel':<28}{'shape':<42}{'error/bound':>12}{'largest error':>15}{'instructions':>14}{'seconds':>9}"
+        "  default, strict"
+    )
     for case in mindspore_kernels.CASES:
         if case.slow and not everything:
             continue
@@ -62,8 +65,11 @@ def mindspore_table(everything: bool) -> bool:
             modes.append("runs")
         except tikemu.TikError as error:
             modes.append(note(_shown(error)))
-        print(f"{case.kernel:<28}{case.shape:<42}{outcome.ratio:>12.2g}{outcome.error:>15.3g}"
-              f"{outcome.instructions:>14,}{elapsed:>9.1f}  {', '.join(modes)}", flush=True)
+        print(
+            f"{case.kernel:<28}{case.shape:<42}{outcome.ratio:>12.2g}{outcome.error:>15.3g}"
+            f"{outcome.instructions:>14,}{elapsed:>9.1f}  {', '.join(modes)}",
+            flush=True,
+        )
     for number, text in enumerate(notes, 1):
         print(f"[{number}] {text}")
     return good

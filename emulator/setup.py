@@ -1,4 +1,5 @@
 """Builds the wheel with the native helper inside where a C compiler is there, and without it elsewhere."""
+
 from __future__ import annotations
 
 import importlib.util

@@ -3,6 +3,7 @@
 ``tikemu.install(soc="Ascend910A")`` makes ``tbe`` and ``te`` importable where CANN is absent; a TIK program then runs
 unmodified. ``tikemu.run`` gives results and an estimate of the time.
 """
+
 from __future__ import annotations
 
 from .api import run
@@ -31,8 +32,28 @@ from .shim import install, uninstall
 
 __version__ = "0.1.0"
 __all__ = [
-    "Options", "Result", "TikAlignError", "TikBoundsError", "TikBuildError", "TikDebugError", "TikError",
-    "TikIndexError", "TikMemoryError", "TikParamError", "TikScopeError", "TikSyncError", "TikUndefinedError",
-    "TikUnknownApiError", "TikUnsupportedArgumentError", "TikUnsupportedError", "TikWarning", "default_options",
-    "dump", "install", "run", "set_default_options", "uninstall", "use_options",
+    "Options",
+    "Result",
+    "TikAlignError",
+    "TikBoundsError",
+    "TikBuildError",
+    "TikDebugError",
+    "TikError",
+    "TikIndexError",
+    "TikMemoryError",
+    "TikParamError",
+    "TikScopeError",
+    "TikSyncError",
+    "TikUndefinedError",
+    "TikUnknownApiError",
+    "TikUnsupportedArgumentError",
+    "TikUnsupportedError",
+    "TikWarning",
+    "default_options",
+    "dump",
+    "install",
+    "run",
+    "set_default_options",
+    "uninstall",
+    "use_options",
 ]

@@ -1,4 +1,5 @@
 """``python -m tikemu``."""
+
 import sys
 
 from .cli import main

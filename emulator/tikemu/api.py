@@ -1,4 +1,5 @@
 """Running built programs from Python."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -11,8 +12,14 @@ from .machine.options import Options
 from .settings import default_options
 
 
-def run(tik_instance: Any, inputs: Mapping[str, Any], *, numerics: bool = True, timing: bool = True,
-        options: Options | None = None) -> Any:
+def run(
+    tik_instance: Any,
+    inputs: Mapping[str, Any],
+    *,
+    numerics: bool = True,
+    timing: bool = True,
+    options: Options | None = None,
+) -> Any:
     """Execute a built kernel; works whatever ``disable_debug`` is.
 
     Args:
@@ -36,5 +43,6 @@ def run(tik_instance: Any, inputs: Mapping[str, Any], *, numerics: bool = True, 
         if not tik_instance._recorder.built:
             fail(TikBuildError, "run needs a built kernel: call BuildCCE first")
         program = tik_instance._recorder.program
-    return execute.run(program, inputs, numerics=numerics, timing=timing,
-                       options=default_options() if options is None else options)
+    return execute.run(
+        program, inputs, numerics=numerics, timing=timing, options=default_options() if options is None else options
+    )

@@ -1,4 +1,5 @@
 """``BuildCCE``: the program as a whole (core.md 5.1)."""
+
 from __future__ import annotations
 
 import re
@@ -25,8 +26,11 @@ def build(recorder: Recorder, kernel_name: Any, inputs: Any, outputs: Any, confi
     if len(recorder.frames) > 1:
         fail(TikBuildError, "BuildCCE must stand outside all with blocks of the Tik instance")
     if not isinstance(kernel_name, str) or not _KERNEL_NAME.match(kernel_name):
-        fail(TikParamError, f"kernel_name must consist of letters, digits and underscores and not start with a digit, "
-                            f"got {kernel_name!r}")
+        fail(
+            TikParamError,
+            f"kernel_name must consist of letters, digits and underscores and not start with a digit, "
+            f"got {kernel_name!r}",
+        )
     if config is not None and not isinstance(config, Mapping):
         fail(TikParamError, f"config must be a dict, got {config!r}")
     program = recorder.program
@@ -87,8 +91,10 @@ def _check_used(recorder: Recorder, program: ir.Program) -> None:
     owners: dict[str, int] = {}
     for node in (*given, *program.workspaces):
         if owners.setdefault(node.name, node.uid) != node.uid:
-            fail(TikParamError, f"two GM tensors or InputScalars of the kernel are named {node.name!r}; names must be "
-                                "unique")
+            fail(
+                TikParamError,
+                f"two GM tensors or InputScalars of the kernel are named {node.name!r}; names must be unique",
+            )
     for statement in ir.statements(program.body):
         for node in ir.leaves(statement):
             missing = None
@@ -97,8 +103,9 @@ def _check_used(recorder: Recorder, program: ir.Program) -> None:
             elif isinstance(node, ir.Variable) and node.kind == "input":
                 missing = f"InputScalar {node.name!r}", node.uid
             if missing and missing[1] not in arguments:
-                raise TikBuildError(f"{missing[0]} is used but is neither in inputs nor outputs of BuildCCE",
-                                    statement.location)
+                raise TikBuildError(
+                    f"{missing[0]} is used but is neither in inputs nor outputs of BuildCCE", statement.location
+                )
 
 
 def _check_memory(recorder: Recorder, program: ir.Program) -> None:
@@ -106,5 +113,8 @@ def _check_memory(recorder: Recorder, program: ir.Program) -> None:
     limits = alloc.Limits.of(program.soc, recorder.strict, settings.default_options().ub_limit)
     plan = alloc.plan(program, limits)
     if plan.peak["UB"] > limits.ub_comfort:
-        recorder.warn(f"kernel {program.name!r} uses {plan.peak['UB']} bytes of the Unified Buffer; releases of CANN "
-                      f"that reserve a part of it leave {limits.ub_comfort}", TikMemoryError)
+        recorder.warn(
+            f"kernel {program.name!r} uses {plan.peak['UB']} bytes of the Unified Buffer; releases of CANN "
+            f"that reserve a part of it leave {limits.ub_comfort}",
+            TikMemoryError,
+        )

@@ -1,4 +1,5 @@
 """``python -m tikemu``: run a TIK program, list the APIs, list the SoCs."""
+
 from __future__ import annotations
 
 import argparse
@@ -49,14 +50,27 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="tikemu", description="TIK programs of the Ascend 910 on a CPU.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    run = commands.add_parser("run", help="build and run a TIK program", description=(
-        "Calls FUNCTION of FILE, which builds a kernel with BuildCCE, and runs the kernel."))
+    run = commands.add_parser(
+        "run",
+        help="build and run a TIK program",
+        description=("Calls FUNCTION of FILE, which builds a kernel with BuildCCE, and runs the kernel."),
+    )
     run.set_defaults(command=_run)
     run.add_argument("target", metavar="FILE:FUNCTION")
-    run.add_argument("--arg", action="append", default=[], metavar="[NAME=]VALUE",
-                     help="argument of FUNCTION, a Python literal or else a string; repeat in order")
-    run.add_argument("--feed", action="append", default=[], metavar="NAME=FILE.npy",
-                     help="input of the kernel; a number for an InputScalar")
+    run.add_argument(
+        "--arg",
+        action="append",
+        default=[],
+        metavar="[NAME=]VALUE",
+        help="argument of FUNCTION, a Python literal or else a string; repeat in order",
+    )
+    run.add_argument(
+        "--feed",
+        action="append",
+        default=[],
+        metavar="NAME=FILE.npy",
+        help="input of the kernel; a number for an InputScalar",
+    )
     run.add_argument("--random", type=int, metavar="SEED", help="random values for inputs without --feed")
     run.add_argument("--out", type=Path, metavar="DIR", help="write every output to DIR/NAME.npy")
     run.add_argument("--soc", default="Ascend910A", choices=sorted(PROFILES), help="default: %(default)s")
@@ -65,8 +79,12 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--trace", type=Path, metavar="FILE.json", help="write a Chrome/Perfetto trace")
     run.add_argument("--dump", action="store_true", help="print the recorded program")
     run.add_argument("--no-numerics", action="store_true", help="estimate the time only")
-    run.add_argument("--sync", default="auto", choices=SYNC_VARIANTS,
-                     help="what the automatic synchronisation knows; default: %(default)s")
+    run.add_argument(
+        "--sync",
+        default="auto",
+        choices=SYNC_VARIANTS,
+        help="what the automatic synchronisation knows; default: %(default)s",
+    )
 
     apis = commands.add_parser("apis", help="list what is supported on which SoC")
     apis.set_defaults(command=_apis)
@@ -171,8 +189,9 @@ def _feed(program: Any, texts: Sequence[str], seed: int | None) -> dict[str, Any
 
 def _random(generator: np.random.Generator, node: ir.View) -> np.ndarray:
     if not all(isinstance(extent, int) for extent in node.shape):
-        raise CommandError(f"--random cannot fill {node.tensor.name!r}, whose shape is known only at run time; "
-                           "use --feed")
+        raise CommandError(
+            f"--random cannot fill {node.tensor.name!r}, whose shape is known only at run time; use --feed"
+        )
     if is_float(node.dtype):
         return generator.standard_normal(node.shape, np.float32).astype(node.dtype)
     high = 1 << min(BITS[node.dtype] - 1, 15)
@@ -188,8 +207,10 @@ def _range(value: np.ndarray) -> str:
 # ------------------------------------------------------------------------------------------------ lists
 def _apis(options: argparse.Namespace) -> int:
     socs = [name.replace("Ascend", "") for name in PROFILES]
-    rows = [("API", "family", *socs, "pipe", "dtypes or reason"),
-            *(row for row in api_rows() if options.pattern in row[0])]
+    rows = [
+        ("API", "family", *socs, "pipe", "dtypes or reason"),
+        *(row for row in api_rows() if options.pattern in row[0]),
+    ]
     _print_table(rows)
     return 0
 
@@ -211,10 +232,23 @@ def api_rows() -> Iterator[tuple[str, ...]]:
 
 
 #: Family of an API by the start of its name; the first that fits.
-_FAMILIES = (("vec_", "vec"), ("h_", "whole tensor"), ("scalar_", "scalar"), ("v", "legacy v"), ("mov_", "legacy v"),
-             ("load", "cube"), ("mmad", "cube"), ("matmul", "cube"), ("conv2d", "cube"), ("fixpipe", "cube"),
-             ("pipe_", "synchronisation"), ("block_", "synchronisation"), ("set_flag", "synchronisation"),
-             ("wait_", "synchronisation"), ("", "movement"))
+_FAMILIES = (
+    ("vec_", "vec"),
+    ("h_", "whole tensor"),
+    ("scalar_", "scalar"),
+    ("v", "legacy v"),
+    ("mov_", "legacy v"),
+    ("load", "cube"),
+    ("mmad", "cube"),
+    ("matmul", "cube"),
+    ("conv2d", "cube"),
+    ("fixpipe", "cube"),
+    ("pipe_", "synchronisation"),
+    ("block_", "synchronisation"),
+    ("set_flag", "synchronisation"),
+    ("wait_", "synchronisation"),
+    ("", "movement"),
+)
 
 
 def _family(name: str) -> str:
@@ -224,10 +258,18 @@ def _family(name: str) -> str:
 def _socs(options: argparse.Namespace) -> int:
     rows = [("SoC", "cores", "MHz", "UB", "L1", "L0A", "L0B", "L0C", "L2", "float16 TFLOPS")]
     for soc in PROFILES.values():
-        rows.append((soc.name, str(soc.core_count), str(soc.clock_mhz),
-                     *(f"{size // 1024} KiB" for size in (soc.ub_size, soc.l1_size, soc.l0a_size, soc.l0b_size,
-                                                          soc.l0c_size, soc.l2_size)),
-                     f"{soc.peak_f16_flops / 1e12:.1f}"))
+        rows.append(
+            (
+                soc.name,
+                str(soc.core_count),
+                str(soc.clock_mhz),
+                *(
+                    f"{size // 1024} KiB"
+                    for size in (soc.ub_size, soc.l1_size, soc.l0a_size, soc.l0b_size, soc.l0c_size, soc.l2_size)
+                ),
+                f"{soc.peak_f16_flops / 1e12:.1f}",
+            )
+        )
     _print_table(rows)
     return 0
 
@@ -237,8 +279,10 @@ def _info(options: argparse.Namespace) -> int:
     if native.available():
         print("native helper: in use")
     else:
-        print("native helper: not in use; everything works, vector instructions run slower. To compile it: "
-              "python -m tikemu.build_native (needs a C compiler)")
+        print(
+            "native helper: not in use; everything works, vector instructions run slower. To compile it: "
+            "python -m tikemu.build_native (needs a C compiler)"
+        )
     return 0
 
 

@@ -1,4 +1,5 @@
 """The ``with`` blocks of a program: loops, conditions, statement scopes (core.md 3)."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -34,14 +35,28 @@ class _Block:
 class ForRange(_Block):
     """``for_range``; entering it gives the loop variable."""
 
-    def __init__(self, recorder: Recorder, begin: Any, end: Any, name: Any, thread_num: Any, thread_type: Any,
-                 block_num: Any, dtype: Any, for_type: Any, later: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        recorder: Recorder,
+        begin: Any,
+        end: Any,
+        name: Any,
+        thread_num: Any,
+        thread_type: Any,
+        block_num: Any,
+        dtype: Any,
+        for_type: Any,
+        later: dict[str, Any],
+    ) -> None:
         super().__init__(recorder)
         unknown = [key for key in later if key not in _RESERVED_LATER]
         if unknown:
             fail(TikParamError, f"for_range has no argument {unknown[0]!r}")
-        for label, value, allowed in (("thread_type", thread_type, "whole"), ("dtype", dtype, "int32"),
-                                      ("for_type", for_type, "serial")):
+        for label, value, allowed in (
+            ("thread_type", thread_type, "whole"),
+            ("dtype", dtype, "int32"),
+            ("for_type", for_type, "serial"),
+        ):
             if value != allowed:
                 fail(TikParamError, f"{label} of for_range must be {allowed!r}, got {value!r}")
         if not isinstance(name, str):
@@ -56,8 +71,9 @@ class ForRange(_Block):
         multi_core = not (isinstance(blocks, int) and blocks == 1)
         if multi_core:
             self._check_multi_core(begin, end, blocks, threads)
-        self._statement = ir.For(here(), ir.Variable(name, "int32", "loop", recorder.uid()), begin, end, ir.Body(),
-                                 threads, blocks)
+        self._statement = ir.For(
+            here(), ir.Variable(name, "int32", "loop", recorder.uid()), begin, end, ir.Body(), threads, blocks
+        )
         self._multi_core = multi_core
 
     def _bound(self, value: Any, label: str) -> ir.Value:
@@ -89,13 +105,18 @@ class ForRange(_Block):
         if begin != 0 or not ir.is_immediate(begin):
             fail(TikParamError, f"the multi-core loop must begin at 0, got begint {begin!r}")
         if end is not blocks and (not isinstance(end, int) or end != blocks):
-            fail(TikParamError, f"endt of the multi-core loop must equal block_num, got endt {end!r} and block_num "
-                                f"{blocks!r}")
+            fail(
+                TikParamError,
+                f"endt of the multi-core loop must equal block_num, got endt {end!r} and block_num {blocks!r}",
+            )
         if threads > 1:
             fail(TikParamError, "block_num and thread_num cannot be enabled on the same for_range; nest two loops")
         if recorder.block_loop is not None:
-            fail(TikParamError, "only one for_range of an operator may have block_num > 1; the first is at "
-                                f"{recorder.block_loop.location}")
+            fail(
+                TikParamError,
+                "only one for_range of an operator may have block_num > 1; the first is at "
+                f"{recorder.block_loop.location}",
+            )
         if recorder.enclosing_loop() is not None:
             fail(TikParamError, "the multi-core loop must be the outermost for_range")
 

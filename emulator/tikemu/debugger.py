@@ -1,4 +1,5 @@
 """``tik_instance.tikdb``: run a built program on given data (core.md 5.2)."""
+
 from __future__ import annotations
 
 import warnings
@@ -37,8 +38,12 @@ class Tikdb:
             fail(TikDebugError, "start_debug must follow BuildCCE")
         if interactive:
             location = here()
-            warnings.warn_explicit(TikWarning(f"tikemu has no debugger prompt; interactive=True is taken as False\n"
-                                              f"  at {location}"), None, location.file, location.line)
+            warnings.warn_explicit(
+                TikWarning(f"tikemu has no debugger prompt; interactive=True is taken as False\n  at {location}"),
+                None,
+                location.file,
+                location.line,
+            )
         from .machine import execute
 
         program = self._recorder.program

@@ -3,6 +3,7 @@
 Methods for the instructions come from the instruction table: each has the documented parameters, converts its arguments
 and records one statement.
 """
+
 from __future__ import annotations
 
 import functools
@@ -37,8 +38,10 @@ class Dprofile:
 
     def __init__(self, arch: str | None = None, product_name: str | None = None) -> None:
         if (arch, product_name) not in ((None, None), ("v100", "cloud"), ("v100", "mini")):
-            fail(TikUnsupportedError, 'Dprofile takes no arguments, ("v100", "cloud") or ("v100", "mini"), '
-                                      f"got ({arch!r}, {product_name!r})")
+            fail(
+                TikUnsupportedError,
+                f'Dprofile takes no arguments, ("v100", "cloud") or ("v100", "mini"), got ({arch!r}, {product_name!r})',
+            )
         self.arch, self.product_name = arch, product_name
 
     def _soc(self) -> Any:
@@ -72,8 +75,13 @@ class Tik:
         block_size: 32, no other value.
     """
 
-    def __init__(self, profiling: Dprofile | None = None, disable_debug: bool = True, err_msg_level: int = 0,
-                 block_size: int = 32) -> None:
+    def __init__(
+        self,
+        profiling: Dprofile | None = None,
+        disable_debug: bool = True,
+        err_msg_level: int = 0,
+        block_size: int = 32,
+    ) -> None:
         if profiling is not None and not isinstance(profiling, Dprofile):
             fail(TikParamError, f"profiling must be a Dprofile or None, got {profiling!r}")
         if not isinstance(disable_debug, (bool, int)):
@@ -98,10 +106,21 @@ class Tik:
         fail(TikUnknownApiError, f"Tik has no API {name!r} that is known for Ascend 910")
 
     # ------------------------------------------------------------------------------------------ data
-    def Tensor(self, dtype: str, shape: Any, scope: str, name: str | None = None, enable_buffer_reuse: bool = False,
-               is_workspace: bool = False, is_atomic_add: bool = False, max_mem_size: int | None = None,
-               init_value: Any = None, start_addr: int | None = None, no_reuse_list: Any = None,
-               reuse_list: Any = None) -> Tensor:
+    def Tensor(
+        self,
+        dtype: str,
+        shape: Any,
+        scope: str,
+        name: str | None = None,
+        enable_buffer_reuse: bool = False,
+        is_workspace: bool = False,
+        is_atomic_add: bool = False,
+        max_mem_size: int | None = None,
+        init_value: Any = None,
+        start_addr: int | None = None,
+        no_reuse_list: Any = None,
+        reuse_list: Any = None,
+    ) -> Tensor:
         """Define a tensor in the open statement scope.
 
         Args:
@@ -124,8 +143,11 @@ class Tik:
         name = self._tensor_name(name)
         check_dtype(dtype, f"dtype of tensor {name!r}")
         if scope not in ir.MEMORY_OF_SCOPE:
-            fail(TikParamError, f"scope of tensor {name!r} must be one of the tik.scope_ constants "
-                                f"({', '.join(ir.MEMORY_OF_SCOPE)}), got {scope!r}")
+            fail(
+                TikParamError,
+                f"scope of tensor {name!r} must be one of the tik.scope_ constants "
+                f"({', '.join(ir.MEMORY_OF_SCOPE)}), got {scope!r}",
+            )
         extents, _ = check_shape(shape, f"tensor {name!r}", recorder.scope)
         in_gm = scope == SCOPE_GM
         for flag, value in (("is_workspace", is_workspace), ("is_atomic_add", is_atomic_add)):
@@ -137,18 +159,37 @@ class Tik:
             fail(TikParamError, f"init_value is for tensors in scope_gm, tensor {name!r} is in {scope}")
         runtime = any(isinstance(extent, Expr) for extent in extents)
         if max_mem_size is not None and (as_int(max_mem_size) is None or max_mem_size < 1):
-            fail(TikParamError, f"max_mem_size of tensor {name!r} must be a positive number of bytes, "
-                                f"got {max_mem_size!r}")
+            fail(
+                TikParamError,
+                f"max_mem_size of tensor {name!r} must be a positive number of bytes, got {max_mem_size!r}",
+            )
         if runtime and not in_gm and max_mem_size is None:
-            fail(TikParamError, f"tensor {name!r}: the shape {tuple(shape)!r} holds run-time values, so max_mem_size "
-                                "must give the bytes to reserve")
+            fail(
+                TikParamError,
+                f"tensor {name!r}: the shape {tuple(shape)!r} holds run-time values, so max_mem_size "
+                "must give the bytes to reserve",
+            )
         if not runtime and max_mem_size is not None and product(extents) * size_of(dtype) > max_mem_size:
-            fail(TikParamError, f"The space required exceeds max_mem_size: tensor {name!r} needs "
-                                f"{product(extents) * size_of(dtype)} bytes, max_mem_size is {max_mem_size}")
+            fail(
+                TikParamError,
+                f"The space required exceeds max_mem_size: tensor {name!r} needs "
+                f"{product(extents) * size_of(dtype)} bytes, max_mem_size is {max_mem_size}",
+            )
         if start_addr is not None and (as_int(start_addr) is None or start_addr < 0):
             fail(TikParamError, f"start_addr of tensor {name!r} must be a byte address, got {start_addr!r}")
-        info = ir.TensorInfo(name, dtype, lower_shape(extents), scope, recorder.uid(), here(), bool(is_workspace),
-                             bool(is_atomic_add), max_mem_size, init_value, start_addr)
+        info = ir.TensorInfo(
+            name,
+            dtype,
+            lower_shape(extents),
+            scope,
+            recorder.uid(),
+            here(),
+            bool(is_workspace),
+            bool(is_atomic_add),
+            max_mem_size,
+            init_value,
+            start_addr,
+        )
         recorder.record(ir.Define, tensor=info)
         tensor = Tensor.whole(info, recorder.scope, extents)
         recorder.frame.names[name] = tensor
@@ -160,8 +201,11 @@ class Tik:
         if name is None:
             return self._count("auto_tensor_")
         if not isinstance(name, str) or not _NAME.match(name):
-            fail(TikParamError, "name of a tensor must consist of letters, digits and underscores and not start with a "
-                                f"digit, got {name!r}")
+            fail(
+                TikParamError,
+                "name of a tensor must consist of letters, digits and underscores and not start with a "
+                f"digit, got {name!r}",
+            )
         return name
 
     def _count(self, stem: str) -> str:
@@ -193,8 +237,9 @@ class Tik:
         recorder.frame.names[variable.name] = scalar
         return scalar
 
-    def ScalarArray(self, dtype: str = "int64", length: int = 1, name: str = "reg_buf_list",
-                    init_value: Any = None) -> ScalarArray:
+    def ScalarArray(
+        self, dtype: str = "int64", length: int = 1, name: str = "reg_buf_list", init_value: Any = None
+    ) -> ScalarArray:
         """Define ``length`` run-time variables; ``init_value`` is one value for all or a list of ``length``."""
         recorder = self._recorder
         name = self._scalar_name(name, "reg_buf_list")
@@ -205,10 +250,12 @@ class Tik:
         if len(values) != count:
             fail(TikParamError, f"init_value of ScalarArray {name!r} has {len(values)} values, its length is {count}")
         check_dtype(dtype, f"dtype of ScalarArray {name!r}")
-        variables = tuple(ir.Variable(f"{name}[{position}]", dtype, "scalar", recorder.uid())
-                          for position in range(count))
-        lowered = [None if value is None else assignable(recorder, value, dtype, f"ScalarArray {name!r}")
-                   for value in values]
+        variables = tuple(
+            ir.Variable(f"{name}[{position}]", dtype, "scalar", recorder.uid()) for position in range(count)
+        )
+        lowered = [
+            None if value is None else assignable(recorder, value, dtype, f"ScalarArray {name!r}") for value in values
+        ]
         recorder.record(ir.DefineScalar, variables=variables)
         for variable, value in zip(variables, lowered):
             if value is not None:
@@ -241,8 +288,18 @@ class Tik:
         return ir.Variable(name, dtype, kind, self._recorder.uid())
 
     # ------------------------------------------------------------------------------------------ control
-    def for_range(self, begint: Any, endt: Any, name: str = "i", thread_num: int = 1, thread_type: str = "whole",
-                  block_num: Any = 1, dtype: str = "int32", for_type: str = "serial", **later: Any) -> ForRange:
+    def for_range(
+        self,
+        begint: Any,
+        endt: Any,
+        name: str = "i",
+        thread_num: int = 1,
+        thread_type: str = "whole",
+        block_num: Any = 1,
+        dtype: str = "int32",
+        for_type: str = "serial",
+        **later: Any,
+    ) -> ForRange:
         """``with tik_instance.for_range(begin, end) as i``: the body for begin <= i < end (core.md 3.1).
 
         Args:
@@ -297,9 +354,18 @@ class Tik:
         self._recorder.record(ir.Return)
 
     # ------------------------------------------------------------------------------------------ build
-    def BuildCCE(self, kernel_name: str, inputs: Any, outputs: Any, output_files_path: str | None = None,
-                 enable_l2: bool = False, config: Mapping[str, Any] | None = None, flowtable: Any = None,
-                 evaluates: Any = None, extend_params: Any = None) -> None:
+    def BuildCCE(
+        self,
+        kernel_name: str,
+        inputs: Any,
+        outputs: Any,
+        output_files_path: str | None = None,
+        enable_l2: bool = False,
+        config: Mapping[str, Any] | None = None,
+        flowtable: Any = None,
+        evaluates: Any = None,
+        extend_params: Any = None,
+    ) -> None:
         """Close the program and check it as a whole (core.md 5.1). No files are written.
 
         Args:
@@ -331,8 +397,10 @@ def _method(spec: Any) -> Callable[..., Any]:
             defaults[f"_{name}"] = parameter.default
             parameters.append(f"{name}=_{name}")
         entries.append(f"{name!r}: {name}")
-    source = (f"def {spec.name}({', '.join(parameters)}):\n"
-              f"    return self._recorder.instruction(_spec, {{{', '.join(entries)}}})\n")
+    source = (
+        f"def {spec.name}({', '.join(parameters)}):\n"
+        f"    return self._recorder.instruction(_spec, {{{', '.join(entries)}}})\n"
+    )
     namespace = {"_spec": spec, **defaults}
     exec(compile(source, f"{GENERATED}{spec.name}>", "exec"), namespace)
     method = namespace[spec.name]
@@ -344,6 +412,7 @@ def _method(spec: Any) -> Callable[..., Any]:
 
 def _with_aliases(method: Callable[..., Any], aliases: Mapping[str, str]) -> Callable[..., Any]:
     """The method, also taking the other keywords that programs use for its parameters."""
+
     @functools.wraps(method)
     def renaming(self: Tik, *args: Any, **kwargs: Any) -> Any:
         if kwargs:

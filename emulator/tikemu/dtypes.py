@@ -1,4 +1,5 @@
 """The ten data types of TIK, and the type of an expression over two of them."""
+
 from __future__ import annotations
 
 import functools
@@ -9,8 +10,16 @@ from .errors import TikParamError
 from .location import fail
 
 BITS = {
-    "uint8": 8, "int8": 8, "uint16": 16, "int16": 16, "float16": 16,
-    "uint32": 32, "int32": 32, "float32": 32, "uint64": 64, "int64": 64,
+    "uint8": 8,
+    "int8": 8,
+    "uint16": 16,
+    "int16": 16,
+    "float16": 16,
+    "uint32": 32,
+    "int32": 32,
+    "float32": 32,
+    "uint64": 64,
+    "int64": 64,
 }
 INTEGERS = tuple(name for name in BITS if not name.startswith("float"))
 

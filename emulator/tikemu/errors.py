@@ -4,6 +4,7 @@ The exact classes of the real TIK front end are not public; the emulator uses on
 says what kind of rule was broken and the message carries the argument, the value, what is allowed, and the line of
 the user's program.
 """
+
 from __future__ import annotations
 
 from typing import Any

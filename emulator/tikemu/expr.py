@@ -3,6 +3,7 @@
 An :class:`Expr` wraps a node of the program (:mod:`tikemu.ir`). Python's operators on it build further nodes; operators
 between plain numbers stay plain numbers, and constants fold where the result is the same for all run-time values.
 """
+
 from __future__ import annotations
 
 import math
@@ -20,8 +21,14 @@ if TYPE_CHECKING:
 
 Number = Union[int, float]
 
-_COMPARISONS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "==": operator.eq,
-                "!=": operator.ne}
+_COMPARISONS = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "==": operator.eq,
+    "!=": operator.ne,
+}
 _INTEGER_ONLY = ("//", "%", "&", "|", "<<", ">>")
 
 
@@ -129,13 +136,19 @@ class Expr:
     __hash__ = object.__hash__
 
     def __bool__(self) -> bool:
-        fail(TikParamError, f"the condition {describe(self._node)} is known only at run time, so Python's if, while, "
-                            "and, or, not and chained comparisons (1 < n < 4) cannot decide it; use if_scope, tik.all, "
-                            "tik.any and tik.negate")
+        fail(
+            TikParamError,
+            f"the condition {describe(self._node)} is known only at run time, so Python's if, while, "
+            "and, or, not and chained comparisons (1 < n < 4) cannot decide it; use if_scope, tik.all, "
+            "tik.any and tik.negate",
+        )
 
     def _no_number(self, what: str) -> None:
-        fail(TikParamError, f"{what} needs a number that is known when the program is built, got the run-time value "
-                            f"{describe(self._node)}")
+        fail(
+            TikParamError,
+            f"{what} needs a number that is known when the program is built, got the run-time value "
+            f"{describe(self._node)}",
+        )
 
     def __int__(self) -> int:
         self._no_number("int()")
@@ -291,8 +304,10 @@ def condition_of(value: Any, what: str) -> bool | Expr:
     if not isinstance(value, Expr):
         number = as_number(value)
         if number is None:
-            fail(TikParamError, f"{what} takes an InputScalar, Scalar, Expr, number or bool, "
-                                f"got {type(value).__name__} {value!r}")
+            fail(
+                TikParamError,
+                f"{what} takes an InputScalar, Scalar, Expr, number or bool, got {type(value).__name__} {value!r}",
+            )
         return bool(number)
     if value._half:
         fail(TikUnsupportedArgumentError, f"{what}: a float16 Scalar cannot take part in a condition on Ascend 910")
@@ -347,14 +362,20 @@ def assignable(recorder: Recorder, value: Any, dtype: str, what: str) -> ir.Valu
     if isinstance(value, Tensor):
         view = recorder.lower(value)
         if view.tensor.memory != "UB":
-            fail(TikUnsupportedArgumentError, f"{what}: on Ascend 910 a value can be read only from a tensor in the "
-                                              f"Unified Buffer (scope_ubuf), tensor {value.name!r} is in {value.scope}")
+            fail(
+                TikUnsupportedArgumentError,
+                f"{what}: on Ascend 910 a value can be read only from a tensor in the "
+                f"Unified Buffer (scope_ubuf), tensor {value.name!r} is in {value.scope}",
+            )
         return view
     if isinstance(value, Expr):
         recorder.require_alive(value)
         if dtype == "float16" and not isinstance(value, (Scalar, InputScalar)):
-            fail(TikUnsupportedArgumentError, f"{what}: on Ascend 910 an Expr cannot be assigned to float16; "
-                                              "compute it in float32 and convert it with scalar_conv")
+            fail(
+                TikUnsupportedArgumentError,
+                f"{what}: on Ascend 910 an Expr cannot be assigned to float16; "
+                "compute it in float32 and convert it with scalar_conv",
+            )
         return value._node
     number = as_number(value)
     if number is None:
@@ -376,8 +397,24 @@ def assignable(recorder: Recorder, value: Any, dtype: str, what: str) -> ir.Valu
     return number
 
 
-_PRECEDENCE = {"index": 9, "*": 7, "/": 7, "%": 7, "+": 6, "-": 6, "<<": 5, ">>": 5, "&": 4, "|": 3,
-               "<": 2, "<=": 2, ">": 2, ">=": 2, "==": 2, "!=": 2}
+_PRECEDENCE = {
+    "index": 9,
+    "*": 7,
+    "/": 7,
+    "%": 7,
+    "+": 6,
+    "-": 6,
+    "<<": 5,
+    ">>": 5,
+    "&": 4,
+    "|": 3,
+    "<": 2,
+    "<=": 2,
+    ">": 2,
+    ">=": 2,
+    "==": 2,
+    "!=": 2,
+}
 
 
 def describe(node: Any, outer: int = 0) -> str:
@@ -417,8 +454,11 @@ def _operation(op: str, left: Any, right: Any) -> Any:
     if ir.is_immediate(node):
         return node
     if any(isinstance(operand, float) for operand in operands):
-        scope.recorder.warn(f"the Expr {describe(node)} holds a float immediate, which the compiler for Ascend 910 is "
-                            "documented to reject; put it into a Scalar", promote=False)
+        scope.recorder.warn(
+            f"the Expr {describe(node)} holds a float immediate, which the compiler for Ascend 910 is "
+            "documented to reject; put it into a Scalar",
+            promote=False,
+        )
     return Expr(node, scope, half)
 
 
@@ -544,5 +584,8 @@ def exact_quotient(value: ir.Value, divisor: int) -> ir.Value:
 
 def scope_error(name: str, kind: str) -> None:
     """Report the use of something whose scope has ended."""
-    fail(TikScopeError, f"{kind} {name!r} is used outside the statement scope that defined it; it was released at the "
-                        "end of its with block")
+    fail(
+        TikScopeError,
+        f"{kind} {name!r} is used outside the statement scope that defined it; it was released at the "
+        "end of its with block",
+    )

@@ -3,6 +3,7 @@
 The front end (``dsl``, ``tensor``, ``expr``) builds these nodes, ``machine`` and ``timing`` consume them. A node holds
 no behaviour; what an instruction means is in ``isa``, and ``printer`` shows a program as text.
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterator

@@ -1,4 +1,5 @@
 """The line of the user's program that called into the emulator."""
+
 from __future__ import annotations
 
 import linecache

@@ -1,4 +1,5 @@
 """The selected SoC and the queries about it: ``tbe.common.platform`` (core.md 1.3 to 1.5)."""
+
 from __future__ import annotations
 
 import re
@@ -15,14 +16,47 @@ from .soc import ASCEND_910A, SocProfile, find
 DEFAULT_SOC = ASCEND_910A
 CORE_TYPES = ("AiCore", "VectorCore")
 #: The names that programs use as keys; each constant is its own name.
-KEYS = ("SOC_VERSION", "FULL_SOC_VERSION", "SHORT_SOC_VERSION", "AICORE_TYPE", "CORE_NUM", "UB_SIZE", "L2_SIZE",
-        "L1_SIZE", "CUBE_SIZE", "L0A_SIZE", "L0B_SIZE", "L0C_SIZE", "SMASK_SIZE")
+KEYS = (
+    "SOC_VERSION",
+    "FULL_SOC_VERSION",
+    "SHORT_SOC_VERSION",
+    "AICORE_TYPE",
+    "CORE_NUM",
+    "UB_SIZE",
+    "L2_SIZE",
+    "L1_SIZE",
+    "CUBE_SIZE",
+    "L0A_SIZE",
+    "L0B_SIZE",
+    "L0C_SIZE",
+    "SMASK_SIZE",
+)
 
 #: APIs of the container that exist besides the instructions.
 CONTAINER_APIS = (
-    "Tik", "Dprofile", "Tensor", "Scalar", "ScalarArray", "InputScalar", "for_range", "if_scope", "elif_scope",
-    "else_scope", "new_stmt_scope", "tik_break", "tik_continue", "tik_return", "BuildCCE", "all", "any", "negate",
-    "reshape", "reinterpret_cast_to", "set_as", "start_debug", "debug_print",
+    "Tik",
+    "Dprofile",
+    "Tensor",
+    "Scalar",
+    "ScalarArray",
+    "InputScalar",
+    "for_range",
+    "if_scope",
+    "elif_scope",
+    "else_scope",
+    "new_stmt_scope",
+    "tik_break",
+    "tik_continue",
+    "tik_return",
+    "BuildCCE",
+    "all",
+    "any",
+    "negate",
+    "reshape",
+    "reinterpret_cast_to",
+    "set_as",
+    "start_debug",
+    "debug_print",
 )
 
 
@@ -40,8 +74,9 @@ _selection: Selection | None = None
 _assumed = False
 
 
-def set_current_compile_soc_info(soc_version: str, core_type: str = "AiCore", aicore_num: int | None = None,
-                                 l1_fusion: bool | None = None) -> str:
+def set_current_compile_soc_info(
+    soc_version: str, core_type: str = "AiCore", aicore_num: int | None = None, l1_fusion: bool | None = None
+) -> str:
     """Select the SoC for what is built from now on.
 
     Args:
@@ -66,8 +101,9 @@ def set_current_compile_soc_info(soc_version: str, core_type: str = "AiCore", ai
     return "success"
 
 
-def te_set_version(soc_version: str, core_type: str = "AiCore", aicore_num: int | None = None,
-                   l1_fusion: bool | None = None) -> str:
+def te_set_version(
+    soc_version: str, core_type: str = "AiCore", aicore_num: int | None = None, l1_fusion: bool | None = None
+) -> str:
     """The older name of :func:`set_current_compile_soc_info`."""
     return set_current_compile_soc_info(soc_version, core_type, aicore_num, l1_fusion)
 
@@ -93,8 +129,10 @@ def current_soc() -> SocProfile:
     global _assumed
     if _selection is not None:
         return _selection.soc
-    message = ("no SoC is selected, for which the documents assume Ascend310; tikemu takes Ascend910 (call "
-               "set_current_compile_soc_info or tikemu.install(soc=...) first)")
+    message = (
+        "no SoC is selected, for which the documents assume Ascend310; tikemu takes Ascend910 (call "
+        "set_current_compile_soc_info or tikemu.install(soc=...) first)"
+    )
     if settings.default_options().strict:
         fail(TikParamError, message)
     if not _assumed:
@@ -157,11 +195,29 @@ def api_check_support(intrinsic: str, dtype: str = "") -> bool:
     return name in CONTAINER_APIS and (not dtype or dtype in BITS)
 
 
-_SHORT_DTYPES = {"f16": "float16", "f32": "float32", "s8": "int8", "u8": "uint8", "s16": "int16", "u16": "uint16",
-                 "s32": "int32", "u32": "uint32", "s64": "int64", "u64": "uint64"}
+_SHORT_DTYPES = {
+    "f16": "float16",
+    "f32": "float32",
+    "s8": "int8",
+    "u8": "uint8",
+    "s16": "int16",
+    "u16": "uint16",
+    "s32": "int32",
+    "u32": "uint32",
+    "s64": "int64",
+    "u64": "uint64",
+}
 _CONVERSION = re.compile(r"(f16|f32|[su](?:8|16|32|64))2(f16|f32|[su](?:8|16|32|64))([rfcazo]|deq)?\Z")
-_ROUND_MODES = {"": "", "r": "round", "f": "floor", "c": "ceil", "a": "away-zero", "z": "to-zero", "o": "odd",
-                "deq": ""}
+_ROUND_MODES = {
+    "": "",
+    "r": "round",
+    "f": "floor",
+    "c": "ceil",
+    "a": "away-zero",
+    "z": "to-zero",
+    "o": "odd",
+    "deq": "",
+}
 
 
 def intrinsic_check_support(intrinsic: str, dtype: str = "") -> bool:
@@ -171,12 +227,17 @@ def intrinsic_check_support(intrinsic: str, dtype: str = "") -> bool:
     """
     if not isinstance(intrinsic, str) or not isinstance(dtype, str):
         fail(TikParamError, f"intrinsic_check_support takes two strings, got {intrinsic!r} and {dtype!r}")
-    name = intrinsic[len("Intrinsic_"):] if intrinsic.startswith("Intrinsic_") else intrinsic
+    name = intrinsic[len("Intrinsic_") :] if intrinsic.startswith("Intrinsic_") else intrinsic
     conversion = _CONVERSION.match(dtype)
     if name == "vconv" and dtype:
         return conversion is not None and _converts(*conversion.groups(default=""))
-    name = {"broadcast_ub_to_cc": "broadcast_ub_to_l0c", "data_move_out2ub": "data_move",
-            "data_move_ub2out": "data_move", "load2d": "load2dv1", "load3d": "load3dv1"}.get(name, name)
+    name = {
+        "broadcast_ub_to_cc": "broadcast_ub_to_l0c",
+        "data_move_out2ub": "data_move",
+        "data_move_ub2out": "data_move",
+        "load2d": "load2dv1",
+        "load3d": "load3dv1",
+    }.get(name, name)
     return api_check_support(f"tik.{name}", _SHORT_DTYPES.get(dtype, dtype))
 
 

@@ -1,4 +1,5 @@
 """Recorded programs as text."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -51,9 +52,11 @@ def _statement(statement: ir.Statement) -> Iterator[str]:
         call = f"{statement.spec.name}({', '.join(f'{name}={_value(arg)}' for name, arg in statement.args.items())})"
         yield call if statement.result is None else f"cmpmask{statement.result.uid} = {call}"
     elif kind is ir.For:
-        options = "".join(f", {label}={describe(value)}" for label, value in (
-            ("thread_num", statement.thread_num), ("block_num", statement.block_num))
-            if not (ir.is_immediate(value) and value == 1))
+        options = "".join(
+            f", {label}={describe(value)}"
+            for label, value in (("thread_num", statement.thread_num), ("block_num", statement.block_num))
+            if not (ir.is_immediate(value) and value == 1)
+        )
         bounds = f"{describe(statement.begin)}, {describe(statement.end)}"
         yield f"for {statement.variable.name} in range({bounds}){options}:"
         yield from _block(statement.body)

@@ -3,6 +3,7 @@
 One :class:`Recorder` belongs to one ``Tik`` instance. Tensors and values hold the :class:`Scope` in which they were
 defined and reach the recorder through it.
 """
+
 from __future__ import annotations
 
 import warnings
@@ -101,8 +102,9 @@ class Recorder:
             if self.strict:
                 raise error(message, location)
             self.program.findings.append(ir.Finding(error, message, location))
-        warnings.warn_explicit(TikWarning(f"{message}\n  at {location}"), None, location.file, location.line,
-                               registry=self._warned)
+        warnings.warn_explicit(
+            TikWarning(f"{message}\n  at {location}"), None, location.file, location.line, registry=self._warned
+        )
 
     def require_alive(self, value: Any) -> None:
         """Raise TikScopeError if the scope of a value or tensor has ended, TikParamError if it is another kernel's."""
@@ -159,8 +161,10 @@ class Recorder:
         targets = (statement.target,) if isinstance(statement, ir.Assign) else statement.targets
         for loop, used in self._bounds:
             if not used.isdisjoint(targets):
-                self.warn(f"{targets[0].name!r} takes part in endt of the for_range at {loop.location} and must not be "
-                          "modified in its body")
+                self.warn(
+                    f"{targets[0].name!r} takes part in endt of the for_range at {loop.location} and must not be "
+                    "modified in its body"
+                )
 
     def set_block_loop(self, loop: ir.For) -> None:
         """Note the multi-core loop, which was just appended; warn about what stands before it (D4a)."""
@@ -174,11 +178,14 @@ class Recorder:
 
     def _warn_outside(self, statement: ir.Statement) -> None:
         harmless = isinstance(statement, ir.DebugPrint) or (
-            isinstance(statement, ir.Define) and statement.tensor.memory == "GM")
+            isinstance(statement, ir.Define) and statement.tensor.memory == "GM"
+        )
         if not harmless and not self._outside_warned:
             self._outside_warned = True
-            self.warn("on-chip tensors, Scalars and statements belong inside the multi-core loop; what stands outside "
-                      f"is executed once per block, each with its own memory (first: {statement.location})")
+            self.warn(
+                "on-chip tensors, Scalars and statements belong inside the multi-core loop; what stands outside "
+                f"is executed once per block, each with its own memory (first: {statement.location})"
+            )
 
     def instruction(self, spec: Any, args: dict[str, Any]) -> ir.CmpMask | None:
         """Check and append one call of the instruction table."""

@@ -1,4 +1,5 @@
 """What a run gives: outputs, and an estimate of where the time goes."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass, field
@@ -16,8 +17,16 @@ if TYPE_CHECKING:
     from .timing.trace import Trace
 
 _ALWAYS = ("issue_cycles", "queue_depth", "flag_cycles", "flag_handshake")
-_GM = ("gm_read_latency", "gm_read_bandwidth", "gm_write_latency", "gm_write_bandwidth", "hbm_bandwidth", "gm_line",
-       "gm_read_beat", "gm_write_beat")
+_GM = (
+    "gm_read_latency",
+    "gm_read_bandwidth",
+    "gm_write_latency",
+    "gm_write_bandwidth",
+    "hbm_bandwidth",
+    "gm_line",
+    "gm_read_beat",
+    "gm_write_beat",
+)
 
 
 @dataclass(frozen=True)
@@ -123,51 +132,72 @@ class Result:
 
     def report(self) -> str:
         """The result as text."""
-        lines = [f"kernel {self.kernel} on {self.soc.name}, {self.block_count} blocks on {self.cores} of "
-                 f"{self.soc.core_count} cores"]
+        lines = [
+            f"kernel {self.kernel} on {self.soc.name}, {self.block_count} blocks on {self.cores} of "
+            f"{self.soc.core_count} cores"
+        ]
         if self.cycles is None:
             return "\n".join([*lines, *self._memory_lines()])
         timing = self.soc.timing
-        lines += [f"estimate: {self.cycles:,.0f} cycles, {self.seconds * 1e6:,.1f} us at {self.soc.clock_mhz} MHz; "
-                  f"launch ({timing.launch_seconds_low * 1e6:.0f} to {timing.launch_seconds_high * 1e6:.0f} us) "
-                  "excluded",
-                  f"cores: fastest {min(self.core_cycles):,.0f}, slowest {max(self.core_cycles):,.0f} cycles; traffic "
-                  f"alone {self.memory_floor:,.0f}",
-                  "", "pipe        busy cycles   share"]
+        lines += [
+            f"estimate: {self.cycles:,.0f} cycles, {self.seconds * 1e6:,.1f} us at {self.soc.clock_mhz} MHz; "
+            f"launch ({timing.launch_seconds_low * 1e6:.0f} to {timing.launch_seconds_high * 1e6:.0f} us) "
+            "excluded",
+            f"cores: fastest {min(self.core_cycles):,.0f}, slowest {max(self.core_cycles):,.0f} cycles; traffic "
+            f"alone {self.memory_floor:,.0f}",
+            "",
+            "pipe        busy cycles   share",
+        ]
         lines += [f"PIPE_{name:<5} {use.busy:>13,.0f}  {use.share:6.1%}" for name, use in self.pipes.items()]
         lines += ["", f"{'instruction':<24} {'count':>12} {'cycles':>15}"]
         by_cycles = sorted(self.instructions.items(), key=lambda item: -item[1].cycles)
         lines += [f"{name:<24} {use.count:>12,} {use.cycles:>15,.0f}" for name, use in by_cycles]
         if self.macs:
-            lines += ["", f"Cube: {self.macs:,} multiply-accumulates, {self.flops / 1e12:.2f} TFLOPS, "
-                          f"{self.cube_utilisation:.1%} of the float16 peak of the cores in use"]
-        lines += ["", f"global memory: {self.gm_read_bytes:,} bytes read, {self.gm_written_bytes:,} written, "
-                      f"{self.memory_utilisation:.1%} of the bandwidth"]
+            lines += [
+                "",
+                f"Cube: {self.macs:,} multiply-accumulates, {self.flops / 1e12:.2f} TFLOPS, "
+                f"{self.cube_utilisation:.1%} of the float16 peak of the cores in use",
+            ]
+        lines += [
+            "",
+            f"global memory: {self.gm_read_bytes:,} bytes read, {self.gm_written_bytes:,} written, "
+            f"{self.memory_utilisation:.1%} of the bandwidth",
+        ]
         lines += self._memory_lines()
-        pressure = [f"{source}->{destination} {count}" for (source, destination), count in
-                    sorted(self.events_in_flight.items())]
-        lines += [f"events in flight ({timing.event_ids:.0f} exist per pair): {', '.join(pressure) or 'none'}; "
-                  f"{self.sync_flags:,} flag instructions inserted",
-                  f"code: about {self.code_bytes:,} bytes, instruction cache {timing.icache_bytes:,.0f}"]
+        pressure = [
+            f"{source}->{destination} {count}" for (source, destination), count in sorted(self.events_in_flight.items())
+        ]
+        lines += [
+            f"events in flight ({timing.event_ids:.0f} exist per pair): {', '.join(pressure) or 'none'}; "
+            f"{self.sync_flags:,} flag instructions inserted",
+            f"code: about {self.code_bytes:,} bytes, instruction cache {timing.icache_bytes:,.0f}",
+        ]
         return "\n".join([*lines, "", *self._constant_lines()])
 
     def _memory_lines(self) -> list[str]:
-        parts = [f"{memory} {self.peak_bytes[memory]:,} of {self.soc.capacity(memory):,}" for memory in ON_CHIP
-                 if self.peak_bytes.get(memory)]
+        parts = [
+            f"{memory} {self.peak_bytes[memory]:,} of {self.soc.capacity(memory):,}"
+            for memory in ON_CHIP
+            if self.peak_bytes.get(memory)
+        ]
         return [f"peak bytes: {', '.join(parts) or 'none'}"]
 
     def _constant_lines(self) -> list[str]:
         lines = ["the estimate rests on"]
         for confidence in CONFIDENCES:
-            entries = [f"{name} {constant.value:g}" for name, constant in sorted(self.constants.items())
-                       if constant.confidence == confidence]
+            entries = [
+                f"{name} {constant.value:g}"
+                for name, constant in sorted(self.constants.items())
+                if constant.confidence == confidence
+            ]
             if entries:
                 lines.append(f"  {confidence}: {', '.join(entries)}")
         return lines
 
 
-def collect(runtime: Runtime, compiled: Compiled, times: list[float], trace: Trace | None,
-            outputs: dict[str, np.ndarray]) -> Result:
+def collect(
+    runtime: Runtime, compiled: Compiled, times: list[float], trace: Trace | None, outputs: dict[str, np.ndarray]
+) -> Result:
     """Gather what a run has counted."""
     from .machine.sites import InstructionSite, Tally
 
@@ -178,13 +208,29 @@ def collect(runtime: Runtime, compiled: Compiled, times: list[float], trace: Tra
             total.merge(site.tally())
     moved = total.read_bytes + total.written_bytes
     fields: dict[str, Any] = {
-        "outputs": outputs, "kernel": runtime.program.name, "soc": soc, "block_count": runtime.block_count or 1,
-        "peak_bytes": dict(runtime.plan.peak), "code_bytes": compiled.code_bytes(), "trace": trace,
-        "gm_read_bytes": total.read_bytes, "gm_written_bytes": total.written_bytes, "macs": total.macs,
+        "outputs": outputs,
+        "kernel": runtime.program.name,
+        "soc": soc,
+        "block_count": runtime.block_count or 1,
+        "peak_bytes": dict(runtime.plan.peak),
+        "code_bytes": compiled.code_bytes(),
+        "trace": trace,
+        "gm_read_bytes": total.read_bytes,
+        "gm_written_bytes": total.written_bytes,
+        "macs": total.macs,
     }
     if not runtime.timing:
-        return Result(cycles=None, core_cycles=(), pipes={}, instructions={}, events_in_flight={}, sync_flags=0,
-                      memory_floor=0.0, constants={}, **fields)
+        return Result(
+            cycles=None,
+            core_cycles=(),
+            pipes={},
+            instructions={},
+            events_in_flight={},
+            sync_flags=0,
+            memory_floor=0.0,
+            constants={},
+            **fields,
+        )
     clock = runtime.clock
     floor = (moved - runtime.gm_cost.hit_bytes) / (soc.gm_share(runtime.active_cores) * len(times))
     cycles = max(max(times), floor)
@@ -199,9 +245,15 @@ def collect(runtime: Runtime, compiled: Compiled, times: list[float], trace: Tra
             busy[PIPES[pipe]] += work
     names = {*_ALWAYS, *total.constants, *(_GM if moved else ())}
     return Result(
-        cycles=cycles, core_cycles=tuple(times),
+        cycles=cycles,
+        core_cycles=tuple(times),
         pipes={name: PipeUse(work, work / (cycles * len(times)) if cycles else 0.0) for name, work in busy.items()},
-        instructions=instructions, sync_flags=clock.flags, memory_floor=floor,
-        events_in_flight={(PIPES[source], PIPES[destination]): count
-                          for (source, destination), count in clock.events.items()},
-        constants={name: soc.timing.constant(name) for name in sorted(names)}, **fields)
+        instructions=instructions,
+        sync_flags=clock.flags,
+        memory_floor=floor,
+        events_in_flight={
+            (PIPES[source], PIPES[destination]): count for (source, destination), count in clock.events.items()
+        },
+        constants={name: soc.timing.constant(name) for name in sorted(names)},
+        **fields,
+    )

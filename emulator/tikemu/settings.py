@@ -1,4 +1,5 @@
 """Options that hold where a program gives none: while it is recorded, and in ``tikdb.start_debug``."""
+
 from __future__ import annotations
 
 import contextlib

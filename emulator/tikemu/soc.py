@@ -3,6 +3,7 @@
 Sizes and the five members of the family come from the public platform description files ``Ascend910{A,B,ProA,ProB,
 PremiumA}.ini``. They are equal except for cores, clock and AI CPUs.
 """
+
 from __future__ import annotations
 
 import dataclasses
@@ -64,8 +65,9 @@ class TimingModel:
     # -- vector
     vector_latency = Constant(20, "cycles", f"start-up of a dependent vector instruction, {_FIT_A2}", MEASURED_A2)
     vector_minimum = Constant(1, "cycles", "shortest occupation of a pipe by an instruction", INFERRED)
-    vector_simple = Constant(1, "cycles/repeat", "256 B a cycle; 3390 GFLOPS measured per chip (AIBench 2024)",
-                             MEASURED_910)
+    vector_simple = Constant(
+        1, "cycles/repeat", "256 B a cycle; 3390 GFLOPS measured per chip (AIBench 2024)", MEASURED_910
+    )
     vector_mla = Constant(2, "cycles/repeat", _DOC_A2, VENDOR_A2)
     vector_axpy = Constant(1, "cycles/repeat", _DOC_A2, VENDOR_A2)
     vector_transcendental_f16 = Constant(4, "cycles/repeat", f"{_DOC_A2}: 32 elements a cycle", VENDOR_A2)
@@ -87,8 +89,9 @@ class TimingModel:
     # -- scalar unit and issue
     issue_cycles = Constant(4, "cycles", "address arithmetic for an instruction or a loop iteration, 3 to 6", INFERRED)
     scalar_cycles = Constant(1, "cycles", "one scalar arithmetic instruction (Ascend C documentation)", VENDOR_A2)
-    mask_write_cycles = Constant(1, "cycles", "writing the mask register when it changes (Ascend C documentation)",
-                                 VENDOR_A2)
+    mask_write_cycles = Constant(
+        1, "cycles", "writing the mask register when it changes (Ascend C documentation)", VENDOR_A2
+    )
     ub_scalar_read = Constant(12, "cycles", "access to the Unified Buffer by the scalar unit, 6 to 20", INFERRED)
     gm_scalar_read = Constant(350, "cycles", "miss of the scalar data cache", INFERRED)
     queue_depth = Constant(32, "instructions", f"waiting per pipe, {_SIM_A2}", VENDOR_A2)
@@ -249,9 +252,7 @@ ASCEND_910B = SocProfile("Ascend910B", 30, 900)
 ASCEND_910PROA = SocProfile("Ascend910ProA", 32, 1100)
 ASCEND_910PROB = SocProfile("Ascend910ProB", 30, 1150)
 ASCEND_910PREMIUMA = SocProfile("Ascend910PremiumA", 32, 1220)
-PROFILES = {
-    soc.name: soc for soc in (ASCEND_910A, ASCEND_910B, ASCEND_910PROA, ASCEND_910PROB, ASCEND_910PREMIUMA)
-}
+PROFILES = {soc.name: soc for soc in (ASCEND_910A, ASCEND_910B, ASCEND_910PROA, ASCEND_910PROB, ASCEND_910PREMIUMA)}
 _ALIASES = {"Ascend910": "Ascend910A"}
 
 

@@ -1,4 +1,5 @@
 """Tensors and views of them (core.md 2.1 to 2.5)."""
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Union
@@ -41,8 +42,17 @@ class Tensor:
 
     __slots__ = ("dtype", "shape", "_info", "_scope", "_offset", "_strides", "_contiguous", "_whole", "_lowered")
 
-    def __init__(self, info: ir.TensorInfo, scope: Scope, dtype: str, shape: tuple[Extent, ...], offset: Extent,
-                 strides: tuple[Extent, ...], contiguous: bool, whole: bool) -> None:
+    def __init__(
+        self,
+        info: ir.TensorInfo,
+        scope: Scope,
+        dtype: str,
+        shape: tuple[Extent, ...],
+        offset: Extent,
+        strides: tuple[Extent, ...],
+        contiguous: bool,
+        whole: bool,
+    ) -> None:
         self.dtype, self.shape = dtype, shape
         self._info, self._scope, self._offset, self._strides = info, scope, offset, strides
         self._contiguous = contiguous  # elements follow each other in row-major order
@@ -58,8 +68,9 @@ class Tensor:
     def _node(self) -> ir.View:
         view = self._lowered
         if view is None:
-            view = self._lowered = ir.View(self._info, self.dtype, _lower(self._offset), lower_shape(self.shape),
-                                           lower_shape(self._strides))
+            view = self._lowered = ir.View(
+                self._info, self.dtype, _lower(self._offset), lower_shape(self.shape), lower_shape(self._strides)
+            )
         return view
 
     @property
@@ -132,18 +143,31 @@ class Tensor:
                 offset = offset + position * step
             return Tensor(self._info, scope, self.dtype, (1,), offset, (1,), True, False)
         else:
-            fail(TikParamError, f"tensor {self.name!r}: a view that is not contiguous cannot be flattened; index it "
-                                f"with one entry per dimension ({len(self.shape)})")
+            fail(
+                TikParamError,
+                f"tensor {self.name!r}: a view that is not contiguous cannot be flattened; index it "
+                f"with one entry per dimension ({len(self.shape)})",
+            )
         offset = self._offset + (start if stride == 1 else start * stride)
-        return Tensor(self._info, scope, self.dtype, (extent,), offset, (stride,),
-                      type(stride) is int and stride == 1 or extent == 1, full and self._whole)
+        return Tensor(
+            self._info,
+            scope,
+            self.dtype,
+            (extent,),
+            offset,
+            (stride,),
+            type(stride) is int and stride == 1 or extent == 1,
+            full and self._whole,
+        )
 
     def _select(self, index: tuple[Any, ...]) -> Tensor:
         """``t[i, a:b, :]``: one entry per dimension, every dimension is kept."""
         rank = len(self.shape)
         if len(index) != rank:
-            fail(TikIndexError, f"tensor {self.name!r} has {rank} dimensions, so an index tuple needs {rank} entries, "
-                                f"got {len(index)}")
+            fail(
+                TikIndexError,
+                f"tensor {self.name!r} has {rank} dimensions, so an index tuple needs {rank} entries, got {len(index)}",
+            )
         offset, scope, extents = self._offset, self._scope, []
         contiguous, whole, partial = self._contiguous, self._whole, False
         for axis in range(rank - 1, -1, -1):
@@ -162,8 +186,16 @@ class Tensor:
             extents.append(extent)
         extents.reverse()
         shape = tuple(extents)
-        return Tensor(self._info, scope, self.dtype, shape, offset, self._strides,
-                      contiguous or _follows(shape, self._strides), whole)
+        return Tensor(
+            self._info,
+            scope,
+            self.dtype,
+            shape,
+            offset,
+            self._strides,
+            contiguous or _follows(shape, self._strides),
+            whole,
+        )
 
     def _position(self, index: Any, size: Extent, axis: int, scope: Scope) -> tuple[Extent, Scope]:
         """A single index as distance from the start."""
@@ -172,18 +204,24 @@ class Tensor:
             return index, deeper(scope, index._scope)
         number = index if type(index) is int else as_int(index)
         if number is None:
-            fail(TikParamError, f"tensor {self.name!r}: an index must be an integer, a Scalar or Expr, or a slice, "
-                                f"got {index!r}")
+            fail(
+                TikParamError,
+                f"tensor {self.name!r}: an index must be an integer, a Scalar or Expr, or a slice, got {index!r}",
+            )
         if type(size) is int and not -size <= number < size:
-            fail(TikIndexError, f"tensor {self.name!r}: index {number} is out of range for dimension {axis} of size "
-                                f"{size}, allowed is [{-size}, {size})")
+            fail(
+                TikIndexError,
+                f"tensor {self.name!r}: index {number} is out of range for dimension {axis} of size "
+                f"{size}, allowed is [{-size}, {size})",
+            )
         return (size + number if number < 0 else number), scope
 
     def _range(self, index: slice, size: Extent, axis: int, scope: Scope) -> tuple[Extent, Extent, bool, Scope]:
         """Start, extent, whether all of ``size`` is covered, and scope of a slice."""
         if index.step is not None and as_int(index.step) != 1:
-            fail(TikParamError, f"tensor {self.name!r}: the step of a slice must be the immediate 1, "
-                                f"got {index.step!r}")
+            fail(
+                TikParamError, f"tensor {self.name!r}: the step of a slice must be the immediate 1, got {index.step!r}"
+            )
         start, stop = 0, size
         if index.start is not None:
             start, scope = self._position(index.start, size, axis, scope)
@@ -195,11 +233,17 @@ class Tensor:
             known = difference(_lower(stop), _lower(start))
             extent = stop - start if known is None else known
         if type(extent) is int and extent < 1:
-            fail(TikIndexError, f"tensor {self.name!r}: the slice [{index.start!r}:{index.stop!r}] of dimension {axis} "
-                                "is empty; its stop must lie behind its start")
+            fail(
+                TikIndexError,
+                f"tensor {self.name!r}: the slice [{index.start!r}:{index.stop!r}] of dimension {axis} "
+                "is empty; its stop must lie behind its start",
+            )
         if type(extent) is int and type(size) is int and extent > size:
-            fail(TikIndexError, f"tensor {self.name!r}: the slice [{index.start!r}:{index.stop!r}] has {extent} "
-                                f"elements, dimension {axis} has {size}")
+            fail(
+                TikIndexError,
+                f"tensor {self.name!r}: the slice [{index.start!r}:{index.stop!r}] has {extent} "
+                f"elements, dimension {axis} has {size}",
+            )
         full = extent is size or type(extent) is int and type(size) is int and extent == size
         return start, extent, full, scope
 
@@ -221,8 +265,11 @@ class Tensor:
         size, wanted = self.size, product(shape)
         distance = difference(_lower(wanted), _lower(size))
         if distance:
-            fail(TikParamError, f"tensor {self.name!r} with shape {self.shape} has {size} elements and cannot be "
-                                f"reshaped to {tuple(shape)} with {wanted}")
+            fail(
+                TikParamError,
+                f"tensor {self.name!r} with shape {self.shape} has {size} elements and cannot be "
+                f"reshaped to {tuple(shape)} with {wanted}",
+            )
         return Tensor(self._info, scope, self.dtype, shape, self._offset, row_major(shape), True, True)
 
     def reinterpret_cast_to(self, dtype: str) -> Tensor:
@@ -246,11 +293,17 @@ class Tensor:
             factor = new // old
             last = self.shape[-1]
             if type(last) is int and last % factor:
-                fail(TikParamError, f"Error: Last dimension can't be divided. Tensor {self.name!r} has {last} elements "
-                                    f"of {self.dtype} there, {dtype} needs a multiple of {factor}")
+                fail(
+                    TikParamError,
+                    f"Error: Last dimension can't be divided. Tensor {self.name!r} has {last} elements "
+                    f"of {self.dtype} there, {dtype} needs a multiple of {factor}",
+                )
             if type(self._offset) is int and self._offset % factor:
-                fail(TikAlignError, f"the view of tensor {self.name!r} starts at element {self._offset} of "
-                                    f"{self.dtype}, which is inside an element of {dtype}")
+                fail(
+                    TikAlignError,
+                    f"the view of tensor {self.name!r} starts at element {self._offset} of "
+                    f"{self.dtype}, which is inside an element of {dtype}",
+                )
             shape = (*self.shape[:-1], self._quotient(last, factor))
             offset = self._quotient(self._offset, factor)
             strides = (*(self._quotient(stride, factor) for stride in self._strides[:-1]), self._strides[-1])
@@ -259,16 +312,20 @@ class Tensor:
     def _quotient(self, value: Extent, factor: int) -> Extent:
         if type(value) is int:
             if value % factor:
-                fail(TikParamError, f"rows of this view of tensor {self.name!r} start inside an element of the new "
-                                    "dtype")
+                fail(
+                    TikParamError, f"rows of this view of tensor {self.name!r} start inside an element of the new dtype"
+                )
             return value // factor
         node = exact_quotient(value._node, factor)
         return node if type(node) is int else Expr(node, self._scope)
 
     def flatten(self) -> Tensor:
         """Refused: the documents say nothing about it."""
-        fail(TikUnsupportedError, "Tensor.flatten has no specification; use reshape((size,)) or index the tensor with "
-                                  "one position, which flattens it")
+        fail(
+            TikUnsupportedError,
+            "Tensor.flatten has no specification; use reshape((size,)) or index the tensor with "
+            "one position, which flattens it",
+        )
 
     # ------------------------------------------------------------------------------------------ element writes
     def __setitem__(self, index: Any, value: Any) -> None:
@@ -288,12 +345,18 @@ class Tensor:
         recorder = self._scope.recorder
         what = f"tensor {self.name!r}"
         if self._info.memory != "UB":
-            fail(TikUnsupportedArgumentError, f"{what}: on Ascend 910 elements can be written only in the Unified "
-                                              f"Buffer (scope_ubuf), the tensor is in {self.scope}")
+            fail(
+                TikUnsupportedArgumentError,
+                f"{what}: on Ascend 910 elements can be written only in the Unified "
+                f"Buffer (scope_ubuf), the tensor is in {self.scope}",
+            )
         if isinstance(value, (Tensor, Scalar, InputScalar)):
             if value.dtype != self.dtype:
-                fail(TikParamError, f"{what} of {self.dtype} cannot be set to {value.name!r} of {value.dtype}; the "
-                                    "types must be the same")
+                fail(
+                    TikParamError,
+                    f"{what} of {self.dtype} cannot be set to {value.name!r} of {value.dtype}; the "
+                    "types must be the same",
+                )
         elif isinstance(value, Expr):
             integers = value.dtype in INTEGERS or value.dtype == "bool"
             if self.dtype != "float16" and is_float(self.dtype) == integers:
@@ -309,8 +372,18 @@ def _refuse(op: str) -> Any:
     return operator
 
 
-for _name, _op in {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "and": "&",
-                   "or": "|", "lshift": "<<", "rshift": ">>"}.items():
+for _name, _op in {
+    "add": "+",
+    "sub": "-",
+    "mul": "*",
+    "truediv": "/",
+    "floordiv": "//",
+    "mod": "%",
+    "and": "&",
+    "or": "|",
+    "lshift": "<<",
+    "rshift": ">>",
+}.items():
     setattr(Tensor, f"__{_name}__", _refuse(_op))
     setattr(Tensor, f"__r{_name}__", _refuse(_op))
 for _name, _op in {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "neg": "-"}.items():
@@ -377,7 +450,10 @@ def check_shape(shape: Any, what: str, scope: Scope) -> tuple[tuple[Extent, ...]
             continue
         number = int(extent) if isinstance(extent, float) and extent.is_integer() else as_int(extent)
         if number is None or number < 1:
-            fail(TikParamError, f"every extent of {what} must be a positive integer, a Scalar or an Expr, got "
-                                f"{extent!r} in {tuple(shape)}")
+            fail(
+                TikParamError,
+                f"every extent of {what} must be a positive integer, a Scalar or an Expr, got "
+                f"{extent!r} in {tuple(shape)}",
+            )
         extents.append(number)
     return tuple(extents), scope

@@ -1,4 +1,5 @@
 """The module that programs know as ``tbe.tik`` and ``te.tik``."""
+
 from __future__ import annotations
 
 from .dsl import SCOPE_CA as scope_ca
@@ -15,6 +16,21 @@ from .expr import any_of as any
 from .tensor import Tensor
 
 __all__ = [
-    "Dprofile", "Expr", "InputScalar", "Scalar", "ScalarArray", "Tensor", "Tik", "all", "any", "negate", "scope_ca",
-    "scope_cb", "scope_cbuf", "scope_cbuf_out", "scope_cc", "scope_gm", "scope_ubuf",
+    "Dprofile",
+    "Expr",
+    "InputScalar",
+    "Scalar",
+    "ScalarArray",
+    "Tensor",
+    "Tik",
+    "all",
+    "any",
+    "negate",
+    "scope_ca",
+    "scope_cb",
+    "scope_cbuf",
+    "scope_cbuf_out",
+    "scope_cc",
+    "scope_gm",
+    "scope_ubuf",
 ]

@@ -1,4 +1,5 @@
 """What the emulator's tests share: every test starts without shim, selected SoC and changed options."""
+
 from __future__ import annotations
 
 import sys

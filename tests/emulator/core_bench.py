@@ -1,4 +1,5 @@
 """One core without a program: shaped tensors in all memories, instructions bound and executed with defined bits."""
+
 from __future__ import annotations
 
 import warnings
@@ -12,14 +13,20 @@ from tikemu.isa.region import Memory
 from tikemu.isa.spec import BindContext, CoreState, MicroOp, Operand
 
 SOC = soc.ASCEND_910A
-SCOPES = {"GM": "global", "UB": "local.UB", "L1": "local.L1", "L0A": "local.L0A", "L0B": "local.L0B",
-          "L0C": "local.L0C"}
+SCOPES = {
+    "GM": "global",
+    "UB": "local.UB",
+    "L1": "local.L1",
+    "L0A": "local.L0A",
+    "L0B": "local.L0B",
+    "L0C": "local.L0C",
+}
 ALIGNMENT = {"UB": 32, "L1": 512, "L0A": 512, "L0B": 512, "L0C": 1024}
 
 
 def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Strides in elements."""
-    return tuple(int(np.prod(shape[axis + 1:])) for axis in range(len(shape)))
+    return tuple(int(np.prod(shape[axis + 1 :])) for axis in range(len(shape)))
 
 
 def recorded(dtype: str, memory: str, name: str = "t", shape=(4096,)) -> ir.View:
@@ -38,9 +45,14 @@ def check(api: str, *args, strict: bool = False, **kwargs) -> list[str]:
 
 def touched(region) -> np.ndarray:
     """Numbers of the bytes of a region."""
-    return np.unique(np.concatenate([
-        (base + np.arange(n0)[:, None, None] * s0 + np.arange(n1)[:, None] * s1 + np.arange(width)).reshape(-1)
-        for base, n0, s0, n1, s1, width in region.pieces]))
+    return np.unique(
+        np.concatenate(
+            [
+                (base + np.arange(n0)[:, None, None] * s0 + np.arange(n1)[:, None] * s1 + np.arange(width)).reshape(-1)
+                for base, n0, s0, n1, s1, width in region.pieces
+            ]
+        )
+    )
 
 
 class CoreBench:
@@ -88,15 +100,24 @@ class CoreBench:
         return operand.memory.view(operand.dtype, operand.address, operand.shape, self._byte_strides(operand))
 
     def _bits(self, operand: Operand) -> np.ndarray:
-        return np.ndarray((*operand.shape, np.dtype(operand.dtype).itemsize), np.uint8, operand.memory.defined,
-                          operand.address, (*self._byte_strides(operand), 1))
+        return np.ndarray(
+            (*operand.shape, np.dtype(operand.dtype).itemsize),
+            np.uint8,
+            operand.memory.defined,
+            operand.address,
+            (*self._byte_strides(operand), 1),
+        )
 
     @staticmethod
     def at(operand: Operand, offset: int, shape=None, strides=None) -> Operand:
         """A window that starts ``offset`` elements into an operand; by default flat, up to its end."""
         shape = (int(np.prod(operand.shape)) - offset,) if shape is None else tuple(shape)
-        return replace(operand, address=operand.address + offset * np.dtype(operand.dtype).itemsize, shape=shape,
-                       strides=strides or row_major(shape))
+        return replace(
+            operand,
+            address=operand.address + offset * np.dtype(operand.dtype).itemsize,
+            shape=shape,
+            strides=strides or row_major(shape),
+        )
 
     def bind(self, api: str, *args, **kwargs) -> tuple[MicroOp, ...]:
         spec = registry.specs()[api]

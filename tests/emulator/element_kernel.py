@@ -1,4 +1,5 @@
 """Kernels that store a tensor of scalars, for tests of what the scalar unit computes."""
+
 from __future__ import annotations
 
 import warnings
@@ -11,8 +12,9 @@ from tikemu import Options, TikWarning, tik
 INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
 
 
-def program(instance: Any, body: Callable[[Any], None], count: int = 8, dtype: str = "int32",
-            inputs: list | None = None) -> Any:
+def program(
+    instance: Any, body: Callable[[Any], None], count: int = 8, dtype: str = "int32", inputs: list | None = None
+) -> Any:
     """A kernel that fills a tensor ``out`` element by element: ``body(out)``, then it is stored."""
     target = instance.Tensor(dtype, (count,), tik.scope_gm, "target")
     out = instance.Tensor(dtype, (count,), tik.scope_ubuf, "out")

@@ -6,6 +6,7 @@ global memory, the Unified Buffer and L1; the fuzz tests compare the emulator wi
 
     outputs = naive.run(program, {"x": array})
 """
+
 from __future__ import annotations
 
 import math
@@ -16,8 +17,18 @@ from typing import Any
 import numpy as np
 from tikemu import ir
 
-CODES = {"int8": "b", "uint8": "B", "int16": "h", "uint16": "H", "int32": "i", "uint32": "I", "int64": "q",
-         "uint64": "Q", "float16": "e", "float32": "f"}
+CODES = {
+    "int8": "b",
+    "uint8": "B",
+    "int16": "h",
+    "uint16": "H",
+    "int32": "i",
+    "uint32": "I",
+    "int64": "q",
+    "uint64": "Q",
+    "float16": "e",
+    "float32": "f",
+}
 LARGEST = {"float16": 65504.0, "float32": struct.unpack("<f", b"\xff\xff\x7f\x7f")[0]}
 
 
@@ -63,7 +74,7 @@ class Pointer:
 
     def copy_from(self, other: Pointer, count: int) -> None:
         """Raw bytes: bit patterns are kept."""
-        self.data[self.address:self.address + count] = other.data[other.address:other.address + count]
+        self.data[self.address : self.address + count] = other.data[other.address : other.address + count]
 
 
 class Interrupt(Exception):
@@ -108,15 +119,31 @@ def smallest(x: Any, y: Any) -> Any:
 
 
 ONE = {
-    "abs": lambda x: abs(x), "relu": lambda x: 0 if x < 0 else x, "exp": exponential, "ln": logarithm,
-    "sqrt": lambda x: math.nan if x < 0 else math.sqrt(x), "not": lambda x: ~x,
+    "abs": lambda x: abs(x),
+    "relu": lambda x: 0 if x < 0 else x,
+    "exp": exponential,
+    "ln": logarithm,
+    "sqrt": lambda x: math.nan if x < 0 else math.sqrt(x),
+    "not": lambda x: ~x,
 }
 TWO = {
-    "add": lambda x, y: x + y, "sub": lambda x, y: x - y, "mul": lambda x, y: x * y, "max": largest, "min": smallest,
-    "and": lambda x, y: x & y, "or": lambda x, y: x | y, "div": divide,
+    "add": lambda x, y: x + y,
+    "sub": lambda x, y: x - y,
+    "mul": lambda x, y: x * y,
+    "max": largest,
+    "min": smallest,
+    "and": lambda x, y: x & y,
+    "or": lambda x, y: x | y,
+    "div": divide,
 }
-COMPARE = {"lt": lambda x, y: x < y, "gt": lambda x, y: x > y, "ge": lambda x, y: x >= y, "le": lambda x, y: x <= y,
-           "eq": lambda x, y: x == y, "ne": lambda x, y: x != y}
+COMPARE = {
+    "lt": lambda x, y: x < y,
+    "gt": lambda x, y: x > y,
+    "ge": lambda x, y: x >= y,
+    "le": lambda x, y: x <= y,
+    "eq": lambda x, y: x == y,
+    "ne": lambda x, y: x != y,
+}
 
 
 def tree(values: list, dtype: str) -> Any:
@@ -132,22 +159,30 @@ def to_integer(x: float, mode: str, dtype: str) -> int:
         return 0
     if math.isinf(x):
         return high if x > 0 else low
-    rounded = {"floor": math.floor, "ceil": math.ceil, "ceiling": math.ceil, "to-zero": math.trunc,
-               "away-zero": lambda v: int(math.copysign(math.floor(abs(v) + 0.5), v))}.get(mode, round)(x)
+    rounded = {
+        "floor": math.floor,
+        "ceil": math.ceil,
+        "ceiling": math.ceil,
+        "to-zero": math.trunc,
+        "away-zero": lambda v: int(math.copysign(math.floor(abs(v) + 0.5), v)),
+    }.get(mode, round)(x)
     return min(max(rounded, low), high)
 
 
 # ------------------------------------------------------------------------------------------- instructions
-def vector(a: dict[str, Any], function: Callable[..., Any], sources: tuple[str, ...], legacy: bool,
-           reads_dst: bool = False) -> None:
+def vector(
+    a: dict[str, Any], function: Callable[..., Any], sources: tuple[str, ...], legacy: bool, reads_dst: bool = False
+) -> None:
     """Element by element, a repeat's sources before its destination."""
     dst, inputs = a["dst"], [a[name] for name in sources]
     width = 256 // max(p.size for p in (dst, *inputs))
     for repeat in range(a["repeat_times"]):
         results = []
         for lane in lanes(a["mask"], width):
-            values = [p.lane(repeat, lane, a[f"{name}_rep_stride"], a[f"{name}_blk_stride"] if legacy else 1).get()
-                      for name, p in zip((*sources, *(["dst"] if reads_dst else [])), (*inputs, dst))]
+            values = [
+                p.lane(repeat, lane, a[f"{name}_rep_stride"], a[f"{name}_blk_stride"] if legacy else 1).get()
+                for name, p in zip((*sources, *(["dst"] if reads_dst else [])), (*inputs, dst))
+            ]
             results.append((lane, function(*values)))
         for lane, value in results:
             dst.lane(repeat, lane, a["dst_rep_stride"], a["dst_blk_stride"] if legacy else 1).put(value)
@@ -184,8 +219,10 @@ def compare(a: dict[str, Any], function: Callable[[Any, Any], bool], legacy: boo
     for repeat in range(a["repeat_times"]):
         bits = 0
         for lane in range(width):
-            x, y = (a[name].lane(repeat, lane, a[f"{name}_rep_stride"], a[f"{name}_blk_stride"] if legacy else 1).get()
-                    for name in ("src0", "src1"))
+            x, y = (
+                a[name].lane(repeat, lane, a[f"{name}_rep_stride"], a[f"{name}_blk_stride"] if legacy else 1).get()
+                for name in ("src0", "src1")
+            )
             bits |= function(x, y) << lane
         for byte in range(width // 8):
             a["dst"].at(repeat * width // 8 + byte, "uint8").put(bits >> 8 * byte & 255)
@@ -199,8 +236,10 @@ def select(a: dict[str, Any], legacy: bool, register: int) -> None:
     for repeat in range(a["repeat_times"]):
         for lane in lanes(a["mask"], width):
             name = "src0" if bits >> lane & 1 else "src1"
-            to, source = (a[key].lane(repeat, lane, a[f"{key}_rep_stride"], a[f"{key}_blk_stride"] if legacy else 1)
-                          for key in ("dst", name))
+            to, source = (
+                a[key].lane(repeat, lane, a[f"{key}_rep_stride"], a[f"{key}_blk_stride"] if legacy else 1)
+                for key in ("dst", name)
+            )
             to.copy_from(source, to.size)
 
 
@@ -237,7 +276,7 @@ def reduce_add(a: dict[str, Any]) -> None:
         row = [src.lane(repeat, lane, a["src_rep_stride"]).get() if lane in enabled else 0 for lane in range(width)]
         values.append(tree(row, src.dtype))
     while len(values) > 1:
-        groups = [values[i:i + width] for i in range(0, len(values), width)]
+        groups = [values[i : i + width] for i in range(0, len(values), width)]
         values = [tree(part + [0] * (width - len(part)), src.dtype) for part in groups]
     if values:
         a["dst"].put(values[0])
@@ -259,11 +298,11 @@ def reduce_extreme(a: dict[str, Any], sign: int) -> None:
 
 def transpose(dst: Pointer, src: Pointer, repeats: int, dst_stride: int, src_stride: int) -> None:
     for repeat in range(repeats):
-        tile = bytes(src.data[src.address + repeat * src_stride * 512:][:512])
+        tile = bytes(src.data[src.address + repeat * src_stride * 512 :][:512])
         for i in range(16):
             for j in range(16):
                 at = dst.address + repeat * dst_stride * 512 + 2 * (16 * j + i)
-                dst.data[at:at + 2] = tile[2 * (16 * i + j):2 * (16 * i + j) + 2]
+                dst.data[at : at + 2] = tile[2 * (16 * i + j) : 2 * (16 * i + j) + 2]
 
 
 def scatter(a: dict[str, Any]) -> None:
@@ -272,11 +311,11 @@ def scatter(a: dict[str, Any]) -> None:
     for repeat in range(repeats):
         step = 1 if repeats == 1 else repeat  # with one repeat the stride is applied once
         first = 32 * step * a["src_rep_stride"] + low
-        block = [[bytes(p.data[p.address + first + size * e:][:size]) for e in range(16)] for p in a["src_list"]]
+        block = [[bytes(p.data[p.address + first + size * e :][:size]) for e in range(16)] for p in a["src_list"]]
         for e, p in enumerate(a["dst_list"]):
             for k in range(16):
                 at = p.address + 32 * step * a["dst_rep_stride"] + high + size * k
-                p.data[at:at + size] = block[k][e]
+                p.data[at : at + size] = block[k][e]
 
 
 def move(a: dict[str, Any]) -> None:
@@ -296,8 +335,9 @@ class Interpreter:
     def __init__(self, program: ir.Program, gm: dict[int, bytearray], inputs: Mapping[str, Any], block: int) -> None:
         self.gm, self.block = gm, block
         self.tensors: dict[int, bytearray] = {}
-        self.scalars: dict[int, Any] = {variable.uid: inputs[variable.name] for variable in program.inputs
-                                        if isinstance(variable, ir.Variable)}
+        self.scalars: dict[int, Any] = {
+            variable.uid: inputs[variable.name] for variable in program.inputs if isinstance(variable, ir.Variable)
+        }
         self.register = 0
 
     # ---- values
@@ -327,9 +367,17 @@ class Interpreter:
         quotient = 0
         if node.op in ("/", "%"):
             quotient = abs(x) // abs(y) * (1 if (x < 0) == (y < 0) else -1)
-        result = {"+": lambda: x + y, "-": lambda: x - y, "*": lambda: x * y, "/": lambda: quotient,
-                  "%": lambda: x - quotient * y, "&": lambda: x & y, "|": lambda: x | y, "<<": lambda: x << y,
-                  ">>": lambda: x >> y}[node.op]()
+        result = {
+            "+": lambda: x + y,
+            "-": lambda: x - y,
+            "*": lambda: x * y,
+            "/": lambda: quotient,
+            "%": lambda: x - quotient * y,
+            "&": lambda: x & y,
+            "|": lambda: x | y,
+            "<<": lambda: x << y,
+            ">>": lambda: x >> y,
+        }[node.op]()
         return stored(result, node.dtype)
 
     def pointer(self, view: ir.View) -> Pointer:
@@ -414,10 +462,10 @@ class Interpreter:
             self.register = self.register & ~(1 << lane) | function(x, y) << lane
 
     def load_register(self, a: dict[str, Any]) -> None:
-        self.register = int.from_bytes(a["src"].data[a["src"].address:a["src"].address + 16], "little")
+        self.register = int.from_bytes(a["src"].data[a["src"].address : a["src"].address + 16], "little")
 
     def store_register(self, a: dict[str, Any]) -> None:
-        a["dst"].data[a["dst"].address:a["dst"].address + 16] = self.register.to_bytes(16, "little")
+        a["dst"].data[a["dst"].address : a["dst"].address + 16] = self.register.to_bytes(16, "little")
 
 
 def _table() -> Iterator[tuple[str, Callable[[Interpreter, dict[str, Any]], None]]]:
@@ -427,10 +475,18 @@ def _table() -> Iterator[tuple[str, Callable[[Interpreter, dict[str, Any]], None
         for name, function in TWO.items():
             yield prefix + name, lambda _, a, f=function, k=legacy: vector(a, f, ("src0", "src1"), k)
         for name in ("add", "mul"):
-            yield f"{prefix}{name}s", lambda _, a, f=TWO[name], k=legacy: vector(
-                a, lambda x: f(x, stored(a["scalar"], a["dst"].dtype)), ("src",), k)
-        yield prefix + "axpy", lambda _, a, k=legacy: vector(
-            a, multiply_add("axpy", a["dst"].dtype, stored(a["scalar"], a["src"].dtype)), ("src",), k, True)
+            yield (
+                f"{prefix}{name}s",
+                lambda _, a, f=TWO[name], k=legacy: vector(
+                    a, lambda x: f(x, stored(a["scalar"], a["dst"].dtype)), ("src",), k
+                ),
+            )
+        yield (
+            prefix + "axpy",
+            lambda _, a, k=legacy: vector(
+                a, multiply_add("axpy", a["dst"].dtype, stored(a["scalar"], a["src"].dtype)), ("src",), k, True
+            ),
+        )
         yield prefix + "conv", lambda _, a, k=legacy: convert(a, k)
         yield prefix + "sel", lambda machine, a, k=legacy: select(a, k, machine.register)
         for name, function in COMPARE.items():
@@ -448,8 +504,10 @@ def _table() -> Iterator[tuple[str, Callable[[Interpreter, dict[str, Any]], None
     yield "vec_reduce_add", lambda _, a: reduce_add(a)
     yield "vec_reduce_max", lambda _, a: reduce_extreme(a, 1)
     yield "vec_reduce_min", lambda _, a: reduce_extreme(a, -1)
-    yield "vec_trans", lambda _, a: transpose(a["dst"], a["src"], a["repeat_times"], a["dst_rep_stride"],
-                                              a["src_rep_stride"])
+    yield (
+        "vec_trans",
+        lambda _, a: transpose(a["dst"], a["src"], a["repeat_times"], a["dst_rep_stride"], a["src_rep_stride"]),
+    )
     yield "vtranspose", lambda _, a: transpose(a["dst"], a["src"], 1, 0, 0)
     yield "vnchwconv", lambda _, a: scatter(a)
     yield "vec_trans_scatter", lambda _, a: scatter(a)
@@ -512,5 +570,7 @@ def run(program: ir.Program, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]
         except Interrupt as interrupt:
             if interrupt.kind is not ir.Return:
                 raise
-    return {view.tensor.name: np.frombuffer(bytes(gm[view.tensor.uid]), view.tensor.dtype).reshape(view.tensor.shape)
-            for view in program.outputs}
+    return {
+        view.tensor.name: np.frombuffer(bytes(gm[view.tensor.uid]), view.tensor.dtype).reshape(view.tensor.shape)
+        for view in program.outputs
+    }

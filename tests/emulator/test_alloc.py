@@ -1,4 +1,5 @@
 """Where on-chip tensors live: scopes, copies, capacities (D1, D3)."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -23,6 +24,7 @@ def placed(kernel: Any, limits: Limits | None = None) -> tuple[dict[str, Placeme
 
 def _tensors(body: Any) -> list[Any]:
     from tikemu import ir
+
     return [statement.tensor for statement in ir.statements(body) if isinstance(statement, ir.Define)]
 
 
@@ -57,7 +59,13 @@ def test_memory_is_released_at_the_end_of_a_scope(kernel: Any) -> None:
     ub(kernel, "last", 32)
     at, peak = placed(kernel)
     assert {name: placement.address for name, placement in at.items()} == {
-        "outer": 0, "first": 64, "inner": 1088, "then": 64, "otherwise": 64, "last": 64}
+        "outer": 0,
+        "first": 64,
+        "inner": 1088,
+        "then": 64,
+        "otherwise": 64,
+        "last": 64,
+    }
     assert peak["UB"] == 64 + 1024 + 256
 
 
@@ -73,7 +81,12 @@ def test_multi_buffering_copies_what_the_loop_defines(kernel: Any) -> None:
             ub(kernel, "single", 32)
     at, peak = placed(kernel)
     assert {name: placement.copies for name, placement in at.items()} == {
-        "outside": 1, "inside": 2, "inherits": 2, "both": 6, "single": 1}
+        "outside": 1,
+        "inside": 2,
+        "inherits": 2,
+        "both": 6,
+        "single": 1,
+    }
     assert at["inside"].stride == 128
     assert at["inherits"].address == 64 + 2 * 128
     assert peak["UB"] == 64 + 2 * 128 + 6 * 32
@@ -113,10 +126,16 @@ def test_l1out_and_l0c_are_one_pool(kernel: Any) -> None:
         placed(kernel)
 
 
-@pytest.mark.parametrize("scope, capacity", [
-    (tik.scope_cbuf, 1024 * KIB), (tik.scope_ca, 64 * KIB), (tik.scope_cb, 64 * KIB), (tik.scope_cc, 256 * KIB),
-    (tik.scope_ubuf, 256 * KIB),
-])
+@pytest.mark.parametrize(
+    "scope, capacity",
+    [
+        (tik.scope_cbuf, 1024 * KIB),
+        (tik.scope_ca, 64 * KIB),
+        (tik.scope_cb, 64 * KIB),
+        (tik.scope_cc, 256 * KIB),
+        (tik.scope_ubuf, 256 * KIB),
+    ],
+)
 def test_capacities(kernel: Any, scope: str, capacity: int) -> None:
     kernel.Tensor("float16", (capacity // 2,), scope, "full")
     placed(kernel)
@@ -193,7 +212,7 @@ def test_addresses_of_the_plan_are_those_of_the_run(kernel: Any) -> None:
         seen[i].set_as(mine[0])
     kernel.data_move(target, seen, 0, 1, 1, 0, 0)
     kernel.BuildCCE("kernel", [], [target])
-    out, = kernel.tikdb.start_debug({}, interactive=False)
+    (out,) = kernel.tikdb.start_debug({}, interactive=False)
     assert out.tolist() == [0, 1, 2, 3, 0, 0, 0, 0]
     assert "thread_num=2" in dump(kernel)
 
@@ -226,7 +245,7 @@ def test_bounds_of_the_buffer_on_request(kernel: Any, offset: int) -> None:
     with pytest.warns(TikWarning, match="it stays inside UB"):
         result = tikemu.run(_leaves_its_tensor(kernel, offset), {"source": SOURCE}, options=Options(bounds="buffer"))
     memory = np.concatenate([SOURCE[:128], np.zeros(128, np.float32)])
-    np.testing.assert_array_equal(result.outputs["target"], memory[offset:offset + 128])
+    np.testing.assert_array_equal(result.outputs["target"], memory[offset : offset + 128])
 
 
 def test_bounds_of_the_buffer_are_kept(kernel: Any) -> None:
@@ -241,8 +260,9 @@ def test_strict_keeps_to_the_tensor(strict: None, kernel: Any) -> None:
 
 def test_placement_in_the_order_of_first_use(kernel: Any) -> None:
     with pytest.warns(TikWarning):
-        result = tikemu.run(_leaves_its_tensor(kernel), {"source": SOURCE},
-                            options=Options(bounds="buffer", placement="first use"))
+        result = tikemu.run(
+            _leaves_its_tensor(kernel), {"source": SOURCE}, options=Options(bounds="buffer", placement="first use")
+        )
     np.testing.assert_array_equal(result.outputs["target"], [*SOURCE[:64], *[0] * 64])
 
 

@@ -1,4 +1,5 @@
 """Blocks: order, private memory, barriers, atomic addition (core.md 3.1; D4)."""
+
 from __future__ import annotations
 
 import warnings

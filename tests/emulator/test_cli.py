@@ -1,4 +1,5 @@
 """``python -m tikemu``."""
+
 from __future__ import annotations
 
 import json
@@ -88,8 +89,10 @@ def test_report_trace_and_dump(program, capsys):
     assert "kernel scale_kernel(x, n) -> (y) on Ascend910A" in out and "vec_muls(mask=128" in out
     assert "PIPE_V" in out or " V " in out
     events = json.loads((Path(program).parent / "trace.json").read_text())
-    assert any("vec_muls" in str(event.get("name")) for event in (
-        events["traceEvents"] if isinstance(events, dict) else events))
+    assert any(
+        "vec_muls" in str(event.get("name"))
+        for event in (events["traceEvents"] if isinstance(events, dict) else events)
+    )
 
 
 def test_random_inputs_are_repeatable(program):
@@ -124,14 +127,21 @@ def test_errors_of_the_program_name_its_line(program, capsys):
     assert error.startswith("TikParamError: vec_muls: repeat_times") and "program.py:26" in error
 
 
-@pytest.mark.parametrize("arguments, message", [
-    (["nowhere.py:f"], "no file 'nowhere.py'"), (["program"], "FILE:FUNCTION"),
-    (["PROGRAM:missing"], "no function 'missing'"), (["PROGRAM:NAME"], "no function 'NAME'"),
-    (["PROGRAM:scale", "--arg", "16", "--arg", "build=False", "--arg", "answer=0"],
-     "neither returned a Tik instance nor called BuildCCE"),
-    (["PROGRAM:scale", "--arg", "256", "--feed", "x"], "--feed takes"),
-    (["PROGRAM:scale", "--arg", "256", "--feed", "x=missing.npy"], "no file 'missing.npy'"),
-])
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["nowhere.py:f"], "no file 'nowhere.py'"),
+        (["program"], "FILE:FUNCTION"),
+        (["PROGRAM:missing"], "no function 'missing'"),
+        (["PROGRAM:NAME"], "no function 'NAME'"),
+        (
+            ["PROGRAM:scale", "--arg", "16", "--arg", "build=False", "--arg", "answer=0"],
+            "neither returned a Tik instance nor called BuildCCE",
+        ),
+        (["PROGRAM:scale", "--arg", "256", "--feed", "x"], "--feed takes"),
+        (["PROGRAM:scale", "--arg", "256", "--feed", "x=missing.npy"], "no file 'missing.npy'"),
+    ],
+)
 def test_wrong_command_lines(program, capsys, arguments, message):
     assert cli.main(["run", *(text.replace("PROGRAM", program) for text in arguments)]) == 2
     assert message in capsys.readouterr().err
@@ -146,8 +156,15 @@ def test_apis_lists_the_whole_table(capsys):
     assert cli.main(["apis"]) == 0
     lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
     assert set(lines) == {"API", *CONTAINER_APIS, *registry.specs(), *registry.unsupported()}
-    for name, family in (("h_add", "whole tensor"), ("vadd", "legacy v"), ("mmad", "cube"), ("data_move", "movement"),
-                         ("pipe_barrier", "synchronisation"), ("scalar_max", "scalar"), ("for_range", "container")):
+    for name, family in (
+        ("h_add", "whole tensor"),
+        ("vadd", "legacy v"),
+        ("mmad", "cube"),
+        ("data_move", "movement"),
+        ("pipe_barrier", "synchronisation"),
+        ("scalar_max", "scalar"),
+        ("for_range", "container"),
+    ):
         assert lines[name].split(maxsplit=1)[1].startswith(family)
     assert "yes" in lines["vec_add"] and "float16 float32 int32" in lines["vec_add"] and " V " in lines["vec_add"]
     assert "no" in lines["data_move_pad"].split() and registry.unsupported()["data_move_pad"] in lines["data_move_pad"]
@@ -170,9 +187,11 @@ def test_lines_are_the_users_where_the_path_holds_dots(tmp_path):
     root = os.path.dirname(os.path.dirname(tikemu.__file__))
     script = tmp_path / "kernel.py"
     dotted = os.path.join(tmp_path, os.path.relpath(root, tmp_path))
-    script.write_text(f"import sys; sys.path.insert(0, {dotted!r})\n"
-                      "from tikemu import tik\n"
-                      "tik.Tik().Tensor('float16', (16,), tik.scope_ubuf, '1st')  # the line\n")
+    script.write_text(
+        f"import sys; sys.path.insert(0, {dotted!r})\n"
+        "from tikemu import tik\n"
+        "tik.Tik().Tensor('float16', (16,), tik.scope_ubuf, '1st')  # the line\n"
+    )
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)
     assert f"{script}:3" in done.stderr.strip().splitlines()[-1], done.stderr
 
@@ -185,8 +204,9 @@ def test_socs(capsys):
 
 def test_as_a_module():
     environment = {**os.environ, "PYTHONPATH": ":".join(path for path in sys.path if path)}
-    done = subprocess.run([sys.executable, "-m", "tikemu", "socs"], capture_output=True, text=True, env=environment,
-                          timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-m", "tikemu", "socs"], capture_output=True, text=True, env=environment, timeout=60
+    )
     assert done.returncode == 0 and "Ascend910A" in done.stdout
     done = subprocess.run([sys.executable, "-m", "tikemu"], capture_output=True, text=True, env=environment, timeout=60)
     assert done.returncode == 2 and "usage" in done.stderr

@@ -1,4 +1,5 @@
 """matmul, conv2d and fixpipe against the formulas of their pages, and what they are lowered to."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -41,7 +42,7 @@ def expected_product(a, b, c=0):
         return a.astype(np.int64) @ b.astype(np.int64) + c
     result = np.zeros((a.shape[0], b.shape[1]), np.float32) + np.float32(c)
     for first in range(0, a.shape[1], 16):
-        part = a[:, first:first + 16].astype(np.float64) @ b[first:first + 16].astype(np.float64)
+        part = a[:, first : first + 16].astype(np.float64) @ b[first : first + 16].astype(np.float64)
         result += part.astype(np.float32)
     return result
 
@@ -64,8 +65,20 @@ def matmul_case(bench, m, k, n, dtype):
 
 # ------------------------------------------------------------------------------------------------------------ matmul
 @pytest.mark.parametrize("dtype", ["float16", "int8"])
-@pytest.mark.parametrize("m,k,n", [(30, 64, 160), (16, 16, 16), (1, 40, 20), (7, 19, 33), (128, 128, 128),
-                                   (256, 200, 256), (1100, 48, 40), (20, 2100, 16), (16, 33, 1100)])
+@pytest.mark.parametrize(
+    "m,k,n",
+    [
+        (30, 64, 160),
+        (16, 16, 16),
+        (1, 40, 20),
+        (7, 19, 33),
+        (128, 128, 128),
+        (256, 200, 256),
+        (1100, 48, 40),
+        (20, 2100, 16),
+        (16, 33, 1100),
+    ],
+)
 def test_matmul(dtype, m, k, n):
     bench = Bench(strict=True)
     a, b, a_l1, b_l1, dst = matmul_case(bench, m, k, n, dtype)
@@ -154,15 +167,18 @@ def direct_convolution(fm, weight, stride, pad, dilation, pad_value):
     _, kernel_h, kernel_w, cout, _ = weight.shape
     left, right, top, bottom = pad
     image = np.full((c1, height + top + bottom, width + left + right, c0), pad_value, np.float64)
-    image[:, top:top + height, left:left + width] = fm
+    image[:, top : top + height, left : left + width] = fm
     out_h = (image.shape[1] - dilation[0] * (kernel_h - 1) - 1) // stride[0] + 1
     out_w = (image.shape[2] - dilation[1] * (kernel_w - 1) - 1) // stride[1] + 1
     result = np.zeros((cout // 16, out_h * out_w, 16))
     for y in range(out_h):
         for x in range(out_w):
             y0, x0 = y * stride[0], x * stride[1]
-            patch = image[:, y0:y0 + dilation[0] * (kernel_h - 1) + 1:dilation[0],
-                          x0:x0 + dilation[1] * (kernel_w - 1) + 1:dilation[1]]
+            patch = image[
+                :,
+                y0 : y0 + dilation[0] * (kernel_h - 1) + 1 : dilation[0],
+                x0 : x0 + dilation[1] * (kernel_w - 1) + 1 : dilation[1],
+            ]
             result[:, y * out_w + x] = np.einsum("chwi,chwoi->o", patch, weight.astype(np.float64)).reshape(-1, 16)
     return result
 
@@ -188,9 +204,18 @@ def test_conv2d(case, dtype, small, pad_value):
     expected = direct_convolution(fm, weight, case["stride"], case["pad"], case["dilation"], pad_value)
     howo = expected.shape[1]
     dst = bench.tensor("L0C", "float32" if dtype == "float16" else "int32", (case["cout"] // 16, up(howo), 16))
-    ops = bench.call("conv2d", dst, bench.tensor("L1", dtype, fm.shape, fm),
-                     bench.tensor("L1", dtype, weight.shape, weight), list(fm.shape), list(weight.shape),
-                     case["stride"], case["pad"], case["dilation"], pad_value)
+    ops = bench.call(
+        "conv2d",
+        dst,
+        bench.tensor("L1", dtype, fm.shape, fm),
+        bench.tensor("L1", dtype, weight.shape, weight),
+        list(fm.shape),
+        list(weight.shape),
+        case["stride"],
+        case["pad"],
+        case["dilation"],
+        pad_value,
+    )
     result = bench.read(dst)[:, :howo]
     if dtype == "int8":
         np.testing.assert_array_equal(result, expected)
@@ -205,8 +230,16 @@ def test_conv2d_bias_and_accumulation():
     bench = Bench(strict=True)
     fm, weight = values("int8", 1, 5, 5, 32), values("int8", 1, 3, 3, 16, 32)
     bias = RNG.integers(-99, 99, 16).astype(np.int32)
-    args = (bench.tensor("L1", "int8", fm.shape, fm), bench.tensor("L1", "int8", weight.shape, weight), list(fm.shape),
-            list(weight.shape), [1, 1], [0, 0, 0, 0], [1, 1], 0)
+    args = (
+        bench.tensor("L1", "int8", fm.shape, fm),
+        bench.tensor("L1", "int8", weight.shape, weight),
+        list(fm.shape),
+        list(weight.shape),
+        [1, 1],
+        [0, 0, 0, 0],
+        [1, 1],
+        0,
+    )
     dst = bench.tensor("L0C", "int32", (1, 16, 16))
     bench.call("conv2d", dst, *args, True, bench.tensor("L1", "int32", 16, bias))
     bench.call("conv2d", dst, *args, False)
@@ -216,13 +249,27 @@ def test_conv2d_bias_and_accumulation():
 
 def test_conv2d_is_checked():
     dst, fm, weight = recorded("float32", "L0C"), recorded("float16", "L1"), recorded("float16", "L1")
-    good = {"fm_shape": [2, 8, 8, 16], "kernel_shape": [2, 3, 3, 32, 16], "stride": [1, 1], "pad": [0, 0, 0, 0],
-            "dilation": [1, 1]}
+    good = {
+        "fm_shape": [2, 8, 8, 16],
+        "kernel_shape": [2, 3, 3, 32, 16],
+        "stride": [1, 1],
+        "pad": [0, 0, 0, 0],
+        "dilation": [1, 1],
+    }
     check("conv2d", dst, fm, weight, **good)
-    for wrong in ({"stride": [64, 1]}, {"stride": [0, 1]}, {"pad": [0, 0, 0, 256]}, {"dilation": [1, 256]},
-                  {"fm_shape": [257, 8, 8, 16]}, {"fm_shape": [2, 8, 16]}, {"kernel_shape": [2, 3, 3, 24, 16]},
-                  {"kernel_shape": [1, 3, 3, 32, 16]}, {"fm_shape": [2, 2, 8, 16]}, {"fm_shape": [2, 8, 8, 4]},
-                  {"kernel_shape": [2, 256, 3, 32, 16]}):
+    for wrong in (
+        {"stride": [64, 1]},
+        {"stride": [0, 1]},
+        {"pad": [0, 0, 0, 256]},
+        {"dilation": [1, 256]},
+        {"fm_shape": [257, 8, 8, 16]},
+        {"fm_shape": [2, 8, 16]},
+        {"kernel_shape": [2, 3, 3, 24, 16]},
+        {"kernel_shape": [1, 3, 3, 32, 16]},
+        {"fm_shape": [2, 2, 8, 16]},
+        {"fm_shape": [2, 8, 8, 4]},
+        {"kernel_shape": [2, 256, 3, 32, 16]},
+    ):
         with pytest.raises(TikParamError):
             check("conv2d", dst, fm, weight, **{**good, **wrong})
 
@@ -238,12 +285,20 @@ def accumulator(bench, dtype, n1, m):
 @pytest.mark.parametrize("target", ["GM", "UB"])
 @pytest.mark.parametrize("m", [30, 16, 1, 100])
 @pytest.mark.parametrize("dst_stride", [0, 3])
-@pytest.mark.parametrize("dtype,mode,factor,bias,relu", [
-    ("float32", None, None, False, False), ("int32", None, None, False, False),
-    ("float32", "fp322fp16", None, False, False), ("int32", "int322fp16", 0.3, False, False),
-    ("float32", None, None, True, True), ("int32", None, None, True, True),
-    ("float32", "fp322fp16", None, True, True), ("int32", "int322fp16", -1.5, True, True),
-    ("float32", "fp322fp16", None, False, True)])
+@pytest.mark.parametrize(
+    "dtype,mode,factor,bias,relu",
+    [
+        ("float32", None, None, False, False),
+        ("int32", None, None, False, False),
+        ("float32", "fp322fp16", None, False, False),
+        ("int32", "int322fp16", 0.3, False, False),
+        ("float32", None, None, True, True),
+        ("int32", None, None, True, True),
+        ("float32", "fp322fp16", None, True, True),
+        ("int32", "int322fp16", -1.5, True, True),
+        ("float32", "fp322fp16", None, False, True),
+    ],
+)
 def test_fixpipe(target, m, dst_stride, dtype, mode, factor, bias, relu):
     bench = Bench(strict=True)
     n1 = 3
@@ -267,7 +322,7 @@ def test_fixpipe(target, m, dst_stride, dtype, mode, factor, bias, relu):
         result = np.maximum(result, 0)
     ops = bench.call("fixpipe", dst, src, n1, m * 16 * 4 // 32, dst_stride, 0, params or None)
     expected = np.full((n1, pitch), 77, out)
-    expected[:, :m * 16] = result.reshape(n1, -1)
+    expected[:, : m * 16] = result.reshape(n1, -1)
     np.testing.assert_array_equal(bench.read(dst).reshape(n1, pitch), expected)
     assert "V" in {op.pipe for op in ops} and ("MTE3" in {op.pipe for op in ops}) == (target == "GM")
 
@@ -289,26 +344,32 @@ def test_fixpipe_is_checked():
     check("fixpipe", dst, src, 4095, 65534, 65535, 0)
     half = recorded("float16", "GM")
     for args, kwargs, match in (
-            ((dst, src, 0, 2, 0, 0), {}, "cburst_num"), ((dst, src, 1, 3, 0, 0), {}, "even"),
-            ((dst, src, 1, 2, 65536, 0), {}, "dst_stride"), ((dst, src, 1, 2, 0, 1), {}, "src_stride"),
-            ((half, src, 1, 2, 0, 0), {}, "needs quantize_params"),
-            ((half, src, 1, 2, 0, 0), {"extend_params": {"quantize_params": {"mode": "int322fp16"}}},
-             "takes src int32"),
-            ((half, recorded("int32", "L0C"), 1, 2, 0, 0),
-             {"extend_params": {"quantize_params": {"mode": "int322fp16"}}}, "mode_param"),
-            ((half, src, 1, 2, 0, 0), {"extend_params": {"quantize_params": {"mode": "fp322int8"}}}, "mode"),
-            ((dst, src, 1, 2, 0, 0), {"extend_params": {"relux": True}}, "relux"),
-            ((dst, src, 1, 2, 0, 0), {"extend_params": {"bias": recorded("float32", "UB")}}, "in L1"),
-            ((dst, src, 1, 2, 0, 0), {"extend_params": {"bias": recorded("int32", "L1")}}, "dtype of src"),
-            ((dst, src, 1, 2, 0, 0), {"extend_params": 3}, "dict"),
-            ((recorded("float32", "L1"), src, 1, 2, 0, 0), {}, "dst must be in"),
-            ((dst, recorded("float32", "UB"), 1, 2, 0, 0), {}, "src must be in")):
+        ((dst, src, 0, 2, 0, 0), {}, "cburst_num"),
+        ((dst, src, 1, 3, 0, 0), {}, "even"),
+        ((dst, src, 1, 2, 65536, 0), {}, "dst_stride"),
+        ((dst, src, 1, 2, 0, 1), {}, "src_stride"),
+        ((half, src, 1, 2, 0, 0), {}, "needs quantize_params"),
+        ((half, src, 1, 2, 0, 0), {"extend_params": {"quantize_params": {"mode": "int322fp16"}}}, "takes src int32"),
+        (
+            (half, recorded("int32", "L0C"), 1, 2, 0, 0),
+            {"extend_params": {"quantize_params": {"mode": "int322fp16"}}},
+            "mode_param",
+        ),
+        ((half, src, 1, 2, 0, 0), {"extend_params": {"quantize_params": {"mode": "fp322int8"}}}, "mode"),
+        ((dst, src, 1, 2, 0, 0), {"extend_params": {"relux": True}}, "relux"),
+        ((dst, src, 1, 2, 0, 0), {"extend_params": {"bias": recorded("float32", "UB")}}, "in L1"),
+        ((dst, src, 1, 2, 0, 0), {"extend_params": {"bias": recorded("int32", "L1")}}, "dtype of src"),
+        ((dst, src, 1, 2, 0, 0), {"extend_params": 3}, "dict"),
+        ((recorded("float32", "L1"), src, 1, 2, 0, 0), {}, "dst must be in"),
+        ((dst, recorded("float32", "UB"), 1, 2, 0, 0), {}, "src must be in"),
+    ):
         with pytest.raises(TikParamError, match=match):
             check("fixpipe", *args, **kwargs)
 
 
 def bind_with(bench, free, name, *args):
     """Bind a call for which the live tensors leave ``free``; returns operations and warnings."""
+
     def fault(error, message):
         raise error(message)
 

@@ -1,4 +1,5 @@
 """Fractal loads and the matrix product against the index formulas of the documents, one element at a time."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -59,7 +60,7 @@ def block_product(a, b, c, k0):
     """D26a: per block of K the exact products, summed in float64, rounded to float32, added to the accumulator."""
     result = c.astype(np.float32)
     for first in range(0, a.shape[1], k0):
-        part = a[:, first:first + k0].astype(np.float64) @ b[first:first + k0].astype(np.float64)
+        part = a[:, first : first + k0].astype(np.float64) @ b[first : first + k0].astype(np.float64)
         result = (result + part.astype(np.float32)).astype(np.float32)
     return result
 
@@ -78,11 +79,13 @@ class Product:
             flat_a = np.concatenate([self.a[0], np.full(16 * k_up - k, 77, self.a.dtype)])
         else:
             flat_a = scatter(self.a, up(m) * k_up, lambda r, c: offset_a(r, c, k, self.k0))
-        self.dst = self.bench.tensor("L0C", types[0], up(m) * up(n),
-                                     scatter(self.c, up(m) * up(n), lambda r, c: offset_c(r, c, m)))
+        self.dst = self.bench.tensor(
+            "L0C", types[0], up(m) * up(n), scatter(self.c, up(m) * up(n), lambda r, c: offset_c(r, c, m))
+        )
         self.left = self.bench.tensor("L0A", types[1], up(m) * k_up, flat_a)
-        self.right = self.bench.tensor("L0B", types[2], k_up * up(n),
-                                       scatter(self.b, k_up * up(n), lambda r, c: offset_b(r, c, n, self.k0)))
+        self.right = self.bench.tensor(
+            "L0B", types[2], k_up * up(n), scatter(self.b, k_up * up(n), lambda r, c: offset_b(r, c, n, self.k0))
+        )
 
     @staticmethod
     def values(dtype, shape, low, high):
@@ -105,7 +108,7 @@ SHAPES = [(16, 16, 16), (48, 64, 32), (30, 70, 40), (2, 3, 5), (17, 33, 1), (1, 
 @pytest.mark.parametrize("is_bias", [0, 1])
 def test_mmad_float32(m, k, n, is_bias):
     case = Product(m, k, n)
-    op, = case.run(is_bias)
+    (op,) = case.run(is_bias)
     expected = block_product(case.a, case.b, case.c * is_bias, 16)
     np.testing.assert_array_max_ulp(case.result(), expected, 1)
     assert (case.result() == expected).mean() > 0.99  # a different order inside a float64 sum hardly ever shows
@@ -120,7 +123,7 @@ def test_mmad_float32(m, k, n, is_bias):
 @pytest.mark.parametrize("is_bias", [0, 1])
 def test_mmad_integers_are_exact(m, k, n, types, is_bias):
     case = Product(m, k, n, types, low=-128, high=255)
-    op, = case.run(is_bias)
+    (op,) = case.run(is_bias)
     expected = case.a.astype(np.int64) @ case.b.astype(np.int64) + case.c.astype(np.int64) * is_bias
     np.testing.assert_array_equal(case.result(), expected)
     assert op.cycles == -(-m // 16) * -(-k // 32) * -(-n // 16)
@@ -135,8 +138,10 @@ def test_mmad_float16_accumulator_rounds_once_per_call(m, k, n, is_bias):
     np.testing.assert_array_max_ulp(case.result(), expected, 1)
 
 
-@pytest.mark.parametrize("types,start,expected", [
-    (("int32", "int8", "int8"), 2**31 - 5, 2**31 - 1), (("uint32", "uint8", "uint8"), 2**32 - 5, 2**32 - 1)])
+@pytest.mark.parametrize(
+    "types,start,expected",
+    [(("int32", "int8", "int8"), 2**31 - 5, 2**31 - 1), (("uint32", "uint8", "uint8"), 2**32 - 5, 2**32 - 1)],
+)
 def test_integer_accumulators_saturate(types, start, expected):
     case = Product(16, 32, 16, types, low=1, high=9)
     case.bench.store(case.dst, np.full(256, start, types[0]))
@@ -145,9 +150,9 @@ def test_integer_accumulators_saturate(types, start, expected):
     if types[0] == "int32":
         case = Product(16, 32, 16, types, low=1, high=9)
         case.bench.store(case.left, -case.bench.read(case.left))
-        case.bench.store(case.dst, np.full(256, -2**31 + 5))
+        case.bench.store(case.dst, np.full(256, -(2**31) + 5))
         case.run(1)
-        assert (case.result() == -2**31).all()
+        assert (case.result() == -(2**31)).all()
 
 
 def test_float_results_saturate_and_nan_becomes_zero():
@@ -195,8 +200,10 @@ def test_lanes_beyond_k_are_ignored():
     """D26c, with NaN and infinity in the padding lanes."""
     m, k, n = 20, 19, 18
     case = Product(m, k, n)
-    for tensor, rows, offset in ((case.left, up(m), lambda r, c: offset_a(r, c, k, 16)),
-                                 (case.right, up(n), lambda r, c: offset_b(c, r, n, 16))):
+    for tensor, rows, offset in (
+        (case.left, up(m), lambda r, c: offset_a(r, c, k, 16)),
+        (case.right, up(n), lambda r, c: offset_b(c, r, n, 16)),
+    ):
         flat = case.bench.read(tensor)
         for r in range(rows):
             for c in range(k, up(k)):
@@ -249,9 +256,16 @@ def test_mmad_checks_capacity():
         case.bench.bind("mmad", Bench.at(case.dst, 256), case.left, case.right, 32, 32, 32, 0)
 
 
-@pytest.mark.parametrize("types", [("float32", "float32", "float32"), ("int32", "int8", "uint8"),
-                                   ("float32", "int8", "int8"), ("int32", "float16", "float16"),
-                                   ("int32", "int16", "int16")])
+@pytest.mark.parametrize(
+    "types",
+    [
+        ("float32", "float32", "float32"),
+        ("int32", "int8", "uint8"),
+        ("float32", "int8", "int8"),
+        ("int32", "float16", "float16"),
+        ("int32", "int16", "int16"),
+    ],
+)
 def test_mmad_refuses_other_types(types):
     operands = [recorded(dtype, memory) for dtype, memory in zip(types, ("L0C", "L0A", "L0B"))]
     with pytest.raises(TikUnsupportedError):
@@ -287,14 +301,16 @@ def test_padding_of_the_result_is_undefined(m, k, n, is_bias):
     case = Product(m, k, n, strict=True)
     bench = case.bench
     for tensor, rows, columns, offset in (
-            (case.left, m, k, (lambda r, c: c) if m == 1 else lambda r, c: offset_a(r, c, k, 16)),
-            (case.right, k, n, lambda r, c: offset_b(r, c, n, 16)), (case.dst, m, n, lambda r, c: offset_c(r, c, m))):
+        (case.left, m, k, (lambda r, c: c) if m == 1 else lambda r, c: offset_a(r, c, k, 16)),
+        (case.right, k, n, lambda r, c: offset_b(r, c, n, 16)),
+        (case.dst, m, n, lambda r, c: offset_c(r, c, m)),
+    ):
         bits = np.zeros(tensor.shape[0], bool)
         for r in range(rows):
             for c in range(columns):
                 bits[offset(r, c)] = True
         size = np.dtype(tensor.dtype).itemsize
-        tensor.memory.defined[tensor.start:tensor.start + size * len(bits)] = np.repeat(bits, size)
+        tensor.memory.defined[tensor.start : tensor.start + size * len(bits)] = np.repeat(bits, size)
         if tensor is case.dst:
             expected = bits
     case.run(is_bias)
@@ -332,8 +348,10 @@ def test_nan_operands_are_reported_in_strict_mode():
 
 # --------------------------------------------------------------------------------------------------------- load2dv1
 @pytest.mark.parametrize("dtype", ["float16", "int8", "uint16"])
-@pytest.mark.parametrize("source,target,pipe", [("L1", "L0A", "MTE1"), ("L1", "L0B", "MTE1"), ("GM", "L0A", "MTE2"),
-                                                ("GM", "L0B", "MTE2"), ("GM", "L1", "MTE2")])
+@pytest.mark.parametrize(
+    "source,target,pipe",
+    [("L1", "L0A", "MTE1"), ("L1", "L0B", "MTE1"), ("GM", "L0A", "MTE2"), ("GM", "L0B", "MTE2"), ("GM", "L1", "MTE2")],
+)
 @pytest.mark.parametrize("index,repeats,stride", [(0, 1, 0), (2, 3, 1), (1, 4, 2), (5, 3, 0)])
 def test_load2d(dtype, source, target, pipe, index, repeats, stride):
     bench = Bench()
@@ -341,11 +359,11 @@ def test_load2d(dtype, source, target, pipe, index, repeats, stride):
     values = RNG.integers(0, 100, 10 * per_fractal)
     src = bench.tensor(source, dtype, values.shape, values)
     dst = bench.tensor(target, dtype, values.shape, np.zeros(values.shape))
-    op, = bench.call("load2dv1", dst, src, index, repeats, stride, 0)
+    (op,) = bench.call("load2dv1", dst, src, index, repeats, stride, 0)
     expected = np.zeros(values.shape)
     for r in range(repeats):
         s = (index + r * stride) * per_fractal
-        expected[r * per_fractal:(r + 1) * per_fractal] = values[s:s + per_fractal]
+        expected[r * per_fractal : (r + 1) * per_fractal] = values[s : s + per_fractal]
     np.testing.assert_array_equal(bench.read(dst), expected)
     assert op.pipe == pipe
     if source == "L1":
@@ -520,7 +538,7 @@ def documented_load3d(dst, src, a):
             if xx + (a["filter_w"] - 1) * a["dilation_filter_w"] > width - 1 + right:
                 xx, yy = -left, yy + a["stride_h"]
         first = r * a["jump_stride"] * 16 * c0
-        dst[first:first + 16 * c0] = fractal.reshape(-1)
+        dst[first : first + 16 * c0] = fractal.reshape(-1)
         if a["repeat_mode"] == 1:
             x, y = xx, yy
         else:
@@ -532,21 +550,45 @@ def documented_load3d(dst, src, a):
 
 
 def window(**changes):
-    args = {"padding": [1, 1, 1, 1], "l1_h": 6, "l1_w": 7, "c1_index": 0, "fetch_filter_w": 0, "fetch_filter_h": 0,
-            "left_top_w": -1, "left_top_h": -1, "stride_w": 1, "stride_h": 1, "filter_w": 3, "filter_h": 3,
-            "dilation_filter_w": 1, "dilation_filter_h": 1, "jump_stride": 1, "repeat_mode": 1, "repeat_time": 3}
+    args = {
+        "padding": [1, 1, 1, 1],
+        "l1_h": 6,
+        "l1_w": 7,
+        "c1_index": 0,
+        "fetch_filter_w": 0,
+        "fetch_filter_h": 0,
+        "left_top_w": -1,
+        "left_top_h": -1,
+        "stride_w": 1,
+        "stride_h": 1,
+        "filter_w": 3,
+        "filter_h": 3,
+        "dilation_filter_w": 1,
+        "dilation_filter_h": 1,
+        "jump_stride": 1,
+        "repeat_mode": 1,
+        "repeat_time": 3,
+    }
     return {**args, **changes}
 
 
 WINDOWS = [
-    window(), window(fetch_filter_w=2, fetch_filter_h=1), window(c1_index=1, fetch_filter_w=1),
-    window(stride_w=2, stride_h=2, repeat_time=1), window(padding=[0, 2, 1, 0], left_top_w=0, repeat_time=2),
-    window(left_top_w=3, left_top_h=2, repeat_time=2), window(repeat_mode=0, repeat_time=18),
+    window(),
+    window(fetch_filter_w=2, fetch_filter_h=1),
+    window(c1_index=1, fetch_filter_w=1),
+    window(stride_w=2, stride_h=2, repeat_time=1),
+    window(padding=[0, 2, 1, 0], left_top_w=0, repeat_time=2),
+    window(left_top_w=3, left_top_h=2, repeat_time=2),
+    window(repeat_mode=0, repeat_time=18),
     window(repeat_mode=0, repeat_time=5, fetch_filter_w=1, fetch_filter_h=2, left_top_w=2, left_top_h=1),
-    window(dilation_filter_w=2, dilation_filter_h=2, repeat_time=1), window(jump_stride=3),
+    window(dilation_filter_w=2, dilation_filter_h=2, repeat_time=1),
+    window(jump_stride=3),
     window(filter_w=1, filter_h=1, padding=[0, 0, 0, 0], left_top_w=0, left_top_h=0),
-    window(repeat_time=4), window(stride_w=5, stride_h=1, repeat_time=2), window(pad_value=5),
-    window(filter_w=2, filter_h=3, padding=[2, 1, 0, 2], left_top_w=-2, left_top_h=0, stride_w=3, repeat_time=2)]
+    window(repeat_time=4),
+    window(stride_w=5, stride_h=1, repeat_time=2),
+    window(pad_value=5),
+    window(filter_w=2, filter_h=3, padding=[2, 1, 0, 2], left_top_w=-2, left_top_h=0, stride_w=3, repeat_time=2),
+]
 
 
 @pytest.mark.parametrize("args", WINDOWS)
@@ -560,7 +602,7 @@ def test_load3d(args, dtype, target):
     dst = bench.tensor(target, dtype, 20 * 16 * c0, np.full(20 * 16 * c0, 9))
     expected = bench.read(dst)
     documented_load3d(expected, bench.read(src), args)
-    op, = bench.call("load3dv1", dst, src, **args)
+    (op,) = bench.call("load3dv1", dst, src, **args)
     np.testing.assert_array_equal(bench.read(dst), expected)
     assert op.pipe == "MTE1"
 
@@ -570,7 +612,7 @@ def test_load3d_reads_exactly_the_blocks_it_needs():
     src = bench.tensor("L1", "float16", 2 * 6 * 7 * 16, np.arange(1344))
     dst = bench.tensor("UB", "float16", 20 * 256)
     for args in WINDOWS:
-        op, = bench.bind("load3dv1", dst, src, **args)
+        (op,) = bench.bind("load3dv1", dst, src, **args)
         numbered = np.repeat(np.arange(1, 85), 16)
         out = np.zeros(20 * 256, np.int16)
         documented_load3d(out, numbered.astype(np.int16), {**args, "pad_value": 0})
@@ -593,18 +635,42 @@ def test_load3d_with_a_point_kernel_turns_nz_into_zz():
     a = RNG.standard_normal((m, k)).astype(np.float16)
     src, dst = bench.tensor("L1", "float16", m * k, to_nz(a)), bench.tensor("L0A", "float16", m * k)
     for i in range(m // 16):
-        bench.call("load3dv1", bench.at(dst, i * k * 16), src, **window(
-            padding=[0, 0, 0, 0], l1_h=1, l1_w=m, filter_w=1, filter_h=1, left_top_w=16 * i, left_top_h=0,
-            repeat_mode=0, repeat_time=k // 16))
+        bench.call(
+            "load3dv1",
+            bench.at(dst, i * k * 16),
+            src,
+            **window(
+                padding=[0, 0, 0, 0],
+                l1_h=1,
+                l1_w=m,
+                filter_w=1,
+                filter_h=1,
+                left_top_w=16 * i,
+                left_top_h=0,
+                repeat_mode=0,
+                repeat_time=k // 16,
+            ),
+        )
     np.testing.assert_array_equal(gather(bench.read(dst), m, k, lambda r, c: offset_a(r, c, k, 16)), a)
 
 
 def test_load3d_is_checked():
     dst, src = recorded("float16", "L0A"), recorded("float16", "L1")
     check("load3dv1", dst, src, **window())
-    for wrong in ({"stride_w": 64}, {"padding": [0, 0, 0]}, {"padding": [0, 0, 0, 256]}, {"l1_h": 0}, {"filter_w": 0},
-                  {"left_top_w": -256}, {"jump_stride": 0}, {"repeat_mode": 2}, {"repeat_time": 256},
-                  {"fetch_filter_h": 255}, {"c1_index": 4096}, {"csize": 1}):
+    for wrong in (
+        {"stride_w": 64},
+        {"padding": [0, 0, 0]},
+        {"padding": [0, 0, 0, 256]},
+        {"l1_h": 0},
+        {"filter_w": 0},
+        {"left_top_w": -256},
+        {"jump_stride": 0},
+        {"repeat_mode": 2},
+        {"repeat_time": 256},
+        {"fetch_filter_h": 255},
+        {"c1_index": 4096},
+        {"csize": 1},
+    ):
         with pytest.raises(TikParamError, match=next(iter(wrong))):
             check("load3dv1", dst, src, **window(**wrong))
     bench = Bench()

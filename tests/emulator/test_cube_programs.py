@@ -1,4 +1,5 @@
 """Whole TIK programs around the Cube: chained products, convolutions, moves and atomic addition between blocks."""
+
 from __future__ import annotations
 
 import warnings
@@ -143,11 +144,18 @@ def test_convolution_to_global_memory():
         tensors[f"{name}_gm"] = gm
     out = instance.Tensor("float16", (2, howo, 16), tik.scope_gm, "out")
     dst = instance.Tensor("float32", (2, 64, 16), tik.scope_cbuf_out, "dst")
-    instance.conv2d(dst, tensors["fm"], tensors["weight"], [2, 9, 10, 16], [2, 3, 3, 32, 16], [2, 1], [1, 1, 1, 1],
-                    [1, 1], 0)
-    instance.fixpipe(out, dst, 2, howo * 16 * 4 // 32, 0, 0,
-                     {"bias": tensors["bias"], "quantize_params": {"mode": "fp322fp16", "mode_param": None},
-                      "relu": True})
+    instance.conv2d(
+        dst, tensors["fm"], tensors["weight"], [2, 9, 10, 16], [2, 3, 3, 32, 16], [2, 1], [1, 1, 1, 1], [1, 1], 0
+    )
+    instance.fixpipe(
+        out,
+        dst,
+        2,
+        howo * 16 * 4 // 32,
+        0,
+        0,
+        {"bias": tensors["bias"], "quantize_params": {"mode": "fp322fp16", "mode_param": None}, "relu": True},
+    )
     instance.BuildCCE("convolution", [tensors["fm_gm"], tensors["weight_gm"], tensors["bias_gm"]], [out])
     result = run(instance, {"fm": fm, "weight": weight, "bias": bias}).outputs["out"]
     expected = np.maximum(direct_convolution(fm, weight, [2, 1], [1, 1, 1, 1], [1, 1], 0) + bias.reshape(2, 1, 16), 0)
@@ -230,7 +238,7 @@ def test_image_to_column_with_run_time_window():
     result = run(instance, {"src": image}).outputs["out"]
     padded = np.pad(image[0], ((1, 1), (1, 1), (0, 0)))
     for point in range(9):
-        expected = padded[point // 3:point // 3 + height, point % 3:point % 3 + width].reshape(-1, 16)
+        expected = padded[point // 3 : point // 3 + height, point % 3 : point % 3 + width].reshape(-1, 16)
         np.testing.assert_array_equal(result[point], expected)
 
 

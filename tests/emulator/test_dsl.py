@@ -1,4 +1,5 @@
 """The container and control flow: what is recorded, what core.md 1 to 3 forbids, and where errors point."""
+
 from __future__ import annotations
 
 import contextlib
@@ -39,8 +40,9 @@ def test_positional_forms_of_the_constructor(soc):
     assert tik.Tik(profiling=tik.Dprofile("v100", "cloud"), disable_debug=False)._recorder.soc.core_count == 32
 
 
-@pytest.mark.parametrize("arguments", [{"profiling": "v100"}, {"disable_debug": None}, {"err_msg_level": 2},
-                                       {"block_size": 64}])
+@pytest.mark.parametrize(
+    "arguments", [{"profiling": "v100"}, {"disable_debug": None}, {"err_msg_level": 2}, {"block_size": 64}]
+)
 def test_constructor_arguments(soc, arguments):
     with pytest.raises(TikParamError):
         tik.Tik(**arguments)
@@ -80,17 +82,51 @@ def test_without_a_soc_strict_mode_refuses(strict):
 
 
 def test_the_module_has_the_names_programs_use():
-    for name in ("Tik", "Dprofile", "Tensor", "Scalar", "InputScalar", "ScalarArray", "Expr", "all", "any", "negate",
-                 "scope_gm", "scope_ubuf", "scope_cbuf", "scope_cbuf_out", "scope_ca", "scope_cb", "scope_cc"):
+    for name in (
+        "Tik",
+        "Dprofile",
+        "Tensor",
+        "Scalar",
+        "InputScalar",
+        "ScalarArray",
+        "Expr",
+        "all",
+        "any",
+        "negate",
+        "scope_gm",
+        "scope_ubuf",
+        "scope_cbuf",
+        "scope_cbuf_out",
+        "scope_ca",
+        "scope_cb",
+        "scope_cc",
+    ):
         assert hasattr(tik, name)
 
 
 # ------------------------------------------------------------------------------------------------ instructions
 def test_instructions_have_documented_signatures():
     assert list(inspect.signature(tik.Tik.vec_add).parameters) == [
-        "self", "mask", "dst", "src0", "src1", "repeat_times", "dst_rep_stride", "src0_rep_stride", "src1_rep_stride"]
+        "self",
+        "mask",
+        "dst",
+        "src0",
+        "src1",
+        "repeat_times",
+        "dst_rep_stride",
+        "src0_rep_stride",
+        "src1_rep_stride",
+    ]
     assert list(inspect.signature(tik.Tik.data_move).parameters)[:8] == [
-        "self", "dst", "src", "sid", "nburst", "burst", "src_stride", "dst_stride"]
+        "self",
+        "dst",
+        "src",
+        "sid",
+        "nburst",
+        "burst",
+        "src_stride",
+        "dst_stride",
+    ]
 
 
 def test_keywords_and_positions_record_the_same(kernel):
@@ -171,18 +207,36 @@ def test_for_range_records_a_loop(kernel):
         n.set_as(k)
     with kernel.for_range(n, n + 3):
         pass
-    assert lines(kernel) == ["scalar n: int32", "for k in range(0, 4), thread_num=2:", "    n = k",
-                             "for i in range(n, n + 3):", "    pass"]
+    assert lines(kernel) == [
+        "scalar n: int32",
+        "for k in range(0, 4), thread_num=2:",
+        "    n = k",
+        "for i in range(n, n + 3):",
+        "    pass",
+    ]
 
 
-@pytest.mark.parametrize("arguments, message", [
-    ({"begint": -1}, "begint"), ({"endt": 2147483648}, "endt"), ({"begint": 5}, "begint <= endt"),
-    ({"endt": 4.0}, "integer"), ({"endt": "4"}, "integer"), ({"thread_num": 5}, "thread_num"),
-    ({"thread_num": -1}, "thread_num"),
-    ({"thread_num": 2.0}, "thread_num"), ({"block_num": 0}, "block_num"), ({"block_num": 65536}, "block_num"),
-    ({"block_num": 1.5}, "block_num"), ({"thread_type": "half"}, "thread_type"), ({"dtype": "int64"}, "dtype"),
-    ({"for_type": "parallel"}, "for_type"), ({"name": 3}, "name"), ({"sleep": 1}, "sleep"),
-])
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ({"begint": -1}, "begint"),
+        ({"endt": 2147483648}, "endt"),
+        ({"begint": 5}, "begint <= endt"),
+        ({"endt": 4.0}, "integer"),
+        ({"endt": "4"}, "integer"),
+        ({"thread_num": 5}, "thread_num"),
+        ({"thread_num": -1}, "thread_num"),
+        ({"thread_num": 2.0}, "thread_num"),
+        ({"block_num": 0}, "block_num"),
+        ({"block_num": 65536}, "block_num"),
+        ({"block_num": 1.5}, "block_num"),
+        ({"thread_type": "half"}, "thread_type"),
+        ({"dtype": "int64"}, "dtype"),
+        ({"for_type": "parallel"}, "for_type"),
+        ({"name": 3}, "name"),
+        ({"sleep": 1}, "sleep"),
+    ],
+)
 def test_for_range_arguments(kernel, arguments, message):
     good = {"begint": 0, "endt": 4}
     with kernel.for_range(**good):
@@ -191,8 +245,9 @@ def test_for_range_arguments(kernel, arguments, message):
         kernel.for_range(**{**good, **arguments})
 
 
-@pytest.mark.parametrize("arguments", [{"begint": 4}, {"endt": 2147483647}, {"thread_num": 0}, {"thread_num": 4},
-                                       {"enable_subblk": False}])
+@pytest.mark.parametrize(
+    "arguments", [{"begint": 4}, {"endt": 2147483647}, {"thread_num": 0}, {"thread_num": 4}, {"enable_subblk": False}]
+)
 def test_for_range_at_the_edges(kernel, arguments):
     with kernel.for_range(**{"begint": 0, "endt": 4, **arguments}):
         pass
@@ -227,8 +282,12 @@ def test_multi_core_rules(kernel):
             kernel.for_range(begin, end, thread_num=threads, block_num=4)
     with kernel.for_range(0, 2), pytest.raises(TikParamError, match="outermost"):
         kernel.for_range(0, 4, block_num=4)
-    with pytest.warns(tikemu.TikWarning), kernel.for_range(0, 4, block_num=4), kernel.for_range(0, 2, thread_num=2), \
-            pytest.raises(TikParamError, match="only one"):
+    with (
+        pytest.warns(tikemu.TikWarning),
+        kernel.for_range(0, 4, block_num=4),
+        kernel.for_range(0, 2, thread_num=2),
+        pytest.raises(TikParamError, match="only one"),
+    ):
         kernel.for_range(0, 4, block_num=4)
     with pytest.raises(TikParamError, match="only one"):
         kernel.for_range(0, 4, block_num=4)
@@ -266,8 +325,9 @@ def define_gm_tensor(kernel):
     kernel.Tensor("float16", (16,), tik.scope_gm)
 
 
-@pytest.mark.parametrize("outside, harmless", [(define_tensor, False), (define_scalar, False), (run_a_loop, False),
-                                               (define_gm_tensor, True)])
+@pytest.mark.parametrize(
+    "outside, harmless", [(define_tensor, False), (define_scalar, False), (run_a_loop, False), (define_gm_tensor, True)]
+)
 @pytest.mark.parametrize("nested", [False, True])
 def test_what_stands_before_the_multi_core_loop(kernel, outside, harmless, nested):
     with contextlib.ExitStack() as blocks:
@@ -309,8 +369,14 @@ def test_loop_jumps(kernel):
     with kernel.for_range(0, 4), pytest.warns(tikemu.TikWarning, match="tik_continue"):
         kernel.tik_continue()
     kernel.tik_return()
-    assert lines(kernel) == ["for i in range(0, 4):", "    if i > 2:", "        break", "for i in range(0, 4):",
-                             "    continue", "return"]
+    assert lines(kernel) == [
+        "for i in range(0, 4):",
+        "    if i > 2:",
+        "        break",
+        "for i in range(0, 4):",
+        "    continue",
+        "return",
+    ]
 
 
 def test_no_break_directly_in_the_multi_core_loop(kernel):
@@ -330,8 +396,15 @@ def test_an_if_chain(kernel):
         s.set_as(2)
     with kernel.else_scope():
         s.set_as(3)
-    assert lines(kernel) == ["scalar s: int32", "if s > 1:", "    s = 1", "elif s == 0:", "    s = 2", "else:",
-                             "    s = 3"]
+    assert lines(kernel) == [
+        "scalar s: int32",
+        "if s > 1:",
+        "    s = 1",
+        "elif s == 0:",
+        "    s = 2",
+        "else:",
+        "    s = 3",
+    ]
 
 
 def chain(kernel, conditions, with_else):
@@ -349,16 +422,19 @@ def chain(kernel, conditions, with_else):
 TRUE, FALSE, OPEN = (lambda s: True), (lambda s: 0), (lambda s: s > 1)
 
 
-@pytest.mark.parametrize("conditions, with_else, expected", [
-    ([TRUE], True, ["scope:", "    s = 0"]),
-    ([FALSE], True, ["scope:", "    s = 9"]),
-    ([FALSE], False, []),
-    ([FALSE, OPEN], True, ["if s > 1:", "    s = 1", "else:", "    s = 9"]),
-    ([OPEN, TRUE, OPEN], True, ["if s > 1:", "    s = 0", "else:", "    s = 1"]),
-    ([OPEN, FALSE], True, ["if s > 1:", "    s = 0", "else:", "    s = 9"]),
-    ([FALSE, FALSE, TRUE], True, ["scope:", "    s = 2"]),
-    ([TRUE, OPEN], True, ["scope:", "    s = 0"]),
-])
+@pytest.mark.parametrize(
+    "conditions, with_else, expected",
+    [
+        ([TRUE], True, ["scope:", "    s = 0"]),
+        ([FALSE], True, ["scope:", "    s = 9"]),
+        ([FALSE], False, []),
+        ([FALSE, OPEN], True, ["if s > 1:", "    s = 1", "else:", "    s = 9"]),
+        ([OPEN, TRUE, OPEN], True, ["if s > 1:", "    s = 0", "else:", "    s = 1"]),
+        ([OPEN, FALSE], True, ["if s > 1:", "    s = 0", "else:", "    s = 9"]),
+        ([FALSE, FALSE, TRUE], True, ["scope:", "    s = 2"]),
+        ([TRUE, OPEN], True, ["scope:", "    s = 0"]),
+    ],
+)
 def test_conditions_known_at_build_time(kernel, conditions, with_else, expected):
     assert chain(kernel, conditions, with_else) == expected
 
@@ -419,8 +495,11 @@ def test_statement_scopes(kernel):
 
 
 def test_no_scope_inside_an_unsynchronised_one(kernel):
-    with kernel.new_stmt_scope(disable_sync=True), kernel.for_range(0, 2), \
-            pytest.raises(TikParamError, match="inside new_stmt_scope"):
+    with (
+        kernel.new_stmt_scope(disable_sync=True),
+        kernel.for_range(0, 2),
+        pytest.raises(TikParamError, match="inside new_stmt_scope"),
+    ):
         kernel.new_stmt_scope()
     with kernel.new_stmt_scope():
         pass
@@ -466,11 +545,19 @@ def test_building(kernel):
     assert work.size and table.size and str(kernel).startswith("kernel k(x, n, m) -> (y) on Ascend910A")
 
 
-@pytest.mark.parametrize("change, message", [
-    ({"kernel_name": "1k"}, "kernel_name"), ({"kernel_name": "a-b"}, "kernel_name"),
-    ({"kernel_name": None}, "kernel_name"), ({"inputs": None}, "inputs"), ({"inputs": ["x"]}, "inputs"),
-    ({"outputs": "x"}, "outputs"), ({"config": 3}, "config"), ({"flowtable": ["x"]}, "flowtable"),
-])
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"kernel_name": "1k"}, "kernel_name"),
+        ({"kernel_name": "a-b"}, "kernel_name"),
+        ({"kernel_name": None}, "kernel_name"),
+        ({"inputs": None}, "inputs"),
+        ({"inputs": ["x"]}, "inputs"),
+        ({"outputs": "x"}, "outputs"),
+        ({"config": 3}, "config"),
+        ({"flowtable": ["x"]}, "flowtable"),
+    ],
+)
 def test_arguments_of_buildcce(kernel, change, message):
     with pytest.raises(TikParamError, match=message):
         kernel.BuildCCE(**{"kernel_name": "k", "inputs": [], "outputs": [], **change})
@@ -482,8 +569,14 @@ def test_what_can_be_an_argument(kernel):
     ub = kernel.Tensor("float16", (16,), tik.scope_ubuf, "ub")
     work = kernel.Tensor("float16", (16,), tik.scope_gm, "work", is_workspace=True)
     n = kernel.InputScalar("int32", "n")
-    for inputs, outputs, message in (([ub], [], "scope_gm"), ([work], [], "workspace"), ([x[0:8]], [], "whole"),
-                                     ([x, x], [], "twice"), ([], [n], "outputs"), ([kernel.Scalar()], [], "inputs")):
+    for inputs, outputs, message in (
+        ([ub], [], "scope_gm"),
+        ([work], [], "workspace"),
+        ([x[0:8]], [], "whole"),
+        ([x, x], [], "twice"),
+        ([], [n], "outputs"),
+        ([kernel.Scalar()], [], "inputs"),
+    ):
         with pytest.raises(TikParamError, match=message):
             kernel.BuildCCE("k", inputs, outputs)
     kernel.BuildCCE("k", [x], [x])
@@ -529,8 +622,13 @@ def test_names_of_arguments_are_unique(kernel):
 def test_nothing_follows_buildcce(kernel):
     t = kernel.Tensor("float16", (128,), tik.scope_ubuf, "t")
     kernel.BuildCCE("k", [], [])
-    for late in (lambda: kernel.vec_abs(128, t, t, 1, 8, 8), lambda: kernel.Scalar("int32"), kernel.tik_return,
-                 lambda: kernel.for_range(0, 2).__enter__(), lambda: kernel.BuildCCE("k", [], [])):
+    for late in (
+        lambda: kernel.vec_abs(128, t, t, 1, 8, 8),
+        lambda: kernel.Scalar("int32"),
+        kernel.tik_return,
+        lambda: kernel.for_range(0, 2).__enter__(),
+        lambda: kernel.BuildCCE("k", [], []),
+    ):
         with pytest.raises(TikBuildError, match="BuildCCE"):
             late()
 

@@ -1,4 +1,5 @@
 """Compiled programs: control flow, scalars and elements, prepared calls (core.md 2, 3)."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -110,6 +111,7 @@ def test_deeply_nested_scopes(kernel: Any) -> None:
 
 def test_long_unrolled_programs(kernel: Any) -> None:
     """Python loops around instructions give thousands of statements."""
+
     def body(out: Any) -> None:
         kernel.vector_dup(8, out, 0, 1, 1, 8)
         for _ in range(5000):
@@ -296,4 +298,5 @@ def test_more_footprints_than_are_kept(kernel: Any, monkeypatch: pytest.MonkeyPa
     np.testing.assert_array_equal(got.outputs["target"], 2 * data)
     assert got.cycles == pytest.approx(expected.cycles, rel=0.1)
     assert {name: use.count for name, use in got.instructions.items()} == {
-        name: use.count for name, use in expected.instructions.items()}
+        name: use.count for name, use in expected.instructions.items()
+    }

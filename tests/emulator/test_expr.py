@@ -1,4 +1,5 @@
 """Run-time values: operators build nodes that mean what C means, constants fold, Python's own logic is refused."""
+
 from __future__ import annotations
 
 import operator
@@ -12,8 +13,17 @@ from hypothesis import strategies as st
 from tikemu import expr, ir, platform_info, tik
 from tikemu.errors import TikIndexError, TikParamError, TikScopeError, TikUnsupportedArgumentError
 
-OPERATORS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "//": operator.floordiv, "%": operator.mod,
-             "<<": operator.lshift, ">>": operator.rshift, "&": operator.and_, "|": operator.or_}
+OPERATORS = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "//": operator.floordiv,
+    "%": operator.mod,
+    "<<": operator.lshift,
+    ">>": operator.rshift,
+    "&": operator.and_,
+    "|": operator.or_,
+}
 
 
 def evaluate(node, values):
@@ -26,10 +36,24 @@ def evaluate(node, values):
     if node.op in ("/", "%"):
         quotient = abs(args[0]) // abs(args[1]) * (1 if (args[0] < 0) == (args[1] < 0) else -1)
         return quotient if node.op == "/" else args[0] - quotient * args[1]
-    return {"+": operator.add, "-": operator.sub, "*": operator.mul, "&": operator.and_, "|": operator.or_,
-            "<<": operator.lshift, ">>": operator.rshift, "<": operator.lt, "<=": operator.le, ">": operator.gt,
-            ">=": operator.ge, "==": operator.eq, "!=": operator.ne, "not": operator.not_,
-            "all": lambda *args: all(args), "any": lambda *args: any(args)}[node.op](*args)
+    return {
+        "+": operator.add,
+        "-": operator.sub,
+        "*": operator.mul,
+        "&": operator.and_,
+        "|": operator.or_,
+        "<<": operator.lshift,
+        ">>": operator.rshift,
+        "<": operator.lt,
+        "<=": operator.le,
+        ">": operator.gt,
+        ">=": operator.ge,
+        "==": operator.eq,
+        "!=": operator.ne,
+        "not": operator.not_,
+        "all": lambda *args: all(args),
+        "any": lambda *args: any(args),
+    }[node.op](*args)
 
 
 @pytest.fixture
@@ -40,8 +64,10 @@ def scalar(kernel):
 @st.composite
 def steps(draw):
     """A chain of operators with constants, some of them with the constant on the left."""
-    return [(draw(st.sampled_from(["+", "-", "*", "//", "%"])), draw(st.integers(-9, 9)), draw(st.booleans()))
-            for _ in range(draw(st.integers(1, 6)))]
+    return [
+        (draw(st.sampled_from(["+", "-", "*", "//", "%"])), draw(st.integers(-9, 9)), draw(st.booleans()))
+        for _ in range(draw(st.integers(1, 6)))
+    ]
 
 
 def truncating(op, left, right):
@@ -70,24 +96,46 @@ def test_simplified_expressions_keep_their_value(chain, value):
     assert evaluate(node, {scalar._node.uid: value}) == concrete
 
 
-@pytest.mark.parametrize("build, folded", [
-    (lambda s: s + 0, "s"), (lambda s: 0 + s, "s"), (lambda s: s - 0, "s"), (lambda s: s * 1, "s"),
-    (lambda s: 1 * s, "s"),
-    (lambda s: s // 1, "s"), (lambda s: s << 0, "s"), (lambda s: s | 0, "s"),
-    (lambda s: s + 2 + 3, "s + 5"), (lambda s: s + 2 - 5, "s - 3"), (lambda s: s + 2 - 2, "s"),
-    (lambda s: 4 * (s * 8), "s * 32"),
-    (lambda s: s * 64 // 16, "s * 4"), (lambda s: s * 16 // 16, "s"), (lambda s: (s + 1) * 4, "(s + 1) * 4"),
-    (lambda s: 3 - s, "3 - s"), (lambda s: s - (s - 1), "s - (s - 1)"), (lambda s: s % 3 * 2, "s % 3 * 2"),
-    (lambda s: -s, "0 - s"),
-])
+@pytest.mark.parametrize(
+    "build, folded",
+    [
+        (lambda s: s + 0, "s"),
+        (lambda s: 0 + s, "s"),
+        (lambda s: s - 0, "s"),
+        (lambda s: s * 1, "s"),
+        (lambda s: 1 * s, "s"),
+        (lambda s: s // 1, "s"),
+        (lambda s: s << 0, "s"),
+        (lambda s: s | 0, "s"),
+        (lambda s: s + 2 + 3, "s + 5"),
+        (lambda s: s + 2 - 5, "s - 3"),
+        (lambda s: s + 2 - 2, "s"),
+        (lambda s: 4 * (s * 8), "s * 32"),
+        (lambda s: s * 64 // 16, "s * 4"),
+        (lambda s: s * 16 // 16, "s"),
+        (lambda s: (s + 1) * 4, "(s + 1) * 4"),
+        (lambda s: 3 - s, "3 - s"),
+        (lambda s: s - (s - 1), "s - (s - 1)"),
+        (lambda s: s % 3 * 2, "s % 3 * 2"),
+        (lambda s: -s, "0 - s"),
+    ],
+)
 def test_folding(scalar, build, folded):
     assert expr.describe(build(scalar)._node) == folded
 
 
-@pytest.mark.parametrize("build, value", [
-    (lambda s: s * 0, 0), (lambda s: 0 * s, 0), (lambda s: s % 1, 0), (lambda s: s - s, 0), (lambda s: s & 0, 0),
-    (lambda s: s * 32 % 16, 0), (lambda s: 0 // s, 0),
-])
+@pytest.mark.parametrize(
+    "build, value",
+    [
+        (lambda s: s * 0, 0),
+        (lambda s: 0 * s, 0),
+        (lambda s: s % 1, 0),
+        (lambda s: s - s, 0),
+        (lambda s: s & 0, 0),
+        (lambda s: s * 32 % 16, 0),
+        (lambda s: 0 // s, 0),
+    ],
+)
 def test_expressions_that_are_constant_become_numbers(scalar, build, value):
     assert build(scalar) == value and isinstance(build(scalar), int)
 
@@ -102,19 +150,33 @@ def test_constants_alone_stay_numbers(kernel):
     assert tik.all(True, 3) is True and tik.any(0, False) is False and tik.negate(2) is False
 
 
-@pytest.mark.parametrize("left, right, dtype", [
-    ("int8", "int8", "int32"), ("uint8", "int16", "int32"), ("int32", "uint32", "uint32"), ("int64", "uint32", "int64"),
-    ("uint64", "int64", "uint64"), ("int32", "float32", "float32"), ("float16", "float16", "float16"),
-    ("float16", "float32", "float32"),
-])
+@pytest.mark.parametrize(
+    "left, right, dtype",
+    [
+        ("int8", "int8", "int32"),
+        ("uint8", "int16", "int32"),
+        ("int32", "uint32", "uint32"),
+        ("int64", "uint32", "int64"),
+        ("uint64", "int64", "uint64"),
+        ("int32", "float32", "float32"),
+        ("float16", "float16", "float16"),
+        ("float16", "float32", "float32"),
+    ],
+)
 def test_types_follow_c(kernel, left, right, dtype):
     assert (kernel.Scalar(left) + kernel.Scalar(right)).dtype == dtype
 
 
-@pytest.mark.parametrize("dtype, constant, result", [
-    ("int8", 1, "int32"), ("uint32", 1, "uint32"), ("int32", 2**31, "int64"), ("int32", 2**63, "uint64"),
-    ("float32", 1, "float32"),
-])
+@pytest.mark.parametrize(
+    "dtype, constant, result",
+    [
+        ("int8", 1, "int32"),
+        ("uint32", 1, "uint32"),
+        ("int32", 2**31, "int64"),
+        ("int32", 2**63, "uint64"),
+        ("float32", 1, "float32"),
+    ],
+)
 def test_type_of_an_expression_with_a_constant(kernel, dtype, constant, result):
     assert (kernel.Scalar(dtype) + constant).dtype == result
 
@@ -139,10 +201,21 @@ def test_a_bare_scalar_is_a_comparison_with_zero(kernel):
     assert expr.describe(condition._node) == "s != 0"
 
 
-@pytest.mark.parametrize("misuse", [
-    lambda s: bool(s), lambda s: 1 < s < 4, lambda s: not s, lambda s: s > 1 and s < 3, lambda s: max(s, 3),
-    lambda s: s in (1, 2), lambda s: range(s), lambda s: int(s), lambda s: float(s), lambda s: [1, 2, 3][s],
-])
+@pytest.mark.parametrize(
+    "misuse",
+    [
+        lambda s: bool(s),
+        lambda s: 1 < s < 4,
+        lambda s: not s,
+        lambda s: s > 1 and s < 3,
+        lambda s: max(s, 3),
+        lambda s: s in (1, 2),
+        lambda s: range(s),
+        lambda s: int(s),
+        lambda s: float(s),
+        lambda s: [1, 2, 3][s],
+    ],
+)
 def test_python_cannot_decide_on_run_time_values(scalar, misuse):
     with pytest.raises(TikParamError, match="run time|run-time"):
         misuse(scalar)
@@ -182,7 +255,7 @@ def test_unknown_operands_are_left_to_python(scalar):
     with pytest.raises(TypeError):
         scalar + "1"
     with pytest.raises(TypeError):
-        scalar ** 2
+        scalar**2
     assert (scalar == "x") is False and (scalar != None) is True  # noqa: E711
 
 
@@ -229,7 +302,10 @@ def test_scalar_defaults(kernel):
     first, second = kernel.Scalar(), kernel.Scalar(init_value=5)
     assert (first.dtype, first.name, second.name) == ("int64", "reg_buf0", "reg_buf1")
     assert [type(statement) for statement in kernel._recorder.program.body.statements] == [
-        ir.DefineScalar, ir.DefineScalar, ir.Assign]
+        ir.DefineScalar,
+        ir.DefineScalar,
+        ir.Assign,
+    ]
 
 
 @pytest.mark.parametrize("dtype", ["float64", "bool", "bfloat16", None, 3])
@@ -268,8 +344,13 @@ def test_a_scalar_dies_with_its_scope(kernel):
     with kernel.new_stmt_scope():
         inner = kernel.Scalar("int32", name="inner")
         inner.set_as(1)
-    for use in (lambda: inner.set_as(2), lambda: inner + 1, lambda: kernel.if_scope(inner),
-                lambda: kernel.for_range(0, inner), lambda: kernel.Scalar("int32", init_value=inner)):
+    for use in (
+        lambda: inner.set_as(2),
+        lambda: inner + 1,
+        lambda: kernel.if_scope(inner),
+        lambda: kernel.for_range(0, inner),
+        lambda: kernel.Scalar("int32", init_value=inner),
+    ):
         with pytest.raises(TikScopeError, match="inner"):
             use()
 
@@ -301,7 +382,12 @@ def test_scalar_array(kernel):
     array[i].set_as(array[0])
     other = kernel.Scalar("int32", "x", array[i] + 1)
     assert str(kernel).splitlines()[-5:] == [
-        "    a[1] = 7", "    scalar i: int32", "    a[i] = a[0]", "    scalar x: int32", "    x = a[i] + 1"]
+        "    a[1] = 7",
+        "    scalar i: int32",
+        "    a[i] = a[0]",
+        "    scalar x: int32",
+        "    x = a[i] + 1",
+    ]
     assert other.dtype == "int32"
     for bad in (3, -4):
         with pytest.raises(TikIndexError):
@@ -312,8 +398,9 @@ def test_scalar_array(kernel):
         array[1.0]
 
 
-@pytest.mark.parametrize("arguments", [{"length": 0}, {"length": 2.0}, {"length": 2, "init_value": [1]},
-                                       {"dtype": "float64"}])
+@pytest.mark.parametrize(
+    "arguments", [{"length": 0}, {"length": 2.0}, {"length": 2, "init_value": [1]}, {"dtype": "float64"}]
+)
 def test_scalar_array_arguments(kernel, arguments):
     with pytest.raises(TikParamError):
         kernel.ScalarArray(**arguments)

@@ -1,4 +1,5 @@
 """Random legal programs: the compiled engine against the naive interpreter, the timing engine against brute force."""
+
 from __future__ import annotations
 
 import contextlib
@@ -20,13 +21,19 @@ PROGRAMS = 40
 MORE_PROGRAMS = 400
 BLOCKS = 64  # of 32 bytes in every on-chip tensor
 DTYPES = ("float16", "float32", "int32", "int16")
-TWO = {"float16": ("add", "sub", "mul", "max", "min", "div"), "float32": ("add", "sub", "mul", "max", "min", "div"),
-       "int32": ("add", "sub", "mul", "max", "min"), "int16": ("and", "or")}
+TWO = {
+    "float16": ("add", "sub", "mul", "max", "min", "div"),
+    "float32": ("add", "sub", "mul", "max", "min", "div"),
+    "int32": ("add", "sub", "mul", "max", "min"),
+    "int16": ("and", "or"),
+}
 ONE = {"float16": ("abs", "relu", "sqrt"), "float32": ("abs", "sqrt"), "int32": (), "int16": ("not",)}
 #: dst, src, round modes, blocks per repeat of dst and src
 CONVERSIONS = (
-    ("float32", "float16", ("", "none"), 8, 4), ("float16", "float32", ("", "none"), 4, 8),
-    ("int32", "float32", ("round", "floor", "ceil", "to-zero", "away-zero"), 8, 8), ("float32", "int32", ("",), 8, 8),
+    ("float32", "float16", ("", "none"), 8, 4),
+    ("float16", "float32", ("", "none"), 4, 8),
+    ("int32", "float32", ("round", "floor", "ceil", "to-zero", "away-zero"), 8, 8),
+    ("float32", "int32", ("",), 8, 8),
     ("int32", "float16", ("round", "floor", "ceil"), 8, 4),
 )
 LANES = {"float16": 128, "int16": 128, "float32": 64, "int32": 64}
@@ -97,7 +104,7 @@ class Generator:
         found = [tensor for kind, tensor in self.tensors if kind == dtype and tensor is not other_than]
         if not found:
             return None
-        return self.pick(found)[self.offset(dtype, BLOCKS - span):]
+        return self.pick(found)[self.offset(dtype, BLOCKS - span) :]
 
     def mask(self, lanes: int) -> Any:
         choice = self.upto(0, 3)
@@ -128,9 +135,22 @@ class Generator:
             self._finish()
 
     def _statement(self) -> None:
-        kinds = [*[self._two_source] * 4, *[self._legacy] * 2, *[self._with_scalar] * 2, self._one_source,
-                 self._convert, self._fill, self._reduce, *[self._move] * 2, self._element, self._scalar, self._signed,
-                 self._compare, self._transpose, self._through_l1]
+        kinds = [
+            *[self._two_source] * 4,
+            *[self._legacy] * 2,
+            *[self._with_scalar] * 2,
+            self._one_source,
+            self._convert,
+            self._fill,
+            self._reduce,
+            *[self._move] * 2,
+            self._element,
+            self._scalar,
+            self._signed,
+            self._compare,
+            self._transpose,
+            self._through_l1,
+        ]
         if self.depth < 3:
             kinds += [*[self._loop] * 3, *[self._branch] * 2, self._scope]
         self.pick(kinds)()
@@ -141,7 +161,7 @@ class Generator:
         tensor = self.tik.Tensor(dtype, (count,), tik.scope_ubuf, self.name("t"))
         self.tensors.append((dtype, tensor))
         if self.chance(0.7):
-            source = self.inputs[dtype][self.block * count if self.chance(0.7) else 0:]
+            source = self.inputs[dtype][self.block * count if self.chance(0.7) else 0 :]
             self.tik.data_move(tensor, source, 0, 1, BLOCKS, 0, 0)
         else:
             lanes = 256 // np.dtype(dtype).itemsize
@@ -169,7 +189,8 @@ class Generator:
         sources = [self.operand(dtype, span, self._whole(dst)) for span in spans[1:]]
         if None not in sources:
             getattr(self.tik, f"vec_{self.pick(TWO[dtype][:5])}")(
-                self.mask(LANES[dtype]), dst, *sources, self._repeats(repeats), *strides)
+                self.mask(LANES[dtype]), dst, *sources, self._repeats(repeats), *strides
+            )
 
     def _whole(self, part: Any) -> Any:
         """The tensor that a part belongs to."""
@@ -183,7 +204,8 @@ class Generator:
         sources = [self.operand(dtype, min(BLOCKS, span), self._whole(dst)) for span in spans[1:]]
         if None not in sources and max(spans) <= BLOCKS:
             getattr(self.tik, f"v{self.pick(TWO[dtype])}")(
-                self.mask(LANES[dtype]), dst, *sources, repeats, *[block_stride] * 3, *strides)
+                self.mask(LANES[dtype]), dst, *sources, repeats, *[block_stride] * 3, *strides
+            )
 
     def _with_scalar(self) -> None:
         dtype = self.pick(("float16", "float32"))
@@ -194,8 +216,15 @@ class Generator:
         scalars = [value for kind, value in self.floats if kind == dtype]
         scalar = self.pick(scalars) if scalars and self.chance(0.5) else float(self.rng.standard_normal())
         name = self.pick(("vec_adds", "vec_muls", "vec_axpy") if not in_place else ("vec_adds", "vec_muls"))
-        getattr(self.tik, name)(self.mask(LANES[dtype]), dst, src, scalar, self._repeats(repeats), strides[0],
-                                strides[0] if in_place else strides[1])
+        getattr(self.tik, name)(
+            self.mask(LANES[dtype]),
+            dst,
+            src,
+            scalar,
+            self._repeats(repeats),
+            strides[0],
+            strides[0] if in_place else strides[1],
+        )
 
     def _one_source(self) -> None:
         dtype = self.pick(DTYPES)
@@ -203,13 +232,21 @@ class Generator:
             strides, repeats, spans = self._strided(2)
             dst = self.operand(dtype, spans[0])
             getattr(self.tik, f"vec_{self.pick(ONE[dtype])}")(
-                self.mask(LANES[dtype]), dst, self.operand(dtype, spans[1], self._whole(dst)), repeats, *strides)
+                self.mask(LANES[dtype]), dst, self.operand(dtype, spans[1], self._whole(dst)), repeats, *strides
+            )
 
     def _convert(self) -> None:
         to, source, modes, to_blocks, source_blocks = self.pick(CONVERSIONS)
         repeats = self.upto(1, 5)
-        self.tik.vec_conv(self.mask(64), self.pick(modes), self.operand(to, repeats * to_blocks),
-                          self.operand(source, repeats * source_blocks), repeats, to_blocks, source_blocks)
+        self.tik.vec_conv(
+            self.mask(64),
+            self.pick(modes),
+            self.operand(to, repeats * to_blocks),
+            self.operand(source, repeats * source_blocks),
+            repeats,
+            to_blocks,
+            source_blocks,
+        )
 
     def _fill(self) -> None:
         dtype = self.pick(DTYPES)
@@ -256,9 +293,9 @@ class Generator:
         dtype = self.pick(DTYPES)
         count = BLOCKS * 32 // np.dtype(dtype).itemsize
         buffer = self.tik.Tensor(dtype, (count,), tik.scope_cbuf, self.name("l1_"))
-        self.tik.data_move(buffer, self.inputs[dtype][self.block * count:], 0, 1, BLOCKS, 0, 0)
+        self.tik.data_move(buffer, self.inputs[dtype][self.block * count :], 0, 1, BLOCKS, 0, 0)
         length = self.upto(1, 20)
-        part = buffer[self.offset(dtype, BLOCKS - length):]
+        part = buffer[self.offset(dtype, BLOCKS - length) :]
         self.tik.data_move(self.operand(dtype, length), part, 0, 1, length, 0, 0)
 
     def _element(self) -> None:
@@ -356,8 +393,9 @@ class Generator:
         return feeds
 
 
-@pytest.mark.parametrize("seed", [
-    *range(PROGRAMS), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(PROGRAMS, MORE_PROGRAMS))])
+@pytest.mark.parametrize(
+    "seed", [*range(PROGRAMS), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(PROGRAMS, MORE_PROGRAMS))]
+)
 def test_random_program(soc: str, seed: int) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TikWarning)
@@ -385,8 +423,22 @@ def test_random_programs_cover_the_language() -> None:
         warnings.simplefilter("ignore", TikWarning)
         for seed in range(PROGRAMS):
             text += dump(Generator(seed).tik)
-    for word in ("thread_num=2", "block_num=2", "else", "break", "continue", "scope", "vec_add", "vadd",
-                 "vec_conv", "vcmax", "vec_sel", "vec_trans", "data_move", " in L1"):
+    for word in (
+        "thread_num=2",
+        "block_num=2",
+        "else",
+        "break",
+        "continue",
+        "scope",
+        "vec_add",
+        "vadd",
+        "vec_conv",
+        "vcmax",
+        "vec_sel",
+        "vec_trans",
+        "data_move",
+        " in L1",
+    ):
         assert word in text, word
 
 
@@ -451,8 +503,14 @@ def test_random_schedule(seed: int) -> None:
     for _ in range(400):
         chosen = [clock.footprints.exact(regions[number]) for number in rng.choice(25, 3, replace=False)]
         count = int(rng.integers(0, 3))
-        op = TimedOp("op", int(rng.integers(1, 6)), float(rng.integers(1, 90)), float(rng.integers(0, 200)),
-                     tuple(chosen[:count]), tuple(chosen[2:]) if rng.random() < 0.8 else ())
+        op = TimedOp(
+            "op",
+            int(rng.integers(1, 6)),
+            float(rng.integers(1, 90)),
+            float(rng.integers(0, 200)),
+            tuple(chosen[:count]),
+            tuple(chosen[2:]) if rng.random() < 0.8 else (),
+        )
         expected = slow.step(op)
         clock.step((op,))
         assert clock.trace[-1][1] == expected

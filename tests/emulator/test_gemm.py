@@ -2,6 +2,7 @@
 
 Nothing here asks predictions and measurements to agree; ``python -m tests.emulator.programs.gemm`` prints both.
 """
+
 from __future__ import annotations
 
 import numpy as np
@@ -20,8 +21,9 @@ def test_gemm_is_right(buffers, terms, cores):
     m, k, n = 96, 128, 160
     a, b = (generator.standard_normal(shape).astype(np.float32) for shape in ((m, k), (k, n)))
     instance = gemm.gemm(m, k, n, (48, 32, 80), buffers, terms, cores)
-    result = tikemu.run(instance, {"a": gemm.split(a, terms), "b": gemm.split(b.T.copy(), terms)},
-                        options=Options(strict=True))
+    result = tikemu.run(
+        instance, {"a": gemm.split(a, terms), "b": gemm.split(b.T.copy(), terms)}, options=Options(strict=True)
+    )
     c = result.outputs["c"].transpose(1, 0, 2).reshape(m, n)
     exact = a.astype(np.float64) @ b.astype(np.float64)
     error = np.abs(c - exact).max()
@@ -58,8 +60,12 @@ def test_published_blocks_fill_the_memories():
 
 
 def test_loops_come_close_to_the_peak_and_never_exceed_it():
-    for share in (gemm.cube_share(count=50), gemm.cube_share(gemm.DOUBLE, 50), gemm.vector_share("vadd", count=50),
-                  gemm.vector_share("vmuls", count=50)):
+    for share in (
+        gemm.cube_share(count=50),
+        gemm.cube_share(gemm.DOUBLE, 50),
+        gemm.vector_share("vadd", count=50),
+        gemm.vector_share("vmuls", count=50),
+    ):
         assert 0.5 < share < 1
     assert gemm.vector_share("vmuls", 1, 50) < gemm.vector_share("vmuls", 2, 50), "a dependent instruction waits"
 

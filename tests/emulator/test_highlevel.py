@@ -1,4 +1,5 @@
 """Whole-tensor APIs: values against NumPy, shapes and aliasing, and the instructions they become."""
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -26,13 +27,19 @@ def once(x, dtype):
     return np.clip(np.nan_to_num(x, nan=0.0, posinf=limit, neginf=-limit), -limit, limit).astype(dtype)
 
 
-BINARY = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "max": np.maximum,
-          "min": np.minimum}
+BINARY = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "max": np.maximum, "min": np.minimum}
 
 
 # ----------------------------------------------------------------------------------------------------- element-wise
-@pytest.mark.parametrize("name,dtype", [(name, dtype) for name in BINARY for dtype in ("float16", "float32", "int32")
-                                        if (name, dtype) != ("div", "int32")])
+@pytest.mark.parametrize(
+    "name,dtype",
+    [
+        (name, dtype)
+        for name in BINARY
+        for dtype in ("float16", "float32", "int32")
+        if (name, dtype) != ("div", "int32")
+    ],
+)
 @pytest.mark.parametrize("shape", [(1,), (128,), (5, 128), (3, 7, 16), (20000,)])
 @pytest.mark.parametrize("scalar", [False, True])
 def test_two_sources(name, dtype, shape, scalar):
@@ -47,8 +54,9 @@ def test_two_sources(name, dtype, shape, scalar):
     assert {op.pipe for op in ops} == {"V"}
 
 
-@pytest.mark.parametrize("name,function", [("exp", np.exp), ("ln", np.log), ("abs", np.abs), ("sin", np.sin),
-                                           ("cos", np.cos)])
+@pytest.mark.parametrize(
+    "name,function", [("exp", np.exp), ("ln", np.log), ("abs", np.abs), ("sin", np.sin), ("cos", np.cos)]
+)
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 @pytest.mark.filterwarnings("ignore::tikemu.errors.TikWarning")
 def test_one_source(name, function, dtype):
@@ -67,10 +75,20 @@ def test_trigonometric_functions_are_questionable(name):
         check(f"h_{name}", x, x, strict=True)
 
 
-@pytest.mark.parametrize("source,target,mode", [
-    ("float16", "float32", "none"), ("float32", "float16", "none"), ("float32", "int32", "round"),
-    ("float32", "int32", "to-zero"), ("int32", "float32", "none"), ("int32", "float16", "none"),
-    ("float16", "int32", "to-zero"), ("float16", "int8", "none"), ("uint8", "float16", "")])
+@pytest.mark.parametrize(
+    "source,target,mode",
+    [
+        ("float16", "float32", "none"),
+        ("float32", "float16", "none"),
+        ("float32", "int32", "round"),
+        ("float32", "int32", "to-zero"),
+        ("int32", "float32", "none"),
+        ("int32", "float16", "none"),
+        ("float16", "int32", "to-zero"),
+        ("float16", "int8", "none"),
+        ("uint8", "float16", ""),
+    ],
+)
 def test_cast(source, target, mode):
     bench = Bench(strict=True)
     x = values(source, (5, 70), 0, 99)
@@ -114,8 +132,9 @@ def test_casts_use_the_lanes_of_the_wider_type():
 
 
 # ------------------------------------------------------------------------------------------------------------ slices
-@pytest.mark.parametrize("rows,columns,pitch,count", [(9, 100, 112, 1), (300, 16, 48, 2), (9, 200, 208, 18),
-                                                      (3, 16, 256 * 16, 3)])
+@pytest.mark.parametrize(
+    "rows,columns,pitch,count", [(9, 100, 112, 1), (300, 16, 48, 2), (9, 200, 208, 18), (3, 16, 256 * 16, 3)]
+)
 def test_strided_slices(rows, columns, pitch, count):
     """One instruction for rows that fit a repeat, else one run of instructions per row."""
     bench = Bench()
@@ -152,8 +171,12 @@ def test_ranks_may_differ_in_axes_of_extent_one():
 
 def test_shapes_must_agree():
     with pytest.raises(TikParamError, match=r"equal shapes.*dst \(4, 16\), src0 \(4, 16\), src1 \(16,\)"):
-        check("h_add", recorded("float16", "UB", shape=(4, 16)), recorded("float16", "UB", shape=(4, 16)),
-              recorded("float16", "UB", shape=(16,)))
+        check(
+            "h_add",
+            recorded("float16", "UB", shape=(4, 16)),
+            recorded("float16", "UB", shape=(4, 16)),
+            recorded("float16", "UB", shape=(16,)),
+        )
     check("h_add", recorded("float16", "UB", shape=(1, 64)), recorded("float16", "UB", shape=(64, 1)), 1.0)
     bench = Bench()
     with pytest.raises(TikParamError, match="equal shapes"):
@@ -182,9 +205,16 @@ def test_rows_must_start_at_blocks():
         bench.call("h_exp", bench.at(x, 8, (16,)), bench.at(x, 8, (16,)))
 
 
-@pytest.mark.parametrize("name,args", [
-    ("h_div", [("int32", "UB")] * 3), ("h_add", [("int16", "UB")] * 3), ("h_exp", [("int32", "UB")] * 2),
-    ("h_add", [("float16", "L1")] * 3), ("h_abs", [("int8", "UB")] * 2)])
+@pytest.mark.parametrize(
+    "name,args",
+    [
+        ("h_div", [("int32", "UB")] * 3),
+        ("h_add", [("int16", "UB")] * 3),
+        ("h_exp", [("int32", "UB")] * 2),
+        ("h_add", [("float16", "L1")] * 3),
+        ("h_abs", [("int8", "UB")] * 2),
+    ],
+)
 def test_types(name, args):
     with pytest.raises(TikParamError):
         check(name, *(recorded(dtype, memory) for dtype, memory in args))
@@ -199,8 +229,17 @@ def test_cast_pairs_and_modes_are_checked():
 
 
 # --------------------------------------------------------------------------------------------------- compare, select
-@pytest.mark.parametrize("mode,function", [("LT", np.less), ("GT", np.greater), ("GE", np.greater_equal),
-                                           ("LE", np.less_equal), ("EQ", np.equal), ("NE", np.not_equal)])
+@pytest.mark.parametrize(
+    "mode,function",
+    [
+        ("LT", np.less),
+        ("GT", np.greater),
+        ("GE", np.greater_equal),
+        ("LE", np.less_equal),
+        ("EQ", np.equal),
+        ("NE", np.not_equal),
+    ],
+)
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 @pytest.mark.parametrize("elements", [256, 100, 1])
 @pytest.mark.parametrize("scalar", [False, True])
@@ -232,8 +271,17 @@ def test_select_and_compare_are_checked():
 
 
 # -------------------------------------------------------------------------------------------------------------- copy
-@pytest.mark.parametrize("source,target,pipe", [("GM", "UB", "MTE2"), ("UB", "GM", "MTE3"), ("UB", "UB", "V"),
-                                                ("GM", "L1", "MTE2"), ("UB", "L1", "MTE3"), ("L1", "UB", "MTE1")])
+@pytest.mark.parametrize(
+    "source,target,pipe",
+    [
+        ("GM", "UB", "MTE2"),
+        ("UB", "GM", "MTE3"),
+        ("UB", "UB", "V"),
+        ("GM", "L1", "MTE2"),
+        ("UB", "L1", "MTE3"),
+        ("L1", "UB", "MTE1"),
+    ],
+)
 def test_data_move_of_slices(source, target, pipe):
     bench = Bench(strict=True)
     x = values("float16", (6, 5, 48))
@@ -247,7 +295,7 @@ def test_data_move_of_whole_tensors_is_one_burst():
     bench = Bench(strict=True)
     x = values("float32", (4, 64))
     gm, ub = bench.tensor("GM", "float32", x.shape, x), bench.tensor("UB", "float32", 256)
-    op, = bench.call("h_data_move", ub, gm)
+    (op,) = bench.call("h_data_move", ub, gm)
     np.testing.assert_array_equal(bench.read(ub), x.reshape(-1))
     assert (op.transfer.bursts, op.transfer.burst_bytes) == (1, 1024)
     out = bench.tensor("GM", "float32", (8, 64), np.zeros((8, 64)))
@@ -278,7 +326,7 @@ def tree(row, dtype):
     while True:
         sums = []
         for first in range(0, len(row), lanes):
-            nodes = row[first:first + lanes] + [0.0] * (lanes - len(row[first:first + lanes]))
+            nodes = row[first : first + lanes] + [0.0] * (lanes - len(row[first : first + lanes]))
             while len(nodes) > 1:
                 nodes = [float(once(np.float64(a + b), dtype)) for a, b in zip(nodes[0::2], nodes[1::2])]
             sums += nodes
@@ -302,8 +350,9 @@ def test_reduce_sum_of_rows_is_the_documented_tree(dtype, shape):
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 @pytest.mark.parametrize("name,function", [("max", np.max), ("min", np.min)])
-@pytest.mark.parametrize("shape", [(1, 16), (20, 16), (7, 8), (300, 32), (13, 100), (5, 128), (6, 500), (9, 31),
-                                   (2100, 16), (3, 5)])
+@pytest.mark.parametrize(
+    "shape", [(1, 16), (20, 16), (7, 8), (300, 32), (13, 100), (5, 128), (6, 500), (9, 31), (2100, 16), (3, 5)]
+)
 def test_reduce_max_and_min_of_rows(dtype, name, function, shape):
     bench = Bench(strict=True)
     pitch = -(-shape[1] // 16) * 16
@@ -316,8 +365,19 @@ def test_reduce_max_and_min_of_rows(dtype, name, function, shape):
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
-@pytest.mark.parametrize("shape,axis", [((7, 48), 0), ((1, 32), 0), ((16, 160), 0), ((3, 5, 16), 1), ((3, 5, 16), 0),
-                                        ((2, 3, 16), 2), ((2, 3, 16), -1), ((1, 6, 32), 1)])
+@pytest.mark.parametrize(
+    "shape,axis",
+    [
+        ((7, 48), 0),
+        ((1, 32), 0),
+        ((16, 160), 0),
+        ((3, 5, 16), 1),
+        ((3, 5, 16), 0),
+        ((2, 3, 16), 2),
+        ((2, 3, 16), -1),
+        ((1, 6, 32), 1),
+    ],
+)
 def test_reduce_along_any_axis(dtype, shape, axis):
     bench = Bench(strict=True)
     x = RNG.integers(-20, 20, shape).astype(dtype)
@@ -363,8 +423,8 @@ def test_sixteen_wide_rows_need_one_block_reduction():
     """The hand-lowered equivalent: vcgmax over M / 8 repeats (vector.md 4.3)."""
     bench = Bench()
     src, dst = bench.tensor("UB", "float16", (64, 16), np.ones(1024)), bench.tensor("UB", "float16", 64)
-    op, = bench.bind("h_reduce_max", dst, src, 1)
-    by_hand, = bench.bind("vcgmax", 128, dst, src, 8, 1, 1, 8)
+    (op,) = bench.bind("h_reduce_max", dst, src, 1)
+    (by_hand,) = bench.bind("vcgmax", 128, dst, src, 8, 1, 1, 8)
     assert op.name == "h_reduce_max.vcgmax"
     assert op.cycles == by_hand.cycles
 

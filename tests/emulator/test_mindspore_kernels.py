@@ -1,4 +1,5 @@
 """Every TIK kernel in MindSpore's wheel runs unmodified and computes what NumPy says, in default and strict mode."""
+
 from __future__ import annotations
 
 import warnings
@@ -41,8 +42,11 @@ def test_every_kernel_file_is_covered():
     import mindspore
 
     folder = Path(mindspore.__file__).parent / "ops" / "_op_impl" / "_custom_op"
-    files = {path.name[:-len("_impl.py")] for path in folder.glob("*_impl.py")
-             if "from te import tik" in path.read_text(encoding="utf-8")}
+    files = {
+        path.name[: -len("_impl.py")]
+        for path in folder.glob("*_impl.py")
+        if "from te import tik" in path.read_text(encoding="utf-8")
+    }
     assert files == {case.kernel for case in CASES}
     assert len(files) == 14
 

@@ -1,4 +1,5 @@
 """Moves between memories against byte-by-byte loops written from the documented formulas."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -34,13 +35,20 @@ def documented_move(dst: np.ndarray, src: np.ndarray, nburst, burst, src_stride,
             dst[b * (burst + dst_stride) * 32 + k] = src[b * (burst + src_stride) * 32 + k]
 
 
-PLAIN_PATHS = [("GM", "UB", "MTE2"), ("UB", "GM", "MTE3"), ("UB", "UB", "V"), ("GM", "L1", "MTE2"),
-               ("UB", "L1", "MTE3"), ("L1", "UB", "MTE1")]
+PLAIN_PATHS = [
+    ("GM", "UB", "MTE2"),
+    ("UB", "GM", "MTE3"),
+    ("UB", "UB", "V"),
+    ("GM", "L1", "MTE2"),
+    ("UB", "L1", "MTE3"),
+    ("L1", "UB", "MTE1"),
+]
 
 
 @pytest.mark.parametrize("source,target,pipe", PLAIN_PATHS)
-@pytest.mark.parametrize("nburst,burst,src_stride,dst_stride", [(1, 1, 0, 0), (3, 2, 0, 0), (4, 1, 3, 0), (5, 2, 0, 1),
-                                                               (2, 7, 2, 5)])
+@pytest.mark.parametrize(
+    "nburst,burst,src_stride,dst_stride", [(1, 1, 0, 0), (3, 2, 0, 0), (4, 1, 3, 0), (5, 2, 0, 1), (2, 7, 2, 5)]
+)
 @pytest.mark.parametrize("dtype", ["float16", "int8", "float32", "uint64"])
 def test_data_move_copies_bursts(source, target, pipe, nburst, burst, src_stride, dst_stride, dtype):
     bench = Bench()
@@ -49,7 +57,7 @@ def test_data_move_copies_bursts(source, target, pipe, nburst, burst, src_stride
     dst = bench.tensor(target, dtype, count, bytes_of(dtype, count), name="dst")
     expected = bench.read(dst).view(np.uint8)
     documented_move(expected, bench.read(src).view(np.uint8), nburst, burst, src_stride, dst_stride)
-    op, = bench.call("data_move", dst, src, 0, nburst, burst, src_stride, dst_stride)
+    (op,) = bench.call("data_move", dst, src, 0, nburst, burst, src_stride, dst_stride)
     np.testing.assert_array_equal(bench.read(dst).view(np.uint8), expected)
     assert op.pipe == pipe
     moved = nburst * burst * 32
@@ -62,7 +70,7 @@ def test_data_move_copies_bursts(source, target, pipe, nburst, burst, src_stride
 def test_data_move_footprints_are_exact():
     bench = Bench()
     src, dst = bench.tensor("UB", "float16", 512), bench.tensor("UB", "float16", 512)
-    op, = bench.bind("data_move", bench.at(dst, 16), bench.at(src, 32), 0, 3, 2, 1, 4)
+    (op,) = bench.bind("data_move", bench.at(dst, 16), bench.at(src, 32), 0, 3, 2, 1, 4)
     assert set(touched(op.reads[0].region)) == {64 + b * 96 + k for b in range(3) for k in range(64)}
     assert set(touched(op.writes[0].region)) == {1024 + 32 + b * 192 + k for b in range(3) for k in range(64)}
 
@@ -105,8 +113,9 @@ def test_last_block_of_a_tensor_is_padding(kind):
         bench.call("data_move", ub, bench.at(src, 16), 0, 1, 2, 0, 0)
     strict = Bench(strict=True)
     with pytest.raises(TikBoundsError, match="padding"):
-        strict.call("data_move", strict.tensor("UB", "float16", 64), strict.tensor(kind, "float16", 20, tail),
-                    0, 1, 2, 0, 0)
+        strict.call(
+            "data_move", strict.tensor("UB", "float16", 64), strict.tensor(kind, "float16", 20, tail), 0, 1, 2, 0, 0
+        )
 
 
 def test_run_time_zero_moves_nothing():
@@ -117,12 +126,29 @@ def test_run_time_zero_moves_nothing():
     assert bench.bind("tensor_mov", ub, gm, "", 1, 0, 0, 0) == ()
 
 
-@pytest.mark.parametrize("argument,value", [("nburst", 0), ("nburst", 4096), ("burst", 0), ("burst", 65536),
-                                            ("src_stride", -1), ("src_stride", 65536), ("dst_stride", 65536),
-                                            ("sid", 16), ("burst", 1.5)])
+@pytest.mark.parametrize(
+    "argument,value",
+    [
+        ("nburst", 0),
+        ("nburst", 4096),
+        ("burst", 0),
+        ("burst", 65536),
+        ("src_stride", -1),
+        ("src_stride", 65536),
+        ("dst_stride", 65536),
+        ("sid", 16),
+        ("burst", 1.5),
+    ],
+)
 def test_immediates_of_data_move_are_checked_at_the_call(argument, value):
-    args = dict(zip(("dst", "src"), call_views("float16", "float16", "UB", "GM")), sid=0, nburst=1, burst=1,
-                src_stride=0, dst_stride=0)
+    args = dict(
+        zip(("dst", "src"), call_views("float16", "float16", "UB", "GM")),
+        sid=0,
+        nburst=1,
+        burst=1,
+        src_stride=0,
+        dst_stride=0,
+    )
     check("data_move", **args)
     with pytest.raises(TikParamError, match=argument):
         check("data_move", **{**args, argument: value})
@@ -137,11 +163,18 @@ def test_plain_moves_keep_the_dtype():
         check("data_move", *call_views("float32", "float16", "UB", "GM"), 0, 1, 1, 0, 0)
 
 
-@pytest.mark.parametrize("target,source,reason", [
-    ("L0C", "UB", "broadcast_ub_to_l0c"), ("GM", "L0C", "through the Unified Buffer"),
-    ("L1", "L0C", "through the Unified Buffer"), ("UB", "L0A", "no such data path"),
-    ("GM", "GM", "no such data path"), ("L0A", "UB", "no such data path"),
-    ("L0C", "GM", "no such data path")])
+@pytest.mark.parametrize(
+    "target,source,reason",
+    [
+        ("L0C", "UB", "broadcast_ub_to_l0c"),
+        ("GM", "L0C", "through the Unified Buffer"),
+        ("L1", "L0C", "through the Unified Buffer"),
+        ("UB", "L0A", "no such data path"),
+        ("GM", "GM", "no such data path"),
+        ("L0A", "UB", "no such data path"),
+        ("L0C", "GM", "no such data path"),
+    ],
+)
 def test_paths_that_do_not_exist_are_refused(target, source, reason):
     for name, rest in (("data_move", (0, 1, 1, 0, 0)), ("tensor_mov", ("m", 1, 1, 0, 0))):
         strict = name == "data_move"  # from UB to L0C default mode warns
@@ -157,11 +190,11 @@ def test_unified_buffer_to_l0c_counts_fractals(dtype):
     size = np.dtype(dtype).itemsize
     values = np.arange(2000).astype(dtype)
     ub, l0c = bench.tensor("UB", dtype, 2000, values), bench.tensor("L0C", dtype, 10 * 256)
-    op, = bench.call("data_move", l0c, ub, 0, 3, 2, 1, 1)
+    (op,) = bench.call("data_move", l0c, ub, 0, 3, 2, 1, 1)
     expected = np.zeros((10, 256), dtype)
     pitch = 2 * 256 + 32 // size
     for burst in range(3):
-        expected[3 * burst:3 * burst + 2] = values[burst * pitch:burst * pitch + 512].reshape(2, 256)
+        expected[3 * burst : 3 * burst + 2] = values[burst * pitch : burst * pitch + 512].reshape(2, 256)
     np.testing.assert_array_equal(bench.read(l0c).reshape(10, 256), expected)
     assert op.pipe == "V"
     assert op.cycles == 3 * 2 * 256 * size / 256
@@ -174,7 +207,7 @@ def test_l1_to_global_memory_is_questionable():
         check("data_move", *views, 0, 1, 1, 0, 0, strict=True)
     bench = Bench()
     gm, l1 = bench.tensor("GM", "int8", 64), bench.tensor("L1", "int8", 64, np.arange(64))
-    op, = bench.call("data_move", gm, l1, 0, 1, 2, 0, 0)
+    (op,) = bench.call("data_move", gm, l1, 0, 1, 2, 0, 0)
     np.testing.assert_array_equal(bench.read(gm), np.arange(64))
     assert op.pipe == "MTE3"
 
@@ -217,11 +250,49 @@ def test_strict_mode_copies_the_defined_bits():
 
 
 # --------------------------------------------------------------------------------------------------------- from L0C
-EDGES = np.array([0.5 + 2.0**-12, 0.5 + 3 * 2.0**-12, 65504, 65519.996, 65520, -1e30, np.inf, -np.inf, np.nan, 2.0**-25,
-                  2.0**-24, 3 * 2.0**-25, -0.0, 1 + 2.0**-11, 1 + 3 * 2.0**-11, 0], np.float32)
+EDGES = np.array(
+    [
+        0.5 + 2.0**-12,
+        0.5 + 3 * 2.0**-12,
+        65504,
+        65519.996,
+        65520,
+        -1e30,
+        np.inf,
+        -np.inf,
+        np.nan,
+        2.0**-25,
+        2.0**-24,
+        3 * 2.0**-25,
+        -0.0,
+        1 + 2.0**-11,
+        1 + 3 * 2.0**-11,
+        0,
+    ],
+    np.float32,
+)
 # Ties to even, saturation, NaN to 0: worked out by hand.
-EDGES_AS_HALF = np.array([0.5, 0.5 + 2.0**-10, 65504, 65504, 65504, -65504, 65504, -65504, 0, 0, 2.0**-24, 2.0**-23,
-                          -0.0, 1, 1 + 2.0**-9, 0], np.float16)
+EDGES_AS_HALF = np.array(
+    [
+        0.5,
+        0.5 + 2.0**-10,
+        65504,
+        65504,
+        65504,
+        -65504,
+        65504,
+        -65504,
+        0,
+        0,
+        2.0**-24,
+        2.0**-23,
+        -0.0,
+        1,
+        1 + 2.0**-9,
+        0,
+    ],
+    np.float16,
+)
 
 
 def documented_matrix_move(dst, src, nburst, burst, src_stride, dst_stride, convert):
@@ -231,7 +302,7 @@ def documented_matrix_move(dst, src, nburst, burst, src_stride, dst_stride, conv
         for j in range(burst):
             s = (b * (burst + src_stride) + j) * 256
             d = (b * (burst * 256 * size + 32 * dst_stride) + j * 256 * size) // size
-            dst[d:d + 256] = convert(src[s:s + 256])
+            dst[d : d + 256] = convert(src[s : s + 256])
 
 
 def accumulator(bench, dtype, fractals):
@@ -241,12 +312,23 @@ def accumulator(bench, dtype, fractals):
     return bench.tensor("L0C", dtype, fractals * 256, values.astype(dtype))
 
 
-@pytest.mark.parametrize("nburst,burst,src_stride,dst_stride", [(1, 1, 0, 0), (1, 6, 0, 0), (3, 2, 1, 0), (2, 3, 0, 4),
-                                                               (2, 1, 2, 3)])
-@pytest.mark.parametrize("source,target,options", [
-    ("float32", "float32", {}), ("float16", "float16", {}), ("int32", "int32", {}), ("float32", "float16", {}),
-    ("int32", "float16", {"deqscale": -0.37}), ("float16", "float16", {"deqscale": 3.0}),
-    ("float32", "float32", {"relu": True}), ("float32", "float16", {"relu": True}), ("int32", "int32", {"relu": True})])
+@pytest.mark.parametrize(
+    "nburst,burst,src_stride,dst_stride", [(1, 1, 0, 0), (1, 6, 0, 0), (3, 2, 1, 0), (2, 3, 0, 4), (2, 1, 2, 3)]
+)
+@pytest.mark.parametrize(
+    "source,target,options",
+    [
+        ("float32", "float32", {}),
+        ("float16", "float16", {}),
+        ("int32", "int32", {}),
+        ("float32", "float16", {}),
+        ("int32", "float16", {"deqscale": -0.37}),
+        ("float16", "float16", {"deqscale": 3.0}),
+        ("float32", "float32", {"relu": True}),
+        ("float32", "float16", {"relu": True}),
+        ("int32", "int32", {"relu": True}),
+    ],
+)
 def test_tensor_mov_matrix_mode(nburst, burst, src_stride, dst_stride, source, target, options):
     bench = Bench()
     src = accumulator(bench, source, 10)
@@ -263,7 +345,7 @@ def test_tensor_mov_matrix_mode(nburst, burst, src_stride, dst_stride, source, t
 
     expected = bench.read(dst)
     documented_matrix_move(expected, bench.read(src), nburst, burst, src_stride, dst_stride, convert)
-    op, = bench.call("tensor_mov", dst, src, "m", nburst, burst, dst_stride, src_stride, **options)
+    (op,) = bench.call("tensor_mov", dst, src, "m", nburst, burst, dst_stride, src_stride, **options)
     np.testing.assert_array_equal(bench.read(dst), expected)
     assert op.pipe == "V"
     assert op.cycles == nburst * burst * 256 * np.dtype(source).itemsize / 256
@@ -288,15 +370,23 @@ def test_plain_move_from_l0c_keeps_bit_patterns():
         np.testing.assert_array_equal(bench.read(dst).view(np.uint32), bench.read(src).view(np.uint32))
 
 
-@pytest.mark.parametrize("source,target,extra", [("float32", "float32", ()), ("float16", "float16", ()),
-                                                 ("float32", "float16", (1,)), ("int32", "int32", ())])
+@pytest.mark.parametrize(
+    "source,target,extra",
+    [("float32", "float32", ()), ("float16", "float16", ()), ("float32", "float16", (1,)), ("int32", "int32", ())],
+)
 def test_data_move_from_l0c_counts_fractals_and_takes_src_stride_first(source, target, extra):
     bench = Bench()
     src, dst = accumulator(bench, source, 8), bench.tensor("UB", target, 8 * 256, np.full(2048, 7))
     expected = bench.read(dst)
-    documented_matrix_move(expected, bench.read(src), 2, 2, 1, 3,
-                           lambda values: values if source == target else np.nan_to_num(
-                               np.clip(values, -65504, 65504)).astype(np.float16))
+    documented_matrix_move(
+        expected,
+        bench.read(src),
+        2,
+        2,
+        1,
+        3,
+        lambda values: values if source == target else np.nan_to_num(np.clip(values, -65504, 65504)).astype(np.float16),
+    )
     bench.call("data_move", dst, src, 0, 2, 2, 1, 3, *extra)
     np.testing.assert_array_equal(bench.read(dst), expected)
 
@@ -311,8 +401,8 @@ def test_tensor_mov_vector_mode_packs_first_rows():
     bench.call("tensor_mov", dst, src, "v", 3, 1, 1, 1)
     result = bench.read(dst)
     for b in range(3):
-        np.testing.assert_array_equal(result[b * 24:b * 24 + 16], rows[2 * b])
-        assert (result[b * 24 + 16:b * 24 + 24] == 7).all()
+        np.testing.assert_array_equal(result[b * 24 : b * 24 + 16], rows[2 * b])
+        assert (result[b * 24 + 16 : b * 24 + 24] == 7).all()
     with pytest.raises(TikUnsupportedError, match="burst 1 only"):
         bench.call("tensor_mov", dst, src, "v", 1, 2, 0, 0)
 
@@ -324,25 +414,29 @@ def test_tensor_mov_normal_mode_takes_dst_stride_first(source, target, pipe):
     dst = bench.tensor(target, "int32", 512, np.full(512, -1))
     expected = bench.read(dst).view(np.uint8)
     documented_move(expected, bench.read(src).view(np.uint8), 3, 2, 1, 5)
-    op, = bench.call("tensor_mov", dst, src, "", 3, 2, 5, 1)
+    (op,) = bench.call("tensor_mov", dst, src, "", 3, 2, 5, 1)
     np.testing.assert_array_equal(bench.read(dst).view(np.uint8), expected)
     assert op.pipe == pipe
 
 
-@pytest.mark.parametrize("views,args,kwargs,reason", [
-    (("float16", "int32", "UB", "L0C"), ("m", 1, 1, 0, 0), {}, "needs deqscale"),
-    (("float16", "float32", "UB", "L0C"), ("m", 1, 1, 0, 0), {"deqscale": 1.0}, "deqscale converts"),
-    (("int8", "int32", "UB", "L0C"), ("m", 1, 1, 0, 0), {}, "does not convert int32 to int8"),
-    (("float16", "float32", "UB", "L0C"), ("sc", 1, 1, 0, 0), {}, "block_mode"),
-    (("float16", "float16", "UB", "L0C"), ("", 1, 1, 0, 0), {}, "use 'm'"),
-    (("float16", "float16", "UB", "GM"), ("m", 1, 1, 0, 0), {}, "moves from L0C to UB"),
-    (("float16", "int32", "UB", "L0C"), ("m", 1, 1, 0, 0), {"deqscale": [1.0] * 16}, "deqscale"),
-    (("float16", "int32", "UB", "L0C"), ("m", 1, 1, 0, 0), {"deqscale": 1.0, "relu": True}, "relu"),
-    (("float16", "float32", "UB", "L0C"), ("m", 1, 1, 0, 0), {"sid_store_mode": 1}, "sid_store_mode"),
-    (("float16", "float32", "UB", "L0C"), ("m", 1, 1, 0, 0), {"onthefly": 1}, "onthefly"),
-    (("float16", "float16", "UB", "GM"), ("", 1, 1, 0, 0), {"relu": True}, "from L0C only"),
-    (("float32", "float32", "UB", "L0C"), ("m", 1, 65536, 0, 0), {}, "burst"),
-    (("float32", "float32", "UB", "L0C"), ("v", 1, 2, 0, 0), {}, "burst 1 only")])
+@pytest.mark.parametrize(
+    "views,args,kwargs,reason",
+    [
+        (("float16", "int32", "UB", "L0C"), ("m", 1, 1, 0, 0), {}, "needs deqscale"),
+        (("float16", "float32", "UB", "L0C"), ("m", 1, 1, 0, 0), {"deqscale": 1.0}, "deqscale converts"),
+        (("int8", "int32", "UB", "L0C"), ("m", 1, 1, 0, 0), {}, "does not convert int32 to int8"),
+        (("float16", "float32", "UB", "L0C"), ("sc", 1, 1, 0, 0), {}, "block_mode"),
+        (("float16", "float16", "UB", "L0C"), ("", 1, 1, 0, 0), {}, "use 'm'"),
+        (("float16", "float16", "UB", "GM"), ("m", 1, 1, 0, 0), {}, "moves from L0C to UB"),
+        (("float16", "int32", "UB", "L0C"), ("m", 1, 1, 0, 0), {"deqscale": [1.0] * 16}, "deqscale"),
+        (("float16", "int32", "UB", "L0C"), ("m", 1, 1, 0, 0), {"deqscale": 1.0, "relu": True}, "relu"),
+        (("float16", "float32", "UB", "L0C"), ("m", 1, 1, 0, 0), {"sid_store_mode": 1}, "sid_store_mode"),
+        (("float16", "float32", "UB", "L0C"), ("m", 1, 1, 0, 0), {"onthefly": 1}, "onthefly"),
+        (("float16", "float16", "UB", "GM"), ("", 1, 1, 0, 0), {"relu": True}, "from L0C only"),
+        (("float32", "float32", "UB", "L0C"), ("m", 1, 65536, 0, 0), {}, "burst"),
+        (("float32", "float32", "UB", "L0C"), ("v", 1, 2, 0, 0), {}, "burst 1 only"),
+    ],
+)
 def test_tensor_mov_refuses(views, args, kwargs, reason):
     with pytest.raises(TikParamError, match=reason):
         check("tensor_mov", *call_views(*views), *args, **kwargs)
@@ -382,8 +476,8 @@ def test_broadcast_ub_to_l0c(dtype, nburst, burst_len, src_gap, dst_gap):
             first = b * (burst_len * 16 + src_gap * per_block) + j * 16
             fractal = (b * (burst_len + dst_gap) + j) * 256
             for row in range(16):
-                expected[fractal + row * 16:fractal + row * 16 + 16] = values[first:first + 16]
-    op, = bench.call("broadcast_ub_to_l0c", dst, src, nburst, burst_len, src_gap, dst_gap)
+                expected[fractal + row * 16 : fractal + row * 16 + 16] = values[first : first + 16]
+    (op,) = bench.call("broadcast_ub_to_l0c", dst, src, nburst, burst_len, src_gap, dst_gap)
     np.testing.assert_array_equal(bench.read(dst).view(np.uint8), expected.view(np.uint8))
     assert op.pipe == "V"
     assert op.cycles == nburst * burst_len * np.dtype(dtype).itemsize
@@ -425,11 +519,12 @@ def test_atomic_add_accumulates_float32_with_saturation():
     for value in (1, "float32"):
         bench.store(gm, start)
         bench.call("set_atomic_add", value)
-        op, = bench.call("data_move", gm, ub, 0, 1, 1, 0, 0)
+        (op,) = bench.call("data_move", gm, ub, 0, 1, 1, 0, 0)
         assert op.transfer.direction == "atomic"
         largest = np.finfo(np.float32).max
-        np.testing.assert_array_equal(bench.read(gm), np.array([3, 100000001, largest, -largest, 2**24, -0.5, 0, 7],
-                                                               np.float32))
+        np.testing.assert_array_equal(
+            bench.read(gm), np.array([3, 100000001, largest, -largest, 2**24, -0.5, 0, 7], np.float32)
+        )
     bench.call("set_atomic_add", 0)
     bench.call("data_move", gm, ub, 0, 1, 1, 0, 0)
     np.testing.assert_array_equal(bench.read(gm), add)

@@ -1,4 +1,5 @@
 """Recorded programs as text."""
+
 from __future__ import annotations
 
 import tikemu
@@ -33,7 +34,9 @@ def test_every_statement_has_a_line(kernel):
     kernel.BuildCCE("show", [x, n], [])
     text = tikemu.dump(kernel)
     assert str(kernel) == tikemu.dump(kernel._recorder.program) == text
-    assert text == f"""\
+    assert (
+        text
+        == f"""\
 kernel show(x, n) -> () on Ascend910A
     tensor x: float16(4, 128) in GM
     tensor work: float32(16,) in GM, workspace, atomic_add
@@ -60,6 +63,7 @@ src1_blk_stride=1)
         debug_print('s + 1')
         fixed[s]:(1,) = s
         return"""
+    )
 
 
 def test_a_kernel_can_be_printed_before_it_is_built(kernel):
@@ -68,7 +72,13 @@ def test_a_kernel_can_be_printed_before_it_is_built(kernel):
 
 def test_brackets_follow_precedence(kernel):
     a, b = kernel.Scalar("int32", "a"), kernel.Scalar("int32", "b")
-    for value, text in (((a + b) * 2, "(a + b) * 2"), (a + b * 2, "a + b * 2"), (a - (b - a), "a - (b - a)"),
-                        ((a << 1) + b, "(a << 1) + b"), ((a & b) == 3, "(a & b) == 3"), (a / b % 3, "a / b % 3"),
-                        (a * (b / 3), "a * (b / 3)")):
+    for value, text in (
+        ((a + b) * 2, "(a + b) * 2"),
+        (a + b * 2, "a + b * 2"),
+        (a - (b - a), "a - (b - a)"),
+        ((a << 1) + b, "(a << 1) + b"),
+        ((a & b) == 3, "(a & b) == 3"),
+        (a / b % 3, "a / b % 3"),
+        (a * (b / 3), "a * (b / 3)"),
+    ):
         assert text in repr(value)

@@ -1,4 +1,5 @@
 """Byte footprints against sets of bytes."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -19,8 +20,13 @@ def random_pieces(rng: np.random.Generator) -> tuple[tuple[int, ...], ...]:
 
 
 def bytes_of(pieces: tuple[tuple[int, ...], ...]) -> set[int]:
-    return {base + i * s0 + j * s1 + k for base, n0, s0, n1, s1, width in pieces
-            for i in range(n0) for j in range(n1) for k in range(width)}
+    return {
+        base + i * s0 + j * s1 + k
+        for base, n0, s0, n1, s1, width in pieces
+        for i in range(n0)
+        for j in range(n1)
+        for k in range(width)
+    }
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -51,8 +57,15 @@ def test_regions_of_two_memories_never_overlap() -> None:
 def test_equal_spans_have_equal_pieces() -> None:
     """However a contiguous walk is written, it is the same region."""
     memory = Memory("UB", "UB", 4096, track=False)
-    forms = {Region(memory, pieces).pieces for pieces in (
-        ((0, 1, 0, 1, 0, 512),), ((0, 2, 256, 1, 0, 256),), ((0, 2, 256, 8, 32, 32),), ((0, 1, 0, 16, 32, 32),))}
+    forms = {
+        Region(memory, pieces).pieces
+        for pieces in (
+            ((0, 1, 0, 1, 0, 512),),
+            ((0, 2, 256, 1, 0, 256),),
+            ((0, 2, 256, 8, 32, 32),),
+            ((0, 1, 0, 16, 32, 32),),
+        )
+    }
     assert len(forms) == 1
     assert Region.strided(memory, 0, 2, 256, 256).pieces in forms
     assert Region.strided(memory, 0, 2, 256, 255).pieces not in forms

@@ -1,4 +1,5 @@
 """Replayed courses of events: the same times, counts and events as simulating every operation."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -24,17 +25,22 @@ class Clock:
         self.rng = np.random.default_rng(seed)
         table = self.clock.footprints
         starts = self.rng.integers(0, 40, 12) * 32
-        self.footprints = [table.exact(Region.span(UB, int(at), int(size)))
-                           for at, size in zip(starts, self.rng.integers(1, 8, 12) * 32)]
+        self.footprints = [
+            table.exact(Region.span(UB, int(at), int(size)))
+            for at, size in zip(starts, self.rng.integers(1, 8, 12) * 32)
+        ]
         self.ops = [self.operation() for _ in range(10)]
-        self.groups = [tuple(self.ops[number] for number in self.rng.integers(0, 10, self.rng.integers(1, 6)))
-                       for _ in range(6)]
+        self.groups = [
+            tuple(self.ops[number] for number in self.rng.integers(0, 10, self.rng.integers(1, 6))) for _ in range(6)
+        ]
         self.bodies = [[self.action() for _ in range(self.rng.integers(1, 7))] for _ in range(3)]
 
     def operation(self) -> TimedOp:
         rng = self.rng
-        reads, writes = (tuple(self.footprints[number] for number in rng.choice(12, rng.integers(0, 3), replace=False))
-                         for _ in range(2))
+        reads, writes = (
+            tuple(self.footprints[number] for number in rng.choice(12, rng.integers(0, 3), replace=False))
+            for _ in range(2)
+        )
         cycles = repetition.exact(float(rng.choice([0, 1, 7, 64, 100 / 3, 900.7])))
         operation = TimedOp("work", int(rng.integers(1, 6)), cycles, float(rng.choice([0, 20, 350])), reads, writes)
         operation.mask = [None, (0, 1), (0, 3)][rng.integers(3)]

@@ -1,4 +1,5 @@
 """Runs of a built program: without numerics, again, with other inputs (core.md 5; D30)."""
+
 from __future__ import annotations
 
 import gc
@@ -49,8 +50,7 @@ def test_without_numerics_offsets_share_prepared_calls_but_not_bounds(kernel: An
         kernel.data_move(held, source[i * 64], 0, 1, 4, 0, 0)
     kernel.BuildCCE("kernel", [source, n], [])
     data = np.zeros(4096, np.float16)
-    assert tikemu.run(kernel, {"n": 64}, numerics=False).cycles == tikemu.run(
-        kernel, {"n": 64, "source": data}).cycles
+    assert tikemu.run(kernel, {"n": 64}, numerics=False).cycles == tikemu.run(kernel, {"n": 64, "source": data}).cycles
     for numerics in (False, True):
         with pytest.raises(TikBoundsError, match="'source'"):
             tikemu.run(kernel, {"n": 65, "source": data}, numerics=numerics)
@@ -91,8 +91,9 @@ def accumulate(instance: Any) -> tuple[Any, Callable[[np.ndarray, int], np.ndarr
     return instance, lambda data, count: count * data
 
 
-@pytest.mark.parametrize("options", [Options(), Options(strict=True), Options(l2=True)],
-                         ids=["default", "strict", "l2"])
+@pytest.mark.parametrize(
+    "options", [Options(), Options(strict=True), Options(l2=True)], ids=["default", "strict", "l2"]
+)
 def test_a_second_run_starts_anew(kernel: Any, options: Options) -> None:
     """The prepared program is used again: contents, counts and time must not be."""
     _, expected = accumulate(kernel)
@@ -104,8 +105,19 @@ def test_a_second_run_starts_anew(kernel: Any, options: Options) -> None:
         np.testing.assert_array_equal(again.outputs["target"], expected(data, n))
     once = tikemu.run(fresh, {"source": first, "n": 2}, options=options)
     again = tikemu.run(kernel, {"source": first, "n": 2}, options=options)
-    for name in ("cycles", "core_cycles", "instructions", "pipes", "events_in_flight", "sync_flags", "gm_read_bytes",
-                 "gm_written_bytes", "memory_floor", "constants", "code_bytes"):
+    for name in (
+        "cycles",
+        "core_cycles",
+        "instructions",
+        "pipes",
+        "events_in_flight",
+        "sync_flags",
+        "gm_read_bytes",
+        "gm_written_bytes",
+        "memory_floor",
+        "constants",
+        "code_bytes",
+    ):
         assert getattr(again, name) == getattr(once, name), name
 
 
@@ -118,8 +130,10 @@ def test_other_options_and_sizes_take_effect_in_a_second_run(kernel: Any) -> Non
     large, small = np.zeros(256, np.float16), np.zeros(192, np.float16)
     assert tikemu.run(kernel, {"source": large}).cycles > 0
     assert tikemu.run(kernel, {"source": large}, timing=False).cycles is None
-    assert tikemu.run(kernel, {"source": large}, options=Options(active_cores=32)).cycles > tikemu.run(
-        kernel, {"source": large}).cycles
+    assert (
+        tikemu.run(kernel, {"source": large}, options=Options(active_cores=32)).cycles
+        > tikemu.run(kernel, {"source": large}).cycles
+    )
     for _ in range(2):
         with pytest.raises(TikBoundsError):
             tikemu.run(kernel, {"source": small})
@@ -180,21 +194,29 @@ def test_another_shape_of_the_same_size_is_reshaped_with_a_warning(kernel: Any) 
     np.testing.assert_array_equal(out[:2], DATA[:2])
 
 
-@pytest.mark.parametrize("feeds, message", [
-    ({}, "input 'source' of kernel 'kernel' is missing"),
-    ({"source": DATA, "sauce": DATA}, "'sauce' is no input.*inputs are: source, target"),
-    ({"source": DATA.astype(np.float32)}, "'source' is of float16, got an array of float32"),
-    ({"source": DATA[:3]}, r"64 elements.*\(3, 16\)"),
-])
+@pytest.mark.parametrize(
+    "feeds, message",
+    [
+        ({}, "input 'source' of kernel 'kernel' is missing"),
+        ({"source": DATA, "sauce": DATA}, "'sauce' is no input.*inputs are: source, target"),
+        ({"source": DATA.astype(np.float32)}, "'source' is of float16, got an array of float32"),
+        ({"source": DATA[:3]}, r"64 elements.*\(3, 16\)"),
+    ],
+)
 def test_wrong_inputs_are_refused(kernel: Any, feeds: dict, message: str) -> None:
     with pytest.raises(TikParamError, match=message):
         tikemu.run(copy_kernel(kernel), feeds)
 
 
-@pytest.mark.parametrize("value, message", [
-    (2.5, "got the float 2.5"), (1 << 40, r"must be in \[-2147483648, 2147483647\]"), ([1, 2], "takes one int32"),
-    ("three", "takes one int32"),
-])
+@pytest.mark.parametrize(
+    "value, message",
+    [
+        (2.5, "got the float 2.5"),
+        (1 << 40, r"must be in \[-2147483648, 2147483647\]"),
+        ([1, 2], "takes one int32"),
+        ("three", "takes one int32"),
+    ],
+)
 def test_wrong_input_scalars_are_refused(kernel: Any, value: Any, message: str) -> None:
     n = kernel.InputScalar("int32", "n")
     program(kernel, lambda out: out[0].set_as(n), inputs=[n])
@@ -251,12 +273,16 @@ def test_debug_print_shows_tensors_and_scalars(kernel: Any, capsys: pytest.Captu
 
     values(program(kernel, body))
     assert capsys.readouterr().out.splitlines() == [
-        "out[0] + total * i = 1", "out[0] + total * i = 4", "out[:2] = [1 3]",
-        "nothing = NameError: name 'nothing' is not defined"]
+        "out[0] + total * i = 1",
+        "out[0] + total * i = 4",
+        "out[:2] = [1 3]",
+        "nothing = NameError: name 'nothing' is not defined",
+    ]
 
 
-def test_progress_bar_appears_when_asked(kernel: Any, capsys: pytest.CaptureFixture,
-                                         monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_bar_appears_when_asked(
+    kernel: Any, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("tikemu.machine.progress._INTERVAL", 0.0)
     program(kernel, lambda out: _sum_to(kernel, out, 1000))
     assert values(kernel, progress=True)[0] == 499500

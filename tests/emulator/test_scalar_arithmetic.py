@@ -1,4 +1,5 @@
 """Compiled scalar arithmetic: that of C and of IEEE single precision (core.md 2.6, 2.7; D5)."""
+
 from __future__ import annotations
 
 import itertools
@@ -35,16 +36,36 @@ def variable(name: str, dtype: str) -> ir.Variable:
 
 def c_result(op: str, left: int, right: int, dtype: str) -> int:
     """What C computes, from exact integers."""
-    exact = {"+": left + right, "-": left - right, "*": left * right, "&": left & right, "|": left | right,
-             "/": (1 if (left < 0) == (right < 0) else -1) * (abs(left) // max(1, abs(right))),
-             "%": (1 if left >= 0 else -1) * (abs(left) % max(1, abs(right))),
-             "<<": left << (right % 8), ">>": left >> (right % 8)}[op]
+    exact = {
+        "+": left + right,
+        "-": left - right,
+        "*": left * right,
+        "&": left & right,
+        "|": left | right,
+        "/": (1 if (left < 0) == (right < 0) else -1) * (abs(left) // max(1, abs(right))),
+        "%": (1 if left >= 0 else -1) * (abs(left) % max(1, abs(right))),
+        "<<": left << (right % 8),
+        ">>": left >> (right % 8),
+    }[op]
     info = np.iinfo(dtype)
     return (exact - info.min) % (info.max - info.min + 1) + info.min
 
 
-EDGES = {dtype: sorted({int(np.iinfo(dtype).min), int(np.iinfo(dtype).max), 1, 2, 3, 7, 100,
-                        *([-1, -2, -7, -100] if dtype.startswith("i") else [])}) for dtype in INTEGERS}
+EDGES = {
+    dtype: sorted(
+        {
+            int(np.iinfo(dtype).min),
+            int(np.iinfo(dtype).max),
+            1,
+            2,
+            3,
+            7,
+            100,
+            *([-1, -2, -7, -100] if dtype.startswith("i") else []),
+        }
+    )
+    for dtype in INTEGERS
+}
 
 
 @pytest.mark.parametrize("dtype", ["int32", "uint32", "int64", "uint64"])
@@ -96,22 +117,34 @@ def test_float_arithmetic_is_ieee_single_precision(op: str) -> None:
         expected = function(left, right)
     node = operation(op, "float32", variable("a", "float32"), variable("b", "float32"))
     got = [evaluate(node, a=float(one), b=float(other)) for one, other in zip(left, right)]
-    np.testing.assert_array_equal(np.array(got, np.float32).view(np.uint32)[~np.isnan(expected)],
-                                  expected.view(np.uint32)[~np.isnan(expected)])
+    np.testing.assert_array_equal(
+        np.array(got, np.float32).view(np.uint32)[~np.isnan(expected)], expected.view(np.uint32)[~np.isnan(expected)]
+    )
     assert np.isnan(np.array(got)[np.isnan(expected)]).all()
 
 
-@pytest.mark.parametrize("source, target, value, expected", [
-    ("int32", "int8", 200, -56), ("int64", "uint16", -1, 65535), ("uint32", "int32", 2**32 - 1, -1),
-    ("int32", "float32", 16777217, 16777216.0), ("int64", "float32", 2**62 + 1, float(2**62)),
-    ("int64", "float32", 2**53 + 2**29 + 1, float(2**53 + 2**30)),  # one rounding, not two
-    ("uint64", "float32", 2**64 - 1, float(2**64)), ("int32", "float16", 100000, 65504.0),
-    ("int32", "float16", 2049, 2048.0),
-    ("float32", "int32", -2.9, -2), ("float32", "int32", 3e9, 2**31 - 1), ("float32", "uint8", -5.0, 0),
-    ("float32", "int32", float("nan"), 0), ("float32", "int64", float("inf"), 2**63 - 1),
-    ("float32", "float16", 1e6, 65504.0), ("float32", "float16", 1 + 2**-11, 1.0),
-    ("float16", "float32", 0.333251953125, 0.333251953125),
-])
+@pytest.mark.parametrize(
+    "source, target, value, expected",
+    [
+        ("int32", "int8", 200, -56),
+        ("int64", "uint16", -1, 65535),
+        ("uint32", "int32", 2**32 - 1, -1),
+        ("int32", "float32", 16777217, 16777216.0),
+        ("int64", "float32", 2**62 + 1, float(2**62)),
+        ("int64", "float32", 2**53 + 2**29 + 1, float(2**53 + 2**30)),  # one rounding, not two
+        ("uint64", "float32", 2**64 - 1, float(2**64)),
+        ("int32", "float16", 100000, 65504.0),
+        ("int32", "float16", 2049, 2048.0),
+        ("float32", "int32", -2.9, -2),
+        ("float32", "int32", 3e9, 2**31 - 1),
+        ("float32", "uint8", -5.0, 0),
+        ("float32", "int32", float("nan"), 0),
+        ("float32", "int64", float("inf"), 2**63 - 1),
+        ("float32", "float16", 1e6, 65504.0),
+        ("float32", "float16", 1 + 2**-11, 1.0),
+        ("float16", "float32", 0.333251953125, 0.333251953125),
+    ],
+)
 def test_assignment_converts(source: str, target: str, value: Any, expected: Any) -> None:
     text = Expressions().converted(variable("a", source), target)
     with np.errstate(all="ignore"):

@@ -1,4 +1,5 @@
 """Programs of scalars and control flow, recorded by the front end and executed: the result is what C would give."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -46,13 +47,28 @@ def test_division_truncates(probe, left, right):
         probe.put(value)
     quotient, rest = c_divide(left, right), left - c_divide(left, right) * right
     assert list(probe.values([a, b], a=left, b=right)[:7]) == [
-        quotient, quotient, rest, quotient, quotient, rest, c_divide(left * 2, right)]
+        quotient,
+        quotient,
+        rest,
+        quotient,
+        quotient,
+        rest,
+        c_divide(left * 2, right),
+    ]
 
 
-@pytest.mark.parametrize("dtype, value, wrapped", [
-    ("int8", 127, -128), ("uint8", 255, 0), ("int16", 32767, -32768), ("uint16", 65535, 0),
-    ("int32", 2**31 - 1, -2**31),
-    ("uint32", 2**32 - 1, 0), ("int64", 2**63 - 1, -2**63)])
+@pytest.mark.parametrize(
+    "dtype, value, wrapped",
+    [
+        ("int8", 127, -128),
+        ("uint8", 255, 0),
+        ("int16", 32767, -32768),
+        ("uint16", 65535, 0),
+        ("int32", 2**31 - 1, -(2**31)),
+        ("uint32", 2**32 - 1, 0),
+        ("int64", 2**63 - 1, -(2**63)),
+    ],
+)
 def test_scalars_wrap_to_their_width(probe, dtype, value, wrapped):
     start = probe.kernel.InputScalar(dtype, "start")
     s = probe.kernel.Scalar(dtype, init_value=start)
@@ -72,7 +88,7 @@ def test_int32_expressions_wrap_before_they_are_widened(probe):
     for value in (n * 65536 * 65536, n * 65536 * 32768, n - 1 - 2**31, (n << 30) << 2):
         probe.put(widened(probe.kernel, value))
     # The third holds an immediate that needs 64 bits.
-    assert list(probe.values([n], n=1)[:4]) == [0, -2**31, -2**31, 0]
+    assert list(probe.values([n], n=1)[:4]) == [0, -(2**31), -(2**31), 0]
 
 
 def test_unsigned_comparison_and_subtraction(probe):
@@ -88,12 +104,21 @@ def test_unsigned_comparison_and_subtraction(probe):
 def test_logic(probe):
     kernel = probe.kernel
     a, b = (kernel.InputScalar("int32", name) for name in "ab")
-    conditions = (tik.all(a > 1, b > 1), tik.any(a > 1, b > 1), tik.negate(a > 1), tik.all(a, b), (a > 1) & (b > 1),
-                  (a > 1) | (b > 1), a == b, a != b, tik.negate(a))
+    conditions = (
+        tik.all(a > 1, b > 1),
+        tik.any(a > 1, b > 1),
+        tik.negate(a > 1),
+        tik.all(a, b),
+        (a > 1) & (b > 1),
+        (a > 1) | (b > 1),
+        a == b,
+        a != b,
+        tik.negate(a),
+    )
     for condition in conditions:
         with kernel.if_scope(condition):
             probe.put(1)
-    assert list(probe.values([a, b], a=2, b=0)[:len(conditions)]) == [0, 1, 0, 0, 0, 1, 0, 1, 0]
+    assert list(probe.values([a, b], a=2, b=0)[: len(conditions)]) == [0, 1, 0, 0, 0, 1, 0, 1, 0]
 
 
 def test_only_the_first_true_branch_runs(probe):

@@ -1,4 +1,5 @@
 """install and uninstall: what TIK programs import is there, a real CANN is left alone, the TBE DSL is out of scope."""
+
 from __future__ import annotations
 
 import importlib
@@ -27,28 +28,44 @@ def load(text, **names):
     return names
 
 
-@pytest.mark.parametrize("statement", [
-    "from tbe import tik", "from te import tik", "import tbe.tik as tik", "import te.tik",
-    "from tbe.tik.api import Tik",
-    "from te import platform as tbe_platform", "from tbe.common import platform as tbe_platform",
-    "from tbe.common.platform import set_current_compile_soc_info, api_check_support, get_soc_spec",
-    "from tbe.common.platform.platform_info import get_soc_spec", "from te.platform import cce_conf",
-    "from te.platform.cce_conf import api_check_support, intrinsic_check_support",
-    "from te.platform import te_set_version",
-    "from te.platform.cce_build import build_config", "import te.platform.cce_params as cce",
-    "from te.platform.fusion_manager import fusion_manager", "from te.platform import CORE_NUM, UB_SIZE, L1_SIZE",
-    "from tbe.common.utils import para_check, shape_util", "from te.utils import para_check",
-    "from te.utils.para_check import check_op_params", "from te.utils.op_utils import *",
-    "from te.utils import op_utils",
-    "from tbe.common.utils.shape_util import shape_to_list", "from tbe.common.utils import shape_to_list",
-    "from tbe.common.register import register_op_compute, register_operator",
-    "from tbe.common.buildcfg import build_config",
-    "from tbe.common.context import get_context", "from topi.cce import util", "from tbe.tvm.topi.cce import util",
-    "from te.utils.error_manager import error_manager_vector",
-    "from tbe.common.utils.errormgr import error_manager_vector",
-    "from impl.util.platform_adapter import tik, tbe_platform, para_check, register_operator, error_manager_vector",
-    "from impl.util.platform_adapter import tbe_context", "from impl import constant_util, common_util",
-])
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "from tbe import tik",
+        "from te import tik",
+        "import tbe.tik as tik",
+        "import te.tik",
+        "from tbe.tik.api import Tik",
+        "from te import platform as tbe_platform",
+        "from tbe.common import platform as tbe_platform",
+        "from tbe.common.platform import set_current_compile_soc_info, api_check_support, get_soc_spec",
+        "from tbe.common.platform.platform_info import get_soc_spec",
+        "from te.platform import cce_conf",
+        "from te.platform.cce_conf import api_check_support, intrinsic_check_support",
+        "from te.platform import te_set_version",
+        "from te.platform.cce_build import build_config",
+        "import te.platform.cce_params as cce",
+        "from te.platform.fusion_manager import fusion_manager",
+        "from te.platform import CORE_NUM, UB_SIZE, L1_SIZE",
+        "from tbe.common.utils import para_check, shape_util",
+        "from te.utils import para_check",
+        "from te.utils.para_check import check_op_params",
+        "from te.utils.op_utils import *",
+        "from te.utils import op_utils",
+        "from tbe.common.utils.shape_util import shape_to_list",
+        "from tbe.common.utils import shape_to_list",
+        "from tbe.common.register import register_op_compute, register_operator",
+        "from tbe.common.buildcfg import build_config",
+        "from tbe.common.context import get_context",
+        "from topi.cce import util",
+        "from tbe.tvm.topi.cce import util",
+        "from te.utils.error_manager import error_manager_vector",
+        "from tbe.common.utils.errormgr import error_manager_vector",
+        "from impl.util.platform_adapter import tik, tbe_platform, para_check, register_operator, error_manager_vector",
+        "from impl.util.platform_adapter import tbe_context",
+        "from impl import constant_util, common_util",
+    ],
+)
 def test_programs_can_import(shim, statement):
     load(statement)
 
@@ -150,8 +167,9 @@ def test_a_project_of_the_user_may_be_called_impl(tmp_path):
 
 
 # ------------------------------------------------------------------------------------------------ the DSL
-@pytest.mark.parametrize("module", ["te.lang.cce", "tbe.dsl", "te.tvm", "te.lang.dynamic", "tbe.tvm.topi.generic",
-                                    "topi.generic"])
+@pytest.mark.parametrize(
+    "module", ["te.lang.cce", "tbe.dsl", "te.tvm", "te.lang.dynamic", "tbe.tvm.topi.generic", "topi.generic"]
+)
 def test_importing_the_dsl_says_that_it_is_out_of_scope(shim, module):
     with pytest.warns(tikemu.TikWarning, match="out of tikemu's scope"):
         imported = importlib.import_module(module)
@@ -240,6 +258,11 @@ def test_operators_of_mindspore_import_beside_mindspore():
         kernel = cus_matrix_combine(*shapes)
         print(str(kernel).splitlines()[0])
     """
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", textwrap.dedent(program)], capture_output=True,
-                          text=True, env={"PYTHONPATH": ":".join(path for path in sys.path if path)}, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", textwrap.dedent(program)],
+        capture_output=True,
+        text=True,
+        env={"PYTHONPATH": ":".join(path for path in sys.path if path)},
+        timeout=120,
+    )
     assert done.stdout.strip() == "kernel cus_matrix_combine(input_x) -> (res) on Ascend910A", done.stderr[-2000:]

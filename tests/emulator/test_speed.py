@@ -1,4 +1,5 @@
 """The speed that is promised, in processor time: other work on the machine does not count."""
+
 from __future__ import annotations
 
 import time

@@ -1,4 +1,5 @@
 """Strict mode, in pairs: the program with the fault is caught, the same without it passes."""
+
 from __future__ import annotations
 
 import warnings
@@ -44,8 +45,9 @@ def ub(kernel: Any, name: str, count: int = 128, dtype: str = "float16") -> Any:
     return kernel.Tensor(dtype, (count,), tik.scope_ubuf, name)
 
 
-def check(kernel: Any, fault: bool, error: type, message: str, inputs: list, outputs: list, default: bool = True,
-          **feeds: Any) -> None:
+def check(
+    kernel: Any, fault: bool, error: type, message: str, inputs: list, outputs: list, default: bool = True, **feeds: Any
+) -> None:
     """Build; strict mode reports ``error`` at a line of this file if ``fault``, and default mode reports nothing."""
     kernel.BuildCCE("kernel", inputs, outputs)
     if default:
@@ -65,8 +67,14 @@ def test_undefined_operand(kernel: Any, target: Any, fault: bool) -> None:
     kernel.vector_dup(128 if not fault else 100, a, 1.0, 1, 1, 8)
     kernel.vec_adds(128, a, a, 1.0, 1, 8, 8)
     kernel.data_move(target, a, 0, 1, 8, 0, 0)
-    check(kernel, fault, TikUndefinedError,
-          r"vec_adds reads 56 undefined bytes of tensor 'a' \(element 100 is the first\)(.|\n)*vec_adds", [], [target])
+    check(
+        kernel,
+        fault,
+        TikUndefinedError,
+        r"vec_adds reads 56 undefined bytes of tensor 'a' \(element 100 is the first\)(.|\n)*vec_adds",
+        [],
+        [target],
+    )
 
 
 @faulty
@@ -97,8 +105,14 @@ def test_elements_written_by_the_scalar_unit_are_defined(kernel: Any, target: An
         a[i].set_as(1.0)
     with kernel.for_range(0, 8) as i:
         kernel.data_move(target[i * 16], a, 0, 1, 1, 0, 0)
-    check(kernel, fault, TikUndefinedError, r"output 'target' holds 16 undefined bytes at the end \(element 15", [],
-          [target])
+    check(
+        kernel,
+        fault,
+        TikUndefinedError,
+        r"output 'target' holds 16 undefined bytes at the end \(element 15",
+        [],
+        [target],
+    )
 
 
 @faulty
@@ -270,9 +284,15 @@ def test_blocks_writing_the_same_bytes(kernel: Any, what: str, fault: bool) -> N
         # Address rollback: the second block repeats the last 32 bytes of the first.
         start = block * (64 if what == "disjoint" else 56)
         kernel.data_move(target[start], a, 0, 1, 8, 0, 0)
-    check(kernel, fault, TikSyncError,
-          r"data_move: block 1 writes bytes of GM tensor 'target' .* that block 0 wrote(.|\n)*data_move\(", [],
-          [target], target=np.zeros(128, np.float32))
+    check(
+        kernel,
+        fault,
+        TikSyncError,
+        r"data_move: block 1 writes bytes of GM tensor 'target' .* that block 0 wrote(.|\n)*data_move\(",
+        [],
+        [target],
+        target=np.zeros(128, np.float32),
+    )
 
 
 @pytest.mark.parametrize("how, fault", [("plain", True), ("atomic", False), ("mixed", True)])
@@ -296,8 +316,9 @@ def test_blocks_adding_to_the_same_bytes(kernel: Any, how: str, fault: bool) -> 
 
 
 @pytest.mark.parametrize("barrier", [False, True])
-@pytest.mark.parametrize("writer, message", [
-    (0, "block 1 reads bytes .* block 0 wrote"), (1, "block 1 writes bytes .* block 0 read")])
+@pytest.mark.parametrize(
+    "writer, message", [(0, "block 1 reads bytes .* block 0 wrote"), (1, "block 1 writes bytes .* block 0 read")]
+)
 def test_a_block_reading_what_another_writes(kernel: Any, barrier: bool, writer: int, message: str) -> None:
     board = kernel.Tensor("float16", (128,), tik.scope_gm, "board")
     target = kernel.Tensor("float16", (256,), tik.scope_gm, "target")
@@ -331,10 +352,17 @@ def test_a_block_reading_what_it_wrote_itself(kernel: Any, fault: bool) -> None:
 
 
 # ------------------------------------------------------------------------------------------------ unsynchronised scopes
-@pytest.mark.parametrize("order, fault", [
-    ("none", True), ("flags", False), ("barrier", False), ("other barrier", True), ("synchronised", False),
-    ("disjoint", False),
-])
+@pytest.mark.parametrize(
+    "order, fault",
+    [
+        ("none", True),
+        ("flags", False),
+        ("barrier", False),
+        ("other barrier", True),
+        ("synchronised", False),
+        ("disjoint", False),
+    ],
+)
 def test_race_between_pipes(kernel: Any, source: Any, target: Any, order: str, fault: bool) -> None:
     """The vector unit uses what a move brings in."""
     a, b = ub(kernel, "a"), ub(kernel, "b")
@@ -351,8 +379,15 @@ def test_race_between_pipes(kernel: Any, source: Any, target: Any, order: str, f
         use = b if order == "disjoint" else a
         kernel.vec_adds(128, b, use, 1.0, 1, 8, 8)
     kernel.data_move(target, b, 0, 1, 8, 0, 0)
-    check(kernel, fault, TikSyncError, r"vec_adds on PIPE_V reads bytes .* of UB that data_move on PIPE_MTE2 writes",
-          [source], [target], source=DATA)
+    check(
+        kernel,
+        fault,
+        TikSyncError,
+        r"vec_adds on PIPE_V reads bytes .* of UB that data_move on PIPE_MTE2 writes",
+        [source],
+        [target],
+        source=DATA,
+    )
 
 
 @faulty
@@ -419,8 +454,9 @@ def test_the_scalar_unit_races_too(kernel: Any, source: Any, target: Any, fault:
             kernel.pipe_barrier("PIPE_ALL")
         value.set_as(a[0])
     kernel.data_move(target, a, 0, 1, 8, 0, 0)
-    check(kernel, fault, TikSyncError, "the scalar access to tensor 'a' on PIPE_S reads", [source], [target],
-          source=DATA)
+    check(
+        kernel, fault, TikSyncError, "the scalar access to tensor 'a' on PIPE_S reads", [source], [target], source=DATA
+    )
 
 
 def test_what_the_scalar_unit_has_done_is_done_when_it_issues(kernel: Any, target: Any) -> None:
@@ -484,8 +520,7 @@ def test_padding_of_a_global_tensor(kernel: Any, target: Any, fault: bool) -> No
     n = kernel.Scalar("int32", init_value=2)
     kernel.data_move(a, source, 0, 1, n, 0, 0)
     kernel.data_move(target, a, 0, 1, 8, 0, 0)
-    check(kernel, fault, TikBoundsError, "padding", [source], [target],
-          source=np.ones(20 if fault else 32, np.float16))
+    check(kernel, fault, TikBoundsError, "padding", [source], [target], source=np.ones(20 if fault else 32, np.float16))
 
 
 @faulty

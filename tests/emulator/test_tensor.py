@@ -1,4 +1,5 @@
 """Tensors: definition rules, the three kinds of index, reshape, reinterpret, element writes (core.md 2.1 to 2.5)."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -38,18 +39,34 @@ def test_default_names_are_counted(kernel):
     assert [kernel.Tensor("int8", (32,), tik.scope_ubuf).name for _ in range(2)] == ["auto_tensor_0", "auto_tensor_1"]
 
 
-@pytest.mark.parametrize("change, message", [
-    ({"dtype": "float64"}, "dtype"), ({"dtype": np.float16}, "dtype"),
-    ({"shape": 16}, "list or tuple"), ({"shape": ()}, "1 to 8"), ({"shape": (1,) * 9}, "1 to 8"),
-    ({"shape": (0,)}, "positive"),
-    ({"shape": (4, -1)}, "positive"), ({"shape": (2.5,)}, "positive"), ({"shape": ("4",)}, "positive"),
-    ({"scope": "local.XX"}, "scope"), ({"scope": None}, "scope"),
-    ({"name": "1abc"}, "name"), ({"name": "a-b"}, "name"), ({"name": ""}, "name"), ({"name": 7}, "name"),
-    ({"name": "__fake_tensor", "scope": tik.scope_gm}, "__fake_tensor"),
-    ({"is_workspace": True}, "is_workspace"), ({"is_atomic_add": True}, "is_atomic_add"),
-    ({"init_value": [1.0] * 16}, "init_value"), ({"start_addr": 64, "scope": tik.scope_gm}, "start_addr"),
-    ({"start_addr": -32}, "start_addr"), ({"max_mem_size": 0}, "max_mem_size"), ({"max_mem_size": 31}, "max_mem_size"),
-])
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"dtype": "float64"}, "dtype"),
+        ({"dtype": np.float16}, "dtype"),
+        ({"shape": 16}, "list or tuple"),
+        ({"shape": ()}, "1 to 8"),
+        ({"shape": (1,) * 9}, "1 to 8"),
+        ({"shape": (0,)}, "positive"),
+        ({"shape": (4, -1)}, "positive"),
+        ({"shape": (2.5,)}, "positive"),
+        ({"shape": ("4",)}, "positive"),
+        ({"scope": "local.XX"}, "scope"),
+        ({"scope": None}, "scope"),
+        ({"name": "1abc"}, "name"),
+        ({"name": "a-b"}, "name"),
+        ({"name": ""}, "name"),
+        ({"name": 7}, "name"),
+        ({"name": "__fake_tensor", "scope": tik.scope_gm}, "__fake_tensor"),
+        ({"is_workspace": True}, "is_workspace"),
+        ({"is_atomic_add": True}, "is_atomic_add"),
+        ({"init_value": [1.0] * 16}, "init_value"),
+        ({"start_addr": 64, "scope": tik.scope_gm}, "start_addr"),
+        ({"start_addr": -32}, "start_addr"),
+        ({"max_mem_size": 0}, "max_mem_size"),
+        ({"max_mem_size": 31}, "max_mem_size"),
+    ],
+)
 def test_definition_rules(kernel, change, message):
     good = {"dtype": "float16", "shape": (16,), "scope": tik.scope_ubuf, "name": "t"}
     assert kernel.Tensor(**good).size == 16
@@ -63,8 +80,15 @@ def test_accepted_extents(kernel, shape):
 
 
 def test_all_scopes_and_types(kernel):
-    for scope in (tik.scope_gm, tik.scope_ubuf, tik.scope_cbuf, tik.scope_cbuf_out, tik.scope_ca, tik.scope_cb,
-                  tik.scope_cc):
+    for scope in (
+        tik.scope_gm,
+        tik.scope_ubuf,
+        tik.scope_cbuf,
+        tik.scope_cbuf_out,
+        tik.scope_ca,
+        tik.scope_cb,
+        tik.scope_cc,
+    ):
         for dtype in ("uint8", "int8", "uint16", "int16", "float16", "uint32", "int32", "float32", "uint64", "int64"):
             assert kernel.Tensor(dtype, (512,), scope).dtype == dtype
 
@@ -127,12 +151,15 @@ def test_tuples_select_what_numpy_selects(case):
     platform_info.set_current_compile_soc_info("Ascend910")
     view = tik.Tik().Tensor("int32", shape, tik.scope_ubuf)[index]._node
     numbers = np.arange(np.prod(shape)).reshape(shape)
-    kept = tuple(slice(entry % size, entry % size + 1) if isinstance(entry, int) else entry
-                 for entry, size in zip(index, shape))
+    kept = tuple(
+        slice(entry % size, entry % size + 1) if isinstance(entry, int) else entry for entry, size in zip(index, shape)
+    )
     expected = numbers[kept]
     assert view.shape == expected.shape
-    positions = sum((np.arange(extent) * stride).reshape([-1 if axis == other else 1 for other in range(len(shape))])
-                    for axis, (extent, stride) in enumerate(zip(view.shape, view.strides)))
+    positions = sum(
+        (np.arange(extent) * stride).reshape([-1 if axis == other else 1 for other in range(len(shape))])
+        for axis, (extent, stride) in enumerate(zip(view.shape, view.strides))
+    )
     np.testing.assert_array_equal(view.offset + positions, expected)
 
 
@@ -142,8 +169,9 @@ def test_a_position_in_a_view_counts_in_row_major_order(case, data):
     shape, index = case
     platform_info.set_current_compile_soc_info("Ascend910")
     view = tik.Tik().Tensor("int32", shape, tik.scope_ubuf)[index]
-    kept = tuple(slice(entry % size, entry % size + 1) if isinstance(entry, int) else entry
-                 for entry, size in zip(index, shape))
+    kept = tuple(
+        slice(entry % size, entry % size + 1) if isinstance(entry, int) else entry for entry, size in zip(index, shape)
+    )
     expected = np.arange(np.prod(shape)).reshape(shape)[kept].reshape(-1)
     position = data.draw(st.integers(-len(expected), len(expected) - 1))
     assert view[position]._node.offset == expected[position]
@@ -161,8 +189,9 @@ def test_tuple_bounds(ub, index):
         ub((2, 4))[index]
 
 
-@pytest.mark.parametrize("index", [1.0, "1", None, Ellipsis, slice(0, 4, 2), slice(4, 0, -1), slice(1.0, None), True,
-                                   (0, 1.5)])
+@pytest.mark.parametrize(
+    "index", [1.0, "1", None, Ellipsis, slice(0, 4, 2), slice(4, 0, -1), slice(1.0, None), True, (0, 1.5)]
+)
 def test_what_is_no_index(ub, index):
     with pytest.raises(TikParamError):
         ub((2, 4))[index]
@@ -183,11 +212,11 @@ def test_run_time_indices(kernel, ub):
 
 def test_slices_with_run_time_bounds_have_known_extents_where_possible(kernel, ub):
     t, i, n = ub((1024,)), kernel.Scalar("int32", "i"), kernel.Scalar("int32", "n")
-    assert t[i * 128:(i + 1) * 128].shape == (128,)
-    assert t[i:i + 16].shape == (16,)
+    assert t[i * 128 : (i + 1) * 128].shape == (128,)
+    assert t[i : i + 16].shape == (16,)
     assert expr.describe(t[i:n].shape[0]._node) == "n - i"
     assert expr.describe(t[i:].shape[0]._node) == "1024 - i"
-    for empty in (lambda: t[i:i], lambda: t[i + 1:i], lambda: t[i:i + 2000]):
+    for empty in (lambda: t[i:i], lambda: t[i + 1 : i], lambda: t[i : i + 2000]):
         with pytest.raises(TikIndexError):
             empty()
 
@@ -204,8 +233,16 @@ def test_a_view_that_is_not_contiguous_cannot_be_flattened_at_run_time(kernel, u
 
 def test_tensors_are_no_numbers(ub):
     t = ub((16,), "int32")
-    for use in (lambda: t[0] == 3, lambda: t[0] != 3, lambda: t[0] < 3, lambda: t[0] + 1, lambda: 1 - t[0],
-                lambda: -t[0], lambda: t[0] * t[1], lambda: t[0] <= 3):
+    for use in (
+        lambda: t[0] == 3,
+        lambda: t[0] != 3,
+        lambda: t[0] < 3,
+        lambda: t[0] + 1,
+        lambda: 1 - t[0],
+        lambda: -t[0],
+        lambda: t[0] * t[1],
+        lambda: t[0] <= 3,
+    ):
         with pytest.raises(TikParamError, match="set_as"):
             use()
     with pytest.raises(TikParamError, match="set_as"):
@@ -249,10 +286,16 @@ def test_run_time_reshape(kernel):
         t.reshape((n * 16 + 1,))
 
 
-@pytest.mark.parametrize("old, new, shape, result", [
-    ("float16", "uint32", (4, 16), (4, 8)), ("float16", "uint8", (4, 16), (4, 32)), ("int64", "uint8", (2,), (16,)),
-    ("uint8", "uint64", (3, 16), (3, 2)), ("float16", "int16", (5,), (5,)),
-])
+@pytest.mark.parametrize(
+    "old, new, shape, result",
+    [
+        ("float16", "uint32", (4, 16), (4, 8)),
+        ("float16", "uint8", (4, 16), (4, 32)),
+        ("int64", "uint8", (2,), (16,)),
+        ("uint8", "uint64", (3, 16), (3, 2)),
+        ("float16", "int16", (5,), (5,)),
+    ],
+)
 def test_reinterpret_scales_the_last_dimension(ub, old, new, shape, result):
     cast = ub(shape, old).reinterpret_cast_to(new)
     assert (cast.dtype, cast.shape) == (new, result)
@@ -263,7 +306,7 @@ def test_reinterpret_keeps_the_start_of_a_view(kernel, ub):
     assert offset(t[1, 16:32].reinterpret_cast_to("float32")) == "24"
     assert t[1:3, 16:32].reinterpret_cast_to("float32")._node.strides == (16, 1)
     assert offset(t[1, 16:32].reinterpret_cast_to("uint8")) == "96"
-    assert offset(t[i * 32 + 16:i * 32 + 32].reinterpret_cast_to("float32")) == "i * 16 + 8"
+    assert offset(t[i * 32 + 16 : i * 32 + 32].reinterpret_cast_to("float32")) == "i * 16 + 8"
 
 
 def test_reinterpret_errors(ub):
@@ -290,8 +333,12 @@ def test_element_writes(kernel, ub):
     t[i] = s
     t[3].set_as(t[4])
     t[0].set_as(s + i)
-    assert str(kernel).splitlines()[-4:] == ["    t[18]:(1, 1) = 5", "    t[i]:(1,) = s", "    t[3]:(1,) = t[4]:(1,)",
-                                             "    t[0]:(1,) = s + i"]
+    assert str(kernel).splitlines()[-4:] == [
+        "    t[18]:(1, 1) = 5",
+        "    t[i]:(1,) = s",
+        "    t[3]:(1,) = t[4]:(1,)",
+        "    t[0]:(1,) = s + i",
+    ]
 
 
 def test_element_writes_go_to_the_unified_buffer(kernel):
@@ -335,9 +382,16 @@ def test_tensors_die_with_their_scope(kernel, block):
         inner = kernel.Tensor("float16", (128,), tik.scope_ubuf, "inner")
         view = inner[16:]
         kernel.vec_dup(16, inner, 1.0, 1, 8)
-    for use in (lambda: kernel.vec_dup(16, inner, 1.0, 1, 8), lambda: kernel.vec_dup(16, view, 1.0, 1, 8),
-                lambda: inner[0], lambda: inner.reshape((2, 64)), lambda: inner.reinterpret_cast_to("int16"),
-                lambda: inner.set_as(1), lambda: outer[0].set_as(inner), lambda: kernel.BuildCCE("k", [inner], [])):
+    for use in (
+        lambda: kernel.vec_dup(16, inner, 1.0, 1, 8),
+        lambda: kernel.vec_dup(16, view, 1.0, 1, 8),
+        lambda: inner[0],
+        lambda: inner.reshape((2, 64)),
+        lambda: inner.reinterpret_cast_to("int16"),
+        lambda: inner.set_as(1),
+        lambda: outer[0].set_as(inner),
+        lambda: kernel.BuildCCE("k", [inner], []),
+    ):
         with pytest.raises(TikScopeError, match="inner") as caught:
             use()
         assert caught.value.location.file == __file__

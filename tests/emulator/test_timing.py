@@ -1,4 +1,5 @@
 """The timing engine against small schedules computed by hand (timing.md 4, 5, 7; D31, D32)."""
+
 from __future__ import annotations
 
 import json
@@ -30,11 +31,18 @@ class Bench:
     def bytes(self, start: int, end: int) -> Any:
         return self.clock.footprints.span(self.ub, start, end)
 
-    def op(self, pipe: str, cycles: float = 10, latency: float = 20, reads: Any = (), writes: Any = (),
-           **fields: Any) -> tuple[float, float]:
+    def op(
+        self, pipe: str, cycles: float = 10, latency: float = 20, reads: Any = (), writes: Any = (), **fields: Any
+    ) -> tuple[float, float]:
         """Execute an operation; returns its start and end. Operands are (start, end) in bytes."""
-        op = TimedOp("op", PIPE_INDEX[pipe], cycles, latency, tuple(self.bytes(*span) for span in reads),
-                     tuple(self.bytes(*span) for span in writes))
+        op = TimedOp(
+            "op",
+            PIPE_INDEX[pipe],
+            cycles,
+            latency,
+            tuple(self.bytes(*span) for span in reads),
+            tuple(self.bytes(*span) for span in writes),
+        )
         for name, value in fields.items():
             setattr(op, name, value)
         self.clock.step((op,))
@@ -78,12 +86,15 @@ def test_pipes_run_concurrently() -> None:
     assert bench.clock.finish == 2 * ISSUE + 1000 + 20
 
 
-@pytest.mark.parametrize("first, second", [
-    ({"writes": [A]}, {"reads": [A]}),
-    ({"reads": [A]}, {"writes": [A]}),
-    ({"writes": [A]}, {"writes": [A]}),
-    ({"writes": [(0, 300)]}, {"reads": [(299, 400)]}),
-])
+@pytest.mark.parametrize(
+    "first, second",
+    [
+        ({"writes": [A]}, {"reads": [A]}),
+        ({"reads": [A]}, {"writes": [A]}),
+        ({"writes": [A]}, {"writes": [A]}),
+        ({"writes": [(0, 300)]}, {"reads": [(299, 400)]}),
+    ],
+)
 def test_dependences_between_pipes_cost_a_flag(first: dict, second: dict) -> None:
     bench = Bench()
     bench.op("MTE2", cycles=100, latency=350, **first)
@@ -92,11 +103,14 @@ def test_dependences_between_pipes_cost_a_flag(first: dict, second: dict) -> Non
     assert bench.clock.flags == 2
 
 
-@pytest.mark.parametrize("first, second", [
-    ({"reads": [A]}, {"reads": [A]}),
-    ({"writes": [A]}, {"reads": [B]}),
-    ({"writes": [(0, 300)]}, {"reads": [(300, 400)]}),
-])
+@pytest.mark.parametrize(
+    "first, second",
+    [
+        ({"reads": [A]}, {"reads": [A]}),
+        ({"writes": [A]}, {"reads": [B]}),
+        ({"writes": [(0, 300)]}, {"reads": [(300, 400)]}),
+    ],
+)
 def test_independent_accesses_of_two_pipes_do_not_wait(first: dict, second: dict) -> None:
     bench = Bench()
     bench.op("MTE2", cycles=100, latency=350, **first)
@@ -270,24 +284,34 @@ def test_cores_share_the_bandwidth(cores: int, bandwidth: float) -> None:
     assert cost.latency == 350
 
 
-@pytest.mark.parametrize("start, bursts, length, pitch, fetched, beats", [
-    (0, 1, 1024, 1024, 1024, 8),
-    (64, 1, 128, 128, 256, 1),  # off the line: two lines
-    (0, 16, 32, 32, 512, 16),  # contiguous, but every burst takes a beat
-    (0, 16, 32, 64, 1024, 16),  # two bursts share a line
-    (0, 16, 32, 4096, 16 * 128, 16),
-    (96, 16, 64, 4096, 16 * 256, 16),
-])
-def test_reads_fetch_whole_lines_and_whole_beats(start: int, bursts: int, length: int, pitch: int, fetched: int,
-                                                 beats: int) -> None:
+@pytest.mark.parametrize(
+    "start, bursts, length, pitch, fetched, beats",
+    [
+        (0, 1, 1024, 1024, 1024, 8),
+        (64, 1, 128, 128, 256, 1),  # off the line: two lines
+        (0, 16, 32, 32, 512, 16),  # contiguous, but every burst takes a beat
+        (0, 16, 32, 64, 1024, 16),  # two bursts share a line
+        (0, 16, 32, 4096, 16 * 128, 16),
+        (96, 16, 64, 4096, 16 * 256, 16),
+    ],
+)
+def test_reads_fetch_whole_lines_and_whole_beats(
+    start: int, bursts: int, length: int, pitch: int, fetched: int, beats: int
+) -> None:
     transfer = Transfer("read", bursts, length, pitch)
     cost = gm().cost(transfer, gm_region(start, transfer))
     assert cost.cycles == pytest.approx(max(fetched / 78, beats))
 
 
-@pytest.mark.parametrize("cores, bursts, length, cycles", [
-    (1, 1, 6400, 100), (32, 1, 6400, 6400 / 36.25), (1, 100, 32, 100), (1, 10, 96, 20),
-])
+@pytest.mark.parametrize(
+    "cores, bursts, length, cycles",
+    [
+        (1, 1, 6400, 100),
+        (32, 1, 6400, 6400 / 36.25),
+        (1, 100, 32, 100),
+        (1, 10, 96, 20),
+    ],
+)
 def test_writes(cores: int, bursts: int, length: int, cycles: float) -> None:
     transfer = Transfer("write", bursts, length, length)
     cost = gm(cores).cost(transfer, gm_region(0, transfer))
@@ -397,12 +421,20 @@ def test_accumulating_matrix_products(kernel: Any, m: int, n: int, chained: bool
     assert run.flops == pytest.approx(2 * run.macs / run.seconds)
 
 
-@pytest.mark.parametrize("run_time, sync, waits", [
-    (False, "auto", False), (False, "conservative", True), (False, "optimistic", False),
-    (True, "auto", True), (True, "conservative", True), (True, "optimistic", False),
-])
-def test_addresses_known_at_build_time_save_synchronisation(kernel: Any, run_time: bool, sync: str,
-                                                            waits: bool) -> None:
+@pytest.mark.parametrize(
+    "run_time, sync, waits",
+    [
+        (False, "auto", False),
+        (False, "conservative", True),
+        (False, "optimistic", False),
+        (True, "auto", True),
+        (True, "conservative", True),
+        (True, "optimistic", False),
+    ],
+)
+def test_addresses_known_at_build_time_save_synchronisation(
+    kernel: Any, run_time: bool, sync: str, waits: bool
+) -> None:
     """Where TIK cannot prove that two moves are disjoint, the second waits for the first (D31b)."""
     result = tikemu.run(moves(kernel, run_time), INPUT, options=Options(sync=sync))
     move = 1024 / 78
@@ -425,8 +457,10 @@ def copy_kernel(instance: Any, blocks: int, tiles: int, thread_num: int) -> Any:
     count = 8192
     source = instance.Tensor("float16", (blocks * tiles * count,), tik.scope_gm, "source")
     target = instance.Tensor("float16", (blocks * tiles * count,), tik.scope_gm, "target")
-    with instance.for_range(0, blocks, block_num=blocks) as block, \
-            instance.for_range(0, tiles, thread_num=thread_num) as tile:
+    with (
+        instance.for_range(0, blocks, block_num=blocks) as block,
+        instance.for_range(0, tiles, thread_num=thread_num) as tile,
+    ):
         buffer = instance.Tensor("float16", (count,), tik.scope_ubuf, "buffer")
         offset = (block * tiles + tile) * count
         instance.data_move(buffer, source[offset], 0, 1, count // 16, 0, 0)
@@ -488,8 +522,10 @@ def test_loop_iterations_cost_the_scalar_unit(kernel: Any) -> None:
 
 
 def test_code_size_counts_loops_once_and_copies_separately(kernel: Any) -> None:
-    size = [tikemu.run(copy_kernel(tik.Tik(), 1, tiles, copies), {}, numerics=False).code_bytes
-            for tiles, copies in ((4, 1), (16, 1), (16, 2))]
+    size = [
+        tikemu.run(copy_kernel(tik.Tik(), 1, tiles, copies), {}, numerics=False).code_bytes
+        for tiles, copies in ((4, 1), (16, 1), (16, 2))
+    ]
     assert size[0] == size[1] == 2 * 32 + 2 * 24
     assert size[2] == 2 * 2 * 32 + 2 * 24
 
@@ -518,6 +554,12 @@ def test_trace_keeps_a_limited_number_of_events(kernel: Any, tmp_path: Any) -> N
 
 def test_report_names_the_constants_and_their_confidence(kernel: Any) -> None:
     report = tikemu.run(vector_kernel(kernel), INPUT).report()
-    for expected in ("vec_exp", "PIPE_V", "measured on a first-generation 910: hbm_bandwidth", "excluded",
-                     "vector_transcendental_f16 4", "events in flight (4 exist per pair): MTE2->V 1"):
+    for expected in (
+        "vec_exp",
+        "PIPE_V",
+        "measured on a first-generation 910: hbm_bandwidth",
+        "excluded",
+        "vector_transcendental_f16 4",
+        "events in flight (4 exist per pair): MTE2->V 1",
+    ):
         assert expected in report

@@ -1,4 +1,5 @@
 """What vector instructions refuse or question: every check with a call that breaks the rule and one that does not."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -26,25 +27,28 @@ def bench(dtype: str = "float16", strict: bool = False, count: int = 1024) -> tu
 
 
 # ------------------------------------------------------------------------------------------- mask
-@pytest.mark.parametrize(("dtype", "good", "bad", "error", "message"), [
-    ("float16", 128, 129, PARAM, r"mask must be in \[1, 128\], got 129"),
-    ("float16", 1, 0, PARAM, r"mask must be in \[1, 128\], got 0"),
-    ("float32", 64, 65, PARAM, r"mask must be in \[1, 64\], got 65"),
-    ("float32", np.int64(3), -1, PARAM, "got -1"),
-    ("float16", 16, 16.0, PARAM, "mask must be an integer"),
-    ("float16", 16, True, PARAM, "mask must be an integer"),
-    ("float16", 16, "16", PARAM, "mask must be an integer"),
-    ("float16", [0, 1], [1], PARAM, r"list \[mask_h, mask_l\], got a list of 1"),
-    ("float16", [1, 0], [1, 0, 0], PARAM, "got a list of 3"),
-    ("float32", [0, 2**64 - 1], [1, 1], PARAM, r"mask_h must be in \[0, 0x0\] for 64 lanes, got 1"),
-    ("float16", [2**64 - 1, 0], [0, 2**64], PARAM, "mask_l must be in"),
-    ("float16", [0, 3], [0, -1], PARAM, "mask_l must be in"),
-    ("float16", [0, 3], [0, 1.0], PARAM, "mask_l must be an integer"),
-    ("float16", Runtime(128), Runtime(129), BOUNDS, r"mask must be in \[0, 128\], got 129"),
-    ("float32", Runtime(1), Runtime(-1), BOUNDS, "got -1"),
-    ("float16", Runtime(8, "int64"), Runtime(8, "float32"), PARAM, "got one of float32"),
-    ("float32", [0, Runtime(-1, "int64")], [Runtime(1, "int64"), 0], BOUNDS, "mask_h must be in"),
-])
+@pytest.mark.parametrize(
+    ("dtype", "good", "bad", "error", "message"),
+    [
+        ("float16", 128, 129, PARAM, r"mask must be in \[1, 128\], got 129"),
+        ("float16", 1, 0, PARAM, r"mask must be in \[1, 128\], got 0"),
+        ("float32", 64, 65, PARAM, r"mask must be in \[1, 64\], got 65"),
+        ("float32", np.int64(3), -1, PARAM, "got -1"),
+        ("float16", 16, 16.0, PARAM, "mask must be an integer"),
+        ("float16", 16, True, PARAM, "mask must be an integer"),
+        ("float16", 16, "16", PARAM, "mask must be an integer"),
+        ("float16", [0, 1], [1], PARAM, r"list \[mask_h, mask_l\], got a list of 1"),
+        ("float16", [1, 0], [1, 0, 0], PARAM, "got a list of 3"),
+        ("float32", [0, 2**64 - 1], [1, 1], PARAM, r"mask_h must be in \[0, 0x0\] for 64 lanes, got 1"),
+        ("float16", [2**64 - 1, 0], [0, 2**64], PARAM, "mask_l must be in"),
+        ("float16", [0, 3], [0, -1], PARAM, "mask_l must be in"),
+        ("float16", [0, 3], [0, 1.0], PARAM, "mask_l must be an integer"),
+        ("float16", Runtime(128), Runtime(129), BOUNDS, r"mask must be in \[0, 128\], got 129"),
+        ("float32", Runtime(1), Runtime(-1), BOUNDS, "got -1"),
+        ("float16", Runtime(8, "int64"), Runtime(8, "float32"), PARAM, "got one of float32"),
+        ("float32", [0, Runtime(-1, "int64")], [Runtime(1, "int64"), 0], BOUNDS, "mask_h must be in"),
+    ],
+)
 def test_mask(dtype: str, good: Any, bad: Any, error: type, message: str) -> None:
     b, x, y, _ = bench(dtype)
     b.call("vec_abs", good, y, x, 1, 8, 8)
@@ -77,15 +81,18 @@ def test_mask_without_lanes(mask: Any) -> None:
 
 
 # ------------------------------------------------------------------------------------------- repeats and strides
-@pytest.mark.parametrize(("good", "bad", "error", "message"), [
-    (255, 256, PARAM, r"repeat_times must be in \[1, 255\], got 256"),
-    (1, 0, PARAM, r"repeat_times must be in \[1, 255\], got 0"),
-    (1, -1, PARAM, "got -1"),
-    (1, 1.0, PARAM, "repeat_times must be an integer"),
-    (Runtime(255), Runtime(256), BOUNDS, r"repeat_times must be in \[0, 255\], got 256"),
-    (Runtime(2, "uint16"), Runtime(2, "int8"), PARAM, "got one of int8"),
-    (Runtime(2, "int64"), Runtime(2, "float16"), PARAM, "got one of float16"),
-])
+@pytest.mark.parametrize(
+    ("good", "bad", "error", "message"),
+    [
+        (255, 256, PARAM, r"repeat_times must be in \[1, 255\], got 256"),
+        (1, 0, PARAM, r"repeat_times must be in \[1, 255\], got 0"),
+        (1, -1, PARAM, "got -1"),
+        (1, 1.0, PARAM, "repeat_times must be an integer"),
+        (Runtime(255), Runtime(256), BOUNDS, r"repeat_times must be in \[0, 255\], got 256"),
+        (Runtime(2, "uint16"), Runtime(2, "int8"), PARAM, "got one of int8"),
+        (Runtime(2, "int64"), Runtime(2, "float16"), PARAM, "got one of float16"),
+    ],
+)
 def test_repeat_times(good: Any, bad: Any, error: type, message: str) -> None:
     b, x, y, _ = bench()
     b.call("vec_abs", 16, y, x, good, 0, 0)
@@ -95,21 +102,37 @@ def test_repeat_times(good: Any, bad: Any, error: type, message: str) -> None:
 
 def test_no_repeat_at_run_time_is_nothing() -> None:
     b, x, y, _ = bench()
-    for api, arguments in (("vec_muls", (128, y, x, 3.0, Runtime(0), 8, 8)), ("vec_dup", (128, y, 3.0, Runtime(0), 8)),
-                           ("vcadd", (128, y, x, Runtime(0), 1, 1, 8)), ("vec_trans", (y, x, Runtime(0), 1, 1)),
-                           ("vec_reduce_add", (128, y, x, x[512:], Runtime(0), 8))):
+    for api, arguments in (
+        ("vec_muls", (128, y, x, 3.0, Runtime(0), 8, 8)),
+        ("vec_dup", (128, y, 3.0, Runtime(0), 8)),
+        ("vcadd", (128, y, x, Runtime(0), 1, 1, 8)),
+        ("vec_trans", (y, x, Runtime(0), 1, 1)),
+        ("vec_reduce_add", (128, y, x, x[512:], Runtime(0), 8)),
+    ):
         assert b.call(api, *arguments) == ()
     assert (y.values == 1).all()
 
 
-@pytest.mark.parametrize(("api", "values", "high"), [
-    ("vec_abs", (0, 0), 255), ("vabs", (1, 1, 0, 0), 255), ("vadd", (1, 1, 1, 0, 0, 0), 255),
-    ("vec_trans", (0, 0), 4095), ("vec_dup", (0,), 255)])
+@pytest.mark.parametrize(
+    ("api", "values", "high"),
+    [
+        ("vec_abs", (0, 0), 255),
+        ("vabs", (1, 1, 0, 0), 255),
+        ("vadd", (1, 1, 1, 0, 0, 0), 255),
+        ("vec_trans", (0, 0), 4095),
+        ("vec_dup", (0,), 255),
+    ],
+)
 def test_strides(api: str, values: tuple[int, ...], high: int) -> None:
     """Every repeat stride has its range; block strides of one-source instructions are 16 bits wide."""
     b, x, y, z = bench()
-    head = {"vec_abs": (16, y, x, 1), "vabs": (16, y, x, 1), "vadd": (16, z, y, x, 1), "vec_trans": (y, x, 1),
-            "vec_dup": (16, y, 1.0, 1)}[api]
+    head = {
+        "vec_abs": (16, y, x, 1),
+        "vabs": (16, y, x, 1),
+        "vadd": (16, z, y, x, 1),
+        "vec_trans": (y, x, 1),
+        "vec_dup": (16, y, 1.0, 1),
+    }[api]
     b.call(api, *head, *values)
     for position in range(len(values)):
         wide = api == "vabs" and position < 2
@@ -135,8 +158,11 @@ def test_operands_live_in_the_unified_buffer() -> None:
 def test_operands_start_at_blocks() -> None:
     b, x, y, _ = bench()
     b.call("vec_abs", 128, y[16], x[32], 1, 8, 8)
-    with pytest.raises(TikAlignError, match=r"src \(tensor 'x'\) must start at a multiple of 32 bytes in UB, got byte "
-                                            "offset 16"):
+    with pytest.raises(
+        TikAlignError,
+        match=r"src \(tensor 'x'\) must start at a multiple of 32 bytes in UB, got byte "
+        "offset 16",
+    ):
         b.call("vec_abs", 128, y, x[8], 1, 8, 8)
     with pytest.raises(TikAlignError, match="got byte address"):
         b.call("vec_abs", 128, y, Runtime(x[8]), 1, 8, 8)
@@ -164,22 +190,37 @@ def test_lanes_that_are_masked_off_may_lie_outside() -> None:
 
 
 # ------------------------------------------------------------------------------------------- dtypes
-@pytest.mark.parametrize(("api", "dtype"), [
-    ("vec_add", "int16"), ("vec_exp", "int32"), ("vec_and", "float16"), ("vec_not", "int32"), ("vdiv", "int32"),
-    ("vec_rec", "int32"), ("vec_cmpv_lt", "int32")])
+@pytest.mark.parametrize(
+    ("api", "dtype"),
+    [
+        ("vec_add", "int16"),
+        ("vec_exp", "int32"),
+        ("vec_and", "float16"),
+        ("vec_not", "int32"),
+        ("vdiv", "int32"),
+        ("vec_rec", "int32"),
+        ("vec_cmpv_lt", "int32"),
+    ],
+)
 def test_dtypes_that_the_chip_lacks(api: str, dtype: str) -> None:
     for strict in (False, True):
         b, x, y, z = bench(dtype, strict)
         bits = b.tensor(np.zeros(64, np.uint8))
-        arguments = {"vec_add": (16, z, x, y, 1, 8, 8, 8), "vec_and": (16, z, x, y, 1, 8, 8, 8),
-                     "vdiv": (16, z, x, y, 1, 1, 1, 1, 8, 8, 8), "vec_cmpv_lt": (bits, x, y, 1, 8, 8)}
+        arguments = {
+            "vec_add": (16, z, x, y, 1, 8, 8, 8),
+            "vec_and": (16, z, x, y, 1, 8, 8, 8),
+            "vdiv": (16, z, x, y, 1, 1, 1, 1, 8, 8, 8),
+            "vec_cmpv_lt": (bits, x, y, 1, 8, 8),
+        }
         with pytest.raises(TikUnsupportedArgumentError, match="Ascend 910 takes") as caught:
             b.call(api, *arguments.get(api, (16, z, x, 1, 8, 8)))
         assert isinstance(caught.value, TikUnsupportedError) and isinstance(caught.value, TikParamError)
 
 
-@pytest.mark.parametrize(("api", "dtype", "scalar"), [
-    ("vec_adds", "int32", (3,)), ("vmuls", "int32", (3,)), ("vec_relu", "float32", ()), ("vrelu", "int32", ())])
+@pytest.mark.parametrize(
+    ("api", "dtype", "scalar"),
+    [("vec_adds", "int32", (3,)), ("vmuls", "int32", (3,)), ("vec_relu", "float32", ()), ("vrelu", "int32", ())],
+)
 def test_clear_dtypes_that_no_document_lists(api: str, dtype: str, scalar: tuple) -> None:
     """Executed with a warning; strict mode refuses (D13b)."""
     blocks = (1, 1) if api[1] != "e" else ()
@@ -194,8 +235,10 @@ def test_clear_dtypes_that_no_document_lists(api: str, dtype: str, scalar: tuple
 def test_operands_share_a_dtype() -> None:
     b, x, y, _ = bench()
     other = b.tensor(np.ones(128, np.float32))
-    with pytest.raises(TikParamError, match="dst and src0 and src1 must have the same dtype, got dst float16, src0 "
-                                            "float16, src1 float32"):
+    with pytest.raises(
+        TikParamError,
+        match="dst and src0 and src1 must have the same dtype, got dst float16, src0 float16, src1 float32",
+    ):
         b.call("vec_add", 64, y, x, other, 1, 8, 8, 8)
     with pytest.raises(TikUnsupportedArgumentError, match=r"\(float32, float16\)"):
         b.call("vec_axpy", 64, y, other, 1.0, 1, 8, 8)
@@ -203,16 +246,25 @@ def test_operands_share_a_dtype() -> None:
 
 
 # ------------------------------------------------------------------------------------------- scalars
-@pytest.mark.parametrize(("dtype", "good", "bad", "error", "message"), [
-    ("float16", 0.1, "0.1", PARAM, "scalar must be a number or a Scalar of float16, got str '0.1'"),
-    ("float16", 1, None, PARAM, "scalar must be a number"),
-    ("float16", 1, True, PARAM, "scalar must be a number"),
-    ("float16", Runtime(0.5, "float16"), Runtime(0.5, "float32"), PARAM, "or a Scalar of float16, got one of float32"),
-    ("int32", 5.0, 5.5, PARAM, "scalar must be an integer for int32, got 5.5"),
-    ("int32", 2**31 - 1, 2**31, PARAM, r"scalar must be in \[-2147483648, 2147483647\] for int32"),
-    ("uint16", 65535, -1, PARAM, r"scalar must be in \[0, 65535\] for uint16, got -1"),
-    ("int32", Runtime(7, "int32"), Runtime(7, "float32"), PARAM, "got one of float32"),
-])
+@pytest.mark.parametrize(
+    ("dtype", "good", "bad", "error", "message"),
+    [
+        ("float16", 0.1, "0.1", PARAM, "scalar must be a number or a Scalar of float16, got str '0.1'"),
+        ("float16", 1, None, PARAM, "scalar must be a number"),
+        ("float16", 1, True, PARAM, "scalar must be a number"),
+        (
+            "float16",
+            Runtime(0.5, "float16"),
+            Runtime(0.5, "float32"),
+            PARAM,
+            "or a Scalar of float16, got one of float32",
+        ),
+        ("int32", 5.0, 5.5, PARAM, "scalar must be an integer for int32, got 5.5"),
+        ("int32", 2**31 - 1, 2**31, PARAM, r"scalar must be in \[-2147483648, 2147483647\] for int32"),
+        ("uint16", 65535, -1, PARAM, r"scalar must be in \[0, 65535\] for uint16, got -1"),
+        ("int32", Runtime(7, "int32"), Runtime(7, "float32"), PARAM, "got one of float32"),
+    ],
+)
 def test_scalar_operand(dtype: str, good: Any, bad: Any, error: type, message: str) -> None:
     b = Bench()
     x = b.tensor(np.zeros(64, dtype))
@@ -260,9 +312,15 @@ def test_rounding_shift_is_refused() -> None:
 
 
 # ------------------------------------------------------------------------------------------- scratch of high precision
-@pytest.mark.parametrize(("name", "dtype", "work", "needed"), [
-    ("rec", "float16", "float32", 4 * (8 * 16 + 128)), ("rec", "float32", "float32", 2 * (8 * 8 + 64)),
-    ("ln", "float16", "float16", 10 * (8 * 16 + 128)), ("expm1", "float16", "float16", 11 * (8 * 16 + 128))])
+@pytest.mark.parametrize(
+    ("name", "dtype", "work", "needed"),
+    [
+        ("rec", "float16", "float32", 4 * (8 * 16 + 128)),
+        ("rec", "float32", "float32", 2 * (8 * 8 + 64)),
+        ("ln", "float16", "float16", 10 * (8 * 16 + 128)),
+        ("expm1", "float16", "float16", 11 * (8 * 16 + 128)),
+    ],
+)
 def test_scratch_that_is_too_small(name: str, dtype: str, work: str, needed: int) -> None:
     """Two repeats of a full mask with stride 8: the documented size passes, one element less does not."""
     b, x, y, _ = bench(dtype)
@@ -312,22 +370,86 @@ def test_scratch_overlaps_nothing() -> None:
 # ------------------------------------------------------------------------------------------- the table itself
 def test_names_of_both_families() -> None:
     names = set(registry.specs())
-    for name in ("abs", "relu", "exp", "ln", "rec", "rsqrt", "sqrt", "not", "add", "sub", "mul", "max", "min", "and",
-                 "or", "adds", "muls", "axpy", "conv", "sel", "cmpv_lt", "cmpv_gt", "cmpv_ge", "cmpv_eq", "cmpv_ne",
-                 "cmpv_le"):
+    for name in (
+        "abs",
+        "relu",
+        "exp",
+        "ln",
+        "rec",
+        "rsqrt",
+        "sqrt",
+        "not",
+        "add",
+        "sub",
+        "mul",
+        "max",
+        "min",
+        "and",
+        "or",
+        "adds",
+        "muls",
+        "axpy",
+        "conv",
+        "sel",
+        "cmpv_lt",
+        "cmpv_gt",
+        "cmpv_ge",
+        "cmpv_eq",
+        "cmpv_ne",
+        "cmpv_le",
+    ):
         assert {f"vec_{name}", f"v{name}"} <= names
-    assert {"vec_dup", "vector_dup", "vdiv", "vmla", "vmadd", "vcadd", "vcmax", "vcmin", "vcgadd", "vcgmax", "vcgmin",
-            "vcpadd", "vec_trans", "vec_trans_scatter", "vtranspose", "vnchwconv", "vconcat", "vextract", "vrpsort16",
-            "vmrgsort4", "mov_cmpmask_to_tensor", "mov_tensor_to_cmpmask"} <= names
+    assert {
+        "vec_dup",
+        "vector_dup",
+        "vdiv",
+        "vmla",
+        "vmadd",
+        "vcadd",
+        "vcmax",
+        "vcmin",
+        "vcgadd",
+        "vcgmax",
+        "vcgmin",
+        "vcpadd",
+        "vec_trans",
+        "vec_trans_scatter",
+        "vtranspose",
+        "vnchwconv",
+        "vconcat",
+        "vextract",
+        "vrpsort16",
+        "vmrgsort4",
+        "mov_cmpmask_to_tensor",
+        "mov_tensor_to_cmpmask",
+    } <= names
     composite = {name for name in names if name.startswith("v") and registry.specs()[name].composite}
-    assert composite == {"vec_expm1_high_preci", "vec_ln_high_preci", "vec_rec_high_preci", "vec_rsqrt_high_preci",
-                         "vec_reduce_add", "vec_reduce_max", "vec_reduce_min"}
+    assert composite == {
+        "vec_expm1_high_preci",
+        "vec_ln_high_preci",
+        "vec_rec_high_preci",
+        "vec_rsqrt_high_preci",
+        "vec_reduce_add",
+        "vec_reduce_max",
+        "vec_reduce_min",
+    }
 
 
-@pytest.mark.parametrize(("api", "dtype", "answer"), [
-    ("vec_add", "", True), ("vec_add", "float16", True), ("vec_add", "int32", True), ("vec_add", "int16", False),
-    ("vcmax", "float32", False), ("vec_conv", "float32", True), ("vec_conv", "int64", False),
-    ("vconv", "float322float16", True), ("vconv", "int82int32", False), ("vnchwconv", "float32", False)])
+@pytest.mark.parametrize(
+    ("api", "dtype", "answer"),
+    [
+        ("vec_add", "", True),
+        ("vec_add", "float16", True),
+        ("vec_add", "int32", True),
+        ("vec_add", "int16", False),
+        ("vcmax", "float32", False),
+        ("vec_conv", "float32", True),
+        ("vec_conv", "int64", False),
+        ("vconv", "float322float16", True),
+        ("vconv", "int82int32", False),
+        ("vnchwconv", "float32", False),
+    ],
+)
 def test_support_queries(api: str, dtype: str, answer: bool) -> None:
     assert registry.specs()[api].supported(dtype) is answer
 
@@ -336,14 +458,18 @@ def test_signatures_are_positional_as_documented() -> None:
     specs = registry.specs()
     assert str(specs["vec_conv"].signature) == (
         "(mask, round_mode, dst, src, repeat_times, dst_rep_stride, src_rep_stride, deqscale=None, "
-        "ldst_high_half=False)")
+        "ldst_high_half=False)"
+    )
     assert str(specs["vec_sel"].signature) == (
-        "(mask, mode, dst, sel, src0, src1, repeat_times, dst_rep_stride=0, src0_rep_stride=0, src1_rep_stride=0)")
+        "(mask, mode, dst, sel, src0, src1, repeat_times, dst_rep_stride=0, src0_rep_stride=0, src1_rep_stride=0)"
+    )
     assert str(specs["vec_reduce_max"].signature) == (
-        "(mask, dst, src, work_tensor, repeat_times, src_rep_stride, cal_index=False)")
+        "(mask, dst, src, work_tensor, repeat_times, src_rep_stride, cal_index=False)"
+    )
     assert str(specs["vadd"].signature) == (
         "(mask, dst, src0, src1, repeat_times, dst_blk_stride, src0_blk_stride, src1_blk_stride, dst_rep_stride, "
-        "src0_rep_stride, src1_rep_stride, stride_unit=0, mask_mode='normal')")
+        "src0_rep_stride, src1_rep_stride, stride_unit=0, mask_mode='normal')"
+    )
     with pytest.raises(TypeError, match="vec_abs.. missing a required argument: 'src_rep_stride'"):
         specs["vec_abs"].arguments(1, 2, 3, 4, 5)
 
@@ -371,8 +497,10 @@ def test_footprints_are_exact() -> None:
         assert set(np.flatnonzero(found).tolist()) == expected
 
 
-@pytest.mark.parametrize(("api", "dtype", "cycles"), [
-    ("vec_muls", "float16", 1), ("vec_exp", "float16", 4), ("vec_exp", "float32", 2), ("vec_rec", "float32", 1)])
+@pytest.mark.parametrize(
+    ("api", "dtype", "cycles"),
+    [("vec_muls", "float16", 1), ("vec_exp", "float16", 4), ("vec_exp", "float32", 2), ("vec_rec", "float32", 1)],
+)
 def test_cost_per_repeat(api: str, dtype: str, cycles: int) -> None:
     """Without bank conflicts: the destination one block behind the source."""
     b = Bench()

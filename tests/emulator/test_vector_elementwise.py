@@ -407,7 +407,7 @@ def test_any_overlap_runs_repeat_by_repeat(arithmetic: str, dtype: str) -> None:
         blk = [int(rng.choice([1, 1, 2, 8])), int(rng.integers(0, 3)), int(rng.integers(0, 3))]
         bench = Bench()
         x = bench.tensor(sample(rng, dtype, 8192 // size))
-        operands = [x[int(rng.integers(0, 40)) * 32 // size:] for _ in rep]
+        operands = [x[int(rng.integers(0, 40)) * 32 // size :] for _ in rep]
         expected = bench.memories["UB"].data.copy()
         bench.call("vadd", mask, *operands, repeats, *blk, *rep)
         places = [(x.base + operand.offset * size, dtype, r, b) for operand, r, b in zip(operands, rep, blk)]

@@ -1,4 +1,5 @@
 """Arithmetic of the vector unit: facts of the documents and of measured silicon, bit for bit; NumPy and compiled."""
+
 from __future__ import annotations
 
 import math
@@ -19,11 +20,11 @@ def apply(api: str, values: np.ndarray, *scalars: float) -> np.ndarray:
     bench = Bench()
     for start in range(0, values.size, 128 * width):
         bench.top["UB"] = 0
-        part = np.resize(values[start:start + 128 * width], 128 * width)
+        part = np.resize(values[start : start + 128 * width], 128 * width)
         x, y = bench.tensor(part), bench.tensor(np.zeros_like(part))
         bench.call(api, width, y, x, *scalars, 128, 8, 8)
         result.append(y.values)
-    return np.concatenate(result)[:values.size]
+    return np.concatenate(result)[: values.size]
 
 
 # ------------------------------------------------------------------------------------------- documents
@@ -150,8 +151,17 @@ def test_half_of_the_tables(arithmetic: str) -> None:
 
 
 # ------------------------------------------------------------------------------------------- NumPy against compiled
-FUNCTIONS = [("vec_abs", ()), ("vec_relu", ()), ("vec_exp", ()), ("vec_ln", ()), ("vec_sqrt", ()), ("vec_rec", ()),
-             ("vec_rsqrt", ()), ("vec_adds", (1e-3,)), ("vec_muls", (-3.7,))]
+FUNCTIONS = [
+    ("vec_abs", ()),
+    ("vec_relu", ()),
+    ("vec_exp", ()),
+    ("vec_ln", ()),
+    ("vec_sqrt", ()),
+    ("vec_rec", ()),
+    ("vec_rsqrt", ()),
+    ("vec_adds", (1e-3,)),
+    ("vec_muls", (-3.7,)),
+]
 
 
 @pytest.mark.usefixtures("native_library")

@@ -1,5 +1,6 @@
 """Vector instructions through the whole chain: recorded by the DSL, executed by ``tikemu.run``, against the naive
 interpreter of the same program."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -72,8 +73,9 @@ def test_element_wise_with_run_time_arguments(dtype: str) -> None:
 def test_legacy_strides(dtype: str) -> None:
     p = Program(dtype)
     p.tik.vmla(p.lanes, p.out, p.x, p.y, 3, 1, 2, 0, 8, 16, 8)
-    p.tik.vadd(p.lanes - 3, p.out, p.x, p.out, repeat=2, dst_blk=2, src0_blk=1, src1_blk=1, dst_rep=24, src0_rep=5,
-               src1_rep=24)
+    p.tik.vadd(
+        p.lanes - 3, p.out, p.x, p.out, repeat=2, dst_blk=2, src0_blk=1, src1_blk=1, dst_rep=24, src0_rep=5, src1_rep=24
+    )
     p.tik.vmadd(p.lanes, p.out[4 * p.lanes], p.x, p.y, 2, 1, 1, 1, 8, 8, 8)
     p.run(strict=False)
 
@@ -150,6 +152,7 @@ def test_several_blocks_and_conditions() -> None:
 
 def test_work_tensor_is_undefined_afterwards() -> None:
     """Strict mode: nothing may rest on what a high-precision instruction leaves in its scratch."""
+
     def kernel(read: bool) -> Program:
         p = Program("float32")
         work = p.tik.Tensor("float32", (256,), tik.scope_ubuf, "work")
@@ -169,12 +172,16 @@ def test_work_tensor_is_undefined_afterwards() -> None:
         tikemu.run(kernel(True).tik, inputs, options=tikemu.Options(strict=True))
 
 
-@pytest.mark.parametrize(("call", "inputs"), [
-    (lambda p: p.tik.vec_rec(64, p.out, p.x, 2, 8, 8), "rec"),
-    (lambda p: p.tik.vec_rsqrt(64, p.out, p.x, 2, 8, 8), "rsqrt"),
-    (lambda p: p.tik.vec_ln(64, p.out, p.x, 2, 8, 8), "ln"),
-    (lambda p: p.tik.vdiv(64, p.out, p.y, p.x, 2, 1, 1, 1, 8, 8, 8), "div"),
-], ids=["rec", "rsqrt", "ln", "div"])
+@pytest.mark.parametrize(
+    ("call", "inputs"),
+    [
+        (lambda p: p.tik.vec_rec(64, p.out, p.x, 2, 8, 8), "rec"),
+        (lambda p: p.tik.vec_rsqrt(64, p.out, p.x, 2, 8, 8), "rsqrt"),
+        (lambda p: p.tik.vec_ln(64, p.out, p.x, 2, 8, 8), "ln"),
+        (lambda p: p.tik.vdiv(64, p.out, p.y, p.x, 2, 1, 1, 1, 8, 8, 8), "div"),
+    ],
+    ids=["rec", "rsqrt", "ln", "div"],
+)
 def test_strict_mode_reports_unspecified_inputs(call: Callable[[Program], Any], inputs: str) -> None:
     """A zero in the last lane: an error in strict mode; the same without the zero, or outside the mask, passes."""
     values = np.linspace(1, 2, SIZE).astype(np.float32)

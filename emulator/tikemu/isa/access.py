@@ -1,4 +1,5 @@
 """Checked byte windows on operands, shared by moves and the Cube."""
+
 from __future__ import annotations
 
 from typing import Callable
@@ -37,8 +38,10 @@ def access(call: Call, label: str, operand: Operand, *pieces: Piece) -> Access:
     """
     region = Region(operand.memory, pieces)
     if region.start < operand.start or region.end > operand.end:
-        message = (f"{label} touches bytes {region.start - operand.start} to {region.end - operand.start} of tensor "
-                   f"{operand.name!r}, which has {operand.end - operand.start} bytes")
+        message = (
+            f"{label} touches bytes {region.start - operand.start} to {region.end - operand.start} of tensor "
+            f"{operand.name!r}, which has {operand.end - operand.start} bytes"
+        )
         if operand.start <= region.start and region.end <= _allocated(operand):
             call.questionable(f"{message}; only the padding of its allocation is touched", TikBoundsError)
         else:

@@ -1,4 +1,5 @@
 """High-level Cube APIs: ``matmul``, ``conv2d`` and ``fixpipe`` as loads, products and moves (cube.md 5-7, D28)."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -22,8 +23,15 @@ TILE = 32768 // FRACTAL  # most fractals of an operand tile: half of L0A or L0B,
 TileLoader = Callable[[Lowering, Operand, int, int, int, int], None]
 
 
-def _product(low: Lowering, dst: Operand, sizes: tuple[int, int, int], dtypes: tuple[str, str], load_left: TileLoader,
-             load_right: TileLoader, accumulate: bool) -> None:
+def _product(
+    low: Lowering,
+    dst: Operand,
+    sizes: tuple[int, int, int],
+    dtypes: tuple[str, str],
+    load_left: TileLoader,
+    load_right: TileLoader,
+    accumulate: bool,
+) -> None:
     """C (+)= A B over tiles of L0A and L0B; a tile of C is what its ``mmad`` leaves contiguous in L0C."""
     m, k, n = sizes
     k0 = BLOCK // size_of(dtypes[0])
@@ -34,8 +42,10 @@ def _product(low: Lowering, dst: Operand, sizes: tuple[int, int, int], dtypes: t
     tile_n = min(n1, limit) if tile_m == m1 else 1
     tile_k = min(k1, max(1, limit // max(tile_m, tile_n)))
     single = (tile_m, tile_n, tile_k) == (m1, n1, k1)
-    buffers = [[low.scratch(kind, dtype, tile * tile_k * FRACTAL // size_of(dtype)) for _ in range(1 if single else 2)]
-               for kind, dtype, tile in zip(("L0A", "L0B"), dtypes, (tile_m, tile_n))]
+    buffers = [
+        [low.scratch(kind, dtype, tile * tile_k * FRACTAL // size_of(dtype)) for _ in range(1 if single else 2)]
+        for kind, dtype, tile in zip(("L0A", "L0B"), dtypes, (tile_m, tile_n))
+    ]
     turn = 0
     for first_m in range(0, m1, tile_m):
         count_m = min(tile_m, m1 - first_m)
@@ -47,32 +57,63 @@ def _product(low: Lowering, dst: Operand, sizes: tuple[int, int, int], dtypes: t
                 left, right = buffers[0][turn % len(buffers[0])], buffers[1][turn % len(buffers[1])]
                 load_left(low, left, first_m, count_m, first_k, count_k)
                 load_right(low, right, first_n, count_n, first_k, count_k)
-                low.append("mmad", multiply(
-                    low.call, target, left, right, min(16 * count_m, m - 16 * first_m),
-                    min(k0 * count_k, k - k0 * first_k), min(16 * count_n, n - 16 * first_n),
-                    accumulate or first_k > 0, gemv=False))
+                low.append(
+                    "mmad",
+                    multiply(
+                        low.call,
+                        target,
+                        left,
+                        right,
+                        min(16 * count_m, m - 16 * first_m),
+                        min(k0 * count_k, k - k0 * first_k),
+                        min(16 * count_n, n - 16 * first_n),
+                        accumulate or first_k > 0,
+                        gemv=False,
+                    ),
+                )
                 turn += 1
 
 
-def _load_rows(low: Lowering, src: Operand, buffer: Operand, rows: int, first: int, count: int, first_k: int,
-               count_k: int) -> None:
+def _load_rows(
+    low: Lowering, src: Operand, buffer: Operand, rows: int, first: int, count: int, first_k: int, count_k: int
+) -> None:
     """A tile of a (K1, rows, K0) matrix into L0A, fractal rows outermost."""
     for row in range(count):
-        low.append("load2d", load_fractals(
-            low.call, window(buffer, row * count_k * FRACTAL), src,
-            src.address + (first_k * rows + first + row) * FRACTAL, count_k, rows * FRACTAL, False))
+        low.append(
+            "load2d",
+            load_fractals(
+                low.call,
+                window(buffer, row * count_k * FRACTAL),
+                src,
+                src.address + (first_k * rows + first + row) * FRACTAL,
+                count_k,
+                rows * FRACTAL,
+                False,
+            ),
+        )
 
 
-def _load_columns(low: Lowering, src: Operand, buffer: Operand, columns: int, first: int, count: int, first_k: int,
-                  count_k: int) -> None:
+def _load_columns(
+    low: Lowering, src: Operand, buffer: Operand, columns: int, first: int, count: int, first_k: int, count_k: int
+) -> None:
     """A tile of a (K1, columns, K0) matrix into L0B, K blocks outermost."""
     start = src.address + (first_k * columns + first) * FRACTAL
     if count == columns:
         low.append("load2d", load_fractals(low.call, buffer, src, start, count * count_k, FRACTAL, False))
         return
     for block in range(count_k):
-        low.append("load2d", load_fractals(low.call, window(buffer, block * count * FRACTAL), src,
-                                           start + block * columns * FRACTAL, count, FRACTAL, False))
+        low.append(
+            "load2d",
+            load_fractals(
+                low.call,
+                window(buffer, block * count * FRACTAL),
+                src,
+                start + block * columns * FRACTAL,
+                count,
+                FRACTAL,
+                False,
+            ),
+        )
 
 
 def _add_bias(low: Lowering, dst: Operand, bias: Operand, rows: int, columns: int) -> None:
@@ -86,8 +127,15 @@ def _add_bias(low: Lowering, dst: Operand, bias: Operand, rows: int, columns: in
     for row in range(rows):
         target = window(dst, row * 256 * size_of(dst.dtype))
         for first in range(0, columns, 255):
-            low.emit("broadcast_ub_to_l0c", window(target, first * rows * 256 * size_of(dst.dtype)),
-                     window(held, first * 16 * size_of(dst.dtype)), min(255, columns - first), 1, 0, rows - 1)
+            low.emit(
+                "broadcast_ub_to_l0c",
+                window(target, first * rows * 256 * size_of(dst.dtype)),
+                window(held, first * 16 * size_of(dst.dtype)),
+                min(255, columns - first),
+                1,
+                0,
+                rows - 1,
+            )
 
 
 # ------------------------------------------------------------------------------------------------------------ matmul
@@ -101,21 +149,39 @@ def _check_matmul(call: Call) -> None:
         call.fail_range("k", call.args["k"], f"in [1, {high}] for {call.args['a'].dtype}")
 
 
-@instruction("matmul", params=(
-    Tensor("dst", ("L0C",), align=l0c_alignment), Tensor("a", ("L1",), align=BLOCK), Tensor("b", ("L1",), align=BLOCK),
-    Integer("m", 1, 4096, immediate=True), Integer("k", 1, 32768, immediate=True),
-    Integer("n", 1, 4096, immediate=True), Flag("init_l1out", True), _BIAS), typed=("dst", "a", "b"),
-    dtypes=_PRODUCT_DTYPES, composite=True, checker=_check_matmul, pipe="MTE1/M")
+@instruction(
+    "matmul",
+    params=(
+        Tensor("dst", ("L0C",), align=l0c_alignment),
+        Tensor("a", ("L1",), align=BLOCK),
+        Tensor("b", ("L1",), align=BLOCK),
+        Integer("m", 1, 4096, immediate=True),
+        Integer("k", 1, 32768, immediate=True),
+        Integer("n", 1, 4096, immediate=True),
+        Flag("init_l1out", True),
+        _BIAS,
+    ),
+    typed=("dst", "a", "b"),
+    dtypes=_PRODUCT_DTYPES,
+    composite=True,
+    checker=_check_matmul,
+    pipe="MTE1/M",
+)
 def matmul(call: Call, a: Any) -> list[MicroOp]:
     """dst [N1, M, 16] = a [K1, M, K0] times b [K1, N, K0] (the transposed right matrix) in L1; m, k, n may be odd."""
     low = Lowering(call)
     rows, columns = -(-a.m // 16), -(-a.n // 16)
     if a.bias is not None and a.init_l1out:
         _add_bias(low, a.dst, a.bias, rows, columns)
-    _product(low, a.dst, (a.m, a.k, a.n), (a.a.dtype, a.b.dtype),
-             lambda low, buffer, *tile: _load_rows(low, a.a, buffer, rows, *tile),
-             lambda low, buffer, *tile: _load_columns(low, a.b, buffer, columns, *tile),
-             accumulate=not a.init_l1out or a.bias is not None)
+    _product(
+        low,
+        a.dst,
+        (a.m, a.k, a.n),
+        (a.a.dtype, a.b.dtype),
+        lambda low, buffer, *tile: _load_rows(low, a.a, buffer, rows, *tile),
+        lambda low, buffer, *tile: _load_columns(low, a.b, buffer, columns, *tile),
+        accumulate=not a.init_l1out or a.bias is not None,
+    )
     return low.ops
 
 
@@ -145,11 +211,24 @@ def _convolution(args: Any) -> SimpleNamespace:
     left, right, top, bottom = args["pad"]
     (stride_h, stride_w), (dilation_h, dilation_w) = args["stride"], args["dilation"]
     return SimpleNamespace(
-        c1=c1, c0=c0, height=height, width=width, kernel_h=kernel_h, kernel_w=kernel_w, cout=cout, left=left, top=top,
-        stride_h=stride_h, stride_w=stride_w, dilation_h=dilation_h, dilation_w=dilation_w,
-        padding=(left, right, top, bottom), points=kernel_h * kernel_w,
+        c1=c1,
+        c0=c0,
+        height=height,
+        width=width,
+        kernel_h=kernel_h,
+        kernel_w=kernel_w,
+        cout=cout,
+        left=left,
+        top=top,
+        stride_h=stride_h,
+        stride_w=stride_w,
+        dilation_h=dilation_h,
+        dilation_w=dilation_w,
+        padding=(left, right, top, bottom),
+        points=kernel_h * kernel_w,
         out_h=_output_size(height, top, bottom, kernel_h, stride_h, dilation_h),
-        out_w=_output_size(width, left, right, kernel_w, stride_w, dilation_w))
+        out_w=_output_size(width, left, right, kernel_w, stride_w, dilation_w),
+    )
 
 
 def _check_conv2d(call: Call) -> None:
@@ -157,28 +236,42 @@ def _check_conv2d(call: Call) -> None:
     shape, kernel = list(args["fm_shape"]), list(args["kernel_shape"])
     k0 = BLOCK // size_of(args["feature_map"].dtype)
     if shape[3] != k0 and not (shape[3] == 4 and shape[0] == 1):
-        call.fail(TikParamError, f"fm_shape must end in C0 = {k0} for {args['feature_map'].dtype} (or 4, with C1 = 1), "
-                                 f"got {shape}")
+        call.fail(
+            TikParamError,
+            f"fm_shape must end in C0 = {k0} for {args['feature_map'].dtype} (or 4, with C1 = 1), got {shape}",
+        )
     if (kernel[0], kernel[4]) != (shape[0], shape[3]):
         call.fail(TikParamError, f"kernel_shape {kernel} and fm_shape {shape} must agree in C1 and C0")
     if kernel[3] % 16:
         call.fail(TikParamError, f"Cout in kernel_shape must be a multiple of 16, got {kernel[3]}")
     sizes = _convolution(args)
     if sizes.out_h < 1 or sizes.out_w < 1:
-        call.fail(TikParamError, f"the kernel does not fit the padded feature map: output {sizes.out_h} x "
-                                 f"{sizes.out_w}")
+        call.fail(
+            TikParamError, f"the kernel does not fit the padded feature map: output {sizes.out_h} x {sizes.out_w}"
+        )
 
 
-@instruction("conv2d", params=(
-    Tensor("dst", ("L0C",), align=l0c_alignment), Tensor("feature_map", ("L1",), align=BLOCK),
-    Tensor("weight", ("L1",), align=BLOCK),
-    Shape("fm_shape", ("C1", 1, 256), ("H", 1, 4096), ("W", 1, 4096), ("C0", 4, 32)),
-    Shape("kernel_shape", ("C1", 1, 256), ("Kh", 1, 255), ("Kw", 1, 255), ("Cout", 16, 4096), ("C0", 4, 32)),
-    Shape("stride", ("h", 1, 63), ("w", 1, 63)),
-    Shape("pad", ("left", 0, 255), ("right", 0, 255), ("top", 0, 255), ("bottom", 0, 255)),
-    Shape("dilation", ("h", 1, 255), ("w", 1, 255)), Number("pad_value", like="feature_map", default=0),
-    Flag("init_l1out", True), _BIAS), typed=("dst", "feature_map", "weight"), dtypes=_PRODUCT_DTYPES, composite=True,
-    checker=_check_conv2d, pipe="MTE1/M")
+@instruction(
+    "conv2d",
+    params=(
+        Tensor("dst", ("L0C",), align=l0c_alignment),
+        Tensor("feature_map", ("L1",), align=BLOCK),
+        Tensor("weight", ("L1",), align=BLOCK),
+        Shape("fm_shape", ("C1", 1, 256), ("H", 1, 4096), ("W", 1, 4096), ("C0", 4, 32)),
+        Shape("kernel_shape", ("C1", 1, 256), ("Kh", 1, 255), ("Kw", 1, 255), ("Cout", 16, 4096), ("C0", 4, 32)),
+        Shape("stride", ("h", 1, 63), ("w", 1, 63)),
+        Shape("pad", ("left", 0, 255), ("right", 0, 255), ("top", 0, 255), ("bottom", 0, 255)),
+        Shape("dilation", ("h", 1, 255), ("w", 1, 255)),
+        Number("pad_value", like="feature_map", default=0),
+        Flag("init_l1out", True),
+        _BIAS,
+    ),
+    typed=("dst", "feature_map", "weight"),
+    dtypes=_PRODUCT_DTYPES,
+    composite=True,
+    checker=_check_conv2d,
+    pipe="MTE1/M",
+)
 def conv2d(call: Call, a: Any) -> list[MicroOp]:
     """dst [Cout/16, Ho*Wo, 16] = convolution of [C1, H, W, C0] with [C1, Kh, Kw, Cout, C0], all in L1."""
     low = Lowering(call)
@@ -189,12 +282,20 @@ def conv2d(call: Call, a: Any) -> list[MicroOp]:
     depth = sizes.c1 * sizes.points * sizes.c0
     small = sizes.c0 == 4
     load = _load_small_windows if small else _load_windows
-    load_weight = _load_small_weight if small else (
-        lambda low, weight, sizes, buffer, *tile: _load_columns(low, weight, buffer, columns, *tile))
-    _product(low, a.dst, (sizes.out_h * sizes.out_w, depth, sizes.cout), (a.feature_map.dtype, a.weight.dtype),
-             lambda low, buffer, *tile: load(low, a.feature_map, sizes, a.pad_value, buffer, *tile),
-             lambda low, buffer, *tile: load_weight(low, a.weight, sizes, buffer, *tile),
-             accumulate=not a.init_l1out or a.bias is not None)
+    load_weight = (
+        _load_small_weight
+        if small
+        else (lambda low, weight, sizes, buffer, *tile: _load_columns(low, weight, buffer, columns, *tile))
+    )
+    _product(
+        low,
+        a.dst,
+        (sizes.out_h * sizes.out_w, depth, sizes.cout),
+        (a.feature_map.dtype, a.weight.dtype),
+        lambda low, buffer, *tile: load(low, a.feature_map, sizes, a.pad_value, buffer, *tile),
+        lambda low, buffer, *tile: load_weight(low, a.weight, sizes, buffer, *tile),
+        accumulate=not a.init_l1out or a.bias is not None,
+    )
     return low.ops
 
 
@@ -202,25 +303,65 @@ def _windows(sizes: SimpleNamespace, row: int, first_k: int, count: int) -> tupl
     """The blocks of ``count`` kernel points from number ``first_k`` on, for 16 output positions."""
     line, along = divmod(16 * row, sizes.out_w)
     channel, point = divmod(first_k, sizes.points)
-    return window_blocks(SimpleNamespace(
-        padding=sizes.padding, l1_h=sizes.height, l1_w=sizes.width, c1_index=channel,
-        fetch_filter_h=point // sizes.kernel_w, fetch_filter_w=point % sizes.kernel_w,
-        left_top_w=along * sizes.stride_w - sizes.left, left_top_h=line * sizes.stride_h - sizes.top,
-        stride_w=sizes.stride_w, stride_h=sizes.stride_h, filter_w=sizes.kernel_w, filter_h=sizes.kernel_h,
-        dilation_filter_w=sizes.dilation_w, dilation_filter_h=sizes.dilation_h, repeat_mode=0, repeat_time=count))
+    return window_blocks(
+        SimpleNamespace(
+            padding=sizes.padding,
+            l1_h=sizes.height,
+            l1_w=sizes.width,
+            c1_index=channel,
+            fetch_filter_h=point // sizes.kernel_w,
+            fetch_filter_w=point % sizes.kernel_w,
+            left_top_w=along * sizes.stride_w - sizes.left,
+            left_top_h=line * sizes.stride_h - sizes.top,
+            stride_w=sizes.stride_w,
+            stride_h=sizes.stride_h,
+            filter_w=sizes.kernel_w,
+            filter_h=sizes.kernel_h,
+            dilation_filter_w=sizes.dilation_w,
+            dilation_filter_h=sizes.dilation_h,
+            repeat_mode=0,
+            repeat_time=count,
+        )
+    )
 
 
-def _load_windows(low: Lowering, src: Operand, sizes: SimpleNamespace, pad_value: Any, buffer: Operand, first: int,
-                  count: int, first_k: int, count_k: int) -> None:
+def _load_windows(
+    low: Lowering,
+    src: Operand,
+    sizes: SimpleNamespace,
+    pad_value: Any,
+    buffer: Operand,
+    first: int,
+    count: int,
+    first_k: int,
+    count_k: int,
+) -> None:
     for row in range(count):
         block, inside, past = _windows(sizes, first + row, first_k, count_k)
-        low.append("load3d", gather_fractals(
-            low.call, window(buffer, row * count_k * FRACTAL), src,
-            Gather(block[..., None], inside[..., None], past, BLOCK), 1, pad_value))
+        low.append(
+            "load3d",
+            gather_fractals(
+                low.call,
+                window(buffer, row * count_k * FRACTAL),
+                src,
+                Gather(block[..., None], inside[..., None], past, BLOCK),
+                1,
+                pad_value,
+            ),
+        )
 
 
-def _load_small_windows(low: Lowering, src: Operand, sizes: SimpleNamespace, pad_value: Any, buffer: Operand,
-                        first: int, count: int, first_k: int, count_k: int) -> None:
+def _load_small_windows(
+    low: Lowering,
+    src: Operand,
+    sizes: SimpleNamespace,
+    pad_value: Any,
+    buffer: Operand,
+    first: int,
+    count: int,
+    first_k: int,
+    count_k: int,
+) -> None:
     """C0 = 4: a row of a fractal holds several kernel points of four channels."""
     unit = 4 * size_of(src.dtype)
     per_row = BLOCK // unit
@@ -231,22 +372,48 @@ def _load_small_windows(low: Lowering, src: Operand, sizes: SimpleNamespace, pad
         exists = first_k * per_row + np.arange(points) < sizes.points
         inside &= exists[:, None]
         block, inside = (array.reshape(count_k, per_row, 16).transpose(0, 2, 1) for array in (block, inside))
-        low.append("load3d", gather_fractals(
-            low.call, window(buffer, row * count_k * FRACTAL), src,
-            Gather(block, inside, past.reshape(count_k, per_row, 16)[:, 0], unit), 1, pad_value))
+        low.append(
+            "load3d",
+            gather_fractals(
+                low.call,
+                window(buffer, row * count_k * FRACTAL),
+                src,
+                Gather(block, inside, past.reshape(count_k, per_row, 16)[:, 0], unit),
+                1,
+                pad_value,
+            ),
+        )
 
 
-def _load_small_weight(low: Lowering, src: Operand, sizes: SimpleNamespace, buffer: Operand, first: int, count: int,
-                       first_k: int, count_k: int) -> None:
+def _load_small_weight(
+    low: Lowering,
+    src: Operand,
+    sizes: SimpleNamespace,
+    buffer: Operand,
+    first: int,
+    count: int,
+    first_k: int,
+    count_k: int,
+) -> None:
     unit = 4 * size_of(src.dtype)
     per_row = BLOCK // unit
     point = (first_k + np.arange(count_k))[:, None, None, None] * per_row + np.arange(per_row)
     column = (16 * (first + np.arange(count)))[:, None, None] + np.arange(16)[:, None]
     index = (point * sizes.cout + column).reshape(count_k * count, 16, per_row)
     inside = np.broadcast_to(point < sizes.points, (count_k, count, 16, per_row)).reshape(index.shape)
-    low.append("load2d", gather_fractals(low.call, buffer, src,
-                                         Gather(index, inside, np.zeros(index.shape[:2], bool), unit), 1, 0,
-                                         "l1_l0b_bandwidth", "load2d_latency"))
+    low.append(
+        "load2d",
+        gather_fractals(
+            low.call,
+            buffer,
+            src,
+            Gather(index, inside, np.zeros(index.shape[:2], bool), unit),
+            1,
+            0,
+            "l1_l0b_bandwidth",
+            "load2d_latency",
+        ),
+    )
 
 
 # ----------------------------------------------------------------------------------------------------------- fixpipe
@@ -269,10 +436,13 @@ class Extensions(Param):
         if not isinstance(value.get("relu", False), bool) and value["relu"] is not None:
             call.fail(TikParamError, f"relu in {self.name} must be a bool, got {describe(value['relu'])}")
         quantisation = value.get("quantize_params")
-        if quantisation is not None and (not isinstance(quantisation, dict)
-                                         or set(quantisation) - {"mode", "mode_param"}):
-            call.fail(TikParamError, f"quantize_params in {self.name} must be a dict with mode and mode_param, "
-                                     f"got {quantisation!r}")
+        if quantisation is not None and (
+            not isinstance(quantisation, dict) or set(quantisation) - {"mode", "mode_param"}
+        ):
+            call.fail(
+                TikParamError,
+                f"quantize_params in {self.name} must be a dict with mode and mode_param, got {quantisation!r}",
+            )
 
     def _check_bias(self, bias: Any, call: Call) -> None:
         if bias is None:
@@ -280,8 +450,10 @@ class Extensions(Param):
         if not is_tensor(bias) or memory_kind(bias) != "L1":
             call.fail(TikParamError, f"bias in {self.name} must be a tensor in L1 (scope_cbuf), got {describe(bias)}")
         if bias.dtype != call.args["src"].dtype:
-            call.fail(TikParamError, f"bias in {self.name} must have the dtype of src ({call.args['src'].dtype}), "
-                                     f"got {bias.dtype}")
+            call.fail(
+                TikParamError,
+                f"bias in {self.name} must have the dtype of src ({call.args['src'].dtype}), got {bias.dtype}",
+            )
 
 
 def _check_fixpipe(call: Call) -> None:
@@ -289,15 +461,18 @@ def _check_fixpipe(call: Call) -> None:
     quantisation = (call.args["extend_params"] or {}).get("quantize_params") or {}
     mode, factor = quantisation.get("mode"), quantisation.get("mode_param")
     if mode is not None and mode not in _QUANTISATION:
-        call.fail(TikUnsupportedArgumentError, f"quantize_params mode must be one of {list(_QUANTISATION)!r}, "
-                                               f"got {mode!r}")
+        call.fail(
+            TikUnsupportedArgumentError, f"quantize_params mode must be one of {list(_QUANTISATION)!r}, got {mode!r}"
+        )
     if is_tensor(factor):
         call.fail(TikUnsupportedArgumentError, "mode_param per channel is not specified for Ascend 910; pass a number")
     expected = (src, src) if mode is None else _QUANTISATION[mode]
     if (src, dst) != expected:
         hint = "" if mode else "; a conversion needs quantize_params"
-        call.fail(TikParamError, f"mode {mode!r} takes src {expected[0]} and dst {expected[1]}, "
-                                 f"got src {src} and dst {dst}{hint}")
+        call.fail(
+            TikParamError,
+            f"mode {mode!r} takes src {expected[0]} and dst {expected[1]}, got src {src} and dst {dst}{hint}",
+        )
     if mode == "int322fp16" and factor is None:
         call.fail(TikParamError, "mode 'int322fp16' needs mode_param, the factor")
     if mode == "fp322fp16" and factor is not None:
@@ -307,12 +482,23 @@ def _check_fixpipe(call: Call) -> None:
         call.fail(TikParamError, f"burst_len must be even (rows of 16 elements of {src} are 2 blocks), got {rows}")
 
 
-@instruction("fixpipe", params=(
-    Tensor("dst", ("GM", "UB")), Tensor("src", ("L0C",), align=l0c_alignment),
-    Integer("cburst_num", 1, 4095), Integer("burst_len", 1, 65535), Integer("dst_stride", 0, 65535),
-    Fixed("src_stride", 0, "reserved; bursts of src follow one another, padded to 16 rows"),
-    Extensions("extend_params", None)), typed=("src",), dtypes=("float32", "int32"), composite=True,
-    checker=_check_fixpipe, pipe="V/MTE3")
+@instruction(
+    "fixpipe",
+    params=(
+        Tensor("dst", ("GM", "UB")),
+        Tensor("src", ("L0C",), align=l0c_alignment),
+        Integer("cburst_num", 1, 4095),
+        Integer("burst_len", 1, 65535),
+        Integer("dst_stride", 0, 65535),
+        Fixed("src_stride", 0, "reserved; bursts of src follow one another, padded to 16 rows"),
+        Extensions("extend_params", None),
+    ),
+    typed=("src",),
+    dtypes=("float32", "int32"),
+    composite=True,
+    checker=_check_fixpipe,
+    pipe="V/MTE3",
+)
 def fixpipe(call: Call, a: Any) -> list[MicroOp]:
     """Bring a product [N1, M, 16] from L0C to GM as [N1, m, 16]: bias, conversion, relu, without the padding rows."""
     extensions = a.extend_params or {}

@@ -1,4 +1,5 @@
 """Matrix instructions: ``load2dv1``, ``load3dv1``, ``mmad`` (cube.md 2-4, 9)."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -68,23 +69,37 @@ def _check_load2d(call: Call) -> None:
         call.questionable("addr_mode 'dec' is honoured from GM to L1 only; addresses increase", TikParamError)
 
 
-@instruction("load2dv1", params=(
-    Tensor("dst", ("L0A", "L0B", "L1"), align={"L1": BLOCK}), Tensor("src", ("L1", "GM"), align=L0_SOURCE_ALIGNMENT),
-    Integer("index", 0, 65535), repeat(), Integer("src_stride", 0, 65535), Integer("sid", 0, 15),
-    Flag("if_transpose", False), Choice("addr_mode", (None, "inc", "dec"), None)), typed=("dst", "src"),
-    dtypes=("uint8", "int8", "uint16", "int16", "float16"), checker=_check_load2d, pipe="MTE1/MTE2")
+@instruction(
+    "load2dv1",
+    params=(
+        Tensor("dst", ("L0A", "L0B", "L1"), align={"L1": BLOCK}),
+        Tensor("src", ("L1", "GM"), align=L0_SOURCE_ALIGNMENT),
+        Integer("index", 0, 65535),
+        repeat(),
+        Integer("src_stride", 0, 65535),
+        Integer("sid", 0, 15),
+        Flag("if_transpose", False),
+        Choice("addr_mode", (None, "inc", "dec"), None),
+    ),
+    typed=("dst", "src"),
+    dtypes=("uint8", "int8", "uint16", "int16", "float16"),
+    checker=_check_load2d,
+    pipe="MTE1/MTE2",
+)
 def load2dv1(call: Call, a: Any) -> MicroOp | None:
     """Load fractals of 512 bytes; src_stride counts fractals start to start."""
     if a.repeat_times == 0:
         return None
     decreasing = a.addr_mode == "dec" and a.src.memory.kind == "GM" and a.dst.memory.kind == "L1"
     step = (-a.src_stride if decreasing else a.src_stride) * FRACTAL
-    return load_fractals(call, a.dst, a.src, a.src.address + a.index * FRACTAL, a.repeat_times, step,
-                         bool(a.if_transpose))
+    return load_fractals(
+        call, a.dst, a.src, a.src.address + a.index * FRACTAL, a.repeat_times, step, bool(a.if_transpose)
+    )
 
 
-def load_fractals(call: Call, dst: Operand, src: Operand, start: int, count: int, step: int,
-                  transpose: bool) -> MicroOp:
+def load_fractals(
+    call: Call, dst: Operand, src: Operand, start: int, count: int, step: int, transpose: bool
+) -> MicroOp:
     """Load ``count`` fractals of ``src``, ``step`` bytes apart from byte address ``start``, contiguously to ``dst``."""
     lowest = min(start, start + (count - 1) * step)
     reads = access(call, "src", src, (lowest, count, abs(step), 1, 0, FRACTAL))
@@ -96,15 +111,20 @@ def load_fractals(call: Call, dst: Operand, src: Operand, start: int, count: int
     def moved(addresses: Sequence[int]) -> tuple[Callable[[], None], Callable[[], None] | None]:
         to, origin = addresses[0], addresses[1] + start - src.address
         if transpose:
-            run = copier(dst.memory.view("uint16", to, shape[:3], dst_strides[:3]),
-                         src.memory.view("uint16", origin, shape[:3], src_strides[:3]))
+            run = copier(
+                dst.memory.view("uint16", to, shape[:3], dst_strides[:3]),
+                src.memory.view("uint16", origin, shape[:3], src_strides[:3]),
+            )
         else:
-            run = copier(dst.memory.view("uint8", to, (count, FRACTAL), (FRACTAL, 1)),
-                         src.memory.view("uint8", origin, (count, FRACTAL), (step, 1)))
+            run = copier(
+                dst.memory.view("uint8", to, (count, FRACTAL), (FRACTAL, 1)),
+                src.memory.view("uint8", origin, (count, FRACTAL), (step, 1)),
+            )
         if dst.memory.defined is None or src.memory.defined is None:
             return run, None
-        return run, copier(defined_view(dst.memory, to, shape, dst_strides),
-                           defined_view(src.memory, origin, shape, src_strides))
+        return run, copier(
+            defined_view(dst.memory, to, shape, dst_strides), defined_view(src.memory, origin, shape, src_strides)
+        )
 
     run, run_defined = moved((dst.address, src.address))
     pipe, bandwidth, latency = load_path(call, src.memory.kind, dst.memory.kind)
@@ -113,22 +133,52 @@ def load_fractals(call: Call, dst: Operand, src: Operand, start: int, count: int
         whole = step == FRACTAL
         transfer = Transfer("read", 1 if whole else count, count * FRACTAL if whole else FRACTAL, abs(step))
     timing = call.soc.timing
-    return MicroOp(call.api, pipe, count * FRACTAL / getattr(timing, bandwidth), getattr(timing, latency), (reads,),
-                   (writes,), run, run_defined=run_defined, transfer=transfer, constants=(bandwidth, latency),
-                   operands=(dst, src), moved=moved)
+    return MicroOp(
+        call.api,
+        pipe,
+        count * FRACTAL / getattr(timing, bandwidth),
+        getattr(timing, latency),
+        (reads,),
+        (writes,),
+        run,
+        run_defined=run_defined,
+        transfer=transfer,
+        constants=(bandwidth, latency),
+        operands=(dst, src),
+        moved=moved,
+    )
 
 
 # --------------------------------------------------------------------------------------------------------- load3dv1
-@instruction("load3dv1", params=(
-    Tensor("dst", ("L0A", "L0B", "UB")), Tensor("src", ("L1",), align=BLOCK), IntegerList("padding", 4, 0, 255),
-    Integer("l1_h", 1, 32767), Integer("l1_w", 1, 32767), Integer("c1_index", 0, 4095),
-    Integer("fetch_filter_w", 0, 254), Integer("fetch_filter_h", 0, 254), Integer("left_top_w", -255, 32767),
-    Integer("left_top_h", -255, 32767), Integer("stride_w", 1, 63), Integer("stride_h", 1, 63),
-    Integer("filter_w", 1, 255), Integer("filter_h", 1, 255), Integer("dilation_filter_w", 1, 255),
-    Integer("dilation_filter_h", 1, 255), Integer("jump_stride", 1, 127), Integer("repeat_mode", 0, 1),
-    repeat("repeat_time"), Fixed("csize", 0, "the small-channel form has no specification"),
-    Number("pad_value", like="src", default=None)), typed=("dst", "src"), dtypes=("int8", "uint8", "float16"),
-    pipe="MTE1")
+@instruction(
+    "load3dv1",
+    params=(
+        Tensor("dst", ("L0A", "L0B", "UB")),
+        Tensor("src", ("L1",), align=BLOCK),
+        IntegerList("padding", 4, 0, 255),
+        Integer("l1_h", 1, 32767),
+        Integer("l1_w", 1, 32767),
+        Integer("c1_index", 0, 4095),
+        Integer("fetch_filter_w", 0, 254),
+        Integer("fetch_filter_h", 0, 254),
+        Integer("left_top_w", -255, 32767),
+        Integer("left_top_h", -255, 32767),
+        Integer("stride_w", 1, 63),
+        Integer("stride_h", 1, 63),
+        Integer("filter_w", 1, 255),
+        Integer("filter_h", 1, 255),
+        Integer("dilation_filter_w", 1, 255),
+        Integer("dilation_filter_h", 1, 255),
+        Integer("jump_stride", 1, 127),
+        Integer("repeat_mode", 0, 1),
+        repeat("repeat_time"),
+        Fixed("csize", 0, "the small-channel form has no specification"),
+        Number("pad_value", like="src", default=None),
+    ),
+    typed=("dst", "src"),
+    dtypes=("int8", "uint8", "float16"),
+    pipe="MTE1",
+)
 def load3dv1(call: Call, a: Any) -> MicroOp | None:
     """Gather fractals of an image-to-column matrix: 16 output positions by the channels of one kernel point."""
     if a.repeat_time == 0:
@@ -167,8 +217,11 @@ def window_blocks(a: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     row = np.arange(16)[None, :]
     if a.repeat_mode == 1:  # down the output positions
         position = repeats * 16 + row
-        kernel = np.zeros((a.repeat_time, 1), int) + a.fetch_filter_w + a.filter_w * (
-            a.fetch_filter_h + a.filter_h * a.c1_index)
+        kernel = (
+            np.zeros((a.repeat_time, 1), int)
+            + a.fetch_filter_w
+            + a.filter_w * (a.fetch_filter_h + a.filter_h * a.c1_index)
+        )
     else:  # along the depth: kernel width, kernel height, channel group
         position = np.broadcast_to(row, (a.repeat_time, 16))
         kernel = repeats + a.fetch_filter_w + a.filter_w * (a.fetch_filter_h + a.filter_h * a.c1_index)
@@ -188,8 +241,16 @@ def window_blocks(a: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return (c1 * a.l1_h + h) * a.l1_w + w, inside, past
 
 
-def gather_fractals(call: Call, dst: Operand, src: Operand, gather: Gather, jump: int, pad_value: Any,
-                    bandwidth: str = "load3d_bandwidth", latency: str = "load3d_latency") -> MicroOp:
+def gather_fractals(
+    call: Call,
+    dst: Operand,
+    src: Operand,
+    gather: Gather,
+    jump: int,
+    pad_value: Any,
+    bandwidth: str = "load3d_bandwidth",
+    latency: str = "load3d_latency",
+) -> MicroOp:
     """Load gathered fractals, ``jump`` fractals start to start; ``bandwidth`` and ``latency`` name its constants."""
     count, unit = len(gather.index), gather.unit
     writes = access(call, "dst", dst, (dst.address, count, jump * FRACTAL, 1, 0, FRACTAL))
@@ -222,8 +283,17 @@ def gather_fractals(call: Call, dst: Operand, src: Operand, gather: Gather, jump
             target_bits[...] = bits
 
     timing = call.soc.timing
-    return MicroOp(call.api, "MTE1", count * FRACTAL / getattr(timing, bandwidth), getattr(timing, latency), reads,
-                   (writes,), run, run_defined=run_defined, constants=(bandwidth, latency))
+    return MicroOp(
+        call.api,
+        "MTE1",
+        count * FRACTAL / getattr(timing, bandwidth),
+        getattr(timing, latency),
+        reads,
+        (writes,),
+        run,
+        run_defined=run_defined,
+        constants=(bandwidth, latency),
+    )
 
 
 def _runs(address: int, blocks: np.ndarray, unit: int) -> list[Piece]:
@@ -252,13 +322,32 @@ def _check_mmad(call: Call) -> None:
 _OTHER_PROFILE = "a feature of other profiles"
 
 
-@instruction("mmad", params=(
-    Tensor("dst_fm", ("L0C",), align=l0c_alignment), Tensor("src_fm", ("L0A",)), Tensor("src_filter", ("L0B",)),
-    Integer("matrix_m", 0, 4095), Integer("matrix_k", 0, 4095), Integer("matrix_n", 0, 4095), Switch("is_bias"),
-    Fixed("fm_offset", 0, _OTHER_PROFILE), Fixed("en_weight_offset", False, _OTHER_PROFILE),
-    Fixed("smask", None, _OTHER_PROFILE), Rest("extra", keywords=True)), typed=("dst_fm", "src_fm", "src_filter"),
-    dtypes=(("float32", "float16", "float16"), ("float16", "float16", "float16"), ("int32", "int8", "int8"),
-            ("int32", "uint8", "int8"), ("uint32", "uint8", "uint8")), checker=_check_mmad, pipe="M")
+@instruction(
+    "mmad",
+    params=(
+        Tensor("dst_fm", ("L0C",), align=l0c_alignment),
+        Tensor("src_fm", ("L0A",)),
+        Tensor("src_filter", ("L0B",)),
+        Integer("matrix_m", 0, 4095),
+        Integer("matrix_k", 0, 4095),
+        Integer("matrix_n", 0, 4095),
+        Switch("is_bias"),
+        Fixed("fm_offset", 0, _OTHER_PROFILE),
+        Fixed("en_weight_offset", False, _OTHER_PROFILE),
+        Fixed("smask", None, _OTHER_PROFILE),
+        Rest("extra", keywords=True),
+    ),
+    typed=("dst_fm", "src_fm", "src_filter"),
+    dtypes=(
+        ("float32", "float16", "float16"),
+        ("float16", "float16", "float16"),
+        ("int32", "int8", "int8"),
+        ("int32", "uint8", "int8"),
+        ("uint32", "uint8", "uint8"),
+    ),
+    checker=_check_mmad,
+    pipe="M",
+)
 def mmad(call: Call, a: Any) -> MicroOp | None:
     """C = A B (is_bias 0) or C = C + A B (is_bias 1) on the tiles in L0A, L0B and L0C."""
     if 0 in (a.matrix_m, a.matrix_k, a.matrix_n):
@@ -266,8 +355,9 @@ def mmad(call: Call, a: Any) -> MicroOp | None:
     return multiply(call, a.dst_fm, a.src_fm, a.src_filter, a.matrix_m, a.matrix_k, a.matrix_n, bool(a.is_bias))
 
 
-def multiply(call: Call, dst: Operand, left: Operand, right: Operand, m: int, k: int, n: int,
-             accumulate: bool, gemv: bool = True) -> MicroOp:
+def multiply(
+    call: Call, dst: Operand, left: Operand, right: Operand, m: int, k: int, n: int, accumulate: bool, gemv: bool = True
+) -> MicroOp:
     """One ``mmad``; with ``gemv``, m == 1 reads ``left`` as k contiguous elements (D27a)."""
     vector = gemv and m == 1
     k0 = BLOCK // size_of(left.dtype)
@@ -279,10 +369,19 @@ def multiply(call: Call, dst: Operand, left: Operand, right: Operand, m: int, k:
     load_left, load_right = _left_loader(left, m, k, vector), _right_loader(right, k1, n1, k0)
     timing = call.soc.timing
     rate = "cube_macs_f16" if k0 == 16 else "cube_macs_i8"
-    return MicroOp(call.api, "M", m1 * k1 * n1 * 256 * k0 / getattr(timing, rate), timing.mmad_latency, tuple(reads),
-                   (tile,), _product(call, dst, load_left, load_right, m, k, n, accumulate, vector),
-                   undefined=undefined,
-                   accumulate=accumulate, macs=m * k * n, constants=(rate, "mmad_latency"))
+    return MicroOp(
+        call.api,
+        "M",
+        m1 * k1 * n1 * 256 * k0 / getattr(timing, rate),
+        timing.mmad_latency,
+        tuple(reads),
+        (tile,),
+        _product(call, dst, load_left, load_right, m, k, n, accumulate, vector),
+        undefined=undefined,
+        accumulate=accumulate,
+        macs=m * k * n,
+        constants=(rate, "mmad_latency"),
+    )
 
 
 def _left_access(call: Call, left: Operand, m: int, k: int, vector: bool) -> Access:
@@ -347,8 +446,17 @@ def _valid_result(dst: Operand, m: int, n: int) -> Access:
     return Access(dst, Region(dst.memory, tuple(pieces)))
 
 
-def _product(call: Call, dst: Operand, load_left: Callable[[], np.ndarray], load_right: Callable[[], np.ndarray],
-             m: int, k: int, n: int, accumulate: bool, vector: bool) -> Callable[[], None]:
+def _product(
+    call: Call,
+    dst: Operand,
+    load_left: Callable[[], np.ndarray],
+    load_right: Callable[[], np.ndarray],
+    m: int,
+    k: int,
+    n: int,
+    accumulate: bool,
+    vector: bool,
+) -> Callable[[], None]:
     """The numerics of one ``mmad``, padding rows and columns included."""
     size = size_of(dst.dtype)
     m1, n1 = -(-m // 16), -(-n // 16)
@@ -356,8 +464,9 @@ def _product(call: Call, dst: Operand, load_left: Callable[[], np.ndarray], load
     if vector:
         target = dst.memory.view(dst.dtype, dst.address, (1, 1, n1, 16), (0, 0, 256 * size, size))
     else:
-        target = dst.memory.view(dst.dtype, dst.address, (m1, 16, n1, 16),
-                                 (256 * size, 16 * size, m1 * 256 * size, size))
+        target = dst.memory.view(
+            dst.dtype, dst.address, (m1, 16, n1, 16), (256 * size, 16 * size, m1 * 256 * size, size)
+        )
     kind = target.dtype if target.dtype.kind in "iu" else np.dtype(np.float32)
     combine = matrix.accumulate_float if kind.kind == "f" else matrix.accumulate_integer
 
@@ -406,8 +515,9 @@ def _right_loader(right: Operand, k1: int, n1: int, k0: int) -> Callable[[], np.
     """A closure that gives B as float64 (K1, K0, N)."""
     size = size_of(right.dtype)
     values = matrix.widen if size == 2 else _to_double
-    fractals = right.memory.view("uint16" if size == 2 else right.dtype, right.address, (k1, n1 * 16, k0),
-                                 (n1 * FRACTAL, BLOCK, size))
+    fractals = right.memory.view(
+        "uint16" if size == 2 else right.dtype, right.address, (k1, n1 * 16, k0), (n1 * FRACTAL, BLOCK, size)
+    )
     return lambda: values(fractals).transpose(0, 2, 1)
 
 

@@ -3,6 +3,7 @@
 Each call becomes the vector instructions of the hand-lowered equivalent: full repeats, then a tail; rows of a slice by
 repeat strides where a row fits a repeat, else one instruction per row.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -62,8 +63,12 @@ def over_rows(call: Call, named: Sequence[tuple[str, Operand]], emit: Emit, shar
         pitches = [pitch // BLOCK for pitch in group.pitches]
         if group.count > 1 and group.elements <= lanes and max(pitches) <= MAX_PITCH:
             for first in range(0, group.count, MAX_REPEAT):
-                emit(group.elements, [window(start, first * pitch) for start, pitch in zip(starts, group.pitches)],
-                     min(MAX_REPEAT, group.count - first), pitches)
+                emit(
+                    group.elements,
+                    [window(start, first * pitch) for start, pitch in zip(starts, group.pitches)],
+                    min(MAX_REPEAT, group.count - first),
+                    pitches,
+                )
             continue
         for row in range(group.count):
             _along(starts, group, row, sizes, lanes, emit)
@@ -72,8 +77,7 @@ def over_rows(call: Call, named: Sequence[tuple[str, Operand]], emit: Emit, shar
 def _along(starts: Sequence[Operand], group: Rows, row: int, sizes: Sequence[int], lanes: int, emit: Emit) -> None:
     """One contiguous row: full repeats, then the tail."""
     for first, mask, repeats in chunks(group.elements, lanes):
-        places = [window(start, row * pitch + first * size)
-                  for start, pitch, size in zip(starts, group.pitches, sizes)]
+        places = [window(start, row * pitch + first * size) for start, pitch, size in zip(starts, group.pitches, sizes)]
         emit(mask, places, repeats, [0 if repeats == 1 else lanes * size // BLOCK for size in sizes])
 
 
@@ -126,14 +130,22 @@ def _binary(call: Call, a: Any, *, name: str) -> list[MicroOp]:
 
 
 for _name, _dtypes, _doc in (
-    ("add", NUMBERS, "dst = src0 + src1"), ("sub", NUMBERS, "dst = src0 - src1"), ("mul", NUMBERS, "dst = src0 * src1"),
-    ("max", NUMBERS, "dst = the larger of src0, src1"), ("min", NUMBERS, "dst = the smaller of src0, src1"),
+    ("add", NUMBERS, "dst = src0 + src1"),
+    ("sub", NUMBERS, "dst = src0 - src1"),
+    ("mul", NUMBERS, "dst = src0 * src1"),
+    ("max", NUMBERS, "dst = the larger of src0, src1"),
+    ("min", NUMBERS, "dst = the smaller of src0, src1"),
     ("div", FLOATS, "dst = src0 / src1"),
 ):
-    instruction(f"h_{_name}", params=(
-        Tensor("dst"), Tensor("src0"), TensorOrNumber("src1", Number("src1", like="dst"), like="dst")),
-        typed=("dst", "src0"), dtypes=_dtypes, checker=_check_shapes("dst", "src0", "src1"), pipe="V",
-        doc=f"{_doc}, whole tensors; src1 may be a number")(partial(_binary, name=_name))
+    instruction(
+        f"h_{_name}",
+        params=(Tensor("dst"), Tensor("src0"), TensorOrNumber("src1", Number("src1", like="dst"), like="dst")),
+        typed=("dst", "src0"),
+        dtypes=_dtypes,
+        checker=_check_shapes("dst", "src0", "src1"),
+        pipe="V",
+        doc=f"{_doc}, whole tensors; src1 may be a number",
+    )(partial(_binary, name=_name))
 
 
 # -------------------------------------------------------------------------------------------------- one source
@@ -146,15 +158,23 @@ def _unary(call: Call, a: Any, *, name: str) -> list[MicroOp]:
 
 
 for _name, _doc in (("exp", "dst = e^src"), ("ln", "dst = natural logarithm of src"), ("abs", "dst = |src|")):
-    instruction(f"h_{_name}", params=(Tensor("dst"), Tensor("src")), typed=("dst", "src"), dtypes=FLOATS,
-                checker=_check_shapes("dst", "src"), pipe="V",
-                doc=f"{_doc}, whole tensors")(partial(_unary, name=_name))
+    instruction(
+        f"h_{_name}",
+        params=(Tensor("dst"), Tensor("src")),
+        typed=("dst", "src"),
+        dtypes=FLOATS,
+        checker=_check_shapes("dst", "src"),
+        pipe="V",
+        doc=f"{_doc}, whole tensors",
+    )(partial(_unary, name=_name))
 
 
 def _check_trigonometric(call: Call) -> None:
     require_equal_shapes(call, ("dst", "src"))
-    call.questionable("the accuracy on Ascend 910 is not documented; the correctly rounded value is computed",
-                      TikUnsupportedArgumentError)
+    call.questionable(
+        "the accuracy on Ascend 910 is not documented; the correctly rounded value is computed",
+        TikUnsupportedArgumentError,
+    )
 
 
 def _trigonometric(call: Call, a: Any, *, function: Callable[[np.ndarray], np.ndarray]) -> list[MicroOp]:
@@ -168,8 +188,10 @@ def _trigonometric(call: Call, a: Any, *, function: Callable[[np.ndarray], np.nd
         return result.view(np.uint16) if dtype == "float16" else result
 
     def emit(mask: int, places: Sequence[Operand], repeats: int, strides: Sequence[int]) -> None:
-        dst, src = (Walk(label, place, leading(mask), repeats, BLOCK * step)
-                    for label, place, step in zip(("dst", "src"), places, strides))
+        dst, src = (
+            Walk(label, place, leading(mask), repeats, BLOCK * step)
+            for label, place, step in zip(("dst", "src"), places, strides)
+        )
         low.append(call.api[2:], element_wise(call, Kernel(compute), "transcendental", dst, (src,), mask=leading(mask)))
 
     over_rows(call, (("dst", a.dst), ("src", a.src)), emit)
@@ -177,9 +199,15 @@ def _trigonometric(call: Call, a: Any, *, function: Callable[[np.ndarray], np.nd
 
 
 for _name, _function in (("sin", np.sin), ("cos", np.cos)):
-    instruction(f"h_{_name}", params=(Tensor("dst"), Tensor("src")), typed=("dst", "src"), dtypes=FLOATS,
-                checker=_check_trigonometric, pipe="V", doc=f"dst = {_name}(src), whole tensors")(
-        partial(_trigonometric, function=_function))
+    instruction(
+        f"h_{_name}",
+        params=(Tensor("dst"), Tensor("src")),
+        typed=("dst", "src"),
+        dtypes=FLOATS,
+        checker=_check_trigonometric,
+        pipe="V",
+        doc=f"dst = {_name}(src), whole tensors",
+    )(partial(_trigonometric, function=_function))
 
 
 # -------------------------------------------------------------------------------------------------- conversion, fill
@@ -187,12 +215,21 @@ def _check_cast(call: Call) -> None:
     require_equal_shapes(call, ("dst", "src"))
     pair = call.args["dst"].dtype, call.args["src"].dtype
     if call.args["round_mode"] not in PAIRS[pair]:
-        call.fail(TikUnsupportedArgumentError, f"round_mode for {pair[1]} to {pair[0]} must be one of "
-                                               f"{list(PAIRS[pair])}, got {call.args['round_mode']!r}")
+        call.fail(
+            TikUnsupportedArgumentError,
+            f"round_mode for {pair[1]} to {pair[0]} must be one of "
+            f"{list(PAIRS[pair])}, got {call.args['round_mode']!r}",
+        )
 
 
-@instruction("h_cast", params=(Tensor("dst"), Tensor("src"), Choice("round_mode", ROUND_MODES, "none")),
-             typed=("dst", "src"), dtypes=tuple(PAIRS), checker=_check_cast, pipe="V")
+@instruction(
+    "h_cast",
+    params=(Tensor("dst"), Tensor("src"), Choice("round_mode", ROUND_MODES, "none")),
+    typed=("dst", "src"),
+    dtypes=tuple(PAIRS),
+    checker=_check_cast,
+    pipe="V",
+)
 def h_cast(call: Call, a: Any) -> list[MicroOp]:
     """dst = src converted to the dtype of dst, whole tensors."""
     low = Lowering(call)
@@ -207,8 +244,9 @@ def h_cast(call: Call, a: Any) -> list[MicroOp]:
     return low.ops
 
 
-@instruction("h_duplicate", params=(Tensor("dst"), Number("scalar", like="dst")), typed=("dst",), dtypes=DUP_DTYPES,
-             pipe="V")
+@instruction(
+    "h_duplicate", params=(Tensor("dst"), Number("scalar", like="dst")), typed=("dst",), dtypes=DUP_DTYPES, pipe="V"
+)
 def h_duplicate(call: Call, a: Any) -> list[MicroOp]:
     """Fill a whole tensor with a number."""
     low = Lowering(call)
@@ -256,11 +294,19 @@ def _operands(call: Call, a: Any, *names: str) -> list[tuple[str, Operand]]:
     return found
 
 
-@instruction("h_cmpv", params=(
-    Tensor("mask_tensor", dtypes=INTEGERS), Tensor("src0"),
-    TensorOrNumber("src1", Number("src1", like="src0"), like="src0"),
-    Choice("cmp_mode", tuple(name.upper() for name in CONDITIONS))), typed=("src0",), dtypes=FLOATS,
-    checker=_check_shapes("src0", "src1"), pipe="V")
+@instruction(
+    "h_cmpv",
+    params=(
+        Tensor("mask_tensor", dtypes=INTEGERS),
+        Tensor("src0"),
+        TensorOrNumber("src1", Number("src1", like="src0"), like="src0"),
+        Choice("cmp_mode", tuple(name.upper() for name in CONDITIONS)),
+    ),
+    typed=("src0",),
+    dtypes=FLOATS,
+    checker=_check_shapes("src0", "src1"),
+    pipe="V",
+)
 def h_cmpv(call: Call, a: Any) -> list[MicroOp]:
     """Bit i of mask_tensor = comparison of src0[i] with src1[i], or with a number."""
     require_equal_shapes(call, ("src0", "src1"))
@@ -278,15 +324,33 @@ def h_cmpv(call: Call, a: Any) -> list[MicroOp]:
 
     timing = call.soc.timing
     cycles = _repeats(a.src0) * timing.vector_cycles("cmp", dtype)
-    return [MicroOp(call.api, "V", cycles, timing.vector_latency,
-                    tuple(whole(call, name, operand) for name, operand in sources), (writes,), run,
-                    constants=(timing.vector_constant_name("cmp", dtype), "vector_latency"))]
+    return [
+        MicroOp(
+            call.api,
+            "V",
+            cycles,
+            timing.vector_latency,
+            tuple(whole(call, name, operand) for name, operand in sources),
+            (writes,),
+            run,
+            constants=(timing.vector_constant_name("cmp", dtype), "vector_latency"),
+        )
+    ]
 
 
-@instruction("h_sel", params=(
-    Tensor("dst"), Tensor("src0"), TensorOrNumber("src1", Number("src1", like="dst"), like="dst"),
-    Tensor("mask_tensor", dtypes=INTEGERS)), typed=("dst", "src0"), dtypes=FLOATS,
-    checker=_check_shapes("dst", "src0", "src1"), pipe="V")
+@instruction(
+    "h_sel",
+    params=(
+        Tensor("dst"),
+        Tensor("src0"),
+        TensorOrNumber("src1", Number("src1", like="dst"), like="dst"),
+        Tensor("mask_tensor", dtypes=INTEGERS),
+    ),
+    typed=("dst", "src0"),
+    dtypes=FLOATS,
+    checker=_check_shapes("dst", "src0", "src1"),
+    pipe="V",
+)
 def h_sel(call: Call, a: Any) -> list[MicroOp]:
     """dst[i] = src0[i] where bit i of mask_tensor is set, else src1[i]; src1 may be a number."""
     require_equal_shapes(call, ("dst", "src0", "src1"))
@@ -305,8 +369,18 @@ def h_sel(call: Call, a: Any) -> list[MicroOp]:
     # One repeat at a time: the instruction takes the same mask bits in every repeat.
     cycles = _repeats(a.dst) * (timing.vector_cycles("sel", a.dst.dtype) + timing.vector_cycles("simple", a.dst.dtype))
     reads = (bits, *(whole(call, name, operand) for name, operand in operands[1:]))
-    return [MicroOp(call.api, "V", cycles, timing.vector_latency, reads, (whole(call, "dst", a.dst),), run,
-                    constants=(timing.vector_constant_name("sel", a.dst.dtype), "vector_latency"))]
+    return [
+        MicroOp(
+            call.api,
+            "V",
+            cycles,
+            timing.vector_latency,
+            reads,
+            (whole(call, "dst", a.dst),),
+            run,
+            constants=(timing.vector_constant_name("sel", a.dst.dtype), "vector_latency"),
+        )
+    ]
 
 
 # -------------------------------------------------------------------------------------------------- copy
@@ -327,17 +401,26 @@ def _check_counts(call: Call) -> None:
     shapes = [getattr(call.args[name], "shape", ()) for name in ("dst", "src")]
     known = all(isinstance(extent, (int, np.integer)) for shape in shapes for extent in shape)
     if known and np.prod(shapes[0]) != np.prod(shapes[1]):
-        call.fail(TikParamError, f"dst and src must have the same number of elements, got {tuple(shapes[0])} and "
-                                 f"{tuple(shapes[1])}")
+        call.fail(
+            TikParamError,
+            f"dst and src must have the same number of elements, got {tuple(shapes[0])} and {tuple(shapes[1])}",
+        )
 
 
 _COPY_ALIGNMENT = {"GM": 1, "UB": BLOCK, "L1": BLOCK}
 
 
-@instruction("h_data_move", params=(
-    Tensor("dst", _COPY_MEMORIES, align=_COPY_ALIGNMENT), Tensor("src", _COPY_MEMORIES, like="dst",
-                                                                align=_COPY_ALIGNMENT)),
-    typed=("dst",), dtypes=tuple(BITS), checker=_check_copy, pipe="MTE2/MTE3/MTE1/V")
+@instruction(
+    "h_data_move",
+    params=(
+        Tensor("dst", _COPY_MEMORIES, align=_COPY_ALIGNMENT),
+        Tensor("src", _COPY_MEMORIES, like="dst", align=_COPY_ALIGNMENT),
+    ),
+    typed=("dst",),
+    dtypes=tuple(BITS),
+    checker=_check_copy,
+    pipe="MTE2/MTE3/MTE1/V",
+)
 def h_data_move(call: Call, a: Any) -> list[MicroOp]:
     """Copy a whole tensor or slice; rows of a slice are whole blocks of 32 bytes."""
     _check_counts(call)
@@ -346,8 +429,9 @@ def h_data_move(call: Call, a: Any) -> list[MicroOp]:
     for group in rows(dst, src):
         length = group.elements * size_of(dst.dtype)
         if length % BLOCK and group.count > 1:
-            call.fail(TikAlignError, f"rows of a slice must be whole blocks of {BLOCK} bytes, got rows of {length} "
-                                     "bytes")
+            call.fail(
+                TikAlignError, f"rows of a slice must be whole blocks of {BLOCK} bytes, got rows of {length} bytes"
+            )
         burst = -(-length // BLOCK) * BLOCK
         if burst != length:
             call.questionable(f"{length} bytes are copied as whole blocks, {burst} bytes")
@@ -355,8 +439,18 @@ def h_data_move(call: Call, a: Any) -> list[MicroOp]:
         target, source = window(dst, group.offsets[0]), window(src, group.offsets[1])
         if any(gap < 0 or gap % BLOCK or gap // BLOCK > 65535 for gap in gaps) or group.count > 4095:
             for row in range(group.count):
-                low.append("data_move", move_blocks(call, window(target, row * group.pitches[0]),
-                                                    window(source, row * group.pitches[1]), 1, burst, 0, 0))
+                low.append(
+                    "data_move",
+                    move_blocks(
+                        call,
+                        window(target, row * group.pitches[0]),
+                        window(source, row * group.pitches[1]),
+                        1,
+                        burst,
+                        0,
+                        0,
+                    ),
+                )
         else:
             low.append("data_move", move_blocks(call, target, source, group.count, burst, gaps[1], gaps[0]))
     return low.ops
@@ -368,8 +462,9 @@ def _matched(call: Call, dst: Operand, src: Operand) -> Any:
         return dst, src
     for one, other in ((dst, src), (src, dst)):
         if len(pieces(one)) == 1 and pieces(one)[0][1] == pieces(one)[0][3] == 1:
-            strides = tuple(int(np.prod(other.shape[axis + 1:])) for axis in range(len(other.shape)))
-            flat = Operand(one.memory, one.address, one.start, one.end, one.dtype, other.shape, strides, one.name,
-                           one.static)
+            strides = tuple(int(np.prod(other.shape[axis + 1 :])) for axis in range(len(other.shape)))
+            flat = Operand(
+                one.memory, one.address, one.start, one.end, one.dtype, other.shape, strides, one.name, one.static
+            )
             return (flat, other) if one is dst else (other, flat)
     call.fail(TikParamError, f"dst {dst.shape} and src {src.shape} are both strided and differ in shape")

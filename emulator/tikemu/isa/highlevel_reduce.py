@@ -4,6 +4,7 @@ Sums are adjacent-pair trees (D11b). The largest and smallest of float16 rows co
 block reductions; float32 rows are folded to 8 columns and finished by the scalar unit, because Ascend 910 reduces
 float32 to sums only.
 """
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -31,8 +32,10 @@ class AxisParam(Param):
         rank = len(call.args["src"].shape)
         number = as_integer(_only(value))
         if number is None or not -rank <= number < rank:
-            call.fail(TikParamError, f"axis must be one int in [{-rank}, {rank - 1}] for src of rank {rank}, "
-                                     f"got {describe(value)}")
+            call.fail(
+                TikParamError,
+                f"axis must be one int in [{-rank}, {rank - 1}] for src of rank {rank}, got {describe(value)}",
+            )
 
     def resolve(self, value: Any, call: Call) -> int:
         return int(_only(value)) % len(call.args["src"].shape)
@@ -47,15 +50,24 @@ def _check_shapes(call: Call) -> None:
     if not all(isinstance(extent, (int, np.integer)) for extent in (*src, *dst)):
         return
     axis = int(_only(call.args["axis"])) % len(src)
-    expected = (*src[:axis], *src[axis + 1:])
+    expected = (*src[:axis], *src[axis + 1 :])
     if squeezed(dst) != squeezed(expected):
-        call.fail(TikParamError, f"dst must have the shape of src without axis {axis}, {tuple(expected) or (1,)}; "
-                                 f"got {tuple(dst)}")
+        call.fail(
+            TikParamError,
+            f"dst must have the shape of src without axis {axis}, {tuple(expected) or (1,)}; got {tuple(dst)}",
+        )
 
 
 def _entry(name: str, dtypes: Sequence[Any], doc: str) -> Any:
-    return instruction(name, params=(Tensor("dst"), Tensor("src"), AxisParam("axis")), typed=("dst", "src"),
-                       dtypes=dtypes, checker=_check_shapes, pipe="V", doc=doc)
+    return instruction(
+        name,
+        params=(Tensor("dst"), Tensor("src"), AxisParam("axis")),
+        typed=("dst", "src"),
+        dtypes=dtypes,
+        checker=_check_shapes,
+        pipe="V",
+        doc=doc,
+    )
 
 
 class Reduction:
@@ -71,15 +83,18 @@ class Reduction:
         if whole(call, "dst", dst).region.overlaps(whole(call, "src", src).region):
             call.fail(TikParamError, "dst and src must not overlap")
         self.length, self.pitch = src.shape[axis], src.strides[axis]
-        after = part(src, 0, src.shape[axis + 1:] or (1,), src.strides[axis + 1:] or (1,))
+        after = part(src, 0, src.shape[axis + 1 :] or (1,), src.strides[axis + 1 :] or (1,))
         before = part(src, 0, src.shape[:axis] or (1,), src.strides[:axis] or (1,))
         inner = axes(after)
         if len(inner) > 1 or (inner and inner[0][1] != 1):
             call.fail(TikParamError, f"the axes of src behind axis {axis} must be contiguous")
         self.inner = inner[0][0] if inner else 1
         if self.inner == 1 and self.length > 1 and self.pitch != 1:
-            call.fail(TikParamError, f"axis {axis} is the last one of src that is longer than 1, so its elements must "
-                                     f"be contiguous; they are {self.pitch} elements apart")
+            call.fail(
+                TikParamError,
+                f"axis {axis} is the last one of src that is longer than 1, so its elements must "
+                f"be contiguous; they are {self.pitch} elements apart",
+            )
         result = axes(dst)
         if len(result) > 1 or (result and result[0][1] != 1):
             call.fail(TikParamError, "dst must be contiguous")
@@ -87,16 +102,25 @@ class Reduction:
         pitches = [axis[1] for axis in self.outer] + ([] if self.inner == 1 else [self.pitch])
         for pitch in pitches:
             if pitch * size_of(src.dtype) % BLOCK:
-                call.fail(TikAlignError, f"rows of src must start at multiples of {BLOCK} bytes; they are "
-                                         f"{pitch * size_of(src.dtype)} bytes apart")
+                call.fail(
+                    TikAlignError,
+                    f"rows of src must start at multiples of {BLOCK} bytes; they are "
+                    f"{pitch * size_of(src.dtype)} bytes apart",
+                )
 
     def rows(self, dst: Operand, src: Operand) -> list[tuple[Operand, Operand, int, int]]:
         """Groups of evenly spaced rows: (first element of dst, first of src, rows, elements of src between rows)."""
         *rest, (count, pitch) = self.outer or [(1, 0)]
         groups = []
         for number, (offset,) in enumerate(steps_over(rest, 1)):
-            groups.append((window(dst, number * count * size_of(dst.dtype)),
-                           window(src, offset * size_of(src.dtype)), count, pitch))
+            groups.append(
+                (
+                    window(dst, number * count * size_of(dst.dtype)),
+                    window(src, offset * size_of(src.dtype)),
+                    count,
+                    pitch,
+                )
+            )
         return groups
 
 
@@ -115,14 +139,30 @@ def _sum_rows(low: Lowering, dst: Operand, src: Operand, rows: int, columns: int
         sums = low.scratch("UB", src.dtype, rows * held)
         for row in range(rows):
             for first, mask, repeats in chunks(columns, lanes):
-                low.emit("vcadd", mask, window(sums, (row * held + first // lanes) * size),
-                         window(src, (row * pitch + first) * size), repeats, 1, 1, 8)
+                low.emit(
+                    "vcadd",
+                    mask,
+                    window(sums, (row * held + first // lanes) * size),
+                    window(src, (row * pitch + first) * size),
+                    repeats,
+                    1,
+                    1,
+                    8,
+                )
         src, columns, pitch = sums, parts, held
     blocks = pitch * size // BLOCK
     together = MAX_REPEAT if blocks <= MAX_PITCH else 1
     for row in range(0, rows, together):
-        low.emit("vcadd", columns, window(dst, row * size), window(src, row * pitch * size),
-                 min(together, rows - row), 1, 1, blocks if together > 1 else 0)
+        low.emit(
+            "vcadd",
+            columns,
+            window(dst, row * size),
+            window(src, row * pitch * size),
+            min(together, rows - row),
+            1,
+            1,
+            blocks if together > 1 else 0,
+        )
 
 
 def _fold_axis(low: Lowering, name: str, dst: Operand, src: Operand, length: int, pitch: int, inner: int) -> None:
@@ -133,8 +173,13 @@ def _fold_axis(low: Lowering, name: str, dst: Operand, src: Operand, length: int
         left = half + odd
         held = inner if left == 1 else -(-inner // per_block) * per_block
         target = dst if left == 1 else low.scratch("UB", src.dtype, left * held)
-        elementwise(low, name, _matrix(target, half, inner, held), _matrix(src, half, inner, 2 * pitch),
-                    _matrix(src, half, inner, 2 * pitch, pitch))
+        elementwise(
+            low,
+            name,
+            _matrix(target, half, inner, held),
+            _matrix(src, half, inner, 2 * pitch),
+            _matrix(src, half, inner, 2 * pitch, pitch),
+        )
         if odd:
             _copy(low, _matrix(target, 1, inner, held, half * held), _matrix(src, 1, inner, pitch, 2 * half * pitch))
         src, length, pitch = target, left, held
@@ -161,14 +206,20 @@ def _reduce(call: Call, a: Any, fold: str, by_rows: Any) -> list[MicroOp]:
             by_rows(low, dst, src, rows, problem.length, pitch)
             continue
         for row in range(rows):
-            _fold_axis(low, fold, window(dst, row * problem.inner * size_of(dst.dtype)),
-                       window(src, row * pitch * size_of(src.dtype)), problem.length, problem.pitch, problem.inner)
+            _fold_axis(
+                low,
+                fold,
+                window(dst, row * problem.inner * size_of(dst.dtype)),
+                window(src, row * pitch * size_of(src.dtype)),
+                problem.length,
+                problem.pitch,
+                problem.inner,
+            )
     return low.ops
 
 
 # ------------------------------------------------------------------------------------------------ largest, smallest
-def _extreme_rows(low: Lowering, dst: Operand, src: Operand, rows: int, columns: int, pitch: int, *,
-                  name: str) -> None:
+def _extreme_rows(low: Lowering, dst: Operand, src: Operand, rows: int, columns: int, pitch: int, *, name: str) -> None:
     """dst[r] = largest (smallest) element of row r."""
     width = BLOCK // size_of(src.dtype)
     folded, columns, pitch = _fold_columns(low, f"v{name}", src, rows, columns, pitch, width)
@@ -178,8 +229,9 @@ def _extreme_rows(low: Lowering, dst: Operand, src: Operand, rows: int, columns:
         low.append("scalar", _scalar_extremes(low.call, name, dst, _matrix(folded, rows, columns, pitch)))
 
 
-def _fold_columns(low: Lowering, name: str, src: Operand, rows: int, columns: int, pitch: int,
-                  width: int) -> tuple[Operand, int, int]:
+def _fold_columns(
+    low: Lowering, name: str, src: Operand, rows: int, columns: int, pitch: int, width: int
+) -> tuple[Operand, int, int]:
     """Fold rows to one block: (operand, columns, elements between rows)."""
     blocks, tail = divmod(columns, width)
     if blocks == 0 or (blocks == 1 and tail == 0):
@@ -188,8 +240,9 @@ def _fold_columns(low: Lowering, name: str, src: Operand, rows: int, columns: in
     held = half * width
     folded = low.scratch("UB", src.dtype, rows * held)
 
-    def fold(count: int, other: Operand, other_pitch: int, offset: int, first: Operand | None = None,
-             first_pitch: int = held) -> None:
+    def fold(
+        count: int, other: Operand, other_pitch: int, offset: int, first: Operand | None = None, first_pitch: int = held
+    ) -> None:
         target = _matrix(folded, rows, count, held)
         left = target if first is None else _matrix(first, rows, count, first_pitch)
         elementwise(low, name, target, left, _matrix(other, rows, count, other_pitch, offset))
@@ -210,18 +263,26 @@ def _fold_columns(low: Lowering, name: str, src: Operand, rows: int, columns: in
     return folded, width, held
 
 
-def _block_extremes(low: Lowering, name: str, dst: Operand, src: Operand, rows: int, columns: int,
-                    pitch: int) -> None:
+def _block_extremes(low: Lowering, name: str, dst: Operand, src: Operand, rows: int, columns: int, pitch: int) -> None:
     """Rows of up to 16 float16 values, eight rows a repeat."""
     blocks = pitch // 16
     together = MAX_REPEAT if 8 * blocks <= MAX_PITCH else 1
     full, rest = divmod(rows, 8)
     for first, count, repeats in [(row * 8, 8, min(together, full - row)) for row in range(0, full, together)] + (
-            [(full * 8, rest, 1)] if rest else []):
+        [(full * 8, rest, 1)] if rest else []
+    ):
         bits = sum(((1 << columns) - 1) << 16 * row for row in range(count))
         mask = [bits >> 64, bits & (1 << 64) - 1]
-        low.emit(name, mask, window(dst, first * 2), window(src, first * pitch * 2), repeats, 1, blocks,
-                 8 * blocks if repeats > 1 else 0)
+        low.emit(
+            name,
+            mask,
+            window(dst, first * 2),
+            window(src, first * pitch * 2),
+            repeats,
+            1,
+            blocks,
+            8 * blocks if repeats > 1 else 0,
+        )
 
 
 def _scalar_extremes(call: Call, name: str, dst: Operand, src: Operand) -> MicroOp:
@@ -234,15 +295,24 @@ def _scalar_extremes(call: Call, name: str, dst: Operand, src: Operand) -> Micro
         clean = np.nan_to_num(values)
         target[...] = np.take_along_axis(clean, choose(clean, axis=1)[:, None], axis=1)[:, 0]
 
-    return _scalar_op(call, run, rows * columns, rows, whole(call, "src", src),
-                      whole(call, "dst", part(dst, 0, (rows,), (1,))))
+    return _scalar_op(
+        call, run, rows * columns, rows, whole(call, "src", src), whole(call, "dst", part(dst, 0, (rows,), (1,)))
+    )
 
 
 def _scalar_op(call: Call, run: Any, loads: int, stores: int, reads: Any, writes: Any) -> MicroOp:
     timing = call.soc.timing
     cycles = loads * (timing.ub_scalar_read + timing.scalar_cycles) + stores * timing.issue_cycles
-    return MicroOp(call.api, "S", cycles, 0, (reads,), (writes,), run,
-                   constants=("ub_scalar_read", "scalar_cycles", "issue_cycles"))
+    return MicroOp(
+        call.api,
+        "S",
+        cycles,
+        0,
+        (reads,),
+        (writes,),
+        run,
+        constants=("ub_scalar_read", "scalar_cycles", "issue_cycles"),
+    )
 
 
 def _extreme(call: Call, a: Any, *, name: str) -> list[MicroOp]:
@@ -267,8 +337,12 @@ def h_reduce_argmax(call: Call, a: Any) -> list[MicroOp]:
             _argmax_rows(low, dst, src, rows, problem.length, pitch)
             continue
         for row in range(rows):
-            low.append("vector", _argmax_axis(call, window(dst, row * problem.inner * size_of(dst.dtype)),
-                                              window(src, row * pitch * 2), problem))
+            low.append(
+                "vector",
+                _argmax_axis(
+                    call, window(dst, row * problem.inner * size_of(dst.dtype)), window(src, row * pitch * 2), problem
+                ),
+            )
     return low.ops
 
 
@@ -278,13 +352,29 @@ def _argmax_rows(low: Lowering, dst: Operand, src: Operand, rows: int, columns: 
     pairs = low.scratch("UB", "float16", rows * parts * 2)
     if parts == 1 and pitch // 16 <= MAX_PITCH:
         for first in range(0, rows, MAX_REPEAT):
-            low.emit("vcmax", columns, window(pairs, first * 4), window(src, first * pitch * 2),
-                     min(MAX_REPEAT, rows - first), 1, 1, pitch // 16)
+            low.emit(
+                "vcmax",
+                columns,
+                window(pairs, first * 4),
+                window(src, first * pitch * 2),
+                min(MAX_REPEAT, rows - first),
+                1,
+                1,
+                pitch // 16,
+            )
     else:
         for row in range(rows):
             for first, mask, repeats in chunks(columns, lanes):
-                low.emit("vcmax", mask, window(pairs, (row * parts + first // lanes) * 4),
-                         window(src, (row * pitch + first) * 2), repeats, 1, 1, 8)
+                low.emit(
+                    "vcmax",
+                    mask,
+                    window(pairs, (row * parts + first // lanes) * 4),
+                    window(src, (row * pitch + first) * 2),
+                    repeats,
+                    1,
+                    1,
+                    8,
+                )
     found = part(pairs, 0, (rows, parts, 2), (parts * 2, 2, 1))
     view, target = array(found), array(part(dst, 0, (rows,), (1,)))
 
@@ -292,8 +382,17 @@ def _argmax_rows(low: Lowering, dst: Operand, src: Operand, rows: int, columns: 
         best = np.argmax(numerics.widen(view[:, :, 0]), axis=1)
         target[...] = best * lanes + view[np.arange(rows), best, 1]
 
-    low.append("scalar", _scalar_op(low.call, run, rows * parts * 2, rows, whole(low.call, "src", found),
-                                    whole(low.call, "dst", part(dst, 0, (rows,), (1,)))))
+    low.append(
+        "scalar",
+        _scalar_op(
+            low.call,
+            run,
+            rows * parts * 2,
+            rows,
+            whole(low.call, "src", found),
+            whole(low.call, "dst", part(dst, 0, (rows,), (1,))),
+        ),
+    )
 
 
 def _argmax_axis(call: Call, dst: Operand, src: Operand, problem: Reduction) -> MicroOp:
@@ -309,5 +408,13 @@ def _argmax_axis(call: Call, dst: Operand, src: Operand, problem: Reduction) -> 
 
     per_row = sum(timing.vector_cycles(kind, "float16") for kind in ("cmp", "sel", "simple"))
     cycles = -(-inner // 128) * length * per_row
-    return MicroOp(call.api, "V", cycles, timing.vector_latency, (whole(call, "src", matrix),),
-                   (whole(call, "dst", result),), run, constants=("vector_cmp", "vector_sel", "vector_simple"))
+    return MicroOp(
+        call.api,
+        "V",
+        cycles,
+        timing.vector_latency,
+        (whole(call, "src", matrix),),
+        (whole(call, "dst", result),),
+        run,
+        constants=("vector_cmp", "vector_sel", "vector_simple"),
+    )

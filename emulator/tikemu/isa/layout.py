@@ -1,4 +1,5 @@
 """Shapes of whole-tensor operands: equal shapes, strided slices, contiguous runs (vector.md 4.2, D20a)."""
+
 from __future__ import annotations
 
 import itertools
@@ -72,16 +73,21 @@ def rows(*operands: Operand) -> list[Rows]:
     elements = common.pop()[0] if contiguous else 1
     count, *steps = common.pop() if common else (1, *[0] * len(operands))
     pitches = tuple(step * size for step, size in zip(steps, sizes))
-    return [Rows(elements, count, tuple(offset * size for offset, size in zip(offsets, sizes)), pitches)
-            for offsets in steps_over(common, len(operands))]
+    return [
+        Rows(elements, count, tuple(offset * size for offset, size in zip(offsets, sizes)), pitches)
+        for offsets in steps_over(common, len(operands))
+    ]
 
 
 def require_aligned_rows(call: Call, group: Rows, operands: Sequence[tuple[str, Operand]]) -> None:
     """Rows of vector operands start at multiples of 32 bytes."""
     for (name, operand), offset, pitch in zip(operands, group.offsets, group.pitches):
         if (operand.address + offset) % BLOCK or (group.count > 1 and pitch % BLOCK):
-            call.fail(TikAlignError, f"rows of {name} (tensor {operand.name!r}) must start at multiples of {BLOCK} "
-                                     f"bytes; they start at byte {operand.address + offset}, {pitch} bytes apart")
+            call.fail(
+                TikAlignError,
+                f"rows of {name} (tensor {operand.name!r}) must start at multiples of {BLOCK} "
+                f"bytes; they start at byte {operand.address + offset}, {pitch} bytes apart",
+            )
 
 
 def pieces(operand: Operand) -> tuple[Piece, ...]:
@@ -92,8 +98,7 @@ def pieces(operand: Operand) -> tuple[Piece, ...]:
     levels = [(extent, step * size) for extent, step in common[-2:]]
     levels = [(1, 0)] * (2 - len(levels)) + levels
     (n0, s0), (n1, s1) = levels
-    return tuple((operand.address + offset * size, n0, s0, n1, s1, width)
-                 for (offset,) in steps_over(common[:-2], 1))
+    return tuple((operand.address + offset * size, n0, s0, n1, s1, width) for (offset,) in steps_over(common[:-2], 1))
 
 
 def whole(call: Call, label: str, operand: Operand) -> Access:
@@ -104,14 +109,19 @@ def whole(call: Call, label: str, operand: Operand) -> Access:
 def array(operand: Operand) -> np.ndarray:
     """A view of the elements, float16 as bits."""
     size = size_of(operand.dtype)
-    return operand.memory.view("uint16" if operand.dtype == "float16" else operand.dtype, operand.address,
-                               operand.shape, tuple(step * size for step in operand.strides))
+    return operand.memory.view(
+        "uint16" if operand.dtype == "float16" else operand.dtype,
+        operand.address,
+        operand.shape,
+        tuple(step * size for step in operand.strides),
+    )
 
 
 def part(operand: Operand, offset: int, shape: Sequence[int], strides: Sequence[int]) -> Operand:
     """A window ``offset`` elements into an operand."""
-    return replace(operand, address=operand.address + offset * size_of(operand.dtype), shape=tuple(shape),
-                   strides=tuple(strides))
+    return replace(
+        operand, address=operand.address + offset * size_of(operand.dtype), shape=tuple(shape), strides=tuple(strides)
+    )
 
 
 def require_exact_aliasing(call: Call, dst: Operand, sources: Sequence[tuple[str, Operand]]) -> None:

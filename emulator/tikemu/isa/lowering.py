@@ -1,4 +1,5 @@
 """How a composite API becomes instructions: calls of other entries of the table, and scratch memory."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -66,8 +67,10 @@ class Lowering:
         start = self._tops.get(kind, 0)
         end = self._tops[kind] = -(-(start + size) // 1024) * 1024
         if start + size > self.free(kind):
-            call.questionable(f"needs {start + size} bytes of {kind} for itself, but the live tensors leave "
-                              f"{self.free(kind)}", TikMemoryError)
+            call.questionable(
+                f"needs {start + size} bytes of {kind} for itself, but the live tensors leave {self.free(kind)}",
+                TikMemoryError,
+            )
         memories = _scratch.setdefault(call.core, {})
         memory = memories.get(kind)
         if memory is None:
@@ -77,8 +80,9 @@ class Lowering:
 
 def window(operand: Operand, offset: int, elements: int = 1, dtype: str | None = None) -> Operand:
     """A flat window ``offset`` bytes into an operand."""
-    return replace(operand, address=operand.address + offset, shape=(elements,), strides=(1,),
-                   dtype=dtype or operand.dtype)
+    return replace(
+        operand, address=operand.address + offset, shape=(elements,), strides=(1,), dtype=dtype or operand.dtype
+    )
 
 
 def chunks(elements: int, lanes: int) -> Iterator[tuple[int, int, int]]:

@@ -5,6 +5,7 @@ whole tile is one product: exact products, summed in float64 and rounded once to
 accumulator with round-to-nearest-even. Blocks are taken in ascending order of K. Callers wrap execution in
 ``np.errstate(all="ignore")``.
 """
+
 from __future__ import annotations
 
 import numpy as np
@@ -30,7 +31,7 @@ def _blocks(a: np.ndarray, b: np.ndarray, k: int):
         last = min(full, first + chunk)
         yield a[first:last], b[first:last]
     if tail:
-        yield a[full:full + 1, :, :tail], b[full:full + 1, :tail, :]
+        yield a[full : full + 1, :, :tail], b[full : full + 1, :tail, :]
 
 
 def accumulate_float(c: np.ndarray, a: np.ndarray, b: np.ndarray, k: int) -> np.ndarray:

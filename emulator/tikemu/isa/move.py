@@ -1,5 +1,6 @@
 """Moves between memories: ``data_move``, ``tensor_mov``, ``broadcast_ub_to_l0c``, ``set_atomic_add``
 (core.md 4, cube.md 8)."""
+
 from __future__ import annotations
 
 import math
@@ -53,8 +54,9 @@ def _check_path(call: Call) -> tuple[str, str]:
         reason = "the move from the Unified Buffer to L0C has no documented form; use broadcast_ub_to_l0c"
         if call.api != "data_move":
             call.fail(TikUnsupportedArgumentError, f"no move from UB to L0C: {reason}")
-        call.questionable(f"{reason} (programs for the training series do call data_move, in fractals)",
-                          TikUnsupportedArgumentError)
+        call.questionable(
+            f"{reason} (programs for the training series do call data_move, in fractals)", TikUnsupportedArgumentError
+        )
     if path not in PATHS:
         reason = _MISSING.get(path, "Ascend 910 has no such data path")
         call.fail(TikUnsupportedArgumentError, f"no move from {path[0]} to {path[1]}: {reason}")
@@ -91,24 +93,30 @@ def move_blocks(call: Call, dst: Operand, src: Operand, nburst: int, burst: int,
 
     def moved(addresses: Sequence[int]) -> tuple[Callable[[], None], Callable[[], None] | None]:
         to, origin = addresses
-        run = copier(dst.memory.view("uint8", to, shape, (dst_pitch, 1)),
-                     src.memory.view("uint8", origin, shape, (src_pitch, 1)))
+        run = copier(
+            dst.memory.view("uint8", to, shape, (dst_pitch, 1)), src.memory.view("uint8", origin, shape, (src_pitch, 1))
+        )
         if dst.memory.defined is None or src.memory.defined is None:
             return run, None
-        return run, copier(defined_view(dst.memory, to, shape, (dst_pitch, 1)),
-                           defined_view(src.memory, origin, shape, (src_pitch, 1)))
+        return run, copier(
+            defined_view(dst.memory, to, shape, (dst_pitch, 1)), defined_view(src.memory, origin, shape, (src_pitch, 1))
+        )
 
     run, run_defined = moved((dst.address, src.address))
     if overlap:
         call.questionable("source and destination overlap inside one call; the result is not defined")
-        run = _burst_by_burst(dst.memory.view("uint8", dst.address, shape, (dst_pitch, 1)),
-                              src.memory.view("uint8", src.address, shape, (src_pitch, 1)))
+        run = _burst_by_burst(
+            dst.memory.view("uint8", dst.address, shape, (dst_pitch, 1)),
+            src.memory.view("uint8", src.address, shape, (src_pitch, 1)),
+        )
     if direction == "write" and call.core.atomic_add and memories == ("UB", "GM"):
         if dst.dtype != "float32":
             call.fail(TikUnsupportedError, f"atomic add into GM exists for float32 only, got {dst.dtype}")
         direction, run_defined = "atomic", None
-        run = _atomic_add(dst.memory.view("float32", dst.address, (nburst, burst // 4), (dst_pitch, 4)),
-                          src.memory.view("float32", src.address, (nburst, burst // 4), (src_pitch, 4)))
+        run = _atomic_add(
+            dst.memory.view("float32", dst.address, (nburst, burst // 4), (dst_pitch, 4)),
+            src.memory.view("float32", src.address, (nburst, burst // 4), (src_pitch, 4)),
+        )
     timing, transfer, cycles = call.soc.timing, None, 0.0
     if direction:
         transfer = Transfer(direction, nburst, burst, src_pitch if direction == "read" else dst_pitch)
@@ -117,9 +125,18 @@ def move_blocks(call: Call, dst: Operand, src: Operand, nburst: int, burst: int,
         if path.pipe == "V":  # a burst takes whole beats of the vector unit
             cycles = nburst * math.ceil(cycles / nburst)
     touched = (reads, writes) if direction == "atomic" else (reads,)
-    result = MicroOp(call.api, path.pipe, max(timing.vector_minimum, cycles), getattr(timing, path.latency), touched,
-                     (writes,), run, run_defined=run_defined, transfer=transfer,
-                     constants=(path.bandwidth, path.latency))
+    result = MicroOp(
+        call.api,
+        path.pipe,
+        max(timing.vector_minimum, cycles),
+        getattr(timing, path.latency),
+        touched,
+        (writes,),
+        run,
+        run_defined=run_defined,
+        transfer=transfer,
+        constants=(path.bandwidth, path.latency),
+    )
     if not overlap and direction != "atomic":
         result.operands, result.moved = (dst, src), moved
     return result
@@ -161,8 +178,18 @@ def _cast(src: np.dtype, dst: np.dtype, factor: float | None, relu: bool) -> Cal
     return convert
 
 
-def move_from_l0c(call: Call, dst: Operand, src: Operand, nburst: int, elements: int, src_pitch: int, dst_pitch: int, *,
-                  factor: float | None = None, relu: bool = False) -> MicroOp:
+def move_from_l0c(
+    call: Call,
+    dst: Operand,
+    src: Operand,
+    nburst: int,
+    elements: int,
+    src_pitch: int,
+    dst_pitch: int,
+    *,
+    factor: float | None = None,
+    relu: bool = False,
+) -> MicroOp:
     """Move ``nburst`` bursts of ``elements`` elements from L0C to the Unified Buffer; pitches in bytes."""
     src_size, dst_size = size_of(src.dtype), size_of(dst.dtype)
     reads = bursts(call, "src", src, nburst, elements * src_size, src_pitch)
@@ -181,19 +208,49 @@ def move_from_l0c(call: Call, dst: Operand, src: Operand, nburst: int, elements:
     if dst.memory.defined is not None and src.memory.defined is not None:
         # L0C is written by whole elements: the bit of an element's first byte stands for the element.
         shape = (nburst, elements, dst_size)
-        run_defined = copier(defined_view(dst.memory, dst.address, shape, (dst_pitch, dst_size, 1)),
-                             defined_view(src.memory, src.address, shape, (src_pitch, src_size, 0)))
+        run_defined = copier(
+            defined_view(dst.memory, dst.address, shape, (dst_pitch, dst_size, 1)),
+            defined_view(src.memory, src.address, shape, (src_pitch, src_size, 0)),
+        )
     timing = call.soc.timing
     cycles = max(timing.vector_minimum, nburst * elements * src_size / timing.l0c_ub_bandwidth)
-    return MicroOp(call.api, "V", cycles, timing.l0c_to_ub_latency, (reads,), (writes,), run, run_defined=run_defined,
-                   constants=("l0c_ub_bandwidth", "l0c_to_ub_latency"))
+    return MicroOp(
+        call.api,
+        "V",
+        cycles,
+        timing.l0c_to_ub_latency,
+        (reads,),
+        (writes,),
+        run,
+        run_defined=run_defined,
+        constants=("l0c_ub_bandwidth", "l0c_to_ub_latency"),
+    )
 
 
-def move_fractals(call: Call, dst: Operand, src: Operand, nburst: int, burst: int, src_gap: int, dst_gap: int, *,
-                  factor: float | None = None, relu: bool = False) -> MicroOp:
+def move_fractals(
+    call: Call,
+    dst: Operand,
+    src: Operand,
+    nburst: int,
+    burst: int,
+    src_gap: int,
+    dst_gap: int,
+    *,
+    factor: float | None = None,
+    relu: bool = False,
+) -> MicroOp:
     """Matrix mode: bursts of ``burst`` fractals of 256 elements; ``src_gap`` in fractals, ``dst_gap`` in blocks."""
-    return move_from_l0c(call, dst, src, nburst, burst * 256, (burst + src_gap) * 256 * size_of(src.dtype),
-                         burst * 256 * size_of(dst.dtype) + dst_gap * BLOCK, factor=factor, relu=relu)
+    return move_from_l0c(
+        call,
+        dst,
+        src,
+        nburst,
+        burst * 256,
+        (burst + src_gap) * 256 * size_of(src.dtype),
+        burst * 256 * size_of(dst.dtype) + dst_gap * BLOCK,
+        factor=factor,
+        relu=relu,
+    )
 
 
 # -------------------------------------------------------------------------------------------------------- data_move
@@ -206,8 +263,10 @@ def _move_mode(call: Call) -> int:
     if keywords:
         call.fail(TikUnsupportedArgumentError, f"extension argument {next(iter(keywords))!r} has no specification")
     if len(extra) > 1 or (extra and extra[0] not in (None, 0, 1)):
-        call.fail(TikUnsupportedArgumentError,
-                  f"the only extension argument with a specification is the 8th, 0 or 1, got {extra!r}")
+        call.fail(
+            TikUnsupportedArgumentError,
+            f"the only extension argument with a specification is the 8th, 0 or 1, got {extra!r}",
+        )
     return int(bool(extra and extra[0]))
 
 
@@ -216,9 +275,12 @@ def _check_data_move(call: Call) -> None:
     if not _move_mode(call):
         _check_plain(call)
     elif path[0] != "L0C" or (call.args["src"].dtype, call.args["dst"].dtype) != ("float32", "float16"):
-        call.fail(TikUnsupportedArgumentError, "the 8th argument 1 converts float32 in L0C to float16 in the Unified "
-                                               f"Buffer, got {call.args['src'].dtype} in {path[0]} to "
-                                               f"{call.args['dst'].dtype} in {path[1]}")
+        call.fail(
+            TikUnsupportedArgumentError,
+            "the 8th argument 1 converts float32 in L0C to float16 in the Unified "
+            f"Buffer, got {call.args['src'].dtype} in {path[0]} to "
+            f"{call.args['dst'].dtype} in {path[1]}",
+        )
 
 
 def _count(name: str, high: int) -> Integer:
@@ -229,11 +291,24 @@ def _gap(name: str) -> Integer:
     return Integer(name, 0, 65535)
 
 
-@instruction("data_move", params=(
-    Tensor("dst", ALL, align=_alignment), Tensor("src", ALL, align=_alignment), Integer("sid", 0, 15),
-    _count("nburst", 4095), _count("burst", 65535), _gap("src_stride"), _gap("dst_stride"),
-    Rest("args"), Rest("argv", keywords=True)), typed=("dst",), dtypes=tuple(BITS), checker=_check_data_move,
-    pipe="MTE2/MTE3/MTE1/V")
+@instruction(
+    "data_move",
+    params=(
+        Tensor("dst", ALL, align=_alignment),
+        Tensor("src", ALL, align=_alignment),
+        Integer("sid", 0, 15),
+        _count("nburst", 4095),
+        _count("burst", 65535),
+        _gap("src_stride"),
+        _gap("dst_stride"),
+        Rest("args"),
+        Rest("argv", keywords=True),
+    ),
+    typed=("dst",),
+    dtypes=tuple(BITS),
+    checker=_check_data_move,
+    pipe="MTE2/MTE3/MTE1/V",
+)
 def data_move(call: Call, a: Any) -> MicroOp | None:
     """Copy bursts of 32-byte blocks between memories; out of L0C, bursts of fractals."""
     if a.nburst == 0 or a.burst == 0:
@@ -242,8 +317,9 @@ def data_move(call: Call, a: Any) -> MicroOp | None:
         return move_fractals(call, a.dst, a.src, a.nburst, a.burst, a.src_stride, a.dst_stride)
     if a.dst.memory.kind == "L0C":
         fractal = 256 * size_of(a.dst.dtype)
-        return move_blocks(call, a.dst, a.src, a.nburst, a.burst * fractal, a.src_stride * BLOCK,
-                           a.dst_stride * fractal)
+        return move_blocks(
+            call, a.dst, a.src, a.nburst, a.burst * fractal, a.src_stride * BLOCK, a.dst_stride * fractal
+        )
     return move_blocks(call, a.dst, a.src, a.nburst, a.burst * BLOCK, a.src_stride * BLOCK, a.dst_stride * BLOCK)
 
 
@@ -268,8 +344,7 @@ def _check_tensor_mov(call: Call) -> None:
         _check_rows(call, as_integer(args["burst"]))
     if deqscale is not None:
         if (src, dst) not in (("int32", "float16"), ("float16", "float16")):
-            call.fail(TikUnsupportedArgumentError, "deqscale converts int32 or float16 to float16, "
-                                                   f"got {src} to {dst}")
+            call.fail(TikUnsupportedArgumentError, f"deqscale converts int32 or float16 to float16, got {src} to {dst}")
         if relu:
             call.fail(TikUnsupportedArgumentError, "relu together with deqscale has no specification on Ascend 910")
     elif (src, dst) == ("int32", "float16"):
@@ -289,22 +364,38 @@ class _Deqscale(Number):
 
     def check(self, value: Any, call: Call) -> None:
         if isinstance(value, (list, tuple)) or is_tensor(value):
-            call.fail(TikUnsupportedArgumentError, "deqscale must be a number or Scalar; vectors of factors are for "
-                                                   "Ascend 310P")
+            call.fail(
+                TikUnsupportedArgumentError,
+                "deqscale must be a number or Scalar; vectors of factors are for Ascend 310P",
+            )
         super().check(value, call)
 
 
 _MODES = Choice("block_mode", ("", "m", "v"), error=TikUnsupportedArgumentError)
 
 
-@instruction("tensor_mov", params=(
-    Tensor("dst", ALL, align=_alignment), Tensor("src", ALL, align=_alignment), _MODES,
-    _count("nburst", 4095), _count("burst", 65535), _gap("dst_stride"), _gap("src_stride"),
-    _Deqscale("deqscale", dtypes=("float16", "float32"), default=None),
-    Fixed("sid_store_mode", 0, "other modes have no specification"), Flag("relu", False),
-    Fixed("pad_mode", None, "padding has no specification"), Fixed("pad_value", None, "padding has no specification"),
-    Rest("extra", keywords=True)), typed=("dst",), dtypes=tuple(BITS), checker=_check_tensor_mov,
-    pipe="MTE2/MTE3/MTE1/V")
+@instruction(
+    "tensor_mov",
+    params=(
+        Tensor("dst", ALL, align=_alignment),
+        Tensor("src", ALL, align=_alignment),
+        _MODES,
+        _count("nburst", 4095),
+        _count("burst", 65535),
+        _gap("dst_stride"),
+        _gap("src_stride"),
+        _Deqscale("deqscale", dtypes=("float16", "float32"), default=None),
+        Fixed("sid_store_mode", 0, "other modes have no specification"),
+        Flag("relu", False),
+        Fixed("pad_mode", None, "padding has no specification"),
+        Fixed("pad_value", None, "padding has no specification"),
+        Rest("extra", keywords=True),
+    ),
+    typed=("dst",),
+    dtypes=tuple(BITS),
+    checker=_check_tensor_mov,
+    pipe="MTE2/MTE3/MTE1/V",
+)
 def tensor_mov(call: Call, a: Any) -> MicroOp | None:
     """Like data_move with dst_stride before src_stride; modes 'm' and 'v' move out of L0C."""
     if a.nburst == 0 or a.burst == 0:
@@ -314,18 +405,38 @@ def tensor_mov(call: Call, a: Any) -> MicroOp | None:
     factor = None if a.deqscale is None else float(a.deqscale)
     relu = bool(a.relu)
     if a.block_mode == "m":
-        return move_fractals(call, a.dst, a.src, a.nburst, a.burst, a.src_stride, a.dst_stride, factor=factor,
-                             relu=relu)
+        return move_fractals(
+            call, a.dst, a.src, a.nburst, a.burst, a.src_stride, a.dst_stride, factor=factor, relu=relu
+        )
     _check_rows(call, a.burst)
-    return move_from_l0c(call, a.dst, a.src, a.nburst, 16, (1 + a.src_stride) * 256 * size_of(a.src.dtype),
-                         16 * size_of(a.dst.dtype) + a.dst_stride * BLOCK, factor=factor, relu=relu)
+    return move_from_l0c(
+        call,
+        a.dst,
+        a.src,
+        a.nburst,
+        16,
+        (1 + a.src_stride) * 256 * size_of(a.src.dtype),
+        16 * size_of(a.dst.dtype) + a.dst_stride * BLOCK,
+        factor=factor,
+        relu=relu,
+    )
 
 
 # -------------------------------------------------------------------------------------------------------- broadcast
-@instruction("broadcast_ub_to_l0c", params=(
-    Tensor("dst", ("L0C",), align=l0c_alignment), Tensor("src"), _count("nburst", 255), _count("burst_len", 255),
-    _gap("src_gap"), _gap("dst_gap")), typed=("dst", "src"),
-    dtypes=("float16", "float32", "int32"), pipe="V")
+@instruction(
+    "broadcast_ub_to_l0c",
+    params=(
+        Tensor("dst", ("L0C",), align=l0c_alignment),
+        Tensor("src"),
+        _count("nburst", 255),
+        _count("burst_len", 255),
+        _gap("src_gap"),
+        _gap("dst_gap"),
+    ),
+    typed=("dst", "src"),
+    dtypes=("float16", "float32", "int32"),
+    pipe="V",
+)
 def broadcast_ub_to_l0c(call: Call, a: Any) -> MicroOp | None:
     """Repeat each group of 16 elements of the Unified Buffer over the 16 rows of a fractal in L0C."""
     if a.nburst == 0 or a.burst_len == 0:
@@ -340,19 +451,31 @@ def broadcast_ub_to_l0c(call: Call, a: Any) -> MicroOp | None:
     dst_strides = (dst_pitch, 256 * size, 16 * size, 1)
     run_defined = None
     if a.dst.memory.defined is not None and a.src.memory.defined is not None:
-        run_defined = copier(defined_view(a.dst.memory, a.dst.address, shape, dst_strides),
-                             defined_view(a.src.memory, a.src.address, shape, src_strides))
+        run_defined = copier(
+            defined_view(a.dst.memory, a.dst.address, shape, dst_strides),
+            defined_view(a.src.memory, a.src.address, shape, src_strides),
+        )
     timing = call.soc.timing
-    return MicroOp(call.api, "V", a.nburst * a.burst_len * 256 * size / timing.ub_l0c_bandwidth,
-                   timing.l0c_to_ub_latency, (reads,), (writes,),
-                   copier(a.dst.memory.view("uint8", a.dst.address, shape, dst_strides),
-                          a.src.memory.view("uint8", a.src.address, shape, src_strides)),
-                   run_defined=run_defined, constants=("ub_l0c_bandwidth", "l0c_to_ub_latency"))
+    return MicroOp(
+        call.api,
+        "V",
+        a.nburst * a.burst_len * 256 * size / timing.ub_l0c_bandwidth,
+        timing.l0c_to_ub_latency,
+        (reads,),
+        (writes,),
+        copier(
+            a.dst.memory.view("uint8", a.dst.address, shape, dst_strides),
+            a.src.memory.view("uint8", a.src.address, shape, src_strides),
+        ),
+        run_defined=run_defined,
+        constants=("ub_l0c_bandwidth", "l0c_to_ub_latency"),
+    )
 
 
 # -------------------------------------------------------------------------------------------------------- atomic add
-@instruction("set_atomic_add", params=(
-    Choice("value", (0, 1, "float32"), error=TikUnsupportedArgumentError),), pipe="S")
+@instruction(
+    "set_atomic_add", params=(Choice("value", (0, 1, "float32"), error=TikUnsupportedArgumentError),), pipe="S"
+)
 def set_atomic_add(call: Call, a: Any) -> MicroOp:
     """Switch atomic float32 addition of later moves from the Unified Buffer to GM on (1, "float32") or off (0)."""
     core, on = call.core, a.value != 0

@@ -3,6 +3,7 @@
 ``evaluate`` gets the arguments by name, values as Python numbers and the destination as its ``ir.Variable``, and
 returns the number to assign.
 """
+
 from __future__ import annotations
 
 import math
@@ -40,8 +41,10 @@ class Value(Param):
             if value.dtype not in self.dtypes:
                 call.fail(TikParamError, f"{self.name} must be of {', '.join(self.dtypes)}, got {value.dtype}")
         elif not self.immediate or isinstance(value, bool) or not isinstance(value, (int, float)):
-            call.fail(TikParamError, f"{self.name} must be a Scalar{' or a number' if self.immediate else ''}, "
-                                     f"got {describe(value)}")
+            call.fail(
+                TikParamError,
+                f"{self.name} must be a Scalar{' or a number' if self.immediate else ''}, got {describe(value)}",
+            )
 
 
 # ------------------------------------------------------------------------------------------------------- scalar_conv
@@ -52,8 +55,10 @@ def _check_conv(call: Call) -> None:
         pairs = ", ".join(f"{a} to {b}" for a, b in _CONVERSIONS)
         call.fail(TikUnsupportedArgumentError, f"converts {pairs}; got {source} to {target}")
     if call.args["round_mode"] not in modes:
-        call.fail(TikParamError, f"round_mode for {source} to {target} must be one of {list(modes)!r}, "
-                                 f"got {call.args['round_mode']!r}")
+        call.fail(
+            TikParamError,
+            f"round_mode for {source} to {target} must be one of {list(modes)!r}, got {call.args['round_mode']!r}",
+        )
 
 
 def _outward(value: np.ndarray) -> np.ndarray:
@@ -61,9 +66,18 @@ def _outward(value: np.ndarray) -> np.ndarray:
     return np.copysign(np.ceil(np.abs(value)), value)
 
 
-@instruction("scalar_conv", params=(
-    Choice("round_mode", _ROUND_MODES), Destination("dst", ("float32", "float16", "int32")),
-    Value("src", ("float32", "float16", "int32"))), kind="scalar", destination="dst", checker=_check_conv, pipe="S")
+@instruction(
+    "scalar_conv",
+    params=(
+        Choice("round_mode", _ROUND_MODES),
+        Destination("dst", ("float32", "float16", "int32")),
+        Value("src", ("float32", "float16", "int32")),
+    ),
+    kind="scalar",
+    destination="dst",
+    checker=_check_conv,
+    pipe="S",
+)
 def scalar_conv(values: dict[str, Any]) -> int | float:
     """Convert a Scalar to the dtype of another, rounding as told; results saturate."""
     value, target, mode = values["src"], values["dst"].dtype, values["round_mode"]
@@ -88,11 +102,14 @@ def _check_types(call: Call) -> None:
                 call.fail(TikParamError, f"{name} must have the dtype of dst ({dst}), got {value.dtype}")
         elif is_float(dst) is False and isinstance(value, float):
             call.fail(TikParamError, f"{name} must be an integer for a dst of {dst}, got {value!r}")
-    other = sorted({value.dtype for value in call.args.values() if isinstance(value, (ir.Variable, ir.Operation))}
-                   - set(_DOCUMENTED))
+    other = sorted(
+        {value.dtype for value in call.args.values() if isinstance(value, (ir.Variable, ir.Operation))}
+        - set(_DOCUMENTED)
+    )
     if other:
-        call.questionable(f"documented for Scalars of int64 and float32, got {', '.join(other)}",
-                          TikUnsupportedArgumentError)
+        call.questionable(
+            f"documented for Scalars of int64 and float32, got {', '.join(other)}", TikUnsupportedArgumentError
+        )
 
 
 def _fit(value: int | float, dtype: str) -> int | float:
@@ -131,8 +148,9 @@ _FUNCTIONS = (
 )
 for _name, _params, _compute, _doc in _FUNCTIONS:
     _sources = tuple(param.name for param in _params[1:])
-    instruction(_name, params=_params, kind="scalar", destination="dst", checker=_check_types, pipe="S",
-                doc=_doc)(_function(_sources, _compute))
+    instruction(_name, params=_params, kind="scalar", destination="dst", checker=_check_types, pipe="S", doc=_doc)(
+        _function(_sources, _compute)
+    )
 
 
 # ------------------------------------------------------------------------------------------------------- bit counts

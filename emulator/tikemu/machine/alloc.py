@@ -3,6 +3,7 @@
 Tensors get addresses in the order of their definition and are released where the statement scope that defined them
 ends. A tensor defined inside a multi-buffered loop (``thread_num = n``) has n copies. L1OUT and L0C are one memory.
 """
+
 from __future__ import annotations
 
 import math
@@ -16,8 +17,13 @@ from ..errors import TikAlignError, TikMemoryError, TikParamError
 from ..soc import SocProfile
 
 ON_CHIP = ("UB", "L1", "L0A", "L0B", "L0C")
-_SCOPE_NAMES = {"UB": "scope_ubuf", "L1": "scope_cbuf", "L0A": "scope_ca", "L0B": "scope_cb",
-                "L0C": "scope_cc and scope_cbuf_out"}
+_SCOPE_NAMES = {
+    "UB": "scope_ubuf",
+    "L1": "scope_cbuf",
+    "L0A": "scope_ca",
+    "L0B": "scope_cb",
+    "L0C": "scope_cc and scope_cbuf_out",
+}
 
 
 @dataclass(frozen=True)
@@ -98,8 +104,9 @@ def tensor_bytes(tensor: ir.TensorInfo) -> int:
     if all(ir.is_immediate(extent) for extent in tensor.shape):
         return math.prod(int(extent) for extent in tensor.shape) * size_of(tensor.dtype)
     if tensor.max_mem_size is None:
-        raise TikParamError(f"tensor {tensor.name!r} has a run-time shape, so max_mem_size must be given",
-                            tensor.location)
+        raise TikParamError(
+            f"tensor {tensor.name!r} has a run-time shape, so max_mem_size must be given", tensor.location
+        )
     return int(tensor.max_mem_size)
 
 
@@ -192,8 +199,10 @@ class _Allocator:
         if tensor.start_addr is not None:
             address = int(tensor.start_addr)
             if address % unit:
-                raise TikAlignError(f"start_addr of tensor {tensor.name!r} must be a multiple of {unit}, got {address}",
-                                    statement.location)
+                raise TikAlignError(
+                    f"start_addr of tensor {tensor.name!r} must be a multiple of {unit}, got {address}",
+                    statement.location,
+                )
         stride = _round_up(size, unit)
         placement = Placement(address, size, stride, math.prod(count for _, count in selectors), selectors)
         self.live.append((tensor, placement))
@@ -212,8 +221,10 @@ class _Allocator:
                 names.append(f"{tensor.name} {times}{placement.size}")
         shown = ", ".join(names[-12:])
         more = f"{len(names) - 12} earlier ones, " if len(names) > 12 else ""
-        return (f"the live tensors in {_SCOPE_NAMES[memory]} need {top} bytes, which exceeds the total size of the "
-                f"corresponding buffer, {self.limits.capacity[memory]} bytes ({more}{shown})")
+        return (
+            f"the live tensors in {_SCOPE_NAMES[memory]} need {top} bytes, which exceeds the total size of the "
+            f"corresponding buffer, {self.limits.capacity[memory]} bytes ({more}{shown})"
+        )
 
 
 def copies_of(loop: ir.For) -> int:

@@ -13,6 +13,7 @@ operations by the values of its run-time arguments::
 
 Calls whose arguments are all known are prepared once and run as a group.
 """
+
 from __future__ import annotations
 
 import ast
@@ -84,13 +85,19 @@ class Compiler:
     def __init__(self, runtime: Runtime, needs: Needs, progress: Progress) -> None:
         self.runtime, self.needs, self.progress = runtime, needs, progress
         self.expressions = Expressions()
-        self.names: dict[str, Any] = dict(HELPERS, _key=float_key, _range=runtime.loop_range,
-                                          _blocks=runtime.enter_blocks, _core=runtime.core.core)
+        self.names: dict[str, Any] = dict(
+            HELPERS, _key=float_key, _range=runtime.loop_range, _blocks=runtime.enter_blocks, _core=runtime.core.core
+        )
         if runtime.timing:
             clock = runtime.clock
-            self.names.update(_scalar=clock.scalar, _iteration=clock.iteration, _step=clock.step,
-                              _step_unsynced=clock.step_unsynced, _enter=clock.enter_unsynced,
-                              _leave=clock.leave_unsynced)
+            self.names.update(
+                _scalar=clock.scalar,
+                _iteration=clock.iteration,
+                _step=clock.step,
+                _step_unsynced=clock.step_unsynced,
+                _enter=clock.enter_unsynced,
+                _leave=clock.leave_unsynced,
+            )
         self.lines: list[str] = []
         self.locations: dict[int, ir.Location] = {}
         self.depth = 1
@@ -99,8 +106,11 @@ class Compiler:
         self.live: set[int] = set()
         self.group: list[InstructionSite] = []
         self.sizes: dict[int, InstructionSite] = {}
-        called = {statement.spec.name for statement in ir.statements(runtime.program.body)
-                  if isinstance(statement, ir.Instruction)}
+        called = {
+            statement.spec.name
+            for statement in ir.statements(runtime.program.body)
+            if isinstance(statement, ir.Instruction)
+        }
         self.barriers = "block_barrier" in called
         self.atomics = "set_atomic_add" in called
 
@@ -115,8 +125,15 @@ class Compiler:
         offset = head.count("\n") + 1
         code = compile(source, f"{GENERATED}{program.name}>", "exec")
         exec(code, self.names)
-        return Compiled(self.names["main"], self.barriers, source, code, self.names,
-                        {line + offset: location for line, location in self.locations.items()}, self.code_bytes)
+        return Compiled(
+            self.names["main"],
+            self.barriers,
+            source,
+            code,
+            self.names,
+            {line + offset: location for line, location in self.locations.items()},
+            self.code_bytes,
+        )
 
     # -------------------------------------------------------------------------------------------- emitting
     def emit(self, text: str, location: ir.Location | None = None) -> None:
@@ -216,8 +233,10 @@ class Compiler:
             source, cost = text.source, text.cost
         else:
             source, cost = "0", self.expressions.text(statement.value).cost
-        self.emit(self.element(statement.target, statement.location, write=True, needed=needed, value=source),
-                  statement.location)
+        self.emit(
+            self.element(statement.target, statement.location, write=True, needed=needed, value=source),
+            statement.location,
+        )
         self.scalar_cost(cost)
 
     def load(self, view: ir.View, dtype: str, location: ir.Location, needed: bool) -> str:
@@ -324,8 +343,9 @@ class Compiler:
         leaves = Leaves(self.expressions)
         moving = None if needed else self.moving_view(statement)
         arguments = {name: self.argument(value, leaves, needed, moving) for name, value in statement.args.items()}
-        if self.atomics and any(isinstance(value, ir.View) and value.tensor.memory == "GM"
-                                for value in statement.args.values()):
+        if self.atomics and any(
+            isinstance(value, ir.View) and value.tensor.memory == "GM" for value in statement.args.values()
+        ):
             leaves.source("_core.atomic_add")
         if moving is None:
             site = InstructionSite(self.runtime, statement, leaves, arguments)
@@ -349,8 +369,9 @@ class Compiler:
         options = self.runtime.options
         if options.sync == "optimistic" or options.l2:
             return None
-        views = [value for value in statement.args.values()
-                 if isinstance(value, ir.View) and value.tensor.memory == "GM"]
+        views = [
+            value for value in statement.args.values() if isinstance(value, ir.View) and value.tensor.memory == "GM"
+        ]
         return views[0] if len(views) == 1 and not ir.is_immediate(views[0].offset) else None
 
     def argument(self, value: Any, leaves: Leaves, needed: bool, moving: ir.View | None) -> Any:

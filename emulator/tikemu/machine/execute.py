@@ -1,4 +1,5 @@
 """Running a program: blocks in order, cores in parallel."""
+
 from __future__ import annotations
 
 import heapq
@@ -30,8 +31,14 @@ _KEEP_BYTES = 256 << 20
 FEW_BLOCKS = 4
 
 
-def run(program: ir.Program, inputs: Mapping[str, Any], *, numerics: bool = True, timing: bool = True,
-        options: Options | None = None) -> Result:
+def run(
+    program: ir.Program,
+    inputs: Mapping[str, Any],
+    *,
+    numerics: bool = True,
+    timing: bool = True,
+    options: Options | None = None,
+) -> Result:
     """Execute a built program.
 
     Args:
@@ -99,8 +106,9 @@ class Session:
         """One run with these inputs."""
         for info, _, fed in tensors:
             self.gm[info.uid].fill(fed)
-        self.compiled.names.update({name_of(variable): scalars[variable.name]
-                                    for variable in scalar_inputs(self.program)})
+        self.compiled.names.update(
+            {name_of(variable): scalars[variable.name] for variable in scalar_inputs(self.program)}
+        )
         self.runtime.restart()
         self.progress.restart()
         cores = _Cores(self.runtime, self.compiled, self.progress)
@@ -194,16 +202,20 @@ class _Cores:
             block += 1
         count = block
         if count > runtime.soc.core_count and any(thread is not None for thread, _ in waiting):
-            message = (f"block_barrier with {count} blocks on {runtime.soc.core_count} cores: blocks that wait for a "
-                       "core never arrive on a device")
+            message = (
+                f"block_barrier with {count} blocks on {runtime.soc.core_count} cores: blocks that wait for a "
+                "core never arrive on a device"
+            )
             if runtime.options.strict:
                 raise TikSyncError(message)
             warnings.warn(TikWarning(message), stacklevel=4)
         while any(thread is not None for thread, _ in waiting):
             if not all(thread is not None for thread, _ in waiting):
                 finished = [number for number, (thread, _) in enumerate(waiting) if thread is None]
-                raise TikSyncError(f"block_barrier: block {finished[0]} has ended while others wait; all blocks must "
-                                   "call it equally often")
+                raise TikSyncError(
+                    f"block_barrier: block {finished[0]} has ended while others wait; all blocks must "
+                    "call it equally often"
+                )
             now = max(self.times) if runtime.timing else 0.0
             if runtime.block_races is not None:
                 runtime.block_races.barrier()

@@ -3,6 +3,7 @@
 Every integer expression carries the interval that its value can lie in, so that wrapping to the width of its type is
 written out only where it can happen.
 """
+
 from __future__ import annotations
 
 import math
@@ -94,8 +95,9 @@ class Expressions:
         if node.op in ("all", "any"):
             parts = [self.condition(arg) for arg in node.args]
             word = " and " if node.op == "all" else " or "
-            return Text(f"bool({word.join(part.source for part in parts)})", "bool", 0, 1,
-                        sum(part.cost + 1 for part in parts))
+            return Text(
+                f"bool({word.join(part.source for part in parts)})", "bool", 0, 1, sum(part.cost + 1 for part in parts)
+            )
         left, right = (self.text(arg) for arg in node.args)
         left, right = _typed(node.args[0], left, right), _typed(node.args[1], right, left)
         if node.dtype == "bool":

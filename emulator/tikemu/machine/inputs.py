@@ -1,4 +1,5 @@
 """What a run is given: scalars and arrays by name, checked, and the sizes that follow from them (D30a)."""
+
 from __future__ import annotations
 
 import math
@@ -63,8 +64,11 @@ def contents(program: ir.Program, scalars: Mapping[str, Any], arrays: Mapping[st
             fed = np.broadcast_to(np.asarray(info.init_value, info.dtype), shape)
         if math.prod(shape) >= UNBOUNDED_ELEMENTS:
             if fed is None:
-                raise TikParamError(f"GM tensor {info.name!r} is declared with {math.prod(shape)} elements, so its "
-                                    "real contents must be given among the inputs (for an output too)", info.location)
+                raise TikParamError(
+                    f"GM tensor {info.name!r} is declared with {math.prod(shape)} elements, so its "
+                    "real contents must be given among the inputs (for an output too)",
+                    info.location,
+                )
             shape = fed.shape
         found[info.uid] = Contents(info, shape, fed)
     return list(found.values())
@@ -77,8 +81,10 @@ def extents(info: ir.TensorInfo, scalars: Mapping[str, Any], program: ir.Program
     try:
         return tuple(_evaluate(extent, scalars, program) for extent in info.shape)
     except NameError:
-        raise TikParamError(f"the shape of GM tensor {info.name!r} depends on a Scalar; only InputScalars can size "
-                            "global memory", info.location) from None
+        raise TikParamError(
+            f"the shape of GM tensor {info.name!r} depends on a Scalar; only InputScalars can size global memory",
+            info.location,
+        ) from None
 
 
 def _evaluate(value: Any, scalars: Mapping[str, Any], program: ir.Program) -> int:
@@ -114,8 +120,9 @@ def input_scalar(variable: ir.Variable, value: Any) -> int | float:
         raise TikParamError(f"InputScalar {variable.name!r} is of {variable.dtype}, got the float {number!r}")
     low, high = limits(variable.dtype)
     if not low <= number <= high:
-        raise TikParamError(f"InputScalar {variable.name!r} of {variable.dtype} must be in [{low}, {high}], "
-                            f"got {number}")
+        raise TikParamError(
+            f"InputScalar {variable.name!r} of {variable.dtype} must be in [{low}, {high}], got {number}"
+        )
     return int(number)
 
 
@@ -135,6 +142,8 @@ def fed_array(info: ir.TensorInfo, shape: tuple[int, ...], value: Any) -> tuple[
     if array.shape == shape or count >= UNBOUNDED_ELEMENTS:
         return array, None
     if array.size != count:
-        raise TikParamError(f"tensor {info.name!r} has shape {shape} ({count} elements), got an array of shape "
-                            f"{array.shape} ({array.size} elements)")
+        raise TikParamError(
+            f"tensor {info.name!r} has shape {shape} ({count} elements), got an array of shape "
+            f"{array.shape} ({array.size} elements)"
+        )
     return array.reshape(shape), f"tensor {info.name!r} has shape {shape}; the array of shape {array.shape} is reshaped"

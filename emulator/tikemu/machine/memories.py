@@ -1,4 +1,5 @@
 """The memories a running kernel sees: private on-chip buffers of a core, and one global memory per GM tensor."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -23,7 +24,7 @@ _GM_BLOCK = 32
 def poison(memory: Memory, start: int, end: int) -> None:
     """Fill bytes with the poison pattern and mark them undefined."""
     for byte, value in enumerate(POISON_BYTES):
-        memory.data[start + byte:end:len(POISON_BYTES)] = value
+        memory.data[start + byte : end : len(POISON_BYTES)] = value
     memory.defined[start:end] = 0
 
 
@@ -76,9 +77,9 @@ class CoreMemories:
         contents, core = saved
         for kind, (data, defined) in contents.items():
             memory = self.memories[kind]
-            memory.data[:len(data)] = data
+            memory.data[: len(data)] = data
             if defined is not None:
-                memory.defined[:len(defined)] = defined
+                memory.defined[: len(defined)] = defined
         _assign(self.core, core)
 
 
@@ -109,21 +110,21 @@ class GlobalTensor:
     def fill(self, fed: np.ndarray | None) -> None:
         """Contents at the start of a run; without ``fed`` zeros, in strict mode undefined (D3c)."""
         if fed is not None:
-            self.memory.data[:self.size] = np.ascontiguousarray(fed).reshape(-1).view(np.uint8)
-            self.memory.data[self.size:] = 0
+            self.memory.data[: self.size] = np.ascontiguousarray(fed).reshape(-1).view(np.uint8)
+            self.memory.data[self.size :] = 0
         elif self.memory.defined is not None and not self.info.is_atomic_add:
             poison(self.memory, 0, len(self.memory.data))
             return
         else:
             self.memory.data[:] = 0
         if self.memory.defined is not None:
-            self.memory.defined[:self.size] = 1
-            self.memory.defined[self.size:] = 0
+            self.memory.defined[: self.size] = 1
+            self.memory.defined[self.size :] = 0
 
     @property
     def array(self) -> np.ndarray:
         """The contents, as declared (a view)."""
-        return self.memory.data[:self.size].view(self.info.dtype).reshape(self.shape)
+        return self.memory.data[: self.size].view(self.info.dtype).reshape(self.shape)
 
 
 def element_range(address: int, itemsize: int, start: int, end: int, name: str) -> None:
@@ -133,5 +134,7 @@ def element_range(address: int, itemsize: int, start: int, end: int, name: str) 
         TikBoundsError: it lies outside the tensor.
     """
     if address < start or address + itemsize > end:
-        raise TikBoundsError(f"element {(address - start) // itemsize} of tensor {name!r} is accessed, which has "
-                             f"{(end - start) // itemsize} elements of {itemsize} bytes")
+        raise TikBoundsError(
+            f"element {(address - start) // itemsize} of tensor {name!r} is accessed, which has "
+            f"{(end - start) // itemsize} elements of {itemsize} bytes"
+        )

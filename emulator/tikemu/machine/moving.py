@@ -11,6 +11,7 @@ them from nothing takes longer than running it. All checks and costs of a call d
 So operations are prepared once for every set of other arguments and remainders. At a new address it is verified that
 the operands stay inside their tensors and overlap as before; then only pointers change.
 """
+
 from __future__ import annotations
 
 from typing import Any
@@ -46,8 +47,9 @@ class Template:
         self.ops = ops
         # Every access belongs to the view whose operand it is.
         owners = {id(operand): number for number, operand in enumerate(micro.operands)}
-        self.accesses = [[(owners[id(access.operand)], access) for access in accesses]
-                         for accesses in (micro.reads, micro.writes)]
+        self.accesses = [
+            [(owners[id(access.operand)], access) for access in accesses] for accesses in (micro.reads, micro.writes)
+        ]
         self.reach = []
         for number, (view, operand) in enumerate(zip(views, micro.operands)):
             regions = [access.region for group in self.accesses for owner, access in group if owner == number]
@@ -141,8 +143,9 @@ class Mover:
         if micro.rescale is None:
             self.scalar = None
         offsets = {view.offset.index for view in self.views if view.moves}
-        self.fixed = tuple(position for position in range(len(values))
-                           if position != self.scalar and position not in offsets)
+        self.fixed = tuple(
+            position for position in range(len(values)) if position != self.scalar and position not in offsets
+        )
         line = int(self.site.runtime.soc.timing.gm_line)
         for view in self.views:
             memory = view.place.memory.kind
@@ -190,10 +193,24 @@ class Mover:
             op.run = run
             return
         distance = [address - operand.address for address, operand in zip(addresses, micro.operands)]
-        reads, writes = (tuple(Access(access.operand, _moved(access.region, distance[owner]))
-                               for owner, access in group) for group in template.accesses)
-        op.run = guarded(MicroOp(micro.name, micro.pipe, micro.cycles, micro.latency, reads, writes, run,
-                                 run_defined=run_defined, transfer=micro.transfer), runtime.block_races)
+        reads, writes = (
+            tuple(Access(access.operand, _moved(access.region, distance[owner])) for owner, access in group)
+            for group in template.accesses
+        )
+        op.run = guarded(
+            MicroOp(
+                micro.name,
+                micro.pipe,
+                micro.cycles,
+                micro.latency,
+                reads,
+                writes,
+                run,
+                run_defined=run_defined,
+                transfer=micro.transfer,
+            ),
+            runtime.block_races,
+        )
 
 
 def _crosses(address: int, low: int, high: int) -> bool:

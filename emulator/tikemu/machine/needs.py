@@ -3,6 +3,7 @@
 Loop bounds, conditions, addresses and integer arguments are needed. A Scalar read from a tensor makes the tensor
 needed, and with it all instructions that write the tensor and all they read (a backward slice, tensor by tensor).
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
@@ -102,8 +103,13 @@ class Needs:
 
 def written(statement: ir.Instruction) -> set[Any]:
     """Uids of the tensors that a call may write: by the convention of the table, ``dst...`` and ``work...``."""
-    found = {leaf.tensor.uid for name, value in statement.args.items() if name.startswith(("dst", "work"))
-             for leaf in _leaves(value) if isinstance(leaf, ir.View)}
+    found = {
+        leaf.tensor.uid
+        for name, value in statement.args.items()
+        if name.startswith(("dst", "work"))
+        for leaf in _leaves(value)
+        if isinstance(leaf, ir.View)
+    }
     if statement.result is not None:
         found.add(_CMPMASK)
     return found

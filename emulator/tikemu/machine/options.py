@@ -1,4 +1,5 @@
 """How a program is run."""
+
 from __future__ import annotations
 
 import sys

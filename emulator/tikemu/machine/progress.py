@@ -1,4 +1,5 @@
 """A progress bar on standard error for long runs."""
+
 from __future__ import annotations
 
 import sys

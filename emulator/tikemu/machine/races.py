@@ -1,4 +1,5 @@
 """Accesses that nothing orders: between blocks, and inside unsynchronised scopes (strict mode)."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -55,8 +56,9 @@ class BlockRaces:
         """The current block has written ``region``, which held ``before`` (one array per piece)."""
         me = self.block + 1
         writer, kind, reader = self._marks(region.memory)
-        pieces = zip(region.views(writer), region.views(kind), region.views(reader), region.views(region.memory.data),
-                     before)
+        pieces = zip(
+            region.views(writer), region.views(kind), region.views(reader), region.views(region.memory.data), before
+        )
         for written, how, seen, data, old in pieces:
             changed = True if atomic else data != old
             foreign = (written != _NOBODY) & (written != me)
@@ -72,9 +74,11 @@ class BlockRaces:
 
     def _fail(self, region: Region, who: str, now: str, then: str, other: Any) -> None:
         whom = "other blocks" if other == self._several else f"block {int(other) - 1}"
-        raise TikSyncError(f"{who}: block {self.block} {now} bytes of GM tensor {region.memory.name!r} (within "
-                           f"[{region.start}, {region.end})) that {whom} {then}, with no barrier between them; blocks "
-                           "have no order")
+        raise TikSyncError(
+            f"{who}: block {self.block} {now} bytes of GM tensor {region.memory.name!r} (within "
+            f"[{region.start}, {region.end})) that {whom} {then}, with no barrier between them; blocks "
+            "have no order"
+        )
 
 
 class PipeRaces:
@@ -127,5 +131,6 @@ class PipeRaces:
                         f"{who} on PIPE_{pipe} {'writes' if write else 'reads'} bytes [{region.start}, {region.end}) "
                         f"of {region.memory.name} that {name} on PIPE_{PIPES[source]} "
                         f"{'writes' if other_write else 'reads'}; inside disable_sync=True nothing orders the two "
-                        "(set_flag and wait_flag, or pipe_barrier, would)")
+                        "(set_flag and wait_flag, or pipe_barrier, would)"
+                    )
             seen[region.pieces, index, write] = region, index, write, clock[index], who

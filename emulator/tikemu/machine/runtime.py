@@ -1,4 +1,5 @@
 """State of one run, and what stands behind the statements of the compiled program."""
+
 from __future__ import annotations
 
 import warnings
@@ -44,8 +45,16 @@ class Runtime:
         warned: what was reported, by line and message.
     """
 
-    def __init__(self, program: ir.Program, plan: Plan, options: Options, numerics: bool, timing: bool,
-                 gm: dict[int, GlobalTensor], block_count: int | None) -> None:
+    def __init__(
+        self,
+        program: ir.Program,
+        plan: Plan,
+        options: Options,
+        numerics: bool,
+        timing: bool,
+        gm: dict[int, GlobalTensor],
+        block_count: int | None,
+    ) -> None:
         self.program, self.plan, self.options, self.soc = program, plan, options, program.soc
         self.numerics, self.timing = numerics, timing
         self.checks = options.strict and numerics
@@ -188,8 +197,9 @@ class Runtime:
         if tensor.memory == "GM":
             found = self.gm.get(tensor.uid)
             if found is None:
-                raise TikParamError(f"GM tensor {tensor.name!r} is neither an input, an output nor a workspace",
-                                    tensor.location)
+                raise TikParamError(
+                    f"GM tensor {tensor.name!r} is neither an input, an output nor a workspace", tensor.location
+                )
             return TensorPlace(found.memory, 0, found.size, 0)
         placement = self.plan.placements[tensor.uid]
         return TensorPlace(self.core[tensor.memory], placement.address, placement.size, placement.stride)

@@ -3,6 +3,7 @@
 An :class:`InstructionSite` turns the run-time arguments of a call into prepared operations, once per distinct set of
 values. Element accesses of the scalar unit and definitions of tensors have sites of their own.
 """
+
 from __future__ import annotations
 
 from typing import Any, Callable
@@ -94,8 +95,9 @@ class ViewTemplate:
         anywhere: it may start outside the tensor, but inside the memory.
     """
 
-    def __init__(self, place: TensorPlace, view: ir.View, leaves: Leaves, copy: str, moving: str = "",
-                 anywhere: bool = False) -> None:
+    def __init__(
+        self, place: TensorPlace, view: ir.View, leaves: Leaves, copy: str, moving: str = "", anywhere: bool = False
+    ) -> None:
         self.place, self.view = place, view
         self.itemsize = size_of(view.dtype)
         self.static = ir.is_immediate(view.offset)
@@ -135,8 +137,10 @@ class ViewTemplate:
         address = start + (_value(self.offset, key) if offset is None else offset) * self.itemsize
         name = self.view.tensor.name
         if not start <= address <= end and not (self.anywhere and 0 <= address <= len(place.memory.data)):
-            raise TikBoundsError(f"tensor {name!r} is accessed at element {(address - start) // self.itemsize}, but it "
-                                 f"has {place.size // self.itemsize}")
+            raise TikBoundsError(
+                f"tensor {name!r} is accessed at element {(address - start) // self.itemsize}, but it "
+                f"has {place.size // self.itemsize}"
+            )
         shape = tuple(int(_value(extent, key)) for extent in self.shape)
         strides = tuple(int(_value(extent, key)) for extent in self.strides)
         if self.run_time_shape:
@@ -144,15 +148,19 @@ class ViewTemplate:
             if needed > place.size and self.view.tensor.max_mem_size is not None:
                 raise TikBoundsError(space_message(self.view.tensor, needed))
             if needed > place.size:
-                raise TikBoundsError(f"a slice of tensor {name!r} ends at element {needed // self.itemsize}, but it "
-                                     f"has {place.size // self.itemsize}")
+                raise TikBoundsError(
+                    f"a slice of tensor {name!r} ends at element {needed // self.itemsize}, but it "
+                    f"has {place.size // self.itemsize}"
+                )
         return Operand(place.memory, address, start, end, self.view.dtype, shape, strides, name, self.static)
 
 
 def space_message(tensor: ir.TensorInfo, needed: int) -> str:
     """What the debugger says of a tensor that grows beyond its reserve."""
-    return (f"The space required exceeds max_mem_size: tensor {tensor.name!r} needs {needed} bytes, max_mem_size is "
-            f"{tensor.max_mem_size}")
+    return (
+        f"The space required exceeds max_mem_size: tensor {tensor.name!r} needs {needed} bytes, max_mem_size is "
+        f"{tensor.max_mem_size}"
+    )
 
 
 class InstructionSite(Site):
@@ -210,10 +218,17 @@ class InstructionSite(Site):
             raise error(message, location)
 
         result = self.statement.result
-        context = BindContext(runtime.soc, runtime.options.strict, runtime.core.core,
-                              lambda message: runtime.warn(message, location), fault, not self.leaves.sources,
-                              None if result is None else result.uid, runtime.options.bounds,
-                              {"free": runtime.plan.free[id(self.statement)]})
+        context = BindContext(
+            runtime.soc,
+            runtime.options.strict,
+            runtime.core.core,
+            lambda message: runtime.warn(message, location),
+            fault,
+            not self.leaves.sources,
+            None if result is None else result.uid,
+            runtime.options.bounds,
+            {"free": runtime.plan.free[id(self.statement)]},
+        )
         try:
             arguments = {name: _resolve(entry, values, offset) for name, entry in self.arguments.items()}
             micros = self.statement.spec.bind(context, arguments)
@@ -266,8 +281,9 @@ class MovingSite(InstructionSite):
     equal in this respect share the prepared operations; the key holds the offset modulo ``unit``.
     """
 
-    def __init__(self, runtime: Runtime, statement: ir.Instruction, leaves: Leaves, arguments: dict[str, Any],
-                 view: ViewTemplate) -> None:
+    def __init__(
+        self, runtime: Runtime, statement: ir.Instruction, leaves: Leaves, arguments: dict[str, Any], view: ViewTemplate
+    ) -> None:
         super().__init__(runtime, statement, leaves, arguments)
         self.mover = None
         self.view = view
@@ -389,8 +405,9 @@ class ElementSite(Site):
         needed: whether the value matters (without numerics only values that decide the course of the program do).
     """
 
-    def __init__(self, runtime: Runtime, view: ir.View, place: TensorPlace, location: ir.Location, synced: bool,
-                 needed: bool) -> None:
+    def __init__(
+        self, runtime: Runtime, view: ir.View, place: TensorPlace, location: ir.Location, synced: bool, needed: bool
+    ) -> None:
         self.runtime, self.place, self.location = runtime, place, location
         self.dtype, self.name = view.dtype, view.tensor.name
         self.itemsize = size_of(view.dtype)
@@ -478,8 +495,13 @@ class ElementSite(Site):
 def define(runtime: Runtime, tensor: ir.TensorInfo) -> Callable[[int], None]:
     """``f(copy)``: fresh contents for a tensor whose definition is reached."""
     placement = runtime.plan.placements[tensor.uid]
-    clear, kind, base, stride, size = (runtime.core.clear, tensor.memory, placement.address, placement.stride,
-                                       placement.size)
+    clear, kind, base, stride, size = (
+        runtime.core.clear,
+        tensor.memory,
+        placement.address,
+        placement.stride,
+        placement.size,
+    )
 
     def fresh(copy: int) -> None:
         start = base + copy * stride
@@ -502,8 +524,9 @@ def reserve(tensor: ir.TensorInfo) -> Callable[[int], None]:
 class DebugPrint:
     """``tikdb.debug_print``: evaluates an expression over tensors and scalars, and prints it."""
 
-    def __init__(self, runtime: Runtime, statement: ir.DebugPrint,
-                 tensors: dict[str, tuple[TensorPlace, ir.View]]) -> None:
+    def __init__(
+        self, runtime: Runtime, statement: ir.DebugPrint, tensors: dict[str, tuple[TensorPlace, ir.View]]
+    ) -> None:
         self.runtime, self.statement, self.tensors = runtime, statement, tensors
         self.code = compile(statement.expression, "<debug_print>", "eval")
 
@@ -511,7 +534,7 @@ class DebugPrint:
         names: dict[str, Any] = dict(scalars)
         for name, (place, view) in self.tensors.items():
             start = place.address + copies.get(name, 0) * place.stride
-            array = place.memory.data[start:start + place.size].view(view.dtype)
+            array = place.memory.data[start : start + place.size].view(view.dtype)
             fixed = all(ir.is_immediate(extent) for extent in view.shape)
             names[name] = array.reshape(view.shape).copy() if fixed else array.copy()
         try:

@@ -1,4 +1,5 @@
 """What strict mode adds to the execution of a micro-operation: defined bytes and races between blocks."""
+
 from __future__ import annotations
 
 from typing import Callable
@@ -67,14 +68,18 @@ def require_defined(access: Access, who: str) -> None:
 
 def _fail(operand: Operand, byte: int, count: int, who: str) -> None:
     element = (byte - operand.start) // np.dtype(operand.dtype).itemsize
-    raise TikUndefinedError(f"{who} reads {count} undefined bytes of tensor {operand.name!r} (element {element} is the "
-                            "first): nothing has written them")
+    raise TikUndefinedError(
+        f"{who} reads {count} undefined bytes of tensor {operand.name!r} (element {element} is the "
+        "first): nothing has written them"
+    )
 
 
 def require_output_defined(memory: Memory, size: int, itemsize: int) -> None:
     """Raise TikUndefinedError if a byte of an output tensor holds nothing that was written."""
     holes = np.flatnonzero(memory.defined[:size] == 0)
     if len(holes):
-        raise TikUndefinedError(f"output {memory.name!r} holds {len(holes)} undefined bytes at the end (element "
-                                f"{holes[0] // itemsize} is the first): they were never written, or undefined bytes "
-                                "were copied there")
+        raise TikUndefinedError(
+            f"output {memory.name!r} holds {len(holes)} undefined bytes at the end (element "
+            f"{holes[0] // itemsize} is the first): they were never written, or undefined bytes "
+            "were copied there"
+        )

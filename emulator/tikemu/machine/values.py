@@ -3,6 +3,7 @@
 Integers are Python integers inside the range of their type, floats are Python floats that float32 (or float16)
 represents exactly.
 """
+
 from __future__ import annotations
 
 import math

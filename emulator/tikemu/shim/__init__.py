@@ -1,4 +1,5 @@
 """Makes ``tbe``, ``te`` and what TIK programs import from them importable where CANN is absent."""
+
 from __future__ import annotations
 
 import importlib

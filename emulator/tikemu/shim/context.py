@@ -1,4 +1,5 @@
 """``tbe.common.context``: where dynamic-shape programs leave information for the tiling function."""
+
 from __future__ import annotations
 
 from typing import Any

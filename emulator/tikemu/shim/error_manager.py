@@ -3,6 +3,7 @@
 There are dozens of ``raise_err_...`` functions that differ in their texts only; each name exists and puts all its
 arguments into the message.
 """
+
 from __future__ import annotations
 
 from typing import Any, Callable, NoReturn
@@ -17,7 +18,7 @@ def raiser(name: str) -> Callable[..., NoReturn]:
 
     def raise_error(*args: Any, **kwargs: Any) -> NoReturn:
         text = ", ".join([*(str(arg) for arg in args), *(f"{key}={value}" for key, value in kwargs.items())])
-        raise RuntimeError(f"{name[len('raise_'):]}: {text}\n  at {here()}")
+        raise RuntimeError(f"{name[len('raise_') :]}: {text}\n  at {here()}")
 
     raise_error.__name__ = name
     return raise_error

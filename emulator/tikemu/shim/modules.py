@@ -1,4 +1,5 @@
 """Which modules the shim offers, and what is in them."""
+
 from __future__ import annotations
 
 import importlib
@@ -25,8 +26,13 @@ def _tik() -> Namespace:
 
 
 def _queries() -> Namespace:
-    names = ("api_check_support", "get_soc_spec", "intrinsic_check_support", "set_current_compile_soc_info",
-             "te_set_version")
+    names = (
+        "api_check_support",
+        "get_soc_spec",
+        "intrinsic_check_support",
+        "set_current_compile_soc_info",
+        "te_set_version",
+    )
     return {name: getattr(platform_info, name) for name in names}
 
 
@@ -45,16 +51,36 @@ def get_block_size() -> int:
 def _cce_params() -> Namespace:
     """Sizes of the Cube in elements, scope names."""
     scopes = {name: value for name, value in _tik().items() if name.startswith("scope_")}
-    return {"BLOCK_IN": 16, "BLOCK_OUT": 16, "BLOCK_REDUCE": 16, "BLOCK_REDUCE_INT8": 32, "BLOCK_VECTOR": 1,
-            "C0_SIZE": 16, "VECTOR_INST_BLOCK_WIDTH": 256, "VECTOR_INST_BLOCK_NUM": 8, **scopes}
+    return {
+        "BLOCK_IN": 16,
+        "BLOCK_OUT": 16,
+        "BLOCK_REDUCE": 16,
+        "BLOCK_REDUCE_INT8": 32,
+        "BLOCK_VECTOR": 1,
+        "C0_SIZE": 16,
+        "VECTOR_INST_BLOCK_WIDTH": 256,
+        "VECTOR_INST_BLOCK_NUM": 8,
+        **scopes,
+    }
 
 
 def _platform() -> Namespace:
     keys = {key: key for key in platform_info.KEYS}
-    versions = {"ASCEND_310": "Ascend310", "ASCEND_910": "Ascend910", "ASCEND_310P": "Ascend310P",
-                "ASCEND_910B": "Ascend910B", "ASCEND_SD": "AscendSD"}
-    return {**keys, **versions, **_queries(), "get_bit_len": get_bit_len, "get_block_size": get_block_size,
-            **_cce_params()}
+    versions = {
+        "ASCEND_310": "Ascend310",
+        "ASCEND_910": "Ascend910",
+        "ASCEND_310P": "Ascend310P",
+        "ASCEND_910B": "Ascend910B",
+        "ASCEND_SD": "AscendSD",
+    }
+    return {
+        **keys,
+        **versions,
+        **_queries(),
+        "get_bit_len": get_bit_len,
+        "get_block_size": get_block_size,
+        **_cce_params(),
+    }
 
 
 class FusionManager:
@@ -85,8 +111,11 @@ class BuildConfig:
 
 
 def _build_configuration() -> Namespace:
-    return {"build_config": BuildConfig(), "get_current_build_config": lambda key=None: None,
-            "set_current_build_config": lambda key, value: None}
+    return {
+        "build_config": BuildConfig(),
+        "get_current_build_config": lambda key=None: None,
+        "set_current_build_config": lambda key, value: None,
+    }
 
 
 def _shapes_and_checks() -> Namespace:
@@ -101,8 +130,12 @@ VERSION_MINI, VERSION_CLOUD = ProductVersion("mini"), ProductVersion("cloud")
 
 
 def _topi_util() -> Namespace:
-    return {**_shapes_and_checks(), "VERSION_MINI": VERSION_MINI, "VERSION_CLOUD": VERSION_CLOUD,
-            "get_product_version": lambda: VERSION_CLOUD}
+    return {
+        **_shapes_and_checks(),
+        "VERSION_MINI": VERSION_MINI,
+        "VERSION_CLOUD": VERSION_CLOUD,
+        "get_product_version": lambda: VERSION_CLOUD,
+    }
 
 
 def _error_vector() -> Namespace:
@@ -110,18 +143,26 @@ def _error_vector() -> Namespace:
 
 
 def _error_util() -> Namespace:
-    return {"get_error_message": error_manager.get_error_message,
-            "raise_runtime_error": error_manager.raise_runtime_error, "__getattr__": error_manager.raiser}
+    return {
+        "get_error_message": error_manager.get_error_message,
+        "raise_runtime_error": error_manager.raise_runtime_error,
+        "__getattr__": error_manager.raiser,
+    }
 
 
 def _adapter() -> Namespace:
     """``impl.util.platform_adapter``: everything under one roof."""
     parts: Namespace = {"build_config": BuildConfig()}
-    for name, source in (("tik", "tbe.tik"), ("tbe_platform", "tbe.common.platform"),
-                         ("para_check", "tbe.common.utils.para_check"), ("shape_util", "tbe.common.utils.shape_util"),
-                         ("tbe_context", "tbe.common.context"), ("tbe_register", "tbe.common.register"),
-                         ("error_manager_vector", "tbe.common.utils.errormgr.error_manager_vector"),
-                         ("error_manager_cube", "tbe.common.utils.errormgr.error_manager_cube")):
+    for name, source in (
+        ("tik", "tbe.tik"),
+        ("tbe_platform", "tbe.common.platform"),
+        ("para_check", "tbe.common.utils.para_check"),
+        ("shape_util", "tbe.common.utils.shape_util"),
+        ("tbe_context", "tbe.common.context"),
+        ("tbe_register", "tbe.common.register"),
+        ("error_manager_vector", "tbe.common.utils.errormgr.error_manager_vector"),
+        ("error_manager_cube", "tbe.common.utils.errormgr.error_manager_cube"),
+    ):
         parts[name] = importlib.import_module(source)
     parts["register_operator"] = registration.register_operator
     parts["register_operator_compute"] = registration.register_op_compute
@@ -132,19 +173,39 @@ def _adapter() -> Namespace:
 
 _IMPL_CONSTANTS = {
     **{f"DATA_TYPE_{name.upper()}": name for name in BITS},
-    "BLOCK_SIZE": 32, "VECTOR_BYTE_SIZE": 256, "MAX_REPEAT_TIMES": 255, "MASK64": 64, "MASK128": 128,
-    "REPEAT_STRIDE_EIGHT": 8, "BLOCK_STRIDE_ONE": 1, "STRIDE_ZERO": 0, "STRIDE_ONE": 1, "REPEAT_TIME_ONCE": 1,
-    "DEFAULT_NBURST": 1, "DEFAULT_BURST_LEN": 1, "SID": 0,
-    "DATA_SIZE_ONE": 1, "DATA_SIZE_TWO": 2, "DATA_SIZE_FOUR": 4, "DATA_SIZE_EIGHT": 8,
-    "SIZE_ONE": 1, "SIZE_TWO": 2, "SIZE_FOUR": 4, "SIZE_EIGHT": 8, "SIZE_SIXTEEN": 16,
+    "BLOCK_SIZE": 32,
+    "VECTOR_BYTE_SIZE": 256,
+    "MAX_REPEAT_TIMES": 255,
+    "MASK64": 64,
+    "MASK128": 128,
+    "REPEAT_STRIDE_EIGHT": 8,
+    "BLOCK_STRIDE_ONE": 1,
+    "STRIDE_ZERO": 0,
+    "STRIDE_ONE": 1,
+    "REPEAT_TIME_ONCE": 1,
+    "DEFAULT_NBURST": 1,
+    "DEFAULT_BURST_LEN": 1,
+    "SID": 0,
+    "DATA_SIZE_ONE": 1,
+    "DATA_SIZE_TWO": 2,
+    "DATA_SIZE_FOUR": 4,
+    "DATA_SIZE_EIGHT": 8,
+    "SIZE_ONE": 1,
+    "SIZE_TWO": 2,
+    "SIZE_FOUR": 4,
+    "SIZE_EIGHT": 8,
+    "SIZE_SIXTEEN": 16,
 }
 
 
 def _common_util() -> Namespace:
-    return {"get_data_size": lambda dtype: get_bit_len(dtype) // 8,
-            "get_block_element": lambda dtype: 256 // get_bit_len(dtype),
-            "ceil_div": _ceil_div, "ceil": _ceil_div,
-            "align": lambda value, factor: _ceil_div(value, factor) * factor}
+    return {
+        "get_data_size": lambda dtype: get_bit_len(dtype) // 8,
+        "get_block_element": lambda dtype: 256 // get_bit_len(dtype),
+        "ceil_div": _ceil_div,
+        "ceil": _ceil_div,
+        "align": lambda value, factor: _ceil_div(value, factor) * factor,
+    }
 
 
 def _ceil_div(value: int, factor: int) -> int:
@@ -237,5 +298,6 @@ def _dsl_name(module: str, attribute: str) -> out_of_scope.DslName:
 def submodules(name: str) -> list[str]:
     """Names of the modules directly below one."""
     prefix = name + "."
-    return sorted({other[len(prefix):].split(".")[0] for other in (*CATALOGUE, *DSL_ROOTS) if other.startswith(prefix)})
-
+    return sorted(
+        {other[len(prefix) :].split(".")[0] for other in (*CATALOGUE, *DSL_ROOTS) if other.startswith(prefix)}
+    )

@@ -3,6 +3,7 @@
 Programs import them beside TIK, often without using them, so the import gives a TikWarning and only a use raises
 TikUnsupportedError.
 """
+
 from __future__ import annotations
 
 import warnings
@@ -22,9 +23,14 @@ def announce(module: str) -> None:
         _warned = True
         location = here()
         warnings.warn_explicit(
-            TikWarning(f"{module} belongs to the TBE DSL, which is out of tikemu's scope: it runs TIK programs; using "
-                       f"a name of the DSL raises TikUnsupportedError\n  at {location}"),
-            None, location.file, location.line)
+            TikWarning(
+                f"{module} belongs to the TBE DSL, which is out of tikemu's scope: it runs TIK programs; using "
+                f"a name of the DSL raises TikUnsupportedError\n  at {location}"
+            ),
+            None,
+            location.file,
+            location.line,
+        )
 
 
 def forget() -> None:
@@ -45,8 +51,10 @@ class DslName:
         return DslName(f"{self._name}.{name}")
 
     def _refuse(self, *_args: Any, **_kwargs: Any) -> NoReturn:
-        fail(TikUnsupportedError, f"{self._name} belongs to the TBE DSL, which is out of tikemu's scope: it runs TIK "
-                                  "programs (tbe.tik)")
+        fail(
+            TikUnsupportedError,
+            f"{self._name} belongs to the TBE DSL, which is out of tikemu's scope: it runs TIK programs (tbe.tik)",
+        )
 
     __call__ = __enter__ = __bool__ = __iter__ = __getitem__ = __len__ = _refuse
 
@@ -63,8 +71,9 @@ class DslName:
 class Placeholder:
     """``tvm.placeholder``: the description of an operand; programs that branch into TIK make them beforehand."""
 
-    def __init__(self, shape: Sequence[int], dtype: str = "float32", name: str = "placeholder",
-                 **_options: Any) -> None:
+    def __init__(
+        self, shape: Sequence[int], dtype: str = "float32", name: str = "placeholder", **_options: Any
+    ) -> None:
         self.shape, self.dtype, self.name = tuple(shape), dtype, name
 
 

@@ -2,6 +2,7 @@
 
 Serves ``tbe.common.utils.para_check``, ``te.utils.para_check``, ``te.utils.op_utils`` and ``topi.cce.util``.
 """
+
 from __future__ import annotations
 
 import functools
@@ -17,15 +18,44 @@ REQUIRED_INPUT, OPTION_INPUT, DYNAMIC_INPUT = "required_input", "option_input", 
 REQUIRED_OUTPUT, OPTION_OUTPUT, DYNAMIC_OUTPUT = "required_output", "option_output", "dynamic_output"
 KERNEL_NAME = "kernel_name"
 
-_ATTRIBUTE_KINDS = ("INT", "FLOAT", "STR", "BOOL", "TYPE", "LIST_INT", "LIST_FLOAT", "LIST_STR", "LIST_BOOL",
-                    "LIST_LIST_INT")
+_ATTRIBUTE_KINDS = (
+    "INT",
+    "FLOAT",
+    "STR",
+    "BOOL",
+    "TYPE",
+    "LIST_INT",
+    "LIST_FLOAT",
+    "LIST_STR",
+    "LIST_BOOL",
+    "LIST_LIST_INT",
+)
 for _kind in _ATTRIBUTE_KINDS:
     globals()[f"REQUIRED_ATTR_{_kind}"] = f"required_attr_{_kind.lower()}"
     globals()[f"OPTION_ATTR_{_kind}"] = f"option_attr_{_kind.lower()}"
 
 TENSOR_KEYS = ("shape", "dtype", "format", "ori_shape", "ori_format")
-DATA_TYPES = ("bool", "int4", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16",
-              "bfloat16", "float32", "float64", "float", "double", "complex64", "complex128", "string")
+DATA_TYPES = (
+    "bool",
+    "int4",
+    "int8",
+    "uint8",
+    "int16",
+    "uint16",
+    "int32",
+    "uint32",
+    "int64",
+    "uint64",
+    "float16",
+    "bfloat16",
+    "float32",
+    "float64",
+    "float",
+    "double",
+    "complex64",
+    "complex128",
+    "string",
+)
 MAX_KERNEL_NAME = 200
 DEFAULT_MAX_DIMENSIONS = 8
 SHAPE_SIZE_LIMIT = 2**31
@@ -43,7 +73,18 @@ class TensorFormat:
     """Names of data layouts."""
 
     ND, NCHW, NHWC, HWCN, NC1HWC0, FRACTAL_Z, FRACTAL_NZ, NDHWC, NCDHW, NDC1HWC0, C1HWNCoC0 = (
-        "ND", "NCHW", "NHWC", "HWCN", "NC1HWC0", "FRACTAL_Z", "FRACTAL_NZ", "NDHWC", "NCDHW", "NDC1HWC0", "C1HWNCoC0")
+        "ND",
+        "NCHW",
+        "NHWC",
+        "HWCN",
+        "NC1HWC0",
+        "FRACTAL_Z",
+        "FRACTAL_NZ",
+        "NDHWC",
+        "NCDHW",
+        "NDC1HWC0",
+        "C1HWNCoC0",
+    )
 
 
 ALL_FORMAT_LIST = tuple(value for name, value in vars(TensorFormat).items() if not name.startswith("_"))
@@ -74,12 +115,16 @@ def check_op_params(*type_args: str, **_options: Any) -> Callable[[Callable[...,
             except TypeError as error:
                 _violation(f"{function.__name__}: {error}")
             bound.apply_defaults()
-            values = [(name, value) for name, value in bound.arguments.items()
-                      if parameters.parameters[name].kind not in (inspect.Parameter.VAR_POSITIONAL,
-                                                                  inspect.Parameter.VAR_KEYWORD)]
+            values = [
+                (name, value)
+                for name, value in bound.arguments.items()
+                if parameters.parameters[name].kind
+                not in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+            ]
             if len(values) != len(type_args):
-                _violation(f"{function.__name__} has {len(values)} parameters, check_op_params describes "
-                           f"{len(type_args)}")
+                _violation(
+                    f"{function.__name__} has {len(values)} parameters, check_op_params describes {len(type_args)}"
+                )
             for kind, (name, value) in zip(type_args, values):
                 _check_parameter(function.__name__, kind, name, value)
             return function(*args, **kwargs)
@@ -107,7 +152,7 @@ def _check_parameter(op: str, kind: str, name: str, value: Any) -> None:
     if rest in ("input", "output"):
         _check_tensor(op, name, value)
     elif rest.startswith("attr_"):
-        _check_attribute(op, name, value, rest[len("attr_"):])
+        _check_attribute(op, name, value, rest[len("attr_") :])
     else:
         _violation(f"{op}: check_op_params does not know the constant {kind!r}")
 
@@ -152,7 +197,7 @@ def _check_attribute(op: str, name: str, value: Any, kind: str) -> None:
 
 def _attribute_matches(value: Any, kind: str) -> bool:
     if kind.startswith("list_"):
-        inner = kind[len("list_"):]
+        inner = kind[len("list_") :]
         return isinstance(value, (list, tuple)) and all(_attribute_matches(item, inner) for item in value)
     return _ATTRIBUTE_TESTS[kind](value)
 
@@ -180,13 +225,22 @@ def check_kernel_name(kernel_name: Any) -> None:
     if not isinstance(kernel_name, str):
         _violation(f"kernel_name must be a string, got {kernel_name!r}")
     if len(kernel_name) > MAX_KERNEL_NAME or not _KERNEL_PATTERN.match(kernel_name):
-        _violation(f"kernel_name must consist of at most {MAX_KERNEL_NAME} letters, digits and underscores and not "
-                   f"start with a digit, got {kernel_name!r}")
+        _violation(
+            f"kernel_name must consist of at most {MAX_KERNEL_NAME} letters, digits and underscores and not "
+            f"start with a digit, got {kernel_name!r}"
+        )
 
 
-def check_shape(shape: Any, min_dim: int = 0, max_dim: int = -1, min_rank: int = 0,
-                max_rank: int = DEFAULT_MAX_DIMENSIONS, min_size: int = 1, max_size: int = SHAPE_SIZE_LIMIT,
-                param_name: str = "shape") -> None:
+def check_shape(
+    shape: Any,
+    min_dim: int = 0,
+    max_dim: int = -1,
+    min_rank: int = 0,
+    max_rank: int = DEFAULT_MAX_DIMENSIONS,
+    min_size: int = 1,
+    max_size: int = SHAPE_SIZE_LIMIT,
+    param_name: str = "shape",
+) -> None:
     """A list or tuple of integers within bounds for every extent, their number and their product.
 
     Extents of -1 and -2 stand for unknown ones; -1 as ``max_dim`` means no limit.
@@ -197,17 +251,26 @@ def check_shape(shape: Any, min_dim: int = 0, max_dim: int = -1, min_rank: int =
         _violation(f"{param_name} must have {min_rank} to {max_rank} dimensions, got {tuple(shape)}")
     for extent in shape:
         if not _is_int(extent) or (extent < min_dim and extent not in (-1, -2)) or (max_dim >= 0 and extent > max_dim):
-            _violation(f"every extent of {param_name} must be an integer >= {min_dim}"
-                       f"{f' and <= {max_dim}' if max_dim >= 0 else ''}, got {tuple(shape)}")
+            _violation(
+                f"every extent of {param_name} must be an integer >= {min_dim}"
+                f"{f' and <= {max_dim}' if max_dim >= 0 else ''}, got {tuple(shape)}"
+            )
     if all(extent >= 0 for extent in shape) and not min_size <= math.prod(shape) <= max_size:
         _violation(f"the product of {param_name} must be in [{min_size}, {max_size}], got {tuple(shape)}")
 
 
-def check_shape_rule(shape: Any, min_dim: int | None = None, max_dim: int | None = None,
-                     max_shape_num: int | None = None) -> None:
+def check_shape_rule(
+    shape: Any, min_dim: int | None = None, max_dim: int | None = None, max_shape_num: int | None = None
+) -> None:
     """Older form: number of dimensions and largest extent."""
-    check_shape(shape, min_dim=1, max_dim=-1 if max_shape_num is None else max_shape_num, min_rank=min_dim or 1,
-                max_rank=max_dim or DEFAULT_MAX_DIMENSIONS, max_size=2**63)
+    check_shape(
+        shape,
+        min_dim=1,
+        max_dim=-1 if max_shape_num is None else max_shape_num,
+        min_rank=min_dim or 1,
+        max_rank=max_dim or DEFAULT_MAX_DIMENSIONS,
+        max_size=2**63,
+    )
 
 
 def check_shape_size(shape: Sequence[int], limit: int = SHAPE_SIZE_LIMIT) -> int:
@@ -248,5 +311,10 @@ def check_elewise_shape_range(inputs: Sequence[dict[str, Any]], support_broadcas
             _violation(f"the ranges {spans!r} of one dimension have nothing in common")
 
 
-__all__ = [name for name in globals() if not name.startswith("_") and name not in (
-    "annotations", "functools", "inspect", "math", "re", "Sequence", "Any", "Callable", "NoReturn", "here")]
+__all__ = [
+    name
+    for name in globals()
+    if not name.startswith("_")
+    and name
+    not in ("annotations", "functools", "inspect", "math", "re", "Sequence", "Any", "Callable", "NoReturn", "here")
+]

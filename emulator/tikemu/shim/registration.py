@@ -1,4 +1,5 @@
 """``tbe.common.register``: decorators that announce operators. Here they only keep a list."""
+
 from __future__ import annotations
 
 from typing import Any, Callable
@@ -14,8 +15,9 @@ def register_operator(op_type: str, pattern: str | None = None, **_options: Any)
     return _into(_operators, op_type)
 
 
-def register_op_compute(op_type: str, op_mode: str = "static", support_fusion: bool = True,
-                        **_options: Any) -> Callable[[Function], Function]:
+def register_op_compute(
+    op_type: str, op_mode: str = "static", support_fusion: bool = True, **_options: Any
+) -> Callable[[Function], Function]:
     """Announce the compute function of an operator."""
     return _into(_computes, op_type)
 
@@ -46,5 +48,10 @@ def _into(table: dict[str, Function], op_type: Any) -> Callable[[Function], Func
     return decorate
 
 
-__all__ = ["get_op_compute", "get_operator", "register_op_compute", "register_operator",
-           "register_param_generalization"]
+__all__ = [
+    "get_op_compute",
+    "get_operator",
+    "register_op_compute",
+    "register_operator",
+    "register_param_generalization",
+]

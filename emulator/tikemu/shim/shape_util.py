@@ -1,4 +1,5 @@
 """Shape utilities: ``tbe.common.utils.shape_util`` and the older modules that hold the same functions."""
+
 from __future__ import annotations
 
 import math
@@ -38,8 +39,13 @@ def wrap_axis_to_positive(axis: int | Sequence[int], rank: int) -> list[int]:
     return [value + rank if value < 0 else value for value in axes]
 
 
-def broadcast_shapes(shape1: Sequence[int], shape2: Sequence[int], op_name: str = "", param_name_input1: str = "",
-                     param_name_input2: str = "") -> tuple[list[int], list[int], list[int]]:
+def broadcast_shapes(
+    shape1: Sequence[int],
+    shape2: Sequence[int],
+    op_name: str = "",
+    param_name_input1: str = "",
+    param_name_input2: str = "",
+) -> tuple[list[int], list[int], list[int]]:
     """Both shapes with equal rank, and the shape they broadcast to.
 
     Raises:
@@ -114,6 +120,15 @@ def get_shape_size(shape: Sequence[int]) -> int:
     return math.prod(shape)
 
 
-__all__ = ["axis_check", "broadcast_shapes", "compare_tensor_dict_key", "get_shape_size", "produce_shapes",
-           "refine_shape_axes", "refine_shapes_for_broadcast", "scalar2tensor_one", "shape_to_list",
-           "wrap_axis_to_positive"]
+__all__ = [
+    "axis_check",
+    "broadcast_shapes",
+    "compare_tensor_dict_key",
+    "get_shape_size",
+    "produce_shapes",
+    "refine_shape_axes",
+    "refine_shapes_for_broadcast",
+    "scalar2tensor_one",
+    "shape_to_list",
+    "wrap_axis_to_positive",
+]

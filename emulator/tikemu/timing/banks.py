@@ -4,6 +4,7 @@
 (address / 32) % 16``, and the bank inside a group is the 64 KiB layer. Geometry: platform
 file Ascend910A.ini; arbitration rules: Ascend C documentation of the A2 (proxy).
 """
+
 from __future__ import annotations
 
 from functools import lru_cache

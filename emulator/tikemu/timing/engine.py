@@ -9,6 +9,7 @@ Automatic synchronisation: between two pipes a dependence costs ``set_flag`` and
 handshake; inside a pipe a dependent instruction waits for the result. What a pipe already knows to be complete needs no
 further flag.
 """
+
 from __future__ import annotations
 
 from collections import deque
@@ -42,11 +43,33 @@ class TimedOp:
         location: the user's line.
     """
 
-    __slots__ = ("name", "pipe", "cycles", "latency", "reads", "writes", "mask", "chained", "barrier", "flag", "gm",
-                 "special", "count", "extra", "location")
+    __slots__ = (
+        "name",
+        "pipe",
+        "cycles",
+        "latency",
+        "reads",
+        "writes",
+        "mask",
+        "chained",
+        "barrier",
+        "flag",
+        "gm",
+        "special",
+        "count",
+        "extra",
+        "location",
+    )
 
-    def __init__(self, name: str, pipe: int, cycles: float, latency: float, reads: tuple[Footprint, ...] = (),
-                 writes: tuple[Footprint, ...] = ()) -> None:
+    def __init__(
+        self,
+        name: str,
+        pipe: int,
+        cycles: float,
+        latency: float,
+        reads: tuple[Footprint, ...] = (),
+        writes: tuple[Footprint, ...] = (),
+    ) -> None:
         self.name, self.pipe, self.cycles, self.latency = name, pipe, cycles, latency
         self.reads, self.writes = reads, writes
         self.mask: Any = None
@@ -90,8 +113,13 @@ class CoreClock:
             loop iterations until one is watched.
     """
 
-    def __init__(self, soc: SocProfile, trace_limit: int = 0,
-                 warn: Callable[[str, Any], None] = lambda message, location: None, repeats: bool = True) -> None:
+    def __init__(
+        self,
+        soc: SocProfile,
+        trace_limit: int = 0,
+        warn: Callable[[str, Any], None] = lambda message, location: None,
+        repeats: bool = True,
+    ) -> None:
         timing = soc.timing
         self._issue = timing.issue_cycles
         self._mask_write = timing.mask_write_cycles
@@ -158,8 +186,7 @@ class CoreClock:
     @property
     def observed(self) -> bool:
         """Whether everything must be simulated: events are kept, or something is under way that no state holds."""
-        return (not self.repeats or self.trace is not None or self._unsynced is not None
-                or any(self._tokens.values()))
+        return not self.repeats or self.trace is not None or self._unsynced is not None or any(self._tokens.values())
 
     def prune(self) -> None:
         """Drop the footprints that can no longer delay anything; prepared operations must not refer to them."""
@@ -454,8 +481,10 @@ class CoreClock:
             self._special(op)
             return
         # Accesses of the scope itself are not yet entered in the footprints, so the ordinary step does not see them.
-        kept = [(footprint, footprint.write_pipe, footprint.write_done, dict(footprint.readers))
-                for footprint in {*op.reads, *op.writes}]
+        kept = [
+            (footprint, footprint.write_pipe, footprint.write_done, dict(footprint.readers))
+            for footprint in {*op.reads, *op.writes}
+        ]
         self.execute((op,))
         done = self.done[op.pipe]
         for footprint, write_pipe, write_done, readers in kept:

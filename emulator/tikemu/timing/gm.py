@@ -3,6 +3,7 @@
 Cost of a move (timing.md 7): the larger of the bytes over the bandwidth and the beats of its bursts. Reads fetch whole
 lines of the L2 buffer.
 """
+
 from __future__ import annotations
 
 from collections import OrderedDict

@@ -3,6 +3,7 @@
 Programs use the same few footprints again and again. Each is interned, together with the list of those that share a
 byte with it, so that one step of the timing engine only walks short lists.
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -113,6 +114,6 @@ class _Spans:
 
     def near(self, start: int, end: int) -> list[Footprint]:
         """Footprints whose smallest enclosing span meets [start, end)."""
-        bounds = self.bounds[:len(self.footprints)]
+        bounds = self.bounds[: len(self.footprints)]
         hits = np.flatnonzero((bounds[:, 0] < end) & (bounds[:, 1] > start))
         return [self.footprints[hit] for hit in hits]

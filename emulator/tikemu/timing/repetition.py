@@ -10,6 +10,7 @@ equals a simulated one bit for bit.
 Times in the past are compared only with others of the same pipe (is this access already known to be complete?). So a
 state holds their order, not their age, and leaves out what every pipe knows.
 """
+
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
@@ -55,8 +56,15 @@ class Course:
 
     __slots__ = ("hits", "cycles", "after", "busy", "flags", "events", "ops")
 
-    def __init__(self, cycles: float, after: State | None, busy: float, flags: int, events: dict[tuple[int, int], int],
-                 ops: list[TimedOp]) -> None:
+    def __init__(
+        self,
+        cycles: float,
+        after: State | None,
+        busy: float,
+        flags: int,
+        events: dict[tuple[int, int], int],
+        ops: list[TimedOp],
+    ) -> None:
         self.hits, self.cycles, self.after, self.busy, self.flags = 0, cycles, after, busy, flags
         self.events, self.ops = events, ops
 
@@ -72,8 +80,9 @@ class Node(dict):
 
     __slots__ = ("parent", "function", "argument", "ops", "head", "finish")
 
-    def __init__(self, parent: Node | None, function: Any = None, argument: Any = None,
-                 ops: tuple[TimedOp, ...] = ()) -> None:
+    def __init__(
+        self, parent: Node | None, function: Any = None, argument: Any = None, ops: tuple[TimedOp, ...] = ()
+    ) -> None:
         self.parent, self.function, self.argument, self.ops = parent, function, argument, ops
         self.head: Course | None = None
         self.finish: Course | None = None
@@ -162,8 +171,9 @@ class Repetition:
         keep_most(self.events, clock.recent_events)
         clock.recent_events = {}
 
-    def unknown(self, key: Hashable, function: Callable[[Any], None], argument: Any,
-                ops: tuple[TimedOp, ...] = ()) -> None:
+    def unknown(
+        self, key: Hashable, function: Callable[[Any], None], argument: Any, ops: tuple[TimedOp, ...] = ()
+    ) -> None:
         """Execute ``function(argument)``, which has not followed here before, and remember it.
 
         Args:
@@ -305,8 +315,9 @@ class Repetition:
             written = matters(footprint.write_pipe, footprint.write_done)
             readers = [(pipe, done) for pipe, done in footprint.readers.items() if matters(pipe, done)]
             if written or readers:
-                accesses.append((footprint, footprint.write_pipe if written else None, footprint.write_done,
-                                 sorted(readers)))
+                accesses.append(
+                    (footprint, footprint.write_pipe if written else None, footprint.write_done, sorted(readers))
+                )
         complete = [matters(pipe, clock.done[pipe]) for pipe in pipes]
         order = [sorted(times) for times in past]
 
@@ -330,20 +341,39 @@ class Repetition:
             tuple([code(source, row[source]) for pipe, row in enumerate(known) for source in pipes if source != pipe]),
             tuple([tuple([time - now for time in ring if time > now]) for ring in clock.starts]),
             tuple(waits),
-            frozenset([(id(footprint), pipe, None if pipe is None else code(pipe, done),
-                        tuple([(reader, code(reader, time)) for reader, time in readers]))
-                       for footprint, pipe, done, readers in accesses]),
+            frozenset(
+                [
+                    (
+                        id(footprint),
+                        pipe,
+                        None if pipe is None else code(pipe, done),
+                        tuple([(reader, code(reader, time)) for reader, time in readers]),
+                    )
+                    for footprint, pipe, done, readers in accesses
+                ]
+            ),
         )
         state = self._states.get(key)
         if state is None:
-            state = self._states[key] = State((
-                clock.mask, [time - now for time in clock.free], [time - now for time in clock.done],
-                [[time - now for time in row] for row in known],
-                [[time - now for time in ring] for ring in clock.starts],
-                {pair: [time - now for time in times] for pair, times in clock.waits.items()},
-                [(footprint, footprint.write_pipe, done - now, [(reader, time - now) for reader, time in readers])
-                 for footprint, _, done, readers in accesses],
-            ))
+            state = self._states[key] = State(
+                (
+                    clock.mask,
+                    [time - now for time in clock.free],
+                    [time - now for time in clock.done],
+                    [[time - now for time in row] for row in known],
+                    [[time - now for time in ring] for ring in clock.starts],
+                    {pair: [time - now for time in times] for pair, times in clock.waits.items()},
+                    [
+                        (
+                            footprint,
+                            footprint.write_pipe,
+                            done - now,
+                            [(reader, time - now) for reader, time in readers],
+                        )
+                        for footprint, _, done, readers in accesses
+                    ],
+                )
+            )
         return state
 
     def _restore(self, state: Node) -> None:

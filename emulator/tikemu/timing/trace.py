@@ -1,4 +1,5 @@
 """Events of a run in the Chrome trace format, which Perfetto and chrome://tracing show."""
+
 from __future__ import annotations
 
 import json
@@ -37,14 +38,31 @@ class Trace:
         for core in sorted(self._events):
             events.append({"ph": "M", "name": "process_name", "pid": core, "args": {"name": f"{kernel} core {core}"}})
             for row, pipe in enumerate(PIPES):
-                events.append({"ph": "M", "name": "thread_name", "pid": core, "tid": row,
-                               "args": {"name": f"PIPE_{pipe}"}})
-                events.append({"ph": "M", "name": "thread_sort_index", "pid": core, "tid": row,
-                               "args": {"sort_index": row}})
-            for op, start, end in self._events[core][:self.limit]:
-                events.append({"ph": "X", "name": op.name, "cat": PIPES[op.pipe], "pid": core, "tid": op.pipe,
-                               "ts": start / clock_mhz, "dur": (end - start) / clock_mhz,
-                               "args": {"cycle": start, "cycles": end - start, "line": str(op.location)}})
+                events.append(
+                    {"ph": "M", "name": "thread_name", "pid": core, "tid": row, "args": {"name": f"PIPE_{pipe}"}}
+                )
+                events.append(
+                    {"ph": "M", "name": "thread_sort_index", "pid": core, "tid": row, "args": {"sort_index": row}}
+                )
+            for op, start, end in self._events[core][: self.limit]:
+                events.append(
+                    {
+                        "ph": "X",
+                        "name": op.name,
+                        "cat": PIPES[op.pipe],
+                        "pid": core,
+                        "tid": op.pipe,
+                        "ts": start / clock_mhz,
+                        "dur": (end - start) / clock_mhz,
+                        "args": {"cycle": start, "cycles": end - start, "line": str(op.location)},
+                    }
+                )
         with open(path, "w", encoding="utf-8") as file:
-            json.dump({"traceEvents": events, "displayTimeUnit": "ns",
-                       "otherData": {"kernel": kernel, "clock_mhz": clock_mhz, "truncated": self.full}}, file)
+            json.dump(
+                {
+                    "traceEvents": events,
+                    "displayTimeUnit": "ns",
+                    "otherData": {"kernel": kernel, "clock_mhz": clock_mhz, "truncated": self.full},
+                },
+                file,
+            )

@@ -8,6 +8,7 @@ published for the 910A (arXiv 2507.23387: bm, bk, bn = 192, 80, 192 with single 
 That paper computes float32 products as three float16 products of the high and low parts of the operands; ``terms=3``
 does the same, ``terms=1`` is the plain float16 GEMM. No constant of the timing model was chosen to fit these figures.
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -23,8 +24,7 @@ DOUBLE = (176, 64, 176)
 TERMS = {1: ((0, 0),), 3: ((0, 0), (0, 1), (1, 0))}
 
 
-def gemm(m: int, k: int, n: int, block: tuple[int, int, int], buffers: int = 1, terms: int = 1,
-         cores: int = 1) -> Any:
+def gemm(m: int, k: int, n: int, block: tuple[int, int, int], buffers: int = 1, terms: int = 1, cores: int = 1) -> Any:
     """C = A B, tiled over the cores.
 
     Inputs ``a`` (parts, K1, M, 16) and ``b`` (parts, K1, N, 16) in float16, the FRACTAL_NZ forms of A and of B
@@ -48,15 +48,20 @@ def gemm(m: int, k: int, n: int, block: tuple[int, int, int], buffers: int = 1, 
     b_gm = instance.Tensor("float16", (parts, k // 16, n, 16), tik.scope_gm, "b")
     c_gm = instance.Tensor("float32", (n // 16, m, 16), tik.scope_gm, "c")
     with instance.for_range(0, cores, block_num=cores) as core:
-        a_l1 = [instance.Tensor("float16", (parts, bk // 16, bm, 16), tik.scope_cbuf, f"a_l1_{i}")
-                for i in range(buffers)]
-        b_l1 = [instance.Tensor("float16", (parts, bk // 16, bn, 16), tik.scope_cbuf, f"b_l1_{i}")
-                for i in range(buffers)]
+        a_l1 = [
+            instance.Tensor("float16", (parts, bk // 16, bm, 16), tik.scope_cbuf, f"a_l1_{i}") for i in range(buffers)
+        ]
+        b_l1 = [
+            instance.Tensor("float16", (parts, bk // 16, bn, 16), tik.scope_cbuf, f"b_l1_{i}") for i in range(buffers)
+        ]
         # L0A and L0B hold one part at a time, twice where memory allows.
-        l0a = [instance.Tensor("float16", (bm // 16, bk // 16, 16, 16), tik.scope_ca, f"l0a_{i}")
-               for i in range(2 if buffers == 2 or parts == 2 else 1)]
-        l0b = [instance.Tensor("float16", (bk // 16, bn // 16, 16, 16), tik.scope_cb, f"l0b_{i}")
-               for i in range(len(l0a))]
+        l0a = [
+            instance.Tensor("float16", (bm // 16, bk // 16, 16, 16), tik.scope_ca, f"l0a_{i}")
+            for i in range(2 if buffers == 2 or parts == 2 else 1)
+        ]
+        l0b = [
+            instance.Tensor("float16", (bk // 16, bn // 16, 16, 16), tik.scope_cb, f"l0b_{i}") for i in range(len(l0a))
+        ]
         with instance.for_range(0, tiles // cores, thread_num=buffers) as turn:
             tile = core * (tiles // cores) + turn
             row, column = (tile % (m // bm)) * bm, (tile // (m // bm)) * bn
@@ -66,10 +71,24 @@ def gemm(m: int, k: int, n: int, block: tuple[int, int, int], buffers: int = 1, 
                 for i in range(buffers):
                     depth = (step * buffers + i) * (bk // 16)
                     for part in range(parts):
-                        instance.data_move(a_l1[i][part, 0, 0, 0], a_gm[part * m * k + (depth * m + row) * 16], 0,
-                                           bk // 16, bm, m - bm, 0)
-                        instance.data_move(b_l1[i][part, 0, 0, 0], b_gm[part * n * k + (depth * n + column) * 16], 0,
-                                           bk // 16, bn, n - bn, 0)
+                        instance.data_move(
+                            a_l1[i][part, 0, 0, 0],
+                            a_gm[part * m * k + (depth * m + row) * 16],
+                            0,
+                            bk // 16,
+                            bm,
+                            m - bm,
+                            0,
+                        )
+                        instance.data_move(
+                            b_l1[i][part, 0, 0, 0],
+                            b_gm[part * n * k + (depth * n + column) * 16],
+                            0,
+                            bk // 16,
+                            bn,
+                            n - bn,
+                            0,
+                        )
                     _multiply_block(instance, block, a_l1[i], b_l1[i], l0a, l0b, l0c, TERMS[terms], i, step)
             instance.tensor_mov(ub, l0c, "m", 1, bm * bn // 256, 0, 0)
             instance.data_move(c_gm[(column // 16 * m + row) * 16], ub, 0, bn // 16, bm * 2, 0, (m - bm) * 2)
@@ -77,8 +96,18 @@ def gemm(m: int, k: int, n: int, block: tuple[int, int, int], buffers: int = 1, 
     return instance
 
 
-def _multiply_block(instance: Any, block: tuple[int, int, int], a_l1: Any, b_l1: Any, l0a: list, l0b: list, l0c: Any,
-                    terms: tuple[tuple[int, int], ...], buffer: int, step: Any) -> None:
+def _multiply_block(
+    instance: Any,
+    block: tuple[int, int, int],
+    a_l1: Any,
+    b_l1: Any,
+    l0a: list,
+    l0b: list,
+    l0c: Any,
+    terms: tuple[tuple[int, int], ...],
+    buffer: int,
+    step: Any,
+) -> None:
     """The products of one block of K; a part stays in L0A or L0B as long as it is needed."""
     bm, bk, bn = block
     held: dict[str, int | None] = {"a": None, "b": None}
@@ -183,8 +212,9 @@ AIBENCH = "AIBench 2024"
 GRID = (8, 16)
 
 
-def gemm_share(block: tuple[int, int, int], buffers: int, terms: int, l2: bool, depth: int = 960,
-               cores: int = 32) -> float:
+def gemm_share(
+    block: tuple[int, int, int], buffers: int, terms: int, l2: bool, depth: int = 960, cores: int = 32
+) -> float:
     """Predicted share of the Cube peak of the GEMM, without computing it."""
     bm, bk, bn = block
     k = depth // (bk * buffers) * bk * buffers
@@ -201,8 +231,7 @@ def cube_share(block: tuple[int, int, int] = (128, 256, 128), count: int = 1000)
 
 def vector_share(name: str = "vadd", targets: int = 2, count: int = 1000) -> float:
     """Predicted share of the Vector peak (one repeat of 128 float16 a cycle) of a loop on one core."""
-    result = tikemu.run(vector_loop(name, targets, count), {}, numerics=False,
-                        options=tikemu.Options(progress=False))
+    result = tikemu.run(vector_loop(name, targets, count), {}, numerics=False, options=tikemu.Options(progress=False))
     return VECTOR_REPEATS * count / result.cycles
 
 
@@ -212,17 +241,31 @@ def predictions(depth: int = 960, cores: int = 32, count: int = 1000) -> list[Pr
     for terms in (3, 1):
         for l2 in (False, True):
             for block, buffers, measured in ((SINGLE, 1, 0.49), (DOUBLE, 1, None), (DOUBLE, 2, 0.77)):
-                name = (f"GEMM {_by(block)} {'double' if buffers == 2 else 'single'}, {terms} product"
-                        f"{'s' if terms > 1 else ''}, {'L2' if l2 else 'HBM'}")
+                name = (
+                    f"GEMM {_by(block)} {'double' if buffers == 2 else 'single'}, {terms} product"
+                    f"{'s' if terms > 1 else ''}, {'L2' if l2 else 'HBM'}"
+                )
                 comparable = terms == 3 and measured is not None
-                rows.append(Prediction(name, gemm_share(block, buffers, terms, l2, depth, cores),
-                                       measured if comparable else None, SGEMM if comparable else ""))
+                rows.append(
+                    Prediction(
+                        name,
+                        gemm_share(block, buffers, terms, l2, depth, cores),
+                        measured if comparable else None,
+                        SGEMM if comparable else "",
+                    )
+                )
     for block in ((128, 256, 128), DOUBLE):
         rows.append(Prediction(f"mmad loop {_by(block)}", cube_share(block, count), 0.976, AIBENCH))
     for name in ("vadd", "vmuls"):
         for targets in (1, 2):
-            rows.append(Prediction(f"vector loop, {name} float16, {targets} target{'s' if targets > 1 else ''}",
-                                   vector_share(name, targets, count), 0.98, AIBENCH))
+            rows.append(
+                Prediction(
+                    f"vector loop, {name} float16, {targets} target{'s' if targets > 1 else ''}",
+                    vector_share(name, targets, count),
+                    0.98,
+                    AIBENCH,
+                )
+            )
     return rows
 
 

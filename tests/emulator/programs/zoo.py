@@ -4,6 +4,7 @@ Every function builds one program (`disable_debug=False`) and returns ``(tik_ins
 maps output names to ``(array, absolute tolerance)``. They only use what a TIK author has: the public API and its
 documents.
 """
+
 from __future__ import annotations
 
 import numpy as np
@@ -134,8 +135,10 @@ def matmul_fixpipe():
     a = generator.integers(-128, 128, (32, k)).astype(np.int8)
     b = generator.integers(-128, 128, (k, n)).astype(np.int8)
     c = a[:m].astype(np.int64) @ b.astype(np.int64)
-    feeds = {"a": a.reshape(32, k // 32, 32).transpose(1, 0, 2).copy(),
-             "b": b.T.reshape(n, k // 32, 32).transpose(1, 0, 2).copy()}
+    feeds = {
+        "a": a.reshape(32, k // 32, 32).transpose(1, 0, 2).copy(),
+        "b": b.T.reshape(n, k // 32, 32).transpose(1, 0, 2).copy(),
+    }
     return inst, feeds, {"c": (c.reshape(m, n // 16, 16).transpose(1, 0, 2), 0)}
 
 
@@ -168,8 +171,10 @@ def matmul_by_hand():
     inst.BuildCCE(kernel_name="matmul_by_hand", inputs=[a_gm, b_gm], outputs=[c_gm])
     a, b = _random((m, k), seed=6), _random((k, n), seed=7)
     c = a.astype(np.float64) @ b.astype(np.float64)
-    feeds = {"a": a.reshape(m, k // 16, 16).transpose(1, 0, 2).copy(),
-             "b": b.reshape(k, n // 16, 16).transpose(1, 0, 2).copy()}
+    feeds = {
+        "a": a.reshape(m, k // 16, 16).transpose(1, 0, 2).copy(),
+        "b": b.reshape(k, n // 16, 16).transpose(1, 0, 2).copy(),
+    }
     return inst, feeds, {"c": (c.reshape(m, n // 16, 16).transpose(1, 0, 2), 0.1)}
 
 
@@ -336,5 +341,16 @@ def search_with_break():
     return inst, {"x": data, "threshold": 40}, {"y": (np.array([14, 15, 7, -1, -1, -1, -1, -1], np.int32), 0)}
 
 
-PROGRAMS = (add_multi_core, tiled_by_scalars, softmax_rows, matmul_fixpipe, matmul_by_hand, column_sums_atomic,
-            transpose_nchw, select_and_compare, top_scores, layer_norm_whole_tensor, search_with_break)
+PROGRAMS = (
+    add_multi_core,
+    tiled_by_scalars,
+    softmax_rows,
+    matmul_fixpipe,
+    matmul_by_hand,
+    column_sums_atomic,
+    transpose_nchw,
+    select_and_compare,
+    top_scores,
+    layer_norm_whole_tensor,
+    search_with_break,
+)

@@ -2,6 +2,7 @@
 
 Each function builds one program and returns ``(tik_instance, feeds, expected)`` as in zoo.py.
 """
+
 from __future__ import annotations
 
 import numpy as np
@@ -35,8 +36,9 @@ class OldStyleClip:
         per_core = self.total // self.cores
         with self.tik_instance.for_range(0, self.cores, block_num=self.cores) as block_id:
             self.one_core(block_id * per_core, per_core)
-        self.tik_instance.BuildCCE(kernel_name=self.kernel_name, inputs=[self.input_gm], outputs=[self.output_gm],
-                                   enable_l2=False)
+        self.tik_instance.BuildCCE(
+            kernel_name=self.kernel_name, inputs=[self.input_gm], outputs=[self.output_gm], enable_l2=False
+        )
         return self.tik_instance
 
     def one_core(self, offset, count):
@@ -79,8 +81,8 @@ def dynamic_shape():
             inst.vec_muls(64, buffer, buffer, scale, full, 8, 8)
             inst.vec_adds(64, buffer, buffer, 0.5, full, 8, 8)
         with inst.if_scope(tail > 0):
-            inst.vec_muls(tail, buffer[full * 64:], buffer[full * 64:], scale, 1, 8, 8)
-            inst.vec_adds(tail, buffer[full * 64:], buffer[full * 64:], 0.5, 1, 8, 8)
+            inst.vec_muls(tail, buffer[full * 64 :], buffer[full * 64 :], scale, 1, 8, 8)
+            inst.vec_adds(tail, buffer[full * 64 :], buffer[full * 64 :], 0.5, 1, 8, 8)
         inst.data_move(y[start], buffer, 0, 1, (left + 7) // 8, 0, 0)
     inst.BuildCCE(kernel_name="dynamic_shape", inputs=[x, length, scale], outputs=[y])
     data, length_now = _random(4096, "float32", 2), 2344
@@ -174,7 +176,7 @@ def suppressed_boxes():
         if all(abs(box - other) >= 1 for other in truth):
             truth.append(box)
     result = np.full(count, -1, np.float16)
-    result[:len(truth)] = truth
+    result[: len(truth)] = truth
     return inst, {"scores": score, "centres": centre}, {"kept": (result, 0)}
 
 
@@ -195,15 +197,24 @@ def convolution():
     inst.data_move(image_l1, image, 0, 1, c1 * howo, 0, 0)
     inst.data_move(weight_l1, weight, 0, 1, c1 * 9 * cout, 0, 0)
     inst.conv2d(held, image_l1, weight_l1, [c1, height, width, 16], [c1, 3, 3, cout, 16], [1, 1], [1, 1, 1, 1], [1, 1])
-    inst.fixpipe(out, held, cout // 16, howo * 16 * 4 // 32, 0, 0,
-                 extend_params={"quantize_params": {"mode": "fp322fp16", "mode_param": None}, "relu": True})
+    inst.fixpipe(
+        out,
+        held,
+        cout // 16,
+        howo * 16 * 4 // 32,
+        0,
+        0,
+        extend_params={"quantize_params": {"mode": "fp322fp16", "mode_param": None}, "relu": True},
+    )
     inst.BuildCCE(kernel_name="convolution", inputs=[image, weight], outputs=[out])
     x, w = _random((c1, height, width, 16), seed=6), _random((c1, 3, 3, cout, 16), seed=7, low=-0.2, high=0.2)
     padded = np.pad(x.astype(np.float64), ((0, 0), (1, 1), (1, 1), (0, 0)))
     truth = np.zeros((height, width, cout))
     for row in range(3):
         for column in range(3):
-            truth += np.einsum("chwk,cnk->hwn", padded[:, row:row + height, column:column + width], w[:, row, column])
+            truth += np.einsum(
+                "chwk,cnk->hwn", padded[:, row : row + height, column : column + width], w[:, row, column]
+            )
     truth = np.maximum(truth, 0).reshape(howo, cout // 16, 16).transpose(1, 0, 2)
     return inst, {"image": x, "weight": w}, {"out": (truth, 5e-3)}
 
@@ -225,8 +236,27 @@ def image_to_columns():
     filters = inst.Tensor("float16", (9, 1, 16, 16), tik.scope_cb, "filters")
     sums = inst.Tensor("float32", (1, 48, 16), tik.scope_cc, "sums")
     for fractal in range(3):  # 16 positions are two rows of the image
-        inst.load3dv1(columns[fractal, 0, 0, 0], image_l1, [1, 1, 1, 1], height, width, 0, 0, 0, -1, 2 * fractal - 1,
-                      1, 1, 3, 3, 1, 1, 1, 0, 9)
+        inst.load3dv1(
+            columns[fractal, 0, 0, 0],
+            image_l1,
+            [1, 1, 1, 1],
+            height,
+            width,
+            0,
+            0,
+            0,
+            -1,
+            2 * fractal - 1,
+            1,
+            1,
+            3,
+            3,
+            1,
+            1,
+            1,
+            0,
+            9,
+        )
     inst.load2dv1(filters, weight_l1, 0, 9, 1, 0, False)
     inst.mmad(sums, columns, filters, 48, 144, cout, 0)
     ub = inst.Tensor("float16", (48, 16), tik.scope_ubuf, "ub")
@@ -235,8 +265,10 @@ def image_to_columns():
     inst.BuildCCE("image_to_columns", [image, weight], [out])
     x, w = _random((1, height, width, 16), seed=8), _random((9, cout, 16), seed=9, low=-0.3, high=0.3)
     padded = np.pad(x[0].astype(np.float64), ((1, 1), (1, 1), (0, 0)))
-    truth = sum(padded[k // 3:k // 3 + height, k % 3:k % 3 + width].reshape(-1, 16) @ w[k].T.astype(np.float64)
-                for k in range(9))
+    truth = sum(
+        padded[k // 3 : k // 3 + height, k % 3 : k % 3 + width].reshape(-1, 16) @ w[k].T.astype(np.float64)
+        for k in range(9)
+    )
     return inst, {"image": x, "weight": w}, {"out": (truth, 5e-3)}
 
 
@@ -349,9 +381,21 @@ def histogram():
     data = np.random.default_rng(14).integers(-2, 10, count).astype(np.int32)
     ones = np.zeros(128)
     ones[:8] = ones[64] = ones[127] = 1
-    return inst, {"x": data}, {"counts": (np.bincount(data[(data >= 0) & (data < bins)], minlength=bins), 0),
-                               "marked": (ones, 0)}
+    return (
+        inst,
+        {"x": data},
+        {"counts": (np.bincount(data[(data >= 0) & (data < bins)], minlength=bins), 0), "marked": (ones, 0)},
+    )
 
 
-PROGRAMS = (old_style_class, dynamic_shape, workspace_and_barrier, suppressed_boxes, convolution, image_to_columns,
-            whole_tensor_attention, float_bits, histogram)
+PROGRAMS = (
+    old_style_class,
+    dynamic_shape,
+    workspace_and_barrier,
+    suppressed_boxes,
+    convolution,
+    image_to_columns,
+    whole_tensor_attention,
+    float_bits,
+    histogram,
+)

@@ -159,28 +159,37 @@ def _layer(**arguments) -> FlashAttention:
 BSH = (BATCH, SEQ, HEADS * HEAD_DIM), (BATCH, SEQ, KV_HEADS * HEAD_DIM)
 SBH = (SEQ, BATCH, HEADS * HEAD_DIM), (SEQ, BATCH, KV_HEADS * HEAD_DIM)
 CASES = {
-    "tik": Case(
-        lambda: _layer(dropout_rate=0.1, alibi=True), mask=(BATCH, SEQ, SEQ), bias=(BATCH, HEADS, 1, SEQ)
-    ),
+    "tik": Case(lambda: _layer(dropout_rate=0.1, alibi=True), mask=(BATCH, SEQ, SEQ), bias=(BATCH, HEADS, 1, SEQ)),
     "tik-BSH-computed-alibi": Case(
         lambda: FlashAttention(HEAD_DIM, alibi=True, causal=True, input_layout="BSH", backend="tik").shard(
             ((4, 1, 2),) * 3, ((4, 1, 2),)
         ),
-        shape=BSH[0], key_shape=BSH[1], split=(4, 1, 2),
+        shape=BSH[0],
+        key_shape=BSH[1],
+        split=(4, 1, 2),
     ),
     "cpu-SBH-dropout": Case(
         lambda: _layer(
             dropout_rate=0.1, alibi=True, input_layout="SBH", have_attention_mask_batch=False, backend="cpu"
         ),
-        target="GPU", shape=SBH[0], key_shape=SBH[1], mask=(SEQ, SEQ), split=(1, 4, 2), mask_split=(1, 1),
+        target="GPU",
+        shape=SBH[0],
+        key_shape=SBH[1],
+        mask=(SEQ, SEQ),
+        split=(1, 4, 2),
+        mask_split=(1, 1),
     ),
     "tik-only-batch": Case(
         lambda: _layer(dp=8, mp=1, dropout_rate=0.1), mask=(BATCH, SEQ, SEQ), split=(8, 1, 1, 1), mask_split=(8, 1, 1)
     ),
     "cpu-only-heads": Case(
         lambda: _layer(dp=1, mp=8, alibi=True, backend="cpu"),
-        target="GPU", shape=(1, 16, SEQ, HEAD_DIM), key_shape=(1, 8, SEQ, HEAD_DIM), mask=(1, SEQ, SEQ),
-        split=(1, 8, 1, 1), mask_split=(1, 1, 1),
+        target="GPU",
+        shape=(1, 16, SEQ, HEAD_DIM),
+        key_shape=(1, 8, SEQ, HEAD_DIM),
+        mask=(1, SEQ, SEQ),
+        split=(1, 8, 1, 1),
+        mask_split=(1, 1, 1),
     ),
     "no-sharding": Case(lambda: _layer(dp=1, mp=1)),
     "mask-batch": Case(lambda: _layer(have_attention_mask_batch=False), mask=(BATCH, SEQ, SEQ)),

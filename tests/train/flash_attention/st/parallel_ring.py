@@ -123,9 +123,7 @@ def run(case: RingCase, layer: type, rank: int, world: int) -> list:
     ]
     split = SequenceSplit(world, case.order)
     tensors = [laid_out(split.split(array, rank, 2), case.layout, case.dtype) for array in arrays]
-    attention = layer(
-        case.head_dim, order=case.order, input_layout=case.layout, backend=case.backend, **case.rules()
-    )
+    attention = layer(case.head_dim, order=case.order, input_layout=case.layout, backend=case.backend, **case.rules())
     output = attention(*tensors[:3])
     found = output, *Gradients(attention)(*tensors)
     found = [heads_first(tensor, case.layout, case.head_dim) for tensor in found]

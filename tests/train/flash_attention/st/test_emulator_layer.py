@@ -147,9 +147,7 @@ def test_gradients_with_a_mask_among_the_inputs(mode):
     assert len(gradients) == 4 and not gradients[3].asnumpy().any()
     arrays = [tensor.asnumpy() for tensor in (query, key, value)]
     problem = AttentionProblem(batch=1, heads=2, seq_q=50, seq_k=50, head_dim=32, dtype="float16", causal=True)
-    exact, low = (
-        run(problem, *arrays, d_output=d_output.asnumpy()) for run in (reference.truth, reference.baseline)
-    )
+    exact, low = (run(problem, *arrays, d_output=d_output.asnumpy()) for run in (reference.truth, reference.baseline))
     actual = reference.Attention(
         layer(query, key, value, Tensor(TRIANGLE)).asnumpy(), None, *(gradient.asnumpy() for gradient in gradients[:3])
     )

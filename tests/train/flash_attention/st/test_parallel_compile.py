@@ -37,9 +37,7 @@ def test_nothing_is_gathered_and_every_device_computes_its_share(compiled, case)
     assert not any(operator["name"].startswith("All") for operator in last)
 
 
-@pytest.mark.parametrize(
-    ("case", "share"), [("tik-only-batch", [1, 4, 40, 16]), ("cpu-only-heads", [1, 2, 40, 16])]
-)
+@pytest.mark.parametrize(("case", "share"), [("tik-only-batch", [1, 4, 40, 16]), ("cpu-only-heads", [1, 2, 40, 16])])
 def test_batch_or_heads_alone(compiled, case, share):
     forward = only(compiled[case]["sharded"], "FlashAttentionForward")
     assert compiled[case]["sharded"] == [forward]

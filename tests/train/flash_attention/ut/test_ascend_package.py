@@ -113,8 +113,11 @@ def test_prototypes_are_correct_cpp_and_installed(package, tmp_path):
     header = tmp_path / "include/graph/operator_reg.h"
     header.parent.mkdir(parents=True)
     header.write_text(STUB)
-    environment = {**os.environ, "ASCEND_OPP_PATH": str(tmp_path / "opp"),
-                   "ASCEND_TENSOR_COMPILER_INCLUDE": str(tmp_path / "include")}
+    environment = {
+        **os.environ,
+        "ASCEND_OPP_PATH": str(tmp_path / "opp"),
+        "ASCEND_TENSOR_COMPILER_INCLUDE": str(tmp_path / "include"),
+    }
     for _ in range(2):
         subprocess.run(["bash", package / "install.sh"], check=True, env=environment, capture_output=True)
     assert (tmp_path / "opp/vendors/flash_attention/op_proto/libcust_op_proto.so").exists()
@@ -125,14 +128,22 @@ def test_install_keeps_other_vendors_and_tells_what_it_lacks(package, tmp_path):
     vendors = tmp_path / "opp/vendors"
     vendors.mkdir(parents=True)
     (vendors / "config.ini").write_text("load_priority=customize\n")
-    environment = {**os.environ, "ASCEND_OPP_PATH": str(tmp_path / "opp"),
-                   "ASCEND_TENSOR_COMPILER_INCLUDE": str(tmp_path / "nowhere")}
+    environment = {
+        **os.environ,
+        "ASCEND_OPP_PATH": str(tmp_path / "opp"),
+        "ASCEND_TENSOR_COMPILER_INCLUDE": str(tmp_path / "nowhere"),
+    }
     done = subprocess.run(["bash", package / "install.sh"], check=True, env=environment, capture_output=True, text=True)
     assert "prototypes were not compiled" in done.stderr
     assert (vendors / "config.ini").read_text() == "load_priority=flash_attention,customize\n"
     target = tmp_path / "elsewhere"
-    done = subprocess.run(["bash", package / "install.sh", f"--install-path={target}"], check=True, env=environment,
-                          capture_output=True, text=True)
+    done = subprocess.run(
+        ["bash", package / "install.sh", f"--install-path={target}"],
+        check=True,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
     assert f"export ASCEND_CUSTOM_OPP_PATH={target}/vendors/flash_attention" in done.stdout
 
 

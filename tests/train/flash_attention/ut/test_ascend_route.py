@@ -22,8 +22,14 @@ DROPPED = {"dropout_rate": 0.1, "training": True}
 PROBLEMS = {
     "plain": {},
     "causal-alibi": {"causal": True, "alibi": "computed"},
-    "mask-alibi-dropout": {"mask_shape": (2, 1, 33, 50), "mask_dtype": "uint8", "alibi": "given",
-                           "bias_shape": (1, 4, 1, 50), "bias_dtype": "float16", **DROPPED},
+    "mask-alibi-dropout": {
+        "mask_shape": (2, 1, 33, 50),
+        "mask_dtype": "uint8",
+        "alibi": "given",
+        "bias_shape": (1, 4, 1, 50),
+        "bias_dtype": "float16",
+        **DROPPED,
+    },
     "bias": {"alibi": "given", "bias_shape": (2, 4, 33, 50), "bias_dtype": "float16"},
 }
 

@@ -90,8 +90,10 @@ def test_speed_compares_the_same_pass_and_case() -> None:
 @pytest.mark.parametrize("tile, required", [(64, 10), (128, 8.35)])
 def test_a_window_gains_ten_times_or_nearly_all_of_the_pairs(tile: int, required: float) -> None:
     full, windowed = Case(16384), Case(16384, window_blocks=8, tile=tile)
-    timings = [[Timing("flash", case, kind, (s,)) for kind in ("forward", "backward")]
-               for case, s in ((full, 18.0), (windowed, 2.0))]
+    timings = [
+        [Timing("flash", case, kind, (s,)) for kind in ("forward", "backward")]
+        for case, s in ((full, 18.0), (windowed, 2.0))
+    ]
     forward, _ = figures.window(*timings)
     assert forward.required == pytest.approx(required, rel=1e-3)
     assert forward.reached == 9.0 and forward.ok is (tile == 128)

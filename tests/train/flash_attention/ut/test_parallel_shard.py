@@ -84,8 +84,12 @@ def test_strategies_that_cannot_be_had_are_refused_at_once(strategies, message):
             r"in_strategy\[3\] \(attention_mask\): got \(1, 1, 1\) for .* \(8, 24, 24\), allowed is \(4, 1, 1\)",
         ),
         (
-            {"asked": Asked(4, 2, alibi=(4, 2, 1, 1)), "alibi": "given", "bias_shape": (1, 4, 1, 24),
-             "bias_dtype": "float32"},
+            {
+                "asked": Asked(4, 2, alibi=(4, 2, 1, 1)),
+                "alibi": "given",
+                "bias_shape": (1, 4, 1, 24),
+                "bias_dtype": "float32",
+            },
             r"in_strategy\[4\] \(alibi_mask\): got \(4, 2, 1, 1\) .*, allowed is \(1, 2, 1, 1\)",
         ),
     ],

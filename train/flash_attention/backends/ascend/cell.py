@@ -85,8 +85,13 @@ class _Kernels(nn.Cell):
         super().__init__()
         p = problem
         query, key = (p.batch, p.heads, p.seq_q, p.head_dim), (p.batch, p.kv_heads, p.seq_k, p.head_dim)
-        shapes = {"output": query, "d_query": query, "d_key": key, "d_value": key,
-                  "d_bias": (p.bias_batch, p.bias_heads, p.seq_q, p.seq_k)}
+        shapes = {
+            "output": query,
+            "d_query": query,
+            "d_key": key,
+            "d_value": key,
+            "d_bias": (p.bias_batch, p.bias_heads, p.seq_q, p.seq_k),
+        }
 
         def stage(operator: Operator) -> tuple:
             kernel = operator.build(request, tik, operator.name, True)
@@ -199,8 +204,11 @@ class _BiasSums(nn.Cell):
         self.all = (p.batch, p.heads, padded(p.seq_k))
         self.group = p.group
         self.given = (2, p.bias_batch, p.bias_heads, 1, padded(p.seq_k))
-        self.axes = tuple(axis for axis, size, full in ((0, p.bias_batch, p.batch), (1, p.bias_heads, p.heads))
-                          if size == 1 and full > 1)
+        self.axes = tuple(
+            axis
+            for axis, size, full in ((0, p.bias_batch, p.batch), (1, p.bias_heads, p.heads))
+            if size == 1 and full > 1
+        )
 
     def construct(self, sums):
         by_head = ops.reshape(ops.transpose(ops.reshape(sums, self.shape), (0, 1, 2, 4, 3)), self.heads)

@@ -43,6 +43,8 @@ def missing(version: str, target: str) -> str | None:
     if not importlib.util.find_spec("tbe"):
         return "CANN's Python package tbe cannot be imported (source CANN's set_env.sh)"
     if route(version) == "opp" and package_folder() is None:
-        return ("MindSpore from 2.3 on finds TBE operators in an operator package; make and install it: "
-                "flash-attention opp --soc ascend910 --out DIR, then bash DIR/install.sh")
+        return (
+            "MindSpore from 2.3 on finds TBE operators in an operator package; make and install it: "
+            "flash-attention opp --soc ascend910 --out DIR, then bash DIR/install.sh"
+        )
     return None

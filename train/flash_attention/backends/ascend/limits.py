@@ -18,10 +18,14 @@ def refuse_on_910(problem: AttentionProblem) -> str | None:
     if problem.bias_dtype not in (None, "float16"):
         return f"the TIK operators take a float16 bias, got {problem.bias_dtype}"
     if problem.alibi == "computed" and max(problem.seq_q, problem.seq_k) > ALIBI_TOKENS:
-        return (f"the TIK operators compute ALiBi for {ALIBI_TOKENS} tokens at most, "
-                f"got {max(problem.seq_q, problem.seq_k)}")
+        return (
+            f"the TIK operators compute ALiBi for {ALIBI_TOKENS} tokens at most, "
+            f"got {max(problem.seq_q, problem.seq_k)}"
+        )
     keep_bytes = math.prod(problem.shape_keep_bits()) if problem.dropout_threshold else 0
     if keep_bytes > MAX_KEEP_BYTES:
-        return (f"dropout takes its keep decisions packed, {keep_bytes} bytes for this problem; "
-                f"allowed are {MAX_KEEP_BYTES}")
+        return (
+            f"dropout takes its keep decisions packed, {keep_bytes} bytes for this problem; "
+            f"allowed are {MAX_KEEP_BYTES}"
+        )
     return None

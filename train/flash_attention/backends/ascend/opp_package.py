@@ -178,7 +178,8 @@ OPERATORS
 #endif  // FLASH_ATTENTION_OP_PROTO_H_
 """
 
-_INFER = """// Shape inference: the caller, who described the problem, also says the shapes of the outputs.
+_INFER = (
+    """// Shape inference: the caller, who described the problem, also says the shapes of the outputs.
 #include <cstdint>
 #include <vector>
 
@@ -201,15 +202,18 @@ graphStatus InferFromAttribute(Operator& op, const std::vector<DataType>& types)
 
 }  // namespace
 
-""" + "\n".join(
-    f"IMPLEMT_COMMON_INFERFUNC({operator.type}Infer) {{\n"
-    f"  return InferFromAttribute(op, {{{', '.join(_TENSOR_TYPES[output.dtype] for output in operator.outputs)}}});\n"
-    "}\n"
-    f"COMMON_INFER_FUNC_REG({operator.type}, {operator.type}Infer);\n"
-    for operator in OPERATORS
-) + """
+"""
+    + "\n".join(
+        f"IMPLEMT_COMMON_INFERFUNC({operator.type}Infer) {{\n"
+        f"  return InferFromAttribute(op, {{{', '.join(_TENSOR_TYPES[output.dtype] for output in operator.outputs)}}});\n"
+        "}\n"
+        f"COMMON_INFER_FUNC_REG({operator.type}, {operator.type}Infer);\n"
+        for operator in OPERATORS
+    )
+    + """
 }  // namespace ge
 """
+)
 
 _INSTALL = """#!/usr/bin/env bash
 # Installs the operator package:  bash install.sh [--install-path=DIR]

@@ -54,8 +54,9 @@ def primitive(
         # MindSpore takes a bare operator type only where the output shape comes from a function.
         information = _opp_information(operator, kernel.inputs, kernel.outputs)
         infer = (lambda *_: shape) if shard is None else shape
-        result = ops.Custom(operator.type, out_shape=infer, out_dtype=lambda *_: dtype, func_type="aot",
-                            reg_info=information)
+        result = ops.Custom(
+            operator.type, out_shape=infer, out_dtype=lambda *_: dtype, func_type="aot", reg_info=information
+        )
         result.add_prim_attr("output_shapes", shapes)
     result.add_prim_attr("request", request.to_text())
     return result if shard is None else shard.attach(result, inputs, outputs)

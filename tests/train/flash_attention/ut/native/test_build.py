@@ -19,8 +19,20 @@ CROSS_COMPILER, EMULATOR = "aarch64-linux-gnu-g++", "qemu-aarch64"
 # A spread over everything, kept small: these runs are slow.
 SPREAD = [
     *(
-        Case(batch=2, heads=4, kv_heads=2, seq_q=67, seq_k=150, head_dim=33, dtype=dtype, mask="3d", dropout=0.2,
-             alibi="bias", alignment="bottom_right", window=(90, 30))  # fmt: skip
+        Case(
+            batch=2,
+            heads=4,
+            kv_heads=2,
+            seq_q=67,
+            seq_k=150,
+            head_dim=33,
+            dtype=dtype,
+            mask="3d",
+            dropout=0.2,
+            alibi="bias",
+            alignment="bottom_right",
+            window=(90, 30),
+        )  # fmt: skip
         for dtype in ("float32", "float16", "bfloat16")
     ),
     Case(seq_q=140, seq_k=131, head_dim=48, dtype="bfloat16", mask="compact", alibi="computed"),

@@ -51,9 +51,6 @@ class GuardedPages:
         return guarded
 
 
-
-
-
 def check_guarded(at_end: bool) -> None:
     """Runs in a process of its own, which an error would end."""
     for isa in library.instruction_sets():

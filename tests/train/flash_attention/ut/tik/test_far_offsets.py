@@ -3,7 +3,6 @@
 Only what lies at the far end is there: memory is virtual until it is touched, and only some cores run.
 """
 
-
 import numpy as np
 import pytest
 from flash_attention.kernels.tik import KernelProblem
