@@ -8,7 +8,7 @@ tiling.py       tiling strategies by name
 torch_shapes.py the shapes of `scaled_dot_product_attention`
 """
 
-from flash_attention.problem.inputs import DTYPES
+from flash_attention.problem.inputs import DTYPES, LAYOUTS, TensorSpec
 from flash_attention.problem.problem import ALL_BLOCKS, AttentionProblem, alibi_slopes
 
-__all__ = ["ALL_BLOCKS", "DTYPES", "AttentionProblem", "alibi_slopes"]
+__all__ = ["ALL_BLOCKS", "DTYPES", "LAYOUTS", "AttentionProblem", "TensorSpec", "alibi_slopes"]
