@@ -205,7 +205,8 @@ graphStatus InferFromAttribute(Operator& op, const std::vector<DataType>& types)
 """
     + "\n".join(
         f"IMPLEMT_COMMON_INFERFUNC({operator.type}Infer) {{\n"
-        f"  return InferFromAttribute(op, {{{', '.join(_TENSOR_TYPES[output.dtype] for output in operator.outputs)}}});\n"
+        "  return InferFromAttribute(op, "
+        f"{{{', '.join(_TENSOR_TYPES[output.dtype] for output in operator.outputs)}}});\n"
         "}\n"
         f"COMMON_INFER_FUNC_REG({operator.type}, {operator.type}Infer);\n"
         for operator in OPERATORS
