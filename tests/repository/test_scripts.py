@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[4]
+ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = [
     path
     for path in (ROOT / "test.sh", ROOT / "quickstart.sh", ROOT / ".ci/run", ROOT / "train/build.sh")

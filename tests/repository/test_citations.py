@@ -1,0 +1,96 @@
+"""Comments cite docs/tik: "vector.md 3.2" is a section, "D34" a decision. Every citation leads to one."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+REFERENCE = ROOT / "docs/tik"
+# Where a D with a number is a decision, and not a head_dim as in the names of attention cases.
+DECIDED = ("emulator", "tests/emulator", "docs", "train/flash_attention/kernels/tik", "train/flash_attention/backends")
+CITING = (*DECIDED, "train", "tests", "benchmarks", "examples")
+
+_NUMBER = r"§?\d+(?:\.\d+)?"
+_NUMBERS = rf"{_NUMBER}(?:(?:,\s*|\s+to\s+|\s+and\s+|\s*[-–]\s*){_NUMBER})*"
+SECTION = re.compile(rf"\b(core|vector|cube|timing|tik/README|README)(?:\.md)?`?,?\s+({_NUMBERS})")
+HEADING = re.compile(r"^#{2,4} (\d+(?:\.\d+)?)[. ]", re.MULTILINE)
+DECISION_ROW = re.compile(r"^\| (D\d+[a-z]?) \|", re.MULTILINE)
+DECISION = re.compile(r"(?<![\w.-])D\d{1,2}(?:[a-f]\b|\b)(?![-.\w])")
+
+
+def headings(page: str) -> set[str]:
+    """Section numbers of a page of docs/tik."""
+    return set(HEADING.findall((REFERENCE / f"{page}.md").read_text(encoding="utf-8")))
+
+
+def decisions() -> set[str]:
+    """Names of the rows of the decisions table, and of their families: D5 stands for D5a, D5b, ..."""
+    rows = DECISION_ROW.findall((REFERENCE / "README.md").read_text(encoding="utf-8"))
+    assert len(rows) == len(set(rows)), "a decision stands twice in the table"
+    return {name for row in rows for name in (row, row.rstrip("abcdefgh"))}
+
+
+def files(folders: tuple[str, ...]) -> list[Path]:
+    """Sources and pages below `folders`, without what builds leave behind."""
+    found = {
+        path
+        for folder in folders
+        for kind in ("*.py", "*.md", "*.c", "*.h", "*.cpp")
+        for path in (ROOT / folder).rglob(kind)
+        if not {"build", "dist", "__pycache__"}.intersection(path.relative_to(ROOT).parts)
+    }
+    return sorted(found - {Path(__file__).resolve()})
+
+
+def cited_sections(text: str) -> list[tuple[str, str]]:
+    """Page and number of every section that `text` names."""
+    return [
+        (page.rpartition("/")[2], number.lstrip("§"))
+        for page, numbers in SECTION.findall(text)
+        for number in re.findall(_NUMBER, numbers)
+    ]
+
+
+def test_every_cited_section_exists() -> None:
+    sections = {page: headings(page) for page in ("core", "vector", "cube", "timing", "README")}
+    dangling, found = [], 0
+    for path in files(CITING):
+        text = path.read_text(encoding="utf-8")
+        if path.is_relative_to(REFERENCE):
+            own = re.sub(r"\b(?:\w+\.md|guide|paper|timing|core|vector|cube)\s*(?:§\S+,? ?)+", "", text)
+            cited = cited_sections(text) + [(path.stem, n) for n in re.findall(r"§(\d+(?:\.\d+)?)", own)]
+        else:  # elsewhere only with the page's full name: "core 2" may be a core
+            cited = cited_sections("\n".join(line for line in text.split("\n") if ".md" in line))
+        found += len(cited)
+        dangling += [f"{path.relative_to(ROOT)}: {page}.md {n}" for page, n in cited if n not in sections[page]]
+    assert not dangling
+    assert found > 100, "the pattern of citations fits nothing any more"
+
+
+def test_every_cited_decision_exists() -> None:
+    known = decisions()
+    dangling, found = [], 0
+    for path in files(DECIDED):
+        for name in DECISION.findall(path.read_text(encoding="utf-8")):
+            found += 1
+            if name not in known:
+                dangling.append(f"{path.relative_to(ROOT)}: {name}")
+    assert not dangling
+    assert found > 200
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("vector.md 2.1, D17", [("vector", "2.1")]),
+        ("core.md 2.1 to 2.5", [("core", "2.1"), ("core", "2.5")]),
+        ("cube.md 2-4, 9.", [("cube", "2"), ("cube", "4"), ("cube", "9")]),
+        ("core.md §4.1 and 4.3", [("core", "4.1"), ("core", "4.3")]),
+        ("tik/README.md 3.4", [("README", "3.4")]),
+    ],
+)
+def test_forms_of_a_citation(text: str, expected: list) -> None:
+    assert cited_sections(text) == expected
