@@ -15,6 +15,7 @@ _EXPORTS = {
     "attention_backend": "flash_attention.backends.registry",
     "available_backends": "flash_attention.backends.registry",
     "explain": "flash_attention.backends.registry",
+    "install": "flash_attention.compat.ascend910",
 }
 
 __all__ = ["__version__", *sorted(_EXPORTS)]

@@ -1,0 +1,257 @@
+"""The layer under the import paths and with the signatures of earlier FlashAttention layers for the Ascend 910.
+
+Three signatures are in use. After `head_dim` come
+
+    (a)  dropout_rate, prev_block_num, next_block_num, tiling_stgy_name, dp, mp, have_attention_mask_batch, alibi
+    (b)  head_num, dropout_rate, prev_block_num, next_block_num, tiling_stgy_name, dp, mp, high_precision,
+         have_attention_mask_batch, alibi, use_mqa
+    (c)  as (b) without head_num
+
+(a) is that of `flash_attention.FlashAttention` and of acctransformer's master branch; (b) that of acctransformer's
+branch fa1_for_ms2.2.11 and of `mindspore.nn.layer.flash_attention` in MindSpore 2.2 (some of its releases leave
+tiling_stgy_name out); (c) that of accspeed. `install` makes the layer importable under all three paths.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+import types
+from typing import NamedTuple
+
+from flash_attention.nn.layer.flash_attention import FlashAttention as Layer
+from flash_attention.problem.checks import check_bool, check_int
+
+PATHS = (
+    "acctransformer.flash_attention.nn.layer.flash_attention",
+    "mindspore.nn.layer.flash_attention",
+    "accspeed.nn.layer.flash_attention",
+)
+
+_BEFORE = ("dropout_rate", "prev_block_num", "next_block_num")
+_AFTER = ("dp", "mp")
+_PLAIN_TAIL = ("have_attention_mask_batch", "alibi")
+_TAIL = ("high_precision", "have_attention_mask_batch", "alibi", "use_mqa")
+
+
+class Arguments(NamedTuple):
+    """Arguments of one of the three signatures, taken apart."""
+
+    layer: dict  # keywords of flash_attention.FlashAttention
+    head_num: int | None
+    use_mqa: bool
+
+
+def read_arguments(arguments: tuple, keywords: dict, *, takes_head_num: bool = True) -> Arguments:
+    """Takes the arguments after head_dim apart, whichever signature they follow.
+
+    An integer of at least 1 in first place is head_num: dropout_rate is below 1.
+
+    Args:
+        arguments, keywords: what the caller gave after head_dim.
+        takes_head_num: False where the signature is (c).
+
+    Raises:
+        TypeError: too many arguments, one twice, or one whose meaning differs between signatures.
+        ValueError: high_precision or use_mqa must be bool, head_num must be an int of at least 1.
+    """
+    keywords = dict(keywords)
+    given = list(arguments)
+    if given and isinstance(given[0], bool):
+        raise TypeError(
+            f"second argument: got {given[0]!r}, allowed is head_num (an int >= 1) or dropout_rate (a float)"
+        )
+    counted = bool(given) and isinstance(given[0], int) and given[0] >= 1
+    if counted and not takes_head_num:
+        raise ValueError(
+            f"dropout_rate: got {given[0]!r}, allowed is 0 <= dropout_rate < 1; this path takes no head_num"
+        )
+    with_heads = counted or "head_num" in keywords or not takes_head_num
+    names = ["head_num"] if counted else []
+    names += _BEFORE
+    place = len(names)
+    # Some releases with head_num have no tiling_stgy_name: what stands in its place says so.
+    names += () if place < len(given) and isinstance(given[place], int) and with_heads else ("tiling_stgy_name",)
+    names += _AFTER
+    if with_heads:
+        names += _TAIL
+    elif len(given) > len(names):
+        if {"high_precision", "use_mqa"} & set(keywords):
+            raise TypeError(
+                f"got {len(given) + 1} positional arguments without head_num, and high_precision or use_mqa: what "
+                "comes after mp differs between the signatures; give it by keyword"
+            )
+        names += _PLAIN_TAIL
+    if len(given) > len(names):
+        raise TypeError(f"got {len(given) + 1} positional arguments, allowed are head_dim and {', '.join(names)}")
+    for name, value in zip(names, given):
+        if name in keywords:
+            raise TypeError(f"{name}: given by position and by keyword, allowed is one of them")
+        keywords[name] = value
+    head_num = keywords.pop("head_num", None)
+    if head_num is not None:
+        check_int("head_num", head_num, 1)
+    check_bool("high_precision", keywords.pop("high_precision", True))  # sums and softmax are float32 always
+    use_mqa = keywords.pop("use_mqa", False)
+    check_bool("use_mqa", use_mqa)
+    return Arguments(keywords, head_num, use_mqa)
+
+
+class Operator:
+    """Stands for an operator that the earlier layers hold, so that code which configures it goes on working.
+
+    Nothing is configured by it: the layer's own `dp`, `mp` and `shard` split its operators, and `recompute()` of the
+    cell around them decides whether they run again in the backward pass.
+    """
+
+    def __init__(self, name: str):
+        self.name = name
+
+    def recompute(self, mode: bool = True) -> Operator:
+        """Accepted without effect."""
+        check_bool("mode", mode)
+        return self
+
+    def shard(self, in_strategy=None, out_strategy=None) -> Operator:
+        """Accepted without effect."""
+        return self
+
+    def add_prim_attr(self, name: str, value) -> Operator:
+        """Accepted without effect."""
+        return self
+
+
+class FlashAttention(Layer):
+    """`flash_attention.FlashAttention` with any of the three signatures, see the module.
+
+    Args:
+        head_dim (int): size of a head.
+        arguments, keywords: those of one of the signatures; the keyword-only arguments of
+            `flash_attention.FlashAttention` are taken too. head_num has to be the heads of query. high_precision has no
+            effect, because sums and softmax are always in float32. With use_mqa, key and value have one head.
+
+    Inputs, outputs: those of `flash_attention.FlashAttention`.
+
+    Raises:
+        TypeError, ValueError: an argument is not allowed, or its meaning differs between the signatures.
+    """
+
+    takes_head_num = True
+
+    def __init__(self, head_dim, *arguments, **keywords):
+        read = read_arguments(arguments, keywords, takes_head_num=self.takes_head_num)
+        super().__init__(head_dim, **read.layer)
+        if self.input_layout != "BNSD":
+            raise ValueError(
+                f"input_layout: got {self.input_layout!r}, allowed is BNSD, as in the layers this replaces"
+            )
+        self.head_num = read.head_num
+        self.use_mqa = read.use_mqa
+        self.flash_attention = Operator("flash_attention")
+        self.drop_gen_mask = Operator("drop_gen_mask")
+        self.fill_v2 = Operator("fill_v2")
+        self.do_dropout = Operator("do_dropout")
+
+    def construct(self, query, key, value, attn_mask=None, alibi_mask=None):
+        if self.head_num is not None and query.shape[1] != self.head_num:
+            raise ValueError(f"query: got {query.shape[1]} heads, allowed is head_num {self.head_num}")
+        if self.use_mqa and (key.shape[1] != 1 or value.shape[1] != 1):
+            raise ValueError(f"key, value: got {key.shape[1]} and {value.shape[1]} heads, allowed with use_mqa is 1")
+        return Layer.construct(self, query, key, value, attn_mask, alibi_mask)
+
+    def shard(self, in_strategy=None, out_strategy=None):
+        """As `flash_attention.FlashAttention.shard`; without strategies, dp and mp stay as they are.
+
+        The strategy of a dropout mask, which earlier layers have after that of attention_mask, is left out: the keep
+        decisions are no tensor here.
+        """
+        if in_strategy is None:
+            return self
+        if self.dropout_rate > 0 and len(in_strategy) > 4:
+            in_strategy = (*in_strategy[:4], *in_strategy[5:])
+        return super().shard(in_strategy, out_strategy)
+
+
+class AccspeedFlashAttention(FlashAttention):
+    """`FlashAttention` with signature (c), which has no head_num."""
+
+    takes_head_num = False
+
+
+_CLASSES = dict(zip(PATHS, (FlashAttention, FlashAttention, AccspeedFlashAttention)))
+_installed: dict[str, types.ModuleType | None] = {}  # what we put into sys.modules, and what stood there before
+
+
+def install(*, replace: bool = False) -> dict[str, str]:
+    """Makes the layer importable under the import paths of the layers it replaces.
+
+    Call it before the code that imports them. Calling it again changes nothing.
+
+    Args:
+        replace: also where a package of that name is really installed.
+
+    Returns:
+        Per import path "installed", or why it was left alone.
+
+    Examples:
+        >>> import flash_attention
+        >>> report = flash_attention.install()
+        >>> from acctransformer.flash_attention.nn.layer.flash_attention import FlashAttention
+        >>> layer = FlashAttention(128, 16, 0.0, 65536, 0, dp=1, mp=1, high_precision=True)
+    """
+    check_bool("replace", replace)
+    return {path: _install(path, layer, replace) for path, layer in _CLASSES.items()}
+
+
+def uninstall() -> None:
+    """Undoes `install`: what stood there before stands there again."""
+    for name in sorted(_installed, reverse=True):
+        before = _installed.pop(name)
+        parent, _, leaf = name.rpartition(".")
+        if before is None:
+            del sys.modules[name]
+            if parent in sys.modules:
+                vars(sys.modules[parent]).pop(leaf, None)
+        else:
+            _place(name, before)
+
+
+def _install(path: str, layer: type, replace: bool) -> str:
+    if path in _installed:
+        return "installed"
+    if _is_there(path) and not replace:
+        return "left alone: it is really installed; install(replace=True) replaces it"
+    packages = path.split(".")
+    for depth in range(1, len(packages)):
+        package = ".".join(packages[:depth])
+        if not _is_there(package):
+            stand_in = types.ModuleType(package, f"Stands for {package}: flash_attention.install().")
+            stand_in.__path__ = []
+            _remember(package)
+            _place(package, stand_in)
+    module = types.ModuleType(path, f"{layer.__name__} of {layer.__module__}: flash_attention.install().")
+    module.FlashAttention = layer
+    module.__all__ = ["FlashAttention"]
+    _remember(path)
+    _place(path, module)
+    return "installed"
+
+
+def _is_there(name: str) -> bool:
+    """Whether a module can be imported, without importing more than the packages around it."""
+    try:
+        return name in sys.modules or importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def _remember(name: str) -> None:
+    _installed[name] = sys.modules.get(name)
+
+
+def _place(name: str, module: types.ModuleType) -> None:
+    sys.modules[name] = module
+    parent, _, leaf = name.rpartition(".")
+    if parent:
+        setattr(importlib.import_module(parent), leaf, module)
