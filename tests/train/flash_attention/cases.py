@@ -345,6 +345,10 @@ def _data() -> list[Case]:
         Case(seq_q=64, seq_k=64, mask="2d", tiling="sparse_64"),
         Case(seq_q=300, seq_k=40, window=(10, 10)),  # rows past the keys see nothing
         Case(seq_q=300, seq_k=100, blocks=(0, 0), dropout=0.1),
+        # The keys of a tile begin where the last query row, an odd one, no longer sees.
+        Case(seq_q=33, seq_k=150, mask="causal", dtype="bfloat16"),
+        Case(seq_q=65, seq_k=140, window=(40, 9), dtype="bfloat16", dropout=0.1),
+        Case(seq_q=69, seq_k=131, head_dim=33, blocks=(0, 0), mask="causal", tiling="sparse_64", dtype="bfloat16"),
         Case(scale=0.5),
         Case(scale=-0.25, mask="causal"),
         Case(scale=0.0, dtype="float32"),

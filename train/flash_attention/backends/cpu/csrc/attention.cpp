@@ -23,6 +23,23 @@ constexpr double kWorthAThread = 1 << 20;
 // Sums of d_query are kept for as many key/value heads at a time as fit in here (at least one).
 constexpr int64_t kWaveBytes = 32 << 20;
 
+// Tests set the variable FLASH_ATTENTION_CPU_POISON: scratch, sums and results then hold garbage before each task, so that
+// nobody profits from fresh pages, which are zero, or from what an earlier task left.
+bool poisoned() {
+  const char* wanted = std::getenv("FLASH_ATTENTION_CPU_POISON");
+  return wanted != nullptr && *wanted != '\0' && *wanted != '0';
+}
+
+// Signalling NaN and 1e37 by turns, as float32 and as pairs of bfloat16; a place that held one holds the other next time.
+void poison(void* memory, int64_t bytes) {
+  static std::atomic<uint32_t> fills{0};
+  constexpr uint32_t kGarbage[2] = {0x7FA07FA0, 0x7CF07CF0};
+  const uint32_t turn = fills.fetch_add(1, std::memory_order_relaxed);
+  char* to = static_cast<char*>(memory);
+  for (int64_t at = 0; at < bytes; at += 4)
+    std::memcpy(to + at, &kGarbage[(turn + at / 4) % 2], std::min<int64_t>(4, bytes - at));
+}
+
 struct Free {
   void operator()(void* p) const { std::free(p); }
 };
@@ -35,6 +52,7 @@ Buffer<T> allocate(int64_t count) {
   const size_t bytes = (static_cast<size_t>(count) * sizeof(T) + 63) / 64 * 64;
   void* p = std::aligned_alloc(64, bytes == 0 ? 64 : bytes);
   if (p == nullptr) throw std::bad_alloc();
+  if (poisoned()) poison(p, bytes);
   return Buffer<T>(static_cast<T*>(p));
 }
 
@@ -61,6 +79,7 @@ int thread_count(double work, int64_t tasks) {
 template <class Run>
 bool run_tasks(int threads, int64_t tasks, int64_t scratch_bytes, std::atomic<bool>& failed, const Run& run) {
   std::atomic<int64_t> next{0};
+  const bool dirty = poisoned();
 #pragma omp parallel num_threads(threads)
   {
     char* scratch = nullptr;
@@ -72,6 +91,7 @@ bool run_tasks(int threads, int64_t tasks, int64_t scratch_bytes, std::atomic<bo
     while (!failed) {
       const int64_t task = next.fetch_add(1, std::memory_order_relaxed);
       if (task >= tasks) break;
+      if (dirty) poison(scratch, scratch_bytes);
       run(task, scratch);
     }
   }
@@ -90,6 +110,11 @@ double work_of(const Problem& p) {
 int run_forward(const Problem& p, const ForwardOutputs& outputs) {
   const Kernels* kernels = choose_kernels();
   if (kernels == nullptr) return kNoTarget;
+  const int64_t rows = p.batch * p.heads * p.seq_q;
+  if (poisoned()) {
+    poison(outputs.output, rows * p.row_bytes());
+    poison(outputs.logsumexp, rows * static_cast<int64_t>(sizeof(float)));
+  }
   ForwardPlan plan{p, outputs, kForwardRows, 0};
   const double work = 2 * work_of(p);
   const int most = thread_count(work, INT64_MAX);
@@ -129,6 +154,11 @@ void advance_turn(const BackwardPlan& plan, int64_t index) {
   static_cast<Turns*>(plan.state)->count[index].fetch_add(1, std::memory_order_release);
 }
 
+int64_t bias_elements(const Problem& p) {
+  const Broadcast& b = p.bias;
+  return p.seq_k * (b.row_stride ? p.seq_q : 1) * (b.head_stride ? p.heads : 1) * (b.batch_stride ? p.batch : 1);
+}
+
 // Sums of the bias gradient: where the tasks put them, and how they become the result.
 struct BiasSums {
   bool wanted = false;
@@ -144,7 +174,7 @@ struct BiasSums {
     const Broadcast& b = p.bias;
     by_row = b.row_stride != 0 || p.seq_q == 1;
     shared = (b.batch_stride == 0 && p.batch > 1) || (b.head_stride == 0 && p.heads > 1);
-    count = p.seq_k * (b.row_stride ? p.seq_q : 1) * (b.head_stride ? p.heads : 1) * (b.batch_stride ? p.batch : 1);
+    count = bias_elements(p);
     const int64_t size = by_row ? count : p.batch * p.heads * p.seq_k;
     if (by_row && b.dtype == DType::kFloat32) {
       sums = static_cast<float*>(result);
@@ -174,8 +204,14 @@ struct BiasSums {
 int run_backward(const Problem& p, const BackwardInputs& inputs, const BackwardOutputs& outputs) {
   const Kernels* kernels = choose_kernels();
   if (kernels == nullptr) return kNoTarget;
-  BiasSums bias(p, outputs.d_bias);
   const int64_t heads = p.batch * p.heads, groups = p.batch * p.kv_heads, rows = heads * p.seq_q;
+  const bool dirty = poisoned();
+  if (dirty) {
+    poison(outputs.d_query, rows * p.row_bytes());
+    for (void* result : {outputs.d_key, outputs.d_value}) poison(result, groups * p.seq_k * p.row_bytes());
+    if (outputs.d_bias) poison(outputs.d_bias, bias_elements(p) * size_of(p.bias.dtype));
+  }
+  BiasSums bias(p, outputs.d_bias);
   BackwardPlan plan{};
   plan.problem = p;
   plan.inputs = inputs;
@@ -224,6 +260,7 @@ int run_backward(const Problem& p, const BackwardInputs& inputs, const BackwardO
   for (plan.first_group = 0; plan.first_group < groups && !failed; plan.first_group += wave) {
     plan.groups = std::min(wave, groups - plan.first_group);
     plan.d_query = in_result ? static_cast<float*>(outputs.d_query) + plan.first_group * group_sums : sums.get();
+    if (dirty) poison(plan.d_query, plan.groups * group_sums * static_cast<int64_t>(sizeof(float)));
     for (auto& turn : turns.count) turn.store(0, std::memory_order_relaxed);
     // Query tiles that no key tile visits are zeroed by nobody else.
     for (int64_t tile = 0; tile < plan.query_tiles; ++tile) {

@@ -221,7 +221,8 @@ struct BackwardCell {
   }
 };
 
-// Which rows of the query tile see each strip of kRows keys, in whole pairs of rows.
+// Which rows of the query tile see each strip of kRows keys, in whole pairs of rows; none where no row does, whose cells
+// may not have been computed.
 template <class Math>
 void find_rows(BackwardTile<Math>& tile, const KeyTile& k) {
   const QueryTile& q = tile.q;
@@ -231,6 +232,7 @@ void find_rows(BackwardTile<Math>& tile, const KeyTile& k) {
     int64_t first = 0, last = q.count;
     while (first < last && q.hi[first] <= from) ++first;
     while (last > first && q.lo[last - 1] >= to) --last;
+    if (first == last) first = last = 0;
     tile.first_row[strip] = first / Math::kPerUnit * Math::kPerUnit;
     tile.last_row[strip] = round_up(last, Math::kPerUnit);
   }
