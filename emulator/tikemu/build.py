@@ -53,8 +53,10 @@ def latest() -> ir.Program | None:
 
 
 def _arguments(recorder: Recorder, values: Any, label: str, kinds: tuple[type, ...]) -> list[Any]:
+    if isinstance(values, kinds):
+        values = [values]
     if not isinstance(values, (list, tuple)):
-        fail(TikParamError, f"{label} must be a list or tuple, got {type(values).__name__}")
+        fail(TikParamError, f"{label} must be a list or tuple, or one argument, got {type(values).__name__}")
     if len(values) > MAX_ARGUMENTS:
         fail(TikParamError, f"at most {MAX_ARGUMENTS} {label} are allowed, got {len(values)}")
     lowered, names = [], set()

@@ -27,6 +27,9 @@ class Tikdb:
             feed_dict: a NumPy array (or a number for an InputScalar) by the name of each input.
             interactive: the documented prompt does not exist here; True gives a warning and runs to the end.
 
+        The final contents of global memory are written back into the arrays that were fed (those that can be written),
+        as the public unit tests of operators expect.
+
         Returns:
             One array per output, in the order and with the shapes of the outputs; ``[[0]]`` without outputs.
 
@@ -47,7 +50,7 @@ class Tikdb:
         from .machine import execute
 
         program = self._recorder.program
-        result = execute.run(program, feed_dict, timing=False, options=settings.default_options())
+        result = execute.run(program, feed_dict, timing=False, options=settings.default_options(), write_back=True)
         if not program.outputs:
             return [np.zeros(1, np.int64)]
         return [result.outputs[view.tensor.name] for view in program.outputs]

@@ -24,6 +24,8 @@ from .recorder import Recorder
 from .tensor import Tensor, check_shape, lower_shape, product
 
 SCOPE_GM, SCOPE_UBUF, SCOPE_CBUF, SCOPE_CBUF_OUT = "global", "local.UB", "local.L1", "local.L1OUT"
+#: What a program may ask of Ascend 310, the chip of ``Dprofile("v100", "mini")``; nothing runs on it here.
+MINI_CORES, MINI_UB_SIZE, MINI_L1_SIZE = 2, 248 * 1024, 1024 * 1024
 SCOPE_CA, SCOPE_CB, SCOPE_CC = "local.L0A", "local.L0B", "local.L0C"
 
 _NAME = re.compile(r"[A-Za-z_][0-9A-Za-z_]*\Z")
@@ -31,6 +33,8 @@ _NAME = re.compile(r"[A-Za-z_][0-9A-Za-z_]*\Z")
 
 class Dprofile:
     """Target description: ``Dprofile()`` is the selected SoC, ``Dprofile("v100", "cloud")`` the Ascend 910 family.
+
+    ``Dprofile("v100", "mini")``, Ascend 310, answers questions of size; no kernel can be made for it.
 
     Raises:
         TikUnsupportedError: another pair of arguments.
@@ -44,8 +48,12 @@ class Dprofile:
             )
         self.arch, self.product_name = arch, product_name
 
+    @property
+    def _mini(self) -> bool:
+        return self.product_name == "mini"
+
     def _soc(self) -> Any:
-        if self.product_name == "mini":
+        if self._mini:
             fail(TikUnsupportedError, 'Dprofile("v100", "mini") is Ascend 310; tikemu emulates the Ascend 910 family')
         if self.product_name == "cloud" and not platform_info.is_selected():
             return platform_info.DEFAULT_SOC
@@ -53,16 +61,18 @@ class Dprofile:
 
     def get_aicore_num(self) -> int:
         """Number of AI cores."""
-        return 2 if self.product_name == "mini" else self._soc().core_count
+        return MINI_CORES if self._mini else self._soc().core_count
 
     def get_unified_buffer_size(self) -> int:
         """Bytes of Unified Buffer, as ``get_soc_spec("UB_SIZE")`` gives them."""
+        if self._mini:
+            return MINI_UB_SIZE
         self._soc()
         return platform_info.reported_ub_size()
 
     def get_l1_buffer_size(self) -> int:
         """Bytes of L1."""
-        return self._soc().l1_size
+        return MINI_L1_SIZE if self._mini else self._soc().l1_size
 
 
 class Tik:
@@ -73,6 +83,10 @@ class Tik:
         disable_debug: True makes ``tikdb`` unusable.
         err_msg_level: 0 or 1; accepted, errors always name the user's line.
         block_size: 32, no other value.
+
+    Attributes:
+        d_profiling: the Dprofile.
+        tikdb: the functional debugger.
     """
 
     def __init__(
@@ -93,6 +107,7 @@ class Tik:
         soc = platform_info.current_soc() if profiling is None else profiling._soc()
         self._recorder = Recorder(soc, debug_enabled=not disable_debug)
         self._counts: dict[str, int] = {}
+        self.d_profiling = Dprofile() if profiling is None else profiling
         self.tikdb = Tikdb(self._recorder)
 
     def __str__(self) -> str:

@@ -193,7 +193,9 @@ class Scalar(Expr):
     def set_as(self, value: Any, src_offset: Any = None) -> None:
         """Assign a number, Scalar, Expr, or the first element of a Tensor in the Unified Buffer.
 
-        Integers wrap to the declared width, floats convert as C does (tik/README.md D5). ``src_offset`` is reserved.
+        Integers wrap to the declared width, floats convert as C does (tik/README.md D5). The bits of an element of
+        equal width are copied, whatever the types: so the index that ``vcmax`` leaves in a float16 tensor is read
+        through a uint16 Scalar. ``src_offset`` is reserved.
 
         Raises:
             TikUnsupportedArgumentError: an Expr for a float16 Scalar; a Tensor outside the Unified Buffer.
@@ -366,6 +368,11 @@ def assignable(recorder: Recorder, value: Any, dtype: str, what: str) -> ir.Valu
                 TikUnsupportedArgumentError,
                 f"{what}: on Ascend 910 a value can be read only from a tensor in the "
                 f"Unified Buffer (scope_ubuf), tensor {value.name!r} is in {value.scope}",
+            )
+        if BITS[value.dtype] != BITS[dtype] and (is_float(value.dtype) or is_float(dtype)):
+            recorder.warn(
+                f"{what} of {dtype} is set to an element of tensor {value.name!r} of {value.dtype}; tikemu converts "
+                "the number, which no document describes (elements of equal width are copied bit by bit)"
             )
         return view
     if isinstance(value, Expr):

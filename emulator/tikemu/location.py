@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import linecache
 import os
 import sys
@@ -15,6 +16,9 @@ _PACKAGE = os.path.dirname(__file__) + os.sep
 #: Start of the file name of code that the emulator generates.
 GENERATED = "<tikemu "
 
+#: An import leads through these. Python freezes part of them.
+_IMPORT_SYSTEM = (os.path.dirname(importlib.__file__) + os.sep, "<frozen importlib")
+
 _own_files: dict[str, bool] = {}
 _locations: dict[tuple[str, int], Location] = {}
 
@@ -26,7 +30,7 @@ def here() -> Location:
         name = frame.f_code.co_filename
         own = _own_files.get(name)
         if own is None:
-            own = _own_files[name] = name.startswith((_PACKAGE, GENERATED, "<frozen importlib"))
+            own = _own_files[name] = name.startswith((_PACKAGE, GENERATED, *_IMPORT_SYSTEM))
         if not own or frame.f_back is None:
             break
         frame = frame.f_back

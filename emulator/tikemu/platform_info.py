@@ -108,6 +108,11 @@ def te_set_version(
     return set_current_compile_soc_info(soc_version, core_type, aicore_num, l1_fusion)
 
 
+def te_set_l2_mode(mode: int) -> str:
+    """Accepted, no effect: the L2 buffer is an option of a run. Returns "success"."""
+    return "success"
+
+
 def is_selected() -> bool:
     """Whether a SoC was selected."""
     return _selection is not None
@@ -181,20 +186,44 @@ def get_soc_spec(key: str) -> Any:
 
 
 def api_check_support(intrinsic: str, dtype: str = "") -> bool:
-    """Whether Ascend 910 has a TIK API ("tik.vadd"), with a dtype where one is given (D2e)."""
+    """Whether Ascend 910 has a TIK API ("tik.vadd"), with a dtype where one is given (D2e).
+
+    The answer comes from the table that the instructions themselves use. ``dtype`` of a conversion may be its short
+    form ("f322f16", "f322s32r"). A function of the DSL ("te.lang.cce.vdiv", "tbe.dsl.vdiv") has the dtypes of the
+    instruction that it becomes: programs choose their path by it, though the DSL itself is out of scope.
+    """
     from .isa import registry
 
     if not isinstance(intrinsic, str) or not isinstance(dtype, str):
         fail(TikParamError, f"api_check_support takes two strings, got {intrinsic!r} and {dtype!r}")
     prefix, _, name = intrinsic.rpartition(".")
-    if prefix not in ("tik", ""):
+    if prefix in _DSL_PREFIXES:
+        name = _DSL_NAMES.get(name, name)
+    elif prefix not in ("tik", ""):
         return False
+    conversion = _CONVERSION.match(dtype)
+    if name in ("vconv", "vec_conv") and conversion is not None:
+        return _converts(*conversion.groups(default=""))
     spec = registry.specs().get(name)
     if spec is not None:
         return spec.supported(dtype)
     return name in CONTAINER_APIS and (not dtype or dtype in BITS)
 
 
+_DSL_PREFIXES = ("te.lang.cce", "te.lang.dynamic", "tbe.dsl")
+#: Functions of the DSL -> the instruction that decides which dtypes they take, where the names differ.
+_DSL_NAMES = {
+    "vlog": "vln",
+    "vcmpsel": "vsel",
+    "cast_to": "vconv",
+    "round": "vconv",
+    "floor": "vconv",
+    "ceil": "vconv",
+    "sum": "vadd",
+    "reduce_sum": "vadd",
+    "reduce_max": "vmax",
+    "reduce_min": "vmin",
+}
 _SHORT_DTYPES = {
     "f16": "float16",
     "f32": "float32",
@@ -230,7 +259,8 @@ def intrinsic_check_support(intrinsic: str, dtype: str = "") -> bool:
     name = intrinsic[len("Intrinsic_") :] if intrinsic.startswith("Intrinsic_") else intrinsic
     conversion = _CONVERSION.match(dtype)
     if name == "vconv" and dtype:
-        return conversion is not None and _converts(*conversion.groups(default=""))
+        # An intrinsic exists per mode; the API without one stands for all modes of a pair.
+        return conversion is not None and _converts(*conversion.groups(default=""), exact=True)
     name = {
         "broadcast_ub_to_cc": "broadcast_ub_to_l0c",
         "data_move_out2ub": "data_move",
@@ -241,9 +271,11 @@ def intrinsic_check_support(intrinsic: str, dtype: str = "") -> bool:
     return api_check_support(f"tik.{name}", _SHORT_DTYPES.get(dtype, dtype))
 
 
-def _converts(source: str, target: str, mode: str) -> bool:
+def _converts(source: str, target: str, mode: str, exact: bool = False) -> bool:
     from .isa.convert import PAIRS
 
     pair = _SHORT_DTYPES[target], _SHORT_DTYPES[source]
+    if not mode and not exact:
+        return pair in PAIRS
     # Only int32 to float16 takes a scale.
     return _ROUND_MODES[mode] in PAIRS.get(pair, ()) and (mode == "deq") == (pair == ("float16", "int32"))

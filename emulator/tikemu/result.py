@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -54,7 +55,8 @@ class Result:
         kernel: name of the kernel.
         soc: the chip.
         cycles: of the slowest core, launch excluded; at least what the traffic needs at the bandwidth of the memory.
-        core_cycles: per core in use.
+            Whole cycles, rounded up.
+        core_cycles: per core in use, rounded up.
         block_count: blocks of the multi-core loop.
         pipes: use of each pipe, by name ("S", "V", "M", "MTE1", "MTE2", "MTE3").
         instructions: executions and cycles, by name.
@@ -72,8 +74,8 @@ class Result:
     outputs: dict[str, np.ndarray]
     kernel: str
     soc: SocProfile
-    cycles: float | None
-    core_cycles: tuple[float, ...]
+    cycles: int | None
+    core_cycles: tuple[int, ...]
     block_count: int
     pipes: dict[str, PipeUse]
     instructions: dict[str, InstructionUse]
@@ -233,7 +235,7 @@ def collect(
         )
     clock = runtime.clock
     floor = (moved - runtime.gm_cost.hit_bytes) / (soc.gm_share(runtime.active_cores) * len(times))
-    cycles = max(max(times), floor)
+    cycles = math.ceil(max(max(times), floor))
     busy = dict.fromkeys(PIPES, 0.0)
     issued = sum(count for (_, pipe), (count, _) in total.entries.items() if PIPES[pipe] != "S")
     busy["S"] = clock.scalar_busy + issued * soc.timing.issue_cycles
@@ -246,7 +248,7 @@ def collect(
     names = {*_ALWAYS, *total.constants, *(_GM if moved else ())}
     return Result(
         cycles=cycles,
-        core_cycles=tuple(times),
+        core_cycles=tuple(math.ceil(time) for time in times),
         pipes={name: PipeUse(work, work / (cycles * len(times)) if cycles else 0.0) for name, work in busy.items()},
         instructions=instructions,
         sync_flags=clock.flags,

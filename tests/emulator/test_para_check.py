@@ -203,3 +203,33 @@ def test_small_helpers():
     for other, key in (({**TENSOR, "shape": (16,)}, "shape"), ({}, "shape"), (None, "dtype")):
         with pytest.raises(RuntimeError):
             shape_util.compare_tensor_dict_key(TENSOR, other, key)
+
+
+@check.check_op_params(
+    check.REQUIRED_INPUT,
+    (check.REQUIRED_ATTR_INT, check.REQUIRED_ATTR_LIST_INT),
+    (check.OPTION_INPUT, check.OPTION_ATTR_STR),
+)
+def flexible(x, axes, mode=None):
+    """An entry function whose parameters have alternatives."""
+    return axes
+
+
+@pytest.mark.parametrize("axes", [1, [0, 1]])
+@pytest.mark.parametrize("mode", [None, "fast", TENSOR])
+def test_one_of_the_alternatives_is_enough(axes, mode):
+    assert flexible(TENSOR, axes, mode) == axes
+
+
+@pytest.mark.parametrize("axes, mode", [(None, None), ("0", None), ([0.5], None), (1, 3)])
+def test_none_of_the_alternatives_is_a_violation(axes, mode):
+    with pytest.raises(RuntimeError, match="none of the alternatives"):
+        flexible(TENSOR, axes, mode)
+
+
+def test_a_string_stands_for_a_list_of_one():
+    check.check_format("nd", "ND")
+    check.check_dtype("Float16", "float16")
+    for function, value, allowed in ((check.check_format, "N", "ND"), (check.check_dtype, "float", "float16")):
+        with pytest.raises(RuntimeError, match=f"must be one of {allowed}, got"):
+            function(value, allowed)

@@ -18,6 +18,8 @@ from .params import Choice, Fixed, Flag, Integer, Number, Rest, Tensor, as_integ
 from .spec import Call, MicroOp, Operand, Transfer, instruction
 
 ALL = ("GM", "UB", "L1", "L0A", "L0B", "L0C")
+#: What the memory can add to (D24).
+ATOMIC_DTYPES = ("float32",)
 MOVE_ALIGNMENT = {"GM": 1, "UB": BLOCK, "L1": BLOCK}
 
 
@@ -110,7 +112,7 @@ def move_blocks(call: Call, dst: Operand, src: Operand, nburst: int, burst: int,
             src.memory.view("uint8", src.address, shape, (src_pitch, 1)),
         )
     if direction == "write" and call.core.atomic_add and memories == ("UB", "GM"):
-        if dst.dtype != "float32":
+        if dst.dtype not in ATOMIC_DTYPES:
             call.fail(TikUnsupportedError, f"atomic add into GM exists for float32 only, got {dst.dtype}")
         direction, run_defined = "atomic", None
         run = _atomic_add(
@@ -474,7 +476,10 @@ def broadcast_ub_to_l0c(call: Call, a: Any) -> MicroOp | None:
 
 # -------------------------------------------------------------------------------------------------------- atomic add
 @instruction(
-    "set_atomic_add", params=(Choice("value", (0, 1, "float32"), error=TikUnsupportedArgumentError),), pipe="S"
+    "set_atomic_add",
+    params=(Choice("value", (0, 1, *ATOMIC_DTYPES), error=TikUnsupportedArgumentError),),
+    dtypes=ATOMIC_DTYPES,
+    pipe="S",
 )
 def set_atomic_add(call: Call, a: Any) -> MicroOp:
     """Switch atomic float32 addition of later moves from the Unified Buffer to GM on (1, "float32") or off (0)."""

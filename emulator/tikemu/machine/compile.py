@@ -17,7 +17,7 @@ Calls whose arguments are all known are prepared once and run as a group.
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import CodeType
 from typing import Any, Callable
 
@@ -240,7 +240,9 @@ class Compiler:
         self.scalar_cost(cost)
 
     def load(self, view: ir.View, dtype: str, location: ir.Location, needed: bool) -> str:
-        """Source of an element's value, converted to ``dtype``."""
+        """Source of an element's value as a variable of ``dtype`` takes it: bits of equal width are copied (D5c)."""
+        if size_of(view.dtype) == size_of(dtype):
+            view = replace(view, dtype=dtype)
         source = self.element(view, location, write=False, needed=needed)
         low, high = (0, 0) if is_float(view.dtype) else limits(view.dtype)
         return convert(Text(source, view.dtype, low, high), dtype).source if needed else source

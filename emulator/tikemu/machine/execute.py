@@ -38,6 +38,7 @@ def run(
     numerics: bool = True,
     timing: bool = True,
     options: Options | None = None,
+    write_back: bool = False,
 ) -> Result:
     """Execute a built program.
 
@@ -48,6 +49,7 @@ def run(
         numerics: compute the results. Without, only what decides the course of the program is computed.
         timing: estimate the time.
         options: see :class:`Options`.
+        write_back: leave the final contents of global memory in the arrays of ``inputs`` that can be written.
 
     Returns:
         Outputs by name, and what was measured.
@@ -71,6 +73,11 @@ def run(
         if session is None or session.key != key:
             session = Session(key, program, tensors)
         result = session.run(scalars, tensors)
+    if write_back:
+        for tensor in session.gm.values():
+            fed = arrays.get(tensor.info.name)
+            if isinstance(fed, np.ndarray) and fed.flags.writeable:
+                fed[...] = tensor.array.reshape(fed.shape)
     if session.reusable:
         program._session = session
     return result

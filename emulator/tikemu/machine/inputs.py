@@ -36,15 +36,26 @@ def feeds(program: ir.Program, inputs: Mapping[str, Any], numerics: bool) -> tup
     scalar_names = {variable.name: variable for variable in scalar_inputs(program)}
     required = [node.tensor.name for node in program.inputs if isinstance(node, ir.View)]
     optional = [view.tensor.name for view in program.outputs] + [tensor.name for tensor in program.workspaces]
-    known = [*scalar_names, *required, *optional]
+    known = {*scalar_names, *required, *optional}
     for name in inputs:
         if name not in known:
-            raise TikParamError(f"{name!r} is no input of kernel {program.name!r}; inputs are: {', '.join(known)}")
+            raise TikParamError(f"kernel {program.name!r} has no argument {name!r}; it has {_arguments(program)}")
     for name in [*scalar_names, *(required if numerics else ())]:
         if name not in inputs:
-            raise TikParamError(f"input {name!r} of kernel {program.name!r} is missing")
+            came = ", ".join(map(repr, inputs)) or "nothing"
+            raise TikParamError(
+                f"input {name!r} of kernel {program.name!r} is missing: it has {_arguments(program)}, got {came}"
+            )
     scalars = {name: input_scalar(variable, inputs[name]) for name, variable in scalar_names.items()}
     return scalars, {name: value for name, value in inputs.items() if name not in scalar_names}
+
+
+def _arguments(program: ir.Program) -> str:
+    """Everything that can be fed, by its role."""
+    inputs = [node.name if isinstance(node, ir.Variable) else node.tensor.name for node in program.inputs]
+    outputs = [view.tensor.name for view in program.outputs]
+    roles = (("inputs", inputs), ("outputs", outputs), ("workspaces", [info.name for info in program.workspaces]))
+    return ", ".join(f"{role} {' '.join(names)}" for role, names in roles if names) or "no arguments"
 
 
 def contents(program: ir.Program, scalars: Mapping[str, Any], arrays: Mapping[str, Any]) -> list[Contents]:

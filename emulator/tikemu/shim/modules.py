@@ -31,6 +31,7 @@ def _queries() -> Namespace:
         "get_soc_spec",
         "intrinsic_check_support",
         "set_current_compile_soc_info",
+        "te_set_l2_mode",
         "te_set_version",
     )
     return {name: getattr(platform_info, name) for name in names}
@@ -212,6 +213,12 @@ def _ceil_div(value: int, factor: int) -> int:
     return -(-value // factor)
 
 
+def _select_op_base() -> Namespace:
+    """Description of formats for the graph engine, which no kernel needs."""
+    names = ("gen_param", "get_dynamic_param_in_json")
+    return {name: out_of_scope.DslName(f"impl.util.util_select_op_base.{name}") for name in names}
+
+
 def _empty() -> Namespace:
     return {}
 
@@ -266,6 +273,7 @@ CATALOGUE: Mapping[str, Callable[[], Namespace]] = {
     "impl.util": _empty,
     "impl.util.platform_adapter": _adapter,
     "impl.util.util_common": _common_util,
+    "impl.util.util_select_op_base": _select_op_base,
 }
 
 

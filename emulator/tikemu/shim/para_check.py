@@ -95,8 +95,11 @@ def _violation(message: str) -> NoReturn:
 
 
 # ------------------------------------------------------------------------------------------------ check_op_params
-def check_op_params(*type_args: str, **_options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Decorator of an operator's entry function: one constant per parameter, in order.
+def check_op_params(
+    *type_args: str | tuple[str, ...], **_options: Any
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Decorator of an operator's entry function: one constant per parameter, in order; a tuple of constants stands for
+    alternatives.
 
     The parameters are checked when the function is called: inputs and outputs are dicts with shape, dtype, format,
     ori_shape and ori_format (lists of them for DYNAMIC_), required ones are not None, attributes have their types.
@@ -134,7 +137,15 @@ def check_op_params(*type_args: str, **_options: Any) -> Callable[[Callable[...,
     return decorate
 
 
-def _check_parameter(op: str, kind: str, name: str, value: Any) -> None:
+def _check_parameter(op: str, kind: str | tuple[str, ...], name: str, value: Any) -> None:
+    if isinstance(kind, (tuple, list)):
+        reasons = []
+        for alternative in kind:
+            try:
+                return _check_parameter(op, alternative, name, value)
+            except RuntimeError as error:
+                reasons.append(str(error).split("\n")[0])
+        _violation(f"{op}: {name!r} fits none of the alternatives: {'; '.join(reasons) or 'there are none'}")
     if kind == KERNEL_NAME:
         check_kernel_name(value)
         return
@@ -286,19 +297,25 @@ def check_tensor_shape_size(shape: Sequence[int]) -> int:
     return check_shape_size(shape)
 
 
-def check_dtype(dtype: Any, check_list: Sequence[str] = DATA_TYPES, param_name: str = "dtype") -> None:
-    """A dtype of a list, in any case."""
-    if not isinstance(dtype, str) or dtype.lower() not in check_list:
-        _violation(f"{param_name} must be one of {', '.join(check_list)}, got {dtype!r}")
+def check_dtype(dtype: Any, check_list: Sequence[str] | str = DATA_TYPES, param_name: str = "dtype") -> None:
+    """A dtype of a list (a string: the only one), in any case."""
+    _check_name(dtype, check_list, param_name)
 
 
 check_dtype_rule = check_dtype
 
 
-def check_format(data_format: Any, check_list: Sequence[str] = ALL_FORMAT_LIST, param_name: str = "format") -> None:
-    """A format of a list, in any case."""
-    if not isinstance(data_format, str) or data_format.upper() not in [name.upper() for name in check_list]:
-        _violation(f"{param_name} must be one of {', '.join(check_list)}, got {data_format!r}")
+def check_format(
+    data_format: Any, check_list: Sequence[str] | str = ALL_FORMAT_LIST, param_name: str = "format"
+) -> None:
+    """A format of a list (a string: the only one), in any case."""
+    _check_name(data_format, check_list, param_name)
+
+
+def _check_name(value: Any, allowed: Sequence[str] | str, param_name: str) -> None:
+    names = [allowed] if isinstance(allowed, str) else list(allowed)
+    if not isinstance(value, str) or value.upper() not in [name.upper() for name in names]:
+        _violation(f"{param_name} must be one of {', '.join(names)}, got {value!r}")
 
 
 def check_elewise_shape_range(inputs: Sequence[dict[str, Any]], support_broadcast: bool = False) -> None:
