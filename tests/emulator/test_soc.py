@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from tikemu import soc
+from tikemu.isa.bank_conflicts import Stream, conflict_cycles
 from tikemu.soc import CONFIDENCES, Constant, TimingModel
-from tikemu.timing.banks import Stream, conflict_cycles
 
 
 @pytest.mark.parametrize(

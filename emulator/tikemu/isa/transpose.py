@@ -7,8 +7,8 @@ from typing import Any, Callable
 
 import numpy as np
 
-from ..timing.banks import Stream, conflict_cycles
 from .access import access
+from .bank_conflicts import Stream, conflict_cycles
 from .params import Flag, Integer, Tensor, TensorList, renamed, repeat, stride
 from .region import Piece
 from .spec import Access, Call, MicroOp, Operand, instruction

@@ -14,8 +14,8 @@ import numpy as np
 
 from .. import native, numerics
 from ..errors import TikParamError
-from ..timing.banks import BLOCK, GROUPS, LAYER, Stream, conflict_cycles
 from .access import access, outside_tensor
+from .bank_conflicts import BLOCK, GROUPS, LAYER, Stream, conflict_cycles
 from .region import Piece, Region
 from .spec import Access, Call, MicroOp, Operand
 from .vector_mask import Lanes

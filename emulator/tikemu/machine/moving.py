@@ -16,9 +16,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..isa.bank_conflicts import GROUPS, LAYER
 from ..isa.region import Region
 from ..isa.spec import Access, MicroOp
-from ..timing.banks import GROUPS, LAYER
 from .strict import guarded
 
 #: Sets of arguments that a call keeps before it moves its operations instead.
