@@ -9,8 +9,9 @@ import numpy as np
 from tikemu import ir, soc
 from tikemu.errors import TikWarning
 from tikemu.isa import registry
+from tikemu.isa.call import BindContext, CoreState
+from tikemu.isa.micro_op import MicroOp, Operand
 from tikemu.isa.region import Memory
-from tikemu.isa.spec import BindContext, CoreState, MicroOp, Operand
 
 SOC = soc.ASCEND_910A
 SCOPES = {

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tikemu.errors import TikBoundsError, TikMemoryError, TikParamError, TikUnsupportedError
 from tikemu.isa import registry
-from tikemu.isa.spec import BindContext
+from tikemu.isa.call import BindContext
 
 from tests.emulator.core_bench import SOC, check, recorded
 from tests.emulator.core_bench import CoreBench as Bench

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import tikemu
 from tikemu import Options, tik
+from tikemu.isa.micro_op import Transfer
 from tikemu.isa.region import Memory, Region
-from tikemu.isa.spec import Transfer
 from tikemu.soc import ASCEND_910A
 from tikemu.timing.engine import PIPE_INDEX, CoreClock, TimedOp
 from tikemu.timing.gm import GlobalMemory, L2Cache

@@ -8,8 +8,9 @@ import numpy as np
 
 from ..dtypes import size_of
 from ..errors import TikBoundsError
+from .call import Call
+from .micro_op import Access, Operand
 from .region import Memory, Piece, Region
-from .spec import Access, Call, Operand
 
 BLOCK = 32
 FRACTAL = 512  # bytes of a 16 x 32-byte fractal in L0A, L0B and L1

@@ -11,8 +11,10 @@ import numpy as np
 from .. import ir
 from ..errors import TikParamError, TikUndefinedError, TikUnsupportedArgumentError
 from .access import defined_view
+from .call import Call, CoreState
+from .micro_op import MicroOp
 from .params import Choice, Param, Tensor, describe, is_tensor, repeat, stride
-from .spec import Call, CoreState, MicroOp, instruction
+from .registry import instruction
 from .vector import FLOATS, legacy_tail, walks
 from .vector_engine import BLOCK, Kernel, Walk, element_wise, executor, idle, micro_op
 from .vector_mask import Mask, leading

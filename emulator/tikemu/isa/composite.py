@@ -11,11 +11,13 @@ import numpy as np
 from ..dtypes import size_of
 from ..errors import TikParamError, TikUnsupportedArgumentError
 from .access import BLOCK, FRACTAL, l0c_alignment
+from .call import Call
 from .cube import Gather, gather_fractals, load_fractals, multiply, window_blocks
 from .lowering import Lowering, chunks, window
+from .micro_op import MicroOp, Operand
 from .move import move_blocks
 from .params import Fixed, Flag, Integer, Number, Param, Tensor, describe, is_tensor, memory_kind
-from .spec import Call, MicroOp, Operand, instruction
+from .registry import instruction
 
 TILE = 32768 // FRACTAL  # most fractals of an operand tile: half of L0A or L0B, for double buffering (D28a)
 

@@ -9,8 +9,9 @@ import numpy as np
 
 from .. import numerics
 from ..errors import TikParamError, TikUnsupportedArgumentError
+from .call import Call
 from .params import Choice, Fixed, Number, Tensor, repeat, stride
-from .spec import Call, instruction
+from .registry import instruction
 from .vector import BLK_WIDE, legacy_tail, walks
 from .vector_engine import Kernel, element_wise, finish
 from .vector_mask import Mask

@@ -13,9 +13,11 @@ from ..dtypes import size_of
 from ..errors import TikParamError, TikUnsupportedArgumentError
 from . import matrix
 from .access import BLOCK, FRACTAL, access, copier, defined_view, l0c_alignment
+from .call import Call
+from .micro_op import Access, MicroOp, Operand, Transfer
 from .params import Choice, Fixed, Flag, Integer, Number, Param, Rest, Tensor, describe, memory_kind, repeat
 from .region import Piece, Region
-from .spec import Access, Call, MicroOp, Operand, Transfer, instruction
+from .registry import instruction
 
 L0_SOURCE_ALIGNMENT = {"L1": BLOCK, "GM": 1}
 

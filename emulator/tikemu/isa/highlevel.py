@@ -16,6 +16,7 @@ from .. import numerics
 from ..dtypes import BITS, INTEGERS, size_of
 from ..errors import TikAlignError, TikParamError, TikUnsupportedArgumentError
 from .access import BLOCK, access
+from .call import Call
 from .compare import CONDITIONS
 from .convert import PAIRS, ROUND_MODES
 from .layout import (
@@ -31,9 +32,10 @@ from .layout import (
     whole,
 )
 from .lowering import MAX_REPEAT, Lowering, chunks, window
+from .micro_op import MicroOp, Operand
 from .move import PATHS, move_blocks
 from .params import Choice, Number, Tensor, memory_kind
-from .spec import Call, MicroOp, Operand, instruction
+from .registry import instruction
 from .vector import DUP_DTYPES, FLOATS
 from .vector_engine import Kernel, Walk, element_wise
 from .vector_mask import leading

@@ -17,11 +17,13 @@ from .. import numerics
 from ..dtypes import size_of
 from ..errors import TikAlignError, TikParamError
 from .access import BLOCK
+from .call import Call
 from .highlevel import LANE_BYTES, MAX_PITCH, elementwise
 from .layout import array, axes, part, squeezed, steps_over, whole
 from .lowering import MAX_REPEAT, Lowering, chunks, window
+from .micro_op import MicroOp, Operand
 from .params import Param, Tensor, as_integer, describe
-from .spec import Call, MicroOp, Operand, instruction
+from .registry import instruction
 from .vector import FLOATS
 
 

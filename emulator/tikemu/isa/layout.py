@@ -13,9 +13,10 @@ from .. import ir
 from ..dtypes import size_of
 from ..errors import TikAlignError, TikParamError
 from .access import BLOCK, access
+from .call import Call
+from .micro_op import Access, Operand
 from .params import Tensor, is_tensor
 from .region import Piece
-from .spec import Access, Call, Operand
 
 Axis = tuple[int, ...]  # extent, then the stride of every operand in elements
 

@@ -10,8 +10,9 @@ from weakref import WeakKeyDictionary
 from ..dtypes import size_of
 from ..errors import TikMemoryError
 from . import registry
+from .call import BindContext, Call, CoreState
+from .micro_op import MicroOp, Operand
 from .region import Memory
-from .spec import BindContext, Call, CoreState, MicroOp, Operand
 
 MAX_REPEAT = 255
 

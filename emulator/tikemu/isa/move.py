@@ -14,8 +14,10 @@ from .. import numerics
 from ..dtypes import BITS, size_of
 from ..errors import TikParamError, TikUnsupportedArgumentError, TikUnsupportedError
 from .access import BLOCK, bursts, copier, defined_view, l0c_alignment
+from .call import Call
+from .micro_op import MicroOp, Operand, Transfer
 from .params import Choice, Fixed, Flag, Integer, Number, Rest, Tensor, as_integer, is_tensor, memory_kind
-from .spec import Call, MicroOp, Operand, Transfer, instruction
+from .registry import instruction
 
 ALL = ("GM", "UB", "L1", "L0A", "L0B", "L0C")
 #: What the memory can add to (D24).

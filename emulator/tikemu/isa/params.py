@@ -2,7 +2,7 @@
 
 A parameter is checked twice. At the call (:meth:`Param.check`) immediates are checked completely, run-time values only
 for their type. When the call is bound (:meth:`Param.resolve`) every value is a number and every tensor an
-:class:`~tikemu.isa.spec.Operand`; the result is what the instruction sees. Out-of-range immediates raise
+:class:`~tikemu.isa.micro_op.Operand`; the result is what the instruction sees. Out-of-range immediates raise
 ``TikParamError``, out-of-range run-time values ``TikBoundsError`` (tik/README.md D29).
 """
 
@@ -18,7 +18,8 @@ import numpy as np
 
 from .. import ir
 from ..errors import TikAlignError, TikParamError, TikUnsupportedArgumentError
-from .spec import Call, Operand
+from .call import Call
+from .micro_op import Operand
 
 REQUIRED = inspect.Parameter.empty
 COUNT_DTYPES = ("int16", "int32", "int64", "uint16", "uint32", "uint64")

@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 
 from ..errors import TikParamError
+from .call import Call
+from .micro_op import Access, MicroOp
 from .params import Flag, Integer, Param, Tensor, TensorList, as_integer, renamed
 from .region import Region
-from .spec import Access, Call, MicroOp, instruction
+from .registry import instruction
 from .vector_engine import Kernel, Walk, check_overlap, executor, micro_op, span_access
 from .vector_mask import leading
 

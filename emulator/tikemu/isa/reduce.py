@@ -10,8 +10,10 @@ import numpy as np
 
 from .. import native, numerics
 from ..errors import TikParamError
+from .call import Call
+from .micro_op import Access, MicroOp
 from .params import Flag, Param, Tensor, repeat, stride
-from .spec import Access, Call, MicroOp, instruction
+from .registry import instruction
 from .vector import BLK_WIDE, FLOATS, legacy_tail
 from .vector_engine import (
     BLOCK,

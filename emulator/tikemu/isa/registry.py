@@ -1,13 +1,27 @@
-"""The table of instructions: what exists, and what is refused by name."""
+"""The table of instructions: what exists, and what is refused by name.
+
+An entry reads::
+
+    @instruction("vec_abs", params=(Mask("mask"), Tensor("dst"), Tensor("src"), repeat(), ...),
+                 typed=("dst", "src"), dtypes=("float16", "float32"), pipe="V", cost="simple")
+    def vec_abs(call, a):
+        ...
+        return MicroOp(call.api, call.pipe, ...)
+
+``a`` holds the resolved arguments by name: operands, numbers, masks; ``call`` complains, and knows SoC and core.
+"""
 
 from __future__ import annotations
 
 import importlib
+import inspect
 import pkgutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
+from typing import Any, Callable
 
-from .spec import InstructionSpec
+from .params import Param
+from .spec import Binder, InstructionSpec
 
 _specs: dict[str, InstructionSpec] = {}
 _unsupported: dict[str, str] = {}
@@ -19,6 +33,22 @@ def add(spec: InstructionSpec) -> None:
     if spec.name in _specs or spec.name in _unsupported:
         raise ValueError(f"instruction {spec.name!r} is defined twice")
     _specs[spec.name] = spec
+
+
+def instruction(*names: str, params: Sequence[Param], **fields: Any) -> Callable[[Binder], Binder]:
+    """Enter a function into the instruction table under one or several names (see InstructionSpec for ``fields``).
+
+    For ``kind="scalar"`` the decorated function is ``evaluate``; otherwise it is the binder.
+    """
+
+    def enter(function: Binder) -> Binder:
+        slot = "evaluate" if fields.get("kind") == "scalar" else "binder"
+        doc = fields.pop("doc", None) or (inspect.getdoc(function) or "").split("\n")[0]
+        for name in names:
+            add(InstructionSpec(name, tuple(params), **{"binder": None, slot: function, "doc": doc, **fields}))
+        return function
+
+    return enter
 
 
 def refuse(names: Iterable[str], reason: str) -> None:

@@ -15,8 +15,9 @@ import numpy as np
 from .. import ir, numerics
 from ..dtypes import is_float, limits
 from ..errors import TikBoundsError, TikParamError, TikUnsupportedArgumentError
+from .call import Call
 from .params import Choice, Destination, Param, describe
-from .spec import Call, instruction
+from .registry import instruction
 
 _DOCUMENTED = ("int64", "float32")
 _TOLERATED = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "uint64", "float16")

@@ -1,212 +1,23 @@
-"""What one entry of the instruction table is, and what executing it yields.
+"""What one entry of the instruction table is.
 
-An :class:`InstructionSpec` is made by the :func:`instruction` decorator. The front end turns every spec into a method
-of ``Tik`` (its signature comes from ``params``) and calls :meth:`InstructionSpec.check` when the call is recorded. The
-machine calls :meth:`InstructionSpec.bind` once per distinct set of resolved arguments; the resulting micro-operations
-are cached and executed many times.
-
-An entry reads::
-
-    @instruction("vec_abs", params=(Mask("mask"), Tensor("dst"), Tensor("src"), repeat(), ...),
-                 typed=("dst", "src"), dtypes=("float16", "float32"), pipe="V", cost="simple")
-    def vec_abs(call, a):
-        ...
-        return MicroOp(call.api, "V", ...)
-
-``a`` holds the resolved arguments by name: operands, numbers, masks; ``call`` complains, and knows SoC and core.
+The front end turns every :class:`InstructionSpec` into a method of ``Tik`` (its signature comes from ``params``) and
+calls :meth:`InstructionSpec.check` when the call is recorded. The machine calls :meth:`InstructionSpec.bind` once per
+distinct set of resolved arguments; the resulting micro-operations are cached and executed many times.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Callable, Union
+from typing import Any, Callable, Union
 
-from ..errors import TikBoundsError, TikParamError, TikUnsupportedArgumentError
-from .region import Memory, Region
-
-if TYPE_CHECKING:
-    from .params import Param
-
-
-@dataclass(frozen=True, eq=False)
-class Operand:
-    """A tensor operand with its run-time address.
-
-    Attributes:
-        memory: the memory (on-chip buffer of one core, or one GM tensor) that holds it.
-        address: byte address of the first element inside ``memory``.
-        start, end: bytes of the whole allocation (this copy of it, under multi-buffering).
-        dtype, shape, strides: of the view; strides in elements.
-        name: the tensor's name, for messages.
-        static: True when TIK could know the address at build time (immediate offset).
-    """
-
-    memory: Memory
-    address: int
-    start: int
-    end: int
-    dtype: str
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    name: str
-    static: bool = True
-
-
-@dataclass(frozen=True, eq=False)
-class Access:
-    """Bytes of an operand that a micro-operation reads or writes."""
-
-    operand: Operand
-    region: Region
-
-
-@dataclass(frozen=True)
-class Transfer:
-    """A move between global memory and a core, costed by the timing engine (bandwidth is shared by the cores).
-
-    ``bursts`` x ``burst_bytes`` bytes, ``pitch`` bytes start to start on the GM side.
-    """
-
-    direction: str  # "read" | "write" | "atomic"
-    bursts: int
-    burst_bytes: int
-    pitch: int
-
-
-@dataclass(eq=False)
-class MicroOp:
-    """One occupation of one pipe.
-
-    Attributes:
-        name: instruction name for reports.
-        pipe: "S", "V", "M", "MTE1", "MTE2" or "MTE3".
-        cycles: occupation of the pipe (ignored where ``transfer`` is given).
-        latency: cycles from the end of the occupation until the result can be used by another instruction.
-        reads, writes: byte-exact footprints.
-        run: performs the numerics. None: nothing to do (flags, barriers).
-        undefined: written bytes that hold no meaningful data afterwards (padding of an accumulator tile).
-        run_defined: for pure copies: moves the "defined" bits instead of checking the sources. None: all bytes read
-            must be defined, all bytes written become so.
-        transfer: set on GM traffic.
-        code_bytes: estimated size of the instruction and its argument set-up in the unrolled program.
-        accumulate: an ``mmad`` that reads its own destination: ordering inside PIPE_M as in timing.md 3.1.
-        barrier: for ``pipe_barrier``: the pipe drained, "ALL" for every pipe; "BLOCKS" for ``block_barrier``.
-        flag: for ``set_flag`` and ``wait_flag``: ("set" | "wait", source pipe, destination pipe, event id).
-        mask: value of the mask register the instruction needs (PIPE_S writes it when it changes). None: uses no mask.
-        macs: multiply-accumulates of valid elements, for the utilisation of the Cube.
-        constants: names of the ``soc.timing`` constants that ``cycles`` and ``latency`` rest on, for the report.
-        operands: the tensor operands in the order of the call, where ``moved`` is given.
-        moved: ``f(addresses) -> (run, run_defined)`` for other byte addresses of ``operands``, with the same remainders
-            and the same overlap.
-        rescale: sets the scalar operand that ``run`` uses.
-    """
-
-    name: str
-    pipe: str
-    cycles: float
-    latency: float
-    reads: tuple[Access, ...]
-    writes: tuple[Access, ...]
-    run: Callable[[], None] | None
-    undefined: tuple[Access, ...] = ()
-    run_defined: Callable[[], None] | None = None
-    transfer: Transfer | None = None
-    code_bytes: int = 32
-    accumulate: bool = False
-    barrier: str | None = None
-    flag: tuple[str, str, str, int] | None = None
-    mask: tuple[int, int] | None = None
-    macs: int = 0
-    constants: tuple[str, ...] = ()
-    operands: tuple[Operand, ...] = ()
-    moved: Callable[[Sequence[int]], tuple[Callable[[], None], Callable[[], None] | None]] | None = None
-    rescale: Callable[[float], None] | None = None
-
-
-@dataclass(eq=False)
-class CoreState:
-    """Registers of one core that outlive an instruction."""
-
-    cmpmask: Any = None  # numpy uint8[16]
-    cmpmask_undefined: Any = None  # numpy uint8[16]: 1 where a byte of cmpmask came from undefined bytes (strict mode)
-    cmpmask_owner: int | None = None  # uid of the CmpMask handle it holds
-    atomic_add: bool = False
-
-
-@dataclass(eq=False)
-class BindContext:
-    """What an instruction may look at while it is bound.
-
-    ``warn(message)`` issues a TikWarning, or raises in strict mode; ``fault(error_class, message)`` raises with the
-    user's line appended.
-    """
-
-    soc: Any  # soc.SocProfile: limits and timing constants
-    strict: bool
-    core: CoreState
-    warn: Callable[[str], None]
-    fault: Callable[[type, str], None]
-    static_arguments: bool = True  # every integer argument was an immediate
-    result: int | None = None  # uid of the CmpMask handle that the call returns
-    bounds: str = "tensor"  # what accesses are checked against: "tensor", or the "buffer" that holds it
-    extra: dict[str, Any] = field(default_factory=dict)
-
-
-class Call:
-    """One call being checked or bound: who calls, with what, on what, and how to complain.
-
-    Attributes:
-        api: instruction name.
-        args: all arguments by parameter name (as recorded, or resolved).
-        soc: the SoC profile.
-        strict: questionable use is an error.
-        context: the BindContext; None while the call is recorded.
-    """
-
-    __slots__ = ("api", "args", "soc", "strict", "context", "_warn")
-
-    def __init__(
-        self,
-        api: str,
-        args: Mapping[str, Any],
-        soc: Any,
-        strict: bool,
-        warn: Callable[[str], None],
-        context: BindContext | None = None,
-    ) -> None:
-        self.api, self.args, self.soc, self.strict, self._warn, self.context = api, args, soc, strict, warn, context
-
-    @property
-    def runtime(self) -> bool:
-        """False while the call is recorded, True while it is bound."""
-        return self.context is not None
-
-    @property
-    def core(self) -> CoreState:
-        """Registers of the executing core (when bound)."""
-        return self.context.core
-
-    def fail(self, error: type, message: str) -> None:
-        """Raise ``error`` with the API's name in front of the message."""
-        message = f"{self.api}: {message}"
-        if self.context is not None:
-            self.context.fault(error, message)
-        raise error(message)
-
-    def fail_range(self, argument: str, value: Any, allowed: str) -> None:
-        """Raise the error for a value outside its range."""
-        self.fail(TikBoundsError if self.runtime else TikParamError, f"{argument} must be {allowed}, got {value!r}")
-
-    def questionable(self, message: str, error: type = TikParamError) -> None:
-        """Default mode: a warning. Strict mode: ``error``."""
-        if self.strict:
-            self.fail(error, message)
-        self._warn(f"{self.api}: {message}")
-
+from ..errors import TikParamError, TikUnsupportedArgumentError
+from .call import BindContext, Call
+from .micro_op import MicroOp
+from .params import Param
 
 Binder = Callable[[Call, Any], Union[MicroOp, Iterable[MicroOp], None]]
 
@@ -327,20 +138,3 @@ class InstructionSpec:
 
 def _dtype_of(value: Any) -> str:
     return value[0].dtype if isinstance(value, (list, tuple)) else value.dtype
-
-
-def instruction(*names: str, params: Sequence[Param], **fields: Any) -> Callable[[Binder], Binder]:
-    """Enter a function into the instruction table under one or several names (see InstructionSpec for ``fields``).
-
-    For ``kind="scalar"`` the decorated function is ``evaluate``; otherwise it is the binder.
-    """
-    from . import registry
-
-    def enter(function: Binder) -> Binder:
-        slot = "evaluate" if fields.get("kind") == "scalar" else "binder"
-        doc = fields.pop("doc", None) or (inspect.getdoc(function) or "").split("\n")[0]
-        for name in names:
-            registry.add(InstructionSpec(name, tuple(params), **{"binder": None, slot: function, "doc": doc, **fields}))
-        return function
-
-    return enter

@@ -8,8 +8,10 @@ from __future__ import annotations
 from typing import Any
 
 from ..errors import TikParamError
+from .call import Call
+from .micro_op import MicroOp
 from .params import Integer, Param, Rest, describe
-from .spec import Call, MicroOp, instruction
+from .registry import instruction
 
 PIPES = ("S", "V", "M", "MTE1", "MTE2", "MTE3")
 

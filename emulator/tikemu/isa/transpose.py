@@ -9,9 +9,11 @@ import numpy as np
 
 from .access import access
 from .bank_conflicts import Stream, conflict_cycles
+from .call import Call
+from .micro_op import Access, MicroOp, Operand
 from .params import Flag, Integer, Tensor, TensorList, renamed, repeat, stride
 from .region import Piece
-from .spec import Access, Call, MicroOp, Operand, instruction
+from .registry import instruction
 from .vector_engine import BLOCK, Kernel, Walk, check_overlap, executor, micro_op
 from .vector_mask import leading
 

@@ -14,8 +14,10 @@ import numpy as np
 
 from .. import numerics
 from ..errors import TikParamError
+from .call import Call
+from .micro_op import MicroOp
 from .params import Fixed, MaskMode, Number, Param, Tensor, repeat, stride
-from .spec import Call, MicroOp, instruction
+from .registry import instruction
 from .vector_engine import (
     BLOCK,
     Kernel,

@@ -16,8 +16,9 @@ from .. import native, numerics
 from ..errors import TikParamError
 from .access import access, outside_tensor
 from .bank_conflicts import BLOCK, GROUPS, LAYER, Stream, conflict_cycles
+from .call import Call
+from .micro_op import Access, MicroOp, Operand
 from .region import Piece, Region
-from .spec import Access, Call, MicroOp, Operand
 from .vector_mask import Lanes
 
 

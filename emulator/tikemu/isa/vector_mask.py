@@ -10,8 +10,8 @@ import numpy as np
 
 from .. import ir
 from ..errors import TikParamError
+from .call import Call
 from .params import COUNT_DTYPES, Param, as_integer, describe
-from .spec import Call
 
 WORD = (1 << 64) - 1
 

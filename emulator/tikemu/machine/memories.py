@@ -11,8 +11,8 @@ import numpy as np
 from .. import ir
 from ..dtypes import size_of
 from ..errors import TikBoundsError
+from ..isa.call import CoreState
 from ..isa.region import Memory
-from ..isa.spec import CoreState
 from ..soc import SocProfile
 from .alloc import ON_CHIP
 

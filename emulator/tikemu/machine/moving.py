@@ -17,8 +17,8 @@ from __future__ import annotations
 from typing import Any
 
 from ..isa.bank_conflicts import GROUPS, LAYER
+from ..isa.micro_op import Access, MicroOp
 from ..isa.region import Region
-from ..isa.spec import Access, MicroOp
 from .strict import guarded
 
 #: Sets of arguments that a call keeps before it moves its operations instead.

@@ -9,8 +9,8 @@ from typing import Any
 from .. import ir
 from ..dtypes import size_of
 from ..errors import TikBoundsError, TikParamError, TikWarning
+from ..isa.micro_op import Access, MicroOp
 from ..isa.region import Region
-from ..isa.spec import Access, MicroOp
 from ..timing import regions
 from ..timing.engine import PIPE_INDEX, CoreClock, TimedOp
 from ..timing.gm import GlobalMemory

@@ -13,8 +13,9 @@ import numpy as np
 from .. import ir
 from ..dtypes import is_float, size_of
 from ..errors import TikBoundsError, TikError
+from ..isa.call import BindContext
+from ..isa.micro_op import Access, Operand
 from ..isa.region import Region
-from ..isa.spec import Access, BindContext, Operand
 from .expressions import Expressions, Text
 from .memories import element_range
 from .moving import KEPT, Mover

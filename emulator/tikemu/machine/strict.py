@@ -7,8 +7,8 @@ from typing import Callable
 import numpy as np
 
 from ..errors import TikUndefinedError
+from ..isa.micro_op import Access, MicroOp, Operand
 from ..isa.region import Memory, Region
-from ..isa.spec import Access, MicroOp, Operand
 from .memories import POISON_BYTES
 from .races import BlockRaces
 

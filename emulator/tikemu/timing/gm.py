@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..isa.micro_op import Transfer
 from ..isa.region import Region
-from ..isa.spec import Transfer
 from ..soc import SocProfile
 
 

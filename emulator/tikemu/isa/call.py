@@ -1,0 +1,90 @@
+"""One call of an instruction while it is checked or bound: who calls, on what, and how to complain."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Callable
+
+from ..errors import TikBoundsError, TikParamError
+
+
+@dataclass(eq=False)
+class CoreState:
+    """Registers of one core that outlive an instruction."""
+
+    cmpmask: Any = None  # numpy uint8[16]
+    cmpmask_undefined: Any = None  # numpy uint8[16]: 1 where a byte of cmpmask came from undefined bytes (strict mode)
+    cmpmask_owner: int | None = None  # uid of the CmpMask handle it holds
+    atomic_add: bool = False
+
+
+@dataclass(eq=False)
+class BindContext:
+    """What an instruction may look at while it is bound.
+
+    ``warn(message)`` issues a TikWarning, or raises in strict mode; ``fault(error_class, message)`` raises with the
+    user's line appended.
+    """
+
+    soc: Any  # soc.SocProfile: limits and timing constants
+    strict: bool
+    core: CoreState
+    warn: Callable[[str], None]
+    fault: Callable[[type, str], None]
+    static_arguments: bool = True  # every integer argument was an immediate
+    result: int | None = None  # uid of the CmpMask handle that the call returns
+    bounds: str = "tensor"  # what accesses are checked against: "tensor", or the "buffer" that holds it
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+class Call:
+    """One call being checked or bound: who calls, with what, on what, and how to complain.
+
+    Attributes:
+        api: instruction name.
+        args: all arguments by parameter name (as recorded, or resolved).
+        soc: the SoC profile.
+        strict: questionable use is an error.
+        context: the BindContext; None while the call is recorded.
+    """
+
+    __slots__ = ("api", "args", "soc", "strict", "context", "_warn")
+
+    def __init__(
+        self,
+        api: str,
+        args: Mapping[str, Any],
+        soc: Any,
+        strict: bool,
+        warn: Callable[[str], None],
+        context: BindContext | None = None,
+    ) -> None:
+        self.api, self.args, self.soc, self.strict, self._warn, self.context = api, args, soc, strict, warn, context
+
+    @property
+    def runtime(self) -> bool:
+        """False while the call is recorded, True while it is bound."""
+        return self.context is not None
+
+    @property
+    def core(self) -> CoreState:
+        """Registers of the executing core (when bound)."""
+        return self.context.core
+
+    def fail(self, error: type, message: str) -> None:
+        """Raise ``error`` with the API's name in front of the message."""
+        message = f"{self.api}: {message}"
+        if self.context is not None:
+            self.context.fault(error, message)
+        raise error(message)
+
+    def fail_range(self, argument: str, value: Any, allowed: str) -> None:
+        """Raise the error for a value outside its range."""
+        self.fail(TikBoundsError if self.runtime else TikParamError, f"{argument} must be {allowed}, got {value!r}")
+
+    def questionable(self, message: str, error: type = TikParamError) -> None:
+        """Default mode: a warning. Strict mode: ``error``."""
+        if self.strict:
+            self.fail(error, message)
+        self._warn(f"{self.api}: {message}")
