@@ -13,6 +13,9 @@ from typing import Any
 KIB = 1024
 MIB = 1024 * KIB
 
+#: The on-chip memories of a core.
+ON_CHIP = ("UB", "L1", "L0A", "L0B", "L0C")
+
 MEASURED_910 = "measured on a first-generation 910"
 VENDOR_910 = "vendor figure that names the 910"
 MEASURED_A2 = "measured on A2/A3 (proxy)"

@@ -14,9 +14,8 @@ from itertools import groupby
 from .. import ir
 from ..dtypes import size_of
 from ..errors import TikAlignError, TikMemoryError, TikParamError
-from ..soc import SocProfile
+from ..soc import ON_CHIP, SocProfile
 
-ON_CHIP = ("UB", "L1", "L0A", "L0B", "L0C")
 _SCOPE_NAMES = {
     "UB": "scope_ubuf",
     "L1": "scope_cbuf",

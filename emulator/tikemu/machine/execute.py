@@ -12,9 +12,10 @@ import numpy as np
 from .. import ir
 from ..dtypes import size_of
 from ..errors import TikError, TikSyncError, TikUndefinedError, TikWarning
-from ..result import Result, collect
+from ..result import Result
 from ..timing.trace import Trace
 from .alloc import Limits, plan
+from .collect import collect
 from .compile import Compiled, Compiler
 from .expressions import name_of
 from .inputs import Contents, block_count, contents, feeds, scalar_inputs

@@ -13,8 +13,7 @@ from ..dtypes import size_of
 from ..errors import TikBoundsError
 from ..isa.call import CoreState
 from ..isa.region import Memory
-from ..soc import SocProfile
-from .alloc import ON_CHIP
+from ..soc import ON_CHIP, SocProfile
 
 #: What strict mode leaves in bytes that nothing has written (D3c): 0xDEAD.
 POISON_BYTES = np.array([0xDEAD], "<u2").view(np.uint8)

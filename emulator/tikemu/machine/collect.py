@@ -1,0 +1,90 @@
+"""Gathers what a run has counted into its result."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ..result import InstructionUse, PipeUse, Result
+from ..timing.engine import PIPES
+from ..timing.trace import Trace
+from .compile import Compiled
+from .runtime import Runtime
+from .sites import InstructionSite, Tally
+
+#: Constants that every estimate rests on, and those of one that moves something between global memory and a core.
+_ALWAYS = ("issue_cycles", "queue_depth", "flag_cycles", "flag_handshake")
+_GM = (
+    "gm_read_latency",
+    "gm_read_bandwidth",
+    "gm_write_latency",
+    "gm_write_bandwidth",
+    "hbm_bandwidth",
+    "gm_line",
+    "gm_read_beat",
+    "gm_write_beat",
+)
+
+
+def collect(
+    runtime: Runtime, compiled: Compiled, times: list[float], trace: Trace | None, outputs: dict[str, np.ndarray]
+) -> Result:
+    """Gather what a run has counted."""
+    soc = runtime.soc
+    total = Tally()
+    for site in runtime.sites:
+        if isinstance(site, InstructionSite):
+            total.merge(site.tally())
+    moved = total.read_bytes + total.written_bytes
+    fields: dict[str, Any] = {
+        "outputs": outputs,
+        "kernel": runtime.program.name,
+        "soc": soc,
+        "block_count": runtime.block_count or 1,
+        "peak_bytes": dict(runtime.plan.peak),
+        "code_bytes": compiled.code_bytes(),
+        "trace": trace,
+        "gm_read_bytes": total.read_bytes,
+        "gm_written_bytes": total.written_bytes,
+        "macs": total.macs,
+    }
+    if not runtime.timing:
+        return Result(
+            cycles=None,
+            core_cycles=(),
+            pipes={},
+            instructions={},
+            events_in_flight={},
+            sync_flags=0,
+            memory_floor=0.0,
+            constants={},
+            **fields,
+        )
+    clock = runtime.clock
+    floor = (moved - runtime.gm_cost.hit_bytes) / (soc.gm_share(runtime.active_cores) * len(times))
+    cycles = math.ceil(max(max(times), floor))
+    busy = dict.fromkeys(PIPES, 0.0)
+    issued = sum(count for (_, pipe), (count, _) in total.entries.items() if PIPES[pipe] != "S")
+    busy["S"] = clock.scalar_busy + issued * soc.timing.issue_cycles
+    instructions: dict[str, InstructionUse] = {}
+    for (name, pipe), (count, work) in sorted(total.entries.items()):
+        before = instructions.get(name, InstructionUse(0, 0.0))
+        instructions[name] = InstructionUse(before.count + int(count), before.cycles + work)
+        if PIPES[pipe] != "S":
+            busy[PIPES[pipe]] += work
+    names = {*_ALWAYS, *total.constants, *(_GM if moved else ())}
+    return Result(
+        cycles=cycles,
+        core_cycles=tuple(math.ceil(time) for time in times),
+        pipes={name: PipeUse(work, work / (cycles * len(times)) if cycles else 0.0) for name, work in busy.items()},
+        instructions=instructions,
+        sync_flags=clock.flags,
+        memory_floor=floor,
+        events_in_flight={
+            (PIPES[source], PIPES[destination]): count for (source, destination), count in clock.events.items()
+        },
+        constants={name: soc.timing.constant(name) for name in sorted(names)},
+        **fields,
+    )
