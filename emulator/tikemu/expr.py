@@ -7,39 +7,27 @@ between plain numbers stay plain numbers, and constants fold where the result is
 from __future__ import annotations
 
 import math
-import numbers
 import operator
-from typing import TYPE_CHECKING, Any, Union
+from typing import Any
 
 from . import ir
-from .dtypes import BITS, INTEGERS, is_float, limits, of_immediate, promote
-from .errors import TikIndexError, TikParamError, TikScopeError, TikUnsupportedArgumentError
+from .dtypes import INTEGERS, is_float, limits
+from .errors import TikIndexError, TikParamError, TikUnsupportedArgumentError
 from .location import fail
-
-if TYPE_CHECKING:
-    from .recorder import Recorder, Scope
-
-Number = Union[int, float]
-
-_COMPARISONS = {
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-    "==": operator.eq,
-    "!=": operator.ne,
-}
-_INTEGER_ONLY = ("//", "%", "&", "|", "<<", ">>")
+from .nodes import as_number, combine, describe
+from .recorder import Recorder, Scope, ScopedValue, scope_error
 
 
-class Expr:
+class Expr(ScopedValue):
     """A value known only when the kernel runs. Made by operators, not by hand.
 
     Attributes:
         dtype: type in which it is evaluated; "bool" for conditions.
     """
 
-    __slots__ = ("_node", "_scope", "_half")
+    __slots__ = ("_node", "_half")
+
+    _kind = "value"
 
     def __init__(self, node: ir.Value, scope: Scope, half: bool = False) -> None:
         self._node, self._scope = node, scope
@@ -161,6 +149,19 @@ class Expr:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({describe(self._node)}: {self.dtype})"
+
+    @property
+    def _label(self) -> str:
+        return describe(self._node)
+
+    def _as_source(self, dtype: str, what: str) -> ir.Value:
+        if dtype == "float16" and not isinstance(self, (Scalar, InputScalar)):
+            fail(
+                TikUnsupportedArgumentError,
+                f"{what}: on Ascend 910 an Expr cannot be assigned to float16; "
+                "compute it in float32 and convert it with scalar_conv",
+            )
+        return self._node
 
 
 class InputScalar(Expr):
@@ -331,17 +332,6 @@ def as_int(value: Any) -> int | None:
         return None
 
 
-def as_number(value: Any) -> Number | None:
-    """An immediate as int or float, else None."""
-    if isinstance(value, (int, float)):
-        return value
-    if isinstance(value, numbers.Integral):
-        return int(value)
-    if isinstance(value, numbers.Real) or type(value).__name__ in ("float16", "bool_"):
-        return value.item() if hasattr(value, "item") else float(value)
-    return None
-
-
 def integer_node(value: Expr, what: str) -> ir.Value:
     """The node of a living run-time integer. Raises TikParamError for other types."""
     value._scope.recorder.require_alive(value)
@@ -359,31 +349,9 @@ def deeper(one: Scope, other: Scope) -> Scope:
 
 def assignable(recorder: Recorder, value: Any, dtype: str, what: str) -> ir.Value | ir.View:
     """The node for ``what = value`` where ``what`` is a Scalar (or a tensor element) of type ``dtype``."""
-    from .tensor import Tensor
-
-    if isinstance(value, Tensor):
-        view = recorder.lower(value)
-        if view.tensor.memory != "UB":
-            fail(
-                TikUnsupportedArgumentError,
-                f"{what}: on Ascend 910 a value can be read only from a tensor in the "
-                f"Unified Buffer (scope_ubuf), tensor {value.name!r} is in {value.scope}",
-            )
-        if BITS[value.dtype] != BITS[dtype] and (is_float(value.dtype) or is_float(dtype)):
-            recorder.warn(
-                f"{what} of {dtype} is set to an element of tensor {value.name!r} of {value.dtype}; tikemu converts "
-                "the number, which no document describes (elements of equal width are copied bit by bit)"
-            )
-        return view
-    if isinstance(value, Expr):
+    if isinstance(value, ScopedValue):
         recorder.require_alive(value)
-        if dtype == "float16" and not isinstance(value, (Scalar, InputScalar)):
-            fail(
-                TikUnsupportedArgumentError,
-                f"{what}: on Ascend 910 an Expr cannot be assigned to float16; "
-                "compute it in float32 and convert it with scalar_conv",
-            )
-        return value._node
+        return value._as_source(dtype, what)
     number = as_number(value)
     if number is None:
         fail(TikParamError, f"{what} can be set to a number, Scalar, Expr or Tensor, got {type(value).__name__}")
@@ -402,43 +370,6 @@ def assignable(recorder: Recorder, value: Any, dtype: str, what: str) -> ir.Valu
         recorder.warn(f"{what} of type {dtype} is set to {number}, which wraps to {wrapped}")
         return wrapped
     return number
-
-
-_PRECEDENCE = {
-    "index": 9,
-    "*": 7,
-    "/": 7,
-    "%": 7,
-    "+": 6,
-    "-": 6,
-    "<<": 5,
-    ">>": 5,
-    "&": 4,
-    "|": 3,
-    "<": 2,
-    "<=": 2,
-    ">": 2,
-    ">=": 2,
-    "==": 2,
-    "!=": 2,
-}
-
-
-def describe(node: Any, outer: int = 0) -> str:
-    """A value as text."""
-    if isinstance(node, ir.Variable):
-        return node.name
-    if not isinstance(node, ir.Operation):
-        return repr(node)
-    if node.op in ("all", "any", "not"):
-        return f"{node.op}({', '.join(describe(arg) for arg in node.args)})"
-    if node.op == "index":
-        return f"{node.args[1].name.partition('[')[0]}[{describe(node.args[0])}]"
-    rank = _PRECEDENCE[node.op]
-    # The right operand of - / % needs brackets at equal rank.
-    text = f"{describe(node.args[0], rank)} {node.op} {describe(node.args[1], rank + 1)}"
-    # C and Python rank the bit operators differently, so they always get brackets.
-    return f"({text})" if rank < outer or (outer and node.op in ("<<", ">>", "&", "|")) else text
 
 
 # ------------------------------------------------------------------------------------------------ building nodes
@@ -472,127 +403,7 @@ def _operation(op: str, left: Any, right: Any) -> Any:
 def _immediate_operand(op: str, value: Any) -> Any:
     number = as_number(value)
     if number is None:
-        from .tensor import Tensor
-
-        if isinstance(value, Tensor):
+        if isinstance(value, ScopedValue):  # values were dealt with, so it is a tensor
             fail(TikParamError, f"a Tensor cannot be an operand of {op!r}; read the element into a Scalar with set_as")
         return NotImplemented
     return int(number) if isinstance(number, bool) else number
-
-
-def combine(op: str, left: ir.Value, right: ir.Value) -> ir.Value:
-    """The node of ``left op right``, simplified."""
-    left_type = left.dtype if not ir.is_immediate(left) else of_immediate(left, right.dtype)
-    right_type = right.dtype if not ir.is_immediate(right) else of_immediate(right, left.dtype)
-    if op in _COMPARISONS:
-        return ir.Operation(op, (left, right), "bool")
-    dtype = promote(left_type, right_type)
-    if is_float(dtype):
-        if op in _INTEGER_ONLY:
-            fail(TikParamError, f"{op!r} needs integers, got {left_type} and {right_type}")
-        return ir.Operation(op, tuple(float(arg) if isinstance(arg, int) else arg for arg in (left, right)), dtype)
-    if op in ("&", "|") and left_type == right_type == "bool":
-        return ir.Operation(op, (left, right), "bool")
-    if op in ("<<", ">>") and isinstance(right, int) and not 0 <= right < BITS[dtype]:
-        fail(TikParamError, f"the shift count must be in [0, {BITS[dtype] - 1}] for {dtype}, got {right}")
-    if op == "//":
-        op = "/"
-    if op in ("/", "%") and isinstance(right, int) and right == 0:
-        fail(TikParamError, "division by zero")
-    return _fold(op, left, right, dtype)
-
-
-def _fold(op: str, left: ir.Value, right: ir.Value, dtype: str) -> ir.Value:
-    """Integer arithmetic with neutral elements removed and neighbouring constants merged."""
-    if isinstance(left, int):
-        if op in ("+", "*"):
-            left, right = right, left
-        elif left == 0 and op in ("/", "%", "<<", ">>"):
-            return 0
-    if isinstance(right, int):
-        if right == 0 and op in ("+", "-", "<<", ">>", "|") or right == 1 and op in ("*", "/"):
-            return left
-        if right == 0 and op in ("*", "&") or right == 1 and op == "%":
-            return 0
-        if isinstance(left, ir.Operation) and left.dtype == dtype and isinstance(left.args[1], int):
-            merged = _merge(op, left, right)
-            if merged is not None and _fits(merged, dtype):
-                return merged
-    elif op == "-" and left is right:
-        return 0
-    return ir.Operation(op, (left, right), dtype)
-
-
-def _merge(op: str, inner: ir.Operation, constant: int) -> ir.Value | None:
-    """``(x inner.op c) op constant`` with one constant, where that is exact."""
-    base, known = inner.args
-    if op in ("+", "-") and inner.op in ("+", "-"):
-        total = (known if inner.op == "+" else -known) + (constant if op == "+" else -constant)
-        if total == 0:
-            return base
-        return ir.Operation("+" if total > 0 else "-", (base, abs(total)), inner.dtype)
-    if inner.op != "*":
-        return None
-    if op == "*":
-        return ir.Operation("*", (base, known * constant), inner.dtype)
-    if known % constant == 0:
-        if op == "%":
-            return 0
-        if op == "/":
-            return base if known == constant else ir.Operation("*", (base, known // constant), inner.dtype)
-    return None
-
-
-def _fits(value: ir.Value, dtype: str) -> bool:
-    if not isinstance(value, ir.Operation) or not isinstance(value.args[1], int):
-        return True
-    low, high = limits(dtype)
-    return low <= value.args[1] <= high
-
-
-# ------------------------------------------------------------------------------------------------ linear forms
-def _linear(value: ir.Value) -> tuple[dict[ir.Value, int], int]:
-    """``value`` as integer combination of nodes that are no sums, plus a constant."""
-    if isinstance(value, int):
-        return {}, value
-    if isinstance(value, ir.Operation) and value.op in ("+", "-"):
-        terms, constant = _linear(value.args[0])
-        more, other = _linear(value.args[1])
-        sign = 1 if value.op == "+" else -1
-        terms = dict(terms)
-        for atom, factor in more.items():
-            terms[atom] = terms.get(atom, 0) + sign * factor
-        return {atom: factor for atom, factor in terms.items() if factor}, constant + sign * other
-    if isinstance(value, ir.Operation) and value.op == "*" and isinstance(value.args[1], int):
-        terms, constant = _linear(value.args[0])
-        factor = value.args[1]
-        return {atom: known * factor for atom, known in terms.items()}, constant * factor
-    return {value: 1}, 0
-
-
-def difference(left: ir.Value, right: ir.Value) -> int | None:
-    """``left - right`` where it is the same for all run-time values, else None."""
-    terms, constant = _linear(left)
-    others, other = _linear(right)
-    return constant - other if terms == others else None
-
-
-def exact_quotient(value: ir.Value, divisor: int) -> ir.Value:
-    """``value / divisor`` for an integer value that is a multiple of it at run time."""
-    terms, constant = _linear(value)
-    if constant % divisor or any(factor % divisor for factor in terms.values()):
-        return combine("/", value, divisor)
-    result: ir.Value = 0
-    for atom, factor in terms.items():
-        term = combine("*", atom, factor // divisor)
-        result = term if result == 0 else combine("+", result, term)
-    return combine("+", result, constant // divisor) if terms else constant // divisor
-
-
-def scope_error(name: str, kind: str) -> None:
-    """Report the use of something whose scope has ended."""
-    fail(
-        TikScopeError,
-        f"{kind} {name!r} is used outside the statement scope that defined it; it was released at the "
-        "end of its with block",
-    )

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from . import ir
-from .expr import describe
+from .nodes import describe
 
 _INDENT = "    "
 

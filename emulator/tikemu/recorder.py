@@ -11,11 +11,10 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from . import ir, settings
-from .errors import TikBuildError, TikError, TikParamError, TikWarning
-from .expr import Expr, as_number, describe, scope_error
+from .errors import TikBuildError, TikError, TikParamError, TikScopeError, TikWarning
 from .location import fail, here
+from .nodes import as_number
 from .soc import SocProfile
-from .tensor import Tensor
 
 
 class Scope:
@@ -25,6 +24,42 @@ class Scope:
 
     def __init__(self, recorder: Recorder, depth: int) -> None:
         self.recorder, self.depth, self.alive = recorder, depth, True
+
+
+class ScopedValue:
+    """What the author of a kernel holds: a run-time value or a tensor, usable until the scope that defined it ends.
+
+    Attributes:
+        _kind: "value" or "tensor", for messages.
+        _label: its text or name, for messages.
+    """
+
+    __slots__ = ("_scope",)
+
+    _kind: str
+    _scope: Scope
+    _node: ir.Value | ir.View
+
+    @property
+    def _label(self) -> str:
+        raise NotImplementedError
+
+    def _as_source(self, dtype: str, what: str) -> ir.Value | ir.View:
+        """The node for ``what = self`` where ``what`` is a Scalar or a tensor element of type ``dtype``.
+
+        Raises:
+            TikUnsupportedArgumentError: Ascend 910 has no such assignment.
+        """
+        raise NotImplementedError
+
+
+def scope_error(label: str, kind: str) -> NoReturn:
+    """Report the use of something whose scope has ended."""
+    fail(
+        TikScopeError,
+        f"{kind} {label!r} is used outside the statement scope that defined it; it was released at the "
+        "end of its with block",
+    )
 
 
 class Frame:
@@ -106,26 +141,20 @@ class Recorder:
             TikWarning(f"{message}\n  at {location}"), None, location.file, location.line, registry=self._warned
         )
 
-    def require_alive(self, value: Any) -> None:
+    def require_alive(self, value: ScopedValue) -> None:
         """Raise TikScopeError if the scope of a value or tensor has ended, TikParamError if it is another kernel's."""
         scope = value._scope
         if scope.recorder is not self:
             fail(TikParamError, f"{value!r} belongs to another Tik instance")
         if not scope.alive:
-            self._dead(value)
-
-    @staticmethod
-    def _dead(value: Any) -> NoReturn:
-        if isinstance(value, Expr):
-            scope_error(describe(value._node), "value")
-        scope_error(value.name, "tensor")
+            scope_error(value._label, value._kind)
 
     def lower(self, value: Any) -> Any:
         """An argument as the program holds it: numbers and strings as they are, tensors as views, values as nodes."""
         kind = type(value)
         if kind is int or kind is str or kind is float or kind is bool or value is None:
             return value
-        if kind is Tensor or isinstance(value, Expr):
+        if isinstance(value, ScopedValue):
             scope = value._scope
             if scope.recorder is not self or not scope.alive:
                 self.require_alive(value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Union
+from typing import Any, Union
 
 from . import ir
 from .dtypes import BITS, INTEGERS, check_dtype, is_float, size_of
@@ -12,22 +12,18 @@ from .expr import (
     InputScalar,
     Scalar,
     as_int,
-    as_number,
     assignable,
     deeper,
-    difference,
-    exact_quotient,
     integer_node,
 )
 from .location import fail
-
-if TYPE_CHECKING:
-    from .recorder import Scope
+from .nodes import as_number, difference, exact_quotient
+from .recorder import Scope, ScopedValue
 
 Extent = Union[int, Expr]
 
 
-class Tensor:
+class Tensor(ScopedValue):
     """A tensor, or a view of one: made by ``tik_instance.Tensor`` and by indexing, not by hand.
 
     Attributes:
@@ -40,7 +36,9 @@ class Tensor:
         offset: elements (of ``dtype``) between the start of the tensor's memory and the start of the view.
     """
 
-    __slots__ = ("dtype", "shape", "_info", "_scope", "_offset", "_strides", "_contiguous", "_whole", "_lowered")
+    __slots__ = ("dtype", "shape", "_info", "_offset", "_strides", "_contiguous", "_whole", "_lowered")
+
+    _kind = "tensor"
 
     def __init__(
         self,
@@ -82,6 +80,10 @@ class Tensor:
         return self._info.name
 
     @property
+    def _label(self) -> str:
+        return self.name
+
+    @property
     def size(self) -> Extent:
         return product(self.shape)
 
@@ -110,6 +112,20 @@ class Tensor:
         if isinstance(other, Expr) or as_number(other) is not None:
             fail(TikParamError, f"a Tensor cannot be an operand of {op!r}; read the element into a Scalar with set_as")
         return answer
+
+    def _as_source(self, dtype: str, what: str) -> ir.View:
+        if self._info.memory != "UB":
+            fail(
+                TikUnsupportedArgumentError,
+                f"{what}: on Ascend 910 a value can be read only from a tensor in the "
+                f"Unified Buffer (scope_ubuf), tensor {self.name!r} is in {self.scope}",
+            )
+        if BITS[self.dtype] != BITS[dtype] and (is_float(self.dtype) or is_float(dtype)):
+            self._scope.recorder.warn(
+                f"{what} of {dtype} is set to an element of tensor {self.name!r} of {self.dtype}; tikemu converts "
+                "the number, which no document describes (elements of equal width are copied bit by bit)"
+            )
+        return self._node
 
     # ------------------------------------------------------------------------------------------ views
     def __getitem__(self, index: Any) -> Tensor:

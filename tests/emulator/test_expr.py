@@ -10,7 +10,7 @@ import pytest
 import tikemu
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tikemu import expr, ir, platform_info, tik
+from tikemu import expr, ir, nodes, platform_info, tik
 from tikemu.errors import TikIndexError, TikParamError, TikScopeError, TikUnsupportedArgumentError
 
 OPERATORS = {
@@ -121,7 +121,7 @@ def test_simplified_expressions_keep_their_value(chain, value):
     ],
 )
 def test_folding(scalar, build, folded):
-    assert expr.describe(build(scalar)._node) == folded
+    assert nodes.describe(build(scalar)._node) == folded
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_decided_conditions_drop_out(kernel):
 
 def test_a_bare_scalar_is_a_comparison_with_zero(kernel):
     condition = expr.condition_of(kernel.Scalar("int32", "s"), "if_scope")
-    assert expr.describe(condition._node) == "s != 0"
+    assert nodes.describe(condition._node) == "s != 0"
 
 
 @pytest.mark.parametrize(
@@ -260,8 +260,8 @@ def test_unknown_operands_are_left_to_python(scalar):
 
 
 def test_numpy_numbers_are_immediates(scalar):
-    assert expr.describe((scalar + np.int32(3))._node) == "s + 3"
-    assert expr.describe((np.int64(3) * scalar)._node) == "s * 3"
+    assert nodes.describe((scalar + np.int32(3))._node) == "s + 3"
+    assert nodes.describe((np.int64(3) * scalar)._node) == "s * 3"
 
 
 def test_float_immediates_warn_in_both_modes(kernel):

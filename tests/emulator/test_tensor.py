@@ -7,7 +7,7 @@ import pytest
 import tikemu
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tikemu import expr, ir, platform_info, tik
+from tikemu import ir, nodes, platform_info, tik
 from tikemu.errors import (
     TikAlignError,
     TikIndexError,
@@ -24,7 +24,7 @@ def ub(kernel):
 
 
 def offset(tensor):
-    return expr.describe(tensor._node.offset)
+    return nodes.describe(tensor._node.offset)
 
 
 # ------------------------------------------------------------------------------------------------ definition
@@ -98,7 +98,7 @@ def test_run_time_shapes_need_max_mem_size(kernel):
     with pytest.raises(TikParamError, match="max_mem_size"):
         kernel.Tensor("float16", (n, 16), tik.scope_ubuf, "t")
     tensor = kernel.Tensor("float16", (n, 16), tik.scope_ubuf, "t", max_mem_size=1024)
-    assert offset(tensor[2, 3]) == "35" and expr.describe(tensor.size._node) == "n * 16"
+    assert offset(tensor[2, 3]) == "35" and nodes.describe(tensor.size._node) == "n * 16"
     assert kernel.Tensor("float16", (n * 2,), tik.scope_gm, "g").shape[0].dtype == "int32"
     with pytest.raises(TikParamError, match="integer"):
         kernel.Tensor("float16", (kernel.Scalar("float32"),), tik.scope_gm, "h")
@@ -214,8 +214,8 @@ def test_slices_with_run_time_bounds_have_known_extents_where_possible(kernel, u
     t, i, n = ub((1024,)), kernel.Scalar("int32", "i"), kernel.Scalar("int32", "n")
     assert t[i * 128 : (i + 1) * 128].shape == (128,)
     assert t[i : i + 16].shape == (16,)
-    assert expr.describe(t[i:n].shape[0]._node) == "n - i"
-    assert expr.describe(t[i:].shape[0]._node) == "1024 - i"
+    assert nodes.describe(t[i:n].shape[0]._node) == "n - i"
+    assert nodes.describe(t[i:].shape[0]._node) == "1024 - i"
     for empty in (lambda: t[i:i], lambda: t[i + 1 : i], lambda: t[i : i + 2000]):
         with pytest.raises(TikIndexError):
             empty()
@@ -281,7 +281,7 @@ def test_partial_views_cannot_be_reshaped(ub, index):
 def test_run_time_reshape(kernel):
     n = kernel.InputScalar("int32", "n")
     t = kernel.Tensor("float16", (n, 16), tik.scope_ubuf, "t", max_mem_size=1024)
-    assert expr.describe(t.reshape((n * 16,)).shape[0]._node) == "n * 16"
+    assert nodes.describe(t.reshape((n * 16,)).shape[0]._node) == "n * 16"
     with pytest.raises(TikParamError, match="elements"):
         t.reshape((n * 16 + 1,))
 

@@ -1,0 +1,177 @@
+"""Nodes of run-time values: built and simplified, compared, shown as text.
+
+The operators of :mod:`tikemu.expr` build them; constants fold where the result is the same for all run-time values.
+"""
+
+from __future__ import annotations
+
+import numbers
+from typing import Any, Union
+
+from . import ir
+from .dtypes import BITS, is_float, limits, of_immediate, promote
+from .errors import TikParamError
+from .location import fail
+
+Number = Union[int, float]
+
+_COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
+_INTEGER_ONLY = ("//", "%", "&", "|", "<<", ">>")
+
+
+def as_number(value: Any) -> Number | None:
+    """An immediate as int or float, else None."""
+    if isinstance(value, (int, float)):
+        return value
+    if isinstance(value, numbers.Integral):
+        return int(value)
+    if isinstance(value, numbers.Real) or type(value).__name__ in ("float16", "bool_"):
+        return value.item() if hasattr(value, "item") else float(value)
+    return None
+
+
+def combine(op: str, left: ir.Value, right: ir.Value) -> ir.Value:
+    """The node of ``left op right``, simplified."""
+    left_type = left.dtype if not ir.is_immediate(left) else of_immediate(left, right.dtype)
+    right_type = right.dtype if not ir.is_immediate(right) else of_immediate(right, left.dtype)
+    if op in _COMPARISONS:
+        return ir.Operation(op, (left, right), "bool")
+    dtype = promote(left_type, right_type)
+    if is_float(dtype):
+        if op in _INTEGER_ONLY:
+            fail(TikParamError, f"{op!r} needs integers, got {left_type} and {right_type}")
+        return ir.Operation(op, tuple(float(arg) if isinstance(arg, int) else arg for arg in (left, right)), dtype)
+    if op in ("&", "|") and left_type == right_type == "bool":
+        return ir.Operation(op, (left, right), "bool")
+    if op in ("<<", ">>") and isinstance(right, int) and not 0 <= right < BITS[dtype]:
+        fail(TikParamError, f"the shift count must be in [0, {BITS[dtype] - 1}] for {dtype}, got {right}")
+    if op == "//":
+        op = "/"
+    if op in ("/", "%") and isinstance(right, int) and right == 0:
+        fail(TikParamError, "division by zero")
+    return _fold(op, left, right, dtype)
+
+
+def _fold(op: str, left: ir.Value, right: ir.Value, dtype: str) -> ir.Value:
+    """Integer arithmetic with neutral elements removed and neighbouring constants merged."""
+    if isinstance(left, int):
+        if op in ("+", "*"):
+            left, right = right, left
+        elif left == 0 and op in ("/", "%", "<<", ">>"):
+            return 0
+    if isinstance(right, int):
+        if right == 0 and op in ("+", "-", "<<", ">>", "|") or right == 1 and op in ("*", "/"):
+            return left
+        if right == 0 and op in ("*", "&") or right == 1 and op == "%":
+            return 0
+        if isinstance(left, ir.Operation) and left.dtype == dtype and isinstance(left.args[1], int):
+            merged = _merge(op, left, right)
+            if merged is not None and _fits(merged, dtype):
+                return merged
+    elif op == "-" and left is right:
+        return 0
+    return ir.Operation(op, (left, right), dtype)
+
+
+def _merge(op: str, inner: ir.Operation, constant: int) -> ir.Value | None:
+    """``(x inner.op c) op constant`` with one constant, where that is exact."""
+    base, known = inner.args
+    if op in ("+", "-") and inner.op in ("+", "-"):
+        total = (known if inner.op == "+" else -known) + (constant if op == "+" else -constant)
+        if total == 0:
+            return base
+        return ir.Operation("+" if total > 0 else "-", (base, abs(total)), inner.dtype)
+    if inner.op != "*":
+        return None
+    if op == "*":
+        return ir.Operation("*", (base, known * constant), inner.dtype)
+    if known % constant == 0:
+        if op == "%":
+            return 0
+        if op == "/":
+            return base if known == constant else ir.Operation("*", (base, known // constant), inner.dtype)
+    return None
+
+
+def _fits(value: ir.Value, dtype: str) -> bool:
+    if not isinstance(value, ir.Operation) or not isinstance(value.args[1], int):
+        return True
+    low, high = limits(dtype)
+    return low <= value.args[1] <= high
+
+
+# ------------------------------------------------------------------------------------------------ linear forms
+def _linear(value: ir.Value) -> tuple[dict[ir.Value, int], int]:
+    """``value`` as integer combination of nodes that are no sums, plus a constant."""
+    if isinstance(value, int):
+        return {}, value
+    if isinstance(value, ir.Operation) and value.op in ("+", "-"):
+        terms, constant = _linear(value.args[0])
+        more, other = _linear(value.args[1])
+        sign = 1 if value.op == "+" else -1
+        terms = dict(terms)
+        for atom, factor in more.items():
+            terms[atom] = terms.get(atom, 0) + sign * factor
+        return {atom: factor for atom, factor in terms.items() if factor}, constant + sign * other
+    if isinstance(value, ir.Operation) and value.op == "*" and isinstance(value.args[1], int):
+        terms, constant = _linear(value.args[0])
+        factor = value.args[1]
+        return {atom: known * factor for atom, known in terms.items()}, constant * factor
+    return {value: 1}, 0
+
+
+def difference(left: ir.Value, right: ir.Value) -> int | None:
+    """``left - right`` where it is the same for all run-time values, else None."""
+    terms, constant = _linear(left)
+    others, other = _linear(right)
+    return constant - other if terms == others else None
+
+
+def exact_quotient(value: ir.Value, divisor: int) -> ir.Value:
+    """``value / divisor`` for an integer value that is a multiple of it at run time."""
+    terms, constant = _linear(value)
+    if constant % divisor or any(factor % divisor for factor in terms.values()):
+        return combine("/", value, divisor)
+    result: ir.Value = 0
+    for atom, factor in terms.items():
+        term = combine("*", atom, factor // divisor)
+        result = term if result == 0 else combine("+", result, term)
+    return combine("+", result, constant // divisor) if terms else constant // divisor
+
+
+# ------------------------------------------------------------------------------------------------ text
+_PRECEDENCE = {
+    "index": 9,
+    "*": 7,
+    "/": 7,
+    "%": 7,
+    "+": 6,
+    "-": 6,
+    "<<": 5,
+    ">>": 5,
+    "&": 4,
+    "|": 3,
+    "<": 2,
+    "<=": 2,
+    ">": 2,
+    ">=": 2,
+    "==": 2,
+    "!=": 2,
+}
+
+
+def describe(node: Any, outer: int = 0) -> str:
+    """A value as text."""
+    if isinstance(node, ir.Variable):
+        return node.name
+    if not isinstance(node, ir.Operation):
+        return repr(node)
+    if node.op in ("all", "any", "not"):
+        return f"{node.op}({', '.join(describe(arg) for arg in node.args)})"
+    if node.op == "index":
+        return f"{node.args[1].name.partition('[')[0]}[{describe(node.args[0])}]"
+    rank = _PRECEDENCE[node.op]
+    # The right operand of - / % needs brackets at equal rank.
+    text = f"{describe(node.args[0], rank)} {node.op} {describe(node.args[1], rank + 1)}"
+    # C and Python rank the bit operators differently, so they always get brackets.
+    return f"({text})" if rank < outer or (outer and node.op in ("<<", ">>", "&", "|")) else text
