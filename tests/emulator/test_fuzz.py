@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -16,9 +17,10 @@ from tikemu.soc import ASCEND_910A
 from tikemu.timing.engine import CoreClock, TimedOp
 
 from tests.emulator import naive
+from tests.fuzz import Campaign
 
 PROGRAMS = 40
-MORE_PROGRAMS = 400
+CAMPAIGN = Campaign("tikemu", "tests.emulator.test_fuzz", 10_000, 200, ("emulator/tikemu", "tests/emulator"))
 BLOCKS = 64  # of 32 bytes in every on-chip tensor
 DTYPES = ("float16", "float32", "int32", "int16")
 TWO = {
@@ -393,10 +395,18 @@ class Generator:
         return feeds
 
 
-@pytest.mark.parametrize(
-    "seed", [*range(PROGRAMS), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(PROGRAMS, MORE_PROGRAMS))]
-)
+@pytest.mark.parametrize("seed", range(PROGRAMS))
 def test_random_program(soc: str, seed: int) -> None:
+    check_program(seed)
+
+
+@CAMPAIGN.params()
+def test_random_programs(soc: str, first: int) -> None:
+    CAMPAIGN.run(first, check_program)
+
+
+def check_program(seed: int) -> None:
+    """Every way to run the program of a seed gives the results of the naive interpreter, and the same cycles."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TikWarning)
         generator = Generator(seed)
@@ -515,3 +525,8 @@ def test_random_schedule(seed: int) -> None:
         clock.step((op,))
         assert clock.trace[-1][1] == expected
     assert clock.now == slow.now
+
+
+if __name__ == "__main__":
+    tikemu.platform_info.set_current_compile_soc_info("Ascend910A")
+    check_program(int(sys.argv[2]))

@@ -111,13 +111,27 @@ def truth(problem: AttentionProblem, query, key, value, **inputs) -> Attention:
     return _composed(problem, query, key, value, compute=np.float64, store=lambda array, dtype=None: array, **inputs)
 
 
-def baseline(problem: AttentionProblem, query, key, value, **inputs) -> Attention:
-    """The same call as `truth` would be given, by composed attention in problem.dtype with a float32 softmax."""
+def baseline(problem: AttentionProblem, query, key, value, *, in_order: bool = False, **inputs) -> Attention:
+    """The same call as `truth` would be given, by composed attention in problem.dtype with a float32 softmax.
+
+    Args:
+        in_order: matrix products add their terms one after the other, as a kernel does, instead of in the blocks of the
+            BLAS behind NumPy, which err less where few terms are large. Slow.
+    """
 
     def store(array, dtype=problem.dtype):
         return round_to(array, dtype)
 
-    return _composed(problem, query, key, value, compute=np.float32, store=store, **inputs)
+    product = _product_in_order if in_order else np.matmul
+    return _composed(problem, query, key, value, compute=np.float32, store=store, product=product, **inputs)
+
+
+def _product_in_order(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """left @ right in float32, the terms of each sum added in ascending order."""
+    total = np.zeros((*left.shape[:-1], right.shape[-1]), np.float32)
+    for term in range(left.shape[-1]):
+        total += left[..., term, None] * right[..., term, None, :]
+    return total
 
 
 def _composed(
@@ -128,6 +142,7 @@ def _composed(
     *,
     compute,
     store,
+    product=np.matmul,
     mask=None,
     bias=None,
     keep=None,
@@ -140,7 +155,7 @@ def _composed(
     full = batch, heads, seq_q, seq_k
     query, key, value = (np.asarray(array, dtype=compute) for array in (query, key, value))
     query = query.reshape(*grouped, -1)
-    scores = store(store(query * compute(problem.scale)) @ _transposed(key)).reshape(full)
+    scores = store(product(store(query * compute(problem.scale)), _transposed(key))).reshape(full)
     added = None
     if problem.alibi == "computed":
         added = computed_alibi(problem).astype(compute)
@@ -163,11 +178,11 @@ def _composed(
     else:
         factor = None
         dropped = store(probability).reshape(*grouped, seq_k)
-    output = store(dropped @ value)
+    output = store(product(dropped, value))
     result = Attention(output.reshape(problem.shape_query()), logsumexp)
     if d_output is not None:
         d_output = np.asarray(d_output, dtype=compute).reshape(*grouped, -1)
-        d_probability = store(d_output @ _transposed(value)).reshape(full)
+        d_probability = store(product(d_output, _transposed(value))).reshape(full)
         if factor is not None:
             d_probability = store(d_probability * factor)
         d_scores = d_probability - (probability * d_probability).sum(axis=-1, keepdims=True)
@@ -175,9 +190,9 @@ def _composed(
             d_scores = d_scores + np.asarray(d_logsumexp, dtype=compute)[..., None]
         d_scores = store(probability * d_scores)
         flat = d_scores.reshape(*grouped, seq_k)
-        result.d_query = store(store(flat @ key) * compute(problem.scale)).reshape(problem.shape_query())
-        result.d_key = store(_transposed(flat) @ store(query * compute(problem.scale)))
-        result.d_value = store(_transposed(dropped) @ d_output)
+        result.d_query = store(store(product(flat, key)) * compute(problem.scale)).reshape(problem.shape_query())
+        result.d_key = store(product(_transposed(flat), store(query * compute(problem.scale))))
+        result.d_value = store(product(_transposed(dropped), d_output))
         if problem.alibi == "given":
             result.d_bias = store(_sum_to(d_scores, problem.bias_shape), problem.bias_dtype)
     if compute is np.float64:

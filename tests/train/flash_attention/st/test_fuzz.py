@@ -1,0 +1,52 @@
+"""Random cases against the float64 truth: through the kernel's own entry points, and through MindSpore.
+
+A seed alone: PYTHONPATH=train:emulator python -m tests.train.flash_attention.st.test_fuzz native 123
+"""
+
+import sys
+
+import mindspore as ms
+from flash_attention.backends.cpu import library
+
+from tests.fuzz import Campaign
+from tests.train.flash_attention import cases, run
+from tests.train.flash_attention.random_cases import random_case
+from tests.train.flash_attention.ut.native.calls import instruction_set, run_case
+
+MODULE = "tests.train.flash_attention.st.test_fuzz"
+FOLDERS = ("train/flash_attention", "tests/train/flash_attention")
+NATIVE = Campaign("native", MODULE, 100_000, 1000, FOLDERS)
+MINDSPORE = Campaign("mindspore", MODULE, 3000, 100, FOLDERS)
+
+
+def native_case(seed: int) -> None:
+    """A case on one of the instruction sets of this machine, in a process that has run many others."""
+    isas = library.instruction_sets()
+    case = random_case(seed)
+    with instruction_set(isas[seed % len(isas)]):
+        cases.check_random(case, run_case(case))
+
+
+def mindspore_case(seed: int) -> None:
+    """A case through `flash_attention`, the modes and the backends in turns."""
+    case = random_case(1_000_000 + seed, longest=150)
+    before = ms.get_context("mode")
+    ms.set_context(mode=(ms.GRAPH_MODE, ms.PYNATIVE_MODE)[seed % 2])
+    try:
+        cases.check_random(case, run.run_case(case, ("cpu", "cpu", "math")[seed % 3]))
+    finally:
+        ms.set_context(mode=before)
+
+
+@NATIVE.params()
+def test_random_cases_on_the_kernel(first):
+    NATIVE.run(first, native_case)
+
+
+@MINDSPORE.params()
+def test_random_cases_through_mindspore(first):
+    MINDSPORE.run(first, mindspore_case)
+
+
+if __name__ == "__main__":
+    {"native": native_case, "mindspore": mindspore_case}[sys.argv[1]](int(sys.argv[2]))
