@@ -118,7 +118,10 @@ class ForRange(_Block):
                 f"{recorder.block_loop.location}",
             )
         if recorder.enclosing_loop() is not None:
-            fail(TikParamError, "the multi-core loop must be the outermost for_range")
+            recorder.warn(
+                "the multi-core loop must be the outermost for_range; it is taken as if it were: every block runs the "
+                "loops around it, each with its own memory"
+            )
 
     def __enter__(self) -> Expr:
         recorder, statement = self._recorder, self._statement
@@ -187,11 +190,16 @@ class _Branch(_Block):
         frame.chain, frame.chain_length = self._chain, len(frame.body.statements)
         return False
 
-    def _continue(self, what: str) -> None:
-        """Take up the chain directly before."""
+    def _continue(self, what: str, loads: bool = False) -> None:
+        """Take up the chain directly before; with ``loads``, those of the condition's elements may stand between."""
         frame = self._recorder.frame
-        chain = frame.chain
-        if chain is None or frame.chain_length != len(frame.body.statements) or chain.closed:
+        chain, follows = frame.chain, frame.chain_length == len(frame.body.statements)
+        if chain is not None and loads and not follows and self._recorder.only_loads(frame.chain_length):
+            follows = True
+            if chain.statement is not None:
+                # What the conditions of one chain read is not changed between them: its branches exclude each other.
+                self._recorder.hoist_loads(frame.chain_length, chain.statement)
+        if chain is None or not follows or chain.closed:
             fail(TikBuildError, f"{what} must directly follow an if_scope or elif_scope at the same level")
         if chain.length > MAX_BRANCHES:
             fail(TikParamError, f"at most {MAX_BRANCHES} elif_scope and else_scope can follow one if_scope")
@@ -212,8 +220,8 @@ class ElifScope(_Branch):
 
     def __init__(self, recorder: Recorder, condition: Any) -> None:
         super().__init__(recorder)
-        self._continue("elif_scope")
         self._condition = _known_alive(recorder, condition, "elif_scope")
+        self._continue("elif_scope", loads=True)
 
 
 class ElseScope(_Branch):

@@ -38,88 +38,88 @@ class Expr(ScopedValue):
         return self._node.dtype
 
     def __add__(self, other: Any) -> Any:
-        return _operation("+", self, other)
+        return operation("+", self, other)
 
     def __radd__(self, other: Any) -> Any:
-        return _operation("+", other, self)
+        return operation("+", other, self)
 
     def __sub__(self, other: Any) -> Any:
-        return _operation("-", self, other)
+        return operation("-", self, other)
 
     def __rsub__(self, other: Any) -> Any:
-        return _operation("-", other, self)
+        return operation("-", other, self)
 
     def __mul__(self, other: Any) -> Any:
-        return _operation("*", self, other)
+        return operation("*", self, other)
 
     def __rmul__(self, other: Any) -> Any:
-        return _operation("*", other, self)
+        return operation("*", other, self)
 
     def __truediv__(self, other: Any) -> Any:
-        return _operation("/", self, other)
+        return operation("/", self, other)
 
     def __rtruediv__(self, other: Any) -> Any:
-        return _operation("/", other, self)
+        return operation("/", other, self)
 
     def __floordiv__(self, other: Any) -> Any:
-        return _operation("//", self, other)
+        return operation("//", self, other)
 
     def __rfloordiv__(self, other: Any) -> Any:
-        return _operation("//", other, self)
+        return operation("//", other, self)
 
     def __mod__(self, other: Any) -> Any:
-        return _operation("%", self, other)
+        return operation("%", self, other)
 
     def __rmod__(self, other: Any) -> Any:
-        return _operation("%", other, self)
+        return operation("%", other, self)
 
     def __and__(self, other: Any) -> Any:
-        return _operation("&", self, other)
+        return operation("&", self, other)
 
     def __rand__(self, other: Any) -> Any:
-        return _operation("&", other, self)
+        return operation("&", other, self)
 
     def __or__(self, other: Any) -> Any:
-        return _operation("|", self, other)
+        return operation("|", self, other)
 
     def __ror__(self, other: Any) -> Any:
-        return _operation("|", other, self)
+        return operation("|", other, self)
 
     def __lshift__(self, other: Any) -> Any:
-        return _operation("<<", self, other)
+        return operation("<<", self, other)
 
     def __rlshift__(self, other: Any) -> Any:
-        return _operation("<<", other, self)
+        return operation("<<", other, self)
 
     def __rshift__(self, other: Any) -> Any:
-        return _operation(">>", self, other)
+        return operation(">>", self, other)
 
     def __rrshift__(self, other: Any) -> Any:
-        return _operation(">>", other, self)
+        return operation(">>", other, self)
 
     def __neg__(self) -> Any:
-        return _operation("-", 0, self)
+        return operation("-", 0, self)
 
     def __pos__(self) -> Expr:
         return self
 
     def __lt__(self, other: Any) -> Any:
-        return _operation("<", self, other)
+        return operation("<", self, other)
 
     def __le__(self, other: Any) -> Any:
-        return _operation("<=", self, other)
+        return operation("<=", self, other)
 
     def __gt__(self, other: Any) -> Any:
-        return _operation(">", self, other)
+        return operation(">", self, other)
 
     def __ge__(self, other: Any) -> Any:
-        return _operation(">=", self, other)
+        return operation(">=", self, other)
 
     def __eq__(self, other: Any) -> Any:
-        return _operation("==", self, other)
+        return operation("==", self, other)
 
     def __ne__(self, other: Any) -> Any:
-        return _operation("!=", self, other)
+        return operation("!=", self, other)
 
     __hash__ = object.__hash__
 
@@ -162,6 +162,16 @@ class Expr(ScopedValue):
                 "compute it in float32 and convert it with scalar_conv",
             )
         return self._node
+
+
+class Loadable(ScopedValue):
+    """What stands for a number once it is loaded: an element of a tensor."""
+
+    __slots__ = ()
+
+    def _load(self) -> Scalar:
+        """A hidden Scalar that is loaded at this point of the program."""
+        raise NotImplementedError
 
 
 class InputScalar(Expr):
@@ -304,6 +314,8 @@ def condition_of(value: Any, what: str) -> bool | Expr:
         TikParamError: it is neither a number nor a run-time value.
         TikUnsupportedArgumentError: a float16 Scalar takes part.
     """
+    if isinstance(value, Loadable):
+        value = value._load()
     if not isinstance(value, Expr):
         number = as_number(value)
         if number is None:
@@ -373,10 +385,12 @@ def assignable(recorder: Recorder, value: Any, dtype: str, what: str) -> ir.Valu
 
 
 # ------------------------------------------------------------------------------------------------ building nodes
-def _operation(op: str, left: Any, right: Any) -> Any:
-    """The value of a binary operator, at least one side of which is an Expr."""
+def operation(op: str, left: Any, right: Any) -> Any:
+    """The value of a binary operator, at least one side of which is an Expr or an element of a tensor."""
     scope, half, operands = None, False, []
     for side in (left, right):
+        if isinstance(side, Loadable):
+            side = side._load()
         if isinstance(side, Expr):
             if not side._scope.alive:
                 scope_error(describe(side._node), "value")
@@ -384,7 +398,7 @@ def _operation(op: str, left: Any, right: Any) -> Any:
             half = half or side._half
             operands.append(side._node)
         else:
-            value = side if type(side) is int else _immediate_operand(op, side)
+            value = side if type(side) is int else _immediate_operand(side)
             if value is NotImplemented:
                 return NotImplemented
             operands.append(value)
@@ -400,10 +414,8 @@ def _operation(op: str, left: Any, right: Any) -> Any:
     return Expr(node, scope, half)
 
 
-def _immediate_operand(op: str, value: Any) -> Any:
+def _immediate_operand(value: Any) -> Any:
     number = as_number(value)
     if number is None:
-        if isinstance(value, ScopedValue):  # values were dealt with, so it is a tensor
-            fail(TikParamError, f"a Tensor cannot be an operand of {op!r}; read the element into a Scalar with set_as")
         return NotImplemented
     return int(number) if isinstance(number, bool) else number

@@ -107,6 +107,7 @@ class Recorder:
         self._unsynchronised = 0
         self._bounds: list[tuple[ir.For, set[ir.Variable]]] = []
         self._outside_warned = False
+        self._loads: set[ir.Statement] = set()
         self._warned: dict[Any, Any] = {}
 
     # -------------------------------------------------------------------------------------------- small services
@@ -174,6 +175,21 @@ class Recorder:
     def record(self, statement: Callable[..., ir.Statement], **fields: Any) -> Any:
         """Append a statement at the user's line."""
         return self.append(statement(here(), **fields))
+
+    def record_load(self, variable: ir.Variable, view: ir.View) -> None:
+        """Append the load of a hidden Scalar, which the condition of an elif_scope may need."""
+        for statement in (ir.DefineScalar(here(), (variable,)), ir.Assign(here(), variable, view)):
+            self._loads.add(self.append(statement))
+
+    def hoist_loads(self, start: int, target: ir.Statement) -> None:
+        """Move the loads from place ``start`` of the open scope to its end in front of the statement ``target``."""
+        statements = self.frame.body.statements
+        place = statements.index(target)
+        statements[place:] = [*statements[start:], *statements[place:start]]
+
+    def only_loads(self, start: int) -> bool:
+        """Whether nothing but loads of hidden Scalars stands in the open scope from place ``start`` on."""
+        return self._loads.issuperset(self.frame.body.statements[start:])
 
     def append(self, statement: ir.Statement) -> ir.Statement:
         if self.built:

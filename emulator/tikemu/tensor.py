@@ -10,20 +10,22 @@ from .errors import TikAlignError, TikIndexError, TikParamError, TikUnsupportedA
 from .expr import (
     Expr,
     InputScalar,
+    Loadable,
     Scalar,
     as_int,
     assignable,
     deeper,
     integer_node,
+    operation,
 )
 from .location import fail
 from .nodes import as_number, difference, exact_quotient
-from .recorder import Scope, ScopedValue
+from .recorder import Scope
 
 Extent = Union[int, Expr]
 
 
-class Tensor(ScopedValue):
+class Tensor(Loadable):
     """A tensor, or a view of one: made by ``tik_instance.Tensor`` and by indexing, not by hand.
 
     Attributes:
@@ -98,7 +100,6 @@ class Tensor(ScopedValue):
     def __repr__(self) -> str:
         return f"Tensor({self.name!r}, {self.dtype}, {self.shape}, {self.scope})"
 
-    # Without these a comparison would silently be Python's comparison of objects.
     def __eq__(self, other: Any) -> Any:
         return self._compare("==", other, self is other)
 
@@ -108,10 +109,39 @@ class Tensor(ScopedValue):
     __hash__ = object.__hash__
     __iter__ = None
 
-    def _compare(self, op: str, other: Any, answer: bool) -> bool:
-        if isinstance(other, Expr) or as_number(other) is not None:
-            fail(TikParamError, f"a Tensor cannot be an operand of {op!r}; read the element into a Scalar with set_as")
-        return answer
+    def _compare(self, op: str, other: Any, identity: bool) -> Any:
+        """Elements compare by value; whole tensors, and other objects, as Python compares objects."""
+        if self is other:
+            return identity
+        elements = isinstance(other, Tensor) and self._is_element and other._is_element
+        if elements or isinstance(other, Expr) or as_number(other) is not None:
+            return operation(op, self, other)
+        return identity
+
+    @property
+    def _is_element(self) -> bool:
+        return all(type(extent) is int and extent == 1 for extent in self.shape)
+
+    def _load(self) -> Scalar:
+        """The element, loaded at this point of the program into a hidden Scalar (D33b).
+
+        Raises:
+            TikParamError: the tensor has more than one element.
+            TikUnsupportedArgumentError: it is not in the Unified Buffer.
+        """
+        self._require_alive()
+        if not self._is_element:
+            fail(
+                TikParamError,
+                f"only one element of a tensor can take part in an expression or a condition, tensor {self.name!r} has "
+                f"the shape {self.shape} here; index it, or read the element into a Scalar with set_as",
+            )
+        recorder = self._scope.recorder
+        uid = recorder.uid()
+        variable = ir.Variable(f"{self.name}_element{uid}", self.dtype, "scalar", uid)
+        value = assignable(recorder, self, self.dtype, f"an expression with tensor {self.name!r}")
+        recorder.record_load(variable, value)
+        return Scalar(variable, recorder.scope, self.dtype == "float16")
 
     def _as_source(self, dtype: str, what: str) -> ir.View:
         if self._info.memory != "UB":
@@ -130,6 +160,8 @@ class Tensor(ScopedValue):
     # ------------------------------------------------------------------------------------------ views
     def __getitem__(self, index: Any) -> Tensor:
         self._require_alive()
+        if type(index) is list:
+            index = tuple(index)
         if type(index) is tuple:
             return self._select(index)
         return self._flat(index)
@@ -381,11 +413,12 @@ class Tensor(ScopedValue):
         recorder.record(ir.Store, target=self._node, value=stored)
 
 
-def _refuse(op: str) -> Any:
-    def operator(self: Tensor, other: Any = None) -> Any:
-        fail(TikParamError, f"a Tensor cannot be an operand of {op!r}; read the element into a Scalar with set_as")
+def _forward(op: str) -> Any:
+    return lambda self, other: operation(op, self, other)
 
-    return operator
+
+def _reflected(op: str) -> Any:
+    return lambda self, other: operation(op, other, self)
 
 
 for _name, _op in {
@@ -400,10 +433,11 @@ for _name, _op in {
     "lshift": "<<",
     "rshift": ">>",
 }.items():
-    setattr(Tensor, f"__{_name}__", _refuse(_op))
-    setattr(Tensor, f"__r{_name}__", _refuse(_op))
-for _name, _op in {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "neg": "-"}.items():
-    setattr(Tensor, f"__{_name}__", _refuse(_op))
+    setattr(Tensor, f"__{_name}__", _forward(_op))
+    setattr(Tensor, f"__r{_name}__", _reflected(_op))
+for _name, _op in {"lt": "<", "le": "<=", "gt": ">", "ge": ">="}.items():
+    setattr(Tensor, f"__{_name}__", _forward(_op))
+Tensor.__neg__ = lambda self: operation("-", 0, self)
 
 
 def _lower(value: Extent) -> ir.Value:

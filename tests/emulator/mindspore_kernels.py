@@ -688,7 +688,6 @@ def _cases() -> list[Case]:
             name,
             _dds(sequence, heads),
             slow=sequence == 1024,
-            strict="the move from the Unified Buffer to L0C has no documented form",
         )
         add("matmul_dds_grad", "matmul_dds_grad", name, _dds_grad(sequence, heads))
     for shape in [(1, 64, 64), (1, 128, 128), (2, 128, 128), (4, 128, 128), (8, 128, 128)]:

@@ -280,10 +280,7 @@ def test_multi_core_rules(kernel):
     for begin, end, threads, message in ((1, 4, 1, "begin at 0"), (0, 5, 1, "equal"), (0, 4, 2, "thread_num")):
         with pytest.raises(TikParamError, match=message):
             kernel.for_range(begin, end, thread_num=threads, block_num=4)
-    with kernel.for_range(0, 2), pytest.raises(TikParamError, match="outermost"):
-        kernel.for_range(0, 4, block_num=4)
     with (
-        pytest.warns(tikemu.TikWarning),
         kernel.for_range(0, 4, block_num=4),
         kernel.for_range(0, 2, thread_num=2),
         pytest.raises(TikParamError, match="only one"),

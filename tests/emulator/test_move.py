@@ -166,7 +166,6 @@ def test_plain_moves_keep_the_dtype():
 @pytest.mark.parametrize(
     "target,source,reason",
     [
-        ("L0C", "UB", "broadcast_ub_to_l0c"),
         ("GM", "L0C", "through the Unified Buffer"),
         ("L1", "L0C", "through the Unified Buffer"),
         ("UB", "L0A", "no such data path"),
@@ -177,15 +176,19 @@ def test_plain_moves_keep_the_dtype():
 )
 def test_paths_that_do_not_exist_are_refused(target, source, reason):
     for name, rest in (("data_move", (0, 1, 1, 0, 0)), ("tensor_mov", ("m", 1, 1, 0, 0))):
-        strict = name == "data_move"  # from UB to L0C default mode warns
         with pytest.raises(TikUnsupportedError, match=reason):
-            check(name, *call_views("float32", "float32", target, source), *rest, strict=strict)
+            check(name, *call_views("float32", "float32", target, source), *rest)
+
+
+def test_tensor_mov_does_not_move_from_the_unified_buffer_to_l0c():
+    with pytest.raises(TikUnsupportedError, match="broadcast_ub_to_l0c"):
+        check("tensor_mov", *call_views("float32", "float32", "L0C", "UB"), "m", 1, 1, 0, 0)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int32"])
 def test_unified_buffer_to_l0c_counts_fractals(dtype):
     """The table of core.md 4.1: burst and dst_stride in fractals, src_stride in blocks; as matmul_dds_impl calls it."""
-    assert len(check("data_move", *call_views(dtype, dtype, "L0C", "UB"), 0, 1, 1, 0, 0)) == 1
+    assert not check("data_move", *call_views(dtype, dtype, "L0C", "UB"), 0, 1, 1, 0, 0, strict=True)
     bench = Bench()
     size = np.dtype(dtype).itemsize
     values = np.arange(2000).astype(dtype)

@@ -22,8 +22,10 @@ def l0c_alignment(value, call: Call) -> int:
 
 
 def _allocated(operand: Operand) -> int:
-    """End of the memory that the allocation of a tensor takes: its size rounded up (D3b)."""
-    unit = BLOCK if operand.memory.kind in ("GM", "UB") else FRACTAL
+    """End of the memory that the allocation of a tensor takes: its size rounded up (D3b); of GM the segment (D33a)."""
+    if operand.memory.kind == "GM":
+        return len(operand.memory.data)
+    unit = BLOCK if operand.memory.kind == "UB" else FRACTAL
     if operand.memory.kind == "L0C" and size_of(operand.dtype) == 4:
         unit = 2 * FRACTAL
     size = operand.end - operand.start

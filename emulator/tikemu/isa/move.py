@@ -54,13 +54,8 @@ _MISSING = {
 
 def _check_path(call: Call) -> tuple[str, str]:
     path = memory_kind(call.args["src"]), memory_kind(call.args["dst"])
-    if path == ("UB", "L0C"):
-        reason = "the move from the Unified Buffer to L0C has no documented form; use broadcast_ub_to_l0c"
-        if call.api != "data_move":
-            call.fail(TikUnsupportedArgumentError, f"no move from UB to L0C: {reason}")
-        call.questionable(
-            f"{reason} (programs for the training series do call data_move, in fractals)", TikUnsupportedArgumentError
-        )
+    if path == ("UB", "L0C") and call.api != "data_move":
+        call.fail(TikUnsupportedArgumentError, "no move from UB to L0C: use data_move or broadcast_ub_to_l0c")
     if path not in PATHS:
         reason = _MISSING.get(path, "Ascend 910 has no such data path")
         call.fail(TikUnsupportedArgumentError, f"no move from {path[0]} to {path[1]}: {reason}")
@@ -314,7 +309,7 @@ def _gap(name: str) -> Integer:
     pipe="MTE2/MTE3/MTE1/V",
 )
 def data_move(call: Call, a: Any) -> MicroOp | None:
-    """Copy bursts of 32-byte blocks between memories; out of L0C, bursts of fractals."""
+    """Copy bursts of 32-byte blocks between memories; out of and into L0C, bursts of fractals (D22)."""
     if a.nburst == 0 or a.burst == 0:
         return None
     if a.src.memory.kind == "L0C":

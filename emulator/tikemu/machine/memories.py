@@ -17,6 +17,7 @@ from ..soc import ON_CHIP, SocProfile
 
 #: What strict mode leaves in bytes that nothing has written (D3c): 0xDEAD.
 POISON_BYTES = np.array([0xDEAD], "<u2").view(np.uint8)
+#: A segment of global memory holds the size rounded up to blocks and one block more (``aclrtMalloc``).
 _GM_BLOCK = 32
 
 
@@ -104,7 +105,7 @@ class GlobalTensor:
     def __init__(self, info: ir.TensorInfo, shape: tuple[int, ...], strict: bool) -> None:
         self.info, self.shape = info, shape
         self.size = math.prod(shape) * size_of(info.dtype)
-        self.memory = Memory("GM", info.name, -(-self.size // _GM_BLOCK) * _GM_BLOCK, strict)
+        self.memory = Memory("GM", info.name, (-(-self.size // _GM_BLOCK) + 1) * _GM_BLOCK, strict)
 
     def fill(self, fed: np.ndarray | None) -> None:
         """Contents at the start of a run; without ``fed`` zeros, in strict mode undefined (D3c)."""

@@ -1,0 +1,178 @@
+"""An element of a tensor in a condition or expression is loaded into a hidden Scalar where it stands."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tikemu
+from tikemu import tik
+from tikemu.errors import TikBuildError, TikParamError, TikScopeError, TikUnsupportedArgumentError
+
+SIZE = 8
+
+
+@pytest.fixture
+def ub(kernel):
+    """An int32 tensor in the Unified Buffer, loaded from the input x."""
+    x = kernel.Tensor("int32", (SIZE,), tik.scope_gm, "x")
+    tensor = kernel.Tensor("int32", (SIZE,), tik.scope_ubuf, "ub")
+    kernel.data_move(tensor, x, 0, 1, 1, 0, 0)
+    return kernel, x, tensor
+
+
+def result(kernel, x, tensor, values):
+    """Contents of ``tensor`` at the end, with ``values`` as input."""
+    y = kernel.Tensor("int32", (SIZE,), tik.scope_gm, "y")
+    kernel.data_move(y, tensor, 0, 1, 1, 0, 0)
+    kernel.BuildCCE("elements", [x], [y])
+    return tikemu.run(kernel, {"x": np.array(values, np.int32)}).outputs["y"].tolist()
+
+
+@pytest.mark.parametrize("value", [3, 4])
+@pytest.mark.parametrize("how", ["element", "reflected", "bare", "all", "negate"])
+def test_conditions(ub, no_warnings, value, how):
+    kernel, x, tensor = ub
+    condition = {
+        "element": lambda: tensor[0] > 3,
+        "reflected": lambda: 3 < tensor[0],  # noqa: SIM300 - this way round
+        "bare": lambda: tensor[1],
+        "all": lambda: tik.all(tensor[0] > 3, tensor[1]),
+        "negate": lambda: tik.negate(tensor[0] <= 3),
+    }[how]()
+    with kernel.if_scope(condition):
+        tensor[7].set_as(1)
+    with kernel.else_scope():
+        tensor[7].set_as(2)
+    assert result(kernel, x, tensor, [value, value - 3, 0, 0, 0, 0, 0, 0])[7] == (1 if value > 3 else 2)
+
+
+@pytest.mark.parametrize(
+    "op, expected",
+    [
+        (lambda a, b: a + b, 14),
+        (lambda a, b: a - b, 8),
+        (lambda a, b: 100 - a, 89),
+        (lambda a, b: a * b, 33),
+        (lambda a, b: a // b, 3),
+        (lambda a, b: a % 4, 3),
+        (lambda a, b: a & b, 3),
+        (lambda a, b: a << 1, 22),
+        (lambda a, b: -a, -11),
+        (lambda a, b: a + a * 2, 33),
+    ],
+)
+def test_expressions(ub, no_warnings, op, expected):
+    kernel, x, tensor = ub
+    scalar = kernel.Scalar("int32")
+    scalar.set_as(op(tensor[0], tensor[1]))
+    tensor[7].set_as(scalar)
+    assert result(kernel, x, tensor, [11, 3, 0, 0, 0, 0, 0, 0])[7] == expected
+
+
+@pytest.mark.parametrize("second, expected", [(5, 1), (6, 2)])
+def test_two_elements_compare_by_value(ub, second, expected):
+    kernel, x, tensor = ub
+    with kernel.if_scope(tensor[0] == tensor[1]):
+        tensor[7].set_as(1)
+    with kernel.elif_scope(tensor[0] != tensor[1]):
+        tensor[7].set_as(2)
+    assert result(kernel, x, tensor, [5, second, 0, 0, 0, 0, 0, 0])[7] == expected
+
+
+@pytest.mark.parametrize("value, expected", [(0, 10), (1, 11), (2, 12), (3, 13)])
+def test_a_chain_reads_its_elements_before_any_branch_runs(ub, value, expected):
+    kernel, x, tensor = ub
+    with kernel.if_scope(tensor[0] == 0):
+        tensor[0].set_as(10)
+    with kernel.elif_scope(tensor[0] == 1):
+        tensor[0].set_as(11)
+    with kernel.elif_scope(tensor[0] == 2):
+        tensor[0].set_as(12)
+    with kernel.else_scope():
+        tensor[0].set_as(13)
+    assert result(kernel, x, tensor, [value] + [0] * 7)[0] == expected
+
+
+def test_a_new_if_reads_what_the_last_one_wrote(ub):
+    kernel, x, tensor = ub
+    with kernel.if_scope(tensor[0] == 0):
+        tensor[0].set_as(1)
+    with kernel.if_scope(tensor[0] == 1):
+        tensor[1].set_as(5)
+    assert result(kernel, x, tensor, [0] * 8)[:2] == [1, 5]
+
+
+def test_an_element_is_read_again_in_every_iteration(ub):
+    kernel, x, tensor = ub
+    with kernel.for_range(0, 3) as i:
+        tensor[i + 1].set_as(tensor[i] * 2 + 1)
+    assert result(kernel, x, tensor, [1] + [0] * 7)[:4] == [1, 3, 7, 15]
+
+
+def test_a_value_once_read_stays_what_it_was(ub):
+    kernel, x, tensor = ub
+    before = tensor[0] + 0
+    doubled = before * 2
+    tensor[0].set_as(50)
+    tensor[1].set_as(doubled)
+    assert result(kernel, x, tensor, [4] + [0] * 7)[:2] == [50, 8]
+
+
+def test_a_time_only_run_takes_the_same_branches(ub):
+    kernel, x, tensor = ub
+    with kernel.if_scope(tensor[0] > 3):
+        kernel.vec_adds(8, tensor, tensor, 1, 1, 8, 8)
+    kernel.BuildCCE("branch", [x], [])
+    feed = {"x": np.array([9] * 8, np.int32)}
+    full, quick = (tikemu.run(kernel, feed, numerics=numerics) for numerics in (True, False))
+    assert full.cycles == quick.cycles and "vec_adds" in quick.instructions
+
+
+def test_something_else_before_an_elif_is_refused(ub):
+    kernel, _, tensor = ub
+    with kernel.if_scope(tensor[0] == 0):
+        tensor[0].set_as(10)
+    tensor[1].set_as(1)
+    with pytest.raises(TikBuildError, match="directly follow"):
+        kernel.elif_scope(tensor[0] == 1)
+
+
+def test_several_elements_are_no_number(ub):
+    kernel, _, tensor = ub
+    for expression in (lambda: tensor > 3, lambda: tensor[0:2] + 1, lambda: kernel.if_scope(tensor)):
+        with pytest.raises(TikParamError, match="one element"):
+            expression()
+
+
+def test_elements_outside_the_unified_buffer_are_refused(ub):
+    _, x, _ = ub
+    with pytest.raises(TikUnsupportedArgumentError, match="Unified Buffer"):
+        x[0] + 1
+
+
+def test_float16_elements_take_no_part_in_conditions(kernel):
+    halves = kernel.Tensor("float16", (16,), tik.scope_ubuf, "halves")
+    with pytest.raises(TikUnsupportedArgumentError, match="float16"):
+        kernel.if_scope(halves[0] > 3)
+
+
+def test_a_tensor_that_is_gone_has_no_elements(kernel):
+    with kernel.new_stmt_scope():
+        tensor = kernel.Tensor("int32", (8,), tik.scope_ubuf, "tensor")
+        element = tensor[0]
+    with pytest.raises(TikScopeError):
+        element + 1
+
+
+def test_an_element_is_no_truth_value(ub):
+    _, _, tensor = ub
+    with pytest.raises(TikParamError, match="run time"):
+        bool(tensor[0] == 3)
+    assert tensor in [tensor] and tensor is not None and tensor != "ub"
+
+
+def test_an_index_may_be_a_list(kernel):
+    tensor = kernel.Tensor("int32", (4, 8), tik.scope_ubuf, "tensor")
+    assert tensor[[1, 0]].shape == (1, 1) and tensor[[1, 0]].offset == 8
+    with pytest.raises(tikemu.errors.TikIndexError, match="2 entries"):
+        tensor[[1]]
