@@ -7,6 +7,7 @@ compile-time function, puts the chosen backend's cell into the graph.
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 
 import mindspore as ms
 import numpy as np
@@ -182,15 +183,19 @@ def _spec(tensor):
 class _Call(nn.Cell):
     """One kind of call: a backend's cell, and around it what turns the caller's tensors into the backend's."""
 
-    def __init__(self, problem: AttentionProblem, run: nn.Cell, mask_rank: int, shard: Shard | None = None):
+    def __init__(
+        self, problem: AttentionProblem, run: nn.Cell, layout: str, mask_rank: int, shard: Shard | None = None
+    ):
         super().__init__()
         self.run = run
         self.mask_rank = mask_rank
         self.check_triangle = _TriangleCheck(problem.tile) if mask_rank and problem.mask_shape is None else None
-        # A caller's layout becomes BNSD by splitting the last axis into heads and bringing the axes into order.
-        self.splits = problem.layout in ("BSH", "SBH")
+        # A layout that the backend does not take becomes BNSD by splitting the last axis into heads and bringing the
+        # axes into order.
+        given = "BNSD" if layout == problem.layout else problem.layout
+        self.splits = given in ("BSH", "SBH")
         self.heads, self.kv_heads, self.head_dim = problem.heads, problem.kv_heads, problem.head_dim
-        self.order = {"BNSD": None, "BSND": (0, 2, 1, 3), "BSH": (0, 2, 1, 3), "SBH": (1, 2, 0, 3)}[problem.layout]
+        self.order = {"BNSD": None, "BSND": (0, 2, 1, 3), "BSH": (0, 2, 1, 3), "SBH": (1, 2, 0, 3)}[given]
         self.order_back = None if self.order is None else tuple(np.argsort(self.order).tolist())
         self.transpose = self.transpose_back = ops.Transpose()
         self.not_equal, self.expand = ops.NotEqual(), (ops.ExpandDims(), ops.ExpandDims())
@@ -337,8 +342,11 @@ def _planned(specs, names, rules, more_rules, backend, device, shards) -> _Call:
         raise ValueError(f"seed: got {seed.dtype} of shape {seed.shape}, allowed is int64 of shape (2,)")
     mask_rank = 0 if specs[3] is None else len(specs[3].shape)
     shard = shards and shards.shard(problem, specs[3] and specs[3].shape)
-    run = registry.build(problem if shard is None else shard.plan.local(problem, shard.rank), backend, shard)
-    return fix_dtypes(_Call(problem, run, mask_rank, shard))
+    local = problem if shard is None else shard.plan.local(problem, shard.rank)
+    chosen = registry.choose(local, backend, shard is not None)
+    layout = problem.layout if problem.layout in chosen.layouts else "BNSD"
+    run = registry.build(replace(local, layout=layout), chosen.name, shard)
+    return fix_dtypes(_Call(problem, run, layout, mask_rank, shard))
 
 
 @constexpr(reuse_result=False)

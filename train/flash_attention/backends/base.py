@@ -26,6 +26,8 @@ class Backend(ABC):
     dynamic = False
     # Whether `build` takes a shard.
     shards = False
+    # Layouts of problems that `build` takes. Callers turn tensors of any other into BNSD first.
+    layouts: tuple = ("BNSD",)
 
     def unavailable(self) -> str | None:
         """Why this backend cannot run any problem on this machine and device, or None."""
@@ -44,8 +46,8 @@ class Backend(ABC):
 
             output, logsumexp = cell(query, key, value, mask, alibi, keep_bits, seed)
 
-        query       (B, H, Sq, D)    in problem.dtype
-        key, value  (B, Hkv, Sk, D)  in problem.dtype
+        query       (B, H, Sq, D)    in problem.dtype; its axes in the order of problem.layout, one of `layouts`
+        key, value  (B, Hkv, Sk, D)  likewise
         mask        problem.mask_shape, bool or uint8, non-zero = hidden; None without an explicit mask. Any of the
                     first three axes may be 1 (broadcast). A compact causal mask never arrives: it is problem.causal.
         alibi       problem.bias_shape in problem.bias_dtype, added to scale * query @ key^T; None unless problem.alibi

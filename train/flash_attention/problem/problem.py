@@ -34,7 +34,7 @@ ALL_BLOCKS = 65536
 
 @dataclass(frozen=True)
 class AttentionProblem:
-    """Shapes, dtypes and rules of one attention call. Backends receive tensors as (batch, heads, seq, head_dim).
+    """Shapes, dtypes and rules of one attention call.
 
     Use `AttentionProblem.from_inputs` to derive one from the tensors of a call; the constructor is for tests and tools.
     batch, seq_q and seq_k are UNKNOWN (-1) where a graph is compiled for dynamic shapes, see `dynamic`.
@@ -47,7 +47,7 @@ class AttentionProblem:
     head_dim: int
     kv_heads: int = 0  # 0 = as many as heads
     dtype: str = "float16"
-    layout: str = "BNSD"  # of the caller's tensors; backends always see BNSD
+    layout: str = "BNSD"  # of query, key, value and output; a backend gets a problem in one of its `layouts`
     # Explicit mask, non-zero = hidden: (batch or 1, heads or 1, seq_q or 1, seq_k). A compact causal mask is not here
     # any more: it became causal=True. Backends receive it as bool or uint8 whatever its dtype was.
     mask_shape: tuple | None = None
@@ -210,6 +210,16 @@ class AttentionProblem:
     def shape_key(self) -> tuple:
         """BNSD shape of key and of value."""
         return self.batch, self.kv_heads, self.seq_k, self.head_dim
+
+    def laid_out(self, shape: tuple) -> tuple:
+        """A BNSD shape in the layout of this problem."""
+        batch, heads, seq, dim = shape
+        return {
+            "BNSD": (batch, heads, seq, dim),
+            "BSND": (batch, seq, heads, dim),
+            "BSH": (batch, seq, heads * dim),
+            "SBH": (seq, batch, heads * dim),
+        }[self.layout]
 
     def shape_lse(self) -> tuple:
         """Shape of the logsumexp, which is float32."""

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from flash_attention.problem import AttentionProblem
-from flash_attention.sharding.strategy import ShardPlan
+from flash_attention.sharding.strategy import TENSOR_AXES, ShardPlan
 
-TENSOR = ("dp", "mp", None, None)  # query, key, value, the output and their gradients, as backends see them
+TENSOR = TENSOR_AXES["BNSD"]
 ROWS = ("dp", "mp", None)  # logsumexp and its gradient
 
 

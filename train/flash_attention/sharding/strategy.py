@@ -13,7 +13,8 @@ from flash_attention.problem import AttentionProblem
 from flash_attention.problem.checks import check_int, check_name
 from flash_attention.problem.inputs import LAYOUTS
 
-_AXES = {
+# Which axis of query, key, value and output is split by what.
+TENSOR_AXES = {
     "BNSD": ("dp", "mp", None, None),
     "BSND": ("dp", None, "mp", None),
     "BSH": ("dp", None, "mp"),
@@ -97,7 +98,7 @@ class ShardPlan:
             shape: of a mask: axes of size 1 are not split. A rank-3 mask is (batch, seq_q, seq_k).
         """
         if tensor in ("query", "key", "value", "output"):
-            return _AXES[self.input_layout]
+            return TENSOR_AXES[self.input_layout]
         if tensor == "logsumexp":
             return "dp", "mp", None
         check_name("tensor", tensor, ("query", "key", "value", "output", "logsumexp", "attention_mask", "alibi_mask"))
@@ -203,7 +204,7 @@ def _integers(name: str, strategy) -> tuple:
 
 def _read(name: str, strategy, input_layout: str) -> tuple[int, int]:
     """(dp, mp) from the strategy of query, key, value or output."""
-    parts, axes, meaning = _integers(name, strategy), _AXES[input_layout], _MEANING[input_layout]
+    parts, axes, meaning = _integers(name, strategy), TENSOR_AXES[input_layout], _MEANING[input_layout]
     if len(parts) != len(axes):
         raise ValueError(f"{name}: got {strategy}, allowed is one number per axis of {LAYOUTS[input_layout]}")
     for count, axis, what in zip(parts, axes, meaning):

@@ -7,7 +7,10 @@ import pytest
 
 # By tensor map: for each axis the dimension of the device matrix (dp=4, mp=2) that splits it, counted from the right.
 TENSOR, ROWS = [1, 0, -1, -1], [1, 0, -1]
-QUERY, KEY = [2, 2, 40, 16], [2, 1, 40, 16]
+# Query and key as a backend takes them: of the whole and of a device, and how they are split.
+BNSD = [[8, 4, 40, 16], [8, 2, 40, 16]], [[2, 2, 40, 16], [2, 1, 40, 16]], TENSOR
+SBH = [[40, 8, 64], [40, 8, 32]], [[40, 2, 32], [40, 2, 16]], [-1, 1, 0]
+TIK = "FlashAttentionForward", "FlashAttentionGrad"
 
 
 @pytest.fixture(scope="module")
@@ -23,25 +26,39 @@ def only(operators, name):
     return found
 
 
-@pytest.mark.parametrize("case", ["tik", "tik-BSH-computed-alibi", "cpu-SBH-dropout"])
-def test_nothing_is_gathered_and_every_device_computes_its_share(compiled, case):
+@pytest.mark.parametrize(
+    ("case", "names", "layout"),
+    [
+        ("tik", TIK, BNSD),
+        ("tik-BSH-computed-alibi", TIK, BNSD),
+        ("cpu-SBH-dropout", ("FlashAttentionForwardSBH", "FlashAttentionBackward"), SBH),
+    ],
+)
+def test_nothing_is_gathered_and_every_device_computes_its_share(compiled, case, names, layout):
     whole, last = compiled[case]["sharded"], compiled[case]["last"]
-    forward = only(whole, "FlashAttentionForward")
-    assert forward["split"][:3] == [TENSOR] * 3
-    assert forward["shapes"][:3] == [[8, 4, 40, 16], [8, 2, 40, 16], [8, 2, 40, 16]]
+    (query, key), (query_share, key_share), split = layout
+    forward = only(whole, names[0])
+    assert forward["split"][:3] == [split] * 3
+    assert forward["shapes"][:3] == [query, key, key]
     assert whole == [forward]  # no AllGather or the like beside it
-    assert only(last, "FlashAttentionForward")["shapes"][:3] == [QUERY, KEY, KEY]
-    backward = only(last, "FlashAttentionGrad" if case.startswith("tik") else "FlashAttentionBackward")
-    assert backward["shapes"][:3] == [QUERY, KEY, KEY]
-    assert backward["split"][:3] == [TENSOR] * 3
+    assert only(last, names[0])["shapes"][:3] == [query_share, key_share, key_share]
+    backward = only(last, names[1])
+    assert backward["shapes"][:3] == [query_share, key_share, key_share]
+    assert backward["split"][:3] == [split] * 3
     assert not any(operator["name"].startswith("All") for operator in last)
 
 
-@pytest.mark.parametrize(("case", "share"), [("tik-only-batch", [1, 4, 40, 16]), ("cpu-only-heads", [1, 2, 40, 16])])
-def test_batch_or_heads_alone(compiled, case, share):
-    forward = only(compiled[case]["sharded"], "FlashAttentionForward")
+@pytest.mark.parametrize(
+    ("case", "name", "share"),
+    [
+        ("tik-only-batch", TIK[0], [1, 4, 40, 16]),
+        ("cpu-only-heads", "FlashAttentionForwardBNSD", [1, 2, 40, 16]),
+    ],
+)
+def test_batch_or_heads_alone(compiled, case, name, share):
+    forward = only(compiled[case]["sharded"], name)
     assert compiled[case]["sharded"] == [forward]
-    assert only(compiled[case]["last"], "FlashAttentionForward")["shapes"][0] == share
+    assert only(compiled[case]["last"], name)["shapes"][0] == share
 
 
 def test_masks_and_bias_of_the_tik_operators_are_split(compiled):
@@ -58,7 +75,7 @@ def test_a_device_knows_where_its_heads_and_its_batch_are(compiled):
     # Device 3 has the second eighth of four of the batch, and heads 2 and 3 of 4.
     alibi = only(compiled["tik-BSH-computed-alibi"]["last"], "FlashAttentionForward")
     assert alibi["slopes"] == [2**-6, 2**-8]
-    rules = only(compiled["cpu-SBH-dropout"]["last"], "FlashAttentionForward")["rules"]
+    rules = only(compiled["cpu-SBH-dropout"]["last"], "FlashAttentionForwardSBH")["rules"]
     assert rules[10:12] == [2, 2]  # batch_offset and head_offset
 
 

@@ -12,7 +12,7 @@ import functools
 import os
 
 from flash_attention.backends.base import Backend
-from flash_attention.problem import AttentionProblem
+from flash_attention.problem import LAYOUTS, AttentionProblem
 
 
 class CpuBackend(Backend):
@@ -20,6 +20,7 @@ class CpuBackend(Backend):
 
     name = "cpu"
     shards = True
+    layouts = tuple(LAYOUTS)
 
     def unavailable(self) -> str | None:
         from flash_attention.backends.cpu import library

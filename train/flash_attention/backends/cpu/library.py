@@ -16,9 +16,10 @@ ISA_VARIABLE = "FLASH_ATTENTION_CPU_ISA"
 BUILD_COMMAND = "python -m flash_attention.backends.cpu.build"
 
 # As in csrc/custom.cpp.
-_VERSION = 1
+_VERSION = 2
 _DROPOUT_NONE, _DROPOUT_PHILOX, _DROPOUT_GIVEN = range(3)
 _BIAS_KINDS = {"none": 0, "given": 1, "computed": 2}
+_LAYOUTS = ("BNSD", "BSND", "BSH", "SBH")
 # No block window reaches further than this; it keeps products of blocks and tokens inside 64 bits.
 _MOST_BLOCKS = 1 << 31
 # bfloat16 travels as its bits; nothing else here is uint16.
@@ -88,7 +89,7 @@ def dtype_name(array: np.ndarray | None) -> str:
 
 
 def configuration(problem: AttentionProblem) -> tuple[np.ndarray, np.ndarray]:
-    """What the kernel has to know besides the tensors: int64 rules and float32 rates."""
+    """What the kernel has to know besides the tensors: int64 rules, and float32 rates with a slope for each head."""
     if problem.active_dropout == 0.0:
         dropout = _DROPOUT_NONE
     else:
@@ -108,15 +109,13 @@ def configuration(problem: AttentionProblem) -> tuple[np.ndarray, np.ndarray]:
         problem.head_offset,
         int(problem.mask_shape is not None),
         _BIAS_KINDS[problem.alibi],
+        _LAYOUTS.index(problem.layout),
+        problem.head_dim,
     ]
     scale = np.float32(problem.scale)
-    rates = [scale, np.float32(problem.scale - float(scale)), problem.dropout_scale]
+    slopes = alibi_slopes(problem) if problem.alibi == "computed" else [0.0] * problem.heads
+    rates = [scale, np.float32(problem.scale - float(scale)), problem.dropout_scale, *slopes]
     return np.array(rules, np.int64), np.array(rates, np.float32)
-
-
-def slopes(problem: AttentionProblem) -> np.ndarray:
-    """float32 (heads,): slopes of computed ALiBi."""
-    return np.array(alibi_slopes(problem), np.float32)
 
 
 def wants_bias_gradient(problem: AttentionProblem) -> bool:
@@ -137,7 +136,7 @@ def forward(
     library: Library | None = None,
     out: tuple | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Runs the forward pass on contiguous NumPy arrays, with the meanings of `Backend.build`.
+    """Runs the forward pass on contiguous NumPy arrays in problem.layout, with the meanings of `Backend.build`.
 
     bfloat16 tensors come and go as their bits in uint16.
 
@@ -149,8 +148,7 @@ def forward(
         KernelError: the kernel refused.
     """
     if out is None:
-        out = (np.empty(problem.shape_query(), _NUMPY_DTYPES[problem.dtype]), np.empty(problem.shape_lse(), np.float32))
-    bias = slopes(problem) if problem.alibi == "computed" else bias
+        out = np.empty(query.shape, _NUMPY_DTYPES[problem.dtype]), np.empty(problem.shape_lse(), np.float32)
     inputs = [query, key, value, mask, bias, keep_bits, seed, *configuration(problem)]
     _run(library, "flash_attention_forward", inputs, out)
     return out
@@ -182,7 +180,6 @@ def backward(
         out = tuple(np.empty(array.shape, dtype) for array in (query, key, value))
         if wants_bias_gradient(problem):
             out += (np.empty(problem.bias_shape, _NUMPY_DTYPES[problem.bias_dtype]),)
-    bias = slopes(problem) if problem.alibi == "computed" else bias
     inputs = [query, key, value, mask, bias, keep_bits, seed, output, logsumexp, d_output, d_logsumexp]
     _run(library, function, [*inputs, *configuration(problem)], out)
     return out

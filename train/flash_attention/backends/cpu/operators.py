@@ -9,6 +9,7 @@ from mindspore import Tensor, nn, ops
 from flash_attention.backends.cpu import library
 from flash_attention.problem import AttentionProblem
 from flash_attention.sharding.shard import ROWS, TENSOR, Shard
+from flash_attention.sharding.strategy import TENSOR_AXES
 
 
 class _Call(nn.Cell):
@@ -24,10 +25,9 @@ class _Call(nn.Cell):
         self.rules, self.rates = Tensor(rules), Tensor(rates)
         self.absent = Tensor(np.zeros(1, np.uint8))
         self.biased = problem.alibi == "given"
-        self.slopes = Tensor(library.slopes(problem)) if problem.alibi == "computed" else self.absent
 
     def bias(self, alibi):
-        return alibi if self.biased else self.slopes
+        return alibi if self.biased else self.absent
 
 
 class Attention(_Call):
@@ -63,13 +63,14 @@ class Gradients(_Call):
 
 
 def _backward(problem: AttentionProblem, shard: Shard | None = None) -> ops.Custom:
-    query, key = ((shape, problem.dtype, TENSOR) for shape in (problem.shape_query(), problem.shape_key()))
+    query, key = _like_query(problem), _like_key(problem)
     name, gradients = "FlashAttentionBackward", (query, key, key)
     if library.wants_bias_gradient(problem):
         bias_axes = shard and shard.bias_axes
         name, gradients = name + "Bias", (*gradients, (problem.bias_shape, problem.bias_dtype, bias_axes))
     optional, rules = _optional_axes(problem, shard)
-    return _custom(name, problem, gradients, shard, (*[TENSOR] * 3, *optional, TENSOR, ROWS, TENSOR, ROWS, *rules))
+    axes = TENSOR_AXES[problem.layout]
+    return _custom(name, problem, gradients, shard, (*[axes] * 3, *optional, axes, ROWS, axes, ROWS, *rules))
 
 
 def _forward(problem: AttentionProblem, shard: Shard | None) -> ops.Custom:
@@ -93,9 +94,20 @@ def _forward(problem: AttentionProblem, shard: Shard | None) -> ops.Custom:
             zeros_like(rates),
         )
 
-    outputs = (problem.shape_query(), problem.dtype, TENSOR), (problem.shape_lse(), "float32", ROWS)
+    outputs = _like_query(problem), (problem.shape_lse(), "float32", ROWS)
     optional, rules = _optional_axes(problem, shard)
-    return _custom("FlashAttentionForward", problem, outputs, shard, (*[TENSOR] * 3, *optional, *rules), bprop)
+    axes = (*[TENSOR_AXES[problem.layout]] * 3, *optional, *rules)
+    return _custom(f"FlashAttentionForward{problem.layout}", problem, outputs, shard, axes, bprop)
+
+
+def _like_query(problem: AttentionProblem) -> tuple:
+    """Shape, dtype and axes of query, of the output and of their gradients."""
+    return problem.laid_out(problem.shape_query()), problem.dtype, TENSOR_AXES[problem.layout]
+
+
+def _like_key(problem: AttentionProblem) -> tuple:
+    """Shape, dtype and axes of key, of value and of their gradients."""
+    return problem.laid_out(problem.shape_key()), problem.dtype, TENSOR_AXES[problem.layout]
 
 
 def _optional_axes(problem: AttentionProblem, shard: Shard | None) -> tuple:
@@ -114,7 +126,7 @@ def _custom(
     if problem.dynamic:
         known = {}  # MindSpore asks the library
     elif shard is not None:
-        known["out_shape"] = shard.infer_shapes(problem.shape_query(), list(zip(shapes, axes)))
+        known["out_shape"] = shard.infer_shapes(_like_query(problem)[0], list(zip(shapes, axes)))
     custom = ops.Custom(f"{library.LIBRARY}:{function}", func_type="aot", bprop=bprop, **known)
     if problem.dynamic:
         custom.add_prim_attr("reg_op_name", function)

@@ -229,12 +229,14 @@ int run_backward(const Problem& p, const BackwardInputs& inputs, const BackwardO
   plan.delta = plan.shift + rows;
 
   // Sums of d_query: float32 in rows of whole cache lines, in the result itself where that is so.
-  plan.d_query_stride = (p.head_dim + 15) / 16 * 16;
-  const int64_t group_sums = p.group() * p.seq_q * plan.d_query_stride;
+  plan.d_query_width = (p.head_dim + 15) / 16 * 16;
+  const int64_t head_sums = p.seq_q * plan.d_query_width, group_sums = p.group() * head_sums;
   int64_t wave = std::min(groups, std::max<int64_t>(1, kWaveBytes / (group_sums * static_cast<int64_t>(sizeof(float)))));
   if (bias.by_row && bias.shared) wave = 1;
-  const bool in_result = p.dtype == DType::kFloat32 && plan.d_query_stride == p.head_dim;
+  const bool in_result = p.dtype == DType::kFloat32 && plan.d_query_width == p.head_dim;
   const Buffer<float> sums = allocate<float>(in_result ? 0 : wave * group_sums);
+  plan.d_query = in_result ? static_cast<float*>(outputs.d_query) : sums.get();
+  plan.d_query_layout = in_result ? p.query_layout : Layout{p.heads * head_sums, head_sums, plan.d_query_width};
   Turns turns{std::vector<std::atomic<int32_t>>(wave * p.group() * plan.query_tiles), nullptr};
   std::atomic<bool> failed{false};
   turns.failed = &failed;
@@ -259,23 +261,22 @@ int run_backward(const Problem& p, const BackwardInputs& inputs, const BackwardO
 
   for (plan.first_group = 0; plan.first_group < groups && !failed; plan.first_group += wave) {
     plan.groups = std::min(wave, groups - plan.first_group);
-    plan.d_query = in_result ? static_cast<float*>(outputs.d_query) + plan.first_group * group_sums : sums.get();
-    if (dirty) poison(plan.d_query, plan.groups * group_sums * static_cast<int64_t>(sizeof(float)));
+    plan.d_query_first = in_result ? 0 : plan.first_group * group_sums;
+    const int64_t wave_heads = plan.groups * p.group(), first_head = plan.first_group * p.group();
+    if (dirty && !in_result) poison(sums.get(), plan.groups * group_sums * static_cast<int64_t>(sizeof(float)));
     for (auto& turn : turns.count) turn.store(0, std::memory_order_relaxed);
     // Query tiles that no key tile visits are zeroed by nobody else.
     for (int64_t tile = 0; tile < plan.query_tiles; ++tile) {
       if (!blind(tile)) continue;
       const int64_t first = tile * kBackwardRows, count = std::min(kBackwardRows, p.seq_q - first);
-      for (int64_t head = 0; head < plan.groups * p.group(); ++head)
-        std::memset(plan.d_query + (head * p.seq_q + first) * plan.d_query_stride, 0,
-                    count * plan.d_query_stride * sizeof(float));
+      for (int64_t head = first_head; head < first_head + wave_heads; ++head)
+        plan.clear_d_query(head / p.heads, head % p.heads, first, count);
     }
     // Key tiles in ascending order, which is the order of the turns, and heads inside: threads then seldom meet.
     const int64_t tasks = plan.key_tiles * plan.groups;
     run_tasks(thread_count(work, tasks), tasks, scratch, failed, [&](int64_t task, char* memory) {
       kernels->backward_task(plan, plan.first_group + task % plan.groups, task / plan.groups, memory);
     });
-    const int64_t wave_heads = plan.groups * p.group(), first_head = plan.first_group * p.group();
     run_tasks(thread_count(work, wave_heads * slices), wave_heads * slices, 0, failed, [&](int64_t task, char*) {
       const int64_t slice = task % slices;
       kernels->finish_d_query(plan, first_head + task / slices, slice * kSlice, slice_rows(slice));

@@ -260,7 +260,7 @@ void add_key_gradients(BackwardTile<Math>& tile, const KeyTile& k) {
 
 template <class Math>
 void add_query_gradients(BackwardTile<Math>& tile, const KeyTile& k, float* d_query) {
-  const int64_t width = tile.problem.head_dim, stride = tile.plan.d_query_stride;
+  const int64_t width = tile.problem.head_dim, stride = tile.plan.d_query_layout.row_stride;
   const QueryTile& q = tile.q;
   const int64_t whole = q.count / kRows * kRows;
   if (whole < q.padded) std::memset(tile.edge, 0, kRows * tile.sum_stride * sizeof(float));
@@ -312,15 +312,16 @@ bool backward_rows_of(BackwardTile<Math>& tile, const KeyTile& k, int64_t batch,
   const bool seen = tile.sides.load_mask(p, batch, head, q, k);
   if (seen) {
     tile.sides.load_rest(p, batch, head, q, k);
-    tile.load_rows(Rows(p.dtype, p.query, row, p.head_dim), Rows(p.dtype, plan.inputs.d_output, row, p.head_dim));
+    tile.load_rows(query_rows(p, p.query, batch, head, q.first),
+                   query_rows(p, plan.inputs.d_output, batch, head, q.first));
     for (int64_t m = 0; m < q.padded; ++m) {
       tile.shift[m] = m < q.count ? plan.shift[row + m] : -kInfinity;
       tile.delta[m] = m < q.count ? plan.delta[row + m] : 0.0f;
     }
-    const int64_t below = row + q.count, left = p.seq_q - q.first - q.count;
-    tile.next_rows.set(Rows(p.dtype, p.query, below, p.head_dim).data,
-                       Rows(p.dtype, plan.inputs.d_output, below, p.head_dim).data,
-                       (left < kBackwardRows ? left : kBackwardRows) * p.row_bytes(), kPanels * q.padded / kRows);
+    const int64_t below = q.first + q.count, left = p.seq_q - below;
+    tile.next_rows.set(query_rows(p, p.query, batch, head, below),
+                       query_rows(p, plan.inputs.d_output, batch, head, below),
+                       left < kBackwardRows ? left : kBackwardRows, kPanels * q.padded / kRows);
     for (int64_t panel = first; panel < last; panel += kPanel) {
       for (int64_t strip = 0; strip < q.padded; strip += kRows) {
         const BackwardCell<Math, kBias, kKeep> cell(tile, k, strip, panel);
@@ -339,11 +340,9 @@ bool backward_rows_of(BackwardTile<Math>& tile, const KeyTile& k, int64_t batch,
   // Key tiles add to a query tile in ascending order, whichever thread has them.
   const int32_t turn = static_cast<int32_t>(k.index - q.union_lo() / kKeyTile);
   if (!plan.wait(plan, turn_base + index, turn)) return false;
-  const int64_t wave_row = row - plan.first_group * p.group() * p.seq_q;
-  float* d_query = plan.d_query + wave_row * plan.d_query_stride;
-  if (turn == 0) std::memset(d_query, 0, q.count * plan.d_query_stride * sizeof(float));
+  if (turn == 0) plan.clear_d_query(batch, head, q.first, q.count);
   if (seen) {
-    add_query_gradients(tile, k, d_query);
+    add_query_gradients(tile, k, plan.d_query_row(batch, head, q.first));
     if (plan.outputs.d_bias) add_bias_gradient(tile, k, batch, head);
   }
   plan.advance(plan, turn_base + index);
@@ -357,9 +356,8 @@ void backward_keys(const BackwardPlan& plan, int64_t group, int64_t key_tile, ch
   BackwardTile<Math> tile(plan, arena);
   const KeyTile k(key_tile, p.seq_k);
   const int64_t batch = group / p.kv_heads, kv_head = group % p.kv_heads;
-  const int64_t key_row = group * p.seq_k + k.first;
   const int64_t padded = round_up(k.count, kPanel);
-  const Rows key_rows(p.dtype, p.key, key_row, p.head_dim), value_rows(p.dtype, p.value, key_row, p.head_dim);
+  const Rows keys = key_rows(p, p.key, batch, kv_head, k.first), values = key_rows(p, p.value, batch, kv_head, k.first);
   bool packed = false;
   std::memset(tile.d_key, 0, kKeyTile * tile.sum_stride * sizeof(float));
   std::memset(tile.d_value, 0, kKeyTile * tile.sum_stride * sizeof(float));
@@ -377,9 +375,9 @@ void backward_keys(const BackwardPlan& plan, int64_t group, int64_t key_tile, ch
       if (hi <= k.first || lo >= hi) continue;
       tile.q.set(p.band, first, rows);
       if (!packed) {
-        Pack<Math>::transposed(key_rows, k.count, padded, tile.pack, tile.key);
-        Pack<Math>::transposed(value_rows, k.count, padded, tile.pack, tile.value);
-        Pack<Math>::stacked(key_rows, k.count, padded, tile.key_stacked);
+        Pack<Math>::transposed(keys, k.count, padded, tile.pack, tile.key);
+        Pack<Math>::transposed(values, k.count, padded, tile.pack, tile.value);
+        Pack<Math>::stacked(keys, k.count, padded, tile.key_stacked);
         packed = true;
       }
       if (!backward_rows_of<Math, kBias, kKeep>(tile, k, batch, head, turn_base, index)) return;
@@ -389,12 +387,12 @@ void backward_keys(const BackwardPlan& plan, int64_t group, int64_t key_tile, ch
       std::memcpy(sums, tile.columns, k.count * sizeof(float));
     }
   }
-  const int64_t offset = key_row * p.row_bytes();
   for (int64_t m = 0; m < k.count; ++m) {
+    const int64_t at = p.key_layout.at(batch, kv_head, k.first + m) * size_of(p.dtype);
     store_row(p.dtype, tile.d_key + m * tile.sum_stride, plan.factor_left, p.head_dim,
-              static_cast<char*>(plan.outputs.d_key) + offset + m * p.row_bytes());
+              static_cast<char*>(plan.outputs.d_key) + at);
     store_row(p.dtype, tile.d_value + m * tile.sum_stride, p.dropout.scale, p.head_dim,
-              static_cast<char*>(plan.outputs.d_value) + offset + m * p.row_bytes());
+              static_cast<char*>(plan.outputs.d_value) + at);
   }
 }
 
@@ -404,8 +402,9 @@ inline void backward_rows(const BackwardPlan& plan, int64_t batch_head, int64_t 
   Arena arena(scratch);
   float* output = arena.take<float>(padded);
   float* d_output = arena.take<float>(padded);
-  const Rows outputs(p.dtype, plan.inputs.output, row, p.head_dim);
-  const Rows d_outputs(p.dtype, plan.inputs.d_output, row, p.head_dim);
+  const int64_t batch = batch_head / p.heads, head = batch_head % p.heads;
+  const Rows outputs = query_rows(p, plan.inputs.output, batch, head, first);
+  const Rows d_outputs = query_rows(p, plan.inputs.d_output, batch, head, first);
   const double to_natural = ScoreRule(p).to_natural;
   for (int64_t m = 0; m < count; ++m) {
     load_row(p.dtype, outputs.row(m), p.head_dim, output);
@@ -424,12 +423,10 @@ inline void backward_rows(const BackwardPlan& plan, int64_t batch_head, int64_t 
 
 inline void finish_d_query(const BackwardPlan& plan, int64_t batch_head, int64_t first, int64_t count) {
   const Problem& p = plan.problem;
-  for (int64_t m = 0; m < count; ++m) {
-    const int64_t row = batch_head * p.seq_q + first + m;
-    const int64_t wave_row = row - plan.first_group * p.group() * p.seq_q;
-    store_row(p.dtype, plan.d_query + wave_row * plan.d_query_stride, plan.factor_left, p.head_dim,
-              static_cast<char*>(plan.outputs.d_query) + row * p.row_bytes());
-  }
+  const int64_t batch = batch_head / p.heads, head = batch_head % p.heads;
+  for (int64_t row = first; row < first + count; ++row)
+    store_row(p.dtype, plan.d_query_row(batch, head, row), plan.factor_left, p.head_dim,
+              static_cast<char*>(plan.outputs.d_query) + p.query_layout.at(batch, head, row) * size_of(p.dtype));
 }
 
 }  // namespace

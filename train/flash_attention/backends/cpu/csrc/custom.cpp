@@ -1,6 +1,7 @@
 // Entry points in the calling convention of MindSpore's ops.Custom(func_type="aot"), also called through ctypes:
 // every tensor, inputs then outputs, as pointer, rank, shape and dtype name. The configuration says which of the optional
 // inputs count; the others may be anything, because None does not pass through every MindSpore version.
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -36,7 +37,8 @@ namespace {
 constexpr int64_t kMaxSize = int64_t{1} << 40;
 constexpr int64_t kMaxElements = int64_t{1} << 46;
 constexpr int64_t kMaxBlocks = int64_t{1} << 31;
-constexpr int64_t kVersion = 1;
+constexpr int64_t kMaxHeadDim = 1024;
+constexpr int64_t kVersion = 2;
 
 // The int64 configuration; library.py fills it in this order.
 enum Config {
@@ -54,12 +56,19 @@ enum Config {
   kHeadOffset,
   kHasMask,
   kBiasKind,
+  kLayout,
+  kHeadDim,
   kConfigCount,
 };
 
-enum BiasKind : int64_t { kNoBias = 0, kTensorBias = 1, kSlopeBias = 2 /* one slope per head */ };
+// Axes of query, key, value, output and their gradients. Those of kHeadsFirst are (..., heads, seq, head_dim): its leading
+// ones together are the batch, and a tensor of rank 2 has one head.
+enum LayoutKind : int64_t { kHeadsFirst = 0 /* BNSD */, kBSND = 1, kBSH = 2, kSBH = 3 };
 
-// The float32 configuration. The scale is the sum of two numbers, which makes it exact enough for a float64.
+enum BiasKind : int64_t { kNoBias = 0, kTensorBias = 1, kSlopeBias = 2 };
+
+// The float32 configuration. The scale is the sum of two numbers, which makes it exact enough for a float64. One number per
+// query head follows: its slope, if there are slopes. Their count says how many heads there are.
 enum Rates { kScale, kScaleRest, kDropoutScale, kRateCount };
 
 enum ForwardParameter {
@@ -117,6 +126,12 @@ struct Tensors {
     if (named(i, "bool") || named(i, "uint8")) return DType::kByte;
     throw Reject{kBadDType};
   }
+  void check_like(int i, int other) const {
+    require(present(i), kBadPointer);
+    require(dtype(i) == dtype(other), kBadDType);
+    require(ranks[i] == ranks[other] && std::equal(shapes[i], shapes[i] + ranks[i], shapes[other]), kBadShape);
+    check_aligned(i, size_of(dtype(i)));
+  }
   void check_shape(int i, std::initializer_list<int64_t> expected) const {
     require(ranks[i] == static_cast<int>(expected.size()), kBadShape);
     int axis = 0;
@@ -133,14 +148,37 @@ struct Tensors {
   }
 };
 
-int64_t checked_product(std::initializer_list<int64_t> sizes) {
+int64_t checked_product(const int64_t* sizes, int count) {
   int64_t product = 1;
-  for (int64_t size : sizes) {
-    require(size >= 1, kBadShape);
-    require(size <= kMaxSize && product <= kMaxElements / size, kTooLarge);
-    product *= size;
+  for (int axis = 0; axis < count; ++axis) {
+    require(sizes[axis] >= 1, kBadShape);
+    require(sizes[axis] <= kMaxSize && product <= kMaxElements / sizes[axis], kTooLarge);
+    product *= sizes[axis];
   }
   return product;
+}
+
+// Sizes of query, or of key and value, and where their rows are.
+struct Sizes {
+  int64_t batch;
+  int64_t heads;
+  int64_t seq;
+  Layout layout;
+};
+
+Sizes sizes_of(const Tensors& t, int i, int64_t kind, int64_t dim) {
+  const int rank = t.ranks[i];
+  const int64_t* shape = t.shape(i);
+  require(kind == kHeadsFirst ? rank >= 2 : rank == (kind == kBSND ? 4 : 3), kBadShape);
+  const int64_t count = checked_product(shape, rank);
+  require(kind == kBSH || kind == kSBH ? shape[2] % dim == 0 : shape[rank - 1] == dim, kBadShape);
+  if (kind == kHeadsFirst) {
+    const int64_t seq = shape[rank - 2], heads = rank == 2 ? 1 : shape[rank - 3];
+    return {count / (heads * seq * dim), heads, seq, {heads * seq * dim, seq * dim, dim}};
+  }
+  const int64_t heads = kind == kBSND ? shape[2] : shape[2] / dim;
+  if (kind == kSBH) return {shape[1], heads, shape[0], {heads * dim, dim, shape[1] * heads * dim}};
+  return {shape[0], heads, shape[1], {shape[1] * heads * dim, dim, heads * dim}};
 }
 
 // A tensor of rank 4 that broadcasts to (batch, heads, seq_q, seq_k), with a full last axis.
@@ -150,7 +188,7 @@ Broadcast broadcast(const Tensors& t, int i, const Problem& p) {
   require(t.ranks[i] == 4 && shape[3] == p.seq_k, kBadShape);
   const int64_t full[3] = {p.batch, p.heads, p.seq_q};
   for (int axis = 0; axis < 3; ++axis) require(shape[axis] == full[axis] || shape[axis] == 1, kBadShape);
-  checked_product({shape[0], shape[1], shape[2], shape[3]});
+  checked_product(shape, 4);
   Broadcast b{};
   b.data = t.data[i];
   b.dtype = t.dtype(i);
@@ -170,7 +208,7 @@ Problem parse(const Tensors& t, int config_index, int rates_index) {
   require(t.present(config_index) && t.present(rates_index), kBadPointer);
   require(t.named(config_index, "int64") && t.named(rates_index, "float32"), kBadDType);
   require(t.ranks[config_index] == 1 && t.shape(config_index)[0] == kConfigCount, kBadConfig);
-  require(t.ranks[rates_index] == 1 && t.shape(rates_index)[0] == kRateCount, kBadConfig);
+  require(t.ranks[rates_index] == 1 && t.shape(rates_index)[0] > kRateCount, kBadConfig);
   t.check_aligned(config_index, 8);
   t.check_aligned(rates_index, 4);
   const int64_t* config = static_cast<const int64_t*>(t.data[config_index]);
@@ -179,21 +217,23 @@ Problem parse(const Tensors& t, int config_index, int rates_index) {
 
   Problem p{};
   require(t.present(kQuery) && t.present(kKey), kBadPointer);
-  require(t.ranks[kQuery] == 4 && t.ranks[kKey] == 4, kBadShape);
   p.dtype = t.dtype(kQuery);
-  require(p.dtype != DType::kByte, kBadDType);
-  p.batch = t.shape(kQuery)[0];
-  p.heads = t.shape(kQuery)[1];
-  p.seq_q = t.shape(kQuery)[2];
-  p.head_dim = t.shape(kQuery)[3];
-  p.kv_heads = t.shape(kKey)[1];
-  p.seq_k = t.shape(kKey)[2];
-  checked_product({p.batch, p.heads, p.seq_q, p.head_dim});
-  checked_product({p.batch, p.kv_heads, p.seq_k, p.head_dim});
-  require(p.heads % p.kv_heads == 0 && p.head_dim <= 1024, kBadShape);
-  t.check(kQuery, p.dtype, {p.batch, p.heads, p.seq_q, p.head_dim});
-  t.check(kKey, p.dtype, {p.batch, p.kv_heads, p.seq_k, p.head_dim});
-  t.check(kValue, p.dtype, {p.batch, p.kv_heads, p.seq_k, p.head_dim});
+  require(p.dtype != DType::kByte && t.dtype(kKey) == p.dtype, kBadDType);
+  p.head_dim = in_range(config[kHeadDim], 1, kMaxHeadDim);
+  const int64_t kind = in_range(config[kLayout], kHeadsFirst, kSBH);
+  const Sizes query = sizes_of(t, kQuery, kind, p.head_dim), key = sizes_of(t, kKey, kind, p.head_dim);
+  p.batch = query.batch;
+  p.heads = query.heads;
+  p.seq_q = query.seq;
+  p.query_layout = query.layout;
+  p.kv_heads = key.heads;
+  p.seq_k = key.seq;
+  p.key_layout = key.layout;
+  require(key.batch == p.batch && p.heads % p.kv_heads == 0, kBadShape);
+  require(t.shape(rates_index)[0] == kRateCount + p.heads, kBadConfig);
+  t.check_aligned(kQuery, size_of(p.dtype));
+  t.check_aligned(kKey, size_of(p.dtype));
+  t.check_like(kValue, kKey);
   p.query = t.data[kQuery];
   p.key = t.data[kKey];
   p.value = t.data[kValue];
@@ -220,8 +260,7 @@ Problem parse(const Tensors& t, int config_index, int rates_index) {
       require(p.bias.dtype != DType::kByte, kBadDType);
       break;
     case kSlopeBias:
-      t.check(kBias, DType::kFloat32, {p.heads});
-      p.slopes = static_cast<const float*>(t.data[kBias]);
+      p.slopes = rates + kRateCount;
       break;
   }
 
@@ -242,8 +281,9 @@ Problem parse(const Tensors& t, int config_index, int rates_index) {
     dropout.batch_offset = static_cast<uint32_t>(in_range(config[kBatchOffset], 0, UINT32_MAX));
     dropout.head_offset = static_cast<uint32_t>(in_range(config[kHeadOffset], 0, UINT32_MAX));
   } else if (dropout.kind == Dropout::kGiven) {
-    checked_product({p.batch, p.heads, p.seq_q, (p.seq_k + 7) / 8});
-    t.check(kKeepBits, DType::kByte, {p.batch, p.heads, p.seq_q, (p.seq_k + 7) / 8});
+    const int64_t bits[] = {p.batch, p.heads, p.seq_q, (p.seq_k + 7) / 8};
+    checked_product(bits, 4);
+    t.check(kKeepBits, DType::kByte, {bits[0], bits[1], bits[2], bits[3]});
     dropout.bits = static_cast<const uint8_t*>(t.data[kKeepBits]);
   }
   return p;
@@ -264,7 +304,7 @@ int forward_entry(int count, const Tensors& t) {
   return answer([&] {
     require(count == kForwardCount, kBadCount);
     const Problem p = parse(t, kForwardConfig, kForwardRates);
-    t.check(kForwardOutput, p.dtype, {p.batch, p.heads, p.seq_q, p.head_dim});
+    t.check_like(kForwardOutput, kQuery);
     t.check(kForwardLogsumexp, DType::kFloat32, {p.batch, p.heads, p.seq_q});
     return forward(p, {t.data[kForwardOutput], static_cast<float*>(t.data[kForwardLogsumexp])});
   });
@@ -274,13 +314,13 @@ int backward_entry(int count, const Tensors& t, bool bias_gradient) {
   return answer([&] {
     require(count == (bias_gradient ? kBackwardCount + 1 : kBackwardCount), kBadCount);
     const Problem p = parse(t, kBackwardConfig, kBackwardRates);
-    t.check(kOutput, p.dtype, {p.batch, p.heads, p.seq_q, p.head_dim});
+    t.check_like(kOutput, kQuery);
     t.check(kLogsumexp, DType::kFloat32, {p.batch, p.heads, p.seq_q});
-    t.check(kDOutput, p.dtype, {p.batch, p.heads, p.seq_q, p.head_dim});
+    t.check_like(kDOutput, kQuery);
     if (t.present(kDLogsumexp)) t.check(kDLogsumexp, DType::kFloat32, {p.batch, p.heads, p.seq_q});
-    t.check(kDQuery, p.dtype, {p.batch, p.heads, p.seq_q, p.head_dim});
-    t.check(kDKey, p.dtype, {p.batch, p.kv_heads, p.seq_k, p.head_dim});
-    t.check(kDValue, p.dtype, {p.batch, p.kv_heads, p.seq_k, p.head_dim});
+    t.check_like(kDQuery, kQuery);
+    t.check_like(kDKey, kKey);
+    t.check_like(kDValue, kValue);
     const BackwardInputs inputs{t.data[kOutput], static_cast<const float*>(t.data[kLogsumexp]), t.data[kDOutput],
                                 static_cast<const float*>(t.data[kDLogsumexp])};
     BackwardOutputs outputs{t.data[kDQuery], t.data[kDKey], t.data[kDValue], nullptr};
@@ -306,6 +346,12 @@ using Shapes = std::vector<std::vector<int64_t>>;
 using Types = std::vector<int>;
 
 std::vector<int64_t> shape_of(const int* ranks, int64_t* const* shapes, int i) { return {shapes[i], shapes[i] + ranks[i]}; }
+
+// `batch` and `seq` are axes of query; the rates tell the heads.
+Shapes forward_shapes(const int* ranks, int64_t* const* shapes, int batch, int seq) {
+  const int64_t* query = shapes[kQuery];
+  return {shape_of(ranks, shapes, kQuery), {query[batch], shapes[kForwardRates][0] - kRateCount, query[seq]}};
+}
 
 Shapes backward_shapes(const int* ranks, int64_t* const* shapes, bool bias_gradient) {
   Shapes result;
@@ -334,10 +380,22 @@ int flash_attention_forward(FA_PARAMETERS) { return fa::forward_entry(count, FA_
 int flash_attention_backward(FA_PARAMETERS) { return fa::backward_entry(count, FA_TENSORS, false); }
 int flash_attention_backward_bias(FA_PARAMETERS) { return fa::backward_entry(count, FA_TENSORS, true); }
 
-// For MindSpore.
-int FlashAttentionForward(FA_PARAMETERS) {
-  return fa::or_throw("flash_attention forward", fa::forward_entry(count, FA_TENSORS));
-}
+// For MindSpore. The forward pass has a name for each layout, because inference has to know where batch and seq are.
+#define FA_FORWARD(layout, batch, seq)                                                                    \
+  int FlashAttentionForward##layout(FA_PARAMETERS) {                                                      \
+    return fa::or_throw("flash_attention forward", fa::forward_entry(count, FA_TENSORS));                 \
+  }                                                                                                       \
+  fa::Shapes FlashAttentionForward##layout##InferShape(int* ranks, int64_t** shapes, void*) {             \
+    return fa::forward_shapes(ranks, shapes, batch, seq);                                                 \
+  }                                                                                                       \
+  fa::Types FlashAttentionForward##layout##InferType(fa::Types types, void*) {                            \
+    return {types[fa::kQuery], types[fa::kForwardRates]};                                                 \
+  }
+FA_FORWARD(BNSD, 0, 2)
+FA_FORWARD(BSND, 0, 1)
+FA_FORWARD(BSH, 0, 1)
+FA_FORWARD(SBH, 1, 0)
+
 int FlashAttentionBackward(FA_PARAMETERS) {
   return fa::or_throw("flash_attention backward", fa::backward_entry(count, FA_TENSORS, false));
 }
@@ -345,11 +403,6 @@ int FlashAttentionBackwardBias(FA_PARAMETERS) {
   return fa::or_throw("flash_attention backward", fa::backward_entry(count, FA_TENSORS, true));
 }
 
-fa::Shapes FlashAttentionForwardInferShape(int* ranks, int64_t** shapes, void*) {
-  const int64_t* query = shapes[fa::kQuery];
-  return {fa::shape_of(ranks, shapes, fa::kQuery), {query[0], query[1], query[2]}};
-}
-fa::Types FlashAttentionForwardInferType(fa::Types types, void*) { return {types[fa::kQuery], types[fa::kForwardRates]}; }
 fa::Shapes FlashAttentionBackwardInferShape(int* ranks, int64_t** shapes, void*) {
   return fa::backward_shapes(ranks, shapes, false);
 }

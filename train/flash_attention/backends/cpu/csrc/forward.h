@@ -219,6 +219,7 @@ template <class Math, Bias kBias, bool kKeep>
 void forward_keys(ForwardTile<Math>& tile, int64_t index, int64_t batch, int64_t head, int64_t first, int64_t count) {
   const Problem& p = tile.problem;
   const KeyTile k(index, p.seq_k);
+  const int64_t kv_head = head / p.group();
   bool packed = false;
   for (int64_t block = 0; block * kQueryRows < count; ++block) {
     tile.select(block);
@@ -230,17 +231,16 @@ void forward_keys(ForwardTile<Math>& tile, int64_t index, int64_t batch, int64_t
       // Only the panels that some row of the task sees.
       const int64_t start = k.column(p.band.lo(first)) / kPanel * kPanel;
       const int64_t seen = k.column(p.band.hi(first + count - 1)) - start;
-      const int64_t kv_row = (batch * p.kv_heads + head / p.group()) * p.seq_k + k.first + start;
-      const Rows keys(p.dtype, p.key, kv_row, p.head_dim), values(p.dtype, p.value, kv_row, p.head_dim);
+      const Rows keys = key_rows(p, p.key, batch, kv_head, k.first + start);
+      const Rows values = key_rows(p, p.value, batch, kv_head, k.first + start);
       Pack<Math>::transposed(keys, seen, round_up(seen, kPanel), tile.pack, tile.key + start * tile.units);
       Pack<Math>::stacked(values, seen, round_up(seen, kPanel), tile.value + start / Math::kPerUnit * tile.value_stride);
       packed = true;
     }
     if ((block + 1) * kQueryRows >= count) {
       const KeyTile next(index + 1, p.seq_k);
-      const int64_t kv_row = (batch * p.kv_heads + head / p.group()) * p.seq_k + next.first;
-      tile.next_keys.set(Rows(p.dtype, p.key, kv_row, p.head_dim).data, Rows(p.dtype, p.value, kv_row, p.head_dim).data,
-                         next.column(p.band.hi(first + count - 1)) * p.row_bytes(), kPanels * tile.q->padded / kRows);
+      tile.next_keys.set(key_rows(p, p.key, batch, kv_head, next.first), key_rows(p, p.value, batch, kv_head, next.first),
+                         next.column(p.band.hi(first + count - 1)), kPanels * tile.q->padded / kRows);
     }
     forward_block<Math, kBias, kKeep>(tile, k);
   }
@@ -251,9 +251,10 @@ void forward_rows(const ForwardPlan& plan, int64_t batch_head, int64_t index, ch
   const Problem& p = plan.problem;
   Arena arena(scratch);
   ForwardTile<Math> tile(p, plan.rows, arena);
-  const int64_t first = index * plan.rows, row = batch_head * p.seq_q + first;
+  const int64_t batch = batch_head / p.heads, head = batch_head % p.heads;
+  const int64_t first = index * plan.rows;
   const int64_t count = p.seq_q - first < plan.rows ? p.seq_q - first : plan.rows, padded = round_up(count, kRows);
-  Pack<Math>::rows(Rows(p.dtype, p.query, row, p.head_dim), count, padded, tile.all_query);
+  Pack<Math>::rows(query_rows(p, p.query, batch, head, first), count, padded, tile.all_query);
   std::memset(tile.all_output, 0, padded * tile.output_stride * sizeof(float));
   std::memset(tile.all_sums, 0, padded * kLanes * sizeof(float));
   // Rows that do not exist start at a maximum of 0, which their scores of 0 never exceed.
@@ -263,16 +264,17 @@ void forward_rows(const ForwardPlan& plan, int64_t batch_head, int64_t index, ch
 
   const int64_t lo = p.band.lo(first), hi = p.band.hi(first + count - 1);
   for (int64_t t = lo / kKeyTile; lo < hi && t * kKeyTile < hi; ++t)
-    forward_keys<Math, kBias, kKeep>(tile, t, batch_head / p.heads, batch_head % p.heads, first, count);
+    forward_keys<Math, kBias, kKeep>(tile, t, batch, head, first, count);
 
-  char* output = static_cast<char*>(plan.outputs.output) + row * p.row_bytes();
+  char* output = static_cast<char*>(plan.outputs.output);
+  float* logsumexp = plan.outputs.logsumexp + batch_head * p.seq_q + first;
   for (int64_t m = 0; m < count; ++m) {
     const float total = Simd::sum(Simd::load(tile.all_sums + m * kLanes));
     const float factor = total == 0.0f ? 0.0f : p.dropout.scale / total;
-    store_row(p.dtype, tile.all_output + m * tile.output_stride, factor, p.head_dim, output + m * p.row_bytes());
+    store_row(p.dtype, tile.all_output + m * tile.output_stride, factor, p.head_dim,
+              output + p.query_layout.at(batch, head, first + m) * size_of(p.dtype));
     const double natural = -tile.all_shift[m] * tile.rule.to_natural;
-    plan.outputs.logsumexp[row + m] =
-        total == 0.0f ? -kInfinity : static_cast<float>(natural + std::log(static_cast<double>(total)));
+    logsumexp[m] = total == 0.0f ? -kInfinity : static_cast<float>(natural + std::log(static_cast<double>(total)));
   }
 }
 

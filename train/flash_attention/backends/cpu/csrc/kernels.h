@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 
 #include "problem.h"
 
@@ -36,8 +37,10 @@ struct BackwardPlan {
   float factor_left;
   float* shift;           // (batch, heads, seq_q): minus the logsumexp, in the domain of the scores
   float* delta;           // (batch, heads, seq_q): (rowsum(d_output * output) - d_logsumexp) * score_gradient_scale
-  float* d_query;         // float32 sums of the wave, row stride d_query_stride
-  int64_t d_query_stride;
+  float* d_query;         // float32 sums of the wave, in rows of d_query_width
+  int64_t d_query_width;  // head_dim in whole vectors
+  Layout d_query_layout;
+  int64_t d_query_first;  // element of d_query_layout that d_query points to
   float* d_bias;          // float32 sums of a bias with a row axis, or null
   float* d_bias_columns;  // (batch, heads, seq_k) sums over rows of a bias without one, or null
   int32_t* turns;         // (heads of the wave, query_tiles)
@@ -45,6 +48,15 @@ struct BackwardPlan {
   bool (*wait)(const BackwardPlan& plan, int64_t index, int32_t turn);
   void (*advance)(const BackwardPlan& plan, int64_t index);
   void* state;  // of wait
+
+  // Sums of a row of query head `head`.
+  FA_INLINE float* d_query_row(int64_t batch, int64_t head, int64_t row) const {
+    return d_query + (d_query_layout.at(batch, head, row) - d_query_first);
+  }
+  FA_INLINE void clear_d_query(int64_t batch, int64_t head, int64_t first, int64_t count) const {
+    for (int64_t row = first; row < first + count; ++row)
+      std::memset(d_query_row(batch, head, row), 0, d_query_width * sizeof(float));
+  }
 };
 
 struct Kernels {

@@ -72,41 +72,68 @@ inline void store_row(DType dtype, const float* src, float factor, int64_t count
   }
 }
 
-// Rows of one head in user memory: `columns` values each, one after the other.
+// Rows of one head in user memory: `columns` values each, `stride` bytes from one to the next.
 struct Rows {
   DType dtype;
   const char* data;
+  int64_t stride;
   int64_t columns;
 
-  Rows(DType type, const void* base, int64_t first_row, int64_t width)
-      : dtype(type), data(static_cast<const char*>(base) + first_row * width * size_of(type)), columns(width) {}
-  const char* row(int64_t index) const { return data + index * columns * size_of(dtype); }
+  const char* row(int64_t index) const { return data + index * stride; }
   // The same rows without the first m, and how many of `count` are among the next kLanes of them.
-  Rows from(int64_t m) const { return Rows(dtype, data, m, columns); }
+  Rows from(int64_t m) const { return {dtype, row(m), stride, columns}; }
   static int64_t left(int64_t count, int64_t m) { return count < m ? 0 : count - m < kLanes ? count - m : kLanes; }
 };
 
-// Two equally long pieces of user memory that are needed soon. Cells of the current tile ask for them bit by bit: packing
-// them then does not wait for memory.
+// The rows of a tensor like query, or like key, from row `row` of a head on.
+inline Rows query_rows(const Problem& p, const void* tensor, int64_t batch, int64_t head, int64_t row) {
+  const int64_t size = size_of(p.dtype);
+  return {p.dtype, static_cast<const char*>(tensor) + p.query_layout.at(batch, head, row) * size,
+          p.query_layout.row_stride * size, p.head_dim};
+}
+inline Rows key_rows(const Problem& p, const void* tensor, int64_t batch, int64_t kv_head, int64_t row) {
+  const int64_t size = size_of(p.dtype);
+  return {p.dtype, static_cast<const char*>(tensor) + p.key_layout.at(batch, kv_head, row) * size,
+          p.key_layout.row_stride * size, p.head_dim};
+}
+
+// Rows of two tensors of user memory that are needed soon. Cells of the current tile ask for them bit by bit: packing them
+// then does not wait for memory.
 class Upcoming {
  public:
-  void set(const char* first, const char* second, int64_t bytes, int64_t cells) {
-    first_ = first;
-    second_ = second;
-    end_ = first + (bytes > 0 ? bytes : 0);
-    step_ = round_up((bytes + cells - 1) / cells, 64);
+  void set(const Rows& first, const Rows& second, int64_t count, int64_t cells) {
+    row_bytes_ = first.columns * size_of(first.dtype);
+    stride_ = first.stride;
+    rows_left_ = count > 0 ? count : 0;
+    if (stride_ == row_bytes_) {  // one long row
+      row_bytes_ *= rows_left_;
+      rows_left_ = rows_left_ ? 1 : 0;
+    }
+    step_ = round_up((row_bytes_ * rows_left_ + cells - 1) / cells, 64);
+    first_ = first.data;
+    second_ = second.data;
+    done_ = 0;
   }
   FA_INLINE void fetch() {
-    for (int64_t i = 0; i < step_ && first_ < end_; i += 64, first_ += 64, second_ += 64) {
-      Simd::prefetch_far(first_);
-      Simd::prefetch_far(second_);
+    for (int64_t i = 0; i < step_ && rows_left_; i += 64) {
+      Simd::prefetch_far(first_ + done_);
+      Simd::prefetch_far(second_ + done_);
+      done_ += 64;
+      if (done_ < row_bytes_) continue;
+      done_ = 0;
+      --rows_left_;
+      first_ += stride_;
+      second_ += stride_;
     }
   }
 
  private:
   const char* first_ = nullptr;
   const char* second_ = nullptr;
-  const char* end_ = nullptr;
+  int64_t row_bytes_ = 0;
+  int64_t stride_ = 0;
+  int64_t rows_left_ = 0;
+  int64_t done_ = 0;
   int64_t step_ = 0;
 };
 

@@ -76,6 +76,18 @@ struct Dropout {
   float scale;  // factor on what is kept
 };
 
+// Where the rows of a tensor with axes batch, heads, seq and head_dim are, whatever their order. Strides count elements; a
+// row of head_dim values is contiguous.
+struct Layout {
+  int64_t batch_stride;
+  int64_t head_stride;
+  int64_t row_stride;
+
+  FA_INLINE int64_t at(int64_t batch, int64_t head, int64_t row) const {
+    return batch * batch_stride + head * head_stride + row * row_stride;
+  }
+};
+
 struct Problem {
   DType dtype;
   int64_t batch;
@@ -86,8 +98,10 @@ struct Problem {
   int64_t head_dim;
   double scale;
   Band band;
-  const void* query;  // (batch, heads, seq_q, head_dim)
-  const void* key;    // (batch, kv_heads, seq_k, head_dim)
+  Layout query_layout;  // of query, output and their gradients: batch, heads, seq_q
+  Layout key_layout;    // of key, value and their gradients: batch, kv_heads, seq_k
+  const void* query;
+  const void* key;
   const void* value;
   Broadcast mask;       // non-zero = hidden; kByte
   Broadcast bias;       // added to the scaled scores
