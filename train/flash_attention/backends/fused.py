@@ -16,7 +16,7 @@ from mindspore import dtype as mstype
 from flash_attention.backends.base import Backend
 from flash_attention.backends.positional import ComputedAlibi, OutOfBand
 from flash_attention.dropout.seed import draw
-from flash_attention.problem import AttentionProblem
+from flash_attention.problem import ALL_BLOCKS, AttentionProblem
 
 UNLIMITED_TOKENS = 2147483647
 COMPRESSED_MASK = 2048  # side of the triangular mask that stands for any length in sparse modes 2 to 4
@@ -86,8 +86,8 @@ def _is_window(problem: AttentionProblem) -> bool:
 
     Its band mode counts from one corner only, and its causal modes want a key for every query.
     """
-    unlimited_blocks = problem.prev_blocks * problem.tile >= problem.seq_q + problem.seq_k
-    unlimited_blocks &= problem.next_blocks * problem.tile >= problem.seq_q + problem.seq_k
+    blocks = min(problem.prev_blocks, problem.next_blocks)
+    unlimited_blocks = blocks >= ALL_BLOCKS or blocks * problem.tile >= problem.seq_q + problem.seq_k
     square = problem.seq_q == problem.seq_k
     only_causal = problem.causal and problem.window_left < 0
     return unlimited_blocks and (square or (only_causal and problem.seq_q <= problem.seq_k))

@@ -6,7 +6,7 @@ import numpy as np
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
-from flash_attention.problem import AttentionProblem, alibi_slopes
+from flash_attention.problem import ALL_BLOCKS, AttentionProblem, alibi_slopes
 
 _FAR = 1 << 30  # stands for an unlimited number of tiles in int32
 
@@ -21,7 +21,8 @@ class OutOfBand(nn.Cell):
         if problem.dynamic:
             self.causal, self.block = problem.causal, problem.tile
             self.left, self.right = problem.window_left, problem.window_right
-            self.prev_blocks, self.next_blocks = min(problem.prev_blocks, _FAR), min(problem.next_blocks, _FAR)
+            blocks = problem.prev_blocks, problem.next_blocks
+            self.prev_blocks, self.next_blocks = (_FAR if count >= ALL_BLOCKS else count for count in blocks)
         else:
             bounds = np.array(list(problem.band.rows()), np.int32).reshape(1, 1, problem.seq_q, 2)
             self.lo, self.hi = Tensor(bounds[..., :1].copy()), Tensor(bounds[..., 1:].copy())

@@ -114,7 +114,8 @@ def _pair(rules: Rules, length: int, row: int, key: int, chunks: int) -> Piece |
     # Bounds on key index - row index within the chunks, in tokens and in tiles.
     low = -_FAR if rules.left == UNLIMITED else distance - rules.left
     high = _FAR if right == UNLIMITED else distance + right
-    low_tile, high_tile = tiles - rules.prev_blocks, tiles + rules.next_blocks
+    low_tile = -_FAR if rules.prev_blocks >= ALL_BLOCKS else tiles - rules.prev_blocks
+    high_tile = _FAR if rules.next_blocks >= ALL_BLOCKS else tiles + rules.next_blocks
     cut = max(0, low, low_tile * rules.tile) or min(0, high, high_tile * rules.tile)
     if abs(cut) >= length:
         return None

@@ -26,10 +26,9 @@ from flash_attention.problem.inputs import (
     read_tensors,
 )
 from flash_attention.problem.tiling import DEFAULT_STRATEGY, get_strategy
-from flash_attention.problem.visibility import UNLIMITED, Band
+from flash_attention.problem.visibility import ALL_BLOCKS, UNLIMITED, Band
 
 ALIGNMENTS = ("top_left", "bottom_right")
-ALL_BLOCKS = 65536
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 UNLIMITED = -1
+ALL_BLOCKS = 65536  # this many blocks, or more, are all of them, however long the sequence
 
 
 class TileVisit(NamedTuple):
@@ -30,7 +31,7 @@ class Band:
         keys          0 <= j < seq_k
         causal        j <= p
         window        p - left <= j <= p + right                        (each side -1 = unlimited)
-        block window  p // block - prev_blocks <= j // block <= p // block + next_blocks
+        block window  p // block - prev_blocks <= j // block <= p // block + next_blocks   (each ALL_BLOCKS = unlimited)
 
     lo and hi never decrease from one row to the next, and the intervals of neighbouring rows touch or overlap.
     """
@@ -41,16 +42,18 @@ class Band:
     causal: bool = False
     left: int = UNLIMITED
     right: int = UNLIMITED
-    prev_blocks: int = 65536
-    next_blocks: int = 65536
+    prev_blocks: int = ALL_BLOCKS
+    next_blocks: int = ALL_BLOCKS
     block: int = 128
 
     def keys(self, row: int) -> tuple[int, int]:
         """Interval [lo, hi) of the keys that query `row` sees; lo == hi when it sees none."""
         position = row + self.offset
         tile = position // self.block
-        lo = max(0, (tile - self.prev_blocks) * self.block)
-        hi = min(self.seq_k, (tile + self.next_blocks + 1) * self.block)
+        lo = 0 if self.prev_blocks >= ALL_BLOCKS else max(0, (tile - self.prev_blocks) * self.block)
+        hi = self.seq_k
+        if self.next_blocks < ALL_BLOCKS:
+            hi = min(hi, (tile + self.next_blocks + 1) * self.block)
         if self.causal:
             hi = min(hi, position + 1)
         if self.left >= 0:

@@ -85,6 +85,16 @@ def test_bounds_never_decrease_and_leave_no_gap(band):
     assert all(0 <= lo <= hi <= band.seq_k for lo, hi in rows)
 
 
+@pytest.mark.parametrize("block", (1, 64, 128))
+def test_all_blocks_are_all_at_any_length(block):
+    """65536 blocks of 128 tokens would end after 8.4 million."""
+    length = 1 << 25
+    band = Band(length, length, prev_blocks=65536, next_blocks=65536, block=block)
+    assert band.unlimited()
+    assert band.keys(length - 1) == (0, length)
+    assert Band(length, length, prev_blocks=65535, block=block).keys(length - 1)[0] > 0
+
+
 @pytest.mark.parametrize("prev_blocks", (0, 1, 8))
 def test_work_of_a_block_window_grows_linearly(prev_blocks):
     pairs = [Band(seq, seq, causal=True, prev_blocks=prev_blocks).pairs() for seq in (2048, 4096, 8192)]

@@ -6,14 +6,13 @@ import math
 from dataclasses import dataclass
 from numbers import Integral, Real
 
-from flash_attention.problem.visibility import UNLIMITED, Band
+from flash_attention.problem.visibility import ALL_BLOCKS, UNLIMITED, Band
 
 MASKS = ("none", "full", "key", "causal", "compact_causal")
 ALIBIS = ("none", "given", "bias", "computed")
 ALIGNMENTS = ("top_left", "bottom_right")
 MAX_HEAD_DIM = 256
 MAX_CORES = 65535
-ALL_BLOCKS = 65536
 # Positions that computed ALiBi tells apart, and the largest slope times position: see lanes.KEY_BLOCK, lanes.POSITION.
 ALIBI_TOKENS = 2048 * 128
 ALIBI_LARGEST = 4 * 65504.0

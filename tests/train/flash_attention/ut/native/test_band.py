@@ -12,8 +12,8 @@ blocks = st.one_of(st.integers(0, 6), st.just(65536))
 BANDS = st.builds(
     Band,
     seq_q=st.integers(1, 600),
-    seq_k=st.integers(1, 600),
-    offset=st.one_of(st.just(0), st.integers(-600, 600)),
+    seq_k=st.one_of(st.integers(1, 600), st.just(1 << 25)),
+    offset=st.one_of(st.just(0), st.integers(-600, 600), st.integers(0, 1 << 25)),
     causal=st.booleans(),
     left=sides,
     right=sides,

@@ -15,9 +15,10 @@ def interrupted_call() -> None:
     problem = AttentionProblem(batch=1, heads=2, seq_q=1500, seq_k=1500, head_dim=64, dtype="float32")
     tensors = [np.random.default_rng(i).standard_normal(problem.shape_query()).astype(np.float32) for i in range(3)]
     expected, _ = library.forward(problem, *tensors)
-    threading.Timer(0.005, os.kill, (os.getpid(), signal.SIGINT)).start()
     interrupted = False
     try:
+        # Inside, because the thread may be faster than its start.
+        threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start()
         for _ in range(1000):
             output, _ = library.forward(problem, *tensors)
         time.sleep(10)

@@ -19,6 +19,9 @@ FA_INLINE int64_t size_of(DType dtype) {
   }
 }
 
+// This many blocks of a block window, or more, are all of them.
+constexpr int64_t kAllBlocks = 65536;
+
 // Positional visibility, the formulas of visibility.Band: the keys that query row i sees are [lo(i), hi(i)).
 struct Band {
   int64_t seq_k;
@@ -37,14 +40,15 @@ struct Band {
   }
   FA_INLINE int64_t lo(int64_t row) const {
     const int64_t position = row + offset;
-    int64_t result = max(0, (block_of(position) - prev_blocks) * block);
+    int64_t result = prev_blocks >= kAllBlocks ? 0 : max(0, (block_of(position) - prev_blocks) * block);
     if (left >= 0) result = max(result, position - left);
     return min(result, seq_k);
   }
   // May be smaller than lo: the row then sees nothing.
   FA_INLINE int64_t hi(int64_t row) const {
     const int64_t position = row + offset;
-    int64_t result = min(seq_k, (block_of(position) + next_blocks + 1) * block);
+    int64_t result = seq_k;
+    if (next_blocks < kAllBlocks) result = min(result, (block_of(position) + next_blocks + 1) * block);
     if (causal) result = min(result, position + 1);
     if (right >= 0) result = min(result, position + right + 1);
     return max(result, 0);
