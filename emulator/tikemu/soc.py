@@ -15,6 +15,8 @@ MIB = 1024 * KIB
 
 #: The on-chip memories of a core.
 ON_CHIP = ("UB", "L1", "L0A", "L0B", "L0C")
+#: Its pipes: scalar unit, Vector, Cube, and three movers.
+PIPES = ("S", "V", "M", "MTE1", "MTE2", "MTE3")
 
 MEASURED_910 = "measured on a first-generation 910"
 VENDOR_910 = "vendor figure that names the 910"

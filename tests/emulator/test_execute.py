@@ -293,7 +293,7 @@ def test_more_footprints_than_are_kept(kernel: Any, monkeypatch: pytest.MonkeyPa
     data = np.arange(512, dtype=np.int32)
     options = Options(sync="optimistic")
     expected = tikemu.run(kernel, {"source": data}, options=options)
-    monkeypatch.setattr("tikemu.timing.regions.LIMIT", 40)
+    monkeypatch.setattr("tikemu.timing.footprints.LIMIT", 40)
     got = tikemu.run(kernel, {"source": data}, options=options)
     np.testing.assert_array_equal(got.outputs["target"], 2 * data)
     assert got.cycles == pytest.approx(expected.cycles, rel=0.1)

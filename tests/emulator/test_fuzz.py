@@ -14,7 +14,8 @@ import tikemu
 from tikemu import TikWarning, dump, tik
 from tikemu.isa.region import Memory, Region
 from tikemu.soc import ASCEND_910A
-from tikemu.timing.engine import CoreClock, TimedOp
+from tikemu.timing.clock import CoreClock
+from tikemu.timing.simulator import TimedOp
 
 from tests.emulator import naive
 from tests.fuzz import Campaign

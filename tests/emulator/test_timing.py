@@ -13,8 +13,9 @@ from tikemu import Options, tik
 from tikemu.isa.micro_op import Transfer
 from tikemu.isa.region import Memory, Region
 from tikemu.soc import ASCEND_910A
-from tikemu.timing.engine import PIPE_INDEX, CoreClock, TimedOp
+from tikemu.timing.clock import CoreClock
 from tikemu.timing.gm import GlobalMemory, L2Cache
+from tikemu.timing.simulator import PIPE_INDEX, TimedOp
 
 ISSUE, FLAG, HANDSHAKE = 4, 1, 10
 SYNC = FLAG + HANDSHAKE  # from a result on one pipe to the start on another

@@ -8,12 +8,11 @@ from __future__ import annotations
 from typing import Any
 
 from ..errors import TikParamError
+from ..soc import PIPES
 from .call import Call
 from .micro_op import MicroOp
 from .params import Integer, Param, Rest, describe
 from .registry import instruction
-
-PIPES = ("S", "V", "M", "MTE1", "MTE2", "MTE3")
 
 
 class Pipe(Param):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..result import InstructionUse, PipeUse, Result
-from ..timing.engine import PIPES
+from ..soc import PIPES
 from ..timing.trace import Trace
 from .compile import Compiled
 from .runtime import Runtime
@@ -32,7 +32,9 @@ def collect(
     runtime: Runtime, compiled: Compiled, times: list[float], trace: Trace | None, outputs: dict[str, np.ndarray]
 ) -> Result:
     """Gather what a run has counted."""
-    soc = runtime.soc
+    soc, clock = runtime.soc, runtime.clock
+    if clock is not None:
+        clock.settle()
     total = Tally()
     for site in runtime.sites:
         if isinstance(site, InstructionSite):
@@ -50,7 +52,7 @@ def collect(
         "gm_written_bytes": total.written_bytes,
         "macs": total.macs,
     }
-    if not runtime.timing:
+    if clock is None:
         return Result(
             cycles=None,
             core_cycles=(),
@@ -62,7 +64,6 @@ def collect(
             constants={},
             **fields,
         )
-    clock = runtime.clock
     floor = (moved - runtime.gm_cost.hit_bytes) / (soc.gm_share(runtime.active_cores) * len(times))
     cycles = math.ceil(max(max(times), floor))
     busy = dict.fromkeys(PIPES, 0.0)

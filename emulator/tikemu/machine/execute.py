@@ -126,8 +126,6 @@ class Session:
             raise self.compiled.locate(error) from None
         finally:
             self.progress.close()
-        if self.runtime.timing:
-            self.runtime.clock.repetition.count()
         outputs = {}
         for view in self.program.outputs:
             tensor = self.gm[view.tensor.uid]
@@ -169,7 +167,7 @@ class _Cores:
         if runtime.block_races is not None:
             runtime.block_races.block = block
         if runtime.timing:
-            runtime.clock.reset(start, runtime.block_count is None or runtime.block_count > FEW_BLOCKS)
+            runtime.clock.begin_block(start, runtime.block_count is None or runtime.block_count > FEW_BLOCKS)
 
     def _watch(self, core: int) -> None:
         if self.trace is not None:
@@ -191,7 +189,7 @@ class _Cores:
             runtime.core.reset()
             self.compiled.main()
             if runtime.timing:
-                self.times[core] = runtime.clock.repetition.end_block()
+                self.times[core] = runtime.clock.end_block()
             heapq.heappush(free, (self.times[core], core))
             block += 1
 
@@ -242,4 +240,4 @@ class _Cores:
         if block == len(self.times):
             self.times.append(0.0)
         if runtime.timing:
-            self.times[block] = runtime.clock.repetition.end_block()
+            self.times[block] = runtime.clock.end_block()

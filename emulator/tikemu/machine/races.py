@@ -8,7 +8,8 @@ import numpy as np
 
 from ..errors import TikSyncError
 from ..isa.region import Memory, Region
-from ..timing.engine import PIPE_INDEX, PIPES
+from ..soc import PIPES
+from ..timing.simulator import PIPE_INDEX
 
 _NOBODY = 0
 _PLAIN, _ATOMIC = 1, 2

@@ -11,10 +11,10 @@ from ..dtypes import size_of
 from ..errors import TikBoundsError, TikParamError, TikWarning
 from ..isa.micro_op import Access, MicroOp
 from ..isa.region import Region
-from ..timing import regions
-from ..timing.engine import PIPE_INDEX, CoreClock, TimedOp
+from ..timing import footprints
+from ..timing.clock import CoreClock
 from ..timing.gm import GlobalMemory
-from ..timing.repetition import exact
+from ..timing.simulator import PIPE_INDEX, TimedOp, exact
 from .alloc import Plan
 from .memories import CoreMemories, GlobalTensor
 from .options import Options
@@ -147,9 +147,9 @@ class Runtime:
         op.barrier, op.flag, op.mask = micro.barrier, micro.flag, micro.mask
         if not self.timing:
             return op
-        if len(self.clock.footprints) > regions.LIMIT:
+        if len(self.clock.footprints) > footprints.LIMIT:
             self.invalidate()
-            self.clock.prune()
+            self.clock.forget()
         op.reads = self._footprints(micro.reads)
         op.writes = self._footprints(micro.writes)
         if micro.accumulate:
@@ -160,14 +160,14 @@ class Runtime:
             self._cost_of_transfer(op, micro)
         return op
 
-    def _footprints(self, accesses: Sequence[Access]) -> tuple[regions.Footprint, ...]:
+    def _footprints(self, accesses: Sequence[Access]) -> tuple[footprints.Footprint, ...]:
         found = {}
         for access in accesses:
             footprint = self.footprint(access.operand.static, access.region, access.operand.start, access.operand.end)
             found[id(footprint)] = footprint
         return tuple(found.values())
 
-    def footprint(self, static: bool, region: Region, start: int, end: int) -> regions.Footprint:
+    def footprint(self, static: bool, region: Region, start: int, end: int) -> footprints.Footprint:
         """What the automatic synchronisation takes for the bytes of ``region``, a part of the tensor [start, end)."""
         sync = self.options.sync
         if sync == "optimistic" or (sync == "auto" and static):

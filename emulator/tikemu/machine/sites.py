@@ -257,7 +257,7 @@ class InstructionSite(Site):
     def retire(self, ops: Ops) -> None:
         """Keep what ``ops`` have counted so far."""
         if self.runtime.clock is not None:
-            self.runtime.clock.repetition.settle()
+            self.runtime.clock.settle()
         self.retired.add(ops)
         for op in ops:
             op.count, op.extra = 0, 0.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from .engine import PIPES
+from ..soc import PIPES
 
 
 class Trace:

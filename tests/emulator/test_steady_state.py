@@ -1,4 +1,4 @@
-"""Replayed courses of events: the same times, counts and events as simulating every operation."""
+"""Steady states that are replayed: the same times, counts and events as simulating every operation."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import pytest
 import tikemu
 from tikemu.isa.region import Memory, Region
 from tikemu.soc import ASCEND_910A
-from tikemu.timing import repetition
-from tikemu.timing.engine import CoreClock, TimedOp
+from tikemu.timing import steady_state
+from tikemu.timing.clock import CoreClock
+from tikemu.timing.simulator import TimedOp, exact
 
 from tests.emulator.programs import zoo, zoo2
 
@@ -20,8 +21,8 @@ UB = Memory("UB", "UB", 4096, False)
 class Clock:
     """A clock with operations, scalar accesses and loops drawn from a seed; two of the same seed do the same."""
 
-    def __init__(self, seed: int, repeats: bool) -> None:
-        self.clock = CoreClock(ASCEND_910A, repeats=repeats)
+    def __init__(self, seed: int, replay: bool) -> None:
+        self.clock = CoreClock(ASCEND_910A, replay=replay)
         self.rng = np.random.default_rng(seed)
         table = self.clock.footprints
         starts = self.rng.integers(0, 40, 12) * 32
@@ -41,7 +42,7 @@ class Clock:
             tuple(self.footprints[number] for number in rng.choice(12, rng.integers(0, 3), replace=False))
             for _ in range(2)
         )
-        cycles = repetition.exact(float(rng.choice([0, 1, 7, 64, 100 / 3, 900.7])))
+        cycles = exact(float(rng.choice([0, 1, 7, 64, 100 / 3, 900.7])))
         operation = TimedOp("work", int(rng.integers(1, 6)), cycles, float(rng.choice([0, 20, 350])), reads, writes)
         operation.mask = [None, (0, 1), (0, 3)][rng.integers(3)]
         operation.chained = bool(rng.integers(4) == 0)
@@ -61,7 +62,7 @@ class Clock:
     def block(self, start: float, several: bool) -> float:
         """Nested loops over the bodies, which now and then differ."""
         clock = self.clock
-        clock.reset(start, several)
+        clock.begin_block(start, several)
         for _ in range(4):
             clock.iteration(1)
             for body in self.bodies:
@@ -71,7 +72,7 @@ class Clock:
                         getattr(clock, kind)(argument)
                     if self.rng.integers(100) == 0:
                         clock.step(self.groups[0])
-        return clock.repetition.end_block()
+        return clock.end_block()
 
     def run(self, several: bool) -> list[Any]:
         """Some blocks, twice; everything that can be seen."""
@@ -85,7 +86,7 @@ class Clock:
                 self.rng = np.random.default_rng(block // 4)
                 start = self.block(start, several)
                 seen.append(start)
-            self.clock.repetition.count()
+            self.clock.settle()
             seen += [self.clock.scalar_busy, self.clock.flags, self.clock.events, [op.count for op in self.ops]]
         return seen
 
@@ -93,11 +94,11 @@ class Clock:
 @pytest.mark.parametrize("several", [False, True], ids=["one block", "blocks"])
 @pytest.mark.parametrize("seed", [0, 1, 2, 3, 12, 14, 33, 38])
 def test_random_loops(seed: int, several: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(repetition, "PAUSE", 10)
-    monkeypatch.setattr(repetition, "TRIAL", 30)
+    monkeypatch.setattr(steady_state, "FIRST_BACKOFF", 10)
+    monkeypatch.setattr(steady_state, "TRIAL_STATES", 30)
     replayed, simulated = Clock(seed, True), Clock(seed, False)
     assert replayed.run(several) == simulated.run(several)
-    assert replayed.clock.repetition._courses
+    assert replayed.clock.replay._transitions
 
 
 @pytest.mark.parametrize("build", (*zoo.PROGRAMS, *zoo2.PROGRAMS), ids=lambda build: build.__name__)

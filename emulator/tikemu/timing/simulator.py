@@ -16,13 +16,18 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any, Callable
 
-from ..soc import SocProfile
-from .regions import NEVER, Footprint, FootprintTable
-from .repetition import PAUSE, Node, Repetition, keep_most
+from ..soc import PIPES, SocProfile
+from .footprints import NEVER, Footprint, FootprintTable
 
-PIPES = ("S", "V", "M", "MTE1", "MTE2", "MTE3")
 PIPE_INDEX = {name: index for index, name in enumerate(PIPES)}
+#: All times are multiples of this many cycles; sums are exact up to 2**33 cycles.
+QUANTUM = 2.0**-20
 _S = 0
+
+
+def exact(cycles: float) -> float:
+    """``cycles`` as a multiple of QUANTUM."""
+    return round(cycles / QUANTUM) * QUANTUM
 
 
 class TimedOp:
@@ -88,19 +93,18 @@ class TimedOp:
         return self.count * self.cycles + self.extra
 
 
-class CoreClock:
-    """Time on one core.
+class PipeSimulator:
+    """The pipes of one core, operation by operation.
 
     Args:
         soc: the chip.
         trace_limit: see ``trace``.
         warn: told (message, line) about questionable flags.
-        repeats: replay what repeats (see :mod:`.repetition`).
 
     Attributes:
         now: time of the scalar unit, cycles.
         footprints: the footprints that operations refer to.
-        recent_events: as :attr:`events`, since the latest state that was looked at.
+        events: per (source, destination) pipe, the most tokens that were set and not yet waited for.
         scalar_busy: cycles of work of the scalar unit, without the issue of other pipes' instructions.
         flags: set_flag and wait_flag instructions that the automatic synchronisation inserted.
         trace: receives (operation, start, end) until it holds about ``trace_limit`` entries; None: nothing is kept.
@@ -109,8 +113,6 @@ class CoreClock:
         starts: per pipe, when the last instructions left its queue.
         waits: per pair of pipes, the ends of the waits for its events.
         mask: contents of the mask register.
-        node, patience: see :mod:`.repetition`: the place in the tree of actions, None while everything is simulated;
-            loop iterations until one is watched.
     """
 
     def __init__(
@@ -118,7 +120,6 @@ class CoreClock:
         soc: SocProfile,
         trace_limit: int = 0,
         warn: Callable[[str, Any], None] = lambda message, location: None,
-        repeats: bool = True,
     ) -> None:
         timing = soc.timing
         self._issue = timing.issue_cycles
@@ -134,31 +135,18 @@ class CoreClock:
         self._warn = warn
         self.starts = [deque(maxlen=self._depth) for _ in PIPES]
         self._unsynced: dict[tuple[Footprint, int, bool], float] | None = None
-        self.repeats = repeats
-        self.node: Node | None = None
-        self.patience = PAUSE
-        self.repetition = Repetition(self)
         self.restart()
 
     def restart(self) -> None:
         """A new run: nothing has happened, nothing is counted."""
-        self.recent_events: dict[tuple[int, int], int] = {}
-        self.repetition.events = {}
+        self.events: dict[tuple[int, int], int] = {}
         self.scalar_busy = 0.0
         self.flags = 0
         self.reset(0.0)
 
-    def reset(self, start: float, block: bool = False) -> None:
-        """Everything is complete at ``start``: the beginning of a block, with ``block`` one of several."""
-        self.node = None
+    def reset(self, start: float) -> None:
+        """Everything is complete at ``start``: the beginning of a block."""
         self.now = start
-        self.clear()
-        if block:
-            self.repetition.begin_block()
-
-    def clear(self) -> None:
-        """Nothing has happened before now."""
-        start = self.now
         self.free = [start] * len(PIPES)
         self.done = [start] * len(PIPES)
         self.known = [[start] * len(PIPES) for _ in PIPES]
@@ -173,39 +161,15 @@ class CoreClock:
     @property
     def finish(self) -> float:
         """Time at which everything issued so far is complete."""
-        self.repetition.settle()
         return max(self.now, *self.done)
 
     @property
-    def events(self) -> dict[tuple[int, int], int]:
-        """Per (source, destination) pipe, the most tokens that were set and not yet waited for."""
-        total = dict(self.repetition.events)
-        keep_most(total, self.recent_events)
-        return total
-
-    @property
-    def observed(self) -> bool:
-        """Whether everything must be simulated: events are kept, or something is under way that no state holds."""
-        return not self.repeats or self.trace is not None or self._unsynced is not None or any(self._tokens.values())
-
-    def prune(self) -> None:
-        """Drop the footprints that can no longer delay anything; prepared operations must not refer to them."""
-        self.repetition.forget()
-        self.footprints.prune(self.now)
+    def repeatable(self) -> bool:
+        """Whether what happens next depends on the records alone: no events are kept, no unsynchronised scope is open,
+        no explicit flag waits."""
+        return self.trace is None and self._unsynced is None and not any(self._tokens.values())
 
     # -------------------------------------------------------------------------------------------- instructions
-    def step(self, ops: tuple[TimedOp, ...]) -> None:
-        """Execute operations one after another, with automatic synchronisation."""
-        node = self.node
-        if node is None:
-            self.execute(ops)
-            return
-        following = node.get(id(ops))
-        if following is None:
-            self.repetition.unknown(id(ops), self.execute, ops, ops)
-        else:
-            self.node = following
-
     def execute(self, ops: Iterable[TimedOp]) -> None:
         """Simulate operations."""
         # The hot loop of a run: state is held in local names, and the common case makes no call.
@@ -322,55 +286,17 @@ class CoreClock:
         while waits and waits[0] <= set_at:
             waits.popleft()
         waits.append(waited_at)
-        if len(waits) > self.recent_events.get(pair, 0):
-            self.recent_events[pair] = len(waits)
+        if len(waits) > self.events.get(pair, 0):
+            self.events[pair] = len(waits)
 
     # -------------------------------------------------------------------------------------------- scalar unit
     def scalar(self, cycles: float) -> None:
         """Work of the scalar unit."""
-        node = self.node
-        if node is None:
-            self.now += cycles
-            self.scalar_busy += cycles
-            return
-        following = node.get(-cycles)
-        if following is None:
-            self.repetition.unknown(-cycles, self.scalar, cycles)
-        else:
-            self.node = following
-
-    def iteration(self, loop: int = 0) -> None:
-        """One step of a loop."""
-        node = self.node
-        if node is None:
-            self.patience -= 1
-            if self.patience < 0:
-                self.repetition.begin_loop(loop)
-        elif loop == self.repetition.loop:
-            self.repetition.end_iteration(node)
-        self.scalar(self._issue)
+        self.now += cycles
+        self.scalar_busy += cycles
 
     def scalar_read(self, footprint: Footprint) -> None:
         """The scalar unit loads from a tensor: the pipe that wrote it drains first."""
-        self._scalar_element((footprint, False), self._read)
-
-    def scalar_write(self, footprint: Footprint) -> None:
-        """The scalar unit stores into a tensor: earlier accesses of other pipes come first."""
-        self._scalar_element((footprint, True), self._write)
-
-    def _scalar_element(self, access: tuple[Footprint, bool], function: Callable[[Any], None]) -> None:
-        node = self.node
-        if node is None:
-            function(access)
-            return
-        following = node.get(access)
-        if following is None:
-            self.repetition.unknown(access, function, access)
-        else:
-            self.node = following
-
-    def _read(self, access: tuple[Footprint, bool]) -> None:
-        footprint = access[0]
         needs = {}
         for other in footprint.conflicts:
             source = other.write_pipe
@@ -379,8 +305,8 @@ class CoreClock:
         self._scalar_access(needs, self._ub_read if footprint.region.memory.kind == "UB" else self._gm_read)
         self._record(footprint, _S, self.now, False)
 
-    def _write(self, access: tuple[Footprint, bool]) -> None:
-        footprint = access[0]
+    def scalar_write(self, footprint: Footprint) -> None:
+        """The scalar unit stores into a tensor: earlier accesses of other pipes come first."""
         needs: dict[int, float] = {}
         for other in footprint.conflicts:
             accesses = dict(other.readers)
@@ -462,7 +388,6 @@ class CoreClock:
     # -------------------------------------------------------------------------------------------- disable_sync
     def enter_unsynced(self) -> None:
         """Begin a scope without automatic synchronisation: only accesses before it are waited for."""
-        self.repetition.settle()
         self.leave_unsynced()
         self._unsynced = {}
 

@@ -1,0 +1,425 @@
+"""Steady states: what repeats on the pipes is replayed instead of simulated again.
+
+What operations do on the pipes depends only on the times in the simulator's records relative to the present. In the
+loops of a tiled kernel the same relative times, a *state*, come back once the queues are full, and every block begins
+in the same state. So the actions that follow a state are remembered as a tree, and where an iteration of the loop (or
+the block) ended there, the *transition*: the time that passed, the counts, and the next state. As long as the same
+actions follow again, walking along the tree replaces the simulation; where others follow, what was skipped is simulated
+after all. All times are multiples of ``QUANTUM``; so sums are exact, and a replayed run equals a simulated one bit for
+bit.
+
+Times in the past are compared only with others of the same pipe (is this access already known to be complete?). So a
+state holds their order, not their age, and leaves out what every pipe knows.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Hashable
+from typing import Any, Callable
+
+from .simulator import PipeSimulator, TimedOp
+
+#: Loop iterations simulated before a loop is watched, at first and at most.
+FIRST_BACKOFF, LONGEST_BACKOFF = 128, 8192
+#: States captured before most of a loop's iterations must have been replayed.
+TRIAL_STATES = 12
+#: Actions remembered of one iteration, of one block, and of all together.
+ITERATION_ACTIONS, BLOCK_ACTIONS, ALL_ACTIONS = 3000, 20_000, 100_000
+#: Footprints above which no loop is watched: capturing a state looks at all of them.
+MOST_FOOTPRINTS = 1000
+#: Blocks remembered since one was replayed, after which no more are.
+TRIAL_BLOCKS = 3
+#: Code of the newest time in the past; older ones are below it. Times that still matter are above it.
+_PAST = -1e6
+
+
+def keep_most(total: dict[Any, int], counts: dict[Any, int]) -> None:
+    """Raise the numbers in ``total`` to those in ``counts``."""
+    for key, count in counts.items():
+        total[key] = max(count, total.get(key, 0))
+
+
+class Transition:
+    """What happened between a state and the end of an iteration or a block.
+
+    Attributes:
+        replays: how often it was replayed and not yet counted.
+        cycles: time that passed.
+        after: the state that follows; None at the end of a block.
+        busy, flags: cycles of work of the scalar unit; flags inserted.
+        events: see :attr:`PipeSimulator.events`.
+        ops: the operations executed.
+    """
+
+    __slots__ = ("replays", "cycles", "after", "busy", "flags", "events", "ops")
+
+    def __init__(
+        self,
+        cycles: float,
+        after: State | None,
+        busy: float,
+        flags: int,
+        events: dict[tuple[int, int], int],
+        ops: list[TimedOp],
+    ) -> None:
+        self.replays, self.cycles, self.after, self.busy, self.flags = 0, cycles, after, busy, flags
+        self.events, self.ops = events, ops
+
+
+class Place(dict):
+    """A place in the tree of actions; maps the key of an action to the next place.
+
+    Attributes:
+        parent: the place before; None for a State.
+        function, argument, ops: the action that led here, and the operations that it executes.
+        iteration_end, block_end: the transition from the state to here, where an iteration or a block ended here.
+    """
+
+    __slots__ = ("parent", "function", "argument", "ops", "iteration_end", "block_end")
+
+    def __init__(
+        self, parent: Place | None, function: Any = None, argument: Any = None, ops: tuple[TimedOp, ...] = ()
+    ) -> None:
+        self.parent, self.function, self.argument, self.ops = parent, function, argument, ops
+        self.iteration_end: Transition | None = None
+        self.block_end: Transition | None = None
+
+
+class State(Place):
+    """A state of the simulator relative to its present time, as :meth:`SteadyStateReplay._capture` gives it; root of a
+    tree. ``records`` restores it; None: everything is complete."""
+
+    __slots__ = ("records",)
+
+    def __init__(self, records: tuple | None) -> None:
+        super().__init__(None)
+        self.records = records
+
+
+class SteadyStateReplay:
+    """Remembers and replays the actions on one simulator.
+
+    Args:
+        simulator: simulates what is not known.
+        enabled: whether anything is remembered.
+
+    Attributes:
+        place: the place in the tree while it is followed, else None. While it is followed, the simulator's records are
+            those of an earlier place, ``_simulated``, or (where that is None) older still; ``simulator.now`` is then
+            the time of the state.
+        events: :attr:`PipeSimulator.events` of what was counted.
+    """
+
+    def __init__(self, simulator: PipeSimulator, enabled: bool = True) -> None:
+        self.simulator, self.enabled = simulator, enabled
+        self.place: Place | None = None
+        self.events: dict[tuple[int, int], int] = {}
+        self._simulated: Place | None = None
+        self._loop: int | None = None  # the loop whose iterations end a transition; None: the block does
+        self._failures: dict[int, int] = {}  # by loop, how often watching it did not pay
+        self._backoff = self._iterations_left = FIRST_BACKOFF
+        self._fresh_blocks = 0  # blocks remembered since one was replayed
+        self._new_actions = 0  # remembered since the latest state
+        self._captures = self._replays = 0  # states captured and transitions replayed since the last review
+        self._before = (0.0, 0.0, 0)  # now, scalar_busy and flags at the latest state
+        self._clear()
+
+    def _clear(self) -> None:
+        self._start = State(None)
+        self._states: dict[Hashable, State] = {}
+        self._transitions: list[Transition] = []
+        self._actions = 0
+
+    def forget(self) -> None:
+        """Drop everything that is remembered; what was counted is kept."""
+        self.settle()
+        self._clear()
+
+    def abandon(self) -> None:
+        """Stop following; the simulator's records are about to be reset."""
+        self.place = None
+
+    @property
+    def _possible(self) -> bool:
+        return self.enabled and self.simulator.repeatable
+
+    # -------------------------------------------------------------------------------------------- following
+    def begin_block(self) -> None:
+        """A block begins: everything is complete."""
+        if not self._possible or self._fresh_blocks >= TRIAL_BLOCKS:
+            return
+        self._fresh_blocks += 1
+        self._loop = None
+        self._enter(self._start)
+
+    def iteration(self, loop: int) -> None:
+        """An iteration of ``loop`` begins."""
+        place = self.place
+        if place is None:
+            self._iterations_left -= 1
+            if self._iterations_left < 0:
+                self._watch(loop)
+        elif loop == self._loop:
+            self._end_iteration(place)
+
+    def _watch(self, loop: int) -> None:
+        """Watch ``loop`` from here on if it is its turn."""
+        self._iterations_left = self._backoff
+        if not self._possible or len(self.simulator.footprints) > MOST_FOOTPRINTS:
+            return
+        self._failures.setdefault(loop, 0)
+        first = min(self._failures, key=self._failures.__getitem__)
+        if self._failures[loop] > self._failures[first]:
+            self._failures[first] += 1  # if it does not come meanwhile, it has had its turn
+            self._iterations_left = FIRST_BACKOFF
+            return
+        self.count()
+        self._loop = loop
+        self._replays = self._captures = 0
+        self._enter(self._capture())
+
+    def _enter(self, state: State) -> None:
+        """The simulator's records are those of ``state``."""
+        self.place = self._simulated = state
+        self._actions += self._new_actions
+        self._new_actions = 0
+        self._begin_transition()
+
+    def _begin_transition(self) -> None:
+        """What is counted from here on belongs to one transition."""
+        simulator = self.simulator
+        self._before = simulator.now, simulator.scalar_busy, simulator.flags
+        keep_most(self.events, simulator.events)
+        simulator.events = {}
+
+    def extend(
+        self, key: Hashable, function: Callable[[Any], None], argument: Any, ops: tuple[TimedOp, ...] = ()
+    ) -> None:
+        """Execute ``function(argument)``, which has not followed here before, and remember it.
+
+        Args:
+            key: stands for the action. Where it is the identity of ``ops``, these are kept with it.
+            ops: the operations that are executed.
+        """
+        place = self.place
+        if place is not self._simulated:
+            self._catch_up(place)
+        self.place = None
+        function(argument)
+        self._new_actions += 1
+        limit = BLOCK_ACTIONS if self._loop is None else ITERATION_ACTIONS
+        if self._new_actions > limit or not self._possible:
+            self._stop()
+            return
+        following = place[key] = Place(place, function, argument, ops)
+        self.place = self._simulated = following
+
+    def _end_iteration(self, place: Place) -> None:
+        """The watched loop begins another iteration."""
+        transition = place.iteration_end
+        if transition is None:
+            self._catch_up(place)
+            after = self._capture()
+            place.iteration_end = self._transition(place, self.simulator.now, after)
+            self._captures += 1
+            if self._captures < TRIAL_STATES or self._worthwhile():
+                self._enter(after)
+            else:
+                self._stop()
+            return
+        transition.replays += 1
+        self.simulator.now += transition.cycles
+        self.place, self._simulated = transition.after, None
+
+    def end_block(self) -> float:
+        """Time at which everything of the block is complete; its records are lost."""
+        place, simulator = self.place, self.simulator
+        if place is None:
+            return simulator.finish
+        if place.block_end is None:
+            self._catch_up(place)
+            end = simulator.finish
+            place.block_end = self._transition(place, end, None)
+        else:
+            place.block_end.replays += 1
+            end = simulator.now + place.block_end.cycles
+            self._fresh_blocks = 0
+        self.place = self._simulated = None
+        return end
+
+    def settle(self) -> None:
+        """Bring the simulator's records up to date and stop following."""
+        place = self.place
+        if place is not None:
+            self._catch_up(place)
+            self.place = None
+        self.count()
+
+    def _transition(self, place: Place, end: float, after: State | None) -> Transition:
+        """What happened from the state to ``place``."""
+        simulator, (now, busy, flags) = self.simulator, self._before
+        ops: list[TimedOp] = []
+        step: Place | None = place
+        while step is not None:
+            ops += step.ops
+            step = step.parent
+        transition = Transition(
+            end - now, after, simulator.scalar_busy - busy, simulator.flags - flags, dict(simulator.events), ops
+        )
+        self._transitions.append(transition)
+        return transition
+
+    def _catch_up(self, place: Place) -> None:
+        """Simulate what was skipped, so that the simulator's records are those of ``place``."""
+        simulated, path = self._simulated, []
+        while place is not simulated and place.parent is not None:
+            path.append(place)
+            place = place.parent
+        if place is not simulated:
+            self._restore(place)
+            self._captures += 1
+            self._begin_transition()
+        self._simulated = path[0] if path else place
+        self.place = None
+        for step in reversed(path):
+            step.function(step.argument)
+        self.place = self._simulated
+
+    def _worthwhile(self) -> bool:
+        """Whether most of the iterations were replayed, and there is room for more."""
+        self.count()
+        if self._replays <= 4 * self._captures or self._actions > ALL_ACTIONS:
+            return False
+        self._replays = self._captures = 0
+        self._backoff = FIRST_BACKOFF
+        return True
+
+    def _stop(self) -> None:
+        """Nothing is followed for a while; the simulator's records are right."""
+        self.place = None
+        if self._loop is not None:
+            self._failures[self._loop] += 1
+            self._backoff = min(2 * self._backoff, LONGEST_BACKOFF)
+        self._iterations_left = self._backoff
+        self._actions += self._new_actions
+        self._new_actions = 0
+        if self._actions > ALL_ACTIONS:
+            self.count()
+            self._clear()
+
+    def count(self) -> None:
+        """Enter the replays since the last time into the counters."""
+        simulator = self.simulator
+        for transition in self._transitions:
+            replays = transition.replays
+            if replays:
+                self._replays += replays
+                transition.replays = 0
+                simulator.scalar_busy += replays * transition.busy
+                simulator.flags += replays * transition.flags
+                keep_most(self.events, transition.events)
+                for op in transition.ops:
+                    op.count += replays
+
+    # -------------------------------------------------------------------------------------------- states
+    def _capture(self) -> State:
+        """The state that the simulator's records show."""
+        simulator = self.simulator
+        now, pipes = simulator.now, range(len(simulator.free))
+        edge = now - simulator.flag_delay  # what was complete by then delays nothing any more
+        known = simulator.known
+        least = [min(known[pipe][source] for pipe in pipes if pipe != source) for source in pipes]
+        past: list[set[float]] = [set() for _ in pipes]
+
+        def matters(source: int, time: float) -> bool:
+            if time <= edge and time > least[source]:
+                past[source].add(time)
+            return time > edge or time > least[source]
+
+        accesses = []
+        for footprint in simulator.footprints:
+            written = matters(footprint.write_pipe, footprint.write_done)
+            readers = [(pipe, done) for pipe, done in footprint.readers.items() if matters(pipe, done)]
+            if written or readers:
+                accesses.append(
+                    (footprint, footprint.write_pipe if written else None, footprint.write_done, sorted(readers))
+                )
+        complete = [matters(pipe, simulator.done[pipe]) for pipe in pipes]
+        order = [sorted(times) for times in past]
+
+        def code(source: int, time: float) -> float:
+            return time - now if time > edge else _PAST + bisect_right(order[source], time) - len(order[source])
+
+        def wait_code(source: int, time: float) -> float:
+            return time - now if time > edge else _PAST + bisect_left(order[source], time) - len(order[source])
+
+        waits = []
+        for (source, pipe), times in simulator.waits.items():
+            codes = [wait_code(source, time) for time in times]
+            # A wait that ended before everything that still matters is the first to go.
+            gone = next((number for number, c in enumerate(codes) if c > _PAST - len(order[source])), len(codes))
+            if codes[gone:]:
+                waits.append((source, pipe, tuple(codes[gone:])))
+        key = (
+            simulator.mask,
+            tuple([time - now if time > now else 0.0 for time in simulator.free]),
+            tuple([code(pipe, simulator.done[pipe]) if complete[pipe] else None for pipe in pipes]),
+            tuple([code(source, row[source]) for pipe, row in enumerate(known) for source in pipes if source != pipe]),
+            tuple([tuple([time - now for time in ring if time > now]) for ring in simulator.starts]),
+            tuple(waits),
+            frozenset(
+                [
+                    (
+                        id(footprint),
+                        pipe,
+                        None if pipe is None else code(pipe, done),
+                        tuple([(reader, code(reader, time)) for reader, time in readers]),
+                    )
+                    for footprint, pipe, done, readers in accesses
+                ]
+            ),
+        )
+        state = self._states.get(key)
+        if state is None:
+            state = self._states[key] = State(
+                (
+                    simulator.mask,
+                    [time - now for time in simulator.free],
+                    [time - now for time in simulator.done],
+                    [[time - now for time in row] for row in known],
+                    [[time - now for time in ring] for ring in simulator.starts],
+                    {pair: [time - now for time in times] for pair, times in simulator.waits.items()},
+                    [
+                        (
+                            footprint,
+                            footprint.write_pipe,
+                            done - now,
+                            [(reader, time - now) for reader, time in readers],
+                        )
+                        for footprint, _, done, readers in accesses
+                    ],
+                )
+            )
+        return state
+
+    def _restore(self, state: Place) -> None:
+        """Write ``state`` into the simulator's records, at the present time."""
+        simulator, now = self.simulator, self.simulator.now
+        if state is self._start:
+            simulator.reset(now)
+            return
+        mask, free, done, known, starts, waits, accesses = state.records
+        simulator.mask = mask
+        simulator.free[:] = [now + time for time in free]
+        simulator.done[:] = [now + time for time in done]
+        for row, times in zip(simulator.known, known):
+            row[:] = [now + time for time in times]
+        for ring, times in zip(simulator.starts, starts):
+            ring.extend([now + time for time in times])
+        simulator.waits = {pair: deque([now + time for time in times]) for pair, times in waits.items()}
+        simulator.footprints.reset()
+        for footprint, pipe, written, readers in accesses:
+            footprint.write_pipe, footprint.write_done = pipe, now + written
+            footprint.readers.update({reader: now + time for reader, time in readers})
