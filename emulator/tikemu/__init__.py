@@ -24,7 +24,7 @@ from .errors import (
     TikUnsupportedError,
     TikWarning,
 )
-from .machine.options import Options
+from .options import Options
 from .printer import dump
 from .result import Result
 from .settings import default_options, set_default_options, use_options

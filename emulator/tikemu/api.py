@@ -8,7 +8,7 @@ from typing import Any
 from . import ir
 from .errors import TikBuildError
 from .location import fail
-from .machine.options import Options
+from .options import Options
 from .settings import default_options
 
 

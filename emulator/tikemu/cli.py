@@ -20,7 +20,7 @@ from .api import run as run_kernel
 from .dsl import Tik
 from .dtypes import BITS, is_float
 from .errors import TikError
-from .machine.options import SYNC_VARIANTS, Options
+from .options import SYNC_VARIANTS, Options
 from .printer import dump
 from .settings import use_options
 from .soc import PROFILES

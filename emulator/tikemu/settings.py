@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from .machine.options import Options
+from .options import Options
 
 _default = Options()
 

@@ -12,6 +12,7 @@ import numpy as np
 from .. import ir
 from ..dtypes import size_of
 from ..errors import TikError, TikSyncError, TikUndefinedError, TikWarning
+from ..options import Options
 from ..result import Result
 from ..timing.trace import Trace
 from .alloc import Limits, plan
@@ -21,7 +22,6 @@ from .expressions import name_of
 from .inputs import Contents, block_count, contents, feeds, scalar_inputs
 from .memories import GlobalTensor
 from .needs import Needs
-from .options import Options
 from .progress import Progress
 from .runtime import Runtime
 from .strict import require_output_defined

@@ -11,13 +11,13 @@ from ..dtypes import size_of
 from ..errors import TikBoundsError, TikParamError, TikWarning
 from ..isa.micro_op import Access, MicroOp
 from ..isa.region import Region
+from ..options import Options
 from ..timing import footprints
 from ..timing.clock import CoreClock
 from ..timing.gm import GlobalMemory
 from ..timing.simulator import PIPE_INDEX, TimedOp, exact
 from .alloc import Plan
 from .memories import CoreMemories, GlobalTensor
-from .options import Options
 from .races import BlockRaces, PipeRaces
 from .strict import guarded
 

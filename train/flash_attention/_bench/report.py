@@ -8,7 +8,7 @@ from pathlib import Path
 
 from flash_attention._bench.figures import FASTER_THAN_TORCH, Figure
 from flash_attention._bench.race import Timing
-from flash_attention.commands._table import table
+from flash_attention.text_table import table
 
 
 def times_table(timings: list[Timing]) -> str:

@@ -10,10 +10,10 @@ import importlib.util
 from pathlib import Path
 
 from flash_attention._bench.figures import Figure
-from flash_attention.commands._table import table
 from flash_attention.kernels.tik import report
 from flash_attention.kernels.tik.forward.tiling import CAPACITY
 from flash_attention.kernels.tik.problem import KernelProblem
+from flash_attention.text_table import table
 
 # Share of the Cube's peak: (operator, head_dim, causal).
 REQUIRED = {

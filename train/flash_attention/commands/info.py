@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from flash_attention import __version__
-from flash_attention.commands._table import table
+from flash_attention.text_table import table
 
 DISTRIBUTIONS = ("mindspore", "numpy", "tikemu", "torch")
 FORCED_ISA = "FLASH_ATTENTION_CPU_ISA"

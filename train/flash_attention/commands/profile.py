@@ -22,8 +22,8 @@ def run(options: argparse.Namespace) -> int:
     from flash_attention._bench.case import Case
     from flash_attention._bench.contestants import Gemm
     from flash_attention._bench.race import Worker, race
-    from flash_attention.commands._table import table
     from flash_attention.commands.info import processor
+    from flash_attention.text_table import table
 
     sizes = {"batch": options.batch, "heads": options.heads, "head_dim": options.head_dim}
     rows = []

@@ -5,7 +5,7 @@ import pytest
 from flash_attention import __version__, cli
 from flash_attention.backends import registry
 from flash_attention.commands import check
-from flash_attention.commands._table import table
+from flash_attention.text_table import table
 
 
 def test_version(capsys: pytest.CaptureFixture) -> None:

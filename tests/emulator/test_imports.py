@@ -1,0 +1,108 @@
+"""The modules of tikemu depend on one another in one direction; what counts as a dependence: tests/imports.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import tikemu
+
+from tests import imports
+
+PACKAGE = Path(tikemu.__file__).parent
+TESTS = Path(__file__).parent
+
+#: Lowest first. A module or package imports from lower layers only.
+LAYERS = (
+    # words: errors, the recorded program, the chip
+    ("errors", "ir", "soc", "options", "native", "numerics"),
+    ("location", "settings", "build_native"),
+    ("dtypes",),
+    # meaning: nodes of values, the table of instructions, time, the run
+    ("nodes", "isa"),
+    ("timing", "printer"),
+    ("result",),
+    ("machine",),
+    # the front end that programs write to
+    ("api", "platform_info", "recorder"),
+    ("expr", "debugger"),
+    ("tensor", "control"),
+    ("build",),
+    ("dsl",),
+    ("tik",),
+    ("shim",),
+    # what users call
+    ("",),
+    ("cli",),
+    ("__main__",),
+)
+
+
+def test_no_cycle_between_modules_or_packages() -> None:
+    assert imports.import_cycles(imports.read_imports(PACKAGE)) == []
+
+
+def test_imports_lead_to_lower_layers() -> None:
+    assert imports.layer_violations(imports.read_imports(PACKAGE), LAYERS) == []
+
+
+def test_only_numpy_is_needed() -> None:
+    """tikemu knows nothing of attention, of MindSpore, or of a real CANN."""
+    assert imports.importers(PACKAGE, "flash_attention", "mindspore", "tbe", "te") == set()
+
+
+def test_these_tests_need_nothing_of_the_attention_package() -> None:
+    assert imports.importers(TESTS, "flash_attention") == set()
+
+
+# ---------------------------------------------------------------------------------------------------- the reader itself
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    """A package with a cycle in each form: at the top, inside a function, for the type checker."""
+    folder = tmp_path / "house"
+    for name, text in {
+        "__init__.py": "from .roof import Roof\n",
+        "roof.py": "from .walls import wall\nclass Roof: ...\n",
+        "walls/__init__.py": "from . import brick\n",
+        "walls/wall.py": "def build():\n    from ..roof import Roof\n",
+        "walls/brick.py": "import house.floor\n",
+        "floor.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from house.walls.brick import Brick\n",
+        "garden.py": "import numpy\nfrom house import floor\n",
+    }.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return folder
+
+
+def test_every_form_of_import_is_read(package: Path) -> None:
+    found = {(entry.importer, entry.imported) for entry in imports.read_imports(package)}
+    assert found == {
+        ("", "roof"),
+        ("roof", "walls.wall"),
+        ("walls", "walls.brick"),
+        ("walls.wall", "roof"),
+        ("walls.brick", "floor"),
+        ("floor", "walls.brick"),
+        ("garden", "floor"),
+    }
+
+
+def test_cycles_are_found_whatever_the_form(package: Path) -> None:
+    assert imports.import_cycles(imports.read_imports(package)) == [
+        ["floor", "roof", "walls", "walls.brick", "walls.wall"]
+    ]
+
+
+def test_an_import_of_a_higher_layer_is_named_with_its_line(package: Path) -> None:
+    wrong = imports.layer_violations(imports.read_imports(package), (("floor",), ("walls",), ("roof",), ("", "garden")))
+    assert wrong == ["floor:3 imports walls.brick", "walls.wall:2 imports roof"]
+
+
+def test_a_module_without_layer_is_named(package: Path) -> None:
+    wrong = imports.layer_violations(imports.read_imports(package), (("floor",), ("walls",), ("roof",), ("",)))
+    assert "garden has no layer (garden:2 imports floor)" in wrong
+
+
+def test_foreign_imports_are_found(package: Path) -> None:
+    assert imports.importers(package, "numpy") == {"garden"}

@@ -1,0 +1,43 @@
+"""The modules of flash_attention depend on one another in one direction; what counts: tests/imports.py."""
+
+from pathlib import Path
+
+import flash_attention
+
+from tests import imports
+
+PACKAGE = Path(flash_attention.__file__).parent
+
+#: Lowest first. A module or package imports from lower layers only.
+LAYERS = (
+    ("", "text_table"),  # "" is the version, and names that are imported when they are used
+    ("problem", "precision"),
+    ("kernels", "dropout", "sharding"),
+    ("backends", "reference"),
+    ("functional", "context_parallel", "_bench"),
+    ("nn", "commands"),
+    ("compat", "cli"),
+)
+
+#: Only these may import MindSpore.
+MINDSPORE = (
+    *("nn", "functional", "context_parallel", "backends", "sharding", "precision", "dropout.seed"),
+    *("commands", "_bench"),
+)
+
+#: Packages that import each other's modules, without a cycle between modules. No other may join.
+KNOWN_CYCLES = [["kernels.tik.common", "kernels.tik.core", "kernels.tik.forward", "kernels.tik.kernel"]]
+
+
+def test_no_cycle_between_modules_or_packages() -> None:
+    assert imports.import_cycles(imports.read_imports(PACKAGE)) == KNOWN_CYCLES
+
+
+def test_imports_lead_to_lower_layers() -> None:
+    assert imports.layer_violations(imports.read_imports(PACKAGE), LAYERS) == []
+
+
+def test_only_the_upper_layers_import_mindspore() -> None:
+    """The description of a call, the kernels and the reference work without it."""
+    found = imports.importers(PACKAGE, "mindspore")
+    assert [name for name in sorted(found) if imports.unit(name, MINDSPORE) not in MINDSPORE] == []
