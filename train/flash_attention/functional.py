@@ -16,7 +16,7 @@ from mindspore import dtype as mstype
 from mindspore.ops import constexpr
 
 from flash_attention.backends import registry
-from flash_attention.dropout.seed import draw_tensor
+from flash_attention.dropout.seed import draw_tensor, tracing
 from flash_attention.precision import fix_dtypes
 from flash_attention.problem import ALL_BLOCKS, AttentionProblem
 from flash_attention.problem.inputs import UNKNOWN, TensorSpec
@@ -82,8 +82,8 @@ def flash_attention(
         return_lse (bool): also return the logsumexp. Default: False.
         backend (str): name of the backend to use. Default: None, see `attention_backend`.
         argument_names (tuple): what error messages call attention_mask and bias.
-        shards (tuple): how semi-automatic parallelism splits the call, `flash_attention.sharding.shard.Asked`; the
-            FlashAttention layer sets it. Default: None.
+        shards (tuple): how semi-automatic parallelism splits the call, a
+            `flash_attention.sharding.request.ShardRequest`; the FlashAttention layer sets it. Default: None.
 
     Returns:
         Tensor like query; with return_lse a pair of it and the logsumexp, float32 (batch, heads, seq_q), -inf for a
@@ -272,7 +272,7 @@ class _FreshSeed(nn.Cell):
     """A seed for a call that gives none."""
 
     def __call__(self):
-        return draw_tensor()
+        return _no_seed() if tracing() else draw_tensor()
 
     def construct(self):
         return _no_seed()

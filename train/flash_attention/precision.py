@@ -2,29 +2,48 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 from mindspore import dtype as mstype
 from mindspore import nn, ops
 from mindspore._c_expression import MixedPrecisionType
 
+_PACKAGE = Path(__file__).resolve().parent
 
-class AsAsked(nn.Cell):
-    """Casts a tensor as `to_float` of a cell around this one asks; to be made an attribute of that cell.
+
+def keeps_its_code(layer: type) -> type:
+    """Class decorator: amp level O1 leaves cells of this class as they are.
+
+    O1 (`mindspore.rewrite`) writes a copy of the class, its decorators included, and of the classes of its attributes
+    into a module of its own, and replaces the cell by `copy(cell)`; copies of base classes are only inherited from.
+    The module also puts the folders of the classes in front of `sys.path`, where ours would hide other modules.
+    """
+    if layer.__module__.partition(".")[0] != __package__:
+        sys.path[:] = [path for path in sys.path if _PACKAGE not in (Path(path), *Path(path).parents)]
+        make = layer.__new__
+        layer.__new__ = lambda cls, *cell: cell[0] if cls is layer else make(cls, *cell)
+    return layer
+
+
+class MixedPrecisionCast(nn.Cell):
+    """Casts a tensor as `to_float` of a cell around this one wants it; to be made an attribute of that cell.
 
     A compiled graph needs nothing: there MindSpore has cast the inputs of the outer cell already.
     """
 
     def __call__(self, tensor):
-        asked = self.get_mixed_precision_type()
-        if tensor is None or asked == MixedPrecisionType.NOTSET:
+        requested = self.get_mixed_precision_type()
+        if tensor is None or requested == MixedPrecisionType.NOTSET:
             return tensor
         names = {"FP16": "float16", "FP32": "float32", "BF16": "bfloat16"}
-        return ops.cast(tensor, getattr(mstype, names[asked.name]))
+        return ops.cast(tensor, getattr(mstype, names[requested.name]))
 
     def construct(self, tensor):
         return tensor
 
 
 def fix_dtypes(cell: nn.Cell) -> nn.Cell:
-    """Makes the operations inside `cell` run on the dtypes they are given, whatever is asked of the cells around it."""
+    """Makes the operations inside `cell` run on the dtypes they are given, whatever those around it want."""
     cell.mixed_precision_type = MixedPrecisionType.NOTSET
     return cell

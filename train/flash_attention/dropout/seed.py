@@ -6,8 +6,8 @@ A seed is int64 (2,), see `flash_attention.backends.base.Backend.build`.
 from __future__ import annotations
 
 import collections
-import functools
 import os
+import sys
 import zlib
 
 import mindspore as ms
@@ -52,34 +52,58 @@ def draw_tensor(draw=draw, stream: int | None = None) -> Tensor:
     return Tensor(_drawn[found], ms.int64)
 
 
+def tracing() -> bool:
+    """Whether a function is being traced for `mindspore.jit(capture_mode="trace")`, which is run as PYNATIVE is."""
+    modules = map(sys.modules.get, ("mindspore.graph.jit_context", "mindspore.common.jit_context"))  # by version
+    return any(module.jit_context() is not None for module in modules if hasattr(module, "jit_context"))
+
+
 class DropoutSeed(nn.Cell):
     """Gives the seed of one training call: a number fixed when the cell was made, and the count of calls.
 
-    The count is a Parameter, which a checkpoint keeps. GRAPH and PYNATIVE give the same seeds.
+    The count is a Parameter, which a checkpoint keeps. GRAPH and PYNATIVE give the same seeds. `copy.deepcopy` gives a
+    copy a number of its own, which follows from that of the original; `pickle` keeps number and count.
 
     Args:
         seed: the fixed number; drawn by `draw` when None.
+        count: of calls before.
     """
 
-    def __init__(self, seed: int | None = None):
+    def __init__(self, seed: int | None = None, count: int = 0):
         super().__init__()
-        first = zlib.crc32(repr(draw()).encode()) if seed is None else seed
-        self.state = Parameter(Tensor([first, 0], ms.int64), name="dropout_seed", requires_grad=False)
+        first = _hash(draw()) if seed is None else seed
+        self.state = Parameter(Tensor([first, count], ms.int64), name="dropout_seed", requires_grad=False)
+        self.copies = 0
         self.step = Tensor([0, 1], ms.int64)
         # Not recomputed: the backward pass must see the seed of the forward pass. Not split between devices either.
         self.read = ops.Add().add_prim_attr("recompute", False).shard(((1,), (1,)))
         self.write = ops.Assign().shard(((1,), (1,)))
-        # An attribute, because mindspore.rewrite (amp level O1) copies `__call__` into a module of its own.
-        self.draw = functools.partial(_count_up, self.state)
 
     def __call__(self):
-        # PYNATIVE calls a cell and so lands here; a compiled graph contains `construct` instead.
-        return self.draw()
+        # PYNATIVE calls a cell and so lands here; a compiled graph contains `construct` instead. So must a traced one,
+        # or it would repeat the seed of the call that was traced.
+        if tracing():
+            return self.construct()
+        return _count_up(self.state)
 
     def construct(self):
         seed = self.read(self.state, self.step)
         self.write(self.state, seed)
         return seed
+
+    def __deepcopy__(self, memo):
+        self.copies += 1
+        first, _ = self.state.asnumpy().tolist()
+        duplicate = DropoutSeed(_hash((first, self.copies)))
+        duplicate.state.name = self.state.name
+        return duplicate
+
+    def __reduce__(self):
+        return DropoutSeed, tuple(self.state.asnumpy().tolist())
+
+
+def _hash(numbers: tuple) -> int:
+    return zlib.crc32(repr(numbers).encode())
 
 
 def _count_up(state: Parameter) -> Tensor:

@@ -9,9 +9,9 @@ is therefore built for the share of its device from the start, but has to infer 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from flash_attention.problem import AttentionProblem
+from flash_attention.sharding.request import ShardRequest
 from flash_attention.sharding.strategy import TENSOR_AXES, ShardPlan
 
 TENSOR = TENSOR_AXES["BNSD"]
@@ -67,21 +67,11 @@ class Shard:
         return primitive.shard(tuple(map(self.plan.strategy, inputs)))
 
 
-class Asked(NamedTuple):
-    """What a layer was told about sharding; plain constants, because a graph passes it on."""
-
-    dp: int
-    mp: int
-    mask_batch: bool = True  # have_attention_mask_batch
-    mask: tuple = ()  # strategies of attention_mask and alibi_mask that `shard` was given
-    alibi: tuple = ()
-
-
 @dataclass(frozen=True)
 class Sharding:
     """How the graph that is being compiled is sharded: what the layer was told, and where this device is."""
 
-    asked: Asked
+    request: ShardRequest
     devices: int  # of the pipeline stage
     rank: int  # among them
 
@@ -95,36 +85,36 @@ class Sharding:
         Raises:
             ValueError: dp * mp is not the number of devices, or a mask is not split as it must be.
         """
-        asked = self.asked
-        plan = ShardPlan(asked.dp, asked.mp, self.devices, problem.layout)
+        request = self.request
+        plan = ShardPlan(request.dp, request.mp, self.devices, problem.layout)
         if self.devices == 1:
             return None
         mask_axes = bias_axes = None
         if problem.mask_shape is not None:
             mask_axes = plan.axes("attention_mask", problem.mask_shape)
-            if asked.dp > 1 and "dp" in mask_axes and not asked.mask_batch:
+            if request.dp > 1 and "dp" in mask_axes and not request.mask_batch:
                 raise ValueError(
-                    f"attention_mask: got shape {mask_shape} with have_attention_mask_batch=False and dp={asked.dp}, "
+                    f"attention_mask: got shape {mask_shape} with have_attention_mask_batch=False and dp={request.dp}, "
                     "allowed is a mask without batch axis (or of batch 1); have_attention_mask_batch=True splits it"
                 )
-            _check("in_strategy[3] (attention_mask)", plan, "attention_mask", mask_shape, asked.mask)
+            _check("in_strategy[3] (attention_mask)", plan, "attention_mask", mask_shape, request.mask)
         if problem.bias_shape is not None:
             bias_axes = plan.axes("alibi_mask", problem.bias_shape)
-            _check("in_strategy[4] (alibi_mask)", plan, "alibi_mask", problem.bias_shape, asked.alibi)
+            _check("in_strategy[4] (alibi_mask)", plan, "alibi_mask", problem.bias_shape, request.alibi)
         return Shard(plan, self.rank, mask_axes, bias_axes)
 
 
-def sharding(asked: tuple | None) -> Sharding | None:
+def sharding(request: tuple | None) -> Sharding | None:
     """How the graph that is being compiled is sharded, or None where MindSpore shards nothing."""
     from mindspore.parallel import _utils
 
-    if asked is None or not _utils._is_in_auto_parallel_mode():
+    if request is None or not _utils._is_in_auto_parallel_mode():
         return None
     devices = _utils._get_stage_device_num()
-    return Sharding(Asked(*asked), devices, _utils._get_global_rank() % devices)
+    return Sharding(ShardRequest(*request), devices, _utils._get_global_rank() % devices)
 
 
-def _check(name: str, plan: ShardPlan, tensor: str, shape: tuple, asked: tuple) -> None:
+def _check(name: str, plan: ShardPlan, tensor: str, shape: tuple, requested: tuple) -> None:
     wanted = plan.strategy(plan.axes(tensor, shape))
-    if asked and tuple(asked) != wanted:
-        raise ValueError(f"{name}: got {tuple(asked)} for a tensor of shape {shape}, allowed is {wanted}")
+    if requested and tuple(requested) != wanted:
+        raise ValueError(f"{name}: got {tuple(requested)} for a tensor of shape {shape}, allowed is {wanted}")

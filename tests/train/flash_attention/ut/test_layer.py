@@ -338,44 +338,6 @@ def test_several_layers_with_different_rules_in_one_network(backend, mode):
         near(output, truth(query, key, value, **rules).output)
 
 
-class Projected(nn.Cell):
-    """A layer behind a projection, as mixed precision finds it in a model."""
-
-    def __init__(self, backend):
-        super().__init__()
-        self.project = nn.Dense(32, 32)
-        self.attention = FlashAttention(32, 0.1, backend=backend)
-
-    def construct(self, hidden, mask):
-        heads = self.project(hidden)
-        return self.attention(heads, heads, heads, mask)
-
-
-@pytest.mark.parametrize("level", ("O1", "O2", "O3"))
-def test_automatic_mixed_precision(level, mode, monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)  # O1 writes the code that it generates
-    network = ms.amp.auto_mixed_precision(Projected("cpu"), level).set_train()
-    hidden, mask = draw(2, 4, 40, 32), Tensor(np.triu(np.ones((40, 40), np.float32), 1))
-    gradients = ops.GradOperation(get_all=True)(network)(hidden, mask)
-    assert np.isfinite(gradients[0].asnumpy()).all()
-    assert gradients[0].asnumpy().any()
-    assert not gradients[1].asnumpy().any()
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_to_float_casts_the_inputs(backend, mode):
-    query, key, value = inputs()
-    alibi = draw(2, 4, 1, 56)
-    half = [tensor.astype(ms.float16) for tensor in (query, key, value, alibi)]
-    expected = FlashAttention(32, alibi=True, backend=backend)(*half[:3], None, half[3]).asnumpy()
-    layer = FlashAttention(32, alibi=True, backend=backend).to_float(ms.float16)
-    output = layer(query, key, value, None, alibi)
-    assert output.dtype == ms.float16
-    np.testing.assert_array_equal(output.asnumpy(), expected)
-    gradient = Gradients(layer)(query, key, value, None, alibi, output)[0]
-    assert gradient.dtype == ms.float32
-
-
 def test_recomputation_runs_the_attention_again(mode, monkeypatch):
     """Otherwise its inputs stay in memory and recompute() saves nothing."""
     runs = []

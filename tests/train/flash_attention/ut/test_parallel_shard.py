@@ -8,7 +8,8 @@ from flash_attention.backends import registry
 from flash_attention.kernels.tik import KernelProblem
 from flash_attention.kernels.tik.operators import FORWARD, Request, check_tensors
 from flash_attention.problem import AttentionProblem
-from flash_attention.sharding.shard import ROWS, TENSOR, Asked, Shard, Sharding, sharding
+from flash_attention.sharding.request import ShardRequest
+from flash_attention.sharding.shard import ROWS, TENSOR, Shard, Sharding, sharding
 from flash_attention.sharding.strategy import ShardPlan
 from mindspore import Tensor, ops
 
@@ -17,8 +18,8 @@ SIZES = {"batch": 8, "heads": 4, "kv_heads": 2, "seq_q": 24, "seq_k": 24, "head_
 MASKED = {"mask_shape": (8, 1, 24, 24), "mask_dtype": "bool"}
 
 
-def of_device(asked, mask=None, rank=3, **rules):
-    return Sharding(asked, 8, rank).shard(AttentionProblem(**{**SIZES, **rules}), mask)
+def of_device(request, mask=None, rank=3, **rules):
+    return Sharding(request, 8, rank).shard(AttentionProblem(**{**SIZES, **rules}), mask)
 
 
 @pytest.fixture
@@ -29,7 +30,7 @@ def semi_auto():
 
 
 def test_only_automatic_parallelism_shards(semi_auto):
-    assert sharding((4, 2)) == Sharding(Asked(4, 2), 8, 3)
+    assert sharding((4, 2)) == Sharding(ShardRequest(4, 2), 8, 3)
     assert sharding(None) is None
     ms.set_auto_parallel_context(parallel_mode="data_parallel")
     assert sharding((4, 2)) is None
@@ -39,7 +40,7 @@ def test_only_automatic_parallelism_shards(semi_auto):
 
 def test_pipeline_stages_share_the_devices(semi_auto):
     ms.set_auto_parallel_context(pipeline_stages=2, global_rank=7)
-    assert sharding((2, 2)) == Sharding(Asked(2, 2), 4, 3)
+    assert sharding((2, 2)) == Sharding(ShardRequest(2, 2), 4, 3)
 
 
 @pytest.mark.parametrize("sharded", [{"dp": 3, "mp": 5}, {"dp": 2, "have_attention_mask_batch": False}])
@@ -55,8 +56,10 @@ def test_shard_sets_dp_and_mp_and_returns_the_layer():
     layer = FlashAttention(16, input_layout="BSH")
     assert layer.shard(((4, 1, 2),) * 3 + ((4, 1, 1), (1, 2, 1, 1)), ((4, 1, 2),)) is layer
     assert (layer.dp, layer.mp) == (4, 2)
-    assert layer.shards.construct() == Asked(4, 2, True, (4, 1, 1), (1, 2, 1, 1))
-    assert FlashAttention(16, dp=2, mp=4, have_attention_mask_batch=False).shards.construct() == Asked(2, 4, False)
+    assert layer.shards.construct() == ShardRequest(4, 2, True, (4, 1, 1), (1, 2, 1, 1))
+    assert FlashAttention(16, dp=2, mp=4, have_attention_mask_batch=False).shards.construct() == ShardRequest(
+        2, 4, False
+    )
 
 
 @pytest.mark.parametrize(
@@ -77,15 +80,15 @@ def test_strategies_that_cannot_be_had_are_refused_at_once(strategies, message):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        ({"asked": Asked(2, 2)}, r"dp, mp: got 2 \* 2 = 4 for 8 devices"),
-        ({"asked": Asked(4, 2, False), "mask": (8, 24, 24), **MASKED}, "have_attention_mask_batch=False"),
+        ({"request": ShardRequest(2, 2)}, r"dp, mp: got 2 \* 2 = 4 for 8 devices"),
+        ({"request": ShardRequest(4, 2, False), "mask": (8, 24, 24), **MASKED}, "have_attention_mask_batch=False"),
         (
-            {"asked": Asked(4, 2, True, (1, 1, 1)), "mask": (8, 24, 24), **MASKED},
+            {"request": ShardRequest(4, 2, True, (1, 1, 1)), "mask": (8, 24, 24), **MASKED},
             r"in_strategy\[3\] \(attention_mask\): got \(1, 1, 1\) for .* \(8, 24, 24\), allowed is \(4, 1, 1\)",
         ),
         (
             {
-                "asked": Asked(4, 2, alibi=(4, 2, 1, 1)),
+                "request": ShardRequest(4, 2, alibi=(4, 2, 1, 1)),
                 "alibi": "given",
                 "bias_shape": (1, 4, 1, 24),
                 "bias_dtype": "float32",
@@ -107,7 +110,7 @@ def test_dynamic_shapes_are_refused():
 @pytest.mark.parametrize("compact", [False, True])
 def test_masks_without_batch_are_not_split(compact):
     rules = {} if compact else {"mask_shape": (1, 1, 24, 24), "mask_dtype": "bool"}
-    shard = of_device(Asked(4, 2, False), (1, 24, 24), **rules)
+    shard = of_device(ShardRequest(4, 2, False), (1, 24, 24), **rules)
     assert shard.mask_axes == (None if compact else (None,) * 4)
 
 
@@ -119,7 +122,7 @@ def test_strategies_on_the_primitives_of_the_layer(layouts, monkeypatch):
         monkeypatch.delattr(ms, "Layout", raising=False)
     # Another shape for either form, as cells are kept by problem.
     whole = AttentionProblem(**{**SIZES, **MASKED, "head_dim": 16 if layouts else 8})
-    shard = Sharding(Asked(4, 2), 8, 3).shard(whole, (8, 24, 24))
+    shard = Sharding(ShardRequest(4, 2), 8, 3).shard(whole, (8, 24, 24))
     cell = registry.build(shard.plan.local(whole, 3), "cpu", shard)
     attributes = cell.attention.attrs
     assert attributes["self_define_shard"]

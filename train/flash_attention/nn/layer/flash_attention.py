@@ -8,11 +8,11 @@ from mindspore.ops import constexpr
 from flash_attention.backends import registry
 from flash_attention.dropout.seed import DropoutSeed
 from flash_attention.functional import flash_attention
-from flash_attention.precision import AsAsked
+from flash_attention.precision import MixedPrecisionCast, keeps_its_code
 from flash_attention.problem import ALL_BLOCKS, AttentionProblem
 from flash_attention.problem.checks import check_bool, check_int, check_window
 from flash_attention.problem.tiling import DEFAULT_STRATEGY, get_strategy
-from flash_attention.sharding.shard import Asked
+from flash_attention.sharding.request import RequestedSharding, ShardRequest
 from flash_attention.sharding.strategy import ShardPlan
 
 
@@ -21,20 +21,7 @@ def _refuse_alibi_mask():
     raise ValueError("alibi_mask: given to a layer with alibi=False, allowed only with alibi=True")
 
 
-class _Asked(nn.Cell):
-    """What the layer was told about sharding; None in PYNATIVE, which calls a cell. A graph has its `construct`."""
-
-    def __init__(self, asked: Asked):
-        super().__init__()
-        self.asked = asked
-
-    def __call__(self):
-        return None
-
-    def construct(self):
-        return self.asked
-
-
+@keeps_its_code
 class FlashAttention(nn.Cell):
     """Softmax attention in O(seq) memory: softmax(query @ key^T / sqrt(head_dim)) @ value over the visible keys.
 
@@ -158,23 +145,21 @@ class FlashAttention(nn.Cell):
         self.causal_alignment = causal_alignment
         self.alibi_grad = alibi_grad
         self.dropout_seed = DropoutSeed(seed) if dropout_rate > 0 else None
-        # An attribute, because mindspore.rewrite (amp level O1) copies `construct` into a module of its own.
-        self.refuse_alibi_mask = _refuse_alibi_mask
-        self.as_asked = AsAsked()
-        self.shards = _Asked(Asked(dp, mp, have_attention_mask_batch))
+        self.cast = MixedPrecisionCast()
+        self.shards = RequestedSharding(ShardRequest(dp, mp, have_attention_mask_batch))
 
     def construct(self, query, key, value, attention_mask=None, alibi_mask=None):
         dropout_rate, seed = 0.0, None
         if self.training and self.dropout_rate > 0.0:
             dropout_rate, seed = self.dropout_rate, self.dropout_seed()
         if alibi_mask is not None and not self.alibi:
-            self.refuse_alibi_mask()
+            _refuse_alibi_mask()
         return flash_attention(
-            self.as_asked(query),
-            self.as_asked(key),
-            self.as_asked(value),
+            self.cast(query),
+            self.cast(key),
+            self.cast(value),
             attention_mask,
-            self.as_asked(alibi_mask),
+            self.cast(alibi_mask),
             dropout_rate=dropout_rate,
             seed=seed,
             scale=self.scale,
@@ -221,7 +206,7 @@ class FlashAttention(nn.Cell):
         plan = ShardPlan.from_strategies(in_strategy, out_strategy, input_layout=self.input_layout)
         self.dp, self.mp = plan.dp, plan.mp
         masks = (*map(tuple, in_strategy[3:]), (), ())
-        self.shards.asked = Asked(plan.dp, plan.mp, True, *masks[:2])
+        self.shards.request = ShardRequest(plan.dp, plan.mp, True, *masks[:2])
         return self
 
     def extend_repr(self):
