@@ -68,7 +68,8 @@ if bdist_wheel is not None:
     commands["bdist_wheel"] = PlatformWheel
 
 setup(
-    name="flash_attention",
+    # The name of the public distribution with the same import path, which this one replaces.
+    name="flash-attention",
     version=version(),
     description="FlashAttention for MindSpore: TIK operators for the Ascend 910, a native kernel for CPUs",
     long_description=README.read_text(encoding="utf-8") if README.exists() else "",
@@ -85,7 +86,6 @@ setup(
     extras_require={
         "plot": ["matplotlib"],
         "torch": ["torch==2.13.0"],
-        "emulator": ["tikemu"],
     },
     entry_points={"console_scripts": ["flash-attention = flash_attention.cli:main"]},
     cmdclass=commands,

@@ -5,7 +5,9 @@ Importing this package imports neither MindSpore nor NumPy; the names below load
 
 import importlib
 
-__version__ = "0.1.0"
+from flash_attention.other_copies import warn_of_other_copies
+
+__version__ = "26.11.0"
 
 _EXPORTS = {
     "FlashAttention": "flash_attention.nn.layer.flash_attention",
@@ -31,3 +33,6 @@ def __getattr__(name):
 
 def __dir__():
     return sorted(set(globals()) | set(_EXPORTS))
+
+
+warn_of_other_copies(__version__)

@@ -67,7 +67,7 @@ def run(seq: int, out: Path, strict: bool) -> int:
 def measure(seq: int) -> list[report.Measurement]:
     """Every kernel for every required shape, under both variants of synchronisation."""
     if importlib.util.find_spec("tikemu") is None:
-        raise RuntimeError("--tik needs tikemu: pip install tikemu (in this repository: pip install ./emulator)")
+        raise RuntimeError("--tik needs tikemu: pip install ./emulator in the repository, or its wheel")
     result = []
     for operator, head_dim, causal in REQUIRED:
         problem = KernelProblem(1, 1, seq, seq, head_dim, causal=causal, cores=1)

@@ -32,7 +32,7 @@ class EmulatorBackend(Backend):
         try:
             import tikemu  # noqa: F401
         except ImportError:
-            return "needs tikemu: pip install tikemu (in this repository: pip install ./emulator)"
+            return "needs tikemu: pip install ./emulator in the repository, or its wheel"
         target = ms.get_context("device_target")
         return None if target == "CPU" else f"runs on a CPU, and the device target is {target}"
 

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 from flash_attention import __version__
+from flash_attention.other_copies import other_copies
 from flash_attention.text_table import table
 
 DISTRIBUTIONS = ("mindspore", "numpy", "tikemu", "torch")
@@ -24,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     del options
     rows = [["flash_attention", f"{__version__} in {Path(__file__).resolve().parents[1]}"]]
+    rows += [["also on the path", line] for line in other_copies(__version__)]
     rows += [["Python", f"{platform.python_version()} ({sys.executable})"]]
     rows += [[name, installed_version(name) or "not installed"] for name in DISTRIBUTIONS]
     rows += [["CANN", cann_version() or "not found (ASCEND_HOME_PATH, ASCEND_TOOLKIT_HOME)"]]

@@ -1,10 +1,11 @@
-"""The wheel: built by build.sh from clean sources, installed and used where no compiler is, with every MindSpore.
+"""The wheels: built from clean sources, installed and used where no compiler is, with every Python and MindSpore.
 
-With --versions, environments for other MindSpore releases stay beside the one of ./test.sh (2.7 GB each).
+With --versions, environments for the MindSpore releases stay beside the one of ./test.sh (2.7 GB each).
 """
 
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -15,15 +16,29 @@ import pytest
 
 from tests.train.flash_attention.st.wheel_tools import copy_sources, environment, run, smoke
 
-RELEASES = {  # MindSpore: Python, further pins
-    "2.0.0": ("3.9", ["pillow<10"]),  # the nearest on PyPI to the 2.2 line of Ascend 910 clusters
-    "2.7.1": ("3.10", []),
-    "2.10.0": ("3.12", []),
+LIBRARY = "flash_attention/backends/cpu/lib/libflash_attention_cpu.so"
+RELEASES = {  # Python: MindSpore, further pins
+    "3.9": ("2.0.0", ["pillow<10"]),  # the nearest on PyPI to the 2.2 line of Ascend 910 clusters
+    "3.10": ("2.7.1", []),
+    "3.11": ("2.10.0", []),
+    "3.12": ("2.10.0", []),
 }
+# What manylinux2014 promises (PEP 599), and the libgomp of GCC 4.9.
+OLDEST = {"GLIBC": (2, 17), "GLIBCXX": (3, 4, 19), "CXXABI": (1, 3, 7), "GCC": (4, 8), "GOMP": (4, 0), "OMP": (3, 1)}
+# The backend that needs both wheels.
+EMULATED = """
+import mindspore as ms
+import numpy as np
+from flash_attention import FlashAttention
+tensors = [ms.Tensor(np.random.default_rng(n).standard_normal((1, 2, 40, 16)), ms.float16) for n in range(3)]
+outputs = [FlashAttention(16, causal=True, backend=name)(*tensors).asnumpy() for name in ("emulator", "math")]
+assert np.abs(outputs[0] - outputs[1]).max() < 4e-3
+"""
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `build.sh` makes for this machine."""
     sources = copy_sources(tmp_path_factory.mktemp("wheel"))
     run("bash", sources / "build.sh", cwd=Path("/"), PYTHON=sys.executable)
     (built,) = (sources / "dist").glob("flash_attention-*.whl")
@@ -34,8 +49,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_wheel_works_without_a_compiler(wheel: Path, tmp_path: Path) -> None:
     assert wheel.name.endswith(f"-py3-none-linux_{platform.machine()}.whl")
     files = zipfile.ZipFile(wheel).namelist()
-    assert "flash_attention/backends/cpu/lib/libflash_attention_cpu.so" in files
+    assert LIBRARY in files
     assert "flash_attention/backends/cpu/csrc/dispatch.cpp" in files
+    assert "flash_attention/py.typed" in files
     assert any(name.endswith("LICENSE") for name in files)
 
     python = environment(tmp_path / "venv")
@@ -58,11 +74,45 @@ def test_setup_py_install(tmp_path: Path) -> None:
     smoke(python, "cpu", cwd=tmp_path)
 
 
+@pytest.fixture(scope="module")
+def portable_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `build.sh --manylinux` makes."""
+    sources = copy_sources(tmp_path_factory.mktemp("manylinux"))
+    run("bash", sources / "build.sh", "--manylinux", cwd=Path("/"), PYTHON=sys.executable)
+    (built,) = (sources / "dist").glob("flash_attention-*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def emulator_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of tikemu."""
+    sources = copy_sources(tmp_path_factory.mktemp("tikemu"), "emulator")
+    run(sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", sources, cwd=sources)
+    (built,) = sources.glob("tikemu-*.whl")
+    return built
+
+
+@pytest.mark.versions
+@pytest.mark.timeout(900)
+def test_manylinux_wheel_needs_nothing_newer_than_2014(portable_wheel: Path, tmp_path: Path) -> None:
+    assert f"manylinux2014_{platform.machine()}" in portable_wheel.name
+    library = zipfile.ZipFile(portable_wheel).extract(LIBRARY, tmp_path)
+    symbols = run("objdump", "-T", library, cwd=tmp_path)
+    versions = re.findall(r"\((GLIBC|GLIBCXX|CXXABI|GCC|GOMP|OMP)_([\d.]+)\)", symbols)
+    assert versions
+    for name, version in versions:
+        assert tuple(map(int, version.split("."))) <= OLDEST[name], f"{name}_{version}"
+    # MindSpore's own: a second OpenMP runtime would have its own threads.
+    assert "libgomp.so.1" in run("objdump", "-p", library, cwd=tmp_path)
+
+
 @pytest.mark.versions
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("release", RELEASES)
-def test_release(release: str, wheel: Path, tmp_path: Path) -> None:
-    version, pins = RELEASES[release]
+@pytest.mark.parametrize("version", RELEASES)
+def test_both_wheels_with_every_python(
+    version: str, portable_wheel: Path, emulator_wheel: Path, tmp_path: Path
+) -> None:
+    release, pins = RELEASES[version]
     beside = Path(os.environ.get("FLASH_ATTENTION_VENV", Path.home() / ".cache/flash-attention/venv")).parent
     folder = beside / f"mindspore-{release}-py{version}"
     python = folder / "bin" / "python"
@@ -70,8 +120,13 @@ def test_release(release: str, wheel: Path, tmp_path: Path) -> None:
         python = environment(folder, find_python(version), share=False)
         run(python, "-m", "pip", "install", f"mindspore=={release}", "numpy<2", "tqdm", *pins, cwd=tmp_path)
         (folder / ".complete").touch()
-    run(python, "-m", "pip", "install", "--no-index", "--force-reinstall", "--no-deps", wheel, cwd=tmp_path)
-    assert f"ok {release} cpu graph" in smoke(python, "cpu", "math", cwd=tmp_path)
+    wheels = portable_wheel, emulator_wheel
+    run(python, "-m", "pip", "install", "--no-index", "--force-reinstall", "--no-deps", *wheels, cwd=tmp_path)
+    run(python, "-m", "pip", "check", cwd=tmp_path)
+    printed = run(folder / "bin/flash-attention", "info", cwd=tmp_path, compiler=False)
+    assert str(folder) in printed and "also on the path" not in printed
+    assert f"ok {release} cpu graph" in smoke(python, "cpu", "math", cwd=tmp_path, compiler=False)
+    run(python, "-c", EMULATED, cwd=tmp_path, compiler=False)
 
 
 def find_python(version: str) -> str:

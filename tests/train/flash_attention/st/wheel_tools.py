@@ -11,10 +11,10 @@ ROOT = Path(__file__).resolve().parents[4]
 SMOKE = Path(__file__).resolve().parent / "smoke.py"
 
 
-def copy_sources(folder: Path) -> Path:
-    """A copy of train/ without anything built, as a fresh clone has it."""
+def copy_sources(folder: Path, part: str = "train") -> Path:
+    """A copy of train/ or emulator/ without anything built, as a fresh clone has it."""
     ignore = shutil.ignore_patterns("*.so", "lib", "build", "dist", "*.egg-info", "__pycache__")
-    return Path(shutil.copytree(ROOT / "train", folder / "train", ignore=ignore))
+    return Path(shutil.copytree(ROOT / part, folder / part, ignore=ignore))
 
 
 def run(*command, cwd: Path, compiler: bool = True, **environment) -> str:

@@ -2,6 +2,10 @@
 
 One object per instruction set, each with flags of its own, and one library that chooses at run time. The environment
 variables CXX (default g++) and CXXFLAGS (added at the end) are honoured.
+
+With --manylinux, or FLASH_ATTENTION_MANYLINUX=1, GCC makes a library for every Linux since glibc 2.17 (PEP 599,
+manylinux2014), whatever this one is. It takes libgomp.so.1 from the system, as MindSpore does: one OpenMP runtime in
+the process.
 """
 
 from __future__ import annotations
@@ -22,6 +26,13 @@ LIBRARY = Path(__file__).resolve().parent / "lib" / "libflash_attention_cpu.so"
 # No contraction: a running maximum minus itself has to be exactly zero. GCC warns of its own AVX-512 header (undefined
 # pass-through operands).
 _COMMON = ("-O3", "-std=c++17", "-ffp-contract=off", "-fPIC", "-fopenmp", "-fvisibility=hidden")
+# The older of libstdc++'s two string types, no sized delete, old versions of what is called.
+_MANYLINUX = (
+    "-D_GLIBCXX_USE_CXX11_ABI=0",
+    "-fno-sized-deallocation",
+    "-include",
+    str(SOURCES / "manylinux/old_symbols.h"),
+)
 _WARNINGS = ("-Wall", "-Wextra", "-Wno-maybe-uninitialized")
 _AVX2 = ("-mavx2", "-mfma", "-mf16c")
 _AVX512 = (*_AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl")
@@ -40,6 +51,7 @@ def build(
     machine: str | None = None,
     jobs: int = 0,
     main: Path | None = None,
+    manylinux: bool = False,
 ) -> Path:
     """Compiles and links the library.
 
@@ -50,6 +62,7 @@ def build(
         machine: processor family that is compiled for. Default: this one's.
         jobs: how many compilers run at once. Default: one per processor.
         main: source of a program, which then is made instead of a library.
+        manylinux: use no symbols that glibc and libstdc++ did not have by 2014; for GCC.
 
     Raises:
         BuildError: with the compiler's output.
@@ -61,6 +74,9 @@ def build(
         units = dict.fromkeys(sorted(SOURCES.glob("*.cpp")), ())
         if main is not None:
             units[main] = ()
+        if manylinux:
+            units[SOURCES / "manylinux/old_symbols.cpp"] = ()
+            flags = (*flags, *_MANYLINUX)
         units.update({SOURCES / "targets" / f"{name}.cpp": target_flags(name, machine) for name in _TARGETS})
         with concurrent.futures.ThreadPoolExecutor(jobs or os.cpu_count()) as pool:
             objects = list(pool.map(lambda unit: _compile(command, *unit, flags, Path(folder)), units.items()))
@@ -96,9 +112,15 @@ def _run(command: list) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description="Compile the native CPU kernel.")
     parser.add_argument("--output", type=Path, default=LIBRARY, help="library to write (default: inside the package)")
+    parser.add_argument(
+        "--manylinux",
+        action="store_true",
+        default=os.environ.get("FLASH_ATTENTION_MANYLINUX", "0") not in ("", "0"),
+        help="for every Linux since glibc 2.17; also FLASH_ATTENTION_MANYLINUX=1",
+    )
     arguments = parser.parse_args()
     try:
-        print(f"built {build(arguments.output)}")
+        print(f"built {build(arguments.output, manylinux=arguments.manylinux)}")
     except BuildError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
