@@ -1,6 +1,6 @@
-"""The commands of `flash-attention`, one module each; its name is the command's (with _ for -).
+"""The commands of `flash-attention`, one module or package each; its name is the command's (with _ for -).
 
-A command's module has
+It has
     a docstring             whose first line is the command's help
     add_arguments(parser)   adds its options to an argparse parser
     run(options) -> int     does the work and returns the exit status; prints what the user should see

@@ -19,22 +19,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from flash_attention._bench.case import Case
-    from flash_attention._bench.contestants import Gemm
-    from flash_attention._bench.race import Worker, race
+    from flash_attention.commands.bench.case import Case
+    from flash_attention.commands.bench.implementations import Gemm
+    from flash_attention.commands.bench.turns import Worker, time_in_turns
     from flash_attention.commands.info import processor
     from flash_attention.text_table import table
 
     sizes = {"batch": options.batch, "heads": options.heads, "head_dim": options.head_dim}
     rows = []
     with Worker("gemm", options.threads) as gemm, Worker("flash", options.threads) as flash:
-        product, _ = race([gemm], Case(1), options.rounds, budget=10.0, kinds=("forward",))
+        product, _ = time_in_turns([gemm], Case(1), options.rounds, budget=10.0, kinds=("forward",))
         peak = 2 * Gemm.SIZE**3 / product[0].median / 1e9
         for dtype in options.dtype:
-            empty = timed(race, flash, Case(1, dtype, **sizes), options.rounds)
+            empty = timed(flash, Case(1, dtype, **sizes), options.rounds)
             for seq in options.seq:
                 case = Case(seq, dtype, options.window_blocks, **sizes)
-                for kind, timing in timed(race, flash, case, options.rounds).items():
+                for kind, timing in timed(flash, case, options.rounds).items():
                     overhead = empty[kind].median
                     rows.append(
                         [
@@ -59,13 +59,15 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def timed(race, worker, case, rounds: int) -> dict:
+def timed(worker, case, rounds: int) -> dict:
     """Timings of the forward and the backward pass of `case`.
 
     Raises:
         RuntimeError: the backend cannot run it.
     """
-    timings, reasons = race([worker], case, rounds, budget=20.0)
+    from flash_attention.commands.bench.turns import time_in_turns
+
+    timings, reasons = time_in_turns([worker], case, rounds, budget=20.0)
     if reasons:
         raise RuntimeError(f"backend cpu cannot run {case}: {reasons[worker.name]}")
     return {timing.kind: timing for timing in timings if timing.kind != "both"}

@@ -6,7 +6,6 @@ pieces.py           those calls as MindSpore cells, and the merging of their res
 communication.py    start of the process group, passing of tensors around the ring, with a time limit
 ring.py             RingAttention: keys and values travel (PYNATIVE)
 gather.py           GatherAttention: every process gathers all keys and values (GRAPH and PYNATIVE)
-predict.py          predicted overlap of computing and passing on 910 clusters
 """
 
 import importlib

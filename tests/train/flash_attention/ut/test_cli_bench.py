@@ -2,17 +2,17 @@
 
 import numpy as np
 import pytest
-from flash_attention._bench import figures, report
-from flash_attention._bench.case import Case
-from flash_attention._bench.contestants import Composed
-from flash_attention._bench.race import Timing, Worker, race
-from flash_attention._bench.worker import extra_bytes
+from flash_attention.commands.bench import figures, report
+from flash_attention.commands.bench.case import Case
+from flash_attention.commands.bench.implementations import Composed
+from flash_attention.commands.bench.turns import Timing, Worker, time_in_turns
+from flash_attention.commands.bench.worker import extra_bytes
 
 CASE = Case(256)
 
 
 class Clock:
-    """A contestant whose calls take the given seconds, over and over."""
+    """An implementation whose calls take the given seconds, over and over."""
 
     def __init__(self, name: str, reason: str = "", **seconds: list):
         self.name = name
@@ -32,7 +32,7 @@ class Clock:
 
 def test_backward_is_the_difference_in_each_round_after_a_warm_up() -> None:
     clock = Clock("flash", forward=[9, 1, 2, 3], both=[9, 4, 7, 5])
-    timings, reasons = race([clock], CASE, rounds=3, budget=0)
+    timings, reasons = time_in_turns([clock], CASE, rounds=3, budget=0)
     assert {timing.kind: timing.seconds for timing in timings} == {
         "forward": (1, 2, 3),
         "both": (4, 7, 5),
@@ -42,20 +42,20 @@ def test_backward_is_the_difference_in_each_round_after_a_warm_up() -> None:
     assert [timing.median for timing in timings if timing.kind == "backward"] == [3]
 
 
-def test_contestants_take_turns_and_refusals_are_kept() -> None:
+def test_implementations_take_turns_and_refusals_are_kept() -> None:
     order = []
     clocks = [Clock(name, forward=[1]) for name in ("flash", "torch")]
     for clock in clocks:
         clock.calls = order
         clock.seconds = lambda kind, name=clock.name: order.append(name) or 1.0
-    _, reasons = race([*clocks, Clock("composed", "too large")], CASE, 2, 60, kinds=("forward",))
+    _, reasons = time_in_turns([*clocks, Clock("composed", "too large")], CASE, 2, 60, kinds=("forward",))
     assert order[2:] == ["flash", "torch"] * 2
     assert reasons == {"composed": "too large"}
 
 
 def test_a_worker_times_calls_in_its_own_process() -> None:
     with Worker("gemm", threads=1) as worker:
-        timings, _ = race([worker], CASE, rounds=2, budget=5, kinds=("forward",))
+        timings, _ = time_in_turns([worker], CASE, rounds=2, budget=5, kinds=("forward",))
     assert len(timings[0].seconds) == 2 and min(timings[0].seconds) > 1e-4
 
 
@@ -82,7 +82,7 @@ def test_speed_compares_the_same_pass_and_case() -> None:
     seconds = {("flash", CASE): 2.0, ("torch", CASE): 3.0, ("flash", other): 1.0, ("torch", other): 9.0}
     timings = [Timing(n, c, kind, (s,)) for (n, c), s in seconds.items() for kind in ("forward", "backward")]
     assert [figure.reached for figure in figures.speed(timings, CASE, "")] == [1.5, 1.5]
-    missing = [timing for timing in timings if timing.contestant == "flash"]
+    missing = [timing for timing in timings if timing.implementation == "flash"]
     (forward, _) = figures.speed(missing, CASE, "torch is not installed")
     assert forward.ok is None and forward.row()[3:] == ["not measured", "torch is not installed"]
 

@@ -5,8 +5,8 @@ import dataclasses
 
 import pytest
 from flash_attention import cli
-from flash_attention._bench import tik
 from flash_attention.commands import check
+from flash_attention.commands.bench import tik
 from flash_attention.kernels.tik import KernelProblem, report
 
 pytest.importorskip("tikemu")

@@ -10,19 +10,19 @@ PACKAGE = Path(flash_attention.__file__).parent
 
 #: Lowest first. A module or package imports from lower layers only.
 LAYERS = (
+    ("other_copies",),
     ("", "text_table"),  # "" is the version, and names that are imported when they are used
     ("problem", "precision"),
     ("kernels", "dropout", "sharding"),
     ("backends", "reference"),
-    ("functional", "context_parallel", "_bench"),
+    ("functional", "context_parallel"),
     ("nn", "commands"),
     ("compat", "cli"),
 )
 
 #: Only these may import MindSpore.
 MINDSPORE = (
-    *("nn", "functional", "context_parallel", "backends", "sharding", "precision", "dropout.seed"),
-    *("commands", "_bench"),
+    *("nn", "functional", "context_parallel", "backends", "sharding", "precision", "dropout.seed", "commands"),
 )
 
 #: Packages that import each other's modules, without a cycle between modules. No other may join.

@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--dtype", action="append", choices=DTYPES, help="of part speed; may be repeated")
     parser.add_argument("--seq", action="append", type=int, help="length of part speed; may be repeated")
-    parser.add_argument("--threads", type=int, default=2, help="cores and OpenMP threads of every contestant")
+    parser.add_argument("--threads", type=int, default=2, help="cores and OpenMP threads of every implementation")
     parser.add_argument("--rounds", type=int, default=9, help="most rounds for a median")
     parser.add_argument("--budget", type=float, default=20.0, help="seconds of rounds a case; the least is 3 rounds")
     parser.add_argument("--quick", action="store_true", help="tiny sizes, whose figures mean nothing")
@@ -40,8 +40,8 @@ def run(options: argparse.Namespace) -> int:
         return run_tik(options)
     from dataclasses import replace
 
-    from flash_attention._bench import figures as wanted
-    from flash_attention._bench import report
+    from flash_attention.commands.bench import figures as wanted
+    from flash_attention.commands.bench import report
     from flash_attention.commands.info import installed_version, processor
 
     plan = wanted.QUICK if options.quick else wanted.Plan()
@@ -79,7 +79,7 @@ def run(options: argparse.Namespace) -> int:
 
 def run_tik(options: argparse.Namespace) -> int:
     """The bench of the TIK operators."""
-    from flash_attention._bench import tik
+    from flash_attention.commands.bench import tik
 
     lengths = options.seq or [tik.SEQ]
     if len(lengths) > 1 or lengths[0] < 1:
@@ -88,13 +88,13 @@ def run_tik(options: argparse.Namespace) -> int:
 
 
 def speed(options: argparse.Namespace, plan) -> tuple[list, list]:
-    """All contestants on full causal attention."""
-    from flash_attention._bench import figures
-    from flash_attention._bench.case import Case
-    from flash_attention._bench.contestants import CONTESTANTS
+    """All implementations on full causal attention."""
+    from flash_attention.commands.bench import figures
+    from flash_attention.commands.bench.case import Case
+    from flash_attention.commands.bench.implementations import IMPLEMENTATIONS
 
     cases = [Case(seq, dtype) for seq in plan.lengths for dtype in options.dtype or DTYPES]
-    timings, reasons = measure(options, list(CONTESTANTS), cases)
+    timings, reasons = measure(options, list(IMPLEMENTATIONS), cases)
     return timings, [
         figure for case in cases for figure in figures.speed(timings, case, reasons.get(("torch", case), ""))
     ]
@@ -102,8 +102,8 @@ def speed(options: argparse.Namespace, plan) -> tuple[list, list]:
 
 def window(options: argparse.Namespace, plan) -> tuple[list, list]:
     """The windowed runs beside the full causal one."""
-    from flash_attention._bench import figures
-    from flash_attention._bench.case import Case
+    from flash_attention.commands.bench import figures
+    from flash_attention.commands.bench.case import Case
 
     full = Case(plan.window_length)
     blocks = figures.WINDOW_BLOCKS
@@ -115,8 +115,8 @@ def window(options: argparse.Namespace, plan) -> tuple[list, list]:
 
 def flat_run(options: argparse.Namespace, plan) -> tuple[list, list]:
     """The windowed forward and backward over lengths, in float16, whose tensors still fit at the longest."""
-    from flash_attention._bench import figures
-    from flash_attention._bench.case import Case
+    from flash_attention.commands.bench import figures
+    from flash_attention.commands.bench.case import Case
 
     cases = [Case(seq, "float16", window_blocks=figures.WINDOW_BLOCKS) for seq in plan.flat_lengths]
     timings, _ = measure(options, ["flash"], cases)
@@ -125,9 +125,9 @@ def flat_run(options: argparse.Namespace, plan) -> tuple[list, list]:
 
 def memory(options: argparse.Namespace, plan) -> list:
     """Growth of a fresh process through its first call of this size, beyond the outputs."""
-    from flash_attention._bench import figures
-    from flash_attention._bench.case import Case
-    from flash_attention._bench.race import Worker
+    from flash_attention.commands.bench import figures
+    from flash_attention.commands.bench.case import Case
+    from flash_attention.commands.bench.turns import Worker
 
     result = []
     case = Case(plan.memory_length, heads=1)
@@ -142,25 +142,25 @@ def memory(options: argparse.Namespace, plan) -> list:
 
 
 def refuse_to_miss(worker, case) -> None:
-    """Prepares a case on our own contestant, which has to take it."""
+    """Prepares a case on our own implementation, which has to take it."""
     reason = worker.prepare(case)
     if reason is not None:
         raise RuntimeError(f"backend cpu cannot run {case}: {reason}")
 
 
 def measure(options: argparse.Namespace, names: list[str], cases: list) -> tuple[list, dict]:
-    """Timings of the named contestants on the cases, and reasons by (contestant, case); prints a table at the end."""
+    """Timings of the named implementations on the cases, and reasons by (name, case); prints a table at the end."""
     from tqdm import tqdm
 
-    from flash_attention._bench.race import Worker, race
-    from flash_attention._bench.report import times_table
+    from flash_attention.commands.bench.report import times_table
+    from flash_attention.commands.bench.turns import Worker, time_in_turns
 
     timings, reasons = [], {}
     with contextlib.ExitStack() as stack:
         workers = [stack.enter_context(Worker(name, options.threads)) for name in names]
         for case in (bar := tqdm(cases, unit="case", leave=False)):
             bar.set_description(str(case))
-            more, why = race(workers, case, options.rounds, options.budget)
+            more, why = time_in_turns(workers, case, options.rounds, options.budget)
             timings += more
             reasons.update({(name, case): reason for name, reason in why.items()})
             if "flash" in why:

@@ -1,7 +1,7 @@
-"""A process that runs one contestant: reads requests and writes answers, one JSON object a line.
+"""A process that runs one implementation: reads requests and writes answers, one JSON object a line.
 
-Requests: {"prepare": case}, {"time": pass}, {"memory": pass}. Each contestant has a process of its own, so that thread
-pools and memory of one do not meet those of another.
+Requests: {"prepare": case}, {"time": pass}, {"memory": pass}. Each implementation has a process of its own, so that
+thread pools and memory of one do not meet those of another.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ def serve(name: str) -> None:
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
 
-    from flash_attention._bench.case import Case
-    from flash_attention._bench.contestants import CONTESTANTS, Gemm
+    from flash_attention.commands.bench.case import Case
+    from flash_attention.commands.bench.implementations import IMPLEMENTATIONS, Gemm
 
-    contestant = {**CONTESTANTS, "gemm": Gemm}[name]()
+    implementation = {**IMPLEMENTATIONS, "gemm": Gemm}[name]()
     calls: dict = {}
     case = None
     for line in sys.stdin:
@@ -32,9 +32,9 @@ def serve(name: str) -> None:
             calls = {}
             gc.collect()
             case = Case(**request["prepare"])
-            reason = contestant.unavailable() or contestant.refuse(case)
+            reason = implementation.unavailable() or implementation.refuse(case)
             if reason is None:
-                calls = contestant.prepare(case)
+                calls = implementation.prepare(case)
             answer = {"refused": reason}
         elif "time" in request:
             start = time.perf_counter()

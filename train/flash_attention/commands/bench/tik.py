@@ -9,7 +9,7 @@ import csv
 import importlib.util
 from pathlib import Path
 
-from flash_attention._bench.figures import Figure
+from flash_attention.commands.bench.figures import Figure
 from flash_attention.kernels.tik import report
 from flash_attention.kernels.tik.forward.tiling import CAPACITY
 from flash_attention.kernels.tik.problem import KernelProblem

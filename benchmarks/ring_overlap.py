@@ -1,6 +1,6 @@
 """Predicts how much of the ring's communication hides behind computing on clusters of first-generation Ascend 910.
 
-    python -m flash_attention.context_parallel.predict
+    python benchmarks/ring_overlap.py
 
 An estimate from published figures, assumptions and formulas; nothing here was measured on a device.
 """

@@ -44,7 +44,7 @@ def test_bench_as_a_whole(run_python, tmp_path: Path) -> None:
         assert figure in printed
     with open(tmp_path / "times.csv", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
-    assert {row["contestant"] for row in rows} >= {"flash", "composed"}
+    assert {row["implementation"] for row in rows} >= {"flash", "composed"}
     assert all(float(row["median_seconds"]) > 0 for row in rows if row["pass"] != "backward")
     assert (tmp_path / "bench.png").exists() and (tmp_path / "figures.csv").exists()
 

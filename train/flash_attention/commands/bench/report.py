@@ -6,17 +6,17 @@ import csv
 import importlib.util
 from pathlib import Path
 
-from flash_attention._bench.figures import FASTER_THAN_TORCH, Figure
-from flash_attention._bench.race import Timing
+from flash_attention.commands.bench.figures import FASTER_THAN_TORCH, Figure
+from flash_attention.commands.bench.turns import Timing
 from flash_attention.text_table import table
 
 
 def times_table(timings: list[Timing]) -> str:
-    """Medians of one or several cases: a row per case and pass, a column per contestant."""
-    names = list(dict.fromkeys(timing.contestant for timing in timings))
+    """Medians of one or several cases: a row per case and pass, a column per implementation."""
+    names = list(dict.fromkeys(timing.implementation for timing in timings))
     rows = []
     for key in dict.fromkeys((timing.case, timing.kind) for timing in timings):
-        own = {timing.contestant: timing for timing in timings if (timing.case, timing.kind) == key}
+        own = {timing.implementation: timing for timing in timings if (timing.case, timing.kind) == key}
         cells = [f"{own[name].median * 1e3:.2f}" if name in own else "-" for name in names]
         rate = f"{own['flash'].gflops:.0f}" if "flash" in own else "-"
         rows.append([str(key[0]), key[1], *cells, rate])
@@ -29,16 +29,16 @@ def figures_table(figures: list[Figure]) -> str:
 
 
 def write_csv(folder: Path, timings: list[Timing], figures: list[Figure]) -> list[Path]:
-    """times.csv, one row per contestant, case and pass, and figures.csv."""
+    """times.csv, one row per implementation, case and pass, and figures.csv."""
     paths = [folder / "times.csv", folder / "figures.csv"]
     with open(paths[0], "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         fields = ["batch", "heads", "seq", "head_dim", "dtype", "window_blocks", "tile"]
-        writer.writerow(["contestant", "pass", *fields, "median_seconds", "gflops", "rounds", "all_seconds"])
+        writer.writerow(["implementation", "pass", *fields, "median_seconds", "gflops", "rounds", "all_seconds"])
         for timing in timings:
             values = [timing.case.as_dict()[name] for name in fields]
             seconds = " ".join(f"{value:.6f}" for value in timing.seconds)
-            row = [timing.contestant, timing.kind, *values, f"{timing.median:.6f}", f"{timing.gflops:.1f}"]
+            row = [timing.implementation, timing.kind, *values, f"{timing.median:.6f}", f"{timing.gflops:.1f}"]
             writer.writerow([*row, len(timing.seconds), seconds])
     with open(paths[1], "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
@@ -86,10 +86,10 @@ def write_plot(folder: Path, timings: list[Timing], flat: list[Timing], title: s
 
 def _speedups(timings: list[Timing]) -> tuple[list, list, list]:
     """Labels, torch's time over ours, and the required ratio, for the cases that both ran."""
-    median = {(timing.contestant, timing.case, timing.kind): timing.median for timing in timings}
+    median = {(timing.implementation, timing.case, timing.kind): timing.median for timing in timings}
     labels, values, wanted = [], [], []
-    for contestant, case, kind in median:
-        if contestant == "torch" and kind in ("forward", "backward") and ("flash", case, kind) in median:
+    for implementation, case, kind in median:
+        if implementation == "torch" and kind in ("forward", "backward") and ("flash", case, kind) in median:
             labels.append(f"{kind} {case.seq} {case.dtype}")
             values.append(median["torch", case, kind] / median["flash", case, kind])
             wanted.append(FASTER_THAN_TORCH[kind, case.dtype])

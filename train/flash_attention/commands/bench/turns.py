@@ -1,4 +1,4 @@
-"""Times contestants in turns, so that a change of the machine's load meets all of them alike."""
+"""Times implementations in turns, so that a change of the machine's load meets all of them alike."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from flash_attention._bench.case import PASSES, Case
+from flash_attention.commands.bench.case import PASSES, Case
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds of every round of one contestant on one case and pass ("forward", "both" or "backward")."""
+    """Seconds of every round of one implementation on one case and pass ("forward", "both" or "backward")."""
 
-    contestant: str
+    implementation: str
     case: Case
     kind: str
     seconds: tuple
@@ -35,17 +35,17 @@ class Timing:
 
 
 class Worker:
-    """A contestant in its own process on `threads` cores."""
+    """An implementation in its own process on `threads` cores."""
 
     def __init__(self, name: str, threads: int):
         self.name = name
         self.case = None
         environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
-        root = str(Path(__file__).resolve().parents[2])
+        root = str(Path(__file__).resolve().parents[3])
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
         cores = sorted(os.sched_getaffinity(0))[:threads]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "flash_attention._bench.worker", name],
+            [sys.executable, "-m", "flash_attention.commands.bench.worker", name],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -64,11 +64,11 @@ class Worker:
             # MindSpore prints its own call stack after the line that says what happened.
             errors = [line for line in printed.splitlines() if re.match(r"\w+(Error|Exception|Exit)\b", line)]
             reason = errors[-1] if errors else "no message; it may have run out of memory"
-            raise RuntimeError(f"contestant {self.name} died with status {self.process.returncode}: {reason}")
+            raise RuntimeError(f"implementation {self.name} died with status {self.process.returncode}: {reason}")
         return json.loads(line)
 
     def prepare(self, case: Case) -> str | None:
-        """Makes the inputs of `case`; returns why the contestant cannot run it, or None."""
+        """Makes the inputs of `case`; returns why the implementation cannot run it, or None."""
         self.case = case
         return self.ask(prepare=case.as_dict())["refused"]
 
@@ -93,11 +93,13 @@ class Worker:
         self.close()
 
 
-def race(workers: list[Worker], case: Case, rounds: int, budget: float, kinds: tuple = PASSES) -> tuple[list, dict]:
+def time_in_turns(
+    workers: list[Worker], case: Case, rounds: int, budget: float, kinds: tuple = PASSES
+) -> tuple[list, dict]:
     """Timings of all workers that take the case, and the reasons of those that do not.
 
-    Each round runs every pass of every contestant once, after one call of each to warm up. Rounds end after `rounds`,
-    or when `budget` seconds are over, but not before the third. With both passes timed, "backward" is their
+    Each round runs every pass of every implementation once, after one call of each to warm up. Rounds end after
+    `rounds`, or when `budget` seconds are over, but not before the third. With both passes timed, "backward" is their
     difference in each round.
     """
     reasons = {worker.name: reason for worker in workers if (reason := worker.prepare(case)) is not None}

@@ -1,6 +1,6 @@
 """Who is measured: this package's cpu kernel, attention composed of MindSpore operators, and torch.
 
-A contestant is a class with `unavailable()` (a reason or None), `refuse(case)` (the same for one case) and
+An implementation is a class with `unavailable()` (a reason or None), `refuse(case)` (the same for one case) and
 `prepare(case)`, which returns the function of each pass; a function returns when its results are there.
 """
 
@@ -11,7 +11,7 @@ from typing import Callable
 
 import numpy as np
 
-from flash_attention._bench.case import Case
+from flash_attention.commands.bench.case import Case
 
 TORCH_VERSION = "2.13.0"
 
@@ -33,7 +33,7 @@ def available_bytes() -> int:
 
 
 class _MindSpore:
-    """What the two MindSpore contestants share: GRAPH mode, gradients with a given output gradient."""
+    """What the two MindSpore implementations share: GRAPH mode, gradients with a given output gradient."""
 
     def unavailable(self) -> str | None:
         return None
@@ -166,4 +166,4 @@ class Gemm:
 
 
 # Those that `bench` compares; the worker knows Gemm too.
-CONTESTANTS = {"flash": Flash, "torch": Torch, "composed": Composed}
+IMPLEMENTATIONS = {"flash": Flash, "torch": Torch, "composed": Composed}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import statistics
 from dataclasses import dataclass
 
-from flash_attention._bench.case import Case
-from flash_attention._bench.race import Timing
+from flash_attention.commands.bench.case import Case
+from flash_attention.commands.bench.turns import Timing
 
 # Times faster than torch, forward and backward, at every length of the plan.
 FASTER_THAN_TORCH = {
@@ -41,7 +41,7 @@ QUICK = Plan(lengths=(256,), window_length=2048, flat_lengths=(1024, 2048), memo
 
 @dataclass(frozen=True)
 class Figure:
-    """A requirement and what was measured. `reached` is None when a contestant was missing; `note` says why."""
+    """A requirement and what was measured. `reached` is None when an implementation was missing; `note` says why."""
 
     name: str
     required: float
@@ -67,7 +67,9 @@ def speed(timings: list[Timing], case: Case, missing: str) -> list[Figure]:
     """Forward and backward of `case` against torch; `missing` says why torch did not run."""
     figures = []
     for kind in ("forward", "backward"):
-        times = {timing.contestant: timing.median for timing in timings if timing.kind == kind and timing.case == case}
+        times = {
+            timing.implementation: timing.median for timing in timings if timing.kind == kind and timing.case == case
+        }
         ratio = times["torch"] / times["flash"] if "torch" in times else None
         required = FASTER_THAN_TORCH[kind, case.dtype]
         figures.append(Figure(f"{kind}, {case}: faster than torch", required, ratio, "x", missing))
