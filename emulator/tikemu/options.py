@@ -36,6 +36,8 @@ class Options:
         trace: keep the events for ``Result.save_trace``. Default: True.
         max_trace_cores: cores whose events are kept, the first ones. Default: 2.
         max_trace_events: events kept per core, the first ones. Default: 200000.
+        reuse: keep what was bound, simulated and compiled for later executions and runs (see :mod:`tikemu.reuse`).
+            False: everything is done anew each time, which takes much longer and gives the same. Default: True.
         progress: show a progress bar on standard error. Default: None, which is only on a terminal.
     """
 
@@ -50,6 +52,7 @@ class Options:
     trace: bool = True
     max_trace_cores: int = 2
     max_trace_events: int = 200_000
+    reuse: bool = True
     progress: bool | None = None
 
     def __post_init__(self) -> None:

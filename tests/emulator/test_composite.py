@@ -374,7 +374,7 @@ def bind_with(bench, free, name, *args):
         raise error(message)
 
     warned = []
-    context = BindContext(SOC, bench.strict, bench.core, warned.append, fault, extra={"free": free})
+    context = BindContext(SOC, bench.strict, bench.core, warned.append, fault, free_bytes=free)
     spec = registry.specs()[name]
     return spec.bind(context, spec.arguments(*args)), warned
 

@@ -15,7 +15,7 @@ TESTS = Path(__file__).parent
 #: Lowest first. A module or package imports from lower layers only.
 LAYERS = (
     # words: errors, the recorded program, the chip
-    ("errors", "ir", "soc", "options", "native", "numerics"),
+    ("errors", "ir", "soc", "options", "reuse", "native", "numerics"),
     ("location", "settings", "build_native"),
     ("dtypes",),
     # meaning: nodes of values, the table of instructions, time, the run

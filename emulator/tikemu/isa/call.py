@@ -35,7 +35,7 @@ class BindContext:
     static_arguments: bool = True  # every integer argument was an immediate
     result: int | None = None  # uid of the CmpMask handle that the call returns
     bounds: str = "tensor"  # what accesses are checked against: "tensor", or the "buffer" that holds it
-    extra: dict[str, Any] = field(default_factory=dict)
+    free_bytes: Mapping[str, int] = field(default_factory=dict)  # by memory, what the live tensors leave, if known
 
 
 class Call:

@@ -56,7 +56,7 @@ class Lowering:
 
     def free(self, kind: str) -> int:
         """Bytes of an on-chip memory that the user's live tensors leave; all of it where that is not known."""
-        return self.call.context.extra.get("free", {}).get(kind, self.call.soc.capacity(kind))
+        return self.call.context.free_bytes.get(kind, self.call.soc.capacity(kind))
 
     def scratch(self, kind: str, dtype: str, elements: int) -> Operand:
         """Memory for this call only.

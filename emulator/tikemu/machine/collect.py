@@ -10,9 +10,10 @@ import numpy as np
 from ..result import InstructionUse, PipeUse, Result
 from ..soc import PIPES
 from ..timing.trace import Trace
+from .call_site import CallSite
 from .compile import Compiled
 from .runtime import Runtime
-from .sites import InstructionSite, Tally
+from .tally import Tally
 
 #: Constants that every estimate rests on, and those of one that moves something between global memory and a core.
 _ALWAYS = ("issue_cycles", "queue_depth", "flag_cycles", "flag_handshake")
@@ -37,7 +38,7 @@ def collect(
         clock.settle()
     total = Tally()
     for site in runtime.sites:
-        if isinstance(site, InstructionSite):
+        if isinstance(site, CallSite):
             total.merge(site.tally())
     moved = total.read_bytes + total.written_bytes
     fields: dict[str, Any] = {

@@ -26,23 +26,15 @@ from ..dtypes import is_float, limits, size_of
 from ..errors import TikError, TikScopeError
 from ..location import GENERATED
 from .alloc import copies_of
+from .arguments import OperandTemplate, RuntimeArguments, float_key, text_of_copy
+from .call_site import AlignedCallSite, CallGroup, CallSite
+from .debug_print import DebugPrint
+from .definitions import define, reserve
+from .element_site import ElementSite
 from .expressions import HELPERS, Expressions, Text, convert, name_of
 from .needs import Needs
 from .progress import Progress
 from .runtime import Runtime
-from .sites import (
-    DebugPrint,
-    ElementSite,
-    InstructionSite,
-    Leaves,
-    MovingSite,
-    StaticGroup,
-    ViewTemplate,
-    define,
-    float_key,
-    reserve,
-    text_of_copy,
-)
 from .values import Undefined
 
 _INDENT = " "
@@ -104,8 +96,8 @@ class Compiler:
         self.loops = 0
         self.synced = True
         self.live: set[int] = set()
-        self.group: list[InstructionSite] = []
-        self.sizes: dict[int, InstructionSite] = {}
+        self.group: list[CallSite] = []
+        self.sizes: dict[int, CallSite] = {}
         called = {
             statement.spec.name
             for statement in ir.statements(runtime.program.body)
@@ -180,7 +172,7 @@ class Compiler:
         if tensor.memory != "GM" and not all(ir.is_immediate(extent) for extent in tensor.shape):
             extents = " * ".join(self.expressions.wrapped(extent).source for extent in tensor.shape)
             self.emit(f"{self.name('N', reserve(tensor))}({extents})", statement.location)
-        if tensor.memory != "GM" and self.runtime.checks:  # default mode leaves what is there, as the chip does
+        if tensor.memory != "GM" and self.runtime.checks:  # default mode run_time what is there, as the chip does
             selectors = self.runtime.plan.placements[tensor.uid].selectors
             fresh = self.name("D", define(self.runtime, tensor))
             self.emit(f"{fresh}({text_of_copy(selectors, self.expressions) or 0})", statement.location)
@@ -342,25 +334,25 @@ class Compiler:
             self.scalar_instruction(statement)
             return
         needed = self.needs.instruction(statement)
-        leaves = Leaves(self.expressions)
+        run_time = RuntimeArguments(self.expressions)
         moving = None if needed else self.moving_view(statement)
-        arguments = {name: self.argument(value, leaves, needed, moving) for name, value in statement.args.items()}
+        arguments = {name: self.argument(value, run_time, needed, moving) for name, value in statement.args.items()}
         if self.atomics and any(
             isinstance(value, ir.View) and value.tensor.memory == "GM" for value in statement.args.values()
         ):
-            leaves.source("_core.atomic_add")
+            run_time.source("_core.atomic_add")
         if moving is None:
-            site = InstructionSite(self.runtime, statement, leaves, arguments)
+            site = CallSite(self.runtime, statement, run_time, arguments)
         else:
-            view = next(entry for entry in arguments.values() if isinstance(entry, ViewTemplate) and entry.moving)
-            site = MovingSite(self.runtime, statement, leaves, arguments, view)
+            view = next(entry for entry in arguments.values() if isinstance(entry, OperandTemplate) and entry.moving)
+            site = AlignedCallSite(self.runtime, statement, run_time, arguments, view)
         site.computed = needed
         self.sizes[id(statement)] = site
         if statement.spec.name == "block_barrier":
             self.flush()
             self.call(site, None)
             self.emit("yield")
-        elif leaves.sources:
+        elif run_time.sources:
             self.flush()
             self.call(site, moving)
         else:
@@ -376,38 +368,44 @@ class Compiler:
         ]
         return views[0] if len(views) == 1 and not ir.is_immediate(views[0].offset) else None
 
-    def argument(self, value: Any, leaves: Leaves, needed: bool, moving: ir.View | None) -> Any:
+    def argument(self, value: Any, run_time: RuntimeArguments, needed: bool, moving: ir.View | None) -> Any:
         """A template of an argument."""
         if isinstance(value, ir.View):
             text = f"(o % {int(self.runtime.soc.timing.gm_line) // size_of(value.dtype)})" if value is moving else ""
             anywhere = self.runtime.options.bounds == "buffer" and value.tensor.memory != "GM"
-            return ViewTemplate(self.place(value), value, leaves, self.copy(value.tensor), text, anywhere)
+            return OperandTemplate(self.place(value), value, run_time, self.copy(value.tensor), text, anywhere)
         if isinstance(value, (ir.Variable, ir.Operation)):
             if not needed and value.dtype.startswith("float"):
                 return 1.0  # what is computed does not matter
-            return leaves.add(value)
+            return run_time.add(value)
         if isinstance(value, (list, tuple)):
-            return [self.argument(item, leaves, needed, moving) for item in value]
+            return [self.argument(item, run_time, needed, moving) for item in value]
         if isinstance(value, dict):
-            return {name: self.argument(item, leaves, needed, moving) for name, item in value.items()}
+            return {name: self.argument(item, run_time, needed, moving) for name, item in value.items()}
         return value
 
-    def call(self, site: InstructionSite, moving: ir.View | None) -> None:
+    def call(self, site: CallSite, moving: ir.View | None) -> None:
         """A call with run-time arguments."""
-        sources = site.leaves.sources
+        sources = site.run_time.sources
         key = sources[0] if len(sources) == 1 else f"({', '.join(sources)})"
-        cache, location = self.name("C", site.cache), site.location
+        location, reuse = site.location, self.runtime.options.reuse
         if moving is None:
             bind = self.name("B", site.bind)
-            self.emit(f"k = {key}", location)
-            self.emit(f"p = {cache}.get(k)", location)
-            self.emit(f"if p is None: p = {bind}(k)", location)
+            if reuse:
+                self.emit(f"k = {key}", location)
+                self.emit(f"p = {self.name('C', site.bound.entries)}.get(k)", location)
+                self.emit(f"if p is None: p = {bind}(k)", location)
+            else:
+                self.emit(f"p = {bind}({key})", location)
         else:
             bind, limits = self.name("B", site.bind_at), self.name("M", site.limits)
             self.emit(f"o = {self.expressions.wrapped(moving.offset).source}", location)
             self.emit(f"k = {key}", location)
-            self.emit(f"p = {cache}.get(k)", location)
-            self.emit(f"if p is None or not 0 <= o <= {limits}[k]: p = {bind}(k, o)", location)
+            if reuse:
+                self.emit(f"p = {self.name('C', site.bound.entries)}.get(k)", location)
+                self.emit(f"if p is None or not 0 <= o <= {limits}[k]: p = {bind}(k, o)", location)
+            else:
+                self.emit(f"p = {bind}(k, o)", location)
         self.run_all(site.computed, location)
 
     def flush(self) -> None:
@@ -416,7 +414,7 @@ class Compiler:
         while group:
             computed = group[0].computed
             count = next((number for number, site in enumerate(group) if site.computed != computed), len(group))
-            name = self.name("S", StaticGroup(self.runtime, group[:count]))
+            name = self.name("S", CallGroup(self.runtime, group[:count]))
             self.emit(f"p = {name}.ops")
             self.emit(f"if p is None: p = {name}.first()")
             if computed:

@@ -108,7 +108,7 @@ class Session:
     def reusable(self) -> bool:
         """Whether another run may use the prepared operations: none of them has complained, and memory is not short."""
         size = sum(tensor.size for tensor in self.gm.values())
-        return not self.runtime.warned and self.key[3] is not None and size <= _KEEP_BYTES
+        return self.key[0].reuse and not self.runtime.warned and self.key[3] is not None and size <= _KEEP_BYTES
 
     def run(self, scalars: Mapping[str, Any], tensors: list[Contents]) -> Result:
         """One run with these inputs."""

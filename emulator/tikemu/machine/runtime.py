@@ -12,6 +12,7 @@ from ..errors import TikBoundsError, TikParamError, TikWarning
 from ..isa.micro_op import Access, MicroOp
 from ..isa.region import Region
 from ..options import Options
+from ..reuse import Reusable
 from ..timing import footprints
 from ..timing.clock import CoreClock
 from ..timing.gm import GlobalMemory
@@ -28,6 +29,10 @@ class BoundOp(TimedOp):
     __slots__ = ("run", "micro")
 
 
+#: What one call was bound to.
+Ops = tuple[BoundOp, ...]
+
+
 class Runtime:
     """One run of a program.
 
@@ -41,7 +46,7 @@ class Runtime:
         block: index of the executing block.
         block_count: blocks of the multi-core loop; 1 without one; None until the program has said so.
         block_races, pipe_races: checks of strict mode, or None.
-        sites: everything that caches prepared operations.
+        sites: everything that keeps bound operations.
         warned: what was reported, by line and message.
     """
 
@@ -60,13 +65,17 @@ class Runtime:
         self.checks = options.strict and numerics
         self.core = CoreMemories(self.soc, plan.peak, self.checks)
         self.gm = gm
-        self.clock = CoreClock(self.soc, options.max_trace_events, self.warn, not options.l2) if timing else None
+        self.clock = (
+            CoreClock(self.soc, options.max_trace_events, self.warn, options.reuse and not options.l2)
+            if timing
+            else None
+        )
         self.gm_cost: GlobalMemory | None = None
         self.block = 0
         self.block_count = block_count
         self.block_races = BlockRaces(block_count) if self.checks and block_count != 1 else None
         self.pipe_races = PipeRaces() if options.strict else None
-        self.sites: list[Any] = []
+        self.sites: list[Reusable] = []
         self.warned: set[tuple[Any, str]] = set()
         self._share_bandwidth()
 

@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Hashable
 from typing import Any, Callable
 
+from ..reuse import Reusable
 from .simulator import PipeSimulator, TimedOp
 
 #: Loop iterations simulated before a loop is watched, at first and at most.
@@ -98,7 +99,7 @@ class State(Place):
         self.records = records
 
 
-class SteadyStateReplay:
+class SteadyStateReplay(Reusable):
     """Remembers and replays the actions on one simulator.
 
     Args:
@@ -133,7 +134,6 @@ class SteadyStateReplay:
         self._actions = 0
 
     def forget(self) -> None:
-        """Drop everything that is remembered; what was counted is kept."""
         self.settle()
         self._clear()
 

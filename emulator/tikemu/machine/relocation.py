@@ -1,4 +1,4 @@
-"""Prepared operations that are used again at other addresses.
+"""Bound operations that are used again at other addresses.
 
 In a loop over the elements of a tensor every execution of a call has operands at new offsets, and preparing each of
 them from nothing takes longer than running it. All checks and costs of a call depend on the addresses only through
@@ -14,14 +14,17 @@ the operands stay inside their tensors and overlap as before; then only pointers
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 from ..isa.bank_conflicts import GROUPS, LAYER
 from ..isa.micro_op import Access, MicroOp
 from ..isa.region import Region
+from ..reuse import Reusable
+from .arguments import OperandTemplate
+from .runtime import BoundOp, Ops, Runtime
 from .strict import guarded
 
-#: Sets of arguments that a call keeps before it moves its operations instead.
+#: Sets of arguments that a call keeps before it relocates its operations instead.
 KEPT = 128
 #: Templates per call.
 TEMPLATES = 4096
@@ -30,8 +33,8 @@ _UNIT = 1024
 _UB_BLOCK = 32
 
 
-class Template:
-    """Operations of one call, prepared for some remainders of the addresses.
+class Relocatable:
+    """Operations of one call, bound for some remainders of the addresses.
 
     Attributes:
         ops: the operations (one).
@@ -42,7 +45,7 @@ class Template:
 
     __slots__ = ("ops", "reach", "pairs", "accesses")
 
-    def __init__(self, ops: tuple, views: list, addresses: list[int]) -> None:
+    def __init__(self, ops: Ops, views: list[OperandTemplate], addresses: list[int]) -> None:
         micro: MicroOp = ops[0].micro
         self.ops = ops
         # Every access belongs to the view whose operand it is.
@@ -81,23 +84,35 @@ def _meet(first: int, reach: tuple[int, int], second: int, other: tuple[int, int
     return first + reach[0] < second + other[1] and second + other[0] < first + reach[1]
 
 
-class Mover:
+class RelocatableCall(Protocol):
+    """What a :class:`Relocator` needs of its call."""
+
+    runtime: Runtime
+    relocator: Relocator | None
+    computed: bool
+
+    def prepare(self, values: tuple, offset: int | None = None) -> Ops: ...
+
+    def retire(self, ops: Ops) -> None: ...
+
+
+class Relocator(Reusable):
     """Finds or makes the operations of a call at new addresses.
 
     Args:
-        site: the call (InstructionSite).
-        views: its tensor arguments (ViewTemplate), in their order.
+        site: the call.
+        views: its tensor arguments, in their order.
         scalar: position in the key of the only float argument that is a run-time value; None without one.
     """
 
-    def __init__(self, site: Any, views: list, scalar: int | None) -> None:
+    def __init__(self, site: RelocatableCall, views: list[OperandTemplate], scalar: int | None) -> None:
         self.site, self.views, self.scalar = site, views, scalar
         self.fixed: tuple[int, ...] | None = None  # positions in the key that are neither offset nor moved scalar
         self.units: list[tuple[int, bool]] = []
-        self.templates: dict[Any, Template] = {}
+        self.templates: dict[Any, Relocatable] = {}
         self.buffer_bounds = False  # it is known (and the user was told) that the call leaves a tensor
 
-    def find(self, values: tuple) -> tuple | None:
+    def find(self, values: tuple) -> Ops | None:
         """Operations for the run-time values, or None where they have to be prepared from nothing."""
         if self.fixed is None and not self._learn(values):
             return None
@@ -126,9 +141,14 @@ class Mover:
         self._move(template.ops[0], template, addresses, values)
         return template.ops
 
-    def prepared(self) -> list[tuple]:
+    def prepared(self) -> list[Ops]:
         """All operations."""
         return [template.ops for template in self.templates.values()]
+
+    def forget(self) -> None:
+        for ops in self.prepared():
+            self.site.retire(ops)
+        self.templates.clear()
 
     # -------------------------------------------------------------------------------------------- making
     def _learn(self, values: tuple) -> bool:
@@ -137,7 +157,7 @@ class Mover:
         if not ops:
             return False
         if not self._movable(ops):
-            self.site.mover = None
+            self.site.relocator = None
             return False
         micro = ops[0].micro
         if micro.rescale is None:
@@ -154,25 +174,23 @@ class Mover:
             self.units.append((unit, vector))
         return True
 
-    def _movable(self, ops: tuple) -> bool:
+    def _movable(self, ops: Ops) -> bool:
         if len(ops) != 1 or ops[0].micro.moved is None or len(ops[0].micro.operands) != len(self.views):
             return False
         micro = ops[0].micro
         owned = {id(operand) for operand in micro.operands}
         return not micro.undefined and all(id(access.operand) in owned for access in (*micro.reads, *micro.writes))
 
-    def _make(self, key: tuple, values: tuple, addresses: list[int]) -> Template | None:
+    def _make(self, key: tuple, values: tuple, addresses: list[int]) -> Relocatable | None:
         if len(self.templates) >= TEMPLATES:
-            for ops in self.prepared():
-                self.site.retire(ops)
-            self.templates.clear()
+            self.forget()
         ops = self.site.prepare(values)
         if not self._movable(ops):
             return None
-        template = self.templates[key] = Template(ops, self.views, addresses)
+        template = self.templates[key] = Relocatable(ops, self.views, addresses)
         return template
 
-    def _same_layers(self, template: Template, addresses: list[int]) -> bool:
+    def _same_layers(self, template: Relocatable, addresses: list[int]) -> bool:
         """Whether vector operands lie inside one layer of banks, as the cost of the template supposes."""
         operands = template.ops[0].micro.operands
         for address, operand, (low, high), (_, layered) in zip(addresses, operands, template.reach, self.units):
@@ -181,7 +199,7 @@ class Mover:
         return True
 
     # -------------------------------------------------------------------------------------------- moving
-    def _move(self, op: Any, template: Template, addresses: list[int], values: tuple) -> None:
+    def _move(self, op: BoundOp, template: Relocatable, addresses: list[int], values: tuple) -> None:
         micro, runtime = op.micro, self.site.runtime
         if self.scalar is not None:
             value = values[self.scalar]

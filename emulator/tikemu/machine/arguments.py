@@ -1,0 +1,170 @@
+"""Arguments of a call that are known only at run time: the key of what is bound for them, and templates of operands."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .. import ir
+from ..dtypes import is_float, size_of
+from ..errors import TikBoundsError
+from ..isa.micro_op import Operand
+from .expressions import Expressions, Text
+from .runtime import TensorPlace
+
+
+class RuntimeArguments:
+    """The run-time values among the arguments of a call, as source texts: together the key of what is bound."""
+
+    def __init__(self, expressions: Expressions) -> None:
+        self.expressions = expressions
+        self.sources: list[str] = []
+        self.floats: set[int] = set()  # places of float values
+
+    def add(self, value: Any) -> int | float | KeyField:
+        """A number, or the place of a run-time value in the key."""
+        text = self.expressions.wrapped(value)
+        if ir.is_immediate(value):
+            return value
+        if not is_float(text.dtype):
+            return self.source(text.source)
+        field = self.source(f"_key({text.source})")  # 0.0 and -0.0 are equal as keys
+        self.floats.add(field.index)
+        return field
+
+    def source(self, source: str) -> KeyField:
+        if source not in self.sources:
+            self.sources.append(source)
+        return KeyField(self.sources.index(source))
+
+
+class KeyField:
+    """Place of a run-time value in the key."""
+
+    __slots__ = ("index",)
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+
+
+def float_key(value: float) -> float | str:
+    """A float as part of a key: the two zeros differ."""
+    return value if value else repr(value)
+
+
+def key_value(entry: Any, key: tuple) -> Any:
+    """A number, or the run-time value that stands in its place of the key."""
+    if not isinstance(entry, KeyField):
+        return entry
+    value = key[entry.index]
+    return float(value) if isinstance(value, str) else value
+
+
+class OperandTemplate:
+    """A tensor operand whose offset, copy and extents may be run-time values.
+
+    Args:
+        place: where the tensor lives.
+        view: the operand as recorded.
+        run_time: receives the run-time values.
+        copy: source text of the copy's number, or "" if there is one copy.
+        moving: source text that stands for the offset in the key of a :class:`AlignedCallSite`.
+        anywhere: it may start outside the tensor, but inside the memory.
+    """
+
+    def __init__(
+        self,
+        place: TensorPlace,
+        view: ir.View,
+        run_time: RuntimeArguments,
+        copy: str,
+        moving: str = "",
+        anywhere: bool = False,
+    ) -> None:
+        self.place, self.view = place, view
+        self.itemsize = size_of(view.dtype)
+        self.static = ir.is_immediate(view.offset)
+        self.moving, self.anywhere = bool(moving), anywhere
+        self.offset = run_time.source(moving) if moving else run_time.add(view.offset)
+        self.copy = run_time.source(copy) if copy else 0
+        self.shape = tuple(run_time.add(extent) for extent in view.shape)
+        self.strides = tuple(run_time.add(extent) for extent in view.strides)
+        self.run_time_shape = any(isinstance(extent, KeyField) for extent in self.shape)
+
+    @property
+    def moves(self) -> bool:
+        """Whether the offset is a run-time value."""
+        return isinstance(self.offset, KeyField)
+
+    @property
+    def copied(self) -> bool:
+        """Whether the tensor has several copies."""
+        return isinstance(self.copy, KeyField)
+
+    def extent(self, operand: Operand) -> int:
+        """Bytes of the view that must lie inside the tensor, whatever an instruction touches."""
+        if not self.run_time_shape:
+            return 0
+        return (1 + sum((n - 1) * step for n, step in zip(operand.shape, operand.strides))) * self.itemsize
+
+    def operand(self, key: tuple, offset: int | None = None) -> Operand:
+        """The operand for the run-time values ``key``; ``offset`` replaces the one in the key.
+
+        Raises:
+            TikBoundsError: it starts outside the tensor, or a run-time extent leads beyond its end. (Where it may start
+                directly behind the tensor, an instruction with repeat 0 stands; others find out by what they touch.)
+        """
+        place = self.place
+        start = place.address + key_value(self.copy, key) * place.stride
+        end = start + place.size
+        address = start + (key_value(self.offset, key) if offset is None else offset) * self.itemsize
+        name = self.view.tensor.name
+        # A move may start in the padding behind a GM tensor (D33a).
+        anywhere = self.anywhere or place.memory.kind == "GM" and address > end
+        if not start <= address <= end and not (anywhere and 0 <= address <= len(place.memory.data)):
+            raise TikBoundsError(
+                f"tensor {name!r} is accessed at element {(address - start) // self.itemsize}, but it "
+                f"has {place.size // self.itemsize}"
+            )
+        shape = tuple(int(key_value(extent, key)) for extent in self.shape)
+        strides = tuple(int(key_value(extent, key)) for extent in self.strides)
+        if self.run_time_shape:
+            needed = address - start + (1 + sum((n - 1) * step for n, step in zip(shape, strides))) * self.itemsize
+            if needed > place.size and self.view.tensor.max_mem_size is not None:
+                raise TikBoundsError(space_message(self.view.tensor, needed))
+            if needed > place.size:
+                raise TikBoundsError(
+                    f"a slice of tensor {name!r} ends at element {needed // self.itemsize}, but it "
+                    f"has {place.size // self.itemsize}"
+                )
+        return Operand(place.memory, address, start, end, self.view.dtype, shape, strides, name, self.static)
+
+
+def resolve(entry: Any, key: tuple, offset: int | None) -> Any:
+    """An argument with its run-time values."""
+    if isinstance(entry, OperandTemplate):
+        return entry.operand(key, offset if entry.moving else None)
+    if isinstance(entry, KeyField):
+        return key_value(entry, key)
+    if isinstance(entry, list):
+        return [resolve(item, key, offset) for item in entry]
+    if isinstance(entry, dict):
+        return {name: resolve(item, key, offset) for name, item in entry.items()}
+    return entry
+
+
+def space_message(tensor: ir.TensorInfo, needed: int) -> str:
+    """What the debugger says of a tensor that grows beyond its reserve."""
+    return (
+        f"The space required exceeds max_mem_size: tensor {tensor.name!r} needs {needed} bytes, max_mem_size is "
+        f"{tensor.max_mem_size}"
+    )
+
+
+def text_of_copy(selectors: tuple[tuple[ir.Variable, int], ...], expressions: Expressions) -> str:
+    """Source text of the copy's number of a tensor inside multi-buffered loops; "" where there is one copy."""
+    source = ""
+    for variable, copies in selectors:
+        text: Text = expressions.wrapped(variable)
+        part = f"{text.source} % {copies}"
+        source = part if not source else f"({source}) * {copies} + {part}"
+    return f"({source})" if source else ""

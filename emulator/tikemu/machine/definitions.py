@@ -1,0 +1,40 @@
+"""What happens where the definition of a tensor is reached."""
+
+from __future__ import annotations
+
+from typing import Callable
+
+from .. import ir
+from ..dtypes import size_of
+from ..errors import TikBoundsError
+from .arguments import space_message
+from .runtime import Runtime
+
+
+def define(runtime: Runtime, tensor: ir.TensorInfo) -> Callable[[int], None]:
+    """``f(copy)``: fresh contents for a tensor whose definition is reached."""
+    placement = runtime.plan.placements[tensor.uid]
+    clear, kind, base, stride, size = (
+        runtime.core.clear,
+        tensor.memory,
+        placement.address,
+        placement.stride,
+        placement.size,
+    )
+
+    def fresh(copy: int) -> None:
+        start = base + copy * stride
+        clear(kind, start, start + size)
+
+    return fresh
+
+
+def reserve(tensor: ir.TensorInfo) -> Callable[[int], None]:
+    """``f(elements)``: checks the size of a tensor with a run-time shape when its definition is reached."""
+
+    def check(elements: int) -> None:
+        needed = elements * size_of(tensor.dtype)
+        if needed > tensor.max_mem_size:
+            raise TikBoundsError(space_message(tensor, needed))
+
+    return check
