@@ -167,20 +167,24 @@ def check_random(case: Case, actual: reference.Attention) -> None:
     sums in ascending order, as kernels have them; and with its largest error, so three times as much is allowed.
     """
     exact, low = case.expected()
-    if _beyond(reference.compare(actual, exact, low)):
+    if _beyond(case, reference.compare(actual, exact, low)):
         low = reference.baseline(*_arguments(case), in_order=True, **_sides(case))
-        wrong = _beyond(reference.compare(actual, exact, low))
+        wrong = _beyond(case, reference.compare(actual, exact, low))
         assert not wrong, "\n".join(wrong)
     check_zeros(case, actual)
 
 
-def _beyond(errors: list[reference.Error], factor: float = 3.0) -> list[str]:
+def _beyond(case: Case, errors: list[reference.Error], factor: float = 3.0) -> list[str]:
     """The errors that are larger than `factor` times what is allowed; an infinite one always is."""
-    return [
-        str(error)
-        for error in errors
-        if not (error.max <= factor * error.allowed_max and error.mean <= factor * error.allowed_mean)
-    ]
+    # As csrc/exp2.h states: a probability below the smallest normal float32 number is zero, and the exponential of the
+    # bfloat16 arithmetic errs by up to 3e-6.
+    least = {"logsumexp": 3e-6} if case.dtype == "bfloat16" else {}
+
+    def within(error):
+        floor = least.get(error.name, 1e-36)
+        return error.max <= factor * error.allowed_max + floor and error.mean <= factor * error.allowed_mean + floor
+
+    return [str(error) for error in errors if not within(error)]
 
 
 def check_zeros(case: Case, actual: reference.Attention) -> None:

@@ -6,6 +6,7 @@ A seed alone: PYTHONPATH=train:emulator python -m tests.train.flash_attention.st
 import sys
 
 import mindspore as ms
+import pytest
 from flash_attention.backends.cpu import library
 
 from tests.fuzz import Campaign
@@ -36,6 +37,12 @@ def mindspore_case(seed: int) -> None:
         cases.check_random(case, run.run_case(case, ("cpu", "cpu", "math")[seed % 3]))
     finally:
         ms.set_context(mode=before)
+
+
+@pytest.mark.parametrize("first", range(0, 500, 100))
+def test_the_first_random_cases_on_the_kernel(first):
+    for seed in range(first, first + 100):
+        native_case(seed)
 
 
 @NATIVE.params()
