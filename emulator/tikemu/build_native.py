@@ -1,6 +1,6 @@
 """Compiles the optional native helper: ``python -m tikemu.build_native``.
 
-The library goes beside its sources, or into the user's cache where that folder is not writable.
+The library goes into the user's cache: ``$XDG_CACHE_HOME/tikemu``, by default ``~/.cache/tikemu``.
 """
 
 from __future__ import annotations
@@ -29,20 +29,19 @@ def compiler() -> list[str]:
 
 
 def build(folder: Path | None = None) -> Path:
-    """Compile the helper and return its path.
+    """Compile the helper, unless that is done already, and return its path.
 
     Args:
-        folder: where to put it. Default: the first writable one of ``native.library_folders()``.
+        folder: where to put it. Default: ``native.library_folder()``, where it is looked for.
 
     Raises:
         RuntimeError: no compiler, or it failed (the message holds its output).
     """
-    if folder is None:
-        folder = next(
-            (path for path in native.library_folders() if os.access(path, os.W_OK)), native.library_folders()[-1]
-        )
+    folder = native.library_folder() if folder is None else folder
     folder.mkdir(parents=True, exist_ok=True)
-    target = folder / native.library_name()
+    target = folder / native.library_name()  # the name has a digest of the sources
+    if target.is_file():
+        return target
     source = Path(native.__file__).parent / "vector.c"
     with tempfile.TemporaryDirectory(dir=folder) as scratch:  # a half-written library must never be visible
         output = Path(scratch) / target.name

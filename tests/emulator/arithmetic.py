@@ -19,7 +19,7 @@ def native_library(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     folder = tmp_path_factory.mktemp("native")
     build_native.build(folder)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(native, "library_folders", lambda: (folder,))
+        patch.setattr(native, "library_folder", lambda: folder)
         native._load.cache_clear()
         yield
     native._load.cache_clear()

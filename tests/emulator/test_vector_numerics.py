@@ -211,7 +211,7 @@ def test_float16_conversion_is_exact() -> None:
 
 # ------------------------------------------------------------------------------------------- the library itself
 def test_without_the_library(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
-    monkeypatch.setattr(native, "library_folders", lambda: (tmp_path,))
+    monkeypatch.setattr(native, "library_folder", lambda: tmp_path)
     monkeypatch.setenv("TIKEMU_NATIVE", "")
     native._load.cache_clear()
     try:

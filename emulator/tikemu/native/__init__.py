@@ -1,7 +1,7 @@
 """Optional compiled helper for vector instructions, loaded through ctypes.
 
-``python -m tikemu.build_native`` (or the wheel) compiles ``vector.c``. Results are bit-equal to the NumPy path; without
-the library everything works, slower. The environment variable ``TIKEMU_NATIVE=0`` switches it off,
+``python -m tikemu.build_native`` compiles ``vector.c`` into the user's cache. Results are bit-equal to the NumPy path;
+without the library everything works, slower. The environment variable ``TIKEMU_NATIVE=0`` switches it off,
 ``TIKEMU_NATIVE=generic`` selects the portable version of the code.
 """
 
@@ -69,24 +69,22 @@ def library_name() -> str:
     return f"tikemu_vector_{digest}.so"
 
 
-def library_folders() -> tuple[Path, ...]:
-    """Where the library may lie: beside the sources, or in the user's cache."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return (Path(__file__).parent, cache / "tikemu")
+def library_folder() -> Path:
+    """Where the library lies: in the user's cache."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tikemu"
 
 
 @cache
 def _load(mode: str) -> Callable[[Any], None] | None:
     if mode == "0":
         return None
-    for folder in library_folders():
-        path = folder / library_name()
-        if path.is_file():
-            # PyDLL keeps the interpreter lock: a call takes microseconds.
-            select = ctypes.PyDLL(str(path)).tik_select
-            select.restype, select.argtypes = ctypes.PYFUNCTYPE(None, ctypes.c_void_p), [ctypes.c_int]
-            return select(1 if mode == "generic" else 0)
-    return None
+    path = library_folder() / library_name()
+    if not path.is_file():
+        return None
+    # PyDLL keeps the interpreter lock: a call takes microseconds.
+    select = ctypes.PyDLL(str(path)).tik_select
+    select.restype, select.argtypes = ctypes.PYFUNCTYPE(None, ctypes.c_void_p), [ctypes.c_int]
+    return select(1 if mode == "generic" else 0)
 
 
 def available() -> bool:
