@@ -6,8 +6,9 @@ import dataclasses
 import pytest
 from flash_attention import cli
 from flash_attention.commands import check
-from flash_attention.commands.bench import tik
-from flash_attention.kernels.tik import KernelProblem, report
+from flash_attention.commands.bench import tik, tik_kernels
+from flash_attention.kernels.tik import KernelProblem
+from flash_attention.kernels.tik.hardware import INSTRUCTION_CACHE
 
 pytest.importorskip("tikemu")
 
@@ -37,14 +38,14 @@ def test_bench_prints_required_beside_reached_and_what_the_kernels_need(capsys, 
     "change, said",
     [
         ({}, []),
-        ({"code_bytes": report.INSTRUCTION_CACHE + 1}, ["code"]),
+        ({"code_bytes": INSTRUCTION_CACHE + 1}, ["code"]),
         ({"events": {"V->M": 5}}, ["events"]),
         ({"build_seconds": 11.0}, ["build time"]),
         ({"peak_bytes": {"UB": 1, "L1": 2, "L0A": 65537, "L0B": 4, "L0C": 262145}}, ["L0A", "L0C"]),
     ],
 )
 def test_what_is_too_much_is_named(change, said):
-    measured = report.measure(KernelProblem(1, 1, 64, 64, 32, cores=1))
+    measured = tik_kernels.measure(KernelProblem(1, 1, 64, 64, 32, cores=1))
     assert tik.excess(dataclasses.replace(measured, **change)) == said
 
 

@@ -9,9 +9,9 @@ import csv
 import importlib.util
 from pathlib import Path
 
+from flash_attention.commands.bench import tik_kernels
 from flash_attention.commands.bench.figures import Figure
-from flash_attention.kernels.tik import report
-from flash_attention.kernels.tik.forward.tiling import CAPACITY
+from flash_attention.kernels.tik.hardware import CAPACITY, EVENTS, INSTRUCTION_CACHE
 from flash_attention.kernels.tik.problem import KernelProblem
 from flash_attention.text_table import table
 
@@ -64,7 +64,7 @@ def run(seq: int, out: Path, strict: bool) -> int:
     return int(strict and missed)
 
 
-def measure(seq: int) -> list[report.Measurement]:
+def measure(seq: int) -> list[tik_kernels.Measurement]:
     """Every kernel for every required shape, under both variants of synchronisation."""
     if importlib.util.find_spec("tikemu") is None:
         raise RuntimeError("--tik needs tikemu: pip install ./emulator in the repository, or its wheel")
@@ -72,11 +72,11 @@ def measure(seq: int) -> list[report.Measurement]:
     for operator, head_dim, causal in REQUIRED:
         problem = KernelProblem(1, 1, seq, seq, head_dim, causal=causal, cores=1)
         for name in (operator, *(PASSES if operator == "backward" else ())):
-            result += [report.measure(problem, sync, operator=name) for sync in SYNC]
+            result += [tik_kernels.measure(problem, sync, operator=name) for sync in SYNC]
     return result
 
 
-def speed(measurements: list[report.Measurement]) -> list[Figure]:
+def speed(measurements: list[tik_kernels.Measurement]) -> list[Figure]:
     """Required beside reached; the note holds what remains with conservative synchronisation."""
     shares = {(_key(measured), measured.sync): measured.utilisation for measured in measurements}
     cycles = {(_key(measured), measured.sync): measured.cycles for measured in measurements}
@@ -93,10 +93,10 @@ def speed(measurements: list[report.Measurement]) -> list[Figure]:
 
 
 _NEEDS = ["kernel", *(f"{memory} KiB/{CAPACITY[memory] / 1024:g}" for memory in CAPACITY)]
-_NEEDS += [f"code/{report.INSTRUCTION_CACHE}", f"events/{report.EVENTS}", "instructions", "GM KiB/tile", "build s", ""]
+_NEEDS += [f"code/{INSTRUCTION_CACHE}", f"events/{EVENTS}", "instructions", "GM KiB/tile", "build s", ""]
 
 
-def needs_row(measured: report.Measurement) -> list[str]:
+def needs_row(measured: tik_kernels.Measurement) -> list[str]:
     """Cells of one kernel; the last one names what is too much."""
     memory = [f"{measured.peak_bytes[name] / 1024:.1f}" for name in CAPACITY]
     cells = [str(measured.code_bytes), str(max(measured.events.values())), str(measured.instructions)]
@@ -105,18 +105,18 @@ def needs_row(measured: report.Measurement) -> list[str]:
     return [_name(_key(measured)), *memory, *cells, "TOO MUCH: " + ", ".join(over) if over else "within"]
 
 
-def excess(measured: report.Measurement) -> list[str]:
+def excess(measured: tik_kernels.Measurement) -> list[str]:
     """Names of the limits that a kernel exceeds."""
     over = [name for name in CAPACITY if measured.peak_bytes[name] > CAPACITY[name]]
     limits = (
-        ("code", measured.code_bytes, report.INSTRUCTION_CACHE),
-        ("events", max(measured.events.values()), report.EVENTS),
+        ("code", measured.code_bytes, INSTRUCTION_CACHE),
+        ("events", max(measured.events.values()), EVENTS),
         ("build time", measured.build_seconds, BUILD_SECONDS),
     )
     return over + [name for name, value, limit in limits if value > limit]
 
 
-def write_csv(path: Path, measurements: list[report.Measurement]) -> Path:
+def write_csv(path: Path, measurements: list[tik_kernels.Measurement]) -> Path:
     """One row per kernel and variant of synchronisation; returns the path."""
     with open(path, "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
@@ -135,7 +135,7 @@ def write_csv(path: Path, measurements: list[report.Measurement]) -> Path:
     return path
 
 
-def _key(measured: report.Measurement) -> tuple[str, int, bool]:
+def _key(measured: tik_kernels.Measurement) -> tuple[str, int, bool]:
     return measured.operator, measured.problem.head_dim, measured.problem.causal
 
 

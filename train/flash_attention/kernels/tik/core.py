@@ -3,16 +3,44 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Protocol
 
-from flash_attention.kernels.tik.forward.tiling import Buffer, TilePlan
+from flash_attention.kernels.tik.hardware import BLOCK_HALVES, LARGEST_GAP, MOST_REPEATS, SIMD_LANES, Buffer
 from flash_attention.kernels.tik.problem import KernelProblem, padded
 
-MOST_REPEATS = 255
-LARGEST_GAP = 65535
-BLOCK_HALVES = 16  # float16 elements per 32-byte block
-# The banks of the Unified Buffer come round every 512 bytes. An instruction whose operands stand half a round apart
-# meets no conflict; one that works in place takes twice as long. In float32 elements:
-HALF_ROUND = 64
+
+class TilePlan(Protocol):
+    """What the shared modules ask of a tiling plan.
+
+    Attributes:
+        rows: queries of a row block.
+        head_dim: padded to 16.
+    """
+
+    strategy: str
+    rows: int
+    keys: int
+    head_dim: int
+    row_blocks: int
+
+
+class OnChip:
+    """The tensors of the on-chip buffers: an attribute per buffer, a list of its copies."""
+
+    def __init__(self):
+        self._copies: dict[str, list] = {}
+
+    def __getattr__(self, name: str) -> list:
+        if name.startswith("_") or name not in self._copies:
+            raise AttributeError(f"no buffer {name} in this kernel")
+        return self._copies[name]
+
+    def copies(self, name: str) -> list:
+        """The copies of a buffer that not every problem has; empty where it is absent."""
+        return self._copies.get(name, [])
+
+    def add(self, name: str, tensors: list) -> None:
+        self._copies[name] = tensors
 
 
 @dataclass
@@ -23,7 +51,8 @@ class Core:
         module: the tik module (`tbe.tik` or the emulator's).
         tik: the Tik instance that records.
         gm: global tensors by name.
-        on: on-chip tensors by buffer name, one list entry per copy.
+        on: on-chip tensors by buffer name.
+        buffers: what `on` was made from.
     """
 
     module: object
@@ -31,7 +60,8 @@ class Core:
     problem: KernelProblem
     plan: TilePlan
     gm: dict
-    on: dict = field(default_factory=dict)
+    on: OnChip = field(default_factory=OnChip)
+    buffers: list[Buffer] = field(default_factory=list)
 
     @property
     def seq_q(self) -> int:
@@ -68,10 +98,19 @@ class Core:
             "L0C": self.module.scope_cc,
         }
         for part in parts:
-            self.on[part.name] = [
+            tensors = [
                 self.tik.Tensor(part.dtype, (part.size,), scopes[part.memory], f"{part.name}_{copy}")
                 for copy in range(part.copies)
             ]
+            self.on.add(part.name, tensors)
+        self.buffers += parts
+
+    def clear_vectors(self) -> None:
+        """Zeros in every buffer of the Unified Buffer that holds one number per row of 128."""
+        for part in self.buffers:
+            if part.memory == "UB" and part.size == 128:
+                for vector in self.on.copies(part.name):
+                    self.fill(vector, 0.0, 128, SIMD_LANES[part.dtype])
 
     def when(self, *conditions):
         """if_scope over the conjunction of run-time conditions."""

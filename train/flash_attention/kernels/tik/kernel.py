@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flash_attention.kernels.tik.forward.tiling import CAPACITY, Buffer, TilePlan, usage
+from flash_attention.kernels.tik.core import TilePlan
+from flash_attention.kernels.tik.hardware import CAPACITY, Buffer, usage
 from flash_attention.kernels.tik.problem import KernelProblem
 
 

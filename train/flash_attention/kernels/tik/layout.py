@@ -52,7 +52,7 @@ def pack_keys(array: np.ndarray) -> np.ndarray:
     return wide
 
 
-HIDDEN_BY_BIAS = 16.0  # more than any other lane of the kernels can make up for, see lanes.BIAS_HIDES
+HIDDEN_BY_BIAS = 16.0  # more than any other term of the kernels can make up for, see score_terms.BIAS_HIDES
 
 
 def pack_bias(bias: np.ndarray) -> np.ndarray:
@@ -78,7 +78,7 @@ def pack_keep_bits(bits: np.ndarray, problem: KernelProblem) -> np.ndarray:
     """Keep bits uint8 (batch, heads, seq_q, ceil(seq_k / 8)) to the kernel's order.
 
     The order is (batch, heads, seq_k / 16, seq_q, 2) with lengths padded to 16: the two bytes (16 keys) of one query
-    stand beside those of the next query, as the lanes of a fractal do. The same bytes otherwise, zeros in the padding.
+    stand beside those of the next query, as the columns of a fractal do. The same bytes otherwise, zeros as padding.
     """
     bits = np.asarray(bits, dtype=np.uint8)
     expected = (problem.batch, problem.heads, problem.seq_q, -(-problem.seq_k // 8))

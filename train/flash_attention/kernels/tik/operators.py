@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Callable
 
 from flash_attention.kernels.tik.backward import kernel as backward
-from flash_attention.kernels.tik.backward import preprocess as gradient_rows
+from flash_attention.kernels.tik.backward import preprocess
 from flash_attention.kernels.tik.forward import kernel as forward
 from flash_attention.kernels.tik.kernel import Kernel
 from flash_attention.kernels.tik.problem import KernelProblem
@@ -90,7 +90,7 @@ def _forward(request: Request, tik, name: str, debug: bool) -> Kernel:
 
 
 def _rows(request: Request, tik, name: str, debug: bool) -> Kernel:
-    return gradient_rows.build(request.problem, tik, logsumexp_gradient=True, name=name, debug=debug)
+    return preprocess.build(request.problem, tik, logsumexp_gradient=True, name=name, debug=debug)
 
 
 def _main(request: Request, tik, name: str, debug: bool) -> Kernel:

@@ -13,7 +13,7 @@ ALIBIS = ("none", "given", "bias", "computed")
 ALIGNMENTS = ("top_left", "bottom_right")
 MAX_HEAD_DIM = 256
 MAX_CORES = 65535
-# Positions that computed ALiBi tells apart, and the largest slope times position: see lanes.KEY_BLOCK, lanes.POSITION.
+# Positions that computed ALiBi tells apart, and the largest slope times position: KEY_BLOCK, POSITION in score_terms.
 ALIBI_TOKENS = 2048 * 128
 ALIBI_LARGEST = 4 * 65504.0
 

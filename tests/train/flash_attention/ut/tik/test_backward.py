@@ -281,7 +281,7 @@ def test_row_lanes_hold_d_and_logsumexp_in_float16_terms(tik, execute):
     random = np.random.default_rng(0)
     output, d_output = (random.standard_normal((1, 2, 150, 40)).astype(np.float16) for _ in range(2))
     logsumexp, d_logsumexp = (random.standard_normal((1, 2, 150)).astype(np.float32) * 300 for _ in range(2))
-    kernel = backward.gradient_rows.build(problem, tik, logsumexp_gradient=True)
+    kernel = backward.preprocess.build(problem, tik, logsumexp_gradient=True)
     nothing = np.zeros((1, 2, 32, 40), np.float16)
     stored = backward_host.inputs(problem, output, nothing, nothing, output, logsumexp, d_output, d_logsumexp)
     feed = kernel.feed(**{name: stored[name] for name in kernel.given})

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from flash_attention.kernels.tik import KernelProblem
 from flash_attention.kernels.tik.backward import kernel as backward
-from flash_attention.kernels.tik.backward import scheduler as backward_split
+from flash_attention.kernels.tik.backward import scheduler as backward_scheduler
 from flash_attention.kernels.tik.forward import kernel as forward
-from flash_attention.kernels.tik.forward import scheduler as worksplit
+from flash_attention.kernels.tik.forward import scheduler as forward_scheduler
 from flash_attention.kernels.tik.layout import from_nz, to_nz
 from flash_attention.kernels.tik.problem import padded
 
@@ -97,9 +97,9 @@ def test_the_last_head_of_tensors_past_32_bits(tik, run_blocks):
         found.update(run_blocks(kernel, sorted({int(block) for block in blocks}), parts))
 
     kernel = forward.build(PROBLEM, tik)
-    items, starts = _table(kernel), [worksplit.ROW_BLOCK + worksplit.START]
-    starts.append(starts[0] + worksplit.ROW_BLOCK_FIELDS)
-    mine = (items[:, :, worksplit.HEAD] == PLANE) & (items[:, :, starts].max(2) >= FIRST)
+    items, starts = _table(kernel), [forward_scheduler.ROW_BLOCK + forward_scheduler.START]
+    starts.append(starts[0] + forward_scheduler.ROW_BLOCK_FIELDS)
+    mine = (items[:, :, forward_scheduler.HEAD] == PLANE) & (items[:, :, starts].max(2) >= FIRST)
     run(kernel, np.flatnonzero(mine.any(1)))
     parts["output"] = [(LAST_TOKENS, found["output"][LAST_TOKENS])]
     far = PROBLEM.batch - 1, PROBLEM.heads - 1, slice(FIRST, None)
@@ -111,8 +111,8 @@ def test_the_last_head_of_tensors_past_32_bits(tik, run_blocks):
     parts["row_lanes"] = [(far, found["row_lanes"][far])]
 
     items = _table(main)
-    mine = (items[:, :, backward_split.HEAD] == PLANE) & (items[:, :, backward_split.STEPS] > 0)
-    run(main, np.flatnonzero((mine & (items[:, :, backward_split.TILE] * main.plan.keys >= FIRST)).any(1)))
+    mine = (items[:, :, backward_scheduler.HEAD] == PLANE) & (items[:, :, backward_scheduler.STEPS] > 0)
+    run(main, np.flatnonzero((mine & (items[:, :, backward_scheduler.TILE] * main.plan.keys >= FIRST)).any(1)))
     far = 0, PLANE, slice(FIRST // main.plan.rows, None)
     parts["d_query_sums"] = [(far, found["d_query_sums"][far])]
 

@@ -3,13 +3,10 @@
 import numpy as np
 import pytest
 from flash_attention.kernels.tik import KernelProblem
-from flash_attention.kernels.tik.common import alibi, dropout, mask, tiles
-from flash_attention.kernels.tik.common import score_terms as lanes
-from flash_attention.kernels.tik.forward import epilogue as normalise
-from flash_attention.kernels.tik.forward import row_reference as rowmax
-from flash_attention.kernels.tik.forward import softmax
-from flash_attention.kernels.tik.forward.tiling import Buffer
+from flash_attention.kernels.tik.common import alibi, dropout, mask, score_terms, tiles
+from flash_attention.kernels.tik.forward import epilogue, row_reference, softmax
 from flash_attention.kernels.tik.forward.work_item import Item
+from flash_attention.kernels.tik.hardware import Buffer
 from flash_attention.kernels.tik.layout import from_nz, pack_bias, pack_keep_bits, pack_keys, to_nz
 
 from tests.train.flash_attention.ut.tik.programs import Program, copy_in, copy_out
@@ -32,32 +29,31 @@ def _score_program(tik, execute, problem, query, key, dtype="float32", **inputs)
 
 
 def _load_operands(core) -> None:
-    """Row block 0 and key tile 0 to L1, lanes initialised."""
-    for halves in core.on["halves"]:
-        core.fill(halves, 0.0, 128)
-    lanes.initialise(core)
+    """Row block 0 and key tile 0 to L1, terms initialised."""
+    core.clear_vectors()
+    score_terms.initialise(core)
     zero = core.scalar("int32", "zero", 0)
     base = core.scalar("int64", "base", 0)
-    tiles.fetch_query(core, core.on["stage"][0], base, zero, core.plan.rows)
-    tiles.place_query(core, rowmax.query_slots(core, 0), core.on["stage"][0], zero)
+    tiles.fetch_query(core, core.on.stage[0], base, zero, core.plan.rows)
+    tiles.place_query(core, row_reference.query_slots(core, 0), core.on.stage[0], zero)
     tiles.load_key(core, 0, base, zero)
 
 
-def _scores(core, segment: int, key_lanes):
+def _scores(core, segment: int, key_terms):
     operand = tiles.key_to_l0(core, 0, segment, segment % 2)
-    target = core.on["scores"][segment]
-    rowmax.scores(core, target, operand, key_lanes, segment)
+    target = core.on.scores[segment]
+    row_reference.scores(core, target, operand, key_terms, segment)
     return target
 
 
 def _scores_out(core) -> None:
     """All segments of the scores to global memory, as (keys / 16, rows, 16)."""
-    tiles.query_to_l0(core, core.on["query"][0], rowmax.lane_slots(core, 0)[0][0])
+    tiles.query_to_l0(core, core.on.query[0], row_reference.query_terms(core, 0)[0][0])
     for segment, width in enumerate(core.plan.segments):
-        target = _scores(core, segment, core.on["key_lanes"][0])
+        target = _scores(core, segment, core.on.key_terms[0])
         at, elements = core.plan.segment_start(segment) * core.plan.rows, width * core.plan.rows
-        core.tik.tensor_mov(core.on["score"][0][at], target, "m", 1, elements // 256, 0, 0)
-    copy_out(core, "result", core.on["score"][0], core.plan.rows * core.plan.keys // 8)
+        core.tik.tensor_mov(core.on.score[0][at], target, "m", 1, elements // 256, 0, 0)
+    copy_out(core, "result", core.on.score[0], core.plan.rows * core.plan.keys // 8)
 
 
 def _unpack(flat, rows: int, columns: int) -> np.ndarray:
@@ -78,15 +74,15 @@ def test_scores_are_query_times_key(tik, execute, rows, keys, depth):
 
 
 @pytest.mark.parametrize("tile", (0, 511))
-def test_lanes_add_alibi_by_distance_precisely(tik, execute, tile):
+def test_terms_add_alibi_by_distance_precisely(tik, execute, tile):
     # The last key tile of 64K: positions around 65 408, slopes that float16 does not hold.
     length, slope = 65536, 2.0**-0.7
     problem = KernelProblem(
         1, 1, 128, length, 16, causal=True, causal_alignment="bottom_right", alibi="computed", slopes=(slope,)
     )
-    positions = lanes.key_positions(problem)[tile * 8 : tile * 8 + 8]
+    positions = score_terms.key_positions(problem)[tile * 8 : tile * 8 + 8]
     arrays = {
-        "slopes": lanes.slope_table(problem),
+        "slopes": score_terms.slope_table(problem),
         "row_numbers": np.arange(128, dtype=np.float32),
         "positions": positions,
     }
@@ -94,19 +90,18 @@ def test_lanes_add_alibi_by_distance_precisely(tik, execute, tile):
         tik, execute, problem, np.zeros((128, 16), np.float16), np.zeros((128, 16), np.float16), **arrays
     )
     with program.body() as core:
-        for halves in core.on["halves"]:
-            core.fill(halves, 0.0, 128)
-        lanes.initialise(core)
+        core.clear_vectors()
+        score_terms.initialise(core)
         alibi.initialise(core)
         zero = core.scalar("int32", "zero", 0)
-        slopes = alibi.Slopes(core)
+        slopes = row_reference.QuerySlopes(core)
         item = {"slope": zero, ("start", 0): zero}
         slopes.load(item)
         slopes.row_block(item, 0, zero)
-        core.fill(core.on["stage"][0], 0.0, 2048)
-        for slot in (core.on["query"][0], *tiles.key_slot(core, 0)):
-            core.tik.data_move(slot, core.on["stage"][0], 0, 1, slot.shape[0] // 16, 0, 0)
-        core.tik.data_move(core.on["key_lanes"][0], core.gm["positions"], 0, 1, 128, 0, 0)
+        core.fill(core.on.stage[0], 0.0, 2048)
+        for slot in (core.on.query[0], *tiles.key_slot(core, 0)):
+            core.tik.data_move(slot, core.on.stage[0], 0, 1, slot.shape[0] // 16, 0, 0)
+        core.tik.data_move(core.on.key_terms[0], core.gm["positions"], 0, 1, 128, 0, 0)
         _scores_out(core)
     scores = _unpack(program.run()["result"], 128, 128)
     query = length - 128 + np.arange(128)[:, None]
@@ -123,11 +118,11 @@ def test_visibility_and_masks_zero_probabilities_and_lower_scores(tik, execute):
     nz = {name: to_nz(array).reshape(-1) for name, array in (("v", visible), ("h", hidden), ("x", values))}
     program = Program(tik, execute, problem, nz, {"zeroed": ("float16", (16384,)), "lowered": ("float16", (16384,))})
     with program.body() as core:
-        score = core.on["score"][0].reinterpret_cast_to("float16")
-        copy_in(core, core.on["visible"][0], "v", 1024)
-        copy_in(core, core.on["hidden"][0], "h", 1024)
+        score = core.on.score[0].reinterpret_cast_to("float16")
+        copy_in(core, core.on.visible[0], "v", 1024)
+        copy_in(core, core.on.hidden[0], "h", 1024)
         copy_in(core, score, "x", 1024)
-        for at, half in zip(range(0, 16384, 4096), core.on["half"]):
+        for at, half in zip(range(0, 16384, 4096), core.on.probability_piece):
             core.tik.data_move(half, core.gm["x"][at], 0, 1, 256, 0, 0)
             mask.hide_visible(core, half, at, 4096)
             mask.hide_explicit(core, half, at, 4096)
@@ -149,10 +144,10 @@ def test_dropout_keeps_what_the_bits_say(tik, execute, rows, keys):
     inputs = {"keep": pack_keep_bits(bits, problem), "x": to_nz(values).reshape(-1)}
     program = Program(tik, execute, problem, inputs, {"y": ("float16", (rows * keys,))})
     with program.body(_tile(rows * keys)) as core:
-        core.fill(core.on["halves"][1], 0.0, 128)
+        core.fill(core.on.zeros[0], 0.0, 128)
         zero = core.scalar("int32", "zero", 0)
         dropout.fetch_keep(core, zero, zero, zero, rows)
-        half = core.on["tile"][0]
+        half = core.on.tile[0]
         copy_in(core, half, "x", rows * keys // 16)
         for at, elements in ((0, rows * keys // 2), (rows * keys // 2, rows * keys // 2)):
             dropout.drop(core, half[at:], at, elements)
@@ -168,14 +163,14 @@ def test_probabilities_are_exponentials_of_scaled_scores(tik, execute, depth, ex
     program = _score_program(tik, execute, problem, query, key, dtype="float16")
     with program.body(_tile(128 * 128)) as core:
         _load_operands(core)
-        tiles.query_to_l0(core, core.on["query"][0], rowmax.lane_slots(core, 0)[0][0])
-        scores = [_scores(core, segment, core.on["key_lanes"][0]) for segment in range(2)]
-        slot = core.on["probability"][0]
+        tiles.query_to_l0(core, core.on.query[0], row_reference.query_terms(core, 0)[0][0])
+        scores = [_scores(core, segment, core.on.key_terms[0]) for segment in range(2)]
+        slot = core.on.probability[0]
         for record in softmax.steps(core, softmax.Unit(0, 0, scores, slot, None, None, None, None, ())):
             record()
         for at in range(0, 16384, 4096):
-            core.tik.data_move(core.on["tile"][0][at], slot[at], 0, 1, 256, 0, 0)
-        copy_out(core, "result", core.on["tile"][0], 1024)
+            core.tik.data_move(core.on.tile[0][at], slot[at], 0, 1, 256, 0, 0)
+        copy_out(core, "result", core.on.tile[0], 1024)
     # In L1: per segment of 64 keys (rows / 16, keys / 16, 16, 16).
     stored = program.run()["result"].reshape(2, 8, 4, 16, 16).transpose(1, 3, 0, 2, 4).reshape(128, 128)
     expected = np.exp(query.astype(np.float64) @ key.T.astype(np.float64) * problem.scale)
@@ -196,34 +191,31 @@ def test_row_totals_become_output_and_logsumexp(tik, execute):
     }
     program = Program(tik, execute, problem, inputs, outputs)
     with program.body() as core:
-        for halves in core.on["halves"]:
-            core.fill(halves, 0.0, 128)
-        for vector in core.on["vectors"]:
-            core.fill(vector, 0.0, 128, 64)
-        core.fill(core.on["flag"][0], 0, 8, 64)
-        normalise.initialise(core)
-        core.fill(rowmax.current_reference(core, 0), 2.5, 128, 64)
-        core.fill(core.on["stage"][0], 1.0, 256)
-        core.tik.data_move(core.on["fractals"][0], core.on["stage"][0], 0, 1, 16, 0, 0)
-        core.tik.load2dv1(core.on["l0_ones"][0], core.on["fractals"][0], 0, 4, 0, 0, False)
+        core.clear_vectors()
+        core.fill(core.on.flag[0], 0, 8, 64)
+        epilogue.initialise(core)
+        core.fill(core.on.current_reference[0], 2.5, 128, 64)
+        core.fill(core.on.stage[0], 1.0, 256)
+        core.tik.data_move(core.on.fractals[0], core.on.stage[0], 0, 1, 16, 0, 0)
+        core.tik.load2dv1(core.on.l0_ones[0], core.on.fractals[0], 0, 4, 0, 0, False)
         # NZ of the left operand by row fractals, of the right one transposed.
-        copy_in(core, core.on["probability"][0], "left", 512)
-        copy_in(core, core.on["value"][0], "right", 128)
+        copy_in(core, core.on.probability[0], "left", 512)
+        copy_in(core, core.on.value[0], "right", 128)
         for row in range(8):
-            core.tik.load2dv1(core.on["l0_probability"][0][row * 1024], core.on["probability"][0], row, 4, 8, 0, False)
+            core.tik.load2dv1(core.on.l0_probability[0][row * 1024], core.on.probability[0], row, 4, 8, 0, False)
         for group in range(4):
-            core.tik.load2dv1(core.on["l0_value"][0][group * 512], core.on["value"][0], group, 2, 4, 0, True)
-        core.tik.mmad(core.on["output"][0], core.on["l0_probability"][0], core.on["l0_value"][0], 128, 64, 32, 0)
-        core.tik.mmad(core.on["total"][0], core.on["l0_probability"][0], core.on["l0_ones"][0], 128, 64, 16, 0)
+            core.tik.load2dv1(core.on.l0_value[0][group * 512], core.on.value[0], group, 2, 4, 0, True)
+        core.tik.mmad(core.on.output[0], core.on.l0_probability[0], core.on.l0_value[0], 128, 64, 32, 0)
+        core.tik.mmad(core.on.total[0], core.on.l0_probability[0], core.on.l0_ones[0], 128, 64, 16, 0)
         zero = core.scalar("int32", "zero", 0)
 
         class Item(dict):
             index = zero
 
         item = Item({"head": zero, ("start", 0): zero, ("rows", 0): zero})
-        normalise.finish(core, item, 0)
-        normalise.store(core, item, 0, 0, 1)
-        core.tik.data_move(core.gm["flags"][8], core.on["flag"][0], 0, 1, 1, 0, 0)
+        epilogue.finish(core, item, 0)
+        epilogue.store(core, item, 0, 0, 1)
+        core.tik.data_move(core.gm["flags"][8], core.on.flag[0], 0, 1, 1, 0, 0)
     results = program.run()
     total = left.astype(np.float64).sum(1)
     output = from_nz(results["output"], 128, 32)[0, 0]
@@ -237,11 +229,11 @@ def test_row_totals_become_output_and_logsumexp(tik, execute):
 
 def test_float16_terms_add_up():
     for value in (0.1, 1 / 3, 40.7, 2.0**-9 * 1.23456):
-        assert sum(lanes.terms(value, 2)) == pytest.approx(value, rel=2.0**-21, abs=2.0**-25)
-        assert sum(lanes.terms(value, 3)) == pytest.approx(value, rel=2.0**-31, abs=2.0**-25)
+        assert sum(score_terms.terms(value, 2)) == pytest.approx(value, rel=2.0**-21, abs=2.0**-25)
+        assert sum(score_terms.terms(value, 3)) == pytest.approx(value, rel=2.0**-31, abs=2.0**-25)
 
 
-def test_bias_and_mask_per_key_are_lanes(tik, execute):
+def test_bias_and_mask_per_key_are_terms_of_the_scores(tik, execute):
     problem = KernelProblem(1, 1, 16, 40, 48, alibi="given", mask="key")
     bias, hidden = _random(1, 1, 1, 40, sigma=5.0), np.zeros((1, 1, 1, 40), np.float16)
     hidden[..., 30:] = 1
@@ -252,7 +244,7 @@ def test_bias_and_mask_per_key_are_lanes(tik, execute):
     with program.body() as core:
         _load_operands(core)
         zero = core.scalar("int32", "zero", 0)
-        lanes.load_key_lanes(core, core.on["key_lanes"][0], {"bias": zero, "mask": zero}, zero)
+        score_terms.load_key_terms(core, core.on.key_terms[0], {"bias": zero, "mask": zero}, zero)
         _scores_out(core)
     scores = _unpack(program.run()["result"], 16, 48)[:, :40] * problem.post_scale
     expected = query.astype(np.float64) @ key.T.astype(np.float64) * problem.scale + bias[0, 0]
@@ -278,22 +270,21 @@ def test_reference_is_the_row_maximum(tik, execute, attempt, offset):
         program.inputs[name] = array
         program.gm[name] = program.instance.Tensor(str(array.dtype), array.shape, tik.scope_gm, name)
     with program.body() as core:
-        for halves in core.on["halves"]:
-            core.fill(halves, 0.0, 128)
-        lanes.initialise(core)
-        core.tik.data_move(core.on["table"][0], core.gm["table"], 0, 1, 6, 0, 0)
-        core.tik.data_move(core.on["tiles"][0], core.gm["tiles"], 0, len(program.split.tiles), 1024, 0, 0)
+        core.clear_vectors()
+        score_terms.initialise(core)
+        core.tik.data_move(core.on.table[0], core.gm["table"], 0, 1, 6, 0, 0)
+        core.tik.data_move(core.on.tiles[0], core.gm["tiles"], 0, len(program.split.tiles), 1024, 0, 0)
         item = Item(core, "item", True)
         zero = core.scalar("int32", "zero", 0)
         item.load(zero, zero)
         scalars = {name: core.scalar("int32", name) for name in ("sweeps", "sweep_tiles", "tile", "number")}
         scalars.update(base=core.scalar("int64", "base", 0), distance=None, attempt=core.scalar("int32", "at", attempt))
-        tiles.fetch_query(core, core.on["stage"][0], scalars["base"], zero, core.plan.rows)
-        tiles.place_query(core, rowmax.query_slots(core, 0), core.on["stage"][0], zero)
-        rowmax.clear(core, 0, zero)
-        rowmax.load_sample(core, item, 0, scalars)
-        rowmax.reference(core, item, 0, scalars["attempt"], zero, scalars)
-        copy_out(core, "reference", rowmax.next_reference(core, 0), 16)
+        tiles.fetch_query(core, core.on.stage[0], scalars["base"], zero, core.plan.rows)
+        tiles.place_query(core, row_reference.query_slots(core, 0), core.on.stage[0], zero)
+        row_reference.clear(core, 0, zero)
+        row_reference.load_sample(core, item, 0, scalars)
+        row_reference.reference(core, item, 0, scalars["attempt"], zero, scalars)
+        copy_out(core, "reference", core.on.next_reference[0], 16)
     result = program.run()["reference"].astype(np.float64)
     scores = query.astype(np.float64) @ key.T.astype(np.float64) / 8
     scores[~problem.band.dense()] = -np.inf

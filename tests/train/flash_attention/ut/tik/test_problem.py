@@ -3,7 +3,8 @@
 import pytest
 from flash_attention.kernels.tik import KernelProblem, build_forward, host
 from flash_attention.kernels.tik.forward.scheduler import split
-from flash_attention.kernels.tik.forward.tiling import CAPACITY, buffers, candidates, usage
+from flash_attention.kernels.tik.forward.tiling import buffers, candidates
+from flash_attention.kernels.tik.hardware import CAPACITY, usage
 from flash_attention.problem import AttentionProblem
 
 GOOD = {"batch": 1, "heads": 4, "seq_q": 64, "seq_k": 64, "head_dim": 64}

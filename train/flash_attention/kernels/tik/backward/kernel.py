@@ -2,7 +2,7 @@
 
 Dao, "FlashAttention-2" (2023), algorithm 2, with key tiles outermost: the gradients of a tile of keys and values stay
 in the accumulator memory of the Cube while query tiles pass by. Three kernels run one after another: the pre-pass of
-gradient_rows.py, the main kernel here, and gradient_finish.py, which rounds the query gradients to float16.
+preprocess.py, the main kernel here, and postprocess.py, which rounds the query gradients to float16.
 docs/kernels.md draws the pipeline.
 """
 
@@ -12,9 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flash_attention.kernels.tik.backward import postprocess as gradient_finish
-from flash_attention.kernels.tik.backward import preprocess as gradient_rows
-from flash_attention.kernels.tik.backward import scheduler as backward_split
+from flash_attention.kernels.tik.backward import postprocess, preprocess, scheduler
 from flash_attention.kernels.tik.backward.load import Loads
 from flash_attention.kernels.tik.backward.scheduler import VARIANTS, BackwardSplit, accumulator_shape
 from flash_attention.kernels.tik.backward.softmax_grad import VectorWork
@@ -28,11 +26,10 @@ from flash_attention.kernels.tik.backward.tiling import (
     plans,
 )
 from flash_attention.kernels.tik.backward.work_item import KeyItem
-from flash_attention.kernels.tik.common import alibi
-from flash_attention.kernels.tik.common import score_terms as lanes
+from flash_attention.kernels.tik.common import alibi, score_terms
 from flash_attention.kernels.tik.common.tiles import F, by_keys, each_epoch
-from flash_attention.kernels.tik.core import HALF_ROUND, Core
-from flash_attention.kernels.tik.forward.tiling import overflow
+from flash_attention.kernels.tik.core import Core
+from flash_attention.kernels.tik.hardware import HALF_ROUND, excess
 from flash_attention.kernels.tik.kernel import GlobalTensor, Kernel
 from flash_attention.kernels.tik.layout import keep_shape, nz_shape
 from flash_attention.kernels.tik.problem import KernelProblem, padded
@@ -55,7 +52,7 @@ class Backward:
 
         Args:
             execute: execute(instance, feed, output_names) gives arrays by output name.
-            arrays: stored inputs by name, see backward_host.inputs.
+            arrays: stored inputs by name, see backward.host.inputs.
 
         Returns:
             d_query, d_key, d_value and the sums of the bias gradient, as stored.
@@ -90,7 +87,7 @@ def build(
     """
     options = {"variant": variant, "bias_gradient": bias_gradient, "debug": debug}
     main = build_main(problem, tik, name=name, **options)
-    rows = gradient_rows.build(problem, tik, logsumexp_gradient=logsumexp_gradient, name=f"{name}_rows", debug=debug)
+    rows = preprocess.build(problem, tik, logsumexp_gradient=logsumexp_gradient, name=f"{name}_rows", debug=debug)
     return Backward(rows, main, build_finish(problem, tik, name=f"{name}_finish", **options))
 
 
@@ -119,7 +116,7 @@ def build_finish(
 ) -> Kernel:
     """The last kernel alone; arguments as in `build`."""
     plan, split, _ = _plan(problem, variant, bias_gradient)
-    return gradient_finish.build(problem, plan, split.slots, tik, name=name, debug=debug)
+    return postprocess.build(problem, plan, split.slots, tik, name=name, debug=debug)
 
 
 def _plan(problem: KernelProblem, variant: str, bias_gradient: bool):
@@ -129,9 +126,9 @@ def _plan(problem: KernelProblem, variant: str, bias_gradient: bool):
         raise ValueError(f"bias_gradient: got True, allowed with alibi given or bias, not {problem.alibi!r}")
     reasons = []
     for plan in plans(problem, bias_gradient):
-        split = backward_split.split(problem, plan, variant)
+        split = scheduler.split(problem, plan, variant)
         parts = buffers(problem, plan, len(split.tiles), len(split.distances))
-        reason = overflow(parts)
+        reason = excess(parts)
         if not reason:
             return plan, split, parts
         reasons.append(f"{plan.strategy} needs {reason}")
@@ -164,7 +161,7 @@ def _arguments(problem: KernelProblem, plan: BackwardPlan, split: BackwardSplit)
         GlobalTensor("key", key, "float16", "FRACTAL_NZ"),
         GlobalTensor("value", key, "float16", "FRACTAL_NZ"),
         GlobalTensor("d_output", query, "float16", "FRACTAL_NZ"),
-        GlobalTensor("row_lanes", gradient_rows.lanes_shape(p), "float16"),
+        GlobalTensor("row_lanes", preprocess.row_terms_shape(p), "float16"),
     ]
     if p.mask == "full":
         planes = p.mask_batch * p.mask_heads
@@ -184,10 +181,10 @@ def _arguments(problem: KernelProblem, plan: BackwardPlan, split: BackwardSplit)
     if plan.bias_chunks:
         constants["one_hot"] = _one_hot()
     if p.alibi == "computed":
-        constants["positions"] = lanes.key_positions(p)
+        constants["positions"] = score_terms.key_positions(p)
         if len(split.distances):
             constants["distances"] = split.distances
-            constants["slopes"] = lanes.slope_table(p)
+            constants["slopes"] = score_terms.slope_table(p)
     for name, array in constants.items():
         inputs.append(GlobalTensor(name, array.shape, str(array.dtype), constant=array))
     outputs = [
@@ -233,7 +230,7 @@ class _Main:
                 with tik.if_scope(chunk == start // ITEMS_PER_CHUNK):
                     count = min(ITEMS_PER_CHUNK, items - start)
                     source = core.gm["table"][(self.index * items + start) * FIELDS]
-                    tik.data_move(core.on["table"][0], source, 0, 1, count * FIELDS // 8, 0, 0)
+                    tik.data_move(core.on.table[0], source, 0, 1, count * FIELDS // 8, 0, 0)
             first = chunk * ITEMS_PER_CHUNK
             self._come(first, 0, size)
             with tik.if_scope(self.coming["count"] > 0):
@@ -294,47 +291,47 @@ class _Main:
     # ---- Cube
     def _operand(self):
         """Place in L0B for the next operand made of keys: the one that was used longest ago."""
-        copies = self.core.on["l0_keys"]
+        copies = self.core.on.l0_keys
         self.turn += 1
         return copies[self.turn % len(copies)]
 
-    def _product(self, target, left, left_lanes, l0_lanes, right, right_lanes, key_lanes=None) -> None:
-        """target (rows, keys) = left . right + lanes, segment by segment of keys; key_lanes (L1) fill right_lanes."""
+    def _product(self, target, left, left_terms, l0_terms, right, right_terms, key_terms=None) -> None:
+        """target (rows, keys) = left . right + terms, segment by segment of keys; key_terms (L1) fill right_terms."""
         core, tik, plan = self.core, self.tik, self.plan
-        operand = core.on["l0_rows"][0]
-        tik.load2dv1(l0_lanes, left_lanes, 0, plan.rows // 16, 1, 0, True)
+        operand = core.on.l0_rows[0]
+        tik.load2dv1(l0_terms, left_terms, 0, plan.rows // 16, 1, 0, True)
         groups, columns = plan.rows // 16, core.depth_columns
         for group in range(groups):
             tik.load2dv1(operand[group * columns * F], left, group, columns, groups, 0, False)
-        if key_lanes is not None:
-            tik.load2dv1(right_lanes, key_lanes, 0, plan.columns, 1, 0, True)
+        if key_terms is not None:
+            tik.load2dv1(right_terms, key_terms, 0, plan.columns, 1, 0, True)
         for index, width in enumerate(plan.segments):
             keys, start = self._operand(), plan.segment_start(index)
             for slot in each_epoch(core, right, self.epoch):
                 tik.load2dv1(keys, slot, start * plan.head_dim // F, width * plan.head_dim // F, 1, 0, False)
             tik.mmad(target[start * plan.rows], operand, keys, plan.rows, plan.head_dim, width, 0)
-        tik.mmad(target, l0_lanes, right_lanes, plan.rows, 16, plan.keys, 1)
+        tik.mmad(target, l0_terms, right_terms, plan.rows, 16, plan.keys, 1)
 
     def _scores(self, unit) -> None:
         on, ring = self.core.on, unit.position
-        l0_keys, keys = on["l0_ones"][0], None
-        if lanes.is_dynamic(self.problem):
-            l0_keys, keys = on["l0_key_lanes"][0], on["key_lanes"][ring]
-        left, rows = on["query"][ring], on["score_lanes"][ring]
-        self._product(on["scores"][0], left, rows, on["l0_score_lanes"][0], on["key"], l0_keys, keys)
+        l0_keys, keys = on.l0_ones[0], None
+        if score_terms.is_dynamic(self.problem):
+            l0_keys, keys = on.l0_key_terms[0], on.key_terms[ring]
+        left, rows = on.query[ring], on.logsumexp_terms[ring]
+        self._product(on.scores[0], left, rows, on.l0_logsumexp_terms[0], on.key, l0_keys, keys)
 
     def _d_probability(self, unit) -> None:
         on, ring = self.core.on, unit.position
-        ones = on["l0_ones"][0]
-        left, rows = on["d_output"][ring], on["delta_lanes"][ring]
-        self._product(on["d_probability"][0], left, rows, on["l0_delta_lanes"][0], on["value"], ones)
+        ones = on.l0_ones[0]
+        left, rows = on.d_output[ring], on.delta_terms[ring]
+        self._product(on.d_probability[0], left, rows, on.l0_delta_terms[0], on.value, ones)
         if self.problem.dropout_threshold:
-            self.tik.mmad(on["delta"][0], on["l0_delta_lanes"][0], ones, self.plan.rows, 16, 16, 0)
+            self.tik.mmad(on.delta[0], on.l0_delta_terms[0], ones, self.plan.rows, 16, 16, 0)
 
     def _turned(self, target, weights, rows, step) -> None:
         """target (keys, head_dim) += weights^T . rows; it starts over at the first step of an item."""
         core, tik, plan = self.core, self.tik, self.plan
-        left, right = core.on["l0_turned"][0], core.on["l0_columns"][0]
+        left, right = core.on.l0_turned[0], core.on.l0_columns[0]
         tik.load2dv1(left, weights, 0, plan.area // F, 1, 0, True)
         groups = plan.rows // 16
         for first, count in plan.column_parts(plan.rows):
@@ -351,43 +348,43 @@ class _Main:
 
     def _value_gradient(self, unit, step) -> None:
         on = self.core.on
-        self._turned(on["value_sum"][0], on["probability"][0], on["d_output"][unit.position], step)
+        self._turned(on.value_sum[0], on.probability[0], on.d_output[unit.position], step)
 
     def _key_gradient(self, unit, step) -> None:
         on, tik, plan = self.core.on, self.tik, self.plan
-        self._turned(on["key_sum"][0], on["d_score"][unit.position % PAIR], on["query"][unit.position], step)
+        self._turned(on.key_sum[0], on.d_score[unit.position % PAIR], on.query[unit.position], step)
         if not plan.bias_chunks:
             return
         # Sums per key, one column of 16 per query head of the group.
-        column = on["l0_one_hot"][0]
+        column = on.l0_one_hot[0]
         for chunk in range(plan.bias_chunks):
             with self.core.when(unit.member >= 16 * chunk, unit.member < 16 * (chunk + 1)):
-                tik.load2dv1(column, on["one_hot"][0][(unit.member - 16 * chunk) * F], 0, plan.rows // 16, 0, 0, False)
+                tik.load2dv1(column, on.one_hot[0][(unit.member - 16 * chunk) * F], 0, plan.rows // 16, 0, 0, False)
                 fresh = self.core.scalar("int32", "fresh", 0)
                 with self.core.when(unit.member == 16 * chunk, unit.tile == self.item["first"]):
                     fresh.set_as(1)
-                self._accumulate(on["bias_sum"][chunk], on["l0_turned"][0], column, 16, fresh > 0)
+                self._accumulate(on.bias_sum[chunk], on.l0_turned[0], column, 16, fresh > 0)
 
     def _query_gradient(self, unit) -> None:
         """query_sum (rows, head_dim) = d_score . keys."""
         core, tik, plan = self.core, self.tik, self.plan
         on = core.on
-        left, weights = on["l0_d_score"][0], on["d_score"][unit.position % PAIR]
+        left, weights = on.l0_d_score[0], on.d_score[unit.position % PAIR]
         for group in range(plan.rows // 16):
             tik.load2dv1(left[group * plan.keys * 16], weights, group, plan.columns, plan.rows // 16, 0, False)
         for first, count in plan.column_parts(plan.keys):
             right = self._operand()
-            for slot in each_epoch(core, on["key_rows"], self.epoch):
+            for slot in each_epoch(core, on.key_rows, self.epoch):
                 tik.load2dv1(right, slot, first * plan.columns, count * plan.columns, 1, 0, True)
-            tik.mmad(on["query_sum"][0][first * plan.rows * 16], left, right, plan.rows, plan.keys, count * 16, 0)
+            tik.mmad(on.query_sum[0][first * plan.rows * 16], left, right, plan.rows, plan.keys, count * 16, 0)
 
     # ---- results
     def _store_query(self, unit) -> None:
         """Adds the query gradients of a step to their accumulator."""
         core, tik, plan, item = self.core, self.tik, self.plan, self.item
         _, heads, tiles, *_ = accumulator_shape(self.problem, plan, self.split.slots)
-        stage, whole = core.on["d_query"][0], plan.rows * plan.head_dim
-        tik.tensor_mov(stage, core.on["query_sum"][0], "m", 1, whole // F, 0, 0)
+        stage, whole = core.on.d_query[0], plan.rows * plan.head_dim
+        tik.tensor_mov(stage, core.on.query_sum[0], "m", 1, whole // F, 0, 0)
         number = (item["slot"] * heads + item["head"] + unit.member) * tiles + unit.tile
         tik.set_atomic_add(1)
         tik.data_move(core.gm["d_query_sums"][core.wide(number, whole)], stage, 0, 1, whole // 8, 0, 0)
@@ -396,9 +393,9 @@ class _Main:
     def _end(self) -> None:
         """Gradients of the keys and values of the item, and of their bias."""
         core, tik, plan, problem, item = self.core, self.tik, self.plan, self.problem, self.item
-        score, column = core.on["score"][0], plan.keys * 16
+        score, column = core.on.score[0], plan.keys * 16
         at_once = max(1, plan.rows // 16)
-        halves = [core.on["half"][0], core.on["d_half"][0]]
+        halves = [core.on.probability_half[0], core.on.d_score_half[0]]
         base = core.wide(item["kv_head"], core.depth_columns * core.seq_k * 16)
         turn = 0
         for name, buffer, factor in (
@@ -409,7 +406,7 @@ class _Main:
                 count = min(at_once, core.depth_columns - first)
                 half, turn = halves[turn % 2], turn + 1
                 elements = count * column
-                source = core.on[buffer][0][first * column]
+                source = core.on.copies(buffer)[0][first * column]
                 if factor == 1.0:
                     tik.tensor_mov(half, source, "m", 1, elements // F, 0, 0)
                 else:
@@ -423,7 +420,7 @@ class _Main:
 
                 by_keys(core, item["tile"], store)
         for chunk in range(plan.bias_chunks):
-            tik.tensor_mov(score[HALF_ROUND], core.on["bias_sum"][chunk], "m", 1, plan.columns, 0, 0)
+            tik.tensor_mov(score[HALF_ROUND], core.on.bias_sum[chunk], "m", 1, plan.columns, 0, 0)
             core.with_scalar("vec_muls", score, score[HALF_ROUND:], problem.dropout_scale, column, 64)
 
             def store_bias(have: int, chunk=chunk) -> None:

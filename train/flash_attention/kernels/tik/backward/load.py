@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from flash_attention.kernels.tik.backward import preprocess as gradient_rows
+from flash_attention.kernels.tik.backward import preprocess
 from flash_attention.kernels.tik.backward.work_item import KeyItem, Unit
-from flash_attention.kernels.tik.common import dropout, mask
-from flash_attention.kernels.tik.common import score_terms as lanes
+from flash_attention.kernels.tik.common import alibi, dropout, mask, score_terms
 from flash_attention.kernels.tik.common.tiles import F, by_keys, by_rows, each_epoch
 from flash_attention.kernels.tik.core import Core
-from flash_attention.kernels.tik.forward.row_reference import fetch_distance
 
 
 class Loads:
@@ -26,40 +24,39 @@ class Loads:
     def constants(self, tiles: int, distances: int) -> None:
         """Records what happens once: constant operands, and numbers where short tiles leave places unwritten."""
         core, tik, plan, on = self.core, self.core.tik, self.core.plan, self.core.on
-        for halves in on["halves"]:
-            core.fill(halves, 0.0, 128)
-        for vector in on.get("vectors", ()):
-            core.fill(vector, 0.0, 128, 64)
-        zeros = on["half"][0]
+        for name, lanes in (("zeros", 128), ("term", 128), ("slope_value", 64)):
+            for vector in on.copies(name):
+                core.fill(vector, 0.0, 128, lanes)
+        zeros = on.probability_half[0]
         core.fill(zeros, 0.0, plan.area)
-        cleared = ["key_lanes"] if "key_lanes" in on else []
-        cleared += ["query", "d_output", "score_lanes", "delta_lanes"] if core.tail_rows else []
+        cleared = ["key_terms"] if on.copies("key_terms") else []
+        cleared += ["query", "d_output", "logsumexp_terms", "delta_terms"] if core.tail_rows else []
         cleared += ["value"] if core.tail_keys else []
         for name in cleared:
-            for slot in on[name]:
+            for slot in on.copies(name):
                 size = slot.shape[0]
                 for first in range(0, size, plan.area):
                     tik.data_move(slot[first], zeros, 0, 1, min(plan.area, size - first) // 16, 0, 0)
         if core.tail_keys or core.tail_rows:
             for name in ("hidden", "bias"):
-                for buffer in on.get(name, ()):
+                for buffer in on.copies(name):
                     core.fill(buffer, 0.0, plan.area)
-            for buffer in on.get("keep", ()):
+            for buffer in on.copies("keep"):
                 core.fill(buffer.reinterpret_cast_to("uint16"), 0, plan.area // 16)
-        # Lanes of the keys: ones for the terms of the row, zeros or what the kind of bias asks for elsewhere.
-        stage = on["d_half"][0]
+        # Terms of the keys: ones for the terms of the row, zeros or what the kind of bias asks for elsewhere.
+        stage = on.d_score_half[0]
         core.fill(stage, 0.0, F)
-        core.fill(stage, 1.0, 16 * len(lanes.REFERENCE))
-        tik.data_move(on["one_lanes"][0], stage, 0, 1, 16, 0, 0)
-        for slot in on.get("key_lanes", ()):
+        core.fill(stage, 1.0, 16 * len(score_terms.REFERENCE))
+        tik.data_move(on.one_terms[0], stage, 0, 1, 16, 0, 0)
+        for slot in on.copies("key_terms"):
             for fractal in range(plan.columns):
                 tik.data_move(slot[fractal * F], stage, 0, 1, 16, 0, 0)
-        tik.load2dv1(on["l0_ones"][0], on["one_lanes"][0], 0, plan.columns, 0, 0, True)
+        tik.load2dv1(on.l0_ones[0], on.one_terms[0], 0, plan.columns, 0, 0, True)
         for name, count in (("tiles", tiles), ("distances", distances)):
             if count:
-                tik.data_move(on[name][0], core.gm[name], 0, count, plan.area // 16, 0, 0)
+                tik.data_move(on.copies(name)[0], core.gm[name], 0, count, plan.area // 16, 0, 0)
         if plan.bias_chunks:
-            tik.data_move(on["one_hot"][0], core.gm["one_hot"], 0, 1, 16 * 16, 0, 0)
+            tik.data_move(on.one_hot[0], core.gm["one_hot"], 0, 1, 16 * 16, 0, 0)
 
     def keys(self, item: KeyItem, epoch) -> None:
         """Keys and values of an item to the slots of a run-time epoch, 0 or 1.
@@ -69,7 +66,7 @@ class Loads:
         """
         core, tik, plan = self.core, self.core.tik, self.core.plan
         on, columns = core.on, self.core.depth_columns
-        stage, tile = on["key_stage"][0], item["tile"]
+        stage, tile = on.key_stage[0], item["tile"]
         base = core.wide(item["kv_head"], columns * core.seq_k * 16)
         start = core.scalar("int64", "keys_start", base + tile * (plan.keys * 16))
 
@@ -77,7 +74,7 @@ class Loads:
             if have < plan.keys:
                 core.fill(stage, 0.0, plan.keys * plan.head_dim)
             core.move((stage, 0), (core.gm["key"], start), columns, have, core.seq_k - have, plan.keys - have)
-            for slot in each_epoch(core, on["value"], epoch):
+            for slot in each_epoch(core, on.value, epoch):
                 for index, width in reversed(list(enumerate(plan.segments))):
                     first = plan.segment_start(index)
                     some = min(width, have - first)
@@ -88,7 +85,7 @@ class Loads:
         by_keys(core, tile, fetch)
         if core.problem.query_factor != 1.0:
             core.with_scalar("vec_muls", stage, stage, core.problem.query_factor, plan.keys * plan.head_dim)
-        for key, key_rows in each_epoch(core, list(zip(on["key"], on["key_rows"])), epoch):
+        for key, key_rows in each_epoch(core, list(zip(on.key, on.key_rows)), epoch):
             # Backwards: when the last operand of the item before has been read, all of them have.
             for first, count in reversed(plan.column_parts(plan.keys)):
                 for column in reversed(range(first, first + count)):
@@ -100,7 +97,7 @@ class Loads:
                 tik.data_move(key[first * plan.head_dim], stage[first * 16], 0, columns, width, gap, 0)
 
     def rows(self, unit: Unit) -> None:
-        """Query and output gradient of a step, (head_dim / 16, rows, 16), and its row lanes.
+        """Query and output gradient of a step, (head_dim / 16, rows, 16), and its row score_terms.
 
         One move each: synchronisation by whole tensors has nothing to wait for in between.
         """
@@ -109,7 +106,7 @@ class Loads:
         head = item["head"] + unit.member
 
         def record(have: int) -> None:
-            _, heads, groups, _, _ = gradient_rows.lanes_shape(core.problem)
+            _, heads, groups, _, _ = preprocess.row_terms_shape(core.problem)
             at = unit.tile * (plan.rows * 16)
 
             base = core.wide(head, columns * core.seq_q * 16)
@@ -117,27 +114,27 @@ class Loads:
 
             def tensor(name: str) -> None:
                 source = core.gm[name], start
-                core.move((on[name][place], 0), source, columns, have, core.seq_q - have, plan.rows - have)
+                core.move((on.copies(name)[place], 0), source, columns, have, core.seq_q - have, plan.rows - have)
 
             def load(slot, kind: int) -> None:
                 source = core.gm["row_lanes"][core.wide(head + kind * heads, groups * F) + at]
                 tik.data_move(slot, source, 0, 1, have, 0, 0)
 
             # The query in the slots was read later than all else there, so waiting until it may be overwritten covers
-            # the others; the Cube reads the lanes of the scores first, so waiting for these does.
+            # the others; the Cube reads the terms of the scores first, so waiting for these does.
             tensor("query")
             tensor("d_output")
-            load(on["delta_lanes"][place], gradient_rows.DELTA)
-            if lanes.is_dynamic(core.problem):
+            load(on.delta_terms[place], preprocess.DELTA)
+            if score_terms.is_dynamic(core.problem):
                 planes = {"bias": item.plane("bias", unit), "mask": item.plane("mask", unit)}
-                lanes.load_key_lanes(core, on["key_lanes"][place], planes, item["tile"])
-            if gradient_rows.kinds(core.problem) == 2:
-                load(on["score_lanes"][place], gradient_rows.SCORE)
+                score_terms.load_key_terms(core, on.key_terms[place], planes, item["tile"])
+            if preprocess.kinds(core.problem) == 2:
+                load(on.logsumexp_terms[place], preprocess.SCORE)
             else:
                 with tik.if_scope(unit.tile < item["cross"]):
-                    load(on["score_lanes"][place], gradient_rows.AFTER)
+                    load(on.logsumexp_terms[place], preprocess.AFTER)
                 with tik.else_scope():
-                    load(on["score_lanes"][place], gradient_rows.SCORE)
+                    load(on.logsumexp_terms[place], preprocess.SCORE)
 
         by_rows(core, unit.rows, record)
 
@@ -149,7 +146,7 @@ class Loads:
             mask.fetch_visible(core, item.number)
         if item.distance is not None:
             item.distance_number(item.distance, unit.tile)
-            fetch_distance(core, item.distance)
+            alibi.fetch_distance(core, item.distance)
         start = unit.tile * core.plan.rows
         if problem.mask == "full":
             mask.fetch_plane(core, "mask", "hidden", item.plane("mask", unit), item["tile"], start, unit.rows)

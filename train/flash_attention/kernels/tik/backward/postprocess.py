@@ -5,8 +5,8 @@ from __future__ import annotations
 from flash_attention.kernels.tik.backward.scheduler import accumulator_shape
 from flash_attention.kernels.tik.backward.tiling import BackwardPlan
 from flash_attention.kernels.tik.common.tiles import by_rows
-from flash_attention.kernels.tik.core import HALF_ROUND, Core
-from flash_attention.kernels.tik.forward.tiling import Buffer
+from flash_attention.kernels.tik.core import Core
+from flash_attention.kernels.tik.hardware import HALF_ROUND, Buffer
 from flash_attention.kernels.tik.kernel import GlobalTensor, Kernel
 from flash_attention.kernels.tik.layout import nz_shape
 from flash_attention.kernels.tik.problem import KernelProblem
@@ -69,10 +69,10 @@ def build(
 def _tile(core: Core, item, total: int, head, tile, rows, slots: int, copy: int) -> None:
     plan, tik, problem = core.plan, core.tik, core.problem
     whole = plan.rows * plan.head_dim
-    total_of, half = core.on["total"][copy], core.on["d_query"][0]
+    total_of, half = core.on.total[copy], core.on.d_query[0]
     tik.data_move(total_of[HALF_ROUND], core.gm["d_query_sums"][core.wide(item, whole)], 0, 1, whole // 8, 0, 0)
     for slot in range(1, slots):
-        part = core.on["part"][0]
+        part = core.on.part[0]
         tik.data_move(part, core.gm["d_query_sums"][core.wide(item + slot * total, whole)], 0, 1, whole // 8, 0, 0)
         core.binary("vec_add", total_of[HALF_ROUND:], total_of[HALF_ROUND:], part, whole, 64)
     factor = problem.post_scale * problem.dropout_scale

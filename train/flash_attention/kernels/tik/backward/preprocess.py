@@ -1,19 +1,18 @@
 """Pre-pass of the backward operator: what the gradients need once per query row.
 
 D_i = rowsum(d_output * output), minus the incoming gradient of the logsumexp (Dao, "FlashAttention-2", 2023, equation
-4 and its extension to a logsumexp that is an output), and the logsumexp itself, both as float16 terms in the lanes
-that the Cube adds to its products (lanes.py). Computed ALiBi contributes its query lanes here too.
+4 and its extension to a logsumexp that is an output), and the logsumexp itself, both as float16 terms
+that the Cube adds to its products (score_terms.py). Computed ALiBi contributes its query terms here too.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from flash_attention.kernels.tik.common import alibi
-from flash_attention.kernels.tik.common import score_terms as lanes
+from flash_attention.kernels.tik.common import alibi, score_terms
 from flash_attention.kernels.tik.common.tiles import by_rows
 from flash_attention.kernels.tik.core import Core
-from flash_attention.kernels.tik.forward.tiling import Buffer, overflow
+from flash_attention.kernels.tik.hardware import Buffer, excess
 from flash_attention.kernels.tik.kernel import GlobalTensor, Kernel
 from flash_attention.kernels.tik.layout import nz_shape
 from flash_attention.kernels.tik.problem import KernelProblem, padded
@@ -21,7 +20,9 @@ from flash_attention.kernels.tik.problem import KernelProblem, padded
 ROWS = 128  # queries of a block
 DELTA, SCORE, AFTER = range(
     3
-)  # kinds of lanes: of d_output . value, of the scores, of the scores of keys after queries
+)  # kinds of terms: of d_output . value, of the scores, of the scores of keys after queries
+# One float32 value per query row each.
+VECTORS = ("delta", "logsumexp", "d_logsumexp", "rounded_term", "slope_value", "slope_part")
 PART = 4  # fractal columns multiplied at a time
 
 
@@ -36,12 +37,12 @@ class RowPlan:
 
 
 def kinds(problem: KernelProblem) -> int:
-    """Kinds of lanes per query row: three where keys stand on both sides of the queries."""
+    """Kinds of terms per query row: three where keys stand on both sides of the queries."""
     return 3 if problem.alibi == "computed" and not problem.causal else 2
 
 
-def lanes_shape(problem: KernelProblem) -> tuple[int, ...]:
-    """(kinds, heads of all batches, query groups of 16, 16 lanes, 16 queries)."""
+def row_terms_shape(problem: KernelProblem) -> tuple[int, ...]:
+    """(kinds, heads of all batches, query groups of 16, 16 terms, 16 queries)."""
     return kinds(problem), problem.batch * problem.heads, padded(problem.seq_q) // 16, 16, 16
 
 
@@ -54,10 +55,10 @@ def buffers(problem: KernelProblem, plan: RowPlan) -> list[Buffer]:
         Buffer("left", "UB", "float32", PART * plan.rows * 16 + 64),
         Buffer("right", "UB", "float32", PART * plan.rows * 16),
         Buffer("sum", "UB", "float32", plan.rows * 16),
-        Buffer("vectors", "UB", "float32", 128, 11),
-        Buffer("halves", "UB", "float16", 128, 4),
+        *(Buffer(name, "UB", "float32", 128) for name in VECTORS),
+        Buffer("term", "UB", "float16", 128),
         Buffer("row_numbers", "UB", "float32", 128),
-        Buffer("lanes", "UB", "float16", plan.rows * 16, kinds(problem)),
+        Buffer("terms", "UB", "float16", plan.rows * 16, kinds(problem)),
     ]
 
 
@@ -76,7 +77,7 @@ def build(
     """
     plan = RowPlan(problem)
     parts = buffers(problem, plan)
-    assert not overflow(parts)  # its size depends on head_dim only
+    assert not excess(parts)  # its size depends on head_dim only
     query = nz_shape(problem.batch, problem.heads, problem.seq_q, problem.head_dim)
     rows = (problem.batch, problem.heads, padded(problem.seq_q))
     inputs = [
@@ -87,9 +88,12 @@ def build(
     if logsumexp_gradient:
         inputs.append(GlobalTensor("d_logsumexp", rows, "float32"))
     if problem.alibi == "computed":
-        for key, array in (("slopes", lanes.slope_table(problem)), ("row_numbers", np.arange(128, dtype=np.float32))):
+        for key, array in (
+            ("slopes", score_terms.slope_table(problem)),
+            ("row_numbers", np.arange(128, dtype=np.float32)),
+        ):
             inputs.append(GlobalTensor(key, array.shape, str(array.dtype), constant=array))
-    outputs = (GlobalTensor("row_lanes", lanes_shape(problem), "float16"),)
+    outputs = (GlobalTensor("row_lanes", row_terms_shape(problem), "float16"),)
     instance = tik.Tik(disable_debug=not debug)
     gm = {t.name: instance.Tensor(t.dtype, t.shape, tik.scope_gm, t.name) for t in (*inputs, *outputs)}
     blocks = -(-problem.seq_q // plan.rows)
@@ -106,12 +110,12 @@ def build(
 
 
 class _RowSlopes(alibi.Slopes):
-    """Query lanes of computed ALiBi, to the lanes in the Unified Buffer."""
+    """Query terms of computed ALiBi, to their place in the Unified Buffer."""
 
-    def _write(self, a: int, epoch, lane: int, half) -> None:
+    def _write(self, a: int, epoch, place: int, half) -> None:
         core = self.core
-        for kind, sign in ((SCORE, 1.0), (AFTER, -1.0))[: len(core.on["lanes"]) - 1]:
-            target = core.on["lanes"][kind][lane * 16]
+        for kind, sign in ((SCORE, 1.0), (AFTER, -1.0))[: len(core.on.terms) - 1]:
+            target = core.on.terms[kind][place * 16]
             core.tik.vec_muls(16, target, half, sign, core.plan.rows // 16, 16, 1)
 
 
@@ -142,32 +146,31 @@ class _Rows:
 
     def _constants(self) -> None:
         core, plan, problem = self.core, self.core.plan, self.core.problem
-        for buffer in core.on["lanes"] + core.on["output"] + core.on["d_output"]:
+        for buffer in core.on.terms + core.on.output + core.on.d_output:
             core.fill(buffer, 0.0, buffer.shape[0])
-        for vector in core.on["vectors"]:
-            core.fill(vector, 0.0, 128, 64)
-        for vector in core.on["halves"]:
-            core.fill(vector, 0.0, 128)
+        for name in VECTORS:
+            core.fill(core.on.copies(name)[0], 0.0, 128, 64)
+        core.fill(core.on.term[0], 0.0, 128)
         constants = {}
         if problem.alibi == "given":
-            constants.update(lanes.bias_constants(problem))
+            constants.update(score_terms.bias_constants(problem))
         if problem.mask == "key":
-            constants.update(dict.fromkeys(lanes.KEY_MASK, lanes.HIDING))
-        for lane, value in constants.items():
-            for kind in core.on["lanes"][SCORE:]:
-                core.tik.vec_dup(16, kind[lane * 16], value, plan.rows // 16, 16)
+            constants.update(dict.fromkeys(score_terms.KEY_MASK, score_terms.HIDING))
+        for place, value in constants.items():
+            for kind in core.on.terms[SCORE:]:
+                core.tik.vec_dup(16, kind[place * 16], value, plan.rows // 16, 16)
         if self.slopes:
             alibi.initialise(core)
 
     def _block(self, head, start, rows) -> None:
         core, plan, tik, problem = self.core, self.core.plan, self.core.tik, self.core.problem
-        delta, lse, extra = core.on["vectors"][:3]
+        delta, lse, extra = (core.on.copies(name)[0] for name in VECTORS[:3])
 
         def load(have: int) -> None:
             base = core.wide(head, core.depth_columns * core.seq_q * 16)
             for name in ("output", "d_output"):
                 core.move(
-                    (core.on[name][0], 0),
+                    (core.on.copies(name)[0], 0),
                     (core.gm[name], base + start * 16),
                     core.depth_columns,
                     have,
@@ -181,22 +184,22 @@ class _Rows:
 
         by_rows(core, rows, load)
         self._products()
-        # Row sums of 16 lanes.
-        tik.vcadd(16, delta, core.on["sum"][0], plan.rows, 1, 1, 2)
+        # Row sums of 16 score_terms.
+        tik.vcadd(16, delta, core.on.sum[0], plan.rows, 1, 1, 2)
         if self.with_gradient:
             core.binary("vec_sub", delta, delta, extra, 128, 64)
         core.with_scalar("vec_muls", delta, delta, -1.0 / problem.dropout_scale, 128, 64)
         core.with_scalar("vec_muls", lse, lse, -1.0 / problem.post_scale, 128, 64)
-        for lane in lanes.REFERENCE:
-            self._term(delta, lane, (DELTA,))
-            self._term(lse, lane, tuple(range(SCORE, len(core.on["lanes"]))))
+        for place in score_terms.REFERENCE:
+            self._term(delta, place, (DELTA,))
+            self._term(lse, place, tuple(range(SCORE, len(core.on.terms))))
         if self.slopes:
             self.slopes.load({"slope": self._slope(head)})
             self.slopes.row_block({("start", 0): start}, 0, None)
 
         def store(have: int) -> None:
-            _, heads, groups, _, _ = lanes_shape(problem)
-            for kind, source in enumerate(core.on["lanes"]):
+            _, heads, groups, _, _ = row_terms_shape(problem)
+            for kind, source in enumerate(core.on.terms):
                 target = core.wide(head + kind * heads, groups * 256) + start * 16
                 tik.data_move(core.gm["row_lanes"][target], source, 0, 1, have, 0, 0)
 
@@ -213,22 +216,22 @@ class _Rows:
         """sum (rows, 16) = output * d_output, added over the fractal columns."""
         core, plan = self.core, self.core.plan
         square = plan.rows * 16
-        left, right, total = (core.on[name][0] for name in ("left", "right", "sum"))
+        left, right, total = (core.on.copies(name)[0] for name in ("left", "right", "sum"))
         core.fill(total, 0.0, square, 64)
         for first in range(0, core.depth_columns, PART):
             count = min(PART, core.depth_columns - first)
             elements = count * square
-            core.to_single(left[64:], core.on["output"][0][first * square :], elements)
-            core.to_single(right, core.on["d_output"][0][first * square :], elements)
+            core.to_single(left[64:], core.on.output[0][first * square :], elements)
+            core.to_single(right, core.on.d_output[0][first * square :], elements)
             core.binary("vec_mul", left, left[64:], right, elements, 64)
             for column in range(count):
                 core.binary("vec_add", total, total, left[column * square :], square, 64)
 
-    def _term(self, value, lane: int, places: tuple) -> None:
-        """Next float16 term of `value` to a lane of some kinds; `value` is left with what it does not hold."""
+    def _term(self, value, place: int, places: tuple) -> None:
+        """Next float16 term of `value` to a place of some kinds; `value` is left with what it does not hold."""
         core, tik, groups = self.core, self.core.tik, self.core.plan.rows // 16
-        back = core.on["vectors"][4]
+        back = core.on.rounded_term[0]
         for kind in places:
-            tik.vec_conv(16, "none", core.on["lanes"][kind][lane * 16], value, groups, 16, 2)
-        tik.vec_conv(16, "none", back, core.on["lanes"][places[0]][lane * 16], groups, 2, 16)
+            tik.vec_conv(16, "none", core.on.terms[kind][place * 16], value, groups, 16, 2)
+        tik.vec_conv(16, "none", back, core.on.terms[places[0]][place * 16], groups, 2, 16)
         core.binary("vec_sub", value, value, back, 128, 64)

@@ -14,14 +14,13 @@ Variants by name (VARIANTS):
 
 from __future__ import annotations
 
-import heapq
 from dataclasses import dataclass
 
 import numpy as np
 
 from flash_attention.kernels.tik.backward.tiling import FIELDS, BackwardPlan
-from flash_attention.kernels.tik.forward.scheduler import Registry, distance_tiles, visibility_tiles
-from flash_attention.kernels.tik.forward.tiling import BYTES
+from flash_attention.kernels.tik.common.work_split import Registry, clip, deal, distance_tiles, plane, visibility_tiles
+from flash_attention.kernels.tik.hardware import BYTES
 from flash_attention.kernels.tik.problem import KernelProblem
 
 VARIANTS = ("deterministic", "split", "atomic")
@@ -50,7 +49,7 @@ class BackwardSplit:
 
     Attributes:
         table: int32 (cores, items, FIELDS); rows with COUNT 0 do not exist.
-        tiles, distances: as in worksplit.WorkSplit, of (rows, keys) of the plan.
+        tiles, distances: as in scheduler.WorkSplit, of (rows, keys) of the plan.
         slots: accumulators per query head.
         units: steps of each core.
     """
@@ -82,8 +81,8 @@ def split(problem: KernelProblem, plan: BackwardPlan, variant: str) -> BackwardS
         units = [(costs[tile], 0, [(head, tile)]) for family in families for head in family for tile in range(count)]
     else:
         units = _units(families, costs, slots)
-    shares, _ = _deal(units, problem.cores)
-    shares = [sorted(share, key=lambda unit: unit[2][0]) for share in shares if share]
+    hands, _ = deal([cost for cost, _, _ in units], problem.cores)
+    shares = [sorted((units[index] for index in hand), key=lambda unit: unit[2][0]) for hand in hands]
     rows = [[(slot, *item) for _, slot, items in share for item in items] for share in shares]
     table = np.zeros((len(rows), max(map(len, rows)), FIELDS), np.int32)
     for core, items in enumerate(rows):
@@ -121,12 +120,11 @@ def _families(problem: KernelProblem, shared_bias: bool) -> list[list[tuple[int,
 
 def _units(families: list, costs: list[int], slots: int) -> list[tuple]:
     """(cost, slot, items) of what one core does in one go: a family's key tiles of one slot, in order."""
-    shares, loads = _deal([(cost, 0, tile) for tile, cost in enumerate(costs)], slots)
+    shares, loads = deal(costs, slots)
     result = []
     for family in families:
         for slot, (share, load) in enumerate(zip(shares, loads)):
-            tiles = sorted(tile for _, _, tile in share)
-            result.append((load * len(family), slot, [(head, tile) for tile in tiles for head in family]))
+            result.append((load * len(family), slot, [(head, tile) for tile in sorted(share) for head in family]))
     return result
 
 
@@ -136,25 +134,11 @@ def _slots(problem: KernelProblem, plan: BackwardPlan, families: list, costs: li
     most = min(len(costs), problem.cores, max(1, ACCUMULATOR_LIMIT // one))
     spans = {}
     for slots in range(1, most + 1):
-        spans[slots] = max(_deal(_units(families, costs, slots), problem.cores)[1])
+        spans[slots] = max(deal([cost for cost, _, _ in _units(families, costs, slots)], problem.cores)[1])
         if len(families) * slots > 4 * problem.cores:
             break
     best = min(spans.values())
     return next(slots for slots, span in spans.items() if span <= 1.05 * best)
-
-
-def _deal(units: list[tuple], hands: int) -> tuple[list[list], list[int]]:
-    """Largest units first, each to the hand with the least: (units, load) per hand."""
-    hands = min(hands, len(units))
-    heap = [(0, hand) for hand in range(hands)]
-    shares: list[list] = [[] for _ in range(hands)]
-    loads = [0] * hands
-    for index in sorted(range(len(units)), key=lambda index: (-units[index][0], index)):
-        _, hand = heapq.heappop(heap)
-        shares[hand].append(units[index])
-        loads[hand] += units[index][0]
-        heapq.heappush(heap, (loads[hand], hand))
-    return shares, loads
 
 
 def _planes(row: np.ndarray, problem: KernelProblem, batch: int, head: int) -> None:
@@ -166,7 +150,7 @@ def _planes(row: np.ndarray, problem: KernelProblem, batch: int, head: int) -> N
         (MASK_PLANE, problem.mask_batch, problem.mask_heads),
         (BIAS_PLANE, problem.bias_batch, problem.bias_heads),
     ):
-        row[word] = (batch if batches > 1 else 0) * heads + (first if heads > 1 else 0)
+        row[word] = plane(batches, heads, batch, first)
     row[SLOPE] = first
 
 
@@ -183,7 +167,7 @@ def _key_tile(problem: KernelProblem, plan: BackwardPlan, tile: int, tiles: Regi
             if common[0] <= start and start + keys <= common[1]:
                 return 0
         bounds = [band.keys(row) if row < problem.seq_q else (0, 0) for row in range(top, end)]
-        return tiles.number(tuple(_clip(pair, start, keys) for pair in bounds))
+        return tiles.number(tuple(clip(pair, start, keys) for pair in bounds))
 
     first, end = band.rows_that_see(start, stop)
     if first >= end:  # nobody sees these keys: one tile with everything hidden makes their gradients zero
@@ -198,7 +182,7 @@ def _key_tile(problem: KernelProblem, plan: BackwardPlan, tile: int, tiles: Regi
         if words[COUNT] > 2 * EDGE:
             words[MIDDLE] = number(first + EDGE)
             # Bounds are monotone: the same for the first and the last of these rows means the same for all.
-            ends = {_clip(band.keys(row), start, keys) for row in ((first + EDGE) * rows, (last - EDGE + 1) * rows - 1)}
+            ends = {clip(band.keys(row), start, keys) for row in ((first + EDGE) * rows, (last - EDGE + 1) * rows - 1)}
             if len(ends) > 1:
                 raise ValueError(
                     f"prev_blocks, next_blocks, block: partly visible query tiles of keys {start}..{stop - 1} "
@@ -207,12 +191,6 @@ def _key_tile(problem: KernelProblem, plan: BackwardPlan, tile: int, tiles: Regi
     if problem.alibi == "computed" and not problem.causal:
         _signs(problem, plan, words, start, distances)
     return KeyTile(tuple(words))
-
-
-def _clip(bounds: tuple[int, int], start: int, keys: int) -> tuple[int, int]:
-    """Bounds relative to a tile of `keys` keys from `start` on; (0, 0) where it holds none."""
-    low, high = (min(max(bound - start, 0), keys) for bound in bounds)
-    return (low, high) if low < high else (0, 0)
 
 
 def _signs(problem: KernelProblem, plan: BackwardPlan, words: list, start: int, distances: Registry) -> None:

@@ -6,7 +6,8 @@ from flash_attention.kernels.tik.backward.tiling import PAIR
 from flash_attention.kernels.tik.backward.work_item import KeyItem, Unit
 from flash_attention.kernels.tik.common import dropout, mask
 from flash_attention.kernels.tik.common.tiles import F, by_keys, by_rows
-from flash_attention.kernels.tik.core import HALF_ROUND, Core
+from flash_attention.kernels.tik.core import Core
+from flash_attention.kernels.tik.hardware import HALF_ROUND
 
 
 class VectorWork:
@@ -18,17 +19,17 @@ class VectorWork:
     def probabilities(self, unit: Unit) -> None:
         """exp(scores - logsumexp) to L1, dropped where dropout says so; float32 stays in `score`, float16 in `half`."""
         core, plan, problem, tik = self.core, self.core.plan, self.core.problem, self.core.tik
-        score, half = core.on["score"][0], core.on["half"][0]
+        score, half = core.on.score[0], core.on.probability_half[0]
         exponent = score[HALF_ROUND:]
         skew = HALF_ROUND if problem.post_scale != 1.0 else 0
         for at, elements in plan.pieces:
-            tik.tensor_mov(score[at + HALF_ROUND + skew], core.on["scores"][0][at], "m", 1, elements // F, 0, 0)
+            tik.tensor_mov(score[at + HALF_ROUND + skew], core.on.scores[0][at], "m", 1, elements // F, 0, 0)
         if skew:
             for at, elements in plan.pieces:
                 core.with_scalar("vec_muls", exponent[at:], exponent[at + skew :], problem.post_scale, elements, 64)
         if problem.alibi == "bias":
             for at, elements in plan.pieces:
-                core.add_half(exponent[at:], core.on["bias"][0][at:], 1.0, elements)
+                core.add_half(exponent[at:], core.on.bias[0][at:], 1.0, elements)
         if self.item.distance is not None:
             self._distances(exponent, unit)
         for at, elements in plan.pieces:
@@ -38,17 +39,17 @@ class VectorWork:
         self._hide(half)
         result = half
         if problem.dropout_threshold:
-            result, zeros = core.on["dropped"][0], core.on["halves"][1]
+            result, zeros = core.on.dropped[0], core.on.zeros[0]
             dropout.select(core, result, half, lambda first: zeros, 0, plan.area)
-        self._to_l1(core.on["probability"][0], result, plan.pieces)
+        self._to_l1(core.on.probability[0], result, plan.pieces)
 
     def d_scores(self, unit: Unit) -> None:
         """probability * (gradient of the probability - D) to L1."""
         core, plan, problem, tik = self.core, self.core.plan, self.core.problem, self.core.tik
-        score, half, result = (core.on[name][0] for name in ("score", "half", "d_half"))
-        source = core.on["d_probability"][0]
+        score, half, result = (core.on.copies(name)[0] for name in ("score", "probability_half", "d_score_half"))
+        source = core.on.d_probability[0]
         if plan.single:
-            factor = core.on["d_single"][0]
+            factor = core.on.d_probability_single[0]
             tik.tensor_mov(factor, source, "m", 1, plan.area // F, 0, 0)
             for at, elements in plan.pieces:
                 core.binary("vec_mul", score[at:], score[at + HALF_ROUND :], factor[at:], elements, 64)
@@ -60,8 +61,8 @@ class VectorWork:
             factor, pieces = result[2 * HALF_ROUND :], plan.pieces
             if problem.dropout_threshold:
                 # Before the products, and those in one move: the Cube then waits for fewer events.
-                delta, square = core.on["row_delta"][0], plan.rows * 16
-                tik.tensor_mov(delta, core.on["delta"][0], "m", 1, square // F, 0, 0)
+                delta, square = core.on.row_delta[0], plan.rows * 16
+                tik.tensor_mov(delta, core.on.delta[0], "m", 1, square // F, 0, 0)
                 pieces = ((0, plan.area),)
             for at, elements in pieces:
                 tik.tensor_mov(factor[at], source[at], "m", 1, elements // F, 0, 0)
@@ -71,7 +72,7 @@ class VectorWork:
             for at, elements in plan.pieces:
                 core.binary("vec_mul", result[at:], factor[at:], half[at:], elements)
         # One move: with those of the probabilities and of the query gradients no more than four events are in flight.
-        self._to_l1(core.on["d_score"][unit.position % PAIR], result, ((0, plan.area),))
+        self._to_l1(core.on.d_score[unit.position % PAIR], result, ((0, plan.area),))
         if plan.bias_kind == "bias":
             self._store_bias(unit, result, score)
 
@@ -96,7 +97,7 @@ class VectorWork:
             self.slopes.load({"slope": self.item["slope"] + unit.member})
             for slope in self.slopes.correction:
                 for at, elements in plan.pieces:
-                    core.add_half(exponent[at:], core.on["distance"][0][at:], slope, elements)
+                    core.add_half(exponent[at:], core.on.distance[0][at:], slope, elements)
 
     def _store_bias(self, unit: Unit, half, score) -> None:
         """Adds the gradients of the scores to the gradient of the bias, in float32."""

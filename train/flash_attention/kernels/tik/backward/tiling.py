@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flash_attention.kernels.tik.forward.tiling import CAPACITY, LANES, Buffer
+from flash_attention.kernels.tik.common.score_terms import TERMS
+from flash_attention.kernels.tik.common.table_row import ITEMS_PER_CHUNK
+from flash_attention.kernels.tik.hardware import CAPACITY, Buffer
 from flash_attention.kernels.tik.problem import KernelProblem, padded
 
-RING = 4  # row tiles of query, output gradient and row lanes in L1; the unrolled loop body covers as many steps
+RING = 4  # row tiles of query, output gradient and row terms in L1; the unrolled loop body covers as many steps
 PAIR = 2  # copies in L1 of the gradients of the scores, which the Cube still reads when Vector has the next
 OPERAND = 8192  # float16 elements of one operand in L0A or L0B
 FIELDS = 40  # int32 words per work item
 HALF_FACTORS = (48, 64)  # padded head_dims that multiply float16 factors
 WASTE = 1.1  # keys computed at most beyond those of key tiles of 128, where the strategy is free
-ITEMS_PER_CHUNK = 64  # rows of the work table held in the Unified Buffer at a time
 
 
 @dataclass(frozen=True)
@@ -144,31 +145,31 @@ def buffers(problem: KernelProblem, plan: BackwardPlan, tiles: int, distances: i
     part_rows, part_keys = plan.column_parts(rows)[0][1] * 16, plan.column_parts(keys)[0][1] * 16
     half = padded(area, 128)
     l0_keys = max(width * depth, keys * part_keys)
-    l0_other = rows * part_rows + keys * LANES * (2 if dynamic else 1) + (rows * 16 if plan.bias_chunks else 0)
+    l0_other = rows * part_rows + keys * TERMS * (2 if dynamic else 1) + (rows * 16 if plan.bias_chunks else 0)
     result = [
         Buffer("query", "L1", "float16", rows * depth, RING),
         Buffer("d_output", "L1", "float16", rows * depth, RING),
-        Buffer("score_lanes", "L1", "float16", rows * LANES, RING),
-        Buffer("delta_lanes", "L1", "float16", rows * LANES, RING),
+        Buffer("logsumexp_terms", "L1", "float16", rows * TERMS, RING),
+        Buffer("delta_terms", "L1", "float16", rows * TERMS, RING),
         Buffer("probability", "L1", "float16", area),
         Buffer("d_score", "L1", "float16", area, PAIR),
         Buffer("key", "L1", "float16", keys * depth, 2),
         Buffer("key_rows", "L1", "float16", keys * depth, 2),
         Buffer("value", "L1", "float16", keys * depth, 2),
-        Buffer("key_lanes", "L1", "float16", keys * LANES, RING if dynamic else 0),
-        Buffer("one_lanes", "L1", "float16", 256),
+        Buffer("key_terms", "L1", "float16", keys * TERMS, RING if dynamic else 0),
+        Buffer("one_terms", "L1", "float16", 256),
         Buffer("one_hot", "L1", "float16", 16 * 256, 1 if plan.bias_chunks else 0),
         Buffer("tiles", "L1", "float16", area * tiles),
         Buffer("distances", "L1", "float16", area * distances),
         Buffer("l0_rows", "L0A", "float16", rows * depth),
         Buffer("l0_turned", "L0A", "float16", area),
         Buffer("l0_d_score", "L0A", "float16", area),
-        Buffer("l0_score_lanes", "L0A", "float16", rows * LANES),
-        Buffer("l0_delta_lanes", "L0A", "float16", rows * LANES),
+        Buffer("l0_logsumexp_terms", "L0A", "float16", rows * TERMS),
+        Buffer("l0_delta_terms", "L0A", "float16", rows * TERMS),
         Buffer("l0_keys", "L0B", "float16", l0_keys, max(2, min(4, (CAPACITY["L0B"] // 2 - l0_other) // l0_keys))),
         Buffer("l0_columns", "L0B", "float16", rows * part_rows),
-        Buffer("l0_ones", "L0B", "float16", keys * LANES),
-        Buffer("l0_key_lanes", "L0B", "float16", keys * LANES if dynamic else 0),
+        Buffer("l0_ones", "L0B", "float16", keys * TERMS),
+        Buffer("l0_key_terms", "L0B", "float16", keys * TERMS if dynamic else 0),
         Buffer("l0_one_hot", "L0B", "float16", rows * 16, 1 if plan.bias_chunks else 0),
         Buffer("value_sum", "L0C", "float32", keys * depth),
         Buffer("key_sum", "L0C", "float32", keys * depth),
@@ -177,12 +178,12 @@ def buffers(problem: KernelProblem, plan: BackwardPlan, tiles: int, distances: i
         Buffer("d_probability", "L0C", "float32", area),
         Buffer("delta", "L0C", "float32", rows * 16, 1 if dropout else 0),
         Buffer("bias_sum", "L0C", "float32", keys * 16, plan.bias_chunks),
-        # Operands of an instruction stand half a round of the banks apart, see core.HALF_ROUND.
+        # Operands of an instruction stand half a round of the banks apart, see hardware.HALF_ROUND.
         Buffer("score", "UB", "float32", padded(area, 64) + 128),
-        Buffer("half", "UB", "float16", half),
+        Buffer("probability_half", "UB", "float16", half),
         Buffer("d_query", "UB", "float32", rows * depth),
-        Buffer("d_single", "UB", "float32", padded(area, 64), 1 if plan.single else 0),
-        Buffer("d_half", "UB", "float16", half + 128),
+        Buffer("d_probability_single", "UB", "float32", padded(area, 64), 1 if plan.single else 0),
+        Buffer("d_score_half", "UB", "float16", half + 128),
         Buffer("dropped", "UB", "float16", half, 1 if dropout else 0),
         Buffer("row_delta", "UB", "float16", rows * 16, 1 if dropout else 0),
         Buffer("keep", "UB", "uint8", area // 8, 2 if dropout else 0),
@@ -191,9 +192,10 @@ def buffers(problem: KernelProblem, plan: BackwardPlan, tiles: int, distances: i
         Buffer("bias", "UB", "float16", half, 1 if problem.alibi == "bias" else 0),
         Buffer("distance", "UB", "float16", half, 1 if distances else 0),
         Buffer("scratch", "UB", "float32", half // 2, 1 if problem.mask == "full" else 0),
-        Buffer("vectors", "UB", "float32", 128, 10 if distances else 0),
+        Buffer("slope_value", "UB", "float32", 128, 1 if distances else 0),
         Buffer("key_stage", "UB", "float16", keys * depth),
-        Buffer("halves", "UB", "float16", 128, 4),
+        Buffer("zeros", "UB", "float16", 128, 1 if dropout else 0),
+        Buffer("term", "UB", "float16", 128, 1 if distances else 0),
         Buffer("table", "UB", "int32", ITEMS_PER_CHUNK * FIELDS),
     ]
     return [buffer for buffer in result if buffer.copies and buffer.size]

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flash_attention.kernels.tik.backward import scheduler as b
+from flash_attention.kernels.tik.backward import scheduler
 from flash_attention.kernels.tik.backward.tiling import RING
 from flash_attention.kernels.tik.common.table_row import TableRow, present
 from flash_attention.kernels.tik.core import Core
 
 _FIELDS = {
-    "head": b.HEAD,
-    "kv_head": b.KV_HEAD,
-    "mask_plane": b.MASK_PLANE,
-    "bias_plane": b.BIAS_PLANE,
-    "slope": b.SLOPE,
-    "slot": b.SLOT,
-    "tile": b.TILE,
-    "first": b.FIRST,
-    "count": b.COUNT,
-    "steps": b.STEPS,
-    "middle": b.MIDDLE,
-    "cross": b.CROSS,
-    "before": b.BEFORE,
+    "head": scheduler.HEAD,
+    "kv_head": scheduler.KV_HEAD,
+    "mask_plane": scheduler.MASK_PLANE,
+    "bias_plane": scheduler.BIAS_PLANE,
+    "slope": scheduler.SLOPE,
+    "slot": scheduler.SLOT,
+    "tile": scheduler.TILE,
+    "first": scheduler.FIRST,
+    "count": scheduler.COUNT,
+    "steps": scheduler.STEPS,
+    "middle": scheduler.MIDDLE,
+    "cross": scheduler.CROSS,
+    "before": scheduler.BEFORE,
 }
 
 
@@ -78,20 +78,20 @@ class KeyItem(TableRow):
 
     def tile_number(self, number, tile) -> None:
         """Sets `number` to the visibility tile of a query tile, 0 where everything is visible."""
-        core, table = self.core, self.core.on["table"][0]
-        with core.tik.if_scope(tile - self["first"] < b.EDGE):
-            number.set_as(table[self.row + (tile - self["first"]) + b.LEFT])
+        core, table = self.core, self.core.on.table[0]
+        with core.tik.if_scope(tile - self["first"] < scheduler.EDGE):
+            number.set_as(table[self.row + (tile - self["first"]) + scheduler.LEFT])
         with core.tik.else_scope():
             number.set_as(self["middle"])
-            with core.tik.if_scope(self["first"] + self["count"] - tile <= b.EDGE):
-                number.set_as(table[self.row + (self["first"] + self["count"] - tile) + (b.RIGHT - 1)])
+            with core.tik.if_scope(self["first"] + self["count"] - tile <= scheduler.EDGE):
+                number.set_as(table[self.row + (self["first"] + self["count"] - tile) + (scheduler.RIGHT - 1)])
 
     def distance_number(self, number, tile) -> None:
         """Sets `number` to the distance tile of a query tile with keys on both sides, else to 0."""
-        core, table = self.core, self.core.on["table"][0]
+        core, table = self.core, self.core.on.table[0]
         number.set_as(0)
         with core.when(tile >= self["cross"], tile < self["before"]):
-            number.set_as(table[self.row + (tile - self["cross"]) + b.DISTANCE])
+            number.set_as(table[self.row + (tile - self["cross"]) + scheduler.DISTANCE])
 
     def plane(self, name: str, unit: Unit):
         """Plane of the mask or the bias for the query head of a step; None where the problem has none."""

@@ -1,21 +1,21 @@
 """Computed ALiBi: -slope * |position of the query - key|, precise at any length.
 
 Where all keys of a tile lie on one side of its queries the bias is a sum of what depends on the query and what depends
-on the key, so the Cube adds it (lanes.py), exact to the 22 bits of the slope's two terms. In the few tiles with keys
-on both sides Vector corrects the keys after a query by -2 * slope * distance, taken from a tile of distances.
+on the key, so the Cube adds it (score_terms.py), exact to the 22 bits of the slope's two terms. In the few tiles with
+keys on both sides Vector corrects the keys after a query by -2 * slope * distance, taken from a tile of distances.
 """
 
 from __future__ import annotations
 
-from flash_attention.kernels.tik.common import score_terms as lanes
-from flash_attention.kernels.tik.common.tiles import each_epoch
+from flash_attention.kernels.tik.common import score_terms
 from flash_attention.kernels.tik.core import Core
-from flash_attention.kernels.tik.forward.row_reference import lane_slots
-from flash_attention.kernels.tik.forward.work_item import Item
 
 
 class Slopes:
-    """Run-time scalars of the slope of the head in work."""
+    """Run-time scalars of the slope of the head in work.
+
+    `item` below is what gives run-time numbers by field name: a TableRow, or a dictionary of scalars.
+    """
 
     def __init__(self, core: Core):
         self.core = core
@@ -25,11 +25,11 @@ class Slopes:
         self.block = core.scalar("int32", "position_block")
         self.rest = core.scalar("int32", "position_rest")
 
-    def load(self, item: Item) -> None:
+    def load(self, item) -> None:
         """Reads the slope terms of the item's head."""
-        core, stage = self.core, self.core.on["vectors"][9]
-        core.tik.data_move(stage, core.gm["slopes"][item["slope"] * lanes.SLOPE_WORDS], 0, 1, 1, 0, 0)
-        half = core.on["halves"][3]
+        core, stage = self.core, self.core.on.slope_value[0]
+        core.tik.data_move(stage, core.gm["slopes"][item["slope"] * score_terms.SLOPE_WORDS], 0, 1, 1, 0, 0)
+        half = core.on.term[0]
         core.tik.vec_conv(8, "none", half, stage, 1, 4, 8)
         for index, scalar in enumerate(self.wide):
             scalar.set_as(stage[index])
@@ -46,26 +46,26 @@ class Slopes:
         """-2 * slope in units of the scores before the post-scale."""
         return self.terms[6]
 
-    def row_block(self, item: Item, a: int, epoch) -> None:
-        """Writes the query lanes of a row block for the slope loaded last."""
-        core, half = self.core, self.core.on["halves"][3]
-        for pair, first in ((lanes.KEY_BLOCK, 0), (lanes.KEY_REST, 2)):
-            for lane, term in zip(pair, self.terms[first : first + 2]):
+    def row_block(self, item, a: int, epoch) -> None:
+        """Writes the query terms of a row block for the slope loaded last."""
+        core, half = self.core, self.core.on.term[0]
+        for pair, first in ((score_terms.KEY_BLOCK, 0), (score_terms.KEY_REST, 2)):
+            for place, term in zip(pair, self.terms[first : first + 2]):
                 core.fill(half, term, 128)
-                self._write(a, epoch, lane, half)
+                self._write(a, epoch, place, half)
         # -slope * position, where the position is 128 * block + rest: first what the leading term makes of the blocks,
         # exact in float32 and in two float16 terms, then the small remainder.
-        value, part = core.on["vectors"][9], core.on["vectors"][10]
+        value, part = core.on.slope_value[0], core.on.slope_part[0]
         self.block.set_as((item["start", a] + core.problem.offset) // 128)
         self.rest.set_as(item["start", a] + core.problem.offset - self.block * 128)
         self._product(value, self.block, self.wide[1])
-        self._split(a, epoch, lanes.POSITION[:2], value, part)
+        self._split(a, epoch, score_terms.POSITION[:2], value, part)
         self._product(value, self.block, self.wide[2])
         core.tik.scalar_conv("", self.number, self.rest)
-        core.with_scalar("vec_adds", part, core.on["row_numbers"][0], self.number, 128, 64)
+        core.with_scalar("vec_adds", part, core.on.row_numbers[0], self.number, 128, 64)
         core.with_scalar("vec_muls", part, part, self.wide[0], 128, 64)
         core.binary("vec_sub", value, value, part, 128, 64)
-        self._split(a, epoch, lanes.POSITION[2:], value, part)
+        self._split(a, epoch, score_terms.POSITION[2:], value, part)
 
     def _product(self, target, number, factor) -> None:
         """target = -number * factor in every element."""
@@ -76,25 +76,26 @@ class Slopes:
         core.with_scalar("vec_muls", target, target, -1.0, 128, 64)
 
     def _split(self, a: int, epoch, pair: tuple, value, part) -> None:
-        """Two float16 terms of `value` to two lanes; `value` is left with what they do not hold."""
-        core, half = self.core, self.core.on["halves"][3]
-        for lane in pair:
+        """Two float16 terms of `value` to two places; `value` is left with what they do not hold."""
+        core, half = self.core, self.core.on.term[0]
+        for place in pair:
             core.to_half(half, value, 128)
             core.to_single(part, half, 128)
             core.binary("vec_sub", value, value, part, 128, 64)
-            self._write(a, epoch, lane, half)
+            self._write(a, epoch, place, half)
 
-    def _write(self, a: int, epoch, lane: int, half) -> None:
-        core = self.core
-        other = core.on["halves"][2]
-        if len(lane_slots(core, a)[0]) > 1:
-            core.with_scalar("vec_muls", other, half, -1.0, 128)
-        for variants in each_epoch(core, lane_slots(core, a), epoch):
-            lanes.write(core, variants[0], lane, half)
-            if len(variants) > 1:
-                lanes.write(core, variants[1], lane, other)
+    def _write(self, a: int, epoch, place: int, values) -> None:
+        """Puts float16 values, one per row, where the terms of row block `a` are kept."""
+        raise NotImplementedError
+
+
+def fetch_distance(core: Core, number) -> None:
+    """Distance tile `number` from L1 to the Unified Buffer. Skipped at run time for 0."""
+    area = core.plan.rows * core.plan.keys
+    with core.tik.if_scope(number > 0):
+        core.tik.data_move(core.on.distance[0], core.on.distances[0][(number - 1) * area], 0, 1, area // 16, 0, 0)
 
 
 def initialise(core: Core) -> None:
     """Row numbers 0..127 as float32."""
-    core.tik.data_move(core.on["row_numbers"][0], core.gm["row_numbers"], 0, 1, 16, 0, 0)
+    core.tik.data_move(core.on.row_numbers[0], core.gm["row_numbers"], 0, 1, 16, 0, 0)

@@ -20,7 +20,7 @@ def fetch_keep(core: Core, head, tile, start, rows) -> None:
 
     def record(have: int, columns: int) -> None:
         source = core.wide(head * (core.seq_k // 16) + tile * core.plan.columns, core.seq_q * 2) + start * 2
-        for copy, buffer in enumerate(core.on["keep"]):
+        for copy, buffer in enumerate(core.on.keep):
             core.tik.data_move(
                 buffer,
                 core.gm["keep"][source + copy * STEP],
@@ -36,7 +36,7 @@ def fetch_keep(core: Core, head, tile, start, rows) -> None:
 
 def drop(core: Core, half, at: int, elements: int) -> None:
     """half, which holds elements at.. of a tile, = keep bit ? half : 0; `zeros` must hold 128 zeros."""
-    zeros = core.on["halves"][1]
+    zeros = core.on.zeros[0]
     select(core, half, half, lambda first: zeros, at, elements)
 
 
@@ -47,5 +47,5 @@ def select(core: Core, target, kept, dropped, at: int, elements: int) -> None:
     """
     for first in range(0, elements, GROUP):
         index = (at + first) // GROUP
-        bits = core.on["keep"][index % 2][index // 2 * 2 * STEP]
+        bits = core.on.keep[index % 2][index // 2 * 2 * STEP]
         core.tik.vec_sel(GROUP, 0, target[first], bits, kept[first], dropped(first), 1, 8, 8, 8)

@@ -15,7 +15,7 @@ LOWEST = -65504.0
 def fetch_visible(core: Core, number) -> None:
     """Visibility tile `number` (from 1 on) from L1 to the Unified Buffer. Skipped at run time for 0."""
     area = core.plan.rows * core.plan.keys
-    visible, tiles = core.on["visible"][0], core.on["tiles"][0]
+    visible, tiles = core.on.visible[0], core.on.tiles[0]
     with core.tik.if_scope(number > 0):
         core.tik.data_move(visible, tiles[(number - 1) * area], 0, 1, area // 16, 0, 0)
 
@@ -25,7 +25,7 @@ def fetch_plane(core: Core, name: str, buffer: str, plane, tile, start, rows) ->
 
     Past the stored rows and keys the buffer keeps older values; those scores are never used.
     """
-    target = core.on[buffer][0]
+    target = core.on.copies(buffer)[0]
 
     def record(have: int, columns: int) -> None:
         # Piece by piece, so that a piece can come as soon as Vector is done with the one before in its place.
@@ -46,19 +46,19 @@ def fetch_plane(core: Core, name: str, buffer: str, plane, tile, start, rows) ->
 
 def hide_visible(core: Core, half, at: int, elements: int) -> None:
     """half, which holds elements at.. of a tile, *= visibility tile."""
-    core.binary("vec_mul", half, half, core.on["visible"][0][at:], elements)
+    core.binary("vec_mul", half, half, core.on.visible[0][at:], elements)
 
 
 def hide_explicit(core: Core, half, at: int, elements: int) -> None:
     """half, which holds elements at.. of a tile, -= half * hidden: zero where the explicit mask is 1."""
-    product = core.on["scratch"][0].reinterpret_cast_to("float16")
-    core.binary("vec_mul", product, half, core.on["hidden"][0][at:], elements)
+    product = core.on.scratch[0].reinterpret_cast_to("float16")
+    core.binary("vec_mul", product, half, core.on.hidden[0][at:], elements)
     core.binary("vec_sub", half, half, product, elements)
 
 
 def lower_visible(core: Core, score, at: int, elements: int) -> None:
     """Lowers hidden float16 scores before a maximum; turns the visibility tile into visible - 1."""
-    visible = core.on["visible"][0]
+    visible = core.on.visible[0]
     core.with_scalar("vec_adds", visible[at:], visible[at:], -1.0, elements)
     for _ in range(2):  # twice, so that the largest number becomes the smallest
         core.with_scalar("vec_axpy", score, visible[at:], -LOWEST, elements)
@@ -67,4 +67,4 @@ def lower_visible(core: Core, score, at: int, elements: int) -> None:
 def lower_explicit(core: Core, score, at: int, elements: int) -> None:
     """Lowers scores hidden by the explicit mask before a maximum."""
     for _ in range(2):
-        core.with_scalar("vec_axpy", score, core.on["hidden"][0][at:], LOWEST, elements)
+        core.with_scalar("vec_axpy", score, core.on.hidden[0][at:], LOWEST, elements)

@@ -1,11 +1,11 @@
-"""Terms of the scores that the Cube adds: one extra block of 16 products per score, the lanes.
+"""Terms of the scores that the Cube adds: one extra block of 16 products per score.
 
-scores = query . key + sum over lanes of (lane of the query row) * (lane of the key). The products are exact in
+scores = query . key + sum over 16 places of (term of the query row) * (term of the key). The products are exact in
 float32, so what varies by row times what varies by key costs no Vector pass: minus the row reference, a bias per key,
 a mask per key, and ALiBi by distance, where slope * (key - query) is taken apart into float16 numbers without a loss
 that shows.
 
-In L1 a lane is a row of 16 values in each fractal; load2d transposes it into a column.
+In L1 a term is a row of 16 values in each fractal; load2d transposes it into a column.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 from flash_attention.kernels.tik.core import Core
 from flash_attention.kernels.tik.problem import KernelProblem, padded
 
+TERMS = 16  # depth of the extra block
 REFERENCE = (0, 1, 2)  # minus the row reference in up to three float16 terms, times 1
 BIAS = (3, 4, 5)  # three float16 terms of 1 / post_scale, times the bias of the key
 BIAS_HIDES = 6  # -65504, times 16 for a key whose bias hides it, see layout.pack_bias
@@ -26,7 +27,7 @@ HIDING = -65504.0
 
 
 def is_dynamic(problem: KernelProblem) -> bool:
-    """Whether the key side of the lanes differs from tile to tile."""
+    """Whether the key side of the terms differs from tile to tile."""
     return problem.alibi in ("given", "computed") or problem.mask == "key"
 
 
@@ -41,18 +42,18 @@ def terms(value: float, count: int) -> list[float]:
 
 
 def bias_constants(problem: KernelProblem) -> dict[int, float]:
-    """Query lanes of a bias per key."""
+    """Query terms of a bias per key."""
     return {**dict(zip(BIAS, terms(1 / problem.post_scale, len(BIAS)))), BIAS_HIDES: HIDING}
 
 
 def key_positions(problem: KernelProblem) -> np.ndarray:
-    """Key lanes of computed ALiBi: float16 (seq_k / 16, 16 lanes, 16 keys), seq_k padded."""
+    """Key terms of computed ALiBi: float16 (seq_k / 16, 16 terms, 16 keys), seq_k padded."""
     keys = np.arange(padded(problem.seq_k)).reshape(-1, 16)
-    lanes = np.zeros((keys.shape[0], 16, 16), np.float16)
-    lanes[:, REFERENCE + POSITION, :] = 1
-    lanes[:, KEY_BLOCK, :] = (keys // 128)[:, None]
-    lanes[:, KEY_REST, :] = (keys % 128)[:, None]
-    return lanes
+    result = np.zeros((keys.shape[0], 16, 16), np.float16)
+    result[:, REFERENCE + POSITION, :] = 1
+    result[:, KEY_BLOCK, :] = (keys // 128)[:, None]
+    result[:, KEY_REST, :] = (keys % 128)[:, None]
+    return result
 
 
 SLOPE_WORDS = 8  # slope / post_scale; two terms of 128 * it; two terms of it; two terms of -2 * slope; -2 * it
@@ -74,41 +75,40 @@ def slope_table(problem: KernelProblem) -> np.ndarray:
 
 
 def initialise(core: Core) -> None:
-    """Constant lanes of both sides, once per kernel."""
-    halves, rows = core.on["halves"][0], core.plan.rows
-    queries = core.on["query_lanes"]
-    core.fill(halves, 0.0, 128)
-    for lanes in queries:
-        for lane in range(16):
-            write(core, lanes, lane, halves)
+    """Constant terms of both sides, once per kernel."""
+    term = core.on.term[0]
+    queries = core.on.query_terms
+    core.fill(term, 0.0, 128)
+    for block in queries:
+        for place in range(16):
+            write(core, block, place, term)
     constants = {}
     if core.problem.alibi == "given":
         constants.update(bias_constants(core.problem))
     if core.problem.mask == "key":
         constants.update(dict.fromkeys(KEY_MASK, HIDING))
-    for lane, value in constants.items():
-        core.fill(halves, value, 128)
-        for lanes in queries:
-            write(core, lanes, lane, halves)
+    for place, value in constants.items():
+        core.fill(term, value, 128)
+        for block in queries:
+            write(core, block, place, term)
     # Key side: the reference is multiplied by ones.
-    stage = core.on["stage"][0]
+    stage = core.on.stage[0]
     core.fill(stage, 0.0, 256)
     core.fill(stage, 1.0, 16 * len(REFERENCE))
-    for lanes in core.on["key_lanes"]:
+    for block in core.on.key_terms:
         for fractal in range(core.plan.columns):
-            core.tik.data_move(lanes[fractal * 256], stage, 0, 1, 16, 0, 0)
+            core.tik.data_move(block[fractal * 256], stage, 0, 1, 16, 0, 0)
     if not is_dynamic(core.problem):
-        _key_lanes_to_l0(core, core.on["key_lanes"][0], 0, max(core.plan.segments) // 16)
-    del rows
+        _key_terms_to_l0(core, core.on.key_terms[0], 0, max(core.plan.segments) // 16)
 
 
-def write(core: Core, lanes, lane, values) -> None:
-    """One lane of a row block: `values` is float16 (rows,) in the Unified Buffer, `lane` may be a run-time number."""
-    core.tik.data_move(lanes[lane * 16], values, 0, core.plan.rows // 16, 1, 0, 15)
+def write(core: Core, block, place, values) -> None:
+    """One term of a row block: `values` is float16 (rows,) in the Unified Buffer, `place` may be a run-time number."""
+    core.tik.data_move(block[place * 16], values, 0, core.plan.rows // 16, 1, 0, 15)
 
 
-def load_key_lanes(core: Core, slot, plane, tile) -> None:
-    """Key lanes of a key tile from global memory."""
+def load_key_terms(core: Core, slot, plane, tile) -> None:
+    """Key terms of a key tile from global memory."""
     if not is_dynamic(core.problem):
         return
     from flash_attention.kernels.tik.common.tiles import by_keys
@@ -116,8 +116,8 @@ def load_key_lanes(core: Core, slot, plane, tile) -> None:
     by_keys(core, tile, lambda keys: _groups(core, slot, plane, tile * core.plan.columns, 1, keys // 16))
 
 
-def load_sample_lanes(core: Core, slot, plane, first_group, stride) -> None:
-    """Key lanes of a sample of keys, see tiles.load_key_sample."""
+def load_sample_terms(core: Core, slot, plane, first_group, stride) -> None:
+    """Key terms of a sample of keys, see tiles.load_sample."""
     if is_dynamic(core.problem):
         _groups(core, slot, plane, first_group, stride, core.plan.columns)
 
@@ -127,24 +127,24 @@ def _groups(core: Core, slot, plane, first, stride, count: int) -> None:
         core.tik.data_move(slot, core.gm["positions"][first * 256], 0, count, 16, (stride - 1) * 16, 0)
     sources = []
     if core.problem.alibi == "given":
-        sources += [("bias", plane["bias"], lane) for lane in BIAS]
+        sources += [("bias", plane["bias"], place) for place in BIAS]
         planes = core.problem.bias_batch * core.problem.bias_heads
         sources.append(("bias", plane["bias"] + planes, BIAS_HIDES))
     if core.problem.mask == "key":
-        sources += [("mask", plane["mask"], lane) for lane in KEY_MASK]
-    for name, number, lane in sources:
+        sources += [("mask", plane["mask"], place) for place in KEY_MASK]
+    for name, number, place in sources:
         core.tik.data_move(
-            slot[lane * 16], core.gm[name][core.wide(number, core.seq_k) + first * 16], 0, count, 1, stride - 1, 15
+            slot[place * 16], core.gm[name][core.wide(number, core.seq_k) + first * 16], 0, count, 1, stride - 1, 15
         )
 
 
-def key_lanes_for(core: Core, slot, segment: int):
-    """Right operand of the lanes for one segment of keys."""
+def key_terms_for(core: Core, slot, segment: int):
+    """Right operand of the terms for one segment of keys."""
     if is_dynamic(core.problem):
         start = core.plan.segment_start(segment) // 16
-        _key_lanes_to_l0(core, slot, start, core.plan.segments[segment] // 16)
-    return core.on["l0_key_lanes"][0]
+        _key_terms_to_l0(core, slot, start, core.plan.segments[segment] // 16)
+    return core.on.l0_key_terms[0]
 
 
-def _key_lanes_to_l0(core: Core, slot, first: int, count: int) -> None:
-    core.tik.load2dv1(core.on["l0_key_lanes"][0], slot, first, count, 1, 0, True)
+def _key_terms_to_l0(core: Core, slot, first: int, count: int) -> None:
+    core.tik.load2dv1(core.on.l0_key_terms[0], slot, first, count, 1, 0, True)

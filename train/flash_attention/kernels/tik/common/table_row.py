@@ -5,6 +5,8 @@ from __future__ import annotations
 from flash_attention.kernels.tik.core import Core
 from flash_attention.kernels.tik.problem import KernelProblem
 
+ITEMS_PER_CHUNK = 64  # rows of the work table held in the Unified Buffer at a time
+
 
 def present(fields: dict, problem: KernelProblem) -> dict:
     """Without the fields of inputs that the problem does not have."""
@@ -37,7 +39,7 @@ class TableRow:
     def load(self, row) -> None:
         """Reads the fields of a row of the table on chip."""
         self.row.set_as(row)
-        table = self.core.on["table"][0]
+        table = self.core.on.table[0]
         for field, scalar in self._scalars.items():
             scalar.set_as(table[row + self._words[field]])
 

@@ -6,7 +6,8 @@ to L0. The order is made by the bursts of the move from global memory.
 
 from __future__ import annotations
 
-from flash_attention.kernels.tik.core import HALF_ROUND, Core
+from flash_attention.kernels.tik.core import Core
+from flash_attention.kernels.tik.hardware import HALF_ROUND
 
 F = 256  # float16 elements of a fractal
 
@@ -22,7 +23,7 @@ def load_key(core: Core, ring: int, base, tile) -> None:
 def key_slot(core: Core, ring: int) -> list:
     """Tensors of the segments of a key tile in L1."""
     count = len(core.plan.segments)
-    return core.on["key"][ring * count : (ring + 1) * count]
+    return core.on.key[ring * count : (ring + 1) * count]
 
 
 def _key_segments(core: Core, slot: list, base, tile, keys: int) -> None:
@@ -140,22 +141,22 @@ def each_epoch(core: Core, slots: list, epoch):
 
 
 # ---- L1 to L0
-def query_to_l0(core: Core, slot, lanes) -> None:
-    """Left operand of the scores, and its lanes."""
-    core.tik.load2dv1(core.on["l0_query"][0], slot, 0, core.plan.rows * core.plan.head_dim // F, 1, 0, False)
-    core.tik.load2dv1(core.on["l0_query_lanes"][0], lanes, 0, core.plan.rows // 16, 1, 0, True)
+def query_to_l0(core: Core, slot, terms) -> None:
+    """Left operand of the scores, and its terms."""
+    core.tik.load2dv1(core.on.l0_query[0], slot, 0, core.plan.rows * core.plan.head_dim // F, 1, 0, False)
+    core.tik.load2dv1(core.on.l0_query_terms[0], terms, 0, core.plan.rows // 16, 1, 0, True)
 
 
 def key_to_l0(core: Core, ring: int, segment: int, copy: int):
     """Right operand of the scores: one segment of keys."""
-    operand, width = core.on["l0_key"][copy], core.plan.segments[segment]
+    operand, width = core.on.l0_key[copy], core.plan.segments[segment]
     core.tik.load2dv1(operand, key_slot(core, ring)[segment], 0, width * core.plan.head_dim // F, 1, 0, False)
     return operand
 
 
 def sample_to_l0(core: Core, slot, segment: int, copy: int):
     """The same from a key tile in the layout of a sample."""
-    operand, width = core.on["l0_key"][copy], core.plan.segments[segment]
+    operand, width = core.on.l0_key[copy], core.plan.segments[segment]
     start = core.plan.segment_start(segment) // 16
     for column in range(core.depth_columns):
         core.tik.load2dv1(
@@ -166,7 +167,7 @@ def sample_to_l0(core: Core, slot, segment: int, copy: int):
 
 def value_to_l0(core: Core, slot, segment: int):
     """Right operand of the output: one segment of values."""
-    operand, columns = core.on["l0_value"][0], core.depth_columns
+    operand, columns = core.on.l0_value[0], core.depth_columns
     start = core.plan.segment_start(segment) // 16
     for group in range(core.plan.segments[segment] // 16):
         core.tik.load2dv1(operand[group * columns * F], slot, start + group, columns, core.plan.columns, 0, True)
@@ -175,7 +176,7 @@ def value_to_l0(core: Core, slot, segment: int):
 
 def probability_to_l0(core: Core, slot, segment: int):
     """Left operand of the output: the probabilities of one segment."""
-    operand, width = core.on["l0_probability"][0], core.plan.segments[segment]
+    operand, width = core.on.l0_probability[0], core.plan.segments[segment]
     start = core.plan.segment_start(segment) * core.plan.rows // F
     core.tik.load2dv1(operand, slot, start, width * core.plan.rows // F, 1, 0, False)
     return operand

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from flash_attention.kernels.tik.common.tiles import by_rows
-from flash_attention.kernels.tik.core import HALF_ROUND, Core
-from flash_attention.kernels.tik.forward.row_reference import current_reference
+from flash_attention.kernels.tik.core import Core
 from flash_attention.kernels.tik.forward.work_item import Item
+from flash_attention.kernels.tik.hardware import HALF_ROUND
 
 LEAST = (2 - 2.0**-23) * 2.0**127  # its negative, the most negative number, is the logsumexp of a row that sees nothing
 TINY = 2.0**-120
@@ -13,38 +13,38 @@ SATURATED = 60000  # a row total beyond this may hold a probability that saturat
 
 
 def initialise(core: Core) -> None:
-    """Constants in vectors 0 and 1."""
-    core.fill(core.on["vectors"][0], TINY, 128, 64)
-    core.fill(core.on["vectors"][1], core.problem.dropout_scale, 128, 64)
-    core.fill(core.on["vectors"][11], 1.0, 128, 64)
-    core.fill(core.on["row_total"][0], 0.0, 2048, 64)
+    """Constants of the rows."""
+    core.fill(core.on.least_total[0], TINY, 128, 64)
+    core.fill(core.on.kept_scale[0], core.problem.dropout_scale, 128, 64)
+    core.fill(core.on.ones[0], 1.0, 128, 64)
+    core.fill(core.on.row_total[0], 0.0, 2048, 64)
 
 
 def finish(core: Core, item: Item, a: int) -> None:
     """Records the Vector work at the end of row block `a`: its sums leave L0C, the output lands in stage[a]."""
     plan, tik = core.plan, core.tik
-    total, inverse = core.on["row_total"][0], core.on["inverse"][0]
+    total, inverse = core.on.row_total[0], core.on.inverse[0]
     square = plan.rows * 16
     small = _small_steps(core, a)
-    score, result = core.on["score"][0], core.on["stage"][a]
+    score, result = core.on.score[0], core.on.stage[a]
     columns, slots = core.depth_columns, max(1, plan.columns // 2)
     # Backwards: waiting until the last query column has left stage[a] covers the others.
     spans = [(first, min(2, columns - first)) for first in range(0, columns, 2)][::-1]
 
-    tik.tensor_mov(total, core.on["total"][a], "m", 1, plan.rows // 16, 0, 0)
-    core.with_row("vec_max", inverse, total, core.on["vectors"][0], square, 64)
+    tik.tensor_mov(total, core.on.total[a], "m", 1, plan.rows // 16, 0, 0)
+    core.with_row("vec_max", inverse, total, core.on.least_total[0], square, 64)
     for mask, at, count in core.spans(square, 64):
-        tik.vdiv(mask, inverse[at], core.on["vectors"][1], inverse[at], count, 1, 1, 1, 8, 0, 8)
+        tik.vdiv(mask, inverse[at], core.on.kept_scale[0], inverse[at], count, 1, 1, 1, 8, 0, 8)
 
     if plan.precise_total:
         # The output is divided by the sum of what it was made from, the logsumexp is that of unrounded probabilities.
-        tik.tensor_mov(core.on["scratch"][0], core.on["low_total"][a], "m", 1, plan.rows // 16, 0, 0)
-        core.binary("vec_add", total, total, core.on["scratch"][0], square, 64)
+        tik.tensor_mov(core.on.scratch[0], core.on.low_total[a], "m", 1, plan.rows // 16, 0, 0)
+        core.binary("vec_add", total, total, core.on.scratch[0], square, 64)
 
     def move(index: int) -> None:
         first, width = spans[index]
         at = index % slots * 2 * square + HALF_ROUND
-        tik.tensor_mov(score[at], core.on["output"][a][first * square], "m", 1, width * plan.rows // 16, 0, 0)
+        tik.tensor_mov(score[at], core.on.output[a][first * square], "m", 1, width * plan.rows // 16, 0, 0)
 
     def scale(index: int) -> None:
         for column in range(spans[index][1]):
@@ -70,9 +70,9 @@ def finish(core: Core, item: Item, a: int) -> None:
         small.pop(0)()
 
     def flag(have: int) -> None:
-        largest = core.on["halves"][6]
-        tik.vcmax(have, largest, core.on["halves"][7], 1, 1, 1, 8)
-        tik.vec_conv(8, "round", core.on["flag"][a], largest, 1, 8, 4)
+        largest = core.on.largest_total[0]
+        tik.vcmax(have, largest, core.on.half_total[0], 1, 1, 1, 8)
+        tik.vec_conv(8, "round", core.on.flag[a], largest, 1, 8, 4)
 
     by_rows(core, item["rows", a], flag)
 
@@ -85,7 +85,7 @@ def store(core: Core, item: Item, a: int, core_index, items: int) -> None:
         target = core.wide(item["head"], columns * core.seq_q * 16) + item["start", a] * 16
         core.move(
             (core.gm["output"], target),
-            (core.on["stage"][a], 0),
+            (core.on.stage[a], 0),
             columns,
             have,
             core.plan.rows - have,
@@ -93,7 +93,7 @@ def store(core: Core, item: Item, a: int, core_index, items: int) -> None:
         )
         tik.data_move(
             core.gm["logsumexp"][core.wide(item["head"], core.seq_q) + item["start", a]],
-            core.on["row_lse"][a],
+            core.on.row_lse[a],
             0,
             1,
             have // 8,
@@ -101,7 +101,7 @@ def store(core: Core, item: Item, a: int, core_index, items: int) -> None:
             0,
         )
         row = (core_index * items + item.index) * 2 + a
-        tik.data_move(core.gm["flags"][row * 8], core.on["flag"][a], 0, 1, 1, 0, 0)
+        tik.data_move(core.gm["flags"][row * 8], core.on.flag[a], 0, 1, 1, 0, 0)
 
     by_rows(core, item["rows", a], record)
 
@@ -109,16 +109,16 @@ def store(core: Core, item: Item, a: int, core_index, items: int) -> None:
 def _small_steps(core: Core, a: int) -> list:
     """Short dependent instructions of the logsumexp, to be recorded between long ones that hide their latency."""
     tik = core.tik
-    one, tiny = core.on["vectors"][11], core.on["vectors"][0]
-    compact, seen, lse = core.on["vectors"][6], core.on["vectors"][7], core.on["row_lse"][a]
+    one, tiny = core.on.ones[0], core.on.least_total[0]
+    compact, seen, lse = core.on.compact_total[0], core.on.seen[0], core.on.row_lse[a]
     return [
         lambda: _compact(core, compact),
         lambda: core.with_scalar("vec_muls", seen, compact, 2.0**60, 128, 64),
         lambda: core.with_row("vec_max", lse, compact, tiny, 128, 64),
         lambda: core.binary("vec_min", seen, seen, one, 128, 64),
         lambda: core.unary("vec_ln", lse, lse, 128, 64),
-        lambda: core.to_half(core.on["halves"][7], compact, 128),
-        lambda: core.binary("vec_add", lse, lse, current_reference(core, a), 128, 64),
+        lambda: core.to_half(core.on.half_total[0], compact, 128),
+        lambda: core.binary("vec_add", lse, lse, core.on.current_reference[a], 128, 64),
         lambda: tik.vec_adds(64, compact, seen, -1.0, 2, 8, 8),
         lambda: core.binary("vec_mul", lse, lse, seen, 128, 64),
         lambda: core.with_scalar("vec_muls", compact, compact, LEAST, 128, 64),
@@ -127,14 +127,14 @@ def _small_steps(core: Core, a: int) -> list:
 
 
 def _compact(core: Core, target) -> None:
-    """row_total (128 rows, 16 equal lanes) to 128 contiguous numbers, float32 moved as pairs of 16-bit halves.
+    """row_total (128 rows, 16 equal columns) to 128 contiguous numbers, float32 moved as pairs of 16-bit halves.
 
     A first transpose takes one half of every eighth row into a block, a second one puts the halves side by side.
     """
-    rows = core.on["row_total"][0].reinterpret_cast_to("float16")
-    scratch = core.on["scratch"][0].reinterpret_cast_to("float16")
+    rows = core.on.row_total[0].reinterpret_cast_to("float16")
+    scratch = core.on.scratch[0].reinterpret_cast_to("float16")
     sources = [rows[8 * k * 32] for k in range(16)]
-    # Outputs 0 and 1 are the two halves of lane 0; the others repeat them and are not used.
+    # Outputs 0 and 1 are the two halves of column 0; the others repeat them and are not used.
     targets = [scratch[0], scratch[16]] + [scratch[256 * e] for e in range(1, 15)]
     core.tik.vec_trans_scatter(False, False, targets, sources, 8, 2, 2)
     core.tik.vec_trans(target.reinterpret_cast_to("float16"), scratch, 1, 1, 1)

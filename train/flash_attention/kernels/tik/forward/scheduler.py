@@ -6,11 +6,11 @@ A kernel reads its share of the work from a table in global memory, so that ever
 
 from __future__ import annotations
 
-import heapq
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
+from flash_attention.kernels.tik.common.work_split import Registry, clip, deal, distance_tiles, plane, visibility_tiles
 from flash_attention.kernels.tik.forward.tiling import TilePlan
 from flash_attention.kernels.tik.problem import KernelProblem, padded
 from flash_attention.problem.visibility import Band
@@ -30,16 +30,6 @@ LEFT, RIGHT = (
 SAMPLE_STRIDED, SAMPLE_START, SAMPLE_STRIDE, SAMPLE_TILE = 12, 13, 14, 15
 CROSS, AFTER = 16, 17  # first tile with keys after a query, first tile with all keys after all queries
 DISTANCE = 18  # distance tile numbers of tiles CROSS and CROSS + 1
-
-
-@dataclass
-class Registry:
-    """Distinct tiles, numbered from 1 in the order they were first asked for."""
-
-    numbers: dict = field(default_factory=dict)
-
-    def number(self, content) -> int:
-        return self.numbers.setdefault(content, len(self.numbers) + 1)
 
 
 @dataclass(frozen=True)
@@ -89,25 +79,18 @@ def split(problem: KernelProblem, plan: TilePlan) -> WorkSplit:
     groups = [blocks[i : i + plan.row_blocks] for i in range(0, count, plan.row_blocks)]
     cost = [sum(block.units for block in group) + 2 for group in groups]
 
-    planes = [(b, h) for b in range(problem.batch) for h in range(problem.heads)]
-    order = sorted((-cost[g], p, g) for p in range(len(planes)) for g in range(len(groups)))
-    cores = min(problem.cores, len(order))
-    heap = [(0, core) for core in range(cores)]
-    shares: list[list] = [[] for _ in range(cores)]
-    load = [0] * cores
-    for negative, plane, group in order:
-        _, core = heapq.heappop(heap)
-        shares[core].append((plane, group))
-        load[core] -= negative
-        heapq.heappush(heap, (load[core], core))
+    heads = [(b, h) for b in range(problem.batch) for h in range(problem.heads)]
+    items = [(p, g) for p in range(len(heads)) for g in range(len(groups))]
+    hands, _ = deal([cost[group] for _, group in items], problem.cores)
+    shares = [[items[index] for index in hand] for hand in hands]
 
-    table = np.zeros((cores, max(map(len, shares)), FIELDS), np.int32)
+    table = np.zeros((len(shares), max(map(len, shares)), FIELDS), np.int32)
     table[:, :, ROW_BLOCK + FIRST] = 1  # FIRST > LAST: inactive
     table[:, :, ROW_BLOCK + ROW_BLOCK_FIELDS + FIRST] = 1
     for core, share in enumerate(shares):
         # Heads in order, so that neighbouring cores meet in the same keys.
-        for row, (plane, group) in enumerate(sorted(share)):
-            _fill(table[core, row], problem, *planes[plane], groups[group])
+        for row, (head, group) in enumerate(sorted(share)):
+            _fill(table[core, row], problem, *heads[head], groups[group])
     return WorkSplit(
         table,
         visibility_tiles(plan, tiles),
@@ -119,18 +102,14 @@ def split(problem: KernelProblem, plan: TilePlan) -> WorkSplit:
 def _fill(row: np.ndarray, problem: KernelProblem, batch: int, head: int, group: list[RowBlock]) -> None:
     row[HEAD] = batch * problem.heads + head
     row[KV_HEAD] = batch * problem.kv_heads + head // problem.group
-    row[MASK_PLANE] = _plane(problem.mask_batch, problem.mask_heads, batch, head)
-    row[BIAS_PLANE] = _plane(problem.bias_batch, problem.bias_heads, batch, head)
+    row[MASK_PLANE] = plane(problem.mask_batch, problem.mask_heads, batch, head)
+    row[BIAS_PLANE] = plane(problem.bias_batch, problem.bias_heads, batch, head)
     row[SLOPE] = head
     row[BEGIN] = min(block.words[FIRST] for block in group)
     row[END] = max(block.words[LAST] for block in group) + 1
     for a, block in enumerate(group):
         start = ROW_BLOCK + a * ROW_BLOCK_FIELDS
         row[start : start + ROW_BLOCK_FIELDS] = block.words
-
-
-def _plane(batches: int, heads: int, batch: int, head: int) -> int:
-    return (batch if batches > 1 else 0) * heads + (head if heads > 1 else 0)
 
 
 def _row_block(problem: KernelProblem, plan: TilePlan, index: int, tiles: Registry, distances: Registry) -> RowBlock:
@@ -147,8 +126,7 @@ def _row_block(problem: KernelProblem, plan: TilePlan, index: int, tiles: Regist
     def number(tile: int) -> int:
         if common[0] <= tile * keys and (tile + 1) * keys <= common[1]:
             return 0
-        relative = tuple((min(max(a - tile * keys, 0), keys), min(max(b - tile * keys, 0), keys)) for a, b in bounds)
-        return tiles.number(tuple((a, b) if a < b else (0, 0) for a, b in relative))
+        return tiles.number(tuple(clip(pair, tile * keys, keys) for pair in bounds))
 
     if lo >= hi:  # nothing visible: one tile with everything hidden gives output 0
         words[FIRST] = words[LAST] = 0
@@ -208,27 +186,3 @@ def _signs(problem: KernelProblem, plan: TilePlan, words: list, start: int, last
     words[CROSS], words[AFTER] = cross, after
     for index, tile in enumerate(range(cross, after)):
         words[DISTANCE + index] = distances.number(tile * keys - position)
-
-
-def visibility_tiles(plan, tiles: Registry) -> np.ndarray:
-    """Numbered tiles of ones and zeros, for a plan with rows, keys and columns."""
-    column = np.arange(plan.keys)
-    result = np.ones((len(tiles.numbers), plan.rows, plan.keys), np.float16)
-    for bounds, number in tiles.numbers.items():
-        pairs = np.asarray(bounds)
-        result[number - 1] = (column >= pairs[:, :1]) & (column < pairs[:, 1:])
-    return _columns_first(plan, result)
-
-
-def distance_tiles(plan, distances: Registry) -> np.ndarray:
-    """Numbered tiles of distances of keys after their queries, for a plan with rows, keys and columns."""
-    result = np.zeros((len(distances.numbers), plan.rows, plan.keys), np.float16)
-    for shift, number in distances.numbers.items():
-        after = np.arange(plan.keys)[None, :] + shift - np.arange(plan.rows)[:, None]
-        result[number - 1] = np.maximum(after, 0)
-    return _columns_first(plan, result)
-
-
-def _columns_first(plan: TilePlan, tiles: np.ndarray) -> np.ndarray:
-    shaped = tiles.reshape(-1, plan.rows, plan.columns, 16)
-    return np.ascontiguousarray(shaped.transpose(0, 2, 1, 3))

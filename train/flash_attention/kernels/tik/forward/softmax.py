@@ -10,7 +10,8 @@ import functools
 from dataclasses import dataclass
 
 from flash_attention.kernels.tik.common import dropout, mask, tiles
-from flash_attention.kernels.tik.core import HALF_ROUND, Core
+from flash_attention.kernels.tik.core import Core
+from flash_attention.kernels.tik.hardware import HALF_ROUND
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ def steps(core: Core, unit: Unit) -> list:
     between, because the queue of Vector is shorter than the work of a unit.
     """
     plan, problem = core.plan, core.problem
-    score, halves = core.on["score"][0], core.on["half"]
+    score, halves = core.on.score[0], core.on.probability_piece
     pieces = plan.pieces
     singles = len(pieces) - half_precision_pieces(core)
     spans = [(column * plan.rows * 16, columns * plan.rows * 16) for _, column, columns in pieces]
@@ -72,12 +73,12 @@ def steps(core: Core, unit: Unit) -> list:
                 core.with_scalar("vec_muls", score[at:], score[at + skew :], problem.post_scale, elements, 64)
         if problem.alibi == "bias":
             for at, elements in spans:
-                core.add_half(score[at:], core.on["bias"][0][at:], 1.0, elements)
+                core.add_half(score[at:], core.on.bias[0][at:], 1.0, elements)
         if unit.distance is not None:
             with core.tik.if_scope(unit.distance > 0):
                 for slope in unit.slopes:
                     for at, elements in spans:
-                        core.add_half(score[at:], core.on["distance"][0][at:], slope, elements)
+                        core.add_half(score[at:], core.on.distance[0][at:], slope, elements)
 
     def exponential(index: int) -> None:
         at, elements = spans[index]
@@ -94,7 +95,7 @@ def steps(core: Core, unit: Unit) -> list:
             core.to_half(half, score[at:], elements)
         outputs = [(half, unit.probability)]
         if unit.low is not None:
-            low, rounded = core.on["low_half"][index], core.on["scratch"][0]
+            low, rounded = core.on.low_piece[index], core.on.scratch[0]
             core.to_single(rounded, half, elements)
             core.binary("vec_sub", score[at:], score[at:], rounded, elements, 64)
             core.to_half(low, score[at:], elements)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from flash_attention.kernels.tik.common.score_terms import TERMS
+from flash_attention.kernels.tik.common.table_row import ITEMS_PER_CHUNK
+from flash_attention.kernels.tik.hardware import Buffer
 from flash_attention.kernels.tik.problem import KernelProblem, padded
 
-# Bytes a kernel may use per core. The Unified Buffer has 256 KiB, of which the compiler keeps 8.
-CAPACITY = {"UB": 253952, "L1": 1048576, "L0A": 65536, "L0B": 65536, "L0C": 262144}
-BYTES = {"float16": 2, "float32": 4, "int32": 4, "uint8": 1}
+# Buffers with one number per row of a row block, float32 and float16.
+ROW_NUMBERS = ("least_total", "ones", "kept_scale", "compact_total", "seen")
+ROW_HALVES = ("zeros", "term", "tile_max", "coarseness", "half_total", "largest_total")
 RING = 3  # tiles of key, value and probability in L1; the unrolled loop body covers as many tiles
-ITEMS_PER_CHUNK = 64  # rows of the work table held in the Unified Buffer at a time
-LANES = 16  # depth of the extra block that the Cube adds to the scores, see lanes.py
 
 
 @dataclass(frozen=True)
@@ -42,22 +43,6 @@ STRATEGIES = {
         Strategy("single32", 32, 1, 64, 32),
     )
 }
-
-
-@dataclass(frozen=True)
-class Buffer:
-    """One on-chip allocation: `copies` tensors of `size` elements."""
-
-    name: str
-    memory: str
-    dtype: str
-    size: int
-    copies: int = 1
-
-    @property
-    def bytes(self) -> int:
-        unit = {"UB": 32, "L0C": 1024}.get(self.memory, 512)
-        return self.copies * padded(self.size * BYTES[self.dtype], unit)
 
 
 @dataclass(frozen=True)
@@ -130,37 +115,37 @@ def buffers(problem: KernelProblem, plan: TilePlan, tiles: int, distances: int) 
     piece = max(columns for _, _, columns in plan.pieces) * rows * 16
     work = max(area, rows * 32)  # the end of a row block works on two fractal columns at least
     dynamic = problem.alibi in ("given", "computed") or problem.mask == "key"
-    dropout = problem.dropout_threshold > 0
+    computed, dropout = problem.alibi == "computed", problem.dropout_threshold > 0
     variants = 2 if distances else 1
     result = [
         Buffer("query", "L1", "float16", rows * depth, 2 * plan.row_blocks),
-        Buffer("query_lanes", "L1", "float16", rows * LANES, 2 * plan.row_blocks * variants),
+        Buffer("query_terms", "L1", "float16", rows * TERMS, 2 * plan.row_blocks * variants),
         Buffer("key", "L1", "float16", width * depth, RING * len(plan.segments)),
         Buffer("value", "L1", "float16", keys * depth, RING),
         Buffer("probability", "L1", "float16", area, RING),
         Buffer("dropped", "L1", "float16", area, RING if dropout else 0),
         Buffer("low", "L1", "float16", area, RING if plan.precise_total else 0),
         Buffer("sample_key", "L1", "float16", keys * depth, plan.row_blocks),
-        Buffer("key_lanes", "L1", "float16", keys * LANES, RING + plan.row_blocks if dynamic else 1),
+        Buffer("key_terms", "L1", "float16", keys * TERMS, RING + plan.row_blocks if dynamic else 1),
         Buffer("fractals", "L1", "float16", 256),
         Buffer("tiles", "L1", "float16", area * tiles),
         Buffer("distances", "L1", "float16", area * distances),
         Buffer("l0_query", "L0A", "float16", rows * depth),
         Buffer("l0_probability", "L0A", "float16", rows * width),
-        Buffer("l0_query_lanes", "L0A", "float16", rows * LANES),
+        Buffer("l0_query_terms", "L0A", "float16", rows * TERMS),
         Buffer("l0_key", "L0B", "float16", width * depth, 2),
         Buffer("l0_value", "L0B", "float16", width * depth),
-        Buffer("l0_key_lanes", "L0B", "float16", width * LANES),
+        Buffer("l0_key_terms", "L0B", "float16", width * TERMS),
         Buffer("l0_ones", "L0B", "float16", width * 16),
         Buffer("output", "L0C", "float32", rows * depth, plan.row_blocks),
         Buffer("total", "L0C", "float32", rows * 16, plan.row_blocks),
         Buffer("low_total", "L0C", "float32", rows * 16, plan.row_blocks if plan.precise_total else 0),
         Buffer("scores", "L0C", "float32", rows * width, plan.score_slots),
-        # More than a tile: operands of an instruction stand half a round of the banks apart, see core.HALF_ROUND.
+        # More than a tile: operands of an instruction stand half a round of the banks apart, see hardware.HALF_ROUND.
         Buffer("score", "UB", "float32", work + padded(64 * (len(plan.segments) + 1), 128)),
         # A tensor per piece: then Vector goes on while a piece leaves, whatever the synchronisation knows of addresses.
-        Buffer("half", "UB", "float16", piece, len(plan.pieces)),
-        Buffer("low_half", "UB", "float16", piece, len(plan.pieces) if plan.precise_total else 0),
+        Buffer("probability_piece", "UB", "float16", piece, len(plan.pieces)),
+        Buffer("low_piece", "UB", "float16", piece, len(plan.pieces) if plan.precise_total else 0),
         Buffer("stage", "UB", "float16", rows * depth + 128, plan.row_blocks),
         Buffer("row_total", "UB", "float32", 2048),
         Buffer("scratch", "UB", "float32", 2048),
@@ -171,31 +156,27 @@ def buffers(problem: KernelProblem, plan: TilePlan, tiles: int, distances: int) 
         Buffer("distance", "UB", "float16", area, 1 if distances else 0),
         Buffer("keep", "UB", "uint8", rows * keys // 8, 2 if dropout else 0),
         Buffer("row_max", "UB", "float16", rows * 16),
-        Buffer("vectors", "UB", "float32", 128, 12),
+        *(
+            Buffer(name, "UB", "float32", 128)
+            for name in ("least_total", "ones", "kept_scale", "compact_total", "seen")
+        ),
+        Buffer("next_reference", "UB", "float32", 128, plan.row_blocks),
+        Buffer("current_reference", "UB", "float32", 128, plan.row_blocks),
+        Buffer("reference_part", "UB", "float32", 128),
+        *(Buffer(name, "UB", "float32", 128 if computed else 0) for name in ("slope_value", "slope_part")),
         Buffer("row_lse", "UB", "float32", 128, plan.row_blocks),
-        Buffer("halves", "UB", "float16", 128, 8),
-        Buffer("row_numbers", "UB", "float32", 128 if problem.alibi == "computed" else 0),
+        *(
+            Buffer(name, "UB", "float16", 128)
+            for name in ("zeros", "term", "tile_max", "coarseness", "half_total", "largest_total")
+        ),
+        Buffer("negated_reference", "UB", "float16", 128, plan.row_blocks),
+        Buffer("negated_term", "UB", "float16", 128 if distances else 0),
+        Buffer("row_numbers", "UB", "float32", 128 if computed else 0),
         Buffer("table", "UB", "int32", ITEMS_PER_CHUNK * 48),
         Buffer("flags", "UB", "int32", ITEMS_PER_CHUNK * 16),
         Buffer("flag", "UB", "int32", 8, plan.row_blocks),
     ]
     return [buffer for buffer in result if buffer.copies and buffer.size]
-
-
-def usage(parts: list[Buffer]) -> dict[str, int]:
-    """Bytes used per memory."""
-    used = dict.fromkeys(CAPACITY, 0)
-    for part in parts:
-        used[part.memory] += part.bytes
-    return used
-
-
-def overflow(parts: list[Buffer]) -> str:
-    """What does not fit, as text; empty when everything does."""
-    used = usage(parts)
-    return ", ".join(
-        f"{memory} {used[memory]} of {CAPACITY[memory]} bytes" for memory in CAPACITY if used[memory] > CAPACITY[memory]
-    )
 
 
 def candidates(problem: KernelProblem) -> list[TilePlan]:

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from flash_attention.kernels.tik.common.table_row import TableRow, present
 from flash_attention.kernels.tik.core import Core
-from flash_attention.kernels.tik.forward import scheduler as w
+from flash_attention.kernels.tik.forward import scheduler
 
 _PER_ITEM = {
-    "head": w.HEAD,
-    "kv_head": w.KV_HEAD,
-    "mask_plane": w.MASK_PLANE,
-    "bias_plane": w.BIAS_PLANE,
-    "slope": w.SLOPE,
-    "begin": w.BEGIN,
-    "end": w.END,
+    "head": scheduler.HEAD,
+    "kv_head": scheduler.KV_HEAD,
+    "mask_plane": scheduler.MASK_PLANE,
+    "bias_plane": scheduler.BIAS_PLANE,
+    "slope": scheduler.SLOPE,
+    "begin": scheduler.BEGIN,
+    "end": scheduler.END,
 }
-_PER_ROW_BLOCK = {"start": w.START, "rows": w.ROWS, "first": w.FIRST, "last": w.LAST}
+_PER_ROW_BLOCK = {"start": scheduler.START, "rows": scheduler.ROWS, "first": scheduler.FIRST, "last": scheduler.LAST}
 _SAMPLE = {
-    "strided": w.SAMPLE_STRIDED,
-    "sample": w.SAMPLE_START,
-    "stride": w.SAMPLE_STRIDE,
-    "sample_tile": w.SAMPLE_TILE,
+    "strided": scheduler.SAMPLE_STRIDED,
+    "sample": scheduler.SAMPLE_START,
+    "stride": scheduler.SAMPLE_STRIDE,
+    "sample_tile": scheduler.SAMPLE_TILE,
 }
-_SIGNS = {"cross": w.CROSS, "after": w.AFTER}
+_SIGNS = {"cross": scheduler.CROSS, "after": scheduler.AFTER}
 
 
 class Item(TableRow):
@@ -34,7 +34,7 @@ class Item(TableRow):
         words = present(_PER_ITEM, problem)
         for a in range(core.plan.row_blocks):
             for field, word in per_block.items():
-                words[field, a] = w.ROW_BLOCK + a * w.ROW_BLOCK_FIELDS + word
+                words[field, a] = scheduler.ROW_BLOCK + a * scheduler.ROW_BLOCK_FIELDS + word
         super().__init__(core, name, words)
         self.index = core.scalar("int32", f"{name}_index", 0)
 
@@ -67,21 +67,21 @@ class Item(TableRow):
 
     def tile_number(self, number, a: int, tile) -> None:
         """Sets `number` to the visibility tile of (row block, key tile), 0 where everything is visible."""
-        core, table = self.core, self.core.on["table"][0]
-        base = w.ROW_BLOCK + a * w.ROW_BLOCK_FIELDS
+        core, table = self.core, self.core.on.table[0]
+        base = scheduler.ROW_BLOCK + a * scheduler.ROW_BLOCK_FIELDS
         number.set_as(0)
-        with core.tik.if_scope(tile - self["first", a] < w.EDGE):
-            number.set_as(table[self.row + (tile - self["first", a]) + (base + w.LEFT)])
-        with core.tik.else_scope(), core.tik.if_scope(self["last", a] - tile < w.EDGE):
-            number.set_as(table[self.row + (self["last", a] - tile) + (base + w.RIGHT)])
+        with core.tik.if_scope(tile - self["first", a] < scheduler.EDGE):
+            number.set_as(table[self.row + (tile - self["first", a]) + (base + scheduler.LEFT)])
+        with core.tik.else_scope(), core.tik.if_scope(self["last", a] - tile < scheduler.EDGE):
+            number.set_as(table[self.row + (self["last", a] - tile) + (base + scheduler.RIGHT)])
 
     def distance_number(self, number, a: int, tile) -> None:
         """Sets `number` to the distance tile of a tile with keys on both sides of its queries, else to 0."""
-        core, table = self.core, self.core.on["table"][0]
-        base = w.ROW_BLOCK + a * w.ROW_BLOCK_FIELDS
+        core, table = self.core, self.core.on.table[0]
+        base = scheduler.ROW_BLOCK + a * scheduler.ROW_BLOCK_FIELDS
         number.set_as(0)
         with core.when(tile >= self["cross", a], tile < self["after", a]):
-            number.set_as(table[self.row + (tile - self["cross", a]) + (base + w.DISTANCE)])
+            number.set_as(table[self.row + (tile - self["cross", a]) + (base + scheduler.DISTANCE)])
 
     def planes(self) -> dict:
         """Run-time numbers of the planes of inputs with one vector per plane."""

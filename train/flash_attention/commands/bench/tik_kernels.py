@@ -1,10 +1,10 @@
 """What a kernel asks of the chip: speed on the modelled core, memories, code, events, traffic. One command:
 
-    python -m flash_attention.kernels.tik.report [--seq 4096] [--head-dim 128 64] [--sync auto conservative]
-    python -m flash_attention.kernels.tik.report --operator forward backward rows finish
-    python -m flash_attention.kernels.tik.report --features --seq 1024 --head-dim 16 128 256 --operator forward backward
-    python -m flash_attention.kernels.tik.report --buffers --head-dim 64 128 256 --operator forward backward
-    python -m flash_attention.kernels.tik.report --timeline 60000 2600
+    python -m flash_attention.commands.bench.tik_kernels [--seq 4096] [--head-dim 128 64] [--sync auto conservative]
+    python -m flash_attention.commands.bench.tik_kernels --operator forward backward rows finish
+    python -m flash_attention.commands.bench.tik_kernels --features --seq 1024 --head-dim 16 128 256
+    python -m flash_attention.commands.bench.tik_kernels --buffers --head-dim 64 128 256 --operator forward backward
+    python -m flash_attention.commands.bench.tik_kernels --timeline 60000 2600
 
 Figures come from the timing model of tikemu. They are estimates; nothing here ran on a device.
 """
@@ -21,20 +21,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from flash_attention.kernels.tik.backward import kernel as backward
-from flash_attention.kernels.tik.backward import preprocess as gradient_rows
+from flash_attention.kernels.tik.backward import preprocess
 from flash_attention.kernels.tik.forward import kernel as forward
-from flash_attention.kernels.tik.forward.tiling import CAPACITY
+from flash_attention.kernels.tik.hardware import CAPACITY, CUBE_FLOPS
 from flash_attention.kernels.tik.problem import KernelProblem
 
-CUBE_FLOPS = 8192  # per cycle and core, float16
-EVENTS = 4  # event ids per pair of pipes
-INSTRUCTION_CACHE = 32768
 TILE = 128 * 128
 # Builder and matrix products of a kernel: "backward" is the main one, "rows" and "finish" are the passes around it.
 OPERATORS = {
     "forward": (forward.build, 2),
     "backward": (backward.build_main, 5),
-    "rows": (gradient_rows.build, 0),
+    "rows": (preprocess.build, 0),
     "finish": (backward.build_finish, 0),
 }
 _ALIBI = {"alibi": "computed", "slopes": (0.5,)}

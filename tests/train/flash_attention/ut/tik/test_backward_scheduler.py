@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from flash_attention.kernels.tik import KernelProblem
-from flash_attention.kernels.tik.backward import scheduler as backward_split
+from flash_attention.kernels.tik.backward import scheduler
 from flash_attention.kernels.tik.backward.scheduler import (
     COUNT,
     EDGE,
@@ -48,12 +48,12 @@ def _seen(problem: KernelProblem, plan, split, row) -> np.ndarray:
     return wide[: problem.seq_q, : problem.seq_k]
 
 
-@pytest.mark.parametrize("variant", backward_split.VARIANTS)
+@pytest.mark.parametrize("variant", scheduler.VARIANTS)
 @pytest.mark.parametrize("fields", PROBLEMS)
 def test_every_visible_pair_once(fields, variant):
     problem = KernelProblem(2, 4, head_dim=64, cores=6, **fields)
     plan = plans(problem, False)[0]
-    split = backward_split.split(problem, plan, variant)
+    split = scheduler.split(problem, plan, variant)
     total = np.zeros((2 * problem.kv_heads, problem.seq_q, problem.seq_k), int)
     owners = {}
     for core, items in enumerate(split.table):
@@ -69,7 +69,7 @@ def test_every_visible_pair_once(fields, variant):
 @pytest.mark.parametrize(("variant", "heads"), (("deterministic", 32), ("split", 1), ("split", 40), ("atomic", 3)))
 def test_causal_work_is_balanced(variant, heads):
     problem = KernelProblem(1, heads, 12288, 12288, 64, causal=True)
-    split = backward_split.split(problem, plans(problem, False)[0], variant)
+    split = scheduler.split(problem, plans(problem, False)[0], variant)
     assert split.cores == 32
     assert max(split.units) <= 1.1 * np.mean(split.units)
 
@@ -77,15 +77,15 @@ def test_causal_work_is_balanced(variant, heads):
 def test_accumulators_stay_below_their_limit():
     problem = KernelProblem(1, 16, 65536, 65536, 128, kv_heads=1)
     plan = plans(problem, False)[0]
-    split = backward_split.split(problem, plan, "split")
-    size = 4 * np.prod(backward_split.accumulator_shape(problem, plan, split.slots))
-    assert size <= max(backward_split.ACCUMULATOR_LIMIT, size // split.slots)
+    split = scheduler.split(problem, plan, "split")
+    size = 4 * np.prod(scheduler.accumulator_shape(problem, plan, split.slots))
+    assert size <= max(scheduler.ACCUMULATOR_LIMIT, size // split.slots)
 
 
 def test_heads_that_share_a_bias_share_a_core():
     problem = KernelProblem(2, 4, 500, 500, 64, alibi="bias", bias_heads=4, cores=8)
     plan = plans(problem, True)[0]
-    split = backward_split.split(problem, plan, "split")
+    split = scheduler.split(problem, plan, "split")
     owners = {}
     for core, items in enumerate(split.table):
         for row in items[items[:, COUNT] > 0]:
@@ -97,4 +97,4 @@ def test_range_with_more_partial_tiles_than_the_table_holds_is_refused():
     # Queries of a block of 1000 stand at keys that begin in the middle of a tile.
     problem = KernelProblem(1, 1, 8192, 8192, 32, causal=True, prev_blocks=1, block=1000, tiling="rows16keys32")
     with pytest.raises(ValueError, match="prev_blocks, next_blocks, block"):
-        backward_split.split(problem, plans(problem, False)[0], "deterministic")
+        scheduler.split(problem, plans(problem, False)[0], "deterministic")

@@ -1,8 +1,9 @@
 """Speed and needs of the operators on the modelled core stay within what was promised."""
 
 import pytest
-from flash_attention.kernels.tik import KernelProblem, report
-from flash_attention.kernels.tik.forward.tiling import CAPACITY
+from flash_attention.commands.bench import tik_kernels
+from flash_attention.kernels.tik import KernelProblem
+from flash_attention.kernels.tik.hardware import CAPACITY, EVENTS, INSTRUCTION_CACHE
 
 
 @pytest.fixture(autouse=True)
@@ -27,31 +28,31 @@ def on_emulator(device):
 )
 def test_kernel_reaches_its_share_of_the_peak(operator, head_dim, causal, utilisation):
     problem = KernelProblem(1, 1, 4096, 4096, head_dim, causal=causal, cores=1)
-    measured = report.measure(problem, operator=operator)
+    measured = tik_kernels.measure(problem, operator=operator)
     assert measured.utilisation >= utilisation
     _within_limits(measured)
 
 
-SIMPLE = [(name, 128) for name in report.FEATURES]
-COMBINED = [(name, head_dim) for name in list(report.FEATURES)[-4:] for head_dim in (16, 256)]
+SIMPLE = [(name, 128) for name in tik_kernels.FEATURES]
+COMBINED = [(name, head_dim) for name in list(tik_kernels.FEATURES)[-4:] for head_dim in (16, 256)]
 
 
 @pytest.mark.parametrize("operator", ("forward", "backward"))
 @pytest.mark.parametrize(("name", "head_dim"), [*SIMPLE, *COMBINED])
 def test_every_feature_stays_within_the_core(name, head_dim, operator):
-    problem = report.problem_of(512, head_dim, **report.FEATURES[name])
-    measured = report.measure(problem, operator=operator)
+    problem = tik_kernels.problem_of(512, head_dim, **tik_kernels.FEATURES[name])
+    measured = tik_kernels.measure(problem, operator=operator)
     assert set(CAPACITY) <= set(measured.peak_bytes)
     # Beyond the event ids a pipe waits where it need not; beyond the cache instructions are fetched again. Both cost
     # only time, and these kernels have no speed to keep.
-    _within_limits(measured, code=2 * report.INSTRUCTION_CACHE, events=report.EVENTS + 2)
+    _within_limits(measured, code=2 * INSTRUCTION_CACHE, events=EVENTS + 2)
 
 
 @pytest.mark.parametrize("head_dim", (64, 128))
 @pytest.mark.parametrize("operator", ("rows", "finish"))
 def test_passes_around_the_main_kernel_cost_a_tenth_of_it_at_most(operator, head_dim):
     problem = KernelProblem(1, 1, 4096, 4096, head_dim, cores=1)
-    measured, main = (report.measure(problem, operator=name) for name in (operator, "backward"))
+    measured, main = (tik_kernels.measure(problem, operator=name) for name in (operator, "backward"))
     assert measured.cycles < main.cycles / 10
     _within_limits(measured)
 
@@ -60,17 +61,17 @@ def test_passes_around_the_main_kernel_cost_a_tenth_of_it_at_most(operator, head
 @pytest.mark.parametrize("head_dim", (64, 128))
 def test_synchronisation_by_whole_tensors_costs_a_quarter_at_most(head_dim, operator):
     problem = KernelProblem(1, 1, 2048, 2048, head_dim, cores=1)
-    auto, conservative = (report.measure(problem, sync, operator=operator) for sync in ("auto", "conservative"))
+    auto, conservative = (tik_kernels.measure(problem, sync, operator=operator) for sync in ("auto", "conservative"))
     assert conservative.cycles < 1.33 * auto.cycles
 
 
 def test_table_names_the_kernel_and_its_memories():
-    measured = report.measure(KernelProblem(1, 1, 256, 256, 64, cores=1))
-    text = report.table([measured])
+    measured = tik_kernels.measure(KernelProblem(1, 1, 256, 256, 64, cores=1))
+    text = tik_kernels.table([measured])
     assert "forward D=64 S=256 full" in text and "L0C" in text
 
 
-def _within_limits(measured, code: int = report.INSTRUCTION_CACHE, events: int = report.EVENTS) -> None:
+def _within_limits(measured, code: int = INSTRUCTION_CACHE, events: int = EVENTS) -> None:
     assert {pair: count for pair, count in measured.events.items() if count > events} == {}
     assert measured.code_bytes <= code
     assert measured.build_seconds < 10

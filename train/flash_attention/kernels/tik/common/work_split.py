@@ -1,0 +1,69 @@
+"""What the schedulers of both operators share: dealing work to cores; tiles of visibility and distance by number."""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from flash_attention.kernels.tik.core import TilePlan
+
+
+@dataclass
+class Registry:
+    """Distinct tiles, numbered from 1 in the order they were first asked for."""
+
+    numbers: dict = field(default_factory=dict)
+
+    def number(self, content) -> int:
+        return self.numbers.setdefault(content, len(self.numbers) + 1)
+
+
+def deal(costs: list[int], hands: int) -> tuple[list[list[int]], list[int]]:
+    """Largest costs first, each to the hand with the least: (indices, load) per hand."""
+    hands = min(hands, len(costs))
+    heap = [(0, hand) for hand in range(hands)]
+    shares: list[list[int]] = [[] for _ in range(hands)]
+    loads = [0] * hands
+    for index in sorted(range(len(costs)), key=lambda index: (-costs[index], index)):
+        _, hand = heapq.heappop(heap)
+        shares[hand].append(index)
+        loads[hand] += costs[index]
+        heapq.heappush(heap, (loads[hand], hand))
+    return shares, loads
+
+
+def plane(batches: int, heads: int, batch: int, head: int) -> int:
+    """Plane of an input that may be shared by all batches or all heads."""
+    return (batch if batches > 1 else 0) * heads + (head if heads > 1 else 0)
+
+
+def clip(bounds: tuple[int, int], start: int, keys: int) -> tuple[int, int]:
+    """Bounds relative to a tile of `keys` keys from `start` on; (0, 0) where it holds none."""
+    low, high = (min(max(bound - start, 0), keys) for bound in bounds)
+    return (low, high) if low < high else (0, 0)
+
+
+def visibility_tiles(plan: TilePlan, tiles: Registry) -> np.ndarray:
+    """Numbered tiles of ones and zeros: float16 (n, keys / 16, rows, 16)."""
+    column = np.arange(plan.keys)
+    result = np.ones((len(tiles.numbers), plan.rows, plan.keys), np.float16)
+    for bounds, number in tiles.numbers.items():
+        pairs = np.asarray(bounds)
+        result[number - 1] = (column >= pairs[:, :1]) & (column < pairs[:, 1:])
+    return _columns_first(plan, result)
+
+
+def distance_tiles(plan: TilePlan, distances: Registry) -> np.ndarray:
+    """Numbered tiles of distances of keys after their queries: float16 (n, keys / 16, rows, 16)."""
+    result = np.zeros((len(distances.numbers), plan.rows, plan.keys), np.float16)
+    for shift, number in distances.numbers.items():
+        after = np.arange(plan.keys)[None, :] + shift - np.arange(plan.rows)[:, None]
+        result[number - 1] = np.maximum(after, 0)
+    return _columns_first(plan, result)
+
+
+def _columns_first(plan: TilePlan, tiles: np.ndarray) -> np.ndarray:
+    shaped = tiles.reshape(-1, plan.rows, plan.keys // 16, 16)
+    return np.ascontiguousarray(shaped.transpose(0, 2, 1, 3))

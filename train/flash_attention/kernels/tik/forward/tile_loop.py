@@ -1,0 +1,195 @@
+"""The loop over the key tiles of a work item: the pipeline of the forward operator.
+
+A unit is one row block against one key tile. Scores run two units ahead of the output, probabilities one, so that no
+pipe waits for another in the steady state; docs/kernels.md draws it.
+"""
+
+from __future__ import annotations
+
+from flash_attention.kernels.tik.common import alibi, dropout, mask, score_terms, tiles
+from flash_attention.kernels.tik.core import Core
+from flash_attention.kernels.tik.forward import row_reference, softmax
+from flash_attention.kernels.tik.forward.tiling import RING
+from flash_attention.kernels.tik.forward.work_item import Item
+
+LAG = 2  # units between the scores of a tile and its part of the output
+
+
+class TileLoop:
+    """Records the tiles of one work item after another.
+
+    Args:
+        item: the item in work.
+        epoch: run-time parity of the item that comes next.
+        slopes: scalars of the slope of the item's head where keys stand on both sides of the queries, else None.
+        numbered: whether there are visibility tiles.
+
+    Attributes:
+        base: run-time number of the first element of the item's keys and values in global memory.
+    """
+
+    def __init__(self, core: Core, item: Item, epoch, slopes: alibi.Slopes | None, *, numbered: bool):
+        self.core, self.item, self.epoch, self.slopes = core, item, epoch, slopes
+        self.tik, self.plan, self.problem = core.tik, core.plan, core.problem
+        self.numbered, self.signed = numbered, slopes is not None
+        self.base = core.scalar("int64", "base")
+        self.numbers = [core.scalar("int32", f"unit_number_{a}") for a in range(self.plan.row_blocks)]
+        self.crossings = [core.scalar("int32", f"unit_distance_{a}") for a in range(self.plan.row_blocks)]
+
+    def first_tiles(self, item: Item, base) -> None:
+        """The first two key tiles of an item are under way before its loop starts."""
+        for ahead in range(2):
+            self._load_key(item, base, item["begin"] + ahead, ahead)
+
+    def _load_key(self, item: Item, base, tile, slot: int) -> None:
+        core = self.core
+        with core.when(tile < item["end"]):
+            if score_terms.is_dynamic(self.problem):
+                score_terms.load_key_terms(core, core.on.key_terms[slot], item.planes(), tile)
+            tiles.load_key(core, slot, base, tile)  # used first: waiting for it covers the terms
+
+    def record(self, meanwhile: list) -> None:
+        """The loop over the key tiles of the item: scores two units ahead of the output, probabilities one ahead.
+
+        Args:
+            meanwhile: record loads that happen once per item, one after each unit of the first body, so that neither
+                the scalar unit nor the queue of the loads keeps the tiles waiting.
+        """
+        core, tik, blocks = self.core, self.tik, self.plan.row_blocks
+        item = self.item
+        steps = core.scalar("int32", "steps")
+        # Units of the item plus the lag, in bodies of RING tiles; an inactive item takes one body.
+        ahead = -(-LAG // blocks)
+        steps.set_as((item["end"] - item["begin"] + (ahead + RING - 1)) // RING)
+        with tik.for_range(0, steps, name="body") as body:
+            first = core.scalar("int32", "body_tile")
+            first.set_as(item["begin"] + body * RING)
+            for position in range(RING * blocks):
+                self._step(first, position)
+                if 0 < position <= len(meanwhile):
+                    with tik.if_scope(body == 0):
+                        meanwhile[position - 1]()
+
+    def _step(self, first, position: int) -> None:
+        core, blocks, item = self.core, self.plan.row_blocks, self.item
+        a = position % blocks
+        ring = position // blocks
+        tile = first + ring
+        if a == 0:
+            with core.when(tile < item["end"]):
+                tiles.load_value(core, core.on.value[ring], self.base, tile)
+            self._load_key(item, self.base, tile + 2, (ring + 2) % RING)
+        ahead = (*self._unit(first, position), position)
+        behind = (*self._unit(first, position - LAG), position - LAG)
+        middle = self._unit(first, position - 1)
+        count = len(self.plan.segments)
+        shares = self._probability_steps(*middle, position - 1, count)
+        for segment, share in enumerate(shares):
+            with core.when(*item.visits(*middle)):
+                for record in share:
+                    record()
+            if segment < count:
+                self._scores(*ahead, segment)
+                # Backwards: when the first probabilities of a later unit may overwrite these, all of them are read.
+                self._output(*behind, count - 1 - segment)
+        self._fetch(a, tile)
+
+    def _unit(self, first, position: int) -> tuple:
+        """(row block, key tile) of the unit at a position of the body; negative positions are the body before."""
+        blocks = self.plan.row_blocks
+        return position % blocks, first + position // blocks
+
+    def _score_slot(self, position: int, segment: int):
+        slots, segments = self.core.on.scores, len(self.plan.segments)
+        return slots[(position * segments + segment) % len(slots)]
+
+    def _ring(self, name: str, position: int):
+        """L1 slot of a tile (value) or of a unit (probability, dropped, low)."""
+        if name in ("probability", "dropped", "low"):
+            return self.core.on.copies(name)[position % RING]
+        return self.core.on.copies(name)[position // self.plan.row_blocks % RING]
+
+    def _scores(self, a: int, tile, position: int, segment: int) -> None:
+        core, item = self.core, self.item
+        with core.when(*item.visits(a, tile)):
+            if segment == 0:
+                # `epoch` is the parity of the next item, so the slots of the current one are the other ones.
+                pairs = list(zip(row_reference.query_slots(core, a), row_reference.query_terms(core, a)))[::-1]
+                for query, variants in tiles.each_epoch(core, pairs, self.epoch):
+                    row_reference.query_operand(core, item, a, tile, query, variants)
+            by_key = core.on.key_terms
+            ring = position // self.plan.row_blocks % RING
+            slot = ring if score_terms.is_dynamic(self.problem) else 0
+            operand = tiles.key_to_l0(core, ring, segment, segment % 2)
+            row_reference.scores(core, self._score_slot(position, segment), operand, by_key[slot], segment)
+
+    def _fetch(self, a: int, tile) -> None:
+        """Tiles that the probabilities of a unit will need on Vector, one unit ahead."""
+        core, item = self.core, self.item
+        if not (
+            self.numbered
+            or self.signed
+            or self.problem.mask == "full"
+            or self.problem.alibi == "bias"
+            or self.problem.dropout_threshold
+        ):
+            return
+        with core.when(*item.visits(a, tile)):
+            if self.numbered:
+                item.tile_number(self.numbers[a], a, tile)
+                mask.fetch_visible(core, self.numbers[a])
+            if self.signed:
+                item.distance_number(self.crossings[a], a, tile)
+                alibi.fetch_distance(core, self.crossings[a])
+            if self.problem.mask == "full":
+                mask.fetch_plane(core, "mask", "hidden", item["mask_plane"], tile, item["start", a], item["rows", a])
+            if self.problem.alibi == "bias":
+                mask.fetch_plane(core, "bias", "bias", item["bias_plane"], tile, item["start", a], item["rows", a])
+            if self.problem.dropout_threshold:
+                dropout.fetch_keep(core, item["head"], tile, item["start", a], item["rows", a])
+
+    def _probability_steps(self, a: int, tile, position: int, count: int) -> list:
+        """Vector work of a unit in shares, to be recorded around `count` segments of work for the Cube."""
+        dropped = self._ring("dropped", position) if self.problem.dropout_threshold else None
+        unit = softmax.Unit(
+            a=a,
+            tile=tile,
+            scores=[self._score_slot(position, segment) for segment in range(count)],
+            probability=self._ring("probability", position),
+            dropped=dropped,
+            low=self._ring("low", position) if self.plan.precise_total else None,
+            number=self.numbers[a] if self.numbered else None,
+            distance=self.crossings[a] if self.signed else None,
+            slopes=self.slopes.correction if self.signed else (),
+        )
+        take, *others = softmax.steps(self.core, unit)
+        size = -(-len(others) // count)
+        return [[take]] + [others[start : start + size] for start in range(0, len(others), size)]
+
+    def _output(self, a: int, tile, position: int, segment: int) -> None:
+        """output += probabilities . values and total += probabilities . ones, one segment of keys."""
+        core, item, tik, plan = self.core, self.item, self.tik, self.plan
+        rows, width = plan.rows, plan.segments[segment]
+        with core.when(*item.visits(a, tile)):
+            probability = tiles.probability_to_l0(core, self._ring("probability", position), segment)
+            ones = core.on.l0_ones[0]
+            values = tiles.value_to_l0(core, self._ring("value", position), segment)
+
+            def accumulate(target, left, right, columns: int) -> None:
+                if segment < len(plan.segments) - 1:
+                    tik.mmad(target, left, right, rows, width, columns, 1)
+                    return
+                with tik.if_scope(tile == item["first", a]):
+                    tik.mmad(target, left, right, rows, width, columns, 0)
+                with tik.else_scope():
+                    tik.mmad(target, left, right, rows, width, columns, 1)
+
+            accumulate(core.on.total[a], probability, ones, 16)
+            if plan.precise_total:
+                low = tiles.probability_to_l0(core, self._ring("low", position), segment)
+                accumulate(core.on.low_total[a], low, ones, 16)
+                if not self.problem.dropout_threshold:
+                    tiles.probability_to_l0(core, self._ring("probability", position), segment)
+            if self.problem.dropout_threshold:
+                probability = tiles.probability_to_l0(core, self._ring("dropped", position), segment)
+            accumulate(core.on.output[a], probability, values, plan.head_dim)

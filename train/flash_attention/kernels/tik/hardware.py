@@ -1,0 +1,56 @@
+"""The first-generation Ascend 910 as the kernels see it: memories of a core, limits of instructions, buffers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flash_attention.kernels.tik.problem import padded
+
+# Bytes a kernel may use per core. The Unified Buffer has 256 KiB, of which the compiler keeps 8.
+CAPACITY = {"UB": 253952, "L1": 1048576, "L0A": 65536, "L0B": 65536, "L0C": 262144}
+ALLOCATION_UNIT = {"UB": 32, "L1": 512, "L0A": 512, "L0B": 512, "L0C": 1024}  # bytes
+BYTES = {"float16": 2, "float32": 4, "int32": 4, "uint8": 1}
+SIMD_LANES = {"float16": 128, "float32": 64, "int32": 64}  # elements of one repeat of a Vector instruction
+
+MOST_REPEATS = 255  # of a Vector instruction
+LARGEST_GAP = 65535  # of data_move, in blocks
+BLOCK_HALVES = 16  # float16 elements per 32-byte block
+FRACTAL_ELEMENTS = 256
+# The banks of the Unified Buffer come round every 512 bytes. An instruction whose operands stand half a round apart
+# meets no conflict; one that works in place takes twice as long. In float32 elements:
+HALF_ROUND = 64
+
+CUBE_FLOPS = 8192  # per cycle and core, float16
+EVENTS = 4  # event ids per pair of pipes
+INSTRUCTION_CACHE = 32768  # bytes
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """One on-chip allocation: `copies` tensors of `size` elements."""
+
+    name: str
+    memory: str
+    dtype: str
+    size: int
+    copies: int = 1
+
+    @property
+    def bytes(self) -> int:
+        return self.copies * padded(self.size * BYTES[self.dtype], ALLOCATION_UNIT[self.memory])
+
+
+def usage(parts: list[Buffer]) -> dict[str, int]:
+    """Bytes used per memory."""
+    used = dict.fromkeys(CAPACITY, 0)
+    for part in parts:
+        used[part.memory] += part.bytes
+    return used
+
+
+def excess(parts: list[Buffer]) -> str:
+    """What does not fit, as text; empty when everything does."""
+    used = usage(parts)
+    return ", ".join(
+        f"{memory} {used[memory]} of {CAPACITY[memory]} bytes" for memory in CAPACITY if used[memory] > CAPACITY[memory]
+    )
