@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Sets up the test environment, builds the native library, checks the style and runs the tests.
+# Sets up the test environment, builds the native library, checks style and types, and runs the tests.
 #   ./test.sh                     the tests of every day
 #   ./test.sh --slow              and the slow ones; likewise --distributed (several processes), --versions
 #   ./test.sh tests/emulator -k vadd   anything else goes to pytest
@@ -30,6 +30,10 @@ fi
 echo "== style"
 status=0
 "$VENV_PYTHON" -m ruff check --output-format concise . || status=$?
+"$VENV_PYTHON" -m ruff format --check --quiet . || { status=$?; echo "format: run $VENV_PYTHON -m ruff format ." >&2; }
+
+echo "== types"
+"$VENV_PYTHON" -m mypy || status=$?
 
 echo "== tests"
 # Two processes share the cores: one OpenMP thread each, unless a test asks for more.

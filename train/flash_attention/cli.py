@@ -23,7 +23,7 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--version", action="version", version=f"flash_attention {__version__}")
     choices = result.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, module in command_modules().items():
-        help_line = module.__doc__.split("\n")[0]
+        help_line = (module.__doc__ or "").split("\n")[0]
         child = choices.add_parser(
             name, help=help_line, description=help_line, formatter_class=argparse.ArgumentDefaultsHelpFormatter
         )

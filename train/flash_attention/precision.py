@@ -22,7 +22,7 @@ def keeps_its_code(layer: type) -> type:
     if layer.__module__.partition(".")[0] != __package__:
         sys.path[:] = [path for path in sys.path if _PACKAGE not in (Path(path), *Path(path).parents)]
         make = layer.__new__
-        layer.__new__ = lambda cls, *cell: cell[0] if cls is layer else make(cls, *cell)
+        layer.__new__ = lambda cls, *cell: cell[0] if cls is layer else make(cls, *cell)  # type: ignore
     return layer
 
 

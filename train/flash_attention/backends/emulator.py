@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
 from mindspore import dtype as mstype
@@ -17,6 +18,9 @@ from flash_attention.backends.ascend.limits import refuse_on_910
 from flash_attention.backends.base import Backend
 from flash_attention.dropout import philox
 from flash_attention.problem import AttentionProblem
+
+if TYPE_CHECKING:
+    from flash_attention.sharding.shard import Shard
 
 SOC = "Ascend910A"
 
@@ -39,7 +43,7 @@ class EmulatorBackend(Backend):
     def refuse(self, problem: AttentionProblem) -> str | None:
         return refuse_on_910(problem)
 
-    def build(self, problem: AttentionProblem):
+    def build(self, problem: AttentionProblem, shard: Shard | None = None):
         import tikemu
 
         from flash_attention.backends.ascend.cell import OperatorAttention
@@ -124,7 +128,8 @@ def _pyfunc(function, count: int, shape: tuple, dtype):
 
     # MindSpore counts the inputs of a primitive by the signature of its function.
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    call.__signature__ = inspect.Signature([inspect.Parameter(f"x{index}", kind) for index in range(count)])
+    parameters = [inspect.Parameter(f"x{index}", kind) for index in range(count)]
+    call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return ops.Custom(call, out_shape=[int(size) for size in shape], out_dtype=dtype, func_type="pyfunc")
 
 

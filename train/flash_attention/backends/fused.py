@@ -7,6 +7,7 @@ the documentation of `mindspore.ops.flash_attention_score` (2.10).
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
 
 import mindspore as ms
 import numpy as np
@@ -17,6 +18,9 @@ from flash_attention.backends.base import Backend
 from flash_attention.backends.positional import ComputedAlibi, OutOfBand
 from flash_attention.dropout.seed import draw
 from flash_attention.problem import ALL_BLOCKS, AttentionProblem
+
+if TYPE_CHECKING:
+    from flash_attention.sharding.shard import Shard
 
 UNLIMITED_TOKENS = 2147483647
 COMPRESSED_MASK = 2048  # side of the triangular mask that stands for any length in sparse modes 2 to 4
@@ -123,7 +127,7 @@ class FusedBackend(Backend):
             return "ops.flash_attention_score takes sequences up to 524288"
         return None
 
-    def build(self, problem: AttentionProblem) -> nn.Cell:
+    def build(self, problem: AttentionProblem, shard: Shard | None = None) -> nn.Cell:
         return _Attention(problem)
 
 

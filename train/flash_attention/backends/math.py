@@ -5,6 +5,8 @@ It is the readable statement of what every backend computes; the gradients are M
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
@@ -12,6 +14,9 @@ from mindspore import dtype as mstype
 from flash_attention.backends.base import Backend
 from flash_attention.backends.positional import ComputedAlibi, OutOfBand
 from flash_attention.problem import AttentionProblem
+
+if TYPE_CHECKING:
+    from flash_attention.sharding.shard import Shard
 
 _DTYPES = {"float16": mstype.float16, "bfloat16": getattr(mstype, "bfloat16", None), "float32": mstype.float32}
 _INFINITY = float("inf")
@@ -28,7 +33,7 @@ class MathBackend(Backend):
             return f"this MindSpore has no {problem.dtype}"
         return None
 
-    def build(self, problem: AttentionProblem) -> nn.Cell:
+    def build(self, problem: AttentionProblem, shard: Shard | None = None) -> nn.Cell:
         return _Attention(problem)
 
 

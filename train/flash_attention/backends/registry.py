@@ -50,7 +50,7 @@ class _Missing(Backend):
     def refuse(self, problem: AttentionProblem) -> str | None:
         return self._reason
 
-    def build(self, problem: AttentionProblem) -> Cell:
+    def build(self, problem: AttentionProblem, shard: Shard | None = None) -> Cell:
         raise RuntimeError(f"backend {self.name!r}: {self._reason}")
 
 
@@ -144,7 +144,7 @@ def choose(problem: AttentionProblem, requested: str | None = None, sharded: boo
             raise RuntimeError(f"backend {forced!r} cannot run this problem: {reason}")
         return get_backend(forced)
     order = _PREFERENCE.get(problem.device, ("math",))
-    reasons = []
+    reasons: list[str] = []
     for name in order:
         reason = refusal(name, problem, sharded)
         if reason is None:

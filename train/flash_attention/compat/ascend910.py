@@ -18,7 +18,7 @@ import importlib
 import importlib.util
 import sys
 import types
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from flash_attention.nn.layer.flash_attention import FlashAttention as Layer
 from flash_attention.problem.checks import check_bool, check_int
@@ -230,7 +230,7 @@ def _install(path: str, layer: type, replace: bool) -> str:
             stand_in.__path__ = []
             _remember(package)
             _place(package, stand_in)
-    module = types.ModuleType(path, f"{layer.__name__} of {layer.__module__}: flash_attention.install().")
+    module: Any = types.ModuleType(path, f"{layer.__name__} of {layer.__module__}: flash_attention.install().")
     module.FlashAttention = layer
     module.__all__ = ["FlashAttention"]
     _remember(path)

@@ -99,7 +99,9 @@ class SplitAttention(nn.Cell):
         return ops.transpose(tensor, (1, 2, 0, 3) if self.input_layout == "SBH" else (0, 2, 1, 3))
 
 
-def read_sizes(specs: tuple, split: SequenceSplit, rules: Rules, head_dim: int, scale: float) -> Sizes:
+def read_sizes(
+    specs: tuple[TensorSpec, TensorSpec, TensorSpec], split: SequenceSplit, rules: Rules, head_dim: int, scale: float
+) -> Sizes:
     """Sizes of a call from the specs of its (batch, heads, seq, head_dim) tensors, checked."""
     found = read_tensors(*specs, "BNSD", head_dim)
     if found.seq_q != found.seq_k:

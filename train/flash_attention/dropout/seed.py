@@ -55,7 +55,7 @@ def draw_tensor(draw=draw, stream: int | None = None) -> Tensor:
 def tracing() -> bool:
     """Whether a function is being traced for `mindspore.jit(capture_mode="trace")`, which is run as PYNATIVE is."""
     modules = map(sys.modules.get, ("mindspore.graph.jit_context", "mindspore.common.jit_context"))  # by version
-    return any(module.jit_context() is not None for module in modules if hasattr(module, "jit_context"))
+    return any(module.jit_context() is not None for module in modules if module and hasattr(module, "jit_context"))
 
 
 class DropoutSeed(nn.Cell):

@@ -9,7 +9,7 @@ def check_int(name: str, value, low: int, high: int | None = None) -> None:
     """Raises unless `value` is an integer in [low, high]."""
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise TypeError(f"{name}: got {type(value).__name__} {value!r}, allowed is an integer")
-    if value < low or (high is not None and value > high):
+    if int(value) < low or (high is not None and int(value) > high):
         allowed = f"an integer >= {low}" if high is None else f"an integer from {low} to {high}"
         raise ValueError(f"{name}: got {value}, allowed is {allowed}")
 

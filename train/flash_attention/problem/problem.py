@@ -137,7 +137,7 @@ class AttentionProblem:
             dtype=query.dtype,
             layout=input_layout,
             mask_shape=mask_shape,
-            mask_dtype=None if mask_shape is None else mask.dtype,
+            mask_dtype=None if mask is None or mask_shape is None else mask.dtype,
             causal=causal,
             prev_blocks=prev_block_num,
             next_blocks=next_block_num,

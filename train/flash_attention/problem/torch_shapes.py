@@ -56,10 +56,9 @@ def mask_plan(mask: TensorSpec, query: TensorSpec, key: TensorSpec, is_causal: b
         raise ValueError(f"attn_mask: got shape {mask.shape}, allowed is any that broadcasts to {full}")
     # The outer axes become one, which is the batch or 1; the last axis must be full.
     outer = shape[:-3] if len(full) == 4 or set(shape[:-3]) == {1} else full[:-3]
-    broadcast = (*outer, *shape[-3:-1], full[-1] if shape[-1] == 1 else shape[-1])
-    if broadcast == shape:
-        broadcast = None
-    elif UNKNOWN in broadcast:
+    wanted = (*outer, *shape[-3:-1], full[-1] if shape[-1] == 1 else shape[-1])
+    broadcast = None if wanted == shape else wanted
+    if broadcast is not None and UNKNOWN in broadcast:
         raise ValueError(f"attn_mask: got shape {mask.shape}, allowed is a full last axis where sizes are unknown")
     target = (math.prod(outer), *shape[-3:-1], (broadcast or shape)[-1])
     return MaskPlan(new_axes, broadcast, None if len(full) == 4 else target)

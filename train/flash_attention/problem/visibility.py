@@ -17,7 +17,7 @@ ALL_BLOCKS = 65536  # this many blocks, or more, are all of them, however long t
 class TileVisit(NamedTuple):
     """One tile to visit. `partial` is False when every row of the pair of tiles sees every key of it."""
 
-    index: int
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs
     partial: bool
 
 

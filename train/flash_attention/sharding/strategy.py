@@ -186,7 +186,8 @@ class ShardPlan:
 
     def _check_mask(self, name: str, strategy) -> None:
         parts = _integers(name, strategy)
-        allowed = {2: [(1, 1)], 3: [(self.dp, 1, 1), (1, 1, 1)]}.get(len(parts))
+        known: dict[int, list[tuple]] = {2: [(1, 1)], 3: [(self.dp, 1, 1), (1, 1, 1)]}
+        allowed = known.get(len(parts))
         if len(parts) == 4:
             allowed = [(d, m, 1, 1) for d in (self.dp, 1) for m in (self.mp, 1)]
         if allowed is None or parts not in allowed:

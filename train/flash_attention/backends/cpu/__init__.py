@@ -35,7 +35,7 @@ class CpuBackend(Backend):
         return None
 
     @property
-    def dynamic(self) -> bool:
+    def dynamic(self) -> bool:  # type: ignore[override]
         import mindspore
 
         # An operation of several outputs takes their shapes from the library in 2.7 and later, in 2.0 it does not.

@@ -71,7 +71,7 @@ def build(
     flags = (*flags, *shlex.split(os.environ.get("CXXFLAGS", "")))
     output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=output.parent) as folder:
-        units = dict.fromkeys(sorted(SOURCES.glob("*.cpp")), ())
+        units: dict[Path, tuple] = dict.fromkeys(sorted(SOURCES.glob("*.cpp")), ())
         if main is not None:
             units[main] = ()
         if manylinux:
@@ -79,7 +79,9 @@ def build(
             flags = (*flags, *_MANYLINUX)
         units.update({SOURCES / "targets" / f"{name}.cpp": target_flags(name, machine) for name in _TARGETS})
         with concurrent.futures.ThreadPoolExecutor(jobs or os.cpu_count()) as pool:
-            objects = list(pool.map(lambda unit: _compile(command, *unit, flags, Path(folder)), units.items()))
+            objects = list(
+                pool.map(lambda unit: _compile(command, unit[0], unit[1], flags, Path(folder)), units.items())
+            )
         linked = Path(folder) / output.name
         kind = ["-shared"] if main is None else []
         _run([*command, *kind, "-fopenmp", *flags, *map(str, objects), "-o", str(linked)])

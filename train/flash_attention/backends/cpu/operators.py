@@ -64,7 +64,8 @@ class Gradients(_Call):
 
 def _backward(problem: AttentionProblem, shard: Shard | None = None) -> ops.Custom:
     query, key = _like_query(problem), _like_key(problem)
-    name, gradients = "FlashAttentionBackward", (query, key, key)
+    name = "FlashAttentionBackward"
+    gradients: tuple = (query, key, key)
     if library.wants_bias_gradient(problem):
         bias_axes = shard and shard.bias_axes
         name, gradients = name + "Bias", (*gradients, (problem.bias_shape, problem.bias_dtype, bias_axes))

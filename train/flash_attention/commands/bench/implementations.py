@@ -1,12 +1,9 @@
-"""Who is measured: this package's cpu kernel, attention composed of MindSpore operators, and torch.
-
-An implementation is a class with `unavailable()` (a reason or None), `refuse(case)` (the same for one case) and
-`prepare(case)`, which returns the function of each pass; a function returns when its results are there.
-"""
+"""Who is measured: this package's cpu kernel, attention composed of MindSpore operators, and torch."""
 
 from __future__ import annotations
 
 import importlib.util
+from abc import ABC, abstractmethod
 from typing import Callable
 
 import numpy as np
@@ -32,14 +29,28 @@ def available_bytes() -> int:
     return 1 << 62
 
 
-class _MindSpore:
-    """What the two MindSpore implementations share: GRAPH mode, gradients with a given output gradient."""
+class Implementation(ABC):
+    """One way to compute the attention of a case."""
 
     def unavailable(self) -> str | None:
+        """Why nothing can be measured here, or None."""
         return None
 
     def refuse(self, case: Case) -> str | None:
+        """Why this case cannot be measured, or None."""
         return None
+
+    @abstractmethod
+    def prepare(self, case: Case) -> dict[str, Callable[[], None]]:
+        """The function of each pass; a function returns when its results are there."""
+
+
+class _MindSpore(Implementation):
+    """What the two MindSpore implementations share: GRAPH mode, gradients with a given output gradient."""
+
+    @abstractmethod
+    def network(self, case: Case):
+        """The Cell that computes the output of query, key and value."""
 
     def prepare(self, case: Case) -> dict[str, Callable[[], None]]:
         import mindspore
@@ -120,7 +131,7 @@ class Composed(_MindSpore):
         return Network()
 
 
-class Torch:
+class Torch(Implementation):
     """torch.nn.functional.scaled_dot_product_attention."""
 
     def unavailable(self) -> str | None:
@@ -149,21 +160,19 @@ class Torch:
         return {"forward": forward, "both": both}
 
 
-class Gemm:
+class Gemm(Implementation):
     """NumPy's product of two square float32 matrices: what the processor reaches where nothing but products is done."""
 
     SIZE = 1536
 
-    def unavailable(self) -> str | None:
-        return None
-
-    def refuse(self, case: Case) -> str | None:
-        return None
-
     def prepare(self, case: Case) -> dict[str, Callable[[], None]]:
         left, right = np.random.default_rng(0).standard_normal((2, self.SIZE, self.SIZE), dtype=np.float32)
-        return {"forward": lambda: np.matmul(left, right)}
+
+        def forward():
+            np.matmul(left, right)
+
+        return {"forward": forward}
 
 
 # Those that `bench` compares; the worker knows Gemm too.
-IMPLEMENTATIONS = {"flash": Flash, "torch": Torch, "composed": Composed}
+IMPLEMENTATIONS: dict[str, type[Implementation]] = {"flash": Flash, "torch": Torch, "composed": Composed}

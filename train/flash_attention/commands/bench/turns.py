@@ -39,7 +39,6 @@ class Worker:
 
     def __init__(self, name: str, threads: int):
         self.name = name
-        self.case = None
         environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
         root = str(Path(__file__).resolve().parents[3])
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
@@ -53,12 +52,14 @@ class Worker:
             env=environment,
             preexec_fn=lambda: os.sched_setaffinity(0, cores),
         )
+        assert self.process.stdin and self.process.stdout and self.process.stderr
+        self.requests, self.answers, self.errors = self.process.stdin, self.process.stdout, self.process.stderr
 
     def ask(self, **request) -> dict:
         """One request, one answer."""
-        self.process.stdin.write(json.dumps(request) + "\n")
-        self.process.stdin.flush()
-        line = self.process.stdout.readline()
+        self.requests.write(json.dumps(request) + "\n")
+        self.requests.flush()
+        line = self.answers.readline()
         if not line:
             _, printed = self.process.communicate()
             # MindSpore prints its own call stack after the line that says what happened.
@@ -69,7 +70,6 @@ class Worker:
 
     def prepare(self, case: Case) -> str | None:
         """Makes the inputs of `case`; returns why the implementation cannot run it, or None."""
-        self.case = case
         return self.ask(prepare=case.as_dict())["refused"]
 
     def seconds(self, kind: str) -> float:
@@ -81,9 +81,8 @@ class Worker:
         return self.ask(memory=kind)["bytes"]
 
     def close(self) -> None:
-        self.process.stdin.close()
-        self.process.stdout.close()
-        self.process.stderr.close()
+        for pipe in (self.requests, self.answers, self.errors):
+            pipe.close()
         self.process.wait()
 
     def __enter__(self) -> Worker:
@@ -104,7 +103,7 @@ def time_in_turns(
     """
     reasons = {worker.name: reason for worker in workers if (reason := worker.prepare(case)) is not None}
     running = [worker for worker in workers if worker.name not in reasons]
-    seconds = {(worker.name, kind): [] for worker in running for kind in kinds}
+    seconds: dict[tuple[str, str], list[float]] = {(worker.name, kind): [] for worker in running for kind in kinds}
     for worker in running:
         for kind in kinds:
             worker.seconds(kind)

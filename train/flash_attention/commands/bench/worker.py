@@ -23,9 +23,8 @@ def serve(name: str) -> None:
     from flash_attention.commands.bench.case import Case
     from flash_attention.commands.bench.implementations import IMPLEMENTATIONS, Gemm
 
-    implementation = {**IMPLEMENTATIONS, "gemm": Gemm}[name]()
+    implementation = Gemm() if name == "gemm" else IMPLEMENTATIONS[name]()
     calls: dict = {}
-    case = None
     for line in sys.stdin:
         request = json.loads(line)
         if "prepare" in request:
@@ -35,7 +34,7 @@ def serve(name: str) -> None:
             reason = implementation.unavailable() or implementation.refuse(case)
             if reason is None:
                 calls = implementation.prepare(case)
-            answer = {"refused": reason}
+            answer: dict = {"refused": reason}
         elif "time" in request:
             start = time.perf_counter()
             calls[request["time"]]()
