@@ -52,14 +52,15 @@ def latest() -> ir.Program | None:
     return _latest
 
 
-def _arguments(recorder: Recorder, values: Any, label: str, kinds: tuple[type, ...]) -> list[Any]:
+def _arguments(recorder: Recorder, values: Any, label: str, kinds: tuple[Any, ...]) -> list[Any]:
     if isinstance(values, kinds):
         values = [values]
     if not isinstance(values, (list, tuple)):
         fail(TikParamError, f"{label} must be a list or tuple, or one argument, got {type(values).__name__}")
     if len(values) > MAX_ARGUMENTS:
         fail(TikParamError, f"at most {MAX_ARGUMENTS} {label} are allowed, got {len(values)}")
-    lowered, names = [], set()
+    lowered: list[Any] = []
+    names: set[str] = set()
     for value in values:
         if not isinstance(value, kinds):
             allowed = " or ".join("InputScalar" if kind is InputScalar else "GM Tensor" for kind in kinds)

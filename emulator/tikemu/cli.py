@@ -188,14 +188,15 @@ def _feed(program: Any, texts: Sequence[str], seed: int | None) -> dict[str, Any
 
 
 def _random(generator: np.random.Generator, node: ir.View) -> np.ndarray:
-    if not all(isinstance(extent, int) for extent in node.shape):
+    shape: tuple[Any, ...] = node.shape
+    if not all(isinstance(extent, int) for extent in shape):
         raise CommandError(
             f"--random cannot fill {node.tensor.name!r}, whose shape is known only at run time; use --feed"
         )
     if is_float(node.dtype):
-        return generator.standard_normal(node.shape, np.float32).astype(node.dtype)
+        return generator.standard_normal(shape, np.float32).astype(node.dtype)
     high = 1 << min(BITS[node.dtype] - 1, 15)
-    return generator.integers(0, high, node.shape).astype(node.dtype)
+    return generator.integers(0, high, shape).astype(node.dtype)
 
 
 def _range(value: np.ndarray) -> str:
@@ -256,7 +257,7 @@ def _family(name: str) -> str:
 
 
 def _socs(options: argparse.Namespace) -> int:
-    rows = [("SoC", "cores", "MHz", "UB", "L1", "L0A", "L0B", "L0C", "L2", "float16 TFLOPS")]
+    rows: list[tuple[str, ...]] = [("SoC", "cores", "MHz", "UB", "L1", "L0A", "L0B", "L0C", "L2", "float16 TFLOPS")]
     for soc in PROFILES.values():
         rows.append(
             (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from . import ir
 from .dtypes import INTEGERS
@@ -27,7 +27,7 @@ class _Block:
     def _open(self, body: ir.Body, kind: str, statement: Any = None, dropped: bool = False) -> None:
         self._frame = self._recorder.open(body, kind, statement, dropped)
 
-    def __exit__(self, *exception: Any) -> bool:
+    def __exit__(self, *exception: Any) -> Literal[False]:
         self._recorder.close(self._frame)
         return False
 
@@ -151,7 +151,7 @@ class _Chain:
         self.decided = self.dropped = self.closed = False
         self.length = 0
 
-    def branch(self, recorder: Recorder, condition: bool | Expr) -> ir.Body:
+    def branch(self, recorder: Recorder, condition: Any) -> ir.Body:
         """The body of the next branch; a body that is dropped if the branch is never taken."""
         body = ir.Body()
         self.length += 1
@@ -184,7 +184,7 @@ class _Branch(_Block):
             fail(TikBuildError, "a branch must be entered where it was made")
         self._open(chain.branch(self._recorder, self._condition), "if", dropped=chain.dropped)
 
-    def __exit__(self, *exception: Any) -> bool:
+    def __exit__(self, *exception: Any) -> Literal[False]:
         super().__exit__(*exception)
         frame = self._recorder.frame
         frame.chain, frame.chain_length = self._chain, len(frame.body.statements)

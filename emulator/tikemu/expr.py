@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import operator
-from typing import Any
+from typing import Any, NoReturn
 
 from . import ir
 from .dtypes import INTEGERS, is_float, limits
@@ -131,7 +131,7 @@ class Expr(ScopedValue):
             "tik.any and tik.negate",
         )
 
-    def _no_number(self, what: str) -> None:
+    def _no_number(self, what: str) -> NoReturn:
         fail(
             TikParamError,
             f"{what} needs a number that is known when the program is built, got the run-time value "

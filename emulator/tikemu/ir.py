@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Union
+from typing import TYPE_CHECKING, Any, Union
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
 
 MEMORY_OF_SCOPE = {
     "global": "GM",
@@ -53,14 +56,14 @@ class Operation:
     """
 
     op: str  # + - * / % & | << >>  < <= > >= == !=  all any not  index
-    args: tuple[Value, ...]
+    args: tuple[Any, ...]  # of Value
     dtype: str
 
 
 Value = Union[int, float, bool, Variable, Operation]
 
 
-def is_immediate(value: Any) -> bool:
+def is_immediate(value: Any) -> TypeIs[int | float | bool]:
     """Whether ``value`` is known when the program is recorded."""
     return not isinstance(value, (Variable, Operation))
 

@@ -30,7 +30,7 @@ def as_number(value: Any) -> Number | None:
     return None
 
 
-def combine(op: str, left: ir.Value, right: ir.Value) -> ir.Value:
+def combine(op: str, left: Any, right: Any) -> ir.Value:
     """The node of ``left op right``, simplified."""
     left_type = left.dtype if not ir.is_immediate(left) else of_immediate(left, right.dtype)
     right_type = right.dtype if not ir.is_immediate(right) else of_immediate(right, left.dtype)

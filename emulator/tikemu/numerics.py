@@ -117,9 +117,13 @@ def _special(result: np.ndarray, x: np.ndarray, ieee: np.ndarray) -> np.ndarray:
 
 
 # ------------------------------------------------------------------------------------------- functions of one argument
-def _rounded_once(function: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.ndarray], np.ndarray]:
+def _rounded_once(function: Callable[[np.ndarray], np.ndarray]) -> Callable[..., np.ndarray]:
     """``function`` in float64, rounded once to the caller's dtype (D10a)."""
-    return lambda x, dtype=np.float32: function(x.astype(np.float64)).astype(dtype)
+
+    def rounded(x: np.ndarray, dtype: Any = np.float32) -> np.ndarray:
+        return function(x.astype(np.float64)).astype(dtype)
+
+    return rounded
 
 
 def _relu(x: np.ndarray) -> np.ndarray:
@@ -187,8 +191,14 @@ BINARY: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
     "max": maximum,
     "min": minimum,
 }
-BITWISE = {"and": np.bitwise_and, "or": np.bitwise_or}
-INTEGER = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
+BITWISE: dict[str, Callable[..., np.ndarray]] = {"and": np.bitwise_and, "or": np.bitwise_or}
+INTEGER: dict[str, Callable[..., np.ndarray]] = {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "max": np.maximum,
+    "min": np.minimum,
+}
 
 
 # ------------------------------------------------------------------------------------------- conversions

@@ -203,7 +203,8 @@ def api_check_support(intrinsic: str, dtype: str = "") -> bool:
         return False
     conversion = _CONVERSION.match(dtype)
     if name in ("vconv", "vec_conv") and conversion is not None:
-        return _converts(*conversion.groups(default=""))
+        source, target, mode = conversion.groups(default="")
+        return _converts(source, target, mode)
     spec = registry.specs().get(name)
     if spec is not None:
         return spec.supported(dtype)
@@ -260,7 +261,10 @@ def intrinsic_check_support(intrinsic: str, dtype: str = "") -> bool:
     conversion = _CONVERSION.match(dtype)
     if name == "vconv" and dtype:
         # An intrinsic exists per mode; the API without one stands for all modes of a pair.
-        return conversion is not None and _converts(*conversion.groups(default=""), exact=True)
+        if conversion is None:
+            return False
+        source, target, mode = conversion.groups(default="")
+        return _converts(source, target, mode, exact=True)
     name = {
         "broadcast_ub_to_cc": "broadcast_ub_to_l0c",
         "data_move_out2ub": "data_move",

@@ -34,7 +34,7 @@ def _lines(body: ir.Body, indent: str) -> Iterator[str]:
         yield from (indent + line for line in _statement(statement))
 
 
-def _statement(statement: ir.Statement) -> Iterator[str]:
+def _statement(statement: Any) -> Iterator[str]:
     kind = type(statement)
     if kind is ir.Define:
         yield _definition(statement.tensor)

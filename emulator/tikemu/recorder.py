@@ -38,7 +38,7 @@ class ScopedValue:
 
     _kind: str
     _scope: Scope
-    _node: ir.Value | ir.View
+    _node: Any  # ir.Value or ir.View
 
     @property
     def _label(self) -> str:

@@ -139,7 +139,7 @@ class Tensor(Loadable):
         recorder = self._scope.recorder
         uid = recorder.uid()
         variable = ir.Variable(f"{self.name}_element{uid}", self.dtype, "scalar", uid)
-        value = assignable(recorder, self, self.dtype, f"an expression with tensor {self.name!r}")
+        value: Any = assignable(recorder, self, self.dtype, f"an expression with tensor {self.name!r}")
         recorder.record_load(variable, value)
         return Scalar(variable, recorder.scope, self.dtype == "float16")
 
@@ -179,13 +179,15 @@ class Tensor(Loadable):
         else:
             start, scope = self._position(index, count, 0, scope)
             extent, full = 1, type(count) is int and count == 1
+        stride: Extent
         if self._contiguous:
             stride = 1
         elif len(self.shape) == 1:
             stride = self._strides[0]
         elif type(start) is int and extent == 1 and all(type(size) is int for size in self.shape):
             # One element of a strided view: its position in row-major order.
-            offset, rest = self._offset, start
+            offset: Any = self._offset
+            rest: Any = start
             for size, step in zip(reversed(self.shape), reversed(self._strides)):
                 rest, position = divmod(rest, size)
                 offset = offset + position * step
@@ -270,7 +272,8 @@ class Tensor(Loadable):
             fail(
                 TikParamError, f"tensor {self.name!r}: the step of a slice must be the immediate 1, got {index.step!r}"
             )
-        start, stop = 0, size
+        start: Extent = 0
+        stop = size
         if index.start is not None:
             start, scope = self._position(index.start, size, axis, scope)
         if index.stop is not None:
@@ -358,7 +361,7 @@ class Tensor(Loadable):
         return Tensor(self._info, self._scope, dtype, shape, offset, strides, self._contiguous, self._whole)
 
     def _quotient(self, value: Extent, factor: int) -> Extent:
-        if type(value) is int:
+        if not isinstance(value, Expr):
             if value % factor:
                 fail(
                     TikParamError, f"rows of this view of tensor {self.name!r} start inside an element of the new dtype"
@@ -437,14 +440,14 @@ for _name, _op in {
     setattr(Tensor, f"__r{_name}__", _reflected(_op))
 for _name, _op in {"lt": "<", "le": "<=", "gt": ">", "ge": ">="}.items():
     setattr(Tensor, f"__{_name}__", _forward(_op))
-Tensor.__neg__ = lambda self: operation("-", 0, self)
+Tensor.__neg__ = lambda self: operation("-", 0, self)  # type: ignore[operator]
 
 
 def _lower(value: Extent) -> ir.Value:
-    return value if type(value) is int else value._node
+    return value._node if isinstance(value, Expr) else value
 
 
-def lower_shape(shape: tuple[Extent, ...]) -> tuple[ir.Value, ...]:
+def lower_shape(shape: tuple[Any, ...]) -> tuple[ir.Value, ...]:
     """Extents (or strides) as the program holds them."""
     for extent in shape:
         if type(extent) is not int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Callable
+from typing import Any, Callable
 
 import numpy as np
 
@@ -16,7 +16,7 @@ BLOCK = 32
 FRACTAL = 512  # bytes of a 16 x 32-byte fractal in L0A, L0B and L1
 
 
-def l0c_alignment(value, call: Call) -> int:
+def l0c_alignment(value: Any, call: Call) -> int:
     """Start address of an L0C operand: 1024 bytes for 32-bit types, 512 for float16 (core.md 2.2)."""
     return 256 * size_of(value.dtype)
 

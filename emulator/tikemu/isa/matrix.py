@@ -8,6 +8,8 @@ accumulator with round-to-nearest-even. Blocks are taken in ascending order of K
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from .. import numerics
@@ -22,7 +24,7 @@ def widen(bits: np.ndarray) -> np.ndarray:
     return _HALF_TO_DOUBLE.take(bits)
 
 
-def _blocks(a: np.ndarray, b: np.ndarray, k: int):
+def _blocks(a: np.ndarray, b: np.ndarray, k: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Split (K1, M, K0) and (K1, K0, N) into batches of equal depth that hold only the ``k`` valid lanes."""
     k0 = a.shape[2]
     full, tail = divmod(k, k0)

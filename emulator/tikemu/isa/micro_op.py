@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Callable
+from typing import Any, Callable
 
 from .region import Memory, Region
 
@@ -90,7 +90,7 @@ class MicroOp:
     writes: tuple[Access, ...]
     run: Callable[[], None] | None
     undefined: tuple[Access, ...] = ()
-    run_defined: Callable[[], None] | None = None
+    run_defined: Callable[[], Any] | None = None
     transfer: Transfer | None = None
     code_bytes: int = 32
     accumulate: bool = False

@@ -58,7 +58,7 @@ class Param:
         default: value when omitted; a parameter without default is required.
     """
 
-    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    kind: Any = inspect.Parameter.POSITIONAL_OR_KEYWORD
     first = False  # tensors are checked before everything that depends on their dtypes
     aliases: tuple[str, ...] = ()  # other keywords that programs use
 
@@ -348,12 +348,13 @@ class Number(Param):
                     f"{self.name} must be an immediate or a Scalar of {' or '.join(allowed)}, got one of {value.dtype}",
                 )
             return
-        if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Real):
+        real = isinstance(value, numbers.Real) and not isinstance(value, (bool, np.bool_))
+        if not real:
             call.fail(
                 TikParamError,
                 f"{self.name} must be a number or a Scalar of {' or '.join(allowed)}, got {describe(value)}",
             )
-        kind = np.dtype(allowed[0])
+        kind: np.dtype[Any] = np.dtype(allowed[0])
         if kind.kind in "iu":
             if not float(value).is_integer():
                 call.fail(TikParamError, f"{self.name} must be an integer for {kind.name}, got {value!r}")

@@ -44,21 +44,19 @@ def _field(call: Call, a: Any, *, insert: bool) -> MicroOp | None:
     result = micro_op(call, "proposal", "float16", dst, (src,))
     ordered = check_overlap(call, dst, (src,))
     field, shape = a.mode_number, (-1, GROUP, FIELDS)
-    if insert:
 
-        def function(x: np.ndarray, old: np.ndarray) -> np.ndarray:
-            result = old.copy()
-            result.reshape(shape)[..., field] = x.reshape(-1, GROUP)
-            return result
-    else:
+    def inserted(x: np.ndarray, old: np.ndarray) -> np.ndarray:
+        result = old.copy()
+        result.reshape(shape)[..., field] = x.reshape(-1, GROUP)
+        return result
 
-        def function(x: np.ndarray) -> np.ndarray:
-            return x.reshape(shape)[..., field].reshape(*x.shape[:-1], GROUP)
+    def extracted(x: np.ndarray) -> np.ndarray:
+        return x.reshape(shape)[..., field].reshape(*x.shape[:-1], GROUP)
 
     if insert:  # the other fields keep their content
         written = Region.strided(a.dst.memory, a.dst.address + 2 * field, GROUP * a.repeat_times, 2 * FIELDS, 2)
         result.writes = (Access(a.dst, written),)
-    result.run = executor(Kernel(function, reads_dst=insert, raw=True), dst, (src,), ordered)
+    result.run = executor(Kernel(inserted if insert else extracted, reads_dst=insert, raw=True), dst, (src,), ordered)
     return result
 
 

@@ -98,7 +98,7 @@ def _check_reduce(call: Call) -> None:
     _check_result_stride(call, call.args["dst_rep_stride"], call.args["repeat_times"])
 
 
-def parameters(align: int) -> tuple[Param, ...]:
+def parameters(align: int | Callable[[Any, Call], int]) -> tuple[Param, ...]:
     return (
         Mask(("src",)),
         Tensor("dst", align=align),

@@ -21,7 +21,7 @@ from types import MappingProxyType
 from typing import Any, Callable
 
 from .params import Param
-from .spec import Binder, InstructionSpec
+from .spec import InstructionSpec
 
 _specs: dict[str, InstructionSpec] = {}
 _unsupported: dict[str, str] = {}
@@ -35,13 +35,13 @@ def add(spec: InstructionSpec) -> None:
     _specs[spec.name] = spec
 
 
-def instruction(*names: str, params: Sequence[Param], **fields: Any) -> Callable[[Binder], Binder]:
+def instruction(*names: str, params: Sequence[Param], **fields: Any) -> Callable[[Any], Any]:
     """Enter a function into the instruction table under one or several names (see InstructionSpec for ``fields``).
 
     For ``kind="scalar"`` the decorated function is ``evaluate``; otherwise it is the binder.
     """
 
-    def enter(function: Binder) -> Binder:
+    def enter(function: Any) -> Any:
         slot = "evaluate" if fields.get("kind") == "scalar" else "binder"
         doc = fields.pop("doc", None) or (inspect.getdoc(function) or "").split("\n")[0]
         for name in names:

@@ -134,7 +134,7 @@ def binary_kernel(name: str, dtype: str) -> Kernel:
 def scalar_kernel(name: str, dtype: str, value: Any) -> Kernel:
     """``name`` is "adds" or "muls"; ``value`` a NumPy scalar of ``dtype``."""
     function = numerics.INTEGER[name[:-1]] if dtype == "int32" else numerics.BINARY[name[:-1]]
-    wide = np.int32(value) if dtype == "int32" else np.float32(value)
+    wide: Any = np.int32(value) if dtype == "int32" else np.float32(value)
     return Kernel(
         lambda x: finish(function(x, wide), dtype), "int32" if dtype == "int32" else "float", name, scalar=float(value)
     )
@@ -176,6 +176,7 @@ def _one_source(call: Call, a: Any, *, name: str, cost: str, legacy: bool) -> An
     return element_wise(call, kernel, cost, dst, (src,), mask=a.mask, inspect=report_unspecified(call, name))
 
 
+_dtypes: tuple[Any, ...]
 for _name, _cost, _dtypes, _tolerated, _doc in (
     ("abs", "simple", FLOATS, (), "absolute value"),
     ("relu", "simple", ("float16",), ("float32", "int32"), "max(x, 0)"),

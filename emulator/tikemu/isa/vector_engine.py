@@ -151,10 +151,11 @@ class Walk:
             return False
         low, high = min(self.span[0], other.span[0]), max(self.span[1], other.span[1])
         marks = np.zeros(high - low, np.uint8)
-        writes, reads = (
-            [np.ndarray(p[1:4:2] + p[5:], np.uint8, marks, p[0] - low, (p[2], p[4], 1)) for p in pieces]
-            for pieces in (self.pieces, other.pieces)
-        )
+
+        def views(pieces: Sequence[Piece]) -> list[np.ndarray]:
+            return [np.ndarray(p[1:4:2] + p[5:], np.uint8, marks, p[0] - low, (p[2], p[4], 1)) for p in pieces]
+
+        writes, reads = views(self.pieces), views(other.pieces)
         for repeat in range(1, self.repeats):
             for piece in writes:
                 piece[repeat - 1] = 1
@@ -442,7 +443,8 @@ def make_movable(op: MicroOp, dst: Walk, sources: Sequence[Walk]) -> None:
 def make_rescalable(op: MicroOp | None) -> MicroOp | None:
     """Let a movable operation be used again with another value of its scalar, one of the operand's type."""
     if op is not None and op.moved is not None:
-        op.rescale = partial(setattr, op.run.record, "scalar")
+        record = getattr(op.run, "record")  # noqa: B009 - the native helper's
+        op.rescale = partial(setattr, record, "scalar")
     return op
 
 

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
+from typing import Any
 
 from .. import ir
 from ..dtypes import size_of
@@ -100,8 +101,9 @@ def tensor_bytes(tensor: ir.TensorInfo) -> int:
     Raises:
         TikParamError: the shape is not known and no ``max_mem_size`` is given.
     """
-    if all(ir.is_immediate(extent) for extent in tensor.shape):
-        return math.prod(int(extent) for extent in tensor.shape) * size_of(tensor.dtype)
+    extents: tuple[Any, ...] = tensor.shape
+    if all(ir.is_immediate(extent) for extent in extents):
+        return math.prod([int(extent) for extent in extents]) * size_of(tensor.dtype)
     if tensor.max_mem_size is None:
         raise TikParamError(
             f"tensor {tensor.name!r} has a run-time shape, so max_mem_size must be given", tensor.location
@@ -180,9 +182,12 @@ class _Allocator:
             yield from statements
             return
         for defines, group in groupby(statements, lambda statement: isinstance(statement, ir.Define)):
-            if defines:
-                group = sorted(group, key=lambda statement: self.uses.get(statement.tensor.uid, 0))
-            yield from group
+            found = list(group)
+            yield from sorted(found, key=self.first_use) if defines else found
+
+    def first_use(self, definition: Any) -> int:
+        """Position of the first use of the tensor that is defined."""
+        return self.uses.get(definition.tensor.uid, 0)
 
     def inside(self, loop: ir.For, outer: tuple[tuple[ir.Variable, int], ...]) -> tuple[tuple[ir.Variable, int], ...]:
         copies = copies_of(loop)

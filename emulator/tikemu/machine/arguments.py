@@ -84,8 +84,8 @@ class OperandTemplate:
         self.itemsize = size_of(view.dtype)
         self.static = ir.is_immediate(view.offset)
         self.moving, self.anywhere = bool(moving), anywhere
-        self.offset = run_time.source(moving) if moving else run_time.add(view.offset)
-        self.copy = run_time.source(copy) if copy else 0
+        self.offset: Any = run_time.source(moving) if moving else run_time.add(view.offset)
+        self.copy: Any = run_time.source(copy) if copy else 0
         self.shape = tuple(run_time.add(extent) for extent in view.shape)
         self.strides = tuple(run_time.add(extent) for extent in view.strides)
         self.run_time_shape = any(isinstance(extent, KeyField) for extent in self.shape)

@@ -14,7 +14,7 @@ from ..reuse import Reusable
 from .arguments import KeyField, OperandTemplate, RuntimeArguments, resolve
 from .binding_cache import BindingCache
 from .relocation import KEPT, Relocator
-from .runtime import Ops, Runtime
+from .runtime import BoundOp, Ops, Runtime
 from .tally import Tally
 
 
@@ -181,7 +181,8 @@ class CallGroup(Reusable):
 
     def first(self) -> Ops:
         """Prepare and run call after call, so that each is bound with the registers as the one before left them."""
-        self.ops, prepared = (), []
+        self.ops = ()
+        prepared: list[BoundOp] = []
         for site in self.sites:
             ops = site.bound.get(())
             if ops is None:

@@ -35,7 +35,7 @@ from .expressions import HELPERS, Expressions, Text, convert, name_of
 from .needs import Needs
 from .progress import Progress
 from .runtime import Runtime
-from .values import Undefined
+from .values import Undefined, pick
 
 _INDENT = " "
 
@@ -384,7 +384,7 @@ class Compiler:
             return {name: self.argument(item, run_time, needed, moving) for name, item in value.items()}
         return value
 
-    def call(self, site: CallSite, moving: ir.View | None) -> None:
+    def call(self, site: Any, moving: ir.View | None) -> None:
         """A call with run-time arguments."""
         sources = site.run_time.sources
         key = sources[0] if len(sources) == 1 else f"({', '.join(sources)})"
@@ -497,5 +497,5 @@ class Compiler:
 
 
 def _checked_index(index: int, length: int) -> int:
-    HELPERS["_pick"](range(length), index)
+    pick(range(length), index)
     return index

@@ -80,7 +80,7 @@ def run(
             if isinstance(fed, np.ndarray) and fed.flags.writeable:
                 fed[...] = tensor.array.reshape(fed.shape)
     if session.reusable:
-        program._session = session
+        vars(program)["_session"] = session
     return result
 
 

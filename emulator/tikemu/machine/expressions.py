@@ -161,9 +161,9 @@ def convert(text: Text, dtype: str) -> Text:
         return Text(f"{function}({text.source})", dtype, cost=text.cost + 1)
     if text.dtype in (dtype, "float16"):
         return Text(text.source, dtype, cost=text.cost)
-    function = values.round_f32 if dtype == "float32" else values.round_f16
     if text.dtype == "double":
-        rounded = _immediate(function(_constant(text.source)))
+        nearest = values.round_f32 if dtype == "float32" else values.round_f16
+        rounded = _immediate(nearest(_constant(text.source)))
         return Text(rounded.source, dtype)
     return Text(f"{'_f32' if dtype == 'float32' else '_f16'}({text.source})", dtype, cost=text.cost + 1)
 
@@ -202,8 +202,8 @@ def _integer_operation(op: str, left: Text, right: Text, dtype: str) -> Text:
     if op in ("+", "-", "*"):
         # These commute with wrapping, so operands of the same type need not be wrapped first.
         left, right = (text if text.dtype == dtype else wrap(text, dtype) for text in (left, right))
-        function = {"+": operator.add, "-": operator.sub, "*": operator.mul}[op]
-        corners = [function(one, other) for one in (left.low, left.high) for other in (right.low, right.high)]
+        compute = {"+": operator.add, "-": operator.sub, "*": operator.mul}[op]
+        corners = [compute(one, other) for one in (left.low, left.high) for other in (right.low, right.high)]
         result = Text(f"({left.source} {op} {right.source})", dtype, min(corners), max(corners), cost)
         return wrap(result) if max(-result.low, result.high) >> 200 else result
     left, right = wrap(left, dtype), wrap(right, dtype)

@@ -87,8 +87,9 @@ def contents(program: ir.Program, scalars: Mapping[str, Any], arrays: Mapping[st
 
 def extents(info: ir.TensorInfo, scalars: Mapping[str, Any], program: ir.Program) -> tuple[int, ...]:
     """The shape of a GM tensor as numbers; run-time extents may hold InputScalars."""
-    if all(ir.is_immediate(extent) for extent in info.shape):
-        return tuple(int(extent) for extent in info.shape)
+    shape: tuple[Any, ...] = info.shape
+    if all(ir.is_immediate(extent) for extent in shape):
+        return tuple(int(extent) for extent in shape)
     try:
         return tuple(_evaluate(extent, scalars, program) for extent in info.shape)
     except NameError:

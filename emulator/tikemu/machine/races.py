@@ -27,7 +27,7 @@ class BlockRaces:
 
     def __init__(self, block_count: int | None) -> None:
         self.block = 0
-        self._dtype = np.dtype(np.uint16 if block_count is not None and block_count < 65534 else np.uint32)
+        self._dtype: Any = np.uint16 if block_count is not None and block_count < 65534 else np.uint32
         self._several = np.iinfo(self._dtype).max
         self._bytes: dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
 

@@ -116,7 +116,10 @@ class Relocator(Reusable):
         """Operations for the run-time values, or None where they have to be prepared from nothing."""
         if self.fixed is None and not self._learn(values):
             return None
-        addresses, starts, ends, key = [], [], [], [values[position] for position in self.fixed]
+        addresses: list[int] = []
+        starts: list[int] = []
+        ends: list[int] = []
+        remainders = [values[position] for position in self.fixed]
         for view, (unit, layered) in zip(self.views, self.units):
             place = view.place
             start = place.address + (values[view.copy.index] * place.stride if view.copied else 0)
@@ -125,10 +128,10 @@ class Relocator(Reusable):
             inside = not self.buffer_bounds or place.memory.kind == "GM"
             starts.append(start if inside else 0)
             ends.append(start + place.size if inside else len(place.memory.data))
-            key.append(address % unit)
+            remainders.append(address % unit)
             if layered:
-                key.append(address // LAYER)
-        key = tuple(key)
+                remainders.append(address // LAYER)
+        key = tuple(remainders)
         template = self.templates.get(key)
         if template is None:
             template = self._make(key, values, addresses)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Callable
 
 from .. import ir
 from ..dtypes import size_of
@@ -27,6 +27,9 @@ class BoundOp(TimedOp):
     """A micro-operation ready to run: ``run`` performs the numerics (with the checks of strict mode)."""
 
     __slots__ = ("run", "micro")
+
+    run: Callable[[], None]
+    micro: MicroOp
 
 
 #: What one call was bound to.

@@ -60,7 +60,7 @@ def require_defined(access: Access, who: str) -> None:
     """Raise TikUndefinedError if a byte of ``access`` holds nothing that was written."""
     defined = access.region.memory.defined
     for base, n0, s0, n1, s1, width in access.region.pieces:
-        bits = np.ndarray((n0, n1, width), np.uint8, defined, base, (s0, s1, 1))
+        bits: np.ndarray = np.ndarray((n0, n1, width), np.uint8, defined, base, (s0, s1, 1))
         if bits.min(initial=1) == 0:
             row, piece, byte = np.argwhere(bits == 0)[0]
             _fail(access.operand, int(base + row * s0 + piece * s1 + byte), int((bits == 0).sum()), who)

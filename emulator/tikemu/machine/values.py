@@ -7,6 +7,7 @@ represents exactly.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -40,7 +41,7 @@ def shift_count(count: int, bits: int) -> int:
     return count
 
 
-def pick(values: tuple, index: int) -> Any:
+def pick(values: Sequence, index: int) -> Any:
     """Element of a ScalarArray with a run-time index."""
     if not 0 <= index < len(values):
         raise TikBoundsError(f"index {index} is out of range for a ScalarArray of length {len(values)}")

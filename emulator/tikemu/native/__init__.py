@@ -104,6 +104,6 @@ def runner(family: str, op: str, keep: tuple[Any, ...], **fields: Any) -> Callab
     if function is None:
         return None
     record = VectorCall(family=FAMILIES.index(family), op=OPERATIONS[family].index(op), **fields)
-    run = partial(function, ctypes.addressof(record))
+    run: Any = partial(function, ctypes.addressof(record))
     run.record, run.keep = record, keep
     return run

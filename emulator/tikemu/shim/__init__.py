@@ -31,7 +31,7 @@ class _Loader(importlib.abc.Loader):
         contents = modules.namespace_of(name)
         module.__dict__.update(contents)
         if "__getattr__" not in contents:
-            module.__getattr__ = lambda attribute: _import_submodule(name, attribute)
+            vars(module)["__getattr__"] = lambda attribute: _import_submodule(name, attribute)
 
 
 def _import_submodule(package: str, attribute: str) -> ModuleType:

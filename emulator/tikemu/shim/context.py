@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 
 class OpContext:
@@ -17,7 +17,7 @@ class OpContext:
         _stack.append(self)
         return self
 
-    def __exit__(self, *exception: Any) -> bool:
+    def __exit__(self, *exception: Any) -> Literal[False]:
         _stack.remove(self)
         return False
 

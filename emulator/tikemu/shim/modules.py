@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping
 from types import ModuleType
-from typing import Any, Callable
+from typing import Any, Callable, Literal
 
 from .. import platform_info, tik
 from ..dtypes import BITS
@@ -107,7 +107,7 @@ class BuildConfig:
     def __enter__(self) -> BuildConfig:
         return self
 
-    def __exit__(self, *exception: Any) -> bool:
+    def __exit__(self, *exception: Any) -> Literal[False]:
         return False
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 from ..errors import TikUnsupportedError, TikWarning
 from ..location import fail, here
@@ -58,7 +58,7 @@ class DslName:
 
     __call__ = __enter__ = __bool__ = __iter__ = __getitem__ = __len__ = _refuse
 
-    def __exit__(self, *exception: Any) -> bool:
+    def __exit__(self, *exception: Any) -> Literal[False]:
         return False
 
     def __instancecheck__(self, instance: Any) -> bool:

@@ -18,7 +18,7 @@ def shape_to_list(shape: Iterable[Any]) -> list[int]:
     return [int(extent) for extent in shape]
 
 
-def scalar2tensor_one(shape: Sequence[int]) -> tuple[int, ...] | list[int]:
+def scalar2tensor_one(shape: Sequence[int]) -> Sequence[int]:
     """``(1,)`` for the empty shape of a scalar, other shapes as they are."""
     return shape if len(shape) else (1,)
 
@@ -26,13 +26,13 @@ def scalar2tensor_one(shape: Sequence[int]) -> tuple[int, ...] | list[int]:
 def axis_check(shape_len: int, axis: int | Sequence[int]) -> int | list[int]:
     """Axes wrapped to non-negative numbers, without repetition, ascending. Raises RuntimeError outside the rank."""
     single = not isinstance(axis, (list, tuple))
-    axes = sorted(set(wrap_axis_to_positive([axis] if single else axis, shape_len)))
+    axes = sorted(set(wrap_axis_to_positive(axis, shape_len)))
     return axes[0] if single else axes
 
 
 def wrap_axis_to_positive(axis: int | Sequence[int], rank: int) -> list[int]:
     """Negative axes counted from the end."""
-    axes = list(axis) if isinstance(axis, (list, tuple)) else [axis]
+    axes: list[Any] = list(axis) if isinstance(axis, (list, tuple)) else [axis]
     for value in axes:
         if not isinstance(value, int) or not -rank <= value < rank:
             _violation(f"axis must be an integer in [{-rank}, {rank}), got {value!r}")

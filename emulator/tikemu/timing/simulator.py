@@ -133,7 +133,7 @@ class PipeSimulator:
         self.trace: list | None = None
         self.trace_limit = trace_limit
         self._warn = warn
-        self.starts = [deque(maxlen=self._depth) for _ in PIPES]
+        self.starts: list[deque[float]] = [deque(maxlen=self._depth) for _ in PIPES]
         self._unsynced: dict[tuple[Footprint, int, bool], float] | None = None
         self.restart()
 

@@ -404,7 +404,7 @@ class SteadyStateReplay(Reusable):
             )
         return state
 
-    def _restore(self, state: Place) -> None:
+    def _restore(self, state: Any) -> None:
         """Write ``state`` into the simulator's records, at the present time."""
         simulator, now = self.simulator, self.simulator.now
         if state is self._start:

@@ -1,0 +1,1 @@
+"""The instructions: one entry each, and what they share."""
