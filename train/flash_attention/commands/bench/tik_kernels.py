@@ -160,7 +160,7 @@ def timeline(trace: str, start: float, length: float, width: int = 104) -> str:
         events = json.load(file)["traceEvents"]
     names = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
     step = length / width
-    rows = {}
+    rows: dict[str, list] = {}
     for event in events:
         if event["ph"] != "X" or event["pid"] != min(pid for pid, _ in names):
             continue
@@ -248,8 +248,9 @@ def main() -> None:
             measure(problem, trace=trace, operator=arguments.operator[0])
             print(timeline(trace, *arguments.timeline))
         return
-    kinds = FEATURES if arguments.features else {"full": {}, "causal": {"causal": True}}
-    rows, names = [], []
+    kinds: dict[str, dict] = FEATURES if arguments.features else {"full": {}, "causal": {"causal": True}}
+    rows: list = []
+    names: list[str] = []
     for operator, head_dim in kernels:
         for name, features in kinds.items():
             for sync in arguments.sync:
