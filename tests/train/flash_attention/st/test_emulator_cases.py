@@ -7,7 +7,7 @@ import mindspore as ms
 import pytest
 from flash_attention.dropout import philox
 
-from tests.train.flash_attention import cases
+from tests.train.flash_attention import case_list, cases
 from tests.train.flash_attention.run import run_case
 
 # Every rule of the layer at least once, the smallest shapes of the list that have it.
@@ -55,7 +55,7 @@ def run_here(device):
 
 
 def named(names: tuple) -> list:
-    return cases.params(lambda case: str(case) in names, dtype="float16")
+    return case_list.params(lambda case: str(case) in names, dtype="float16")
 
 
 @pytest.mark.parametrize("names", (REPRESENTATIVE, IN_A_GRAPH))
@@ -78,6 +78,6 @@ def test_in_a_graph(case, run_here):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", cases.params(dtype="float16"))
+@pytest.mark.parametrize("case", case_list.params(dtype="float16"))
 def test_all_cases(case, run_here):
     cases.check(case, run_here(case))

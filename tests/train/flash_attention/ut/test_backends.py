@@ -6,7 +6,7 @@ import pytest
 from flash_attention import reference
 from flash_attention.dropout import philox
 
-from tests.train.flash_attention import cases
+from tests.train.flash_attention import case_list, cases
 from tests.train.flash_attention.cases import Case
 from tests.train.flash_attention.run import run_case
 
@@ -15,17 +15,17 @@ MATH_IF_SLOW = ("cpu", pytest.param("math", marks=pytest.mark.slow))
 DROPOUT = Case(batch=2, heads=4, kv_heads=2, seq_q=70, seq_k=45, mask="causal", dropout=0.3, dtype="float32")
 
 
-@pytest.mark.parametrize("case", cases.params(everyday=lambda case: cases.sample(case, 5)))
+@pytest.mark.parametrize("case", case_list.params(everyday=lambda case: case_list.sample(case, 5)))
 def test_math(case):
     cases.check(case, run_case(case, "math"))
 
 
-@pytest.mark.parametrize("case", cases.params())
+@pytest.mark.parametrize("case", case_list.params())
 def test_cpu(case):
     cases.check(case, run_case(case, "cpu"))
 
 
-@pytest.mark.parametrize("case", cases.params(everyday=lambda case: cases.sample(case, 40)))
+@pytest.mark.parametrize("case", case_list.params(everyday=lambda case: case_list.sample(case, 40)))
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_in_a_graph(case, backend):
     ms.set_context(mode=ms.GRAPH_MODE)

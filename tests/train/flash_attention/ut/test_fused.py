@@ -15,7 +15,7 @@ from flash_attention.dropout import philox
 from flash_attention.problem import AttentionProblem
 from mindspore import Tensor, ops
 
-from tests.train.flash_attention import cases
+from tests.train.flash_attention import case_list, cases
 
 FORGET = 2147483647
 PROBLEM = AttentionProblem(batch=2, heads=4, kv_heads=2, seq_q=300, seq_k=300, head_dim=64)
@@ -157,7 +157,7 @@ def operator(
     return Tensor(output.astype(np.float16))
 
 
-CASES = cases.params(lambda case: not case.slow, dtype="float16", everyday=lambda case: cases.sample(case, 3))
+CASES = case_list.params(lambda case: not case.slow, dtype="float16", everyday=lambda case: case_list.sample(case, 3))
 
 
 @pytest.mark.parametrize("case", CASES)

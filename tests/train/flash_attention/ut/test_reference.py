@@ -8,7 +8,7 @@ import pytest
 from flash_attention import reference
 from flash_attention.problem import AttentionProblem, alibi_slopes
 
-from tests.train.flash_attention import cases
+from tests.train.flash_attention import case_list, cases
 from tests.train.flash_attention.cases import Case
 
 F32 = "float32"
@@ -211,9 +211,9 @@ def test_infinite_bias_hides_like_a_mask():
 
 
 def test_every_case_has_its_own_id_and_the_list_covers_what_it_names():
-    ids = [str(case) for case in cases.CASES]
+    ids = [str(case) for case in case_list.CASES]
     assert len(ids) == len(set(ids))
-    assert {case.mask for case in cases.CASES} == set(cases.MASKS)
-    assert {case.values for case in cases.CASES} == set(cases.VALUES)
-    assert {case.dtype for case in cases.CASES} == {"float16", "bfloat16", "float32"}
-    assert {1, 59, 80, 111, 256} <= {case.head_dim for case in cases.CASES}
+    assert {case.mask for case in case_list.CASES} == set(cases.MASKS)
+    assert {case.values for case in case_list.CASES} == set(cases.VALUES)
+    assert {case.dtype for case in case_list.CASES} == {"float16", "bfloat16", "float32"}
+    assert {1, 59, 80, 111, 256} <= {case.head_dim for case in case_list.CASES}

@@ -3,14 +3,14 @@
 import pytest
 from flash_attention.backends.cpu import library
 
-from tests.train.flash_attention import cases
+from tests.train.flash_attention import case_list, cases
 from tests.train.flash_attention.ut.native.calls import instruction_set, run_case
 
 ISAS = library.instruction_sets()
 
 
 # Each everyday case runs on all instruction sets; the whole list runs through MindSpore on the best one.
-@pytest.mark.parametrize("case", cases.params(everyday=lambda case: cases.sample(case, 3)))
+@pytest.mark.parametrize("case", case_list.params(everyday=lambda case: case_list.sample(case, 3)))
 def test_case(case):
     for isa in ISAS:
         with instruction_set(isa):

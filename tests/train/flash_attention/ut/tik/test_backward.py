@@ -12,7 +12,7 @@ from flash_attention.kernels.tik.backward import kernel as backward
 from flash_attention.kernels.tik.problem import padded
 from flash_attention.problem import AttentionProblem
 
-from tests.train.flash_attention import cases
+from tests.train.flash_attention import case_list, cases
 from tests.train.flash_attention.ut.tik.programs import forward
 
 REPRESENTATIVE = (
@@ -46,7 +46,7 @@ def _is_representative(case) -> bool:
 
 
 def test_representative_cases_are_all_in_the_list():
-    assert len(cases.params(_is_representative, dtype="float16")) == len(REPRESENTATIVE)
+    assert len(case_list.params(_is_representative, dtype="float16")) == len(REPRESENTATIVE)
 
 
 def gradients(tik, execute, problem: KernelProblem, arrays: dict, variant: str = "deterministic", **features) -> dict:
@@ -76,14 +76,14 @@ def run_case(tik, execute, case, variant: str = "deterministic") -> reference.At
     return reference.Attention(output, logsumexp, **result)
 
 
-@pytest.mark.parametrize("case", cases.params(_is_representative, dtype="float16"))
+@pytest.mark.parametrize("case", case_list.params(_is_representative, dtype="float16"))
 def test_representative_cases(tik, execute, case):
     cases.check(case, run_case(tik, execute, case))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("variant", ("deterministic", "split", "atomic"))
-@pytest.mark.parametrize("case", cases.params(dtype="float16"))
+@pytest.mark.parametrize("case", case_list.params(dtype="float16"))
 def test_all_cases(tik, execute, case, variant):
     if variant == "deterministic" or _is_representative(case):
         cases.check(case, run_case(tik, execute, case, variant))

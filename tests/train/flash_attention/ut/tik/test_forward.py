@@ -8,7 +8,7 @@ from flash_attention.kernels.tik import KernelProblem, host
 from flash_attention.kernels.tik.forward.kernel import build
 from flash_attention.problem import AttentionProblem
 
-from tests.train.flash_attention import cases
+from tests.train.flash_attention import case_list, cases
 from tests.train.flash_attention.ut.tik.programs import forward
 
 REPRESENTATIVE = (
@@ -35,7 +35,7 @@ REPRESENTATIVE = (
 
 
 def test_representative_cases_are_all_in_the_list():
-    assert len(cases.params(_is_representative, dtype="float16")) == len(REPRESENTATIVE)
+    assert len(case_list.params(_is_representative, dtype="float16")) == len(REPRESENTATIVE)
 
 
 def _is_representative(case) -> bool:
@@ -60,13 +60,13 @@ def run_case(tik, execute, case, cores: int = 4) -> reference.Attention:
     return reference.Attention(output, logsumexp)
 
 
-@pytest.mark.parametrize("case", cases.params(_is_representative, dtype="float16"))
+@pytest.mark.parametrize("case", case_list.params(_is_representative, dtype="float16"))
 def test_representative_cases(tik, execute, case):
     cases.check(case, run_case(tik, execute, case))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", cases.params(dtype="float16"))
+@pytest.mark.parametrize("case", case_list.params(dtype="float16"))
 def test_all_cases(tik, execute, case):
     cases.check(case, run_case(tik, execute, case))
 
