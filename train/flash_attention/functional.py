@@ -246,26 +246,40 @@ class _Call(nn.Cell):
 
 
 class _TriangleCheck(nn.Cell):
-    """Refuses a compact mask that is not the strict upper triangle. Only PYNATIVE can: a graph sees no contents."""
+    """Refuses a compact mask that is not the strict upper triangle. Only PYNATIVE can: a graph sees no contents.
+
+    To read a tensor is to wait for all operations under way. So a mask that passed is looked at again where it lies,
+    on a CPU, and read again when it has moved. What an operation under way writes into it shows at the next call.
+    """
 
     def __init__(self, tile: int):
         super().__init__()
         self.tile = tile
-        self.passed = None
+        self.passed, self.address = None, 0
+        self.memory, self.contents = None, b""  # of the mask that passed, and a copy
 
     def __call__(self, mask):
-        if mask is self.passed:
-            return
+        if mask is self.passed and self._address(mask) == self.address:
+            if self.memory is None or self.memory.tobytes() == self.contents:
+                return
         contents = mask.astype(mstype.float32).asnumpy().reshape(self.tile, self.tile)
         if not np.array_equal(contents != 0, np.triu(np.ones_like(contents), 1) != 0):
             raise ValueError(
                 f"attention_mask: shape {mask.shape} stands for the compact causal mask, which is 1 strictly above the "
                 "diagonal and 0 elsewhere, but the contents are different; give the full (seq_q, seq_k) mask instead"
             )
-        self.passed = mask
+        self.passed, self.address, self.memory = mask, self._address(mask), None
+        # NumPy has no bfloat16: of such a mask, `asnumpy` gives a copy.
+        if ms.get_context("device_target") == "CPU" and mask.dtype != getattr(mstype, "bfloat16", None):
+            self.memory = mask.asnumpy()
+            self.contents = self.memory.tobytes()
 
     def construct(self, mask):
         return mask
+
+    @staticmethod
+    def _address(mask) -> int:
+        return mask.data_ptr() if hasattr(mask, "data_ptr") else 0
 
 
 class _FreshSeed(nn.Cell):

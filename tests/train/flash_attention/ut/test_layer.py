@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from flash_attention import FlashAttention, attention_backend, reference
 from flash_attention.problem import AttentionProblem
-from mindspore import Tensor, nn, ops
+from mindspore import Parameter, Tensor, nn, ops
 
 BACKENDS = ("math", "cpu")
 TRIANGLE = np.triu(np.ones((1, 128, 128), np.float16), 1)
@@ -152,6 +152,44 @@ def test_a_compact_mask_with_other_contents_is_refused_outside_graphs():
     for contents in (1 - TRIANGLE, TRIANGLE.transpose(0, 2, 1), np.zeros_like(TRIANGLE)):
         with pytest.raises(ValueError, match="attention_mask: shape .* stands for the compact causal mask"):
             layer(query, key, value, Tensor(contents))
+
+
+def set_one(mask):
+    mask[0, 5, 3] = 1
+
+
+def set_one_of_the_array(mask):
+    mask.asnumpy()[0, 5, 3] = 1
+
+
+def put_other_data(mask):
+    mask.assign_value(Tensor(TRIANGLE * 0))
+
+
+@pytest.mark.parametrize("change", (set_one, set_one_of_the_array, put_other_data))
+def test_a_compact_mask_that_changes_in_place_is_noticed(change):
+    query, key, value = inputs()
+    layer = FlashAttention(32, backend="math")
+    mask = Tensor(TRIANGLE.copy())
+    for _ in range(2):
+        layer(query, key, value, mask)
+    change(mask)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="attention_mask: shape .* stands for the compact causal mask"):
+            layer(query, key, value, mask)
+    mask.assign_value(Tensor(TRIANGLE))
+    near(layer(query, key, value, mask), truth(query, key, value, causal=True).output)
+
+
+def test_a_compact_mask_that_an_operation_under_way_changes_is_noticed_at_the_next_call():
+    query, key, value = inputs()
+    layer = FlashAttention(32, backend="math")
+    mask = Parameter(Tensor(TRIANGLE), requires_grad=False)
+    layer(query, key, value, mask)
+    ops.assign(mask, Tensor(TRIANGLE * 0))
+    with pytest.raises(ValueError, match="attention_mask: shape .* stands for the compact causal mask"):
+        for _ in range(2):
+            layer(query, key, value, mask).asnumpy()
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
