@@ -120,7 +120,7 @@ def flash_attention(
 
 
 def scaled_dot_product_attention(
-    query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False
+    query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False, *, seed=None
 ):
     """Attention with the meaning of `torch.nn.functional.scaled_dot_product_attention`.
 
@@ -133,6 +133,10 @@ def scaled_dot_product_attention(
         is_causal (bool): query i sees keys 0..i; an error together with attn_mask. Default: False.
         scale (float): factor on the scores. Default: None, 1 / sqrt(E).
         enable_gqa (bool): allow fewer heads in key and value, dividing those of query. Default: False.
+
+    Keyword Args:
+        seed (Tensor): int64 (2,) that decides what dropout drops, not known to torch. Default: None, a fresh one for
+            each call in PYNATIVE (see `mindspore.set_seed`); a compiled graph needs it given.
 
     Returns:
         Tensor (..., L, E). Unlike torch, a query that takes part in nothing gives 0, never NaN.
@@ -164,6 +168,7 @@ def scaled_dot_product_attention(
         mask,
         bias,
         dropout_rate=dropout_p,
+        seed=seed,
         scale=scale,
         causal=is_causal,
         argument_names=("attn_mask", "attn_mask"),
@@ -259,9 +264,9 @@ class _TriangleCheck(nn.Cell):
         self.memory, self.contents = None, b""  # of the mask that passed, and a copy
 
     def __call__(self, mask):
-        if mask is self.passed and self._address(mask) == self.address:
-            if self.memory is None or self.memory.tobytes() == self.contents:
-                return
+        same_place = mask is self.passed and self._address(mask) == self.address
+        if same_place and (self.memory is None or self.memory.tobytes() == self.contents):
+            return
         contents = mask.astype(mstype.float32).asnumpy().reshape(self.tile, self.tile)
         if not np.array_equal(contents != 0, np.triu(np.ones_like(contents), 1) != 0):
             raise ValueError(

@@ -12,6 +12,7 @@ from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
 from flash_attention.backends.base import Backend
+from flash_attention.backends.derivatives import FirstDerivativeOnlyInPynative
 from flash_attention.backends.positional import ComputedAlibi, OutOfBand
 from flash_attention.problem import AttentionProblem
 
@@ -59,8 +60,10 @@ class _Attention(nn.Cell):
         self.product = ops.BatchMatMul()
         self.top = ops.ReduceMax(keep_dims=True)
         self.total = ops.ReduceSum(keep_dims=True)
+        self.first_derivative_only = FirstDerivativeOnlyInPynative("math")
 
     def construct(self, query, key, value, mask, alibi, keep_bits, seed):
+        query, key, value = self.first_derivative_only(query, key, value)
         batch, seq_k = query.shape[0], key.shape[2]
         stacked = ops.reshape(ops.cast(query, mstype.float32) * self.scale, (batch, self.kv_heads, -1, self.head_dim))
         scores = self.product_nt(stacked, ops.cast(key, mstype.float32))

@@ -172,6 +172,10 @@ def attention_backend(name: str):
 
     A graph takes its backend when it is compiled: enter the block before the first call of a network in GRAPH mode.
 
+    The block is one of this thread and of its coroutines (a `contextvars` variable): other threads keep their choice,
+    those started inside it too. To hand it on, run the thread's function in `contextvars.copy_context()`, or name the
+    backend in the layer, or for the whole process in FLASH_ATTENTION_BACKEND.
+
     Raises:
         ValueError: no backend has that name.
     """

@@ -130,6 +130,24 @@ def test_a_graph_asks_for_a_seed():
         run(*tensors)
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_given_seed_decides_what_dropout_drops_in_a_graph_too(backend, mode):
+    tensors = draw(3, 40, 16), draw(3, 40, 16, seed=1), draw(3, 40, 16, seed=2)
+
+    def run(query, key, value, seed):
+        return scaled_dot_product_attention(query, key, value, None, 0.5, seed=seed)
+
+    if mode == "graph":
+        run = ms.jit(run)
+    with attention_backend(backend):
+        one, again, other = (run(*tensors, Tensor(seed, ms.int64)).asnumpy() for seed in ([1, 2], [1, 2], [1, 3]))
+    np.testing.assert_array_equal(one, again)
+    assert np.abs(one - other).max() > 0.1
+    batched = [tensor.reshape(1, 3, 40, 16) for tensor in tensors]
+    expected = flash_attention(*batched, dropout_rate=0.5, seed=Tensor([1, 2], ms.int64), backend="math")
+    np.testing.assert_allclose(one, expected.asnumpy()[0], atol=2e-5)
+
+
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [

@@ -376,7 +376,16 @@ def test_several_layers_with_different_rules_in_one_network(backend, mode):
 
 
 def test_repr_and_attributes():
-    layer = FlashAttention(64, 0.1, 8, 0, "sparse", 2, 4, False, True, backend="math")
-    assert (layer.dp, layer.mp, layer.have_attention_mask_batch) == (2, 4, False)
-    assert "head_dim=64" in repr(layer)
-    assert "prev_block_num=8" in repr(layer)
+    settings = {
+        **{"head_dim": 64, "dropout_rate": 0.1, "prev_block_num": 8, "next_block_num": 0},
+        **{"tiling_stgy_name": "sparse_64", "dp": 2, "mp": 4, "have_attention_mask_batch": False, "alibi": True},
+        **{"backend": "math", "scale": 0.5, "input_layout": "BSH", "window_size": (7, -1), "causal": True},
+        **{"causal_alignment": "bottom_right", "alibi_grad": False, "seed": 11},
+    }
+    signature = inspect.signature(FlashAttention.__init__).parameters
+    assert list(settings) == list(signature)[1:]
+    layer = FlashAttention(**settings)
+    for name, value in settings.items():
+        assert getattr(layer, name) == value
+        assert f"{name}={value!r}" in repr(layer)
+    assert "seed" not in FlashAttention(64, 0.1).extend_repr()

@@ -1,8 +1,10 @@
 """Backends by name: laziness, choice, refusals."""
 
+import concurrent.futures
+import contextvars
+import functools
 import logging
 import sys
-import threading
 import types
 
 import pytest
@@ -142,13 +144,25 @@ def test_the_context_ends_with_an_exception(fakes):
     assert registry.choose(PROBLEM).name == "cpu"
 
 
+def in_a_thread(function):
+    """Result of a function that runs in a new thread."""
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        return pool.submit(function).result()
+
+
 def test_the_context_is_of_its_thread(fakes):
-    seen = []
+    def chosen():
+        return registry.choose(PROBLEM).name
+
+    def of_its_own():
+        with attention_backend("fused"):
+            return chosen()
+
     with attention_backend("tik"):
-        thread = threading.Thread(target=lambda: seen.append(registry.choose(PROBLEM).name))
-        thread.start()
-        thread.join()
-    assert seen == ["cpu"]
+        assert in_a_thread(chosen) == "cpu"
+        assert in_a_thread(of_its_own) == "fused"
+        assert in_a_thread(functools.partial(contextvars.copy_context().run, chosen)) == "tik"
+        assert chosen() == "tik"
 
 
 def test_forcing_a_backend_that_refuses_raises_its_reason(fakes):

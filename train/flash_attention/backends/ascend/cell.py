@@ -11,6 +11,7 @@ import numpy as np
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
+from flash_attention.backends.derivatives import FirstDerivativeOnly
 from flash_attention.kernels.tik import host
 from flash_attention.kernels.tik.kernel import GlobalTensor, Kernel
 from flash_attention.kernels.tik.layout import HIDDEN_BY_BIAS, KEEP_PADDING
@@ -53,9 +54,11 @@ class OperatorAttention(nn.Cell):
         self.draw = draw if problem.dropout_threshold > 0 and not problem.keep_bits else None
         self.keep = _KeepOrder(kernel_problem) if problem.dropout_threshold > 0 and problem.keep_bits else None
         self.seq_q = problem.seq_q
+        self.first_derivative_only = FirstDerivativeOnly("tik and emulator")
         self.nothing = Tensor(np.zeros(1, np.float16))  # a graph's gradient function takes no None
 
     def construct(self, query, key, value, mask, alibi, keep_bits, seed):
+        query, key, value = self.first_derivative_only(query, key, value)
         hidden, bias, keep = self.nothing, self.nothing, self.nothing
         if self.mask_given:
             hidden = ops.cast(mask, mstype.float16)

@@ -7,6 +7,7 @@ import numpy as np
 from mindspore import Tensor, nn, ops
 
 from flash_attention.backends.cpu import library
+from flash_attention.backends.derivatives import refuse_second_derivative
 from flash_attention.problem import AttentionProblem
 from flash_attention.sharding.shard import ROWS, TENSOR, Shard
 from flash_attention.sharding.strategy import TENSOR_AXES
@@ -71,7 +72,13 @@ def _backward(problem: AttentionProblem, shard: Shard | None = None) -> ops.Cust
         name, gradients = name + "Bias", (*gradients, (problem.bias_shape, problem.bias_dtype, bias_axes))
     optional, rules = _optional_axes(problem, shard)
     axes = TENSOR_AXES[problem.layout]
-    return _custom(name, problem, gradients, shard, (*[axes] * 3, *optional, axes, ROWS, axes, ROWS, *rules))
+
+    def bprop(query, key, value, mask, bias, keep_bits, seed, output, lse, d_output, d_lse, rules, rates, out, dout):
+        refuse_second_derivative("cpu")
+        return query, key, value, mask, bias, keep_bits, seed, output, lse, d_output, d_lse, rules, rates
+
+    input_axes = (*[axes] * 3, *optional, axes, ROWS, axes, ROWS, *rules)
+    return _custom(name, problem, gradients, shard, input_axes, bprop)
 
 
 def _forward(problem: AttentionProblem, shard: Shard | None) -> ops.Custom:
@@ -119,7 +126,7 @@ def _optional_axes(problem: AttentionProblem, shard: Shard | None) -> tuple:
 
 
 def _custom(
-    function: str, problem: AttentionProblem, outputs: tuple, shard: Shard | None, input_axes: tuple, bprop=None
+    function: str, problem: AttentionProblem, outputs: tuple, shard: Shard | None, input_axes: tuple, bprop
 ) -> ops.Custom:
     """The primitive of an entry point of csrc/custom.cpp; outputs are (shape, dtype, axes) each."""
     shapes, dtypes, axes = zip(*outputs)

@@ -15,6 +15,13 @@ from flash_attention.problem.tiling import DEFAULT_STRATEGY, get_strategy
 from flash_attention.sharding.request import RequestedSharding, ShardRequest
 from flash_attention.sharding.strategy import ShardPlan
 
+# What `print(layer)` says, beside the seed of its dropout.
+_SHOWN = (
+    *("head_dim", "dropout_rate", "prev_block_num", "next_block_num", "tiling_stgy_name", "dp", "mp"),
+    *("have_attention_mask_batch", "alibi", "backend", "scale", "input_layout", "window_size", "causal"),
+    *("causal_alignment", "alibi_grad"),
+)
+
 
 @constexpr(reuse_result=False)
 def _refuse_alibi_mask():
@@ -144,6 +151,7 @@ class FlashAttention(nn.Cell):
         self.causal = causal
         self.causal_alignment = causal_alignment
         self.alibi_grad = alibi_grad
+        self.seed = seed
         self.dropout_seed = DropoutSeed(seed) if dropout_rate > 0 else None
         self.cast = MixedPrecisionCast()
         self.shards = RequestedSharding(ShardRequest(dp, mp, have_attention_mask_batch))
@@ -210,8 +218,7 @@ class FlashAttention(nn.Cell):
         return self
 
     def extend_repr(self):
-        return (
-            f"head_dim={self.head_dim}, dropout_rate={self.dropout_rate}, prev_block_num={self.prev_block_num}, "
-            f"next_block_num={self.next_block_num}, tiling_stgy_name={self.tiling_stgy_name!r}, dp={self.dp}, "
-            f"mp={self.mp}, alibi={self.alibi}, backend={self.backend!r}"
-        )
+        shown = {name: getattr(self, name) for name in _SHOWN}
+        if self.dropout_rate > 0.0 and self.seed is not None:
+            shown["seed"] = self.seed
+        return ", ".join(f"{name}={value!r}" for name, value in shown.items())
