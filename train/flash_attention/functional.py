@@ -13,6 +13,7 @@ import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
+from mindspore.common.api import _pynative_executor
 from mindspore.ops import constexpr
 
 from flash_attention.backends import registry
@@ -91,7 +92,8 @@ def flash_attention(
 
     Raises:
         TypeError, ValueError: an input is not allowed; before anything runs.
-        RuntimeError: the backend asked for cannot run this problem; with the reason.
+        RuntimeError: the backend asked for cannot run this problem; with the reason. MindSpore cannot differentiate
+            this call, see docs/usage.md about bfloat16.
     """
 
     def fresh_seed():  # an inner function: mindspore.rewrite (amp level O1) leaves a function that has one alone
@@ -112,6 +114,7 @@ def flash_attention(
         (tiling_stgy_name, alibi, bias_grad, input_layout, head_dim, return_lse),
         backend,
         shards,
+        return_lse and _compiling(),
     )
     output, logsumexp = run(query, key, value, attention_mask, bias, keep_bits, seed)
     if return_lse:
@@ -149,6 +152,8 @@ def scaled_dot_product_attention(
     mask, bias = None, None
     if attn_mask is not None:
         new_axes, broadcast, reshape = _torch_mask(_spec(attn_mask), _spec(query), _spec(key), is_causal)
+        if new_axes or broadcast is not None or reshape is not None:
+            attn_mask = _reshapable(attn_mask)
         for _ in range(new_axes):
             attn_mask = ops.expand_dims(attn_mask, 0)
         if broadcast is not None:
@@ -160,7 +165,7 @@ def scaled_dot_product_attention(
         else:
             bias = attn_mask
     if shapes is not None:
-        query, key, value = ops.reshape(query, shapes[0]), ops.reshape(key, shapes[1]), ops.reshape(value, shapes[2])
+        query, key, value = _reshape(query, shapes[0]), _reshape(key, shapes[1]), _reshape(value, shapes[2])
     output = flash_attention(
         query,
         key,
@@ -173,7 +178,16 @@ def scaled_dot_product_attention(
         causal=is_causal,
         argument_names=("attn_mask", "attn_mask"),
     )
-    return output if shapes is None else ops.reshape(output, shape)
+    return output if shapes is None else _reshape(output, shape)
+
+
+def _reshape(tensor, shape):
+    return ops.cast(ops.reshape(_reshapable(tensor), shape), tensor.dtype)
+
+
+def _reshapable(tensor):
+    """The tensor in a dtype that MindSpore can reshape and broadcast in a compiled graph too, forward and backward."""
+    return ops.cast(tensor, mstype.float32) if _goes_by_float32(_spec(tensor)) else tensor
 
 
 def _spec(tensor):
@@ -189,10 +203,16 @@ class _Call(nn.Cell):
     """One kind of call: a backend's cell, and around it what turns the caller's tensors into the backend's."""
 
     def __init__(
-        self, problem: AttentionProblem, run: nn.Cell, layout: str, mask_rank: int, shard: Shard | None = None
+        self,
+        problem: AttentionProblem,
+        run: nn.Cell,
+        backend: str,
+        layout: str,
+        mask_rank: int,
+        shard: Shard | None = None,
     ):
         super().__init__()
-        self.run = run
+        self.run, self.backend = run, backend
         self.mask_rank = mask_rank
         self.check_triangle = _TriangleCheck(problem.tile) if mask_rank and problem.mask_shape is None else None
         # A layout that the backend does not take becomes BNSD by splitting the last axis into heads and bringing the
@@ -287,6 +307,19 @@ class _TriangleCheck(nn.Cell):
         return mask.data_ptr() if hasattr(mask, "data_ptr") else 0
 
 
+class _Compiling(nn.Cell):
+    """Whether the call is compiled into a graph."""
+
+    def __call__(self):
+        return False
+
+    def construct(self):
+        return True
+
+
+_compiling = _Compiling()
+
+
 class _FreshSeed(nn.Cell):
     """A seed for a call that gives none."""
 
@@ -309,7 +342,7 @@ def _no_seed():
 
 
 @constexpr(reuse_result=False)
-def _plan(query, key, value, mask, bias, keep_bits, seed, names, rules, more_rules, backend, shards):
+def _plan(query, key, value, mask, bias, keep_bits, seed, names, rules, more_rules, backend, shards, compiled_lse):
     argument_names = ("query", "key", "value", *names, "keep_bits", "seed")
     specs = []
     for name, spec in zip(argument_names, (query, key, value, mask, bias, keep_bits, seed)):
@@ -317,11 +350,20 @@ def _plan(query, key, value, mask, bias, keep_bits, seed, names, rules, more_rul
         specs.append(None if spec is None and not needed else _tensor_spec(name, spec))
     forced, device = registry.forced_backend(backend), ms.get_context("device_target")
     key = tuple(specs), names, rules, more_rules, forced, device, sharding(shards)
+    planned = _planned
     try:
         hash(key)
     except TypeError:  # a list among the rules: fine for window_size, an error in any other place
-        return _planned.__wrapped__(*key)
-    return _planned(*key)
+        planned = _planned.__wrapped__
+    call = planned(*key)
+    # Both results of the kernel are parts of a pair, and MindSpore then adds the gradients of its parts, even zeros.
+    if compiled_lse and call.backend == "cpu" and _lacks_operations(specs[0]) and _pynative_executor.grad_flag():
+        raise RuntimeError(
+            "return_lse: got bfloat16 in a @jit function that PYNATIVE differentiates; its gradient needs an AddN, and "
+            "MindSpore has none for bfloat16 on a CPU; allowed are float32 and float16, GRAPH mode, the gradient taken "
+            "inside the @jit function, or no @jit"
+        )
+    return call
 
 
 def _tensor_spec(name: str, spec) -> TensorSpec:
@@ -330,6 +372,11 @@ def _tensor_spec(name: str, spec) -> TensorSpec:
         raise TypeError(f"{name}: got {type(spec).__name__}, allowed is a Tensor")
     shape = tuple(UNKNOWN if size is None else size for size in spec[0])
     return TensorSpec(shape, str(spec[1]).lower())
+
+
+def _lacks_operations(spec: TensorSpec) -> bool:
+    """Whether compiled graphs lack Reshape, ExpandDims, Transpose and AddN for a tensor."""
+    return spec.dtype == "bfloat16" and ms.get_context("device_target") == "CPU"
 
 
 @functools.lru_cache(maxsize=512)
@@ -365,7 +412,12 @@ def _planned(specs, names, rules, more_rules, backend, device, shards) -> _Call:
     chosen = registry.choose(local, backend, shard is not None)
     layout = problem.layout if problem.layout in chosen.layouts else "BNSD"
     run = registry.build(replace(local, layout=layout), chosen.name, shard)
-    return fix_dtypes(_Call(problem, run, layout, mask_rank, shard))
+    return fix_dtypes(_Call(problem, run, chosen.name, layout, mask_rank, shard))
+
+
+@constexpr(reuse_result=False)
+def _goes_by_float32(spec):
+    return _lacks_operations(_tensor_spec("tensor", spec))
 
 
 @constexpr(reuse_result=False)

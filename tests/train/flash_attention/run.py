@@ -9,6 +9,7 @@ from flash_attention.reference import Attention
 from mindspore import Tensor, nn, ops
 
 from tests.train.flash_attention.cases import SEED, Case
+from tests.train.flash_attention.layouts import heads_first, laid_out
 
 
 def tensor(array: np.ndarray | None, dtype: str | None = None) -> Tensor | None:
@@ -27,11 +28,12 @@ def array(result: Tensor | None) -> np.ndarray | None:
 class Attention32(nn.Cell):
     """`flash_attention` of a case with its loss: the scalar whose gradients are those for d_output and d_logsumexp."""
 
-    def __init__(self, case: Case, backend: str, seed=SEED, keep_bits=None):
+    def __init__(self, case: Case, backend: str, layout="BNSD", seed=SEED, keep_bits=None):
         super().__init__()
         inputs = case.inputs()
+        self.layout, self.head_dim = layout, case.head_dim
         self.mask = tensor(inputs.mask, None if case.mask_dtype != "bfloat16" else "bfloat16")
-        self.d_output, self.d_logsumexp = tensor(inputs.d_output), tensor(inputs.d_logsumexp)
+        self.d_output, self.d_logsumexp = tensor(laid_out(inputs.d_output, layout)), tensor(inputs.d_logsumexp)
         drawn = case.dropout > 0 and keep_bits is None
         self.seed = Tensor(np.array(seed, np.int64)) if drawn else None
         self.keep_bits = tensor(keep_bits)
@@ -49,6 +51,8 @@ class Attention32(nn.Cell):
             seed=self.seed,
             keep_bits=self.keep_bits,
             alibi=self.alibi,
+            input_layout=self.layout,
+            head_dim=self.head_dim,
             return_lse=True,
             backend=self.backend,
             **self.options,
@@ -57,21 +61,24 @@ class Attention32(nn.Cell):
         return loss, output, logsumexp
 
 
-def run_case(case: Case, backend: str, **dropout) -> Attention:
-    """Output, logsumexp and gradients of `case` on `backend`, in the current execution mode.
+def run_case(case: Case, backend: str, layout: str = "BNSD", **dropout) -> Attention:
+    """Output, logsumexp and gradients of `case` on `backend`, in the current execution mode, as BNSD.
 
     Args:
+        layout: of the tensors of the call.
         dropout: `seed` (pair of integers) or `keep_bits` (NumPy array) instead of the shared seed.
     """
     inputs = case.inputs()
-    cell = Attention32(case, backend, **dropout)
-    tensors = [tensor(value, case.dtype) for value in (inputs.query, inputs.key, inputs.value, inputs.bias)]
+    cell = Attention32(case, backend, layout, **dropout)
+    tensors = [tensor(laid_out(value, layout), case.dtype) for value in (inputs.query, inputs.key, inputs.value)]
+    tensors.append(tensor(inputs.bias, case.dtype))
     positions = (0, 1, 2) if inputs.bias is None else (0, 1, 2, 3)
     run = ops.value_and_grad(cell, grad_position=positions, has_aux=True)
     if ms.get_context("mode") == ms.GRAPH_MODE:
         run = ms.jit(run)
     (_, output, logsumexp), gradients = run(*tensors)
-    gradients = list(map(array, gradients))
+    gradients = list(gradients)
+    output, *gradients[:3] = (heads_first(array(one), layout, case.head_dim) for one in (output, *gradients[:3]))
     if inputs.bias is not None:
-        gradients[3] = gradients[3].reshape(case.problem.bias_shape)
-    return Attention(array(output), array(logsumexp), *gradients)
+        gradients[3] = array(gradients[3]).reshape(case.problem.bias_shape)
+    return Attention(output, array(logsumexp), *gradients)

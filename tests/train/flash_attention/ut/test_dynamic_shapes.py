@@ -21,6 +21,7 @@ RULES = (
     {"dropout_rate": 0.3, "seed": 3},
     {"input_layout": "BSH", "causal": True},
     {"input_layout": "BSND"},
+    {"input_layout": "SBH", "causal": True},
 )
 
 
@@ -64,7 +65,12 @@ class Gradients(nn.Cell):
 def test_one_graph_for_all_sizes(rules, backend):
     def shape(heads, seq, batch):
         layout = rules.get("input_layout", "BNSD")
-        return {"BNSD": (batch, heads, seq, 8), "BSND": (batch, seq, heads, 8), "BSH": (batch, seq, heads * 8)}[layout]
+        return {
+            "BNSD": (batch, heads, seq, 8),
+            "BSND": (batch, seq, heads, 8),
+            "BSH": (batch, seq, heads * 8),
+            "SBH": (seq, batch, heads * 8),
+        }[layout]
 
     dynamic, static = (Gradients(FlashAttention(8, backend=backend, **rules)).set_train() for _ in range(2))
     dynamic.set_inputs(*(unknown(*shape(heads, None, None)) for heads in (4, 2, 2, 4)))

@@ -9,6 +9,8 @@ from flash_attention import FlashAttention, attention_backend, reference
 from flash_attention.problem import AttentionProblem
 from mindspore import Parameter, Tensor, nn, ops
 
+from tests.train.flash_attention.layouts import laid_out
+
 BACKENDS = ("math", "cpu")
 TRIANGLE = np.triu(np.ones((1, 128, 128), np.float16), 1)
 
@@ -195,21 +197,16 @@ def test_a_compact_mask_that_an_operation_under_way_changes_is_noticed_at_the_ne
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("layout", ("BNSD", "BSND", "BSH", "SBH"))
 def test_every_layout(layout, backend, mode):
-    def convert(array):
-        order = {"BNSD": (0, 1, 2, 3), "BSND": (0, 2, 1, 3), "BSH": (0, 2, 1, 3), "SBH": (2, 0, 1, 3)}[layout]
-        array = array.transpose(order)
-        return np.ascontiguousarray(array if len(layout) == 4 else array.reshape(*array.shape[:2], -1))
-
     query, key, value = inputs()
     d_output = draw(*query.shape, seed=3)
     exact = truth(query, key, value, causal=True, d_output=d_output)
     layer = FlashAttention(32, causal=True, input_layout=layout, backend=backend)
-    converted = [Tensor(convert(tensor.asnumpy())) for tensor in (query, key, value, d_output)]
+    converted = [Tensor(laid_out(tensor.asnumpy(), layout)) for tensor in (query, key, value, d_output)]
     output = layer(*converted[:3])
     assert output.shape == converted[0].shape
-    near(output, convert(exact.output))
+    near(output, laid_out(exact.output, layout))
     for gradient, expected in zip(Gradients(layer)(*converted), (exact.d_query, exact.d_key, exact.d_value)):
-        near(gradient, convert(expected))
+        near(gradient, laid_out(expected, layout))
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

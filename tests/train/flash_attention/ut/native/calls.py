@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from dataclasses import replace
 
 import numpy as np
 from flash_attention import reference
@@ -11,6 +12,7 @@ from flash_attention.backends.cpu import library
 from flash_attention.problem import AttentionProblem
 
 from tests.train.flash_attention.cases import SEED, Case
+from tests.train.flash_attention.layouts import heads_first, laid_out
 
 
 def stored(array: np.ndarray | None, dtype: str) -> np.ndarray | None:
@@ -58,7 +60,7 @@ def run(problem: AttentionProblem, query, key, value, d_output, d_logsumexp=None
 
     sides = {name: None if array is None else place(np.ascontiguousarray(array)) for name, array in sides.items()}
     query, key, value = put(query), put(key), put(value)
-    results = room(problem.shape_query(), problem.dtype), room(problem.shape_lse(), "float32")
+    results = room(query.shape, problem.dtype), room(problem.shape_lse(), "float32")
     library.forward(problem, query, key, value, **sides, library=kernel, out=results)
     shapes = [(array.shape, problem.dtype) for array in (query, key, value)]
     if library.wants_bias_gradient(problem):
@@ -69,11 +71,14 @@ def run(problem: AttentionProblem, query, key, value, d_output, d_logsumexp=None
     return (*results, *gradients)
 
 
-def run_case(case: Case, **options) -> reference.Attention:
-    """A shared case; options are those of `run`."""
-    problem, inputs = case.problem, case.inputs()
+def run_case(case: Case, layout: str = "BNSD", **options) -> reference.Attention:
+    """A shared case with tensors in a layout; results are BNSD, options are those of `run`."""
+    problem, inputs = replace(case.problem, layout=layout), case.inputs()
     sides = {"mask": case.backend_mask(), "bias": None if inputs.bias is None else stored(inputs.bias, case.dtype)}
     if case.dropout:
         sides["seed"] = np.array(SEED, np.int64)
-    tensors = inputs.query, inputs.key, inputs.value, inputs.d_output, inputs.d_logsumexp
-    return reference.Attention(*map(values, run(problem, *tensors, **sides, **options)))
+    tensors = [laid_out(array, layout) for array in (inputs.query, inputs.key, inputs.value, inputs.d_output)]
+    results = list(map(values, run(problem, *tensors, inputs.d_logsumexp, **sides, **options)))
+    for index in (0, 2, 3, 4):
+        results[index] = heads_first(results[index], layout, case.head_dim)
+    return reference.Attention(*results)

@@ -1,7 +1,9 @@
 """The shared case list on every instruction set of this machine, against the float64 truth."""
 
+import numpy as np
 import pytest
 from flash_attention.backends.cpu import library
+from flash_attention.problem import LAYOUTS
 
 from tests.train.flash_attention import case_list, cases
 from tests.train.flash_attention.ut.native.calls import instruction_set, run_case
@@ -18,6 +20,20 @@ def test_case(case):
                 cases.check(case, run_case(case))
             except AssertionError as error:
                 raise AssertionError(f"on {isa}: {error}") from None
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize("head_dim", [7, 48])
+def test_every_layout_gives_the_same_bits(isa, dtype, head_dim):
+    case = cases.Case(
+        batch=2, heads=4, kv_heads=2, seq_q=150, seq_k=201, head_dim=head_dim, dtype=dtype, mask="causal",
+    )  # fmt: skip
+    with instruction_set(isa):
+        expected = run_case(case)
+        for layout in LAYOUTS:
+            for name, value in run_case(case, layout).named().items():
+                np.testing.assert_array_equal(value, getattr(expected, name), err_msg=f"{name} of {layout}")
 
 
 @pytest.mark.parametrize("isa", ISAS)

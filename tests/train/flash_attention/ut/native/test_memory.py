@@ -1,11 +1,13 @@
 """Memory: nothing outside the tensors is read or written, and extra memory stays small however long the sequence."""
 
 import ctypes
+import itertools
 import mmap
 
 import numpy as np
 import pytest
 from flash_attention.backends.cpu import library
+from flash_attention.problem import LAYOUTS
 
 from tests.train.flash_attention import cases
 from tests.train.flash_attention.cases import Case
@@ -55,8 +57,8 @@ def check_guarded(at_end: bool) -> None:
     """Runs in a process of its own, which an error would end."""
     for isa in library.instruction_sets():
         with instruction_set(isa):
-            for case in CASES:
-                cases.check(case, run_case(case, place=GuardedPages(at_end).place))
+            for case, layout in itertools.product(CASES, LAYOUTS):
+                cases.check(case, run_case(case, layout, place=GuardedPages(at_end).place))
 
 
 @pytest.mark.parametrize("at_end", [False, True], ids=["before", "behind"])

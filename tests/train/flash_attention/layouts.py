@@ -1,0 +1,15 @@
+"""NumPy arrays between BNSD and the other layouts."""
+
+import numpy as np
+
+
+def laid_out(array: np.ndarray, layout: str) -> np.ndarray:
+    """A (batch, heads, seq, head_dim) array in another layout, contiguous."""
+    array = array.transpose({"BNSD": (0, 1, 2, 3), "SBH": (2, 0, 1, 3)}.get(layout, (0, 2, 1, 3)))
+    return np.ascontiguousarray(array if len(layout) == 4 else array.reshape(*array.shape[:2], -1))
+
+
+def heads_first(array: np.ndarray, layout: str, head_dim: int) -> np.ndarray:
+    """The (batch, heads, seq, head_dim) array that `laid_out` brought into a layout."""
+    array = array.reshape(*array.shape[:2], -1, head_dim) if len(layout) == 3 else array
+    return array.transpose({"BNSD": (0, 1, 2, 3), "SBH": (1, 2, 0, 3)}.get(layout, (0, 2, 1, 3)))
