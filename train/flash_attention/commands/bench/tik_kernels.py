@@ -37,7 +37,7 @@ OPERATORS = {
 _ALIBI = {"alibi": "computed", "slopes": (0.5,)}
 _DROPOUT = {"dropout_threshold": 6554}
 # What a kernel can be asked for beside plain and causal attention.
-FEATURES = {
+FEATURES: dict[str, dict] = {
     "mask": {"mask": "full"},
     "key mask": {"mask": "key"},
     "bias": {"alibi": "bias"},
@@ -244,9 +244,9 @@ def main() -> None:
     if arguments.timeline:
         problem = problem_of(arguments.seq, arguments.head_dim[0])
         with tempfile.TemporaryDirectory() as folder:
-            trace = os.path.join(folder, "trace.json")
-            measure(problem, trace=trace, operator=arguments.operator[0])
-            print(timeline(trace, *arguments.timeline))
+            file = os.path.join(folder, "trace.json")
+            measure(problem, trace=file, operator=arguments.operator[0])
+            print(timeline(file, *arguments.timeline))
         return
     kinds: dict[str, dict] = FEATURES if arguments.features else {"full": {}, "causal": {"causal": True}}
     rows: list = []
