@@ -7,19 +7,15 @@ the block) ended there, the *transition*: the time that passed, the counts, and 
 actions follow again, walking along the tree replaces the simulation; where others follow, what was skipped is simulated
 after all. All times are multiples of ``QUANTUM``; so sums are exact, and a replayed run equals a simulated one bit for
 bit.
-
-Times in the past are compared only with others of the same pipe (is this access already known to be complete?). So a
-state holds their order, not their age, and leaves out what every pipe knows.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
-from collections import deque
 from collections.abc import Hashable
 from typing import Any, Callable
 
 from ..reuse import Reusable
+from .pipe_state import Records, capture, restore
 from .simulator import PipeSimulator, TimedOp
 
 #: Loop iterations simulated before a loop is watched, at first and at most.
@@ -32,8 +28,6 @@ ITERATION_ACTIONS, BLOCK_ACTIONS, ALL_ACTIONS = 3000, 20_000, 100_000
 MOST_FOOTPRINTS = 1000
 #: Blocks remembered since one was replayed, after which no more are.
 TRIAL_BLOCKS = 3
-#: Code of the newest time in the past; older ones are below it. Times that still matter are above it.
-_PAST = -1e6
 
 
 def keep_most(total: dict[Any, int], counts: dict[Any, int]) -> None:
@@ -89,12 +83,12 @@ class Place(dict):
 
 
 class State(Place):
-    """A state of the simulator relative to its present time, as :meth:`SteadyStateReplay._capture` gives it; root of a
-    tree. ``records`` restores it; None: everything is complete."""
+    """A state of the simulator relative to its present time, root of a tree. ``records``
+    restores it; None: everything is complete."""
 
     __slots__ = ("records",)
 
-    def __init__(self, records: tuple | None) -> None:
+    def __init__(self, records: Records | None) -> None:
         super().__init__(None)
         self.records = records
 
@@ -126,6 +120,11 @@ class SteadyStateReplay(Reusable):
         self._captures = self._replays = 0  # states captured and transitions replayed since the last review
         self._before = (0.0, 0.0, 0)  # now, scalar_busy and flags at the latest state
         self._clear()
+
+    def _capture(self) -> State:
+        """The state of the simulator, the same object for equal ones."""
+        key, records = capture(self.simulator)
+        return self._states.setdefault(key, State(records))
 
     def _clear(self) -> None:
         self._start = State(None)
@@ -271,14 +270,14 @@ class SteadyStateReplay(Reusable):
         self._transitions.append(transition)
         return transition
 
-    def _catch_up(self, place: Place) -> None:
+    def _catch_up(self, place: Any) -> None:
         """Simulate what was skipped, so that the simulator's records are those of ``place``."""
         simulated, path = self._simulated, []
         while place is not simulated and place.parent is not None:
             path.append(place)
             place = place.parent
         if place is not simulated:
-            self._restore(place)
+            restore(self.simulator, place.records)
             self._captures += 1
             self._begin_transition()
         self._simulated = path[0] if path else place
@@ -322,104 +321,3 @@ class SteadyStateReplay(Reusable):
                 keep_most(self.events, transition.events)
                 for op in transition.ops:
                     op.count += replays
-
-    # -------------------------------------------------------------------------------------------- states
-    def _capture(self) -> State:
-        """The state that the simulator's records show."""
-        simulator = self.simulator
-        now, pipes = simulator.now, range(len(simulator.free))
-        edge = now - simulator.flag_delay  # what was complete by then delays nothing any more
-        known = simulator.known
-        least = [min(known[pipe][source] for pipe in pipes if pipe != source) for source in pipes]
-        past: list[set[float]] = [set() for _ in pipes]
-
-        def matters(source: int, time: float) -> bool:
-            if time <= edge and time > least[source]:
-                past[source].add(time)
-            return time > edge or time > least[source]
-
-        accesses = []
-        for footprint in simulator.footprints:
-            written = matters(footprint.write_pipe, footprint.write_done)
-            readers = [(pipe, done) for pipe, done in footprint.readers.items() if matters(pipe, done)]
-            if written or readers:
-                accesses.append(
-                    (footprint, footprint.write_pipe if written else None, footprint.write_done, sorted(readers))
-                )
-        complete = [matters(pipe, simulator.done[pipe]) for pipe in pipes]
-        order = [sorted(times) for times in past]
-
-        def code(source: int, time: float) -> float:
-            return time - now if time > edge else _PAST + bisect_right(order[source], time) - len(order[source])
-
-        def wait_code(source: int, time: float) -> float:
-            return time - now if time > edge else _PAST + bisect_left(order[source], time) - len(order[source])
-
-        waits = []
-        for (source, pipe), times in simulator.waits.items():
-            codes = [wait_code(source, time) for time in times]
-            # A wait that ended before everything that still matters is the first to go.
-            gone = next((number for number, c in enumerate(codes) if c > _PAST - len(order[source])), len(codes))
-            if codes[gone:]:
-                waits.append((source, pipe, tuple(codes[gone:])))
-        key = (
-            simulator.mask,
-            tuple([time - now if time > now else 0.0 for time in simulator.free]),
-            tuple([code(pipe, simulator.done[pipe]) if complete[pipe] else None for pipe in pipes]),
-            tuple([code(source, row[source]) for pipe, row in enumerate(known) for source in pipes if source != pipe]),
-            tuple([tuple([time - now for time in ring if time > now]) for ring in simulator.starts]),
-            tuple(waits),
-            frozenset(
-                [
-                    (
-                        id(footprint),
-                        pipe,
-                        None if pipe is None else code(pipe, done),
-                        tuple([(reader, code(reader, time)) for reader, time in readers]),
-                    )
-                    for footprint, pipe, done, readers in accesses
-                ]
-            ),
-        )
-        state = self._states.get(key)
-        if state is None:
-            state = self._states[key] = State(
-                (
-                    simulator.mask,
-                    [time - now for time in simulator.free],
-                    [time - now for time in simulator.done],
-                    [[time - now for time in row] for row in known],
-                    [[time - now for time in ring] for ring in simulator.starts],
-                    {pair: [time - now for time in times] for pair, times in simulator.waits.items()},
-                    [
-                        (
-                            footprint,
-                            footprint.write_pipe,
-                            done - now,
-                            [(reader, time - now) for reader, time in readers],
-                        )
-                        for footprint, _, done, readers in accesses
-                    ],
-                )
-            )
-        return state
-
-    def _restore(self, state: Any) -> None:
-        """Write ``state`` into the simulator's records, at the present time."""
-        simulator, now = self.simulator, self.simulator.now
-        if state is self._start:
-            simulator.reset(now)
-            return
-        mask, free, done, known, starts, waits, accesses = state.records
-        simulator.mask = mask
-        simulator.free[:] = [now + time for time in free]
-        simulator.done[:] = [now + time for time in done]
-        for row, times in zip(simulator.known, known):
-            row[:] = [now + time for time in times]
-        for ring, times in zip(simulator.starts, starts):
-            ring.extend([now + time for time in times])
-        simulator.waits = {pair: deque([now + time for time in times]) for pair, times in waits.items()}
-        simulator.footprints.reset()
-        for footprint, pipe, written, readers in accesses:
-            footprint.write_pipe, footprint.write_done = pipe, now + written
-            footprint.readers.update({reader: now + time for reader, time in readers})
