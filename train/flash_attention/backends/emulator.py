@@ -49,17 +49,18 @@ class EmulatorBackend(Backend):
         from flash_attention.backends.ascend.cell import OperatorAttention
 
         tikemu.install(soc=SOC)
-        from tbe import tik
-
-        return OperatorAttention(problem, tik, _emulated, _philox_bits(problem))
+        return OperatorAttention(problem, _emulated, _philox_bits(problem))
 
 
-def _emulated(operator, request, kernel, shapes: list):
+def _emulated(operator, signature, request, shapes: list):
     """The primitive of a kernel: stores its inputs in the kernel's formats, as a device does, and runs it."""
     import tikemu
+    from tbe import tik
 
+    from flash_attention.kernels.tik import operators
     from flash_attention.kernels.tik.layout import from_nz, to_nz
 
+    kernel = operators.build(operator.stage, request, tik, operator.name, True)
     options = tikemu.Options(strict=True, progress=False)
 
     def run(*tensors):

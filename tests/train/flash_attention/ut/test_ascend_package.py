@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 from flash_attention import cli
-from flash_attention.kernels.tik.operators import OPERATORS
+from flash_attention.kernels.tik.operators import describe
+from flash_attention.kernels.tik.signature import OPERATORS, STAGES, KernelProblem, Request
 
 tikemu = pytest.importorskip("tikemu")
 
@@ -50,11 +51,9 @@ def test_information_library(package):
             assert [information[f"{side}{i}"]["name"] for i in range(len(arguments))] == [a.name for a in arguments]
             assert f"{side}{len(arguments)}" not in information
         tensors = [section for name, section in information.items() if re.fullmatch(r"(in|out)put\d+", name)]
-        assert len({section["dtype"].count(",") for section in tensors}) == 1
         for section in tensors:
-            assert section["dtype"].count(",") == section["format"].count(",")
-            assert section["paramType"] in ("required", "optional")
-            assert set(section["format"].split(",")) <= {"ND", "FRACTAL_NZ"}
+            assert section["paramType"] == "required"
+            assert section["format"] in ("ND", "FRACTAL_NZ")  # no choice is left to CANN
         for name in information["attr"]["list"].split(","):
             assert information[f"attr_{name}"]["paramType"] == "required"
 
@@ -64,10 +63,10 @@ def test_prototypes(package):
     infer = (package / "vendors/flash_attention/op_proto/flash_attention.cc").read_text()
     for operator in OPERATORS:
         block = header[header.index(f"REG_OP({operator.type})") : header.index(f"OP_END_FACTORY_REG({operator.type})")]
-        names = re.findall(r"\.(?:OPTIONAL_)?INPUT\((\w+),", block) + re.findall(r"\.OUTPUT\((\w+),", block)
+        names = re.findall(r"\.INPUT\((\w+),", block) + re.findall(r"\.OUTPUT\((\w+),", block)
         assert names == [argument.name for argument in (*operator.inputs, *operator.outputs)]
-        optional = re.findall(r"\.OPTIONAL_INPUT\((\w+),", block)
-        assert optional == [argument.name for argument in operator.inputs if not argument.required]
+        body = infer[infer.index(f"IMPLEMT_COMMON_INFERFUNC({operator.type}Infer)") :]
+        assert re.findall(r'{"(\w+)", DT_', body[: body.index("}\n")]) == [output.name for output in operator.outputs]
         assert f"COMMON_INFER_FUNC_REG({operator.type}, {operator.type}Infer);" in infer
 
 
@@ -84,12 +83,11 @@ struct Shape { explicit Shape(std::vector<int64_t>) {} };
 struct TensorDesc {
   void SetShape(Shape) {}
   void SetDataType(DataType) {}
-  std::string GetName() { return ""; }
 };
 struct Operator {
   graphStatus GetAttr(const char*, std::vector<std::vector<int64_t>>&) { return GRAPH_SUCCESS; }
-  TensorDesc GetOutputDesc(uint32_t) { return {}; }
-  graphStatus UpdateOutputDesc(const std::string&, TensorDesc) { return GRAPH_SUCCESS; }
+  TensorDesc GetOutputDescByName(const char*) { return {}; }
+  graphStatus UpdateOutputDesc(const char*, const TensorDesc&) { return GRAPH_SUCCESS; }
 };
 struct TensorType { TensorType(std::initializer_list<DataType>) {} };
 struct Registration {
@@ -99,7 +97,6 @@ struct Registration {
 using ge::DataType;
 #define REG_OP(x) inline ge::Registration registration_##x() { using namespace ge; return Registration()
 #define INPUT(n, t) INPUT_(t)
-#define OPTIONAL_INPUT(n, t) INPUT_(t)
 #define OUTPUT(n, t) INPUT_(t)
 #define REQUIRED_ATTR(n, t) INPUT_()
 #define OP_END_FACTORY_REG(x) INPUT_(); }
@@ -155,36 +152,49 @@ def test_install_refuses(package, arguments, said):
     assert said in done.stderr
 
 
-@pytest.mark.parametrize("operator", OPERATORS, ids=lambda operator: operator.type)
-def test_an_entry_compiles_without_the_python_package(package, operator, tmp_path):
-    """CANN imports an entry in a process that has no flash_attention but the copy inside the package."""
+REQUESTS = {
+    "plain": Request(KernelProblem(1, 1, 32, 32, 16)),
+    "everything": Request(
+        KernelProblem(1, 2, 33, 50, 16, mask="key", alibi="given", dropout_threshold=99, window_left=9), True, True
+    ),
+    "alibi": Request(KernelProblem(1, 1, 33, 50, 16, mask="full", alibi="computed", slopes=(0.5,))),
+    "bias": Request(KernelProblem(1, 2, 33, 50, 16, kv_heads=1, alibi="bias", causal=True), True),
+}
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("name", REQUESTS)
+def test_an_entry_compiles_without_the_python_package(package, name, stage, tmp_path):
+    """CANN imports an entry in a process that has no flash_attention but the copy inside the package, and calls it as
+    op_func(*inputs, *outputs, *attributes, kernel_name=..., impl_mode=...)."""
     script = textwrap.dedent("""
         import importlib, sys
         sys.path[:0] = [EMULATOR, FOLDER]
         import tikemu
         tikemu.install(soc="Ascend910A")
-        from tbe import tik
-        module = importlib.import_module(NAME)
-        from flash_attention.kernels.tik import operators, KernelProblem
-        assert operators.__file__.startswith(FOLDER), operators.__file__
-        request = operators.Request(KernelProblem(batch=1, heads=1, seq_q=32, seq_k=32, head_dim=16))
-        operator = next(one for one in operators.OPERATORS if one.name == NAME)
-        kernel = operator.build(request, tik, "learn", True)
-        tensors = {t.name: {"shape": t.shape, "dtype": t.dtype, "format": t.format, "ori_shape": t.shape,
-                            "ori_format": "ND"} for t in (*kernel.inputs, *kernel.outputs)}
-        ordered = [tensors.get(argument.name) for argument in (*operator.inputs, *operator.outputs)]
-        entry = getattr(module, NAME)
-        entry(*ordered, request.to_text(), [[1]], kernel_name="compiled")
-        ordered[0] = None
+        entry = getattr(importlib.import_module(NAME), NAME)
+        from flash_attention.kernels.tik import signature
+        assert signature.__file__.startswith(FOLDER), signature.__file__
+        entry(*TENSORS, TEXT, [[1]], kernel_name="compiled")
+        entry(*TENSORS, TEXT, [[1]], kernel_name="compiled", impl_mode="high_precision")
         try:
-            entry(*ordered, request.to_text(), [[1]], kernel_name="compiled")
-        except RuntimeError as error:
+            entry(None, *TENSORS[1:], TEXT, [[1]], kernel_name="compiled")
+        except ValueError as error:
             print("refused:", error)
     """)
-    folder = str(package / "vendors/flash_attention" / ENTRIES)
-    emulator = str(Path(tikemu.__file__).resolve().parents[1])
-    for name, value in (("EMULATOR", emulator), ("FOLDER", folder), ("NAME", operator.name)):
-        script = re.sub(rf"\b{name}\b", repr(value), script)
+    request = REQUESTS[name]
+    operator, signature = describe(stage, request)
+    values = {
+        "NAME": operator.name,
+        "TEXT": request.to_text(),
+        "TENSORS": [
+            {"shape": t.shape, "dtype": t.dtype, "format": t.format, "ori_shape": t.shape, "ori_format": "ND"}
+            for t in (*signature.inputs, *signature.outputs)
+        ],
+        "FOLDER": str(package / "vendors/flash_attention" / ENTRIES),
+        "EMULATOR": str(Path(tikemu.__file__).resolve().parents[1]),
+    }
+    script = re.sub(r"\b[A-Z]{4,}\b", lambda name: repr(values[name.group()]), script)
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run([sys.executable, "-c", script], env=environment, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

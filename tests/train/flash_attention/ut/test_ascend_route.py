@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import functools
+import json
+import sys
+from pathlib import Path
 
 import mindspore as ms
 import numpy as np
 import pytest
 from flash_attention.backends import registry
-from flash_attention.backends.ascend import environment, limits, registration
+from flash_attention.backends.ascend import entries, environment, limits, registration
 from flash_attention.backends.ascend.cell import OperatorAttention, _KeepOrder
 from flash_attention.backends.ascend.keep_bits import GeneratedKeepBits
 from flash_attention.kernels.tik import KernelProblem, layout
+from flash_attention.kernels.tik.operators import describe
+from flash_attention.kernels.tik.signature import STAGES, Request
 from flash_attention.problem import AttentionProblem
-from mindspore import Tensor
-
-tikemu = pytest.importorskip("tikemu")
+from mindspore import Tensor, ops
+from mindspore._c_expression import Oplib
 
 SIZES = {"batch": 2, "heads": 4, "kv_heads": 2, "seq_q": 33, "seq_k": 50, "head_dim": 24}
 DROPPED = {"dropout_rate": 0.1, "training": True}
@@ -90,19 +94,81 @@ def test_what_the_chip_cannot_do(change, said):
     assert limits.refuse_on_910(AttentionProblem(**SIZES)) is None
 
 
-@pytest.mark.parametrize("route", ["tbe"] if environment.route(ms.__version__) == "tbe" else ["tbe", "opp"])
-@pytest.mark.parametrize("name", PROBLEMS)
-def test_the_primitives_can_be_made(name, route):
-    tikemu.install(soc="Ascend910A")
-    from tbe import tik
+ROUTES = ["tbe"] if environment.route(ms.__version__) == "tbe" else ["tbe", "opp"]
 
-    problem = AttentionProblem(**SIZES, **PROBLEMS[name])
+
+@pytest.fixture
+def no_tik(monkeypatch, tmp_path):
+    """A process that prepares primitives imports no tik module: on a device, none of its own has a chip chosen."""
+    for name in ("tbe", "tbe.tik", "te", "te.tik"):
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setenv("FLASH_ATTENTION_ENTRIES", str(tmp_path))
+    entries.entry.cache_clear()
+    yield
+    entries.entry.cache_clear()
+
+
+def primitives(route, **rules):
+    """The four primitives for a problem."""
+    problem = AttentionProblem(**SIZES, **rules)
     make_primitive = functools.partial(registration.primitive, route)
-    cell = OperatorAttention(problem, tik, make_primitive, GeneratedKeepBits(problem))
-    for primitive in (cell.core.forward, cell.core.rows, cell.core.main, cell.core.finish):
+    core = OperatorAttention(problem, make_primitive, GeneratedKeepBits(problem)).core
+    return core.forward, core.rows, core.main, core.finish
+
+
+@pytest.mark.parametrize("route", ROUTES)
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_the_primitives_can_be_made(no_tik, name, route):
+    for primitive in primitives(route, **PROBLEMS[name]):
         assert primitive.func_type == ("tbe" if route == "tbe" else "aot")
         assert '"seq_q":33' in primitive.attrs["request"]
         assert (route == "opp") == ("output_shapes" in primitive.attrs)
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_any_sequence_of_problems_in_one_process(no_tik, monkeypatch, route):
+    """MindSpore keeps what was registered first for a name: causal, plain, training with dropout, evaluation, again."""
+    registered = {}
+
+    def register(self, text, path):
+        information = json.loads(text)
+        assert information["op_name"] not in registered
+        registered[information["op_name"]] = information
+        return True
+
+    monkeypatch.setattr(Oplib, "reg_op", register)
+    for kept in ("registered_func", "attr_dict"):
+        monkeypatch.setattr(ops.Custom, kept, {})
+    sequence = ("causal", "plain", "causal-alibi", "mask-alibi-dropout", "plain", "dropout", "bias", "causal")
+    sequence = [PROBLEMS.get(name, {"causal": {"causal": True}, "dropout": DROPPED}.get(name)) for name in sequence]
+    for stage, made in ((stage, made) for rules in sequence for stage, made in zip(STAGES, primitives(route, **rules))):
+        operator, _ = describe(stage, Request.from_text(made.attrs["request"]))
+        information = registered[made.uniq_name]
+        inputs = [argument.name for argument in operator.inputs]
+        assert [one["name"] for one in information["inputs"]] == inputs
+        assert [one["name"] for one in information["outputs"]] == [argument.name for argument in operator.outputs]
+        assert made.attrs["output_names"] == [argument.name for argument in operator.outputs]
+        assert list(made.attrs["pure_input_names"]) == inputs
+        if route == "tbe":
+            assert made.attrs["func_name"] == Path(made.attrs["imply_path"]).stem == operator.name
+        else:
+            assert made.attrs["reg_op_name"] == operator.type
+
+
+def test_an_entry_is_written_once_and_again_when_it_differs(no_tik):
+    operator, _ = describe("forward", Request(KernelProblem(1, 1, 16, 16, 16)))
+    entries.entry.cache_clear()
+    function = entries.entry(operator)
+    path = Path(function.__code__.co_filename)
+    assert path.is_relative_to(entries.folder()) and path.name == f"{operator.name}.py"
+    written = path.stat().st_mtime_ns
+    entries.entry.cache_clear()
+    assert entries.entry(operator).__code__ == function.__code__
+    assert path.stat().st_mtime_ns == written
+    path.write_text("raise ImportError('of another version')")
+    entries.entry.cache_clear()
+    assert entries.entry(operator).__code__ == function.__code__
+    assert not list(path.parent.glob("*.part"))
 
 
 @pytest.mark.parametrize("seq_q, seq_k", [(16, 16), (33, 50), (7, 129)])

@@ -6,7 +6,8 @@ import pytest
 from flash_attention import FlashAttention
 from flash_attention.backends import registry
 from flash_attention.kernels.tik import KernelProblem
-from flash_attention.kernels.tik.operators import FORWARD, Request, check_tensors
+from flash_attention.kernels.tik.operators import check_tensors, describe
+from flash_attention.kernels.tik.signature import Request
 from flash_attention.problem import AttentionProblem
 from flash_attention.sharding.request import ShardRequest
 from flash_attention.sharding.shard import ROWS, TENSOR, Shard, Sharding, sharding
@@ -152,18 +153,15 @@ def test_backends_without_strategies_say_so():
 
 
 def test_operators_take_masks_with_their_own_axes():
-    tik = pytest.importorskip("tikemu")
-    tik.install(soc="Ascend910A")
-    from tbe import tik
-
-    kernel = FORWARD.build(Request(KernelProblem(2, 2, 16, 16, 16, mask="full", mask_batch=2)), tik, "named", False)
-    tensors = [{"shape": t.shape, "dtype": t.dtype} for t in (*kernel.inputs, *kernel.outputs)]
-    planes, *rest = kernel.inputs[3].shape
-    tensors[3]["shape"] = (planes, 1, *rest)
-    check_tensors(kernel, tensors)
-    tensors[3]["shape"] = (planes, 2, *rest)
+    request = Request(KernelProblem(2, 2, 16, 16, 16, mask="full", mask_batch=2))
+    _, signature = describe("forward", request)
+    tensors = {t.name: {"shape": t.shape, "dtype": t.dtype} for t in (*signature.inputs, *signature.outputs)}
+    planes, *rest = tensors["mask"]["shape"]
+    tensors["mask"]["shape"] = (planes, 1, *rest)
+    check_tensors(signature, tensors)
+    tensors["mask"]["shape"] = (planes, 2, *rest)
     with pytest.raises(ValueError, match="mask: got shape"):
-        check_tensors(kernel, tensors)
+        check_tensors(signature, tensors)
 
 
 def test_one_strategy_for_every_input_of_glue():

@@ -26,14 +26,13 @@ class TikBackend(Backend):
 
     def build(self, problem: AttentionProblem, shard=None):
         import mindspore as ms
-        from tbe import tik
 
         from flash_attention.backends.ascend import registration
         from flash_attention.backends.ascend.cell import OperatorAttention
         from flash_attention.backends.ascend.keep_bits import GeneratedKeepBits
 
         make_primitive = functools.partial(registration.primitive, environment.route(ms.__version__), shard=shard)
-        return OperatorAttention(problem, tik, make_primitive, GeneratedKeepBits(problem, shard), shard)
+        return OperatorAttention(problem, make_primitive, GeneratedKeepBits(problem, shard), shard)
 
 
 BACKEND = TikBackend()

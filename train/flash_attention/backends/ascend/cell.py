@@ -12,18 +12,17 @@ from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
 from flash_attention.backends.derivatives import FirstDerivativeOnly
-from flash_attention.kernels.tik import host
-from flash_attention.kernels.tik.kernel import GlobalTensor, Kernel
+from flash_attention.kernels.tik import host, operators
 from flash_attention.kernels.tik.layout import HIDDEN_BY_BIAS, KEEP_PADDING
-from flash_attention.kernels.tik.operators import FORWARD, GRAD, GRAD_FINISH, GRAD_ROWS, Operator, Request
 from flash_attention.kernels.tik.problem import KernelProblem, padded
+from flash_attention.kernels.tik.signature import STAGES, Operator, Request, Signature
 from flash_attention.problem import AttentionProblem
 from flash_attention.sharding.shard import Shard
 
 LOWEST = float(np.finfo(np.float32).min)  # stands for -inf, which the chip does not have
 
-# make_primitive(operator, request, kernel, shapes of the outputs as MindSpore sees them) -> primitive
-MakePrimitive = Callable[[Operator, Request, Kernel, list], ops.Custom]
+# make_primitive(operator, its signature, request, shapes of the outputs as MindSpore sees them) -> primitive
+MakePrimitive = Callable[[Operator, Signature, Request, list], ops.Custom]
 
 
 class OperatorAttention(nn.Cell):
@@ -31,19 +30,23 @@ class OperatorAttention(nn.Cell):
 
     Args:
         problem: what to run.
-        tik: the tik module, to learn the arguments of the kernels.
         make_primitive: makes the primitive of a kernel.
         draw: a Cell that draws keep bits, draw(seed) -> uint8 in the order of the kernels, `layout.pack_keep_bits`.
         shard: see `Backend.build`.
     """
 
     def __init__(
-        self, problem: AttentionProblem, tik, make_primitive: MakePrimitive, draw: nn.Cell, shard: Shard | None = None
+        self,
+        problem: AttentionProblem,
+        make_primitive: MakePrimitive,
+        draw: nn.Cell,
+        shard: Shard | None = None,
     ):
         super().__init__()
         kernel_problem = host.describe(problem)
         bias_gradient = problem.alibi == "given" and problem.bias_grad
-        self.core = _Kernels(kernel_problem, Request(kernel_problem, bias_gradient), tik, make_primitive)
+        request = Request(kernel_problem, bias_gradient, logsumexp_gradient=problem.return_lse)
+        self.core = _Kernels(request, make_primitive)
         self.mask_given, self.bias_given = problem.mask_shape is not None, problem.bias_shape is not None
         self.mask = self.bias = None
         if kernel_problem.mask == "key":
@@ -84,9 +87,9 @@ class _Kernels(nn.Cell):
     the problem has none. logsumexp (B, H, Sq padded).
     """
 
-    def __init__(self, problem: KernelProblem, request: Request, tik, make_primitive: MakePrimitive):
+    def __init__(self, request: Request, make_primitive: MakePrimitive):
         super().__init__()
-        p = problem
+        p = request.problem
         query, key = (p.batch, p.heads, p.seq_q, p.head_dim), (p.batch, p.kv_heads, p.seq_k, p.head_dim)
         shapes = {
             "output": query,
@@ -96,17 +99,20 @@ class _Kernels(nn.Cell):
             "d_bias": (p.bias_batch, p.bias_heads, p.seq_q, p.seq_k),
         }
 
-        def stage(operator: Operator) -> tuple:
-            kernel = operator.build(request, tik, operator.name, True)
-            seen = [shapes.get(tensor.name, tensor.shape) for tensor in kernel.outputs]
-            return make_primitive(operator, request, kernel, seen), _constants(kernel.inputs)
+        def stage(name: str) -> tuple:
+            """(primitive, its last inputs: the constants)."""
+            operator, signature = operators.describe(name, request)
+            seen = [shapes.get(tensor.name, tensor.shape) for tensor in signature.outputs]
+            constants = tuple(Tensor(one.constant) for one in signature.inputs if one.constant is not None)
+            return make_primitive(operator, signature, request, seen), constants
 
-        self.forward, self.forward_constants = stage(FORWARD)
-        self.rows, self.rows_constants = stage(GRAD_ROWS)
-        self.main, self.main_constants = stage(GRAD)
-        self.finish, _ = stage(GRAD_FINISH)
+        forward, rows, main, finish = map(stage, STAGES)
+        self.forward, self.forward_constants = forward
+        self.rows, self.rows_constants = rows
+        self.main, self.main_constants = main
+        self.finish, _ = finish
         self.masked, self.biased, self.dropped = p.mask != "none", p.alibi in ("given", "bias"), p.dropout_threshold > 0
-        self.bias_gradient = request.bias_gradient
+        self.logsumexp_gradient, self.bias_gradient = request.logsumexp_gradient, request.bias_gradient
         self.bias_sums = _BiasSums(p) if self.bias_gradient and p.alibi == "given" else None
 
     def construct(self, query, key, value, mask, bias, keep):
@@ -116,7 +122,10 @@ class _Kernels(nn.Cell):
     def bprop(self, query, key, value, mask, bias, keep, out, dout):
         """The backward kernels; `dout` holds the gradients of output and logsumexp."""
         # A row without visible keys has no logsumexp, and its share of the gradient is nothing.
-        rows = self.rows(out[0], dout[0], out[1], dout[1], *self.rows_constants)
+        given = (out[0], dout[0], out[1])
+        if self.logsumexp_gradient:
+            given = given + (dout[1],)
+        rows = self.rows(*given, *self.rows_constants)
         lanes = rows[0] if isinstance(rows, tuple) else rows
         features = self.features(mask, bias, keep)
         gradients = self.main(query, key, value, dout[0], lanes, *features, *self.main_constants)
@@ -219,7 +228,3 @@ class _BiasSums(nn.Cell):
         if len(self.axes) > 0:
             rows = ops.ReduceSum(keep_dims=True)(rows, self.axes)
         return ops.reshape(ops.concat((rows, ops.zeros_like(rows)), 0), self.given)
-
-
-def _constants(inputs: tuple[GlobalTensor, ...]) -> tuple[Tensor, ...]:
-    return tuple(Tensor(tensor.constant) for tensor in inputs if tensor.constant is not None)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import flash_attention
 from flash_attention.backends.ascend.environment import VENDOR
-from flash_attention.kernels.tik.operators import OPERATORS, Argument, Operator
+from flash_attention.kernels.tik.signature import OPERATORS, Argument, Operator
 
 SOCS = ("ascend910",)
 # Modules that the kernels need, copied beside the entries: operators are compiled in processes without this package.
@@ -65,14 +65,13 @@ def information_ini(operator: Operator) -> str:
 
 def _information(operator: Operator) -> dict[str, dict[str, str]]:
     result = {}
-    combinations = _formats(operator)
     for side, arguments in (("input", operator.inputs), ("output", operator.outputs)):
         for index, argument in enumerate(arguments):
             result[f"{side}{index}"] = {
                 "name": argument.name,
-                "paramType": "required" if argument.required else "optional",
-                "dtype": ",".join([argument.dtype] * len(combinations)),
-                "format": ",".join(formats[argument.name] for formats in combinations),
+                "paramType": "required",
+                "dtype": argument.dtype,
+                "format": argument.format,
             }
     result["attr"] = {"list": "request,output_shapes"}
     result["attr_request"] = {"type": "str", "paramType": "required", "value": "all"}
@@ -82,56 +81,33 @@ def _information(operator: Operator) -> dict[str, dict[str, str]]:
     return result
 
 
-def _formats(operator: Operator) -> list[dict[str, str]]:
-    """The combinations of formats; the k-th of every tensor belong together. Mask and bias each choose theirs."""
-    combinations = [{}]
-    for argument in (*operator.inputs, *operator.outputs):
-        combinations = [{**chosen, argument.name: one} for chosen in combinations for one in argument.formats]
-    return combinations
-
-
 def _entry(operator: Operator) -> str:
     tensors = [argument.name for argument in (*operator.inputs, *operator.outputs)]
-    kinds = [_kind(argument, "INPUT") for argument in operator.inputs]
-    kinds += [_kind(argument, "OUTPUT") for argument in operator.outputs]
-    kinds += ["REQUIRED_ATTR_STR", "REQUIRED_ATTR_LIST_LIST_INT", "KERNEL_NAME"]
-    checks = ",\n    ".join(f"para_check.{kind}" for kind in kinds)
     listed = ",\n    ".join(tensors)
     return f'''"""Entry of operator {operator.type}: CANN calls it to compile the kernel."""
 
 import os
 import sys
 
-from tbe.common.utils import para_check
-
 _BUNDLE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bundle")
 if _BUNDLE not in sys.path:
     sys.path.insert(0, _BUNDLE)
 
-from flash_attention.kernels.tik import operators  # noqa: E402
-
-_OPERATOR = next(one for one in operators.OPERATORS if one.type == "{operator.type}")
+from flash_attention.kernels.tik.operators import compile_entry  # noqa: E402
 
 
-@para_check.check_op_params(
-    {checks},
-)
 def {operator.name}(
     {listed},
     request,
     output_shapes,
     kernel_name="{operator.name}",
+    **others,
 ):
     """Compiles the kernel for these tensors; `request` is what Request.to_text writes."""
-    del output_shapes  # for the shape inference of the prototype
-    given = locals()
-    tensors = [given[argument.name] for argument in (*_OPERATOR.inputs, *_OPERATOR.outputs)]
-    operators.compile_operator(_OPERATOR, tensors, request, kernel_name)
+    del output_shapes, others  # for the shape inference of the prototype; impl_mode, there is one implementation
+    tensors = dict({", ".join(f"{name}={name}" for name in tensors)})
+    return compile_entry("{operator.name}", tensors, request, kernel_name)
 '''
-
-
-def _kind(argument: Argument, side: str) -> str:
-    return f"{'REQUIRED' if argument.required else 'OPTION'}_{side}"
 
 
 def _header() -> str:
@@ -140,13 +116,15 @@ def _header() -> str:
         lines = [f"REG_OP({operator.type})"]
         for side, arguments in (("INPUT", operator.inputs), ("OUTPUT", operator.outputs)):
             for argument in arguments:
-                # A prototype has no optional outputs: one that a problem lacks has no consumer and size 0.
-                macro = "OPTIONAL_INPUT" if side == "INPUT" and not argument.required else side
-                lines.append(f"    .{macro}({argument.name}, TensorType({{{_TENSOR_TYPES[argument.dtype]}}}))")
+                lines.append(f"    .{side}({argument.name}, TensorType({{{_TENSOR_TYPES[argument.dtype]}}}))")
         lines += ["    .REQUIRED_ATTR(request, String)", "    .REQUIRED_ATTR(output_shapes, ListListInt)"]
         lines.append(f"    .OP_END_FACTORY_REG({operator.type})")
         blocks.append("\n".join(lines))
     return _HEADER.replace("OPERATORS", "\n\n".join(blocks))
+
+
+def _output(argument: Argument) -> str:
+    return f'{{"{argument.name}", {_TENSOR_TYPES[argument.dtype]}}}'
 
 
 def _bundle(folder: Path) -> None:
@@ -188,14 +166,19 @@ _INFER = (
 namespace ge {
 namespace {
 
-graphStatus InferFromAttribute(Operator& op, const std::vector<DataType>& types) {
+struct Output {
+  const char* name;
+  DataType type;
+};
+
+graphStatus InferFromAttribute(Operator& op, const std::vector<Output>& outputs) {
   std::vector<std::vector<int64_t>> shapes;
-  if (op.GetAttr("output_shapes", shapes) != GRAPH_SUCCESS || shapes.size() > types.size()) return GRAPH_FAILED;
-  for (uint32_t i = 0; i < types.size(); ++i) {
-    TensorDesc description = op.GetOutputDesc(i);
-    description.SetShape(Shape(i < shapes.size() ? shapes[i] : std::vector<int64_t>{0}));
-    description.SetDataType(types[i]);
-    if (op.UpdateOutputDesc(op.GetOutputDesc(i).GetName(), description) != GRAPH_SUCCESS) return GRAPH_FAILED;
+  if (op.GetAttr("output_shapes", shapes) != GRAPH_SUCCESS || shapes.size() != outputs.size()) return GRAPH_FAILED;
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    TensorDesc description = op.GetOutputDescByName(outputs[i].name);
+    description.SetShape(Shape(shapes[i]));
+    description.SetDataType(outputs[i].type);
+    if (op.UpdateOutputDesc(outputs[i].name, description) != GRAPH_SUCCESS) return GRAPH_FAILED;
   }
   return GRAPH_SUCCESS;
 }
@@ -205,8 +188,7 @@ graphStatus InferFromAttribute(Operator& op, const std::vector<DataType>& types)
 """
     + "\n".join(
         f"IMPLEMT_COMMON_INFERFUNC({operator.type}Infer) {{\n"
-        "  return InferFromAttribute(op, "
-        f"{{{', '.join(_TENSOR_TYPES[output.dtype] for output in operator.outputs)}}});\n"
+        f"  return InferFromAttribute(op, {{{', '.join(map(_output, operator.outputs))}}});\n"
         "}\n"
         f"COMMON_INFER_FUNC_REG({operator.type}, {operator.type}Infer);\n"
         for operator in OPERATORS

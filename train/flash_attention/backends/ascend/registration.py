@@ -1,7 +1,10 @@
 """The TIK operators as MindSpore primitives, by either route.
 
-tbe   MindSpore 2.0 to 2.2 compile the Python function of an operator in their own processes.
-opp   Later versions find the operator by its type in the installed operator package.
+tbe   MindSpore 2.0 to 2.2 compile the Python function of an operator in their own processes, see `entries`.
+opp   Later versions find the operator by its type in the installed operator package, see `opp_package`.
+
+Either way MindSpore keeps, for a whole process, what was said first of a function's or a type's inputs and outputs. So
+a type stands for one set of arguments, `signature.Operator`.
 """
 
 from __future__ import annotations
@@ -10,9 +13,8 @@ from mindspore import dtype as mstype
 from mindspore import ops
 from mindspore.ops import CustomRegOp, DataType, TBERegOp
 
-from flash_attention.backends.ascend import tbe_entries
-from flash_attention.kernels.tik.kernel import GlobalTensor, Kernel
-from flash_attention.kernels.tik.operators import Operator, Request
+from flash_attention.backends.ascend import entries
+from flash_attention.kernels.tik.signature import GlobalTensor, Operator, Request, Signature
 from flash_attention.sharding.shard import ROWS, TENSOR, Shard
 
 _MSTYPES = {"float16": mstype.float16, "float32": mstype.float32, "int32": mstype.int32, "uint8": mstype.uint8}
@@ -27,37 +29,39 @@ _FORMATS = {
 
 
 def primitive(
-    route: str, operator: Operator, request: Request, kernel: Kernel, shapes: list, shard: Shard | None = None
+    route: str, operator: Operator, signature: Signature, request: Request, shapes: list, shard: Shard | None = None
 ) -> ops.Custom:
-    """The primitive of one kernel.
+    """The primitive of one operator.
 
     Args:
         route: "tbe" or "opp".
-        kernel: what `operator` builds for `request`.
         shapes: of the outputs as MindSpore sees them: FRACTAL_NZ is a storage format, not a shape.
         shard: whose part of a sharded call the kernel is for.
     """
-    dtypes = [_MSTYPES[tensor.dtype] for tensor in kernel.outputs]
+    dtypes = [_MSTYPES[tensor.dtype] for tensor in signature.outputs]
     shapes = [[int(size) for size in shape] for shape in shapes]
     shape, dtype = (shapes[0], dtypes[0]) if len(shapes) == 1 else (tuple(shapes), tuple(dtypes))
     if shard is not None:
-        inputs = [_axes(tensor, request, shard) for tensor in kernel.inputs]
-        outputs = [_axes(tensor, request, shard) for tensor in kernel.outputs]
-        p, first = request.problem, kernel.inputs[0]
+        inputs, outputs = (
+            [_axes(tensor, request, shard) for tensor in side] for side in (signature.inputs, signature.outputs)
+        )
+        p, first = request.problem, signature.inputs[0]
         of_first = (p.batch, p.heads, p.seq_q, p.head_dim) if inputs[0] == TENSOR else first.shape
         shape = shard.infer_shapes(of_first, list(zip(shapes, outputs)))
     if route == "tbe":
-        function = getattr(tbe_entries, operator.name)
-        information = _tbe_information(operator, kernel.inputs, kernel.outputs)
+        function = entries.entry(operator)
+        information = _tbe_information(operator)
         result = ops.Custom(function, out_shape=shape, out_dtype=dtype, func_type="tbe", reg_info=information)
     else:
         # MindSpore takes a bare operator type only where the output shape comes from a function.
-        information = _opp_information(operator, kernel.inputs, kernel.outputs)
         infer = (lambda *_: shape) if shard is None else shape
+        information = _opp_information(operator)
         result = ops.Custom(
             operator.type, out_shape=infer, out_dtype=lambda *_: dtype, func_type="aot", reg_info=information
         )
         result.add_prim_attr("output_shapes", shapes)
+    # MindSpore 2.0 names only the last one.
+    result.add_prim_attr("output_names", [tensor.name for tensor in signature.outputs])
     result.add_prim_attr("request", request.to_text())
     return result if shard is None else shard.attach(result, inputs, outputs)
 
@@ -68,14 +72,14 @@ def _axes(tensor: GlobalTensor, request: Request, shard: Shard) -> tuple:
         return TENSOR
     if tensor.name in ("logsumexp", "d_logsumexp"):
         return ROWS
-    if tensor.name == "mask":
+    if tensor.name in ("mask", "key_mask"):
         return shard.mask_axes
-    if tensor.name == "bias":
-        return shard.bias_axes if request.problem.alibi == "bias" else (None, *shard.bias_axes)
-    return shard.bias_axes if tensor.name == "d_bias" else (None,) * len(tensor.shape)
+    if tensor.name == "key_bias":
+        return (None, *shard.bias_axes)
+    return shard.bias_axes if tensor.name in ("bias", "d_bias") else (None,) * len(tensor.shape)
 
 
-def _tbe_information(operator: Operator, inputs: tuple[GlobalTensor, ...], outputs: tuple[GlobalTensor, ...]) -> dict:
+def _tbe_information(operator: Operator) -> dict:
     register = (
         TBERegOp(operator.type)
         .fusion_type("OPAQUE")
@@ -86,22 +90,22 @@ def _tbe_information(operator: Operator, inputs: tuple[GlobalTensor, ...], outpu
         .partial_flag(True)
         .attr("request", "required", "str", "all")
     )
-    for index, tensor in enumerate(inputs):
-        register.input(index, tensor.name, False, "required", "all")
-    for index, tensor in enumerate(outputs):
-        register.output(index, tensor.name, False, "required", "all")
-    return register.dtype_format(*_formats(inputs, outputs)).get_op_info()
+    for index, argument in enumerate(operator.inputs):
+        register.input(index, argument.name, False, "required", "all")
+    for index, argument in enumerate(operator.outputs):
+        register.output(index, argument.name, False, "required", "all")
+    return register.dtype_format(*_formats(operator)).get_op_info()
 
 
-def _opp_information(operator: Operator, inputs: tuple[GlobalTensor, ...], outputs: tuple[GlobalTensor, ...]) -> dict:
+def _opp_information(operator: Operator) -> dict:
     register = CustomRegOp(operator.type).fusion_type("OPAQUE").attr("request", "required", "str")
     register.attr("output_shapes", "required", "listListInt")
-    for index, tensor in enumerate(inputs):
-        register.input(index, tensor.name, "required")
-    for index, tensor in enumerate(outputs):
-        register.output(index, tensor.name, "required")
-    return register.dtype_format(*_formats(inputs, outputs)).target("Ascend").get_op_info()
+    for index, argument in enumerate(operator.inputs):
+        register.input(index, argument.name, "required")
+    for index, argument in enumerate(operator.outputs):
+        register.output(index, argument.name, "required")
+    return register.dtype_format(*_formats(operator)).target("Ascend").get_op_info()
 
 
-def _formats(inputs: tuple[GlobalTensor, ...], outputs: tuple[GlobalTensor, ...]) -> list:
-    return [_FORMATS[tensor.dtype, tensor.format] for tensor in (*inputs, *outputs)]
+def _formats(operator: Operator) -> list:
+    return [_FORMATS[argument.dtype, argument.format] for argument in (*operator.inputs, *operator.outputs)]

@@ -6,8 +6,9 @@ Nothing here needs MindSpore; the same source runs under CANN (`from tbe import 
 
 from __future__ import annotations
 
-from flash_attention.kernels.tik.kernel import GlobalTensor, Kernel
+from flash_attention.kernels.tik.kernel import Kernel
 from flash_attention.kernels.tik.problem import KernelProblem
+from flash_attention.kernels.tik.signature import GlobalTensor
 
 __all__ = ["GlobalTensor", "Kernel", "KernelProblem", "build_backward", "build_forward"]
 

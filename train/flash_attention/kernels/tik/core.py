@@ -108,7 +108,7 @@ class Core:
     def clear_vectors(self) -> None:
         """Zeros in every buffer of the Unified Buffer that holds one number per row of 128."""
         for part in self.buffers:
-            if part.memory == "UB" and part.size == 128:
+            if part.memory == "UB" and part.size == 128 and part.dtype in SIMD_LANES:  # keep bits are no vector
                 for vector in self.on.copies(part.name):
                     self.fill(vector, 0.0, 128, SIMD_LANES[part.dtype])
 

@@ -69,10 +69,10 @@ def forward_inputs(problem: KernelProblem, query, key, value, mask=None, bias=No
     }
     if problem.mask != "none":
         hidden = (np.asarray(mask) != 0).astype(np.float16)
-        arrays["mask"] = layout.pack_keys(hidden) if problem.mask == "key" else _planes(hidden)
+        arrays.update({"key_mask": layout.pack_keys(hidden)} if problem.mask == "key" else {"mask": _planes(hidden)})
     if problem.alibi in ("given", "bias"):
         bias = np.asarray(bias, np.float16)
-        arrays["bias"] = layout.pack_bias(bias) if problem.alibi == "given" else _planes(bias)
+        arrays.update({"key_bias": layout.pack_bias(bias)} if problem.alibi == "given" else {"bias": _planes(bias)})
     if problem.dropout_threshold:
         arrays["keep"] = layout.pack_keep_bits(keep_bits, problem)
     return arrays

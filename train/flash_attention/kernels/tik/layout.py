@@ -43,6 +43,26 @@ def from_nz(array: np.ndarray, rows: int, columns: int) -> np.ndarray:
     return np.ascontiguousarray(flat[..., :rows, :columns])
 
 
+def row_term_kinds(problem: KernelProblem) -> int:
+    """Kinds of terms per query row in the backward operator: three where keys stand on both sides of the queries."""
+    return 3 if problem.alibi == "computed" and not problem.causal else 2
+
+
+def row_terms_shape(problem: KernelProblem) -> tuple[int, ...]:
+    """Row terms of the backward operator: (kinds, heads of all batches, query groups of 16, 16 terms, 16 queries)."""
+    return row_term_kinds(problem), problem.batch * problem.heads, padded(problem.seq_q) // 16, 16, 16
+
+
+def accumulator_shape(problem: KernelProblem, plan, slots: int) -> tuple[int, ...]:
+    """Sums of query gradients: (slots, heads of all batches, query tiles, head_dim / 16, rows, 16).
+
+    Args:
+        plan: the tile shapes of the backward operator.
+    """
+    tiles = -(-problem.seq_q // plan.rows)
+    return slots, problem.batch * problem.heads, tiles, plan.head_dim // 16, plan.rows, 16
+
+
 def pack_keys(array: np.ndarray) -> np.ndarray:
     """Values per key (..., 1, seq_k) to (planes, seq_k padded to 16), float16, zero padding."""
     array = np.asarray(array)

@@ -9,6 +9,7 @@ from flash_attention.dropout import philox
 from flash_attention.kernels.tik import KernelProblem, host
 from flash_attention.kernels.tik.backward import host as backward_host
 from flash_attention.kernels.tik.backward import kernel as backward
+from flash_attention.kernels.tik.backward import scheduler
 from flash_attention.kernels.tik.problem import padded
 from flash_attention.problem import AttentionProblem
 
@@ -162,7 +163,7 @@ def test_bits_do_not_depend_on_runs_cores_or_shards(tik, execute):
         assert np.array_equal(value[1:, slice(2, None) if name.startswith("d_query") else slice(1, None)], part[name])
 
 
-@pytest.mark.parametrize("variant", backward.VARIANTS)
+@pytest.mark.parametrize("variant", scheduler.VARIANTS)
 def test_variants_with_fewer_heads_than_cores(tik, execute, variant):
     attention = AttentionProblem(1, 2, 200, 900, 32, causal=True, causal_alignment="bottom_right", training=True)
     arrays, exact = _attention(attention)

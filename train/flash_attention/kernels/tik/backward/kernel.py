@@ -10,29 +10,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
+from flash_attention.kernels.tik import signature
 from flash_attention.kernels.tik.backward import postprocess, preprocess, scheduler
 from flash_attention.kernels.tik.backward.load import Loads
-from flash_attention.kernels.tik.backward.scheduler import VARIANTS, BackwardSplit, accumulator_shape
+from flash_attention.kernels.tik.backward.scheduler import BackwardSplit
 from flash_attention.kernels.tik.backward.softmax_grad import VectorWork
 from flash_attention.kernels.tik.backward.tiling import (
     FIELDS,
     ITEMS_PER_CHUNK,
     PAIR,
     RING,
-    BackwardPlan,
-    buffers,
-    plans,
 )
 from flash_attention.kernels.tik.backward.work_item import KeyItem
 from flash_attention.kernels.tik.common import alibi, score_terms
 from flash_attention.kernels.tik.common.tiles import F, by_keys, each_epoch
 from flash_attention.kernels.tik.core import Core
-from flash_attention.kernels.tik.hardware import HALF_ROUND, excess
-from flash_attention.kernels.tik.kernel import GlobalTensor, Kernel
-from flash_attention.kernels.tik.layout import keep_shape, nz_shape
-from flash_attention.kernels.tik.problem import KernelProblem, padded
+from flash_attention.kernels.tik.hardware import HALF_ROUND
+from flash_attention.kernels.tik.kernel import Kernel
+from flash_attention.kernels.tik.layout import accumulator_shape
+from flash_attention.kernels.tik.problem import KernelProblem
 
 
 @dataclass(frozen=True)
@@ -101,8 +97,7 @@ def build_main(
     debug: bool = True,
 ) -> Kernel:
     """The main kernel alone; arguments as in `build`."""
-    plan, split, parts = _plan(problem, variant, bias_gradient)
-    return _main(problem, tik, plan, split, parts, name, debug)
+    return _main(signature.Request(problem, bias_gradient, variant=variant), tik, name, debug)
 
 
 def build_finish(
@@ -115,97 +110,24 @@ def build_finish(
     debug: bool = True,
 ) -> Kernel:
     """The last kernel alone; arguments as in `build`."""
-    plan, split, _ = _plan(problem, variant, bias_gradient)
-    return postprocess.build(problem, plan, split.slots, tik, name=name, debug=debug)
+    request = signature.Request(problem, bias_gradient, variant=variant)
+    return postprocess.build(request, tik, name=name, debug=debug)
 
 
-def _plan(problem: KernelProblem, variant: str, bias_gradient: bool):
-    if variant not in VARIANTS:
-        raise ValueError(f"variant: got {variant!r}, allowed are {', '.join(VARIANTS)}")
-    if bias_gradient and problem.alibi not in ("given", "bias"):
-        raise ValueError(f"bias_gradient: got True, allowed with alibi given or bias, not {problem.alibi!r}")
-    reasons = []
-    for plan in plans(problem, bias_gradient):
-        split = scheduler.split(problem, plan, variant)
-        parts = buffers(problem, plan, len(split.tiles), len(split.distances))
-        reason = excess(parts)
-        if not reason:
-            return plan, split, parts
-        reasons.append(f"{plan.strategy} needs {reason}")
-    raise ValueError(f"tiling: no strategy fits this problem: {'; '.join(reasons)}")
-
-
-def _main(problem: KernelProblem, tik, plan, split, parts, name: str, debug: bool) -> Kernel:
-    inputs, outputs = _arguments(problem, plan, split)
+def _main(request: signature.Request, tik, name: str, debug: bool) -> Kernel:
+    problem = request.problem
+    choice = scheduler.choose(problem, request.variant, request.bias_gradient)
+    plan, split, parts = choice
+    _, arguments = signature.match("grad", request, choice)
     instance = tik.Tik(disable_debug=not debug)
-    gm = {t.name: instance.Tensor(t.dtype, t.shape, tik.scope_gm, t.name) for t in inputs}
-    for tensor in outputs:
-        # What many steps add to starts at zero.
-        added = tensor.name in ("d_query_sums", "d_bias")
-        gm[tensor.name] = instance.Tensor(tensor.dtype, tensor.shape, tik.scope_gm, tensor.name, is_atomic_add=added)
+    gm = arguments.declare(tik, instance)
     core = Core(tik, instance, problem, plan, gm)
     with instance.for_range(0, split.cores, name="core", block_num=split.cores) as index:
         core.allocate(parts)
         _Main(core, split, index).record()
-    instance.BuildCCE(kernel_name=name, inputs=[gm[t.name] for t in inputs], outputs=[gm[t.name] for t in outputs])
+    arguments.build(instance, name, gm)
     units = max(split.units), sum(split.units)
-    return Kernel(name, instance, problem, plan, inputs, outputs, tuple(parts), split.cores, units)
-
-
-def _arguments(problem: KernelProblem, plan: BackwardPlan, split: BackwardSplit):
-    p = problem
-    query = nz_shape(p.batch, p.heads, p.seq_q, p.head_dim)
-    key = nz_shape(p.batch, p.kv_heads, p.seq_k, p.head_dim)
-    inputs = [
-        GlobalTensor("query", query, "float16", "FRACTAL_NZ"),
-        GlobalTensor("key", key, "float16", "FRACTAL_NZ"),
-        GlobalTensor("value", key, "float16", "FRACTAL_NZ"),
-        GlobalTensor("d_output", query, "float16", "FRACTAL_NZ"),
-        GlobalTensor("row_lanes", preprocess.row_terms_shape(p), "float16"),
-    ]
-    if p.mask == "full":
-        planes = p.mask_batch * p.mask_heads
-        inputs.append(GlobalTensor("mask", nz_shape(planes, p.seq_q, p.seq_k), "float16", "FRACTAL_NZ"))
-    if p.mask == "key":
-        inputs.append(GlobalTensor("mask", (p.mask_batch * p.mask_heads, padded(p.seq_k)), "float16"))
-    bias = nz_shape(p.bias_batch * p.bias_heads, p.seq_q, p.seq_k)
-    if p.alibi == "bias":
-        inputs.append(GlobalTensor("bias", bias, "float16", "FRACTAL_NZ"))
-    if p.alibi == "given":
-        inputs.append(GlobalTensor("bias", (2 * p.bias_batch * p.bias_heads, padded(p.seq_k)), "float16"))
-    if p.dropout_threshold:
-        inputs.append(GlobalTensor("keep", keep_shape(p), "uint8"))
-    constants = {"table": split.table}
-    if len(split.tiles):
-        constants["tiles"] = split.tiles
-    if plan.bias_chunks:
-        constants["one_hot"] = _one_hot()
-    if p.alibi == "computed":
-        constants["positions"] = score_terms.key_positions(p)
-        if len(split.distances):
-            constants["distances"] = split.distances
-            constants["slopes"] = score_terms.slope_table(p)
-    for name, array in constants.items():
-        inputs.append(GlobalTensor(name, array.shape, str(array.dtype), constant=array))
-    outputs = [
-        GlobalTensor("d_key", key, "float16", "FRACTAL_NZ"),
-        GlobalTensor("d_value", key, "float16", "FRACTAL_NZ"),
-        GlobalTensor("d_query_sums", accumulator_shape(p, plan, split.slots), "float32"),
-    ]
-    if plan.bias_kind == "bias":
-        outputs.append(GlobalTensor("d_bias", bias, "float32", "FRACTAL_NZ"))
-    if plan.bias_kind == "given":
-        shape = (p.batch * p.kv_heads, plan.bias_chunks, padded(p.seq_k), 16)
-        outputs.append(GlobalTensor("d_bias_sums", shape, "float32"))
-    return tuple(inputs), tuple(outputs)
-
-
-def _one_hot():
-    """float16 (16, 16, 16): the right operand that adds a row of the left one to one column of the result."""
-    result = np.zeros((16, 16, 16), np.float16)
-    for column in range(16):
-        result[column, column, :] = 1
-    return result
+    return Kernel(arguments.inputs, arguments.outputs, name, instance, problem, plan, parts, split.cores, units)
 
 
 class _Main:

@@ -7,6 +7,7 @@ from flash_attention.kernels.tik.backward.work_item import KeyItem, Unit
 from flash_attention.kernels.tik.common import alibi, dropout, mask, score_terms
 from flash_attention.kernels.tik.common.tiles import F, by_keys, by_rows, each_epoch
 from flash_attention.kernels.tik.core import Core
+from flash_attention.kernels.tik.layout import row_term_kinds, row_terms_shape
 
 
 class Loads:
@@ -106,7 +107,7 @@ class Loads:
         head = item["head"] + unit.member
 
         def record(have: int) -> None:
-            _, heads, groups, _, _ = preprocess.row_terms_shape(core.problem)
+            _, heads, groups, _, _ = row_terms_shape(core.problem)
             at = unit.tile * (plan.rows * 16)
 
             base = core.wide(head, columns * core.seq_q * 16)
@@ -128,7 +129,7 @@ class Loads:
             if score_terms.is_dynamic(core.problem):
                 planes = {"bias": item.plane("bias", unit), "mask": item.plane("mask", unit)}
                 score_terms.load_key_terms(core, on.key_terms[place], planes, item["tile"])
-            if preprocess.kinds(core.problem) == 2:
+            if row_term_kinds(core.problem) == 2:
                 load(on.logsumexp_terms[place], preprocess.SCORE)
             else:
                 with tik.if_scope(unit.tile < item["cross"]):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from flash_attention.kernels.tik.backward.scheduler import accumulator_shape
+from flash_attention.kernels.tik import signature
+from flash_attention.kernels.tik.backward import scheduler
 from flash_attention.kernels.tik.backward.tiling import BackwardPlan
 from flash_attention.kernels.tik.common.tiles import by_rows
 from flash_attention.kernels.tik.core import Core
 from flash_attention.kernels.tik.hardware import HALF_ROUND, Buffer
-from flash_attention.kernels.tik.kernel import GlobalTensor, Kernel
-from flash_attention.kernels.tik.layout import nz_shape
-from flash_attention.kernels.tik.problem import KernelProblem
+from flash_attention.kernels.tik.kernel import Kernel
 
 COPIES = 2  # tiles in work at a time
 
@@ -25,23 +24,17 @@ def buffers(plan: BackwardPlan, slots: int) -> list[Buffer]:
 
 
 def build(
-    problem: KernelProblem,
-    plan: BackwardPlan,
-    slots: int,
-    tik,
-    *,
-    name: str = "flash_attention_backward_finish",
-    debug: bool = True,
+    request: signature.Request, tik, *, name: str = "flash_attention_backward_finish", debug: bool = True
 ) -> Kernel:
-    """Records and builds the last pass for accumulators of `plan` with `slots` slots."""
+    """Records and builds the last pass for the accumulators of a request's main kernel."""
+    problem = request.problem
+    choice = scheduler.choose(problem, request.variant, request.bias_gradient)
+    plan, slots = choice.plan, choice.split.slots
     parts = [part for part in buffers(plan, slots) if part.size]
-    shape = accumulator_shape(problem, plan, slots)
-    inputs = (GlobalTensor("d_query_sums", shape, "float32"),)
-    query = nz_shape(problem.batch, problem.heads, problem.seq_q, problem.head_dim)
-    outputs = (GlobalTensor("d_query", query, "float16", "FRACTAL_NZ"),)
+    _, arguments = signature.match("grad_finish", request, choice)
     instance = tik.Tik(disable_debug=not debug)
-    gm = {t.name: instance.Tensor(t.dtype, t.shape, tik.scope_gm, t.name) for t in (*inputs, *outputs)}
-    heads, tiles = shape[1], shape[2]
+    gm = arguments.declare(tik, instance)
+    _, heads, tiles, *_ = arguments.inputs[0].shape
     total = heads * tiles
     cores = min(problem.cores, -(-total // COPIES))
     core = Core(tik, instance, problem, plan, gm)
@@ -62,8 +55,9 @@ def build(
                         with instance.if_scope(tile == tiles - 1):
                             rows.set_as(core.tail_rows)
                     _tile(core, item, total, head, tile, rows, slots, copy)
-    instance.BuildCCE(kernel_name=name, inputs=[gm[t.name] for t in inputs], outputs=[gm[t.name] for t in outputs])
-    return Kernel(name, instance, problem, plan, inputs, outputs, tuple(parts), cores, (share, total))
+    arguments.build(instance, name, gm)
+    units = share, total
+    return Kernel(arguments.inputs, arguments.outputs, name, instance, problem, plan, tuple(parts), cores, units)
 
 
 def _tile(core: Core, item, total: int, head, tile, rows, slots: int, copy: int) -> None:

@@ -7,14 +7,13 @@ that the Cube adds to its products (score_terms.py). Computed ALiBi contributes 
 
 from __future__ import annotations
 
-import numpy as np
-
+from flash_attention.kernels.tik import signature
 from flash_attention.kernels.tik.common import alibi, score_terms
 from flash_attention.kernels.tik.common.tiles import by_rows
 from flash_attention.kernels.tik.core import Core
 from flash_attention.kernels.tik.hardware import Buffer, excess
-from flash_attention.kernels.tik.kernel import GlobalTensor, Kernel
-from flash_attention.kernels.tik.layout import nz_shape
+from flash_attention.kernels.tik.kernel import Kernel
+from flash_attention.kernels.tik.layout import row_term_kinds, row_terms_shape
 from flash_attention.kernels.tik.problem import KernelProblem, padded
 
 ROWS = 128  # queries of a block
@@ -36,16 +35,6 @@ class RowPlan:
         self.head_dim = padded(problem.head_dim)
 
 
-def kinds(problem: KernelProblem) -> int:
-    """Kinds of terms per query row: three where keys stand on both sides of the queries."""
-    return 3 if problem.alibi == "computed" and not problem.causal else 2
-
-
-def row_terms_shape(problem: KernelProblem) -> tuple[int, ...]:
-    """(kinds, heads of all batches, query groups of 16, 16 terms, 16 queries)."""
-    return kinds(problem), problem.batch * problem.heads, padded(problem.seq_q) // 16, 16, 16
-
-
 def buffers(problem: KernelProblem, plan: RowPlan) -> list[Buffer]:
     """On-chip buffers in the order of allocation."""
     whole = plan.rows * plan.head_dim
@@ -58,7 +47,7 @@ def buffers(problem: KernelProblem, plan: RowPlan) -> list[Buffer]:
         *(Buffer(name, "UB", "float32", 128) for name in VECTORS),
         Buffer("term", "UB", "float16", 128),
         Buffer("row_numbers", "UB", "float32", 128),
-        Buffer("terms", "UB", "float16", plan.rows * 16, kinds(problem)),
+        Buffer("terms", "UB", "float16", plan.rows * 16, row_term_kinds(problem)),
     ]
 
 
@@ -78,24 +67,10 @@ def build(
     plan = RowPlan(problem)
     parts = buffers(problem, plan)
     assert not excess(parts)  # its size depends on head_dim only
-    query = nz_shape(problem.batch, problem.heads, problem.seq_q, problem.head_dim)
-    rows = (problem.batch, problem.heads, padded(problem.seq_q))
-    inputs = [
-        GlobalTensor("output", query, "float16", "FRACTAL_NZ"),
-        GlobalTensor("d_output", query, "float16", "FRACTAL_NZ"),
-        GlobalTensor("logsumexp", rows, "float32"),
-    ]
-    if logsumexp_gradient:
-        inputs.append(GlobalTensor("d_logsumexp", rows, "float32"))
-    if problem.alibi == "computed":
-        for key, array in (
-            ("slopes", score_terms.slope_table(problem)),
-            ("row_numbers", np.arange(128, dtype=np.float32)),
-        ):
-            inputs.append(GlobalTensor(key, array.shape, str(array.dtype), constant=array))
-    outputs = (GlobalTensor("row_lanes", row_terms_shape(problem), "float16"),)
+    request = signature.Request(problem, logsumexp_gradient=logsumexp_gradient)
+    _, arguments = signature.match("grad_rows", request, None)
     instance = tik.Tik(disable_debug=not debug)
-    gm = {t.name: instance.Tensor(t.dtype, t.shape, tik.scope_gm, t.name) for t in (*inputs, *outputs)}
+    gm = arguments.declare(tik, instance)
     blocks = -(-problem.seq_q // plan.rows)
     total = problem.batch * problem.heads * blocks
     cores = min(problem.cores, total)
@@ -103,10 +78,9 @@ def build(
     with instance.for_range(0, cores, name="core", block_num=cores) as index:
         core.allocate(parts)
         _Rows(core, logsumexp_gradient, blocks).record(index, total, cores)
-    instance.BuildCCE(kernel_name=name, inputs=[gm[t.name] for t in inputs], outputs=[gm[t.name] for t in outputs])
-    return Kernel(
-        name, instance, problem, plan, tuple(inputs), outputs, tuple(parts), cores, (-(-total // cores), total)
-    )
+    arguments.build(instance, name, gm)
+    units = -(-total // cores), total
+    return Kernel(arguments.inputs, arguments.outputs, name, instance, problem, plan, tuple(parts), cores, units)
 
 
 class _RowSlopes(alibi.Slopes):

@@ -14,13 +14,16 @@ Variants by name (VARIANTS):
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from flash_attention.kernels.tik.backward.tiling import FIELDS, BackwardPlan
+from flash_attention.kernels.tik.backward.tiling import FIELDS, BackwardPlan, buffers, plans
 from flash_attention.kernels.tik.common.work_split import Registry, clip, deal, distance_tiles, plane, visibility_tiles
-from flash_attention.kernels.tik.hardware import BYTES
+from flash_attention.kernels.tik.hardware import BYTES, Buffer, excess
+from flash_attention.kernels.tik.layout import accumulator_shape
 from flash_attention.kernels.tik.problem import KernelProblem
 
 VARIANTS = ("deterministic", "split", "atomic")
@@ -69,6 +72,36 @@ class BackwardSplit:
         return self.table.shape[1]
 
 
+class Choice(NamedTuple):
+    """How a problem is computed: tile shapes, work of the cores, on-chip buffers."""
+
+    plan: BackwardPlan
+    split: BackwardSplit
+    buffers: tuple[Buffer, ...]
+
+
+@functools.lru_cache(maxsize=4)
+def choose(problem: KernelProblem, variant: str, bias_gradient: bool) -> Choice:
+    """The first plan that fits.
+
+    Raises:
+        ValueError: an argument is not allowed, or no tiling strategy fits the memories of a core.
+    """
+    if variant not in VARIANTS:
+        raise ValueError(f"variant: got {variant!r}, allowed are {', '.join(VARIANTS)}")
+    if bias_gradient and problem.alibi not in ("given", "bias"):
+        raise ValueError(f"bias_gradient: got True, allowed with alibi given or bias, not {problem.alibi!r}")
+    reasons = []
+    for plan in plans(problem, bias_gradient):
+        work = split(problem, plan, variant)
+        parts = buffers(problem, plan, len(work.tiles), len(work.distances))
+        reason = excess(parts)
+        if not reason:
+            return Choice(plan, work, tuple(parts))
+        reasons.append(f"{plan.strategy} needs {reason}")
+    raise ValueError(f"tiling: no strategy fits this problem: {'; '.join(reasons)}")
+
+
 def split(problem: KernelProblem, plan: BackwardPlan, variant: str) -> BackwardSplit:
     """Divides the key tiles of all key/value heads among the cores."""
     tiles, distances = Registry(), Registry()
@@ -98,12 +131,6 @@ def split(problem: KernelProblem, plan: BackwardPlan, variant: str) -> BackwardS
         slots,
         tuple(int(share[:, STEPS].sum()) for share in table),
     )
-
-
-def accumulator_shape(problem: KernelProblem, plan: BackwardPlan, slots: int) -> tuple[int, ...]:
-    """(slots, heads of all batches, query tiles, head_dim / 16, rows, 16)."""
-    tiles = -(-problem.seq_q // plan.rows)
-    return slots, problem.batch * problem.heads, tiles, plan.head_dim // 16, plan.rows, 16
 
 
 def _families(problem: KernelProblem, shared_bias: bool) -> list[list[tuple[int, int]]]:

@@ -127,11 +127,11 @@ def _groups(core: Core, slot, plane, first, stride, count: int) -> None:
         core.tik.data_move(slot, core.gm["positions"][first * 256], 0, count, 16, (stride - 1) * 16, 0)
     sources = []
     if core.problem.alibi == "given":
-        sources += [("bias", plane["bias"], place) for place in BIAS]
+        sources += [("key_bias", plane["bias"], place) for place in BIAS]
         planes = core.problem.bias_batch * core.problem.bias_heads
-        sources.append(("bias", plane["bias"] + planes, BIAS_HIDES))
+        sources.append(("key_bias", plane["bias"] + planes, BIAS_HIDES))
     if core.problem.mask == "key":
-        sources += [("mask", plane["mask"], place) for place in KEY_MASK]
+        sources += [("key_mask", plane["mask"], place) for place in KEY_MASK]
     for name, number, place in sources:
         core.tik.data_move(
             slot[place * 16], core.gm[name][core.wide(number, core.seq_k) + first * 16], 0, count, 1, stride - 1, 15

@@ -9,21 +9,15 @@ from __future__ import annotations
 
 import functools
 
-import numpy as np
-
+from flash_attention.kernels.tik import signature
 from flash_attention.kernels.tik.common import alibi, score_terms, tiles
 from flash_attention.kernels.tik.core import Core
 from flash_attention.kernels.tik.forward import epilogue, row_reference, scheduler
 from flash_attention.kernels.tik.forward.tile_loop import TileLoop
-from flash_attention.kernels.tik.forward.tiling import ITEMS_PER_CHUNK, TilePlan, buffers, candidates
+from flash_attention.kernels.tik.forward.tiling import ITEMS_PER_CHUNK
 from flash_attention.kernels.tik.forward.work_item import Item
-from flash_attention.kernels.tik.hardware import excess
-from flash_attention.kernels.tik.kernel import GlobalTensor, Kernel
-from flash_attention.kernels.tik.layout import keep_shape, nz_shape
-from flash_attention.kernels.tik.problem import KernelProblem, padded
-
-# Time of a unit whose key and value tiles serve one row block instead of two, at head_dim 128: the memory is its limit.
-UNSHARED = 1.4
+from flash_attention.kernels.tik.kernel import Kernel
+from flash_attention.kernels.tik.problem import KernelProblem
 
 
 def build(problem: KernelProblem, tik, *, name: str = "flash_attention_forward", debug: bool = True) -> Kernel:
@@ -38,85 +32,20 @@ def build(problem: KernelProblem, tik, *, name: str = "flash_attention_forward",
     Raises:
         ValueError: no tiling strategy fits the memories of a core.
     """
-    plan, split, parts = _plan(problem)
-    inputs, outputs = _arguments(problem, plan, split)
+    choice = scheduler.choose(problem)
+    plan, split, parts = choice
+    _, arguments = signature.match("forward", signature.Request(problem), choice)
     instance = tik.Tik(disable_debug=not debug)
-    gm = {t.name: instance.Tensor(t.dtype, t.shape, tik.scope_gm, t.name) for t in inputs + outputs}
+    gm = arguments.declare(tik, instance)
     flags = split.cores * split.items * 2 * 8
     gm["flags"] = instance.Tensor("int32", (flags,), tik.scope_gm, "flags", is_workspace=True)
     core = Core(tik, instance, problem, plan, gm)
     with instance.for_range(0, split.cores, name="core", block_num=split.cores) as index:
         core.allocate(parts)
         _Forward(core, split, index).record()
-    instance.BuildCCE(kernel_name=name, inputs=[gm[t.name] for t in inputs], outputs=[gm[t.name] for t in outputs])
-    total = sum(split.units)
-    return Kernel(name, instance, problem, plan, inputs, outputs, tuple(parts), split.cores, (max(split.units), total))
-
-
-def _plan(problem: KernelProblem):
-    """The first plan that fits; where it gives the cores too few work items, one with the same tiles and more items.
-
-    The tiles stay, so that a part of the heads gets the same bits as all of them.
-    """
-    reasons, chosen = [], None
-    for plan in candidates(problem):
-        if chosen is not None and (plan.rows, plan.keys) != (chosen[0].rows, chosen[0].keys):
-            continue
-        split = scheduler.split(problem, plan)
-        parts = buffers(problem, plan, len(split.tiles), len(split.distances))
-        reason = excess(parts)
-        if reason:
-            reasons.append(f"{plan.strategy} needs {reason}")
-        elif chosen is None or UNSHARED * max(split.units) < max(chosen[1].units):
-            chosen = plan, split, parts
-        if chosen is not None and chosen[1].cores == problem.cores:
-            break
-    if chosen is None:
-        raise ValueError(f"tiling: no strategy fits this problem: {'; '.join(reasons)}")
-    return chosen
-
-
-def _arguments(problem: KernelProblem, plan: TilePlan, split: scheduler.WorkSplit):
-    p = problem
-    query = nz_shape(p.batch, p.heads, p.seq_q, p.head_dim)
-    key = nz_shape(p.batch, p.kv_heads, p.seq_k, p.head_dim)
-    inputs = [
-        GlobalTensor("query", query, "float16", "FRACTAL_NZ"),
-        GlobalTensor("key", key, "float16", "FRACTAL_NZ"),
-        GlobalTensor("value", key, "float16", "FRACTAL_NZ"),
-    ]
-    if p.mask == "full":
-        inputs.append(
-            GlobalTensor("mask", nz_shape(p.mask_batch * p.mask_heads, p.seq_q, p.seq_k), "float16", "FRACTAL_NZ")
-        )
-    if p.mask == "key":
-        inputs.append(GlobalTensor("mask", (p.mask_batch * p.mask_heads, padded(p.seq_k)), "float16"))
-    if p.alibi == "bias":
-        inputs.append(
-            GlobalTensor("bias", nz_shape(p.bias_batch * p.bias_heads, p.seq_q, p.seq_k), "float16", "FRACTAL_NZ")
-        )
-    if p.alibi == "given":
-        inputs.append(GlobalTensor("bias", (2 * p.bias_batch * p.bias_heads, padded(p.seq_k)), "float16"))
-    if p.dropout_threshold:
-        inputs.append(GlobalTensor("keep", keep_shape(p), "uint8"))
-
-    def constant(name: str, array: np.ndarray) -> None:
-        inputs.append(GlobalTensor(name, array.shape, str(array.dtype), constant=array))
-
-    constant("table", split.table)
-    if len(split.tiles):
-        constant("tiles", split.tiles)
-    if p.alibi == "computed":
-        constant("slopes", score_terms.slope_table(p))
-        constant("positions", score_terms.key_positions(p))
-        constant("row_numbers", np.arange(128, dtype=np.float32))
-        if len(split.distances):
-            constant("distances", split.distances)
-    outputs = (
-        GlobalTensor("output", query, "float16", "FRACTAL_NZ"),
-        GlobalTensor("logsumexp", (p.batch, p.heads, padded(p.seq_q)), "float32"),
-    )
-    return tuple(inputs), outputs
+    arguments.build(instance, name, gm)
+    units = max(split.units), sum(split.units)
+    return Kernel(arguments.inputs, arguments.outputs, name, instance, problem, plan, parts, split.cores, units)
 
 
 class _Forward:

@@ -6,17 +6,22 @@ A kernel reads its share of the work from a table in global memory, so that ever
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from flash_attention.kernels.tik.common.work_split import Registry, clip, deal, distance_tiles, plane, visibility_tiles
-from flash_attention.kernels.tik.forward.tiling import TilePlan
+from flash_attention.kernels.tik.forward.tiling import TilePlan, buffers, candidates
+from flash_attention.kernels.tik.hardware import Buffer, excess
 from flash_attention.kernels.tik.problem import KernelProblem, padded
 from flash_attention.problem.visibility import Band
 
 EDGE = 4  # key tiles at either end of a row block's range that may be partly visible
 FIELDS = 48  # int32 words per work item
+# Time of a unit whose key and value tiles serve one row block instead of two, at head_dim 128: the memory is its limit.
+UNSHARED = 1.4
 
 # Word offsets in a row of the table.
 HEAD, KV_HEAD, MASK_PLANE, BIAS_PLANE, SLOPE, BEGIN, END = range(7)
@@ -68,6 +73,41 @@ class WorkSplit:
     @property
     def items(self) -> int:
         return self.table.shape[1]
+
+
+class Choice(NamedTuple):
+    """How a problem is computed: tile shapes, work of the cores, on-chip buffers."""
+
+    plan: TilePlan
+    split: WorkSplit
+    buffers: tuple[Buffer, ...]
+
+
+@functools.lru_cache(maxsize=4)
+def choose(problem: KernelProblem) -> Choice:
+    """The first plan that fits; where it gives the cores too few work items, one with the same tiles and more items.
+
+    The tiles stay, so that a part of the heads gets the same bits as all of them.
+
+    Raises:
+        ValueError: no tiling strategy fits the memories of a core.
+    """
+    reasons, chosen = [], None
+    for plan in candidates(problem):
+        if chosen is not None and (plan.rows, plan.keys) != (chosen.plan.rows, chosen.plan.keys):
+            continue
+        work = split(problem, plan)
+        parts = buffers(problem, plan, len(work.tiles), len(work.distances))
+        reason = excess(parts)
+        if reason:
+            reasons.append(f"{plan.strategy} needs {reason}")
+        elif chosen is None or UNSHARED * max(work.units) < max(chosen.split.units):
+            chosen = Choice(plan, work, tuple(parts))
+        if chosen is not None and chosen.split.cores == problem.cores:
+            break
+    if chosen is None:
+        raise ValueError(f"tiling: no strategy fits this problem: {'; '.join(reasons)}")
+    return chosen
 
 
 def split(problem: KernelProblem, plan: TilePlan) -> WorkSplit:

@@ -1,0 +1,80 @@
+"""Entry functions for MindSpore's in-process TBE compiler (2.0 to 2.2): a file and a function per operator.
+
+MindSpore registers a function name once, and finds the function by the name of its file. An entry is called in a
+process of the compiler, from its file or from a copy of the function alone, as
+
+    entry(*inputs, *outputs, request, kernel_name, **others)
+
+(`_extends/parallel_compile/tbe_compiler` of MindSpore 2.0), so it imports inside what it needs.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.util
+import os
+import tempfile
+from pathlib import Path
+from typing import Callable
+
+import flash_attention
+from flash_attention.kernels.tik.signature import Operator
+
+_SOURCE = '''"""Entry of operator {type}; written by flash_attention {version}."""
+
+
+def {name}(
+    {parameters},
+    request,
+    kernel_name="{name}",
+    **others,
+):
+    """Compiles the kernel for these tensors; `request` is what Request.to_text writes."""
+    import sys
+
+    if {packages!r} not in sys.path:
+        sys.path.append({packages!r})
+    from flash_attention.kernels.tik.operators import compile_entry
+
+    tensors = dict({tensors})
+    return compile_entry("{name}", tensors, request, kernel_name)
+'''
+
+
+def folder() -> Path:
+    """Where the files are: FLASH_ATTENTION_ENTRIES, else in the user's cache folder."""
+    chosen = os.environ.get("FLASH_ATTENTION_ENTRIES")
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return Path(chosen) if chosen else cache / "flash-attention" / "entries"
+
+
+@functools.cache
+def entry(operator: Operator) -> Callable:
+    """The entry function of an operator; always the same one in a process."""
+    packages = str(Path(flash_attention.__file__).resolve().parents[1])
+    names = [argument.name for argument in (*operator.inputs, *operator.outputs)]
+    source = _SOURCE.format(
+        type=operator.type,
+        version=flash_attention.__version__,
+        name=operator.name,
+        parameters=",\n    ".join(names),
+        packages=packages,
+        tensors=", ".join(f"{name}={name}" for name in names),
+    )
+    installation = hashlib.sha256(f"{packages}\n{flash_attention.__version__}".encode()).hexdigest()[:12]
+    path = folder() / installation / f"{operator.name}.py"
+    if not path.exists() or path.read_text(encoding="utf-8") != source:
+        _write(path, source)
+    specification = importlib.util.spec_from_file_location(operator.name, path)
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return getattr(module, operator.name)
+
+
+def _write(path: Path, source: str) -> None:
+    """Writes a file as a whole: other processes may write and read it too."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, suffix=".part", delete=False) as file:
+        file.write(source)
+    os.replace(file.name, path)

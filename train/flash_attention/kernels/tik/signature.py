@@ -1,0 +1,403 @@
+"""What every kernel takes and gives: its arguments in order, with name, dtype, format, shape, presence and constants.
+
+The one description that builders, registrations, the operator package, and the host side derive from. It needs no tik
+module and builds nothing, so that a process which has none can prepare a call. `operators.describe` puts it together
+with the schedulers, whose tables are arguments too.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+from dataclasses import dataclass
+from typing import Callable
+
+import numpy as np
+
+from flash_attention.kernels.tik import layout
+from flash_attention.kernels.tik.common import score_terms
+from flash_attention.kernels.tik.layout import nz_shape
+from flash_attention.kernels.tik.problem import KernelProblem, padded
+
+NZ = "FRACTAL_NZ"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What an operator is compiled for, the value of its attribute `request`.
+
+    Attributes:
+        problem: see KernelProblem.
+        bias_gradient: the backward operators also give the gradient of a given bias.
+        logsumexp_gradient: the backward operators take the gradient of the logsumexp.
+        variant: of the backward operators, see backward.scheduler.VARIANTS.
+    """
+
+    problem: KernelProblem
+    bias_gradient: bool = False
+    logsumexp_gradient: bool = False
+    variant: str = "deterministic"
+
+    def to_text(self) -> str:
+        """The request as the operators' string attribute."""
+        return json.dumps(dataclasses.asdict(self), separators=(",", ":"))
+
+    @staticmethod
+    def from_text(text: str) -> Request:
+        """Inverse of `to_text`.
+
+        Raises:
+            ValueError: the text is not what `to_text` writes.
+        """
+        try:
+            fields = json.loads(text)
+            problem = fields.pop("problem")
+            return Request(KernelProblem(**{**problem, "slopes": tuple(problem["slopes"])}), **fields)
+        except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"request: got {text!r}, allowed is what Request.to_text writes ({error})") from None
+
+
+@dataclass(frozen=True)
+class GlobalTensor:
+    """An input or output of a kernel.
+
+    Attributes:
+        shape: of the stored array.
+        format: "FRACTAL_NZ" or "ND".
+        constant: the value, where it follows from the problem and the caller has nothing to say.
+        added: an output that the kernel adds to; it must be zero at the start.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    format: str = "ND"
+    constant: np.ndarray | None = None
+    added: bool = False
+
+
+@dataclass(frozen=True)
+class Signature:
+    """The arguments of one kernel: those that it has, in order."""
+
+    inputs: tuple[GlobalTensor, ...]
+    outputs: tuple[GlobalTensor, ...]
+
+    @property
+    def given(self) -> list[str]:
+        """Names of the inputs that the caller provides."""
+        return [tensor.name for tensor in self.inputs if tensor.constant is None]
+
+    def feed(self, **arrays: np.ndarray) -> dict[str, np.ndarray]:
+        """Arrays of all inputs by name, the constants included.
+
+        Raises:
+            ValueError, TypeError: an input is missing, unknown, or not of the stored shape and dtype.
+        """
+        result = {}
+        for tensor in self.inputs:
+            if tensor.constant is not None:
+                result[tensor.name] = tensor.constant
+                continue
+            if tensor.name not in arrays:
+                raise ValueError(f"{tensor.name}: missing, the kernel takes {', '.join(self.given)}")
+            array = np.ascontiguousarray(arrays.pop(tensor.name))
+            if array.shape != tensor.shape:
+                raise ValueError(f"{tensor.name}: got shape {array.shape}, allowed is {tensor.shape} ({tensor.format})")
+            if array.dtype != tensor.dtype:
+                raise TypeError(f"{tensor.name}: got dtype {array.dtype}, allowed is {tensor.dtype}")
+            result[tensor.name] = array
+        if arrays:
+            raise ValueError(f"{', '.join(arrays)}: not an input, the kernel takes {', '.join(self.given)}")
+        return result
+
+    def declare(self, tik, instance) -> dict:
+        """The arguments as tensors of a Tik instance, by name."""
+        result = {t.name: instance.Tensor(t.dtype, t.shape, tik.scope_gm, t.name) for t in self.inputs}
+        for t in self.outputs:
+            result[t.name] = instance.Tensor(t.dtype, t.shape, tik.scope_gm, t.name, is_atomic_add=t.added)
+        return result
+
+    def build(self, instance, name: str, gm: dict) -> None:
+        """BuildCCE of a recorded kernel with these arguments, `gm` being what `declare` gave."""
+        inputs, outputs = ([gm[tensor.name] for tensor in side] for side in (self.inputs, self.outputs))
+        instance.BuildCCE(kernel_name=name, inputs=inputs, outputs=outputs)
+
+
+@dataclass(frozen=True)
+class Argument:
+    """A tensor of an operator.
+
+    Attributes:
+        format: "FRACTAL_NZ" or "ND".
+        constant: an input that follows from the problem; constants come last.
+        added: see GlobalTensor.
+    """
+
+    name: str
+    dtype: str
+    format: str = "ND"
+    constant: bool = False
+    added: bool = False
+
+
+@dataclass(frozen=True)
+class Operator:
+    """An operator type. It has neither optional inputs nor optional outputs: every set of arguments has its own type.
+
+    Attributes:
+        type: name of the type; `name` is that of its Python function and file.
+        stage: one of STAGES, which kernel it is.
+        inputs, outputs: in the order of the kernel's arguments.
+    """
+
+    type: str
+    name: str
+    stage: str
+    inputs: tuple[Argument, ...]
+    outputs: tuple[Argument, ...]
+
+
+@dataclass(frozen=True)
+class _Nz:
+    """A tensor stored in FRACTAL_NZ, by the shape of its matrices."""
+
+    shape: tuple[int, ...]
+
+
+def _tensor(argument: Argument, stored) -> GlobalTensor:
+    """The tensor that is stored: by a constant array, a shape, or a shape in FRACTAL_NZ."""
+    constant = stored if isinstance(stored, np.ndarray) else None
+    shape = nz_shape(*stored.shape) if isinstance(stored, _Nz) else stored if constant is None else constant.shape
+    assert (argument.format == NZ) == isinstance(stored, _Nz), argument.name
+    assert (constant is not None) == argument.constant, argument.name
+    assert constant is None or constant.dtype == argument.dtype, argument.name
+    return GlobalTensor(argument.name, shape, argument.dtype, argument.format, constant, argument.added)
+
+
+def _filled(array: np.ndarray) -> np.ndarray | None:
+    """A constant that some problems do not have."""
+    return array if len(array) else None
+
+
+def _features(problem: KernelProblem) -> dict:
+    """Mask, bias and keep decisions: one matrix per plane, or a row per plane where every query has the same."""
+    p, biases = problem, problem.bias_batch * problem.bias_heads
+    masks = p.mask_batch * p.mask_heads
+    return {
+        "mask": _Nz((masks, p.seq_q, p.seq_k)) if p.mask == "full" else None,
+        "key_mask": (masks, padded(p.seq_k)) if p.mask == "key" else None,
+        "bias": _Nz((biases, p.seq_q, p.seq_k)) if p.alibi == "bias" else None,
+        # With which keys it hides, see layout.pack_bias.
+        "key_bias": (2 * biases, padded(p.seq_k)) if p.alibi == "given" else None,
+        "keep": layout.keep_shape(p) if p.dropout_threshold else None,
+    }
+
+
+def _matrices(problem: KernelProblem) -> tuple[_Nz, _Nz]:
+    """(query, key) as stored; output and gradients are stored like what they belong to."""
+    p = problem
+    return _Nz((p.batch, p.heads, p.seq_q, p.head_dim)), _Nz((p.batch, p.kv_heads, p.seq_k, p.head_dim))
+
+
+def _rows(problem: KernelProblem) -> tuple[int, ...]:
+    return problem.batch, problem.heads, padded(problem.seq_q)
+
+
+def _row_numbers() -> np.ndarray:
+    return np.arange(128, dtype=np.float32)
+
+
+def _one_hot() -> np.ndarray:
+    """float16 (16, 16, 16): the right operand that adds a row of the left one to one column of the result."""
+    result = np.zeros((16, 16, 16), np.float16)
+    for column in range(16):
+        result[column, column, :] = 1
+    return result
+
+
+def _forward(request: Request, choice) -> dict:
+    p, split = request.problem, choice.split
+    query, key = _matrices(p)
+    result = {"query": query, "key": key, "value": key, **_features(p)}
+    result.update(table=split.table, tiles=_filled(split.tiles))
+    if p.alibi == "computed":
+        slopes, positions = score_terms.slope_table(p), score_terms.key_positions(p)
+        result.update(slopes=slopes, positions=positions, row_numbers=_row_numbers())
+        result["distances"] = _filled(split.distances)
+    result.update(output=query, logsumexp=_rows(p))
+    return result
+
+
+def _grad_rows(request: Request, choice) -> dict:
+    p = request.problem
+    query, _ = _matrices(p)
+    result = {"output": query, "d_output": query, "logsumexp": _rows(p)}
+    result["d_logsumexp"] = _rows(p) if request.logsumexp_gradient else None
+    if p.alibi == "computed":
+        result.update(slopes=score_terms.slope_table(p), row_numbers=_row_numbers())
+    result["row_lanes"] = layout.row_terms_shape(p)
+    return result
+
+
+def _grad(request: Request, choice) -> dict:
+    p, plan, split = request.problem, choice.plan, choice.split
+    query, key = _matrices(p)
+    result = {"query": query, "key": key, "value": key, "d_output": query, "row_lanes": layout.row_terms_shape(p)}
+    result.update(**_features(p), table=split.table, tiles=_filled(split.tiles))
+    if p.alibi == "computed":
+        result.update(positions=score_terms.key_positions(p), distances=_filled(split.distances))
+        result["slopes"] = score_terms.slope_table(p) if len(split.distances) else None
+    result.update(d_key=key, d_value=key, d_query_sums=layout.accumulator_shape(p, plan, split.slots))
+    if plan.bias_kind == "bias":
+        result["d_bias"] = _Nz((p.bias_batch * p.bias_heads, p.seq_q, p.seq_k))
+    if plan.bias_kind == "given":
+        result["one_hot"] = _one_hot()
+        result["d_bias_sums"] = p.batch * p.kv_heads, plan.bias_chunks, padded(p.seq_k), 16
+    return result
+
+
+def _grad_finish(request: Request, choice) -> dict:
+    p = request.problem
+    return {"d_query_sums": layout.accumulator_shape(p, choice.plan, choice.split.slots), "d_query": _matrices(p)[0]}
+
+
+def _arguments(dtype: str, *names: str, **options) -> tuple[Argument, ...]:
+    return tuple(Argument(name, dtype, **options) for name in names)
+
+
+@dataclass(frozen=True)
+class _Stage:
+    """A kernel of the chain with all arguments that it may have, of which a problem has some.
+
+    Attributes:
+        title: first part of the names of its operators.
+        stored: what a request has by name: a constant array, a shape, a shape in FRACTAL_NZ, or None for what it lacks.
+        choices: by the words that names of operators are made of: the arguments of a feature. One of each group.
+    """
+
+    title: str
+    stored: Callable[[Request, object], dict]
+    inputs: tuple[Argument, ...]
+    outputs: tuple[Argument, ...]
+    choices: tuple[dict[str, tuple[str, ...]], ...] = ()
+
+    def operators(self, stage: str) -> list[Operator]:
+        """One for every combination of choices."""
+        optional = {name for group in self.choices for names in group.values() for name in names}
+        result = []
+        for words in itertools.product(*self.choices):
+            chosen = {name for group, word in zip(self.choices, words) for name in group[word]}
+            inputs, outputs = (
+                tuple(one for one in side if one.name not in optional or one.name in chosen)
+                for side in (self.inputs, self.outputs)
+            )
+            parts = [self.title, *filter(None, words)]
+            name = "_".join(("flash_attention", *parts))
+            result.append(Operator(name.title().replace("_", ""), name, stage, inputs, outputs))
+        return result
+
+
+_FEATURES = (
+    *_arguments("float16", "mask", format=NZ),
+    *_arguments("float16", "key_mask"),
+    *_arguments("float16", "bias", format=NZ),
+    *_arguments("float16", "key_bias"),
+    *_arguments("uint8", "keep"),
+    *_arguments("int32", "table", constant=True),
+    *_arguments("float16", "tiles", constant=True),
+)
+_MASKS = {"": (), "mask": ("mask",), "key_mask": ("key_mask",)}
+_BIASES = {"": (), "bias": ("bias",), "key_bias": ("key_bias",)}
+_DROPOUTS = {"": (), "dropout": ("keep",)}
+_TILES = {"": (), "tiles": ("tiles",)}  # problems with tiles that are partly visible
+
+_STAGES = {
+    "forward": _Stage(
+        "forward",
+        _forward,
+        (
+            *_arguments("float16", "query", "key", "value", format=NZ),
+            *_FEATURES,
+            *_arguments("float32", "slopes", constant=True),
+            *_arguments("float16", "positions", constant=True),
+            *_arguments("float32", "row_numbers", constant=True),
+            *_arguments("float16", "distances", constant=True),
+        ),
+        (*_arguments("float16", "output", format=NZ), *_arguments("float32", "logsumexp")),
+        (
+            _MASKS,
+            {
+                **_BIASES,
+                "alibi": ("slopes", "positions", "row_numbers"),
+                "signed_alibi": ("slopes", "positions", "row_numbers", "distances"),
+            },
+            _DROPOUTS,
+            _TILES,
+        ),
+    ),
+    "grad_rows": _Stage(
+        "grad_rows",
+        _grad_rows,
+        (
+            *_arguments("float16", "output", "d_output", format=NZ),
+            *_arguments("float32", "logsumexp", "d_logsumexp"),
+            *_arguments("float32", "slopes", "row_numbers", constant=True),
+        ),
+        _arguments("float16", "row_lanes"),
+        ({"": (), "alibi": ("slopes", "row_numbers")}, {"": (), "logsumexp": ("d_logsumexp",)}),
+    ),
+    "grad": _Stage(
+        "grad",
+        _grad,
+        (
+            *_arguments("float16", "query", "key", "value", "d_output", format=NZ),
+            *_arguments("float16", "row_lanes"),
+            *_FEATURES,
+            *_arguments("float16", "one_hot", "positions", "distances", constant=True),
+            *_arguments("float32", "slopes", constant=True),
+        ),
+        (
+            *_arguments("float16", "d_key", "d_value", format=NZ),
+            *_arguments("float32", "d_query_sums", added=True),
+            *_arguments("float32", "d_bias", format=NZ, added=True),
+            *_arguments("float32", "d_bias_sums"),
+        ),
+        (
+            _MASKS,
+            {
+                **_BIASES,
+                "bias_grad": ("bias", "d_bias"),
+                "key_bias_grad": ("key_bias", "one_hot", "d_bias_sums"),
+                "alibi": ("positions",),
+                "signed_alibi": ("positions", "distances", "slopes"),
+            },
+            _DROPOUTS,
+            _TILES,
+        ),
+    ),
+    "grad_finish": _Stage(
+        "grad_finish",
+        _grad_finish,
+        _arguments("float32", "d_query_sums"),
+        _arguments("float16", "d_query", format=NZ),
+    ),
+}
+STAGES = tuple(_STAGES)  # in the order in which the kernels run: forward, pre-pass, main backward, last pass
+OPERATORS = tuple(operator for name, stage in _STAGES.items() for operator in stage.operators(name))
+_BY_ARGUMENTS = {
+    (one.stage, frozenset(argument.name for argument in (*one.inputs, *one.outputs))): one for one in OPERATORS
+}
+
+
+def match(stage: str, request: Request, choice) -> tuple[Operator, Signature]:
+    """The operator that runs at a stage for a request, and the arguments of its kernel.
+
+    Args:
+        choice: what the stage's scheduler chose for the request; the pre-pass has none.
+    """
+    stored = {name: what for name, what in _STAGES[stage].stored(request, choice).items() if what is not None}
+    operator = _BY_ARGUMENTS[stage, frozenset(stored)]
+    sides = (operator.inputs, operator.outputs)
+    return operator, Signature(*(tuple(_tensor(one, stored[one.name]) for one in side) for side in sides))
