@@ -16,7 +16,7 @@ from flash_attention.kernels.tik.signature import OPERATORS, Argument, Operator
 
 SOCS = ("ascend910",)
 # Modules that the kernels need, copied beside the entries: operators are compiled in processes without this package.
-_BUNDLED = ("__init__.py", "problem", "kernels")
+_BUNDLED = ("problem", "kernels")
 _NOT_BUNDLED = ("host.py", "report.py", "__pycache__")
 _TENSOR_TYPES = {"float16": "DT_FLOAT16", "float32": "DT_FLOAT", "int32": "DT_INT32", "uint8": "DT_UINT8"}
 
@@ -130,12 +130,12 @@ def _output(argument: Argument) -> str:
 def _bundle(folder: Path) -> None:
     source = Path(flash_attention.__file__).parent
     target = folder / "flash_attention"
-    target.mkdir(parents=True)
     for name in _BUNDLED:
-        if (source / name).is_dir():
-            shutil.copytree(source / name, target / name, ignore=shutil.ignore_patterns(*_NOT_BUNDLED))
-        else:
-            shutil.copy(source / name, target / name)
+        shutil.copytree(source / name, target / name, ignore=shutil.ignore_patterns(*_NOT_BUNDLED))
+    _text(
+        target / "__init__.py",
+        f'"""What the operators of flash_attention {flash_attention.__version__} need of it."""\n',
+    )
 
 
 def _text(path: Path, content: str) -> None:
