@@ -1,6 +1,6 @@
 """Backend `cpu`: the native C++ kernel, on any CPU and in every mode of MindSpore.
 
-csrc/           the kernel; csrc/target.h lists what one instruction set is made of
+csrc/           the kernel; csrc/target-inl.h lists what one instruction set is made of
 build.py        compiles it
 library.py      finds it, tells it a problem, calls it on NumPy arrays
 operators.py    puts it into MindSpore as a Cell of custom primitives

@@ -165,6 +165,7 @@ struct BiasSums {
   bool by_row = false;   // the bias has a row axis: sums of its own shape, else one sum per (batch, head, key)
   bool shared = false;   // heads or batch elements add to the same sums
   int64_t count = 0;     // of the result
+  int64_t size = 0;      // of the sums
   Buffer<float> own;
   float* sums = nullptr;
 
@@ -175,14 +176,16 @@ struct BiasSums {
     by_row = b.row_stride != 0 || p.seq_q == 1;
     shared = (b.batch_stride == 0 && p.batch > 1) || (b.head_stride == 0 && p.heads > 1);
     count = bias_elements(p);
-    const int64_t size = by_row ? count : p.batch * p.heads * p.seq_k;
+    size = by_row ? count : p.batch * p.heads * p.seq_k;
     if (by_row && b.dtype == DType::kFloat32) {
       sums = static_cast<float*>(result);
     } else {
       own = allocate<float>(size);
       sums = own.get();
     }
-    std::memset(sums, 0, size * sizeof(float));
+  }
+  void clear() const {
+    if (wanted) std::memset(sums, 0, size * sizeof(float));
   }
 
   void finish(const Problem& p, const Kernels* kernels, void* result) const {
@@ -254,33 +257,44 @@ int run_backward(const Problem& p, const BackwardInputs& inputs, const BackwardO
     return p.band.lo(first) >= p.band.hi(last);
   };
 
+  int32_t care = 0;
+  plan.care = &care;
   run_tasks(thread_count(work, heads * slices), heads * slices, scratch, failed, [&](int64_t task, char* memory) {
     const int64_t slice = task % slices;
     kernels->backward_rows(plan, task / slices, slice * kSlice, slice_rows(slice), memory);
   });
+  plan.careful = care != 0;
 
-  for (plan.first_group = 0; plan.first_group < groups && !failed; plan.first_group += wave) {
-    plan.groups = std::min(wave, groups - plan.first_group);
-    plan.d_query_first = in_result ? 0 : plan.first_group * group_sums;
-    const int64_t wave_heads = plan.groups * p.group(), first_head = plan.first_group * p.group();
-    if (dirty && !in_result) poison(sums.get(), plan.groups * group_sums * static_cast<int64_t>(sizeof(float)));
-    for (auto& turn : turns.count) turn.store(0, std::memory_order_relaxed);
-    // Query tiles that no key tile visits are zeroed by nobody else.
-    for (int64_t tile = 0; tile < plan.query_tiles; ++tile) {
-      if (!blind(tile)) continue;
-      const int64_t first = tile * kBackwardRows, count = std::min(kBackwardRows, p.seq_q - first);
-      for (int64_t head = first_head; head < first_head + wave_heads; ++head)
-        plan.clear_d_query(head / p.heads, head % p.heads, first, count);
+  const auto run_waves = [&] {
+    bias.clear();
+    for (plan.first_group = 0; plan.first_group < groups && !failed; plan.first_group += wave) {
+      plan.groups = std::min(wave, groups - plan.first_group);
+      plan.d_query_first = in_result ? 0 : plan.first_group * group_sums;
+      const int64_t wave_heads = plan.groups * p.group(), first_head = plan.first_group * p.group();
+      if (dirty && !in_result) poison(sums.get(), plan.groups * group_sums * static_cast<int64_t>(sizeof(float)));
+      for (auto& turn : turns.count) turn.store(0, std::memory_order_relaxed);
+      // Query tiles that no key tile visits are zeroed by nobody else.
+      for (int64_t tile = 0; tile < plan.query_tiles; ++tile) {
+        if (!blind(tile)) continue;
+        const int64_t first = tile * kBackwardRows, count = std::min(kBackwardRows, p.seq_q - first);
+        for (int64_t head = first_head; head < first_head + wave_heads; ++head)
+          plan.clear_d_query(head / p.heads, head % p.heads, first, count);
+      }
+      // Key tiles in ascending order, which is the order of the turns, and heads inside: threads then seldom meet.
+      const int64_t tasks = plan.key_tiles * plan.groups;
+      run_tasks(thread_count(work, tasks), tasks, scratch, failed, [&](int64_t task, char* memory) {
+        kernels->backward_task(plan, plan.first_group + task % plan.groups, task / plan.groups, memory);
+      });
+      run_tasks(thread_count(work, wave_heads * slices), wave_heads * slices, 0, failed, [&](int64_t task, char*) {
+        const int64_t slice = task % slices;
+        kernels->finish_d_query(plan, first_head + task / slices, slice * kSlice, slice_rows(slice));
+      });
     }
-    // Key tiles in ascending order, which is the order of the turns, and heads inside: threads then seldom meet.
-    const int64_t tasks = plan.key_tiles * plan.groups;
-    run_tasks(thread_count(work, tasks), tasks, scratch, failed, [&](int64_t task, char* memory) {
-      kernels->backward_task(plan, plan.first_group + task % plan.groups, task / plan.groups, memory);
-    });
-    run_tasks(thread_count(work, wave_heads * slices), wave_heads * slices, 0, failed, [&](int64_t task, char*) {
-      const int64_t slice = task % slices;
-      kernels->finish_d_query(plan, first_head + task / slices, slice * kSlice, slice_rows(slice));
-    });
+  };
+  run_waves();
+  if (care && !plan.careful) {
+    plan.careful = true;
+    run_waves();
   }
   if (failed) return kNoMemory;
   bias.finish(p, kernels, outputs.d_bias);

@@ -48,7 +48,12 @@ struct BackwardPlan {
   bool (*wait)(const BackwardPlan& plan, int64_t index, int32_t turn);
   void (*advance)(const BackwardPlan& plan, int64_t index);
   void* state;  // of wait
+  // The pass is done again with care, at its cost, when a task asks for it: NaN and infinities then do not reach rows and
+  // keys out of whose sight they lie, and numbers that bfloat16 instructions flush are kept. Otherwise the same bits.
+  bool careful;
+  int32_t* care;  // set by ask_for_care
 
+  FA_INLINE void ask_for_care() const { __atomic_store_n(care, 1, __ATOMIC_RELAXED); }
   // Sums of a row of query head `head`.
   FA_INLINE float* d_query_row(int64_t batch, int64_t head, int64_t row) const {
     return d_query + (d_query_layout.at(batch, head, row) - d_query_first);

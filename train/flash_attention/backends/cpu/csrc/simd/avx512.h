@@ -58,13 +58,17 @@ struct Simd {
     const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
     return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
   }
-  static void store_bf16(uint16_t* p, F v) {
+  // Rounded to bfloat16, in the low half of each unit.
+  static U bf16_bits(F v) {
     const __m512i bits = _mm512_castps_si512(v);
     const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
     __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7FFF)));
     const __mmask16 nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
     rounded = _mm512_mask_or_epi32(rounded, nan, bits, _mm512_set1_epi32(0x00400000));
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded, 16)));
+    return _mm512_srli_epi32(rounded, 16);
+  }
+  static void store_bf16(uint16_t* p, F v) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(bf16_bits(v)));
   }
 
   // 16 x 16 transposition of 32-bit units in four stages: pairs, quadruples, then 128-bit quarters twice.
@@ -124,6 +128,20 @@ struct Simd {
   // acc + a.low * b.low + a.high * b.high per 32-bit unit of two bfloat16.
   static F dot_bf16(U a, U b, F acc) {
     return _mm512_dpbf16_ps(acc, reinterpret_cast<__m512bh>(a), reinterpret_cast<__m512bh>(b));
+  }
+  // The same without taking subnormal numbers for zero: the instruction adds the high halves first, each rounded once.
+  static F dot_bf16_exact(U a, U b, F acc) {
+    const __m512i high = _mm512_set1_epi32(static_cast<int>(0xFFFF0000));
+    acc = fma(_mm512_castsi512_ps(_mm512_and_si512(a, high)), _mm512_castsi512_ps(_mm512_and_si512(b, high)), acc);
+    return fma(_mm512_castsi512_ps(_mm512_slli_epi32(a, 16)), _mm512_castsi512_ps(_mm512_slli_epi32(b, 16)), acc);
+  }
+  // The smallest magnitudes of two bfloat16 a unit, zero left out, as one less than their bits.
+  static U bf16_smallest(U values, U least) {
+    const __m512i magnitude = _mm512_and_si512(values, _mm512_set1_epi16(0x7FFF));
+    return _mm512_min_epu16(least, _mm512_sub_epi16(magnitude, _mm512_set1_epi16(1)));
+  }
+  static bool bf16_any_below(U least, uint16_t limit) {
+    return _mm512_cmplt_epu16_mask(least, _mm512_set1_epi16(static_cast<short>(limit))) != 0;
   }
   static U u_load(const uint32_t* p) { return _mm512_loadu_si512(p); }
   static U u_broadcast(uint32_t x) { return _mm512_set1_epi32(static_cast<int>(x)); }

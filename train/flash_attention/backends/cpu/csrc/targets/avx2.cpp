@@ -3,7 +3,7 @@
 
 #if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
 #include "../simd/avx2.h"
-#include "../target.h"
+#include "../target-inl.h"
 
 namespace flash_attention {
 namespace {

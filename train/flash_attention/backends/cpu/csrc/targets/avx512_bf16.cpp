@@ -3,7 +3,7 @@
 
 #if defined(__AVX512F__) && defined(__AVX512BF16__)
 #include "../simd/avx512.h"
-#include "../target.h"
+#include "../target-inl.h"
 
 namespace flash_attention {
 namespace {

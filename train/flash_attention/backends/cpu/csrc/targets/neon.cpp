@@ -3,7 +3,7 @@
 
 #if defined(__aarch64__)
 #include "../simd/neon.h"
-#include "../target.h"
+#include "../target-inl.h"
 
 namespace flash_attention {
 namespace {

@@ -3,7 +3,7 @@
 
 #if 1  // every compiler
 #include "../simd/portable.h"
-#include "../target.h"
+#include "../target-inl.h"
 
 namespace flash_attention {
 namespace {

@@ -6,6 +6,12 @@
 #include <cstdint>
 #include <cstring>
 
+#include "exp2-inl.h"
+#include "kernels.h"
+#include "pack-inl.h"
+#include "philox-inl.h"
+#include "problem.h"
+
 namespace flash_attention {
 namespace {
 
@@ -14,6 +20,7 @@ constexpr int64_t kWords = kKeyTile / 32;    // words of bits per row of a tile
 constexpr int64_t kPanels = kKeyTile / kPanel;
 constexpr int64_t kQueryRows = kBackwardRows;  // query rows of the largest tile
 constexpr float kInfinity = __builtin_inff();
+static_assert(kWildRows >= kKeyTile && kWildRows >= kQueryRows, "Wild holds a tile of either side");
 
 // Bump allocator; with base null it only measures.
 class Arena {
@@ -161,6 +168,13 @@ struct Sides {
   }
 };
 
+// Whether row m of the tile sees column `column` of the key tile.
+inline bool sees(const QueryTile& q, const KeyTile& k, const Sides& sides, int64_t m, int64_t column) {
+  const int64_t key = k.first + column;
+  if (key < q.lo[m] || key >= q.hi[m]) return false;
+  return !sides.masked || (sides.visible[m * kWords + column / 32] >> (column % 32) & 1);
+}
+
 enum class Sight { kHidden, kPartial, kFull };
 
 // Visibility of a cell: kRows rows from `strip`, kPanel keys from column `panel` of the key tile. bits[] is filled for
@@ -170,7 +184,8 @@ inline Sight look(const QueryTile& q, const KeyTile& k, const Sides& sides, int6
   const int64_t first = k.first + panel, last = first + kPanel;
   const int64_t end = strip + kRows - 1;
   if (first >= q.hi[end] || last <= q.lo[strip]) return Sight::kHidden;
-  const bool inside = first >= q.lo[end] && last <= q.hi[strip];
+  // Rows that do not exist see nothing, or what a key holds would reach the sums through them.
+  const bool inside = end < q.count && first >= q.lo[end] && last <= q.hi[strip];
   if (inside && !sides.masked) return Sight::kFull;
   constexpr uint32_t kAll = static_cast<uint32_t>((uint64_t{1} << kPanel) - 1);
   uint32_t any = 0, all = kAll;

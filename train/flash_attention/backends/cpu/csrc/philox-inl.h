@@ -3,6 +3,9 @@
 
 #include <cstdint>
 
+#include "gemm-inl.h"
+#include "problem.h"
+
 namespace flash_attention {
 namespace {
 

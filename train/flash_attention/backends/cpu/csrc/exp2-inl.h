@@ -1,6 +1,8 @@
 // 2^t, vectorised.
 #pragma once
 
+#include "gemm-inl.h"
+
 namespace flash_attention {
 namespace {
 

@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "problem.h"
+
 namespace flash_attention {
 namespace {
 
@@ -28,6 +30,8 @@ struct Float32Math {
   static FA_INLINE void store(Unit* to, F (&row)[kVectors]) {
     for (int n = 0; n < kVectors; ++n) Simd::store(to + n * kLanes, row[n]);
   }
+  // Value `index` along a row, which store() wrote.
+  static float value(const Unit* row, int64_t index) { return row[index]; }
   // Multiplies `count` values along a row, which store() wrote.
   static void scale(Unit* row, int64_t count, F factor) {
     for (int64_t c = 0; c < count; c += kLanes) Simd::store(row + c, Simd::mul(Simd::load(row + c), factor));
@@ -44,11 +48,42 @@ struct Bf16MathOf {
   static FA_INLINE Right load(const Unit* p) { return S::u_load(p); }
   static FA_INLINE F multiply_add(Unit a, Right b, F c) { return S::dot_bf16(S::u_broadcast(a), b, c); }
   static FA_INLINE void store(Unit* to, F (&row)[kVectors]) { S::u_store(to, S::bf16_neighbours(row[0], row[1])); }
+  static float value(const Unit* row, int64_t index) {
+    const uint32_t bits = static_cast<uint32_t>(reinterpret_cast<const uint16_t*>(row)[index]) << 16;
+    float result;
+    __builtin_memcpy(&result, &bits, sizeof(result));
+    return result;
+  }
+  // Two rows; unit j holds low[j] and high[j].
+  static FA_INLINE typename S::U pairs(F low, F high) { return S::bf16_pairs(low, high); }
   static void scale(Unit* row, int64_t count, F factor) {
     uint16_t* values = reinterpret_cast<uint16_t*>(row);
     for (int64_t c = 0; c < count; c += kLanes)
       S::store_bf16(values + c, S::mul(S::load_bf16(values + c), factor));
   }
+};
+
+// The same numbers with subnormal ones kept, which the instructions flush: for tiles that hold them.
+template <class S>
+struct Bf16ExactMathOf : Bf16MathOf<S> {
+  using Unit = uint32_t;
+  static FA_INLINE F multiply_add(Unit a, typename S::U b, F c) { return S::dot_bf16_exact(S::u_broadcast(a), b, c); }
+  static FA_INLINE void store(Unit* to, F (&row)[kVectors]) {
+    for (int n = 0; n < kVectors; ++n) S::store_bf16(reinterpret_cast<uint16_t*>(to) + n * kLanes, row[n]);
+  }
+  static FA_INLINE typename S::U pairs(F low, F high) {
+    return S::u_or(S::bf16_bits(low), S::template u_shift_left<16>(S::bf16_bits(high)));
+  }
+};
+
+// The arithmetic of careful passes: it gives the same bits wherever nothing is subnormal.
+template <class Math>
+struct CarefulOf {
+  using Type = Math;
+};
+template <class S>
+struct CarefulOf<Bf16MathOf<S>> {
+  using Type = Bf16ExactMathOf<S>;
 };
 
 // Where element (row m, step k) of the left operand is.

@@ -3,13 +3,13 @@
 #pragma once
 
 #include "kernels.h"
-#include "gemm.h"
-#include "exp2.h"
-#include "philox.h"
-#include "pack.h"
-#include "scores.h"
-#include "forward.h"
-#include "backward.h"
+#include "gemm-inl.h"
+#include "exp2-inl.h"
+#include "philox-inl.h"
+#include "pack-inl.h"
+#include "scores-inl.h"
+#include "forward-inl.h"
+#include "backward-inl.h"
 
 namespace flash_attention {
 namespace {

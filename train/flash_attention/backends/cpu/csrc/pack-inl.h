@@ -5,6 +5,9 @@
 #include <cstdint>
 #include <cstring>
 
+#include "gemm-inl.h"
+#include "problem.h"
+
 namespace flash_attention {
 namespace {
 
@@ -72,6 +75,8 @@ inline void store_row(DType dtype, const float* src, float factor, int64_t count
   }
 }
 
+constexpr int64_t kWildRows = 128;  // of the largest tile
+
 // Rows of one head in user memory: `columns` values each, `stride` bytes from one to the next.
 struct Rows {
   DType dtype;
@@ -96,6 +101,57 @@ inline Rows key_rows(const Problem& p, const void* tensor, int64_t batch, int64_
   return {p.dtype, static_cast<const char*>(tensor) + p.key_layout.at(batch, kv_head, row) * size,
           p.key_layout.row_stride * size, p.head_dim};
 }
+
+// Numbers below this make products that the bfloat16 instructions may flush to zero: a careful pass takes their tiles.
+constexpr uint16_t kTinyBf16 = (127 - 60) << 7;  // 2^-60
+
+// Whether any of `count` rows of bfloat16 holds such a number, on targets with these instructions.
+template <class S, bool kBf16 = S::kBf16>
+struct Tiny {
+  static bool any(const Rows&, int64_t) { return false; }
+};
+template <class S>
+struct Tiny<S, true> {
+  static bool any(const Rows& rows, int64_t count) {
+    if (rows.dtype != DType::kBFloat16) return false;
+    constexpr int64_t kStep = 2 * kLanes;
+    int64_t columns = rows.columns;
+    if (rows.stride == 2 * columns) {  // one long row
+      columns *= count;
+      count = 1;
+    }
+    typename S::U least = S::u_set1(~0u), other = least;
+    for (int64_t m = 0; m < count; ++m) {
+      const uint16_t* row = reinterpret_cast<const uint16_t*>(rows.row(m));
+      const auto load = [&](int64_t k) { return S::u_load(reinterpret_cast<const uint32_t*>(row + k)); };
+      int64_t k = 0;
+      for (; k + 2 * kStep <= columns; k += 2 * kStep) {
+        least = S::bf16_smallest(load(k), least);
+        other = S::bf16_smallest(load(k + kStep), other);
+      }
+      for (; k < columns; k += kStep) {
+        uint32_t rest[kLanes] = {};
+        std::memcpy(rest, row + k, 2 * (columns - k < kStep ? columns - k : kStep));
+        least = S::bf16_smallest(S::u_load(rest), least);
+      }
+    }
+    return S::bf16_any_below(least, kTinyBf16 - 1) || S::bf16_any_below(other, kTinyBf16 - 1);
+  }
+};
+
+// Whether all float32 numbers that it was shown are finite. Padding to whole vectors is looked at too.
+class Finite {
+ public:
+  FA_INLINE void add(const float* row, int64_t count) {
+    for (int64_t d = 0; d < count; d += kLanes) sum_ = Simd::fma(Simd::load(row + d), Simd::zero(), sum_);
+  }
+  bool all() const { return Simd::sum(sum_) == 0.0f; }
+
+ private:
+  F sum_ = Simd::zero();
+};
+
+FA_INLINE bool is_finite(float x) { return x * 0.0f == 0.0f; }
 
 // Rows of two tensors of user memory that are needed soon. Cells of the current tile ask for them bit by bit: packing them
 // then does not wait for memory.
@@ -158,6 +214,9 @@ struct Pack<Float32Math> {
       std::memset(dst + m * stride, 0, round_up(src.columns, kLanes) * sizeof(float));
   }
   static void stacked(const Rows& src, int64_t count, int64_t padded, float* dst) { rows(src, count, padded, dst); }
+  static void clear_stacked(float* tile, int64_t stride, int64_t row, int64_t column) {
+    tile[row * stride + column] = 0.0f;
+  }
   static void transposed(const Rows& src, int64_t count, int64_t padded, float* scratch, float* dst) {
     const int64_t stride = row_stride(src.columns);
     for (int64_t m = 0; m < padded; m += kLanes) {
@@ -205,6 +264,9 @@ struct Pack<Bf16MathOf<S>> {
       }
     }
   }
+  static void clear_stacked(uint32_t* tile, int64_t stride, int64_t row, int64_t column) {
+    reinterpret_cast<uint16_t*>(tile + row / 2 * stride + column)[row % 2] = 0;
+  }
   static void transposed(const Rows& src, int64_t count, int64_t padded, uint32_t* scratch, uint32_t* dst) {
     const int64_t stride = row_stride(src.columns), steps = units(src.columns);
     for (int64_t m = 0; m < padded; m += kLanes) {
@@ -221,6 +283,44 @@ struct Pack<Bf16MathOf<S>> {
     uint16_t rest[kLanes] = {};
     std::memcpy(rest, row, (src.columns - k) * 2);
     return S::u_load16(rest);
+  }
+};
+
+// Rows of a stacked tile that hold NaN or infinities. A product takes 0 * NaN for NaN, so that they would reach sums to
+// which they contribute nothing: careful passes put zeros in their place and then add what contributes.
+struct Wild {
+  Rows source;
+  int64_t count;
+  float* row;  // scratch of one row
+  bool found[kWildRows];
+
+  template <class Math>
+  void tame(const Rows& rows, int64_t rows_count, typename Math::Unit* tile, float* scratch) {
+    source = rows;
+    count = rows_count;
+    row = scratch;
+    const int64_t stride = Pack<Math>::stacked_stride(rows.columns);
+    for (int64_t m = 0; m < count; ++m) {
+      load_row(source.dtype, source.row(m), source.columns, row);
+      found[m] = false;
+      for (int64_t d = 0; d < source.columns; ++d) {
+        if (is_finite(row[d])) continue;
+        found[m] = true;
+        Pack<Math>::clear_stacked(tile, stride, m, d);
+      }
+    }
+  }
+  // For each such row m: visit(m, add), where add(weight, sum) adds weight * row m to `sum`.
+  template <class Visit>
+  void each(const Visit& visit) const {
+    for (int64_t m = 0; m < count; ++m) {
+      if (!found[m]) continue;
+      load_row(source.dtype, source.row(m), source.columns, row);
+      visit(m, [&](float weight, float* sum) {
+        for (int64_t d = 0; d < source.columns; ++d)
+          if (!is_finite(row[d])) sum[d] += weight * row[d];
+      });
+    }
   }
 };
 

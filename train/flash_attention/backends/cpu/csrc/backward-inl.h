@@ -6,6 +6,11 @@
 #include <cstdint>
 #include <cstring>
 
+#include "gemm-inl.h"
+#include "kernels.h"
+#include "pack-inl.h"
+#include "scores-inl.h"
+
 namespace flash_attention {
 namespace {
 
@@ -35,6 +40,7 @@ struct BackwardTileBase {
   float* shift;       // [row]
   float* delta;       // [row]
   Upcoming next_rows;
+  Wild wild_keys, wild_query, wild_d_output;
   // Rows [first_row, last_row) of the tile see keys of a strip of kRows keys.
   int64_t first_row[kKeyTile / kRows], last_row[kKeyTile / kRows];
 
@@ -86,6 +92,8 @@ struct BackwardTile<Float32Math> : BackwardTileBase<Float32Math> {
   const float* gradient_by_key(int64_t row, int64_t column) const { return score_gradient + row * kStride + column; }
   static constexpr int64_t kByKeyStride = kStride;
 
+  float probability_at(int64_t row, int64_t column) const { return probability[row * kStride + column]; }
+
   void clear(int64_t strip, int64_t panel) {
     for (int m = 0; m < kRows; ++m) {
       std::memset(probability + (strip + m) * kStride + panel, 0, kPanel * sizeof(float));
@@ -95,7 +103,7 @@ struct BackwardTile<Float32Math> : BackwardTileBase<Float32Math> {
   // Where a cell's undropped probabilities wait for the gradient: their final place.
   FA_INLINE float* waiting(int64_t strip, int64_t panel, float*) { return probability + strip * kStride + panel; }
   static constexpr int64_t kWaitingStride = kStride;
-  template <bool kKeep>
+  template <class Arithmetic, bool kKeep>
   FA_INLINE void store_cell(int64_t strip, int64_t panel, F (&p)[kRows][kVectors], F (&ds)[kRows][kVectors]) {
 #pragma GCC unroll 16
     for (int m = 0; m < kRows; ++m)
@@ -143,6 +151,10 @@ struct BackwardTile<Bf16MathOf<S>> : BackwardTileBase<Bf16MathOf<S>> {
     return score_gradient_rows + row * kByKeyStride + column / 2;
   }
 
+  float probability_at(int64_t row, int64_t column) const {
+    return Math::value(probability + row / 2 * kByRowStride + column, row % 2);
+  }
+
   void clear(int64_t strip, int64_t panel) {
     for (int m = 0; m < kRows; ++m) {
       std::memset(score_gradient_rows + (strip + m) * kByKeyStride + panel / 2, 0, kPanel / 2 * sizeof(uint32_t));
@@ -153,24 +165,24 @@ struct BackwardTile<Bf16MathOf<S>> : BackwardTileBase<Bf16MathOf<S>> {
   }
   FA_INLINE float* waiting(int64_t, int64_t, float* local) { return local; }
   static constexpr int64_t kWaitingStride = kPanel;
-  template <bool kKeep>
+  template <class Arithmetic, bool kKeep>
   FA_INLINE void store_cell(int64_t strip, int64_t panel, F (&p)[kRows][kVectors], F (&ds)[kRows][kVectors]) {
 #pragma GCC unroll 16
     for (int m = 0; m < kRows; m += 2) {
 #pragma GCC unroll 8
       for (int n = 0; n < kVectors; ++n) {
         const int64_t at = (strip + m) / 2 * kByRowStride + panel + n * kLanes;
-        S::u_store(probability + at, S::bf16_pairs(p[m][n], p[m + 1][n]));
-        S::u_store(score_gradient + at, S::bf16_pairs(ds[m][n], ds[m + 1][n]));
+        S::u_store(probability + at, Arithmetic::pairs(p[m][n], p[m + 1][n]));
+        S::u_store(score_gradient + at, Arithmetic::pairs(ds[m][n], ds[m + 1][n]));
       }
       uint32_t* rows = score_gradient_rows + (strip + m) * kByKeyStride + panel / 2;
-      Math::store(rows, ds[m]);
-      Math::store(rows + kByKeyStride, ds[m + 1]);
+      Arithmetic::store(rows, ds[m]);
+      Arithmetic::store(rows + kByKeyStride, ds[m + 1]);
     }
   }
 };
 
-template <class Math, Bias kBias, bool kKeep>
+template <class Math, class Arithmetic, Bias kBias, bool kKeep>
 struct BackwardCell {
   using Tile = BackwardTile<Math>;
   Tile& tile;
@@ -188,8 +200,8 @@ struct BackwardCell {
     alignas(64) float local[kRows * kPanel];
     float* waiting = tile.waiting(strip, panel, local);
     F acc[kRows][kVectors];
-    multiply<Math, Left::kRowMajor, kVectors>(tile.query + strip * tile.row_stride, tile.row_stride,
-                                              tile.key + panel * tile.units, kPanel, tile.units, acc);
+    multiply<Arithmetic, Left::kRowMajor, kVectors>(tile.query + strip * tile.row_stride, tile.row_stride,
+                                                    tile.key + panel * tile.units, kPanel, tile.units, acc);
 #pragma GCC unroll 16
     for (int m = 0; m < kRows; ++m)
 #pragma GCC unroll 8
@@ -199,8 +211,8 @@ struct BackwardCell {
         if (kBits) t = Simd::select(bits[m] >> (n * kLanes), t, Simd::set1(-kInfinity));
         Simd::store(waiting + m * Tile::kWaitingStride + n * kLanes, exp2<Math::kExpDegree>(t));
       }
-    multiply<Math, Left::kRowMajor, kVectors>(tile.d_output + strip * tile.row_stride, tile.row_stride,
-                                              tile.value + panel * tile.units, kPanel, tile.units, acc);
+    multiply<Arithmetic, Left::kRowMajor, kVectors>(tile.d_output + strip * tile.row_stride, tile.row_stride,
+                                                    tile.value + panel * tile.units, kPanel, tile.units, acc);
     const F scale = Simd::set1(tile.plan.score_gradient_scale * tile.problem.dropout.scale);
     F p[kRows][kVectors];
 #pragma GCC unroll 16
@@ -216,8 +228,10 @@ struct BackwardCell {
           p[m][n] = Simd::zero_unless(keep, p[m][n]);
         }
         acc[m][n] = Simd::mul(whole, Simd::sub(gradient, Simd::set1(tile.delta[strip + m])));
+        // Zero times NaN would be NaN.
+        if (kBits) acc[m][n] = Simd::zero_unless(bits[m] >> (n * kLanes), acc[m][n]);
       }
-    tile.template store_cell<kKeep>(strip, panel, p, acc);
+    tile.template store_cell<Arithmetic, kKeep>(strip, panel, p, acc);
   }
 };
 
@@ -238,7 +252,7 @@ void find_rows(BackwardTile<Math>& tile, const KeyTile& k) {
   }
 }
 
-template <class Math>
+template <class Math, class Arithmetic>
 void add_key_gradients(BackwardTile<Math>& tile, const KeyTile& k) {
   const int64_t width = tile.problem.head_dim;
   for (int64_t d = 0; d < width; d += kPanel) {
@@ -248,17 +262,28 @@ void add_key_gradients(BackwardTile<Math>& tile, const KeyTile& k) {
       if (steps <= 0) continue;
       const int64_t right = first / Math::kPerUnit * tile.stacked_stride + d;
       const int64_t sum = column * tile.sum_stride + d;
-      accumulate<Math, Left::kStepMajor>(tile.probability_by_row(first, column), tile.kByRowStride,
-                                         tile.d_output_stacked + right, tile.stacked_stride, steps, tile.d_value + sum,
-                                         tile.sum_stride, width - d);
-      accumulate<Math, Left::kStepMajor>(tile.gradient_by_row(first, column), tile.kByRowStride,
-                                         tile.query_stacked + right, tile.stacked_stride, steps, tile.d_key + sum,
-                                         tile.sum_stride, width - d);
+      accumulate<Arithmetic, Left::kStepMajor>(tile.probability_by_row(first, column), tile.kByRowStride,
+                                               tile.d_output_stacked + right, tile.stacked_stride, steps,
+                                               tile.d_value + sum, tile.sum_stride, width - d);
+      accumulate<Arithmetic, Left::kStepMajor>(tile.gradient_by_row(first, column), tile.kByRowStride,
+                                               tile.query_stacked + right, tile.stacked_stride, steps, tile.d_key + sum,
+                                               tile.sum_stride, width - d);
     }
   }
+  if (!tile.plan.careful) return;
+  const auto each_key = [&](int64_t m, const auto& use) {
+    for (int64_t column = 0; column < k.count; ++column)
+      if (sees(tile.q, k, tile.sides, m, column)) use(column);
+  };
+  tile.wild_d_output.each([&](int64_t m, const auto& add) {
+    each_key(m, [&](int64_t c) { add(tile.probability_at(m, c), tile.d_value + c * tile.sum_stride); });
+  });
+  tile.wild_query.each([&](int64_t m, const auto& add) {
+    each_key(m, [&](int64_t c) { add(Math::value(tile.gradient_by_key(m, 0), c), tile.d_key + c * tile.sum_stride); });
+  });
 }
 
-template <class Math>
+template <class Math, class Arithmetic>
 void add_query_gradients(BackwardTile<Math>& tile, const KeyTile& k, float* d_query) {
   const int64_t width = tile.problem.head_dim, stride = tile.plan.d_query_layout.row_stride;
   const QueryTile& q = tile.q;
@@ -270,16 +295,22 @@ void add_query_gradients(BackwardTile<Math>& tile, const KeyTile& k, float* d_qu
       const int64_t steps = round_up(k.column(q.hi[strip + kRows - 1]), Math::kPerUnit) / Math::kPerUnit - from;
       if (steps <= 0) continue;
       const bool inside = strip < whole;
-      accumulate<Math, Left::kRowMajor>(tile.gradient_by_key(strip, from * Math::kPerUnit), tile.kByKeyStride,
-                                        tile.key_stacked + from * tile.stacked_stride + d, tile.stacked_stride, steps,
-                                        inside ? d_query + strip * stride + d : tile.edge + d,
-                                        inside ? stride : tile.sum_stride, width - d);
+      accumulate<Arithmetic, Left::kRowMajor>(tile.gradient_by_key(strip, from * Math::kPerUnit), tile.kByKeyStride,
+                                              tile.key_stacked + from * tile.stacked_stride + d, tile.stacked_stride,
+                                              steps, inside ? d_query + strip * stride + d : tile.edge + d,
+                                              inside ? stride : tile.sum_stride, width - d);
     }
   }
   for (int64_t m = whole; m < q.count; ++m) {
     const float* edge = tile.edge + (m - whole) * tile.sum_stride;
     for (int64_t d = 0; d < width; ++d) d_query[m * stride + d] += edge[d];
   }
+  if (!tile.plan.careful) return;
+  tile.wild_keys.each([&](int64_t column, const auto& add) {
+    for (int64_t m = 0; m < q.count; ++m)
+      if (sees(q, k, tile.sides, m, column))
+        add(Math::value(tile.gradient_by_key(m, 0), column), d_query + m * stride);
+  });
 }
 
 // Gradient of the bias; its plan keeps the score gradients in float32 and unscaled.
@@ -300,7 +331,7 @@ template <class S>
 inline void add_bias_gradient(BackwardTile<Bf16MathOf<S>>&, const KeyTile&, int64_t, int64_t) {}
 
 // One query tile of one head against the key tile; false when another thread failed.
-template <class Math, Bias kBias, bool kKeep>
+template <class Math, class Arithmetic, Bias kBias, bool kKeep>
 bool backward_rows_of(BackwardTile<Math>& tile, const KeyTile& k, int64_t batch, int64_t head, int64_t turn_base,
                       int64_t index) {
   const BackwardPlan& plan = tile.plan;
@@ -312,8 +343,9 @@ bool backward_rows_of(BackwardTile<Math>& tile, const KeyTile& k, int64_t batch,
   const bool seen = tile.sides.load_mask(p, batch, head, q, k);
   if (seen) {
     tile.sides.load_rest(p, batch, head, q, k);
-    tile.load_rows(query_rows(p, p.query, batch, head, q.first),
-                   query_rows(p, plan.inputs.d_output, batch, head, q.first));
+    const Rows queries = query_rows(p, p.query, batch, head, q.first);
+    const Rows d_outputs = query_rows(p, plan.inputs.d_output, batch, head, q.first);
+    tile.load_rows(queries, d_outputs);
     for (int64_t m = 0; m < q.padded; ++m) {
       tile.shift[m] = m < q.count ? plan.shift[row + m] : -kInfinity;
       tile.delta[m] = m < q.count ? plan.delta[row + m] : 0.0f;
@@ -324,7 +356,7 @@ bool backward_rows_of(BackwardTile<Math>& tile, const KeyTile& k, int64_t batch,
                        left < kBackwardRows ? left : kBackwardRows, kPanels * q.padded / kRows);
     for (int64_t panel = first; panel < last; panel += kPanel) {
       for (int64_t strip = 0; strip < q.padded; strip += kRows) {
-        const BackwardCell<Math, kBias, kKeep> cell(tile, k, strip, panel);
+        const BackwardCell<Math, Arithmetic, kBias, kKeep> cell(tile, k, strip, panel);
         tile.next_rows.fetch();
         uint32_t bits[kRows];
         switch (look(q, k, tile.sides, strip, panel, bits)) {
@@ -335,14 +367,20 @@ bool backward_rows_of(BackwardTile<Math>& tile, const KeyTile& k, int64_t batch,
       }
     }
     find_rows(tile, k);
-    add_key_gradients(tile, k);
+    if (plan.careful) {
+      // Only now: the scores have been made of these very rows.
+      float* scratch = reinterpret_cast<float*>(tile.pack);
+      tile.wild_query.template tame<Math>(queries, q.count, tile.query_stacked, scratch);
+      tile.wild_d_output.template tame<Math>(d_outputs, q.count, tile.d_output_stacked, scratch);
+    }
+    add_key_gradients<Math, Arithmetic>(tile, k);
   }
   // Key tiles add to a query tile in ascending order, whichever thread has them.
   const int32_t turn = static_cast<int32_t>(k.index - q.union_lo() / kKeyTile);
   if (!plan.wait(plan, turn_base + index, turn)) return false;
   if (turn == 0) plan.clear_d_query(batch, head, q.first, q.count);
   if (seen) {
-    add_query_gradients(tile, k, plan.d_query_row(batch, head, q.first));
+    add_query_gradients<Math, Arithmetic>(tile, k, plan.d_query_row(batch, head, q.first));
     if (plan.outputs.d_bias) add_bias_gradient(tile, k, batch, head);
   }
   plan.advance(plan, turn_base + index);
@@ -379,21 +417,31 @@ void backward_keys(const BackwardPlan& plan, int64_t group, int64_t key_tile, ch
         Pack<Math>::transposed(values, k.count, padded, tile.pack, tile.value);
         Pack<Math>::stacked(keys, k.count, padded, tile.key_stacked);
         packed = true;
+        if (plan.careful)
+          tile.wild_keys.template tame<Math>(keys, k.count, tile.key_stacked, reinterpret_cast<float*>(tile.pack));
+        else if (Tiny<Simd>::any(keys, k.count) || Tiny<Simd>::any(values, k.count))
+          plan.ask_for_care();
       }
-      if (!backward_rows_of<Math, kBias, kKeep>(tile, k, batch, head, turn_base, index)) return;
+      const auto rows_of = plan.careful ? backward_rows_of<Math, typename CarefulOf<Math>::Type, kBias, kKeep>
+                                        : backward_rows_of<Math, Math, kBias, kKeep>;
+      if (!rows_of(tile, k, batch, head, turn_base, index)) return;
     }
     if (plan.d_bias_columns) {
       float* sums = plan.d_bias_columns + (batch * p.heads + head) * p.seq_k + k.first;
       std::memcpy(sums, tile.columns, k.count * sizeof(float));
     }
   }
+  Finite finite;
   for (int64_t m = 0; m < k.count; ++m) {
+    finite.add(tile.d_key + m * tile.sum_stride, p.head_dim);
+    finite.add(tile.d_value + m * tile.sum_stride, p.head_dim);
     const int64_t at = p.key_layout.at(batch, kv_head, k.first + m) * size_of(p.dtype);
     store_row(p.dtype, tile.d_key + m * tile.sum_stride, plan.factor_left, p.head_dim,
               static_cast<char*>(plan.outputs.d_key) + at);
     store_row(p.dtype, tile.d_value + m * tile.sum_stride, p.dropout.scale, p.head_dim,
               static_cast<char*>(plan.outputs.d_value) + at);
   }
+  if (!finite.all()) plan.ask_for_care();
 }
 
 inline void backward_rows(const BackwardPlan& plan, int64_t batch_head, int64_t first, int64_t count, char* scratch) {
@@ -406,6 +454,8 @@ inline void backward_rows(const BackwardPlan& plan, int64_t batch_head, int64_t 
   const Rows outputs = query_rows(p, plan.inputs.output, batch, head, first);
   const Rows d_outputs = query_rows(p, plan.inputs.d_output, batch, head, first);
   const double to_natural = ScoreRule(p).to_natural;
+  if (Tiny<Simd>::any(query_rows(p, p.query, batch, head, first), count) || Tiny<Simd>::any(d_outputs, count))
+    plan.ask_for_care();
   for (int64_t m = 0; m < count; ++m) {
     load_row(p.dtype, outputs.row(m), p.head_dim, output);
     load_row(p.dtype, d_outputs.row(m), p.head_dim, d_output);
@@ -424,9 +474,14 @@ inline void backward_rows(const BackwardPlan& plan, int64_t batch_head, int64_t 
 inline void finish_d_query(const BackwardPlan& plan, int64_t batch_head, int64_t first, int64_t count) {
   const Problem& p = plan.problem;
   const int64_t batch = batch_head / p.heads, head = batch_head % p.heads;
-  for (int64_t row = first; row < first + count; ++row)
-    store_row(p.dtype, plan.d_query_row(batch, head, row), plan.factor_left, p.head_dim,
+  Finite finite;
+  for (int64_t row = first; row < first + count; ++row) {
+    const float* sums = plan.d_query_row(batch, head, row);
+    finite.add(sums, p.head_dim);
+    store_row(p.dtype, sums, plan.factor_left, p.head_dim,
               static_cast<char*>(plan.outputs.d_query) + p.query_layout.at(batch, head, row) * size_of(p.dtype));
+  }
+  if (!finite.all()) plan.ask_for_care();
 }
 
 }  // namespace

@@ -8,6 +8,11 @@
 #include <cstdint>
 #include <cstring>
 
+#include "gemm-inl.h"
+#include "kernels.h"
+#include "pack-inl.h"
+#include "scores-inl.h"
+
 namespace flash_attention {
 namespace {
 
@@ -39,6 +44,9 @@ struct ForwardTile {
   Unit* value;         // stacked
   Unit* pack;          // scratch of packing
   Upcoming next_keys;
+  Wild wild;           // of the values
+  int64_t wild_first;  // column of its row 0
+  bool careful = false;
   int64_t units, query_stride, value_stride, output_stride;
 
   ForwardTile(const Problem& p, int64_t rows, Arena& arena) : problem(p), rule(p) {
@@ -66,13 +74,16 @@ struct ForwardTile {
     shift = all_shift + from;
     sums = all_sums + from * kLanes;
   }
+  float probability_at(int64_t row, int64_t column) const {
+    return Math::value(probability + row * kProbabilityStride, column);
+  }
   Unit* probabilities(int64_t row, int64_t column) const {
     return probability + row * kProbabilityStride + column / Math::kPerUnit;
   }
 };
 
 // A cell of scores: kRows rows from `strip` by kPanel keys from column `panel`.
-template <class Math, Bias kBias, bool kKeep>
+template <class Math, class Arithmetic, Bias kBias, bool kKeep>
 struct ForwardCell {
   using Tile = ForwardTile<Math>;
   Tile& tile;
@@ -88,7 +99,7 @@ struct ForwardCell {
   }
 
   FA_INLINE void products(F (&acc)[kRows][kVectors]) const {
-    multiply<Math, Left::kRowMajor, kVectors>(tile.query + strip * tile.query_stride, tile.query_stride,
+    multiply<Arithmetic, Left::kRowMajor, kVectors>(tile.query + strip * tile.query_stride, tile.query_stride,
                                               tile.key + panel * tile.units, kPanel, tile.units, acc);
   }
   FA_INLINE F score_of(F product, int m, int n) const {
@@ -112,7 +123,7 @@ struct ForwardCell {
         if (kKeep) t[m][n] = Simd::zero_unless(keep[m * kWords] >> (keep_from + n * kLanes), t[m][n]);
       }
       Simd::store(sums + m * kLanes, sum);
-      Math::store(probability + m * Tile::kProbabilityStride, t[m]);
+      Arithmetic::store(probability + m * Tile::kProbabilityStride, t[m]);
     }
   }
 
@@ -176,8 +187,9 @@ struct ForwardCell {
   FA_NOINLINE void run_partial(const uint32_t* bits) const {
     if (unset() || !run_below<true>(bits)) run_raising(bits);
   }
-  // Rows tend to see their first key together.
-  bool unset() const { return tile.shift[strip] == FLT_MAX; }
+  // Rows tend to see their first key together. A careful pass looks at each row by itself: a NaN could hide a rise of
+  // another one.
+  bool unset() const { return tile.shift[strip] == FLT_MAX || tile.careful; }
   void clear() const {
     for (int m = 0; m < kRows; ++m)
       std::memset(tile.probabilities(strip + m, panel), 0, kPanel / Math::kPerUnit * sizeof(typename Math::Unit));
@@ -185,12 +197,12 @@ struct ForwardCell {
 };
 
 // Adds the keys of `k` to the sums of the rows at work.
-template <class Math, Bias kBias, bool kKeep>
+template <class Math, class Arithmetic, Bias kBias, bool kKeep>
 void forward_block(ForwardTile<Math>& tile, const KeyTile& k) {
   const int64_t last = k.column(tile.q->union_hi());
   for (int64_t panel = k.column(tile.q->union_lo()) / kPanel * kPanel; panel < last; panel += kPanel) {
     for (int64_t strip = 0; strip < tile.q->padded; strip += kRows) {
-      const ForwardCell<Math, kBias, kKeep> cell(tile, k, strip, panel);
+      const ForwardCell<Math, Arithmetic, kBias, kKeep> cell(tile, k, strip, panel);
       tile.next_keys.fetch();
       uint32_t bits[kRows];
       switch (look(*tile.q, k, tile.sides, strip, panel, bits)) {
@@ -206,17 +218,25 @@ void forward_block(ForwardTile<Math>& tile, const KeyTile& k) {
       const int64_t from = k.column(tile.q->lo[strip]) / Math::kPerUnit;
       const int64_t steps = (k.column(tile.q->hi[strip + kRows - 1]) + Math::kPerUnit - 1) / Math::kPerUnit - from;
       if (steps <= 0) continue;
-      accumulate<Math, Left::kRowMajor>(tile.probability + strip * tile.kProbabilityStride + from,
-                                        tile.kProbabilityStride, tile.value + from * tile.value_stride + d,
-                                        tile.value_stride, steps, tile.output + strip * tile.output_stride + d,
-                                        tile.output_stride, width - d);
+      accumulate<Arithmetic, Left::kRowMajor>(tile.probability + strip * tile.kProbabilityStride + from,
+                                              tile.kProbabilityStride, tile.value + from * tile.value_stride + d,
+                                              tile.value_stride, steps, tile.output + strip * tile.output_stride + d,
+                                              tile.output_stride, width - d);
     }
   }
+  if (!tile.careful) return;
+  tile.wild.each([&](int64_t index, const auto& add) {
+    const int64_t column = index + tile.wild_first;
+    for (int64_t m = 0; m < tile.q->count; ++m)
+      if (sees(*tile.q, k, tile.sides, m, column))
+        add(tile.probability_at(m, column), tile.output + m * tile.output_stride);
+  });
 }
 
-// Adds key tile `index` to the sums of all `count` rows of the task, which start at row `first`.
+// Adds key tile `index` to the sums of all `count` rows of the task, which start at row `first`. False when the task
+// has to be done again with care.
 template <class Math, Bias kBias, bool kKeep>
-void forward_keys(ForwardTile<Math>& tile, int64_t index, int64_t batch, int64_t head, int64_t first, int64_t count) {
+bool forward_keys(ForwardTile<Math>& tile, int64_t index, int64_t batch, int64_t head, int64_t first, int64_t count) {
   const Problem& p = tile.problem;
   const KeyTile k(index, p.seq_k);
   const int64_t kv_head = head / p.group();
@@ -236,14 +256,47 @@ void forward_keys(ForwardTile<Math>& tile, int64_t index, int64_t batch, int64_t
       Pack<Math>::transposed(keys, seen, round_up(seen, kPanel), tile.pack, tile.key + start * tile.units);
       Pack<Math>::stacked(values, seen, round_up(seen, kPanel), tile.value + start / Math::kPerUnit * tile.value_stride);
       packed = true;
+      if (tile.careful) {
+        tile.wild_first = start;
+        tile.wild.template tame<Math>(values, seen, tile.value + start / Math::kPerUnit * tile.value_stride,
+                                      reinterpret_cast<float*>(tile.pack));
+      } else if (Tiny<Simd>::any(keys, seen) || Tiny<Simd>::any(values, seen)) {
+        return false;
+      }
     }
     if ((block + 1) * kQueryRows >= count) {
       const KeyTile next(index + 1, p.seq_k);
       tile.next_keys.set(key_rows(p, p.key, batch, kv_head, next.first), key_rows(p, p.value, batch, kv_head, next.first),
                          next.column(p.band.hi(first + count - 1)), kPanels * tile.q->padded / kRows);
     }
-    forward_block<Math, kBias, kKeep>(tile, k);
+    if (tile.careful) {
+      forward_block<Math, typename CarefulOf<Math>::Type, kBias, kKeep>(tile, k);
+    } else {
+      forward_block<Math, Math, kBias, kKeep>(tile, k);
+    }
   }
+  return true;
+}
+
+// The sums of a task. False when it has to be done again with care: tiny or non-finite numbers are about.
+template <class Math, Bias kBias, bool kKeep>
+bool sum_rows(ForwardTile<Math>& tile, int64_t batch, int64_t head, int64_t first, int64_t count) {
+  const Problem& p = tile.problem;
+  const int64_t padded = round_up(count, kRows);
+  const Rows queries = query_rows(p, p.query, batch, head, first);
+  if (!tile.careful && Tiny<Simd>::any(queries, count)) return false;
+  Pack<Math>::rows(queries, count, padded, tile.all_query);
+  std::memset(tile.all_output, 0, padded * tile.output_stride * sizeof(float));
+  std::memset(tile.all_sums, 0, padded * kLanes * sizeof(float));
+  // Rows that do not exist start at a maximum of 0, which their scores of 0 never exceed.
+  for (int64_t m = 0; m < padded; ++m) tile.all_shift[m] = m < count ? FLT_MAX : 0.0f;
+  const int64_t lo = p.band.lo(first), hi = p.band.hi(first + count - 1);
+  for (int64_t t = lo / kKeyTile; lo < hi && t * kKeyTile < hi; ++t)
+    if (!forward_keys<Math, kBias, kKeep>(tile, t, batch, head, first, count)) return false;
+  if (tile.careful) return true;
+  Finite finite;
+  for (int64_t m = 0; m < count; ++m) finite.add(tile.all_output + m * tile.output_stride, p.head_dim);
+  return finite.all();
 }
 
 template <class Math, Bias kBias, bool kKeep>
@@ -253,18 +306,13 @@ void forward_rows(const ForwardPlan& plan, int64_t batch_head, int64_t index, ch
   ForwardTile<Math> tile(p, plan.rows, arena);
   const int64_t batch = batch_head / p.heads, head = batch_head % p.heads;
   const int64_t first = index * plan.rows;
-  const int64_t count = p.seq_q - first < plan.rows ? p.seq_q - first : plan.rows, padded = round_up(count, kRows);
-  Pack<Math>::rows(query_rows(p, p.query, batch, head, first), count, padded, tile.all_query);
-  std::memset(tile.all_output, 0, padded * tile.output_stride * sizeof(float));
-  std::memset(tile.all_sums, 0, padded * kLanes * sizeof(float));
-  // Rows that do not exist start at a maximum of 0, which their scores of 0 never exceed.
-  for (int64_t m = 0; m < padded; ++m) tile.all_shift[m] = m < count ? FLT_MAX : 0.0f;
+  const int64_t count = p.seq_q - first < plan.rows ? p.seq_q - first : plan.rows;
   for (int64_t block = 0, from = 0; from < count; ++block, from += kQueryRows)
     tile.blocks[block].set(p.band, first + from, count - from < kQueryRows ? count - from : kQueryRows);
-
-  const int64_t lo = p.band.lo(first), hi = p.band.hi(first + count - 1);
-  for (int64_t t = lo / kKeyTile; lo < hi && t * kKeyTile < hi; ++t)
-    forward_keys<Math, kBias, kKeep>(tile, t, batch, head, first, count);
+  if (!sum_rows<Math, kBias, kKeep>(tile, batch, head, first, count)) {
+    tile.careful = true;
+    sum_rows<Math, kBias, kKeep>(tile, batch, head, first, count);
+  }
 
   char* output = static_cast<char*>(plan.outputs.output);
   float* logsumexp = plan.outputs.logsumexp + batch_head * p.seq_q + first;

@@ -1,0 +1,176 @@
+"""NaN, infinities and stale bits where rows cannot see them; subnormal numbers where they can."""
+
+import numpy as np
+import pytest
+from flash_attention.backends.cpu import library
+from flash_attention.problem import AttentionProblem
+
+from tests.train.flash_attention.ut.native.calls import instruction_set, run, values
+
+ISAS = library.instruction_sets()
+DTYPES = ("float32", "float16", "bfloat16")
+RULES = {
+    "causal": {"causal": True},
+    "bottom_right": {"causal": True, "causal_alignment": "bottom_right"},
+    "window": {"window_left": 20, "window_right": 5},
+    "blocks": {"prev_blocks": 1, "next_blocks": 0, "tile": 64},
+}
+NAMES = ("output", "logsumexp", "d_query", "d_key", "d_value", "d_bias")
+
+
+@pytest.fixture(params=ISAS)
+def isa(request):
+    with instruction_set(request.param):
+        yield request.param
+
+
+def problem_of(seq_q=150, seq_k=203, dtype="float32", **more) -> AttentionProblem:
+    sizes = {"batch": 1, "heads": 2, "kv_heads": 1, "head_dim": 40}
+    return AttentionProblem(seq_q=seq_q, seq_k=seq_k, dtype=dtype, **{**sizes, **more})
+
+
+def random(shape, seed) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def tensors_of(problem) -> dict:
+    query, key = problem.shape_query(), problem.shape_key()
+    shapes = {"query": query, "key": key, "value": key, "d_output": query}
+    return {name: random(shape, seed) for seed, (name, shape) in enumerate(shapes.items())}
+
+
+def named(problem, tensors, **sides) -> dict:
+    results = run(problem, tensors["query"], tensors["key"], tensors["value"], tensors["d_output"], **sides)
+    return dict(zip(NAMES, results))
+
+
+def assert_clean(actual, expected, rows, keys):
+    """Bit-equal in these query rows and keys."""
+    for name, result in actual.items():
+        axis = keys if name in ("d_key", "d_value") else rows
+        if name == "d_bias":
+            result, other = result[:, :, rows], expected[name][:, :, rows]
+        else:
+            result, other = result[:, :, axis], expected[name][:, :, axis]
+        np.testing.assert_array_equal(result, other, err_msg=name)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("rules", RULES)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_rows_that_cannot_see_a_bad_key(isa, dtype, rules, bad):
+    """Outputs and gradients, bit for bit; those that see it are not finite."""
+    problem = problem_of(dtype=dtype, **RULES[rules])
+    tensors = tensors_of(problem)
+    clean = named(problem, tensors)
+    for tensor, key in (("key", 67), ("value", 67), ("value", 131)):
+        spoiled = {**tensors, tensor: tensors[tensor].copy()}
+        spoiled[tensor][:, :, key, 3] = bad
+        seen = problem.band.dense()[:, key]
+        # Keys that share a row with the bad one get its gradient.
+        touched = problem.band.dense()[seen].any(axis=0)
+        actual = named(problem, spoiled)
+        assert_clean(actual, clean, ~seen, ~touched)
+        if tensor == "value" and seen.any():
+            assert not np.isfinite(values(actual["output"])[:, :, seen, 3]).any()
+            np.testing.assert_array_equal(np.delete(actual["output"], 3, axis=3), np.delete(clean["output"], 3, axis=3))
+
+
+@pytest.mark.parametrize("rules", RULES)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_keys_that_a_bad_row_cannot_see(isa, dtype, rules):
+    """A NaN in a row of query or d_output stays out of other rows, and of the gradients of keys out of its sight."""
+    problem = problem_of(dtype=dtype, **RULES[rules])
+    tensors = tensors_of(problem)
+    clean = named(problem, tensors)
+    for tensor, row in (("query", 61), ("d_output", 61), ("d_output", 149)):
+        spoiled = {**tensors, tensor: tensors[tensor].copy()}
+        spoiled[tensor][:, :, row, 7] = np.nan
+        actual = named(problem, spoiled)
+        assert_clean(actual, clean, np.arange(problem.seq_q) != row, ~problem.band.dense()[row])
+
+
+@pytest.mark.parametrize("more", [{}, {"alibi": "computed"}, {"alibi": "given", "bias_grad": True}])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_padding_may_hold_anything(isa, dtype, more):
+    """Keys that a padding mask hides from all rows matter nowhere, whatever bits they hold."""
+    if more.get("alibi") == "given":
+        more = {**more, "bias_shape": (1, 2, 150, 203), "bias_dtype": dtype}
+    problem = problem_of(dtype=dtype, mask_shape=(1, 1, 1, 203), mask_dtype="bool", **more)
+    sides = {"mask": np.arange(203).reshape(1, 1, 1, 203) >= 77}
+    if "bias_shape" in more:
+        bias = random((1, 2, 150, 203), 9).astype({"float16": np.float16}.get(dtype, np.float32))
+        sides["bias"] = (bias.view(np.uint32) >> 16).astype(np.uint16) if dtype == "bfloat16" else bias
+    tensors = tensors_of(problem)
+    clean = named(problem, tensors, **sides)
+    bits = np.random.default_rng(5).integers(0, 1 << 32, tensors["key"].shape, np.uint32).view(np.float32)
+    for hidden in (np.full_like(tensors["key"], np.nan), np.full_like(tensors["key"], np.inf), bits):
+        spoiled = dict(tensors)
+        for name in ("key", "value"):
+            spoiled[name] = tensors[name].copy()
+            with np.errstate(all="ignore"):
+                spoiled[name][:, :, 77:] = hidden[:, :, 77:]
+                actual = named(problem, spoiled, **sides)
+            for result in NAMES[: len(actual)]:
+                np.testing.assert_array_equal(actual[result], clean[result], err_msg=result)
+
+
+def test_a_nan_does_not_hide_a_rise_of_another_row(isa):
+    """Rows of a strip share the test for a raised maximum."""
+    problem = problem_of(dtype="float32", heads=1, scale=1.0)
+    tensors = tensors_of(problem)
+    tensors["key"] *= np.linspace(1, 30, 203, dtype=np.float32)[:, None]
+    clean = named(problem, tensors)
+    tensors["query"][:, :, 8] = np.nan
+    rows = np.arange(150) != 8
+    actual = named(problem, tensors)
+    for name in ("output", "logsumexp", "d_query"):
+        np.testing.assert_array_equal(actual[name][:, :, rows], clean[name][:, :, rows])
+
+
+def bfloat16_of(bits) -> np.ndarray:
+    return (np.asarray(bits, np.uint32) << 16).view(np.float32)
+
+
+def test_subnormal_values_and_gradients_survive(isa):
+    """One key: the output is the value and d_value the sum of d_output, however small in bfloat16."""
+    problem = AttentionProblem(batch=1, heads=1, seq_q=1, seq_k=1, head_dim=128, dtype="bfloat16")
+    small = bfloat16_of(np.arange(1, 129)).reshape(1, 1, 1, 128)
+    ones = np.ones_like(small)
+    output, _, _, _, d_value = run(problem, ones, ones, small, -small)
+    np.testing.assert_array_equal(values(output), small)
+    np.testing.assert_array_equal(values(d_value), -small)
+
+
+def test_subnormal_outputs_of_normal_values(isa):
+    """Half of the smallest normal number is subnormal."""
+    problem = AttentionProblem(batch=1, heads=1, seq_q=1, seq_k=2, head_dim=64, dtype="bfloat16")
+    value = np.zeros((1, 1, 2, 64), np.float32)
+    value[0, 0, 0] = 2.0**-126
+    zeros = np.zeros_like(value)
+    output = run(problem, zeros[:, :, :1], zeros, value, zeros[:, :, :1])[0]
+    assert np.all(values(output) == 2.0**-127)
+
+
+def test_subnormal_queries_and_keys_count(isa):
+    """A subnormal query times a very large key is an ordinary score."""
+    problem = AttentionProblem(batch=1, heads=1, seq_q=3, seq_k=2, head_dim=16, dtype="bfloat16", scale=1.0)
+    query = np.full((1, 1, 3, 16), 2.0**-130, np.float32)
+    key = np.zeros((1, 1, 2, 16), np.float32)
+    key[0, 0, 0] = 2.0**126
+    for first, second in ((query, key), (key[:, :, :1].repeat(3, 2), query[:, :, :2] * [[[[1], [0]]]])):
+        logsumexp = run(problem, first, second.astype(np.float32), key, query)[1]
+        np.testing.assert_allclose(logsumexp, np.log1p(np.exp(-1.0)) + 1, rtol=1e-6)
+
+
+def test_care_changes_no_bit(isa):
+    """One tiny number makes the whole pass a careful one: the other heads have the same bits as without it."""
+    problem = problem_of(dtype="bfloat16", heads=2, kv_heads=2, causal=True)
+    tensors = tensors_of(problem)
+    clean = named(problem, tensors)
+    for name in tensors:
+        changed = {**tensors, name: tensors[name].copy()}
+        changed[name][:, 1, 5, 2] = 2.0**-130
+        actual = named(problem, changed)
+        for result in actual:
+            np.testing.assert_array_equal(actual[result][:, 0], clean[result][:, 0], err_msg=f"{name} {result}")
