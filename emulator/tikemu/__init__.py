@@ -26,13 +26,15 @@ from .errors import (
 )
 from .options import Options
 from .printer import dump
-from .result import Result
+from .result import Overflow, OverflowPlace, Result
 from .settings import default_options, set_default_options, use_options
 from .shim import install, uninstall
 
 __version__ = "0.1.0"
 __all__ = [
     "Options",
+    "Overflow",
+    "OverflowPlace",
     "Result",
     "TikAlignError",
     "TikBoundsError",

@@ -116,9 +116,11 @@ def _run(options: argparse.Namespace) -> int:
         if options.out is not None:
             options.out.mkdir(parents=True, exist_ok=True)
             np.save(options.out / f"{name}.npy", value)
-    print(f"cycles: {result.cycles:.0f}")
+    print(f"cycles: {result.cycles}")
     if options.report:
         print(result.report())
+    elif not options.no_numerics:
+        print(result.overflow)
     if options.trace is not None:
         result.save_trace(options.trace)
     return 0

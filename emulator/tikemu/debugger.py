@@ -12,13 +12,20 @@ from . import ir, settings
 from .errors import TikDebugError, TikParamError, TikWarning
 from .location import fail, here
 from .recorder import Recorder
+from .result import Overflow
 
 
 class Tikdb:
-    """The functional debugger of one kernel; needs ``tik.Tik(disable_debug=False)``."""
+    """The functional debugger of one kernel; needs ``tik.Tik(disable_debug=False)``.
+
+    Attributes:
+        overflow: where results of the last ``start_debug`` saturated (:class:`tikemu.Overflow`, false if nowhere); None
+            before.
+    """
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
+        self.overflow: Overflow | None = None
 
     def start_debug(self, feed_dict: Mapping[str, Any], interactive: bool = True) -> list[np.ndarray]:
         """Run the kernel.
@@ -50,7 +57,9 @@ class Tikdb:
         from .machine import execute
 
         program = self._recorder.program
+        self.overflow = None
         result = execute.run(program, feed_dict, timing=False, options=settings.default_options(), write_back=True)
+        self.overflow = result.overflow
         if not program.outputs:
             return [np.zeros(1, np.int64)]
         return [result.outputs[view.tensor.name] for view in program.outputs]

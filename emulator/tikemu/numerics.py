@@ -12,15 +12,67 @@ Callers wrap execution in ``np.errstate(all="ignore")``.
 
 from __future__ import annotations
 
+import threading
 from functools import cache
 from typing import Any, Callable
 
 import numpy as np
 
 HALF_MAX = 65504.0
+#: Rounds to an infinity of float16.
+HALF_OVERFLOW = 65520.0
+_HALF_INFINITY = np.uint16(0x7C00)
 FLOAT_MAX = float(np.finfo(np.float32).max)
 _ZEROS = np.zeros(1 << 16, np.float32)
 _HALF_VALUES = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
+
+
+# ------------------------------------------------------------------------------------------- overflow status
+class _Saturated(threading.local):
+    """What saturated since the list was last cleared: an array of truth values per operation, or True."""
+
+    def __init__(self) -> None:
+        self.found: list[Any] = []
+
+
+_saturated = _Saturated()
+
+
+class Status:
+    """The overflow status of one prepared operation: ``overflow`` counts its executions in which a result saturated."""
+
+    __slots__ = ("overflow",)
+
+    def __init__(self) -> None:
+        self.overflow = 0
+
+
+def note_saturated(where: Any) -> None:
+    """Say that results saturated: an array with True in their places, or True."""
+    _saturated.found.append(where)
+
+
+def watched(run: Callable[[], None], select: Callable[[np.ndarray], np.ndarray] | None = None) -> Callable[[], None]:
+    """``run`` that keeps the overflow status (D34) in its attribute ``status``.
+
+    Args:
+        run: calls functions of this module on computed values.
+        select: ``f(where)`` gives the places that count, such as the enabled lanes. Default: all.
+    """
+    status = Status()
+
+    def watched_run() -> None:
+        found = _saturated.found
+        found.clear()
+        run()
+        if found:
+            status.overflow += any(
+                where is True or bool((where if select is None else select(where)).any()) for where in found
+            )
+
+    result: Any = watched_run
+    result.status = status
+    return result
 
 
 # ------------------------------------------------------------------------------------------- float16, saturation
@@ -41,17 +93,23 @@ def _finite(x: np.ndarray) -> bool:
 def saturate(x: np.ndarray) -> np.ndarray:
     """Saturation mode on a contiguous float32 array, in place: ±inf -> ±max, NaN -> 0."""
     if not _finite(x):
+        note_saturated(~np.isfinite(x))
         np.nan_to_num(x, copy=False, nan=0.0, posinf=FLOAT_MAX, neginf=-FLOAT_MAX)
     return x
 
 
 def narrow(x: np.ndarray) -> np.ndarray:
-    """float32 (contiguous, overwritten) to float16 bits: round to nearest even, saturating, NaN -> 0."""
-    np.minimum(x, HALF_MAX, out=x)
-    np.maximum(x, -HALF_MAX, out=x)
-    if not _finite(x):
-        x[np.isnan(x)] = 0
-    return x.astype(np.float16).view(np.uint16)
+    """float32 (contiguous) to float16 bits: round to nearest even, saturating, NaN -> 0."""
+    bits = x.astype(np.float16).view(np.uint16)
+    top = bits & _HALF_INFINITY
+    if top.max(initial=0) == _HALF_INFINITY:
+        note_saturated(top == _HALF_INFINITY)
+        limited = np.minimum(x, HALF_MAX)
+        np.maximum(limited, -HALF_MAX, out=limited)
+        if not _finite(limited):
+            limited[np.isnan(limited)] = 0
+        bits = limited.astype(np.float16).view(np.uint16)
+    return bits
 
 
 def round_half(x: np.ndarray) -> np.ndarray:
@@ -151,13 +209,26 @@ UNARY: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 
 @cache
 def half_table(name: str) -> np.ndarray:
-    """All 65536 results of a unary function on float16, as bits, saturated."""
+    """All 65536 results of a unary function on float16, as bits, saturated; bit 16 (uint32) marks those that did."""
     with np.errstate(all="ignore"):
         if name in ROUNDED_ONCE:
             result = ROUNDED_ONCE[name](_HALF_VALUES, np.float16).astype(np.float32)
         else:
             result = UNARY[name](_HALF_VALUES)
-        return narrow(result.copy())
+        overflows = ~(np.abs(result) < HALF_OVERFLOW)
+        return narrow(result).astype(np.uint32) | overflows.astype(np.uint32) << np.uint32(16)
+
+
+def look_up(table: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+    """``f(bits)``: the results of a ``half_table``."""
+
+    def function(bits: np.ndarray) -> np.ndarray:
+        entries = table.take(bits)
+        if entries.max(initial=0) > 0xFFFF:
+            note_saturated(entries > 0xFFFF)
+        return entries.astype(np.uint16)
+
+    return function
 
 
 # Inputs for which a function is not specified (D10c): reported in strict mode.
@@ -214,12 +285,17 @@ ROUNDING: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 def to_integer(x: np.ndarray, mode: str, dtype: str) -> np.ndarray:
     """Floating point to integer: rounded by ``mode``, saturating, NaN -> 0."""
     limits = np.iinfo(dtype)
-    rounded = np.clip(ROUNDING[mode](x.astype(np.float64)), limits.min, limits.max)
-    return np.where(np.isnan(rounded), 0, rounded).astype(dtype)
+    rounded = ROUNDING[mode](x.astype(np.float64))
+    inside = (rounded >= limits.min) & (rounded <= limits.max)
+    if not inside.all():
+        note_saturated(~inside)
+        rounded = np.where(np.isnan(rounded), 0, np.clip(rounded, limits.min, limits.max))
+    return rounded.astype(dtype)
 
 
 def to_half_odd(x: np.ndarray) -> np.ndarray:
     """float32 to float16 bits, round to odd: an inexact result is truncated and gets an odd last bit. Saturating."""
+    _note_large(x)
     x = np.nan_to_num(x, nan=0.0, posinf=HALF_MAX, neginf=-HALF_MAX)
     x = np.clip(x, -HALF_MAX, HALF_MAX)
     nearest = x.astype(np.float16)
@@ -229,9 +305,17 @@ def to_half_odd(x: np.ndarray) -> np.ndarray:
     return np.where(value == x, bits, truncated | np.uint16(1)).astype(np.uint16)
 
 
+def _note_large(x: np.ndarray) -> None:
+    """Note the numbers that no float16 is near."""
+    inside = np.abs(x) < HALF_OVERFLOW
+    if not inside.all():
+        note_saturated(~inside)
+
+
 def dequantise(x: np.ndarray, factor: float) -> np.ndarray:
     """int32 to float16 bits with a factor: float64 product, one rounding to nearest even, saturating (D15b)."""
     product = x.astype(np.float64) * float(factor)
+    _note_large(product)
     product = np.where(np.isnan(product), 0.0, np.clip(product, -HALF_MAX, HALF_MAX))
     return product.astype(np.float16).view(np.uint16)
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 
+from .ir import Location
 from .soc import CONFIDENCES, ON_CHIP, Constant, SocProfile
 from .timing.trace import Trace
 
@@ -27,11 +30,60 @@ class InstructionUse:
 
 
 @dataclass(frozen=True)
+class OverflowPlace:
+    """A line whose instruction saturated.
+
+    Attributes:
+        location: file, line and text of the program.
+        instruction: its name.
+        count: operations executed there in which at least one result saturated.
+    """
+
+    location: Location
+    instruction: str
+    count: int
+
+    def __str__(self) -> str:
+        return f"{self.instruction} at {self.location}, {self.count:,} times"
+
+
+@dataclass(frozen=True)
+class Overflow:
+    """The overflow status that a run leaves (D34); false where no result saturated.
+
+    Attributes:
+        places: the lines, in the order of the program, at most ``LIMIT``.
+        lines: how many there are.
+        count: operations in which at least one result saturated, on all lines.
+    """
+
+    places: tuple[OverflowPlace, ...] = ()
+    lines: int = 0
+    count: int = 0
+    LIMIT: ClassVar[int] = 20
+
+    @classmethod
+    def of(cls, places: Sequence[OverflowPlace]) -> Overflow:
+        """The status of these lines."""
+        return cls(tuple(places[: cls.LIMIT]), len(places), sum(place.count for place in places))
+
+    def __bool__(self) -> bool:
+        return self.count > 0
+
+    def __str__(self) -> str:
+        if not self:
+            return "overflow: none"
+        more = [f"and {self.lines - len(self.places)} more lines"] if self.lines > len(self.places) else []
+        return "\n  ".join([f"overflow: {self.count:,} operations saturated", *map(str, self.places), *more])
+
+
+@dataclass(frozen=True)
 class Result:
     """Outcome of :func:`tikemu.run`. Everything about time is an estimate, and None or empty without ``timing``.
 
     Attributes:
         outputs: NumPy arrays by name.
+        overflow: where results saturated; false if nowhere. Always false without ``numerics``.
         kernel: name of the kernel.
         soc: the chip.
         cycles: of the slowest core, launch excluded; at least what the traffic needs at the bandwidth of the memory.
@@ -69,6 +121,7 @@ class Result:
     memory_floor: float
     constants: dict[str, Constant] = field(repr=False)
     trace: Trace | None = field(default=None, repr=False)
+    overflow: Overflow = Overflow()
 
     @property
     def seconds(self) -> float | None:
@@ -118,6 +171,7 @@ class Result:
             f"kernel {self.kernel} on {self.soc.name}, {self.block_count} blocks on {self.cores} of "
             f"{self.soc.core_count} cores"
         ]
+        lines.append(str(self.overflow))
         if self.cycles is None:
             return "\n".join([*lines, *self._memory_lines()])
         timing = self.soc.timing

@@ -70,6 +70,16 @@ def run(program, function, *options):
 FEED = ("--arg", "256", "--feed", "x=FOLDER/x.npy", "--feed", "n=2")
 
 
+@pytest.mark.parametrize("value, said", [(1, "overflow: none"), (60000, "overflow: 1 operations saturated")])
+@pytest.mark.parametrize("report", [[], ["--report"]], ids=["plain", "report"])
+def test_run_tells_the_overflow_status(program, capsys, value, said, report):
+    np.save(Path(program).parent / "x.npy", np.full(256, value, np.float16))
+    assert run(program, "scale", *FEED, *report) == 0
+    out = capsys.readouterr().out
+    assert out.count("overflow: ") == 1 and said in out
+    assert ("program.py:" in out.split("overflow: ")[1].split("cycles")[0]) == (value > 1)
+
+
 def test_run(program, capsys):
     assert run(program, "scale", *FEED, "--out", "FOLDER/results") == 0
     written = np.load(Path(program).parent / "results" / "y.npy")

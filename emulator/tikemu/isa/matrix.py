@@ -72,5 +72,8 @@ def accumulate_integer(c: np.ndarray, a: np.ndarray, b: np.ndarray, k: int) -> n
     for left, right in _blocks(a, b, k):
         for product in np.matmul(left, right):
             result += product
-            np.clip(result, limits.min, limits.max, out=result)
+            inside = (result >= limits.min) & (result <= limits.max)
+            if not inside.all():
+                numerics.note_saturated(~inside)
+                np.clip(result, limits.min, limits.max, out=result)
     return result.astype(c.dtype)

@@ -157,7 +157,7 @@ def _atomic_add(target: np.ndarray, source: np.ndarray) -> Callable[[], None]:
     def run() -> None:
         target[...] = numerics.saturate(target + source)
 
-    return run
+    return numerics.watched(run)
 
 
 # ----------------------------------------------------------------------------------------------------- moves from L0C
@@ -195,6 +195,13 @@ def move_from_l0c(
     writes = bursts(call, "dst", dst, nburst, elements * dst_size, dst_pitch)
     source = src.memory.view(src.dtype, src.address, (nburst, elements), (src_pitch, src_size))
     target = dst.memory.view(dst.dtype, dst.address, (nburst, elements), (dst_pitch, dst_size))
+    select = None
+    if src.memory.defined is not None:  # undefined elements of the padding are no results
+        bits = defined_view(src.memory, src.address, (nburst, elements), (src_pitch, src_size))
+
+        def select(where: np.ndarray) -> np.ndarray:
+            return where & (bits != 0)
+
     if factor is None and not relu and src.dtype == dst.dtype:
         run = copier(target.view(f"u{src_size}"), source.view(f"u{src_size}"))
     else:
@@ -202,6 +209,8 @@ def move_from_l0c(
 
         def run() -> None:
             target[...] = convert(source)
+
+        run = numerics.watched(run, select)
 
     run_defined = None
     if dst.memory.defined is not None and src.memory.defined is not None:

@@ -46,12 +46,19 @@ def sum_function(enabled: Lanes, width: int, levels: int, half: bool, outputs: i
 
 def _limit(bits: np.ndarray) -> np.ndarray:
     """Saturate float16 bits: an infinity becomes the largest number."""
-    return np.where(bits & 0x7FFF == 0x7C00, bits - np.uint16(1), bits)
+    infinite = bits & 0x7FFF == 0x7C00
+    if not infinite.any():
+        return bits
+    numerics.note_saturated(True)
+    return np.where(infinite, bits - np.uint16(1), bits)
 
 
 def _clean(bits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """float16 bits with NaN replaced by 0, and their values."""
-    bits = np.where(bits & 0x7FFF > 0x7C00, np.uint16(0), bits)
+    strange = bits & 0x7FFF > 0x7C00
+    if strange.any():
+        numerics.note_saturated(True)
+        bits = np.where(strange, np.uint16(0), bits)
     return bits, numerics.widen(bits)
 
 
@@ -73,7 +80,7 @@ def block_extreme_function(enabled: Lanes, name: str, outputs: int) -> Callable[
 
     def function(bits: np.ndarray) -> np.ndarray:
         padded = np.zeros((*bits.shape[:-1], 16 * outputs), np.uint16)
-        padded[..., : bits.shape[-1]] = bits
+        padded[..., : bits.shape[-1]] = np.where(enabled.array, bits, np.uint16(0))
         padded, values = _clean(padded)
         values[..., : enabled.extent][..., ~enabled.array] = neutral
         values[..., enabled.extent :] = neutral
@@ -250,8 +257,13 @@ def _partial_sums(src: Walk, half: bool) -> Callable[[], np.ndarray]:
         def run() -> None:
             buffer[:] = function(load(slice(None)))[:, 0]
 
+    record = getattr(run, "record", None)
+
     def sums() -> np.ndarray:
         run()
+        if record is not None and record.overflow:
+            record.overflow = 0
+            numerics.note_saturated(True)
         return numerics.widen(buffer) if half else buffer
 
     return sums
@@ -298,7 +310,7 @@ def vec_reduce_add(call: Call, a: Any) -> MicroOp | None:
         total = np.array(sums)
         store(0, numerics.narrow(total) if half else total)
 
-    result.run = run
+    result.run = numerics.watched(run)
     return result
 
 
@@ -345,7 +357,7 @@ def _reduce_extreme(call: Call, a: Any, *, name: str) -> MicroOp | None:
         found[0] = _limit(found[:1])[0]
         store(0, found[:written])
 
-    result.run = run
+    result.run = numerics.watched(run)
     return result
 
 

@@ -102,7 +102,7 @@ def unary_kernel(name: str, dtype: str) -> Kernel:
     """A function of ``numerics.UNARY``: on float16 a table, on float32 computed."""
     if dtype == "float16":
         table = numerics.half_table(name)
-        return Kernel(table.take, "bits16", "table", table, raw=True)
+        return Kernel(numerics.look_up(table), "bits16", "table", table, raw=True)
     if dtype == "int32":
         return Kernel(lambda x: np.maximum(x, 0))
     function = numerics.UNARY[name]

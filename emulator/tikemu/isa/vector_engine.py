@@ -279,7 +279,10 @@ def executor(
         lanes: enabled source lanes, where they differ from those of the destination (reductions).
         pairs: the native helper writes value-index pairs.
     """
-    lanes = lanes or dst.lanes
+    # A kernel with lanes of its own accounts for them; of the others, disabled lanes do not count.
+    enabled = dst.lanes
+    select = None if lanes is not None or enabled.full else lambda where: where[..., enabled.array]
+    lanes = lanes or enabled
     if kernel.family is not None:
         fields: dict[str, Any] = dst.native_fields("dst")
         for prefix, source in zip("ab", sources):
@@ -313,7 +316,8 @@ def executor(
         for repeat in range(dst.repeats):
             store(repeat, function(*[load(repeat) for load in loads]))
 
-    return run_in_order if ordered else run_at_once
+    run = run_in_order if ordered else run_at_once
+    return numerics.watched(run, select) if sources else run
 
 
 def check_overlap(call: Call, dst: Walk, sources: Sequence[Walk], accumulates: bool = False) -> bool:
@@ -458,7 +462,9 @@ def _inspected(
         inspect(*[load(slice(None))[:, enabled] for load in loads])
         run()
 
-    return inspect_and_run
+    inspected: Any = inspect_and_run
+    inspected.status = getattr(run, "status", None)
+    return inspected
 
 
 def _cost_type(dst: Walk, sources: Sequence[Walk]) -> str:

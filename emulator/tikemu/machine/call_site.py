@@ -15,7 +15,7 @@ from .arguments import KeyField, OperandTemplate, RuntimeArguments, resolve
 from .binding_cache import BindingCache
 from .relocation import KEPT, Relocator
 from .runtime import BoundOp, Ops, Runtime
-from .tally import Tally
+from .tally import Tally, reset
 
 
 class CallSite(Reusable):
@@ -115,14 +115,12 @@ class CallSite(Reusable):
         if self.runtime.clock is not None:
             self.runtime.clock.settle()
         self.retired.add(ops)
-        for op in ops:
-            op.count, op.extra = 0, 0.0
+        reset(ops)
 
     def restart(self) -> None:
         self.retired = Tally()
         for ops in self.prepared():
-            for op in ops:
-                op.count, op.extra = 0, 0.0
+            reset(ops)
 
     def tally(self) -> Tally:
         """Everything that was executed here."""

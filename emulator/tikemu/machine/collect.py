@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..result import InstructionUse, PipeUse, Result
+from ..result import InstructionUse, Overflow, OverflowPlace, PipeUse, Result
 from ..soc import PIPES
 from ..timing.trace import Trace
 from .call_site import CallSite
@@ -37,9 +37,13 @@ def collect(
     if clock is not None:
         clock.settle()
     total = Tally()
+    places: list[OverflowPlace] = []
     for site in runtime.sites:
         if isinstance(site, CallSite):
-            total.merge(site.tally())
+            tally = site.tally()
+            total.merge(tally)
+            if tally.overflows and runtime.numerics:
+                places.append(OverflowPlace(site.location, site.statement.spec.name, tally.overflows))
     moved = total.read_bytes + total.written_bytes
     fields: dict[str, Any] = {
         "outputs": outputs,
@@ -52,6 +56,7 @@ def collect(
         "gm_read_bytes": total.read_bytes,
         "gm_written_bytes": total.written_bytes,
         "macs": total.macs,
+        "overflow": Overflow.of(places),
     }
     if clock is None:
         return Result(

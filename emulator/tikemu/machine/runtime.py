@@ -24,12 +24,19 @@ from .strict import guarded
 
 
 class BoundOp(TimedOp):
-    """A micro-operation ready to run: ``run`` performs the numerics (with the checks of strict mode)."""
+    """A micro-operation ready to run.
 
-    __slots__ = ("run", "micro")
+    Attributes:
+        run: performs the numerics (with the checks of strict mode).
+        micro: the micro-operation.
+        status: its ``overflow`` counts executions in which a result saturated; None where none can.
+    """
+
+    __slots__ = ("run", "micro", "status")
 
     run: Callable[[], None]
     micro: MicroOp
+    status: Any
 
 
 #: What one call was bound to.
@@ -154,7 +161,7 @@ class Runtime:
     def prepare(self, micro: MicroOp, location: ir.Location) -> BoundOp:
         """Footprints, cost and checks of one micro-operation."""
         op = BoundOp(micro.name, PIPE_INDEX[micro.pipe], exact(micro.cycles), exact(micro.latency))
-        op.micro, op.location = micro, location
+        op.micro, op.location, op.status = micro, location, getattr(micro.run, "status", None)
         op.run = guarded(micro, self.block_races) if self.checks else micro.run or _nothing
         op.barrier, op.flag, op.mask = micro.barrier, micro.flag, micro.mask
         if not self.timing:

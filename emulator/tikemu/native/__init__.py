@@ -59,6 +59,7 @@ class VectorCall(ctypes.Structure):
         *((name, ctypes.c_int64) for name in ("dst_rep", "dst_blk", "a_rep", "a_blk", "b_rep", "b_blk")),
         *((name, ctypes.c_void_p) for name in ("dst", "a", "b", "lane", "table")),
         ("scalar", ctypes.c_double),
+        ("overflow", ctypes.c_int64),
     ]
 
 
@@ -99,11 +100,14 @@ def runner(family: str, op: str, keep: tuple[Any, ...], **fields: Any) -> Callab
         family, op: see OPERATIONS.
         keep: objects whose memory the call points into.
         fields: the remaining fields of VectorCall.
+
+    The function has the attributes ``record`` (its VectorCall) and ``status``, whose ``overflow`` counts the executions
+    in which a result saturated.
     """
     function = _load(os.environ.get("TIKEMU_NATIVE", ""))
     if function is None:
         return None
     record = VectorCall(family=FAMILIES.index(family), op=OPERATIONS[family].index(op), **fields)
     run: Any = partial(function, ctypes.addressof(record))
-    run.record, run.keep = record, keep
+    run.record, run.status, run.keep = record, record, keep
     return run

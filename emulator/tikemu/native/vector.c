@@ -10,6 +10,8 @@
 #endif
 
 #define HALF_MAX 65504.0f
+#define HALF_OVERFLOW 65520.0f  // rounds to infinity
+#define FLOAT_OVERFLOW INFINITY
 #define LANES 128
 #define PAD 8
 
@@ -29,6 +31,7 @@ typedef struct {
     const uint8_t *lane;  // one byte per lane, 1 = enabled
     const void *table;
     double scalar;
+    int64_t overflow;  // executions in which an enabled lane saturated: counted here, reset by the caller
 } tik_vector;
 
 #define NAME(x) x##_generic
@@ -54,7 +57,7 @@ typedef struct {
 #endif
 
 // The fastest version for this processor; generic != 0 asks for the portable one.
-typedef void (*tik_runner)(const tik_vector *);
+typedef void (*tik_runner)(tik_vector *);
 tik_runner tik_select(int generic) {
 #if defined(__x86_64__)
     if (!generic && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c")) return tik_run_avx2;
