@@ -78,7 +78,7 @@ setup(
     python_requires=">=3.9",
     packages=find_packages(include=["flash_attention", "flash_attention.*"]),
     package_data={
-        "": ["*.json", "py.typed"],
+        "": ["*.json", "py.typed", "*.pyi"],
         # The sources travel too: `python -m flash_attention.backends.cpu.build` makes the kernel on another processor.
         "flash_attention.backends.cpu": ["lib/*.so", "csrc/*", "csrc/*/*"],
     },

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import replace
+from typing import Any
 
 import mindspore as ms
 import numpy as np
@@ -27,31 +28,31 @@ from flash_attention.sharding.shard import TENSOR, Shard, sharding
 
 
 def flash_attention(
-    query,
-    key,
-    value,
-    attention_mask=None,
-    bias=None,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None = None,
+    bias: Tensor | None = None,
     *,
-    dropout_rate=0.0,
-    seed=None,
-    keep_bits=None,
-    scale=None,
-    causal=False,
-    causal_alignment="top_left",
-    window_size=(-1, -1),
-    prev_block_num=ALL_BLOCKS,
-    next_block_num=ALL_BLOCKS,
-    tiling_stgy_name=DEFAULT_STRATEGY,
-    alibi=False,
-    bias_grad=True,
-    input_layout="BNSD",
-    head_dim=None,
-    return_lse=False,
-    backend=None,
-    argument_names=("attention_mask", "bias"),
-    shards=None,
-):
+    dropout_rate: float = 0.0,
+    seed: Tensor | None = None,
+    keep_bits: Tensor | None = None,
+    scale: float | None = None,
+    causal: bool = False,
+    causal_alignment: str = "top_left",
+    window_size: tuple[int, int] = (-1, -1),
+    prev_block_num: int = ALL_BLOCKS,
+    next_block_num: int = ALL_BLOCKS,
+    tiling_stgy_name: str = DEFAULT_STRATEGY,
+    alibi: bool = False,
+    bias_grad: bool = True,
+    input_layout: str = "BNSD",
+    head_dim: int | None = None,
+    return_lse: bool = False,
+    backend: str | None = None,
+    argument_names: tuple[str, str] = ("attention_mask", "bias"),
+    shards: Any = None,
+) -> Tensor | tuple[Tensor, Tensor]:
     """Softmax attention: softmax(scale * query @ key^T + bias) @ value over the visible keys.
 
     Shapes are (batch, heads, seq, head_dim), or those of `input_layout`. The heads of key and value may be fewer if
@@ -123,8 +124,17 @@ def flash_attention(
 
 
 def scaled_dot_product_attention(
-    query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False, *, seed=None
-):
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    *,
+    seed: Tensor | None = None,
+) -> Tensor:
     """Attention with the meaning of `torch.nn.functional.scaled_dot_product_attention`.
 
     Args:

@@ -8,6 +8,7 @@ import functools
 import importlib
 import logging
 import os
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from flash_attention.backends.base import Backend
@@ -167,7 +168,7 @@ def _build(name: str, problem: AttentionProblem, shard: Shard | None) -> Cell:
 
 
 @contextlib.contextmanager
-def attention_backend(name: str):
+def attention_backend(name: str) -> Iterator[None]:
     """Uses backend `name` for every attention call inside the block.
 
     A graph takes its backend when it is compiled: enter the block before the first call of a network in GRAPH mode.
@@ -187,7 +188,7 @@ def attention_backend(name: str):
         _override.reset(token)
 
 
-def _check_name(argument: str, name) -> None:
+def _check_name(argument: str, name: object) -> None:
     if name not in _MODULES:
         raise ValueError(f"{argument}: got {name!r}, allowed are {', '.join(_MODULES)}")
 

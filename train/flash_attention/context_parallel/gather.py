@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 from mindspore import dtype as mstype
 from mindspore import nn, ops
@@ -27,13 +28,13 @@ class GatherAttention(SplitAttention):
     found out here: MindSpore's AllGather fails or waits for its time limit, see `initialize`.
     """
 
-    def __init__(self, head_dim, *, order="zigzag", **rules):
+    def __init__(self, head_dim: int, *, order: str = "zigzag", **rules: Any) -> None:
         ring = Ring()
         super().__init__(head_dim, ring, order, **rules)
-        rules = self.rules
+        found = self.rules
         # Constants for `_gathering`, which a graph calls while it is compiled.
         self.place = ring.rank, ring.world, order
-        self.band = rules.causal, rules.left, rules.right, rules.prev_blocks, rules.next_blocks, rules.tile, rules.alibi
+        self.band = found.causal, found.left, found.right, found.prev_blocks, found.next_blocks, found.tile, found.alibi
 
     def attend(self, query, key, value):
         shapes, dtypes = (query.shape, key.shape, value.shape), (query.dtype, key.dtype, value.dtype)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 from mindspore import dtype as mstype
 from mindspore import nn, ops
@@ -48,10 +49,10 @@ class RingAttention(SplitAttention):
         RuntimeError: used in a compiled graph, or the backend asked for refuses.
     """
 
-    def __init__(self, head_dim, *, order="zigzag", **rules):
+    def __init__(self, head_dim: int, *, order: str = "zigzag", **rules: Any) -> None:
         super().__init__(head_dim, Ring(), order, **rules)
         self.pynative = _PynativeOnly()
-        self.compared = set()
+        self.compared: set[tuple] = set()
 
     def attend(self, query, key, value):
         self.pynative()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from flash_attention.problem.checks import check_int, check_name
 
@@ -26,7 +28,7 @@ class SequenceSplit:
     world: int
     order: str = "zigzag"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_int("world", self.world, 1)
         check_name("order", self.order, ORDERS)
 
@@ -61,13 +63,13 @@ class SequenceSplit:
         length = self.chunk_length(seq)
         return [chunk * length + token for chunk in self.chunks(rank) for token in range(length)]
 
-    def split(self, whole, rank: int, axis: int):
+    def split(self, whole: Any, rank: int, axis: int) -> Any:
         """The part of a process: of a NumPy array or Tensor whose `axis` is the sequence."""
         length = self.chunk_length(whole.shape[axis])
         parts = [_take(whole, axis, chunk * length, (chunk + 1) * length) for chunk in self.chunks(rank)]
         return _concatenate(parts, axis)
 
-    def join(self, parts, axis: int):
+    def join(self, parts: Sequence, axis: int) -> Any:
         """The whole from the parts of all processes, in the order of ranks: the inverse of `split`."""
         if len(parts) != self.world:
             raise ValueError(f"parts: got {len(parts)}, allowed is one per process, {self.world}")
@@ -80,13 +82,13 @@ class SequenceSplit:
         return _concatenate([chunks[chunk] for chunk in sorted(chunks)], axis)
 
 
-def _take(array, axis: int, start: int, stop: int):
+def _take(array: Any, axis: int, start: int, stop: int) -> Any:
     index = [slice(None)] * len(array.shape)
     index[axis] = slice(start, stop)
     return array[tuple(index)]
 
 
-def _concatenate(parts: list, axis: int):
+def _concatenate(parts: list, axis: int) -> Any:
     if len(parts) == 1:
         return parts[0]
     if hasattr(parts[0], "asnumpy"):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from mindspore import nn
+from typing import Any
+
+from mindspore import Tensor, nn
 from mindspore.ops import constexpr
 
 from flash_attention.backends import registry
@@ -88,25 +90,25 @@ class FlashAttention(nn.Cell):
 
     def __init__(
         self,
-        head_dim,
-        dropout_rate=0.0,
-        prev_block_num=ALL_BLOCKS,
-        next_block_num=ALL_BLOCKS,
-        tiling_stgy_name=DEFAULT_STRATEGY,
-        dp=1,
-        mp=1,
-        have_attention_mask_batch=True,
-        alibi=False,
+        head_dim: int,
+        dropout_rate: float = 0.0,
+        prev_block_num: int = ALL_BLOCKS,
+        next_block_num: int = ALL_BLOCKS,
+        tiling_stgy_name: str = DEFAULT_STRATEGY,
+        dp: int = 1,
+        mp: int = 1,
+        have_attention_mask_batch: bool = True,
+        alibi: bool = False,
         *,
-        backend=None,
-        scale=None,
-        input_layout="BNSD",
-        window_size=(-1, -1),
-        causal=False,
-        causal_alignment="top_left",
-        alibi_grad=True,
-        seed=None,
-    ):
+        backend: str | None = None,
+        scale: float | None = None,
+        input_layout: str = "BNSD",
+        window_size: tuple[int, int] = (-1, -1),
+        causal: bool = False,
+        causal_alignment: str = "top_left",
+        alibi_grad: bool = True,
+        seed: int | None = None,
+    ) -> None:
         super().__init__()
         left, right = check_window(window_size)
         # A problem of the smallest shapes checks the rules now rather than at the first call.
@@ -152,11 +154,18 @@ class FlashAttention(nn.Cell):
         self.causal_alignment = causal_alignment
         self.alibi_grad = alibi_grad
         self.seed = seed
-        self.dropout_seed = DropoutSeed(seed) if dropout_rate > 0 else None
+        self.dropout_seed: Any = DropoutSeed(seed) if dropout_rate > 0 else None
         self.cast = MixedPrecisionCast()
         self.shards = RequestedSharding(ShardRequest(dp, mp, have_attention_mask_batch))
 
-    def construct(self, query, key, value, attention_mask=None, alibi_mask=None):
+    def construct(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Tensor | None = None,
+        alibi_mask: Tensor | None = None,
+    ) -> Tensor:
         dropout_rate, seed = 0.0, None
         if self.training and self.dropout_rate > 0.0:
             dropout_rate, seed = self.dropout_rate, self.dropout_seed()
