@@ -236,7 +236,9 @@ int run_backward(const Problem& p, const BackwardInputs& inputs, const BackwardO
   const int64_t head_sums = p.seq_q * plan.d_query_width, group_sums = p.group() * head_sums;
   int64_t wave = std::min(groups, std::max<int64_t>(1, kWaveBytes / (group_sums * static_cast<int64_t>(sizeof(float)))));
   if (bias.by_row && bias.shared) wave = 1;
-  const bool in_result = p.dtype == DType::kFloat32 && plan.d_query_width == p.head_dim;
+  // Rows far apart would be slower to add to than to copy at the end.
+  const bool in_result =
+      p.dtype == DType::kFloat32 && plan.d_query_width == p.head_dim && p.query_layout.row_stride == p.head_dim;
   const Buffer<float> sums = allocate<float>(in_result ? 0 : wave * group_sums);
   plan.d_query = in_result ? static_cast<float*>(outputs.d_query) : sums.get();
   plan.d_query_layout = in_result ? p.query_layout : Layout{p.heads * head_sums, head_sums, plan.d_query_width};
