@@ -6,6 +6,7 @@ in tikemu's strict mode; whatever the hardware would punish is an error.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import math
 from typing import TYPE_CHECKING
@@ -52,19 +53,30 @@ class EmulatorBackend(Backend):
         return OperatorAttention(problem, _emulated, _philox_bits(problem))
 
 
-def _emulated(operator, signature, request, shapes: list):
-    """The primitive of a kernel: stores its inputs in the kernel's formats, as a device does, and runs it."""
-    import tikemu
+# Of a training step's four kernels each takes several megabytes; a process that meets many shapes cannot keep all.
+@functools.lru_cache(maxsize=64)
+def _recorded(stage: str, request, name: str):
+    """The recorded kernel of a stage."""
     from tbe import tik
 
     from flash_attention.kernels.tik import operators
+
+    return operators.build(stage, request, tik, name, True)
+
+
+def _emulated(operator, signature, request, shapes: list):
+    """The primitive of a kernel: stores its inputs in the kernel's formats, as a device does, and runs it."""
+    import tikemu
+
     from flash_attention.kernels.tik.layout import from_nz, to_nz
 
-    kernel = operators.build(operator.stage, request, tik, operator.name, True)
+    stage, name = operator.stage, operator.name
+    _recorded(stage, request, name)  # what it refuses shows before anything runs
     options = tikemu.Options(strict=True, progress=False)
+    count, dtypes = len(signature.inputs), [getattr(mstype, tensor.dtype) for tensor in signature.outputs]
 
-    def run(*tensors):
-        feed = {}
+    def run(*tensors):  # MindSpore keeps this function for good: it must not hold a kernel
+        kernel, feed = _recorded(stage, request, name), {}
         for wanted, tensor in zip(kernel.inputs, tensors):
             array = to_nz(tensor) if wanted.format == "FRACTAL_NZ" else np.ascontiguousarray(tensor)
             feed[wanted.name] = array.reshape(wanted.shape)
@@ -75,10 +87,9 @@ def _emulated(operator, signature, request, shapes: list):
         ]
 
     shapes = [tuple(int(size) for size in shape) for shape in shapes]
-    dtypes = [getattr(mstype, tensor.dtype) for tensor in kernel.outputs]
     if len(shapes) > 1:
-        return _Packed(run, len(kernel.inputs), shapes, dtypes)
-    return _pyfunc(lambda *tensors: run(*tensors)[0], len(kernel.inputs), shapes[0], dtypes[0])
+        return _Packed(run, count, shapes, dtypes)
+    return _pyfunc(lambda *tensors: run(*tensors)[0], count, shapes[0], dtypes[0])
 
 
 class _Packed(nn.Cell):

@@ -1,0 +1,39 @@
+"""What backend emulator keeps of the shapes that a process has met."""
+
+import functools
+import gc
+
+import numpy as np
+import pytest
+from flash_attention import flash_attention
+from mindspore import Tensor, ops
+
+pytest.importorskip("tikemu")
+
+
+def alive() -> int:
+    """Recorded kernels in this process."""
+    from flash_attention.kernels.tik.kernel import Kernel
+
+    gc.collect()
+    return sum(type(thing) is Kernel for thing in gc.get_objects())
+
+
+def test_only_the_kernels_used_last_are_kept_and_others_are_recorded_again(monkeypatch):
+    from flash_attention.backends import emulator
+
+    monkeypatch.setattr(emulator, "_recorded", functools.lru_cache(maxsize=5)(emulator._recorded.__wrapped__))
+    before = alive()
+
+    def attention(query):
+        return flash_attention(query, query, query, causal=True, backend="emulator").sum()
+
+    def run(seq):
+        query = Tensor(np.random.default_rng(0).standard_normal((1, 1, seq, 16)).astype(np.float16))
+        return ops.grad(attention)(query).asnumpy()
+
+    first = run(16)
+    for seq in (17, 33, 49):
+        run(seq)
+    assert 0 < alive() - before <= 5
+    np.testing.assert_array_equal(run(16), first)

@@ -1,0 +1,78 @@
+"""Export to MindIR, and use of the file in another process."""
+
+import pytest
+
+EXPORT = """
+import mindspore as ms, numpy as np
+from flash_attention import FlashAttention
+from flash_attention.backends.cpu import library
+from pathlib import Path
+from mindspore import Tensor, nn
+
+library.LIBRARY = Path({library!r})
+ms.set_context(mode=ms.GRAPH_MODE)
+
+
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.first = FlashAttention(16, causal=True, backend="cpu")
+        self.second = FlashAttention(16, window_size=(3, 3), alibi=True, backend="cpu")
+
+    def construct(self, x):
+        return self.second(self.first(x, x, x), x, x)
+
+
+x = Tensor(np.random.default_rng(0).standard_normal((1, 2, 20, 16)).astype(np.float32))
+network = Net()
+np.save("output.npy", network(x).asnumpy())
+ms.export(network, x, file_name="network", file_format="MINDIR")
+"""
+
+LOAD = """
+import mindspore as ms, numpy as np
+from mindspore import Tensor, nn
+
+ms.set_context(mode=ms.GRAPH_MODE)
+x = Tensor(np.random.default_rng(0).standard_normal((1, 2, 20, 16)).astype(np.float32))
+network = nn.GraphCell(ms.load("network.mindir"))
+print(np.array_equal(network(x).asnumpy(), np.load("output.npy")))
+"""
+
+
+@pytest.fixture
+def exported(run_python, tmp_path, monkeypatch):
+    """A folder with a model that was exported where the library lies in `elsewhere`."""
+    from flash_attention.backends.cpu.build import LIBRARY
+
+    monkeypatch.chdir(tmp_path)
+    library = tmp_path / "elsewhere" / LIBRARY.name
+    library.parent.mkdir()
+    library.write_bytes(LIBRARY.read_bytes())
+    # MindSpore compiles no cell whose source is not in a file.
+    (tmp_path / "export.py").write_text(EXPORT.format(library=str(library)))
+    run_python("export.py")
+    return library
+
+
+def test_another_process_runs_an_exported_model(exported, run_python):
+    assert run_python("-c", LOAD).split()[-1] == "True"
+
+
+def test_a_model_whose_library_is_gone_runs_after_relocation(exported, run_python):
+    exported.unlink()
+    with pytest.raises(AssertionError, match="couldn't find the AOT binary file"):
+        run_python("-c", LOAD)
+    printed = run_python("-m", "flash_attention.backends.cpu.relocate", "network.mindir")
+    assert "network.mindir uses /" in printed
+    assert run_python("-c", LOAD).split()[-1] == "True"
+
+
+def test_a_model_without_the_kernel_is_refused(run_python, tmp_path):
+    from flash_attention.backends.cpu.relocate import relocate
+
+    (tmp_path / "empty.mindir").write_bytes(b"")
+    with pytest.raises(ValueError, match="empty.mindir: got a model without operations of the native kernel"):
+        relocate(tmp_path / "empty.mindir")
+    with pytest.raises(FileNotFoundError, match="library: got .*nowhere.so, which does not exist"):
+        relocate(tmp_path / "empty.mindir", tmp_path / "nowhere.so")
