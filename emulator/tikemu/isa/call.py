@@ -43,24 +43,28 @@ class Call:
 
     Attributes:
         api: instruction name.
+        pipe, cost: as its entry in the table states them.
         args: all arguments by parameter name (as recorded, or resolved).
         soc: the SoC profile.
         strict: questionable use is an error.
         context: the BindContext; None while the call is recorded.
     """
 
-    __slots__ = ("api", "args", "soc", "strict", "context", "_warn")
+    __slots__ = ("api", "pipe", "cost", "args", "soc", "strict", "context", "_warn")
 
     def __init__(
         self,
         api: str,
+        pipe: str,
+        cost: str,
         args: Mapping[str, Any],
         soc: Any,
         strict: bool,
         warn: Callable[[str], None],
         context: BindContext | None = None,
     ) -> None:
-        self.api, self.args, self.soc, self.strict, self._warn, self.context = api, args, soc, strict, warn, context
+        self.api, self.pipe, self.cost, self.args = api, pipe, cost, args
+        self.soc, self.strict, self._warn, self.context = soc, strict, warn, context
 
     @property
     def runtime(self) -> bool:

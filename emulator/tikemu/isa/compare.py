@@ -82,7 +82,7 @@ def _compare_to_tensor(call: Call, a: Any, *, name: str, legacy: bool) -> MicroO
     sources = walks(a, ("src0", "src1"), lanes, a.repeat_times, legacy)
     octets = lanes.extent // 8
     dst = Walk("dst", a.dst, leading(octets), a.repeat_times, octets, dtype="uint8")
-    result = micro_op(call, "cmp", a.src0.dtype, dst, sources)
+    result = micro_op(call, a.src0.dtype, dst, sources)
     if a.repeat_times > 1 and any(dst.meets(source) for source in sources):
         call.questionable("dst may overlap a source only when repeat_times is 1")
     ordered = any(dst.feeds_later(source) for source in sources if dst.meets(source))
@@ -96,11 +96,11 @@ def _compare_to_register(call: Call, a: Any, *, name: str) -> MicroOp:
     a.src0_rep_stride = a.src1_rep_stride = 0
     handle = call.context.result
     if a.mask.extent == 0:
-        result = idle(call, "cmp", a.src0.dtype, 1, a.mask)
+        result = idle(call, a.src0.dtype, 1, a.mask)
         result.run = partial(setattr, call.core, "cmpmask_owner", handle)
         return result
     sources = walks(a, ("src0", "src1"), a.mask, 1, True)
-    result = micro_op(call, "cmp", a.src0.dtype, None, sources, mask=a.mask)
+    result = micro_op(call, a.src0.dtype, None, sources, mask=a.mask)
     first, second = (source.loader() for source in sources)
     condition, core, enabled = CONDITIONS[name], call.core, a.mask.array
     touched = np.packbits(enabled, bitorder="little") > 0
@@ -174,7 +174,7 @@ for _name in CONDITIONS:
 def mov_cmpmask_to_tensor(call: Call, a: Any) -> MicroOp:
     """store the 128 bits of the compare-mask register"""
     dst = Walk("dst", a.dst, leading(REGISTER_BYTES), 1, 0, dtype="uint8")
-    result = micro_op(call, "simple", "uint8", dst, ())
+    result = micro_op(call, "uint8", dst, ())
     store, core, marks = dst.storer(), call.core, _marks(dst)
 
     def run() -> None:
@@ -193,7 +193,7 @@ def mov_cmpmask_to_tensor(call: Call, a: Any) -> MicroOp:
 def mov_tensor_to_cmpmask(call: Call, a: Any) -> MicroOp:
     """load the 128 bits of the compare-mask register"""
     src = Walk("src", a.src, leading(REGISTER_BYTES), 1, 0, dtype="uint8")
-    result = micro_op(call, "simple", "uint8", None, (src,))
+    result = micro_op(call, "uint8", None, (src,))
     load, core, handle, marks = src.loader(), call.core, call.context.result, _marks(src)
 
     def run() -> None:
@@ -230,7 +230,7 @@ def _select(call: Call, a: Any, *, legacy: bool) -> MicroOp | None:
     current = np.zeros(extent, bool)
 
     kernel = Kernel(lambda x, y: np.where(current, x, y), raw=True)
-    result = element_wise(call, kernel, "sel", dst, sources, mask=a.mask)
+    result = element_wise(call, kernel, dst, sources, mask=a.mask)
     if result is None or result.run is None:
         return result
     choose = result.run

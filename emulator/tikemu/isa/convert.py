@@ -69,7 +69,7 @@ def _check(call: Call) -> None:
 def _convert(call: Call, a: Any, *, legacy: bool) -> Any:
     dst, src = walks(a, ("dst", "src"), a.mask, a.repeat_times, legacy)
     kernel = conversion_kernel(a.dst.dtype, a.src.dtype, a.round_mode, a.deqscale)
-    return element_wise(call, kernel, "conv", dst, (src,), mask=a.mask)
+    return element_wise(call, kernel, dst, (src,), mask=a.mask)
 
 
 for _legacy in (False, True):

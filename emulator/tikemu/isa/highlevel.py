@@ -194,7 +194,7 @@ def _trigonometric(call: Call, a: Any, *, function: Callable[[np.ndarray], np.nd
             Walk(label, place, leading(mask), repeats, BLOCK * step)
             for label, place, step in zip(("dst", "src"), places, strides)
         )
-        low.append(call.api[2:], element_wise(call, Kernel(compute), "transcendental", dst, (src,), mask=leading(mask)))
+        low.append(call.api[2:], element_wise(call, Kernel(compute), dst, (src,), mask=leading(mask)))
 
     over_rows(call, (("dst", a.dst), ("src", a.src)), emit)
     return low.ops
@@ -208,6 +208,7 @@ for _name, _function in (("sin", np.sin), ("cos", np.cos)):
         dtypes=FLOATS,
         checker=_check_trigonometric,
         pipe="V",
+        cost="transcendental",
         doc=f"dst = {_name}(src), whole tensors",
     )(partial(_trigonometric, function=_function))
 
@@ -329,7 +330,7 @@ def h_cmpv(call: Call, a: Any) -> list[MicroOp]:
     return [
         MicroOp(
             call.api,
-            "V",
+            call.pipe,
             cycles,
             timing.vector_latency,
             tuple(whole(call, name, operand) for name, operand in sources),
@@ -374,7 +375,7 @@ def h_sel(call: Call, a: Any) -> list[MicroOp]:
     return [
         MicroOp(
             call.api,
-            "V",
+            call.pipe,
             cycles,
             timing.vector_latency,
             reads,

@@ -412,7 +412,7 @@ def _argmax_axis(call: Call, dst: Operand, src: Operand, problem: Reduction) -> 
     cycles = -(-inner // 128) * length * per_row
     return MicroOp(
         call.api,
-        "V",
+        call.pipe,
         cycles,
         timing.vector_latency,
         (whole(call, "src", matrix),),

@@ -466,7 +466,7 @@ def broadcast_ub_to_l0c(call: Call, a: Any) -> MicroOp | None:
     timing = call.soc.timing
     return MicroOp(
         call.api,
-        "V",
+        call.pipe,
         a.nburst * a.burst_len * 256 * size / timing.ub_l0c_bandwidth,
         timing.l0c_to_ub_latency,
         (reads,),
@@ -494,4 +494,4 @@ def set_atomic_add(call: Call, a: Any) -> MicroOp:
     def run() -> None:
         core.atomic_add = on
 
-    return MicroOp(call.api, "S", call.soc.timing.scalar_cycles, 0, (), (), run, constants=("scalar_cycles",))
+    return MicroOp(call.api, call.pipe, call.soc.timing.scalar_cycles, 0, (), (), run, constants=("scalar_cycles",))

@@ -41,7 +41,7 @@ def _field(call: Call, a: Any, *, insert: bool) -> MicroOp | None:
         return None
     widths = (FIELDS * GROUP, GROUP) if insert else (GROUP, FIELDS * GROUP)
     dst, src = (_rows(name, getattr(a, name), width, a.repeat_times) for name, width in zip(("dst", "src"), widths))
-    result = micro_op(call, "proposal", "float16", dst, (src,))
+    result = micro_op(call, "float16", dst, (src,))
     ordered = check_overlap(call, dst, (src,))
     field, shape = a.mode_number, (-1, GROUP, FIELDS)
 
@@ -104,7 +104,7 @@ def vrpsort16(call: Call, a: Any) -> MicroOp | None:
     if a.repeat_times == 0:
         return None
     dst, src = (_rows(name, getattr(a, name), FIELDS * GROUP, a.repeat_times) for name in ("dst", "src"))
-    result = micro_op(call, "proposal", "float16", dst, (src,))
+    result = micro_op(call, "float16", dst, (src,))
     ordered = check_overlap(call, dst, (src,))
     result.run = executor(Kernel(_sorted_proposals, raw=True), dst, (src,), ordered)
     return result
@@ -242,7 +242,7 @@ def vmrgsort4(call: Call, a: Any) -> MicroOp | None:
     cycles = timing.vector_cycles("mergesort", "float16") * max(1.0, total * repeats / 64)
     return MicroOp(
         call.api,
-        "V",
+        call.pipe,
         cycles,
         timing.vector_latency,
         tuple(queues),

@@ -123,7 +123,7 @@ def _groups(enabled: Lanes, levels: int) -> Lanes:
     return lanes(sum(1 << group for group in {lane >> levels for lane in np.flatnonzero(enabled.array).tolist()}))
 
 
-def _reduce(call: Call, a: Any, *, kind: str, cost: str) -> MicroOp | None:
+def _reduce(call: Call, a: Any, *, kind: str) -> MicroOp | None:
     if a.repeat_times == 0:
         return None
     _check_result_stride(call, a.dst_rep_stride, a.repeat_times)
@@ -131,18 +131,18 @@ def _reduce(call: Call, a: Any, *, kind: str, cost: str) -> MicroOp | None:
     width, size = (128, 2) if half else (64, 4)
     whole = 7 if half else 6
     if kind == "sum":
-        levels = {"whole_reduce": whole, "group_reduce": whole - 3, "pair_reduce": 1}[cost]
+        levels = {"whole_reduce": whole, "group_reduce": whole - 3, "pair_reduce": 1}[call.cost]
     else:
-        levels = whole if cost == "whole_reduce" else whole - 3
-    pairs = cost == "whole_reduce" and kind != "sum"
-    written = leading(2) if pairs else leading(1) if cost == "whole_reduce" else _groups(a.mask, levels)
+        levels = whole if call.cost == "whole_reduce" else whole - 3
+    pairs = call.cost == "whole_reduce" and kind != "sum"
+    written = leading(2) if pairs else leading(1) if call.cost == "whole_reduce" else _groups(a.mask, levels)
     unit = size * (2 if pairs else width >> levels)
-    if a.mask.extent == 0 and (kind != "sum" or cost != "whole_reduce"):
-        return idle(call, cost, a.src.dtype, a.repeat_times, a.mask)
+    if a.mask.extent == 0 and (kind != "sum" or call.cost != "whole_reduce"):
+        return idle(call, a.src.dtype, a.repeat_times, a.mask)
     dst = Walk("dst", a.dst, written, a.repeat_times, unit * a.dst_rep_stride)
     if a.mask.extent == 0:  # a whole-repeat sum of nothing is 0
         kernel = Kernel(lambda: np.zeros(1, "uint16" if half else "float32"))
-        result = micro_op(call, cost, a.src.dtype, dst, (), mask=a.mask)
+        result = micro_op(call, a.src.dtype, dst, (), mask=a.mask)
         result.run = executor(kernel, dst, (), dst.revisits)
         return result
     src = Walk("src", a.src, a.mask, a.repeat_times, BLOCK * a.src_rep_stride, BLOCK * a.src_blk_stride)
@@ -152,7 +152,7 @@ def _reduce(call: Call, a: Any, *, kind: str, cost: str) -> MicroOp | None:
     else:
         function = extreme_function(a.mask, kind) if pairs else block_extreme_function(a.mask, kind, written.extent)
         kernel = Kernel(function, "extreme", kind, scalar=levels, raw=True)
-    result = micro_op(call, cost, a.src.dtype, dst, (src,), mask=a.mask)
+    result = micro_op(call, a.src.dtype, dst, (src,), mask=a.mask)
     ordered = check_overlap(call, dst, (src,))
     result.run = executor(kernel, dst, (src,), ordered, a.mask, pairs=pairs)
     make_movable(result, dst, (src,))
@@ -177,7 +177,7 @@ for _name, _kind, _cost, _align, _dtypes, _doc in (
         cost=_cost,
         checker=_check_reduce,
         doc=_doc,
-    )(partial(_reduce, kind=_kind, cost=_cost))
+    )(partial(_reduce, kind=_kind))
 
 
 # ------------------------------------------------------------------------------------------- whole tensors
@@ -215,7 +215,7 @@ def _whole(call: Call, a: Any, src: Walk, dst: Walk, scratch: Access, further: S
     """The micro-operation without its ``run``: the first level over the source, then dependent levels over partial
     results."""
     timing = call.soc.timing
-    result = micro_op(call, "whole_reduce", a.src.dtype, None, (src,), mask=a.mask)
+    result = micro_op(call, a.src.dtype, None, (src,), mask=a.mask)
     result.cycles += sum(
         timing.vector_latency + timing.vector_cycles("whole_reduce", a.src.dtype) * repeats for repeats in further
     )
@@ -293,7 +293,7 @@ def vec_reduce_add(call: Call, a: Any) -> MicroOp | None:
     width, levels, block = (128, 7, 16) if half else (64, 6, 8)
     dst = Walk("dst", a.dst, leading(1), 1, 0)
     if a.mask.extent == 0:
-        result = micro_op(call, "whole_reduce", a.src.dtype, dst, (), mask=a.mask)
+        result = micro_op(call, a.src.dtype, dst, (), mask=a.mask)
         result.run = partial(dst.storer(), 0, np.zeros(1, "uint16" if half else "float32"))
         return result
     src = Walk("src", a.src, a.mask, a.repeat_times, BLOCK * a.src_rep_stride)
@@ -340,7 +340,7 @@ def _reduce_extreme(call: Call, a: Any, *, name: str) -> MicroOp | None:
     if a.cal_index and a.repeat_times > 511:
         call.fail_range("repeat_times", a.repeat_times, "in [0, 511] with cal_index=True")
     if a.mask.extent == 0:
-        return idle(call, "whole_reduce", a.src.dtype, a.repeat_times, a.mask)
+        return idle(call, a.src.dtype, a.repeat_times, a.mask)
     src = Walk("src", a.src, a.mask, a.repeat_times, BLOCK * a.src_rep_stride)
     scratch = _scratch(call, a, extreme_scratch(a.repeat_times, bool(a.cal_index)), documented=bool(a.cal_index))
     written = 2 if a.cal_index else 1

@@ -83,7 +83,7 @@ class InstructionSpec:
 
     def check(self, args: Mapping[str, Any], soc: Any, strict: bool, warn: Callable[[str], None]) -> None:
         """Check the recorded call: types, memories, dtypes, immediates."""
-        call = Call(self.name, args, soc, strict, warn)
+        call = Call(self.name, self.pipe, self.cost, args, soc, strict, warn)
         for param in self._check_order:
             param.check(args[param.name], call)
             if param is self._last_tensor:
@@ -93,7 +93,7 @@ class InstructionSpec:
 
     def bind(self, ctx: BindContext, args: Mapping[str, Any]) -> tuple[MicroOp, ...]:
         """Check the resolved arguments and build the micro-operations."""
-        call = Call(self.name, args, ctx.soc, ctx.strict, ctx.warn, ctx)
+        call = Call(self.name, self.pipe, self.cost, args, ctx.soc, ctx.strict, ctx.warn, ctx)
         values = SimpleNamespace(**{param.name: param.resolve(args[param.name], call) for param in self.params})
         result = self.binder(call, values)
         if result is None:

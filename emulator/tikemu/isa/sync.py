@@ -39,7 +39,7 @@ _FLAG_PARAMS = (Pipe("src_pipe", PIPES), Pipe("dst_pipe", PIPES), Integer("event
 def pipe_barrier(call: Call, a: Any) -> MicroOp:
     """Wait until a pipe, or every pipe, has drained."""
     return MicroOp(
-        call.api, "S", call.soc.timing.flag_cycles, 0, (), (), None, barrier=a.pipe, constants=("flag_cycles",)
+        call.api, call.pipe, call.soc.timing.flag_cycles, 0, (), (), None, barrier=a.pipe, constants=("flag_cycles",)
     )
 
 
@@ -51,7 +51,7 @@ def _check_pair(call: Call) -> None:
 def _flag(call: Call, kind: str, a: Any) -> MicroOp:
     return MicroOp(
         call.api,
-        "S",
+        call.pipe,
         call.soc.timing.flag_cycles,
         0,
         (),
@@ -80,5 +80,13 @@ def block_barrier(call: Call, a: Any) -> MicroOp:
     timing = call.soc.timing
     cycles = timing.gm_write_latency + timing.gm_read_latency  # a flag goes through global memory
     return MicroOp(
-        call.api, "S", cycles, 0, (), (), None, barrier="BLOCKS", constants=("gm_write_latency", "gm_read_latency")
+        call.api,
+        call.pipe,
+        cycles,
+        0,
+        (),
+        (),
+        None,
+        barrier="BLOCKS",
+        constants=("gm_write_latency", "gm_read_latency"),
     )

@@ -32,7 +32,7 @@ def _transpose_tiles(call: Call, dst: Operand, src: Operand, repeats: int, dst_s
         return None
     target = Walk("dst", dst, leading(256), repeats, TILE * dst_stride)
     source = Walk("src", src, leading(256), repeats, TILE * src_stride)
-    result = micro_op(call, "transpose_b16", src.dtype, target, (source,))
+    result = micro_op(call, src.dtype, target, (source,))
     ordered = check_overlap(call, target, (source,))
     result.run = executor(Kernel(_transposed, raw=True), target, (source,), ordered)
     return result
@@ -197,7 +197,7 @@ def _transpose_lists(call: Call, a: Any) -> MicroOp | None:
         )
     return MicroOp(
         call.api,
-        "V",
+        call.pipe,
         cycles,
         timing.vector_latency,
         reads,

@@ -167,13 +167,13 @@ def report_unspecified(call: Call, name: str) -> Callable[..., None] | None:
     return inspect
 
 
-def _one_source(call: Call, a: Any, *, name: str, cost: str, legacy: bool) -> Any:
+def _one_source(call: Call, a: Any, *, name: str, legacy: bool) -> Any:
     dst, src = walks(a, ("dst", "src"), a.mask, a.repeat_times, legacy)
     if name == "not":
         kernel = Kernel(np.invert, "bits16", "not")
     else:
         kernel = unary_kernel(name, a.dst.dtype)
-    return element_wise(call, kernel, cost, dst, (src,), mask=a.mask, inspect=report_unspecified(call, name))
+    return element_wise(call, kernel, dst, (src,), mask=a.mask, inspect=report_unspecified(call, name))
 
 
 _dtypes: tuple[Any, ...]
@@ -197,7 +197,7 @@ for _name, _cost, _dtypes, _tolerated, _doc in (
             pipe="V",
             cost=_cost,
             doc=_doc,
-        )(partial(_one_source, name=_name, cost=_cost, legacy=_legacy))
+        )(partial(_one_source, name=_name, legacy=_legacy))
 
 
 # ------------------------------------------------------------------------------------------- two sources
@@ -209,12 +209,11 @@ def _report_zero_divisor(call: Call) -> Callable[..., None]:
     return inspect
 
 
-def _two_sources(call: Call, a: Any, *, name: str, cost: str, legacy: bool) -> Any:
+def _two_sources(call: Call, a: Any, *, name: str, legacy: bool) -> Any:
     dst, *sources = walks(a, ("dst", "src0", "src1"), a.mask, a.repeat_times, legacy)
     return element_wise(
         call,
         binary_kernel(name, a.dst.dtype),
-        cost,
         dst,
         sources,
         mask=a.mask,
@@ -242,14 +241,14 @@ for _name, _cost, _dtypes, _doc in (
             pipe="V",
             cost=_cost,
             doc=_doc,
-        )(partial(_two_sources, name=_name, cost=_cost, legacy=_legacy))
+        )(partial(_two_sources, name=_name, legacy=_legacy))
 
 
 # ------------------------------------------------------------------------------------------- with a scalar
 def _with_scalar(call: Call, a: Any, *, name: str, legacy: bool) -> Any:
     dst, src = walks(a, ("dst", "src"), a.mask, a.repeat_times, legacy)
     kernel = scalar_kernel(name, a.dst.dtype, numerics.scalar(a.scalar, a.dst.dtype))
-    return make_rescalable(element_wise(call, kernel, "simple", dst, (src,), mask=a.mask))
+    return make_rescalable(element_wise(call, kernel, dst, (src,), mask=a.mask))
 
 
 for _name, _doc in (("adds", "x + scalar"), ("muls", "x * scalar")):
@@ -273,7 +272,7 @@ MIXED = ("float32", "float16")  # dst, src: 64 lanes, each repeat reads the firs
 def _axpy(call: Call, a: Any, *, legacy: bool) -> Any:
     dst, src = walks(a, ("dst", "src"), a.mask, a.repeat_times, legacy)
     kernel = multiply_add_kernel("axpy", a.dst.dtype, numerics.scalar(a.scalar, a.src.dtype))
-    return make_rescalable(element_wise(call, kernel, "axpy", dst, (src,), mask=a.mask))
+    return make_rescalable(element_wise(call, kernel, dst, (src,), mask=a.mask))
 
 
 for _legacy in (False, True):
@@ -291,7 +290,7 @@ for _legacy in (False, True):
 
 def _multiply_add(call: Call, a: Any, *, name: str) -> Any:
     dst, *sources = walks(a, ("dst", "src0", "src1"), a.mask, a.repeat_times, True)
-    return element_wise(call, multiply_add_kernel(name, a.dst.dtype), "mla", dst, sources, mask=a.mask)
+    return element_wise(call, multiply_add_kernel(name, a.dst.dtype), dst, sources, mask=a.mask)
 
 
 for _name, _dtypes, _doc in (
@@ -315,7 +314,7 @@ def _dup(call: Call, a: Any, *, legacy: bool) -> Any:
     value = numerics.scalar(a.scalar, a.dst.dtype)
     stored = value.view(np.uint16) if a.dst.dtype == "float16" else value
     kernel = Kernel(lambda: np.broadcast_to(stored, (dst.lanes.extent,)))
-    result = element_wise(call, kernel, "dup", dst, (), mask=a.mask)
+    result = element_wise(call, kernel, dst, (), mask=a.mask)
     if result is not None and dst.lanes.full and dst.regular:
         _make_fill_movable(result, dst, value)
     return result
@@ -384,7 +383,7 @@ def _shift(call: Call, a: Any, *, name: str) -> Any:
             else function(function(x, kind(bits - 1)), kind(1))
         )
     )
-    return element_wise(call, kernel, "simple", dst, (src,), mask=a.mask)
+    return element_wise(call, kernel, dst, (src,), mask=a.mask)
 
 
 for _name, _doc in (("shl", "logical shift left"), ("shr", "shift right, arithmetic for signed types")):
@@ -461,7 +460,7 @@ def _high_precision(call: Call, a: Any, *, name: str) -> Any:
     )
     kernel = unary_kernel(f"{name}_high_preci", a.dst.dtype)
     result = element_wise(
-        call, kernel, "simple", dst, (src,), mask=a.mask, inspect=report_unspecified(call, f"{name}_high_preci")
+        call, kernel, dst, (src,), mask=a.mask, inspect=report_unspecified(call, f"{name}_high_preci")
     )
     # float16 is computed as float32: twice the repeats.
     width = 2 if name != "ln" and a.src.dtype == "float16" and work.dtype == "float32" else 1

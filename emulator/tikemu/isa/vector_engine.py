@@ -358,7 +358,6 @@ NOTHING = Stream(0, 0)
 
 def micro_op(
     call: Call,
-    cost: str,
     dtype: str,
     dst: Walk | None,
     sources: Sequence[Walk],
@@ -369,12 +368,12 @@ def micro_op(
     """The micro-operation of a vector instruction without its ``run``: footprints checked, bank conflicts counted.
 
     Args:
-        cost, dtype: class and type for ``soc.timing.vector_cycles``.
+        dtype: type for ``soc.timing.vector_cycles``.
         dst: None for instructions that write a register.
         mask: the mask argument, None for instructions without one.
         reads_dst: the destination is also read.
     """
-    timing = call.soc.timing
+    timing, cost = call.soc.timing, call.cost
     reads = tuple(source.access(call) for source in sources)
     writes = () if dst is None else (dst.access(call),)
     streams = tuple(source.stream() for source in sources)
@@ -384,7 +383,7 @@ def micro_op(
     cycles = conflict_cycles(timing.vector_cycles(cost, dtype), repeats, dst.stream() if dst else NOTHING, streams)
     return MicroOp(
         call.api,
-        "V",
+        call.pipe,
         max(cycles, timing.vector_minimum),
         timing.vector_latency,
         reads,
@@ -398,7 +397,6 @@ def micro_op(
 def element_wise(
     call: Call,
     kernel: Kernel,
-    cost: str,
     dst: Walk,
     sources: Sequence[Walk],
     *,
@@ -416,8 +414,8 @@ def element_wise(
     if dst.repeats == 0:
         return None
     if dst.lanes.extent == 0:
-        return idle(call, cost, dst.dtype, dst.repeats, mask)
-    result = micro_op(call, cost, _cost_type(dst, sources), dst, sources, mask=mask, reads_dst=kernel.reads_dst)
+        return idle(call, dst.dtype, dst.repeats, mask)
+    result = micro_op(call, _cost_type(dst, sources), dst, sources, mask=mask, reads_dst=kernel.reads_dst)
     ordered = check_overlap(call, dst, (*sources, dst) if kernel.reads_dst and dst.revisits else sources, accumulates)
     result.run = executor(kernel, dst, sources, ordered)
     if inspect is not None and call.strict:
@@ -472,13 +470,13 @@ def _cost_type(dst: Walk, sources: Sequence[Walk]) -> str:
     return max((dst, *sources), key=lambda walk: walk.itemsize).dtype
 
 
-def idle(call: Call, cost: str, dtype: str, repeats: int, mask: Lanes | None) -> MicroOp:
+def idle(call: Call, dtype: str, repeats: int, mask: Lanes | None) -> MicroOp:
     """An instruction whose mask enables no lane: it takes its time and does nothing."""
     timing = call.soc.timing
     return MicroOp(
         call.api,
-        "V",
-        max(repeats * timing.vector_cycles(cost, dtype), timing.vector_minimum),
+        call.pipe,
+        max(repeats * timing.vector_cycles(call.cost, dtype), timing.vector_minimum),
         timing.vector_latency,
         (),
         (),
