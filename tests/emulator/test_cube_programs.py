@@ -20,8 +20,10 @@ from tikemu import (
     tik,
 )
 
-from tests.emulator.test_composite import direct_convolution, packed, unpacked
-from tests.emulator.test_cube import block_product, to_nz, window
+from tests.emulator.composite_arrays import packed, unpacked
+from tests.emulator.cube_layout import block_product, to_nz
+from tests.emulator.test_conv2d import direct_convolution
+from tests.emulator.test_load3d import window
 
 pytestmark = pytest.mark.usefixtures("soc")
 RNG = np.random.default_rng(29)

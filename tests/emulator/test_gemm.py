@@ -42,7 +42,7 @@ def test_sizes_must_fit_the_blocks():
 @pytest.mark.parametrize("l2", [False, True])
 def test_double_buffers_raise_the_share_of_the_cube(terms, l2):
     """Same block, same traffic: loads overlap with products."""
-    blocks = {"block": gemm.DOUBLE, "terms": terms, "l2": l2, "depth": 512, "cores": 8}
+    blocks = {"block": gemm.DOUBLE, "terms": terms, "l2": l2, "depth": 256, "cores": 8}
     single, double = (gemm.gemm_share(buffers=buffers, **blocks) for buffers in (1, 2))
     assert 0.1 < single < 1 and 0.1 < double < 1
     assert double > single or (terms, l2) == (1, False), "without the L2 buffer one product is bound by the memory"

@@ -10,7 +10,7 @@ import tikemu
 from tikemu import Options, TikBoundsError, TikUndefinedError, TikWarning, tik
 from tikemu.machine import call_site, relocation
 
-from tests.emulator.test_fuzz import Generator
+from tests.emulator.random_program import Generator
 
 EVERY, NONE = 0, 1 << 30
 

@@ -14,19 +14,13 @@ from tikemu.errors import (
     TikUnsupportedError,
     TikWarning,
 )
-from tikemu.isa import registry
 
 from tests.emulator.bench import Bench, Runtime
+from tests.emulator.vector_checks import bench
 
 PARAM, BOUNDS, ALIGN, UNSUPPORTED = TikParamError, TikBoundsError, TikAlignError, TikUnsupportedArgumentError
 
 
-def bench(dtype: str = "float16", strict: bool = False, count: int = 1024) -> tuple[Bench, Any, Any, Any]:
-    b = Bench(strict=strict)
-    return (b, *(b.tensor(np.ones(count, dtype), name) for name in ("x", "y", "z")))
-
-
-# ------------------------------------------------------------------------------------------- mask
 @pytest.mark.parametrize(
     ("dtype", "good", "bad", "error", "message"),
     [
@@ -80,7 +74,6 @@ def test_mask_without_lanes(mask: Any) -> None:
         b.call("vec_muls", mask, y, x, 3.0, 2, 8, 8)
 
 
-# ------------------------------------------------------------------------------------------- repeats and strides
 @pytest.mark.parametrize(
     ("good", "bad", "error", "message"),
     [
@@ -144,7 +137,6 @@ def test_strides(api: str, values: tuple[int, ...], high: int) -> None:
                 b.call(api, *head, *changed)
 
 
-# ------------------------------------------------------------------------------------------- operands
 def test_operands_live_in_the_unified_buffer() -> None:
     b, x, y, _ = bench()
     outside = b.tensor(np.ones(128, np.float16), "w", memory="L1", align=512)
@@ -189,7 +181,6 @@ def test_lanes_that_are_masked_off_may_lie_outside() -> None:
         b.call("vec_adds", 4, y, x, 1.0, 1, 8, 8)
 
 
-# ------------------------------------------------------------------------------------------- dtypes
 @pytest.mark.parametrize(
     ("api", "dtype"),
     [
@@ -245,7 +236,6 @@ def test_operands_share_a_dtype() -> None:
     b.call("vec_axpy", 64, other, y, 1.0, 1, 8, 4)
 
 
-# ------------------------------------------------------------------------------------------- scalars
 @pytest.mark.parametrize(
     ("dtype", "good", "bad", "error", "message"),
     [
@@ -284,231 +274,3 @@ def test_immediate_outside_float16() -> None:
     assert np.isneginf(y.values[0])
     with pytest.raises(TikParamError, match="does not fit float16"):
         bench(strict=True)[0].call("vec_dup", 128, bench(strict=True)[1], 100000.0, 1, 8)
-
-
-# ------------------------------------------------------------------------------------------- arguments of other chips
-def test_mask_mode_and_stride_unit() -> None:
-    b, x, y, _ = bench()
-    b.call("vec_adds", 128, y, x, 1.0, 1, 8, 8, mask_mode="normal")
-    b.call("vadds", 128, y, x, 1.0, 1, 1, 1, 8, 8, 0)
-    with pytest.warns(TikWarning, match='mask_mode="counter"'):
-        b.call("vec_adds", 128, y, x, 1.0, 1, 8, 8, "counter")
-    with pytest.raises(TikParamError, match="mask_mode must be"):
-        b.call("vec_adds", 128, y, x, 1.0, 1, 8, 8, "other")
-    with pytest.raises(TikUnsupportedArgumentError, match="stride_unit must be 0"):
-        b.call("vadds", 128, y, x, 1.0, 1, 1, 1, 8, 8, 1)
-    strict, x, y, _ = bench(strict=True)
-    with pytest.raises(TikUnsupportedArgumentError, match="counter"):
-        strict.call("vec_adds", 128, y, x, 1.0, 1, 8, 8, "counter")
-
-
-def test_rounding_shift_is_refused() -> None:
-    b, x, y, _ = bench("int16")
-    b.call("vshr", 128, y, x, 1, 1, 1, 1, 8, 8, False)
-    with pytest.raises(TikUnsupportedArgumentError, match="round_en must be False"):
-        b.call("vshr", 128, y, x, 1, 1, 1, 1, 8, 8, True)
-    with pytest.raises(TikBoundsError, match=r"scalar must be in \[0, 16\]"):
-        b.call("vshr", 128, y, x, 17, 1, 1, 1, 8, 8)
-
-
-# ------------------------------------------------------------------------------------------- scratch of high precision
-@pytest.mark.parametrize(
-    ("name", "dtype", "work", "needed"),
-    [
-        ("rec", "float16", "float32", 4 * (8 * 16 + 128)),
-        ("rec", "float32", "float32", 2 * (8 * 8 + 64)),
-        ("ln", "float16", "float16", 10 * (8 * 16 + 128)),
-        ("expm1", "float16", "float16", 11 * (8 * 16 + 128)),
-    ],
-)
-def test_scratch_that_is_too_small(name: str, dtype: str, work: str, needed: int) -> None:
-    """Two repeats of a full mask with stride 8: the documented size passes, one element less does not."""
-    b, x, y, _ = bench(dtype)
-    width = 256 // np.dtype(dtype).itemsize
-    api = f"vec_{name}_high_preci"
-    b.call(api, width, y, x, b.tensor(np.zeros(needed, work)), 2, 8, 8)
-    with pytest.raises(TikParamError, match=f"at least {needed} elements of {work}, got {needed - 1}"):
-        b.call(api, width, y, x, b.tensor(np.zeros(needed - 1, work)), 2, 8, 8)
-    with pytest.raises(TikParamError, match=r"t\[a\] is one element"):
-        b.call(api, width, y, x, b.tensor(np.zeros(needed, work))[0], 2, 8, 8)
-    wrong = "float16" if work == "float32" else "float32"
-    with pytest.raises(TikUnsupportedArgumentError, match=f"work_tensor must be of {work}"):
-        b.call(api, width, y, x, b.tensor(np.zeros(needed, wrong)), 2, 8, 8)
-
-
-def test_scratch_of_rsqrt_is_uncertain() -> None:
-    b, x, y, _ = bench("float32")
-    small = b.tensor(np.zeros(4 * 64 - 1, np.float32))
-    with pytest.warns(TikWarning, match="at least 256 elements"):
-        b.call("vec_rsqrt_high_preci", 64, y, x, small, 1, 8, 8)
-    b, x, y, _ = bench("float32", strict=True)
-    with pytest.raises(TikParamError, match="at least 256 elements"):
-        b.call("vec_rsqrt_high_preci", 64, y, x, b.tensor(np.zeros(4 * 64 - 1, np.float32)), 1, 8, 8)
-
-
-def test_high_precision_takes_slices() -> None:
-    """The implementation slices its arguments: an element t[a] is questionable, t[a:] is not."""
-    b, x, y, work = bench("float32", strict=True)
-    b.call("vec_rec_high_preci", 64, y[64:], x[64:128], work, 1, 8, 8)
-    with pytest.raises(TikParamError, match="src is one element"):
-        b.call("vec_rec_high_preci", 64, y, x[64], work, 1, 8, 8)
-    b, x, y, work = bench("float32")
-    with pytest.warns(TikWarning, match="dst is one element"):
-        b.call("vec_rec_high_preci", 64, y[64], x, work, 1, 8, 8)
-
-
-def test_scratch_overlaps_nothing() -> None:
-    b = Bench(strict=True)
-    x, y = b.tensor(np.ones(64, np.float32)), b.tensor(np.ones(512, np.float32))
-    b.call("vec_rec_high_preci", 64, y, x, y[64:], 1, 8, 8)
-    with pytest.raises(TikParamError, match="dst and work_tensor must not overlap"):
-        b.call("vec_rec_high_preci", 64, y, x, y[56:], 1, 8, 8)
-    with pytest.raises(TikParamError, match="dst and src must not overlap"):
-        b.call("vec_rec_high_preci", 64, x, x, y, 1, 8, 8)
-
-
-# ------------------------------------------------------------------------------------------- the table itself
-def test_names_of_both_families() -> None:
-    names = set(registry.specs())
-    for name in (
-        "abs",
-        "relu",
-        "exp",
-        "ln",
-        "rec",
-        "rsqrt",
-        "sqrt",
-        "not",
-        "add",
-        "sub",
-        "mul",
-        "max",
-        "min",
-        "and",
-        "or",
-        "adds",
-        "muls",
-        "axpy",
-        "conv",
-        "sel",
-        "cmpv_lt",
-        "cmpv_gt",
-        "cmpv_ge",
-        "cmpv_eq",
-        "cmpv_ne",
-        "cmpv_le",
-    ):
-        assert {f"vec_{name}", f"v{name}"} <= names
-    assert {
-        "vec_dup",
-        "vector_dup",
-        "vdiv",
-        "vmla",
-        "vmadd",
-        "vcadd",
-        "vcmax",
-        "vcmin",
-        "vcgadd",
-        "vcgmax",
-        "vcgmin",
-        "vcpadd",
-        "vec_trans",
-        "vec_trans_scatter",
-        "vtranspose",
-        "vnchwconv",
-        "vconcat",
-        "vextract",
-        "vrpsort16",
-        "vmrgsort4",
-        "mov_cmpmask_to_tensor",
-        "mov_tensor_to_cmpmask",
-    } <= names
-    composite = {name for name in names if name.startswith("v") and registry.specs()[name].composite}
-    assert composite == {
-        "vec_expm1_high_preci",
-        "vec_ln_high_preci",
-        "vec_rec_high_preci",
-        "vec_rsqrt_high_preci",
-        "vec_reduce_add",
-        "vec_reduce_max",
-        "vec_reduce_min",
-    }
-
-
-@pytest.mark.parametrize(
-    ("api", "dtype", "answer"),
-    [
-        ("vec_add", "", True),
-        ("vec_add", "float16", True),
-        ("vec_add", "int32", True),
-        ("vec_add", "int16", False),
-        ("vcmax", "float32", False),
-        ("vec_conv", "float32", True),
-        ("vec_conv", "int64", False),
-        ("vconv", "float322float16", True),
-        ("vconv", "int82int32", False),
-        ("vnchwconv", "float32", False),
-    ],
-)
-def test_support_queries(api: str, dtype: str, answer: bool) -> None:
-    assert registry.specs()[api].supported(dtype) is answer
-
-
-def test_signatures_are_positional_as_documented() -> None:
-    specs = registry.specs()
-    assert str(specs["vec_conv"].signature) == (
-        "(mask, round_mode, dst, src, repeat_times, dst_rep_stride, src_rep_stride, deqscale=None, "
-        "ldst_high_half=False)"
-    )
-    assert str(specs["vec_sel"].signature) == (
-        "(mask, mode, dst, sel, src0, src1, repeat_times, dst_rep_stride=0, src0_rep_stride=0, src1_rep_stride=0)"
-    )
-    assert str(specs["vec_reduce_max"].signature) == (
-        "(mask, dst, src, work_tensor, repeat_times, src_rep_stride, cal_index=False)"
-    )
-    assert str(specs["vadd"].signature) == (
-        "(mask, dst, src0, src1, repeat_times, dst_blk_stride, src0_blk_stride, src1_blk_stride, dst_rep_stride, "
-        "src0_rep_stride, src1_rep_stride, stride_unit=0, mask_mode='normal')"
-    )
-    with pytest.raises(TypeError, match="vec_abs.. missing a required argument: 'src_rep_stride'"):
-        specs["vec_abs"].arguments(1, 2, 3, 4, 5)
-
-
-# ------------------------------------------------------------------------------------------- footprints and cost
-def test_footprints_are_exact() -> None:
-    """Masks, strides and gaps: only the bytes of enabled lanes."""
-    rng = np.random.default_rng(0)
-    for _ in range(40):
-        dtype, size = [("float16", 2), ("float32", 4)][int(rng.integers(2))]
-        lanes = rng.random(256 // size) < rng.choice([0.3, 0.9, 1.0])
-        bits = sum(1 << int(lane) for lane in np.flatnonzero(lanes)) or 1
-        mask = [bits >> 64, bits & 2**64 - 1]
-        repeats, rep, blk = int(rng.integers(1, 4)), int(rng.integers(0, 20)), int(rng.integers(0, 4))
-        b, x, y, _ = bench(dtype, count=4096)
-        (operation,) = b.bind("vabs", mask, y, x, repeats, 1, blk, 8, rep)
-        expected = set()
-        for repeat in range(repeats):
-            for lane in range(256 // size):
-                if bits >> lane & 1:
-                    at = x.base + 32 * (repeat * rep + lane // (32 // size) * blk) + lane % (32 // size) * size
-                    expected |= set(range(at, at + size))
-        (read,) = operation.reads
-        found = read.region.bitmap(0, 1 << 18)
-        assert set(np.flatnonzero(found).tolist()) == expected
-
-
-@pytest.mark.parametrize(
-    ("api", "dtype", "cycles"),
-    [("vec_muls", "float16", 1), ("vec_exp", "float16", 4), ("vec_exp", "float32", 2), ("vec_rec", "float32", 1)],
-)
-def test_cost_per_repeat(api: str, dtype: str, cycles: int) -> None:
-    """Without bank conflicts: the destination one block behind the source."""
-    b = Bench()
-    x = b.tensor(np.ones(40 * 256 // np.dtype(dtype).itemsize, dtype))
-    b.tensor(np.zeros(32, np.uint8))
-    y = b.tensor(np.ones(x.shape[0], dtype))
-    scalar = (2.0,) if api == "vec_muls" else ()
-    for mask in (1, 256 // np.dtype(dtype).itemsize):  # masked lanes do not shorten a repeat
-        (operation,) = b.bind(api, mask, y, x, *scalar, 40, 8, 8)
-        assert operation.cycles == 40 * cycles and operation.pipe == "V"
-        assert operation.mask == ((1 << mask) - 1 >> 64, (1 << mask) - 1 & 2**64 - 1)

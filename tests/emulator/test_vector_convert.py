@@ -10,7 +10,7 @@ import pytest
 from tikemu.errors import TikParamError, TikUnsupportedArgumentError
 
 from tests.emulator.bench import Bench, Runtime
-from tests.emulator.test_vector_elementwise import Setting, settings
+from tests.emulator.elementwise_settings import Setting, settings
 from tests.emulator.vector_statement import saturated
 
 pytestmark = pytest.mark.filterwarnings("ignore::tikemu.errors.TikWarning")

@@ -1,0 +1,60 @@
+"""Tensors of the tests of strict mode, and what they compare."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import tikemu
+from tikemu import (
+    Options,
+    TikWarning,
+    tik,
+)
+
+STRICT = Options(strict=True)
+
+
+faulty = pytest.mark.parametrize("fault", [True, False], ids=["fault", "right"])
+
+
+@pytest.fixture
+def source(kernel: Any) -> Any:
+    return kernel.Tensor("float16", (128,), tik.scope_gm, "source")
+
+
+@pytest.fixture
+def target(kernel: Any) -> Any:
+    return kernel.Tensor("float16", (128,), tik.scope_gm, "target")
+
+
+@pytest.fixture
+def quiet() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TikWarning)
+        yield
+
+
+def ub(kernel: Any, name: str, count: int = 128, dtype: str = "float16") -> Any:
+    return kernel.Tensor(dtype, (count,), tik.scope_ubuf, name)
+
+
+def check(
+    kernel: Any, fault: bool, error: type, message: str, inputs: list, outputs: list, default: bool = True, **feeds: Any
+) -> None:
+    """Build; strict mode reports ``error`` at a line of this file if ``fault``, and default mode reports nothing."""
+    kernel.BuildCCE("kernel", inputs, outputs)
+    if default:
+        tikemu.run(kernel, feeds)
+    if not fault:
+        tikemu.run(kernel, feeds, options=STRICT)
+        return
+    with pytest.raises(error, match=message) as caught:
+        tikemu.run(kernel, feeds, options=STRICT)
+    assert "test_strict" in str(caught.value)  # the line of the program
+
+
+def per_block(kernel: Any, blocks: int = 2) -> Any:
+    return kernel.for_range(0, blocks, block_num=blocks)

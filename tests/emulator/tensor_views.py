@@ -1,0 +1,15 @@
+"""Shorthands of the tests of tensors."""
+
+from __future__ import annotations
+
+import pytest
+from tikemu import nodes, tik
+
+
+@pytest.fixture
+def ub(kernel):
+    return lambda shape, dtype="float16", name="t": kernel.Tensor(dtype, shape, tik.scope_ubuf, name)
+
+
+def offset(tensor):
+    return nodes.describe(tensor._node.offset)

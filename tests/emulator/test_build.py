@@ -1,0 +1,172 @@
+"""BuildCCE checks the program as a whole; findings are kept for strict runs."""
+
+from __future__ import annotations
+
+import pytest
+import tikemu
+from tikemu import tik
+from tikemu.errors import (
+    TikBuildError,
+    TikError,
+    TikParamError,
+    TikScopeError,
+    TikUnsupportedArgumentError,
+    TikUnsupportedError,
+)
+
+
+def test_building(kernel):
+    x = kernel.Tensor("float16", (16,), tik.scope_gm, "x")
+    y = kernel.Tensor("float16", (16,), tik.scope_gm, "y")
+    work = kernel.Tensor("float16", (16,), tik.scope_gm, "work", is_workspace=True)
+    table = kernel.Tensor("float16", (2,), tik.scope_gm, "table", init_value=[1.0, 2.0])
+    n, m = kernel.InputScalar("int32", "n"), kernel.InputScalar("int32", "m")
+    kernel.BuildCCE("k", [x, n], (y,), None, True, {"unknown_key": 1}, [n, m], {}, None)
+    program = kernel._recorder.program
+    assert [getattr(node, "name", None) or node.tensor.name for node in program.inputs] == ["x", "n", "m"]
+    assert [view.tensor.name for view in program.outputs] == ["y"]
+    assert [info.name for info in program.workspaces] == ["work", "table"]
+    assert work.size and table.size and str(kernel).startswith("kernel k(x, n, m) -> (y) on Ascend910A")
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"kernel_name": "1k"}, "kernel_name"),
+        ({"kernel_name": "a-b"}, "kernel_name"),
+        ({"kernel_name": None}, "kernel_name"),
+        ({"inputs": None}, "inputs"),
+        ({"inputs": ["x"]}, "inputs"),
+        ({"outputs": "x"}, "outputs"),
+        ({"config": 3}, "config"),
+        ({"flowtable": ["x"]}, "flowtable"),
+    ],
+)
+def test_arguments_of_buildcce(kernel, change, message):
+    with pytest.raises(TikParamError, match=message):
+        kernel.BuildCCE(**{"kernel_name": "k", "inputs": [], "outputs": [], **change})
+    kernel.BuildCCE("k", [], [])
+
+
+def test_what_can_be_an_argument(kernel):
+    x = kernel.Tensor("float16", (16,), tik.scope_gm, "x")
+    ub = kernel.Tensor("float16", (16,), tik.scope_ubuf, "ub")
+    work = kernel.Tensor("float16", (16,), tik.scope_gm, "work", is_workspace=True)
+    n = kernel.InputScalar("int32", "n")
+    for inputs, outputs, message in (
+        ([ub], [], "scope_gm"),
+        ([work], [], "workspace"),
+        ([x[0:8]], [], "whole"),
+        ([x, x], [], "twice"),
+        ([], [n], "outputs"),
+        ([kernel.Scalar()], [], "inputs"),
+    ):
+        with pytest.raises(TikParamError, match=message):
+            kernel.BuildCCE("k", inputs, outputs)
+    kernel.BuildCCE("k", [x], [x])
+
+
+def test_at_most_64_arguments(kernel):
+    tensors = [kernel.Tensor("float16", (16,), tik.scope_gm, f"t{number}") for number in range(65)]
+    for arguments in ((tensors, []), ([], tensors)):
+        with pytest.raises(TikParamError, match="64"):
+            kernel.BuildCCE("k", *arguments)
+    kernel.BuildCCE("k", tensors[:64], tensors[:64])
+
+
+def test_gm_tensors_must_be_arguments(kernel):
+    x = kernel.Tensor("float16", (16,), tik.scope_gm, "x")
+    unused = kernel.Tensor("float16", (16,), tik.scope_gm, "unused")
+    with kernel.new_stmt_scope():
+        ub = kernel.Tensor("float16", (16,), tik.scope_ubuf, "ub")
+        kernel.data_move(ub, x, 0, 1, 1, 0, 0)
+    with pytest.raises(TikBuildError, match="'x' is used but") as caught:
+        kernel.BuildCCE("k", [], [])
+    assert "kernel.data_move(ub, x" in str(caught.value) and unused.size
+    kernel.BuildCCE("k", [x], [])
+
+
+def test_input_scalars_must_be_arguments(kernel):
+    n = kernel.InputScalar("int32", "n")
+    with kernel.for_range(0, n + 1):
+        pass
+    with pytest.raises(TikBuildError, match="'n' is used but"):
+        kernel.BuildCCE("k", [], [])
+    kernel.BuildCCE("k", [n], [])
+
+
+def test_names_of_arguments_are_unique(kernel):
+    """A shipped operator defines a GM tensor twice under one name and uses the second; that is legal."""
+    first, second = (kernel.Tensor("float16", (16,), tik.scope_gm, "x") for _ in range(2))
+    with pytest.raises(TikParamError, match="unique"):
+        kernel.BuildCCE("k", [first], [second])
+    kernel.BuildCCE("k", [second], [second])
+
+
+def test_nothing_follows_buildcce(kernel):
+    t = kernel.Tensor("float16", (128,), tik.scope_ubuf, "t")
+    kernel.BuildCCE("k", [], [])
+    for late in (
+        lambda: kernel.vec_abs(128, t, t, 1, 8, 8),
+        lambda: kernel.Scalar("int32"),
+        kernel.tik_return,
+        lambda: kernel.for_range(0, 2).__enter__(),
+        lambda: kernel.BuildCCE("k", [], []),
+    ):
+        with pytest.raises(TikBuildError, match="BuildCCE"):
+            late()
+
+
+def test_buildcce_inside_a_block(kernel):
+    with kernel.new_stmt_scope(), pytest.raises(TikBuildError, match="outside all with blocks"):
+        kernel.BuildCCE("k", [], [])
+    kernel.BuildCCE("k", [], [])
+
+
+def test_capacity_is_checked_at_buildcce(soc):
+    for elements, fits in ((1024 * 1024, True), (1025 * 1024, False)):
+        kernel = tik.Tik()
+        kernel.Tensor("int8", (elements,), tik.scope_cbuf, "l1")
+        if fits:
+            kernel.BuildCCE("k", [], [])
+            continue
+        with pytest.raises(tikemu.TikMemoryError, match="exceeds the total size of the corresponding buffer"):
+            kernel.BuildCCE("k", [], [])
+
+
+def test_the_reserved_part_of_the_unified_buffer(soc):
+    def build():
+        kernel = tik.Tik()
+        kernel.Tensor("int8", (253952 + 32,), tik.scope_ubuf, "ub")
+        kernel.BuildCCE("k", [], [])
+
+    with pytest.warns(tikemu.TikWarning, match="253952"):
+        build()
+    for options in (tikemu.Options(strict=True), tikemu.Options(ub_limit=253952)):
+        with tikemu.use_options(options), pytest.raises(tikemu.TikMemoryError):
+            build()
+
+
+def test_a_strict_run_raises_what_recording_only_warned_about(kernel):
+    s = kernel.Scalar("int8", "s")
+    with pytest.warns(tikemu.TikWarning, match="wraps"):
+        s.set_as(300)
+    kernel.BuildCCE("k", [], [])
+    tikemu.run(kernel, {})
+    with pytest.raises(TikParamError, match="wraps") as caught:
+        tikemu.run(kernel, {}, options=tikemu.Options(strict=True))
+    assert "s.set_as(300)" in str(caught.value)
+
+
+def test_strict_recording_raises_at_once(soc, strict):
+    s = tik.Tik().Scalar("int8", "s")
+    with pytest.raises(TikParamError, match="wraps"):
+        s.set_as(300)
+    s.set_as(30)
+
+
+def test_errors_of_one_kind_keep_their_bases():
+    """Programs catch RuntimeError and IndexError."""
+    assert issubclass(TikError, RuntimeError) and issubclass(tikemu.TikIndexError, IndexError)
+    assert issubclass(TikUnsupportedArgumentError, (TikUnsupportedError, TikParamError))
+    assert issubclass(tikemu.TikAlignError, TikParamError) and issubclass(TikScopeError, TikError)

@@ -1,0 +1,14 @@
+"""A bench for calls of vector instructions that are refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tests.emulator.bench import Bench
+
+
+def bench(dtype: str = "float16", strict: bool = False, count: int = 1024) -> tuple[Bench, Any, Any, Any]:
+    b = Bench(strict=strict)
+    return (b, *(b.tensor(np.ones(count, dtype), name) for name in ("x", "y", "z")))
