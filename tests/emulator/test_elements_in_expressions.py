@@ -176,3 +176,14 @@ def test_an_index_may_be_a_list(kernel):
     assert tensor[[1, 0]].shape == (1, 1) and tensor[[1, 0]].offset == 8
     with pytest.raises(tikemu.errors.TikIndexError, match="2 entries"):
         tensor[[1]]
+
+
+def test_an_element_as_an_argument_is_named_as_what_it_is(ub):
+    kernel, x, tensor = ub
+    for use, name in (
+        (lambda: kernel.data_move(tensor, x, 0, 1, tensor[0], 0, 0), "burst"),
+        (lambda: kernel.vec_dup(8, tensor, tensor[0], 1, 8), "scalar"),
+    ):
+        with pytest.raises(TikParamError, match=f"{name} must be .*, got a Tensor of int32") as raised:
+            use()
+        assert "TensorInfo" not in str(raised.value)

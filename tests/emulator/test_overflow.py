@@ -348,10 +348,15 @@ def test_run_time_addresses_count_too(soc, arithmetic):
     assert overflow(body, data).count == 1
 
 
-def test_a_second_run_starts_anew(soc):
+@pytest.mark.parametrize("name", ["vec_add", "vec_reduce_add"])
+def test_a_second_run_starts_anew(soc, arithmetic, name):
     kernel = tik.Tik()
     source, x = load(kernel, "x", fill("float32", 0))
-    kernel.vec_add(64, x, x, x, 1, 8, 8, 8)
+    if name == "vec_add":
+        kernel.vec_add(64, x, x, x, 1, 8, 8, 8)
+    else:
+        total, work = (kernel.Tensor("float32", (8,), tik.scope_ubuf, label) for label in ("total", "work"))
+        kernel.vec_reduce_add(64, total, x, work, 1, 8)
     kernel.BuildCCE("kernel", [source], [])
     counts = [tikemu.run(kernel, {"x": fill("float32", value)}).overflow.count for value in (3e38, 1, 3e38)]
     assert counts == [1, 0, 1]

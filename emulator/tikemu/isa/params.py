@@ -124,7 +124,7 @@ class Integer(Param):
             return
         number = as_integer(value)
         if number is None:
-            call.fail(TikParamError, f"{self.name} must be an integer, got {value!r}")
+            call.fail(TikParamError, f"{self.name} must be an integer, got {shown(value)}")
         elif not self.low <= number <= self.high:
             call.fail_range(self.name, number, f"in [{self.low}, {self.high}]")
 
@@ -161,7 +161,7 @@ class Choice(Param):
 
     def check(self, value: Any, call: Call) -> None:
         if not any(type(value) is type(option) and value == option for option in self.options):
-            call.fail(self.error, f"{self.name} must be one of {list(self.options)!r}, got {value!r}")
+            call.fail(self.error, f"{self.name} must be one of {list(self.options)!r}, got {shown(value)}")
 
 
 class Flag(Param):
@@ -169,7 +169,7 @@ class Flag(Param):
 
     def check(self, value: Any, call: Call) -> None:
         if not isinstance(value, (bool, np.bool_)) and as_integer(value) not in (0, 1):
-            call.fail(TikParamError, f"{self.name} must be a bool, got {value!r}")
+            call.fail(TikParamError, f"{self.name} must be a bool, got {shown(value)}")
 
 
 class Fixed(Param):
@@ -182,7 +182,7 @@ class Fixed(Param):
     def check(self, value: Any, call: Call) -> None:
         if not ir.is_immediate(value) or value != self.default:
             call.fail(
-                TikUnsupportedArgumentError, f"{self.name} must be {self.default!r} ({self.reason}), got {value!r}"
+                TikUnsupportedArgumentError, f"{self.name} must be {self.default!r} ({self.reason}), got {shown(value)}"
             )
 
 
@@ -199,7 +199,7 @@ class MaskMode(Param):
                 TikUnsupportedArgumentError,
             )
         elif value != "normal":
-            call.fail(TikParamError, f'mask_mode must be "normal" or "counter", got {value!r}')
+            call.fail(TikParamError, f'mask_mode must be "normal" or "counter", got {shown(value)}')
 
 
 class Tensor(Param):
@@ -390,6 +390,12 @@ def describe(value: Any) -> str:
     if isinstance(value, ir.CmpMask):
         return "a compare mask"
     return f"{type(value).__name__} {value!r}"
+
+
+def shown(value: Any) -> str:
+    """A number or string as it came; anything recorded as what it is."""
+    recorded = is_tensor(value) or isinstance(value, (ir.Variable, ir.Operation, ir.CmpMask))
+    return describe(value) if recorded else repr(value)
 
 
 def memory_kind(value: Any) -> str:
