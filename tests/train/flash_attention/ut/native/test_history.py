@@ -1,0 +1,66 @@
+"""Results do not depend on what the process has computed before."""
+
+import hashlib
+import random
+
+import numpy as np
+import pytest
+from flash_attention.backends.cpu import library
+from flash_attention.problem import AttentionProblem
+
+from tests.train.flash_attention.random_cases import random_case
+from tests.train.flash_attention.ut.native.calls import instruction_set, run, run_case
+
+ISAS = library.instruction_sets()
+SEEDS = range(5_000_000, 5_000_120)
+
+
+def digest(seed: int) -> str:
+    """Hash of all bits of a random case's results, on an instruction set that its seed chooses."""
+    with instruction_set(ISAS[seed % len(ISAS)]):
+        results = run_case(random_case(seed, dtypes=("bfloat16", "bfloat16", "float16", "float32"), longest=200))
+    bits = b"".join(np.ascontiguousarray(array).tobytes() for array in results.named().values())
+    return hashlib.sha256(bits).hexdigest()
+
+
+def print_digests(seeds: list) -> None:
+    """Runs in a process of its own, whose memory is fresh."""
+    for seed in seeds:
+        print(seed, digest(seed))
+
+
+def ugly_call() -> None:
+    """Leaves NaN and large numbers in the scratch of this thread, on all instruction sets."""
+    for isa in ISAS:
+        for dtype, left in (("bfloat16", 1e30), ("float32", np.nan)):
+            problem = AttentionProblem(batch=1, heads=1, seq_q=256, seq_k=256, head_dim=256, dtype=dtype)
+            ugly = np.full(problem.shape_query(), left, np.float32)
+            with instruction_set(isa):
+                run(problem, ugly, ugly, ugly, ugly)
+
+
+@pytest.mark.parametrize("order", range(2))
+def test_any_order_gives_the_bits_of_a_fresh_process(run_python, monkeypatch, order):
+    """Fresh processes take some cases each, this one all in a random order, after calls that leave garbage."""
+    monkeypatch.delenv("FLASH_ATTENTION_CPU_POISON", raising=False)
+    part = [seed for seed in SEEDS if seed % 2 == order]
+    batches = [part[at : at + 20] for at in range(0, len(part), 20)]
+    fresh = {}
+    for batch in batches:
+        printed = run_python("-c", f"from {__name__} import print_digests; print_digests({batch})")
+        fresh.update((int(seed), value) for seed, value in map(str.split, printed.splitlines()))
+    shuffled = random.Random(order).sample(part, len(part))
+    assert sorted(fresh) == part
+    for index, seed in enumerate(shuffled):
+        if index % 10 == 0:
+            ugly_call()
+        assert digest(seed) == fresh[seed], f"seed {seed}: {random_case(seed)}"
+
+
+def test_poison_changes_no_bit(monkeypatch):
+    """Garbage in all memory of the kernel before each task, against none."""
+    for seed in SEEDS[::4]:
+        monkeypatch.setenv("FLASH_ATTENTION_CPU_POISON", "1")
+        poisoned = digest(seed)
+        monkeypatch.setenv("FLASH_ATTENTION_CPU_POISON", "0")
+        assert digest(seed) == poisoned, f"seed {seed}: {random_case(seed)}"
