@@ -2,12 +2,14 @@
 
 import hashlib
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from flash_attention.backends.cpu import library
 from flash_attention.problem import AttentionProblem
 
+from tests.train.flash_attention.cases import Case
 from tests.train.flash_attention.random_cases import random_case
 from tests.train.flash_attention.ut.native.calls import instruction_set, run, run_case
 
@@ -15,10 +17,20 @@ ISAS = library.instruction_sets()
 SEEDS = range(5_000_000, 5_000_120)
 
 
+def case_of(seed: int) -> Case:
+    """A random case; every other one with an odd number of rows, and keys to the right of all that they see."""
+    case = random_case(seed, longest=200)
+    if seed % 2 == 0:
+        return case
+    rows = 2 * (seed % 61) + 1
+    odd = {"seq_q": rows, "seq_k": rows + 16 + seed % 97, "mask": "causal", "mask_dtype": "uint8"}
+    return replace(case, **odd, alignment="top_left", dtype="bfloat16")
+
+
 def digest(seed: int) -> str:
-    """Hash of all bits of a random case's results, on an instruction set that its seed chooses."""
-    with instruction_set(ISAS[seed % len(ISAS)]):
-        results = run_case(random_case(seed, dtypes=("bfloat16", "bfloat16", "float16", "float32"), longest=200))
+    """Hash of all bits of a case's results, on an instruction set that its seed chooses."""
+    with instruction_set(ISAS[seed // 2 % len(ISAS)]):
+        results = run_case(case_of(seed))
     bits = b"".join(np.ascontiguousarray(array).tobytes() for array in results.named().values())
     return hashlib.sha256(bits).hexdigest()
 
@@ -43,7 +55,7 @@ def ugly_call() -> None:
 def test_any_order_gives_the_bits_of_a_fresh_process(run_python, monkeypatch, order):
     """Fresh processes take some cases each, this one all in a random order, after calls that leave garbage."""
     monkeypatch.delenv("FLASH_ATTENTION_CPU_POISON", raising=False)
-    part = [seed for seed in SEEDS if seed % 2 == order]
+    part = list(SEEDS[order * 60 : order * 60 + 60])
     batches = [part[at : at + 20] for at in range(0, len(part), 20)]
     fresh = {}
     for batch in batches:
@@ -54,13 +66,13 @@ def test_any_order_gives_the_bits_of_a_fresh_process(run_python, monkeypatch, or
     for index, seed in enumerate(shuffled):
         if index % 10 == 0:
             ugly_call()
-        assert digest(seed) == fresh[seed], f"seed {seed}: {random_case(seed)}"
+        assert digest(seed) == fresh[seed], f"seed {seed}: {case_of(seed)}"
 
 
 def test_poison_changes_no_bit(monkeypatch):
     """Garbage in all memory of the kernel before each task, against none."""
-    for seed in SEEDS[::4]:
+    for seed in SEEDS[::3]:
         monkeypatch.setenv("FLASH_ATTENTION_CPU_POISON", "1")
         poisoned = digest(seed)
         monkeypatch.setenv("FLASH_ATTENTION_CPU_POISON", "0")
-        assert digest(seed) == poisoned, f"seed {seed}: {random_case(seed)}"
+        assert digest(seed) == poisoned, f"seed {seed}: {case_of(seed)}"
