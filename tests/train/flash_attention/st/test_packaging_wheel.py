@@ -3,26 +3,24 @@
 With --versions, environments for the MindSpore releases stay beside the one of ./test.sh (2.7 GB each).
 """
 
-import os
 import platform
 import re
-import shutil
-import subprocess
 import sys
 import zipfile
 from pathlib import Path
 
 import pytest
 
-from tests.train.flash_attention.st.wheel_tools import copy_sources, environment, run, smoke
+from tests.train.flash_attention.st.wheel_tools import (
+    RELEASES,
+    copy_sources,
+    environment,
+    mindspore_environment,
+    run,
+    smoke,
+)
 
 LIBRARY = "flash_attention/backends/cpu/lib/libflash_attention_cpu.so"
-RELEASES = {  # Python: MindSpore, further pins
-    "3.9": ("2.0.0", ["pillow<10"]),  # the nearest on PyPI to the 2.2 line of Ascend 910 clusters
-    "3.10": ("2.7.1", []),
-    "3.11": ("2.10.0", []),
-    "3.12": ("2.10.0", []),
-}
 # What manylinux2014 promises (PEP 599), and the libgomp of GCC 4.9.
 OLDEST = {"GLIBC": (2, 17), "GLIBCXX": (3, 4, 19), "CXXABI": (1, 3, 7), "GCC": (4, 8), "GOMP": (4, 0), "OMP": (3, 1)}
 # The backend that needs both wheels.
@@ -112,14 +110,9 @@ def test_manylinux_wheel_needs_nothing_newer_than_2014(portable_wheel: Path, tmp
 def test_both_wheels_with_every_python(
     version: str, portable_wheel: Path, emulator_wheel: Path, tmp_path: Path
 ) -> None:
-    release, pins = RELEASES[version]
-    beside = Path(os.environ.get("FLASH_ATTENTION_VENV", Path.home() / ".cache/flash-attention/venv")).parent
-    folder = beside / f"mindspore-{release}-py{version}"
-    python = folder / "bin" / "python"
-    if not (folder / ".complete").exists():
-        python = environment(folder, find_python(version), share=False)
-        run(python, "-m", "pip", "install", f"mindspore=={release}", "numpy<2", "tqdm", *pins, cwd=tmp_path)
-        (folder / ".complete").touch()
+    release, _ = RELEASES[version]
+    python = mindspore_environment(version)
+    folder = python.parents[1]
     wheels = portable_wheel, emulator_wheel
     run(python, "-m", "pip", "install", "--no-index", "--force-reinstall", "--no-deps", *wheels, cwd=tmp_path)
     run(python, "-m", "pip", "check", cwd=tmp_path)
@@ -127,12 +120,3 @@ def test_both_wheels_with_every_python(
     assert str(folder) in printed and "also on the path" not in printed
     assert f"ok {release} cpu graph" in smoke(python, "cpu", "math", cwd=tmp_path, compiler=False)
     run(python, "-c", EMULATED, cwd=tmp_path, compiler=False)
-
-
-def find_python(version: str) -> str:
-    """An interpreter of that version with the venv module, from PATH or pyenv."""
-    candidates = [shutil.which(f"python{version}"), *Path.home().glob(f".pyenv/versions/{version}.*/bin/python")]
-    for candidate in filter(None, candidates):
-        if subprocess.run([candidate, "-c", "import ensurepip"], capture_output=True).returncode == 0:
-            return str(candidate)
-    raise RuntimeError(f"no Python {version} with the venv module, neither on PATH nor in ~/.pyenv")

@@ -9,6 +9,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[4]
 SMOKE = Path(__file__).resolve().parent / "smoke.py"
+RELEASES = {  # Python: MindSpore, further pins
+    "3.9": ("2.0.0", ["pillow<10"]),  # the nearest on PyPI to the 2.2 line of Ascend 910 clusters
+    "3.10": ("2.7.1", []),
+    "3.11": ("2.10.0", []),
+    "3.12": ("2.10.0", []),
+}
 
 
 def copy_sources(folder: Path, part: str = "train") -> Path:
@@ -45,3 +51,25 @@ def smoke(python: Path, *backends: str, cwd: Path, compiler: bool = True) -> str
     printed = run(python, SMOKE, *backends, cwd=cwd, compiler=compiler, PYTHONPATH=str(ROOT))
     assert printed.splitlines()[-1].startswith("ok: the same losses everywhere"), printed
     return printed
+
+
+def mindspore_environment(version: str) -> Path:
+    """Python of the environment with the MindSpore release for that Python; made at the first call, and kept."""
+    release, pins = RELEASES[version]
+    beside = Path(os.environ.get("FLASH_ATTENTION_VENV", Path.home() / ".cache/flash-attention/venv")).parent
+    folder = beside / f"mindspore-{release}-py{version}"
+    python = folder / "bin" / "python"
+    if not (folder / ".complete").exists():
+        python = environment(folder, find_python(version), share=False)
+        run(python, "-m", "pip", "install", f"mindspore=={release}", "numpy<2", "tqdm", *pins, cwd=folder)
+        (folder / ".complete").touch()
+    return python
+
+
+def find_python(version: str) -> str:
+    """An interpreter of that version with the venv module, from PATH or pyenv."""
+    candidates = [shutil.which(f"python{version}"), *Path.home().glob(f".pyenv/versions/{version}.*/bin/python")]
+    for candidate in filter(None, candidates):
+        if subprocess.run([candidate, "-c", "import ensurepip"], capture_output=True).returncode == 0:
+            return str(candidate)
+    raise RuntimeError(f"no Python {version} with the venv module, neither on PATH nor in ~/.pyenv")
