@@ -10,14 +10,25 @@ import sys
 import textwrap
 from pathlib import Path
 
+import numpy as np
 import pytest
 from flash_attention import cli
-from flash_attention.kernels.tik.operators import describe
+from flash_attention.kernels.tik.operators import build, describe
 from flash_attention.kernels.tik.signature import OPERATORS, STAGES, KernelProblem, Request
 
 tikemu = pytest.importorskip("tikemu")
 
 ENTRIES = Path("op_impl/ai_core/tbe/flash_attention_impl")
+
+
+@pytest.fixture(scope="module")
+def tik():
+    """The emulator's tik module."""
+    tikemu.install(soc="Ascend910A")
+    from tbe import tik
+
+    yield tik
+    tikemu.uninstall()
 
 
 @pytest.fixture(scope="module")
@@ -164,11 +175,12 @@ REQUESTS = {
 
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("name", REQUESTS)
-def test_an_entry_compiles_without_the_python_package(package, name, stage, tmp_path):
+def test_an_entry_works_without_the_python_package(tik, package, name, stage, tmp_path):
     """CANN imports an entry in a process that has no flash_attention but the copy inside the package, and calls it as
-    op_func(*inputs, *outputs, *attributes, kernel_name=..., impl_mode=...)."""
+    op_func(*inputs, *outputs, *attributes, kernel_name=..., impl_mode=...). The kernel gives the bits of this one."""
+    kernel = build(stage, REQUESTS[name], tik, "same", True)
     script = textwrap.dedent("""
-        import importlib, sys
+        import importlib, sys, numpy
         sys.path[:0] = [EMULATOR, FOLDER]
         import tikemu
         tikemu.install(soc="Ascend910A")
@@ -176,7 +188,10 @@ def test_an_entry_compiles_without_the_python_package(package, name, stage, tmp_
         from flash_attention.kernels.tik import signature
         assert signature.__file__.startswith(FOLDER), signature.__file__
         entry(*TENSORS, TEXT, [[1]], kernel_name="compiled")
-        entry(*TENSORS, TEXT, [[1]], kernel_name="compiled", impl_mode="high_precision")
+        kernel = entry(*TENSORS, TEXT, [[1]], kernel_name="compiled", impl_mode="high_precision")
+        feed = dict(numpy.load(FEED))
+        options = tikemu.Options(strict=True, progress=False)
+        numpy.savez(RESULTS, **tikemu.run(kernel.tik, feed, timing=False, options=options).outputs)
         try:
             entry(None, *TENSORS[1:], TEXT, [[1]], kernel_name="compiled")
         except ValueError as error:
@@ -184,7 +199,11 @@ def test_an_entry_compiles_without_the_python_package(package, name, stage, tmp_
     """)
     request = REQUESTS[name]
     operator, signature = describe(stage, request)
+    feed = signature.feed(**{t.name: _array(t) for t in signature.inputs if t.constant is None})
+    np.savez(tmp_path / "feed.npz", **feed)
     values = {
+        "FEED": str(tmp_path / "feed.npz"),
+        "RESULTS": str(tmp_path / "results.npz"),
         "NAME": operator.name,
         "TEXT": request.to_text(),
         "TENSORS": [
@@ -199,6 +218,21 @@ def test_an_entry_compiles_without_the_python_package(package, name, stage, tmp_
     done = subprocess.run([sys.executable, "-c", script], env=environment, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "refused:" in done.stdout
+    with np.load(tmp_path / "results.npz") as results:
+        expected = tikemu.run(
+            kernel.tik, feed, timing=False, options=tikemu.Options(strict=True, progress=False)
+        ).outputs
+        assert sorted(results) == sorted(expected)
+        for one, array in expected.items():
+            np.testing.assert_array_equal(results[one], array)
+
+
+def _array(tensor):
+    """Some numbers for an input; masks and decisions to keep are zeros and ones."""
+    random = np.random.default_rng(len(tensor.name))
+    if tensor.dtype == "uint8" or "mask" in tensor.name:
+        return random.integers(0, 2, tensor.shape).astype(tensor.dtype)
+    return random.standard_normal(tensor.shape).astype(tensor.dtype)
 
 
 def test_unknown_chip_and_used_folder_are_refused(package, tmp_path, capsys):
