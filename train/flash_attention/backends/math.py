@@ -56,6 +56,7 @@ class _Attention(nn.Cell):
         everything = not problem.dynamic and problem.band.unlimited()
         self.out_of_band = None if everything else OutOfBand(problem)
         self.alibi = ComputedAlibi(problem) if problem.alibi == "computed" else None
+        self.tame = _Tame() if self.masked or self.out_of_band is not None else None
         self.product_nt = ops.BatchMatMul(transpose_b=True)
         self.product = ops.BatchMatMul()
         self.top = ops.ReduceMax(keep_dims=True)
@@ -66,17 +67,24 @@ class _Attention(nn.Cell):
         query, key, value = self.first_derivative_only(query, key, value)
         batch, seq_k = query.shape[0], key.shape[2]
         stacked = ops.reshape(ops.cast(query, mstype.float32) * self.scale, (batch, self.kv_heads, -1, self.head_dim))
-        scores = self.product_nt(stacked, ops.cast(key, mstype.float32))
+        key32, value32 = ops.cast(key, mstype.float32), ops.cast(value, mstype.float32)
+        if self.tame is None:
+            scores = self.product_nt(stacked, key32)
+        else:
+            # What is hidden must not turn 0 * NaN into NaN: markers bring NaN to the pairs of a bad row alone.
+            stacked, bad_query = self.tame(stacked)
+            key32, bad_key = self.tame(key32)
+            value32, bad_value = self.tame(value32)
+            scores = self.product_nt(stacked, key32) + bad_query + ops.swapaxes(bad_key, -1, -2)
         scores = ops.reshape(scores, (batch, self.heads, -1, seq_k))
         if self.alibi is not None:
             scores = scores + self.alibi(query, key)
         if self.biased:
             bias = ops.cast(alibi, mstype.float32)
             scores = scores + (bias if self.bias_grad else ops.stop_gradient(bias))
-        if self.out_of_band is not None:
-            scores = ops.masked_fill(scores, self.out_of_band(query, key), -_INFINITY)
-        if self.masked:
-            scores = ops.masked_fill(scores, ops.cast(mask, mstype.bool_), -_INFINITY)
+        hidden = self.hidden(query, key, mask)
+        if hidden is not None:
+            scores = ops.masked_fill(scores, hidden, -_INFINITY)
 
         # A row that sees nothing has top -inf and total 0: it must give 0 and -inf, and no NaN in any gradient.
         top = ops.stop_gradient(self.top(scores, -1))
@@ -88,12 +96,37 @@ class _Attention(nn.Cell):
         logsumexp = ops.cast(ops.log(ops.cast(total, self.precise)), mstype.float32) + top
         logsumexp = ops.masked_fill(logsumexp, blind, -_INFINITY)
         probability = weights / total
+        if self.tame is not None:
+            marked = ops.reshape(probability, (batch, self.kv_heads, -1, seq_k)) + ops.swapaxes(bad_value, -1, -2)
+            marked = ops.reshape(marked, (batch, self.heads, -1, seq_k))
+            probability = ops.masked_fill(marked, hidden, 0.0)
         if self.dropped:
             kept = ops.cast(self.dropout(query, key, keep_bits, seed), mstype.float32)
             probability = probability * kept * self.dropout_scale
         probability = ops.reshape(probability, (batch, self.kv_heads, -1, seq_k))
-        output = ops.reshape(self.product(probability, ops.cast(value, mstype.float32)), query.shape)
+        output = ops.reshape(self.product(probability, value32), query.shape)
         return ops.cast(output, self.dtype), ops.reshape(logsumexp, query.shape[:3])
+
+    def hidden(self, query, key, mask):
+        """Boolean, True where position or the mask hides a pair; None where nothing can."""
+        by_position = None if self.out_of_band is None else self.out_of_band(query, key)
+        if not self.masked:
+            return by_position
+        by_mask = ops.cast(mask, mstype.bool_)
+        return by_mask if by_position is None else ops.logical_or(by_position, by_mask)
+
+
+class _Tame(nn.Cell):
+    """(..., rows, columns) with zeros for what is not finite, and (..., rows, 1): NaN for rows that had it, else 0."""
+
+    def __init__(self):
+        super().__init__()
+        self.any = ops.ReduceSum(keep_dims=True)
+
+    def construct(self, x):
+        zero = ops.stop_gradient(x) * 0.0  # NaN where x is not finite
+        bad = zero != zero
+        return ops.masked_fill(x, bad, 0.0), self.any(zero, -1)
 
 
 class _GivenKeep(nn.Cell):
