@@ -26,9 +26,7 @@ from flash_attention.problem.inputs import (
     read_tensors,
 )
 from flash_attention.problem.tiling import DEFAULT_STRATEGY, get_strategy
-from flash_attention.problem.visibility import ALL_BLOCKS, UNLIMITED, Band
-
-ALIGNMENTS = ("top_left", "bottom_right")
+from flash_attention.problem.visibility import ALIGNMENTS, ALL_BLOCKS, UNLIMITED, Band, query_offset
 
 
 @dataclass(frozen=True)
@@ -166,7 +164,7 @@ class AttentionProblem:
         """Key position of query row 0 (negative when a bottom-right aligned query side is the longer one)."""
         if self.dynamic and self.causal_alignment == "bottom_right":
             raise ValueError("offset: unknown before run time, because seq_q or seq_k is")
-        return self.seq_k - self.seq_q if self.causal_alignment == "bottom_right" else 0
+        return query_offset(self.causal_alignment, self.seq_q, self.seq_k)
 
     @property
     def band(self) -> Band:

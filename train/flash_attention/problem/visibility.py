@@ -10,8 +10,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+ALIGNMENTS = ("top_left", "bottom_right")
 UNLIMITED = -1
 ALL_BLOCKS = 65536  # this many blocks, or more, are all of them, however long the sequence
+
+
+def query_offset(alignment: str, seq_q: int, seq_k: int) -> int:
+    """Key position of query row 0; negative when a bottom-right aligned query side is the longer one."""
+    return seq_k - seq_q if alignment == "bottom_right" else 0
 
 
 class TileVisit(NamedTuple):
@@ -25,8 +31,8 @@ class TileVisit(NamedTuple):
 class Band:
     """Positional visibility of a whole problem, in integers only.
 
-    Query row i stands at key position p = i + offset; offset is 0 for top-left alignment and seq_k - seq_q for
-    bottom-right. Every rule is written in p, and all divisions round towards minus infinity (p may be negative):
+    Query row i stands at key position p = i + offset, see `query_offset`. Every rule is written in p, and all
+    divisions round towards minus infinity (p may be negative):
 
         keys          0 <= j < seq_k
         causal        j <= p

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from numbers import Integral, Real
+from numbers import Real
 
-from flash_attention.problem.visibility import ALL_BLOCKS, UNLIMITED, Band
+from flash_attention.problem.checks import check_int, check_name
+from flash_attention.problem.inputs import MAX_HEAD_DIM
+from flash_attention.problem.visibility import ALIGNMENTS, ALL_BLOCKS, UNLIMITED, Band, query_offset
 
 MASKS = ("none", "full", "key", "causal", "compact_causal")
 ALIBIS = ("none", "given", "bias", "computed")
-ALIGNMENTS = ("top_left", "bottom_right")
-MAX_HEAD_DIM = 256
 MAX_CORES = 65535
 # Positions that computed ALiBi tells apart, and the largest slope times position: KEY_BLOCK, POSITION in score_terms.
 ALIBI_TOKENS = 2048 * 128
@@ -72,9 +72,9 @@ class KernelProblem:
 
     def __post_init__(self):
         for name in ("batch", "heads", "seq_q", "seq_k", "block"):
-            _integer(name, getattr(self, name), 1)
-        _integer("head_dim", self.head_dim, 1, MAX_HEAD_DIM)
-        _integer("kv_heads", self.kv_heads, 0)
+            check_int(name, getattr(self, name), 1)
+        check_int("head_dim", self.head_dim, 1, MAX_HEAD_DIM)
+        check_int("kv_heads", self.kv_heads, 0)
         if self.kv_heads == 0:
             object.__setattr__(self, "kv_heads", self.heads)
         if self.heads % self.kv_heads:
@@ -83,8 +83,8 @@ class KernelProblem:
             raise TypeError(
                 f"dtype: got {self.dtype!r}, allowed is 'float16': this chip's Cube multiplies nothing wider"
             )
-        _choice("mask", self.mask, MASKS)
-        _choice("causal_alignment", self.causal_alignment, ALIGNMENTS)
+        check_name("mask", self.mask, MASKS)
+        check_name("causal_alignment", self.causal_alignment, ALIGNMENTS)
         if self.mask in ("causal", "compact_causal"):
             object.__setattr__(self, "causal", True)
             if self.mask == "compact_causal" and self.causal_alignment != "top_left":
@@ -99,10 +99,10 @@ class KernelProblem:
             if getattr(self, name) not in (1, whole):
                 raise ValueError(f"{name}: got {getattr(self, name)!r}, allowed is 1 or {whole}")
         for name in ("window_left", "window_right"):
-            _integer(name, getattr(self, name), UNLIMITED)
-        _integer("prev_blocks", self.prev_blocks, 0)
-        _integer("next_blocks", self.next_blocks, 0)
-        _choice("alibi", self.alibi, ALIBIS)
+            check_int(name, getattr(self, name), UNLIMITED)
+        check_int("prev_blocks", self.prev_blocks, 0)
+        check_int("next_blocks", self.next_blocks, 0)
+        check_name("alibi", self.alibi, ALIBIS)
         wanted = self.heads if self.alibi == "computed" else 0
         if len(self.slopes) != wanted or not all(isinstance(s, Real) and math.isfinite(s) for s in self.slopes):
             raise ValueError(
@@ -115,12 +115,12 @@ class KernelProblem:
             steepest = max(map(abs, self.slopes))
             if steepest * tokens > ALIBI_LARGEST:
                 raise ValueError(f"slopes: got {steepest}, allowed for {tokens} tokens is {ALIBI_LARGEST / tokens:.4g}")
-        _integer("dropout_threshold", self.dropout_threshold, 0, 65535)
+        check_int("dropout_threshold", self.dropout_threshold, 0, 65535)
         if self.scale is None:
             object.__setattr__(self, "scale", 1.0 / math.sqrt(self.head_dim))
         elif isinstance(self.scale, bool) or not isinstance(self.scale, Real) or not math.isfinite(self.scale):
             raise ValueError(f"scale: got {self.scale!r}, allowed is a finite number or None for 1 / sqrt(head_dim)")
-        _integer("cores", self.cores, 1, MAX_CORES)
+        check_int("cores", self.cores, 1, MAX_CORES)
 
     @property
     def group(self) -> int:
@@ -130,7 +130,7 @@ class KernelProblem:
     @property
     def offset(self) -> int:
         """Key position of query row 0."""
-        return self.seq_k - self.seq_q if self.causal_alignment == "bottom_right" else 0
+        return query_offset(self.causal_alignment, self.seq_q, self.seq_k)
 
     @property
     def band(self) -> Band:
@@ -169,16 +169,3 @@ class KernelProblem:
 def padded(size: int, unit: int = 16) -> int:
     """`size` rounded up to a multiple of `unit`."""
     return -(-size // unit) * unit
-
-
-def _integer(name: str, value, low: int, high: int | None = None) -> None:
-    if isinstance(value, bool) or not isinstance(value, Integral):
-        raise TypeError(f"{name}: got {type(value).__name__} {value!r}, allowed is an integer")
-    if value < low or (high is not None and value > high):
-        allowed = f"an integer >= {low}" if high is None else f"an integer from {low} to {high}"
-        raise ValueError(f"{name}: got {value}, allowed is {allowed}")
-
-
-def _choice(name: str, value, allowed: tuple) -> None:
-    if value not in allowed:
-        raise ValueError(f"{name}: got {value!r}, allowed are {', '.join(allowed)}")
