@@ -359,10 +359,10 @@ bool backward_rows_of(BackwardTile<Math>& tile, const KeyTile& k, int64_t batch,
         const BackwardCell<Math, Arithmetic, kBias, kKeep> cell(tile, k, strip, panel);
         tile.next_rows.fetch();
         uint32_t bits[kRows];
-        switch (look(q, k, tile.sides, strip, panel, bits)) {
-          case Sight::kFull: cell.template run<false>(nullptr); break;
-          case Sight::kPartial: cell.template run<true>(bits); break;
-          case Sight::kHidden: tile.clear(strip, panel); break;
+        switch (visibility_of(q, k, tile.sides, strip, panel, bits)) {
+          case Visibility::kFull: cell.template run<false>(nullptr); break;
+          case Visibility::kPartial: cell.template run<true>(bits); break;
+          case Visibility::kHidden: tile.clear(strip, panel); break;
         }
       }
     }

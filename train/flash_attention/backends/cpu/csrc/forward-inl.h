@@ -205,10 +205,10 @@ void forward_block(ForwardTile<Math>& tile, const KeyTile& k) {
       const ForwardCell<Math, Arithmetic, kBias, kKeep> cell(tile, k, strip, panel);
       tile.next_keys.fetch();
       uint32_t bits[kRows];
-      switch (look(*tile.q, k, tile.sides, strip, panel, bits)) {
-        case Sight::kFull: cell.run_full(); break;
-        case Sight::kPartial: cell.run_partial(bits); break;
-        case Sight::kHidden: cell.clear(); break;
+      switch (visibility_of(*tile.q, k, tile.sides, strip, panel, bits)) {
+        case Visibility::kFull: cell.run_full(); break;
+        case Visibility::kPartial: cell.run_partial(bits); break;
+        case Visibility::kHidden: cell.clear(); break;
       }
     }
   }

@@ -175,18 +175,18 @@ inline bool sees(const QueryTile& q, const KeyTile& k, const Sides& sides, int64
   return !sides.masked || (sides.visible[m * kWords + column / 32] >> (column % 32) & 1);
 }
 
-enum class Sight { kHidden, kPartial, kFull };
+enum class Visibility { kHidden, kPartial, kFull };
 
 // Visibility of a cell: kRows rows from `strip`, kPanel keys from column `panel` of the key tile. bits[] is filled for
 // kPartial: bit c of bits[m] set when row strip + m sees column panel + c.
-inline Sight look(const QueryTile& q, const KeyTile& k, const Sides& sides, int64_t strip, int64_t panel,
-                  uint32_t (&bits)[kRows]) {
+inline Visibility visibility_of(const QueryTile& q, const KeyTile& k, const Sides& sides, int64_t strip, int64_t panel,
+                                uint32_t (&bits)[kRows]) {
   const int64_t first = k.first + panel, last = first + kPanel;
   const int64_t end = strip + kRows - 1;
-  if (first >= q.hi[end] || last <= q.lo[strip]) return Sight::kHidden;
+  if (first >= q.hi[end] || last <= q.lo[strip]) return Visibility::kHidden;
   // Rows that do not exist see nothing, or what a key holds would reach the sums through them.
   const bool inside = end < q.count && first >= q.lo[end] && last <= q.hi[strip];
-  if (inside && !sides.masked) return Sight::kFull;
+  if (inside && !sides.masked) return Visibility::kFull;
   constexpr uint32_t kAll = static_cast<uint32_t>((uint64_t{1} << kPanel) - 1);
   uint32_t any = 0, all = kAll;
   for (int64_t m = 0; m < kRows; ++m) {
@@ -204,7 +204,7 @@ inline Sight look(const QueryTile& q, const KeyTile& k, const Sides& sides, int6
     any |= bits[m];
     all &= bits[m];
   }
-  return any == 0 ? Sight::kHidden : all == kAll ? Sight::kFull : Sight::kPartial;
+  return any == 0 ? Visibility::kHidden : all == kAll ? Visibility::kFull : Visibility::kPartial;
 }
 
 // How a product of query and key becomes an exponent of 2. Scores are kept in the domain where this is cheapest:
