@@ -44,7 +44,7 @@ class Transition:
         cycles: time that passed.
         after: the state that follows; None at the end of a block.
         busy, flags: cycles of work of the scalar unit; flags inserted.
-        events: see :attr:`PipeSimulator.events`.
+        events: see :attr:`PipeRecords.events`.
         ops: the operations executed.
     """
 
@@ -104,7 +104,7 @@ class SteadyStateReplay(Reusable):
         place: the place in the tree while it is followed, else None. While it is followed, the simulator's records are
             those of an earlier place, ``_simulated``, or (where that is None) older still; ``simulator.now`` is then
             the time of the state.
-        events: :attr:`PipeSimulator.events` of what was counted.
+        events: :attr:`PipeRecords.events` of what was counted.
     """
 
     def __init__(self, simulator: PipeSimulator, enabled: bool = True) -> None:
