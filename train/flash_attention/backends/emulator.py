@@ -50,7 +50,9 @@ class EmulatorBackend(Backend):
         from flash_attention.backends.ascend.cell import OperatorAttention
 
         tikemu.install(soc=SOC)
-        return OperatorAttention(problem, _emulated, _philox_bits(problem))
+        from tbe.common.platform import get_soc_spec
+
+        return OperatorAttention(problem, _emulated, _philox_bits(problem), int(get_soc_spec("CORE_NUM")))
 
 
 # Of a training step's four kernels each takes several megabytes; a process that meets many shapes cannot keep all.

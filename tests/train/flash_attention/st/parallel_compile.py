@@ -51,6 +51,7 @@ def prepare() -> None:
     # What the backends miss here is the device.
     type(registry.get_backend("cpu")).refuse = lambda self, problem: None
     environment.missing = lambda version, target: None
+    environment.cores = lambda: 32
 
 
 class Network(nn.Cell):

@@ -21,6 +21,8 @@ from flash_attention.problem import AttentionProblem
 from mindspore import Tensor, ops
 from mindspore._c_expression import Oplib
 
+tikemu = pytest.importorskip("tikemu")
+
 SIZES = {"batch": 2, "heads": 4, "kv_heads": 2, "seq_q": 33, "seq_k": 50, "head_dim": 24}
 DROPPED = {"dropout_rate": 0.1, "training": True}
 PROBLEMS = {
@@ -75,6 +77,43 @@ def test_what_is_missing_comes_in_the_order_to_mend_it(monkeypatch, tmp_path):
     assert environment.package_folder() == tmp_path / "vendors" / environment.VENDOR
 
 
+CHIP = """
+import tikemu
+tikemu.install(soc="Ascend910A")
+
+def get_soc_name():
+    return "Ascend910{}"
+"""
+
+
+@pytest.fixture
+def ask_again():
+    environment.cores.cache_clear()
+    yield
+    environment.cores.cache_clear()
+
+
+@pytest.mark.parametrize(("chip", "cores"), [("A", 32), ("ProB", 30)])
+def test_cores_are_those_of_the_chip(ask_again, monkeypatch, tmp_path, chip, cores):
+    """A stand-in for AscendCL names the chip; the emulator's platform knows its cores."""
+    (tmp_path / "acl.py").write_text(CHIP.format(chip))
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{Path(tikemu.__file__).parents[1]}")
+    monkeypatch.delenv("FLASH_ATTENTION_CORES", raising=False)
+    assert environment.cores() == cores
+
+
+def test_cores_can_be_said(ask_again, monkeypatch):
+    monkeypatch.setenv("FLASH_ATTENTION_CORES", "16")
+    assert environment.cores() == 16
+    environment.cores.cache_clear()
+    monkeypatch.setenv("FLASH_ATTENTION_CORES", "many")
+    with pytest.raises(ValueError, match="FLASH_ATTENTION_CORES: got 'many'"):
+        environment.cores()
+    monkeypatch.delenv("FLASH_ATTENTION_CORES")
+    with pytest.raises(RuntimeError, match="set FLASH_ATTENTION_CORES(.|\n)*No module named 'acl'"):
+        environment.cores()
+
+
 def test_the_backend_explains_itself():
     reason = registry.refusal("tik", AttentionProblem(**SIZES))
     assert "the device target is CPU" in reason
@@ -112,7 +151,7 @@ def primitives(route, **rules):
     """The four primitives for a problem."""
     problem = AttentionProblem(**SIZES, **rules)
     make_primitive = functools.partial(registration.primitive, route)
-    core = OperatorAttention(problem, make_primitive, GeneratedKeepBits(problem)).core
+    core = OperatorAttention(problem, make_primitive, GeneratedKeepBits(problem), 30).core
     return core.forward, core.rows, core.main, core.finish
 
 
@@ -121,7 +160,7 @@ def primitives(route, **rules):
 def test_the_primitives_can_be_made(no_tik, name, route):
     for primitive in primitives(route, **PROBLEMS[name]):
         assert primitive.func_type == ("tbe" if route == "tbe" else "aot")
-        assert '"seq_q":33' in primitive.attrs["request"]
+        assert '"seq_q":33' in primitive.attrs["request"] and '"cores":30' in primitive.attrs["request"]
         assert (route == "opp") == ("output_shapes" in primitive.attrs)
 
 

@@ -32,7 +32,8 @@ class TikBackend(Backend):
         from flash_attention.backends.ascend.keep_bits import GeneratedKeepBits
 
         make_primitive = functools.partial(registration.primitive, environment.route(ms.__version__), shard=shard)
-        return OperatorAttention(problem, make_primitive, GeneratedKeepBits(problem, shard), shard)
+        draw = GeneratedKeepBits(problem, shard)
+        return OperatorAttention(problem, make_primitive, draw, environment.cores(), shard)
 
 
 BACKEND = TikBackend()

@@ -32,6 +32,7 @@ class OperatorAttention(nn.Cell):
         problem: what to run.
         make_primitive: makes the primitive of a kernel.
         draw: a Cell that draws keep bits, draw(seed) -> uint8 in the order of the kernels, `layout.pack_keep_bits`.
+        cores: AI cores of the chip.
         shard: see `Backend.build`.
     """
 
@@ -40,10 +41,11 @@ class OperatorAttention(nn.Cell):
         problem: AttentionProblem,
         make_primitive: MakePrimitive,
         draw: nn.Cell,
+        cores: int,
         shard: Shard | None = None,
     ):
         super().__init__()
-        kernel_problem = host.describe(problem)
+        kernel_problem = host.describe(problem, cores=cores)
         bias_gradient = problem.alibi == "given" and problem.bias_grad
         request = Request(kernel_problem, bias_gradient, logsumexp_gradient=problem.return_lse)
         self.core = _Kernels(request, make_primitive)

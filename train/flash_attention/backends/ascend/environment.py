@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 VENDOR = "flash_attention"
@@ -48,3 +51,37 @@ def missing(version: str, target: str) -> str | None:
             "flash-attention opp --soc ascend910 --out DIR, then bash DIR/install.sh"
         )
     return None
+
+
+# AscendCL names the chip, CANN's platform description knows it; see their reference manuals.
+_ASK = """
+import acl
+from tbe.common import platform
+platform.set_current_compile_soc_info(acl.get_soc_name())
+print("cores", platform.get_soc_spec("CORE_NUM"))
+"""
+
+
+@functools.cache
+def cores() -> int:
+    """AI cores that kernels are planned for: FLASH_ATTENTION_CORES, else those of the chip, 30 or 32.
+
+    Asked in a process of its own: who asks has to choose a chip for everything that is compiled after it.
+
+    Raises:
+        ValueError: FLASH_ATTENTION_CORES is no positive number.
+        RuntimeError: the chip cannot be asked.
+    """
+    chosen = os.environ.get("FLASH_ATTENTION_CORES")
+    if chosen is not None:
+        if not chosen.isdigit() or int(chosen) == 0:
+            raise ValueError(f"FLASH_ATTENTION_CORES: got {chosen!r}, allowed is a positive number")
+        return int(chosen)
+    asked = subprocess.run([sys.executable, "-c", _ASK], capture_output=True, text=True)
+    answer = [line.split()[1] for line in asked.stdout.splitlines() if line.startswith("cores ")]
+    if asked.returncode != 0 or not answer:
+        raise RuntimeError(
+            "the number of AI cores cannot be asked of CANN (acl, tbe.common.platform); set FLASH_ATTENTION_CORES "
+            f"(32 on Ascend 910A, ProA and PremiumA, 30 on 910B and ProB). CANN says:\n{asked.stderr[-2000:]}"
+        )
+    return int(answer[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from flash_attention.kernels.tik.problem import padded
@@ -54,3 +55,15 @@ def excess(parts: list[Buffer]) -> str:
     return ", ".join(
         f"{memory} {used[memory]} of {CAPACITY[memory]} bytes" for memory in CAPACITY if used[memory] > CAPACITY[memory]
     )
+
+
+def check_chip(get_soc_spec: Callable[[str], int | str]) -> None:
+    """Compares CAPACITY with a chip, asked as by tbe.common.platform.get_soc_spec.
+
+    Raises:
+        ValueError: a memory is smaller than the kernels were planned for.
+    """
+    for memory, planned in CAPACITY.items():
+        there = int(get_soc_spec(f"{memory}_SIZE"))
+        if there < planned:
+            raise ValueError(f"{memory}: the chip has {there} bytes per core, the kernels are planned for {planned}")

@@ -14,6 +14,7 @@ from flash_attention.kernels.tik.backward import preprocess
 from flash_attention.kernels.tik.backward import scheduler as backward_scheduler
 from flash_attention.kernels.tik.forward import kernel as forward
 from flash_attention.kernels.tik.forward import scheduler as forward_scheduler
+from flash_attention.kernels.tik.hardware import check_chip
 from flash_attention.kernels.tik.kernel import Kernel
 from flash_attention.kernels.tik.signature import OPERATORS, GlobalTensor, Operator, Request, Signature, match
 
@@ -61,10 +62,12 @@ def compile_entry(name: str, tensors: Mapping[str, Mapping | None], request: str
         kernel_name: name of the kernel.
 
     Raises:
-        ValueError, TypeError: the request or a tensor is not what the kernel takes.
+        ValueError, TypeError: the request or a tensor is not what the kernel takes, or the chip is not as planned for.
     """
     from tbe import tik
+    from tbe.common.platform import get_soc_spec
 
+    check_chip(get_soc_spec)
     described = Request.from_text(request)
     stage = next(one.stage for one in OPERATORS if one.name == name)
     operator, signature = describe(stage, described)
