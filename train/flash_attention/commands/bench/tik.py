@@ -6,11 +6,13 @@ One core's share of 32 heads on 32 busy cores is the work of one head. Estimates
 from __future__ import annotations
 
 import csv
+import dataclasses
 import importlib.util
 from pathlib import Path
 
 from flash_attention.commands.bench import tik_kernels
 from flash_attention.commands.bench.figures import Figure
+from flash_attention.kernels.tik import forms
 from flash_attention.kernels.tik.hardware import CAPACITY, EVENTS, INSTRUCTION_CACHE
 from flash_attention.kernels.tik.problem import KernelProblem
 from flash_attention.text_table import table
@@ -28,6 +30,8 @@ REQUIRED = {
 }
 SEQ = 4096
 BUILD_SECONDS = 10.0
+FORM_SEQ = 2048  # for the costs of doubtful forms
+_FORM_KEYS = tuple((operator, head_dim, False) for operator in ("forward", "backward") for head_dim in (128, 64))
 PASSES = ("rows", "finish")  # around the main kernel of the backward operator
 SYNC = ("auto", "conservative")
 _TITLES = {
@@ -57,6 +61,10 @@ def run(seq: int, out: Path, strict: bool) -> int:
     print("\nwhat a kernel asks of a core / what there is; a tile is 128 x 128 scores\n")
     auto = [measured for measured in measurements if measured.sync == "auto"]
     print(table(_NEEDS, [needs_row(measured) for measured in auto]))
+    print(
+        "\ntime that the usual form costs where the kernels use, or could use, a doubtful one (kernels/tik/forms.py)\n"
+    )
+    print(table(["form", "used", *(_name(key) for key in _FORM_KEYS)], form_costs(FORM_SEQ)))
     out.mkdir(parents=True, exist_ok=True)
     path = write_csv(out / "tik.csv", measurements)
     print(f"\nwritten: {path}")
@@ -90,6 +98,22 @@ def speed(measurements: list[tik_kernels.Measurement]) -> list[Figure]:
             note += f"; {whole:.1f} % with the two passes around it"
         figures.append(Figure(_name(key), required * 100, auto, "%", note))
     return figures
+
+
+def form_costs(seq: int) -> list[list[str]]:
+    """Cells of every doubtful form: whether the kernels use it, and how much longer they take without it."""
+    rows = []
+    for field in dataclasses.fields(forms.Forms):
+        cells = [field.name, "yes" if getattr(forms.current(), field.name) else "no"]
+        for operator, head_dim, causal in _FORM_KEYS:
+            cycles = []
+            for used in (True, False):
+                with forms.using(**{field.name: used}):
+                    problem = KernelProblem(1, 1, seq, seq, head_dim, causal=causal, cores=1)
+                    cycles.append(tik_kernels.measure(problem, operator=operator).cycles)
+            cells.append(f"{(cycles[1] / cycles[0] - 1) * 100:+.2f} %")
+        rows.append(cells)
+    return rows
 
 
 _NEEDS = ["kernel", *(f"{memory} KiB/{CAPACITY[memory] / 1024:g}" for memory in CAPACITY)]

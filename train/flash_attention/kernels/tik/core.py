@@ -5,7 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from flash_attention.kernels.tik.hardware import BLOCK_HALVES, LARGEST_GAP, MOST_REPEATS, SIMD_LANES, Buffer
+from flash_attention.kernels.tik import forms
+from flash_attention.kernels.tik.hardware import (
+    BLOCK_HALVES,
+    FRACTAL_ELEMENTS,
+    HALF_ROUND,
+    LARGEST_GAP,
+    MOST_REPEATS,
+    SIMD_LANES,
+    Buffer,
+)
 from flash_attention.kernels.tik.problem import KernelProblem, padded
 
 
@@ -53,6 +62,7 @@ class Core:
         gm: global tensors by name.
         on: on-chip tensors by buffer name.
         buffers: what `on` was made from.
+        scalars: how many run-time variables there are.
     """
 
     module: object
@@ -62,6 +72,12 @@ class Core:
     gm: dict
     on: OnChip = field(default_factory=OnChip)
     buffers: list[Buffer] = field(default_factory=list)
+    scalars: int = 0
+
+    @property
+    def operand_shift(self) -> int:
+        """float32 elements by which a product's first source lies behind its destination, see Forms."""
+        return HALF_ROUND if forms.current().shifted_operands else 0
 
     @property
     def seq_q(self) -> int:
@@ -117,10 +133,20 @@ class Core:
         return self.tik.if_scope(conditions[0] if len(conditions) == 1 else self.module.all(*conditions))
 
     def scalar(self, dtype: str, name: str, value=None):
-        """A run-time variable."""
+        """A run-time variable. Its name gets a number: each is there once."""
+        self.scalars += 1
+        unique = f"{name}_{self.scalars}"
         if value is None:
-            return self.tik.Scalar(dtype, name)
-        return self.tik.Scalar(dtype, name, init_value=value)
+            return self.tik.Scalar(dtype, unique)
+        return self.tik.Scalar(dtype, unique, init_value=value)
+
+    def repeat_fractal(self, dst, src, count: int, transposed: bool) -> None:
+        """load2dv1 of `count` copies of the one fractal at `src` to L0A or L0B."""
+        if forms.current().repeated_source:
+            self.tik.load2dv1(dst, src, 0, count, 0, 0, transposed)
+            return
+        for index in range(count):
+            self.tik.load2dv1(dst[index * FRACTAL_ELEMENTS], src, 0, 1, 1, 0, transposed)
 
     def wide(self, number, size: int):
         """number * size in 64 bits: offsets in global memory may pass 32."""

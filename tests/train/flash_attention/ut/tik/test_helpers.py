@@ -240,7 +240,8 @@ def test_bias_and_mask_per_key_are_terms_of_the_scores(tik, execute):
     given = bias.copy()
     given[..., 20:30] = -np.inf
     query, key = _random(16, 48), _random(40, 48, seed=1)
-    program = _score_program(tik, execute, problem, query, key, bias=pack_bias(given), mask=pack_keys(hidden))
+    inputs = {"key_bias": pack_bias(given), "key_mask": pack_keys(hidden)}
+    program = _score_program(tik, execute, problem, query, key, **inputs)
     with program.body() as core:
         _load_operands(core)
         zero = core.scalar("int32", "zero", 0)

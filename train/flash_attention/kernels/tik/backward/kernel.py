@@ -273,7 +273,7 @@ class _Main:
         self._turned(on.value_sum[0], on.probability[0], on.d_output[unit.position], step)
 
     def _key_gradient(self, unit, step) -> None:
-        on, tik, plan = self.core.on, self.tik, self.plan
+        on, plan = self.core.on, self.plan
         self._turned(on.key_sum[0], on.d_score[unit.position % PAIR], on.query[unit.position], step)
         if not plan.bias_chunks:
             return
@@ -281,7 +281,8 @@ class _Main:
         column = on.l0_one_hot[0]
         for chunk in range(plan.bias_chunks):
             with self.core.when(unit.member >= 16 * chunk, unit.member < 16 * (chunk + 1)):
-                tik.load2dv1(column, on.one_hot[0][(unit.member - 16 * chunk) * F], 0, plan.rows // 16, 0, 0, False)
+                fractal = on.one_hot[0][(unit.member - 16 * chunk) * F]
+                self.core.repeat_fractal(column, fractal, plan.rows // 16, False)
                 fresh = self.core.scalar("int32", "fresh", 0)
                 with self.core.when(unit.member == 16 * chunk, unit.tile == self.item["first"]):
                     fresh.set_as(1)

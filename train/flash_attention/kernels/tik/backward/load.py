@@ -52,7 +52,7 @@ class Loads:
         for slot in on.copies("key_terms"):
             for fractal in range(plan.columns):
                 tik.data_move(slot[fractal * F], stage, 0, 1, 16, 0, 0)
-        tik.load2dv1(on.l0_ones[0], on.one_terms[0], 0, plan.columns, 0, 0, True)
+        core.repeat_fractal(on.l0_ones[0], on.one_terms[0], plan.columns, True)
         for name, count in (("tiles", tiles), ("distances", distances)):
             if count:
                 tik.data_move(on.copies(name)[0], core.gm[name], 0, count, plan.area // 16, 0, 0)

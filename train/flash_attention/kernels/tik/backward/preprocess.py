@@ -190,14 +190,15 @@ class _Rows:
         """sum (rows, 16) = output * d_output, added over the fractal columns."""
         core, plan = self.core, self.core.plan
         square = plan.rows * 16
+        shift = core.operand_shift
         left, right, total = (core.on.copies(name)[0] for name in ("left", "right", "sum"))
         core.fill(total, 0.0, square, 64)
         for first in range(0, core.depth_columns, PART):
             count = min(PART, core.depth_columns - first)
             elements = count * square
-            core.to_single(left[64:], core.on.output[0][first * square :], elements)
+            core.to_single(left[shift:], core.on.output[0][first * square :], elements)
             core.to_single(right, core.on.d_output[0][first * square :], elements)
-            core.binary("vec_mul", left, left[64:], right, elements, 64)
+            core.binary("vec_mul", left, left[shift:], right, elements, 64)
             for column in range(count):
                 core.binary("vec_add", total, total, left[column * square :], square, 64)
 

@@ -20,10 +20,11 @@ class VectorWork:
         """exp(scores - logsumexp) to L1, dropped where dropout says so; float32 stays in `score`, float16 in `half`."""
         core, plan, problem, tik = self.core, self.core.plan, self.core.problem, self.core.tik
         score, half = core.on.score[0], core.on.probability_half[0]
-        exponent = score[HALF_ROUND:]
+        shift = core.operand_shift
+        exponent = score[shift:]
         skew = HALF_ROUND if problem.post_scale != 1.0 else 0
         for at, elements in plan.pieces:
-            tik.tensor_mov(score[at + HALF_ROUND + skew], core.on.scores[0][at], "m", 1, elements // F, 0, 0)
+            tik.tensor_mov(score[at + shift + skew], core.on.scores[0][at], "m", 1, elements // F, 0, 0)
         if skew:
             for at, elements in plan.pieces:
                 core.with_scalar("vec_muls", exponent[at:], exponent[at + skew :], problem.post_scale, elements, 64)
@@ -52,13 +53,13 @@ class VectorWork:
             factor = core.on.d_probability_single[0]
             tik.tensor_mov(factor, source, "m", 1, plan.area // F, 0, 0)
             for at, elements in plan.pieces:
-                core.binary("vec_mul", score[at:], score[at + HALF_ROUND :], factor[at:], elements, 64)
+                core.binary("vec_mul", score[at:], score[at + core.operand_shift :], factor[at:], elements, 64)
             for at, elements in plan.pieces:
                 core.to_half(result[at:], score[at:], elements)
             self._hide(result)
         else:
             # float16 factors; what is hidden has probability zero already.
-            factor, pieces = result[2 * HALF_ROUND :], plan.pieces
+            factor, pieces = result[2 * core.operand_shift :], plan.pieces
             if problem.dropout_threshold:
                 # Before the products, and those in one move: the Cube then waits for fewer events.
                 delta, square = core.on.row_delta[0], plan.rows * 16

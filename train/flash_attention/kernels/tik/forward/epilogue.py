@@ -5,7 +5,6 @@ from __future__ import annotations
 from flash_attention.kernels.tik.common.tiles import by_rows
 from flash_attention.kernels.tik.core import Core
 from flash_attention.kernels.tik.forward.work_item import Item
-from flash_attention.kernels.tik.hardware import HALF_ROUND
 
 LEAST = (2 - 2.0**-23) * 2.0**127  # its negative, the most negative number, is the logsumexp of a row that sees nothing
 TINY = 2.0**-120
@@ -25,7 +24,7 @@ def finish(core: Core, item: Item, a: int) -> None:
     plan, tik = core.plan, core.tik
     total, inverse = core.on.row_total[0], core.on.inverse[0]
     square = plan.rows * 16
-    small = _small_steps(core, a)
+    small, shift = _small_steps(core, a), core.operand_shift
     score, result = core.on.score[0], core.on.stage[a]
     columns, slots = core.depth_columns, max(1, plan.columns // 2)
     # Backwards: waiting until the last query column has left stage[a] covers the others.
@@ -43,13 +42,13 @@ def finish(core: Core, item: Item, a: int) -> None:
 
     def move(index: int) -> None:
         first, width = spans[index]
-        at = index % slots * 2 * square + HALF_ROUND
+        at = index % slots * 2 * square + shift
         tik.tensor_mov(score[at], core.on.output[a][first * square], "m", 1, width * plan.rows // 16, 0, 0)
 
     def scale(index: int) -> None:
         for column in range(spans[index][1]):
             at = (index % slots * 2 + column) * square
-            core.binary("vec_mul", score[at:], score[at + HALF_ROUND :], inverse, square, 64)
+            core.binary("vec_mul", score[at:], score[at + shift :], inverse, square, 64)
 
     def convert(index: int) -> None:
         first, width = spans[index]

@@ -108,7 +108,7 @@ class _Forward:
         core.fill(stage[-1], 1.0, 256)
         fractal = core.on.fractals[0]
         self.tik.data_move(fractal, stage[-1], 0, 1, 16, 0, 0)
-        self.tik.load2dv1(core.on.l0_ones[0], fractal, 0, max(plan.segments) // 16, 0, 0, False)
+        core.repeat_fractal(core.on.l0_ones[0], fractal, max(plan.segments) // 16, False)
         area = plan.rows * plan.keys // 16
         for name, tiles_of in (("tiles", self.split.tiles), ("distances", self.split.distances)):
             if len(tiles_of):

@@ -1,0 +1,61 @@
+"""Doubtful forms of instructions: switches that change no bit, names of scalars, costs."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from flash_attention.commands.bench.tik import form_costs
+from flash_attention.kernels.tik import KernelProblem, build_backward, build_forward, forms
+from flash_attention.kernels.tik.backward import host as backward_host
+
+from tests.train.flash_attention.ut.tik.programs import forward
+
+
+def _results(tik, execute, problem: KernelProblem) -> dict:
+    """Output and gradients for random inputs."""
+    random = np.random.default_rng(0)
+    shape = (1, problem.heads, problem.seq_q, problem.head_dim)
+    query, key, value, d_output = (random.standard_normal(shape).astype(np.float16) for _ in range(4))
+    bias = random.standard_normal((1, 1, 1, problem.seq_k)).astype(np.float16)
+    output, logsumexp = forward(tik, execute, problem, query, key, value, bias=bias)
+    operator = build_backward(problem, tik, bias_gradient=True)
+    stored = backward_host.inputs(problem, query, key, value, output, logsumexp, d_output, bias=bias)
+    return {"output": output, **backward_host.outputs(problem, operator.run(execute, **stored))}
+
+
+@pytest.mark.parametrize("head_dim", (32, 64))
+@pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(forms.Forms)])
+def test_a_form_changes_no_bit(tik, execute, name: str, head_dim: int) -> None:
+    problem = KernelProblem(1, 2, 150, 150, head_dim, causal=True, alibi="given", cores=1)
+    with forms.using(**{name: True}):
+        doubtful = _results(tik, execute, problem)
+    with forms.using(**{name: False}):
+        usual = _results(tik, execute, problem)
+    for tensor, array in usual.items():
+        np.testing.assert_array_equal(doubtful[tensor], array, err_msg=tensor)
+
+
+def test_names_of_scalars_are_unique(tik) -> None:
+    ir = pytest.importorskip("tikemu.ir")
+    problem = KernelProblem(1, 1, 300, 300, 64, causal=True, alibi="computed", slopes=(0.5,), cores=1)
+    for kernel in (build_forward(problem, tik), *build_backward(problem, tik).kernels):
+        statements = ir.statements(kernel.tik._recorder.program.body)
+        defined = [statement for statement in statements if isinstance(statement, ir.DefineScalar)]
+        names = [variable.name for statement in defined for variable in statement.variables]
+        assert len(names) > 5 and len(set(names)) == len(names)
+
+
+def test_forms_come_from_the_environment(monkeypatch) -> None:
+    monkeypatch.setenv("FLASH_ATTENTION_FORMS", "shifted_operands=0,repeated_source=1")
+    assert forms.current() == forms.Forms(shifted_operands=False, repeated_source=True)
+    monkeypatch.setenv("FLASH_ATTENTION_FORMS", "shifted_operands=no")
+    with pytest.raises(ValueError, match="FLASH_ATTENTION_FORMS: got 'shifted_operands=no', allowed are shifted_op"):
+        forms.current()
+
+
+def test_a_doubtful_form_is_used_only_where_the_usual_one_costs_more_than_a_percent() -> None:
+    for name, _, *costs in form_costs(1024):
+        most = max(float(cost.split()[0]) for cost in costs)
+        assert getattr(forms.Forms(), name) == (most > 1), (name, costs)

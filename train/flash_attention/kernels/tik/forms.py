@@ -1,0 +1,61 @@
+"""Forms of instructions that CANN's documents allow and no public program for this chip was found to use.
+
+One switch each, off where the usual form costs less than 1 % on the modelled core; `flash-attention bench --tik`
+prints what each costs, `flash-attention selftest` tries each. FLASH_ATTENTION_FORMS changes them where operators are
+compiled, by name: "shifted_operands=0,repeated_source=1".
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+
+
+@dataclass(frozen=True)
+class Forms:
+    """Which doubtful forms the kernels use.
+
+    Attributes:
+        shifted_operands: vector instructions with two sources whose first one overlaps the destination, half a round
+            of the banks further on. Otherwise in place, which meets bank conflicts.
+        repeated_source: load2dv1 with src_stride 0, which repeats a fractal. Otherwise an instruction per fractal.
+    """
+
+    shifted_operands: bool = True
+    repeated_source: bool = False
+
+    @staticmethod
+    def from_text(text: str) -> Forms:
+        """The forms with those changed that `text` names: "name=0,name=1".
+
+        Raises:
+            ValueError: the text is not of this kind.
+        """
+        changes = {}
+        for part in filter(None, text.split(",")):
+            name, _, value = part.partition("=")
+            if name not in asdict(Forms()) or value not in ("0", "1"):
+                names = ", ".join(f"{name}=0 or =1" for name in asdict(Forms()))
+                raise ValueError(f"FLASH_ATTENTION_FORMS: got {part!r}, allowed are {names}")
+            changes[name] = value == "1"
+        return replace(Forms(), **changes)
+
+
+_chosen: list[Forms] = []
+
+
+def current() -> Forms:
+    """The forms that kernels are recorded with."""
+    return _chosen[-1] if _chosen else Forms.from_text(os.environ.get("FLASH_ATTENTION_FORMS", ""))
+
+
+@contextmanager
+def using(**changes: bool) -> Iterator[Forms]:
+    """Kernels that are recorded inside use the current forms with these changes."""
+    _chosen.append(replace(current(), **changes))
+    try:
+        yield _chosen[-1]
+    finally:
+        _chosen.pop()
