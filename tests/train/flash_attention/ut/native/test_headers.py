@@ -15,7 +15,8 @@ ALONE = sorted(set(build.SOURCES.glob("*.h")) - set(INCLUDED))
 
 
 def compile_text(text: str, flags: tuple) -> None:
-    command = ["g++", "-std=c++17", "-fsyntax-only", "-Wall", "-Wextra", "-Werror", "-Wno-unused-function", *flags]
+    flags = (*flags, "-Wall", "-Wextra", "-Werror", "-Wno-unused-function")
+    command = ["g++", "-std=c++17", "-fopenmp", "-fsyntax-only", *flags]
     done = subprocess.run([*command, "-I", build.SOURCES, "-x", "c++", "-"], input=text, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 

@@ -1,104 +1,19 @@
 #include "attention.h"
 
-#include <omp.h>
-
 #include <algorithm>
 #include <atomic>
-#include <cstdlib>
 #include <cstring>
-#include <memory>
-#include <new>
 #include <thread>
 #include <vector>
 
 #include "dispatch.h"
 #include "kernels.h"
+#include "plans.h"
 #include "status.h"
+#include "tasks.h"
 
 namespace flash_attention {
-namespace {
 
-// Work below this many multiplications is not worth a second thread.
-constexpr double kWorthAThread = 1 << 20;
-// Sums of d_query are kept for as many key/value heads at a time as fit in here (at least one).
-constexpr int64_t kWaveBytes = 32 << 20;
-
-// Tests set the variable FLASH_ATTENTION_CPU_POISON: scratch, sums and results then hold garbage before each task, so that
-// nobody profits from fresh pages, which are zero, or from what an earlier task left.
-bool poisoned() {
-  const char* wanted = std::getenv("FLASH_ATTENTION_CPU_POISON");
-  return wanted != nullptr && *wanted != '\0' && *wanted != '0';
-}
-
-// Signalling NaN and 1e37 by turns, as float32 and as pairs of bfloat16; a place that held one holds the other next time.
-void poison(void* memory, int64_t bytes) {
-  static std::atomic<uint32_t> fills{0};
-  constexpr uint32_t kGarbage[2] = {0x7FA07FA0, 0x7CF07CF0};
-  const uint32_t turn = fills.fetch_add(1, std::memory_order_relaxed);
-  char* to = static_cast<char*>(memory);
-  for (int64_t at = 0; at < bytes; at += 4)
-    std::memcpy(to + at, &kGarbage[(turn + at / 4) % 2], std::min<int64_t>(4, bytes - at));
-}
-
-struct Free {
-  void operator()(void* p) const { std::free(p); }
-};
-
-template <class T>
-using Buffer = std::unique_ptr<T[], Free>;
-
-template <class T>
-Buffer<T> allocate(int64_t count) {
-  const size_t bytes = (static_cast<size_t>(count) * sizeof(T) + 63) / 64 * 64;
-  void* p = std::aligned_alloc(64, bytes == 0 ? 64 : bytes);
-  if (p == nullptr) throw std::bad_alloc();
-  if (poisoned()) poison(p, bytes);
-  return Buffer<T>(static_cast<T*>(p));
-}
-
-// A thread keeps its scratch between calls: fresh pages cost more than a small problem.
-char* thread_scratch(int64_t bytes) {
-  thread_local Buffer<char> buffer;
-  thread_local int64_t size = 0;
-  if (size < bytes) {
-    buffer.reset();
-    size = 0;
-    buffer = allocate<char>(bytes);
-    size = bytes;
-  }
-  return buffer.get();
-}
-
-int thread_count(double work, int64_t tasks) {
-  const int64_t most = omp_get_max_threads();
-  const int64_t worth = 1 + static_cast<int64_t>(std::min(work / kWorthAThread, 1e6));
-  return static_cast<int>(std::max<int64_t>(1, std::min({most, worth, tasks})));
-}
-
-// Calls run(task, scratch) for every task, taken in ascending order by whichever thread is free. False without memory.
-template <class Run>
-bool run_tasks(int threads, int64_t tasks, int64_t scratch_bytes, std::atomic<bool>& failed, const Run& run) {
-  std::atomic<int64_t> next{0};
-  const bool dirty = poisoned();
-#pragma omp parallel num_threads(threads)
-  {
-    char* scratch = nullptr;
-    try {
-      scratch = thread_scratch(scratch_bytes);
-    } catch (const std::bad_alloc&) {
-      failed = true;
-    }
-    while (!failed) {
-      const int64_t task = next.fetch_add(1, std::memory_order_relaxed);
-      if (task >= tasks) break;
-      if (dirty) poison(scratch, scratch_bytes);
-      run(task, scratch);
-    }
-  }
-  return !failed;
-}
-
-// Multiplications of one product over all visible pairs.
 double work_of(const Problem& p) {
   double pairs = 0;
   const int64_t step = std::max<int64_t>(1, p.seq_q / 64);
@@ -106,6 +21,20 @@ double work_of(const Problem& p) {
     pairs += static_cast<double>(std::max<int64_t>(0, p.band.hi(row) - p.band.lo(row))) * step;
   return pairs * p.head_dim * p.batch * p.heads;
 }
+
+ForwardPlan plan_forward(const Problem& p, const ForwardOutputs& outputs, int64_t wanted) {
+  ForwardPlan plan{p, outputs, kForwardRows, 0};
+  while (plan.rows > 32 && (p.batch * p.heads * ((p.seq_q + plan.rows - 1) / plan.rows) < wanted ||
+                            plan.rows * p.head_dim > kForwardRows * 160 || plan.rows >= 2 * p.seq_q))
+    plan.rows /= 2;
+  plan.tiles = (p.seq_q + plan.rows - 1) / plan.rows;
+  return plan;
+}
+
+namespace {
+
+// Sums of d_query are kept for as many key/value heads at a time as fit in here (at least one).
+constexpr int64_t kWaveBytes = 32 << 20;
 
 int run_forward(const Problem& p, const ForwardOutputs& outputs) {
   const Kernels* kernels = choose_kernels();
@@ -115,15 +44,10 @@ int run_forward(const Problem& p, const ForwardOutputs& outputs) {
     poison(outputs.output, rows * p.row_bytes());
     poison(outputs.logsumexp, rows * static_cast<int64_t>(sizeof(float)));
   }
-  ForwardPlan plan{p, outputs, kForwardRows, 0};
   const double work = 2 * work_of(p);
   const int most = thread_count(work, INT64_MAX);
   // Many rows share the packing of a key tile; few rows leave something to do for every thread, and stay in the cache.
-  const int64_t wanted = most == 1 ? 1 : 6 * most;
-  while (plan.rows > 32 && (p.batch * p.heads * ((p.seq_q + plan.rows - 1) / plan.rows) < wanted ||
-                            plan.rows * p.head_dim > kForwardRows * 160 || plan.rows >= 2 * p.seq_q))
-    plan.rows /= 2;
-  plan.tiles = (p.seq_q + plan.rows - 1) / plan.rows;
+  const ForwardPlan plan = plan_forward(p, outputs, most == 1 ? 1 : 6 * most);
   const int64_t tasks = p.batch * p.heads * plan.tiles;
   std::atomic<bool> failed{false};
   // The last rows of a head first: with a causal mask they are the longest.
@@ -234,7 +158,8 @@ int run_backward(const Problem& p, const BackwardInputs& inputs, const BackwardO
   // Sums of d_query: float32 in rows of whole cache lines, in the result itself where that is so.
   plan.d_query_width = (p.head_dim + 15) / 16 * 16;
   const int64_t head_sums = p.seq_q * plan.d_query_width, group_sums = p.group() * head_sums;
-  int64_t wave = std::min(groups, std::max<int64_t>(1, kWaveBytes / (group_sums * static_cast<int64_t>(sizeof(float)))));
+  const int64_t group_bytes = std::max<int64_t>(1, group_sums * static_cast<int64_t>(sizeof(float)));
+  int64_t wave = std::min(groups, std::max<int64_t>(1, kWaveBytes / group_bytes));
   if (bias.by_row && bias.shared) wave = 1;
   // Rows far apart would be slower to add to than to copy at the end.
   const bool in_result =
@@ -301,17 +226,6 @@ int run_backward(const Problem& p, const BackwardInputs& inputs, const BackwardO
   if (failed) return kNoMemory;
   bias.finish(p, kernels, outputs.d_bias);
   return kOk;
-}
-
-template <class Run>
-int guarded(const Run& run) {
-  try {
-    return run();
-  } catch (const std::bad_alloc&) {
-    return kNoMemory;
-  } catch (...) {
-    return kInternal;
-  }
 }
 
 }  // namespace

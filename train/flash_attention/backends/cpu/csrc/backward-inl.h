@@ -447,6 +447,7 @@ void backward_keys(const BackwardPlan& plan, int64_t group, int64_t key_tile, ch
 inline void backward_rows(const BackwardPlan& plan, int64_t batch_head, int64_t first, int64_t count, char* scratch) {
   const Problem& p = plan.problem;
   const int64_t padded = round_up(p.head_dim, kLanes), row = batch_head * p.seq_q + first;
+  const int64_t lse_row = batch_head * p.lse_stride + first;
   Arena arena(scratch);
   float* output = arena.take<float>(padded);
   float* d_output = arena.take<float>(padded);
@@ -462,8 +463,8 @@ inline void backward_rows(const BackwardPlan& plan, int64_t batch_head, int64_t 
     F sum = Simd::zero();
     for (int64_t d = 0; d < padded; d += kLanes) sum = Simd::fma(Simd::load(output + d), Simd::load(d_output + d), sum);
     float delta = Simd::sum(sum);
-    if (plan.inputs.d_logsumexp) delta -= plan.inputs.d_logsumexp[row + m];
-    const float logsumexp = plan.inputs.logsumexp[row + m];
+    if (plan.inputs.d_logsumexp) delta -= plan.inputs.d_logsumexp[lse_row + m];
+    const float logsumexp = plan.inputs.logsumexp[lse_row + m];
     const bool blind = logsumexp == -kInfinity;
     // A row that sees nothing: its exponents are -inf and nothing it holds reaches the sums.
     plan.shift[row + m] = blind ? -kInfinity : static_cast<float>(-logsumexp / to_natural);

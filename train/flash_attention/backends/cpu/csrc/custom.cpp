@@ -224,7 +224,7 @@ Problem parse(const Tensors& t, int config_index, int rates_index) {
   const Sizes query = sizes_of(t, kQuery, kind, p.head_dim), key = sizes_of(t, kKey, kind, p.head_dim);
   p.batch = query.batch;
   p.heads = query.heads;
-  p.seq_q = query.seq;
+  p.seq_q = p.lse_stride = query.seq;
   p.query_layout = query.layout;
   p.kv_heads = key.heads;
   p.seq_k = key.seq;

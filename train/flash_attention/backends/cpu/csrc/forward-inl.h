@@ -315,7 +315,7 @@ void forward_rows(const ForwardPlan& plan, int64_t batch_head, int64_t index, ch
   }
 
   char* output = static_cast<char*>(plan.outputs.output);
-  float* logsumexp = plan.outputs.logsumexp + batch_head * p.seq_q + first;
+  float* logsumexp = plan.outputs.logsumexp + batch_head * p.lse_stride + first;
   for (int64_t m = 0; m < count; ++m) {
     const float total = Simd::sum(Simd::load(tile.all_sums + m * kLanes));
     const float factor = total == 0.0f ? 0.0f : p.dropout.scale / total;

@@ -104,6 +104,7 @@ struct Problem {
   Band band;
   Layout query_layout;  // of query, output and their gradients: batch, heads, seq_q
   Layout key_layout;    // of key, value and their gradients: batch, kv_heads, seq_k
+  int64_t lse_stride;   // from one head to the next in the logsumexp and its gradient; rows and heads follow each other
   const void* query;
   const void* key;
   const void* value;
@@ -119,7 +120,7 @@ struct Problem {
 
 struct ForwardOutputs {
   void* output;      // like query
-  float* logsumexp;  // (batch, heads, seq_q)
+  float* logsumexp;  // (batch, heads, lse_stride), the first seq_q of each
 };
 
 struct BackwardInputs {
