@@ -88,9 +88,9 @@ def get_soc_name():
 
 @pytest.fixture
 def ask_again():
-    environment.cores.cache_clear()
+    environment.chip.cache_clear()
     yield
-    environment.cores.cache_clear()
+    environment.chip.cache_clear()
 
 
 @pytest.mark.parametrize(("chip", "cores"), [("A", 32), ("ProB", 30)])
@@ -105,7 +105,7 @@ def test_cores_are_those_of_the_chip(ask_again, monkeypatch, tmp_path, chip, cor
 def test_cores_can_be_said(ask_again, monkeypatch):
     monkeypatch.setenv("FLASH_ATTENTION_CORES", "16")
     assert environment.cores() == 16
-    environment.cores.cache_clear()
+    environment.chip.cache_clear()
     monkeypatch.setenv("FLASH_ATTENTION_CORES", "many")
     with pytest.raises(ValueError, match="FLASH_ATTENTION_CORES: got 'many'"):
         environment.cores()

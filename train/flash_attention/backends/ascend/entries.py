@@ -49,27 +49,37 @@ def folder() -> Path:
     return Path(chosen) if chosen else cache / "flash-attention" / "entries"
 
 
+def packages() -> str:
+    """The folder that entries find flash_attention in."""
+    return str(Path(flash_attention.__file__).resolve().parents[1])
+
+
 @functools.cache
 def entry(operator: Operator) -> Callable:
     """The entry function of an operator; always the same one in a process."""
-    packages = str(Path(flash_attention.__file__).resolve().parents[1])
     names = [argument.name for argument in (*operator.inputs, *operator.outputs)]
     source = _SOURCE.format(
         type=operator.type,
         version=flash_attention.__version__,
         name=operator.name,
         parameters=",\n    ".join(names),
-        packages=packages,
+        packages=packages(),
         tensors=", ".join(f"{name}={name}" for name in names),
     )
-    installation = hashlib.sha256(f"{packages}\n{flash_attention.__version__}".encode()).hexdigest()[:12]
-    path = folder() / installation / f"{operator.name}.py"
+    return load(operator.name, source)
+
+
+def load(name: str, source: str) -> Callable:
+    """The function `name` of a file with this source, which is written if it is not there."""
+    installation = hashlib.sha256(f"{packages()}\n{flash_attention.__version__}".encode()).hexdigest()[:12]
+    path = folder() / installation / f"{name}.py"
     if not path.exists() or path.read_text(encoding="utf-8") != source:
         _write(path, source)
-    specification = importlib.util.spec_from_file_location(operator.name, path)
+    specification = importlib.util.spec_from_file_location(name, path)
+    assert specification is not None and specification.loader is not None
     module = importlib.util.module_from_spec(specification)
     specification.loader.exec_module(module)
-    return getattr(module, operator.name)
+    return getattr(module, name)
 
 
 def _write(path: Path, source: str) -> None:

@@ -53,20 +53,37 @@ def missing(version: str, target: str) -> str | None:
     return None
 
 
+_SPECIFICATIONS = ("CORE_NUM", "UB_SIZE", "L1_SIZE", "L0A_SIZE", "L0B_SIZE", "L0C_SIZE")
 # AscendCL names the chip, CANN's platform description knows it; see their reference manuals.
-_ASK = """
+_ASK = f"""
 import acl
 from tbe.common import platform
+print("soc", acl.get_soc_name())
 platform.set_current_compile_soc_info(acl.get_soc_name())
-print("cores", platform.get_soc_spec("CORE_NUM"))
+for name in {_SPECIFICATIONS}:
+    print(name, platform.get_soc_spec(name))
 """
 
 
 @functools.cache
-def cores() -> int:
-    """AI cores that kernels are planned for: FLASH_ATTENTION_CORES, else those of the chip, 30 or 32.
+def chip() -> dict[str, str]:
+    """Name of the chip ("soc"), number of cores and sizes of memories, as CANN says.
 
     Asked in a process of its own: who asks has to choose a chip for everything that is compiled after it.
+
+    Raises:
+        RuntimeError: CANN cannot be asked.
+    """
+    asked = subprocess.run([sys.executable, "-c", _ASK], capture_output=True, text=True)
+    answers = (line.split(maxsplit=1) for line in asked.stdout.splitlines())
+    result = {words[0]: words[1] for words in answers if len(words) == 2 and words[0] in ("soc", *_SPECIFICATIONS)}
+    if asked.returncode != 0 or len(result) <= len(_SPECIFICATIONS):
+        raise RuntimeError(f"CANN cannot be asked for the chip (acl, tbe.common.platform): {asked.stderr[-2000:]}")
+    return result
+
+
+def cores() -> int:
+    """AI cores that kernels are planned for: FLASH_ATTENTION_CORES, else those of the chip, 30 or 32.
 
     Raises:
         ValueError: FLASH_ATTENTION_CORES is no positive number.
@@ -77,11 +94,10 @@ def cores() -> int:
         if not chosen.isdigit() or int(chosen) == 0:
             raise ValueError(f"FLASH_ATTENTION_CORES: got {chosen!r}, allowed is a positive number")
         return int(chosen)
-    asked = subprocess.run([sys.executable, "-c", _ASK], capture_output=True, text=True)
-    answer = [line.split()[1] for line in asked.stdout.splitlines() if line.startswith("cores ")]
-    if asked.returncode != 0 or not answer:
+    try:
+        return int(chip()["CORE_NUM"])
+    except RuntimeError as error:
+        numbers = "32 on Ascend 910A, ProA and PremiumA, 30 on 910B and ProB"
         raise RuntimeError(
-            "the number of AI cores cannot be asked of CANN (acl, tbe.common.platform); set FLASH_ATTENTION_CORES "
-            f"(32 on Ascend 910A, ProA and PremiumA, 30 on 910B and ProB). CANN says:\n{asked.stderr[-2000:]}"
-        )
-    return int(answer[0])
+            f"the number of AI cores is unknown; set FLASH_ATTENTION_CORES ({numbers}). {error}"
+        ) from None

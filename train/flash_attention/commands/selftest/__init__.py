@@ -1,0 +1,37 @@
+"""the smallest experiments that decide whether a chip does what the TIK operators count on; for the first card"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--device", choices=("ascend", "emulator"), default="emulator", help="where programs run")
+    parser.add_argument("--report", type=Path, help="JSON file for the results, to be sent back")
+    parser.add_argument("--only", default="", help="run the experiments whose name contains this text")
+
+
+def run(options: argparse.Namespace) -> int:
+    from flash_attention.commands.selftest import card, experiments
+
+    chosen = [one for one in experiments.EXPERIMENTS if options.only in one.name]
+    if not chosen:
+        raise ValueError(f"--only: no experiment is called like {options.only!r}")
+    device = card.Ascend() if options.device == "ascend" else card.Emulator()
+    print(f"device {options.device}: {', '.join(f'{name} {what}' for name, what in device.description().items())}\n")
+    results = []
+    for experiment in chosen:
+        result = experiments.perform(experiment, device)
+        results.append(result)
+        print(f"{result['result']:8}{experiment.name}: {result['found']}", flush=True)
+        if result["result"] == "FAILED":
+            print(f"        expected: {experiment.expected}\n        what to change: {experiment.change}")
+    if options.report is not None:
+        report = {"device": options.device, **device.description(), "experiments": results}
+        options.report.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+        print(f"\nwritten: {options.report}")
+    failed = sum(result["result"] == "FAILED" for result in results)
+    print("\nall as expected" if failed == 0 else f"\nFAILED: {failed}")
+    return int(failed > 0)

@@ -1,0 +1,150 @@
+"""Where the experiments run: an Ascend 910 through MindSpore, or the emulator."""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from flash_attention.commands.selftest.programs import PROGRAMS
+
+
+class NotRun(Exception):
+    """An experiment that this device or software cannot make; the message says why."""
+
+
+class Run(NamedTuple):
+    """Outputs by name, and whether the overflow status was set by the run."""
+
+    outputs: dict[str, np.ndarray]
+    overflow: bool
+
+
+class Device(Protocol):
+    """What an experiment asks."""
+
+    backend: str  # of the layer
+
+    def description(self) -> dict[str, str]:
+        """Chip and software versions."""
+
+    def platform(self, name: str) -> int:
+        """A size of the chip, as by tbe.common.platform.get_soc_spec."""
+
+    def run(self, name: str, **arrays: np.ndarray) -> Run:
+        """Runs one of PROGRAMS."""
+
+
+class Emulator:
+    """tikemu in strict mode."""
+
+    backend = "emulator"
+    soc = "Ascend910A"
+
+    def __init__(self):
+        try:
+            import tikemu
+        except ImportError as error:
+            raise RuntimeError("--device emulator needs tikemu: pip install ./emulator in the repository") from error
+        self.tikemu = tikemu
+        tikemu.install(soc=self.soc)
+
+    def description(self) -> dict[str, str]:
+        import mindspore
+
+        return {"soc": self.soc, "mindspore": mindspore.__version__, "tikemu": self.tikemu.__version__}
+
+    def platform(self, name: str) -> int:
+        from tbe.common.platform import get_soc_spec
+
+        return int(get_soc_spec(name))
+
+    def run(self, name: str, **arrays: np.ndarray) -> Run:
+        from tbe import tik
+
+        instance = PROGRAMS[name].build(tik, f"selftest_{name}", True)
+        result = self.tikemu.run(
+            instance, arrays, timing=False, options=self.tikemu.Options(strict=True, progress=False)
+        )
+        return Run(result.outputs, bool(result.overflow))
+
+
+_ENTRY = '''"""Entry of a program of `flash-attention selftest`."""
+
+
+def selftest_{name}({parameters}, kernel_name="selftest_{name}", **others):
+    """Compiles the program."""
+    import sys
+
+    if {packages!r} not in sys.path:
+        sys.path.append({packages!r})
+    from tbe import tik
+
+    from flash_attention.commands.selftest.programs import PROGRAMS
+
+    PROGRAMS["{name}"].build(tik, kernel_name, False)
+'''
+
+
+class Ascend:
+    """A card under MindSpore, whose in-process TBE compiler (2.0 to 2.2) takes the programs. Not tried on a card."""
+
+    backend = "tik"
+
+    def __init__(self):
+        import mindspore as ms
+
+        from flash_attention.backends.ascend import environment
+
+        self.ms, self.environment = ms, environment
+        reason = environment.missing(ms.__version__, ms.get_context("device_target"))
+        if reason is not None:
+            raise RuntimeError(f"--device ascend: {reason}")
+
+    def description(self) -> dict[str, str]:
+        return {"soc": self.environment.chip()["soc"], "mindspore": self.ms.__version__}
+
+    def platform(self, name: str) -> int:
+        return int(self.environment.chip()[name])
+
+    def run(self, name: str, **arrays: np.ndarray) -> Run:
+        from mindspore import Tensor
+        from mindspore.ops import operations as P
+
+        if self.environment.route(self.ms.__version__) != "tbe":
+            raise NotRun("programs need the compiler that MindSpore 2.0 to 2.2 have; the operators are tried below")
+        program = PROGRAMS[name]
+        primitive = _primitive(name)
+        status = P.NPUAllocFloatStatus()()
+        P.NPUClearFloatStatus()(status)
+        outputs = primitive(*(Tensor(arrays[one]) for one in program.inputs))
+        found = [one.asnumpy() for one in (outputs if isinstance(outputs, tuple) else (outputs,))]
+        P.NPUGetFloatStatus()(status)
+        return Run(dict(zip(program.outputs, found)), bool(status.asnumpy().any()))
+
+
+@functools.cache
+def _primitive(name: str):
+    """The primitive of a program."""
+    from mindspore import dtype as mstype
+    from mindspore import ops
+    from mindspore.ops import DataType, TBERegOp
+
+    from flash_attention.backends.ascend import entries
+
+    formats = {"float16": DataType.F16_Default, "float32": DataType.F32_Default}
+    program, name = PROGRAMS[name], f"selftest_{name}"
+    parameters = ", ".join((*program.inputs, *program.outputs))
+    function = entries.load(name, _ENTRY.format(name=program.name, parameters=parameters, packages=entries.packages()))
+    register = TBERegOp(name).fusion_type("OPAQUE").kernel_name(name).binfile_name(f"{name}.so").compute_cost(10)
+    for index, one in enumerate(program.inputs):
+        register.input(index, one, False, "required", "all")
+    for index, one in enumerate(program.outputs):
+        register.output(index, one, False, "required", "all")
+    register.dtype_format(*(formats[dtype] for dtype, _ in (*program.inputs.values(), *program.outputs.values())))
+    ((dtype, size),) = program.outputs.values()
+    information = register.get_op_info()
+    return ops.Custom(
+        function, out_shape=(size,), out_dtype=getattr(mstype, dtype), func_type="tbe", reg_info=information
+    )

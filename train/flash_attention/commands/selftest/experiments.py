@@ -1,0 +1,304 @@
+"""The experiments: what is expected, what to change where a chip does otherwise, and how it is found out."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from flash_attention.commands import check
+from flash_attention.commands.selftest.card import Device, NotRun
+from flash_attention.commands.selftest.programs import CORES, SIZE
+from flash_attention.kernels.tik.hardware import CAPACITY
+from flash_attention.problem import AttentionProblem
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One question to the chip.
+
+    Attributes:
+        perform: gives what was found in words, or raises AssertionError with it.
+    """
+
+    name: str
+    expected: str
+    change: str
+    perform: Callable[[Device], str]
+
+
+def perform(experiment: Experiment, device: Device) -> dict:
+    """Name, expectation, result ("ok", "FAILED" or "not run"), what was found, what to change, seconds."""
+    start = time.perf_counter()
+    try:
+        result, found = "ok", experiment.perform(device)
+    except AssertionError as error:
+        result, found = "FAILED", str(error)
+    except NotRun as error:
+        result, found = "not run", str(error)
+    except Exception:  # whatever a compiler or driver throws is a result too
+        result, found = "FAILED", traceback.format_exc()
+    return {
+        "name": experiment.name,
+        "expected": experiment.expected,
+        "result": result,
+        "found": found,
+        "change": experiment.change,
+        "seconds": round(time.perf_counter() - start, 3),
+    }
+
+
+def _require(condition: bool, found: str) -> str:
+    if not condition:
+        raise AssertionError(found)
+    return found
+
+
+def _random(*shape: int, dtype=np.float32, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+def _chip(device: Device) -> str:
+    cores = device.platform("CORE_NUM")
+    sizes = {memory: device.platform(f"{memory}_SIZE") for memory in CAPACITY}
+    small = [memory for memory, size in sizes.items() if size < CAPACITY[memory]]
+    found = f"{cores} cores; bytes {', '.join(f'{memory} {size}' for memory, size in sizes.items())}"
+    return _require(cores in (30, 32) and not small, found)
+
+
+def _exponential(device: Device) -> str:
+    x = np.linspace(-20, 20, SIZE, dtype=np.float32)
+    exact = np.exp(x.astype(np.float64))
+    error = np.abs(device.run("exponential", x=x).outputs["y"] / exact - 1).max()
+    return _require(error < 4e-6, f"largest relative error {error:.2e}")
+
+
+def _exponential_ends(device: Device) -> str:
+    x = np.full(SIZE, -200, np.float32)
+    x[::2] = 0
+    y = device.run("exponential", x=x).outputs["y"]
+    return _require(np.all(y[::2] == 1) and np.all(y[1::2] == 0), f"exp(0) = {y[0]!r}, exp(-200) = {y[1]!r}")
+
+
+def _conversion(device: Device) -> str:
+    x = _random(SIZE) * np.float32(100)
+    x[:4] = 1 + 2.0**-11, 1 + 3 * 2.0**-11, 65519, 2.0**-25  # ties to even, just below the limit, a half of the least
+    wrong = np.count_nonzero(device.run("convert", x=x).outputs["y"] != x.astype(np.float16))
+    return _require(wrong == 0, f"{wrong} of {SIZE} numbers are not rounded to the nearest, ties to even")
+
+
+def _saturation(device: Device) -> str:
+    x = np.zeros(SIZE, np.float32)
+    x[0], x[1] = 1e6, -1e6
+    y = device.run("convert", x=x).outputs["y"]
+    return _require(y[0] == 65504 and y[1] == -65504, f"1e6 becomes {y[0]}, -1e6 becomes {y[1]}")
+
+
+def _flag(device: Device) -> str:
+    large, small = np.full(128, 60000, np.float16), np.full(128, 100, np.float16)
+    quiet = device.run("sum", x=large, y=small).overflow
+    loud = device.run("sum", x=large, y=large).overflow
+    after = device.run("sum", x=small, y=small).overflow
+    found = f"60000 + 100 sets it: {quiet}; 60000 + 60000: {loud}; afterwards, cleared, 100 + 100: {after}"
+    return _require((quiet, loud, after) == (False, True, False), found)
+
+
+def _shifted(device: Device) -> str:
+    x, y = _random(SIZE), _random(SIZE, seed=1)
+    wrong = np.count_nonzero(device.run("shifted", x=x, y=y).outputs["z"] != x * y)
+    return _require(wrong == 0, f"{wrong} of {SIZE} products are wrong")
+
+
+def _repeated_source(device: Device) -> str:
+    a, b = _random(4, 16, 16, dtype=np.float16), _random(16, 16, dtype=np.float16, seed=1)
+    exact = a.astype(np.float64).sum(0) @ b.astype(np.float64).T
+    c = device.run("repeated_source", a=a.reshape(-1), b=b.reshape(-1)).outputs["c"].reshape(16, 16)
+    return _require(np.allclose(c, exact, atol=1e-3), f"largest error {np.abs(c - exact).max():.2e}")
+
+
+def _mixed_axpy(device: Device) -> str:
+    x, y = _random(SIZE), _random(SIZE, dtype=np.float16, seed=1)
+    error = np.abs(device.run("mixed_axpy", x=x, y=y).outputs["z"] - (x + 0.75 * y.astype(np.float32))).max()
+    return _require(error < 1e-6, f"largest error {error:.2e}")
+
+
+def _slice(device: Device) -> str:
+    a, b = _random(2, 16, 16, dtype=np.float16), _random(16, 16, dtype=np.float16, seed=1)
+    exact = a[1].astype(np.float64) @ b.astype(np.float64).T
+    c = device.run("slice", a=a.reshape(-1), b=b.reshape(-1)).outputs["c"].reshape(16, 16)
+    return _require(np.allclose(c, exact, atol=1e-3), f"largest error {np.abs(c - exact).max():.2e}")
+
+
+def _workspace(device: Device) -> str:
+    x = _random(SIZE)
+    wrong = np.count_nonzero(device.run("workspace", x=x).outputs["y"] != 2 * x)
+    return _require(wrong == 0, f"{wrong} of {SIZE} numbers came back wrong")
+
+
+def _atomic(device: Device) -> str:
+    x = np.arange(SIZE, dtype=np.float32)
+    sums = [device.run("atomic", x=x).outputs["y"] for _ in range(2)]
+    factors = [np.unique(one[1:] / x[1:]) for one in sums]
+    found = f"{CORES} cores add x: the sum is x times {factors[0]}, in the second run {factors[1]}"
+    return _require(all(np.array_equal(one, CORES * x) for one in sums), found)
+
+
+def _attention(head_dim: int, seq: int, **rules) -> Callable[[Device], str]:
+    problem = AttentionProblem(1, 2, seq, seq, head_dim, training=True, return_lse=True, dtype="float16", **rules)
+
+    def perform(device: Device) -> str:
+        from flash_attention import reference
+
+        item = check.Item(f"selftest {head_dim} {seq}", problem)
+        given, gradients = check.draw(problem, item)
+        tensors = given["query"], given["key"], given["value"]
+        exact, low = (one(problem, *tensors, **gradients) for one in (reference.truth, reference.baseline))
+        runs = [check.execute(device.backend, problem, given, **gradients) for _ in range(3)]
+        errors = reference.compare(runs[0], exact, low)
+        cells = ", ".join(f"{error.name} {check.ratio(error)}" for error in errors)
+        equal = all(
+            np.array_equal(array, other.named()[name]) for other in runs[1:] for name, array in runs[0].named().items()
+        )
+        found = f"error over the baseline's: {cells}; three runs bit-equal: {equal}"
+        return _require(equal and all(error.ok for error in errors), found)
+
+    return perform
+
+
+def _times(device: Device) -> str:
+    """Forward of one shape beside the model. On the emulator there is no time of a device."""
+    import importlib.util
+
+    seq, heads = 2048, 32
+    lines = []
+    for head_dim in (128, 64):
+        modelled = None
+        if importlib.util.find_spec("tikemu") is not None:
+            from flash_attention.commands.bench import tik_kernels
+
+            cycles = tik_kernels.measure(tik_kernels.problem_of(seq, head_dim)).cycles
+            modelled = cycles / 1e6  # at 1 GHz, in milliseconds
+        measured = _milliseconds(heads, seq, head_dim) if device.backend == "tik" else None
+        cells = [f"{name} {value:.2f} ms" for name, value in (("measured", measured), ("model", modelled)) if value]
+        lines.append(f"forward D={head_dim}, {heads} heads, S={seq}: {', '.join(cells) or 'neither device nor tikemu'}")
+        _require(not (measured and modelled and measured > 3 * modelled), "; ".join(lines))
+    return "; ".join(lines)
+
+
+def _milliseconds(heads: int, seq: int, head_dim: int) -> float:
+    """The layer on the card, conversions of the framework included: the best of ten calls."""
+    import mindspore as ms
+
+    from flash_attention import FlashAttention
+
+    ms.set_context(mode=ms.GRAPH_MODE)
+    tensors = [ms.Tensor(_random(1, heads, seq, head_dim, dtype=np.float16, seed=seed)) for seed in range(3)]
+    layer, best = FlashAttention(head_dim, backend="tik"), float("inf")
+    for _ in range(11):
+        start = time.perf_counter()
+        layer(*tensors).asnumpy()
+        best = min(best, time.perf_counter() - start)
+    return best * 1e3
+
+
+EXPERIMENTS = (
+    Experiment(
+        "chip",
+        f"30 or 32 AI cores; at least {', '.join(f'{memory} {size}' for memory, size in CAPACITY.items())} bytes",
+        "cores: FLASH_ATTENTION_CORES; sizes: kernels/tik/hardware.py, CAPACITY",
+        _chip,
+    ),
+    Experiment(
+        "shifted operands",
+        "a product whose first source overlaps the destination, 256 bytes further on, is that of the old values",
+        "FLASH_ATTENTION_FORMS=shifted_operands=0 (kernels/tik/forms.py)",
+        _shifted,
+    ),
+    Experiment(
+        "repeated source",
+        "load2dv1 with src_stride 0 repeats a fractal",
+        "nothing: the kernels do not use it; keep repeated_source off (kernels/tik/forms.py)",
+        _repeated_source,
+    ),
+    Experiment(
+        "float16 axpy to float32",
+        "vec_axpy adds float16 numbers to float32 ones without rounding the sum to float16",
+        "Core.add_half (kernels/tik/core.py): convert first, then add; biases per score and ALiBi on both sides use it",
+        _mixed_axpy,
+    ),
+    Experiment(
+        "slice of L0C",
+        "tensor_mov takes a part of an L0C tensor",
+        "L0C buffers of kernels/tik/forward/tiling.py and backward/tiling.py: a tensor per part that is moved",
+        _slice,
+    ),
+    Experiment(
+        "exponential",
+        "vec_exp in float32 is right to 4e-6",
+        "the truth tests below decide; larger errors need a correction in forward/softmax.py",
+        _exponential,
+    ),
+    Experiment(
+        "ends of the exponential",
+        "exp(0) is 1 and exp(-200) is 0",
+        "common/mask.py: hidden scores must come out as 0",
+        _exponential_ends,
+    ),
+    Experiment(
+        "conversion",
+        "float32 to float16 rounds to the nearest, ties to even",
+        "Core.to_half (kernels/tik/core.py): another round mode of vec_conv",
+        _conversion,
+    ),
+    Experiment(
+        "saturation",
+        "float32 beyond the range of float16 becomes 65504",
+        "INF_NAN_MODE of the environment is on: the kernels expect saturation",
+        _saturation,
+    ),
+    Experiment(
+        "overflow status",
+        "set by a sum beyond 65504, and by nothing else",
+        "where it is never set, loss scaling cannot see overflows: use a static loss scale",
+        _flag,
+    ),
+    Experiment(
+        "workspace",
+        "what a kernel writes to its workspace it reads back",
+        "forward/kernel.py: the flags of the second attempt need an output of their own",
+        _workspace,
+    ),
+    Experiment(
+        "atomic addition",
+        "cores add up in float32, and the framework clears the sums before every run",
+        "not cleared: zero d_query_sums before the main backward kernel (backends/ascend/cell.py)",
+        _atomic,
+    ),
+    Experiment(
+        "attention 1: D=16, S=40",
+        "forward and gradients within twice the baseline's error, three runs bit-equal",
+        "send the report; kernels/tik",
+        _attention(16, 40),
+    ),
+    Experiment(
+        "attention 2: D=64, S=150, causal",
+        "as before",
+        "send the report; common/mask.py if only this one fails",
+        _attention(64, 150, causal=True),
+    ),
+    Experiment(
+        "attention 3: D=128, S=300, causal",
+        "as before",
+        "send the report; forward/row_reference.py and the rings in L1 if only this one fails",
+        _attention(128, 300, causal=True),
+    ),
+    Experiment(
+        "times",
+        "at most three times the model's, conversions of the framework included",
+        "send the report: a profile (msprof) says which pipe waits",
+        _times,
+    ),
+)

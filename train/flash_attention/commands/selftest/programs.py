@@ -1,0 +1,177 @@
+"""Small TIK programs, each about one thing that the kernels count on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+SIZE = 2048  # elements of the vectors
+REPEATS = SIZE // 64
+FRACTAL = 256
+SHIFT = 64  # half a round of the banks of the Unified Buffer, in float32 elements
+CORES = 4  # that add up atomically
+
+
+@dataclass
+class Body:
+    """What a program's statements use: the tik module, the instance, and the global tensors by name."""
+
+    module: object
+    tik: object
+    gm: dict
+
+    def buffer(self, name: str, dtype: str, size: int, scope: str = "scope_ubuf"):
+        """A tensor on chip."""
+        return self.tik.Tensor(dtype, (size,), getattr(self.module, scope), name)
+
+    def move(self, target, source, blocks: int) -> None:
+        """Contiguous blocks of 32 bytes."""
+        self.tik.data_move(target, source, 0, 1, blocks, 0, 0)
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program with flat tensors, {name: (dtype, size)}.
+
+    Attributes:
+        added: outputs that it adds to, and that must be zero at the start.
+        workspace: tensors in global memory that are neither input nor output.
+    """
+
+    name: str
+    statements: Callable[[Body], None]
+    inputs: dict[str, tuple[str, int]]
+    outputs: dict[str, tuple[str, int]]
+    added: tuple[str, ...] = ()
+    workspace: dict[str, tuple[str, int]] = field(default_factory=dict)
+    cores: int = 1
+
+    def build(self, tik, kernel_name: str, debug: bool):
+        """Records and builds the program; gives the Tik instance."""
+        instance = tik.Tik(disable_debug=not debug)
+        gm = {}
+        for name, (dtype, size) in {**self.inputs, **self.outputs, **self.workspace}.items():
+            options = {"is_atomic_add": True} if name in self.added else {}
+            options.update({"is_workspace": True} if name in self.workspace else {})
+            gm[name] = instance.Tensor(dtype, (size,), tik.scope_gm, name, **options)
+        with instance.for_range(0, self.cores, name="core", block_num=self.cores):
+            self.statements(Body(tik, instance, gm))
+        inputs, outputs = ([gm[name] for name in side] for side in (self.inputs, self.outputs))
+        instance.BuildCCE(kernel_name=kernel_name, inputs=inputs, outputs=outputs)
+        return instance
+
+
+def _exponential(body: Body) -> None:
+    x = body.buffer("x_ub", "float32", SIZE)
+    body.move(x, body.gm["x"], SIZE // 8)
+    body.tik.vec_exp(64, x, x, REPEATS, 8, 8)
+    body.move(body.gm["y"], x, SIZE // 8)
+
+
+def _convert(body: Body) -> None:
+    x, y = body.buffer("x_ub", "float32", SIZE), body.buffer("y_ub", "float16", SIZE)
+    body.move(x, body.gm["x"], SIZE // 8)
+    body.tik.vec_conv(64, "none", y, x, REPEATS, 4, 8)
+    body.move(body.gm["y"], y, SIZE // 16)
+
+
+def _sum(body: Body) -> None:
+    x, y = body.buffer("x_ub", "float16", 128), body.buffer("y_ub", "float16", 128)
+    body.move(x, body.gm["x"], 8)
+    body.move(y, body.gm["y"], 8)
+    body.tik.vec_add(128, x, x, y, 1, 8, 8, 8)
+    body.move(body.gm["z"], x, 8)
+
+
+def _shifted(body: Body) -> None:
+    x, y = body.buffer("x_ub", "float32", SIZE + SHIFT), body.buffer("y_ub", "float32", SIZE)
+    body.move(x[SHIFT:], body.gm["x"], SIZE // 8)
+    body.move(y, body.gm["y"], SIZE // 8)
+    body.tik.vec_mul(64, x, x[SHIFT:], y, REPEATS, 8, 8, 8)
+    body.move(body.gm["z"], x, SIZE // 8)
+
+
+def _mixed_axpy(body: Body) -> None:
+    x, y = body.buffer("x_ub", "float32", SIZE), body.buffer("y_ub", "float16", SIZE)
+    body.move(x, body.gm["x"], SIZE // 8)
+    body.move(y, body.gm["y"], SIZE // 16)
+    body.tik.vec_axpy(64, x, y, 0.75, REPEATS, 8, 4)
+    body.move(body.gm["z"], x, SIZE // 8)
+
+
+def _operands(body: Body, left: int) -> tuple:
+    """(left fractals, one right fractal) in L1, through the Unified Buffer."""
+    stage = body.buffer("stage", "float16", left * FRACTAL)
+    result = []
+    for name, count in (("a", left), ("b", 1)):
+        l1 = body.buffer(f"{name}_l1", "float16", count * FRACTAL, "scope_cbuf")
+        body.move(stage, body.gm[name], count * 16)
+        body.move(l1, stage, count * 16)
+        result.append(l1)
+    return tuple(result)
+
+
+def _operand(body: Body, side: str, fractals: int):
+    """A buffer for the left or right operand of a product."""
+    scope = {"left": "scope_ca", "right": "scope_cb"}[side]
+    return body.buffer(side, "float16", fractals * FRACTAL, scope)
+
+
+def _repeated_source(body: Body) -> None:
+    a, b = _operands(body, 4)
+    left, right = _operand(body, "left", 4), _operand(body, "right", 4)
+    product = body.buffer("product", "float32", FRACTAL, "scope_cc")
+    result = body.buffer("result", "float32", FRACTAL)
+    body.tik.load2dv1(left, a, 0, 4, 1, 0, False)
+    body.tik.load2dv1(right, b, 0, 4, 0, 0, False)
+    body.tik.mmad(product, left, right, 16, 64, 16, 0)
+    body.tik.tensor_mov(result, product, "m", 1, 1, 0, 0)
+    body.move(body.gm["c"], result, FRACTAL // 8)
+
+
+def _slice(body: Body) -> None:
+    a, b = _operands(body, 2)
+    left, right = _operand(body, "left", 2), _operand(body, "right", 1)
+    product = body.buffer("product", "float32", 2 * FRACTAL, "scope_cc")
+    result = body.buffer("result", "float32", FRACTAL)
+    body.tik.load2dv1(left, a, 0, 2, 1, 0, False)
+    body.tik.load2dv1(right, b, 0, 1, 1, 0, False)
+    for index in range(2):
+        body.tik.mmad(product[index * FRACTAL], left[index * FRACTAL], right, 16, 16, 16, 0)
+    body.tik.tensor_mov(result, product[FRACTAL], "m", 1, 1, 0, 0)
+    body.move(body.gm["c"], result, FRACTAL // 8)
+
+
+def _workspace(body: Body) -> None:
+    x, y = body.buffer("x_ub", "float32", SIZE), body.buffer("y_ub", "float32", SIZE)
+    body.move(x, body.gm["x"], SIZE // 8)
+    body.move(body.gm["space"], x, SIZE // 8)
+    body.move(y, body.gm["space"], SIZE // 8)
+    body.tik.vec_muls(64, y, y, 2.0, REPEATS, 8, 8)
+    body.move(body.gm["y"], y, SIZE // 8)
+
+
+def _atomic(body: Body) -> None:
+    x = body.buffer("x_ub", "float32", SIZE)
+    body.move(x, body.gm["x"], SIZE // 8)
+    body.tik.set_atomic_add(1)
+    body.move(body.gm["y"], x, SIZE // 8)
+    body.tik.set_atomic_add(0)
+
+
+_X, _Y, _Z = ({name: ("float32", SIZE)} for name in "xyz")
+_FRACTALS = {"a": ("float16", 4 * FRACTAL), "b": ("float16", FRACTAL)}
+PROGRAMS = {
+    program.name: program
+    for program in (
+        Program("exponential", _exponential, _X, _Y),
+        Program("convert", _convert, _X, {"y": ("float16", SIZE)}),
+        Program("sum", _sum, {"x": ("float16", 128), "y": ("float16", 128)}, {"z": ("float16", 128)}),
+        Program("shifted", _shifted, {**_X, **_Y}, _Z),
+        Program("mixed_axpy", _mixed_axpy, {**_X, "y": ("float16", SIZE)}, _Z),
+        Program("repeated_source", _repeated_source, _FRACTALS, {"c": ("float32", FRACTAL)}),
+        Program("slice", _slice, {**_FRACTALS, "a": ("float16", 2 * FRACTAL)}, {"c": ("float32", FRACTAL)}),
+        Program("workspace", _workspace, _X, _Y, workspace={"space": ("float32", SIZE)}),
+        Program("atomic", _atomic, _X, _Y, added=("y",), cores=CORES),
+    )
+}
