@@ -38,6 +38,7 @@ def flash_attention(
     seed: Tensor | None = None,
     keep_bits: Tensor | None = None,
     scale: float | None = None,
+    softcap: float = 0.0,
     causal: bool = False,
     causal_alignment: str = "top_left",
     window_size: tuple[int, int] = (-1, -1),
@@ -71,6 +72,7 @@ def flash_attention(
         keep_bits (Tensor): the decisions themselves instead of a seed: uint8 (B, H, Sq, ceil(Sk / 8)), bit k % 8 of
             byte k // 8 set = key k is kept. Default: None.
         scale (float): factor on the scores. Default: None, 1 / sqrt(head_dim).
+        softcap (float): scaled scores become softcap * tanh(score / softcap), before any bias. Default: 0.0, off.
         causal (bool): query i sees keys 0..i only. Default: False.
         causal_alignment (str): "top_left", or "bottom_right": query i stands at key i + Sk - Sq, for causal, windows
             and computed ALiBi. Default: "top_left".
@@ -111,7 +113,7 @@ def flash_attention(
         _spec(keep_bits),
         _spec(seed),
         argument_names,
-        (dropout_rate, scale, causal, causal_alignment, window_size, prev_block_num, next_block_num),
+        (dropout_rate, scale, softcap, causal, causal_alignment, window_size, prev_block_num, next_block_num),
         (tiling_stgy_name, alibi, bias_grad, input_layout, head_dim, return_lse),
         backend,
         shards,
@@ -391,7 +393,7 @@ def _lacks_operations(spec: TensorSpec) -> bool:
 
 @functools.lru_cache(maxsize=512)
 def _planned(specs, names, rules, more_rules, backend, device, shards) -> _Call:
-    dropout_rate, scale, causal, causal_alignment, window_size, prev_block_num, next_block_num = rules
+    dropout_rate, scale, softcap, causal, causal_alignment, window_size, prev_block_num, next_block_num = rules
     tiling_stgy_name, alibi, bias_grad, input_layout, head_dim, return_lse = more_rules
     problem = AttentionProblem.from_inputs(
         *specs[:6],
@@ -410,6 +412,7 @@ def _planned(specs, names, rules, more_rules, backend, device, shards) -> _Call:
         dropout_rate=dropout_rate,
         training=dropout_rate != 0,
         scale=scale,
+        softcap=softcap,
         return_lse=return_lse,
         device=device,
     )

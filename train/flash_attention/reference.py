@@ -156,6 +156,10 @@ def _composed(
     query, key, value = (np.asarray(array, dtype=compute) for array in (query, key, value))
     query = query.reshape(*grouped, -1)
     scores = store(product(store(query * compute(problem.scale)), _transposed(key))).reshape(full)
+    squash = None
+    if problem.softcap:
+        squash = store(np.tanh(store(scores / compute(problem.softcap))))
+        scores = store(squash * compute(problem.softcap))
     added = None
     if problem.alibi == "computed":
         added = computed_alibi(problem).astype(compute)
@@ -188,21 +192,23 @@ def _composed(
         d_scores = d_probability - (probability * d_probability).sum(axis=-1, keepdims=True)
         if d_logsumexp is not None:
             d_scores = d_scores + np.asarray(d_logsumexp, dtype=compute)[..., None]
-        d_scores = store(probability * d_scores)
+        d_scores = d_biased = store(probability * d_scores)
+        if squash is not None:
+            d_scores = store(d_scores * (1 - squash * squash))
         flat = d_scores.reshape(*grouped, seq_k)
         result.d_query = store(store(product(flat, key)) * compute(problem.scale)).reshape(problem.shape_query())
         result.d_key = store(product(_transposed(flat), store(query * compute(problem.scale))))
         result.d_value = store(product(_transposed(dropped), d_output))
         if problem.alibi == "given":
-            result.d_bias = store(_sum_to(d_scores, problem.bias_shape), problem.bias_dtype)
+            result.d_bias = store(_sum_to(d_biased, problem.bias_shape), problem.bias_dtype)
     if compute is np.float64:
         result.unavoidable = _unavoidable(
-            problem, result, query, key, value, added, probability, factor, d_output, d_logsumexp
+            problem, result, query, key, value, squash, added, probability, factor, d_output, d_logsumexp
         )
     return result
 
 
-def _unavoidable(problem, result, query, key, value, added, probability, factor, d_output, d_logsumexp) -> dict:
+def _unavoidable(problem, result, query, key, value, squash, added, probability, factor, d_output, d_logsumexp) -> dict:
     """(max, mean) per result of the error that a good kernel makes even where the baseline is lucky.
 
     Three parts: half a unit in the last place of the stored result; float32 arithmetic, whose relative error grows with
@@ -212,7 +218,14 @@ def _unavoidable(problem, result, query, key, value, added, probability, factor,
     unit = EPSILON["float32"]
     grouped = query.shape[:3]
     magnitude = problem.scale * (np.abs(query) @ _transposed(np.abs(key))).reshape(probability.shape)
-    magnitude = np.abs(magnitude) + 2.0  # exp itself and the division by the total: a unit each
+    magnitude = np.abs(magnitude)
+    slope, unsure_slope = 1.0, 0.0
+    if squash is not None:
+        slope = 1.0 - squash * squash
+        magnitude *= slope
+        unsure_slope = 3.0 + 2.0 * magnitude / problem.softcap  # its own three operations, and what a score is off
+        magnitude += 2.0 * problem.softcap * np.abs(squash)  # tanh: two units
+    magnitude += 2.0  # exp itself and the division by the total: a unit each
     if added is not None:
         magnitude += np.where(np.isfinite(added), np.abs(added), 0.0)
     seen = probability > 0
@@ -227,16 +240,17 @@ def _unavoidable(problem, result, query, key, value, added, probability, factor,
         d_abs = d_abs + (probability * d_abs).sum(axis=-1, keepdims=True)
         if d_logsumexp is not None:
             d_abs = d_abs + np.abs(d_logsumexp)[..., None]
-        noise = (unit * unsure * d_abs).reshape(*grouped, -1)
+        plain_noise = (unit * unsure * d_abs).reshape(*grouped, -1)
+        noise = (unit * (unsure * slope + probability * unsure_slope) * d_abs).reshape(*grouped, -1)
         rounding = EPSILON[problem.dtype] * np.sqrt(((d_output * result.output.reshape(d_output.shape)) ** 2).sum(-1))
-        flat = probability.reshape(*grouped, -1)
+        flat = (probability * slope).reshape(*grouped, -1)
         scale = abs(problem.scale)
         errors["d_query"] = scale * (noise @ np.abs(key) + rounding[..., None] * np.abs(flat @ key))
         rounded = np.sqrt(_transposed(flat**2) @ (rounding[..., None] * query) ** 2)
         errors["d_key"] = scale * (_transposed(noise) @ np.abs(query) + rounded)
         errors["d_value"] = unit * _transposed(kept.reshape(*grouped, -1)) @ np.abs(d_output)
         if problem.alibi == "given":
-            both = noise + flat * rounding[..., None]
+            both = plain_noise + probability.reshape(*grouped, -1) * rounding[..., None]
             errors["d_bias"] = _sum_to(both.reshape(probability.shape), problem.bias_shape)
     stored = {"logsumexp": "float32", "d_bias": problem.bias_dtype}
     unavoidable = {}

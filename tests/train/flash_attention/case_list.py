@@ -118,6 +118,20 @@ def _data() -> list[Case]:
     return values + mask_dtypes + others
 
 
+def _modifiers() -> list[Case]:
+    """Changes of the scores, each with every dtype and beside the others."""
+    cases = [
+        Case(softcap=3.0, mask="causal", seq_q=140, seq_k=140),
+        Case(softcap=0.5, seq_q=33, seq_k=150, head_dim=64, values="large"),
+        Case(softcap=20.0, batch=2, heads=4, mask="3d", alibi="bias", dropout=0.2, values="large"),
+        Case(softcap=5.0, batch=2, heads=3, kv_heads=1, mask="rows", alibi="computed", window=(40, 9), dropout=0.1),
+        Case(softcap=50.0, batch=2, kv_heads=1, seq_q=70, seq_k=83, mask="compact", alibi="given"),
+        Case(softcap=1e-3, values="constant"),
+        Case(softcap=1e4, values="outlier", head_dim=59),
+    ]
+    return [replace(case, dtype=dtype) for case in cases for dtype in ("float16", "bfloat16", "float32")]
+
+
 def _rotated(cases: list[Case]) -> list[Case]:
     """The dtype changes from case to case, so that each axis meets each dtype without tripling the list."""
     dtypes = itertools.cycle(("float16", "float32", "bfloat16", "float32", "float16"))
@@ -126,7 +140,13 @@ def _rotated(cases: list[Case]) -> list[Case]:
 
 CASES: tuple[Case, ...] = tuple(
     dict.fromkeys(
-        _core() + _rotated(_head_dims()) + _rotated(_lengths()) + _rotated(_heads()) + _data() + _rotated(_products())
+        _core()
+        + _rotated(_head_dims())
+        + _rotated(_lengths())
+        + _rotated(_heads())
+        + _data()
+        + _rotated(_products())
+        + _modifiers()
     )
 )
 

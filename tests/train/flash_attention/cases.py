@@ -80,6 +80,7 @@ class Case:
     alibi: str = "none"  # none, computed, given (B,H,1,Sk), shared (1,H,1,Sk), bias (1,H,Sq,Sk), bias_all (B,H,Sq,Sk)
     dropout: float = 0.0
     scale: float | None = None
+    softcap: float = 0.0
     values: str = "normal"
     slow: bool = False
 
@@ -105,6 +106,8 @@ class Case:
             parts.append(f"drop{self.dropout}")
         if self.scale is not None:
             parts.append(f"scale{self.scale}")
+        if self.softcap:
+            parts.append(f"cap{self.softcap}")
         if self.values != "normal":
             parts.append(self.values)
         return "-".join(parts)
@@ -131,6 +134,7 @@ class Case:
             "causal_alignment": self.alignment,
             "dropout_rate": self.dropout,
             "scale": self.scale,
+            "softcap": self.softcap,
         }
 
     def inputs(self) -> Inputs:

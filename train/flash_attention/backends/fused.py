@@ -116,6 +116,8 @@ class FusedBackend(Backend):
     def refuse(self, problem: AttentionProblem) -> str | None:
         if problem.dtype not in _LOWEST:
             return f"ops.flash_attention_score takes {' and '.join(_LOWEST)}, got {problem.dtype}"
+        if problem.softcap:
+            return f"ops.flash_attention_score has no soft cap, got softcap {problem.softcap}"
         if problem.return_lse:
             return "ops.flash_attention_score has no gradient through the logsumexp"
         if problem.alibi != "none" and problem.scale == 0.0:

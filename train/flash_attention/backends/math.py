@@ -43,7 +43,7 @@ class _Attention(nn.Cell):
 
     def __init__(self, problem: AttentionProblem):
         super().__init__()
-        self.scale = problem.scale
+        self.scale, self.softcap = problem.scale, problem.softcap
         self.dtype = _DTYPES[problem.dtype]
         # On a CPU, MindSpore's float32 exp errs by up to 7e-6 (2.10): a hundred times the rounding of float32.
         self.precise = mstype.float64 if problem.device == "CPU" else mstype.float32
@@ -69,13 +69,13 @@ class _Attention(nn.Cell):
         stacked = ops.reshape(ops.cast(query, mstype.float32) * self.scale, (batch, self.kv_heads, -1, self.head_dim))
         key32, value32 = ops.cast(key, mstype.float32), ops.cast(value, mstype.float32)
         if self.tame is None:
-            scores = self.product_nt(stacked, key32)
+            scores = self.capped(self.product_nt(stacked, key32))
         else:
             # What is hidden must not turn 0 * NaN into NaN: markers bring NaN to the pairs of a bad row alone.
             stacked, bad_query = self.tame(stacked)
             key32, bad_key = self.tame(key32)
             value32, bad_value = self.tame(value32)
-            scores = self.product_nt(stacked, key32) + bad_query + ops.swapaxes(bad_key, -1, -2)
+            scores = self.capped(self.product_nt(stacked, key32)) + bad_query + ops.swapaxes(bad_key, -1, -2)
         scores = ops.reshape(scores, (batch, self.heads, -1, seq_k))
         if self.alibi is not None:
             scores = scores + self.alibi(query, key)
@@ -106,6 +106,13 @@ class _Attention(nn.Cell):
         probability = ops.reshape(probability, (batch, self.kv_heads, -1, seq_k))
         output = ops.reshape(self.product(probability, value32), query.shape)
         return ops.cast(output, self.dtype), ops.reshape(logsumexp, query.shape[:3])
+
+    def capped(self, scores):
+        if self.softcap == 0.0:
+            return scores
+        # On a CPU, MindSpore's float32 tanh errs by up to 1e-4 (2.10).
+        squashed = ops.tanh(ops.cast(scores, self.precise) / self.softcap)
+        return ops.cast(squashed * self.softcap, mstype.float32)
 
     def hidden(self, query, key, mask):
         """Boolean, True where position or the mask hides a pair; None where nothing can."""

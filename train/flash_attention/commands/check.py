@@ -52,6 +52,7 @@ def items() -> list[Item]:
         item("given ALiBi", **bias, bias_dtype="float16"),
         item("given ALiBi in float32", **bias, bias_dtype="float32"),
         item("dropout 0.2", dropout_rate=0.2, causal=True),
+        item("soft cap 2, ALiBi", heads=3, softcap=2.0, alibi="computed", causal=True),
         item("head_dim 1", head_dim=1, seq_q=33),
         item("head_dim 80", head_dim=80, seq_q=129),
         item("head_dim 256", head_dim=256, seq_q=65),

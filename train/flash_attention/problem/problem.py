@@ -66,6 +66,7 @@ class AttentionProblem:
     dropout_rate: float = 0.0  # as asked for; active only when `training`
     keep_bits: bool = False  # the caller gives the keep decisions instead of a seed
     scale: float | None = None  # None becomes 1 / sqrt(head_dim)
+    softcap: float = 0.0  # scaled scores become softcap * tanh(score / softcap) before a bias is added; 0 = off
     training: bool = False
     return_lse: bool = False
     device: str = "CPU"
@@ -313,3 +314,7 @@ def _extras(problem: AttentionProblem) -> None:
         if not math.isfinite(scale):
             raise ValueError(f"scale: got {scale!r}, allowed is any finite number, or None for 1 / sqrt(head_dim)")
         _set(problem, "scale", scale)
+    softcap = check_real("softcap", problem.softcap)
+    if not 0.0 <= softcap < math.inf:
+        raise ValueError(f"softcap: got {softcap!r}, allowed is a finite number > 0, or 0 for none")
+    _set(problem, "softcap", softcap)

@@ -129,6 +129,9 @@ BAD_INPUTS = {
     "scale nan": ({"scale": math.nan}, ValueError, "scale: got nan, allowed is any finite number"),
     "scale inf": ({"scale": math.inf}, ValueError, "scale: got inf"),
     "scale type": ({"scale": "1"}, TypeError, "scale: got str"),
+    "softcap < 0": ({"softcap": -1.0}, ValueError, "softcap: got -1.0, allowed is a finite number > 0, or 0 for none"),
+    "softcap inf": ({"softcap": math.inf}, ValueError, "softcap: got inf"),
+    "softcap type": ({"softcap": None}, TypeError, "softcap: got NoneType None, allowed is a number"),
     "bits dtype": (
         {"keep_bits": spec(2, 4, 5, 1, dtype="int8"), "dropout_rate": 0.1},
         TypeError,

@@ -19,6 +19,7 @@ SMALL = (
     Case(seq_q=4, seq_k=6, head_dim=5, mask="causal", alignment="bottom_right", alibi="bias", dtype=F32),
     Case(seq_q=9, seq_k=5, head_dim=2, window=(1, 1), scale=-0.7, dtype=F32),
     Case(batch=2, seq_q=3, seq_k=5, head_dim=2, mask="padding", alibi="computed", alignment="bottom_right", dtype=F32),
+    Case(softcap=0.7, seq_q=4, seq_k=6, head_dim=3, mask="causal", alibi="bias", dropout=0.3, dtype=F32),
 )
 
 
@@ -48,7 +49,10 @@ def by_loops(case):
                 continue
             key = inputs.key[b, h * case.kv_heads // case.heads, j].astype(float)
             scale = case.scale or 1 / math.sqrt(case.head_dim)
-            score = scale * float(inputs.query[b, h, i].astype(float) @ key) + float(bias[b, h, i, j])
+            score = scale * float(inputs.query[b, h, i].astype(float) @ key)
+            if case.softcap:
+                score = case.softcap * math.tanh(score / case.softcap)
+            score += float(bias[b, h, i, j])
             if case.alibi == "computed":
                 score -= slopes[h] * abs(position - j)
             scores[j] = score

@@ -15,6 +15,8 @@ def refuse_on_910(problem: AttentionProblem) -> str | None:
     """Why the TIK operators cannot run `problem`, or None."""
     if problem.dtype != "float16":
         return f"the Cube of the first-generation Ascend 910 multiplies float16 only, got {problem.dtype}"
+    if problem.softcap:
+        return f"the TIK operators have no soft cap yet, got softcap {problem.softcap}"
     if problem.bias_dtype not in (None, "float16"):
         return f"the TIK operators take a float16 bias, got {problem.bias_dtype}"
     if problem.alibi == "computed" and max(problem.seq_q, problem.seq_k) > ALIBI_TOKENS:

@@ -16,7 +16,7 @@ ISA_VARIABLE = "FLASH_ATTENTION_CPU_ISA"
 BUILD_COMMAND = "python -m flash_attention.backends.cpu.build"
 
 # As in csrc/custom.cpp.
-_VERSION = 2
+_VERSION = 3
 _DROPOUT_NONE, _DROPOUT_PHILOX, _DROPOUT_GIVEN = range(3)
 _BIAS_KINDS = {"none": 0, "given": 1, "computed": 2}
 _LAYOUTS = ("BNSD", "BSND", "BSH", "SBH")
@@ -114,7 +114,7 @@ def configuration(problem: AttentionProblem) -> tuple[np.ndarray, np.ndarray]:
     ]
     scale = np.float32(problem.scale)
     slopes = alibi_slopes(problem) if problem.alibi == "computed" else [0.0] * problem.heads
-    rates = [scale, np.float32(problem.scale - float(scale)), problem.dropout_scale, *slopes]
+    rates = [scale, np.float32(problem.scale - float(scale)), problem.dropout_scale, problem.softcap, *slopes]
     return np.array(rules, np.int64), np.array(rates, np.float32)
 
 

@@ -20,7 +20,7 @@ from flash_attention.sharding.strategy import ShardPlan
 # What `print(layer)` says, beside the seed of its dropout.
 _SHOWN = (
     *("head_dim", "dropout_rate", "prev_block_num", "next_block_num", "tiling_stgy_name", "dp", "mp"),
-    *("have_attention_mask_batch", "alibi", "backend", "scale", "input_layout", "window_size", "causal"),
+    *("have_attention_mask_batch", "alibi", "backend", "scale", "softcap", "input_layout", "window_size", "causal"),
     *("causal_alignment", "alibi_grad"),
 )
 
@@ -52,6 +52,7 @@ class FlashAttention(nn.Cell):
     Keyword Args:
         backend (str): "tik", "fused", "cpu", "emulator" or "math". Default: None, see `attention_backend`.
         scale (float): factor on the scores. Default: None, 1 / sqrt(head_dim).
+        softcap (float): scaled scores become softcap * tanh(score / softcap), before any bias. Default: 0.0, off.
         input_layout (str): of query, key, value and the output: "BNSD", "BSND", "BSH" or "SBH". Default: "BNSD".
         window_size (tuple): (left, right), tokens that a query sees before and after its position; -1 = all.
             Default: (-1, -1).
@@ -102,6 +103,7 @@ class FlashAttention(nn.Cell):
         *,
         backend: str | None = None,
         scale: float | None = None,
+        softcap: float = 0.0,
         input_layout: str = "BNSD",
         window_size: tuple[int, int] = (-1, -1),
         causal: bool = False,
@@ -128,6 +130,7 @@ class FlashAttention(nn.Cell):
             tile=get_strategy(tiling_stgy_name).tile,
             dropout_rate=dropout_rate,
             scale=scale,
+            softcap=softcap,
         )
         check_int("dp", dp, 1)
         check_int("mp", mp, 1)
@@ -148,6 +151,7 @@ class FlashAttention(nn.Cell):
         self.alibi = alibi
         self.backend = backend
         self.scale = rules.scale
+        self.softcap = rules.softcap
         self.input_layout = input_layout
         self.window_size = (left, right)
         self.causal = causal
@@ -180,6 +184,7 @@ class FlashAttention(nn.Cell):
             dropout_rate=dropout_rate,
             seed=seed,
             scale=self.scale,
+            softcap=self.softcap,
             causal=self.causal,
             causal_alignment=self.causal_alignment,
             window_size=self.window_size,

@@ -37,6 +37,7 @@ struct BackwardTileBase {
   float* d_value;
   float* edge;        // [kRows][sum_stride]: the last, incomplete rows of d_query
   float* columns;     // [kKeyTile]: sums of score gradients over rows
+  float* bias_gradient = nullptr;  // [row][kBiasStride] where a soft cap makes it another one than that of the products
   float* shift;       // [row]
   float* delta;       // [row]
   Upcoming next_rows;
@@ -63,7 +64,10 @@ struct BackwardTileBase {
     shift = arena.take<float>(kBackwardRows);
     delta = arena.take<float>(kBackwardRows);
     sides.allocate(arena, problem, kBackwardRows);
+    if (problem.capped() && plan.outputs.d_bias) bias_gradient = arena.take<float>(kBackwardRows * kBiasStride);
   }
+  static constexpr int64_t kBiasStride = tile_stride(kKeyTile);
+  FA_INLINE float* bias_gradient_of(int64_t row) const { return bias_gradient + row * kBiasStride; }
 };
 
 // In float32 one copy of a tile serves as left and as right operand.
@@ -98,6 +102,7 @@ struct BackwardTile<Float32Math> : BackwardTileBase<Float32Math> {
     for (int m = 0; m < kRows; ++m) {
       std::memset(probability + (strip + m) * kStride + panel, 0, kPanel * sizeof(float));
       std::memset(score_gradient + (strip + m) * kStride + panel, 0, kPanel * sizeof(float));
+      if (bias_gradient) std::memset(bias_gradient_of(strip + m) + panel, 0, kPanel * sizeof(float));
     }
   }
   // Where a cell's undropped probabilities wait for the gradient: their final place.
@@ -191,13 +196,14 @@ struct BackwardCell {
   float distance = 0.0f;
 
   BackwardCell(Tile& t, const KeyTile& k, int64_t row, int64_t column) : tile(t), strip(row), panel(column) {
-    if (kBias == Bias::kTensor) bias = t.sides.bias + row * t.sides.bias_stride + column;
-    if (kBias == Bias::kSlope) distance = static_cast<float>(k.first + column - t.sides.position - row);
+    if (kBias == Bias::kTensor || kBias == Bias::kCapped) bias = t.sides.bias + row * t.sides.bias_stride + column;
+    if (kBias == Bias::kSlope || kBias == Bias::kCapped) distance = static_cast<float>(k.first + column - t.sides.position - row);
   }
 
   template <bool kBits>
   FA_NOINLINE void run(const uint32_t* bits) const {
     alignas(64) float local[kRows * kPanel];
+    alignas(64) float squashes[kBias == Bias::kCapped ? kRows * kPanel : 1];
     float* waiting = tile.waiting(strip, panel, local);
     F acc[kRows][kVectors];
     multiply<Arithmetic, Left::kRowMajor, kVectors>(tile.query + strip * tile.row_stride, tile.row_stride,
@@ -206,7 +212,9 @@ struct BackwardCell {
     for (int m = 0; m < kRows; ++m)
 #pragma GCC unroll 8
       for (int n = 0; n < kVectors; ++n) {
-        const F s = score<kBias>(acc[m][n], Simd::set1(tile.rule.factor), tile.sides, bias, distance, m, n);
+        const F squash = squashed<kBias>(acc[m][n], tile.rule);
+        if constexpr (kBias == Bias::kCapped) Simd::store(squashes + m * kPanel + n * kLanes, squash);
+        const F s = score<kBias>(squash, tile.rule, tile.sides, bias, distance, m, n);
         F t = exponent<kBias>(s, Simd::set1(tile.shift[strip + m]), tile.rule.to_base2);
         if (kBits) t = Simd::select(bits[m] >> (n * kLanes), t, Simd::set1(-kInfinity));
         Simd::store(waiting + m * Tile::kWaitingStride + n * kLanes, exp2<Math::kExpDegree>(t));
@@ -230,6 +238,12 @@ struct BackwardCell {
         acc[m][n] = Simd::mul(whole, Simd::sub(gradient, Simd::set1(tile.delta[strip + m])));
         // Zero times NaN would be NaN.
         if (kBits) acc[m][n] = Simd::zero_unless(bits[m] >> (n * kLanes), acc[m][n]);
+        if constexpr (kBias == Bias::kCapped) {
+          if (tile.bias_gradient) Simd::store(tile.bias_gradient_of(strip + m) + panel + n * kLanes, acc[m][n]);
+          const F squash = Simd::load(squashes + m * kPanel + n * kLanes);
+          acc[m][n] = Simd::mul(acc[m][n], Simd::sub(Simd::set1(1.0f), Simd::mul(squash, squash)));
+          if (kBits) acc[m][n] = Simd::zero_unless(bits[m] >> (n * kLanes), acc[m][n]);
+        }
       }
     tile.template store_cell<Arithmetic, kKeep>(strip, panel, p, acc);
   }
@@ -321,7 +335,7 @@ inline void add_bias_gradient(BackwardTile<Float32Math>& tile, const KeyTile& k,
     // Columns that no row of the strip sees were not written.
     const int64_t strip = m / kRows * kRows;
     const int64_t from = k.column(q.lo[strip]), to = k.column(q.hi[strip + kRows - 1]);
-    const float* row = tile.gradient_by_key(m, 0);
+    const float* row = tile.bias_gradient ? tile.bias_gradient_of(m) : tile.gradient_by_key(m, 0);
     float* sum = tile.columns;
     if (plan.d_bias) sum = plan.d_bias + tile.problem.bias.at(batch, head, q.first + m) + k.first;
     for (int64_t c = from; c < to; ++c) sum[c] += row[c];

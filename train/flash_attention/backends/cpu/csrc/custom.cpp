@@ -38,7 +38,7 @@ constexpr int64_t kMaxSize = int64_t{1} << 40;
 constexpr int64_t kMaxElements = int64_t{1} << 46;
 constexpr int64_t kMaxBlocks = int64_t{1} << 31;
 constexpr int64_t kMaxHeadDim = 1024;
-constexpr int64_t kVersion = 2;
+constexpr int64_t kVersion = 3;
 
 // The int64 configuration; library.py fills it in this order.
 enum Config {
@@ -69,7 +69,7 @@ enum BiasKind : int64_t { kNoBias = 0, kTensorBias = 1, kSlopeBias = 2 };
 
 // The float32 configuration. The scale is the sum of two numbers, which makes it exact enough for a float64. One number per
 // query head follows: its slope, if there are slopes. Their count says how many heads there are.
-enum Rates { kScale, kScaleRest, kDropoutScale, kRateCount };
+enum Rates { kScale, kScaleRest, kDropoutScale, kSoftcap, kRateCount };
 
 enum ForwardParameter {
   kQuery,
@@ -238,7 +238,8 @@ Problem parse(const Tensors& t, int config_index, int rates_index) {
   p.key = t.data[kKey];
   p.value = t.data[kValue];
   p.scale = static_cast<double>(rates[kScale]) + rates[kScaleRest];
-  require(std::isfinite(p.scale), kBadValue);
+  p.softcap = rates[kSoftcap];
+  require(std::isfinite(p.scale) && std::isfinite(p.softcap) && p.softcap >= 0.0f, kBadValue);
 
   Band& band = p.band;
   band.seq_k = p.seq_k;

@@ -94,8 +94,8 @@ struct ForwardCell {
 
   ForwardCell(Tile& t, const KeyTile& keys, int64_t row, int64_t column)
       : tile(t), k(keys), strip(row), panel(column) {
-    if (kBias == Bias::kTensor) bias = t.sides.bias + row * t.sides.bias_stride + column;
-    if (kBias == Bias::kSlope) distance = static_cast<float>(k.first + column - t.sides.position - row);
+    if (kBias == Bias::kTensor || kBias == Bias::kCapped) bias = t.sides.bias + row * t.sides.bias_stride + column;
+    if (kBias == Bias::kSlope || kBias == Bias::kCapped) distance = static_cast<float>(k.first + column - t.sides.position - row);
   }
 
   FA_INLINE void products(F (&acc)[kRows][kVectors]) const {
@@ -103,7 +103,7 @@ struct ForwardCell {
                                               tile.key + panel * tile.units, kPanel, tile.units, acc);
   }
   FA_INLINE F score_of(F product, int m, int n) const {
-    return score<kBias>(product, Simd::set1(tile.rule.factor), tile.sides, bias, distance, m, n);
+    return score<kBias>(squashed<kBias>(product, tile.rule), tile.rule, tile.sides, bias, distance, m, n);
   }
 
   // Stores the probabilities of a cell from its exponents.

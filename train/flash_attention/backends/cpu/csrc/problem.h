@@ -101,6 +101,7 @@ struct Problem {
   int64_t seq_k;
   int64_t head_dim;
   double scale;
+  float softcap;  // scores become softcap * tanh(score / softcap) before a bias is added; 0 = off
   Band band;
   Layout query_layout;  // of query, output and their gradients: batch, heads, seq_q
   Layout key_layout;    // of key, value and their gradients: batch, kv_heads, seq_k
@@ -116,6 +117,7 @@ struct Problem {
   FA_INLINE int64_t group() const { return heads / kv_heads; }
   FA_INLINE int64_t row_bytes() const { return head_dim * size_of(dtype); }
   FA_INLINE bool biased() const { return bias.data != nullptr || slopes != nullptr; }
+  FA_INLINE bool capped() const { return softcap > 0.0f; }
 };
 
 struct ForwardOutputs {

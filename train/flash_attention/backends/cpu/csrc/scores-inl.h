@@ -75,7 +75,8 @@ struct KeyTile {
   int64_t column(int64_t key) const { return key < first ? 0 : key - first > count ? count : key - first; }
 };
 
-enum class Bias { kNone, kTensor, kSlope };
+// kCapped: a soft cap, and whatever bias there is.
+enum class Bias { kNone, kTensor, kSlope, kCapped };
 
 // Bits, bias and dropout of one (query tile, key tile) pair of one head.
 struct Sides {
@@ -92,7 +93,7 @@ struct Sides {
   void allocate(Arena& arena, const Problem& p, int64_t rows) {
     visible = p.mask.data ? arena.take<uint32_t>(rows * kWords) : nullptr;
     keep = p.dropout.kind != Dropout::kNone ? arena.take<uint32_t>(rows * kWords) : nullptr;
-    bias = p.bias.data ? arena.take<float>(rows * kBiasStride) : nullptr;
+    bias = p.bias.data ? arena.take<float>(rows * kBiasStride) : p.capped() ? arena.take<float>(kBiasStride) : nullptr;
   }
 
   // Reads the explicit mask. False when it hides the whole pair.
@@ -110,10 +111,12 @@ struct Sides {
 
   void load_rest(const Problem& p, int64_t batch, int64_t head, const QueryTile& q, const KeyTile& k) {
     if (keep) load_keep(p, batch, head, q, k);
-    if (bias) load_bias(p, batch, head, q, k);
-    if (p.slopes) {
-      slope = p.slopes[head];
-      position = q.first + p.band.offset;
+    if (p.bias.data) load_bias(p, batch, head, q, k);
+    slope = p.slopes ? p.slopes[head] : 0.0f;
+    position = q.first + p.band.offset;
+    if (p.capped() && !p.bias.data) {
+      bias_stride = 0;
+      std::memset(bias, 0, kBiasStride * sizeof(float));
     }
   }
 
@@ -208,30 +211,45 @@ inline Visibility visibility_of(const QueryTile& q, const KeyTile& k, const Side
 }
 
 // How a product of query and key becomes an exponent of 2. Scores are kept in the domain where this is cheapest:
-// base-2 logarithms without a bias, natural ones with.
+// base-2 logarithms without a bias, natural ones with, and with a soft cap.
 struct ScoreRule {
-  float factor;       // product to score
+  float factor;       // product to score, or to what a soft cap takes tanh of
+  float softcap;
   float to_base2;     // score difference to exponent of 2
   double to_natural;  // score to natural logarithm
 
   explicit ScoreRule(const Problem& p) {
-    const bool biased = p.biased();
+    const bool biased = p.biased() || p.capped();
     factor = static_cast<float>(biased ? p.scale : p.scale / kLn2);
+    softcap = p.softcap;
+    if (p.capped()) {
+      const double argument = p.scale / p.softcap;
+      factor = static_cast<float>(argument > FLT_MAX ? FLT_MAX : argument < -FLT_MAX ? -FLT_MAX : argument);
+    }
     to_base2 = biased ? static_cast<float>(1 / kLn2) : 1.0f;
     // The factor is rounded; this takes the error out of the logsumexp again.
     to_natural = biased ? 1.0 : factor == 0.0f ? kLn2 : p.scale / factor;
   }
 };
 
+// What `score` takes: the product, or with a soft cap its tanh.
+template <Bias kBias>
+FA_INLINE F squashed(F product, const ScoreRule& rule) {
+  return kBias == Bias::kCapped ? tanh(Simd::mul(product, Simd::set1(rule.factor))) : product;
+}
+
 // Score of vector n of a cell's row m; `cell_bias` is the bias at the cell's first row and column, `distance` the key
 // minus the query position there.
 template <Bias kBias>
-FA_INLINE F score(F product, F factor, const Sides& sides, const float* cell_bias, float distance, int m, int n) {
+FA_INLINE F score(F product, const ScoreRule& rule, const Sides& sides, const float* cell_bias, float distance, int m,
+                  int n) {
+  const F factor = Simd::set1(kBias == Bias::kCapped ? rule.softcap : rule.factor);
   if (kBias == Bias::kNone) return Simd::mul(product, factor);
-  if (kBias == Bias::kTensor)
-    return Simd::fma(product, factor, Simd::load(cell_bias + m * sides.bias_stride + n * kLanes));
+  const F bias = kBias == Bias::kSlope ? Simd::zero() : Simd::load(cell_bias + m * sides.bias_stride + n * kLanes);
+  if (kBias == Bias::kTensor) return Simd::fma(product, factor, bias);
   const F apart = Simd::abs(Simd::add(Simd::iota(), Simd::set1(distance + static_cast<float>(n * kLanes - m))));
-  return Simd::fma(product, factor, Simd::mul(apart, Simd::set1(-sides.slope)));
+  const F slope = Simd::set1(-sides.slope);
+  return Simd::fma(product, factor, kBias == Bias::kSlope ? Simd::mul(apart, slope) : Simd::fma(apart, slope, bias));
 }
 
 // shift = -(reference): the running maximum forward, the logsumexp backward.

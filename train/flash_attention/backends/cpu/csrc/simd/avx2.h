@@ -24,11 +24,14 @@ struct Simd {
   static F add(F a, F b) { return _mm256_add_ps(a, b); }
   static F sub(F a, F b) { return _mm256_sub_ps(a, b); }
   static F mul(F a, F b) { return _mm256_mul_ps(a, b); }
+  static F div(F a, F b) { return _mm256_div_ps(a, b); }
   static F fma(F a, F b, F c) { return _mm256_fmadd_ps(a, b, c); }
   static F max(F a, F b) { return _mm256_max_ps(a, b); }
   static F max_if_positive(F a, F b) {
     return _mm256_castsi256_ps(_mm256_max_epi32(_mm256_castps_si256(a), _mm256_castps_si256(b)));
   }
+  // The instructions give their second operand when one is NaN.
+  static F clamp(F a, float limit) { return _mm256_min_ps(set1(limit), _mm256_max_ps(set1(-limit), a)); }
   static F abs(F a) { return _mm256_andnot_ps(set1(-0.0f), a); }
   static F iota() { return _mm256_setr_ps(0, 1, 2, 3, 4, 5, 6, 7); }
   static float sum(F v) {

@@ -28,11 +28,14 @@ struct Simd {
   static F add(F a, F b) { return _mm512_add_ps(a, b); }
   static F sub(F a, F b) { return _mm512_sub_ps(a, b); }
   static F mul(F a, F b) { return _mm512_mul_ps(a, b); }
+  static F div(F a, F b) { return _mm512_div_ps(a, b); }
   static F fma(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
   static F max(F a, F b) { return _mm512_max_ps(a, b); }
   static F max_if_positive(F a, F b) {
     return _mm512_castsi512_ps(_mm512_max_epi32(_mm512_castps_si512(a), _mm512_castps_si512(b)));
   }
+  // The instructions give their second operand when one is NaN.
+  static F clamp(F a, float limit) { return _mm512_min_ps(set1(limit), _mm512_max_ps(set1(-limit), a)); }
   static F abs(F a) { return _mm512_abs_ps(a); }
   static F iota() { return _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15); }
   static float sum(F v) { return _mm512_reduce_add_ps(v); }

@@ -24,9 +24,11 @@ struct Simd {
   static F add(F a, F b) { return vaddq_f32(a, b); }
   static F sub(F a, F b) { return vsubq_f32(a, b); }
   static F mul(F a, F b) { return vmulq_f32(a, b); }
+  static F div(F a, F b) { return vdivq_f32(a, b); }
   static F fma(F a, F b, F c) { return vfmaq_f32(c, a, b); }
   static F max(F a, F b) { return vmaxnmq_f32(a, b); }
   static F max_if_positive(F a, F b) { return max(a, b); }
+  static F clamp(F a, float limit) { return vminq_f32(vmaxq_f32(a, set1(-limit)), set1(limit)); }
   static F abs(F a) { return vabsq_f32(a); }
   static F iota() {
     const float values[4] = {0, 1, 2, 3};

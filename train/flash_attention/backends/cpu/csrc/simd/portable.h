@@ -56,12 +56,17 @@ struct Simd {
   static F add(F a, F b) { return each([&](int i) { return a.v[i] + b.v[i]; }); }
   static F sub(F a, F b) { return each([&](int i) { return a.v[i] - b.v[i]; }); }
   static F mul(F a, F b) { return each([&](int i) { return a.v[i] * b.v[i]; }); }
+  static F div(F a, F b) { return each([&](int i) { return a.v[i] / b.v[i]; }); }
   // a * b + c; rounded once where the target has it.
   static F fma(F a, F b, F c) { return each([&](int i) { return a.v[i] * b.v[i] + c.v[i]; }); }
   // The larger; either one when the other is NaN.
   static F max(F a, F b) { return each([&](int i) { return a.v[i] > b.v[i] ? a.v[i] : b.v[i]; }); }
   // The larger; any negative number when both are negative. Cheaper than max where integer units are idle.
   static F max_if_positive(F a, F b) { return max(a, b); }
+  // NaN stays NaN.
+  static F clamp(F a, float limit) {
+    return each([&](int i) { return a.v[i] > limit ? limit : a.v[i] < -limit ? -limit : a.v[i]; });
+  }
   static F abs(F a) { return each([&](int i) { return std::fabs(a.v[i]); }); }
   static F iota() { return each([](int i) { return static_cast<float>(i); }); }
   static float sum(F a) { return (a.v[0] + a.v[2]) + (a.v[1] + a.v[3]); }
