@@ -198,12 +198,13 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__.split("\n")[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
-    choices = ("cpu", "math", "emulator", "composed")
+    choices = ("cpu", "tik", "math", "emulator", "composed")
     names = "--backend", "--attention"
     parser.add_argument(*names, dest="attention", choices=choices, default="cpu", help="of FlashAttention, or composed")
     parser.add_argument(
-        "--dtype", choices=("float32", "float16"), help="of the attention (default: float32; emulator: float16)"
+        "--dtype", choices=("float32", "float16"), help="of the attention (default: float32; tik, emulator: float16)"
     )
+    parser.add_argument("--device", choices=("CPU", "Ascend"), default="CPU", help="device target of MindSpore")
     parser.add_argument("--steps", type=int, default=400, help="length of the learning-rate schedule")
     parser.add_argument("--stop-after", type=int, default=None, help="steps to make, if fewer than the schedule's")
     parser.add_argument("--seq", type=int, default=2048)
@@ -225,15 +226,15 @@ def parse_arguments() -> argparse.Namespace:
 def main() -> None:
     arguments = parse_arguments()
     out = arguments.out or Path("results") / arguments.attention
-    # The matrix unit of the Ascend 910, which the emulator stands for, multiplies float16 only.
-    dtype = arguments.dtype or ("float16" if arguments.attention == "emulator" else "float32")
+    # The matrix unit of the first Ascend 910, which the emulator stands for, multiplies float16 only.
+    dtype = arguments.dtype or ("float16" if arguments.attention in ("tik", "emulator") else "float32")
     out.mkdir(parents=True, exist_ok=True)
 
     ms.set_context(mode=ms.GRAPH_MODE)
     if hasattr(ms, "set_device"):
-        ms.set_device("CPU")
+        ms.set_device(arguments.device)
     else:
-        ms.set_context(device_target="CPU")
+        ms.set_context(device_target=arguments.device)
     ms.set_seed(arguments.seed)
     np.random.seed(arguments.seed)
 
@@ -247,7 +248,7 @@ def main() -> None:
     size = sum(parameter.size for parameter in parameters)
     print(
         f"GPT with {size / 1e6:.1f} M parameters, head_dim {arguments.head_dim}, sequence {arguments.seq}, on"
-        f" {len(text) / 1e6:.1f} MB of Python source; MindSpore {ms.__version__}, GRAPH mode, CPU;"
+        f" {len(text) / 1e6:.1f} MB of Python source; MindSpore {ms.__version__}, GRAPH mode, {arguments.device};"
         f" attention: {arguments.attention}, {dtype}",
         flush=True,
     )

@@ -51,7 +51,8 @@ def perform(experiment: Experiment, device: Device) -> dict:
     }
 
 
-def _require(condition: bool, found: str) -> str:
+def _require(condition: bool | np.bool_, found: str) -> str:
+    """What was found, raised if it is not what was expected."""
     if not condition:
         raise AssertionError(found)
     return found
@@ -256,7 +257,7 @@ EXPERIMENTS = (
     Experiment(
         "saturation",
         "float32 beyond the range of float16 becomes 65504",
-        "INF_NAN_MODE of the environment is on: the kernels expect saturation",
+        "the chip is in Inf/NaN mode: the kernels count on saturation",
         _saturation,
     ),
     Experiment(

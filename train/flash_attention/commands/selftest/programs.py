@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 SIZE = 2048  # elements of the vectors
 REPEATS = SIZE // 64
@@ -16,9 +17,9 @@ CORES = 4  # that add up atomically
 class Body:
     """What a program's statements use: the tik module, the instance, and the global tensors by name."""
 
-    module: object
-    tik: object
-    gm: dict
+    module: Any
+    tik: Any
+    gm: dict[str, Any]
 
     def buffer(self, name: str, dtype: str, size: int, scope: str = "scope_ubuf"):
         """A tensor on chip."""
@@ -51,9 +52,10 @@ class Program:
         instance = tik.Tik(disable_debug=not debug)
         gm = {}
         for name, (dtype, size) in {**self.inputs, **self.outputs, **self.workspace}.items():
-            options = {"is_atomic_add": True} if name in self.added else {}
-            options.update({"is_workspace": True} if name in self.workspace else {})
-            gm[name] = instance.Tensor(dtype, (size,), tik.scope_gm, name, **options)
+            kind = {"is_atomic_add": name in self.added, "is_workspace": name in self.workspace}
+            gm[name] = instance.Tensor(
+                dtype, (size,), tik.scope_gm, name, **{key: on for key, on in kind.items() if on}
+            )
         with instance.for_range(0, self.cores, name="core", block_num=self.cores):
             self.statements(Body(tik, instance, gm))
         inputs, outputs = ([gm[name] for name in side] for side in (self.inputs, self.outputs))
