@@ -18,6 +18,7 @@ _EXPORTS = {
     "available_backends": "flash_attention.backends.registry",
     "explain": "flash_attention.backends.registry",
     "install": "flash_attention.compat.ascend910",
+    "patch_mindspore": "flash_attention.compat.mindspore_patch",
 }
 
 __all__ = ["__version__", *sorted(_EXPORTS)]

@@ -2,8 +2,11 @@
 
 ascend910.py    the FlashAttention layers for the Ascend 910 that models were written for: their import paths, their
                 signatures
+mindspore_ops.py, mindspore_patch.py
+                MindSpore's `flash_attention_score` and `FlashAttentionScore`, and how they get into its place
 """
 
 from flash_attention.compat.ascend910 import install, uninstall
+from flash_attention.compat.mindspore_patch import patch_mindspore
 
-__all__ = ["install", "uninstall"]
+__all__ = ["install", "patch_mindspore", "uninstall"]

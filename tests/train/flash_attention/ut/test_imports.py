@@ -23,6 +23,7 @@ LAYERS = (
 #: Only these may import MindSpore.
 MINDSPORE = (
     *("nn", "functional", "context_parallel", "backends", "sharding", "precision", "dropout.seed", "commands"),
+    *("compat.mindspore_ops", "compat.mindspore_patch", "compat.transformers"),
 )
 
 

@@ -1,0 +1,94 @@
+"""This package's `flash_attention_score` and `FlashAttentionScore` in MindSpore's place, and back."""
+
+import sys
+
+import flash_attention
+import mindspore as ms
+import numpy as np
+import pytest
+from flash_attention import patch_mindspore
+from flash_attention.backends import registry
+from flash_attention.compat import mindspore_ops
+from mindspore import Tensor, nn, ops
+
+NAMES = ("flash_attention_score", "FlashAttentionScore")
+
+
+def places():
+    """What MindSpore's modules have under the two names."""
+    return {
+        (module_name, name): vars(module)[name]
+        for module_name, module in list(sys.modules.items())
+        if module_name.partition(".")[0] == "mindspore" and getattr(module, "__name__", None) == module_name
+        for name in NAMES
+        if name in vars(module)
+    }
+
+
+def test_every_name_in_mindspore_is_ours_inside_the_block_and_its_own_after_it():
+    before = places()
+    assert len(before) > 5
+    with patch_mindspore() as patch:
+        inside = places()
+        assert {module + "." + name for module, name in inside} == set(patch.report)
+        assert all(value is getattr(mindspore_ops, name) for (_, name), value in inside.items())
+        assert set(patch.report.values()) == {"replaced"}
+    assert places() == before
+
+
+def test_a_second_patch_changes_nothing_and_undoes_nothing():
+    before = places()
+    with patch_mindspore():
+        inside = places()
+        with patch_mindspore() as second:
+            assert set(second.report.values()) == {"left alone: replaced before"}
+        assert places() == inside
+    assert places() == before
+
+
+def test_a_name_that_mindspore_lacks_is_added_and_taken_away_again(monkeypatch):
+    monkeypatch.delattr(ops, "flash_attention_score")
+    with patch_mindspore() as patch:
+        assert patch.report["mindspore.ops.flash_attention_score"] == "added"
+        assert ops.flash_attention_score is mindspore_ops.flash_attention_score
+    assert not hasattr(ops, "flash_attention_score")
+
+
+def test_where_the_device_has_the_operator_it_stays(monkeypatch):
+    monkeypatch.setattr(registry.get_backend("fused"), "unavailable", lambda: None)
+    before = places()
+    with patch_mindspore() as patch:
+        assert places() == before
+        assert "has MindSpore's own" in patch.report["mindspore.ops.flash_attention_score"]
+
+
+class Client(nn.Cell):
+    """Code written for MindSpore's operator, with the primitive it finds."""
+
+    def __init__(self):
+        super().__init__()
+        from mindspore.ops.operations.nn_ops import FlashAttentionScore
+
+        self.score = FlashAttentionScore(head_num=4, scale_value=0.25, input_layout="BSH")
+
+    def construct(self, query, key, value):
+        _, _, _, output = self.score(query, key, value)
+        return output, ops.flash_attention_score(query, key, value, 4, scalar_value=0.25)
+
+
+def test_client_code_runs_unchanged_on_a_cpu(mode):
+    random = np.random.default_rng(0)
+    tensors = [Tensor(random.standard_normal((2, 12, 64)).astype(np.float16)) for _ in range(3)]
+    with patch_mindspore():
+        by_primitive, by_function = Client()(*tensors)
+    expected = flash_attention.flash_attention(*tensors, scale=0.25, input_layout="BSH", head_dim=16)
+    np.testing.assert_array_equal(by_primitive.asnumpy(), expected.asnumpy())
+    np.testing.assert_array_equal(by_function.asnumpy(), expected.asnumpy())
+
+
+def test_unpatched_mindspore_has_no_kernel_on_a_cpu():
+    """What the patch is for; when this fails, it may have become superfluous."""
+    query = Tensor(np.ones((1, 4, 16), np.float16))
+    with pytest.raises(RuntimeError):
+        ops.flash_attention_score(query, query, query, 1).asnumpy()
+        ms.runtime.synchronize()

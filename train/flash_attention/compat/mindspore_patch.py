@@ -1,0 +1,97 @@
+"""Puts `flash_attention_score` and `FlashAttentionScore` of this package in the place of MindSpore's."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any
+
+import mindspore as ms
+
+from flash_attention.backends import registry
+from flash_attention.compat.mindspore_ops import FlashAttentionScore, flash_attention_score
+
+_OURS: dict[str, Any] = {"flash_attention_score": flash_attention_score, "FlashAttentionScore": FlashAttentionScore}
+# Where client code imports them from; put there also where MindSpore has none.
+_PUBLIC = {
+    "mindspore.ops": ("flash_attention_score",),
+    "mindspore.ops.function.nn_func": ("flash_attention_score",),
+    "mindspore.ops.operations.nn_ops": ("FlashAttentionScore",),
+}
+_MISSING = object()
+
+
+class Patch:
+    """What one call of `patch_mindspore` replaced. As a context manager it undoes that at the end of the block.
+
+    Attributes:
+        report (dict): per name, such as "mindspore.ops.flash_attention_score", "replaced", "added" or why it was left
+            alone.
+    """
+
+    def __init__(self) -> None:
+        self.report: dict[str, str] = {}
+        self._before: list[tuple[Any, str, Any]] = []
+
+    def undo(self) -> None:
+        """MindSpore's own stand where they stood before; what another call replaced stays."""
+        while self._before:
+            module, name, before = self._before.pop()
+            if before is _MISSING:
+                delattr(module, name)
+            else:
+                setattr(module, name, before)
+
+    def __enter__(self) -> Patch:
+        return self
+
+    def __exit__(self, *error) -> None:
+        self.undo()
+
+    def _replace(self, module: Any, name: str) -> None:
+        place = f"{module.__name__}.{name}"
+        before = vars(module).get(name, _MISSING)
+        if before is _OURS[name]:
+            self.report[place] = "left alone: replaced before"
+            return
+        setattr(module, name, _OURS[name])
+        self._before.append((module, name, before))
+        self.report[place] = "added" if before is _MISSING else "replaced"
+
+
+def patch_mindspore() -> Patch:
+    """Makes `mindspore.ops.flash_attention_score` and the primitive `FlashAttentionScore` ours, wherever MindSpore's
+    modules have them. Where the device has MindSpore's own (Atlas A2 and later), they stay.
+
+    Call it after the device target is set and before client code imports the names: what was imported before stays
+    MindSpore's. Calling it again changes nothing.
+
+    Returns:
+        Patch, with a report, `undo()`, and usable in `with`.
+
+    Examples:
+        >>> from flash_attention import patch_mindspore
+        >>> patch = patch_mindspore()
+        >>> patch.report["mindspore.ops.flash_attention_score"]
+        'replaced'
+        >>> patch.undo()
+    """
+    patch = Patch()
+    if registry.get_backend("fused").unavailable() is None:
+        target = ms.get_context("device_target")
+        patch.report = {
+            f"{module}.{name}": f"left alone: this {target} device has MindSpore's own"
+            for module, names in _PUBLIC.items()
+            for name in names
+        }
+        return patch
+    for module_name, names in _PUBLIC.items():
+        module = importlib.import_module(module_name)
+        for name in names:
+            patch._replace(module, name)
+    for module_name, module in sorted(sys.modules.items()):
+        if module_name.partition(".")[0] == "mindspore" and getattr(module, "__name__", None) == module_name:
+            for name in _OURS:
+                if name in vars(module) and f"{module_name}.{name}" not in patch.report:
+                    patch._replace(module, name)
+    return patch
