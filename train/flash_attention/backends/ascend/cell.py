@@ -19,7 +19,8 @@ from flash_attention.kernels.tik.signature import STAGES, Operator, Request, Sig
 from flash_attention.problem import AttentionProblem
 from flash_attention.sharding.shard import Shard
 
-LOWEST = float(np.finfo(np.float32).min)  # stands for -inf, which the chip does not have
+# The kernels store the lowest float32 number for -inf, which the chip does not have. No other logsumexp is below this.
+NOTHING_SEEN = -1e38
 
 # make_primitive(operator, its signature, request, shapes of the outputs as MindSpore sees them) -> primitive
 MakePrimitive = Callable[[Operator, Signature, Request, list], ops.Custom]
@@ -79,7 +80,7 @@ class OperatorAttention(nn.Cell):
             keep = ops.stop_gradient(self.keep(keep_bits))
         output, logsumexp = self.core(query, key, value, hidden, bias, keep)
         logsumexp = logsumexp[:, :, : self.seq_q]
-        return output, ops.masked_fill(logsumexp, logsumexp == LOWEST, -float("inf"))
+        return output, ops.masked_fill(logsumexp, logsumexp < NOTHING_SEEN, -float("inf"))
 
 
 class _Kernels(nn.Cell):
