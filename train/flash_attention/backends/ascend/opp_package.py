@@ -43,7 +43,7 @@ def write(soc: str, out: Path) -> Path:
     entries = tbe / f"{VENDOR}_impl"
     _bundle(entries / "bundle")
     for operator in OPERATORS:
-        _text(entries / f"{operator.name}.py", _entry(operator))
+        _text(entries / f"{operator.name}.py", entry_source(operator))
         _text(out / "op_info_cfg" / "ai_core" / soc / f"{operator.name}.ini", information_ini(operator))
     information = {operator.type: _information(operator) for operator in OPERATORS}
     _text(tbe / "config" / soc / f"aic-{soc}-ops-info.json", json.dumps(information, indent=2) + "\n")
@@ -81,7 +81,8 @@ def _information(operator: Operator) -> dict[str, dict[str, str]]:
     return result
 
 
-def _entry(operator: Operator) -> str:
+def entry_source(operator: Operator) -> str:
+    """The file of an operator that CANN calls."""
     tensors = [argument.name for argument in (*operator.inputs, *operator.outputs)]
     listed = ",\n    ".join(tensors)
     return f'''"""Entry of operator {operator.type}: CANN calls it to compile the kernel."""
