@@ -49,6 +49,7 @@ def flash_attention(
     bias_grad: bool = True,
     input_layout: str = "BNSD",
     head_dim: int | None = None,
+    value_head_dim: int | None = None,
     return_lse: bool = False,
     backend: str | None = None,
     argument_names: tuple[str, str] = ("attention_mask", "bias"),
@@ -82,7 +83,8 @@ def flash_attention(
         alibi (bool): without a bias, add -slope(head) * distance inside. Default: False.
         bias_grad (bool): False saves the gradient of `bias`, which is then zero. Default: True.
         input_layout (str): "BNSD", "BSND", "BSH" or "SBH". Default: "BNSD".
-        head_dim (int): size of a head, needed for "BSH" and "SBH".
+        head_dim (int): size of a head of query and key, up to 576; needed for "BSH" and "SBH".
+        value_head_dim (int): size of a head of value and output, up to 512. Default: None, head_dim for "BSH", "SBH".
         return_lse (bool): also return the logsumexp. Default: False.
         backend (str): name of the backend to use. Default: None, see `attention_backend`.
         argument_names (tuple): what error messages call attention_mask and bias.
@@ -90,8 +92,8 @@ def flash_attention(
             `flash_attention.sharding.request.ShardRequest`; the FlashAttention layer sets it. Default: None.
 
     Returns:
-        Tensor like query; with return_lse a pair of it and the logsumexp, float32 (batch, heads, seq_q), -inf for a
-        query that sees nothing. Both are differentiable. A query that sees nothing gives 0.
+        Tensor like query, as wide as value; with return_lse a pair of it and the logsumexp, float32 (B, H, Sq),
+        -inf for a query that sees nothing. Both are differentiable. A query that sees nothing gives 0.
 
     Raises:
         TypeError, ValueError: an input is not allowed; before anything runs.
@@ -114,7 +116,7 @@ def flash_attention(
         _spec(seed),
         argument_names,
         (dropout_rate, scale, softcap, causal, causal_alignment, window_size, prev_block_num, next_block_num),
-        (tiling_stgy_name, alibi, bias_grad, input_layout, head_dim, return_lse),
+        (tiling_stgy_name, alibi, bias_grad, input_layout, head_dim, value_head_dim, return_lse),
         backend,
         shards,
         return_lse and _compiling(),
@@ -141,7 +143,7 @@ def scaled_dot_product_attention(
 
     Args:
         query (Tensor): (..., L, E), any leading dimensions, the last of which is the heads.
-        key, value (Tensor): (..., S, E).
+        key, value (Tensor): (..., S, E) and (..., S, Ev).
         attn_mask (Tensor): broadcasts to (..., L, S). Boolean: True = takes part. Floating (dtype of query, or
             float32): added to the scores. Default: None.
         dropout_p (float): applied whenever it is not 0, as in torch. Default: 0.0.
@@ -154,12 +156,12 @@ def scaled_dot_product_attention(
             each call in PYNATIVE (see `mindspore.set_seed`); a compiled graph needs it given.
 
     Returns:
-        Tensor (..., L, E). Unlike torch, a query that takes part in nothing gives 0, never NaN.
+        Tensor (..., L, Ev). Unlike torch, a query that takes part in nothing gives 0, never NaN.
 
     Raises:
         TypeError, ValueError: an input is not allowed.
     """
-    shape = query.shape
+    shape, value_shape = query.shape, value.shape
     shapes = _torch_shapes(_spec(query), _spec(key), _spec(value), enable_gqa)
     mask, bias = None, None
     if attn_mask is not None:
@@ -190,7 +192,7 @@ def scaled_dot_product_attention(
         causal=is_causal,
         argument_names=("attn_mask", "attn_mask"),
     )
-    return output if shapes is None else _reshape(output, shape)
+    return output if shapes is None else _reshape(output, shape[:-1] + value_shape[-1:])
 
 
 def _reshape(tensor, shape):
@@ -231,7 +233,8 @@ class _Call(nn.Cell):
         # axes into order.
         given = "BNSD" if layout == problem.layout else problem.layout
         self.splits = given in ("BSH", "SBH")
-        self.heads, self.kv_heads, self.head_dim = problem.heads, problem.kv_heads, problem.head_dim
+        self.heads, self.kv_heads = problem.heads, problem.kv_heads
+        self.head_dim, self.value_dim = problem.head_dim, problem.value_dim
         self.order = {"BNSD": None, "BSND": (0, 2, 1, 3), "BSH": (0, 2, 1, 3), "SBH": (1, 2, 0, 3)}[given]
         self.order_back = None if self.order is None else tuple(np.argsort(self.order).tolist())
         self.transpose = self.transpose_back = ops.Transpose()
@@ -254,8 +257,9 @@ class _Call(nn.Cell):
 
     def construct(self, query, key, value, mask, bias, keep_bits, seed):
         shape = query.shape
-        query = self.heads_first(query, self.heads)
-        key, value = self.heads_first(key, self.kv_heads), self.heads_first(value, self.kv_heads)
+        query = self.heads_first(query, self.heads, self.head_dim)
+        key = self.heads_first(key, self.kv_heads, self.head_dim)
+        value = self.heads_first(value, self.kv_heads, self.value_dim)
         if self.check_triangle is not None:
             self.check_triangle(mask)
             mask = None
@@ -270,13 +274,13 @@ class _Call(nn.Cell):
         if self.order_back is not None:
             output = self.transpose_back(output, self.order_back)
         if self.splits:
-            output = ops.reshape(output, shape)
+            output = ops.reshape(output, (shape[0], shape[1], self.heads * self.value_dim))
         return output, logsumexp
 
-    def heads_first(self, tensor, heads):
+    def heads_first(self, tensor, heads, head_dim):
         """A tensor of the caller's layout as BNSD."""
         if self.splits:
-            tensor = ops.reshape(tensor, (tensor.shape[0], tensor.shape[1], heads, self.head_dim))
+            tensor = ops.reshape(tensor, (tensor.shape[0], tensor.shape[1], heads, head_dim))
         if self.order is not None:
             tensor = self.transpose(tensor, self.order)
         return tensor
@@ -394,11 +398,12 @@ def _lacks_operations(spec: TensorSpec) -> bool:
 @functools.lru_cache(maxsize=512)
 def _planned(specs, names, rules, more_rules, backend, device, shards) -> _Call:
     dropout_rate, scale, softcap, causal, causal_alignment, window_size, prev_block_num, next_block_num = rules
-    tiling_stgy_name, alibi, bias_grad, input_layout, head_dim, return_lse = more_rules
+    tiling_stgy_name, alibi, bias_grad, input_layout, head_dim, value_head_dim, return_lse = more_rules
     problem = AttentionProblem.from_inputs(
         *specs[:6],
         input_layout=input_layout,
         head_dim=head_dim,
+        value_head_dim=value_head_dim,
         alibi=alibi,
         mask_name=names[0],
         bias_name=names[1],

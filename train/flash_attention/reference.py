@@ -101,11 +101,11 @@ def truth(problem: AttentionProblem, query, key, value, **inputs) -> Attention:
 
     Args:
         problem: what to compute; its dtype only matters for `Attention.unavoidable`.
-        query, key, value: (B, H, Sq, D), (B, Hkv, Sk, D), (B, Hkv, Sk, D).
+        query, key, value: (B, H, Sq, D), (B, Hkv, Sk, D), (B, Hkv, Sk, Dv).
         mask: of problem.mask_shape, non-zero = hidden.
         bias: of problem.bias_shape.
         keep: bool (B, H, Sq, Sk), needed when problem.active_dropout > 0.
-        d_output: (B, H, Sq, D); asks for gradients.
+        d_output: (B, H, Sq, Dv); asks for gradients.
         d_logsumexp: (B, H, Sq); zero when not given.
     """
     return _composed(problem, query, key, value, compute=np.float64, store=lambda array, dtype=None: array, **inputs)
@@ -183,7 +183,7 @@ def _composed(
         factor = None
         dropped = store(probability).reshape(*grouped, seq_k)
     output = store(product(dropped, value))
-    result = Attention(output.reshape(problem.shape_query()), logsumexp)
+    result = Attention(output.reshape(problem.shape_output()), logsumexp)
     if d_output is not None:
         d_output = np.asarray(d_output, dtype=compute).reshape(*grouped, -1)
         d_probability = store(product(d_output, _transposed(value))).reshape(full)

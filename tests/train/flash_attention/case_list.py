@@ -118,6 +118,19 @@ def _data() -> list[Case]:
     return values + mask_dtypes + others
 
 
+def _value_dims() -> list[Case]:
+    """Values narrower and wider than keys, up to the widths of latent attention."""
+    widths = ((64, 32), (32, 64), (192, 128), (1, 256), (256, 1), (17, 40), (40, 33), (129, 65), (3, 7), (15, 16))
+    masks = itertools.cycle(("compact", "none", "3d", "causal"))
+    cases = [Case(seq_q=70, seq_k=83, head_dim=dim, value_dim=width, mask=next(masks)) for dim, width in widths]
+    return cases + [
+        Case(heads=4, kv_heads=1, seq_q=45, seq_k=61, head_dim=576, value_dim=512, mask="causal"),
+        Case(seq_q=40, seq_k=140, head_dim=300, value_dim=260),
+        Case(batch=2, heads=4, seq_q=140, seq_k=300, head_dim=48, value_dim=96, mask="3d", alibi="bias", dropout=0.2),
+        Case(batch=2, seq_q=300, seq_k=140, head_dim=96, value_dim=24, mask="causal", window=(90, -1), softcap=3.0),
+    ]
+
+
 def _modifiers() -> list[Case]:
     """Changes of the scores, each with every dtype and beside the others."""
     cases = [
@@ -146,6 +159,7 @@ CASES: tuple[Case, ...] = tuple(
         + _rotated(_heads())
         + _data()
         + _rotated(_products())
+        + _rotated(_value_dims())
         + _modifiers()
     )
 )

@@ -70,6 +70,7 @@ class Case:
     seq_q: int = 113
     seq_k: int = 113
     head_dim: int = 32
+    value_dim: int = 0  # 0 = head_dim
     dtype: str = "float16"
     mask: str = "none"
     mask_dtype: str = "uint8"
@@ -89,7 +90,7 @@ class Case:
         if self.kv_heads != self.heads:
             parts.append(f"KV{self.kv_heads}")
         parts.append(f"S{self.seq_q}" if self.seq_q == self.seq_k else f"Sq{self.seq_q}-Sk{self.seq_k}")
-        parts += [f"D{self.head_dim}", self.dtype]
+        parts += [f"D{self.head_dim}" + (f"v{self.value_dim}" if self.value_dim else ""), self.dtype]
         if self.mask != "none":
             parts.append(self.mask if self.mask_dtype == "uint8" else f"{self.mask}.{self.mask_dtype}")
         if self.blocks != (ALL_BLOCKS, ALL_BLOCKS):
@@ -231,8 +232,9 @@ def _inputs(case: Case) -> Inputs:
     sigma = {"large": 4.0, "huge": 12.0}.get(case.values, 1.0)
     query = draw(case.batch, case.heads, case.seq_q, case.head_dim, sigma=sigma)
     key = draw(case.batch, case.kv_heads, case.seq_k, case.head_dim, sigma=sigma)
-    value = draw(case.batch, case.kv_heads, case.seq_k, case.head_dim)
-    d_output = reference.round_to(random.standard_normal(query.shape), case.dtype)
+    value = draw(case.batch, case.kv_heads, case.seq_k, case.value_dim or case.head_dim)
+    d_output = random.standard_normal((*query.shape[:3], value.shape[3]))
+    d_output = reference.round_to(d_output, case.dtype)
     d_logsumexp = random.standard_normal(query.shape[:3]).astype(np.float32)
     return Inputs(query, key, value, _mask(case, random), _bias(case, random), d_output, d_logsumexp)
 

@@ -58,5 +58,6 @@ def random_case(seed: int, dtypes: tuple = DTYPES, longest: int = 300) -> Case:
         dropout=dropout,
         scale=None if chance(0.85) else pick(0.5, -0.25, 1.0),
         values=pick("normal", "normal", "normal", "normal", "large", "outlier", "constant", "zero"),
+        value_dim=0 if chance(0.8) else pick(1, 16, 64, int(random.integers(1, 257))),
         softcap=0.0 if chance(0.8) else pick(0.5, 5.0, 30.0),
     )

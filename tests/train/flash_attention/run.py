@@ -32,6 +32,7 @@ class Attention32(nn.Cell):
         super().__init__()
         inputs = case.inputs()
         self.layout, self.head_dim = layout, case.head_dim
+        self.value_head_dim = case.value_dim or None
         self.mask = tensor(inputs.mask, None if case.mask_dtype != "bfloat16" else "bfloat16")
         self.d_output, self.d_logsumexp = tensor(laid_out(inputs.d_output, layout)), tensor(inputs.d_logsumexp)
         drawn = case.dropout > 0 and keep_bits is None
@@ -53,6 +54,7 @@ class Attention32(nn.Cell):
             alibi=self.alibi,
             input_layout=self.layout,
             head_dim=self.head_dim,
+            value_head_dim=self.value_head_dim,
             return_lse=True,
             backend=self.backend,
             **self.options,
@@ -78,7 +80,9 @@ def run_case(case: Case, backend: str, layout: str = "BNSD", **dropout) -> Atten
         run = ms.jit(run)
     (_, output, logsumexp), gradients = run(*tensors)
     gradients = list(gradients)
-    output, *gradients[:3] = (heads_first(array(one), layout, case.head_dim) for one in (output, *gradients[:3]))
+    widths = [array.shape[-1] for array in (inputs.d_output, inputs.query, inputs.key, inputs.value)]
+    results = zip((output, *gradients[:3]), widths)
+    output, *gradients[:3] = (heads_first(array(one), layout, width) for one, width in results)
     if inputs.bias is not None:
         gradients[3] = array(gradients[3]).reshape(case.problem.bias_shape)
     return Attention(output, array(logsumexp), *gradients)

@@ -116,6 +116,11 @@ class FusedBackend(Backend):
     def refuse(self, problem: AttentionProblem) -> str | None:
         if problem.dtype not in _LOWEST:
             return f"ops.flash_attention_score takes {' and '.join(_LOWEST)}, got {problem.dtype}"
+        if problem.head_dim > 256 or problem.value_dim != problem.head_dim:
+            return (
+                "ops.flash_attention_score takes one head_dim up to 256 for query, key and value, got "
+                f"{problem.head_dim} and {problem.value_dim} of value"
+            )
         if problem.softcap:
             return f"ops.flash_attention_score has no soft cap, got softcap {problem.softcap}"
         if problem.return_lse:

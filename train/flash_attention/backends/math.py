@@ -47,7 +47,8 @@ class _Attention(nn.Cell):
         self.dtype = _DTYPES[problem.dtype]
         # On a CPU, MindSpore's float32 exp errs by up to 7e-6 (2.10): a hundred times the rounding of float32.
         self.precise = mstype.float64 if problem.device == "CPU" else mstype.float32
-        self.heads, self.kv_heads, self.head_dim = problem.heads, problem.kv_heads, problem.head_dim
+        self.heads, self.kv_heads = problem.heads, problem.kv_heads
+        self.head_dim, self.value_dim = problem.head_dim, problem.value_dim
         self.masked, self.biased = problem.mask_shape is not None, problem.bias_shape is not None
         self.bias_grad = problem.bias_grad
         self.dropped = problem.dropout_threshold > 0
@@ -104,7 +105,7 @@ class _Attention(nn.Cell):
             kept = ops.cast(self.dropout(query, key, keep_bits, seed), mstype.float32)
             probability = probability * kept * self.dropout_scale
         probability = ops.reshape(probability, (batch, self.kv_heads, -1, seq_k))
-        output = ops.reshape(self.product(probability, value32), query.shape)
+        output = ops.reshape(self.product(probability, value32), query.shape[:3] + (self.value_dim,))
         return ops.cast(output, self.dtype), ops.reshape(logsumexp, query.shape[:3])
 
     def capped(self, scores):

@@ -55,6 +55,7 @@ def items() -> list[Item]:
         item("soft cap 2, ALiBi", heads=3, softcap=2.0, alibi="computed", causal=True),
         item("head_dim 1", head_dim=1, seq_q=33),
         item("head_dim 80", head_dim=80, seq_q=129),
+        item("head_dim 96, 40 of value", head_dim=96, value_dim=40, causal=True),
         item("head_dim 256", head_dim=256, seq_q=65),
         item("one query, 300 keys", seq_q=1, seq_k=300),
     ]
@@ -169,13 +170,13 @@ def draw(problem: AttentionProblem, item: Item) -> tuple[dict, dict]:
     given = {
         "query": normal(*problem.shape_query()),
         "key": normal(*problem.shape_key()),
-        "value": normal(*problem.shape_key()),
+        "value": normal(*problem.shape_value()),
         "mask": mask,
         "alibi": None if problem.bias_shape is None else normal(*problem.bias_shape, dtype=problem.bias_dtype),
         "keep_bits": None,
         "seed": np.array(SEED, np.int64) if problem.active_dropout else None,
     }
-    more = {"d_output": normal(*problem.shape_query()), "d_logsumexp": normal(*problem.shape_lse(), dtype="float32")}
+    more = {"d_output": normal(*problem.shape_output()), "d_logsumexp": normal(*problem.shape_lse(), dtype="float32")}
     return given, more
 
 

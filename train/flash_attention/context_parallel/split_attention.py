@@ -104,6 +104,10 @@ def read_sizes(
 ) -> Sizes:
     """Sizes of a call from the specs of its (batch, heads, seq, head_dim) tensors, checked."""
     found = read_tensors(*specs, "BNSD", head_dim)
+    if found.value_dim != found.head_dim:
+        raise ValueError(
+            f"value: got head_dim {found.value_dim}, but query and key have {found.head_dim}; they travel together"
+        )
     if found.seq_q != found.seq_k:
         raise ValueError(
             f"key: got {found.seq_k} tokens, but query has {found.seq_q}; both are split alike over the processes"

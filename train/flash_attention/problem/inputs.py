@@ -18,7 +18,8 @@ LAYOUTS = {
 }
 DTYPES = ("float16", "bfloat16", "float32")
 MASK_DTYPES = ("bool", "uint8", "float16", "bfloat16", "float32")
-MAX_HEAD_DIM = 256
+MAX_HEAD_DIM = 576  # of query and key
+MAX_VALUE_DIM = 512
 UNKNOWN = -1
 
 
@@ -38,6 +39,7 @@ class Sizes(NamedTuple):
     seq_q: int
     seq_k: int
     head_dim: int
+    value_dim: int
 
     @property
     def scores(self) -> tuple:
@@ -45,8 +47,18 @@ class Sizes(NamedTuple):
         return self.batch, self.heads, self.seq_q, self.seq_k
 
 
-def read_tensors(query: TensorSpec, key: TensorSpec, value: TensorSpec, layout: str, head_dim: int | None) -> Sizes:
-    """Sizes from the three tensors of a call; raises when they do not fit each other, the layout or head_dim."""
+def read_tensors(
+    query: TensorSpec,
+    key: TensorSpec,
+    value: TensorSpec,
+    layout: str,
+    head_dim: int | None,
+    value_head_dim: int | None = None,
+) -> Sizes:
+    """Sizes from the three tensors of a call; raises when they do not fit each other, the layout or the widths.
+
+    value_head_dim None: free in layouts that show it, else head_dim.
+    """
     check_name("input_layout", layout, LAYOUTS)
     named = {"query": query, "key": key, "value": value}
     for name, spec in named.items():
@@ -55,17 +67,23 @@ def read_tensors(query: TensorSpec, key: TensorSpec, value: TensorSpec, layout: 
             raise TypeError(f"{name}: got dtype {spec.dtype}, but query is {query.dtype}; they must be equal")
     if head_dim is not None:
         check_int("head_dim", head_dim, 1, MAX_HEAD_DIM)
-    (batch, heads, seq_q, dim), key_sizes, value_sizes = (
-        _read_layout(name, spec.shape, layout, head_dim) for name, spec in named.items()
-    )
+    if value_head_dim is not None:
+        check_int("value_head_dim", value_head_dim, 1, MAX_VALUE_DIM)
+    elif layout in ("BSH", "SBH"):
+        value_head_dim = head_dim
+    batch, heads, seq_q, dim = _read_layout("query", query.shape, layout, "head_dim", head_dim, MAX_HEAD_DIM)
+    key_sizes = _read_layout("key", key.shape, layout, "head_dim", head_dim, MAX_HEAD_DIM)
+    value_sizes = _read_layout("value", value.shape, layout, "value_head_dim", value_head_dim, MAX_VALUE_DIM)
     if not fits(key_sizes[0], batch):
         raise ValueError(f"key: got batch {key_sizes[0]}, but query has batch {batch}; they must be equal")
     if key_sizes[3] != dim:
         raise ValueError(f"key: got head_dim {key_sizes[3]}, but query has head_dim {dim}; they must be equal")
-    if not all(map(fits, value_sizes, key_sizes)):
-        raise ValueError(f"value: got shape {value.shape}, but key has shape {key.shape}; they must be equal")
+    if not all(map(fits, value_sizes[:3], key_sizes[:3])):
+        raise ValueError(
+            f"value: got shape {value.shape}, but key has shape {key.shape}; batch, heads and length must be equal"
+        )
     batch = max(batch, key_sizes[0], value_sizes[0])
-    return Sizes(batch, heads, key_sizes[1], seq_q, max(key_sizes[2], value_sizes[2]), dim)
+    return Sizes(batch, heads, key_sizes[1], seq_q, max(key_sizes[2], value_sizes[2]), dim, value_sizes[3])
 
 
 def read_mask(name: str, mask: TensorSpec, sizes: Sizes, tile: int) -> tuple | None:
@@ -135,8 +153,8 @@ def blocks_of_8(seq_k: int) -> int:
     return UNKNOWN if seq_k == UNKNOWN else -(-seq_k // 8)
 
 
-def _read_layout(name: str, shape: tuple, layout: str, head_dim: int | None) -> tuple:
-    """(batch, heads, seq, head_dim) of one of query, key and value."""
+def _read_layout(name: str, shape: tuple, layout: str, width_name: str, width: int | None, most: int) -> tuple:
+    """(batch, heads, seq, head_dim) of one of query, key and value; `width` is what the caller calls `width_name`."""
     meaning = LAYOUTS[layout]
     if len(shape) != len(layout):
         raise ValueError(f"{name}: got rank {len(shape)} with shape {shape}, allowed is {meaning} for layout {layout}")
@@ -152,17 +170,17 @@ def _read_layout(name: str, shape: tuple, layout: str, head_dim: int | None) -> 
     if UNKNOWN in (heads, dim):
         raise ValueError(f"{name}: got an unknown number of heads or head_dim, allowed are unknown batch and seq only")
     if layout in ("BSH", "SBH"):
-        if head_dim is None:
-            raise ValueError(f"head_dim: needed to split the last axis of {name} for layout {layout}")
-        if dim % head_dim:
+        if width is None:
+            raise ValueError(f"{width_name}: needed to split the last axis of {name} for layout {layout}")
+        if dim % width:
             raise ValueError(
-                f"{name}: got last axis {dim} with layout {layout}, allowed is a multiple of head_dim {head_dim}"
+                f"{name}: got last axis {dim} with layout {layout}, allowed is a multiple of {width_name} {width}"
             )
-        heads, dim = dim // head_dim, head_dim
-    if head_dim is not None and dim != head_dim:
-        raise ValueError(f"{name}: got head_dim {dim} in shape {shape}, allowed is the layer's head_dim {head_dim}")
-    if dim > MAX_HEAD_DIM:
-        raise ValueError(f"{name}: got head_dim {dim} in shape {shape}, allowed is 1 to {MAX_HEAD_DIM}")
+        heads, dim = dim // width, width
+    if width is not None and dim != width:
+        raise ValueError(f"{name}: got head_dim {dim} in shape {shape}, allowed is the layer's {width_name} {width}")
+    if dim > most:
+        raise ValueError(f"{name}: got head_dim {dim} in shape {shape}, allowed is 1 to {most}")
     return batch, heads, seq, dim
 
 

@@ -15,6 +15,7 @@ from flash_attention.problem.inputs import (
     LAYOUTS,
     MASK_DTYPES,
     MAX_HEAD_DIM,
+    MAX_VALUE_DIM,
     UNKNOWN,
     TensorSpec,
     bias_dtypes,
@@ -43,6 +44,7 @@ class AttentionProblem:
     seq_k: int
     head_dim: int
     kv_heads: int = 0  # 0 = as many as heads
+    value_dim: int = 0  # head_dim of value and output; 0 = head_dim
     dtype: str = "float16"
     layout: str = "BNSD"  # of query, key, value and output; a backend gets a problem in one of its `layouts`
     # Explicit mask, non-zero = hidden: (batch or 1, heads or 1, seq_q or 1, seq_k). A compact causal mask is not here
@@ -93,6 +95,7 @@ class AttentionProblem:
         *,
         input_layout: str = "BNSD",
         head_dim: int | None = None,
+        value_head_dim: int | None = None,
         alibi: bool = False,
         mask_name: str = "attention_mask",
         bias_name: str = "alibi_mask",
@@ -112,6 +115,7 @@ class AttentionProblem:
             bias: added to the scaled scores; rank 4, broadcasts to (B, H, Sq, Sk) with a full last axis.
             keep_bits: uint8 (B, H, Sq, ceil(Sk / 8)), bit k % 8 of byte k // 8 set = key k is kept.
             head_dim: needed for BSH and SBH; when given, it must agree with the other layouts too.
+            value_head_dim: of value; None = head_dim for BSH and SBH, any in the other layouts.
             alibi: without a bias, ask for computed ALiBi.
             mask_name, bias_name: what the caller calls these inputs, for error messages.
             tiling_stgy_name, prev_block_num, next_block_num, window_size, causal: positional rules, as of the layer.
@@ -120,7 +124,7 @@ class AttentionProblem:
         Raises:
             TypeError, ValueError: naming the argument, what came and what is allowed.
         """
-        sizes = read_tensors(query, key, value, input_layout, head_dim)
+        sizes = read_tensors(query, key, value, input_layout, head_dim, value_head_dim)
         strategy = get_strategy(tiling_stgy_name)
         check_bool("alibi", alibi)
         check_bool("causal", causal)
@@ -204,12 +208,20 @@ class AttentionProblem:
         return 65536.0 / (65536 - self.dropout_threshold)
 
     def shape_query(self) -> tuple:
-        """BNSD shape of query and of the output."""
+        """BNSD shape of query."""
         return self.batch, self.heads, self.seq_q, self.head_dim
 
     def shape_key(self) -> tuple:
-        """BNSD shape of key and of value."""
+        """BNSD shape of key."""
         return self.batch, self.kv_heads, self.seq_k, self.head_dim
+
+    def shape_value(self) -> tuple:
+        """BNSD shape of value."""
+        return self.batch, self.kv_heads, self.seq_k, self.value_dim
+
+    def shape_output(self) -> tuple:
+        """BNSD shape of the output."""
+        return self.batch, self.heads, self.seq_q, self.value_dim
 
     def laid_out(self, shape: tuple) -> tuple:
         """A BNSD shape in the layout of this problem."""
@@ -259,6 +271,10 @@ def _sizes(problem: AttentionProblem) -> None:
     check_int("heads", problem.heads, 1)
     check_int("tile", problem.tile, 1)
     check_int("head_dim", problem.head_dim, 1, MAX_HEAD_DIM)
+    check_int("value_dim", problem.value_dim, 0, MAX_VALUE_DIM)
+    if problem.value_dim == 0:
+        check_int("value_dim (that of head_dim)", problem.head_dim, 1, MAX_VALUE_DIM)
+        _set(problem, "value_dim", problem.head_dim)
     check_int("kv_heads", problem.kv_heads, 0)
     if problem.kv_heads == 0:
         _set(problem, "kv_heads", problem.heads)

@@ -126,6 +126,8 @@ def test_the_backend_explains_itself():
         ({"dtype": "float16", "alibi": "given", "bias_shape": (1, 4, 1, 50), "bias_dtype": "float32"}, "float16 bias"),
         ({"alibi": "computed", "seq_k": 1 << 19}, "ALiBi for 262144 tokens at most, got 524288"),
         ({"seq_q": 1 << 17, "seq_k": 1 << 17, **DROPPED}, "keep decisions packed"),
+        ({"value_dim": 16}, "one head_dim up to 256 for query, key and value, got 24 and 16 of value"),
+        ({"head_dim": 300}, "one head_dim up to 256"),
         ({"softcap": 30.0}, "no soft cap yet, got softcap 30.0"),
     ],
 )

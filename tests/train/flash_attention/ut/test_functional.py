@@ -50,6 +50,14 @@ def test_leading_dimensions(lead, backend, mode):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("lead", ((), (3,), (2, 3), (2, 2, 3)), ids=str)
+def test_values_of_another_width(lead, backend, mode):
+    tensors = draw(*lead, 9, 16), draw(*lead, 13, 16, seed=1), draw(*lead, 13, 5, seed=2)
+    check(tensors, backend)
+    check(tensors, backend, is_causal=True)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("boolean", (True, False), ids=("boolean", "added"))
 @pytest.mark.parametrize(
     "shape",

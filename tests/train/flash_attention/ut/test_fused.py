@@ -77,6 +77,7 @@ def test_refusals():
     assert "needs an Atlas A2 or later device, and the device target is CPU" in BACKEND.unavailable()
     for rules, reason in (
         ({"dtype": "float32"}, "takes float16 and bfloat16, got float32"),
+        ({"value_dim": 32}, "one head_dim up to 256 for query, key and value, got"),
         ({"softcap": 30.0}, "no soft cap, got softcap 30.0"),
         ({"return_lse": True}, "no gradient through the logsumexp"),
         ({"alibi": "computed", "scale": 0.0}, "the scale is 0"),

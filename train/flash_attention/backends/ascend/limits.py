@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from flash_attention.kernels.tik.problem import ALIBI_TOKENS
+from flash_attention.kernels.tik.problem import ALIBI_TOKENS, MAX_HEAD_DIM
 from flash_attention.problem import AttentionProblem
 
 # Keep decisions are made for a whole call, one bit a score, because the Vector unit cannot draw them cheaply.
@@ -15,6 +15,11 @@ def refuse_on_910(problem: AttentionProblem) -> str | None:
     """Why the TIK operators cannot run `problem`, or None."""
     if problem.dtype != "float16":
         return f"the Cube of the first-generation Ascend 910 multiplies float16 only, got {problem.dtype}"
+    if problem.head_dim > MAX_HEAD_DIM or problem.value_dim != problem.head_dim:
+        return (
+            f"the TIK operators take one head_dim up to {MAX_HEAD_DIM} for query, key and value, got "
+            f"{problem.head_dim} and {problem.value_dim} of value"
+        )
     if problem.softcap:
         return f"the TIK operators have no soft cap yet, got softcap {problem.softcap}"
     if problem.bias_dtype not in (None, "float16"):

@@ -111,6 +111,7 @@ def configuration(problem: AttentionProblem) -> tuple[np.ndarray, np.ndarray]:
         _BIAS_KINDS[problem.alibi],
         _LAYOUTS.index(problem.layout),
         problem.head_dim,
+        problem.value_dim,
     ]
     scale = np.float32(problem.scale)
     slopes = alibi_slopes(problem) if problem.alibi == "computed" else [0.0] * problem.heads
@@ -148,7 +149,8 @@ def forward(
         KernelError: the kernel refused.
     """
     if out is None:
-        out = np.empty(query.shape, _NUMPY_DTYPES[problem.dtype]), np.empty(problem.shape_lse(), np.float32)
+        output = np.empty(problem.laid_out(problem.shape_output()), _NUMPY_DTYPES[problem.dtype])
+        out = output, np.empty(problem.shape_lse(), np.float32)
     inputs = [query, key, value, mask, bias, keep_bits, seed, *configuration(problem)]
     _run(library, "flash_attention_forward", inputs, out)
     return out

@@ -64,9 +64,9 @@ class Gradients(_Call):
 
 
 def _backward(problem: AttentionProblem, shard: Shard | None = None) -> ops.Custom:
-    query, key = _like_query(problem), _like_key(problem)
+    query, key, value = _like_query(problem), _like_key(problem), _like_value(problem)
     name = "FlashAttentionBackward"
-    gradients: tuple = (query, key, key)
+    gradients: tuple = (query, key, value)
     if library.wants_bias_gradient(problem):
         bias_axes = shard and shard.bias_axes
         name, gradients = name + "Bias", (*gradients, (problem.bias_shape, problem.bias_dtype, bias_axes))
@@ -102,20 +102,30 @@ def _forward(problem: AttentionProblem, shard: Shard | None) -> ops.Custom:
             zeros_like(rates),
         )
 
-    outputs = _like_query(problem), (problem.shape_lse(), "float32", ROWS)
+    outputs = _like_output(problem), (problem.shape_lse(), "float32", ROWS)
     optional, rules = _optional_axes(problem, shard)
     axes = (*[TENSOR_AXES[problem.layout]] * 3, *optional, *rules)
     return _custom(f"FlashAttentionForward{problem.layout}", problem, outputs, shard, axes, bprop)
 
 
 def _like_query(problem: AttentionProblem) -> tuple:
-    """Shape, dtype and axes of query, of the output and of their gradients."""
+    """Shape, dtype and axes of query and of its gradient."""
     return problem.laid_out(problem.shape_query()), problem.dtype, TENSOR_AXES[problem.layout]
 
 
 def _like_key(problem: AttentionProblem) -> tuple:
-    """Shape, dtype and axes of key, of value and of their gradients."""
+    """Shape, dtype and axes of key and of its gradient."""
     return problem.laid_out(problem.shape_key()), problem.dtype, TENSOR_AXES[problem.layout]
+
+
+def _like_value(problem: AttentionProblem) -> tuple:
+    """Shape, dtype and axes of value and of its gradient."""
+    return problem.laid_out(problem.shape_value()), problem.dtype, TENSOR_AXES[problem.layout]
+
+
+def _like_output(problem: AttentionProblem) -> tuple:
+    """Shape, dtype and axes of the output and of its gradient."""
+    return problem.laid_out(problem.shape_output()), problem.dtype, TENSOR_AXES[problem.layout]
 
 
 def _optional_axes(problem: AttentionProblem, shard: Shard | None) -> tuple:

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from numbers import Real
 
 from flash_attention.problem.checks import check_int, check_name
-from flash_attention.problem.inputs import MAX_HEAD_DIM
 from flash_attention.problem.visibility import ALIGNMENTS, ALL_BLOCKS, UNLIMITED, Band, query_offset
 
 MASKS = ("none", "full", "key", "causal", "compact_causal")
 ALIBIS = ("none", "given", "bias", "computed")
 MAX_CORES = 65535
+MAX_HEAD_DIM = 256
 # Positions that computed ALiBi tells apart, and the largest slope times position: KEY_BLOCK, POSITION in score_terms.
 ALIBI_TOKENS = 2048 * 128
 ALIBI_LARGEST = 4 * 65504.0

@@ -13,6 +13,7 @@ from flash_attention.functional import flash_attention
 from flash_attention.precision import MixedPrecisionCast, keeps_its_code
 from flash_attention.problem import ALL_BLOCKS, AttentionProblem
 from flash_attention.problem.checks import check_bool, check_int, check_window
+from flash_attention.problem.inputs import MAX_VALUE_DIM
 from flash_attention.problem.tiling import DEFAULT_STRATEGY, get_strategy
 from flash_attention.sharding.request import RequestedSharding, ShardRequest
 from flash_attention.sharding.strategy import ShardPlan
@@ -21,7 +22,7 @@ from flash_attention.sharding.strategy import ShardPlan
 _SHOWN = (
     *("head_dim", "dropout_rate", "prev_block_num", "next_block_num", "tiling_stgy_name", "dp", "mp"),
     *("have_attention_mask_batch", "alibi", "backend", "scale", "softcap", "input_layout", "window_size", "causal"),
-    *("causal_alignment", "alibi_grad"),
+    *("causal_alignment", "value_head_dim", "alibi_grad"),
 )
 
 
@@ -35,7 +36,7 @@ class FlashAttention(nn.Cell):
     """Softmax attention in O(seq) memory: softmax(query @ key^T / sqrt(head_dim)) @ value over the visible keys.
 
     Args:
-        head_dim (int): size of a head, 1 to 256.
+        head_dim (int): size of a head, 1 to 576; on an Ascend 910 to 256.
         dropout_rate (float): share of the attention probabilities set to zero in training (`set_train`),
             0 <= rate < 1. Default: 0.0.
         prev_block_num (int): tiles of keys that a tile of queries sees before its own. Default: 65536, all.
@@ -59,12 +60,14 @@ class FlashAttention(nn.Cell):
         causal (bool): query i sees keys 0..i only, without any mask tensor. Default: False.
         causal_alignment (str): "top_left", or "bottom_right": query i stands at key i + seq_k - seq_q, for causal
             masks, windows and computed ALiBi alike. Default: "top_left".
+        value_head_dim (int): size of a head of value and of the output, 1 to 512. Default: None, head_dim.
         alibi_grad (bool): False saves the gradient of `alibi_mask`, which is then zero. Default: True.
         seed (int): of dropout. Default: None, taken from `mindspore.set_seed`.
 
     Inputs:
         - **query** (Tensor) - (batch, heads, seq_q, head_dim), float16, bfloat16 or float32.
-        - **key**, **value** (Tensor) - (batch, kv_heads, seq_k, head_dim), dtype of query; kv_heads divides heads.
+        - **key** (Tensor) - (batch, kv_heads, seq_k, head_dim), dtype of query; kv_heads divides heads.
+        - **value** (Tensor) - (batch, kv_heads, seq_k, value_head_dim), dtype of query.
         - **attention_mask** (Tensor) - 1 = hidden, 0 = visible; bool, uint8 or floating; (batch, seq_q, seq_k),
           (1, seq_q, seq_k), (seq_q, seq_k), (batch, 1, seq_q, seq_k); or the compact causal mask (1, T, T) or (T, T),
           ones strictly above the diagonal, which means causal for any length. Default: None.
@@ -72,7 +75,7 @@ class FlashAttention(nn.Cell):
           Default: None.
 
     Outputs:
-        Tensor, shape and dtype of query. A query that sees nothing gives 0.
+        Tensor (batch, heads, seq_q, value_head_dim), dtype of query. A query that sees nothing gives 0.
 
     Raises:
         TypeError, ValueError: an argument or input is not allowed; the message names it.
@@ -108,11 +111,14 @@ class FlashAttention(nn.Cell):
         window_size: tuple[int, int] = (-1, -1),
         causal: bool = False,
         causal_alignment: str = "top_left",
+        value_head_dim: int | None = None,
         alibi_grad: bool = True,
         seed: int | None = None,
     ) -> None:
         super().__init__()
         left, right = check_window(window_size)
+        if value_head_dim is not None:
+            check_int("value_head_dim", value_head_dim, 1, MAX_VALUE_DIM)
         # A problem of the smallest shapes checks the rules now rather than at the first call.
         rules = AttentionProblem(
             batch=1,
@@ -120,6 +126,7 @@ class FlashAttention(nn.Cell):
             seq_q=1,
             seq_k=1,
             head_dim=head_dim,
+            value_dim=value_head_dim or 0,
             layout=input_layout,
             causal=causal,
             causal_alignment=causal_alignment,
@@ -156,6 +163,7 @@ class FlashAttention(nn.Cell):
         self.window_size = (left, right)
         self.causal = causal
         self.causal_alignment = causal_alignment
+        self.value_head_dim = rules.value_dim
         self.alibi_grad = alibi_grad
         self.seed = seed
         self.dropout_seed: Any = DropoutSeed(seed) if dropout_rate > 0 else None
@@ -195,6 +203,7 @@ class FlashAttention(nn.Cell):
             bias_grad=self.alibi_grad,
             input_layout=self.input_layout,
             head_dim=self.head_dim,
+            value_head_dim=self.value_head_dim,
             backend=self.backend,
             argument_names=("attention_mask", "alibi_mask"),
             shards=self.shards(),

@@ -60,7 +60,7 @@ def run(problem: AttentionProblem, query, key, value, d_output, d_logsumexp=None
 
     sides = {name: None if array is None else place(np.ascontiguousarray(array)) for name, array in sides.items()}
     query, key, value = put(query), put(key), put(value)
-    results = room(query.shape, problem.dtype), room(problem.shape_lse(), "float32")
+    results = room(np.shape(d_output), problem.dtype), room(problem.shape_lse(), "float32")
     library.forward(problem, query, key, value, **sides, library=kernel, out=results)
     shapes = [(array.shape, problem.dtype) for array in (query, key, value)]
     if library.wants_bias_gradient(problem):
@@ -79,6 +79,7 @@ def run_case(case: Case, layout: str = "BNSD", **options) -> reference.Attention
         sides["seed"] = np.array(SEED, np.int64)
     tensors = [laid_out(array, layout) for array in (inputs.query, inputs.key, inputs.value, inputs.d_output)]
     results = list(map(values, run(problem, *tensors, inputs.d_logsumexp, **sides, **options)))
-    for index in (0, 2, 3, 4):
-        results[index] = heads_first(results[index], layout, case.head_dim)
+    widths = {0: problem.value_dim, 2: problem.head_dim, 3: problem.head_dim, 4: problem.value_dim}
+    for index, width in widths.items():
+        results[index] = heads_first(results[index], layout, width)
     return reference.Attention(*results)

@@ -12,7 +12,7 @@ COUNT, CONFIG, DTYPE, SHAPE, POINTER, VALUE, TOO_LARGE, _, TARGET = range(1, 10)
 MASK, BIAS, KEEP_BITS, SEED, RULES, RATES = range(3, 9)
 # Fields of the rules, in the order of csrc/custom.cpp.
 (VERSION, CAUSAL, BOTTOM_RIGHT, LEFT, RIGHT, PREV, NEXT, BLOCK, DROPOUT, THRESHOLD, BATCH_OFFSET, HEAD_OFFSET,
- HAS_MASK, BIAS_KIND, LAYOUT, HEAD_DIM) = range(16)  # fmt: skip
+ HAS_MASK, BIAS_KIND, LAYOUT, HEAD_DIM, VALUE_DIM) = range(17)  # fmt: skip
 
 
 def zeros(*shape, dtype=np.float32):
@@ -56,13 +56,15 @@ def test_good_arguments():
         (2, zeros(2, 2, 6), SHAPE),
         (RULES, None, POINTER),
         (RATES, None, POINTER),
-        (RULES, zeros(16, dtype=np.int32), DTYPE),
-        (RULES, zeros(15, dtype=np.int64), CONFIG),
+        (RULES, zeros(17, dtype=np.int32), DTYPE),
         (RULES, zeros(16, dtype=np.int64), CONFIG),
-        (RATES, zeros(3), CONFIG),
-        (RATES, zeros(3 + 5), CONFIG),
-        (RATES, np.array([np.nan, 0, 1, 0, 0, 0, 0], np.float32), VALUE),
-        (RATES, np.array([np.inf, 0, 1, 0, 0, 0, 0], np.float32), VALUE),
+        (RULES, zeros(17, dtype=np.int64), CONFIG),
+        (RATES, zeros(4), CONFIG),
+        (RATES, zeros(4 + 5), CONFIG),
+        (RATES, np.array([np.nan, 0, 1, 0, 0, 0, 0, 0], np.float32), VALUE),
+        (RATES, np.array([np.inf, 0, 1, 0, 0, 0, 0, 0], np.float32), VALUE),
+        (RATES, np.array([1, 0, 1, -1, 0, 0, 0, 0], np.float32), VALUE),
+        (RATES, np.array([1, 0, 1, np.inf, 0, 0, 0, 0], np.float32), VALUE),
     ],
 )
 def test_tensors(index, tensor, expected):
@@ -101,6 +103,9 @@ def test_tensors(index, tensor, expected):
         ({HEAD_DIM: 0}, {}, VALUE),
         ({HEAD_DIM: 1025}, {}, VALUE),
         ({HEAD_DIM: 4}, {}, SHAPE),
+        ({VALUE_DIM: 0}, {}, VALUE),
+        ({VALUE_DIM: 1025}, {}, VALUE),
+        ({VALUE_DIM: 4}, {}, SHAPE),
         ({DROPOUT: 1, THRESHOLD: 9}, {}, POINTER),
         ({DROPOUT: 1, THRESHOLD: 9}, {SEED: zeros(2, dtype=np.int32)}, DTYPE),
         ({DROPOUT: 1, THRESHOLD: 9}, {SEED: zeros(3, dtype=np.int64)}, SHAPE),
@@ -108,7 +113,11 @@ def test_tensors(index, tensor, expected):
         ({DROPOUT: 1, THRESHOLD: 65536}, {SEED: zeros(2, dtype=np.int64)}, VALUE),
         ({DROPOUT: 1, THRESHOLD: 9, HEAD_OFFSET: -1}, {SEED: zeros(2, dtype=np.int64)}, VALUE),
         ({DROPOUT: 1, THRESHOLD: 9, BATCH_OFFSET: 2**33}, {SEED: zeros(2, dtype=np.int64)}, VALUE),
-        ({DROPOUT: 1, THRESHOLD: 9}, {SEED: zeros(2, dtype=np.int64), RATES: np.float32([1, 0, 0, 0, 0, 0, 0])}, VALUE),
+        (
+            {DROPOUT: 1, THRESHOLD: 9},
+            {SEED: zeros(2, dtype=np.int64), RATES: np.float32([1, 0, 0, 0, 0, 0, 0, 0])},
+            VALUE,
+        ),
         ({DROPOUT: 2}, {}, POINTER),
         ({DROPOUT: 2}, {KEEP_BITS: zeros(2, 4, 5, 2, dtype=np.uint8)}, SHAPE),
         ({DROPOUT: 2}, {KEEP_BITS: zeros(2, 4, 5, 1)}, DTYPE),

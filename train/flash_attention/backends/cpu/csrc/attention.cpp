@@ -19,13 +19,13 @@ double work_of(const Problem& p) {
   const int64_t step = std::max<int64_t>(1, p.seq_q / 64);
   for (int64_t row = 0; row < p.seq_q; row += step)
     pairs += static_cast<double>(std::max<int64_t>(0, p.band.hi(row) - p.band.lo(row))) * step;
-  return pairs * p.head_dim * p.batch * p.heads;
+  return pairs * (p.head_dim + p.value_dim) / 2 * p.batch * p.heads;
 }
 
 ForwardPlan plan_forward(const Problem& p, const ForwardOutputs& outputs, int64_t wanted) {
   ForwardPlan plan{p, outputs, kForwardRows, 0};
   while (plan.rows > 32 && (p.batch * p.heads * ((p.seq_q + plan.rows - 1) / plan.rows) < wanted ||
-                            plan.rows * p.head_dim > kForwardRows * 160 || plan.rows >= 2 * p.seq_q))
+                            plan.rows * std::max(p.head_dim, p.value_dim) > kForwardRows * 160 || plan.rows >= 2 * p.seq_q))
     plan.rows /= 2;
   plan.tiles = (p.seq_q + plan.rows - 1) / plan.rows;
   return plan;
@@ -41,7 +41,7 @@ int run_forward(const Problem& p, const ForwardOutputs& outputs) {
   if (kernels == nullptr) return kNoTarget;
   const int64_t rows = p.batch * p.heads * p.seq_q;
   if (poisoned()) {
-    poison(outputs.output, rows * p.row_bytes());
+    poison(outputs.output, rows * p.value_dim * size_of(p.dtype));
     poison(outputs.logsumexp, rows * static_cast<int64_t>(sizeof(float)));
   }
   const double work = 2 * work_of(p);
@@ -134,8 +134,10 @@ int run_backward(const Problem& p, const BackwardInputs& inputs, const BackwardO
   const int64_t heads = p.batch * p.heads, groups = p.batch * p.kv_heads, rows = heads * p.seq_q;
   const bool dirty = poisoned();
   if (dirty) {
-    poison(outputs.d_query, rows * p.row_bytes());
-    for (void* result : {outputs.d_key, outputs.d_value}) poison(result, groups * p.seq_k * p.row_bytes());
+    const int64_t size = size_of(p.dtype);
+    poison(outputs.d_query, rows * p.head_dim * size);
+    poison(outputs.d_key, groups * p.seq_k * p.head_dim * size);
+    poison(outputs.d_value, groups * p.seq_k * p.value_dim * size);
     if (outputs.d_bias) poison(outputs.d_bias, bias_elements(p) * size_of(p.bias.dtype));
   }
   BiasSums bias(p, outputs.d_bias);

@@ -26,7 +26,9 @@ struct BackwardTileBase {
   const ScoreRule rule;
   QueryTile q;
   Sides sides;
+  // Of query, key and their gradients; of value, output and theirs.
   int64_t units, row_stride, stacked_stride, sum_stride;
+  int64_t value_units, output_row_stride, output_stacked_stride, value_sum_stride;
   Unit* key;          // transposed
   Unit* value;        // transposed
   Unit* key_stacked;
@@ -34,7 +36,7 @@ struct BackwardTileBase {
   Unit* d_output;     // rows
   Unit* pack;         // scratch of packing
   float* d_key;       // [key][sum_stride]
-  float* d_value;
+  float* d_value;     // [key][value_sum_stride]
   float* edge;        // [kRows][sum_stride]: the last, incomplete rows of d_query
   float* columns;     // [kKeyTile]: sums of score gradients over rows
   float* bias_gradient = nullptr;  // [row][kBiasStride] where a soft cap makes it another one than that of the products
@@ -46,19 +48,23 @@ struct BackwardTileBase {
   int64_t first_row[kKeyTile / kRows], last_row[kKeyTile / kRows];
 
   BackwardTileBase(const BackwardPlan& all, Arena& arena) : plan(all), problem(all.problem), rule(all.problem) {
-    const int64_t columns_count = problem.head_dim;
-    units = Pack<Math>::units(columns_count);
-    row_stride = Pack<Math>::row_stride(columns_count);
-    stacked_stride = Pack<Math>::stacked_stride(columns_count);
-    sum_stride = tile_stride(columns_count);
+    const int64_t width = problem.head_dim, value_width = problem.value_dim;
+    units = Pack<Math>::units(width);
+    row_stride = Pack<Math>::row_stride(width);
+    stacked_stride = Pack<Math>::stacked_stride(width);
+    sum_stride = tile_stride(width);
+    value_units = Pack<Math>::units(value_width);
+    output_row_stride = Pack<Math>::row_stride(value_width);
+    output_stacked_stride = Pack<Math>::stacked_stride(value_width);
+    value_sum_stride = tile_stride(value_width);
     key = arena.take<Unit>(kKeyTile * units);
-    value = arena.take<Unit>(kKeyTile * units);
+    value = arena.take<Unit>(kKeyTile * value_units);
     key_stacked = arena.take<Unit>(kKeyTile / Math::kPerUnit * stacked_stride);
     query = arena.take<Unit>(kBackwardRows * row_stride);
-    d_output = arena.take<Unit>(kBackwardRows * row_stride);
-    pack = arena.take<Unit>(kLanes * row_stride);
+    d_output = arena.take<Unit>(kBackwardRows * output_row_stride);
+    pack = arena.take<Unit>(kLanes * (row_stride > output_row_stride ? row_stride : output_row_stride));
     d_key = arena.take<float>(kKeyTile * sum_stride);
-    d_value = arena.take<float>(kKeyTile * sum_stride);
+    d_value = arena.take<float>(kKeyTile * value_sum_stride);
     edge = arena.take<float>(kRows * sum_stride);
     columns = arena.take<float>(kKeyTile);
     shift = arena.take<float>(kBackwardRows);
@@ -135,7 +141,7 @@ struct BackwardTile<Bf16MathOf<S>> : BackwardTileBase<Bf16MathOf<S>> {
 
   BackwardTile(const BackwardPlan& all, Arena& arena) : BackwardTileBase<Math>(all, arena) {
     query_stacked = arena.take<uint32_t>(kBackwardRows / 2 * this->stacked_stride);
-    d_output_stacked = arena.take<uint32_t>(kBackwardRows / 2 * this->stacked_stride);
+    d_output_stacked = arena.take<uint32_t>(kBackwardRows / 2 * this->output_stacked_stride);
     probability = arena.take<uint32_t>(kBackwardRows / 2 * kByRowStride);
     score_gradient = arena.take<uint32_t>(kBackwardRows / 2 * kByRowStride);
     score_gradient_rows = arena.take<uint32_t>(kBackwardRows * kByKeyStride);
@@ -219,8 +225,9 @@ struct BackwardCell {
         if (kBits) t = Simd::select(bits[m] >> (n * kLanes), t, Simd::set1(-kInfinity));
         Simd::store(waiting + m * Tile::kWaitingStride + n * kLanes, exp2<Math::kExpDegree>(t));
       }
-    multiply<Arithmetic, Left::kRowMajor, kVectors>(tile.d_output + strip * tile.row_stride, tile.row_stride,
-                                                    tile.value + panel * tile.units, kPanel, tile.units, acc);
+    multiply<Arithmetic, Left::kRowMajor, kVectors>(tile.d_output + strip * tile.output_row_stride,
+                                                    tile.output_row_stride, tile.value + panel * tile.value_units,
+                                                    kPanel, tile.value_units, acc);
     const F scale = Simd::set1(tile.plan.score_gradient_scale * tile.problem.dropout.scale);
     F p[kRows][kVectors];
 #pragma GCC unroll 16
@@ -268,20 +275,22 @@ void find_rows(BackwardTile<Math>& tile, const KeyTile& k) {
 
 template <class Math, class Arithmetic>
 void add_key_gradients(BackwardTile<Math>& tile, const KeyTile& k) {
-  const int64_t width = tile.problem.head_dim;
-  for (int64_t d = 0; d < width; d += kPanel) {
+  const int64_t width = tile.problem.head_dim, value_width = tile.problem.value_dim;
+  for (int64_t d = 0; d < width || d < value_width; d += kPanel) {
     for (int64_t strip = 0; strip * kRows < k.count; ++strip) {
       const int64_t first = tile.first_row[strip], column = strip * kRows;
       const int64_t steps = (tile.last_row[strip] - first) / Math::kPerUnit;
       if (steps <= 0) continue;
-      const int64_t right = first / Math::kPerUnit * tile.stacked_stride + d;
-      const int64_t sum = column * tile.sum_stride + d;
-      accumulate<Arithmetic, Left::kStepMajor>(tile.probability_by_row(first, column), tile.kByRowStride,
-                                               tile.d_output_stacked + right, tile.stacked_stride, steps,
-                                               tile.d_value + sum, tile.sum_stride, width - d);
-      accumulate<Arithmetic, Left::kStepMajor>(tile.gradient_by_row(first, column), tile.kByRowStride,
-                                               tile.query_stacked + right, tile.stacked_stride, steps, tile.d_key + sum,
-                                               tile.sum_stride, width - d);
+      if (d < value_width)
+        accumulate<Arithmetic, Left::kStepMajor>(
+            tile.probability_by_row(first, column), tile.kByRowStride,
+            tile.d_output_stacked + first / Math::kPerUnit * tile.output_stacked_stride + d, tile.output_stacked_stride,
+            steps, tile.d_value + column * tile.value_sum_stride + d, tile.value_sum_stride, value_width - d);
+      if (d < width)
+        accumulate<Arithmetic, Left::kStepMajor>(
+            tile.gradient_by_row(first, column), tile.kByRowStride,
+            tile.query_stacked + first / Math::kPerUnit * tile.stacked_stride + d, tile.stacked_stride, steps,
+            tile.d_key + column * tile.sum_stride + d, tile.sum_stride, width - d);
     }
   }
   if (!tile.plan.careful) return;
@@ -290,7 +299,7 @@ void add_key_gradients(BackwardTile<Math>& tile, const KeyTile& k) {
       if (sees(tile.q, k, tile.sides, m, column)) use(column);
   };
   tile.wild_d_output.each([&](int64_t m, const auto& add) {
-    each_key(m, [&](int64_t c) { add(tile.probability_at(m, c), tile.d_value + c * tile.sum_stride); });
+    each_key(m, [&](int64_t c) { add(tile.probability_at(m, c), tile.d_value + c * tile.value_sum_stride); });
   });
   tile.wild_query.each([&](int64_t m, const auto& add) {
     each_key(m, [&](int64_t c) { add(Math::value(tile.gradient_by_key(m, 0), c), tile.d_key + c * tile.sum_stride); });
@@ -357,16 +366,16 @@ bool backward_rows_of(BackwardTile<Math>& tile, const KeyTile& k, int64_t batch,
   const bool seen = tile.sides.load_mask(p, batch, head, q, k);
   if (seen) {
     tile.sides.load_rest(p, batch, head, q, k);
-    const Rows queries = query_rows(p, p.query, batch, head, q.first);
-    const Rows d_outputs = query_rows(p, plan.inputs.d_output, batch, head, q.first);
+    const Rows queries = query_rows(p, batch, head, q.first);
+    const Rows d_outputs = output_rows(p, plan.inputs.d_output, batch, head, q.first);
     tile.load_rows(queries, d_outputs);
     for (int64_t m = 0; m < q.padded; ++m) {
       tile.shift[m] = m < q.count ? plan.shift[row + m] : -kInfinity;
       tile.delta[m] = m < q.count ? plan.delta[row + m] : 0.0f;
     }
     const int64_t below = q.first + q.count, left = p.seq_q - below;
-    tile.next_rows.set(query_rows(p, p.query, batch, head, below),
-                       query_rows(p, plan.inputs.d_output, batch, head, below),
+    tile.next_rows.set(query_rows(p, batch, head, below),
+                       output_rows(p, plan.inputs.d_output, batch, head, below),
                        left < kBackwardRows ? left : kBackwardRows, kPanels * q.padded / kRows);
     for (int64_t panel = first; panel < last; panel += kPanel) {
       for (int64_t strip = 0; strip < q.padded; strip += kRows) {
@@ -409,10 +418,10 @@ void backward_keys(const BackwardPlan& plan, int64_t group, int64_t key_tile, ch
   const KeyTile k(key_tile, p.seq_k);
   const int64_t batch = group / p.kv_heads, kv_head = group % p.kv_heads;
   const int64_t padded = round_up(k.count, kPanel);
-  const Rows keys = key_rows(p, p.key, batch, kv_head, k.first), values = key_rows(p, p.value, batch, kv_head, k.first);
+  const Rows keys = key_rows(p, batch, kv_head, k.first), values = value_rows(p, batch, kv_head, k.first);
   bool packed = false;
   std::memset(tile.d_key, 0, kKeyTile * tile.sum_stride * sizeof(float));
-  std::memset(tile.d_value, 0, kKeyTile * tile.sum_stride * sizeof(float));
+  std::memset(tile.d_value, 0, kKeyTile * tile.value_sum_stride * sizeof(float));
 
   for (int64_t g = 0; g < p.group(); ++g) {
     const int64_t head = kv_head * p.group() + g;
@@ -448,32 +457,32 @@ void backward_keys(const BackwardPlan& plan, int64_t group, int64_t key_tile, ch
   Finite finite;
   for (int64_t m = 0; m < k.count; ++m) {
     finite.add(tile.d_key + m * tile.sum_stride, p.head_dim);
-    finite.add(tile.d_value + m * tile.sum_stride, p.head_dim);
-    const int64_t at = p.key_layout.at(batch, kv_head, k.first + m) * size_of(p.dtype);
+    finite.add(tile.d_value + m * tile.value_sum_stride, p.value_dim);
+    const int64_t size = size_of(p.dtype), row = k.first + m;
     store_row(p.dtype, tile.d_key + m * tile.sum_stride, plan.factor_left, p.head_dim,
-              static_cast<char*>(plan.outputs.d_key) + at);
-    store_row(p.dtype, tile.d_value + m * tile.sum_stride, p.dropout.scale, p.head_dim,
-              static_cast<char*>(plan.outputs.d_value) + at);
+              static_cast<char*>(plan.outputs.d_key) + p.key_layout.at(batch, kv_head, row) * size);
+    store_row(p.dtype, tile.d_value + m * tile.value_sum_stride, p.dropout.scale, p.value_dim,
+              static_cast<char*>(plan.outputs.d_value) + p.value_layout.at(batch, kv_head, row) * size);
   }
   if (!finite.all()) plan.ask_for_care();
 }
 
 inline void backward_rows(const BackwardPlan& plan, int64_t batch_head, int64_t first, int64_t count, char* scratch) {
   const Problem& p = plan.problem;
-  const int64_t padded = round_up(p.head_dim, kLanes), row = batch_head * p.seq_q + first;
+  const int64_t padded = round_up(p.value_dim, kLanes), row = batch_head * p.seq_q + first;
   const int64_t lse_row = batch_head * p.lse_stride + first;
   Arena arena(scratch);
   float* output = arena.take<float>(padded);
   float* d_output = arena.take<float>(padded);
   const int64_t batch = batch_head / p.heads, head = batch_head % p.heads;
-  const Rows outputs = query_rows(p, plan.inputs.output, batch, head, first);
-  const Rows d_outputs = query_rows(p, plan.inputs.d_output, batch, head, first);
+  const Rows outputs = output_rows(p, plan.inputs.output, batch, head, first);
+  const Rows d_outputs = output_rows(p, plan.inputs.d_output, batch, head, first);
   const double to_natural = ScoreRule(p).to_natural;
-  if (Tiny<Simd>::any(query_rows(p, p.query, batch, head, first), count) || Tiny<Simd>::any(d_outputs, count))
+  if (Tiny<Simd>::any(query_rows(p, batch, head, first), count) || Tiny<Simd>::any(d_outputs, count))
     plan.ask_for_care();
   for (int64_t m = 0; m < count; ++m) {
-    load_row(p.dtype, outputs.row(m), p.head_dim, output);
-    load_row(p.dtype, d_outputs.row(m), p.head_dim, d_output);
+    load_row(p.dtype, outputs.row(m), p.value_dim, output);
+    load_row(p.dtype, d_outputs.row(m), p.value_dim, d_output);
     F sum = Simd::zero();
     for (int64_t d = 0; d < padded; d += kLanes) sum = Simd::fma(Simd::load(output + d), Simd::load(d_output + d), sum);
     float delta = Simd::sum(sum);

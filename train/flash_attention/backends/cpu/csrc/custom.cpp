@@ -58,10 +58,11 @@ enum Config {
   kBiasKind,
   kLayout,
   kHeadDim,
+  kValueDim,
   kConfigCount,
 };
 
-// Axes of query, key, value, output and their gradients. Those of kHeadsFirst are (..., heads, seq, head_dim): its leading
+// Axes of query, key, value, output and their gradients. Those of kHeadsFirst are (..., heads, seq, width): its leading
 // ones together are the batch, and a tensor of rank 2 has one head.
 enum LayoutKind : int64_t { kHeadsFirst = 0 /* BNSD */, kBSND = 1, kBSH = 2, kSBH = 3 };
 
@@ -204,7 +205,17 @@ int64_t in_range(int64_t value, int64_t low, int64_t high) {
   return value;
 }
 
-Problem parse(const Tensors& t, int config_index, int rates_index) {
+// Of a tensor as wide as the value, with the batch, heads and length of `like`.
+Layout layout_of(const Tensors& t, int i, int64_t kind, int64_t dim, DType dtype, const Sizes& like) {
+  require(t.present(i), kBadPointer);
+  require(t.dtype(i) == dtype, kBadDType);
+  const Sizes sizes = sizes_of(t, i, kind, dim);
+  require(sizes.batch == like.batch && sizes.heads == like.heads && sizes.seq == like.seq, kBadShape);
+  t.check_aligned(i, size_of(dtype));
+  return sizes.layout;
+}
+
+Problem parse(const Tensors& t, int config_index, int rates_index, int output_index) {
   require(t.present(config_index) && t.present(rates_index), kBadPointer);
   require(t.named(config_index, "int64") && t.named(rates_index, "float32"), kBadDType);
   require(t.ranks[config_index] == 1 && t.shape(config_index)[0] == kConfigCount, kBadConfig);
@@ -220,6 +231,7 @@ Problem parse(const Tensors& t, int config_index, int rates_index) {
   p.dtype = t.dtype(kQuery);
   require(p.dtype != DType::kByte && t.dtype(kKey) == p.dtype, kBadDType);
   p.head_dim = in_range(config[kHeadDim], 1, kMaxHeadDim);
+  p.value_dim = in_range(config[kValueDim], 1, kMaxHeadDim);
   const int64_t kind = in_range(config[kLayout], kHeadsFirst, kSBH);
   const Sizes query = sizes_of(t, kQuery, kind, p.head_dim), key = sizes_of(t, kKey, kind, p.head_dim);
   p.batch = query.batch;
@@ -233,7 +245,8 @@ Problem parse(const Tensors& t, int config_index, int rates_index) {
   require(t.shape(rates_index)[0] == kRateCount + p.heads, kBadConfig);
   t.check_aligned(kQuery, size_of(p.dtype));
   t.check_aligned(kKey, size_of(p.dtype));
-  t.check_like(kValue, kKey);
+  p.value_layout = layout_of(t, kValue, kind, p.value_dim, p.dtype, key);
+  p.output_layout = layout_of(t, output_index, kind, p.value_dim, p.dtype, query);
   p.query = t.data[kQuery];
   p.key = t.data[kKey];
   p.value = t.data[kValue];
@@ -304,8 +317,7 @@ int answer(const Run& run) {
 int forward_entry(int count, const Tensors& t) {
   return answer([&] {
     require(count == kForwardCount, kBadCount);
-    const Problem p = parse(t, kForwardConfig, kForwardRates);
-    t.check_like(kForwardOutput, kQuery);
+    const Problem p = parse(t, kForwardConfig, kForwardRates, kForwardOutput);
     t.check(kForwardLogsumexp, DType::kFloat32, {p.batch, p.heads, p.seq_q});
     return forward(p, {t.data[kForwardOutput], static_cast<float*>(t.data[kForwardLogsumexp])});
   });
@@ -314,10 +326,9 @@ int forward_entry(int count, const Tensors& t) {
 int backward_entry(int count, const Tensors& t, bool bias_gradient) {
   return answer([&] {
     require(count == (bias_gradient ? kBackwardCount + 1 : kBackwardCount), kBadCount);
-    const Problem p = parse(t, kBackwardConfig, kBackwardRates);
-    t.check_like(kOutput, kQuery);
+    const Problem p = parse(t, kBackwardConfig, kBackwardRates, kOutput);
     t.check(kLogsumexp, DType::kFloat32, {p.batch, p.heads, p.seq_q});
-    t.check_like(kDOutput, kQuery);
+    t.check_like(kDOutput, kOutput);
     if (t.present(kDLogsumexp)) t.check(kDLogsumexp, DType::kFloat32, {p.batch, p.heads, p.seq_q});
     t.check_like(kDQuery, kQuery);
     t.check_like(kDKey, kKey);
@@ -351,7 +362,12 @@ std::vector<int64_t> shape_of(const int* ranks, int64_t* const* shapes, int i) {
 // `batch` and `seq` are axes of query; the rates tell the heads.
 Shapes forward_shapes(const int* ranks, int64_t* const* shapes, int batch, int seq) {
   const int64_t* query = shapes[kQuery];
-  return {shape_of(ranks, shapes, kQuery), {query[batch], shapes[kForwardRates][0] - kRateCount, query[seq]}};
+  const int64_t heads = shapes[kForwardRates][0] - kRateCount;
+  std::vector<int64_t> output = shape_of(ranks, shapes, kQuery);
+  // The last axis is the width of the value, or that of all its heads.
+  const int64_t kv_heads = ranks[kQuery] == 4 ? heads : heads * shapes[kKey][2] / query[2];
+  output.back() = shapes[kValue][ranks[kValue] - 1] * heads / kv_heads;
+  return {output, {query[batch], heads, query[seq]}};
 }
 
 Shapes backward_shapes(const int* ranks, int64_t* const* shapes, bool bias_gradient) {

@@ -52,8 +52,8 @@ struct ForwardTile {
   ForwardTile(const Problem& p, int64_t rows, Arena& arena) : problem(p), rule(p) {
     units = Pack<Math>::units(p.head_dim);
     query_stride = Pack<Math>::row_stride(p.head_dim);
-    value_stride = Pack<Math>::stacked_stride(p.head_dim);
-    output_stride = tile_stride(p.head_dim);
+    value_stride = Pack<Math>::stacked_stride(p.value_dim);
+    output_stride = tile_stride(p.value_dim);
     all_query = arena.take<Unit>(rows * query_stride);
     all_output = arena.take<float>(rows * output_stride);
     all_shift = arena.take<float>(rows);
@@ -63,7 +63,7 @@ struct ForwardTile {
     probability = arena.take<Unit>(most * kProbabilityStride);
     key = arena.take<Unit>(kKeyTile * units);
     value = arena.take<Unit>(kKeyTile / Math::kPerUnit * value_stride);
-    pack = arena.take<Unit>(kLanes * query_stride);
+    pack = arena.take<Unit>(kLanes * (query_stride > value_stride ? query_stride : value_stride));
   }
 
   void select(int64_t block) {
@@ -176,7 +176,7 @@ struct ForwardCell {
     float* sums = tile.sums + row * kLanes;
     Simd::store(sums, Simd::mul(Simd::load(sums), factor));
     float* output = tile.output + row * tile.output_stride;
-    for (int64_t d = 0; d < tile.problem.head_dim; d += kLanes)
+    for (int64_t d = 0; d < tile.problem.value_dim; d += kLanes)
       Simd::store(output + d, Simd::mul(Simd::load(output + d), factor));
     Math::scale(tile.probabilities(row, 0), panel, factor);
   }
@@ -212,7 +212,7 @@ void forward_block(ForwardTile<Math>& tile, const KeyTile& k) {
       }
     }
   }
-  const int64_t width = tile.problem.head_dim;
+  const int64_t width = tile.problem.value_dim;
   for (int64_t d = 0; d < width; d += kPanel) {
     for (int64_t strip = 0; strip < tile.q->padded; strip += kRows) {
       const int64_t from = k.column(tile.q->lo[strip]) / Math::kPerUnit;
@@ -251,8 +251,8 @@ bool forward_keys(ForwardTile<Math>& tile, int64_t index, int64_t batch, int64_t
       // Only the panels that some row of the task sees.
       const int64_t start = k.column(p.band.lo(first)) / kPanel * kPanel;
       const int64_t seen = k.column(p.band.hi(first + count - 1)) - start;
-      const Rows keys = key_rows(p, p.key, batch, kv_head, k.first + start);
-      const Rows values = key_rows(p, p.value, batch, kv_head, k.first + start);
+      const Rows keys = key_rows(p, batch, kv_head, k.first + start);
+      const Rows values = value_rows(p, batch, kv_head, k.first + start);
       Pack<Math>::transposed(keys, seen, round_up(seen, kPanel), tile.pack, tile.key + start * tile.units);
       Pack<Math>::stacked(values, seen, round_up(seen, kPanel), tile.value + start / Math::kPerUnit * tile.value_stride);
       packed = true;
@@ -266,7 +266,7 @@ bool forward_keys(ForwardTile<Math>& tile, int64_t index, int64_t batch, int64_t
     }
     if ((block + 1) * kQueryRows >= count) {
       const KeyTile next(index + 1, p.seq_k);
-      tile.next_keys.set(key_rows(p, p.key, batch, kv_head, next.first), key_rows(p, p.value, batch, kv_head, next.first),
+      tile.next_keys.set(key_rows(p, batch, kv_head, next.first), value_rows(p, batch, kv_head, next.first),
                          next.column(p.band.hi(first + count - 1)), kPanels * tile.q->padded / kRows);
     }
     if (tile.careful) {
@@ -283,7 +283,7 @@ template <class Math, Bias kBias, bool kKeep>
 bool sum_rows(ForwardTile<Math>& tile, int64_t batch, int64_t head, int64_t first, int64_t count) {
   const Problem& p = tile.problem;
   const int64_t padded = round_up(count, kRows);
-  const Rows queries = query_rows(p, p.query, batch, head, first);
+  const Rows queries = query_rows(p, batch, head, first);
   if (!tile.careful && Tiny<Simd>::any(queries, count)) return false;
   Pack<Math>::rows(queries, count, padded, tile.all_query);
   std::memset(tile.all_output, 0, padded * tile.output_stride * sizeof(float));
@@ -295,7 +295,7 @@ bool sum_rows(ForwardTile<Math>& tile, int64_t batch, int64_t head, int64_t firs
     if (!forward_keys<Math, kBias, kKeep>(tile, t, batch, head, first, count)) return false;
   if (tile.careful) return true;
   Finite finite;
-  for (int64_t m = 0; m < count; ++m) finite.add(tile.all_output + m * tile.output_stride, p.head_dim);
+  for (int64_t m = 0; m < count; ++m) finite.add(tile.all_output + m * tile.output_stride, p.value_dim);
   return finite.all();
 }
 
@@ -319,8 +319,8 @@ void forward_rows(const ForwardPlan& plan, int64_t batch_head, int64_t index, ch
   for (int64_t m = 0; m < count; ++m) {
     const float total = Simd::sum(Simd::load(tile.all_sums + m * kLanes));
     const float factor = total == 0.0f ? 0.0f : p.dropout.scale / total;
-    store_row(p.dtype, tile.all_output + m * tile.output_stride, factor, p.head_dim,
-              output + p.query_layout.at(batch, head, first + m) * size_of(p.dtype));
+    store_row(p.dtype, tile.all_output + m * tile.output_stride, factor, p.value_dim,
+              output + p.output_layout.at(batch, head, first + m) * size_of(p.dtype));
     const double natural = -tile.all_shift[m] * tile.rule.to_natural;
     logsumexp[m] = total == 0.0f ? -kInfinity : static_cast<float>(natural + std::log(static_cast<double>(total)));
   }

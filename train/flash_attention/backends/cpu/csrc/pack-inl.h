@@ -90,16 +90,24 @@ struct Rows {
   static int64_t left(int64_t count, int64_t m) { return count < m ? 0 : count - m < kLanes ? count - m : kLanes; }
 };
 
-// The rows of a tensor like query, or like key, from row `row` of a head on.
-inline Rows query_rows(const Problem& p, const void* tensor, int64_t batch, int64_t head, int64_t row) {
-  const int64_t size = size_of(p.dtype);
-  return {p.dtype, static_cast<const char*>(tensor) + p.query_layout.at(batch, head, row) * size,
-          p.query_layout.row_stride * size, p.head_dim};
+// The rows of a tensor from row `row` of a head on.
+inline Rows rows_at(DType dtype, const void* tensor, const Layout& layout, int64_t columns, int64_t batch, int64_t head,
+                    int64_t row) {
+  const int64_t size = size_of(dtype);
+  return {dtype, static_cast<const char*>(tensor) + layout.at(batch, head, row) * size, layout.row_stride * size, columns};
 }
-inline Rows key_rows(const Problem& p, const void* tensor, int64_t batch, int64_t kv_head, int64_t row) {
-  const int64_t size = size_of(p.dtype);
-  return {p.dtype, static_cast<const char*>(tensor) + p.key_layout.at(batch, kv_head, row) * size,
-          p.key_layout.row_stride * size, p.head_dim};
+inline Rows query_rows(const Problem& p, int64_t batch, int64_t head, int64_t row) {
+  return rows_at(p.dtype, p.query, p.query_layout, p.head_dim, batch, head, row);
+}
+// Of the output or its gradient.
+inline Rows output_rows(const Problem& p, const void* tensor, int64_t batch, int64_t head, int64_t row) {
+  return rows_at(p.dtype, tensor, p.output_layout, p.value_dim, batch, head, row);
+}
+inline Rows key_rows(const Problem& p, int64_t batch, int64_t kv_head, int64_t row) {
+  return rows_at(p.dtype, p.key, p.key_layout, p.head_dim, batch, kv_head, row);
+}
+inline Rows value_rows(const Problem& p, int64_t batch, int64_t kv_head, int64_t row) {
+  return rows_at(p.dtype, p.value, p.value_layout, p.value_dim, batch, kv_head, row);
 }
 
 // Numbers below this make products that the bfloat16 instructions may flush to zero: a careful pass takes their tiles.
@@ -153,44 +161,56 @@ class Finite {
 
 FA_INLINE bool is_finite(float x) { return x * 0.0f == 0.0f; }
 
-// Rows of two tensors of user memory that are needed soon. Cells of the current tile ask for them bit by bit: packing them
+// Rows of a tensor of user memory that are needed soon. Cells of the current tile ask for them bit by bit: packing them
 // then does not wait for memory.
-class Upcoming {
+class UpcomingRows {
  public:
-  void set(const Rows& first, const Rows& second, int64_t count, int64_t cells) {
-    row_bytes_ = first.columns * size_of(first.dtype);
-    stride_ = first.stride;
+  void set(const Rows& rows, int64_t count, int64_t cells) {
+    row_bytes_ = rows.columns * size_of(rows.dtype);
+    stride_ = rows.stride;
     rows_left_ = count > 0 ? count : 0;
     if (stride_ == row_bytes_) {  // one long row
       row_bytes_ *= rows_left_;
       rows_left_ = rows_left_ ? 1 : 0;
     }
     step_ = round_up((row_bytes_ * rows_left_ + cells - 1) / cells, 64);
-    first_ = first.data;
-    second_ = second.data;
+    data_ = rows.data;
     done_ = 0;
   }
   FA_INLINE void fetch() {
     for (int64_t i = 0; i < step_ && rows_left_; i += 64) {
-      Simd::prefetch_far(first_ + done_);
-      Simd::prefetch_far(second_ + done_);
+      Simd::prefetch_far(data_ + done_);
       done_ += 64;
       if (done_ < row_bytes_) continue;
       done_ = 0;
       --rows_left_;
-      first_ += stride_;
-      second_ += stride_;
+      data_ += stride_;
     }
   }
 
  private:
-  const char* first_ = nullptr;
-  const char* second_ = nullptr;
+  const char* data_ = nullptr;
   int64_t row_bytes_ = 0;
   int64_t stride_ = 0;
   int64_t rows_left_ = 0;
   int64_t done_ = 0;
   int64_t step_ = 0;
+};
+
+// The same of two tensors.
+class Upcoming {
+ public:
+  void set(const Rows& first, const Rows& second, int64_t count, int64_t cells) {
+    first_.set(first, count, cells);
+    second_.set(second, count, cells);
+  }
+  FA_INLINE void fetch() {
+    first_.fetch();
+    second_.fetch();
+  }
+
+ private:
+  UpcomingRows first_, second_;
 };
 
 // Operand layouts of a tile of rows, in units of Math:

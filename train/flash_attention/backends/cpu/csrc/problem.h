@@ -80,8 +80,8 @@ struct Dropout {
   float scale;  // factor on what is kept
 };
 
-// Where the rows of a tensor with axes batch, heads, seq and head_dim are, whatever their order. Strides count elements; a
-// row of head_dim values is contiguous.
+// Where the rows of a tensor with axes batch, heads, seq and head_dim (or value_dim) are, whatever their order. Strides
+// count elements; a row is contiguous.
 struct Layout {
   int64_t batch_stride;
   int64_t head_stride;
@@ -99,12 +99,15 @@ struct Problem {
   int64_t kv_heads;
   int64_t seq_q;
   int64_t seq_k;
-  int64_t head_dim;
+  int64_t head_dim;   // of query and key
+  int64_t value_dim;  // of value and output
   double scale;
   float softcap;  // scores become softcap * tanh(score / softcap) before a bias is added; 0 = off
   Band band;
-  Layout query_layout;  // of query, output and their gradients: batch, heads, seq_q
-  Layout key_layout;    // of key, value and their gradients: batch, kv_heads, seq_k
+  Layout query_layout;   // of query and its gradient: batch, heads, seq_q
+  Layout output_layout;  // of output and its gradient
+  Layout key_layout;     // of key and its gradient: batch, kv_heads, seq_k
+  Layout value_layout;   // of value and its gradient
   int64_t lse_stride;   // from one head to the next in the logsumexp and its gradient; rows and heads follow each other
   const void* query;
   const void* key;
@@ -115,13 +118,12 @@ struct Problem {
   Dropout dropout;
 
   FA_INLINE int64_t group() const { return heads / kv_heads; }
-  FA_INLINE int64_t row_bytes() const { return head_dim * size_of(dtype); }
   FA_INLINE bool biased() const { return bias.data != nullptr || slopes != nullptr; }
   FA_INLINE bool capped() const { return softcap > 0.0f; }
 };
 
 struct ForwardOutputs {
-  void* output;      // like query
+  void* output;
   float* logsumexp;  // (batch, heads, lse_stride), the first seq_q of each
 };
 
