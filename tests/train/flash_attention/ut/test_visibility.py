@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from flash_attention.problem.visibility import Band
+from flash_attention.problem.visibility import ALL_BLOCKS, UNLIMITED, Band, query_offset
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -38,6 +38,16 @@ def brute(band: Band) -> np.ndarray:
         seen &= key - position <= band.right
     tiles = np.floor_divide(key, band.block) - np.floor_divide(position, band.block)
     return seen & (-band.prev_blocks <= tiles) & (tiles <= band.next_blocks)
+
+
+def test_alignment_says_where_row_0_stands():
+    assert query_offset("top_left", 3, 7) == 0
+    assert query_offset("bottom_right", 3, 7) == 4
+    assert query_offset("bottom_right", 7, 3) == -4
+
+
+def test_numbers_that_callers_write():
+    assert (UNLIMITED, ALL_BLOCKS) == (-1, 65536)
 
 
 @settings(max_examples=300, deadline=None)

@@ -52,6 +52,7 @@ def build(
     jobs: int = 0,
     main: Path | None = None,
     manylinux: bool = False,
+    isas: tuple | None = None,
 ) -> Path:
     """Compiles and links the library.
 
@@ -63,6 +64,7 @@ def build(
         jobs: how many compilers run at once. Default: one per processor.
         main: source of a program, which then is made instead of a library.
         manylinux: use no symbols that glibc and libstdc++ did not have by 2014; for GCC.
+        isas: the instruction sets that are compiled besides scalar. Default: all of the processor family.
 
     Raises:
         BuildError: with the compiler's output.
@@ -77,7 +79,9 @@ def build(
         if manylinux:
             units[SOURCES / "manylinux/old_symbols.cpp"] = ()
             flags = (*flags, *_MANYLINUX)
-        units.update({SOURCES / "targets" / f"{name}.cpp": target_flags(name, machine) for name in _TARGETS})
+        for name in _TARGETS:
+            wanted = isas is None or name in isas
+            units[SOURCES / "targets" / f"{name}.cpp"] = target_flags(name, machine) if wanted else ()
         with concurrent.futures.ThreadPoolExecutor(jobs or os.cpu_count()) as pool:
             objects = list(
                 pool.map(lambda unit: _compile(command, unit[0], unit[1], flags, Path(folder)), units.items())

@@ -10,6 +10,7 @@ from flash_attention.backends.cpu import library
 from tests.train.flash_attention.cases import Case
 from tests.train.flash_attention.ut.native.calls import instruction_set, run_case
 
+ISAS = library.instruction_sets()
 CASES = [
     Case(heads=1, kv_heads=1, seq_q=900, seq_k=900, head_dim=48, dtype="float32", mask="causal"),
     Case(heads=1, kv_heads=1, seq_q=700, seq_k=500, head_dim=64, dtype="bfloat16", mask="3d", dropout=0.1),
@@ -33,7 +34,7 @@ def assert_same(actual, expected):
         np.testing.assert_array_equal(getattr(actual, name), value, err_msg=name)
 
 
-@pytest.mark.parametrize("isa", [library.instruction_sets()[0], "scalar"])
+@pytest.mark.parametrize("isa", dict.fromkeys((ISAS[0], ISAS[-1])))
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_any_number_of_threads(case, isa, threads):
     with instruction_set(isa):

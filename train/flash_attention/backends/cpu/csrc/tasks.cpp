@@ -3,6 +3,12 @@
 #include <algorithm>
 #include <cstring>
 
+#ifdef FLASH_ATTENTION_MEMCHECK
+#include <valgrind/memcheck.h>
+#else
+#define VALGRIND_MAKE_MEM_UNDEFINED(memory, bytes)
+#endif
+
 namespace flash_attention {
 namespace {
 
@@ -23,6 +29,7 @@ void poison(void* memory, int64_t bytes) {
   char* to = static_cast<char*>(memory);
   for (int64_t at = 0; at < bytes; at += 4)
     std::memcpy(to + at, &kGarbage[(turn + at / 4) % 2], std::min<int64_t>(4, bytes - at));
+  VALGRIND_MAKE_MEM_UNDEFINED(memory, bytes);
 }
 
 char* thread_scratch(int64_t bytes) {

@@ -18,6 +18,7 @@ namespace flash_attention {
 bool poisoned();
 
 // Signalling NaN and 1e37 by turns, as float32 and as pairs of bfloat16; a place that held one holds the other next time.
+// Builds for valgrind (-DFLASH_ATTENTION_MEMCHECK) also tell it that nobody may use them.
 void poison(void* memory, int64_t bytes);
 
 struct Free {
