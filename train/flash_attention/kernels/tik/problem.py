@@ -154,11 +154,19 @@ class KernelProblem:
 
     @property
     def query_factor(self) -> float:
-        """Power of two (with the sign of the scale) by which the kernel multiplies query: exact in float16."""
+        """Power of two (with the sign of the scale) by which the kernels multiply query or key, at most 1.
+
+        Where Vector scales the scores anyway it is smaller than the scale, so that scores of any size that float16
+        holds, their differences, and what hides a key stay in its range before that pass.
+        """
         if self.scale == 0:
             return 0.0
-        exponent = round(math.log2(abs(self.scale)))
-        return math.copysign(2.0 ** min(max(exponent, -14), 14), self.scale)
+        exponent = min(math.floor(math.log2(abs(self.scale))), 0)
+        if self.alibi != "none" or self.mask == "key":
+            exponent -= 4
+        elif 2.0**exponent != abs(self.scale) or self.head_dim > 64:
+            exponent -= 2
+        return math.copysign(2.0 ** max(exponent, -14), self.scale)
 
     @property
     def post_scale(self) -> float:

@@ -27,14 +27,19 @@ def tik(device):
 
 @pytest.fixture(scope="session")
 def execute(device):
-    """Runs a built program: execute(instance, feed, outputs) gives arrays by output name."""
+    """Runs a built program: execute(instance, feed, outputs) gives arrays by output name.
 
-    def run(instance, feed: dict, outputs: list) -> dict:
+    On the emulator it also checks the overflow status: clear, set (saturates=True), or whatever it is (None).
+    """
+
+    def run(instance, feed: dict, outputs: list, saturates: bool | None = False) -> dict:
         if device == "emulator":
             import tikemu
 
             options = tikemu.Options(strict=True, progress=False)
-            return tikemu.run(instance, feed, timing=False, options=options).outputs
+            result = tikemu.run(instance, feed, timing=False, options=options)
+            assert saturates is None or bool(result.overflow) == saturates, str(result.overflow)
+            return result.outputs
         results = instance.tikdb.start_debug(feed_dict=feed, interactive=False)
         return dict(zip(outputs, results))
 

@@ -21,7 +21,10 @@ DELTA, SCORE, AFTER = range(
     3
 )  # kinds of terms: of d_output . value, of the scores, of the scores of keys after queries
 # One float32 value per query row each.
-VECTORS = ("delta", "logsumexp", "d_logsumexp", "rounded_term", "slope_value", "slope_part")
+VECTORS = ("delta", "logsumexp", "d_logsumexp", "rounded_term", "seen", "slope_value", "slope_part")
+# Constants per query row.
+CONSTANTS = {"zero": 0.0, "one": 1.0, "largest_half": 65504.0, "least_half": -65504.0}
+LEAST_SCORE = -120000.0  # of a row that sees nothing: its probabilities are zero
 PART = 4  # fractal columns multiplied at a time
 
 
@@ -44,7 +47,7 @@ def buffers(problem: KernelProblem, plan: RowPlan) -> list[Buffer]:
         Buffer("left", "UB", "float32", PART * plan.rows * 16 + 64),
         Buffer("right", "UB", "float32", PART * plan.rows * 16),
         Buffer("sum", "UB", "float32", plan.rows * 16),
-        *(Buffer(name, "UB", "float32", 128) for name in VECTORS),
+        *(Buffer(name, "UB", "float32", 128) for name in (*VECTORS, *CONSTANTS)),
         Buffer("term", "UB", "float16", 128),
         Buffer("row_numbers", "UB", "float32", 128),
         Buffer("terms", "UB", "float16", plan.rows * 16, row_term_kinds(problem)),
@@ -122,14 +125,14 @@ class _Rows:
         core, plan, problem = self.core, self.core.plan, self.core.problem
         for buffer in core.on.terms + core.on.output + core.on.d_output:
             core.fill(buffer, 0.0, buffer.shape[0])
-        for name in VECTORS:
-            core.fill(core.on.copies(name)[0], 0.0, 128, 64)
+        for name, value in {**dict.fromkeys(VECTORS, 0.0), **CONSTANTS}.items():
+            core.fill(core.on.copies(name)[0], value, 128, 64)
         core.fill(core.on.term[0], 0.0, 128)
         constants = {}
         if problem.alibi == "given":
             constants.update(score_terms.bias_constants(problem))
         if problem.mask == "key":
-            constants.update(dict.fromkeys(score_terms.KEY_MASK, score_terms.HIDING))
+            constants[score_terms.KEY_MASK] = score_terms.HIDING
         for place, value in constants.items():
             for kind in core.on.terms[SCORE:]:
                 core.tik.vec_dup(16, kind[place * 16], value, plan.rows // 16, 16)
@@ -163,7 +166,7 @@ class _Rows:
         if self.with_gradient:
             core.binary("vec_sub", delta, delta, extra, 128, 64)
         core.with_scalar("vec_muls", delta, delta, -1.0 / problem.dropout_scale, 128, 64)
-        core.with_scalar("vec_muls", lse, lse, -1.0 / problem.post_scale, 128, 64)
+        self._negate(lse)
         for place in score_terms.REFERENCE:
             self._term(delta, place, (DELTA,))
             self._term(lse, place, tuple(range(SCORE, len(core.on.terms))))
@@ -178,6 +181,18 @@ class _Rows:
                 tik.data_move(core.gm["row_lanes"][target], source, 0, 1, have, 0, 0)
 
         by_rows(core, rows, store)
+
+    def _negate(self, lse) -> None:
+        """lse = -lse in units of the scores of L0C; LEAST_SCORE where a row sees nothing."""
+        core, seen = self.core, self.core.on.seen[0]
+        core.with_scalar("vec_muls", seen, lse, 2.0**-10, 128, 64)
+        core.with_scalar("vec_adds", seen, seen, 2000.0, 128, 64)
+        core.binary("vec_max", seen, seen, core.on.zero[0], 128, 64)
+        core.binary("vec_min", seen, seen, core.on.one[0], 128, 64)
+        core.binary("vec_mul", lse, lse, seen, 128, 64)
+        core.with_scalar("vec_muls", lse, lse, -1.0 / core.problem.post_scale, 128, 64)
+        core.with_scalar("vec_adds", seen, seen, -1.0, 128, 64)
+        core.with_scalar("vec_axpy", lse, seen, -LEAST_SCORE, 128, 64)
 
     def _slope(self, head):
         """Number of the head inside its batch."""
@@ -206,7 +221,12 @@ class _Rows:
         """Next float16 term of `value` to a place of some kinds; `value` is left with what it does not hold."""
         core, tik, groups = self.core, self.core.tik, self.core.plan.rows // 16
         back = core.on.rounded_term[0]
+        # The last term takes what is left; where that does not fit, the result does not either.
+        source = value if place == score_terms.REFERENCE[-1] else back
+        if source is back:
+            core.binary("vec_min", back, value, core.on.largest_half[0], 128, 64)
+            core.binary("vec_max", back, back, core.on.least_half[0], 128, 64)
         for kind in places:
-            tik.vec_conv(16, "none", core.on.terms[kind][place * 16], value, groups, 16, 2)
+            tik.vec_conv(16, "none", core.on.terms[kind][place * 16], source, groups, 16, 2)
         tik.vec_conv(16, "none", back, core.on.terms[places[0]][place * 16], groups, 2, 16)
         core.binary("vec_sub", value, value, back, 128, 64)

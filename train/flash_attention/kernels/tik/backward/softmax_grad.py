@@ -33,11 +33,11 @@ class VectorWork:
                 core.add_half(exponent[at:], core.on.bias[0][at:], 1.0, elements)
         if self.item.distance is not None:
             self._distances(exponent, unit)
+        self._lower_hidden(exponent)
         for at, elements in plan.pieces:
             core.unary("vec_exp", exponent[at:], exponent[at:], elements, 64)
         for at, elements in plan.pieces:
             core.to_half(half[at:], exponent[at:], elements)
-        self._hide(half)
         result = half
         if problem.dropout_threshold:
             result, zeros = core.on.dropped[0], core.on.zeros[0]
@@ -56,7 +56,6 @@ class VectorWork:
                 core.binary("vec_mul", score[at:], score[at + core.operand_shift :], factor[at:], elements, 64)
             for at, elements in plan.pieces:
                 core.to_half(result[at:], score[at:], elements)
-            self._hide(result)
         else:
             # float16 factors; what is hidden has probability zero already.
             factor, pieces = result[2 * core.operand_shift :], plan.pieces
@@ -81,15 +80,16 @@ class VectorWork:
         for at, elements in pieces:
             self.core.tik.data_move(slot[at], source[at], 0, 1, elements // 16, 0, 0)
 
-    def _hide(self, half) -> None:
-        core, plan = self.core, self.core.plan
+    def _lower_hidden(self, exponent) -> None:
+        """Hidden scores to where the exponential is zero: no product with them, however large, then saturates."""
+        core, plan, work = self.core, self.core.plan, self.core.on.probability_half[0]
         if self.item.number is not None:
             with core.tik.if_scope(self.item.number > 0):
                 for at, elements in plan.pieces:
-                    mask.hide_visible(core, half[at:], at, elements)
+                    mask.lower_visible_single(core, exponent[at:], work[at:], at, elements)
         if core.problem.mask == "full":
             for at, elements in plan.pieces:
-                mask.hide_explicit(core, half[at:], at, elements)
+                mask.lower_explicit_single(core, exponent[at:], work[at:], at, elements)
 
     def _distances(self, exponent, unit: Unit) -> None:
         """Keys after their queries in a tile with keys on both sides: -2 * slope * distance."""

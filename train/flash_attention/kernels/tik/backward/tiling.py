@@ -191,7 +191,6 @@ def buffers(problem: KernelProblem, plan: BackwardPlan, tiles: int, distances: i
         Buffer("hidden", "UB", "float16", half, 1 if problem.mask == "full" else 0),
         Buffer("bias", "UB", "float16", half, 1 if problem.alibi == "bias" else 0),
         Buffer("distance", "UB", "float16", half, 1 if distances else 0),
-        Buffer("scratch", "UB", "float32", half // 2, 1 if problem.mask == "full" else 0),
         Buffer("slope_value", "UB", "float32", 128, 1 if distances else 0),
         Buffer("key_stage", "UB", "float16", keys * depth),
         Buffer("zeros", "UB", "float16", 128, 1 if dropout else 0),

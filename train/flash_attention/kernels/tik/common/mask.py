@@ -1,7 +1,7 @@
 """Visibility of single scores: tiles of ones and zeros by position, explicit masks, and what they do to scores.
 
-After the exponential a hidden probability is multiplied by zero, which is exact because nothing on this chip is
-infinite. Before a maximum a hidden score is lowered to the most negative number.
+The forward multiplies a hidden probability by zero, which is exact because none saturates, and lowers hidden scores
+before a maximum. The backward lowers hidden scores before the exponential, since no row reference holds them down.
 """
 
 from __future__ import annotations
@@ -57,14 +57,34 @@ def hide_explicit(core: Core, half, at: int, elements: int) -> None:
 
 
 def lower_visible(core: Core, score, at: int, elements: int) -> None:
-    """Lowers hidden float16 scores before a maximum; turns the visibility tile into visible - 1."""
-    visible = core.on.visible[0]
-    core.with_scalar("vec_adds", visible[at:], visible[at:], -1.0, elements)
-    for _ in range(2):  # twice, so that the largest number becomes the smallest
-        core.with_scalar("vec_axpy", score, visible[at:], -LOWEST, elements)
+    """Lowers hidden float16 scores to LOWEST before a maximum."""
+    _lower(core, score, core.on.visible[0][at:], -LOWEST, elements)
 
 
 def lower_explicit(core: Core, score, at: int, elements: int) -> None:
-    """Lowers scores hidden by the explicit mask before a maximum."""
-    for _ in range(2):
-        core.with_scalar("vec_axpy", score, core.on.hidden[0][at:], LOWEST, elements)
+    """Lowers scores hidden by the explicit mask to LOWEST before a maximum."""
+    _lower(core, score, core.on.hidden[0][at:], LOWEST, elements)
+
+
+def _lower(core: Core, score, tile, factor: float, elements: int) -> None:
+    """score = min(score, limit), where limit is factor for ones in `tile` and -factor for zeros."""
+    size = min(part.size for part in core.buffers if part.name == "probability_piece")
+    for first in range(0, elements, size):
+        count, limit = min(size, elements - first), core.on.probability_piece[first // size % 2]
+        core.with_scalar("vec_adds", limit, tile[first:], -0.5, count)
+        core.with_scalar("vec_muls", limit, limit, factor, count)
+        core.binary("vec_add", limit, limit, limit, count)
+        core.binary("vec_min", score[first:], score[first:], limit, count)
+
+
+def lower_visible_single(core: Core, score, work, at: int, elements: int) -> None:
+    """Lowers hidden float32 scores by 65504 squared; `work` is float16 of that size."""
+    core.with_scalar("vec_adds", work, core.on.visible[0][at:], -1.0, elements)
+    core.with_scalar("vec_muls", work, work, -LOWEST, elements)
+    core.add_half(score, work, -LOWEST, elements)
+
+
+def lower_explicit_single(core: Core, score, work, at: int, elements: int) -> None:
+    """Lowers float32 scores hidden by the explicit mask by 65504 squared; `work` is float16 of that size."""
+    core.with_scalar("vec_muls", work, core.on.hidden[0][at:], -LOWEST, elements)
+    core.add_half(score, work, LOWEST, elements)

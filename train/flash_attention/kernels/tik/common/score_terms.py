@@ -18,12 +18,14 @@ from flash_attention.kernels.tik.problem import KernelProblem, padded
 TERMS = 16  # depth of the extra block
 REFERENCE = (0, 1, 2)  # minus the row reference in up to three float16 terms, times 1
 BIAS = (3, 4, 5)  # three float16 terms of 1 / post_scale, times the bias of the key
-BIAS_HIDES = 6  # -65504, times 16 for a key whose bias hides it, see layout.pack_bias
+BIAS_HIDES = 6  # HIDING / 16, times 16 for a key whose bias hides it, see layout.pack_bias
 KEY_BLOCK = (3, 4)  # two terms of 128 * slope, times key // 128
 KEY_REST = (5, 6)  # two terms of the slope, times key % 128
 POSITION = (7, 8, 9, 15)  # four terms of -slope * position of the query, times 1
-KEY_MASK = (10, 11, 12, 13, 14)  # -65504 each, times 1 for a hidden key: more than REFERENCE can make up for
-HIDING = -65504.0
+KEY_MASK = 10  # HIDING, times 1 for a hidden key
+# In units of the scores before the post-scale, which is at least 16 then: -224000, more than a score and a reference
+# can make up for. Twice of it still fits in float16.
+HIDING = -14000.0
 
 
 def is_dynamic(problem: KernelProblem) -> bool:
@@ -43,7 +45,7 @@ def terms(value: float, count: int) -> list[float]:
 
 def bias_constants(problem: KernelProblem) -> dict[int, float]:
     """Query terms of a bias per key."""
-    return {**dict(zip(BIAS, terms(1 / problem.post_scale, len(BIAS)))), BIAS_HIDES: HIDING}
+    return {**dict(zip(BIAS, terms(1 / problem.post_scale, len(BIAS)))), BIAS_HIDES: HIDING / 16}
 
 
 def key_positions(problem: KernelProblem) -> np.ndarray:
@@ -86,7 +88,7 @@ def initialise(core: Core) -> None:
     if core.problem.alibi == "given":
         constants.update(bias_constants(core.problem))
     if core.problem.mask == "key":
-        constants.update(dict.fromkeys(KEY_MASK, HIDING))
+        constants[KEY_MASK] = HIDING
     for place, value in constants.items():
         core.fill(term, value, 128)
         for block in queries:
@@ -131,7 +133,7 @@ def _groups(core: Core, slot, plane, first, stride, count: int) -> None:
         planes = core.problem.bias_batch * core.problem.bias_heads
         sources.append(("key_bias", plane["bias"] + planes, BIAS_HIDES))
     if core.problem.mask == "key":
-        sources += [("key_mask", plane["mask"], place) for place in KEY_MASK]
+        sources.append(("key_mask", plane["mask"], KEY_MASK))
     for name, number, place in sources:
         core.tik.data_move(
             slot[place * 16], core.gm[name][core.wide(number, core.seq_k) + first * 16], 0, count, 1, stride - 1, 15

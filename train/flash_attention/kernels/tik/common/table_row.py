@@ -5,7 +5,7 @@ from __future__ import annotations
 from flash_attention.kernels.tik.core import Core
 from flash_attention.kernels.tik.problem import KernelProblem
 
-ITEMS_PER_CHUNK = 64  # rows of the work table held in the Unified Buffer at a time
+ITEMS_PER_CHUNK = 48  # rows of the work table held in the Unified Buffer at a time
 
 
 def present(fields: dict, problem: KernelProblem) -> dict:

@@ -121,6 +121,12 @@ def fetch_query(core: Core, stage, base, start, rows) -> None:
     by_rows(core, rows, record)
 
 
+def scale_query(core: Core, stage, factor) -> None:
+    """Multiplies a fetched row block."""
+    queries = stage[2 * HALF_ROUND :]
+    core.with_scalar("vec_muls", queries, queries, factor, core.plan.rows * core.plan.head_dim)
+
+
 def place_query(core: Core, slots: list, stage, epoch) -> None:
     """A fetched row block, times problem.query_factor, as (rows / 16, head_dim / 16, 16, 16) to slots[epoch]."""
     columns, height = core.depth_columns, core.plan.rows

@@ -8,7 +8,8 @@ from flash_attention.kernels.tik.forward.work_item import Item
 
 LEAST = (2 - 2.0**-23) * 2.0**127  # its negative, the most negative number, is the logsumexp of a row that sees nothing
 TINY = 2.0**-120
-SATURATED = 60000  # a row total beyond this may hold a probability that saturated at 65504
+SATURATED = 59000  # a row total beyond this may hold a probability whose exponent was cut at softmax.CEILING
+LARGEST_FLAG = 65000.0  # of the row totals that are compared with SATURATED
 
 
 def initialise(core: Core) -> None:
@@ -16,6 +17,7 @@ def initialise(core: Core) -> None:
     core.fill(core.on.least_total[0], TINY, 128, 64)
     core.fill(core.on.kept_scale[0], core.problem.dropout_scale, 128, 64)
     core.fill(core.on.ones[0], 1.0, 128, 64)
+    core.fill(core.on.largest_half[0], LARGEST_FLAG, 128, 64)
     core.fill(core.on.row_total[0], 0.0, 2048, 64)
 
 
@@ -26,7 +28,7 @@ def finish(core: Core, item: Item, a: int) -> None:
     square = plan.rows * 16
     small, shift = _small_steps(core, a), core.operand_shift
     score, result = core.on.score[0], core.on.stage[a]
-    columns, slots = core.depth_columns, max(1, plan.columns // 2)
+    columns, slots = core.depth_columns, plan.staging_slots
     # Backwards: waiting until the last query column has left stage[a] covers the others.
     spans = [(first, min(2, columns - first)) for first in range(0, columns, 2)][::-1]
 
@@ -116,7 +118,8 @@ def _small_steps(core: Core, a: int) -> list:
         lambda: core.with_row("vec_max", lse, compact, tiny, 128, 64),
         lambda: core.binary("vec_min", seen, seen, one, 128, 64),
         lambda: core.unary("vec_ln", lse, lse, 128, 64),
-        lambda: core.to_half(core.on.half_total[0], compact, 128),
+        lambda: core.with_row("vec_min", core.on.reference_part[0], compact, core.on.largest_half[0], 128, 64),
+        lambda: core.to_half(core.on.half_total[0], core.on.reference_part[0], 128),
         lambda: core.binary("vec_add", lse, lse, core.on.current_reference[a], 128, 64),
         lambda: tik.vec_adds(64, compact, seen, -1.0, 2, 8, 8),
         lambda: core.binary("vec_mul", lse, lse, seen, 128, 64),

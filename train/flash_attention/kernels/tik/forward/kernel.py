@@ -12,7 +12,7 @@ import functools
 from flash_attention.kernels.tik import signature
 from flash_attention.kernels.tik.common import alibi, score_terms, tiles
 from flash_attention.kernels.tik.core import Core
-from flash_attention.kernels.tik.forward import epilogue, row_reference, scheduler
+from flash_attention.kernels.tik.forward import epilogue, reach, row_reference, scheduler, softmax
 from flash_attention.kernels.tik.forward.tile_loop import TileLoop
 from flash_attention.kernels.tik.forward.tiling import ITEMS_PER_CHUNK
 from flash_attention.kernels.tik.forward.work_item import Item
@@ -68,9 +68,12 @@ class _Forward:
         scalars["distance"] = scalars["distance"] if self.signed else None
         self.slopes = row_reference.QuerySlopes(core) if self.problem.alibi == "computed" else None
         self.current_slopes = row_reference.QuerySlopes(core) if self.signed else None
+        self.reach = reach.Reach(core) if reach.is_needed(self.problem, self.plan.half_scores) else None
+        self.far = core.scalar("int32", "current_far", 0) if self.reach else None  # of the item in `current`
+        scalars["unit"] = self.reach.unit if self.reach else self.problem.post_scale
         scalars["coarse_slope"] = self.slopes.coarse if self.signed else None
         self.scalars = scalars
-        self.loop = TileLoop(core, self.current, self.epoch, self.current_slopes, numbered=self.numbered)
+        self.loop = TileLoop(core, self.current, self.epoch, self.current_slopes, numbered=self.numbered, far=self.far)
         failed = core.scalar("int32", "failed", 1)
         self._clear_flags()
         with tik.for_range(0, 2, name="attempt") as attempt:
@@ -87,8 +90,13 @@ class _Forward:
         for flag in core.on.flag:
             core.fill(flag, 0, 8, 64)
         epilogue.initialise(core)
+        softmax.initialise(core)
+        row_reference.initialise(core)
         stage = core.on.stage
         # Short tiles leave part of a slot as it was; it must hold numbers from the start.
+        if reach.is_needed(self.problem, plan.half_scores):
+            for buffer in (*stage, *core.on.query_groups):
+                core.fill(buffer, 0.0, buffer.shape[0])
         if core.tail_keys:
             block = min(plan.rows, plan.keys) * plan.head_dim // 16
             core.fill(stage[0], 0.0, block * 16)
@@ -175,10 +183,16 @@ class _Forward:
                 row_reference.load_sample(core, nxt, a, self.scalars)
 
         loads = [(next_query, a) for a in range(blocks)] + [(next_sample, a) for a in reversed(range(blocks))]
-        self.loop.record([functools.partial(load, a) for load, a in loads])
+        meanwhile = [functools.partial(load, a) for load, a in loads]
+        if self.reach:
+            meanwhile.append(self._measure)
+        self.loop.record(meanwhile)
         self.loop.first_tiles(nxt, self.scalars["base"])
         for a in range(blocks):
             with tik.if_scope(nxt["rows", a] > 0):
+                if self.reach:
+                    with tik.if_scope(self.reach.far > 0):
+                        tiles.scale_query(core, core.on.stage[a], 1 / reach.FAR_UNIT)
                 tiles.place_query(core, row_reference.query_slots(core, a), core.on.stage[a], self.epoch)
         # The end of row block 0 fills the time until the Cube has the scores of the sample; its stores wait, lest they
         # delay the reference on their pipe. The end of row block 1 covers the first scores of the next item.
@@ -190,6 +204,8 @@ class _Forward:
             self._finish(a)
             self._store(a)
         current.copy(nxt)
+        if self.reach:
+            self.far.set_as(self.reach.far)
         if self.current_slopes:
             for mine, other in zip(self.current_slopes.terms, self.slopes.terms):
                 mine.set_as(other)
@@ -225,6 +241,10 @@ class _Forward:
             row_reference.clear(core, a, self.epoch)
             if self.slopes:
                 self.slopes.row_block(nxt, a, self.epoch)
+
+    def _measure(self) -> None:
+        with self.tik.if_scope(self.next["end"] > 0):
+            self.reach.measure(self.next, self.scalars["base"])
 
     def _reference(self, attempt, a: int) -> None:
         with self.tik.if_scope(self.next["rows", a] > 0):

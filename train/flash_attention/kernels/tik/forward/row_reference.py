@@ -21,11 +21,19 @@ EXACT_SWEEPS = len(score_terms.REFERENCE)
 # the true maximum.
 COARSE = 4096.0
 COARSE_SLACK = 2.0**-9
+LEAST_STEP = -64.0  # of the references after the first, which only make up for its rounding
+LEAST_REFERENCE = -9000.0  # where terms hide keys: a row of hidden keys alone has scores of HIDING, far below
+ABOVE_LOWEST = 33000.0  # added to a score gives more than 1, added to LOWEST less than 0
 
 
 def shift(seq_k: int) -> float:
     """Added to the reference so that a flat row of any length keeps its total in range of the check."""
     return max(0.0, math.log(seq_k / 32768))
+
+
+def initialise(core: Core) -> None:
+    """Constants of the rows."""
+    core.fill(core.on.half_ones[0], 1.0, 128)
 
 
 def reference(core: Core, item: Item, a: int, attempt, epoch, scratch: dict) -> None:
@@ -34,9 +42,13 @@ def reference(core: Core, item: Item, a: int, attempt, epoch, scratch: dict) -> 
     Args:
         attempt: run-time 0 = sample (loaded before, see load_sample), 1 = all keys.
         epoch: run-time parity of the item.
-        scratch: run-time scalars of the kernel: sweeps, sweep_tiles, number, distance, base, and slopes.
+        scratch: run-time scalars of the kernel: sweeps, sweep_tiles, number, distance, base, slopes, and unit,
+            what 1 in the scores of L0C stands for.
     """
     plan, tik = core.plan, core.tik
+    bounded = _is_bounded(core)
+    if bounded:
+        core.fill(core.on.least_reference[0], LEAST_REFERENCE, 128)
     core.fill(core.on.next_reference[a], 0.0, 128, 64)
     sweeps, count = scratch["sweeps"], scratch["sweep_tiles"]
     with tik.if_scope(attempt == 0):
@@ -60,7 +72,14 @@ def reference(core: Core, item: Item, a: int, attempt, epoch, scratch: dict) -> 
             with tik.if_scope(attempt > 0):  # at attempt 0 the sample is there already
                 load_tile(core, item, a, tile, scratch)
             _tile_maximum(core, item, a, epoch, tile, scratch)
-        _take(core, a, sweep, epoch)
+        _take(core, a, sweep, epoch, scratch["unit"])
+        if bounded:
+            core.fill(core.on.least_reference[0], LEAST_STEP, 128)
+
+
+def _is_bounded(core: Core) -> bool:
+    """Whether terms of the scores hide keys."""
+    return core.problem.mask == "key" or core.problem.alibi == "given"
 
 
 def clear(core: Core, a: int, epoch) -> None:
@@ -130,9 +149,7 @@ def _tile_maximum(core: Core, item: Item, a: int, epoch, tile, scratch: dict) ->
         view = score[at + gap :]
         tik.tensor_mov(view, target, "m", 1, elements // 256, 0, 0)
         if problem.alibi == "bias":
-            if problem.post_scale != 1.0:
-                core.with_scalar("vec_muls", view, view, problem.post_scale, elements)
-            core.binary("vec_add", view, view, core.on.bias[0][at:], elements)
+            core.with_scalar("vec_axpy", view, core.on.bias[0][at:], 1.0 / problem.post_scale, elements)
         if distance is not None:
             with tik.if_scope(distance > 0):
                 core.with_scalar("vec_axpy", view, core.on.distance[0][at:], scratch["coarse_slope"], elements)
@@ -208,23 +225,28 @@ def _fold(core: Core, spans: list) -> None:
     core.binary("vec_max", core.on.row_max[0], core.on.row_max[0], first, column)
 
 
-def _take(core: Core, a: int, sweep, epoch) -> None:
-    """Moves the row maxima into place `sweep` and into next_reference."""
+def _take(core: Core, a: int, sweep, epoch, unit) -> None:
+    """Moves the row maxima into place `sweep` and, times `unit`, into next_reference."""
     plan, problem, tik = core.plan, core.problem, core.tik
     value, extra = core.on.tile_max[0], core.on.coarseness[0]
     tik.vcgmax(128, value, core.on.row_max[0], plan.rows // 8, 1, 1, 8)
-    if problem.alibi == "bias" and problem.post_scale != 1.0:
-        core.with_scalar("vec_muls", value, value, 1.0 / problem.post_scale, 128)
+    # Where the sample showed a row nothing the reference is 0: what the row sees is no further than float16 reaches.
+    core.with_scalar("vec_adds", extra, value, ABOVE_LOWEST, 128)
+    core.with_row("vec_max", extra, extra, core.on.zeros[0], 128)
+    core.with_row("vec_min", extra, extra, core.on.half_ones[0], 128)
+    core.binary("vec_mul", value, value, extra, 128)
+    if _is_bounded(core):
+        core.with_row("vec_max", value, value, core.on.least_reference[0], 128)
     core.unary("vec_abs", extra, value, 128)
     core.with_scalar("vec_adds", extra, extra, -COARSE, 128)
     core.with_row("vec_max", extra, extra, core.on.zeros[0], 128)
     core.with_scalar("vec_muls", extra, extra, COARSE_SLACK, 128)
     core.binary("vec_sub", value, value, extra, 128)
     if shift(problem.seq_k):
-        core.with_scalar("vec_adds", value, value, shift(problem.seq_k), 128)
+        core.with_scalar("vec_adds", value, value, shift(problem.seq_k) / problem.post_scale, 128)
     single = core.on.reference_part[0]
     core.to_single(single, value, 128)
-    core.with_scalar("vec_axpy", core.on.next_reference[a], single, problem.post_scale, 128, 64)
+    core.with_scalar("vec_axpy", core.on.next_reference[a], single, unit, 128, 64)
     negative = core.on.negated_reference[a]
     core.with_scalar("vec_muls", negative, value, -1.0, 128)
     for variants in tiles.each_epoch(core, query_terms(core, a), epoch):

@@ -1,16 +1,22 @@
 """Scores of one tile to probabilities, on Vector: post-scale, bias, exponential, masks, dropout.
 
 The Cube has already subtracted the row reference, so the exponential meets numbers near zero and a probability never
-needs the running maximum of its row.
+needs the running maximum of its row. No exponent passes CEILING, so nothing saturates and the overflow status of the
+chip stays clear; where a score was cut, the row total shows it (epilogue.py) and the row block is computed again.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
+import math
 from dataclasses import dataclass
+
+import numpy as np
 
 from flash_attention.kernels.tik.common import dropout, mask, tiles
 from flash_attention.kernels.tik.core import Core
+from flash_attention.kernels.tik.forward.reach import FAR_UNIT
 from flash_attention.kernels.tik.hardware import HALF_ROUND
 
 
@@ -26,6 +32,7 @@ class Unit:
             rounding took from them; None where the kernel has none.
         number, distance: run-time numbers of the visibility and distance tiles, or None where the kernel has none.
         slopes: float16 scalars of the slope terms, for distances.
+        far: run-time number, 1 where the scores are a FAR_UNIT-th of what they stand for; None where they never are.
     """
 
     a: int
@@ -37,17 +44,22 @@ class Unit:
     number: object
     distance: object
     slopes: tuple
+    far: object
 
 
-def half_precision_pieces(core: Core) -> int:
-    """Pieces of a tile, counted from its end, whose exponential runs in float16: half of them at head_dim up to 64.
+CEILING = 11.0  # of the exponent: the largest probability is 59872, so that float16 holds all of them
+LARGEST_EXPONENT = 64000.0  # magnitude of the exponents that are told apart from each other in float16
 
-    There Vector limits the kernel, and a float16 exponential saves the conversion. Its argument is rounded after the
-    reference is subtracted, an error well under that of rounded scores. None where Vector needs float32 scores anyway.
-    """
-    problem = core.problem
-    exact = problem.post_scale != 1.0 or problem.alibi in ("bias", "computed") or core.plan.head_dim > 64
-    return 0 if exact or core.plan.precise_total or len(core.plan.pieces) < 4 else len(core.plan.pieces) // 2
+
+def initialise(core: Core) -> None:
+    """Limits of the exponents."""
+    plan = core.plan
+    if plan.half_scores:
+        unit, (ceiling,), (floor,) = core.problem.post_scale, core.on.ceiling, core.on.floor
+        core.fill(ceiling, CEILING / unit, ceiling.shape[0])
+        core.fill(floor, -LARGEST_EXPONENT / (FAR_UNIT if unit == 1.0 else unit), floor.shape[0])
+    else:
+        core.fill(core.on.ceiling_row[0], CEILING, 64, 64)
 
 
 def steps(core: Core, unit: Unit) -> list:
@@ -56,65 +68,167 @@ def steps(core: Core, unit: Unit) -> list:
     The first step takes the scores out of L0C; the others follow in order. The caller records work of other pipes in
     between, because the queue of Vector is shorter than the work of a unit.
     """
-    plan, problem = core.plan, core.problem
-    score, halves = core.on.score[0], core.on.probability_piece
-    pieces = plan.pieces
-    singles = len(pieces) - half_precision_pieces(core)
-    spans = [(column * plan.rows * 16, columns * plan.rows * 16) for _, column, columns in pieces]
-    skew = HALF_ROUND if problem.post_scale != 1.0 else 0
+    plan = core.plan
+    pieces = [
+        _Piece(core, unit, index, segment, column, columns, column * plan.rows * 16, columns * plan.rows * 16)
+        for index, (segment, column, columns) in enumerate(plan.pieces)
+    ]
 
     def take() -> None:
-        for index, ((segment, column, _), (at, elements)) in enumerate(zip(pieces, spans)):
-            source = (column - plan.segment_start(segment) // 16) * plan.rows * 16
-            target = score[at + skew] if index < singles else halves[index]
-            core.tik.tensor_mov(target, unit.scores[segment][source], "m", 1, elements // 256, 0, 0)
-        if problem.post_scale != 1.0:
-            for at, elements in spans:
-                core.with_scalar("vec_muls", score[at:], score[at + skew :], problem.post_scale, elements, 64)
-        if problem.alibi == "bias":
-            for at, elements in spans:
-                core.add_half(score[at:], core.on.bias[0][at:], 1.0, elements)
-        if unit.distance is not None:
-            with core.tik.if_scope(unit.distance > 0):
-                for slope in unit.slopes:
-                    for at, elements in spans:
-                        core.add_half(score[at:], core.on.distance[0][at:], slope, elements)
-
-    def exponential(index: int) -> None:
-        at, elements = spans[index]
-        if index < singles:
-            core.unary("vec_exp", score[at:], score[at:], elements, 64)
-        else:
-            core.unary("vec_exp", halves[index], halves[index], elements)
-
-    def finish(index: int) -> None:
-        at, elements = spans[index]
-        _, column, columns = pieces[index]
-        half = halves[index]
-        if index < singles:
-            core.to_half(half, score[at:], elements)
-        outputs = [(half, unit.probability)]
-        if unit.low is not None:
-            low, rounded = core.on.low_piece[index], core.on.scratch[0]
-            core.to_single(rounded, half, elements)
-            core.binary("vec_sub", score[at:], score[at:], rounded, elements, 64)
-            core.to_half(low, score[at:], elements)
-            outputs.append((low, unit.low))
-        for values, place in outputs:
-            if unit.number is not None:
-                with core.tik.if_scope(unit.number > 0):
-                    mask.hide_visible(core, values, at, elements)
-            if problem.mask == "full":
-                mask.hide_explicit(core, values, at, elements)
-            tiles.probability_to_l1(core, place, column, columns, values)
-        if problem.dropout_threshold:
-            dropout.drop(core, half, at, elements)
-            tiles.probability_to_l1(core, unit.dropped, column, columns, half)
+        for piece in pieces:
+            piece.take()
+        if not plan.half_scores:
+            for piece in pieces:
+                piece.limit_single()
+            return
+        if unit.far is not None:
+            with core.tik.if_scope(unit.far > 0):
+                for piece in pieces:
+                    piece.limit_far()
+        for steps_in_turn in zip(*(piece.limit_half() for piece in pieces)):
+            for step in steps_in_turn:
+                step()
 
     result = [take]
     for index in range(len(pieces) + 1):
         if index < len(pieces):
-            result.append(functools.partial(exponential, index))
+            result.append(pieces[index].exponential)
         if index:
-            result.append(functools.partial(finish, index - 1))
+            result.append(pieces[index - 1].finish)
     return result
+
+
+@functools.lru_cache(maxsize=64)
+def column_factors(post_scale: float, columns: int) -> tuple[float, ...]:
+    """float16 factors of the fractal columns of a tile: the neighbours of the post-scale, its mean over the columns.
+
+    One rounded factor for all would make every exponent, and with them the logsumexp, wrong in the same direction.
+    """
+    near = np.float16(post_scale)
+    other = np.nextafter(near, np.float16(np.inf if near < post_scale else -np.inf))
+    near, other = float(near), float(other)
+    share = (post_scale - near) / (other - near)
+    # Spread over the columns: a row that sees part of the tile has some of both.
+    return tuple(
+        other if math.floor((c + 1.5) * share) > math.floor((c + 0.5) * share) else near for c in range(columns)
+    )
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """At most 32 keys of a unit.
+
+    Attributes:
+        segment: of the tile, whose scores L0C holds in one tensor.
+        column, columns: fractal columns of the tile.
+        at, elements: the same in elements.
+    """
+
+    core: Core
+    unit: Unit
+    index: int
+    segment: int
+    column: int
+    columns: int
+    at: int
+    elements: int
+
+    def half(self, distance: int = 0):
+        """float16 scores and, in the end, probabilities, on their way to distance 0.
+
+        Operands of an instruction stand an odd number of half rounds of the banks apart, the result first.
+        """
+        return self.core.on.probability_piece[self.index][distance * 2 * self.core.operand_shift :]
+
+    @property
+    def single(self):
+        """float32 scores and probabilities."""
+        return self.core.on.score[0][self.at :]
+
+    def take(self) -> None:
+        """Scores out of L0C."""
+        core, plan = self.core, self.core.plan
+        scaled = core.problem.post_scale != 1.0
+        source = (self.column - plan.segment_start(self.segment) // 16) * plan.rows * 16
+        if plan.half_scores:
+            target = self.half(3 if scaled else 1)
+        else:
+            target = self.single[HALF_ROUND if scaled else 0 :]
+        core.tik.tensor_mov(target, self.unit.scores[self.segment][source], "m", 1, self.elements // 256, 0, 0)
+
+    def limit_single(self) -> None:
+        """float32: post-scale, bias, distances, and no exponent beyond what a float16 probability holds."""
+        core, problem, unit, score = self.core, self.core.problem, self.unit, self.single
+        if problem.post_scale != 1.0:
+            core.with_scalar("vec_muls", score, score[HALF_ROUND:], problem.post_scale, self.elements, 64)
+        if problem.alibi == "bias":
+            core.add_half(score, core.on.bias[0][self.at :], 1.0, self.elements)
+        if unit.distance is not None:
+            with core.tik.if_scope(unit.distance > 0):
+                for slope in unit.slopes:
+                    core.add_half(score, core.on.distance[0][self.at :], slope, self.elements)
+        core.with_row("vec_min", score, score, core.on.ceiling_row[0], self.elements, 64)
+
+    def limit_half(self) -> list:
+        """float16: the same, cut on both sides before the post-scale, which would leave the range of float16.
+
+        Steps to be recorded in turn with those of the other pieces, which hide their latency.
+        """
+        core, problem, elements = self.core, self.core.problem, self.elements
+        if problem.post_scale == 1.0:
+            return [lambda: core.binary("vec_min", self.half(), self.half(1), core.on.ceiling[0], elements)]
+
+        return [
+            lambda: core.binary("vec_max", self.half(2), self.half(3), core.on.floor[0], elements),
+            # The limits stand half a round of the banks off the scores, too.
+            lambda: core.binary("vec_min", self.half(1), self.half(2), core.on.ceiling[0][128:], elements),
+            self._scale_half,
+        ]
+
+    def _scale_half(self) -> None:
+        core, plan = self.core, self.core.plan
+        factors = column_factors(core.problem.post_scale, plan.columns)[self.column : self.column + self.columns]
+        column = plan.rows * 16
+        start = 0
+        for factor, group in itertools.groupby(factors):
+            count = len(list(group)) * column
+            core.with_scalar("vec_muls", self.half()[start:], self.half(1)[start:], factor, count)
+            start += count
+
+    def limit_far(self) -> None:
+        """float16 scores that are a FAR_UNIT-th of what they stand for. Rare, so all in place."""
+        core, raw, elements = self.core, self.half(1), self.elements
+        core.with_row("vec_max", raw, raw, core.on.floor[0], elements)
+        core.with_row("vec_min", raw, raw, core.on.ceiling[0], elements)
+        core.with_scalar("vec_muls", raw, raw, FAR_UNIT, elements)
+
+    def exponential(self) -> None:
+        """Scores to probabilities."""
+        core = self.core
+        if core.plan.half_scores:
+            core.unary("vec_exp", self.half(), self.half(), self.elements)
+        else:
+            core.unary("vec_exp", self.single, self.single, self.elements, 64)
+
+    def finish(self) -> None:
+        """Rounding, what rounding took, masks, dropout, and the way to L1."""
+        core, problem, unit, half = self.core, self.core.problem, self.unit, self.half()
+        if not core.plan.half_scores:
+            core.to_half(half, self.single, self.elements)
+        outputs = [(half, unit.probability)]
+        if unit.low is not None:
+            low, rounded = core.on.low_piece[self.index], core.on.scratch[0]
+            core.to_single(rounded, half, self.elements)
+            core.binary("vec_sub", self.single, self.single, rounded, self.elements, 64)
+            core.to_half(low, self.single, self.elements)
+            outputs.append((low, unit.low))
+        for values, place in outputs:
+            if unit.number is not None:
+                with core.tik.if_scope(unit.number > 0):
+                    mask.hide_visible(core, values, self.at, self.elements)
+            if problem.mask == "full":
+                mask.hide_explicit(core, values, self.at, self.elements)
+            tiles.probability_to_l1(core, place, self.column, self.columns, values)
+        if problem.dropout_threshold:
+            dropout.drop(core, half, self.at, self.elements)
+            tiles.probability_to_l1(core, unit.dropped, self.column, self.columns, half)

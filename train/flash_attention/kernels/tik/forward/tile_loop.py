@@ -23,15 +23,16 @@ class TileLoop:
         epoch: run-time parity of the item that comes next.
         slopes: scalars of the slope of the item's head where keys stand on both sides of the queries, else None.
         numbered: whether there are visibility tiles.
+        far: run-time number, see softmax.Unit.
 
     Attributes:
         base: run-time number of the first element of the item's keys and values in global memory.
     """
 
-    def __init__(self, core: Core, item: Item, epoch, slopes: alibi.Slopes | None, *, numbered: bool):
+    def __init__(self, core: Core, item: Item, epoch, slopes: alibi.Slopes | None, *, numbered: bool, far=None):
         self.core, self.item, self.epoch, self.slopes = core, item, epoch, slopes
         self.tik, self.plan, self.problem = core.tik, core.plan, core.problem
-        self.numbered, self.signed = numbered, slopes is not None
+        self.numbered, self.signed, self.far = numbered, slopes is not None, far
         self.base = core.scalar("int64", "base")
         self.numbers = [core.scalar("int32", f"unit_number_{a}") for a in range(self.plan.row_blocks)]
         self.crossings = [core.scalar("int32", f"unit_distance_{a}") for a in range(self.plan.row_blocks)]
@@ -161,6 +162,7 @@ class TileLoop:
             number=self.numbers[a] if self.numbered else None,
             distance=self.crossings[a] if self.signed else None,
             slopes=self.slopes.correction if self.signed else (),
+            far=self.far,
         )
         take, *others = softmax.steps(self.core, unit)
         size = -(-len(others) // count)

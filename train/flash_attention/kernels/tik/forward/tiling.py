@@ -6,12 +6,16 @@ from dataclasses import dataclass
 
 from flash_attention.kernels.tik.common.score_terms import TERMS
 from flash_attention.kernels.tik.common.table_row import ITEMS_PER_CHUNK
+from flash_attention.kernels.tik.forward import reach
 from flash_attention.kernels.tik.hardware import Buffer
 from flash_attention.kernels.tik.problem import KernelProblem, padded
 
 # Buffers with one number per row of a row block, float32 and float16.
-ROW_NUMBERS = ("least_total", "ones", "kept_scale", "compact_total", "seen")
-ROW_HALVES = ("zeros", "term", "tile_max", "coarseness", "half_total", "largest_total")
+ROW_NUMBERS = ("least_total", "largest_half", "ones", "kept_scale", "compact_total", "seen")
+ROW_HALVES = ("zeros", "half_ones", "least_reference", "term", "tile_max", "coarseness", "half_total", "largest_total")
+MOST_HALF = 160  # largest head_dim at which Vector is the limit
+LONG = 512  # keys from which on a float16 post-scale is good enough
+PRECISE_ROWS = 32  # with so few rows Vector has the time for a precise logsumexp
 RING = 3  # tiles of key, value and probability in L1; the unrolled loop body covers as many tiles
 
 
@@ -55,6 +59,8 @@ class TilePlan:
         segments: widths in keys of the matrix instructions of one tile.
         score_slots: segments of scores that fit in L0C at a time.
         head_dim: padded to 16.
+        half_scores: scores leave L0C as float16, which spares Vector the conversion. The row reference is subtracted
+            before they are rounded, so that this costs less precision than scores in float16 do.
     """
 
     strategy: str
@@ -64,6 +70,7 @@ class TilePlan:
     segments: tuple[int, ...]
     score_slots: int
     head_dim: int
+    half_scores: bool
 
     @property
     def columns(self) -> int:
@@ -83,7 +90,13 @@ class TilePlan:
     @property
     def precise_total(self) -> bool:
         """Whether the logsumexp is that of unrounded probabilities. With few rows Vector has the time for it."""
-        return self.rows <= 32
+        return self.rows <= PRECISE_ROWS
+
+    @property
+    def staging_slots(self) -> int:
+        """Pairs of fractal columns of the output that the end of a row block works on at a time."""
+        slots = max(1, self.columns // 2)
+        return min(3, slots) if self.half_scores and self.head_dim > 64 else slots
 
     def segment_start(self, index: int) -> int:
         """First key of a segment inside its tile."""
@@ -101,7 +114,12 @@ def cut(strategy: Strategy, problem: KernelProblem) -> TilePlan:
     per_body = RING * row_blocks * len(segments)
     wanted = {1: 3, 2: 3, 4: 4}.get(len(segments), 2 * len(segments))
     slots = next(n for n in range(wanted, 0, -1) if per_body % n == 0)
-    return TilePlan(strategy.name, rows, keys, row_blocks, segments, slots, padded(problem.head_dim))
+    # Vector adds a bias per score and distances in float32. A bias per key can lift scores far above a sample. Short
+    # rows show what rounding does to the post-scale. Large head_dims leave Vector the time for float32.
+    plain = problem.alibi == "none" or (problem.alibi == "computed" and problem.causal)
+    long = problem.post_scale in (1.0, 4.0, 16.0) or problem.seq_k >= LONG
+    half_scores = plain and long and rows > PRECISE_ROWS and problem.head_dim <= MOST_HALF
+    return TilePlan(strategy.name, rows, keys, row_blocks, segments, slots, padded(problem.head_dim), half_scores)
 
 
 def buffers(problem: KernelProblem, plan: TilePlan, tiles: int, distances: int) -> list[Buffer]:
@@ -113,10 +131,11 @@ def buffers(problem: KernelProblem, plan: TilePlan, tiles: int, distances: int) 
     rows, keys, depth = plan.rows, plan.keys, plan.head_dim
     width, area = max(plan.segments), plan.rows * plan.keys
     piece = max(columns for _, _, columns in plan.pieces) * rows * 16
-    work = max(area, rows * 32)  # the end of a row block works on two fractal columns at least
+    work = max(area // 2 if plan.half_scores else area, plan.staging_slots * rows * 32)
     dynamic = problem.alibi in ("given", "computed") or problem.mask == "key"
     computed, dropout = problem.alibi == "computed", problem.dropout_threshold > 0
     variants = 2 if distances else 1
+    near = reach.is_needed(problem, plan.half_scores)
     result = [
         Buffer("query", "L1", "float16", rows * depth, 2 * plan.row_blocks),
         Buffer("query_terms", "L1", "float16", rows * TERMS, 2 * plan.row_blocks * variants),
@@ -141,10 +160,14 @@ def buffers(problem: KernelProblem, plan: TilePlan, tiles: int, distances: int) 
         Buffer("total", "L0C", "float32", rows * 16, plan.row_blocks),
         Buffer("low_total", "L0C", "float32", rows * 16, plan.row_blocks if plan.precise_total else 0),
         Buffer("scores", "L0C", "float32", rows * width, plan.score_slots),
+        # First, so that they lie in another layer of the banks than the probabilities.
+        Buffer("floor", "UB", "float16", piece if plan.half_scores else 0),
+        Buffer("ceiling", "UB", "float16", piece + 256 if plan.half_scores else 0),
         # More than a tile: operands of an instruction stand half a round of the banks apart, see hardware.HALF_ROUND.
         Buffer("score", "UB", "float32", work + padded(64 * (len(plan.segments) + 1), 128)),
         # A tensor per piece: then Vector goes on while a piece leaves, whatever the synchronisation knows of addresses.
-        Buffer("probability_piece", "UB", "float16", piece, len(plan.pieces)),
+        Buffer("probability_piece", "UB", "float16", piece + 512, len(plan.pieces)),
+        Buffer("ceiling_row", "UB", "float32", 0 if plan.half_scores else 64),
         Buffer("low_piece", "UB", "float16", piece, len(plan.pieces) if plan.precise_total else 0),
         Buffer("stage", "UB", "float16", rows * depth + 128, plan.row_blocks),
         Buffer("row_total", "UB", "float32", 2048),
@@ -156,25 +179,21 @@ def buffers(problem: KernelProblem, plan: TilePlan, tiles: int, distances: int) 
         Buffer("distance", "UB", "float16", area, 1 if distances else 0),
         Buffer("keep", "UB", "uint8", rows * keys // 8, 2 if dropout else 0),
         Buffer("row_max", "UB", "float16", rows * 16),
-        *(
-            Buffer(name, "UB", "float32", 128)
-            for name in ("least_total", "ones", "kept_scale", "compact_total", "seen")
-        ),
+        *(Buffer(name, "UB", "float32", 128) for name in ROW_NUMBERS),
         Buffer("next_reference", "UB", "float32", 128, plan.row_blocks),
         Buffer("current_reference", "UB", "float32", 128, plan.row_blocks),
         Buffer("reference_part", "UB", "float32", 128),
         *(Buffer(name, "UB", "float32", 128 if computed else 0) for name in ("slope_value", "slope_part")),
         Buffer("row_lse", "UB", "float32", 128, plan.row_blocks),
-        *(
-            Buffer(name, "UB", "float16", 128)
-            for name in ("zeros", "term", "tile_max", "coarseness", "half_total", "largest_total")
-        ),
+        *(Buffer(name, "UB", "float16", 128) for name in ROW_HALVES),
         Buffer("negated_reference", "UB", "float16", 128, plan.row_blocks),
         Buffer("negated_term", "UB", "float16", 128 if distances else 0),
         Buffer("row_numbers", "UB", "float32", 128 if computed else 0),
         Buffer("table", "UB", "int32", ITEMS_PER_CHUNK * 48),
         Buffer("flags", "UB", "int32", ITEMS_PER_CHUNK * 16),
         Buffer("flag", "UB", "int32", 8, plan.row_blocks),
+        *(Buffer(name, "UB", "float16", reach.GROUPS if near else 0) for name in ("query_groups", "key_groups")),
+        Buffer("reach", "UB", "int32", 8 if near else 0),
     ]
     return [buffer for buffer in result if buffer.copies and buffer.size]
 

@@ -1,0 +1,123 @@
+"""Finite, representable results leave the chip's overflow status clear; results that do overflow set it.
+
+`execute` checks the status of every program; here the data is made to set it.
+"""
+
+import numpy as np
+import pytest
+from flash_attention import reference
+from flash_attention.kernels.tik import host
+from flash_attention.kernels.tik.backward import host as backward_host
+from flash_attention.kernels.tik.backward import kernel as backward
+from flash_attention.problem import AttentionProblem
+
+from tests.train.flash_attention.ut.tik.programs import forward
+
+ROWS, KEYS = 144, 400
+
+
+def _normal(head_dim: int) -> list[np.ndarray]:
+    """Query, key, value and d_output, float64."""
+    random = np.random.default_rng(7)
+    return [random.standard_normal((1, 1, length, head_dim)) for length in (ROWS, KEYS, KEYS, ROWS)]
+
+
+def _drifting_keys(head_dim: int) -> list[np.ndarray]:
+    """Later keys are larger: the maximum of a row rises again and again."""
+    query, key, value, d_output = _normal(head_dim)
+    return [query, key * np.linspace(0.1, 12, KEYS)[:, None], value, d_output]
+
+
+def _huge_key_last(head_dim: int) -> list[np.ndarray]:
+    query, key, value, d_output = _normal(head_dim)
+    key[..., -1, :] = 40 * query[..., 3, :]
+    return [query, key, value, d_output]
+
+
+def _rows_of_different_scale(head_dim: int) -> list[np.ndarray]:
+    query, key, value, d_output = _normal(head_dim)
+    return [query * np.geomspace(1e-3, 1e2, ROWS)[:, None], key, value, d_output]
+
+
+def _scores_to_60000(head_dim: int) -> list[np.ndarray]:
+    """Scores from -60000 to 60000 in every row."""
+    query, key, value, d_output = _normal(head_dim)
+    size = np.sqrt(60000 / np.sqrt(head_dim))
+    signs = np.sign(key[..., :1, :])
+    return [query * 1e-3 + size * signs, key * 1e-3 + size * signs * np.linspace(-1, 1, KEYS)[:, None], value, d_output]
+
+
+DATA = (_drifting_keys, _huge_key_last, _rows_of_different_scale, _scores_to_60000)
+
+
+def _run(tik, execute, attention: AttentionProblem, arrays: list, d_saturates=False, **features) -> reference.Attention:
+    """Output, logsumexp and gradients of the operators."""
+    problem = host.describe(attention, cores=1)
+    query, key, value, d_output = arrays
+    output, logsumexp = forward(tik, execute, problem, query, key, value, **features)
+    operator = backward.build(problem, tik)
+
+    def run(instance, feed: dict, outputs: list) -> dict:
+        return execute(instance, feed, outputs, saturates=d_saturates)
+
+    inputs = backward_host.inputs(problem, query, key, value, output, logsumexp, d_output, **features)
+    gradients = backward_host.outputs(problem, operator.run(run, **inputs))
+    return reference.Attention(output, logsumexp, *(gradients[name] for name in ("d_query", "d_key", "d_value")))
+
+
+def _check(attention: AttentionProblem, arrays: list, actual: reference.Attention, **features) -> None:
+    """Errors at most twice those of composed attention."""
+    query, key, value, d_output = arrays
+    sides = {**features, "d_output": d_output}
+    exact, low = (of(attention, query, key, value, **sides) for of in (reference.truth, reference.baseline))
+    assert [str(error) for error in reference.compare(actual, exact, low) if not error.ok] == []
+
+
+@pytest.mark.parametrize("head_dim", (64, 80, 128))
+@pytest.mark.parametrize("data", DATA)
+def test_hostile_data_is_right_and_sets_nothing(tik, execute, data, head_dim):
+    arrays = [array.astype(np.float16) for array in data(head_dim)]
+    attention = AttentionProblem(1, 1, ROWS, KEYS, head_dim)
+    _check(attention, arrays, _run(tik, execute, attention, arrays))
+
+
+@pytest.mark.parametrize("head_dim", (64, 128))
+@pytest.mark.parametrize("kind", ("causal", "full", "key", "bias"))
+def test_hidden_scores_of_any_size_set_nothing(tik, execute, kind, head_dim):
+    arrays = [array.astype(np.float16) for array in _normal(head_dim)]
+    first = {"causal": ROWS - 20, "full": 37, "key": 300, "bias": 300}[kind]
+    arrays[1][..., first:, :] *= np.float16(100)  # keys that rows before `first`, or all, do not see
+    fields, features = {}, {}
+    if kind == "causal":
+        fields = {"causal": True}
+    elif kind == "full":
+        features["mask"] = np.zeros((1, 1, ROWS, KEYS), np.uint8)
+        features["mask"][..., first:] = 1
+        features["mask"][..., 5, :] = 1
+    elif kind == "key":
+        features["mask"] = np.zeros((1, 1, 1, KEYS), np.uint8)
+        features["mask"][..., first:] = 1
+    else:
+        features["bias"] = np.zeros((1, 1, 1, KEYS), np.float16)
+        features["bias"][..., first:] = -np.inf
+        fields = {"alibi": "given", "bias_shape": (1, 1, 1, KEYS), "bias_dtype": "float16"}
+    if "mask" in features:
+        fields.update(mask_shape=features["mask"].shape, mask_dtype="uint8")
+    attention = AttentionProblem(1, 1, ROWS, KEYS, head_dim, **fields)
+    _check(attention, arrays, _run(tik, execute, attention, arrays, **features), **features)
+
+
+def test_gradients_beyond_float16_set_the_status(tik, execute):
+    arrays = _normal(64)
+    arrays[1] *= 200
+    arrays[0] /= 200
+    arrays[3] *= 500
+    arrays = [array.astype(np.float16) for array in arrays]
+    attention = AttentionProblem(1, 1, ROWS, KEYS, 64)
+    exact = reference.truth(attention, *arrays[:3], d_output=arrays[3])
+    assert np.abs(exact.d_query).max() > 70000
+    actual = _run(tik, execute, attention, arrays, d_saturates=None)
+    beyond = np.abs(exact.d_query) > 66000
+    assert np.all(np.abs(actual.d_query[beyond]) == 65504)
+    with pytest.raises(AssertionError, match="overflow"):
+        _run(tik, execute, attention, arrays)
