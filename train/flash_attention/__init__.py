@@ -12,6 +12,7 @@ __version__ = "26.11.0"
 _EXPORTS = {
     "FlashAttention": "flash_attention.nn.layer.flash_attention",
     "flash_attention": "flash_attention.functional",
+    "flash_attention_varlen": "flash_attention.varlen",
     "scaled_dot_product_attention": "flash_attention.functional",
     "AttentionProblem": "flash_attention.problem",
     "attention_backend": "flash_attention.backends.registry",

@@ -9,5 +9,6 @@ from flash_attention.functional import flash_attention as flash_attention
 from flash_attention.functional import scaled_dot_product_attention as scaled_dot_product_attention
 from flash_attention.nn.layer.flash_attention import FlashAttention as FlashAttention
 from flash_attention.problem import AttentionProblem as AttentionProblem
+from flash_attention.varlen import flash_attention_varlen as flash_attention_varlen
 
 __version__: str

@@ -18,13 +18,17 @@ from mindspore.common.api import _pynative_executor
 from mindspore.ops import constexpr
 
 from flash_attention.backends import registry
-from flash_attention.dropout.seed import draw_tensor, tracing
 from flash_attention.precision import fix_dtypes
 from flash_attention.problem import ALL_BLOCKS, AttentionProblem
-from flash_attention.problem.inputs import UNKNOWN, TensorSpec
+from flash_attention.problem.inputs import TensorSpec
 from flash_attention.problem.tiling import DEFAULT_STRATEGY
 from flash_attention.problem.torch_shapes import mask_plan, tensor_shapes
 from flash_attention.sharding.shard import TENSOR, Shard, sharding
+from flash_attention.tensors import compiling as _compiling
+from flash_attention.tensors import fresh_seed as _fresh_seed
+from flash_attention.tensors import spec as _spec
+from flash_attention.tensors import tensor_spec as _tensor_spec
+from flash_attention.varlen import flash_attention_varlen as flash_attention_varlen
 
 
 def flash_attention(
@@ -204,15 +208,6 @@ def _reshapable(tensor):
     return ops.cast(tensor, mstype.float32) if _goes_by_float32(_spec(tensor)) else tensor
 
 
-def _spec(tensor):
-    """(shape, dtype) of a tensor, None of None; whatever else stays for `_plan` to complain about."""
-    if tensor is None:
-        return None
-    if isinstance(tensor, Tensor):
-        return tensor.shape, tensor.dtype
-    return tensor
-
-
 class _Call(nn.Cell):
     """One kind of call: a backend's cell, and around it what turns the caller's tensors into the backend's."""
 
@@ -323,40 +318,6 @@ class _TriangleCheck(nn.Cell):
         return mask.data_ptr() if hasattr(mask, "data_ptr") else 0
 
 
-class _Compiling(nn.Cell):
-    """Whether the call is compiled into a graph."""
-
-    def __call__(self):
-        return False
-
-    def construct(self):
-        return True
-
-
-_compiling = _Compiling()
-
-
-class _FreshSeed(nn.Cell):
-    """A seed for a call that gives none."""
-
-    def __call__(self):
-        return _no_seed() if tracing() else draw_tensor()
-
-    def construct(self):
-        return _no_seed()
-
-
-_fresh_seed = _FreshSeed()
-
-
-@constexpr(reuse_result=False)
-def _no_seed():
-    raise ValueError(
-        "seed: a compiled graph needs it given when dropout_rate is not 0, as int64 Tensor of shape (2,) that changes "
-        "from step to step; or use the FlashAttention layer, which keeps its own"
-    )
-
-
 @constexpr(reuse_result=False)
 def _plan(query, key, value, mask, bias, keep_bits, seed, names, rules, more_rules, backend, shards, compiled_lse):
     argument_names = ("query", "key", "value", *names, "keep_bits", "seed")
@@ -380,14 +341,6 @@ def _plan(query, key, value, mask, bias, keep_bits, seed, names, rules, more_rul
             "inside the @jit function, or no @jit"
         )
     return call
-
-
-def _tensor_spec(name: str, spec) -> TensorSpec:
-    """What `_spec` made of an argument, checked."""
-    if not (isinstance(spec, tuple) and len(spec) == 2 and isinstance(spec[0], tuple)):
-        raise TypeError(f"{name}: got {type(spec).__name__}, allowed is a Tensor")
-    shape = tuple(UNKNOWN if size is None else size for size in spec[0])
-    return TensorSpec(shape, str(spec[1]).lower())
 
 
 def _lacks_operations(spec: TensorSpec) -> bool:

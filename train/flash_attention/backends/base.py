@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 from flash_attention.problem import AttentionProblem
+from flash_attention.problem.packed import PackedProblem
 
 if TYPE_CHECKING:
     from mindspore.nn import Cell
@@ -69,6 +70,22 @@ class Backend(ABC):
         Both outputs are differentiable: the gradient of the logsumexp adds probability * d_logsumexp to the gradient of
         the scores. Inputs that are None get no gradient, mask, keep_bits and seed get zeros.
         """
+
+    def refuse_packed(self, problem: PackedProblem) -> str | None:
+        """Why this backend cannot run packed sequences, or None. Called when it refuses neither itself nor the rows."""
+        return "it takes no packed sequences (flash_attention_varlen)"
+
+    def build_packed(self, problem: PackedProblem) -> Cell:
+        """The Cell that runs a packed problem, otherwise as `build`.
+
+            output, logsumexp = cell(query, key, value, lengths_q, lengths_k, seed)
+
+        query       (Tq, H, D) or (Tq, H * D); key, value and output likewise
+        lengths_q, lengths_k    int32 or int64 (sequences,) or (sequences + 1,), with or without the leading 0; None
+                    where problem.lengths_q or lengths_k has them
+        logsumexp   float32 (H, Tq)
+        """
+        raise NotImplementedError
 
     def build_backward(self, problem: AttentionProblem) -> Cell | None:
         """The Cell of the backward pass alone, for attention that is put together from parts; None where there is none,

@@ -13,8 +13,10 @@ from mindspore import dtype as mstype
 
 from flash_attention.backends.base import Backend
 from flash_attention.backends.derivatives import FirstDerivativeOnlyInPynative
+from flash_attention.backends.packed_loop import PackedLoop, PackedLoopOfTensors
 from flash_attention.backends.positional import ComputedAlibi, OutOfBand
 from flash_attention.problem import AttentionProblem
+from flash_attention.problem.packed import PackedProblem
 
 if TYPE_CHECKING:
     from flash_attention.sharding.shard import Shard
@@ -36,6 +38,13 @@ class MathBackend(Backend):
 
     def build(self, problem: AttentionProblem, shard: Shard | None = None) -> nn.Cell:
         return _Attention(problem)
+
+    def refuse_packed(self, problem: PackedProblem) -> str | None:
+        return None
+
+    def build_packed(self, problem: PackedProblem) -> nn.Cell:
+        constant = problem.lengths_q is not None and problem.lengths_k is not None
+        return (PackedLoop if constant else PackedLoopOfTensors)(self, problem)
 
 
 class _Attention(nn.Cell):

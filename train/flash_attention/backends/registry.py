@@ -9,10 +9,11 @@ import importlib
 import logging
 import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Union
 
 from flash_attention.backends.base import Backend
 from flash_attention.problem import AttentionProblem
+from flash_attention.problem.packed import PackedProblem
 
 if TYPE_CHECKING:
     from mindspore.nn import Cell
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from flash_attention.sharding.shard import Shard
 
 logger = logging.getLogger("flash_attention")
+
+Problem = Union[AttentionProblem, PackedProblem]
 
 ENVIRONMENT_VARIABLE = "FLASH_ATTENTION_BACKEND"
 
@@ -78,7 +81,7 @@ def get_backend(name: str) -> Backend:
     return backend or _Missing(name, f"{module} defines no BACKEND")
 
 
-def refusal(name: str, problem: AttentionProblem, sharded: bool = False) -> str | None:
+def refusal(name: str, problem: Problem, sharded: bool = False) -> str | None:
     """Why backend `name` cannot run `problem` here, or None when it can.
 
     `sharded`: as the share of one device of a graph that MindSpore shards.
@@ -89,6 +92,8 @@ def refusal(name: str, problem: AttentionProblem, sharded: bool = False) -> str 
         reason = "takes no dynamic shapes in a graph: compile it for each shape (no set_inputs), or use PYNATIVE"
     if reason is None and sharded and not backend.shards:
         reason = "has no shard strategies for semi-automatic parallelism"
+    if isinstance(problem, PackedProblem):
+        return reason or backend.refuse(problem.rows) or backend.refuse_packed(problem)
     return reason or backend.refuse(problem)
 
 
@@ -97,7 +102,7 @@ def available_backends() -> tuple[str, ...]:
     return tuple(name for name in _MODULES if get_backend(name).unavailable() is None)
 
 
-def explain(problem: AttentionProblem) -> dict[str, str]:
+def explain(problem: Problem) -> dict[str, str]:
     """Every backend with its verdict on `problem`: "ok", or the reason why it cannot run it. The choice comes first.
 
     Example:
@@ -131,7 +136,7 @@ def forced_backend(requested: str | None = None) -> str | None:
     return name
 
 
-def choose(problem: AttentionProblem, requested: str | None = None, sharded: bool = False) -> Backend:
+def choose(problem: Problem, requested: str | None = None, sharded: bool = False) -> Backend:
     """The backend that runs `problem`; see `refusal` about `sharded`.
 
     Raises:
@@ -156,14 +161,16 @@ def choose(problem: AttentionProblem, requested: str | None = None, sharded: boo
     raise RuntimeError(f"no backend can run this problem on {problem.device}: " + "; ".join(reasons))
 
 
-def build(problem: AttentionProblem, requested: str | None = None, shard: Shard | None = None) -> Cell:
+def build(problem: Problem, requested: str | None = None, shard: Shard | None = None) -> Cell:
     """The Cell of the chosen backend for `problem` (see `Backend.build`)."""
     return _build(choose(problem, requested, shard is not None).name, problem, shard)
 
 
 @functools.lru_cache(maxsize=256)
-def _build(name: str, problem: AttentionProblem, shard: Shard | None) -> Cell:
+def _build(name: str, problem: Problem, shard: Shard | None) -> Cell:
     backend = get_backend(name)
+    if isinstance(problem, PackedProblem):
+        return backend.build_packed(problem)
     return backend.build(problem) if shard is None else backend.build(problem, shard)
 
 

@@ -14,7 +14,8 @@ LAYERS = (
     ("", "text_table"),  # "" is the version, and names that are imported when they are used
     ("problem", "precision"),
     ("kernels", "dropout", "sharding"),
-    ("backends", "reference"),
+    ("backends", "reference", "tensors"),
+    ("varlen",),
     ("functional", "context_parallel"),
     ("nn", "commands"),
     ("compat", "cli"),
@@ -23,6 +24,7 @@ LAYERS = (
 #: Only these may import MindSpore.
 MINDSPORE = (
     *("nn", "functional", "context_parallel", "backends", "sharding", "precision", "dropout.seed", "commands"),
+    *("tensors", "varlen"),
     *("compat.mindspore_ops", "compat.mindspore_patch", "compat.transformers"),
 )
 

@@ -4,6 +4,7 @@ csrc/           the kernel; csrc/target-inl.h lists what one instruction set is 
 build.py        compiles it
 library.py      finds it, tells it a problem, calls it on NumPy arrays
 operators.py    puts it into MindSpore as a Cell of custom primitives
+packed.py       the same for packed sequences
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import os
 
 from flash_attention.backends.base import Backend
 from flash_attention.problem import LAYOUTS, AttentionProblem
+from flash_attention.problem.packed import PackedProblem
 
 
 class CpuBackend(Backend):
@@ -52,6 +54,14 @@ class CpuBackend(Backend):
         from flash_attention.backends.cpu.operators import Attention
 
         return Attention(problem, shard)
+
+    def refuse_packed(self, problem: PackedProblem) -> str | None:
+        return None
+
+    def build_packed(self, problem: PackedProblem):
+        from flash_attention.backends.cpu.packed import PackedAttention
+
+        return PackedAttention(problem)
 
     def build_backward(self, problem: AttentionProblem):
         from flash_attention.backends.cpu.operators import Gradients

@@ -11,6 +11,7 @@ import numpy as np
 
 from flash_attention.backends.cpu.build import LIBRARY
 from flash_attention.problem import AttentionProblem, alibi_slopes
+from flash_attention.problem.packed import PackedProblem
 
 ISA_VARIABLE = "FLASH_ATTENTION_CPU_ISA"
 BUILD_COMMAND = "python -m flash_attention.backends.cpu.build"
@@ -20,6 +21,8 @@ _VERSION = 3
 _DROPOUT_NONE, _DROPOUT_PHILOX, _DROPOUT_GIVEN = range(3)
 _BIAS_KINDS = {"none": 0, "given": 1, "computed": 2}
 _LAYOUTS = ("BNSD", "BSND", "BSH", "SBH")
+_LAYOUT = 14  # where the rules have it
+_PACKED_LAYOUTS = {"BSND": 4, "BSH": 5}
 # No block window reaches further than this; it keeps products of blocks and tokens inside 64 bits.
 _MOST_BLOCKS = 1 << 31
 # bfloat16 travels as its bits; nothing else here is uint16.
@@ -117,6 +120,13 @@ def configuration(problem: AttentionProblem) -> tuple[np.ndarray, np.ndarray]:
     slopes = alibi_slopes(problem) if problem.alibi == "computed" else [0.0] * problem.heads
     rates = [scale, np.float32(problem.scale - float(scale)), problem.dropout_scale, problem.softcap, *slopes]
     return np.array(rules, np.int64), np.array(rates, np.float32)
+
+
+def packed_configuration(problem: PackedProblem) -> tuple[np.ndarray, np.ndarray]:
+    """`configuration` of packed sequences, whose tensors have no batch axis."""
+    rules, rates = configuration(problem.rows)
+    rules[_LAYOUT] = _PACKED_LAYOUTS[problem.rows.layout]
+    return rules, rates
 
 
 def wants_bias_gradient(problem: AttentionProblem) -> bool:

@@ -78,7 +78,7 @@ def _backward(problem: AttentionProblem, shard: Shard | None = None) -> ops.Cust
         return query, key, value, mask, bias, keep_bits, seed, output, lse, d_output, d_lse, rules, rates
 
     input_axes = (*[axes] * 3, *optional, axes, ROWS, axes, ROWS, *rules)
-    return _custom(name, problem, gradients, shard, input_axes, bprop)
+    return custom_primitive(name, problem, gradients, bprop, shard, input_axes)
 
 
 def _forward(problem: AttentionProblem, shard: Shard | None) -> ops.Custom:
@@ -105,7 +105,7 @@ def _forward(problem: AttentionProblem, shard: Shard | None) -> ops.Custom:
     outputs = _like_output(problem), (problem.shape_lse(), "float32", ROWS)
     optional, rules = _optional_axes(problem, shard)
     axes = (*[TENSOR_AXES[problem.layout]] * 3, *optional, *rules)
-    return _custom(f"FlashAttentionForward{problem.layout}", problem, outputs, shard, axes, bprop)
+    return custom_primitive(f"FlashAttentionForward{problem.layout}", problem, outputs, bprop, shard, axes)
 
 
 def _like_query(problem: AttentionProblem) -> tuple:
@@ -135,8 +135,8 @@ def _optional_axes(problem: AttentionProblem, shard: Shard | None) -> tuple:
     return (mask or whole, bias or whole, TENSOR if problem.keep_bits else whole, whole), (whole, whole)
 
 
-def _custom(
-    function: str, problem: AttentionProblem, outputs: tuple, shard: Shard | None, input_axes: tuple, bprop
+def custom_primitive(
+    function: str, problem: AttentionProblem, outputs: tuple, bprop, shard: Shard | None = None, input_axes: tuple = ()
 ) -> ops.Custom:
     """The primitive of an entry point of csrc/custom.cpp; outputs are (shape, dtype, axes) each."""
     shapes, dtypes, axes = zip(*outputs)

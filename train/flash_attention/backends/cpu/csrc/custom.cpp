@@ -28,6 +28,8 @@ const char* message(int status) {
     case kNoMemory: return "out of memory";
     case kNoTarget: return "FLASH_ATTENTION_CPU_ISA names an instruction set that is unknown or missing on this processor";
     case kInternal: return "internal error";
+    case kBadLengths:
+      return "cumulative lengths must ascend from 0 to the number of rows, of as many sequences for query as for key";
     default: return "unknown status";
   }
 }
@@ -64,7 +66,8 @@ enum Config {
 
 // Axes of query, key, value, output and their gradients. Those of kHeadsFirst are (..., heads, seq, width): its leading
 // ones together are the batch, and a tensor of rank 2 has one head.
-enum LayoutKind : int64_t { kHeadsFirst = 0 /* BNSD */, kBSND = 1, kBSH = 2, kSBH = 3 };
+// Packed sequences have no batch axis.
+enum LayoutKind : int64_t { kHeadsFirst = 0 /* BNSD */, kBSND = 1, kBSH = 2, kSBH = 3, kTND = 4, kTH = 5 };
 
 enum BiasKind : int64_t { kNoBias = 0, kTensorBias = 1, kSlopeBias = 2 };
 
@@ -100,6 +103,9 @@ enum BackwardParameter {
   kBackwardCount,
   kDBias = kBackwardCount,  // only where the gradient of a bias is wanted
 };
+
+// Packed sequences: their cumulative lengths come after the other inputs, before the configuration.
+constexpr int kLengths = 2;
 
 // Checks throw a Status; the entry points return it.
 struct Reject {
@@ -170,12 +176,18 @@ struct Sizes {
 Sizes sizes_of(const Tensors& t, int i, int64_t kind, int64_t dim) {
   const int rank = t.ranks[i];
   const int64_t* shape = t.shape(i);
-  require(kind == kHeadsFirst ? rank >= 2 : rank == (kind == kBSND ? 4 : 3), kBadShape);
+  constexpr int kRanks[] = {0, 4, 3, 3, 3, 2};
+  require(kind == kHeadsFirst ? rank >= 2 : rank == kRanks[kind], kBadShape);
   const int64_t count = checked_product(shape, rank);
-  require(kind == kBSH || kind == kSBH ? shape[2] % dim == 0 : shape[rank - 1] == dim, kBadShape);
+  const bool merged = kind == kBSH || kind == kSBH || kind == kTH;
+  require(merged ? shape[rank - 1] % dim == 0 : shape[rank - 1] == dim, kBadShape);
   if (kind == kHeadsFirst) {
     const int64_t seq = shape[rank - 2], heads = rank == 2 ? 1 : shape[rank - 3];
     return {count / (heads * seq * dim), heads, seq, {heads * seq * dim, seq * dim, dim}};
+  }
+  if (kind == kTND || kind == kTH) {
+    const int64_t heads = kind == kTND ? shape[1] : shape[1] / dim;
+    return {1, heads, shape[0], {0, dim, heads * dim}};
   }
   const int64_t heads = kind == kBSND ? shape[2] : shape[2] / dim;
   if (kind == kSBH) return {shape[1], heads, shape[0], {heads * dim, dim, shape[1] * heads * dim}};
@@ -232,7 +244,7 @@ Problem parse(const Tensors& t, int config_index, int rates_index, int output_in
   require(p.dtype != DType::kByte && t.dtype(kKey) == p.dtype, kBadDType);
   p.head_dim = in_range(config[kHeadDim], 1, kMaxHeadDim);
   p.value_dim = in_range(config[kValueDim], 1, kMaxHeadDim);
-  const int64_t kind = in_range(config[kLayout], kHeadsFirst, kSBH);
+  const int64_t kind = in_range(config[kLayout], kHeadsFirst, kTH);
   const Sizes query = sizes_of(t, kQuery, kind, p.head_dim), key = sizes_of(t, kKey, kind, p.head_dim);
   p.batch = query.batch;
   p.heads = query.heads;
@@ -346,6 +358,62 @@ int backward_entry(int count, const Tensors& t, bool bias_gradient) {
   });
 }
 
+// Cumulative lengths that end at `total`, with a 0 in front; the caller's tensor may begin with it or not.
+std::vector<int64_t> lengths_of(const Tensors& t, int i, int64_t total) {
+  require(t.present(i), kBadPointer);
+  const bool wide = t.named(i, "int64");
+  require(wide || t.named(i, "int32"), kBadDType);
+  require(t.ranks[i] == 1, kBadShape);
+  t.check_aligned(i, wide ? 8 : 4);
+  std::vector<int64_t> ends{0};
+  for (int64_t at = 0; at < t.shape(i)[0]; ++at) {
+    const int64_t end = wide ? static_cast<const int64_t*>(t.data[i])[at] : static_cast<const int32_t*>(t.data[i])[at];
+    require(end >= ends.back() && end <= total, kBadLengths);
+    if (at > 0 || end > 0) ends.push_back(end);
+  }
+  require(ends.back() == total, kBadLengths);
+  return ends;
+}
+
+Packing packing_of(const Tensors& t, int config_index, const Problem& p) {
+  const int64_t* config = static_cast<const int64_t*>(t.data[config_index]);
+  require(config[kLayout] == kTND || config[kLayout] == kTH, kBadValue);
+  require(p.mask.data == nullptr && p.bias.data == nullptr && p.dropout.kind != Dropout::kGiven, kBadValue);
+  Packing packing{lengths_of(t, config_index - 2, p.seq_q), lengths_of(t, config_index - 1, p.seq_k),
+                  config[kBottomRight] != 0};
+  require(packing.query.size() == packing.key.size(), kBadLengths);
+  return packing;
+}
+
+int forward_packed_entry(int count, const Tensors& t) {
+  return answer([&] {
+    require(count == kForwardCount + kLengths, kBadCount);
+    const Problem p = parse(t, kForwardConfig + kLengths, kForwardRates + kLengths, kForwardOutput + kLengths);
+    const Packing packing = packing_of(t, kForwardConfig + kLengths, p);
+    t.check(kForwardLogsumexp + kLengths, DType::kFloat32, {p.heads, p.seq_q});
+    return forward_packed(p, packing, {t.data[kForwardOutput + kLengths],
+                                       static_cast<float*>(t.data[kForwardLogsumexp + kLengths])});
+  });
+}
+
+int backward_packed_entry(int count, const Tensors& t) {
+  return answer([&] {
+    require(count == kBackwardCount + kLengths, kBadCount);
+    const Problem p = parse(t, kBackwardConfig + kLengths, kBackwardRates + kLengths, kOutput);
+    const Packing packing = packing_of(t, kBackwardConfig + kLengths, p);
+    t.check(kLogsumexp, DType::kFloat32, {p.heads, p.seq_q});
+    t.check_like(kDOutput, kOutput);
+    if (t.present(kDLogsumexp)) t.check(kDLogsumexp, DType::kFloat32, {p.heads, p.seq_q});
+    t.check_like(kDQuery + kLengths, kQuery);
+    t.check_like(kDKey + kLengths, kKey);
+    t.check_like(kDValue + kLengths, kValue);
+    const BackwardInputs inputs{t.data[kOutput], static_cast<const float*>(t.data[kLogsumexp]), t.data[kDOutput],
+                                static_cast<const float*>(t.data[kDLogsumexp])};
+    return backward_packed(p, packing, inputs, {t.data[kDQuery + kLengths], t.data[kDKey + kLengths],
+                                                t.data[kDValue + kLengths], nullptr});
+  });
+}
+
 // MindSpore shows the text of an exception, but of a return code only its number.
 int or_throw(const char* function, int status) {
   if (status != kOk) throw std::runtime_error(std::string(function) + ": " + message(status));
@@ -396,6 +464,8 @@ extern "C" {
 int flash_attention_forward(FA_PARAMETERS) { return fa::forward_entry(count, FA_TENSORS); }
 int flash_attention_backward(FA_PARAMETERS) { return fa::backward_entry(count, FA_TENSORS, false); }
 int flash_attention_backward_bias(FA_PARAMETERS) { return fa::backward_entry(count, FA_TENSORS, true); }
+int flash_attention_forward_packed(FA_PARAMETERS) { return fa::forward_packed_entry(count, FA_TENSORS); }
+int flash_attention_backward_packed(FA_PARAMETERS) { return fa::backward_packed_entry(count, FA_TENSORS); }
 
 // For MindSpore. The forward pass has a name for each layout, because inference has to know where batch and seq are.
 #define FA_FORWARD(layout, batch, seq)                                                                    \
@@ -418,6 +488,13 @@ int FlashAttentionBackward(FA_PARAMETERS) {
 }
 int FlashAttentionBackwardBias(FA_PARAMETERS) {
   return fa::or_throw("flash_attention backward", fa::backward_entry(count, FA_TENSORS, true));
+}
+
+int FlashAttentionForwardPacked(FA_PARAMETERS) {
+  return fa::or_throw("flash_attention_varlen forward", fa::forward_packed_entry(count, FA_TENSORS));
+}
+int FlashAttentionBackwardPacked(FA_PARAMETERS) {
+  return fa::or_throw("flash_attention_varlen backward", fa::backward_packed_entry(count, FA_TENSORS));
 }
 
 fa::Shapes FlashAttentionBackwardInferShape(int* ranks, int64_t** shapes, void*) {

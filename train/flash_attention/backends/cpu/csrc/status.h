@@ -15,6 +15,7 @@ enum Status : int {
   kNoMemory = 8,
   kNoTarget = 9,
   kInternal = 10,
+  kBadLengths = 11,
 };
 
 const char* message(int status);

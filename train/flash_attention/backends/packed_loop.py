@@ -1,0 +1,96 @@
+"""Packed sequences one by one: what `flash_attention_varlen` means, for backends that have nothing better."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+
+from mindspore import Tensor, nn, ops
+from mindspore import dtype as mstype
+from mindspore.ops import constexpr
+
+from flash_attention.backends.base import Backend
+from flash_attention.problem.packed import PackedProblem, check_lengths
+
+
+class PackedLoop(nn.Cell):
+    """Runs every sequence through the backend's cell for BNSD. Arithmetic around it is in float32, whose operations
+    compiled graphs have on every device."""
+
+    def __init__(self, backend: Backend, problem: PackedProblem):
+        super().__init__()
+        rows = problem.rows
+        self.dtype = getattr(mstype, rows.dtype)
+        self.heads, self.kv_heads = rows.heads, rows.kv_heads
+        self.head_dim, self.value_dim = rows.head_dim, rows.value_dim
+        self.output_shape = rows.laid_out(rows.shape_output())[1:]
+        self.bounds = tuple(bounds for bounds in problem.sequences() if bounds[1] > bounds[0])
+        cells = []
+        for index, (query, query_end, key, key_end) in enumerate(problem.sequences()):
+            if query_end == query:
+                continue
+            # Without a key the cell is not called.
+            lengths = {"seq_q": query_end - query, "seq_k": max(1, key_end - key)}
+            one = replace(rows, **lengths, layout="BNSD", dtype="float32", batch_offset=rows.batch_offset + index)
+            cells.append(backend.build(one))
+        self.attention = nn.CellList(cells)
+
+    def construct(self, query, key, value, lengths_q, lengths_k, seed):
+        query = heads_first(query, self.heads, self.head_dim)
+        key = heads_first(key, self.kv_heads, self.head_dim)
+        value = heads_first(value, self.kv_heads, self.value_dim)
+        outputs, logsumexps = (), ()
+        for (first, end, first_key, key_end), cell in zip(self.bounds, self.attention):
+            part = query[:, :, first:end]
+            if key_end == first_key:
+                output = ops.zeros(part.shape[:3] + (self.value_dim,), mstype.float32)
+                logsumexp = ops.full(part.shape[:3], -float("inf"), dtype=mstype.float32)
+            else:
+                keys, values = key[:, :, first_key:key_end], value[:, :, first_key:key_end]
+                output, logsumexp = cell(part, keys, values, None, None, None, seed)
+            outputs, logsumexps = outputs + (output,), logsumexps + (logsumexp,)
+        output = ops.reshape(ops.swapaxes(ops.concat(outputs, 2), 1, 2), self.output_shape)
+        return ops.cast(output, self.dtype), ops.concat(logsumexps, 2)[0]
+
+
+def heads_first(tensor, heads, width):
+    """Rows of packed sequences as float32 (1, heads, rows, width)."""
+    return ops.swapaxes(ops.reshape(ops.cast(tensor, mstype.float32), (1, -1, heads, width)), 1, 2)
+
+
+class PackedLoopOfTensors(nn.Cell):
+    """The same for lengths in tensors, which only PYNATIVE can read."""
+
+    def __init__(self, backend: Backend, problem: PackedProblem):
+        super().__init__()
+        self.problem = problem
+        self.loop = functools.lru_cache(maxsize=64)(
+            lambda lengths_q, lengths_k: PackedLoop(backend, replace(problem, lengths_q=lengths_q, lengths_k=lengths_k))
+        )
+
+    def __call__(self, query, key, value, lengths_q, lengths_k, seed):
+        problem = self.problem
+        ends_q = problem.lengths_q or _read("cu_seqlens_q", lengths_q, problem.rows.seq_q)
+        ends_k = problem.lengths_k or _read("cu_seqlens_k", lengths_k, problem.rows.seq_k)
+        if len(ends_q) != len(ends_k):
+            raise ValueError(
+                f"cu_seqlens_k: got the lengths of {len(ends_k) - 1} sequences, but cu_seqlens_q has those of "
+                f"{len(ends_q) - 1}; they must be equal (an empty first sequence needs the leading 0)"
+            )
+        return self.loop(ends_q, ends_k)(query, key, value, None, None, seed)
+
+    def construct(self, query, key, value, lengths_q, lengths_k, seed):
+        _refuse_tensors()
+        return query, query
+
+
+def _read(name: str, lengths: Tensor, total: int) -> tuple:
+    return check_lengths(name, lengths.asnumpy().tolist(), total)
+
+
+@constexpr(reuse_result=False)
+def _refuse_tensors():
+    raise ValueError(
+        "cu_seqlens_q, cu_seqlens_k: got a Tensor in a compiled graph, which backend 'math' cannot read; allowed there "
+        "are tuples, and Tensors in PYNATIVE or with backend 'cpu'"
+    )

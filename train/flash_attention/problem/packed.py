@@ -1,0 +1,95 @@
+"""Packed sequences: one behind the other in the rows of one tensor, each a problem of its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from numbers import Integral
+
+from flash_attention.problem.checks import check_dtype
+from flash_attention.problem.inputs import TensorSpec
+from flash_attention.problem.problem import AttentionProblem
+
+LENGTH_DTYPES = ("int32", "int64")
+
+
+@dataclass(frozen=True)
+class PackedProblem:
+    """A call of `flash_attention_varlen`.
+
+    Args:
+        rows: all rows as one problem of batch 1 in layout "BSND" (tensors (T, N, D)) or "BSH" ((T, N * D)). Its rules
+            hold in every sequence by itself, by position in the sequence; dropout's batch element is the index of the
+            sequence.
+        lengths_q, lengths_k: cumulative lengths with the leading 0, or None where they are data.
+    """
+
+    rows: AttentionProblem
+    lengths_q: tuple | None = None
+    lengths_k: tuple | None = None
+
+    @classmethod
+    def from_inputs(cls, query: TensorSpec, key: TensorSpec, value: TensorSpec, lengths_q, lengths_k, **rules):
+        """Describes a call. The lengths are sequences of integers, or the TensorSpec of a tensor; rules are those of
+        `AttentionProblem.from_inputs`.
+
+        Raises:
+            TypeError, ValueError: naming the argument, what came and what is allowed.
+        """
+        for name, tensor in (("query", query), ("key", key), ("value", value)):
+            if len(tensor.shape) not in (2, 3) or len(tensor.shape) != len(query.shape):
+                raise ValueError(
+                    f"{name}: got shape {tensor.shape}, allowed are (tokens, heads, head_dim) and, with head_dim=, "
+                    "(tokens, heads * head_dim), the same of both for query, key and value"
+                )
+        batched = (TensorSpec((1, *tensor.shape), tensor.dtype) for tensor in (query, key, value))
+        rows = AttentionProblem.from_inputs(*batched, input_layout="BSND" if len(query.shape) == 3 else "BSH", **rules)
+        ends_q = _read_lengths("cu_seqlens_q", lengths_q, rows.seq_q)
+        ends_k = _read_lengths("cu_seqlens_k", lengths_k, rows.seq_k)
+        if ends_q is not None and ends_k is not None and len(ends_q) != len(ends_k):
+            raise ValueError(
+                f"cu_seqlens_k: got the lengths of {len(ends_k) - 1} sequences, but cu_seqlens_q has those of "
+                f"{len(ends_q) - 1}; they must be equal (an empty first sequence needs the leading 0)"
+            )
+        return cls(rows, ends_q, ends_k)
+
+    @property
+    def device(self) -> str:
+        return self.rows.device
+
+    @property
+    def dynamic(self) -> bool:
+        return self.rows.dynamic
+
+    def sequences(self) -> list[tuple]:
+        """(first query, end, first key, end) of every sequence; of constant lengths."""
+        assert self.lengths_q is not None and self.lengths_k is not None
+        ends = zip(self.lengths_q, self.lengths_q[1:], self.lengths_k, self.lengths_k[1:])
+        return [tuple(sequence) for sequence in ends]
+
+
+def _read_lengths(name: str, lengths, total: int) -> tuple | None:
+    if not isinstance(lengths, TensorSpec):
+        return check_lengths(name, lengths, total)
+    check_dtype(name, lengths.dtype, LENGTH_DTYPES)
+    if len(lengths.shape) != 1 or lengths.shape[0] == 0:
+        raise ValueError(f"{name}: got shape {lengths.shape}, allowed is (sequences,) or (sequences + 1,)")
+    return None
+
+
+def check_lengths(name: str, lengths, total: int) -> tuple:
+    """Cumulative lengths with the leading 0.
+
+    Raises:
+        TypeError, ValueError: they are not integers that ascend from 0 to `total`.
+    """
+    if not isinstance(lengths, (tuple, list)) or any(
+        isinstance(end, bool) or not isinstance(end, Integral) for end in lengths
+    ):
+        raise TypeError(f"{name}: got {lengths!r}, allowed is a tuple or list of integers, or an int32 or int64 Tensor")
+    ends = [0, *map(int, lengths[1:] if lengths and lengths[0] == 0 else lengths)]
+    if any(end < before for before, end in zip(ends, ends[1:])) or ends[-1] != total:
+        raise ValueError(
+            f"{name}: got {tuple(lengths)}, allowed are cumulative lengths, which ascend from 0 to the number of rows, "
+            f"here {total}"
+        )
+    return tuple(ends)

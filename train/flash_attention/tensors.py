@@ -1,0 +1,60 @@
+"""What a call says of its tensors while a graph compiles, and what differs between a compiled call and PYNATIVE."""
+
+from __future__ import annotations
+
+from mindspore import Tensor, nn
+from mindspore.ops import constexpr
+
+from flash_attention.dropout.seed import draw_tensor, tracing
+from flash_attention.problem.inputs import UNKNOWN, TensorSpec
+
+
+def spec(tensor):
+    """(shape, dtype) of a tensor, None of None; whatever else stays for `tensor_spec` to complain about."""
+    if tensor is None:
+        return None
+    if isinstance(tensor, Tensor):
+        return tensor.shape, tensor.dtype
+    return tensor
+
+
+def tensor_spec(name: str, described) -> TensorSpec:
+    """What `spec` made of an argument, checked."""
+    if not (isinstance(described, tuple) and len(described) == 2 and isinstance(described[0], tuple)):
+        raise TypeError(f"{name}: got {type(described).__name__}, allowed is a Tensor")
+    shape = tuple(UNKNOWN if size is None else size for size in described[0])
+    return TensorSpec(shape, str(described[1]).lower())
+
+
+class _Compiling(nn.Cell):
+    """Whether the call is compiled into a graph."""
+
+    def __call__(self):
+        return False
+
+    def construct(self):
+        return True
+
+
+compiling = _Compiling()
+
+
+class _FreshSeed(nn.Cell):
+    """A seed for a call that gives none."""
+
+    def __call__(self):
+        return _no_seed() if tracing() else draw_tensor()
+
+    def construct(self):
+        return _no_seed()
+
+
+fresh_seed = _FreshSeed()
+
+
+@constexpr(reuse_result=False)
+def _no_seed():
+    raise ValueError(
+        "seed: a compiled graph needs it given when dropout_rate is not 0, as int64 Tensor of shape (2,) that changes "
+        "from step to step; or use the FlashAttention layer, which keeps its own"
+    )

@@ -1,0 +1,138 @@
+"""Attention over packed sequences."""
+
+from __future__ import annotations
+
+import functools
+
+import mindspore as ms
+from mindspore import Tensor
+from mindspore.ops import constexpr
+
+from flash_attention.backends import registry
+from flash_attention.precision import fix_dtypes
+from flash_attention.problem import ALL_BLOCKS
+from flash_attention.problem.inputs import TensorSpec
+from flash_attention.problem.packed import PackedProblem
+from flash_attention.problem.tiling import DEFAULT_STRATEGY
+from flash_attention.tensors import fresh_seed, spec, tensor_spec
+
+
+def flash_attention_varlen(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    cu_seqlens_q: Tensor | tuple[int, ...] | list[int],
+    cu_seqlens_k: Tensor | tuple[int, ...] | list[int],
+    *,
+    dropout_rate: float = 0.0,
+    seed: Tensor | None = None,
+    scale: float | None = None,
+    softcap: float = 0.0,
+    causal: bool = False,
+    causal_alignment: str = "top_left",
+    window_size: tuple[int, int] = (-1, -1),
+    prev_block_num: int = ALL_BLOCKS,
+    next_block_num: int = ALL_BLOCKS,
+    tiling_stgy_name: str = DEFAULT_STRATEGY,
+    alibi: bool = False,
+    head_dim: int | None = None,
+    value_head_dim: int | None = None,
+    return_lse: bool = False,
+    backend: str | None = None,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """`flash_attention` on sequences that lie one behind the other, each by itself, without padding.
+
+    Every sequence is a call of its own: rules go by the position in the sequence, and dropout takes the index of the
+    sequence for its batch element. The cost is that of the sequences, whatever their lengths.
+
+    Args:
+        query (Tensor): (Tq, heads, head_dim), Tq the queries of all sequences; or (Tq, heads * head_dim) with head_dim.
+        key, value (Tensor): (Tk, kv_heads, head_dim) or (Tk, kv_heads * head_dim), dtype of query; the value may have
+            a width of its own.
+        cu_seqlens_q, cu_seqlens_k (Tensor, tuple or list): where the sequences end, ascending to Tq and Tk, with or
+            without a 0 in front; a sequence may be empty, and one in front needs that 0. A Tensor, int32 or int64, is
+            data: a compiled graph serves any lengths in it. Backend "math" takes Tensors in PYNATIVE only.
+        head_dim (int): size of a head, needed for tensors of rank 2.
+        value_head_dim (int): that of the value, if it differs there.
+        return_lse (bool): also return the logsumexp. Default: False.
+
+    All other arguments are those of `flash_attention`.
+
+    Returns:
+        Tensor like query, as wide as the value; with return_lse a pair of it and the logsumexp, float32 (heads, Tq).
+
+    Raises:
+        TypeError, ValueError: an input is not allowed, lengths in tuples or lists included; before anything runs.
+        RuntimeError: the backend asked for cannot run this; or a Tensor holds lengths that are not allowed.
+    """
+
+    def drawn_seed():  # an inner function: mindspore.rewrite (amp level O1) leaves a function that has one alone
+        return fresh_seed()
+
+    if dropout_rate != 0.0 and seed is None:
+        seed = drawn_seed()
+    run = _plan(
+        spec(query),
+        spec(key),
+        spec(value),
+        spec(cu_seqlens_q),
+        spec(cu_seqlens_k),
+        spec(seed),
+        (dropout_rate, scale, softcap, causal, causal_alignment, window_size, prev_block_num, next_block_num),
+        (tiling_stgy_name, alibi, head_dim, value_head_dim, return_lse),
+        backend,
+    )
+    lengths_q = cu_seqlens_q if isinstance(cu_seqlens_q, Tensor) else None
+    lengths_k = cu_seqlens_k if isinstance(cu_seqlens_k, Tensor) else None
+    output, logsumexp = run(query, key, value, lengths_q, lengths_k, seed)
+    if return_lse:
+        return output, logsumexp
+    return output
+
+
+@constexpr(reuse_result=False)
+def _plan(query, key, value, lengths_q, lengths_k, seed, rules, more_rules, backend):
+    tensors = tuple(
+        tensor_spec(name, described) for name, described in (("query", query), ("key", key), ("value", value))
+    )
+    lengths = tuple(
+        _lengths_spec(name, described) for name, described in (("cu_seqlens_q", lengths_q), ("cu_seqlens_k", lengths_k))
+    )
+    if seed is not None and tensor_spec("seed", seed) != TensorSpec((2,), "int64"):
+        raise ValueError(f"seed: got {seed[1]} of shape {seed[0]}, allowed is int64 of shape (2,)")
+    rules = tuple(tuple(rule) if isinstance(rule, list) else rule for rule in rules)
+    forced, device = registry.forced_backend(backend), ms.get_context("device_target")
+    return _planned(tensors, lengths, rules, more_rules, forced, device)
+
+
+def _lengths_spec(name: str, described):
+    """Lengths as a tuple, or the TensorSpec of a tensor of them."""
+    if isinstance(described, tuple) and len(described) == 2 and isinstance(described[0], tuple):
+        return tensor_spec(name, described)
+    return tuple(described) if isinstance(described, (tuple, list)) else described
+
+
+@functools.lru_cache(maxsize=512)
+def _planned(tensors, lengths, rules, more_rules, backend, device):
+    dropout_rate, scale, softcap, causal, causal_alignment, window_size, prev_block_num, next_block_num = rules
+    tiling_stgy_name, alibi, head_dim, value_head_dim, return_lse = more_rules
+    problem = PackedProblem.from_inputs(
+        *tensors,
+        *lengths,
+        head_dim=head_dim,
+        value_head_dim=value_head_dim,
+        alibi=alibi,
+        tiling_stgy_name=tiling_stgy_name,
+        prev_block_num=prev_block_num,
+        next_block_num=next_block_num,
+        window_size=window_size,
+        causal=causal,
+        causal_alignment=causal_alignment,
+        dropout_rate=dropout_rate,
+        training=dropout_rate != 0,
+        scale=scale,
+        softcap=softcap,
+        return_lse=return_lse,
+        device=device,
+    )
+    return fix_dtypes(registry.build(problem, backend))
