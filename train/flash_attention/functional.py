@@ -20,6 +20,7 @@ from mindspore.ops import constexpr
 from flash_attention.backends import registry
 from flash_attention.precision import fix_dtypes
 from flash_attention.problem import ALL_BLOCKS, AttentionProblem
+from flash_attention.problem.checks import check_int
 from flash_attention.problem.inputs import TensorSpec
 from flash_attention.problem.tiling import DEFAULT_STRATEGY
 from flash_attention.problem.torch_shapes import mask_plan, tensor_shapes
@@ -29,6 +30,9 @@ from flash_attention.tensors import fresh_seed as _fresh_seed
 from flash_attention.tensors import spec as _spec
 from flash_attention.tensors import tensor_spec as _tensor_spec
 from flash_attention.varlen import flash_attention_varlen as flash_attention_varlen
+
+# Optional inputs after the seed.
+_FURTHER = ("sinks", "prefix", "segment_ids", "kv_segment_ids")
 
 
 def flash_attention(
@@ -41,6 +45,10 @@ def flash_attention(
     dropout_rate: float = 0.0,
     seed: Tensor | None = None,
     keep_bits: Tensor | None = None,
+    sinks: Tensor | None = None,
+    prefix: Tensor | tuple | None = None,
+    segment_ids: Tensor | None = None,
+    kv_segment_ids: Tensor | None = None,
     scale: float | None = None,
     softcap: float = 0.0,
     causal: bool = False,
@@ -76,6 +84,13 @@ def flash_attention(
             fresh one for each call in PYNATIVE (see `mindspore.set_seed`); a compiled graph needs it given.
         keep_bits (Tensor): the decisions themselves instead of a seed: uint8 (B, H, Sq, ceil(Sk / 8)), bit k % 8 of
             byte k // 8 set = key k is kept. Default: None.
+        sinks (Tensor): (H,), float32 or the dtype of query: one more logit in the denominator of every row of a head
+            and in the logsumexp. Default: None.
+        prefix (Tensor or tuple): int32 (B,): every query of an item also sees the keys before its number, 0 to Sk. With
+            causal, and without windows. Default: None.
+        segment_ids (Tensor): int32 (B, Sq): a query sees keys of its own id only. Negative ids, of padding, see nothing
+            and are seen by none. Default: None.
+        kv_segment_ids (Tensor): int32 (B, Sk), the ids of the keys. Default: None, segment_ids.
         scale (float): factor on the scores. Default: None, 1 / sqrt(head_dim).
         softcap (float): scaled scores become softcap * tanh(score / softcap), before any bias. Default: 0.0, off.
         causal (bool): query i sees keys 0..i only. Default: False.
@@ -110,6 +125,10 @@ def flash_attention(
 
     if dropout_rate != 0.0 and seed is None and keep_bits is None:
         seed = fresh_seed()
+    if isinstance(prefix, (tuple, list)):
+        prefix = _prefix_tensor(prefix)
+    if segment_ids is not None and kv_segment_ids is None:
+        kv_segment_ids = segment_ids
     run = _plan(
         _spec(query),
         _spec(key),
@@ -118,6 +137,10 @@ def flash_attention(
         _spec(bias),
         _spec(keep_bits),
         _spec(seed),
+        _spec(sinks),
+        _spec(prefix),
+        _spec(segment_ids),
+        _spec(kv_segment_ids),
         argument_names,
         (dropout_rate, scale, softcap, causal, causal_alignment, window_size, prev_block_num, next_block_num),
         (tiling_stgy_name, alibi, bias_grad, input_layout, head_dim, value_head_dim, return_lse),
@@ -125,7 +148,9 @@ def flash_attention(
         shards,
         return_lse and _compiling(),
     )
-    output, logsumexp = run(query, key, value, attention_mask, bias, keep_bits, seed)
+    output, logsumexp = run(
+        query, key, value, attention_mask, bias, keep_bits, seed, sinks, prefix, segment_ids, kv_segment_ids
+    )
     if return_lse:
         return output, logsumexp
     return output
@@ -250,7 +275,7 @@ class _Call(nn.Cell):
             shard.glue(self.expand[0], axes[2])
             shard.glue(self.expand[1], last)
 
-    def construct(self, query, key, value, mask, bias, keep_bits, seed):
+    def construct(self, query, key, value, mask, bias, keep_bits, seed, sinks, prefix, segment_ids, kv_segment_ids):
         shape = query.shape
         query = self.heads_first(query, self.heads, self.head_dim)
         key = self.heads_first(key, self.kv_heads, self.head_dim)
@@ -265,7 +290,11 @@ class _Call(nn.Cell):
                 mask = self.expand[0](mask, 0)
             if self.mask_rank < 4:
                 mask = self.expand[1](mask, 1)
-        output, logsumexp = self.run(query, key, value, mask, bias, keep_bits, seed)
+        if sinks is not None:
+            sinks = ops.cast(sinks, mstype.float32)
+        output, logsumexp = self.run(
+            query, key, value, mask, bias, keep_bits, seed, sinks, prefix, segment_ids, kv_segment_ids
+        )
         if self.order_back is not None:
             output = self.transpose_back(output, self.order_back)
         if self.splits:
@@ -319,10 +348,21 @@ class _TriangleCheck(nn.Cell):
 
 
 @constexpr(reuse_result=False)
-def _plan(query, key, value, mask, bias, keep_bits, seed, names, rules, more_rules, backend, shards, compiled_lse):
-    argument_names = ("query", "key", "value", *names, "keep_bits", "seed")
+def _prefix_tensor(prefix):
+    for length in prefix:
+        check_int("prefix", length, 0)
+    return Tensor(np.array(prefix, np.int32))
+
+
+@constexpr(reuse_result=False)
+def _plan(
+    query, key, value, mask, bias, keep_bits, seed, sinks, prefix, segment_ids, kv_segment_ids,
+    names, rules, more_rules, backend, shards, compiled_lse,
+):  # fmt: skip
+    argument_names = ("query", "key", "value", *names, "keep_bits", "seed", *_FURTHER)
+    given = query, key, value, mask, bias, keep_bits, seed, sinks, prefix, segment_ids, kv_segment_ids
     specs = []
-    for name, spec in zip(argument_names, (query, key, value, mask, bias, keep_bits, seed)):
+    for name, spec in zip(argument_names, given):
         needed = name in ("query", "key", "value")
         specs.append(None if spec is None and not needed else _tensor_spec(name, spec))
     forced, device = registry.forced_backend(backend), ms.get_context("device_target")
@@ -354,6 +394,7 @@ def _planned(specs, names, rules, more_rules, backend, device, shards) -> _Call:
     tiling_stgy_name, alibi, bias_grad, input_layout, head_dim, value_head_dim, return_lse = more_rules
     problem = AttentionProblem.from_inputs(
         *specs[:6],
+        **dict(zip(_FURTHER, specs[7:])),
         input_layout=input_layout,
         head_dim=head_dim,
         value_head_dim=value_head_dim,

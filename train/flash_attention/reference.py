@@ -10,7 +10,7 @@ float32. The measure follows the tests of Dao-AILab/flash-attention.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -25,7 +25,8 @@ HIDDEN_LOGSUMEXP = -65504.0
 
 @dataclass
 class Attention:
-    """Results of one call; gradients are None when no output gradient was given, d_bias without a given bias."""
+    """Results of one call; gradients are None when no output gradient was given, d_bias and d_sinks without what they
+    are of."""
 
     output: np.ndarray
     logsumexp: np.ndarray
@@ -33,6 +34,7 @@ class Attention:
     d_key: np.ndarray | None = None
     d_value: np.ndarray | None = None
     d_bias: np.ndarray | None = None
+    d_sinks: np.ndarray | None = None
     # Of the truth only: per result, the error that float32 sums on stored low-precision tensors cannot avoid.
     unavoidable: dict = field(default_factory=dict)
 
@@ -78,10 +80,16 @@ def round_to(array: np.ndarray, dtype: str) -> np.ndarray:
     return values
 
 
-def hidden(problem: AttentionProblem, mask: np.ndarray | None = None) -> np.ndarray:
-    """Boolean array that broadcasts to (batch, heads, seq_q, seq_k), True = hidden, by position and explicit mask."""
-    result = ~problem.band.dense()[None, None]
-    return result if mask is None else result | (np.asarray(mask).reshape(problem.mask_shape) != 0)
+def hidden(problem: AttentionProblem, mask=None, prefix=None, segment_ids=None, kv_segment_ids=None) -> np.ndarray:
+    """Boolean array that broadcasts to (batch, heads, seq_q, seq_k), True = hidden, by position, mask and segments."""
+    bands = [problem.band] if prefix is None else [replace(problem.band, prefix=int(keys)) for keys in prefix]
+    result = np.stack([~band.dense() for band in bands])[:, None]
+    if mask is not None:
+        result = result | (np.asarray(mask).reshape(problem.mask_shape) != 0)
+    if segment_ids is not None:
+        own, other = np.asarray(segment_ids)[:, None, :, None], np.asarray(kv_segment_ids)[:, None, None, :]
+        result = result | (own != other) | (own < 0)
+    return result
 
 
 def computed_alibi(problem: AttentionProblem) -> np.ndarray:
@@ -104,6 +112,7 @@ def truth(problem: AttentionProblem, query, key, value, **inputs) -> Attention:
         query, key, value: (B, H, Sq, D), (B, Hkv, Sk, D), (B, Hkv, Sk, Dv).
         mask: of problem.mask_shape, non-zero = hidden.
         bias: of problem.bias_shape.
+        sinks: (H,); prefix: (B,); segment_ids: (B, Sq); kv_segment_ids: (B, Sk).
         keep: bool (B, H, Sq, Sk), needed when problem.active_dropout > 0.
         d_output: (B, H, Sq, Dv); asks for gradients.
         d_logsumexp: (B, H, Sq); zero when not given.
@@ -145,6 +154,10 @@ def _composed(
     product=np.matmul,
     mask=None,
     bias=None,
+    sinks=None,
+    prefix=None,
+    segment_ids=None,
+    kv_segment_ids=None,
     keep=None,
     d_output=None,
     d_logsumexp=None,
@@ -167,12 +180,20 @@ def _composed(
         added = np.asarray(bias, dtype=compute).reshape(problem.bias_shape)
     if added is not None:
         scores = store(scores + added)
-    scores = np.where(hidden(problem, mask), -np.inf, scores)
+    scores = np.where(hidden(problem, mask, prefix, segment_ids, kv_segment_ids), -np.inf, scores)
 
     top = scores.max(axis=-1, keepdims=True)
+    if sinks is not None:
+        sinks = np.asarray(sinks, dtype=compute).reshape(1, -1, 1, 1)
+        top = np.maximum(top, sinks)
     top = np.where(np.isneginf(top), 0, top)
     probability = np.exp(scores - top)
     total = probability.sum(axis=-1, keepdims=True)
+    share = None  # what the sink takes of each row
+    if sinks is not None:
+        share = np.exp(sinks - top)
+        total = total + share
+        share = (share / total)[..., 0]
     with np.errstate(divide="ignore"):
         logsumexp = (top + np.log(total))[..., 0]
     probability /= np.where(total == 0, 1, total)
@@ -189,9 +210,13 @@ def _composed(
         d_probability = store(product(d_output, _transposed(value))).reshape(full)
         if factor is not None:
             d_probability = store(d_probability * factor)
-        d_scores = d_probability - (probability * d_probability).sum(axis=-1, keepdims=True)
+        # What all scores of a row have in common.
+        common = -(probability * d_probability).sum(axis=-1, keepdims=True)
         if d_logsumexp is not None:
-            d_scores = d_scores + np.asarray(d_logsumexp, dtype=compute)[..., None]
+            common = common + np.asarray(d_logsumexp, dtype=compute)[..., None]
+        if share is not None:
+            result.d_sinks = (share * common[..., 0]).sum(axis=(0, 2))
+        d_scores = d_probability + common
         d_scores = d_biased = store(probability * d_scores)
         if squash is not None:
             d_scores = store(d_scores * (1 - squash * squash))
@@ -203,12 +228,14 @@ def _composed(
             result.d_bias = store(_sum_to(d_biased, problem.bias_shape), problem.bias_dtype)
     if compute is np.float64:
         result.unavoidable = _unavoidable(
-            problem, result, query, key, value, squash, added, probability, factor, d_output, d_logsumexp
+            problem, result, query, key, value, squash, added, share, probability, factor, d_output, d_logsumexp
         )
     return result
 
 
-def _unavoidable(problem, result, query, key, value, squash, added, probability, factor, d_output, d_logsumexp) -> dict:
+def _unavoidable(
+    problem, result, query, key, value, squash, added, share, probability, factor, d_output, d_logsumexp
+) -> dict:
     """(max, mean) per result of the error that a good kernel makes even where the baseline is lucky.
 
     Three parts: half a unit in the last place of the stored result; float32 arithmetic, whose relative error grows with
@@ -232,7 +259,7 @@ def _unavoidable(problem, result, query, key, value, squash, added, probability,
     unsure = probability * magnitude
     kept = unsure if factor is None else unsure * factor
     errors = {"output": unit * (kept.reshape(*grouped, -1) @ np.abs(value))}
-    errors["logsumexp"] = unit * np.where(seen, magnitude, 0.0).max(axis=-1)
+    errors["logsumexp"] = unit * np.where(seen, magnitude, 0.0 if share is None else 2.0).max(axis=-1)
     if d_output is not None:
         d_abs = (np.abs(d_output) @ _transposed(np.abs(value))).reshape(probability.shape)
         if factor is not None:
@@ -249,10 +276,15 @@ def _unavoidable(problem, result, query, key, value, squash, added, probability,
         rounded = np.sqrt(_transposed(flat**2) @ (rounding[..., None] * query) ** 2)
         errors["d_key"] = scale * (_transposed(noise) @ np.abs(query) + rounded)
         errors["d_value"] = unit * _transposed(kept.reshape(*grouped, -1)) @ np.abs(d_output)
+        if share is not None:
+            # What the sink takes is off as the scores are, and the rows' sums as those of the other gradients.
+            apart = unit * (unsure * d_abs).sum(axis=-1) + rounding.reshape(share.shape)
+            apart = apart + errors["logsumexp"] * d_abs.max(axis=-1)
+            errors["d_sinks"] = (share * apart).sum(axis=(0, 2))
         if problem.alibi == "given":
             both = plain_noise + probability.reshape(*grouped, -1) * rounding[..., None]
             errors["d_bias"] = _sum_to(both.reshape(probability.shape), problem.bias_shape)
-    stored = {"logsumexp": "float32", "d_bias": problem.bias_dtype}
+    stored = {"logsumexp": "float32", "d_sinks": "float32", "d_bias": problem.bias_dtype}
     unavoidable = {}
     for name, error in errors.items():
         exact = getattr(result, name)

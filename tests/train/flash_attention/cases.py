@@ -37,6 +37,12 @@ MASKS = {
     "rows": "(B, Sq, Sk), every third row wholly hidden",
     "all": "(B, Sq, Sk), everything hidden",
 }
+SEGMENTS = {
+    "none": "no segment ids",
+    "documents": "runs of rows with ids in ascending order, padding behind them",
+    "shuffled": "ids and padding anywhere",
+    "padding": "nothing but padding in the last item",
+}
 VALUES = {
     "normal": "standard normal",
     "large": "query and key of sigma 4: logits of sigma 16",
@@ -58,6 +64,15 @@ class Inputs:
     bias: np.ndarray | None
     d_output: np.ndarray
     d_logsumexp: np.ndarray
+    sinks: np.ndarray | None = None
+    prefix: np.ndarray | None = None
+    segment_ids: np.ndarray | None = None
+    kv_segment_ids: np.ndarray | None = None
+
+    def further(self) -> dict:
+        """The optional inputs that newer models have, by their keyword names."""
+        names = "sinks", "prefix", "segment_ids", "kv_segment_ids"
+        return {name: getattr(self, name) for name in names}
 
 
 @dataclass(frozen=True)
@@ -82,6 +97,9 @@ class Case:
     dropout: float = 0.0
     scale: float | None = None
     softcap: float = 0.0
+    sinks: bool = False
+    prefix: bool = False
+    segments: str = "none"  # see SEGMENTS
     values: str = "normal"
     slow: bool = False
 
@@ -109,6 +127,12 @@ class Case:
             parts.append(f"scale{self.scale}")
         if self.softcap:
             parts.append(f"cap{self.softcap}")
+        if self.sinks:
+            parts.append("sinks")
+        if self.prefix:
+            parts.append("prefix")
+        if self.segments != "none":
+            parts.append(self.segments)
         if self.values != "normal":
             parts.append(self.values)
         return "-".join(parts)
@@ -120,8 +144,12 @@ class Case:
         shapes = [TensorSpec(array.shape, self.dtype) for array in (inputs.query, inputs.key, inputs.value)]
         mask = None if inputs.mask is None else TensorSpec(inputs.mask.shape, self.mask_dtype)
         bias = None if inputs.bias is None else TensorSpec(inputs.bias.shape, self.dtype)
+        further = {
+            name: None if array is None else TensorSpec(array.shape, str(array.dtype))
+            for name, array in inputs.further().items()
+        }
         return AttentionProblem.from_inputs(
-            *shapes, mask, bias, alibi=self.alibi != "none", training=True, return_lse=True, **self.options()
+            *shapes, mask, bias, alibi=self.alibi != "none", training=True, return_lse=True, **further, **self.options()
         )
 
     def options(self) -> dict:
@@ -194,7 +222,8 @@ def _beyond(case: Case, errors: list[reference.Error], factor: float = 3.0) -> l
 def check_zeros(case: Case, actual: reference.Attention) -> None:
     """Asserts exact zeros where nothing is visible."""
     exact, _ = case.expected()
-    blind = np.isneginf(exact.logsumexp)
+    blind = np.broadcast_to(_hidden(case), case.problem.shape_lse() + (case.seq_k,)).all(axis=-1)
+    blind = blind | np.isneginf(exact.logsumexp)
     for name in ("output", "d_query"):
         result = getattr(actual, name)
         if result is not None:
@@ -206,12 +235,17 @@ def check_zeros(case: Case, actual: reference.Attention) -> None:
             assert not np.any(np.asarray(result, dtype=np.float32)[unseen]), f"{name}: not zero for a key nobody sees"
 
 
+def _hidden(case: Case) -> np.ndarray:
+    """What `reference.hidden` says of a case."""
+    further = case.inputs().further()
+    further.pop("sinks")
+    return reference.hidden(case.problem, case.backend_mask(), **further)
+
+
 def _unseen_keys(case: Case) -> np.ndarray:
     """Boolean (B, Hkv, Sk): keys that no query of any head of the group sees."""
     problem = case.problem
-    hidden = np.broadcast_to(
-        reference.hidden(problem, case.backend_mask()), (problem.batch, problem.heads, problem.seq_q, problem.seq_k)
-    )
+    hidden = np.broadcast_to(_hidden(case), (problem.batch, problem.heads, problem.seq_q, problem.seq_k))
     return hidden.reshape(problem.batch, problem.kv_heads, -1, problem.seq_k).all(axis=2)
 
 
@@ -236,7 +270,28 @@ def _inputs(case: Case) -> Inputs:
     d_output = random.standard_normal((*query.shape[:3], value.shape[3]))
     d_output = reference.round_to(d_output, case.dtype)
     d_logsumexp = random.standard_normal(query.shape[:3]).astype(np.float32)
-    return Inputs(query, key, value, _mask(case, random), _bias(case, random), d_output, d_logsumexp)
+    mask, bias = _mask(case, random), _bias(case, random)
+    sinks = 2.0 * random.standard_normal(case.heads).astype(np.float32) if case.sinks else None
+    prefix = random.integers(0, case.seq_k + 1, size=case.batch).astype(np.int32) if case.prefix else None
+    return Inputs(query, key, value, mask, bias, d_output, d_logsumexp, sinks, prefix, *_segments(case, random))
+
+
+def _segments(case: Case, random) -> tuple:
+    """Ids of the queries and of the keys: five segments, and padding."""
+    if case.segments == "none":
+        return None, None
+
+    def ids(length):
+        found = random.integers(-1, 5, size=(case.batch, length))
+        if case.segments == "documents":
+            found = np.sort(found % 6)  # 5 is the padding
+            found[found == 5] = -1
+        elif case.segments == "padding":
+            found[-1] = -1
+        return found.astype(np.int32)
+
+    own = ids(case.seq_q)
+    return own, own if case.seq_q == case.seq_k else ids(case.seq_k)
 
 
 def _mask(case: Case, random) -> np.ndarray | None:
@@ -292,6 +347,7 @@ def _sides(case: Case) -> dict:
     return {
         "mask": case.backend_mask(),
         "bias": inputs.bias,
+        **inputs.further(),
         "keep": case.keep(),
         "d_output": inputs.d_output,
         "d_logsumexp": inputs.d_logsumexp,

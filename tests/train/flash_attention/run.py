@@ -38,11 +38,14 @@ class Attention32(nn.Cell):
         drawn = case.dropout > 0 and keep_bits is None
         self.seed = Tensor(np.array(seed, np.int64)) if drawn else None
         self.keep_bits = tensor(keep_bits)
+        further = inputs.further()
+        self.prefix, self.segment_ids = tensor(further["prefix"]), tensor(further["segment_ids"])
+        self.kv_segment_ids = tensor(further["kv_segment_ids"])
         self.options = case.options()
         self.alibi = case.alibi != "none"
         self.backend = backend
 
-    def construct(self, query, key, value, bias):
+    def construct(self, query, key, value, bias, sinks):
         output, logsumexp = flash_attention(
             query,
             key,
@@ -50,6 +53,10 @@ class Attention32(nn.Cell):
             self.mask,
             bias,
             seed=self.seed,
+            sinks=sinks,
+            prefix=self.prefix,
+            segment_ids=self.segment_ids,
+            kv_segment_ids=self.kv_segment_ids,
             keep_bits=self.keep_bits,
             alibi=self.alibi,
             input_layout=self.layout,
@@ -73,8 +80,8 @@ def run_case(case: Case, backend: str, layout: str = "BNSD", **dropout) -> Atten
     inputs = case.inputs()
     cell = Attention32(case, backend, layout, **dropout)
     tensors = [tensor(laid_out(value, layout), case.dtype) for value in (inputs.query, inputs.key, inputs.value)]
-    tensors.append(tensor(inputs.bias, case.dtype))
-    positions = (0, 1, 2) if inputs.bias is None else (0, 1, 2, 3)
+    tensors += [tensor(inputs.bias, case.dtype), tensor(inputs.sinks)]
+    positions = tuple(index for index, one in enumerate(tensors) if one is not None)
     run = ops.value_and_grad(cell, grad_position=positions, has_aux=True)
     if ms.get_context("mode") == ms.GRAPH_MODE:
         run = ms.jit(run)
@@ -83,6 +90,7 @@ def run_case(case: Case, backend: str, layout: str = "BNSD", **dropout) -> Atten
     widths = [array.shape[-1] for array in (inputs.d_output, inputs.query, inputs.key, inputs.value)]
     results = zip((output, *gradients[:3]), widths)
     output, *gradients[:3] = (heads_first(array(one), layout, width) for one, width in results)
+    d_sinks = None if inputs.sinks is None else array(gradients.pop())
     if inputs.bias is not None:
         gradients[3] = array(gradients[3]).reshape(case.problem.bias_shape)
-    return Attention(output, array(logsumexp), *gradients)
+    return Attention(output, array(logsumexp), *gradients, d_sinks=d_sinks)

@@ -45,10 +45,13 @@ class Backend(ABC):
         The Cell holds no Parameters, and MindSpore can differentiate and compile it in GRAPH mode, PYNATIVE and @jit.
         In GRAPH mode it is built while the graph compiles, so its own `build` may use ordinary Python:
 
-            output, logsumexp = cell(query, key, value, mask, alibi, keep_bits, seed)
+            output, logsumexp = cell(
+                query, key, value, mask, alibi, keep_bits, seed, sinks, prefix, segment_ids, kv_segment_ids
+            )
 
         query       (B, H, Sq, D)    in problem.dtype; its axes in the order of problem.layout, one of `layouts`
-        key, value  (B, Hkv, Sk, D)  likewise
+        key         (B, Hkv, Sk, D)  likewise
+        value       (B, Hkv, Sk, Dv) likewise, Dv = problem.value_dim
         mask        problem.mask_shape, bool or uint8, non-zero = hidden; None without an explicit mask. Any of the
                     first three axes may be 1 (broadcast). A compact causal mask never arrives: it is problem.causal.
         alibi       problem.bias_shape in problem.bias_dtype, added to scale * query @ key^T; None unless problem.alibi
@@ -59,7 +62,12 @@ class Backend(ABC):
                     kept; None unless problem.keep_bits.
         seed        int64 (2,): Philox key lo = seed[0] mod 2**32, key hi = seed[1] mod 2**32; None unless
                     problem.active_dropout > 0 and keep_bits is None.
-        output      like query
+        sinks       float32 (H,), None unless problem.sinks: logits that join the denominator of every row of a head and
+                    the logsumexp. The last four may be left out by callers whose problems have none of them.
+        prefix      int32 (B,), None unless problem.prefix: the keys before it are visible besides the causal ones
+        segment_ids, kv_segment_ids  int32 (B, Sq) and (B, Sk), None unless problem.segments: a query sees keys of its
+                    own id only; negative ids see nothing and are seen by none
+        output      (B, H, Sq, Dv)
         logsumexp   float32 (B, H, Sq): log of the sum of exp over visible keys of the scaled, biased scores, before
                     dropout; -inf for a row that sees nothing (its output and gradients are 0). May be None unless
                     problem.return_lse.

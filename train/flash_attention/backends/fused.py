@@ -97,6 +97,9 @@ def _is_window(problem: AttentionProblem) -> bool:
     return unlimited_blocks and (square or (only_causal and problem.seq_q <= problem.seq_k))
 
 
+_CALLED = {"segments": "segment_ids"}
+
+
 class FusedBackend(Backend):
     """`ops.flash_attention_score`. Dropout's bits, unless given, come from MindSpore's DropoutGenMask: no seed does."""
 
@@ -121,6 +124,9 @@ class FusedBackend(Backend):
                 "ops.flash_attention_score takes one head_dim up to 256 for query, key and value, got "
                 f"{problem.head_dim} and {problem.value_dim} of value"
             )
+        for name in ("sinks", "prefix", "segments"):
+            if getattr(problem, name):
+                return f"this backend passes no {_CALLED.get(name, name)} to ops.flash_attention_score"
         if problem.softcap:
             return f"ops.flash_attention_score has no soft cap, got softcap {problem.softcap}"
         if problem.return_lse:
@@ -157,7 +163,20 @@ class _Attention(nn.Cell):
         self.may_be_blind = problem.mask_shape is not None or any(lo >= hi for lo, hi in problem.band.rows())
         self.least = ops.ReduceMin(keep_dims=True)
 
-    def construct(self, query, key, value, mask, alibi, keep_bits, seed):
+    def construct(
+        self,
+        query,
+        key,
+        value,
+        mask,
+        alibi,
+        keep_bits,
+        seed,
+        sinks=None,
+        prefix=None,
+        segment_ids=None,
+        kv_segment_ids=None,
+    ):
         if self.padding > 0:
             query = ops.concat((query, self.zeros_query), -1)
             key, value = ops.concat((key, self.zeros_key), -1), ops.concat((value, self.zeros_key), -1)

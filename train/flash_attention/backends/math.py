@@ -14,7 +14,7 @@ from mindspore import dtype as mstype
 from flash_attention.backends.base import Backend
 from flash_attention.backends.derivatives import FirstDerivativeOnlyInPynative
 from flash_attention.backends.packed_loop import PackedLoop, PackedLoopOfTensors
-from flash_attention.backends.positional import ComputedAlibi, OutOfBand
+from flash_attention.backends.positional import ComputedAlibi, OutOfBand, counted
 from flash_attention.problem import AttentionProblem
 from flash_attention.problem.packed import PackedProblem
 
@@ -66,14 +66,28 @@ class _Attention(nn.Cell):
         everything = not problem.dynamic and problem.band.unlimited()
         self.out_of_band = None if everything else OutOfBand(problem)
         self.alibi = ComputedAlibi(problem) if problem.alibi == "computed" else None
-        self.tame = _Tame() if self.masked or self.out_of_band is not None else None
+        self.sunk, self.prefixed, self.segmented = problem.sinks, problem.prefix, problem.segments
+        self.tame = _Tame() if self.masked or self.segmented or self.out_of_band is not None else None
         self.product_nt = ops.BatchMatMul(transpose_b=True)
         self.product = ops.BatchMatMul()
         self.top = ops.ReduceMax(keep_dims=True)
         self.total = ops.ReduceSum(keep_dims=True)
         self.first_derivative_only = FirstDerivativeOnlyInPynative("math")
 
-    def construct(self, query, key, value, mask, alibi, keep_bits, seed):
+    def construct(
+        self,
+        query,
+        key,
+        value,
+        mask,
+        alibi,
+        keep_bits,
+        seed,
+        sinks=None,
+        prefix=None,
+        segment_ids=None,
+        kv_segment_ids=None,
+    ):
         query, key, value = self.first_derivative_only(query, key, value)
         batch, seq_k = query.shape[0], key.shape[2]
         stacked = ops.reshape(ops.cast(query, mstype.float32) * self.scale, (batch, self.kv_heads, -1, self.head_dim))
@@ -92,15 +106,20 @@ class _Attention(nn.Cell):
         if self.biased:
             bias = ops.cast(alibi, mstype.float32)
             scores = scores + (bias if self.bias_grad else ops.stop_gradient(bias))
-        hidden = self.hidden(query, key, mask)
+        hidden = self.hidden(query, key, mask, prefix, segment_ids, kv_segment_ids)
         if hidden is not None:
             scores = ops.masked_fill(scores, hidden, -_INFINITY)
 
         # A row that sees nothing has top -inf and total 0: it must give 0 and -inf, and no NaN in any gradient.
         top = ops.stop_gradient(self.top(scores, -1))
+        if self.sunk:
+            sinks = ops.reshape(ops.cast(sinks, mstype.float32), (1, -1, 1, 1))
+            top = ops.maximum(top, ops.stop_gradient(sinks))
         top = ops.masked_fill(top, top == -_INFINITY, 0.0)
         weights = ops.cast(ops.exp(ops.cast(scores - top, self.precise)), mstype.float32)
         total = self.total(weights, -1)
+        if self.sunk:
+            total = total + ops.cast(ops.exp(ops.cast(sinks - top, self.precise)), mstype.float32)
         blind = total == 0.0
         total = ops.masked_fill(total, blind, 1.0)
         logsumexp = ops.cast(ops.log(ops.cast(total, self.precise)), mstype.float32) + top
@@ -124,13 +143,21 @@ class _Attention(nn.Cell):
         squashed = ops.tanh(ops.cast(scores, self.precise) / self.softcap)
         return ops.cast(squashed * self.softcap, mstype.float32)
 
-    def hidden(self, query, key, mask):
-        """Boolean, True where position or the mask hides a pair; None where nothing can."""
-        by_position = None if self.out_of_band is None else self.out_of_band(query, key)
-        if not self.masked:
-            return by_position
-        by_mask = ops.cast(mask, mstype.bool_)
-        return by_mask if by_position is None else ops.logical_or(by_position, by_mask)
+    def hidden(self, query, key, mask, prefix, segment_ids, kv_segment_ids):
+        """Boolean, True where position, a segment or the mask hides a pair; None where nothing can."""
+        hidden = None
+        if self.out_of_band is not None:
+            hidden = self.out_of_band(query, key)
+            if self.prefixed:
+                hidden = ops.logical_and(hidden, counted(key.shape[2]) >= ops.reshape(prefix, (-1, 1, 1, 1)))
+        if self.segmented:
+            own, other = ops.expand_dims(segment_ids, -1), ops.expand_dims(kv_segment_ids, 1)
+            apart = ops.expand_dims(ops.logical_or(own != other, own < 0), 1)
+            hidden = apart if hidden is None else ops.logical_or(hidden, apart)
+        if self.masked:
+            by_mask = ops.cast(mask, mstype.bool_)
+            hidden = by_mask if hidden is None else ops.logical_or(hidden, by_mask)
+        return hidden
 
 
 class _Tame(nn.Cell):

@@ -11,7 +11,8 @@ import numpy as np
 from flash_attention.problem import DTYPES, AttentionProblem
 
 SEED = (2024, 7)
-COLUMNS = ("output", "logsumexp", "d_query", "d_key", "d_value", "d_bias")
+COLUMNS = ("output", "logsumexp", "d_query", "d_key", "d_value", "d_bias", "d_sinks")
+FURTHER = ("sinks", "prefix", "segment_ids", "kv_segment_ids")
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,9 @@ def items() -> list[Item]:
         item("given ALiBi in float32", **bias, bias_dtype="float32"),
         item("dropout 0.2", dropout_rate=0.2, causal=True),
         item("soft cap 2, ALiBi", heads=3, softcap=2.0, alibi="computed", causal=True),
+        item("sinks, window", heads=4, kv_heads=2, sinks=True, window_left=40, window_right=9),
+        item("prefix", batch=3, prefix=True, causal=True, seq_k=200),
+        item("segments", batch=2, segments=True, causal=True, seq_q=300),
         item("head_dim 1", head_dim=1, seq_q=33),
         item("head_dim 80", head_dim=80, seq_q=129),
         item("head_dim 96, 40 of value", head_dim=96, value_dim=40, causal=True),
@@ -140,6 +144,7 @@ def measure(name: str, problem: AttentionProblem, item: Item) -> tuple[dict, lis
     keep = reference.keep_mask(problem, SEED) if problem.active_dropout else None
     tensors = given["query"], given["key"], given["value"]
     extras = {"mask": given["mask"], "bias": given["alibi"], "keep": keep, **gradients}
+    extras.update((name, given[name]) for name in FURTHER)
     exact, low = reference.truth(problem, *tensors, **extras), reference.baseline(problem, *tensors, **extras)
     first, second = (execute(name, problem, given, **gradients) for _ in range(2))
     errors = {error.name: error for error in reference.compare(first, exact, low)}
@@ -161,6 +166,12 @@ def draw(problem: AttentionProblem, item: Item) -> tuple[dict, dict]:
     def normal(*shape, dtype=problem.dtype):
         return reference.round_to(random.standard_normal(shape), dtype)
 
+    def ids(length):
+        """Five runs of rows; the last, of padding, sees nothing."""
+        if not problem.segments:
+            return None
+        return np.tile((np.arange(length) * 5 // length + 1).astype(np.int32) % 5 - 1, (problem.batch, 1))
+
     mask = None
     if item.mask == "random":
         mask = (random.random(problem.mask_shape) < 1 / 3).astype(np.uint8)
@@ -175,6 +186,10 @@ def draw(problem: AttentionProblem, item: Item) -> tuple[dict, dict]:
         "alibi": None if problem.bias_shape is None else normal(*problem.bias_shape, dtype=problem.bias_dtype),
         "keep_bits": None,
         "seed": np.array(SEED, np.int64) if problem.active_dropout else None,
+        "sinks": normal(problem.heads, dtype="float32") if problem.sinks else None,
+        "prefix": random.integers(0, problem.seq_k + 1, problem.batch).astype(np.int32) if problem.prefix else None,
+        "segment_ids": ids(problem.seq_q),
+        "kv_segment_ids": ids(problem.seq_k),
     }
     more = {"d_output": normal(*problem.shape_output()), "d_logsumexp": normal(*problem.shape_lse(), dtype="float32")}
     return given, more
@@ -189,19 +204,21 @@ def execute(name: str, problem: AttentionProblem, given: dict, d_output: np.ndar
     from flash_attention.backends import registry
 
     class Forward(nn.Cell):
-        """The backend with its inputs that take no gradient held fixed."""
+        """The backend with its inputs that take no gradient held fixed; a graph's gradient function takes no None."""
 
         def __init__(self):
             super().__init__()
             self.attend = registry.build(problem, name)
-            self.mask, self.keep_bits, self.seed = (tensor(given[key]) for key in ("mask", "keep_bits", "seed"))
+            fixed = ("mask", "keep_bits", "seed", "prefix", "segment_ids", "kv_segment_ids")
+            self.mask, self.keep_bits, self.seed, *further = (tensor(given[key]) for key in fixed)
+            self.prefix, self.segment_ids, self.kv_segment_ids = further
+            self.biased, self.sunk = given["alibi"] is not None, given["sinks"] is not None
 
-        def construct(self, query, key, value, alibi):
-            return self.attend(query, key, value, self.mask, alibi, self.keep_bits, self.seed)
-
-    class ForwardPlain(Forward):
-        def construct(self, query, key, value):
-            return self.attend(query, key, value, self.mask, None, self.keep_bits, self.seed)
+        def construct(self, query, key, value, alibi, sinks):
+            alibi = alibi if self.biased else None
+            sinks = sinks if self.sunk else None
+            further = sinks, self.prefix, self.segment_ids, self.kv_segment_ids
+            return self.attend(query, key, value, self.mask, alibi, self.keep_bits, self.seed, *further)
 
     dtype = getattr(mindspore, problem.dtype)
 
@@ -209,11 +226,18 @@ def execute(name: str, problem: AttentionProblem, given: dict, d_output: np.ndar
         return None if array is None else Tensor(array, as_dtype)
 
     inputs = [Tensor(given[key], dtype) for key in ("query", "key", "value")]
-    if given["alibi"] is not None:
-        inputs.append(Tensor(given["alibi"], getattr(mindspore, problem.bias_dtype)))
-    network = Forward() if given["alibi"] is not None else ForwardPlain()
+    nothing = np.zeros(1, np.float32)
+    inputs.append(
+        Tensor(
+            nothing if given["alibi"] is None else given["alibi"], getattr(mindspore, problem.bias_dtype or "float32")
+        )
+    )
+    inputs.append(Tensor(nothing if given["sinks"] is None else given["sinks"]))
+    network = Forward()
     output, logsumexp = network(*inputs)
     gradient = ops.GradOperation(get_all=True, sens_param=True)(network)
     gradients = gradient(*inputs, (Tensor(d_output, dtype), Tensor(d_logsumexp, mindspore.float32)))
     arrays = [ops.cast(result, mindspore.float32).asnumpy() for result in (output, logsumexp, *gradients)]
-    return reference.Attention(*arrays)
+    d_bias, d_sinks = arrays[5:]
+    d_bias, d_sinks = None if given["alibi"] is None else d_bias, None if given["sinks"] is None else d_sinks
+    return reference.Attention(*arrays[:5], d_bias=d_bias, d_sinks=d_sinks)

@@ -133,6 +133,37 @@ def read_keep_bits(bits: TensorSpec, sizes: Sizes) -> None:
         )
 
 
+def read_sinks(sinks: TensorSpec, sizes: Sizes, dtype: str) -> None:
+    """Checks the sinks of a call in `dtype`."""
+    check_dtype("sinks", sinks.dtype, bias_dtypes(dtype))
+    if sinks.shape != (sizes.heads,):
+        raise ValueError(f"sinks: got shape {sinks.shape}, allowed is (heads,), here ({sizes.heads},)")
+
+
+def read_integers(name: str, tensor: TensorSpec, axes: tuple, expected: tuple) -> None:
+    """Checks an int32 tensor; `axes` are what its axes are called."""
+    check_dtype(name, tensor.dtype, ("int32",))
+    if len(tensor.shape) != len(expected) or not all(map(fits, tensor.shape, expected)):
+        allowed = f"({', '.join(axes)}), here ({', '.join(map(_shown, expected))})"
+        raise ValueError(f"{name}: got shape {tensor.shape}, allowed is {allowed}")
+
+
+def read_segments(segments: TensorSpec | None, kv_segments: TensorSpec | None, sizes: Sizes) -> bool:
+    """Whether the call has segment ids, checked."""
+    if segments is None:
+        if kv_segments is not None:
+            raise ValueError("kv_segment_ids: given without segment_ids, allowed only with them")
+        return False
+    read_integers("segment_ids", segments, ("batch", "seq_q"), (sizes.batch, sizes.seq_q))
+    if kv_segments is not None:
+        read_integers("kv_segment_ids", kv_segments, ("batch", "seq_k"), (sizes.batch, sizes.seq_k))
+    elif not fits(sizes.seq_q, sizes.seq_k):
+        raise ValueError(
+            f"kv_segment_ids: needed beside segment_ids where seq_q ({sizes.seq_q}) is not seq_k ({sizes.seq_k})"
+        )
+    return True
+
+
 def fits(size: int, other: int) -> bool:
     """Whether two sizes may be equal."""
     return size == other or UNKNOWN in (size, other)

@@ -22,8 +22,11 @@ from flash_attention.problem.inputs import (
     blocks_of_8,
     broadcasts,
     read_bias,
+    read_integers,
     read_keep_bits,
     read_mask,
+    read_segments,
+    read_sinks,
     read_tensors,
 )
 from flash_attention.problem.tiling import DEFAULT_STRATEGY, get_strategy
@@ -69,6 +72,13 @@ class AttentionProblem:
     keep_bits: bool = False  # the caller gives the keep decisions instead of a seed
     scale: float | None = None  # None becomes 1 / sqrt(head_dim)
     softcap: float = 0.0  # scaled scores become softcap * tanh(score / softcap) before a bias is added; 0 = off
+    sinks: bool = False  # one more logit per query head in every denominator, float32 (heads,)
+    # int32 (batch,): the keys before it are visible to every query besides the causal ones. Only with causal, and
+    # without windows.
+    prefix: bool = False
+    # int32 (batch, seq_q) and (batch, seq_k): a query sees keys of its own id only; negative ids see nothing and are
+    # seen by none.
+    segments: bool = False
     training: bool = False
     return_lse: bool = False
     device: str = "CPU"
@@ -82,6 +92,7 @@ class AttentionProblem:
         _sizes(self)
         _rules(self)
         _extras(self)
+        _check_prefix(self)
 
     @classmethod
     def from_inputs(
@@ -93,6 +104,10 @@ class AttentionProblem:
         bias: TensorSpec | None = None,
         keep_bits: TensorSpec | None = None,
         *,
+        sinks: TensorSpec | None = None,
+        prefix: TensorSpec | None = None,
+        segment_ids: TensorSpec | None = None,
+        kv_segment_ids: TensorSpec | None = None,
         input_layout: str = "BNSD",
         head_dim: int | None = None,
         value_head_dim: int | None = None,
@@ -114,6 +129,9 @@ class AttentionProblem:
                 a full last axis, or the compact causal (T, T) or (1, T, T) with T the tile of the tiling strategy.
             bias: added to the scaled scores; rank 4, broadcasts to (B, H, Sq, Sk) with a full last axis.
             keep_bits: uint8 (B, H, Sq, ceil(Sk / 8)), bit k % 8 of byte k // 8 set = key k is kept.
+            sinks: (H,), float32 or the dtype of query.
+            prefix: int32 (B,).
+            segment_ids, kv_segment_ids: int32 (B, Sq) and (B, Sk); the second may be left out where Sq is Sk.
             head_dim: needed for BSH and SBH; when given, it must agree with the other layouts too.
             value_head_dim: of value; None = head_dim for BSH and SBH, any in the other layouts.
             alibi: without a bias, ask for computed ALiBi.
@@ -134,6 +152,10 @@ class AttentionProblem:
             causal = causal or mask_shape is None
         if keep_bits is not None:
             read_keep_bits(keep_bits, sizes)
+        if sinks is not None:
+            read_sinks(sinks, sizes, query.dtype)
+        if prefix is not None:
+            read_integers("prefix", prefix, ("batch",), (sizes.batch,))
         left, right = check_window(window_size)
         return cls(
             **sizes._asdict(),
@@ -151,6 +173,9 @@ class AttentionProblem:
             bias_shape=None if bias is None else read_bias(bias_name, bias, sizes, query.dtype),
             bias_dtype=None if bias is None else bias.dtype,
             keep_bits=keep_bits is not None,
+            sinks=sinks is not None,
+            prefix=prefix is not None,
+            segments=read_segments(segment_ids, kv_segment_ids, sizes),
             **rules,
         )
 
@@ -321,7 +346,7 @@ def _extras(problem: AttentionProblem) -> None:
     if not 0.0 <= rate < 1.0:
         raise ValueError(f"dropout_rate: got {rate!r}, allowed is 0 <= dropout_rate < 1")
     _set(problem, "dropout_rate", rate)
-    for name in ("keep_bits", "training", "return_lse"):
+    for name in ("sinks", "prefix", "segments", "keep_bits", "training", "return_lse"):
         check_bool(name, getattr(problem, name))
     if problem.keep_bits and rate == 0.0:
         raise ValueError("keep_bits: given with dropout_rate 0, allowed only with a rate > 0, which sets the scaling")
@@ -336,3 +361,21 @@ def _extras(problem: AttentionProblem) -> None:
     if not 0.0 <= softcap < math.inf:
         raise ValueError(f"softcap: got {softcap!r}, allowed is a finite number > 0, or 0 for none")
     _set(problem, "softcap", softcap)
+
+
+def _check_prefix(problem: AttentionProblem) -> None:
+    """A prefix widens causal visibility; beside anything else that hides by position it means nothing."""
+    if not problem.prefix:
+        return
+    if not problem.causal:
+        raise ValueError("prefix: given without causal=True, allowed only with it")
+    window, blocks = (problem.window_left, problem.window_right), (problem.prev_blocks, problem.next_blocks)
+    if max(window) >= 0:
+        raise ValueError(
+            f"prefix, window_size: got a prefix together with window_size {window}, allowed is one of them"
+        )
+    if min(blocks) < ALL_BLOCKS:
+        raise ValueError(
+            f"prefix, prev_block_num, next_block_num: got a prefix together with a window of {blocks} blocks, "
+            "allowed is one of them"
+        )

@@ -37,6 +37,7 @@ class Band:
         keys          0 <= j < seq_k
         causal        j <= p
         window        p - left <= j <= p + right                        (each side -1 = unlimited)
+        prefix        j < prefix is visible whatever p is; only with causal and without windows
         block window  p // block - prev_blocks <= j // block <= p // block + next_blocks   (each ALL_BLOCKS = unlimited)
 
     lo and hi never decrease from one row to the next, and the intervals of neighbouring rows touch or overlap.
@@ -51,6 +52,7 @@ class Band:
     prev_blocks: int = ALL_BLOCKS
     next_blocks: int = ALL_BLOCKS
     block: int = 128
+    prefix: int = 0
 
     def keys(self, row: int) -> tuple[int, int]:
         """Interval [lo, hi) of the keys that query `row` sees; lo == hi when it sees none."""
@@ -66,7 +68,7 @@ class Band:
             lo = max(lo, position - self.left)
         if self.right >= 0:
             hi = min(hi, position + self.right + 1)
-        lo = min(lo, self.seq_k)
+        lo, hi = min(lo, self.seq_k), max(hi, self.prefix)
         return lo, max(lo, hi)
 
     def union(self, first: int, last: int) -> tuple[int, int]:

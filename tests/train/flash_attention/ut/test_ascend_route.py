@@ -128,6 +128,9 @@ def test_the_backend_explains_itself():
         ({"seq_q": 1 << 17, "seq_k": 1 << 17, **DROPPED}, "keep decisions packed"),
         ({"value_dim": 16}, "one head_dim up to 256 for query, key and value, got 24 and 16 of value"),
         ({"head_dim": 300}, "one head_dim up to 256"),
+        ({"sinks": True}, "no sinks yet"),
+        ({"prefix": True, "causal": True}, "no prefix yet"),
+        ({"segments": True}, "no segment_ids yet"),
         ({"softcap": 30.0}, "no soft cap yet, got softcap 30.0"),
     ],
 )

@@ -78,6 +78,9 @@ def test_refusals():
     for rules, reason in (
         ({"dtype": "float32"}, "takes float16 and bfloat16, got float32"),
         ({"value_dim": 32}, "one head_dim up to 256 for query, key and value, got"),
+        ({"sinks": True}, "passes no sinks"),
+        ({"prefix": True, "causal": True}, "passes no prefix"),
+        ({"segments": True}, "passes no segment_ids"),
         ({"softcap": 30.0}, "no soft cap, got softcap 30.0"),
         ({"return_lse": True}, "no gradient through the logsumexp"),
         ({"alibi": "computed", "scale": 0.0}, "the scale is 0"),

@@ -17,6 +17,10 @@ def spec(*shape, dtype="float16"):
     return TensorSpec(shape, dtype)
 
 
+def ids(*shape):
+    return TensorSpec(shape, "int32")
+
+
 def describe(query=(2, 4, 5, 16), key=(2, 4, 7, 16), value=None, mask=None, bias=None, dtypes=(HALF,) * 3, **rules):
     """from_inputs with shapes for tensors, everything right unless told otherwise."""
     specs = [TensorSpec(shape, dtype) for shape, dtype in zip((query, key, value or key), dtypes)]
@@ -147,6 +151,37 @@ BAD_INPUTS = {
     "softcap < 0": ({"softcap": -1.0}, ValueError, "softcap: got -1.0, allowed is a finite number > 0, or 0 for none"),
     "softcap inf": ({"softcap": math.inf}, ValueError, "softcap: got inf"),
     "softcap type": ({"softcap": None}, TypeError, "softcap: got NoneType None, allowed is a number"),
+    "sinks shape": (
+        {"sinks": spec(3, dtype="float32")},
+        ValueError,
+        r"sinks: got shape \(3,\), allowed is \(heads,\), here \(4,\)",
+    ),
+    "sinks dtype": (
+        {"sinks": spec(4, dtype="bfloat16")},
+        TypeError,
+        "sinks: got dtype bfloat16, allowed are float16, float32",
+    ),
+    "prefix shape": (
+        {"prefix": ids(3), "causal": True},
+        ValueError,
+        r"prefix: got shape \(3,\), .* \(batch\), here \(2\)",
+    ),
+    "prefix dtype": ({"prefix": spec(2), "causal": True}, TypeError, "prefix: got dtype float16, allowed are int32"),
+    "prefix, no causal": ({"prefix": ids(2)}, ValueError, "prefix: given without causal=True"),
+    "prefix and window": (
+        {"prefix": ids(2), "causal": True, "window_size": (3, -1)},
+        ValueError,
+        "prefix, window_size: got a prefix together with window_size",
+    ),
+    "prefix and blocks": (
+        {"prefix": ids(2), "causal": True, "next_block_num": 1},
+        ValueError,
+        "prefix, prev_block_num, next_block_num: got a prefix together with a window of",
+    ),
+    "segments shape": ({"segment_ids": ids(2, 7)}, ValueError, r"segment_ids: got shape \(2, 7\), .* here \(2, 5\)"),
+    "segments dtype": ({"segment_ids": spec(2, 5)}, TypeError, "segment_ids: got dtype float16, allowed are int32"),
+    "segments of keys": ({"segment_ids": ids(2, 5)}, ValueError, "kv_segment_ids: needed beside segment_ids"),
+    "segments of keys only": ({"kv_segment_ids": ids(2, 7)}, ValueError, "kv_segment_ids: given without segment_ids"),
     "bits dtype": (
         {"keep_bits": spec(2, 4, 5, 1, dtype="int8"), "dropout_rate": 0.1},
         TypeError,

@@ -46,7 +46,7 @@ def test_recomputation_runs_the_attention_again(mode, monkeypatch):
 
             self.double = ops.Custom(double, lambda shape: shape, lambda dtype: dtype, func_type="pyfunc", bprop=bprop)
 
-        def construct(self, query, key, value, mask, alibi, keep_bits, seed):
+        def construct(self, query, key, value, mask, alibi, keep_bits, seed, *further):
             return self.double(query), None
 
     monkeypatch.setattr(math.BACKEND, "build", lambda problem: Counting(), raising=False)

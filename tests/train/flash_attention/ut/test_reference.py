@@ -19,13 +19,16 @@ SMALL = (
     Case(seq_q=4, seq_k=6, head_dim=5, mask="causal", alignment="bottom_right", alibi="bias", dtype=F32),
     Case(seq_q=9, seq_k=5, head_dim=2, window=(1, 1), scale=-0.7, dtype=F32),
     Case(batch=2, seq_q=3, seq_k=5, head_dim=2, mask="padding", alibi="computed", alignment="bottom_right", dtype=F32),
+    Case(sinks=True, batch=2, seq_q=4, seq_k=6, head_dim=3, window=(1, 0), softcap=2.0, dropout=0.3, dtype=F32),
+    Case(prefix=True, batch=3, seq_q=4, seq_k=6, head_dim=3, value_dim=2, mask="causal", sinks=True, dtype=F32),
+    Case(segments="shuffled", batch=2, seq_q=5, seq_k=7, head_dim=3, mask="causal", alibi="computed", dtype=F32),
     Case(softcap=0.7, seq_q=4, seq_k=6, head_dim=3, mask="causal", alibi="bias", dropout=0.3, dtype=F32),
 )
 
 
 def arguments(case):
     inputs = case.inputs()
-    return {"mask": case.backend_mask(), "bias": inputs.bias, "keep": case.keep()}
+    return {"mask": case.backend_mask(), "bias": inputs.bias, "keep": case.keep(), **inputs.further()}
 
 
 def by_loops(case):
@@ -35,13 +38,16 @@ def by_loops(case):
     full = case.batch, case.heads, case.seq_q, case.seq_k
     mask = np.zeros(full) if mask is None else np.broadcast_to(mask, full)
     bias = np.zeros(full) if bias is None else np.broadcast_to(bias, full)
-    output = np.zeros(problem.shape_query())
+    output = np.zeros(problem.shape_output())
     logsumexp = np.full(problem.shape_lse(), -np.inf)
     for b, h, i in np.ndindex(*problem.shape_lse()):
         position = i + (case.seq_k - case.seq_q if case.alignment == "bottom_right" else 0)
         scores = {}
         for j in range(case.seq_k):
-            if case.mask == "causal" and j > position:
+            prefixed = case.prefix and j < inputs.prefix[b]
+            if case.mask == "causal" and j > position and not prefixed:
+                continue
+            if case.segments != "none" and not inputs.segment_ids[b, i] == inputs.kv_segment_ids[b, j] >= 0:
                 continue
             if case.window != (-1, -1) and not -case.window[0] <= j - position <= case.window[1]:
                 continue
@@ -56,9 +62,11 @@ def by_loops(case):
             if case.alibi == "computed":
                 score -= slopes[h] * abs(position - j)
             scores[j] = score
-        if not scores:
+        if not scores and not case.sinks:
             continue
         total = sum(map(math.exp, scores.values()))
+        if case.sinks:
+            total += math.exp(inputs.sinks[h])
         logsumexp[b, h, i] = math.log(total)
         for j, score in scores.items():
             weight = math.exp(score) / total
@@ -82,6 +90,7 @@ def test_gradients_are_the_slopes_of_the_truth(case):
     inputs = case.inputs()
     seen = np.isfinite(case.expected()[0].logsumexp)
     values = {"query": inputs.query, "key": inputs.key, "value": inputs.value, "bias": inputs.bias}
+    values["sinks"] = inputs.sinks
     values = {name: array.astype(np.float64) for name, array in values.items() if array is not None}
 
     def loss(**changed):

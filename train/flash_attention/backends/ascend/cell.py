@@ -63,7 +63,20 @@ class OperatorAttention(nn.Cell):
         self.first_derivative_only = FirstDerivativeOnly("tik and emulator")
         self.nothing = Tensor(np.zeros(1, np.float16))  # a graph's gradient function takes no None
 
-    def construct(self, query, key, value, mask, alibi, keep_bits, seed):
+    def construct(
+        self,
+        query,
+        key,
+        value,
+        mask,
+        alibi,
+        keep_bits,
+        seed,
+        sinks=None,
+        prefix=None,
+        segment_ids=None,
+        kv_segment_ids=None,
+    ):
         query, key, value = self.first_derivative_only(query, key, value)
         hidden, bias, keep = self.nothing, self.nothing, self.nothing
         if self.mask_given:

@@ -20,6 +20,9 @@ def refuse_on_910(problem: AttentionProblem) -> str | None:
             f"the TIK operators take one head_dim up to {MAX_HEAD_DIM} for query, key and value, got "
             f"{problem.head_dim} and {problem.value_dim} of value"
         )
+    for name, given in (("sinks", problem.sinks), ("prefix", problem.prefix), ("segment_ids", problem.segments)):
+        if given:
+            return f"the TIK operators have no {name} yet"
     if problem.softcap:
         return f"the TIK operators have no soft cap yet, got softcap {problem.softcap}"
     if problem.bias_dtype not in (None, "float16"):

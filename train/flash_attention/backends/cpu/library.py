@@ -17,7 +17,7 @@ ISA_VARIABLE = "FLASH_ATTENTION_CPU_ISA"
 BUILD_COMMAND = "python -m flash_attention.backends.cpu.build"
 
 # As in csrc/custom.cpp.
-_VERSION = 3
+_VERSION = 4
 _DROPOUT_NONE, _DROPOUT_PHILOX, _DROPOUT_GIVEN = range(3)
 _BIAS_KINDS = {"none": 0, "given": 1, "computed": 2}
 _LAYOUTS = ("BNSD", "BSND", "BSH", "SBH")
@@ -115,6 +115,9 @@ def configuration(problem: AttentionProblem) -> tuple[np.ndarray, np.ndarray]:
         _LAYOUTS.index(problem.layout),
         problem.head_dim,
         problem.value_dim,
+        int(problem.sinks),
+        int(problem.prefix),
+        int(problem.segments),
     ]
     scale = np.float32(problem.scale)
     slopes = alibi_slopes(problem) if problem.alibi == "computed" else [0.0] * problem.heads
@@ -143,6 +146,10 @@ def forward(
     bias=None,
     keep_bits=None,
     seed=None,
+    sinks=None,
+    prefix=None,
+    segment_ids=None,
+    kv_segment_ids=None,
     *,
     library: Library | None = None,
     out: tuple | None = None,
@@ -161,7 +168,8 @@ def forward(
     if out is None:
         output = np.empty(problem.laid_out(problem.shape_output()), _NUMPY_DTYPES[problem.dtype])
         out = output, np.empty(problem.shape_lse(), np.float32)
-    inputs = [query, key, value, mask, bias, keep_bits, seed, *configuration(problem)]
+    sides = [mask, bias, keep_bits, seed, sinks, prefix, segment_ids, kv_segment_ids]
+    inputs = [query, key, value, *sides, *configuration(problem)]
     _run(library, "flash_attention_forward", inputs, out)
     return out
 
@@ -179,21 +187,28 @@ def backward(
     bias=None,
     keep_bits=None,
     seed=None,
+    sinks=None,
+    prefix=None,
+    segment_ids=None,
+    kv_segment_ids=None,
     *,
     library: Library | None = None,
     out: tuple | None = None,
 ) -> tuple:
-    """Runs the backward pass: (d_query, d_key, d_value), and d_bias after them where the problem has a given bias and
-    wants its gradient. Otherwise like `forward`.
+    """Runs the backward pass: (d_query, d_key, d_value), d_bias after them where the problem has a given bias and wants
+    its gradient, and d_sinks where it has sinks. Otherwise like `forward`.
     """
-    function = "flash_attention_backward_bias" if wants_bias_gradient(problem) else "flash_attention_backward"
+    function = "flash_attention_backward" + "_bias" * wants_bias_gradient(problem) + "_sinks" * problem.sinks
     if out is None:
         dtype = _NUMPY_DTYPES[problem.dtype]
         out = tuple(np.empty(array.shape, dtype) for array in (query, key, value))
         if wants_bias_gradient(problem):
             out += (np.empty(problem.bias_shape, _NUMPY_DTYPES[problem.bias_dtype]),)
-    inputs = [query, key, value, mask, bias, keep_bits, seed, output, logsumexp, d_output, d_logsumexp]
-    _run(library, function, [*inputs, *configuration(problem)], out)
+        if problem.sinks:
+            out += (np.empty(problem.heads, np.float32),)
+    sides = [mask, bias, keep_bits, seed, sinks, prefix, segment_ids, kv_segment_ids]
+    inputs = [query, key, value, *sides, output, logsumexp, d_output, d_logsumexp, *configuration(problem)]
+    _run(library, function, inputs, out)
     return out
 
 

@@ -12,6 +12,8 @@ from flash_attention.problem import AttentionProblem
 from flash_attention.sharding.shard import ROWS, TENSOR, Shard
 from flash_attention.sharding.strategy import TENSOR_AXES
 
+SINK_AXES = ("mp",)
+
 
 class _Call(nn.Cell):
     """What the calls of a problem have in common.
@@ -39,13 +41,44 @@ class Attention(_Call):
         self.masked = problem.mask_shape is not None
         self.given = problem.active_dropout > 0 and problem.keep_bits
         self.drawn = problem.active_dropout > 0 and not problem.keep_bits
+        self.sunk, self.prefixed, self.segmented = problem.sinks, problem.prefix, problem.segments
         self.attention = _forward(problem, shard)
 
-    def construct(self, query, key, value, mask, alibi, keep_bits, seed):
+    def construct(
+        self,
+        query,
+        key,
+        value,
+        mask,
+        alibi,
+        keep_bits,
+        seed,
+        sinks=None,
+        prefix=None,
+        segment_ids=None,
+        kv_segment_ids=None,
+    ):
         mask = mask if self.masked else self.absent
         keep_bits = keep_bits if self.given else self.absent
         seed = seed if self.drawn else self.absent
-        return self.attention(query, key, value, mask, self.bias(alibi), keep_bits, seed, self.rules, self.rates)
+        sinks = sinks if self.sunk else self.absent
+        prefix = prefix if self.prefixed else self.absent
+        segments, kv_segments = (segment_ids, kv_segment_ids) if self.segmented else (self.absent, self.absent)
+        return self.attention(
+            query,
+            key,
+            value,
+            mask,
+            self.bias(alibi),
+            keep_bits,
+            seed,
+            sinks,
+            prefix,
+            segments,
+            kv_segments,
+            self.rules,
+            self.rates,
+        )
 
 
 class Gradients(_Call):
@@ -57,9 +90,8 @@ class Gradients(_Call):
 
     def construct(self, query, key, value, alibi, output, logsumexp, d_output):
         absent, bias, none = self.absent, self.bias(alibi), ops.zeros_like(logsumexp)
-        gradients = self.backward(
-            query, key, value, absent, bias, absent, absent, output, logsumexp, d_output, none, self.rules, self.rates
-        )
+        sides = absent, bias, absent, absent, absent, absent, absent, absent
+        gradients = self.backward(query, key, value, *sides, output, logsumexp, d_output, none, self.rules, self.rates)
         return gradients[0], gradients[1], gradients[2]
 
 
@@ -70,12 +102,18 @@ def _backward(problem: AttentionProblem, shard: Shard | None = None) -> ops.Cust
     if library.wants_bias_gradient(problem):
         bias_axes = shard and shard.bias_axes
         name, gradients = name + "Bias", (*gradients, (problem.bias_shape, problem.bias_dtype, bias_axes))
+    if problem.sinks:
+        name, gradients = name + "Sinks", (*gradients, ((problem.heads,), "float32", SINK_AXES))
     optional, rules = _optional_axes(problem, shard)
     axes = TENSOR_AXES[problem.layout]
 
-    def bprop(query, key, value, mask, bias, keep_bits, seed, output, lse, d_output, d_lse, rules, rates, out, dout):
+    def bprop(
+        query, key, value, mask, bias, keep_bits, seed, sinks, prefix, segments, kv_segments,
+        output, lse, d_output, d_lse, rules, rates, out, dout,
+    ):  # fmt: skip
         refuse_second_derivative("cpu")
-        return query, key, value, mask, bias, keep_bits, seed, output, lse, d_output, d_lse, rules, rates
+        sides = mask, bias, keep_bits, seed, sinks, prefix, segments, kv_segments
+        return (query, key, value, *sides, output, lse, d_output, d_lse, rules, rates)
 
     input_axes = (*[axes] * 3, *optional, axes, ROWS, axes, ROWS, *rules)
     return custom_primitive(name, problem, gradients, bprop, shard, input_axes)
@@ -85,11 +123,15 @@ def _forward(problem: AttentionProblem, shard: Shard | None) -> ops.Custom:
     bias_gradient = library.wants_bias_gradient(problem)
     backward = _backward(problem, shard)
     zeros_like = ops.ZerosLike()
+    sunk, sinks_gradient = problem.sinks, 4 if bias_gradient else 3
 
-    def bprop(query, key, value, mask, bias, keep_bits, seed, rules, rates, out, dout):
+    def bprop(
+        query, key, value, mask, bias, keep_bits, seed, sinks, prefix, segments, kv_segments, rules, rates, out, dout
+    ):
         gradients = backward(
-            query, key, value, mask, bias, keep_bits, seed, out[0], out[1], dout[0], dout[1], rules, rates
-        )
+            query, key, value, mask, bias, keep_bits, seed, sinks, prefix, segments, kv_segments,
+            out[0], out[1], dout[0], dout[1], rules, rates,
+        )  # fmt: skip
         return (
             gradients[0],
             gradients[1],
@@ -98,6 +140,10 @@ def _forward(problem: AttentionProblem, shard: Shard | None) -> ops.Custom:
             gradients[3] if bias_gradient else zeros_like(bias),
             zeros_like(keep_bits),
             zeros_like(seed),
+            gradients[sinks_gradient] if sunk else zeros_like(sinks),
+            zeros_like(prefix),
+            zeros_like(segments),
+            zeros_like(kv_segments),
             zeros_like(rules),
             zeros_like(rates),
         )
@@ -129,10 +175,21 @@ def _like_output(problem: AttentionProblem) -> tuple:
 
 
 def _optional_axes(problem: AttentionProblem, shard: Shard | None) -> tuple:
-    """Axes of mask, bias, keep_bits and seed, which a device holds whole where they are constants, and of the rules."""
+    """Axes of the optional inputs, which a device holds whole where they are constants, and of the rules."""
     whole = (None,)
     mask, bias = (shard.mask_axes, shard.bias_axes) if shard else (None, None)
-    return (mask or whole, bias or whole, TENSOR if problem.keep_bits else whole, whole), (whole, whole)
+    segments = ("dp", None) if problem.segments else whole
+    optional = (
+        mask or whole,
+        bias or whole,
+        TENSOR if problem.keep_bits else whole,
+        whole,
+        SINK_AXES if problem.sinks else whole,
+        ("dp",) if problem.prefix else whole,
+        segments,
+        segments,
+    )
+    return optional, (whole, whole)
 
 
 def custom_primitive(

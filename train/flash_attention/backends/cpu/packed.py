@@ -29,7 +29,8 @@ class PackedAttention(nn.Cell):
         lengths_k = lengths_k if self.lengths_k is None else self.lengths_k
         seed = seed if self.drawn else absent
         return self.attention(
-            query, key, value, absent, absent, absent, seed, lengths_q, lengths_k, self.rules, self.rates
+            *(query, key, value, absent, absent, absent, seed, absent, absent, absent, absent),
+            *(lengths_q, lengths_k, self.rules, self.rates),
         )
 
 
@@ -45,19 +46,24 @@ def _forward(problem: PackedProblem) -> ops.Custom:
     zeros_like = ops.ZerosLike()
 
     def no_second(
-        query, key, value, mask, bias, keep, seed, output, lse, d_output, d_lse, len_q, len_k, rules, rates, out, dout
-    ):
+        query, key, value, mask, bias, keep, seed, sinks, prefix, segments, kv_segments,
+        output, lse, d_output, d_lse, len_q, len_k, rules, rates, out, dout,
+    ):  # fmt: skip
         refuse_second_derivative("cpu")
-        return query, key, value, mask, bias, keep, seed, output, lse, d_output, d_lse, len_q, len_k, rules, rates
+        sides = mask, bias, keep, seed, sinks, prefix, segments, kv_segments
+        return (query, key, value, *sides, output, lse, d_output, d_lse, len_q, len_k, rules, rates)
 
     backward = custom_primitive("FlashAttentionBackwardPacked", rows, (query, key, value), no_second)
 
-    def bprop(query, key, value, mask, bias, keep, seed, lengths_q, lengths_k, rules, rates, out, dout):
+    def bprop(
+        query, key, value, mask, bias, keep, seed, sinks, prefix, segments, kv_segments,
+        lengths_q, lengths_k, rules, rates, out, dout,
+    ):  # fmt: skip
+        sides = mask, bias, keep, seed, sinks, prefix, segments, kv_segments
         d_query, d_key, d_value = backward(
-            *(query, key, value, mask, bias, keep, seed, out[0], out[1], dout[0], dout[1]),
-            *(lengths_q, lengths_k, rules, rates),
+            *(query, key, value, *sides, out[0], out[1], dout[0], dout[1]), *(lengths_q, lengths_k, rules, rates)
         )
-        others = (mask, bias, keep, seed, lengths_q, lengths_k, rules, rates)
+        others = (*sides, lengths_q, lengths_k, rules, rates)
         return (d_query, d_key, d_value) + tuple(zeros_like(tensor) for tensor in others)
 
     outputs = output, ((rows.heads, rows.seq_q), "float32", None)

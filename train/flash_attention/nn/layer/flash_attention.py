@@ -73,6 +73,13 @@ class FlashAttention(nn.Cell):
           ones strictly above the diagonal, which means causal for any length. Default: None.
         - **alibi_mask** (Tensor) - (batch or 1, heads, 1, seq_k), added to the scores, dtype of query or float32.
           Default: None.
+        - **sinks** (Tensor) - (heads,), float32 or the dtype of query: one more logit in the denominator of every
+          row of a head. Default: None.
+        - **prefix** (Tensor) - int32 (batch,): every query of an item also sees the keys before this number; with
+          `causal`, and without windows. Default: None.
+        - **segment_ids** (Tensor) - int32 (batch, seq_q): a query sees keys of its own id only; negative ids, of
+          padding, see nothing and are seen by none. Default: None.
+        - **kv_segment_ids** (Tensor) - int32 (batch, seq_k). Default: None, segment_ids.
 
     Outputs:
         Tensor (batch, heads, seq_q, value_head_dim), dtype of query. A query that sees nothing gives 0.
@@ -177,6 +184,10 @@ class FlashAttention(nn.Cell):
         value: Tensor,
         attention_mask: Tensor | None = None,
         alibi_mask: Tensor | None = None,
+        sinks: Tensor | None = None,
+        prefix: Tensor | None = None,
+        segment_ids: Tensor | None = None,
+        kv_segment_ids: Tensor | None = None,
     ) -> Tensor:
         dropout_rate, seed = 0.0, None
         if self.training and self.dropout_rate > 0.0:
@@ -191,6 +202,10 @@ class FlashAttention(nn.Cell):
             self.cast(alibi_mask),
             dropout_rate=dropout_rate,
             seed=seed,
+            sinks=sinks,
+            prefix=prefix,
+            segment_ids=segment_ids,
+            kv_segment_ids=kv_segment_ids,
             scale=self.scale,
             softcap=self.softcap,
             causal=self.causal,

@@ -46,7 +46,7 @@ def run(problem: AttentionProblem, query, key, value, d_output, d_logsumexp=None
     """Output, logsumexp and gradients of float32 arrays, as the raw arrays that the kernel wrote.
 
     Args:
-        sides: mask, bias, keep_bits and seed.
+        sides: mask, bias, keep_bits, seed, sinks, prefix, segment_ids and kv_segment_ids.
         place: puts every array somewhere else, given the array and whether the kernel may write it.
         kernel: the library to call.
     """
@@ -65,6 +65,8 @@ def run(problem: AttentionProblem, query, key, value, d_output, d_logsumexp=None
     shapes = [(array.shape, problem.dtype) for array in (query, key, value)]
     if library.wants_bias_gradient(problem):
         shapes.append((problem.bias_shape, problem.bias_dtype))
+    if problem.sinks:
+        shapes.append(((problem.heads,), "float32"))
     gradients = tuple(room(*shape) for shape in shapes)
     inputs = query, key, value, *results, put(d_output), put(d_logsumexp, "float32")
     library.backward(problem, *inputs, **sides, library=kernel, out=gradients)
@@ -75,6 +77,7 @@ def run_case(case: Case, layout: str = "BNSD", **options) -> reference.Attention
     """A shared case with tensors in a layout; results are BNSD, options are those of `run`."""
     problem, inputs = replace(case.problem, layout=layout), case.inputs()
     sides = {"mask": case.backend_mask(), "bias": None if inputs.bias is None else stored(inputs.bias, case.dtype)}
+    sides.update(inputs.further())
     if case.dropout:
         sides["seed"] = np.array(SEED, np.int64)
     tensors = [laid_out(array, layout) for array in (inputs.query, inputs.key, inputs.value, inputs.d_output)]
@@ -82,4 +85,5 @@ def run_case(case: Case, layout: str = "BNSD", **options) -> reference.Attention
     widths = {0: problem.value_dim, 2: problem.head_dim, 3: problem.head_dim, 4: problem.value_dim}
     for index, width in widths.items():
         results[index] = heads_first(results[index], layout, width)
-    return reference.Attention(*results)
+    d_sinks = results.pop() if problem.sinks else None
+    return reference.Attention(*results, d_sinks=d_sinks)

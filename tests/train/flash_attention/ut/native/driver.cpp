@@ -11,6 +11,8 @@ extern "C" {
 int flash_attention_forward(int, void**, int*, int64_t**, const char**, void*, void*);
 int flash_attention_backward(int, void**, int*, int64_t**, const char**, void*, void*);
 int flash_attention_backward_bias(int, void**, int*, int64_t**, const char**, void*, void*);
+int flash_attention_backward_sinks(int, void**, int*, int64_t**, const char**, void*, void*);
+int flash_attention_backward_bias_sinks(int, void**, int*, int64_t**, const char**, void*, void*);
 const char* flash_attention_message(int);
 const char* flash_attention_isa(int);
 }
@@ -86,9 +88,11 @@ int main() {
       shapes.push_back(t.shape.data());
       dtypes.push_back(t.dtype.c_str());
     }
-    const auto entry = function == "flash_attention_forward"    ? flash_attention_forward
-                       : function == "flash_attention_backward" ? flash_attention_backward
-                                                                : flash_attention_backward_bias;
+    const auto entry = function == "flash_attention_forward"          ? flash_attention_forward
+                       : function == "flash_attention_backward"       ? flash_attention_backward
+                       : function == "flash_attention_backward_bias"  ? flash_attention_backward_bias
+                       : function == "flash_attention_backward_sinks" ? flash_attention_backward_sinks
+                                                                      : flash_attention_backward_bias_sinks;
     const int32_t status = entry(count, data.data(), ranks.data(), shapes.data(), dtypes.data(), nullptr, nullptr);
     write_all(&status, sizeof(status));
     for (int i = 0; i < count; ++i) {

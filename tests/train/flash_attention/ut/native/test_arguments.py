@@ -9,10 +9,10 @@ from flash_attention.problem import AttentionProblem
 
 PROBLEM = AttentionProblem(batch=2, heads=4, kv_heads=2, seq_q=5, seq_k=6, head_dim=8, dtype="float32")
 COUNT, CONFIG, DTYPE, SHAPE, POINTER, VALUE, TOO_LARGE, _, TARGET = range(1, 10)
-MASK, BIAS, KEEP_BITS, SEED, RULES, RATES = range(3, 9)
+MASK, BIAS, KEEP_BITS, SEED, SINKS, PREFIX, SEGMENTS, KV_SEGMENTS, RULES, RATES = range(3, 13)
 # Fields of the rules, in the order of csrc/custom.cpp.
 (VERSION, CAUSAL, BOTTOM_RIGHT, LEFT, RIGHT, PREV, NEXT, BLOCK, DROPOUT, THRESHOLD, BATCH_OFFSET, HEAD_OFFSET,
- HAS_MASK, BIAS_KIND, LAYOUT, HEAD_DIM, VALUE_DIM) = range(17)  # fmt: skip
+ HAS_MASK, BIAS_KIND, LAYOUT, HEAD_DIM, VALUE_DIM, HAS_SINKS, HAS_PREFIX, HAS_SEGMENTS) = range(20)  # fmt: skip
 
 
 def zeros(*shape, dtype=np.float32):
@@ -21,7 +21,7 @@ def zeros(*shape, dtype=np.float32):
 
 def forward_inputs(problem=PROBLEM) -> list:
     shapes = problem.shape_query(), problem.shape_key(), problem.shape_key()
-    return [*(zeros(*shape) for shape in shapes), None, None, None, None, *library.configuration(problem)]
+    return [*(zeros(*shape) for shape in shapes), *[None] * 8, *library.configuration(problem)]
 
 
 def forward_outputs() -> list:
@@ -56,9 +56,9 @@ def test_good_arguments():
         (2, zeros(2, 2, 6), SHAPE),
         (RULES, None, POINTER),
         (RATES, None, POINTER),
-        (RULES, zeros(17, dtype=np.int32), DTYPE),
-        (RULES, zeros(16, dtype=np.int64), CONFIG),
-        (RULES, zeros(17, dtype=np.int64), CONFIG),
+        (RULES, zeros(20, dtype=np.int32), DTYPE),
+        (RULES, zeros(19, dtype=np.int64), CONFIG),
+        (RULES, zeros(20, dtype=np.int64), CONFIG),
         (RATES, zeros(4), CONFIG),
         (RATES, zeros(4 + 5), CONFIG),
         (RATES, np.array([np.nan, 0, 1, 0, 0, 0, 0, 0], np.float32), VALUE),
@@ -106,6 +106,22 @@ def test_tensors(index, tensor, expected):
         ({VALUE_DIM: 0}, {}, VALUE),
         ({VALUE_DIM: 1025}, {}, VALUE),
         ({VALUE_DIM: 4}, {}, SHAPE),
+        ({HAS_SINKS: 2}, {}, VALUE),
+        ({HAS_SINKS: 1}, {}, POINTER),
+        ({HAS_SINKS: 1}, {SINKS: zeros(4, dtype=np.float16)}, DTYPE),
+        ({HAS_SINKS: 1}, {SINKS: zeros(5)}, SHAPE),
+        ({HAS_PREFIX: 1, CAUSAL: 1}, {}, POINTER),
+        ({HAS_PREFIX: 1, CAUSAL: 1}, {PREFIX: zeros(2, dtype=np.int64)}, DTYPE),
+        ({HAS_PREFIX: 1, CAUSAL: 1}, {PREFIX: zeros(3, dtype=np.int32)}, SHAPE),
+        ({HAS_PREFIX: 1, CAUSAL: 1}, {PREFIX: np.int32([0, 7])}, VALUE),
+        ({HAS_PREFIX: 1, CAUSAL: 1}, {PREFIX: np.int32([-1, 0])}, VALUE),
+        ({HAS_PREFIX: 1}, {PREFIX: np.int32([0, 6])}, VALUE),
+        ({HAS_PREFIX: 1, CAUSAL: 1, LEFT: 3}, {PREFIX: np.int32([0, 6])}, VALUE),
+        ({HAS_PREFIX: 1, CAUSAL: 1, NEXT: 3}, {PREFIX: np.int32([0, 6])}, VALUE),
+        ({HAS_SEGMENTS: 1}, {}, POINTER),
+        ({HAS_SEGMENTS: 1}, {SEGMENTS: zeros(2, 5), KV_SEGMENTS: zeros(2, 6)}, DTYPE),
+        ({HAS_SEGMENTS: 1}, {SEGMENTS: zeros(2, 5, dtype=np.int32)}, POINTER),
+        ({HAS_SEGMENTS: 1}, {SEGMENTS: zeros(2, 6, dtype=np.int32), KV_SEGMENTS: zeros(2, 6, dtype=np.int32)}, SHAPE),
         ({DROPOUT: 1, THRESHOLD: 9}, {}, POINTER),
         ({DROPOUT: 1, THRESHOLD: 9}, {SEED: zeros(2, dtype=np.int32)}, DTYPE),
         ({DROPOUT: 1, THRESHOLD: 9}, {SEED: zeros(3, dtype=np.int64)}, SHAPE),

@@ -20,6 +20,7 @@ BANDS = st.builds(
     prev_blocks=blocks,
     next_blocks=blocks,
     block=st.sampled_from((1, 3, 16, 64, 128, 256)),
+    prefix=st.sampled_from((0, 0, 1, 130)),
 )
 
 
@@ -28,7 +29,7 @@ BANDS = st.builds(
 def test_same_interval(band, row):
     handle = library.load().handle
     fields = (band.seq_k, band.offset, band.causal, band.left, band.right, band.prev_blocks, band.next_blocks)
-    fields = (ctypes.c_int64 * 8)(*map(int, fields), band.block)
+    fields = (ctypes.c_int64 * 9)(*map(int, fields), band.block, band.prefix)
     interval = (ctypes.c_int64 * 2)()
     handle.flash_attention_band(fields, ctypes.c_int64(row), interval)
     lo, hi = interval

@@ -138,6 +138,7 @@ int run_backward(const Problem& p, const BackwardInputs& inputs, const BackwardO
     poison(outputs.d_query, rows * p.head_dim * size);
     poison(outputs.d_key, groups * p.seq_k * p.head_dim * size);
     poison(outputs.d_value, groups * p.seq_k * p.value_dim * size);
+    if (outputs.d_sinks) poison(outputs.d_sinks, p.heads * static_cast<int64_t>(sizeof(float)));
     if (outputs.d_bias) poison(outputs.d_bias, bias_elements(p) * size_of(p.bias.dtype));
   }
   BiasSums bias(p, outputs.d_bias);
@@ -178,21 +179,29 @@ int run_backward(const Problem& p, const BackwardInputs& inputs, const BackwardO
 
   const double work = 5 * work_of(p);
   const int64_t scratch = kernels->backward_scratch(plan);
-  constexpr int64_t kSlice = 256;
-  const int64_t slices = (p.seq_q + kSlice - 1) / kSlice;
-  const auto slice_rows = [&](int64_t slice) { return std::min(kSlice, p.seq_q - slice * kSlice); };
-  const auto blind = [&](int64_t tile) {
+  const int64_t slices = (p.seq_q + kSliceRows - 1) / kSliceRows;
+  const Buffer<double> d_sinks = allocate<double>(outputs.d_sinks ? heads * slices : 0);
+  plan.d_sinks = outputs.d_sinks ? d_sinks.get() : nullptr;
+  const auto slice_rows = [&](int64_t slice) { return std::min(kSliceRows, p.seq_q - slice * kSliceRows); };
+  const auto blind = [&](int64_t batch, int64_t tile) {
+    const Band band = p.band_of(batch);
     const int64_t first = tile * kBackwardRows, last = std::min(first + kBackwardRows, p.seq_q) - 1;
-    return p.band.lo(first) >= p.band.hi(last);
+    return band.lo(first) >= band.hi(last);
   };
 
   int32_t care = 0;
   plan.care = &care;
   run_tasks(thread_count(work, heads * slices), heads * slices, scratch, failed, [&](int64_t task, char* memory) {
     const int64_t slice = task % slices;
-    kernels->backward_rows(plan, task / slices, slice * kSlice, slice_rows(slice), memory);
+    kernels->backward_rows(plan, task / slices, slice * kSliceRows, slice_rows(slice), memory);
   });
   plan.careful = care != 0;
+  for (int64_t head = 0; outputs.d_sinks && head < p.heads; ++head) {
+    double sum = 0;
+    for (int64_t batch = 0; batch < p.batch; ++batch)
+      for (int64_t slice = 0; slice < slices; ++slice) sum += plan.d_sinks[(batch * p.heads + head) * slices + slice];
+    outputs.d_sinks[head] = static_cast<float>(sum);
+  }
 
   const auto run_waves = [&] {
     bias.clear();
@@ -203,11 +212,11 @@ int run_backward(const Problem& p, const BackwardInputs& inputs, const BackwardO
       if (dirty && !in_result) poison(sums.get(), plan.groups * group_sums * static_cast<int64_t>(sizeof(float)));
       for (auto& turn : turns.count) turn.store(0, std::memory_order_relaxed);
       // Query tiles that no key tile visits are zeroed by nobody else.
-      for (int64_t tile = 0; tile < plan.query_tiles; ++tile) {
-        if (!blind(tile)) continue;
-        const int64_t first = tile * kBackwardRows, count = std::min(kBackwardRows, p.seq_q - first);
-        for (int64_t head = first_head; head < first_head + wave_heads; ++head)
-          plan.clear_d_query(head / p.heads, head % p.heads, first, count);
+      for (int64_t head = first_head; head < first_head + wave_heads; ++head) {
+        for (int64_t tile = 0; tile < plan.query_tiles; ++tile) {
+          const int64_t first = tile * kBackwardRows, count = std::min(kBackwardRows, p.seq_q - first);
+          if (blind(head / p.heads, tile)) plan.clear_d_query(head / p.heads, head % p.heads, first, count);
+        }
       }
       // Key tiles in ascending order, which is the order of the turns, and heads inside: threads then seldom meet.
       const int64_t tasks = plan.key_tiles * plan.groups;
@@ -216,7 +225,7 @@ int run_backward(const Problem& p, const BackwardInputs& inputs, const BackwardO
       });
       run_tasks(thread_count(work, wave_heads * slices), wave_heads * slices, 0, failed, [&](int64_t task, char*) {
         const int64_t slice = task % slices;
-        kernels->finish_d_query(plan, first_head + task / slices, slice * kSlice, slice_rows(slice));
+        kernels->finish_d_query(plan, first_head + task / slices, slice * kSliceRows, slice_rows(slice));
       });
     }
   };

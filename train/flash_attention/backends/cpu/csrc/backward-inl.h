@@ -3,6 +3,7 @@
 // three gradients, so five products in all; sums over key tiles into d_query are taken in turns.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 
@@ -418,6 +419,7 @@ void backward_keys(const BackwardPlan& plan, int64_t group, int64_t key_tile, ch
   const KeyTile k(key_tile, p.seq_k);
   const int64_t batch = group / p.kv_heads, kv_head = group % p.kv_heads;
   const int64_t padded = round_up(k.count, kPanel);
+  const Band band = p.band_of(batch);
   const Rows keys = key_rows(p, batch, kv_head, k.first), values = value_rows(p, batch, kv_head, k.first);
   bool packed = false;
   std::memset(tile.d_key, 0, kKeyTile * tile.sum_stride * sizeof(float));
@@ -431,10 +433,10 @@ void backward_keys(const BackwardPlan& plan, int64_t group, int64_t key_tile, ch
       const int64_t first = index * kBackwardRows;
       const int64_t rows = p.seq_q - first < kBackwardRows ? p.seq_q - first : kBackwardRows;
       // The tile's ends first: most tiles of a banded problem are out of sight.
-      const int64_t lo = p.band.lo(first), hi = p.band.hi(first + rows - 1);
+      const int64_t lo = band.lo(first), hi = band.hi(first + rows - 1);
       if (lo >= k.first + k.count) break;
       if (hi <= k.first || lo >= hi) continue;
-      tile.q.set(p.band, first, rows);
+      tile.q.set(band, first, rows);
       if (!packed) {
         Pack<Math>::transposed(keys, k.count, padded, tile.pack, tile.key);
         Pack<Math>::transposed(values, k.count, padded, tile.pack, tile.value);
@@ -478,6 +480,7 @@ inline void backward_rows(const BackwardPlan& plan, int64_t batch_head, int64_t 
   const Rows outputs = output_rows(p, plan.inputs.output, batch, head, first);
   const Rows d_outputs = output_rows(p, plan.inputs.d_output, batch, head, first);
   const double to_natural = ScoreRule(p).to_natural;
+  double d_sink = 0;
   if (Tiny<Simd>::any(query_rows(p, batch, head, first), count) || Tiny<Simd>::any(d_outputs, count))
     plan.ask_for_care();
   for (int64_t m = 0; m < count; ++m) {
@@ -490,9 +493,13 @@ inline void backward_rows(const BackwardPlan& plan, int64_t batch_head, int64_t 
     const float logsumexp = plan.inputs.logsumexp[lse_row + m];
     const bool blind = logsumexp == -kInfinity;
     // A row that sees nothing: its exponents are -inf and nothing it holds reaches the sums.
+    // What a sink takes of a row is exp(sink - logsumexp).
+    if (plan.d_sinks && !blind) d_sink -= std::exp(static_cast<double>(p.sinks[head]) - logsumexp) * delta;
     plan.shift[row + m] = blind ? -kInfinity : static_cast<float>(-logsumexp / to_natural);
     plan.delta[row + m] = blind ? 0.0f : delta * plan.score_gradient_scale;
   }
+  const int64_t slices = (p.seq_q + kSliceRows - 1) / kSliceRows;
+  if (plan.d_sinks) plan.d_sinks[batch_head * slices + first / kSliceRows] = d_sink;
 }
 
 inline void finish_d_query(const BackwardPlan& plan, int64_t batch_head, int64_t first, int64_t count) {

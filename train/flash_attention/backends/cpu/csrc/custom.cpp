@@ -23,7 +23,7 @@ const char* message(int status) {
     case kBadDType: return "a tensor has a dtype that is not allowed for it";
     case kBadShape: return "a tensor has a shape that does not fit the others";
     case kBadPointer: return "a required tensor is absent, or its data is not aligned to its element size";
-    case kBadValue: return "a value in the configuration tensors is out of range";
+    case kBadValue: return "a value in the configuration tensors, or a prefix, is out of range";
     case kTooLarge: return "a size is beyond 2**40, or a tensor beyond 2**46 elements";
     case kNoMemory: return "out of memory";
     case kNoTarget: return "FLASH_ATTENTION_CPU_ISA names an instruction set that is unknown or missing on this processor";
@@ -40,7 +40,7 @@ constexpr int64_t kMaxSize = int64_t{1} << 40;
 constexpr int64_t kMaxElements = int64_t{1} << 46;
 constexpr int64_t kMaxBlocks = int64_t{1} << 31;
 constexpr int64_t kMaxHeadDim = 1024;
-constexpr int64_t kVersion = 3;
+constexpr int64_t kVersion = 4;
 
 // The int64 configuration; library.py fills it in this order.
 enum Config {
@@ -61,6 +61,9 @@ enum Config {
   kLayout,
   kHeadDim,
   kValueDim,
+  kHasSinks,
+  kHasPrefix,
+  kHasSegments,
   kConfigCount,
 };
 
@@ -83,6 +86,10 @@ enum ForwardParameter {
   kBias,
   kKeepBits,
   kSeed,
+  kSinks,
+  kPrefix,
+  kSegments,
+  kKvSegments,
   kForwardConfig,
   kForwardRates,
   kForwardOutput,
@@ -91,7 +98,7 @@ enum ForwardParameter {
 };
 
 enum BackwardParameter {
-  kOutput = kSeed + 1,
+  kOutput = kKvSegments + 1,
   kLogsumexp,
   kDOutput,
   kDLogsumexp,
@@ -100,8 +107,7 @@ enum BackwardParameter {
   kDQuery,
   kDKey,
   kDValue,
-  kBackwardCount,
-  kDBias = kBackwardCount,  // only where the gradient of a bias is wanted
+  kBackwardCount,  // the gradient of a bias follows where it is wanted, then that of the sinks where there are any
 };
 
 // Packed sequences: their cumulative lengths come after the other inputs, before the configuration.
@@ -217,6 +223,14 @@ int64_t in_range(int64_t value, int64_t low, int64_t high) {
   return value;
 }
 
+const int32_t* integers(const Tensors& t, int i, std::initializer_list<int64_t> expected) {
+  require(t.present(i), kBadPointer);
+  require(t.named(i, "int32"), kBadDType);
+  t.check_shape(i, expected);
+  t.check_aligned(i, 4);
+  return static_cast<const int32_t*>(t.data[i]);
+}
+
 // Of a tensor as wide as the value, with the batch, heads and length of `like`.
 Layout layout_of(const Tensors& t, int i, int64_t kind, int64_t dim, DType dtype, const Sizes& like) {
   require(t.present(i), kBadPointer);
@@ -290,6 +304,21 @@ Problem parse(const Tensors& t, int config_index, int rates_index, int output_in
       break;
   }
 
+  if (in_range(config[kHasSinks], 0, 1)) {
+    t.check(kSinks, DType::kFloat32, {p.heads});
+    p.sinks = static_cast<const float*>(t.data[kSinks]);
+  }
+  if (in_range(config[kHasPrefix], 0, 1)) {
+    p.prefix = integers(t, kPrefix, {p.batch});
+    require(band.causal && band.left < 0 && band.right < 0, kBadValue);
+    require(band.prev_blocks >= kAllBlocks && band.next_blocks >= kAllBlocks, kBadValue);
+    for (int64_t item = 0; item < p.batch; ++item) in_range(p.prefix[item], 0, p.seq_k);
+  }
+  if (in_range(config[kHasSegments], 0, 1)) {
+    p.segments = integers(t, kSegments, {p.batch, p.seq_q});
+    p.kv_segments = integers(t, kKvSegments, {p.batch, p.seq_k});
+  }
+
   Dropout& dropout = p.dropout;
   dropout.kind = in_range(config[kDropoutKind], Dropout::kNone, Dropout::kGiven);
   dropout.scale = 1.0f;
@@ -335,9 +364,9 @@ int forward_entry(int count, const Tensors& t) {
   });
 }
 
-int backward_entry(int count, const Tensors& t, bool bias_gradient) {
+int backward_entry(int count, const Tensors& t, bool bias_gradient, bool sink_gradient) {
   return answer([&] {
-    require(count == (bias_gradient ? kBackwardCount + 1 : kBackwardCount), kBadCount);
+    require(count == kBackwardCount + bias_gradient + sink_gradient, kBadCount);
     const Problem p = parse(t, kBackwardConfig, kBackwardRates, kOutput);
     t.check(kLogsumexp, DType::kFloat32, {p.batch, p.heads, p.seq_q});
     t.check_like(kDOutput, kOutput);
@@ -347,12 +376,18 @@ int backward_entry(int count, const Tensors& t, bool bias_gradient) {
     t.check_like(kDValue, kValue);
     const BackwardInputs inputs{t.data[kOutput], static_cast<const float*>(t.data[kLogsumexp]), t.data[kDOutput],
                                 static_cast<const float*>(t.data[kDLogsumexp])};
-    BackwardOutputs outputs{t.data[kDQuery], t.data[kDKey], t.data[kDValue], nullptr};
+    BackwardOutputs outputs{t.data[kDQuery], t.data[kDKey], t.data[kDValue], nullptr, nullptr};
+    int next = kBackwardCount;
     if (bias_gradient) {
       require(p.bias.data != nullptr, kBadPointer);
       const int64_t* shape = t.shape(kBias);
-      t.check(kDBias, p.bias.dtype, {shape[0], shape[1], shape[2], shape[3]});
-      outputs.d_bias = t.data[kDBias];
+      t.check(next, p.bias.dtype, {shape[0], shape[1], shape[2], shape[3]});
+      outputs.d_bias = t.data[next++];
+    }
+    if (sink_gradient) {
+      require(p.sinks != nullptr, kBadPointer);
+      t.check(next, DType::kFloat32, {p.heads});
+      outputs.d_sinks = static_cast<float*>(t.data[next]);
     }
     return backward(p, inputs, outputs);
   });
@@ -376,6 +411,7 @@ std::vector<int64_t> lengths_of(const Tensors& t, int i, int64_t total) {
 }
 
 Packing packing_of(const Tensors& t, int config_index, const Problem& p) {
+  require(p.sinks == nullptr && p.prefix == nullptr && p.segments == nullptr, kBadValue);
   const int64_t* config = static_cast<const int64_t*>(t.data[config_index]);
   require(config[kLayout] == kTND || config[kLayout] == kTH, kBadValue);
   require(p.mask.data == nullptr && p.bias.data == nullptr && p.dropout.kind != Dropout::kGiven, kBadValue);
@@ -410,7 +446,7 @@ int backward_packed_entry(int count, const Tensors& t) {
     const BackwardInputs inputs{t.data[kOutput], static_cast<const float*>(t.data[kLogsumexp]), t.data[kDOutput],
                                 static_cast<const float*>(t.data[kDLogsumexp])};
     return backward_packed(p, packing, inputs, {t.data[kDQuery + kLengths], t.data[kDKey + kLengths],
-                                                t.data[kDValue + kLengths], nullptr});
+                                                t.data[kDValue + kLengths], nullptr, nullptr});
   });
 }
 
@@ -438,10 +474,18 @@ Shapes forward_shapes(const int* ranks, int64_t* const* shapes, int batch, int s
   return {output, {query[batch], heads, query[seq]}};
 }
 
-Shapes backward_shapes(const int* ranks, int64_t* const* shapes, bool bias_gradient) {
+Shapes backward_shapes(const int* ranks, int64_t* const* shapes, bool bias_gradient, bool sink_gradient) {
   Shapes result;
   for (int i : {kQuery, kKey, kValue}) result.push_back(shape_of(ranks, shapes, i));
   if (bias_gradient) result.push_back(shape_of(ranks, shapes, kBias));
+  if (sink_gradient) result.push_back(shape_of(ranks, shapes, kSinks));
+  return result;
+}
+
+Types backward_types(const Types& types, bool bias_gradient, bool sink_gradient) {
+  Types result = {types[kQuery], types[kKey], types[kValue]};
+  if (bias_gradient) result.push_back(types[kBias]);
+  if (sink_gradient) result.push_back(types[kSinks]);
   return result;
 }
 
@@ -462,8 +506,6 @@ extern "C" {
 
 // For ctypes: a Status comes back, nothing is thrown.
 int flash_attention_forward(FA_PARAMETERS) { return fa::forward_entry(count, FA_TENSORS); }
-int flash_attention_backward(FA_PARAMETERS) { return fa::backward_entry(count, FA_TENSORS, false); }
-int flash_attention_backward_bias(FA_PARAMETERS) { return fa::backward_entry(count, FA_TENSORS, true); }
 int flash_attention_forward_packed(FA_PARAMETERS) { return fa::forward_packed_entry(count, FA_TENSORS); }
 int flash_attention_backward_packed(FA_PARAMETERS) { return fa::backward_packed_entry(count, FA_TENSORS); }
 
@@ -483,31 +525,26 @@ FA_FORWARD(BSND, 0, 1)
 FA_FORWARD(BSH, 0, 1)
 FA_FORWARD(SBH, 1, 0)
 
-int FlashAttentionBackward(FA_PARAMETERS) {
-  return fa::or_throw("flash_attention backward", fa::backward_entry(count, FA_TENSORS, false));
-}
-int FlashAttentionBackwardBias(FA_PARAMETERS) {
-  return fa::or_throw("flash_attention backward", fa::backward_entry(count, FA_TENSORS, true));
-}
+// The backward pass has names for what its results are; each for MindSpore, and for ctypes.
+#define FA_BACKWARD(name, plain, bias, sinks)                                                                      \
+  int plain(FA_PARAMETERS) { return fa::backward_entry(count, FA_TENSORS, bias, sinks); }                          \
+  int name(FA_PARAMETERS) {                                                                                        \
+    return fa::or_throw("flash_attention backward", fa::backward_entry(count, FA_TENSORS, bias, sinks));           \
+  }                                                                                                                \
+  fa::Shapes name##InferShape(int* ranks, int64_t** shapes, void*) {                                               \
+    return fa::backward_shapes(ranks, shapes, bias, sinks);                                                        \
+  }                                                                                                                \
+  fa::Types name##InferType(fa::Types types, void*) { return fa::backward_types(types, bias, sinks); }
+FA_BACKWARD(FlashAttentionBackward, flash_attention_backward, false, false)
+FA_BACKWARD(FlashAttentionBackwardBias, flash_attention_backward_bias, true, false)
+FA_BACKWARD(FlashAttentionBackwardSinks, flash_attention_backward_sinks, false, true)
+FA_BACKWARD(FlashAttentionBackwardBiasSinks, flash_attention_backward_bias_sinks, true, true)
 
 int FlashAttentionForwardPacked(FA_PARAMETERS) {
   return fa::or_throw("flash_attention_varlen forward", fa::forward_packed_entry(count, FA_TENSORS));
 }
 int FlashAttentionBackwardPacked(FA_PARAMETERS) {
   return fa::or_throw("flash_attention_varlen backward", fa::backward_packed_entry(count, FA_TENSORS));
-}
-
-fa::Shapes FlashAttentionBackwardInferShape(int* ranks, int64_t** shapes, void*) {
-  return fa::backward_shapes(ranks, shapes, false);
-}
-fa::Types FlashAttentionBackwardInferType(fa::Types types, void*) {
-  return {types[fa::kQuery], types[fa::kKey], types[fa::kValue]};
-}
-fa::Shapes FlashAttentionBackwardBiasInferShape(int* ranks, int64_t** shapes, void*) {
-  return fa::backward_shapes(ranks, shapes, true);
-}
-fa::Types FlashAttentionBackwardBiasInferType(fa::Types types, void*) {
-  return {types[fa::kQuery], types[fa::kKey], types[fa::kValue], types[fa::kBias]};
 }
 
 const char* flash_attention_message(int status) { return fa::message(status); }

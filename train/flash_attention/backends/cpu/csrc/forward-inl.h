@@ -35,6 +35,7 @@ struct ForwardTile {
   // The block of rows at work, at most kQueryRows: only they need room for scores.
   const QueryTile* q;
   Sides sides;
+  Band band;  // of the batch item
   Unit* query;
   float* output;
   float* shift;
@@ -249,8 +250,8 @@ bool forward_keys(ForwardTile<Math>& tile, int64_t index, int64_t batch, int64_t
     tile.sides.load_rest(p, batch, head, *tile.q, k);
     if (!packed) {
       // Only the panels that some row of the task sees.
-      const int64_t start = k.column(p.band.lo(first)) / kPanel * kPanel;
-      const int64_t seen = k.column(p.band.hi(first + count - 1)) - start;
+      const int64_t start = k.column(tile.band.lo(first)) / kPanel * kPanel;
+      const int64_t seen = k.column(tile.band.hi(first + count - 1)) - start;
       const Rows keys = key_rows(p, batch, kv_head, k.first + start);
       const Rows values = value_rows(p, batch, kv_head, k.first + start);
       Pack<Math>::transposed(keys, seen, round_up(seen, kPanel), tile.pack, tile.key + start * tile.units);
@@ -267,7 +268,7 @@ bool forward_keys(ForwardTile<Math>& tile, int64_t index, int64_t batch, int64_t
     if ((block + 1) * kQueryRows >= count) {
       const KeyTile next(index + 1, p.seq_k);
       tile.next_keys.set(key_rows(p, batch, kv_head, next.first), value_rows(p, batch, kv_head, next.first),
-                         next.column(p.band.hi(first + count - 1)), kPanels * tile.q->padded / kRows);
+                         next.column(tile.band.hi(first + count - 1)), kPanels * tile.q->padded / kRows);
     }
     if (tile.careful) {
       forward_block<Math, typename CarefulOf<Math>::Type, kBias, kKeep>(tile, k);
@@ -290,13 +291,20 @@ bool sum_rows(ForwardTile<Math>& tile, int64_t batch, int64_t head, int64_t firs
   std::memset(tile.all_sums, 0, padded * kLanes * sizeof(float));
   // Rows that do not exist start at a maximum of 0, which their scores of 0 never exceed.
   for (int64_t m = 0; m < padded; ++m) tile.all_shift[m] = m < count ? FLT_MAX : 0.0f;
-  const int64_t lo = p.band.lo(first), hi = p.band.hi(first + count - 1);
+  const int64_t lo = tile.band.lo(first), hi = tile.band.hi(first + count - 1);
   for (int64_t t = lo / kKeyTile; lo < hi && t * kKeyTile < hi; ++t)
     if (!forward_keys<Math, kBias, kKeep>(tile, t, batch, head, first, count)) return false;
   if (tile.careful) return true;
   Finite finite;
   for (int64_t m = 0; m < count; ++m) finite.add(tile.all_output + m * tile.output_stride, p.value_dim);
   return finite.all();
+}
+
+// log(exp(a) + exp(b)); NaN stays NaN.
+inline double log_add(double a, double b) {
+  if (a == -kInfinity || b == kInfinity) return b;
+  if (b == -kInfinity || a == kInfinity) return a;
+  return (a > b ? a : b) + std::log1p(std::exp(-std::fabs(a - b)));
 }
 
 template <class Math, Bias kBias, bool kKeep>
@@ -306,9 +314,10 @@ void forward_rows(const ForwardPlan& plan, int64_t batch_head, int64_t index, ch
   ForwardTile<Math> tile(p, plan.rows, arena);
   const int64_t batch = batch_head / p.heads, head = batch_head % p.heads;
   const int64_t first = index * plan.rows;
+  tile.band = p.band_of(batch);
   const int64_t count = p.seq_q - first < plan.rows ? p.seq_q - first : plan.rows;
   for (int64_t block = 0, from = 0; from < count; ++block, from += kQueryRows)
-    tile.blocks[block].set(p.band, first + from, count - from < kQueryRows ? count - from : kQueryRows);
+    tile.blocks[block].set(tile.band, first + from, count - from < kQueryRows ? count - from : kQueryRows);
   if (!sum_rows<Math, kBias, kKeep>(tile, batch, head, first, count)) {
     tile.careful = true;
     sum_rows<Math, kBias, kKeep>(tile, batch, head, first, count);
@@ -318,11 +327,17 @@ void forward_rows(const ForwardPlan& plan, int64_t batch_head, int64_t index, ch
   float* logsumexp = plan.outputs.logsumexp + batch_head * p.lse_stride + first;
   for (int64_t m = 0; m < count; ++m) {
     const float total = Simd::sum(Simd::load(tile.all_sums + m * kLanes));
-    const float factor = total == 0.0f ? 0.0f : p.dropout.scale / total;
+    const double natural = -tile.all_shift[m] * tile.rule.to_natural;
+    double sum = total == 0.0f ? -kInfinity : natural + std::log(static_cast<double>(total));
+    float factor = total == 0.0f ? 0.0f : p.dropout.scale / total;
+    if (p.sinks) {
+      const double joined = log_add(sum, p.sinks[head]);
+      if (total != 0.0f) factor *= static_cast<float>(std::exp(sum - joined));
+      sum = joined;
+    }
     store_row(p.dtype, tile.all_output + m * tile.output_stride, factor, p.value_dim,
               output + p.output_layout.at(batch, head, first + m) * size_of(p.dtype));
-    const double natural = -tile.all_shift[m] * tile.rule.to_natural;
-    logsumexp[m] = total == 0.0f ? -kInfinity : static_cast<float>(natural + std::log(static_cast<double>(total)));
+    logsumexp[m] = static_cast<float>(sum);
   }
 }
 

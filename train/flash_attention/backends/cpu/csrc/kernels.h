@@ -20,6 +20,9 @@ struct ForwardPlan {
   int64_t tiles;  // per head
 };
 
+// Rows of a head that backward_rows takes at a time.
+constexpr int64_t kSliceRows = 256;
+
 // Query rows per tile of the backward pass. Results depend on it (order of the sums), so it is the same everywhere.
 constexpr int64_t kBackwardRows = 128;
 
@@ -37,6 +40,7 @@ struct BackwardPlan {
   float factor_left;
   float* shift;           // (batch, heads, seq_q): minus the logsumexp, in the domain of the scores
   float* delta;           // (batch, heads, seq_q): (rowsum(d_output * output) - d_logsumexp) * score_gradient_scale
+  double* d_sinks;        // (batch, heads, slices of rows): shares of the gradient of a sink, or null
   float* d_query;         // float32 sums of the wave, in rows of d_query_width
   int64_t d_query_width;  // head_dim in whole vectors
   Layout d_query_layout;
@@ -69,7 +73,7 @@ struct Kernels {
   int64_t (*forward_scratch)(const ForwardPlan& plan);
   void (*forward_task)(const ForwardPlan& plan, int64_t batch_head, int64_t tile, char* scratch);
   int64_t (*backward_scratch)(const BackwardPlan& plan);
-  // Fills shift and delta for `count` rows from row `first` of batch_head on.
+  // Fills shift, delta and d_sinks for a slice: `count` rows from row `first` of batch_head on.
   void (*backward_rows)(const BackwardPlan& plan, int64_t batch_head, int64_t first, int64_t count, char* scratch);
   void (*backward_task)(const BackwardPlan& plan, int64_t group, int64_t key_tile, char* scratch);
   // Converts `count` rows of the wave's d_query sums from row `first` of batch_head on.

@@ -116,7 +116,8 @@ int run_backward(const Problem& rows, const Packing& packing, const BackwardInpu
     return backward(s.problem,
                     {s.like_output(inputs.output), s.like_logsumexp(inputs.logsumexp), s.like_output(inputs.d_output),
                      s.like_logsumexp(inputs.d_logsumexp)},
-                    {s.like_query(outputs.d_query), s.like_key(outputs.d_key), s.like_value(outputs.d_value), nullptr});
+                    {s.like_query(outputs.d_query), s.like_key(outputs.d_key), s.like_value(outputs.d_value), nullptr,
+                     nullptr});
   };
   std::vector<std::pair<double, int64_t>> order;
   double work = 0;

@@ -32,6 +32,7 @@ struct Band {
   int64_t prev_blocks;
   int64_t next_blocks;
   int64_t block;  // tokens per block, at least 1
+  int64_t prefix = 0;  // the keys before it are seen by every row; only without windows
 
   static FA_INLINE int64_t min(int64_t a, int64_t b) { return a < b ? a : b; }
   static FA_INLINE int64_t max(int64_t a, int64_t b) { return a > b ? a : b; }
@@ -51,7 +52,7 @@ struct Band {
     if (next_blocks < kAllBlocks) result = min(result, (block_of(position) + next_blocks + 1) * block);
     if (causal) result = min(result, position + 1);
     if (right >= 0) result = min(result, position + right + 1);
-    return max(result, 0);
+    return max(result, prefix);
   }
 };
 
@@ -103,7 +104,7 @@ struct Problem {
   int64_t value_dim;  // of value and output
   double scale;
   float softcap;  // scores become softcap * tanh(score / softcap) before a bias is added; 0 = off
-  Band band;
+  Band band;  // but for the prefix, see band_of
   Layout query_layout;   // of query and its gradient: batch, heads, seq_q
   Layout output_layout;  // of output and its gradient
   Layout key_layout;     // of key and its gradient: batch, kv_heads, seq_k
@@ -116,7 +117,16 @@ struct Problem {
   Broadcast bias;       // added to the scaled scores
   const float* slopes;  // (heads): adds -slope * |position of the query - key|; null when absent
   Dropout dropout;
+  const float* sinks;          // (heads): logits that join every denominator; null when absent
+  const int32_t* prefix;       // (batch): of the bands; null when absent
+  const int32_t* segments;     // (batch, seq_q): a row sees keys of its own id only, and none if that is negative; or null
+  const int32_t* kv_segments;  // (batch, seq_k)
 
+  FA_INLINE Band band_of(int64_t item) const {
+    Band result = band;
+    if (prefix) result.prefix = prefix[item];
+    return result;
+  }
   FA_INLINE int64_t group() const { return heads / kv_heads; }
   FA_INLINE bool biased() const { return bias.data != nullptr || slopes != nullptr; }
   FA_INLINE bool capped() const { return softcap > 0.0f; }
@@ -138,7 +148,8 @@ struct BackwardOutputs {
   void* d_query;
   void* d_key;
   void* d_value;
-  void* d_bias;  // null = not wanted; shape and dtype of the bias, whose strides it shares
+  void* d_bias;    // null = not wanted; shape and dtype of the bias, whose strides it shares
+  float* d_sinks;  // null without sinks; (heads)
 };
 
 }  // namespace flash_attention

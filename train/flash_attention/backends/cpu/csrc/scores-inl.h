@@ -80,7 +80,7 @@ enum class Bias { kNone, kTensor, kSlope, kCapped };
 
 // Bits, bias and dropout of one (query tile, key tile) pair of one head.
 struct Sides {
-  uint32_t* visible;  // [row][kWords] from the explicit mask
+  uint32_t* visible;  // [row][kWords] from the explicit mask and the segments
   uint32_t* keep;     // [row][kWords] from dropout
   float* bias;        // [row or 1][bias_stride] in float32
   bool masked;
@@ -91,21 +91,27 @@ struct Sides {
   static constexpr int64_t kBiasStride = kKeyTile + 16;
 
   void allocate(Arena& arena, const Problem& p, int64_t rows) {
-    visible = p.mask.data ? arena.take<uint32_t>(rows * kWords) : nullptr;
+    visible = p.mask.data || p.segments ? arena.take<uint32_t>(rows * kWords) : nullptr;
     keep = p.dropout.kind != Dropout::kNone ? arena.take<uint32_t>(rows * kWords) : nullptr;
     bias = p.bias.data ? arena.take<float>(rows * kBiasStride) : p.capped() ? arena.take<float>(kBiasStride) : nullptr;
   }
 
-  // Reads the explicit mask. False when it hides the whole pair.
+  // Reads the segments and the explicit mask. False when they hide the whole pair.
   bool load_mask(const Problem& p, int64_t batch, int64_t head, const QueryTile& q, const KeyTile& k) {
-    masked = p.mask.data != nullptr;
-    if (!masked) return true;
+    masked = false;
+    if (p.segments && !load_segments(p, batch, q, k)) return false;
+    if (!p.mask.data) return true;
     uint32_t any = 0;
     const uint8_t* base = static_cast<const uint8_t*>(p.mask.data);
     for (int64_t m = 0; m < q.count; ++m) {
       const uint8_t* row = base + p.mask.at(batch, head, q.first + m) + k.first;
-      for (int64_t w = 0; w < kWords; ++w) any |= visible[m * kWords + w] = visible_word(row, 32 * w, k.count);
+      uint32_t* words = visible + m * kWords;
+      for (int64_t w = 0; w < kWords; ++w) {
+        const uint32_t shown = visible_word(row, 32 * w, k.count);
+        any |= words[w] = masked ? words[w] & shown : shown;
+      }
     }
+    masked = true;
     return any != 0;
   }
 
@@ -121,6 +127,40 @@ struct Sides {
   }
 
  private:
+  struct Range {
+    int32_t least = INT32_MAX, largest = INT32_MIN;
+    Range(const int32_t* ids, int64_t count) {
+      for (int64_t i = 0; i < count; ++i) {
+        least = ids[i] < least ? ids[i] : least;
+        largest = ids[i] > largest ? ids[i] : largest;
+      }
+    }
+  };
+
+  // False when no id is on both sides. Sets `masked` and the words of the rows, unless all ids are the same.
+  bool load_segments(const Problem& p, int64_t batch, const QueryTile& q, const KeyTile& k) {
+    const int32_t* rows = p.segments + batch * p.seq_q + q.first;
+    const int32_t* keys = p.kv_segments + batch * p.seq_k + k.first;
+    const Range of_rows(rows, q.count), of_keys(keys, k.count);
+    if (of_rows.largest < 0 || of_rows.largest < of_keys.least || of_keys.largest < of_rows.least) return false;
+    const bool same = of_rows.least == of_keys.largest && of_keys.least == of_rows.largest;
+    if (same) return true;
+    masked = true;
+    uint32_t any = 0;
+    for (int64_t m = 0; m < q.count; ++m) {
+      uint32_t* words = visible + m * kWords;
+      if (m > 0 && rows[m] == rows[m - 1]) {  // as good as always
+        std::memcpy(words, words - kWords, kWords * sizeof(uint32_t));
+        continue;
+      }
+      std::memset(words, 0, kWords * sizeof(uint32_t));
+      for (int64_t c = 0; rows[m] >= 0 && c < k.count; ++c)
+        words[c / 32] |= static_cast<uint32_t>(keys[c] == rows[m]) << (c % 32);
+      for (int64_t w = 0; w < kWords; ++w) any |= words[w];
+    }
+    return any != 0;
+  }
+
   static uint32_t visible_word(const uint8_t* row, int64_t from, int64_t count) {
     if (from + 32 <= count) return ~Simd::nonzero_bits(row + from);
     if (from >= count) return 0;

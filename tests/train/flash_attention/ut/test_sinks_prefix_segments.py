@@ -1,0 +1,109 @@
+"""Sinks, prefixes and segment ids as a user gives them: equal to what says the same in another way."""
+
+import mindspore as ms
+import numpy as np
+import pytest
+from flash_attention import FlashAttention, explain, flash_attention
+from flash_attention.problem import AttentionProblem
+from mindspore import Tensor, ops
+
+BACKENDS = ("math", "cpu")
+SEQ = 150
+
+
+def draw(*shape, seed=0, dtype=np.float32):
+    return Tensor(np.random.default_rng([seed, *shape]).standard_normal(shape).astype(dtype))
+
+
+QUERY, KEY, VALUE = draw(2, 4, SEQ, 24), draw(2, 2, SEQ, 24, seed=1), draw(2, 2, SEQ, 24, seed=2)
+
+
+def results(backend, *given, **options):
+    """Output, logsumexp and gradients as NumPy arrays."""
+
+    def loss(query, key, value):
+        output, logsumexp = flash_attention(query, key, value, *given, return_lse=True, backend=backend, **options)
+        return (output**2).sum(), output, logsumexp
+
+    (_, output, logsumexp), gradients = ops.value_and_grad(loss, (0, 1, 2), has_aux=True)(QUERY, KEY, VALUE)
+    return [tensor.asnumpy() for tensor in (output, logsumexp, *gradients)]
+
+
+def assert_equal(actual, expected):
+    for one, other in zip(actual, expected):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_segments_give_the_bits_of_the_mask_that_says_the_same(backend):
+    ids = np.sort(np.random.default_rng(3).integers(-1, 4, size=(2, SEQ)).astype(np.int32))
+    mask = (ids[:, :, None] != ids[:, None, :]) | (ids[:, :, None] < 0)
+    expected = results(backend, Tensor(mask), causal=True)
+    assert_equal(results(backend, segment_ids=Tensor(ids), causal=True), expected)
+    assert_equal(results(backend, segment_ids=Tensor(ids), kv_segment_ids=Tensor(ids), causal=True), expected)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_prefix_of_nothing_is_causal_and_a_mask_says_the_others(backend):
+    assert_equal(results(backend, prefix=(0, 0), causal=True), results(backend, causal=True))
+    lengths = np.array([77, 130], np.int32)
+    row, column = np.arange(SEQ)[:, None], np.arange(SEQ)
+    mask = Tensor((column > row) & (column >= lengths[:, None, None]))
+    expected = results(backend, mask)
+    for prefix in (Tensor(lengths), (77, 130), [77, 130]):
+        for one, other in zip(results(backend, prefix=prefix, causal=True), expected):
+            np.testing.assert_allclose(one, other, atol=2e-5)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_sinks_of_minus_infinity_are_none(backend):
+    nothing = Tensor(np.full(4, -np.inf, np.float32))
+    for one, other in zip(results(backend, sinks=nothing, causal=True), results(backend, causal=True)):
+        np.testing.assert_allclose(one, other, atol=1e-6)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_layer_takes_them_and_gives_the_gradient_of_sinks(backend, mode):
+    layer = FlashAttention(24, causal=True, backend=backend)
+    ids, sinks = Tensor(np.zeros((2, SEQ), np.int32)), draw(4, seed=5)
+    prefix = Tensor(np.array([3, 60], np.int32))
+
+    def loss(sinks):
+        return layer(QUERY, KEY, VALUE, None, None, sinks, prefix, ids).sum()
+
+    gradient = ops.grad(loss)(sinks).asnumpy()
+    step = 1e-2
+    for head in range(4):
+        shifted = [sinks.asnumpy().copy() for _ in range(2)]
+        shifted[0][head] += step
+        shifted[1][head] -= step
+        slope = (float(loss(Tensor(shifted[0]))) - float(loss(Tensor(shifted[1])))) / (2 * step)
+        np.testing.assert_allclose(gradient[head], slope, rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_half_precision_sinks_are_taken_as_they_are(backend):
+    sinks = draw(4, seed=5, dtype=np.float16)
+    query, key, value = (tensor.astype(ms.float16) for tensor in (QUERY, KEY, VALUE))
+    by_half = flash_attention(query, key, value, sinks=sinks, backend=backend)
+    by_single = flash_attention(query, key, value, sinks=sinks.astype(ms.float32), backend=backend)
+    np.testing.assert_array_equal(by_half.asnumpy(), by_single.asnumpy())
+
+
+def test_a_prefix_beyond_the_keys_is_refused():
+    with pytest.raises(RuntimeError, match="out of range"):
+        flash_attention(QUERY, KEY, VALUE, prefix=(3, SEQ + 1), causal=True, backend="cpu").asnumpy()
+    with pytest.raises(ValueError, match="prefix: got -1"):
+        flash_attention(QUERY, KEY, VALUE, prefix=(3, -1), causal=True)
+
+
+@pytest.mark.parametrize(
+    ("field", "name"), [("sinks", "sinks"), ("prefix", "prefix"), ("segments", "segment_ids"), ("softcap", "soft cap")]
+)
+def test_explain_names_what_a_backend_lacks(field, name):
+    pytest.importorskip("tikemu")
+    value = 3.0 if field == "softcap" else True
+    problem = AttentionProblem(batch=1, heads=2, seq_q=64, seq_k=64, head_dim=64, causal=True, **{field: value})
+    verdicts = explain(problem)
+    assert verdicts["cpu"] == verdicts["math"] == "ok"
+    assert name in verdicts["emulator"]
