@@ -97,7 +97,7 @@ def test_tensors(index, tensor, expected):
         ({BIAS_KIND: 1}, {BIAS: zeros(1, 4, 1, 6, dtype=np.uint8)}, DTYPE),
         ({BIAS_KIND: 1}, {BIAS: zeros(1, 4, 2, 6)}, SHAPE),
         ({LAYOUT: -1}, {}, VALUE),
-        ({LAYOUT: 4}, {}, VALUE),
+        ({LAYOUT: 6}, {}, VALUE),
         ({LAYOUT: 2}, {}, SHAPE),
         ({LAYOUT: 1}, {}, SHAPE),
         ({HEAD_DIM: 0}, {}, VALUE),
