@@ -1,0 +1,112 @@
+"""The attention function for mindone's transformers, called as its models call it; the models: st/test_clients.py."""
+
+import numpy as np
+import pytest
+from flash_attention.compat import transformers
+from flash_attention.compat.transformers import attention_forward
+from mindspore import Tensor, nn
+from mindspore import dtype as mstype
+
+BATCH, HEADS, KV_HEADS, DIM, SCALE = 2, 4, 2, 8, 0.4
+
+
+class Module(nn.Cell):
+    """A model's attention, of which only `is_causal` is looked at."""
+
+    def __init__(self, is_causal=True):
+        super().__init__()
+        self.is_causal = is_causal
+
+
+def inputs(seq_q, seq_k):
+    """query, key and value, float32."""
+    random = np.random.default_rng(7)
+    shapes = [(HEADS, seq_q), (KV_HEADS, seq_k), (KV_HEADS, seq_k)]
+    return [random.standard_normal((BATCH, heads, seq, DIM)).astype(np.float32) for heads, seq in shapes]
+
+
+def eager(query, key, value, added):
+    """The library's eager attention in float64, (B, Sq, N, D); `added` goes to the scaled scores."""
+    key, value = (one.astype(np.float64).repeat(HEADS // KV_HEADS, 1) for one in (key, value))
+    scores = SCALE * query.astype(np.float64) @ key.swapaxes(-1, -2) + added
+    shares = np.exp(scores - scores.max(-1, keepdims=True))
+    return (shares / shares.sum(-1, keepdims=True) @ value).swapaxes(1, 2)
+
+
+def hidden_by_position(seq_q, seq_k, window=None):
+    """-inf where the last seq_q positions see nothing."""
+    position = np.arange(seq_q)[:, None] + seq_k - seq_q
+    keys = np.arange(seq_k)
+    hidden = keys > position
+    if window is not None:
+        hidden |= keys <= position - window
+    return np.where(hidden, -np.inf, 0.0)
+
+
+def call(tensors, mask=None, module=None, **options):
+    output, probabilities = attention_forward(module or Module(), *map(Tensor, tensors), mask, scaling=SCALE, **options)
+    assert probabilities is None
+    return output.asnumpy()
+
+
+PADDING = np.array([[0, 0, 0] + [1] * 9, [1] * 12])
+
+
+@pytest.mark.parametrize("window", (None, 1, 4))
+@pytest.mark.parametrize("seq_q", (1, 5, 12))
+def test_without_a_mask_the_last_positions_see_what_stands_before_them(seq_q, window):
+    tensors = inputs(seq_q, 12)
+    expected = eager(*tensors, hidden_by_position(seq_q, 12, window))
+    np.testing.assert_allclose(call(tensors, sliding_window=window), expected, atol=2e-6)
+
+
+@pytest.mark.parametrize("dtype", (mstype.bool_, mstype.int64, mstype.float32))
+@pytest.mark.parametrize("window", (None, 4))
+def test_a_mask_of_rank_2_says_which_keys_are_padding(window, dtype):
+    tensors = inputs(8, 12)
+    added = hidden_by_position(8, 12, window) + np.where(PADDING == 0, -np.inf, 0.0)[:, None, None]
+    actual = call(tensors, Tensor(PADDING).astype(dtype), sliding_window=window)
+    np.testing.assert_allclose(actual, eager(*tensors, added), atol=2e-6)
+
+
+@pytest.mark.parametrize("extra", (0, 3))
+@pytest.mark.parametrize("floating", (False, True))
+def test_a_mask_of_rank_4_alone_says_what_is_visible(floating, extra):
+    tensors = inputs(8, 12)
+    shown = np.random.default_rng(3).random((BATCH, 1, 8, 12 + extra)) < 0.6
+    shown[..., 0] = True
+    added = np.where(shown, 0.0, np.finfo(np.float32).min).astype(np.float32)
+    mask = Tensor(added) if floating else Tensor(shown)
+    actual = call(tensors, mask, sliding_window=2, is_causal=True)
+    np.testing.assert_allclose(actual, eager(*tensors, added[..., :12]), atol=2e-6)
+
+
+@pytest.mark.parametrize("module, argument", [(False, None), (True, False)])
+def test_an_encoder_sees_everything(module, argument):
+    tensors = inputs(8, 12)
+    actual = call(tensors, module=Module(module), is_causal=argument)
+    np.testing.assert_allclose(actual, eager(*tensors, 0.0), atol=2e-6)
+
+
+@pytest.mark.parametrize(
+    "name, value",
+    [
+        ("head_mask", Tensor(np.ones(4, np.float32))),
+        ("s_aux", Tensor(np.ones(4, np.float32))),
+        ("cu_seq_lens_q", Tensor(np.array([0, 4], np.int32))),
+        ("output_attentions", True),
+    ],
+)
+def test_what_would_change_the_result_is_refused_by_name(name, value):
+    with pytest.raises(ValueError, match=name):
+        call(inputs(4, 4), **{name: value})
+
+
+def test_arguments_that_change_nothing_are_taken():
+    call(inputs(4, 4), position_ids=None, output_attentions=False, cache_position=Tensor(np.arange(4)))
+
+
+def test_register_says_what_is_missing(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "mindone", None)
+    with pytest.raises(ImportError, match="mindone"):
+        transformers.register()

@@ -1,0 +1,180 @@
+"""Our attention in mindone's transformers (checked against 0.5.0), under `attn_implementation="flash_attention"`.
+
+`register` makes two entries in the library's tables: the attention itself, and what makes its masks. Models that ask
+the library for their masks get none of seq x seq elements for causal attention, with or without a sliding window,
+padding and a growing cache. Models that make their masks themselves (Llama and Gemma 2 in 0.5.0) go on doing so.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from mindspore import Tensor, nn, ops
+from mindspore import dtype as mstype
+
+from flash_attention.functional import flash_attention
+
+NAME = "flash_attention"
+# What calls may carry that changes the result and that we do not compute.
+_NOT_SUPPORTED = ("head_mask", "s_aux", "cu_seq_lens_q", "cu_seq_lens_k")
+
+
+def attention_forward(
+    module: nn.Cell,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    is_causal: bool | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """Attention as the library's models call it.
+
+    Args:
+        module (Cell): the model's attention; its `is_causal` (True without one) decides where the argument is None.
+        query, key, value (Tensor): (B, N, Sq, D), (B, Nkv, Sk, D), (B, Nkv, Sk, D).
+        attention_mask (Tensor): one of
+
+            * None, and the rule is causal or nothing;
+            * (B, Sk), True or 1 = a token, 0 = padding; besides the causal rule;
+            * (B or 1, N or 1, Sq, Sk or longer), which alone says what is visible, as in the library's eager attention:
+              boolean, True = takes part, or floating, added to the scores.
+
+        dropout (float): share of the probabilities set to zero.
+        scaling (float): factor on the scores. Default: None, 1 / sqrt(D).
+        sliding_window (int): keys that a query sees, its own included; in a mask of rank 4 it is contained already.
+        softcap (float): refused unless None.
+        is_causal (bool): query i of the last Sq positions sees no later keys.
+
+    Returns:
+        tuple, the output (B, Sq, N, D) and None for the probabilities.
+
+    Raises:
+        TypeError, ValueError: an argument is not allowed or not supported.
+    """
+    if softcap is not None:
+        raise ValueError(f"softcap: got {softcap}, allowed is None; it is not supported yet")
+    for name in _NOT_SUPPORTED:
+        if kwargs.get(name) is not None:
+            raise ValueError(f"{name}: got one, allowed is None; it is not supported")
+    if kwargs.get("output_attentions"):
+        raise ValueError("output_attentions: got True, allowed is False; use attn_implementation='eager' for it")
+    mask, bias, causal, window = None, None, False, -1
+    if attention_mask is not None and attention_mask.ndim == 4:
+        attention_mask = attention_mask[:, :, :, : key.shape[2]]
+        if attention_mask.dtype == mstype.bool_:
+            mask = ops.logical_not(attention_mask)
+        else:
+            bias = attention_mask if attention_mask.dtype == query.dtype else ops.cast(attention_mask, mstype.float32)
+    else:
+        causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+        if sliding_window is not None:
+            window = sliding_window - 1
+        if attention_mask is not None:
+            mask = ops.logical_not(ops.cast(attention_mask, mstype.bool_))
+            mask = ops.expand_dims(ops.expand_dims(mask, 1), 1)
+    output = flash_attention(
+        query,
+        key,
+        value,
+        mask,
+        bias,
+        dropout_rate=dropout,
+        scale=scaling,
+        causal=causal,
+        causal_alignment="bottom_right",
+        window_size=(window, -1),
+        argument_names=("attention_mask", "attention_mask"),
+    )
+    return ops.transpose(output, (0, 2, 1, 3)), None
+
+
+class MaskFunction:
+    """What the library's models call for a mask of `attention_forward`, with the signature of its `sdpa_mask`.
+
+    None, or the (B, Sk) mask of padding, where the rule is causal, with a sliding window or without, and the queries
+    are the last of the sequence; else what `sdpa_mask` gives, (B, 1, Sq, Sk).
+
+    Args:
+        masking: the module `mindone.transformers.masking_utils`.
+    """
+
+    def __init__(self, masking: Any):
+        self.masking = masking
+
+    def __call__(
+        self, batch_size, cache_position, kv_length, kv_offset=0, mask_function=None, attention_mask=None, **options
+    ):
+        causal = self.masking.causal_mask_function
+        mask_function = causal if mask_function is None else mask_function
+        positional = mask_function is causal or self._is_sliding_window(mask_function)
+        if not positional or not self._ends_at(cache_position, kv_offset + kv_length):
+            options["allow_is_causal_skip"] = False
+            return self.masking.sdpa_mask(
+                batch_size=batch_size,
+                cache_position=cache_position,
+                kv_length=kv_length,
+                kv_offset=kv_offset,
+                mask_function=mask_function,
+                attention_mask=attention_mask,
+                **options,
+            )
+        if attention_mask is None:
+            return None
+        attention_mask = attention_mask[:, kv_offset : kv_offset + kv_length]
+        return None if bool(attention_mask.asnumpy().all()) else attention_mask
+
+    def _is_sliding_window(self, mask_function) -> bool:
+        """Whether it is what `sliding_window_causal_mask_function` returned, and nothing besides.
+
+        The library intersects plain functions, which only their closures tell apart. Anything unknown counts as no.
+        """
+        sample = self.masking.sliding_window_causal_mask_function(1)
+        parts, expected = _closure(mask_function), _closure(sample)
+        if mask_function.__code__ is not sample.__code__ or len(parts) != 1 or len(parts[0]) != len(expected[0]):
+            return False
+        return all(part.__code__ is other.__code__ for part, other in zip(parts[0], expected[0]))
+
+    @staticmethod
+    def _ends_at(cache_position, length) -> bool:
+        """Whether the last query stands at the last key. A cache of fixed length has room after it."""
+        return int(cache_position[-1].asnumpy()) + 1 == length
+
+
+def _closure(function) -> list:
+    return [cell.cell_contents for cell in function.__closure__ or ()]
+
+
+def register(name: str = NAME) -> str:
+    """Makes `attn_implementation=name` of mindone's transformers models use our attention.
+
+    Call it before the model is made. Under the name "flash_attention_2" it takes the place of the library's own, which
+    needs an Atlas A2.
+
+    Args:
+        name (str): Default: "flash_attention".
+
+    Returns:
+        str, the name.
+
+    Raises:
+        ImportError: mindone with its transformers cannot be imported.
+
+    Examples:
+        >>> from flash_attention.compat import transformers
+        >>> from mindone.transformers import Qwen2ForCausalLM
+        >>> model = Qwen2ForCausalLM.from_pretrained(path, attn_implementation=transformers.register())
+    """
+    try:
+        masking = importlib.import_module("mindone.transformers.masking_utils")
+        modeling = importlib.import_module("mindone.transformers.modeling_utils")
+    except ImportError as error:
+        raise ImportError(f"register: needs mindone and its transformers ({error}); pip install mindone") from error
+    modeling.ALL_ATTENTION_FUNCTIONS.register(name, attention_forward)
+    masking.ALL_MASK_ATTENTION_FUNCTIONS.register(name, MaskFunction(masking))
+    return name
