@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Sets up the test environment, builds the native library, checks style and types, and runs the tests.
 #   ./test.sh                     the tests of every day
-#   ./test.sh --slow              and the slow ones; likewise --distributed (several processes), --versions
+#   ./test.sh --slow              and the slow ones; likewise --distributed (several processes), --versions,
+#                                 --clients (model libraries)
 #   ./test.sh tests/emulator -k vadd   anything else goes to pytest
 # FLASH_ATTENTION_VENV: the virtual environment, reused between runs (default ~/.cache/flash-attention/venv).
 # FLASH_ATTENTION_TEST_PROCESSES: pytest processes (default 2; 0 runs in one process, as -s and --pdb want).
@@ -9,7 +10,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 . scripts/environment.sh
 if [ "${1:-}" = "-h" ] || [ "${1:-}" = "--help" ]; then
-    sed -n '2,7s/^# \{0,1\}//p' "$0"
+    sed -n '2,8s/^# \{0,1\}//p' "$0"
     exit
 fi
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-OPTIONAL_MARKS = ("slow", "distributed", "versions")
+OPTIONAL_MARKS = ("slow", "distributed", "versions", "clients")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -13,7 +13,7 @@ PAGES = [
     *sorted((ROOT / "docs").glob("*.md")),
 ]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
-RUNNABLE = [page for page in PAGES if page.name in ("README.md", "usage.md")]
+RUNNABLE = [page for page in PAGES if page.name in ("README.md", "usage.md", "migration.md")]
 
 
 @pytest.mark.parametrize("page", RUNNABLE, ids=lambda page: page.name)

@@ -4,6 +4,7 @@ ascend910.py    the FlashAttention layers for the Ascend 910 that models were wr
                 signatures
 mindspore_ops.py, mindspore_patch.py
                 MindSpore's `flash_attention_score` and `FlashAttentionScore`, and how they get into its place
+transformers.py the attention functions of mindone's transformers
 """
 
 from flash_attention.compat.ascend910 import install, uninstall

@@ -48,7 +48,7 @@ def attention_forward(
         dropout (float): share of the probabilities set to zero.
         scaling (float): factor on the scores. Default: None, 1 / sqrt(D).
         sliding_window (int): keys that a query sees, its own included; in a mask of rank 4 it is contained already.
-        softcap (float): refused unless None.
+        softcap (float): scaled scores become softcap * tanh(score / softcap). Default: None, off.
         is_causal (bool): query i of the last Sq positions sees no later keys.
 
     Returns:
@@ -57,8 +57,6 @@ def attention_forward(
     Raises:
         TypeError, ValueError: an argument is not allowed or not supported.
     """
-    if softcap is not None:
-        raise ValueError(f"softcap: got {softcap}, allowed is None; it is not supported yet")
     for name in _NOT_SUPPORTED:
         if kwargs.get(name) is not None:
             raise ValueError(f"{name}: got one, allowed is None; it is not supported")
@@ -86,6 +84,7 @@ def attention_forward(
         bias,
         dropout_rate=dropout,
         scale=scaling,
+        softcap=0.0 if softcap is None else softcap,
         causal=causal,
         causal_alignment="bottom_right",
         window_size=(window, -1),
@@ -110,10 +109,8 @@ class MaskFunction:
     def __call__(
         self, batch_size, cache_position, kv_length, kv_offset=0, mask_function=None, attention_mask=None, **options
     ):
-        causal = self.masking.causal_mask_function
-        mask_function = causal if mask_function is None else mask_function
-        positional = mask_function is causal or self._is_sliding_window(mask_function)
-        if not positional or not self._ends_at(cache_position, kv_offset + kv_length):
+        mask_function = self.masking.causal_mask_function if mask_function is None else mask_function
+        if not self._positional(mask_function) or not self._ends_at(cache_position, kv_offset + kv_length):
             options["allow_is_causal_skip"] = False
             return self.masking.sdpa_mask(
                 batch_size=batch_size,
@@ -129,16 +126,31 @@ class MaskFunction:
         attention_mask = attention_mask[:, kv_offset : kv_offset + kv_length]
         return None if bool(attention_mask.asnumpy().all()) else attention_mask
 
-    def _is_sliding_window(self, mask_function) -> bool:
-        """Whether it is what `sliding_window_causal_mask_function` returned, and nothing besides.
+    def _positional(self, mask_function) -> bool:
+        """Whether the rule is causal, with a sliding window or without, and every row is one sequence.
 
-        The library intersects plain functions, which only their closures tell apart. Anything unknown counts as no.
+        The library intersects plain functions, which only their code and closures tell apart. What is unknown counts as
+        no.
         """
-        sample = self.masking.sliding_window_causal_mask_function(1)
-        parts, expected = _closure(mask_function), _closure(sample)
-        if mask_function.__code__ is not sample.__code__ or len(parts) != 1 or len(parts[0]) != len(expected[0]):
+        masking = self.masking
+        parts = self._parts(mask_function)
+        others = [part for part in parts if part is not masking.causal_mask_function]
+        return len(others) < len(parts) and all(
+            _is_like(part, masking.sliding_window_overlay(1)) or self._is_one_sequence(part) for part in others
+        )
+
+    def _parts(self, mask_function) -> list:
+        """The functions that `mask_function` is the intersection of."""
+        if not _is_like(mask_function, self.masking.and_masks(mask_function)):
+            return [mask_function]
+        return [part for inner in _contents(mask_function) for part in self._parts(inner)]
+
+    def _is_one_sequence(self, mask_function) -> bool:
+        """Whether it numbers the sequences that are packed in a row, and there is one."""
+        if not _is_like(mask_function, self.masking.packed_sequence_mask_function(None)):
             return False
-        return all(part.__code__ is other.__code__ for part, other in zip(parts[0], expected[0]))
+        numbers = _contents(mask_function).asnumpy()
+        return bool((numbers == numbers[:, :1]).all())
 
     @staticmethod
     def _ends_at(cache_position, length) -> bool:
@@ -146,8 +158,14 @@ class MaskFunction:
         return int(cache_position[-1].asnumpy()) + 1 == length
 
 
-def _closure(function) -> list:
-    return [cell.cell_contents for cell in function.__closure__ or ()]
+def _is_like(function, sample) -> bool:
+    return function.__code__ is sample.__code__
+
+
+def _contents(function) -> Any:
+    """The only thing that a function inside a function has kept."""
+    (cell,) = function.__closure__
+    return cell.cell_contents
 
 
 def register(name: str = NAME) -> str:

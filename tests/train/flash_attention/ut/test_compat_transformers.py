@@ -25,10 +25,11 @@ def inputs(seq_q, seq_k):
     return [random.standard_normal((BATCH, heads, seq, DIM)).astype(np.float32) for heads, seq in shapes]
 
 
-def eager(query, key, value, added):
-    """The library's eager attention in float64, (B, Sq, N, D); `added` goes to the scaled scores."""
+def eager(query, key, value, added, softcap=None):
+    """The library's eager attention in float64, (B, Sq, N, D); `added` goes to the scaled, capped scores."""
     key, value = (one.astype(np.float64).repeat(HEADS // KV_HEADS, 1) for one in (key, value))
-    scores = SCALE * query.astype(np.float64) @ key.swapaxes(-1, -2) + added
+    scores = SCALE * query.astype(np.float64) @ key.swapaxes(-1, -2)
+    scores = (scores if softcap is None else softcap * np.tanh(scores / softcap)) + added
     shares = np.exp(scores - scores.max(-1, keepdims=True))
     return (shares / shares.sum(-1, keepdims=True) @ value).swapaxes(1, 2)
 
@@ -58,6 +59,12 @@ def test_without_a_mask_the_last_positions_see_what_stands_before_them(seq_q, wi
     tensors = inputs(seq_q, 12)
     expected = eager(*tensors, hidden_by_position(seq_q, 12, window))
     np.testing.assert_allclose(call(tensors, sliding_window=window), expected, atol=2e-6)
+
+
+def test_a_soft_cap_comes_before_the_mask():
+    tensors = inputs(8, 12)
+    expected = eager(*tensors, hidden_by_position(8, 12), softcap=0.5)
+    np.testing.assert_allclose(call(tensors, softcap=0.5), expected, atol=2e-6)
 
 
 @pytest.mark.parametrize("dtype", (mstype.bool_, mstype.int64, mstype.float32))
