@@ -65,6 +65,18 @@ def add_missing_operators() -> None:
     mint.nn.functional.gelu = lambda x, approximate="none": ops.gelu(x, approximate)
 
 
+def record_masks() -> list:
+    """Notes the rank of the mask, or 0 without one, of every call of our attention."""
+    ranks, attention = [], compat.attention_forward
+
+    def recorded(module, query, key, value, attention_mask, **options):
+        ranks.append(0 if attention_mask is None else attention_mask.ndim)
+        return attention(module, query, key, value, attention_mask, **options)
+
+    compat.attention_forward = recorded
+    return ranks
+
+
 def models(name: str) -> dict:
     """The model with eager attention and with ours, all parameters alike."""
     import transformers
@@ -129,7 +141,7 @@ def generate(name: str) -> None:
     ids[PADDING == 0] = 0
     tokens = [
         model.generate(
-            Tensor(ids, ms.int32), attention_mask=Tensor(PADDING, ms.int32), max_new_tokens=6, do_sample=False
+            Tensor(ids, ms.int64), attention_mask=Tensor(PADDING, ms.int64), max_new_tokens=6, do_sample=False
         ).asnumpy()
         for model in models(name).values()
     ]
@@ -140,5 +152,8 @@ def generate(name: str) -> None:
 
 if __name__ == "__main__":
     add_missing_operators()
+    ranks = record_masks()
     {"compare": compare, "generate": generate}[sys.argv[1]](sys.argv[2])
+    # Qwen 2 asks the library for its masks, the others make theirs.
+    assert set(ranks) == ({0, 2} if sys.argv[2] == "qwen2" else {4}), ranks
     print("ok")

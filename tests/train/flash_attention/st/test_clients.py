@@ -29,7 +29,8 @@ def mindone() -> Path:
 @pytest.mark.clients
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
-    "what, model", [("compare", "llama"), ("compare", "qwen2"), ("compare", "gemma2")]
+    "what, model",
+    [("compare", "llama"), ("compare", "qwen2"), ("compare", "gemma2"), ("generate", "llama"), ("generate", "qwen2")],
 )
 def test_models_of_mindone_agree_with_their_eager_attention(mindone: Path, what: str, model: str, tmp_path: Path):
     path = os.pathsep.join(str(ROOT / part) for part in ("train", "."))
