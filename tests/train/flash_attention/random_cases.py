@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from flash_attention.problem import ALL_BLOCKS
 
-from tests.train.flash_attention.cases import MASKS, Case
+from tests.train.flash_attention.cases import MASKS, SEGMENTS, Case
 
 DTYPES = ("float16", "bfloat16", "float32")
 ALIBI = ("none", "computed", "given", "shared", "bias", "bias_all")
@@ -40,7 +42,7 @@ def random_case(seed: int, dtypes: tuple = DTYPES, longest: int = 300) -> Case:
     window = (-1, -1)
     if chance(0.3):
         window = tuple(pick(-1, int(random.integers(0, max(seq_q, seq_k) + 1))) for _ in range(2))
-    return Case(
+    case = Case(
         batch=pick(1, 1, 2, 3),
         heads=kv_heads * group,
         kv_heads=kv_heads,
@@ -60,4 +62,11 @@ def random_case(seed: int, dtypes: tuple = DTYPES, longest: int = 300) -> Case:
         values=pick("normal", "normal", "normal", "normal", "large", "outlier", "constant", "zero"),
         value_dim=0 if chance(0.8) else pick(1, 16, 64, int(random.integers(1, 257))),
         softcap=0.0 if chance(0.8) else pick(0.5, 5.0, 30.0),
+    )
+    windows = case.window != (-1, -1) or case.blocks != (ALL_BLOCKS, ALL_BLOCKS)
+    return replace(
+        case,
+        sinks=chance(0.2),
+        prefix=chance(0.5) and mask == "causal" and not windows,
+        segments="none" if chance(0.75) else pick(*SEGMENTS),
     )
