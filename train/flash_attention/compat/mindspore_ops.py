@@ -24,6 +24,8 @@ from flash_attention.precision import fix_dtypes
 from flash_attention.problem.checks import check_int, check_name, check_real
 from flash_attention.problem.inputs import UNKNOWN, Sizes, TensorSpec, fits, read_tensors
 from flash_attention.sharding.request import RequestedSharding, ShardRequest
+from flash_attention.tensors import spec, tensor_spec
+from flash_attention.varlen import flash_attention_varlen
 
 UNLIMITED_TOKENS = 2147483647
 COMPRESSED_MASK = 2048  # side of the triangle that stands for a mask of any length in sparse modes 2 to 4
@@ -73,8 +75,8 @@ def flash_attention_score(
 ):
     """`mindspore.ops.flash_attention_score`; all of its documentation holds, with these differences.
 
-    float32 is taken too, any head size up to our limit, and a query that sees nothing gives 0. padding_mask, packed
-    layouts (TND, TH) and sparse_mode 6 to 8 are refused.
+    float32 is taken too, any head size up to our limit, and a query that sees nothing gives 0. padding_mask, modes 6 to
+    8, and in packed layouts (TND, TH) real_shift and dropout are refused.
 
     Args:
         query, key, value (Tensor): in `input_layout`, all of one dtype.
@@ -86,13 +88,14 @@ def flash_attention_score(
         attn_mask (Tensor): bool or uint8, 1 = hidden; (S1, S2) or (B, N or 1, S1, S2), in sparse modes 2 to 4
             (2048, 2048), whose contents are not looked at.
         prefix (Tensor, tuple, list): (B,), in sparse mode 5 the keys that every query of a batch item sees.
-        actual_seq_qlen, actual_seq_kvlen: None.
+        actual_seq_qlen, actual_seq_kvlen (Tensor, tuple, list): with TND and TH, where the sequences end.
         keep_prob (float): 0 < keep_prob <= 1.
         scalar_value (float): factor on the scores.
         pre_tokens, next_tokens (int): keys that a query sees before and after its position, in sparse modes 0 (with an
             attn_mask, position of query i at key i) and 4 (at key i + S2 - S1).
         inner_precise (int): without effect, sums and softmax are in float32.
-        input_layout (str): "BSH", "BNSD", "SBH" or "BSND".
+        input_layout (str): "BSH", "BNSD", "SBH" or "BSND"; "TND", or "TH" with heads and head size in one axis, for
+            sequences one behind the other in sparse modes 2 to 4, or in 0 without attn_mask.
         sparse_mode (int): 0 to 5.
 
     Returns:
@@ -104,11 +107,11 @@ def flash_attention_score(
     settings = (head_num, keep_prob, scalar_value, pre_tokens, next_tokens, inner_precise, input_layout, sparse_mode)
     run = _score(
         settings,
-        (_spec(query), _spec(key), _spec(value), _spec(real_shift), _spec(drop_mask), _spec(attn_mask)),
-        (_spec(prefix), _spec(padding_mask), _spec(actual_seq_qlen), _spec(actual_seq_kvlen)),
+        (spec(query), spec(key), spec(value), spec(real_shift), spec(drop_mask), spec(attn_mask)),
+        (spec(prefix), spec(padding_mask), spec(actual_seq_qlen), spec(actual_seq_kvlen)),
         None,
     )
-    return run(query, key, value, real_shift, drop_mask, attn_mask, prefix)
+    return run(query, key, value, real_shift, drop_mask, attn_mask, prefix, actual_seq_qlen, actual_seq_kvlen)
 
 
 @ms.jit_class
@@ -119,8 +122,9 @@ class FlashAttentionScore(Operator):
     They have no gradient. `shard` takes a strategy of query that splits batch and heads.
 
     Outputs:
-        softmax_max (Tensor): float32 (B, N, S1, 8), the largest score of each query, -inf if it sees nothing.
-        softmax_sum (Tensor): float32 (B, N, S1, 8), the sum of exp(score - softmax_max).
+        softmax_max (Tensor): float32 (B, N, S1, 8), or (T1, N, 8) with TND and TH, the largest score of each query,
+            -inf if it sees nothing.
+        softmax_sum (Tensor): like it, the sum of exp(score - softmax_max).
         softmax_out (Tensor): of no use, ().
         attention_out (Tensor): like query.
     """
@@ -163,13 +167,13 @@ class FlashAttentionScore(Operator):
         actual_seq_qlen=None,
         actual_seq_kvlen=None,
     ):
-        specs = (_spec(query), _spec(key), _spec(value), _spec(real_shift), _spec(drop_mask), _spec(attn_mask))
-        rest = (_spec(prefix), _spec(padding_mask), _spec(actual_seq_qlen), _spec(actual_seq_kvlen))
+        specs = (spec(query), spec(key), spec(value), spec(real_shift), spec(drop_mask), spec(attn_mask))
+        rest = (spec(prefix), spec(padding_mask), spec(actual_seq_qlen), spec(actual_seq_kvlen))
         run = _score(self.settings, specs, rest, self.request)
         softmax_max, softmax_sum = _statistics(self.settings, specs, rest)(
-            query, key, value, real_shift, attn_mask, prefix
+            query, key, value, real_shift, attn_mask, prefix, actual_seq_qlen, actual_seq_kvlen
         )
-        output = run(query, key, value, real_shift, drop_mask, attn_mask, prefix)
+        output = run(query, key, value, real_shift, drop_mask, attn_mask, prefix, actual_seq_qlen, actual_seq_kvlen)
         return softmax_max, softmax_sum, ops.zeros((), query.dtype), output
 
     def shard(self, in_strategy=None, out_strategy=None):
@@ -181,13 +185,6 @@ class FlashAttentionScore(Operator):
         if in_strategy is not None:
             self.request = _shard_request(in_strategy[0], self.input_layout)
         return self
-
-
-def _spec(tensor):
-    """(shape, dtype) of a tensor; whatever else stays as it is."""
-    if isinstance(tensor, Tensor):
-        return tensor.shape, tensor.dtype
-    return tensor
 
 
 @constexpr(reuse_result=False)
@@ -202,24 +199,26 @@ def _statistics(settings, specs, rest):
 
 def _built(kind, settings, specs, rest, request):
     names = ("query", "key", "value", "real_shift", "drop_mask", "attn_mask")
-    specs = tuple(_tensor_spec(*pair) for pair in zip(names, specs))
-    prefix, *absent = rest
-    for name, argument in zip(("padding_mask", "actual_seq_qlen", "actual_seq_kvlen"), absent):
-        if argument is not None:
-            raise ValueError(f"{name}: got {argument!r}, allowed is None; it is not supported")
+    specs = tuple(
+        None if described is None and name in names[3:] else tensor_spec(name, described)
+        for name, described in zip(names, specs)
+    )
+    prefix, padding_mask, *lengths = rest
+    if padding_mask is not None:
+        raise ValueError("padding_mask: got one, allowed is None; it is not supported")
+    settings = Settings(*settings)
+    packed = settings.input_layout in _PACKED
+    for name, described in zip(("actual_seq_qlen", "actual_seq_kvlen"), lengths):
+        if (described is not None) != packed:
+            raise ValueError(
+                f"{name}: got {'none' if packed else 'one'} with input_layout {settings.input_layout!r}, allowed is "
+                f"one with {' and '.join(_PACKED)} only"
+            )
     if isinstance(prefix, tuple) and len(prefix) == 2 and isinstance(prefix[0], tuple):
-        prefix = _tensor_spec("prefix", prefix)
+        prefix = tensor_spec("prefix", prefix)
     elif prefix is not None:
         prefix = tuple(prefix)
-    return _cell(kind, Settings(*settings), specs, prefix, request)
-
-
-def _tensor_spec(name: str, spec) -> TensorSpec | None:
-    if spec is None and name not in ("query", "key", "value"):
-        return None
-    if not (isinstance(spec, tuple) and len(spec) == 2 and isinstance(spec[0], tuple)):
-        raise TypeError(f"{name}: got {type(spec).__name__}, allowed is a Tensor")
-    return TensorSpec(tuple(UNKNOWN if size is None else size for size in spec[0]), str(spec[1]).lower())
+    return _cell(kind, settings, specs, prefix, request)
 
 
 @functools.lru_cache(maxsize=256)
@@ -237,9 +236,8 @@ class Call(NamedTuple):
     window_size: tuple = (-1, -1)
     takes_mask: bool = False
     hidden: Any = None  # NumPy bool array that broadcasts to the scores, hidden besides
-    prefix: Any = None  # None, a NumPy array (B,), or the TensorSpec of a tensor
+    prefix: bool = False
     shift: str = "none"  # "full", or "alibi": slopes out of the last rows
-    drops: bool = False
 
     @property
     def offset(self) -> int:
@@ -255,29 +253,50 @@ def read_call(settings: Settings, specs: tuple, prefix) -> Call:
     """
     query, key, value, shift, drop, mask = specs
     _check(settings)
+    layout, hidden_size = settings.input_layout, query.shape[-1]
     head_dim = None
-    if settings.input_layout in ("BSH", "SBH"):
-        hidden_size = query.shape[-1]
+    if layout in ("BSH", "SBH", "TH"):
         if hidden_size % settings.head_num:
             raise ValueError(
                 f"query: got last axis {hidden_size}, allowed is a multiple of head_num {settings.head_num}"
             )
         head_dim = hidden_size // settings.head_num
-    sizes = read_tensors(query, key, value, settings.input_layout, head_dim)
-    if sizes.heads != settings.head_num:
+    if layout in _PACKED:
+        return _read_packed(settings, specs, prefix, head_dim)
+    sizes = read_tensors(query, key, value, layout, head_dim)
+    _check_heads(settings, sizes, query)
+    _check_drop_mask(drop, settings, sizes)
+    return _read_shift(shift, _read_rules(Call(settings, sizes), mask, prefix))
+
+
+def _read_packed(settings: Settings, specs: tuple, prefix, head_dim: int | None) -> Call:
+    """A call on sequences one behind the other: one batch item of unknown length."""
+    query, key, value, shift, drop, mask = specs
+    layout, mode = settings.input_layout, settings.sparse_mode
+    for name, given in (("real_shift", shift), ("drop_mask", drop), ("prefix", prefix)):
+        if given is not None:
+            raise ValueError(f"{name}: got one with input_layout {layout!r}, allowed is None")
+    if settings.keep_prob != 1.0:
+        raise ValueError(f"keep_prob: got {settings.keep_prob} with input_layout {layout!r}, allowed is 1")
+    if mode in (ALL_MASK, PREFIX) or (mode == DEFAULT_MASK and mask is not None):
         raise ValueError(
-            f"query: got {sizes.heads} heads in shape {query.shape}, allowed is head_num {settings.head_num}"
+            f"sparse_mode: got {mode} with input_layout {layout!r}, allowed are 2 to 4, and 0 without attn_mask"
         )
-    call = Call(settings, sizes, drops=_reads_drop_mask(drop, settings, sizes))
-    return _read_shift(shift, _read_rules(call, mask, prefix))
+    rows = [one._replace(shape=(1, *one.shape)) for one in (query, key, value)]
+    sizes = read_tensors(*rows, "BSND" if layout == "TND" else "BSH", head_dim)
+    _check_heads(settings, sizes, query)
+    return _read_rules(Call(settings, sizes._replace(seq_q=UNKNOWN, seq_k=UNKNOWN)), mask, None)
+
+
+def _check_heads(settings: Settings, sizes: Sizes, query: TensorSpec) -> None:
+    if sizes.heads != settings.head_num:
+        raise ValueError(f"query: got {sizes.heads} heads in shape {query.shape}, allowed is {settings.head_num}")
 
 
 def _check(settings: Settings) -> None:
     check_int("head_num", settings.head_num, 1)
     check_int("inner_precise", settings.inner_precise, 0)
     check_name("input_layout", settings.input_layout, (*LAYOUTS, *_PACKED))
-    if settings.input_layout in _PACKED:
-        raise ValueError(f"input_layout: got {settings.input_layout!r}, allowed here are {', '.join(LAYOUTS)}")
     keep_prob = check_real("keep_prob", settings.keep_prob)
     if not 0.0 < keep_prob <= 1.0:
         raise ValueError(f"keep_prob: got {keep_prob}, allowed is 0 < keep_prob <= 1")
@@ -289,7 +308,7 @@ def _check(settings: Settings) -> None:
         check_int(name, getattr(settings, name), -UNLIMITED_TOKENS - 1)
 
 
-def _reads_drop_mask(drop: TensorSpec | None, settings: Settings, sizes: Sizes) -> bool:
+def _check_drop_mask(drop: TensorSpec | None, settings: Settings, sizes: Sizes) -> None:
     if (drop is None) != (settings.keep_prob == 1.0):
         raise ValueError(
             f"drop_mask: got {'none' if drop is None else 'one'} with keep_prob {settings.keep_prob}, allowed is one "
@@ -297,7 +316,6 @@ def _reads_drop_mask(drop: TensorSpec | None, settings: Settings, sizes: Sizes) 
         )
     if drop is not None and sizes.seq_k % 8 and sizes.seq_k != UNKNOWN:
         raise ValueError(f"drop_mask: given for S2 = {sizes.seq_k}, allowed is a multiple of 8")
-    return drop is not None
 
 
 def _read_rules(call: Call, mask: TensorSpec | None, prefix) -> Call:
@@ -312,7 +330,8 @@ def _read_rules(call: Call, mask: TensorSpec | None, prefix) -> Call:
     allowed = [(batch, heads, seq_q, seq_k), (batch, 1, seq_q, seq_k)]
     if mode == PREFIX:
         _check_mask(mask, allowed, mode)
-        return call._replace(causal_alignment="bottom_right", takes_mask=True, prefix=_read_prefix(prefix, call.sizes))
+        _check_prefix(prefix, call.sizes)
+        return call._replace(causal=True, causal_alignment="bottom_right", takes_mask=True, prefix=True)
     if mask is None and mode == DEFAULT_MASK:
         return call
     _check_mask(mask, [*allowed, (1, 1, seq_q, seq_k), (seq_q, seq_k)], mode)
@@ -356,22 +375,17 @@ def _read_tokens(call: Call) -> Call:
     return call._replace(hidden=~visible[None, None])
 
 
-def _read_prefix(prefix, sizes: Sizes):
+def _check_prefix(prefix, sizes: Sizes) -> None:
     if prefix is None:
         raise ValueError("prefix: got none with sparse_mode 5, allowed is one length for each batch item")
-    batch, _, seq_q, seq_k = sizes.scores
-    if UNKNOWN in sizes.scores:
-        raise ValueError("sparse_mode: 5 needs known sizes")
     if isinstance(prefix, TensorSpec):
-        if prefix.shape != (batch,):
-            raise ValueError(f"prefix: got shape {prefix.shape}, allowed is (batch,) = ({batch},)")
-        return prefix
-    least = 0 if seq_q > seq_k else seq_k - seq_q
-    if len(prefix) != batch:
+        return
+    batch, _, seq_q, seq_k = sizes.scores
+    if not fits(batch, len(prefix)):
         raise ValueError(f"prefix: got {len(prefix)} lengths, allowed is one for each of {batch} batch items")
+    known = UNKNOWN not in (seq_q, seq_k)
     for length in prefix:
-        check_int("prefix", length, least, seq_k)
-    return np.array(prefix, np.int64)
+        check_int("prefix", length, max(0, seq_k - seq_q) if known else 0, seq_k if known else None)
 
 
 def _read_shift(shift: TensorSpec | None, call: Call) -> Call:
@@ -402,18 +416,15 @@ class _Prepared(nn.Cell):
         self.scale = float(call.settings.scale_value)
         self.takes_mask = call.takes_mask
         self.hidden = None if call.hidden is None else Tensor(call.hidden)
-        self.prefix = None if call.prefix is None else _PrefixMask(call)
         self.shift = None
         if call.shift != "none":
             self.shift = _Alibi(call) if call.shift == "alibi" else _Float32()
 
-    def construct(self, real_shift, attn_mask, prefix):
+    def construct(self, real_shift, attn_mask):
         mask, bias = None, None
         if self.takes_mask:
             mask = attn_mask
-        if self.prefix is not None:
-            mask = ops.logical_or(ops.cast(mask, mstype.bool_), self.prefix(prefix))
-        elif self.hidden is not None:
+        if self.hidden is not None:
             mask = self.hidden if mask is None else ops.logical_or(ops.cast(mask, mstype.bool_), self.hidden)
         if self.shift is not None:
             bias = self.shift(real_shift) * self.scale
@@ -457,21 +468,61 @@ class _Alibi(nn.Cell):
         return ops.squeeze(self.slope(real_shift), -1) * self.rows
 
 
-class _PrefixMask(nn.Cell):
-    """Sparse mode 5: hidden is what lies neither in the lower right triangle nor before a batch item's prefix."""
+class _Attend(nn.Cell):
+    """The function that computes a call, with the rules of the call."""
 
-    def __init__(self, call: Call):
+    def __init__(self, call: Call, return_lse: bool, request: ShardRequest | None = None):
         super().__init__()
-        seq_q, seq_k = call.sizes.seq_q, call.sizes.seq_k
-        keys = np.arange(seq_k)
-        self.future = Tensor((keys > np.arange(seq_q)[:, None] + call.offset)[None, None])
-        self.keys = Tensor(keys.astype(np.int64).reshape(1, 1, 1, -1))
-        self.given = None if isinstance(call.prefix, TensorSpec) else Tensor(call.prefix)
+        self.packed, self.prefix = call.settings.input_layout in _PACKED, call.prefix
+        self.rate = 1.0 - float(call.settings.keep_prob)
+        self.causal, self.causal_alignment, self.window_size = call.causal, call.causal_alignment, call.window_size
+        self.input_layout, self.head_dim = call.settings.input_layout, call.sizes.head_dim
+        self.return_lse = return_lse
+        self.shards = None if request is None else RequestedSharding(request)
 
-    def construct(self, prefix):
-        lengths = self.given if self.given is not None else ops.cast(prefix, mstype.int64)
-        outside = self.keys >= ops.reshape(lengths, (-1, 1, 1, 1))
-        return ops.logical_and(self.future, outside)
+    def construct(self, query, key, value, mask, bias, drop_mask, prefix, lengths_q, lengths_k, scale):
+        if self.packed:
+            return flash_attention_varlen(
+                query,
+                key,
+                value,
+                lengths_q,
+                lengths_k,
+                scale=scale,
+                causal=self.causal,
+                causal_alignment=self.causal_alignment,
+                window_size=self.window_size,
+                head_dim=self.head_dim,
+                return_lse=self.return_lse,
+            )
+        rate, shown, shards = 0.0, None, None
+        if drop_mask is not None:
+            rate = self.rate
+        if self.prefix:
+            shown = prefix
+            if isinstance(prefix, Tensor):
+                shown = ops.cast(prefix, mstype.int32)
+        if self.shards is not None:
+            shards = self.shards()
+        return flash_attention(
+            query,
+            key,
+            value,
+            mask,
+            bias,
+            dropout_rate=rate,
+            keep_bits=drop_mask,
+            prefix=shown,
+            scale=scale,
+            causal=self.causal,
+            causal_alignment=self.causal_alignment,
+            window_size=self.window_size,
+            input_layout=self.input_layout,
+            head_dim=self.head_dim,
+            return_lse=self.return_lse,
+            argument_names=("attn_mask", "real_shift"),
+            shards=shards,
+        )
 
 
 class _Score(nn.Cell):
@@ -480,56 +531,36 @@ class _Score(nn.Cell):
     def __init__(self, call: Call, request: ShardRequest | None):
         super().__init__()
         self.prepared = _Prepared(call)
-        self.rate = 1.0 - float(call.settings.keep_prob)
+        self.attend = _Attend(call, False, request)
         self.scale = float(call.settings.scale_value)
-        self.causal, self.causal_alignment, self.window_size = call.causal, call.causal_alignment, call.window_size
-        self.input_layout, self.head_dim = call.settings.input_layout, call.sizes.head_dim
-        self.shards = None if request is None else RequestedSharding(request)
 
-    def construct(self, query, key, value, real_shift, drop_mask, attn_mask, prefix):
-        mask, bias = self.prepared(real_shift, attn_mask, prefix)
-        shards = None if self.shards is None else self.shards()
-        return flash_attention(
-            query,
-            key,
-            value,
-            mask,
-            bias,
-            dropout_rate=self.rate,
-            keep_bits=drop_mask,
-            scale=self.scale,
-            causal=self.causal,
-            causal_alignment=self.causal_alignment,
-            window_size=self.window_size,
-            input_layout=self.input_layout,
-            head_dim=self.head_dim,
-            argument_names=("attn_mask", "real_shift"),
-            shards=shards,
-        )
+    def construct(self, query, key, value, real_shift, drop_mask, attn_mask, prefix, lengths_q, lengths_k):
+        mask, bias = self.prepared(real_shift, attn_mask)
+        return self.attend(query, key, value, mask, bias, drop_mask, prefix, lengths_q, lengths_k, self.scale)
 
 
 class _Statistics(nn.Cell):
-    """Maximum and sum of each query's softmax, (B, N, S1, 8), without a gradient."""
+    """Maximum and sum of each query's softmax, (B, N, S1, 8) or (T1, N, 8), without a gradient."""
 
     def __init__(self, call: Call, request: None):
         super().__init__()
         self.prepared = _Prepared(call)
+        self.attend = _Attend(call, True)
         self.alibi = _Alibi(call) if call.shift == "alibi" else None
+        self.packed = call.settings.input_layout in _PACKED
         # On a CPU, MindSpore's float32 exp errs a hundred times as much as float32 rounds.
         self.precise = mstype.float64 if ms.get_context("device_target") == "CPU" else mstype.float32
         self.scale = float(call.settings.scale_value)
-        self.causal, self.causal_alignment, self.window_size = call.causal, call.causal_alignment, call.window_size
-        self.input_layout, self.head_dim = call.settings.input_layout, call.sizes.head_dim
 
-    def construct(self, query, key, value, real_shift, attn_mask, prefix):
+    def construct(self, query, key, value, real_shift, attn_mask, prefix, lengths_q, lengths_k):
         query, key, value = ops.stop_gradient(query), ops.stop_gradient(key), ops.stop_gradient(value)
-        mask, bias = self.prepared(real_shift, attn_mask, prefix)
-        wide = None
+        mask, bias = self.prepared(real_shift, attn_mask)
+        wide, spread = None, self.scale * _SPREAD
         if bias is not None:
             bias = ops.stop_gradient(bias)
             wide = bias * _SPREAD
-        logsumexp = self.logsumexp(query, key, value, mask, bias, self.scale)
-        maximum = self.logsumexp(query, key, value, mask, wide, self.scale * _SPREAD) / _SPREAD
+        logsumexp = self.attend(query, key, value, mask, bias, None, prefix, lengths_q, lengths_k, self.scale)[1]
+        maximum = self.attend(query, key, value, mask, wide, None, prefix, lengths_q, lengths_k, spread)[1] / _SPREAD
         blind = logsumexp < -3e38
         ratio = ops.exp(ops.cast(logsumexp - maximum, self.precise))
         total = ops.masked_fill(ops.cast(ratio, mstype.float32), blind, 0.0)
@@ -538,25 +569,9 @@ class _Statistics(nn.Cell):
         maximum = ops.masked_fill(maximum, blind, -float("inf"))
         return self.lanes(maximum), self.lanes(total)
 
-    def logsumexp(self, query, key, value, mask, bias, scale):
-        """float32 (B, N, S1)."""
-        return flash_attention(
-            query,
-            key,
-            value,
-            mask,
-            bias,
-            scale=scale,
-            causal=self.causal,
-            causal_alignment=self.causal_alignment,
-            window_size=self.window_size,
-            input_layout=self.input_layout,
-            head_dim=self.head_dim,
-            return_lse=True,
-            argument_names=("attn_mask", "real_shift"),
-        )[1]
-
     def lanes(self, statistic):
+        if self.packed:
+            return ops.tile(ops.expand_dims(ops.transpose(statistic, (1, 0)), -1), (1, 1, _LANES))
         return ops.tile(ops.expand_dims(statistic, -1), (1, 1, 1, _LANES))
 
 

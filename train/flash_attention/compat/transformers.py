@@ -17,7 +17,7 @@ from flash_attention.functional import flash_attention
 
 NAME = "flash_attention"
 # What calls may carry that changes the result and that we do not compute.
-_NOT_SUPPORTED = ("head_mask", "s_aux", "cu_seq_lens_q", "cu_seq_lens_k")
+_NOT_SUPPORTED = ("head_mask", "cu_seq_lens_q", "cu_seq_lens_k")
 
 
 def attention_forward(
@@ -31,6 +31,7 @@ def attention_forward(
     sliding_window: int | None = None,
     softcap: float | None = None,
     is_causal: bool | None = None,
+    s_aux: Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """Attention as the library's models call it.
@@ -50,6 +51,7 @@ def attention_forward(
         sliding_window (int): keys that a query sees, its own included; in a mask of rank 4 it is contained already.
         softcap (float): scaled scores become softcap * tanh(score / softcap). Default: None, off.
         is_causal (bool): query i of the last Sq positions sees no later keys.
+        s_aux (Tensor): (N,), attention sinks: one more logit in the softmax of each head. Default: None.
 
     Returns:
         tuple, the output (B, Sq, N, D) and None for the probabilities.
@@ -88,6 +90,7 @@ def attention_forward(
         causal=causal,
         causal_alignment="bottom_right",
         window_size=(window, -1),
+        sinks=s_aux,
         argument_names=("attention_mask", "attention_mask"),
     )
     return ops.transpose(output, (0, 2, 1, 3)), None

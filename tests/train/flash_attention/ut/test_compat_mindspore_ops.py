@@ -308,7 +308,7 @@ def test_the_primitive_gives_the_true_maximum_and_sum_of_every_row(dtype, factor
 REFUSED = {
     "padding_mask": ({"padding_mask": Tensor(np.zeros((2, 4), np.uint8))}, ValueError, "padding_mask"),
     "lengths": ({"actual_seq_qlen": (4, 8)}, ValueError, "actual_seq_qlen"),
-    "TND": ({"input_layout": "TND"}, ValueError, "TND"),
+    "no-lengths": ({"input_layout": "TND"}, ValueError, "actual_seq_qlen: got none with input_layout 'TND'"),
     "layout": ({"input_layout": "BDSN"}, ValueError, "input_layout"),
     "heads": ({"head_num": 3}, ValueError, "head_num|heads"),
     "keep_prob": ({"keep_prob": 0.0}, ValueError, "keep_prob"),

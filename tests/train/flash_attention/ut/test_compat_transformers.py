@@ -67,6 +67,15 @@ def test_a_soft_cap_comes_before_the_mask():
     np.testing.assert_allclose(call(tensors, softcap=0.5), expected, atol=2e-6)
 
 
+def test_sinks_take_part_in_the_softmax():
+    tensors = inputs(8, 12)
+    sinks = np.array([-1, 0, 1, 3], np.float32)
+    key, value = (np.concatenate([one, one[:, :, :1] * 0], 2) for one in tensors[1:])
+    added = np.pad(np.broadcast_to(hidden_by_position(8, 12), (HEADS, 8, 12)), ((0, 0), (0, 0), (0, 1)))
+    added[..., 12] = sinks[:, None]  # a key of zeros, whose score is the sink, with a value of zeros
+    np.testing.assert_allclose(call(tensors, s_aux=Tensor(sinks)), eager(tensors[0], key, value, added), atol=2e-6)
+
+
 @pytest.mark.parametrize("dtype", (mstype.bool_, mstype.int64, mstype.float32))
 @pytest.mark.parametrize("window", (None, 4))
 def test_a_mask_of_rank_2_says_which_keys_are_padding(window, dtype):
@@ -99,7 +108,6 @@ def test_an_encoder_sees_everything(module, argument):
     "name, value",
     [
         ("head_mask", Tensor(np.ones(4, np.float32))),
-        ("s_aux", Tensor(np.ones(4, np.float32))),
         ("cu_seq_lens_q", Tensor(np.array([0, 4], np.int32))),
         ("output_attentions", True),
     ],
