@@ -282,8 +282,8 @@ def _read_packed(settings: Settings, specs: tuple, prefix, head_dim: int | None)
         raise ValueError(
             f"sparse_mode: got {mode} with input_layout {layout!r}, allowed are 2 to 4, and 0 without attn_mask"
         )
-    rows = [one._replace(shape=(1, *one.shape)) for one in (query, key, value)]
-    sizes = read_tensors(*rows, "BSND" if layout == "TND" else "BSH", head_dim)
+    query_row, key_row, value_row = (one._replace(shape=(1, *one.shape)) for one in (query, key, value))
+    sizes = read_tensors(query_row, key_row, value_row, "BSND" if layout == "TND" else "BSH", head_dim)
     _check_heads(settings, sizes, query)
     return _read_rules(Call(settings, sizes._replace(seq_q=UNKNOWN, seq_k=UNKNOWN)), mask, None)
 

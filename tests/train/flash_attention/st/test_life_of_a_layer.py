@@ -1,4 +1,4 @@
-"""What MindSpore users do to layers: train by `Model.train`, call from several threads, list in cells."""
+"""What MindSpore users do to layers: train by `Model.train`, call from threads, call after a fork, list in cells."""
 
 import threading
 
@@ -90,3 +90,30 @@ def test_threads_share_a_layer():
     for thread in threads:
         thread.join(60)
     assert not any(thread.is_alive() for thread in threads) and failed == []
+
+
+FORKED = """
+import os, sys
+import numpy as np
+from flash_attention.backends.cpu import library
+from flash_attention.problem import AttentionProblem
+
+problem = AttentionProblem(batch=1, heads=2, seq_q=300, seq_k=300, head_dim=16, dtype="float32", causal=True)
+query = np.random.default_rng(0).standard_normal((1, 2, 300, 16)).astype(np.float32)
+expected = library.forward(problem, query, query, query)[0] if {warm} else None
+child = os.fork()
+if child == 0:
+    output = library.forward(problem, query, query, query)[0]
+    np.testing.assert_array_equal(output, output if expected is None else expected)
+    os._exit(0 if np.isfinite(output).all() else 1)
+_, status = os.waitpid(child, 0)
+print(os.waitstatus_to_exitcode(status))
+"""
+
+
+@pytest.mark.parametrize("warm", (False, True))
+@pytest.mark.parametrize("threads", ("1", "2"))
+def test_the_kernel_runs_in_a_forked_process(run_python, warm, threads):
+    """OpenMP's threads do not survive a fork, which data loaders and multiprocessing do after the parent used them."""
+    printed = run_python("-c", FORKED.format(warm=warm), OMP_NUM_THREADS=threads, timeout=60)
+    assert printed.split()[-1] == "0"

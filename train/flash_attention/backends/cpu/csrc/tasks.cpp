@@ -1,5 +1,7 @@
 #include "tasks.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstring>
 
@@ -14,6 +16,9 @@ namespace {
 
 // Work below this many multiplications is not worth a second thread.
 constexpr double kWorthAThread = 1 << 20;
+
+// The process that loaded the library.
+const pid_t kLoader = getpid();
 
 }  // namespace
 
@@ -45,7 +50,8 @@ char* thread_scratch(int64_t bytes) {
 }
 
 int thread_count(double work, int64_t tasks) {
-  const int64_t most = omp_get_max_threads();
+  // OpenMP's threads do not survive a fork: GNU's implementation would wait for them forever.
+  const int64_t most = getpid() == kLoader ? omp_get_max_threads() : 1;
   const int64_t worth = 1 + static_cast<int64_t>(std::min(work / kWorthAThread, 1e6));
   return static_cast<int>(std::max<int64_t>(1, std::min({most, worth, tasks})));
 }

@@ -41,7 +41,8 @@ Buffer<T> allocate(int64_t count) {
 // problem.
 char* thread_scratch(int64_t bytes);
 
-// How many threads are worth it for `work` multiplications in so many tasks.
+// How many threads are worth it for `work` multiplications in so many tasks. One in a process forked after the library
+// was loaded.
 int thread_count(double work, int64_t tasks);
 
 // Calls run(task, scratch) for every task, taken in ascending order by whichever thread is free. False without memory.
