@@ -59,6 +59,21 @@ def test_intervals_are_the_rules(band):
     assert band.unlimited() == dense.all()
 
 
+def test_one_hidden_pair_is_a_limit():
+    """The farthest keys of the last and of the first row."""
+    assert Band(5, 5, left=4, right=4).unlimited()
+    assert not Band(5, 5, left=3).unlimited()
+    assert not Band(5, 5, right=3).unlimited()
+
+
+@settings(max_examples=300, deadline=None)
+@given(bands(), st.integers(0, 89), st.integers(1, 40))
+def test_rows_that_see_keys_are_an_interval(band, start, keys):
+    stop = min(start + keys, band.seq_k)
+    first, end = band.rows_that_see(start, stop)
+    np.testing.assert_array_equal(np.flatnonzero(brute(band)[:, start:stop].any(axis=1)), np.arange(first, end))
+
+
 @settings(max_examples=300, deadline=None)
 @given(bands(), st.integers(1, 40), st.integers(1, 40))
 def test_tiles_visited_are_those_with_something_visible(band, tile_q, tile_k):

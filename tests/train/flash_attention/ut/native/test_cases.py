@@ -46,3 +46,11 @@ def test_everything_at_once(isa, dtype):
     )  # fmt: skip
     with instruction_set(isa):
         cases.check(case, run_case(case))
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_keys_that_only_rows_behind_the_last_would_see(isa):
+    """The 5 rows see keys 0 to 63, whole vectors; a tile has room for more rows, whose keys are not even loaded."""
+    case = cases.Case(seq_q=5, seq_k=140, window=(-1, 59), dtype="float32")
+    with instruction_set(isa):
+        cases.check(case, run_case(case))

@@ -3,15 +3,17 @@
 import ctypes
 import itertools
 import mmap
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from flash_attention import reference
 from flash_attention.backends.cpu import library
 from flash_attention.problem import LAYOUTS
 
 from tests.train.flash_attention import cases
 from tests.train.flash_attention.cases import Case
-from tests.train.flash_attention.ut.native.calls import instruction_set, run, run_case
+from tests.train.flash_attention.ut.native.calls import instruction_set, run, run_case, values
 
 PROT_NONE = 0  # which the mmap module has no name for
 
@@ -59,6 +61,16 @@ def check_guarded(at_end: bool) -> None:
         with instruction_set(isa):
             for case, layout in itertools.product(CASES, LAYOUTS):
                 cases.check(case, run_case(case, layout, place=GuardedPages(at_end).place))
+            check_guarded_keep_bits(at_end)
+
+
+def check_guarded_keep_bits(at_end: bool) -> None:
+    """Given keep decisions, whose rows end inside of a word of 32."""
+    case = replace(CASES[2], alibi="none")
+    problem = replace(case.problem, keep_bits=True)
+    bits = np.packbits(case.keep(), axis=-1, bitorder="little")
+    results = run(problem, *tensors(case), mask=case.backend_mask(), keep_bits=bits, place=GuardedPages(at_end).place)
+    cases.check(case, reference.Attention(*map(values, results)))
 
 
 @pytest.mark.parametrize("at_end", [False, True], ids=["before", "behind"])

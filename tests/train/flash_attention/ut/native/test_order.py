@@ -2,13 +2,15 @@
 
 import concurrent.futures
 import ctypes
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from flash_attention.backends.cpu import library
+from flash_attention.problem import AttentionProblem
 
 from tests.train.flash_attention.cases import Case
-from tests.train.flash_attention.ut.native.calls import instruction_set, run_case
+from tests.train.flash_attention.ut.native.calls import instruction_set, run, run_case
 
 ISAS = library.instruction_sets()
 CASES = [
@@ -43,6 +45,27 @@ def test_any_number_of_threads(case, isa, threads):
         for count in (2, 3, 8):
             threads(count)
             assert_same(run_case(case), expected)
+
+
+@pytest.mark.parametrize("bias_shape", [(2, 1, 300, 300), (1, 3, 300, 300), (1, 1, 300, 300), (1, 1, 1, 300)], ids=str)
+def test_bias_gradients_that_heads_share(bias_shape, threads):
+    """Heads or batch elements that add to the same sums do so in order, and leave nothing out."""
+    problem = AttentionProblem(
+        batch=2, heads=3, seq_q=300, seq_k=300, head_dim=16, dtype="float32", alibi="given", bias_shape=bias_shape,
+        bias_dtype="float32",
+    )  # fmt: skip
+    random = np.random.default_rng(0)
+    tensors = [random.standard_normal(problem.shape_query()).astype(np.float32) for _ in range(4)]
+    bias = random.standard_normal(bias_shape).astype(np.float32)
+    full = replace(problem, bias_shape=(2, 3, 300, 300))
+    threads(1)
+    expected = run(problem, *tensors, bias=bias)[-1]
+    whole = run(full, *tensors, bias=np.ascontiguousarray(np.broadcast_to(bias, full.bias_shape)))[-1]
+    axes = tuple(axis for axis in range(4) if bias_shape[axis] == 1)
+    np.testing.assert_allclose(expected, whole.sum(axes, np.float64, keepdims=True), rtol=1e-4, atol=1e-5)
+    threads(8)
+    for _ in range(10):
+        np.testing.assert_array_equal(run(problem, *tensors, bias=bias)[-1], expected)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
