@@ -200,7 +200,8 @@ def main() -> int:
                 if edit.isa not in limits:
                     workshop.build(edit.isa)
                     started = time.monotonic()
-                    assert judge(600) is None, f"{edit.isa} fails without an edit"
+                    failed = judge(600)
+                    assert failed is None, f"{edit.isa} fails without an edit: {failed}"
                     limits[edit.isa] = 30 + 5 * (time.monotonic() - started)
                 started = time.monotonic()
                 try:
