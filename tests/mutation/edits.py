@@ -35,7 +35,7 @@ _BAND = [
     Edit("problem.h", "min(result, position + 1)", "min(result, position)"),
     Edit("problem.h", "if (right >= 0) result", "if (right > 0) result"),
     Edit("problem.h", "position + right + 1", "position + right"),
-    Edit("problem.h", "return max(result, 0);", "return result;"),
+    Edit("problem.h", "return max(result, prefix);", "return result;"),
     Edit("problem.h", "constexpr int64_t kAllBlocks = 65536", "constexpr int64_t kAllBlocks = 65537"),
 ]
 
@@ -78,8 +78,8 @@ _SIDES = [
         "for (int64_t m = 0; m + 1 < q.count; ++m) {\n      const uint8_t* row = base",
     ),
     Edit("scores-inl.h", "p.mask.at(batch, head, q.first + m) + k.first", "p.mask.at(batch, head, q.first + m)"),
-    Edit("scores-inl.h", "return any != 0;", "return true;"),
-    Edit("scores-inl.h", "any |= visible[m * kWords + w] =", "any = visible[m * kWords + w] ="),
+    Edit("scores-inl.h", "any != 0;\n  }\n\n  void load_rest", "true;\n  }\n\n  void load_rest"),
+    Edit("scores-inl.h", "any |= words[w] = masked", "any = words[w] = masked"),
     Edit("scores-inl.h", "if (from + 32 <= count)", "if (from + 32 < count)"),
     Edit("scores-inl.h", "if (from + 32 <= count)", "if (from <= count)"),
     Edit("scores-inl.h", "if (from >= count) return 0;", "if (from >= count) return ~0u;"),
@@ -132,13 +132,13 @@ _FORWARD = [
     ),
     Edit(
         "forward-inl.h",
-        "start = k.column(p.band.lo(first)) / kPanel * kPanel;",
-        "start = k.column(p.band.lo(first + count - 1)) / kPanel * kPanel;",
+        "start = k.column(tile.band.lo(first)) / kPanel * kPanel;",
+        "start = k.column(tile.band.lo(first + count - 1)) / kPanel * kPanel;",
     ),
     Edit(
         "forward-inl.h",
-        "seen = k.column(p.band.hi(first + count - 1)) - start",
-        "seen = k.column(p.band.hi(first)) - start",
+        "seen = k.column(tile.band.hi(first + count - 1)) - start",
+        "seen = k.column(tile.band.hi(first)) - start",
     ),
     Edit("forward-inl.h", "tile.value + start / Math::kPerUnit * tile.value_stride);", "tile.value);"),
     Edit(
@@ -163,8 +163,8 @@ _FORWARD = [
     Edit("forward-inl.h", "== FLT_MAX || tile.careful", "== FLT_MAX"),
     Edit("forward-inl.h", "t * kKeyTile < hi; ++t)", "(t + 1) * kKeyTile < hi; ++t)"),
     Edit("forward-inl.h", "int64_t t = lo / kKeyTile; lo < hi && t", "int64_t t = lo / kKeyTile; t"),
-    Edit("forward-inl.h", "const float factor = total == 0.0f ? 0.0f :", "const float factor ="),
-    Edit("forward-inl.h", "total == 0.0f ? -kInfinity : static_cast", "static_cast"),
+    Edit("forward-inl.h", "float factor = total == 0.0f ? 0.0f :", "float factor ="),
+    Edit("forward-inl.h", "total == 0.0f ? -kInfinity : natural", "natural"),
     Edit("forward-inl.h", "count - from < kQueryRows ? count - from : kQueryRows", "kQueryRows"),
     Edit("forward-inl.h", "return finite.all();", "return true;"),
     Edit("forward-inl.h", "Tiny<Simd>::any(keys, seen) ||", "", BF16),
@@ -325,8 +325,8 @@ _BACKWARD = [
     ),
     Edit("attention.cpp", "std::memory_order_acquire) != turn;", "std::memory_order_acquire) < turn - 1;"),
     Edit("attention.cpp", "for (auto& turn : turns.count) turn.store(0, std::memory_order_relaxed);", ""),
-    Edit("attention.cpp", "if (!blind(tile)) continue;", "continue;"),
-    Edit("attention.cpp", "return p.band.lo(first) >= p.band.hi(last);", "return p.band.lo(first) > p.band.hi(last);"),
+    Edit("attention.cpp", "if (blind(head / p.heads, tile)) plan", "if (false) plan"),
+    Edit("attention.cpp", "return band.lo(first) >= band.hi(last);", "return band.lo(first) > band.hi(last);"),
     Edit("attention.cpp", "if (bias.by_row && bias.shared) wave = 1;", ""),
     Edit("attention.cpp", "(b.head_stride == 0 && p.heads > 1)", "false"),
     Edit("attention.cpp", "(b.batch_stride == 0 && p.batch > 1) ||", ""),
@@ -350,7 +350,7 @@ _BACKWARD = [
     Edit(
         "attention.cpp", "plan.tiles = (p.seq_q + plan.rows - 1) / plan.rows;", "plan.tiles = p.seq_q / plan.rows + 1;"
     ),
-    Edit("attention.cpp", "return std::min(kSlice, p.seq_q - slice * kSlice);", "return kSlice;"),
+    Edit("attention.cpp", "return std::min(kSliceRows, p.seq_q - slice * kSliceRows);", "return kSliceRows;"),
     Edit("attention.cpp", "* (b.batch_stride ? p.batch : 1);", ";"),
 ]
 

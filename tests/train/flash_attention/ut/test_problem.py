@@ -212,6 +212,15 @@ def test_bad_input_is_refused_by_name(name):
         ({"tile": 0}, ValueError, "tile: got 0"),
         ({"mask_shape": (1, 1, 5, 8), "mask_dtype": "uint8"}, ValueError, "mask_shape: got .* does not broadcast"),
         ({"mask_shape": (1, 1, 5, 7), "mask_dtype": "int64"}, TypeError, "mask_dtype: got dtype int64"),
+        (
+            {"alibi": "given", "bias_shape": (1, 3, 1, 7), "bias_dtype": "float16"},
+            ValueError,
+            "bias_shape: got .* does not broadcast",
+        ),
+        ({"layout": "BDSN"}, ValueError, "input_layout: got 'BDSN'"),
+        ({"batch_offset": -1}, ValueError, "batch_offset: got -1"),
+        ({"prev_blocks": -1}, ValueError, "prev_block_num: got -1"),
+        ({"next_blocks": -1}, ValueError, "next_block_num: got -1"),
         ({"alibi": "both"}, ValueError, "alibi: got 'both'"),
         ({"alibi": "given"}, ValueError, "bias_shape: got None"),
         ({"head_offset": 1}, ValueError, "head_offset: 1 [+] 4 heads go past all_heads 4"),
@@ -260,6 +269,41 @@ def test_dropout_stays_unbiased_for_its_16_bit_threshold(rate):
         assert abs(problem.dropout_threshold - rate * 65536) <= 1
     # Mean of (kept ? scale : 0) over all 65536 equally likely values.
     assert (65536 - problem.dropout_threshold) / 65536 * problem.dropout_scale == pytest.approx(1.0)
+
+
+def test_given_decisions_are_scaled_for_the_rate_itself():
+    problem = AttentionProblem(**GOOD, dropout_rate=0.3, training=True, keep_bits=True)
+    assert problem.dropout_scale == 1 / 0.7
+
+
+def test_numbers_are_stored_as_floats():
+    problem = AttentionProblem(**GOOD, dropout_rate=0, scale=2)
+    assert (type(problem.dropout_rate), type(problem.scale)) == (float, float)
+
+
+def test_no_block_and_no_token_beyond_is_a_legal_window():
+    problem = AttentionProblem(**GOOD, prev_blocks=0, next_blocks=0, window_left=0, window_right=0)
+    np.testing.assert_array_equal(problem.band.dense(), np.eye(5, 7, dtype=bool))
+
+
+def test_bias_is_of_the_dtype_of_query_or_float32():
+    for dtype, bias_dtype in (("float16", "float16"), ("bfloat16", "float32"), ("float32", "float32")):
+        bias = spec(1, 4, 1, 7, dtype=bias_dtype)
+        assert describe(dtypes=(dtype,) * 3, bias=bias).bias_dtype == bias_dtype
+    with pytest.raises(TypeError, match="alibi_mask: got dtype float16, allowed are float32$"):
+        describe(dtypes=("float32",) * 3, bias=spec(1, 4, 1, 7))
+
+
+def test_shapes_are_laid_out():
+    shapes = {"BNSD": (2, 4, 5, 16), "BSND": (2, 5, 4, 16), "BSH": (2, 5, 64), "SBH": (5, 2, 64)}
+    for layout, shape in shapes.items():
+        problem = AttentionProblem(**GOOD, layout=layout)
+        assert problem.laid_out(problem.shape_query()) == shape
+
+
+def test_values_are_as_wide_as_keys_unless_told():
+    assert AttentionProblem(**GOOD).value_dim == 16
+    assert describe(value=(2, 4, 7, 3)).value_dim == 3
 
 
 def test_dropout_is_inactive_outside_training():

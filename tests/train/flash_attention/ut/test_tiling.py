@@ -11,6 +11,11 @@ def test_the_default_is_sparse_with_tiles_of_128():
     assert AttentionProblem(batch=1, heads=1, seq_q=1, seq_k=1, head_dim=1).tile == 128
 
 
+def test_the_others_are_half_and_twice_as_long():
+    assert get_strategy("sparse_64").tile == 64
+    assert get_strategy("sparse_256").tile == 256
+
+
 def test_every_name_leads_to_its_strategy():
     assert [get_strategy(name).name for name in strategy_names()] == list(strategy_names())
 
