@@ -8,6 +8,9 @@ from flash_attention.compat.mindspore_patch import patch_mindspore as patch_mind
 from flash_attention.functional import flash_attention as flash_attention
 from flash_attention.functional import scaled_dot_product_attention as scaled_dot_product_attention
 from flash_attention.nn.layer.flash_attention import FlashAttention as FlashAttention
+from flash_attention.nn.layer.kv_cache import KVCache as KVCache
+from flash_attention.paged import paged_attention as paged_attention
+from flash_attention.paged import reshape_and_cache as reshape_and_cache
 from flash_attention.problem import AttentionProblem as AttentionProblem
 from flash_attention.varlen import flash_attention_varlen as flash_attention_varlen
 

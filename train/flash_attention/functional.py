@@ -18,6 +18,8 @@ from mindspore.common.api import _pynative_executor
 from mindspore.ops import constexpr
 
 from flash_attention.backends import registry
+from flash_attention.paged import paged_attention as paged_attention
+from flash_attention.paged import reshape_and_cache as reshape_and_cache
 from flash_attention.precision import fix_dtypes
 from flash_attention.problem import ALL_BLOCKS, AttentionProblem
 from flash_attention.problem.checks import check_int

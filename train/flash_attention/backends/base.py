@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from flash_attention.problem import AttentionProblem
 from flash_attention.problem.packed import PackedProblem
+from flash_attention.problem.paged import PagedProblem
 
 if TYPE_CHECKING:
     from mindspore.nn import Cell
@@ -92,6 +93,17 @@ class Backend(ABC):
         lengths_q, lengths_k    int32 or int64 (sequences,) or (sequences + 1,), with or without the leading 0; None
                     where problem.lengths_q or lengths_k has them
         logsumexp   float32 (H, Tq)
+        """
+        raise NotImplementedError
+
+    def refuse_paged(self, problem: PagedProblem) -> str | None:
+        """Why this backend cannot run a paged problem, or None. Called when it does not refuse the whole."""
+        return "it takes no paged cache (paged_attention)"
+
+    def build_paged(self, problem: PagedProblem) -> Cell:
+        """The Cell that runs a paged problem, without a gradient: its inputs and output are those of `paged_attention`.
+
+        output = cell(query, key_cache, value_cache, block_tables, context_lens, sinks)
         """
         raise NotImplementedError
 

@@ -16,6 +16,13 @@ def refuse_second_derivative(backend: str):
     )
 
 
+@constexpr(reuse_result=False)
+def refuse_gradient(function: str):
+    """Raises; for the `bprop` of what has no gradient."""
+    Tensor(0).asnumpy()  # as in refuse_second_derivative
+    raise NotImplementedError(f"{function}: it has no gradient, it is for inference; allowed is flash_attention")
+
+
 class FirstDerivativeOnly(nn.Cell):
     """Hands on query, key and value; what differentiates their gradients once more is refused."""
 

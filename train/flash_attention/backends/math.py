@@ -14,9 +14,11 @@ from mindspore import dtype as mstype
 from flash_attention.backends.base import Backend
 from flash_attention.backends.derivatives import FirstDerivativeOnlyInPynative
 from flash_attention.backends.packed_loop import PackedLoop, PackedLoopOfTensors
+from flash_attention.backends.paged_gather import PagedGather
 from flash_attention.backends.positional import ComputedAlibi, OutOfBand, counted
 from flash_attention.problem import AttentionProblem
 from flash_attention.problem.packed import PackedProblem
+from flash_attention.problem.paged import PagedProblem
 
 if TYPE_CHECKING:
     from flash_attention.sharding.shard import Shard
@@ -45,6 +47,12 @@ class MathBackend(Backend):
     def build_packed(self, problem: PackedProblem) -> nn.Cell:
         constant = problem.lengths_q is not None and problem.lengths_k is not None
         return (PackedLoop if constant else PackedLoopOfTensors)(self, problem)
+
+    def refuse_paged(self, problem: PagedProblem) -> str | None:
+        return None
+
+    def build_paged(self, problem: PagedProblem) -> nn.Cell:
+        return PagedGather(self, problem)
 
 
 class _Attention(nn.Cell):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Union
 from flash_attention.backends.base import Backend
 from flash_attention.problem import AttentionProblem
 from flash_attention.problem.packed import PackedProblem
+from flash_attention.problem.paged import PagedProblem
 
 if TYPE_CHECKING:
     from mindspore.nn import Cell
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("flash_attention")
 
-Problem = Union[AttentionProblem, PackedProblem]
+Problem = Union[AttentionProblem, PackedProblem, PagedProblem]
 
 ENVIRONMENT_VARIABLE = "FLASH_ATTENTION_BACKEND"
 
@@ -94,6 +95,8 @@ def refusal(name: str, problem: Problem, sharded: bool = False) -> str | None:
         reason = "has no shard strategies for semi-automatic parallelism"
     if isinstance(problem, PackedProblem):
         return reason or backend.refuse(problem.rows) or backend.refuse_packed(problem)
+    if isinstance(problem, PagedProblem):
+        return reason or backend.refuse(problem.whole) or backend.refuse_paged(problem)
     return reason or backend.refuse(problem)
 
 
@@ -171,6 +174,8 @@ def _build(name: str, problem: Problem, shard: Shard | None) -> Cell:
     backend = get_backend(name)
     if isinstance(problem, PackedProblem):
         return backend.build_packed(problem)
+    if isinstance(problem, PagedProblem):
+        return backend.build_paged(problem)
     return backend.build(problem) if shard is None else backend.build(problem, shard)
 
 

@@ -133,11 +133,11 @@ def read_keep_bits(bits: TensorSpec, sizes: Sizes) -> None:
         )
 
 
-def read_sinks(sinks: TensorSpec, sizes: Sizes, dtype: str) -> None:
+def read_sinks(sinks: TensorSpec, heads: int, dtype: str) -> None:
     """Checks the sinks of a call in `dtype`."""
     check_dtype("sinks", sinks.dtype, bias_dtypes(dtype))
-    if sinks.shape != (sizes.heads,):
-        raise ValueError(f"sinks: got shape {sinks.shape}, allowed is (heads,), here ({sizes.heads},)")
+    if sinks.shape != (heads,):
+        raise ValueError(f"sinks: got shape {sinks.shape}, allowed is (heads,), here ({heads},)")
 
 
 def read_integers(name: str, tensor: TensorSpec, axes: tuple, expected: tuple) -> None:

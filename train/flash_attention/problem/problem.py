@@ -153,7 +153,7 @@ class AttentionProblem:
         if keep_bits is not None:
             read_keep_bits(keep_bits, sizes)
         if sinks is not None:
-            read_sinks(sinks, sizes, query.dtype)
+            read_sinks(sinks, sizes.heads, query.dtype)
         if prefix is not None:
             read_integers("prefix", prefix, ("batch",), (sizes.batch,))
         left, right = check_window(window_size)

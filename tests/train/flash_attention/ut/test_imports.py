@@ -15,7 +15,7 @@ LAYERS = (
     ("problem", "precision"),
     ("kernels", "dropout", "sharding"),
     ("backends", "reference", "tensors"),
-    ("varlen",),
+    ("varlen", "paged"),
     ("functional", "context_parallel"),
     ("nn", "commands"),
     ("compat", "cli"),
@@ -24,7 +24,7 @@ LAYERS = (
 #: Only these may import MindSpore.
 MINDSPORE = (
     *("nn", "functional", "context_parallel", "backends", "sharding", "precision", "dropout.seed", "commands"),
-    *("tensors", "varlen"),
+    *("tensors", "varlen", "paged"),
     *("compat.mindspore_ops", "compat.mindspore_patch", "compat.transformers"),
 )
 

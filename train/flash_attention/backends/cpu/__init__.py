@@ -5,6 +5,7 @@ build.py        compiles it
 library.py      finds it, tells it a problem, calls it on NumPy arrays
 operators.py    puts it into MindSpore as a Cell of custom primitives
 packed.py       the same for packed sequences
+paged.py        the same for a paged cache, and its update
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import os
 from flash_attention.backends.base import Backend
 from flash_attention.problem import LAYOUTS, AttentionProblem
 from flash_attention.problem.packed import PackedProblem
+from flash_attention.problem.paged import PagedProblem
 
 
 class CpuBackend(Backend):
@@ -62,6 +64,14 @@ class CpuBackend(Backend):
         from flash_attention.backends.cpu.packed import PackedAttention
 
         return PackedAttention(problem)
+
+    def refuse_paged(self, problem: PagedProblem) -> str | None:
+        return None
+
+    def build_paged(self, problem: PagedProblem):
+        from flash_attention.backends.cpu.paged import PagedAttention
+
+        return PagedAttention(problem)
 
     def build_backward(self, problem: AttentionProblem):
         from flash_attention.backends.cpu.operators import Gradients

@@ -12,6 +12,7 @@ import numpy as np
 from flash_attention.backends.cpu.build import LIBRARY
 from flash_attention.problem import AttentionProblem, alibi_slopes
 from flash_attention.problem.packed import PackedProblem
+from flash_attention.problem.paged import PagedProblem
 
 ISA_VARIABLE = "FLASH_ATTENTION_CPU_ISA"
 BUILD_COMMAND = "python -m flash_attention.backends.cpu.build"
@@ -132,6 +133,16 @@ def packed_configuration(problem: PackedProblem) -> tuple[np.ndarray, np.ndarray
     return rules, rates
 
 
+def paged_configuration(problem: PagedProblem) -> tuple[np.ndarray, np.ndarray]:
+    """What the kernel has to know of a paged problem besides the tensors."""
+    whole = problem.whole
+    rules = [_VERSION, whole.window_left, int(whole.alibi == "computed"), int(whole.sinks)]
+    scale = np.float32(whole.scale)
+    slopes = alibi_slopes(whole) if whole.alibi == "computed" else [0.0] * whole.heads
+    rates = [scale, np.float32(whole.scale - float(scale)), whole.softcap, *slopes]
+    return np.array(rules, np.int64), np.array(rates, np.float32)
+
+
 def wants_bias_gradient(problem: AttentionProblem) -> bool:
     """Whether the backward pass has a fourth output."""
     return problem.alibi == "given" and problem.bias_grad
@@ -210,6 +221,29 @@ def backward(
     inputs = [query, key, value, *sides, output, logsumexp, d_output, d_logsumexp, *configuration(problem)]
     _run(library, function, inputs, out)
     return out
+
+
+def forward_packed(problem: PackedProblem, query, key, value, seed=None) -> tuple[np.ndarray, np.ndarray]:
+    """`forward` for packed sequences of constant lengths."""
+    rows = problem.rows
+    output = np.empty((*query.shape[:-1], value.shape[-1]), _NUMPY_DTYPES[rows.dtype])
+    logsumexp = np.empty((rows.heads, rows.seq_q), np.float32)
+    inputs = [*(query, key, value, None, None, None, seed), *[None] * 4, *_packed_inputs(problem)]
+    _run(None, "flash_attention_forward_packed", inputs, (output, logsumexp))
+    return output, logsumexp
+
+
+def backward_packed(problem: PackedProblem, query, key, value, output, logsumexp, d_output, seed=None) -> tuple:
+    """`backward` for packed sequences of constant lengths."""
+    gradients = tuple(np.empty_like(array) for array in (query, key, value))
+    inputs = [*(query, key, value, None, None, None, seed), *[None] * 4, output, logsumexp, d_output, None]
+    _run(None, "flash_attention_backward_packed", [*inputs, *_packed_inputs(problem)], gradients)
+    return gradients
+
+
+def _packed_inputs(problem: PackedProblem) -> list:
+    lengths = (np.array(lengths, np.int64) for lengths in (problem.lengths_q, problem.lengths_k))
+    return [*lengths, *packed_configuration(problem)]
 
 
 def _run(library: Library | None, function: str, inputs: list, outputs: tuple) -> None:

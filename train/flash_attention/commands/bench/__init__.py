@@ -19,6 +19,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "(default 4096), --strict and --out",
     )
     parser.add_argument(
+        "--decode",
+        action="store_true",
+        help="instead: one query against many keys beside the machine's copy rate and torch",
+    )
+    parser.add_argument(
+        "--packed",
+        action="store_true",
+        help="instead: packed sequences beside the ideal share of one long call, and torch looped",
+    )
+    parser.add_argument(
         "--only",
         action="append",
         choices=PARTS,
@@ -38,6 +48,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     if options.tik:
         return run_tik(options)
+    if options.decode or options.packed:
+        return run_sequences(options)
     from dataclasses import replace
 
     from flash_attention.commands.bench import figures as wanted
@@ -74,6 +86,19 @@ def run(options: argparse.Namespace) -> int:
     print("\nwritten: " + ", ".join(map(str, written)))
     if plot is None:
         print("no plot: matplotlib is not installed (pip install matplotlib)")
+    return int(options.strict and any(not figure.ok for figure in figures))
+
+
+def run_sequences(options: argparse.Namespace) -> int:
+    """The bench of packed sequences and of decoding."""
+    from flash_attention.commands.bench import report, sequences
+
+    figures = []
+    if options.packed:
+        figures += sequences.packed(options.rounds, options.threads, options.quick)
+    if options.decode:
+        figures += sequences.decode(options.rounds, options.threads, options.quick, tuple(options.dtype or DTYPES))
+    print("\n" + report.figures_table(figures))
     return int(options.strict and any(not figure.ok for figure in figures))
 
 

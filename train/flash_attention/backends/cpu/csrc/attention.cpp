@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstring>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "dispatch.h"
@@ -39,6 +40,11 @@ constexpr int64_t kWaveBytes = 32 << 20;
 int run_forward(const Problem& p, const ForwardOutputs& outputs) {
   const Kernels* kernels = choose_kernels();
   if (kernels == nullptr) return kNoTarget;
+  if (decodes(p)) {
+    std::vector<DecodeCache> caches;
+    for (int64_t batch = 0; batch < p.batch; ++batch) caches.push_back({p.band_of(batch), nullptr, 0, 0, 0});
+    return decode(p, std::move(caches), 1, 0, 0, outputs);
+  }
   const int64_t rows = p.batch * p.heads * p.seq_q;
   if (poisoned()) {
     poison(outputs.output, rows * p.value_dim * size_of(p.dtype));

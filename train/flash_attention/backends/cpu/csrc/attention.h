@@ -25,4 +25,18 @@ int forward_packed(const Problem& rows, const Packing& packing, const ForwardOut
 int backward_packed(const Problem& rows, const Packing& packing, const BackwardInputs& inputs,
                     const BackwardOutputs& outputs);
 
+// Keys and values of a problem in blocks: those of batch element b are the first lengths[b] of the blocks that row b of
+// the table names. Its queries stand at the end of them, and see no later key.
+struct Paging {
+  const int32_t* tables;  // (batch, table_width)
+  int64_t table_width;
+  const int32_t* lengths;  // (batch)
+  int64_t block_size;
+  int64_t key_block;  // elements from one block of keys to the next
+  int64_t value_block;
+  int64_t window_left;  // -1 = unlimited
+};
+
+int forward_paged(const Problem& problem, const Paging& paging, void* output);
+
 }  // namespace flash_attention

@@ -30,6 +30,8 @@ const char* message(int status) {
     case kInternal: return "internal error";
     case kBadLengths:
       return "cumulative lengths must ascend from 0 to the number of rows, of as many sequences for query as for key";
+    case kBadTable: return "context_lens goes past the blocks of block_tables, or block_tables names a block that is none";
+    case kBadSlot: return "slot_mapping names a slot behind the last block";
     default: return "unknown status";
   }
 }
@@ -450,6 +452,130 @@ int backward_packed_entry(int count, const Tensors& t) {
   });
 }
 
+// paged_attention: sizes come from the shapes.
+enum PagedParameter {
+  kKeyCache = 1,
+  kValueCache,
+  kTables,
+  kContexts,
+  kPagedSinks,
+  kPagedConfig,
+  kPagedRates,
+  kPagedOutput,
+  kPagedCount,
+};
+// (version, left side of the window, whether there are slopes, and sinks), and (scale, rest of the scale, softcap, a slope per head).
+enum PagedConfig { kPagedVersion, kPagedWindow, kPagedSlopes, kPagedHasSinks, kPagedConfigCount };
+enum PagedRates { kPagedScale, kPagedScaleRest, kPagedSoftcap, kPagedRateCount };
+
+int paged_entry(int count, const Tensors& t) {
+  return answer([&] {
+    require(count == kPagedCount, kBadCount);
+    for (int i = 0; i < kPagedCount; ++i) require(t.present(i), kBadPointer);
+    require(t.named(kPagedConfig, "int64") && t.named(kPagedRates, "float32"), kBadDType);
+    t.check_shape(kPagedConfig, {kPagedConfigCount});
+    const int64_t* config = static_cast<const int64_t*>(t.data[kPagedConfig]);
+    const float* rates = static_cast<const float*>(t.data[kPagedRates]);
+    require(config[kPagedVersion] == kVersion, kBadConfig);
+
+    // (batch, seq_q, heads, head_dim), or (batch, heads, head_dim) with one query each.
+    Problem p{};
+    const int rank = t.ranks[kQuery];
+    require((rank == 3 || rank == 4) && t.ranks[kKeyCache] == 4 && t.ranks[kValueCache] == 4, kBadShape);
+    for (int i : {static_cast<int>(kQuery), static_cast<int>(kKeyCache), static_cast<int>(kValueCache)}) {
+      checked_product(t.shape(i), t.ranks[i]);
+      require(t.dtype(i) == t.dtype(kQuery), kBadDType);
+      t.check_aligned(i, size_of(t.dtype(kQuery)));
+    }
+    const int64_t *query = t.shape(kQuery), *key = t.shape(kKeyCache), *value = t.shape(kValueCache);
+    p.dtype = t.dtype(kQuery);
+    require(p.dtype != DType::kByte, kBadDType);
+    p.batch = query[0];
+    p.seq_q = rank == 4 ? query[1] : 1;
+    p.heads = query[rank - 2];
+    p.head_dim = in_range(query[rank - 1], 1, kMaxHeadDim);
+    const int64_t blocks = key[0], block_size = key[1];
+    p.kv_heads = key[2];
+    p.value_dim = in_range(value[3], 1, kMaxHeadDim);
+    require(p.heads % p.kv_heads == 0 && key[3] == p.head_dim && std::equal(key, key + 3, value), kBadShape);
+    p.query_layout = {p.seq_q * p.heads * p.head_dim, p.head_dim, p.heads * p.head_dim};
+    p.output_layout = {p.seq_q * p.heads * p.value_dim, p.value_dim, p.heads * p.value_dim};
+    p.key_layout = {0, p.head_dim, p.kv_heads * p.head_dim};
+    p.value_layout = {0, p.value_dim, p.kv_heads * p.value_dim};
+    require(t.ranks[kPagedOutput] == rank && std::equal(query, query + rank - 1, t.shape(kPagedOutput)) &&
+                t.shape(kPagedOutput)[rank - 1] == p.value_dim,
+            kBadShape);
+    require(t.dtype(kPagedOutput) == p.dtype, kBadDType);
+    t.check_shape(kPagedRates, {kPagedRateCount + p.heads});
+    p.scale = static_cast<double>(rates[kPagedScale]) + rates[kPagedScaleRest];
+    p.softcap = rates[kPagedSoftcap];
+    require(std::isfinite(p.scale) && std::isfinite(p.softcap) && p.softcap >= 0.0f, kBadValue);
+    if (in_range(config[kPagedSlopes], 0, 1)) p.slopes = rates + kPagedRateCount;
+    if (in_range(config[kPagedHasSinks], 0, 1)) {
+      t.check(kPagedSinks, DType::kFloat32, {p.heads});
+      p.sinks = static_cast<const float*>(t.data[kPagedSinks]);
+    }
+    p.dropout.scale = 1.0f;
+    p.query = t.data[kQuery];
+    p.key = t.data[kKeyCache];
+    p.value = t.data[kValueCache];
+
+    Paging paging{};
+    require(t.ranks[kTables] == 2, kBadShape);
+    paging.table_width = t.shape(kTables)[1];
+    paging.tables = integers(t, kTables, {p.batch, paging.table_width});
+    paging.lengths = integers(t, kContexts, {p.batch});
+    paging.block_size = block_size;
+    paging.key_block = block_size * p.kv_heads * p.head_dim;
+    paging.value_block = block_size * p.kv_heads * p.value_dim;
+    paging.window_left = in_range(config[kPagedWindow], -1, kMaxSize);
+    for (int64_t b = 0; b < p.batch; ++b) {
+      const int64_t length = paging.lengths[b];
+      require(length >= 0 && length <= paging.table_width * block_size, kBadTable);
+      const int64_t first = paging.window_left < 0 ? 0 : std::max<int64_t>(0, length - p.seq_q - paging.window_left);
+      for (int64_t at = first / block_size; at * block_size < length; ++at) {
+        const int32_t block = paging.tables[b * paging.table_width + at];
+        require(block >= 0 && block < blocks, kBadTable);
+      }
+    }
+    return forward_paged(p, paging, t.data[kPagedOutput]);
+  });
+}
+
+// reshape_and_cache: (tokens..., kv_heads, width) into (blocks, block_size, kv_heads, width), in place.
+enum CacheParameter { kNewKey, kNewValue, kOldKeys, kOldValues, kSlots, kCacheDone, kCacheCount };
+
+int cache_entry(int count, const Tensors& t) {
+  return answer([&] {
+    require(count == kCacheCount, kBadCount);
+    for (int i = 0; i < kCacheCount; ++i) require(t.present(i), kBadPointer);
+    int64_t row_bytes[2], slots = 0;
+    const int64_t tokens = checked_product(t.shape(kSlots), t.ranks[kSlots]);
+    for (int i = 0; i < 2; ++i) {
+      const int from = kNewKey + i, to = kOldKeys + i, rank = t.ranks[from];
+      require(rank >= 2 && t.ranks[to] == 4, kBadShape);
+      require(t.dtype(from) == t.dtype(to), kBadDType);
+      const int64_t* shape = t.shape(to);
+      require(t.shape(from)[rank - 2] == shape[2] && t.shape(from)[rank - 1] == shape[3], kBadShape);
+      const int64_t row = shape[2] * shape[3];
+      require(checked_product(t.shape(from), rank) == tokens * row, kBadShape);
+      require(i == 0 || slots == shape[0] * shape[1], kBadShape);
+      slots = checked_product(shape, 4) / row;
+      row_bytes[i] = row * size_of(t.dtype(to));
+    }
+    require(t.named(kSlots, "int32"), kBadDType);
+    t.check_aligned(kSlots, 4);
+    const int32_t* slot = static_cast<const int32_t*>(t.data[kSlots]);
+    for (int64_t token = 0; token < tokens; ++token) require(slot[token] < slots, kBadSlot);
+    for (int64_t token = 0; token < tokens; ++token)
+      for (int i = 0; i < 2 && slot[token] >= 0; ++i)
+        std::memcpy(static_cast<char*>(t.data[kOldKeys + i]) + slot[token] * row_bytes[i],
+                    static_cast<const char*>(t.data[kNewKey + i]) + token * row_bytes[i], row_bytes[i]);
+    std::memcpy(t.data[kCacheDone], slot, sizeof(int32_t));
+    return static_cast<int>(kOk);
+  });
+}
+
 // MindSpore shows the text of an exception, but of a return code only its number.
 int or_throw(const char* function, int status) {
   if (status != kOk) throw std::runtime_error(std::string(function) + ": " + message(status));
@@ -540,6 +666,13 @@ FA_BACKWARD(FlashAttentionBackwardBias, flash_attention_backward_bias, true, fal
 FA_BACKWARD(FlashAttentionBackwardSinks, flash_attention_backward_sinks, false, true)
 FA_BACKWARD(FlashAttentionBackwardBiasSinks, flash_attention_backward_bias_sinks, true, true)
 
+int FlashAttentionPaged(FA_PARAMETERS) {
+  return fa::or_throw("paged_attention", fa::paged_entry(count, FA_TENSORS));
+}
+int FlashAttentionReshapeAndCache(FA_PARAMETERS) {
+  return fa::or_throw("reshape_and_cache", fa::cache_entry(count, FA_TENSORS));
+}
+
 int FlashAttentionForwardPacked(FA_PARAMETERS) {
   return fa::or_throw("flash_attention_varlen forward", fa::forward_packed_entry(count, FA_TENSORS));
 }
@@ -558,7 +691,7 @@ const char* flash_attention_isa(int index) {
 // The interval of keys that a query row sees; for the test against visibility.Band.
 void flash_attention_band(const int64_t* band, int64_t row, int64_t* interval) {
   fa::Band b;
-  std::memcpy(&b, band, sizeof(b));
+  std::memcpy(static_cast<void*>(&b), band, sizeof(b));
   interval[0] = b.lo(row);
   interval[1] = b.hi(row);
 }

@@ -68,6 +68,38 @@ struct BackwardPlan {
   }
 };
 
+// Keys of a chunk of the decoding pass; the grid starts at key 0. Results depend on it (order of the sums), so it is the
+// same everywhere.
+constexpr int64_t kDecodeKeys = 512;
+
+// The keys that the queries of one batch element see.
+struct DecodeCache {
+  Band band;
+  const int32_t* blocks;  // the block of each block_size keys; null where all keys follow each other
+  int64_t first_chunk;
+  int64_t last_chunk;  // the first one that is not seen
+  int64_t first_part;  // of the batch element, see DecodePlan::part
+};
+
+// Few queries against many keys. One task: all query heads of a key/value head against one chunk. Its partial results
+// are merged in the order of the keys when all are there.
+struct DecodePlan {
+  Problem problem;  // seq_k and the band are those of the caches
+  ForwardOutputs outputs;
+  const DecodeCache* caches;  // (batch)
+  int64_t block_size;
+  int64_t key_block;    // elements from one block of keys to the next
+  int64_t value_block;
+  float* parts;         // for each row value_dim in whole cache lines: sums; then the running maximum, and the total
+  int64_t part_width;
+
+  FA_INLINE float* part(int64_t batch, int64_t kv_head, int64_t chunk) const {
+    const DecodeCache& cache = caches[batch];
+    const int64_t index = cache.first_part + (chunk - cache.first_chunk) * problem.kv_heads + kv_head;
+    return parts + index * problem.group() * problem.seq_q * part_width;
+  }
+};
+
 struct Kernels {
   const char* isa;
   int64_t (*forward_scratch)(const ForwardPlan& plan);
@@ -78,6 +110,9 @@ struct Kernels {
   void (*backward_task)(const BackwardPlan& plan, int64_t group, int64_t key_tile, char* scratch);
   // Converts `count` rows of the wave's d_query sums from row `first` of batch_head on.
   void (*finish_d_query)(const BackwardPlan& plan, int64_t batch_head, int64_t first, int64_t count);
+  int64_t (*decode_scratch)(const DecodePlan& plan);
+  void (*decode_task)(const DecodePlan& plan, int64_t batch, int64_t kv_head, int64_t chunk, char* scratch);
+  void (*decode_merge)(const DecodePlan& plan, int64_t batch, int64_t head);
   // Converts `count` float32 values.
   void (*convert)(const float* src, float factor, int64_t count, DType dtype, void* dst);
 };

@@ -86,6 +86,10 @@ int run_forward(const Problem& rows, const Packing& packing, const ForwardOutput
     const Sequence& s = sequences[i];
     if (s.problem.seq_q == 0) continue;
     const ForwardOutputs part{s.like_output(outputs.output), s.like_logsumexp(outputs.logsumexp)};
+    if (decodes(s.problem)) {
+      if (const int status = forward(s.problem, part)) return status;
+      continue;
+    }
     const int64_t share = work > 0 ? static_cast<int64_t>(wanted * works[i] / work) : 0;
     plans.push_back(plan_forward(s.problem, part, std::max<int64_t>(1, share)));
     const ForwardPlan& plan = plans.back();

@@ -16,6 +16,8 @@ enum Status : int {
   kNoTarget = 9,
   kInternal = 10,
   kBadLengths = 11,
+  kBadTable = 12,
+  kBadSlot = 13,
 };
 
 const char* message(int status);

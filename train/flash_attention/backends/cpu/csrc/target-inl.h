@@ -10,6 +10,7 @@
 #include "scores-inl.h"
 #include "forward-inl.h"
 #include "backward-inl.h"
+#include "decode-inl.h"
 
 namespace flash_attention {
 namespace {
@@ -109,8 +110,17 @@ void target_convert(const float* src, float factor, int64_t count, DType dtype, 
 }
 
 constexpr Kernels make_kernels(const char* isa) {
-  return {isa,           target_forward_scratch, target_forward, target_backward_scratch, backward_rows,
-          target_backward, finish_d_query,         target_convert};
+  return {isa,
+          target_forward_scratch,
+          target_forward,
+          target_backward_scratch,
+          backward_rows,
+          target_backward,
+          finish_d_query,
+          decode_scratch,
+          decode_task,
+          decode_merge,
+          target_convert};
 }
 
 }  // namespace

@@ -1,0 +1,82 @@
+"""Few queries against many keys: the pass that goes by chunks of keys."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from flash_attention.backends.cpu import library
+from flash_attention.problem import AttentionProblem
+
+from tests.train.flash_attention import cases
+from tests.train.flash_attention.ut.native.calls import instruction_set, run_case, stored, values
+
+ISAS = library.instruction_sets()
+CASES = (
+    cases.Case(batch=2, heads=6, kv_heads=2, seq_q=1, seq_k=1100, head_dim=40),
+    cases.Case(heads=4, kv_heads=1, seq_q=3, seq_k=700, head_dim=64, mask="causal", alignment="bottom_right"),
+    cases.Case(heads=2, kv_heads=2, seq_q=16, seq_k=1537, head_dim=7, window=(600, 5), alignment="bottom_right"),
+    cases.Case(
+        heads=3, kv_heads=1, seq_q=5, seq_k=530, head_dim=128, mask="causal", alibi="computed", alignment="bottom_right"
+    ),
+    cases.Case(heads=2, kv_heads=2, seq_q=4, seq_k=600, head_dim=33, mask="causal"),
+)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_cases(isa, dtype):
+    with instruction_set(isa):
+        for case in CASES:
+            case = replace(case, dtype=dtype)
+            cases.check(case, run_case(case))
+
+
+def decode(problem, query, key, value):
+    output, logsumexp = library.forward(problem, *(stored(array, problem.dtype) for array in (query, key, value)))
+    return values(output), logsumexp
+
+
+def random(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_hidden_keys_may_hold_anything(isa, dtype):
+    """Row i sees keys 590 + i - 200 .. 590 + i."""
+    problem = AttentionProblem(
+        batch=1, heads=2, kv_heads=1, seq_q=4, seq_k=600, head_dim=24, dtype=dtype, causal=True,
+        causal_alignment="bottom_right", window_left=200,
+    )  # fmt: skip
+    query, key, value = random(1, 2, 4, 24), random(1, 1, 600, 24, seed=1), random(1, 1, 600, 24, seed=2)
+    with instruction_set(isa):
+        expected = decode(problem, query, key, value)
+        for array in (key, value):
+            array[:, :, :396] = np.nan
+            array[:, :, 599] = np.inf  # the last row alone sees it
+        output, logsumexp = decode(problem, query, key, value)
+    np.testing.assert_array_equal(output[:, :, :3], expected[0][:, :, :3])
+    np.testing.assert_array_equal(logsumexp[:, :, :3], expected[1][:, :, :3])
+    assert not np.isfinite(output[:, :, 3]).any()
+
+
+def test_threads_do_not_change_bits(run_python):
+    program = (
+        "import numpy as np; from tests.train.flash_attention.ut.native.test_decode import *;"
+        "p = AttentionProblem(batch=2, heads=4, kv_heads=2, seq_q=2, seq_k=9000, head_dim=64, dtype='float32');"
+        "r = decode(p, random(2, 4, 2, 64), random(2, 2, 9000, 64, seed=1), random(2, 2, 9000, 64, seed=2));"
+        "print(r[0].tobytes().hex(), r[1].tobytes().hex())"
+    )
+    results = {run_python("-c", program, OMP_NUM_THREADS=str(threads)) for threads in (1, 2, 3)}
+    assert len(results) == 1
+
+
+def test_one_sequence_of_a_batch_has_the_bits_it_has_alone():
+    many, one = (
+        AttentionProblem(batch=batch, heads=2, seq_q=1, seq_k=3000, head_dim=32, dtype="float32") for batch in (3, 1)
+    )
+    tensors = random(3, 2, 1, 32), random(3, 2, 3000, 32, seed=1), random(3, 2, 3000, 32, seed=2)
+    output, logsumexp = decode(many, *tensors)
+    alone = decode(one, *(tensor[1:2] for tensor in tensors))
+    np.testing.assert_array_equal(output[1:2], alone[0])
+    np.testing.assert_array_equal(logsumexp[1:2], alone[1])

@@ -1,0 +1,144 @@
+"""paged_attention against flash_attention on the keys themselves, and reshape_and_cache in place."""
+
+import mindspore as ms
+import numpy as np
+import pytest
+from flash_attention import flash_attention, paged_attention, reshape_and_cache
+from mindspore import Parameter, Tensor, nn, ops
+
+HEADS, KV_HEADS, DIM, VALUE_DIM = 4, 2, 24, 40
+LENGTHS = (70, 3, 0, 600)
+RULES = (
+    {},
+    {"window_size": (50, 0), "softcap": 3.0},
+    {"alibi": True, "scale": 0.4},
+    {"sinks": Tensor(np.array([1.0, -2.0, 0.5, 9.0], np.float32))},
+)
+
+
+def random(*shape, seed=0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def pages(block_size: int, lengths=LENGTHS) -> tuple:
+    """Keys and values of each sequence, and the caches, table and lengths that hold them. What no sequence has is NaN,
+    table entries past an end are far away."""
+    keys = [random(length, KV_HEADS, DIM, seed=length) for length in lengths]
+    values = [random(length, KV_HEADS, VALUE_DIM, seed=length + 1) for length in lengths]
+    counts = [-(-length // block_size) for length in lengths]
+    order = np.random.default_rng(1).permutation(sum(counts) + 2)
+    key_cache = np.full((len(order), block_size, KV_HEADS, DIM), np.nan, np.float32)
+    value_cache = np.full((len(order), block_size, KV_HEADS, VALUE_DIM), np.nan, np.float32)
+    tables = np.full((len(lengths), max(counts) + 1), 1 << 30, np.int32)
+    for sequence, count in enumerate(counts):
+        for index in range(count):
+            block, order = order[0], order[1:]
+            tables[sequence, index] = block
+            rows = slice(index * block_size, (index + 1) * block_size)
+            for cache, tokens in ((key_cache, keys), (value_cache, values)):
+                part = tokens[sequence][rows]
+                cache[block, : len(part)] = part
+    return keys, values, key_cache, value_cache, tables
+
+
+def expected(query: np.ndarray, keys, values, **rules) -> np.ndarray:
+    """Sequence by sequence; zeros where there is no key."""
+    output = np.zeros((*query.shape[:3], VALUE_DIM), np.float32)
+    for index, (key, value) in enumerate(zip(keys, values)):
+        if len(key):
+            tensors = (Tensor(array[None]) for array in (query[index], key, value))
+            output[index] = flash_attention(
+                *tensors, causal=True, causal_alignment="bottom_right", input_layout="BSND", backend="math", **rules
+            ).asnumpy()[0]
+    return output
+
+
+@pytest.mark.parametrize("rules", RULES)
+@pytest.mark.parametrize("backend", ["cpu", "math"])
+@pytest.mark.parametrize("block_size", [16, 24])
+def test_agrees_with_the_keys_themselves(mode, block_size, backend, rules):
+    keys, values, *caches, tables = pages(block_size)
+    tables, lengths = Tensor(tables), Tensor(np.array(LENGTHS, np.int32))
+    for seq_q in (1, 3):
+        query = random(len(LENGTHS), seq_q, HEADS, DIM)
+        result = paged_attention(Tensor(query), *map(Tensor, caches), tables, lengths, backend=backend, **rules)
+        np.testing.assert_allclose(result.asnumpy(), expected(query, keys, values, **rules), atol=3e-6)
+    one = paged_attention(Tensor(query[:, -1]), *map(Tensor, caches), tables, lengths, backend=backend, **rules)
+    np.testing.assert_allclose(one.asnumpy(), result.asnumpy()[:, -1], atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [ms.float16, ms.bfloat16])
+def test_half_precision(dtype):
+    keys, values, *caches, tables = pages(16)
+    query = random(len(LENGTHS), 2, HEADS, DIM)
+    tensors = (Tensor(array).astype(dtype) for array in (query, *caches))
+    result = paged_attention(*tensors, Tensor(tables), Tensor(np.array(LENGTHS, np.int32)))
+    assert result.dtype == dtype
+    np.testing.assert_allclose(result.astype(ms.float32).asnumpy(), expected(query, keys, values), atol=0.03)
+
+
+def test_bad_inputs_are_named():
+    _, _, *caches, tables = pages(16)
+    query, lengths = Tensor(random(4, 1, HEADS, DIM)), Tensor(np.array(LENGTHS, np.int32))
+    keys, values, tables = *map(Tensor, caches), Tensor(tables)
+    with pytest.raises(TypeError, match="key_cache: got dtype int8, quantised caches are out of scope"):
+        paged_attention(query, keys.astype(ms.int8), values, tables, lengths)
+    with pytest.raises(ValueError, match=r"context_lens: got shape \(3,\), allowed is \(batch,\) = \(4,\)"):
+        paged_attention(query, keys, values, tables, lengths[:3])
+    with pytest.raises(TypeError, match="block_tables: got dtype int64, allowed are int32"):
+        paged_attention(query, keys, values, tables.astype(ms.int64), lengths)
+    with pytest.raises(RuntimeError, match="block_tables names a block that is none"):
+        paged_attention(query, keys, values, tables, lengths + 16).asnumpy()
+    with pytest.raises(RuntimeError, match="context_lens goes past the blocks"):
+        paged_attention(query, keys, values, tables, lengths + 10000).asnumpy()
+    with pytest.raises(NotImplementedError, match="paged_attention: it has no gradient"):
+        ops.grad(lambda query: paged_attention(query, keys, values, tables, lengths))(query)
+
+
+class Update(nn.Cell):
+    """Writes into its caches."""
+
+    def __init__(self, blocks: int, block_size: int, native: bool):
+        super().__init__()
+        shape = blocks, block_size, KV_HEADS
+        self.keys = Parameter(Tensor(np.zeros((*shape, DIM), np.float32)), name="keys")
+        self.values = Parameter(Tensor(np.zeros((*shape, VALUE_DIM), np.float32)), name="values")
+        self.plain = None
+        if not native:
+            from flash_attention.backends.cache_update import ScatterUpdate
+            from flash_attention.problem import TensorSpec
+
+            specs = (TensorSpec((*shape, width), "float32") for width in (DIM, VALUE_DIM))
+            self.plain = ScatterUpdate(*specs)
+
+    def construct(self, key, value, slots):
+        if self.plain is None:
+            reshape_and_cache(key, value, self.keys, self.values, slots)
+        else:
+            self.plain(key, value, self.keys, self.values, slots)
+        return slots
+
+
+@pytest.mark.parametrize("native", [True, False], ids=["native", "scatter"])
+def test_tokens_are_written_in_place(mode, native):
+    net = Update(3, 4, native)
+    keys, values = np.zeros((12, KV_HEADS, DIM), np.float32), np.zeros((12, KV_HEADS, VALUE_DIM), np.float32)
+    for seed, slots in enumerate(([5, -1, 0, 11], [-1, 3, 5, -7], [-1, -1, -1, -1])):
+        key, value = random(2, 2, KV_HEADS, DIM, seed=seed), random(2, 2, KV_HEADS, VALUE_DIM, seed=seed + 9)
+        net(Tensor(key), Tensor(value), Tensor(np.array(slots, np.int32)))
+        for token, slot in enumerate(slots):
+            if slot >= 0:
+                keys[slot], values[slot] = key.reshape(4, KV_HEADS, DIM)[token], value.reshape(4, KV_HEADS, -1)[token]
+        np.testing.assert_array_equal(net.keys.asnumpy().reshape(keys.shape), keys)
+        np.testing.assert_array_equal(net.values.asnumpy().reshape(values.shape), values)
+
+
+def test_slots_are_checked():
+    net = Update(3, 4, True)
+    key, value = Tensor(random(1, KV_HEADS, DIM)), Tensor(random(1, KV_HEADS, VALUE_DIM))
+    with pytest.raises(RuntimeError, match="slot_mapping names a slot behind the last block"):
+        net(key, value, Tensor(np.array([12], np.int32)))
+        net.keys.asnumpy()
+        ms.runtime.synchronize()
+    with pytest.raises(ValueError, match="value: got shape"):
+        net(key, key, Tensor(np.array([1], np.int32)))

@@ -1,0 +1,49 @@
+"""Attention against a paged cache, and its update, as MindSpore primitives."""
+
+from __future__ import annotations
+
+import mindspore as ms
+from mindspore import Tensor, nn, ops
+
+from flash_attention.backends.cpu import library
+from flash_attention.backends.derivatives import refuse_gradient
+from flash_attention.problem.paged import PagedProblem
+
+
+class PagedAttention(nn.Cell):
+    """One paged problem; see Backend.build_paged for the meaning of the tensors."""
+
+    def __init__(self, problem: PagedProblem):
+        super().__init__()
+        rules, rates = library.paged_configuration(problem)
+        self.rules, self.rates = Tensor(rules), Tensor(rates)
+        self.absent = Tensor([0], ms.uint8)
+        self.sunk = problem.whole.sinks
+        shape, dtype = problem.shape_output(), getattr(ms, problem.whole.dtype)
+
+        def bprop(query, keys, values, tables, lengths, sinks, rules, rates, out, dout):
+            refuse_gradient("paged_attention")
+            return query, keys, values, tables, lengths, sinks, rules, rates
+
+        path = f"{library.LIBRARY}:FlashAttentionPaged"
+        self.attention = ops.Custom(path, out_shape=list(shape), out_dtype=dtype, func_type="aot", bprop=bprop)
+        # PYNATIVE takes primitives of the same function and attributes for one and the same, whatever their outputs.
+        self.attention.add_prim_attr("flash_attention_outputs", str((shape, dtype)))
+
+    def construct(self, query, key_cache, value_cache, block_tables, context_lens, sinks):
+        sinks = ops.cast(sinks, ms.float32) if self.sunk else self.absent
+        return self.attention(query, key_cache, value_cache, block_tables, context_lens, sinks, self.rules, self.rates)
+
+
+class CacheUpdate(nn.Cell):
+    """Writes tokens into caches in place; `reshape_and_cache` gives the meaning of the tensors."""
+
+    def __init__(self):
+        super().__init__()
+        path = f"{library.LIBRARY}:FlashAttentionReshapeAndCache"
+        self.update = ops.Custom(path, out_shape=[1], out_dtype=ms.int32, func_type="aot")
+        # A graph keeps such an operation, and its place among the reads of the caches.
+        self.update.add_prim_attr("side_effect_mem", True)
+
+    def construct(self, key, value, key_cache, value_cache, slot_mapping):
+        return self.update(key, value, key_cache, value_cache, slot_mapping)

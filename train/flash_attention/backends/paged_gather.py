@@ -1,0 +1,66 @@
+"""A paged cache gathered into one tensor: what `paged_attention` means, for backends that have nothing better."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from mindspore import Tensor, nn, ops
+from mindspore import dtype as mstype
+
+from flash_attention.backends.base import Backend
+from flash_attention.problem import alibi_slopes
+from flash_attention.problem.paged import PagedProblem
+
+
+class PagedGather(nn.Cell):
+    """Runs the problem through the backend's cell for BNSD, with a mask of what is past the end of a sequence.
+
+    Arithmetic around it is in float32, whose operations compiled graphs have on every device.
+    """
+
+    def __init__(self, backend: Backend, problem: PagedProblem):
+        super().__init__()
+        whole = problem.whole
+        batch, heads, seq_q, seq_k = whole.batch, whole.heads, whole.seq_q, whole.seq_k
+        self.dtype = getattr(mstype, whole.dtype)
+        self.query_shape = whole.laid_out(whole.shape_query())
+        self.output_shape = problem.shape_output()
+        self.left = whole.window_left
+        self.rows = Tensor(np.arange(-seq_q, 0, dtype=np.int32).reshape(1, 1, -1, 1))
+        self.columns = Tensor(np.arange(seq_k, dtype=np.int32).reshape(1, 1, 1, -1))
+        self.slopes = None
+        given = {}
+        if whole.alibi == "computed":
+            self.slopes = Tensor(-np.array(alibi_slopes(whole), np.float32).reshape(1, -1, 1, 1))
+            given = {
+                "alibi": "given",
+                "bias_shape": (batch, heads, seq_q, seq_k),
+                "bias_dtype": "float32",
+                "bias_grad": False,
+            }
+        rules = {"causal": False, "causal_alignment": "top_left", "window_left": -1, "layout": "BNSD"}
+        mask = {"mask_shape": (batch, 1, seq_q, seq_k), "mask_dtype": "bool", "dtype": "float32"}
+        self.attention = backend.build(replace(whole, **{**rules, **mask, **given}))
+
+    def construct(self, query, key_cache, value_cache, block_tables, context_lens, sinks):
+        sinks = None if sinks is None else ops.cast(sinks, mstype.float32)
+        position = ops.reshape(context_lens, (-1, 1, 1, 1)) + self.rows
+        hidden = self.columns > position
+        if self.left >= 0:
+            hidden = ops.logical_or(hidden, self.columns < position - self.left)
+        bias = None
+        if self.slopes is not None:
+            bias = self.slopes * ops.cast(ops.abs(position - self.columns), mstype.float32)
+        query = ops.swapaxes(ops.reshape(ops.cast(query, mstype.float32), self.query_shape), 1, 2)
+        # Entries past the end of a sequence may be anything.
+        tables = ops.clip_by_value(block_tables, Tensor(0, mstype.int32), Tensor(key_cache.shape[0] - 1, mstype.int32))
+        key, value = self.gathered(key_cache, tables), self.gathered(value_cache, tables)
+        output, _ = self.attention(query, key, value, hidden, bias, None, None, sinks, None, None, None)
+        return ops.cast(ops.reshape(ops.swapaxes(output, 1, 2), self.output_shape), self.dtype)
+
+    def gathered(self, cache, tables):
+        """(batch, kv_heads, keys, width)."""
+        blocks = ops.gather(ops.cast(cache, mstype.float32), tables, 0)
+        keys = ops.reshape(blocks, (blocks.shape[0], -1) + blocks.shape[3:])
+        return ops.swapaxes(keys, 1, 2)

@@ -1,0 +1,187 @@
+"""Packed sequences and decoding: the native kernel beside what the work and the memory allow, and beside torch."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import statistics
+import threading
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from flash_attention.commands.bench.figures import Figure
+from flash_attention.problem import AttentionProblem
+from flash_attention.problem.packed import PackedProblem
+
+PACKED_SHARE = 90.0  # percent of the rate of one long call
+COPY_SHARE = 80.0  # percent of the copy rate
+TOKENS, DOCUMENTS = 16384, 32
+CACHED = 32768
+HEADS, KV_HEADS, DIM = 32, 8, 128
+_NUMPY = {"float32": np.float32, "float16": np.float16, "bfloat16": np.uint16}
+
+
+def packed(rounds: int, threads: int, quick: bool) -> list[Figure]:
+    """32 documents of mixed lengths in one row against the share of one long call that their work is."""
+    library = _library(threads)
+    tokens, heads = (1024, 2) if quick else (TOKENS, 4)
+    weights = np.random.default_rng(0).uniform(0.1, 1.9, DOCUMENTS)
+    inner = np.round(np.cumsum(weights)[:-1] / weights.sum() * tokens).astype(int).tolist()
+    ends = (0, *inner, tokens)
+    lengths = np.diff(ends)
+    rows = AttentionProblem(
+        batch=1, heads=heads, seq_q=tokens, seq_k=tokens, head_dim=DIM, dtype="float32", layout="BSND", causal=True
+    )
+    problem = PackedProblem(rows, ends, ends)
+    generator = np.random.default_rng(1)
+    query, key, value, d_output = (generator.standard_normal((tokens, heads, DIM), np.float32) for _ in range(4))
+    whole = [array[None] for array in (query, key, value, d_output)]
+
+    def one_call():
+        output, lse = library.forward(rows, *whole[:3])
+        return lambda: library.backward(rows, *whole[:3], output, lse, whole[3])
+
+    def documents():
+        output, lse = library.forward_packed(problem, query, key, value)
+        return lambda: library.backward_packed(problem, query, key, value, output, lse, d_output)
+
+    calls = {"one call": one_call, "packed": documents}
+    if importlib.util.find_spec("torch"):
+        calls["torch"] = _torch_documents((query, key, value, d_output), ends, threads)
+    # Pairs of a causal sequence: n (n + 1) / 2.
+    share = float((lengths * (lengths + 1)).sum()) / (tokens * (tokens + 1))
+    seconds = _turns(calls, rounds)
+    figures = []
+    for index, name in enumerate(("forward", "backward")):
+        median = {call: statistics.median(times[index] for times in seconds[call]) for call in calls}
+        ideal = median["one call"] * share
+        print(
+            f"packed {name}: {DOCUMENTS} documents in {tokens} tokens, H={heads} D={DIM} float32 causal: "
+            + ", ".join(f"{call} {value * 1e3:.1f} ms" for call, value in median.items())
+            + f"; ideal share {ideal * 1e3:.1f} ms",
+            flush=True,
+        )
+        figures.append(Figure(f"packed {name}: of the ideal share", PACKED_SHARE, 100 * ideal / median["packed"], "%"))
+        reached = median["torch"] / median["packed"] if "torch" in median else None
+        note = "" if "torch" in median else "torch is not installed"
+        figures.append(Figure(f"packed {name}: against torch looped", 1.0, reached, "x", note))
+    return figures
+
+
+def decode(rounds: int, threads: int, quick: bool, dtypes: tuple) -> list[Figure]:
+    """One query against many keys: bytes of keys and values per second against a copy of the same bytes."""
+    library = _library(threads)
+    keys = 1024 if quick else CACHED
+    figures = []
+    for dtype in dtypes:
+        problem = AttentionProblem(
+            batch=1, heads=HEADS, kv_heads=KV_HEADS, seq_q=1, seq_k=keys, head_dim=DIM, dtype=dtype
+        )
+        query, key, value = (
+            _random(shape, dtype) for shape in (problem.shape_query(), problem.shape_key(), problem.shape_value())
+        )
+        copies = np.empty_like(key), np.empty_like(value)
+        calls = {
+            "flash": functools.partial(library.forward, problem, query, key, value),
+            "copy": functools.partial(_copy, (key, value), copies, threads),
+        }
+        if importlib.util.find_spec("torch"):
+            calls["torch"] = _torch_decode(query, key, value, dtype, threads)
+        seconds = _turns(calls, rounds)
+        median = {call: statistics.median(times[0] for times in seconds[call]) for call in calls}
+        size = key.nbytes + value.nbytes
+        print(
+            f"decode: 1 query, {keys} keys, H={HEADS} Hkv={KV_HEADS} D={DIM} {dtype}: "
+            + ", ".join(
+                f"{call} {value * 1e3:.2f} ms ({size / value / 1e9:.1f} GB/s)" for call, value in median.items()
+            ),
+            flush=True,
+        )
+        figures.append(
+            Figure(f"decode {dtype}: of the copy rate", COPY_SHARE, 100 * median["copy"] / median["flash"], "%")
+        )
+        reached = median["torch"] / median["flash"] if "torch" in median else None
+        note = "" if "torch" in median else "torch is not installed"
+        figures.append(Figure(f"decode {dtype}: against torch", 1.0, reached, "x", note))
+    return figures
+
+
+def _library(threads: int):
+    """The kernel, with so many threads: it counts them when it is loaded."""
+    os.environ["OMP_NUM_THREADS"] = str(threads)
+    from flash_attention.backends.cpu import library
+
+    return library
+
+
+def _turns(calls: dict[str, Callable], rounds: int) -> dict[str, list]:
+    """Seconds of every call, and of what it returns where that is a function, in rounds of turns after a warm-up."""
+    seconds: dict[str, list] = {name: [] for name in calls}
+    for _ in range(rounds + 1):
+        for name, call in calls.items():
+            times, step = [], call
+            while callable(step):
+                start = time.perf_counter()
+                step = step()
+                times.append(time.perf_counter() - start)
+            seconds[name].append(times)
+    return {name: times[1:] for name, times in seconds.items()}
+
+
+def _random(shape: tuple, dtype: str) -> np.ndarray:
+    values = np.random.default_rng(2).standard_normal(shape, np.float32)
+    if dtype == "bfloat16":
+        return (values.view(np.uint32) >> 16).astype(np.uint16)
+    return values.astype(_NUMPY[dtype])
+
+
+def _copy(sources: tuple, targets: tuple, threads: int) -> None:
+    """Copies arrays with so many threads; NumPy lets others run meanwhile."""
+
+    def part(index: int) -> None:
+        for source, target in zip(sources, targets):
+            np.copyto(
+                np.array_split(target.reshape(-1), threads)[index], np.array_split(source.reshape(-1), threads)[index]
+            )
+
+    workers = [threading.Thread(target=part, args=(index,)) for index in range(threads)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+
+
+def _torch_documents(tensors: tuple, ends: tuple, threads: int) -> Callable:
+    import torch
+
+    torch.set_num_threads(threads)
+    query, key, value, d_output = (torch.from_numpy(array).transpose(0, 1)[None] for array in tensors)
+    leaves = [tensor.clone().requires_grad_() for tensor in (query, key, value)]
+
+    def forward():
+        outputs = [
+            torch.nn.functional.scaled_dot_product_attention(*(x[:, :, a:b] for x in leaves), is_causal=True)
+            for a, b in zip(ends, ends[1:])
+        ]
+        output = torch.cat(outputs, 2)
+        return lambda: torch.autograd.grad(output, leaves, d_output) and None
+
+    return forward
+
+
+def _torch_decode(query: np.ndarray, key: np.ndarray, value: np.ndarray, dtype: str, threads: int) -> Callable:
+    import torch
+
+    torch.set_num_threads(threads)
+    tensors = [torch.from_numpy(array) for array in (query, key, value)]
+    if dtype == "bfloat16":
+        tensors = [tensor.view(torch.bfloat16) for tensor in tensors]
+
+    def forward():
+        with torch.no_grad():
+            torch.nn.functional.scaled_dot_product_attention(*tensors, enable_gqa=True)
+
+    return forward

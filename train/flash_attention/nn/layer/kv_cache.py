@@ -1,0 +1,154 @@
+"""A cache of keys and values for decoding."""
+
+from __future__ import annotations
+
+import numpy as np
+from mindspore import Parameter, Tensor, nn, ops
+from mindspore import dtype as mstype
+
+from flash_attention.paged import paged_attention, reshape_and_cache
+from flash_attention.problem.checks import check_int
+
+
+class KVCache(nn.Cell):
+    """Keys and values of a batch of sequences, which grow token by token, and attention against them.
+
+    Args:
+        batch (int): sequences.
+        max_length (int): most tokens of a sequence.
+        kv_heads (int): heads of key and value.
+        head_dim (int): size of a head of the key.
+        value_head_dim (int): that of the value. Default: None, head_dim.
+        dtype (mindspore.dtype): float16, bfloat16 or float32. Default: float16.
+        paged (bool): store blocks of block_size tokens, handed out one by one as sequences grow, instead of a row of
+            max_length tokens for each sequence. Default: False.
+        block_size (int): tokens of a block. Default: 16.
+        num_blocks (int): blocks of all sequences together; a sequence that finds none left fails. Default: None, enough
+            for max_length tokens of each.
+
+    Inputs:
+        as of `attend`, after `update` with key and value:
+
+        - **query** (Tensor) - (batch, seq, heads, head_dim).
+        - **key**, **value** (Tensor) - (batch, seq, kv_heads, head_dim or value_head_dim).
+
+    Outputs:
+        Tensor (batch, seq, heads, value_head_dim).
+
+    Raises:
+        TypeError, ValueError: an argument or input is not allowed, or a sequence grows past max_length (PYNATIVE; in a
+            compiled graph its tokens past the end are dropped).
+
+    The storage, the lengths and the block tables are Parameters, so that `update` works in GRAPH mode, PYNATIVE and
+    @jit. Which block a sequence gets is decided when it is needed in the order of the sequences.
+
+    Examples:
+        >>> import numpy as np
+        >>> from mindspore import Tensor
+        >>> from flash_attention import KVCache
+        >>> cache = KVCache(batch=2, max_length=64, kv_heads=2, head_dim=32)
+        >>> prompt = Tensor(np.random.randn(2, 10, 2, 32).astype(np.float16))
+        >>> token = Tensor(np.random.randn(2, 1, 2, 32).astype(np.float16))
+        >>> print(cache(prompt, prompt, prompt).shape, cache(token, token, token).shape, cache.lengths.asnumpy())
+        (2, 10, 2, 32) (2, 1, 2, 32) [11 11]
+    """
+
+    def __init__(
+        self,
+        batch: int,
+        max_length: int,
+        kv_heads: int,
+        head_dim: int,
+        value_head_dim: int | None = None,
+        dtype=mstype.float16,
+        paged: bool = False,
+        block_size: int = 16,
+        num_blocks: int | None = None,
+    ) -> None:
+        super().__init__()
+        value_head_dim = head_dim if value_head_dim is None else value_head_dim
+        sizes = {"batch": batch, "max_length": max_length, "kv_heads": kv_heads, "head_dim": head_dim}
+        for name, size in {**sizes, "value_head_dim": value_head_dim, "block_size": block_size}.items():
+            check_int(name, size, 1)
+        self.batch, self.max_length, self.paged = batch, max_length, paged
+        # A contiguous cache is one block for each sequence.
+        self.block_size = block_size if paged else max_length
+        width = -(-max_length // self.block_size)
+        if num_blocks is None or not paged:
+            num_blocks = batch * width
+        check_int("num_blocks", num_blocks, 1)
+        self.num_blocks = num_blocks
+        self.key_cache = _storage((num_blocks, self.block_size, kv_heads, head_dim), dtype, "key_cache")
+        self.value_cache = _storage((num_blocks, self.block_size, kv_heads, value_head_dim), dtype, "value_cache")
+        tables = np.full((batch, width), -1, np.int32) if paged else np.arange(batch, dtype=np.int32).reshape(-1, 1)
+        self.block_tables = Parameter(Tensor(tables), name="block_tables", requires_grad=False)
+        self.lengths = Parameter(Tensor(np.zeros(batch, np.int32)), name="lengths", requires_grad=False)
+        self.used_blocks = Parameter(Tensor(np.zeros(1, np.int32)), name="used_blocks", requires_grad=False)
+        self.check_room = _RoomCheck(max_length)
+        self.columns = Tensor(np.arange(width, dtype=np.int32).reshape(1, -1))
+
+    def construct(self, query, key, value):
+        self.update(key, value)
+        return self.attend(query)
+
+    def update(self, key: Tensor, value: Tensor) -> None:
+        """Appends (batch, seq, kv_heads, head_dim) keys, and values likewise, to every sequence."""
+        seq = key.shape[1]
+        self.check_room(self.lengths, seq)
+        start = self.lengths + 0
+        end = ops.minimum(start + seq, self.max_length)
+        tables = self.block_tables + 0
+        if self.paged:
+            # Blocks that the sequences need now, numbered in the order of the sequences.
+            needed = ops.logical_and(
+                self.columns < ops.expand_dims((end + self.block_size - 1) // self.block_size, 1), tables < 0
+            )
+            count = ops.cumsum(ops.reshape(ops.cast(needed, mstype.float32), (-1,)), 0)
+            number = ops.reshape(ops.cast(count, mstype.int32), tables.shape) + self.used_blocks - 1
+            tables = ops.select(needed, number, tables)
+            ops.assign(self.used_blocks, self.used_blocks + ops.cast(count[-1:], mstype.int32))
+            ops.assign(self.block_tables, tables)
+        position = ops.expand_dims(start, 1) + ops.reshape(ops.cast(ops.arange(seq), mstype.int32), (1, -1))
+        inside = ops.minimum(position, self.max_length - 1)
+        block = ops.gather_elements(tables, 1, inside // self.block_size)
+        slots = ops.select(
+            position < self.max_length, block * self.block_size + inside % self.block_size, inside * 0 - 1
+        )
+        reshape_and_cache(key, value, self.key_cache, self.value_cache, slots)
+        ops.assign(self.lengths, end)
+
+    def attend(self, query: Tensor, **rules) -> Tensor:
+        """Attention of (batch, seq, heads, head_dim) queries, the last tokens of their sequences, against the cache.
+
+        `rules` are scale, softcap, window_size, alibi and backend of `paged_attention`.
+        """
+        return paged_attention(query, self.key_cache, self.value_cache, self.block_tables, self.lengths, **rules)
+
+    def reset(self) -> None:
+        """Forgets everything; for calls outside of compiled graphs."""
+        self.lengths.set_data(Tensor(np.zeros(self.batch, np.int32)))
+        self.used_blocks.set_data(Tensor(np.zeros(1, np.int32)))
+        if self.paged:
+            self.block_tables.set_data(Tensor(np.full(self.block_tables.shape, -1, np.int32)))
+
+
+class _RoomCheck(nn.Cell):
+    """Refuses tokens past the end. Only PYNATIVE can: a graph sees no lengths."""
+
+    def __init__(self, max_length: int):
+        super().__init__()
+        self.max_length = max_length
+
+    def __call__(self, lengths, tokens):
+        longest = int(lengths.asnumpy().max()) + tokens
+        if longest > self.max_length:
+            raise ValueError(
+                f"key: got {tokens} tokens, which make a sequence of {longest}; max_length is {self.max_length}"
+            )
+
+    def construct(self, lengths, tokens):
+        return lengths
+
+
+def _storage(shape: tuple, dtype, name: str) -> Parameter:
+    return Parameter(ops.zeros(shape, dtype), name=name, requires_grad=False)

@@ -1,0 +1,112 @@
+"""Attention against a paged cache: keys and values in blocks that a table names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flash_attention.problem.checks import check_dtype, check_window
+from flash_attention.problem.inputs import DTYPES, TensorSpec, read_sinks
+from flash_attention.problem.problem import AttentionProblem
+
+
+@dataclass(frozen=True)
+class PagedProblem:
+    """A call of `paged_attention`.
+
+    Args:
+        whole: the call as one problem against as many keys as the table can name, in layout "BSND". Its rules are
+            aligned with the end of each sequence, which may be shorter.
+        block_size: keys in a block.
+        one_query: query and output have no axis for the one query of each sequence.
+    """
+
+    whole: AttentionProblem
+    block_size: int
+    one_query: bool
+
+    @classmethod
+    def from_inputs(
+        cls,
+        query: TensorSpec,
+        key_cache: TensorSpec,
+        value_cache: TensorSpec,
+        block_tables: TensorSpec,
+        context_lens: TensorSpec,
+        sinks: TensorSpec | None = None,
+        *,
+        window_size: tuple = (-1, -1),
+        alibi: bool = False,
+        **rules,
+    ) -> PagedProblem:
+        """Describes a call; rules are further fields of AttentionProblem.
+
+        Raises:
+            TypeError, ValueError: naming the argument, what came and what is allowed.
+        """
+        if len(query.shape) not in (3, 4):
+            raise ValueError(
+                f"query: got shape {query.shape}, allowed are (tokens, heads, head_dim) and (batch, seq_q, heads, "
+                "head_dim)"
+            )
+        check_dtype("query", query.dtype, DTYPES)
+        batch, heads, dim = query.shape[0], query.shape[-2], query.shape[-1]
+        check_caches({"key_cache": key_cache, "value_cache": value_cache}, query.dtype)
+        if key_cache.shape[3] != dim:
+            raise ValueError(f"key_cache: got head_dim {key_cache.shape[3]}, but query has {dim}; they must be equal")
+        for name, tensor in (("block_tables", block_tables), ("context_lens", context_lens)):
+            check_dtype(name, tensor.dtype, ("int32",))
+        if len(block_tables.shape) != 2 or block_tables.shape[0] != batch or block_tables.shape[1] < 1:
+            raise ValueError(f"block_tables: got shape {block_tables.shape}, allowed is (batch, blocks), batch {batch}")
+        if context_lens.shape != (batch,):
+            raise ValueError(f"context_lens: got shape {context_lens.shape}, allowed is (batch,) = ({batch},)")
+        if sinks is not None:
+            read_sinks(sinks, heads, query.dtype)
+        left, _ = check_window(window_size)
+        whole = AttentionProblem(
+            batch=batch,
+            heads=heads,
+            kv_heads=key_cache.shape[2],
+            seq_q=query.shape[1] if len(query.shape) == 4 else 1,
+            seq_k=block_tables.shape[1] * key_cache.shape[1],
+            head_dim=dim,
+            value_dim=value_cache.shape[3],
+            dtype=query.dtype,
+            layout="BSND",
+            causal=True,
+            causal_alignment="bottom_right",
+            window_left=left,
+            alibi="computed" if alibi else "none",
+            sinks=sinks is not None,
+            **rules,
+        )
+        return cls(whole, key_cache.shape[1], len(query.shape) == 3)
+
+    @property
+    def device(self) -> str:
+        return self.whole.device
+
+    @property
+    def dynamic(self) -> bool:
+        return self.whole.dynamic
+
+    def shape_output(self) -> tuple:
+        """Shape of the output: that of query, as wide as the values."""
+        batch, seq_q, heads, dim = self.whole.laid_out(self.whole.shape_output())
+        return (batch, heads, dim) if self.one_query else (batch, seq_q, heads, dim)
+
+
+def check_caches(caches: dict[str, TensorSpec], dtype: str) -> None:
+    """Checks the shapes and dtypes of caches of keys and values, by name, for tensors of `dtype`."""
+    first = None
+    for name, cache in caches.items():
+        if cache.dtype == "int8":
+            raise TypeError(f"{name}: got dtype int8, quantised caches are out of scope; allowed is {dtype}")
+        check_dtype(name, cache.dtype, (dtype,))
+        if len(cache.shape) != 4:
+            raise ValueError(f"{name}: got shape {cache.shape}, allowed is (blocks, block_size, kv_heads, head_dim)")
+        first = first or cache.shape
+        if cache.shape[:3] != first[:3]:
+            raise ValueError(
+                f"{name}: got shape {cache.shape}, but {next(iter(caches))} has {first}; all but the last "
+                "axis must be equal"
+            )
