@@ -72,6 +72,7 @@ def test_the_layer_takes_them_and_gives_the_gradient_of_sinks(backend, mode):
         return layer(QUERY, KEY, VALUE, None, None, sinks, prefix, ids).sum()
 
     gradient = ops.grad(loss)(sinks).asnumpy()
+    assert (gradient != 0).all()
     step = 1e-2
     for head in range(4):
         shifted = [sinks.asnumpy().copy() for _ in range(2)]
@@ -107,3 +108,24 @@ def test_explain_names_what_a_backend_lacks(field, name):
     verdicts = explain(problem)
     assert verdicts["cpu"] == verdicts["math"] == "ok"
     assert name in verdicts["emulator"]
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_document_of_nan_spoils_no_other(backend, bad):
+    ids = np.repeat([3, 1], [77, SEQ - 77]).astype(np.int32)[None].repeat(2, axis=0)
+
+    def run(spoiled):
+        arrays = [tensor.asnumpy().copy() for tensor in (QUERY, KEY, VALUE)]
+        for array in arrays:
+            array[:, :, :77] = spoiled
+        given = tuple(map(Tensor, arrays))
+
+        def loss(query, key, value):
+            output = flash_attention(query, key, value, segment_ids=Tensor(ids), causal=True, backend=backend)
+            return (output[:, :, 77:] ** 2).sum(), output
+
+        (_, output), gradients = ops.value_and_grad(loss, (0, 1, 2), has_aux=True)(*given)
+        return [tensor.asnumpy()[:, :, 77:] for tensor in (output, *gradients)]
+
+    assert_equal(run(bad), run(0.5))
