@@ -21,9 +21,10 @@ from flash_attention.backends import registry
 from flash_attention.paged import paged_attention as paged_attention
 from flash_attention.paged import reshape_and_cache as reshape_and_cache
 from flash_attention.precision import fix_dtypes
-from flash_attention.problem import ALL_BLOCKS, AttentionProblem
+from flash_attention.problem import ALL_BLOCKS, AttentionProblem, AttentionRules
 from flash_attention.problem.checks import check_int
 from flash_attention.problem.inputs import TensorSpec
+from flash_attention.problem.rules import RULE_ARGUMENTS
 from flash_attention.problem.tiling import DEFAULT_STRATEGY
 from flash_attention.problem.torch_shapes import mask_plan, tensor_shapes
 from flash_attention.sharding.shard import TENSOR, Shard, sharding
@@ -33,7 +34,8 @@ from flash_attention.tensors import spec as _spec
 from flash_attention.tensors import tensor_spec as _tensor_spec
 from flash_attention.varlen import flash_attention_varlen as flash_attention_varlen
 
-# Optional inputs after the seed.
+# Arguments of `flash_attention` that are fields of the problem, and optional inputs after the seed.
+_OTHERS = ("bias_grad", "input_layout", "head_dim", "value_head_dim", "return_lse")
 _FURTHER = ("sinks", "prefix", "segment_ids", "kv_segment_ids")
 
 
@@ -144,8 +146,20 @@ def flash_attention(
         _spec(segment_ids),
         _spec(kv_segment_ids),
         argument_names,
-        (dropout_rate, scale, softcap, causal, causal_alignment, window_size, prev_block_num, next_block_num),
-        (tiling_stgy_name, alibi, bias_grad, input_layout, head_dim, value_head_dim, return_lse),
+        # In the order of RULE_ARGUMENTS and _OTHERS: a graph passes constants in tuples.
+        (
+            causal,
+            causal_alignment,
+            window_size,
+            prev_block_num,
+            next_block_num,
+            tiling_stgy_name,
+            alibi,
+            dropout_rate,
+            scale,
+            softcap,
+        ),
+        (bias_grad, input_layout, head_dim, value_head_dim, return_lse),
         backend,
         shards,
         return_lse and _compiling(),
@@ -250,7 +264,7 @@ class _Call(nn.Cell):
         super().__init__()
         self.run, self.backend = run, backend
         self.mask_rank = mask_rank
-        self.check_triangle = _TriangleCheck(problem.tile) if mask_rank and problem.mask_shape is None else None
+        self.check_triangle = _TriangleCheck(problem.rules.tile) if mask_rank and problem.mask_shape is None else None
         # A layout that the backend does not take becomes BNSD by splitting the last axis into heads and bringing the
         # axes into order.
         given = "BNSD" if layout == problem.layout else problem.layout
@@ -359,7 +373,7 @@ def _prefix_tensor(prefix):
 @constexpr(reuse_result=False)
 def _plan(
     query, key, value, mask, bias, keep_bits, seed, sinks, prefix, segment_ids, kv_segment_ids,
-    names, rules, more_rules, backend, shards, compiled_lse,
+    names, rules, others, backend, shards, compiled_lse,
 ):  # fmt: skip
     argument_names = ("query", "key", "value", *names, "keep_bits", "seed", *_FURTHER)
     given = query, key, value, mask, bias, keep_bits, seed, sinks, prefix, segment_ids, kv_segment_ids
@@ -368,7 +382,7 @@ def _plan(
         needed = name in ("query", "key", "value")
         specs.append(None if spec is None and not needed else _tensor_spec(name, spec))
     forced, device = registry.forced_backend(backend), ms.get_context("device_target")
-    key = tuple(specs), names, rules, more_rules, forced, device, sharding(shards)
+    key = tuple(specs), names, rules, others, forced, device, sharding(shards)
     planned = _planned
     try:
         hash(key)
@@ -391,31 +405,17 @@ def _lacks_operations(spec: TensorSpec) -> bool:
 
 
 @functools.lru_cache(maxsize=512)
-def _planned(specs, names, rules, more_rules, backend, device, shards) -> _Call:
-    dropout_rate, scale, softcap, causal, causal_alignment, window_size, prev_block_num, next_block_num = rules
-    tiling_stgy_name, alibi, bias_grad, input_layout, head_dim, value_head_dim, return_lse = more_rules
+def _planned(specs, names, rules, others, backend, device, shards) -> _Call:
+    rules = AttentionRules.from_arguments(**dict(zip(RULE_ARGUMENTS, rules)))
     problem = AttentionProblem.from_inputs(
         *specs[:6],
         **dict(zip(_FURTHER, specs[7:])),
-        input_layout=input_layout,
-        head_dim=head_dim,
-        value_head_dim=value_head_dim,
-        alibi=alibi,
+        rules=rules,
         mask_name=names[0],
         bias_name=names[1],
-        tiling_stgy_name=tiling_stgy_name,
-        prev_block_num=prev_block_num,
-        next_block_num=next_block_num,
-        window_size=window_size,
-        causal=causal,
-        causal_alignment=causal_alignment,
-        bias_grad=bias_grad,
-        dropout_rate=dropout_rate,
-        training=dropout_rate != 0,
-        scale=scale,
-        softcap=softcap,
-        return_lse=return_lse,
+        training=rules.dropout_rate > 0,
         device=device,
+        **dict(zip(_OTHERS, others)),
     )
     seed = specs[6]
     if seed is not None and seed != TensorSpec((2,), "int64"):

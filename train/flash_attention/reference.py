@@ -113,7 +113,7 @@ def truth(problem: AttentionProblem, query, key, value, **inputs) -> Attention:
         mask: of problem.mask_shape, non-zero = hidden.
         bias: of problem.bias_shape.
         sinks: (H,); prefix: (B,); segment_ids: (B, Sq); kv_segment_ids: (B, Sk).
-        keep: bool (B, H, Sq, Sk), needed when problem.active_dropout > 0.
+        keep: bool (B, H, Sq, Sk), needed when problem.dropout_threshold > 0.
         d_output: (B, H, Sq, Dv); asks for gradients.
         d_logsumexp: (B, H, Sq); zero when not given.
     """
@@ -170,13 +170,13 @@ def _composed(
     query = query.reshape(*grouped, -1)
     scores = store(product(store(query * compute(problem.scale)), _transposed(key))).reshape(full)
     squash = None
-    if problem.softcap:
-        squash = store(np.tanh(store(scores / compute(problem.softcap))))
-        scores = store(squash * compute(problem.softcap))
+    if problem.rules.softcap:
+        squash = store(np.tanh(store(scores / compute(problem.rules.softcap))))
+        scores = store(squash * compute(problem.rules.softcap))
     added = None
-    if problem.alibi == "computed":
+    if problem.bias == "alibi":
         added = computed_alibi(problem).astype(compute)
-    elif problem.alibi == "given":
+    elif problem.bias_shape is not None:
         added = np.asarray(bias, dtype=compute).reshape(problem.bias_shape)
     if added is not None:
         scores = store(scores + added)
@@ -197,7 +197,7 @@ def _composed(
     with np.errstate(divide="ignore"):
         logsumexp = (top + np.log(total))[..., 0]
     probability /= np.where(total == 0, 1, total)
-    if problem.active_dropout > 0:
+    if problem.dropout_threshold > 0:
         factor = np.where(keep, compute(problem.dropout_scale), compute(0))
         dropped = store(store(probability) * factor).reshape(*grouped, seq_k)
     else:
@@ -224,7 +224,7 @@ def _composed(
         result.d_query = store(store(product(flat, key)) * compute(problem.scale)).reshape(problem.shape_query())
         result.d_key = store(product(_transposed(flat), store(query * compute(problem.scale))))
         result.d_value = store(product(_transposed(dropped), d_output))
-        if problem.alibi == "given":
+        if problem.bias_shape is not None:
             result.d_bias = store(_sum_to(d_biased, problem.bias_shape), problem.bias_dtype)
     if compute is np.float64:
         result.unavoidable = _unavoidable(
@@ -250,8 +250,10 @@ def _unavoidable(
     if squash is not None:
         slope = 1.0 - squash * squash
         magnitude *= slope
-        unsure_slope = 3.0 + 2.0 * magnitude / problem.softcap  # its own three operations, and what a score is off
-        magnitude += 2.0 * problem.softcap * np.abs(squash)  # tanh: two units
+        unsure_slope = (
+            3.0 + 2.0 * magnitude / problem.rules.softcap
+        )  # its own three operations, and what a score is off
+        magnitude += 2.0 * problem.rules.softcap * np.abs(squash)  # tanh: two units
     magnitude += 2.0  # exp itself and the division by the total: a unit each
     if added is not None:
         magnitude += np.where(np.isfinite(added), np.abs(added), 0.0)
@@ -281,7 +283,7 @@ def _unavoidable(
             apart = unit * (unsure * d_abs).sum(axis=-1) + rounding.reshape(share.shape)
             apart = apart + errors["logsumexp"] * d_abs.max(axis=-1)
             errors["d_sinks"] = (share * apart).sum(axis=(0, 2))
-        if problem.alibi == "given":
+        if problem.bias_shape is not None:
             both = plain_noise + probability.reshape(*grouped, -1) * rounding[..., None]
             errors["d_bias"] = _sum_to(both.reshape(probability.shape), problem.bias_shape)
     stored = {"logsumexp": "float32", "d_sinks": "float32", "d_bias": problem.bias_dtype}

@@ -10,11 +10,15 @@ from mindspore.ops import constexpr
 
 from flash_attention.backends import registry
 from flash_attention.precision import fix_dtypes
-from flash_attention.problem import ALL_BLOCKS
+from flash_attention.problem import ALL_BLOCKS, AttentionRules
 from flash_attention.problem.inputs import TensorSpec
 from flash_attention.problem.packed import PackedProblem
+from flash_attention.problem.rules import RULE_ARGUMENTS
 from flash_attention.problem.tiling import DEFAULT_STRATEGY
 from flash_attention.tensors import fresh_seed, spec, tensor_spec
+
+# Arguments that are fields of the problem.
+_OTHERS = ("head_dim", "value_head_dim", "return_lse")
 
 
 def flash_attention_varlen(
@@ -78,8 +82,20 @@ def flash_attention_varlen(
         spec(cu_seqlens_q),
         spec(cu_seqlens_k),
         spec(seed),
-        (dropout_rate, scale, softcap, causal, causal_alignment, window_size, prev_block_num, next_block_num),
-        (tiling_stgy_name, alibi, head_dim, value_head_dim, return_lse),
+        # In the order of RULE_ARGUMENTS and _OTHERS: a graph passes constants in tuples.
+        (
+            causal,
+            causal_alignment,
+            window_size,
+            prev_block_num,
+            next_block_num,
+            tiling_stgy_name,
+            alibi,
+            dropout_rate,
+            scale,
+            softcap,
+        ),
+        (head_dim, value_head_dim, return_lse),
         backend,
     )
     lengths_q = cu_seqlens_q if isinstance(cu_seqlens_q, Tensor) else None
@@ -91,7 +107,7 @@ def flash_attention_varlen(
 
 
 @constexpr(reuse_result=False)
-def _plan(query, key, value, lengths_q, lengths_k, seed, rules, more_rules, backend):
+def _plan(query, key, value, lengths_q, lengths_k, seed, rules, others, backend):
     tensors = tuple(
         tensor_spec(name, described) for name, described in (("query", query), ("key", key), ("value", value))
     )
@@ -102,7 +118,7 @@ def _plan(query, key, value, lengths_q, lengths_k, seed, rules, more_rules, back
         raise ValueError(f"seed: got {seed[1]} of shape {seed[0]}, allowed is int64 of shape (2,)")
     rules = tuple(tuple(rule) if isinstance(rule, list) else rule for rule in rules)
     forced, device = registry.forced_backend(backend), ms.get_context("device_target")
-    return _planned(tensors, lengths, rules, more_rules, forced, device)
+    return _planned(tensors, lengths, rules, others, forced, device)
 
 
 def _lengths_spec(name: str, described):
@@ -113,26 +129,9 @@ def _lengths_spec(name: str, described):
 
 
 @functools.lru_cache(maxsize=512)
-def _planned(tensors, lengths, rules, more_rules, backend, device):
-    dropout_rate, scale, softcap, causal, causal_alignment, window_size, prev_block_num, next_block_num = rules
-    tiling_stgy_name, alibi, head_dim, value_head_dim, return_lse = more_rules
+def _planned(tensors, lengths, rules, others, backend, device):
+    rules = AttentionRules.from_arguments(**dict(zip(RULE_ARGUMENTS, rules)))
     problem = PackedProblem.from_inputs(
-        *tensors,
-        *lengths,
-        head_dim=head_dim,
-        value_head_dim=value_head_dim,
-        alibi=alibi,
-        tiling_stgy_name=tiling_stgy_name,
-        prev_block_num=prev_block_num,
-        next_block_num=next_block_num,
-        window_size=window_size,
-        causal=causal,
-        causal_alignment=causal_alignment,
-        dropout_rate=dropout_rate,
-        training=dropout_rate != 0,
-        scale=scale,
-        softcap=softcap,
-        return_lse=return_lse,
-        device=device,
+        *tensors, *lengths, rules=rules, training=rules.dropout_rate > 0, device=device, **dict(zip(_OTHERS, others))
     )
     return fix_dtypes(registry.build(problem, backend))

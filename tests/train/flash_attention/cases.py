@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from flash_attention import reference
-from flash_attention.problem import ALL_BLOCKS, AttentionProblem, TensorSpec
+from flash_attention.problem import ALL_BLOCKS, AttentionProblem, AttentionRules, TensorSpec
 from flash_attention.problem.tiling import get_strategy
 
 SEED = (20240607, 3)  # of dropout, as in Backend.build
@@ -149,11 +149,15 @@ class Case:
             for name, array in inputs.further().items()
         }
         return AttentionProblem.from_inputs(
-            *shapes, mask, bias, alibi=self.alibi != "none", training=True, return_lse=True, **further, **self.options()
+            *shapes, mask, bias, rules=self.rules(), training=True, return_lse=True, **further
         )
 
+    def rules(self) -> AttentionRules:
+        """The rules of the case."""
+        return AttentionRules.from_arguments(alibi=self.alibi != "none", **self.options())
+
     def options(self) -> dict:
-        """The rules of the case by their keyword names, common to from_inputs and flash_attention."""
+        """The rules of the case by their keyword names, as `flash_attention` takes them."""
         return {
             "tiling_stgy_name": self.tiling,
             "prev_block_num": self.blocks[0],

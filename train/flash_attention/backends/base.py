@@ -54,15 +54,16 @@ class Backend(ABC):
         key         (B, Hkv, Sk, D)  likewise
         value       (B, Hkv, Sk, Dv) likewise, Dv = problem.value_dim
         mask        problem.mask_shape, bool or uint8, non-zero = hidden; None without an explicit mask. Any of the
-                    first three axes may be 1 (broadcast). A compact causal mask never arrives: it is problem.causal.
-        alibi       problem.bias_shape in problem.bias_dtype, added to scale * query @ key^T; None unless problem.alibi
-                    is "given". -inf in it hides a key like the mask does. Any of the first three axes may be 1: its
+                    first three axes may be 1 (broadcast). A compact causal mask never arrives: it is the
+                    rule causal.
+        alibi       problem.bias_shape in problem.bias_dtype, added to scale * query @ key^T; None without bias_shape.
+                    -inf in it hides a key like the mask does. Any of the first three axes may be 1: its
                     gradient is then the sum over that axis, accumulated in float32. When problem.bias_grad is false, no
                     gradient is wanted (zeros, at no cost).
         keep_bits   uint8 (B, H, Sq, ceil(Sk / 8)), bit k % 8 (from the least significant) of byte k // 8 set = key k is
                     kept; None unless problem.keep_bits.
         seed        int64 (2,): Philox key lo = seed[0] mod 2**32, key hi = seed[1] mod 2**32; None unless
-                    problem.active_dropout > 0 and keep_bits is None.
+                    problem.dropout_threshold > 0 and keep_bits is None.
         sinks       float32 (H,), None unless problem.sinks: logits that join the denominator of every row of a head and
                     the logsumexp. The last four may be left out by callers whose problems have none of them.
         prefix      int32 (B,), None unless problem.prefix: the keys before it are visible besides the causal ones

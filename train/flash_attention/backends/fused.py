@@ -59,12 +59,12 @@ def fused_arguments(problem: AttentionProblem) -> FusedArguments:
         pass
     elif problem.mask_shape is None and _is_window(problem):
         mask = "compressed"
-        left = problem.window_left if problem.window_left >= 0 else UNLIMITED_TOKENS
-        right = problem.window_right if problem.window_right >= 0 else UNLIMITED_TOKENS
-        if problem.causal and left == UNLIMITED_TOKENS:
+        left = problem.rules.window_left if problem.rules.window_left >= 0 else UNLIMITED_TOKENS
+        right = problem.rules.window_right if problem.rules.window_right >= 0 else UNLIMITED_TOKENS
+        if problem.rules.causal and left == UNLIMITED_TOKENS:
             mode = RIGHT_DOWN_CAUSAL if problem.offset else LEFT_UP_CAUSAL
         else:
-            mode, pre_tokens, next_tokens = BAND, left, 0 if problem.causal else right
+            mode, pre_tokens, next_tokens = BAND, left, 0 if problem.rules.causal else right
     else:
         mask, mode = "dense", ALL_MASK
         if problem.offset == 0:
@@ -79,7 +79,7 @@ def fused_arguments(problem: AttentionProblem) -> FusedArguments:
         next_tokens=next_tokens,
         sparse_mode=mode,
         attn_mask=mask,
-        real_shift_factor=1.0 if problem.alibi == "none" else 1.0 / problem.scale,
+        real_shift_factor=1.0 if problem.bias == "none" else 1.0 / problem.scale,
         head_dim=-(-problem.head_dim // 16) * 16,
         drop_columns=-(-problem.seq_k // 8) * 8,
     )
@@ -90,10 +90,10 @@ def _is_window(problem: AttentionProblem) -> bool:
 
     Its band mode counts from one corner only, and its causal modes want a key for every query.
     """
-    blocks = min(problem.prev_blocks, problem.next_blocks)
-    unlimited_blocks = blocks >= ALL_BLOCKS or blocks * problem.tile >= problem.seq_q + problem.seq_k
+    blocks = min(problem.rules.prev_blocks, problem.rules.next_blocks)
+    unlimited_blocks = blocks >= ALL_BLOCKS or blocks * problem.rules.tile >= problem.seq_q + problem.seq_k
     square = problem.seq_q == problem.seq_k
-    only_causal = problem.causal and problem.window_left < 0
+    only_causal = problem.rules.causal and problem.rules.window_left < 0
     return unlimited_blocks and (square or (only_causal and problem.seq_q <= problem.seq_k))
 
 
@@ -127,11 +127,11 @@ class FusedBackend(Backend):
         for name in ("sinks", "prefix", "segments"):
             if getattr(problem, name):
                 return f"this backend passes no {_CALLED.get(name, name)} to ops.flash_attention_score"
-        if problem.softcap:
-            return f"ops.flash_attention_score has no soft cap, got softcap {problem.softcap}"
+        if problem.rules.softcap:
+            return f"ops.flash_attention_score has no soft cap, got softcap {problem.rules.softcap}"
         if problem.return_lse:
             return "ops.flash_attention_score has no gradient through the logsumexp"
-        if problem.alibi != "none" and problem.scale == 0.0:
+        if problem.bias != "none" and problem.scale == 0.0:
             return "ops.flash_attention_score scales the bias too, and the scale is 0"
         for name, size, limit in (("batch", problem.batch, 2048), ("heads", problem.heads, 256)):
             if size > limit:
@@ -157,7 +157,7 @@ class _Attention(nn.Cell):
         self.zeros_query = _zeros((*problem.shape_query()[:3], self.padding), self.dtype)
         self.zeros_key = _zeros((*problem.shape_key()[:3], self.padding), self.dtype)
         self.mask = _Mask(problem, arguments)
-        self.shift = None if problem.alibi == "none" else _RealShift(problem, arguments)
+        self.shift = None if problem.bias == "none" else _RealShift(problem, arguments)
         self.bits = _DropMask(problem, arguments) if problem.dropout_threshold > 0 else None
         # The operator's result for a query that sees nothing is not defined: it is replaced by 0.
         self.may_be_blind = problem.mask_shape is not None or any(lo >= hi for lo, hi in problem.band.rows())
@@ -243,7 +243,7 @@ class _RealShift(nn.Cell):
         self.lowest = _LOWEST[problem.dtype]
         self.factor = arguments.real_shift_factor
         self.bias_grad = problem.bias_grad
-        self.given = problem.alibi == "given"
+        self.given = problem.bias_shape is not None
         batch = problem.bias_shape[0] if self.given else 1
         self.shape = batch, problem.heads, problem.seq_q, problem.seq_k
         self.computed = ComputedAlibi(problem)

@@ -60,7 +60,7 @@ class _Attention(nn.Cell):
 
     def __init__(self, problem: AttentionProblem):
         super().__init__()
-        self.scale, self.softcap = problem.scale, problem.softcap
+        self.scale, self.softcap = problem.scale, problem.rules.softcap
         self.dtype = _DTYPES[problem.dtype]
         # On a CPU, MindSpore's float32 exp errs by up to 7e-6 (2.10): a hundred times the rounding of float32.
         self.precise = mstype.float64 if problem.device == "CPU" else mstype.float32
@@ -73,7 +73,7 @@ class _Attention(nn.Cell):
         self.dropout = (_GivenKeep if problem.keep_bits else _DrawnKeep)(problem)
         everything = not problem.dynamic and problem.band.unlimited()
         self.out_of_band = None if everything else OutOfBand(problem)
-        self.alibi = ComputedAlibi(problem) if problem.alibi == "computed" else None
+        self.alibi = ComputedAlibi(problem) if problem.bias == "alibi" else None
         self.sunk, self.prefixed, self.segmented = problem.sinks, problem.prefix, problem.segments
         self.tame = _Tame() if self.masked or self.segmented or self.out_of_band is not None else None
         self.product_nt = ops.BatchMatMul(transpose_b=True)

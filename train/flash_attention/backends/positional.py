@@ -19,9 +19,9 @@ class OutOfBand(nn.Cell):
         self.positions = Positions(problem)
         self.dynamic = problem.dynamic
         if problem.dynamic:
-            self.causal, self.block = problem.causal, problem.tile
-            self.left, self.right = problem.window_left, problem.window_right
-            blocks = problem.prev_blocks, problem.next_blocks
+            self.causal, self.block = problem.rules.causal, problem.rules.tile
+            self.left, self.right = problem.rules.window_left, problem.rules.window_right
+            blocks = problem.rules.prev_blocks, problem.rules.next_blocks
             self.prev_blocks, self.next_blocks = (_FAR if count >= ALL_BLOCKS else count for count in blocks)
         else:
             bounds = np.array(list(problem.band.rows()), np.int32).reshape(1, 1, problem.seq_q, 2)
@@ -64,7 +64,7 @@ class Positions(nn.Cell):
     def __init__(self, problem: AttentionProblem):
         super().__init__()
         self.dynamic = problem.dynamic
-        self.bottom_right = problem.causal_alignment == "bottom_right"
+        self.bottom_right = problem.rules.causal_alignment == "bottom_right"
         if not problem.dynamic:
             self.rows = Tensor((np.arange(problem.seq_q, dtype=np.int32) + problem.offset).reshape(1, 1, -1, 1))
             self.columns = Tensor(np.arange(problem.seq_k, dtype=np.int32).reshape(1, 1, 1, -1))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import zlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from flash_attention.problem import DTYPES, AttentionProblem
+from flash_attention.problem import DTYPES, AttentionProblem, AttentionRules
 
 SEED = (2024, 7)
 COLUMNS = ("output", "logsumexp", "d_query", "d_key", "d_value", "d_bias", "d_sinks")
@@ -32,14 +32,17 @@ class Item:
 def items() -> list[Item]:
     """What the self-test runs: every rule of the layer once, at odd sizes, small enough for the emulator."""
 
-    def item(label, mask="none", seq_q=150, seq_k=None, batch=1, heads=2, head_dim=64, **rules):
+    def item(label, mask="none", seq_q=150, seq_k=None, batch=1, heads=2, head_dim=64, **more):
         seq_k = seq_k or seq_q
         if mask != "none":
-            rules.update(mask_shape=(batch, 1, seq_q, seq_k), mask_dtype="uint8")
+            more.update(mask_shape=(batch, 1, seq_q, seq_k), mask_dtype="uint8")
         sizes = {"batch": batch, "heads": heads, "seq_q": seq_q, "seq_k": seq_k, "head_dim": head_dim}
-        return Item(label, AttentionProblem(**sizes, training=True, return_lse=True, **rules), mask)
+        rules = AttentionRules(
+            **{field.name: more.pop(field.name) for field in fields(AttentionRules) if field.name in more}
+        )
+        return Item(label, AttentionProblem(**sizes, rules=rules, training=True, return_lse=True, **more), mask)
 
-    bias = {"alibi": "given", "bias_shape": (1, 2, 1, 150)}
+    bias = {"bias_shape": (1, 2, 1, 150)}
     return [
         item("no mask", batch=2),
         item("causal, head_dim 128", causal=True, head_dim=128),
@@ -49,11 +52,11 @@ def items() -> list[Item]:
         item("mask", mask="random", batch=2),
         item("mask with blind rows", mask="rows", batch=2),
         item("4 heads on 2 key heads", heads=4, kv_heads=2, causal=True),
-        item("computed ALiBi, 3 heads", heads=3, alibi="computed", causal=True),
+        item("computed ALiBi, 3 heads", heads=3, alibi=True, causal=True),
         item("given ALiBi", **bias, bias_dtype="float16"),
         item("given ALiBi in float32", **bias, bias_dtype="float32"),
         item("dropout 0.2", dropout_rate=0.2, causal=True),
-        item("soft cap 2, ALiBi", heads=3, softcap=2.0, alibi="computed", causal=True),
+        item("soft cap 2, ALiBi", heads=3, softcap=2.0, alibi=True, causal=True),
         item("sinks, window", heads=4, kv_heads=2, sinks=True, window_left=40, window_right=9),
         item("prefix", batch=3, prefix=True, causal=True, seq_k=200),
         item("segments", batch=2, segments=True, causal=True, seq_q=300),
@@ -141,7 +144,7 @@ def measure(name: str, problem: AttentionProblem, item: Item) -> tuple[dict, lis
     from flash_attention import reference
 
     given, gradients = draw(problem, item)
-    keep = reference.keep_mask(problem, SEED) if problem.active_dropout else None
+    keep = reference.keep_mask(problem, SEED) if problem.dropout_threshold else None
     tensors = given["query"], given["key"], given["value"]
     extras = {"mask": given["mask"], "bias": given["alibi"], "keep": keep, **gradients}
     extras.update((name, given[name]) for name in FURTHER)
@@ -185,7 +188,7 @@ def draw(problem: AttentionProblem, item: Item) -> tuple[dict, dict]:
         "mask": mask,
         "alibi": None if problem.bias_shape is None else normal(*problem.bias_shape, dtype=problem.bias_dtype),
         "keep_bits": None,
-        "seed": np.array(SEED, np.int64) if problem.active_dropout else None,
+        "seed": np.array(SEED, np.int64) if problem.dropout_threshold else None,
         "sinks": normal(problem.heads, dtype="float32") if problem.sinks else None,
         "prefix": random.integers(0, problem.seq_k + 1, problem.batch).astype(np.int32) if problem.prefix else None,
         "segment_ids": ids(problem.seq_q),

@@ -76,6 +76,6 @@ def timed(worker, case, rounds: int) -> dict:
 def visited(case) -> float:
     """Share of the pairs of tiles that have a visible pair of tokens."""
     problem = case.problem
-    tiles = -(-case.seq // problem.tile)
-    count = sum(len(problem.band.key_tiles(tile, problem.tile, problem.tile)) for tile in range(tiles))
+    tiles = -(-case.seq // problem.rules.tile)
+    count = sum(len(problem.band.key_tiles(tile, problem.rules.tile, problem.rules.tile)) for tile in range(tiles))
     return count / tiles**2

@@ -11,9 +11,10 @@ from mindspore.ops import constexpr
 
 from flash_attention.context_parallel.communication import Ring
 from flash_attention.context_parallel.pieces import Sizes, SourceBackward, SourceForward, Start, paired
-from flash_attention.context_parallel.plan import Rules, pieces
+from flash_attention.context_parallel.plan import pieces
 from flash_attention.context_parallel.sequence import SequenceSplit
 from flash_attention.context_parallel.split_attention import SplitAttention, read_sizes
+from flash_attention.problem import AttentionRules
 from flash_attention.problem.inputs import TensorSpec
 
 
@@ -31,21 +32,20 @@ class GatherAttention(SplitAttention):
     def __init__(self, head_dim: int, *, order: str = "zigzag", **rules: Any) -> None:
         ring = Ring()
         super().__init__(head_dim, ring, order, **rules)
-        found = self.rules
         # Constants for `_gathering`, which a graph calls while it is compiled.
         self.place = ring.rank, ring.world, order
-        self.band = found.causal, found.left, found.right, found.prev_blocks, found.next_blocks, found.tile, found.alibi
+        self.constants = self.rules.constants()
 
     def attend(self, query, key, value):
         shapes, dtypes = (query.shape, key.shape, value.shape), (query.dtype, key.dtype, value.dtype)
-        run = _gathering(shapes, dtypes, self.place, self.band, self.head_dim, self.scale, self.backend)
+        run = _gathering(shapes, dtypes, self.place, self.constants, self.head_dim, self.backend)
         return run(query, key, value)[0]
 
 
 class _Gathering(nn.Cell):
     """(query, key, value) -> (output, logsumexp) for tensors of one shape."""
 
-    def __init__(self, place: tuple, rules: Rules, sizes: Sizes, backend: str | None):
+    def __init__(self, place: tuple, rules: AttentionRules, sizes: Sizes, backend: str | None):
         super().__init__()
         self.rank, self.world, order = place
         split = SequenceSplit(self.world, order)
@@ -92,10 +92,10 @@ class _Gathering(nn.Cell):
 
 
 @constexpr(reuse_result=False)
-def _gathering(shapes, dtypes, place, band, head_dim, scale, backend):
+def _gathering(shapes, dtypes, place, constants, head_dim, backend):
     specs = tuple(TensorSpec(tuple(shape), str(dtype).lower()) for shape, dtype in zip(shapes, dtypes))
-    sizes = read_sizes(specs, SequenceSplit(*place[1:]), Rules(*band), head_dim, scale)
-    return _made(place, Rules(*band), sizes, backend)
+    rules = AttentionRules(*constants)
+    return _made(place, rules, read_sizes(specs, SequenceSplit(*place[1:]), rules, head_dim), backend)
 
 
 @functools.lru_cache(maxsize=64)

@@ -10,15 +10,15 @@ a wider dtype than that of the attention, for devices that cannot cut up a tenso
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
 from flash_attention.backends import registry
-from flash_attention.context_parallel.plan import BEFORE, SAME, Piece, Rules
-from flash_attention.problem import AttentionProblem, alibi_slopes
+from flash_attention.context_parallel.plan import BEFORE, SAME, Piece
+from flash_attention.problem import AttentionProblem, AttentionRules, alibi_slopes
 from flash_attention.problem.visibility import UNLIMITED
 
 _NOTHING = -1e30  # logsumexp of a row that has seen nothing yet; finite, so that differences are
@@ -34,14 +34,13 @@ class Sizes:
     seq: int
     head_dim: int
     dtype: str
-    scale: float
     device: str
 
 
-def piece_problem(sizes: Sizes, rules: Rules, piece: Piece) -> AttentionProblem:
+def piece_problem(sizes: Sizes, rules: AttentionRules, piece: Piece) -> AttentionProblem:
     """The attention problem of one call."""
     keys = piece.end_key - piece.first_key
-    alibi = "none" if not rules.alibi else "computed" if piece.side == SAME else "given"
+    biased = rules.alibi and piece.side != SAME  # the distance to another chunk comes as a bias
     return AttentionProblem(
         batch=sizes.batch,
         heads=sizes.heads,
@@ -50,17 +49,17 @@ def piece_problem(sizes: Sizes, rules: Rules, piece: Piece) -> AttentionProblem:
         seq_k=keys,
         head_dim=sizes.head_dim,
         dtype=sizes.dtype,
-        causal=piece.right == 0,
-        window_left=piece.left,
-        window_right=UNLIMITED if piece.right == 0 else piece.right,
-        prev_blocks=piece.prev_blocks,
-        next_blocks=piece.next_blocks,
-        tile=rules.tile,
-        alibi=alibi,
-        bias_shape=(1, sizes.heads, 1, keys) if alibi == "given" else None,
-        bias_dtype="float32" if alibi == "given" else None,
+        rules=replace(
+            rules,
+            causal=piece.right == 0,
+            window_left=piece.left,
+            window_right=UNLIMITED if piece.right == 0 else piece.right,
+            prev_blocks=piece.prev_blocks,
+            next_blocks=piece.next_blocks,
+        ),
+        bias_shape=(1, sizes.heads, 1, keys) if biased else None,
+        bias_dtype="float32" if biased else None,
         bias_grad=False,
-        scale=sizes.scale,
         return_lse=True,
         device=sizes.device,
     )
@@ -87,7 +86,7 @@ class PieceForward(nn.Cell):
     output is float32, logsumexp as `Start` makes it.
     """
 
-    def __init__(self, sizes: Sizes, rules: Rules, piece: Piece, backend: str | None):
+    def __init__(self, sizes: Sizes, rules: AttentionRules, piece: Piece, backend: str | None):
         super().__init__()
         problem = piece_problem(sizes, rules, piece)
         self.attention = registry.build(problem, backend)
@@ -118,7 +117,7 @@ class PieceBackward(nn.Cell):
     (d_query, d_key, d_value). The gradients are float32; output and logsumexp (float32) are those of the whole.
     """
 
-    def __init__(self, sizes: Sizes, rules: Rules, piece: Piece, backend: str | None):
+    def __init__(self, sizes: Sizes, rules: AttentionRules, piece: Piece, backend: str | None):
         super().__init__()
         problem = piece_problem(sizes, rules, piece)
         own = registry.choose(problem, backend).build_backward(problem)
@@ -192,7 +191,7 @@ class SourceForward(nn.Cell):
     `pair` is that process's key and value, see `paired`.
     """
 
-    def __init__(self, sizes: Sizes, rules: Rules, found: tuple[Piece, ...], backend: str | None):
+    def __init__(self, sizes: Sizes, rules: AttentionRules, found: tuple[Piece, ...], backend: str | None):
         super().__init__()
         self.count = len(found)
         self.pieces = nn.CellList([PieceForward(sizes, rules, piece, backend) for piece in found])
@@ -206,7 +205,7 @@ class SourceForward(nn.Cell):
 class SourceBackward(nn.Cell):
     """Their gradients: (query, pair, output, logsumexp, d_output, d_query) -> (d_query, d_pair), float32."""
 
-    def __init__(self, sizes: Sizes, rules: Rules, found: tuple[Piece, ...], backend: str | None):
+    def __init__(self, sizes: Sizes, rules: AttentionRules, found: tuple[Piece, ...], backend: str | None):
         super().__init__()
         self.count = len(found)
         self.pieces = nn.CellList([PieceBackward(sizes, rules, piece, backend) for piece in found])

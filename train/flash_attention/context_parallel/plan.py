@@ -8,33 +8,14 @@ it back: what remains is an ordinary top-left aligned window. Block windows shif
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from flash_attention.context_parallel.sequence import SequenceSplit
-from flash_attention.problem import ALL_BLOCKS
+from flash_attention.problem import ALL_BLOCKS, AttentionRules
 from flash_attention.problem.visibility import UNLIMITED
 
 SAME, BEFORE, AFTER = "same", "before", "after"
 _FAR = 1 << 50  # stands for no bound
-
-
-@dataclass(frozen=True)
-class Rules:
-    """Positional rules of the whole sequence; fields as in AttentionProblem."""
-
-    causal: bool = False
-    left: int = UNLIMITED
-    right: int = UNLIMITED
-    prev_blocks: int = ALL_BLOCKS
-    next_blocks: int = ALL_BLOCKS
-    tile: int = 128
-    alibi: bool = False
-
-    @property
-    def in_blocks(self) -> bool:
-        """Whether a block window applies."""
-        return min(self.prev_blocks, self.next_blocks) < ALL_BLOCKS
 
 
 class Piece(NamedTuple):
@@ -59,7 +40,7 @@ class Piece(NamedTuple):
         return (*self[4:8],) == (UNLIMITED, UNLIMITED, ALL_BLOCKS, ALL_BLOCKS)
 
 
-def pieces(split: SequenceSplit, rules: Rules, length: int, rank: int, source: int) -> tuple[Piece, ...]:
+def pieces(split: SequenceSplit, rules: AttentionRules, length: int, rank: int, source: int) -> tuple[Piece, ...]:
     """The calls of process `rank` on the keys of process `source`; none when it sees nothing of them.
 
     Args:
@@ -74,7 +55,7 @@ def pieces(split: SequenceSplit, rules: Rules, length: int, rank: int, source: i
     return tuple(found) if rules.alibi else _merged(found)
 
 
-def steps(split: SequenceSplit, rules: Rules, length: int) -> tuple[int, ...]:
+def steps(split: SequenceSplit, rules: AttentionRules, length: int) -> tuple[int, ...]:
     """Distances around the ring, 0 first, at which at least one process sees something of the other.
 
     At step t, process r works on the keys of process (r - t) mod world. The steps are the same on every process, and
@@ -88,7 +69,7 @@ def steps(split: SequenceSplit, rules: Rules, length: int) -> tuple[int, ...]:
     )
 
 
-def check_length(split: SequenceSplit, rules: Rules, local: int) -> int:
+def check_length(split: SequenceSplit, rules: AttentionRules, local: int) -> int:
     """Length of a chunk when a process holds `local` tokens.
 
     Raises:
@@ -104,15 +85,15 @@ def check_length(split: SequenceSplit, rules: Rules, local: int) -> int:
     return local // split.chunks_per_process
 
 
-def _pair(rules: Rules, length: int, row: int, key: int, chunks: int) -> Piece | None:
+def _pair(rules: AttentionRules, length: int, row: int, key: int, chunks: int) -> Piece | None:
     """The call of one chunk of queries on one of keys, which lies `chunks` chunks before it."""
     if rules.causal and chunks < 0:
         return None
     distance = chunks * length
     tiles = distance // rules.tile
-    right = 0 if rules.causal else rules.right
+    right = 0 if rules.causal else rules.window_right
     # Bounds on key index - row index within the chunks, in tokens and in tiles.
-    low = -_FAR if rules.left == UNLIMITED else distance - rules.left
+    low = -_FAR if rules.window_left == UNLIMITED else distance - rules.window_left
     high = _FAR if right == UNLIMITED else distance + right
     low_tile = -_FAR if rules.prev_blocks >= ALL_BLOCKS else tiles - rules.prev_blocks
     high_tile = _FAR if rules.next_blocks >= ALL_BLOCKS else tiles + rules.next_blocks

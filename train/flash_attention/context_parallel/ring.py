@@ -11,8 +11,9 @@ from mindspore.ops import constexpr
 
 from flash_attention.context_parallel.communication import Ring
 from flash_attention.context_parallel.pieces import Sizes, SourceBackward, SourceForward, Start, paired
-from flash_attention.context_parallel.plan import Rules, pieces, steps
+from flash_attention.context_parallel.plan import pieces, steps
 from flash_attention.context_parallel.split_attention import SplitAttention, read_sizes
+from flash_attention.problem import AttentionRules
 from flash_attention.problem.inputs import DTYPES, TensorSpec, read_tensors
 
 
@@ -58,7 +59,7 @@ class RingAttention(SplitAttention):
         self.pynative()
         specs = tuple(TensorSpec(tuple(tensor.shape), str(tensor.dtype).lower()) for tensor in (query, key, value))
         self.compare(specs)
-        sizes = read_sizes(specs, self.split, self.rules, self.head_dim, self.scale)
+        sizes = read_sizes(specs, self.split, self.rules, self.head_dim)
         return _travel(self.ring, self.split, self.rules, self.backend, sizes)(query, key, value)[0]
 
     def compare(self, specs):
@@ -84,7 +85,7 @@ class RingAttention(SplitAttention):
 class _Travel(nn.Cell):
     """(query, key, value) -> (output, logsumexp) for tensors of one shape."""
 
-    def __init__(self, ring: Ring, split, rules: Rules, backend: str | None, sizes: Sizes):
+    def __init__(self, ring: Ring, split, rules: AttentionRules, backend: str | None, sizes: Sizes):
         super().__init__()
         self.ring = ring
         self.start = Start(sizes)

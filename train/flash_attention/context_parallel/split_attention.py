@@ -9,12 +9,12 @@ from mindspore.ops import constexpr
 from flash_attention.backends import registry
 from flash_attention.context_parallel.communication import Ring
 from flash_attention.context_parallel.pieces import Sizes
-from flash_attention.context_parallel.plan import Rules, check_length
+from flash_attention.context_parallel.plan import check_length
 from flash_attention.context_parallel.sequence import SequenceSplit
-from flash_attention.problem import ALL_BLOCKS, AttentionProblem
-from flash_attention.problem.checks import check_bool
-from flash_attention.problem.inputs import LAYOUTS, TensorSpec, read_tensors
-from flash_attention.problem.tiling import DEFAULT_STRATEGY, get_strategy
+from flash_attention.problem import ALL_BLOCKS, AttentionRules
+from flash_attention.problem.checks import check_int
+from flash_attention.problem.inputs import LAYOUTS, MAX_HEAD_DIM, TensorSpec, read_tensors
+from flash_attention.problem.tiling import DEFAULT_STRATEGY
 
 # Arguments of FlashAttention that make no sense here, or cannot be had, and why.
 _REFUSED = {
@@ -52,25 +52,17 @@ class SplitAttention(nn.Cell):
                 raise ValueError(f"{argument}: not an argument of {name}: {_REFUSED[argument]}")
             raise TypeError(f"{argument}: {name} has no such argument")
         self.split = SequenceSplit(ring.world, order)
-        check_bool("alibi", alibi)
-        spec = TensorSpec((1, 1, 1, head_dim), "float32")
-        # A problem of the smallest shapes checks the rules.
-        checked = AttentionProblem.from_inputs(
-            spec,
-            spec,
-            spec,
+        self.rules = AttentionRules.from_arguments(
             causal=causal,
             window_size=window_size,
             prev_block_num=prev_block_num,
             next_block_num=next_block_num,
             tiling_stgy_name=tiling_stgy_name,
+            alibi=alibi,
             scale=scale,
         )
-        left, right = window_size
-        self.rules = Rules(
-            causal, left, right, prev_block_num, next_block_num, get_strategy(tiling_stgy_name).tile, alibi
-        )
-        if self.rules.in_blocks and (left, right) != (-1, -1):
+        check_int("head_dim", head_dim, 1, MAX_HEAD_DIM)
+        if self.rules.in_blocks and tuple(window_size) != (-1, -1):
             raise ValueError(
                 f"window_size: got {window_size} beside prev_block_num {prev_block_num} and next_block_num "
                 f"{next_block_num}; {name} takes a window in tokens or one in tiles"
@@ -79,7 +71,7 @@ class SplitAttention(nn.Cell):
             raise ValueError(f"input_layout: got {input_layout!r}, allowed are {', '.join(LAYOUTS)}")
         registry.forced_backend(backend)
         self.ring, self.backend = ring, backend
-        self.head_dim, self.scale, self.input_layout = head_dim, checked.scale, input_layout
+        self.head_dim, self.input_layout = head_dim, input_layout
 
     def construct(self, query, key, value, attention_mask=None, alibi_mask=None):
         if attention_mask is not None:
@@ -100,7 +92,7 @@ class SplitAttention(nn.Cell):
 
 
 def read_sizes(
-    specs: tuple[TensorSpec, TensorSpec, TensorSpec], split: SequenceSplit, rules: Rules, head_dim: int, scale: float
+    specs: tuple[TensorSpec, TensorSpec, TensorSpec], split: SequenceSplit, rules: AttentionRules, head_dim: int
 ) -> Sizes:
     """Sizes of a call from the specs of its (batch, heads, seq, head_dim) tensors, checked."""
     found = read_tensors(*specs, "BNSD", head_dim)
@@ -114,7 +106,7 @@ def read_sizes(
         )
     check_length(split, rules, found.seq_q)
     sizes = found.batch, found.heads, found.kv_heads, found.seq_q, found.head_dim
-    return Sizes(*sizes, specs[0].dtype, scale, ms.get_context("device_target"))
+    return Sizes(*sizes, specs[0].dtype, ms.get_context("device_target"))
 
 
 @constexpr(reuse_result=False)

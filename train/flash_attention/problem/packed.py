@@ -28,9 +28,9 @@ class PackedProblem:
     lengths_k: tuple | None = None
 
     @classmethod
-    def from_inputs(cls, query: TensorSpec, key: TensorSpec, value: TensorSpec, lengths_q, lengths_k, **rules):
-        """Describes a call. The lengths are sequences of integers, or the TensorSpec of a tensor; rules are those of
-        `AttentionProblem.from_inputs`.
+    def from_inputs(cls, query: TensorSpec, key: TensorSpec, value: TensorSpec, lengths_q, lengths_k, **others):
+        """Describes a call. The lengths are sequences of integers, or the TensorSpec of a tensor; others are arguments
+        of `AttentionProblem.from_inputs`.
 
         Raises:
             TypeError, ValueError: naming the argument, what came and what is allowed.
@@ -42,7 +42,7 @@ class PackedProblem:
                     "(tokens, heads * head_dim), the same of both for query, key and value"
                 )
         batched = (TensorSpec((1, *tensor.shape), tensor.dtype) for tensor in (query, key, value))
-        rows = AttentionProblem.from_inputs(*batched, input_layout="BSND" if len(query.shape) == 3 else "BSH", **rules)
+        rows = AttentionProblem.from_inputs(*batched, input_layout="BSND" if len(query.shape) == 3 else "BSH", **others)
         ends_q = _read_lengths("cu_seqlens_q", lengths_q, rows.seq_q)
         ends_k = _read_lengths("cu_seqlens_k", lengths_k, rows.seq_k)
         if ends_q is not None and ends_k is not None and len(ends_q) != len(ends_k):

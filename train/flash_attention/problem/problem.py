@@ -6,10 +6,9 @@ Nothing in them needs MindSpore.
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from flash_attention.problem.checks import check_bool, check_dtype, check_int, check_name, check_real, check_window
+from flash_attention.problem.checks import check_bool, check_dtype, check_int, check_name
 from flash_attention.problem.inputs import (
     DTYPES,
     LAYOUTS,
@@ -29,8 +28,8 @@ from flash_attention.problem.inputs import (
     read_sinks,
     read_tensors,
 )
-from flash_attention.problem.tiling import DEFAULT_STRATEGY, get_strategy
-from flash_attention.problem.visibility import ALIGNMENTS, ALL_BLOCKS, UNLIMITED, Band, query_offset
+from flash_attention.problem.rules import PLAIN_RULES, AttentionRules
+from flash_attention.problem.visibility import Band
 
 
 @dataclass(frozen=True)
@@ -50,28 +49,16 @@ class AttentionProblem:
     value_dim: int = 0  # head_dim of value and output; 0 = head_dim
     dtype: str = "float16"
     layout: str = "BNSD"  # of query, key, value and output; a backend gets a problem in one of its `layouts`
+    rules: AttentionRules = PLAIN_RULES
     # Explicit mask, non-zero = hidden: (batch or 1, heads or 1, seq_q or 1, seq_k). A compact causal mask is not here
-    # any more: it became causal=True. Backends receive it as bool or uint8 whatever its dtype was.
+    # any more: it became rules.causal. Backends receive it as bool or uint8 whatever its dtype was.
     mask_shape: tuple | None = None
     mask_dtype: str | None = None
-    # Positional rules, see visibility.Band.
-    causal: bool = False
-    causal_alignment: str = "top_left"
-    prev_blocks: int = ALL_BLOCKS
-    next_blocks: int = ALL_BLOCKS
-    window_left: int = UNLIMITED
-    window_right: int = UNLIMITED
-    tile: int = 128
-    # "none"; "given": a bias tensor of bias_shape (batch or 1, heads or 1, seq_q or 1, seq_k) is added to the scaled
-    # scores; "computed": -slope(head) * |position - key| is added, see alibi_slopes.
-    alibi: str = "none"
+    # A bias tensor (batch or 1, heads or 1, seq_q or 1, seq_k), added to the scaled scores instead of rules.alibi.
     bias_shape: tuple | None = None
     bias_dtype: str | None = None  # the dtype of query, or float32
     bias_grad: bool = True  # whether the gradient of a given bias is wanted; None comes back otherwise
-    dropout_rate: float = 0.0  # as asked for; active only when `training`
     keep_bits: bool = False  # the caller gives the keep decisions instead of a seed
-    scale: float | None = None  # None becomes 1 / sqrt(head_dim)
-    softcap: float = 0.0  # scaled scores become softcap * tanh(score / softcap) before a bias is added; 0 = off
     sinks: bool = False  # one more logit per query head in every denominator, float32 (heads,)
     # int32 (batch,): the keys before it are visible to every query besides the causal ones. Only with causal, and
     # without windows.
@@ -79,7 +66,7 @@ class AttentionProblem:
     # int32 (batch, seq_q) and (batch, seq_k): a query sees keys of its own id only; negative ids see nothing and are
     # seen by none.
     segments: bool = False
-    training: bool = False
+    training: bool = False  # rules.dropout_rate applies only here
     return_lse: bool = False
     device: str = "CPU"
     # Where a shard's first batch element and first query head sit in the whole problem: dropout and computed ALiBi are
@@ -89,9 +76,14 @@ class AttentionProblem:
     all_heads: int = 0
 
     def __post_init__(self):
-        _sizes(self)
-        _rules(self)
-        _extras(self)
+        _check_sizes(self)
+        _check_score_tensors(self)
+        for name in ("bias_grad", "sinks", "prefix", "segments", "keep_bits", "training", "return_lse"):
+            check_bool(name, getattr(self, name))
+        if self.keep_bits and self.rules.dropout_rate == 0.0:
+            raise ValueError(
+                "keep_bits: given with dropout_rate 0, allowed only with a rate > 0, which sets the scaling"
+            )
         _check_prefix(self)
 
     @classmethod
@@ -108,75 +100,60 @@ class AttentionProblem:
         prefix: TensorSpec | None = None,
         segment_ids: TensorSpec | None = None,
         kv_segment_ids: TensorSpec | None = None,
+        rules: AttentionRules = PLAIN_RULES,
         input_layout: str = "BNSD",
         head_dim: int | None = None,
         value_head_dim: int | None = None,
-        alibi: bool = False,
         mask_name: str = "attention_mask",
         bias_name: str = "alibi_mask",
-        tiling_stgy_name: str = DEFAULT_STRATEGY,
-        prev_block_num: int = ALL_BLOCKS,
-        next_block_num: int = ALL_BLOCKS,
-        window_size: tuple = (UNLIMITED, UNLIMITED),
-        causal: bool = False,
-        **rules,
+        **others,
     ) -> AttentionProblem:
         """Describes a call from the specs of its inputs.
 
         Args:
             query, key, value: in `input_layout`, all of one dtype (float16, bfloat16 or float32).
             mask: 1 = hidden; (Sq, Sk), (1, Sq, Sk), (B, Sq, Sk), a rank-4 shape that broadcasts to (B, H, Sq, Sk) with
-                a full last axis, or the compact causal (T, T) or (1, T, T) with T the tile of the tiling strategy.
+                a full last axis, or the compact causal (T, T) or (1, T, T) with T = rules.tile.
             bias: added to the scaled scores; rank 4, broadcasts to (B, H, Sq, Sk) with a full last axis.
             keep_bits: uint8 (B, H, Sq, ceil(Sk / 8)), bit k % 8 of byte k // 8 set = key k is kept.
             sinks: (H,), float32 or the dtype of query.
             prefix: int32 (B,).
             segment_ids, kv_segment_ids: int32 (B, Sq) and (B, Sk); the second may be left out where Sq is Sk.
+            rules: of the call; a compact causal mask makes them causal.
             head_dim: needed for BSH and SBH; when given, it must agree with the other layouts too.
             value_head_dim: of value; None = head_dim for BSH and SBH, any in the other layouts.
-            alibi: without a bias, ask for computed ALiBi.
             mask_name, bias_name: what the caller calls these inputs, for error messages.
-            tiling_stgy_name, prev_block_num, next_block_num, window_size, causal: positional rules, as of the layer.
-            rules: further fields of AttentionProblem, by name.
+            others: further fields of AttentionProblem, by name.
 
         Raises:
             TypeError, ValueError: naming the argument, what came and what is allowed.
         """
         sizes = read_tensors(query, key, value, input_layout, head_dim, value_head_dim)
-        strategy = get_strategy(tiling_stgy_name)
-        check_bool("alibi", alibi)
-        check_bool("causal", causal)
         mask_shape = None
         if mask is not None:
-            mask_shape = read_mask(mask_name, mask, sizes, strategy.tile)
-            causal = causal or mask_shape is None
+            mask_shape = read_mask(mask_name, mask, sizes, rules.tile)
+            if mask_shape is None:
+                rules = replace(rules, causal=True)
         if keep_bits is not None:
             read_keep_bits(keep_bits, sizes)
         if sinks is not None:
             read_sinks(sinks, sizes.heads, query.dtype)
         if prefix is not None:
             read_integers("prefix", prefix, ("batch",), (sizes.batch,))
-        left, right = check_window(window_size)
         return cls(
             **sizes._asdict(),
+            rules=rules,
             dtype=query.dtype,
             layout=input_layout,
             mask_shape=mask_shape,
             mask_dtype=None if mask is None or mask_shape is None else mask.dtype,
-            causal=causal,
-            prev_blocks=prev_block_num,
-            next_blocks=next_block_num,
-            window_left=left,
-            window_right=right,
-            tile=strategy.tile,
-            alibi="given" if bias is not None else "computed" if alibi else "none",
             bias_shape=None if bias is None else read_bias(bias_name, bias, sizes, query.dtype),
             bias_dtype=None if bias is None else bias.dtype,
             keep_bits=keep_bits is not None,
             sinks=sinks is not None,
             prefix=prefix is not None,
             segments=read_segments(segment_ids, kv_segment_ids, sizes),
-            **rules,
+            **others,
         )
 
     @property
@@ -190,46 +167,41 @@ class AttentionProblem:
         return self.heads // self.kv_heads
 
     @property
+    def bias(self) -> str:
+        """What is added to the scaled scores: "none", "per_key" or "per_score" (a tensor), or "alibi" (computed)."""
+        if self.bias_shape is not None:
+            return "per_key" if self.bias_shape[2] == 1 else "per_score"
+        return "alibi" if self.rules.alibi else "none"
+
+    @property
+    def scale(self) -> float:
+        """Factor on the scores."""
+        return self.rules.scale_of(self.head_dim)
+
+    @property
     def offset(self) -> int:
-        """Key position of query row 0 (negative when a bottom-right aligned query side is the longer one)."""
-        if self.dynamic and self.causal_alignment == "bottom_right":
+        """Key position of query row 0, see `AttentionRules.offset`."""
+        if self.dynamic and self.rules.causal_alignment == "bottom_right":
             raise ValueError("offset: unknown before run time, because seq_q or seq_k is")
-        return query_offset(self.causal_alignment, self.seq_q, self.seq_k)
+        return self.rules.offset(self.seq_q, self.seq_k)
 
     @property
     def band(self) -> Band:
-        """Positional visibility: causal, token window and block window combined. Not of a dynamic problem."""
+        """Positional visibility, see `AttentionRules.band`. Not of a dynamic problem."""
         if self.dynamic:
             raise ValueError("band: unknown before run time, because a size is")
-        return Band(
-            seq_q=self.seq_q,
-            seq_k=self.seq_k,
-            offset=self.offset,
-            causal=self.causal,
-            left=self.window_left,
-            right=self.window_right,
-            prev_blocks=self.prev_blocks,
-            next_blocks=self.next_blocks,
-            block=self.tile,
-        )
-
-    @property
-    def active_dropout(self) -> float:
-        """Dropout rate that applies: dropout_rate in training, else 0."""
-        return self.dropout_rate if self.training else 0.0
+        return self.rules.band(self.seq_q, self.seq_k)
 
     @property
     def dropout_threshold(self) -> int:
         """A 16-bit random value below this drops its key; 0 when dropout is inactive."""
-        if self.active_dropout == 0.0:
-            return 0
-        return min(max(round(self.active_dropout * 65536), 1), 65535)
+        return self.rules.dropout_threshold if self.training else 0
 
     @property
     def dropout_scale(self) -> float:
         """Factor on kept probabilities: of the rate itself with given decisions, else of what the threshold drops."""
-        if self.keep_bits:
-            return 1.0 / (1.0 - self.active_dropout)
+        if self.keep_bits and self.training:
+            return 1.0 / (1.0 - self.rules.dropout_rate)
         return 65536.0 / (65536 - self.dropout_threshold)
 
     def shape_query(self) -> tuple:
@@ -289,12 +261,11 @@ def _set(problem: AttentionProblem, name: str, value) -> None:
     object.__setattr__(problem, name, value)
 
 
-def _sizes(problem: AttentionProblem) -> None:
+def _check_sizes(problem: AttentionProblem) -> None:
     for name in ("batch", "seq_q", "seq_k"):
         if getattr(problem, name) != UNKNOWN:
             check_int(name, getattr(problem, name), 1)
     check_int("heads", problem.heads, 1)
-    check_int("tile", problem.tile, 1)
     check_int("head_dim", problem.head_dim, 1, MAX_HEAD_DIM)
     check_int("value_dim", problem.value_dim, 0, MAX_VALUE_DIM)
     if problem.value_dim == 0:
@@ -320,61 +291,31 @@ def _sizes(problem: AttentionProblem) -> None:
         )
 
 
-def _rules(problem: AttentionProblem) -> None:
-    check_bool("causal", problem.causal)
-    check_name("causal_alignment", problem.causal_alignment, ALIGNMENTS)
-    check_int("prev_block_num", problem.prev_blocks, 0)
-    check_int("next_block_num", problem.next_blocks, 0)
-    check_window((problem.window_left, problem.window_right))
+def _check_score_tensors(problem: AttentionProblem) -> None:
+    """Shapes and dtypes of what covers the scores: mask and bias."""
     scores = problem.batch, problem.heads, problem.seq_q, problem.seq_k
+    for name, shape in (("mask_shape", problem.mask_shape), ("bias_shape", problem.bias_shape)):
+        if shape is not None and not broadcasts(shape, scores):
+            raise ValueError(f"{name}: got {shape}, which does not broadcast to {scores}")
     if problem.mask_shape is not None:
-        if not broadcasts(problem.mask_shape, scores):
-            raise ValueError(f"mask_shape: got {problem.mask_shape}, which does not broadcast to {scores}")
         check_dtype("mask_dtype", problem.mask_dtype, MASK_DTYPES)
-    check_name("alibi", problem.alibi, ("none", "given", "computed"))
-    if (problem.alibi == "given") != (problem.bias_shape is not None):
-        raise ValueError(f"bias_shape: got {problem.bias_shape} with alibi {problem.alibi!r}; only 'given' has a shape")
     if problem.bias_shape is not None:
-        if not broadcasts(problem.bias_shape, scores):
-            raise ValueError(f"bias_shape: got {problem.bias_shape}, which does not broadcast to {scores}")
         check_dtype("bias_dtype", problem.bias_dtype, bias_dtypes(problem.dtype))
-    check_bool("bias_grad", problem.bias_grad)
-
-
-def _extras(problem: AttentionProblem) -> None:
-    rate = check_real("dropout_rate", problem.dropout_rate)
-    if not 0.0 <= rate < 1.0:
-        raise ValueError(f"dropout_rate: got {rate!r}, allowed is 0 <= dropout_rate < 1")
-    _set(problem, "dropout_rate", rate)
-    for name in ("sinks", "prefix", "segments", "keep_bits", "training", "return_lse"):
-        check_bool(name, getattr(problem, name))
-    if problem.keep_bits and rate == 0.0:
-        raise ValueError("keep_bits: given with dropout_rate 0, allowed only with a rate > 0, which sets the scaling")
-    if problem.scale is None:
-        _set(problem, "scale", 1.0 / math.sqrt(problem.head_dim))
-    else:
-        scale = check_real("scale", problem.scale)
-        if not math.isfinite(scale):
-            raise ValueError(f"scale: got {scale!r}, allowed is any finite number, or None for 1 / sqrt(head_dim)")
-        _set(problem, "scale", scale)
-    softcap = check_real("softcap", problem.softcap)
-    if not 0.0 <= softcap < math.inf:
-        raise ValueError(f"softcap: got {softcap!r}, allowed is a finite number > 0, or 0 for none")
-    _set(problem, "softcap", softcap)
 
 
 def _check_prefix(problem: AttentionProblem) -> None:
     """A prefix widens causal visibility; beside anything else that hides by position it means nothing."""
     if not problem.prefix:
         return
-    if not problem.causal:
+    rules = problem.rules
+    if not rules.causal:
         raise ValueError("prefix: given without causal=True, allowed only with it")
-    window, blocks = (problem.window_left, problem.window_right), (problem.prev_blocks, problem.next_blocks)
+    window, blocks = (rules.window_left, rules.window_right), (rules.prev_blocks, rules.next_blocks)
     if max(window) >= 0:
         raise ValueError(
             f"prefix, window_size: got a prefix together with window_size {window}, allowed is one of them"
         )
-    if min(blocks) < ALL_BLOCKS:
+    if rules.in_blocks:
         raise ValueError(
             f"prefix, prev_block_num, next_block_num: got a prefix together with a window of {blocks} blocks, "
             "allowed is one of them"

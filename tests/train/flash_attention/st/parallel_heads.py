@@ -4,7 +4,7 @@ import mindspore as ms
 import numpy as np
 from flash_attention.backends import registry
 from flash_attention.context_parallel.communication import Ring
-from flash_attention.problem import AttentionProblem
+from flash_attention.problem import AttentionProblem, AttentionRules
 from flash_attention.sharding import ShardPlan
 from mindspore import Tensor, nn, ops
 
@@ -29,9 +29,16 @@ def check(rank: int, world: int) -> list:
     """Names of the results that are not those of one process, bit by bit."""
     ms.set_context(mode=ms.PYNATIVE_MODE)
     whole = AttentionProblem(
-        batch=2, heads=8, kv_heads=4, seq_q=100, seq_k=100, head_dim=24, dtype="float32", causal=True,
-        alibi="computed", dropout_rate=0.2, training=True,
-    )  # fmt: skip
+        batch=2,
+        heads=8,
+        kv_heads=4,
+        seq_q=100,
+        seq_k=100,
+        head_dim=24,
+        dtype="float32",
+        training=True,
+        rules=AttentionRules(causal=True, alibi=True, dropout_rate=0.2),
+    )
     random = np.random.default_rng(0)
     shapes = whole.shape_query(), whole.shape_key(), whole.shape_key(), whole.shape_query()
     arrays = [random.standard_normal(shape).astype(np.float32) for shape in shapes]

@@ -19,6 +19,8 @@ from flash_attention.context_parallel import GatherAttention, RingAttention, Seq
 from flash_attention.problem import ALL_BLOCKS, AttentionProblem
 from mindspore import Tensor, nn, ops
 
+from tests.train.flash_attention.problems import make_problem
+
 
 @dataclass(frozen=True)
 class RingCase:
@@ -51,7 +53,7 @@ class RingCase:
 
     def problem(self) -> AttentionProblem:
         sizes = {name: getattr(self, name) for name in ("batch", "heads", "kv_heads", "head_dim", "dtype", "causal")}
-        return AttentionProblem(
+        return make_problem(
             seq_q=self.seq,
             seq_k=self.seq,
             window_left=self.window[0],
@@ -59,7 +61,7 @@ class RingCase:
             prev_blocks=self.blocks[0],
             next_blocks=self.blocks[1],
             tile=64,
-            alibi="computed" if self.alibi else "none",
+            alibi=self.alibi,
             **sizes,
         )
 

@@ -8,11 +8,12 @@ import pytest
 from flash_attention import FlashAttention, attention_backend, reference
 from flash_attention.backends import registry
 from flash_attention.dropout import philox
-from flash_attention.problem import AttentionProblem
+from flash_attention.problem import AttentionProblem, AttentionRules
 from mindspore import Tensor, nn, ops
 
 from tests.train.flash_attention import cases
 from tests.train.flash_attention.cases import Case
+from tests.train.flash_attention.problems import make_problem
 from tests.train.flash_attention.run import run_case
 
 pytest.importorskip("tikemu")
@@ -81,7 +82,7 @@ def test_shards_are_bit_equal_to_the_whole(alibi):
         bias = draw(2, 4, 1, 77, seed=5).asnumpy()
         rules.update(bias_shape=bias.shape, bias_dtype="float16")
         shard_bias = {"bias_shape": (1, 2, 1, 77)}
-    whole = AttentionProblem(**sizes, **rules)
+    whole = make_problem(**sizes, **rules)
     shard = dataclasses.replace(
         whole, batch=1, heads=2, kv_heads=1, batch_offset=1, head_offset=2, all_heads=4, **shard_bias
     )
@@ -98,7 +99,7 @@ def test_dropout_keeps_what_the_cpu_backend_keeps(mode):
     """With a value of unit vectors the output is the probabilities: zero where a key was dropped."""
     seq, rate = 61, 0.4
     rules = {"dropout_rate": rate, "training": True, "return_lse": True}
-    problem = AttentionProblem(batch=2, heads=2, seq_q=seq, seq_k=seq, head_dim=64, dtype="float16", **rules)
+    problem = make_problem(batch=2, heads=2, seq_q=seq, seq_k=seq, head_dim=64, dtype="float16", **rules)
     query, key = draw(2, 2, seq, 64, seed=1), draw(2, 2, seq, 64, seed=2)
     value = Tensor(np.broadcast_to(np.eye(seq, 64, dtype=np.float16), (2, 2, seq, 64)).copy())
     seed = Tensor(np.array(cases.SEED, np.int64))
@@ -126,7 +127,7 @@ def test_minus_infinity_in_a_bias_hides(rows, mask):
     rules = {"causal": True, "alibi": "given", "bias_shape": bias.shape, "bias_dtype": "float16", "return_lse": True}
     if mask:
         rules.update(mask_shape=(1, 1, 40, 50), mask_dtype="uint8")
-    problem = AttentionProblem(batch=1, heads=2, seq_q=40, seq_k=50, head_dim=32, dtype="float16", **rules)
+    problem = make_problem(batch=1, heads=2, seq_q=40, seq_k=50, head_dim=32, dtype="float16", **rules)
     hidden = (np.random.default_rng(7).random((1, 1, 40, 50)) < 0.2).astype(np.uint8) if mask else None
     arrays = [draw(1, 2, seq, 32, seed=seed).asnumpy() for seed, seq in enumerate((40, 50, 50, 40))]
     d_logsumexp = np.zeros((1, 2, 40), np.float32)
@@ -146,7 +147,9 @@ def test_gradients_with_a_mask_among_the_inputs(mode):
     gradients = Gradients(layer)(query, key, value, Tensor(TRIANGLE), d_output)
     assert len(gradients) == 4 and not gradients[3].asnumpy().any()
     arrays = [tensor.asnumpy() for tensor in (query, key, value)]
-    problem = AttentionProblem(batch=1, heads=2, seq_q=50, seq_k=50, head_dim=32, dtype="float16", causal=True)
+    problem = AttentionProblem(
+        batch=1, heads=2, seq_q=50, seq_k=50, head_dim=32, dtype="float16", rules=AttentionRules(causal=True)
+    )
     exact, low = (run(problem, *arrays, d_output=d_output.asnumpy()) for run in (reference.truth, reference.baseline))
     actual = reference.Attention(
         layer(query, key, value, Tensor(TRIANGLE)).asnumpy(), None, *(gradient.asnumpy() for gradient in gradients[:3])

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 from flash_attention import flash_attention, reference
-from flash_attention.problem import AttentionProblem
 from mindspore import Tensor, ops
+
+from tests.train.flash_attention.problems import make_problem
 
 SEQ, HEAD_DIM = 16384, 64
 
@@ -17,9 +18,7 @@ def rows_of_truth(query, key, value, first, count, problem_rules, d_output):
     """Truth of rows first..first + count of a windowed causal problem, from the keys near them alone."""
     start = max(0, first - 1024)
     stop = first + count
-    problem = AttentionProblem(
-        1, 1, stop - start, stop - start, HEAD_DIM, dtype="float32", causal=True, **problem_rules
-    )
+    problem = make_problem(1, 1, stop - start, stop - start, HEAD_DIM, dtype="float32", causal=True, **problem_rules)
     part = slice(start, stop)
     exact = reference.truth(
         problem, query[:, :, part], key[:, :, part], value[:, :, part], d_output=d_output[:, :, part]

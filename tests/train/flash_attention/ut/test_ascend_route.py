@@ -17,9 +17,10 @@ from flash_attention.backends.ascend.keep_bits import GeneratedKeepBits
 from flash_attention.kernels.tik import KernelProblem, layout
 from flash_attention.kernels.tik.operators import describe
 from flash_attention.kernels.tik.signature import STAGES, Request
-from flash_attention.problem import AttentionProblem
 from mindspore import Tensor, ops
 from mindspore._c_expression import Oplib
+
+from tests.train.flash_attention.problems import make_problem
 
 tikemu = pytest.importorskip("tikemu")
 
@@ -27,16 +28,15 @@ SIZES = {"batch": 2, "heads": 4, "kv_heads": 2, "seq_q": 33, "seq_k": 50, "head_
 DROPPED = {"dropout_rate": 0.1, "training": True}
 PROBLEMS = {
     "plain": {},
-    "causal-alibi": {"causal": True, "alibi": "computed"},
+    "causal-alibi": {"causal": True, "alibi": True},
     "mask-alibi-dropout": {
         "mask_shape": (2, 1, 33, 50),
         "mask_dtype": "uint8",
-        "alibi": "given",
         "bias_shape": (1, 4, 1, 50),
         "bias_dtype": "float16",
         **DROPPED,
     },
-    "bias": {"alibi": "given", "bias_shape": (2, 4, 33, 50), "bias_dtype": "float16"},
+    "bias": {"bias_shape": (2, 4, 33, 50), "bias_dtype": "float16"},
 }
 
 
@@ -115,7 +115,7 @@ def test_cores_can_be_said(ask_again, monkeypatch):
 
 
 def test_the_backend_explains_itself():
-    reason = registry.refusal("tik", AttentionProblem(**SIZES))
+    reason = registry.refusal("tik", make_problem(**SIZES))
     assert "the device target is CPU" in reason
 
 
@@ -123,8 +123,8 @@ def test_the_backend_explains_itself():
     "change, said",
     [
         ({"dtype": "bfloat16"}, "multiplies float16 only, got bfloat16"),
-        ({"dtype": "float16", "alibi": "given", "bias_shape": (1, 4, 1, 50), "bias_dtype": "float32"}, "float16 bias"),
-        ({"alibi": "computed", "seq_k": 1 << 19}, "ALiBi for 262144 tokens at most, got 524288"),
+        ({"dtype": "float16", "bias_shape": (1, 4, 1, 50), "bias_dtype": "float32"}, "float16 bias"),
+        ({"alibi": True, "seq_k": 1 << 19}, "ALiBi for 262144 tokens at most, got 524288"),
         ({"seq_q": 1 << 17, "seq_k": 1 << 17, **DROPPED}, "keep decisions packed"),
         ({"value_dim": 16}, "one head_dim up to 256 for query, key and value, got 24 and 16 of value"),
         ({"head_dim": 300}, "one head_dim up to 256"),
@@ -135,8 +135,8 @@ def test_the_backend_explains_itself():
     ],
 )
 def test_what_the_chip_cannot_do(change, said):
-    assert said in limits.refuse_on_910(AttentionProblem(**{**SIZES, **change}))
-    assert limits.refuse_on_910(AttentionProblem(**SIZES)) is None
+    assert said in limits.refuse_on_910(make_problem(**{**SIZES, **change}))
+    assert limits.refuse_on_910(make_problem(**SIZES)) is None
 
 
 ROUTES = ["tbe"] if environment.route(ms.__version__) == "tbe" else ["tbe", "opp"]
@@ -155,7 +155,7 @@ def no_tik(monkeypatch, tmp_path):
 
 def primitives(route, **rules):
     """The four primitives for a problem."""
-    problem = AttentionProblem(**SIZES, **rules)
+    problem = make_problem(**SIZES, **rules)
     make_primitive = functools.partial(registration.primitive, route)
     core = OperatorAttention(problem, make_primitive, GeneratedKeepBits(problem), 30).core
     return core.forward, core.rows, core.main, core.finish

@@ -133,8 +133,8 @@ def test_what_has_to_be_known():
 
 
 def test_sizes_that_contradict_each_other_are_refused_all_the_same():
-    def describe(*shapes, **rules):
-        return AttentionProblem.from_inputs(*(TensorSpec(shape, "float32") for shape in shapes), **rules)
+    def describe(*shapes, **others):
+        return AttentionProblem.from_inputs(*(TensorSpec(shape, "float32") for shape in shapes), **others)
 
     problem = describe((UNKNOWN, 4, 7, 8), (3, 2, UNKNOWN, 8), (UNKNOWN, 2, 9, 8))
     assert (problem.batch, problem.seq_q, problem.seq_k, problem.dynamic) == (3, 7, 9, False)

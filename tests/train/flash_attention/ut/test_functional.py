@@ -4,10 +4,12 @@ import mindspore as ms
 import numpy as np
 import pytest
 from flash_attention import attention_backend, flash_attention, reference, scaled_dot_product_attention
-from flash_attention.problem import AttentionProblem
+from flash_attention.problem import AttentionProblem, AttentionRules
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from mindspore import Tensor, ops
+
+from tests.train.flash_attention.problems import make_problem
 
 BACKENDS = ("math", "cpu")
 
@@ -101,9 +103,7 @@ def test_gradient_of_an_added_mask(backend, mode):
     def loss(query, key, value, mask):
         return (scaled_dot_product_attention(query, key, value, mask) * d_output).sum()
 
-    problem = AttentionProblem(
-        2, 3, 9, 13, 16, dtype="float32", alibi="given", bias_shape=(1, 3, 1, 13), bias_dtype="float32"
-    )
+    problem = AttentionProblem(2, 3, 9, 13, 16, dtype="float32", bias_shape=(1, 3, 1, 13), bias_dtype="float32")
     arrays = [tensor.asnumpy() for tensor in tensors]
     exact = reference.truth(problem, *arrays, bias=mask.asnumpy(), d_output=d_output.asnumpy())
     with attention_backend(backend):
@@ -216,7 +216,7 @@ def test_gradient_through_the_logsumexp_alone(backend, mode):
     def loss(query, key, value):
         return (flash_attention(query, key, value, causal=True, return_lse=True, backend=backend)[1] * weight).sum()
 
-    problem = AttentionProblem(1, 2, 30, 40, 16, dtype="float32", causal=True)
+    problem = AttentionProblem(1, 2, 30, 40, 16, dtype="float32", rules=AttentionRules(causal=True))
     exact = reference.truth(
         problem,
         *(tensor.asnumpy() for tensor in (query, key, value)),
@@ -266,16 +266,16 @@ def test_any_call_against_the_truth(backend, examples):
     @example(ONE_SEEING_ROW, 1)
     @given(calls(), st.integers(0, 2**31))
     def property_holds(rules, seed):
-        problem = AttentionProblem(dtype="float32", **rules)
+        problem = make_problem(dtype="float32", **rules)
         random = np.random.default_rng(seed)
         shapes = (problem.shape_query(), problem.shape_key(), problem.shape_key())
         arrays = [random.standard_normal(shape).astype(np.float32) for shape in shapes]
         output, logsumexp = flash_attention(
             *map(Tensor, arrays),
-            causal=problem.causal,
-            causal_alignment=problem.causal_alignment,
-            window_size=(problem.window_left, problem.window_right),
-            alibi=problem.alibi == "computed",
+            causal=problem.rules.causal,
+            causal_alignment=problem.rules.causal_alignment,
+            window_size=(problem.rules.window_left, problem.rules.window_right),
+            alibi=problem.rules.alibi,
             scale=problem.scale,
             return_lse=True,
             backend=backend,

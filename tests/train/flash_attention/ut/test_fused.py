@@ -12,17 +12,17 @@ from flash_attention import reference
 from flash_attention.backends import fused
 from flash_attention.backends.fused import BACKEND, FusedArguments, fused_arguments
 from flash_attention.dropout import philox
-from flash_attention.problem import AttentionProblem
 from mindspore import Tensor, ops
 
 from tests.train.flash_attention import case_list, cases
+from tests.train.flash_attention.problems import make_problem
 
 FORGET = 2147483647
-PROBLEM = AttentionProblem(batch=2, heads=4, kv_heads=2, seq_q=300, seq_k=300, head_dim=64)
+SIZES = {"batch": 2, "heads": 4, "kv_heads": 2, "seq_q": 300, "seq_k": 300, "head_dim": 64}
 
 
-def arguments(**rules) -> FusedArguments:
-    return fused_arguments(dataclasses.replace(PROBLEM, **rules))
+def arguments(**changes) -> FusedArguments:
+    return fused_arguments(make_problem(**{**SIZES, **changes}))
 
 
 def test_no_mask():
@@ -65,7 +65,7 @@ def test_sparse_modes(rules, expected):
 
 
 def test_scale_padding_and_dropout():
-    got = arguments(head_dim=59, scale=0.5, dropout_rate=0.25, training=True, alibi="computed", seq_k=301)
+    got = arguments(head_dim=59, scale=0.5, dropout_rate=0.25, training=True, alibi=True, seq_k=301)
     assert got.head_dim == 64
     assert got.scalar_value == 0.5
     assert got.keep_prob == 0.75
@@ -83,13 +83,13 @@ def test_refusals():
         ({"segments": True}, "passes no segment_ids"),
         ({"softcap": 30.0}, "no soft cap, got softcap 30.0"),
         ({"return_lse": True}, "no gradient through the logsumexp"),
-        ({"alibi": "computed", "scale": 0.0}, "the scale is 0"),
+        ({"alibi": True, "scale": 0.0}, "the scale is 0"),
         ({"heads": 512, "kv_heads": 512, "all_heads": 512}, "heads up to 256, got 512"),
         ({"batch": 4096}, "batch up to 2048"),
         ({"seq_k": 600000}, "up to 524288"),
     ):
-        assert reason in BACKEND.refuse(dataclasses.replace(PROBLEM, **rules))
-    assert BACKEND.refuse(PROBLEM) is None
+        assert reason in BACKEND.refuse(make_problem(**{**SIZES, **rules}))
+    assert BACKEND.refuse(make_problem(**SIZES)) is None
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from flash_attention.problem import AttentionProblem
 from mindspore import Parameter, Tensor, nn, ops
 
 from tests.train.flash_attention.layouts import laid_out
+from tests.train.flash_attention.problems import make_problem
 
 BACKENDS = ("math", "cpu")
 TRIANGLE = np.triu(np.ones((1, 128, 128), np.float16), 1)
@@ -28,7 +29,7 @@ def inputs(batch=2, heads=4, kv_heads=2, seq_q=40, seq_k=56, head_dim=32, dtype=
 
 
 def truth(query, key, value, mask=None, d_output=None, **rules):
-    problem = AttentionProblem(
+    problem = make_problem(
         batch=query.shape[0],
         heads=query.shape[1],
         kv_heads=key.shape[1],
@@ -239,9 +240,7 @@ def test_gradient_of_a_given_alibi_mask_and_its_refusal(backend, mode):
     query, key, value = inputs()
     alibi = draw(2, 4, 1, 56, seed=4)
     d_output = draw(*query.shape, seed=3)
-    problem = AttentionProblem(
-        2, 4, 40, 56, 32, 2, "float32", alibi="given", bias_shape=(2, 4, 1, 56), bias_dtype="float32"
-    )
+    problem = AttentionProblem(2, 4, 40, 56, 32, 2, "float32", bias_shape=(2, 4, 1, 56), bias_dtype="float32")
     arrays = (tensor.asnumpy() for tensor in (query, key, value))
     exact = reference.truth(problem, *arrays, bias=alibi.asnumpy(), d_output=d_output.asnumpy())
     asked = Gradients(FlashAttention(32, alibi=True, backend=backend))(query, key, value, None, alibi, d_output)
@@ -258,7 +257,7 @@ def test_gradient_of_a_given_alibi_mask_and_its_refusal(backend, mode):
 def test_computed_alibi_for_a_number_of_heads_that_is_no_power_of_two(backend, mode):
     query, key, value = inputs(heads=6, kv_heads=3)
     layer = FlashAttention(32, alibi=True, backend=backend)
-    near(layer(query, key, value), truth(query, key, value, alibi="computed").output)
+    near(layer(query, key, value), truth(query, key, value, alibi=True).output)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -368,7 +367,7 @@ def test_several_layers_with_different_rules_in_one_network(backend, mode):
 
     query, key, value = inputs()
     outputs = Net()(query, key, value)
-    for output, rules in zip(outputs, ({"causal": True}, {"window_left": 3, "window_right": 3}, {"alibi": "computed"})):
+    for output, rules in zip(outputs, ({"causal": True}, {"window_left": 3, "window_right": 3}, {"alibi": True})):
         near(output, truth(query, key, value, **rules).output)
 
 

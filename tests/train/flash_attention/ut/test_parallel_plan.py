@@ -4,33 +4,31 @@ import itertools
 
 import numpy as np
 import pytest
-from flash_attention.context_parallel.plan import AFTER, BEFORE, Rules, check_length, pieces, steps
+from flash_attention.context_parallel.plan import AFTER, BEFORE, check_length, pieces, steps
 from flash_attention.context_parallel.sequence import SequenceSplit
-from flash_attention.problem import ALL_BLOCKS
+from flash_attention.problem import ALL_BLOCKS, AttentionRules
 from flash_attention.problem.visibility import Band
 
 RULES = {
-    "all": Rules(),
-    "causal": Rules(causal=True),
-    "left": Rules(causal=True, left=5),
-    "left-wide": Rules(causal=True, left=30),
-    "both": Rules(left=9, right=4),
-    "right": Rules(right=11),
-    "diagonal": Rules(left=0, right=0),
-    "blocks": Rules(causal=True, prev_blocks=1, tile=4),
-    "blocks-none": Rules(prev_blocks=0, next_blocks=0, tile=4),
-    "blocks-both": Rules(prev_blocks=2, next_blocks=1, tile=8),
-    "blocks-next": Rules(next_blocks=3, tile=4),
-    "alibi": Rules(causal=True, alibi=True),
-    "alibi-window": Rules(left=10, right=7, alibi=True),
-    "alibi-blocks": Rules(causal=True, prev_blocks=3, tile=4, alibi=True),
+    "all": AttentionRules(),
+    "causal": AttentionRules(causal=True),
+    "left": AttentionRules(causal=True, window_left=5),
+    "left-wide": AttentionRules(causal=True, window_left=30),
+    "both": AttentionRules(window_left=9, window_right=4),
+    "right": AttentionRules(window_right=11),
+    "diagonal": AttentionRules(window_left=0, window_right=0),
+    "blocks": AttentionRules(causal=True, prev_blocks=1, tile=4),
+    "blocks-none": AttentionRules(prev_blocks=0, next_blocks=0, tile=4),
+    "blocks-both": AttentionRules(prev_blocks=2, next_blocks=1, tile=8),
+    "blocks-next": AttentionRules(next_blocks=3, tile=4),
+    "alibi": AttentionRules(causal=True, alibi=True),
+    "alibi-window": AttentionRules(window_left=10, window_right=7, alibi=True),
+    "alibi-blocks": AttentionRules(causal=True, prev_blocks=3, tile=4, alibi=True),
 }
 
 
-def visible(rules: Rules, seq: int) -> np.ndarray:
-    return Band(
-        seq, seq, 0, rules.causal, rules.left, rules.right, rules.prev_blocks, rules.next_blocks, rules.tile
-    ).dense()
+def visible(rules: AttentionRules, seq: int) -> np.ndarray:
+    return rules.band(seq, seq).dense()
 
 
 @pytest.mark.parametrize("order", ["zigzag", "contiguous"])
@@ -68,7 +66,7 @@ def test_pieces_make_up_the_whole_band_once(name, world, order):
 
 @pytest.mark.parametrize("world", [2, 4, 8])
 def test_zigzag_balances_causal_work(world):
-    rules, length = Rules(causal=True), 32
+    rules, length = AttentionRules(causal=True), 32
 
     def work(split, rank):
         found = [piece for source in range(world) for piece in pieces(split, rules, length, rank, source)]
@@ -82,7 +80,7 @@ def test_zigzag_balances_causal_work(world):
 
 
 def test_unlimited_causal_step_is_one_call():
-    split, rules = SequenceSplit(4), Rules(causal=True)
+    split, rules = SequenceSplit(4), AttentionRules(causal=True)
     for rank, source in itertools.product(range(4), repeat=2):
         assert len(pieces(split, rules, 8, rank, source)) == (3 if rank == source else 1)
 
@@ -90,13 +88,13 @@ def test_unlimited_causal_step_is_one_call():
 @pytest.mark.parametrize(
     ("order", "rules", "expected"),
     [
-        ("contiguous", Rules(causal=True), (0, 1, 2, 3, 4, 5, 6, 7)),
-        ("contiguous", Rules(causal=True, left=16), (0, 1)),
-        ("contiguous", Rules(causal=True, left=17), (0, 1, 2)),
-        ("contiguous", Rules(left=3, right=3), (0, 1, 7)),
-        ("zigzag", Rules(causal=True, left=3), (0, 1, 7)),
-        ("contiguous", Rules(prev_blocks=0, next_blocks=0, tile=16), (0,)),
-        ("contiguous", Rules(prev_blocks=1, next_blocks=0, tile=16), (0, 1)),
+        ("contiguous", AttentionRules(causal=True), (0, 1, 2, 3, 4, 5, 6, 7)),
+        ("contiguous", AttentionRules(causal=True, window_left=16), (0, 1)),
+        ("contiguous", AttentionRules(causal=True, window_left=17), (0, 1, 2)),
+        ("contiguous", AttentionRules(window_left=3, window_right=3), (0, 1, 7)),
+        ("zigzag", AttentionRules(causal=True, window_left=3), (0, 1, 7)),
+        ("contiguous", AttentionRules(prev_blocks=0, next_blocks=0, tile=16), (0,)),
+        ("contiguous", AttentionRules(prev_blocks=1, next_blocks=0, tile=16), (0, 1)),
     ],
 )
 def test_windows_skip_steps(order, rules, expected):
@@ -120,10 +118,10 @@ def test_uneven_splits_are_refused_with_the_allowed_lengths():
     with pytest.raises(ValueError, match=r"allowed are multiples of 4 \(the nearest: 4\)"):
         SequenceSplit(4, "contiguous").chunk_length(3)
     with pytest.raises(ValueError, match=r"got 5 tokens per process.*multiples of 2 in zigzag"):
-        check_length(SequenceSplit(4), Rules(), 5)
+        check_length(SequenceSplit(4), AttentionRules(), 5)
     with pytest.raises(ValueError, match=r"got 96 tokens per process.*multiples of 128.*512 tokens over 4"):
-        check_length(SequenceSplit(4), Rules(prev_blocks=1, tile=64), 96)
-    assert check_length(SequenceSplit(4), Rules(prev_blocks=1, next_blocks=ALL_BLOCKS, tile=64), 256) == 128
+        check_length(SequenceSplit(4), AttentionRules(prev_blocks=1, tile=64), 96)
+    assert check_length(SequenceSplit(4), AttentionRules(prev_blocks=1, next_blocks=ALL_BLOCKS, tile=64), 256) == 128
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,12 @@ from flash_attention.backends import registry
 from flash_attention.kernels.tik import KernelProblem
 from flash_attention.kernels.tik.operators import check_tensors, describe
 from flash_attention.kernels.tik.signature import Request
-from flash_attention.problem import AttentionProblem
 from flash_attention.sharding.request import ShardRequest
 from flash_attention.sharding.shard import ROWS, TENSOR, Shard, Sharding, sharding
 from flash_attention.sharding.strategy import ShardPlan
 from mindspore import Tensor, ops
+
+from tests.train.flash_attention.problems import make_problem
 
 Q = (4, 2, 1, 1)
 SIZES = {"batch": 8, "heads": 4, "kv_heads": 2, "seq_q": 24, "seq_k": 24, "head_dim": 16, "dtype": "float32"}
@@ -20,7 +21,7 @@ MASKED = {"mask_shape": (8, 1, 24, 24), "mask_dtype": "bool"}
 
 
 def of_device(request, mask=None, rank=3, **rules):
-    return Sharding(request, 8, rank).shard(AttentionProblem(**{**SIZES, **rules}), mask)
+    return Sharding(request, 8, rank).shard(make_problem(**{**SIZES, **rules}), mask)
 
 
 @pytest.fixture
@@ -90,7 +91,6 @@ def test_strategies_that_cannot_be_had_are_refused_at_once(strategies, message):
         (
             {
                 "request": ShardRequest(4, 2, alibi=(4, 2, 1, 1)),
-                "alibi": "given",
                 "bias_shape": (1, 4, 1, 24),
                 "bias_dtype": "float32",
             },
@@ -105,7 +105,7 @@ def test_what_does_not_fit_the_call_is_refused(call, message):
 
 def test_dynamic_shapes_are_refused():
     with pytest.raises(ValueError, match="shapes that are known"):
-        ShardPlan(4, 2, 8).local(AttentionProblem(**{**SIZES, "batch": -1}), 0)
+        ShardPlan(4, 2, 8).local(make_problem(**{**SIZES, "batch": -1}), 0)
 
 
 @pytest.mark.parametrize("compact", [False, True])
@@ -122,7 +122,7 @@ def test_strategies_on_the_primitives_of_the_layer(layouts, monkeypatch):
     if not layouts:
         monkeypatch.delattr(ms, "Layout", raising=False)
     # Another shape for either form, as cells are kept by problem.
-    whole = AttentionProblem(**{**SIZES, **MASKED, "head_dim": 16 if layouts else 8})
+    whole = make_problem(**{**SIZES, **MASKED, "head_dim": 16 if layouts else 8})
     shard = Sharding(ShardRequest(4, 2), 8, 3).shard(whole, (8, 24, 24))
     cell = registry.build(shard.plan.local(whole, 3), "cpu", shard)
     attributes = cell.attention.attrs
@@ -148,8 +148,8 @@ def test_shapes_of_the_whole_and_of_a_share():
 
 
 def test_backends_without_strategies_say_so():
-    assert "no shard strategies" in registry.refusal("math", AttentionProblem(**SIZES), sharded=True)
-    assert registry.refusal("cpu", AttentionProblem(**SIZES), sharded=True) is None
+    assert "no shard strategies" in registry.refusal("math", make_problem(**SIZES), sharded=True)
+    assert registry.refusal("cpu", make_problem(**SIZES), sharded=True) is None
 
 
 def test_operators_take_masks_with_their_own_axes():

@@ -4,7 +4,7 @@ import mindspore as ms
 import numpy as np
 import pytest
 from flash_attention.backends import registry
-from flash_attention.problem import AttentionProblem
+from flash_attention.problem import AttentionProblem, AttentionRules
 from flash_attention.sharding.strategy import ShardPlan
 from mindspore import Tensor
 
@@ -78,10 +78,10 @@ def test_shards_must_divide(plan, message):
 
 
 @pytest.mark.parametrize("mask_shape", [None, (1, 1, 40, 40), (4, 1, 40, 40)], ids=("none", "shared", "batch"))
-@pytest.mark.parametrize("alibi", ["none", "computed", "given"])
-def test_shards_are_bit_equal_to_the_whole(mask_shape, alibi):
+@pytest.mark.parametrize("bias", ["none", "alibi", "per_key"])
+def test_shards_are_bit_equal_to_the_whole(mask_shape, bias):
     ms.set_context(mode=ms.PYNATIVE_MODE)
-    bias_shape = (1, 8, 1, 40) if alibi == "given" else None
+    bias_shape = (1, 8, 1, 40) if bias == "per_key" else None
     whole = AttentionProblem(
         batch=4,
         heads=8,
@@ -92,16 +92,15 @@ def test_shards_are_bit_equal_to_the_whole(mask_shape, alibi):
         dtype="float32",
         mask_shape=mask_shape,
         mask_dtype=None if mask_shape is None else "bool",
-        alibi=alibi,
         bias_shape=bias_shape,
         bias_dtype="float32" if bias_shape else None,
-        dropout_rate=0.3,
         training=True,
+        rules=AttentionRules(alibi=bias == "alibi", dropout_rate=0.3),
     )
     random = np.random.default_rng(0)
     arrays = [random.standard_normal(s).astype(np.float32) for s in (whole.shape_query(), *[whole.shape_key()] * 2)]
     mask = None if mask_shape is None else random.random(mask_shape) < 0.3
-    bias = None if bias_shape is None else random.standard_normal(bias_shape).astype(np.float32)
+    added = None if bias_shape is None else random.standard_normal(bias_shape).astype(np.float32)
     seed = Tensor([3, 5], ms.int64)
     plan = ShardPlan(2, 2, 4)
 
@@ -109,10 +108,10 @@ def test_shards_are_bit_equal_to_the_whole(mask_shape, alibi):
         tensors = [None if array is None else Tensor(np.ascontiguousarray(array)) for array in tensors]
         return [result.asnumpy() for result in registry.build(problem, "cpu")(*tensors, None, seed)]
 
-    output, logsumexp = run(whole, *arrays, mask, bias)
+    output, logsumexp = run(whole, *arrays, mask, added)
     for rank in range(4):
         parts = [plan.take(array, plan.axes("query"), rank) for array in arrays]
-        for name, array in (("attention_mask", mask), ("alibi_mask", bias)):
+        for name, array in (("attention_mask", mask), ("alibi_mask", added)):
             parts.append(None if array is None else plan.take(array, plan.axes(name, array.shape), rank))
         found = run(plan.local(whole, rank), *parts)
         np.testing.assert_array_equal(found[0], plan.take(output, plan.axes("output"), rank))

@@ -210,14 +210,12 @@ def test_a_tiny_gradient_of_an_unseen_key_is_found():
 
 
 def test_infinite_bias_hides_like_a_mask():
-    problem = AttentionProblem(1, 1, 3, 4, 2, alibi="given", bias_shape=(1, 1, 3, 4), bias_dtype=F32, dtype=F32)
+    problem = AttentionProblem(1, 1, 3, 4, 2, bias_shape=(1, 1, 3, 4), bias_dtype=F32, dtype=F32)
     hidden = np.array([[1, 0, 0, 1], [1, 1, 1, 1], [0, 0, 0, 0]], bool).reshape(1, 1, 3, 4)
     random = np.random.default_rng(0)
     query, key, value, d_output = (random.standard_normal((1, 1, size, 2)) for size in (3, 4, 4, 3))
     biased = reference.truth(problem, query, key, value, bias=np.where(hidden, -np.inf, 0.0), d_output=d_output)
-    plain = dataclasses.replace(
-        problem, alibi="none", bias_shape=None, bias_dtype=None, mask_shape=(1, 1, 3, 4), mask_dtype="bool"
-    )
+    plain = dataclasses.replace(problem, bias_shape=None, bias_dtype=None, mask_shape=(1, 1, 3, 4), mask_dtype="bool")
     masked = reference.truth(plain, query, key, value, mask=hidden, d_output=d_output)
     for name, expected in masked.named().items():
         np.testing.assert_array_equal(getattr(biased, name), expected, err_msg=name)

@@ -1,14 +1,14 @@
 """Tiling strategies by name."""
 
 import pytest
-from flash_attention.problem import AttentionProblem
+from flash_attention.problem import AttentionRules
 from flash_attention.problem.tiling import DEFAULT_STRATEGY, get_strategy, strategy_names
 
 
 def test_the_default_is_sparse_with_tiles_of_128():
     assert DEFAULT_STRATEGY == "sparse"
     assert get_strategy("sparse").tile == 128
-    assert AttentionProblem(batch=1, heads=1, seq_q=1, seq_k=1, head_dim=1).tile == 128
+    assert AttentionRules().tile == 128
 
 
 def test_the_others_are_half_and_twice_as_long():

@@ -47,7 +47,7 @@ class OperatorAttention(nn.Cell):
     ):
         super().__init__()
         kernel_problem = host.describe(problem, cores=cores)
-        bias_gradient = problem.alibi == "given" and problem.bias_grad
+        bias_gradient = problem.bias_shape is not None and problem.bias_grad
         request = Request(kernel_problem, bias_gradient, logsumexp_gradient=problem.return_lse)
         self.core = _Kernels(request, make_primitive)
         self.mask_given, self.bias_given = problem.mask_shape is not None, problem.bias_shape is not None

@@ -23,11 +23,11 @@ def refuse_on_910(problem: AttentionProblem) -> str | None:
     for name, given in (("sinks", problem.sinks), ("prefix", problem.prefix), ("segment_ids", problem.segments)):
         if given:
             return f"the TIK operators have no {name} yet"
-    if problem.softcap:
-        return f"the TIK operators have no soft cap yet, got softcap {problem.softcap}"
+    if problem.rules.softcap:
+        return f"the TIK operators have no soft cap yet, got softcap {problem.rules.softcap}"
     if problem.bias_dtype not in (None, "float16"):
         return f"the TIK operators take a float16 bias, got {problem.bias_dtype}"
-    if problem.alibi == "computed" and max(problem.seq_q, problem.seq_k) > ALIBI_TOKENS:
+    if problem.bias == "alibi" and max(problem.seq_q, problem.seq_k) > ALIBI_TOKENS:
         return (
             f"the TIK operators compute ALiBi for {ALIBI_TOKENS} tokens at most, "
             f"got {max(problem.seq_q, problem.seq_k)}"

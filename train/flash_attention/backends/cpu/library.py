@@ -20,7 +20,7 @@ BUILD_COMMAND = "python -m flash_attention.backends.cpu.build"
 # As in csrc/custom.cpp.
 _VERSION = 4
 _DROPOUT_NONE, _DROPOUT_PHILOX, _DROPOUT_GIVEN = range(3)
-_BIAS_KINDS = {"none": 0, "given": 1, "computed": 2}
+_BIAS_KINDS = {"none": 0, "per_key": 1, "per_score": 1, "alibi": 2}
 _LAYOUTS = ("BNSD", "BSND", "BSH", "SBH")
 _LAYOUT = 14  # where the rules have it
 _PACKED_LAYOUTS = {"BSND": 4, "BSH": 5}
@@ -94,25 +94,25 @@ def dtype_name(array: np.ndarray | None) -> str:
 
 def configuration(problem: AttentionProblem) -> tuple[np.ndarray, np.ndarray]:
     """What the kernel has to know besides the tensors: int64 rules, and float32 rates with a slope for each head."""
-    if problem.active_dropout == 0.0:
+    if problem.dropout_threshold == 0:
         dropout = _DROPOUT_NONE
     else:
         dropout = _DROPOUT_GIVEN if problem.keep_bits else _DROPOUT_PHILOX
     rules = [
         _VERSION,
-        int(problem.causal),
-        int(problem.causal_alignment == "bottom_right"),
-        problem.window_left,
-        problem.window_right,
-        min(problem.prev_blocks, _MOST_BLOCKS),
-        min(problem.next_blocks, _MOST_BLOCKS),
-        problem.tile,
+        int(problem.rules.causal),
+        int(problem.rules.causal_alignment == "bottom_right"),
+        problem.rules.window_left,
+        problem.rules.window_right,
+        min(problem.rules.prev_blocks, _MOST_BLOCKS),
+        min(problem.rules.next_blocks, _MOST_BLOCKS),
+        problem.rules.tile,
         dropout,
         problem.dropout_threshold,
         problem.batch_offset,
         problem.head_offset,
         int(problem.mask_shape is not None),
-        _BIAS_KINDS[problem.alibi],
+        _BIAS_KINDS[problem.bias],
         _LAYOUTS.index(problem.layout),
         problem.head_dim,
         problem.value_dim,
@@ -121,8 +121,8 @@ def configuration(problem: AttentionProblem) -> tuple[np.ndarray, np.ndarray]:
         int(problem.segments),
     ]
     scale = np.float32(problem.scale)
-    slopes = alibi_slopes(problem) if problem.alibi == "computed" else [0.0] * problem.heads
-    rates = [scale, np.float32(problem.scale - float(scale)), problem.dropout_scale, problem.softcap, *slopes]
+    slopes = alibi_slopes(problem) if problem.bias == "alibi" else [0.0] * problem.heads
+    rates = [scale, np.float32(problem.scale - float(scale)), problem.dropout_scale, problem.rules.softcap, *slopes]
     return np.array(rules, np.int64), np.array(rates, np.float32)
 
 
@@ -145,7 +145,7 @@ def paged_configuration(problem: PagedProblem) -> tuple[np.ndarray, np.ndarray]:
 
 def wants_bias_gradient(problem: AttentionProblem) -> bool:
     """Whether the backward pass has a fourth output."""
-    return problem.alibi == "given" and problem.bias_grad
+    return problem.bias_shape is not None and problem.bias_grad
 
 
 def forward(

@@ -27,7 +27,7 @@ class _Call(nn.Cell):
         rules, rates = library.configuration(problem)
         self.rules, self.rates = Tensor(rules), Tensor(rates)
         self.absent = Tensor(np.zeros(1, np.uint8))
-        self.biased = problem.alibi == "given"
+        self.biased = problem.bias_shape is not None
 
     def bias(self, alibi):
         return alibi if self.biased else self.absent
@@ -39,8 +39,8 @@ class Attention(_Call):
     def __init__(self, problem: AttentionProblem, shard: Shard | None = None):
         super().__init__(problem)
         self.masked = problem.mask_shape is not None
-        self.given = problem.active_dropout > 0 and problem.keep_bits
-        self.drawn = problem.active_dropout > 0 and not problem.keep_bits
+        self.given = problem.dropout_threshold > 0 and problem.keep_bits
+        self.drawn = problem.dropout_threshold > 0 and not problem.keep_bits
         self.sunk, self.prefixed, self.segmented = problem.sinks, problem.prefix, problem.segments
         self.attention = _forward(problem, shard)
 

@@ -20,7 +20,7 @@ class PackedAttention(nn.Cell):
         self.rules, self.rates = Tensor(rules), Tensor(rates)
         self.absent = Tensor(np.zeros(1, np.uint8))
         self.lengths_q, self.lengths_k = _constant(problem.lengths_q), _constant(problem.lengths_k)
-        self.drawn = problem.rows.active_dropout > 0
+        self.drawn = problem.rows.dropout_threshold > 0
         self.attention = _forward(problem)
 
     def construct(self, query, key, value, lengths_q, lengths_k, seed):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
-from flash_attention.problem import ALL_BLOCKS, AttentionProblem
+from flash_attention.problem import ALL_BLOCKS, AttentionProblem, AttentionRules
 
 PASSES = ("forward", "both")  # both = forward and backward
 
@@ -34,10 +34,10 @@ class Case:
             seq_k=self.seq,
             head_dim=self.head_dim,
             dtype=self.dtype,
-            causal=True,
-            prev_blocks=self.window_blocks - 1 if self.window_blocks else ALL_BLOCKS,
-            tile=self.tile,
             training=True,
+            rules=AttentionRules(
+                causal=True, prev_blocks=self.window_blocks - 1 if self.window_blocks else ALL_BLOCKS, tile=self.tile
+            ),
         )
 
     @property

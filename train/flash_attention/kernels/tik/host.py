@@ -22,9 +22,7 @@ def describe(problem: AttentionProblem, *, cores: int = 32, tiling: str = "auto"
         raise TypeError(f"bias: got dtype {problem.bias_dtype}, allowed is float16 on Ascend 910")
     mask_shape, bias_shape = problem.mask_shape or (1, 1, 1, 0), problem.bias_shape or (1, 1, 1, 0)
     mask = "none" if problem.mask_shape is None else "key" if mask_shape[2] == 1 else "full"
-    alibi = problem.alibi
-    if alibi == "given" and bias_shape[2] != 1:
-        alibi = "bias"
+    alibi = {"per_key": "given", "per_score": "bias", "alibi": "computed"}.get(problem.bias, "none")
     return KernelProblem(
         batch=problem.batch,
         heads=problem.heads,
@@ -35,13 +33,13 @@ def describe(problem: AttentionProblem, *, cores: int = 32, tiling: str = "auto"
         mask=mask,
         mask_batch=mask_shape[0],
         mask_heads=mask_shape[1],
-        causal=problem.causal,
-        causal_alignment=problem.causal_alignment,
-        window_left=problem.window_left,
-        window_right=problem.window_right,
-        prev_blocks=problem.prev_blocks,
-        next_blocks=problem.next_blocks,
-        block=problem.tile,
+        causal=problem.rules.causal,
+        causal_alignment=problem.rules.causal_alignment,
+        window_left=problem.rules.window_left,
+        window_right=problem.rules.window_right,
+        prev_blocks=problem.rules.prev_blocks,
+        next_blocks=problem.rules.next_blocks,
+        block=problem.rules.tile,
         alibi=alibi,
         bias_batch=bias_shape[0],
         bias_heads=bias_shape[1],

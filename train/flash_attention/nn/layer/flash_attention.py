@@ -11,10 +11,10 @@ from flash_attention.backends import registry
 from flash_attention.dropout.seed import DropoutSeed
 from flash_attention.functional import flash_attention
 from flash_attention.precision import MixedPrecisionCast, keeps_its_code
-from flash_attention.problem import ALL_BLOCKS, AttentionProblem
-from flash_attention.problem.checks import check_bool, check_int, check_window
-from flash_attention.problem.inputs import MAX_VALUE_DIM
-from flash_attention.problem.tiling import DEFAULT_STRATEGY, get_strategy
+from flash_attention.problem import ALL_BLOCKS, LAYOUTS, AttentionRules
+from flash_attention.problem.checks import check_bool, check_int, check_name
+from flash_attention.problem.inputs import MAX_HEAD_DIM, MAX_VALUE_DIM
+from flash_attention.problem.tiling import DEFAULT_STRATEGY
 from flash_attention.sharding.request import RequestedSharding, ShardRequest
 from flash_attention.sharding.strategy import ShardPlan
 
@@ -123,39 +123,31 @@ class FlashAttention(nn.Cell):
         seed: int | None = None,
     ) -> None:
         super().__init__()
-        left, right = check_window(window_size)
-        if value_head_dim is not None:
-            check_int("value_head_dim", value_head_dim, 1, MAX_VALUE_DIM)
-        # A problem of the smallest shapes checks the rules now rather than at the first call.
-        rules = AttentionProblem(
-            batch=1,
-            heads=1,
-            seq_q=1,
-            seq_k=1,
-            head_dim=head_dim,
-            value_dim=value_head_dim or 0,
-            layout=input_layout,
+        self.rules = AttentionRules.from_arguments(
             causal=causal,
             causal_alignment=causal_alignment,
-            prev_blocks=prev_block_num,
-            next_blocks=next_block_num,
-            window_left=left,
-            window_right=right,
-            tile=get_strategy(tiling_stgy_name).tile,
+            window_size=window_size,
+            prev_block_num=prev_block_num,
+            next_block_num=next_block_num,
+            tiling_stgy_name=tiling_stgy_name,
+            alibi=alibi,
             dropout_rate=dropout_rate,
             scale=scale,
             softcap=softcap,
         )
+        check_int("head_dim", head_dim, 1, MAX_HEAD_DIM)
+        value_head_dim = head_dim if value_head_dim is None else value_head_dim
+        check_int("value_head_dim", value_head_dim, 1, MAX_VALUE_DIM)
+        check_name("input_layout", input_layout, LAYOUTS)
         check_int("dp", dp, 1)
         check_int("mp", mp, 1)
         check_bool("have_attention_mask_batch", have_attention_mask_batch)
-        check_bool("alibi", alibi)
         check_bool("alibi_grad", alibi_grad)
         if seed is not None:
             check_int("seed", seed, 0)
         registry.forced_backend(backend)
         self.head_dim = head_dim
-        self.dropout_rate = rules.dropout_rate
+        self.dropout_rate = self.rules.dropout_rate
         self.prev_block_num = prev_block_num
         self.next_block_num = next_block_num
         self.tiling_stgy_name = tiling_stgy_name
@@ -164,13 +156,13 @@ class FlashAttention(nn.Cell):
         self.have_attention_mask_batch = have_attention_mask_batch
         self.alibi = alibi
         self.backend = backend
-        self.scale = rules.scale
-        self.softcap = rules.softcap
+        self.scale = self.rules.scale_of(head_dim)
+        self.softcap = self.rules.softcap
         self.input_layout = input_layout
-        self.window_size = (left, right)
+        self.window_size = (self.rules.window_left, self.rules.window_right)
         self.causal = causal
         self.causal_alignment = causal_alignment
-        self.value_head_dim = rules.value_dim
+        self.value_head_dim = value_head_dim
         self.alibi_grad = alibi_grad
         self.seed = seed
         self.dropout_seed: Any = DropoutSeed(seed) if dropout_rate > 0 else None

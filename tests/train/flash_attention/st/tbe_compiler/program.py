@@ -33,6 +33,8 @@ sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
 from no_device import Target, end_of_graph, open_no_device  # noqa: E402
 from stand_in import Compiler  # noqa: E402
 
+from tests.train.flash_attention.problems import make_problem  # noqa: E402
+
 DTYPES = {"Float16": "float16", "Float32": "float32", "Int32": "int32", "UInt8": "uint8"}
 SOC = {
     **dict.fromkeys(("op_impl_mode", "op_impl_mode_list", "op_debug_config", "mdl_bank_path", "te_version"), ""),
@@ -197,7 +199,7 @@ class Everything(list):
 
 def run_case(case: dict, folder: Path, target: Target, jobs: Jobs, compiler: Compiler, registered: dict) -> None:
     """Compiles and runs the operators of one problem."""
-    problem = AttentionProblem(**case["problem"])
+    problem = make_problem(**case["problem"])
     with np.load(folder / f"{case['name']}.npz") as file:
         arrays = dict(file)
     for name in arrays.keys() & {"query", "key", "value", "bias", "d_output"}:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from flash_attention import reference
 from flash_attention.backends.cpu import library
-from flash_attention.problem import LAYOUTS
+from flash_attention.problem import LAYOUTS, AttentionRules
 
 from tests.train.flash_attention import cases
 from tests.train.flash_attention.cases import Case
@@ -126,7 +126,13 @@ def peak_of_long_run(dtype: str) -> None:
 
     length = 65536
     problem = AttentionProblem(
-        batch=1, heads=1, seq_q=length, seq_k=length, head_dim=128, dtype=dtype, causal=True, window_left=512
+        batch=1,
+        heads=1,
+        seq_q=length,
+        seq_k=length,
+        head_dim=128,
+        dtype=dtype,
+        rules=AttentionRules(causal=True, window_left=512),
     )
     array = {"float32": np.float32, "float16": np.float16, "bfloat16": np.uint16}[dtype]
     made = [np.full(problem.shape_query(), 1, array) for _ in range(8)]

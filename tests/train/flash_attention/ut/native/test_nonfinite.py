@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 from flash_attention.backends.cpu import library
-from flash_attention.problem import AttentionProblem
+from flash_attention.problem import AttentionProblem, AttentionRules
 
+from tests.train.flash_attention.problems import make_problem
 from tests.train.flash_attention.ut.native.calls import instruction_set, run, values
 
 ISAS = library.instruction_sets()
@@ -26,7 +27,7 @@ def isa(request):
 
 def problem_of(seq_q=150, seq_k=203, dtype="float32", **more) -> AttentionProblem:
     sizes = {"batch": 1, "heads": 2, "kv_heads": 1, "head_dim": 40}
-    return AttentionProblem(seq_q=seq_q, seq_k=seq_k, dtype=dtype, **{**sizes, **more})
+    return make_problem(seq_q=seq_q, seq_k=seq_k, dtype=dtype, **{**sizes, **more})
 
 
 def random(shape, seed) -> np.ndarray:
@@ -90,11 +91,11 @@ def test_keys_that_a_bad_row_cannot_see(isa, dtype, rules):
         assert_clean(actual, clean, np.arange(problem.seq_q) != row, ~problem.band.dense()[row])
 
 
-@pytest.mark.parametrize("more", [{}, {"alibi": "computed"}, {"alibi": "given", "bias_grad": True}])
+@pytest.mark.parametrize("more", [{}, {"alibi": True}, {"bias_grad": True}])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_padding_may_hold_anything(isa, dtype, more):
     """Keys that a padding mask hides from all rows matter nowhere, whatever bits they hold."""
-    if more.get("alibi") == "given":
+    if "bias_grad" in more:
         more = {**more, "bias_shape": (1, 2, 150, 203), "bias_dtype": dtype}
     problem = problem_of(dtype=dtype, mask_shape=(1, 1, 1, 203), mask_dtype="bool", **more)
     sides = {"mask": np.arange(203).reshape(1, 1, 1, 203) >= 77}
@@ -154,7 +155,9 @@ def test_subnormal_outputs_of_normal_values(isa):
 
 def test_subnormal_queries_and_keys_count(isa):
     """A subnormal query times a very large key is an ordinary score."""
-    problem = AttentionProblem(batch=1, heads=1, seq_q=3, seq_k=2, head_dim=16, dtype="bfloat16", scale=1.0)
+    problem = AttentionProblem(
+        batch=1, heads=1, seq_q=3, seq_k=2, head_dim=16, dtype="bfloat16", rules=AttentionRules(scale=1.0)
+    )
     query = np.full((1, 1, 3, 16), 2.0**-130, np.float32)
     key = np.zeros((1, 1, 2, 16), np.float32)
     key[0, 0, 0] = 2.0**126

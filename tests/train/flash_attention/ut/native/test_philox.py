@@ -6,6 +6,7 @@ from flash_attention.backends.cpu import library
 from flash_attention.dropout import philox
 from flash_attention.problem import AttentionProblem
 
+from tests.train.flash_attention.problems import make_problem
 from tests.train.flash_attention.ut.native.calls import instruction_set, run
 
 # Known answers of Random123, file tests/kat_vectors, "philox4x32 10": counter, key, result.
@@ -34,7 +35,7 @@ def test_broadcasts_counters_against_one_key():
 
 def problem_of(**more) -> AttentionProblem:
     sizes = {"batch": 2, "heads": 3, "seq_q": 37, "seq_k": 203, "head_dim": 203, "dropout_rate": 0.3, **more}
-    return AttentionProblem(dtype="float32", training=True, **sizes)
+    return make_problem(dtype="float32", training=True, **sizes)
 
 
 def drawn_by_kernel(problem: AttentionProblem, seed) -> np.ndarray:

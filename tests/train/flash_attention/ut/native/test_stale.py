@@ -5,6 +5,7 @@ import pytest
 from flash_attention.backends.cpu import library
 from flash_attention.problem import AttentionProblem
 
+from tests.train.flash_attention.problems import make_problem
 from tests.train.flash_attention.ut.native.calls import instruction_set, run
 
 ISAS = library.instruction_sets()
@@ -15,7 +16,7 @@ def random(shape, seed) -> np.ndarray:
 
 
 def problem_of(seq_q, seq_k, **more) -> AttentionProblem:
-    return AttentionProblem(batch=1, heads=1, seq_q=seq_q, seq_k=seq_k, head_dim=32, **more)
+    return make_problem(batch=1, heads=1, seq_q=seq_q, seq_k=seq_k, head_dim=32, **more)
 
 
 @pytest.mark.parametrize("isa", ISAS)

@@ -6,6 +6,7 @@ from flash_attention import reference
 from flash_attention.backends.cpu import library
 from flash_attention.problem import AttentionProblem
 
+from tests.train.flash_attention.problems import make_problem
 from tests.train.flash_attention.ut.native.calls import instruction_set, run, values
 
 ISAS = library.instruction_sets()
@@ -18,7 +19,7 @@ def isa(request):
 
 
 def problem_of(seq_q, seq_k, head_dim, dtype="float32", **more) -> AttentionProblem:
-    return AttentionProblem(batch=1, heads=1, seq_q=seq_q, seq_k=seq_k, head_dim=head_dim, dtype=dtype, **more)
+    return make_problem(batch=1, heads=1, seq_q=seq_q, seq_k=seq_k, head_dim=head_dim, dtype=dtype, **more)
 
 
 def random(*shape, seed=0) -> np.ndarray:
@@ -98,7 +99,7 @@ def test_nan_stays_in_its_row(isa):
 
 
 def test_infinite_bias_hides_and_its_gradient_is_zero(isa):
-    sizes = {"alibi": "given", "bias_shape": (1, 1, 60, 150), "bias_dtype": "float32"}
+    sizes = {"bias_shape": (1, 1, 60, 150), "bias_dtype": "float32"}
     problem = problem_of(60, 150, 16, **sizes)
     query, key, value = random(60, 16), random(150, 16, seed=1), random(150, 16, seed=2)
     hidden = np.random.default_rng(3).random((1, 1, 60, 150)) < 0.5
@@ -119,7 +120,7 @@ def test_infinite_bias_hides_and_its_gradient_is_zero(isa):
 def test_the_lowest_float_as_bias_is_no_infinity(isa):
     """A row whose bias is everywhere the most negative number averages, as softmax does."""
     lowest = np.finfo(np.float32).min
-    problem = problem_of(9, 140, 16, alibi="given", bias_shape=(1, 1, 9, 140), bias_dtype="float32")
+    problem = problem_of(9, 140, 16, bias_shape=(1, 1, 9, 140), bias_dtype="float32")
     bias = np.full((1, 1, 9, 140), lowest, np.float32)
     bias[0, 0, 4, 77] = 0
     query, key, value = random(9, 16), random(140, 16, seed=1), random(140, 16, seed=2)

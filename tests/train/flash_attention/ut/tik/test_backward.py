@@ -11,7 +11,7 @@ from flash_attention.kernels.tik.backward import host as backward_host
 from flash_attention.kernels.tik.backward import kernel as backward
 from flash_attention.kernels.tik.backward import scheduler
 from flash_attention.kernels.tik.problem import padded
-from flash_attention.problem import AttentionProblem
+from flash_attention.problem import AttentionProblem, AttentionRules
 
 from tests.train.flash_attention import case_list, cases
 from tests.train.flash_attention.ut.tik.programs import forward
@@ -165,7 +165,9 @@ def test_bits_do_not_depend_on_runs_cores_or_shards(tik, execute):
 
 @pytest.mark.parametrize("variant", scheduler.VARIANTS)
 def test_variants_with_fewer_heads_than_cores(tik, execute, variant):
-    attention = AttentionProblem(1, 2, 200, 900, 32, causal=True, causal_alignment="bottom_right", training=True)
+    attention = AttentionProblem(
+        1, 2, 200, 900, 32, training=True, rules=AttentionRules(causal=True, causal_alignment="bottom_right")
+    )
     arrays, exact = _attention(attention)
     problem = host.describe(attention, cores=7)
     operator = backward.build(problem, tik, variant=variant)
@@ -177,7 +179,7 @@ def test_variants_with_fewer_heads_than_cores(tik, execute, variant):
 
 
 def test_computed_alibi_with_tiles_on_either_side_of_the_queries(tik, execute):
-    attention = AttentionProblem(1, 3, 400, 420, 32, alibi="computed", training=True)
+    attention = AttentionProblem(1, 3, 400, 420, 32, training=True, rules=AttentionRules(alibi=True))
     arrays, exact = _attention(attention)
     actual = gradients(tik, execute, host.describe(attention, cores=3), arrays)
     low = reference.baseline(attention, *(arrays[n] for n in ("query", "key", "value")), d_output=arrays["d_output"])
@@ -237,7 +239,9 @@ def test_past_64k_with_strides_beyond_the_field(tik, execute, seq_q, seq_k):
 def test_computed_alibi_in_a_window_of_64k_tokens(tik, execute):
     """All of it runs; the last 600 tokens see only tokens whose truth takes no more than a small matrix."""
     length, tail, window = 65536, 1000, 400
-    attention = AttentionProblem(1, 2, length, length, 32, causal=True, window_left=window, alibi="computed")
+    attention = AttentionProblem(
+        1, 2, length, length, 32, rules=AttentionRules(causal=True, window_left=window, alibi=True)
+    )
     problem, random = host.describe(attention, cores=2), np.random.default_rng(0)
     arrays = {
         name: random.standard_normal((1, 2, length, 32)).astype(np.float16)

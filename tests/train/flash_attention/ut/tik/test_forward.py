@@ -6,7 +6,7 @@ from flash_attention import reference
 from flash_attention.dropout import philox
 from flash_attention.kernels.tik import KernelProblem, host
 from flash_attention.kernels.tik.forward.kernel import build
-from flash_attention.problem import AttentionProblem
+from flash_attention.problem import AttentionProblem, AttentionRules
 
 from tests.train.flash_attention import case_list, cases
 from tests.train.flash_attention.ut.tik.programs import forward
@@ -183,7 +183,13 @@ def test_past_64k_keys_with_strides_beyond_the_field(tik, execute):
 def test_computed_alibi_is_precise_at_64k(tik, execute):
     length = 65536
     attention = AttentionProblem(
-        1, 1, 16, length, 32, causal=True, causal_alignment="bottom_right", alibi="computed", training=True
+        1,
+        1,
+        16,
+        length,
+        32,
+        training=True,
+        rules=AttentionRules(causal=True, causal_alignment="bottom_right", alibi=True),
     )
     problem = host.describe(attention, cores=1)
     arrays = _arrays(problem)

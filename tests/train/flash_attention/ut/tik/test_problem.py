@@ -5,7 +5,7 @@ from flash_attention.kernels.tik import KernelProblem, build_forward, host
 from flash_attention.kernels.tik.forward.scheduler import split
 from flash_attention.kernels.tik.forward.tiling import buffers, candidates
 from flash_attention.kernels.tik.hardware import CAPACITY, usage
-from flash_attention.problem import AttentionProblem
+from flash_attention.problem import AttentionProblem, AttentionRules
 
 GOOD = {"batch": 1, "heads": 4, "seq_q": 64, "seq_k": 64, "head_dim": 64}
 
@@ -103,16 +103,14 @@ def test_describe_maps_an_attention_problem():
         kv_heads=2,
         mask_shape=(2, 1, 1, 70),
         mask_dtype="uint8",
-        alibi="given",
         bias_shape=(1, 4, 50, 70),
         bias_dtype="float16",
-        dropout_rate=0.25,
         training=True,
-        window_left=5,
+        rules=AttentionRules(dropout_rate=0.25, window_left=5),
     )
     problem = host.describe(attention, cores=3)
     assert (problem.mask, problem.mask_batch, problem.mask_heads) == ("key", 2, 1)
     assert (problem.alibi, problem.bias_batch, problem.bias_heads) == ("bias", 1, 4)
     assert (problem.dropout_threshold, problem.window_left, problem.cores) == (16384, 5, 3)
     with pytest.raises(TypeError, match="bias"):
-        host.describe(AttentionProblem(1, 1, 8, 8, 8, alibi="given", bias_shape=(1, 1, 1, 8), bias_dtype="float32"))
+        host.describe(AttentionProblem(1, 1, 8, 8, 8, bias_shape=(1, 1, 1, 8), bias_dtype="float32"))
