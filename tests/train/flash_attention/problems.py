@@ -9,10 +9,10 @@ _FIELDS = {field.name for field in fields(AttentionRules)}
 _ARGUMENTS = (_FIELDS | set(inspect.signature(AttentionRules.from_arguments).parameters)) - {"others"}
 
 
-def make_problem(**given) -> AttentionProblem:
+def make_problem(*sizes, **given) -> AttentionProblem:
     """An AttentionProblem; fields of its AttentionRules stand among the others."""
     rules = {name: given.pop(name) for name in _FIELDS & set(given)}
-    return AttentionProblem(rules=AttentionRules(**rules), **given)
+    return AttentionProblem(*sizes, rules=AttentionRules(**rules), **given)
 
 
 def read_problem(*specs, **given) -> AttentionProblem:

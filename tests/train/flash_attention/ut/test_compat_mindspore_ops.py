@@ -4,11 +4,11 @@ import mindspore as ms
 import numpy as np
 import pytest
 from flash_attention.compat.mindspore_ops import FlashAttentionScore, flash_attention_score
-from flash_attention.problem import AttentionProblem
 from flash_attention.reference import baseline, compare, truth
 from mindspore import Tensor, nn, ops
 
 from tests.train.flash_attention.layouts import heads_first, laid_out
+from tests.train.flash_attention.problems import make_problem
 
 BATCH, HEADS, KV_HEADS, DIM = 2, 4, 2, 16
 SCALE = 0.3
@@ -95,19 +95,19 @@ def exact(inputs, d_output, hidden=None, shift=None, keep=None, keep_prob=1.0):
     if hidden is not None:
         options.update(mask_shape=hidden.shape, mask_dtype="bool")
     if shift is not None:
-        options.update(alibi="given", bias_shape=shift.shape, bias_dtype="float32")
-    problem = AttentionProblem(
+        options.update(bias_shape=shift.shape, bias_dtype="float32")
+    problem = make_problem(
         BATCH,
         query.shape[1],
         query.shape[2],
         key.shape[2],
         DIM,
         key.shape[1],
-        scale=SCALE,
         dtype=str(query.dtype),
-        dropout_rate=1.0 - keep_prob,
         keep_bits=keep is not None,
         training=keep is not None,
+        scale=SCALE,
+        dropout_rate=1.0 - keep_prob,
         **options,
     )
     assert problem.dropout_scale == pytest.approx(1.0 / keep_prob, rel=1e-9)

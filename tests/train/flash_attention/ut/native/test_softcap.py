@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 from flash_attention.backends.cpu import library
-from flash_attention.problem import AttentionProblem, AttentionRules
 
+from tests.train.flash_attention.problems import make_problem
 from tests.train.flash_attention.ut.native.calls import instruction_set, run
 
 ISAS = library.instruction_sets()
@@ -19,7 +19,7 @@ def isa(request):
 def capped(scores: np.ndarray, softcap: float) -> np.ndarray:
     """What the cap makes of scores: with a single key it is the logsumexp."""
     sizes = {"batch": 1, "heads": 1, "seq_q": scores.size, "seq_k": 1, "head_dim": 1}
-    problem = AttentionProblem(**sizes, dtype="float32", rules=AttentionRules(scale=1.0, softcap=softcap))
+    problem = make_problem(**sizes, dtype="float32", scale=1.0, softcap=softcap)
     one = np.ones((1, 1, 1, 1), np.float32)
     query = scores.astype(np.float32).reshape(1, 1, -1, 1)
     return run(problem, query, one, one, np.ones_like(query))[1].reshape(-1)

@@ -11,6 +11,7 @@ from flash_attention.kernels.tik.backward import host as backward_host
 from flash_attention.kernels.tik.backward import kernel as backward
 from flash_attention.problem import AttentionProblem
 
+from tests.train.flash_attention.problems import make_problem
 from tests.train.flash_attention.ut.tik.programs import forward
 
 ROWS, KEYS = 144, 400
@@ -103,7 +104,7 @@ def test_hidden_scores_of_any_size_set_nothing(tik, execute, kind, head_dim):
         fields = {"alibi": "given", "bias_shape": (1, 1, 1, KEYS), "bias_dtype": "float16"}
     if "mask" in features:
         fields.update(mask_shape=features["mask"].shape, mask_dtype="uint8")
-    attention = AttentionProblem(1, 1, ROWS, KEYS, head_dim, **fields)
+    attention = make_problem(1, 1, ROWS, KEYS, head_dim, **fields)
     _check(attention, arrays, _run(tik, execute, attention, arrays, **features), **features)
 
 
