@@ -199,9 +199,7 @@ class AttentionProblem:
 
     @property
     def dropout_scale(self) -> float:
-        """Factor on kept probabilities: of the rate itself with given decisions, else of what the threshold drops."""
-        if self.keep_bits and self.training:
-            return 1.0 / (1.0 - self.rules.dropout_rate)
+        """Factor on kept probabilities, which makes dropout unbiased for the rate that the threshold stands for."""
         return 65536.0 / (65536 - self.dropout_threshold)
 
     def shape_query(self) -> tuple:

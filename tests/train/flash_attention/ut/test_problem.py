@@ -79,7 +79,7 @@ def test_a_mask_of_compact_shape_that_is_a_legal_full_mask_is_taken_as_it_is():
 
 
 def test_compact_mask_follows_the_tiling_strategy():
-    assert describe(mask=spec(64, 64), tiling_stgy_name="sparse_64").causal
+    assert describe(mask=spec(64, 64), tiling_stgy_name="sparse_64").rules.causal
     with pytest.raises(ValueError, match="attention_mask"):
         describe(mask=spec(64, 64))
 

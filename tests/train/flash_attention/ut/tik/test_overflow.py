@@ -101,7 +101,7 @@ def test_hidden_scores_of_any_size_set_nothing(tik, execute, kind, head_dim):
     else:
         features["bias"] = np.zeros((1, 1, 1, KEYS), np.float16)
         features["bias"][..., first:] = -np.inf
-        fields = {"alibi": "given", "bias_shape": (1, 1, 1, KEYS), "bias_dtype": "float16"}
+        fields = {"bias_shape": (1, 1, 1, KEYS), "bias_dtype": "float16"}
     if "mask" in features:
         fields.update(mask_shape=features["mask"].shape, mask_dtype="uint8")
     attention = make_problem(1, 1, ROWS, KEYS, head_dim, **fields)
