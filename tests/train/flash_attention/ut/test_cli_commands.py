@@ -40,7 +40,7 @@ def test_info_lists_every_backend(capsys: pytest.CaptureFixture) -> None:
 def test_check_passes_a_right_backend(capsys: pytest.CaptureFixture) -> None:
     assert cli.main(["check", "--backend", "math", "--dtype", "float16", "--only", "ALiBi"]) == 0
     printed = capsys.readouterr().out
-    assert printed.count("ok\n") == 3 and "all right" in printed
+    assert printed.count(" ok\n") == 4 and "all right" in printed
 
 
 @pytest.mark.parametrize("fault", ("output", "d_key", "repeat", "blind"))

@@ -110,7 +110,7 @@ def exact(inputs, d_output, hidden=None, shift=None, keep=None, keep_prob=1.0):
         dropout_rate=1.0 - keep_prob,
         **options,
     )
-    assert problem.dropout_scale == pytest.approx(1.0 / keep_prob, rel=1e-5)
+    assert problem.dropout_scale == pytest.approx(1.0 / keep_prob, rel=2.0**-17 / keep_prob)
     bias = None if shift is None else shift.astype(np.float64) * SCALE
     given = {"mask": hidden, "bias": bias, "keep": keep, "d_output": d_output}
     return [one(problem, *inputs, **given) for one in (truth, baseline)]

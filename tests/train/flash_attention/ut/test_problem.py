@@ -269,12 +269,12 @@ def test_dropout_stays_unbiased_for_its_16_bit_threshold(rate):
 
 
 def test_numbers_are_stored_as_floats():
-    problem = AttentionProblem(**GOOD, dropout_rate=0, scale=2)
+    problem = make_problem(dropout_rate=0, scale=2, **GOOD)
     assert (type(problem.rules.dropout_rate), type(problem.scale)) == (float, float)
 
 
 def test_no_block_and_no_token_beyond_is_a_legal_window():
-    problem = AttentionProblem(**GOOD, prev_blocks=0, next_blocks=0, window_left=0, window_right=0)
+    problem = make_problem(prev_blocks=0, next_blocks=0, window_left=0, window_right=0, **GOOD)
     np.testing.assert_array_equal(problem.band.dense(), np.eye(5, 7, dtype=bool))
 
 
@@ -289,12 +289,12 @@ def test_bias_is_of_the_dtype_of_query_or_float32():
 def test_shapes_are_laid_out():
     shapes = {"BNSD": (2, 4, 5, 16), "BSND": (2, 5, 4, 16), "BSH": (2, 5, 64), "SBH": (5, 2, 64)}
     for layout, shape in shapes.items():
-        problem = AttentionProblem(**GOOD, layout=layout)
+        problem = make_problem(**GOOD, layout=layout)
         assert problem.laid_out(problem.shape_query()) == shape
 
 
 def test_values_are_as_wide_as_keys_unless_told():
-    assert AttentionProblem(**GOOD).value_dim == 16
+    assert make_problem(**GOOD).value_dim == 16
     assert describe(value=(2, 4, 7, 3)).value_dim == 3
 
 

@@ -4,11 +4,11 @@ import mindspore as ms
 import numpy as np
 import pytest
 from flash_attention import FlashAttention, explain, flash_attention
-from flash_attention.problem import AttentionProblem
 from mindspore import Tensor, ops
 
 BACKENDS = ("math", "cpu")
 SEQ = 150
+from tests.train.flash_attention.problems import make_problem
 
 
 def draw(*shape, seed=0, dtype=np.float32):
@@ -104,7 +104,7 @@ def test_a_prefix_beyond_the_keys_is_refused():
 def test_explain_names_what_a_backend_lacks(field, name):
     pytest.importorskip("tikemu")
     value = 3.0 if field == "softcap" else True
-    problem = AttentionProblem(batch=1, heads=2, seq_q=64, seq_k=64, head_dim=64, causal=True, **{field: value})
+    problem = make_problem(batch=1, heads=2, seq_q=64, seq_k=64, head_dim=64, causal=True, **{field: value})
     verdicts = explain(problem)
     assert verdicts["cpu"] == verdicts["math"] == "ok"
     assert name in verdicts["emulator"]
