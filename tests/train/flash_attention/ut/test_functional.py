@@ -255,7 +255,7 @@ def calls(draw_from):
         "causal_alignment": draw_from(st.sampled_from(("top_left", "bottom_right"))),
         "window_left": draw_from(side),
         "window_right": draw_from(side),
-        "alibi": draw_from(st.sampled_from(("none", "computed"))),
+        "alibi": draw_from(st.booleans()),
         "scale": draw_from(st.one_of(st.none(), st.floats(-1, 1))),
     }
 
