@@ -407,21 +407,25 @@ def _lacks_operations(spec: TensorSpec) -> bool:
 @functools.lru_cache(maxsize=512)
 def _planned(specs, names, rules, others, backend, device, shards) -> _Call:
     rules = AttentionRules.from_arguments(**dict(zip(RULE_ARGUMENTS, rules)))
+    query, key, value, mask, bias, keep_bits, seed, *further = specs
     problem = AttentionProblem.from_inputs(
-        *specs[:6],
-        **dict(zip(_FURTHER, specs[7:])),
+        query,
+        key,
+        value,
+        mask,
+        bias,
+        keep_bits,
         rules=rules,
         mask_name=names[0],
         bias_name=names[1],
         training=rules.dropout_rate > 0,
         device=device,
-        **dict(zip(_OTHERS, others)),
+        **dict(zip((*_FURTHER, *_OTHERS), (*further, *others))),
     )
-    seed = specs[6]
     if seed is not None and seed != TensorSpec((2,), "int64"):
         raise ValueError(f"seed: got {seed.dtype} of shape {seed.shape}, allowed is int64 of shape (2,)")
-    mask_rank = 0 if specs[3] is None else len(specs[3].shape)
-    shard = shards and shards.shard(problem, specs[3] and specs[3].shape)
+    mask_rank = 0 if mask is None else len(mask.shape)
+    shard = shards and shards.shard(problem, mask and mask.shape)
     local = problem if shard is None else shard.plan.local(problem, shard.rank)
     chosen = registry.choose(local, backend, shard is not None)
     layout = problem.layout if problem.layout in chosen.layouts else "BNSD"

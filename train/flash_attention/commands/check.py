@@ -243,4 +243,4 @@ def execute(name: str, problem: AttentionProblem, given: dict, d_output: np.ndar
     arrays = [ops.cast(result, mindspore.float32).asnumpy() for result in (output, logsumexp, *gradients)]
     d_bias, d_sinks = arrays[5:]
     d_bias, d_sinks = None if given["alibi"] is None else d_bias, None if given["sinks"] is None else d_sinks
-    return reference.Attention(*arrays[:5], d_bias=d_bias, d_sinks=d_sinks)
+    return reference.Attention(*arrays[:5], d_bias, d_sinks)

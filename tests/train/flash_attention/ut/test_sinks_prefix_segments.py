@@ -6,6 +6,8 @@ import pytest
 from flash_attention import FlashAttention, explain, flash_attention
 from mindspore import Tensor, ops
 
+from tests.train.flash_attention.problems import make_problem
+
 BACKENDS = ("math", "cpu")
 SEQ = 150
 from tests.train.flash_attention.problems import make_problem
