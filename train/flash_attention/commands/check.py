@@ -241,6 +241,9 @@ def execute(name: str, problem: AttentionProblem, given: dict, d_output: np.ndar
     gradient = ops.GradOperation(get_all=True, sens_param=True)(network)
     gradients = gradient(*inputs, (Tensor(d_output, dtype), Tensor(d_logsumexp, mindspore.float32)))
     arrays = [ops.cast(result, mindspore.float32).asnumpy() for result in (output, logsumexp, *gradients)]
-    d_bias, d_sinks = arrays[5:]
-    d_bias, d_sinks = None if given["alibi"] is None else d_bias, None if given["sinks"] is None else d_sinks
-    return reference.Attention(*arrays[:5], d_bias, d_sinks)
+    found = reference.Attention(*arrays)
+    return replace(
+        found,
+        d_bias=None if given["alibi"] is None else found.d_bias,
+        d_sinks=None if given["sinks"] is None else found.d_sinks,
+    )
