@@ -75,34 +75,34 @@ def flash_attention_score(
 ):
     """`mindspore.ops.flash_attention_score`; all of its documentation holds, with these differences.
 
-        float32 is taken too, any head size up to our limit, and a query that sees nothing gives 0. padding_mask, modes 6 to
-        8, and in packed layouts (TND, TH) real_shift and dropout are refused.
+    float32 is taken too, any head size up to our limit, and a query that sees nothing gives 0. padding_mask, modes 6 to
+    8, and in packed layouts (TND, TH) real_shift and dropout are refused.
 
-        Args:
-            query, key, value (Tensor): in `input_layout`, all of one dtype.
-            head_num (int): heads of query.
-            real_shift (Tensor): (B or 1, N, S1, S2), added to the scores before they are scaled; or, for ALiBi under a
-                causal mask, its last 1024 rows, (B or 1, N, 1024, S2), of which the slopes are taken.
-            drop_mask (Tensor): uint8 (B, N, S1, S2 / 8), a set bit keeps; together with keep_prob < 1.
-            padding_mask: None.
-            attn_mask (Tensor): bool or uint8, 1 = hidden; (S1, S2) or (B, N or 1, S1, S2), in sparse modes 2 to 4
-                (2048, 2048), whose contents are not looked at.
-            prefix (Tensor, tuple, list): (B,), in sparse mode 5 the keys that every query of a batch item sees.
-                actual_seq_qlen, actual_seq_kvlen (Tensor, tuple, list): with TND and TH, where the sequences end.
-            keep_prob (float): 0 < keep_prob <= 1, in steps of 2 ** -16.
-                scalar_value (float): factor on the scores.
-            pre_tokens, next_tokens (int): keys that a query sees before and after its position, in sparse modes 0 (with an
-                attn_mask, position of query i at key i) and 4 (at key i + S2 - S1).
-            inner_precise (int): without effect, sums and softmax are in float32.
-            input_layout (str): "BSH", "BNSD", "SBH" or "BSND"; "TND", or "TH" with heads and head size in one axis, for
-                sequences one behind the other in sparse modes 2 to 4, or in 0 without attn_mask.
-            sparse_mode (int): 0 to 5.
+    Args:
+        query, key, value (Tensor): in `input_layout`, all of one dtype.
+        head_num (int): heads of query.
+        real_shift (Tensor): (B or 1, N, S1, S2), added to the scores before they are scaled; or, for ALiBi under a
+            causal mask, its last 1024 rows, (B or 1, N, 1024, S2), of which the slopes are taken.
+        drop_mask (Tensor): uint8 (B, N, S1, S2 / 8), a set bit keeps; together with keep_prob < 1.
+        padding_mask: None.
+        attn_mask (Tensor): bool or uint8, 1 = hidden; (S1, S2) or (B, N or 1, S1, S2), in sparse modes 2 to 4
+            (2048, 2048), whose contents are not looked at.
+        prefix (Tensor, tuple, list): (B,), in sparse mode 5 the keys that every query of a batch item sees.
+            actual_seq_qlen, actual_seq_kvlen (Tensor, tuple, list): with TND and TH, where the sequences end.
+        keep_prob (float): 0 < keep_prob <= 1, in steps of 2 ** -16.
+            scalar_value (float): factor on the scores.
+        pre_tokens, next_tokens (int): keys that a query sees before and after its position, in sparse modes 0 (with an
+            attn_mask, position of query i at key i) and 4 (at key i + S2 - S1).
+        inner_precise (int): without effect, sums and softmax are in float32.
+        input_layout (str): "BSH", "BNSD", "SBH" or "BSND"; "TND", or "TH" with heads and head size in one axis, for
+            sequences one behind the other in sparse modes 2 to 4, or in 0 without attn_mask.
+        sparse_mode (int): 0 to 5.
 
-        Returns:
-            Tensor like query.
+    Returns:
+        Tensor like query.
 
-        Raises:
-            TypeError, ValueError: an argument is not allowed.
+    Raises:
+        TypeError, ValueError: an argument is not allowed.
     """
     settings = (head_num, keep_prob, scalar_value, pre_tokens, next_tokens, inner_precise, input_layout, sparse_mode)
     run = _score(

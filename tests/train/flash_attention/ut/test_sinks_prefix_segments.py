@@ -10,7 +10,6 @@ from tests.train.flash_attention.problems import make_problem
 
 BACKENDS = ("math", "cpu")
 SEQ = 150
-from tests.train.flash_attention.problems import make_problem
 
 
 def draw(*shape, seed=0, dtype=np.float32):
