@@ -88,9 +88,9 @@ def flash_attention_score(
         attn_mask (Tensor): bool or uint8, 1 = hidden; (S1, S2) or (B, N or 1, S1, S2), in sparse modes 2 to 4
             (2048, 2048), whose contents are not looked at.
         prefix (Tensor, tuple, list): (B,), in sparse mode 5 the keys that every query of a batch item sees.
-            actual_seq_qlen, actual_seq_kvlen (Tensor, tuple, list): with TND and TH, where the sequences end.
+        actual_seq_qlen, actual_seq_kvlen (Tensor, tuple, list): with TND and TH, where the sequences end.
         keep_prob (float): 0 < keep_prob <= 1, in steps of 2 ** -16.
-            scalar_value (float): factor on the scores.
+        scalar_value (float): factor on the scores.
         pre_tokens, next_tokens (int): keys that a query sees before and after its position, in sparse modes 0 (with an
             attn_mask, position of query i at key i) and 4 (at key i + S2 - S1).
         inner_precise (int): without effect, sums and softmax are in float32.
