@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
 from flash_attention.backends.base import Backend
-from flash_attention.problem import alibi_slopes
+from flash_attention.problem import AttentionRules, alibi_slopes
 from flash_attention.problem.paged import PagedProblem
 
 
@@ -26,22 +27,21 @@ class PagedGather(nn.Cell):
         self.dtype = getattr(mstype, whole.dtype)
         self.query_shape = whole.laid_out(whole.shape_query())
         self.output_shape = problem.shape_output()
-        self.left = whole.window_left
+        self.left = whole.rules.window_left
         self.rows = Tensor(np.arange(-seq_q, 0, dtype=np.int32).reshape(1, 1, -1, 1))
         self.columns = Tensor(np.arange(seq_k, dtype=np.int32).reshape(1, 1, 1, -1))
         self.slopes = None
-        given = {}
-        if whole.alibi == "computed":
+        given: dict[str, Any] = {}
+        if whole.bias == "alibi":
             self.slopes = Tensor(-np.array(alibi_slopes(whole), np.float32).reshape(1, -1, 1, 1))
             given = {
-                "alibi": "given",
                 "bias_shape": (batch, heads, seq_q, seq_k),
                 "bias_dtype": "float32",
                 "bias_grad": False,
             }
-        rules = {"causal": False, "causal_alignment": "top_left", "window_left": -1, "layout": "BNSD"}
-        mask = {"mask_shape": (batch, 1, seq_q, seq_k), "mask_dtype": "bool", "dtype": "float32"}
-        self.attention = backend.build(replace(whole, **{**rules, **mask, **given}))
+        rules = AttentionRules(scale=whole.rules.scale, softcap=whole.rules.softcap)
+        mask: dict[str, Any] = {"mask_shape": (batch, 1, seq_q, seq_k), "mask_dtype": "bool"}
+        self.attention = backend.build(replace(whole, rules=rules, layout="BNSD", dtype="float32", **mask, **given))
 
     def construct(self, query, key_cache, value_cache, block_tables, context_lens, sinks):
         sinks = None if sinks is None else ops.cast(sinks, mstype.float32)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from flash_attention.problem.checks import check_dtype, check_window
 from flash_attention.problem.inputs import DTYPES, TensorSpec, read_sinks
 from flash_attention.problem.problem import AttentionProblem
+from flash_attention.problem.rules import AttentionRules
 
 
 @dataclass(frozen=True)
@@ -36,9 +37,11 @@ class PagedProblem:
         *,
         window_size: tuple = (-1, -1),
         alibi: bool = False,
-        **rules,
+        scale: float | None = None,
+        softcap: float = 0.0,
+        device: str = "CPU",
     ) -> PagedProblem:
-        """Describes a call; rules are further fields of AttentionProblem.
+        """Describes a call of `paged_attention`.
 
         Raises:
             TypeError, ValueError: naming the argument, what came and what is allowed.
@@ -72,12 +75,16 @@ class PagedProblem:
             value_dim=value_cache.shape[3],
             dtype=query.dtype,
             layout="BSND",
-            causal=True,
-            causal_alignment="bottom_right",
-            window_left=left,
-            alibi="computed" if alibi else "none",
+            rules=AttentionRules(
+                causal=True,
+                causal_alignment="bottom_right",
+                window_left=left,
+                alibi=alibi,
+                scale=scale,
+                softcap=softcap,
+            ),
             sinks=sinks is not None,
-            **rules,
+            device=device,
         )
         return cls(whole, key_cache.shape[1], len(query.shape) == 3)
 

@@ -136,10 +136,10 @@ def packed_configuration(problem: PackedProblem) -> tuple[np.ndarray, np.ndarray
 def paged_configuration(problem: PagedProblem) -> tuple[np.ndarray, np.ndarray]:
     """What the kernel has to know of a paged problem besides the tensors."""
     whole = problem.whole
-    rules = [_VERSION, whole.window_left, int(whole.alibi == "computed"), int(whole.sinks)]
+    rules = [_VERSION, whole.rules.window_left, int(whole.bias == "alibi"), int(whole.sinks)]
     scale = np.float32(whole.scale)
-    slopes = alibi_slopes(whole) if whole.alibi == "computed" else [0.0] * whole.heads
-    rates = [scale, np.float32(whole.scale - float(scale)), whole.softcap, *slopes]
+    slopes = alibi_slopes(whole) if whole.bias == "alibi" else [0.0] * whole.heads
+    rates = [scale, np.float32(whole.scale - float(scale)), whole.rules.softcap, *slopes]
     return np.array(rules, np.int64), np.array(rates, np.float32)
 
 

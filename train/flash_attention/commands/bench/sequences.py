@@ -13,7 +13,7 @@ from collections.abc import Callable
 import numpy as np
 
 from flash_attention.commands.bench.figures import Figure
-from flash_attention.problem import AttentionProblem
+from flash_attention.problem import AttentionProblem, AttentionRules
 from flash_attention.problem.packed import PackedProblem
 
 PACKED_SHARE = 90.0  # percent of the rate of one long call
@@ -32,9 +32,8 @@ def packed(rounds: int, threads: int, quick: bool) -> list[Figure]:
     inner = np.round(np.cumsum(weights)[:-1] / weights.sum() * tokens).astype(int).tolist()
     ends = (0, *inner, tokens)
     lengths = np.diff(ends)
-    rows = AttentionProblem(
-        batch=1, heads=heads, seq_q=tokens, seq_k=tokens, head_dim=DIM, dtype="float32", layout="BSND", causal=True
-    )
+    sizes = {"batch": 1, "heads": heads, "seq_q": tokens, "seq_k": tokens, "head_dim": DIM}
+    rows = AttentionProblem(**sizes, dtype="float32", layout="BSND", rules=AttentionRules(causal=True))
     problem = PackedProblem(rows, ends, ends)
     generator = np.random.default_rng(1)
     query, key, value, d_output = (generator.standard_normal((tokens, heads, DIM), np.float32) for _ in range(4))
@@ -84,7 +83,7 @@ def decode(rounds: int, threads: int, quick: bool, dtypes: tuple) -> list[Figure
             _random(shape, dtype) for shape in (problem.shape_query(), problem.shape_key(), problem.shape_value())
         )
         copies = np.empty_like(key), np.empty_like(value)
-        calls = {
+        calls: dict[str, Callable] = {
             "flash": functools.partial(library.forward, problem, query, key, value),
             "copy": functools.partial(_copy, (key, value), copies, threads),
         }

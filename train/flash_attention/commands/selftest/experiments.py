@@ -13,7 +13,7 @@ from flash_attention.commands import check
 from flash_attention.commands.selftest.card import Device, NotRun
 from flash_attention.commands.selftest.programs import CORES, SIZE
 from flash_attention.kernels.tik.hardware import CAPACITY
-from flash_attention.problem import AttentionProblem
+from flash_attention.problem import AttentionProblem, AttentionRules
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,9 @@ def _atomic(device: Device) -> str:
 
 
 def _attention(head_dim: int, seq: int, **rules) -> Callable[[Device], str]:
-    problem = AttentionProblem(1, 2, seq, seq, head_dim, training=True, return_lse=True, dtype="float16", **rules)
+    problem = AttentionProblem(
+        1, 2, seq, seq, head_dim, dtype="float16", rules=AttentionRules(**rules), training=True, return_lse=True
+    )
 
     def perform(device: Device) -> str:
         from flash_attention import reference

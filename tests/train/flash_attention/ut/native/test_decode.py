@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from flash_attention.backends.cpu import library
-from flash_attention.problem import AttentionProblem
+from flash_attention.problem import AttentionProblem, AttentionRules
 
 from tests.train.flash_attention import cases
 from tests.train.flash_attention.ut.native.calls import instruction_set, run_case, stored, values
@@ -44,10 +44,9 @@ def random(*shape, seed=0):
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_hidden_keys_may_hold_anything(isa, dtype):
     """Row i sees keys 590 + i - 200 .. 590 + i."""
-    problem = AttentionProblem(
-        batch=1, heads=2, kv_heads=1, seq_q=4, seq_k=600, head_dim=24, dtype=dtype, causal=True,
-        causal_alignment="bottom_right", window_left=200,
-    )  # fmt: skip
+    sizes = {"batch": 1, "heads": 2, "kv_heads": 1, "seq_q": 4, "seq_k": 600, "head_dim": 24}
+    rules = AttentionRules(causal=True, causal_alignment="bottom_right", window_left=200)
+    problem = AttentionProblem(**sizes, dtype=dtype, rules=rules)
     query, key, value = random(1, 2, 4, 24), random(1, 1, 600, 24, seed=1), random(1, 1, 600, 24, seed=2)
     with instruction_set(isa):
         expected = decode(problem, query, key, value)
