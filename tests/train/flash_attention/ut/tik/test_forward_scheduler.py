@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from flash_attention.kernels.tik import KernelProblem
+from flash_attention.kernels.tik.common.work_split import plane
 from flash_attention.kernels.tik.forward import scheduler
 from flash_attention.kernels.tik.forward.tiling import candidates
 from hypothesis import given, settings
@@ -104,3 +105,9 @@ def test_distances_count_tokens_after_the_query():
                 assert np.array_equal(tile_values, np.maximum(after, 0))
             else:
                 assert (after <= 0).all() if tile < words[scheduler.CROSS] else (after >= 0).all()
+
+
+def test_planes_of_inputs_that_batches_or_heads_share():
+    """(batches, heads) of the input, then which plane batch 1 and head 2 of a problem read."""
+    planes = {(2, 3): 1 * 3 + 2, (1, 3): 2, (2, 1): 1, (1, 1): 0}
+    assert {sizes: plane(*sizes, 1, 2) for sizes in planes} == planes
