@@ -1,7 +1,7 @@
 """Tiny models of mindone with our attention against the same models with the library's eager attention.
 
-Arguments: "compare" or "generate", and "llama", "qwen2" or "gemma2". Started by test_clients.py. MindSpore lacks some
-operators on a CPU that the library uses; `add_missing_operators` puts others into their place.
+Arguments: "compare" or "generate", and "llama", "qwen2" or "gemma2"; or "masks". Started by test_clients.py. MindSpore
+lacks some operators on a CPU that the library uses; `add_missing_operators` puts others into their place.
 """
 
 import sys
@@ -150,10 +150,46 @@ def generate(name: str) -> None:
     print(name, "generates", tokens[0][:, -6:].tolist())
 
 
+def masks() -> None:
+    """Only what our attention has by itself goes without a mask of rank 4; that mask is the library's."""
+    from mindone.transformers import masking_utils as masking
+
+    ours, position = compat.MaskFunction(masking), Tensor(np.arange(SEQ))
+    causal, window = masking.causal_mask_function, masking.sliding_window_causal_mask_function(4)
+
+    def packed(numbers):
+        return masking.and_masks(window, masking.packed_sequence_mask_function(Tensor(np.array([numbers, numbers]))))
+
+    chunked = masking.chunked_causal_mask_function(4, Tensor(np.zeros(2, np.int64)))
+    cases = {
+        "causal": (causal, SEQ, None),
+        "window": (window, SEQ, None),
+        "one sequence": (packed([3] * SEQ), SEQ, None),
+        "two sequences": (packed([0] * 4 + [1] * 5), SEQ, 4),
+        "chunks": (chunked, SEQ, 4),
+        "window without causal": (masking.sliding_window_overlay(4), SEQ, 4),
+        "union": (masking.or_masks(causal, causal), SEQ, 4),
+        "room after the last query": (causal, SEQ + 3, 4),
+    }
+    for name, (rule, length, rank) in cases.items():
+        call = {"batch_size": 2, "cache_position": position, "kv_length": length, "mask_function": rule}
+        mask = ours(**call)
+        assert (None if mask is None else mask.ndim) == rank, name
+        if rank is not None:
+            expected = masking.sdpa_mask(**call, allow_is_causal_skip=False)
+            np.testing.assert_array_equal(mask.asnumpy(), expected.asnumpy())
+    padding = Tensor(PADDING.astype(bool))
+    assert ours(2, position, SEQ, attention_mask=padding).shape == PADDING.shape
+    assert ours(2, position, SEQ, attention_mask=Tensor(np.ones_like(PADDING).astype(bool))) is None
+
+
 if __name__ == "__main__":
     add_missing_operators()
     ranks = record_masks()
-    {"compare": compare, "generate": generate}[sys.argv[1]](sys.argv[2])
-    # Qwen 2 asks the library for its masks, the others make theirs.
-    assert set(ranks) == ({0, 2} if sys.argv[2] == "qwen2" else {4}), ranks
+    if sys.argv[1] == "masks":
+        masks()
+    else:
+        {"compare": compare, "generate": generate}[sys.argv[1]](sys.argv[2])
+        # Qwen 2 asks the library for its masks, the others make theirs.
+        assert ranks and (4 in ranks) == (sys.argv[2] != "qwen2"), ranks
     print("ok")

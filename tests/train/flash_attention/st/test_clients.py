@@ -29,10 +29,9 @@ def mindone() -> Path:
 @pytest.mark.clients
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
-    "what, model",
-    [("compare", "llama"), ("compare", "qwen2"), ("compare", "gemma2"), ("generate", "llama"), ("generate", "qwen2")],
+    "arguments", ["compare llama", "compare qwen2", "compare gemma2", "generate llama", "generate qwen2", "masks"]
 )
-def test_models_of_mindone_agree_with_their_eager_attention(mindone: Path, what: str, model: str, tmp_path: Path):
+def test_models_of_mindone_agree_with_their_eager_attention(mindone: Path, arguments: str, tmp_path: Path):
     path = os.pathsep.join(str(ROOT / part) for part in ("train", "."))
-    printed = run(mindone, PROGRAM, what, model, cwd=tmp_path, PYTHONPATH=path)
+    printed = run(mindone, PROGRAM, *arguments.split(), cwd=tmp_path, PYTHONPATH=path)
     assert printed.splitlines()[-1] == "ok", printed
