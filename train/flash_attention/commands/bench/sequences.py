@@ -32,8 +32,8 @@ def packed(rounds: int, threads: int, quick: bool) -> list[Figure]:
     inner = np.round(np.cumsum(weights)[:-1] / weights.sum() * tokens).astype(int).tolist()
     ends = (0, *inner, tokens)
     lengths = np.diff(ends)
-    sizes = {"batch": 1, "heads": heads, "seq_q": tokens, "seq_k": tokens, "head_dim": DIM}
-    rows = AttentionProblem(**sizes, dtype="float32", layout="BSND", rules=AttentionRules(causal=True))
+    causal = AttentionRules(causal=True)
+    rows = AttentionProblem(1, heads, tokens, tokens, DIM, dtype="float32", layout="BSND", rules=causal)
     problem = PackedProblem(rows, ends, ends)
     generator = np.random.default_rng(1)
     query, key, value, d_output = (generator.standard_normal((tokens, heads, DIM), np.float32) for _ in range(4))
