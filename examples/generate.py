@@ -2,7 +2,7 @@
 """Trains the small GPT of train_gpt.py for about a minute, then generates text with and without a cache.
 
     python examples/generate.py
-    python examples/generate.py --paged --length 1000
+    python examples/generate.py --paged
 
 Prints the text, the tokens per second of both ways, and whether both gave the same text.
 """
@@ -21,32 +21,43 @@ from tqdm import tqdm
 from train_gpt import GPT, VOCABULARY, Loss, TrainStep, batches, learning_rates, standard_library
 
 
+class CachedBlock(nn.Cell):
+    """A block of the model with a cache for its keys and values."""
+
+    def __init__(self, block: nn.Cell, heads: int, head_dim: int, length: int, paged: bool):
+        super().__init__()
+        self.block = block
+        self.heads, self.head_dim = heads, head_dim
+        self.cache = KVCache(1, length, heads, head_dim, dtype=ms.float32, paged=paged)
+
+    def construct(self, x):
+        y = self.block.norm1(x)
+        self.cache.update(self.split(self.block.key(y)), self.split(self.block.value(y)))
+        attended = self.cache.attend(self.split(self.block.query(y)), alibi=True)
+        x = x + self.block.out(ops.reshape(attended, x.shape))
+        return x + self.block.down(ops.silu(self.block.up(self.block.norm2(x))))
+
+    def split(self, x):
+        return ops.reshape(x, (x.shape[0], x.shape[1], self.heads, self.head_dim))
+
+
 class CachedGPT(nn.Cell):
-    """The model with a cache for each block: of a sequence, it takes the tokens that it has not seen."""
+    """The model with caches: it takes the tokens that it has not seen, and gives the logits of the next one."""
 
     def __init__(self, model: GPT, heads: int, head_dim: int, length: int, paged: bool):
         super().__init__()
         self.model = model
-        self.shape = heads, head_dim
-        caches = (KVCache(1, length, heads, head_dim, dtype=ms.float32, paged=paged) for _ in model.blocks)
-        self.caches = nn.CellList(list(caches))
+        self.blocks = nn.CellList([CachedBlock(block, heads, head_dim, length, paged) for block in model.blocks])
 
     def construct(self, tokens):
         x = self.model.token(tokens)
-        for block, cache in zip(self.model.blocks, self.caches):
-            y = block.norm1(x)
-            cache.update(self.split(block.key(y)), self.split(block.value(y)))
-            attended = cache.attend(self.split(block.query(y)), alibi=True)
-            x = x + block.out(attended.reshape(x.shape))
-            x = x + block.down(ops.silu(block.up(block.norm2(x))))
+        for block in self.blocks:
+            x = block(x)
         return self.model.head(self.model.norm(x[:, -1]))
 
-    def split(self, x):
-        return x.reshape(x.shape[:2] + self.shape)
-
     def reset(self) -> None:
-        for cache in self.caches:
-            cache.reset()
+        for block in self.blocks:
+            block.cache.reset()
 
 
 def train(model: GPT, arguments: argparse.Namespace) -> float:
@@ -120,7 +131,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--head-dim", type=int, default=64)
     parser.add_argument("--paged", action="store_true", help="a cache of blocks instead of rows")
     parser.add_argument("--prompt", default="def ")
-    parser.add_argument("--length", type=int, default=500, help="bytes to generate")
+    parser.add_argument("--length", type=int, default=1000, help="bytes to generate")
     parser.add_argument("--temperature", type=float, default=0.7)
     parser.add_argument("--seed", type=int, default=0)
     return parser.parse_args()
