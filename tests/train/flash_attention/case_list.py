@@ -152,6 +152,8 @@ def _modifiers() -> list[Case]:
         Case(segments="documents", batch=2, heads=4, kv_heads=2, seq_q=140, seq_k=300, alibi="bias", dropout=0.2),
         Case(segments="documents", batch=2, seq_q=260, seq_k=260, window=(30, 5), alibi="computed", sinks=True),
         Case(segments="documents", batch=2, mask="causal", prefix=True, seq_q=140, seq_k=140, softcap=3.0),
+        Case(sinks=True, prefix=True, batch=2, mask="causal", seq_q=3, seq_k=300, value_dim=48, softcap=3.0),
+        Case(segments="documents", batch=2, heads=4, kv_heads=2, seq_q=2, seq_k=300, sinks=True),
         Case(segments="shuffled", batch=2, mask="3d", seq_q=70, seq_k=140),
         Case(segments="padding", batch=2, seq_q=70, seq_k=140, value_dim=48),
         Case(softcap=1e4, values="outlier", head_dim=59),
