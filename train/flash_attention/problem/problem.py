@@ -46,10 +46,10 @@ class AttentionProblem:
     seq_k: int
     head_dim: int
     kv_heads: int = 0  # 0 = as many as heads
-    value_dim: int = 0  # head_dim of value and output; 0 = head_dim
     dtype: str = "float16"
     layout: str = "BNSD"  # of query, key, value and output; a backend gets a problem in one of its `layouts`
     rules: AttentionRules = PLAIN_RULES
+    value_dim: int = 0  # head_dim of value and output; 0 = head_dim
     # Explicit mask, non-zero = hidden: (batch or 1, heads or 1, seq_q or 1, seq_k). A compact causal mask is not here
     # any more: it became rules.causal. Backends receive it as bool or uint8 whatever its dtype was.
     mask_shape: tuple | None = None

@@ -72,15 +72,15 @@ def run_problem(problem: AttentionProblem, query, key, value, d_output, d_logsum
     return {name: result.asnumpy() for name, result in zip(names, (output, logsumexp, *gradients))}
 
 
-@pytest.mark.parametrize("alibi", ("computed", "given"))
-def test_shards_are_bit_equal_to_the_whole(alibi):
+@pytest.mark.parametrize("bias", ("alibi", "per_key"))
+def test_shards_are_bit_equal_to_the_whole(bias):
     """A shard of batch and heads, told where it stands, draws the dropout and the slopes of the whole."""
-    rules = {"causal": True, "dropout_rate": 0.2, "training": True, "return_lse": True, "alibi": alibi}
+    rules = {"causal": True, "dropout_rate": 0.2, "training": True, "return_lse": True, "alibi": bias == "alibi"}
     sizes = {"batch": 2, "heads": 4, "kv_heads": 2, "seq_q": 60, "seq_k": 77, "head_dim": 24}
-    bias, shard_bias = None, {}
-    if alibi == "given":
-        bias = draw(2, 4, 1, 77, seed=5).asnumpy()
-        rules.update(bias_shape=bias.shape, bias_dtype="float16")
+    added, shard_bias = None, {}
+    if bias == "per_key":
+        added = draw(2, 4, 1, 77, seed=5).asnumpy()
+        rules.update(bias_shape=added.shape, bias_dtype="float16")
         shard_bias = {"bias_shape": (1, 2, 1, 77)}
     whole = make_problem(**sizes, **rules)
     shard = dataclasses.replace(
@@ -90,8 +90,8 @@ def test_shards_are_bit_equal_to_the_whole(alibi):
     arrays = [draw(*shape, seed=seed).asnumpy() for seed, shape in enumerate(shapes)]
     arrays.append(draw(*whole.shape_lse(), seed=4).asnumpy().astype(np.float32))
     parts = [array[1:, array.shape[1] // 2 :] for array in arrays]
-    every = run_problem(whole, *arrays, bias=bias)
-    some = run_problem(shard, *parts, bias=None if bias is None else bias[1:, 2:])
+    every = run_problem(whole, *arrays, bias=added)
+    some = run_problem(shard, *parts, bias=None if added is None else added[1:, 2:])
     assert_same(some, {name: array[1:, array.shape[1] // 2 :] for name, array in every.items()})
 
 
@@ -124,7 +124,7 @@ def test_minus_infinity_in_a_bias_hides(rows, mask):
     """Also whole rows: with the causal rule the first query sees only the first key."""
     bias = draw(1, 2, rows, 50, seed=6).asnumpy()
     bias[0, 0, :, 20:30] = bias[0, 1, :, 0] = -np.inf
-    rules = {"causal": True, "alibi": "given", "bias_shape": bias.shape, "bias_dtype": "float16", "return_lse": True}
+    rules = {"causal": True, "bias_shape": bias.shape, "bias_dtype": "float16", "return_lse": True}
     if mask:
         rules.update(mask_shape=(1, 1, 40, 50), mask_dtype="uint8")
     problem = make_problem(batch=1, heads=2, seq_q=40, seq_k=50, head_dim=32, dtype="float16", **rules)

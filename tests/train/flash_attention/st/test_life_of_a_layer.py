@@ -96,9 +96,9 @@ FORKED = """
 import os, sys
 import numpy as np
 from flash_attention.backends.cpu import library
-from flash_attention.problem import AttentionProblem
+from flash_attention.problem import AttentionProblem, AttentionRules
 
-problem = AttentionProblem(batch=1, heads=2, seq_q=300, seq_k=300, head_dim=16, dtype="float32", causal=True)
+problem = AttentionProblem(1, 2, 300, 300, 16, dtype="float32", rules=AttentionRules(causal=True))
 query = np.random.default_rng(0).standard_normal((1, 2, 300, 16)).astype(np.float32)
 expected = library.forward(problem, query, query, query)[0] if {warm} else None
 child = os.fork()

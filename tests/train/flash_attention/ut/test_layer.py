@@ -76,15 +76,16 @@ def test_the_positional_signature_is_the_one_users_have():
         ("alibi", False),
     ]
     construct = [(p.name, p.default) for p in inspect.signature(FlashAttention.construct).parameters.values()][1:]
-    assert [name for name, _ in construct] == ["query", "key", "value", "attention_mask", "alibi_mask"]
-    assert construct[3:] == [("attention_mask", None), ("alibi_mask", None)]
+    names = ["query", "key", "value", "attention_mask", "alibi_mask", "sinks", "prefix", "segment_ids"]
+    assert [name for name, _ in construct] == [*names, "kv_segment_ids"]
+    assert all(default is None for _, default in construct[3:])
 
 
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"head_dim": 0}, ValueError, "head_dim: got 0, allowed is an integer from 1 to 256"),
-        ({"head_dim": 257}, ValueError, "head_dim: got 257"),
+        ({"head_dim": 0}, ValueError, "head_dim: got 0, allowed is an integer from 1 to 576"),
+        ({"head_dim": 577}, ValueError, "head_dim: got 577"),
         ({"head_dim": "64"}, TypeError, "head_dim: got str"),
         ({"dropout_rate": 1.0}, ValueError, "dropout_rate: got 1.0"),
         ({"dropout_rate": -0.5}, ValueError, "dropout_rate: got -0.5"),
@@ -375,8 +376,15 @@ def test_repr_and_attributes():
     settings = {
         **{"head_dim": 64, "dropout_rate": 0.1, "prev_block_num": 8, "next_block_num": 0},
         **{"tiling_stgy_name": "sparse_64", "dp": 2, "mp": 4, "have_attention_mask_batch": False, "alibi": True},
-        **{"backend": "math", "scale": 0.5, "input_layout": "BSH", "window_size": (7, -1), "causal": True},
-        **{"causal_alignment": "bottom_right", "alibi_grad": False, "seed": 11},
+        **{
+            "backend": "math",
+            "scale": 0.5,
+            "softcap": 30.0,
+            "input_layout": "BSH",
+            "window_size": (7, -1),
+            "causal": True,
+        },
+        **{"causal_alignment": "bottom_right", "value_head_dim": 32, "alibi_grad": False, "seed": 11},
     }
     signature = inspect.signature(FlashAttention.__init__).parameters
     assert list(settings) == list(signature)[1:]

@@ -129,13 +129,13 @@ def test_strategies_on_the_primitives_of_the_layer(layouts, monkeypatch):
     assert attributes["self_define_shard"]
     if layouts:
         maps = [layout["tensor_map"] for layout in attributes["in_layout"]]
-        assert maps == [(1, 0, -1, -1)] * 3 + [(1, -1, -1, -1)] + [(-1,)] * 5
+        assert maps == [(1, 0, -1, -1)] * 3 + [(1, -1, -1, -1)] + [(-1,)] * 9
         assert [layout["tensor_map"] for layout in attributes["out_layout"]] == [(1, 0, -1, -1), (1, 0, -1)]
         assert attributes["in_layout"][0]["device_matrix"] == (4, 2)
     else:
-        assert attributes["in_strategy"] == (Q, Q, Q, (4, 1, 1, 1)) + ((1,),) * 5
+        assert attributes["in_strategy"] == (Q, Q, Q, (4, 1, 1, 1)) + ((1,),) * 9
         assert attributes["dev_matrix_shape"] == [4, 2]
-        assert attributes["inputs_tensor_map"] == [[1, 0, -1, -1]] * 3 + [[1, -1, -1, -1]] + [[-1]] * 5
+        assert attributes["inputs_tensor_map"] == [[1, 0, -1, -1]] * 3 + [[1, -1, -1, -1]] + [[-1]] * 9
         assert attributes["outputs_tensor_map"] == [[1, 0, -1, -1], [1, 0, -1]]
         assert (attributes["as_loss_divisor"], attributes["empty_mirror_ops"]) == (1, 0)
 

@@ -690,7 +690,7 @@ const char* flash_attention_isa(int index) {
 
 // The interval of keys that a query row sees; for the test against visibility.Band.
 void flash_attention_band(const int64_t* band, int64_t row, int64_t* interval) {
-  fa::Band b;
+  fa::Band b{};
   std::memcpy(static_cast<void*>(&b), band, sizeof(b));
   interval[0] = b.lo(row);
   interval[1] = b.hi(row);

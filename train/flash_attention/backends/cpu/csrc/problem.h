@@ -32,7 +32,7 @@ struct Band {
   int64_t prev_blocks;
   int64_t next_blocks;
   int64_t block;  // tokens per block, at least 1
-  int64_t prefix = 0;  // the keys before it are seen by every row; only without windows
+  int64_t prefix;  // the keys before it are seen by every row; only without windows
 
   static FA_INLINE int64_t min(int64_t a, int64_t b) { return a < b ? a : b; }
   static FA_INLINE int64_t max(int64_t a, int64_t b) { return a > b ? a : b; }
