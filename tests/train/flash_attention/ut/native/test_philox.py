@@ -69,8 +69,7 @@ def test_kernel_draws_the_same(isa, seed, more):
 def test_given_bits_equal_the_seed(isa):
     """Bit for bit, forward and backward, also over several tiles and a last byte that is partly used."""
     random = np.random.default_rng(0)
-    # At this rate 16-bit decisions are scaled like given ones.
-    sizes = {"batch": 2, "heads": 2, "seq_q": 150, "seq_k": 301, "head_dim": 24, "dropout_rate": 0.25}
+    sizes = {"batch": 2, "heads": 2, "seq_q": 150, "seq_k": 301, "head_dim": 24}
     by_seed = problem_of(**sizes)
     by_bits = problem_of(**sizes, keep_bits=True)
     tensors = [random.standard_normal(shape) for shape in (by_seed.shape_query(), *[by_seed.shape_key()] * 2)]
