@@ -71,7 +71,7 @@ def _arguments(recorder: Recorder, values: Any, label: str, kinds: tuple[Any, ..
                 fail(TikParamError, f"{label} must hold tensors in scope_gm, tensor {value.name!r} is in {value.scope}")
             if node.tensor.is_workspace:
                 fail(TikParamError, f"workspace tensor {value.name!r} must not appear in inputs or outputs")
-            if not value._whole:
+            if not value._layout.whole:
                 fail(TikParamError, f"{label} must hold whole tensors, got a view of tensor {value.name!r}")
         if value.name in names:
             fail(TikParamError, f"{value.name!r} appears twice in {label}")

@@ -42,10 +42,10 @@ def build(folder: Path | None = None) -> Path:
     target = folder / native.library_name()  # the name has a digest of the sources
     if target.is_file():
         return target
-    source = Path(native.__file__).parent / "vector.c"
+    sources = [str(Path(native.__file__).parent / name) for name in native.SOURCES]
     with tempfile.TemporaryDirectory(dir=folder) as scratch:  # a half-written library must never be visible
         output = Path(scratch) / target.name
-        command = [*compiler(), *FLAGS, "-o", str(output), str(source), "-lm"]
+        command = [*compiler(), *FLAGS, "-o", str(output), *sources, "-lm"]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
             raise RuntimeError(f"{shlex.join(command)} failed:\n{done.stderr}")

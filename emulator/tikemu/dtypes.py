@@ -24,13 +24,17 @@ BITS = {
 INTEGERS = tuple(name for name in BITS if not name.startswith("float"))
 
 
+_BYTES = {name: bits // 8 for name, bits in BITS.items()}
+_FLOATS = frozenset(name for name in BITS if name.startswith("float"))
+
+
 def size_of(dtype: str) -> int:
     """Bytes per element."""
-    return BITS[dtype] // 8
+    return _BYTES[dtype]
 
 
 def is_float(dtype: str) -> bool:
-    return dtype.startswith("float")
+    return dtype in _FLOATS
 
 
 def check_dtype(dtype: Any, what: str, allowed: Sequence[str] = tuple(BITS)) -> str:
@@ -40,6 +44,7 @@ def check_dtype(dtype: Any, what: str, allowed: Sequence[str] = tuple(BITS)) -> 
     return dtype
 
 
+@functools.cache
 def limits(dtype: str) -> tuple[int, int]:
     """Smallest and largest value of an integer type."""
     if dtype.startswith("u"):

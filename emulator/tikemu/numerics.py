@@ -52,6 +52,11 @@ def note_saturated(where: Any) -> None:
     _saturated.found.append(where)
 
 
+def any_saturated() -> bool:
+    """Whether anything was noted since a watched function began."""
+    return bool(_saturated.found)
+
+
 def watched(run: Callable[[], None], select: Callable[[np.ndarray], np.ndarray] | None = None) -> Callable[[], None]:
     """``run`` that keeps the overflow status (D34) in its attribute ``status``.
 

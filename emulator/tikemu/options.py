@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
+
+from .soc import TimingModel
 
 SYNC_VARIANTS = ("auto", "conservative", "optimistic")
 BOUNDS = ("tensor", "buffer")
@@ -33,6 +36,8 @@ class Options:
         l2: model the L2 buffer: lines of global memory read before are served faster. Default: False, every read is a
             miss.
         active_cores: cores that share the memory bandwidth. Default: None, which is as many as the program uses.
+        constants: constants of the timing model (``soc.timing.names()``) that have another value in this run, by name.
+            Kept as a tuple of pairs. Default: none.
         trace: keep the events for ``Result.save_trace``. Default: True.
         max_trace_cores: cores whose events are kept, the first ones. Default: 2.
         max_trace_events: events kept per core, the first ones. Default: 200000.
@@ -49,6 +54,7 @@ class Options:
     sync: str = "auto"
     l2: bool = False
     active_cores: int | None = None
+    constants: Mapping[str, float] | tuple[tuple[str, float], ...] = ()
     trace: bool = True
     max_trace_cores: int = 2
     max_trace_events: int = 200_000
@@ -63,3 +69,6 @@ class Options:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1 or None, got {value!r}")
+        pairs = tuple(sorted(dict(self.constants).items()))
+        TimingModel(**dict(pairs))  # knows the names
+        object.__setattr__(self, "constants", pairs)

@@ -104,6 +104,7 @@ class Recorder:
         self.candidates: list[Any] = []
         self.built = False
         self._uid = 0
+        self._default_names: dict[str, int] = {}
         self._unsynchronised = 0
         self._bounds: list[tuple[ir.For, set[ir.Variable]]] = []
         self._outside_warned = False
@@ -114,6 +115,12 @@ class Recorder:
     def uid(self) -> int:
         self._uid += 1
         return self._uid
+
+    def default_name(self, stem: str) -> str:
+        """The next of the default names ``stem0``, ``stem1``, ..."""
+        number = self._default_names.get(stem, 0)
+        self._default_names[stem] = number + 1
+        return f"{stem}{number}"
 
     @property
     def frame(self) -> Frame:

@@ -7,6 +7,7 @@ PremiumA}.ini``. They are equal except for cores, clock and AI CPUs.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -246,6 +247,15 @@ class SocProfile:
     def gm_share(self, active_cores: int) -> float:
         """Bytes per cycle of HBM bandwidth that one of ``active_cores`` gets."""
         return self.timing.hbm_bandwidth / (self.clock_hz * max(1, active_cores))
+
+    def with_constants(self, constants: Mapping[str, float]) -> SocProfile:
+        """The same chip with other values of some constants of the timing model.
+
+        Raises:
+            TypeError: there is no such constant.
+        """
+        own = {name: value for name, value in vars(self.timing).items() if name in TimingModel.names()}
+        return dataclasses.replace(self, timing=TimingModel(**{**own, **constants}))
 
     def with_cores(self, core_count: int) -> SocProfile:
         """The same chip restricted to ``core_count`` cores."""

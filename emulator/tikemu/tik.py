@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .dprofile import Dprofile
 from .dsl import SCOPE_CA as scope_ca
 from .dsl import SCOPE_CB as scope_cb
 from .dsl import SCOPE_CBUF as scope_cbuf
@@ -9,7 +10,7 @@ from .dsl import SCOPE_CBUF_OUT as scope_cbuf_out
 from .dsl import SCOPE_CC as scope_cc
 from .dsl import SCOPE_GM as scope_gm
 from .dsl import SCOPE_UBUF as scope_ubuf
-from .dsl import Dprofile, Tik
+from .dsl import Tik
 from .expr import Expr, InputScalar, Scalar, ScalarArray, negate
 from .expr import all_of as all
 from .expr import any_of as any

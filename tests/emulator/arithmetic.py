@@ -26,6 +26,7 @@ def native_library(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 def _arithmetics() -> list[str]:
+    """The implementations of vector arithmetic that this machine can run."""
     try:
         build_native.compiler()
     except RuntimeError:

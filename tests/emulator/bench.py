@@ -123,14 +123,17 @@ class Bench:
 
 
 def _warn(message: str) -> None:
+    """What the recorder does with a questionable call outside strict mode."""
     warnings.warn(message, TikWarning, stacklevel=2)
 
 
 def _fault(error: type, message: str) -> None:
+    """What the runtime does with an error of an instruction."""
     raise error(message)
 
 
 def _map(value: Any, function: Any) -> Any:
+    """The value, or every value inside dicts and sequences, through a function."""
     if isinstance(value, dict):
         return {name: _map(item, function) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -139,11 +142,13 @@ def _map(value: Any, function: Any) -> Any:
 
 
 def _recorded(value: Any) -> Any:
+    """An operand as a recorded program holds it."""
     if isinstance(value, Runtime):
         return value.value.view(run_time_offset=True) if isinstance(value.value, Tensor) else value.variable
     return value.view(run_time_offset=False) if isinstance(value, Tensor) else value
 
 
 def _resolved(value: Any) -> Any:
+    """An operand as the runtime hands it to an instruction."""
     value = value.value if isinstance(value, Runtime) else value
     return value.operand() if isinstance(value, Tensor) else value

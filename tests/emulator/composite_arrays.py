@@ -8,10 +8,12 @@ RNG = np.random.default_rng(5)
 
 
 def up(value, unit=16):
+    """The value rounded up to a multiple of the unit."""
     return -(-value // unit) * unit
 
 
 def values(dtype, *shape):
+    """Random elements: normal for float16, between -100 and 100 for integers."""
     if dtype == "float16":
         return RNG.standard_normal(shape).astype(np.float16)
     return RNG.integers(-100, 100, shape).astype(dtype)
@@ -31,6 +33,7 @@ def unpacked(c, m, n):
 
 
 def expected_product(a, b, c=0):
+    """``a @ b + c`` as the Cube sums it: exact within 16 terms, rounded to float32 between them."""
     if a.dtype == np.int8:
         return a.astype(np.int64) @ b.astype(np.int64) + c
     result = np.zeros((a.shape[0], b.shape[1]), np.float32) + np.float32(c)
@@ -41,6 +44,7 @@ def expected_product(a, b, c=0):
 
 
 def assert_close(result, expected):
+    """Equal for integers, within one unit in the last place for float32."""
     if expected.dtype == np.float32:
         np.testing.assert_array_max_ulp(result, expected, 1)
     else:
@@ -48,6 +52,7 @@ def assert_close(result, expected):
 
 
 def matmul_case(bench, m, k, n, dtype):
+    """Random factors, their tensors in L1 and the accumulator in L0C."""
     k0 = 32 // np.dtype(dtype).itemsize
     a, b = values(dtype, m, k), values(dtype, k, n)
     a_l1 = bench.tensor("L1", dtype, (up(k, k0) // k0, up(m), k0), packed(a, k0))

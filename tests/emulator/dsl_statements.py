@@ -4,6 +4,7 @@ from __future__ import annotations
 
 
 def body(kernel):
+    """The statements that a kernel has recorded."""
     return kernel._recorder.program.body.statements
 
 

@@ -27,4 +27,5 @@ def program(
 
 
 def values(instance: Any, feeds: dict | None = None, **options: Any) -> list:
+    """Elements of the output "target" after a run."""
     return tikemu.run(instance, feeds or {}, options=Options(**options)).outputs["target"].tolist()

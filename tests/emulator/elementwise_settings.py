@@ -14,6 +14,7 @@ FLOATS = ("float16", "float32")
 
 
 def wide(x: np.ndarray) -> np.ndarray:
+    """The elements in a type in which sums and products of them are exact."""
     return x.astype(np.float64) if x.dtype.kind == "f" else x
 
 
@@ -112,6 +113,7 @@ class Setting:
 
 
 def settings(name: str, dtypes: tuple[str, ...], legacy: bool, count: int = 4, **options: Any) -> list[Setting]:
+    """Settings from fixed seeds, other ones for every instruction and dtype."""
     return [
         Setting(np.random.default_rng([seed, *name.encode(), *dtypes[0].encode(), legacy]), dtypes, legacy, **options)
         for seed in range(count)

@@ -8,6 +8,7 @@ RNG = np.random.default_rng(3)
 
 
 def values(dtype, shape, low=-50.0, high=50.0):
+    """Uniform random elements."""
     return RNG.uniform(low, high, shape).astype(dtype)
 
 

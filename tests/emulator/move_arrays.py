@@ -32,4 +32,5 @@ PLAIN_PATHS = [
 
 
 def call_views(dst_dtype, src_dtype, target, source):
+    """Destination and source of a call as recorded tensors."""
     return recorded(dst_dtype, target, "dst"), recorded(src_dtype, source, "src")

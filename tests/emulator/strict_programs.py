@@ -22,22 +22,26 @@ faulty = pytest.mark.parametrize("fault", [True, False], ids=["fault", "right"])
 
 @pytest.fixture
 def source(kernel: Any) -> Any:
+    """A GM tensor to read."""
     return kernel.Tensor("float16", (128,), tik.scope_gm, "source")
 
 
 @pytest.fixture
 def target(kernel: Any) -> Any:
+    """A GM tensor to write."""
     return kernel.Tensor("float16", (128,), tik.scope_gm, "target")
 
 
 @pytest.fixture
 def quiet() -> Iterator[None]:
+    """Warnings of tikemu are not shown."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TikWarning)
         yield
 
 
 def ub(kernel: Any, name: str, count: int = 128, dtype: str = "float16") -> Any:
+    """A vector in the Unified Buffer."""
     return kernel.Tensor(dtype, (count,), tik.scope_ubuf, name)
 
 
@@ -58,4 +62,5 @@ def check(
 
 
 def per_block(kernel: Any, blocks: int = 2) -> Any:
+    """The multi-core loop."""
     return kernel.for_range(0, blocks, block_num=blocks)

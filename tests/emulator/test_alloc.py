@@ -23,12 +23,14 @@ def placed(kernel: Any, limits: Limits | None = None) -> tuple[dict[str, Placeme
 
 
 def _tensors(body: Any) -> list[Any]:
+    """The tensors that a program defines, in order."""
     from tikemu import ir
 
     return [statement.tensor for statement in ir.statements(body) if isinstance(statement, ir.Define)]
 
 
 def ub(kernel: Any, name: str, size: int, dtype: str = "uint8") -> Any:
+    """A vector in the Unified Buffer."""
     return kernel.Tensor(dtype, (size,), tik.scope_ubuf, name)
 
 

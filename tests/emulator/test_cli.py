@@ -54,6 +54,7 @@ PROGRAM = textwrap.dedent("""
 
 @pytest.fixture
 def program(tmp_path):
+    """Path of a program with a helper module and an input beside it."""
     (tmp_path / "program.py").write_text(PROGRAM)
     (tmp_path / "helper.py").write_text('NAME = "scale_kernel"\n')
     np.save(tmp_path / "x.npy", np.arange(256, dtype=np.float16))
@@ -63,6 +64,7 @@ def program(tmp_path):
 
 
 def run(program, function, *options):
+    """Exit status of ``tikemu run``; FOLDER in an option stands for the program's folder."""
     folder = Path(program).parent
     return cli.main(["run", f"{program}:{function}", *(option.replace("FOLDER", str(folder)) for option in options)])
 

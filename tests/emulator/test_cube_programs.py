@@ -20,7 +20,7 @@ from tikemu import (
     tik,
 )
 
-from tests.emulator.composite_arrays import packed, unpacked
+from tests.emulator.composite_arrays import packed, unpacked, values
 from tests.emulator.cube_layout import block_product, to_nz
 from tests.emulator.test_conv2d import direct_convolution
 from tests.emulator.test_load3d import window
@@ -30,11 +30,8 @@ RNG = np.random.default_rng(29)
 STRICT = Options(strict=True)
 
 
-def half(*shape: int) -> np.ndarray:
-    return RNG.standard_normal(shape).astype(np.float16)
-
-
 def run(instance: Any, feeds: dict, options: Options = STRICT) -> Any:
+    """A run in strict mode, if nothing else is asked for."""
     return tikemu.run(instance, feeds, options=options)
 
 
@@ -74,7 +71,7 @@ def product_program(m: int, k: int, n: int, left: str, right: str) -> Any:
 @pytest.mark.parametrize("left", ["A", "A transposed"])
 @pytest.mark.parametrize("right", ["B", "B transposed"])
 def test_operand_recipes(m, k, n, left, right):
-    a, b = half(m, k), half(k, n)
+    a, b = values("float16", m, k), values("float16", k, n)
     feeds = {"a": to_nz(a if left == "A" else a.T).reshape(-1), "b": to_nz(b if right == "B" else b.T).reshape(-1)}
     result = run(product_program(m, k, n, left, right), feeds)
     expected = block_product(a, b, np.zeros((m, n)), 16).astype(np.float16)
@@ -107,7 +104,7 @@ def test_k_slices_with_two_threads():
     instance.data_move(ub, l0c, 0, 1, m * n * 4 // 1024, 0, 0)
     instance.data_move(c_gm, ub, 0, 1, m * n // 8, 0, 0)
     instance.BuildCCE("slices", [a_gm, b_gm], [c_gm])
-    a, b = half(m, k), half(k, n)
+    a, b = values("float16", m, k), values("float16", k, n)
     result = run(instance, {"a": to_nz(a), "b": to_nz(b)})
     np.testing.assert_array_max_ulp(unpacked(result.outputs["c"], m, n), block_product(a, b, np.zeros((m, n)), 16), 1)
     assert result.instructions["mmad"].count == 6
@@ -134,7 +131,7 @@ def test_documented_matmul_and_fixpipe():
 
 def test_convolution_to_global_memory():
     """conv2d and fixpipe with bias, conversion and relu."""
-    fm, weight = half(2, 9, 10, 16), half(2, 3, 3, 32, 16)
+    fm, weight = values("float16", 2, 9, 10, 16), values("float16", 2, 3, 3, 32, 16)
     bias = RNG.standard_normal(32).astype(np.float32)
     howo = 5 * 10
     instance = tik.Tik(disable_debug=False)
@@ -224,7 +221,7 @@ def test_run_time_mode_v_is_checked_when_it_runs():
 def test_image_to_column_with_run_time_window():
     """The pattern of the img2col programs: kernel point from the loop variable, straight to the Unified Buffer."""
     height, width, out_rows = 6, 8, 48
-    image = half(1, height, width, 16)
+    image = values("float16", 1, height, width, 16)
     instance = tik.Tik(disable_debug=False)
     src = instance.Tensor("float16", image.shape, tik.scope_gm, "src")
     out = instance.Tensor("float16", (9, out_rows, 16), tik.scope_gm, "out")
@@ -269,7 +266,7 @@ def padding_program(rows_used: int) -> Any:
 
 
 def test_padding_may_be_moved_but_not_used():
-    feeds = {"a": half(1, 32, 16), "b": half(1, 16, 16)}
+    feeds = {"a": values("float16", 1, 32, 16), "b": values("float16", 1, 16, 16)}
     expected = block_product(feeds["a"][0, :20], feeds["b"][0].T, np.zeros((20, 16)), 16)
     np.testing.assert_array_max_ulp(run(padding_program(20), feeds).outputs["c"], expected, 1)
     with pytest.raises(TikUndefinedError, match=r"vec_muls.*'ub'(.|\n)*instance.vec_muls"):
@@ -349,7 +346,7 @@ def test_softmax_over_rows_with_whole_tensor_calls():
     instance.h_cast(s, wide, "none")
     instance.h_data_move(out, s)
     instance.BuildCCE("softmax", [src], [out])
-    x = half(m, 48)
+    x = values("float16", m, 48)
     result = run(instance, {"src": x}).outputs["out"][:, :n]
     exact = np.exp(x[:, :n].astype(np.float64) - x[:, :n].max(axis=1, keepdims=True))
     np.testing.assert_allclose(result, exact / exact.sum(axis=1, keepdims=True), rtol=4e-3, atol=1e-4)
@@ -389,7 +386,7 @@ def test_fixpipe_needs_a_column_of_the_unified_buffer(held, strict):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TikWarning)  # more than the planned part of the Unified Buffer
         instance.BuildCCE("full", [gm], [out])
-    feeds = {"gm": half(1, 64, 16)}
+    feeds = {"gm": values("float16", 1, 64, 16)}
     if held == 253000 and strict:
         with pytest.raises(TikMemoryError, match="needs 4096 bytes of UB for itself"):
             run(instance, feeds)

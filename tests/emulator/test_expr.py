@@ -58,6 +58,7 @@ def evaluate(node, values):
 
 @pytest.fixture
 def scalar(kernel):
+    """An int32 Scalar."""
     return kernel.Scalar("int32", name="s")
 
 
@@ -71,6 +72,7 @@ def steps(draw):
 
 
 def truncating(op, left, right):
+    """An operator on numbers, with division towards zero as the chip has it."""
     if op not in ("//", "%"):
         return OPERATORS[op](left, right)
     quotient = int(left / right) if right else None

@@ -121,19 +121,23 @@ def test_block_num_may_be_a_scalar(kernel, no_warnings):
 
 
 def define_tensor(kernel):
+    """A statement: a tensor in the Unified Buffer."""
     kernel.Tensor("float16", (16,), tik.scope_ubuf)
 
 
 def define_scalar(kernel):
+    """A statement: a Scalar."""
     kernel.Scalar("int32")
 
 
 def run_a_loop(kernel):
+    """A statement: an empty loop."""
     with kernel.for_range(0, 2):
         pass
 
 
 def define_gm_tensor(kernel):
+    """A statement that is harmless outside the multi-core loop."""
     kernel.Tensor("float16", (16,), tik.scope_gm)
 
 

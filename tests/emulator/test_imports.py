@@ -15,7 +15,8 @@ TESTS = Path(__file__).parent
 #: Lowest first. A module or package imports from lower layers only.
 LAYERS = (
     # words: errors, the recorded program, the chip
-    ("errors", "ir", "soc", "options", "reuse", "native", "numerics"),
+    ("errors", "ir", "soc", "reuse", "native", "numerics"),
+    ("options",),
     ("location", "settings", "build_native"),
     ("dtypes",),
     # meaning: nodes of values, the table of instructions, time, the run
@@ -25,9 +26,11 @@ LAYERS = (
     ("machine",),
     # the front end that programs write to
     ("api", "platform_info", "recorder"),
-    ("expr", "debugger"),
-    ("tensor", "control"),
-    ("build",),
+    ("expr", "debugger", "dprofile", "instruction_methods"),
+    ("extents", "control"),
+    ("view_layout",),
+    ("tensor",),
+    ("build", "define"),
     ("dsl",),
     ("tik",),
     ("shim",),

@@ -108,6 +108,7 @@ def test_load2d_carries_defined_bits():
 
 
 def load_a(bench, l0a, x, m, k, recipe):
+    """Loads the left factor to L0A from NZ, or transposing it from the NZ of its transpose."""
     if recipe == "A as NZ":
         l1 = bench.tensor("L1", "float16", m * k, to_nz(x))
         for i in range(m // 16):
@@ -118,6 +119,7 @@ def load_a(bench, l0a, x, m, k, recipe):
 
 
 def load_b(bench, l0b, x, k, n, recipe):
+    """Loads the right factor to L0B, transposing it from NZ, or from the NZ of its transpose."""
     if recipe == "B as NZ":
         l1 = bench.tensor("L1", "float16", k * n, to_nz(x))
         for i in range(k // 16):

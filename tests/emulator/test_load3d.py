@@ -44,6 +44,7 @@ def documented_load3d(dst, src, a):
 
 
 def window(**changes):
+    """Arguments of load3dv1 with some changed."""
     args = {
         "padding": [1, 1, 1, 1],
         "l1_h": 6,

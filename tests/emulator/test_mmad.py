@@ -19,6 +19,7 @@ from tests.emulator.cube_layout import RNG, block_product, gather, offset_a, off
 
 
 def offset_b(r, c, n, k0):
+    """Element offset of row ``r``, column ``c`` of a right factor in L0B."""
     n1 = up(n) // 16
     return ((r // k0) * n1 + c // 16) * 16 * k0 + (c % 16) * k0 + r % k0
 

@@ -18,6 +18,7 @@ from tests.emulator.move_arrays import PLAIN_PATHS, RNG, bytes_of, call_views, d
 
 
 def half(*shape):
+    """Normal random float16 elements."""
     return RNG.standard_normal(shape).astype(np.float16)
 
 
@@ -49,6 +50,21 @@ def test_data_move_footprints_are_exact():
     (op,) = bench.bind("data_move", bench.at(dst, 16), bench.at(src, 32), 0, 3, 2, 1, 4)
     assert set(touched(op.reads[0].region)) == {64 + b * 96 + k for b in range(3) for k in range(64)}
     assert set(touched(op.writes[0].region)) == {1024 + 32 + b * 192 + k for b in range(3) for k in range(64)}
+
+
+def test_the_largest_gap_of_data_move():
+    """Columns of a matrix of 65 538 rows of 32 bytes: one row of each is taken, and put back, past 65 535 others."""
+    bench = Bench()
+    rows = 65536 + 2
+    gm = bench.tensor("GM", "float16", 2 * rows * 16)
+    ub = bench.tensor("UB", "float16", 64)
+    bench.store(bench.at(gm, 16 * 16, (16,)), np.full(16, 1.0))
+    bench.store(bench.at(gm, (16 + 65536) * 16, (16,)), np.full(16, 2.0))
+    bench.call("data_move", ub, bench.at(gm, 16 * 16), 0, 2, 1, 65535, 0)
+    np.testing.assert_array_equal(bench.read(ub)[:32], np.repeat([1.0, 2.0], 16))
+    bench.call("data_move", bench.at(gm, 17 * 16), ub, 0, 2, 1, 0, 65535)
+    stored = bench.read(gm).reshape(-1, 16)
+    assert np.array_equal(np.flatnonzero(stored[:, 0]), [16, 17, 16 + 65536, 17 + 65536])
 
 
 def test_global_memory_is_addressed_by_element_and_other_memories_by_block():

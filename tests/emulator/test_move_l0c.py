@@ -74,6 +74,7 @@ def documented_matrix_move(dst, src, nburst, burst, src_stride, dst_stride, conv
 
 
 def accumulator(bench, dtype, fractals):
+    """Random sums in L0C; float32 ones begin with values at the borders of float16."""
     values = RNG.standard_normal(fractals * 256) * 100
     if dtype == "float32":
         values[:16] = EDGES

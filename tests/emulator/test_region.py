@@ -20,6 +20,7 @@ def random_pieces(rng: np.random.Generator) -> tuple[tuple[int, ...], ...]:
 
 
 def bytes_of(pieces: tuple[tuple[int, ...], ...]) -> set[int]:
+    """The byte addresses that pieces of a region cover."""
     return {
         base + i * s0 + j * s1 + k
         for base, n0, s0, n1, s1, width in pieces

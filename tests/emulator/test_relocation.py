@@ -56,6 +56,7 @@ def test_random_programs(soc, monkeypatch, seed):
 
 
 def _kernel(body, size=4096, dtype="float32"):
+    """A built kernel whose statements ``body`` writes, between two GM tensors."""
     instance = tik.Tik()
     source = instance.Tensor(dtype, (size,), tik.scope_gm, "source")
     target = instance.Tensor(dtype, (size,), tik.scope_gm, "target")

@@ -22,6 +22,7 @@ MODES = {
 
 @pytest.fixture(autouse=True)
 def shim() -> None:
+    """The modules of CANN are tikemu's."""
     tikemu.install(soc="Ascend910A")
 
 

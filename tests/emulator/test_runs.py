@@ -149,6 +149,7 @@ def test_warnings_come_in_every_run(kernel: Any) -> None:
 
 
 def _empty_loop(kernel: Any, out: Any, n: Any) -> None:
+    """Writes 1 inside a loop from 3 to ``n``, and 0 before."""
     out[0].set_as(0)
     with kernel.for_range(3, n):
         out[0].set_as(1)
@@ -165,6 +166,7 @@ def test_programs_are_released_with_their_prepared_run(kernel: Any) -> None:
 
 # ------------------------------------------------------------------------------------------------ inputs and outputs
 def copy_kernel(instance: Any, **fields: Any) -> Any:
+    """A built kernel that copies half of a GM tensor to another."""
     source = instance.Tensor("float16", (4, 16), tik.scope_gm, "source")
     target = instance.Tensor("float16", (4, 16), tik.scope_gm, "target", **fields)
     held = instance.Tensor("float16", (64,), tik.scope_ubuf, "held")
@@ -293,6 +295,7 @@ def test_progress_bar_appears_when_asked(
 
 
 def _sum_to(kernel: Any, out: Any, count: int) -> None:
+    """Sums the numbers below ``count`` in a Scalar."""
     total = kernel.Scalar("int32", init_value=0)
     with kernel.for_range(0, count) as i:
         total.set_as(total + i)

@@ -15,6 +15,7 @@ from tests.emulator.core_bench import check
 
 
 def scalar(dtype, name="s"):
+    """A run-time variable."""
     return ir.Variable(name, dtype, "scalar", 0)
 
 

@@ -21,16 +21,19 @@ def evaluate(node: Any, **variables: Any) -> Any:
 
 
 def _variables(node: Any) -> list[ir.Variable]:
+    """The variables of an expression."""
     if isinstance(node, ir.Variable):
         return [node]
     return [found for arg in node.args for found in _variables(arg)] if isinstance(node, ir.Operation) else []
 
 
 def operation(op: str, dtype: str, *args: Any) -> ir.Operation:
+    """A node of an expression."""
     return ir.Operation(op, args, dtype)
 
 
 def variable(name: str, dtype: str) -> ir.Variable:
+    """A run-time variable."""
     return ir.Variable(name, dtype, "scalar", sum(map(ord, name)))
 
 

@@ -32,10 +32,12 @@ class Probe:
 
 @pytest.fixture
 def probe(soc):
+    """A kernel whose run shows the values of expressions."""
     return Probe()
 
 
 def c_divide(left, right):
+    """Integer division towards zero."""
     quotient = abs(left) // abs(right)
     return quotient if (left < 0) == (right < 0) else -quotient
 
@@ -78,6 +80,7 @@ def test_scalars_wrap_to_their_width(probe, dtype, value, wrapped):
 
 
 def widened(kernel, scalar):
+    """A Scalar's value as int64."""
     wide = kernel.Scalar("int64")
     wide.set_as(scalar)
     return wide
@@ -157,6 +160,7 @@ def test_run_time_bounds(probe):
 
 
 def loop_between(first, last, strict):
+    """1 if the body of a loop between run-time bounds runs, else 0."""
     probe = Probe()
     bounds = [probe.kernel.InputScalar("int32", name) for name in ("first", "last")]
     probe.kernel.vec_dup(64, probe.data.reinterpret_cast_to("int32"), 0, 2, 8)

@@ -15,10 +15,12 @@ from tikemu.errors import TikParamError, TikUnsupportedError
 
 @pytest.fixture
 def shim():
+    """The modules of CANN are tikemu's."""
     assert tikemu.install(soc="Ascend910A") is True
 
 
 def ours():
+    """Names of the imported modules that CANN would have."""
     return [name for name in sys.modules if name.split(".")[0] in ("tbe", "te", "topi", "impl")]
 
 

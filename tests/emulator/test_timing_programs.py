@@ -215,6 +215,8 @@ def test_trace_has_a_row_per_core_and_pipe(kernel: Any, tmp_path: Any) -> None:
     last = max(event["ts"] + event["dur"] for event in events)
     assert math.ceil((last + 0.2) * 1000) == result.core_cycles[0]  # plus the completion of the last write
     assert "data_move" in events[0]["args"]["line"]
+    (read, written), *_ = [(event["args"]["reads"], event["args"]["writes"]) for event in events]
+    assert read and written and read != written
 
 
 def test_trace_keeps_a_limited_number_of_events(kernel: Any, tmp_path: Any) -> None:
@@ -236,3 +238,16 @@ def test_report_names_the_constants_and_their_confidence(kernel: Any) -> None:
         "events in flight (4 exist per pair): MTE2->V 1",
     ):
         assert expected in report
+
+
+def test_constants_of_a_run_replace_those_of_the_chip(kernel: Any) -> None:
+    vector_kernel(kernel)
+    usual, slow = (tikemu.run(kernel, INPUT, options=Options(constants=c)) for c in ({}, {"vector_latency": 1020}))
+    assert slow.cycles >= usual.cycles + 1000
+    assert "vector_latency 1020" in slow.report() and "vector_latency 20" in usual.report()
+    assert tikemu.run(kernel, INPUT).cycles == usual.cycles
+
+
+def test_unknown_constants_are_refused() -> None:
+    with pytest.raises(TypeError, match="'mmad_speed' is no constant of the timing model"):
+        Options(constants={"mmad_speed": 1.0})

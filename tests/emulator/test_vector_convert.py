@@ -35,6 +35,7 @@ def integral(x: float, mode: str) -> int:
 
 
 def to_integer(x: np.ndarray, mode: str, dtype: str) -> np.ndarray:
+    """Rounding by mode with saturation; NaN gives 0."""
     limits = np.iinfo(dtype)
     return np.array(
         [
@@ -105,6 +106,7 @@ def test_dequantisation(arithmetic: str, deqscale: float) -> None:
 
 
 def convert(values: list[float], mode: str, dst: str = "float16", src: str = "float32") -> list:
+    """Results of vec_conv."""
     bench = Bench()
     x = bench.tensor(np.array(values, src))
     y = bench.tensor(np.zeros(len(values), dst))

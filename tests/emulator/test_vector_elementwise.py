@@ -22,6 +22,7 @@ def table_value(x: float, entries: int, function: Callable[[float], float]) -> f
 
 
 def reciprocal(x: float) -> float:
+    """vec_rec: the table's value for the mantissa."""
     if math.isnan(x) or x == 0 or math.isinf(x):
         return math.nan if math.isnan(x) else math.copysign(math.inf if x == 0 else 0.0, x)
     mantissa, exponent = math.frexp(abs(x))  # abs(x) = (2 * mantissa) * 2^(exponent - 1)
@@ -29,6 +30,7 @@ def reciprocal(x: float) -> float:
 
 
 def rsqrt(x: float) -> float:
+    """vec_rsqrt: the table's value for the mantissa and the parity of the exponent."""
     if math.isnan(x) or x < 0:
         return math.nan
     if x == 0 or math.isinf(x):
@@ -41,6 +43,7 @@ def rsqrt(x: float) -> float:
 
 
 def each(function: Callable[[float], float]) -> Callable[[np.ndarray], np.ndarray]:
+    """A function of a number as function of an array."""
     return lambda x: np.array([function(float(value)) for value in x])
 
 
@@ -116,6 +119,7 @@ def test_axpy(arithmetic: str, dst: str, src: str, legacy: bool) -> None:
 
 
 def wide_sum(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """The sum before it is rounded to float16."""
     return x.astype(np.float64) + y.astype(np.float64) if x.dtype == np.float16 else x + y
 
 

@@ -12,6 +12,7 @@ PROGRAMS = (*zoo.PROGRAMS, *zoo2.PROGRAMS)
 
 
 def _compare(outputs, expected):
+    """Shapes are equal, values within the tolerance of each output."""
     for name, (truth, tolerance) in expected.items():
         got = np.asarray(outputs[name])
         assert got.shape == np.shape(truth)
@@ -20,6 +21,7 @@ def _compare(outputs, expected):
 
 @pytest.fixture(autouse=True)
 def shim():
+    """The modules of CANN are tikemu's."""
     tikemu.install(soc="Ascend910A")
     yield
     tikemu.uninstall()

@@ -10,5 +10,6 @@ from tests.emulator.bench import Bench
 
 
 def bench(dtype: str = "float16", strict: bool = False, count: int = 1024) -> tuple[Bench, Any, Any, Any]:
+    """A bench with three tensors of ones in the Unified Buffer."""
     b = Bench(strict=strict)
     return (b, *(b.tensor(np.ones(count, dtype), name) for name in ("x", "y", "z")))

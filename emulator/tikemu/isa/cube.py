@@ -124,6 +124,11 @@ def load_fractals(
             )
         if dst.memory.defined is None or src.memory.defined is None:
             return run, None
+        if to % 2 == origin % 2 == 0:  # marks of two bytes at a time
+            return run, copier(
+                np.ndarray(shape[:3], np.uint16, dst.memory.defined, to, dst_strides[:3]),
+                np.ndarray(shape[:3], np.uint16, src.memory.defined, origin, src_strides[:3]),
+            )
         return run, copier(
             defined_view(dst.memory, to, shape, dst_strides), defined_view(src.memory, origin, shape, src_strides)
         )
@@ -474,11 +479,12 @@ def _product(
 
     def run() -> None:
         left, right = load_left(), load_right()
-        if call.strict and kind.kind == "f" and _has_nan(left[:, :m], right[:, :, :n], k):
-            call.questionable("an operand holds NaN, for which mmad is not specified")
         shape = (rows, 16 * n1)
         old = target.reshape(shape).astype(kind, copy=False) if accumulate else np.zeros(shape, kind)
         result = combine(old, left, right, k)
+        # A NaN makes every sum that it enters one, and those saturate.
+        if call.strict and kind.kind == "f" and numerics.any_saturated() and _has_nan(left[:, :m], right[:, :, :n], k):
+            call.questionable("an operand holds NaN, for which mmad is not specified")
         if size == 2:
             result = numerics.narrow(result).view(np.float16)
         target[...] = result.reshape(target.shape)

@@ -17,6 +17,7 @@ from typing import Any, Callable
 import numpy as np
 
 from .. import ir
+from ..dtypes import size_of
 from ..errors import TikAlignError, TikParamError, TikUnsupportedArgumentError
 from .call import Call
 from .micro_op import Operand
@@ -264,7 +265,7 @@ class Tensor(Param):
             )
         offset = as_integer(value.offset)
         if offset is not None:
-            self._check_alignment(offset * np.dtype(value.dtype).itemsize, value.tensor.name, value, call, label)
+            self._check_alignment(offset * size_of(value.dtype), value.tensor.name, value, call, label)
 
     def resolve(self, value: Any, call: Call) -> Any:
         if value is not None:

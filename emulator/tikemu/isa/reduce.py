@@ -244,7 +244,7 @@ def _partial_sums(src: Walk, half: bool) -> Callable[[], np.ndarray]:
         repeats=src.repeats,
         lanes=src.lanes.extent,
         full=src.lanes.full,
-        lane=src.lanes.padded.ctypes.data,
+        lane=src.lanes.padded_base,
         scalar=levels,
         dst=buffer.ctypes.data,
         dst_rep=buffer.itemsize,

@@ -15,17 +15,20 @@ class Memory:
     Attributes:
         kind: "GM", "UB", "L1", "L0A", "L0B" or "L0C".
         name: buffer or tensor name, for messages.
-        data: uint8 array.
+        data: uint8 array; ``base`` is the address of its first byte in this process.
         defined: uint8 array of the same length, 1 where a byte holds written data; None when not tracked.
+            ``defined_base`` is the address of its first byte in this process.
     """
 
-    __slots__ = ("kind", "name", "data", "defined")
+    __slots__ = ("kind", "name", "data", "base", "defined", "defined_base")
 
     def __init__(self, kind: str, name: str, size: int, track: bool) -> None:
         self.kind = kind
         self.name = name
         self.data = np.zeros(size, np.uint8)
+        self.base: int = self.data.ctypes.data
         self.defined: np.ndarray | None = np.zeros(size, np.uint8) if track else None
+        self.defined_base: int = 0 if self.defined is None else self.defined.ctypes.data
 
     def view(self, dtype: str, address: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> np.ndarray:
         """A NumPy window on the bytes: ``address`` and ``strides`` in bytes. Raises ValueError outside the memory."""
@@ -46,9 +49,12 @@ class Region:
 
     def __init__(self, memory: Memory, pieces: tuple[Piece, ...]) -> None:
         self.memory = memory
-        self.pieces = tuple(_simplify(piece) for piece in pieces)
-        self.start = min(p[0] for p in self.pieces)
-        self.end = max(p[0] + (p[1] - 1) * p[2] + (p[3] - 1) * p[4] + p[5] for p in self.pieces)
+        self.pieces = tuple([_simplify(piece) for piece in pieces])
+        base, n0, s0, n1, s1, width = self.pieces[0]
+        self.start, self.end = base, base + (n0 - 1) * s0 + (n1 - 1) * s1 + width
+        for base, n0, s0, n1, s1, width in self.pieces[1:]:
+            self.start = min(self.start, base)
+            self.end = max(self.end, base + (n0 - 1) * s0 + (n1 - 1) * s1 + width)
 
     @staticmethod
     def span(memory: Memory, start: int, length: int) -> Region:
@@ -95,6 +101,8 @@ class Region:
 def _simplify(piece: Piece) -> Piece:
     """The same bytes with as few levels as possible."""
     base, n0, s0, n1, s1, width = piece
+    if n0 == n1 == 1:
+        return (base, 1, 0, 1, 0, width)
     if n1 > 1 and s1 <= width:  # touching or overlapping pieces are one
         width, n1 = (n1 - 1) * s1 + width, 1
     if n1 == 1:

@@ -13,6 +13,7 @@ from typing import Any, Callable
 import numpy as np
 
 from .. import native, numerics
+from ..dtypes import size_of
 from ..errors import TikParamError
 from .access import access, outside_tensor
 from .bank_conflicts import BLOCK, GROUPS, LAYER, Stream, conflict_cycles
@@ -46,7 +47,7 @@ class Walk:
 
     def __post_init__(self) -> None:
         self.dtype = self.dtype or self.operand.dtype
-        self.itemsize = np.dtype(self.dtype).itemsize
+        self.itemsize = size_of(self.dtype)
         lanes, address = self.lanes, self.operand.address
         # Bytes of a repeat, from the first touched to the one after the last. A block pitch of 0 is a single block.
         low, self.reach = 0, 0
@@ -230,7 +231,7 @@ class Walk:
     def native_fields(self, prefix: str) -> dict[str, int]:
         """Pointer and strides for the native helper."""
         return {
-            prefix: self.operand.memory.data.ctypes.data + self.operand.address,
+            prefix: self.operand.memory.base + self.operand.address,
             f"{prefix}_rep": self.pitch,
             f"{prefix}_blk": self.block_pitch,
         }
@@ -298,7 +299,7 @@ def executor(
             lanes=lanes.extent,
             full=lanes.full,
             reads_dst=kernel.reads_dst or pairs,
-            lane=lanes.padded.ctypes.data,
+            lane=lanes.padded_base,
             table=table,
             scalar=kernel.scalar,
             **fields,
@@ -431,7 +432,7 @@ def make_movable(op: MicroOp, dst: Walk, sources: Sequence[Walk]) -> None:
     if record is None:
         return
     run, names = op.run, ("dst", "a", "b")[: 1 + len(sources)]
-    base = dst.operand.memory.data.ctypes.data, *(source.operand.memory.data.ctypes.data for source in sources)
+    base = dst.operand.memory.base, *(source.operand.memory.base for source in sources)
     fields = tuple(zip(names, base))
 
     def moved(addresses: Sequence[int]) -> tuple[Callable[[], None], None]:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from .. import ir
+from ..dtypes import size_of
 from ..errors import TikParamError
 from .call import Call
 from .params import COUNT_DTYPES, Param, as_integer, describe
@@ -53,6 +54,11 @@ class Lanes:
         result[: self.extent] = self.array
         return result
 
+    @cached_property
+    def padded_base(self) -> int:
+        """Address of ``padded``."""
+        return self.padded.ctypes.data
+
     @property
     def register(self) -> tuple[int, int]:
         """The two words of the mask register, high word first."""
@@ -83,7 +89,7 @@ class Mask(Param):
 
     def width(self, call: Call) -> int:
         """Lanes per repeat."""
-        return 256 // max(np.dtype(call.args[name].dtype).itemsize for name in self.widest)
+        return 256 // max(size_of(call.args[name].dtype) for name in self.widest)
 
     def check(self, value: Any, call: Call) -> None:
         if isinstance(value, (list, tuple)):

@@ -22,9 +22,9 @@ class RuntimeArguments:
 
     def add(self, value: Any) -> int | float | KeyField:
         """A number, or the place of a run-time value in the key."""
-        text = self.expressions.wrapped(value)
         if ir.is_immediate(value):
             return value
+        text = self.expressions.wrapped(value)
         if not is_float(text.dtype):
             return self.source(text.source)
         field = self.source(f"_key({text.source})")  # 0.0 and -0.0 are equal as keys
@@ -86,9 +86,12 @@ class OperandTemplate:
         self.moving, self.anywhere = bool(moving), anywhere
         self.offset: Any = run_time.source(moving) if moving else run_time.add(view.offset)
         self.copy: Any = run_time.source(copy) if copy else 0
-        self.shape = tuple(run_time.add(extent) for extent in view.shape)
-        self.strides = tuple(run_time.add(extent) for extent in view.strides)
+        self.shape: tuple[Any, ...] = tuple([run_time.add(extent) for extent in view.shape])
+        self.strides: tuple[Any, ...] = tuple([run_time.add(extent) for extent in view.strides])
         self.run_time_shape = any(isinstance(extent, KeyField) for extent in self.shape)
+        self.run_time_extents = self.run_time_shape or any(isinstance(step, KeyField) for step in self.strides)
+        if not self.run_time_extents:
+            self.shape, self.strides = tuple(map(int, self.shape)), tuple(map(int, self.strides))
 
     @property
     def moves(self) -> bool:
@@ -125,8 +128,10 @@ class OperandTemplate:
                 f"tensor {name!r} is accessed at element {(address - start) // self.itemsize}, but it "
                 f"has {place.size // self.itemsize}"
             )
-        shape = tuple(int(key_value(extent, key)) for extent in self.shape)
-        strides = tuple(int(key_value(extent, key)) for extent in self.strides)
+        shape, strides = self.shape, self.strides
+        if self.run_time_extents:
+            shape = tuple([int(key_value(extent, key)) for extent in shape])
+            strides = tuple([int(key_value(extent, key)) for extent in strides])
         if self.run_time_shape:
             needed = address - start + (1 + sum((n - 1) * step for n, step in zip(shape, strides))) * self.itemsize
             if needed > place.size and self.view.tensor.max_mem_size is not None:

@@ -42,11 +42,11 @@ class CallSite(Reusable):
         runtime.sites.append(self)
 
     def _relocator(self) -> Relocator | None:
+        options = self.runtime.options
+        if not self.run_time.sources or not options.reuse or options.sync == "optimistic" or options.l2:
+            return None  # in the last two cases every address has a footprint, or lines, of its own
         entries = list(self.arguments.values())
         views = [entry for entry in entries if isinstance(entry, OperandTemplate)]
-        options = self.runtime.options
-        if not options.reuse or options.sync == "optimistic" or options.l2:
-            return None  # in the last two cases every address has a footprint, or lines, of its own
         if any(isinstance(entry, (list, dict)) and entry for entry in entries) or not any(view.moves for view in views):
             return None
         floats = {entry.index for entry in entries if isinstance(entry, KeyField)} & self.run_time.floats

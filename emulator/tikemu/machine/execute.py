@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import heapq
 import warnings
 from collections.abc import Iterator, Mapping
@@ -96,6 +97,8 @@ class Session:
     def __init__(self, key: tuple, program: ir.Program, tensors: list[Contents]) -> None:
         self.key, self.program = key, program
         options, numerics, timing, blocks, _ = key
+        if options.constants:
+            program = dataclasses.replace(program, soc=program.soc.with_constants(dict(options.constants)))
         strict = options.strict and numerics
         self.gm = {info.uid: GlobalTensor(info, shape, strict) for info, shape, _ in tensors}
         limits = Limits.of(program.soc, options.strict, options.ub_limit)

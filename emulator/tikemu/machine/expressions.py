@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 import operator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from .. import ir
 from ..dtypes import BITS, is_float, limits, of_immediate, promote
@@ -34,8 +33,7 @@ _EXACT_F32 = 1 << 24
 _EXACT_F16 = 1 << 11
 
 
-@dataclass(frozen=True)
-class Text:
+class Text(NamedTuple):
     """Source text of a value of type ``dtype``. Integers lie in [low, high], possibly beyond the type until wrapped."""
 
     source: str
@@ -55,13 +53,17 @@ class Expressions:
 
     def __init__(self) -> None:
         self.ranges: dict[int, tuple[int, int]] = {}
+        self._operations: dict[int, tuple[ir.Operation, Text]] = {}  # by id; authors use one value in many places
 
     def text(self, value: Any) -> Text:
         """Text of a value; integers may exceed their type (see :func:`wrapped`)."""
         if isinstance(value, ir.Variable):
             return self._variable(value)
         if isinstance(value, ir.Operation):
-            return self._operation(value)
+            known = self._operations.get(id(value))
+            if known is None:
+                known = self._operations[id(value)] = value, self._operation(value)
+            return known[1]
         return _immediate(value)
 
     def wrapped(self, value: Any, dtype: str | None = None) -> Text:
@@ -132,11 +134,12 @@ def wrap(text: Text, dtype: str | None = None) -> Text:
         return text
     dtype = dtype or text.dtype
     low, high = limits(dtype)
-    own_low, own_high = limits(text.dtype)
-    if text.dtype != dtype and not (own_low <= text.low and text.high <= own_high):
-        text = wrap(text)
+    if text.dtype != dtype:
+        own_low, own_high = limits(text.dtype)
+        if not (own_low <= text.low and text.high <= own_high):
+            text = wrap(text)
     if low <= text.low and text.high <= high:
-        return Text(text.source, dtype, text.low, text.high, text.cost)
+        return text if text.dtype == dtype else Text(text.source, dtype, text.low, text.high, text.cost)
     mask = (1 << BITS[dtype]) - 1
     if low == 0:
         return Text(f"({text.source} & {mask})", dtype, 0, high, text.cost)

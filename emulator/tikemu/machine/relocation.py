@@ -63,7 +63,7 @@ class Relocatable:
         for second, operand in enumerate(micro.operands):
             for first in range(second):
                 if operand.memory is micro.operands[first].memory and written & {first, second}:
-                    near = _meet(addresses[first], self.reach[first], addresses[second], self.reach[second])
+                    near = _overlap(addresses[first], self.reach[first], addresses[second], self.reach[second])
                     self.pairs.append((first, second, addresses[second] - addresses[first] if near else None))
 
     def fits(self, addresses: list[int], starts: list[int], ends: list[int]) -> bool:
@@ -73,14 +73,14 @@ class Relocatable:
                 return False
         for first, second, distance in self.pairs:
             if distance is None:
-                if _meet(addresses[first], self.reach[first], addresses[second], self.reach[second]):
+                if _overlap(addresses[first], self.reach[first], addresses[second], self.reach[second]):
                     return False
             elif addresses[second] - addresses[first] != distance:
                 return False
         return True
 
 
-def _meet(first: int, reach: tuple[int, int], second: int, other: tuple[int, int]) -> bool:
+def _overlap(first: int, reach: tuple[int, int], second: int, other: tuple[int, int]) -> bool:
     return first + reach[0] < second + other[1] and second + other[0] < first + reach[1]
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Callable
 
 import numpy as np
 
+from .. import native
 from ..errors import TikUndefinedError
 from ..isa.micro_op import Access, MicroOp, Operand
-from ..isa.region import Memory, Region
+from ..isa.region import Memory, Piece, Region
 from .memories import POISON_BYTES
 from .races import BlockRaces
 
@@ -25,9 +27,10 @@ def guarded(op: MicroOp, races: BlockRaces | None) -> Callable[[], None]:
     atomic = op.transfer is not None and op.transfer.direction == "atomic"
     global_reads = [] if atomic or races is None else [a.region for a in op.reads if a.region.memory.kind == "GM"]
     global_writes = [] if races is None else [a.region for a in op.writes if a.region.memory.kind == "GM"]
+    marks = None if op.run_defined is not None else native.marks(_marks_of(op.reads), _marks_of(op.writes))
 
     def run() -> None:
-        if op.run_defined is None:
+        if op.run_defined is None and (marks is None or not marks.defined()):
             for access in op.reads:
                 require_defined(access, op.name)
         for region in global_reads:
@@ -37,6 +40,8 @@ def guarded(op: MicroOp, races: BlockRaces | None) -> Callable[[], None]:
             op.run()
         if op.run_defined is not None:
             op.run_defined()
+        elif marks is not None:
+            marks.mark()
         else:
             for access in op.writes:
                 mark(access.region, 1)
@@ -48,6 +53,15 @@ def guarded(op: MicroOp, races: BlockRaces | None) -> Callable[[], None]:
             races.write(region, old, atomic, op.name)
 
     return run
+
+
+def _marks_of(accesses: Sequence[Access]) -> list[Piece]:
+    """The marks of what is accessed, as pieces at addresses in this process."""
+    return [
+        (access.region.memory.defined_base + piece[0], *piece[1:])
+        for access in accesses
+        for piece in access.region.pieces
+    ]
 
 
 def mark(region: Region, value: int) -> None:

@@ -1,8 +1,8 @@
-"""Optional compiled helper for vector instructions, loaded through ctypes.
+"""Optional compiled helper for vector instructions and the checks of strict mode, loaded through ctypes.
 
-``python -m tikemu.build_native`` compiles ``vector.c`` into the user's cache. Results are bit-equal to the NumPy path;
-without the library everything works, slower. The environment variable ``TIKEMU_NATIVE=0`` switches it off,
-``TIKEMU_NATIVE=generic`` selects the portable version of the code.
+``python -m tikemu.build_native`` compiles ``vector.c`` and ``marks.c`` into the user's cache. Results are
+bit-equal to the NumPy path; without the library everything works, slower. The environment variable ``TIKEMU_NATIVE=0``
+switches it off, ``TIKEMU_NATIVE=generic`` selects the portable version of the code.
 """
 
 from __future__ import annotations
@@ -10,11 +10,15 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
+from array import array
 from functools import cache, partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Callable
 
-SOURCES = ("vector.c", "vector.h")
+Piece = tuple[int, int, int, int, int, int]
+SOURCES = ("vector.c", "marks.c")
+HEADERS = ("vector.h",)
 FAMILIES = ("float", "int32", "bits16", "to_int32", "from_int32", "sum", "extreme", "compare")
 # Operation codes by family, in the order of the enums in vector.c.
 _FLOAT = (
@@ -66,7 +70,7 @@ class VectorCall(ctypes.Structure):
 def library_name() -> str:
     """File name of the compiled library: it carries a digest of the sources, so that a stale one is never loaded."""
     folder = Path(__file__).parent
-    digest = hashlib.sha256(b"".join((folder / name).read_bytes() for name in SOURCES)).hexdigest()[:12]
+    digest = hashlib.sha256(b"".join((folder / name).read_bytes() for name in (*SOURCES, *HEADERS))).hexdigest()[:12]
     return f"tikemu_vector_{digest}.so"
 
 
@@ -76,21 +80,33 @@ def library_folder() -> Path:
 
 
 @cache
-def _load(mode: str) -> Callable[[Any], None] | None:
+def _load(mode: str) -> _Helper | None:
     if mode == "0":
         return None
     path = library_folder() / library_name()
-    if not path.is_file():
-        return None
-    # PyDLL keeps the interpreter lock: a call takes microseconds.
-    select = ctypes.PyDLL(str(path)).tik_select
-    select.restype, select.argtypes = ctypes.PYFUNCTYPE(None, ctypes.c_void_p), [ctypes.c_int]
-    return select(1 if mode == "generic" else 0)
+    return _Helper(path, mode == "generic") if path.is_file() else None
+
+
+class _Helper:
+    """The functions of the compiled library; each takes the address of a record."""
+
+    def __init__(self, path: Path, generic: bool) -> None:
+        # PyDLL keeps the interpreter lock: a call takes microseconds.
+        library = ctypes.PyDLL(str(path))
+        select = library.tik_select
+        select.restype, select.argtypes = ctypes.PYFUNCTYPE(None, ctypes.c_void_p), [ctypes.c_int]
+        self.vector: Callable[[int], None] = select(int(generic))
+        self.defined, self.mark = library.tik_defined, library.tik_mark
+        self.defined.argtypes = self.mark.argtypes = [ctypes.c_void_p]
+
+
+def _helper() -> _Helper | None:
+    return _load(os.environ.get("TIKEMU_NATIVE", ""))
 
 
 def available() -> bool:
     """Whether the compiled helper is in use."""
-    return _load(os.environ.get("TIKEMU_NATIVE", "")) is not None
+    return _helper() is not None
 
 
 def runner(family: str, op: str, keep: tuple[Any, ...], **fields: Any) -> Callable[[], None] | None:
@@ -104,10 +120,36 @@ def runner(family: str, op: str, keep: tuple[Any, ...], **fields: Any) -> Callab
     The function has the attributes ``record`` (its VectorCall) and ``status``, whose ``overflow`` counts the executions
     in which a result saturated.
     """
-    function = _load(os.environ.get("TIKEMU_NATIVE", ""))
-    if function is None:
+    helper = _helper()
+    if helper is None:
         return None
     record = VectorCall(family=FAMILIES.index(family), op=OPERATIONS[family].index(op), **fields)
-    run: Any = partial(function, ctypes.addressof(record))
+    run: Any = partial(helper.vector, ctypes.addressof(record))
     run.record, run.status, run.keep = record, record, keep
     return run
+
+
+class Marks:
+    """Tests the marks of what an operation reads, and sets those of what it writes.
+
+    Args:
+        reads, writes: pieces of bytes as in ``isa.region``, whose first entry is an address in this process.
+
+    Attributes:
+        defined: ``defined()`` is 1 if every byte read is marked.
+        mark: ``mark()`` marks every byte written.
+    """
+
+    __slots__ = ("defined", "mark", "_record")
+
+    def __init__(self, helper: _Helper, reads: list[Piece], writes: list[Piece]) -> None:
+        self._record = array("q", (len(reads), len(writes), *chain.from_iterable(reads), *chain.from_iterable(writes)))
+        address = self._record.buffer_info()[0]
+        self.defined: Callable[[], int] = partial(helper.defined, address)
+        self.mark: Callable[[], int] = partial(helper.mark, address)
+
+
+def marks(reads: list[Piece], writes: list[Piece]) -> Marks | None:
+    """The marks of one operation, or None without the library."""
+    helper = _helper()
+    return None if helper is None else Marks(helper, reads, writes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from ..soc import PIPES
@@ -54,7 +55,13 @@ class Trace:
                         "tid": op.pipe,
                         "ts": start / clock_mhz,
                         "dur": (end - start) / clock_mhz,
-                        "args": {"cycle": start, "cycles": end - start, "line": str(op.location)},
+                        "args": {
+                            "cycle": start,
+                            "cycles": end - start,
+                            "reads": _tensors(op.micro.reads),
+                            "writes": _tensors(op.micro.writes),
+                            "line": str(op.location),
+                        },
                     }
                 )
         with open(path, "w", encoding="utf-8") as file:
@@ -66,3 +73,8 @@ class Trace:
                 },
                 file,
             )
+
+
+def _tensors(accesses: Sequence[Any]) -> str:
+    """Names of the tensors that are accessed."""
+    return ", ".join(dict.fromkeys(access.operand.name for access in accesses))

@@ -270,6 +270,7 @@ def predictions(depth: int = 960, cores: int = 32, count: int = 1000) -> list[Pr
 
 
 def _by(block: tuple[int, int, int]) -> str:
+    """A block size as text."""
     return "x".join(map(str, block))
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 
 def _random(shape, dtype="float16", seed=0, low=-4.0, high=4.0):
+    """Uniform random elements from a seed."""
     generator = np.random.default_rng(seed)
     return generator.uniform(low, high, shape).astype(dtype)
 

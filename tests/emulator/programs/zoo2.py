@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from tests.emulator.cube_layout import to_nz
+
 
 def _random(shape, dtype="float16", seed=0, low=-2.0, high=2.0):
+    """Uniform random elements from a seed."""
     return np.random.default_rng(seed).uniform(low, high, shape).astype(dtype)
-
-
-def _nz(matrix):
-    rows, columns = matrix.shape
-    return np.ascontiguousarray(matrix.reshape(rows, columns // 16, 16).transpose(1, 0, 2))
 
 
 class OldStyleClip:
@@ -54,6 +52,7 @@ class OldStyleClip:
 
 
 def old_style_class():
+    """A kernel written as a class in the style of early operators: clip."""
     data = _random((4, 32, 256), seed=1, low=-5, high=5)
     return OldStyleClip(data.shape, -1.5, 2.25).compute(), {"input_gm": data}, {"output_gm": (data.clip(-1.5, 2.25), 0)}
 
@@ -318,7 +317,7 @@ def whole_tensor_attention():
     query, key, value = (_random(shape, seed=seed) for seed, shape in enumerate(((m, d), (n, d), (n, d)), 10))
     p = np.exp(query.astype(np.float64) @ key.T.astype(np.float64) / 8)
     truth = p / p.sum(1, keepdims=True) @ value
-    return inst, {"q": _nz(query), "k": _nz(key), "v": _nz(value.T)}, {"out": (_nz(truth), 4e-3)}
+    return inst, {"q": to_nz(query), "k": to_nz(key), "v": to_nz(value.T)}, {"out": (to_nz(truth), 4e-3)}
 
 
 def float_bits():

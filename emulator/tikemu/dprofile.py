@@ -1,0 +1,55 @@
+"""``tik.Dprofile``: what a program asks about the chip (core.md 1.2)."""
+
+from __future__ import annotations
+
+from . import platform_info
+from .errors import TikUnsupportedError
+from .location import fail
+from .soc import SocProfile
+
+#: What a program may ask of Ascend 310, the chip of ``Dprofile("v100", "mini")``; nothing runs on it here.
+MINI_CORES, MINI_UB_SIZE, MINI_L1_SIZE = 2, 248 * 1024, 1024 * 1024
+
+
+class Dprofile:
+    """Target description: ``Dprofile()`` is the selected SoC, ``Dprofile("v100", "cloud")`` the Ascend 910 family.
+
+    ``Dprofile("v100", "mini")``, Ascend 310, answers questions of size; no kernel can be made for it.
+
+    Raises:
+        TikUnsupportedError: another pair of arguments.
+    """
+
+    def __init__(self, arch: str | None = None, product_name: str | None = None) -> None:
+        if (arch, product_name) not in ((None, None), ("v100", "cloud"), ("v100", "mini")):
+            fail(
+                TikUnsupportedError,
+                f'Dprofile takes no arguments, ("v100", "cloud") or ("v100", "mini"), got ({arch!r}, {product_name!r})',
+            )
+        self.arch, self.product_name = arch, product_name
+
+    @property
+    def _mini(self) -> bool:
+        return self.product_name == "mini"
+
+    def _soc(self) -> SocProfile:
+        if self._mini:
+            fail(TikUnsupportedError, 'Dprofile("v100", "mini") is Ascend 310; tikemu emulates the Ascend 910 family')
+        if self.product_name == "cloud" and not platform_info.is_selected():
+            return platform_info.DEFAULT_SOC
+        return platform_info.current_soc()
+
+    def get_aicore_num(self) -> int:
+        """Number of AI cores."""
+        return MINI_CORES if self._mini else self._soc().core_count
+
+    def get_unified_buffer_size(self) -> int:
+        """Bytes of Unified Buffer, as ``get_soc_spec("UB_SIZE")`` gives them."""
+        if self._mini:
+            return MINI_UB_SIZE
+        self._soc()
+        return platform_info.reported_ub_size()
+
+    def get_l1_buffer_size(self) -> int:
+        """Bytes of L1."""
+        return MINI_L1_SIZE if self._mini else self._soc().l1_size

@@ -1,0 +1,68 @@
+"""Methods of ``tik.Tik`` for the instructions.
+
+Each has the documented parameters, converts its arguments and records one statement.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Mapping
+from typing import Any, Callable
+
+from .errors import TikUnsupportedError
+from .isa import registry
+from .location import GENERATED, fail
+
+
+def _method(spec: Any) -> Callable[..., Any]:
+    """A method with the signature of an instruction."""
+    defaults, parameters, entries = {}, ["self"], []
+    for name, parameter in spec.signature.parameters.items():
+        if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+            parameters.append(f"*{name}")
+        elif parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            parameters.append(f"**{name}")
+        elif parameter.default is inspect.Parameter.empty:
+            parameters.append(name)
+        else:
+            defaults[f"_{name}"] = parameter.default
+            parameters.append(f"{name}=_{name}")
+        entries.append(f"{name!r}: {name}")
+    source = (
+        f"def {spec.name}({', '.join(parameters)}):\n"
+        f"    return self._recorder.instruction(_spec, {{{', '.join(entries)}}})\n"
+    )
+    namespace = {"_spec": spec, **defaults}
+    exec(compile(source, f"{GENERATED}{spec.name}>", "exec"), namespace)
+    method = namespace[spec.name]
+    if spec.aliases:
+        method = _with_aliases(method, spec.aliases)
+    method.__doc__, method.__qualname__ = spec.doc, f"Tik.{spec.name}"
+    return method
+
+
+def _with_aliases(method: Callable[..., Any], aliases: Mapping[str, str]) -> Callable[..., Any]:
+    """The method, also taking the other keywords that programs use for its parameters."""
+
+    @functools.wraps(method)
+    def renaming(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if kwargs:
+            kwargs = {aliases.get(name, name): value for name, value in kwargs.items()}
+        return method(self, *args, **kwargs)
+
+    return renaming
+
+
+def _refusal(name: str, reason: str) -> Callable[..., Any]:
+    def method(self: Any, *args: Any, **kwargs: Any) -> None:
+        fail(TikUnsupportedError, f"{name} is not supported on {self._recorder.soc.name}: {reason}")
+
+    method.__name__, method.__qualname__, method.__doc__ = name, f"Tik.{name}", f"Refused: {reason}"
+    return method
+
+
+def instruction_methods() -> dict[str, Callable[..., Any]]:
+    """A method for every instruction of the table, and a refusing one for every unsupported name."""
+    methods = {name: _method(spec) for name, spec in registry.specs().items()}
+    return {**methods, **{name: _refusal(name, reason) for name, reason in registry.unsupported().items()}}

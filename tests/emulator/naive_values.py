@@ -1,0 +1,152 @@
+"""Numbers and memory of the naive interpreter: Python ints and floats, rounded by ``struct``, in bytearrays."""
+
+from __future__ import annotations
+
+import math
+import struct
+from typing import Any
+
+CODES = {
+    "int8": "b",
+    "uint8": "B",
+    "int16": "h",
+    "uint16": "H",
+    "int32": "i",
+    "uint32": "I",
+    "int64": "q",
+    "uint64": "Q",
+    "float16": "e",
+    "float32": "f",
+}
+
+LARGEST = {"float16": 65504.0, "float32": struct.unpack("<f", b"\xff\xff\x7f\x7f")[0]}
+
+
+def size_of(dtype: str) -> int:
+    """Bytes of an element."""
+    return struct.calcsize(CODES[dtype])
+
+
+def stored(value: Any, dtype: str) -> Any:
+    """A result as ``dtype`` holds it: floats rounded to nearest even and saturated, integers wrapped."""
+    if dtype in LARGEST:
+        if math.isnan(value):
+            return 0.0
+        try:
+            rounded = struct.unpack(CODES[dtype], struct.pack(CODES[dtype], value))[0]
+        except OverflowError:
+            rounded = math.inf
+        return math.copysign(LARGEST[dtype], value) if math.isinf(rounded) else rounded
+    bits = 8 * size_of(dtype)
+    value = int(value) & ((1 << bits) - 1)
+    return value - (1 << bits) if CODES[dtype].islower() and value >> (bits - 1) else value
+
+
+class Pointer:
+    """A place in a tensor's bytes."""
+
+    def __init__(self, data: bytearray, address: int, dtype: str) -> None:
+        self.data, self.address, self.dtype = data, address, dtype
+        self.size = size_of(dtype)
+
+    def at(self, offset: int, dtype: str | None = None) -> Pointer:
+        return Pointer(self.data, self.address + offset, dtype or self.dtype)
+
+    def lane(self, repeat: int, lane: int, rep: int, blk: int = 1) -> Pointer:
+        """Element ``lane`` of a repeat; strides in blocks of 32 bytes."""
+        per_block = 32 // self.size
+        return self.at(32 * (repeat * rep + lane // per_block * blk) + lane % per_block * self.size)
+
+    def get(self) -> Any:
+        return struct.unpack_from(CODES[self.dtype], self.data, self.address)[0]
+
+    def put(self, value: Any) -> None:
+        struct.pack_into(CODES[self.dtype], self.data, self.address, stored(value, self.dtype))
+
+    def copy_from(self, other: Pointer, count: int) -> None:
+        """Raw bytes: bit patterns are kept."""
+        self.data[self.address : self.address + count] = other.data[other.address : other.address + count]
+
+
+def divide(x: float, y: float) -> float:
+    """IEEE division, which Python refuses by zero."""
+    if y == 0:
+        return math.nan if x == 0 or math.isnan(x) else math.copysign(math.inf, x) * math.copysign(1.0, y)
+    return x / y
+
+
+def exponential(x: float) -> float:
+    """``exp`` that overflows to infinity."""
+    try:
+        return math.exp(x)
+    except OverflowError:
+        return math.inf
+
+
+def logarithm(x: float) -> float:
+    """``log`` of zero and of negative numbers as IEEE has it."""
+    return -math.inf if x == 0 else math.nan if math.isnan(x) or x < 0 else math.log(x)
+
+
+def largest(x: Any, y: Any) -> Any:
+    """The maximum, NaN if one of the two is."""
+    return math.nan if x != x or y != y else y if y > x else x
+
+
+def smallest(x: Any, y: Any) -> Any:
+    """The minimum, NaN if one of the two is."""
+    return math.nan if x != x or y != y else y if y < x else x
+
+
+ONE = {
+    "abs": lambda x: abs(x),
+    "relu": lambda x: 0 if x < 0 else x,
+    "exp": exponential,
+    "ln": logarithm,
+    "sqrt": lambda x: math.nan if x < 0 else math.sqrt(x),
+    "not": lambda x: ~x,
+}
+
+TWO = {
+    "add": lambda x, y: x + y,
+    "sub": lambda x, y: x - y,
+    "mul": lambda x, y: x * y,
+    "max": largest,
+    "min": smallest,
+    "and": lambda x, y: x & y,
+    "or": lambda x, y: x | y,
+    "div": divide,
+}
+
+COMPARE = {
+    "lt": lambda x, y: x < y,
+    "gt": lambda x, y: x > y,
+    "ge": lambda x, y: x >= y,
+    "le": lambda x, y: x <= y,
+    "eq": lambda x, y: x == y,
+    "ne": lambda x, y: x != y,
+}
+
+
+def tree(values: list, dtype: str) -> Any:
+    """Sum of adjacent pairs, every node rounded."""
+    while len(values) > 1:
+        values = [stored(values[i] + values[i + 1], dtype) for i in range(0, len(values), 2)]
+    return values[0]
+
+
+def to_integer(x: float, mode: str, dtype: str) -> int:
+    """Rounding by mode with saturation; NaN gives 0."""
+    low, high = (0, 255) if dtype == "uint8" else (-128, 127) if dtype == "int8" else (-(1 << 31), (1 << 31) - 1)
+    if math.isnan(x):
+        return 0
+    if math.isinf(x):
+        return high if x > 0 else low
+    rounded = {
+        "floor": math.floor,
+        "ceil": math.ceil,
+        "ceiling": math.ceil,
+        "to-zero": math.trunc,
+        "away-zero": lambda v: int(math.copysign(math.floor(abs(v) + 0.5), v)),
+    }.get(mode, round)(x)
+    return min(max(rounded, low), high)
