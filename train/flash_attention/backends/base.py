@@ -28,8 +28,6 @@ class Backend(ABC):
     dynamic = False
     # Whether `build` takes a shard.
     shards = False
-    # Layouts of problems that `build` takes. Callers turn tensors of any other into BNSD first.
-    layouts: tuple = ("BNSD",)
 
     def unavailable(self) -> str | None:
         """Why this backend cannot run any problem on this machine and device, or None."""
@@ -38,6 +36,14 @@ class Backend(ABC):
     @abstractmethod
     def refuse(self, problem: AttentionProblem) -> str | None:
         """Why this backend cannot run `problem`, or None. Not called when `unavailable` gives a reason."""
+
+    def layout(self, problem: AttentionProblem, sharded: bool = False) -> str:
+        """The layout in which `build` takes a problem: callers turn the tensors of `problem`, and name it there.
+
+        Args:
+            sharded: whether it is built with a shard.
+        """
+        return "BNSD"
 
     @abstractmethod
     def build(self, problem: AttentionProblem, shard: Shard | None = None) -> Cell:
@@ -50,7 +56,7 @@ class Backend(ABC):
                 query, key, value, mask, alibi, keep_bits, seed, sinks, prefix, segment_ids, kv_segment_ids
             )
 
-        query       (B, H, Sq, D)    in problem.dtype; its axes in the order of problem.layout, one of `layouts`
+        query       (B, H, Sq, D)    in problem.dtype; its axes as problem.layout says, see `layout`
         key         (B, Hkv, Sk, D)  likewise
         value       (B, Hkv, Sk, Dv) likewise, Dv = problem.value_dim
         mask        problem.mask_shape, bool or uint8, non-zero = hidden; None without an explicit mask. Any of the
@@ -88,11 +94,13 @@ class Backend(ABC):
     def build_packed(self, problem: PackedProblem) -> Cell:
         """The Cell that runs a packed problem, otherwise as `build`.
 
-            output, logsumexp = cell(query, key, value, lengths_q, lengths_k, seed)
+            output, logsumexp = cell(query, key, value, lengths_q, lengths_k, seed, sinks, prefix)
 
         query       (Tq, H, D) or (Tq, H * D); key, value and output likewise
         lengths_q, lengths_k    int32 or int64 (sequences,) or (sequences + 1,), with or without the leading 0; None
                     where problem.lengths_q or lengths_k has them
+        sinks       float32 (H,) or the dtype of query, None unless problem.rows.sinks
+        prefix      int32 (sequences,), None unless problem.rows.prefix
         logsumexp   float32 (H, Tq)
         """
         raise NotImplementedError
@@ -110,9 +118,11 @@ class Backend(ABC):
 
     def build_backward(self, problem: AttentionProblem) -> Cell | None:
         """The Cell of the backward pass alone, for attention that is put together from parts; None where there is none,
-        and callers then differentiate the cell of `build`. Called for problems without mask and dropout.
+        and callers then differentiate the cell of `build`. Called for problems without mask, dropout and sinks.
 
-            d_query, d_key, d_value = cell(query, key, value, alibi, output, logsumexp, d_output)
+            d_query, d_key, d_value = cell(
+                query, key, value, alibi, output, logsumexp, d_output, prefix, segment_ids, kv_segment_ids
+            )
 
         output and logsumexp are those of the whole: the probabilities are exp(scores - logsumexp), and the rows'
         sums of probability times its gradient are those of d_output times output.

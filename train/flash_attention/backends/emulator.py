@@ -15,10 +15,11 @@ import numpy as np
 from mindspore import dtype as mstype
 from mindspore import nn, ops
 
-from flash_attention.backends.ascend.limits import refuse_on_910
+from flash_attention.backends.ascend.limits import layout_on_910, refuse_on_910
 from flash_attention.backends.base import Backend
 from flash_attention.dropout import philox
 from flash_attention.problem import AttentionProblem
+from flash_attention.problem.paged import PagedProblem
 
 if TYPE_CHECKING:
     from flash_attention.sharding.shard import Shard
@@ -44,15 +45,33 @@ class EmulatorBackend(Backend):
     def refuse(self, problem: AttentionProblem) -> str | None:
         return refuse_on_910(problem)
 
-    def build(self, problem: AttentionProblem, shard: Shard | None = None):
-        import tikemu
+    def layout(self, problem: AttentionProblem, sharded: bool = False) -> str:
+        return layout_on_910(problem, sharded)
 
+    def build(self, problem: AttentionProblem, shard: Shard | None = None):
         from flash_attention.backends.ascend.cell import OperatorAttention
 
-        tikemu.install(soc=SOC)
-        from tbe.common.platform import get_soc_spec
+        return OperatorAttention(problem, _emulated, _philox_bits(problem), _cores())
 
-        return OperatorAttention(problem, _emulated, _philox_bits(problem), int(get_soc_spec("CORE_NUM")))
+    def refuse_paged(self, problem: PagedProblem) -> str | None:
+        from flash_attention.backends.ascend.decode import refuse_paged
+
+        return refuse_paged(problem)
+
+    def build_paged(self, problem: PagedProblem):
+        from flash_attention.backends.ascend.decode import PagedOperators
+
+        return PagedOperators(problem, _emulated, _cores())
+
+
+def _cores() -> int:
+    """AI cores of the emulated chip, which is there from then on."""
+    import tikemu
+
+    tikemu.install(soc=SOC)
+    from tbe.common.platform import get_soc_spec
+
+    return int(get_soc_spec("CORE_NUM"))
 
 
 # Of a training step's four kernels each takes several megabytes; a process that meets many shapes cannot keep all.

@@ -26,6 +26,8 @@ UNLIMITED_TOKENS = 2147483647
 COMPRESSED_MASK = 2048  # side of the triangular mask that stands for any length in sparse modes 2 to 4
 DEFAULT_MASK, ALL_MASK, LEFT_UP_CAUSAL, RIGHT_DOWN_CAUSAL, BAND = 0, 1, 2, 3, 4
 _DEVICES = ("ascend910b", "ascend910_93")
+# MindSpore's own, also where `flash_attention.patch_mindspore` has put another into its place since.
+flash_attention_score = getattr(ops, "flash_attention_score", None)
 _LOWEST = {"float16": -65504.0, "bfloat16": -3.0e38}
 
 
@@ -109,7 +111,7 @@ class FusedBackend(Backend):
         target = ms.get_context("device_target")
         if target != "Ascend":
             return f"needs an Atlas A2 or later device, and the device target is {target}"
-        if not hasattr(ops, "flash_attention_score"):
+        if flash_attention_score is None:
             return f"MindSpore {ms.__version__} has no ops.flash_attention_score"
         soc = _soc()
         if soc not in _DEVICES:
@@ -186,7 +188,7 @@ class _Attention(nn.Cell):
         if self.bits is not None:
             drop_mask = self.bits(keep_bits)
         attn_mask = self.mask(query, key, mask)
-        output = ops.flash_attention_score(
+        output = flash_attention_score(
             query,
             key,
             value,

@@ -75,7 +75,7 @@ class _Attention(nn.Cell):
         self.out_of_band = None if everything else OutOfBand(problem)
         self.alibi = ComputedAlibi(problem) if problem.bias == "alibi" else None
         self.sunk, self.prefixed, self.segmented = problem.sinks, problem.prefix, problem.segments
-        self.tame = _Tame() if self.masked or self.segmented or self.out_of_band is not None else None
+        self.tame = _FiniteOnly() if self.masked or self.segmented or self.out_of_band is not None else None
         self.product_nt = ops.BatchMatMul(transpose_b=True)
         self.product = ops.BatchMatMul()
         self.top = ops.ReduceMax(keep_dims=True)
@@ -100,6 +100,7 @@ class _Attention(nn.Cell):
         batch, seq_k = query.shape[0], key.shape[2]
         stacked = ops.reshape(ops.cast(query, mstype.float32) * self.scale, (batch, self.kv_heads, -1, self.head_dim))
         key32, value32 = ops.cast(key, mstype.float32), ops.cast(value, mstype.float32)
+        bad_value = 0.0  # MindSpore 2.0 wants it in every branch
         if self.tame is None:
             scores = self.capped(self.product_nt(stacked, key32))
         else:
@@ -168,7 +169,7 @@ class _Attention(nn.Cell):
         return hidden
 
 
-class _Tame(nn.Cell):
+class _FiniteOnly(nn.Cell):
     """(..., rows, columns) with zeros for what is not finite, and (..., rows, 1): NaN for rows that had it, else 0."""
 
     def __init__(self):

@@ -24,7 +24,9 @@ class PackedLoop(nn.Cell):
         self.heads, self.kv_heads = rows.heads, rows.kv_heads
         self.head_dim, self.value_dim = rows.head_dim, rows.value_dim
         self.output_shape = rows.laid_out(rows.shape_output())[1:]
-        self.bounds = tuple(bounds for bounds in problem.sequences() if bounds[1] > bounds[0])
+        sequences = enumerate(problem.sequences())
+        self.bounds = tuple((*bounds, index) for index, bounds in sequences if bounds[1] > bounds[0])
+        self.sunk, self.prefixed = rows.sinks, rows.prefix
         cells = []
         for index, (query, query_end, key, key_end) in enumerate(problem.sequences()):
             if query_end == query:
@@ -35,19 +37,24 @@ class PackedLoop(nn.Cell):
             cells.append(backend.build(one))
         self.attention = nn.CellList(cells)
 
-    def construct(self, query, key, value, lengths_q, lengths_k, seed):
+    def construct(self, query, key, value, lengths_q, lengths_k, seed, sinks, prefix):
+        if self.sunk:
+            sinks = ops.cast(sinks, mstype.float32)
         query = heads_first(query, self.heads, self.head_dim)
         key = heads_first(key, self.kv_heads, self.head_dim)
         value = heads_first(value, self.kv_heads, self.value_dim)
         outputs, logsumexps = (), ()
-        for (first, end, first_key, key_end), cell in zip(self.bounds, self.attention):
+        for (first, end, first_key, key_end, index), cell in zip(self.bounds, self.attention):
             part = query[:, :, first:end]
             if key_end == first_key:
                 output = ops.zeros(part.shape[:3] + (self.value_dim,), mstype.float32)
                 logsumexp = ops.full(part.shape[:3], -float("inf"), dtype=mstype.float32)
+                if self.sunk:
+                    logsumexp = ops.zeros(part.shape[:3], mstype.float32) + ops.reshape(sinks, (1, -1, 1))
             else:
                 keys, values = key[:, :, first_key:key_end], value[:, :, first_key:key_end]
-                output, logsumexp = cell(part, keys, values, None, None, None, seed)
+                own = prefix[index : index + 1] if self.prefixed else None
+                output, logsumexp = cell(part, keys, values, None, None, None, seed, sinks, own, None, None)
             outputs, logsumexps = outputs + (output,), logsumexps + (logsumexp,)
         output = ops.reshape(ops.swapaxes(ops.concat(outputs, 2), 1, 2), self.output_shape)
         return ops.cast(output, self.dtype), ops.concat(logsumexps, 2)[0]
@@ -68,7 +75,7 @@ class PackedLoopOfTensors(nn.Cell):
             lambda lengths_q, lengths_k: PackedLoop(backend, replace(problem, lengths_q=lengths_q, lengths_k=lengths_k))
         )
 
-    def __call__(self, query, key, value, lengths_q, lengths_k, seed):
+    def __call__(self, query, key, value, lengths_q, lengths_k, seed, sinks, prefix):
         problem = self.problem
         ends_q = problem.lengths_q or _read("cu_seqlens_q", lengths_q, problem.rows.seq_q)
         ends_k = problem.lengths_k or _read("cu_seqlens_k", lengths_k, problem.rows.seq_k)
@@ -77,9 +84,9 @@ class PackedLoopOfTensors(nn.Cell):
                 f"cu_seqlens_k: got the lengths of {len(ends_k) - 1} sequences, but cu_seqlens_q has those of "
                 f"{len(ends_q) - 1}; they must be equal (an empty first sequence needs the leading 0)"
             )
-        return self.loop(ends_q, ends_k)(query, key, value, None, None, seed)
+        return self.loop(ends_q, ends_k)(query, key, value, None, None, seed, sinks, prefix)
 
-    def construct(self, query, key, value, lengths_q, lengths_k, seed):
+    def construct(self, query, key, value, lengths_q, lengths_k, seed, sinks, prefix):
         _refuse_tensors()
         return query, query
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import functools
 
 from flash_attention.backends.ascend import environment
-from flash_attention.backends.ascend.limits import refuse_on_910
+from flash_attention.backends.ascend.limits import layout_on_910, refuse_on_910
 from flash_attention.backends.base import Backend
 from flash_attention.problem import AttentionProblem
+from flash_attention.problem.paged import PagedProblem
 
 
 class TikBackend(Backend):
@@ -24,16 +25,35 @@ class TikBackend(Backend):
     def refuse(self, problem: AttentionProblem) -> str | None:
         return refuse_on_910(problem)
 
+    def layout(self, problem: AttentionProblem, sharded: bool = False) -> str:
+        return layout_on_910(problem, sharded)
+
     def build(self, problem: AttentionProblem, shard=None):
         import mindspore as ms
 
         from flash_attention.backends.ascend import registration
         from flash_attention.backends.ascend.cell import OperatorAttention
+        from flash_attention.backends.ascend.explicit_mask import with_mask
         from flash_attention.backends.ascend.keep_bits import GeneratedKeepBits
 
-        make_primitive = functools.partial(registration.primitive, environment.route(ms.__version__), shard=shard)
+        route, of_kernels = environment.route(ms.__version__), with_mask(shard, problem)
+        make_primitive = functools.partial(registration.primitive, route, shard=of_kernels)
         draw = GeneratedKeepBits(problem, shard)
         return OperatorAttention(problem, make_primitive, draw, environment.cores(), shard)
+
+    def refuse_paged(self, problem: PagedProblem) -> str | None:
+        from flash_attention.backends.ascend.decode import refuse_paged
+
+        return refuse_paged(problem)
+
+    def build_paged(self, problem: PagedProblem):
+        import mindspore as ms
+
+        from flash_attention.backends.ascend import registration
+        from flash_attention.backends.ascend.decode import PagedOperators
+
+        make_primitive = functools.partial(registration.primitive, environment.route(ms.__version__))
+        return PagedOperators(problem, make_primitive, environment.cores())
 
 
 BACKEND = TikBackend()

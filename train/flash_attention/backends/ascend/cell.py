@@ -5,29 +5,28 @@ What differs is where a primitive comes from and who decides which scores dropou
 
 from __future__ import annotations
 
-from typing import Callable
-
 import numpy as np
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
+from flash_attention.backends.ascend.decode import DecodeKernels
+from flash_attention.backends.ascend.explicit_mask import ExplicitMask, with_mask
+from flash_attention.backends.ascend.stages import MakePrimitive, primitive_of
 from flash_attention.backends.derivatives import FirstDerivativeOnly
-from flash_attention.kernels.tik import host, operators
-from flash_attention.kernels.tik.layout import HIDDEN_BY_BIAS, KEEP_PADDING
+from flash_attention.kernels.tik import host
+from flash_attention.kernels.tik.decode import scheduler as decode_scheduler
+from flash_attention.kernels.tik.layout import HIDDEN_BY_BIAS, KEEP_PADDING, SINK_LANES, placement
 from flash_attention.kernels.tik.problem import KernelProblem, padded
-from flash_attention.kernels.tik.signature import STAGES, Operator, Request, Signature
+from flash_attention.kernels.tik.signature import STAGES, Request
 from flash_attention.problem import AttentionProblem
 from flash_attention.sharding.shard import Shard
 
 # The kernels store the lowest float32 number for -inf, which the chip does not have. No other logsumexp is below this.
 NOTHING_SEEN = -1e38
 
-# make_primitive(operator, its signature, request, shapes of the outputs as MindSpore sees them) -> primitive
-MakePrimitive = Callable[[Operator, Signature, Request, list], ops.Custom]
-
 
 class OperatorAttention(nn.Cell):
-    """Attention on BNSD tensors, with the meanings of `Backend.build`.
+    """Attention on tensors in problem.layout, BNSD or TH, with the meanings of `Backend.build`.
 
     Args:
         problem: what to run.
@@ -46,19 +45,25 @@ class OperatorAttention(nn.Cell):
         shard: Shard | None = None,
     ):
         super().__init__()
-        kernel_problem = host.describe(problem, cores=cores)
+        kernel_problem = host.describe(problem, cores=cores, layout=problem.layout)
         bias_gradient = problem.bias_shape is not None and problem.bias_grad
         request = Request(kernel_problem, bias_gradient, logsumexp_gradient=problem.return_lse)
-        self.core = _Kernels(request, make_primitive)
-        self.mask_given, self.bias_given = problem.mask_shape is not None, problem.bias_shape is not None
+        # The decoding kernels have no strategies for sharded graphs. Where they can run they do: their modelled time is
+        # below that of the forward kernel and of the change of keys and values to FRACTAL_NZ before it.
+        decodes = shard is None and decode_scheduler.refuse(kernel_problem) is None
+        self.core = _Kernels(request, make_primitive, decodes)
+        self.mask_given, self.bias_given = kernel_problem.mask_shape is not None, problem.bias_shape is not None
         self.mask = self.bias = None
-        if kernel_problem.mask == "key":
-            self.mask = _PerKey(problem.mask_shape, False, shard, shard and shard.mask_axes)
-        if kernel_problem.alibi == "given":
+        self.explicit_mask = ExplicitMask(problem, shard) if problem.prefix or problem.segments else None
+        shard = with_mask(shard, problem)
+        if kernel_problem.mask == "per_key":
+            self.mask = _PerKey(kernel_problem.mask_shape, False, shard, shard and shard.mask_axes)
+        if kernel_problem.bias == "per_key":
             self.bias = _PerKey(problem.bias_shape, True, shard, shard and shard.bias_axes)
         self.bias_grad = problem.bias_grad
         self.draw = draw if problem.dropout_threshold > 0 and not problem.keep_bits else None
         self.keep = _KeepOrder(kernel_problem) if problem.dropout_threshold > 0 and problem.keep_bits else None
+        self.sinks = _SpreadSinks(problem.batch, shard) if problem.sinks else None
         self.seq_q = problem.seq_q
         self.first_derivative_only = FirstDerivativeOnly("tik and emulator")
         self.nothing = Tensor(np.zeros(1, np.float16))  # a graph's gradient function takes no None
@@ -80,7 +85,10 @@ class OperatorAttention(nn.Cell):
         query, key, value = self.first_derivative_only(query, key, value)
         hidden, bias, keep = self.nothing, self.nothing, self.nothing
         if self.mask_given:
-            hidden = ops.cast(mask, mstype.float16)
+            if self.explicit_mask is not None:
+                hidden = ops.stop_gradient(self.explicit_mask(mask, prefix, segment_ids, kv_segment_ids))
+            else:
+                hidden = ops.cast(mask, mstype.float16)
             if self.mask is not None:
                 hidden = self.mask(hidden)
         if self.bias_given:
@@ -91,56 +99,60 @@ class OperatorAttention(nn.Cell):
             keep = ops.stop_gradient(self.draw(seed))
         if self.keep is not None:
             keep = ops.stop_gradient(self.keep(keep_bits))
-        output, logsumexp = self.core(query, key, value, hidden, bias, keep)
+        spread = self.nothing if self.sinks is None else self.sinks(sinks)
+        output, logsumexp = self.core(query, key, value, hidden, bias, keep, spread)
         logsumexp = logsumexp[:, :, : self.seq_q]
         return output, ops.masked_fill(logsumexp, logsumexp < NOTHING_SEEN, -float("inf"))
 
 
 class _Kernels(nn.Cell):
-    """The forward kernel, and the three backward kernels as its gradient.
+    """The forward kernel, or where it decodes the two decoding kernels, and the backward kernels as its gradient.
 
-    query (B, H, Sq, D), key and value (B, Hkv, Sk, D); mask, bias and keep as the kernels take them, or anything where
-    the problem has none. logsumexp (B, H, Sq padded).
+    query (B, H, Sq, D), key (B, Hkv, Sk, D), value (B, Hkv, Sk, Dv), or matrices of tokens with layout TH; mask, bias,
+    keep and sinks as the kernels take them, or anything where the problem has none. logsumexp (B, H, Sq padded).
     """
 
-    def __init__(self, request: Request, make_primitive: MakePrimitive):
+    def __init__(self, request: Request, make_primitive: MakePrimitive, decodes: bool):
         super().__init__()
         p = request.problem
-        query, key = (p.batch, p.heads, p.seq_q, p.head_dim), (p.batch, p.kv_heads, p.seq_k, p.head_dim)
-        shapes = {
-            "output": query,
-            "d_query": query,
-            "d_key": key,
-            "d_value": key,
-            "d_bias": (p.bias_batch, p.bias_heads, p.seq_q, p.seq_k),
-        }
+        shapes = {name: placement(p, name).shape for name in ("output", "d_query", "d_key", "d_value")}
+        shapes["d_bias"] = (*p.bias_planes, p.seq_q, p.seq_k)
 
-        def stage(name: str) -> tuple:
-            """(primitive, its last inputs: the constants)."""
-            operator, signature = operators.describe(name, request)
-            seen = [shapes.get(tensor.name, tensor.shape) for tensor in signature.outputs]
-            constants = tuple(Tensor(one.constant) for one in signature.inputs if one.constant is not None)
-            return make_primitive(operator, signature, request, seen), constants
-
-        forward, rows, main, finish = map(stage, STAGES)
+        forward, rows, main, finish = (
+            (DecodeKernels(request, make_primitive), ())
+            if decodes and name == "forward"
+            else primitive_of(name, request, make_primitive, shapes)
+            for name in STAGES
+        )
         self.forward, self.forward_constants = forward
         self.rows, self.rows_constants = rows
         self.main, self.main_constants = main
         self.finish, _ = finish
-        self.masked, self.biased, self.dropped = p.mask != "none", p.alibi in ("given", "bias"), p.dropout_threshold > 0
+        self.masked, self.biased, self.dropped = (
+            p.mask != "none",
+            p.bias_shape is not None,
+            p.dropout_threshold > 0,
+        )
+        self.sunk, self.decodes = p.sinks, decodes
         self.logsumexp_gradient, self.bias_gradient = request.logsumexp_gradient, request.bias_gradient
-        self.bias_sums = _BiasSums(p) if self.bias_gradient and p.alibi == "given" else None
+        self.bias_sums = _BiasSums(p) if self.bias_gradient and p.bias == "per_key" else None
 
-    def construct(self, query, key, value, mask, bias, keep):
+    def construct(self, query, key, value, mask, bias, keep, sinks):
+        if self.decodes:
+            return self.forward(query, key, value, sinks[0, :, 0] if self.sunk else sinks)
         features = self.features(mask, bias, keep)
+        if self.sunk:
+            features = features + (sinks,)
         return self.forward(query, key, value, *features, *self.forward_constants)
 
-    def bprop(self, query, key, value, mask, bias, keep, out, dout):
+    def bprop(self, query, key, value, mask, bias, keep, sinks, out, dout):
         """The backward kernels; `dout` holds the gradients of output and logsumexp."""
         # A row without visible keys has no logsumexp, and its share of the gradient is nothing.
         given = (out[0], dout[0], out[1])
         if self.logsumexp_gradient:
             given = given + (dout[1],)
+        if self.sunk:
+            given = given + (sinks,)
         rows = self.rows(*given, *self.rows_constants)
         lanes = rows[0] if isinstance(rows, tuple) else rows
         features = self.features(mask, bias, keep)
@@ -151,7 +163,11 @@ class _Kernels(nn.Cell):
         if self.bias_gradient:
             sums = gradients[3] if self.bias_sums is None else self.bias_sums(gradients[3])
             d_bias = ops.cast(sums, mstype.float16)
-        return d_query, gradients[0], gradients[1], ops.zeros_like(mask), d_bias, ops.zeros_like(keep)
+        d_sinks = ops.zeros_like(sinks)
+        if self.sunk:
+            by_head = ops.ReduceSum(keep_dims=True)(rows[1], 2)
+            d_sinks = ops.concat((by_head, d_sinks[:, :, 1:]), 2)
+        return d_query, gradients[0], gradients[1], ops.zeros_like(mask), d_bias, ops.zeros_like(keep), d_sinks
 
     def features(self, mask, bias, keep):
         """Those of the optional inputs that the problem has. A graph of MindSpore 2.0 takes no starred tuple."""
@@ -163,6 +179,22 @@ class _Kernels(nn.Cell):
         if self.dropped:
             result = result + (keep,)
         return result
+
+
+class _SpreadSinks(nn.Cell):
+    """Sinks (H,) as the kernels take them: layout.pack_sinks in MindSpore operations."""
+
+    def __init__(self, batch: int, shard: Shard | None):
+        super().__init__()
+        # By batch item too: shards then have the same devices in the same places as those of all other tensors.
+        lanes, axes = (batch, 1, SINK_LANES), ("dp", None, None)
+        self.ones = Tensor(np.ones(lanes if shard is None else shard.whole(lanes, axes), np.float32))
+        self.times = ops.Mul()
+        if shard is not None:
+            shard.glue(self.times, (None, "mp", None), axes)
+
+    def construct(self, sinks):
+        return self.times(ops.reshape(sinks, (1, -1, 1)), self.ones)
 
 
 class _PerKey(nn.Cell):
@@ -231,11 +263,9 @@ class _BiasSums(nn.Cell):
         self.heads = (p.batch, p.kv_heads, -1, padded(p.seq_k))
         self.all = (p.batch, p.heads, padded(p.seq_k))
         self.group = p.group
-        self.given = (2, p.bias_batch, p.bias_heads, 1, padded(p.seq_k))
+        self.given = (2, *p.bias_planes, 1, padded(p.seq_k))
         self.axes = tuple(
-            axis
-            for axis, size, full in ((0, p.bias_batch, p.batch), (1, p.bias_heads, p.heads))
-            if size == 1 and full > 1
+            axis for axis, (size, full) in enumerate(zip(p.bias_planes, (p.batch, p.heads))) if size == 1 and full > 1
         )
 
     def construct(self, sums):

@@ -4,27 +4,43 @@ from __future__ import annotations
 
 import math
 
-from flash_attention.kernels.tik.problem import ALIBI_TOKENS, MAX_HEAD_DIM
+from flash_attention.kernels.tik import host
+from flash_attention.kernels.tik.decode.scheduler import MOST_QUERIES
+from flash_attention.kernels.tik.problem import ALIBI_TOKENS, MAX_HEAD_DIM, SOFTCAPS
 from flash_attention.problem import AttentionProblem
 
 # Keep decisions are made for a whole call, one bit a score, because the Vector unit cannot draw them cheaply.
 MAX_KEEP_BYTES = 1 << 30
+MAX_MASK_BYTES = 1 << 32  # of the mask that prefixes and segments become, see explicit_mask
+
+
+def layout_on_910(problem: AttentionProblem, sharded: bool = False) -> str:
+    """The layout in which the TIK operators take a problem, see `Backend.layout`.
+
+    A matrix of tokens, whose heads are columns, wherever the caller's tensors are one or can be seen as one, and every
+    head has fractals of its own. Shards and the decoding kernels have heads on an axis.
+    """
+    apart = problem.head_dim % 16 == 0 and problem.value_dim % 16 == 0
+    return "TH" if problem.layout != "BNSD" and apart and not sharded and problem.seq_q > MOST_QUERIES else "BNSD"
 
 
 def refuse_on_910(problem: AttentionProblem) -> str | None:
     """Why the TIK operators cannot run `problem`, or None."""
     if problem.dtype != "float16":
         return f"the Cube of the first-generation Ascend 910 multiplies float16 only, got {problem.dtype}"
-    if problem.head_dim > MAX_HEAD_DIM or problem.value_dim != problem.head_dim:
+    if max(problem.head_dim, problem.value_dim) > MAX_HEAD_DIM:
         return (
-            f"the TIK operators take one head_dim up to {MAX_HEAD_DIM} for query, key and value, got "
+            f"the TIK operators take a head_dim up to {MAX_HEAD_DIM} for query, key and value, got "
             f"{problem.head_dim} and {problem.value_dim} of value"
         )
-    for name, given in (("sinks", problem.sinks), ("prefix", problem.prefix), ("segment_ids", problem.segments)):
-        if given:
-            return f"the TIK operators have no {name} yet"
-    if problem.rules.softcap:
-        return f"the TIK operators have no soft cap yet, got softcap {problem.rules.softcap}"
+    mask_bytes = 2 * math.prod(host.mask_shape(problem) or ()) if problem.prefix or problem.segments else 0
+    if mask_bytes > MAX_MASK_BYTES:
+        return (
+            f"prefix and segment_ids become a mask of a float16 number per score, {mask_bytes} bytes for this problem; "
+            f"allowed are {MAX_MASK_BYTES}"
+        )
+    if problem.rules.softcap and not SOFTCAPS[0] <= problem.rules.softcap <= SOFTCAPS[1]:
+        return f"the TIK operators take a softcap from {SOFTCAPS[0]} to {SOFTCAPS[1]}, got {problem.rules.softcap}"
     if problem.bias_dtype not in (None, "float16"):
         return f"the TIK operators take a float16 bias, got {problem.bias_dtype}"
     if problem.bias == "alibi" and max(problem.seq_q, problem.seq_k) > ALIBI_TOKENS:

@@ -46,7 +46,8 @@ def primitive(
             [_axes(tensor, request, shard) for tensor in side] for side in (signature.inputs, signature.outputs)
         )
         p, first = request.problem, signature.inputs[0]
-        of_first = (p.batch, p.heads, p.seq_q, p.head_dim) if inputs[0] == TENSOR else first.shape
+        width = p.value_dim if first.name == "output" else p.head_dim
+        of_first = (p.batch, p.heads, p.seq_q, width) if inputs[0] == TENSOR else first.shape
         shape = shard.infer_shapes(of_first, list(zip(shapes, outputs)))
     if route == "tbe":
         function = entries.entry(operator)
@@ -70,10 +71,12 @@ def _axes(tensor: GlobalTensor, request: Request, shard: Shard) -> tuple:
     """How a tensor of a kernel is split. What only passes between kernels, and constants, count as whole."""
     if tensor.name in ("query", "key", "value", "output", "d_output", "d_query", "d_key", "d_value"):
         return TENSOR
-    if tensor.name in ("logsumexp", "d_logsumexp"):
+    if tensor.name in ("logsumexp", "d_logsumexp", "d_sink_rows"):
         return ROWS
     if tensor.name in ("mask", "key_mask"):
         return shard.mask_axes
+    if tensor.name == "sinks":
+        return ("dp", "mp", None)
     if tensor.name == "key_bias":
         return (None, *shard.bias_axes)
     return shard.bias_axes if tensor.name in ("bias", "d_bias") else (None,) * len(tensor.shape)

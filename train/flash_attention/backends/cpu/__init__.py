@@ -14,7 +14,7 @@ import functools
 import os
 
 from flash_attention.backends.base import Backend
-from flash_attention.problem import LAYOUTS, AttentionProblem
+from flash_attention.problem import AttentionProblem
 from flash_attention.problem.packed import PackedProblem
 from flash_attention.problem.paged import PagedProblem
 
@@ -24,7 +24,6 @@ class CpuBackend(Backend):
 
     name = "cpu"
     shards = True
-    layouts = tuple(LAYOUTS)
 
     def unavailable(self) -> str | None:
         from flash_attention.backends.cpu import library
@@ -51,6 +50,9 @@ class CpuBackend(Backend):
         if problem.dtype == "bfloat16" and not _has_bfloat16():
             return "this MindSpore has no bfloat16 on CPU (2.7 and later have)"
         return None
+
+    def layout(self, problem: AttentionProblem, sharded: bool = False) -> str:
+        return "BSH" if problem.layout == "TH" else problem.layout
 
     def build(self, problem: AttentionProblem, shard=None):
         from flash_attention.backends.cpu.operators import Attention

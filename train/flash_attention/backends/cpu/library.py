@@ -223,22 +223,25 @@ def backward(
     return out
 
 
-def forward_packed(problem: PackedProblem, query, key, value, seed=None) -> tuple[np.ndarray, np.ndarray]:
-    """`forward` for packed sequences of constant lengths."""
+def forward_packed(problem: PackedProblem, query, key, value, *, out: tuple | None = None) -> tuple:
+    """`forward` for packed sequences of constant lengths, without dropout, sinks and prefixes."""
     rows = problem.rows
-    output = np.empty((*query.shape[:-1], value.shape[-1]), _NUMPY_DTYPES[rows.dtype])
-    logsumexp = np.empty((rows.heads, rows.seq_q), np.float32)
-    inputs = [*(query, key, value, None, None, None, seed), *[None] * 4, *_packed_inputs(problem)]
-    _run(None, "flash_attention_forward_packed", inputs, (output, logsumexp))
-    return output, logsumexp
+    if out is None:
+        output = np.empty((*query.shape[:-1], value.shape[-1]), _NUMPY_DTYPES[rows.dtype])
+        out = output, np.empty((rows.heads, rows.seq_q), np.float32)
+    inputs = [query, key, value, *[None] * 8, *_packed_inputs(problem)]
+    _run(None, "flash_attention_forward_packed", inputs, out)
+    return out
 
 
-def backward_packed(problem: PackedProblem, query, key, value, output, logsumexp, d_output, seed=None) -> tuple:
-    """`backward` for packed sequences of constant lengths."""
-    gradients = tuple(np.empty_like(array) for array in (query, key, value))
-    inputs = [*(query, key, value, None, None, None, seed), *[None] * 4, output, logsumexp, d_output, None]
-    _run(None, "flash_attention_backward_packed", [*inputs, *_packed_inputs(problem)], gradients)
-    return gradients
+def backward_packed(
+    problem: PackedProblem, query, key, value, output, logsumexp, d_output, *, out: tuple | None = None
+) -> tuple:
+    """`backward` for packed sequences of constant lengths, as `forward_packed`."""
+    out = out or tuple(map(np.empty_like, (query, key, value)))
+    inputs = [query, key, value, *[None] * 8, output, logsumexp, d_output, None]
+    _run(None, "flash_attention_backward_packed", [*inputs, *_packed_inputs(problem)], out)
+    return out
 
 
 def _packed_inputs(problem: PackedProblem) -> list:

@@ -86,11 +86,14 @@ class Gradients(_Call):
 
     def __init__(self, problem: AttentionProblem):
         super().__init__(problem)
+        self.prefixed, self.segmented = problem.prefix, problem.segments
         self.backward = _backward(problem)
 
-    def construct(self, query, key, value, alibi, output, logsumexp, d_output):
+    def construct(self, query, key, value, alibi, output, logsumexp, d_output, prefix, segment_ids, kv_segment_ids):
         absent, bias, none = self.absent, self.bias(alibi), ops.zeros_like(logsumexp)
-        sides = absent, bias, absent, absent, absent, absent, absent, absent
+        prefix = prefix if self.prefixed else absent
+        segments, kv_segments = (segment_ids, kv_segment_ids) if self.segmented else (absent, absent)
+        sides = absent, bias, absent, absent, absent, prefix, segments, kv_segments
         gradients = self.backward(query, key, value, *sides, output, logsumexp, d_output, none, self.rules, self.rates)
         return gradients[0], gradients[1], gradients[2]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from mindspore import Tensor, nn, ops
+from mindspore import dtype as mstype
 
 from flash_attention.backends.cpu import library
 from flash_attention.backends.cpu.operators import custom_primitive
@@ -21,15 +22,18 @@ class PackedAttention(nn.Cell):
         self.absent = Tensor(np.zeros(1, np.uint8))
         self.lengths_q, self.lengths_k = _constant(problem.lengths_q), _constant(problem.lengths_k)
         self.drawn = problem.rows.dropout_threshold > 0
+        self.sunk, self.prefixed = problem.rows.sinks, problem.rows.prefix
         self.attention = _forward(problem)
 
-    def construct(self, query, key, value, lengths_q, lengths_k, seed):
+    def construct(self, query, key, value, lengths_q, lengths_k, seed, sinks, prefix):
         absent = self.absent
         lengths_q = lengths_q if self.lengths_q is None else self.lengths_q
         lengths_k = lengths_k if self.lengths_k is None else self.lengths_k
         seed = seed if self.drawn else absent
+        sinks = ops.cast(sinks, mstype.float32) if self.sunk else absent
+        prefix = prefix if self.prefixed else absent
         return self.attention(
-            *(query, key, value, absent, absent, absent, seed, absent, absent, absent, absent),
+            *(query, key, value, absent, absent, absent, seed, sinks, prefix, absent, absent),
             *(lengths_q, lengths_k, self.rules, self.rates),
         )
 
@@ -53,18 +57,24 @@ def _forward(problem: PackedProblem) -> ops.Custom:
         sides = mask, bias, keep, seed, sinks, prefix, segments, kv_segments
         return (query, key, value, *sides, output, lse, d_output, d_lse, len_q, len_k, rules, rates)
 
-    backward = custom_primitive("FlashAttentionBackwardPacked", rows, (query, key, value), no_second)
+    name, sunk, results = "FlashAttentionBackwardPacked", rows.sinks, [query, key, value]
+    if sunk:
+        name, results = name + "Sinks", [*results, ((rows.heads,), "float32", None)]
+    backward = custom_primitive(name, rows, tuple(results), no_second)
 
     def bprop(
         query, key, value, mask, bias, keep, seed, sinks, prefix, segments, kv_segments,
         lengths_q, lengths_k, rules, rates, out, dout,
     ):  # fmt: skip
         sides = mask, bias, keep, seed, sinks, prefix, segments, kv_segments
-        d_query, d_key, d_value = backward(
+        gradients = backward(
             *(query, key, value, *sides, out[0], out[1], dout[0], dout[1]), *(lengths_q, lengths_k, rules, rates)
         )
-        others = (*sides, lengths_q, lengths_k, rules, rates)
-        return (d_query, d_key, d_value) + tuple(zeros_like(tensor) for tensor in others)
+        d_sinks = gradients[3] if sunk else zeros_like(sinks)
+        before = tuple(zeros_like(tensor) for tensor in (mask, bias, keep, seed))
+        behind = (prefix, segments, kv_segments, lengths_q, lengths_k, rules, rates)
+        behind = tuple(zeros_like(tensor) for tensor in behind)
+        return (gradients[0], gradients[1], gradients[2]) + before + (d_sinks,) + behind
 
     outputs = output, ((rows.heads, rows.seq_q), "float32", None)
     return custom_primitive("FlashAttentionForwardPacked", rows, outputs, bprop)

@@ -13,8 +13,10 @@ from flash_attention.kernels.tik.hardware import (
     LARGEST_GAP,
     MOST_REPEATS,
     SIMD_LANES,
+    WIDENED,
     Buffer,
 )
+from flash_attention.kernels.tik.layout import Placement, placement
 from flash_attention.kernels.tik.problem import KernelProblem, padded
 
 
@@ -91,18 +93,46 @@ class Core:
 
     @property
     def depth_columns(self) -> int:
-        """Fractal columns of head_dim."""
+        """Fractal columns of query and key."""
         return self.plan.head_dim // 16
 
     @property
+    def value_columns(self) -> int:
+        """Fractal columns of value and output."""
+        return padded(self.problem.value_dim) // 16
+
+    @property
     def tail_rows(self) -> int:
-        """Stored rows of the last row block if it is shorter than the others, else 0."""
-        return self.seq_q % self.plan.rows
+        """Rows of the last row block if it is shorter than the others, else 0. With BNSD its padding counts."""
+        return self.place("query").rows % self.plan.rows
 
     @property
     def tail_keys(self) -> int:
-        """Stored keys of the last key tile if it is shorter than the others, else 0."""
-        return self.seq_k % self.plan.keys
+        """Keys of the last key tile if it is shorter than the others, else 0. With BNSD its padding counts."""
+        return self.place("key").rows % self.plan.keys
+
+    def place(self, name: str) -> Placement:
+        """Where the matrices of an input or output lie."""
+        return placement(self.problem, name)
+
+    def batch_of(self, head):
+        """Run-time number of the batch item of a query head, as `start` wants it."""
+        if self.problem.layout == "BNSD":
+            return None
+        batch = self.scalar("int32", "batch")
+        batch.set_as(head // self.problem.heads)
+        return batch
+
+    def start(self, name: str, head, batch=None):
+        """First element of a matrix of `name`.
+
+        Args:
+            head: run-time number of the head, counted through all batch items.
+            batch: run-time number of its batch item; None will do with BNSD.
+        """
+        place = self.place(name)
+        result = self.wide(head, place.head * BLOCK_HALVES)
+        return result + self.wide(batch, place.skew * BLOCK_HALVES) if place.skew else result
 
     def allocate(self, parts: list[Buffer]) -> None:
         """Defines the tensors of all buffers in the open scope."""
@@ -201,10 +231,76 @@ class Core:
 
     def add_half(self, dst, src, scalar, elements: int) -> None:
         """dst (float32) += scalar (float16) * src (float16)."""
-        for mask, at, count in self.spans(elements, 64):
-            self.tik.vec_axpy(mask, dst[at], src[at], scalar, count, 8, 4)
+        if forms.current().mixed_axpy:
+            for mask, at, count in self.spans(elements, 64):
+                self.tik.vec_axpy(mask, dst[at], src[at], scalar, count, 8, 4)
+            return
+        wide = self.on.widened[0]
+        if not isinstance(scalar, float):
+            single = self.scalar("float32", "wide_scalar")
+            self.tik.scalar_conv("", single, scalar)
+            scalar = single
+        for at in range(0, elements, WIDENED):
+            count = min(WIDENED, elements - at)
+            self.to_single(wide, src[at:], count)
+            self.with_scalar("vec_axpy", dst[at:], wide, scalar, count, 64)
 
     # ---- moves
+    def from_l0c(self, dst, src, fractals: int) -> None:
+        """Fractals out of L0C to the Unified Buffer; float32 becomes float16 where dst is float16."""
+        if forms.current().tensor_move:
+            self.tik.tensor_mov(dst, src, "m", 1, fractals, 0, 0)
+            return
+        converts = (1,) if dst.dtype != src.dtype else ()
+        self.tik.data_move(dst, src, 0, 1, fractals, 0, 0, *converts)
+
+    def load(self, target, name: str, start, rows: int, height: int) -> None:
+        """`rows` rows of a matrix of `name`, from element `start` on, to (tensor, first element).
+
+        There they stand as (fractal columns, height, 16).
+        """
+        source, place = (self.gm[name], start), self.place(name)
+        self.move(target, source, place.columns, rows, place.column - rows, height - rows)
+
+    def load_operand(self, target, name: str, start, rows: int, height: int) -> None:
+        """`load` to L1, with zeros in the rows behind.
+
+        What an earlier tile left there may be NaN, which no probability of zero makes harmless.
+        """
+        place, (tensor, at) = self.place(name), target
+        if rows < height and "tiles" in self.gm:
+            area, behind = self.plan.rows * self.plan.keys, height - rows
+            zeros = (self.gm["tiles"].shape[0] - 1) * area
+            step = area // (behind * BLOCK_HALVES)
+            for first in range(0, place.columns, step):
+                count = min(step, place.columns - first)
+                inside = at + (first * height + rows) * BLOCK_HALVES
+                self.move((tensor, inside), (self.gm["tiles"], zeros), count, behind, 0, rows)
+        if rows:
+            self.load(target, name, start, rows, height)
+
+    def store(self, name: str, start, source, rows: int, height: int, columns: int | None = None) -> None:
+        """The way back of `load`: `columns` fractal columns, all of a matrix by default."""
+        target, place = (self.gm[name], start), self.place(name)
+        self.move(target, source, columns or place.columns, rows, height - rows, place.column - rows)
+
+    def clear_padding(self, name: str, zeros, index, cores: int) -> None:
+        """Zeros behind the last rows of an output, where TransData leaves them; each of `cores` does its share.
+
+        Args:
+            zeros: 256 float16 numbers in the Unified Buffer, which are overwritten.
+            index: run-time number of this core.
+        """
+        place, columns = self.place(name), self.place(name).heads * self.place(name).columns
+        if not place.padding:
+            return
+        self.fill(zeros, 0.0, 256)
+        with self.tik.for_range(0, -(-columns // cores), name="padding") as turn:
+            column = self.scalar("int32", "padding", turn * cores + index)
+            with self.tik.if_scope(column < columns):
+                target = self.wide(column, place.column * BLOCK_HALVES) + place.shape[0] * BLOCK_HALVES
+                self.tik.data_move(self.gm[name][target], zeros, 0, 1, place.padding, 0, 0)
+
     def move(self, dst, src, bursts: int, burst: int, src_gap: int = 0, dst_gap: int = 0) -> None:
         """data_move of `bursts` bursts of `burst` blocks between one-dimensional float16 views (tensor, first element).
 

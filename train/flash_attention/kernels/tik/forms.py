@@ -20,10 +20,14 @@ class Forms:
     Attributes:
         shifted_operands: vector instructions with two sources whose first one overlaps the destination, half a round
             of the banks further on. Otherwise in place, which meets bank conflicts.
+        mixed_axpy: vec_axpy from float16 to float32. Otherwise a conversion, then float32 throughout.
+        tensor_move: tensor_mov out of parts of L0C. Otherwise data_move, as in operators that MindSpore ships.
         repeated_source: load2dv1 with src_stride 0, which repeats a fractal. Otherwise an instruction per fractal.
     """
 
     shifted_operands: bool = True
+    mixed_axpy: bool = True
+    tensor_move: bool = False
     repeated_source: bool = False
 
     @staticmethod

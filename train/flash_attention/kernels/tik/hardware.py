@@ -21,6 +21,8 @@ FRACTAL_ELEMENTS = 256
 # meets no conflict; one that works in place takes twice as long. In float32 elements:
 HALF_ROUND = 64
 
+WIDENED = 1024  # float16 elements that become float32 at a time, where an instruction takes one dtype only
+
 CUBE_FLOPS = 8192  # per cycle and core, float16
 EVENTS = 4  # event ids per pair of pipes
 INSTRUCTION_CACHE = 32768  # bytes

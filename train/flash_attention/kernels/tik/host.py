@@ -5,24 +5,29 @@ NumPy only; used by the tests, the emulator backend, and as the rule for what a 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from flash_attention.kernels.tik import layout
 from flash_attention.kernels.tik.problem import KernelProblem
 from flash_attention.problem import AttentionProblem, alibi_slopes
+from flash_attention.problem.rules import PLAIN_RULES
 
 
-def describe(problem: AttentionProblem, *, cores: int = 32, tiling: str = "auto") -> KernelProblem:
-    """The kernel problem of an attention problem.
+def describe(
+    problem: AttentionProblem, *, cores: int = 32, tiling: str = "auto", layout: str = "BNSD"
+) -> KernelProblem:
+    """The kernel problem of an attention problem, in a layout of the kernels.
 
     Raises:
         TypeError: a dtype that this chip cannot multiply, or a float32 bias.
     """
     if problem.bias_dtype not in (None, "float16"):
         raise TypeError(f"bias: got dtype {problem.bias_dtype}, allowed is float16 on Ascend 910")
-    mask_shape, bias_shape = problem.mask_shape or (1, 1, 1, 0), problem.bias_shape or (1, 1, 1, 0)
-    mask = "none" if problem.mask_shape is None else "key" if mask_shape[2] == 1 else "full"
-    alibi = {"per_key": "given", "per_score": "bias", "alibi": "computed"}.get(problem.bias, "none")
+    rules = problem.rules
+    # What a prefix shows of the keys behind a query is data: the mask hides the others.
+    rules = replace(rules, causal=rules.causal and not problem.prefix)
     return KernelProblem(
         batch=problem.batch,
         heads=problem.heads,
@@ -30,55 +35,88 @@ def describe(problem: AttentionProblem, *, cores: int = 32, tiling: str = "auto"
         seq_q=problem.seq_q,
         seq_k=problem.seq_k,
         head_dim=problem.head_dim,
-        mask=mask,
-        mask_batch=mask_shape[0],
-        mask_heads=mask_shape[1],
-        causal=problem.rules.causal,
-        causal_alignment=problem.rules.causal_alignment,
-        window_left=problem.rules.window_left,
-        window_right=problem.rules.window_right,
-        prev_blocks=problem.rules.prev_blocks,
-        next_blocks=problem.rules.next_blocks,
-        block=problem.rules.tile,
-        alibi=alibi,
-        bias_batch=bias_shape[0],
-        bias_heads=bias_shape[1],
-        slopes=tuple(alibi_slopes(problem)) if alibi == "computed" else (),
-        dropout_threshold=problem.dropout_threshold,
-        scale=problem.scale,
+        value_dim=problem.value_dim,
+        rules=replace(
+            rules,
+            alibi=problem.bias == "alibi",
+            dropout_rate=rules.dropout_rate if problem.dropout_threshold else 0.0,
+            scale=problem.scale,
+            tile=rules.tile if rules.in_blocks else PLAIN_RULES.tile,
+        ),
+        mask_shape=mask_shape(problem),
+        bias_shape=problem.bias_shape,
+        slopes=tuple(alibi_slopes(problem)) if problem.bias == "alibi" else (),
+        sinks=problem.sinks,
         dtype=problem.dtype,
         cores=cores,
         tiling=tiling,
+        layout=layout,
     )
 
 
-def forward_inputs(problem: KernelProblem, query, key, value, mask=None, bias=None, keep_bits=None) -> dict:
+def mask_shape(problem: AttentionProblem) -> tuple | None:
+    """Shape of the explicit mask that the kernels take, which holds prefix and segments as well."""
+    if not (problem.prefix or problem.segments):
+        return problem.mask_shape
+    heads = 1 if problem.mask_shape is None else problem.mask_shape[1]
+    return problem.batch, heads, problem.seq_q, problem.seq_k
+
+
+def explicit_mask(
+    problem: AttentionProblem, mask=None, prefix=None, segment_ids=None, kv_segment_ids=None
+) -> np.ndarray | None:
+    """That mask, non-zero = hidden, from the inputs of a call.
+
+    Args:
+        mask: of problem.mask_shape.
+        prefix: (B,); segment_ids: (B, Sq); kv_segment_ids: (B, Sk); as for `Backend.build`.
+    """
+    if not (problem.prefix or problem.segments):
+        return mask
+    hidden = np.zeros(mask_shape(problem), bool)
+    if mask is not None:
+        hidden |= np.asarray(mask) != 0
+    if prefix is not None:
+        behind = np.arange(problem.seq_k) >= np.asarray(prefix)[:, None, None, None]
+        hidden |= ~problem.band.dense() & behind
+    if segment_ids is not None:
+        own, other = np.asarray(segment_ids)[:, None, :, None], np.asarray(kv_segment_ids)[:, None, None, :]
+        hidden |= (own != other) | (own < 0)
+    return hidden
+
+
+def forward_inputs(problem: KernelProblem, query, key, value, mask=None, bias=None, keep_bits=None, sinks=None) -> dict:
     """Arrays for `Kernel.feed` of the forward kernel.
 
     Args:
-        query, key, value: (B, H, Sq, D), (B, Hkv, Sk, D), (B, Hkv, Sk, D), float16.
-        mask: (mask_batch, mask_heads, Sq or 1, Sk), non-zero = hidden.
-        bias: (bias_batch, bias_heads, Sq or 1, Sk), float16.
+        query, key, value: (B, H, Sq, D), (B, Hkv, Sk, D), (B, Hkv, Sk, Dv), float16.
+        mask: of problem.mask_shape, non-zero = hidden.
+        bias: of problem.bias_shape, float16.
         keep_bits: uint8 (B, H, Sq, ceil(Sk / 8)), least significant bit first.
+        sinks: (H,).
     """
     arrays = {
-        name: layout.to_nz(np.asarray(array, np.float16))
+        name: layout.to_stored(problem, name, np.asarray(array, np.float16))
         for name, array in (("query", query), ("key", key), ("value", value))
     }
     if problem.mask != "none":
         hidden = (np.asarray(mask) != 0).astype(np.float16)
-        arrays.update({"key_mask": layout.pack_keys(hidden)} if problem.mask == "key" else {"mask": _planes(hidden)})
-    if problem.alibi in ("given", "bias"):
+        arrays.update(
+            {"key_mask": layout.pack_keys(hidden)} if problem.mask == "per_key" else {"mask": _planes(hidden)}
+        )
+    if problem.bias_shape is not None:
         bias = np.asarray(bias, np.float16)
-        arrays.update({"key_bias": layout.pack_bias(bias)} if problem.alibi == "given" else {"bias": _planes(bias)})
+        arrays.update({"key_bias": layout.pack_bias(bias)} if problem.bias == "per_key" else {"bias": _planes(bias)})
     if problem.dropout_threshold:
         arrays["keep"] = layout.pack_keep_bits(keep_bits, problem)
+    if problem.sinks:
+        arrays["sinks"] = layout.pack_sinks(sinks, problem)
     return arrays
 
 
 def forward_outputs(problem: KernelProblem, outputs: dict) -> tuple[np.ndarray, np.ndarray]:
-    """(output (B, H, Sq, D) float16, logsumexp (B, H, Sq) float32) from a kernel's stored outputs."""
-    output = layout.from_nz(outputs["output"], problem.seq_q, problem.head_dim)
+    """(output (B, H, Sq, Dv) float16, logsumexp (B, H, Sq) float32) from a kernel's stored outputs."""
+    output = layout.from_stored(problem, "output", outputs["output"])
     return output, np.ascontiguousarray(outputs["logsumexp"][..., : problem.seq_q])
 
 

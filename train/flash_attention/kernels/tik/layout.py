@@ -6,11 +6,61 @@ is zero. The same matrix is `(C / 16, R, 16)` when its two middle axes are read 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from flash_attention.kernels.tik.problem import KernelProblem, padded
 
 FRACTAL = 16
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where the matrices of a tensor lie in its stored array, one for every head of every batch item.
+
+    Row r of the columns 16 c to 16 c + 15 of head h of item b is one block of 16 elements, 32 bytes in float16. Its
+    number is b * batch + h * head + c * column + r.
+
+    Attributes:
+        shape: of the tensor as the framework sees it; the array is that in FRACTAL_NZ.
+        heads: of a batch item.
+        batch, head, column: distances in blocks.
+        columns: fractal columns of a matrix.
+        rows: that a matrix has for itself, its padding with BNSD; with TH the next item lies behind its last row.
+    """
+
+    shape: tuple[int, ...]
+    heads: int
+    batch: int
+    head: int
+    column: int
+    columns: int
+    rows: int
+
+    @property
+    def skew(self) -> int:
+        """Blocks that an item lies further on than its heads alone make it; 0 where heads follow each other."""
+        return self.batch - self.heads * self.head
+
+    @property
+    def padding(self) -> int:
+        """Rows behind the last one of every fractal column that belong to no matrix."""
+        return self.column - self.shape[0] if len(self.shape) == 2 else 0
+
+
+def placement(problem: KernelProblem, name: str) -> Placement:
+    """Where an input or output with one matrix per head lies; `name` as in the kernels' signatures."""
+    p, of_queries = problem, name in ("query", "output", "d_output", "d_query")
+    heads, seq = (p.heads, p.seq_q) if of_queries else (p.kv_heads, p.seq_k)
+    dim = p.value_dim if name in ("value", "d_value", "output", "d_output") else p.head_dim
+    columns = padded(dim) // FRACTAL
+    if p.layout == "BNSD":
+        rows = padded(seq)
+        matrix = columns * rows
+        return Placement((p.batch, heads, seq, dim), heads, heads * matrix, matrix, rows, columns, rows)
+    tokens = padded(p.batch * seq)
+    return Placement((p.batch * seq, heads * dim), heads, seq, columns * tokens, tokens, columns, seq)
 
 
 def nz_shape(*shape: int) -> tuple[int, ...]:
@@ -43,9 +93,25 @@ def from_nz(array: np.ndarray, rows: int, columns: int) -> np.ndarray:
     return np.ascontiguousarray(flat[..., :rows, :columns])
 
 
+def to_stored(problem: KernelProblem, name: str, array: np.ndarray) -> np.ndarray:
+    """A BNSD array as input `name` of the kernels stores it, padded with zeros."""
+    if problem.layout == "TH":
+        array = np.asarray(array).transpose(0, 2, 1, 3).reshape(placement(problem, name).shape)
+    return to_nz(array)
+
+
+def from_stored(problem: KernelProblem, name: str, stored: np.ndarray) -> np.ndarray:
+    """Inverse of `to_stored`."""
+    place = placement(problem, name)
+    array = from_nz(stored, *place.shape[-2:])
+    if problem.layout == "TH":
+        array = array.reshape(problem.batch, -1, place.heads, place.shape[1] // place.heads).transpose(0, 2, 1, 3)
+    return np.ascontiguousarray(array)
+
+
 def row_term_kinds(problem: KernelProblem) -> int:
     """Kinds of terms per query row in the backward operator: three where keys stand on both sides of the queries."""
-    return 3 if problem.alibi == "computed" and not problem.causal else 2
+    return 3 if problem.bias == "alibi" and not problem.rules.causal else 2
 
 
 def row_terms_shape(problem: KernelProblem) -> tuple[int, ...]:
@@ -86,6 +152,15 @@ def pack_bias(bias: np.ndarray) -> np.ndarray:
     return np.concatenate([np.where(hidden, np.float16(0), rows), hidden * np.float16(HIDDEN_BY_BIAS)])
 
 
+SINK_LANES = 128  # the kernel has a number per row of a row block
+
+
+def pack_sinks(sinks: np.ndarray, problem: KernelProblem) -> np.ndarray:
+    """Sinks (heads,) to float32 (batch, heads, SINK_LANES): each repeated."""
+    shape = problem.batch, problem.heads, SINK_LANES
+    return np.ascontiguousarray(np.broadcast_to(np.asarray(sinks, np.float32)[:, None], shape))
+
+
 KEEP_PADDING = 32  # bytes after the keep bits: the kernel reads them twice, 16 bytes apart, in blocks of 32
 
 
@@ -108,11 +183,3 @@ def pack_keep_bits(bits: np.ndarray, problem: KernelProblem) -> np.ndarray:
     wide[:, :, : expected[2], : expected[3]] = bits
     words = wide.reshape(*wide.shape[:3], -1, 2).transpose(0, 1, 3, 2, 4)
     return np.concatenate([words.reshape(-1), np.zeros(KEEP_PADDING, np.uint8)])
-
-
-def unpack_keep_bits(packed: np.ndarray, problem: KernelProblem) -> np.ndarray:
-    """Inverse of `pack_keep_bits`."""
-    shape = (problem.batch, problem.heads, padded(problem.seq_k) // 16, padded(problem.seq_q), 2)
-    words = np.asarray(packed)[:-KEEP_PADDING].reshape(shape).transpose(0, 1, 3, 2, 4)
-    flat = words.reshape(*words.shape[:3], -1)
-    return np.ascontiguousarray(flat[:, :, : problem.seq_q, : -(-problem.seq_k // 8)])

@@ -12,11 +12,22 @@ from collections.abc import Mapping
 from flash_attention.kernels.tik.backward import kernel as backward
 from flash_attention.kernels.tik.backward import preprocess
 from flash_attention.kernels.tik.backward import scheduler as backward_scheduler
+from flash_attention.kernels.tik.decode import kernel as decode
+from flash_attention.kernels.tik.decode import merge
+from flash_attention.kernels.tik.decode import scheduler as decode_scheduler
 from flash_attention.kernels.tik.forward import kernel as forward
 from flash_attention.kernels.tik.forward import scheduler as forward_scheduler
 from flash_attention.kernels.tik.hardware import check_chip
 from flash_attention.kernels.tik.kernel import Kernel
-from flash_attention.kernels.tik.signature import OPERATORS, GlobalTensor, Operator, Request, Signature, match
+from flash_attention.kernels.tik.signature import (
+    DECODE_STAGES,
+    OPERATORS,
+    GlobalTensor,
+    Operator,
+    Request,
+    Signature,
+    match,
+)
 
 
 def describe(stage: str, request: Request) -> tuple[Operator, Signature]:
@@ -28,6 +39,8 @@ def describe(stage: str, request: Request) -> tuple[Operator, Signature]:
     problem, choice = request.problem, None
     if stage == "forward":
         choice = forward_scheduler.choose(problem)
+    elif stage in DECODE_STAGES:
+        choice = decode_scheduler.choose(problem, request.pages is not None)
     elif stage != "grad_rows":
         choice = backward_scheduler.choose(problem, request.variant, request.bias_gradient)
     return match(stage, request, choice)
@@ -37,7 +50,7 @@ def build(stage: str, request: Request, tik, name: str, debug: bool) -> Kernel:
     """Records and builds the kernel of a stage.
 
     Args:
-        stage: one of signature.STAGES.
+        stage: one of signature.STAGES or DECODE_STAGES.
         tik: the tik module: `from tbe import tik`.
         name: kernel name.
         debug: keep the kernel runnable by tikdb.
@@ -45,6 +58,8 @@ def build(stage: str, request: Request, tik, name: str, debug: bool) -> Kernel:
     options = {"name": name, "debug": debug}
     if stage == "forward":
         return forward.build(request.problem, tik, **options)
+    if stage in DECODE_STAGES:
+        return (decode if stage == "decode" else merge).build(request, tik, **options)
     if stage == "grad_rows":
         return preprocess.build(request.problem, tik, logsumexp_gradient=request.logsumexp_gradient, **options)
     record = backward.build_main if stage == "grad" else backward.build_finish

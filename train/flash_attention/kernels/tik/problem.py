@@ -7,38 +7,41 @@ from dataclasses import dataclass
 from numbers import Real
 
 from flash_attention.problem.checks import check_int, check_name
-from flash_attention.problem.visibility import ALIGNMENTS, ALL_BLOCKS, UNLIMITED, Band, query_offset
+from flash_attention.problem.inputs import broadcasts
+from flash_attention.problem.rules import PLAIN_RULES, AttentionRules
+from flash_attention.problem.visibility import Band
 
-MASKS = ("none", "full", "key", "causal", "compact_causal")
-ALIBIS = ("none", "given", "bias", "computed")
 MAX_CORES = 65535
+# Of query, key, value, output and their gradients; TH is a matrix of tokens, (batch * seq, heads * head_dim).
+LAYOUTS = ("BNSD", "TH")
 MAX_HEAD_DIM = 256
 # Positions that computed ALiBi tells apart, and the largest slope times position: KEY_BLOCK, POSITION in score_terms.
 ALIBI_TOKENS = 2048 * 128
 ALIBI_LARGEST = 4 * 65504.0
+# Soft caps whose doubles, and quotients with them, float16 holds to its full precision.
+SOFTCAPS = (2.0**-13, 2.0**14)
 
 
 @dataclass(frozen=True)
 class KernelProblem:
     """Shapes and rules of one attention kernel. float16 in and out, float32 accumulation.
 
+    What makes no difference to a kernel stands in no field, so that calls that differ in it share one. Two rules are
+    read differently from `AttentionProblem`: the dropout rate always applies (0 outside training), and rules.alibi goes
+    with `slopes` and without a bias tensor.
+
     Attributes:
         batch, heads, kv_heads, seq_q, seq_k, head_dim: as in the layer; kv_heads divides heads, head_dim 1 to 256.
-        mask: "none"; "full": an explicit mask (mask_batch, mask_heads, seq_q, seq_k), 1 = hidden; "key": a mask
-            (mask_batch, mask_heads, 1, seq_k), the same for every query; "causal"; "compact_causal", which is "causal"
-            aligned top-left.
-        causal: adds the causal rule to an explicit mask; implied by the two causal mask kinds.
-        causal_alignment: "top_left" (query i stands at key i) or "bottom_right" (the last query at the last key).
-        window_left, window_right: tokens, -1 = unlimited.
-        prev_blocks, next_blocks, block: the block window, in blocks of `block` tokens.
-        alibi: "none"; "given": a bias per key (bias_batch, bias_heads, 1, seq_k); "bias": a bias per score
-            (bias_batch, bias_heads, seq_q, seq_k); "computed": -slope * |distance| with `slopes`.
-        slopes: one per head for "computed".
-        dropout_threshold: a 16-bit value; kept scores are scaled by 65536 / (65536 - threshold). 0 = no dropout, else
-            the kernel takes one packed keep bit per score.
-        scale: factor on the scores; None = 1 / sqrt(head_dim).
+        value_dim: head_dim of value and output, 1 to 256; 0 = head_dim.
+        rules: who sees whom, scale, ALiBi, dropout. With dropout the kernel takes one packed keep bit per score.
+        mask_shape: of an explicit mask, 1 = hidden: (batch or 1, heads or 1, seq_q or 1, seq_k).
+        bias_shape: of a bias tensor, likewise.
+        slopes: one per head where rules.alibi.
+        sinks: one more logit per head in the denominators.
         cores: AI cores the work is split over.
         tiling: name of a tiling strategy of `flash_attention.kernels.tik.forward.tiling`.
+        layout: of query, key, value, output and their gradients, one of LAYOUTS. "TH" takes head_dims that are
+            multiples of 16: then FRACTAL_NZ keeps every head in columns of its own.
 
     Raises:
         TypeError, ValueError: naming the field, what came and what is allowed.
@@ -50,31 +53,26 @@ class KernelProblem:
     seq_k: int
     head_dim: int
     kv_heads: int = 0
-    mask: str = "none"
-    mask_batch: int = 1
-    mask_heads: int = 1
-    causal: bool = False
-    causal_alignment: str = "top_left"
-    window_left: int = UNLIMITED
-    window_right: int = UNLIMITED
-    prev_blocks: int = ALL_BLOCKS
-    next_blocks: int = ALL_BLOCKS
-    block: int = 128
-    alibi: str = "none"
-    bias_batch: int = 1
-    bias_heads: int = 1
+    rules: AttentionRules = PLAIN_RULES
+    mask_shape: tuple[int, ...] | None = None
+    bias_shape: tuple[int, ...] | None = None
     slopes: tuple[float, ...] = ()
-    dropout_threshold: int = 0
-    scale: float | None = None
+    value_dim: int = 0
+    sinks: bool = False
     dtype: str = "float16"
     cores: int = 32
     tiling: str = "auto"
+    layout: str = "BNSD"
 
     def __post_init__(self):
-        for name in ("batch", "heads", "seq_q", "seq_k", "block"):
+        for name in ("batch", "heads", "seq_q", "seq_k"):
             check_int(name, getattr(self, name), 1)
         check_int("head_dim", self.head_dim, 1, MAX_HEAD_DIM)
+        check_int("value_dim", self.value_dim, 0, MAX_HEAD_DIM)
+        if self.value_dim == 0:
+            object.__setattr__(self, "value_dim", self.head_dim)
         check_int("kv_heads", self.kv_heads, 0)
+        self._check_layout()
         if self.kv_heads == 0:
             object.__setattr__(self, "kv_heads", self.heads)
         if self.heads % self.kv_heads:
@@ -83,44 +81,44 @@ class KernelProblem:
             raise TypeError(
                 f"dtype: got {self.dtype!r}, allowed is 'float16': this chip's Cube multiplies nothing wider"
             )
-        check_name("mask", self.mask, MASKS)
-        check_name("causal_alignment", self.causal_alignment, ALIGNMENTS)
-        if self.mask in ("causal", "compact_causal"):
-            object.__setattr__(self, "causal", True)
-            if self.mask == "compact_causal" and self.causal_alignment != "top_left":
-                raise ValueError("causal_alignment: a compact causal mask is aligned top_left, got bottom_right")
-            object.__setattr__(self, "mask", "none")
-        for name, whole in (
-            ("mask_batch", self.batch),
-            ("bias_batch", self.batch),
-            ("mask_heads", self.heads),
-            ("bias_heads", self.heads),
-        ):
-            if getattr(self, name) not in (1, whole):
-                raise ValueError(f"{name}: got {getattr(self, name)!r}, allowed is 1 or {whole}")
-        for name in ("window_left", "window_right"):
-            check_int(name, getattr(self, name), UNLIMITED)
-        check_int("prev_blocks", self.prev_blocks, 0)
-        check_int("next_blocks", self.next_blocks, 0)
-        check_name("alibi", self.alibi, ALIBIS)
-        wanted = self.heads if self.alibi == "computed" else 0
+        scores = self.batch, self.heads, self.seq_q, self.seq_k
+        for name in ("mask_shape", "bias_shape"):
+            shape = getattr(self, name)
+            if shape is not None and not broadcasts(shape, scores):
+                raise ValueError(f"{name}: got {shape}, which does not broadcast to {scores}")
+        self._check_slopes()
+        if self.rules.softcap and not SOFTCAPS[0] <= self.rules.softcap <= SOFTCAPS[1]:
+            raise ValueError(
+                f"softcap: got {self.rules.softcap}, allowed are {SOFTCAPS[0]} to {SOFTCAPS[1]}, or 0 for none"
+            )
+        check_int("cores", self.cores, 1, MAX_CORES)
+
+    def _check_layout(self) -> None:
+        check_name("layout", self.layout, LAYOUTS)
+        for name in ("head_dim", "value_dim"):
+            dim = getattr(self, name)
+            if self.layout != "BNSD" and dim % 16:
+                raise ValueError(
+                    f"{name}: got {dim} with layout {self.layout}, allowed are multiples of 16; others go with "
+                    "layout BNSD"
+                )
+
+    def _check_slopes(self) -> None:
+        wanted = self.heads if self.rules.alibi else 0
         if len(self.slopes) != wanted or not all(isinstance(s, Real) and math.isfinite(s) for s in self.slopes):
             raise ValueError(
-                f"slopes: got {self.slopes!r}, allowed are {wanted} finite numbers for alibi {self.alibi!r}"
+                f"slopes: got {self.slopes!r}, allowed are {wanted} finite numbers with alibi={self.rules.alibi}"
             )
-        if self.alibi == "computed":
-            tokens = max(self.seq_q + self.offset, self.seq_k)
-            if tokens > ALIBI_TOKENS:
-                raise ValueError(f"alibi: got computed for {tokens} tokens, allowed are {ALIBI_TOKENS}")
-            steepest = max(map(abs, self.slopes))
-            if steepest * tokens > ALIBI_LARGEST:
-                raise ValueError(f"slopes: got {steepest}, allowed for {tokens} tokens is {ALIBI_LARGEST / tokens:.4g}")
-        check_int("dropout_threshold", self.dropout_threshold, 0, 65535)
-        if self.scale is None:
-            object.__setattr__(self, "scale", 1.0 / math.sqrt(self.head_dim))
-        elif isinstance(self.scale, bool) or not isinstance(self.scale, Real) or not math.isfinite(self.scale):
-            raise ValueError(f"scale: got {self.scale!r}, allowed is a finite number or None for 1 / sqrt(head_dim)")
-        check_int("cores", self.cores, 1, MAX_CORES)
+        if not self.rules.alibi:
+            return
+        if self.bias_shape is not None:
+            raise ValueError("bias_shape: given together with rules.alibi, allowed is one of them")
+        tokens = max(self.seq_q + self.offset, self.seq_k)
+        if tokens > ALIBI_TOKENS:
+            raise ValueError(f"alibi: got {tokens} tokens, allowed are {ALIBI_TOKENS}")
+        steepest = max(map(abs, self.slopes))
+        if steepest * tokens > ALIBI_LARGEST:
+            raise ValueError(f"slopes: got {steepest}, allowed for {tokens} tokens is {ALIBI_LARGEST / tokens:.4g}")
 
     @property
     def group(self) -> int:
@@ -128,24 +126,44 @@ class KernelProblem:
         return self.heads // self.kv_heads
 
     @property
+    def mask(self) -> str:
+        """The explicit mask: "none", "per_key" (the same for every query) or "per_score"."""
+        return _kind(self.mask_shape)
+
+    @property
+    def mask_planes(self) -> tuple[int, int]:
+        """Batch items and heads that have masks of their own: (batch or 1, heads or 1)."""
+        return _planes(self.mask_shape)
+
+    @property
+    def bias(self) -> str:
+        """What is added to the scaled scores: "none", "per_key" or "per_score" (a tensor), or "alibi" (computed)."""
+        return "alibi" if self.rules.alibi else _kind(self.bias_shape)
+
+    @property
+    def bias_planes(self) -> tuple[int, int]:
+        """Batch items and heads that have biases of their own."""
+        return _planes(self.bias_shape)
+
+    @property
+    def scale(self) -> float:
+        """Factor on the scores."""
+        return self.rules.scale_of(self.head_dim)
+
+    @property
     def offset(self) -> int:
         """Key position of query row 0."""
-        return query_offset(self.causal_alignment, self.seq_q, self.seq_k)
+        return self.rules.offset(self.seq_q, self.seq_k)
 
     @property
     def band(self) -> Band:
         """Positional visibility."""
-        return Band(
-            self.seq_q,
-            self.seq_k,
-            self.offset,
-            self.causal,
-            self.window_left,
-            self.window_right,
-            self.prev_blocks,
-            self.next_blocks,
-            self.block,
-        )
+        return self.rules.band(self.seq_q, self.seq_k)
+
+    @property
+    def dropout_threshold(self) -> int:
+        """A 16-bit random value below this drops its key; 0 without dropout."""
+        return self.rules.dropout_threshold
 
     @property
     def dropout_scale(self) -> float:
@@ -162,7 +180,7 @@ class KernelProblem:
         if self.scale == 0:
             return 0.0
         exponent = min(math.floor(math.log2(abs(self.scale))), 0)
-        if self.alibi != "none" or self.mask == "key":
+        if self.bias != "none" or self.mask == "per_key":
             exponent -= 4
         elif 2.0**exponent != abs(self.scale) or self.head_dim > 64:
             exponent -= 2
@@ -172,6 +190,14 @@ class KernelProblem:
     def post_scale(self) -> float:
         """Rest of the scale, applied to the scores in float32 by the Vector unit; 1.0 needs no pass."""
         return 1.0 if self.scale == 0 else self.scale / self.query_factor
+
+
+def _kind(shape: tuple[int, ...] | None) -> str:
+    return "none" if shape is None else "per_key" if shape[2] == 1 else "per_score"
+
+
+def _planes(shape: tuple[int, ...] | None) -> tuple[int, int]:
+    return (1, 1) if shape is None else (shape[0], shape[1])
 
 
 def padded(size: int, unit: int = 16) -> int:

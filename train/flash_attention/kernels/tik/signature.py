@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import math
 from dataclasses import dataclass
 from typing import Callable
 
@@ -19,6 +20,7 @@ from flash_attention.kernels.tik import layout
 from flash_attention.kernels.tik.common import score_terms
 from flash_attention.kernels.tik.layout import nz_shape
 from flash_attention.kernels.tik.problem import KernelProblem, padded
+from flash_attention.problem.rules import AttentionRules
 
 NZ = "FRACTAL_NZ"
 
@@ -32,12 +34,14 @@ class Request:
         bias_gradient: the backward operators also give the gradient of a given bias.
         logsumexp_gradient: the backward operators take the gradient of the logsumexp.
         variant: of the backward operators, see backward.scheduler.VARIANTS.
+        pages: of a paged cache, (blocks, keys of a block); problem.seq_k is then as many keys as the table can name.
     """
 
     problem: KernelProblem
     bias_gradient: bool = False
     logsumexp_gradient: bool = False
-    variant: str = "deterministic"
+    variant: str = "split"
+    pages: tuple[int, int] | None = None
 
     def to_text(self) -> str:
         """The request as the operators' string attribute."""
@@ -52,10 +56,15 @@ class Request:
         """
         try:
             fields = json.loads(text)
-            problem = fields.pop("problem")
-            return Request(KernelProblem(**{**problem, "slopes": tuple(problem["slopes"])}), **fields)
+            fields = _with_tuples(fields)
+            problem = _with_tuples(fields.pop("problem"))
+            return Request(KernelProblem(**{**problem, "rules": AttentionRules(**problem["rules"])}), **fields)
         except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"request: got {text!r}, allowed is what Request.to_text writes ({error})") from None
+
+
+def _with_tuples(fields: dict) -> dict:
+    return {name: tuple(x) if isinstance(x, list) else x for name, x in fields.items()}
 
 
 @dataclass(frozen=True)
@@ -176,6 +185,11 @@ def _tensor(argument: Argument, stored) -> GlobalTensor:
     return GlobalTensor(argument.name, shape, argument.dtype, argument.format, constant, argument.added)
 
 
+def _tiles(tiles: np.ndarray) -> np.ndarray | None:
+    """Tiles of visibility, and behind them zeros, see `Core.load_operand`."""
+    return np.concatenate([tiles, np.zeros_like(tiles[:1])]) if len(tiles) else None
+
+
 def _filled(array: np.ndarray) -> np.ndarray | None:
     """A constant that some problems do not have."""
     return array if len(array) else None
@@ -183,26 +197,28 @@ def _filled(array: np.ndarray) -> np.ndarray | None:
 
 def _features(problem: KernelProblem) -> dict:
     """Mask, bias and keep decisions: one matrix per plane, or a row per plane where every query has the same."""
-    p, biases = problem, problem.bias_batch * problem.bias_heads
-    masks = p.mask_batch * p.mask_heads
+    p, masks, biases = problem, math.prod(problem.mask_planes), math.prod(problem.bias_planes)
     return {
-        "mask": _Nz((masks, p.seq_q, p.seq_k)) if p.mask == "full" else None,
-        "key_mask": (masks, padded(p.seq_k)) if p.mask == "key" else None,
-        "bias": _Nz((biases, p.seq_q, p.seq_k)) if p.alibi == "bias" else None,
+        "mask": _Nz((masks, p.seq_q, p.seq_k)) if p.mask == "per_score" else None,
+        "key_mask": (masks, padded(p.seq_k)) if p.mask == "per_key" else None,
+        "bias": _Nz((biases, p.seq_q, p.seq_k)) if p.bias == "per_score" else None,
         # With which keys it hides, see layout.pack_bias.
-        "key_bias": (2 * biases, padded(p.seq_k)) if p.alibi == "given" else None,
+        "key_bias": (2 * biases, padded(p.seq_k)) if p.bias == "per_key" else None,
         "keep": layout.keep_shape(p) if p.dropout_threshold else None,
     }
 
 
-def _matrices(problem: KernelProblem) -> tuple[_Nz, _Nz]:
-    """(query, key) as stored; output and gradients are stored like what they belong to."""
-    p = problem
-    return _Nz((p.batch, p.heads, p.seq_q, p.head_dim)), _Nz((p.batch, p.kv_heads, p.seq_k, p.head_dim))
+def _matrices(problem: KernelProblem) -> tuple[_Nz, ...]:
+    """(query, key, value, output) as stored; gradients are stored like what they belong to."""
+    return tuple(_Nz(layout.placement(problem, name).shape) for name in ("query", "key", "value", "output"))
 
 
 def _rows(problem: KernelProblem) -> tuple[int, ...]:
     return problem.batch, problem.heads, padded(problem.seq_q)
+
+
+def _sinks(problem: KernelProblem) -> tuple[int, ...] | None:
+    return (problem.batch, problem.heads, layout.SINK_LANES) if problem.sinks else None
 
 
 def _row_numbers() -> np.ndarray:
@@ -219,23 +235,24 @@ def _one_hot() -> np.ndarray:
 
 def _forward(request: Request, choice) -> dict:
     p, split = request.problem, choice.split
-    query, key = _matrices(p)
-    result = {"query": query, "key": key, "value": key, **_features(p)}
-    result.update(table=split.table, tiles=_filled(split.tiles))
-    if p.alibi == "computed":
+    query, key, value, output = _matrices(p)
+    result = {"query": query, "key": key, "value": value, **_features(p), "sinks": _sinks(p)}
+    result.update(table=split.table, tiles=_tiles(split.tiles))
+    if p.bias == "alibi":
         slopes, positions = score_terms.slope_table(p), score_terms.key_positions(p)
         result.update(slopes=slopes, positions=positions, row_numbers=_row_numbers())
         result["distances"] = _filled(split.distances)
-    result.update(output=query, logsumexp=_rows(p))
+    result.update(output=output, logsumexp=_rows(p))
     return result
 
 
 def _grad_rows(request: Request, choice) -> dict:
     p = request.problem
-    query, _ = _matrices(p)
-    result = {"output": query, "d_output": query, "logsumexp": _rows(p)}
+    *_, output = _matrices(p)
+    result = {"output": output, "d_output": output, "logsumexp": _rows(p)}
     result["d_logsumexp"] = _rows(p) if request.logsumexp_gradient else None
-    if p.alibi == "computed":
+    result.update(sinks=_sinks(p), d_sink_rows=_rows(p) if p.sinks else None)
+    if p.bias == "alibi":
         result.update(slopes=score_terms.slope_table(p), row_numbers=_row_numbers())
     result["row_lanes"] = layout.row_terms_shape(p)
     return result
@@ -243,16 +260,16 @@ def _grad_rows(request: Request, choice) -> dict:
 
 def _grad(request: Request, choice) -> dict:
     p, plan, split = request.problem, choice.plan, choice.split
-    query, key = _matrices(p)
-    result = {"query": query, "key": key, "value": key, "d_output": query, "row_lanes": layout.row_terms_shape(p)}
-    result.update(**_features(p), table=split.table, tiles=_filled(split.tiles))
-    if p.alibi == "computed":
+    query, key, value, output = _matrices(p)
+    result = {"query": query, "key": key, "value": value, "d_output": output, "row_lanes": layout.row_terms_shape(p)}
+    result.update(**_features(p), table=split.table, tiles=_tiles(split.tiles))
+    if p.bias == "alibi":
         result.update(positions=score_terms.key_positions(p), distances=_filled(split.distances))
         result["slopes"] = score_terms.slope_table(p) if len(split.distances) else None
-    result.update(d_key=key, d_value=key, d_query_sums=layout.accumulator_shape(p, plan, split.slots))
-    if plan.bias_kind == "bias":
-        result["d_bias"] = _Nz((p.bias_batch * p.bias_heads, p.seq_q, p.seq_k))
-    if plan.bias_kind == "given":
+    result.update(d_key=key, d_value=value, d_query_sums=layout.accumulator_shape(p, plan, split.slots))
+    if plan.bias_kind == "per_score":
+        result["d_bias"] = _Nz((math.prod(p.bias_planes), p.seq_q, p.seq_k))
+    if plan.bias_kind == "per_key":
         result["one_hot"] = _one_hot()
         result["d_bias_sums"] = p.batch * p.kv_heads, plan.bias_chunks, padded(p.seq_k), 16
     return result
@@ -261,6 +278,41 @@ def _grad(request: Request, choice) -> dict:
 def _grad_finish(request: Request, choice) -> dict:
     p = request.problem
     return {"d_query_sums": layout.accumulator_shape(p, choice.plan, choice.split.slots), "d_query": _matrices(p)[0]}
+
+
+def _decode(request: Request, choice) -> dict:
+    p = request.problem
+    result = {"query": (p.batch, p.heads, p.seq_q, p.head_dim), **_lengths(request)}
+    cache = (p.batch, p.kv_heads, p.seq_k)
+    if request.pages is not None:
+        cache = (*request.pages, p.kv_heads)
+        result["block_tables"] = (padded(p.batch * (p.seq_k // request.pages[1]), 8),)
+    result.update(key=(*cache, p.head_dim), value=(*cache, p.value_dim), limits=choice.limits, **_partial(choice))
+    if p.rules.alibi:
+        result["row_slopes"] = np.array(p.slopes, np.float32)[choice.head_rows]
+    return result
+
+
+def _decode_merge(request: Request, choice) -> dict:
+    p, plan = request.problem, choice.plan
+    pairs = p.batch * p.kv_heads * plan.row_blocks
+    output = {"output": (p.batch, p.heads, p.seq_q, p.value_dim), "logsumexp": (pairs, plan.rows)}
+    sinks = {"row_sinks": (p.kv_heads * plan.row_blocks, plan.row_groups, 64)} if p.sinks else {}
+    return {**_partial(choice), **_lengths(request), **sinks, **output}
+
+
+def _partial(choice) -> dict:
+    """What the cores know of each row: per group of 16 rows, sums by column, and references and totals."""
+    slots, groups = choice.slots, choice.plan.row_groups
+    return {
+        "sums": (slots, groups, choice.plan.value_dim, 16),
+        "statistics": (slots, groups, 2, 64),
+    }
+
+
+def _lengths(request: Request) -> dict:
+    """Keys of each sequence of a paged cache, padded to whole blocks of memory."""
+    return {} if request.pages is None else {"context_lens": (padded(request.problem.batch, 8),)}
 
 
 def _arguments(dtype: str, *names: str, **options) -> tuple[Argument, ...]:
@@ -305,12 +357,16 @@ _FEATURES = (
     *_arguments("float16", "bias", format=NZ),
     *_arguments("float16", "key_bias"),
     *_arguments("uint8", "keep"),
+)
+_TABLES = (
     *_arguments("int32", "table", constant=True),
     *_arguments("float16", "tiles", constant=True),
 )
 _MASKS = {"": (), "mask": ("mask",), "key_mask": ("key_mask",)}
 _BIASES = {"": (), "bias": ("bias",), "key_bias": ("key_bias",)}
 _DROPOUTS = {"": (), "dropout": ("keep",)}
+_CACHES = {"": (), "paged": ("block_tables", "context_lens")}
+_SINKS = {"": (), "sinks": ("sinks",)}
 _TILES = {"": (), "tiles": ("tiles",)}  # problems with tiles that are partly visible
 
 _STAGES = {
@@ -320,6 +376,8 @@ _STAGES = {
         (
             *_arguments("float16", "query", "key", "value", format=NZ),
             *_FEATURES,
+            *_arguments("float32", "sinks"),
+            *_TABLES,
             *_arguments("float32", "slopes", constant=True),
             *_arguments("float16", "positions", constant=True),
             *_arguments("float32", "row_numbers", constant=True),
@@ -334,6 +392,7 @@ _STAGES = {
                 "signed_alibi": ("slopes", "positions", "row_numbers", "distances"),
             },
             _DROPOUTS,
+            _SINKS,
             _TILES,
         ),
     ),
@@ -342,11 +401,15 @@ _STAGES = {
         _grad_rows,
         (
             *_arguments("float16", "output", "d_output", format=NZ),
-            *_arguments("float32", "logsumexp", "d_logsumexp"),
+            *_arguments("float32", "logsumexp", "d_logsumexp", "sinks"),
             *_arguments("float32", "slopes", "row_numbers", constant=True),
         ),
-        _arguments("float16", "row_lanes"),
-        ({"": (), "alibi": ("slopes", "row_numbers")}, {"": (), "logsumexp": ("d_logsumexp",)}),
+        (*_arguments("float16", "row_lanes"), *_arguments("float32", "d_sink_rows")),
+        (
+            {"": (), "alibi": ("slopes", "row_numbers")},
+            {"": (), "logsumexp": ("d_logsumexp",)},
+            {"": (), "sinks": ("sinks", "d_sink_rows")},
+        ),
     ),
     "grad": _Stage(
         "grad",
@@ -355,6 +418,7 @@ _STAGES = {
             *_arguments("float16", "query", "key", "value", "d_output", format=NZ),
             *_arguments("float16", "row_lanes"),
             *_FEATURES,
+            *_TABLES,
             *_arguments("float16", "one_hot", "positions", "distances", constant=True),
             *_arguments("float32", "slopes", constant=True),
         ),
@@ -383,8 +447,31 @@ _STAGES = {
         _arguments("float32", "d_query_sums"),
         _arguments("float16", "d_query", format=NZ),
     ),
+    "decode": _Stage(
+        "decode",
+        _decode,
+        (
+            *_arguments("float16", "query", "key", "value"),
+            *_arguments("int32", "block_tables", "context_lens"),
+            *_arguments("float32", "limits", "row_slopes", constant=True),
+        ),
+        _arguments("float32", "sums", "statistics"),
+        (_CACHES, {"": (), "alibi": ("row_slopes",)}),
+    ),
+    "decode_merge": _Stage(
+        "decode_merge",
+        _decode_merge,
+        (
+            *_arguments("float32", "sums", "statistics"),
+            *_arguments("int32", "context_lens"),
+            *_arguments("float32", "row_sinks"),
+        ),
+        (*_arguments("float16", "output"), *_arguments("float32", "logsumexp")),
+        ({"": (), "paged": ("context_lens",)}, {"": (), "sinks": ("row_sinks",)}),
+    ),
 }
-STAGES = tuple(_STAGES)  # in the order in which the kernels run: forward, pre-pass, main backward, last pass
+DECODE_STAGES = ("decode", "decode_merge")  # few queries against many keys, in the order in which the kernels run
+STAGES = tuple(name for name in _STAGES if name not in DECODE_STAGES)  # forward, pre-pass, main backward, last pass
 OPERATORS = tuple(operator for name, stage in _STAGES.items() for operator in stage.operators(name))
 _BY_ARGUMENTS = {
     (one.stage, frozenset(argument.name for argument in (*one.inputs, *one.outputs))): one for one in OPERATORS

@@ -5,27 +5,38 @@ import pytest
 from flash_attention.kernels.tik import KernelProblem
 from flash_attention.kernels.tik.backward import scheduler
 from flash_attention.kernels.tik.backward.scheduler import (
+    BEFORE,
+    BIAS_PLANE,
     COUNT,
+    CROSS,
+    DISTANCE,
+    DISTANCES,
     EDGE,
     FIRST,
     HEAD,
     KV_HEAD,
     LEFT,
+    MASK_PLANE,
     MIDDLE,
     RIGHT,
+    SLOPE,
     SLOT,
+    STEPS,
     TILE,
 )
 from flash_attention.kernels.tik.backward.tiling import plans
+
+from tests.train.flash_attention.problems import ALIBI_FIELDS, make_kernel_problem
 
 PROBLEMS = (
     {"seq_q": 700, "seq_k": 700, "causal": True},
     {"seq_q": 300, "seq_k": 1500, "causal": True, "causal_alignment": "bottom_right", "kv_heads": 2},
     {"seq_q": 900, "seq_k": 500, "window_left": 100, "window_right": 30},
-    {"seq_q": 900, "seq_k": 901, "prev_blocks": 1, "next_blocks": 0, "block": 100},
+    {"seq_q": 900, "seq_k": 901, "prev_blocks": 1, "next_blocks": 0, "tile": 100},
     {"seq_q": 70, "seq_k": 1200, "window_left": 10, "window_right": 10},
     {"seq_q": 2000, "seq_k": 170},
-    {"seq_q": 1200, "seq_k": 1200, "causal": True, "prev_blocks": 0, "block": 1000},
+    {"seq_q": 641, "seq_k": 100},
+    {"seq_q": 1200, "seq_k": 1200, "causal": True, "prev_blocks": 0, "tile": 1000},
 )
 
 
@@ -51,7 +62,7 @@ def _seen(problem: KernelProblem, plan, split, row) -> np.ndarray:
 @pytest.mark.parametrize("variant", scheduler.VARIANTS)
 @pytest.mark.parametrize("fields", PROBLEMS)
 def test_every_visible_pair_once(fields, variant):
-    problem = KernelProblem(2, 4, head_dim=64, cores=6, **fields)
+    problem = make_kernel_problem(2, 4, head_dim=64, cores=6, **fields)
     plan = plans(problem, False)[0]
     split = scheduler.split(problem, plan, variant)
     total = np.zeros((2 * problem.kv_heads, problem.seq_q, problem.seq_k), int)
@@ -68,7 +79,7 @@ def test_every_visible_pair_once(fields, variant):
 
 @pytest.mark.parametrize(("variant", "heads"), (("deterministic", 32), ("split", 1), ("split", 40), ("atomic", 3)))
 def test_causal_work_is_balanced(variant, heads):
-    problem = KernelProblem(1, heads, 12288, 12288, 64, causal=True)
+    problem = make_kernel_problem(1, heads, 12288, 12288, 64, causal=True)
     split = scheduler.split(problem, plans(problem, False)[0], variant)
     assert split.cores == 32
     assert max(split.units) <= 1.1 * np.mean(split.units)
@@ -83,7 +94,7 @@ def test_accumulators_stay_below_their_limit():
 
 
 def test_heads_that_share_a_bias_share_a_core():
-    problem = KernelProblem(2, 4, 500, 500, 64, alibi="bias", bias_heads=4, cores=8)
+    problem = make_kernel_problem(2, 4, 500, 500, 64, bias="per_score", bias_planes=(1, 4), cores=8)
     plan = plans(problem, True)[0]
     split = scheduler.split(problem, plan, "split")
     owners = {}
@@ -95,6 +106,87 @@ def test_heads_that_share_a_bias_share_a_core():
 
 def test_range_with_more_partial_tiles_than_the_table_holds_is_refused():
     # Queries of a block of 1000 stand at keys that begin in the middle of a tile.
-    problem = KernelProblem(1, 1, 8192, 8192, 32, causal=True, prev_blocks=1, block=1000, tiling="rows16keys32")
-    with pytest.raises(ValueError, match="prev_blocks, next_blocks, block"):
+    problem = make_kernel_problem(1, 1, 8192, 8192, 32, causal=True, prev_blocks=1, tile=1000, tiling="rows16keys32")
+    with pytest.raises(ValueError, match="prev_blocks, next_blocks, tile"):
         scheduler.split(problem, plans(problem, False)[0], "deterministic")
+
+
+def test_gradient_of_a_bias_per_score_leaves_the_float32_products_out():
+    problem = make_kernel_problem(1, 1, 512, 512, 128, bias="per_score")
+    assert [plans(problem, wanted)[0].single for wanted in (False, True)] == [True, False]
+
+
+def test_a_window_that_narrow_query_tiles_cannot_number_gets_another_strategy():
+    problem = make_kernel_problem(1, 1, 2048, 2048, 208, window_left=200, cores=1)
+    narrow = next(plan for plan in plans(problem, False) if plan.strategy == "rows16keys128")
+    with pytest.raises(scheduler.PartialTilesError):
+        scheduler.split(problem, narrow, "deterministic")
+    assert scheduler.choose(problem, "deterministic", False).plan.strategy != narrow.strategy
+
+
+@pytest.mark.parametrize(
+    "fields", ({"prev_blocks": 1}, {"next_blocks": 1}, {"prev_blocks": 1, "next_blocks": 1}), ids=str
+)
+def test_middle_tiles_that_differ_are_refused(fields):
+    problem = make_kernel_problem(1, 1, 4000, 4000, 32, tile=1000, tiling="rows16keys32", **fields)
+    with pytest.raises(ValueError, match="prev_blocks, next_blocks, tile"):
+        scheduler.split(problem, plans(problem, False)[0], "deterministic")
+
+
+def test_the_last_row_of_the_middle_differs():
+    """A block ends before the last of the rows that share one tile number."""
+    rows = plans(make_kernel_problem(1, 1, 2000, 2000, 32), False)[0].rows
+    fields = {"tile": 10 * rows - 1, "prev_blocks": 0, "next_blocks": 0}
+    problem = make_kernel_problem(1, 1, 18 * rows, 18 * rows, 32, **fields)
+    with pytest.raises(ValueError, match="prev_blocks, next_blocks, tile"):
+        scheduler.split(problem, plans(problem, False)[0], "deterministic")
+
+
+def test_words_of_an_item():
+    """The first query head of the group, planes of its mask and bias, and the steps of all of its heads."""
+    shapes = {"mask_shape": (3, 1, 1, 400), "bias_shape": (1, 6, 1, 400)}
+    problem = KernelProblem(3, 6, 500, 400, 64, kv_heads=2, cores=5, **shapes)
+    split = scheduler.split(problem, plans(problem, False)[0], "deterministic")
+    items = split.table[split.table[:, :, COUNT] > 0]
+    batch, head = np.divmod(items[:, KV_HEAD], 2)
+    assert sorted(set(items[:, KV_HEAD])) == list(range(6))
+    np.testing.assert_array_equal(items[:, HEAD], batch * 6 + head * 3)
+    np.testing.assert_array_equal(items[:, MASK_PLANE], batch)
+    for word in (BIAS_PLANE, SLOPE):
+        np.testing.assert_array_equal(items[:, word], head * 3)
+    np.testing.assert_array_equal(items[:, STEPS], 3 * items[:, COUNT])
+    assert split.units == tuple(split.table[:, :, STEPS].sum(axis=1))
+
+
+@pytest.mark.parametrize("fields", ALIBI_FIELDS, ids=str)
+def test_distances_count_tokens_after_the_query(fields):
+    problem = make_kernel_problem(1, 1, head_dim=32, alibi=True, **fields)
+    plan = plans(problem, False)[0]
+    split = scheduler.split(problem, plan, "deterministic")
+    for row in split.table[split.table[:, :, COUNT] > 0]:
+        assert row[FIRST] <= row[CROSS] <= row[BEFORE] <= row[FIRST] + row[COUNT]
+        assert row[BEFORE] - row[CROSS] <= DISTANCES
+        for tile in range(row[FIRST], row[FIRST] + row[COUNT]):
+            queries = tile * plan.rows + problem.offset + np.arange(plan.rows)
+            after = row[TILE] * plan.keys + np.arange(plan.keys)[None, :] - queries[:, None]
+            if row[CROSS] <= tile < row[BEFORE]:
+                values = split.distances[row[DISTANCE + tile - row[CROSS]] - 1].transpose(1, 0, 2)
+                np.testing.assert_array_equal(values.reshape(plan.rows, plan.keys), np.maximum(after, 0))
+                assert (after < 0).any() and (after > 0).any()  # others need no tile
+            else:
+                assert (after >= 0).all() if tile < row[CROSS] else (after <= 0).all()
+
+
+def test_no_distances_where_nothing_comes_after_its_query():
+    problem = make_kernel_problem(1, 1, 300, 300, 32, alibi=True, causal=True)
+    assert not len(scheduler.split(problem, plans(problem, False)[0], "deterministic").distances)
+
+
+def test_arguments_and_problems_that_fit_nothing_are_refused():
+    problem = make_kernel_problem(1, 1, 100, 100, 32)
+    with pytest.raises(ValueError, match="variant: got 'fast', allowed are deterministic, split, atomic"):
+        scheduler.choose(problem, "fast", False)
+    with pytest.raises(ValueError, match="bias_gradient: got True, allowed with a bias"):
+        scheduler.choose(problem, "split", True)
+    biased = make_kernel_problem(1, 1, 100, 100, 32, bias="per_key")
+    assert scheduler.choose(biased, "split", True).plan.bias_kind == "per_key"

@@ -6,11 +6,12 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from flash_attention.kernels.tik import KernelProblem, build_backward, hardware
+from flash_attention.kernels.tik import build_backward, hardware
 from flash_attention.kernels.tik.backward import host as backward_host
 from flash_attention.kernels.tik.backward import scheduler as backward
 from flash_attention.kernels.tik.forward import scheduler as forward
 
+from tests.train.flash_attention.problems import make_kernel_problem
 from tests.train.flash_attention.ut.tik.programs import forward as run_forward
 
 
@@ -18,7 +19,7 @@ from tests.train.flash_attention.ut.tik.programs import forward as run_forward
 @pytest.mark.parametrize("causal", (False, True))
 @pytest.mark.parametrize("head_dim", (64, 128))
 def test_all_work_is_done_and_evenly(cores: int, causal: bool, head_dim: int) -> None:
-    problem = KernelProblem(2, 16, 4096, 4096, head_dim, causal=causal, cores=cores)
+    problem = make_kernel_problem(2, 16, 4096, 4096, head_dim, causal=causal, cores=cores)
     split = forward.choose(problem).split
     assert split.cores == cores
     assert max(split.units) < 1.07 * sum(split.units) / cores
@@ -46,7 +47,7 @@ def test_the_same_bits_on_30_and_on_32_cores(tik, execute) -> None:
     query, key, value, d_output = (random.standard_normal((1, 33, 40, 16)).astype(np.float16) for _ in range(4))
     results = []
     for cores in (30, 32):
-        problem = KernelProblem(1, 33, 40, 40, 16, causal=True, cores=cores)
+        problem = make_kernel_problem(1, 33, 40, 40, 16, causal=True, cores=cores)
         output, logsumexp = run_forward(tik, execute, problem, query, key, value)
         operator = build_backward(problem, tik)
         assert {kernel.cores for kernel in (operator.rows, operator.main)} == {cores}

@@ -19,11 +19,13 @@ TESTS = (
 
 @pytest.fixture(autouse=True)
 def on_emulator(device):
+    """Skips the test on a device."""
     if device != "emulator":
         pytest.skip("the emulator stands for CANN here")
 
 
 def run(program: str) -> subprocess.CompletedProcess:
+    """The tests of operators on a device, with a program that stands for CANN."""
     path = [str(ROOT / folder) for folder in ("train", "emulator")]
     program = f"import sys, pytest; sys.path[:0] = {path}; {program}sys.exit(pytest.main(sys.argv[1:]))"
     options = ["-q", "-n0", "-p", "no:cacheprovider", "--device", "ascend", *(str(HERE / test) for test in TESTS)]

@@ -5,7 +5,6 @@ Only what lies at the far end is there: memory is virtual until it is touched, a
 
 import numpy as np
 import pytest
-from flash_attention.kernels.tik import KernelProblem
 from flash_attention.kernels.tik.backward import kernel as backward
 from flash_attention.kernels.tik.backward import scheduler as backward_scheduler
 from flash_attention.kernels.tik.forward import kernel as forward
@@ -13,8 +12,10 @@ from flash_attention.kernels.tik.forward import scheduler as forward_scheduler
 from flash_attention.kernels.tik.layout import from_nz, to_nz
 from flash_attention.kernels.tik.problem import padded
 
+from tests.train.flash_attention.problems import make_kernel_problem
+
 LENGTH, DEPTH, WINDOW = 2**17 + 40, 256, 100
-PROBLEM = KernelProblem(3, 22, LENGTH, LENGTH, DEPTH, causal=True, window_left=WINDOW, cores=65535)
+PROBLEM = make_kernel_problem(3, 22, LENGTH, LENGTH, DEPTH, causal=True, window_left=WINDOW, cores=65535)
 PLANE = PROBLEM.batch * PROBLEM.heads - 1  # the last head of the last batch
 FIRST = 2**17 - 512  # tokens from here on hold data; a multiple of every tile
 
@@ -73,6 +74,7 @@ def _last(stored: np.ndarray) -> np.ndarray:
 
 
 def _table(kernel) -> np.ndarray:
+    """The scheduler's table of a kernel."""
     return next(tensor.constant for tensor in kernel.inputs if tensor.name == "table")
 
 

@@ -10,6 +10,7 @@ from flash_attention.commands.bench.tik import form_costs
 from flash_attention.kernels.tik import KernelProblem, build_backward, build_forward, forms
 from flash_attention.kernels.tik.backward import host as backward_host
 
+from tests.train.flash_attention.problems import make_kernel_problem
 from tests.train.flash_attention.ut.tik.programs import forward
 
 
@@ -18,17 +19,18 @@ def _results(tik, execute, problem: KernelProblem) -> dict:
     random = np.random.default_rng(0)
     shape = (1, problem.heads, problem.seq_q, problem.head_dim)
     query, key, value, d_output = (random.standard_normal(shape).astype(np.float16) for _ in range(4))
-    bias = random.standard_normal((1, 1, 1, problem.seq_k)).astype(np.float16)
+    bias = None if problem.bias_shape is None else random.standard_normal(problem.bias_shape).astype(np.float16)
     output, logsumexp = forward(tik, execute, problem, query, key, value, bias=bias)
-    operator = build_backward(problem, tik, bias_gradient=True)
+    operator = build_backward(problem, tik, bias_gradient=bias is not None)
     stored = backward_host.inputs(problem, query, key, value, output, logsumexp, d_output, bias=bias)
     return {"output": output, **backward_host.outputs(problem, operator.run(execute, **stored))}
 
 
-@pytest.mark.parametrize("head_dim", (32, 64))
+@pytest.mark.parametrize("bias", ("per_key", "per_score", "alibi"))
 @pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(forms.Forms)])
-def test_a_form_changes_no_bit(tik, execute, name: str, head_dim: int) -> None:
-    problem = KernelProblem(1, 2, 150, 150, head_dim, causal=True, alibi="given", cores=1)
+def test_a_form_changes_no_bit(tik, execute, name: str, bias: str) -> None:
+    rules = {"alibi": True} if bias == "alibi" else {"causal": True, "bias": bias}
+    problem = make_kernel_problem(1, 2, 150, 150, 32, cores=1, **rules)
     with forms.using(**{name: True}):
         doubtful = _results(tik, execute, problem)
     with forms.using(**{name: False}):
@@ -39,7 +41,7 @@ def test_a_form_changes_no_bit(tik, execute, name: str, head_dim: int) -> None:
 
 def test_names_of_scalars_are_unique(tik) -> None:
     ir = pytest.importorskip("tikemu.ir")
-    problem = KernelProblem(1, 1, 300, 300, 64, causal=True, alibi="computed", slopes=(0.5,), cores=1)
+    problem = make_kernel_problem(1, 1, 300, 300, 64, causal=True, alibi=True, cores=1)
     for kernel in (build_forward(problem, tik), *build_backward(problem, tik).kernels):
         statements = ir.statements(kernel.tik._recorder.program.body)
         defined = [statement for statement in statements if isinstance(statement, ir.DefineScalar)]

@@ -6,9 +6,11 @@ from flash_attention import reference
 from flash_attention.dropout import philox
 from flash_attention.kernels.tik import KernelProblem, host
 from flash_attention.kernels.tik.forward.kernel import build
+from flash_attention.kernels.tik.problem import MAX_HEAD_DIM
 from flash_attention.problem import AttentionProblem, AttentionRules
 
 from tests.train.flash_attention import case_list, cases
+from tests.train.flash_attention.problems import make_kernel_problem, make_problem
 from tests.train.flash_attention.ut.tik.programs import forward
 
 REPRESENTATIVE = (
@@ -31,6 +33,12 @@ REPRESENTATIVE = (
     "B1-H2-S113-D32-float16-causal-scale-0.25",
     "B2-H2-S140-D32-float16-padding-window40_0-alibi.computed-drop0.2",
     "B2-H2-S140-D32-float16-3d-blocks1_0-sparse_64-alibi.bias-drop0.2",
+    "B1-H2-Sq33-Sk150-D64-float16-cap0.5-large",
+    "B2-H2-KV1-Sq70-Sk83-D32-float16-compact-alibi.given-cap50.0",
+    "B1-H2-S113-D32-float16-all-alibi.computed-sinks",
+    "B1-H2-Sq70-Sk83-D192v128-float16-3d",
+    "B1-H2-Sq70-Sk83-D17v40-float16",
+    "B2-H2-Sq70-Sk140-D32-float16-3d-shuffled",
 )
 
 
@@ -39,10 +47,24 @@ def test_representative_cases_are_all_in_the_list():
 
 
 def _is_representative(case) -> bool:
+    """Whether the case is one of every day."""
     return str(case) in REPRESENTATIVE
 
 
+def within_limits(case) -> bool:
+    """Whether the kernels take the widths of a case."""
+    return max(case.head_dim, case.value_dim) <= MAX_HEAD_DIM
+
+
+def kernel_mask(case):
+    """The mask of a case as the kernels take it."""
+    further = case.inputs().further()
+    further.pop("sinks")
+    return host.explicit_mask(case.problem, case.backend_mask(), **further)
+
+
 def run_case(tik, execute, case, cores: int = 4) -> reference.Attention:
+    """Output and logsumexp of a case on the forward operator."""
     problem, inputs = case.problem, case.inputs()
     kernel_problem = host.describe(problem, cores=cores)
     keep = philox.keep_bits(problem, cases.SEED) if case.dropout else None
@@ -53,9 +75,10 @@ def run_case(tik, execute, case, cores: int = 4) -> reference.Attention:
         inputs.query,
         inputs.key,
         inputs.value,
-        mask=case.backend_mask(),
+        mask=kernel_mask(case),
         bias=inputs.bias,
         keep_bits=keep,
+        sinks=inputs.sinks,
     )
     return reference.Attention(output, logsumexp)
 
@@ -66,12 +89,13 @@ def test_representative_cases(tik, execute, case):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", case_list.params(dtype="float16"))
+@pytest.mark.parametrize("case", case_list.params(within_limits, dtype="float16"))
 def test_all_cases(tik, execute, case):
     cases.check(case, run_case(tik, execute, case))
 
 
 def _arrays(problem: KernelProblem, seed: int = 0, sigma: float = 1.0) -> list:
+    """Random query, key and value."""
     random = np.random.default_rng(seed)
     shape_k = problem.batch, problem.kv_heads, problem.seq_k, problem.head_dim
     query = random.standard_normal((problem.batch, problem.heads, problem.seq_q, problem.head_dim)) * sigma
@@ -128,10 +152,11 @@ def test_sample_that_misses_the_largest_score_is_found_out(tik, execute):
     _check(problem, arrays, *forward(tik, execute, problem, *arrays), 3.0)
 
 
+@pytest.mark.parametrize("tiling", ("single128", "pair128"))
 @pytest.mark.parametrize(("size", "factor"), ((120.0, 8.0), (350.0, 60.0)))
-def test_scores_past_the_range_of_float16(tik, execute, size, factor):
+def test_scores_past_the_range_of_float16(tik, execute, size, factor, tiling):
     # Scores to 13 500 and 115 000; their differences are still small numbers, which float32 holds to 2^-11 and 2^-8.
-    problem = KernelProblem(1, 1, 130, 300, 64, causal=True, cores=1)
+    problem = make_kernel_problem(1, 1, 130, 300, 64, causal=True, cores=1, tiling=tiling)
     query, key, value = _arrays(problem)
     query[..., 0] = size
     key[..., 0] = size * 60 / 8
@@ -139,14 +164,43 @@ def test_scores_past_the_range_of_float16(tik, execute, size, factor):
 
 
 def test_two_runs_are_bit_equal_and_so_are_shards(tik, execute):
-    whole = KernelProblem(2, 4, 150, 260, 64, kv_heads=2, causal=True, cores=5)
+    whole = make_kernel_problem(2, 4, 150, 260, 64, kv_heads=2, causal=True, cores=5)
     query, key, value = _arrays(whole)
     first, again = (forward(tik, execute, whole, query, key, value) for _ in range(2))
-    shard = KernelProblem(1, 2, 150, 260, 64, kv_heads=1, causal=True, cores=2)
+    shard = make_kernel_problem(1, 2, 150, 260, 64, kv_heads=1, causal=True, cores=2)
     part = forward(tik, execute, shard, query[1:, 2:], key[1:, 1:], value[1:, 1:])
     for a, b, c in zip(first, again, part):
         assert np.array_equal(a, b)
         assert np.array_equal(a[1:, 2:], c)
+
+
+@pytest.mark.parametrize("softcap", (0.0, 50.0))
+@pytest.mark.parametrize("hidden", ("mask", "window"))
+def test_rows_whose_sample_is_hidden_are_found_out(tik, execute, hidden, softcap):
+    # Scores of about -30: with a reference of 0 every probability is zero in float16.
+    fields, mask = {"window_left": 10, "window_right": 0, "causal_alignment": "bottom_right"}, None
+    if hidden == "mask":
+        mask = np.zeros((1, 1, 200, 250), np.uint8)
+        mask[..., :100, :140] = mask[..., 100:, 110:] = 1  # nobody sees what stands near
+        fields = {"mask_shape": mask.shape, "mask_dtype": "uint8"}
+    attention = make_problem(1, 1, 200, 250, 32, softcap=softcap, **fields)
+    problem = host.describe(attention, cores=1)
+    arrays = _arrays(problem)
+    arrays[0][..., 0], arrays[1][..., 0] = 8.0, -30 * 32**0.5 / 8
+    actual = reference.Attention(*forward(tik, execute, problem, *arrays, mask=mask))
+    exact, low = (of(attention, *arrays, mask=mask) for of in (reference.truth, reference.baseline))
+    assert [str(error) for error in reference.compare(actual, exact, low) if not error.ok] == []
+
+
+@pytest.mark.parametrize("causal", (False, True))
+def test_sinks_of_any_size(tik, execute, causal):
+    sinks = np.array([-3e4, -90, -20, 0, 12, 90, 3e4, 3e38], np.float32)
+    attention = AttentionProblem(1, 8, 20, 40, 16, sinks=True, rules=AttentionRules(causal=causal))
+    arrays = _arrays(host.describe(attention), sigma=3.0)
+    output, logsumexp = forward(tik, execute, host.describe(attention, cores=1), *arrays, sinks=sinks)
+    exact, low = (of(attention, *arrays, sinks=sinks) for of in (reference.truth, reference.baseline))
+    errors = reference.compare(reference.Attention(output, logsumexp), exact, low)
+    assert [str(error) for error in errors if not error.ok] == []
 
 
 def test_more_items_than_a_chunk_of_the_work_table(tik, execute):
@@ -174,7 +228,7 @@ def test_few_heads_are_spread_over_more_cores_with_the_same_bits(tik, execute):
 
 @pytest.mark.slow
 def test_past_64k_keys_with_strides_beyond_the_field(tik, execute):
-    problem = KernelProblem(1, 1, 16, 66000, 48, alibi="none", cores=1)
+    problem = make_kernel_problem(1, 1, 16, 66000, 48, cores=1)
     arrays = _arrays(problem)
     _check(problem, arrays, *forward(tik, execute, problem, *arrays), 3.0)
 

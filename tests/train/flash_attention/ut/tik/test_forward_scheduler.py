@@ -3,11 +3,14 @@
 import numpy as np
 import pytest
 from flash_attention.kernels.tik import KernelProblem
-from flash_attention.kernels.tik.common.work_split import plane
+from flash_attention.kernels.tik.common.work_split import clip, deal, plane
 from flash_attention.kernels.tik.forward import scheduler
 from flash_attention.kernels.tik.forward.tiling import candidates
+from flash_attention.kernels.tik.problem import padded
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from tests.train.flash_attention.problems import ALIBI_FIELDS, make_kernel_problem
 
 
 def _row_blocks(work):
@@ -21,6 +24,7 @@ def _row_blocks(work):
 
 
 def _number(words, tile: int) -> int:
+    """The number of a key tile's mask in the words of a work item, 0 for none."""
     if tile - words[scheduler.FIRST] < scheduler.EDGE:
         return words[scheduler.LEFT + tile - words[scheduler.FIRST]]
     if words[scheduler.LAST] - tile < scheduler.EDGE:
@@ -32,7 +36,7 @@ def _number(words, tile: int) -> int:
 @given(st.data())
 def test_table_and_tiles_give_the_visibility_of_the_problem(data):
     draw = data.draw
-    problem = KernelProblem(
+    problem = make_kernel_problem(
         1,
         1,
         draw(st.integers(1, 700)),
@@ -44,15 +48,21 @@ def test_table_and_tiles_give_the_visibility_of_the_problem(data):
         window_right=draw(st.integers(-1, 300)),
         prev_blocks=draw(st.integers(0, 4)),
         next_blocks=draw(st.integers(0, 4)),
-        block=draw(st.sampled_from((64, 128))),
+        tile=draw(st.sampled_from((64, 128))),
         cores=draw(st.integers(1, 5)),
     )
-    plan = candidates(problem)[draw(st.integers(0, 4))]
+    check_visibility(problem, candidates(problem)[draw(st.integers(0, 4))])
+
+
+def check_visibility(problem: KernelProblem, plan) -> None:
+    """Asserts that the tiles of a table show what the problem's band says, and no more of them than need be."""
     work = scheduler.split(problem, plan)
+    expected = problem.band.dense()
     seen = np.zeros((problem.seq_q, problem.seq_k), bool)
     for _, _, words in _row_blocks(work):
         start = words[scheduler.START]
         rows = min(plan.rows, problem.seq_q - start)
+        assert words[scheduler.FIRST] <= words[scheduler.LAST]  # or nobody writes the zeros of blind rows
         for tile in range(words[scheduler.FIRST], words[scheduler.LAST] + 1):
             number = _number(words, tile)
             keys = min(plan.keys, problem.seq_k - tile * plan.keys)
@@ -60,12 +70,30 @@ def test_table_and_tiles_give_the_visibility_of_the_problem(data):
             if number:
                 block = work.tiles[number - 1].transpose(1, 0, 2).reshape(plan.rows, plan.keys) > 0
             assert not block[:, keys:].any()  # keys that do not exist are hidden
+            there = expected[start : start + rows, tile * plan.keys : tile * plan.keys + keys]
+            assert not (number and keys == plan.keys and there.all())
+            assert there.any() or not expected[start : start + rows].any()
             seen[start : start + rows, tile * plan.keys : tile * plan.keys + keys] |= block[:rows, :keys]
-    assert np.array_equal(seen, problem.band.dense())
+    assert np.array_equal(seen, expected)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    (
+        {"seq_q": 260, "seq_k": 1400, "causal": True, "causal_alignment": "bottom_right"},
+        {"seq_q": 700, "seq_k": 128, "window_left": 10},
+        {"seq_q": 1100, "seq_k": 1100, "tile": 510, "prev_blocks": 0, "next_blocks": 0},
+    ),
+    ids=str,
+)
+def test_visibility_at_either_end_of_a_range(fields):
+    """Two partial tiles behind four whole ones; rows that see nothing; eight tiles of which none is whole."""
+    problem = make_kernel_problem(1, 1, head_dim=32, **fields)
+    check_visibility(problem, candidates(problem)[0])
 
 
 def test_every_row_block_of_every_head_is_done_once():
-    problem = KernelProblem(3, 6, 500, 300, 64, kv_heads=2, causal=True, cores=7)
+    problem = make_kernel_problem(3, 6, 500, 300, 64, kv_heads=2, causal=True, cores=7)
     plan = candidates(problem)[0]
     work = scheduler.split(problem, plan)
     done = [(row[scheduler.HEAD], words[scheduler.START]) for _, row, words in _row_blocks(work)]
@@ -76,7 +104,7 @@ def test_every_row_block_of_every_head_is_done_once():
 
 @pytest.mark.parametrize(("heads", "seq"), ((32, 4096), (8, 4096), (1, 8192), (3, 2048)))
 def test_causal_work_is_balanced(heads, seq):
-    problem = KernelProblem(1, heads, seq, seq, 128, causal=True)
+    problem = make_kernel_problem(1, heads, seq, seq, 128, causal=True)
     work = scheduler.split(problem, candidates(problem)[0])
     longest = max(block[scheduler.LAST] - block[scheduler.FIRST] + 1 for _, _, block in _row_blocks(work))
     mean = sum(work.units) / 32
@@ -85,29 +113,191 @@ def test_causal_work_is_balanced(heads, seq):
 
 
 def test_tiles_out_of_sight_are_never_visited():
-    problem = KernelProblem(1, 1, 4096, 4096, 64, window_left=200, window_right=0)
+    problem = make_kernel_problem(1, 1, 4096, 4096, 64, window_left=200, window_right=0)
     work = scheduler.split(problem, candidates(problem)[0])
     assert all(words[scheduler.LAST] - words[scheduler.FIRST] + 1 <= 4 for _, _, words in _row_blocks(work))
     assert sum(work.units) < 32 * 4
 
 
-def test_distances_count_tokens_after_the_query():
-    problem = KernelProblem(1, 1, 300, 300, 32, alibi="computed", slopes=(0.5,))
+@pytest.mark.parametrize("fields", ALIBI_FIELDS)
+def test_distances_count_tokens_after_the_query(fields):
+    problem = make_kernel_problem(1, 1, head_dim=32, alibi=True, **fields)
     plan = candidates(problem)[0]
     work = scheduler.split(problem, plan)
     for _, _, words in _row_blocks(work):
+        # The table has room for two numbers of tiles.
+        assert words[scheduler.CROSS] <= words[scheduler.AFTER] <= words[scheduler.CROSS] + 2
+        assert words[scheduler.FIRST] <= words[scheduler.CROSS] and words[scheduler.AFTER] <= words[scheduler.LAST] + 1
         for tile in range(words[scheduler.FIRST], words[scheduler.LAST] + 1):
             keys = tile * plan.keys + np.arange(plan.keys)
-            after = keys[None, :] - (words[scheduler.START] + np.arange(plan.rows))[:, None]
+            after = keys[None, :] - (words[scheduler.START] + problem.offset + np.arange(plan.rows))[:, None]
             if words[scheduler.CROSS] <= tile < words[scheduler.AFTER]:
                 number = words[scheduler.DISTANCE + tile - words[scheduler.CROSS]]
                 tile_values = work.distances[number - 1].transpose(1, 0, 2).reshape(plan.rows, plan.keys)
                 assert np.array_equal(tile_values, np.maximum(after, 0))
+                assert (after < 0).any() and (after > 0).any()  # others need no tile
             else:
                 assert (after <= 0).all() if tile < words[scheduler.CROSS] else (after >= 0).all()
 
 
+def test_no_distances_where_nothing_comes_after_its_query():
+    problem = make_kernel_problem(1, 1, 300, 300, 32, alibi=True, causal=True)
+    work = scheduler.split(problem, candidates(problem)[0])
+    assert not len(work.distances)
+    for _, _, words in _row_blocks(work):
+        assert min(words[scheduler.CROSS], words[scheduler.AFTER]) > words[scheduler.LAST]
+
+
+def test_words_of_an_item():
+    """Planes of mask, bias and slope; rows in whole fractals; what they cost."""
+    shapes = {"mask_shape": (3, 1, 1, 900), "bias_shape": (1, 6, 1, 900)}
+    problem = KernelProblem(3, 6, 700, 900, 64, kv_heads=2, cores=7, **shapes)
+    plan = candidates(problem)[0]
+    work = scheduler.split(problem, plan)
+    units = [0] * work.cores
+    for core, row, words in _row_blocks(work):
+        batch, head = divmod(row[scheduler.HEAD], 6)
+        assert (row[scheduler.MASK_PLANE], row[scheduler.BIAS_PLANE], row[scheduler.SLOPE]) == (batch, head, head)
+        assert words[scheduler.ROWS] == padded(min(plan.rows, 700 - words[scheduler.START]))
+        units[core] += words[scheduler.LAST] - words[scheduler.FIRST] + 1
+    assert tuple(units) == work.units
+    assert work.items == max(sum(row[scheduler.END] > 0 for row in items) for items in work.table)
+
+
+def test_items_visit_no_tile_in_vain():
+    problem = make_kernel_problem(1, 3, 1200, 1200, 64, window_left=100, window_right=0, cores=2)
+    work = scheduler.split(problem, candidates(problem)[0])
+    assert work.table.shape[0] == 2
+    for items in work.table:
+        for row in items:
+            blocks = [row[scheduler.ROW_BLOCK + a * scheduler.ROW_BLOCK_FIELDS :] for a in range(2)]
+            active = [words for words in blocks if words[scheduler.ROWS]]
+            for words in blocks:  # those that do not exist have a range without tiles
+                assert words[scheduler.ROWS] or words[scheduler.FIRST] > words[scheduler.LAST]
+            if active:
+                assert row[scheduler.BEGIN] == min(words[scheduler.FIRST] for words in active)
+                assert row[scheduler.END] == max(words[scheduler.LAST] for words in active) + 1
+
+
+SAMPLED = (
+    {"seq_q": 400, "seq_k": 1000},
+    {"seq_q": 700, "seq_k": 90},
+    {"seq_q": 1200, "seq_k": 1200, "causal": True},
+    {"seq_q": 500, "seq_k": 1300, "window_left": 300, "window_right": 40, "causal_alignment": "bottom_right"},
+    {"seq_q": 1000, "seq_k": 1000, "prev_blocks": 1, "next_blocks": 1, "tile": 100},
+    {"seq_q": 1000, "seq_k": 1000, "causal": True, "alibi": True},
+    {"seq_q": 1000, "seq_k": 400, "window_left": 30, "window_right": 30},
+    {"seq_q": 40, "seq_k": 16},
+    {"seq_q": 40, "seq_k": 32},
+    {"seq_q": 600, "seq_k": 600, "window_left": 150, "window_right": 0},
+    {"seq_q": 300, "seq_k": 1188, "window_left": 10, "window_right": 0, "causal_alignment": "bottom_right"},
+    {
+        "seq_q": 300,
+        "seq_k": 1188,
+        "window_left": 10,
+        "window_right": 200,
+        "causal_alignment": "bottom_right",
+        "alibi": True,
+    },
+)
+
+
+@pytest.mark.parametrize("fields", SAMPLED)
+def test_first_references_come_from_keys_that_are_seen(fields):
+    """Of keys that all rows see, spread as far as they reach; else of the tile at hand that most rows see."""
+    problem = make_kernel_problem(1, 1, head_dim=32, **fields)
+    plan = candidates(problem)[0]
+    work = scheduler.split(problem, plan)
+    groups, visible = plan.keys // 16, problem.band.dense()
+    for _, _, words in _row_blocks(work):
+        start, stride = words[scheduler.SAMPLE_START], words[scheduler.SAMPLE_STRIDE]
+        first, last = words[scheduler.FIRST], words[scheduler.LAST]
+        rows = visible[words[scheduler.START] :][: plan.rows]
+        common = rows.all(axis=0)
+        whole = [group for group in range(problem.seq_k // 16) if common[group * 16 : group * 16 + 16].all()]
+        assert words[scheduler.SAMPLE_STRIDED] == (problem.bias == "none" and len(whole) >= groups > 1)
+        if words[scheduler.SAMPLE_STRIDED]:
+            sampled = start + stride * np.arange(groups)
+            assert start == whole[0] and set(sampled) <= set(whole) and sampled[-1] + groups > whole[-1] + 1
+        elif rows.any():
+            tiles = [rows[:, tile * plan.keys : (tile + 1) * plan.keys] for tile in range(last + 1)]
+            seen = [(tile.any(axis=1).sum(), tile.sum()) for tile in tiles]
+            assert first <= start <= last and words[scheduler.SAMPLE_TILE] == _number(words, start)
+            here = (words[scheduler.START] + problem.offset) // plan.keys
+            near = [min(max(tile, first), last) for tile in (here, here + 1)]
+            assert seen[start] == (max(seen) if problem.bias == "none" else max(seen[tile] for tile in near))
+
+
+def test_samples_are_no_further_apart_than_an_instruction_reaches():
+    problem = make_kernel_problem(1, 1, 16, 1 << 20, 32)
+    (words,) = (words for _, _, words in _row_blocks(scheduler.split(problem, candidates(problem)[0])))
+    assert words[scheduler.SAMPLE_STRIDED] == 1 and words[scheduler.SAMPLE_STRIDE] == 4000
+
+
+@pytest.mark.parametrize(
+    ("tile", "fields"),
+    (
+        (1300, {"prev_blocks": 0}),
+        (1300, {"next_blocks": 0}),
+        (520, {"prev_blocks": 0, "next_blocks": 0}),
+    ),
+    ids=str,
+)
+def test_range_with_more_partial_tiles_than_the_table_holds_is_refused(tile, fields):
+    """Where a block ends inside a row block, its rows see ranges that differ by a whole block at either end."""
+    wide = make_kernel_problem(1, 1, 2 * tile, 2 * tile, 32, tile=tile, **fields)
+    start = tile // 128 * 128
+    with pytest.raises(
+        ValueError, match=f"next_blocks, tile: partly visible key tiles of rows {start}[.][.]{start + 127}"
+    ):
+        scheduler.split(wide, candidates(wide)[0])
+
+
+def test_table_holds_as_many_partial_tiles_as_it_says():
+    """Rows 384..511 see all of keys 0..509 or all of 510..1019: eight tiles of 128, none of them whole."""
+    problem = make_kernel_problem(1, 1, 1100, 1100, 32, tile=510, prev_blocks=0, next_blocks=0)
+    work = scheduler.split(problem, candidates(problem)[0])
+    (words,) = (words for _, _, words in _row_blocks(work) if words[scheduler.START] == 384)
+    assert words[scheduler.LAST] - words[scheduler.FIRST] + 1 == 2 * scheduler.EDGE
+    assert all(_number(words, tile) for tile in range(8))
+
+
+def test_cores_without_work_are_not_used():
+    """Where the best tiles leave cores idle, the same tiles in smaller items take their place if that is faster."""
+    few = scheduler.choose(make_kernel_problem(1, 1, 4096, 4096, 128, causal=True))
+    assert (few.plan.row_blocks, few.split.cores) == (1, 32)
+    many = scheduler.choose(make_kernel_problem(1, 32, 4096, 4096, 128, causal=True))
+    assert (many.plan.row_blocks, many.split.cores) == (2, 32)
+    assert (few.plan.rows, few.plan.keys) == (many.plan.rows, many.plan.keys)
+    # 34 row blocks, one by one, take two of 32 cores as long as their pairs take 17.
+    assert scheduler.choose(make_kernel_problem(1, 1, 34 * 128, 512, 128)).plan.row_blocks == 2
+
+
+def test_plans_that_do_not_fit_are_passed_over(monkeypatch):
+    problem = make_kernel_problem(1, 1, 300, 300, 128)
+    refused = {candidates(problem)[0].rows * candidates(problem)[0].row_blocks}
+    monkeypatch.setattr(scheduler, "buffers", lambda problem, plan, *_: [plan.rows * plan.row_blocks])
+    monkeypatch.setattr(scheduler, "excess", lambda parts: "too much" if set(parts) & refused else "")
+    assert scheduler.choose(problem).plan == candidates(problem)[1]
+    monkeypatch.setattr(scheduler, "excess", lambda parts: "too much")
+    with pytest.raises(
+        ValueError, match="^tiling: no strategy fits this problem: pair128 needs too much; single128 needs"
+    ):
+        scheduler.choose(make_kernel_problem(1, 1, 301, 300, 128))
+
+
+def test_largest_costs_are_dealt_first():
+    assert deal([1, 5, 2, 4, 3], 2) == ([[1, 2, 0], [3, 4]], [8, 7])
+    assert deal([1, 1], 5) == ([[0], [1]], [1, 1])
+
+
+def test_bounds_of_keys_out_of_a_tile_are_all_the_same():
+    """Tiles are told apart by their bounds: equal ones share a number."""
+    assert clip((10, 90), 64, 64) == (0, 26) and clip((70, 300), 64, 64) == (6, 64)
+    assert {clip(bounds, 64, 64) for bounds in ((0, 64), (70, 70), (128, 300), (200, 90))} == {(0, 0)}
+
+
 def test_planes_of_inputs_that_batches_or_heads_share():
-    """(batches, heads) of the input, then which plane batch 1 and head 2 of a problem read."""
-    planes = {(2, 3): 1 * 3 + 2, (1, 3): 2, (2, 1): 1, (1, 1): 0}
-    assert {sizes: plane(*sizes, 1, 2) for sizes in planes} == planes
+    """(batches, heads) of the input, then which plane batch 1 and head 1 of a problem read."""
+    planes = {(2, 3): 1 * 3 + 1, (3, 2): 1 * 2 + 1, (1, 3): 1, (2, 1): 1, (1, 1): 0}
+    assert {sizes: plane(*sizes, 1, 1) for sizes in planes} == planes

@@ -9,10 +9,12 @@ from flash_attention.kernels.tik.forward.work_item import Item
 from flash_attention.kernels.tik.hardware import Buffer
 from flash_attention.kernels.tik.layout import from_nz, pack_bias, pack_keep_bits, pack_keys, to_nz
 
+from tests.train.flash_attention.problems import make_kernel_problem
 from tests.train.flash_attention.ut.tik.programs import Program, copy_in, copy_out
 
 
 def _random(*shape, sigma=1.0, seed=0):
+    """Normal random float16 elements times ``sigma``."""
     return (np.random.default_rng(seed).standard_normal(shape) * sigma).astype(np.float16)
 
 
@@ -40,10 +42,10 @@ def _load_operands(core) -> None:
 
 
 def _scores(core, segment: int, key_terms):
+    """Scores of the first query tile and a segment of keys, left in the Unified Buffer."""
     operand = tiles.key_to_l0(core, 0, segment, segment % 2)
-    target = core.on.scores[segment]
-    row_reference.scores(core, target, operand, key_terms, segment)
-    return target
+    row_reference.scores(core, segment, operand, key_terms, segment)
+    return core.on.scores[segment]
 
 
 def _scores_out(core) -> None:
@@ -57,6 +59,7 @@ def _scores_out(core) -> None:
 
 
 def _unpack(flat, rows: int, columns: int) -> np.ndarray:
+    """A matrix out of its NZ layout."""
     return from_nz(np.asarray(flat).reshape(columns // 16, rows // 16, 16, 16), rows, columns)
 
 
@@ -77,8 +80,8 @@ def test_scores_are_query_times_key(tik, execute, rows, keys, depth):
 def test_terms_add_alibi_by_distance_precisely(tik, execute, tile):
     # The last key tile of 64K: positions around 65 408, slopes that float16 does not hold.
     length, slope = 65536, 2.0**-0.7
-    problem = KernelProblem(
-        1, 1, 128, length, 16, causal=True, causal_alignment="bottom_right", alibi="computed", slopes=(slope,)
+    problem = make_kernel_problem(
+        1, 1, 128, length, 16, causal=True, causal_alignment="bottom_right", alibi=True, slopes=(slope,)
     )
     positions = score_terms.key_positions(problem)[tile * 8 : tile * 8 + 8]
     arrays = {
@@ -110,7 +113,7 @@ def test_terms_add_alibi_by_distance_precisely(tik, execute, tile):
 
 
 def test_visibility_and_masks_zero_probabilities_and_lower_scores(tik, execute):
-    problem = KernelProblem(1, 1, 128, 128, 16, mask="full", causal=True)
+    problem = make_kernel_problem(1, 1, 128, 128, 16, mask="per_score", causal=True)
     visible = np.tri(128, dtype=np.float16)
     hidden = (np.random.default_rng(0).random((128, 128)) < 0.3).astype(np.float16)
     values = _random(128, 128, sigma=3.0)
@@ -138,7 +141,7 @@ def test_visibility_and_masks_zero_probabilities_and_lower_scores(tik, execute):
 
 @pytest.mark.parametrize(("rows", "keys"), ((128, 128), (48, 80), (16, 16)))
 def test_dropout_keeps_what_the_bits_say(tik, execute, rows, keys):
-    problem = KernelProblem(1, 1, rows, keys, 16, dropout_threshold=1000)
+    problem = make_kernel_problem(1, 1, rows, keys, 16, dropout_rate=1000 / 65536)
     bits = np.random.default_rng(0).integers(0, 256, (1, 1, rows, keys // 8)).astype(np.uint8)
     values = _random(rows, keys)
     inputs = {"keep": pack_keep_bits(bits, problem), "x": to_nz(values).reshape(-1)}
@@ -168,7 +171,7 @@ def test_probabilities_are_exponentials_of_scaled_scores(tik, execute, depth):
         scores = [_scores(core, segment, core.on.key_terms[0]) for segment in range(2)]
         slot = core.on.probability[0]
         for record in softmax.steps(
-            core, softmax.Unit(0, 0, scores, slot, None, None, None, None, (), core.scalar("int32", "far", 0))
+            core, softmax.Unit(0, 0, scores, [], slot, None, None, None, None, (), core.scalar("int32", "far", 0))
         ):
             record()
         for at in range(0, 16384, 4096):
@@ -213,7 +216,7 @@ def test_row_totals_become_output_and_logsumexp(tik, execute):
         zero = core.scalar("int32", "zero", 0)
 
         class Item(dict):
-            index = zero
+            index, batch = zero, None
 
         item = Item({"head": zero, ("start", 0): zero, ("rows", 0): zero})
         epilogue.finish(core, item, 0)
@@ -237,7 +240,7 @@ def test_float16_terms_add_up():
 
 
 def test_bias_and_mask_per_key_are_terms_of_the_scores(tik, execute):
-    problem = KernelProblem(1, 1, 16, 40, 48, alibi="given", mask="key")
+    problem = make_kernel_problem(1, 1, 16, 40, 48, bias="per_key", mask="per_key")
     bias, hidden = _random(1, 1, 1, 40, sigma=5.0), np.zeros((1, 1, 1, 40), np.float16)
     hidden[..., 30:] = 1
     given = bias.copy()
@@ -259,7 +262,7 @@ def test_bias_and_mask_per_key_are_terms_of_the_scores(tik, execute):
 @pytest.mark.parametrize(("attempt", "offset"), ((0, 0.0), (1, 0.0), (1, 15000.0)))
 def test_reference_is_the_row_maximum(tik, execute, attempt, offset):
     # Causal over two tiles: at attempt 0 the second row block samples one tile, at attempt 1 both count.
-    problem = KernelProblem(1, 1, 128, 256, 64, causal=True, causal_alignment="bottom_right", cores=1)
+    problem = make_kernel_problem(1, 1, 128, 256, 64, causal=True, causal_alignment="bottom_right", cores=1)
     query, key = _random(128, 64, sigma=3.0), _random(256, 64, seed=1)
     if offset:
         query[:, 0], key[:, 0] = 500, offset / 500 * 8
@@ -287,6 +290,7 @@ def test_reference_is_the_row_maximum(tik, execute, attempt, offset):
             unit=problem.post_scale,
             base=core.scalar("int64", "base", 0),
             distance=None,
+            blind=program.split.blind,
             attempt=core.scalar("int32", "at", attempt),
         )
         tiles.fetch_query(core, core.on.stage[0], scalars["base"], zero, core.plan.rows)

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from flash_attention.kernels.tik import KernelProblem
 from flash_attention.kernels.tik.layout import (
     HIDDEN_BY_BIAS,
     from_nz,
@@ -11,8 +10,9 @@ from flash_attention.kernels.tik.layout import (
     pack_keep_bits,
     pack_keys,
     to_nz,
-    unpack_keep_bits,
 )
+
+from tests.train.flash_attention.problems import make_kernel_problem
 
 
 @pytest.mark.parametrize("shape", ((1, 1), (16, 16), (2, 17, 33), (2, 3, 40, 20)))
@@ -34,14 +34,13 @@ def test_from_nz_refuses_more_than_there_is():
 
 
 def test_keep_bits_of_one_query_stand_beside_those_of_the_next():
-    problem = KernelProblem(2, 1, 18, 37, 16, dropout_threshold=1)
+    problem = make_kernel_problem(2, 1, 18, 37, 16, dropout_rate=1 / 65536)
     bits = np.random.default_rng(0).integers(0, 256, (2, 1, 18, 5)).astype(np.uint8)
     packed = pack_keep_bits(bits, problem)
     words = packed[:-32].reshape(2, 1, 3, 32, 2)
-    for query in (0, 7, 17):
+    for query in range(18):
         for byte in range(5):
             assert np.array_equal(words[:, :, byte // 2, query, byte % 2], bits[:, :, query, byte])
-    assert np.array_equal(unpack_keep_bits(packed, problem), bits)
     with pytest.raises(ValueError, match="bits"):
         pack_keep_bits(bits[:, :, :, :4], problem)
 

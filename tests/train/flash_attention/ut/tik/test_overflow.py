@@ -30,12 +30,14 @@ def _drifting_keys(head_dim: int) -> list[np.ndarray]:
 
 
 def _huge_key_last(head_dim: int) -> list[np.ndarray]:
+    """Inputs whose last key has the greatest scores by far."""
     query, key, value, d_output = _normal(head_dim)
     key[..., -1, :] = 40 * query[..., 3, :]
     return [query, key, value, d_output]
 
 
 def _rows_of_different_scale(head_dim: int) -> list[np.ndarray]:
+    """Inputs whose rows of query differ by five orders of magnitude."""
     query, key, value, d_output = _normal(head_dim)
     return [query * np.geomspace(1e-3, 1e2, ROWS)[:, None], key, value, d_output]
 
@@ -79,6 +81,13 @@ def _check(attention: AttentionProblem, arrays: list, actual: reference.Attentio
 def test_hostile_data_is_right_and_sets_nothing(tik, execute, data, head_dim):
     arrays = [array.astype(np.float16) for array in data(head_dim)]
     attention = AttentionProblem(1, 1, ROWS, KEYS, head_dim)
+    _check(attention, arrays, _run(tik, execute, attention, arrays))
+
+
+@pytest.mark.parametrize("data", (_huge_key_last, _scores_to_60000))
+def test_capped_scores_of_any_size_are_right_and_set_nothing(tik, execute, data):
+    arrays = [array.astype(np.float16) for array in data(32)]
+    attention = make_problem(1, 1, ROWS, KEYS, 32, softcap=50.0)
     _check(attention, arrays, _run(tik, execute, attention, arrays))
 
 

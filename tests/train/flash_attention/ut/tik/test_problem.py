@@ -1,5 +1,7 @@
 """Descriptions of kernels: bad ones are refused by name when they are made."""
 
+from dataclasses import replace
+
 import pytest
 from flash_attention.kernels.tik import KernelProblem, build_forward, host
 from flash_attention.kernels.tik.forward.scheduler import split
@@ -7,7 +9,10 @@ from flash_attention.kernels.tik.forward.tiling import buffers, candidates
 from flash_attention.kernels.tik.hardware import CAPACITY, usage
 from flash_attention.problem import AttentionProblem, AttentionRules
 
+from tests.train.flash_attention.problems import make_kernel_problem
+
 GOOD = {"batch": 1, "heads": 4, "seq_q": 64, "seq_k": 64, "head_dim": 64}
+ALIBI = AttentionRules(alibi=True)
 
 
 @pytest.mark.parametrize(
@@ -15,27 +20,21 @@ GOOD = {"batch": 1, "heads": 4, "seq_q": 64, "seq_k": 64, "head_dim": 64}
     (
         ({"head_dim": 257}, "head_dim"),
         ({"head_dim": 0}, "head_dim"),
+        ({"value_dim": 257}, "value_dim"),
         ({"seq_q": 0}, "seq_q"),
         ({"seq_k": 1.5}, "seq_k"),
         ({"batch": True}, "batch"),
         ({"kv_heads": 3}, "kv_heads"),
         ({"dtype": "bfloat16"}, "dtype"),
-        ({"mask": "diagonal"}, "mask"),
-        ({"mask": "compact_causal", "causal_alignment": "bottom_right"}, "causal_alignment"),
-        ({"causal_alignment": "center"}, "causal_alignment"),
-        ({"mask_batch": 2}, "mask_batch"),
-        ({"bias_heads": 3}, "bias_heads"),
-        ({"window_left": -2}, "window_left"),
-        ({"window_right": -5}, "window_right"),
-        ({"prev_blocks": -1}, "prev_blocks"),
-        ({"alibi": "linear"}, "alibi"),
-        ({"alibi": "computed", "slopes": (0.5,)}, "slopes"),
+        ({"mask_shape": (2, 1, 64, 64)}, "mask_shape"),
+        ({"bias_shape": (1, 3, 1, 64)}, "bias_shape"),
+        ({"rules": ALIBI, "slopes": (0.5,)}, "slopes"),
         ({"slopes": (0.5, 0.5, 0.5, 0.5)}, "slopes"),
-        ({"alibi": "computed", "slopes": (0.5,) * 4, "seq_k": 262145}, "alibi: got computed for 262145 tokens"),
-        ({"alibi": "computed", "slopes": (-2.0,) * 4, "seq_q": 200000}, "slopes: got 2.0"),
-        ({"dropout_threshold": 65536}, "dropout_threshold"),
-        ({"scale": float("inf")}, "scale"),
+        ({"rules": ALIBI, "slopes": (0.5,) * 4, "bias_shape": (1, 1, 1, 64)}, "bias_shape"),
+        ({"rules": ALIBI, "slopes": (0.5,) * 4, "seq_k": 262145}, "alibi: got 262145 tokens"),
+        ({"rules": ALIBI, "slopes": (-2.0,) * 4, "seq_q": 200000}, "slopes: got 2.0"),
         ({"cores": 0}, "cores"),
+        ({"rules": AttentionRules(softcap=1e5)}, "softcap: got 100000.0"),
     ),
 )
 def test_bad_description_names_the_field(change, name):
@@ -70,19 +69,19 @@ def test_inputs_of_a_kernel_are_checked(tik):
 
 def test_scale_is_taken_apart_into_a_power_of_two_and_a_rest():
     for scale in (1 / 8, 128**-0.5, 0.3, -0.25, 1e-3, 7.0):
-        problem = KernelProblem(**GOOD, scale=scale)
+        problem = KernelProblem(**GOOD, rules=AttentionRules(scale=scale))
         assert problem.query_factor * problem.post_scale == pytest.approx(scale, rel=1e-15)
         assert abs(problem.query_factor).hex().startswith("0x1.0000000000000p")
         assert abs(problem.query_factor) <= min(abs(scale), 1.0)
     assert KernelProblem(**GOOD).post_scale == 1.0
-    assert KernelProblem(**GOOD, scale=0.0).query_factor == 0.0
+    assert KernelProblem(**GOOD, rules=AttentionRules(scale=0.0)).query_factor == 0.0
 
 
 @pytest.mark.parametrize("head_dim", (1, 16, 48, 64, 80, 128, 160, 256))
 @pytest.mark.parametrize("seq", (1, 40, 200, 1000))
 def test_auto_finds_a_plan_that_fits(head_dim, seq):
-    for features in ({}, {"mask": "full", "alibi": "bias", "dropout_threshold": 9, "causal": True}):
-        problem = KernelProblem(1, 1, seq, seq + 1, head_dim, **features)
+    for features in ({}, {"mask": "per_score", "bias": "per_score", "dropout_rate": 0.1, "causal": True}):
+        problem = make_kernel_problem(1, 1, seq, seq + 1, head_dim, **features)
         fitting = 0
         for plan in candidates(problem):
             work = split(problem, plan)
@@ -109,8 +108,9 @@ def test_describe_maps_an_attention_problem():
         rules=AttentionRules(dropout_rate=0.25, window_left=5),
     )
     problem = host.describe(attention, cores=3)
-    assert (problem.mask, problem.mask_batch, problem.mask_heads) == ("key", 2, 1)
-    assert (problem.alibi, problem.bias_batch, problem.bias_heads) == ("bias", 1, 4)
-    assert (problem.dropout_threshold, problem.window_left, problem.cores) == (16384, 5, 3)
+    assert (problem.mask, problem.mask_planes) == ("per_key", (2, 1))
+    assert (problem.bias, problem.bias_planes) == ("per_score", (1, 4))
+    assert (problem.dropout_threshold, problem.rules.window_left, problem.cores) == (16384, 5, 3)
+    assert problem == host.describe(replace(attention, rules=replace(attention.rules, tile=64, alibi=True)), cores=3)
     with pytest.raises(TypeError, match="bias"):
         host.describe(AttentionProblem(1, 1, 8, 8, 8, bias_shape=(1, 1, 1, 8), bias_dtype="float32"))

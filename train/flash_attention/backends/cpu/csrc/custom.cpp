@@ -243,7 +243,7 @@ Layout layout_of(const Tensors& t, int i, int64_t kind, int64_t dim, DType dtype
   return sizes.layout;
 }
 
-Problem parse(const Tensors& t, int config_index, int rates_index, int output_index) {
+Problem parse(const Tensors& t, int config_index, int rates_index, int output_index, bool packed = false) {
   require(t.present(config_index) && t.present(rates_index), kBadPointer);
   require(t.named(config_index, "int64") && t.named(rates_index, "float32"), kBadDType);
   require(t.ranks[config_index] == 1 && t.shape(config_index)[0] == kConfigCount, kBadConfig);
@@ -260,7 +260,7 @@ Problem parse(const Tensors& t, int config_index, int rates_index, int output_in
   require(p.dtype != DType::kByte && t.dtype(kKey) == p.dtype, kBadDType);
   p.head_dim = in_range(config[kHeadDim], 1, kMaxHeadDim);
   p.value_dim = in_range(config[kValueDim], 1, kMaxHeadDim);
-  const int64_t kind = in_range(config[kLayout], kHeadsFirst, kTH);
+  const int64_t kind = in_range(config[kLayout], packed ? kTND : kHeadsFirst, packed ? kTH : kSBH);
   const Sizes query = sizes_of(t, kQuery, kind, p.head_dim), key = sizes_of(t, kKey, kind, p.head_dim);
   p.batch = query.batch;
   p.heads = query.heads;
@@ -311,10 +311,13 @@ Problem parse(const Tensors& t, int config_index, int rates_index, int output_in
     p.sinks = static_cast<const float*>(t.data[kSinks]);
   }
   if (in_range(config[kHasPrefix], 0, 1)) {
-    p.prefix = integers(t, kPrefix, {p.batch});
+    require(t.present(kPrefix), kBadPointer);
+    require(t.ranks[kPrefix] == 1, kBadShape);
+    const int64_t items = packed ? t.shape(kPrefix)[0] : p.batch;  // each sequence has one; packing_of counts them
+    p.prefix = integers(t, kPrefix, {items});
     require(band.causal && band.left < 0 && band.right < 0, kBadValue);
     require(band.prev_blocks >= kAllBlocks && band.next_blocks >= kAllBlocks, kBadValue);
-    for (int64_t item = 0; item < p.batch; ++item) in_range(p.prefix[item], 0, p.seq_k);
+    for (int64_t item = 0; item < items; ++item) in_range(p.prefix[item], 0, p.seq_k);
   }
   if (in_range(config[kHasSegments], 0, 1)) {
     p.segments = integers(t, kSegments, {p.batch, p.seq_q});
@@ -366,6 +369,12 @@ int forward_entry(int count, const Tensors& t) {
   });
 }
 
+float* sink_gradient_of(const Tensors& t, int i, const Problem& p) {
+  require(p.sinks != nullptr, kBadPointer);
+  t.check(i, DType::kFloat32, {p.heads});
+  return static_cast<float*>(t.data[i]);
+}
+
 int backward_entry(int count, const Tensors& t, bool bias_gradient, bool sink_gradient) {
   return answer([&] {
     require(count == kBackwardCount + bias_gradient + sink_gradient, kBadCount);
@@ -386,11 +395,7 @@ int backward_entry(int count, const Tensors& t, bool bias_gradient, bool sink_gr
       t.check(next, p.bias.dtype, {shape[0], shape[1], shape[2], shape[3]});
       outputs.d_bias = t.data[next++];
     }
-    if (sink_gradient) {
-      require(p.sinks != nullptr, kBadPointer);
-      t.check(next, DType::kFloat32, {p.heads});
-      outputs.d_sinks = static_cast<float*>(t.data[next]);
-    }
+    if (sink_gradient) outputs.d_sinks = sink_gradient_of(t, next, p);
     return backward(p, inputs, outputs);
   });
 }
@@ -413,20 +418,22 @@ std::vector<int64_t> lengths_of(const Tensors& t, int i, int64_t total) {
 }
 
 Packing packing_of(const Tensors& t, int config_index, const Problem& p) {
-  require(p.sinks == nullptr && p.prefix == nullptr && p.segments == nullptr, kBadValue);
   const int64_t* config = static_cast<const int64_t*>(t.data[config_index]);
-  require(config[kLayout] == kTND || config[kLayout] == kTH, kBadValue);
-  require(p.mask.data == nullptr && p.bias.data == nullptr && p.dropout.kind != Dropout::kGiven, kBadValue);
+  require(p.segments == nullptr && p.mask.data == nullptr && p.bias.data == nullptr && p.dropout.kind != Dropout::kGiven, kBadValue);
   Packing packing{lengths_of(t, config_index - 2, p.seq_q), lengths_of(t, config_index - 1, p.seq_k),
                   config[kBottomRight] != 0};
   require(packing.query.size() == packing.key.size(), kBadLengths);
+  if (p.prefix) {
+    require(t.shape(kPrefix)[0] == packing.count(), kBadShape);
+    for (int64_t i = 0; i < packing.count(); ++i) in_range(p.prefix[i], 0, packing.key[i + 1] - packing.key[i]);
+  }
   return packing;
 }
 
 int forward_packed_entry(int count, const Tensors& t) {
   return answer([&] {
     require(count == kForwardCount + kLengths, kBadCount);
-    const Problem p = parse(t, kForwardConfig + kLengths, kForwardRates + kLengths, kForwardOutput + kLengths);
+    const Problem p = parse(t, kForwardConfig + kLengths, kForwardRates + kLengths, kForwardOutput + kLengths, true);
     const Packing packing = packing_of(t, kForwardConfig + kLengths, p);
     t.check(kForwardLogsumexp + kLengths, DType::kFloat32, {p.heads, p.seq_q});
     return forward_packed(p, packing, {t.data[kForwardOutput + kLengths],
@@ -434,10 +441,10 @@ int forward_packed_entry(int count, const Tensors& t) {
   });
 }
 
-int backward_packed_entry(int count, const Tensors& t) {
+int backward_packed_entry(int count, const Tensors& t, bool sink_gradient) {
   return answer([&] {
-    require(count == kBackwardCount + kLengths, kBadCount);
-    const Problem p = parse(t, kBackwardConfig + kLengths, kBackwardRates + kLengths, kOutput);
+    require(count == kBackwardCount + kLengths + sink_gradient, kBadCount);
+    const Problem p = parse(t, kBackwardConfig + kLengths, kBackwardRates + kLengths, kOutput, true);
     const Packing packing = packing_of(t, kBackwardConfig + kLengths, p);
     t.check(kLogsumexp, DType::kFloat32, {p.heads, p.seq_q});
     t.check_like(kDOutput, kOutput);
@@ -447,8 +454,10 @@ int backward_packed_entry(int count, const Tensors& t) {
     t.check_like(kDValue + kLengths, kValue);
     const BackwardInputs inputs{t.data[kOutput], static_cast<const float*>(t.data[kLogsumexp]), t.data[kDOutput],
                                 static_cast<const float*>(t.data[kDLogsumexp])};
-    return backward_packed(p, packing, inputs, {t.data[kDQuery + kLengths], t.data[kDKey + kLengths],
-                                                t.data[kDValue + kLengths], nullptr, nullptr});
+    BackwardOutputs outputs{t.data[kDQuery + kLengths], t.data[kDKey + kLengths], t.data[kDValue + kLengths], nullptr,
+                            nullptr};
+    if (sink_gradient) outputs.d_sinks = sink_gradient_of(t, kBackwardCount + kLengths, p);
+    return backward_packed(p, packing, inputs, outputs);
   });
 }
 
@@ -633,7 +642,8 @@ extern "C" {
 // For ctypes: a Status comes back, nothing is thrown.
 int flash_attention_forward(FA_PARAMETERS) { return fa::forward_entry(count, FA_TENSORS); }
 int flash_attention_forward_packed(FA_PARAMETERS) { return fa::forward_packed_entry(count, FA_TENSORS); }
-int flash_attention_backward_packed(FA_PARAMETERS) { return fa::backward_packed_entry(count, FA_TENSORS); }
+int flash_attention_backward_packed(FA_PARAMETERS) { return fa::backward_packed_entry(count, FA_TENSORS, false); }
+int flash_attention_backward_packed_sinks(FA_PARAMETERS) { return fa::backward_packed_entry(count, FA_TENSORS, true); }
 
 // For MindSpore. The forward pass has a name for each layout, because inference has to know where batch and seq are.
 #define FA_FORWARD(layout, batch, seq)                                                                    \
@@ -677,7 +687,10 @@ int FlashAttentionForwardPacked(FA_PARAMETERS) {
   return fa::or_throw("flash_attention_varlen forward", fa::forward_packed_entry(count, FA_TENSORS));
 }
 int FlashAttentionBackwardPacked(FA_PARAMETERS) {
-  return fa::or_throw("flash_attention_varlen backward", fa::backward_packed_entry(count, FA_TENSORS));
+  return fa::or_throw("flash_attention_varlen backward", fa::backward_packed_entry(count, FA_TENSORS, false));
+}
+int FlashAttentionBackwardPackedSinks(FA_PARAMETERS) {
+  return fa::or_throw("flash_attention_varlen backward", fa::backward_packed_entry(count, FA_TENSORS, true));
 }
 
 const char* flash_attention_message(int status) { return fa::message(status); }

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "exp2-inl.h"
 #include "forward-inl.h"
@@ -44,14 +45,18 @@ struct DecodeRows {
     if (blocks == nullptr) return base + key * row_bytes;
     return base + blocks[key / block_size] * block_bytes + key % block_size * row_bytes;
   }
-  // Rows as float32 in whole vectors: those in memory, or copies in `scratch`.
-  void load(DType dtype, int64_t first, int64_t count, int64_t stride, float* scratch, const float** rows) const {
-    const bool ready = dtype == DType::kFloat32 && width % kLanes == 0;
+  // Rows in whole vectors: those in memory, or copies in float32 in `scratch`. Gives their dtype. Other dtypes than float32
+  // are left to be converted by those who read them, if they do so `once`.
+  DType load(DType dtype, bool once, int64_t first, int64_t count, int64_t stride, float* scratch,
+             const char** rows) const {
+    const bool ready = (once || dtype == DType::kFloat32) && width % kLanes == 0;
     for (int64_t n = 0; n < count; ++n) {
-      const char* from = row(first + n);
-      if (!ready) load_row(dtype, from, width, scratch + n * stride);
-      rows[n] = ready ? reinterpret_cast<const float*>(from) : scratch + n * stride;
+      rows[n] = row(first + n);
+      if (ready) continue;
+      load_row(dtype, rows[n], width, scratch + n * stride);
+      rows[n] = reinterpret_cast<const char*>(scratch + n * stride);
     }
+    return ready ? dtype : DType::kFloat32;
   }
   void prefetch(DType dtype, int64_t first, int64_t count) const {
     const int64_t bytes = width * size_of(dtype);
@@ -60,9 +65,17 @@ struct DecodeRows {
   }
 };
 
+// So many keys, or vectors of values, share what is loaded for kM rows.
+constexpr int decode_columns(int rows) { return rows == 1 ? 8 : 4; }
+
+template <DType kType>
+FA_INLINE F load_column(const char* row, int64_t column) {
+  return load_vector<kType>(row + column * (kType == DType::kFloat32 ? 4 : 2));
+}
+
 // Products of kM queries and kN keys.
-template <int kM, int kN>
-FA_INLINE void decode_products(const float* query, int64_t query_stride, const float* const* keys, int64_t width,
+template <DType kType, int kM, int kN>
+FA_INLINE void decode_products(const float* query, int64_t query_stride, const char* const* keys, int64_t width,
                                float* scores) {
   F acc[kM][kN];
 #pragma GCC unroll 8
@@ -75,20 +88,40 @@ FA_INLINE void decode_products(const float* query, int64_t query_stride, const f
     for (int m = 0; m < kM; ++m) left[m] = Simd::load(query + m * query_stride + d);
 #pragma GCC unroll 8
     for (int n = 0; n < kN; ++n) {
-      const F right = Simd::load(keys[n] + d);
+      const F right = load_column<kType>(keys[n], d);
 #pragma GCC unroll 8
       for (int m = 0; m < kM; ++m) acc[m][n] = Simd::fma(left[m], right, acc[m][n]);
     }
   }
+  // Four at a time, and a single one as one of four: the order of its terms is the same.
 #pragma GCC unroll 8
-  for (int m = 0; m < kM; ++m)
+  for (int m = 0; m < kM; ++m) {
+    float* to = scores + m * kDecodeTile;
+    if constexpr (kN == 1) {
+      float sums[4];
+      Simd::sums(acc[m][0], acc[m][0], acc[m][0], acc[m][0], sums);
+      to[0] = sums[0];
+    } else {
 #pragma GCC unroll 8
-    for (int n = 0; n < kN; ++n) scores[m * kDecodeTile + n] = Simd::sum(acc[m][n]);
+      for (int n = 0; n < kN; n += 4) Simd::sums(acc[m][n], acc[m][n + 1], acc[m][n + 2], acc[m][n + 3], to + n);
+    }
+  }
+}
+
+// Products of kM queries and `count` keys.
+template <DType kType, int kM>
+void decode_scores(const float* query, int64_t query_stride, const char* const* keys, int64_t count, int64_t width,
+                   float* scores) {
+  constexpr int kN = decode_columns(kM);
+  int64_t n = 0;
+  for (; n + kN <= count; n += kN)
+    decode_products<kType, kM, kN>(query, query_stride, keys + n, width, scores + n);
+  for (; n < count; ++n) decode_products<kType, kM, 1>(query, query_stride, keys + n, width, scores + n);
 }
 
 // Adds probability * value of keys [first, last) to kM rows, kN vectors of them.
-template <int kM, int kN>
-FA_INLINE void decode_block(const float* probability, const float* const* values, int64_t first, int64_t last,
+template <DType kType, int kM, int kN>
+FA_INLINE void decode_block(const float* probability, const char* const* values, int64_t first, int64_t last,
                             int64_t column, float* output, int64_t stride) {
   F acc[kM][kN];
 #pragma GCC unroll 8
@@ -101,7 +134,7 @@ FA_INLINE void decode_block(const float* probability, const float* const* values
     for (int m = 0; m < kM; ++m) weight[m] = Simd::set1(probability[m * kDecodeTile + key]);
 #pragma GCC unroll 8
     for (int n = 0; n < kN; ++n) {
-      const F value = Simd::load(values[key] + column + n * kLanes);
+      const F value = load_column<kType>(values[key], column + n * kLanes);
 #pragma GCC unroll 8
       for (int m = 0; m < kM; ++m) acc[m][n] = Simd::fma(weight[m], value, acc[m][n]);
     }
@@ -112,15 +145,15 @@ FA_INLINE void decode_block(const float* probability, const float* const* values
     for (int n = 0; n < kN; ++n) Simd::store(output + m * stride + column + n * kLanes, acc[m][n]);
 }
 
-template <int kM>
-FA_INLINE void decode_sums(const float* probability, const float* const* values, int64_t first, int64_t last,
-                           int64_t width, float* output, int64_t stride) {
-  constexpr int kN = 8 / kM;
+template <DType kType, int kM>
+void decode_sums(const float* probability, const char* const* values, int64_t first, int64_t last, int64_t width,
+                 float* output, int64_t stride) {
+  constexpr int kN = decode_columns(kM);
   int64_t column = 0;
   for (; column + kN * kLanes <= width; column += kN * kLanes)
-    decode_block<kM, kN>(probability, values, first, last, column, output, stride);
+    decode_block<kType, kM, kN>(probability, values, first, last, column, output, stride);
   for (; column < width; column += kLanes)
-    decode_block<kM, 1>(probability, values, first, last, column, output, stride);
+    decode_block<kType, kM, 1>(probability, values, first, last, column, output, stride);
 }
 
 // One task: the rows of all query heads of a group, head by head, against the keys of one chunk.
@@ -190,7 +223,8 @@ struct DecodeTask {
   }
 
   // Rows add only the values that they see: what a hidden key holds does not matter.
-  void add(int64_t first, const float* const* values, float* parts) const {
+  template <DType kType>
+  void add(int64_t first, const char* const* values, float* parts) const {
     const auto column = [&](int64_t key) {
       return key < first ? 0 : key - first > kDecodeTile ? kDecodeTile : key - first;
     };
@@ -206,37 +240,42 @@ struct DecodeTask {
       const int64_t from = column(lo[row]), to = column(hi[row]);
       const int64_t count = kMostRows == 4 && alike(row, 4) ? 4 : alike(row, 2) ? 2 : 1;
       if (count == 4) {
-        decode_sums<kMostRows>(probability, values, from, to, value_width, output, plan.part_width);
+        decode_sums<kType, kMostRows>(probability, values, from, to, value_width, output, plan.part_width);
       } else if (count == 2) {
-        decode_sums<2>(probability, values, from, to, value_width, output, plan.part_width);
+        decode_sums<kType, 2>(probability, values, from, to, value_width, output, plan.part_width);
       } else {
-        decode_sums<1>(probability, values, from, to, value_width, output, plan.part_width);
+        decode_sums<kType, 1>(probability, values, from, to, value_width, output, plan.part_width);
       }
       row += count;
     }
   }
 
-  void products(const float* const* keys, int64_t count) const {
+  // Products of all rows and the keys of a tile from column `skipped` on.
+  template <DType kType>
+  void products(const char* const* keys, int64_t skipped, int64_t count) const {
     const int64_t width = round_up(p.head_dim, kLanes);
-    for (int64_t n = 0; n < count;) {
-      const int64_t step = count - n >= 4 ? 4 : 1;
-      for (int64_t row = 0; row < rows;) {
-        const float* left = query + row * query_stride;
-        float* to = score + row * kDecodeTile + n;
-        const int64_t most = rows - row < kMostRows ? rows - row : kMostRows;
-        if (most == 4) {
-          step == 4 ? decode_products<kMostRows, 4>(left, query_stride, keys + n, width, to)
-                    : decode_products<kMostRows, 1>(left, query_stride, keys + n, width, to);
-        } else if (most >= 2) {
-          step == 4 ? decode_products<2, 4>(left, query_stride, keys + n, width, to)
-                    : decode_products<2, 1>(left, query_stride, keys + n, width, to);
-        } else {
-          step == 4 ? decode_products<1, 4>(left, query_stride, keys + n, width, to)
-                    : decode_products<1, 1>(left, query_stride, keys + n, width, to);
-        }
-        row += most == 3 ? 2 : most;
+    for (int64_t row = 0; row < rows;) {
+      const float* left = query + row * query_stride;
+      float* to = score + row * kDecodeTile + skipped;
+      const int64_t most = rows - row < kMostRows ? rows - row : kMostRows;
+      if (most == 4) {
+        decode_scores<kType, kMostRows>(left, query_stride, keys + skipped, count, width, to);
+      } else if (most >= 2) {
+        decode_scores<kType, 2>(left, query_stride, keys + skipped, count, width, to);
+      } else {
+        decode_scores<kType, 1>(left, query_stride, keys + skipped, count, width, to);
       }
-      n += step;
+      row += most == 3 ? 2 : most;
+    }
+  }
+
+  // Calls use(type), type.value being the dtype.
+  template <class Use>
+  static FA_INLINE void with_type(DType dtype, const Use& use) {
+    switch (dtype) {
+      case DType::kFloat32: return use(std::integral_constant<DType, DType::kFloat32>{});
+      case DType::kFloat16: return use(std::integral_constant<DType, DType::kFloat16>{});
+      default: return use(std::integral_constant<DType, DType::kBFloat16>{});
     }
   }
 
@@ -265,7 +304,8 @@ struct DecodeTask {
     if (last_key > end) last_key = end;
     const DecodeRows keys(plan, p.key, p.key_layout, plan.key_block, p.head_dim, batch, kv_head);
     const DecodeRows values(plan, p.value, p.value_layout, plan.value_block, p.value_dim, batch, kv_head);
-    const float* pointers[kDecodeTile];
+    const char* pointers[kDecodeTile];
+    const bool once = rows <= kMostRows;
     const int64_t start = first_key / kDecodeTile * kDecodeTile;
     for (int64_t first = start; first < last_key; first += kDecodeTile) {
       // Only keys that some row sees: others may lie in blocks that do not exist.
@@ -273,15 +313,13 @@ struct DecodeTask {
       const int64_t to = first + kDecodeTile < last_key ? first + kDecodeTile : last_key;
       const int64_t skipped = from - first, count = to - from;
       values.prefetch(p.dtype, from, count);
-      keys.load(p.dtype, from, count, key_stride, tile, pointers + skipped);
-      score += skipped;
-      products(pointers + skipped, count);
-      score -= skipped;
+      with_type(keys.load(p.dtype, once, from, count, key_stride, tile, pointers + skipped),
+                [&](auto type) { products<type.value>(pointers, skipped, count); });
       for (int64_t row = 0; row < rows; ++row)
         soften(row, kv_head * p.group() + row / p.seq_q, first, parts + row * plan.part_width);
       if (to < last_key) keys.prefetch(p.dtype, to, last_key - to < kDecodeTile ? last_key - to : kDecodeTile);
-      values.load(p.dtype, from, count, value_stride, tile, pointers + skipped);
-      add(first, pointers, parts);
+      with_type(values.load(p.dtype, once, from, count, value_stride, tile, pointers + skipped),
+                [&](auto type) { add<type.value>(first, pointers, parts); });
     }
   }
 

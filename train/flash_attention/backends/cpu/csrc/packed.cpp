@@ -24,6 +24,7 @@ struct Sequence {
     p.band.seq_k = p.seq_k;
     p.band.offset = packing.bottom_right ? p.seq_k - p.seq_q : 0;
     p.dropout.batch_offset += static_cast<uint32_t>(index);
+    if (p.prefix) p.prefix += index;
     first_query_ = first_query;
     first_key_ = first_key;
     p.query = like_query(p.query);
@@ -94,7 +95,7 @@ int run_forward(const Problem& rows, const Packing& packing, const ForwardOutput
     plans.push_back(plan_forward(s.problem, part, std::max<int64_t>(1, share)));
     const ForwardPlan& plan = plans.back();
     scratch = std::max(scratch, kernels->forward_scratch(plan));
-    const Band& band = s.problem.band;
+    const Band band = s.problem.band_of(0);
     for (int64_t tile = 0; tile < plan.tiles; ++tile) {
       const int64_t first = tile * plan.rows, last = std::min(first + plan.rows, s.problem.seq_q) - 1;
       const int64_t keys = std::max<int64_t>(0, band.hi(last) - band.lo(first));
@@ -114,6 +115,8 @@ int run_forward(const Problem& rows, const Packing& packing, const ForwardOutput
 
 int run_backward(const Problem& rows, const Packing& packing, const BackwardInputs& inputs,
                  const BackwardOutputs& outputs) {
+  // Of each sequence, to be added up in their order.
+  std::vector<float> d_sinks(outputs.d_sinks ? packing.count() * rows.heads : 0);
   const auto run = [&](int64_t index) {
     const Sequence s(rows, packing, index);
     if (s.problem.seq_q == 0 && s.problem.seq_k == 0) return int{kOk};
@@ -121,7 +124,7 @@ int run_backward(const Problem& rows, const Packing& packing, const BackwardInpu
                     {s.like_output(inputs.output), s.like_logsumexp(inputs.logsumexp), s.like_output(inputs.d_output),
                      s.like_logsumexp(inputs.d_logsumexp)},
                     {s.like_query(outputs.d_query), s.like_key(outputs.d_key), s.like_value(outputs.d_value), nullptr,
-                     nullptr});
+                     outputs.d_sinks ? d_sinks.data() + index * rows.heads : nullptr});
   };
   std::vector<std::pair<double, int64_t>> order;
   double work = 0;
@@ -144,6 +147,11 @@ int run_backward(const Problem& rows, const Packing& packing, const BackwardInpu
     status = result;
     failed = true;
   });
+  for (int64_t head = 0; outputs.d_sinks && head < rows.heads; ++head) {
+    double sum = 0;
+    for (int64_t i = 0; i < packing.count(); ++i) sum += d_sinks[i * rows.heads + head];
+    outputs.d_sinks[head] = static_cast<float>(sum);
+  }
   return status;
 }
 

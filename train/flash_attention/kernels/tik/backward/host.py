@@ -14,12 +14,13 @@ def inputs(
     """Stored arrays for `Backward.run`.
 
     Args:
-        query, output, d_output: (B, H, Sq, D), float16; key, value: (B, Hkv, Sk, D).
+        query: (B, H, Sq, D), float16; output, d_output: (B, H, Sq, Dv); key: (B, Hkv, Sk, D); value: (B, Hkv, Sk, Dv).
         logsumexp, d_logsumexp: (B, H, Sq), float32.
         features: mask, bias, keep_bits as for host.forward_inputs.
     """
     arrays = host.forward_inputs(problem, query, key, value, **features)
-    arrays["output"], arrays["d_output"] = (layout.to_nz(np.asarray(array, np.float16)) for array in (output, d_output))
+    for name, array in (("output", output), ("d_output", d_output)):
+        arrays[name] = layout.to_stored(problem, name, np.asarray(array, np.float16))
     arrays["logsumexp"] = _rows(problem, logsumexp)
     if d_logsumexp is not None:
         arrays["d_logsumexp"] = _rows(problem, d_logsumexp)
@@ -27,20 +28,23 @@ def inputs(
 
 
 def outputs(problem: KernelProblem, stored: dict) -> dict[str, np.ndarray]:
-    """d_query, d_key, d_value (float16) and d_bias (float32, shape of the bias) from what `Backward.run` returns."""
+    """d_query, d_key, d_value (float16), d_bias (float32, shape of the bias) and d_sinks (float32, heads)
+
+    from what `Backward.run` returns.
+    """
     p = problem
-    result = {"d_query": layout.from_nz(stored["d_query"], p.seq_q, p.head_dim)}
-    for name in ("d_key", "d_value"):
-        result[name] = layout.from_nz(stored[name], p.seq_k, p.head_dim)
+    result = {name: layout.from_stored(p, name, stored[name]) for name in ("d_query", "d_key", "d_value")}
+    if "d_sink_rows" in stored:
+        result["d_sinks"] = stored["d_sink_rows"].sum(axis=(0, 2))
     if "d_bias" in stored:
         planes = layout.from_nz(stored["d_bias"], p.seq_q, p.seq_k)
-        result["d_bias"] = planes.reshape(p.bias_batch, p.bias_heads, p.seq_q, p.seq_k)
+        result["d_bias"] = planes.reshape(*p.bias_planes, p.seq_q, p.seq_k)
     if "d_bias_sums" in stored:
         # (batch, key/value heads, chunks, keys, 16 query heads of the group)
         sums = stored["d_bias_sums"].reshape(p.batch, p.kv_heads, -1, padded(p.seq_k), 16)
         heads = np.moveaxis(sums, 4, 3).reshape(p.batch, p.kv_heads, -1, padded(p.seq_k))
         rows = heads[:, :, : p.group, : p.seq_k].reshape(p.batch, p.heads, 1, p.seq_k)
-        for axis, size in ((0, p.bias_batch), (1, p.bias_heads)):
+        for axis, size in enumerate(p.bias_planes):
             if size == 1:
                 rows = rows.sum(axis=axis, keepdims=True)
         result["d_bias"] = np.ascontiguousarray(rows)

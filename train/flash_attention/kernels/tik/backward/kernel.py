@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from flash_attention.kernels.tik import signature
 from flash_attention.kernels.tik.backward import postprocess, preprocess, scheduler
 from flash_attention.kernels.tik.backward.load import Loads
+from flash_attention.kernels.tik.backward.results import Results
 from flash_attention.kernels.tik.backward.scheduler import BackwardSplit
 from flash_attention.kernels.tik.backward.softmax_grad import VectorWork
 from flash_attention.kernels.tik.backward.tiling import (
@@ -22,10 +23,9 @@ from flash_attention.kernels.tik.backward.tiling import (
     RING,
 )
 from flash_attention.kernels.tik.backward.work_item import KeyItem
-from flash_attention.kernels.tik.common import alibi, score_terms
-from flash_attention.kernels.tik.common.tiles import F, by_keys, each_epoch
+from flash_attention.kernels.tik.common import alibi, score_terms, softcap
+from flash_attention.kernels.tik.common.tiles import F, each_epoch
 from flash_attention.kernels.tik.core import Core
-from flash_attention.kernels.tik.hardware import HALF_ROUND
 from flash_attention.kernels.tik.kernel import Kernel
 from flash_attention.kernels.tik.layout import accumulator_shape
 from flash_attention.kernels.tik.problem import KernelProblem
@@ -51,19 +51,20 @@ class Backward:
             arrays: stored inputs by name, see backward.host.inputs.
 
         Returns:
-            d_query, d_key, d_value and the sums of the bias gradient, as stored.
+            d_query, d_key, d_value, the sums of the bias gradient and the rows of the gradient of sinks, as stored.
         """
         for kernel in self.kernels:
             feed = kernel.feed(**{name: arrays[name] for name in kernel.given if name in arrays})
             arrays.update(execute(kernel.tik, feed, [tensor.name for tensor in kernel.outputs]))
-        return {t.name: arrays[t.name] for t in self.main.outputs + self.finish.outputs if t.name != "d_query_sums"}
+        results = (*self.rows.outputs, *self.main.outputs, *self.finish.outputs)
+        return {t.name: arrays[t.name] for t in results if t.name not in ("row_lanes", "d_query_sums")}
 
 
 def build(
     problem: KernelProblem,
     tik,
     *,
-    variant: str = "deterministic",
+    variant: str = "split",
     bias_gradient: bool = False,
     logsumexp_gradient: bool = False,
     name: str = "flash_attention_backward",
@@ -91,7 +92,7 @@ def build_main(
     problem: KernelProblem,
     tik,
     *,
-    variant: str = "deterministic",
+    variant: str = "split",
     bias_gradient: bool = False,
     name: str = "flash_attention_backward",
     debug: bool = True,
@@ -104,7 +105,7 @@ def build_finish(
     problem: KernelProblem,
     tik,
     *,
-    variant: str = "deterministic",
+    variant: str = "split",
     bias_gradient: bool = False,
     name: str = "flash_attention_backward_finish",
     debug: bool = True,
@@ -130,6 +131,13 @@ def _main(request: signature.Request, tik, name: str, debug: bool) -> Kernel:
     return Kernel(arguments.inputs, arguments.outputs, name, instance, problem, plan, parts, split.cores, units)
 
 
+# With plan.deferred: the loop bodies of an item, or the last one if it has fewer, during which the gradients of the
+# keys of the item before are stored, and at whose end the keys of the next item are fetched. They are placed later,
+# because what comes after that in the queue of Vector waits with it.
+_DEFERRED_BODIES = (("store_body", 1), ("fetch_body", 2))
+PLACE_BODY, PLACE_POSITION = 3, 1
+
+
 class _Main:
     """Records the statements of one core."""
 
@@ -140,12 +148,15 @@ class _Main:
 
     def record(self) -> None:
         core, tik, items = self.core, self.tik, self.split.items
-        self.item, self.coming = KeyItem(core, "item"), KeyItem(core, "coming")
+        self.item, self.next_item = KeyItem(core, "item"), KeyItem(core, "next_item")
         self.epoch = core.scalar("int32", "epoch", 0)  # parity of the item in work
         slopes = alibi.Slopes(core) if len(self.split.distances) else None
         self.loads = Loads(core, self.item, numbered=len(self.split.tiles) > 0, signed=slopes is not None)
         self.vector = VectorWork(core, self.item, slopes)
+        self.results = Results(core)
         self.loads.constants(len(self.split.tiles), len(self.split.distances))
+        for name in ("d_key", "d_value"):
+            core.clear_padding(name, core.on.d_score_half[0], self.index, self.split.cores)
         size = min(items, ITEMS_PER_CHUNK)
         with tik.for_range(0, -(-items // ITEMS_PER_CHUNK), name="chunk") as chunk:
             for start in range(0, items, ITEMS_PER_CHUNK):
@@ -154,24 +165,31 @@ class _Main:
                     source = core.gm["table"][(self.index * items + start) * FIELDS]
                     tik.data_move(core.on.table[0], source, 0, 1, count * FIELDS // 8, 0, 0)
             first = chunk * ITEMS_PER_CHUNK
-            self._come(first, 0, size)
-            with tik.if_scope(self.coming["count"] > 0):
-                self.loads.keys(self.coming, self.epoch)
+            self._read_next_item(first, 0, size)
+            with tik.if_scope(self.next_item["count"] > 0):
+                self.loads.fetch_keys(self.next_item, self.epoch)
+                self.loads.place_keys(self.epoch)
             with tik.for_range(0, size, name="position") as position:
-                self.item.copy(self.coming)
-                self._come(first, position + 1, size)
+                self.item.copy(self.next_item)
+                self._read_next_item(first, position + 1, size)
                 with tik.if_scope(self.item["count"] > 0):
                     self._item()
                     self.epoch.set_as(1 - self.epoch)
+        if self.plan.deferred:
+            with tik.if_scope(self.results.pending > 0):
+                for gradient in (self.results.values, self.results.keys):
+                    self.results.take(gradient)
+                    for part in range(RING):
+                        self.results.store(gradient, part)
 
-    def _come(self, first, position, size: int) -> None:
+    def _read_next_item(self, first, position, size: int) -> None:
         """Reads the item whose keys are loaded next; its count is 0 where there is none."""
-        self.coming["count"].set_as(0)
+        self.next_item["count"].set_as(0)
         with self.core.when(position < size, first + position < self.split.items):
-            self.coming.load(position * FIELDS)
+            self.next_item.load(position * FIELDS)
 
     def _item(self) -> None:
-        core, tik, item = self.core, self.tik, self.item
+        core, item = self.core, self.item
         item.rewind()
         for ahead in range(2):
             with core.when(ahead < item["steps"]):
@@ -179,18 +197,59 @@ class _Main:
         self.loads.scores_extra(item.units[0])
         bodies = core.scalar("int32", "bodies")
         bodies.set_as((item["steps"] + (2 + RING - 1)) // RING)
-        with tik.for_range(0, bodies, name="body") as body:
-            for position in range(RING):
-                self._step(body * RING + position, position)
-                if position == 1:
-                    # The keys of the next item are on their way while this one is in work.
-                    with core.when(body == 0, self.coming["count"] > 0):
-                        self.loads.keys(self.coming, 1 - self.epoch)
-        self._end()
+        (self._deferred if self.plan.deferred else self._plain)(bodies)
 
-    def _step(self, step, position: int) -> None:
+    def _plain(self, bodies) -> None:
+        """Steps of an item; the keys of the next one are on their way in the meantime."""
+        with self.tik.for_range(0, bodies, name="body") as body:
+            self._plain_body(body)
+        self.results.finish(self.item)
+
+    def _plain_body(self, body) -> None:
+        for position in range(RING):
+            self._step(body, position)
+            with self.core.when(body == 0, self.next_item["count"] > 0):
+                if position == 1:
+                    self.loads.fetch_keys(self.next_item, 1 - self.epoch)
+                # Steps later, because what comes after it in the queue of Vector waits with it.
+                if position == 3:
+                    self.loads.place_keys(1 - self.epoch)
+
+    def _deferred(self, bodies) -> None:
+        """Steps of an item with the gradients of the one before; the keys of the next one follow in their place."""
+        core, next_item = self.core, self.next_item
+        store_body, fetch_body = (self._body(*wanted, bodies) for wanted in _DEFERRED_BODIES)
+        with self.tik.for_range(0, bodies, name="body") as body:
+            self._deferred_body(body, store_body)
+            with core.when(body == fetch_body, next_item["count"] > 0):
+                self.loads.fetch_keys(next_item, 1 - self.epoch)
+        with core.when(bodies <= PLACE_BODY, next_item["count"] > 0):
+            self.loads.place_keys(1 - self.epoch)
+        self.results.keep(self.item)
+
+    def _deferred_body(self, body, store_body) -> None:
+        core, results = self.core, self.results
+        for position in range(RING):
+            self._step(body, position)
+            with core.when(body == 0, results.pending > 0):
+                results.store(results.values, position)
+            with core.when(body == store_body, results.pending > 0):
+                results.store(results.keys, position)
+            if position == PLACE_POSITION:
+                with core.when(body == PLACE_BODY, self.next_item["count"] > 0):
+                    self.loads.place_keys(1 - self.epoch)
+
+    def _body(self, name: str, wanted: int, bodies):
+        """Number of a loop body: the wanted one, or the last where there are fewer."""
+        result = self.core.scalar("int32", name, wanted)
+        with self.tik.if_scope(bodies <= wanted):
+            result.set_as(bodies - 1)
+        return result
+
+    def _step(self, body, position: int) -> None:
         """One step of the pipeline: scores of one tile, gradients of the one before, stores of the one before that."""
         core, item, steps = self.core, self.item, self.item["steps"]
+        step = body * RING + position
         ahead, behind, done = (item.units[(position - lag) % RING] for lag in range(3))
         with core.when(step >= 2, step < steps + 2):
             self._store_query(done)
@@ -202,13 +261,27 @@ class _Main:
             self._value_gradient(behind, step)
         with core.when(step < steps):
             self.vector.probabilities(ahead)
+            self._take(body, position, exact=True)
             self._d_probability(ahead)
             self.vector.d_scores(ahead)
+            self._take(body, position, exact=False)
         with core.when(step >= 1, step < steps + 1):
+            # Ahead of what waits for the gradients of the scores: fewer events are in flight then.
+            columns = self._key_columns(*self.plan.column_parts(self.plan.keys, self.plan.head_dim)[0])
             self._key_gradient(behind, step)
-            self._query_gradient(behind)
+            self._query_gradient(behind, columns)
         with core.when(step + 1 < steps):
             self.loads.scores_extra(item.units[(position + 1) % RING])
+
+    def _take(self, body, position: int, exact: bool) -> None:
+        """Gradients of the item before out of L0C, in the first step: those of factor 1 first, which need no space."""
+        results = self.results
+        gradients = [one for one in (results.values, results.keys) if (one.factor == 1.0) == exact]
+        if not self.plan.deferred or position > 0 or not gradients:
+            return
+        with self.core.when(body == 0, results.pending > 0):
+            for gradient in gradients:
+                results.take(gradient)
 
     # ---- Cube
     def _operand(self):
@@ -217,12 +290,17 @@ class _Main:
         self.turn += 1
         return copies[self.turn % len(copies)]
 
-    def _product(self, target, left, left_terms, l0_terms, right, right_terms, key_terms=None) -> None:
-        """target (rows, keys) = left . right + terms, segment by segment of keys; key_terms (L1) fill right_terms."""
+    def _product(
+        self, dim, target, left, left_terms, l0_terms, right, right_terms, key_terms=None, linear=None
+    ) -> None:
+        """target (rows, keys) = left . right + terms, segment by segment of keys; key_terms (L1) fill right_terms.
+
+        left and right are `dim` wide. Where `linear` is given it gets the terms instead.
+        """
         core, tik, plan = self.core, self.tik, self.plan
         operand = core.on.l0_rows[0]
         tik.load2dv1(l0_terms, left_terms, 0, plan.rows // 16, 1, 0, True)
-        groups, columns = plan.rows // 16, core.depth_columns
+        groups, columns = plan.rows // 16, dim // 16
         for group in range(groups):
             tik.load2dv1(operand[group * columns * F], left, group, columns, groups, 0, False)
         if key_terms is not None:
@@ -230,9 +308,13 @@ class _Main:
         for index, width in enumerate(plan.segments):
             keys, start = self._operand(), plan.segment_start(index)
             for slot in each_epoch(core, right, self.epoch):
-                tik.load2dv1(keys, slot, start * plan.head_dim // F, width * plan.head_dim // F, 1, 0, False)
-            tik.mmad(target[start * plan.rows], operand, keys, plan.rows, plan.head_dim, width, 0)
-        tik.mmad(target, l0_terms, right_terms, plan.rows, 16, plan.keys, 1)
+                tik.load2dv1(keys, slot, start * dim // F, width * dim // F, 1, 0, False)
+            tik.mmad(target[start * plan.rows], operand, keys, plan.rows, dim, width, 0)
+        if linear is None:
+            tik.mmad(target, l0_terms, right_terms, plan.rows, 16, plan.keys, 1)
+        else:
+            columns = softcap.terms_width(self.problem, plan.keys)
+            tik.mmad(linear, l0_terms, right_terms, plan.rows, 16, columns, 0)
 
     def _scores(self, unit) -> None:
         on, ring = self.core.on, unit.position
@@ -240,23 +322,25 @@ class _Main:
         if score_terms.is_dynamic(self.problem):
             l0_keys, keys = on.l0_key_terms[0], on.key_terms[ring]
         left, rows = on.query[ring], on.logsumexp_terms[ring]
-        self._product(on.scores[0], left, rows, on.l0_logsumexp_terms[0], on.key, l0_keys, keys)
+        linear = on.linear[0] if self.problem.rules.softcap else None
+        dim, l0_rows = self.plan.head_dim, on.l0_logsumexp_terms[0]
+        self._product(dim, on.scores[0], left, rows, l0_rows, on.key, l0_keys, keys, linear)
 
     def _d_probability(self, unit) -> None:
         on, ring = self.core.on, unit.position
         ones = on.l0_ones[0]
         left, rows = on.d_output[ring], on.delta_terms[ring]
-        self._product(on.d_probability[0], left, rows, on.l0_delta_terms[0], on.value, ones)
+        self._product(self.plan.value_dim, on.d_probability[0], left, rows, on.l0_delta_terms[0], on.value, ones)
         if self.problem.dropout_threshold:
             self.tik.mmad(on.delta[0], on.l0_delta_terms[0], ones, self.plan.rows, 16, 16, 0)
 
-    def _turned(self, target, weights, rows, step) -> None:
-        """target (keys, head_dim) += weights^T . rows; it starts over at the first step of an item."""
+    def _add_transposed_product(self, dim: int, target, weights, rows, step) -> None:
+        """target (keys, dim) += weights^T . rows; it starts over at the first step of an item."""
         core, tik, plan = self.core, self.tik, self.plan
         left, right = core.on.l0_turned[0], core.on.l0_columns[0]
         tik.load2dv1(left, weights, 0, plan.area // F, 1, 0, True)
         groups = plan.rows // 16
-        for first, count in plan.column_parts(plan.rows):
+        for first, count in plan.column_parts(plan.rows, dim):
             for group in range(groups):
                 tik.load2dv1(right[group * count * F], rows, first * groups + group, count, groups, 0, True)
             self._accumulate(target[first * plan.keys * 16], left, right, count * 16, step == 1)
@@ -270,14 +354,20 @@ class _Main:
 
     def _value_gradient(self, unit, step) -> None:
         on = self.core.on
-        self._turned(on.value_sum[0], on.probability[0], on.d_output[unit.position], step)
+        self._add_transposed_product(
+            self.plan.value_dim, on.value_sum[0], on.probability[0], on.d_output[unit.position], step
+        )
 
     def _key_gradient(self, unit, step) -> None:
         on, plan = self.core.on, self.plan
-        self._turned(on.key_sum[0], on.d_score[unit.position % PAIR], on.query[unit.position], step)
+        self._add_transposed_product(
+            plan.head_dim, on.key_sum[0], on.d_score[unit.position % PAIR], on.query[unit.position], step
+        )
         if not plan.bias_chunks:
             return
         # Sums per key, one column of 16 per query head of the group.
+        if self.problem.rules.softcap:
+            self.tik.load2dv1(on.l0_turned[0], on.d_biased[unit.position % PAIR], 0, plan.area // F, 1, 0, True)
         column = on.l0_one_hot[0]
         for chunk in range(plan.bias_chunks):
             with self.core.when(unit.member >= 16 * chunk, unit.member < 16 * (chunk + 1)):
@@ -288,17 +378,21 @@ class _Main:
                     fresh.set_as(1)
                 self._accumulate(on.bias_sum[chunk], on.l0_turned[0], column, 16, fresh > 0)
 
-    def _query_gradient(self, unit) -> None:
-        """query_sum (rows, head_dim) = d_score . keys."""
-        core, tik, plan = self.core, self.tik, self.plan
-        on = core.on
+    def _key_columns(self, first: int, count: int):
+        """Fractal columns of the keys in L0B."""
+        right, size = self._operand(), self.plan.columns
+        for slot in each_epoch(self.core, self.core.on.key_rows, self.epoch):
+            self.tik.load2dv1(right, slot, first * size, count * size, 1, 0, True)
+        return right
+
+    def _query_gradient(self, unit, columns) -> None:
+        """query_sum (rows, head_dim) = d_score . keys, of which the first part is in L0B."""
+        tik, plan, on = self.tik, self.plan, self.core.on
         left, weights = on.l0_d_score[0], on.d_score[unit.position % PAIR]
         for group in range(plan.rows // 16):
             tik.load2dv1(left[group * plan.keys * 16], weights, group, plan.columns, plan.rows // 16, 0, False)
-        for first, count in plan.column_parts(plan.keys):
-            right = self._operand()
-            for slot in each_epoch(core, on.key_rows, self.epoch):
-                tik.load2dv1(right, slot, first * plan.columns, count * plan.columns, 1, 0, True)
+        for first, count in plan.column_parts(plan.keys, plan.head_dim):
+            right = columns if first == 0 else self._key_columns(first, count)
             tik.mmad(on.query_sum[0][first * plan.rows * 16], left, right, plan.rows, plan.keys, count * 16, 0)
 
     # ---- results
@@ -307,47 +401,8 @@ class _Main:
         core, tik, plan, item = self.core, self.tik, self.plan, self.item
         _, heads, tiles, *_ = accumulator_shape(self.problem, plan, self.split.slots)
         stage, whole = core.on.d_query[0], plan.rows * plan.head_dim
-        tik.tensor_mov(stage, core.on.query_sum[0], "m", 1, whole // F, 0, 0)
+        core.from_l0c(stage, core.on.query_sum[0], whole // F)
         number = (item["slot"] * heads + item["head"] + unit.member) * tiles + unit.tile
         tik.set_atomic_add(1)
         tik.data_move(core.gm["d_query_sums"][core.wide(number, whole)], stage, 0, 1, whole // 8, 0, 0)
         tik.set_atomic_add(0)
-
-    def _end(self) -> None:
-        """Gradients of the keys and values of the item, and of their bias."""
-        core, tik, plan, problem, item = self.core, self.tik, self.plan, self.problem, self.item
-        score, column = core.on.score[0], plan.keys * 16
-        at_once = max(1, plan.rows // 16)
-        halves = [core.on.probability_half[0], core.on.d_score_half[0]]
-        base = core.wide(item["kv_head"], core.depth_columns * core.seq_k * 16)
-        turn = 0
-        for name, buffer, factor in (
-            ("d_value", "value_sum", problem.dropout_scale),
-            ("d_key", "key_sum", problem.scale * problem.dropout_scale),
-        ):
-            for first in range(0, core.depth_columns, at_once):
-                count = min(at_once, core.depth_columns - first)
-                half, turn = halves[turn % 2], turn + 1
-                elements = count * column
-                source = core.on.copies(buffer)[0][first * column]
-                if factor == 1.0:
-                    tik.tensor_mov(half, source, "m", 1, elements // F, 0, 0)
-                else:
-                    tik.tensor_mov(score[HALF_ROUND], source, "m", 1, elements // F, 0, 0)
-                    core.with_scalar("vec_muls", score, score[HALF_ROUND:], factor, elements, 64)
-                    core.to_half(half, score, elements)
-
-                def store(have: int, name=name, first=first, count=count, half=half) -> None:
-                    target = base + first * core.seq_k * 16 + item["tile"] * column
-                    core.move((core.gm[name], target), (half, 0), count, have, plan.keys - have, core.seq_k - have)
-
-                by_keys(core, item["tile"], store)
-        for chunk in range(plan.bias_chunks):
-            tik.tensor_mov(score[HALF_ROUND], core.on.bias_sum[chunk], "m", 1, plan.columns, 0, 0)
-            core.with_scalar("vec_muls", score, score[HALF_ROUND:], problem.dropout_scale, column, 64)
-
-            def store_bias(have: int, chunk=chunk) -> None:
-                line = core.wide(item["kv_head"] * plan.bias_chunks + chunk, core.seq_k * 16)
-                tik.data_move(core.gm["d_bias_sums"][line + item["tile"] * column], score, 0, 1, have * 2, 0, 0)
-
-            by_keys(core, item["tile"], store_bias)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from flash_attention.kernels.tik.backward import preprocess
 from flash_attention.kernels.tik.backward.work_item import KeyItem, Unit
-from flash_attention.kernels.tik.common import alibi, dropout, mask, score_terms
+from flash_attention.kernels.tik.common import alibi, dropout, mask, score_terms, softcap
 from flash_attention.kernels.tik.common.tiles import F, by_keys, by_rows, each_epoch
 from flash_attention.kernels.tik.core import Core
 from flash_attention.kernels.tik.layout import row_term_kinds, row_terms_shape
+from flash_attention.kernels.tik.problem import padded
 
 
 class Loads:
@@ -28,6 +29,7 @@ class Loads:
         for name, lanes in (("zeros", 128), ("term", 128), ("slope_value", 64)):
             for vector in on.copies(name):
                 core.fill(vector, 0.0, 128, lanes)
+        softcap.initialise(core, 1.0)
         zeros = on.probability_half[0]
         core.fill(zeros, 0.0, plan.area)
         cleared = ["key_terms"] if on.copies("key_terms") else []
@@ -44,10 +46,8 @@ class Loads:
                     core.fill(buffer, 0.0, plan.area)
             for buffer in on.copies("keep"):
                 core.fill(buffer.reinterpret_cast_to("uint16"), 0, plan.area // 16)
-        # Terms of the keys: ones for the terms of the row, zeros or what the kind of bias asks for elsewhere.
         stage = on.d_score_half[0]
-        core.fill(stage, 0.0, F)
-        core.fill(stage, 1.0, 16 * len(score_terms.REFERENCE))
+        score_terms.fill_key_terms(core, stage)
         tik.data_move(on.one_terms[0], stage, 0, 1, 16, 0, 0)
         for slot in on.copies("key_terms"):
             for fractal in range(plan.columns):
@@ -59,36 +59,50 @@ class Loads:
         if plan.bias_chunks:
             tik.data_move(on.one_hot[0], core.gm["one_hot"], 0, 1, 16 * 16, 0, 0)
 
-    def keys(self, item: KeyItem, epoch) -> None:
-        """Keys and values of an item to the slots of a run-time epoch, 0 or 1.
-
-        The keys take on the power of two in the scale; they stand in L1 twice, for the scores and for the gradients of
-        the queries.
-        """
-        core, tik, plan = self.core, self.core.tik, self.core.plan
-        on, columns = core.on, self.core.depth_columns
+    def fetch_keys(self, item: KeyItem, epoch) -> None:
+        """Values of an item to the slots of a run-time epoch, 0 or 1, and its keys to where `place_keys` takes them."""
+        core, plan = self.core, self.core.plan
+        on = core.on
         stage, tile = on.key_stage[0], item["tile"]
-        base = core.wide(item["kv_head"], columns * core.seq_k * 16)
-        start = core.scalar("int64", "keys_start", base + tile * (plan.keys * 16))
+        starts = self._starts(("key", "value"), item["kv_head"], item, tile * (plan.keys * 16))
 
         def fetch(have: int) -> None:
             if have < plan.keys:
                 core.fill(stage, 0.0, plan.keys * plan.head_dim)
-            core.move((stage, 0), (core.gm["key"], start), columns, have, core.seq_k - have, plan.keys - have)
+            core.load((stage, 0), "key", starts["key"], have, plan.keys)
             for slot in each_epoch(core, on.value, epoch):
                 for index, width in reversed(list(enumerate(plan.segments))):
                     first = plan.segment_start(index)
-                    some = min(width, have - first)
-                    if some > 0:
-                        target, source = (slot, first * plan.head_dim), (core.gm["value"], start + first * 16)
-                        core.move(target, source, columns, some, core.seq_k - some, width - some)
+                    some = max(0, min(width, have - first))
+                    core.load_operand(
+                        (slot, first * plan.value_dim), "value", starts["value"] + first * 16, some, width
+                    )
 
         by_keys(core, tile, fetch)
+
+    def _starts(self, names: tuple, head, item: KeyItem, offset) -> dict:
+        """First elements of a tile in matrices of `names`; one scalar where they lie alike."""
+        core, starts = self.core, {}
+        for name in names:
+            place = core.place(name)
+            alike = place.batch, place.head
+            if alike not in starts:
+                starts[alike] = core.scalar("int64", f"{name}_start", core.start(name, head, item.batch) + offset)
+        return {name: starts[core.place(name).batch, core.place(name).head] for name in names}
+
+    def place_keys(self, epoch) -> None:
+        """The keys that were fetched to the slots of a run-time epoch.
+
+        They take on the power of two in the scale; they stand in L1 twice, for the scores and for the gradients of the
+        queries.
+        """
+        core, tik, plan = self.core, self.core.tik, self.core.plan
+        on, columns, stage = core.on, self.core.depth_columns, core.on.key_stage[0]
         if core.problem.query_factor != 1.0:
             core.with_scalar("vec_muls", stage, stage, core.problem.query_factor, plan.keys * plan.head_dim)
         for key, key_rows in each_epoch(core, list(zip(on.key, on.key_rows)), epoch):
             # Backwards: when the last operand of the item before has been read, all of them have.
-            for first, count in reversed(plan.column_parts(plan.keys)):
+            for first, count in reversed(plan.column_parts(plan.keys, plan.head_dim)):
                 for column in reversed(range(first, first + count)):
                     target = key_rows[first * plan.keys * 16 + (column - first) * F]
                     tik.data_move(target, stage[column * plan.keys * 16], 0, plan.columns, 16, 0, (count - 1) * 16)
@@ -103,23 +117,21 @@ class Loads:
         One move each: synchronisation by whole tensors has nothing to wait for in between.
         """
         core, tik, plan, item = self.core, self.core.tik, self.core.plan, self.item
-        on, columns, place = core.on, self.core.depth_columns, unit.position
+        on, place = core.on, unit.position
         head = item["head"] + unit.member
 
         def record(have: int) -> None:
             _, heads, groups, _, _ = row_terms_shape(core.problem)
             at = unit.tile * (plan.rows * 16)
 
-            base = core.wide(head, columns * core.seq_q * 16)
-            start = core.scalar("int64", "start", base + unit.tile * (plan.rows * 16))
+            starts = self._starts(("query", "d_output"), head, item, unit.tile * (plan.rows * 16))
 
             def tensor(name: str) -> None:
-                source = core.gm[name], start
-                core.move((on.copies(name)[place], 0), source, columns, have, core.seq_q - have, plan.rows - have)
+                core.load_operand((on.copies(name)[place], 0), name, starts[name], have, plan.rows)
 
             def load(slot, kind: int) -> None:
                 source = core.gm["row_lanes"][core.wide(head + kind * heads, groups * F) + at]
-                tik.data_move(slot, source, 0, 1, have, 0, 0)
+                tik.data_move(slot, source, 0, 1, padded(have), 0, 0)
 
             # The query in the slots was read later than all else there, so waiting until it may be overwritten covers
             # the others; the Cube reads the terms of the scores first, so waiting for these does.
@@ -149,9 +161,9 @@ class Loads:
             item.distance_number(item.distance, unit.tile)
             alibi.fetch_distance(core, item.distance)
         start = unit.tile * core.plan.rows
-        if problem.mask == "full":
+        if problem.mask == "per_score":
             mask.fetch_plane(core, "mask", "hidden", item.plane("mask", unit), item["tile"], start, unit.rows)
-        if problem.alibi == "bias":
+        if problem.bias == "per_score":
             mask.fetch_plane(core, "bias", "bias", item.plane("bias", unit), item["tile"], start, unit.rows)
         if problem.dropout_threshold:
             dropout.fetch_keep(core, item["head"] + unit.member, item["tile"], start, unit.rows)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from flash_attention.kernels.tik import signature
 from flash_attention.kernels.tik.backward import scheduler
 from flash_attention.kernels.tik.backward.tiling import BackwardPlan
+from flash_attention.kernels.tik.common import softcap
 from flash_attention.kernels.tik.common.tiles import by_rows
 from flash_attention.kernels.tik.core import Core
 from flash_attention.kernels.tik.hardware import HALF_ROUND, Buffer
@@ -40,6 +41,7 @@ def build(
     core = Core(tik, instance, problem, plan, gm)
     with instance.for_range(0, cores, name="core", block_num=cores) as index:
         core.allocate(parts)
+        core.clear_padding("d_query", core.on.d_query[0], index, cores)
         # Neighbouring tiles belong to one core.
         share = -(-total // cores)
         item, head, tile, rows = (core.scalar("int32", field, 0) for field in ("number", "head", "tile", "rows"))
@@ -69,14 +71,13 @@ def _tile(core: Core, item, total: int, head, tile, rows, slots: int, copy: int)
         part = core.on.part[0]
         tik.data_move(part, core.gm["d_query_sums"][core.wide(item + slot * total, whole)], 0, 1, whole // 8, 0, 0)
         core.binary("vec_add", total_of[HALF_ROUND:], total_of[HALF_ROUND:], part, whole, 64)
-    factor = problem.post_scale * problem.dropout_scale
+    factor = softcap.gradient_sign(problem) * problem.post_scale * problem.dropout_scale
     core.with_scalar("vec_muls", total_of, total_of[HALF_ROUND:], factor, whole, 64)
     core.to_half(half, total_of, whole)
 
     def store(have: int) -> None:
-        target = core.wide(head, core.depth_columns * core.seq_q * 16) + tile * (plan.rows * 16)
-        core.move(
-            (core.gm["d_query"], target), (half, 0), core.depth_columns, have, plan.rows - have, core.seq_q - have
-        )
+        batch = core.batch_of(head)
+        start = core.start("d_query", head, batch) + tile * (plan.rows * 16)
+        core.store("d_query", start, (half, 0), have, plan.rows)
 
     by_rows(core, rows, store)

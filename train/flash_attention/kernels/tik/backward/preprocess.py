@@ -11,17 +11,19 @@ from flash_attention.kernels.tik import signature
 from flash_attention.kernels.tik.common import alibi, score_terms
 from flash_attention.kernels.tik.common.tiles import by_rows
 from flash_attention.kernels.tik.core import Core
-from flash_attention.kernels.tik.hardware import Buffer, excess
+from flash_attention.kernels.tik.hardware import HALF_ROUND, Buffer, excess
 from flash_attention.kernels.tik.kernel import Kernel
-from flash_attention.kernels.tik.layout import row_term_kinds, row_terms_shape
+from flash_attention.kernels.tik.layout import SINK_LANES, row_term_kinds, row_terms_shape
 from flash_attention.kernels.tik.problem import KernelProblem, padded
 
 ROWS = 128  # queries of a block
-DELTA, SCORE, AFTER = range(
-    3
-)  # kinds of terms: of d_output . value, of the scores, of the scores of keys after queries
+# Kinds of terms: of d_output . value, of the scores, of the scores of keys after queries.
+DELTA, SCORE, AFTER = range(3)
+COPIES = 2  # blocks in the Unified Buffer at a time
 # One float32 value per query row each.
-VECTORS = ("delta", "logsumexp", "d_logsumexp", "rounded_term", "seen", "slope_value", "slope_part")
+LOADED = ("logsumexp", "d_logsumexp")
+VECTORS = ("delta", "seen", "slope_value", "slope_part")
+SINK_VECTORS = {"sink": COPIES, "sink_rows": 1}
 # Constants per query row.
 CONSTANTS = {"zero": 0.0, "one": 1.0, "largest_half": 65504.0, "least_half": -65504.0}
 LEAST_SCORE = -120000.0  # of a row that sees nothing: its probabilities are zero
@@ -34,20 +36,26 @@ class RowPlan:
     strategy, keys, row_blocks = "rows128", 16, 1
 
     def __init__(self, problem: KernelProblem):
-        self.rows = min(ROWS, padded(problem.seq_q))
-        self.head_dim = padded(problem.head_dim)
+        # Two blocks of the largest head_dims do not fit.
+        self.rows = min(ROWS if problem.value_dim <= 128 else ROWS // 2, padded(problem.seq_q))
+        self.head_dim, self.value_dim = padded(problem.head_dim), padded(problem.value_dim)
 
 
 def buffers(problem: KernelProblem, plan: RowPlan) -> list[Buffer]:
     """On-chip buffers in the order of allocation."""
-    whole = plan.rows * plan.head_dim
+    whole = plan.rows * plan.value_dim
     return [
-        Buffer("output", "UB", "float16", whole),
-        Buffer("d_output", "UB", "float16", whole),
-        Buffer("left", "UB", "float32", PART * plan.rows * 16 + 64),
+        # Operands of an instruction stand half a round of the banks apart, see hardware.HALF_ROUND, or far apart.
+        Buffer("left", "UB", "float32", PART * plan.rows * 16 + 2 * HALF_ROUND),
+        # The next block is on its way while this one is in work.
+        Buffer("output", "UB", "float16", whole, COPIES),
+        Buffer("d_output", "UB", "float16", whole, COPIES),
         Buffer("right", "UB", "float32", PART * plan.rows * 16),
-        Buffer("sum", "UB", "float32", plan.rows * 16),
+        Buffer("sum", "UB", "float32", plan.rows * 16 + HALF_ROUND),
+        *(Buffer(name, "UB", "float32", 128, COPIES) for name in LOADED),
+        Buffer("rounded_term", "UB", "float32", 128, 2),
         *(Buffer(name, "UB", "float32", 128) for name in (*VECTORS, *CONSTANTS)),
+        *(Buffer(name, "UB", "float32", 128, copies) for name, copies in SINK_VECTORS.items() if problem.sinks),
         Buffer("term", "UB", "float16", 128),
         Buffer("row_numbers", "UB", "float32", 128),
         Buffer("terms", "UB", "float16", plan.rows * 16, row_term_kinds(problem)),
@@ -86,6 +94,27 @@ def build(
     return Kernel(arguments.inputs, arguments.outputs, name, instance, problem, plan, tuple(parts), cores, units)
 
 
+class _Place:
+    """Run-time place of a block of rows: its head over all batch items, first row, and number of stored rows."""
+
+    def __init__(self, core: Core, blocks: int):
+        self.core, self.blocks = core, blocks
+        self.head, self.block, self.start, self.rows = (
+            core.scalar("int32", name, 0) for name in ("head", "block", "start", "rows")
+        )
+
+    def find(self, number) -> None:
+        """Sets the scalars to block `number` of all heads."""
+        core = self.core
+        self.head.set_as(number // self.blocks)
+        self.block.set_as(number - self.head * self.blocks)
+        self.start.set_as(self.block * core.plan.rows)
+        self.rows.set_as(core.plan.rows)
+        if core.tail_rows:
+            with core.tik.if_scope(self.block == self.blocks - 1):
+                self.rows.set_as(core.tail_rows)
+
+
 class _RowSlopes(alibi.Slopes):
     """Query terms of computed ALiBi, to their place in the Unified Buffer."""
 
@@ -101,7 +130,7 @@ class _Rows:
 
     def __init__(self, core: Core, with_gradient: bool, blocks: int):
         self.core, self.with_gradient, self.blocks = core, with_gradient, blocks
-        self.slopes = _RowSlopes(core) if core.problem.alibi == "computed" else None
+        self.slopes = _RowSlopes(core) if core.problem.bias == "alibi" else None
 
     def record(self, index, total: int, cores: int) -> None:
         core = self.core
@@ -110,77 +139,89 @@ class _Rows:
         count = core.scalar("int32", "count", share)
         with core.tik.if_scope(index < rest):
             count.set_as(share + 1)
-        head, block, start, rows = (core.scalar("int32", name, 0) for name in ("head", "block", "start", "rows"))
-        with core.tik.for_range(0, count, name="item") as item:
-            head.set_as((item * cores + index) // self.blocks)
-            block.set_as((item * cores + index) - head * self.blocks)
-            start.set_as(block * core.plan.rows)
-            rows.set_as(core.plan.rows)
-            if core.tail_rows:
-                with core.tik.if_scope(block == self.blocks - 1):
-                    rows.set_as(core.tail_rows)
-            self._block(head, start, rows)
+        places = [_Place(core, self.blocks) for _ in range(COPIES)]
+
+        def load(item, copy: int) -> None:
+            with core.tik.if_scope(item < count):
+                places[copy].find(item * cores + index)
+                self._load(places[copy], copy)
+
+        load(0, 0)
+        with core.tik.for_range(0, -(-(share + 1) // COPIES), name="pair") as pair:
+            for copy in range(COPIES):
+                item = pair * COPIES + copy
+                # Before the work on this block: the queue of Vector holds less than a block's instructions.
+                load(item + 1, (copy + 1) % COPIES)
+                with core.tik.if_scope(item < count):
+                    self._block(places[copy], copy)
 
     def _constants(self) -> None:
         core, plan, problem = self.core, self.core.plan, self.core.problem
         for buffer in core.on.terms + core.on.output + core.on.d_output:
             core.fill(buffer, 0.0, buffer.shape[0])
-        for name, value in {**dict.fromkeys(VECTORS, 0.0), **CONSTANTS}.items():
-            core.fill(core.on.copies(name)[0], value, 128, 64)
+        for name, value in {
+            **dict.fromkeys((*LOADED, "rounded_term", *VECTORS, *SINK_VECTORS), 0.0),
+            **CONSTANTS,
+        }.items():
+            for vector in core.on.copies(name):
+                core.fill(vector, value, 128, 64)
         core.fill(core.on.term[0], 0.0, 128)
-        constants = {}
-        if problem.alibi == "given":
-            constants.update(score_terms.bias_constants(problem))
-        if problem.mask == "key":
-            constants[score_terms.KEY_MASK] = score_terms.HIDING
-        for place, value in constants.items():
+        for place, value in score_terms.query_constants(problem).items():
             for kind in core.on.terms[SCORE:]:
                 core.tik.vec_dup(16, kind[place * 16], value, plan.rows // 16, 16)
         if self.slopes:
             alibi.initialise(core)
 
-    def _block(self, head, start, rows) -> None:
-        core, plan, tik, problem = self.core, self.core.plan, self.core.tik, self.core.problem
-        delta, lse, extra = (core.on.copies(name)[0] for name in VECTORS[:3])
+    def _load(self, place: _Place, copy: int) -> None:
+        """Rows of output and d_output, and a number per row of the others."""
+        core, plan, tik = self.core, self.core.plan, self.core.tik
+        logsumexp, d_logsumexp = (core.on.copies(name)[copy] for name in LOADED)
 
-        def load(have: int) -> None:
-            base = core.wide(head, core.depth_columns * core.seq_q * 16)
-            for name in ("output", "d_output"):
-                core.move(
-                    (core.on.copies(name)[0], 0),
-                    (core.gm[name], base + start * 16),
-                    core.depth_columns,
-                    have,
-                    core.seq_q - have,
-                    plan.rows - have,
-                )
-            line = core.wide(head, core.seq_q)
-            tik.data_move(lse, core.gm["logsumexp"][line + start], 0, 1, have // 8, 0, 0)
+        def record(have: int) -> None:
+            line = core.wide(place.head, core.seq_q)
+            tik.data_move(logsumexp, core.gm["logsumexp"][line + place.start], 0, 1, padded(have) // 8, 0, 0)
             if self.with_gradient:
-                tik.data_move(extra, core.gm["d_logsumexp"][line + start], 0, 1, have // 8, 0, 0)
+                tik.data_move(d_logsumexp, core.gm["d_logsumexp"][line + place.start], 0, 1, padded(have) // 8, 0, 0)
+            if core.problem.sinks:
+                source = core.gm["sinks"][place.head * SINK_LANES]
+                tik.data_move(core.on.sink[copy], source, 0, 1, SINK_LANES // 8, 0, 0)
+            # Last: when Vector, which reads the last of them first, has waited for that, it has waited for all.
+            first = core.start("output", place.head, core.batch_of(place.head)) + place.start * 16
+            for name in ("output", "d_output"):
+                if have % 16:  # the terms of the rows up to the next 16 are stored too
+                    core.fill(core.on.copies(name)[copy], 0.0, plan.rows * plan.value_dim)
+                core.load((core.on.copies(name)[copy], 0), name, first, have, plan.rows)
 
-        by_rows(core, rows, load)
-        self._products()
+        by_rows(core, place.rows, record)
+
+    def _block(self, place: _Place, copy: int) -> None:
+        core, plan, tik, problem = self.core, self.core.plan, self.core.tik, self.core.problem
+        delta, (lse, extra) = core.on.delta[0], (core.on.copies(name)[copy] for name in LOADED)
+        self._products(copy)
         # Row sums of 16 score_terms.
-        tik.vcadd(16, delta, core.on.sum[0], plan.rows, 1, 1, 2)
+        tik.vcadd(16, delta, core.on.sum[0][HALF_ROUND:], plan.rows, 1, 1, 2)
         if self.with_gradient:
             core.binary("vec_sub", delta, delta, extra, 128, 64)
+        if problem.sinks:
+            self._sink_rows(core.on.sink[copy], delta, lse)
         core.with_scalar("vec_muls", delta, delta, -1.0 / problem.dropout_scale, 128, 64)
         self._negate(lse)
-        for place in score_terms.REFERENCE:
-            self._term(delta, place, (DELTA,))
-            self._term(lse, place, tuple(range(SCORE, len(core.on.terms))))
+        for number in score_terms.REFERENCE:
+            self._terms(number, ((delta, (DELTA,)), (lse, tuple(range(SCORE, len(core.on.terms))))))
         if self.slopes:
-            self.slopes.load({"slope": self._slope(head)})
-            self.slopes.row_block({("start", 0): start}, 0, None)
+            self.slopes.load({"slope": self._slope(place.head)})
+            self.slopes.row_block({("start", 0): place.start}, 0, None)
 
         def store(have: int) -> None:
             _, heads, groups, _, _ = row_terms_shape(problem)
             for kind, source in enumerate(core.on.terms):
-                target = core.wide(head + kind * heads, groups * 256) + start * 16
-                tik.data_move(core.gm["row_lanes"][target], source, 0, 1, have, 0, 0)
+                target = core.wide(place.head + kind * heads, groups * 256) + place.start * 16
+                tik.data_move(core.gm["row_lanes"][target], source, 0, 1, padded(have), 0, 0)
+            if problem.sinks:
+                target = core.wide(place.head, core.seq_q) + place.start
+                tik.data_move(core.gm["d_sink_rows"][target], core.on.sink_rows[0], 0, 1, padded(have) // 8, 0, 0)
 
-        by_rows(core, rows, store)
+        by_rows(core, place.rows, store)
 
     def _negate(self, lse) -> None:
         """lse = -lse in units of the scores of L0C; LEAST_SCORE where a row sees nothing."""
@@ -194,6 +235,15 @@ class _Rows:
         core.with_scalar("vec_adds", seen, seen, -1.0, 128, 64)
         core.with_scalar("vec_axpy", lse, seen, -LEAST_SCORE, 128, 64)
 
+    def _sink_rows(self, sink, delta, lse) -> None:
+        """sink_rows = -exp(sink - lse) * delta, what each row adds to the gradient of its head's sink."""
+        core, (share,) = self.core, self.core.on.sink_rows
+        core.binary("vec_sub", share, sink, lse, 128, 64)
+        core.binary("vec_min", share, share, core.on.zero[0], 128, 64)
+        core.unary("vec_exp", share, share, 128, 64)
+        core.binary("vec_mul", share, share, delta, 128, 64)
+        core.with_scalar("vec_muls", share, share, -1.0, 128, 64)
+
     def _slope(self, head):
         """Number of the head inside its batch."""
         heads = self.core.problem.heads
@@ -201,32 +251,46 @@ class _Rows:
         number.set_as(head - head // heads * heads)
         return number
 
-    def _products(self) -> None:
+    def _products(self, copy: int) -> None:
         """sum (rows, 16) = output * d_output, added over the fractal columns."""
         core, plan = self.core, self.core.plan
         square = plan.rows * 16
-        shift = core.operand_shift
-        left, right, total = (core.on.copies(name)[0] for name in ("left", "right", "sum"))
-        core.fill(total, 0.0, square, 64)
-        for first in range(0, core.depth_columns, PART):
-            count = min(PART, core.depth_columns - first)
+        left, right, total = core.on.left[0], core.on.right[0], core.on.sum[0]
+        for first in range(0, core.value_columns, PART):
+            count = min(PART, core.value_columns - first)
             elements = count * square
-            core.to_single(left[shift:], core.on.output[0][first * square :], elements)
-            core.to_single(right, core.on.d_output[0][first * square :], elements)
-            core.binary("vec_mul", left, left[shift:], right, elements, 64)
-            for column in range(count):
-                core.binary("vec_add", total, total, left[column * square :], square, 64)
+            core.to_single(right, core.on.d_output[copy][first * square :], elements)
+            core.to_single(left[core.operand_shift :], core.on.output[copy][first * square :], elements)
+            core.binary("vec_mul", left, left[core.operand_shift :], right, elements, 64)
+            while count > 1:
+                half = count // 2
+                core.binary("vec_add", left, left, left[(count - half) * square :], half * square, 64)
+                count -= half
+            if first == 0:
+                core.with_scalar("vec_adds", total[HALF_ROUND:], left, 0.0, square, 64)
+            else:
+                core.binary("vec_add", total[HALF_ROUND:], total[HALF_ROUND:], left, square, 64)
 
-    def _term(self, value, place: int, places: tuple) -> None:
-        """Next float16 term of `value` to a place of some kinds; `value` is left with what it does not hold."""
+    def _terms(self, place: int, values: tuple) -> None:
+        """Next float16 term of each value to a place of some kinds; a value is left with what the term does not hold.
+
+        The values in turn: Vector waits for the result of an instruction while it works on another value.
+        """
         core, tik, groups = self.core, self.core.tik, self.core.plan.rows // 16
-        back = core.on.rounded_term[0]
         # The last term takes what is left; where that does not fit, the result does not either.
-        source = value if place == score_terms.REFERENCE[-1] else back
-        if source is back:
-            core.binary("vec_min", back, value, core.on.largest_half[0], 128, 64)
-            core.binary("vec_max", back, back, core.on.least_half[0], 128, 64)
-        for kind in places:
-            tik.vec_conv(16, "none", core.on.terms[kind][place * 16], source, groups, 16, 2)
-        tik.vec_conv(16, "none", back, core.on.terms[places[0]][place * 16], groups, 2, 16)
-        core.binary("vec_sub", value, value, back, 128, 64)
+        last = place == score_terms.REFERENCE[-1]
+        work = [(value, kinds, back) for (value, kinds), back in zip(values, core.on.rounded_term)]
+        if not last:
+            for value, _, back in work:
+                core.binary("vec_min", back, value, core.on.largest_half[0], 128, 64)
+            for _, _, back in work:
+                core.binary("vec_max", back, back, core.on.least_half[0], 128, 64)
+        for value, kinds, back in work:
+            for kind in kinds:
+                tik.vec_conv(16, "none", core.on.terms[kind][place * 16], value if last else back, groups, 16, 2)
+        if last:
+            return
+        for _, kinds, back in work:
+            tik.vec_conv(16, "none", back, core.on.terms[kinds[0]][place * 16], groups, 2, 16)
+        for value, _, back in work:
+            core.binary("vec_sub", value, value, back, 128, 64)

@@ -7,8 +7,8 @@ over key tiles: every core adds its part to a float32 accumulator in global memo
 Variants by name (VARIANTS):
     "deterministic": each accumulator has one core that adds to it, in the order of its table; the same bits whatever
         the number of heads and cores.
-    "split": where there are fewer heads than cores the key tiles of a head are divided into slots, each with an
-        accumulator and a core of its own; the same bits for the same shapes and cores.
+    "split", the default: where there are fewer heads than cores the key tiles of a head are divided into slots, each
+        with an accumulator and a core of its own; the same bits for the same shapes and cores.
     "atomic": all cores add to one accumulator, in any order.
 """
 
@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from flash_attention.kernels.tik import forms, tuning
 from flash_attention.kernels.tik.backward.tiling import FIELDS, BackwardPlan, buffers, plans
 from flash_attention.kernels.tik.common.work_split import Registry, clip, deal, distance_tiles, plane, visibility_tiles
 from flash_attention.kernels.tik.hardware import BYTES, Buffer, excess
@@ -31,7 +32,9 @@ EDGE = 8  # query tiles at either end of a key tile's range that may be partly v
 DISTANCES = 8
 ACCUMULATOR_LIMIT = 2**31  # bytes of accumulators beyond which no further slots are used
 
-(HEAD, KV_HEAD, MASK_PLANE, BIAS_PLANE, SLOPE, SLOT, TILE, FIRST, COUNT, STEPS, MIDDLE, CROSS, BEFORE) = range(13)
+(HEAD, KV_HEAD, MASK_PLANE, BIAS_PLANE, SLOPE, SLOT, TILE, FIRST, COUNT, STEPS, MIDDLE, CROSS, BEFORE, BATCH) = range(
+    14
+)
 LEFT, RIGHT, DISTANCE = 16, 24, 32
 
 
@@ -80,7 +83,10 @@ class Choice(NamedTuple):
     buffers: tuple[Buffer, ...]
 
 
-@functools.lru_cache(maxsize=4)
+class PartialTilesError(ValueError):
+    """A range of visible tiles begins or ends with more partly visible ones than an item has numbers for."""
+
+
 def choose(problem: KernelProblem, variant: str, bias_gradient: bool) -> Choice:
     """The first plan that fits.
 
@@ -89,11 +95,20 @@ def choose(problem: KernelProblem, variant: str, bias_gradient: bool) -> Choice:
     """
     if variant not in VARIANTS:
         raise ValueError(f"variant: got {variant!r}, allowed are {', '.join(VARIANTS)}")
-    if bias_gradient and problem.alibi not in ("given", "bias"):
-        raise ValueError(f"bias_gradient: got True, allowed with alibi given or bias, not {problem.alibi!r}")
+    if bias_gradient and problem.bias_shape is None:
+        raise ValueError(f"bias_gradient: got True, allowed with a bias per_key or per_score, got {problem.bias}")
+    return _choose(problem, variant, bias_gradient, forms.current(), tuning.current())
+
+
+@functools.lru_cache(maxsize=4)
+def _choose(problem: KernelProblem, variant: str, bias_gradient: bool, _: forms.Forms, __: tuning.Table) -> Choice:
     reasons = []
     for plan in plans(problem, bias_gradient):
-        work = split(problem, plan, variant)
+        try:
+            work = split(problem, plan, variant)
+        except PartialTilesError as error:
+            reasons.append(f"{plan.strategy}: {error}")
+            continue
         parts = buffers(problem, plan, len(work.tiles), len(work.distances))
         reason = excess(parts)
         if not reason:
@@ -108,7 +123,7 @@ def split(problem: KernelProblem, plan: BackwardPlan, variant: str) -> BackwardS
     count = -(-problem.seq_k // plan.keys)
     blocks = [_key_tile(problem, plan, index, tiles, distances) for index in range(count)]
     costs = [block.count * problem.group + 3 for block in blocks]
-    families = _families(problem, plan.bias_kind == "bias" and variant != "atomic")
+    families = _families(problem, plan.bias_kind == "per_score" and variant != "atomic")
     slots = _slots(problem, plan, families, costs) if variant == "split" else 1
     if variant == "atomic":
         units = [(costs[tile], 0, [(head, tile)]) for family in families for head in family for tile in range(count)]
@@ -140,7 +155,7 @@ def _families(problem: KernelProblem, shared_bias: bool) -> list[list[tuple[int,
         return [[head] for head in heads]
     result: dict = {}
     for b, h in heads:
-        key = (b if problem.bias_batch > 1 else 0, h if problem.bias_heads > 1 else 0)
+        key = tuple(index if count > 1 else 0 for index, count in zip((b, h), problem.bias_planes))
         result.setdefault(key, []).append((b, h))
     return list(result.values())
 
@@ -173,12 +188,9 @@ def _planes(row: np.ndarray, problem: KernelProblem, batch: int, head: int) -> N
     first = head * problem.group
     row[HEAD] = batch * problem.heads + first
     row[KV_HEAD] = batch * problem.kv_heads + head
-    for word, batches, heads in (
-        (MASK_PLANE, problem.mask_batch, problem.mask_heads),
-        (BIAS_PLANE, problem.bias_batch, problem.bias_heads),
-    ):
-        row[word] = plane(batches, heads, batch, first)
-    row[SLOPE] = first
+    for word, planes in ((MASK_PLANE, problem.mask_planes), (BIAS_PLANE, problem.bias_planes)):
+        row[word] = plane(*planes, batch, first)
+    row[SLOPE], row[BATCH] = first, batch
 
 
 def _key_tile(problem: KernelProblem, plan: BackwardPlan, tile: int, tiles: Registry, distances: Registry) -> KeyTile:
@@ -211,11 +223,11 @@ def _key_tile(problem: KernelProblem, plan: BackwardPlan, tile: int, tiles: Regi
             # Bounds are monotone: the same for the first and the last of these rows means the same for all.
             ends = {clip(band.keys(row), start, keys) for row in ((first + EDGE) * rows, (last - EDGE + 1) * rows - 1)}
             if len(ends) > 1:
-                raise ValueError(
-                    f"prev_blocks, next_blocks, block: partly visible query tiles of keys {start}..{stop - 1} "
+                raise PartialTilesError(
+                    f"prev_blocks, next_blocks, tile: partly visible query tiles of keys {start}..{stop - 1} "
                     f"reach further than {EDGE} tiles of {rows} queries into their range"
                 )
-    if problem.alibi == "computed" and not problem.causal:
+    if problem.bias == "alibi" and not problem.rules.causal:
         _signs(problem, plan, words, start, distances)
     return KeyTile(tuple(words))
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from flash_attention.kernels.tik.backward.tiling import PAIR
 from flash_attention.kernels.tik.backward.work_item import KeyItem, Unit
-from flash_attention.kernels.tik.common import dropout, mask
+from flash_attention.kernels.tik.common import dropout, mask, softcap
 from flash_attention.kernels.tik.common.tiles import F, by_keys, by_rows
 from flash_attention.kernels.tik.core import Core
 from flash_attention.kernels.tik.hardware import HALF_ROUND
+from flash_attention.kernels.tik.problem import padded
 
 
 class VectorWork:
@@ -18,17 +19,20 @@ class VectorWork:
 
     def probabilities(self, unit: Unit) -> None:
         """exp(scores - logsumexp) to L1, dropped where dropout says so; float32 stays in `score`, float16 in `half`."""
-        core, plan, problem, tik = self.core, self.core.plan, self.core.problem, self.core.tik
+        core, plan, problem = self.core, self.core.plan, self.core.problem
         score, half = core.on.score[0], core.on.probability_half[0]
         shift = core.operand_shift
         exponent = score[shift:]
         skew = HALF_ROUND if problem.post_scale != 1.0 else 0
-        for at, elements in plan.pieces:
-            tik.tensor_mov(score[at + shift + skew], core.on.scores[0][at], "m", 1, elements // F, 0, 0)
-        if skew:
+        if problem.rules.softcap:
+            self._cap(exponent)
+        else:
+            for at, elements in plan.pieces:
+                core.from_l0c(score[at + shift + skew], core.on.scores[0][at], elements // F)
+        if skew and not problem.rules.softcap:
             for at, elements in plan.pieces:
                 core.with_scalar("vec_muls", exponent[at:], exponent[at + skew :], problem.post_scale, elements, 64)
-        if problem.alibi == "bias":
+        if problem.bias == "per_score":
             for at, elements in plan.pieces:
                 core.add_half(exponent[at:], core.on.bias[0][at:], 1.0, elements)
         if self.item.distance is not None:
@@ -46,39 +50,56 @@ class VectorWork:
 
     def d_scores(self, unit: Unit) -> None:
         """probability * (gradient of the probability - D) to L1."""
-        core, plan, problem, tik = self.core, self.core.plan, self.core.problem, self.core.tik
+        core, plan, problem = self.core, self.core.plan, self.core.problem
         score, half, result = (core.on.copies(name)[0] for name in ("score", "probability_half", "d_score_half"))
         source = core.on.d_probability[0]
         if plan.single:
             factor = core.on.d_probability_single[0]
-            tik.tensor_mov(factor, source, "m", 1, plan.area // F, 0, 0)
+            core.from_l0c(factor, source, plan.area // F)
             for at, elements in plan.pieces:
                 core.binary("vec_mul", score[at:], score[at + core.operand_shift :], factor[at:], elements, 64)
             for at, elements in plan.pieces:
                 core.to_half(result[at:], score[at:], elements)
         else:
             # float16 factors; what is hidden has probability zero already.
-            factor, pieces = result[2 * core.operand_shift :], plan.pieces
+            factor = result[2 * core.operand_shift :]
             if problem.dropout_threshold:
-                # Before the products, and those in one move: the Cube then waits for fewer events.
+                # Before the products.
                 delta, square = core.on.row_delta[0], plan.rows * 16
-                tik.tensor_mov(delta, core.on.delta[0], "m", 1, square // F, 0, 0)
-                pieces = ((0, plan.area),)
-            for at, elements in pieces:
-                tik.tensor_mov(factor[at], source[at], "m", 1, elements // F, 0, 0)
+                core.from_l0c(delta, core.on.delta[0], square // F)
+            # One move: the Cube waits for fewer events.
+            core.from_l0c(factor, source, plan.area // F)
             if problem.dropout_threshold:
                 # A dropped score keeps minus D, which the Cube put beside the products.
                 dropout.select(core, factor, factor, lambda first: delta[first % square], 0, plan.area)
             for at, elements in plan.pieces:
                 core.binary("vec_mul", result[at:], factor[at:], half[at:], elements)
-        # One move: with those of the probabilities and of the query gradients no more than four events are in flight.
-        self._to_l1(core.on.d_score[unit.position % PAIR], result, ((0, plan.area),))
-        if plan.bias_kind == "bias":
+        position = unit.position % PAIR
+        if plan.bias_kind == "per_score":
             self._store_bias(unit, result, score)
+        if problem.rules.softcap:
+            if plan.bias_chunks:
+                self._to_l1(core.on.d_biased[position], result, ((0, plan.area),))
+            core.binary("vec_mul", result, result, core.on.cap_slope[0], plan.area)
+        # One move: with those of the probabilities and of the query gradients no more than four events are in flight.
+        self._to_l1(core.on.d_score[position], result, ((0, plan.area),))
 
     def _to_l1(self, slot, source, pieces: tuple) -> None:
         for at, elements in pieces:
             self.core.tik.data_move(slot[at], source[at], 0, 1, elements // 16, 0, 0)
+
+    def _cap(self, exponent) -> None:
+        """Scores to capped scores with their terms, and the derivative to `cap_slope`."""
+        core, on = self.core, self.core.on
+        for at, elements in core.plan.pieces:
+            softcap.take(core, exponent, on.scores[0], on.linear[0], at, at, elements)
+        for at, elements in core.plan.pieces:
+            part, squashed = exponent[at:], exponent[at + 2 * HALF_ROUND :]
+            softcap.squash(core, part, 2 * HALF_ROUND, elements)
+            softcap.slope(core, on.cap_slope[0][at:], on.probability_half[0][at:], squashed, elements)
+            capped = part[core.operand_shift :]
+            core.with_scalar("vec_muls", capped, squashed, core.problem.rules.softcap, elements, 64)
+            softcap.add_terms(core, part, at, elements)
 
     def _lower_hidden(self, exponent) -> None:
         """Hidden scores to where the exponential is zero: no product with them, however large, then saturates."""
@@ -87,7 +108,7 @@ class VectorWork:
             with core.tik.if_scope(self.item.number > 0):
                 for at, elements in plan.pieces:
                     mask.lower_visible_single(core, exponent[at:], work[at:], at, elements)
-        if core.problem.mask == "full":
+        if core.problem.mask == "per_score":
             for at, elements in plan.pieces:
                 mask.lower_explicit_single(core, exponent[at:], work[at:], at, elements)
 
@@ -111,10 +132,10 @@ class VectorWork:
             plane = item.plane("bias", unit)
 
             def store(keys: int) -> None:
-                for column in range(keys // 16):
+                for column in range(padded(keys) // 16):
                     line = plane * (core.seq_k // 16) + item["tile"] * plan.columns + column
                     target = core.wide(line, core.seq_q * 16) + unit.tile * square
-                    tik.data_move(core.gm["d_bias"][target], score[column * square], 0, 1, have * 2, 0, 0)
+                    tik.data_move(core.gm["d_bias"][target], score[column * square], 0, 1, padded(have) * 2, 0, 0)
 
             by_keys(core, item["tile"], store)
 

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from flash_attention.kernels.tik import forms, tuning
+from flash_attention.kernels.tik.common import softcap
 from flash_attention.kernels.tik.common.score_terms import TERMS
 from flash_attention.kernels.tik.common.table_row import ITEMS_PER_CHUNK
-from flash_attention.kernels.tik.hardware import CAPACITY, Buffer
+from flash_attention.kernels.tik.hardware import CAPACITY, HALF_ROUND, WIDENED, Buffer
 from flash_attention.kernels.tik.problem import KernelProblem, padded
 
 RING = 4  # row tiles of query, output gradient and row terms in L1; the unrolled loop body covers as many steps
 PAIR = 2  # copies in L1 of the gradients of the scores, which the Cube still reads when Vector has the next
-OPERAND = 8192  # float16 elements of one operand in L0A or L0B
+OPERAND = 6144  # float16 elements of one operand in L0A or L0B
 FIELDS = 40  # int32 words per work item
 HALF_FACTORS = (48, 64)  # padded head_dims that multiply float16 factors
-WASTE = 1.1  # keys computed at most beyond those of key tiles of 128, where the strategy is free
+# Keys computed at most beyond those of key tiles of 128, where the strategy is free: global memory bounds tiles of 128
+# keys, and Vector the wider ones of narrow heads.
+WASTE, NARROW_WASTE, NARROW = 1.3, 1.1, 96
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,10 @@ STRATEGIES = {
         Strategy("rows64keys192", 64, 192),
         Strategy("rows32keys192", 32, 192),
         Strategy("rows64keys128", 64, 128),
+        Strategy("rows32keys128", 32, 128),
+        Strategy("rows16keys128", 16, 128),
+        Strategy("rows16keys112", 16, 112),
+        Strategy("rows32keys96", 32, 96),
         Strategy("rows64keys64", 64, 64),
         Strategy("rows32keys64", 32, 64),
         Strategy("rows16keys32", 16, 32),
@@ -46,20 +54,23 @@ class BackwardPlan:
     Attributes:
         rows: queries of one step.
         keys: keys of a work item, whose gradients stay in L0C.
-        head_dim: padded to 16.
+        head_dim, value_dim: padded to 16.
         single: the gradient of the scores is multiplied out in float32; otherwise from float16 factors, which costs
             Vector less, its limit at HALF_FACTORS, and doubles what rounding does to them.
         bias_kind: kind of the bias whose gradient is wanted, or "none".
-        bias_chunks: groups of 16 query heads whose sums per key are kept, for bias_kind "given".
+        deferred: the Unified Buffer holds the gradients of an item, see results.py.
+        bias_chunks: groups of 16 query heads whose sums per key are kept, for bias_kind "per_key".
     """
 
     strategy: str
     rows: int
     keys: int
     head_dim: int
+    value_dim: int
     single: bool
     bias_kind: str
     bias_chunks: int
+    deferred: bool
 
     row_blocks = 1
 
@@ -81,19 +92,24 @@ class BackwardPlan:
 
     def _fits(self, segments: int) -> bool:
         width = self.keys // segments
-        return width == 16 or width * self.head_dim <= OPERAND
+        return width == 16 or width * self.widest <= OPERAND
 
-    def column_parts(self, depth: int) -> tuple[tuple[int, int], ...]:
-        """(first, count) of the fractal columns of head_dim that an operand of `depth` rows holds at a time."""
-        whole = self.head_dim // 16
+    @property
+    def widest(self) -> int:
+        """The larger one of head_dim and value_dim."""
+        return max(self.head_dim, self.value_dim)
+
+    def column_parts(self, depth: int, dim: int) -> tuple[tuple[int, int], ...]:
+        """(first, count) of the fractal columns of `dim` that an operand of `depth` rows holds at a time."""
+        whole = dim // 16
         count = min(whole, max(1, OPERAND // (depth * 16)))
         return tuple((first, min(count, whole - first)) for first in range(0, whole, count))
 
     @property
     def pieces(self) -> tuple[tuple[int, int], ...]:
         """(first element, elements) of the parts of a tile that Vector works on in turn."""
-        half = max(1, self.columns // 2) * self.rows * 16
-        return tuple((at, half) for at in range(0, self.area, half))
+        half = -(-self.columns // 2) * self.rows * 16
+        return tuple((at, min(half, self.area - at)) for at in range(0, self.area, half))
 
     def segment_start(self, index: int) -> int:
         """First key of a segment inside its tile."""
@@ -106,7 +122,7 @@ def plans(problem: KernelProblem, bias_gradient: bool) -> list[BackwardPlan]:
     Raises:
         ValueError: problem.tiling names no strategy of the backward operator.
     """
-    names = list(STRATEGIES)
+    names = tuning.order("backward", problem, list(STRATEGIES))
     if problem.tiling in STRATEGIES:
         names = [problem.tiling]
     elif problem.tiling != "auto":
@@ -114,21 +130,29 @@ def plans(problem: KernelProblem, bias_gradient: bool) -> list[BackwardPlan]:
     result = []
     for name in names:
         strategy = STRATEGIES[name]
-        if len(names) > 1 and padded(problem.seq_k, strategy.keys) > WASTE * padded(problem.seq_k, 128):
+        waste = NARROW_WASTE if max(problem.head_dim, problem.value_dim) <= NARROW else WASTE
+        if len(names) > 1 and padded(problem.seq_k, strategy.keys) > waste * padded(problem.seq_k, 128):
             continue
-        bias = problem.alibi if bias_gradient else "none"
+        bias = problem.bias if bias_gradient else "none"
         head_dim = padded(problem.head_dim)
-        plan = BackwardPlan(
-            name,
-            _cut(strategy.rows, problem.seq_q),
-            _cut(strategy.keys, problem.seq_k),
-            head_dim,
-            head_dim not in HALF_FACTORS and not problem.dropout_threshold and bias != "bias",
-            bias,
-            -(-problem.group // 16) if bias == "given" else 0,
-        )
-        if plan not in result:
-            result.append(plan)
+        value_dim = padded(problem.value_dim)
+        chunks = -(-problem.group // 16) if bias == "per_key" else 0
+        single = max(head_dim, value_dim) not in HALF_FACTORS and not problem.dropout_threshold and bias != "per_score"
+        # Where Vector is the bound, or dropout's selections fill the instruction cache, it gains nothing.
+        for deferred in (True, False) if single and not chunks else (False,):
+            plan = BackwardPlan(
+                name,
+                _cut(strategy.rows, problem.seq_q),
+                _cut(strategy.keys, problem.seq_k),
+                head_dim,
+                value_dim,
+                single,
+                bias,
+                chunks,
+                deferred,
+            )
+            if plan not in result:
+                result.append(plan)
     return result
 
 
@@ -138,30 +162,32 @@ def _cut(most: int, length: int) -> int:
 
 def buffers(problem: KernelProblem, plan: BackwardPlan, tiles: int, distances: int) -> list[Buffer]:
     """Every on-chip buffer of the main kernel, in the order of allocation."""
-    rows, keys, depth, area = plan.rows, plan.keys, plan.head_dim, plan.area
-    dropout = problem.dropout_threshold > 0
-    dynamic = problem.alibi in ("given", "computed") or problem.mask == "key"
+    rows, keys, depth, value_dim, area = plan.rows, plan.keys, plan.head_dim, plan.value_dim, plan.area
+    dropout, capped = problem.dropout_threshold > 0, problem.rules.softcap > 0
+    dynamic = problem.bias in ("per_key", "alibi") or problem.mask == "per_key"
     width = plan.segments[0]
-    part_rows, part_keys = plan.column_parts(rows)[0][1] * 16, plan.column_parts(keys)[0][1] * 16
+    part_rows, part_keys = plan.column_parts(rows, plan.widest)[0][1] * 16, plan.column_parts(keys, depth)[0][1] * 16
     half = padded(area, 128)
-    l0_keys = max(width * depth, keys * part_keys)
+    l0_keys = max(width * plan.widest, keys * part_keys)
     l0_other = rows * part_rows + keys * TERMS * (2 if dynamic else 1) + (rows * 16 if plan.bias_chunks else 0)
     result = [
         Buffer("query", "L1", "float16", rows * depth, RING),
-        Buffer("d_output", "L1", "float16", rows * depth, RING),
+        Buffer("d_output", "L1", "float16", rows * value_dim, RING),
         Buffer("logsumexp_terms", "L1", "float16", rows * TERMS, RING),
         Buffer("delta_terms", "L1", "float16", rows * TERMS, RING),
         Buffer("probability", "L1", "float16", area),
         Buffer("d_score", "L1", "float16", area, PAIR),
+        # Before the derivative of the soft cap.
+        Buffer("d_biased", "L1", "float16", area, PAIR if capped and plan.bias_chunks else 0),
         Buffer("key", "L1", "float16", keys * depth, 2),
         Buffer("key_rows", "L1", "float16", keys * depth, 2),
-        Buffer("value", "L1", "float16", keys * depth, 2),
+        Buffer("value", "L1", "float16", keys * value_dim, 2),
         Buffer("key_terms", "L1", "float16", keys * TERMS, RING if dynamic else 0),
         Buffer("one_terms", "L1", "float16", 256),
         Buffer("one_hot", "L1", "float16", 16 * 256, 1 if plan.bias_chunks else 0),
         Buffer("tiles", "L1", "float16", area * tiles),
         Buffer("distances", "L1", "float16", area * distances),
-        Buffer("l0_rows", "L0A", "float16", rows * depth),
+        Buffer("l0_rows", "L0A", "float16", rows * plan.widest),
         Buffer("l0_turned", "L0A", "float16", area),
         Buffer("l0_d_score", "L0A", "float16", area),
         Buffer("l0_logsumexp_terms", "L0A", "float16", rows * TERMS),
@@ -171,30 +197,46 @@ def buffers(problem: KernelProblem, plan: BackwardPlan, tiles: int, distances: i
         Buffer("l0_ones", "L0B", "float16", keys * TERMS),
         Buffer("l0_key_terms", "L0B", "float16", keys * TERMS if dynamic else 0),
         Buffer("l0_one_hot", "L0B", "float16", rows * 16, 1 if plan.bias_chunks else 0),
-        Buffer("value_sum", "L0C", "float32", keys * depth),
+        Buffer("value_sum", "L0C", "float32", keys * value_dim),
         Buffer("key_sum", "L0C", "float32", keys * depth),
         Buffer("query_sum", "L0C", "float32", rows * depth),
         Buffer("scores", "L0C", "float32", area),
         Buffer("d_probability", "L0C", "float32", area),
         Buffer("delta", "L0C", "float32", rows * 16, 1 if dropout else 0),
         Buffer("bias_sum", "L0C", "float32", keys * 16, plan.bias_chunks),
-        # Operands of an instruction stand half a round of the banks apart, see hardware.HALF_ROUND.
-        Buffer("score", "UB", "float32", padded(area, 64) + 128),
-        Buffer("probability_half", "UB", "float16", half),
-        Buffer("d_query", "UB", "float32", rows * depth),
-        Buffer("d_probability_single", "UB", "float32", padded(area, 64), 1 if plan.single else 0),
-        Buffer("d_score_half", "UB", "float16", half + 128),
+        *_vector_operands(problem, plan),
+        Buffer("cap_slope", "UB", "float16", half, 1 if capped else 0),
         Buffer("dropped", "UB", "float16", half, 1 if dropout else 0),
         Buffer("row_delta", "UB", "float16", rows * 16, 1 if dropout else 0),
         Buffer("keep", "UB", "uint8", area // 8, 2 if dropout else 0),
         Buffer("visible", "UB", "float16", half if tiles else 0),
-        Buffer("hidden", "UB", "float16", half, 1 if problem.mask == "full" else 0),
-        Buffer("bias", "UB", "float16", half, 1 if problem.alibi == "bias" else 0),
+        Buffer("hidden", "UB", "float16", half, 1 if problem.mask == "per_score" else 0),
+        Buffer("bias", "UB", "float16", half, 1 if problem.bias == "per_score" else 0),
         Buffer("distance", "UB", "float16", half, 1 if distances else 0),
         Buffer("slope_value", "UB", "float32", 128, 1 if distances else 0),
-        Buffer("key_stage", "UB", "float16", keys * depth),
+        Buffer("value_gradient", "UB", "float16", keys * value_dim if plan.deferred else 0),
         Buffer("zeros", "UB", "float16", 128, 1 if dropout else 0),
         Buffer("term", "UB", "float16", 128, 1 if distances else 0),
+        Buffer("widened", "UB", "float32", 0 if forms.current().mixed_axpy else WIDENED),
         Buffer("table", "UB", "int32", ITEMS_PER_CHUNK * FIELDS),
+        *softcap.buffers(problem, rows, keys, keys, 1),
     ]
     return [buffer for buffer in result if buffer.copies and buffer.size]
+
+
+def _vector_operands(problem: KernelProblem, plan: BackwardPlan) -> list[Buffer]:
+    """What Vector reads and writes in every step, in an order that keeps its operands in different banks.
+
+    They stand half a round of the banks apart, see hardware.HALF_ROUND, or 64 KiB.
+    """
+    area, half = padded(plan.area, 64), padded(plan.area, 128)
+    raw = softcap.RAW if problem.rules.softcap > 0 else 0
+    score = Buffer("score", "UB", "float32", area + 128 + raw)
+    probability = Buffer("probability_half", "UB", "float16", half)
+    d_score = Buffer("d_score_half", "UB", "float16", half + 128)
+    keys = Buffer("key_stage", "UB", "float16", plan.keys * plan.head_dim)
+    if plan.single:
+        d_query = Buffer("d_query", "UB", "float32", plan.rows * plan.head_dim)
+        return [score, probability, d_query, Buffer("d_probability_single", "UB", "float32", area), d_score, keys]
+    d_query = Buffer("d_query", "UB", "float32", plan.rows * plan.head_dim + HALF_ROUND)
+    return [d_query, probability, keys, d_score, score]

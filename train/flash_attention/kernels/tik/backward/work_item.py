@@ -23,6 +23,7 @@ _FIELDS = {
     "middle": scheduler.MIDDLE,
     "cross": scheduler.CROSS,
     "before": scheduler.BEFORE,
+    "batch": scheduler.BATCH,
 }
 
 
@@ -34,7 +35,7 @@ class Unit:
         position: place in the ring, known at build time.
         member: query head of the group.
         tile: number of the query tile.
-        rows: stored rows of the tile.
+        rows: rows of the tile, see `Core.tail_rows`.
     """
 
     position: int
@@ -66,7 +67,7 @@ class KeyItem(TableRow):
         unit.tile.set_as(self._tile)
         if core.tail_rows:
             unit.rows.set_as(core.plan.rows)
-            with core.tik.if_scope(self._tile == core.seq_q // core.plan.rows):
+            with core.tik.if_scope(self._tile == core.place("query").rows // core.plan.rows):
                 unit.rows.set_as(core.tail_rows)
         else:
             unit.rows.set_as(core.plan.rows)
@@ -95,5 +96,5 @@ class KeyItem(TableRow):
 
     def plane(self, name: str, unit: Unit):
         """Plane of the mask or the bias for the query head of a step; None where the problem has none."""
-        heads, plane = getattr(self.core.problem, f"{name}_heads"), self._scalars.get(f"{name}_plane")
+        heads, plane = getattr(self.core.problem, f"{name}_planes")[1], self._scalars.get(f"{name}_plane")
         return plane if plane is None or heads == 1 else plane + unit.member

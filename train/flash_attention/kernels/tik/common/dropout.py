@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from flash_attention.kernels.tik.common.tiles import by_keys, by_rows
 from flash_attention.kernels.tik.core import Core
+from flash_attention.kernels.tik.problem import padded
 
 GROUP = 128  # scores per instruction
 STEP = 16  # bytes of bits per instruction; operands must start at multiples of 32
@@ -31,7 +32,7 @@ def fetch_keep(core: Core, head, tile, start, rows) -> None:
                 (height - have) // 16,
             )
 
-    by_rows(core, rows, lambda have: by_keys(core, tile, lambda keys: record(have, keys // 16)))
+    by_rows(core, rows, lambda have: by_keys(core, tile, lambda keys: record(padded(have), padded(keys) // 16)))
 
 
 def drop(core: Core, half, at: int, elements: int) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from flash_attention.kernels.tik.common.tiles import by_keys, by_rows
 from flash_attention.kernels.tik.core import Core
+from flash_attention.kernels.tik.problem import padded
 
 LOWEST = -65504.0
 
@@ -41,7 +42,7 @@ def fetch_plane(core: Core, name: str, buffer: str, plane, tile, start, rows) ->
                 core.plan.rows - have,
             )
 
-    by_rows(core, rows, lambda have: by_keys(core, tile, lambda keys: record(have, keys // 16)))
+    by_rows(core, rows, lambda have: by_keys(core, tile, lambda keys: record(padded(have), padded(keys) // 16)))
 
 
 def hide_visible(core: Core, half, at: int, elements: int) -> None:

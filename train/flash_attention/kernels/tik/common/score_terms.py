@@ -10,6 +10,8 @@ In L1 a term is a row of 16 values in each fractal; load2d transposes it into a 
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from flash_attention.kernels.tik.core import Core
@@ -23,6 +25,7 @@ KEY_BLOCK = (3, 4)  # two terms of 128 * slope, times key // 128
 KEY_REST = (5, 6)  # two terms of the slope, times key % 128
 POSITION = (7, 8, 9, 15)  # four terms of -slope * position of the query, times 1
 KEY_MASK = 10  # HIDING, times 1 for a hidden key
+CAP = (11, 12, 13)  # three float16 terms of softcap / post_scale, times 1
 # In units of the scores before the post-scale, which is at least 16 then: -224000, more than a score and a reference
 # can make up for. Twice of it still fits in float16.
 HIDING = -14000.0
@@ -30,7 +33,7 @@ HIDING = -14000.0
 
 def is_dynamic(problem: KernelProblem) -> bool:
     """Whether the key side of the terms differs from tile to tile."""
-    return problem.alibi in ("given", "computed") or problem.mask == "key"
+    return problem.bias in ("per_key", "alibi") or problem.mask == "per_key"
 
 
 def terms(value: float, count: int) -> list[float]:
@@ -43,16 +46,31 @@ def terms(value: float, count: int) -> list[float]:
     return result
 
 
-def bias_constants(problem: KernelProblem) -> dict[int, float]:
-    """Query terms of a bias per key."""
-    return {**dict(zip(BIAS, terms(1 / problem.post_scale, len(BIAS)))), BIAS_HIDES: HIDING / 16}
+def query_constants(problem: KernelProblem) -> dict[int, float]:
+    """Query terms that are the same in all rows, by place."""
+    result: dict[int, float] = {}
+    if problem.bias == "per_key":
+        result.update(zip(BIAS, terms(1 / problem.post_scale, len(BIAS))))
+        result[BIAS_HIDES] = HIDING / 16
+    if problem.mask == "per_key":
+        result[KEY_MASK] = HIDING
+    if problem.rules.softcap:
+        result.update(zip(CAP, terms(problem.rules.softcap / problem.post_scale, len(CAP))))
+    return result
+
+
+def fill_key_terms(core: Core, fractal) -> None:
+    """Key terms of 16 keys in the Unified Buffer: ones for the terms of the row, zeros for what differs by key."""
+    core.fill(fractal, 0.0, 256)
+    for places in (REFERENCE, CAP) if core.problem.rules.softcap else (REFERENCE,):
+        core.fill(fractal[16 * places[0] :], 1.0, 16 * len(places))
 
 
 def key_positions(problem: KernelProblem) -> np.ndarray:
     """Key terms of computed ALiBi: float16 (seq_k / 16, 16 terms, 16 keys), seq_k padded."""
     keys = np.arange(padded(problem.seq_k)).reshape(-1, 16)
     result = np.zeros((keys.shape[0], 16, 16), np.float16)
-    result[:, REFERENCE + POSITION, :] = 1
+    result[:, REFERENCE + POSITION + CAP, :] = 1
     result[:, KEY_BLOCK, :] = (keys // 128)[:, None]
     result[:, KEY_REST, :] = (keys % 128)[:, None]
     return result
@@ -84,19 +102,12 @@ def initialise(core: Core) -> None:
     for block in queries:
         for place in range(16):
             write(core, block, place, term)
-    constants = {}
-    if core.problem.alibi == "given":
-        constants.update(bias_constants(core.problem))
-    if core.problem.mask == "key":
-        constants[KEY_MASK] = HIDING
-    for place, value in constants.items():
+    for place, value in query_constants(core.problem).items():
         core.fill(term, value, 128)
         for block in queries:
             write(core, block, place, term)
-    # Key side: the reference is multiplied by ones.
     stage = core.on.stage[0]
-    core.fill(stage, 0.0, 256)
-    core.fill(stage, 1.0, 16 * len(REFERENCE))
+    fill_key_terms(core, stage)
     for block in core.on.key_terms:
         for fractal in range(core.plan.columns):
             core.tik.data_move(block[fractal * 256], stage, 0, 1, 16, 0, 0)
@@ -115,7 +126,7 @@ def load_key_terms(core: Core, slot, plane, tile) -> None:
         return
     from flash_attention.kernels.tik.common.tiles import by_keys
 
-    by_keys(core, tile, lambda keys: _groups(core, slot, plane, tile * core.plan.columns, 1, keys // 16))
+    by_keys(core, tile, lambda keys: _groups(core, slot, plane, tile * core.plan.columns, 1, padded(keys) // 16))
 
 
 def load_sample_terms(core: Core, slot, plane, first_group, stride) -> None:
@@ -125,14 +136,14 @@ def load_sample_terms(core: Core, slot, plane, first_group, stride) -> None:
 
 
 def _groups(core: Core, slot, plane, first, stride, count: int) -> None:
-    if core.problem.alibi == "computed":
+    if core.problem.bias == "alibi":
         core.tik.data_move(slot, core.gm["positions"][first * 256], 0, count, 16, (stride - 1) * 16, 0)
     sources = []
-    if core.problem.alibi == "given":
+    if core.problem.bias == "per_key":
         sources += [("key_bias", plane["bias"], place) for place in BIAS]
-        planes = core.problem.bias_batch * core.problem.bias_heads
+        planes = math.prod(core.problem.bias_planes)
         sources.append(("key_bias", plane["bias"] + planes, BIAS_HIDES))
-    if core.problem.mask == "key":
+    if core.problem.mask == "per_key":
         sources.append(("key_mask", plane["mask"], KEY_MASK))
     for name, number, place in sources:
         core.tik.data_move(

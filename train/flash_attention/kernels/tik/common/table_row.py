@@ -11,11 +11,13 @@ ITEMS_PER_CHUNK = 48  # rows of the work table held in the Unified Buffer at a t
 def present(fields: dict, problem: KernelProblem) -> dict:
     """Without the fields of inputs that the problem does not have."""
     absent = set()
-    if problem.mask not in ("full", "key"):
+    if problem.layout == "BNSD":
+        absent.add("batch")
+    if problem.mask == "none":
         absent.add("mask_plane")
-    if problem.alibi not in ("given", "bias"):
+    if problem.bias_shape is None:
         absent.add("bias_plane")
-    if problem.alibi != "computed":
+    if problem.bias != "alibi":
         absent.add("slope")
     return {field: word for field, word in fields.items() if field not in absent}
 
@@ -35,6 +37,11 @@ class TableRow:
 
     def __getitem__(self, field):
         return self._scalars[field]
+
+    @property
+    def batch(self):
+        """Number of the batch item; None with BNSD, where heads are enough."""
+        return self._scalars.get("batch")
 
     def load(self, row) -> None:
         """Reads the fields of a row of the table on chip."""

@@ -27,27 +27,17 @@ def key_slot(core: Core, ring: int) -> list:
 
 
 def _key_segments(core: Core, slot: list, base, tile, keys: int) -> None:
-    gap = core.seq_k
     # The segment that is used first comes last: waiting for it covers the others, with one event for the tile.
     for segment, width in reversed(list(enumerate(core.plan.segments))):
         start = core.plan.segment_start(segment)
-        have = min(width, keys - start)
-        if have > 0:
-            source = base + tile * (core.plan.keys * 16) + start * 16
-            core.move(
-                (slot[segment], 0),
-                (core.gm["key"], source),
-                core.depth_columns,
-                have,
-                gap - have,
-                width - have,
-            )
+        have = max(0, min(width, keys - start))
+        core.load_operand((slot[segment], 0), "key", base + tile * (core.plan.keys * 16) + start * 16, have, width)
 
 
 def load_sample(core: Core, slot, base, first_group, stride) -> None:
     """Groups of 16 keys, `stride` groups apart, as (head_dim / 16, keys, 16)."""
     for column in reversed(range(core.depth_columns)):  # waiting for the column used first covers the others
-        source = base + (column * core.seq_k) * 16 + first_group * F
+        source = base + (column * core.place("key").column) * 16 + first_group * F
         core.tik.data_move(
             slot[column * core.plan.keys * 16], core.gm["key"][source], 0, core.plan.columns, 16, (stride - 1) * 16, 0
         )
@@ -59,26 +49,26 @@ def load_whole_key(core: Core, slot, base, tile) -> None:
 
 
 def load_value(core: Core, slot, base, tile) -> None:
-    """Value tile: (head_dim / 16, keys, 16), in one move."""
+    """Value tile: (value_dim / 16, keys, 16), in one move."""
     _load_whole(core, "value", slot, base, tile)
 
 
 def _load_whole(core: Core, name: str, slot, base, tile) -> None:
     def record(keys: int) -> None:
-        source = base + tile * (core.plan.keys * 16)
-        core.move(
-            (slot, 0), (core.gm[name], source), core.depth_columns, keys, core.seq_k - keys, core.plan.keys - keys
-        )
+        core.load_operand((slot, 0), name, base + tile * (core.plan.keys * 16), keys, core.plan.keys)
 
     by_keys(core, tile, record)
 
 
 def by_keys(core: Core, tile, record) -> None:
-    """Records the load of a whole tile and, where the key length asks for it, of the short last one."""
+    """Records the load of a whole tile and, where the key length asks for it, of the short last one.
+
+    `record` gets the keys that a tile of key or value has; what is stored per key beside them is padded to 16.
+    """
     if not core.tail_keys:
         record(core.plan.keys)
         return
-    full = core.seq_k // core.plan.keys
+    full = core.place("key").rows // core.plan.keys
     if not full:
         record(core.tail_keys)
         return
@@ -89,11 +79,14 @@ def by_keys(core: Core, tile, record) -> None:
 
 
 def by_rows(core: Core, rows, record) -> None:
-    """Records `record(rows)` for whole row blocks and, where the query length asks for it, for the short last one."""
+    """Records `record(rows)` for whole row blocks and, where the query length asks for it, for the short last one.
+
+    As in `by_keys`, what is stored per row beside the matrices is padded to 16.
+    """
     if not core.tail_rows:
         record(core.plan.rows)
         return
-    if core.seq_q < core.plan.rows:
+    if core.place("query").rows < core.plan.rows:
         record(core.tail_rows)
         return
     with core.tik.if_scope(rows == core.plan.rows):
@@ -109,14 +102,7 @@ def fetch_query(core: Core, stage, base, start, rows) -> None:
     def record(have: int) -> None:
         if have < height:
             core.fill(stage[2 * HALF_ROUND :], 0.0, height * core.plan.head_dim)
-        core.move(
-            (stage, 2 * HALF_ROUND),
-            (core.gm["query"], base + start * 16),
-            core.depth_columns,
-            have,
-            core.seq_q - have,
-            height - have,
-        )
+        core.load((stage, 2 * HALF_ROUND), "query", base + start * 16, have, height)
 
     by_rows(core, rows, record)
 
@@ -173,7 +159,7 @@ def sample_to_l0(core: Core, slot, segment: int, copy: int):
 
 def value_to_l0(core: Core, slot, segment: int):
     """Right operand of the output: one segment of values."""
-    operand, columns = core.on.l0_value[0], core.depth_columns
+    operand, columns = core.on.l0_value[0], core.value_columns
     start = core.plan.segment_start(segment) // 16
     for group in range(core.plan.segments[segment] // 16):
         core.tik.load2dv1(operand[group * columns * F], slot, start + group, columns, core.plan.columns, 0, True)

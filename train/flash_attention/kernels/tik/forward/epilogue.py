@@ -5,11 +5,15 @@ from __future__ import annotations
 from flash_attention.kernels.tik.common.tiles import by_rows
 from flash_attention.kernels.tik.core import Core
 from flash_attention.kernels.tik.forward.work_item import Item
+from flash_attention.kernels.tik.layout import SINK_LANES
+from flash_attention.kernels.tik.problem import padded
 
 LEAST = (2 - 2.0**-23) * 2.0**127  # its negative, the most negative number, is the logsumexp of a row that sees nothing
 TINY = 2.0**-120
 SATURATED = 59000  # a row total beyond this may hold a probability whose exponent was cut at softmax.CEILING
 LARGEST_FLAG = 65000.0  # of the row totals that are compared with SATURATED
+# Of a sink less the row reference: its exponential is then all of the total, and the logsumexp is the sink itself.
+LARGEST_SINK = 40.0
 
 
 def initialise(core: Core) -> None:
@@ -19,6 +23,15 @@ def initialise(core: Core) -> None:
     core.fill(core.on.ones[0], 1.0, 128, 64)
     core.fill(core.on.largest_half[0], LARGEST_FLAG, 128, 64)
     core.fill(core.on.row_total[0], 0.0, 2048, 64)
+    for vector in core.on.copies("largest_sink"):
+        core.fill(vector, LARGEST_SINK, 128, 64)
+
+
+def load_sink(core: Core, item: Item) -> None:
+    """Records the load of the sink of an item's head."""
+    with core.tik.if_scope(item["end"] > 0):
+        source = core.gm["sinks"][item["head"] * SINK_LANES]
+        core.tik.data_move(core.on.sink[0], source, 0, 1, SINK_LANES // 8, 0, 0)
 
 
 def finish(core: Core, item: Item, a: int) -> None:
@@ -28,24 +41,30 @@ def finish(core: Core, item: Item, a: int) -> None:
     square = plan.rows * 16
     small, shift = _small_steps(core, a), core.operand_shift
     score, result = core.on.score[0], core.on.stage[a]
-    columns, slots = core.depth_columns, plan.staging_slots
+    columns, slots = core.value_columns, plan.staging_slots
     # Backwards: waiting until the last query column has left stage[a] covers the others.
     spans = [(first, min(2, columns - first)) for first in range(0, columns, 2)][::-1]
 
-    tik.tensor_mov(total, core.on.total[a], "m", 1, plan.rows // 16, 0, 0)
-    core.with_row("vec_max", inverse, total, core.on.least_total[0], square, 64)
+    core.from_l0c(total, core.on.total[a], plan.rows // 16)
+    whole = total
+    if core.problem.sinks:
+        whole = inverse
+        _sink_share(core, a)
+        _spread(core, core.on.scratch[0], core.on.sink_share[0])
+        core.binary("vec_add", whole, total, core.on.scratch[0], square, 64)
+    core.with_row("vec_max", inverse, whole, core.on.least_total[0], square, 64)
     for mask, at, count in core.spans(square, 64):
         tik.vdiv(mask, inverse[at], core.on.kept_scale[0], inverse[at], count, 1, 1, 1, 8, 0, 8)
 
     if plan.precise_total:
         # The output is divided by the sum of what it was made from, the logsumexp is that of unrounded probabilities.
-        tik.tensor_mov(core.on.scratch[0], core.on.low_total[a], "m", 1, plan.rows // 16, 0, 0)
+        core.from_l0c(core.on.scratch[0], core.on.low_total[a], plan.rows // 16)
         core.binary("vec_add", total, total, core.on.scratch[0], square, 64)
 
     def move(index: int) -> None:
         first, width = spans[index]
         at = index % slots * 2 * square + shift
-        tik.tensor_mov(score[at], core.on.output[a][first * square], "m", 1, width * plan.rows // 16, 0, 0)
+        core.from_l0c(score[at], core.on.output[a][first * square], width * plan.rows // 16)
 
     def scale(index: int) -> None:
         for column in range(spans[index][1]):
@@ -72,7 +91,7 @@ def finish(core: Core, item: Item, a: int) -> None:
 
     def flag(have: int) -> None:
         largest = core.on.largest_total[0]
-        tik.vcmax(have, largest, core.on.half_total[0], 1, 1, 1, 8)
+        tik.vcmax(padded(have), largest, core.on.half_total[0], 1, 1, 1, 8)
         tik.vec_conv(8, "round", core.on.flag[a], largest, 1, 8, 4)
 
     by_rows(core, item["rows", a], flag)
@@ -80,24 +99,17 @@ def finish(core: Core, item: Item, a: int) -> None:
 
 def store(core: Core, item: Item, a: int, core_index, items: int) -> None:
     """Records the moves of output, logsumexp and flag of row block `a` to global memory."""
-    tik, columns = core.tik, core.depth_columns
+    tik = core.tik
 
     def record(have: int) -> None:
-        target = core.wide(item["head"], columns * core.seq_q * 16) + item["start", a] * 16
-        core.move(
-            (core.gm["output"], target),
-            (core.on.stage[a], 0),
-            columns,
-            have,
-            core.plan.rows - have,
-            core.seq_q - have,
-        )
+        start = core.start("output", item["head"], item.batch) + item["start", a] * 16
+        core.store("output", start, (core.on.stage[a], 0), have, core.plan.rows)
         tik.data_move(
             core.gm["logsumexp"][core.wide(item["head"], core.seq_q) + item["start", a]],
             core.on.row_lse[a],
             0,
             1,
-            have // 8,
+            padded(have) // 8,
             0,
             0,
         )
@@ -112,10 +124,16 @@ def _small_steps(core: Core, a: int) -> list:
     tik = core.tik
     one, tiny = core.on.ones[0], core.on.least_total[0]
     compact, seen, lse = core.on.compact_total[0], core.on.seen[0], core.on.row_lse[a]
+    whole, first, last = compact, [], []
+    if core.problem.sinks:
+        whole, sink = core.on.sink_share[0], core.on.sink[0]
+        first = [lambda: core.binary("vec_add", whole, whole, compact, 128, 64)]
+        last = [lambda: core.binary("vec_max", lse, lse, sink, 128, 64)]
     return [
         lambda: _compact(core, compact),
-        lambda: core.with_scalar("vec_muls", seen, compact, 2.0**60, 128, 64),
-        lambda: core.with_row("vec_max", lse, compact, tiny, 128, 64),
+        *first,
+        lambda: core.with_scalar("vec_muls", seen, whole, 2.0**60, 128, 64),
+        lambda: core.with_row("vec_max", lse, whole, tiny, 128, 64),
         lambda: core.binary("vec_min", seen, seen, one, 128, 64),
         lambda: core.unary("vec_ln", lse, lse, 128, 64),
         lambda: core.with_row("vec_min", core.on.reference_part[0], compact, core.on.largest_half[0], 128, 64),
@@ -125,7 +143,28 @@ def _small_steps(core: Core, a: int) -> list:
         lambda: core.binary("vec_mul", lse, lse, seen, 128, 64),
         lambda: core.with_scalar("vec_muls", compact, compact, LEAST, 128, 64),
         lambda: core.binary("vec_add", lse, lse, compact, 128, 64),
+        *last,
     ]
+
+
+def _sink_share(core: Core, a: int) -> None:
+    """sink_share = what the sink adds to the row totals of row block `a`."""
+    share = core.on.sink_share[0]
+    core.binary("vec_sub", share, core.on.sink[0], core.on.current_reference[a], 128, 64)
+    core.with_row("vec_min", share, share, core.on.largest_sink[0], 128, 64)
+    core.unary("vec_exp", share, share, 128, 64)
+
+
+def _spread(core: Core, target, source) -> None:
+    """128 contiguous numbers to (128 rows, 16 equal columns), float32 moved as pairs of halves: _compact backwards."""
+    halves = core.on.reference_part[0].reinterpret_cast_to("float16")
+    wide = target.reinterpret_cast_to("float16")
+    # First the halves apart: block 2e holds the low ones of rows e, e + 8, ..., block 2e + 1 the high ones.
+    core.tik.vec_trans(halves, source.reinterpret_cast_to("float16"), 1, 1, 1)
+    sources = [halves[16 * (k % 2)] for k in range(16)]
+    for side in range(2):
+        targets = [wide[8 * k * 32 + 16 * side] for k in range(16)]
+        core.tik.vec_trans_scatter(False, False, targets, sources, 8, 2, 2)
 
 
 def _compact(core: Core, target) -> None:

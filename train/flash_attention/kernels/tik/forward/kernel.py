@@ -66,12 +66,14 @@ class _Forward:
         scalars["base"] = core.scalar("int64", "sample_base")
         scalars["number"] = scalars["number"] if self.numbered else None
         scalars["distance"] = scalars["distance"] if self.signed else None
-        self.slopes = row_reference.QuerySlopes(core) if self.problem.alibi == "computed" else None
+        self.slopes = row_reference.QuerySlopes(core) if self.problem.bias == "alibi" else None
         self.current_slopes = row_reference.QuerySlopes(core) if self.signed else None
         self.reach = reach.Reach(core) if reach.is_needed(self.problem, self.plan.half_scores) else None
         self.far = core.scalar("int32", "current_far", 0) if self.reach else None  # of the item in `current`
         scalars["unit"] = self.reach.unit if self.reach else self.problem.post_scale
         scalars["coarse_slope"] = self.slopes.coarse if self.signed else None
+        scalars["blind"] = self.split.blind
+        scalars["slopes"] = self.slopes.correction if self.signed else ()
         self.scalars = scalars
         self.loop = TileLoop(core, self.current, self.epoch, self.current_slopes, numbered=self.numbered, far=self.far)
         failed = core.scalar("int32", "failed", 1)
@@ -113,6 +115,7 @@ class _Forward:
                 words = buffer.reinterpret_cast_to("uint16")
                 core.fill(words, 0, plan.rows * plan.keys // 16)
         score_terms.initialise(core)
+        core.clear_padding("output", stage[0], self.index, self.split.cores)
         core.fill(stage[-1], 1.0, 256)
         fractal = core.on.fractals[0]
         self.tik.data_move(fractal, stage[-1], 0, 1, 16, 0, 0)
@@ -121,7 +124,7 @@ class _Forward:
         for name, tiles_of in (("tiles", self.split.tiles), ("distances", self.split.distances)):
             if len(tiles_of):
                 self.tik.data_move(core.on.copies(name)[0], core.gm[name], 0, len(tiles_of), area, 0, 0)
-        if self.problem.alibi == "computed":
+        if self.problem.bias == "alibi":
             alibi.initialise(core)
 
     # ---- items
@@ -163,6 +166,8 @@ class _Forward:
         core, tik, current, nxt = self.core, self.tik, self.current, self.next
         blocks = self.plan.row_blocks
         self.loop.base.set_as(_key_base(core, current))
+        if self.loop.value_base is not self.loop.base:
+            self.loop.value_base.set_as(core.start("value", current["kv_head"], current.batch))
         for a in range(blocks):
             core.with_scalar(
                 "vec_adds",
@@ -183,6 +188,8 @@ class _Forward:
                 row_reference.load_sample(core, nxt, a, self.scalars)
 
         loads = [(next_query, a) for a in range(blocks)] + [(next_sample, a) for a in reversed(range(blocks))]
+        if self.problem.sinks:
+            epilogue.load_sink(core, current)
         meanwhile = [functools.partial(load, a) for load, a in loads]
         if self.reach:
             meanwhile.append(self._measure)
@@ -236,7 +243,7 @@ class _Forward:
                 with self.tik.if_scope(nxt["end"] > 0):
                     self.slopes.load(nxt)
         with self.tik.if_scope(nxt["rows", a] > 0):
-            base = core.wide(nxt["head"], core.depth_columns * core.seq_q * 16)
+            base = core.start("query", nxt["head"], nxt.batch)
             tiles.fetch_query(core, core.on.stage[a], base, nxt["start", a], nxt["rows", a])
             row_reference.clear(core, a, self.epoch)
             if self.slopes:
@@ -281,8 +288,8 @@ class _Forward:
 
 
 def _key_base(core: Core, item: Item):
-    """First element of the item's keys and values in global memory."""
-    return core.wide(item["kv_head"], core.depth_columns * core.seq_k * 16)
+    """First element of the item's keys in global memory."""
+    return core.start("key", item["kv_head"], item.batch)
 
 
 def _chunk_parts(items: int) -> list[tuple[int, int]]:

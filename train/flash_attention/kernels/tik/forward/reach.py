@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from flash_attention.kernels.tik.common.table_row import TableRow
 from flash_attention.kernels.tik.core import Core
-from flash_attention.kernels.tik.problem import KernelProblem
+from flash_attention.kernels.tik.problem import KernelProblem, padded
 
 FAR_UNIT = 4.0
 NEAR = 16000  # largest |score| whose differences from a row reference stay in the range of float16
@@ -78,20 +78,30 @@ class Reach:
         core, tik = self.core, self.core.tik
         work, groups = core.on.score[0].reinterpret_cast_to("float16"), core.on.key_groups[0]
         core.fill(groups, 0.0, GROUPS)
-        whole = core.depth_columns * core.seq_k * 16
+        place = core.place("key")
 
-        def take(source, elements: int, half) -> None:
-            tik.data_move(half, core.gm["key"][source], 0, 1, elements // 16, 0, 0)
+        def take(source, rows: int, half) -> None:
+            if rows % 8:
+                core.fill(half, 0.0, padded(rows * 16, 128))
+            tik.data_move(half, core.gm["key"][source], 0, 1, rows, 0, 0)
+            elements = padded(rows * 16, 128)
             core.unary("vec_abs", half, half, elements)
             self._groups(half, half, elements)
             core.binary("vec_max", groups, groups, half, elements // 16)
 
-        pairs, rest = divmod(whole, 2 * CHUNK)
-        with tik.for_range(0, pairs, name="key_chunk") as pair:
-            for side in range(2):
-                take(base + (pair * 2 + side) * CHUNK, CHUNK, work[side * CHUNK :])
-        for side, first in enumerate(range(0, rest, CHUNK)):
-            take(base + (pairs * 2 * CHUNK + first), min(CHUNK, rest - first), work[side * CHUNK :])
+        def sweep(first, rows: int) -> None:
+            pairs, rest = divmod(rows, 2 * GROUPS)
+            with tik.for_range(0, pairs, name="key_chunk") as pair:
+                for side in range(2):
+                    take(first + (pair * 2 + side) * CHUNK, GROUPS, work[side * CHUNK :])
+            for side, row in enumerate(range(0, rest, GROUPS)):
+                take(first + (pairs * 2 * CHUNK + row * 16), min(GROUPS, rest - row), work[side * CHUNK :])
+
+        if place.column == place.rows:  # the columns of a head follow each other
+            sweep(base, core.depth_columns * place.rows)
+            return
+        with tik.for_range(0, core.depth_columns, name="key_column") as column:
+            sweep(base + core.wide(column, place.column * 16), place.rows)
 
     def _groups(self, target, values, elements: int) -> None:
         """Maxima of groups of 16 values."""

@@ -9,18 +9,23 @@ from __future__ import annotations
 
 import math
 
-from flash_attention.kernels.tik.common import alibi, mask, score_terms, tiles
+from flash_attention.kernels.tik.common import alibi, mask, score_terms, softcap, tiles
 from flash_attention.kernels.tik.common.mask import LOWEST
 from flash_attention.kernels.tik.core import Core
 from flash_attention.kernels.tik.forward.tiling import RING
 from flash_attention.kernels.tik.forward.work_item import Item
 from flash_attention.kernels.tik.hardware import HALF_ROUND
+from flash_attention.kernels.tik.problem import padded
 
 EXACT_SWEEPS = len(score_terms.REFERENCE)
+CAPPED_SWEEPS = 2  # over the sample: many scores may stand at the cap, whose probabilities float16 then holds exactly
 # Beyond this a float16 score is coarse: the reference is lowered by more than its rounding, so that it does not pass
 # the true maximum.
 COARSE = 4096.0
 COARSE_SLACK = 2.0**-9
+# Reference of a row that the sample showed nothing, without and with float16 scores: these reach to 16376 and, less the
+# reference, to 65504.
+BLIND = (-60000.0, -20000.0)
 LEAST_STEP = -64.0  # of the references after the first, which only make up for its rounding
 LEAST_REFERENCE = -9000.0  # where terms hide keys: a row of hidden keys alone has scores of HIDING, far below
 ABOVE_LOWEST = 33000.0  # added to a score gives more than 1, added to LOWEST less than 0
@@ -42,8 +47,8 @@ def reference(core: Core, item: Item, a: int, attempt, epoch, scratch: dict) -> 
     Args:
         attempt: run-time 0 = sample (loaded before, see load_sample), 1 = all keys.
         epoch: run-time parity of the item.
-        scratch: run-time scalars of the kernel: sweeps, sweep_tiles, number, distance, base, slopes, and unit,
-            what 1 in the scores of L0C stands for.
+        scratch: run-time scalars of the kernel: sweeps, sweep_tiles, number, distance, base, slopes and coarse_slope
+            for distances, unit, what 1 in the scores of L0C stands for, and blind, see scheduler.WorkSplit.
     """
     plan, tik = core.plan, core.tik
     bounded = _is_bounded(core)
@@ -52,7 +57,7 @@ def reference(core: Core, item: Item, a: int, attempt, epoch, scratch: dict) -> 
     core.fill(core.on.next_reference[a], 0.0, 128, 64)
     sweeps, count = scratch["sweeps"], scratch["sweep_tiles"]
     with tik.if_scope(attempt == 0):
-        sweeps.set_as(1)
+        sweeps.set_as(CAPPED_SWEEPS if core.problem.rules.softcap else 1)
         count.set_as(1)
     with tik.else_scope():
         sweeps.set_as(EXACT_SWEEPS)
@@ -72,14 +77,14 @@ def reference(core: Core, item: Item, a: int, attempt, epoch, scratch: dict) -> 
             with tik.if_scope(attempt > 0):  # at attempt 0 the sample is there already
                 load_tile(core, item, a, tile, scratch)
             _tile_maximum(core, item, a, epoch, tile, scratch)
-        _take(core, a, sweep, epoch, scratch["unit"])
+        _take(core, a, sweep, epoch, scratch)
         if bounded:
             core.fill(core.on.least_reference[0], LEAST_STEP, 128)
 
 
 def _is_bounded(core: Core) -> bool:
     """Whether terms of the scores hide keys."""
-    return core.problem.mask == "key" or core.problem.alibi == "given"
+    return core.problem.mask == "per_key" or core.problem.bias == "per_key"
 
 
 def clear(core: Core, a: int, epoch) -> None:
@@ -128,32 +133,33 @@ def _tile_maximum(core: Core, item: Item, a: int, epoch, tile, scratch: dict) ->
     queries = [(query, variants) for query, variants in zip(query_slots(core, a), query_terms(core, a))]
     for query, variants in tiles.each_epoch(core, queries, epoch):
         query_operand(core, item, a, tile, query, variants)
-    slots = core.on.scores
     number, distance = scratch["number"], scratch["distance"]
     if number is not None:
         mask.fetch_visible(core, number)
     if distance is not None:
         item.distance_number(distance, a, tile)
         alibi.fetch_distance(core, distance)
-    if problem.mask == "full":
+    if problem.mask == "per_score":
         _fetch_sampled(core, "mask", "hidden", item, "mask_plane", a, tile, scratch)
-    if problem.alibi == "bias":
+    if problem.bias == "per_score":
         _fetch_sampled(core, "bias", "bias", item, "bias_plane", a, tile, scratch)
+    if problem.rules.softcap:
+        _capped_maximum(core, a, number, distance, scratch["slopes"])
+        return
     score = core.on.score[0].reinterpret_cast_to("float16")
     spans, gap = [], 0
     for segment, width in enumerate(plan.segments):
-        target = slots[segment % len(slots)]
-        operand = tiles.sample_to_l0(core, core.on.sample_key[a], segment, segment % 2)
-        scores(core, target, operand, _sample_terms(core, a), segment)
+        slot = segment % plan.score_slots
+        _sample_scores(core, a, segment, slot)
         at, elements = plan.segment_start(segment) * plan.rows, width * plan.rows
         view = score[at + gap :]
-        tik.tensor_mov(view, target, "m", 1, elements // 256, 0, 0)
-        if problem.alibi == "bias":
+        core.from_l0c(view, core.on.scores[slot], elements // 256)
+        if problem.bias == "per_score":
             core.with_scalar("vec_axpy", view, core.on.bias[0][at:], 1.0 / problem.post_scale, elements)
         if distance is not None:
             with tik.if_scope(distance > 0):
                 core.with_scalar("vec_axpy", view, core.on.distance[0][at:], scratch["coarse_slope"], elements)
-        if problem.mask == "full":
+        if problem.mask == "per_score":
             mask.lower_explicit(core, view, at, elements)
         if number is not None:
             with tik.if_scope(number > 0):
@@ -161,6 +167,45 @@ def _tile_maximum(core: Core, item: Item, a: int, epoch, tile, scratch: dict) ->
         spans.append((view, width // 16))
         gap += 2 * HALF_ROUND
     _fold(core, spans)
+
+
+def _sample_scores(core: Core, a: int, segment: int, slot: int) -> None:
+    operand = tiles.sample_to_l0(core, core.on.sample_key[a], segment, segment % 2)
+    scores(core, slot, operand, _sample_terms(core, a), segment)
+
+
+def _capped_maximum(core: Core, a: int, number, distance, slopes) -> None:
+    """The same with a soft cap, in float32."""
+    plan, problem, tik = core.plan, core.problem, core.tik
+    score, largest, column = core.on.score[0], core.on.scratch[0], plan.rows * 16
+    half = core.on.inverse[0].reinterpret_cast_to("float16")
+    for segment in range(len(plan.segments)):
+        slot = segment % plan.score_slots
+        _sample_scores(core, a, segment, slot)
+        start, elements = plan.segment_start(segment) * plan.rows, plan.segments[segment] * plan.rows
+        softcap.take(core, score, core.on.scores[slot], core.on.linear[slot % len(core.on.linear)], start, 0, elements)
+    core.fill(largest, LOWEST * problem.post_scale, column, 64)
+    for index, (_, first, columns) in enumerate(plan.pieces):
+        at, elements, work = first * column, columns * column, core.on.probability_piece[index]
+        part = score[at:]
+        softcap.squash(core, part, core.operand_shift, elements)
+        softcap.add_terms(core, part, at, elements)
+        if problem.bias == "per_score":
+            core.add_half(part, core.on.bias[0][at:], 1.0, elements)
+        if distance is not None:
+            with tik.if_scope(distance > 0):
+                for slope in slopes:
+                    core.add_half(part, core.on.distance[0][at:], slope, elements)
+        if problem.mask == "per_score":
+            mask.lower_explicit_single(core, part, work, at, elements)
+        if number is not None:
+            with tik.if_scope(number > 0):
+                mask.lower_visible_single(core, part, work, at, elements)
+        for place in range(0, elements, column):
+            core.binary("vec_max", largest, largest, part[place:], column, 64)
+    core.with_scalar("vec_muls", largest, largest, 1.0 / problem.post_scale, column, 64)
+    core.to_half(half, largest, column)
+    core.binary("vec_max", core.on.row_max[0], core.on.row_max[0], half, column)
 
 
 def _fetch_sampled(core: Core, name: str, buffer: str, item: Item, plane: str, a: int, tile, scratch: dict) -> None:
@@ -176,9 +221,8 @@ def _fetch_columns(core: Core, name: str, buffer: str, item: Item, plane: str, a
         for column in range(core.plan.columns):
             group = item[plane] * (core.seq_k // 16) + item["sample", a] + item["stride", a] * column
             source = core.wide(group, core.seq_q * 16) + item["start", a] * 16
-            core.tik.data_move(
-                core.on.copies(buffer)[0][column * core.plan.rows * 16], core.gm[name][source], 0, 1, have, 0, 0
-            )
+            target = core.on.copies(buffer)[0][column * core.plan.rows * 16]
+            core.tik.data_move(target, core.gm[name][source], 0, 1, padded(have), 0, 0)
 
     tiles.by_rows(core, item["rows", a], record)
 
@@ -194,13 +238,20 @@ def query_operand(core: Core, item: Item, a: int, tile, query, variants: list) -
         tiles.query_to_l0(core, query, variants[1])
 
 
-def scores(core: Core, target, operand, key_terms, segment: int) -> None:
-    """target (L0C) = one segment of query . key + terms; the query operand must be in L0A, `operand` is in L0B."""
-    plan = core.plan
+def scores(core: Core, slot: int, operand, key_terms, segment: int) -> None:
+    """A slot of scores in L0C = one segment of query . key + terms; with a soft cap the terms get a slot of their own.
+
+    The query operand must be in L0A, `operand` is in L0B.
+    """
+    plan, on = core.plan, core.on
     width = plan.segments[segment]
     by_key = score_terms.key_terms_for(core, key_terms, segment)
-    core.tik.mmad(target, core.on.l0_query[0], operand, plan.rows, plan.head_dim, width, 0)
-    core.tik.mmad(target, core.on.l0_query_terms[0], by_key, plan.rows, 16, width, 1)
+    core.tik.mmad(on.scores[slot], on.l0_query[0], operand, plan.rows, plan.head_dim, width, 0)
+    if not core.problem.rules.softcap:
+        core.tik.mmad(on.scores[slot], on.l0_query_terms[0], by_key, plan.rows, 16, width, 1)
+    elif score_terms.is_dynamic(core.problem) or segment == 0:
+        columns = softcap.terms_width(core.problem, width)
+        core.tik.mmad(on.linear[slot % len(on.linear)], on.l0_query_terms[0], by_key, plan.rows, 16, columns, 0)
 
 
 def _fold(core: Core, spans: list) -> None:
@@ -225,16 +276,22 @@ def _fold(core: Core, spans: list) -> None:
     core.binary("vec_max", core.on.row_max[0], core.on.row_max[0], first, column)
 
 
-def _take(core: Core, a: int, sweep, epoch, unit) -> None:
-    """Moves the row maxima into place `sweep` and, times `unit`, into next_reference."""
+def _take(core: Core, a: int, sweep, epoch, scratch: dict) -> None:
+    """Moves the row maxima into place `sweep` and, in units of the final scores, into next_reference."""
     plan, problem, tik = core.plan, core.problem, core.tik
     value, extra = core.on.tile_max[0], core.on.coarseness[0]
     tik.vcgmax(128, value, core.on.row_max[0], plan.rows // 8, 1, 1, 8)
-    # Where the sample showed a row nothing the reference is 0: what the row sees is no further than float16 reaches.
+    # Rows without a visible key have 0 here, whatever lies in the lowered scores.
     core.with_scalar("vec_adds", extra, value, ABOVE_LOWEST, 128)
     core.with_row("vec_max", extra, extra, core.on.zeros[0], 128)
     core.with_row("vec_min", extra, extra, core.on.half_ones[0], 128)
     core.binary("vec_mul", value, value, extra, 128)
+    if scratch["blind"]:
+        with tik.if_scope(sweep == 0):
+            # Below any score: every key that such a row sees after all saturates, and the row block is found out.
+            core.with_scalar("vec_adds", extra, extra, -1.0, 128)
+            core.with_scalar("vec_muls", extra, extra, -BLIND[plan.half_scores], 128)
+            core.binary("vec_add", value, value, extra, 128)
     if _is_bounded(core):
         core.with_row("vec_max", value, value, core.on.least_reference[0], 128)
     core.unary("vec_abs", extra, value, 128)
@@ -246,7 +303,7 @@ def _take(core: Core, a: int, sweep, epoch, unit) -> None:
         core.with_scalar("vec_adds", value, value, shift(problem.seq_k) / problem.post_scale, 128)
     single = core.on.reference_part[0]
     core.to_single(single, value, 128)
-    core.with_scalar("vec_axpy", core.on.next_reference[a], single, unit, 128, 64)
+    core.with_scalar("vec_axpy", core.on.next_reference[a], single, scratch["unit"], 128, 64)
     negative = core.on.negated_reference[a]
     core.with_scalar("vec_muls", negative, value, -1.0, 128)
     for variants in tiles.each_epoch(core, query_terms(core, a), epoch):

@@ -12,10 +12,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from flash_attention.kernels.tik import forms, tuning
 from flash_attention.kernels.tik.common.work_split import Registry, clip, deal, distance_tiles, plane, visibility_tiles
 from flash_attention.kernels.tik.forward.tiling import TilePlan, buffers, candidates
 from flash_attention.kernels.tik.hardware import Buffer, excess
-from flash_attention.kernels.tik.problem import KernelProblem, padded
+from flash_attention.kernels.tik.layout import placement
+from flash_attention.kernels.tik.problem import KernelProblem
 from flash_attention.problem.visibility import Band
 
 EDGE = 4  # key tiles at either end of a row block's range that may be partly visible
@@ -24,7 +26,7 @@ FIELDS = 48  # int32 words per work item
 UNSHARED = 1.4
 
 # Word offsets in a row of the table.
-HEAD, KV_HEAD, MASK_PLANE, BIAS_PLANE, SLOPE, BEGIN, END = range(7)
+HEAD, KV_HEAD, MASK_PLANE, BIAS_PLANE, SLOPE, BEGIN, END, BATCH = range(8)
 ROW_BLOCK = 8  # words of row block 0 start here
 ROW_BLOCK_FIELDS = 20
 (START, ROWS, FIRST, LAST) = range(4)
@@ -39,9 +41,14 @@ DISTANCE = 18  # distance tile numbers of tiles CROSS and CROSS + 1
 
 @dataclass(frozen=True)
 class RowBlock:
-    """`rows` queries from `start` on, and the key tiles first..last that they visit; words as in the table."""
+    """`rows` queries from `start` on, and the key tiles first..last that they visit; words as in the table.
+
+    Attributes:
+        blind: the sample may show a row nothing although it sees keys.
+    """
 
     words: tuple[int, ...]
+    blind: bool
 
     @property
     def units(self) -> int:
@@ -59,12 +66,14 @@ class WorkSplit:
         distances: float16 (n, keys / 16, rows, 16), tokens by which a key lies after its query; n may be 0.
         cores: cores that have work.
         units: tile steps of each core, the measure of balance.
+        blind: there are row blocks whose sample may show a row nothing although it sees keys.
     """
 
     table: np.ndarray
     tiles: np.ndarray
     distances: np.ndarray
     units: tuple[int, ...]
+    blind: bool
 
     @property
     def cores(self) -> int:
@@ -83,7 +92,6 @@ class Choice(NamedTuple):
     buffers: tuple[Buffer, ...]
 
 
-@functools.lru_cache(maxsize=4)
 def choose(problem: KernelProblem) -> Choice:
     """The first plan that fits; where it gives the cores too few work items, one with the same tiles and more items.
 
@@ -92,6 +100,11 @@ def choose(problem: KernelProblem) -> Choice:
     Raises:
         ValueError: no tiling strategy fits the memories of a core.
     """
+    return _choose(problem, forms.current(), tuning.current())
+
+
+@functools.lru_cache(maxsize=4)
+def _choose(problem: KernelProblem, _: forms.Forms, __: tuning.Table) -> Choice:
     reasons, chosen = [], None
     for plan in candidates(problem):
         if chosen is not None and (plan.rows, plan.keys) != (chosen.plan.rows, chosen.plan.keys):
@@ -136,15 +149,16 @@ def split(problem: KernelProblem, plan: TilePlan) -> WorkSplit:
         visibility_tiles(plan, tiles),
         distance_tiles(plan, distances),
         tuple(sum(sum(block.units for block in groups[g]) for _, g in share) for share in shares),
+        any(block.blind for block in blocks),
     )
 
 
 def _fill(row: np.ndarray, problem: KernelProblem, batch: int, head: int, group: list[RowBlock]) -> None:
     row[HEAD] = batch * problem.heads + head
     row[KV_HEAD] = batch * problem.kv_heads + head // problem.group
-    row[MASK_PLANE] = plane(problem.mask_batch, problem.mask_heads, batch, head)
-    row[BIAS_PLANE] = plane(problem.bias_batch, problem.bias_heads, batch, head)
-    row[SLOPE] = head
+    row[MASK_PLANE] = plane(*problem.mask_planes, batch, head)
+    row[BIAS_PLANE] = plane(*problem.bias_planes, batch, head)
+    row[SLOPE], row[BATCH] = head, batch
     row[BEGIN] = min(block.words[FIRST] for block in group)
     row[END] = max(block.words[LAST] for block in group) + 1
     for a, block in enumerate(group):
@@ -158,10 +172,11 @@ def _row_block(problem: KernelProblem, plan: TilePlan, index: int, tiles: Regist
     last_row = min(start + plan.rows, problem.seq_q) - 1
     words = [0] * ROW_BLOCK_FIELDS
     words[START] = start
-    words[ROWS] = padded(last_row + 1 - start)
+    words[ROWS] = min(placement(problem, "query").rows - start, plan.rows)
     lo, hi = band.union(start, last_row)
     common = band.common(start, last_row)
     bounds = _bounds(band, start, plan.rows)
+    blind = False
 
     def number(tile: int) -> int:
         if common[0] <= tile * keys and (tile + 1) * keys <= common[1]:
@@ -179,42 +194,52 @@ def _row_block(problem: KernelProblem, plan: TilePlan, index: int, tiles: Regist
             words[RIGHT + edge] = number(last - edge)
         if last - first + 1 > 2 * EDGE and (number(first + EDGE) or number(last - EDGE)):
             raise ValueError(
-                f"prev_blocks, next_blocks, block: partly visible key tiles of rows {start}..{last_row} "
+                f"prev_blocks, next_blocks, tile: partly visible key tiles of rows {start}..{last_row} "
                 f"reach further than {EDGE} tiles of {keys} keys into their range"
             )
-        _sample(problem, plan, words, bounds[: last_row + 1 - start], common, number)
-    if problem.alibi == "computed" and not problem.causal:
+        blind = _sample(problem, plan, words, bounds[: last_row + 1 - start], common, number)
+    if problem.bias == "alibi" and not problem.rules.causal:
         _signs(problem, plan, words, start, last_row, distances)
     else:
         words[CROSS] = words[AFTER] = 1 << 30
-    return RowBlock(tuple(words))
+    return RowBlock(tuple(words), blind)
 
 
 def _bounds(band: Band, start: int, rows: int) -> list[tuple[int, int]]:
     return [band.keys(row) for row in range(start, start + rows)]
 
 
-def _sample(problem: KernelProblem, plan: TilePlan, words: list, bounds: list, common: tuple, number) -> None:
-    """Keys whose scores give the first reference of the row maxima: spread over what all rows see, else one tile."""
-    groups = plan.keys // 16
+def _sample(problem: KernelProblem, plan: TilePlan, words: list, bounds: list, common: tuple, number) -> bool:
+    """Keys whose scores give the first reference of the row maxima: spread over what all rows see, else one tile.
+
+    A mask per score may leave a query little more than its neighbours: then it is one tile, too.
+
+    Returns:
+        Whether it may show a row nothing that sees other keys.
+    """
+    groups, masked = plan.keys // 16, problem.mask == "per_score"
     low, high = -(-common[0] // 16), common[1] // 16
-    if problem.alibi == "none" and high - low >= groups > 1:
+    if problem.bias == "none" and not masked and high - low >= groups > 1:
         stride = min((high - low - 1) // (groups - 1), 4000)
         words[SAMPLE_STRIDED], words[SAMPLE_START], words[SAMPLE_STRIDE] = 1, low, stride
-        return
+        return False
+
+    def widths_in(tile: int) -> list[int]:
+        return [max(0, min(b, (tile + 1) * plan.keys) - max(a, tile * plan.keys)) for a, b in bounds]
 
     def seen(tile: int) -> tuple[int, int]:
-        widths = [max(0, min(b, (tile + 1) * plan.keys) - max(a, tile * plan.keys)) for a, b in bounds]
+        widths = widths_in(tile)
         return sum(width > 0 for width in widths), sum(widths)
 
     first, last = words[FIRST], words[LAST]
     middle = (bounds[len(bounds) // 2][0] + bounds[len(bounds) // 2][1]) // 2 // plan.keys
     diagonal = (words[START] + problem.offset) // plan.keys
     choices = [min(max(tile, first), last) for tile in (diagonal, diagonal + 1, last, first, middle)]
-    if problem.alibi != "none":  # a bias by distance: what lies nearest is largest
+    if problem.bias != "none":  # a bias by distance: what lies nearest is largest
         choices = choices[:2]
     tile = max(choices, key=seen)
     words[SAMPLE_START], words[SAMPLE_TILE] = tile, number(tile)
+    return masked or any(low < high and width == 0 for (low, high), width in zip(bounds, widths_in(tile)))
 
 
 def _signs(problem: KernelProblem, plan: TilePlan, words: list, start: int, last_row: int, distances: Registry) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flash_attention.kernels.tik.common import dropout, mask, tiles
+from flash_attention.kernels.tik.common import dropout, mask, softcap, tiles
 from flash_attention.kernels.tik.core import Core
 from flash_attention.kernels.tik.forward.reach import FAR_UNIT
 from flash_attention.kernels.tik.hardware import HALF_ROUND
@@ -28,6 +28,7 @@ class Unit:
         a: row block inside the work item.
         tile: number of the key tile, a run-time value.
         scores: segments of the scores in L0C.
+        linear: of the terms that come after a soft cap, likewise; empty where the kernel has none.
         probability, dropped, low: places in L1 for the probabilities, for those that dropout kept, and for what
             rounding took from them; None where the kernel has none.
         number, distance: run-time numbers of the visibility and distance tiles, or None where the kernel has none.
@@ -38,6 +39,7 @@ class Unit:
     a: int
     tile: object
     scores: list
+    linear: list
     probability: object
     dropped: object
     low: object
@@ -60,6 +62,7 @@ def initialise(core: Core) -> None:
         core.fill(floor, -LARGEST_EXPONENT / (FAR_UNIT if unit == 1.0 else unit), floor.shape[0])
     else:
         core.fill(core.on.ceiling_row[0], CEILING, 64, 64)
+    softcap.initialise(core, core.problem.rules.softcap)
 
 
 def steps(core: Core, unit: Unit) -> list:
@@ -70,7 +73,7 @@ def steps(core: Core, unit: Unit) -> list:
     """
     plan = core.plan
     pieces = [
-        _Piece(core, unit, index, segment, column, columns, column * plan.rows * 16, columns * plan.rows * 16)
+        Piece(core, unit, index, segment, column, columns, column * plan.rows * 16, columns * plan.rows * 16)
         for index, (segment, column, columns) in enumerate(plan.pieces)
     ]
 
@@ -115,7 +118,7 @@ def column_factors(post_scale: float, columns: int) -> tuple[float, ...]:
 
 
 @dataclass(frozen=True)
-class _Piece:
+class Piece:
     """At most 32 keys of a unit.
 
     Attributes:
@@ -150,24 +153,32 @@ class _Piece:
         core, plan = self.core, self.core.plan
         scaled = core.problem.post_scale != 1.0
         source = (self.column - plan.segment_start(self.segment) // 16) * plan.rows * 16
+        if core.problem.rules.softcap:
+            scores, linear = self.unit.scores[self.segment], self.unit.linear[self.segment]
+            softcap.take(core, core.on.score[0], scores, linear, self.at, source, self.elements)
+            return
         if plan.half_scores:
             target = self.half(3 if scaled else 1)
         else:
             target = self.single[HALF_ROUND if scaled else 0 :]
-        core.tik.tensor_mov(target, self.unit.scores[self.segment][source], "m", 1, self.elements // 256, 0, 0)
+        core.from_l0c(target, self.unit.scores[self.segment][source], self.elements // 256)
 
     def limit_single(self) -> None:
         """float32: post-scale, bias, distances, and no exponent beyond what a float16 probability holds."""
-        core, problem, unit, score = self.core, self.core.problem, self.unit, self.single
-        if problem.post_scale != 1.0:
+        core, problem, unit, score, result = self.core, self.core.problem, self.unit, self.single, self.single
+        if problem.rules.softcap:
+            softcap.squash(core, result, 2 * core.operand_shift, self.elements)
+            score = result[core.operand_shift :]
+            softcap.add_terms(core, score, self.at, self.elements)
+        elif problem.post_scale != 1.0:
             core.with_scalar("vec_muls", score, score[HALF_ROUND:], problem.post_scale, self.elements, 64)
-        if problem.alibi == "bias":
+        if problem.bias == "per_score":
             core.add_half(score, core.on.bias[0][self.at :], 1.0, self.elements)
         if unit.distance is not None:
             with core.tik.if_scope(unit.distance > 0):
                 for slope in unit.slopes:
                     core.add_half(score, core.on.distance[0][self.at :], slope, self.elements)
-        core.with_row("vec_min", score, score, core.on.ceiling_row[0], self.elements, 64)
+        core.with_row("vec_min", result, score, core.on.ceiling_row[0], self.elements, 64)
 
     def limit_half(self) -> list:
         """float16: the same, cut on both sides before the post-scale, which would leave the range of float16.
@@ -218,15 +229,17 @@ class _Piece:
         outputs = [(half, unit.probability)]
         if unit.low is not None:
             low, rounded = core.on.low_piece[self.index], core.on.scratch[0]
-            core.to_single(rounded, half, self.elements)
-            core.binary("vec_sub", self.single, self.single, rounded, self.elements, 64)
-            core.to_half(low, self.single, self.elements)
+            for first in range(0, self.elements, rounded.shape[0]):
+                count, part = min(rounded.shape[0], self.elements - first), self.single[first:]
+                core.to_single(rounded, half[first:], count)
+                core.binary("vec_sub", part, part, rounded, count, 64)
+                core.to_half(low[first:], part, count)
             outputs.append((low, unit.low))
         for values, place in outputs:
             if unit.number is not None:
                 with core.tik.if_scope(unit.number > 0):
                     mask.hide_visible(core, values, self.at, self.elements)
-            if problem.mask == "full":
+            if problem.mask == "per_score":
                 mask.hide_explicit(core, values, self.at, self.elements)
             tiles.probability_to_l1(core, place, self.column, self.columns, values)
         if problem.dropout_threshold:

@@ -26,7 +26,7 @@ class TileLoop:
         far: run-time number, see softmax.Unit.
 
     Attributes:
-        base: run-time number of the first element of the item's keys and values in global memory.
+        base, value_base: run-time numbers of the first elements of the item's keys and values in global memory.
     """
 
     def __init__(self, core: Core, item: Item, epoch, slopes: alibi.Slopes | None, *, numbered: bool, far=None):
@@ -34,6 +34,7 @@ class TileLoop:
         self.tik, self.plan, self.problem = core.tik, core.plan, core.problem
         self.numbered, self.signed, self.far = numbered, slopes is not None, far
         self.base = core.scalar("int64", "base")
+        self.value_base = core.scalar("int64", "value_base") if core.value_columns != core.depth_columns else self.base
         self.numbers = [core.scalar("int32", f"unit_number_{a}") for a in range(self.plan.row_blocks)]
         self.crossings = [core.scalar("int32", f"unit_distance_{a}") for a in range(self.plan.row_blocks)]
 
@@ -53,8 +54,9 @@ class TileLoop:
         """The loop over the key tiles of the item: scores two units ahead of the output, probabilities one ahead.
 
         Args:
-            meanwhile: record loads that happen once per item, one after each unit of the first body, so that neither
-                the scalar unit nor the queue of the loads keeps the tiles waiting.
+            meanwhile: record loads that happen once per item, one after each unit of the first body but its first, so
+                that neither the scalar unit nor the queue of the loads keeps the tiles waiting. Those for which it has
+                no unit follow its last one.
         """
         core, tik, blocks = self.core, self.tik, self.plan.row_blocks
         item = self.item
@@ -65,11 +67,14 @@ class TileLoop:
         with tik.for_range(0, steps, name="body") as body:
             first = core.scalar("int32", "body_tile")
             first.set_as(item["begin"] + body * RING)
+            last = RING * blocks - 1
             for position in range(RING * blocks):
                 self._step(first, position)
-                if 0 < position <= len(meanwhile):
+                now = meanwhile[position - 1 : position if position < last else None] if position else []
+                if now:
                     with tik.if_scope(body == 0):
-                        meanwhile[position - 1]()
+                        for load in now:
+                            load()
 
     def _step(self, first, position: int) -> None:
         core, blocks, item = self.core, self.plan.row_blocks, self.item
@@ -78,7 +83,7 @@ class TileLoop:
         tile = first + ring
         if a == 0:
             with core.when(tile < item["end"]):
-                tiles.load_value(core, core.on.value[ring], self.base, tile)
+                tiles.load_value(core, core.on.value[ring], self.value_base, tile)
             self._load_key(item, self.base, tile + 2, (ring + 2) % RING)
         ahead = (*self._unit(first, position), position)
         behind = (*self._unit(first, position - LAG), position - LAG)
@@ -100,9 +105,8 @@ class TileLoop:
         blocks = self.plan.row_blocks
         return position % blocks, first + position // blocks
 
-    def _score_slot(self, position: int, segment: int):
-        slots, segments = self.core.on.scores, len(self.plan.segments)
-        return slots[(position * segments + segment) % len(slots)]
+    def _score_slot(self, position: int, segment: int) -> int:
+        return (position * len(self.plan.segments) + segment) % self.plan.score_slots
 
     def _ring(self, name: str, position: int):
         """L1 slot of a tile (value) or of a unit (probability, dropped, low)."""
@@ -130,8 +134,8 @@ class TileLoop:
         if not (
             self.numbered
             or self.signed
-            or self.problem.mask == "full"
-            or self.problem.alibi == "bias"
+            or self.problem.mask == "per_score"
+            or self.problem.bias == "per_score"
             or self.problem.dropout_threshold
         ):
             return
@@ -142,9 +146,9 @@ class TileLoop:
             if self.signed:
                 item.distance_number(self.crossings[a], a, tile)
                 alibi.fetch_distance(core, self.crossings[a])
-            if self.problem.mask == "full":
+            if self.problem.mask == "per_score":
                 mask.fetch_plane(core, "mask", "hidden", item["mask_plane"], tile, item["start", a], item["rows", a])
-            if self.problem.alibi == "bias":
+            if self.problem.bias == "per_score":
                 mask.fetch_plane(core, "bias", "bias", item["bias_plane"], tile, item["start", a], item["rows", a])
             if self.problem.dropout_threshold:
                 dropout.fetch_keep(core, item["head"], tile, item["start", a], item["rows", a])
@@ -152,10 +156,12 @@ class TileLoop:
     def _probability_steps(self, a: int, tile, position: int, count: int) -> list:
         """Vector work of a unit in shares, to be recorded around `count` segments of work for the Cube."""
         dropped = self._ring("dropped", position) if self.problem.dropout_threshold else None
+        on, slots = self.core.on, [self._score_slot(position, segment) for segment in range(count)]
         unit = softmax.Unit(
             a=a,
             tile=tile,
-            scores=[self._score_slot(position, segment) for segment in range(count)],
+            scores=[on.scores[slot] for slot in slots],
+            linear=[on.linear[slot % len(on.linear)] for slot in slots] if self.problem.rules.softcap else [],
             probability=self._ring("probability", position),
             dropped=dropped,
             low=self._ring("low", position) if self.plan.precise_total else None,
@@ -194,4 +200,4 @@ class TileLoop:
                     tiles.probability_to_l0(core, self._ring("probability", position), segment)
             if self.problem.dropout_threshold:
                 probability = tiles.probability_to_l0(core, self._ring("dropped", position), segment)
-            accumulate(core.on.output[a], probability, values, plan.head_dim)
+            accumulate(core.on.output[a], probability, values, plan.value_dim)

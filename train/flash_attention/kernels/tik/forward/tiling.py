@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from flash_attention.kernels.tik import forms, tuning
+from flash_attention.kernels.tik.common import softcap
 from flash_attention.kernels.tik.common.score_terms import TERMS
 from flash_attention.kernels.tik.common.table_row import ITEMS_PER_CHUNK
 from flash_attention.kernels.tik.forward import reach
-from flash_attention.kernels.tik.hardware import Buffer
+from flash_attention.kernels.tik.hardware import WIDENED, Buffer
+from flash_attention.kernels.tik.layout import SINK_LANES
 from flash_attention.kernels.tik.problem import KernelProblem, padded
 
 # Buffers with one number per row of a row block, float32 and float16.
 ROW_NUMBERS = ("least_total", "largest_half", "ones", "kept_scale", "compact_total", "seen")
+SINK_ROWS = ("sink", "sink_share", "largest_sink")
 ROW_HALVES = ("zeros", "half_ones", "least_reference", "term", "tile_max", "coarseness", "half_total", "largest_total")
-MOST_HALF = 160  # largest head_dim at which Vector is the limit
+MOST_HALF = 160  # largest head_dim, the mean of query and value, at which Vector is the limit
 LONG = 512  # keys from which on a float16 post-scale is good enough
 PRECISE_ROWS = 32  # with so few rows Vector has the time for a precise logsumexp
+LOW_CAP = 2.0  # soft caps up to this ask for one
 RING = 3  # tiles of key, value and probability in L1; the unrolled loop body covers as many tiles
 
 
@@ -58,9 +63,11 @@ class TilePlan:
         row_blocks: per work item, 1 or 2.
         segments: widths in keys of the matrix instructions of one tile.
         score_slots: segments of scores that fit in L0C at a time.
-        head_dim: padded to 16.
+        head_dim, value_dim: padded to 16.
         half_scores: scores leave L0C as float16, which spares Vector the conversion. The row reference is subtracted
             before they are rounded, so that this costs less precision than scores in float16 do.
+        precise_total: the logsumexp is that of unrounded probabilities. With few rows Vector has the time for it; with
+            a low soft cap many keys share a probability, and rounding moves all of them the same way.
     """
 
     strategy: str
@@ -70,7 +77,9 @@ class TilePlan:
     segments: tuple[int, ...]
     score_slots: int
     head_dim: int
+    value_dim: int
     half_scores: bool
+    precise_total: bool
 
     @property
     def columns(self) -> int:
@@ -88,15 +97,10 @@ class TilePlan:
         return tuple(result)
 
     @property
-    def precise_total(self) -> bool:
-        """Whether the logsumexp is that of unrounded probabilities. With few rows Vector has the time for it."""
-        return self.rows <= PRECISE_ROWS
-
-    @property
     def staging_slots(self) -> int:
         """Pairs of fractal columns of the output that the end of a row block works on at a time."""
         slots = max(1, self.columns // 2)
-        return min(3, slots) if self.half_scores and self.head_dim > 64 else slots
+        return min(3, slots) if self.half_scores and self.value_dim > 64 else slots
 
     def segment_start(self, index: int) -> int:
         """First key of a segment inside its tile."""
@@ -116,10 +120,15 @@ def cut(strategy: Strategy, problem: KernelProblem) -> TilePlan:
     slots = next(n for n in range(wanted, 0, -1) if per_body % n == 0)
     # Vector adds a bias per score and distances in float32. A bias per key can lift scores far above a sample. Short
     # rows show what rounding does to the post-scale. Large head_dims leave Vector the time for float32.
-    plain = problem.alibi == "none" or (problem.alibi == "computed" and problem.causal)
+    plain = problem.bias == "none" or (problem.bias == "alibi" and problem.rules.causal)
+    plain = plain and not problem.rules.softcap
     long = problem.post_scale in (1.0, 4.0, 16.0) or problem.seq_k >= LONG
-    half_scores = plain and long and rows > PRECISE_ROWS and problem.head_dim <= MOST_HALF
-    return TilePlan(strategy.name, rows, keys, row_blocks, segments, slots, padded(problem.head_dim), half_scores)
+    half_scores = plain and long and rows > PRECISE_ROWS
+    half_scores = half_scores and problem.head_dim + problem.value_dim <= 2 * MOST_HALF
+    half_scores = half_scores and tuning.half_scores(problem)
+    precise = rows <= PRECISE_ROWS or 0 < problem.rules.softcap <= LOW_CAP
+    widths = padded(problem.head_dim), padded(problem.value_dim)
+    return TilePlan(strategy.name, rows, keys, row_blocks, segments, slots, *widths, half_scores, precise)
 
 
 def buffers(problem: KernelProblem, plan: TilePlan, tiles: int, distances: int) -> list[Buffer]:
@@ -128,19 +137,25 @@ def buffers(problem: KernelProblem, plan: TilePlan, tiles: int, distances: int) 
     Args:
         tiles, distances: distinct visibility tiles and distance tiles of the work split.
     """
-    rows, keys, depth = plan.rows, plan.keys, plan.head_dim
+    rows, keys, depth, value_dim = plan.rows, plan.keys, plan.head_dim, plan.value_dim
     width, area = max(plan.segments), plan.rows * plan.keys
     piece = max(columns for _, _, columns in plan.pieces) * rows * 16
     work = max(area // 2 if plan.half_scores else area, plan.staging_slots * rows * 32)
-    dynamic = problem.alibi in ("given", "computed") or problem.mask == "key"
-    computed, dropout = problem.alibi == "computed", problem.dropout_threshold > 0
+    dynamic = problem.bias in ("per_key", "alibi") or problem.mask == "per_key"
+    computed, dropout = problem.bias == "alibi", problem.dropout_threshold > 0
     variants = 2 if distances else 1
+    # Core.add_half
+    added = problem.bias == "per_score" or distances or problem.rules.softcap
+    widens = added and not plan.half_scores and not forms.current().mixed_axpy
     near = reach.is_needed(problem, plan.half_scores)
+    if near:
+        work = max(work, reach.CHUNK)  # in two halves of float16
+    room = softcap.RAW if problem.rules.softcap else 0
     result = [
         Buffer("query", "L1", "float16", rows * depth, 2 * plan.row_blocks),
         Buffer("query_terms", "L1", "float16", rows * TERMS, 2 * plan.row_blocks * variants),
         Buffer("key", "L1", "float16", width * depth, RING * len(plan.segments)),
-        Buffer("value", "L1", "float16", keys * depth, RING),
+        Buffer("value", "L1", "float16", keys * value_dim, RING),
         Buffer("probability", "L1", "float16", area, RING),
         Buffer("dropped", "L1", "float16", area, RING if dropout else 0),
         Buffer("low", "L1", "float16", area, RING if plan.precise_total else 0),
@@ -153,10 +168,10 @@ def buffers(problem: KernelProblem, plan: TilePlan, tiles: int, distances: int) 
         Buffer("l0_probability", "L0A", "float16", rows * width),
         Buffer("l0_query_terms", "L0A", "float16", rows * TERMS),
         Buffer("l0_key", "L0B", "float16", width * depth, 2),
-        Buffer("l0_value", "L0B", "float16", width * depth),
+        Buffer("l0_value", "L0B", "float16", width * value_dim),
         Buffer("l0_key_terms", "L0B", "float16", width * TERMS),
         Buffer("l0_ones", "L0B", "float16", width * 16),
-        Buffer("output", "L0C", "float32", rows * depth, plan.row_blocks),
+        Buffer("output", "L0C", "float32", rows * value_dim, plan.row_blocks),
         Buffer("total", "L0C", "float32", rows * 16, plan.row_blocks),
         Buffer("low_total", "L0C", "float32", rows * 16, plan.row_blocks if plan.precise_total else 0),
         Buffer("scores", "L0C", "float32", rows * width, plan.score_slots),
@@ -164,20 +179,22 @@ def buffers(problem: KernelProblem, plan: TilePlan, tiles: int, distances: int) 
         Buffer("floor", "UB", "float16", piece if plan.half_scores else 0),
         Buffer("ceiling", "UB", "float16", piece + 256 if plan.half_scores else 0),
         # More than a tile: operands of an instruction stand half a round of the banks apart, see hardware.HALF_ROUND.
-        Buffer("score", "UB", "float32", work + padded(64 * (len(plan.segments) + 1), 128)),
+        Buffer("score", "UB", "float32", work + padded(64 * (len(plan.segments) + 1), 128) + room),
         # A tensor per piece: then Vector goes on while a piece leaves, whatever the synchronisation knows of addresses.
         Buffer("probability_piece", "UB", "float16", piece + 512, len(plan.pieces)),
         Buffer("ceiling_row", "UB", "float32", 0 if plan.half_scores else 64),
         Buffer("low_piece", "UB", "float16", piece, len(plan.pieces) if plan.precise_total else 0),
-        Buffer("stage", "UB", "float16", rows * depth + 128, plan.row_blocks),
+        Buffer("stage", "UB", "float16", rows * max(depth, value_dim) + 128, plan.row_blocks),
         Buffer("row_total", "UB", "float32", 2048),
         Buffer("scratch", "UB", "float32", 2048),
         Buffer("inverse", "UB", "float32", rows * 16),
         Buffer("visible", "UB", "float16", area if tiles else 0),
-        Buffer("hidden", "UB", "float16", area, 1 if problem.mask == "full" else 0),
-        Buffer("bias", "UB", "float16", area, 1 if problem.alibi == "bias" else 0),
+        Buffer("hidden", "UB", "float16", area, 1 if problem.mask == "per_score" else 0),
+        Buffer("bias", "UB", "float16", area, 1 if problem.bias == "per_score" else 0),
         Buffer("distance", "UB", "float16", area, 1 if distances else 0),
         Buffer("keep", "UB", "uint8", rows * keys // 8, 2 if dropout else 0),
+        Buffer("widened", "UB", "float32", WIDENED if widens else 0),
+        *softcap.buffers(problem, rows, keys, width, plan.score_slots),
         Buffer("row_max", "UB", "float16", rows * 16),
         *(Buffer(name, "UB", "float32", 128) for name in ROW_NUMBERS),
         Buffer("next_reference", "UB", "float32", 128, plan.row_blocks),
@@ -185,6 +202,7 @@ def buffers(problem: KernelProblem, plan: TilePlan, tiles: int, distances: int) 
         Buffer("reference_part", "UB", "float32", 128),
         *(Buffer(name, "UB", "float32", 128 if computed else 0) for name in ("slope_value", "slope_part")),
         Buffer("row_lse", "UB", "float32", 128, plan.row_blocks),
+        *(Buffer(name, "UB", "float32", SINK_LANES if problem.sinks else 0) for name in SINK_ROWS),
         *(Buffer(name, "UB", "float16", 128) for name in ROW_HALVES),
         Buffer("negated_reference", "UB", "float16", 128, plan.row_blocks),
         Buffer("negated_term", "UB", "float16", 128 if distances else 0),
@@ -206,8 +224,9 @@ def candidates(problem: KernelProblem) -> list[TilePlan]:
     """
     if problem.tiling == "auto":
         # Dropout's selections unrolled for two row blocks leave the instruction cache, and Vector gains little by them.
-        alone = problem.dropout_threshold > 0 and (problem.head_dim <= 128 or problem.mask == "full")
-        return [cut(s, problem) for s in STRATEGIES.values() if s.row_blocks == 1 or not alone]
+        alone = problem.dropout_threshold > 0 and (problem.head_dim <= 128 or problem.mask == "per_score")
+        names = [s.name for s in STRATEGIES.values() if s.row_blocks == 1 or not alone]
+        return [cut(STRATEGIES[name], problem) for name in tuning.order("forward", problem, names)]
     if problem.tiling not in STRATEGIES:
         raise ValueError(f"tiling: got {problem.tiling!r}, allowed are auto, {', '.join(STRATEGIES)}")
     return [cut(STRATEGIES[problem.tiling], problem)]

@@ -14,6 +14,7 @@ _PER_ITEM = {
     "slope": scheduler.SLOPE,
     "begin": scheduler.BEGIN,
     "end": scheduler.END,
+    "batch": scheduler.BATCH,
 }
 _PER_ROW_BLOCK = {"start": scheduler.START, "rows": scheduler.ROWS, "first": scheduler.FIRST, "last": scheduler.LAST}
 _SAMPLE = {
@@ -30,7 +31,7 @@ class Item(TableRow):
 
     def __init__(self, core: Core, name: str, sample: bool):
         problem = core.problem
-        per_block = {**_PER_ROW_BLOCK, **(_SAMPLE if sample else {}), **(_SIGNS if problem.alibi == "computed" else {})}
+        per_block = {**_PER_ROW_BLOCK, **(_SAMPLE if sample else {}), **(_SIGNS if problem.bias == "alibi" else {})}
         words = present(_PER_ITEM, problem)
         for a in range(core.plan.row_blocks):
             for field, word in per_block.items():

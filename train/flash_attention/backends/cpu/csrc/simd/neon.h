@@ -35,6 +35,7 @@ struct Simd {
     return vld1q_f32(values);
   }
   static float sum(F v) { return vaddvq_f32(v); }
+  static void sums(F a, F b, F c, F d, float* to) { vst1q_f32(to, vpaddq_f32(vpaddq_f32(a, b), vpaddq_f32(c, d))); }
   static float largest(F v) { return vmaxnmvq_f32(v); }
   static bool any_greater(F v, float limit) { return vmaxvq_u32(vcgtq_f32(v, set1(limit))) != 0; }
   static uint32x4_t lanes_of(uint32_t bits) {

@@ -70,6 +70,13 @@ struct Simd {
   static F abs(F a) { return each([&](int i) { return std::fabs(a.v[i]); }); }
   static F iota() { return each([](int i) { return static_cast<float>(i); }); }
   static float sum(F a) { return (a.v[0] + a.v[2]) + (a.v[1] + a.v[3]); }
+  // The four of four vectors.
+  static void sums(F a, F b, F c, F d, float* to) {
+    to[0] = sum(a);
+    to[1] = sum(b);
+    to[2] = sum(c);
+    to[3] = sum(d);
+  }
   static float largest(F a) {
     float result = a.v[0];
     for (int i = 1; i < kLanes; ++i) result = a.v[i] > result ? a.v[i] : result;

@@ -1,0 +1,176 @@
+"""Layout TH: heads are columns of one matrix of tokens, read and written where FRACTAL_NZ keeps them."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from flash_attention.kernels.tik import KernelProblem, host, layout
+from flash_attention.kernels.tik.backward import host as backward_host
+from flash_attention.kernels.tik.backward import kernel as backward
+from flash_attention.kernels.tik.forward import kernel as forward
+from flash_attention.kernels.tik.hardware import Buffer
+from flash_attention.kernels.tik.layout import placement
+from flash_attention.kernels.tik.problem import LAYOUTS
+
+from tests.train.flash_attention.problems import make_kernel_problem
+from tests.train.flash_attention.ut.tik.programs import Program
+from tests.train.flash_attention.ut.tik.programs import forward as forward_of
+
+CASES = {
+    "several-row-blocks": {"sizes": (2, 1, 150, 200, 16), "causal": True, "causal_alignment": "bottom_right"},
+    "groups-of-heads": {"sizes": (3, 4, 20, 37, 16), "kv_heads": 2, "bias": "per_key", "mask": "per_key"},
+    "mask-bias-dropout": {
+        "sizes": (2, 2, 50, 33, 32),
+        "mask": "per_score",
+        "bias": "per_score",
+        "dropout_rate": 0.25,
+        "sinks": True,
+    },
+    "alibi-window": {"sizes": (2, 1, 150, 70, 16), "alibi": True, "window_left": 20},
+    "whole-tiles": {"sizes": (2, 1, 128, 128, 64)},
+}
+
+
+def _problem(sizes, **given) -> KernelProblem:
+    """A problem on three cores."""
+    return make_kernel_problem(*sizes, cores=3, **given)
+
+
+def _data(problem: KernelProblem, seed: int = 0) -> dict:
+    """query, key, value, d_output in BNSD, and what else the problem takes."""
+    random, p = np.random.default_rng(seed), problem
+    of_queries, of_keys = (p.batch, p.heads, p.seq_q, p.head_dim), (p.batch, p.kv_heads, p.seq_k, p.head_dim)
+    shapes = {"query": of_queries, "key": of_keys, "value": of_keys, "d_output": of_queries}
+    result = {name: random.standard_normal(shape).astype(np.float16) for name, shape in shapes.items()}
+    if p.mask_shape is not None:
+        result["mask"] = random.random(p.mask_shape) < 0.3
+    if p.bias_shape is not None:
+        result["bias"] = random.standard_normal(p.bias_shape).astype(np.float16)
+    if p.sinks:
+        result["sinks"] = random.standard_normal(p.heads).astype(np.float32)
+    if p.dropout_threshold:
+        result["keep_bits"] = random.integers(0, 256, (*of_queries[:3], -(-p.seq_k // 8))).astype(np.uint8)
+    return result
+
+
+def _run(tik, execute, problem: KernelProblem, data: dict, spoil=lambda name, stored: None) -> tuple[dict, dict]:
+    """(results in BNSD, results as stored) of forward and backward; `spoil` changes stored inputs in place."""
+    features = {name: data[name] for name in ("mask", "bias", "keep_bits", "sinks") if name in data}
+    given = data["query"], data["key"], data["value"]
+
+    def spoiled(arrays: dict) -> dict:
+        for name, array in arrays.items():
+            spoil(name, array)
+        return arrays
+
+    kernel = forward.build(problem, tik)
+    feed = kernel.feed(**spoiled(host.forward_inputs(problem, *given, **features)))
+    stored = execute(kernel.tik, feed, [tensor.name for tensor in kernel.outputs])
+    output, logsumexp = host.forward_outputs(problem, stored)
+    operator = backward.build(problem, tik, bias_gradient=problem.bias_shape is not None)
+    inputs = backward_host.inputs(problem, *given, output, logsumexp, data["d_output"], **features)
+    gradients = operator.run(execute, **spoiled(inputs))
+    results = {"output": output, "logsumexp": logsumexp, **backward_host.outputs(problem, gradients)}
+    return results, {**stored, **gradients}
+
+
+def _padding(problem: KernelProblem, name: str, stored: np.ndarray) -> np.ndarray:
+    """The rows of a stored matrix of tokens that are no tokens: (columns / 16, rows, 16)."""
+    return stored.reshape(len(stored), -1, 16)[:, placement(problem, name).shape[0] :]
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_results_are_those_of_bnsd_bit_for_bit(tik, execute, case):
+    results = {}
+    for name in ("BNSD", "TH"):
+        problem = _problem(**case, layout=name)
+        results[name], _ = _run(tik, execute, problem, _data(problem))
+    assert results["TH"].keys() == results["BNSD"].keys()
+    for name, expected in results["BNSD"].items():
+        np.testing.assert_array_equal(results["TH"][name], expected, err_msg=name)
+
+
+def test_padding_of_inputs_is_not_read_and_that_of_outputs_is_zero(tik, execute):
+    problem = _problem((3, 2, 15, 18, 32), layout="TH")
+    assert (placement(problem, "query").padding, placement(problem, "key").padding) == (3, 10)
+    clean, _ = _run(tik, execute, problem, _data(problem))
+
+    def spoil(name: str, stored: np.ndarray) -> None:
+        if name in ("query", "key", "value", "output", "d_output"):
+            _padding(problem, name, stored)[...] = np.nan
+
+    results, stored = _run(tik, execute, problem, _data(problem), spoil)
+    for name, expected in clean.items():
+        np.testing.assert_array_equal(results[name], expected, err_msg=name)
+    for name in ("output", "d_query", "d_key", "d_value"):
+        assert not _padding(problem, name, stored[name]).any(), name
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_an_item_of_nan_spoils_no_other(tik, device, name):
+    """A short last tile leaves the end of its slot on chip to the tile before, here one of another item."""
+    if device != "emulator":
+        pytest.skip("what the Cube makes of NaN is not specified")
+    import tikemu
+
+    problem = make_kernel_problem(
+        2, 1, 190, 170, 16, window_left=20, window_right=10, cores=3, tiling="single32", layout=name
+    )
+
+    def run(instance, feed: dict, outputs: list) -> dict:
+        options = tikemu.Options(progress=False)  # strict mode refuses NaN among the operands of mmad
+        return tikemu.run(instance, feed, timing=False, options=options).outputs
+
+    data = _data(problem)
+    expected = forward_of(tik, run, problem, *(data[what] for what in ("query", "key", "value")))
+    for what in ("query", "key", "value"):
+        data[what][0] = np.nan
+    found = forward_of(tik, run, problem, *(data[what] for what in ("query", "key", "value")))
+    for got, wanted in zip(found, expected):
+        np.testing.assert_array_equal(got[1], wanted[1])
+        assert not np.array_equal(got[0], wanted[0])
+
+
+def test_head_dims_that_share_blocks_between_heads_are_refused():
+    with pytest.raises(ValueError, match="head_dim: got 40 with layout TH, allowed are multiples of 16"):
+        KernelProblem(1, 1, 16, 16, 40, layout="TH")
+    with pytest.raises(ValueError, match="layout: got 'SBH', allowed are BNSD, TH"):
+        KernelProblem(1, 1, 16, 16, 16, layout="SBH")
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("tensor", ["query", "d_value"])
+def test_a_placement_finds_every_row(name, tensor):
+    problem = _problem((3, 4, 20, 37, 32), kv_heads=2, layout=name)
+    seq, heads = (20, 4) if tensor == "query" else (37, 2)
+    array = np.random.default_rng(0).standard_normal((3, heads, seq, 32)).astype(np.float16)
+    stored, place = layout.to_stored(problem, tensor, array), placement(problem, tensor)
+    blocks = stored.reshape(-1, 16)
+    for b, h, c, r in ((0, 0, 0, 0), (2, 1, 1, seq - 1), (1, heads - 1, 0, 5)):
+        number = b * place.batch + h * place.head + c * place.column + r
+        assert np.array_equal(blocks[number], array[b, h, r, 16 * c : 16 * c + 16])
+        assert number == (b * heads + h) * place.head + b * place.skew + c * place.column + r
+    assert np.array_equal(layout.from_stored(problem, tensor, stored), array)
+
+
+@pytest.mark.parametrize("tokens", [48, 65600], ids=["one-move", "beyond-the-field"])
+def test_rows_of_a_head_are_moved_out_of_and_into_the_matrix(tik, execute, tokens):
+    problem = dataclasses.replace(_problem((tokens // 16, 2, 16, 16, 32)), layout="TH")
+    batch, head, rows, height = tokens // 16 - 1, 1, 5, 16
+    matrix = np.random.default_rng(0).standard_normal((tokens, 64)).astype(np.float16)
+    shape = layout.nz_shape(tokens, 64)
+    program = Program(tik, execute, problem, {"query": layout.to_nz(matrix)}, {"output": ("float16", shape)})
+    core, instance = program.core, program.instance
+    with instance.new_stmt_scope():
+        core.allocate([Buffer("rows", "UB", "float16", 2 * height * 16)])
+        number = core.scalar("int32", "head", batch * 2 + head)
+        start = core.start("query", number, core.batch_of(number))
+        core.fill(core.on.rows[0], 0.0, 2 * height * 16)
+        with instance.for_range(0, shape[0] * shape[1] // 2) as pair:  # zeros elsewhere
+            instance.data_move(program.gm["output"][pair * 512], core.on.rows[0], 0, 1, 2 * height, 0, 0)
+        core.load((core.on.rows[0], 0), "query", start, rows, height)
+        core.store("output", start, (core.on.rows[0], 0), rows, height)
+    expected = np.zeros_like(matrix)
+    where = slice(batch * 16, batch * 16 + rows), slice(head * 32, head * 32 + 32)
+    expected[where] = matrix[where]
+    np.testing.assert_array_equal(layout.from_nz(program.run()["output"], tokens, 64), expected)

@@ -1,0 +1,135 @@
+"""Gradients of the keys and values of an item: out of L0C when it ends, and on to global memory.
+
+Where the Unified Buffer holds them whole (plan.deferred), they leave L0C in the first step of the next item, and go to
+global memory one part a step: the products of that item wait for neither, and what else leaves the Unified Buffer
+is not queued behind them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flash_attention.kernels.tik.backward import scheduler
+from flash_attention.kernels.tik.backward.tiling import RING
+from flash_attention.kernels.tik.common import softcap
+from flash_attention.kernels.tik.common.table_row import TableRow, present
+from flash_attention.kernels.tik.common.tiles import F, by_keys
+from flash_attention.kernels.tik.core import Core
+from flash_attention.kernels.tik.hardware import HALF_ROUND
+from flash_attention.kernels.tik.problem import padded
+
+_PLACE = {"kv_head": scheduler.KV_HEAD, "batch": scheduler.BATCH, "tile": scheduler.TILE}  # of an item's gradients
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """A gradient that adds up in L0C during an item.
+
+    Attributes:
+        name: of the output.
+        sums: buffer in L0C.
+        stage: buffer in the Unified Buffer, for plan.deferred.
+        factor: of the sums.
+    """
+
+    name: str
+    sums: str
+    stage: str
+    factor: float
+
+
+class Results:
+    """Records what happens to the gradients of the items of one core.
+
+    Attributes:
+        values, keys: the two gradients.
+        pending: run-time flag: there is an item whose gradients `take` and `store` are to bring away.
+    """
+
+    def __init__(self, core: Core):
+        self.core, problem = core, core.problem
+        self.values = Gradient("d_value", "value_sum", "value_gradient", problem.dropout_scale)
+        factor = softcap.gradient_sign(problem) * problem.scale * problem.dropout_scale
+        self.keys = Gradient("d_key", "key_sum", "key_stage", factor)
+        if core.plan.deferred:
+            self.pending = core.scalar("int32", "pending", 0)
+            self._item = TableRow(core, "ended", present(_PLACE, problem))
+
+    def keep(self, item: TableRow) -> None:
+        """Notes an item that has ended, for `take` and `store`."""
+        self._item.copy(item)
+        self.pending.set_as(1)
+
+    def take(self, gradient: Gradient) -> None:
+        """The gradient out of L0C. Uses the scores' buffer, except with factor 1."""
+        core, stage = self.core, self.core.on.copies(gradient.stage)[0]
+        columns = core.place(gradient.name).columns
+        at_once = columns if gradient.factor == 1.0 else self._columns_of_score
+        for first in range(0, columns, at_once):
+            count = min(at_once, columns - first)
+            self._round(gradient, first, count, stage[first * core.plan.keys * 16 :])
+
+    def store(self, gradient: Gradient, part: int) -> None:
+        """Part 0 to RING - 1 of a gradient that was taken."""
+        core, stage = self.core, self.core.on.copies(gradient.stage)[0]
+        columns = core.place(gradient.name).columns
+        size = -(-columns // RING)
+        first = part * size
+        count = min(size, columns - first)
+        if count > 0:
+            self._store(gradient, self._item, first, count, (stage, first * core.plan.keys * 16))
+
+    def finish(self, item: TableRow) -> None:
+        """All gradients of an item that ends, in one go, those of its bias among them."""
+        core = self.core
+        halves, turn = [core.on.probability_half[0], core.on.d_score_half[0]], 0
+        for gradient in (self.values, self.keys):
+            columns = core.place(gradient.name).columns
+            for first in range(0, columns, self._columns_of_score):
+                count = min(self._columns_of_score, columns - first)
+                half, turn = halves[turn % 2], turn + 1
+                self._round(gradient, first, count, half)
+                self._store(gradient, item, first, count, (half, 0))
+        self._bias(item)
+
+    @property
+    def _columns_of_score(self) -> int:
+        """Fractal columns of a gradient that the scores' buffer holds."""
+        return max(1, self.core.plan.rows // 16)
+
+    def _round(self, gradient: Gradient, first: int, count: int, half) -> None:
+        """Fractal columns out of L0C, times the factor, as float16."""
+        core, score = self.core, self.core.on.score[0]
+        elements = count * core.plan.keys * 16
+        source = core.on.copies(gradient.sums)[0][first * core.plan.keys * 16]
+        if gradient.factor == 1.0:
+            core.from_l0c(half, source, elements // F)
+            return
+        core.from_l0c(score[HALF_ROUND], source, elements // F)
+        core.with_scalar("vec_muls", score, score[HALF_ROUND:], gradient.factor, elements, 64)
+        core.to_half(half, score, elements)
+
+    def _store(self, gradient: Gradient, item: TableRow, first: int, count: int, half: tuple) -> None:
+        core, plan = self.core, self.core.plan
+        base = core.start(gradient.name, item["kv_head"], item.batch)
+
+        def record(have: int) -> None:
+            start = base + first * core.place(gradient.name).column * 16 + item["tile"] * (plan.keys * 16)
+            core.store(gradient.name, start, half, have, plan.keys, count)
+
+        by_keys(core, item["tile"], record)
+
+    def _bias(self, item: TableRow) -> None:
+        """Sums per key of the gradient of a bias per key."""
+        core, plan, score = self.core, self.core.plan, self.core.on.score[0]
+        column = plan.keys * 16
+        for chunk in range(plan.bias_chunks):
+            core.from_l0c(score[HALF_ROUND], core.on.bias_sum[chunk], plan.columns)
+            core.with_scalar("vec_muls", score, score[HALF_ROUND:], core.problem.dropout_scale, column, 64)
+
+            def record(have: int, chunk=chunk) -> None:
+                line = core.wide(item["kv_head"] * plan.bias_chunks + chunk, core.seq_k * 16)
+                target = core.gm["d_bias_sums"][line + item["tile"] * column]
+                core.tik.data_move(target, score, 0, 1, padded(have) * 2, 0, 0)
+
+            by_keys(core, item["tile"], record)

@@ -1,0 +1,106 @@
+"""The soft cap: scaled scores s become cap * tanh(s / cap), in float32 on Vector.
+
+tanh has no instruction. With y = 2 * s / cap it is 1 - 2 / (exp(y) + 1), whose error near zero is that of float32 at 1.
+Vector makes -2 * cap / (exp(y) + 1), and the cap itself is one of the terms that the Cube adds (score_terms.py).
+
+These terms come after the cap, so they leave the Cube in a tensor of their own: as wide as the scores where they differ
+from key to key, else 16 equal columns.
+"""
+
+from __future__ import annotations
+
+from flash_attention.kernels.tik.common import score_terms
+from flash_attention.kernels.tik.core import Core
+from flash_attention.kernels.tik.hardware import HALF_ROUND, Buffer
+from flash_attention.kernels.tik.problem import KernelProblem
+
+# Largest y: beyond it tanh is 1 in float32, and its exponential is far from the end of the range.
+LARGEST_EXPONENT = 30.0
+# Where the scores of the Cube stand behind the place of the capped ones: on the way operands stand half rounds apart.
+RAW = 5 * HALF_ROUND
+
+
+def terms_width(problem: KernelProblem, keys: int) -> int:
+    """Columns of the terms of a tile with so many keys."""
+    return keys if score_terms.is_dynamic(problem) else 16
+
+
+def buffers(problem: KernelProblem, rows: int, keys: int, width: int, copies: int) -> list[Buffer]:
+    """What a kernel needs for a soft cap; nothing without one.
+
+    Args:
+        rows, keys: of a tile of scores.
+        width: keys of a matrix instruction, whose terms L0C holds in one tensor.
+        copies: of that tensor, where it is as wide as the scores.
+    """
+    if not problem.rules.softcap:
+        return []
+    copies = copies if score_terms.is_dynamic(problem) else 1
+    return [
+        Buffer("linear", "L0C", "float32", rows * terms_width(problem, width), copies),
+        Buffer("linear_part", "UB", "float32", rows * terms_width(problem, keys) + HALF_ROUND),
+        Buffer("cap", "UB", "float32", 2 * HALF_ROUND),
+    ]
+
+
+def initialise(core: Core, unit: float) -> None:
+    """Constants, where the problem has a soft cap; see `squash` for the unit."""
+    for cap in core.on.copies("cap"):
+        core.fill(cap, LARGEST_EXPONENT, HALF_ROUND, 64)
+        core.fill(cap[HALF_ROUND:], -2.0 * unit, HALF_ROUND, 64)
+
+
+def take(core: Core, score, scores, linear, at: int, source: int, elements: int) -> None:
+    """Brings scores and terms from elements `source`.. of their tensors in L0C to elements `at`.. of a tile."""
+    # The scores last: the Cube makes the terms later, so waiting for them covers both, and may overwrite them later.
+    part = core.on.linear_part[0][HALF_ROUND:]
+    if score_terms.is_dynamic(core.problem):
+        core.from_l0c(part[at], linear[source], elements // 256)
+    elif at == 0:
+        core.from_l0c(part, linear, core.plan.rows // 16)
+        core.with_scalar("vec_muls", part, part, core.problem.post_scale, core.plan.rows * 16, 64)
+    core.from_l0c(score[at + RAW], scores[source], elements // 256)
+
+
+def squash(core: Core, score, place: int, elements: int) -> None:
+    """score[place:] = unit * (tanh - 1) of the scores of the Cube at score[RAW:]; place is at most 2 * HALF_ROUND.
+
+    With the cap as the unit these are the capped scores less the cap, which the terms make up for.
+    """
+    problem, (cap,) = core.problem, core.on.cap
+    scaled, limited, result = (score[at:] for at in (4 * HALF_ROUND, 4 * HALF_ROUND - core.operand_shift, place))
+    core.with_scalar("vec_muls", scaled, score[RAW:], 2.0 * problem.post_scale / problem.rules.softcap, elements, 64)
+    core.with_row("vec_min", limited, scaled, cap, elements, 64)
+    core.unary("vec_exp", limited, limited, elements, 64)
+    core.with_scalar("vec_adds", result, limited, 1.0, elements, 64)
+    for mask, at, count in core.spans(elements, 64):
+        core.tik.vdiv(mask, result[at], cap[HALF_ROUND], result[at], count, 1, 1, 1, 8, 0, 8)
+
+
+def add_terms(core: Core, score, at: int, elements: int) -> None:
+    """score = score[operand_shift:] + what the Cube made of the terms, for elements at.. of a tile."""
+    part, column, source = core.on.linear_part[0][HALF_ROUND:], core.plan.rows * 16, score[core.operand_shift :]
+    if score_terms.is_dynamic(core.problem):
+        core.with_scalar("vec_muls", part[at:], part[at:], core.problem.post_scale, elements, 64)
+        core.binary("vec_add", score, source, part[at:], elements, 64)
+        return
+    for first in range(0, elements, column):
+        core.binary("vec_add", score[first:], source[first:], part, column, 64)
+
+
+def gradient_sign(problem: KernelProblem) -> float:
+    """Sign of the gradients of query and key as the Cube makes them, see `slope`."""
+    return -1.0 if problem.rules.softcap else 1.0
+
+
+def slope(core: Core, result, work, squashed, elements: int) -> None:
+    """result (float16) = minus the derivative of the capped scores by the scores, 1 - tanh^2.
+
+    Args:
+        work: float16, as large.
+        squashed: what `squash` gives in units of 1: -d with d = 1 - tanh. The derivative is d * (2 - d), which loses
+            nothing where tanh comes close to 1.
+    """
+    core.to_half(work, squashed, elements)
+    core.with_scalar("vec_adds", result, work, 2.0, elements)
+    core.binary("vec_mul", result, result, work, elements)

@@ -1,0 +1,238 @@
+"""Online softmax of one key tile on Vector (FlashAttention-2, algorithm 1), with a key per row: scores (keys, 16 rows).
+
+So oriented, what belongs to a query row is 16 numbers that repeat: maxima and sums over the keys fold halves onto each
+other in float32, and a reference is subtracted by an instruction whose second source stands still.
+"""
+
+from __future__ import annotations
+
+from flash_attention.kernels.tik.common import softcap
+from flash_attention.kernels.tik.core import Core
+from flash_attention.kernels.tik.decode.cursor import Current
+from flash_attention.kernels.tik.decode.scheduler import UNLIMITED, Reach
+from flash_attention.kernels.tik.decode.tiling import HIDDEN_KEYS, LANES
+from flash_attention.kernels.tik.hardware import HALF_ROUND
+
+# Probabilities are multiplied by this before they become float16: small ones keep their precision then, and the largest
+# one is exact.
+LIFT = 32768.0
+NOTHING = -1e20  # reference of a row that has seen no key: below every score
+HIDING = 1e30  # times the distance of a key from those that a row sees: below NOTHING
+
+
+def initialise(core: Core) -> None:
+    """Constants of the rows."""
+    plan = core.plan
+    core.fill(core.on.zeros[0], 0.0, LANES, 64)
+    blocks = 3 * plan.row_groups * LANES // 8
+    core.tik.data_move(core.on.limits[0], core.gm["limits"], 0, 1, blocks, 0, 0)
+    softcap.initialise(core, core.problem.rules.softcap)
+    # Number of the key of every score of 16 rows, doubled until it is full.
+    number = core.on.key_number[0]
+    for key in range(4):
+        core.tik.vec_dup(16, number[key * 16], float(key), 1, 8)
+    have, size = LANES, number.shape[0]
+    while have < size:
+        core.with_scalar("vec_adds", number[have:], number, have / 16, min(have, size - have), 64)
+        have *= 2
+
+
+def clear(core: Core) -> None:
+    """Sums of a pair before its first tile."""
+    for group in range(core.plan.row_groups):
+        maximum, total = statistics(core, group)
+        core.fill(maximum, NOTHING, LANES, 64)
+        core.fill(total, 0.0, LANES, 64)
+    core.fill(core.on.sum[0], 0.0, core.plan.rows * core.plan.value_dim, 64)
+
+
+def statistics(core: Core, group: int) -> tuple:
+    """Reference and row total of a group of rows, four times over."""
+    both = core.on.statistics[0][group * 2 * LANES :]
+    return both, both[LANES:]
+
+
+def take(core: Core, current: Current, scratch: dict) -> None:
+    """Scores out of L0C: scaled, capped, biased, hidden where their key is out of sight."""
+    plan, problem = core.plan, core.problem
+    score, width = core.on.score[0], plan.segment * plan.rows
+    for segment, source in enumerate(core.on.scores):
+        core.from_l0c(score[segment * width :], source, width // 256)
+    if problem.rules.softcap:
+        _cap(core, score, plan.keys * plan.rows)
+    elif problem.scale != 1.0:
+        core.with_scalar("vec_muls", score, score, problem.scale, plan.keys * plan.rows, 64)
+    if problem.rules.alibi:
+        _add_alibi(core, current, scratch)
+    _, largest_first, least_last, _ = Reach.of(problem, plan).limits
+    last = scratch["last_key"]
+    last.set_as(current.length - 1)
+    if least_last < UNLIMITED:
+        with core.tik.if_scope(last > current.base + least_last):
+            last.set_as(current.base + least_last)
+    with core.tik.if_scope(current.start + (plan.keys - 1) > last):
+        _hide(core, current, scratch, after=True)
+    if largest_first > -(UNLIMITED >> 1):
+        with core.tik.if_scope(current.start < current.base + largest_first):
+            _hide(core, current, scratch, after=False)
+
+
+def _hide(core: Core, current: Current, scratch: dict, after: bool) -> None:
+    """Lowers the scores of keys after, or before, those that a row sees, by more than any score."""
+    plan, tik = core.plan, core.tik
+    for group in range(plan.row_groups):
+        limit = core.on.limits[0][(3 * group + (not after)) * LANES :]
+        bound = _from_base(core, current, scratch, group, limit)
+        if after:
+            tik.scalar_conv("", scratch["number"], current.shift(scratch["shift"], current.length - 1))
+            end = core.on.peak[0]
+            core.fill(end, scratch["number"], LANES, 64)
+            core.binary("vec_min", bound, bound, end, LANES, 64)
+        for score, count in _distances(core, group, bound, after):
+            _lower(core, score, count)
+
+
+def _from_base(core: Core, current: Current, scratch: dict, group: int, positions):
+    """Positions relative to that of query 0, of 16 rows, as numbers of keys of the tile."""
+    bound = core.on.bound[0][group * LANES :]
+    core.tik.scalar_conv("", scratch["number"], current.shift(scratch["shift"], current.base))
+    core.with_scalar("vec_adds", bound, positions, scratch["number"], LANES, 64)
+    return bound
+
+
+def _distances(core: Core, group: int, bound, after: bool):
+    """Yields (scores, elements) of a group of rows by pieces, with bound - key number, or its negative, in hiding."""
+    keys, number, hiding = core.plan.keys, core.on.key_number[0], core.on.hiding[0]
+    for piece in range(0, keys, HIDDEN_KEYS):
+        size = min(HIDDEN_KEYS, keys - piece) * 16
+        if piece:
+            core.with_scalar("vec_adds", bound, bound, float(-HIDDEN_KEYS), LANES, 64)
+        for mask, at, count in core.spans(size, 64):
+            first, second = (bound, number[at:]) if after else (number[at:], bound)
+            core.tik.vec_sub(mask, hiding[at], first, second, count, 8, *((0, 8) if after else (8, 0)))
+        yield core.on.score[0][(group * keys + piece) * 16 :], size
+
+
+def _cap(core: Core, score, size: int) -> None:
+    """score = softcap * tanh(scale * score / softcap), as in common.softcap."""
+    cap, limits = core.problem.rules.softcap, core.on.cap[0]
+    core.with_scalar("vec_muls", score, score, 2.0 * core.problem.scale / cap, size, 64)
+    core.with_row("vec_min", score, score, limits, size, 64)
+    core.unary("vec_exp", score, score, size, 64)
+    core.with_scalar("vec_adds", score, score, 1.0, size, 64)
+    for mask, at, count in core.spans(size, 64):
+        core.tik.vdiv(mask, score[at], limits[HALF_ROUND], score[at], count, 1, 1, 1, 8, 0, 8)
+    core.with_scalar("vec_adds", score, score, cap, size, 64)
+
+
+def _add_alibi(core: Core, current: Current, scratch: dict) -> None:
+    """score -= slope * |position of the query - key|, of float32 integers."""
+    hiding = core.on.hiding[0]
+    for group in range(core.plan.row_groups):
+        queries = core.on.limits[0][(3 * group + 2) * LANES :]
+        bound = _from_base(core, current, scratch, group, queries)
+        for score, size in _distances(core, group, bound, True):
+            if not core.problem.rules.causal:
+                core.unary("vec_abs", hiding, hiding, size, 64)
+            core.with_row("vec_mul", hiding, hiding, core.on.slopes[0][group * LANES :], size, 64)
+            core.binary("vec_sub", score, score, hiding, size, 64)
+
+
+def _lower(core: Core, score, size: int) -> None:
+    """Lowers scores whose distance is negative."""
+    hiding = core.on.hiding[0]
+    core.with_row("vec_min", hiding, hiding, core.on.zeros[0], size, 64)
+    core.with_scalar("vec_muls", hiding, hiding, HIDING, size, 64)
+    core.binary("vec_add", score, score, hiding, size, 64)
+
+
+def update(core: Core) -> None:
+    """New references and row totals; scores to probabilities, float16 in `half`; `factor` is for the sums so far."""
+    # Instructions of one group of rows depend on each other: those of the groups take turns.
+    for steps in zip(*(_update_steps(core, group) for group in range(core.plan.row_groups))):
+        for step in steps:
+            step()
+
+
+def _update_steps(core: Core, group: int) -> list:
+    size = core.plan.keys * 16
+    score, half = (core.on.copies(name)[0][group * size :] for name in ("score", "half"))
+    reference, total = statistics(core, group)
+    peak, factor, folded = (
+        core.on.copies(name)[0][group * place :]
+        for name, place in (("peak", LANES), ("factor", LANES), ("folded", max(size // 2, LANES)))
+    )
+    first, *others = fold(core, "vec_add", score, size, folded)
+    return [
+        *fold(core, "vec_max", score, size, folded),
+        *spread(core, "vec_max", folded, peak, group),
+        lambda: core.binary("vec_max", peak, peak, reference, LANES, 64),
+        lambda: core.with_row("vec_sub", score, score, peak, size, 64),
+        lambda: core.binary("vec_sub", factor, reference, peak, LANES, 64),
+        lambda: core.unary("vec_exp", score, score, size, 64),
+        lambda: core.unary("vec_exp", factor, factor, LANES, 64),
+        first,
+        lambda: core.with_scalar("vec_muls", score, score, LIFT, size, 64),
+        lambda: core.with_scalar("vec_adds", reference, peak, 0.0, LANES, 64),
+        lambda: core.to_half(half, score, size),
+        lambda: core.binary("vec_mul", total, total, factor, LANES, 64),
+        *others,
+        lambda: core.binary("vec_add", total, total, folded, LANES, 64),
+    ]
+
+
+def accumulate(core: Core) -> None:
+    """sum = sum * factor + product, piece by piece."""
+    plan = core.plan
+    size, piece = plan.value_dim * 16, core.on.piece[0]
+    length = piece.shape[0]
+    for group in range(plan.row_groups):
+        factor, target = core.on.factor[0][group * LANES :], core.on.sum[0][group * size :]
+        core.with_row("vec_mul", target, target, factor, size, 64)
+    for at in range(0, size * plan.row_groups, length):
+        count = min(length, size * plan.row_groups - at)
+        target = core.on.sum[0][at:]
+        core.from_l0c(piece, core.on.product[0][at], count // 256)
+        core.binary("vec_add", target, target, piece, count, 64)
+
+
+def finish(core: Core) -> None:
+    """Row totals of the lanes to those of the rows, four times over."""
+    for group in range(core.plan.row_groups):
+        _, total = statistics(core, group)
+        for step in spread(core, "vec_add", total, total, group):
+            step()
+
+
+def fold(core: Core, name: str, source, size: int, target) -> list:
+    """Steps that fold `size` elements onto the first 64 of target, repeat by repeat."""
+    repeats = size // LANES
+    if repeats == 1:
+        return [lambda: core.with_scalar("vec_adds", target, source, 0.0, LANES, 64)]
+
+    def step(left, right, count: int):
+        return lambda: core.binary(name, target, left, right, count * LANES, 64)
+
+    have = repeats // 2
+    steps = [step(source, source[have * LANES :], have)]
+    if repeats % 2:
+        steps.append(step(target, source[2 * have * LANES :], 1))
+    while have > 1:
+        steps.append(step(target, target[(have - have // 2) * LANES :], have // 2))
+        have -= have // 2
+    return steps
+
+
+def spread(core: Core, name: str, source, target, group: int) -> list:
+    """Steps that fold 64 elements to 16, which then stand in target four times over.
+
+    Copies side by side make a wheel: turned by half and by a quarter it meets itself.
+    """
+    tik = core.tik
+    first, second = (wheel[group * 2 * LANES :] for wheel in core.on.wheel)
+    operation = getattr(tik, name)
+    return [
+        lambda: tik.vec_adds(LANES, first, source, 0.0, 2, 8, 0),
+        lambda: operation(LANES, second, first, first[32:], 2, 8, 0, 0),
+        lambda: operation(LANES, target, second, second[16:], 1, 8, 8, 8),
+    ]
