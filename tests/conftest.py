@@ -1,5 +1,6 @@
 """Options that every test folder shares: which of the marked tests run."""
 
+import gc
 import sys
 from collections.abc import Iterator
 
@@ -9,6 +10,7 @@ OPTIONAL_MARKS = ("slow", "distributed", "versions", "clients")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    """One switch for each optional mark, and the device that TIK operators run on."""
     group = parser.getgroup("flash-attention")
     for mark in OPTIONAL_MARKS:
         group.addoption(f"--{mark}", action="store_true", help=f"also run the tests marked {mark}")
@@ -29,6 +31,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list) -> None:
     if dropped:
         config.hook.pytest_deselected(items=dropped)
         items[:] = [item for item in items if item not in set(dropped)]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def nothing_old_is_visited() -> None:
+    """Takes what exists before a module's tests out of the garbage collector's sight.
+
+    MindSpore collects garbage at every compilation. To visit all that is imported and cached takes longer than to
+    compile a small graph.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -21,12 +21,10 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
-import hypothesis
 import numpy as np  # noqa: F401  # children find it imported
-import pytest
 
 from tests.fuzz import REPOSITORY
-from tests.mutation.verdicts import Verdicts, in_child, outcome
+from tests.mutation.verdicts import Verdicts, in_child, outcome, run_pytest
 
 PACKAGE = "train/flash_attention/"
 TESTS = "tests/train/flash_attention/ut/"
@@ -106,6 +104,7 @@ def mutants(source: str) -> Iterator[tuple[str, str]]:
 
 
 def _put(parent: ast.AST, name: str, index: int, node: ast.AST) -> None:
+    """Puts a node in a field, or at a place of a field that is a list."""
     if isinstance(getattr(parent, name), list):
         getattr(parent, name)[index] = node
     else:
@@ -120,17 +119,11 @@ def run_tests(path: Path, source: str | None, tests: tuple) -> int:
         loader.get_code = lambda self, name: (
             compile(source, str(path), "exec") if self.path == str(path) else usual(self, name)
         )
-    # The same examples for every mutant.
-    hypothesis.settings.register_profile("mutation", derandomize=True, database=None)
-    hypothesis.settings.load_profile("mutation")
-    with open(os.devnull, "w") as silence:
-        os.dup2(silence.fileno(), 1)
-        os.dup2(silence.fileno(), 2)
-    options = ["-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", "--tb=no"]
-    return int(pytest.main([*options, *(str(REPOSITORY / TESTS / test) for test in tests)]))
+    return run_pytest(["-x", *(str(REPOSITORY / TESTS / test) for test in tests)])
 
 
 def main() -> int:
+    """Judges the mutants and prints the survivors."""
     parser = argparse.ArgumentParser(description="Mutation test of the rules in Python.")
     parser.add_argument("word", nargs="?", default="", help="part of a module's path")
     parser.add_argument("--one-in", type=int, default=1, metavar="N", help="run one mutant in N")

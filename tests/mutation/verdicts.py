@@ -11,6 +11,9 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+import hypothesis
+import pytest
+
 FOLDER = Path.home() / ".cache" / "flash-attention" / "mutation"
 
 
@@ -51,6 +54,7 @@ class Verdicts:
 
 
 def _key(*parts) -> str:
+    """A short name for a mutant, the same in every run."""
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:20]
 
 
@@ -72,6 +76,19 @@ def in_child(run: Callable[[], int], limit: float) -> int | None:
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     return None
+
+
+def run_pytest(arguments: list[str], *plugins: object) -> int:
+    """Exit code of pytest in this process, a child that nobody listens to."""
+    # The same examples for every mutant, and no search for a smaller one.
+    phases = (hypothesis.Phase.explicit, hypothesis.Phase.generate)
+    hypothesis.settings.register_profile("mutation", derandomize=True, database=None, phases=phases)
+    hypothesis.settings.load_profile("mutation")
+    with open(os.devnull, "w") as silence:
+        os.dup2(silence.fileno(), 1)
+        os.dup2(silence.fileno(), 2)
+    options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--tb=no"]
+    return int(pytest.main([*options, *arguments], plugins=list(plugins)))
 
 
 def outcome(status: int | None) -> str | None:

@@ -22,7 +22,6 @@ from flash_attention.paged import paged_attention as paged_attention
 from flash_attention.paged import reshape_and_cache as reshape_and_cache
 from flash_attention.precision import fix_dtypes
 from flash_attention.problem import ALL_BLOCKS, AttentionProblem, AttentionRules
-from flash_attention.problem.checks import check_int
 from flash_attention.problem.inputs import TensorSpec
 from flash_attention.problem.rules import RULE_ARGUMENTS
 from flash_attention.problem.tiling import DEFAULT_STRATEGY
@@ -30,12 +29,13 @@ from flash_attention.problem.torch_shapes import mask_plan, tensor_shapes
 from flash_attention.sharding.shard import TENSOR, Shard, sharding
 from flash_attention.tensors import compiling as _compiling
 from flash_attention.tensors import fresh_seed as _fresh_seed
+from flash_attention.tensors import prefix_tensor
 from flash_attention.tensors import spec as _spec
 from flash_attention.tensors import tensor_spec as _tensor_spec
 from flash_attention.varlen import flash_attention_varlen as flash_attention_varlen
 
 # Arguments of `flash_attention` that are fields of the problem, and optional inputs after the seed.
-_OTHERS = ("bias_grad", "input_layout", "head_dim", "value_head_dim", "return_lse")
+_OTHERS = ("bias_grad", "input_layout", "head_dim", "value_head_dim", "batch", "return_lse")
 _FURTHER = ("sinks", "prefix", "segment_ids", "kv_segment_ids")
 
 
@@ -66,6 +66,7 @@ def flash_attention(
     input_layout: str = "BNSD",
     head_dim: int | None = None,
     value_head_dim: int | None = None,
+    batch: int | None = None,
     return_lse: bool = False,
     backend: str | None = None,
     argument_names: tuple[str, str] = ("attention_mask", "bias"),
@@ -105,9 +106,12 @@ def flash_attention(
         tiling_stgy_name (str): see `flash_attention.problem.tiling`. Default: "sparse", tiles of 128.
         alibi (bool): without a bias, add -slope(head) * distance inside. Default: False.
         bias_grad (bool): False saves the gradient of `bias`, which is then zero. Default: True.
-        input_layout (str): "BNSD", "BSND", "BSH" or "SBH". Default: "BNSD".
-        head_dim (int): size of a head of query and key, up to 576; needed for "BSH" and "SBH".
-        value_head_dim (int): size of a head of value and output, up to 512. Default: None, head_dim for "BSH", "SBH".
+        input_layout (str): "BNSD", "BSND", "BSH", "SBH", or "TH": matrices (batch * seq, heads * head_dim), the items
+            of the batch one after the other. Default: "BNSD".
+        head_dim (int): size of a head of query and key, up to 576; needed for "BSH", "SBH" and "TH".
+        value_head_dim (int): size of a head of value and output, up to 512. Default: None, head_dim for "BSH", "SBH"
+            and "TH".
+        batch (int): items of the batch, for "TH" only, where it is needed. Default: None.
         return_lse (bool): also return the logsumexp. Default: False.
         backend (str): name of the backend to use. Default: None, see `attention_backend`.
         argument_names (tuple): what error messages call attention_mask and bias.
@@ -130,7 +134,7 @@ def flash_attention(
     if dropout_rate != 0.0 and seed is None and keep_bits is None:
         seed = fresh_seed()
     if isinstance(prefix, (tuple, list)):
-        prefix = _prefix_tensor(prefix)
+        prefix = prefix_tensor(prefix)
     if segment_ids is not None and kv_segment_ids is None:
         kv_segment_ids = segment_ids
     run = _plan(
@@ -159,7 +163,7 @@ def flash_attention(
             scale,
             softcap,
         ),
-        (bias_grad, input_layout, head_dim, value_head_dim, return_lse),
+        (bias_grad, input_layout, head_dim, value_head_dim, batch, return_lse),
         backend,
         shards,
         return_lse and _compiling(),
@@ -246,7 +250,7 @@ def _reshape(tensor, shape):
 
 def _reshapable(tensor):
     """The tensor in a dtype that MindSpore can reshape and broadcast in a compiled graph too, forward and backward."""
-    return ops.cast(tensor, mstype.float32) if _goes_by_float32(_spec(tensor)) else tensor
+    return ops.cast(tensor, mstype.float32) if _needs_float32(_spec(tensor)) else tensor
 
 
 class _Call(nn.Cell):
@@ -265,13 +269,18 @@ class _Call(nn.Cell):
         self.run, self.backend = run, backend
         self.mask_rank = mask_rank
         self.check_triangle = _TriangleCheck(problem.rules.tile) if mask_rank and problem.mask_shape is None else None
-        # A layout that the backend does not take becomes BNSD by splitting the last axis into heads and bringing the
-        # axes into order.
-        given = "BNSD" if layout == problem.layout else problem.layout
-        self.splits = given in ("BSH", "SBH")
-        self.heads, self.kv_heads = problem.heads, problem.kv_heads
+        # A layout that the backend does not take becomes the one that it does: into BNSD by splitting the last axis
+        # into heads and bringing the axes into order, into a matrix of tokens by bringing them into order and merging
+        # those of the tokens and those of the heads, out of one by splitting the tokens.
+        given = problem.layout
+        self.given, self.turned = given, layout != given
+        self.splits = layout == "BNSD" and given in ("BSH", "SBH", "TH")
+        self.merges = layout == "TH" and given != "TH"
+        self.unmerges = given == "TH" and layout == "BSH"
+        self.batch, self.heads, self.kv_heads = problem.batch, problem.heads, problem.kv_heads
         self.head_dim, self.value_dim = problem.head_dim, problem.value_dim
-        self.order = {"BNSD": None, "BSND": (0, 2, 1, 3), "BSH": (0, 2, 1, 3), "SBH": (1, 2, 0, 3)}[given]
+        to_heads = {"BSND": (0, 2, 1, 3), "BSH": (0, 2, 1, 3), "SBH": (1, 2, 0, 3), "TH": (0, 2, 1, 3)}
+        self.order = to_heads.get(given) if layout == "BNSD" else (1, 0, 2) if self.merges and given == "SBH" else None
         self.order_back = None if self.order is None else tuple(np.argsort(self.order).tolist())
         self.transpose = self.transpose_back = ops.Transpose()
         self.not_equal, self.expand = ops.NotEqual(), (ops.ExpandDims(), ops.ExpandDims())
@@ -293,9 +302,9 @@ class _Call(nn.Cell):
 
     def construct(self, query, key, value, mask, bias, keep_bits, seed, sinks, prefix, segment_ids, kv_segment_ids):
         shape = query.shape
-        query = self.heads_first(query, self.heads, self.head_dim)
-        key = self.heads_first(key, self.kv_heads, self.head_dim)
-        value = self.heads_first(value, self.kv_heads, self.value_dim)
+        query = self.turn(query, self.heads, self.head_dim)
+        key = self.turn(key, self.kv_heads, self.head_dim)
+        value = self.turn(value, self.kv_heads, self.value_dim)
         if self.check_triangle is not None:
             self.check_triangle(mask)
             mask = None
@@ -311,19 +320,36 @@ class _Call(nn.Cell):
         output, logsumexp = self.run(
             query, key, value, mask, bias, keep_bits, seed, sinks, prefix, segment_ids, kv_segment_ids
         )
-        if self.order_back is not None:
-            output = self.transpose_back(output, self.order_back)
-        if self.splits:
-            output = ops.reshape(output, (shape[0], shape[1], self.heads * self.value_dim))
-        return output, logsumexp
+        return self.turn_back(output, shape), logsumexp
 
-    def heads_first(self, tensor, heads, head_dim):
-        """A tensor of the caller's layout as BNSD."""
-        if self.splits:
+    def turn(self, tensor, heads, head_dim):
+        """A tensor of the caller in the layout that the backend takes."""
+        if self.splits and self.given == "TH":
+            tensor = _reshape(tensor, (self.batch, -1, heads, head_dim))
+        elif self.splits:
             tensor = ops.reshape(tensor, (tensor.shape[0], tensor.shape[1], heads, head_dim))
         if self.order is not None:
             tensor = self.transpose(tensor, self.order)
+        if self.merges:
+            tensor = ops.reshape(tensor, (-1, heads * head_dim))
+        if self.unmerges:
+            tensor = _reshape(tensor, (self.batch, -1, heads * head_dim))
         return tensor
+
+    def turn_back(self, output, shape):
+        """The backend's output in the layout of the caller's query, which has this shape."""
+        width = self.heads * self.value_dim
+        if self.merges and self.given == "SBH":
+            output = ops.reshape(output, (shape[1], shape[0], width))
+        if self.order_back is not None:
+            output = self.transpose_back(output, self.order_back)
+        if self.merges and self.given == "BSND":
+            output = ops.reshape(output, (shape[0], shape[1], self.heads, self.value_dim))
+        elif self.turned and self.given == "TH":
+            output = _reshape(output, (shape[0], width))
+        elif self.splits or (self.merges and self.given == "BSH"):
+            output = ops.reshape(output, (shape[0], shape[1], width))
+        return output
 
 
 class _TriangleCheck(nn.Cell):
@@ -361,13 +387,6 @@ class _TriangleCheck(nn.Cell):
     @staticmethod
     def _address(mask) -> int:
         return mask.data_ptr() if hasattr(mask, "data_ptr") else 0
-
-
-@constexpr(reuse_result=False)
-def _prefix_tensor(prefix):
-    for length in prefix:
-        check_int("prefix", length, 0)
-    return Tensor(np.array(prefix, np.int32))
 
 
 @constexpr(reuse_result=False)
@@ -428,13 +447,13 @@ def _planned(specs, names, rules, others, backend, device, shards) -> _Call:
     shard = shards and shards.shard(problem, mask and mask.shape)
     local = problem if shard is None else shard.plan.local(problem, shard.rank)
     chosen = registry.choose(local, backend, shard is not None)
-    layout = problem.layout if problem.layout in chosen.layouts else "BNSD"
+    layout = chosen.layout(local, shard is not None)
     run = registry.build(replace(local, layout=layout), chosen.name, shard)
     return fix_dtypes(_Call(problem, run, chosen.name, layout, mask_rank, shard))
 
 
 @constexpr(reuse_result=False)
-def _goes_by_float32(spec):
+def _needs_float32(spec):
     return _lacks_operations(_tensor_spec("tensor", spec))
 
 

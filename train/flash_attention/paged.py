@@ -12,7 +12,7 @@ from flash_attention.backends import registry
 from flash_attention.backends.cache_update import update_cell
 from flash_attention.precision import fix_dtypes
 from flash_attention.problem.checks import check_dtype
-from flash_attention.problem.paged import PagedProblem, check_caches
+from flash_attention.problem.paged import PagedProblem, check_cache_dtype, check_caches
 from flash_attention.tensors import spec, tensor_spec
 
 
@@ -50,7 +50,7 @@ def paged_attention(
         softcap (float): scores become softcap * tanh(score / softcap); 0 = off. Default: 0.0.
         window_size (tuple): (left, right), keys that a query sees before its position, -1 = all; none follow it.
         alibi (bool): add -slope(head) * distance. Default: False.
-        backend (str): "cpu" or "math". Default: None, see `attention_backend`.
+        backend (str): "cpu", "tik", "emulator" or "math". Default: None, see `attention_backend`.
 
     Returns:
         Tensor like query, as wide as the values; 0 for a query that sees nothing.
@@ -125,6 +125,7 @@ def _update(key, value, key_cache, value_cache, slot_mapping):
     tensors = {name: tensor_spec(name, described) for name, described in named.items()}
     slots = tensor_spec("slot_mapping", slot_mapping)
     check_dtype("slot_mapping", slots.dtype, ("int32",))
+    check_cache_dtype("key", tensors["key"].dtype)
     caches = {name: tensors[name] for name in ("key_cache", "value_cache")}
     check_caches(caches, tensors["key"].dtype)
     tokens = 1

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 from mindspore import Tensor, nn
 from mindspore.ops import constexpr
 
 from flash_attention.dropout.seed import draw_tensor, tracing
+from flash_attention.problem.checks import check_int
 from flash_attention.problem.inputs import UNKNOWN, TensorSpec
 
 
@@ -23,7 +25,16 @@ def tensor_spec(name: str, described) -> TensorSpec:
     if not (isinstance(described, tuple) and len(described) == 2 and isinstance(described[0], tuple)):
         raise TypeError(f"{name}: got {type(described).__name__}, allowed is a Tensor")
     shape = tuple(UNKNOWN if size is None else size for size in described[0])
-    return TensorSpec(shape, str(described[1]).lower())
+    # MindNLP gives dtypes another name: "mindspore.float32".
+    return TensorSpec(shape, str(described[1]).lower().rpartition(".")[2])
+
+
+@constexpr(reuse_result=False)
+def prefix_tensor(prefix):
+    """Lengths of prefixes in a tuple or list as an int32 Tensor."""
+    for length in prefix:
+        check_int("prefix", length, 0)
+    return Tensor(np.array(prefix, np.int32))
 
 
 class _Compiling(nn.Cell):

@@ -15,7 +15,7 @@ from flash_attention.problem.inputs import TensorSpec
 from flash_attention.problem.packed import PackedProblem
 from flash_attention.problem.rules import RULE_ARGUMENTS
 from flash_attention.problem.tiling import DEFAULT_STRATEGY
-from flash_attention.tensors import fresh_seed, spec, tensor_spec
+from flash_attention.tensors import fresh_seed, prefix_tensor, spec, tensor_spec
 
 # Arguments that are fields of the problem.
 _OTHERS = ("head_dim", "value_head_dim", "return_lse")
@@ -30,6 +30,10 @@ def flash_attention_varlen(
     *,
     dropout_rate: float = 0.0,
     seed: Tensor | None = None,
+    sinks: Tensor | None = None,
+    prefix: Tensor | tuple | None = None,
+    segment_ids: Tensor | None = None,
+    kv_segment_ids: Tensor | None = None,
     scale: float | None = None,
     softcap: float = 0.0,
     causal: bool = False,
@@ -56,6 +60,10 @@ def flash_attention_varlen(
         cu_seqlens_q, cu_seqlens_k (Tensor, tuple or list): where the sequences end, ascending to Tq and Tk, with or
             without a 0 in front; a sequence may be empty, and one in front needs that 0. A Tensor, int32 or int64, is
             data: a compiled graph serves any lengths in it. Backend "math" takes Tensors in PYNATIVE only.
+        sinks (Tensor): (heads,), float32 or the dtype of query, those of every sequence.
+        prefix (Tensor or tuple): int32 (sequences,): the keys of a sequence before its number are visible to all of its
+            queries besides the causal ones.
+        segment_ids, kv_segment_ids: refused: the cumulative lengths say what they would.
         head_dim (int): size of a head, needed for tensors of rank 2.
         value_head_dim (int): that of the value, if it differs there.
         return_lse (bool): also return the logsumexp. Default: False.
@@ -75,6 +83,10 @@ def flash_attention_varlen(
 
     if dropout_rate != 0.0 and seed is None:
         seed = drawn_seed()
+    if isinstance(prefix, (tuple, list)):
+        prefix = prefix_tensor(prefix)
+    if segment_ids is not None or kv_segment_ids is not None:
+        _refuse_segments()
     run = _plan(
         spec(query),
         spec(key),
@@ -82,6 +94,8 @@ def flash_attention_varlen(
         spec(cu_seqlens_q),
         spec(cu_seqlens_k),
         spec(seed),
+        spec(sinks),
+        spec(prefix),
         # In the order of RULE_ARGUMENTS and _OTHERS: a graph passes constants in tuples.
         (
             causal,
@@ -100,14 +114,22 @@ def flash_attention_varlen(
     )
     lengths_q = cu_seqlens_q if isinstance(cu_seqlens_q, Tensor) else None
     lengths_k = cu_seqlens_k if isinstance(cu_seqlens_k, Tensor) else None
-    output, logsumexp = run(query, key, value, lengths_q, lengths_k, seed)
+    output, logsumexp = run(query, key, value, lengths_q, lengths_k, seed, sinks, prefix)
     if return_lse:
         return output, logsumexp
     return output
 
 
 @constexpr(reuse_result=False)
-def _plan(query, key, value, lengths_q, lengths_k, seed, rules, others, backend):
+def _refuse_segments():
+    raise ValueError(
+        "segment_ids, cu_seqlens_q, cu_seqlens_k: got segment ids beside cumulative lengths, allowed are the lengths "
+        "alone; a sequence for each document says the same"
+    )
+
+
+@constexpr(reuse_result=False)
+def _plan(query, key, value, lengths_q, lengths_k, seed, sinks, prefix, rules, others, backend):
     tensors = tuple(
         tensor_spec(name, described) for name, described in (("query", query), ("key", key), ("value", value))
     )
@@ -116,9 +138,11 @@ def _plan(query, key, value, lengths_q, lengths_k, seed, rules, others, backend)
     )
     if seed is not None and tensor_spec("seed", seed) != TensorSpec((2,), "int64"):
         raise ValueError(f"seed: got {seed[1]} of shape {seed[0]}, allowed is int64 of shape (2,)")
+    sinks = None if sinks is None else tensor_spec("sinks", sinks)
+    prefix = None if prefix is None else tensor_spec("prefix", prefix)
     rules = tuple(tuple(rule) if isinstance(rule, list) else rule for rule in rules)
     forced, device = registry.forced_backend(backend), ms.get_context("device_target")
-    return _planned(tensors, lengths, rules, others, forced, device)
+    return _planned(tensors, lengths, (sinks, prefix), rules, others, forced, device)
 
 
 def _lengths_spec(name: str, described):
@@ -129,9 +153,13 @@ def _lengths_spec(name: str, described):
 
 
 @functools.lru_cache(maxsize=512)
-def _planned(tensors, lengths, rules, others, backend, device):
+def _planned(tensors, lengths, further, rules, others, backend, device):
     rules = AttentionRules.from_arguments(**dict(zip(RULE_ARGUMENTS, rules)))
     problem = PackedProblem.from_inputs(
-        *tensors, *lengths, rules=rules, training=rules.dropout_rate > 0, device=device, **dict(zip(_OTHERS, others))
+        *(*tensors, *lengths, *further),
+        rules=rules,
+        training=rules.dropout_rate > 0,
+        device=device,
+        **dict(zip(_OTHERS, others)),
     )
     return fix_dtypes(registry.build(problem, backend))

@@ -137,7 +137,7 @@ class Case:
             parts.append(self.values)
         return "-".join(parts)
 
-    @property
+    @functools.cached_property
     def problem(self) -> AttentionProblem:
         """The problem that the layer makes of this case, with the logsumexp asked for and training on."""
         inputs = self.inputs()
@@ -255,6 +255,7 @@ def _unseen_keys(case: Case) -> np.ndarray:
 
 @functools.lru_cache(maxsize=16)
 def _inputs(case: Case) -> Inputs:
+    """The tensors of a case, the same in every run."""
     random = np.random.default_rng(zlib.crc32(str(case).encode()))
 
     def draw(*shape, sigma=1.0):
@@ -299,6 +300,7 @@ def _segments(case: Case, random) -> tuple:
 
 
 def _mask(case: Case, random) -> np.ndarray | None:
+    """The mask of a case, None where rules alone hide."""
     if case.mask in ("none", "causal"):
         return None
     tile = get_strategy(case.tiling).tile
@@ -322,6 +324,7 @@ def _mask(case: Case, random) -> np.ndarray | None:
 
 
 def _bias(case: Case, random) -> np.ndarray | None:
+    """The bias of a case, None where there is none or it is computed."""
     if case.alibi in ("none", "computed"):
         return None
     if case.alibi in ("bias", "bias_all"):
@@ -336,6 +339,7 @@ def _bias(case: Case, random) -> np.ndarray | None:
 
 @functools.lru_cache(maxsize=64)
 def _expected(case: Case) -> tuple[reference.Attention, reference.Attention]:
+    """Truth and baseline of a case."""
     return tuple(run(*_arguments(case), **_sides(case)) for run in (reference.truth, reference.baseline))
 
 

@@ -6,10 +6,13 @@ import numpy as np
 def laid_out(array: np.ndarray, layout: str) -> np.ndarray:
     """A (batch, heads, seq, head_dim) array in another layout, contiguous."""
     array = array.transpose({"BNSD": (0, 1, 2, 3), "SBH": (2, 0, 1, 3)}.get(layout, (0, 2, 1, 3)))
-    return np.ascontiguousarray(array if len(layout) == 4 else array.reshape(*array.shape[:2], -1))
+    if layout == "TH":
+        array = array.reshape(-1, array.shape[2] * array.shape[3])
+    return np.ascontiguousarray(array if len(layout) in (2, 4) else array.reshape(*array.shape[:2], -1))
 
 
-def heads_first(array: np.ndarray, layout: str, head_dim: int) -> np.ndarray:
-    """The (batch, heads, seq, head_dim) array that `laid_out` brought into a layout."""
+def heads_first(array: np.ndarray, layout: str, head_dim: int, batch: int = 1) -> np.ndarray:
+    """The (batch, heads, seq, head_dim) array that `laid_out` brought into a layout; TH needs the batch."""
+    array = array.reshape(batch, -1, array.shape[-1] // head_dim, head_dim) if layout == "TH" else array
     array = array.reshape(*array.shape[:2], -1, head_dim) if len(layout) == 3 else array
     return array.transpose({"BNSD": (0, 1, 2, 3), "SBH": (1, 2, 0, 3)}.get(layout, (0, 2, 1, 3)))

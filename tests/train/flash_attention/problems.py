@@ -3,10 +3,22 @@
 import inspect
 from dataclasses import fields
 
+from flash_attention.kernels.tik import KernelProblem
 from flash_attention.problem import AttentionProblem, AttentionRules
 
 _FIELDS = {field.name for field in fields(AttentionRules)}
 _ARGUMENTS = (_FIELDS | set(inspect.signature(AttentionRules.from_arguments).parameters)) - {"others"}
+
+#: Kernels whose key tiles hold keys before, around and after the queries, for ALiBi on both sides.
+ALIBI_FIELDS = (
+    {"seq_q": 300, "seq_k": 300},
+    {"seq_q": 300, "seq_k": 700, "causal_alignment": "bottom_right"},
+    {"seq_q": 300, "seq_k": 302, "causal_alignment": "bottom_right"},
+    {"seq_q": 300, "seq_k": 426, "causal_alignment": "bottom_right"},
+    {"seq_q": 700, "seq_k": 130},
+    {"seq_q": 600, "seq_k": 600, "window_left": 300, "window_right": 200},
+    {"seq_q": 400, "seq_k": 1500, "causal_alignment": "bottom_right", "window_left": 0, "window_right": 10},
+)
 
 
 def make_problem(*sizes, **given) -> AttentionProblem:
@@ -19,3 +31,23 @@ def read_problem(*specs, **given) -> AttentionProblem:
     """AttentionProblem.from_inputs; arguments of AttentionRules.from_arguments stand among the others."""
     rules = {name: given.pop(name) for name in _ARGUMENTS & set(given)}
     return AttentionProblem.from_inputs(*specs, rules=AttentionRules.from_arguments(**rules), **given)
+
+
+def make_kernel_problem(
+    batch, heads, seq_q, seq_k, head_dim, *, mask="none", bias="none", bias_planes=(1, 1), **given
+) -> KernelProblem:
+    """A KernelProblem; mask and bias by kind, fields of its AttentionRules among the others."""
+    rules = {name: given.pop(name) for name in _FIELDS & set(given)}
+    rows = {"none": None, "per_key": 1, "per_score": seq_q}
+    given.setdefault("slopes", tuple(2.0**-head for head in range(1, heads + 1)) if rules.get("alibi") else ())
+    return KernelProblem(
+        batch,
+        heads,
+        seq_q,
+        seq_k,
+        head_dim,
+        rules=AttentionRules(**rules),
+        mask_shape=rows[mask] and (1, 1, rows[mask], seq_k),
+        bias_shape=rows[bias] and (*bias_planes, rows[bias], seq_k),
+        **given,
+    )

@@ -33,6 +33,7 @@ class Attention32(nn.Cell):
         inputs = case.inputs()
         self.layout, self.head_dim = layout, case.head_dim
         self.value_head_dim = case.value_dim or None
+        self.batch = case.batch if layout == "TH" else None
         self.mask = tensor(inputs.mask, None if case.mask_dtype != "bfloat16" else "bfloat16")
         self.d_output, self.d_logsumexp = tensor(laid_out(inputs.d_output, layout)), tensor(inputs.d_logsumexp)
         drawn = case.dropout > 0 and keep_bits is None
@@ -62,6 +63,7 @@ class Attention32(nn.Cell):
             input_layout=self.layout,
             head_dim=self.head_dim,
             value_head_dim=self.value_head_dim,
+            batch=self.batch,
             return_lse=True,
             backend=self.backend,
             **self.options,
@@ -89,7 +91,7 @@ def run_case(case: Case, backend: str, layout: str = "BNSD", **dropout) -> Atten
     gradients = list(gradients)
     widths = [array.shape[-1] for array in (inputs.d_output, inputs.query, inputs.key, inputs.value)]
     results = zip((output, *gradients[:3]), widths)
-    output, *gradients[:3] = (heads_first(array(one), layout, width) for one, width in results)
+    output, *gradients[:3] = (heads_first(array(one), layout, width, case.batch) for one, width in results)
     d_sinks = None if inputs.sinks is None else array(gradients.pop())
     if inputs.bias is not None:
         gradients[3] = array(gradients[3]).reshape(case.problem.bias_shape)

@@ -2,9 +2,10 @@
 
 ascend910.py    the FlashAttention layers for the Ascend 910 that models were written for: their import paths, their
                 signatures
-mindspore_ops.py, mindspore_patch.py
+mindspore_ops/, mindspore_patch.py
                 MindSpore's `flash_attention_score` and `FlashAttentionScore`, and how they get into its place
 transformers.py the attention functions of mindone's transformers
+mindnlp.py      the same of MindNLP
 """
 
 from flash_attention.compat.ascend910 import install, uninstall

@@ -63,8 +63,8 @@ def patch_mindspore() -> Patch:
     """Makes `mindspore.ops.flash_attention_score` and the primitive `FlashAttentionScore` ours, wherever MindSpore's
     modules have them. Where the device has MindSpore's own (Atlas A2 and later), they stay.
 
-    Call it after the device target is set and before client code imports the names: what was imported before stays
-    MindSpore's. Calling it again changes nothing.
+    Call it before client code imports the names: what was imported before stays MindSpore's. Where the device target
+    becomes one that has MindSpore's own afterwards, ours hand over to it. Calling it again changes nothing.
 
     Returns:
         Patch, with a report, `undo()`, and usable in `with`.

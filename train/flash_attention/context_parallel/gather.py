@@ -10,12 +10,20 @@ from mindspore import nn, ops
 from mindspore.ops import constexpr
 
 from flash_attention.context_parallel.communication import Ring
-from flash_attention.context_parallel.pieces import Sizes, SourceBackward, SourceForward, Start, paired
+from flash_attention.context_parallel.pieces import (
+    Pair,
+    Share,
+    SinksGradient,
+    Sizes,
+    SourceBackward,
+    SourceForward,
+    Start,
+)
 from flash_attention.context_parallel.plan import pieces
 from flash_attention.context_parallel.sequence import SequenceSplit
 from flash_attention.context_parallel.split_attention import SplitAttention, read_sizes
 from flash_attention.problem import AttentionRules
-from flash_attention.problem.inputs import TensorSpec
+from flash_attention.tensors import spec, tensor_spec
 
 
 class GatherAttention(SplitAttention):
@@ -35,11 +43,13 @@ class GatherAttention(SplitAttention):
         # Constants for `_gathering`, which a graph calls while it is compiled.
         self.place = ring.rank, ring.world, order
         self.constants = self.rules.constants()
+        self.widths = self.head_dim, self.value_head_dim
 
-    def attend(self, query, key, value):
-        shapes, dtypes = (query.shape, key.shape, value.shape), (query.dtype, key.dtype, value.dtype)
-        run = _gathering(shapes, dtypes, self.place, self.constants, self.head_dim, self.backend)
-        return run(query, key, value)[0]
+    def attend(self, query, key, value, sinks, prefix, segment_ids):
+        specs = spec(query), spec(key), spec(value)
+        further = spec(sinks), spec(prefix), spec(segment_ids)
+        run = _gathering(specs, further, self.place, self.constants, self.widths, self.backend)
+        return run(query, key, value, *self.present(sinks, prefix, segment_ids))[0]
 
 
 class _Gathering(nn.Cell):
@@ -50,12 +60,13 @@ class _Gathering(nn.Cell):
         self.rank, self.world, order = place
         split = SequenceSplit(self.world, order)
         length = sizes.seq // split.chunks_per_process
-        found = [pieces(split, rules, length, self.rank, source) for source in range(self.world)]
+        found = [pieces(split, rules, length, self.rank, source, sizes.prefix) for source in range(self.world)]
         self.forward = nn.CellList([SourceForward(sizes, rules, one, backend) for one in found])
         self.backward = nn.CellList([SourceBackward(sizes, rules, one, backend) for one in found])
-        self.start = Start(sizes)
+        self.start, self.pair, self.of_sinks = Start(sizes), Pair(sizes), SinksGradient(sizes)
+        self.shares = nn.CellList([Share(split.chunks(source), length, sizes) for source in range(self.world)])
         self.on_cpu = sizes.device == "CPU"
-        self.shape = self.world, 2, sizes.batch, sizes.kv_heads, sizes.seq, sizes.head_dim
+        self.shape = self.world, self.pair.size
         self.all_gather = ops.AllGather()
         # A CPU has no ReduceScatter, and in graphs no operation that cuts up bfloat16 (MindSpore 2.10).
         self.reduce = ops.AllReduce() if self.on_cpu else ops.ReduceScatter()
@@ -63,39 +74,59 @@ class _Gathering(nn.Cell):
         self.moved = mstype.float32 if self.on_cpu and sizes.dtype == "bfloat16" else self.dtype
 
     def gather(self, key, value):
-        """Keys and values of all processes: (world, 2, batch, kv_heads, seq, head_dim)."""
-        pair = paired(ops.cast(key, self.moved), ops.cast(value, self.moved))
+        """Pairs of key and value of all processes: (world, size of a pair)."""
+        pair = self.pair.join(ops.cast(key, self.moved), ops.cast(value, self.moved))
         return ops.reshape(self.all_gather(pair), self.shape)
 
-    def construct(self, query, key, value):
-        output, logsumexp = self.start()
+    def sides(self, prefix, ids):
+        """What the calls on the keys of each process take of prefix and ids."""
+        shares = ()
+        for source in range(self.world):
+            shares = shares + ((prefix, self.shares[self.rank](ids), self.shares[source](ids)),)
+        return shares
+
+    def construct(self, query, key, value, sinks, prefix, ids):
+        output, logsumexp = self.start(sinks)
+        sides = self.sides(prefix, ids)
         pairs = self.gather(key, value)
         query = ops.cast(query, self.moved)
         for source in range(self.world):
-            output, logsumexp = self.forward[source](query, pairs[source], output, logsumexp)
+            output, logsumexp = self.forward[source](query, pairs[source], sides[source], output, logsumexp)
         return ops.cast(output, self.dtype), ops.cast(logsumexp, mstype.float32)
 
-    def bprop(self, query, key, value, out, d_out):
+    def bprop(self, query, key, value, sinks, prefix, ids, out, d_out):
         d_query = ops.zeros(query.shape, mstype.float32)
         pairs = self.gather(key, value)
         query, output = ops.cast(query, self.moved), ops.cast(out[0], self.moved)
         d_output = ops.cast(d_out[0], self.moved)
+        sides = self.sides(prefix, ids)
         gradients = ()
         for source in range(self.world):
-            d_query, d_pair = self.backward[source](query, pairs[source], output, out[1], d_output, d_query)
+            d_query, d_pair = self.backward[source](
+                query, pairs[source], sides[source], output, out[1], d_output, d_query
+            )
             gradients = gradients + (d_pair,)
         if self.on_cpu:
             mine = self.reduce(ops.stack(gradients))[self.rank]
         else:
             mine = self.reduce(ops.concat(gradients))
-        return ops.cast(d_query, self.dtype), ops.cast(mine[0], self.dtype), ops.cast(mine[1], self.dtype)
+        d_key, d_value = self.pair.split(mine)
+        d_sinks = self.of_sinks(sinks, output, out[1], d_output)
+        return (
+            ops.cast(d_query, self.dtype),
+            ops.cast(d_key, self.dtype),
+            ops.cast(d_value, self.dtype),
+            d_sinks,
+            ops.zeros_like(prefix),
+            ops.zeros_like(ids),
+        )
 
 
 @constexpr(reuse_result=False)
-def _gathering(shapes, dtypes, place, constants, head_dim, backend):
-    specs = tuple(TensorSpec(tuple(shape), str(dtype).lower()) for shape, dtype in zip(shapes, dtypes))
+def _gathering(specs, further, place, constants, widths, backend):
+    specs = tuple(tensor_spec(*named) for named in zip(("query", "key", "value"), specs))
     rules = AttentionRules(*constants)
-    return _made(place, rules, read_sizes(specs, SequenceSplit(*place[1:]), rules, head_dim), backend)
+    return _made(place, rules, read_sizes(specs, further, SequenceSplit(*place[1:]), rules, *widths), backend)
 
 
 @functools.lru_cache(maxsize=64)

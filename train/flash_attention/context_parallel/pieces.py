@@ -33,8 +33,12 @@ class Sizes:
     kv_heads: int
     seq: int
     head_dim: int
+    value_dim: int
     dtype: str
     device: str
+    sinks: bool = False
+    prefix: bool = False
+    segments: bool = False
 
 
 def piece_problem(sizes: Sizes, rules: AttentionRules, piece: Piece) -> AttentionProblem:
@@ -48,7 +52,10 @@ def piece_problem(sizes: Sizes, rules: AttentionRules, piece: Piece) -> Attentio
         seq_q=piece.end_row - piece.first_row,
         seq_k=keys,
         head_dim=sizes.head_dim,
+        value_dim=sizes.value_dim,
         dtype=sizes.dtype,
+        prefix=sizes.prefix and piece.right == 0,
+        segments=sizes.segments or piece.only_prefix,
         rules=replace(
             rules,
             causal=piece.right == 0,
@@ -80,16 +87,48 @@ def distance_bias(problem: AttentionProblem, piece: Piece) -> tuple[np.ndarray, 
     return (slopes * of_key)[:, :, None].astype(np.float32), (slopes * of_query).astype(np.float32)
 
 
-class PieceForward(nn.Cell):
-    """Adds one call to the running result: (query, key, value, output, logsumexp) -> (output, logsumexp).
+class PieceSides(nn.Cell):
+    """What a call gets of prefix and segment ids: (prefix, row_ids, key_ids) -> the same three for its rows and keys.
 
-    output is float32, logsumexp as `Start` makes it.
+    Ids are those of the tokens that the two processes hold, (batch, seq); what the call does not have may be anything,
+    and comes out as None. Where only the prefix is visible, other keys have an id that nobody sees.
+    """
+
+    def __init__(self, sizes: Sizes, piece: Piece, problem: AttentionProblem):
+        super().__init__()
+        self.prefixed, self.segmented, self.only_prefix = problem.prefix, problem.segments, piece.only_prefix
+        self.given = sizes.segments
+        self.first_row, self.end_row, self.first_key, self.end_key = piece[:4]
+        self.position, self.keys = piece.position, problem.seq_k
+        if self.segmented:
+            rows, keys = (np.zeros((sizes.batch, seq), np.int32) for seq in (problem.seq_q, problem.seq_k))
+            self.row_ids, self.key_ids, self.unseen = Tensor(rows), Tensor(keys), Tensor(keys - 1)
+            self.positions = Tensor(keys + np.arange(piece.position, piece.position + problem.seq_k, dtype=np.int32))
+
+    def construct(self, prefix, row_ids, key_ids):
+        own, rows, keys = None, None, None
+        if self.prefixed:
+            own = ops.minimum(ops.maximum(prefix - self.position, 0), self.keys)
+        if self.segmented:
+            rows, keys = self.row_ids, self.key_ids
+            if self.given:
+                rows, keys = row_ids[:, self.first_row : self.end_row], key_ids[:, self.first_key : self.end_key]
+            if self.only_prefix:
+                keys = ops.select(self.positions < ops.expand_dims(prefix, 1), keys, self.unseen)
+        return own, rows, keys
+
+
+class PieceForward(nn.Cell):
+    """Adds one call to the running result: (query, key, value, sides, output, logsumexp) -> (output, logsumexp).
+
+    output is float32, logsumexp as `Start` makes it; `sides` are what PieceSides takes.
     """
 
     def __init__(self, sizes: Sizes, rules: AttentionRules, piece: Piece, backend: str | None):
         super().__init__()
         problem = piece_problem(sizes, rules, piece)
         self.attention = registry.build(problem, backend)
+        self.sides = PieceSides(sizes, piece, problem)
         self.rows, self.keys = Span(*piece[0:2], sizes.seq), Span(*piece[2:4], sizes.seq)
         self.dtype = getattr(mstype, sizes.dtype)
         self.alibi = rules.alibi and piece.side != SAME
@@ -97,10 +136,12 @@ class PieceForward(nn.Cell):
         if self.alibi:
             self.bias, self.row_bias = map(Tensor, distance_bias(problem, piece))
 
-    def construct(self, query, key, value, output, logsumexp):
+    def construct(self, query, key, value, sides, output, logsumexp):
+        prefix, row_ids, key_ids = self.sides(*sides)
         query = ops.cast(self.rows(query), self.dtype)
         key, value = ops.cast(self.keys(key), self.dtype), ops.cast(self.keys(value), self.dtype)
-        part, part_sum = self.attention(query, key, value, None, self.bias, None, None)
+        further = None, prefix, row_ids, key_ids
+        part, part_sum = self.attention(query, key, value, None, self.bias, None, None, *further)
         if self.alibi:
             part_sum = part_sum + self.row_bias
         before, before_sum = self.rows(output), self.rows(logsumexp)
@@ -113,8 +154,8 @@ class PieceForward(nn.Cell):
 
 
 class PieceBackward(nn.Cell):
-    """Adds the gradients of one call: (query, key, value, output, logsumexp, d_output, d_query, d_key, d_value) ->
-    (d_query, d_key, d_value). The gradients are float32; output and logsumexp (float32) are those of the whole.
+    """Adds the gradients of one call: (query, key, value, sides, output, logsumexp, d_output, d_query, d_key, d_value)
+    -> (d_query, d_key, d_value). The gradients are float32; output and logsumexp (float32) are those of the whole.
     """
 
     def __init__(self, sizes: Sizes, rules: AttentionRules, piece: Piece, backend: str | None):
@@ -122,6 +163,7 @@ class PieceBackward(nn.Cell):
         problem = piece_problem(sizes, rules, piece)
         own = registry.choose(problem, backend).build_backward(problem)
         self.gradients = _Differentiated(problem, backend) if own is None else own
+        self.sides = PieceSides(sizes, piece, problem)
         self.rows, self.keys = Span(*piece[0:2], sizes.seq), Span(*piece[2:4], sizes.seq)
         self.dtype = getattr(mstype, sizes.dtype)
         self.alibi = rules.alibi and piece.side != SAME
@@ -129,7 +171,7 @@ class PieceBackward(nn.Cell):
         if self.alibi:
             self.bias, self.row_bias = map(Tensor, distance_bias(problem, piece))
 
-    def construct(self, query, key, value, output, logsumexp, d_output, d_query, d_key, d_value):
+    def construct(self, query, key, value, sides, output, logsumexp, d_output, d_query, d_key, d_value):
         logsumexp = self.rows(logsumexp)
         if self.alibi:
             logsumexp = logsumexp - self.row_bias
@@ -141,6 +183,7 @@ class PieceBackward(nn.Cell):
             ops.cast(self.rows(output), self.dtype),
             logsumexp,
             ops.cast(self.rows(d_output), self.dtype),
+            *self.sides(*sides),
         )
         return (
             self.rows.put(d_query, self.rows(d_query) + ops.cast(of_query, mstype.float32)),
@@ -162,14 +205,14 @@ class _Differentiated(nn.Cell):
         self.differentiate = ops.GradOperation(get_all=True, sens_param=True)
         self.precise = precise_dtype(problem.device)
 
-    def construct(self, query, key, value, bias, output, logsumexp, d_output):
-        part, part_sum = self.attention(query, key, value, None, bias, None, None)
+    def construct(self, query, key, value, bias, output, logsumexp, d_output, prefix, row_ids, key_ids):
+        run = _Bound(self.attention, (None, bias, None, None, None, prefix, row_ids, key_ids))
+        part, part_sum = run(query, key, value)
         part_sum = ops.cast(ops.maximum(part_sum, _NOTHING), self.precise)
         weight = _column(ops.exp(part_sum - ops.cast(logsumexp, self.precise)))
         reaching = weight * ops.cast(d_output, mstype.float32)
         excess = ops.cast(part, mstype.float32) - ops.cast(output, mstype.float32)
         sensitivity = ops.cast(reaching, part.dtype), ops.sum(reaching * excess, -1)
-        run = _Bound(self.attention, bias)
         gradients = self.differentiate(run)(query, key, value, sensitivity)
         return gradients[0], gradients[1], gradients[2]
 
@@ -177,47 +220,52 @@ class _Differentiated(nn.Cell):
 class _Bound(nn.Cell):
     """Attention as a function of what is differentiated."""
 
-    def __init__(self, attention: nn.Cell, bias):
+    def __init__(self, attention: nn.Cell, others: tuple):
         super().__init__()
-        self.attention, self.bias = attention, bias
+        self.attention, self.others = attention, others
 
     def construct(self, query, key, value):
-        return self.attention(query, key, value, None, self.bias, None, None)
+        return self.attention(query, key, value, *self.others)
 
 
 class SourceForward(nn.Cell):
-    """All calls on the keys of one process: (query, pair, output, logsumexp) -> (output, logsumexp).
+    """All calls on the keys of one process: (query, pair, sides, output, logsumexp) -> (output, logsumexp).
 
-    `pair` is that process's key and value, see `paired`.
+    `pair` is that process's key and value, see `Pair`, and `sides` are what PieceSides takes.
     """
 
     def __init__(self, sizes: Sizes, rules: AttentionRules, found: tuple[Piece, ...], backend: str | None):
         super().__init__()
         self.count = len(found)
+        self.pair = Pair(sizes)
         self.pieces = nn.CellList([PieceForward(sizes, rules, piece, backend) for piece in found])
 
-    def construct(self, query, pair, output, logsumexp):
+    def construct(self, query, pair, sides, output, logsumexp):
+        if self.count > 0:
+            key, value = self.pair.split(pair)
         for index in range(self.count):
-            output, logsumexp = self.pieces[index](query, pair[0], pair[1], output, logsumexp)
+            output, logsumexp = self.pieces[index](query, key, value, sides, output, logsumexp)
         return output, logsumexp
 
 
 class SourceBackward(nn.Cell):
-    """Their gradients: (query, pair, output, logsumexp, d_output, d_query) -> (d_query, d_pair), float32."""
+    """Their gradients: (query, pair, sides, output, logsumexp, d_output, d_query) -> (d_query, d_pair), float32."""
 
     def __init__(self, sizes: Sizes, rules: AttentionRules, found: tuple[Piece, ...], backend: str | None):
         super().__init__()
         self.count = len(found)
         self.pieces = nn.CellList([PieceBackward(sizes, rules, piece, backend) for piece in found])
-        self.shape = sizes.batch, sizes.kv_heads, sizes.seq, sizes.head_dim
+        self.pair = Pair(sizes)
 
-    def construct(self, query, pair, output, logsumexp, d_output, d_query):
-        d_key, d_value = ops.zeros(self.shape, mstype.float32), ops.zeros(self.shape, mstype.float32)
+    def construct(self, query, pair, sides, output, logsumexp, d_output, d_query):
+        d_key, d_value = ops.zeros(self.pair.key, mstype.float32), ops.zeros(self.pair.value, mstype.float32)
+        if self.count > 0:
+            key, value = self.pair.split(pair)
         for index in range(self.count):
             d_query, d_key, d_value = self.pieces[index](
-                query, pair[0], pair[1], output, logsumexp, d_output, d_query, d_key, d_value
+                query, key, value, sides, output, logsumexp, d_output, d_query, d_key, d_value
             )
-        return d_query, paired(d_key, d_value)
+        return d_query, self.pair.join(d_key, d_value)
 
 
 class Span(nn.Cell):
@@ -245,22 +293,72 @@ class Span(nn.Cell):
 
 
 class Start(nn.Cell):
-    """The running result before the first call: output of zeros, logsumexp of nothing."""
+    """The running result before the first call: output of zeros, logsumexp of nothing, or of the sinks, which so count
+    once."""
 
     def __init__(self, sizes: Sizes):
         super().__init__()
         self.shape = sizes.batch, sizes.heads, sizes.seq
-        self.head_dim = sizes.head_dim
+        self.value_dim, self.sunk = sizes.value_dim, sizes.sinks
         self.precise = precise_dtype(sizes.device)
 
-    def construct(self):
-        output = ops.zeros(self.shape + (self.head_dim,), mstype.float32)
-        return output, ops.full(self.shape, _NOTHING, dtype=self.precise)
+    def construct(self, sinks):
+        output = ops.zeros(self.shape + (self.value_dim,), mstype.float32)
+        logsumexp = ops.full(self.shape, _NOTHING, dtype=self.precise)
+        if self.sunk:
+            logsumexp = ops.maximum(logsumexp, ops.reshape(ops.cast(sinks, self.precise), (1, -1, 1)))
+        return output, logsumexp
 
 
-def paired(key, value):
-    """Key and value as one tensor, (2, batch, kv_heads, seq, head_dim). On a CPU, Stack takes no bfloat16 (2.10)."""
-    return ops.concat((ops.expand_dims(key, 0), ops.expand_dims(value, 0)))
+class SinksGradient(nn.Cell):
+    """What the rows of a process add to the gradient of the sinks: (sinks, output, logsumexp, d_output) -> (heads,)."""
+
+    def __init__(self, sizes: Sizes):
+        super().__init__()
+        self.sunk, self.precise = sizes.sinks, precise_dtype(sizes.device)
+
+    def construct(self, sinks, output, logsumexp, d_output):
+        if not self.sunk:
+            return ops.zeros_like(sinks)
+        sums = ops.sum(ops.cast(output, mstype.float32) * ops.cast(d_output, mstype.float32), -1)
+        above = ops.reshape(ops.cast(sinks, self.precise), (1, -1, 1)) - ops.cast(logsumexp, self.precise)
+        return -ops.cast(ops.sum(ops.exp(above) * ops.cast(sums, self.precise), (0, 2)), mstype.float32)
+
+
+class Share(nn.Cell):
+    """The ids of the tokens that a process holds, (batch, seq), of those of the whole sequence."""
+
+    def __init__(self, chunks: tuple[int, ...], length: int, sizes: Sizes):
+        super().__init__()
+        self.given = sizes.segments
+        self.spans = tuple((chunk * length, (chunk + 1) * length) for chunk in chunks)
+
+    def construct(self, ids):
+        if not self.given:
+            return ids
+        parts = ()
+        for first, end in self.spans:
+            parts = parts + (ids[:, first:end],)
+        return ops.concat(parts, 1)
+
+
+class Pair(nn.Cell):
+    """Key and value of a process as one flat tensor, which travels at once whatever their widths."""
+
+    def __init__(self, sizes: Sizes):
+        super().__init__()
+        rows = sizes.batch, sizes.kv_heads, sizes.seq
+        self.key, self.value = (*rows, sizes.head_dim), (*rows, sizes.value_dim)
+        self.border = int(np.prod(self.key))
+        self.size = self.border + int(np.prod(self.value))
+
+    def join(self, key, value):
+        """The pair of a key and a value. On a CPU, Stack takes no bfloat16 (2.10)."""
+        return ops.concat((ops.reshape(key, (-1,)), ops.reshape(value, (-1,))))
+
+    def split(self, pair):
+        """(key, value) of a pair."""
+        return ops.reshape(pair[: self.border], self.key), ops.reshape(pair[self.border :], self.value)
 
 
 def precise_dtype(device: str):

@@ -4,6 +4,9 @@ No backend knows queries and keys that start at different positions. It need not
 key y = 0 of another chunk. Causality and a window are bounds on y - x, x + D - left <= y <= x + D + right, and where D
 pushes a bound past the corner, leaving out the first keys (or rows), which nobody sees (or which see nothing), brings
 it back: what remains is an ordinary top-left aligned window. Block windows shift by whole tiles likewise.
+
+A prefix (only beside causality, without windows) is data: of a later chunk no more may be visible than the keys of the
+prefix, and every process needs the keys of all.
 """
 
 from __future__ import annotations
@@ -33,29 +36,37 @@ class Piece(NamedTuple):
     side: str = SAME
     # Position of the first row minus position of the first key.
     distance: int = 0
+    # Of the first key in the whole sequence; means nothing in an unlimited call.
+    position: int = 0
+    # Whether rows see the keys of the prefix only.
+    only_prefix: bool = False
 
     @property
     def unlimited(self) -> bool:
         """Whether every row sees every key."""
-        return (*self[4:8],) == (UNLIMITED, UNLIMITED, ALL_BLOCKS, ALL_BLOCKS)
+        return not self.only_prefix and (*self[4:8],) == (UNLIMITED, UNLIMITED, ALL_BLOCKS, ALL_BLOCKS)
 
 
-def pieces(split: SequenceSplit, rules: AttentionRules, length: int, rank: int, source: int) -> tuple[Piece, ...]:
+def pieces(
+    split: SequenceSplit, rules: AttentionRules, length: int, rank: int, source: int, prefix: bool = False
+) -> tuple[Piece, ...]:
     """The calls of process `rank` on the keys of process `source`; none when it sees nothing of them.
 
     Args:
         length: tokens per chunk, a multiple of rules.tile when a block window applies (see `check_length`).
+        prefix: whether the call has one.
     """
     found = []
     for row_place, row_chunk in enumerate(split.chunks(rank)):
         for key_place, key_chunk in enumerate(split.chunks(source)):
-            piece = _pair(rules, length, row_place * length, key_place * length, row_chunk - key_chunk)
+            place = row_place * length, key_place * length
+            piece = _pair(rules, length, *place, row_chunk - key_chunk, prefix)
             if piece is not None:
-                found.append(piece)
+                found.append(piece._replace(position=key_chunk * length + piece.first_key - place[1]))
     return tuple(found) if rules.alibi else _merged(found)
 
 
-def steps(split: SequenceSplit, rules: AttentionRules, length: int) -> tuple[int, ...]:
+def steps(split: SequenceSplit, rules: AttentionRules, length: int, prefix: bool = False) -> tuple[int, ...]:
     """Distances around the ring, 0 first, at which at least one process sees something of the other.
 
     At step t, process r works on the keys of process (r - t) mod world. The steps are the same on every process, and
@@ -65,7 +76,7 @@ def steps(split: SequenceSplit, rules: AttentionRules, length: int) -> tuple[int
     return tuple(
         step
         for step in range(world)
-        if step == 0 or any(pieces(split, rules, length, rank, (rank - step) % world) for rank in range(world))
+        if step == 0 or any(pieces(split, rules, length, rank, (rank - step) % world, prefix) for rank in range(world))
     )
 
 
@@ -85,11 +96,12 @@ def check_length(split: SequenceSplit, rules: AttentionRules, local: int) -> int
     return local // split.chunks_per_process
 
 
-def _pair(rules: AttentionRules, length: int, row: int, key: int, chunks: int) -> Piece | None:
+def _pair(rules: AttentionRules, length: int, row: int, key: int, chunks: int, prefix: bool) -> Piece | None:
     """The call of one chunk of queries on one of keys, which lies `chunks` chunks before it."""
-    if rules.causal and chunks < 0:
-        return None
     distance = chunks * length
+    if rules.causal and chunks < 0:
+        after = Piece(row, row + length, key, key + length, side=AFTER, distance=distance, only_prefix=True)
+        return after if prefix else None
     tiles = distance // rules.tile
     right = 0 if rules.causal else rules.window_right
     # Bounds on key index - row index within the chunks, in tokens and in tiles.

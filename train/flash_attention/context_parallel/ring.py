@@ -10,11 +10,20 @@ from mindspore import nn, ops
 from mindspore.ops import constexpr
 
 from flash_attention.context_parallel.communication import Ring
-from flash_attention.context_parallel.pieces import Sizes, SourceBackward, SourceForward, Start, paired
+from flash_attention.context_parallel.pieces import (
+    Pair,
+    Share,
+    SinksGradient,
+    Sizes,
+    SourceBackward,
+    SourceForward,
+    Start,
+)
 from flash_attention.context_parallel.plan import pieces, steps
 from flash_attention.context_parallel.split_attention import SplitAttention, read_sizes
 from flash_attention.problem import AttentionRules
 from flash_attention.problem.inputs import DTYPES, TensorSpec, read_tensors
+from flash_attention.tensors import spec
 
 
 class RingAttention(SplitAttention):
@@ -33,16 +42,23 @@ class RingAttention(SplitAttention):
 
     Keyword Args:
         order (str): "zigzag" or "contiguous", see `SequenceSplit`. Default: "zigzag".
-        causal, window_size, prev_block_num, next_block_num, tiling_stgy_name, alibi, scale, input_layout, backend: as
-            of FlashAttention, positions being those in the whole sequence. Windows in tiles and in tokens exclude each
-            other. What no process sees of another's keys is not passed on.
+        causal, window_size, prev_block_num, next_block_num, tiling_stgy_name, alibi, scale, softcap, input_layout,
+            backend: as of FlashAttention, positions being those in the whole sequence. Windows in tiles and in tokens
+            exclude each other. What no process sees of another's keys is not passed on.
+        value_head_dim (int): size of a head of value and output. Default: None, head_dim for "BSH" and "SBH", else
+            that of the value.
 
     Inputs:
         - **query** (Tensor) - this process's part, (batch, heads, seq / world, head_dim) or as `input_layout` says.
         - **key**, **value** (Tensor) - likewise, with as many heads as query or a divisor of it.
+        - **attention_mask**, **alibi_mask** - refused: no process holds the columns of all keys.
+        - **sinks** (Tensor) - as of FlashAttention, the same in every process. The gradient is the share of this
+          process's queries, as that of any weight: the sum over processes is the whole.
+        - **prefix** (Tensor or tuple), **segment_ids** (Tensor) - as of FlashAttention and of the whole sequence,
+          int32 (batch,) and (batch, seq), the same in every process. With a prefix, keys travel to every process.
 
     Outputs:
-        Tensor, shape and dtype of query.
+        Tensor, dtype and shape of query, but as wide as the value.
 
     Raises:
         TypeError, ValueError: an argument or input is not allowed, or the parts differ between processes.
@@ -55,12 +71,14 @@ class RingAttention(SplitAttention):
         self.pynative = _PynativeOnly()
         self.compared: set[tuple] = set()
 
-    def attend(self, query, key, value):
+    def attend(self, query, key, value, sinks, prefix, segment_ids):
         self.pynative()
         specs = tuple(TensorSpec(tuple(tensor.shape), str(tensor.dtype).lower()) for tensor in (query, key, value))
         self.compare(specs)
-        sizes = read_sizes(specs, self.split, self.rules, self.head_dim)
-        return _travel(self.ring, self.split, self.rules, self.backend, sizes)(query, key, value)[0]
+        further = tuple(map(spec, (sinks, prefix, segment_ids)))
+        sizes = read_sizes(specs, further, self.split, self.rules, self.head_dim, self.value_head_dim)
+        travel = _ring_call(self.ring, self.split, self.rules, self.backend, sizes)
+        return travel(query, key, value, *self.present(sinks, prefix, segment_ids))[0]
 
     def compare(self, specs):
         """Raises when the parts of other processes have other sizes.
@@ -70,7 +88,7 @@ class RingAttention(SplitAttention):
         """
         if specs in self.compared and not self.ring.on_cpu:
             return
-        found = read_tensors(*specs, "BNSD", self.head_dim)
+        found = read_tensors(*specs, "BNSD", self.head_dim, self.value_head_dim)
         everyone = self.ring.gather_integers((*found, DTYPES.index(specs[0].dtype)))
         if len(set(everyone)) > 1:
             lengths = [other[3] for other in everyone]
@@ -82,16 +100,18 @@ class RingAttention(SplitAttention):
         self.compared.add(specs)
 
 
-class _Travel(nn.Cell):
+class _RingCall(nn.Cell):
     """(query, key, value) -> (output, logsumexp) for tensors of one shape."""
 
     def __init__(self, ring: Ring, split, rules: AttentionRules, backend: str | None, sizes: Sizes):
         super().__init__()
         self.ring = ring
-        self.start = Start(sizes)
+        self.start, self.pair, self.of_sinks = Start(sizes), Pair(sizes), SinksGradient(sizes)
         length = sizes.seq // split.chunks_per_process
-        self.steps = steps(split, rules, length)
-        found = [pieces(split, rules, length, ring.rank, (ring.rank - step) % ring.world) for step in self.steps]
+        self.steps = steps(split, rules, length, sizes.prefix)
+        sources = [(ring.rank - step) % ring.world for step in self.steps]
+        self.shares = nn.CellList([Share(split.chunks(source), length, sizes) for source in sources])
+        found = [pieces(split, rules, length, ring.rank, source, sizes.prefix) for source in sources]
         self.forward = nn.CellList([SourceForward(sizes, rules, one, backend) for one in found])
         self.backward = nn.CellList([SourceBackward(sizes, rules, one, backend) for one in found])
 
@@ -99,24 +119,29 @@ class _Travel(nn.Cell):
         """How far keys travel after each step to where the next one needs them; 0 after the last."""
         return [after - before for before, after in zip(self.steps, self.steps[1:])] + [0]
 
-    def construct(self, query, key, value):
-        output, logsumexp = self.start()
-        pair = paired(key, value)
-        for jump, compute in zip(self.jumps(), self.forward):
+    def sides(self, prefix, ids) -> list[tuple]:
+        """What the calls of each step take of prefix and ids; the first step is on the process's own keys."""
+        shares = [share(ids) for share in self.shares]
+        return [(prefix, shares[0], share) for share in shares]
+
+    def construct(self, query, key, value, sinks, prefix, ids):
+        output, logsumexp = self.start(sinks)
+        pair = self.pair.join(key, value)
+        for jump, compute, sides in zip(self.jumps(), self.forward, self.sides(prefix, ids)):
             passing = self.ring.shift(pair, jump) if jump else None
-            output, logsumexp = compute(query, pair, output, logsumexp)
+            output, logsumexp = compute(query, pair, sides, output, logsumexp)
             pair = passing.received() if passing else None
         return ops.cast(output, query.dtype), ops.cast(logsumexp, mstype.float32)
 
-    def bprop(self, query, key, value, out, d_out):
+    def bprop(self, query, key, value, sinks, prefix, ids, out, d_out):
         output, logsumexp = out
         d_output = d_out[0]
         d_query = ops.zeros(query.shape, mstype.float32)
-        pair = paired(key, value)
+        pair = self.pair.join(key, value)
         coming = None  # gradients of `pair` so far, which arrive while this process computes its share of them
-        for jump, compute in zip(self.jumps(), self.backward):
+        for jump, compute, sides in zip(self.jumps(), self.backward, self.sides(prefix, ids)):
             passing = self.ring.shift(pair, jump) if jump else None
-            d_query, d_pair = compute(query, pair, output, logsumexp, d_output, d_query)
+            d_query, d_pair = compute(query, pair, sides, output, logsumexp, d_output, d_query)
             if coming is not None:
                 d_pair = d_pair + coming.received()
             if passing is not None:
@@ -124,12 +149,15 @@ class _Travel(nn.Cell):
                 coming = self.ring.shift(d_pair, jump)
         if self.steps[-1]:
             d_pair = self.ring.shift(d_pair, self.ring.world - self.steps[-1]).received()
-        return ops.cast(d_query, query.dtype), ops.cast(d_pair[0], key.dtype), ops.cast(d_pair[1], value.dtype)
+        d_key, d_value = self.pair.split(d_pair)
+        d_sinks = self.of_sinks(sinks, output, logsumexp, d_output)
+        gradients = ops.cast(d_query, query.dtype), ops.cast(d_key, key.dtype), ops.cast(d_value, value.dtype)
+        return (*gradients, d_sinks, ops.zeros_like(prefix), ops.zeros_like(ids))
 
 
 @functools.lru_cache(maxsize=64)
-def _travel(ring, split, rules, backend, sizes) -> _Travel:
-    return _Travel(ring, split, rules, backend, sizes)
+def _ring_call(ring, split, rules, backend, sizes) -> _RingCall:
+    return _RingCall(ring, split, rules, backend, sizes)
 
 
 class _PynativeOnly(nn.Cell):

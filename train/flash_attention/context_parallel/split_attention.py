@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import mindspore as ms
-from mindspore import nn, ops
+import numpy as np
+from mindspore import Tensor, nn, ops
+from mindspore import dtype as mstype
 from mindspore.ops import constexpr
 
 from flash_attention.backends import registry
@@ -11,10 +13,11 @@ from flash_attention.context_parallel.communication import Ring
 from flash_attention.context_parallel.pieces import Sizes
 from flash_attention.context_parallel.plan import check_length
 from flash_attention.context_parallel.sequence import SequenceSplit
-from flash_attention.problem import ALL_BLOCKS, AttentionRules
+from flash_attention.problem import ALL_BLOCKS, AttentionProblem, AttentionRules
 from flash_attention.problem.checks import check_int
-from flash_attention.problem.inputs import LAYOUTS, MAX_HEAD_DIM, TensorSpec, read_tensors
+from flash_attention.problem.inputs import LAYOUTS, MAX_HEAD_DIM, MAX_VALUE_DIM, TensorSpec, read_tensors
 from flash_attention.problem.tiling import DEFAULT_STRATEGY
+from flash_attention.tensors import prefix_tensor, tensor_spec
 
 # Arguments of FlashAttention that make no sense here, or cannot be had, and why.
 _REFUSED = {
@@ -41,7 +44,9 @@ class SplitAttention(nn.Cell):
         tiling_stgy_name=DEFAULT_STRATEGY,
         alibi=False,
         scale=None,
+        softcap=0.0,
         input_layout="BNSD",
+        value_head_dim=None,
         backend=None,
         **others,
     ):
@@ -60,8 +65,13 @@ class SplitAttention(nn.Cell):
             tiling_stgy_name=tiling_stgy_name,
             alibi=alibi,
             scale=scale,
+            softcap=softcap,
         )
         check_int("head_dim", head_dim, 1, MAX_HEAD_DIM)
+        if value_head_dim is not None:
+            check_int("value_head_dim", value_head_dim, 1, MAX_VALUE_DIM)
+        elif input_layout in ("BSH", "SBH"):
+            value_head_dim = head_dim
         if self.rules.in_blocks and tuple(window_size) != (-1, -1):
             raise ValueError(
                 f"window_size: got {window_size} beside prev_block_num {prev_block_num} and next_block_num "
@@ -71,42 +81,70 @@ class SplitAttention(nn.Cell):
             raise ValueError(f"input_layout: got {input_layout!r}, allowed are {', '.join(LAYOUTS)}")
         registry.forced_backend(backend)
         self.ring, self.backend = ring, backend
-        self.head_dim, self.input_layout = head_dim, input_layout
+        self.head_dim, self.value_head_dim, self.input_layout = head_dim, value_head_dim, input_layout
+        self.nothing, self.none = Tensor(np.zeros(1, np.float32)), Tensor(np.zeros(1, np.int32))
 
-    def construct(self, query, key, value, attention_mask=None, alibi_mask=None):
+    def construct(
+        self,
+        query,
+        key,
+        value,
+        attention_mask=None,
+        alibi_mask=None,
+        sinks=None,
+        prefix=None,
+        segment_ids=None,
+    ):
         if attention_mask is not None:
             _refuse_mask("attention_mask", self.name, "causal=True and windows are arguments of the layer")
         if alibi_mask is not None:
             _refuse_mask("alibi_mask", self.name, "alibi=True computes ALiBi from the distance")
+        if isinstance(prefix, (tuple, list)):
+            prefix = prefix_tensor(prefix)
         if self.input_layout == "BNSD":
-            return self.attend(query, key, value)
-        output = self.attend(self.heads_first(query), self.heads_first(key), self.heads_first(value))
-        order = (2, 0, 1, 3) if self.input_layout == "SBH" else (0, 2, 1, 3)
-        return ops.reshape(ops.transpose(output, order), query.shape)
+            return self.attend(query, key, value, sinks, prefix, segment_ids)
+        shape = query.shape
+        query, key = self.heads_first(query, self.head_dim), self.heads_first(key, self.head_dim)
+        value = self.heads_first(value, self.value_head_dim)
+        output = self.attend(query, key, value, sinks, prefix, segment_ids)
+        output = ops.transpose(output, (2, 0, 1, 3) if self.input_layout == "SBH" else (0, 2, 1, 3))
+        return output if self.input_layout == "BSND" else ops.reshape(output, shape[:2] + (-1,))
 
-    def heads_first(self, tensor):
-        """(batch, heads, seq, head_dim) of a tensor in the caller's layout."""
+    def present(self, sinks, prefix, segment_ids):
+        """The optional inputs with stand-ins for those that are None, around which a bprop cannot be written."""
+        sinks = self.nothing if sinks is None else ops.cast(sinks, mstype.float32)
+        return sinks, self.none if prefix is None else prefix, self.none if segment_ids is None else segment_ids
+
+    def heads_first(self, tensor, width):
+        """(batch, heads, seq, width) of a tensor in the caller's layout."""
         if self.input_layout != "BSND":
-            tensor = ops.reshape(tensor, (tensor.shape[0], tensor.shape[1], -1, self.head_dim))
+            tensor = ops.reshape(tensor, (tensor.shape[0], tensor.shape[1], -1, width))
         return ops.transpose(tensor, (1, 2, 0, 3) if self.input_layout == "SBH" else (0, 2, 1, 3))
 
 
 def read_sizes(
-    specs: tuple[TensorSpec, TensorSpec, TensorSpec], split: SequenceSplit, rules: AttentionRules, head_dim: int
+    specs: tuple[TensorSpec, TensorSpec, TensorSpec],
+    further: tuple,
+    split: SequenceSplit,
+    rules: AttentionRules,
+    head_dim: int,
+    value_head_dim: int | None,
 ) -> Sizes:
-    """Sizes of a call from the specs of its (batch, heads, seq, head_dim) tensors, checked."""
-    found = read_tensors(*specs, "BNSD", head_dim)
-    if found.value_dim != found.head_dim:
-        raise ValueError(
-            f"value: got head_dim {found.value_dim}, but query and key have {found.head_dim}; they travel together"
-        )
+    """Sizes of a call, checked, from the specs of its (batch, heads, seq, head_dim) tensors and from what
+    `flash_attention.tensors.spec` says of sinks, prefix and segment_ids."""
+    found = read_tensors(*specs, "BNSD", head_dim, value_head_dim)
     if found.seq_q != found.seq_k:
         raise ValueError(
             f"key: got {found.seq_k} tokens, but query has {found.seq_q}; both are split alike over the processes"
         )
     check_length(split, rules, found.seq_q)
-    sizes = found.batch, found.heads, found.kv_heads, found.seq_q, found.head_dim
-    return Sizes(*sizes, specs[0].dtype, ms.get_context("device_target"))
+    names = "sinks", "prefix", "segment_ids"
+    sinks, prefix, ids = (None if one is None else tensor_spec(name, one) for name, one in zip(names, further))
+    whole = (TensorSpec((*one.shape[:2], split.world * one.shape[2], one.shape[3]), one.dtype) for one in specs)
+    AttentionProblem.from_inputs(*whole, sinks=sinks, prefix=prefix, segment_ids=ids, rules=rules)  # complains
+    sizes = found.batch, found.heads, found.kv_heads, found.seq_q, found.head_dim, found.value_dim
+    present = (one is not None for one in further)
+    return Sizes(*sizes, specs[0].dtype, ms.get_context("device_target"), *present)
 
 
 @constexpr(reuse_result=False)

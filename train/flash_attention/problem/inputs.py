@@ -16,6 +16,8 @@ LAYOUTS = {
     "BSH": "(batch, seq, heads * head_dim)",
     "SBH": "(seq, batch, heads * head_dim)",
 }
+# Those of calls: also one without an axis for the batch, whose size is given beside the tensors.
+CALL_LAYOUTS = {**LAYOUTS, "TH": "(batch * seq, heads * head_dim)"}
 DTYPES = ("float16", "bfloat16", "float32")
 MASK_DTYPES = ("bool", "uint8", "float16", "bfloat16", "float32")
 MAX_HEAD_DIM = 576  # of query and key
@@ -54,12 +56,14 @@ def read_tensors(
     layout: str,
     head_dim: int | None,
     value_head_dim: int | None = None,
+    batch: int | None = None,
 ) -> Sizes:
     """Sizes from the three tensors of a call; raises when they do not fit each other, the layout or the widths.
 
-    value_head_dim None: free in layouts that show it, else head_dim.
+    value_head_dim None: free in layouts that show it, else head_dim. batch: of layout TH, which does not show it.
     """
-    check_name("input_layout", layout, LAYOUTS)
+    check_name("input_layout", layout, CALL_LAYOUTS)
+    check_batch(batch, layout)
     named = {"query": query, "key": key, "value": value}
     for name, spec in named.items():
         check_dtype(name, spec.dtype, DTYPES)
@@ -69,11 +73,12 @@ def read_tensors(
         check_int("head_dim", head_dim, 1, MAX_HEAD_DIM)
     if value_head_dim is not None:
         check_int("value_head_dim", value_head_dim, 1, MAX_VALUE_DIM)
-    elif layout in ("BSH", "SBH"):
+    elif layout in _MERGED:
         value_head_dim = head_dim
-    batch, heads, seq_q, dim = _read_layout("query", query.shape, layout, "head_dim", head_dim, MAX_HEAD_DIM)
-    key_sizes = _read_layout("key", key.shape, layout, "head_dim", head_dim, MAX_HEAD_DIM)
-    value_sizes = _read_layout("value", value.shape, layout, "value_head_dim", value_head_dim, MAX_VALUE_DIM)
+    layout_of = layout, batch
+    batch, heads, seq_q, dim = _read_layout("query", query.shape, *layout_of, "head_dim", head_dim, MAX_HEAD_DIM)
+    key_sizes = _read_layout("key", key.shape, *layout_of, "head_dim", head_dim, MAX_HEAD_DIM)
+    value_sizes = _read_layout("value", value.shape, *layout_of, "value_head_dim", value_head_dim, MAX_VALUE_DIM)
     if not fits(key_sizes[0], batch):
         raise ValueError(f"key: got batch {key_sizes[0]}, but query has batch {batch}; they must be equal")
     if key_sizes[3] != dim:
@@ -84,6 +89,17 @@ def read_tensors(
         )
     batch = max(batch, key_sizes[0], value_sizes[0])
     return Sizes(batch, heads, key_sizes[1], seq_q, max(key_sizes[2], value_sizes[2]), dim, value_sizes[3])
+
+
+def check_batch(batch: int | None, layout: str) -> None:
+    """Whether a caller gives the size of the batch where, and only where, the tensors do not show it."""
+    if layout != "TH":
+        if batch is not None:
+            raise ValueError(f"batch: got {batch} with input_layout {layout}, allowed only with TH")
+    elif batch is None:
+        raise ValueError("batch: needed with input_layout TH, whose first axis is batch * seq")
+    else:
+        check_int("batch", batch, 1)
 
 
 def read_mask(name: str, mask: TensorSpec, sizes: Sizes, tile: int) -> tuple | None:
@@ -184,9 +200,14 @@ def blocks_of_8(seq_k: int) -> int:
     return UNKNOWN if seq_k == UNKNOWN else -(-seq_k // 8)
 
 
-def _read_layout(name: str, shape: tuple, layout: str, width_name: str, width: int | None, most: int) -> tuple:
+_MERGED = ("BSH", "SBH", "TH")  # heads and head_dim in one axis
+
+
+def _read_layout(
+    name: str, shape: tuple, layout: str, batch: int | None, width_name: str, width: int | None, most: int
+) -> tuple:
     """(batch, heads, seq, head_dim) of one of query, key and value; `width` is what the caller calls `width_name`."""
-    meaning = LAYOUTS[layout]
+    meaning = CALL_LAYOUTS[layout]
     if len(shape) != len(layout):
         raise ValueError(f"{name}: got rank {len(shape)} with shape {shape}, allowed is {meaning} for layout {layout}")
     if 0 in shape:
@@ -195,12 +216,17 @@ def _read_layout(name: str, shape: tuple, layout: str, width_name: str, width: i
         batch, heads, seq, dim = shape
     elif layout == "BSND":
         batch, seq, heads, dim = shape
+    elif batch is not None:
+        (tokens, dim), heads = shape, 1
+        if tokens != UNKNOWN and tokens % batch:
+            raise ValueError(f"{name}: got {tokens} rows in shape {shape}, allowed is a multiple of batch {batch}")
+        seq = UNKNOWN if tokens == UNKNOWN else tokens // batch
     else:
         batch, seq = shape[:2] if layout == "BSH" else shape[1::-1]
         heads, dim = 1, shape[2]
     if UNKNOWN in (heads, dim):
         raise ValueError(f"{name}: got an unknown number of heads or head_dim, allowed are unknown batch and seq only")
-    if layout in ("BSH", "SBH"):
+    if layout in _MERGED:
         if width is None:
             raise ValueError(f"{width_name}: needed to split the last axis of {name} for layout {layout}")
         if dim % width:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral
 
 from flash_attention.problem.checks import check_dtype
-from flash_attention.problem.inputs import TensorSpec
+from flash_attention.problem.inputs import TensorSpec, read_integers
 from flash_attention.problem.problem import AttentionProblem
 
 LENGTH_DTYPES = ("int32", "int64")
@@ -19,7 +19,7 @@ class PackedProblem:
     Args:
         rows: all rows as one problem of batch 1 in layout "BSND" (tensors (T, N, D)) or "BSH" ((T, N * D)). Its rules
             hold in every sequence by itself, by position in the sequence; dropout's batch element is the index of the
-            sequence.
+            sequence, and a prefix is that of a sequence.
         lengths_q, lengths_k: cumulative lengths with the leading 0, or None where they are data.
     """
 
@@ -28,9 +28,19 @@ class PackedProblem:
     lengths_k: tuple | None = None
 
     @classmethod
-    def from_inputs(cls, query: TensorSpec, key: TensorSpec, value: TensorSpec, lengths_q, lengths_k, **others):
-        """Describes a call. The lengths are sequences of integers, or the TensorSpec of a tensor; others are arguments
-        of `AttentionProblem.from_inputs`.
+    def from_inputs(
+        cls,
+        query: TensorSpec,
+        key: TensorSpec,
+        value: TensorSpec,
+        lengths_q,
+        lengths_k,
+        sinks: TensorSpec | None = None,
+        prefix: TensorSpec | None = None,
+        **others,
+    ):
+        """Describes a call. The lengths are sequences of integers, or the TensorSpec of a tensor; sinks are (heads,),
+        and a prefix is int32 (sequences,); others are arguments of `AttentionProblem.from_inputs`.
 
         Raises:
             TypeError, ValueError: naming the argument, what came and what is allowed.
@@ -42,7 +52,8 @@ class PackedProblem:
                     "(tokens, heads * head_dim), the same of both for query, key and value"
                 )
         batched = (TensorSpec((1, *tensor.shape), tensor.dtype) for tensor in (query, key, value))
-        rows = AttentionProblem.from_inputs(*batched, input_layout="BSND" if len(query.shape) == 3 else "BSH", **others)
+        layout = "BSND" if len(query.shape) == 3 else "BSH"
+        rows = AttentionProblem.from_inputs(*batched, sinks=sinks, input_layout=layout, **others)
         ends_q = _read_lengths("cu_seqlens_q", lengths_q, rows.seq_q)
         ends_k = _read_lengths("cu_seqlens_k", lengths_k, rows.seq_k)
         if ends_q is not None and ends_k is not None and len(ends_q) != len(ends_k):
@@ -50,6 +61,11 @@ class PackedProblem:
                 f"cu_seqlens_k: got the lengths of {len(ends_k) - 1} sequences, but cu_seqlens_q has those of "
                 f"{len(ends_q) - 1}; they must be equal (an empty first sequence needs the leading 0)"
             )
+        if prefix is not None:
+            counts = set.intersection(_counts(ends_q, lengths_q), _counts(ends_k, lengths_k))
+            length = prefix.shape[0] if len(prefix.shape) == 1 and prefix.shape[0] in counts else max(counts, default=0)
+            read_integers("prefix", prefix, ("sequences",), (length,))
+            rows = replace(rows, prefix=True)
         return cls(rows, ends_q, ends_k)
 
     @property
@@ -65,6 +81,11 @@ class PackedProblem:
         assert self.lengths_q is not None and self.lengths_k is not None
         ends = zip(self.lengths_q, self.lengths_q[1:], self.lengths_k, self.lengths_k[1:])
         return [tuple(sequence) for sequence in ends]
+
+
+def _counts(ends: tuple | None, lengths) -> set[int]:
+    """How many sequences there may be: a tensor may have the leading 0 or not."""
+    return {len(ends) - 1} if ends is not None else {lengths.shape[0] - 1, lengths.shape[0]}
 
 
 def _read_lengths(name: str, lengths, total: int) -> tuple | None:

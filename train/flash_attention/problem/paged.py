@@ -19,11 +19,13 @@ class PagedProblem:
             aligned with the end of each sequence, which may be shorter.
         block_size: keys in a block.
         one_query: query and output have no axis for the one query of each sequence.
+        blocks: of the caches.
     """
 
     whole: AttentionProblem
     block_size: int
     one_query: bool
+    blocks: int
 
     @classmethod
     def from_inputs(
@@ -86,7 +88,7 @@ class PagedProblem:
             sinks=sinks is not None,
             device=device,
         )
-        return cls(whole, key_cache.shape[1], len(query.shape) == 3)
+        return cls(whole, key_cache.shape[1], len(query.shape) == 3, key_cache.shape[0])
 
     @property
     def device(self) -> str:
@@ -102,13 +104,16 @@ class PagedProblem:
         return (batch, heads, dim) if self.one_query else (batch, seq_q, heads, dim)
 
 
+def check_cache_dtype(name: str, dtype: str, allowed: tuple = DTYPES) -> None:
+    """Raises unless a cache, or what goes into one, may have this dtype."""
+    check_dtype(name, dtype, allowed, "; quantised caches are out of scope" if dtype == "int8" else "")
+
+
 def check_caches(caches: dict[str, TensorSpec], dtype: str) -> None:
     """Checks the shapes and dtypes of caches of keys and values, by name, for tensors of `dtype`."""
     first = None
     for name, cache in caches.items():
-        if cache.dtype == "int8":
-            raise TypeError(f"{name}: got dtype int8, quantised caches are out of scope; allowed is {dtype}")
-        check_dtype(name, cache.dtype, (dtype,))
+        check_cache_dtype(name, cache.dtype, (dtype,))
         if len(cache.shape) != 4:
             raise ValueError(f"{name}: got shape {cache.shape}, allowed is (blocks, block_size, kv_heads, head_dim)")
         first = first or cache.shape

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 
 from flash_attention.problem.checks import check_bool, check_dtype, check_int, check_name
 from flash_attention.problem.inputs import (
+    CALL_LAYOUTS,
     DTYPES,
-    LAYOUTS,
     MASK_DTYPES,
     MAX_HEAD_DIM,
     MAX_VALUE_DIM,
@@ -104,6 +104,7 @@ class AttentionProblem:
         input_layout: str = "BNSD",
         head_dim: int | None = None,
         value_head_dim: int | None = None,
+        batch: int | None = None,
         mask_name: str = "attention_mask",
         bias_name: str = "alibi_mask",
         **others,
@@ -120,15 +121,16 @@ class AttentionProblem:
             prefix: int32 (B,).
             segment_ids, kv_segment_ids: int32 (B, Sq) and (B, Sk); the second may be left out where Sq is Sk.
             rules: of the call; a compact causal mask makes them causal.
-            head_dim: needed for BSH and SBH; when given, it must agree with the other layouts too.
-            value_head_dim: of value; None = head_dim for BSH and SBH, any in the other layouts.
+            head_dim: needed for BSH, SBH and TH; when given, it must agree with the other layouts too.
+            value_head_dim: of value; None = head_dim for BSH, SBH and TH, any in the other layouts.
+            batch: number of batch items, for TH only.
             mask_name, bias_name: what the caller calls these inputs, for error messages.
             others: further fields of AttentionProblem, by name.
 
         Raises:
             TypeError, ValueError: naming the argument, what came and what is allowed.
         """
-        sizes = read_tensors(query, key, value, input_layout, head_dim, value_head_dim)
+        sizes = read_tensors(query, key, value, input_layout, head_dim, value_head_dim, batch)
         mask_shape = None
         if mask is not None:
             mask_shape = read_mask(mask_name, mask, sizes, rules.tile)
@@ -226,6 +228,7 @@ class AttentionProblem:
             "BSND": (batch, seq, heads, dim),
             "BSH": (batch, seq, heads * dim),
             "SBH": (seq, batch, heads * dim),
+            "TH": (batch * seq, heads * dim),
         }[self.layout]
 
     def shape_lse(self) -> tuple:
@@ -278,7 +281,7 @@ def _check_sizes(problem: AttentionProblem) -> None:
             "allowed is any divisor (grouped-query attention)"
         )
     check_dtype("dtype", problem.dtype, DTYPES)
-    check_name("input_layout", problem.layout, LAYOUTS)
+    check_name("input_layout", problem.layout, CALL_LAYOUTS)
     for name in ("batch_offset", "head_offset", "all_heads"):
         check_int(name, getattr(problem, name), 0)
     if problem.all_heads == 0:

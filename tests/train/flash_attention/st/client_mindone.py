@@ -1,7 +1,7 @@
 """Tiny models of mindone with our attention against the same models with the library's eager attention.
 
-Arguments: "compare" or "generate", and "llama", "qwen2" or "gemma2"; or "masks". Started by test_clients.py. MindSpore
-lacks some operators on a CPU that the library uses; `add_missing_operators` puts others into their place.
+Argument: "llama", "qwen2", "gemma2", or "masks". Started by test_clients.py. MindSpore lacks some operators on a CPU
+that the library uses; `add_missing_operators` puts others into their place.
 """
 
 import sys
@@ -11,20 +11,8 @@ import numpy as np
 from flash_attention.compat import transformers as compat
 from mindspore import Tensor, mint, nn, ops
 
-TINY = {
-    "vocab_size": 61,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 64,
-    "pad_token_id": 0,
-    "eos_token_id": None,
-}
-GEMMA = {"head_dim": 8, "query_pre_attn_scalar": 8, "sliding_window": 4, "attn_logit_softcapping": 2.0}
-SEQ = 9
-PADDING = np.array([[0, 0, 0] + [1] * (SEQ - 3), [1] * SEQ])
+from tests.train.flash_attention.st import client_models
+from tests.train.flash_attention.st.client_models import PADDING, PREFIXES, SEQ
 
 
 def add_missing_operators() -> None:
@@ -65,36 +53,20 @@ def add_missing_operators() -> None:
     mint.nn.functional.gelu = lambda x, approximate="none": ops.gelu(x, approximate)
 
 
-def record_masks() -> list:
-    """Notes the rank of the mask, or 0 without one, of every call of our attention."""
-    ranks, attention = [], compat.attention_forward
-
-    def recorded(module, query, key, value, attention_mask, **options):
-        ranks.append(0 if attention_mask is None else attention_mask.ndim)
-        return attention(module, query, key, value, attention_mask, **options)
-
-    compat.attention_forward = recorded
-    return ranks
-
-
-def models(name: str) -> dict:
-    """The model with eager attention and with ours, all parameters alike."""
+def models(name: str) -> tuple:
+    """The model with our attention and with the library's eager attention, all parameters alike."""
     import transformers
     from mindone import transformers as library
 
-    prefix = {"llama": "Llama", "qwen2": "Qwen2", "gemma2": "Gemma2"}[name]
-    made = {}
-    for implementation in ("eager", compat.register()):
-        config = getattr(transformers, f"{prefix}Config")(
-            **TINY, **(GEMMA if name == "gemma2" else {}), attn_implementation=implementation
+    made = []
+    for implementation in (compat.register(), "eager"):
+        config = getattr(transformers, f"{PREFIXES[name]}Config")(
+            **client_models.options(name), attn_implementation=implementation
         )
-        random = np.random.default_rng(0)
-        model = getattr(library, f"{prefix}ForCausalLM")(config)
-        for path, parameter in sorted(model.parameters_and_names()):
-            values = random.standard_normal(parameter.shape) * 0.2 + ("norm" in path)
-            parameter.set_data(Tensor(values.astype(np.float32)))
-        made[implementation] = model.set_train(False)
-    return made
+        model = getattr(library, f"{PREFIXES[name]}ForCausalLM")(config)
+        client_models.fill(model.parameters_and_names(), lambda one, values: one.set_data(Tensor(values)))
+        made.append(model.set_train(False))
+    return tuple(made)
 
 
 class Loss(nn.Cell):
@@ -102,52 +74,26 @@ class Loss(nn.Cell):
 
     def __init__(self, model: nn.Cell, weight: np.ndarray):
         super().__init__()
-        self.model, self.weight = model, Tensor(weight.astype(np.float32))
+        self.model, self.weight = model, Tensor(weight)
 
     def construct(self, ids, mask):
         logits = self.model(ids, attention_mask=mask, use_cache=False)[0]
         return (logits * self.weight).sum(), logits
 
 
-def check(name: str, actual, expected, tolerance: float = 2e-5) -> None:
-    error = np.abs(actual - expected).max() / max(np.abs(expected).max(), 1e-3)
-    assert error < tolerance, f"{name}: relative error {error:.2g}"
+def run(model: nn.Cell, ids: np.ndarray, mask, weight: np.ndarray) -> list:
+    """Logits, and the gradient of every parameter."""
+    differentiate = ms.value_and_grad(Loss(model, weight), None, model.trainable_params(), has_aux=True)
+    (_, logits), gradients = differentiate(Tensor(ids, ms.int32), None if mask is None else Tensor(mask, ms.int32))
+    return [one.asnumpy() for one in (logits, *gradients)]
 
 
-def compare(name: str) -> None:
-    pair = models(name)
-    random = np.random.default_rng(1)
-    ids = Tensor(random.integers(1, TINY["vocab_size"], PADDING.shape), ms.int32)
-    for mask in (None, PADDING):
-        shown = np.ones_like(PADDING) if mask is None else mask
-        weight = random.standard_normal((*shown.shape, TINY["vocab_size"])) * shown[..., None]
-        results = {}
-        for implementation, model in pair.items():
-            weights = model.trainable_params()
-            run = ms.value_and_grad(Loss(model, weight), None, weights, has_aux=True)
-            (_, logits), gradients = run(ids, None if mask is None else Tensor(mask, ms.int32))
-            results[implementation] = [logits.asnumpy() * shown[..., None], *(one.asnumpy() for one in gradients)]
-        names = ["logits", *(weight.name for weight in weights)]
-        assert len(names) == len(results["eager"]) > 15
-        for path, actual, expected in zip(names, results[compat.NAME], results["eager"]):
-            check(f"{name}, padding {mask is not None}: {path}", actual, expected)
-        print(name, "padding" if mask is not None else "no padding", len(names) - 1, "gradients agree")
-
-
-def generate(name: str) -> None:
-    """Greedy decoding with a cache gives the same tokens."""
-    random = np.random.default_rng(2)
-    ids = random.integers(1, TINY["vocab_size"], PADDING.shape)
-    ids[PADDING == 0] = 0
-    tokens = [
-        model.generate(
-            Tensor(ids, ms.int64), attention_mask=Tensor(PADDING, ms.int64), max_new_tokens=6, do_sample=False
-        ).asnumpy()
-        for model in models(name).values()
-    ]
-    np.testing.assert_array_equal(*tokens)
-    assert tokens[0].shape[1] >= 6
-    print(name, "generates", tokens[0][:, -6:].tolist())
+def generate(model: nn.Cell, ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """The tokens of greedy decoding."""
+    tokens = model.generate(
+        Tensor(ids, ms.int64), attention_mask=Tensor(mask, ms.int64), max_new_tokens=6, do_sample=False
+    )
+    return tokens.asnumpy()
 
 
 def masks() -> None:
@@ -185,11 +131,14 @@ def masks() -> None:
 
 if __name__ == "__main__":
     add_missing_operators()
-    ranks = record_masks()
-    if sys.argv[1] == "masks":
+    ranks = client_models.record_masks(compat)
+    name = sys.argv[1]
+    if name == "masks":
         masks()
     else:
-        {"compare": compare, "generate": generate}[sys.argv[1]](sys.argv[2])
+        pair = models(name)
+        client_models.compare(name, pair, [one.name for one in pair[0].trainable_params()], run)
+        client_models.generate(name, pair, generate)
         # Qwen 2 asks the library for its masks, the others make theirs.
-        assert ranks and (4 in ranks) == (sys.argv[2] != "qwen2"), ranks
+        assert ranks and (4 in ranks) == (name != "qwen2"), ranks
     print("ok")

@@ -13,6 +13,7 @@ class Target:
     """The device target in MindSpore's context, which refuses one whose libraries are missing."""
 
     def __init__(self):
+        self.texts: list = []  # MindSpore's copies of a string share its characters
         address = ctypes.c_uint64.from_address(id(MSContext.get_instance()) + 16).value
         with open("/proc/self/mem", "rb", 0) as memory:
 
@@ -34,8 +35,8 @@ class Target:
         """Writes the name of a target over that in the context."""
         # A copy-on-write string: length, capacity and reference count lie before the characters.
         content = struct.pack("QQi4x", len(name), len(name), 1 << 20) + name.encode() + b"\0"
-        self.text = ctypes.create_string_buffer(content, len(content))
-        self.pointer.value = ctypes.addressof(self.text) + 24
+        self.texts.append(ctypes.create_string_buffer(content, len(content)))
+        self.pointer.value = ctypes.addressof(self.texts[-1]) + 24
 
 
 def open_no_device() -> None:

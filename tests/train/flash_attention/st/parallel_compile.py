@@ -26,7 +26,7 @@ import tikemu
 from flash_attention import FlashAttention
 from flash_attention.backends import registry
 from flash_attention.backends.ascend import environment
-from mindspore import Tensor, nn, ops
+from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 from mindspore.common.api import _cell_graph_executor
 from mindspore.communication import management
 from mindspore.parallel._auto_parallel_context import auto_parallel_context
@@ -71,7 +71,21 @@ class Network(nn.Cell):
         return self.around[-1](self.layer(query, key, value, mask, alibi))
 
 
+class NetworkWithSinks(Network):
+    """The same with the inputs that newer models have; the sinks are a parameter, which every device holds."""
+
+    def __init__(self, layer, input_strategies: tuple):
+        super().__init__(layer, input_strategies)
+        self.sinks = Parameter(Tensor(np.ones(HEADS, np.float32)), name="sinks")
+
+    def construct(self, query, key, value, prefix, segment_ids):
+        query, key, value = self.around[0](query), self.around[1](key), self.around[2](value)
+        return self.around[-1](self.layer(query, key, value, None, None, self.sinks, prefix, segment_ids))
+
+
 class _Double(nn.Cell):
+    """A multiplication with a strategy, so that its output is split."""
+
     def __init__(self, strategy: tuple):
         super().__init__()
         self.times = ops.Mul().shard((strategy, ()))
@@ -81,6 +95,8 @@ class _Double(nn.Cell):
 
 
 class Gradients(nn.Cell):
+    """Gradients of a network with regard to all inputs."""
+
     def __init__(self, network):
         super().__init__()
         self.network = network
@@ -88,6 +104,18 @@ class Gradients(nn.Cell):
 
     def construct(self, *tensors):
         return self.gradients(self.network)(*tensors)
+
+
+class GradientsAndSinks(nn.Cell):
+    """The same, and the gradient of the parameter."""
+
+    def __init__(self, network):
+        super().__init__()
+        self.network, self.sinks = network, ParameterTuple((network.sinks,))
+        self.gradients = ops.GradOperation(get_all=True, get_by_list=True)
+
+    def construct(self, *tensors):
+        return self.gradients(self.network, self.sinks)(*tensors)
 
 
 @dataclass(frozen=True)
@@ -100,6 +128,7 @@ class Case:
     key_shape: tuple = (BATCH, KV_HEADS, SEQ, HEAD_DIM)
     mask: tuple | None = None
     bias: tuple | None = None
+    further: bool = False  # sinks, prefix and segment ids
     split: tuple = SPLIT
     mask_split: tuple = (4, 1, 1)
 
@@ -109,11 +138,14 @@ class Case:
         dtype = np.float16 if self.target == "Ascend" else np.float32
         shapes = (self.shape, self.key_shape, self.key_shape, self.mask, self.bias)
         tensors = [Tensor(np.ones(shape, dtype)) for shape in shapes if shape is not None]
+        if self.further:
+            tensors += [Tensor(np.ones(shape, np.int32)) for shape in ((BATCH,), (BATCH, SEQ))]
         target.set(self.target)
         try:
-            network = Network(self.layer(), (*[self.split] * 3, self.mask_split, SPLIT)).set_train()
+            kind, gradients = (NetworkWithSinks, GradientsAndSinks) if self.further else (Network, Gradients)
+            network = kind(self.layer(), (*[self.split] * 3, self.mask_split, SPLIT)).set_train()
             # No device code is made for a phase of this name.
-            _cell_graph_executor.compile(Gradients(network), *tensors, phase="export.sharded", do_convert=False)
+            _cell_graph_executor.compile(gradients(network), *tensors, phase="export.sharded", do_convert=False)
         except (RuntimeError, ValueError) as error:
             if not end_of_graph(error):
                 return f"{type(error).__name__}: {error}".splitlines()[0]
@@ -123,6 +155,7 @@ class Case:
 
 
 def _layer(**arguments) -> FlashAttention:
+    """The layer of four data-parallel by two model-parallel devices."""
     return FlashAttention(HEAD_DIM, **{"dp": 4, "mp": 2, "backend": "tik", **arguments})
 
 
@@ -149,6 +182,8 @@ CASES = {
         split=(1, 4, 2),
         mask_split=(1, 1),
     ),
+    "cpu-sinks-prefix-segments": Case(lambda: _layer(causal=True, backend="cpu"), target="GPU", further=True),
+    "tik-sinks-prefix-segments": Case(lambda: _layer(causal=True), further=True),
     "tik-only-batch": Case(
         lambda: _layer(dp=8, mp=1, dropout_rate=0.1), mask=(BATCH, SEQ, SEQ), split=(8, 1, 1, 1), mask_split=(8, 1, 1)
     ),
@@ -195,10 +230,12 @@ def operators(text: str) -> list:
 
 
 def _tuple(text: str) -> list:
+    """Nested lists from the text of nested tuples."""
     return json.loads(text.replace(",)", ")").replace("(", "[").replace(")", "]"))
 
 
 def main() -> None:
+    """Compiles the cases and prints what their programs hold, as JSON."""
     names = sys.argv[1:] or list(CASES)
     ms.set_context(mode=ms.GRAPH_MODE)
     tikemu.install(soc="Ascend910A")

@@ -37,6 +37,11 @@ class RingCase:
     window: tuple = (-1, -1)
     blocks: tuple = (ALL_BLOCKS, ALL_BLOCKS)
     alibi: bool = False
+    value_dim: int = 0  # 0 = head_dim
+    softcap: float = 0.0
+    sinks: bool = False
+    prefix: bool = False
+    segments: bool = False
     order: str = "zigzag"
     layout: str = "BNSD"
     backend: str = "cpu"
@@ -49,10 +54,13 @@ class RingCase:
             "next_block_num": self.blocks[1],
             "tiling_stgy_name": "sparse_64",
             "alibi": self.alibi,
+            "softcap": self.softcap,
+            "value_head_dim": self.value_dim or None,
         }
 
     def problem(self) -> AttentionProblem:
-        sizes = {name: getattr(self, name) for name in ("batch", "heads", "kv_heads", "head_dim", "dtype", "causal")}
+        names = "batch", "heads", "kv_heads", "head_dim", "value_dim", "dtype", "causal", "softcap", "sinks", "prefix"
+        sizes = {name: getattr(self, name) for name in (*names, "segments")}
         return make_problem(
             seq_q=self.seq,
             seq_k=self.seq,
@@ -64,6 +72,18 @@ class RingCase:
             alibi=self.alibi,
             **sizes,
         )
+
+    def sides(self) -> dict:
+        """Sinks, prefix and segment ids as the reference takes them."""
+        random, sides = np.random.default_rng(1), {}
+        if self.sinks:
+            sides["sinks"] = random.standard_normal(self.heads).astype(np.float32)
+        if self.prefix:
+            sides["prefix"] = random.integers(0, self.seq, self.batch).astype(np.int32)
+        if self.segments:
+            ids = np.sort(random.integers(-1, 3, (self.batch, self.seq)).astype(np.int32))
+            sides.update(segment_ids=ids, kv_segment_ids=ids)
+        return sides
 
 
 CASES = (
@@ -80,21 +100,36 @@ CASES = (
     RingCase("window-both-sides", window=(21, 9)),
     RingCase("blocks", causal=True, blocks=(1, ALL_BLOCKS), seq=1024),
     RingCase("blocks-both-sides-alibi", blocks=(1, 0), seq=1024, alibi=True, order="contiguous"),
+    RingCase("sinks-softcap-width", sinks=True, softcap=2.0, value_dim=24, layout="SBH", causal=True),
+    RingCase("prefix-documents", prefix=True, segments=True, sinks=True, causal=True, batch=2, value_dim=8),
     RingCase("math", causal=True, heads=4, kv_heads=2, backend="math"),
     RingCase("math-alibi-float16", causal=True, alibi=True, dtype="float16", backend="math"),
 )
 
 
 class Gradients(nn.Cell):
-    """Output, and gradients of query, key and value."""
+    """Gradients of query, key and value, and of sinks where there are any."""
 
     def __init__(self, attention):
         super().__init__()
         self.attention = attention
         self.differentiate = ops.GradOperation(get_all=True, sens_param=True)
 
-    def construct(self, query, key, value, d_output):
-        return self.differentiate(self.attention)(query, key, value, d_output)
+    def construct(self, query, key, value, sinks, d_output):
+        if sinks is None:
+            return self.differentiate(self.attention)(query, key, value, d_output)
+        return self.differentiate(self.attention)(query, key, value, sinks, d_output)
+
+
+class Attend(nn.Cell):
+    """The layer with the inputs that have no gradient."""
+
+    def __init__(self, layer, prefix, segment_ids):
+        super().__init__()
+        self.layer, self.prefix, self.segment_ids = layer, prefix, segment_ids
+
+    def construct(self, query, key, value, sinks=None):
+        return self.layer(query, key, value, None, None, sinks, self.prefix, self.segment_ids)
 
 
 def laid_out(array: np.ndarray, layout: str, dtype: str) -> Tensor:
@@ -121,17 +156,24 @@ def run(case: RingCase, layer: type, rank: int, world: int) -> list:
     problem = case.problem()
     arrays = [
         reference.round_to(random.standard_normal(shape), case.dtype)
-        for shape in (problem.shape_query(), problem.shape_key(), problem.shape_key(), problem.shape_query())
+        for shape in (problem.shape_query(), problem.shape_key(), problem.shape_value(), problem.shape_output())
     ]
     split = SequenceSplit(world, case.order)
     tensors = [laid_out(split.split(array, rank, 2), case.layout, case.dtype) for array in arrays]
     attention = layer(case.head_dim, order=case.order, input_layout=case.layout, backend=case.backend, **case.rules())
-    output = attention(*tensors[:3])
-    found = output, *Gradients(attention)(*tensors)
-    found = [heads_first(tensor, case.layout, case.head_dim) for tensor in found]
+    sides = case.sides()
+    sinks, prefix, ids = (Tensor(sides[name]) if name in sides else None for name in ("sinks", "prefix", "segment_ids"))
+    attention = Attend(attention, prefix, ids)
+    output = attention(*tensors[:3], sinks)
+    found = output, *Gradients(attention)(*tensors[:3], sinks, tensors[3])
+    widths = [getattr(problem, f"{name}_dim") for name in ("value", "head", "head", "value")]
+    d_sinks = [tensor.asnumpy() for tensor in found[4:]]
+    found = [heads_first(tensor, case.layout, width) for tensor, width in zip(found, widths)]
     names = "output", "d_query", "d_key", "d_value"
     wrong = []
-    exact, low = (side(problem, *arrays[:3], d_output=arrays[3]) for side in (reference.truth, reference.baseline))
+    exact, low = (
+        side(problem, *arrays[:3], d_output=arrays[3], **sides) for side in (reference.truth, reference.baseline)
+    )
     # The limits are those of the whole sequence, and this process's share of the whole is right by itself.
     whole = {name: np.array(getattr(exact, name)) for name in names}
     positions = split.positions(rank, case.seq)
@@ -139,6 +181,14 @@ def run(case: RingCase, layer: type, rank: int, world: int) -> list:
         whole[name][:, :, positions] = value
     actual = reference.Attention(logsumexp=exact.logsumexp, **whole)
     wrong = [str(error) for error in reference.compare(actual, exact, low) if not error.ok]
+    if d_sinks:
+        # This process's share is what its rows add.
+        own = np.zeros_like(arrays[3])
+        own[:, :, positions] = arrays[3][:, :, positions]
+        share = reference.truth(problem, *arrays[:3], d_output=own, **sides).d_sinks
+        limit = 2 * exact.unavoidable["d_sinks"][0]
+        if not np.abs(d_sinks[0] - share).max() <= limit:
+            wrong.append(f"d_sinks: {d_sinks[0]}, expected {share}, allowed {limit}")
     return wrong
 
 
@@ -151,6 +201,7 @@ def check_cases(kind: str, names: str, rank: int, world: int) -> dict:
 
 
 def main() -> None:
+    """Runs what is named and prints the greatest errors, as JSON."""
     ms.set_context(mode=ms.PYNATIVE_MODE, device_target="CPU")
     rank, world = initialize(timeout=120)
     others = {"memory": parallel_memory.check, "uneven": parallel_failures.check_uneven, "heads": parallel_heads.check}

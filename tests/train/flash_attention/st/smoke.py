@@ -42,6 +42,8 @@ class Block(nn.Cell):
 
 
 class Loss(nn.Cell):
+    """The mean square of a network's output."""
+
     def __init__(self, network):
         super().__init__()
         self.network = network
@@ -64,6 +66,7 @@ def train(backend, recompute):
 
 
 def check_training(backend, mode):
+    """Losses fall, and are equal bit by bit in a second training; recomputation changes rounding at most."""
     losses = train(backend, recompute=False)
     assert losses[-1] < losses[0], losses
     assert train(backend, recompute=False) == losses
@@ -73,6 +76,7 @@ def check_training(backend, mode):
 
 
 def check_dynamic_shapes(backend):
+    """A layer compiled once for unknown lengths computes what one compiled for each length does."""
     layers = [FlashAttention(16, causal=True, backend=backend) for _ in range(2)]
     layers[0].set_inputs(*(Tensor(shape=(None, 2, None, 16), dtype=ms.float32) for _ in range(3)))
     for batch, seq in ((2, 50), (1, 140)):
@@ -83,6 +87,7 @@ def check_dynamic_shapes(backend):
 
 
 def main():
+    """Runs a few cases, a training and dynamic shapes on every backend and in both modes."""
     trained = {}
     for backend in sys.argv[1:] or available_backends():
         for mode, number in MODES.items():

@@ -2,36 +2,77 @@
 
 import os
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
-from tests.train.flash_attention.st.wheel_tools import ROOT, environment, run
+from tests.train.flash_attention.st.wheel_tools import (
+    ROOT,
+    environment,
+    kept_environment,
+    run,
+)
 
-PROGRAM = Path(__file__).parent / "client_mindone.py"
-MINDONE = ("mindone==0.5.0", "transformers==4.57.1", "mindcv==0.3.0", "tokenizers<0.23", "huggingface-hub<1.0")
-NEEDS = (*("safetensors", "regex", "filelock", "fsspec", "requests", "pyyaml", "tqdm", "omegaconf", "trampoline"),)
+
+class Client(NamedTuple):
+    """What pip installs for a library; some packages without the ones that they ask for, torch among these."""
+
+    alone: tuple
+    whole: tuple
+    own_mindspore: bool = False  # otherwise that of the running tests
 
 
-@pytest.fixture(scope="module")
-def mindone() -> Path:
-    """Python of the environment with mindone 0.5.0, which sees this one's MindSpore; made at the first call."""
-    beside = Path(os.environ.get("FLASH_ATTENTION_VENV", Path.home() / ".cache/flash-attention/venv")).parent
-    folder = beside / "client-mindone-0.5.0"
-    python = folder / "bin" / "python"
-    if not (folder / "complete").exists():
-        python = environment(folder)
-        run(python, "-m", "pip", "install", "-q", "--no-deps", *MINDONE, cwd=folder)
-        run(python, "-m", "pip", "install", "-q", *NEEDS, cwd=folder)
-        (folder / "complete").touch()
-    return python
+CLIENTS = {
+    "mindone": Client(
+        ("mindone==0.5.0", "transformers==4.57.1", "mindcv==0.3.0"),
+        ("tokenizers<0.23", "huggingface-hub<1.0", "safetensors", "regex", "omegaconf", "trampoline", "numpy<2"),
+    ),
+    "mindnlp": Client(
+        ("mindnlp==0.5.1", "transformers==4.57.1", "accelerate==1.10.1", "peft==0.17.1"),
+        (
+            "mindspore==2.7.0",
+            *("tokenizers<0.23", "huggingface-hub<1.0", "diffusers==0.35.1", "datasets==3.6.0", "pyarrow<20", "ftfy"),
+            *("safetensors", "sentencepiece", "regex", "ml-dtypes", "addict", "evaluate", "pyctcdecode", "numpy<2"),
+        ),
+        own_mindspore=True,
+    ),
+    **{
+        f"mindformers {version}": Client(
+            (f"mindformers=={version}", f"mindpet=={mindpet}"),
+            (
+                *("tokenizers==0.15.0", "pyarrow==12.0.1", "opencv-python-headless==4.8.1.78", "sentencepiece", "ftfy"),
+                *("regex", "pyyaml", "jieba", "rouge-chinese", "nltk", "tiktoken", "numpy<2"),
+            ),
+        )
+        for version, mindpet in (("1.0.2", "1.0.3"), ("1.3.2", "1.0.4"))
+    },
+}
+CALLS = [
+    *(("mindone", model) for model in ("llama", "qwen2", "gemma2", "masks")),
+    *(("mindnlp", model) for model in ("llama", "qwen2", "gemma2")),
+    *(("mindformers 1.0.2", arguments) for arguments in ("llama graph", "llama pynative", "bloom graph", "gpt2 graph")),
+    ("mindformers 1.0.2", "glm2 graph"),
+    *(("mindformers 1.3.2", arguments) for arguments in ("llama graph", "llama pynative", "bloom graph", "gpt2 graph")),
+]
+
+
+def client_environment(name: str) -> Path:
+    """Python of the environment with a library; made at the first call."""
+    client = CLIENTS[name]
+
+    def make(folder: Path) -> None:
+        pip = environment(folder, share=not client.own_mindspore), "-m", "pip", "install", "-q"
+        run(*pip, "--no-deps", *client.alone, cwd=folder)
+        run(*pip, *client.whole, cwd=folder)
+
+    return kept_environment(f"client-{name.replace(' ', '-')}", " ".join(client.alone + client.whole), make)
 
 
 @pytest.mark.clients
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize(
-    "arguments", ["compare llama", "compare qwen2", "compare gemma2", "generate llama", "generate qwen2", "masks"]
-)
-def test_models_of_mindone_agree_with_their_eager_attention(mindone: Path, arguments: str, tmp_path: Path):
+@pytest.mark.timeout(3600)  # the first call of a library installs it
+@pytest.mark.parametrize("name, arguments", CALLS, ids=[" ".join(call) for call in CALLS])
+def test_models_of_a_library_agree_with_their_own_attention(name: str, arguments: str, tmp_path: Path):
+    program = Path(__file__).parent / f"client_{name.partition(' ')[0]}.py"
     path = os.pathsep.join(str(ROOT / part) for part in ("train", "."))
-    printed = run(mindone, PROGRAM, *arguments.split(), cwd=tmp_path, PYTHONPATH=path)
+    printed = run(client_environment(name), program, *arguments.split(), cwd=tmp_path, PYTHONPATH=path)
     assert printed.splitlines()[-1] == "ok", printed

@@ -12,6 +12,7 @@ TINY = ["--seq", "128", "--layers", "1", "--heads", "1", "--head-dim", "64", "--
 
 
 def losses(run_python, out: Path, *options: str) -> list:
+    """The losses of three steps of the example."""
     printed = run_python(str(SCRIPT), *TINY, "--steps", "3", "--out", str(out), *options)
     assert "float16" in printed
     with open(out / "loss.csv", encoding="utf-8") as file:

@@ -1,10 +1,13 @@
 """The main job of ./quickstart.sh at a tiny size, and `flash-attention bench` as a whole."""
 
 import csv
+import importlib
 import os
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[4]
 TINY = ["--seq", "256", "--layers", "1", "--heads", "1", "--head-dim", "32", "--sample", "4", "--sample-window", "64"]
@@ -31,6 +34,19 @@ def test_generation_with_a_cache_gives_the_same_text(run_python) -> None:
     assert "the same text: yes" in run_python(script, *tiny, "--paged")
 
 
+@pytest.mark.parametrize(("difference", "said"), [(1e-6, "yes"), (1e-4, "NO")])
+def test_the_first_losses_are_compared(difference: float, said: str, tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    compare = importlib.import_module("compare_attention")
+    summary = {"tokens_per_second": 1.0, "peak_megabytes": 1.0, "training_megabytes": 1.0}
+    losses = {"cpu": 5 * (1 + difference), "composed": 5.0}
+    monkeypatch.setattr(compare, "train", lambda attention, *_: (summary, [[losses[attention], 4.0], [1.0, 1.0]]))
+    monkeypatch.setattr(sys, "argv", ["compare_attention.py", "--steps", "2", "--out", str(tmp_path)])
+    assert compare.main() == (said == "NO")
+    assert f"rounding: {said}" in capsys.readouterr().out
+
+
+@pytest.mark.slow
 def test_a_wrong_attention_is_noticed(tmp_path: Path) -> None:
     """The comparison fails when FlashAttention computes something else: here without ALiBi."""
     for name in ("train_gpt.py", "compare_attention.py"):
@@ -43,9 +59,27 @@ def test_a_wrong_attention_is_noticed(tmp_path: Path) -> None:
     assert done.returncode == 1 and "rounding: NO" in done.stdout, done.stdout + done.stderr
 
 
+BENCH = ["-m", "flash_attention.cli", "bench", "--quick", "--dtype", "float32", "--rounds", "1", "--threads", "1"]
+
+
+def test_bench_of_speed(run_python, tmp_path: Path) -> None:
+    assert "faster than torch" in run_python(*BENCH, "--only", "speed", "--out", str(tmp_path))
+    assert (tmp_path / "bench.png").exists() and (tmp_path / "figures.csv").exists()
+
+
+def test_bench_of_packed_sequences_and_decoding(run_python) -> None:
+    printed = run_python(*BENCH, "--packed", "--decode")
+    for figure in (
+        "packed backward: of the ideal share",
+        "packed backward: against torch",
+        "decode float32: of the copy",
+    ):
+        assert figure in printed
+
+
+@pytest.mark.slow
 def test_bench_as_a_whole(run_python, tmp_path: Path) -> None:
-    options = ["--quick", "--dtype", "float32", "--rounds", "1", "--threads", "1", "--out", str(tmp_path)]
-    printed = run_python("-m", "flash_attention.cli", "bench", *options)
+    printed = run_python(*BENCH, "--out", str(tmp_path))
     for figure in ("faster than torch", "faster than full causal", "spread of time per token", "extra memory"):
         assert figure in printed
     with open(tmp_path / "times.csv", encoding="utf-8") as file:

@@ -1,6 +1,7 @@
 """Export to MindIR, and use of the file in another process."""
 
 import pytest
+from flash_attention.backends.cpu.build import LIBRARY
 
 EXPORT = """
 import mindspore as ms, numpy as np
@@ -40,19 +41,26 @@ print(np.array_equal(network(x).asnumpy(), np.load("output.npy")))
 """
 
 
-@pytest.fixture
-def exported(run_python, tmp_path, monkeypatch):
+@pytest.fixture(scope="module")
+def folder(run_python, tmp_path_factory):
     """A folder with a model that was exported where the library lies in `elsewhere`."""
-    from flash_attention.backends.cpu.build import LIBRARY
-
-    monkeypatch.chdir(tmp_path)
-    library = tmp_path / "elsewhere" / LIBRARY.name
+    folder = tmp_path_factory.mktemp("mindir")
+    library = folder / "elsewhere" / LIBRARY.name
     library.parent.mkdir()
     library.write_bytes(LIBRARY.read_bytes())
     # MindSpore compiles no cell whose source is not in a file.
-    (tmp_path / "export.py").write_text(EXPORT.format(library=str(library)))
-    run_python("export.py")
-    return library
+    (folder / "export.py").write_text(EXPORT.format(library=str(library)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        run_python("export.py")
+    return folder
+
+
+@pytest.fixture
+def exported(folder, monkeypatch):
+    """The library of that model; the model and what it gave lie where the test runs."""
+    monkeypatch.chdir(folder)
+    return folder / "elsewhere" / LIBRARY.name
 
 
 def test_another_process_runs_an_exported_model(exported, run_python):

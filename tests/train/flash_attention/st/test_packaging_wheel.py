@@ -38,8 +38,8 @@ assert np.abs(outputs[0] - outputs[1]).max() < 4e-3
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What `build.sh` makes for this machine."""
     sources = copy_sources(tmp_path_factory.mktemp("wheel"))
-    # Compiled in half the time; how fast the kernel runs is not looked at here.
-    run("bash", sources / "build.sh", cwd=Path("/"), PYTHON=sys.executable, CXXFLAGS="-O1")
+    # Compiled in a tenth of the time; how fast the kernel runs is not looked at here.
+    run("bash", sources / "build.sh", cwd=Path("/"), PYTHON=sys.executable, CXXFLAGS="-O0")
     (built,) = (sources / "dist").glob("flash_attention-*.whl")
     return built
 

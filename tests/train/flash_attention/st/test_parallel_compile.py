@@ -16,6 +16,7 @@ TIK = "FlashAttentionForward", "FlashAttentionGrad"
 
 @pytest.fixture(scope="module")
 def compiled(run_python):
+    """What the programs of the cases hold, compiled in one process."""
     printed = run_python(str(Path(__file__).with_name("parallel_compile.py")), OMP_NUM_THREADS="1")
     return json.loads(next(line for line in printed.splitlines() if line.startswith("RESULT ")).removeprefix("RESULT "))
 
@@ -65,6 +66,17 @@ def test_batch_or_heads_alone(compiled, case, name, share):
     assert only(compiled[case]["last"], name)["shapes"][0] == share
 
 
+def test_sinks_go_by_heads_and_prefix_and_segments_by_batch(compiled):
+    whole, last = (compiled["cpu-sinks-prefix-segments"][stage] for stage in ("sharded", "last"))
+    forward = only(whole, "FlashAttentionForwardBNSD")
+    assert whole == [forward]
+    assert forward["split"][7:11] == [[0], [1], [1, -1], [1, -1]]
+    for name in ("FlashAttentionForwardBNSD", "FlashAttentionBackwardSinks"):
+        assert only(last, name)["shapes"][7:11] == [[2], [2], [2, 40], [2, 40]]
+    # Devices with other parts of the batch hold the same sinks: their gradients are added up.
+    assert [operator["shapes"] for operator in last if operator["name"] == "AllReduce"] == [[[2]]]
+
+
 def test_masks_and_bias_of_the_tik_operators_are_split(compiled):
     forward = only(compiled["tik"]["sharded"], "FlashAttentionForward")
     assert forward["split"][3:5] == [[1, -1, -1, -1], [-1, 1, 0, -1, -1]]
@@ -73,6 +85,13 @@ def test_masks_and_bias_of_the_tik_operators_are_split(compiled):
         assert operator["shapes"][place : place + 2] == [[2, 1, 40, 40], [2, 2, 2, 1, 48]]
     rows = only(compiled["tik"]["last"], "FlashAttentionGradRows")
     assert rows["split"] == [TENSOR, TENSOR, ROWS]  # nobody sees the logsumexp
+
+
+def test_prefix_segments_and_sinks_of_the_tik_operators_are_split(compiled):
+    whole, last = (compiled["tik-sinks-prefix-segments"][stage] for stage in ("sharded", "last"))
+    # The mask that prefix and segments become, then the sinks.
+    assert only(whole, "FlashAttentionForward")["split"][3:5] == [[1, -1, -1, -1], [1, 0, -1]]
+    assert only(last, "FlashAttentionForward")["shapes"][3:5] == [[2, 1, 40, 40], [2, 2, 128]]
 
 
 def test_a_device_knows_where_its_heads_and_its_batch_are(compiled):

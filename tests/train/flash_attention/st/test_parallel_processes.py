@@ -20,6 +20,7 @@ EXAMPLE = HERE.parents[3] / "examples" / "parallel_train.py"
 
 
 def free_port() -> int:
+    """A port on which nobody listens."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
@@ -36,6 +37,7 @@ def children(process: int) -> list:
 
 @pytest.fixture
 def environment():
+    """Variables of processes that find what this one finds, one thread each."""
     return {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
@@ -80,8 +82,9 @@ def msrun(tmp_path, environment):
 # What each number of processes checks; see parallel_ring.py.
 CHECKS = {
     2: {
-        "ring": "causal,causal-bfloat16-mqa,everything,alibi,alibi-window,window-zigzag,blocks,math,math-alibi-float16",
-        "graph": "causal-float16-gqa,alibi",
+        "ring": "causal,causal-bfloat16-mqa,everything,alibi,alibi-window,window-zigzag,blocks,math,math-alibi-float16,"
+        "sinks-softcap-width,prefix-documents",
+        "graph": "causal-float16-gqa,alibi,prefix-documents",
     },
     4: {
         "ring": "causal-float16-gqa,everything-contiguous,alibi-float16-both-sides,window,window-both-sides,"

@@ -1,10 +1,12 @@
-"""Helpers of test_packaging_*.py: a copy of the sources to build in, and environments to install into."""
+"""Helpers of test_packaging_*.py and test_clients.py: a copy of the sources to build in, and environments."""
 
+import fcntl
 import os
 import shutil
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -46,6 +48,23 @@ def environment(folder: Path, python: str = sys.executable, share: bool = True) 
     return interpreter
 
 
+def kept_environment(name: str, contents: str, make: Callable[[Path], object]) -> Path:
+    """Python of an environment that is kept beside the tests' own.
+
+    `make(folder)` makes it at the first call and when `contents` changes; processes that come meanwhile wait.
+    """
+    beside = Path(os.environ.get("FLASH_ATTENTION_VENV", Path.home() / ".cache/flash-attention/venv")).parent
+    beside.mkdir(parents=True, exist_ok=True)
+    folder = beside / name
+    stamp = folder / ".complete"
+    with open(beside / f"{name}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not stamp.exists() or stamp.read_text() != contents:
+            make(folder)
+            stamp.write_text(contents)
+    return folder / "bin" / "python"
+
+
 def smoke(python: Path, *backends: str, cwd: Path, compiler: bool = True) -> str:
     """Runs smoke.py on the package that is installed there; its last line says that all was right."""
     printed = run(python, SMOKE, *backends, cwd=cwd, compiler=compiler, PYTHONPATH=str(ROOT))
@@ -56,14 +75,13 @@ def smoke(python: Path, *backends: str, cwd: Path, compiler: bool = True) -> str
 def mindspore_environment(version: str) -> Path:
     """Python of the environment with the MindSpore release for that Python; made at the first call, and kept."""
     release, pins = RELEASES[version]
-    beside = Path(os.environ.get("FLASH_ATTENTION_VENV", Path.home() / ".cache/flash-attention/venv")).parent
-    folder = beside / f"mindspore-{release}-py{version}"
-    python = folder / "bin" / "python"
-    if not (folder / ".complete").exists():
+    packages = [f"mindspore=={release}", "numpy<2", "tqdm", *pins]
+
+    def make(folder: Path) -> None:
         python = environment(folder, find_python(version), share=False)
-        run(python, "-m", "pip", "install", f"mindspore=={release}", "numpy<2", "tqdm", *pins, cwd=folder)
-        (folder / ".complete").touch()
-    return python
+        run(python, "-m", "pip", "install", *packages, cwd=folder)
+
+    return kept_environment(f"mindspore-{release}-py{version}", " ".join(packages), make)
 
 
 def find_python(version: str) -> str:

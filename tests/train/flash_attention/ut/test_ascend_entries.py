@@ -62,7 +62,7 @@ def test_entries_take_what_the_kernels_take(built: list, route: Callable) -> Non
 
 @pytest.mark.parametrize("route", (_in_process, _package))
 def test_entries_refuse_other_tensors(built: list, route: Callable) -> None:
-    request = REQUESTS["causal-key_mask-bias-dropout-gqa-d_bias-d_lse"]
+    request = REQUESTS["causal-key_mask-bias-dropout-gqa-sinks-d_bias-d_lse"]
     for stage in STAGES:
         operator, signature = describe(stage, request)
         tensors = list(described(signature).values())

@@ -8,9 +8,11 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 
 import pytest
-from flash_attention.kernels.tik import KernelProblem, operators
+from flash_attention.kernels.tik import operators
 from flash_attention.kernels.tik.operators import compile_entry, describe
-from flash_attention.kernels.tik.signature import OPERATORS, STAGES, Request, Signature
+from flash_attention.kernels.tik.signature import DECODE_STAGES, OPERATORS, STAGES, Request, Signature
+
+from tests.train.flash_attention.problems import make_kernel_problem
 
 tikemu = pytest.importorskip("tikemu")
 ir = pytest.importorskip("tikemu.ir")
@@ -24,15 +26,15 @@ POSITIONS = {
     "even": {"seq_q": 32, "seq_k": 64},
     "decoding": {"seq_q": 1, "seq_k": 64, "causal": True, "causal_alignment": "bottom_right"},
 }
-MASKS = {"": {}, "mask": {"mask": "full"}, "key_mask": {"mask": "key"}}
+MASKS = {"": {}, "mask": {"mask": "per_score"}, "key_mask": {"mask": "per_key"}}
 BIASES = {
     "": {},
-    "key_bias": {"alibi": "given"},
-    "bias": {"alibi": "bias", "bias_heads": 2},
-    "alibi": {"alibi": "computed", "slopes": (0.5, 0.25)},
+    "key_bias": {"bias": "per_key"},
+    "bias": {"bias": "per_score", "bias_planes": (1, 2)},
+    "alibi": {"alibi": True},
 }
-DROPOUTS = {"": {}, "dropout": {"dropout_threshold": 6554}}
-HEADS = {"": {}, "gqa": {"kv_heads": 1}}
+DROPOUTS = {"": {}, "dropout": {"dropout_rate": 0.1}}
+HEADS = {"": {}, "gqa-sinks": {"kv_heads": 1, "sinks": True}}
 
 
 def all_requests() -> dict[str, Request]:
@@ -41,10 +43,11 @@ def all_requests() -> dict[str, Request]:
     for names in itertools.product(POSITIONS, MASKS, BIASES, DROPOUTS, HEADS):
         tables = (POSITIONS, MASKS, BIASES, DROPOUTS, HEADS)
         features = {key: value for table, name in zip(tables, names) for key, value in table[name].items()}
-        problem = KernelProblem(**{**SIZES, **features})
-        given = problem.alibi in ("given", "bias")
+        problem = make_kernel_problem(**{**SIZES, **features})
+        given = problem.bias_shape is not None
         name = "-".join(filter(None, names))
-        gradients = [(False, names[4] == "gqa")] + [(True, names[3] == "dropout")] * given
+        dropout, sinks = (bool(names[index]) for index in (3, 4))
+        gradients = [(False, sinks != dropout)] + [(True, dropout)] * given
         for bias_gradient, logsumexp_gradient in gradients:
             request = Request(problem, bias_gradient, logsumexp_gradient)
             result[name + "-d_bias" * bias_gradient + "-d_lse" * logsumexp_gradient] = request
@@ -52,8 +55,14 @@ def all_requests() -> dict[str, Request]:
 
 
 REQUESTS = all_requests()
+_FEW = make_kernel_problem(2, 4, 2, 96, 32, kv_heads=2, causal=True, causal_alignment="bottom_right")
+_EVERY = make_kernel_problem(2, 4, 2, 96, 32, kv_heads=2, alibi=True, sinks=True, softcap=9.0, value_dim=48)
+DECODING = {"contiguous": Request(_FEW), "paged": Request(_FEW, pages=(10, 24))}
+DECODING.update({"contiguous-every": Request(_EVERY), "paged-every": Request(_EVERY, pages=(10, 24))})
+CHAINS = {name: (STAGES, request) for name, request in REQUESTS.items()}
+CHAINS.update((name, (DECODE_STAGES, request)) for name, request in DECODING.items())
 # Building every kernel of every combination takes minutes.
-BUILT = [name for index, name in enumerate(REQUESTS) if index % 9 == 0] + ["plain-alibi", "causal-alibi"]
+BUILT = [name for index, name in enumerate(REQUESTS) if index % 9 == 0] + ["plain-alibi", "causal-alibi", *DECODING]
 
 
 @pytest.fixture(scope="module")
@@ -66,10 +75,11 @@ def tik() -> Iterator[ModuleType]:
     tikemu.uninstall()
 
 
-@pytest.mark.parametrize("name", REQUESTS)
+@pytest.mark.parametrize("name", CHAINS)
 def test_every_request_has_an_operator_with_its_arguments(name: str) -> None:
-    for stage in STAGES:
-        operator, signature = describe(stage, REQUESTS[name])
+    stages, request = CHAINS[name]
+    for stage in stages:
+        operator, signature = describe(stage, request)
         assert operator.stage == stage
         for tensors, arguments in ((signature.inputs, operator.inputs), (signature.outputs, operator.outputs)):
             for tensor, argument in zip(tensors, arguments, strict=True):
@@ -83,11 +93,12 @@ def test_every_request_has_an_operator_with_its_arguments(name: str) -> None:
 @pytest.mark.parametrize("name", BUILT)
 def test_the_kernel_uses_what_its_signature_says(tik: ModuleType, name: str) -> None:
     """Neither more, which BuildCCE refuses, nor less."""
-    for stage in STAGES:
-        kernel = operators.build(stage, REQUESTS[name], tik, "named", True)
+    stages, request = CHAINS[name]
+    for stage in stages:
+        kernel = operators.build(stage, request, tik, "named", True)
         program = kernel.tik._recorder.program
         assert (kernel.name, program.name) == ("named", "named")
-        _, signature = describe(stage, REQUESTS[name])
+        _, signature = describe(stage, request)
         tensors = {tensor.name: tensor for tensor in (*signature.inputs, *signature.outputs)}
         leaves = (node for statement in ir.statements(program.body) for node in ir.leaves(statement))
         used = {node.name for node in leaves if isinstance(node, ir.TensorInfo) and node.memory == "GM"}
@@ -102,11 +113,15 @@ def test_the_kernel_uses_what_its_signature_says(tik: ModuleType, name: str) -> 
 def test_operators_differ_in_name_and_arguments() -> None:
     assert len({operator.type for operator in OPERATORS}) == len({operator.name for operator in OPERATORS})
     assert len({(one.stage, one.inputs, one.outputs) for one in OPERATORS}) == len(OPERATORS)
-    used = {describe(stage, request)[0] for stage in STAGES for request in REQUESTS.values()}
-    # Query tiles of the backward operator have 16 rows at least: a causal rule always leaves partly visible ones.
+    used = {describe(stage, request)[0] for stages, request in CHAINS.values() for stage in stages}
+    # Causal rules leave partly visible tiles, but for a single query; query tiles of the backward operator have 16 rows
+    # at least, and a mask for a single query is a mask per key.
     unused = {operator.name for operator in OPERATORS if operator not in used}
     masks = ("", "_mask", "_key_mask")
-    assert unused == {f"flash_attention_grad{mask}_alibi{end}" for mask in masks for end in ("", "_dropout")}
+    stems = {"forward_mask", *(f"grad{mask}" for mask in masks)}
+    ends = [("forward_mask", "_sinks"), ("forward_mask", "_dropout_sinks")]
+    ends += [(stem, end) for stem in stems for end in ("", "_dropout")]
+    assert unused == {f"flash_attention_{stem}_alibi{end}" for stem, end in ends}
 
 
 def test_names_tell_the_features() -> None:
@@ -124,7 +139,8 @@ import sys
 sys.modules["tikemu"] = sys.modules["tbe"] = sys.modules["te"] = None
 from flash_attention.kernels.tik.operators import describe
 from flash_attention.kernels.tik.signature import STAGES, KernelProblem, Request
-request = Request(KernelProblem(1, 2, 33, 50, 24, alibi="computed", slopes=(0.5, 0.25)))
+from flash_attention.problem import AttentionRules
+request = Request(KernelProblem(1, 2, 33, 50, 24, rules=AttentionRules(alibi=True), slopes=(0.5, 0.25)))
 print(*(tensor.name for stage in STAGES for tensor in describe(stage, request)[1].inputs))
 """,
     )

@@ -14,7 +14,9 @@ import numpy as np
 import pytest
 from flash_attention import cli
 from flash_attention.kernels.tik.operators import build, describe
-from flash_attention.kernels.tik.signature import OPERATORS, STAGES, KernelProblem, Request
+from flash_attention.kernels.tik.signature import DECODE_STAGES, OPERATORS, STAGES, KernelProblem, Request
+
+from tests.train.flash_attention.problems import make_kernel_problem
 
 tikemu = pytest.importorskip("tikemu")
 
@@ -33,6 +35,7 @@ def tik():
 
 @pytest.fixture(scope="module")
 def package(tmp_path_factory):
+    """The operator package that the command writes."""
     out = tmp_path_factory.mktemp("opp") / "package"
     assert cli.main(["opp", "--soc", "ascend910", "--out", str(out)]) == 0
     return out
@@ -166,15 +169,21 @@ def test_install_refuses(package, arguments, said):
 REQUESTS = {
     "plain": Request(KernelProblem(1, 1, 32, 32, 16)),
     "everything": Request(
-        KernelProblem(1, 2, 33, 50, 16, mask="key", alibi="given", dropout_threshold=99, window_left=9), True, True
+        make_kernel_problem(1, 2, 33, 50, 16, mask="per_key", bias="per_key", dropout_rate=99 / 65536, window_left=9),
+        True,
+        True,
     ),
-    "alibi": Request(KernelProblem(1, 1, 33, 50, 16, mask="full", alibi="computed", slopes=(0.5,))),
-    "bias": Request(KernelProblem(1, 2, 33, 50, 16, kv_heads=1, alibi="bias", causal=True), True),
+    "alibi": Request(make_kernel_problem(1, 1, 33, 50, 16, mask="per_score", alibi=True)),
+    "bias": Request(make_kernel_problem(1, 2, 33, 50, 16, kv_heads=1, bias="per_score", causal=True), True),
 }
 
 
-@pytest.mark.parametrize("stage", STAGES)
-@pytest.mark.parametrize("name", REQUESTS)
+DECODING = Request(KernelProblem(1, 2, 1, 64, 32, kv_heads=1, cores=2), pages=(3, 16))
+ENTRIES_OF = [(name, stage) for name in REQUESTS for stage in STAGES] + [("decoding", stage) for stage in DECODE_STAGES]
+REQUESTS["decoding"] = DECODING
+
+
+@pytest.mark.parametrize(("name", "stage"), ENTRIES_OF)
 def test_an_entry_works_without_the_python_package(tik, package, name, stage, tmp_path):
     """CANN imports an entry in a process that has no flash_attention but the copy inside the package, and calls it as
     op_func(*inputs, *outputs, *attributes, kernel_name=..., impl_mode=...). The kernel gives the bits of this one."""

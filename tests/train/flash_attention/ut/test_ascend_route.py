@@ -20,7 +20,7 @@ from flash_attention.kernels.tik.signature import STAGES, Request
 from mindspore import Tensor, ops
 from mindspore._c_expression import Oplib
 
-from tests.train.flash_attention.problems import make_problem
+from tests.train.flash_attention.problems import make_kernel_problem, make_problem
 
 tikemu = pytest.importorskip("tikemu")
 
@@ -88,6 +88,7 @@ def get_soc_name():
 
 @pytest.fixture
 def ask_again():
+    """The chip is asked for anew in the test, and after it."""
     environment.chip.cache_clear()
     yield
     environment.chip.cache_clear()
@@ -126,12 +127,11 @@ def test_the_backend_explains_itself():
         ({"dtype": "float16", "bias_shape": (1, 4, 1, 50), "bias_dtype": "float32"}, "float16 bias"),
         ({"alibi": True, "seq_k": 1 << 19}, "ALiBi for 262144 tokens at most, got 524288"),
         ({"seq_q": 1 << 17, "seq_k": 1 << 17, **DROPPED}, "keep decisions packed"),
-        ({"value_dim": 16}, "one head_dim up to 256 for query, key and value, got 24 and 16 of value"),
-        ({"head_dim": 300}, "one head_dim up to 256"),
-        ({"sinks": True}, "no sinks yet"),
-        ({"prefix": True, "causal": True}, "no prefix yet"),
-        ({"segments": True}, "no segment_ids yet"),
-        ({"softcap": 30.0}, "no soft cap yet, got softcap 30.0"),
+        ({"value_dim": 300}, "head_dim up to 256 for query, key and value, got 24 and 300 of value"),
+        ({"head_dim": 576, "value_dim": 512}, "head_dim up to 256 for query, key and value, got 576 and 512 of value"),
+        ({"prefix": True, "causal": True, "seq_q": 1 << 16, "seq_k": 1 << 16}, "become a mask of a float16 number"),
+        ({"segments": True, "seq_q": 1 << 16, "seq_k": 1 << 16}, "17179869184 bytes for this problem; allowed are"),
+        ({"softcap": 30000.0}, "softcap from 0.0001220703125 to 16384.0, got 30000.0"),
     ],
 )
 def test_what_the_chip_cannot_do(change, said):
@@ -218,7 +218,7 @@ def test_an_entry_is_written_once_and_again_when_it_differs(no_tik):
 
 @pytest.mark.parametrize("seq_q, seq_k", [(16, 16), (33, 50), (7, 129)])
 def test_keep_bits_in_graph_are_those_packed_on_the_host(seq_q, seq_k):
-    problem = KernelProblem(2, 3, seq_q, seq_k, 16, dropout_threshold=100)
+    problem = make_kernel_problem(2, 3, seq_q, seq_k, 16, dropout_rate=100 / 65536)
     bits = np.random.default_rng(0).integers(0, 256, (2, 3, seq_q, -(-seq_k // 8))).astype(np.uint8)
     packed = _KeepOrder(problem)(Tensor(bits)).asnumpy()
     np.testing.assert_array_equal(packed, layout.pack_keep_bits(bits, problem))

@@ -15,12 +15,12 @@ MATH_IF_SLOW = ("cpu", pytest.param("math", marks=pytest.mark.slow))
 DROPOUT = Case(batch=2, heads=4, kv_heads=2, seq_q=70, seq_k=45, mask="causal", dropout=0.3, dtype="float32")
 
 
-@pytest.mark.parametrize("case", case_list.params(everyday=lambda case: case_list.sample(case, 5)))
+@pytest.mark.parametrize("case", case_list.params(everyday=lambda case: case_list.sample(case, 10)))
 def test_math(case):
     cases.check(case, run_case(case, "math"))
 
 
-@pytest.mark.parametrize("case", case_list.params())
+@pytest.mark.parametrize("case", case_list.params(everyday=case_list.spread))
 def test_cpu(case):
     cases.check(case, run_case(case, "cpu"))
 

@@ -6,18 +6,24 @@ import pytest
 from flash_attention import attention_backend, flash_attention, scaled_dot_product_attention
 from mindspore import Tensor, nn, ops
 
+from tests.train.flash_attention.modes import in_mode
+
 MASKS = ((13,), (1,), (9, 13), (9, 1), (3, 9, 13), (1, 1, 13), (2, 1, 9, 13), (2, 3, 1, 13), (2, 2, 1, 9, 13))
 
 
 def draw(*shape, seed=0):
+    """Normal random bfloat16 elements."""
     return Tensor(np.random.default_rng([seed, *shape]).standard_normal(shape).astype(np.float32), ms.bfloat16)
 
 
 def values(tensor):
+    """The elements as float32."""
     return tensor.astype(ms.float32).asnumpy()
 
 
 class Scaled(nn.Cell):
+    """The function as a cell."""
+
     def construct(self, query, key, value, mask=None):
         return scaled_dot_product_attention(query, key, value, mask)
 
@@ -30,6 +36,8 @@ class Plain(nn.Cell):
 
 
 class Gradients(nn.Cell):
+    """Gradients of a network with regard to all inputs."""
+
     def __init__(self, network):
         super().__init__()
         self.network, self.gradients = network, ops.GradOperation(get_all=True, sens_param=True)
@@ -47,7 +55,8 @@ def both(lead, mask=None, bias=None):
     flat = [Tensor(values(tensor).reshape(shape), ms.bfloat16) for tensor, shape in zip(tensors, shapes)]
     with attention_backend("cpu"):
         found = Scaled()(*tensors[:3], mask), *Gradients(Scaled())(*tensors[:3], mask, tensors[3])
-        expected = Plain()(*flat[:3], bias), *Gradients(Plain())(*flat[:3], bias, flat[3])
+        with in_mode("pynative"):  # compiles nothing
+            expected = Plain()(*flat[:3], bias), *Gradients(Plain())(*flat[:3], bias, flat[3])
     return list(map(values, found)), list(map(values, expected))
 
 
@@ -81,6 +90,7 @@ def test_boolean_masks(shape, mode):
 
 
 def total(query, key, value):
+    """The sum of output and logsumexp."""
     output, logsumexp = flash_attention(query, key, value, return_lse=True, backend="cpu")
     return output.astype(ms.float32).sum() + logsumexp.sum()
 

@@ -125,6 +125,6 @@ def test_csv_and_plot(tmp_path) -> None:
     results = figures.speed(timings * 2 + [Timing("flash", CASE, "backward", (1.0,))], CASE, "")
     paths = report.write_csv(tmp_path, timings, results)
     times = paths[0].read_text().splitlines()
-    assert len(times) == 3 and times[1].startswith("flash,forward,1,8,256,128,float32,0,128,0.500000,")
+    assert len(times) == 3 and times[1].startswith("flash,forward,1,8,256,128,float32,True,0,128,0.500000,")
     assert paths[1].read_text().splitlines()[1].split(",")[-3:-1] == ["1.0000", "False"]
     assert report.write_plot(tmp_path, timings, timings[:1], "title").stat().st_size > 1000

@@ -38,7 +38,7 @@ def test_info_lists_every_backend(capsys: pytest.CaptureFixture) -> None:
 
 
 def test_check_passes_a_right_backend(capsys: pytest.CaptureFixture) -> None:
-    assert cli.main(["check", "--backend", "math", "--dtype", "float16", "--only", "ALiBi"]) == 0
+    assert cli.main(["check", "--backend", "cpu", "--dtype", "float16", "--only", "ALiBi"]) == 0
     printed = capsys.readouterr().out
     assert printed.count(" ok\n") == 4 and "all right" in printed
 
@@ -62,7 +62,7 @@ def test_check_finds_a_wrong_backend(fault: str, capsys: pytest.CaptureFixture, 
         return result
 
     monkeypatch.setattr(check, "execute", wrong)
-    assert cli.main(["check", "--backend", "math", "--dtype", "float32", "--only", "blind"]) == 1
+    assert cli.main(["check", "--backend", "cpu", "--dtype", "float32", "--only", "blind"]) == 1
     named = {"output": "output", "d_key": "d_key", "repeat": "two runs differ", "blind": "not zero"}[fault]
     assert f"WRONG: {named}" in capsys.readouterr().out
 

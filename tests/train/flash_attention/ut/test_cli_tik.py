@@ -2,26 +2,31 @@
 
 import csv
 import dataclasses
+import functools
 
 import pytest
 from flash_attention import cli
 from flash_attention.commands import check
-from flash_attention.commands.bench import tik, tik_kernels
+from flash_attention.commands.bench import conversions, tik, tik_decode, tik_kernels
 from flash_attention.kernels.tik import KernelProblem
 from flash_attention.kernels.tik.hardware import INSTRUCTION_CACHE
 
 pytest.importorskip("tikemu")
 
 
-def test_bench_prints_required_beside_reached_and_what_the_kernels_need(capsys, tmp_path):
-    assert cli.main(["bench", "--tik", "--seq", "256", "--out", str(tmp_path)]) == 0
+def test_bench_prints_required_beside_reached_and_what_the_kernels_need(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(tik, "FORM_SEQ", 128)  # what the forms cost at length: test_forms.py
+    for name in ("measure", "form_costs"):  # once for both calls
+        monkeypatch.setattr(tik, name, functools.lru_cache(getattr(tik, name)))
+    assert cli.main(["bench", "--tik", "--seq", "128", "--out", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
-    speed, needs = printed.split("what a kernel asks of a core")
+    printed, needs = printed.split("what a kernel asks of a core")
+    speed, converted = printed.split("with the framework's conversions")
     for operator, head_dim, causal in tik.REQUIRED:
         name = f"{operator} D={head_dim} {'causal' if causal else 'full'}"
         (line,) = (line for line in speed.splitlines() if line.startswith(name))
         assert f">= {100 * tik.REQUIRED[operator, head_dim, causal]:g} %" in line
-        assert name in needs
+        assert name in needs and name in converted
     assert speed.count("MISSED") == 8 and needs.count("within") == 16  # short sequences have no main loop
     with open(tmp_path / "tik.csv", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
@@ -31,7 +36,7 @@ def test_bench_prints_required_beside_reached_and_what_the_kernels_need(capsys, 
         assert int(row["instructions"]) > 0 and int(row["code_bytes"]) > 0 and float(row["gm_bytes_per_tile"]) > 0
     cycles = {sync: sum(float(row["cycles"]) for row in rows if row["sync"] == sync) for sync in tik.SYNC}
     assert cycles["auto"] < cycles["conservative"]
-    assert cli.main(["bench", "--tik", "--seq", "64", "--strict", "--out", str(tmp_path)]) == 1
+    assert cli.main(["bench", "--tik", "--seq", "128", "--strict", "--out", str(tmp_path)]) == 1
 
 
 @pytest.mark.parametrize(
@@ -49,6 +54,31 @@ def test_what_is_too_much_is_named(change, said):
     assert tik.excess(dataclasses.replace(measured, **change)) == said
 
 
+def test_conversions_are_traffic_over_the_memory_rate():
+    problem = KernelProblem(1, 2, 64, 64, 32, cores=1)
+    measured = tik_kernels.measure(problem)
+    # Three conversions of query, key, value and output, each read and written.
+    moved = 3 * 4 * 2 * (2 * 64 * 32 * 2)
+    assert conversions.traffic_cycles(measured, 3, 0.5) == moved / (conversions.BYTES_PER_CYCLE / 2)
+    shares = conversions.shares(measured, [])
+    work = measured.utilisation * measured.cycles
+    assert shares["BNSD, SBH behind MatMul"][1] == pytest.approx(
+        work / (measured.cycles + conversions.traffic_cycles(measured, 3, 0.6))
+    )
+    alone, by_itself, behind = (shares[title][1] for title in conversions.LAYOUTS)
+    assert 0.9 * measured.utilisation < alone and alone > by_itself > behind
+
+
+def test_bench_of_decoding_prints_shares_of_the_memory(capsys, monkeypatch):
+    case = tik_decode.Decoding(2, 4, 2, 1, 2048, 64, block_size=16)
+    monkeypatch.setattr(tik_decode, "REQUIRED", {case: 0.9})
+    assert cli.main(["bench", "--tik", "--decode", "--quick"]) == 0
+    printed = capsys.readouterr().out
+    assert "B=2 H=4 Hkv=2 Sq=1 Sk=128 D=64 blocks of 16" in printed and ">= 90 %" in printed
+    assert "MISSED" in printed and "within the core" in printed  # 128 keys are over before memory is the limit
+    assert cli.main(["bench", "--tik", "--decode", "--quick", "--strict"]) == 1
+
+
 def test_bench_takes_one_length(capsys):
     assert cli.main(["bench", "--tik", "--seq", "64", "--seq", "128"]) == 2
     assert "--seq: got [64, 128]" in capsys.readouterr().err
@@ -58,21 +88,14 @@ def test_check_runs_the_operators_and_names_what_is_refused(capsys):
     options = ["check", "--backend", "emulator", "--only", "ALiBi", "--dtype", "float16", "--dtype", "float32"]
     assert cli.main(options) == 0
     printed = capsys.readouterr().out
-    assert "backend emulator" in printed and printed.count("  ok\n") == 2 and "all right" in printed
+    assert "backend emulator" in printed and printed.count("  ok\n") == 3 and "all right" in printed
     assert "refused: given ALiBi in float32 (float16): the TIK operators take a float16 bias" in printed
     assert "refused: computed ALiBi, 3 heads (float32) and 3 more: the Cube" in printed
 
 
 def test_every_rule_fits_the_emulator():
-    """What it refuses is a matter of dtypes, or of what the operators do not have yet."""
+    """What it refuses is a matter of dtypes."""
     from flash_attention.backends.registry import refusal
 
     refused = [item.label for item in check.items() if refusal("emulator", item.in_dtype("float16")) is not None]
-    assert refused == [
-        "given ALiBi in float32",
-        "soft cap 2, ALiBi",
-        "sinks, window",
-        "prefix",
-        "segments",
-        "head_dim 96, 40 of value",
-    ]
+    assert refused == ["given ALiBi in float32"]

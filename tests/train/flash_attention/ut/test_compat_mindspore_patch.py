@@ -6,8 +6,8 @@ import flash_attention
 import mindspore as ms
 import numpy as np
 import pytest
-from flash_attention import patch_mindspore
-from flash_attention.backends import registry
+from flash_attention import attention_backend, patch_mindspore
+from flash_attention.backends import fused, registry
 from flash_attention.compat import mindspore_ops
 from mindspore import Tensor, nn, ops
 
@@ -60,6 +60,23 @@ def test_where_the_device_has_the_operator_it_stays(monkeypatch):
     with patch_mindspore() as patch:
         assert places() == before
         assert "has MindSpore's own" in patch.report["mindspore.ops.flash_attention_score"]
+
+
+def test_a_name_that_became_ours_leads_to_mindspore_s_own_where_the_device_has_it(monkeypatch):
+    query = Tensor(np.ones((1, 4, 16, 16), np.float16))
+    calls = []
+
+    def own(query, *arguments, **keywords):
+        calls.append(query.shape)
+        return query * 2
+
+    monkeypatch.setattr(fused, "flash_attention_score", own)
+    with patch_mindspore():
+        monkeypatch.setattr(registry.get_backend("fused"), "unavailable", lambda: None)
+        with attention_backend("fused"):
+            output = ops.flash_attention_score(query, query, query, 4, input_layout="BNSD")
+    np.testing.assert_array_equal(output.asnumpy(), 2)
+    assert calls == [query.shape]
 
 
 class Client(nn.Cell):

@@ -9,10 +9,13 @@ import pytest
 from flash_attention import FlashAttention
 from mindspore import Tensor, nn
 
+from tests.train.flash_attention.modes import MODES_AND_BACKENDS
+
 X = Tensor(np.random.default_rng(0).standard_normal((1, 2, 40, 16)).astype(np.float32))
 
 
 def run(layer):
+    """Output of a layer."""
     return layer(X, X, X).asnumpy()
 
 
@@ -23,10 +26,11 @@ def copies(layer):
 
 
 def all_differ(arrays):
+    """Whether no two of the arrays are alike."""
     return all(np.abs(one - two).max() > 0.1 for index, one in enumerate(arrays) for two in arrays[:index])
 
 
-@pytest.mark.parametrize("backend", ("math", "cpu"))
+@pytest.mark.parametrize(("mode", "backend"), MODES_AND_BACKENDS, indirect=["mode"])
 @pytest.mark.parametrize("called", (False, True), ids=("new", "called"))
 def test_a_copy_computes_the_same(called, backend, mode):
     layer = FlashAttention(16, causal=True, window_size=(9, 0), scale=0.3, backend=backend)
@@ -37,8 +41,15 @@ def test_a_copy_computes_the_same(called, backend, mode):
         np.testing.assert_array_equal(run(duplicate), expected)
 
 
-@pytest.mark.parametrize("seed", (None, 7), ids=("drawn", "given"))
-@pytest.mark.parametrize("called", (False, True), ids=("new", "called"))
+@pytest.mark.parametrize(
+    ("mode", "called", "seed"),
+    [
+        *(("pynative", called, seed) for called in (False, True) for seed in (None, 7)),
+        ("graph", True, None),
+        ("graph", False, 7),
+    ],
+    indirect=["mode"],
+)
 def test_copies_drop_by_streams_of_their_own_which_are_repeatable(called, seed, mode):
     def outputs():
         ms.set_seed(3)
@@ -62,6 +73,8 @@ def test_copying_leaves_the_dropout_of_the_original_alone(mode):
 
 
 class Block(nn.Cell):
+    """A projection and an attention with dropout, as a model repeats them."""
+
     def __init__(self):
         super().__init__()
         self.project = nn.Dense(16, 16)

@@ -1,5 +1,6 @@
 """Backend `cpu` reads and writes every layout in place: right, bit-equal, and in a graph with nothing around it."""
 
+import itertools
 import re
 from dataclasses import replace
 
@@ -9,11 +10,13 @@ import pytest
 from flash_attention import flash_attention
 from flash_attention.backends.registry import get_backend
 from flash_attention.problem import LAYOUTS
+from flash_attention.problem.inputs import CALL_LAYOUTS
 from mindspore import Tensor, nn, ops
 
 from tests.train.flash_attention import cases
 from tests.train.flash_attention.cases import Case
 from tests.train.flash_attention.layouts import laid_out
+from tests.train.flash_attention.modes import in_mode
 from tests.train.flash_attention.run import run_case, tensor
 
 DTYPES = ("float32", "float16", "bfloat16")
@@ -49,6 +52,8 @@ class Attention(nn.Cell):
 
 
 class Gradients(nn.Cell):
+    """Gradients of a network with regard to all inputs."""
+
     def __init__(self, network):
         super().__init__()
         self.network, self.gradients = network, ops.GradOperation(get_all=True, sens_param=True)
@@ -70,6 +75,8 @@ class Loss(nn.Cell):
 
 
 class LossGradients(nn.Cell):
+    """Gradients of a loss with regard to query, key and value."""
+
     def __init__(self, loss):
         super().__init__()
         self.loss, self.gradients = loss, ops.GradOperation(get_all=True)
@@ -79,29 +86,38 @@ class LossGradients(nn.Cell):
 
 
 def tensors(layout, dtype, case=SMALL):
+    """Query, key, value and gradient of the output in a layout, and the gradient of logsumexp."""
     inputs = case.inputs()
     arrays = inputs.query, inputs.key, inputs.value, inputs.d_output
     return [tensor(laid_out(array, layout), dtype) for array in arrays], tensor(inputs.d_logsumexp)
 
 
 def bits(result):
+    """The elements as float32, which holds each of them exactly."""
     return result.astype(ms.float32).asnumpy()
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", CASES)
+def in_each_mode(names, dtypes) -> list:
+    """Each name with each dtype in PyNative mode. Of the graphs, compiled for each layout, every second is slow."""
+    pairs = list(itertools.product(names, dtypes))
+    graphs = [
+        pytest.param("graph", *pair, marks=[pytest.mark.slow] if index % 2 else []) for index, pair in enumerate(pairs)
+    ]
+    return [("pynative", *pair) for pair in pairs] + graphs
+
+
+@pytest.mark.parametrize(("mode", "name", "dtype"), in_each_mode(CASES, DTYPES), indirect=["mode"])
 def test_every_layout_is_right_and_gives_the_same_bits(name, dtype, mode):
     """Output, logsumexp and the gradients through both."""
     case = replace(CASES[name], dtype=dtype)
     first = run_case(case, "cpu")
     cases.check(case, first)
-    for layout in LAYOUTS:
+    for layout in CALL_LAYOUTS:
         for what, value in run_case(case, "cpu", layout).named().items():
             np.testing.assert_array_equal(value, getattr(first, what), err_msg=f"{what} of {layout}")
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("logsumexp", [False, True], ids=["output", "both"])
+@pytest.mark.parametrize(("mode", "logsumexp", "dtype"), in_each_mode((False, True), DTYPES), indirect=["mode"])
 def test_forward_alone_and_gradients_without_a_loss(logsumexp, dtype, mode):
     expected = None
     for layout in LAYOUTS:
@@ -145,11 +161,11 @@ def test_one_bfloat16_graph_for_all_sizes(layout):
         dynamic[1].set_inputs(*map(unknown, (4, 2, 2)), unknown(4, ms.float32))
         for case in (SMALL, replace(SMALL, batch=1, seq_q=9, seq_k=300)):
             (*inputs, d_output), _ = tensors(layout, "bfloat16", case)
-            found = [
-                [*attention(*inputs), *gradients(*inputs, d_output.astype(ms.float32))]
-                for attention, gradients in (dynamic, static)
-            ]
-            for got, expected in zip(*found):
+            d_output = d_output.astype(ms.float32)
+            found = [*dynamic[0](*inputs), *dynamic[1](*inputs, d_output)]
+            with in_mode("pynative"):
+                known = [*static[0](*inputs), *static[1](*inputs, d_output)]
+            for got, expected in zip(found, known):
                 np.testing.assert_array_equal(bits(got), bits(expected))
     finally:
         ms.set_context(mode=ms.PYNATIVE_MODE)

@@ -14,6 +14,7 @@ BACKENDS = ("math", "cpu")
 
 
 def draw(*shape, seed=0):
+    """Normal random float32 elements."""
     return Tensor(np.random.default_rng([seed, *shape]).standard_normal(shape).astype(np.float32))
 
 
@@ -22,12 +23,14 @@ D_OUTPUT = draw(2, 4, 12, 8, seed=3)
 
 
 def truth(seed, rate=0.3):
+    """What attention with the keep decisions of a seed gives."""
     problem = AttentionProblem(2, 4, 12, 17, 8, 2, "float32", training=True, rules=AttentionRules(dropout_rate=rate))
     arrays = (tensor.asnumpy() for tensor in (QUERY, KEY, VALUE))
     return reference.truth(problem, *arrays, keep=reference.keep_mask(problem, seed), d_output=D_OUTPUT.asnumpy())
 
 
 def near(actual, expected):
+    """Equal up to rounding in float32."""
     np.testing.assert_allclose(actual.asnumpy(), expected, atol=2e-5, rtol=2e-5)
 
 
@@ -82,6 +85,8 @@ class Twice(nn.Cell):
 
 
 class Loss(nn.Cell):
+    """A weighted sum of a network's output, and the output."""
+
     def __init__(self, network):
         super().__init__()
         self.network = network

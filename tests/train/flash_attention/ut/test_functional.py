@@ -9,12 +9,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from mindspore import Tensor, ops
 
+from tests.train.flash_attention.modes import MODES_AND_BACKENDS
 from tests.train.flash_attention.problems import make_problem
 
 BACKENDS = ("math", "cpu")
 
 
 def draw(*shape, seed=0):
+    """Normal random float32 elements."""
     return Tensor(np.random.default_rng([seed, *shape]).standard_normal(shape).astype(np.float32))
 
 
@@ -36,13 +38,14 @@ def statement(query, key, value, attn_mask=None, is_causal=False, scale=None):
 
 
 def check(arguments, backend, **options):
+    """The function on a backend against its statement in the documents."""
     with attention_backend(backend):
         got = scaled_dot_product_attention(*arguments, **options)
     options.pop("enable_gqa", None)
     np.testing.assert_allclose(got.asnumpy(), statement(*arguments, **options), atol=2e-5, rtol=2e-5)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("mode", "backend"), MODES_AND_BACKENDS, indirect=["mode"])
 @pytest.mark.parametrize("lead", ((), (3,), (2, 3), (2, 2, 3)), ids=str)
 def test_leading_dimensions(lead, backend, mode):
     tensors = draw(*lead, 9, 16), draw(*lead, 13, 16, seed=1), draw(*lead, 13, 16, seed=2)
@@ -51,7 +54,7 @@ def test_leading_dimensions(lead, backend, mode):
     check(tensors, backend, scale=0.3)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("mode", "backend"), MODES_AND_BACKENDS, indirect=["mode"])
 @pytest.mark.parametrize("lead", ((), (3,), (2, 3), (2, 2, 3)), ids=str)
 def test_values_of_another_width(lead, backend, mode):
     tensors = draw(*lead, 9, 16), draw(*lead, 13, 16, seed=1), draw(*lead, 13, 5, seed=2)
@@ -242,6 +245,7 @@ ONE_SEEING_ROW = {
 
 @st.composite
 def calls(draw_from):
+    """Sizes and rules of a call."""
     heads = draw_from(st.sampled_from(((1, 1), (2, 1), (4, 2), (3, 3))))
     side = st.one_of(st.just(-1), st.integers(0, 60))
     return {

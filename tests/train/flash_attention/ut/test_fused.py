@@ -12,7 +12,7 @@ from flash_attention import reference
 from flash_attention.backends import fused
 from flash_attention.backends.fused import BACKEND, FusedArguments, fused_arguments
 from flash_attention.dropout import philox
-from mindspore import Tensor, ops
+from mindspore import Tensor
 
 from tests.train.flash_attention import case_list, cases
 from tests.train.flash_attention.problems import make_problem
@@ -22,6 +22,7 @@ SIZES = {"batch": 2, "heads": 4, "kv_heads": 2, "seq_q": 300, "seq_k": 300, "hea
 
 
 def arguments(**changes) -> FusedArguments:
+    """What the fused operator would be given."""
     return fused_arguments(make_problem(**{**SIZES, **changes}))
 
 
@@ -163,6 +164,7 @@ def operator(
 
 
 def taken(case: cases.Case) -> bool:
+    """Whether the fused operator takes the case."""
     return not case.slow and BACKEND.refuse(dataclasses.replace(case.problem, return_lse=False)) is None
 
 
@@ -172,7 +174,7 @@ CASES = case_list.params(taken, dtype="float16", everyday=lambda case: case_list
 @pytest.mark.parametrize("case", CASES)
 def test_cases_through_a_model_of_the_operator(case, monkeypatch):
     problem = dataclasses.replace(case.problem, return_lse=False, keep_bits=case.dropout > 0)
-    monkeypatch.setattr(ops, "flash_attention_score", operator)
+    monkeypatch.setattr(fused, "flash_attention_score", operator)
     inputs = case.inputs()
     tensors = [Tensor(array.astype(np.float16)) for array in (inputs.query, inputs.key, inputs.value)]
     mask = case.backend_mask()

@@ -11,7 +11,7 @@ PACKAGE = Path(flash_attention.__file__).parent
 #: Lowest first. A module or package imports from lower layers only.
 LAYERS = (
     ("other_copies",),
-    ("", "text_table"),  # "" is the version, and names that are imported when they are used
+    ("", "text_table", "plotting"),  # "" is the version, and names that are imported when they are used
     ("problem", "precision"),
     ("kernels", "dropout", "sharding"),
     ("backends", "reference", "tensors"),
@@ -25,7 +25,7 @@ LAYERS = (
 MINDSPORE = (
     *("nn", "functional", "context_parallel", "backends", "sharding", "precision", "dropout.seed", "commands"),
     *("tensors", "varlen", "paged"),
-    *("compat.mindspore_ops", "compat.mindspore_patch", "compat.transformers"),
+    *("compat.mindnlp", "compat.mindspore_ops", "compat.mindspore_patch", "compat.transformers"),
 )
 
 

@@ -11,6 +11,7 @@ STEPS = ((0, 30), (30, 31), (31, 35), (35, 36), (36, 40))
 
 
 def random(heads: int, width: int, seed: int) -> np.ndarray:
+    """Normal random keys or values of every position."""
     return np.random.default_rng(seed).standard_normal((BATCH, LENGTH, heads, width)).astype(np.float32)
 
 

@@ -7,46 +7,14 @@ import numpy as np
 import pytest
 from flash_attention import FlashAttention, attention_backend, reference
 from flash_attention.problem import AttentionProblem
-from mindspore import Parameter, Tensor, nn, ops
+from mindspore import Tensor, nn, ops
 
+from tests.train.flash_attention.layer_inputs import draw, inputs, near, truth
 from tests.train.flash_attention.layouts import laid_out
-from tests.train.flash_attention.problems import make_problem
+from tests.train.flash_attention.modes import MODES_AND_BACKENDS
 
 BACKENDS = ("math", "cpu")
 TRIANGLE = np.triu(np.ones((1, 128, 128), np.float16), 1)
-
-
-def draw(*shape, dtype=np.float32, seed=0):
-    return Tensor(np.random.default_rng([seed, *shape]).standard_normal(shape).astype(dtype))
-
-
-def inputs(batch=2, heads=4, kv_heads=2, seq_q=40, seq_k=56, head_dim=32, dtype=np.float32):
-    return (
-        draw(batch, heads, seq_q, head_dim, dtype=dtype),
-        draw(batch, kv_heads, seq_k, head_dim, dtype=dtype, seed=1),
-        draw(batch, kv_heads, seq_k, head_dim, dtype=dtype, seed=2),
-    )
-
-
-def truth(query, key, value, mask=None, d_output=None, **rules):
-    problem = make_problem(
-        batch=query.shape[0],
-        heads=query.shape[1],
-        kv_heads=key.shape[1],
-        seq_q=query.shape[2],
-        seq_k=key.shape[2],
-        head_dim=query.shape[3],
-        dtype="float32",
-        mask_shape=None if mask is None else mask.shape,
-        mask_dtype=None if mask is None else "uint8",
-        **rules,
-    )
-    arrays = (query.asnumpy(), key.asnumpy(), value.asnumpy())
-    return reference.truth(problem, *arrays, mask=mask, d_output=None if d_output is None else d_output.asnumpy())
-
-
-def near(actual, expected, tolerance=2e-5):
-    np.testing.assert_allclose(actual.asnumpy().astype(np.float64), expected, atol=tolerance, rtol=tolerance)
 
 
 class Gradients(nn.Cell):
@@ -100,6 +68,8 @@ def test_the_positional_signature_is_the_one_users_have():
         ({"backend": "gpu"}, ValueError, "backend: got 'gpu'"),
         ({"scale": float("nan")}, ValueError, "scale: got nan"),
         ({"input_layout": "BHSD"}, ValueError, "input_layout: got 'BHSD'"),
+        ({"input_layout": "TH"}, ValueError, "batch: needed with input_layout TH"),
+        ({"batch": 2}, ValueError, "batch: got 2 with input_layout BNSD, allowed only with TH"),
         ({"window_size": (-3, 1)}, ValueError, "window_size: got left -3"),
         ({"window_size": 8}, TypeError, "window_size: got 8"),
         ({"causal": "yes"}, TypeError, "causal: got str"),
@@ -113,7 +83,7 @@ def test_bad_rules_are_refused_when_the_layer_is_made(arguments, error, message)
         FlashAttention(**{"head_dim": 32, **arguments})
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("mode", "backend"), MODES_AND_BACKENDS, indirect=["mode"])
 def test_every_mask_shape_hides_the_same(backend, mode):
     query, key, value = inputs(seq_q=56)
     causal = np.triu(np.ones((56, 56)), 1)
@@ -129,80 +99,14 @@ def test_every_mask_shape_hides_the_same(backend, mode):
     near(FlashAttention(32, causal=True, backend=backend)(query, key, value), expected)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_compact_mask_means_causal_whatever_next_block_num_is(backend):
-    query, key, value = inputs(seq_q=300, seq_k=300)
-    expected = truth(query, key, value, causal=True).output
-    for next_block_num in (0, 1, 65536):
-        layer = FlashAttention(32, 0.0, 65536, next_block_num, backend=backend)
-        near(layer(query, key, value, Tensor(TRIANGLE)), expected)
-    windowed = truth(query, key, value, causal=True, prev_blocks=1).output
-    near(FlashAttention(32, 0.0, 1, 0, backend=backend)(query, key, value, Tensor(TRIANGLE)), windowed)
-    assert np.abs(windowed - expected).max() > 0.01
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_a_compact_shape_that_is_a_full_mask_gives_the_same_either_way(backend):
-    query, key, value = inputs(seq_q=128, seq_k=128)
-    layer = FlashAttention(32, backend=backend)
-    near(layer(query, key, value, Tensor(TRIANGLE)), truth(query, key, value, causal=True).output)
-    other = (np.random.default_rng(0).random((1, 128, 128)) < 0.5).astype(np.uint8)
-    near(layer(query, key, value, Tensor(other)), truth(query, key, value, mask=other[None]).output)
-
-
-def test_a_compact_mask_with_other_contents_is_refused_outside_graphs():
-    query, key, value = inputs()
-    layer = FlashAttention(32, backend="math")
-    for contents in (1 - TRIANGLE, TRIANGLE.transpose(0, 2, 1), np.zeros_like(TRIANGLE)):
-        with pytest.raises(ValueError, match="attention_mask: shape .* stands for the compact causal mask"):
-            layer(query, key, value, Tensor(contents))
-
-
-def set_one(mask):
-    mask[0, 5, 3] = 1
-
-
-def set_one_of_the_array(mask):
-    mask.asnumpy()[0, 5, 3] = 1
-
-
-def put_other_data(mask):
-    mask.assign_value(Tensor(TRIANGLE * 0))
-
-
-@pytest.mark.parametrize("change", (set_one, set_one_of_the_array, put_other_data))
-def test_a_compact_mask_that_changes_in_place_is_noticed(change):
-    query, key, value = inputs()
-    layer = FlashAttention(32, backend="math")
-    mask = Tensor(TRIANGLE.copy())
-    for _ in range(2):
-        layer(query, key, value, mask)
-    change(mask)
-    for _ in range(2):
-        with pytest.raises(ValueError, match="attention_mask: shape .* stands for the compact causal mask"):
-            layer(query, key, value, mask)
-    mask.assign_value(Tensor(TRIANGLE))
-    near(layer(query, key, value, mask), truth(query, key, value, causal=True).output)
-
-
-def test_a_compact_mask_that_an_operation_under_way_changes_is_noticed_at_the_next_call():
-    query, key, value = inputs()
-    layer = FlashAttention(32, backend="math")
-    mask = Parameter(Tensor(TRIANGLE), requires_grad=False)
-    layer(query, key, value, mask)
-    ops.assign(mask, Tensor(TRIANGLE * 0))
-    with pytest.raises(ValueError, match="attention_mask: shape .* stands for the compact causal mask"):
-        for _ in range(2):
-            layer(query, key, value, mask).asnumpy()
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("layout", ("BNSD", "BSND", "BSH", "SBH"))
+@pytest.mark.parametrize(("mode", "backend"), MODES_AND_BACKENDS, indirect=["mode"])
+@pytest.mark.parametrize("layout", ("BNSD", "BSND", "BSH", "SBH", "TH"))
 def test_every_layout(layout, backend, mode):
     query, key, value = inputs()
     d_output = draw(*query.shape, seed=3)
     exact = truth(query, key, value, causal=True, d_output=d_output)
-    layer = FlashAttention(32, causal=True, input_layout=layout, backend=backend)
+    batch = query.shape[0] if layout == "TH" else None
+    layer = FlashAttention(32, causal=True, input_layout=layout, batch=batch, backend=backend)
     converted = [Tensor(laid_out(tensor.asnumpy(), layout)) for tensor in (query, key, value, d_output)]
     output = layer(*converted[:3])
     assert output.shape == converted[0].shape
@@ -211,7 +115,7 @@ def test_every_layout(layout, backend, mode):
         near(gradient, laid_out(expected, layout))
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("mode", "backend"), MODES_AND_BACKENDS, indirect=["mode"])
 @pytest.mark.parametrize("dtype", ("float16", "bfloat16", "float32"))
 def test_output_and_gradients_have_the_dtype_of_the_inputs(dtype, backend, mode):
     tensors = [tensor.astype(getattr(ms, dtype)) for tensor in inputs()]
@@ -221,7 +125,7 @@ def test_output_and_gradients_have_the_dtype_of_the_inputs(dtype, backend, mode)
     assert [gradient.dtype for gradient in Gradients(layer)(*tensors, output)] == [output.dtype] * 3
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("mode", "backend"), MODES_AND_BACKENDS, indirect=["mode"])
 @pytest.mark.parametrize("mask_dtype", (np.float16, np.bool_, np.uint8))
 def test_all_gradients_with_a_mask_among_the_inputs(mask_dtype, backend, mode):
     query, key, value = inputs()
@@ -380,7 +284,8 @@ def test_repr_and_attributes():
             "backend": "math",
             "scale": 0.5,
             "softcap": 30.0,
-            "input_layout": "BSH",
+            "input_layout": "TH",
+            "batch": 3,
             "window_size": (7, -1),
             "causal": True,
         },

@@ -14,6 +14,7 @@ BACKENDS = ("math", "cpu")
 
 
 def draw(*shape, seed=0):
+    """Normal random float32 elements."""
     return Tensor(np.random.default_rng([seed, *shape]).standard_normal(shape).astype(np.float32))
 
 

@@ -1,10 +1,14 @@
 """paged_attention against flash_attention on the keys themselves, and reshape_and_cache in place."""
 
+import itertools
+
 import mindspore as ms
 import numpy as np
 import pytest
 from flash_attention import flash_attention, paged_attention, reshape_and_cache
 from mindspore import Parameter, Tensor, nn, ops
+
+from tests.train.flash_attention.modes import in_mode
 
 HEADS, KV_HEADS, DIM, VALUE_DIM = 4, 2, 24, 40
 LENGTHS = (70, 3, 0, 600)
@@ -17,6 +21,7 @@ RULES = (
 
 
 def random(*shape, seed=0) -> np.ndarray:
+    """Normal random float32 elements."""
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
@@ -42,20 +47,32 @@ def pages(block_size: int, lengths=LENGTHS) -> tuple:
 
 
 def expected(query: np.ndarray, keys, values, **rules) -> np.ndarray:
-    """Sequence by sequence; zeros where there is no key."""
+    """Sequence by sequence, not compiled; zeros where there is no key."""
     output = np.zeros((*query.shape[:3], VALUE_DIM), np.float32)
+    options = {"causal": True, "causal_alignment": "bottom_right", "input_layout": "BSND", "backend": "math", **rules}
     for index, (key, value) in enumerate(zip(keys, values)):
         if len(key):
             tensors = (Tensor(array[None]) for array in (query[index], key, value))
-            output[index] = flash_attention(
-                *tensors, causal=True, causal_alignment="bottom_right", input_layout="BSND", backend="math", **rules
-            ).asnumpy()[0]
+            with in_mode("pynative"):
+                output[index] = flash_attention(*tensors, **options).asnumpy()[0]
     return output
 
 
-@pytest.mark.parametrize("rules", RULES)
-@pytest.mark.parametrize("backend", ["cpu", "math"])
-@pytest.mark.parametrize("block_size", [16, 24])
+def each_way() -> list:
+    """Mode, size of a block, backend and rules. Backend math takes a second or more: half of its tests are slow."""
+    return [
+        pytest.param(
+            *(mode, size, backend, rules),
+            id=f"{mode}-{size}-{backend}-{index}",
+            marks=[pytest.mark.slow] if backend == "math" and index % 2 == (size == 16) else [],
+        )
+        for mode, size, backend, (index, rules) in itertools.product(
+            ("pynative", "graph"), (16, 24), ("cpu", "math"), enumerate(RULES)
+        )
+    ]
+
+
+@pytest.mark.parametrize(("mode", "block_size", "backend", "rules"), each_way(), indirect=["mode"])
 def test_agrees_with_the_keys_themselves(mode, block_size, backend, rules):
     keys, values, *caches, tables = pages(block_size)
     tables, lengths = Tensor(tables), Tensor(np.array(LENGTHS, np.int32))
@@ -65,6 +82,32 @@ def test_agrees_with_the_keys_themselves(mode, block_size, backend, rules):
         np.testing.assert_allclose(result.asnumpy(), expected(query, keys, values, **rules), atol=3e-6)
     one = paged_attention(Tensor(query[:, -1]), *map(Tensor, caches), tables, lengths, backend=backend, **rules)
     np.testing.assert_allclose(one.asnumpy(), result.asnumpy()[:, -1], atol=1e-6)
+
+
+@pytest.mark.parametrize("backend", ["cpu", "math"])
+def test_sinks_are_an_input_of_a_compiled_graph(backend):
+    class Net(nn.Cell):
+        def __init__(self):
+            super().__init__()
+            self.sinks = Parameter(Tensor(np.array([1.0, -2.0, 0.5, 9.0], np.float32)), name="sinks")
+
+        def construct(self, query, key_cache, value_cache, tables, lengths):
+            return paged_attention(query, key_cache, value_cache, tables, lengths, sinks=self.sinks, backend=backend)
+
+    keys, values, *caches, tables = pages(16)
+    query = random(len(LENGTHS), 3, HEADS, DIM)
+    net, others = Net(), (Tensor(tables), Tensor(np.array(LENGTHS, np.int32)))
+    ms.set_context(mode=ms.GRAPH_MODE)
+    try:
+        for sinks in (net.sinks.asnumpy().copy(), np.array([-np.inf, 0.0, 3.0, 30.0], np.float32)):
+            net.sinks.set_data(Tensor(sinks))
+            result = net(Tensor(query), *map(Tensor, caches), *others).asnumpy()
+            ms.set_context(mode=ms.PYNATIVE_MODE)
+            np.testing.assert_allclose(result, expected(query, keys, values, sinks=Tensor(sinks)), atol=3e-6)
+            ms.set_context(mode=ms.GRAPH_MODE)
+    finally:
+        ms.set_context(mode=ms.PYNATIVE_MODE)
+    assert len(net.compile_cache) == 1
 
 
 @pytest.mark.parametrize("dtype", [ms.float16, ms.bfloat16])
@@ -81,7 +124,9 @@ def test_bad_inputs_are_named():
     _, _, *caches, tables = pages(16)
     query, lengths = Tensor(random(4, 1, HEADS, DIM)), Tensor(np.array(LENGTHS, np.int32))
     keys, values, tables = *map(Tensor, caches), Tensor(tables)
-    with pytest.raises(TypeError, match="key_cache: got dtype int8, quantised caches are out of scope"):
+    with pytest.raises(
+        TypeError, match="key_cache: got dtype int8, allowed are float32; quantised caches are out of scope"
+    ):
         paged_attention(query, keys.astype(ms.int8), values, tables, lengths)
     with pytest.raises(ValueError, match=r"context_lens: got shape \(3,\), allowed is \(batch,\) = \(4,\)"):
         paged_attention(query, keys, values, tables, lengths[:3])

@@ -21,11 +21,13 @@ MASKED = {"mask_shape": (8, 1, 24, 24), "mask_dtype": "bool"}
 
 
 def of_device(request, mask=None, rank=3, **rules):
+    """What one of eight devices computes."""
     return Sharding(request, 8, rank).shard(make_problem(**{**SIZES, **rules}), mask)
 
 
 @pytest.fixture
 def semi_auto():
+    """Semi-automatic parallel mode on eight devices."""
     ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel", device_num=8, global_rank=3)
     yield
     ms.reset_auto_parallel_context()
@@ -153,7 +155,7 @@ def test_backends_without_strategies_say_so():
 
 
 def test_operators_take_masks_with_their_own_axes():
-    request = Request(KernelProblem(2, 2, 16, 16, 16, mask="full", mask_batch=2))
+    request = Request(KernelProblem(2, 2, 16, 16, 16, mask_shape=(2, 1, 16, 16)))
     _, signature = describe("forward", request)
     tensors = {t.name: {"shape": t.shape, "dtype": t.dtype} for t in (*signature.inputs, *signature.outputs)}
     planes, *rest = tensors["mask"]["shape"]

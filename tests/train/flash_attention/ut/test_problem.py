@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 from flash_attention.problem import LAYOUTS, AttentionProblem, TensorSpec, alibi_slopes
+from flash_attention.problem.inputs import CALL_LAYOUTS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,10 +17,12 @@ GOOD = {"batch": 2, "heads": 4, "seq_q": 5, "seq_k": 7, "head_dim": 16}
 
 
 def spec(*shape, dtype="float16"):
+    """Description of a float16 tensor."""
     return TensorSpec(shape, dtype)
 
 
 def ids(*shape):
+    """Description of an int32 tensor."""
     return TensorSpec(shape, "int32")
 
 
@@ -35,13 +38,27 @@ def test_shapes_are_read_from_every_layout():
         "BSND": ((2, 5, 4, 16), (2, 7, 2, 16)),
         "BSH": ((2, 5, 64), (2, 7, 32)),
         "SBH": ((5, 2, 64), (7, 2, 32)),
+        "TH": ((10, 64), (14, 32)),
     }
-    assert set(shapes) == set(LAYOUTS)
+    assert set(shapes) == set(CALL_LAYOUTS)
     for layout, (query, key) in shapes.items():
-        problem = describe(query, key, input_layout=layout, head_dim=16)
+        batch = {"batch": 2} if layout == "TH" else {}
+        problem = describe(query, key, input_layout=layout, head_dim=16, **batch)
+        assert problem.laid_out(problem.shape_key()) == key
         assert problem.shape_query() == (2, 4, 5, 16)
         assert problem.shape_key() == (2, 2, 7, 16)
         assert problem.group == 2
+
+
+def test_a_matrix_of_tokens_needs_the_size_of_its_batch():
+    with pytest.raises(ValueError, match="batch: needed with input_layout TH"):
+        describe((10, 64), (14, 32), input_layout="TH", head_dim=16)
+    with pytest.raises(ValueError, match=r"key: got 14 rows in shape \(14, 32\), allowed is a multiple of batch 5"):
+        describe((10, 64), (14, 32), input_layout="TH", head_dim=16, batch=5)
+    with pytest.raises(ValueError, match="batch: got 2 with input_layout BSH, allowed only with TH"):
+        describe((2, 5, 64), (2, 7, 32), input_layout="BSH", head_dim=16, batch=2)
+    with pytest.raises(ValueError, match="head_dim: needed to split the last axis of query for layout TH"):
+        describe((10, 64), (14, 32), input_layout="TH", batch=2)
 
 
 def test_defaults():

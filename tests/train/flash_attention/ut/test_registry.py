@@ -34,6 +34,7 @@ class Fake(Backend):
 
 @pytest.fixture(autouse=True)
 def clean(monkeypatch):
+    """No backend is chosen, built or warned of yet."""
     monkeypatch.delenv(registry.ENVIRONMENT_VARIABLE, raising=False)
     registry.get_backend.cache_clear()
     registry._build.cache_clear()

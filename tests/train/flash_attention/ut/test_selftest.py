@@ -55,18 +55,23 @@ def _before(name: str, value: float) -> Callable:
 
 
 def _other_scalar(tik) -> Callable:
+    """vec_axpy with another factor."""
     return lambda mask, target, source, scalar, *rest: tik.vec_axpy(mask, target, source, 0.5, *rest)
 
 
 def _own_source(tik) -> Callable:
+    """vec_mul that takes one source twice."""
     return lambda mask, target, a, b, *rest: tik.vec_mul(mask, target, b, b, *rest)
 
 
 def _twice(tik) -> Callable:
+    """vec_add that takes one source twice."""
     return lambda mask, target, a, b, *rest: tik.vec_add(mask, target, a, a, *rest)
 
 
 def _doubled(tik) -> Callable:
+    """mmad that adds its product twice."""
+
     def both(*arguments):
         tik.mmad(*arguments)
         tik.mmad(*arguments[:-1], 1)
@@ -75,6 +80,7 @@ def _doubled(tik) -> Callable:
 
 
 def _nothing(tik) -> Callable:
+    """An instruction without effect."""
     return lambda *arguments: None
 
 
@@ -96,12 +102,18 @@ BY_NAME = {experiment.name: experiment for experiment in experiments.EXPERIMENTS
 ATTENTION = [name for name in BY_NAME if name.startswith("attention")]
 
 
+def last_is_slow(names) -> list:
+    """Names as parameters; the longest attention takes seconds on the emulator and is slow."""
+    return [pytest.param(name, marks=[pytest.mark.slow] if name == ATTENTION[-1] else []) for name in names]
+
+
 @pytest.fixture(scope="module")
 def emulator() -> card.Emulator:
+    """The emulator as the card under test."""
     return card.Emulator()
 
 
-@pytest.mark.parametrize("name", BY_NAME)
+@pytest.mark.parametrize("name", last_is_slow(BY_NAME))
 def test_the_emulator_does_what_is_expected(emulator: card.Emulator, name: str) -> None:
     result = experiments.perform(BY_NAME[name], emulator)
     assert result["result"] == "ok", result["found"]
@@ -121,13 +133,14 @@ def test_a_broken_instruction_is_found(emulator: card.Emulator, monkeypatch, nam
     assert result["change"]
 
 
-@pytest.mark.parametrize("name", ATTENTION)
+@pytest.mark.parametrize("name", last_is_slow(ATTENTION))
 def test_a_broken_kernel_is_found(emulator: card.Emulator, monkeypatch, name: str) -> None:
     right = host.describe
 
     def describe(problem, **options):
         described = right(problem, **options)
-        return dataclasses.replace(described, scale=1.02 * described.scale)
+        rules = dataclasses.replace(described.rules, scale=1.02 * described.scale)
+        return dataclasses.replace(described, rules=rules)
 
     monkeypatch.setattr(host, "describe", describe)
     registry._build.cache_clear()

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 @st.composite
 def bands(draw):
+    """A band of any kind."""
     seq_q, seq_k = draw(st.integers(1, 90)), draw(st.integers(1, 90))
     side = st.one_of(st.just(-1), st.integers(0, 100))
     blocks = st.one_of(st.just(65536), st.integers(0, 5))

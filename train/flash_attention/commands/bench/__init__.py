@@ -16,12 +16,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--tik",
         action="store_true",
         help="instead: the TIK operators on the emulator's model of an Ascend 910 core, speed and needs; takes --seq "
-        "(default 4096), --strict and --out",
+        "(default 4096), --strict, --plot and --out",
     )
     parser.add_argument(
         "--decode",
         action="store_true",
-        help="instead: one query against many keys beside the machine's copy rate and torch",
+        help="instead: one query against many keys beside the machine's copy rate and torch; with --tik the decoding "
+        "kernels beside the modelled memory's rate, takes --quick and --strict",
     )
     parser.add_argument(
         "--packed",
@@ -41,15 +42,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=int, default=9, help="most rounds for a median")
     parser.add_argument("--budget", type=float, default=20.0, help="seconds of rounds a case; the least is 3 rounds")
     parser.add_argument("--quick", action="store_true", help="tiny sizes, whose figures mean nothing")
+    parser.add_argument(
+        "--plot",
+        action="store_true",
+        help="instead: curves over lengths, forward and backward, causal and full, per head_dim, beside torch, "
+        "composed attention and the processor's own matrix product; with --tik: shares of the Cube's peak",
+    )
+    parser.add_argument(
+        "--sensitivity",
+        action="store_true",
+        help="with --tik, instead: shares of the peak with the least certain constants of the model at half and double",
+    )
     parser.add_argument("--strict", action="store_true", help="exit status 1 when a figure is missed or not measured")
     parser.add_argument("--out", type=Path, default=Path("results/bench"), help="folder for the CSV files and the plot")
 
 
 def run(options: argparse.Namespace) -> int:
+    if options.sensitivity and not options.tik:
+        raise ValueError("--sensitivity: got it alone, allowed is together with --tik")
     if options.tik:
         return run_tik(options)
     if options.decode or options.packed:
         return run_sequences(options)
+    if options.plot:
+        return run_plot(options)
     from dataclasses import replace
 
     from flash_attention.commands.bench import figures as wanted
@@ -104,12 +120,59 @@ def run_sequences(options: argparse.Namespace) -> int:
 
 def run_tik(options: argparse.Namespace) -> int:
     """The bench of the TIK operators."""
-    from flash_attention.commands.bench import tik
+    from flash_attention.commands.bench import tik, tik_decode
+    from flash_attention.commands.bench.lengths import LENGTHS
 
-    lengths = options.seq or [tik.SEQ]
+    if options.decode:
+        return tik_decode.run(options.quick, options.strict)
+    if options.plot:
+        return tik.plot(tuple(options.seq or LENGTHS), options.out)
+    if options.sensitivity:
+        from flash_attention.commands.bench import sensitivity
+
+        return sensitivity.run(one_length(options.seq, sensitivity.SEQ))
+    return tik.run(one_length(options.seq, tik.SEQ), options.out, options.strict)
+
+
+def one_length(given: list[int] | None, default: int) -> int:
+    """The only length of --seq.
+
+    Raises:
+        ValueError: there are several, or it is below 1.
+    """
+    lengths = given or [default]
     if len(lengths) > 1 or lengths[0] < 1:
         raise ValueError(f"--seq: got {lengths}, allowed with --tik is one length of 1 or more")
-    return tik.run(lengths[0], options.out, options.strict)
+    return lengths[0]
+
+
+def run_plot(options: argparse.Namespace) -> int:
+    """The curves over lengths."""
+    from flash_attention import plotting
+    from flash_attention.commands.bench import lengths, report
+    from flash_attention.commands.bench.case import Case
+    from flash_attention.commands.bench.implementations import IMPLEMENTATIONS, Gemm
+    from flash_attention.commands.bench.turns import Worker, time_in_turns
+    from flash_attention.commands.info import processor
+
+    plotting.require()
+    wanted = options.seq or ((64, 128) if options.quick else lengths.LENGTHS)
+    dtype = (options.dtype or ["float32"])[0]
+    cases = [
+        Case(seq, dtype, head_dim=head_dim, causal=causal)
+        for seq in wanted
+        for head_dim in lengths.HEAD_DIMS
+        for causal in (True, False)
+    ]
+    with Worker("gemm", options.threads) as gemm:
+        product, _ = time_in_turns([gemm], Case(1), options.rounds, budget=10.0, kinds=("forward",))
+    peak = 2 * Gemm.SIZE**3 / product[0].median / 1e9
+    timings, _ = measure(options, list(IMPLEMENTATIONS), cases)
+    options.out.mkdir(parents=True, exist_ok=True)
+    title = f"{processor()}, {options.threads} threads, {dtype}; peak: NumPy's float32 matrix product"
+    path = lengths.draw(lengths.of_timings(timings), peak, "GFLOP/s", title, options.out / "lengths.png")
+    print(f"written: {path}, {report.write_csv(options.out, timings, [])[0]}")
+    return 0
 
 
 def speed(options: argparse.Namespace, plan) -> tuple[list, list]:

@@ -1,4 +1,4 @@
-"""What is measured: one causal attention call, described without reference to who computes it."""
+"""What is measured: one attention call, described without reference to who computes it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PASSES = ("forward", "both")  # both = forward and backward
 
 @dataclass(frozen=True)
 class Case:
-    """Causal self-attention of shape (batch, heads, seq, head_dim).
+    """Self-attention of shape (batch, heads, seq, head_dim).
 
     window_blocks limits a query tile to that many key tiles of `tile` tokens, its own included; 0 = no limit.
     """
@@ -23,6 +23,7 @@ class Case:
     heads: int = 8
     batch: int = 1
     head_dim: int = 128
+    causal: bool = True
 
     @property
     def problem(self) -> AttentionProblem:
@@ -36,7 +37,9 @@ class Case:
             dtype=self.dtype,
             training=True,
             rules=AttentionRules(
-                causal=True, prev_blocks=self.window_blocks - 1 if self.window_blocks else ALL_BLOCKS, tile=self.tile
+                causal=self.causal,
+                prev_blocks=self.window_blocks - 1 if self.window_blocks else ALL_BLOCKS,
+                tile=self.tile,
             ),
         )
 
@@ -62,7 +65,8 @@ class Case:
         if self.window_blocks and self.tile != 128:
             window += f" of {self.tile}"
         heads = "" if self.heads == 8 else f" H={self.heads}"
-        return f"S={self.seq}{heads} {self.dtype}{window}"
+        head_dim = "" if self.head_dim == 128 else f" D={self.head_dim}"
+        return f"S={self.seq}{heads}{head_dim} {self.dtype}{'' if self.causal else ' full'}{window}"
 
     def as_dict(self) -> dict:
         """Fields by name, for JSON and CSV."""

@@ -73,22 +73,27 @@ class _MindSpore(Implementation):
 
 
 class Flash(_MindSpore):
-    """This package, backend cpu."""
+    """This package."""
+
+    def __init__(self, backend: str = "cpu"):
+        self.backend = backend
 
     def unavailable(self) -> str | None:
         from flash_attention.backends.registry import get_backend
 
-        return get_backend("cpu").unavailable()
+        return get_backend(self.backend).unavailable()
 
     def network(self, case: Case):
         from mindspore import nn
 
         from flash_attention.backends import registry
 
+        backend = self.backend
+
         class Network(nn.Cell):
             def __init__(self):
                 super().__init__()
-                self.attend = registry.build(case.problem, "cpu")
+                self.attend = registry.build(case.problem, backend)
 
             def construct(self, query, key, value):
                 return self.attend(query, key, value, None, None, None, None)[0]
@@ -114,7 +119,7 @@ class Composed(_MindSpore):
         import mindspore
         from mindspore import Tensor, nn, ops
 
-        hidden = np.triu(np.full((case.seq, case.seq), -np.inf, np.float32), 1)
+        hidden = np.triu(np.full((case.seq, case.seq), -np.inf if case.causal else 0.0, np.float32), 1)
 
         class Network(nn.Cell):
             def __init__(self):
@@ -152,10 +157,10 @@ class Torch(Implementation):
 
         def forward():
             with torch.no_grad():
-                attend(query, key, value, is_causal=True)
+                attend(query, key, value, is_causal=case.causal)
 
         def both():
-            torch.autograd.grad(attend(*leaves, is_causal=True), leaves, d_output)
+            torch.autograd.grad(attend(*leaves, is_causal=case.causal), leaves, d_output)
 
         return {"forward": forward, "both": both}
 

@@ -6,6 +6,7 @@ import csv
 import importlib.util
 from pathlib import Path
 
+from flash_attention import plotting
 from flash_attention.commands.bench.figures import FASTER_THAN_TORCH, Figure
 from flash_attention.commands.bench.turns import Timing
 from flash_attention.text_table import table
@@ -20,7 +21,7 @@ def times_table(timings: list[Timing]) -> str:
         cells = [f"{own[name].median * 1e3:.2f}" if name in own else "-" for name in names]
         rate = f"{own['flash'].gflops:.0f}" if "flash" in own else "-"
         rows.append([str(key[0]), key[1], *cells, rate])
-    return table(["causal attention", "pass", *(f"{name} ms" for name in names), "flash GFLOP/s"], rows)
+    return table(["attention", "pass", *(f"{name} ms" for name in names), "flash GFLOP/s"], rows)
 
 
 def figures_table(figures: list[Figure]) -> str:
@@ -33,7 +34,7 @@ def write_csv(folder: Path, timings: list[Timing], figures: list[Figure]) -> lis
     paths = [folder / "times.csv", folder / "figures.csv"]
     with open(paths[0], "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
-        fields = ["batch", "heads", "seq", "head_dim", "dtype", "window_blocks", "tile"]
+        fields = ["batch", "heads", "seq", "head_dim", "dtype", "causal", "window_blocks", "tile"]
         writer.writerow(["implementation", "pass", *fields, "median_seconds", "gflops", "rounds", "all_seconds"])
         for timing in timings:
             values = [timing.case.as_dict()[name] for name in fields]
@@ -53,12 +54,8 @@ def write_plot(folder: Path, timings: list[Timing], flat: list[Timing], title: s
     """bench.png: speed-up over torch by case, and time per token of the windowed run. None without matplotlib."""
     if importlib.util.find_spec("matplotlib") is None:
         return None
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, (left, right) = pyplot.subplots(1, 2, figsize=(13, 4.5))
+    figure, axes = plotting.subplots(1, 2, (13, 4.5))
+    left, right = axes[0]
     labels, values, wanted = _speedups(timings)
     left.bar(range(len(values)), values, color="#4c72b0", label="reached")
     for position, value in enumerate(wanted):
@@ -77,11 +74,7 @@ def write_plot(folder: Path, timings: list[Timing], flat: list[Timing], title: s
         if axes.get_legend_handles_labels()[0]:
             axes.legend()
     figure.suptitle(title)
-    figure.tight_layout()
-    path = folder / "bench.png"
-    figure.savefig(path, dpi=120)
-    pyplot.close(figure)
-    return path
+    return plotting.save(figure, folder / "bench.png")
 
 
 def _speedups(timings: list[Timing]) -> tuple[list, list, list]:

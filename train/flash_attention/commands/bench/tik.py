@@ -10,28 +10,32 @@ import dataclasses
 import importlib.util
 from pathlib import Path
 
-from flash_attention.commands.bench import tik_kernels
+from flash_attention import plotting
+from flash_attention.commands.bench import conversions, tik_kernels
 from flash_attention.commands.bench.figures import Figure
+from flash_attention.commands.bench.lengths import PANELS, draw
 from flash_attention.kernels.tik import forms
 from flash_attention.kernels.tik.hardware import CAPACITY, EVENTS, INSTRUCTION_CACHE
-from flash_attention.kernels.tik.problem import KernelProblem
 from flash_attention.text_table import table
 
 # Share of the Cube's peak: (operator, head_dim, causal).
 REQUIRED = {
-    ("forward", 128, False): 0.72,
-    ("forward", 128, True): 0.66,
+    ("forward", 128, False): 0.82,
+    ("forward", 128, True): 0.72,
     ("forward", 64, False): 0.50,
     ("forward", 64, True): 0.45,
-    ("backward", 128, False): 0.75,
-    ("backward", 128, True): 0.70,
-    ("backward", 64, False): 0.68,
-    ("backward", 64, True): 0.62,
+    ("backward", 128, False): 0.87,
+    ("backward", 128, True): 0.82,
+    ("backward", 64, False): 0.75,
+    ("backward", 64, True): 0.70,
 }
 SEQ = 4096
 BUILD_SECONDS = 10.0
 FORM_SEQ = 2048  # for the costs of doubtful forms
-_FORM_KEYS = tuple((operator, head_dim, False) for operator in ("forward", "backward") for head_dim in (128, 64))
+_FORM_CASES: tuple[tuple[str, int, dict], ...] = (
+    *((operator, head_dim, {}) for operator in ("forward", "backward") for head_dim in (128, 64)),
+    ("forward", 64, {"bias": "per_score"}),
+)
 PASSES = ("rows", "finish")  # around the main kernel of the backward operator
 SYNC = ("auto", "conservative")
 _TITLES = {
@@ -43,7 +47,7 @@ _TITLES = {
 
 
 def run(seq: int, out: Path, strict: bool) -> int:
-    """Measures, prints both tables and writes tik.csv; the exit status of `flash-attention bench --tik`.
+    """Measures, prints the tables and writes tik.csv; the exit status of `flash-attention bench --tik`.
 
     Args:
         seq: tokens; the required figures are those of SEQ.
@@ -58,13 +62,18 @@ def run(seq: int, out: Path, strict: bool) -> int:
     print(f"share of the Cube's peak, S={seq}, 32 busy cores, tikemu's model of the Ascend 910A (no device)\n")
     rows = [[*figure.row()[:4], figure.note] for figure in figures]
     print(table(["figure", "required", "reached", "", "with conservative synchronisation"], rows))
+    efficiencies = ", ".join(f"{100 * share:g} %" for share in conversions.EFFICIENCIES)
+    print(f"\nwith the framework's conversions around the operators, at {efficiencies} of the memory's rate, and the")
+    print("passes of the backward operator (docs/ascend.md: what remains for which layout)\n")
+    print(table(["operator", "alone", *conversions.LAYOUTS], conversion_rows(measurements)))
     print("\nwhat a kernel asks of a core / what there is; a tile is 128 x 128 scores\n")
     auto = [measured for measured in measurements if measured.sync == "auto"]
     print(table(_NEEDS, [needs_row(measured) for measured in auto]))
     print(
         "\ntime that the usual form costs where the kernels use, or could use, a doubtful one (kernels/tik/forms.py)\n"
     )
-    print(table(["form", "used", *(_name(key) for key in _FORM_KEYS)], form_costs(FORM_SEQ)))
+    names = (" ".join((operator, f"D={head_dim}", *rules)) for operator, head_dim, rules in _FORM_CASES)
+    print(table(["form", "used", *names], form_costs(FORM_SEQ)))
     out.mkdir(parents=True, exist_ok=True)
     path = write_csv(out / "tik.csv", measurements)
     print(f"\nwritten: {path}")
@@ -72,13 +81,42 @@ def run(seq: int, out: Path, strict: bool) -> int:
     return int(strict and missed)
 
 
-def measure(seq: int) -> list[tik_kernels.Measurement]:
-    """Every kernel for every required shape, under both variants of synchronisation."""
+def plot(lengths: tuple[int, ...], out: Path) -> int:
+    """Draws tik_lengths.png, shares of the peak over lengths; backward counts the passes around its main kernel.
+
+    Raises:
+        RuntimeError: tikemu or matplotlib is not installed.
+    """
+    plotting.require()
+    require_tikemu()
+    from tqdm import tqdm
+
+    curves: dict = {}
+    for panel, seq in tqdm([(panel, seq) for panel in PANELS for seq in lengths], unit="kernel", leave=False):
+        problem = tik_kernels.problem_of(seq, panel.head_dim, causal=panel.causal)
+        names = (panel.kind, *(PASSES if panel.kind == "backward" else ()))
+        for sync in SYNC:
+            main, *around = (tik_kernels.measure(problem, sync, operator=name) for name in names)
+            share = main.utilisation * main.cycles / (main.cycles + sum(other.cycles for other in around))
+            name = f"TIK operator, {sync} synchronisation"
+            curves.setdefault(panel, {}).setdefault(name, []).append((seq, 100 * share))
+    title = "share of the Cube's peak, one of 32 busy cores: tikemu's model of the Ascend 910A (no device)"
+    print(f"written: {draw(curves, 100.0, '% of the peak', title, out / 'tik_lengths.png')}")
+    return 0
+
+
+def require_tikemu() -> None:
+    """Raises RuntimeError if tikemu is not installed."""
     if importlib.util.find_spec("tikemu") is None:
         raise RuntimeError("--tik needs tikemu: pip install ./emulator in the repository, or its wheel")
+
+
+def measure(seq: int) -> list[tik_kernels.Measurement]:
+    """Every kernel for every required shape, under both variants of synchronisation."""
+    require_tikemu()
     result = []
     for operator, head_dim, causal in REQUIRED:
-        problem = KernelProblem(1, 1, seq, seq, head_dim, causal=causal, cores=1)
+        problem = tik_kernels.problem_of(seq, head_dim, causal=causal)
         for name in (operator, *(PASSES if operator == "backward" else ())):
             result += [tik_kernels.measure(problem, sync, operator=name) for sync in SYNC]
     return result
@@ -100,16 +138,26 @@ def speed(measurements: list[tik_kernels.Measurement]) -> list[Figure]:
     return figures
 
 
+def conversion_rows(measurements: list[tik_kernels.Measurement]) -> list[list[str]]:
+    """Cells of every required shape with the conversions around it, by layout."""
+    auto = {_key(measured): measured for measured in measurements if measured.sync == "auto"}
+    rows = []
+    for key in REQUIRED:
+        passes = PASSES if key[0] == "backward" else ()
+        rows.append(conversions.row(_name(key), auto[key], [auto[(name, *key[1:])] for name in passes]))
+    return rows
+
+
 def form_costs(seq: int) -> list[list[str]]:
     """Cells of every doubtful form: whether the kernels use it, and how much longer they take without it."""
     rows = []
     for field in dataclasses.fields(forms.Forms):
         cells = [field.name, "yes" if getattr(forms.current(), field.name) else "no"]
-        for operator, head_dim, causal in _FORM_KEYS:
+        for operator, head_dim, rules in _FORM_CASES:
             cycles = []
             for used in (True, False):
                 with forms.using(**{field.name: used}):
-                    problem = KernelProblem(1, 1, seq, seq, head_dim, causal=causal, cores=1)
+                    problem = tik_kernels.problem_of(seq, head_dim, **rules)
                     cycles.append(tik_kernels.measure(problem, operator=operator).cycles)
             cells.append(f"{(cycles[1] / cycles[0] - 1) * 100:+.2f} %")
         rows.append(cells)
@@ -160,7 +208,7 @@ def write_csv(path: Path, measurements: list[tik_kernels.Measurement]) -> Path:
 
 
 def _key(measured: tik_kernels.Measurement) -> tuple[str, int, bool]:
-    return measured.operator, measured.problem.head_dim, measured.problem.causal
+    return measured.operator, measured.problem.head_dim, measured.problem.rules.causal
 
 
 def _name(key: tuple[str, int, bool]) -> str:

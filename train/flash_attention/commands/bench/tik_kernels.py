@@ -16,6 +16,7 @@ import json
 import os
 import tempfile
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,37 +26,72 @@ from flash_attention.kernels.tik.backward import preprocess
 from flash_attention.kernels.tik.forward import kernel as forward
 from flash_attention.kernels.tik.hardware import CAPACITY, CUBE_FLOPS
 from flash_attention.kernels.tik.problem import KernelProblem
+from flash_attention.problem.rules import AttentionRules
 
 TILE = 128 * 128
-# Builder and matrix products of a kernel: "backward" is the main one, "rows" and "finish" are the passes around it.
+# Builder of a kernel and its matrix products over head_dim and over value_dim: "backward" is the main one, "rows" and
+# "finish" are the passes around it.
 OPERATORS = {
-    "forward": (forward.build, 2),
-    "backward": (backward.build_main, 5),
-    "rows": (preprocess.build, 0),
-    "finish": (backward.build_finish, 0),
+    "forward": (forward.build, 1, 1),
+    "backward": (backward.build_main, 3, 2),
+    "rows": (preprocess.build, 0, 0),
+    "finish": (backward.build_finish, 0, 0),
 }
-_ALIBI = {"alibi": "computed", "slopes": (0.5,)}
-_DROPOUT = {"dropout_threshold": 6554}
-# What a kernel can be asked for beside plain and causal attention.
+# What a kernel can be asked for beside plain and causal attention: keywords of `problem_of`.
 FEATURES: dict[str, dict] = {
-    "mask": {"mask": "full"},
-    "key mask": {"mask": "key"},
-    "bias": {"alibi": "bias"},
-    "key bias": {"alibi": "given"},
-    "alibi": _ALIBI,
-    "causal alibi": {"causal": True, **_ALIBI},
+    "mask": {"mask": "per_score"},
+    "key mask": {"mask": "per_key"},
+    "bias": {"bias": "per_score"},
+    "key bias": {"bias": "per_key"},
+    "alibi": {"alibi": True},
+    "causal alibi": {"causal": True, "alibi": True},
     "window": {"window_left": 300, "window_right": 40},
     "4 heads on 1": {"heads": 4, "kv_heads": 1},
-    "dropout": _DROPOUT,
-    "causal alibi dropout": {"causal": True, **_ALIBI, **_DROPOUT},
-    "causal mask bias dropout": {"causal": True, "mask": "full", "alibi": "bias", **_DROPOUT},
-    "window key mask key bias dropout": {"window_left": 200, "mask": "key", "alibi": "given", **_DROPOUT},
+    "dropout": {"dropout_rate": 0.1},
+    "soft cap": {"softcap": 50.0},
+    "soft cap, key mask": {"softcap": 50.0, "mask": "per_key"},
+    "sinks": {"sinks": True},
+    "192 of value": {"value_dim": 192},
+    "causal alibi dropout": {"causal": True, "alibi": True, "dropout_rate": 0.1},
+    "causal mask bias dropout": {"causal": True, "mask": "per_score", "bias": "per_score", "dropout_rate": 0.1},
+    "window key mask key bias dropout": {
+        "window_left": 200,
+        "mask": "per_key",
+        "bias": "per_key",
+        "dropout_rate": 0.1,
+    },
 }
 
 
-def problem_of(seq: int, head_dim: int, **features) -> KernelProblem:
-    """One core's work of a square problem."""
-    return KernelProblem(**{"batch": 1, "heads": 1, **features}, seq_q=seq, seq_k=seq, head_dim=head_dim, cores=1)
+def problem_of(
+    seq: int,
+    head_dim: int,
+    *,
+    heads: int = 1,
+    kv_heads: int = 0,
+    mask: str = "none",
+    bias: str = "none",
+    sinks: bool = False,
+    value_dim: int = 0,
+    **rules,
+) -> KernelProblem:
+    """One core's work of a square problem; `rules` are fields of AttentionRules."""
+    shapes = {"none": None, "per_key": (1, 1, 1, seq), "per_score": (1, 1, seq, seq)}
+    return KernelProblem(
+        1,
+        heads,
+        seq,
+        seq,
+        head_dim,
+        kv_heads,
+        AttentionRules(**rules),
+        mask_shape=shapes[mask],
+        bias_shape=shapes[bias],
+        slopes=(0.5,) * heads if rules.get("alibi") else (),
+        value_dim=value_dim,
+        sinks=sinks,
+        cores=1,
+    )
 
 
 @dataclass(frozen=True)
@@ -86,23 +122,43 @@ class Measurement:
     pipes: dict
     instructions: int
     gm_bytes_per_tile: float
-    build_seconds: float
+    build_seconds: float = 0.0
+
+    @property
+    def flops_per_byte(self) -> float:
+        """Useful matrix operations per byte of global memory traffic."""
+        return self.utilisation * CUBE_FLOPS * self.cycles_per_tile / self.gm_bytes_per_tile
+
+    @staticmethod
+    def of(kernel, result, operator: str, sync: str = "auto", build_seconds: float = 0.0) -> Measurement:
+        """What a kernel's simulation says."""
+        problem, (_, products, value_products) = kernel.problem, OPERATORS[operator]
+        pairs = problem.band.pairs() * problem.batch * problem.heads
+        flops = 2 * (products * problem.head_dim + value_products * problem.value_dim) * pairs
+        tiles = kernel.units[1] * kernel.plan.rows * kernel.plan.keys / TILE
+        if not products:  # a pass over rows: as if it were spread over the tiles of the main kernels
+            tiles = pairs / TILE
+        return Measurement(
+            problem,
+            operator,
+            sync,
+            result.cycles,
+            flops / CUBE_FLOPS / result.cycles,
+            result.cycles / tiles,
+            dict(result.peak_bytes),
+            result.code_bytes,
+            {f"{a}->{b}": count for (a, b), count in result.events_in_flight.items()},
+            {name: use.share for name, use in result.pipes.items()},
+            result.instruction_count,
+            (result.gm_read_bytes + result.gm_written_bytes) / tiles,
+            build_seconds,
+        )
 
 
-def measure(
-    problem: KernelProblem,
-    sync: str = "auto",
-    active_cores: int = 32,
-    trace: str | None = None,
-    operator: str = "forward",
-) -> Measurement:
-    """Times a kernel of `problem` without computing anything.
+def build(problem: KernelProblem, operator: str = "forward"):
+    """The recorded kernel of a problem; give it cores=1 and the work of one core: the others would repeat it.
 
     Args:
-        problem: give it cores=1 and the work of one core: the others would repeat it.
-        sync: "auto", "conservative" or "optimistic", see tikemu.Options.
-        active_cores: cores that share the bandwidth of the memory.
-        trace: file for a Chrome trace of the run.
         operator: one of OPERATORS.
     """
     import tikemu
@@ -110,34 +166,42 @@ def measure(
     tikemu.install(soc="Ascend910A")
     from tbe import tik
 
-    build, products = OPERATORS[operator]
-    start = time.perf_counter()
-    kernel = build(problem, tik, debug=False)
-    seconds = time.perf_counter() - start
+    return OPERATORS[operator][0](problem, tik, debug=False)
+
+
+def simulate(
+    kernel,
+    sync: str = "auto",
+    active_cores: int = 32,
+    trace: str | None = None,
+    constants: Mapping[str, float] | None = None,
+):
+    """The tikemu.Result of a kernel that is timed without computing anything.
+
+    Args:
+        sync: "auto", "conservative" or "optimistic", see tikemu.Options.
+        active_cores: cores that share the bandwidth of the memory.
+        trace: file for a Chrome trace of the run.
+        constants: other values for constants of the timing model, see tikemu.Options.
+    """
+    import tikemu
+
     feed = kernel.feed(**{t.name: np.zeros(t.shape, t.dtype) for t in kernel.inputs if t.constant is None})
-    options = tikemu.Options(sync=sync, active_cores=active_cores, trace=trace is not None, progress=False)
+    options = tikemu.Options(
+        sync=sync, active_cores=active_cores, trace=trace is not None, progress=False, constants=constants or {}
+    )
     result = tikemu.run(kernel.tik, feed, numerics=False, options=options)
     if trace is not None:
         result.save_trace(trace)
-    flops = 2 * products * problem.head_dim * problem.band.pairs() * problem.batch * problem.heads
-    tiles = kernel.units[1] * kernel.plan.rows * kernel.plan.keys / TILE
-    if not products:  # a pass over rows: as if it were spread over the tiles of the main kernels
-        tiles = problem.band.pairs() * problem.batch * problem.heads / TILE
-    return Measurement(
-        problem,
-        operator,
-        sync,
-        result.cycles,
-        flops / CUBE_FLOPS / result.cycles,
-        result.cycles / tiles,
-        dict(result.peak_bytes),
-        result.code_bytes,
-        {f"{a}->{b}": count for (a, b), count in result.events_in_flight.items()},
-        {name: use.share for name, use in result.pipes.items()},
-        result.instruction_count,
-        (result.gm_read_bytes + result.gm_written_bytes) / tiles,
-        seconds,
-    )
+    return result
+
+
+def measure(problem: KernelProblem, sync: str = "auto", operator: str = "forward", **options) -> Measurement:
+    """Builds and times a kernel; `options` as of :func:`simulate`."""
+    start = time.perf_counter()
+    kernel = build(problem, operator)
+    seconds = time.perf_counter() - start
+    return Measurement.of(kernel, simulate(kernel, sync, **options), operator, sync, seconds)
 
 
 LETTERS = {
@@ -165,11 +229,13 @@ def timeline(trace: str, start: float, length: float, width: int = 104) -> str:
         if event["ph"] != "X" or event["pid"] != min(pid for pid, _ in names):
             continue
         begin, end = event["ts"] * 1000, (event["ts"] + event["dur"]) * 1000  # microseconds at 1 GHz to cycles
-        cells = rows.setdefault(names[event["pid"], event["tid"]].replace("PIPE_", ""), [{} for _ in range(width)])
+        pipe = names[event["pid"], event["tid"]].replace("PIPE_", "")
+        cells = rows.setdefault(pipe, [{} for _ in range(width)])
+        # Vector moves what comes out of L0C.
+        letter = "m" if (pipe, event["name"]) == ("V", "data_move") else LETTERS.get(event["name"], "o")
         for index in range(max(0, int((begin - start) // step)), min(width, int((end - start) // step) + 1)):
             overlap = min(end, start + (index + 1) * step) - max(begin, start + index * step)
             if overlap > 0:
-                letter = LETTERS.get(event["name"], "o")
                 cells[index][letter] = cells[index].get(letter, 0.0) + overlap
     lines = []
     for pipe in ("M", "V", "MTE1", "MTE2", "MTE3"):
@@ -181,7 +247,7 @@ def timeline(trace: str, start: float, length: float, width: int = 104) -> str:
 
 def table(measurements: list[Measurement], names: list[str] | None = None) -> str:
     """The measurements as text; `names` say what each one has beside its operator and size."""
-    names = names or ["causal" if measured.problem.causal else "full" for measured in measurements]
+    names = names or ["causal" if measured.problem.rules.causal else "full" for measured in measurements]
     width = max(30, 22 + max(map(len, names)))
     lines = [
         f"{'kernel':{width}s} {'sync':12s} {'cycles/tile':>11s} {'of peak':>8s} {'code':>6s} {'events':>6s} "
@@ -204,13 +270,8 @@ def table(measurements: list[Measurement], names: list[str] | None = None) -> st
 
 def budget_table(operator: str, problem: KernelProblem) -> str:
     """Every buffer of a kernel with its copies and bytes, by memory."""
-    import tikemu
-
-    tikemu.install(soc="Ascend910A")
-    from tbe import tik
-
-    kernel = OPERATORS[operator][0](problem, tik, debug=False)
-    what = "causal" if problem.causal else "full"
+    kernel = build(problem, operator)
+    what = "causal" if problem.rules.causal else "full"
     lines = [f"{operator} D={problem.head_dim} S={problem.seq_q} {what}: strategy {kernel.plan.strategy}"]
     for memory, (used, available) in kernel.memory().items():
         parts = [part for part in kernel.buffers if part.memory == memory]

@@ -135,13 +135,14 @@ def _slice(body: Body) -> None:
     a, b = _operands(body, 2)
     left, right = _operand(body, "left", 2), _operand(body, "right", 1)
     product = body.buffer("product", "float32", 2 * FRACTAL, "scope_cc")
-    result = body.buffer("result", "float32", FRACTAL)
+    result = body.buffer("result", "float32", 2 * FRACTAL)
     body.tik.load2dv1(left, a, 0, 2, 1, 0, False)
     body.tik.load2dv1(right, b, 0, 1, 1, 0, False)
     for index in range(2):
         body.tik.mmad(product[index * FRACTAL], left[index * FRACTAL], right, 16, 16, 16, 0)
-    body.tik.tensor_mov(result, product[FRACTAL], "m", 1, 1, 0, 0)
-    body.move(body.gm["c"], result, FRACTAL // 8)
+    body.tik.data_move(result, product[FRACTAL], 0, 1, 1, 0, 0)
+    body.tik.tensor_mov(result[FRACTAL], product[FRACTAL], "m", 1, 1, 0, 0)
+    body.move(body.gm["c"], result, 2 * FRACTAL // 8)
 
 
 def _workspace(body: Body) -> None:
@@ -172,7 +173,7 @@ PROGRAMS = {
         Program("shifted", _shifted, {**_X, **_Y}, _Z),
         Program("mixed_axpy", _mixed_axpy, {**_X, "y": ("float16", SIZE)}, _Z),
         Program("repeated_source", _repeated_source, _FRACTALS, {"c": ("float32", FRACTAL)}),
-        Program("slice", _slice, {**_FRACTALS, "a": ("float16", 2 * FRACTAL)}, {"c": ("float32", FRACTAL)}),
+        Program("slice", _slice, {**_FRACTALS, "a": ("float16", 2 * FRACTAL)}, {"c": ("float32", 2 * FRACTAL)}),
         Program("workspace", _workspace, _X, _Y, workspace={"space": ("float32", SIZE)}),
         Program("atomic", _atomic, _X, _Y, added=("y",), cores=CORES),
     )

@@ -11,9 +11,9 @@ from flash_attention.backends import registry
 from flash_attention.dropout.seed import DropoutSeed
 from flash_attention.functional import flash_attention
 from flash_attention.precision import MixedPrecisionCast, keeps_its_code
-from flash_attention.problem import ALL_BLOCKS, LAYOUTS, AttentionRules
+from flash_attention.problem import ALL_BLOCKS, AttentionRules
 from flash_attention.problem.checks import check_bool, check_int, check_name
-from flash_attention.problem.inputs import MAX_HEAD_DIM, MAX_VALUE_DIM
+from flash_attention.problem.inputs import CALL_LAYOUTS, MAX_HEAD_DIM, MAX_VALUE_DIM, check_batch
 from flash_attention.problem.tiling import DEFAULT_STRATEGY
 from flash_attention.sharding.request import RequestedSharding, ShardRequest
 from flash_attention.sharding.strategy import ShardPlan
@@ -21,7 +21,17 @@ from flash_attention.sharding.strategy import ShardPlan
 # What `print(layer)` says, beside the seed of its dropout.
 _SHOWN = (
     *("head_dim", "dropout_rate", "prev_block_num", "next_block_num", "tiling_stgy_name", "dp", "mp"),
-    *("have_attention_mask_batch", "alibi", "backend", "scale", "softcap", "input_layout", "window_size", "causal"),
+    *(
+        "have_attention_mask_batch",
+        "alibi",
+        "backend",
+        "scale",
+        "softcap",
+        "input_layout",
+        "batch",
+        "window_size",
+        "causal",
+    ),
     *("causal_alignment", "value_head_dim", "alibi_grad"),
 )
 
@@ -54,7 +64,9 @@ class FlashAttention(nn.Cell):
         backend (str): "tik", "fused", "cpu", "emulator" or "math". Default: None, see `attention_backend`.
         scale (float): factor on the scores. Default: None, 1 / sqrt(head_dim).
         softcap (float): scaled scores become softcap * tanh(score / softcap), before any bias. Default: 0.0, off.
-        input_layout (str): of query, key, value and the output: "BNSD", "BSND", "BSH" or "SBH". Default: "BNSD".
+        input_layout (str): of query, key, value and the output: "BNSD", "BSND", "BSH", "SBH", or "TH": matrices
+            (batch * seq, heads * head_dim), the items of the batch one after the other. Default: "BNSD".
+        batch (int): items of the batch, for "TH" only, where it is needed. Default: None.
         window_size (tuple): (left, right), tokens that a query sees before and after its position; -1 = all.
             Default: (-1, -1).
         causal (bool): query i sees keys 0..i only, without any mask tensor. Default: False.
@@ -115,6 +127,7 @@ class FlashAttention(nn.Cell):
         scale: float | None = None,
         softcap: float = 0.0,
         input_layout: str = "BNSD",
+        batch: int | None = None,
         window_size: tuple[int, int] = (-1, -1),
         causal: bool = False,
         causal_alignment: str = "top_left",
@@ -138,7 +151,8 @@ class FlashAttention(nn.Cell):
         check_int("head_dim", head_dim, 1, MAX_HEAD_DIM)
         value_head_dim = head_dim if value_head_dim is None else value_head_dim
         check_int("value_head_dim", value_head_dim, 1, MAX_VALUE_DIM)
-        check_name("input_layout", input_layout, LAYOUTS)
+        check_name("input_layout", input_layout, CALL_LAYOUTS)
+        check_batch(batch, input_layout)
         check_int("dp", dp, 1)
         check_int("mp", mp, 1)
         check_bool("have_attention_mask_batch", have_attention_mask_batch)
@@ -159,6 +173,7 @@ class FlashAttention(nn.Cell):
         self.scale = self.rules.scale_of(head_dim)
         self.softcap = self.rules.softcap
         self.input_layout = input_layout
+        self.batch = batch
         self.window_size = (self.rules.window_left, self.rules.window_right)
         self.causal = causal
         self.causal_alignment = causal_alignment
@@ -211,6 +226,7 @@ class FlashAttention(nn.Cell):
             input_layout=self.input_layout,
             head_dim=self.head_dim,
             value_head_dim=self.value_head_dim,
+            batch=self.batch,
             backend=self.backend,
             argument_names=("attention_mask", "alibi_mask"),
             shards=self.shards(),

@@ -8,6 +8,7 @@ from mindspore import dtype as mstype
 
 from flash_attention.paged import paged_attention, reshape_and_cache
 from flash_attention.problem.checks import check_int
+from flash_attention.problem.paged import check_cache_dtype
 
 
 class KVCache(nn.Cell):
@@ -70,6 +71,7 @@ class KVCache(nn.Cell):
         sizes = {"batch": batch, "max_length": max_length, "kv_heads": kv_heads, "head_dim": head_dim}
         for name, size in {**sizes, "value_head_dim": value_head_dim, "block_size": block_size}.items():
             check_int(name, size, 1)
+        check_cache_dtype("dtype", str(dtype).lower())
         self.batch, self.max_length, self.paged = batch, max_length, paged
         # A contiguous cache is one block for each sequence.
         self.block_size = block_size if paged else max_length
@@ -120,7 +122,7 @@ class KVCache(nn.Cell):
     def attend(self, query: Tensor, **rules) -> Tensor:
         """Attention of (batch, seq, heads, head_dim) queries, the last tokens of their sequences, against the cache.
 
-        `rules` are scale, softcap, window_size, alibi and backend of `paged_attention`.
+        `rules` are scale, softcap, window_size, alibi, sinks and backend of `paged_attention`.
         """
         return paged_attention(query, self.key_cache, self.value_cache, self.block_tables, self.lengths, **rules)
 

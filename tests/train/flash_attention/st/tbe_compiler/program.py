@@ -92,9 +92,12 @@ _CUSTOM = r"= Custom\((?:(?!= Custom\()[\s\S])*?primitive_attrs: (\{.*\})\n +: \
 
 
 def _custom(attributes: str, inputs: str, outputs: str) -> dict:
+    """What the graph says of a custom operator."""
+
     def attribute(name: str) -> str:
         return re.search(rf"\b{name}: ([^,}}]*)", attributes).group(1)
 
+    start = attributes.index("request: ") + len("request: ")  # what follows is JSON, in braces within braces
     counted = re.findall(r"Tensor\[(\w+)\](?:\*(\d+))?", outputs)
     types = [kind for kind, count in counted for _ in range(int(count or 1))]
     shapes = re.findall(r"\(([\d, ]+)\)", outputs)
@@ -102,7 +105,7 @@ def _custom(attributes: str, inputs: str, outputs: str) -> dict:
         "function": attribute("func_name"),
         "path": attribute("imply_path"),
         "name": attribute("uniq_name"),
-        "request": re.search(r"request: (\{.*?\}.*?\})(?:,|\})", attributes).group(1),
+        "request": attributes[start : start + json.JSONDecoder().raw_decode(attributes[start:])[1]],
         "inputs": [_tensor(*one) for one in re.findall(r"<Tensor\[(\w+)\], \(([\d, ]*)\)", inputs)],
         "outputs": [_tensor(*one) for one in zip(types, shapes)],
     }
@@ -114,6 +117,7 @@ def _json(text: str) -> str:
 
 
 def _tensor(kind: str, shape: str) -> tuple:
+    """Dtype and shape of a printed tensor."""
     return DTYPES[kind], [int(size) for size in shape.split(",") if size.strip()]
 
 
@@ -199,7 +203,9 @@ class Everything(list):
 
 def run_case(case: dict, folder: Path, target: Target, jobs: Jobs, compiler: Compiler, registered: dict) -> None:
     """Compiles and runs the operators of one problem."""
-    problem = make_problem(**case["problem"])
+    # JSON has no tuples.
+    fields = {name: tuple(value) if isinstance(value, list) else value for name, value in case["problem"].items()}
+    problem = make_problem(**fields.pop("rules"), **fields)
     with np.load(folder / f"{case['name']}.npz") as file:
         arrays = dict(file)
     for name in arrays.keys() & {"query", "key", "value", "bias", "d_output"}:
@@ -244,6 +250,7 @@ def run_case(case: dict, folder: Path, target: Target, jobs: Jobs, compiler: Com
 
 
 def main() -> None:
+    """Compiles a layer for Ascend without a device, up to the operators' programs."""
     emulator, folder = map(Path, sys.argv[1:])
     os.chdir(folder)  # MindSpore leaves files behind
     ms.set_context(mode=ms.GRAPH_MODE)

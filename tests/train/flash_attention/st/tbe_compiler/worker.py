@@ -56,6 +56,7 @@ class NotInstalled(importlib.abc.MetaPathFinder):
 
 
 def main() -> None:
+    """Answers the compiler's requests, a line of JSON each."""
     sys.meta_path.insert(0, NotInstalled())
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what operators print

@@ -94,4 +94,5 @@ class Remote:
 
 
 def _text(text: str) -> bytes:
+    """A string as the driver reads it: its length, then its bytes."""
     return struct.pack("<i", len(text)) + text.encode()

@@ -16,19 +16,23 @@ MASK, BIAS, KEEP_BITS, SEED, SINKS, PREFIX, SEGMENTS, KV_SEGMENTS, RULES, RATES 
 
 
 def zeros(*shape, dtype=np.float32):
+    """An array of zeros."""
     return np.zeros(shape, dtype)
 
 
 def forward_inputs(problem=PROBLEM) -> list:
+    """What the forward function takes for a problem, with no optional tensor."""
     shapes = problem.shape_query(), problem.shape_key(), problem.shape_key()
     return [*(zeros(*shape) for shape in shapes), *[None] * 8, *library.configuration(problem)]
 
 
 def forward_outputs() -> list:
+    """Arrays for output and logsumexp."""
     return [zeros(*PROBLEM.shape_query()), zeros(*PROBLEM.shape_lse())]
 
 
 def status(inputs, outputs=None, function="flash_attention_forward") -> int:
+    """The status of a call."""
     return library.load().call(function, inputs, forward_outputs() if outputs is None else outputs)
 
 
@@ -173,11 +177,13 @@ def test_counts_and_outputs():
 
 
 def backward_inputs() -> list:
+    """What the backward function takes."""
     inputs = forward_inputs()
     return [*inputs[:RULES], zeros(2, 4, 5, 8), zeros(2, 4, 5), zeros(2, 4, 5, 8), zeros(2, 4, 5), *inputs[RULES:]]
 
 
 def backward_outputs() -> list:
+    """Arrays for the gradients of query, key and value."""
     return [zeros(2, 4, 5, 8), zeros(2, 2, 6, 8), zeros(2, 2, 6, 8)]
 
 

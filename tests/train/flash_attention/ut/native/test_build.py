@@ -2,6 +2,7 @@
 
 import os
 import platform
+import re
 import shutil
 import subprocess
 
@@ -41,10 +42,39 @@ SPREAD = [
     Case(heads=3, kv_heads=1, seq_q=33, seq_k=65, head_dim=1, dtype="float16", mask="padding", alibi="given"),
     Case(seq_q=1, seq_k=300, head_dim=129, dtype="float32", mask="rows", alibi="shared"),
     Case(seq_q=50, seq_k=50, head_dim=256, dtype="bfloat16", values="huge"),
+    Case(
+        batch=2,
+        seq_q=70,
+        seq_k=70,
+        head_dim=24,
+        value_dim=40,
+        dtype="float32",
+        mask="causal",
+        softcap=3.0,
+        sinks=True,
+        prefix=True,
+        segments="documents",
+    ),
+    # Decoded by chunks of keys.
+    Case(
+        heads=4,
+        kv_heads=1,
+        seq_q=2,
+        seq_k=300,
+        head_dim=48,
+        dtype="float16",
+        mask="causal",
+        alignment="bottom_right",
+        softcap=5.0,
+        sinks=True,
+        alibi="computed",
+    ),
+    Case(heads=3, kv_heads=3, seq_q=1, seq_k=270, head_dim=20, dtype="bfloat16"),
 ]
 
 
 def check_everywhere(kernel: Remote, selected=SPREAD, isas=None) -> None:
+    """The cases hold with every instruction set of a kernel."""
     for isa in isas or kernel.instruction_sets():
         with instruction_set(isa):
             for case in selected:
@@ -53,10 +83,14 @@ def check_everywhere(kernel: Remote, selected=SPREAD, isas=None) -> None:
 
 
 @pytest.mark.sanitizer
-def test_sanitizers(tmp_path):
+@pytest.mark.parametrize(
+    "isas",
+    [pytest.param(("avx2",), id="avx2"), pytest.param(("avx512", "avx512_bf16"), id="avx512", marks=pytest.mark.slow)],
+)
+def test_sanitizers(tmp_path, isas):
     """No access outside of a tensor or of the kernel's own memory, and nothing undefined, on any instruction set."""
     flags = ("-O0", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
-    driver = build_driver(tmp_path, flags=flags)
+    driver = build_driver(tmp_path, flags=flags, isas=isas)
     check_everywhere(Remote([str(driver)], OMP_NUM_THREADS="2"))
 
 
@@ -96,6 +130,16 @@ def test_targets_share_no_code(tmp_path, name):
     kinds = dict(line.split()[:2] for line in listing.splitlines())
     assert sum("Kernels" in symbol for symbol in kinds) > 0
     assert [symbol for symbol, kind in kinds.items() if kind in "WVu"] == []
+
+
+def test_functions_newer_than_2014_have_an_older_version_for_wheels():
+    """A wheel for manylinux2014 takes glibc 2.17; what the library takes from a newer one is named in old_symbols.h."""
+    old = (build.SOURCES / "manylinux/old_symbols.h").read_text()
+    listing = subprocess.run(["objdump", "-T", build.LIBRARY], check=True, capture_output=True, text=True).stdout
+    found = re.findall(r"\(GLIBC_(\d+)\.(\d+)[\d.]*\) +(\w+)", listing)
+    assert found
+    newer = {name for major, minor, name in found if (int(major), int(minor)) > (2, 17)}
+    assert {name for name in newer if f".symver {name},{name}@" not in old} <= {"__libc_single_threaded"}
 
 
 def test_compiler_is_missing(tmp_path):

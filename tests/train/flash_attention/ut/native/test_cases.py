@@ -11,8 +11,8 @@ from tests.train.flash_attention.ut.native.calls import instruction_set, run_cas
 ISAS = library.instruction_sets()
 
 
-# Each everyday case runs on all instruction sets; the whole list runs through MindSpore on the best one.
-@pytest.mark.parametrize("case", case_list.params(everyday=lambda case: case_list.sample(case, 3)))
+# Each everyday case runs on all instruction sets; most of the list runs through MindSpore on the best one.
+@pytest.mark.parametrize("case", case_list.params(everyday=lambda case: case_list.sample(case, 4)))
 def test_case(case):
     for isa in ISAS:
         with instruction_set(isa):

@@ -32,11 +32,13 @@ def test_cases(isa, dtype):
 
 
 def decode(problem, query, key, value):
+    """Output and logsumexp of the kernel."""
     output, logsumexp = library.forward(problem, *(stored(array, problem.dtype) for array in (query, key, value)))
     return values(output), logsumexp
 
 
 def random(*shape, seed=0):
+    """Normal random float32 elements."""
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 

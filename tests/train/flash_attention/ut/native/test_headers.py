@@ -15,6 +15,7 @@ ALONE = sorted(set(build.SOURCES.glob("*.h")) - set(INCLUDED))
 
 
 def compile_text(text: str, flags: tuple) -> None:
+    """The text compiles without a warning."""
     flags = (*flags, "-Wall", "-Wextra", "-Werror", "-Wno-unused-function")
     command = ["g++", "-std=c++17", "-fopenmp", "-fsyntax-only", *flags]
     done = subprocess.run([*command, "-I", build.SOURCES, "-x", "c++", "-"], input=text, capture_output=True, text=True)
@@ -26,7 +27,16 @@ def test_compiles_alone(header):
     compile_text(f'#include "{header.name}"\n#include "{header.name}"\n', ())
 
 
-@pytest.mark.parametrize(("simd", "target"), [(simd, target) for simd in TARGETS for target in TARGETS[simd]])
+def pairs() -> list:
+    """Instruction sets with the flags of a target; further targets of the same header are slow."""
+    return [
+        pytest.param(simd, target, marks=[pytest.mark.slow] if index else [])
+        for simd, targets in TARGETS.items()
+        for index, target in enumerate(reversed(targets))
+    ]
+
+
+@pytest.mark.parametrize(("simd", "target"), pairs())
 def test_compiles_with_every_instruction_set(simd, target):
     """The instruction set alone, then each of the others behind it."""
     flags = build.target_flags(target)

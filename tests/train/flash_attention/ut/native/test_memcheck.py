@@ -50,6 +50,7 @@ def small_cases() -> list:
 
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory):
+    """The driver, built with what valgrind wants."""
     flags = ("-O1", "-g", "-DFLASH_ATTENTION_MEMCHECK")
     return build_driver(tmp_path_factory.mktemp("memcheck"), flags=flags, isas=("avx2",))
 

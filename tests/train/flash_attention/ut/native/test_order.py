@@ -32,6 +32,7 @@ def threads():
 
 
 def assert_same(actual, expected):
+    """Equal bit by bit, by name."""
     for name, value in expected.named().items():
         np.testing.assert_array_equal(getattr(actual, name), value, err_msg=name)
 

@@ -12,6 +12,7 @@ ISAS = library.instruction_sets()
 
 @pytest.fixture(params=ISAS)
 def isa(request):
+    """Runs the test with every instruction set."""
     with instruction_set(request.param):
         yield request.param
 

@@ -12,10 +12,12 @@ ISAS = library.instruction_sets()
 
 
 def random(shape, seed) -> np.ndarray:
+    """Normal random float32 elements."""
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
 def problem_of(seq_q, seq_k, **more) -> AttentionProblem:
+    """A problem of one head."""
     return make_problem(batch=1, heads=1, seq_q=seq_q, seq_k=seq_k, head_dim=32, **more)
 
 

@@ -1,21 +1,8 @@
-"""where the time of an attention call goes: rate of each pass beside the processor's, skipped tiles, call overhead"""
+"""Where the time of a call of the cpu kernel goes: rates beside the processor's own matrix product."""
 
 from __future__ import annotations
 
 import argparse
-
-from flash_attention.problem import DTYPES
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--seq", type=int, nargs="+", default=[512, 2048, 8192], help="sequence lengths")
-    parser.add_argument("--dtype", choices=DTYPES, nargs="+", default=["float32"])
-    parser.add_argument("--batch", type=int, default=1)
-    parser.add_argument("--heads", type=int, default=8)
-    parser.add_argument("--head-dim", type=int, default=128)
-    parser.add_argument("--window-blocks", type=int, default=0, help="key tiles that a query tile sees; 0 = all")
-    parser.add_argument("--threads", type=int, default=2, help="cores and OpenMP threads")
-    parser.add_argument("--rounds", type=int, default=5, help="rounds for a median")
 
 
 def run(options: argparse.Namespace) -> int:

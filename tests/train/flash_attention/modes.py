@@ -1,0 +1,30 @@
+"""MindSpore's execution modes in tests."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import mindspore as ms
+import pytest
+
+MODES = {"graph": ms.GRAPH_MODE, "pynative": ms.PYNATIVE_MODE}
+
+#: For the fixture `mode` and a backend. Graphs of backend math take seconds to compile: few tests of every day do it.
+MODES_AND_BACKENDS = (
+    ("pynative", "math"),
+    ("pynative", "cpu"),
+    ("graph", "cpu"),
+    pytest.param("graph", "math", marks=pytest.mark.slow),
+)
+
+
+@contextlib.contextmanager
+def in_mode(name: str) -> Iterator[None]:
+    """Inside, cells and functions run in the mode "graph" or "pynative"."""
+    before = ms.get_context("mode")
+    ms.set_context(mode=MODES[name])
+    try:
+        yield
+    finally:
+        ms.set_context(mode=before)

@@ -1,0 +1,19 @@
+"""`flash_attention_score` and `FlashAttentionScore` with the meaning that MindSpore 2.10 gives them, on our backends.
+
+MindSpore's own run on Atlas A2 and later devices only. The contract is the documentation of
+`mindspore.ops.flash_attention_score` and of the primitive. Where the two differ (the function's formula adds real_shift
+after the scale), the primitive's holds: scale_value * (query @ key^T + real_shift).
+
+call.py         what a call says, and what it comes to in our terms
+layouts.py      reads a call: sizes out of the layout, packed sequences, head_num, how a strategy splits it
+sparse_modes.py reads sparse_mode, attn_mask, prefix and tokens: who sees whom
+real_shift.py   reads real_shift, and makes a bias of it
+cells.py        attention, and the maximum and sum of each query
+operators.py    the function and the primitive
+
+`flash_attention.compat.mindspore_patch` puts both in MindSpore's place.
+"""
+
+from flash_attention.compat.mindspore_ops.operators import FlashAttentionScore, flash_attention_score
+
+__all__ = ["FlashAttentionScore", "flash_attention_score"]

@@ -1,0 +1,43 @@
+"""A call of `flash_attention_score`, and what it comes to in the terms of `flash_attention.flash_attention`."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from flash_attention.problem.inputs import Sizes
+
+UNLIMITED_TOKENS = 2147483647
+DEFAULT_MASK, ALL_MASK, LEFT_UP_CAUSAL, RIGHT_DOWN_CAUSAL, BAND, PREFIX = range(6)  # sparse_mode
+PACKED = ("TND", "TH")
+
+
+class Settings(NamedTuple):
+    """Attributes of the primitive; plain constants, because a graph passes them on."""
+
+    head_num: int
+    keep_prob: float = 1.0
+    scale_value: float = 1.0
+    pre_tokens: int = UNLIMITED_TOKENS
+    next_tokens: int = UNLIMITED_TOKENS
+    inner_precise: int = 0
+    input_layout: str = "BSH"
+    sparse_mode: int = DEFAULT_MASK
+
+
+class Call(NamedTuple):
+    """What a call comes to in the terms of `flash_attention.flash_attention`."""
+
+    settings: Settings
+    sizes: Sizes
+    causal: bool = False
+    causal_alignment: str = "top_left"
+    window_size: tuple = (-1, -1)
+    takes_mask: bool = False
+    hidden: Any = None  # NumPy bool array that broadcasts to the scores, hidden besides
+    prefix: bool = False
+    shift: str = "none"  # "full", or "alibi": slopes out of the last rows
+
+    @property
+    def offset(self) -> int:
+        """Key position of query row 0."""
+        return self.sizes.seq_k - self.sizes.seq_q if self.causal_alignment == "bottom_right" else 0

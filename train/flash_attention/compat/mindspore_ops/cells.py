@@ -1,0 +1,148 @@
+"""What computes a call: attention, and the maximum and sum of each query's softmax."""
+
+from __future__ import annotations
+
+import mindspore as ms
+from mindspore import Tensor, nn, ops
+from mindspore import dtype as mstype
+
+from flash_attention.compat.mindspore_ops.call import PACKED, Call
+from flash_attention.compat.mindspore_ops.real_shift import Alibi, Float32
+from flash_attention.functional import flash_attention
+from flash_attention.sharding.request import RequestedSharding, ShardRequest
+from flash_attention.varlen import flash_attention_varlen
+
+# Row maximum = logsumexp(2^k * scores) / 2^k: so far apart, nothing but the largest score is left of the sum, and a
+# power of two rounds nothing.
+_SPREAD = 2.0**60
+_LANES = 8  # MindSpore's operator repeats maximum and sum this often
+
+
+class Prepared(nn.Cell):
+    """Mask and bias of a call."""
+
+    def __init__(self, call: Call):
+        super().__init__()
+        self.scale = float(call.settings.scale_value)
+        self.takes_mask = call.takes_mask
+        self.hidden = None if call.hidden is None else Tensor(call.hidden)
+        self.shift = None
+        if call.shift != "none":
+            self.shift = Alibi(call) if call.shift == "alibi" else Float32()
+
+    def construct(self, real_shift, attn_mask):
+        mask, bias = None, None
+        if self.takes_mask:
+            mask = attn_mask
+        if self.hidden is not None:
+            mask = self.hidden if mask is None else ops.logical_or(ops.cast(mask, mstype.bool_), self.hidden)
+        if self.shift is not None:
+            bias = self.shift(real_shift) * self.scale
+        return mask, bias
+
+
+class Attend(nn.Cell):
+    """The function that computes a call, with the rules of the call."""
+
+    def __init__(self, call: Call, return_lse: bool, request: ShardRequest | None = None):
+        super().__init__()
+        self.packed, self.prefix = call.settings.input_layout in PACKED, call.prefix
+        self.rate = 1.0 - float(call.settings.keep_prob)
+        self.causal, self.causal_alignment, self.window_size = call.causal, call.causal_alignment, call.window_size
+        self.input_layout, self.head_dim = call.settings.input_layout, call.sizes.head_dim
+        self.return_lse = return_lse
+        self.shards = None if request is None else RequestedSharding(request)
+
+    def construct(self, query, key, value, mask, bias, drop_mask, prefix, lengths_q, lengths_k, scale):
+        if self.packed:
+            return flash_attention_varlen(
+                query,
+                key,
+                value,
+                lengths_q,
+                lengths_k,
+                scale=scale,
+                causal=self.causal,
+                causal_alignment=self.causal_alignment,
+                window_size=self.window_size,
+                head_dim=self.head_dim,
+                return_lse=self.return_lse,
+            )
+        rate, shown, shards = 0.0, None, None
+        if drop_mask is not None:
+            rate = self.rate
+        if self.prefix:
+            shown = prefix
+            if isinstance(prefix, Tensor):
+                shown = ops.cast(prefix, mstype.int32)
+        if self.shards is not None:
+            shards = self.shards()
+        return flash_attention(
+            query,
+            key,
+            value,
+            mask,
+            bias,
+            dropout_rate=rate,
+            keep_bits=drop_mask,
+            prefix=shown,
+            scale=scale,
+            causal=self.causal,
+            causal_alignment=self.causal_alignment,
+            window_size=self.window_size,
+            input_layout=self.input_layout,
+            head_dim=self.head_dim,
+            return_lse=self.return_lse,
+            argument_names=("attn_mask", "real_shift"),
+            shards=shards,
+        )
+
+
+class Score(nn.Cell):
+    """The attention of a call."""
+
+    def __init__(self, call: Call, request: ShardRequest | None):
+        super().__init__()
+        self.prepared = Prepared(call)
+        self.attend = Attend(call, False, request)
+        self.scale = float(call.settings.scale_value)
+
+    def construct(self, query, key, value, real_shift, drop_mask, attn_mask, prefix, lengths_q, lengths_k):
+        mask, bias = self.prepared(real_shift, attn_mask)
+        return self.attend(query, key, value, mask, bias, drop_mask, prefix, lengths_q, lengths_k, self.scale)
+
+
+class Statistics(nn.Cell):
+    """Maximum and sum of each query's softmax, (B, N, S1, 8) or (T1, N, 8), without a gradient."""
+
+    def __init__(self, call: Call, request: None):
+        super().__init__()
+        self.prepared = Prepared(call)
+        self.attend = Attend(call, True)
+        self.alibi = Alibi(call) if call.shift == "alibi" else None
+        self.packed = call.settings.input_layout in PACKED
+        # On a CPU, MindSpore's float32 exp errs a hundred times as much as float32 rounds.
+        self.precise = mstype.float64 if ms.get_context("device_target") == "CPU" else mstype.float32
+        self.scale = float(call.settings.scale_value)
+
+    def construct(self, query, key, value, real_shift, attn_mask, prefix, lengths_q, lengths_k):
+        query, key, value = ops.stop_gradient(query), ops.stop_gradient(key), ops.stop_gradient(value)
+        mask, bias = self.prepared(real_shift, attn_mask)
+        wide, spread = None, self.scale * _SPREAD
+        if bias is not None:
+            bias = ops.stop_gradient(bias)
+            wide = bias * _SPREAD
+        logsumexp = self.attend(query, key, value, mask, bias, None, prefix, lengths_q, lengths_k, self.scale)[1]
+        maximum = self.attend(query, key, value, mask, wide, None, prefix, lengths_q, lengths_k, spread)[1] / _SPREAD
+        blind = logsumexp < -3e38
+        ratio = ops.exp(ops.cast(logsumexp - maximum, self.precise))
+        total = ops.masked_fill(ops.cast(ratio, mstype.float32), blind, 0.0)
+        if self.alibi is not None:
+            maximum = maximum + ops.stop_gradient(self.alibi.left_out(real_shift)) * self.scale
+        maximum = ops.masked_fill(maximum, blind, -float("inf"))
+        return self.lanes(maximum), self.lanes(total)
+
+    def lanes(self, statistic):
+        if self.packed:
+            return ops.tile(ops.expand_dims(ops.transpose(statistic, (1, 0)), -1), (1, 1, _LANES))
+        return ops.tile(ops.expand_dims(statistic, -1), (1, 1, 1, _LANES))

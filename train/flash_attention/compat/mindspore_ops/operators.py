@@ -1,0 +1,189 @@
+"""The function and the primitive, with the signatures of MindSpore's."""
+
+from __future__ import annotations
+
+import functools
+
+import mindspore as ms
+from mindspore import nn, ops
+from mindspore.ops import constexpr
+
+from flash_attention.compat.ascend910 import Operator
+from flash_attention.compat.mindspore_ops.call import PACKED, Settings
+from flash_attention.compat.mindspore_ops.cells import Score, Statistics
+from flash_attention.compat.mindspore_ops.layouts import read_call, shard_request
+from flash_attention.precision import fix_dtypes
+from flash_attention.tensors import spec, tensor_spec
+
+
+def flash_attention_score(
+    query,
+    key,
+    value,
+    head_num,
+    real_shift=None,
+    drop_mask=None,
+    padding_mask=None,
+    attn_mask=None,
+    prefix=None,
+    actual_seq_qlen=None,
+    actual_seq_kvlen=None,
+    keep_prob=1.0,
+    scalar_value=1.0,
+    pre_tokens=2147483647,
+    next_tokens=2147483647,
+    inner_precise=0,
+    input_layout="BSH",
+    sparse_mode=0,
+):
+    """`mindspore.ops.flash_attention_score`; all of its documentation holds, with these differences.
+
+    float32 is taken too, any head size up to our limit, and a query that sees nothing gives 0. padding_mask, modes 6 to
+    8, and in packed layouts (TND, TH) real_shift and dropout are refused.
+
+    Args:
+        query, key, value (Tensor): in `input_layout`, all of one dtype.
+        head_num (int): heads of query.
+        real_shift (Tensor): (B or 1, N, S1, S2), added to the scores before they are scaled; or, for ALiBi under a
+            causal mask, its last 1024 rows, (B or 1, N, 1024, S2), of which the slopes are taken.
+        drop_mask (Tensor): uint8 (B, N, S1, S2 / 8), a set bit keeps; together with keep_prob < 1.
+        padding_mask: None.
+        attn_mask (Tensor): bool or uint8, 1 = hidden; (S1, S2) or (B, N or 1, S1, S2), in sparse modes 2 to 4
+            (2048, 2048), whose contents are not looked at.
+        prefix (Tensor, tuple, list): (B,), in sparse mode 5 the keys that every query of a batch item sees.
+        actual_seq_qlen, actual_seq_kvlen (Tensor, tuple, list): with TND and TH, where the sequences end.
+        keep_prob (float): 0 < keep_prob <= 1, in steps of 2 ** -16.
+        scalar_value (float): factor on the scores.
+        pre_tokens, next_tokens (int): keys that a query sees before and after its position, in sparse modes 0 (with an
+            attn_mask, position of query i at key i) and 4 (at key i + S2 - S1).
+        inner_precise (int): without effect, sums and softmax are in float32.
+        input_layout (str): "BSH", "BNSD", "SBH" or "BSND"; "TND", or "TH" with heads and head size in one axis, for
+            sequences one behind the other in sparse modes 2 to 4, or in 0 without attn_mask.
+        sparse_mode (int): 0 to 5.
+
+    Returns:
+        Tensor like query.
+
+    Raises:
+        TypeError, ValueError: an argument is not allowed.
+    """
+    settings = (head_num, keep_prob, scalar_value, pre_tokens, next_tokens, inner_precise, input_layout, sparse_mode)
+    run = _score(
+        settings,
+        (spec(query), spec(key), spec(value), spec(real_shift), spec(drop_mask), spec(attn_mask)),
+        (spec(prefix), spec(padding_mask), spec(actual_seq_qlen), spec(actual_seq_kvlen)),
+        None,
+    )
+    return run(query, key, value, real_shift, drop_mask, attn_mask, prefix, actual_seq_qlen, actual_seq_kvlen)
+
+
+@ms.jit_class
+class FlashAttentionScore(Operator):
+    """`mindspore.ops.operations.nn_ops.FlashAttentionScore`, see `flash_attention_score`.
+
+    softmax_max and softmax_sum are computed by two further forward passes; a graph leaves out what it does not use.
+    They have no gradient. `shard` takes a strategy of query that splits batch and heads.
+
+    Outputs:
+        softmax_max (Tensor): float32 (B, N, S1, 8), or (T1, N, 8) with TND and TH, the largest score of each query,
+            -inf if it sees nothing.
+        softmax_sum (Tensor): like it, the sum of exp(score - softmax_max).
+        softmax_out (Tensor): of no use, ().
+        attention_out (Tensor): like query.
+    """
+
+    def __init__(
+        self,
+        head_num,
+        keep_prob=1.0,
+        scale_value=1.0,
+        pre_tokens=2147483647,
+        next_tokens=2147483647,
+        inner_precise=0,
+        input_layout="BSH",
+        sparse_mode=0,
+    ):
+        self.name = "FlashAttentionScore"
+        self.settings = (
+            head_num,
+            keep_prob,
+            scale_value,
+            pre_tokens,
+            next_tokens,
+            inner_precise,
+            input_layout,
+            sparse_mode,
+        )
+        self.input_layout = input_layout
+        self.request = None
+
+    def __call__(
+        self,
+        query,
+        key,
+        value,
+        real_shift=None,
+        drop_mask=None,
+        padding_mask=None,
+        attn_mask=None,
+        prefix=None,
+        actual_seq_qlen=None,
+        actual_seq_kvlen=None,
+    ):
+        specs = (spec(query), spec(key), spec(value), spec(real_shift), spec(drop_mask), spec(attn_mask))
+        rest = (spec(prefix), spec(padding_mask), spec(actual_seq_qlen), spec(actual_seq_kvlen))
+        run = _score(self.settings, specs, rest, self.request)
+        softmax_max, softmax_sum = _statistics(self.settings, specs, rest)(
+            query, key, value, real_shift, attn_mask, prefix, actual_seq_qlen, actual_seq_kvlen
+        )
+        output = run(query, key, value, real_shift, drop_mask, attn_mask, prefix, actual_seq_qlen, actual_seq_kvlen)
+        return softmax_max, softmax_sum, ops.zeros((), query.dtype), output
+
+    def shard(self, in_strategy=None, out_strategy=None):
+        """Splits batch and heads over devices; None leaves the operator whole.
+
+        Raises:
+            ValueError: the strategy of query must split nothing but batch and heads.
+        """
+        if in_strategy is not None:
+            self.request = shard_request(in_strategy[0], self.input_layout)
+        return self
+
+
+@constexpr(reuse_result=False)
+def _score(settings, specs, rest, request):
+    return _built(Score, settings, specs, rest, request)
+
+
+@constexpr(reuse_result=False)
+def _statistics(settings, specs, rest):
+    return _built(Statistics, settings, specs, rest, None)
+
+
+def _built(kind, settings, specs, rest, request):
+    names = ("query", "key", "value", "real_shift", "drop_mask", "attn_mask")
+    specs = tuple(
+        None if described is None and name in names[3:] else tensor_spec(name, described)
+        for name, described in zip(names, specs)
+    )
+    prefix, padding_mask, *lengths = rest
+    if padding_mask is not None:
+        raise ValueError("padding_mask: got one, allowed is None; it is not supported")
+    settings = Settings(*settings)
+    packed = settings.input_layout in PACKED
+    for name, described in zip(("actual_seq_qlen", "actual_seq_kvlen"), lengths):
+        if (described is not None) != packed:
+            raise ValueError(
+                f"{name}: got {'none' if packed else 'one'} with input_layout {settings.input_layout!r}, allowed is "
+                f"one with {' and '.join(PACKED)} only"
+            )
+    if isinstance(prefix, tuple) and len(prefix) == 2 and isinstance(prefix[0], tuple):
+        prefix = tensor_spec("prefix", prefix)
+    elif prefix is not None:
+        prefix = tuple(prefix)
+    return _cell(kind, settings, specs, prefix, request)
+
+
+@functools.lru_cache(maxsize=256)
+def _cell(kind, settings, specs, prefix, request) -> nn.Cell:
+    return fix_dtypes(kind(read_call(settings, specs, prefix), request))

@@ -1,0 +1,76 @@
+"""real_shift, added to the scores before they are scaled: as a bias, or as slopes out of the last rows of ALiBi."""
+
+from __future__ import annotations
+
+import numpy as np
+from mindspore import Tensor, nn, ops
+from mindspore import dtype as mstype
+
+from flash_attention.compat.mindspore_ops.call import LEFT_UP_CAUSAL, RIGHT_DOWN_CAUSAL, Call
+from flash_attention.problem.inputs import TensorSpec, fits
+
+COMPRESSED_ROWS = 1024  # rows of a real_shift that follows the ALiBi rule and is given for the last rows only
+
+
+def read_shift(shift: TensorSpec | None, call: Call) -> Call:
+    """Adds to a call which real_shift it has.
+
+    Raises:
+        ValueError: its shape is not allowed.
+    """
+    if shift is None:
+        return call
+    batch, heads, seq_q, seq_k = call.sizes.scores
+
+    def has_rows(rows):
+        fitting = len(shift.shape) == 4 and all(map(fits, shift.shape[1:], (heads, rows, seq_k)))
+        return fitting and (shift.shape[0] == 1 or fits(shift.shape[0], batch))
+
+    if has_rows(seq_q):
+        return call._replace(shift="full")
+    causal = call.settings.sparse_mode in (LEFT_UP_CAUSAL, RIGHT_DOWN_CAUSAL)
+    if seq_q > COMPRESSED_ROWS and has_rows(COMPRESSED_ROWS) and causal:
+        return call._replace(shift="alibi")
+    raise ValueError(
+        f"real_shift: got shape {shift.shape}, allowed is (batch or 1, heads, S1, S2) = ({batch} or 1, {heads}, "
+        f"{seq_q}, {seq_k}), and {COMPRESSED_ROWS} rows with sparse_mode 2 or 3 and S1 > {COMPRESSED_ROWS}"
+    )
+
+
+class Float32(nn.Cell):
+    """The bias that a full real_shift is."""
+
+    def construct(self, real_shift):
+        return ops.cast(real_shift, mstype.float32)
+
+
+class Alibi(nn.Cell):
+    """A bias for each key, (B or 1, N, 1, S2), out of rows that follow the ALiBi rule.
+
+    shift[i, j] = slope * (j - position of query i). The softmax does not see what a whole row has in common, so that
+    the row of the last query serves all of them. Its slope is fitted over all its keys: what float16 keeps of far
+    distances would be too coarse for the near keys of other queries.
+    """
+
+    def __init__(self, call: Call):
+        super().__init__()
+        seq_q, seq_k = call.sizes.seq_q, call.sizes.seq_k
+        last = seq_q - 1 + call.offset
+        distance = np.arange(seq_k) - last
+        seen = distance <= 0
+        self.weights = Tensor((seen / distance[seen].sum()).astype(np.float32).reshape(1, 1, 1, -1))
+        self.distance = Tensor(distance.astype(np.float32).reshape(1, 1, 1, -1))
+        rows = last - (np.arange(seq_q) + call.offset)
+        self.rows = Tensor(rows.astype(np.float32).reshape(1, 1, -1))
+
+    def slope(self, real_shift):
+        """(B or 1, N, 1, 1)."""
+        row = ops.cast(real_shift[:, :, -1:], mstype.float32)
+        return ops.ReduceSum(keep_dims=True)(row * self.weights, -1)
+
+    def construct(self, real_shift):
+        return self.slope(real_shift) * self.distance
+
+    def left_out(self, real_shift):
+        """What the scores of each query lack, (B or 1, N, S1)."""
+        return ops.squeeze(self.slope(real_shift), -1) * self.rows

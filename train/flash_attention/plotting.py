@@ -1,0 +1,38 @@
+"""matplotlib, which is not always installed."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+
+def require() -> None:
+    """Checks that plots can be drawn, before anything is measured for them.
+
+    Raises:
+        RuntimeError: matplotlib is not installed.
+    """
+    if importlib.util.find_spec("matplotlib") is None:
+        raise RuntimeError("plots need matplotlib, which is not installed: pip install 'flash-attention[plot]'")
+
+
+def subplots(rows: int, columns: int, size: tuple[float, float], **options):
+    """(figure, axes) for a file; axes is always an array of (rows, columns). Arguments as of `pyplot.subplots`."""
+    require()
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    return pyplot.subplots(rows, columns, figsize=size, squeeze=False, **options)
+
+
+def save(figure, path: Path) -> Path:
+    """Writes a figure as PNG and closes it; returns the path."""
+    from matplotlib import pyplot
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.tight_layout()
+    figure.savefig(path, dpi=100)
+    pyplot.close(figure)
+    return path
