@@ -17,8 +17,8 @@ from flash_attention.problem.paged import PagedProblem
 ISA_VARIABLE = "FLASH_ATTENTION_CPU_ISA"
 BUILD_COMMAND = "python -m flash_attention.backends.cpu.build"
 
+_VERSION = 4  # as in csrc/arguments.h
 # As in csrc/custom.cpp.
-_VERSION = 4
 _DROPOUT_NONE, _DROPOUT_PHILOX, _DROPOUT_GIVEN = range(3)
 _BIAS_KINDS = {"none": 0, "per_key": 1, "per_score": 1, "alibi": 2}
 _LAYOUTS = ("BNSD", "BSND", "BSH", "SBH")

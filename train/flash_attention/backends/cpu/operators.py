@@ -198,7 +198,7 @@ def _optional_axes(problem: AttentionProblem, shard: Shard | None) -> tuple:
 def custom_primitive(
     function: str, problem: AttentionProblem, outputs: tuple, bprop, shard: Shard | None = None, input_axes: tuple = ()
 ) -> ops.Custom:
-    """The primitive of an entry point of csrc/custom.cpp; outputs are (shape, dtype, axes) each."""
+    """The primitive of an entry point of csrc; outputs are (shape, dtype, axes) each."""
     shapes, dtypes, axes = zip(*outputs)
     known = {"out_shape": tuple(map(list, shapes)), "out_dtype": tuple(getattr(ms, dtype) for dtype in dtypes)}
     if problem.dynamic:

@@ -203,8 +203,8 @@ struct BackwardCell {
   float distance = 0.0f;
 
   BackwardCell(Tile& t, const KeyTile& k, int64_t row, int64_t column) : tile(t), strip(row), panel(column) {
-    if (kBias == Bias::kTensor || kBias == Bias::kCapped) bias = t.sides.bias + row * t.sides.bias_stride + column;
-    if (kBias == Bias::kSlope || kBias == Bias::kCapped) distance = static_cast<float>(k.first + column - t.sides.position - row);
+    if (kBias == Bias::kPerScore || kBias == Bias::kCapped) bias = t.sides.bias + row * t.sides.bias_stride + column;
+    if (kBias == Bias::kAlibi || kBias == Bias::kCapped) distance = static_cast<float>(k.first + column - t.sides.position - row);
   }
 
   template <bool kBits>

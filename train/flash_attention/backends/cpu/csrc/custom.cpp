@@ -1,48 +1,18 @@
-// Entry points in the calling convention of MindSpore's ops.Custom(func_type="aot"), also called through ctypes:
-// every tensor, inputs then outputs, as pointer, rank, shape and dtype name. The configuration says which of the optional
-// inputs count; the others may be anything, because None does not pass through every MindSpore version.
-#include <algorithm>
+// Entry points of attention, see arguments.h. The configuration says which of the optional inputs count; the others may be
+// anything, because None does not pass through every MindSpore version.
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <stdexcept>
-#include <string>
 #include <vector>
 
+#include "arguments.h"
 #include "attention.h"
 #include "dispatch.h"
-#include "status.h"
 
 namespace flash_attention {
-
-const char* message(int status) {
-  switch (status) {
-    case kOk: return "success";
-    case kBadCount: return "wrong number of tensors";
-    case kBadConfig: return "wrong length or version of the configuration tensors";
-    case kBadDType: return "a tensor has a dtype that is not allowed for it";
-    case kBadShape: return "a tensor has a shape that does not fit the others";
-    case kBadPointer: return "a required tensor is absent, or its data is not aligned to its element size";
-    case kBadValue: return "a value in the configuration tensors, or a prefix, is out of range";
-    case kTooLarge: return "a size is beyond 2**40, or a tensor beyond 2**46 elements";
-    case kNoMemory: return "out of memory";
-    case kNoTarget: return "FLASH_ATTENTION_CPU_ISA names an instruction set that is unknown or missing on this processor";
-    case kInternal: return "internal error";
-    case kBadLengths:
-      return "cumulative lengths must ascend from 0 to the number of rows, of as many sequences for query as for key";
-    case kBadTable: return "context_lens goes past the blocks of block_tables, or block_tables names a block that is none";
-    case kBadSlot: return "slot_mapping names a slot behind the last block";
-    default: return "unknown status";
-  }
-}
-
 namespace {
 
-constexpr int64_t kMaxSize = int64_t{1} << 40;
-constexpr int64_t kMaxElements = int64_t{1} << 46;
 constexpr int64_t kMaxBlocks = int64_t{1} << 31;
-constexpr int64_t kMaxHeadDim = 1024;
-constexpr int64_t kVersion = 4;
 
 // The int64 configuration; library.py fills it in this order.
 enum Config {
@@ -74,7 +44,7 @@ enum Config {
 // Packed sequences have no batch axis.
 enum LayoutKind : int64_t { kHeadsFirst = 0 /* BNSD */, kBSND = 1, kBSH = 2, kSBH = 3, kTND = 4, kTH = 5 };
 
-enum BiasKind : int64_t { kNoBias = 0, kTensorBias = 1, kSlopeBias = 2 };
+enum BiasKind : int64_t { kNoBias = 0, kPerScore = 1, kAlibi = 2 };
 
 // The float32 configuration. The scale is the sum of two numbers, which makes it exact enough for a float64. One number per
 // query head follows: its slope, if there are slopes. Their count says how many heads there are.
@@ -114,64 +84,6 @@ enum BackwardParameter {
 
 // Packed sequences: their cumulative lengths come after the other inputs, before the configuration.
 constexpr int kLengths = 2;
-
-// Checks throw a Status; the entry points return it.
-struct Reject {
-  int status;
-};
-
-void require(bool condition, int status) {
-  if (!condition) throw Reject{status};
-}
-
-struct Tensors {
-  void** data;
-  const int* ranks;
-  int64_t* const* shapes;
-  const char* const* dtypes;
-
-  bool present(int i) const { return data[i] != nullptr; }
-  const int64_t* shape(int i) const { return shapes[i]; }
-
-  bool named(int i, const char* name) const { return std::strcmp(dtypes[i], name) == 0; }
-  DType dtype(int i) const {
-    if (named(i, "float32")) return DType::kFloat32;
-    if (named(i, "float16")) return DType::kFloat16;
-    if (named(i, "bfloat16")) return DType::kBFloat16;
-    if (named(i, "bool") || named(i, "uint8")) return DType::kByte;
-    throw Reject{kBadDType};
-  }
-  void check_like(int i, int other) const {
-    require(present(i), kBadPointer);
-    require(dtype(i) == dtype(other), kBadDType);
-    require(ranks[i] == ranks[other] && std::equal(shapes[i], shapes[i] + ranks[i], shapes[other]), kBadShape);
-    check_aligned(i, size_of(dtype(i)));
-  }
-  void check_shape(int i, std::initializer_list<int64_t> expected) const {
-    require(ranks[i] == static_cast<int>(expected.size()), kBadShape);
-    int axis = 0;
-    for (int64_t size : expected) require(shapes[i][axis++] == size, kBadShape);
-  }
-  void check_aligned(int i, int64_t element) const {
-    require(data[i] != nullptr && reinterpret_cast<uintptr_t>(data[i]) % element == 0, kBadPointer);
-  }
-  void check(int i, DType type, std::initializer_list<int64_t> expected) const {
-    require(present(i), kBadPointer);
-    require(dtype(i) == type, kBadDType);
-    check_shape(i, expected);
-    check_aligned(i, size_of(type));
-  }
-};
-
-int64_t checked_product(const int64_t* sizes, int count) {
-  int64_t product = 1;
-  for (int axis = 0; axis < count; ++axis) {
-    require(sizes[axis] >= 1, kBadShape);
-    require(sizes[axis] <= kMaxSize && product <= kMaxElements / sizes[axis], kTooLarge);
-    product *= sizes[axis];
-  }
-  return product;
-}
 
 // Sizes of query, or of key and value, and where their rows are.
 struct Sizes {
@@ -218,19 +130,6 @@ Broadcast broadcast(const Tensors& t, int i, const Problem& p) {
   b.head_stride = shape[1] == 1 ? 0 : shape[2] * p.seq_k;
   b.batch_stride = shape[0] == 1 ? 0 : shape[1] * shape[2] * p.seq_k;
   return b;
-}
-
-int64_t in_range(int64_t value, int64_t low, int64_t high) {
-  require(value >= low && value <= high, kBadValue);
-  return value;
-}
-
-const int32_t* integers(const Tensors& t, int i, std::initializer_list<int64_t> expected) {
-  require(t.present(i), kBadPointer);
-  require(t.named(i, "int32"), kBadDType);
-  t.check_shape(i, expected);
-  t.check_aligned(i, 4);
-  return static_cast<const int32_t*>(t.data[i]);
 }
 
 // Of a tensor as wide as the value, with the batch, heads and length of `like`.
@@ -296,12 +195,12 @@ Problem parse(const Tensors& t, int config_index, int rates_index, int output_in
     p.mask = broadcast(t, kMask, p);
     require(p.mask.dtype == DType::kByte, kBadDType);
   }
-  switch (in_range(config[kBiasKind], kNoBias, kSlopeBias)) {
-    case kTensorBias:
+  switch (in_range(config[kBiasKind], kNoBias, kAlibi)) {
+    case kPerScore:
       p.bias = broadcast(t, kBias, p);
       require(p.bias.dtype != DType::kByte, kBadDType);
       break;
-    case kSlopeBias:
+    case kAlibi:
       p.slopes = rates + kRateCount;
       break;
   }
@@ -347,17 +246,6 @@ Problem parse(const Tensors& t, int config_index, int rates_index, int output_in
     dropout.bits = static_cast<const uint8_t*>(t.data[kKeepBits]);
   }
   return p;
-}
-
-template <class Run>
-int answer(const Run& run) {
-  try {
-    return run();
-  } catch (const Reject& reject) {
-    return reject.status;
-  } catch (...) {
-    return kInternal;
-  }
 }
 
 int forward_entry(int count, const Tensors& t) {
@@ -461,136 +349,6 @@ int backward_packed_entry(int count, const Tensors& t, bool sink_gradient) {
   });
 }
 
-// paged_attention: sizes come from the shapes.
-enum PagedParameter {
-  kKeyCache = 1,
-  kValueCache,
-  kTables,
-  kContexts,
-  kPagedSinks,
-  kPagedConfig,
-  kPagedRates,
-  kPagedOutput,
-  kPagedCount,
-};
-// (version, left side of the window, whether there are slopes, and sinks), and (scale, rest of the scale, softcap, a slope per head).
-enum PagedConfig { kPagedVersion, kPagedWindow, kPagedSlopes, kPagedHasSinks, kPagedConfigCount };
-enum PagedRates { kPagedScale, kPagedScaleRest, kPagedSoftcap, kPagedRateCount };
-
-int paged_entry(int count, const Tensors& t) {
-  return answer([&] {
-    require(count == kPagedCount, kBadCount);
-    for (int i = 0; i < kPagedCount; ++i) require(t.present(i), kBadPointer);
-    require(t.named(kPagedConfig, "int64") && t.named(kPagedRates, "float32"), kBadDType);
-    t.check_shape(kPagedConfig, {kPagedConfigCount});
-    const int64_t* config = static_cast<const int64_t*>(t.data[kPagedConfig]);
-    const float* rates = static_cast<const float*>(t.data[kPagedRates]);
-    require(config[kPagedVersion] == kVersion, kBadConfig);
-
-    // (batch, seq_q, heads, head_dim), or (batch, heads, head_dim) with one query each.
-    Problem p{};
-    const int rank = t.ranks[kQuery];
-    require((rank == 3 || rank == 4) && t.ranks[kKeyCache] == 4 && t.ranks[kValueCache] == 4, kBadShape);
-    for (int i : {static_cast<int>(kQuery), static_cast<int>(kKeyCache), static_cast<int>(kValueCache)}) {
-      checked_product(t.shape(i), t.ranks[i]);
-      require(t.dtype(i) == t.dtype(kQuery), kBadDType);
-      t.check_aligned(i, size_of(t.dtype(kQuery)));
-    }
-    const int64_t *query = t.shape(kQuery), *key = t.shape(kKeyCache), *value = t.shape(kValueCache);
-    p.dtype = t.dtype(kQuery);
-    require(p.dtype != DType::kByte, kBadDType);
-    p.batch = query[0];
-    p.seq_q = rank == 4 ? query[1] : 1;
-    p.heads = query[rank - 2];
-    p.head_dim = in_range(query[rank - 1], 1, kMaxHeadDim);
-    const int64_t blocks = key[0], block_size = key[1];
-    p.kv_heads = key[2];
-    p.value_dim = in_range(value[3], 1, kMaxHeadDim);
-    require(p.heads % p.kv_heads == 0 && key[3] == p.head_dim && std::equal(key, key + 3, value), kBadShape);
-    p.query_layout = {p.seq_q * p.heads * p.head_dim, p.head_dim, p.heads * p.head_dim};
-    p.output_layout = {p.seq_q * p.heads * p.value_dim, p.value_dim, p.heads * p.value_dim};
-    p.key_layout = {0, p.head_dim, p.kv_heads * p.head_dim};
-    p.value_layout = {0, p.value_dim, p.kv_heads * p.value_dim};
-    require(t.ranks[kPagedOutput] == rank && std::equal(query, query + rank - 1, t.shape(kPagedOutput)) &&
-                t.shape(kPagedOutput)[rank - 1] == p.value_dim,
-            kBadShape);
-    require(t.dtype(kPagedOutput) == p.dtype, kBadDType);
-    t.check_shape(kPagedRates, {kPagedRateCount + p.heads});
-    p.scale = static_cast<double>(rates[kPagedScale]) + rates[kPagedScaleRest];
-    p.softcap = rates[kPagedSoftcap];
-    require(std::isfinite(p.scale) && std::isfinite(p.softcap) && p.softcap >= 0.0f, kBadValue);
-    if (in_range(config[kPagedSlopes], 0, 1)) p.slopes = rates + kPagedRateCount;
-    if (in_range(config[kPagedHasSinks], 0, 1)) {
-      t.check(kPagedSinks, DType::kFloat32, {p.heads});
-      p.sinks = static_cast<const float*>(t.data[kPagedSinks]);
-    }
-    p.dropout.scale = 1.0f;
-    p.query = t.data[kQuery];
-    p.key = t.data[kKeyCache];
-    p.value = t.data[kValueCache];
-
-    Paging paging{};
-    require(t.ranks[kTables] == 2, kBadShape);
-    paging.table_width = t.shape(kTables)[1];
-    paging.tables = integers(t, kTables, {p.batch, paging.table_width});
-    paging.lengths = integers(t, kContexts, {p.batch});
-    paging.block_size = block_size;
-    paging.key_block = block_size * p.kv_heads * p.head_dim;
-    paging.value_block = block_size * p.kv_heads * p.value_dim;
-    paging.window_left = in_range(config[kPagedWindow], -1, kMaxSize);
-    for (int64_t b = 0; b < p.batch; ++b) {
-      const int64_t length = paging.lengths[b];
-      require(length >= 0 && length <= paging.table_width * block_size, kBadTable);
-      const int64_t first = paging.window_left < 0 ? 0 : std::max<int64_t>(0, length - p.seq_q - paging.window_left);
-      for (int64_t at = first / block_size; at * block_size < length; ++at) {
-        const int32_t block = paging.tables[b * paging.table_width + at];
-        require(block >= 0 && block < blocks, kBadTable);
-      }
-    }
-    return forward_paged(p, paging, t.data[kPagedOutput]);
-  });
-}
-
-// reshape_and_cache: (tokens..., kv_heads, width) into (blocks, block_size, kv_heads, width), in place.
-enum CacheParameter { kNewKey, kNewValue, kOldKeys, kOldValues, kSlots, kCacheDone, kCacheCount };
-
-int cache_entry(int count, const Tensors& t) {
-  return answer([&] {
-    require(count == kCacheCount, kBadCount);
-    for (int i = 0; i < kCacheCount; ++i) require(t.present(i), kBadPointer);
-    int64_t row_bytes[2], slots = 0;
-    const int64_t tokens = checked_product(t.shape(kSlots), t.ranks[kSlots]);
-    for (int i = 0; i < 2; ++i) {
-      const int from = kNewKey + i, to = kOldKeys + i, rank = t.ranks[from];
-      require(rank >= 2 && t.ranks[to] == 4, kBadShape);
-      require(t.dtype(from) == t.dtype(to), kBadDType);
-      const int64_t* shape = t.shape(to);
-      require(t.shape(from)[rank - 2] == shape[2] && t.shape(from)[rank - 1] == shape[3], kBadShape);
-      const int64_t row = shape[2] * shape[3];
-      require(checked_product(t.shape(from), rank) == tokens * row, kBadShape);
-      require(i == 0 || slots == shape[0] * shape[1], kBadShape);
-      slots = checked_product(shape, 4) / row;
-      row_bytes[i] = row * size_of(t.dtype(to));
-    }
-    require(t.named(kSlots, "int32"), kBadDType);
-    t.check_aligned(kSlots, 4);
-    const int32_t* slot = static_cast<const int32_t*>(t.data[kSlots]);
-    for (int64_t token = 0; token < tokens; ++token) require(slot[token] < slots, kBadSlot);
-    for (int64_t token = 0; token < tokens; ++token)
-      for (int i = 0; i < 2 && slot[token] >= 0; ++i)
-        std::memcpy(static_cast<char*>(t.data[kOldKeys + i]) + slot[token] * row_bytes[i],
-                    static_cast<const char*>(t.data[kNewKey + i]) + token * row_bytes[i], row_bytes[i]);
-    std::memcpy(t.data[kCacheDone], slot, sizeof(int32_t));
-    return static_cast<int>(kOk);
-  });
-}
-
-// MindSpore shows the text of an exception, but of a return code only its number.
-int or_throw(const char* function, int status) {
-  if (status != kOk) throw std::runtime_error(std::string(function) + ": " + message(status));
-  return status;
-}
-
 // For MindSpore's inference of shapes and types in graphs with dynamic shapes. What it hands over are vectors of its own
 // enumeration of types, whose numbers differ between versions: outputs take theirs from inputs.
 using Shapes = std::vector<std::vector<int64_t>>;
@@ -635,10 +393,6 @@ namespace fa = flash_attention;
 #pragma GCC diagnostic ignored "-Wreturn-type-c-linkage"
 extern "C" {
 
-#define FA_PARAMETERS int count, void **data, int *ranks, int64_t **shapes, const char **dtypes, void *, void *
-#define FA_TENSORS \
-  fa::Tensors { data, ranks, shapes, dtypes }
-
 // For ctypes: a Status comes back, nothing is thrown.
 int flash_attention_forward(FA_PARAMETERS) { return fa::forward_entry(count, FA_TENSORS); }
 int flash_attention_forward_packed(FA_PARAMETERS) { return fa::forward_packed_entry(count, FA_TENSORS); }
@@ -675,13 +429,6 @@ FA_BACKWARD(FlashAttentionBackward, flash_attention_backward, false, false)
 FA_BACKWARD(FlashAttentionBackwardBias, flash_attention_backward_bias, true, false)
 FA_BACKWARD(FlashAttentionBackwardSinks, flash_attention_backward_sinks, false, true)
 FA_BACKWARD(FlashAttentionBackwardBiasSinks, flash_attention_backward_bias_sinks, true, true)
-
-int FlashAttentionPaged(FA_PARAMETERS) {
-  return fa::or_throw("paged_attention", fa::paged_entry(count, FA_TENSORS));
-}
-int FlashAttentionReshapeAndCache(FA_PARAMETERS) {
-  return fa::or_throw("reshape_and_cache", fa::cache_entry(count, FA_TENSORS));
-}
 
 int FlashAttentionForwardPacked(FA_PARAMETERS) {
   return fa::or_throw("flash_attention_varlen forward", fa::forward_packed_entry(count, FA_TENSORS));

@@ -95,8 +95,8 @@ struct ForwardCell {
 
   ForwardCell(Tile& t, const KeyTile& keys, int64_t row, int64_t column)
       : tile(t), k(keys), strip(row), panel(column) {
-    if (kBias == Bias::kTensor || kBias == Bias::kCapped) bias = t.sides.bias + row * t.sides.bias_stride + column;
-    if (kBias == Bias::kSlope || kBias == Bias::kCapped) distance = static_cast<float>(k.first + column - t.sides.position - row);
+    if (kBias == Bias::kPerScore || kBias == Bias::kCapped) bias = t.sides.bias + row * t.sides.bias_stride + column;
+    if (kBias == Bias::kAlibi || kBias == Bias::kCapped) distance = static_cast<float>(k.first + column - t.sides.position - row);
   }
 
   FA_INLINE void products(F (&acc)[kRows][kVectors]) const {

@@ -75,8 +75,8 @@ struct KeyTile {
   int64_t column(int64_t key) const { return key < first ? 0 : key - first > count ? count : key - first; }
 };
 
-// kCapped: a soft cap, and whatever bias there is.
-enum class Bias { kNone, kTensor, kSlope, kCapped };
+// kPerScore: a tensor; one bias for each key is one with a row stride of 0. kCapped: a soft cap, and whatever bias there is.
+enum class Bias { kNone, kPerScore, kAlibi, kCapped };
 
 // Bits, bias and dropout of one (query tile, key tile) pair of one head.
 struct Sides {
@@ -285,11 +285,11 @@ FA_INLINE F score(F product, const ScoreRule& rule, const Sides& sides, const fl
                   int n) {
   const F factor = Simd::set1(kBias == Bias::kCapped ? rule.softcap : rule.factor);
   if (kBias == Bias::kNone) return Simd::mul(product, factor);
-  const F bias = kBias == Bias::kSlope ? Simd::zero() : Simd::load(cell_bias + m * sides.bias_stride + n * kLanes);
-  if (kBias == Bias::kTensor) return Simd::fma(product, factor, bias);
+  const F bias = kBias == Bias::kAlibi ? Simd::zero() : Simd::load(cell_bias + m * sides.bias_stride + n * kLanes);
+  if (kBias == Bias::kPerScore) return Simd::fma(product, factor, bias);
   const F apart = Simd::abs(Simd::add(Simd::iota(), Simd::set1(distance + static_cast<float>(n * kLanes - m))));
   const F slope = Simd::set1(-sides.slope);
-  return Simd::fma(product, factor, kBias == Bias::kSlope ? Simd::mul(apart, slope) : Simd::fma(apart, slope, bias));
+  return Simd::fma(product, factor, kBias == Bias::kAlibi ? Simd::mul(apart, slope) : Simd::fma(apart, slope, bias));
 }
 
 // shift = -(reference): the running maximum forward, the logsumexp backward.

@@ -19,15 +19,15 @@ using ForwardTask = void (*)(const ForwardPlan&, int64_t, int64_t, char*);
 using BackwardTask = void (*)(const BackwardPlan&, int64_t, int64_t, char*);
 
 Bias bias_of(const Problem& p) {
-  return p.capped() ? Bias::kCapped : p.bias.data ? Bias::kTensor : p.slopes ? Bias::kSlope : Bias::kNone;
+  return p.capped() ? Bias::kCapped : p.bias.data ? Bias::kPerScore : p.slopes ? Bias::kAlibi : Bias::kNone;
 }
 
 template <class Math, bool kKeep>
 ForwardTask forward_task_of(Bias bias) {
   switch (bias) {
     case Bias::kNone: return forward_rows<Math, Bias::kNone, kKeep>;
-    case Bias::kTensor: return forward_rows<Math, Bias::kTensor, kKeep>;
-    case Bias::kSlope: return forward_rows<Math, Bias::kSlope, kKeep>;
+    case Bias::kPerScore: return forward_rows<Math, Bias::kPerScore, kKeep>;
+    case Bias::kAlibi: return forward_rows<Math, Bias::kAlibi, kKeep>;
     default: return forward_rows<Math, Bias::kCapped, kKeep>;
   }
 }
@@ -36,8 +36,8 @@ template <class Math, bool kKeep>
 BackwardTask backward_task_of(Bias bias) {
   switch (bias) {
     case Bias::kNone: return backward_keys<Math, Bias::kNone, kKeep>;
-    case Bias::kTensor: return backward_keys<Math, Bias::kTensor, kKeep>;
-    case Bias::kSlope: return backward_keys<Math, Bias::kSlope, kKeep>;
+    case Bias::kPerScore: return backward_keys<Math, Bias::kPerScore, kKeep>;
+    case Bias::kAlibi: return backward_keys<Math, Bias::kAlibi, kKeep>;
     default: return backward_keys<Math, Bias::kCapped, kKeep>;
   }
 }

@@ -1,0 +1,57 @@
+"""The modules of tikemu depend on one another in one direction; what counts as a dependence: tests/imports.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import tikemu
+
+from tests import imports
+
+PACKAGE = Path(tikemu.__file__).parent
+TESTS = Path(__file__).parents[1] / "emulator"
+
+#: Lowest first. A module or package imports from lower layers only.
+LAYERS = (
+    # words: errors, the recorded program, the chip
+    ("errors", "ir", "soc", "reuse", "native", "numerics"),
+    ("options",),
+    ("location", "settings", "build_native"),
+    ("dtypes",),
+    # meaning: nodes of values, the table of instructions, time, the run
+    ("nodes", "isa"),
+    ("timing", "printer"),
+    ("result",),
+    ("machine",),
+    # the front end that programs write to
+    ("api", "platform_info", "recorder"),
+    ("expr", "debugger", "dprofile", "instruction_methods"),
+    ("extents", "control"),
+    ("view_layout",),
+    ("tensor",),
+    ("build", "define"),
+    ("dsl",),
+    ("tik",),
+    ("shim",),
+    # what users call
+    ("",),
+    ("cli",),
+    ("__main__",),
+)
+
+
+def test_no_cycle_between_modules_or_packages() -> None:
+    assert imports.import_cycles(imports.read_imports(PACKAGE)) == []
+
+
+def test_imports_lead_to_lower_layers() -> None:
+    assert imports.layer_violations(imports.read_imports(PACKAGE), LAYERS) == []
+
+
+def test_only_numpy_is_needed() -> None:
+    """tikemu knows nothing of attention, of MindSpore, or of a real CANN."""
+    assert imports.importers(PACKAGE, "flash_attention", "mindspore", "tbe", "te") == set()
+
+
+def test_these_tests_need_nothing_of_the_attention_package() -> None:
+    assert imports.importers(TESTS, "flash_attention") == set()

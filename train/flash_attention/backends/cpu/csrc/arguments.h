@@ -1,0 +1,113 @@
+// Arguments of the entry points in the calling convention of MindSpore's ops.Custom(func_type="aot"), which ctypes uses too:
+// every tensor, inputs then outputs, as pointer, rank, shape and dtype name. Reads and checks them.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <initializer_list>
+#include <stdexcept>
+#include <string>
+
+#include "problem.h"
+#include "status.h"
+
+namespace flash_attention {
+
+constexpr int64_t kMaxSize = int64_t{1} << 40;
+constexpr int64_t kMaxElements = int64_t{1} << 46;
+constexpr int64_t kMaxHeadDim = 1024;
+constexpr int64_t kVersion = 4;  // of the configuration tensors
+
+// Checks throw a Status; the entry points return it.
+struct Reject {
+  int status;
+};
+
+inline void require(bool condition, int status) {
+  if (!condition) throw Reject{status};
+}
+
+struct Tensors {
+  void** data;
+  const int* ranks;
+  int64_t* const* shapes;
+  const char* const* dtypes;
+
+  bool present(int i) const { return data[i] != nullptr; }
+  const int64_t* shape(int i) const { return shapes[i]; }
+
+  bool named(int i, const char* name) const { return std::strcmp(dtypes[i], name) == 0; }
+  DType dtype(int i) const {
+    if (named(i, "float32")) return DType::kFloat32;
+    if (named(i, "float16")) return DType::kFloat16;
+    if (named(i, "bfloat16")) return DType::kBFloat16;
+    if (named(i, "bool") || named(i, "uint8")) return DType::kByte;
+    throw Reject{kBadDType};
+  }
+  void check_like(int i, int other) const {
+    require(present(i), kBadPointer);
+    require(dtype(i) == dtype(other), kBadDType);
+    require(ranks[i] == ranks[other] && std::equal(shapes[i], shapes[i] + ranks[i], shapes[other]), kBadShape);
+    check_aligned(i, size_of(dtype(i)));
+  }
+  void check_shape(int i, std::initializer_list<int64_t> expected) const {
+    require(ranks[i] == static_cast<int>(expected.size()), kBadShape);
+    int axis = 0;
+    for (int64_t size : expected) require(shapes[i][axis++] == size, kBadShape);
+  }
+  void check_aligned(int i, int64_t element) const {
+    require(data[i] != nullptr && reinterpret_cast<uintptr_t>(data[i]) % element == 0, kBadPointer);
+  }
+  void check(int i, DType type, std::initializer_list<int64_t> expected) const {
+    require(present(i), kBadPointer);
+    require(dtype(i) == type, kBadDType);
+    check_shape(i, expected);
+    check_aligned(i, size_of(type));
+  }
+};
+
+inline int64_t checked_product(const int64_t* sizes, int count) {
+  int64_t product = 1;
+  for (int axis = 0; axis < count; ++axis) {
+    require(sizes[axis] >= 1, kBadShape);
+    require(sizes[axis] <= kMaxSize && product <= kMaxElements / sizes[axis], kTooLarge);
+    product *= sizes[axis];
+  }
+  return product;
+}
+
+inline int64_t in_range(int64_t value, int64_t low, int64_t high) {
+  require(value >= low && value <= high, kBadValue);
+  return value;
+}
+
+inline const int32_t* integers(const Tensors& t, int i, std::initializer_list<int64_t> expected) {
+  require(t.present(i), kBadPointer);
+  require(t.named(i, "int32"), kBadDType);
+  t.check_shape(i, expected);
+  t.check_aligned(i, 4);
+  return static_cast<const int32_t*>(t.data[i]);
+}
+
+template <class Run>
+int answer(const Run& run) {
+  try {
+    return run();
+  } catch (const Reject& reject) {
+    return reject.status;
+  } catch (...) {
+    return kInternal;
+  }
+}
+
+// MindSpore shows the text of an exception, but of a return code only its number.
+inline int or_throw(const char* function, int status) {
+  if (status != kOk) throw std::runtime_error(std::string(function) + ": " + message(status));
+  return status;
+}
+
+}  // namespace flash_attention
+
+#define FA_PARAMETERS int count, void **data, int *ranks, int64_t **shapes, const char **dtypes, void *, void *
+#define FA_TENSORS (flash_attention::Tensors{data, ranks, shapes, dtypes})

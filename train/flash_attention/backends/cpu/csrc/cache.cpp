@@ -1,0 +1,154 @@
+// Entry points for caches of keys and values in pages, see arguments.h.
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#include "arguments.h"
+#include "attention.h"
+
+namespace flash_attention {
+namespace {
+
+// paged_attention: sizes come from the shapes.
+enum PagedParameter {
+  kQuery,
+  kKeyCache,
+  kValueCache,
+  kTables,
+  kContexts,
+  kPagedSinks,
+  kPagedConfig,
+  kPagedRates,
+  kPagedOutput,
+  kPagedCount,
+};
+// (version, left side of the window, whether there are slopes, and sinks), and (scale, rest of the scale, softcap, a slope per head).
+enum PagedConfig { kPagedVersion, kPagedWindow, kPagedSlopes, kPagedHasSinks, kPagedConfigCount };
+enum PagedRates { kPagedScale, kPagedScaleRest, kPagedSoftcap, kPagedRateCount };
+
+int paged_entry(int count, const Tensors& t) {
+  return answer([&] {
+    require(count == kPagedCount, kBadCount);
+    for (int i = 0; i < kPagedCount; ++i) require(t.present(i), kBadPointer);
+    require(t.named(kPagedConfig, "int64") && t.named(kPagedRates, "float32"), kBadDType);
+    t.check_shape(kPagedConfig, {kPagedConfigCount});
+    const int64_t* config = static_cast<const int64_t*>(t.data[kPagedConfig]);
+    const float* rates = static_cast<const float*>(t.data[kPagedRates]);
+    require(config[kPagedVersion] == kVersion, kBadConfig);
+
+    // (batch, seq_q, heads, head_dim), or (batch, heads, head_dim) with one query each.
+    Problem p{};
+    const int rank = t.ranks[kQuery];
+    require((rank == 3 || rank == 4) && t.ranks[kKeyCache] == 4 && t.ranks[kValueCache] == 4, kBadShape);
+    for (int i : {static_cast<int>(kQuery), static_cast<int>(kKeyCache), static_cast<int>(kValueCache)}) {
+      checked_product(t.shape(i), t.ranks[i]);
+      require(t.dtype(i) == t.dtype(kQuery), kBadDType);
+      t.check_aligned(i, size_of(t.dtype(kQuery)));
+    }
+    const int64_t *query = t.shape(kQuery), *key = t.shape(kKeyCache), *value = t.shape(kValueCache);
+    p.dtype = t.dtype(kQuery);
+    require(p.dtype != DType::kByte, kBadDType);
+    p.batch = query[0];
+    p.seq_q = rank == 4 ? query[1] : 1;
+    p.heads = query[rank - 2];
+    p.head_dim = in_range(query[rank - 1], 1, kMaxHeadDim);
+    const int64_t blocks = key[0], block_size = key[1];
+    p.kv_heads = key[2];
+    p.value_dim = in_range(value[3], 1, kMaxHeadDim);
+    require(p.heads % p.kv_heads == 0 && key[3] == p.head_dim && std::equal(key, key + 3, value), kBadShape);
+    p.query_layout = {p.seq_q * p.heads * p.head_dim, p.head_dim, p.heads * p.head_dim};
+    p.output_layout = {p.seq_q * p.heads * p.value_dim, p.value_dim, p.heads * p.value_dim};
+    p.key_layout = {0, p.head_dim, p.kv_heads * p.head_dim};
+    p.value_layout = {0, p.value_dim, p.kv_heads * p.value_dim};
+    require(t.ranks[kPagedOutput] == rank && std::equal(query, query + rank - 1, t.shape(kPagedOutput)) &&
+                t.shape(kPagedOutput)[rank - 1] == p.value_dim,
+            kBadShape);
+    require(t.dtype(kPagedOutput) == p.dtype, kBadDType);
+    t.check_shape(kPagedRates, {kPagedRateCount + p.heads});
+    p.scale = static_cast<double>(rates[kPagedScale]) + rates[kPagedScaleRest];
+    p.softcap = rates[kPagedSoftcap];
+    require(std::isfinite(p.scale) && std::isfinite(p.softcap) && p.softcap >= 0.0f, kBadValue);
+    if (in_range(config[kPagedSlopes], 0, 1)) p.slopes = rates + kPagedRateCount;
+    if (in_range(config[kPagedHasSinks], 0, 1)) {
+      t.check(kPagedSinks, DType::kFloat32, {p.heads});
+      p.sinks = static_cast<const float*>(t.data[kPagedSinks]);
+    }
+    p.dropout.scale = 1.0f;
+    p.query = t.data[kQuery];
+    p.key = t.data[kKeyCache];
+    p.value = t.data[kValueCache];
+
+    Paging paging{};
+    require(t.ranks[kTables] == 2, kBadShape);
+    paging.table_width = t.shape(kTables)[1];
+    paging.tables = integers(t, kTables, {p.batch, paging.table_width});
+    paging.lengths = integers(t, kContexts, {p.batch});
+    paging.block_size = block_size;
+    paging.key_block = block_size * p.kv_heads * p.head_dim;
+    paging.value_block = block_size * p.kv_heads * p.value_dim;
+    paging.window_left = in_range(config[kPagedWindow], -1, kMaxSize);
+    for (int64_t b = 0; b < p.batch; ++b) {
+      const int64_t length = paging.lengths[b];
+      require(length >= 0 && length <= paging.table_width * block_size, kBadTable);
+      const int64_t first = paging.window_left < 0 ? 0 : std::max<int64_t>(0, length - p.seq_q - paging.window_left);
+      for (int64_t at = first / block_size; at * block_size < length; ++at) {
+        const int32_t block = paging.tables[b * paging.table_width + at];
+        require(block >= 0 && block < blocks, kBadTable);
+      }
+    }
+    return forward_paged(p, paging, t.data[kPagedOutput]);
+  });
+}
+
+// reshape_and_cache: (tokens..., kv_heads, width) into (blocks, block_size, kv_heads, width), in place.
+enum CacheParameter { kNewKey, kNewValue, kOldKeys, kOldValues, kSlots, kCacheDone, kCacheCount };
+
+int cache_entry(int count, const Tensors& t) {
+  return answer([&] {
+    require(count == kCacheCount, kBadCount);
+    for (int i = 0; i < kCacheCount; ++i) require(t.present(i), kBadPointer);
+    int64_t row_bytes[2], slots = 0;
+    const int64_t tokens = checked_product(t.shape(kSlots), t.ranks[kSlots]);
+    for (int i = 0; i < 2; ++i) {
+      const int from = kNewKey + i, to = kOldKeys + i, rank = t.ranks[from];
+      require(rank >= 2 && t.ranks[to] == 4, kBadShape);
+      require(t.dtype(from) == t.dtype(to), kBadDType);
+      const int64_t* shape = t.shape(to);
+      require(t.shape(from)[rank - 2] == shape[2] && t.shape(from)[rank - 1] == shape[3], kBadShape);
+      const int64_t row = shape[2] * shape[3];
+      require(checked_product(t.shape(from), rank) == tokens * row, kBadShape);
+      require(i == 0 || slots == shape[0] * shape[1], kBadShape);
+      slots = checked_product(shape, 4) / row;
+      row_bytes[i] = row * size_of(t.dtype(to));
+    }
+    require(t.named(kSlots, "int32"), kBadDType);
+    t.check_aligned(kSlots, 4);
+    const int32_t* slot = static_cast<const int32_t*>(t.data[kSlots]);
+    for (int64_t token = 0; token < tokens; ++token) require(slot[token] < slots, kBadSlot);
+    for (int64_t token = 0; token < tokens; ++token)
+      for (int i = 0; i < 2 && slot[token] >= 0; ++i)
+        std::memcpy(static_cast<char*>(t.data[kOldKeys + i]) + slot[token] * row_bytes[i],
+                    static_cast<const char*>(t.data[kNewKey + i]) + token * row_bytes[i], row_bytes[i]);
+    std::memcpy(t.data[kCacheDone], slot, sizeof(int32_t));
+    return static_cast<int>(kOk);
+  });
+}
+
+}  // namespace
+}  // namespace flash_attention
+
+namespace fa = flash_attention;
+
+#pragma GCC visibility push(default)
+extern "C" {
+
+int FlashAttentionPaged(FA_PARAMETERS) {
+  return fa::or_throw("paged_attention", fa::paged_entry(count, FA_TENSORS));
+}
+int FlashAttentionReshapeAndCache(FA_PARAMETERS) {
+  return fa::or_throw("reshape_and_cache", fa::cache_entry(count, FA_TENSORS));
+}
+
+}  // extern "C"
+#pragma GCC visibility pop
