@@ -18,6 +18,7 @@ from mindspore import nn, ops
 from flash_attention.backends.ascend.limits import layout_on_910, refuse_on_910
 from flash_attention.backends.base import Backend
 from flash_attention.dropout import philox
+from flash_attention.kernels.tik.problem import Chip
 from flash_attention.problem import AttentionProblem
 from flash_attention.problem.paged import PagedProblem
 
@@ -51,7 +52,7 @@ class EmulatorBackend(Backend):
     def build(self, problem: AttentionProblem, shard: Shard | None = None):
         from flash_attention.backends.ascend.cell import OperatorAttention
 
-        return OperatorAttention(problem, _emulated, _philox_bits(problem), _cores())
+        return OperatorAttention(problem, _emulated, _philox_bits(problem), _chip())
 
     def refuse_paged(self, problem: PagedProblem) -> str | None:
         from flash_attention.backends.ascend.decode import refuse_paged
@@ -61,17 +62,17 @@ class EmulatorBackend(Backend):
     def build_paged(self, problem: PagedProblem):
         from flash_attention.backends.ascend.decode import PagedOperators
 
-        return PagedOperators(problem, _emulated, _cores())
+        return PagedOperators(problem, _emulated, _chip())
 
 
-def _cores() -> int:
-    """AI cores of the emulated chip, which is there from then on."""
+def _chip() -> Chip:
+    """The emulated chip, which is there from then on."""
     import tikemu
 
     tikemu.install(soc=SOC)
     from tbe.common.platform import get_soc_spec
 
-    return int(get_soc_spec("CORE_NUM"))
+    return Chip(int(get_soc_spec("CORE_NUM")))
 
 
 # Of a training step's four kernels each takes several megabytes; a process that meets many shapes cannot keep all.

@@ -26,6 +26,7 @@ import tikemu
 from flash_attention import FlashAttention
 from flash_attention.backends import registry
 from flash_attention.backends.ascend import environment
+from flash_attention.kernels.tik.problem import Chip
 from mindspore import Parameter, ParameterTuple, Tensor, nn, ops
 from mindspore.common.api import _cell_graph_executor
 from mindspore.communication import management
@@ -51,7 +52,7 @@ def prepare() -> None:
     # What the backends miss here is the device.
     type(registry.get_backend("cpu")).refuse = lambda self, problem: None
     environment.missing = lambda version, target: None
-    environment.cores = lambda: 32
+    environment.chip = Chip
 
 
 class Network(nn.Cell):

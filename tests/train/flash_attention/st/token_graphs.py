@@ -18,6 +18,7 @@ import mindspore as ms
 import numpy as np
 from flash_attention import FlashAttention
 from flash_attention.backends.ascend import environment
+from flash_attention.kernels.tik.problem import Chip
 from mindspore import Tensor, nn, ops
 from mindspore.common.api import _cell_graph_executor
 from no_device import Target, end_of_graph, open_no_device
@@ -103,7 +104,7 @@ def main() -> None:
     ops.Custom._generate_get_workspace_size_func = lambda self: None  # compiles C++ against CANN's headers
     open_no_device()
     environment.missing = lambda version, target: None
-    environment.cores = lambda: 32
+    environment.chip = Chip
     target = Target()
     found = {f"{layout}-{width}": neighbours(compile_graph(layout, width, target)) for layout, width in CASES}
     print("RESULT " + json.dumps(found))

@@ -16,6 +16,7 @@ from flash_attention.backends.ascend.cell import OperatorAttention, _KeepOrder
 from flash_attention.backends.ascend.keep_bits import GeneratedKeepBits
 from flash_attention.kernels.tik import KernelProblem, layout
 from flash_attention.kernels.tik.operators import describe
+from flash_attention.kernels.tik.problem import CAPACITY, Chip
 from flash_attention.kernels.tik.signature import STAGES, Request
 from mindspore import Tensor, ops
 from mindspore._c_expression import Oplib
@@ -89,9 +90,9 @@ def get_soc_name():
 @pytest.fixture
 def ask_again():
     """The chip is asked for anew in the test, and after it."""
-    environment.chip.cache_clear()
+    environment.specifications.cache_clear()
     yield
-    environment.chip.cache_clear()
+    environment.specifications.cache_clear()
 
 
 @pytest.mark.parametrize(("chip", "cores"), [("A", 32), ("ProB", 30)])
@@ -100,19 +101,27 @@ def test_cores_are_those_of_the_chip(ask_again, monkeypatch, tmp_path, chip, cor
     (tmp_path / "acl.py").write_text(CHIP.format(chip))
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{Path(tikemu.__file__).parents[1]}")
     monkeypatch.delenv("FLASH_ATTENTION_CORES", raising=False)
-    assert environment.cores() == cores
+    assert environment.chip() == Chip(cores)
+
+
+def test_memories_are_those_of_the_chip_where_they_are_smaller(monkeypatch):
+    sizes = dict(CAPACITY, UB=131072, L1=2 * CAPACITY["L1"])
+    answers = {"CORE_NUM": "30", **{f"{memory}_SIZE": str(size) for memory, size in sizes.items()}}
+    monkeypatch.delenv("FLASH_ATTENTION_CORES", raising=False)
+    monkeypatch.setattr(environment, "specifications", lambda: answers)
+    assert environment.chip() == Chip(30, tuple(dict(CAPACITY, UB=131072).values()))
 
 
 def test_cores_can_be_said(ask_again, monkeypatch):
     monkeypatch.setenv("FLASH_ATTENTION_CORES", "16")
-    assert environment.cores() == 16
-    environment.chip.cache_clear()
+    assert environment.chip() == Chip(16)
+    environment.specifications.cache_clear()
     monkeypatch.setenv("FLASH_ATTENTION_CORES", "many")
     with pytest.raises(ValueError, match="FLASH_ATTENTION_CORES: got 'many'"):
-        environment.cores()
+        environment.chip()
     monkeypatch.delenv("FLASH_ATTENTION_CORES")
     with pytest.raises(RuntimeError, match="set FLASH_ATTENTION_CORES(.|\n)*No module named 'acl'"):
-        environment.cores()
+        environment.chip()
 
 
 def test_the_backend_explains_itself():
@@ -157,7 +166,7 @@ def primitives(route, **rules):
     """The four primitives for a problem."""
     problem = make_problem(**SIZES, **rules)
     make_primitive = functools.partial(registration.primitive, route)
-    core = OperatorAttention(problem, make_primitive, GeneratedKeepBits(problem), 30).core
+    core = OperatorAttention(problem, make_primitive, GeneratedKeepBits(problem), Chip(30)).core
     return core.forward, core.rows, core.main, core.finish
 
 

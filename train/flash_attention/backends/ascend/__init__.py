@@ -39,7 +39,7 @@ class TikBackend(Backend):
         route, of_kernels = environment.route(ms.__version__), with_mask(shard, problem)
         make_primitive = functools.partial(registration.primitive, route, shard=of_kernels)
         draw = GeneratedKeepBits(problem, shard)
-        return OperatorAttention(problem, make_primitive, draw, environment.cores(), shard)
+        return OperatorAttention(problem, make_primitive, draw, environment.chip(), shard)
 
     def refuse_paged(self, problem: PagedProblem) -> str | None:
         from flash_attention.backends.ascend.decode import refuse_paged
@@ -53,7 +53,7 @@ class TikBackend(Backend):
         from flash_attention.backends.ascend.decode import PagedOperators
 
         make_primitive = functools.partial(registration.primitive, environment.route(ms.__version__))
-        return PagedOperators(problem, make_primitive, environment.cores())
+        return PagedOperators(problem, make_primitive, environment.chip())
 
 
 BACKEND = TikBackend()

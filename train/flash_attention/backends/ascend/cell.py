@@ -16,7 +16,7 @@ from flash_attention.backends.derivatives import FirstDerivativeOnly
 from flash_attention.kernels.tik import host
 from flash_attention.kernels.tik.decode import scheduler as decode_scheduler
 from flash_attention.kernels.tik.layout import HIDDEN_BY_BIAS, KEEP_PADDING, SINK_LANES, placement
-from flash_attention.kernels.tik.problem import KernelProblem, padded
+from flash_attention.kernels.tik.problem import Chip, KernelProblem, padded
 from flash_attention.kernels.tik.signature import STAGES, Request
 from flash_attention.problem import AttentionProblem
 from flash_attention.sharding.shard import Shard
@@ -32,7 +32,7 @@ class OperatorAttention(nn.Cell):
         problem: what to run.
         make_primitive: makes the primitive of a kernel.
         draw: a Cell that draws keep bits, draw(seed) -> uint8 in the order of the kernels, `layout.pack_keep_bits`.
-        cores: AI cores of the chip.
+        chip: that the kernels are planned for.
         shard: see `Backend.build`.
     """
 
@@ -41,11 +41,11 @@ class OperatorAttention(nn.Cell):
         problem: AttentionProblem,
         make_primitive: MakePrimitive,
         draw: nn.Cell,
-        cores: int,
+        chip: Chip,
         shard: Shard | None = None,
     ):
         super().__init__()
-        kernel_problem = host.describe(problem, cores=cores, layout=problem.layout)
+        kernel_problem = host.describe(problem, **chip._asdict(), layout=problem.layout)
         bias_gradient = problem.bias_shape is not None and problem.bias_grad
         request = Request(kernel_problem, bias_gradient, logsumexp_gradient=problem.return_lse)
         # The decoding kernels have no strategies for sharded graphs. Where they can run they do: their modelled time is

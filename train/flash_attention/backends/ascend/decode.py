@@ -12,7 +12,7 @@ from flash_attention.backends.ascend.stages import MakePrimitive, primitive_of
 from flash_attention.backends.derivatives import refuse_gradient
 from flash_attention.kernels.tik import host
 from flash_attention.kernels.tik.decode import scheduler, tiling
-from flash_attention.kernels.tik.problem import padded
+from flash_attention.kernels.tik.problem import Chip, padded
 from flash_attention.kernels.tik.signature import DECODE_STAGES, Request
 from flash_attention.problem.paged import PagedProblem
 
@@ -60,9 +60,9 @@ class DecodeKernels(nn.Cell):
 class PagedOperators(nn.Cell):
     """`paged_attention` by the decoding kernels, see `Backend.build_paged`."""
 
-    def __init__(self, problem: PagedProblem, make_primitive: MakePrimitive, cores: int):
+    def __init__(self, problem: PagedProblem, make_primitive: MakePrimitive, chip: Chip):
         super().__init__()
-        self.kernels = _PagedKernels(problem, make_primitive, cores)
+        self.kernels = _PagedKernels(problem, make_primitive, chip)
         self.sunk = problem.whole.sinks
         self.nothing = Tensor(np.zeros(1, np.float32))
 
@@ -78,16 +78,16 @@ class _PagedKernels(nn.Cell):
     sequences end where its own queries end.
     """
 
-    def __init__(self, problem: PagedProblem, make_primitive: MakePrimitive, cores: int):
+    def __init__(self, problem: PagedProblem, make_primitive: MakePrimitive, chip: Chip):
         super().__init__()
         p = problem.whole
-        most = tiling.rows_at_once(paged_request(problem, cores, 1).problem)
+        most = tiling.rows_at_once(paged_request(problem, chip, 1).problem)
         self.part, self.seq_q = min(most, p.seq_q), p.seq_q
         rest = p.seq_q % self.part
-        self.kernels = DecodeKernels(paged_request(problem, cores, self.part), make_primitive)
+        self.kernels = DecodeKernels(paged_request(problem, chip, self.part), make_primitive)
         self.rest_kernels = None
         if rest:
-            self.rest_kernels = DecodeKernels(paged_request(problem, cores, rest), make_primitive)
+            self.rest_kernels = DecodeKernels(paged_request(problem, chip, rest), make_primitive)
         self.query_shape = (p.batch, p.seq_q, p.heads, p.head_dim)
         self.output_shape = problem.shape_output()
         entries = p.batch * (p.seq_k // problem.block_size)
@@ -116,9 +116,9 @@ class _PagedKernels(nn.Cell):
         return query, key_cache, value_cache, block_tables, context_lens, sinks
 
 
-def paged_request(problem: PagedProblem, cores: int, queries: int) -> Request:
+def paged_request(problem: PagedProblem, chip: Chip, queries: int) -> Request:
     """What the kernels are built for, with so many queries at a time."""
-    part = host.describe(replace(problem.whole, seq_q=queries), cores=cores)
+    part = host.describe(replace(problem.whole, seq_q=queries), **chip._asdict())
     return Request(part, pages=(problem.blocks, problem.block_size))
 
 

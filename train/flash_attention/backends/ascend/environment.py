@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from flash_attention.kernels.tik.problem import CAPACITY, Chip
+
 VENDOR = "flash_attention"
 FIRST_GENERATION = ("Ascend910", "Ascend910A", "Ascend910B", "Ascend910ProA", "Ascend910ProB", "Ascend910PremiumA")
 _DRIVER = Path("/usr/local/Ascend/driver/version.info")
@@ -53,7 +55,7 @@ def missing(version: str, target: str) -> str | None:
     return None
 
 
-_SPECIFICATIONS = ("CORE_NUM", "UB_SIZE", "L1_SIZE", "L0A_SIZE", "L0B_SIZE", "L0C_SIZE")
+_SPECIFICATIONS = ("CORE_NUM", *(f"{memory}_SIZE" for memory in CAPACITY))
 # AscendCL names the chip, CANN's platform description knows it; see their reference manuals.
 _ASK = f"""
 import acl
@@ -66,7 +68,7 @@ for name in {_SPECIFICATIONS}:
 
 
 @functools.cache
-def chip() -> dict[str, str]:
+def specifications() -> dict[str, str]:
     """Name of the chip ("soc"), number of cores and sizes of memories, as CANN says.
 
     Asked in a process of its own: who asks has to choose a chip for everything that is compiled after it.
@@ -82,8 +84,11 @@ def chip() -> dict[str, str]:
     return result
 
 
-def cores() -> int:
-    """AI cores that kernels are planned for: FLASH_ATTENTION_CORES, else those of the chip, 30 or 32.
+def chip() -> Chip:
+    """What kernels are planned for: the chip's cores, 30 or 32, or FLASH_ATTENTION_CORES of them without asking it; and
+    its memories where they are smaller than those of an Ascend 910.
+
+    A chip that was not asked is compared with the plans when operators are compiled.
 
     Raises:
         ValueError: FLASH_ATTENTION_CORES is no positive number.
@@ -93,11 +98,13 @@ def cores() -> int:
     if chosen is not None:
         if not chosen.isdigit() or int(chosen) == 0:
             raise ValueError(f"FLASH_ATTENTION_CORES: got {chosen!r}, allowed is a positive number")
-        return int(chosen)
+        return Chip(int(chosen))
     try:
-        return int(chip()["CORE_NUM"])
+        answers = specifications()
     except RuntimeError as error:
         numbers = "32 on Ascend 910A, ProA and PremiumA, 30 on 910B and ProB"
         raise RuntimeError(
             f"the number of AI cores is unknown; set FLASH_ATTENTION_CORES ({numbers}). {error}"
         ) from None
+    memories = (min(int(answers[f"{memory}_SIZE"]), planned) for memory, planned in CAPACITY.items())
+    return Chip(int(answers["CORE_NUM"]), tuple(memories))

@@ -15,7 +15,8 @@ from flash_attention.commands.bench import conversions, tik_kernels
 from flash_attention.commands.bench.figures import Figure
 from flash_attention.commands.bench.lengths import PANELS, draw
 from flash_attention.kernels.tik import forms
-from flash_attention.kernels.tik.hardware import CAPACITY, EVENTS, INSTRUCTION_CACHE
+from flash_attention.kernels.tik.hardware import EVENTS, INSTRUCTION_CACHE
+from flash_attention.kernels.tik.problem import CAPACITY
 from flash_attention.text_table import table
 
 # Share of the Cube's peak: (operator, head_dim, causal).

@@ -10,8 +10,8 @@ import numpy as np
 
 from flash_attention.commands.bench.figures import Figure
 from flash_attention.kernels.tik import operators
-from flash_attention.kernels.tik.hardware import CAPACITY, EVENTS, INSTRUCTION_CACHE
-from flash_attention.kernels.tik.problem import KernelProblem
+from flash_attention.kernels.tik.hardware import EVENTS, INSTRUCTION_CACHE
+from flash_attention.kernels.tik.problem import CAPACITY, KernelProblem
 from flash_attention.kernels.tik.signature import DECODE_STAGES, Request
 from flash_attention.problem.rules import AttentionRules
 from flash_attention.text_table import table

@@ -24,8 +24,8 @@ import numpy as np
 from flash_attention.kernels.tik.backward import kernel as backward
 from flash_attention.kernels.tik.backward import preprocess
 from flash_attention.kernels.tik.forward import kernel as forward
-from flash_attention.kernels.tik.hardware import CAPACITY, CUBE_FLOPS
-from flash_attention.kernels.tik.problem import KernelProblem
+from flash_attention.kernels.tik.hardware import CUBE_FLOPS
+from flash_attention.kernels.tik.problem import CAPACITY, KernelProblem
 from flash_attention.problem.rules import AttentionRules
 
 TILE = 128 * 128

@@ -103,10 +103,10 @@ class Ascend:
             raise RuntimeError(f"--device ascend: {reason}")
 
     def description(self) -> dict[str, str]:
-        return {"soc": self.environment.chip()["soc"], "mindspore": self.ms.__version__}
+        return {"soc": self.environment.specifications()["soc"], "mindspore": self.ms.__version__}
 
     def platform(self, name: str) -> int:
-        return int(self.environment.chip()[name])
+        return int(self.environment.specifications()[name])
 
     def run(self, name: str, **arrays: np.ndarray) -> Run:
         from mindspore import Tensor

@@ -12,7 +12,7 @@ import numpy as np
 from flash_attention.commands import check
 from flash_attention.commands.selftest.card import Device, NotRun
 from flash_attention.commands.selftest.programs import CORES, SIZE
-from flash_attention.kernels.tik.hardware import CAPACITY
+from flash_attention.kernels.tik.problem import CAPACITY
 from flash_attention.problem import AttentionProblem, AttentionRules
 
 

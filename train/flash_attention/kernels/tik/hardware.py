@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from flash_attention.kernels.tik.problem import padded
+from flash_attention.kernels.tik.problem import CAPACITY, KernelProblem, padded
 
-# Bytes a kernel may use per core. The Unified Buffer has 256 KiB, of which the compiler keeps 8.
-CAPACITY = {"UB": 253952, "L1": 1048576, "L0A": 65536, "L0B": 65536, "L0C": 262144}
 ALLOCATION_UNIT = {"UB": 32, "L1": 512, "L0A": 512, "L0B": 512, "L0C": 1024}  # bytes
 BYTES = {"float16": 2, "float32": 4, "int32": 4, "uint8": 1}
 SIMD_LANES = {"float16": 128, "float32": 64, "int32": 64}  # elements of one repeat of a Vector instruction
@@ -51,21 +49,21 @@ def usage(parts: list[Buffer]) -> dict[str, int]:
     return used
 
 
-def excess(parts: list[Buffer]) -> str:
-    """What does not fit, as text; empty when everything does."""
+def excess(parts: list[Buffer], problem: KernelProblem) -> str:
+    """What does not fit the memories that the problem is planned for, as text; empty when everything does."""
     used = usage(parts)
     return ", ".join(
-        f"{memory} {used[memory]} of {CAPACITY[memory]} bytes" for memory in CAPACITY if used[memory] > CAPACITY[memory]
+        f"{memory} {used[memory]} of {size} bytes" for memory, size in problem.capacity.items() if used[memory] > size
     )
 
 
-def check_chip(get_soc_spec: Callable[[str], int | str]) -> None:
-    """Compares CAPACITY with a chip, asked as by tbe.common.platform.get_soc_spec.
+def check_chip(get_soc_spec: Callable[[str], int | str], problem: KernelProblem) -> None:
+    """Compares the memories that a problem is planned for with a chip, asked as by tbe.common.platform.get_soc_spec.
 
     Raises:
-        ValueError: a memory is smaller than the kernels were planned for.
+        ValueError: a memory is smaller than planned.
     """
-    for memory, planned in CAPACITY.items():
+    for memory, planned in problem.capacity.items():
         there = int(get_soc_spec(f"{memory}_SIZE"))
         if there < planned:
             raise ValueError(f"{memory}: the chip has {there} bytes per core, the kernels are planned for {planned}")

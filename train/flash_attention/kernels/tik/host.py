@@ -10,13 +10,18 @@ from dataclasses import replace
 import numpy as np
 
 from flash_attention.kernels.tik import layout
-from flash_attention.kernels.tik.problem import KernelProblem
+from flash_attention.kernels.tik.problem import Chip, KernelProblem
 from flash_attention.problem import AttentionProblem, alibi_slopes
 from flash_attention.problem.rules import PLAIN_RULES
 
 
 def describe(
-    problem: AttentionProblem, *, cores: int = 32, tiling: str = "auto", layout: str = "BNSD"
+    problem: AttentionProblem,
+    *,
+    cores: int = Chip().cores,
+    memories: tuple[int, ...] = Chip().memories,
+    tiling: str = "auto",
+    layout: str = "BNSD",
 ) -> KernelProblem:
     """The kernel problem of an attention problem, in a layout of the kernels.
 
@@ -49,6 +54,7 @@ def describe(
         sinks=problem.sinks,
         dtype=problem.dtype,
         cores=cores,
+        memories=memories,
         tiling=tiling,
         layout=layout,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from flash_attention.kernels.tik.core import TilePlan
-from flash_attention.kernels.tik.hardware import CAPACITY, Buffer, usage
+from flash_attention.kernels.tik.hardware import Buffer, usage
 from flash_attention.kernels.tik.problem import KernelProblem
 from flash_attention.kernels.tik.signature import Signature
 
@@ -32,4 +32,4 @@ class Kernel(Signature):
     def memory(self) -> dict[str, tuple[int, int]]:
         """Bytes used and available per memory of a core."""
         used = usage(list(self.buffers))
-        return {name: (used[name], CAPACITY[name]) for name in CAPACITY}
+        return {name: (used[name], size) for name, size in self.problem.capacity.items()}

@@ -82,8 +82,8 @@ def compile_entry(name: str, tensors: Mapping[str, Mapping | None], request: str
     from tbe import tik
     from tbe.common.platform import get_soc_spec
 
-    check_chip(get_soc_spec)
     described = Request.from_text(request)
+    check_chip(get_soc_spec, described.problem)
     stage = next(one.stage for one in OPERATORS if one.name == name)
     operator, signature = describe(stage, described)
     if operator.name != name:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from numbers import Real
+from typing import NamedTuple
 
 from flash_attention.problem.checks import check_int, check_name
 from flash_attention.problem.inputs import broadcasts
@@ -12,6 +13,8 @@ from flash_attention.problem.rules import PLAIN_RULES, AttentionRules
 from flash_attention.problem.visibility import Band
 
 MAX_CORES = 65535
+# Bytes that a kernel may use of the memories of a core. The Unified Buffer has 256 KiB, of which the compiler keeps 8.
+CAPACITY = {"UB": 253952, "L1": 1048576, "L0A": 65536, "L0B": 65536, "L0C": 262144}
 # Of query, key, value, output and their gradients; TH is a matrix of tokens, (batch * seq, heads * head_dim).
 LAYOUTS = ("BNSD", "TH")
 MAX_HEAD_DIM = 256
@@ -20,6 +23,18 @@ ALIBI_TOKENS = 2048 * 128
 ALIBI_LARGEST = 4 * 65504.0
 # Soft caps whose doubles, and quotients with them, float16 holds to its full precision.
 SOFTCAPS = (2.0**-13, 2.0**14)
+
+
+class Chip(NamedTuple):
+    """What differs between the chips that kernels are planned for.
+
+    Attributes:
+        cores: AI cores.
+        memories: bytes of a core's memories that tilings have to fit, in the order of CAPACITY, and at most those.
+    """
+
+    cores: int = 32
+    memories: tuple[int, ...] = tuple(CAPACITY.values())
 
 
 @dataclass(frozen=True)
@@ -39,6 +54,7 @@ class KernelProblem:
         slopes: one per head where rules.alibi.
         sinks: one more logit per head in the denominators.
         cores: AI cores the work is split over.
+        memories: see Chip.
         tiling: name of a tiling strategy of `flash_attention.kernels.tik.forward.tiling`.
         layout: of query, key, value, output and their gradients, one of LAYOUTS. "TH" takes head_dims that are
             multiples of 16: then FRACTAL_NZ keeps every head in columns of its own.
@@ -60,7 +76,8 @@ class KernelProblem:
     value_dim: int = 0
     sinks: bool = False
     dtype: str = "float16"
-    cores: int = 32
+    cores: int = Chip().cores
+    memories: tuple[int, ...] = Chip().memories
     tiling: str = "auto"
     layout: str = "BNSD"
 
@@ -92,6 +109,10 @@ class KernelProblem:
                 f"softcap: got {self.rules.softcap}, allowed are {SOFTCAPS[0]} to {SOFTCAPS[1]}, or 0 for none"
             )
         check_int("cores", self.cores, 1, MAX_CORES)
+        if len(self.memories) != len(CAPACITY):
+            raise ValueError(f"memories: got {self.memories}, allowed are sizes of {', '.join(CAPACITY)}")
+        for memory, (name, largest) in zip(self.memories, CAPACITY.items()):
+            check_int(f"memories: {name}", memory, 1, largest)
 
     def _check_layout(self) -> None:
         check_name("layout", self.layout, LAYOUTS)
@@ -119,6 +140,11 @@ class KernelProblem:
         steepest = max(map(abs, self.slopes))
         if steepest * tokens > ALIBI_LARGEST:
             raise ValueError(f"slopes: got {steepest}, allowed for {tokens} tokens is {ALIBI_LARGEST / tokens:.4g}")
+
+    @property
+    def capacity(self) -> dict[str, int]:
+        """Bytes of a core's memories by name."""
+        return dict(zip(CAPACITY, self.memories))
 
     @property
     def group(self) -> int:

@@ -23,6 +23,7 @@ from flash_attention.backends.ascend import BACKEND, entries, environment
 from flash_attention.kernels.tik import host, operators
 from flash_attention.kernels.tik.backward import host as backward_host
 from flash_attention.kernels.tik.layout import nz_shape
+from flash_attention.kernels.tik.problem import Chip
 from flash_attention.kernels.tik.signature import STAGES, Request
 from flash_attention.problem import AttentionProblem
 from mindspore import Tensor, nn, ops
@@ -256,7 +257,7 @@ def main() -> None:
     ms.set_context(mode=ms.GRAPH_MODE)
     open_no_device()
     environment.missing = lambda version, target: None
-    environment.cores = lambda: 32
+    environment.chip = Chip
     registered, register = {}, Oplib.reg_op
 
     def keep(self, text: str, path: str) -> bool:

@@ -6,10 +6,11 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from flash_attention.kernels.tik import build_backward, hardware
+from flash_attention.kernels.tik import build_backward, build_forward, hardware
 from flash_attention.kernels.tik.backward import host as backward_host
 from flash_attention.kernels.tik.backward import scheduler as backward
 from flash_attention.kernels.tik.forward import scheduler as forward
+from flash_attention.kernels.tik.problem import CAPACITY
 
 from tests.train.flash_attention.problems import make_kernel_problem
 from tests.train.flash_attention.ut.tik.programs import forward as run_forward
@@ -57,8 +58,38 @@ def test_the_same_bits_on_30_and_on_32_cores(tik, execute) -> None:
         np.testing.assert_array_equal(array, results[1][name], err_msg=name)
 
 
-def test_a_chip_with_smaller_memories_is_refused() -> None:
-    sizes = {f"{memory}_SIZE": size for memory, size in hardware.CAPACITY.items()}
-    hardware.check_chip(lambda name: str(sizes[name]))
+@pytest.mark.parametrize("memory, size", [("UB", 160 * 1024), ("L1", 256 * 1024), ("L0C", 128 * 1024)])
+def test_plans_fit_smaller_memories(tik, execute, memory: str, size: int) -> None:
+    """Other tilings, the same attention."""
+    random = np.random.default_rng(0)
+    query, key, value, d_output = (random.standard_normal((1, 1, 150, 128)).astype(np.float16) for _ in range(4))
+    results = []
+    for memories in (CAPACITY, {**CAPACITY, memory: size}):
+        problem = make_kernel_problem(1, 1, 150, 150, 128, cores=1, memories=tuple(memories.values()))
+        output, logsumexp = run_forward(tik, execute, problem, query, key, value)
+        operator = build_backward(problem, tik)
+        kernels = (build_forward(problem, tik), operator.rows, operator.main, operator.finish)
+        used = [kernel.memory() for kernel in kernels if kernel is not None]
+        assert all(taken <= there <= memories[name] for one in used for name, (taken, there) in one.items())
+        stored = backward_host.inputs(problem, query, key, value, output, logsumexp, d_output)
+        gradients = backward_host.outputs(problem, operator.run(execute, **stored))
+        results.append((used, {"output": output, **gradients}))
+    assert results[0][0] != results[1][0]
+    for name, array in results[0][1].items():
+        np.testing.assert_allclose(array.astype(np.float32), results[1][1][name], atol=4e-3, err_msg=name)
+
+
+def test_plans_that_fit_no_memories_are_refused() -> None:
+    problem = make_kernel_problem(1, 1, 40, 40, 128, memories=(65536, *list(CAPACITY.values())[1:]))
+    with pytest.raises(ValueError, match="no strategy fits this problem: .*UB [0-9]+ of 65536 bytes"):
+        forward.choose(problem)
+    with pytest.raises(ValueError, match="memories: UB: got 300000"):
+        make_kernel_problem(1, 1, 40, 40, 128, memories=(300000, *list(CAPACITY.values())[1:]))
+
+
+def test_a_chip_with_smaller_memories_than_planned_is_refused() -> None:
+    problem = make_kernel_problem(1, 1, 40, 40, 16)
+    sizes = {f"{memory}_SIZE": size for memory, size in problem.capacity.items()}
+    hardware.check_chip(lambda name: str(sizes[name]), problem)
     with pytest.raises(ValueError, match="UB: the chip has 131072 bytes per core, the kernels are planned for 253952"):
-        hardware.check_chip(lambda name: 131072 if name == "UB_SIZE" else sizes[name])
+        hardware.check_chip(lambda name: 131072 if name == "UB_SIZE" else sizes[name], problem)

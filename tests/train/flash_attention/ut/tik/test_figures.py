@@ -3,7 +3,8 @@
 import pytest
 from flash_attention.commands.bench import tik_kernels
 from flash_attention.kernels.tik import KernelProblem
-from flash_attention.kernels.tik.hardware import CAPACITY, EVENTS, INSTRUCTION_CACHE
+from flash_attention.kernels.tik.hardware import EVENTS, INSTRUCTION_CACHE
+from flash_attention.kernels.tik.problem import CAPACITY
 
 from tests.train.flash_attention.problems import make_kernel_problem
 

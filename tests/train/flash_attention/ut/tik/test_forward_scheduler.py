@@ -277,9 +277,9 @@ def test_plans_that_do_not_fit_are_passed_over(monkeypatch):
     problem = make_kernel_problem(1, 1, 300, 300, 128)
     refused = {candidates(problem)[0].rows * candidates(problem)[0].row_blocks}
     monkeypatch.setattr(scheduler, "buffers", lambda problem, plan, *_: [plan.rows * plan.row_blocks])
-    monkeypatch.setattr(scheduler, "excess", lambda parts: "too much" if set(parts) & refused else "")
+    monkeypatch.setattr(scheduler, "excess", lambda parts, _: "too much" if set(parts) & refused else "")
     assert scheduler.choose(problem).plan == candidates(problem)[1]
-    monkeypatch.setattr(scheduler, "excess", lambda parts: "too much")
+    monkeypatch.setattr(scheduler, "excess", lambda *_: "too much")
     with pytest.raises(
         ValueError, match="^tiling: no strategy fits this problem: pair128 needs too much; single128 needs"
     ):

@@ -6,7 +6,8 @@ import pytest
 from flash_attention.kernels.tik import KernelProblem, build_forward, host
 from flash_attention.kernels.tik.forward.scheduler import split
 from flash_attention.kernels.tik.forward.tiling import buffers, candidates
-from flash_attention.kernels.tik.hardware import CAPACITY, usage
+from flash_attention.kernels.tik.hardware import usage
+from flash_attention.kernels.tik.problem import CAPACITY
 from flash_attention.problem import AttentionProblem, AttentionRules
 
 from tests.train.flash_attention.problems import make_kernel_problem

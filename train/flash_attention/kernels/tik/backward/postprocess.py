@@ -4,24 +4,12 @@ from __future__ import annotations
 
 from flash_attention.kernels.tik import signature
 from flash_attention.kernels.tik.backward import scheduler
-from flash_attention.kernels.tik.backward.tiling import BackwardPlan
+from flash_attention.kernels.tik.backward.tiling import FINISH_COPIES, finish_buffers
 from flash_attention.kernels.tik.common import softcap
 from flash_attention.kernels.tik.common.tiles import by_rows
 from flash_attention.kernels.tik.core import Core
-from flash_attention.kernels.tik.hardware import HALF_ROUND, Buffer
+from flash_attention.kernels.tik.hardware import HALF_ROUND
 from flash_attention.kernels.tik.kernel import Kernel
-
-COPIES = 2  # tiles in work at a time
-
-
-def buffers(plan: BackwardPlan, slots: int) -> list[Buffer]:
-    """On-chip buffers in the order of allocation."""
-    whole = plan.rows * plan.head_dim
-    return [
-        Buffer("total", "UB", "float32", whole + HALF_ROUND, COPIES),
-        Buffer("part", "UB", "float32", whole if slots > 1 else 0),
-        Buffer("d_query", "UB", "float16", whole),
-    ]
 
 
 def build(
@@ -31,13 +19,13 @@ def build(
     problem = request.problem
     choice = scheduler.choose(problem, request.variant, request.bias_gradient)
     plan, slots = choice.plan, choice.split.slots
-    parts = [part for part in buffers(plan, slots) if part.size]
+    parts = finish_buffers(plan, slots)
     _, arguments = signature.match("grad_finish", request, choice)
     instance = tik.Tik(disable_debug=not debug)
     gm = arguments.declare(tik, instance)
     _, heads, tiles, *_ = arguments.inputs[0].shape
     total = heads * tiles
-    cores = min(problem.cores, -(-total // COPIES))
+    cores = min(problem.cores, -(-total // FINISH_COPIES))
     core = Core(tik, instance, problem, plan, gm)
     with instance.for_range(0, cores, name="core", block_num=cores) as index:
         core.allocate(parts)
@@ -45,9 +33,9 @@ def build(
         # Neighbouring tiles belong to one core.
         share = -(-total // cores)
         item, head, tile, rows = (core.scalar("int32", field, 0) for field in ("number", "head", "tile", "rows"))
-        with instance.for_range(0, -(-share // COPIES), name="pair") as pair:
-            for copy in range(COPIES):
-                item.set_as(pair * COPIES + copy)
+        with instance.for_range(0, -(-share // FINISH_COPIES), name="pair") as pair:
+            for copy in range(FINISH_COPIES):
+                item.set_as(pair * FINISH_COPIES + copy)
                 with core.when(item < share, index * share + item < total):
                     item.set_as(index * share + item)
                     head.set_as(item // tiles)

@@ -16,7 +16,7 @@ from flash_attention.kernels.tik.kernel import Kernel
 from flash_attention.kernels.tik.layout import SINK_LANES, row_term_kinds, row_terms_shape
 from flash_attention.kernels.tik.problem import KernelProblem, padded
 
-ROWS = 128  # queries of a block
+ROWS = (128, 64, 32, 16)  # queries of a block
 # Kinds of terms: of d_output . value, of the scores, of the scores of keys after queries.
 DELTA, SCORE, AFTER = range(3)
 COPIES = 2  # blocks in the Unified Buffer at a time
@@ -31,14 +31,23 @@ PART = 4  # fractal columns multiplied at a time
 
 
 class RowPlan:
-    """Shape of a block, as the shared helpers ask for it."""
+    """Shape of a block, as the shared helpers ask for it: the largest that fits.
+
+    Raises:
+        ValueError: none fits the memories of a core.
+    """
 
     strategy, keys, row_blocks = "rows128", 16, 1
 
     def __init__(self, problem: KernelProblem):
-        # Two blocks of the largest head_dims do not fit.
-        self.rows = min(ROWS if problem.value_dim <= 128 else ROWS // 2, padded(problem.seq_q))
         self.head_dim, self.value_dim = padded(problem.head_dim), padded(problem.value_dim)
+        for rows in ROWS:
+            self.rows = min(rows, padded(problem.seq_q))
+            self.buffers = buffers(problem, self)
+            reason = excess(self.buffers, problem)
+            if not reason:
+                return
+        raise ValueError(f"backward: the pre-pass needs {reason}")
 
 
 def buffers(problem: KernelProblem, plan: RowPlan) -> list[Buffer]:
@@ -74,10 +83,11 @@ def build(
 
     Args:
         logsumexp_gradient: the kernel takes the gradient of the logsumexp.
+
+    Raises:
+        ValueError: it does not fit the memories of a core.
     """
     plan = RowPlan(problem)
-    parts = buffers(problem, plan)
-    assert not excess(parts)  # its size depends on head_dim only
     request = signature.Request(problem, logsumexp_gradient=logsumexp_gradient)
     _, arguments = signature.match("grad_rows", request, None)
     instance = tik.Tik(disable_debug=not debug)
@@ -87,11 +97,11 @@ def build(
     cores = min(problem.cores, total)
     core = Core(tik, instance, problem, plan, gm)
     with instance.for_range(0, cores, name="core", block_num=cores) as index:
-        core.allocate(parts)
+        core.allocate(plan.buffers)
         _Rows(core, logsumexp_gradient, blocks).record(index, total, cores)
     arguments.build(instance, name, gm)
     units = -(-total // cores), total
-    return Kernel(arguments.inputs, arguments.outputs, name, instance, problem, plan, tuple(parts), cores, units)
+    return Kernel(arguments.inputs, arguments.outputs, name, instance, problem, plan, tuple(plan.buffers), cores, units)
 
 
 class _Place:

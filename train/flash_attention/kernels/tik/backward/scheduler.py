@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from flash_attention.kernels.tik import forms, tuning
-from flash_attention.kernels.tik.backward.tiling import FIELDS, BackwardPlan, buffers, plans
+from flash_attention.kernels.tik.backward.tiling import FIELDS, BackwardPlan, buffers, finish_buffers, plans
 from flash_attention.kernels.tik.common.work_split import Registry, clip, deal, distance_tiles, plane, visibility_tiles
 from flash_attention.kernels.tik.hardware import BYTES, Buffer, excess
 from flash_attention.kernels.tik.layout import accumulator_shape
@@ -110,7 +110,7 @@ def _choose(problem: KernelProblem, variant: str, bias_gradient: bool, _: forms.
             reasons.append(f"{plan.strategy}: {error}")
             continue
         parts = buffers(problem, plan, len(work.tiles), len(work.distances))
-        reason = excess(parts)
+        reason = excess(parts, problem) or excess(finish_buffers(plan, work.slots), problem)
         if not reason:
             return Choice(plan, work, tuple(parts))
         reasons.append(f"{plan.strategy} needs {reason}")

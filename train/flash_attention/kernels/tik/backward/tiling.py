@@ -8,9 +8,10 @@ from flash_attention.kernels.tik import forms, tuning
 from flash_attention.kernels.tik.common import softcap
 from flash_attention.kernels.tik.common.score_terms import TERMS
 from flash_attention.kernels.tik.common.table_row import ITEMS_PER_CHUNK
-from flash_attention.kernels.tik.hardware import CAPACITY, HALF_ROUND, WIDENED, Buffer
+from flash_attention.kernels.tik.hardware import BYTES, HALF_ROUND, WIDENED, Buffer
 from flash_attention.kernels.tik.problem import KernelProblem, padded
 
+FINISH_COPIES = 2  # tiles that the last pass has in work at a time
 RING = 4  # row tiles of query, output gradient and row terms in L1; the unrolled loop body covers as many steps
 PAIR = 2  # copies in L1 of the gradients of the scores, which the Cube still reads when Vector has the next
 OPERAND = 6144  # float16 elements of one operand in L0A or L0B
@@ -170,6 +171,7 @@ def buffers(problem: KernelProblem, plan: BackwardPlan, tiles: int, distances: i
     half = padded(area, 128)
     l0_keys = max(width * plan.widest, keys * part_keys)
     l0_other = rows * part_rows + keys * TERMS * (2 if dynamic else 1) + (rows * 16 if plan.bias_chunks else 0)
+    l0_left = problem.capacity["L0B"] // BYTES["float16"] - l0_other
     result = [
         Buffer("query", "L1", "float16", rows * depth, RING),
         Buffer("d_output", "L1", "float16", rows * value_dim, RING),
@@ -192,7 +194,7 @@ def buffers(problem: KernelProblem, plan: BackwardPlan, tiles: int, distances: i
         Buffer("l0_d_score", "L0A", "float16", area),
         Buffer("l0_logsumexp_terms", "L0A", "float16", rows * TERMS),
         Buffer("l0_delta_terms", "L0A", "float16", rows * TERMS),
-        Buffer("l0_keys", "L0B", "float16", l0_keys, max(2, min(4, (CAPACITY["L0B"] // 2 - l0_other) // l0_keys))),
+        Buffer("l0_keys", "L0B", "float16", l0_keys, max(2, min(4, l0_left // l0_keys))),
         Buffer("l0_columns", "L0B", "float16", rows * part_rows),
         Buffer("l0_ones", "L0B", "float16", keys * TERMS),
         Buffer("l0_key_terms", "L0B", "float16", keys * TERMS if dynamic else 0),
@@ -240,3 +242,14 @@ def _vector_operands(problem: KernelProblem, plan: BackwardPlan) -> list[Buffer]
         return [score, probability, d_query, Buffer("d_probability_single", "UB", "float32", area), d_score, keys]
     d_query = Buffer("d_query", "UB", "float32", plan.rows * plan.head_dim + HALF_ROUND)
     return [d_query, probability, keys, d_score, score]
+
+
+def finish_buffers(plan: BackwardPlan, slots: int) -> list[Buffer]:
+    """Every on-chip buffer of the last pass, which adds `slots` accumulators of the query gradient."""
+    whole = plan.rows * plan.head_dim
+    result = [
+        Buffer("total", "UB", "float32", whole + HALF_ROUND, FINISH_COPIES),
+        Buffer("part", "UB", "float32", whole if slots > 1 else 0),
+        Buffer("d_query", "UB", "float16", whole),
+    ]
+    return [buffer for buffer in result if buffer.size]

@@ -54,8 +54,8 @@ def choose(problem: KernelProblem, paged: bool) -> Choice:
     columns = tiling.merge_columns(problem, pairs)
     main, merge = tiling.buffers(problem, plan, paged), tiling.merge_buffers(problem, columns, paged)
     for parts in (main, merge):
-        if excess(parts):
-            raise ValueError(f"decode: needs {excess(parts)}")
+        if excess(parts, problem):
+            raise ValueError(f"decode: needs {excess(parts, problem)}")
     limits, rows = Reach.of(problem, plan).table(plan), head_rows(problem, plan)
     return Choice(plan, tuple(main), tuple(merge), columns, slots(problem, plan), limits, rows)
 

@@ -111,7 +111,7 @@ def _choose(problem: KernelProblem, _: forms.Forms, __: tuning.Table) -> Choice:
             continue
         work = split(problem, plan)
         parts = buffers(problem, plan, len(work.tiles), len(work.distances))
-        reason = excess(parts)
+        reason = excess(parts, problem)
         if reason:
             reasons.append(f"{plan.strategy} needs {reason}")
         elif chosen is None or UNSHARED * max(work.units) < max(chosen.split.units):
