@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from .api import run
 from .errors import (
+    Moment,
     TikAlignError,
     TikBoundsError,
     TikBuildError,
+    TikCallError,
     TikDebugError,
     TikError,
     TikIndexError,
@@ -32,6 +34,7 @@ from .shim import install, uninstall
 
 __version__ = "0.1.0"
 __all__ = [
+    "Moment",
     "Options",
     "Overflow",
     "OverflowPlace",
@@ -39,6 +42,7 @@ __all__ = [
     "TikAlignError",
     "TikBoundsError",
     "TikBuildError",
+    "TikCallError",
     "TikDebugError",
     "TikError",
     "TikIndexError",

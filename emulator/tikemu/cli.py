@@ -116,7 +116,7 @@ def _run(options: argparse.Namespace) -> int:
         if options.out is not None:
             options.out.mkdir(parents=True, exist_ok=True)
             np.save(options.out / f"{name}.npy", value)
-    print(f"cycles: {result.cycles}")
+    print(f"estimate: {result.duration(result.cycles)}")
     if options.report:
         print(result.report())
     elif not options.no_numerics:

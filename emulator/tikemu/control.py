@@ -6,14 +6,16 @@ from typing import Any, Literal
 
 from . import ir
 from .dtypes import INTEGERS
-from .errors import TikBuildError, TikParamError
+from .errors import TikBuildError, TikCallError, TikParamError
 from .expr import Expr, InputScalar, Scalar, as_int, condition_of
 from .location import fail, here
 from .recorder import Frame, Recorder
+from .signatures import did_you_mean
 
 MAX_TRIP = 2147483647
 MAX_BLOCKS = 65535
 MAX_BRANCHES = 400
+_ARGUMENTS = ("begint", "endt", "name", "thread_num", "thread_type", "block_num", "dtype", "for_type")
 _RESERVED_LATER = ("subblock_num", "sub_dtype", "sub_name", "sub_thread_num", "enable_subblk")
 
 
@@ -51,7 +53,8 @@ class ForRange(_Block):
         super().__init__(recorder)
         unknown = [key for key in later if key not in _RESERVED_LATER]
         if unknown:
-            fail(TikParamError, f"for_range has no argument {unknown[0]!r}")
+            known = (*_ARGUMENTS, *_RESERVED_LATER)
+            fail(TikCallError, f"for_range has no argument {unknown[0]!r}{did_you_mean(unknown[0], known)}")
         for label, value, allowed in (
             ("thread_type", thread_type, "whole"),
             ("dtype", dtype, "int32"),

@@ -13,6 +13,7 @@ from .errors import TikDebugError, TikParamError, TikWarning
 from .location import fail, here
 from .recorder import Recorder
 from .result import Overflow
+from .signatures import checked_methods
 
 
 class Tikdb:
@@ -92,3 +93,6 @@ class Tikdb:
     def _require_debug(self, what: str) -> None:
         if not self._recorder.program.debug_enabled:
             fail(TikDebugError, f"tikdb.{what} needs tik.Tik(disable_debug=False)")
+
+
+checked_methods(Tikdb, ("start_debug", "debug_print"))

@@ -15,6 +15,7 @@ from .expr import InputScalar, Scalar, ScalarArray
 from .instruction_methods import instruction_methods
 from .location import fail
 from .recorder import Recorder
+from .signatures import checked_methods, did_you_mean
 from .tensor import Tensor
 
 SCOPE_GM, SCOPE_UBUF, SCOPE_CBUF, SCOPE_CBUF_OUT = "global", "local.UB", "local.L1", "local.L1OUT"
@@ -63,7 +64,9 @@ class Tik:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        fail(TikUnknownApiError, f"Tik has no API {name!r} that is known for Ascend 910")
+        known = [entry for entry in dir(type(self)) if not entry.startswith("_")]
+        hint = did_you_mean(name, known)
+        fail(TikUnknownApiError, f"Tik has no API {name!r} that is known for Ascend 910{hint}")
 
     # ------------------------------------------------------------------------------------------ data
     def Tensor(
@@ -211,5 +214,6 @@ class Tik:
         build.build(self._recorder, kernel_name, inputs, outputs, config, flowtable)
 
 
+checked_methods(Tik, ["__init__", *(name for name in platform_info.CONTAINER_APIS if name in vars(Tik))])
 for _name, _method in instruction_methods().items():
     setattr(Tik, _name, _method)

@@ -7,7 +7,29 @@ the user's program.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
+
+
+@dataclass(frozen=True)
+class Moment:
+    """How far a run has come.
+
+    Attributes:
+        block: index of the block; None in a program without a multi-core loop.
+        block_count: blocks of the multi-core loop; None until the program has said so.
+        loops: name and value of the loop variables around the line, outermost first. A name that two of them share
+            has the line of its loop behind it.
+    """
+
+    block: int | None
+    block_count: int | None
+    loops: tuple[tuple[str, int], ...]
+
+    def __str__(self) -> str:
+        of = "" if self.block_count is None else f" of {self.block_count}"
+        parts = [] if self.block is None else [f"block {self.block}{of}"]
+        return ", ".join([*parts, *(f"{name} = {value}" for name, value in self.loops)])
 
 
 class TikError(RuntimeError):
@@ -16,24 +38,34 @@ class TikError(RuntimeError):
     Attributes:
         message: what is wrong.
         location: the line of the user's program (:class:`tikemu.ir.Location`); None until somebody knows it.
+        moment: block and loop variables when it went wrong; None while a program is recorded, and where a run has
+            neither.
     """
 
     def __init__(self, message: str = "", location: Any = None) -> None:
         super().__init__(message)
         self.message, self.location = message, location
+        self.moment: Moment | None = None
 
-    def at(self, location: Any) -> TikError:
-        """This error with the line of the user's program, unless it has one already."""
+    def at(self, location: Any, moment: Moment | None = None) -> TikError:
+        """This error with the line of the user's program, and the moment, unless it has them already."""
         if self.location is None:
             self.location = location
+        if self.moment is None:
+            self.moment = moment
         return self
 
     def __str__(self) -> str:
-        return self.message if self.location is None else f"{self.message}\n  at {self.location}"
+        place = "" if self.location is None else f"\n  at {self.location}"
+        return f"{self.message}{place}" + (f"\n  in {self.moment}" if self.moment else "")
 
 
 class TikParamError(TikError):
     """An argument is out of range, or of the wrong type, dtype, scope or shape."""
+
+
+class TikCallError(TikParamError, TypeError):
+    """The arguments of a call do not fit its signature: one is missing, unknown or given twice."""
 
 
 class TikAlignError(TikParamError):

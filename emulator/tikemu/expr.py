@@ -16,6 +16,7 @@ from .errors import TikIndexError, TikParamError, TikUnsupportedArgumentError
 from .location import fail
 from .nodes import as_number, combine, describe
 from .recorder import Recorder, Scope, ScopedValue, scope_error
+from .signatures import checked_methods
 
 
 class Expr(ScopedValue):
@@ -237,6 +238,10 @@ class ScalarElement(Scalar):
         recorder.require_alive(self)
         value = assignable(recorder, value, self.dtype, f"ScalarArray element {self.name!r}")
         recorder.record(ir.AssignElement, targets=self._variables, index=self._index, value=value)
+
+
+checked_methods(Scalar, ("set_as",))
+checked_methods(ScalarElement, ("set_as",))
 
 
 class ScalarArray:

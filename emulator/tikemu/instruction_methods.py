@@ -5,14 +5,13 @@ Each has the documented parameters, converts its arguments and records one state
 
 from __future__ import annotations
 
-import functools
 import inspect
-from collections.abc import Mapping
 from typing import Any, Callable
 
 from .errors import TikUnsupportedError
 from .isa import registry
 from .location import GENERATED, fail
+from .signatures import checked_call
 
 
 def _method(spec: Any) -> Callable[..., Any]:
@@ -36,22 +35,8 @@ def _method(spec: Any) -> Callable[..., Any]:
     namespace = {"_spec": spec, **defaults}
     exec(compile(source, f"{GENERATED}{spec.name}>", "exec"), namespace)
     method = namespace[spec.name]
-    if spec.aliases:
-        method = _with_aliases(method, spec.aliases)
     method.__doc__, method.__qualname__ = spec.doc, f"Tik.{spec.name}"
-    return method
-
-
-def _with_aliases(method: Callable[..., Any], aliases: Mapping[str, str]) -> Callable[..., Any]:
-    """The method, also taking the other keywords that programs use for its parameters."""
-
-    @functools.wraps(method)
-    def renaming(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if kwargs:
-            kwargs = {aliases.get(name, name): value for name, value in kwargs.items()}
-        return method(self, *args, **kwargs)
-
-    return renaming
+    return checked_call(method, spec.aliases)
 
 
 def _refusal(name: str, reason: str) -> Callable[..., Any]:

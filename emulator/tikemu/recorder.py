@@ -11,9 +11,10 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from . import ir, settings
-from .errors import TikBuildError, TikError, TikParamError, TikScopeError, TikWarning
+from .errors import TikBuildError, TikError, TikParamError, TikScopeError, TikUnknownApiError, TikWarning
 from .location import fail, here
 from .nodes import as_number
+from .signatures import did_you_mean
 from .soc import SocProfile
 
 
@@ -39,6 +40,13 @@ class ScopedValue:
     _kind: str
     _scope: Scope
     _node: Any  # ir.Value or ir.View
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        kind = type(self)
+        known = [entry for entry in dir(kind) if not entry.startswith("_")]
+        fail(TikUnknownApiError, f"{kind.__name__} has no attribute {name!r}{did_you_mean(name, known)}")
 
     @property
     def _label(self) -> str:

@@ -128,6 +128,13 @@ class Result:
         """Estimated time on the chip, launch excluded."""
         return None if self.cycles is None else self.cycles / self.soc.clock_hz
 
+    def duration(self, cycles: float) -> str:
+        """Cycles of this chip as text, with the microseconds that they take."""
+        return f"{cycles:,.0f} cycles ({self._microseconds(cycles):,.1f} us)"
+
+    def _microseconds(self, cycles: float) -> float:
+        return cycles / self.soc.clock_mhz
+
     @property
     def cores(self) -> int:
         """Cores in use."""
@@ -176,18 +183,24 @@ class Result:
             return "\n".join([*lines, *self._memory_lines()])
         timing = self.soc.timing
         lines += [
-            f"estimate: {self.cycles:,.0f} cycles, {self.seconds * 1e6:,.1f} us at {self.soc.clock_mhz} MHz; "
+            f"estimate: {self.duration(self.cycles)} at {self.soc.clock_mhz:,} MHz; "
             f"launch ({timing.launch_seconds_low * 1e6:.0f} to {timing.launch_seconds_high * 1e6:.0f} us) "
             "excluded",
-            f"cores: fastest {min(self.core_cycles):,.0f}, slowest {max(self.core_cycles):,.0f} cycles; traffic "
-            f"alone {self.memory_floor:,.0f}",
+            f"cores: fastest {self.duration(min(self.core_cycles))}, slowest {self.duration(max(self.core_cycles))}; "
+            f"traffic alone {self.duration(self.memory_floor)}",
             "",
-            "pipe        busy cycles   share",
+            "pipe        busy cycles           us   share",
         ]
-        lines += [f"PIPE_{name:<5} {use.busy:>13,.0f}  {use.share:6.1%}" for name, use in self.pipes.items()]
-        lines += ["", f"{'instruction':<24} {'count':>12} {'cycles':>15}"]
+        lines += [
+            f"PIPE_{name:<5} {use.busy:>13,.0f} {self._microseconds(use.busy):>12,.1f}  {use.share:6.1%}"
+            for name, use in self.pipes.items()
+        ]
+        lines += ["", f"{'instruction':<24} {'count':>12} {'cycles':>15} {'us':>12}"]
         by_cycles = sorted(self.instructions.items(), key=lambda item: -item[1].cycles)
-        lines += [f"{name:<24} {use.count:>12,} {use.cycles:>15,.0f}" for name, use in by_cycles]
+        lines += [
+            f"{name:<24} {use.count:>12,} {use.cycles:>15,.0f} {self._microseconds(use.cycles):>12,.1f}"
+            for name, use in by_cycles
+        ]
         if self.macs:
             lines += [
                 "",

@@ -12,6 +12,7 @@ from .extents import Extent, lower, lower_shape, product, row_major
 from .location import fail
 from .nodes import as_number
 from .recorder import Scope
+from .signatures import checked_methods
 from .view_layout import ViewLayout
 
 
@@ -237,4 +238,5 @@ for _name, _op in {
     setattr(Tensor, f"__r{_name}__", _reflected(_op))
 for _name, _op in {"lt": "<", "le": "<=", "gt": ">", "ge": ">="}.items():
     setattr(Tensor, f"__{_name}__", _forward(_op))
+checked_methods(Tensor, ("reshape", "reinterpret_cast_to", "flatten", "set_as"))
 Tensor.__neg__ = lambda self: operation("-", 0, self)  # type: ignore[operator]

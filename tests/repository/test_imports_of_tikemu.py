@@ -17,7 +17,7 @@ LAYERS = (
     ("errors", "ir", "soc", "reuse", "native", "numerics"),
     ("options",),
     ("location", "settings", "build_native"),
-    ("dtypes",),
+    ("dtypes", "signatures"),
     # meaning: nodes of values, the table of instructions, time, the run
     ("nodes", "isa"),
     ("timing", "printer"),

@@ -13,6 +13,7 @@ import numpy as np
 from .. import numerics
 from ..dtypes import BITS, size_of
 from ..errors import TikParamError, TikUnsupportedArgumentError, TikUnsupportedError
+from ..signatures import did_you_mean
 from .access import BLOCK, bursts, copier, defined_view, l0c_alignment
 from .call import Call
 from .micro_op import MicroOp, Operand, Transfer
@@ -269,7 +270,9 @@ def _move_mode(call: Call) -> int:
     if "mode" in keywords and not extra:
         extra = (keywords.pop("mode"),)
     if keywords:
-        call.fail(TikUnsupportedArgumentError, f"extension argument {next(iter(keywords))!r} has no specification")
+        name = next(iter(keywords))
+        hint = did_you_mean(name, call.args)
+        call.fail(TikUnsupportedArgumentError, f"extension argument {name!r} has no specification{hint}")
     if len(extra) > 1 or (extra and extra[0] not in (None, 0, 1)):
         call.fail(
             TikUnsupportedArgumentError,

@@ -24,7 +24,7 @@ from typing import Any, Callable
 
 from .. import ir
 from ..dtypes import is_float, limits, size_of
-from ..errors import TikError
+from ..errors import Moment, TikError
 from ..location import GENERATED
 from .arguments import text_of_copy
 from .call_compiler import CallCompiler
@@ -46,6 +46,8 @@ class Compiled:
     Attributes:
         main: runs one block; a generator function that yields at every ``block_barrier`` if ``barriers`` is set.
         names: global names of the program; InputScalars are among them.
+        runtime: the run.
+        lines: by line of ``source``, the user's line and the loops around it.
         code_bytes: computes the estimated size of the machine code, after a run.
     """
 
@@ -54,20 +56,34 @@ class Compiled:
     source: str
     code: CodeType
     names: dict[str, Any]
-    lines: dict[int, ir.Location] = field(default_factory=dict)
+    runtime: Runtime
+    lines: dict[int, tuple[ir.Location | None, tuple[ir.For, ...]]] = field(default_factory=dict)
     code_bytes: Callable[[], int] = int
 
     def locate(self, error: TikError) -> TikError:
-        """``error`` with the user's line."""
+        """``error`` with the user's line, the block and the loop variables."""
         trace = error.__traceback__
         while trace is not None:
-            if trace.tb_frame.f_code.co_filename == self.code.co_filename and trace.tb_lineno in self.lines:
-                location = self.lines[trace.tb_lineno]
-                op = trace.tb_frame.f_locals.get("x")
+            frame = trace.tb_frame
+            if frame.f_code.co_filename == self.code.co_filename and trace.tb_lineno in self.lines:
+                location, loops = self.lines[trace.tb_lineno]
+                op = frame.f_locals.get("x")
                 # Inside a group of calls, the operation knows its line.
-                return error.at(op.location if location is None and op is not None else location)
+                place = op.location if location is None and op is not None else location
+                return error.at(place, self._moment(loops, frame.f_locals))
             trace = trace.tb_next
         return error
+
+    def _moment(self, loops: tuple[ir.For, ...], values: dict[str, Any]) -> Moment | None:
+        names = [loop.variable.name for loop in loops]
+        shown = tuple(
+            (name if names.count(name) == 1 else f"{name} (line {loop.location.line})", values[name_of(loop.variable)])
+            for name, loop in zip(names, loops)
+        )
+        count = self.runtime.block_count
+        if count == 1 and not shown:
+            return None
+        return Moment(None if count == 1 else self.runtime.block, count, shown)
 
 
 class Compiler(CallCompiler):
@@ -95,7 +111,8 @@ class Compiler(CallCompiler):
             source,
             code,
             self.names,
-            {line + offset: location for line, location in self.locations.items()},
+            self.runtime,
+            {line + offset: entry for line, entry in self.locations.items()},
             partial(code_bytes, program, self.sites, self.expressions),
         )
 
@@ -211,7 +228,7 @@ class Compiler(CallCompiler):
         if not ir.is_immediate(count) or count != 1:
             blocks = self.expressions.wrapped(count).source
             self.emit(f"for {name} in _blocks({blocks}):", statement.location)
-            self.nested(statement.body)
+            self.loop_body(statement)
             return
         self.loops += 1
         bounds = f"{begin.source}, {end.source}"
@@ -227,8 +244,14 @@ class Compiler(CallCompiler):
             self.depth += 1
             self.emit(f"_iteration({self.loops})")
             self.depth -= 1
-        self.nested(statement.body)
+        self.loop_body(statement)
         self.loops -= 1
+
+    def loop_body(self, loop: ir.For) -> None:
+        """The body of a loop, whose variable errors inside can name."""
+        around, self.enclosing = self.enclosing, (*self.enclosing, loop)
+        self.nested(loop.body)
+        self.enclosing = around
 
     def _on_If(self, statement: ir.If) -> None:
         conditions = [self.expressions.condition(condition) for condition, _ in statement.branches]

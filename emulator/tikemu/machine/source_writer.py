@@ -18,8 +18,9 @@ class SourceWriter:
 
     Attributes:
         names: global names of the program, with their values.
-        lines: the lines so far; ``locations`` has the user's line for the number of each.
+        lines: the lines so far; ``locations`` has the user's line for the number of each, and the loops around it.
         depth: indentation of the next line.
+        enclosing: the loops around it, outermost first.
         live: uids of the on-chip tensors that are defined here.
     """
 
@@ -40,13 +41,14 @@ class SourceWriter:
                 _leave=clock.leave_unsynced,
             )
         self.lines: list[str] = []
-        self.locations: dict[int, ir.Location | None] = {}
+        self.locations: dict[int, tuple[ir.Location | None, tuple[ir.For, ...]]] = {}
         self.depth = 1
+        self.enclosing: tuple[ir.For, ...] = ()
         self.live: set[int] = set()
 
     def emit(self, text: str, location: ir.Location | None = None) -> None:
         self.lines.append(INDENT * self.depth + text)
-        self.locations[len(self.lines)] = location
+        self.locations[len(self.lines)] = location, self.enclosing
 
     def name(self, prefix: str, value: Any) -> str:
         """A fresh global name for ``value``."""

@@ -14,6 +14,7 @@ from typing import Any
 from .. import platform_info
 from ..errors import TikParamError
 from ..location import fail
+from ..signatures import did_you_mean
 from ..soc import PROFILES
 from . import modules, out_of_scope
 
@@ -37,7 +38,9 @@ class _Loader(importlib.abc.Loader):
 def _import_submodule(package: str, attribute: str) -> ModuleType:
     """``te.platform`` after a bare ``import te``."""
     if attribute not in modules.submodules(package):
-        raise AttributeError(f"module {package!r} (provided by tikemu) has no attribute {attribute!r}")
+        known = [name for name in modules.namespace_of(package) if not name.startswith("_")]
+        hint = did_you_mean(attribute, known)
+        raise AttributeError(f"module {package!r} (provided by tikemu) has no attribute {attribute!r}{hint}")
     return importlib.import_module(f"{package}.{attribute}")
 
 
