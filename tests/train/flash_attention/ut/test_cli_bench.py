@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from flash_attention.commands.bench import figures, report
+from flash_attention.commands.bench import figures, overview, report
 from flash_attention.commands.bench.case import Case
 from flash_attention.commands.bench.implementations import Composed
 from flash_attention.commands.bench.turns import Timing, Worker, time_in_turns
@@ -128,3 +128,32 @@ def test_csv_and_plot(tmp_path) -> None:
     assert len(times) == 3 and times[1].startswith("flash,forward,1,8,256,128,float32,True,0,128,0.500000,")
     assert paths[1].read_text().splitlines()[1].split(",")[-3:-1] == ["1.0000", "False"]
     assert report.write_plot(tmp_path, timings, timings[:1], "title").stat().st_size > 1000
+
+
+def test_overview_has_a_point_for_each_forward_with_backward(tmp_path, monkeypatch) -> None:
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr(overview, "extra_bytes", lambda name, case, threads: case.seq << 20)
+    timings = [
+        Timing(name, Case(seq), kind, (seq * 1e-5,))
+        for seq in (512, 256)
+        for name in ("flash", "composed")
+        for kind in ("forward", "both", "backward")
+    ]
+    points = overview.points(timings, threads=1)
+    assert (
+        points["flash"]
+        == points["composed"]
+        == [
+            overview.Point(256, 256e-5, 256 << 20),
+            overview.Point(512, 512e-5, 512 << 20),
+        ]
+    )
+    assert overview.text(points).splitlines()[2].split() == ["256", "composed", "2.6", "256"]
+    assert overview.draw(points, "title", tmp_path / "overview.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.slow
+def test_extra_memory_of_composed_attention_grows_with_the_square() -> None:
+    """Four times as many scores: at least twice the memory, since a library's own share is in both."""
+    short, long = (overview.extra_bytes("composed", Case(seq, heads=4), threads=1) for seq in (512, 1024))
+    assert long > max(2 * short, 4 * 1024**2 * 4)

@@ -49,6 +49,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "composed attention and the processor's own matrix product; with --tik: shares of the Cube's peak",
     )
     parser.add_argument(
+        "--overview",
+        action="store_true",
+        help="instead: time and memory of forward and backward over lengths (--seq), causal, as one picture",
+    )
+    parser.add_argument(
         "--sensitivity",
         action="store_true",
         help="with --tik, instead: shares of the peak with the least certain constants of the model at half and double",
@@ -66,6 +71,8 @@ def run(options: argparse.Namespace) -> int:
         return run_sequences(options)
     if options.plot:
         return run_plot(options)
+    if options.overview:
+        return run_overview(options)
     from dataclasses import replace
 
     from flash_attention.commands.bench import figures as wanted
@@ -172,6 +179,28 @@ def run_plot(options: argparse.Namespace) -> int:
     title = f"{processor()}, {options.threads} threads, {dtype}; peak: NumPy's float32 matrix product"
     path = lengths.draw(lengths.of_timings(timings), peak, "GFLOP/s", title, options.out / "lengths.png")
     print(f"written: {path}, {report.write_csv(options.out, timings, [])[0]}")
+    return 0
+
+
+def run_overview(options: argparse.Namespace) -> int:
+    """Time and memory over lengths."""
+    from flash_attention import plotting
+    from flash_attention.commands.bench import overview, report
+    from flash_attention.commands.bench.case import Case
+    from flash_attention.commands.bench.implementations import IMPLEMENTATIONS
+    from flash_attention.commands.info import installed_version, processor
+
+    plotting.require()
+    dtype = (options.dtype or ["float32"])[0]
+    lengths = options.seq or ((64, 128) if options.quick else overview.LENGTHS)
+    timings, _ = measure(options, list(IMPLEMENTATIONS), [Case(seq, dtype) for seq in lengths])
+    found = overview.points(timings, options.threads)
+    print(overview.text(found))
+    options.out.mkdir(parents=True, exist_ok=True)
+    title = f"{processor()}, {options.threads} threads, {dtype}, causal, 8 heads of 128; MindSpore "
+    title += f"{installed_version('mindspore')}, torch {installed_version('torch') or 'not installed'}"
+    path = overview.draw(found, title, options.out / "overview.png")
+    print(f"\nwritten: {path}, {report.write_csv(options.out, timings, [])[0]}")
     return 0
 
 
