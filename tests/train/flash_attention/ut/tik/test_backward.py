@@ -328,3 +328,21 @@ def test_row_lanes_hold_d_and_logsumexp_in_float16_terms(tik, execute):
     assert np.abs(sums[0] + delta).max() < 2e-4
     assert np.abs(sums[1] * problem.post_scale + logsumexp).max() < 2e-4
     assert not found[:, :, :, 3:].any()
+
+
+def test_infinities_of_a_row_stay_in_its_row_terms(tik, execute):
+    """The sums of rows are taken from products of all rows of a fractal with each other."""
+    problem = KernelProblem(1, 1, 40, 32, 32, cores=1)
+    random = np.random.default_rng(0)
+    output, d_output = (random.standard_normal((1, 1, 40, 32)).astype(np.float16) for _ in range(2))
+    kernel = backward.preprocess.build(problem, tik)
+    nothing, logsumexp = np.zeros((1, 1, 32, 32), np.float16), np.zeros((1, 1, 40), np.float32)
+    found = []
+    for value in (0.0, np.inf):
+        output[0, 0, 21], d_output[0, 0, 21] = value, 1.0
+        stored = backward_host.inputs(problem, output, nothing, nothing, output, logsumexp, d_output)
+        feed = kernel.feed(**{name: stored[name] for name in kernel.given})
+        found.append(execute(kernel.tik, feed, ["row_lanes"], None)["row_lanes"][0, 0].swapaxes(1, 2))
+    others = np.arange(48) != 21
+    clean, poisoned = (terms.reshape(48, 16) for terms in found)
+    assert np.array_equal(clean[others], poisoned[others]) and poisoned[21, 0] == -65504

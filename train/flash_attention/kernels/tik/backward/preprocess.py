@@ -3,15 +3,18 @@
 D_i = rowsum(d_output * output), minus the incoming gradient of the logsumexp (Dao, "FlashAttention-2", 2023, equation
 4 and its extension to a logsumexp that is an output), and the logsumexp itself, both as float16 terms
 that the Cube adds to its products (score_terms.py). Computed ALiBi contributes its query terms here too.
+
+The row sums are the diagonals of d_output . output^T, 16 rows at a time: the Cube makes 16 times as many products as
+are wanted in less time than Vector takes to convert the operands, and memory is the limit of the pass.
 """
 
 from __future__ import annotations
 
 from flash_attention.kernels.tik import signature
 from flash_attention.kernels.tik.common import alibi, score_terms
-from flash_attention.kernels.tik.common.tiles import by_rows
+from flash_attention.kernels.tik.common.tiles import F, by_rows
 from flash_attention.kernels.tik.core import Core
-from flash_attention.kernels.tik.hardware import HALF_ROUND, Buffer, excess
+from flash_attention.kernels.tik.hardware import Buffer, excess
 from flash_attention.kernels.tik.kernel import Kernel
 from flash_attention.kernels.tik.layout import SINK_LANES, row_term_kinds, row_terms_shape
 from flash_attention.kernels.tik.problem import KernelProblem, padded
@@ -27,7 +30,7 @@ SINK_VECTORS = {"sink": COPIES, "sink_rows": 1}
 # Constants per query row.
 CONSTANTS = {"zero": 0.0, "one": 1.0, "largest_half": 65504.0, "least_half": -65504.0}
 LEAST_SCORE = -120000.0  # of a row that sees nothing: its probabilities are zero
-PART = 4  # fractal columns multiplied at a time
+FOLD = 4  # rows of a fractal in one repeat of float32
 
 
 class RowPlan:
@@ -54,13 +57,16 @@ def buffers(problem: KernelProblem, plan: RowPlan) -> list[Buffer]:
     """On-chip buffers in the order of allocation."""
     whole = plan.rows * plan.value_dim
     return [
-        # Operands of an instruction stand half a round of the banks apart, see hardware.HALF_ROUND, or far apart.
-        Buffer("left", "UB", "float32", PART * plan.rows * 16 + 2 * HALF_ROUND),
         # The next block is on its way while this one is in work.
-        Buffer("output", "UB", "float16", whole, COPIES),
-        Buffer("d_output", "UB", "float16", whole, COPIES),
-        Buffer("right", "UB", "float32", PART * plan.rows * 16),
-        Buffer("sum", "UB", "float32", plan.rows * 16 + HALF_ROUND),
+        Buffer("output", "L1", "float16", whole, COPIES),
+        Buffer("d_output", "L1", "float16", whole, COPIES),
+        Buffer("l0_d_output", "L0A", "float16", whole),
+        Buffer("l0_output", "L0B", "float16", whole),
+        Buffer("squares", "L0C", "float32", plan.rows * 16),
+        Buffer("square", "UB", "float32", plan.rows * 16),
+        Buffer("diagonal", "UB", "float32", plan.rows * FOLD),
+        Buffer("half_sum", "UB", "float32", plan.rows * FOLD // 2),
+        Buffer("zeros", "UB", "float16", 16 * plan.value_dim),
         *(Buffer(name, "UB", "float32", 128, COPIES) for name in LOADED),
         Buffer("rounded_term", "UB", "float32", 128, 2),
         *(Buffer(name, "UB", "float32", 128) for name in (*VECTORS, *CONSTANTS)),
@@ -167,8 +173,15 @@ class _Rows:
 
     def _constants(self) -> None:
         core, plan, problem = self.core, self.core.plan, self.core.problem
-        for buffer in core.on.terms + core.on.output + core.on.d_output:
+        for buffer in (*core.on.terms, *core.on.zeros):
             core.fill(buffer, 0.0, buffer.shape[0])
+        core.fill(core.on.diagonal[0], 0.0, plan.rows * FOLD, 64)
+        if core.tail_rows:  # rows past the last ones take part in products that nothing reads
+            for buffer in (*core.on.output, *core.on.d_output):
+                for group in range(plan.rows // 16):
+                    core.tik.data_move(
+                        buffer[group * 16 * plan.value_dim], core.on.zeros[0], 0, 1, plan.value_dim, 0, 0
+                    )
         for name, value in {
             **dict.fromkeys((*LOADED, "rounded_term", *VECTORS, *SINK_VECTORS), 0.0),
             **CONSTANTS,
@@ -195,21 +208,20 @@ class _Rows:
             if core.problem.sinks:
                 source = core.gm["sinks"][place.head * SINK_LANES]
                 tik.data_move(core.on.sink[copy], source, 0, 1, SINK_LANES // 8, 0, 0)
-            # Last: when Vector, which reads the last of them first, has waited for that, it has waited for all.
             first = core.start("output", place.head, core.batch_of(place.head)) + place.start * 16
             for name in ("output", "d_output"):
+                tensor = core.on.copies(name)[copy]
                 if have % 16:  # the terms of the rows up to the next 16 are stored too
-                    core.fill(core.on.copies(name)[copy], 0.0, plan.rows * plan.value_dim)
-                core.load((core.on.copies(name)[copy], 0), name, first, have, plan.rows)
+                    rest = 16 - have % 16
+                    tik.data_move(tensor[have * 16], core.on.zeros[0], 0, core.value_columns, rest, 0, plan.rows - rest)
+                core.load((tensor, 0), name, first, have, plan.rows)
 
         by_rows(core, place.rows, record)
 
     def _block(self, place: _Place, copy: int) -> None:
-        core, plan, tik, problem = self.core, self.core.plan, self.core.tik, self.core.problem
+        core, tik, problem = self.core, self.core.tik, self.core.problem
         delta, (lse, extra) = core.on.delta[0], (core.on.copies(name)[copy] for name in LOADED)
-        self._products(copy)
-        # Row sums of 16 score_terms.
-        tik.vcadd(16, delta, core.on.sum[0][HALF_ROUND:], plan.rows, 1, 1, 2)
+        self._row_sums(delta, copy)
         if self.with_gradient:
             core.binary("vec_sub", delta, delta, extra, 128, 64)
         if problem.sinks:
@@ -261,25 +273,26 @@ class _Rows:
         number.set_as(head - head // heads * heads)
         return number
 
-    def _products(self, copy: int) -> None:
-        """sum (rows, 16) = output * d_output, added over the fractal columns."""
-        core, plan = self.core, self.core.plan
-        square = plan.rows * 16
-        left, right, total = core.on.left[0], core.on.right[0], core.on.sum[0]
-        for first in range(0, core.value_columns, PART):
-            count = min(PART, core.value_columns - first)
-            elements = count * square
-            core.to_single(right, core.on.d_output[copy][first * square :], elements)
-            core.to_single(left[core.operand_shift :], core.on.output[copy][first * square :], elements)
-            core.binary("vec_mul", left, left[core.operand_shift :], right, elements, 64)
-            while count > 1:
-                half = count // 2
-                core.binary("vec_add", left, left, left[(count - half) * square :], half * square, 64)
-                count -= half
-            if first == 0:
-                core.with_scalar("vec_adds", total[HALF_ROUND:], left, 0.0, square, 64)
-            else:
-                core.binary("vec_add", total[HALF_ROUND:], total[HALF_ROUND:], left, square, 64)
+    def _row_sums(self, delta, copy: int) -> None:
+        """delta (rows,) = rowsum(d_output * output)."""
+        core, tik, groups, columns = self.core, self.core.tik, self.core.plan.rows // 16, self.core.value_columns
+        left, right, squares = core.on.l0_d_output[0], core.on.l0_output[0], core.on.squares[0]
+        for group in range(groups):
+            at = group * columns * F
+            tik.load2dv1(left[at], core.on.d_output[copy], group, columns, groups, 0, False)
+            tik.load2dv1(right[at], core.on.output[copy], group, columns, groups, 0, False)
+        for group in reversed(range(groups)):  # waiting for the last operands covers the others
+            at = group * columns * F
+            tik.mmad(squares[group * F], left[at], right[at], 16, columns * 16, 16, 0)
+        square, diagonal, half = core.on.square[0], core.on.diagonal[0], core.on.half_sum[0]
+        core.from_l0c(square, squares, groups)
+        # Four rows of each fractal a repeat. Only lanes of the diagonal are written, each by one instruction, so that
+        # the others stay zero, whatever the products of different rows are.
+        for first in range(0, 16, FOLD):
+            lanes = sum(1 << (17 * row + first) for row in range(FOLD))
+            tik.vec_adds([0, lanes], diagonal, square[first * 16], 0.0, groups, 8, 32)
+        tik.vec_add(32, half, diagonal, diagonal[32], groups, 4, 8, 8)
+        tik.vec_add(16, delta, half, half[16], groups, 2, 4, 4)
 
     def _terms(self, place: int, values: tuple) -> None:
         """Next float16 term of each value to a place of some kinds; a value is left with what the term does not hold.
