@@ -15,8 +15,12 @@ from docs import figures
 
 ROOT = Path(__file__).resolve().parents[2]
 IMAGES = ROOT / "docs/images"
-#: Drawn by `flash-attention bench`, which takes minutes; the pages name the option beside the picture.
-MEASURED = {"tik_lengths.png": "bench --tik --plot"}
+#: Drawn by commands that measure for minutes; a page names the command beside the picture.
+MEASURED = {
+    "overview.png": "bench --overview",
+    "tik_lengths.png": "bench --tik --plot",
+    "timeline.png": "profile forward,S=2048 --backend emulator",
+}
 LARGEST = 100_000  # bytes
 STRIP = 320  # keys of a call whose value is a part of the identity
 

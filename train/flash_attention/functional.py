@@ -74,19 +74,22 @@ def flash_attention(
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Softmax attention: softmax(scale * query @ key^T + bias) @ value over the visible keys.
 
-    Shapes are (batch, heads, seq, head_dim), or those of `input_layout`. The heads of key and value may be fewer if
-    they divide those of query (grouped-query attention); seq_q and seq_k are free.
+    Shapes are (batch, heads, seq, head_dim), or those of `input_layout`. B is the batch. H and Hkv are the heads of
+    query and key, Sq and Sk the lengths of both, D and Dv the sizes of a head of key and value. Hkv < H is grouped-query
+    attention. The lengths are free.
 
     Args:
-        query, key, value (Tensor): float16, bfloat16 or float32, all of one dtype.
+        query (Tensor): (B, H, Sq, D), float16, bfloat16 or float32.
+        key (Tensor): (B, Hkv, Sk, D), dtype of query; Hkv divides H.
+        value (Tensor): (B, Hkv, Sk, Dv), dtype of query.
         attention_mask (Tensor): 1 = hidden, 0 = visible; bool, uint8 or floating. (Sq, Sk), (1, Sq, Sk), (B, Sq, Sk),
             or rank 4 with B or 1, H or 1, Sq or 1, Sk. (T, T) or (1, T, T), T the tile of the tiling strategy, strictly
             upper triangular, stands for a causal mask of any length. Default: None.
         bias (Tensor): added to the scaled scores; rank 4 with B or 1, H or 1, Sq or 1, Sk; dtype of query, or float32.
             -inf in it hides a key. Default: None.
         dropout_rate (float): share of the probabilities set to zero, 0 <= rate < 1. Default: 0.0.
-        seed (Tensor): int64 (2,) that decides which; the same seed drops the same on every backend. Default: None, a
-            fresh one for each call in PYNATIVE (see `mindspore.set_seed`); a compiled graph needs it given.
+        seed (Tensor): int64 (2,) that decides which are dropped; the same seed drops the same on every backend.
+            Default: None, a fresh one for each call in PYNATIVE (see `mindspore.set_seed`). A compiled graph needs it.
         keep_bits (Tensor): the decisions themselves instead of a seed: uint8 (B, H, Sq, ceil(Sk / 8)), bit k % 8 of
             byte k // 8 set = key k is kept. Default: None.
         sinks (Tensor): (H,), float32 or the dtype of query: one more logit in the denominator of every row of a head
@@ -101,8 +104,10 @@ def flash_attention(
         causal (bool): query i sees keys 0..i only. Default: False.
         causal_alignment (str): "top_left", or "bottom_right": query i stands at key i + Sk - Sq, for causal, windows
             and computed ALiBi. Default: "top_left".
-        window_size (tuple): (left, right), keys a query sees before and after its position; -1 = all.
-        prev_block_num, next_block_num (int): tiles that a tile of queries sees before and after its own.
+        window_size (tuple): (left, right), keys that a query sees before and after its position; -1 = all.
+            Default: (-1, -1).
+        prev_block_num (int): tiles of keys that a tile of queries sees before its own. Default: 65536, all.
+        next_block_num (int): tiles of keys that it sees after its own. Default: 65536, all.
         tiling_stgy_name (str): see `flash_attention.problem.tiling`. Default: "sparse", tiles of 128.
         alibi (bool): without a bias, add -slope(head) * distance inside. Default: False.
         bias_grad (bool): False saves the gradient of `bias`, which is then zero. Default: True.
@@ -192,7 +197,8 @@ def scaled_dot_product_attention(
 
     Args:
         query (Tensor): (..., L, E), any leading dimensions, the last of which is the heads.
-        key, value (Tensor): (..., S, E) and (..., S, Ev).
+        key (Tensor): (..., S, E).
+        value (Tensor): (..., S, Ev).
         attn_mask (Tensor): broadcasts to (..., L, S). Boolean: True = takes part. Floating (dtype of query, or
             float32): added to the scores. Default: None.
         dropout_p (float): applied whenever it is not 0, as in torch. Default: 0.0.

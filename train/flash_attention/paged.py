@@ -77,8 +77,9 @@ def reshape_and_cache(
     Args:
         key (Tensor): (tokens, kv_heads, head_dim) or (batch, seq, kv_heads, head_dim).
         value (Tensor): likewise, of its own width.
-        key_cache, value_cache (Parameter): (blocks, block_size, kv_heads, width), dtype of key; they are written. In
-            PYNATIVE on a CPU they may be plain Tensors.
+        key_cache (Parameter): (blocks, block_size, kv_heads, head_dim), dtype of key; it is written. In PYNATIVE on a
+            CPU it may be a plain Tensor.
+        value_cache (Parameter): likewise, as wide as the value.
         slot_mapping (Tensor): int32, a number per token in the order of the keys: block * block_size + offset; a
             token of a negative number is left out. No slot may come twice.
 

@@ -55,15 +55,17 @@ def flash_attention_varlen(
 
     Args:
         query (Tensor): (Tq, heads, head_dim), Tq the queries of all sequences; or (Tq, heads * head_dim) with head_dim.
-        key, value (Tensor): (Tk, kv_heads, head_dim) or (Tk, kv_heads * head_dim), dtype of query; the value may have
-            a width of its own.
-        cu_seqlens_q, cu_seqlens_k (Tensor, tuple or list): where the sequences end, ascending to Tq and Tk, with or
-            without a 0 in front; a sequence may be empty, and one in front needs that 0. A Tensor, int32 or int64, is
-            data: a compiled graph serves any lengths in it. Backend "math" takes Tensors in PYNATIVE only.
+        key (Tensor): (Tk, kv_heads, head_dim) or (Tk, kv_heads * head_dim), dtype of query.
+        value (Tensor): like key; it may have a width of its own.
+        cu_seqlens_q (Tensor, tuple or list): where the sequences of queries end, ascending to Tq, with or without a 0
+            in front. A sequence may be empty; if the first one is, the 0 in front is needed. A Tensor, int32 or
+            int64, is data: a compiled graph serves any lengths in it. Backend "math" takes Tensors in PYNATIVE only.
+        cu_seqlens_k (Tensor, tuple or list): likewise for the keys, ascending to Tk.
         sinks (Tensor): (heads,), float32 or the dtype of query, those of every sequence.
         prefix (Tensor or tuple): int32 (sequences,): the keys of a sequence before its number are visible to all of its
             queries besides the causal ones.
-        segment_ids, kv_segment_ids: refused: the cumulative lengths say what they would.
+        segment_ids (Tensor): refused; the cumulative lengths say what they would.
+        kv_segment_ids (Tensor): refused likewise.
         head_dim (int): size of a head, needed for tensors of rank 2.
         value_head_dim (int): that of the value, if it differs there.
         return_lse (bool): also return the logsumexp. Default: False.

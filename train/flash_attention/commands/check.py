@@ -9,9 +9,11 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from flash_attention.problem import DTYPES, AttentionProblem, AttentionRules
+from flash_attention.text_table import table
 
 SEED = (2024, 7)
 COLUMNS = ("output", "logsumexp", "d_query", "d_key", "d_value", "d_bias", "d_sinks")
+LARGEST = ("output", "d_query", "d_key", "d_value")
 FURTHER = ("sinks", "prefix", "segment_ids", "kv_segment_ids")
 
 
@@ -113,6 +115,7 @@ def check_backend(name: str, chosen: list[Item], dtypes: tuple, mode: str) -> in
     print(f"  {'problem':{label_width}}  {'dtype':8}" + "".join(f"{column:>11}" for column in COLUMNS), flush=True)
     wrong = 0
     refused: dict = {}
+    largest: dict = {}
     for item in chosen:
         for dtype in dtypes:
             problem = item.in_dtype(dtype)
@@ -125,11 +128,34 @@ def check_backend(name: str, chosen: list[Item], dtypes: tuple, mode: str) -> in
             cells = "".join(f"{ratio(errors[column]) if column in errors else '':>11}" for column in COLUMNS)
             print(f"{start}{cells}  {'WRONG: ' + ', '.join(faults) if faults else 'ok'}", flush=True)
             wrong += bool(faults)
+            largest[dtype] = larger(largest.get(dtype, {}), errors)
+    if largest:
+        print(
+            "\n  largest error of all problems, in brackets that of the baseline: composed attention in the same dtype"
+        )
+        print(table(["dtype", *LARGEST], largest_rows(largest), indent="  "))
     for reason, labels in refused.items():
         which = labels[0] if len(labels) == 1 else f"{labels[0]} and {len(labels) - 1} more"
         print(f"  refused: {which}: {reason}")
     print()
     return wrong
+
+
+def larger(so_far: dict, errors: dict) -> dict:
+    """Per result the largest error, and the largest one of the baseline, of the problems until now."""
+    found = dict(so_far)
+    for name, error in errors.items():
+        own, baseline = found.get(name, (0.0, 0.0))
+        found[name] = max(own, error.max), max(baseline, error.baseline_max)
+    return found
+
+
+def largest_rows(largest: dict) -> list[list[str]]:
+    """Cells per dtype: the results in LARGEST."""
+    return [
+        [dtype, *(f"{found[name][0]:.1e} ({found[name][1]:.1e})" if name in found else "-" for name in LARGEST)]
+        for dtype, found in largest.items()
+    ]
 
 
 def ratio(error) -> str:

@@ -42,9 +42,9 @@ class RingAttention(SplitAttention):
 
     Keyword Args:
         order (str): "zigzag" or "contiguous", see `SequenceSplit`. Default: "zigzag".
-        causal, window_size, prev_block_num, next_block_num, tiling_stgy_name, alibi, scale, softcap, input_layout,
-            backend: as of FlashAttention, positions being those in the whole sequence. Windows in tiles and in tokens
-            exclude each other. What no process sees of another's keys is not passed on.
+        rules: causal, window_size, prev_block_num, next_block_num, tiling_stgy_name, alibi, scale, softcap,
+            input_layout and backend, as of FlashAttention. Positions are those in the whole sequence. Windows in tiles
+            and in tokens exclude each other. Keys that no query of another process sees are not passed on.
         value_head_dim (int): size of a head of value and output. Default: None, head_dim for "BSH" and "SBH", else
             that of the value.
 

@@ -7,6 +7,7 @@ Nothing in them needs MindSpore.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from flash_attention.problem.checks import check_bool, check_dtype, check_int, check_name
 from flash_attention.problem.inputs import (
@@ -107,25 +108,29 @@ class AttentionProblem:
         batch: int | None = None,
         mask_name: str = "attention_mask",
         bias_name: str = "alibi_mask",
-        **others,
+        **others: Any,
     ) -> AttentionProblem:
         """Describes a call from the specs of its inputs.
 
         Args:
-            query, key, value: in `input_layout`, all of one dtype (float16, bfloat16 or float32).
+            query: in `input_layout`; float16, bfloat16 or float32.
+            key: likewise, dtype of query.
+            value: likewise, dtype of query.
             mask: 1 = hidden; (Sq, Sk), (1, Sq, Sk), (B, Sq, Sk), a rank-4 shape that broadcasts to (B, H, Sq, Sk) with
                 a full last axis, or the compact causal (T, T) or (1, T, T) with T = rules.tile.
             bias: added to the scaled scores; rank 4, broadcasts to (B, H, Sq, Sk) with a full last axis.
             keep_bits: uint8 (B, H, Sq, ceil(Sk / 8)), bit k % 8 of byte k // 8 set = key k is kept.
             sinks: (H,), float32 or the dtype of query.
             prefix: int32 (B,).
-            segment_ids, kv_segment_ids: int32 (B, Sq) and (B, Sk); the second may be left out where Sq is Sk.
+            segment_ids: int32 (B, Sq).
+            kv_segment_ids: int32 (B, Sk); may be left out where Sq is Sk.
             rules: of the call; a compact causal mask makes them causal.
             head_dim: needed for BSH, SBH and TH; when given, it must agree with the other layouts too.
             value_head_dim: of value; None = head_dim for BSH, SBH and TH, any in the other layouts.
             batch: number of batch items, for TH only.
-            mask_name, bias_name: what the caller calls these inputs, for error messages.
-            others: further fields of AttentionProblem, by name.
+            mask_name: what the caller calls the mask, for error messages.
+            bias_name: what the caller calls the bias.
+            **others: further fields of AttentionProblem, by name.
 
         Raises:
             TypeError, ValueError: naming the argument, what came and what is allowed.

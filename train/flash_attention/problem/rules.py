@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import astuple, dataclass
+from typing import Any
 
 from flash_attention.problem.checks import check_bool, check_int, check_name, check_real, check_window
 from flash_attention.problem.tiling import DEFAULT_STRATEGY, get_strategy
@@ -86,15 +87,16 @@ class AttentionRules:
         prev_block_num: int = ALL_BLOCKS,
         next_block_num: int = ALL_BLOCKS,
         tiling_stgy_name: str = DEFAULT_STRATEGY,
-        **others,
+        **others: Any,
     ) -> AttentionRules:
         """The rules by the names that arguments of the layer have.
 
         Args:
             window_size: (window_left, window_right).
-            prev_block_num, next_block_num: prev_blocks and next_blocks.
+            prev_block_num: prev_blocks.
+            next_block_num: next_blocks.
             tiling_stgy_name: of the strategy that sets the tile.
-            others: further fields, by name.
+            **others: further fields, by name.
         """
         left, right = check_window(window_size)
         return cls(

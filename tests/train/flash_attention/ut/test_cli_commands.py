@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from flash_attention import __version__, cli
+from flash_attention import __version__, cli, reference
 from flash_attention.backends import registry
 from flash_attention.commands import check
 from flash_attention.text_table import table
@@ -41,6 +41,18 @@ def test_check_passes_a_right_backend(capsys: pytest.CaptureFixture) -> None:
     assert cli.main(["check", "--backend", "cpu", "--dtype", "float16", "--only", "ALiBi"]) == 0
     printed = capsys.readouterr().out
     assert printed.count(" ok\n") == 4 and "all right" in printed
+    summary = printed.splitlines()[-3].split()
+    assert summary[0] == "float16" and len(summary) == 9  # error and baseline of four results
+
+
+def test_largest_errors_are_kept_by_result() -> None:
+    def error(name, own, baseline):
+        return reference.Error(name, own, 0.0, baseline, 0.0, 1.0, 1.0)
+
+    one = check.larger({}, {"output": error("output", 0.5, 0.25)})
+    both = check.larger(one, {"output": error("output", 0.125, 0.75), "d_key": error("d_key", 1.0, 2.0)})
+    assert both == {"output": (0.5, 0.75), "d_key": (1.0, 2.0)}
+    assert check.largest_rows({"float32": both}) == [["float32", "5.0e-01 (7.5e-01)", "-", "1.0e+00 (2.0e+00)", "-"]]
 
 
 @pytest.mark.parametrize("fault", ("output", "d_key", "repeat", "blind"))

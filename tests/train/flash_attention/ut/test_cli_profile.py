@@ -2,12 +2,16 @@
 
 import json
 
+import mindspore
+import numpy as np
 import pytest
-from flash_attention import cli, plotting
+from flash_attention import cli, plotting, reference
 from flash_attention.commands.bench import lengths, tik
 from flash_attention.commands.bench.case import Case
+from flash_attention.commands.bench.composed_steps import STEPS, ComposedSteps
+from flash_attention.commands.bench.implementations import random_inputs
 from flash_attention.commands.bench.turns import Timing
-from flash_attention.commands.profile import emulator
+from flash_attention.commands.profile import emulator, operators
 from flash_attention.commands.profile.emulator import Event, KernelCase
 
 pytest.importorskip("tikemu")
@@ -102,3 +106,57 @@ def test_bench_plots_shares_of_the_peak(capsys, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(tik, "PANELS", lengths.PANELS[:1])
     assert cli.main(["bench", "--tik", "--plot", "--seq", "64", "--seq", "128", "--out", str(tmp_path)]) == 0
     assert (tmp_path / "tik_lengths.png").read_bytes().startswith(PNG)
+
+
+@pytest.fixture
+def pynative():
+    """PYNATIVE for the test, and the mode as it was."""
+    before = mindspore.get_context("mode")
+    yield
+    mindspore.set_context(mode=before)
+
+
+@pytest.mark.usefixtures("pynative")
+def test_the_steps_of_composed_attention_are_attention() -> None:
+    case = Case(48, heads=2, head_dim=16)
+    steps = ComposedSteps()
+    for call in steps.prepare(case).values():
+        call()
+    query, key, value, d_output = random_inputs(case, 4)
+    truth = reference.truth(case.problem, query, key, value, d_output=d_output)
+    for name in ("output", "d_query", "d_key", "d_value"):
+        np.testing.assert_allclose(steps.tensors[name].asnumpy(), getattr(truth, name), atol=2e-5)
+    for name, step in STEPS.items():
+        assert step.written(case) == steps.tensors[name].nbytes
+
+
+class Stopped:
+    """A worker whose calls all take a second."""
+
+    def __init__(self, name: str):
+        self.name = name
+
+    def prepare(self, case: Case):
+        return None
+
+    def seconds(self, kind: str) -> float:
+        return 2.0 if kind == "both" else 1.0
+
+
+def test_operators_are_added_up_in_each_pass() -> None:
+    rows = operators.measure(Stopped("steps"), Stopped("flash"), Case(64, heads=1, head_dim=32), rounds=1)
+    assert operators.Row("composed forward", "BatchMatMul", 2, 2.0, 64 * 64 * 4 + 64 * 32 * 4) in rows
+    assert operators.Row("flash backward", "FlashAttention", 1, 1.0, 3 * 64 * 32 * 4) in rows
+    lines = operators.text(rows).splitlines()
+    assert [line.split()[2:] for line in lines if "composed forward   all" in line] == [
+        ["all", "5", "5000.00", "100.0%", "0.1"]
+    ]
+    assert sum("100.0%" in line for line in lines) == 4
+
+
+@pytest.mark.parametrize(
+    "more, said", [(["--backend", "emulator"], "--operators"), (["--window-blocks", "2"], "got 2")]
+)
+def test_operators_are_of_the_cpu_and_without_window(more, said, capsys) -> None:
+    assert cli.main(["profile", "--operators", *more]) == 2
+    assert said in capsys.readouterr().err

@@ -21,9 +21,11 @@ def serve(name: str) -> None:
     os.dup2(2, 1)
 
     from flash_attention.commands.bench.case import Case
-    from flash_attention.commands.bench.implementations import IMPLEMENTATIONS, Gemm
+    from flash_attention.commands.bench.composed_steps import ComposedSteps
+    from flash_attention.commands.bench.implementations import IMPLEMENTATIONS, Gemm, Implementation
 
-    implementation = Gemm() if name == "gemm" else IMPLEMENTATIONS[name]()
+    known: dict[str, type[Implementation]] = {**IMPLEMENTATIONS, "gemm": Gemm, "steps": ComposedSteps}
+    implementation = known[name]()
     calls: dict = {}
     for line in sys.stdin:
         request = json.loads(line)
