@@ -75,8 +75,8 @@ def flash_attention(
     """Softmax attention: softmax(scale * query @ key^T + bias) @ value over the visible keys.
 
     Shapes are (batch, heads, seq, head_dim), or those of `input_layout`. B is the batch. H and Hkv are the heads of
-    query and key, Sq and Sk the lengths of both, D and Dv the sizes of a head of key and value. Hkv < H is grouped-query
-    attention. The lengths are free.
+    query and key, Sq and Sk the lengths of both, D and Dv the sizes of a head of key and value. Hkv may be smaller than
+    H (grouped-query attention). The lengths are free.
 
     Args:
         query (Tensor): (B, H, Sq, D), float16, bfloat16 or float32.
