@@ -81,3 +81,23 @@ def test_one_sequence_of_a_batch_has_the_bits_it_has_alone():
     alone = decode(one, *(tensor[1:2] for tensor in tensors))
     np.testing.assert_array_equal(output[1:2], alone[0])
     np.testing.assert_array_equal(logsumexp[1:2], alone[1])
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("head_dim", [64, 24])
+def test_a_query_head_has_the_bits_of_a_group_of_its_own(isa, dtype, head_dim):
+    """Small groups convert keys and values where they lie, large ones beforehand."""
+    sizes = {"batch": 1, "kv_heads": 1, "seq_q": 1, "seq_k": 555, "head_dim": head_dim, "dtype": dtype}
+    query, key, value = random(1, 11, 1, head_dim), *(random(1, 1, 555, head_dim, seed=seed) for seed in (1, 2))
+    with instruction_set(isa):
+        output, logsumexp = (
+            np.concatenate(results, axis=1)
+            for results in zip(
+                *(decode(AttentionProblem(heads=1, **sizes), query[:, h : h + 1], key, value) for h in range(11))
+            )
+        )
+        for heads in (2, 3, 4, 5, 8, 9, 11):
+            group = decode(AttentionProblem(heads=heads, **sizes), query[:, :heads], key, value)
+            np.testing.assert_array_equal(group[0], output[:, :heads])
+            np.testing.assert_array_equal(group[1], logsumexp[:, :heads])

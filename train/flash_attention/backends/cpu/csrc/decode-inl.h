@@ -45,11 +45,11 @@ struct DecodeRows {
     if (blocks == nullptr) return base + key * row_bytes;
     return base + blocks[key / block_size] * block_bytes + key % block_size * row_bytes;
   }
-  // Rows in whole vectors: those in memory, or copies in float32 in `scratch`. Gives their dtype. Other dtypes than float32
-  // are left to be converted by those who read them, if they do so `once`.
-  DType load(DType dtype, bool once, int64_t first, int64_t count, int64_t stride, float* scratch,
+  // Rows in whole vectors: those in memory, or copies in float32 in `scratch`. Gives their dtype. `in_place`: other dtypes
+  // than float32 are left to be converted by those who read them.
+  DType load(DType dtype, bool in_place, int64_t first, int64_t count, int64_t stride, float* scratch,
              const char** rows) const {
-    const bool ready = (once || dtype == DType::kFloat32) && width % kLanes == 0;
+    const bool ready = (in_place || dtype == DType::kFloat32) && width % kLanes == 0;
     for (int64_t n = 0; n < count; ++n) {
       rows[n] = row(first + n);
       if (ready) continue;
@@ -305,7 +305,8 @@ struct DecodeTask {
     const DecodeRows keys(plan, p.key, p.key_layout, plan.key_block, p.head_dim, batch, kv_head);
     const DecodeRows values(plan, p.value, p.value_layout, plan.value_block, p.value_dim, batch, kv_head);
     const char* pointers[kDecodeTile];
-    const bool once = rows <= kMostRows;
+    // Two conversions while the memory is waited for are faster than one pass before.
+    const bool in_place = rows <= 2 * kMostRows;
     const int64_t start = first_key / kDecodeTile * kDecodeTile;
     for (int64_t first = start; first < last_key; first += kDecodeTile) {
       // Only keys that some row sees: others may lie in blocks that do not exist.
@@ -313,12 +314,12 @@ struct DecodeTask {
       const int64_t to = first + kDecodeTile < last_key ? first + kDecodeTile : last_key;
       const int64_t skipped = from - first, count = to - from;
       values.prefetch(p.dtype, from, count);
-      with_type(keys.load(p.dtype, once, from, count, key_stride, tile, pointers + skipped),
+      with_type(keys.load(p.dtype, in_place, from, count, key_stride, tile, pointers + skipped),
                 [&](auto type) { products<type.value>(pointers, skipped, count); });
       for (int64_t row = 0; row < rows; ++row)
         soften(row, kv_head * p.group() + row / p.seq_q, first, parts + row * plan.part_width);
       if (to < last_key) keys.prefetch(p.dtype, to, last_key - to < kDecodeTile ? last_key - to : kDecodeTile);
-      with_type(values.load(p.dtype, once, from, count, value_stride, tile, pointers + skipped),
+      with_type(values.load(p.dtype, in_place, from, count, value_stride, tile, pointers + skipped),
                 [&](auto type) { add<type.value>(first, pointers, parts); });
     }
   }
