@@ -26,6 +26,7 @@ from .errors import (
     TikUnsupportedError,
     TikWarning,
 )
+from .findings import Finding
 from .options import Options
 from .printer import dump
 from .result import Overflow, OverflowPlace, Result
@@ -34,6 +35,7 @@ from .shim import install, uninstall
 
 __version__ = "0.1.0"
 __all__ = [
+    "Finding",
     "Moment",
     "Options",
     "Overflow",

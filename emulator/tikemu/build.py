@@ -113,10 +113,11 @@ def _check_used(recorder: Recorder, program: ir.Program) -> None:
 
 def _check_memory(recorder: Recorder, program: ir.Program) -> None:
     """Place the on-chip tensors (D1, D3)."""
-    limits = alloc.Limits.of(program.soc, recorder.strict, settings.default_options().ub_limit)
+    limits = alloc.Limits.of(program.soc, recorder.options.raises("memory"), settings.default_options().ub_limit)
     plan = alloc.plan(program, limits)
     if plan.peak["UB"] > limits.ub_comfort:
-        recorder.warn(
+        recorder.questionable(
+            "memory",
             f"kernel {program.name!r} uses {plan.peak['UB']} bytes of the Unified Buffer; releases of CANN "
             f"that reserve a part of it leave {limits.ub_comfort}",
             TikMemoryError,

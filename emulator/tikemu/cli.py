@@ -20,7 +20,8 @@ from .api import run as run_kernel
 from .dsl import Tik
 from .dtypes import BITS, is_float
 from .errors import TikError
-from .options import SYNC_VARIANTS, Options
+from .findings import CLASSES
+from .options import FINDINGS, SYNC_VARIANTS, Options
 from .printer import dump
 from .settings import use_options
 from .soc import PROFILES
@@ -75,6 +76,17 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--out", type=Path, metavar="DIR", help="write every output to DIR/NAME.npy")
     run.add_argument("--soc", default="Ascend910A", choices=sorted(PROFILES), help="default: %(default)s")
     run.add_argument("--strict", action="store_true", help="every questionable or undefined use is an error")
+    run.add_argument(
+        "--findings", choices=FINDINGS, default="first", help="strict mode: stop at the first, or list all"
+    )
+    run.add_argument(
+        "--leave-out",
+        action="append",
+        default=[],
+        choices=sorted(CLASSES),
+        metavar="CLASS",
+        help="strict mode: a class of findings to judge as in default mode (see `tikemu findings`); repeat",
+    )
     run.add_argument("--report", action="store_true", help="print the time estimate")
     run.add_argument("--trace", type=Path, metavar="FILE.json", help="write a Chrome/Perfetto trace")
     run.add_argument("--dump", action="store_true", help="print the recorded program")
@@ -90,6 +102,9 @@ def _parser() -> argparse.ArgumentParser:
     apis.set_defaults(command=_apis)
     apis.add_argument("pattern", nargs="?", default="", help="only names that contain this")
 
+    findings = commands.add_parser("findings", help="list the classes of findings of strict mode")
+    findings.set_defaults(command=_findings)
+
     socs = commands.add_parser("socs", help="list the SoCs")
     socs.set_defaults(command=_socs)
 
@@ -103,7 +118,15 @@ def _run(options: argparse.Namespace) -> int:
     file, _, function_name = options.target.rpartition(":")
     if not file:
         raise CommandError(f"the target must be FILE:FUNCTION, got {options.target!r}")
-    settings = Options(strict=options.strict, sync=options.sync, trace=options.trace is not None)
+    if not options.strict and (options.leave_out or options.findings != "first"):
+        raise CommandError("--findings and --leave-out need --strict")
+    settings = Options(
+        strict=options.strict,
+        findings=options.findings,
+        leave_out=tuple(options.leave_out),
+        sync=options.sync,
+        trace=options.trace is not None,
+    )
     shim.install(soc=options.soc, force=True)
     with use_options(settings):
         program = _build(_load(Path(file)), function_name, options.arg)
@@ -123,7 +146,9 @@ def _run(options: argparse.Namespace) -> int:
         print(result.overflow)
     if options.trace is not None:
         result.save_trace(options.trace)
-    return 0
+    if result.findings:
+        print(f"{len(result.findings)} findings of strict mode", *result.findings, sep="\n", file=sys.stderr)
+    return int(bool(result.findings))
 
 
 def _load(path: Path) -> ModuleType:
@@ -256,6 +281,11 @@ _FAMILIES = (
 
 def _family(name: str) -> str:
     return next(family for prefix, family in _FAMILIES if name.startswith(prefix))
+
+
+def _findings(options: argparse.Namespace) -> int:
+    _print_table([("class", "what"), *CLASSES.items()])
+    return 0
 
 
 def _socs(options: argparse.Namespace) -> int:

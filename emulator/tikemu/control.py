@@ -121,9 +121,10 @@ class ForRange(_Block):
                 f"{recorder.block_loop.location}",
             )
         if recorder.enclosing_loop() is not None:
-            recorder.warn(
+            recorder.questionable(
+                "block-loop",
                 "the multi-core loop must be the outermost for_range; it is taken as if it were: every block runs the "
-                "loops around it, each with its own memory"
+                "loops around it, each with its own memory",
             )
 
     def __enter__(self) -> Expr:
@@ -275,5 +276,7 @@ def continue_loop(recorder: Recorder) -> None:
     """``tik_continue``."""
     if recorder.enclosing_loop() is None:
         fail(TikParamError, "tik_continue is allowed only inside for_range")
-    recorder.warn("tik_continue has no documentation; taken as the next iteration of the innermost loop")
+    recorder.questionable(
+        "undocumented", "tik_continue has no documentation; taken as the next iteration of the innermost loop"
+    )
     recorder.record(ir.Continue)

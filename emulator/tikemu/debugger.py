@@ -10,6 +10,7 @@ import numpy as np
 
 from . import ir, settings
 from .errors import TikDebugError, TikParamError, TikWarning
+from .findings import Finding
 from .location import fail, here
 from .recorder import Recorder
 from .result import Overflow
@@ -22,11 +23,13 @@ class Tikdb:
     Attributes:
         overflow: where results of the last ``start_debug`` saturated (:class:`tikemu.Overflow`, false if nowhere); None
             before.
+        findings: of the last ``start_debug`` (see ``Result.findings``).
     """
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self.overflow: Overflow | None = None
+        self.findings: tuple[Finding, ...] = ()
 
     def start_debug(self, feed_dict: Mapping[str, Any], interactive: bool = True) -> list[np.ndarray]:
         """Run the kernel.
@@ -58,9 +61,9 @@ class Tikdb:
         from .machine import execute
 
         program = self._recorder.program
-        self.overflow = None
+        self.overflow, self.findings = None, ()
         result = execute.run(program, feed_dict, timing=False, options=settings.default_options(), write_back=True)
-        self.overflow = result.overflow
+        self.overflow, self.findings = result.overflow, result.findings
         if not program.outputs:
             return [np.zeros(1, np.int64)]
         return [result.outputs[view.tensor.name] for view in program.outputs]

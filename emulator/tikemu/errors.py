@@ -40,12 +40,14 @@ class TikError(RuntimeError):
         location: the line of the user's program (:class:`tikemu.ir.Location`); None until somebody knows it.
         moment: block and loop variables when it went wrong; None while a program is recorded, and where a run has
             neither.
+        findings: of ``Options(findings="all")``, before a run ended with this error.
     """
 
     def __init__(self, message: str = "", location: Any = None) -> None:
         super().__init__(message)
         self.message, self.location = message, location
         self.moment: Moment | None = None
+        self.findings: tuple[Any, ...] = ()
 
     def at(self, location: Any, moment: Moment | None = None) -> TikError:
         """This error with the line of the user's program, and the moment, unless it has them already."""
@@ -57,7 +59,9 @@ class TikError(RuntimeError):
 
     def __str__(self) -> str:
         place = "" if self.location is None else f"\n  at {self.location}"
-        return f"{self.message}{place}" + (f"\n  in {self.moment}" if self.moment else "")
+        moment = f"\n  in {self.moment}" if self.moment else ""
+        before = "".join(f"\nfound before: {finding}" for finding in self.findings)
+        return f"{self.message}{place}{moment}{before}"
 
 
 class TikParamError(TikError):

@@ -378,13 +378,13 @@ def assignable(recorder: Recorder, value: Any, dtype: str, what: str) -> ir.Valu
         if not math.isfinite(number):
             fail(TikParamError, f"{what} of type {dtype} cannot hold {number!r}")
         if not number.is_integer():
-            recorder.warn(f"{what} of type {dtype} is set to {number!r}, which becomes {int(number)}")
+            recorder.questionable("value", f"{what} of type {dtype} is set to {number!r}, which becomes {int(number)}")
         number = int(number)
     low, high = limits(dtype)
     number = int(number)
     if not low <= number <= high:
         wrapped = (number - low) % (high - low + 1) + low
-        recorder.warn(f"{what} of type {dtype} is set to {number}, which wraps to {wrapped}")
+        recorder.questionable("value", f"{what} of type {dtype} is set to {number}, which wraps to {wrapped}")
         return wrapped
     return number
 
@@ -413,8 +413,7 @@ def operation(op: str, left: Any, right: Any) -> Any:
     if any(isinstance(operand, float) for operand in operands):
         scope.recorder.warn(
             f"the Expr {describe(node)} holds a float immediate, which the compiler for Ascend 910 is "
-            "documented to reject; put it into a Scalar",
-            promote=False,
+            "documented to reject; put it into a Scalar"
         )
     return Expr(node, scope, half)
 

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Union
 
+from .findings import Finding
+
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
@@ -222,15 +224,6 @@ class DebugPrint(Statement):
     scope: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Finding:
-    """A questionable use noticed while the program was recorded: a TikWarning; strict mode raises ``error`` instead."""
-
-    error: type
-    message: str
-    location: Location
-
-
 @dataclass(eq=False)
 class Program:
     """A built kernel: GM tensors and scalars it takes, and its statements.
@@ -244,7 +237,7 @@ class Program:
         soc: soc.SocProfile.
         debug_enabled: ``disable_debug=False`` was given.
         config: of BuildCCE.
-        findings: questionable uses; a strict run raises the first.
+        findings: questionable use noticed while it was recorded.
     """
 
     name: str

@@ -6,9 +6,12 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from .findings import CLASSES
+from .signatures import did_you_mean
 from .soc import TimingModel
 
 SYNC_VARIANTS = ("auto", "conservative", "optimistic")
+FINDINGS = ("first", "all")
 BOUNDS = ("tensor", "buffer")
 PLACEMENTS = ("definition", "first use")
 
@@ -22,6 +25,10 @@ class Options:
         strict: every questionable or undefined use is an error: undefined bytes that reach a computation or an output,
             races inside unsynchronised scopes and between cores, illegal overlap, the smaller Unified Buffer.
             Default: False.
+        findings: of strict mode. "first": the first one is raised; "all": the program goes on as in default mode, and
+            ``Result.findings`` lists them. Default: "first".
+        leave_out: classes of findings that strict mode leaves out, keys of ``tikemu.findings.CLASSES``: they are
+            judged as in default mode. Default: none.
         ub_limit: bytes of Unified Buffer a program may allocate. Default: None, which is all 262144 bytes, with a
             warning above 253952; strict mode refuses more than 253952.
         ub_reported: what ``get_soc_spec("UB_SIZE")`` answers. Default: None, which is 262144.
@@ -47,6 +54,8 @@ class Options:
     """
 
     strict: bool = False
+    findings: str = "first"
+    leave_out: tuple[str, ...] = ()
     ub_limit: int | None = None
     ub_reported: int | None = None
     bounds: str = "tensor"
@@ -62,13 +71,29 @@ class Options:
     progress: bool | None = None
 
     def __post_init__(self) -> None:
-        for name, allowed in (("sync", SYNC_VARIANTS), ("bounds", BOUNDS), ("placement", PLACEMENTS)):
+        choices = ("findings", FINDINGS), ("sync", SYNC_VARIANTS), ("bounds", BOUNDS), ("placement", PLACEMENTS)
+        for name, allowed in choices:
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
         for name in ("ub_limit", "ub_reported", "active_cores"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1 or None, got {value!r}")
+        if isinstance(self.leave_out, str):
+            raise TypeError(f"leave_out must be a tuple of classes, got the string {self.leave_out!r}")
+        for kind in self.leave_out:
+            if kind not in CLASSES:
+                hint = did_you_mean(kind, CLASSES)
+                raise ValueError(f"leave_out must hold classes among {', '.join(CLASSES)}, got {kind!r}{hint}")
+        object.__setattr__(self, "leave_out", tuple(self.leave_out))
         pairs = tuple(sorted(dict(self.constants).items()))
         TimingModel(**dict(pairs))  # knows the names
         object.__setattr__(self, "constants", pairs)
+
+    def checks(self, kind: str) -> bool:
+        """Whether questionable use of this class is a finding; else default mode's rules hold."""
+        return self.strict and kind not in self.leave_out
+
+    def raises(self, kind: str) -> bool:
+        """Whether it is an error at once."""
+        return self.checks(kind) and self.findings == "first"

@@ -138,7 +138,7 @@ def current_soc() -> SocProfile:
         "no SoC is selected, for which the documents assume Ascend310; tikemu takes Ascend910 (call "
         "set_current_compile_soc_info or tikemu.install(soc=...) first)"
     )
-    if settings.default_options().strict:
+    if settings.default_options().checks("soc"):
         fail(TikParamError, message)
     if not _assumed:
         _assumed = True

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 from . import ir, settings
 from .errors import TikBuildError, TikError, TikParamError, TikScopeError, TikUnknownApiError, TikWarning
+from .findings import Finding
 from .location import fail, here
 from .nodes import as_number
 from .signatures import did_you_mean
@@ -105,7 +106,7 @@ class Recorder:
 
     def __init__(self, soc: SocProfile, debug_enabled: bool) -> None:
         self.soc = soc
-        self.strict = settings.default_options().strict
+        self.options = settings.default_options()
         self.program = ir.Program("", [], [], ir.Body(), soc, debug_enabled)
         self.frames = [Frame(self.program.body, Scope(self, 0), "kernel")]
         self.block_loop: ir.For | None = None
@@ -143,19 +144,27 @@ class Recorder:
         """Whether a ``new_stmt_scope(disable_sync=True)`` is open."""
         return self._unsynchronised > 0
 
-    def warn(self, message: str, error: type[TikError] = TikParamError, promote: bool = True) -> None:
-        """Report questionable use at the user's line: a TikWarning, in strict mode ``error``.
+    def questionable(self, kind: str, message: str, error: type[TikError] = TikParamError) -> None:
+        """Note questionable use at the user's line: a TikWarning, in strict mode ``error``.
 
-        ``promote=False``: a warning in strict mode too.
+        A run in strict mode finds it too, if the program was recorded in default mode.
         """
+        finding = Finding(kind, error, message, here())
+        if self.options.raises(kind):
+            raise finding.exception()
+        self.program.findings.append(finding)
+        if not self.options.checks(kind):
+            self.warn(message)
+
+    def warn(self, message: str) -> None:
+        """A TikWarning at the user's line."""
         location = here()
-        if promote:
-            if self.strict:
-                raise error(message, location)
-            self.program.findings.append(ir.Finding(error, message, location))
         warnings.warn_explicit(
             TikWarning(f"{message}\n  at {location}"), None, location.file, location.line, registry=self._warned
         )
+
+    def _report(self, kind: str, error: type[TikError], message: str) -> None:
+        self.questionable(kind, message, error)
 
     def require_alive(self, value: ScopedValue) -> None:
         """Raise TikScopeError if the scope of a value or tensor has ended, TikParamError if it is another kernel's."""
@@ -221,9 +230,10 @@ class Recorder:
         targets = (statement.target,) if isinstance(statement, ir.Assign) else statement.targets
         for loop, used in self._bounds:
             if not used.isdisjoint(targets):
-                self.warn(
+                self.questionable(
+                    "loop",
                     f"{targets[0].name!r} takes part in endt of the for_range at {loop.location} and must not be "
-                    "modified in its body"
+                    "modified in its body",
                 )
 
     def set_block_loop(self, loop: ir.For) -> None:
@@ -242,9 +252,10 @@ class Recorder:
         )
         if not harmless and not self._outside_warned:
             self._outside_warned = True
-            self.warn(
+            self.questionable(
+                "block-loop",
                 "on-chip tensors, Scalars and statements belong inside the multi-core loop; what stands outside "
-                f"is executed once per block, each with its own memory (first: {statement.location})"
+                f"is executed once per block, each with its own memory (first: {statement.location})",
             )
 
     def instruction(self, spec: Any, args: dict[str, Any]) -> ir.CmpMask | None:
@@ -256,7 +267,7 @@ class Recorder:
         if self._unsynchronised and spec.composite:
             raise TikParamError(f"{spec.name} cannot be used inside new_stmt_scope(disable_sync=True)", location)
         try:
-            spec.check(args, self.soc, self.strict, self.warn)
+            spec.check(args, self.soc, self.options, self._report)
         except TikError as error:
             raise error.at(location) from None
         result = ir.CmpMask(self.uid()) if spec.returns == "cmpmask" else None

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from .findings import Finding
 from .ir import Location
 from .soc import CONFIDENCES, ON_CHIP, Constant, SocProfile
 from .timing.trace import Trace
@@ -84,6 +85,7 @@ class Result:
     Attributes:
         outputs: NumPy arrays by name.
         overflow: where results saturated; false if nowhere. Always false without ``numerics``.
+        findings: of strict mode with ``Options(findings="all")``: the first of each kind per line.
         kernel: name of the kernel.
         soc: the chip.
         cycles: of the slowest core, launch excluded; at least what the traffic needs at the bandwidth of the memory.
@@ -122,6 +124,7 @@ class Result:
     constants: dict[str, Constant] = field(repr=False)
     trace: Trace | None = field(default=None, repr=False)
     overflow: Overflow = Overflow()
+    findings: tuple[Finding, ...] = ()
 
     @property
     def seconds(self) -> float | None:

@@ -131,9 +131,10 @@ class Tensor(Loadable):
                 f"Unified Buffer (scope_ubuf), tensor {self.name!r} is in {self.scope}",
             )
         if BITS[self.dtype] != BITS[dtype] and (is_float(self.dtype) or is_float(dtype)):
-            self._scope.recorder.warn(
+            self._scope.recorder.questionable(
+                "undocumented",
                 f"{what} of {dtype} is set to an element of tensor {self.name!r} of {self.dtype}; tikemu converts "
-                "the number, which no document describes (elements of equal width are copied bit by bit)"
+                "the number, which no document describes (elements of equal width are copied bit by bit)",
             )
         return self._node
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from tikemu import ir, soc
-from tikemu.errors import TikWarning
 from tikemu.isa import registry
 from tikemu.isa.call import BindContext, CoreState
 from tikemu.isa.micro_op import MicroOp, Operand
 from tikemu.isa.region import Memory
+
+from tests.emulator.judgement import Judgement, fault
 
 SCOPES = {
     "UB": "local.UB",
@@ -105,11 +105,12 @@ class Bench:
         """Check a call as the front end does, then bind it as the machine does."""
         spec = registry.specs()[api]
         given = spec.arguments(*args, **kwargs)
-        spec.check(_map(given, _recorded), SOC, self.strict, _warn)
+        judgement = Judgement(self.strict)
+        spec.check(_map(given, _recorded), SOC, judgement.options, judgement.report)
         static: list[bool] = []
         _map(given, lambda value: static.append(not isinstance(value, Runtime)))
         self.uid += 1
-        context = BindContext(SOC, self.strict, self.core, _warn, _fault, all(static), self.uid)
+        context = BindContext(SOC, judgement.options, self.core, judgement.report, fault, all(static), self.uid)
         return spec.bind(context, _map(given, _resolved))
 
     def call(self, api: str, *args: Any, **kwargs: Any) -> Any:
@@ -120,16 +121,6 @@ class Bench:
                 if operation.run is not None:
                     operation.run()
         return ir.CmpMask(self.uid) if registry.specs()[api].returns == "cmpmask" else operations
-
-
-def _warn(message: str) -> None:
-    """What the recorder does with a questionable call outside strict mode."""
-    warnings.warn(message, TikWarning, stacklevel=2)
-
-
-def _fault(error: type, message: str) -> None:
-    """What the runtime does with an error of an instruction."""
-    raise error(message)
 
 
 def _map(value: Any, function: Any) -> Any:

@@ -13,6 +13,8 @@ from tikemu.isa.call import BindContext, CoreState
 from tikemu.isa.micro_op import MicroOp, Operand
 from tikemu.isa.region import Memory
 
+from tests.emulator.judgement import Judgement, fault
+
 SOC = soc.ASCEND_910A
 SCOPES = {
     "GM": "global",
@@ -39,9 +41,11 @@ def recorded(dtype: str, memory: str, name: str = "t", shape=(4096,)) -> ir.View
 def check(api: str, *args, strict: bool = False, **kwargs) -> list[str]:
     """The checks of a recorded call; returns the warnings."""
     spec = registry.specs()[api]
-    warned: list[str] = []
-    spec.check(spec.arguments(*args, **kwargs), SOC, strict, warned.append)
-    return warned
+    judgement = Judgement(strict)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TikWarning)
+        spec.check(spec.arguments(*args, **kwargs), SOC, judgement.options, judgement.report)
+    return judgement.said
 
 
 def touched(region) -> np.ndarray:
@@ -122,14 +126,8 @@ class CoreBench:
 
     def bind(self, api: str, *args, **kwargs) -> tuple[MicroOp, ...]:
         spec = registry.specs()[api]
-
-        def fault(error: type, message: str) -> None:
-            raise error(message)
-
-        def warn(message: str) -> None:
-            warnings.warn(message, TikWarning, stacklevel=2)
-
-        context = BindContext(SOC, self.strict, self.core, warn, fault)
+        judgement = Judgement(self.strict)
+        context = BindContext(SOC, judgement.options, self.core, judgement.report, fault)
         return spec.bind(context, spec.arguments(*args, **kwargs))
 
     def call(self, api: str, *args, **kwargs) -> tuple[MicroOp, ...]:

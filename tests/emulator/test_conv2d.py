@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
-from tikemu.errors import TikMemoryError, TikParamError
+from tikemu.errors import TikMemoryError, TikParamError, TikWarning
 from tikemu.isa import registry
 from tikemu.isa.call import BindContext
 
 from tests.emulator.composite_arrays import RNG, assert_close, expected_product, matmul_case, unpacked, up, values
 from tests.emulator.core_bench import SOC, check, recorded
 from tests.emulator.core_bench import CoreBench as Bench
+from tests.emulator.judgement import Judgement, fault
 
 
 def direct_convolution(fm, weight, stride, pad, dilation, pad_value):
@@ -221,14 +224,12 @@ def test_fixpipe_is_checked():
 
 def bind_with(bench, free, name, *args):
     """Bind a call for which the live tensors leave ``free``; returns operations and warnings."""
-
-    def fault(error, message):
-        raise error(message)
-
-    warned = []
-    context = BindContext(SOC, bench.strict, bench.core, warned.append, fault, free_bytes=free)
+    judgement = Judgement(bench.strict)
+    context = BindContext(SOC, judgement.options, bench.core, judgement.report, fault, free_bytes=free)
     spec = registry.specs()[name]
-    return spec.bind(context, spec.arguments(*args)), warned
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TikWarning)
+        return spec.bind(context, spec.arguments(*args)), judgement.said
 
 
 @pytest.mark.parametrize("strict", [False, True])

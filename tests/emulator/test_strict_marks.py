@@ -10,6 +10,8 @@ from tikemu.isa.region import Memory, Piece, Region
 from tikemu.machine.memories import poison
 from tikemu.machine.strict import guarded
 
+from tests.emulator.judgement import Judgement
+
 SIZE = 4096
 PIECES: list[tuple[Piece, ...]] = [
     ((0, 1, 0, 1, 0, 1),),
@@ -30,7 +32,7 @@ def _operation(memory: Memory, reads: Region, writes: Region) -> MicroOp:
 def test_every_byte_of_a_region_counts_and_no_other(pieces: tuple[Piece, ...]) -> None:
     memory = Memory("UB", "UB", SIZE, True)
     region = Region(memory, pieces)
-    run = guarded(_operation(memory, region, Region.span(memory, 0, 1)), None)
+    run = guarded(_operation(memory, region, Region.span(memory, 0, 1)), True, None, Judgement(True).report)
     inside = region.bitmap(0, SIZE)
     memory.defined[...] = inside
     run()
@@ -51,7 +53,7 @@ def test_what_is_written_becomes_defined_and_nothing_else(pieces: tuple[Piece, .
     memory = Memory("UB", "UB", SIZE, True)
     region = Region(memory, pieces)
     memory.defined[0] = 1
-    guarded(_operation(memory, Region.span(memory, 0, 1), region), None)()
+    guarded(_operation(memory, Region.span(memory, 0, 1), region), True, None, Judgement(True).report)()
     expected = region.bitmap(0, SIZE).copy()
     expected[0] = True
     assert (memory.defined == expected).all()

@@ -14,10 +14,14 @@ TESTS = Path(__file__).parents[1] / "emulator"
 #: Lowest first. A module or package imports from lower layers only.
 LAYERS = (
     # words: errors, the recorded program, the chip
-    ("errors", "ir", "soc", "reuse", "native", "numerics"),
+    ("errors", "soc", "reuse", "native", "numerics"),
+    ("findings",),
+    ("ir",),
+    ("location", "build_native"),
+    ("signatures",),
     ("options",),
-    ("location", "settings", "build_native"),
-    ("dtypes", "signatures"),
+    ("settings",),
+    ("dtypes",),
     # meaning: nodes of values, the table of instructions, time, the run
     ("nodes", "isa"),
     ("timing", "printer"),

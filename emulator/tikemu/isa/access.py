@@ -46,7 +46,7 @@ def access(call: Call, label: str, operand: Operand, *pieces: Piece) -> Access:
             f"{operand.name!r}, which has {operand.end - operand.start} bytes"
         )
         if operand.start <= region.start and region.end <= _allocated(operand):
-            call.questionable(f"{message}; only the padding of its allocation is touched", TikBoundsError)
+            call.questionable("padding", f"{message}; only the padding of its allocation is touched", TikBoundsError)
         else:
             outside_tensor(call, operand, region.start, region.end, message)
     return Access(operand, region)
@@ -55,8 +55,8 @@ def access(call: Call, label: str, operand: Operand, *pieces: Piece) -> Access:
 def outside_tensor(call: Call, operand: Operand, start: int, end: int, message: str) -> None:
     """Report an access that leaves its tensor: an error, or questionable where the user checks against the memory."""
     memory = operand.memory
-    if call.context.bounds == "buffer" and memory.kind != "GM" and start >= 0 and end <= len(memory.data):
-        call.questionable(f"{message}; it stays inside {memory.kind}", TikBoundsError)
+    if call.options.bounds == "buffer" and memory.kind != "GM" and start >= 0 and end <= len(memory.data):
+        call.questionable("bounds", f"{message}; it stays inside {memory.kind}", TikBoundsError)
     else:
         call.fail(TikBoundsError, message)
 

@@ -6,7 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Callable
 
-from ..errors import TikBoundsError, TikParamError
+from ..errors import TikBoundsError, TikError, TikParamError
+from ..options import Options
+
+#: Tells questionable use: its class, the error of strict mode, the message.
+Report = Callable[[str, "type[TikError]", str], None]
 
 
 @dataclass(eq=False)
@@ -23,18 +27,17 @@ class CoreState:
 class BindContext:
     """What an instruction may look at while it is bound.
 
-    ``warn(message)`` issues a TikWarning, or raises in strict mode; ``fault(error_class, message)`` raises with the
-    user's line appended.
+    ``report(kind, error_class, message)`` tells questionable use: a TikWarning, a finding or an error;
+    ``fault(error_class, message)`` raises with the user's line appended.
     """
 
     soc: Any  # soc.SocProfile: limits and timing constants
-    strict: bool
+    options: Options
     core: CoreState
-    warn: Callable[[str], None]
+    report: Report
     fault: Callable[[type, str], None]
     static_arguments: bool = True  # every integer argument was an immediate
     result: int | None = None  # uid of the CmpMask handle that the call returns
-    bounds: str = "tensor"  # what accesses are checked against: "tensor", or the "buffer" that holds it
     free_bytes: Mapping[str, int] = field(default_factory=dict)  # by memory, what the live tensors leave, if known
 
 
@@ -46,11 +49,11 @@ class Call:
         pipe, cost: as its entry in the table states them.
         args: all arguments by parameter name (as recorded, or resolved).
         soc: the SoC profile.
-        strict: questionable use is an error.
+        options: how the program is recorded or run.
         context: the BindContext; None while the call is recorded.
     """
 
-    __slots__ = ("api", "pipe", "cost", "args", "soc", "strict", "context", "_warn")
+    __slots__ = ("api", "pipe", "cost", "args", "soc", "options", "context", "_report")
 
     def __init__(
         self,
@@ -59,12 +62,12 @@ class Call:
         cost: str,
         args: Mapping[str, Any],
         soc: Any,
-        strict: bool,
-        warn: Callable[[str], None],
+        options: Options,
+        report: Report,
         context: BindContext | None = None,
     ) -> None:
         self.api, self.pipe, self.cost, self.args = api, pipe, cost, args
-        self.soc, self.strict, self._warn, self.context = soc, strict, warn, context
+        self.soc, self.options, self._report, self.context = soc, options, report, context
 
     @property
     def runtime(self) -> bool:
@@ -87,8 +90,6 @@ class Call:
         """Raise the error for a value outside its range."""
         self.fail(TikBoundsError if self.runtime else TikParamError, f"{argument} must be {allowed}, got {value!r}")
 
-    def questionable(self, message: str, error: type = TikParamError) -> None:
-        """Default mode: a warning. Strict mode: ``error``."""
-        if self.strict:
-            self.fail(error, message)
-        self._warn(f"{self.api}: {message}")
+    def questionable(self, kind: str, message: str, error: type[TikError] = TikParamError) -> None:
+        """Tell questionable use of a class of ``findings.CLASSES``: a TikWarning; in strict mode ``error``."""
+        self._report(kind, error, f"{self.api}: {message}")

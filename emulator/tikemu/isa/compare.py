@@ -61,8 +61,9 @@ def check_current(call: Call, handle: ir.CmpMask) -> None:
     """Complain if the register no longer holds what the handle stands for."""
     if call.core.cmpmask_owner != handle.uid:
         call.questionable(
+            "compare-mask",
             "the compare mask has been overwritten by a later vcmp_* or mov_tensor_to_cmpmask: there is "
-            "one register per core, its present content is used"
+            "one register per core, its present content is used",
         )
 
 
@@ -84,7 +85,7 @@ def _compare_to_tensor(call: Call, a: Any, *, name: str, legacy: bool) -> MicroO
     dst = Walk("dst", a.dst, leading(octets), a.repeat_times, octets, dtype="uint8")
     result = micro_op(call, a.src0.dtype, dst, sources)
     if a.repeat_times > 1 and any(dst.meets(source) for source in sources):
-        call.questionable("dst may overlap a source only when repeat_times is 1")
+        call.questionable("overlap", "dst may overlap a source only when repeat_times is 1")
     ordered = any(dst.feeds_later(source) for source in sources if dst.meets(source))
     condition = CONDITIONS[name]
     kernel = Kernel(lambda x, y: np.packbits(condition(x, y), axis=-1, bitorder="little"), "compare", name)
@@ -241,13 +242,15 @@ def _select(call: Call, a: Any, *, legacy: bool) -> MicroOp | None:
             check_current(call, a.sel)
             bits = register(core)
             if core.cmpmask_undefined[: -(-extent // 8)].any():
-                call.fail(TikUndefinedError, f"the compare mask holds undefined bits among the first {extent}")
+                call.questionable(
+                    "undefined", f"the compare mask holds undefined bits among the first {extent}", TikUndefinedError
+                )
             current[:] = np.unpackbits(bits, bitorder="little", count=extent)
             choose()
     else:
         result.reads += (choice.access(call),)
         if dst.meets(choice):
-            call.questionable("dst and sel must not overlap")
+            call.questionable("overlap", "dst and sel must not overlap")
         load = choice.loader()
 
         def run() -> None:

@@ -68,7 +68,9 @@ def _check_load2d(call: Call) -> None:
         if size_of(call.args["src"].dtype) != 2:
             call.fail(TikUnsupportedArgumentError, f"if_transpose takes 16-bit types, got {call.args['src'].dtype}")
     if call.args["addr_mode"] == "dec" and (source, target) != ("GM", "L1"):
-        call.questionable("addr_mode 'dec' is honoured from GM to L1 only; addresses increase", TikParamError)
+        call.questionable(
+            "argument", "addr_mode 'dec' is honoured from GM to L1 only; addresses increase", TikParamError
+        )
 
 
 @instruction(
@@ -476,6 +478,7 @@ def _product(
         )
     kind = target.dtype if target.dtype.kind in "iu" else np.dtype(np.float32)
     combine = matrix.accumulate_float if kind.kind == "f" else matrix.accumulate_integer
+    inspects = kind.kind == "f" and call.options.checks("unspecified")
 
     def run() -> None:
         left, right = load_left(), load_right()
@@ -483,8 +486,8 @@ def _product(
         old = target.reshape(shape).astype(kind, copy=False) if accumulate else np.zeros(shape, kind)
         result = combine(old, left, right, k)
         # A NaN makes every sum that it enters one, and those saturate.
-        if call.strict and kind.kind == "f" and numerics.any_saturated() and _has_nan(left[:, :m], right[:, :, :n], k):
-            call.questionable("an operand holds NaN, for which mmad is not specified")
+        if inspects and numerics.any_saturated() and _has_nan(left[:, :m], right[:, :, :n], k):
+            call.questionable("unspecified", "an operand holds NaN, for which mmad is not specified")
         if size == 2:
             result = numerics.narrow(result).view(np.float16)
         target[...] = result.reshape(target.shape)

@@ -174,6 +174,7 @@ for _name, _doc in (("exp", "dst = e^src"), ("ln", "dst = natural logarithm of s
 def _check_trigonometric(call: Call) -> None:
     require_equal_shapes(call, ("dst", "src"))
     call.questionable(
+        "undocumented",
         "the accuracy on Ascend 910 is not documented; the correctly rounded value is computed",
         TikUnsupportedArgumentError,
     )
@@ -395,7 +396,9 @@ def _check_copy(call: Call) -> None:
     if path not in PATHS:
         call.fail(TikUnsupportedArgumentError, f"Ascend 910 has no data path from {path[0]} to {path[1]}")
     if path == ("L1", "GM") and not call.runtime:
-        call.questionable("the product list of Ascend 910 has no move from L1 to GM", TikUnsupportedArgumentError)
+        call.questionable(
+            "undocumented", "the product list of Ascend 910 has no move from L1 to GM", TikUnsupportedArgumentError
+        )
     _check_counts(call)
 
 
@@ -437,7 +440,7 @@ def h_data_move(call: Call, a: Any) -> list[MicroOp]:
             )
         burst = -(-length // BLOCK) * BLOCK
         if burst != length:
-            call.questionable(f"{length} bytes are copied as whole blocks, {burst} bytes")
+            call.questionable("padding", f"{length} bytes are copied as whole blocks, {burst} bytes")
         gaps = [pitch - burst if group.count > 1 else 0 for pitch in group.pitches]
         target, source = window(dst, group.offsets[0]), window(src, group.offsets[1])
         if any(gap < 0 or gap % BLOCK or gap // BLOCK > 65535 for gap in gaps) or group.count > 4095:

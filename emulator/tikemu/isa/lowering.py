@@ -8,7 +8,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from ..dtypes import size_of
-from ..errors import TikMemoryError
+from ..errors import TikError, TikMemoryError
 from . import registry
 from .call import BindContext, Call, CoreState
 from .micro_op import MicroOp, Operand
@@ -31,14 +31,14 @@ class Lowering:
         self.call = call
         self.ops: list[MicroOp] = []
         context = call.context
-        self._context: BindContext = replace(context, fault=self._fault, warn=self._warn)
+        self._context: BindContext = replace(context, fault=self._fault, report=self._report)
         self._tops: dict[str, int] = {}
 
     def _fault(self, error: type, message: str) -> None:
         self.call.context.fault(error, f"{self.call.api}: {message}")
 
-    def _warn(self, message: str) -> None:
-        self.call.context.warn(f"{self.call.api}: {message}")
+    def _report(self, kind: str, error: type[TikError], message: str) -> None:
+        self.call.context.report(kind, error, f"{self.call.api}: {message}")
 
     def emit(self, name: str, *args: Any, **kwargs: Any) -> None:
         """Append an instruction of the table."""
@@ -69,6 +69,7 @@ class Lowering:
         end = self._tops[kind] = -(-(start + size) // 1024) * 1024
         if start + size > self.free(kind):
             call.questionable(
+                "memory",
                 f"needs {start + size} bytes of {kind} for itself, but the live tensors leave {self.free(kind)}",
                 TikMemoryError,
             )

@@ -61,7 +61,9 @@ def _check_path(call: Call) -> tuple[str, str]:
         reason = _MISSING.get(path, "Ascend 910 has no such data path")
         call.fail(TikUnsupportedArgumentError, f"no move from {path[0]} to {path[1]}: {reason}")
     if path == ("L1", "GM") and not call.runtime:
-        call.questionable("the product list of Ascend 910 has no move from L1 to GM", TikUnsupportedArgumentError)
+        call.questionable(
+            "undocumented", "the product list of Ascend 910 has no move from L1 to GM", TikUnsupportedArgumentError
+        )
     return path
 
 
@@ -104,7 +106,7 @@ def move_blocks(call: Call, dst: Operand, src: Operand, nburst: int, burst: int,
 
     run, run_defined = moved((dst.address, src.address))
     if overlap:
-        call.questionable("source and destination overlap inside one call; the result is not defined")
+        call.questionable("overlap", "source and destination overlap inside one call; the result is not defined")
         run = _burst_by_burst(
             dst.memory.view("uint8", dst.address, shape, (dst_pitch, 1)),
             src.memory.view("uint8", src.address, shape, (src_pitch, 1)),

@@ -196,6 +196,7 @@ class MaskMode(Param):
     def check(self, value: Any, call: Call) -> None:
         if value == "counter":
             call.questionable(
+                "undocumented",
                 'mask_mode="counter" does not exist on Ascend 910; the call is taken as "normal"',
                 TikUnsupportedArgumentError,
             )
@@ -363,7 +364,7 @@ class Number(Param):
             if not limits.min <= value <= limits.max:
                 call.fail_range(self.name, value, f"in [{limits.min}, {limits.max}] for {kind.name}")
         elif np.isfinite(value) and abs(value) > float(np.finfo(kind).max):
-            call.questionable(f"{self.name} {value!r} does not fit {kind.name} and becomes the largest number")
+            call.questionable("value", f"{self.name} {value!r} does not fit {kind.name} and becomes the largest number")
 
 
 class Destination(Param):

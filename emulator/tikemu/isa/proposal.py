@@ -221,7 +221,7 @@ def vmrgsort4(call: Call, a: Any) -> MicroOp | None:
         queues = [span_access(call, "src_list", a.src_list[0], FIELDS * total * repeats)]
     written = span_access(call, "dst", a.dst, FIELDS * total * repeats)
     if any(written.region.overlaps(queue.region) for queue in queues):
-        call.questionable("dst overlaps a queue of src_list")
+        call.questionable("overlap", "dst overlaps a queue of src_list")
     sources = [
         queue.memory.view("uint16", queue.address, (repeats, length, FIELDS), (16 * total, 16, 2))
         for queue, length in zip(a.src_list, lengths)

@@ -98,7 +98,7 @@ def _check_result_stride(call: Call, dst_rep_stride: Any, repeat_times: Any) -> 
         if repeat_times > 1:
             call.fail_range("dst_rep_stride", 0, "in [1, 255]")
         elif not call.runtime:
-            call.questionable("dst_rep_stride must be in [1, 255], got 0")
+            call.questionable("argument", "dst_rep_stride must be in [1, 255], got 0")
 
 
 def _check_reduce(call: Call) -> None:
@@ -198,7 +198,7 @@ def _scratch(call: Call, a: Any, needed: int, documented: bool) -> Access:
         message = f"work_tensor must hold at least {needed} elements, got {room}"
         if documented:
             call.fail(TikParamError, message)
-        call.questionable(message)
+        call.questionable("work-tensor", message)
     return span_access(call, "work_tensor", a.work_tensor, min(needed, room))
 
 

@@ -109,7 +109,9 @@ def _check_types(call: Call) -> None:
     )
     if other:
         call.questionable(
-            f"documented for Scalars of int64 and float32, got {', '.join(other)}", TikUnsupportedArgumentError
+            "undocumented",
+            f"documented for Scalars of int64 and float32, got {', '.join(other)}",
+            TikUnsupportedArgumentError,
         )
 
 

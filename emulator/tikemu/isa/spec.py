@@ -15,7 +15,8 @@ from types import SimpleNamespace
 from typing import Any, Callable, Union
 
 from ..errors import TikParamError, TikUnsupportedArgumentError
-from .call import BindContext, Call
+from ..options import Options
+from .call import BindContext, Call, Report
 from .micro_op import MicroOp
 from .params import Param
 
@@ -81,9 +82,9 @@ class InstructionSpec:
         bound.apply_defaults()
         return dict(bound.arguments)
 
-    def check(self, args: Mapping[str, Any], soc: Any, strict: bool, warn: Callable[[str], None]) -> None:
+    def check(self, args: Mapping[str, Any], soc: Any, options: Options, report: Report) -> None:
         """Check the recorded call: types, memories, dtypes, immediates."""
-        call = Call(self.name, self.pipe, self.cost, args, soc, strict, warn)
+        call = Call(self.name, self.pipe, self.cost, args, soc, options, report)
         for param in self._check_order:
             param.check(args[param.name], call)
             if param is self._last_tensor:
@@ -93,7 +94,7 @@ class InstructionSpec:
 
     def bind(self, ctx: BindContext, args: Mapping[str, Any]) -> tuple[MicroOp, ...]:
         """Check the resolved arguments and build the micro-operations."""
-        call = Call(self.name, self.pipe, self.cost, args, ctx.soc, ctx.strict, ctx.warn, ctx)
+        call = Call(self.name, self.pipe, self.cost, args, ctx.soc, ctx.options, ctx.report, ctx)
         values = SimpleNamespace(**{param.name: param.resolve(args[param.name], call) for param in self.params})
         result = self.binder(call, values)
         if result is None:
@@ -128,7 +129,9 @@ class InstructionSpec:
             return
         listing = ", ".join(f"{name} {dtype}" for name, dtype in zip(self.typed, came))
         if came in self.tolerated or (same is not None and same in self.tolerated):
-            call.questionable(f"no document lists {same or listing} for Ascend 910", TikUnsupportedArgumentError)
+            call.questionable(
+                "undocumented", f"no document lists {same or listing} for Ascend 910", TikUnsupportedArgumentError
+            )
             return
         legal = ", ".join(entry if isinstance(entry, str) else "(" + ", ".join(entry) + ")" for entry in self.dtypes)
         if same is None and all(isinstance(entry, str) for entry in self.dtypes):

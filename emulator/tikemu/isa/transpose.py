@@ -139,7 +139,7 @@ def _order(call: Call, dst: _Blocks, src: _Blocks) -> bool:
     if dst.repeats == 1:
         if (written != read).any():
             call.questionable(
-                "dst_list and src_list overlap partly; only the same blocks in the same order are supported"
+                "overlap", "dst_list and src_list overlap partly; only the same blocks in the same order are supported"
             )
         return ordered
     writer: dict[int, int] = {}
@@ -148,8 +148,9 @@ def _order(call: Call, dst: _Blocks, src: _Blocks) -> bool:
             writer.setdefault(block, repeat_)
     if any(writer.get(block, repeat_) < repeat_ for repeat_, blocks in enumerate(read.tolist()) for block in blocks):
         call.questionable(
+            "overlap",
             "a repeat writes blocks of dst_list that a later repeat reads from src_list; the hardware "
-            "does not order them"
+            "does not order them",
         )
         return True
     return ordered

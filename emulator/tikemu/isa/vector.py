@@ -162,7 +162,7 @@ def report_unspecified(call: Call, name: str) -> Callable[..., None] | None:
 
     def inspect(x: np.ndarray) -> None:
         if test(x).any():
-            call.questionable(f"the result for {what} is not specified")
+            call.questionable("unspecified", f"the result for {what} is not specified")
 
     return inspect
 
@@ -204,7 +204,7 @@ for _name, _cost, _dtypes, _tolerated, _doc in (
 def _report_zero_divisor(call: Call) -> Callable[..., None]:
     def inspect(x: np.ndarray, y: np.ndarray) -> None:
         if (y == 0).any():
-            call.questionable("the result of a division by 0 is not specified")
+            call.questionable("unspecified", "the result of a division by 0 is not specified")
 
     return inspect
 
@@ -447,10 +447,12 @@ def _high_precision(call: Call, a: Any, *, name: str) -> Any:
         )
         if SCRATCH[name][2]:
             call.fail(TikParamError, message)
-        call.questionable(message)
+        call.questionable("work-tensor", message)
     for walk in (dst, src):
         if int(np.prod(walk.operand.shape)) == 1 < a.mask.extent:
-            call.questionable(f"{walk.label} is one element (t[a]); an offset tensor must be passed as t[a:] or t[a:b]")
+            call.questionable(
+                "argument", f"{walk.label} is one element (t[a]); an offset tensor must be passed as t[a:] or t[a:b]"
+            )
     scratch = span_access(call, "work_tensor", work, min(needed, available))
     require_different(
         call,

@@ -334,8 +334,9 @@ def check_overlap(call: Call, dst: Walk, sources: Sequence[Walk], accumulates: b
         if dst.repeats == 1:
             if not dst.same_place(source) or dst.itemsize != source.itemsize:
                 call.questionable(
+                    "overlap",
                     f"{dst.label} and {source.label} overlap partly; with one repeat only the same "
-                    "addresses are supported"
+                    "addresses are supported",
                 )
         elif dst.feeds_later(source):
             ordered = True
@@ -348,8 +349,9 @@ def check_overlap(call: Call, dst: Walk, sources: Sequence[Walk], accumulates: b
             )
             if not pattern:
                 call.questionable(
+                    "overlap",
                     f"a repeat writes bytes of {dst.label} that a later repeat reads as {source.label}; "
-                    "the hardware does not order them"
+                    "the hardware does not order them",
                 )
     return ordered
 
@@ -419,7 +421,7 @@ def element_wise(
     result = micro_op(call, _cost_type(dst, sources), dst, sources, mask=mask, reads_dst=kernel.reads_dst)
     ordered = check_overlap(call, dst, (*sources, dst) if kernel.reads_dst and dst.revisits else sources, accumulates)
     result.run = executor(kernel, dst, sources, ordered)
-    if inspect is not None and call.strict:
+    if inspect is not None and call.options.checks("unspecified"):
         result.run = _inspected(result.run, inspect, [source.loader() for source in sources], dst.lanes.array)
     else:
         make_movable(result, dst, sources)
@@ -496,4 +498,4 @@ def require_different(call: Call, *operands: tuple[str, Operand, int, int]) -> N
     for position, (label, operand, start, stop) in enumerate(operands):
         for other_label, other, other_start, other_stop in operands[position + 1 :]:
             if operand.memory is other.memory and start < other_stop and other_start < stop:
-                call.questionable(f"{label} and {other_label} must not overlap", TikParamError)
+                call.questionable("overlap", f"{label} and {other_label} must not overlap", TikParamError)

@@ -101,7 +101,7 @@ class Mask(Param):
             for label, word, limit in zip(("mask_h", "mask_l"), value, self._limits(call)):
                 self._check_word(label, word, limit, call)
             if all(ir.is_immediate(word) and word == 0 for word in value):
-                call.questionable(f"{self.name} [0, 0] enables no lane")
+                call.questionable("argument", f"{self.name} [0, 0] enables no lane")
         elif not ir.is_immediate(value):
             if value.dtype not in COUNT_DTYPES:
                 call.fail(
@@ -127,7 +127,7 @@ class Mask(Param):
                 call.fail_range(self.name, value, f"in [0, {self.width(call)}]")
             bits = (1 << int(value)) - 1
         if bits == 0 and not call.context.static_arguments:  # an immediate was reported at the call
-            call.questionable(f"{self.name} enables no lane")
+            call.questionable("argument", f"{self.name} enables no lane")
         return lanes(bits)
 
     def _limits(self, call: Call) -> tuple[int, int]:

@@ -37,12 +37,12 @@ class Limits:
     ub_comfort: int
 
     @staticmethod
-    def of(soc: SocProfile, strict: bool = False, ub_limit: int | None = None) -> Limits:
-        """Limits of a chip (D1): all of the Unified Buffer, in strict mode only its planned part, or ``ub_limit``."""
+    def of(soc: SocProfile, planned: bool = False, ub_limit: int | None = None) -> Limits:
+        """Limits of a chip (D1): all of the Unified Buffer, if ``planned`` only that part of it, or ``ub_limit``."""
         capacity = {memory: soc.capacity(memory) for memory in ON_CHIP}
         if ub_limit is not None:
             capacity["UB"] = min(ub_limit, capacity["UB"])
-        elif strict:
+        elif planned:
             capacity["UB"] = soc.ub_planned
         return Limits(capacity, soc.ub_planned)
 

@@ -5,6 +5,7 @@ A :class:`CallSite` turns the run-time arguments of a call into bound operations
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from .. import ir
@@ -81,13 +82,12 @@ class CallSite(Reusable):
         result = self.statement.result
         context = BindContext(
             runtime.soc,
-            runtime.options.strict,
+            runtime.options,
             runtime.core.core,
-            lambda message: runtime.warn(message, location),
+            partial(runtime.report, location),
             fault,
             not self.run_time.sources,
             None if result is None else result.uid,
-            runtime.options.bounds,
             runtime.plan.free[id(self.statement)],
         )
         try:

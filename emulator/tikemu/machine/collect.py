@@ -57,6 +57,7 @@ def collect(
         "gm_written_bytes": total.written_bytes,
         "macs": total.macs,
         "overflow": Overflow.of(places),
+        "findings": tuple(runtime.findings.values()),
     }
     if clock is None:
         return Result(

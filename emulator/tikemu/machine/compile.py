@@ -17,6 +17,7 @@ Calls whose arguments are all known are prepared once and run as a group.
 from __future__ import annotations
 
 import ast
+import sys
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import CodeType
@@ -73,6 +74,15 @@ class Compiled:
                 return error.at(place, self._moment(loops, frame.f_locals))
             trace = trace.tb_next
         return error
+
+    def moment(self) -> Moment | None:
+        """Block and loop variables, while the program runs."""
+        frame = sys._getframe(1)
+        while frame is not None and frame.f_code.co_filename != self.code.co_filename:
+            frame = frame.f_back
+        if frame is None or frame.f_lineno not in self.lines:
+            return None
+        return self._moment(self.lines[frame.f_lineno][1], frame.f_locals)
 
     def _moment(self, loops: tuple[ir.For, ...], values: dict[str, Any]) -> Moment | None:
         names = [loop.variable.name for loop in loops]
@@ -145,7 +155,7 @@ class Compiler(CallCompiler):
         if tensor.memory != "GM" and not all(ir.is_immediate(extent) for extent in tensor.shape):
             extents = " * ".join(self.expressions.wrapped(extent).source for extent in tensor.shape)
             self.emit(f"{self.name('N', reserve(tensor))}({extents})", statement.location)
-        if tensor.memory != "GM" and self.runtime.checks:  # default mode leaves what is there, as the chip does
+        if tensor.memory != "GM" and self.runtime.marks:  # default mode leaves what is there, as the chip does
             selectors = self.runtime.plan.placements[tensor.uid].selectors
             fresh = self.name("D", define(self.runtime, tensor))
             self.emit(f"{fresh}({text_of_copy(selectors, self.expressions) or 0})", statement.location)
@@ -153,7 +163,7 @@ class Compiler(CallCompiler):
     def _on_DefineScalar(self, statement: ir.DefineScalar) -> None:
         for variable in statement.variables:
             # Without numerics a value that decides nothing is never computed.
-            if self.runtime.options.strict and self.needs.variable(variable):
+            if self.runtime.options.checks("undefined") and self.needs.variable(variable):
                 initial = self.name("U", Undefined(variable.name))
             else:
                 initial = "0.0" if variable.dtype.startswith("float") else "0"

@@ -6,13 +6,14 @@ from typing import Any, Callable
 
 from .. import ir
 from ..dtypes import size_of
+from ..errors import TikSyncError, TikUndefinedError
 from ..isa.micro_op import Access, Operand
 from ..isa.region import Region
 from ..reuse import Reusable
 from . import binding_cache
 from .memories import element_range
 from .runtime import Runtime, TensorPlace
-from .strict import mark, require_defined
+from .strict import mark, undefined_bytes
 
 
 class ElementSite(Reusable):
@@ -72,7 +73,7 @@ class ElementSite(Reusable):
         """``f(offset, copy)``: the checked address; accounts for time, marks and races."""
         place, itemsize, name = self.place, self.itemsize, self.name
         runtime, clock, footprints, whole = self.runtime, self.runtime.clock, self.footprints, self.whole
-        checked = runtime.checks or not self.synced
+        checked = runtime.marks or not self.synced
         if clock is not None:
             access = clock.scalar_write if write else clock.scalar_read
 
@@ -105,11 +106,15 @@ class ElementSite(Reusable):
         runtime = self.runtime
         region = Region.span(self.place.memory, address, self.itemsize)
         if runtime.pipe_races is not None and not self.synced:
-            runtime.pipe_races.access("S", [(region, write)], f"the scalar access to tensor {self.name!r}")
-        if not runtime.checks:
+            clash = runtime.pipe_races.access("S", [(region, write)], f"the scalar access to tensor {self.name!r}")
+            if clash:
+                runtime.report(self.location, "race", TikSyncError, clash)
+        if not runtime.marks:
             return
         if write:
             mark(region, 1)
             return
         operand = Operand(self.place.memory, address, start, start + self.place.size, self.dtype, (1,), (1,), self.name)
-        require_defined(Access(operand, region), "the scalar unit")
+        message = undefined_bytes(Access(operand, region), "the scalar unit")
+        if message:
+            runtime.report(self.location, "undefined", TikUndefinedError, message)

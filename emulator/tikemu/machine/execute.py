@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import heapq
-import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -12,7 +11,7 @@ import numpy as np
 
 from .. import ir
 from ..dtypes import size_of
-from ..errors import TikError, TikSyncError, TikUndefinedError, TikWarning
+from ..errors import TikError, TikSyncError, TikUndefinedError
 from ..options import Options
 from ..result import Result
 from ..timing.trace import Trace
@@ -25,7 +24,7 @@ from .memories import GlobalTensor
 from .needs import Needs
 from .progress import Progress
 from .runtime import Runtime
-from .strict import require_output_defined
+from .strict import undefined_output
 
 #: Sessions whose global memory is larger are not kept for the next run.
 _KEEP_BYTES = 256 << 20
@@ -61,9 +60,9 @@ def run(
         TikError: the program breaks a rule while it runs; the message ends with the user's line.
     """
     options = options or Options()
-    if options.strict and program.findings:
-        finding = program.findings[0]
-        raise finding.error(finding.message, finding.location)
+    for finding in program.findings:
+        if options.raises(finding.kind):
+            raise finding.exception()
     scalars, arrays = feeds(program, inputs, numerics)
     tensors = contents(program, scalars, arrays)
     blocks = block_count(program, scalars)
@@ -99,19 +98,24 @@ class Session:
         options, numerics, timing, blocks, _ = key
         if options.constants:
             program = dataclasses.replace(program, soc=program.soc.with_constants(dict(options.constants)))
-        strict = options.strict and numerics
-        self.gm = {info.uid: GlobalTensor(info, shape, strict) for info, shape, _ in tensors}
-        limits = Limits.of(program.soc, options.strict, options.ub_limit)
+        marks = options.checks("undefined") and numerics
+        self.gm = {info.uid: GlobalTensor(info, shape, marks) for info, shape, _ in tensors}
+        limits = Limits.of(program.soc, options.raises("memory"), options.ub_limit)
         placed = plan(program, limits, options.placement)
         self.runtime = Runtime(program, placed, options, numerics, timing, self.gm, blocks)
         self.progress = Progress(options.progress, program.name)
         self.compiled = Compiler(self.runtime, Needs(program, numerics), self.progress).compile()
+        self.runtime.moment = self.compiled.moment
+        for finding in program.findings:
+            if options.checks(finding.kind):
+                self.runtime.found(finding)
 
     @property
     def reusable(self) -> bool:
         """Whether another run may use the prepared operations: none of them has complained, and memory is not short."""
         size = sum(tensor.size for tensor in self.gm.values())
-        return self.key[0].reuse and not self.runtime.warned and self.key[3] is not None and size <= _KEEP_BYTES
+        said = self.runtime.warned or self.runtime.findings
+        return self.key[0].reuse and not said and self.key[3] is not None and size <= _KEEP_BYTES
 
     def run(self, scalars: Mapping[str, Any], tensors: list[Contents]) -> Result:
         """One run with these inputs."""
@@ -126,23 +130,20 @@ class Session:
         try:
             cores.run()
         except TikError as error:
-            raise self.compiled.locate(error) from None
+            located = self.compiled.locate(error)
+            located.findings = tuple(self.runtime.findings.values())
+            raise located from None
         finally:
             self.progress.close()
         outputs = {}
         for view in self.program.outputs:
             tensor = self.gm[view.tensor.uid]
-            if self.runtime.checks:
-                _check_output(tensor)
+            if self.runtime.marks:
+                message = undefined_output(tensor.memory, tensor.size, size_of(tensor.info.dtype))
+                if message:
+                    self.runtime.report(tensor.info.location, "undefined", TikUndefinedError, message)
             outputs[view.tensor.name] = tensor.array.copy()
         return collect(self.runtime, self.compiled, cores.times, cores.trace, outputs)
-
-
-def _check_output(tensor: GlobalTensor) -> None:
-    try:
-        require_output_defined(tensor.memory, tensor.size, size_of(tensor.info.dtype))
-    except TikUndefinedError as error:
-        raise error.at(tensor.info.location) from None
 
 
 # ---------------------------------------------------------------------------------------------------- blocks and cores
@@ -215,9 +216,7 @@ class _Cores:
                 f"block_barrier with {count} blocks on {runtime.soc.core_count} cores: blocks that wait for a "
                 "core never arrive on a device"
             )
-            if runtime.options.strict:
-                raise TikSyncError(message)
-            warnings.warn(TikWarning(message), stacklevel=4)
+            runtime.report(_barrier(runtime.program), "synchronisation", TikSyncError, message)
         while any(thread is not None for thread, _ in waiting):
             if not all(thread is not None for thread, _ in waiting):
                 finished = [number for number, (thread, _) in enumerate(waiting) if thread is None]
@@ -244,3 +243,9 @@ class _Cores:
             self.times.append(0.0)
         if runtime.timing:
             self.times[block] = runtime.clock.end_block()
+
+
+def _barrier(program: ir.Program) -> ir.Location:
+    """The line of the first ``block_barrier``."""
+    calls = (entry for entry in ir.statements(program.body) if isinstance(entry, ir.Instruction))
+    return next(call.location for call in calls if call.spec.name == "block_barrier")

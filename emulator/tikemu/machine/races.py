@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import TikSyncError
 from ..isa.region import Memory, Region
 from ..soc import PIPES
 from ..timing.simulator import PIPE_INDEX
@@ -43,19 +42,21 @@ class BlockRaces:
             self._bytes[id(memory)] = marks
         return marks
 
-    def read(self, region: Region, who: str) -> None:
-        """The current block reads ``region``."""
-        me = self.block + 1
+    def read(self, region: Region, who: str) -> str | None:
+        """The current block reads ``region``; returns with what it clashes."""
+        me, clash = self.block + 1, None
         writer, _, reader = self._marks(region.memory)
         for written, seen in zip(region.views(writer), region.views(reader)):
             foreign = (written != _NOBODY) & (written != me)
             if foreign.any():
-                self._fail(region, who, "reads", "wrote", written[foreign][0])
+                clash = self._clash(region, who, "reads", "wrote", written[foreign][0])
             seen[...] = np.where((seen == _NOBODY) | (seen == me), me, self._several)
+        return clash
 
-    def write(self, region: Region, before: list[np.ndarray], atomic: bool, who: str) -> None:
-        """The current block has written ``region``, which held ``before`` (one array per piece)."""
-        me = self.block + 1
+    def write(self, region: Region, before: list[np.ndarray], atomic: bool, who: str) -> str | None:
+        """The current block has written ``region``, which held ``before`` (one array per piece); returns with what it
+        clashes."""
+        me, message = self.block + 1, None
         writer, kind, reader = self._marks(region.memory)
         pieces = zip(
             region.views(writer), region.views(kind), region.views(reader), region.views(region.memory.data), before
@@ -66,16 +67,17 @@ class BlockRaces:
             allowed = (how == _ATOMIC) if atomic else (how == _PLAIN) & ~changed
             clash = foreign & ~allowed
             if clash.any():
-                self._fail(region, who, "writes", "wrote", written[clash][0])
+                message = self._clash(region, who, "writes", "wrote", written[clash][0])
             clash = (seen != _NOBODY) & (seen != me) & changed
             if clash.any():
-                self._fail(region, who, "writes", "read", seen[clash][0])
+                message = self._clash(region, who, "writes", "read", seen[clash][0])
             written[...] = np.where(foreign, self._several, me)
             how[...] = _ATOMIC if atomic else _PLAIN
+        return message
 
-    def _fail(self, region: Region, who: str, now: str, then: str, other: Any) -> None:
+    def _clash(self, region: Region, who: str, now: str, then: str, other: Any) -> str:
         whom = "other blocks" if other == self._several else f"block {int(other) - 1}"
-        raise TikSyncError(
+        return (
             f"{who}: block {self.block} {now} bytes of GM tensor {region.memory.name!r} (within "
             f"[{region.start}, {region.end})) that {whom} {then}, with no barrier between them; blocks "
             "have no order"
@@ -112,12 +114,13 @@ class PipeRaces:
             token = tokens.pop(0)
             self._clocks[key[1]] = [max(pair) for pair in zip(self._clocks[key[1]], token)]
 
-    def access(self, pipe: str, regions: list[tuple[Region, bool]], who: str) -> None:
+    def access(self, pipe: str, regions: list[tuple[Region, bool]], who: str) -> str | None:
         """``who`` accesses ``regions`` (region, is a write) on ``pipe``.
 
-        Raises:
-            TikSyncError: another pipe accesses the same bytes, one of the two writes, and nothing orders them.
+        Returns:
+            What is wrong if another pipe accesses the same bytes, one of the two writes, and nothing orders them.
         """
+        clash = None
         index = PIPE_INDEX[pipe]
         clock = self._clocks[index]
         if index != PIPE_INDEX["S"]:
@@ -128,10 +131,11 @@ class PipeRaces:
             seen = self._seen.setdefault(id(region.memory), {})
             for other, source, other_write, stamp, name in seen.values():
                 if source != index and (write or other_write) and clock[source] < stamp and region.overlaps(other):
-                    raise TikSyncError(
+                    clash = (
                         f"{who} on PIPE_{pipe} {'writes' if write else 'reads'} bytes [{region.start}, {region.end}) "
                         f"of {region.memory.name} that {name} on PIPE_{PIPES[source]} "
                         f"{'writes' if other_write else 'reads'}; inside disable_sync=True nothing orders the two "
                         "(set_flag and wait_flag, or pipe_barrier, would)"
                     )
             seen[region.pieces, index, write] = region, index, write, clock[index], who
+        return clash

@@ -22,7 +22,6 @@ from ..isa.region import Region
 from ..reuse import Reusable
 from .arguments import OperandTemplate
 from .runtime import BoundOp, Ops, Runtime
-from .strict import guarded
 
 #: Sets of arguments that a call keeps before it relocates its operations instead.
 KEPT = 128
@@ -210,7 +209,7 @@ class Relocator(Reusable):
         if not self.site.computed:
             return
         run, run_defined = micro.moved(addresses)
-        if not runtime.checks:
+        if not runtime.marks and runtime.block_races is None:
             op.run = run
             return
         distance = [address - operand.address for address, operand in zip(addresses, micro.operands)]
@@ -218,20 +217,18 @@ class Relocator(Reusable):
             tuple(Access(access.operand, _moved(access.region, distance[owner])) for owner, access in group)
             for group in template.accesses
         )
-        op.run = guarded(
-            MicroOp(
-                micro.name,
-                micro.pipe,
-                micro.cycles,
-                micro.latency,
-                reads,
-                writes,
-                run,
-                run_defined=run_defined,
-                transfer=micro.transfer,
-            ),
-            runtime.block_races,
+        moved = MicroOp(
+            micro.name,
+            micro.pipe,
+            micro.cycles,
+            micro.latency,
+            reads,
+            writes,
+            run,
+            run_defined=run_defined,
+            transfer=micro.transfer,
         )
+        op.run = runtime.checked(moved, op.location) or run
 
 
 def _crosses(address: int, low: int, high: int) -> bool:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Callable
 
 from .. import ir
 from ..dtypes import size_of
-from ..errors import TikBoundsError, TikParamError, TikWarning
+from ..errors import Moment, TikBoundsError, TikError, TikParamError, TikSyncError, TikWarning
+from ..findings import Finding
 from ..isa.micro_op import Access, MicroOp
 from ..isa.region import Region
 from ..options import Options
@@ -39,6 +42,7 @@ class BoundOp(TimedOp):
     status: Any
 
 
+_NUMBER = re.compile(r"\d+")
 #: What one call was bound to.
 Ops = tuple[BoundOp, ...]
 
@@ -57,6 +61,8 @@ class Runtime:
         block_count: blocks of the multi-core loop; 1 without one; None until the program has said so.
         block_races, pipe_races: checks of strict mode, or None.
         sites: everything that keeps bound operations.
+        moment: gives block and loop variables while the program runs.
+        findings: of strict mode, where it goes on: the first of each kind per line.
         warned: what was reported, by line and message.
     """
 
@@ -72,19 +78,22 @@ class Runtime:
     ) -> None:
         self.program, self.plan, self.options, self.soc = program, plan, options, program.soc
         self.numerics, self.timing = numerics, timing
-        self.checks = options.strict and numerics
-        self.core = CoreMemories(self.soc, plan.peak, self.checks)
+        self.marks = options.checks("undefined") and numerics
+        self.core = CoreMemories(self.soc, plan.peak, self.marks)
         self.gm = gm
         self.clock = (
-            CoreClock(self.soc, options.max_trace_events, self.warn, options.reuse and not options.l2)
+            CoreClock(self.soc, options.max_trace_events, self._flag_without_token, options.reuse and not options.l2)
             if timing
             else None
         )
         self.gm_cost: GlobalMemory | None = None
         self.block = 0
         self.block_count = block_count
-        self.block_races = BlockRaces(block_count) if self.checks and block_count != 1 else None
-        self.pipe_races = PipeRaces() if options.strict else None
+        races = options.checks("race")
+        self.block_races = BlockRaces(block_count) if races and numerics and block_count != 1 else None
+        self.pipe_races = PipeRaces() if races else None
+        self.moment: Callable[[], Moment | None] = lambda: None
+        self.findings: dict[Any, Finding] = {}
         self.sites: list[Reusable] = []
         self.warned: set[tuple[Any, str]] = set()
         self._share_bandwidth()
@@ -127,13 +136,22 @@ class Runtime:
             site.forget()
 
     # -------------------------------------------------------------------------------------------- messages
-    def warn(self, message: str, location: ir.Location) -> None:
-        """Report questionable use: a TikWarning once per line, in strict mode an error."""
-        if self.options.strict:
-            raise TikParamError(message, location)
-        if (location, message) not in self.warned:
+    def report(self, location: ir.Location, kind: str, error: type[TikError], message: str) -> None:
+        """Report questionable use: a TikWarning once per line, in strict mode an error or a finding."""
+        if self.options.raises(kind):
+            raise error(message, location)
+        if self.options.checks(kind):
+            self.found(Finding(kind, error, message, location, self.moment()))
+        elif (location, message) not in self.warned:
             self.warned.add((location, message))
             warnings.warn_explicit(TikWarning(f"{message}\n  at {location}"), None, location.file, location.line)
+
+    def found(self, finding: Finding) -> None:
+        """Keep a finding, unless its line has given one that differs in numbers only."""
+        self.findings.setdefault((finding.kind, finding.location, _NUMBER.sub("", finding.message)), finding)
+
+    def _flag_without_token(self, message: str, location: ir.Location) -> None:
+        self.report(location, "synchronisation", TikParamError, message)
 
     def loop_range(self, begin: int, end: int, location: ir.Location) -> range:
         """Iterations of a loop with run-time bounds (core.md 3.1)."""
@@ -142,7 +160,7 @@ class Runtime:
             if begin < end:
                 raise TikBoundsError(f"{message}, got begint {begin} and endt {end}")
             # A compiled loop has no iteration then.
-            self.warn(f"{message}, got an endt below begint or below 0", location)
+            self.report(location, "loop", TikParamError, f"{message}, got an endt below begint or below 0")
         return range(begin, end)
 
     def race(self, op: BoundOp) -> None:
@@ -155,14 +173,16 @@ class Runtime:
         else:
             regions = [(access.region, False) for access in micro.reads]
             regions += [(access.region, True) for access in micro.writes]
-            races.access(micro.pipe, regions, micro.name)
+            clash = races.access(micro.pipe, regions, micro.name)
+            if clash:
+                self.report(op.location, "race", TikSyncError, clash)
 
     # -------------------------------------------------------------------------------------------- preparing
     def prepare(self, micro: MicroOp, location: ir.Location) -> BoundOp:
         """Footprints, cost and checks of one micro-operation."""
         op = BoundOp(micro.name, PIPE_INDEX[micro.pipe], exact(micro.cycles), exact(micro.latency))
         op.micro, op.location, op.status = micro, location, getattr(micro.run, "status", None)
-        op.run = guarded(micro, self.block_races) if self.checks else micro.run or _nothing
+        op.run = self.checked(micro, location) or micro.run or _nothing
         op.barrier, op.flag, op.mask = micro.barrier, micro.flag, micro.mask
         if not self.timing:
             return op
@@ -178,6 +198,12 @@ class Runtime:
         if micro.transfer is not None:
             self._cost_of_transfer(op, micro)
         return op
+
+    def checked(self, micro: MicroOp, location: ir.Location) -> Callable[[], None] | None:
+        """The numerics of a micro-operation with the checks of strict mode; None where it makes none."""
+        if not self.marks and self.block_races is None:
+            return None
+        return guarded(micro, self.marks, self.block_races, partial(self.report, location))
 
     def _footprints(self, accesses: Sequence[Access]) -> tuple[footprints.Footprint, ...]:
         found = {}
