@@ -144,12 +144,12 @@ def mixed(kernel: Any) -> tuple[Any, dict[str, np.ndarray]]:
     """A built program with three findings, the second one while it is recorded, and what it is fed."""
     source = kernel.Tensor("float16", (128,), tik.scope_gm, "source")
     target = _target(kernel)
-    data, other = ub(kernel, "data", 256), ub(kernel, "other")
+    data, other = ub(kernel, "data", 256), ub(kernel, "other", 384)
     kernel.data_move(data, source, 0, 1, 8, 0, 0)
     count = kernel.Scalar("int32", init_value=3)
     with kernel.for_range(0, count, name="step") as step:
         with kernel.if_scope(step > 0):
-            kernel.vec_adds(128, other, other, 1.0, 1, 8, 8)
+            kernel.vec_adds(128, other, other[128 * step], 1.0, 1, 8, 8)
         kernel.Scalar("int8", init_value=300)
         kernel.vec_ln(128, data, data, 1, 8, 8)
     kernel.data_move(target, data, 0, 1, 8, 0, 0)

@@ -37,6 +37,8 @@ def test_every_class_stops_is_listed_and_is_left_out(soc: str, kind: str) -> Non
     result = tikemu.run(kernel, {}, options=Options(strict=True, findings="all", **more))
     assert [finding.kind for finding in result.findings] == [kind]
     (finding,) = result.findings
+    again = tikemu.run(kernel, {}, options=Options(strict=True, findings="all", **more))
+    assert again.findings == result.findings
     assert finding.error is type(caught.value) and finding.message == caught.value.message
     assert finding.location == caught.value.location and finding.moment == caught.value.moment
     assert finding.location.file in (finding_programs.__file__, __file__)
