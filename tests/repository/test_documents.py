@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import flash_attention
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -46,6 +47,11 @@ def dead_links(page: Path, text: str) -> list[str]:
         if not file.exists() or (anchor and anchor not in anchors(file.read_text(encoding="utf-8"))):
             dead.append(target)
     return dead
+
+
+def test_citation_names_this_version() -> None:
+    text = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert re.findall(r"^version: (.+)$", text, re.MULTILINE) == [flash_attention.__version__]
 
 
 def test_pages_that_teach_have_code() -> None:
