@@ -297,7 +297,7 @@ def test_reference_is_the_row_maximum(tik, execute, attempt, offset):
         tiles.place_query(core, row_reference.query_slots(core, 0), core.on.stage[0], zero)
         row_reference.clear(core, 0, zero)
         row_reference.load_sample(core, item, 0, scalars)
-        row_reference.reference(core, item, 0, scalars["attempt"], zero, scalars)
+        row_reference.references(core, item, scalars["attempt"], zero, scalars)
         copy_out(core, "reference", core.on.next_reference[0], 16)
     result = program.run()["reference"].astype(np.float64)
     scores = query.astype(np.float64) @ key.T.astype(np.float64) / 8

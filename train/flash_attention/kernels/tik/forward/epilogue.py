@@ -138,7 +138,7 @@ def _small_steps(core: Core, a: int) -> list:
         lambda: core.unary("vec_ln", lse, lse, 128, 64),
         lambda: core.with_row("vec_min", core.on.reference_part[0], compact, core.on.largest_half[0], 128, 64),
         lambda: core.to_half(core.on.half_total[0], core.on.reference_part[0], 128),
-        lambda: core.binary("vec_add", lse, lse, core.on.current_reference[a], 128, 64),
+        lambda: core.binary("vec_add", lse, lse, core.on.current_reference[0][a * 128 :], 128, 64),
         lambda: tik.vec_adds(64, compact, seen, -1.0, 2, 8, 8),
         lambda: core.binary("vec_mul", lse, lse, seen, 128, 64),
         lambda: core.with_scalar("vec_muls", compact, compact, LEAST, 128, 64),
@@ -150,7 +150,7 @@ def _small_steps(core: Core, a: int) -> list:
 def _sink_share(core: Core, a: int) -> None:
     """sink_share = what the sink adds to the row totals of row block `a`."""
     share = core.on.sink_share[0]
-    core.binary("vec_sub", share, core.on.sink[0], core.on.current_reference[a], 128, 64)
+    core.binary("vec_sub", share, core.on.sink[0], core.on.current_reference[0][a * 128 :], 128, 64)
     core.with_row("vec_min", share, share, core.on.largest_sink[0], 128, 64)
     core.unary("vec_exp", share, share, 128, 64)
 

@@ -168,15 +168,7 @@ class _Forward:
         self.loop.base.set_as(_key_base(core, current))
         if self.loop.value_base is not self.loop.base:
             self.loop.value_base.set_as(core.start("value", current["kv_head"], current.batch))
-        for a in range(blocks):
-            core.with_scalar(
-                "vec_adds",
-                core.on.current_reference[a],
-                core.on.next_reference[a],
-                0.0,
-                128,
-                64,
-            )
+        core.with_scalar("vec_adds", core.on.current_reference[0], core.on.next_reference[0], 0.0, blocks * 128, 64)
 
         def next_query(a: int) -> None:
             if a == 0:
@@ -201,13 +193,15 @@ class _Forward:
                     with tik.if_scope(self.reach.far > 0):
                         tiles.scale_query(core, core.on.stage[a], 1 / reach.FAR_UNIT)
                 tiles.place_query(core, row_reference.query_slots(core, a), core.on.stage[a], self.epoch)
-        # The end of row block 0 fills the time until the Cube has the scores of the sample; its stores wait, lest they
-        # delay the reference on their pipe. The end of row block 1 covers the first scores of the next item.
-        self._finish(0)
-        for a in range(blocks):
-            self._reference(attempt, a)
-        self._store(0)
-        for a in range(1, blocks):
+        # The end of the row block whose last unit came first fills the time until the Cube has the scores of the
+        # sample; its stores wait, lest they delay the reference on their pipe. The end of the other one covers the
+        # first scores of the next item.
+        first, *others = range(blocks)[::-1] if self.problem.rules.causal else range(blocks)
+        self._finish(first)
+        with tik.if_scope(nxt["end"] > 0):
+            row_reference.references(core, nxt, attempt, self.epoch, self.scalars)
+        self._store(first)
+        for a in others:
             self._finish(a)
             self._store(a)
         current.copy(nxt)
@@ -252,10 +246,6 @@ class _Forward:
     def _measure(self) -> None:
         with self.tik.if_scope(self.next["end"] > 0):
             self.reach.measure(self.next, self.scalars["base"])
-
-    def _reference(self, attempt, a: int) -> None:
-        with self.tik.if_scope(self.next["rows", a] > 0):
-            row_reference.reference(self.core, self.next, a, attempt, self.epoch, self.scalars)
 
     def _finish(self, a: int) -> None:
         with self.tik.if_scope(self.current["rows", a] > 0):

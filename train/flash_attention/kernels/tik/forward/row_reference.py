@@ -39,10 +39,13 @@ def shift(seq_k: int) -> float:
 def initialise(core: Core) -> None:
     """Constants of the rows."""
     core.fill(core.on.half_ones[0], 1.0, 128)
+    core.fill(core.on.next_reference[0], 0.0, core.plan.row_blocks * 128, 64)
 
 
-def reference(core: Core, item: Item, a: int, attempt, epoch, scratch: dict) -> None:
-    """Records the reference of row block `a`, to places REFERENCE of query_terms[epoch] and to next_reference[a].
+def references(core: Core, item: Item, attempt, epoch, scratch: dict) -> None:
+    """Records the references of all row blocks, to places REFERENCE of query_terms[epoch] and to next_reference.
+
+    Row blocks that do not exist get numbers that nothing reads.
 
     Args:
         attempt: run-time 0 = sample (loaded before, see load_sample), 1 = all keys.
@@ -50,36 +53,43 @@ def reference(core: Core, item: Item, a: int, attempt, epoch, scratch: dict) -> 
         scratch: run-time scalars of the kernel: sweeps, sweep_tiles, number, distance, base, slopes and coarse_slope
             for distances, unit, what 1 in the scores of L0C stands for, and blind, see scheduler.WorkSplit.
     """
-    plan, tik = core.plan, core.tik
+    tik, blocks = core.tik, range(core.plan.row_blocks)
     bounded = _is_bounded(core)
     if bounded:
         core.fill(core.on.least_reference[0], LEAST_REFERENCE, 128)
-    core.fill(core.on.next_reference[a], 0.0, 128, 64)
-    sweeps, count = scratch["sweeps"], scratch["sweep_tiles"]
+    core.fill(core.on.next_reference[0], 0.0, len(blocks) * 128, 64)
+    sweeps = scratch["sweeps"]
     with tik.if_scope(attempt == 0):
         sweeps.set_as(CAPPED_SWEEPS if core.problem.rules.softcap else 1)
-        count.set_as(1)
     with tik.else_scope():
         sweeps.set_as(EXACT_SWEEPS)
-        count.set_as(item["last", a] - item["first", a] + 1)
-    with tik.for_range(0, sweeps, name=f"sweep_{a}") as sweep:
-        core.fill(core.on.row_max[0], LOWEST, plan.rows * 16)
-        with tik.for_range(0, count, name=f"sweep_tile_{a}") as step:
-            tile, number = scratch["tile"], scratch["number"]
-            with tik.if_scope(attempt == 0):
-                tile.set_as(item["sample", a])
-                if number is not None:
-                    number.set_as(item["sample_tile", a])
-            with tik.else_scope():
-                tile.set_as(item["first", a] + step)
-                if number is not None:
-                    item.tile_number(number, a, tile)
-            with tik.if_scope(attempt > 0):  # at attempt 0 the sample is there already
-                load_tile(core, item, a, tile, scratch)
-            _tile_maximum(core, item, a, epoch, tile, scratch)
-        _take(core, a, sweep, epoch, scratch)
+    with tik.for_range(0, sweeps, name="sweep") as sweep:
+        core.fill(core.on.tile_max[0], LOWEST, len(blocks) * 128)
+        for a in blocks:
+            with tik.if_scope(item["rows", a] > 0):
+                _maximum(core, item, a, attempt, epoch, scratch)
+        _take(core, sweep, epoch, scratch)
         if bounded:
             core.fill(core.on.least_reference[0], LEAST_STEP, 128)
+
+
+def _maximum(core: Core, item: Item, a: int, attempt, epoch, scratch: dict) -> None:
+    """tile_max = row maxima of the scores of row block `a` minus the reference so far."""
+    tik, count, tile, number = core.tik, scratch["sweep_tiles"], scratch["tile"], scratch["number"]
+    count.set_as(1)
+    with tik.if_scope(attempt > 0):
+        count.set_as(item["last", a] - item["first", a] + 1)
+    with tik.for_range(0, count, name=f"sweep_tile_{a}") as step:
+        with tik.if_scope(attempt == 0):
+            tile.set_as(item["sample", a])
+            if number is not None:
+                number.set_as(item["sample_tile", a])
+        with tik.else_scope():
+            tile.set_as(item["first", a] + step)
+            if number is not None:
+                item.tile_number(number, a, tile)
+            load_tile(core, item, a, tile, scratch)  # at attempt 0 the sample is there already
+        _tile_maximum(core, item, a, epoch, tile, scratch)
 
 
 def _is_bounded(core: Core) -> bool:
@@ -128,7 +138,7 @@ def _sample_terms(core: Core, a: int):
 
 
 def _tile_maximum(core: Core, item: Item, a: int, epoch, tile, scratch: dict) -> None:
-    """row_max = max(row_max, scores of one tile minus the reference so far), per row and column of a fractal."""
+    """tile_max = max(tile_max, scores of one tile minus the reference so far), per row."""
     plan, problem, tik = core.plan, core.problem, core.tik
     queries = [(query, variants) for query, variants in zip(query_slots(core, a), query_terms(core, a))]
     for query, variants in tiles.each_epoch(core, queries, epoch):
@@ -149,7 +159,7 @@ def _tile_maximum(core: Core, item: Item, a: int, epoch, tile, scratch: dict) ->
     score = core.on.score[0].reinterpret_cast_to("float16")
     spans, gap = [], 0
     for segment, width in enumerate(plan.segments):
-        slot = segment % plan.score_slots
+        slot = _sample_slot(core, a, segment)
         _sample_scores(core, a, segment, slot)
         at, elements = plan.segment_start(segment) * plan.rows, width * plan.rows
         view = score[at + gap :]
@@ -166,7 +176,12 @@ def _tile_maximum(core: Core, item: Item, a: int, epoch, tile, scratch: dict) ->
                 mask.lower_visible(core, view, at, elements)
         spans.append((view, width // 16))
         gap += 2 * HALF_ROUND
-    _fold(core, spans)
+    _fold(core, a, spans)
+
+
+def _sample_slot(core: Core, a: int, segment: int) -> int:
+    """Slot of scores: the Cube goes on with the next row block while Vector takes those of this one."""
+    return (a * len(core.plan.segments) + segment) % core.plan.score_slots
 
 
 def _sample_scores(core: Core, a: int, segment: int, slot: int) -> None:
@@ -180,7 +195,7 @@ def _capped_maximum(core: Core, a: int, number, distance, slopes) -> None:
     score, largest, column = core.on.score[0], core.on.scratch[0], plan.rows * 16
     half = core.on.inverse[0].reinterpret_cast_to("float16")
     for segment in range(len(plan.segments)):
-        slot = segment % plan.score_slots
+        slot = _sample_slot(core, a, segment)
         _sample_scores(core, a, segment, slot)
         start, elements = plan.segment_start(segment) * plan.rows, plan.segments[segment] * plan.rows
         softcap.take(core, score, core.on.scores[slot], core.on.linear[slot % len(core.on.linear)], start, 0, elements)
@@ -205,7 +220,7 @@ def _capped_maximum(core: Core, a: int, number, distance, slopes) -> None:
             core.binary("vec_max", largest, largest, part[place:], column, 64)
     core.with_scalar("vec_muls", largest, largest, 1.0 / problem.post_scale, column, 64)
     core.to_half(half, largest, column)
-    core.binary("vec_max", core.on.row_max[0], core.on.row_max[0], half, column)
+    _over_columns(core, a, half)
 
 
 def _fetch_sampled(core: Core, name: str, buffer: str, item: Item, plane: str, a: int, tile, scratch: dict) -> None:
@@ -254,61 +269,71 @@ def scores(core: Core, slot: int, operand, key_terms, segment: int) -> None:
         core.tik.mmad(on.linear[slot % len(on.linear)], on.l0_query_terms[0], by_key, plan.rows, 16, columns, 0)
 
 
-def _fold(core: Core, spans: list) -> None:
-    """Maximum over the fractal columns of all segments, into row_max."""
-    column = core.plan.rows * 16
+def _fold(core: Core, a: int, spans: list) -> None:
+    """Maximum over the fractal columns of all segments, into tile_max."""
+    column, usual = core.plan.rows * 16, [columns for _, columns in spans] == [4, 4]
     (first, columns), *others = spans
-    if len(others) == 1 and others[0][1] == columns and columns % 2 == 0:
-        # The usual tile: every step reads from one buffer and writes to the other.
-        second, half, folds = others[0][0], columns // 2 * column, core.on.probability_piece
-        core.binary("vec_max", folds[0], first, second, half)
-        core.binary("vec_max", folds[1], first[half:], second[half:], half)
-        first, second, columns = folds[0], folds[1], columns // 2
-        core.binary("vec_max", core.on.score[0].reinterpret_cast_to("float16"), first, second, half)
-        first = core.on.score[0].reinterpret_cast_to("float16")
-    else:
-        for view, more in others:
-            core.binary("vec_max", first, first, view, min(columns, more) * column)
+    if usual:
+        # Every step reads from one place and writes to another; sources stand half a round of the banks apart.
+        second, half = others[0][0], 2 * HALF_ROUND
+        folds, quarter = core.on.probability_piece, core.on.score[0].reinterpret_cast_to("float16")
+        core.binary("vec_max", folds[0], first, second, 2 * column)
+        core.binary("vec_max", folds[1][half:], first[2 * column :], second[2 * column :], 2 * column)
+        core.binary("vec_max", quarter, folds[0], folds[1][half:], column)
+        core.binary("vec_max", quarter[column + half :], folds[0][column:], folds[1][column + half :], column)
+        core.binary("vec_max", folds[0], quarter, quarter[column + half :], column)
+        _over_columns(core, a, folds[0])
+        return
+    for view, more in others:
+        core.binary("vec_max", first, first, view, min(columns, more) * column)
     while columns > 1:
         half = columns // 2
         core.binary("vec_max", first, first, first[(columns - half) * column :], half * column)
         columns -= half
-    core.binary("vec_max", core.on.row_max[0], core.on.row_max[0], first, column)
+    _over_columns(core, a, first)
 
 
-def _take(core: Core, a: int, sweep, epoch, scratch: dict) -> None:
+def _over_columns(core: Core, a: int, values) -> None:
+    """tile_max = max(tile_max, maximum over the columns of one fractal column), per row."""
+    rows, found, largest = core.plan.rows, core.on.coarseness[0], core.on.tile_max[0][a * 128 :]
+    core.tik.vcgmax(128, found, values, rows // 8, 1, 1, 8)
+    core.binary("vec_max", largest, largest, found, rows)
+
+
+def _take(core: Core, sweep, epoch, scratch: dict) -> None:
     """Moves the row maxima into place `sweep` and, in units of the final scores, into next_reference."""
     plan, problem, tik = core.plan, core.problem, core.tik
-    value, extra = core.on.tile_max[0], core.on.coarseness[0]
-    tik.vcgmax(128, value, core.on.row_max[0], plan.rows // 8, 1, 1, 8)
+    value, extra, numbers = core.on.tile_max[0], core.on.coarseness[0], plan.row_blocks * 128
     # Rows without a visible key have 0 here, whatever lies in the lowered scores.
-    core.with_scalar("vec_adds", extra, value, ABOVE_LOWEST, 128)
-    core.with_row("vec_max", extra, extra, core.on.zeros[0], 128)
-    core.with_row("vec_min", extra, extra, core.on.half_ones[0], 128)
-    core.binary("vec_mul", value, value, extra, 128)
+    core.with_scalar("vec_adds", extra, value, ABOVE_LOWEST, numbers)
+    core.with_row("vec_max", extra, extra, core.on.zeros[0], numbers)
+    core.with_row("vec_min", extra, extra, core.on.half_ones[0], numbers)
+    core.binary("vec_mul", value, value, extra, numbers)
     if scratch["blind"]:
         with tik.if_scope(sweep == 0):
             # Below any score: every key that such a row sees after all saturates, and the row block is found out.
-            core.with_scalar("vec_adds", extra, extra, -1.0, 128)
-            core.with_scalar("vec_muls", extra, extra, -BLIND[plan.half_scores], 128)
-            core.binary("vec_add", value, value, extra, 128)
+            core.with_scalar("vec_adds", extra, extra, -1.0, numbers)
+            core.with_scalar("vec_muls", extra, extra, -BLIND[plan.half_scores], numbers)
+            core.binary("vec_add", value, value, extra, numbers)
     if _is_bounded(core):
-        core.with_row("vec_max", value, value, core.on.least_reference[0], 128)
-    core.unary("vec_abs", extra, value, 128)
-    core.with_scalar("vec_adds", extra, extra, -COARSE, 128)
-    core.with_row("vec_max", extra, extra, core.on.zeros[0], 128)
-    core.with_scalar("vec_muls", extra, extra, COARSE_SLACK, 128)
-    core.binary("vec_sub", value, value, extra, 128)
+        core.with_row("vec_max", value, value, core.on.least_reference[0], numbers)
+    core.unary("vec_abs", extra, value, numbers)
+    core.with_scalar("vec_adds", extra, extra, -COARSE, numbers)
+    core.with_row("vec_max", extra, extra, core.on.zeros[0], numbers)
+    core.with_scalar("vec_muls", extra, extra, COARSE_SLACK, numbers)
+    core.binary("vec_sub", value, value, extra, numbers)
     if shift(problem.seq_k):
-        core.with_scalar("vec_adds", value, value, shift(problem.seq_k) / problem.post_scale, 128)
-    single = core.on.reference_part[0]
-    core.to_single(single, value, 128)
-    core.with_scalar("vec_axpy", core.on.next_reference[a], single, scratch["unit"], 128, 64)
-    negative = core.on.negated_reference[a]
-    core.with_scalar("vec_muls", negative, value, -1.0, 128)
-    for variants in tiles.each_epoch(core, query_terms(core, a), epoch):
-        for variant in variants:
-            score_terms.write(core, variant, sweep, negative)
+        core.with_scalar("vec_adds", value, value, shift(problem.seq_k) / problem.post_scale, numbers)
+    single = core.on.scratch[0]
+    core.to_single(single, value, numbers)
+    core.with_scalar("vec_axpy", core.on.next_reference[0], single, scratch["unit"], numbers, 64)
+    negative = core.on.negated_reference[0]
+    core.with_scalar("vec_muls", negative, value, -1.0, numbers)
+    blocks = range(plan.row_blocks)
+    for variants in tiles.each_epoch(core, list(zip(*(query_terms(core, a) for a in blocks))), epoch):
+        for a in blocks:
+            for variant in variants[a]:
+                score_terms.write(core, variant, sweep, negative[a * 128 :])
 
 
 class QuerySlopes(alibi.Slopes):

@@ -130,6 +130,9 @@ def split(problem: KernelProblem, plan: TilePlan) -> WorkSplit:
     blocks = [_row_block(problem, plan, index, tiles, distances) for index in range(count)]
     # Neighbouring row blocks share the key tiles they both visit.
     groups = [blocks[i : i + plan.row_blocks] for i in range(0, count, plan.row_blocks)]
+    if problem.rules.causal:
+        # The one that sees more keys first: then no unit is missing between the last ones of an item.
+        groups = [group[::-1] for group in groups]
     cost = [sum(block.units for block in group) + 2 for group in groups]
 
     heads = [(b, h) for b in range(problem.batch) for h in range(problem.heads)]

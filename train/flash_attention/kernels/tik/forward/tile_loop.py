@@ -54,9 +54,9 @@ class TileLoop:
         """The loop over the key tiles of the item: scores two units ahead of the output, probabilities one ahead.
 
         Args:
-            meanwhile: record loads that happen once per item, one after each unit of the first body but its first, so
-                that neither the scalar unit nor the queue of the loads keeps the tiles waiting. Those for which it has
-                no unit follow its last one.
+            meanwhile: record loads that happen once per item, in this order, one a body where the item has as many:
+                they share the memory with the tiles. In a body each has a unit after which it comes, so that neither
+                the scalar unit nor the queue of the loads keeps the tiles waiting.
         """
         core, tik, blocks = self.core, self.tik, self.plan.row_blocks
         item = self.item
@@ -64,17 +64,21 @@ class TileLoop:
         # Units of the item plus the lag, in bodies of RING tiles; an inactive item takes one body.
         ahead = -(-LAG // blocks)
         steps.set_as((item["end"] - item["begin"] + (ahead + RING - 1)) // RING)
+        bodies = [core.scalar("int32", f"load_body_{index}", 0) for index in range(len(meanwhile))]
+        for index, body in enumerate(bodies[1:], 1):
+            body.set_as(steps * index // len(meanwhile))
+            with tik.if_scope(body > index):
+                body.set_as(index)
         with tik.for_range(0, steps, name="body") as body:
             first = core.scalar("int32", "body_tile")
             first.set_as(item["begin"] + body * RING)
             last = RING * blocks - 1
             for position in range(RING * blocks):
                 self._step(first, position)
-                now = meanwhile[position - 1 : position if position < last else None] if position else []
-                if now:
-                    with tik.if_scope(body == 0):
-                        for load in now:
-                            load()
+                now = slice(position - 1, position if position < last else None) if position else slice(0)
+                for load, turn in zip(meanwhile[now], bodies[now]):
+                    with tik.if_scope(body == turn):
+                        load()
 
     def _step(self, first, position: int) -> None:
         core, blocks, item = self.core, self.plan.row_blocks, self.item

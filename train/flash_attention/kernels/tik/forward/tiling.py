@@ -16,7 +16,7 @@ from flash_attention.kernels.tik.problem import KernelProblem, padded
 # Buffers with one number per row of a row block, float32 and float16.
 ROW_NUMBERS = ("least_total", "largest_half", "ones", "kept_scale", "compact_total", "seen")
 SINK_ROWS = ("sink", "sink_share", "largest_sink")
-ROW_HALVES = ("zeros", "half_ones", "least_reference", "term", "tile_max", "coarseness", "half_total", "largest_total")
+ROW_HALVES = ("zeros", "half_ones", "least_reference", "term", "half_total", "largest_total")
 MOST_HALF = 160  # largest head_dim, the mean of query and value, at which Vector is the limit
 LONG = 512  # keys from which on a float16 post-scale is good enough
 PRECISE_ROWS = 32  # with so few rows Vector has the time for a precise logsumexp
@@ -195,16 +195,18 @@ def buffers(problem: KernelProblem, plan: TilePlan, tiles: int, distances: int) 
         Buffer("keep", "UB", "uint8", rows * keys // 8, 2 if dropout else 0),
         Buffer("widened", "UB", "float32", WIDENED if widens else 0),
         *softcap.buffers(problem, rows, keys, width, plan.score_slots),
-        Buffer("row_max", "UB", "float16", rows * 16),
         *(Buffer(name, "UB", "float32", 128) for name in ROW_NUMBERS),
-        Buffer("next_reference", "UB", "float32", 128, plan.row_blocks),
-        Buffer("current_reference", "UB", "float32", 128, plan.row_blocks),
+        # Numbers of all row blocks.
+        *(Buffer(name, "UB", "float32", 128 * plan.row_blocks) for name in ("next_reference", "current_reference")),
         Buffer("reference_part", "UB", "float32", 128),
         *(Buffer(name, "UB", "float32", 128 if computed else 0) for name in ("slope_value", "slope_part")),
         Buffer("row_lse", "UB", "float32", 128, plan.row_blocks),
         *(Buffer(name, "UB", "float32", SINK_LANES if problem.sinks else 0) for name in SINK_ROWS),
         *(Buffer(name, "UB", "float16", 128) for name in ROW_HALVES),
-        Buffer("negated_reference", "UB", "float16", 128, plan.row_blocks),
+        *(
+            Buffer(name, "UB", "float16", 128 * plan.row_blocks)
+            for name in ("tile_max", "coarseness", "negated_reference")
+        ),
         Buffer("negated_term", "UB", "float16", 128 if distances else 0),
         Buffer("row_numbers", "UB", "float32", 128 if computed else 0),
         Buffer("table", "UB", "int32", ITEMS_PER_CHUNK * 48),
