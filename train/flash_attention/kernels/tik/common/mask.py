@@ -1,7 +1,9 @@
 """Visibility of single scores: tiles of ones and zeros by position, explicit masks, and what they do to scores.
 
 The forward multiplies a hidden probability by zero, which is exact because none saturates, and lowers hidden scores
-before a maximum. The backward lowers hidden scores before the exponential, since no row reference holds them down.
+before a maximum. Where its scores are float16, tiles by position hold the limits of the exponents instead, so that
+hiding costs Vector nothing. The backward lowers hidden scores before the exponential, since no row reference holds them
+down.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from flash_attention.kernels.tik.core import Core
 from flash_attention.kernels.tik.problem import padded
 
 LOWEST = -65504.0
+LARGE = 64.0  # times any positive limit it is more than 1
 
 
 def fetch_visible(core: Core, number) -> None:
@@ -57,22 +60,30 @@ def hide_explicit(core: Core, half, at: int, elements: int) -> None:
     core.binary("vec_sub", half, half, product, elements)
 
 
-def lower_visible(core: Core, score, at: int, elements: int) -> None:
-    """Lowers hidden float16 scores to LOWEST before a maximum."""
-    _lower(core, score, core.on.visible[0][at:], -LOWEST, elements)
+def lower_visible(core: Core, score, at: int, elements: int, limits: bool) -> None:
+    """Lowers hidden float16 scores to LOWEST before a maximum; `limits` says what the tile holds."""
+    _lower(core, score, core.on.visible[0][at:], -LOWEST, elements, limits)
 
 
 def lower_explicit(core: Core, score, at: int, elements: int) -> None:
     """Lowers scores hidden by the explicit mask to LOWEST before a maximum."""
-    _lower(core, score, core.on.hidden[0][at:], LOWEST, elements)
+    _lower(core, score, core.on.hidden[0][at:], LOWEST, elements, False)
 
 
-def _lower(core: Core, score, tile, factor: float, elements: int) -> None:
-    """score = min(score, limit), where limit is factor for ones in `tile` and -factor for zeros."""
+def _lower(core: Core, score, tile, factor: float, elements: int, limits: bool) -> None:
+    """score = min(score, limit), where limit is factor for ones in `tile` and -factor for zeros.
+
+    With `limits` ones are positive numbers and zeros negative ones.
+    """
     size = min(part.size for part in core.buffers if part.name == "probability_piece")
     for first in range(0, elements, size):
-        count, limit = min(size, elements - first), core.on.probability_piece[first // size % 2]
-        core.with_scalar("vec_adds", limit, tile[first:], -0.5, count)
+        count, limit, ones = min(size, elements - first), core.on.probability_piece[first // size % 2], tile[first:]
+        if limits:
+            core.with_row("vec_max", limit, ones, core.on.zeros[0], count)
+            core.with_scalar("vec_muls", limit, limit, LARGE, count)
+            core.with_row("vec_min", limit, limit, core.on.half_ones[0], count)
+            ones = limit
+        core.with_scalar("vec_adds", limit, ones, -0.5, count)
         core.with_scalar("vec_muls", limit, limit, factor, count)
         core.binary("vec_add", limit, limit, limit, count)
         core.binary("vec_min", score[first:], score[first:], limit, count)

@@ -173,7 +173,7 @@ def _tile_maximum(core: Core, item: Item, a: int, epoch, tile, scratch: dict) ->
             mask.lower_explicit(core, view, at, elements)
         if number is not None:
             with tik.if_scope(number > 0):
-                mask.lower_visible(core, view, at, elements)
+                mask.lower_visible(core, view, at, elements, plan.half_scores)
         spans.append((view, width // 16))
         gap += 2 * HALF_ROUND
     _fold(core, a, spans)

@@ -14,6 +14,7 @@ import numpy as np
 
 from flash_attention.kernels.tik import forms, tuning
 from flash_attention.kernels.tik.common.work_split import Registry, clip, deal, distance_tiles, plane, visibility_tiles
+from flash_attention.kernels.tik.forward import softmax
 from flash_attention.kernels.tik.forward.tiling import TilePlan, buffers, candidates
 from flash_attention.kernels.tik.hardware import Buffer, excess
 from flash_attention.kernels.tik.layout import placement
@@ -62,7 +63,8 @@ class WorkSplit:
     Attributes:
         table: int32 (cores, items, FIELDS), rows of items that do not exist are inactive.
         items: work items of the busiest core.
-        tiles: float16 (n, keys / 16, rows, 16), 1 = visible; n may be 0.
+        tiles: float16 (n, keys / 16, rows, 16), 1 = visible and 0 = hidden, or softmax.limits of them where scores are
+            float16; n may be 0.
         distances: float16 (n, keys / 16, rows, 16), tokens by which a key lies after its query; n may be 0.
         cores: cores that have work.
         units: tile steps of each core, the measure of balance.
@@ -147,9 +149,10 @@ def split(problem: KernelProblem, plan: TilePlan) -> WorkSplit:
         # Heads in order, so that neighbouring cores meet in the same keys.
         for row, (head, group) in enumerate(sorted(share)):
             _fill(table[core, row], problem, *heads[head], groups[group])
+    visible = visibility_tiles(plan, tiles)
     return WorkSplit(
         table,
-        visibility_tiles(plan, tiles),
+        softmax.limits(problem, visible) if plan.half_scores else visible,
         distance_tiles(plan, distances),
         tuple(sum(sum(block.units for block in groups[g]) for _, g in share) for share in shares),
         any(block.blind for block in blocks),

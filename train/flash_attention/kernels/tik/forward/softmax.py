@@ -18,6 +18,7 @@ from flash_attention.kernels.tik.common import dropout, mask, softcap, tiles
 from flash_attention.kernels.tik.core import Core
 from flash_attention.kernels.tik.forward.reach import FAR_UNIT
 from flash_attention.kernels.tik.hardware import HALF_ROUND
+from flash_attention.kernels.tik.problem import KernelProblem
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,12 @@ class Unit:
 
 CEILING = 11.0  # of the exponent: the largest probability is 59872, so that float16 holds all of them
 LARGEST_EXPONENT = 64000.0  # magnitude of the exponents that are told apart from each other in float16
+
+
+def limits(problem: KernelProblem, visible: np.ndarray) -> np.ndarray:
+    """Upper limits of float16 exponents before the post-scale: of hidden ones so low that no probability is left."""
+    unit = problem.post_scale
+    return np.where(visible > 0, CEILING / unit, -LARGEST_EXPONENT / unit).astype(np.float16)
 
 
 def initialise(core: Core) -> None:
@@ -88,9 +95,25 @@ def steps(core: Core, unit: Unit) -> list:
             with core.tik.if_scope(unit.far > 0):
                 for piece in pieces:
                     piece.limit_far()
-        for steps_in_turn in zip(*(piece.limit_half() for piece in pieces)):
-            for step in steps_in_turn:
-                step()
+        scaled = core.problem.post_scale != 1.0
+        # Step by step, so that the pieces hide each other's latency; cut on both sides before the post-scale, which
+        # would leave the range of float16.
+        for piece in pieces if scaled else ():
+            piece.limit_below()
+        # The limits stand half a round of the banks off the scores, too.
+        ceiling = core.on.ceiling[0][2 * HALF_ROUND if scaled else 0 :]
+        if unit.number is None:
+            for piece in pieces:
+                piece.limit_above(ceiling)
+        else:
+            with core.tik.if_scope(unit.number > 0):
+                for piece in pieces:
+                    piece.limit_above(core.on.visible[0][piece.at :])
+            with core.tik.else_scope():
+                for piece in pieces:
+                    piece.limit_above(ceiling)
+        for piece in pieces if scaled else ():
+            piece.scale_half()
 
     result = [take]
     for index in range(len(pieces) + 1):
@@ -180,23 +203,17 @@ class Piece:
                     core.add_half(score, core.on.distance[0][self.at :], slope, self.elements)
         core.with_row("vec_min", result, score, core.on.ceiling_row[0], self.elements, 64)
 
-    def limit_half(self) -> list:
-        """float16: the same, cut on both sides before the post-scale, which would leave the range of float16.
+    def limit_below(self) -> None:
+        """float16 exponents to be scaled: none below what float16 holds afterwards."""
+        self.core.binary("vec_max", self.half(2), self.half(3), self.core.on.floor[0], self.elements)
 
-        Steps to be recorded in turn with those of the other pieces, which hide their latency.
-        """
-        core, problem, elements = self.core, self.core.problem, self.elements
-        if problem.post_scale == 1.0:
-            return [lambda: core.binary("vec_min", self.half(), self.half(1), core.on.ceiling[0], elements)]
+    def limit_above(self, limit) -> None:
+        """float16 exponents: none beyond what a probability holds, hidden ones far below."""
+        distance = 0 if self.core.problem.post_scale == 1.0 else 1
+        self.core.binary("vec_min", self.half(distance), self.half(distance + 1), limit, self.elements)
 
-        return [
-            lambda: core.binary("vec_max", self.half(2), self.half(3), core.on.floor[0], elements),
-            # The limits stand half a round of the banks off the scores, too.
-            lambda: core.binary("vec_min", self.half(1), self.half(2), core.on.ceiling[0][128:], elements),
-            self._scale_half,
-        ]
-
-    def _scale_half(self) -> None:
+    def scale_half(self) -> None:
+        """float16: the post-scale."""
         core, plan = self.core, self.core.plan
         factors = column_factors(core.problem.post_scale, plan.columns)[self.column : self.column + self.columns]
         column = plan.rows * 16
@@ -236,7 +253,7 @@ class Piece:
                 core.to_half(low[first:], part, count)
             outputs.append((low, unit.low))
         for values, place in outputs:
-            if unit.number is not None:
+            if unit.number is not None and not core.plan.half_scores:
                 with core.tik.if_scope(unit.number > 0):
                     mask.hide_visible(core, values, self.at, self.elements)
             if problem.mask == "per_score":

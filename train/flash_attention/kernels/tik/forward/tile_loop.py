@@ -66,7 +66,7 @@ class TileLoop:
         steps.set_as((item["end"] - item["begin"] + (ahead + RING - 1)) // RING)
         bodies = [core.scalar("int32", f"load_body_{index}", 0) for index in range(len(meanwhile))]
         for index, body in enumerate(bodies[1:], 1):
-            body.set_as(steps * index // len(meanwhile))
+            body.set_as((steps - 1) * index // len(meanwhile))
             with tik.if_scope(body > index):
                 body.set_as(index)
         with tik.for_range(0, steps, name="body") as body:

@@ -9,7 +9,7 @@ from flash_attention.kernels.tik.common import softcap
 from flash_attention.kernels.tik.common.score_terms import TERMS
 from flash_attention.kernels.tik.common.table_row import ITEMS_PER_CHUNK
 from flash_attention.kernels.tik.forward import reach
-from flash_attention.kernels.tik.hardware import WIDENED, Buffer
+from flash_attention.kernels.tik.hardware import HALF_ROUND, WIDENED, Buffer
 from flash_attention.kernels.tik.layout import SINK_LANES
 from flash_attention.kernels.tik.problem import KernelProblem, padded
 
@@ -187,7 +187,8 @@ def buffers(problem: KernelProblem, plan: TilePlan, tiles: int, distances: int) 
         Buffer("stage", "UB", "float16", rows * max(depth, value_dim) + 128, plan.row_blocks),
         Buffer("row_total", "UB", "float32", 2048),
         Buffer("scratch", "UB", "float32", 2048),
-        Buffer("inverse", "UB", "float32", rows * 16),
+        # Limits stand half a round of the banks off scores that are to be scaled, see softmax.Piece.
+        Buffer("inverse", "UB", "float32", rows * 16 + (HALF_ROUND if problem.post_scale != 1.0 else 0)),
         Buffer("visible", "UB", "float16", area if tiles else 0),
         Buffer("hidden", "UB", "float16", area, 1 if problem.mask == "per_score" else 0),
         Buffer("bias", "UB", "float16", area, 1 if problem.bias == "per_score" else 0),
