@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 from flash_attention.kernels.tik.common.tiles import by_rows
 from flash_attention.kernels.tik.core import Core
 from flash_attention.kernels.tik.forward.work_item import Item
@@ -37,7 +39,7 @@ def load_sink(core: Core, item: Item) -> None:
 def finish(core: Core, item: Item, a: int) -> None:
     """Records the Vector work at the end of row block `a`: its sums leave L0C, the output lands in stage[a]."""
     plan, tik = core.plan, core.tik
-    total, inverse = core.on.row_total[0], core.on.inverse[0]
+    inverse = core.on.inverse[0]
     square = plan.rows * 16
     small, shift = _small_steps(core, a), core.operand_shift
     score, result = core.on.score[0], core.on.stage[a]
@@ -45,47 +47,42 @@ def finish(core: Core, item: Item, a: int) -> None:
     # Backwards: waiting until the last query column has left stage[a] covers the others.
     spans = [(first, min(2, columns - first)) for first in range(0, columns, 2)][::-1]
 
-    core.from_l0c(total, core.on.total[a], plan.rows // 16)
-    whole = total
-    if core.problem.sinks:
-        whole = inverse
-        _sink_share(core, a)
-        _spread(core, core.on.scratch[0], core.on.sink_share[0])
-        core.binary("vec_add", whole, total, core.on.scratch[0], square, 64)
-    core.with_row("vec_max", inverse, whole, core.on.least_total[0], square, 64)
-    for mask, at, count in core.spans(square, 64):
-        tik.vdiv(mask, inverse[at], core.on.kept_scale[0], inverse[at], count, 1, 1, 1, 8, 0, 8)
-
-    if plan.precise_total:
-        # The output is divided by the sum of what it was made from, the logsumexp is that of unrounded probabilities.
-        core.from_l0c(core.on.scratch[0], core.on.low_total[a], plan.rows // 16)
-        core.binary("vec_add", total, total, core.on.scratch[0], square, 64)
+    def slot(index: int) -> int:
+        return index % slots * plan.staging_slot
 
     def move(index: int) -> None:
         first, width = spans[index]
-        at = index % slots * 2 * square + shift
-        core.from_l0c(score[at], core.on.output[a][first * square], width * plan.rows // 16)
+        core.from_l0c(score[slot(index) + shift], core.on.output[a][first * square], width * plan.rows // 16)
 
     def scale(index: int) -> None:
         for column in range(spans[index][1]):
-            at = (index % slots * 2 + column) * square
+            at = slot(index) + column * square
             core.binary("vec_mul", score[at:], score[at + shift :], inverse, square, 64)
 
     def convert(index: int) -> None:
         first, width = spans[index]
-        core.to_half(result[first * square :], score[index % slots * 2 * square :], width * square)
+        core.to_half(result[first * square :], score[slot(index) :], width * square)
 
-    lag = 1 if slots > 3 else 0  # three stages at a time touch four slots
-    for step in range(len(spans) + 2 * lag):
-        if step < len(spans):
-            move(step)
-        if 0 <= step - lag < len(spans):
-            scale(step - lag)
+    # The first parts of the output hide the latency of the inverse, later ones that of the logsumexp.
+    moves = [functools.partial(move, index) for index in range(len(spans))]
+    left = max(0, len(spans) - slots)
+    for step in _inverse_steps(core, a):
+        step()
+        if len(moves) > left:
+            moves.pop(0)()
+    while len(moves) > left:
+        moves.pop(0)()
+    lag = min(1, slots - 1)
+    for index in range(len(spans) + lag):
+        if index < len(spans):
+            scale(index)
         for _ in range(2):
             if small:
                 small.pop(0)()
-        if step - 2 * lag >= 0:
-            convert(step - 2 * lag)
+        if index >= lag:
+            convert(index - lag)
+            if moves:
+                moves.pop(0)()
     while small:
         small.pop(0)()
 
@@ -119,29 +116,63 @@ def store(core: Core, item: Item, a: int, core_index, items: int) -> None:
     by_rows(core, item["rows", a], record)
 
 
+def _inverse_steps(core: Core, a: int) -> list:
+    """What leads to `inverse`, the factors of the output, to be recorded between long instructions.
+
+    It leaves the row totals in compact_total, with the sinks in row_lse.
+    """
+    total, compact, whole = core.on.row_total[0], core.on.compact_total[0], core.on.row_lse[a]
+    tiny, kept, factor = core.on.least_total[0], core.on.kept_scale[0], core.on.reference_part[0]
+    gather, turn = _compact_steps(core, compact)
+    spread = _spread_steps(core, core.on.inverse[0], factor)
+    limit = [lambda: core.with_row("vec_max", whole, compact, tiny, 128, 64)]
+    if core.problem.sinks:
+        share = core.on.sink_share[0]
+        limit = [
+            lambda: _sink_share(core, a),
+            lambda: core.binary("vec_add", whole, compact, share, 128, 64),
+            lambda: core.with_row("vec_max", whole, whole, tiny, 128, 64),
+        ]
+    return [
+        lambda: core.from_l0c(total, core.on.total[a], core.plan.rows // 16),
+        gather,
+        turn,
+        *limit,
+        lambda: core.tik.vdiv(64, factor, kept, whole, 2, 1, 1, 1, 8, 8, 8),
+        *spread,
+    ]
+
+
 def _small_steps(core: Core, a: int) -> list:
     """Short dependent instructions of the logsumexp, to be recorded between long ones that hide their latency."""
     tik = core.tik
-    one, tiny = core.on.ones[0], core.on.least_total[0]
+    one = core.on.ones[0]
     compact, seen, lse = core.on.compact_total[0], core.on.seen[0], core.on.row_lse[a]
-    whole, first, last = compact, [], []
+    first, last = [], []
+    if core.plan.precise_total:
+        # The output is divided by the sum of what it was made from, the logsumexp is that of unrounded probabilities.
+        low, whole = core.on.scratch[0], core.on.row_total[0]
+        first = [
+            lambda: core.from_l0c(low, core.on.low_total[a], core.plan.rows // 16),
+            lambda: core.binary("vec_add", whole, whole, low, core.plan.rows * 16, 64),
+            *_compact_steps(core, compact),
+            lambda: core.with_row("vec_max", lse, compact, core.on.least_total[0], 128, 64),
+        ]
+        if core.problem.sinks:
+            first += [lambda: core.binary("vec_add", lse, lse, core.on.sink_share[0], 128, 64)]
     if core.problem.sinks:
-        whole, sink = core.on.sink_share[0], core.on.sink[0]
-        first = [lambda: core.binary("vec_add", whole, whole, compact, 128, 64)]
-        last = [lambda: core.binary("vec_max", lse, lse, sink, 128, 64)]
+        last = [lambda: core.binary("vec_max", lse, lse, core.on.sink[0], 128, 64)]
     return [
-        lambda: _compact(core, compact),
         *first,
-        lambda: core.with_scalar("vec_muls", seen, whole, 2.0**60, 128, 64),
-        lambda: core.with_row("vec_max", lse, whole, tiny, 128, 64),
+        lambda: core.with_scalar("vec_muls", seen, lse, 2.0**60, 128, 64),
+        lambda: core.with_row("vec_min", core.on.reference_part[0], compact, core.on.largest_half[0], 128, 64),
         lambda: core.binary("vec_min", seen, seen, one, 128, 64),
         lambda: core.unary("vec_ln", lse, lse, 128, 64),
-        lambda: core.with_row("vec_min", core.on.reference_part[0], compact, core.on.largest_half[0], 128, 64),
         lambda: core.to_half(core.on.half_total[0], core.on.reference_part[0], 128),
-        lambda: core.binary("vec_add", lse, lse, core.on.current_reference[0][a * 128 :], 128, 64),
         lambda: tik.vec_adds(64, compact, seen, -1.0, 2, 8, 8),
-        lambda: core.binary("vec_mul", lse, lse, seen, 128, 64),
+        lambda: core.binary("vec_add", lse, lse, core.on.current_reference[0][a * 128 :], 128, 64),
         lambda: core.with_scalar("vec_muls", compact, compact, LEAST, 128, 64),
+        lambda: core.binary("vec_mul", lse, lse, seen, 128, 64),
         lambda: core.binary("vec_add", lse, lse, compact, 128, 64),
         *last,
     ]
@@ -155,19 +186,25 @@ def _sink_share(core: Core, a: int) -> None:
     core.unary("vec_exp", share, share, 128, 64)
 
 
-def _spread(core: Core, target, source) -> None:
-    """128 contiguous numbers to (128 rows, 16 equal columns), float32 moved as pairs of halves: _compact backwards."""
-    halves = core.on.reference_part[0].reinterpret_cast_to("float16")
+def _spread_steps(core: Core, target, source) -> list:
+    """128 contiguous numbers to (128 rows, 16 equal columns), float32 moved as pairs of halves: compact backwards."""
+    halves = core.on.scratch[0].reinterpret_cast_to("float16")
     wide = target.reinterpret_cast_to("float16")
-    # First the halves apart: block 2e holds the low ones of rows e, e + 8, ..., block 2e + 1 the high ones.
-    core.tik.vec_trans(halves, source.reinterpret_cast_to("float16"), 1, 1, 1)
     sources = [halves[16 * (k % 2)] for k in range(16)]
-    for side in range(2):
+
+    def scatter(side: int) -> None:
         targets = [wide[8 * k * 32 + 16 * side] for k in range(16)]
         core.tik.vec_trans_scatter(False, False, targets, sources, 8, 2, 2)
 
+    return [
+        # First the halves apart: block 2e holds the low ones of rows e, e + 8, ..., block 2e + 1 the high ones.
+        lambda: core.tik.vec_trans(halves, source.reinterpret_cast_to("float16"), 1, 1, 1),
+        lambda: scatter(0),
+        lambda: scatter(1),
+    ]
 
-def _compact(core: Core, target) -> None:
+
+def _compact_steps(core: Core, target) -> list:
     """row_total (128 rows, 16 equal columns) to 128 contiguous numbers, float32 moved as pairs of 16-bit halves.
 
     A first transpose takes one half of every eighth row into a block, a second one puts the halves side by side.
@@ -177,5 +214,7 @@ def _compact(core: Core, target) -> None:
     sources = [rows[8 * k * 32] for k in range(16)]
     # Outputs 0 and 1 are the two halves of column 0; the others repeat them and are not used.
     targets = [scratch[0], scratch[16]] + [scratch[256 * e] for e in range(1, 15)]
-    core.tik.vec_trans_scatter(False, False, targets, sources, 8, 2, 2)
-    core.tik.vec_trans(target.reinterpret_cast_to("float16"), scratch, 1, 1, 1)
+    return [
+        lambda: core.tik.vec_trans_scatter(False, False, targets, sources, 8, 2, 2),
+        lambda: core.tik.vec_trans(target.reinterpret_cast_to("float16"), scratch, 1, 1, 1),
+    ]

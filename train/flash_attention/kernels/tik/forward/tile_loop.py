@@ -54,9 +54,9 @@ class TileLoop:
         """The loop over the key tiles of the item: scores two units ahead of the output, probabilities one ahead.
 
         Args:
-            meanwhile: record loads that happen once per item, in this order, one a body where the item has as many:
-                they share the memory with the tiles. In a body each has a unit after which it comes, so that neither
-                the scalar unit nor the queue of the loads keeps the tiles waiting.
+            meanwhile: record loads that happen once per item, in this order, spread over its bodies: they share the
+                memory with the tiles. In a body each has a unit after which it comes, so that neither the scalar unit
+                nor the queue of the loads keeps the tiles waiting.
         """
         core, tik, blocks = self.core, self.tik, self.plan.row_blocks
         item = self.item
@@ -67,8 +67,6 @@ class TileLoop:
         bodies = [core.scalar("int32", f"load_body_{index}", 0) for index in range(len(meanwhile))]
         for index, body in enumerate(bodies[1:], 1):
             body.set_as((steps - 1) * index // len(meanwhile))
-            with tik.if_scope(body > index):
-                body.set_as(index)
         with tik.for_range(0, steps, name="body") as body:
             first = core.scalar("int32", "body_tile")
             first.set_as(item["begin"] + body * RING)

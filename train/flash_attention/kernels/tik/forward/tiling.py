@@ -102,6 +102,11 @@ class TilePlan:
         slots = max(1, self.columns // 2)
         return min(3, slots) if self.half_scores and self.value_dim > 64 else slots
 
+    @property
+    def staging_slot(self) -> int:
+        """float32 elements of such a slot: a pair, and room for operands that stand apart."""
+        return self.rows * 32 + 2 * HALF_ROUND
+
     def segment_start(self, index: int) -> int:
         """First key of a segment inside its tile."""
         return sum(self.segments[:index])
@@ -140,7 +145,7 @@ def buffers(problem: KernelProblem, plan: TilePlan, tiles: int, distances: int) 
     rows, keys, depth, value_dim = plan.rows, plan.keys, plan.head_dim, plan.value_dim
     width, area = max(plan.segments), plan.rows * plan.keys
     piece = max(columns for _, _, columns in plan.pieces) * rows * 16
-    work = max(area // 2 if plan.half_scores else area, plan.staging_slots * rows * 32)
+    work = max(area // 2 if plan.half_scores else area, plan.staging_slots * plan.staging_slot)
     dynamic = problem.bias in ("per_key", "alibi") or problem.mask == "per_key"
     computed, dropout = problem.bias == "alibi", problem.dropout_threshold > 0
     variants = 2 if distances else 1
@@ -188,7 +193,7 @@ def buffers(problem: KernelProblem, plan: TilePlan, tiles: int, distances: int) 
         Buffer("row_total", "UB", "float32", 2048),
         Buffer("scratch", "UB", "float32", 2048),
         # Limits stand half a round of the banks off scores that are to be scaled, see softmax.Piece.
-        Buffer("inverse", "UB", "float32", rows * 16 + (HALF_ROUND if problem.post_scale != 1.0 else 0)),
+        Buffer("inverse", "UB", "float32", 2048 + (HALF_ROUND if problem.post_scale != 1.0 else 0)),
         Buffer("visible", "UB", "float16", area if tiles else 0),
         Buffer("hidden", "UB", "float16", area, 1 if problem.mask == "per_score" else 0),
         Buffer("bias", "UB", "float16", area, 1 if problem.bias == "per_score" else 0),
