@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Trains the small GPT of train_gpt.py for about a minute, then generates text with and without a cache.
+"""Trains a small GPT for about a minute, then generates text with and without a cache.
 
     python examples/generate.py
     python examples/generate.py --paged
@@ -12,13 +12,13 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
+from functools import partial
 
 import mindspore as ms
 import numpy as np
-from flash_attention import KVCache
+from flash_attention import FlashAttention, KVCache
 from mindspore import Tensor, nn, ops
-from tqdm import tqdm
-from train_gpt import GPT, VOCABULARY, Loss, TrainStep, batches, learning_rates, standard_library
+from small_gpt import GPT, SEEN, VOCABULARY, batches, standard_library, train
 
 
 class CachedBlock(nn.Cell):
@@ -42,7 +42,8 @@ class CachedBlock(nn.Cell):
 
 
 class CachedGPT(nn.Cell):
-    """The model with caches: it takes the tokens that it has not seen, and gives the logits of the next one."""
+    """The model with caches: it takes the tokens that it has not seen, after the SEEN - 1 before them, and gives the
+    logits of the next one."""
 
     def __init__(self, model: GPT, heads: int, head_dim: int, length: int, paged: bool):
         super().__init__()
@@ -58,25 +59,6 @@ class CachedGPT(nn.Cell):
     def reset(self) -> None:
         for block in self.blocks:
             block.cache.reset()
-
-
-def train(model: GPT, arguments: argparse.Namespace) -> float:
-    """The last loss, in nats per byte."""
-    rates = learning_rates(2e-3, arguments.steps)
-    optimizer = nn.AdamWeightDecay(model.trainable_params(), rates, beta2=0.95, weight_decay=0.01)
-    step = TrainStep(Loss(model), optimizer)
-    step.set_train()
-    source = batches(standard_library(), arguments.batch, arguments.seq, arguments.seed)
-    end = time.monotonic() + arguments.seconds
-    for _ in (bar := tqdm(range(arguments.steps), desc="train", unit="step")):
-        crop = next(source)
-        loss = float(step(Tensor(crop[:, :-1]), Tensor(crop[:, 1:])).asnumpy())
-        bar.set_postfix(loss=f"{loss:.3f}")
-        if time.monotonic() > end:
-            break
-    bar.close()
-    model.set_train(False)
-    return loss
 
 
 def sample(logits: np.ndarray, generator: np.random.Generator, temperature: float) -> int:
@@ -112,7 +94,7 @@ def with_cache(model: CachedGPT) -> Callable:
 
     def next_logits(text: list) -> np.ndarray:
         nonlocal seen
-        tokens, seen = text[seen:], len(text)
+        tokens, seen = ([0] * (SEEN - 1) + text)[seen:], len(text)
         return model(Tensor(np.array([tokens], np.int32))).asnumpy()[0]
 
     return next_logits
@@ -141,16 +123,20 @@ def main() -> int:
     arguments = parse_arguments()
     ms.set_context(mode=ms.GRAPH_MODE)
     ms.set_seed(arguments.seed)
-    model = GPT(arguments.layers, arguments.heads, arguments.head_dim, arguments.seq, 0.0, "cpu", "float32")
-    print(f"trained to a loss of {train(model, arguments):.3f} nats per byte", flush=True)
+    head_dim = arguments.head_dim
+    attention = partial(FlashAttention, head_dim, alibi=True, causal=True, backend="cpu", input_layout="BSH")
+    model = GPT(arguments.layers, arguments.heads, head_dim, attention)
+    source = batches(standard_library()[0], arguments.batch, arguments.seq, arguments.seed)
+    losses, _ = train(model, source, arguments.steps, stop_seconds=arguments.seconds)
+    print(f"trained to a loss of {np.mean(losses[-20:]):.3f} nats per byte", flush=True)
 
     total = len(arguments.prompt.encode()) + arguments.length
-    cached = CachedGPT(model, arguments.heads, arguments.head_dim, total, arguments.paged)
+    cached = CachedGPT(model, arguments.heads, head_dim, total, arguments.paged)
     cached.set_train(False)
     # Both graphs, and the one of the prompt, compile before the clock starts.
     without_cache(model, total)([0])
-    for tokens in (arguments.prompt.encode(), b" "):
-        cached(Tensor(np.frombuffer(tokens, np.uint8).astype(np.int32)[None]))
+    for count in (len(arguments.prompt.encode()), 1):
+        cached(Tensor(np.zeros((1, SEEN - 1 + count), np.int32)))
     cached.reset()
 
     text, fast = generate(with_cache(cached), arguments)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Trains the GPT of train_gpt.py on the same batches with one process, or data-parallel with several.
+"""Trains a small GPT on the same batches with one process, or data-parallel with several.
 
     python examples/parallel_train.py                                                    # one process
     msrun --worker_num=2 --local_worker_num=2 --join=True examples/parallel_train.py     # two, half a batch each
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from functools import partial
 from pathlib import Path
 
 import mindspore as ms
@@ -20,8 +21,9 @@ import numpy as np
 from mindspore import Tensor, nn, ops
 
 sys.path.insert(0, str(Path(__file__).parent))
+from flash_attention import FlashAttention
 from flash_attention.context_parallel import initialize
-from train_gpt import GPT, Loss, batches, standard_library
+from small_gpt import GPT, Loss, batches, standard_library
 
 
 class Mean(nn.Cell):
@@ -52,11 +54,12 @@ def main() -> None:
         ms.set_auto_parallel_context(parallel_mode="data_parallel", gradients_mean=True, device_num=world)
     ms.set_seed(0)
     np.random.seed(0)
-    model = GPT(layers=2, heads=2, head_dim=32, seq=options.seq, dropout=0.0, attention="cpu", dtype="float32")
+    attention = partial(FlashAttention, 32, alibi=True, causal=True, backend="cpu", input_layout="BSH")
+    model = GPT(layers=2, heads=2, head_dim=32, attention=attention)
     step = nn.TrainOneStepCell(Loss(model), nn.AdamWeightDecay(model.trainable_params(), 1e-3))
     step.set_train()
     mean = Mean(world)
-    source = batches(standard_library(1 << 20), options.batch, options.seq, seed=0)
+    source = batches(standard_library(1 << 20)[0], options.batch, options.seq, seed=0)
     share = options.batch // world
     for number in range(options.steps):
         crop = next(source)[rank * share : (rank + 1) * share]

@@ -1,0 +1,226 @@
+"""What the examples share: text, a small GPT, its training, and how well it predicts text that it has not seen."""
+
+from __future__ import annotations
+
+import gzip
+import resource
+import sysconfig
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import mindspore as ms
+import numpy as np
+from mindspore import Tensor, nn, ops
+from mindspore.common.initializer import Normal
+from tqdm import tqdm
+
+VOCABULARY = 256
+#: Bytes that enter at every position: its own and those before it.
+SEEN = 4
+#: Of the vectors of bytes and of positions before training.
+EMBEDDING_SIGMA = 0.15
+#: One module in so many is held out of training.
+HELD_OUT_EVERY = 40
+#: Bytes of a gzip file that say nothing about its contents.
+GZIP_FRAME = len(gzip.compress(b"")) - len(b"\x03\x00")
+
+
+# ------------------------------------------------------------------------------------------------ text
+def standard_library(limit: int = 16 << 20) -> tuple[np.ndarray, np.ndarray]:
+    """Bytes of the standard library's modules in a fixed order: to train on, and of other modules; `limit` at most."""
+    folder = Path(sysconfig.get_paths()["stdlib"])
+    skip = {"site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "encodings", "__pycache__"}
+    training, held_out = bytearray(), bytearray()
+    paths = [path for path in sorted(folder.rglob("*.py")) if not skip.intersection(path.relative_to(folder).parts)]
+    for number, path in enumerate(paths):
+        text = held_out if number % HELD_OUT_EVERY == HELD_OUT_EVERY // 2 else training
+        if len(text) < limit:
+            text += path.read_bytes()
+    return np.frombuffer(bytes(training[:limit]), np.uint8), np.frombuffer(bytes(held_out[:limit]), np.uint8)
+
+
+def batches(text: np.ndarray, batch: int, seq: int, seed: int) -> Iterator[np.ndarray]:
+    """Random crops, int32 of shape (batch, seq + 1): inputs and, one byte later, targets."""
+    generator = np.random.default_rng(seed)
+    while True:
+        starts = generator.integers(0, len(text) - seq, batch)
+        yield np.stack([text[start : start + seq + 1] for start in starts]).astype(np.int32)
+
+
+def pieces(text: np.ndarray, seq: int, count: int) -> np.ndarray:
+    """`count` pieces of seq + 1 bytes, spread evenly over the text (all of it, if it is shorter)."""
+    count = min(count, (len(text) - 1) // seq)
+    starts = np.linspace(0, len(text) - seq - 1, count).astype(int)
+    return np.stack([text[start : start + seq + 1] for start in starts]).astype(np.int32)
+
+
+def gzip_bits_per_byte(texts: list[bytes]) -> float:
+    """Bits that gzip -9 takes for a byte, each text compressed for itself, its frame left out."""
+    compressed = sum(len(gzip.compress(text, 9)) - GZIP_FRAME for text in texts)
+    return 8 * compressed / sum(map(len, texts))
+
+
+# ------------------------------------------------------------------------------------------------ model
+class ByteEmbedding(nn.Cell):
+    """Bytes int32 (batch, SEEN - 1 + seq) -> (batch, seq, width): every position sums a vector for each of the last
+    SEEN bytes, from a table for each distance. ALiBi is too soft to tell the last few bytes apart."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.tables = nn.Embedding(SEEN * VOCABULARY, width, embedding_table=Normal(EMBEDDING_SIGMA))
+        self.first_rows = Tensor(np.arange(SEEN, dtype=np.int32) * VOCABULARY)
+
+    def construct(self, tokens):
+        seq = tokens.shape[1] - SEEN + 1
+        last = ops.stack([tokens[:, start : start + seq] for start in range(SEEN)], 2)
+        return self.tables(last + self.first_rows).sum(2)
+
+
+class Block(nn.Cell):
+    """Attention, which takes and gives (batch, seq, heads * head_dim), and a feed-forward part."""
+
+    def __init__(self, heads: int, kv_heads: int, head_dim: int, attention: nn.Cell, dtype: ms.Type):
+        super().__init__()
+        self.dtype = dtype
+        width = heads * head_dim
+        self.norm1 = nn.LayerNorm((width,))
+        self.norm2 = nn.LayerNorm((width,))
+        self.query = nn.Dense(width, width)
+        self.key = nn.Dense(width, kv_heads * head_dim)
+        self.value = nn.Dense(width, kv_heads * head_dim)
+        self.attention = attention
+        self.out = nn.Dense(width, width)
+        self.up = nn.Dense(width, 4 * width)
+        self.down = nn.Dense(4 * width, width)
+
+    def construct(self, x):
+        y = self.norm1(x)
+        query, key, value = self.query(y), self.key(y), self.value(y)
+        query, key, value = query.astype(self.dtype), key.astype(self.dtype), value.astype(self.dtype)
+        x = x + self.out(self.attention(query, key, value).astype(x.dtype))
+        return x + self.down(ops.silu(self.up(self.norm2(x))))
+
+
+class GPT(nn.Cell):
+    """Tokens int32 (batch, seq) -> logits float32 (batch, seq, 256).
+
+    Args:
+        layers, heads, head_dim: sizes.
+        attention: makes the attention of a layer: a Cell of query, key and value in layout BSH. It has to be causal,
+            and to know positions (ALiBi) where `positions` is 0.
+        kv_heads: heads of key and value. Default: heads.
+        dtype: of query, key and value.
+        positions: learned vectors of so many positions are added to those of the tokens. Default: 0, none.
+    """
+
+    def __init__(
+        self,
+        layers: int,
+        heads: int,
+        head_dim: int,
+        attention: Callable[[], nn.Cell],
+        kv_heads: int | None = None,
+        dtype: str = "float32",
+        positions: int = 0,
+    ):
+        super().__init__()
+        width = heads * head_dim
+        self.token = ByteEmbedding(width)
+        self.position = nn.Embedding(positions, width, embedding_table=Normal(EMBEDDING_SIGMA)) if positions else None
+        blocks = [Block(heads, kv_heads or heads, head_dim, attention(), getattr(ms, dtype)) for _ in range(layers)]
+        self.blocks = nn.CellList(blocks)
+        self.norm = nn.LayerNorm((width,))
+        self.head = nn.Dense(width, VOCABULARY, has_bias=False)
+
+    def construct(self, tokens):
+        before = ops.zeros((tokens.shape[0], SEEN - 1), tokens.dtype)
+        x = self.token(ops.concat((before, tokens), 1))
+        if self.position is not None:
+            x = x + self.position(ops.arange(tokens.shape[1]))
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x))
+
+
+class Loss(nn.Cell):
+    """Mean cross-entropy in nats per byte."""
+
+    def __init__(self, model: GPT):
+        super().__init__()
+        self.model = model
+
+    def construct(self, tokens, targets):
+        logits = self.model(tokens)
+        return ops.cross_entropy(logits.reshape(-1, VOCABULARY), targets.reshape(-1))
+
+
+# ------------------------------------------------------------------------------------------------ training
+class TrainStep(nn.TrainOneStepCell):
+    """One optimizer step with the gradient's norm clipped to 1."""
+
+    def construct(self, tokens, targets):
+        loss = self.network(tokens, targets)
+        gradients = self.grad(self.network, self.weights)(tokens, targets, ops.ones_like(loss))
+        gradients = ops.clip_by_global_norm(gradients, 1.0)
+        return ops.depend(loss, self.optimizer(gradients))
+
+
+def learning_rates(peak: float, steps: int) -> list:
+    """Linear warm-up over a twentieth of the steps, then a cosine down to a twentieth of the peak."""
+    warm_up = max(1, steps // 20)
+    rise = [peak * (step + 1) / warm_up for step in range(warm_up)]
+    fall = np.linspace(0, np.pi, max(1, steps - warm_up))
+    return rise + [float(peak * (0.525 + 0.475 * np.cos(x))) for x in fall]
+
+
+def train(
+    model: GPT,
+    source: Iterator[np.ndarray],
+    steps: int,
+    learning_rate: float = 2e-3,
+    stop_after: int | None = None,
+    stop_seconds: float | None = None,
+    label: str = "train",
+) -> tuple[list[float], list[float]]:
+    """Trains with AdamW; returns the loss and the seconds of every step. The first step compiles the graph.
+
+    Args:
+        model: what to train; it is left in inference mode.
+        source: batches, each with the inputs and, one byte later, the targets.
+        steps: length of the learning-rate schedule.
+        learning_rate: its peak.
+        stop_after, stop_seconds: end earlier, after so many steps or seconds.
+        label: stands before the progress bar.
+    """
+    rates = learning_rates(learning_rate, steps)
+    optimizer = nn.AdamWeightDecay(model.trainable_params(), rates, beta2=0.95, weight_decay=0.01)
+    step = TrainStep(Loss(model), optimizer)
+    step.set_train()
+    losses: list[float] = []
+    seconds: list[float] = []
+    end = time.monotonic() + (stop_seconds or float("inf"))
+    bar = tqdm(range(min(steps, stop_after or steps)), desc=label, unit="step")
+    for _ in bar:
+        crop = next(source)
+        start = time.perf_counter()
+        losses.append(float(step(Tensor(crop[:, :-1]), Tensor(crop[:, 1:])).asnumpy()))
+        seconds.append(time.perf_counter() - start)
+        bar.set_postfix(loss=f"{losses[-1]:.3f}", refresh=False)
+        if time.monotonic() > end:
+            break
+    bar.close()
+    model.set_train(False)
+    return losses, seconds
+
+
+def held_out_loss(model: GPT, crops: np.ndarray) -> float:
+    """Mean loss in nats per byte over crops (count, seq + 1), in one batch."""
+    loss = Loss(model)
+    loss.set_train(False)
+    return float(loss(Tensor(crops[:, :-1]), Tensor(crops[:, 1:])).asnumpy())
+
+
+def peak_megabytes() -> float:
+    """Largest resident size that this process has had."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

@@ -1,0 +1,198 @@
+"""The examples at a tiny size, in PYNATIVE and without their training; what they share, on its own."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import importlib
+import io
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Callable
+
+import mindspore as ms
+import numpy as np
+import pytest
+
+EXAMPLES = Path(__file__).resolve().parents[4] / "examples"
+SCRIPTS = sorted(path.name for path in EXAMPLES.glob("*.py") if path.name != "small_gpt.py")
+
+
+@pytest.fixture
+def example(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Runs the main function of an example in this process; returns what it printed."""
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(ms, "set_context", lambda **_: None)
+
+    def run(name: str, *options: str) -> str:
+        monkeypatch.setattr(sys, "argv", [f"{name}.py", *options])
+        module = importlib.import_module(name)
+        if hasattr(module, "train"):  # takes a graph: see the slow tests
+            monkeypatch.setattr(module, "train", lambda *_, **__: None)
+        assert not module.main()
+        return capsys.readouterr().out
+
+    return run
+
+
+@pytest.fixture
+def shared(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The module that the examples share."""
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    return importlib.import_module("small_gpt")
+
+
+def rows(printed: str, pattern: str) -> list[list[float]]:
+    """The numbers of the lines that begin with the pattern."""
+    found = re.findall(rf"^ *{pattern}(.*)$", printed, re.MULTILINE)
+    return [[float(text) for text in re.findall(r"-?[\d.]+", line)] for line in found]
+
+
+TINY = ["--layers", "1", "--batch", "2", "--seq", "16", "--steps", "2", "--head-dim", "16", "--held-out", "1"]
+
+
+def test_alibi_extrapolation(example: Callable[..., str]) -> None:
+    printed = example("alibi_extrapolation", *TINY, "--heads", "1")
+    assert rows(printed, "bytes") == [[16, 32, 64]]
+    (alibi,), (learned,) = rows(printed, "ALiBi"), rows(printed, "learned positions")
+    assert all(3 < loss < 7 for loss in (*alibi, *learned)) and alibi != learned
+
+
+def test_lengths_are_compared_on_the_same_bytes(shared: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    alibi = importlib.import_module("alibi_extrapolation")
+    seen = []
+    monkeypatch.setattr(alibi, "held_out_loss", lambda model, crops: seen.append(crops) or 0.0)
+    text = np.arange(200, dtype=np.uint8)
+    alibi.losses_by_length(None, text, 8, 3)
+    assert [crops.shape for crops in seen] == [(12, 9), (6, 17), (3, 33)]
+    targets = [sorted(crops[:, 1:].reshape(-1)) for crops in seen]
+    assert targets[0] == targets[1] == targets[2]
+
+
+def test_grouped_query(example: Callable[..., str]) -> None:
+    sizes = ["--heads", "2", "--kv-heads", "2", "1", "--context", "256", "--sequences", "2"]
+    printed = example("grouped_query", *TINY, *sizes)
+    (two,), (one,) = rows(printed, r"2(?= +\d)"), rows(printed, r"1(?= +\d)")
+    megabytes = 2 * 2 * 256 * 2 * 16 * 4 / 1e6
+    assert two[0] == pytest.approx(megabytes, abs=0.06) and one[0] == pytest.approx(megabytes / 2, abs=0.06)
+    assert two[1] > 0 and one[1] > 0 and all(3 < row[2] < 7 for row in (one, two))
+
+
+def test_long_context(example: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+    module = importlib.import_module("long_context")
+
+    def in_this_process(command: list[str], **_: Any) -> Any:
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            module.measure(command[-1], module.parse_arguments())
+        return subprocess.CompletedProcess(command, 0, printed.getvalue())
+
+    monkeypatch.setattr(module.subprocess, "run", in_this_process)
+    peaks = iter(range(100, 200, 10))
+    monkeypatch.setattr(module, "peak_megabytes", lambda: next(peaks))
+    sizes = ["--heads", "1", "--head-dim", "16", "--window", "32", "--lengths", "160", "64", "--composed-limit", "64"]
+    printed = example("long_context", *sizes)
+    # Seconds and megabytes of composed, full and window; peaks are taken at the short length and at each of the others.
+    (short,), (long,) = rows(printed, "64"), rows(printed, "160")
+    assert short[1::2] == [10, 10, 10] and long[1::2] == [20, 20]
+    assert re.search(r"^ +160 +- ", printed, re.MULTILINE)
+    assert "composed attention takes 1 times the memory at 64 tokens" in printed
+
+
+def test_the_window_of_a_long_context(example: Callable[..., str]) -> None:
+    """A query sees as many tokens as the window says, itself included."""
+    module = importlib.import_module("long_context")
+    random = np.random.default_rng(0)
+    query, key, value = (ms.Tensor(random.standard_normal((1, 48, 16)).astype(np.float32)) for _ in range(3))
+    composed, full, window = (
+        module.attention_of(kind, 1, 16, 8, 48)(query, key, value).asnumpy() for kind in module.KINDS
+    )
+    np.testing.assert_allclose(full, composed, atol=1e-5)
+    np.testing.assert_allclose(window[:, :8], full[:, :8], atol=1e-6)
+    assert np.abs(window[:, 8:] - full[:, 8:]).max(axis=-1).min() > 1e-4
+
+
+def test_tik_softmax(example: Callable[..., str], tmp_path: Path) -> None:
+    pytest.importorskip("tikemu")
+    sizes = ["--rows", "8", "--columns", "256", "--cores", "4"]
+    printed = example("tik_softmax", *sizes, "--trace", str(tmp_path / "softmax.json"))
+    assert "the error is at most NumPy's: yes" in printed and "PIPE_V" in printed
+    assert (tmp_path / "softmax.json").stat().st_size > 1000
+
+
+def test_tik_softmax_notices_a_wrong_result(example: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("tikemu")
+    module = importlib.import_module("tik_softmax")
+    right = module.reference
+    monkeypatch.setattr(module, "reference", lambda x: right(x.astype(np.float64)))
+    monkeypatch.setattr(sys, "argv", ["tik_softmax.py", "--rows", "4", "--columns", "128", "--cores", "4"])
+    assert module.main() == 1
+
+
+def test_training_text_and_held_out_text_are_different_modules(shared: Any) -> None:
+    training, held_out = (part.tobytes() for part in shared.standard_library())
+    assert len(training) > 20 * len(held_out) > 20 * 50_000
+    assert training[: 1 << 16] == shared.standard_library(1 << 16)[0].tobytes()
+    for start in range(0, len(held_out) - 2000, len(held_out) // 20):
+        assert held_out[start : start + 2000] not in training
+
+
+def test_bits_of_gzip(shared: Any) -> None:
+    text = np.random.default_rng(0).bytes(4096)
+    compressed = len(gzip.compress(text, 9)) - 18  # header of 10 bytes, trailer of 8
+    assert shared.gzip_bits_per_byte([text, text]) == 8 * compressed / 4096
+    assert shared.gzip_bits_per_byte([b"a" * 10_000]) < 0.05
+
+
+def test_pieces_are_spread_over_the_text(shared: Any) -> None:
+    text = np.arange(100, dtype=np.uint8)
+    found = shared.pieces(text, 9, 5)
+    assert found.shape == (5, 10) and found[0, 0] == 0 and found[-1, -1] == 99
+    assert shared.pieces(text, 9, 1000).shape == (11, 10)
+
+
+def test_every_position_knows_the_last_bytes_and_no_later_one(shared: Any) -> None:
+    model = shared.GPT(1, 1, 16, _First)
+    tokens = np.arange(12, dtype=np.int32)[None]
+    before = model(ms.Tensor(tokens)).asnumpy()
+    for changed in (0, 5, 11):
+        other = tokens.copy()
+        other[0, changed] = 200
+        moved = np.abs(model(ms.Tensor(other)).asnumpy() - before).max(axis=-1)[0] > 1e-6
+        assert list(np.flatnonzero(moved)) == list(range(changed, min(12, changed + shared.SEEN)))
+
+
+class _First(ms.nn.Cell):
+    """In the place of attention: every position keeps to itself."""
+
+    def construct(self, query, key, value):
+        return value
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_page_names_every_example(script: str) -> None:
+    page = (EXAMPLES / "README.md").read_text(encoding="utf-8")
+    assert f"python examples/{script}" in page or f"examples/{script}" in page
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_every_example_has_a_help(run_python: Callable[..., str], script: str) -> None:
+    assert "options:" in run_python(str(EXAMPLES / script), "--help")
+
+
+PROGRAMS = {
+    "alibi_extrapolation.py": [*TINY, "--heads", "1"],
+    "grouped_query.py": [*TINY, "--heads", "2", "--kv-heads", "2", "1", "--context", "256"],
+    "long_context.py": ["--heads", "1", "--head-dim", "16", "--window", "64", "--lengths", "256", "1024"],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", PROGRAMS)
+def test_programs_as_a_whole(run_python: Callable[..., str], script: str) -> None:
+    printed = run_python(str(EXAMPLES / script), *PROGRAMS[script])
+    table = [line for line in printed.splitlines() if len(re.findall(r"\d+\.\d+", line)) >= 3]
+    assert len(table) == 2
