@@ -108,7 +108,8 @@ def available_backends() -> tuple[str, ...]:
 def explain(problem: Problem) -> dict[str, str]:
     """Every backend with its verdict on `problem`: "ok", or the reason why it cannot run it. The choice comes first.
 
-    Example:
+    Examples:
+        >>> from flash_attention import AttentionProblem, explain
         >>> problem = AttentionProblem(batch=1, heads=8, seq_q=1024, seq_k=1024, head_dim=128)
         >>> for name, verdict in explain(problem).items():
         ...     print(name, verdict)
@@ -185,9 +186,12 @@ def attention_backend(name: str) -> Iterator[None]:
 
     A graph takes its backend when it is compiled: enter the block before the first call of a network in GRAPH mode.
 
-    The block is one of this thread and of its coroutines (a `contextvars` variable): other threads keep their choice,
-    those started inside it too. To hand it on, run the thread's function in `contextvars.copy_context()`, or name the
-    backend in the layer, or for the whole process in FLASH_ATTENTION_BACKEND.
+    The block acts on its own thread and the coroutines of that thread (it sets a `contextvars` variable). Other threads
+    keep their choice, also those that start inside it. To hand it on, run the thread's function in
+    `contextvars.copy_context()`. To choose for the whole process, set FLASH_ATTENTION_BACKEND.
+
+    Args:
+        name: "tik", "fused", "cpu", "emulator" or "math".
 
     Raises:
         ValueError: no backend has that name.

@@ -38,11 +38,11 @@ def register(name: str = NAME) -> str:
     """Makes `attn_implementation=name` of MindNLP's models use our attention. Call it before the model is made.
 
     Args:
-        name (str): not "flash_attention" nor what begins so: the library then looks for a package of that kind.
-            Default: "mindspore_flash_attention".
+        name (str): what models are given. It must not begin with "flash_attention": for such names the library looks
+            for a package of its own. Default: "mindspore_flash_attention".
 
     Returns:
-        str, the name.
+        The name.
 
     Raises:
         ImportError: mindnlp with its transformers cannot be imported.

@@ -178,10 +178,10 @@ def register(name: str = NAME) -> str:
     needs an Atlas A2.
 
     Args:
-        name (str): Default: "flash_attention".
+        name (str): what models are given. Default: "flash_attention".
 
     Returns:
-        str, the name.
+        The name.
 
     Raises:
         ImportError: mindone with its transformers cannot be imported.

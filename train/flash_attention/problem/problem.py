@@ -37,8 +37,36 @@ from flash_attention.problem.visibility import Band
 class AttentionProblem:
     """Shapes, dtypes and rules of one attention call.
 
-    Use `AttentionProblem.from_inputs` to derive one from the tensors of a call; the constructor is for tests and tools.
-    batch, seq_q and seq_k are UNKNOWN (-1) where a graph is compiled for dynamic shapes, see `dynamic`.
+    `AttentionProblem.from_inputs` derives one from the tensors of a call. The constructor is for tests and tools, and
+    for `explain`, which says who can run a call. batch, seq_q and seq_k are UNKNOWN (-1) where a graph is compiled for
+    dynamic shapes, see `dynamic`.
+
+    Attributes:
+        batch, heads, seq_q, seq_k, head_dim: sizes of query and key.
+        kv_heads: heads of key and value; 0 = as many as heads.
+        dtype: "float16", "bfloat16" or "float32".
+        layout: of query, key, value and output. A backend gets a problem in a layout that it takes.
+        rules: what the call computes, whatever its sizes.
+        value_dim: head_dim of value and output; 0 = head_dim.
+        mask_shape: of an explicit mask, non-zero = hidden: (batch or 1, heads or 1, seq_q or 1, seq_k). A compact
+            causal mask is not here: it became rules.causal.
+        mask_dtype: of that mask. Backends receive it as bool or uint8 all the same.
+        bias_shape: of a bias, (batch or 1, heads or 1, seq_q or 1, seq_k), added to the scaled scores instead of
+            rules.alibi.
+        bias_dtype: the dtype of query, or float32.
+        bias_grad: whether the gradient of a given bias is wanted; None comes back otherwise.
+        keep_bits: the caller gives the keep decisions of dropout instead of a seed.
+        sinks: one more logit per query head in every denominator, float32 (heads,).
+        prefix: int32 (batch,): the keys before it are visible to every query besides the causal ones. Only with causal,
+            and without windows.
+        segments: int32 (batch, seq_q) and (batch, seq_k): a query sees keys of its own id only; negative ids see
+            nothing and are seen by none.
+        training: rules.dropout_rate applies only here.
+        return_lse: the logsumexp is wanted too.
+        device: MindSpore's device target.
+        batch_offset, head_offset: where a shard's first batch element and first query head sit in the whole problem.
+            Dropout and computed ALiBi are those of the whole.
+        all_heads: query heads of the whole problem; 0 = as many as heads.
     """
 
     batch: int
@@ -46,32 +74,23 @@ class AttentionProblem:
     seq_q: int
     seq_k: int
     head_dim: int
-    kv_heads: int = 0  # 0 = as many as heads
+    kv_heads: int = 0
     dtype: str = "float16"
-    layout: str = "BNSD"  # of query, key, value and output; a backend gets a problem in one of its `layouts`
+    layout: str = "BNSD"
     rules: AttentionRules = PLAIN_RULES
-    value_dim: int = 0  # head_dim of value and output; 0 = head_dim
-    # Explicit mask, non-zero = hidden: (batch or 1, heads or 1, seq_q or 1, seq_k). A compact causal mask is not here
-    # any more: it became rules.causal. Backends receive it as bool or uint8 whatever its dtype was.
+    value_dim: int = 0
     mask_shape: tuple | None = None
     mask_dtype: str | None = None
-    # A bias tensor (batch or 1, heads or 1, seq_q or 1, seq_k), added to the scaled scores instead of rules.alibi.
     bias_shape: tuple | None = None
-    bias_dtype: str | None = None  # the dtype of query, or float32
-    bias_grad: bool = True  # whether the gradient of a given bias is wanted; None comes back otherwise
-    keep_bits: bool = False  # the caller gives the keep decisions instead of a seed
-    sinks: bool = False  # one more logit per query head in every denominator, float32 (heads,)
-    # int32 (batch,): the keys before it are visible to every query besides the causal ones. Only with causal, and
-    # without windows.
+    bias_dtype: str | None = None
+    bias_grad: bool = True
+    keep_bits: bool = False
+    sinks: bool = False
     prefix: bool = False
-    # int32 (batch, seq_q) and (batch, seq_k): a query sees keys of its own id only; negative ids see nothing and are
-    # seen by none.
     segments: bool = False
-    training: bool = False  # rules.dropout_rate applies only here
+    training: bool = False
     return_lse: bool = False
     device: str = "CPU"
-    # Where a shard's first batch element and first query head sit in the whole problem: dropout and computed ALiBi are
-    # those of the whole. all_heads 0 = as many as heads.
     batch_offset: int = 0
     head_offset: int = 0
     all_heads: int = 0
