@@ -27,8 +27,8 @@ REQUIRED = {
     ("forward", 64, True): 0.46,
     ("backward", 128, False): 0.87,
     ("backward", 128, True): 0.82,
-    ("backward", 64, False): 0.75,
-    ("backward", 64, True): 0.70,
+    ("backward", 64, False): 0.81,
+    ("backward", 64, True): 0.71,
 }
 SEQ = 4096
 BUILD_SECONDS = 10.0

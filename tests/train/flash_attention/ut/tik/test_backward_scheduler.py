@@ -135,8 +135,8 @@ def test_middle_tiles_that_differ_are_refused(fields):
 
 def test_the_last_row_of_the_middle_differs():
     """A block ends before the last of the rows that share one tile number."""
-    rows = plans(make_kernel_problem(1, 1, 2000, 2000, 32), False)[0].rows
-    fields = {"tile": 10 * rows - 1, "prev_blocks": 0, "next_blocks": 0}
+    rows = 64
+    fields = {"tile": 10 * rows - 1, "prev_blocks": 0, "next_blocks": 0, "tiling": "rows64keys192"}
     problem = make_kernel_problem(1, 1, 18 * rows, 18 * rows, 32, **fields)
     with pytest.raises(ValueError, match="prev_blocks, next_blocks, tile"):
         scheduler.split(problem, plans(problem, False)[0], "deterministic")

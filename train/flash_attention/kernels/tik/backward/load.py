@@ -35,8 +35,9 @@ class Loads:
         cleared = ["key_terms"] if on.copies("key_terms") else []
         cleared += ["query", "d_output", "logsumexp_terms", "delta_terms"] if core.tail_rows else []
         cleared += ["value"] if core.tail_keys else []
-        for name in cleared:
-            for slot in on.copies(name):
+        # Backwards: waiting for the slot that is loaded first covers the others.
+        for name in reversed(cleared):
+            for slot in reversed(on.copies(name)):
                 size = slot.shape[0]
                 for first in range(0, size, plan.area):
                     tik.data_move(slot[first], zeros, 0, 1, min(plan.area, size - first) // 16, 0, 0)

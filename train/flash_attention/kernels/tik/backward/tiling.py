@@ -20,6 +20,8 @@ HALF_FACTORS = (48, 64)  # padded head_dims that multiply float16 factors
 # Keys computed at most beyond those of key tiles of 128, where the strategy is free: global memory bounds tiles of 128
 # keys, and Vector the wider ones of narrow heads.
 WASTE, NARROW_WASTE, NARROW = 1.3, 1.1, 96
+# The former saves Vector some of the moves of query gradients, but only pays where it computes no more scores.
+WIDEST, WIDE = "rows48keys256", "rows64keys192"
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,8 @@ class Strategy:
 STRATEGIES = {
     s.name: s
     for s in (
-        Strategy("rows64keys192", 64, 192),
+        Strategy(WIDEST, 48, 256),
+        Strategy(WIDE, 64, 192),
         Strategy("rows32keys192", 32, 192),
         Strategy("rows64keys128", 64, 128),
         Strategy("rows32keys128", 32, 128),
@@ -134,6 +137,8 @@ def plans(problem: KernelProblem, bias_gradient: bool) -> list[BackwardPlan]:
         waste = NARROW_WASTE if max(problem.head_dim, problem.value_dim) <= NARROW else WASTE
         if len(names) > 1 and padded(problem.seq_k, strategy.keys) > waste * padded(problem.seq_k, 128):
             continue
+        if len(names) > 1 and name == WIDEST and _computed(problem, strategy) > _computed(problem, STRATEGIES[WIDE]):
+            continue
         bias = problem.bias if bias_gradient else "none"
         head_dim = padded(problem.head_dim)
         value_dim = padded(problem.value_dim)
@@ -154,6 +159,15 @@ def plans(problem: KernelProblem, bias_gradient: bool) -> list[BackwardPlan]:
             )
             if plan not in result:
                 result.append(plan)
+    return result
+
+
+def _computed(problem: KernelProblem, strategy: Strategy) -> int:
+    """Scores of all tiles that a head visits, hidden ones included."""
+    rows, keys, result = strategy.rows, strategy.keys, 0
+    for start in range(0, problem.seq_k, keys):
+        first, end = problem.band.rows_that_see(start, min(start + keys, problem.seq_k))
+        result += (-(-end // rows) - first // rows) * rows * keys if first < end else 0
     return result
 
 
