@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,6 +21,7 @@ from flash_attention.backends.base import Backend
 from flash_attention.dropout import philox
 from flash_attention.kernels.tik.problem import Chip
 from flash_attention.problem import AttentionProblem
+from flash_attention.problem.packed import PackedProblem, check_counts, check_lengths
 from flash_attention.problem.paged import PagedProblem
 
 if TYPE_CHECKING:
@@ -53,6 +55,16 @@ class EmulatorBackend(Backend):
         from flash_attention.backends.ascend.cell import OperatorAttention
 
         return OperatorAttention(problem, _emulated, _philox_bits(problem), _chip())
+
+    def refuse_packed(self, problem: PackedProblem) -> str | None:
+        from flash_attention.backends.ascend.packed import refuse_packed
+
+        return refuse_packed(problem)
+
+    def build_packed(self, problem: PackedProblem):
+        from flash_attention.backends.ascend.packed import PackedOperators
+
+        return PackedOperators(problem, _emulated, _bits_of_sequences(problem), _chip(), _CheckedLengths(problem))
 
     def refuse_paged(self, problem: PagedProblem) -> str | None:
         from flash_attention.backends.ascend.decode import refuse_paged
@@ -152,6 +164,51 @@ def _philox_bits(problem: AttentionProblem):
         return layout.pack_keep_bits(philox.keep_bits(problem, seed), kernel_problem)
 
     return _pyfunc(draw, 1, layout.keep_shape(kernel_problem), mstype.uint8)
+
+
+def _bits_of_sequences(problem: PackedProblem):
+    """A primitive that draws the keep bits of packed sequences: those of a call for each, see `PackedProblem.rows`."""
+    from flash_attention.kernels.tik import host, layout
+
+    rows = problem.rows
+    if rows.dropout_threshold == 0:
+        return None
+    kernel_problem = host.describe_packed(problem)
+
+    def draw(seed, ends_q, ends_k):
+        parts, before, before_k = [], 0, 0
+        for index, (end, end_k) in enumerate(zip(ends_q.tolist(), ends_k.tolist())):
+            if end > before and end_k > before_k:
+                one = replace(rows, seq_q=end - before, seq_k=end_k - before_k, batch_offset=rows.batch_offset + index)
+                parts.append(philox.keep_bits(one, seed)[0])
+            before, before_k = end, end_k
+        return layout.pack_keep_bits_of_sequences(parts, kernel_problem)
+
+    return _pyfunc(draw, 3, layout.keep_shape(kernel_problem), mstype.uint8)
+
+
+class _CheckedLengths(nn.Cell):
+    """Cumulative lengths in tensors, which must be allowed; with the leading 0."""
+
+    def __init__(self, problem: PackedProblem):
+        super().__init__()
+        rows, count = problem.rows, problem.sequences + 1
+
+        def check(lengths_q, lengths_k):
+            given = ("cu_seqlens_q", lengths_q, rows.seq_q), ("cu_seqlens_k", lengths_k, rows.seq_k)
+            try:
+                ends = [check_lengths(name, lengths.tolist(), total) for name, lengths, total in given]
+                check_counts(*ends)
+            except ValueError as error:
+                raise RuntimeError(str(error)) from None
+            # Where only the values tell that there is a leading 0 there is a sequence less: an empty one at the end.
+            return np.array([side + side[-1:] * (count - len(side)) for side in ends], np.int32)
+
+        self.checked = _pyfunc(check, 2, (2, count), mstype.int32)
+
+    def construct(self, lengths_q, lengths_k):
+        checked = self.checked(lengths_q, lengths_k)
+        return checked[0], checked[1]
 
 
 def _pyfunc(function, count: int, shape: tuple, dtype):

@@ -10,7 +10,7 @@ from mindspore import dtype as mstype
 from mindspore.ops import constexpr
 
 from flash_attention.backends.base import Backend
-from flash_attention.problem.packed import PackedProblem, check_lengths
+from flash_attention.problem.packed import PackedProblem, check_counts, check_lengths
 
 
 class PackedLoop(nn.Cell):
@@ -24,11 +24,11 @@ class PackedLoop(nn.Cell):
         self.heads, self.kv_heads = rows.heads, rows.kv_heads
         self.head_dim, self.value_dim = rows.head_dim, rows.value_dim
         self.output_shape = rows.laid_out(rows.shape_output())[1:]
-        sequences = enumerate(problem.sequences())
+        sequences = enumerate(problem.bounds())
         self.bounds = tuple((*bounds, index) for index, bounds in sequences if bounds[1] > bounds[0])
         self.sunk, self.prefixed = rows.sinks, rows.prefix
         cells = []
-        for index, (query, query_end, key, key_end) in enumerate(problem.sequences()):
+        for index, (query, query_end, key, key_end) in enumerate(problem.bounds()):
             if query_end == query:
                 continue
             # Without a key the cell is not called.
@@ -79,11 +79,7 @@ class PackedLoopOfTensors(nn.Cell):
         problem = self.problem
         ends_q = problem.lengths_q or _read("cu_seqlens_q", lengths_q, problem.rows.seq_q)
         ends_k = problem.lengths_k or _read("cu_seqlens_k", lengths_k, problem.rows.seq_k)
-        if len(ends_q) != len(ends_k):
-            raise ValueError(
-                f"cu_seqlens_k: got the lengths of {len(ends_k) - 1} sequences, but cu_seqlens_q has those of "
-                f"{len(ends_q) - 1}; they must be equal (an empty first sequence needs the leading 0)"
-            )
+        check_counts(ends_q, ends_k)
         return self.loop(ends_q, ends_k)(query, key, value, None, None, seed, sinks, prefix)
 
     def construct(self, query, key, value, lengths_q, lengths_k, seed, sinks, prefix):

@@ -94,7 +94,7 @@ def refusal(name: str, problem: Problem, sharded: bool = False) -> str | None:
     if reason is None and sharded and not backend.shards:
         reason = "has no shard strategies for semi-automatic parallelism"
     if isinstance(problem, PackedProblem):
-        return reason or backend.refuse(problem.rows) or backend.refuse_packed(problem)
+        return reason or backend.refuse(problem.rows_alone) or backend.refuse_packed(problem)
     if isinstance(problem, PagedProblem):
         return reason or backend.refuse(problem.whole) or backend.refuse_paged(problem)
     return reason or backend.refuse(problem)

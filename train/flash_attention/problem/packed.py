@@ -21,11 +21,14 @@ class PackedProblem:
             hold in every sequence by itself, by position in the sequence; dropout's batch element is the index of the
             sequence, and a prefix is that of a sequence.
         lengths_q, lengths_k: cumulative lengths with the leading 0, or None where they are data.
+        sequences: how many there are. Two tensors of one length leave open whether both have the leading 0: then it is
+            that length, and with the 0 there is one sequence less.
     """
 
     rows: AttentionProblem
     lengths_q: tuple | None = None
     lengths_k: tuple | None = None
+    sequences: int = 0
 
     @classmethod
     def from_inputs(
@@ -56,17 +59,15 @@ class PackedProblem:
         rows = AttentionProblem.from_inputs(*batched, sinks=sinks, input_layout=layout, **others)
         ends_q = _read_lengths("cu_seqlens_q", lengths_q, rows.seq_q)
         ends_k = _read_lengths("cu_seqlens_k", lengths_k, rows.seq_k)
-        if ends_q is not None and ends_k is not None and len(ends_q) != len(ends_k):
-            raise ValueError(
-                f"cu_seqlens_k: got the lengths of {len(ends_k) - 1} sequences, but cu_seqlens_q has those of "
-                f"{len(ends_q) - 1}; they must be equal (an empty first sequence needs the leading 0)"
-            )
+        if ends_q is not None and ends_k is not None:
+            check_counts(ends_q, ends_k)
+        counts = set.intersection(_counts(ends_q, lengths_q), _counts(ends_k, lengths_k))
+        sequences = max(counts, default=0)
         if prefix is not None:
-            counts = set.intersection(_counts(ends_q, lengths_q), _counts(ends_k, lengths_k))
             length = prefix.shape[0] if len(prefix.shape) == 1 and prefix.shape[0] in counts else max(counts, default=0)
             read_integers("prefix", prefix, ("sequences",), (length,))
-            rows = replace(rows, prefix=True)
-        return cls(rows, ends_q, ends_k)
+            rows, sequences = replace(rows, prefix=True), length
+        return cls(rows, ends_q, ends_k, sequences)
 
     @property
     def device(self) -> str:
@@ -76,7 +77,12 @@ class PackedProblem:
     def dynamic(self) -> bool:
         return self.rows.dynamic
 
-    def sequences(self) -> list[tuple]:
+    @property
+    def rows_alone(self) -> AttentionProblem:
+        """The rows without what only counts by sequence: prefix, and keep decisions of scores that do not exist."""
+        return replace(self.rows, prefix=False, training=False)
+
+    def bounds(self) -> list[tuple]:
         """(first query, end, first key, end) of every sequence; of constant lengths."""
         assert self.lengths_q is not None and self.lengths_k is not None
         ends = zip(self.lengths_q, self.lengths_q[1:], self.lengths_k, self.lengths_k[1:])
@@ -95,6 +101,19 @@ def _read_lengths(name: str, lengths, total: int) -> tuple | None:
     if len(lengths.shape) != 1 or lengths.shape[0] == 0:
         raise ValueError(f"{name}: got shape {lengths.shape}, allowed is (sequences,) or (sequences + 1,)")
     return None
+
+
+def check_counts(ends_q: tuple, ends_k: tuple) -> None:
+    """Compares the numbers of sequences of cumulative lengths with the leading 0.
+
+    Raises:
+        ValueError: they differ.
+    """
+    if len(ends_q) != len(ends_k):
+        raise ValueError(
+            f"cu_seqlens_k: got the lengths of {len(ends_k) - 1} sequences, but cu_seqlens_q has those of "
+            f"{len(ends_q) - 1}; they must be equal (an empty first sequence needs the leading 0)"
+        )
 
 
 def check_lengths(name: str, lengths, total: int) -> tuple:

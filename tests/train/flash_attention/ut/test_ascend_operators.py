@@ -54,15 +54,35 @@ def all_requests() -> dict[str, Request]:
     return result
 
 
+def packed_requests() -> dict[str, Request]:
+    """Every combination of features that packed sequences have, by name."""
+    result = {}
+    alibis = {"": {}, "alibi": {"alibi": True}, "causal-alibi": {"alibi": True, "causal": True}}
+    for names in itertools.product(alibis, DROPOUTS, HEADS, ("", "d_lse")):
+        alibi, dropout, heads, logsumexp = names
+        problem = make_kernel_problem(
+            **{**SIZES, "head_dim": 32, **alibis[alibi], **DROPOUTS[dropout], **HEADS[heads]},
+            layout="TH",
+            sequences=3,
+            keep_blocks=16 if dropout else 0,
+        )
+        request = Request(problem, logsumexp_gradient=bool(logsumexp))
+        result["-".join(filter(None, ("packed", *names)))] = request
+    return result
+
+
 REQUESTS = all_requests()
+PACKED = packed_requests()
 _FEW = make_kernel_problem(2, 4, 2, 96, 32, kv_heads=2, causal=True, causal_alignment="bottom_right")
 _EVERY = make_kernel_problem(2, 4, 2, 96, 32, kv_heads=2, alibi=True, sinks=True, softcap=9.0, value_dim=48)
 DECODING = {"contiguous": Request(_FEW), "paged": Request(_FEW, pages=(10, 24))}
 DECODING.update({"contiguous-every": Request(_EVERY), "paged-every": Request(_EVERY, pages=(10, 24))})
 CHAINS = {name: (STAGES, request) for name, request in REQUESTS.items()}
 CHAINS.update((name, (DECODE_STAGES, request)) for name, request in DECODING.items())
+CHAINS.update((name, (STAGES, request)) for name, request in PACKED.items())
 # Building every kernel of every combination takes minutes.
 BUILT = [name for index, name in enumerate(REQUESTS) if index % 9 == 0] + ["plain-alibi", "causal-alibi", *DECODING]
+BUILT += [name for index, name in enumerate(PACKED) if index % 5 == 0]
 
 
 @pytest.fixture(scope="module")

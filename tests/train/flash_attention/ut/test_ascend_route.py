@@ -14,7 +14,7 @@ from flash_attention.backends import registry
 from flash_attention.backends.ascend import entries, environment, limits, registration
 from flash_attention.backends.ascend.cell import OperatorAttention, _KeepOrder
 from flash_attention.backends.ascend.keep_bits import GeneratedKeepBits
-from flash_attention.kernels.tik import KernelProblem, layout
+from flash_attention.kernels.tik import KernelProblem, host, layout
 from flash_attention.kernels.tik.operators import describe
 from flash_attention.kernels.tik.problem import CAPACITY, Chip
 from flash_attention.kernels.tik.signature import STAGES, Request
@@ -166,7 +166,7 @@ def primitives(route, **rules):
     """The four primitives for a problem."""
     problem = make_problem(**SIZES, **rules)
     make_primitive = functools.partial(registration.primitive, route)
-    core = OperatorAttention(problem, make_primitive, GeneratedKeepBits(problem), Chip(30)).core
+    core = OperatorAttention(problem, make_primitive, GeneratedKeepBits(host.describe(problem)), Chip(30)).core
     return core.forward, core.rows, core.main, core.finish
 
 

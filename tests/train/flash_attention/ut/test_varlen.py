@@ -182,7 +182,4 @@ def test_lengths_are_checked():
         call((4.0, 8))
     with pytest.raises(TypeError, match="cu_seqlens_q: got dtype float32, allowed are int32, int64"):
         call(Tensor([8.0]))
-    with pytest.raises(RuntimeError, match="it takes no packed sequences"):
-        half = [tensor.astype(ms.float16) for tensor in (query, key, key)]
-        flash_attention_varlen(*half, (8,), (8,), backend="emulator")
     call((8,))  # the process is fine

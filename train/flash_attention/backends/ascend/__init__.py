@@ -7,7 +7,9 @@ import functools
 from flash_attention.backends.ascend import environment
 from flash_attention.backends.ascend.limits import layout_on_910, refuse_on_910
 from flash_attention.backends.base import Backend
+from flash_attention.kernels.tik import host
 from flash_attention.problem import AttentionProblem
+from flash_attention.problem.packed import PackedProblem
 from flash_attention.problem.paged import PagedProblem
 
 
@@ -38,8 +40,20 @@ class TikBackend(Backend):
 
         route, of_kernels = environment.route(ms.__version__), with_mask(shard, problem)
         make_primitive = functools.partial(registration.primitive, route, shard=of_kernels)
-        draw = GeneratedKeepBits(problem, shard)
+        draw = GeneratedKeepBits(host.describe(problem), shard)
         return OperatorAttention(problem, make_primitive, draw, environment.chip(), shard)
+
+    def refuse_packed(self, problem: PackedProblem) -> str | None:
+        from flash_attention.backends.ascend.packed import refuse_packed
+
+        return refuse_packed(problem)
+
+    def build_packed(self, problem: PackedProblem):
+        from flash_attention.backends.ascend.keep_bits import GeneratedKeepBits
+        from flash_attention.backends.ascend.packed import PackedOperators
+
+        draw = GeneratedKeepBits(host.describe_packed(problem))
+        return PackedOperators(problem, _primitives(), draw, environment.chip())
 
     def refuse_paged(self, problem: PagedProblem) -> str | None:
         from flash_attention.backends.ascend.decode import refuse_paged
@@ -47,13 +61,18 @@ class TikBackend(Backend):
         return refuse_paged(problem)
 
     def build_paged(self, problem: PagedProblem):
-        import mindspore as ms
-
-        from flash_attention.backends.ascend import registration
         from flash_attention.backends.ascend.decode import PagedOperators
 
-        make_primitive = functools.partial(registration.primitive, environment.route(ms.__version__))
-        return PagedOperators(problem, make_primitive, environment.chip())
+        return PagedOperators(problem, _primitives(), environment.chip())
+
+
+def _primitives():
+    """Makes the primitives of kernels that are not part of a sharded call."""
+    import mindspore as ms
+
+    from flash_attention.backends.ascend import registration
+
+    return functools.partial(registration.primitive, environment.route(ms.__version__))
 
 
 BACKEND = TikBackend()

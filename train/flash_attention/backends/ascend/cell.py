@@ -9,11 +9,12 @@ import numpy as np
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
+from flash_attention.backends.ascend import integers
 from flash_attention.backends.ascend.decode import DecodeKernels
 from flash_attention.backends.ascend.explicit_mask import ExplicitMask, with_mask
 from flash_attention.backends.ascend.stages import MakePrimitive, primitive_of
 from flash_attention.backends.derivatives import FirstDerivativeOnly
-from flash_attention.kernels.tik import host
+from flash_attention.kernels.tik import host, operators
 from flash_attention.kernels.tik.decode import scheduler as decode_scheduler
 from flash_attention.kernels.tik.layout import HIDDEN_BY_BIAS, KEEP_PADDING, SINK_LANES, placement
 from flash_attention.kernels.tik.problem import Chip, KernelProblem, padded
@@ -51,7 +52,7 @@ class OperatorAttention(nn.Cell):
         # The decoding kernels have no strategies for sharded graphs. Where they can run they do: their modelled time is
         # below that of the forward kernel and of the change of keys and values to FRACTAL_NZ before it.
         decodes = shard is None and decode_scheduler.refuse(kernel_problem) is None
-        self.core = _Kernels(request, make_primitive, decodes)
+        self.core = Kernels(request, make_primitive, decodes)
         self.mask_given, self.bias_given = kernel_problem.mask_shape is not None, problem.bias_shape is not None
         self.mask = self.bias = None
         self.explicit_mask = ExplicitMask(problem, shard) if problem.prefix or problem.segments else None
@@ -63,10 +64,11 @@ class OperatorAttention(nn.Cell):
         self.bias_grad = problem.bias_grad
         self.draw = draw if problem.dropout_threshold > 0 and not problem.keep_bits else None
         self.keep = _KeepOrder(kernel_problem) if problem.dropout_threshold > 0 and problem.keep_bits else None
-        self.sinks = _SpreadSinks(problem.batch, shard) if problem.sinks else None
+        self.sinks = SpreadSinks(problem.batch, shard) if problem.sinks else None
         self.seq_q = problem.seq_q
         self.first_derivative_only = FirstDerivativeOnly("tik and emulator")
         self.nothing = Tensor(np.zeros(1, np.float16))  # a graph's gradient function takes no None
+        self.no_sequences = (self.nothing, self.nothing, self.nothing)
 
     def construct(
         self,
@@ -100,19 +102,22 @@ class OperatorAttention(nn.Cell):
         if self.keep is not None:
             keep = ops.stop_gradient(self.keep(keep_bits))
         spread = self.nothing if self.sinks is None else self.sinks(sinks)
-        output, logsumexp = self.core(query, key, value, hidden, bias, keep, spread)
+        output, logsumexp = self.core(query, key, value, hidden, bias, keep, spread, *self.no_sequences)
         logsumexp = logsumexp[:, :, : self.seq_q]
         return output, ops.masked_fill(logsumexp, logsumexp < NOTHING_SEEN, -float("inf"))
 
 
-class _Kernels(nn.Cell):
+class Kernels(nn.Cell):
     """The forward kernel, or where it decodes the two decoding kernels, and the backward kernels as its gradient.
 
     query (B, H, Sq, D), key (B, Hkv, Sk, D), value (B, Hkv, Sk, Dv), or matrices of tokens with layout TH; mask, bias,
     keep and sinks as the kernels take them, or anything where the problem has none. logsumexp (B, H, Sq padded).
+
+    With packed sequences ends_q, ends_k and prefix are those of operators.work_tables, and the rows of logsumexp are
+    the stored ones; otherwise they are anything.
     """
 
-    def __init__(self, request: Request, make_primitive: MakePrimitive, decodes: bool):
+    def __init__(self, request: Request, make_primitive: MakePrimitive, decodes: bool = False):
         super().__init__()
         p = request.problem
         shapes = {name: placement(p, name).shape for name in ("output", "d_query", "d_key", "d_value")}
@@ -133,19 +138,26 @@ class _Kernels(nn.Cell):
             p.bias_shape is not None,
             p.dropout_threshold > 0,
         )
-        self.sunk, self.decodes = p.sinks, decodes
+        self.sunk, self.decodes, self.packed = p.sinks, decodes, p.sequences > 0
+        if self.packed:
+            # Wrapped: an attribute of a Cell that is a function counts as its method.
+            self.forward_tables = (operators.work_tables(integers, request, ("forward", "blocks")),)
+            self.backward_tables = (operators.work_tables(integers, request, ("grad", "blocks")),)
         self.logsumexp_gradient, self.bias_gradient = request.logsumexp_gradient, request.bias_gradient
         self.bias_sums = _BiasSums(p) if self.bias_gradient and p.bias == "per_key" else None
 
-    def construct(self, query, key, value, mask, bias, keep, sinks):
+    def construct(self, query, key, value, mask, bias, keep, sinks, ends_q, ends_k, prefix):
         if self.decodes:
             return self.forward(query, key, value, sinks[0, :, 0] if self.sunk else sinks)
         features = self.features(mask, bias, keep)
         if self.sunk:
             features = features + (sinks,)
+        if self.packed:
+            work, blocks = self.forward_tables[0](ends_q, ends_k, prefix)
+            features = features + (blocks, work)
         return self.forward(query, key, value, *features, *self.forward_constants)
 
-    def bprop(self, query, key, value, mask, bias, keep, sinks, out, dout):
+    def bprop(self, query, key, value, mask, bias, keep, sinks, ends_q, ends_k, prefix, out, dout):
         """The backward kernels; `dout` holds the gradients of output and logsumexp."""
         # A row without visible keys has no logsumexp, and its share of the gradient is nothing.
         given = (out[0], dout[0], out[1])
@@ -153,11 +165,14 @@ class _Kernels(nn.Cell):
             given = given + (dout[1],)
         if self.sunk:
             given = given + (sinks,)
-        rows = self.rows(*given, *self.rows_constants)
+        features, blocks = self.features(mask, bias, keep), ()
+        if self.packed:
+            work, table = self.backward_tables[0](ends_q, ends_k, prefix)
+            blocks, features = (table,), features + (work,)
+        rows = self.rows(*given, *blocks, *self.rows_constants)
         lanes = rows[0] if isinstance(rows, tuple) else rows
-        features = self.features(mask, bias, keep)
         gradients = self.main(query, key, value, dout[0], lanes, *features, *self.main_constants)
-        d_query = self.finish(gradients[2])
+        d_query = self.finish(gradients[2], *blocks)
         d_query = d_query[0] if isinstance(d_query, tuple) else d_query
         d_bias = ops.zeros_like(bias)
         if self.bias_gradient:
@@ -167,7 +182,9 @@ class _Kernels(nn.Cell):
         if self.sunk:
             by_head = ops.ReduceSum(keep_dims=True)(rows[1], 2)
             d_sinks = ops.concat((by_head, d_sinks[:, :, 1:]), 2)
-        return d_query, gradients[0], gradients[1], ops.zeros_like(mask), d_bias, ops.zeros_like(keep), d_sinks
+        of_data = ops.zeros_like(ends_q), ops.zeros_like(ends_k), ops.zeros_like(prefix)
+        of_features = ops.zeros_like(mask), d_bias, ops.zeros_like(keep), d_sinks
+        return (d_query, gradients[0], gradients[1]) + of_features + of_data
 
     def features(self, mask, bias, keep):
         """Those of the optional inputs that the problem has. A graph of MindSpore 2.0 takes no starred tuple."""
@@ -181,7 +198,7 @@ class _Kernels(nn.Cell):
         return result
 
 
-class _SpreadSinks(nn.Cell):
+class SpreadSinks(nn.Cell):
     """Sinks (H,) as the kernels take them: layout.pack_sinks in MindSpore operations."""
 
     def __init__(self, batch: int, shard: Shard | None):

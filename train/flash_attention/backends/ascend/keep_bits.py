@@ -7,8 +7,8 @@ from mindspore import Tensor, nn
 from mindspore.ops.operations import DropoutGenMask
 
 from flash_attention.dropout.seed import draw
-from flash_attention.kernels.tik import host, layout
-from flash_attention.problem import AttentionProblem
+from flash_attention.kernels.tik import layout
+from flash_attention.kernels.tik.problem import KernelProblem
 from flash_attention.sharding.shard import Shard
 
 
@@ -19,9 +19,9 @@ class GeneratedKeepBits(nn.Cell):
     other scores than on a CPU, at the same rate. Every device of a sharded call draws its own.
     """
 
-    def __init__(self, problem: AttentionProblem, shard: Shard | None = None):
+    def __init__(self, problem: KernelProblem, shard: Shard | None = None):
         super().__init__()
-        self.bits = (layout.keep_shape(host.describe(problem))[0] * 8,)  # a multiple of 128, which the generator wants
+        self.bits = (layout.keep_shape(problem)[0] * 8,)  # a multiple of 128, which the generator wants
         self.keep = Tensor(np.array(1.0 - problem.dropout_threshold / 65536, np.float16))
         seeds = (0, 0)
         if shard is not None:
@@ -30,5 +30,5 @@ class GeneratedKeepBits(nn.Cell):
         # Not recomputed: the backward pass must see the bits of the forward pass.
         self.generate = DropoutGenMask(*seeds).add_prim_attr("recompute", False)
 
-    def construct(self, seed):
+    def construct(self, seed, ends_q=None, ends_k=None):
         return self.generate(self.bits, self.keep)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
-from flash_attention.kernels.tik import forms
+from flash_attention.kernels.tik import forms, packed
 from flash_attention.kernels.tik.hardware import (
     BLOCK_HALVES,
     FRACTAL_ELEMENTS,
@@ -16,7 +16,7 @@ from flash_attention.kernels.tik.hardware import (
     WIDENED,
     Buffer,
 )
-from flash_attention.kernels.tik.layout import Placement, placement
+from flash_attention.kernels.tik.layout import Placement, placement, stored_rows
 from flash_attention.kernels.tik.problem import KernelProblem, padded
 
 
@@ -65,6 +65,7 @@ class Core:
         on: on-chip tensors by buffer name.
         buffers: what `on` was made from.
         scalars: how many run-time variables there are.
+        band: who sees whom in packed sequences, see common.band; None otherwise.
     """
 
     module: object
@@ -75,6 +76,7 @@ class Core:
     on: OnChip = field(default_factory=OnChip)
     buffers: list[Buffer] = field(default_factory=list)
     scalars: int = 0
+    band: Any = None
 
     @property
     def operand_shift(self) -> int:
@@ -83,8 +85,8 @@ class Core:
 
     @property
     def seq_q(self) -> int:
-        """Query length as stored: a multiple of 16."""
-        return padded(self.problem.seq_q)
+        """Rows of a head in what is stored per row: a multiple of 16."""
+        return stored_rows(self.problem)
 
     @property
     def seq_k(self) -> int:
@@ -103,13 +105,16 @@ class Core:
 
     @property
     def tail_rows(self) -> int:
-        """Rows of the last row block if it is shorter than the others, else 0. With BNSD its padding counts."""
-        return self.place("query").rows % self.plan.rows
+        """Rows of the last row block if it is shorter than the others, else 0. With BNSD its padding counts.
+
+        Packed sequences have a last row block each, whose rows are known at run time only.
+        """
+        return 0 if self.problem.sequences else self.place("query").rows % self.plan.rows
 
     @property
     def tail_keys(self) -> int:
-        """Keys of the last key tile if it is shorter than the others, else 0. With BNSD its padding counts."""
-        return self.place("key").rows % self.plan.keys
+        """Keys of the last key tile if it is shorter than the others, else 0; otherwise as `tail_rows`."""
+        return 0 if self.problem.sequences else self.place("key").rows % self.plan.keys
 
     def place(self, name: str) -> Placement:
         """Where the matrices of an input or output lie."""
@@ -123,16 +128,19 @@ class Core:
         batch.set_as(head // self.problem.heads)
         return batch
 
-    def start(self, name: str, head, batch=None):
+    def start(self, name: str, head, origin=None):
         """First element of a matrix of `name`.
 
         Args:
             head: run-time number of the head, counted through all batch items.
-            batch: run-time number of its batch item; None will do with BNSD.
+            origin: run-time number of its batch item; None will do with BNSD. With packed sequences the row among all
+                tokens where its sequence begins.
         """
         place = self.place(name)
         result = self.wide(head, place.head * BLOCK_HALVES)
-        return result + self.wide(batch, place.skew * BLOCK_HALVES) if place.skew else result
+        if self.problem.sequences:
+            return result + self.wide(origin, BLOCK_HALVES)
+        return result + self.wide(origin, place.skew * BLOCK_HALVES) if place.skew else result
 
     def allocate(self, parts: list[Buffer]) -> None:
         """Defines the tensors of all buffers in the open scope."""
@@ -246,6 +254,15 @@ class Core:
             self.with_scalar("vec_axpy", dst[at:], wide, scalar, count, 64)
 
     # ---- moves
+    @property
+    def work_table(self):
+        """The table of work items in global memory: a constant, or with packed sequences an input."""
+        return self.gm["work" if self.problem.sequences else "table"]
+
+    def load_constant(self, name: str, tiles) -> None:
+        """Constant float16 tiles (n, ...) to the buffer of their name."""
+        self.tik.data_move(self.on.copies(name)[0], self.gm[name], 0, len(tiles), tiles[0].size // 16, 0, 0)
+
     def from_l0c(self, dst, src, fractals: int) -> None:
         """Fractals out of L0C to the Unified Buffer; float32 becomes float16 where dst is float16."""
         if forms.current().tensor_move:
@@ -257,16 +274,19 @@ class Core:
     def load(self, target, name: str, start, rows: int, height: int) -> None:
         """`rows` rows of a matrix of `name`, from element `start` on, to (tensor, first element).
 
-        There they stand as (fractal columns, height, 16).
+        There they stand as (fractal columns, height, 16). `rows` may be a run-time number, 0 not among them.
         """
         source, place = (self.gm[name], start), self.place(name)
-        self.move(target, source, place.columns, rows, place.column - rows, height - rows)
+        self.move(target, source, place.columns, rows, place.column - rows, height - rows, place.column)
 
     def load_operand(self, target, name: str, start, rows: int, height: int) -> None:
         """`load` to L1, with zeros in the rows behind.
 
         What an earlier tile left there may be NaN, which no probability of zero makes harmless.
         """
+        if not isinstance(rows, int):
+            self._load_short(target, name, start, rows, height)
+            return
         place, (tensor, at) = self.place(name), target
         if rows < height and "tiles" in self.gm:
             area, behind = self.plan.rows * self.plan.keys, height - rows
@@ -279,10 +299,20 @@ class Core:
         if rows:
             self.load(target, name, start, rows, height)
 
-    def store(self, name: str, start, source, rows: int, height: int, columns: int | None = None) -> None:
+    def _load_short(self, target, name: str, start, rows, height: int) -> None:
+        """`load_operand` of a run-time number of rows, 0 to height."""
+        place, (tensor, at), tiles = self.place(name), target, self.gm["tiles"]
+        zeros = (tiles.shape[0] - packed.zero_blocks(self.problem, self.plan)) * BLOCK_HALVES
+        with self.tik.if_scope(rows < height):
+            inside = tensor[at + rows * BLOCK_HALVES]
+            self.tik.data_move(inside, tiles[zeros], 0, place.columns, height - rows, 0, rows)
+        with self.tik.if_scope(rows > 0):
+            self.load(target, name, start, rows, height)
+
+    def store(self, name: str, start, source, rows, height: int, columns: int | None = None) -> None:
         """The way back of `load`: `columns` fractal columns, all of a matrix by default."""
         target, place = (self.gm[name], start), self.place(name)
-        self.move(target, source, columns or place.columns, rows, height - rows, place.column - rows)
+        self.move(target, source, columns or place.columns, rows, height - rows, place.column - rows, place.column)
 
     def clear_padding(self, name: str, zeros, index, cores: int) -> None:
         """Zeros behind the last rows of an output, where TransData leaves them; each of `cores` does its share.
@@ -301,13 +331,16 @@ class Core:
                 target = self.wide(column, place.column * BLOCK_HALVES) + place.shape[0] * BLOCK_HALVES
                 self.tik.data_move(self.gm[name][target], zeros, 0, 1, place.padding, 0, 0)
 
-    def move(self, dst, src, bursts: int, burst: int, src_gap: int = 0, dst_gap: int = 0) -> None:
+    def move(self, dst, src, bursts: int, burst, src_gap=0, dst_gap=0, widest: int | None = None) -> None:
         """data_move of `bursts` bursts of `burst` blocks between one-dimensional float16 views (tensor, first element).
 
-        Gaps beyond the hardware's field are taken apart into single bursts.
+        Gaps beyond the hardware's field are taken apart into single bursts; where burst and gaps are run-time numbers,
+        if `widest`, which no gap reaches, may be beyond it.
         """
         (dst_tensor, dst_at), (src_tensor, src_at) = dst, src
-        if bursts == 1 or max(src_gap, dst_gap) <= LARGEST_GAP:
+        if isinstance(burst, int):
+            widest = max(src_gap, dst_gap)
+        if bursts == 1 or widest <= LARGEST_GAP:
             gaps = (0, 0) if bursts == 1 else (src_gap, dst_gap)
             self.tik.data_move(dst_tensor[dst_at], src_tensor[src_at], 0, bursts, burst, *gaps)
             return

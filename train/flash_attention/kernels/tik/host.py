@@ -9,9 +9,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from flash_attention.kernels.tik import layout
-from flash_attention.kernels.tik.problem import Chip, KernelProblem
+from flash_attention.kernels.tik import layout, packed
+from flash_attention.kernels.tik.problem import Chip, KernelProblem, padded
 from flash_attention.problem import AttentionProblem, alibi_slopes
+from flash_attention.problem.packed import PackedProblem
 from flash_attention.problem.rules import PLAIN_RULES
 
 
@@ -58,6 +59,31 @@ def describe(
         tiling=tiling,
         layout=layout,
     )
+
+
+def describe_packed(
+    problem: PackedProblem,
+    *,
+    cores: int = Chip().cores,
+    memories: tuple[int, ...] = Chip().memories,
+    tiling: str = "auto",
+) -> KernelProblem:
+    """The kernel problem of packed sequences. Heads have their size padded to 16: then they are columns of their own.
+
+    Raises:
+        TypeError: a dtype that this chip cannot multiply.
+    """
+    rows = replace(problem.rows, prefix=False)
+    widths = {"head_dim": padded(rows.head_dim), "value_dim": padded(rows.value_dim)}
+    scaled = replace(rows, **widths, rules=replace(rows.rules, scale=rows.scale))
+    described = describe(scaled, cores=cores, memories=memories, tiling=tiling, layout="TH")
+    blocks = 0
+    if rows.dropout_threshold:
+        lengths = None
+        if problem.lengths_q is not None and problem.lengths_k is not None:
+            lengths = [(end - first, end_k - first_k) for first, end, first_k, end_k in problem.bounds()]
+        blocks = packed.keep_blocks(rows.seq_q, rows.seq_k, problem.sequences, lengths)
+    return replace(described, sequences=problem.sequences, prefix=problem.rows.prefix, keep_blocks=blocks)
 
 
 def mask_shape(problem: AttentionProblem) -> tuple | None:

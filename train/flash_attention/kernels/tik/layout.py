@@ -10,9 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from flash_attention.kernels.tik import packed
 from flash_attention.kernels.tik.problem import KernelProblem, padded
 
 FRACTAL = 16
+OF_QUERIES = ("query", "output", "d_output", "d_query")  # tensors with a row for every query
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ class Placement:
 
 def placement(problem: KernelProblem, name: str) -> Placement:
     """Where an input or output with one matrix per head lies; `name` as in the kernels' signatures."""
-    p, of_queries = problem, name in ("query", "output", "d_output", "d_query")
+    p, of_queries = problem, name in OF_QUERIES
     heads, seq = (p.heads, p.seq_q) if of_queries else (p.kv_heads, p.seq_k)
     dim = p.value_dim if name in ("value", "d_value", "output", "d_output") else p.head_dim
     columns = padded(dim) // FRACTAL
@@ -114,9 +116,14 @@ def row_term_kinds(problem: KernelProblem) -> int:
     return 3 if problem.bias == "alibi" and not problem.rules.causal else 2
 
 
+def stored_rows(problem: KernelProblem) -> int:
+    """Rows of a head in what the kernels keep per row."""
+    return packed.stored_rows(problem) if problem.sequences else padded(problem.seq_q)
+
+
 def row_terms_shape(problem: KernelProblem) -> tuple[int, ...]:
     """Row terms of the backward operator: (kinds, heads of all batches, query groups of 16, 16 terms, 16 queries)."""
-    return row_term_kinds(problem), problem.batch * problem.heads, padded(problem.seq_q) // 16, 16, 16
+    return row_term_kinds(problem), problem.batch * problem.heads, stored_rows(problem) // 16, 16, 16
 
 
 def accumulator_shape(problem: KernelProblem, plan, slots: int) -> tuple[int, ...]:
@@ -125,7 +132,7 @@ def accumulator_shape(problem: KernelProblem, plan, slots: int) -> tuple[int, ..
     Args:
         plan: the tile shapes of the backward operator.
     """
-    tiles = -(-problem.seq_q // plan.rows)
+    tiles = -(-stored_rows(problem) // plan.rows)
     return slots, problem.batch * problem.heads, tiles, plan.head_dim // 16, plan.rows, 16
 
 
@@ -165,8 +172,27 @@ KEEP_PADDING = 32  # bytes after the keep bits: the kernel reads them twice, 16 
 
 
 def keep_shape(problem: KernelProblem) -> tuple[int, ...]:
-    """Shape of the packed keep decisions, uint8: flat, see `pack_keep_bits`."""
+    """Shape of the packed keep decisions, uint8: flat, see `pack_keep_bits`.
+
+    Those of packed sequences are (heads, keep_blocks, 16, 2): one sequence behind the other, (seq_k / 16, seq_q, 2)
+    each with seq_k padded to 16 and seq_q to packed.BLOCK.
+    """
+    if problem.sequences:
+        return (problem.heads * problem.keep_blocks * 32 + KEEP_PADDING,)
     return (problem.batch * problem.heads * padded(problem.seq_k) // 16 * padded(problem.seq_q) * 2 + KEEP_PADDING,)
+
+
+def pack_keep_bits_of_sequences(parts: list[np.ndarray], problem: KernelProblem) -> np.ndarray:
+    """Keep bits of packed sequences, uint8 (heads, queries, ceil(keys / 8)) each, to the kernel's order."""
+    result = np.zeros((problem.heads, problem.keep_blocks * 32), np.uint8)
+    start = 0
+    for bits in parts:
+        heads, queries, wide = bits.shape
+        padding = (0, 0), (0, padded(queries, packed.BLOCK) - queries), (0, wide % 2)
+        words = np.pad(bits, padding).reshape(heads, -1, (wide + 1) // 2, 2).transpose(0, 2, 1, 3).reshape(heads, -1)
+        result[:, start : start + words.shape[1]] = words
+        start += words.shape[1]
+    return np.concatenate([result.reshape(-1), np.zeros(KEEP_PADDING, np.uint8)])
 
 
 def pack_keep_bits(bits: np.ndarray, problem: KernelProblem) -> np.ndarray:

@@ -9,13 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from flash_attention.kernels.tik import packed
 from flash_attention.kernels.tik.backward import kernel as backward
+from flash_attention.kernels.tik.backward import packed as backward_packed
 from flash_attention.kernels.tik.backward import preprocess
 from flash_attention.kernels.tik.backward import scheduler as backward_scheduler
 from flash_attention.kernels.tik.decode import kernel as decode
 from flash_attention.kernels.tik.decode import merge
 from flash_attention.kernels.tik.decode import scheduler as decode_scheduler
 from flash_attention.kernels.tik.forward import kernel as forward
+from flash_attention.kernels.tik.forward import packed as forward_packed
 from flash_attention.kernels.tik.forward import scheduler as forward_scheduler
 from flash_attention.kernels.tik.hardware import check_chip
 from flash_attention.kernels.tik.kernel import Kernel
@@ -44,6 +47,35 @@ def describe(stage: str, request: Request) -> tuple[Operator, Signature]:
     elif stage != "grad_rows":
         choice = backward_scheduler.choose(problem, request.variant, request.bias_gradient)
     return match(stage, request, choice)
+
+
+def work_tables(xp, request: Request, stages: tuple[str, ...]):
+    """make(ends_q, ends_k, prefix) -> the work table or blocks of each of some stages, for packed sequences.
+
+    Args:
+        xp: a module of array operations, see `packed`.
+        request: of packed sequences.
+        stages: of "forward", "grad", and "blocks" for the two others.
+
+    `ends_q` and `ends_k` are the cumulative lengths, int32 (problem.sequences,), without the leading 0. A sequence that
+    is not there is empty: its end is that of the one before.
+    """
+    problem = request.problem
+    described, makers = packed.sequences(xp, problem), []
+    for stage in stages:
+        if stage == "forward":
+            makers.append(forward_packed.table(xp, problem, forward_scheduler.choose(problem).plan))
+        elif stage == "grad":
+            choice = backward_scheduler.choose(problem, request.variant, request.bias_gradient)
+            makers.append(backward_packed.table(xp, problem, choice.plan, choice.split.slots))
+        else:
+            makers.append(packed.blocks(xp, problem))
+
+    def make(ends_q, ends_k, prefix):
+        sequences = described(ends_q, ends_k, prefix)
+        return tuple([maker(sequences) for maker in makers])
+
+    return make
 
 
 def build(stage: str, request: Request, tik, name: str, debug: bool) -> Kernel:

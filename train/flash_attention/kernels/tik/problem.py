@@ -58,6 +58,10 @@ class KernelProblem:
         tiling: name of a tiling strategy of `flash_attention.kernels.tik.forward.tiling`.
         layout: of query, key, value, output and their gradients, one of LAYOUTS. "TH" takes head_dims that are
             multiples of 16: then FRACTAL_NZ keeps every head in columns of its own.
+        sequences: how many packed sequences there may be in the rows of one batch item with layout "TH", each by itself
+            as far as all rules go; their lengths are data. 0: a batch item is a sequence.
+        prefix: the kernels take the length of a prefix per packed sequence.
+        keep_blocks: with packed sequences and dropout: room for the keep decisions of a head, see packed.keep_blocks.
 
     Raises:
         TypeError, ValueError: naming the field, what came and what is allowed.
@@ -80,6 +84,9 @@ class KernelProblem:
     memories: tuple[int, ...] = Chip().memories
     tiling: str = "auto"
     layout: str = "BNSD"
+    sequences: int = 0
+    prefix: bool = False
+    keep_blocks: int = 0
 
     def __post_init__(self):
         for name in ("batch", "heads", "seq_q", "seq_k"):
@@ -113,6 +120,7 @@ class KernelProblem:
             raise ValueError(f"memories: got {self.memories}, allowed are sizes of {', '.join(CAPACITY)}")
         for memory, (name, largest) in zip(self.memories, CAPACITY.items()):
             check_int(f"memories: {name}", memory, 1, largest)
+        self._check_sequences()
 
     def _check_layout(self) -> None:
         check_name("layout", self.layout, LAYOUTS)
@@ -124,6 +132,26 @@ class KernelProblem:
                     "layout BNSD"
                 )
 
+    def _check_sequences(self) -> None:
+        check_int("sequences", self.sequences, 0)
+        if not self.sequences:
+            if self.prefix:
+                raise ValueError("prefix: got True without packed sequences, allowed there is an explicit mask")
+            return
+        if self.batch != 1 or self.layout != "TH":
+            raise ValueError(
+                f"sequences: got {self.sequences} with batch {self.batch} and layout {self.layout}, allowed are packed "
+                "sequences with batch 1 and layout TH"
+            )
+        for name in ("mask_shape", "bias_shape"):
+            if getattr(self, name) is not None:
+                raise ValueError(f"{name}: got {getattr(self, name)} with packed sequences, allowed is None")
+        check_int("keep_blocks", self.keep_blocks, 1 if self.dropout_threshold else 0)
+        if self.rules.in_blocks:
+            raise ValueError(
+                "prev_blocks, next_blocks: got a window in blocks with packed sequences, allowed is one in tokens"
+            )
+
     def _check_slopes(self) -> None:
         wanted = self.heads if self.rules.alibi else 0
         if len(self.slopes) != wanted or not all(isinstance(s, Real) and math.isfinite(s) for s in self.slopes):
@@ -134,7 +162,7 @@ class KernelProblem:
             return
         if self.bias_shape is not None:
             raise ValueError("bias_shape: given together with rules.alibi, allowed is one of them")
-        tokens = max(self.seq_q + self.offset, self.seq_k)
+        tokens = max(self.seq_q + (0 if self.sequences else self.offset), self.seq_k)
         if tokens > ALIBI_TOKENS:
             raise ValueError(f"alibi: got {tokens} tokens, allowed are {ALIBI_TOKENS}")
         steepest = max(map(abs, self.slopes))
@@ -178,7 +206,7 @@ class KernelProblem:
 
     @property
     def offset(self) -> int:
-        """Key position of query row 0."""
+        """Key position of query row 0; of no meaning for packed sequences, as `band`."""
         return self.rules.offset(self.seq_q, self.seq_k)
 
     @property
@@ -201,14 +229,15 @@ class KernelProblem:
         """Power of two (with the sign of the scale) by which the kernels multiply query or key, at most 1.
 
         Where Vector scales the scores anyway it is smaller than the scale, so that scores of any size that float16
-        holds, their differences, and what hides a key stay in its range before that pass.
+        holds, their differences, and what hides a key stay in its range before that pass. With packed sequences it
+        always does: how large the scores of one are would take a pass over its keys.
         """
         if self.scale == 0:
             return 0.0
         exponent = min(math.floor(math.log2(abs(self.scale))), 0)
         if self.bias != "none" or self.mask == "per_key":
             exponent -= 4
-        elif 2.0**exponent != abs(self.scale) or self.head_dim > 64:
+        elif 2.0**exponent != abs(self.scale) or self.head_dim > 64 or self.sequences:
             exponent -= 2
         return math.copysign(2.0 ** max(exponent, -14), self.scale)
 

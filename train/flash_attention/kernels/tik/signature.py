@@ -16,7 +16,7 @@ from typing import Callable
 
 import numpy as np
 
-from flash_attention.kernels.tik import layout
+from flash_attention.kernels.tik import layout, packed
 from flash_attention.kernels.tik.common import score_terms
 from flash_attention.kernels.tik.layout import nz_shape
 from flash_attention.kernels.tik.problem import KernelProblem, padded
@@ -190,6 +190,20 @@ def _tiles(tiles: np.ndarray) -> np.ndarray | None:
     return np.concatenate([tiles, np.zeros_like(tiles[:1])]) if len(tiles) else None
 
 
+def _work(problem: KernelProblem, choice) -> dict:
+    """Work table and tiles of visibility. With packed sequences the table is data, and the tiles a ramp."""
+    split = choice.split
+    if problem.sequences:
+        zeros = np.zeros((packed.zero_blocks(problem, choice.plan), 16), np.float16)
+        return {"work": split.table.shape, "tiles": np.concatenate([split.tiles, zeros])}
+    return {"table": split.table, "tiles": _tiles(split.tiles)}
+
+
+def _blocks(problem: KernelProblem) -> tuple[int, int] | None:
+    """Blocks of rows of packed sequences, see packed.blocks."""
+    return (layout.stored_rows(problem) // packed.BLOCK, packed.BLOCK_FIELDS) if problem.sequences else None
+
+
 def _filled(array: np.ndarray) -> np.ndarray | None:
     """A constant that some problems do not have."""
     return array if len(array) else None
@@ -214,7 +228,7 @@ def _matrices(problem: KernelProblem) -> tuple[_Nz, ...]:
 
 
 def _rows(problem: KernelProblem) -> tuple[int, ...]:
-    return problem.batch, problem.heads, padded(problem.seq_q)
+    return problem.batch, problem.heads, layout.stored_rows(problem)
 
 
 def _sinks(problem: KernelProblem) -> tuple[int, ...] | None:
@@ -237,7 +251,8 @@ def _forward(request: Request, choice) -> dict:
     p, split = request.problem, choice.split
     query, key, value, output = _matrices(p)
     result = {"query": query, "key": key, "value": value, **_features(p), "sinks": _sinks(p)}
-    result.update(table=split.table, tiles=_tiles(split.tiles))
+    result.update(_work(p, choice))
+    result["blocks"] = _blocks(p)
     if p.bias == "alibi":
         slopes, positions = score_terms.slope_table(p), score_terms.key_positions(p)
         result.update(slopes=slopes, positions=positions, row_numbers=_row_numbers())
@@ -251,6 +266,7 @@ def _grad_rows(request: Request, choice) -> dict:
     *_, output = _matrices(p)
     result = {"output": output, "d_output": output, "logsumexp": _rows(p)}
     result["d_logsumexp"] = _rows(p) if request.logsumexp_gradient else None
+    result["blocks"] = _blocks(p)
     result.update(sinks=_sinks(p), d_sink_rows=_rows(p) if p.sinks else None)
     if p.bias == "alibi":
         result.update(slopes=score_terms.slope_table(p), row_numbers=_row_numbers())
@@ -262,7 +278,7 @@ def _grad(request: Request, choice) -> dict:
     p, plan, split = request.problem, choice.plan, choice.split
     query, key, value, output = _matrices(p)
     result = {"query": query, "key": key, "value": value, "d_output": output, "row_lanes": layout.row_terms_shape(p)}
-    result.update(**_features(p), table=split.table, tiles=_tiles(split.tiles))
+    result.update(**_features(p), **_work(p, choice))
     if p.bias == "alibi":
         result.update(positions=score_terms.key_positions(p), distances=_filled(split.distances))
         result["slopes"] = score_terms.slope_table(p) if len(split.distances) else None
@@ -277,7 +293,8 @@ def _grad(request: Request, choice) -> dict:
 
 def _grad_finish(request: Request, choice) -> dict:
     p = request.problem
-    return {"d_query_sums": layout.accumulator_shape(p, choice.plan, choice.split.slots), "d_query": _matrices(p)[0]}
+    sums = layout.accumulator_shape(p, choice.plan, choice.split.slots)
+    return {"d_query_sums": sums, "blocks": _blocks(p), "d_query": _matrices(p)[0]}
 
 
 def _decode(request: Request, choice) -> dict:
@@ -340,6 +357,8 @@ class _Stage:
         optional = {name for group in self.choices for names in group.values() for name in names}
         result = []
         for words in itertools.product(*self.choices):
+            if "packed" in words and not _NOT_PACKED.isdisjoint(words):
+                continue
             chosen = {name for group, word in zip(self.choices, words) for name in group[word]}
             inputs, outputs = (
                 tuple(one for one in side if one.name not in optional or one.name in chosen)
@@ -359,6 +378,7 @@ _FEATURES = (
     *_arguments("uint8", "keep"),
 )
 _TABLES = (
+    *_arguments("int32", "work"),
     *_arguments("int32", "table", constant=True),
     *_arguments("float16", "tiles", constant=True),
 )
@@ -367,7 +387,11 @@ _BIASES = {"": (), "bias": ("bias",), "key_bias": ("key_bias",)}
 _DROPOUTS = {"": (), "dropout": ("keep",)}
 _CACHES = {"": (), "paged": ("block_tables", "context_lens")}
 _SINKS = {"": (), "sinks": ("sinks",)}
-_TILES = {"": (), "tiles": ("tiles",)}  # problems with tiles that are partly visible
+# Problems with tiles that are partly visible; those of packed sequences, whose work is data, may always be.
+_TILES = {"": ("table",), "tiles": ("table", "tiles"), "packed": ("work", "tiles")}
+_TILES_AND_BLOCKS = {**_TILES, "packed": ("work", "blocks", "tiles")}
+_BLOCKS = {"": (), "packed": ("blocks",)}
+_NOT_PACKED = frozenset({"mask", "key_mask", "bias", "key_bias", "bias_grad", "key_bias_grad"})
 
 _STAGES = {
     "forward": _Stage(
@@ -377,6 +401,7 @@ _STAGES = {
             *_arguments("float16", "query", "key", "value", format=NZ),
             *_FEATURES,
             *_arguments("float32", "sinks"),
+            *_arguments("int32", "blocks"),
             *_TABLES,
             *_arguments("float32", "slopes", constant=True),
             *_arguments("float16", "positions", constant=True),
@@ -393,7 +418,7 @@ _STAGES = {
             },
             _DROPOUTS,
             _SINKS,
-            _TILES,
+            _TILES_AND_BLOCKS,
         ),
     ),
     "grad_rows": _Stage(
@@ -402,6 +427,7 @@ _STAGES = {
         (
             *_arguments("float16", "output", "d_output", format=NZ),
             *_arguments("float32", "logsumexp", "d_logsumexp", "sinks"),
+            *_arguments("int32", "blocks"),
             *_arguments("float32", "slopes", "row_numbers", constant=True),
         ),
         (*_arguments("float16", "row_lanes"), *_arguments("float32", "d_sink_rows")),
@@ -409,6 +435,7 @@ _STAGES = {
             {"": (), "alibi": ("slopes", "row_numbers")},
             {"": (), "logsumexp": ("d_logsumexp",)},
             {"": (), "sinks": ("sinks", "d_sink_rows")},
+            _BLOCKS,
         ),
     ),
     "grad": _Stage(
@@ -444,8 +471,9 @@ _STAGES = {
     "grad_finish": _Stage(
         "grad_finish",
         _grad_finish,
-        _arguments("float32", "d_query_sums"),
+        (*_arguments("float32", "d_query_sums"), *_arguments("int32", "blocks")),
         _arguments("float16", "d_query", format=NZ),
+        (_BLOCKS,),
     ),
     "decode": _Stage(
         "decode",

@@ -36,7 +36,7 @@ class Program:
     def body(self, *extra: Buffer):
         """Scope in which the buffers of the kernel and the extra ones are allocated."""
         with self.instance.new_stmt_scope():
-            parts = buffers(self.problem, self.plan, len(self.split.tiles), len(self.split.distances))
+            parts = buffers(self.problem, self.plan, self.split.tiles.size, self.split.distances.size)
             self.core.allocate(parts + list(extra))
             yield self.core
 

@@ -98,9 +98,8 @@ def test_terms_add_alibi_by_distance_precisely(tik, execute, tile):
         alibi.initialise(core)
         zero = core.scalar("int32", "zero", 0)
         slopes = row_reference.QuerySlopes(core)
-        item = {"slope": zero, ("start", 0): zero}
-        slopes.load(item)
-        slopes.row_block(item, 0, zero)
+        slopes.load({"slope": zero})
+        slopes.row_block(zero + problem.offset, 0, zero)
         core.fill(core.on.stage[0], 0.0, 2048)
         for slot in (core.on.query[0], *tiles.key_slot(core, 0)):
             core.tik.data_move(slot, core.on.stage[0], 0, 1, slot.shape[0] // 16, 0, 0)
@@ -172,7 +171,7 @@ def test_dropout_keeps_what_the_bits_say(tik, execute, rows, keys):
     with program.body(_tile(rows * keys)) as core:
         core.fill(core.on.zeros[0], 0.0, 128)
         zero = core.scalar("int32", "zero", 0)
-        dropout.fetch_keep(core, zero, zero, zero, rows)
+        dropout.fetch_keep(core, None, zero, zero, zero, rows)
         half = core.on.tile[0]
         copy_in(core, half, "x", rows * keys // 16)
         for at, elements in ((0, rows * keys // 2), (rows * keys // 2, rows * keys // 2)):
@@ -239,7 +238,13 @@ def test_row_totals_become_output_and_logsumexp(tik, execute):
         zero = core.scalar("int32", "zero", 0)
 
         class Item(dict):
-            index, batch = zero, None
+            index = zero
+
+            def origin(self, name):
+                return None
+
+            def stored(self, place):
+                return place
 
         item = Item({"head": zero, ("start", 0): zero, ("rows", 0): zero})
         epilogue.finish(core, item, 0)

@@ -86,7 +86,7 @@ def test_auto_finds_a_plan_that_fits(head_dim, seq):
         fitting = 0
         for plan in candidates(problem):
             work = split(problem, plan)
-            used = usage(buffers(problem, plan, len(work.tiles), len(work.distances)))
+            used = usage(buffers(problem, plan, work.tiles.size, work.distances.size))
             fitting += all(used[memory] <= CAPACITY[memory] for memory in used)
             assert sum(plan.segments) == plan.keys and plan.rows % 16 == 0
             assert sum(columns for _, _, columns in plan.pieces) == plan.columns

@@ -16,14 +16,11 @@ from flash_attention.kernels.tik.backward.load import Loads
 from flash_attention.kernels.tik.backward.results import Results
 from flash_attention.kernels.tik.backward.scheduler import BackwardSplit
 from flash_attention.kernels.tik.backward.softmax_grad import VectorWork
-from flash_attention.kernels.tik.backward.tiling import (
-    FIELDS,
-    ITEMS_PER_CHUNK,
-    PAIR,
-    RING,
-)
+from flash_attention.kernels.tik.backward.tiling import ITEMS_PER_CHUNK, PAIR, RING
+from flash_attention.kernels.tik.backward.words import FIELDS
 from flash_attention.kernels.tik.backward.work_item import KeyItem
 from flash_attention.kernels.tik.common import alibi, score_terms, softcap
+from flash_attention.kernels.tik.common.band import BandAtRunTime
 from flash_attention.kernels.tik.common.tiles import F, each_epoch
 from flash_attention.kernels.tik.core import Core
 from flash_attention.kernels.tik.kernel import Kernel
@@ -150,11 +147,13 @@ class _Main:
         core, tik, items = self.core, self.tik, self.split.items
         self.item, self.next_item = KeyItem(core, "item"), KeyItem(core, "next_item")
         self.epoch = core.scalar("int32", "epoch", 0)  # parity of the item in work
+        if self.problem.sequences:
+            core.band = BandAtRunTime(core)
         slopes = alibi.Slopes(core) if len(self.split.distances) else None
         self.loads = Loads(core, self.item, numbered=len(self.split.tiles) > 0, signed=slopes is not None)
         self.vector = VectorWork(core, self.item, slopes)
         self.results = Results(core)
-        self.loads.constants(len(self.split.tiles), len(self.split.distances))
+        self.loads.constants(self.split.tiles, self.split.distances)
         for name in ("d_key", "d_value"):
             core.clear_padding(name, core.on.d_score_half[0], self.index, self.split.cores)
         size = min(items, ITEMS_PER_CHUNK)
@@ -162,7 +161,7 @@ class _Main:
             for start in range(0, items, ITEMS_PER_CHUNK):
                 with tik.if_scope(chunk == start // ITEMS_PER_CHUNK):
                     count = min(ITEMS_PER_CHUNK, items - start)
-                    source = core.gm["table"][(self.index * items + start) * FIELDS]
+                    source = core.work_table[(self.index * items + start) * FIELDS]
                     tik.data_move(core.on.table[0], source, 0, 1, count * FIELDS // 8, 0, 0)
             first = chunk * ITEMS_PER_CHUNK
             self._read_next_item(first, 0, size)
@@ -403,6 +402,15 @@ class _Main:
         stage, whole = core.on.d_query[0], plan.rows * plan.head_dim
         core.from_l0c(stage, core.on.query_sum[0], whole // F)
         number = (item["slot"] * heads + item["head"] + unit.member) * tiles + unit.tile
-        tik.set_atomic_add(1)
-        tik.data_move(core.gm["d_query_sums"][core.wide(number, whole)], stage, 0, 1, whole // 8, 0, 0)
-        tik.set_atomic_add(0)
+
+        def add() -> None:
+            target = core.gm["d_query_sums"][item.stored(core.wide(number, whole), plan.head_dim)]
+            tik.set_atomic_add(1)
+            tik.data_move(target, stage, 0, 1, whole // 8, 0, 0)
+            tik.set_atomic_add(0)
+
+        if not self.problem.sequences:
+            add()
+            return
+        with tik.if_scope(unit.rows > 0):  # keys of a sequence without queries
+            add()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from flash_attention.kernels.tik.backward import preprocess
 from flash_attention.kernels.tik.backward.work_item import KeyItem, Unit
 from flash_attention.kernels.tik.common import alibi, dropout, mask, score_terms, softcap
-from flash_attention.kernels.tik.common.tiles import F, by_keys, by_rows, each_epoch
+from flash_attention.kernels.tik.common.tiles import F, by_keys, by_rows, each_epoch, segment_keys, stored_rows
 from flash_attention.kernels.tik.core import Core
 from flash_attention.kernels.tik.layout import row_term_kinds, row_terms_shape
-from flash_attention.kernels.tik.problem import padded
 
 
 class Loads:
@@ -23,7 +24,7 @@ class Loads:
         item.number = core.scalar("int32", "number", 0) if numbered else None
         item.distance = core.scalar("int32", "distance", 0) if signed else None
 
-    def constants(self, tiles: int, distances: int) -> None:
+    def constants(self, tiles: np.ndarray, distances: np.ndarray) -> None:
         """Records what happens once: constant operands, and numbers where short tiles leave places unwritten."""
         core, tik, plan, on = self.core, self.core.tik, self.core.plan, self.core.on
         for name, lanes in (("zeros", 128), ("term", 128), ("slope_value", 64)):
@@ -41,7 +42,7 @@ class Loads:
                 size = slot.shape[0]
                 for first in range(0, size, plan.area):
                     tik.data_move(slot[first], zeros, 0, 1, min(plan.area, size - first) // 16, 0, 0)
-        if core.tail_keys or core.tail_rows:
+        if core.tail_keys or core.tail_rows or core.problem.sequences:
             for name in ("hidden", "bias"):
                 for buffer in on.copies(name):
                     core.fill(buffer, 0.0, plan.area)
@@ -54,9 +55,9 @@ class Loads:
             for fractal in range(plan.columns):
                 tik.data_move(slot[fractal * F], stage, 0, 1, 16, 0, 0)
         core.repeat_fractal(on.l0_ones[0], on.one_terms[0], plan.columns, True)
-        for name, count in (("tiles", tiles), ("distances", distances)):
-            if count:
-                tik.data_move(on.copies(name)[0], core.gm[name], 0, count, plan.area // 16, 0, 0)
+        for name, tiles_of in (("tiles", tiles), ("distances", distances)):
+            if len(tiles_of):
+                core.load_constant(name, tiles_of)
         if plan.bias_chunks:
             tik.data_move(on.one_hot[0], core.gm["one_hot"], 0, 1, 16 * 16, 0, 0)
 
@@ -67,19 +68,19 @@ class Loads:
         stage, tile = on.key_stage[0], item["tile"]
         starts = self._starts(("key", "value"), item["kv_head"], item, tile * (plan.keys * 16))
 
-        def fetch(have: int) -> None:
-            if have < plan.keys:
+        def fetch(have) -> None:
+            if not isinstance(have, int) or have < plan.keys:
                 core.fill(stage, 0.0, plan.keys * plan.head_dim)
             core.load((stage, 0), "key", starts["key"], have, plan.keys)
             for slot in each_epoch(core, on.value, epoch):
                 for index, width in reversed(list(enumerate(plan.segments))):
                     first = plan.segment_start(index)
-                    some = max(0, min(width, have - first))
+                    some = segment_keys(core, have, first, width)
                     core.load_operand(
                         (slot, first * plan.value_dim), "value", starts["value"] + first * 16, some, width
                     )
 
-        by_keys(core, tile, fetch)
+        by_keys(core, tile, fetch, item.keys)
 
     def _starts(self, names: tuple, head, item: KeyItem, offset) -> dict:
         """First elements of a tile in matrices of `names`; one scalar where they lie alike."""
@@ -88,7 +89,8 @@ class Loads:
             place = core.place(name)
             alike = place.batch, place.head
             if alike not in starts:
-                starts[alike] = core.scalar("int64", f"{name}_start", core.start(name, head, item.batch) + offset)
+                first = core.start(name, head, item.origin(name)) + offset
+                starts[alike] = core.scalar("int64", f"{name}_start", first)
         return {name: starts[core.place(name).batch, core.place(name).head] for name in names}
 
     def place_keys(self, epoch) -> None:
@@ -121,18 +123,24 @@ class Loads:
         on, place = core.on, unit.position
         head = item["head"] + unit.member
 
-        def record(have: int) -> None:
+        def record(have) -> None:
             _, heads, groups, _, _ = row_terms_shape(core.problem)
             at = unit.tile * (plan.rows * 16)
 
-            starts = self._starts(("query", "d_output"), head, item, unit.tile * (plan.rows * 16))
+            starts = self._starts(("query", "d_output"), head, item, at)
 
             def tensor(name: str) -> None:
                 core.load_operand((on.copies(name)[place], 0), name, starts[name], have, plan.rows)
 
             def load(slot, kind: int) -> None:
-                source = core.gm["row_lanes"][core.wide(head + kind * heads, groups * F) + at]
-                tik.data_move(slot, source, 0, 1, padded(have), 0, 0)
+                source = core.gm["row_lanes"][item.stored(core.wide(head + kind * heads, groups * F) + at, 16)]
+                if isinstance(have, int):
+                    tik.data_move(slot, source, 0, 1, stored_rows(core, have), 0, 0)
+                    return
+                with tik.if_scope(have > 0):
+                    tik.data_move(slot, source, 0, 1, plan.rows, 0, 0)
+                with tik.else_scope():  # a sequence without queries; the ramp begins with zeros
+                    tik.data_move(slot, core.gm["tiles"], 0, 1, plan.rows, 0, 0)
 
             # The query in the slots was read later than all else there, so waiting until it may be overwritten covers
             # the others; the Cube reads the terms of the scores first, so waiting for these does.
@@ -167,4 +175,4 @@ class Loads:
         if problem.bias == "per_score":
             mask.fetch_plane(core, "bias", "bias", item.plane("bias", unit), item["tile"], start, unit.rows)
         if problem.dropout_threshold:
-            dropout.fetch_keep(core, item["head"] + unit.member, item["tile"], start, unit.rows)
+            dropout.fetch_keep(core, item, item["head"] + unit.member, item["tile"], start, unit.rows)

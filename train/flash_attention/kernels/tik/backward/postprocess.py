@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from flash_attention.kernels.tik import signature
 from flash_attention.kernels.tik.backward import scheduler
+from flash_attention.kernels.tik.backward.row_block import Place
 from flash_attention.kernels.tik.backward.tiling import FINISH_COPIES, finish_buffers
 from flash_attention.kernels.tik.common import softcap
 from flash_attention.kernels.tik.common.tiles import by_rows
@@ -19,7 +20,7 @@ def build(
     problem = request.problem
     choice = scheduler.choose(problem, request.variant, request.bias_gradient)
     plan, slots = choice.plan, choice.split.slots
-    parts = finish_buffers(plan, slots)
+    parts = finish_buffers(problem, plan, slots)
     _, arguments = signature.match("grad_finish", request, choice)
     instance = tik.Tik(disable_debug=not debug)
     gm = arguments.declare(tik, instance)
@@ -32,25 +33,36 @@ def build(
         core.clear_padding("d_query", core.on.d_query[0], index, cores)
         # Neighbouring tiles belong to one core.
         share = -(-total // cores)
-        item, head, tile, rows = (core.scalar("int32", field, 0) for field in ("number", "head", "tile", "rows"))
+        item = core.scalar("int32", "number", 0)
+        places = [Place(core, tiles, copy) for copy in range(FINISH_COPIES)]
+
+        def fetch(number, copy: int) -> None:
+            with core.when(number < share, index * share + number < total):
+                places[copy].fetch(index * share + number)
+
+        fetch(0, 0)
         with instance.for_range(0, -(-share // FINISH_COPIES), name="pair") as pair:
             for copy in range(FINISH_COPIES):
                 item.set_as(pair * FINISH_COPIES + copy)
+                fetch(item + 1, (copy + 1) % FINISH_COPIES)
                 with core.when(item < share, index * share + item < total):
                     item.set_as(index * share + item)
-                    head.set_as(item // tiles)
-                    tile.set_as(item - head * tiles)
-                    rows.set_as(plan.rows)
-                    if core.tail_rows:
-                        with instance.if_scope(tile == tiles - 1):
-                            rows.set_as(core.tail_rows)
-                    _tile(core, item, total, head, tile, rows, slots, copy)
+                    places[copy].find()
+                    _tile(core, item, total, places[copy], slots, copy)
     arguments.build(instance, name, gm)
     units = share, total
     return Kernel(arguments.inputs, arguments.outputs, name, instance, problem, plan, tuple(parts), cores, units)
 
 
-def _tile(core: Core, item, total: int, head, tile, rows, slots: int, copy: int) -> None:
+def _tile(core: Core, item, total: int, place: Place, slots: int, copy: int) -> None:
+    if not core.problem.sequences:
+        _round(core, item, total, place, slots, copy)
+        return
+    with core.tik.if_scope(place.rows > 0):
+        _round(core, item, total, place, slots, copy)
+
+
+def _round(core: Core, item, total: int, place: Place, slots: int, copy: int) -> None:
     plan, tik, problem = core.plan, core.tik, core.problem
     whole = plan.rows * plan.head_dim
     total_of, half = core.on.total[copy], core.on.d_query[0]
@@ -63,9 +75,7 @@ def _tile(core: Core, item, total: int, head, tile, rows, slots: int, copy: int)
     core.with_scalar("vec_muls", total_of, total_of[HALF_ROUND:], factor, whole, 64)
     core.to_half(half, total_of, whole)
 
-    def store(have: int) -> None:
-        batch = core.batch_of(head)
-        start = core.start("d_query", head, batch) + tile * (plan.rows * 16)
-        core.store("d_query", start, (half, 0), have, plan.rows)
+    def store(have) -> None:
+        core.store("d_query", place.address("d_query"), (half, 0), have, plan.rows)
 
-    by_rows(core, rows, store)
+    by_rows(core, place.rows, store)

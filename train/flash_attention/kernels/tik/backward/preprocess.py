@@ -11,12 +11,14 @@ are wanted in less time than Vector takes to convert the operands, and memory is
 from __future__ import annotations
 
 from flash_attention.kernels.tik import signature
+from flash_attention.kernels.tik.backward import row_block
+from flash_attention.kernels.tik.backward.row_block import Place
 from flash_attention.kernels.tik.common import alibi, score_terms
 from flash_attention.kernels.tik.common.tiles import F, by_rows
 from flash_attention.kernels.tik.core import Core
 from flash_attention.kernels.tik.hardware import Buffer, excess
 from flash_attention.kernels.tik.kernel import Kernel
-from flash_attention.kernels.tik.layout import SINK_LANES, row_term_kinds, row_terms_shape
+from flash_attention.kernels.tik.layout import SINK_LANES, row_term_kinds, row_terms_shape, stored_rows
 from flash_attention.kernels.tik.problem import KernelProblem, padded
 
 ROWS = (128, 64, 32, 16)  # queries of a block
@@ -45,7 +47,7 @@ class RowPlan:
     def __init__(self, problem: KernelProblem):
         self.head_dim, self.value_dim = padded(problem.head_dim), padded(problem.value_dim)
         for rows in ROWS:
-            self.rows = min(rows, padded(problem.seq_q))
+            self.rows = rows if problem.sequences else min(rows, padded(problem.seq_q))
             self.buffers = buffers(problem, self)
             reason = excess(self.buffers, problem)
             if not reason:
@@ -74,6 +76,7 @@ def buffers(problem: KernelProblem, plan: RowPlan) -> list[Buffer]:
         Buffer("term", "UB", "float16", 128),
         Buffer("row_numbers", "UB", "float32", 128),
         Buffer("terms", "UB", "float16", plan.rows * 16, row_term_kinds(problem)),
+        *row_block.buffers(problem, COPIES),
     ]
 
 
@@ -98,7 +101,7 @@ def build(
     _, arguments = signature.match("grad_rows", request, None)
     instance = tik.Tik(disable_debug=not debug)
     gm = arguments.declare(tik, instance)
-    blocks = -(-problem.seq_q // plan.rows)
+    blocks = -(-stored_rows(problem) // plan.rows)
     total = problem.batch * problem.heads * blocks
     cores = min(problem.cores, total)
     core = Core(tik, instance, problem, plan, gm)
@@ -108,27 +111,6 @@ def build(
     arguments.build(instance, name, gm)
     units = -(-total // cores), total
     return Kernel(arguments.inputs, arguments.outputs, name, instance, problem, plan, tuple(plan.buffers), cores, units)
-
-
-class _Place:
-    """Run-time place of a block of rows: its head over all batch items, first row, and number of stored rows."""
-
-    def __init__(self, core: Core, blocks: int):
-        self.core, self.blocks = core, blocks
-        self.head, self.block, self.start, self.rows = (
-            core.scalar("int32", name, 0) for name in ("head", "block", "start", "rows")
-        )
-
-    def find(self, number) -> None:
-        """Sets the scalars to block `number` of all heads."""
-        core = self.core
-        self.head.set_as(number // self.blocks)
-        self.block.set_as(number - self.head * self.blocks)
-        self.start.set_as(self.block * core.plan.rows)
-        self.rows.set_as(core.plan.rows)
-        if core.tail_rows:
-            with core.tik.if_scope(self.block == self.blocks - 1):
-                self.rows.set_as(core.tail_rows)
 
 
 class _RowSlopes(alibi.Slopes):
@@ -155,11 +137,12 @@ class _Rows:
         count = core.scalar("int32", "count", share)
         with core.tik.if_scope(index < rest):
             count.set_as(share + 1)
-        places = [_Place(core, self.blocks) for _ in range(COPIES)]
+        places = [Place(core, self.blocks, copy) for copy in range(COPIES)]
 
         def load(item, copy: int) -> None:
             with core.tik.if_scope(item < count):
-                places[copy].find(item * cores + index)
+                places[copy].fetch(item * cores + index)
+                places[copy].find()
                 self._load(places[copy], copy)
 
         load(0, 0)
@@ -195,22 +178,33 @@ class _Rows:
         if self.slopes:
             alibi.initialise(core)
 
-    def _load(self, place: _Place, copy: int) -> None:
+    def _load(self, place: Place, copy: int) -> None:
         """Rows of output and d_output, and a number per row of the others."""
         core, plan, tik = self.core, self.core.plan, self.core.tik
         logsumexp, d_logsumexp = (core.on.copies(name)[copy] for name in LOADED)
 
-        def record(have: int) -> None:
-            line = core.wide(place.head, core.seq_q)
-            tik.data_move(logsumexp, core.gm["logsumexp"][line + place.start], 0, 1, padded(have) // 8, 0, 0)
+        def vector(target, name: str, have) -> None:
+            source = core.gm[name][core.wide(place.head, core.seq_q) + place.start]
+            if isinstance(have, int):
+                tik.data_move(target, source, 0, 1, padded(have) // 8, 0, 0)
+                return
+            core.fill(target, 0.0, 128, 64)  # nobody has written those of rows that no row block has
+            with tik.if_scope(have > 0):
+                tik.data_move(target, source, 0, 1, (have + 7) // 8, 0, 0)
+
+        def record(have) -> None:
+            vector(logsumexp, "logsumexp", have)
             if self.with_gradient:
-                tik.data_move(d_logsumexp, core.gm["d_logsumexp"][line + place.start], 0, 1, padded(have) // 8, 0, 0)
+                vector(d_logsumexp, "d_logsumexp", have)
             if core.problem.sinks:
                 source = core.gm["sinks"][place.head * SINK_LANES]
                 tik.data_move(core.on.sink[copy], source, 0, 1, SINK_LANES // 8, 0, 0)
-            first = core.start("output", place.head, core.batch_of(place.head)) + place.start * 16
+            first = place.address("output")
             for name in ("output", "d_output"):
                 tensor = core.on.copies(name)[copy]
+                if not isinstance(have, int):
+                    self._load_short(tensor, name, first, have)
+                    continue
                 if have % 16:  # the terms of the rows up to the next 16 are stored too
                     rest = 16 - have % 16
                     tik.data_move(tensor[have * 16], core.on.zeros[0], 0, core.value_columns, rest, 0, plan.rows - rest)
@@ -218,7 +212,16 @@ class _Rows:
 
         by_rows(core, place.rows, record)
 
-    def _block(self, place: _Place, copy: int) -> None:
+    def _load_short(self, tensor, name: str, first, have) -> None:
+        """A run-time number of rows, and zeros in those behind: what is stored per row is whole."""
+        core, plan = self.core, self.core.plan
+        for group in range(plan.rows // 16):
+            target = tensor[group * 16 * plan.value_dim]
+            core.tik.data_move(target, core.on.zeros[0], 0, 1, plan.value_dim, 0, 0)
+        with core.tik.if_scope(have > 0):
+            core.load((tensor, 0), name, first, have, plan.rows)
+
+    def _block(self, place: Place, copy: int) -> None:
         core, tik, problem = self.core, self.core.tik, self.core.problem
         delta, (lse, extra) = core.on.delta[0], (core.on.copies(name)[copy] for name in LOADED)
         self._row_sums(delta, copy)
@@ -232,18 +235,21 @@ class _Rows:
             self._terms(number, ((delta, (DELTA,)), (lse, tuple(range(SCORE, len(core.on.terms))))))
         if self.slopes:
             self.slopes.load({"slope": self._slope(place.head)})
-            self.slopes.row_block({("start", 0): place.start}, 0, None)
+            self.slopes.row_block(place.position, 0, None)
 
-        def store(have: int) -> None:
+        def store(have) -> None:
             _, heads, groups, _, _ = row_terms_shape(problem)
             for kind, source in enumerate(core.on.terms):
                 target = core.wide(place.head + kind * heads, groups * 256) + place.start * 16
-                tik.data_move(core.gm["row_lanes"][target], source, 0, 1, padded(have), 0, 0)
+                tik.data_move(core.gm["row_lanes"][target], source, 0, 1, have, 0, 0)
             if problem.sinks:
                 target = core.wide(place.head, core.seq_q) + place.start
-                tik.data_move(core.gm["d_sink_rows"][target], core.on.sink_rows[0], 0, 1, padded(have) // 8, 0, 0)
+                tik.data_move(core.gm["d_sink_rows"][target], core.on.sink_rows[0], 0, 1, have // 8, 0, 0)
 
-        by_rows(core, place.rows, store)
+        if problem.sequences:
+            store(core.plan.rows)
+        else:
+            by_rows(core, place.rows, lambda have: store(padded(have)))
 
     def _negate(self, lse) -> None:
         """lse = -lse in units of the scores of L0C; LEAST_SCORE where a row sees nothing."""

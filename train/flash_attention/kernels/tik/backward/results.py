@@ -9,16 +9,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flash_attention.kernels.tik.backward import scheduler
+from flash_attention.kernels.tik.backward import words as word_of
 from flash_attention.kernels.tik.backward.tiling import RING
 from flash_attention.kernels.tik.common import softcap
-from flash_attention.kernels.tik.common.table_row import TableRow, present
+from flash_attention.kernels.tik.common.table_row import TableRow, of_sequence, present
 from flash_attention.kernels.tik.common.tiles import F, by_keys
 from flash_attention.kernels.tik.core import Core
 from flash_attention.kernels.tik.hardware import HALF_ROUND
 from flash_attention.kernels.tik.problem import padded
 
-_PLACE = {"kv_head": scheduler.KV_HEAD, "batch": scheduler.BATCH, "tile": scheduler.TILE}  # of an item's gradients
+_PLACE = {  # of an item's gradients
+    "kv_head": word_of.KV_HEAD,
+    "batch": word_of.BATCH,
+    "tile": word_of.TILE,
+    **of_sequence(word_of.SEQUENCE, "key_row", "keys"),
+}
 
 
 @dataclass(frozen=True)
@@ -111,13 +116,13 @@ class Results:
 
     def _store(self, gradient: Gradient, item: TableRow, first: int, count: int, half: tuple) -> None:
         core, plan = self.core, self.core.plan
-        base = core.start(gradient.name, item["kv_head"], item.batch)
+        base = core.start(gradient.name, item["kv_head"], item.origin(gradient.name))
 
-        def record(have: int) -> None:
+        def record(have) -> None:
             start = base + first * core.place(gradient.name).column * 16 + item["tile"] * (plan.keys * 16)
             core.store(gradient.name, start, half, have, plan.keys, count)
 
-        by_keys(core, item["tile"], record)
+        by_keys(core, item["tile"], record, item.keys)
 
     def _bias(self, item: TableRow) -> None:
         """Sums per key of the gradient of a bias per key."""

@@ -21,21 +21,38 @@ from typing import NamedTuple
 import numpy as np
 
 from flash_attention.kernels.tik import forms, tuning
-from flash_attention.kernels.tik.backward.tiling import FIELDS, BackwardPlan, buffers, finish_buffers, plans
+from flash_attention.kernels.tik.backward import packed
+from flash_attention.kernels.tik.backward.tiling import BackwardPlan, buffers, finish_buffers, plans
+from flash_attention.kernels.tik.backward.words import (
+    BATCH,
+    BEFORE,
+    BIAS_PLANE,
+    COUNT,
+    CROSS,
+    DISTANCE,
+    EDGE,
+    FIELDS,
+    FIRST,
+    HEAD,
+    KV_HEAD,
+    LEFT,
+    MASK_PLANE,
+    MIDDLE,
+    RIGHT,
+    SLOPE,
+    SLOT,
+    STEPS,
+    TILE,
+)
+from flash_attention.kernels.tik.common import band
 from flash_attention.kernels.tik.common.work_split import Registry, clip, deal, distance_tiles, plane, visibility_tiles
 from flash_attention.kernels.tik.hardware import BYTES, Buffer, excess
 from flash_attention.kernels.tik.layout import accumulator_shape
 from flash_attention.kernels.tik.problem import KernelProblem
 
 VARIANTS = ("deterministic", "split", "atomic")
-EDGE = 8  # query tiles at either end of a key tile's range that may be partly visible
 DISTANCES = 8
 ACCUMULATOR_LIMIT = 2**31  # bytes of accumulators beyond which no further slots are used
-
-(HEAD, KV_HEAD, MASK_PLANE, BIAS_PLANE, SLOPE, SLOT, TILE, FIRST, COUNT, STEPS, MIDDLE, CROSS, BEFORE, BATCH) = range(
-    14
-)
-LEFT, RIGHT, DISTANCE = 16, 24, 32
 
 
 @dataclass(frozen=True)
@@ -54,7 +71,7 @@ class BackwardSplit:
     """The work of the main kernel.
 
     Attributes:
-        table: int32 (cores, items, FIELDS); rows with COUNT 0 do not exist.
+        table: int32 (cores, items, FIELDS); rows with COUNT 0 do not exist. As in forward.scheduler.WorkSplit.
         tiles, distances: as in scheduler.WorkSplit, of (rows, keys) of the plan.
         slots: accumulators per query head.
         units: steps of each core.
@@ -109,8 +126,8 @@ def _choose(problem: KernelProblem, variant: str, bias_gradient: bool, _: forms.
         except PartialTilesError as error:
             reasons.append(f"{plan.strategy}: {error}")
             continue
-        parts = buffers(problem, plan, len(work.tiles), len(work.distances))
-        reason = excess(parts, problem) or excess(finish_buffers(plan, work.slots), problem)
+        parts = buffers(problem, plan, work.tiles.size, work.distances.size)
+        reason = excess(parts, problem) or excess(finish_buffers(problem, plan, work.slots), problem)
         if not reason:
             return Choice(plan, work, tuple(parts))
         reasons.append(f"{plan.strategy} needs {reason}")
@@ -119,6 +136,8 @@ def _choose(problem: KernelProblem, variant: str, bias_gradient: bool, _: forms.
 
 def split(problem: KernelProblem, plan: BackwardPlan, variant: str) -> BackwardSplit:
     """Divides the key tiles of all key/value heads among the cores."""
+    if problem.sequences:
+        return _of_sequences(problem, plan, variant)
     tiles, distances = Registry(), Registry()
     count = -(-problem.seq_k // plan.keys)
     blocks = [_key_tile(problem, plan, index, tiles, distances) for index in range(count)]
@@ -148,6 +167,20 @@ def split(problem: KernelProblem, plan: BackwardPlan, variant: str) -> BackwardS
     )
 
 
+def _of_sequences(problem: KernelProblem, plan: BackwardPlan, variant: str) -> BackwardSplit:
+    """The work of packed sequences: room for the table, which is data; the units count key tiles."""
+    slots = packed.slots(problem, plan, _most_slots(problem, plan)) if variant == "split" else 1
+    ranks, _, _ = packed.deal(problem, plan, slots)
+    signed = problem.bias == "alibi" and not problem.rules.causal
+    return BackwardSplit(
+        np.zeros((*ranks.shape, FIELDS), np.int32),
+        band.tiles(problem, plan),
+        band.distances(plan) if signed else np.zeros((0, 16), np.float16),
+        slots,
+        tuple(int(count) * problem.group for count in (ranks < packed.key_tiles(problem, plan)).sum(axis=1)),
+    )
+
+
 def _families(problem: KernelProblem, shared_bias: bool) -> list[list[tuple[int, int]]]:
     """Key/value heads (batch, head) whose sums meet in one place, and which therefore belong to one core."""
     heads = [(b, h) for b in range(problem.batch) for h in range(problem.kv_heads)]
@@ -172,8 +205,7 @@ def _units(families: list, costs: list[int], slots: int) -> list[tuple]:
 
 def _slots(problem: KernelProblem, plan: BackwardPlan, families: list, costs: list[int]) -> int:
     """The fewest slots that come within 5 % of the best balance of the cores."""
-    one = int(np.prod(accumulator_shape(problem, plan, 1))) * BYTES["float32"]
-    most = min(len(costs), problem.cores, max(1, ACCUMULATOR_LIMIT // one))
+    most = min(len(costs), problem.cores, _most_slots(problem, plan))
     spans = {}
     for slots in range(1, most + 1):
         spans[slots] = max(deal([cost for cost, _, _ in _units(families, costs, slots)], problem.cores)[1])
@@ -181,6 +213,12 @@ def _slots(problem: KernelProblem, plan: BackwardPlan, families: list, costs: li
             break
     best = min(spans.values())
     return next(slots for slots, span in spans.items() if span <= 1.05 * best)
+
+
+def _most_slots(problem: KernelProblem, plan: BackwardPlan) -> int:
+    """Slots whose accumulators memory may be spent on."""
+    one = int(np.prod(accumulator_shape(problem, plan, 1))) * BYTES["float32"]
+    return max(1, ACCUMULATOR_LIMIT // one)
 
 
 def _planes(row: np.ndarray, problem: KernelProblem, batch: int, head: int) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from flash_attention.kernels.tik import forms, tuning
-from flash_attention.kernels.tik.common import softcap
+from flash_attention.kernels.tik.backward import row_block
+from flash_attention.kernels.tik.backward.words import FIELDS
+from flash_attention.kernels.tik.common import band, softcap
 from flash_attention.kernels.tik.common.score_terms import TERMS
 from flash_attention.kernels.tik.common.table_row import ITEMS_PER_CHUNK
 from flash_attention.kernels.tik.hardware import BYTES, HALF_ROUND, WIDENED, Buffer
@@ -15,7 +17,6 @@ FINISH_COPIES = 2  # tiles that the last pass has in work at a time
 RING = 4  # row tiles of query, output gradient and row terms in L1; the unrolled loop body covers as many steps
 PAIR = 2  # copies in L1 of the gradients of the scores, which the Cube still reads when Vector has the next
 OPERAND = 6144  # float16 elements of one operand in L0A or L0B
-FIELDS = 40  # int32 words per work item
 HALF_FACTORS = (48, 64)  # padded head_dims that multiply float16 factors
 # Keys computed at most beyond those of key tiles of 128, where the strategy is free: global memory bounds tiles of 128
 # keys, and Vector the wider ones of narrow heads.
@@ -148,7 +149,7 @@ def plans(problem: KernelProblem, bias_gradient: bool) -> list[BackwardPlan]:
         for deferred in (True, False) if single and not chunks else (False,):
             plan = BackwardPlan(
                 name,
-                _cut(strategy.rows, problem.seq_q),
+                _cut(strategy.rows, problem.seq_q if not problem.sequences else min(problem.seq_q, 64)),
                 _cut(strategy.keys, problem.seq_k),
                 head_dim,
                 value_dim,
@@ -176,7 +177,7 @@ def _cut(most: int, length: int) -> int:
 
 
 def buffers(problem: KernelProblem, plan: BackwardPlan, tiles: int, distances: int) -> list[Buffer]:
-    """Every on-chip buffer of the main kernel, in the order of allocation."""
+    """Every on-chip buffer of the main kernel, in the order of allocation; arguments as in the forward operator."""
     rows, keys, depth, value_dim, area = plan.rows, plan.keys, plan.head_dim, plan.value_dim, plan.area
     dropout, capped = problem.dropout_threshold > 0, problem.rules.softcap > 0
     dynamic = problem.bias in ("per_key", "alibi") or problem.mask == "per_key"
@@ -201,8 +202,8 @@ def buffers(problem: KernelProblem, plan: BackwardPlan, tiles: int, distances: i
         Buffer("key_terms", "L1", "float16", keys * TERMS, RING if dynamic else 0),
         Buffer("one_terms", "L1", "float16", 256),
         Buffer("one_hot", "L1", "float16", 16 * 256, 1 if plan.bias_chunks else 0),
-        Buffer("tiles", "L1", "float16", area * tiles),
-        Buffer("distances", "L1", "float16", area * distances),
+        Buffer("tiles", "L1", "float16", tiles),
+        Buffer("distances", "L1", "float16", distances),
         Buffer("l0_rows", "L0A", "float16", rows * plan.widest),
         Buffer("l0_turned", "L0A", "float16", area),
         Buffer("l0_d_score", "L0A", "float16", area),
@@ -226,6 +227,7 @@ def buffers(problem: KernelProblem, plan: BackwardPlan, tiles: int, distances: i
         Buffer("row_delta", "UB", "float16", rows * 16, 1 if dropout else 0),
         Buffer("keep", "UB", "uint8", area // 8, 2 if dropout else 0),
         Buffer("visible", "UB", "float16", half if tiles else 0),
+        Buffer("visible_part", "UB", "float16", band.LANES if problem.sequences else 0),
         Buffer("hidden", "UB", "float16", half, 1 if problem.mask == "per_score" else 0),
         Buffer("bias", "UB", "float16", half, 1 if problem.bias == "per_score" else 0),
         Buffer("distance", "UB", "float16", half, 1 if distances else 0),
@@ -258,12 +260,13 @@ def _vector_operands(problem: KernelProblem, plan: BackwardPlan) -> list[Buffer]
     return [d_query, probability, keys, d_score, score]
 
 
-def finish_buffers(plan: BackwardPlan, slots: int) -> list[Buffer]:
+def finish_buffers(problem: KernelProblem, plan: BackwardPlan, slots: int) -> list[Buffer]:
     """Every on-chip buffer of the last pass, which adds `slots` accumulators of the query gradient."""
     whole = plan.rows * plan.head_dim
     result = [
         Buffer("total", "UB", "float32", whole + HALF_ROUND, FINISH_COPIES),
         Buffer("part", "UB", "float32", whole if slots > 1 else 0),
         Buffer("d_query", "UB", "float16", whole),
+        *row_block.buffers(problem, FINISH_COPIES),
     ]
     return [buffer for buffer in result if buffer.size]

@@ -4,26 +4,27 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flash_attention.kernels.tik.backward import scheduler
+from flash_attention.kernels.tik.backward import words as word_of
 from flash_attention.kernels.tik.backward.tiling import RING
-from flash_attention.kernels.tik.common.table_row import TableRow, present
+from flash_attention.kernels.tik.common.table_row import TableRow, of_sequence, present
 from flash_attention.kernels.tik.core import Core
 
 _FIELDS = {
-    "head": scheduler.HEAD,
-    "kv_head": scheduler.KV_HEAD,
-    "mask_plane": scheduler.MASK_PLANE,
-    "bias_plane": scheduler.BIAS_PLANE,
-    "slope": scheduler.SLOPE,
-    "slot": scheduler.SLOT,
-    "tile": scheduler.TILE,
-    "first": scheduler.FIRST,
-    "count": scheduler.COUNT,
-    "steps": scheduler.STEPS,
-    "middle": scheduler.MIDDLE,
-    "cross": scheduler.CROSS,
-    "before": scheduler.BEFORE,
-    "batch": scheduler.BATCH,
+    "head": word_of.HEAD,
+    "kv_head": word_of.KV_HEAD,
+    "mask_plane": word_of.MASK_PLANE,
+    "bias_plane": word_of.BIAS_PLANE,
+    "slope": word_of.SLOPE,
+    "slot": word_of.SLOT,
+    "tile": word_of.TILE,
+    "first": word_of.FIRST,
+    "count": word_of.COUNT,
+    "steps": word_of.STEPS,
+    "middle": word_of.MIDDLE,
+    "cross": word_of.CROSS,
+    "before": word_of.BEFORE,
+    "batch": word_of.BATCH,
+    **of_sequence(word_of.SEQUENCE),
 }
 
 
@@ -35,7 +36,7 @@ class Unit:
         position: place in the ring, known at build time.
         member: query head of the group.
         tile: number of the query tile.
-        rows: rows of the tile, see `Core.tail_rows`.
+        rows: rows of the tile, see `Core.tail_rows`; 0 or less where a packed sequence has no queries.
     """
 
     position: int
@@ -65,7 +66,11 @@ class KeyItem(TableRow):
         core, unit = self.core, self.units[place]
         unit.member.set_as(self._member)
         unit.tile.set_as(self._tile)
-        if core.tail_rows:
+        if core.problem.sequences:
+            unit.rows.set_as(self["queries"] - self._tile * core.plan.rows)
+            with core.tik.if_scope(unit.rows > core.plan.rows):
+                unit.rows.set_as(core.plan.rows)
+        elif core.tail_rows:
             unit.rows.set_as(core.plan.rows)
             with core.tik.if_scope(self._tile == core.place("query").rows // core.plan.rows):
                 unit.rows.set_as(core.tail_rows)
@@ -77,22 +82,33 @@ class KeyItem(TableRow):
             self._member.set_as(self._member + 1)
         return unit
 
+    def _position(self, tile):
+        """Position of the first row of a query tile of a packed sequence."""
+        return tile * self.core.plan.rows + self["offset"]
+
     def tile_number(self, number, tile) -> None:
         """Sets `number` to the visibility tile of a query tile, 0 where everything is visible."""
         core, table = self.core, self.core.on.table[0]
-        with core.tik.if_scope(tile - self["first"] < scheduler.EDGE):
-            number.set_as(table[self.row + (tile - self["first"]) + scheduler.LEFT])
+        if core.band:
+            core.band.number(number, self._position(tile), self["tile"], self["keys"], self._scalars.get("prefix"))
+            return
+        with core.tik.if_scope(tile - self["first"] < word_of.EDGE):
+            number.set_as(table[self.row + (tile - self["first"]) + word_of.LEFT])
         with core.tik.else_scope():
             number.set_as(self["middle"])
-            with core.tik.if_scope(self["first"] + self["count"] - tile <= scheduler.EDGE):
-                number.set_as(table[self.row + (self["first"] + self["count"] - tile) + (scheduler.RIGHT - 1)])
+            with core.tik.if_scope(self["first"] + self["count"] - tile <= word_of.EDGE):
+                number.set_as(table[self.row + (self["first"] + self["count"] - tile) + (word_of.RIGHT - 1)])
 
     def distance_number(self, number, tile) -> None:
         """Sets `number` to the distance tile of a query tile with keys on both sides, else to 0."""
         core, table = self.core, self.core.on.table[0]
+        if core.band:
+            crossing = self["cross"], self["before"]
+            core.band.distance_number(number, self._position(tile), self["tile"], tile, *crossing)
+            return
         number.set_as(0)
         with core.when(tile >= self["cross"], tile < self["before"]):
-            number.set_as(table[self.row + (tile - self["cross"]) + scheduler.DISTANCE])
+            number.set_as(table[self.row + (tile - self["cross"]) + word_of.DISTANCE])
 
     def plane(self, name: str, unit: Unit):
         """Plane of the mask or the bias for the query head of a step; None where the problem has none."""

@@ -46,8 +46,8 @@ class Slopes:
         """-2 * slope in units of the scores before the post-scale."""
         return self.terms[6]
 
-    def row_block(self, item, a: int, epoch) -> None:
-        """Writes the query terms of a row block for the slope loaded last."""
+    def row_block(self, position, a: int, epoch) -> None:
+        """Writes the query terms of a row block whose first row is at `position`, for the slope loaded last."""
         core, half = self.core, self.core.on.term[0]
         for pair, first in ((score_terms.KEY_BLOCK, 0), (score_terms.KEY_REST, 2)):
             for place, term in zip(pair, self.terms[first : first + 2]):
@@ -56,8 +56,8 @@ class Slopes:
         # -slope * position, where the position is 128 * block + rest: first what the leading term makes of the blocks,
         # exact in float32 and in two float16 terms, then the small remainder.
         value, part = core.on.slope_value[0], core.on.slope_part[0]
-        self.block.set_as((item["start", a] + core.problem.offset) // 128)
-        self.rest.set_as(item["start", a] + core.problem.offset - self.block * 128)
+        self.block.set_as(position // 128)
+        self.rest.set_as(position - self.block * 128)
         self._product(value, self.block, self.wide[1])
         self._split(a, epoch, score_terms.POSITION[:2], value, part)
         self._product(value, self.block, self.wide[2])
@@ -91,6 +91,9 @@ class Slopes:
 
 def fetch_distance(core: Core, number) -> None:
     """Distance tile `number` from L1 to the Unified Buffer. Skipped at run time for 0."""
+    if core.band:
+        core.band.fetch_distance(number)
+        return
     area = core.plan.rows * core.plan.keys
     with core.tik.if_scope(number > 0):
         core.tik.data_move(core.on.distance[0], core.on.distances[0][(number - 1) * area], 0, 1, area // 16, 0, 0)

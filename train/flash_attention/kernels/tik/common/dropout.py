@@ -7,6 +7,7 @@ packed layout (layout.pack_keep_bits). It costs 2 cycles on Vector per 128 score
 
 from __future__ import annotations
 
+from flash_attention.kernels.tik.common.table_row import TableRow
 from flash_attention.kernels.tik.common.tiles import by_keys, by_rows
 from flash_attention.kernels.tik.core import Core
 from flash_attention.kernels.tik.problem import padded
@@ -15,8 +16,12 @@ GROUP = 128  # scores per instruction
 STEP = 16  # bytes of bits per instruction; operands must start at multiples of 32
 
 
-def fetch_keep(core: Core, head, tile, start, rows) -> None:
+def fetch_keep(core: Core, item: TableRow, head, tile, start, rows) -> None:
     """Keep bits of a tile. Twice, 16 bytes apart, so that every instruction finds its bits at an aligned address."""
+    if core.problem.sequences:
+        with core.tik.if_scope(rows > 0):
+            _fetch_of_sequence(core, item, head, tile, start)
+        return
     height = core.plan.rows
 
     def record(have: int, columns: int) -> None:
@@ -33,6 +38,21 @@ def fetch_keep(core: Core, head, tile, start, rows) -> None:
             )
 
     by_rows(core, rows, lambda have: by_keys(core, tile, lambda keys: record(padded(have), padded(keys) // 16)))
+
+
+def _fetch_of_sequence(core: Core, item: TableRow, head, tile, start) -> None:
+    """The same for packed sequences, which have a pitch each."""
+    plan, tik = core.plan, core.tik
+    pitch = core.scalar("int32", "keep_pitch", item.keep_pitch())
+    keys = core.scalar("int32", "keep_keys", item["keys"] - tile * plan.keys)
+    with tik.if_scope(keys > plan.keys):
+        keys.set_as(plan.keys)
+    source = core.wide(head, core.problem.keep_blocks * 2 * STEP) + core.wide(item["keep"], 2 * STEP)
+    source = source + core.wide(tile * plan.columns, 2) * pitch + start * 2
+    with tik.if_scope(keys > 0):
+        for copy, buffer in enumerate(core.on.keep):
+            moved = buffer, core.gm["keep"][source + copy * STEP], 0, (keys + 15) // 16
+            tik.data_move(*moved, plan.rows // 16, (pitch - plan.rows) // 16, 0)
 
 
 def drop(core: Core, half, at: int, elements: int) -> None:

@@ -18,6 +18,9 @@ LARGE = 64.0  # times any positive limit it is more than 1
 
 def fetch_visible(core: Core, number) -> None:
     """Visibility tile `number` (from 1 on) from L1 to the Unified Buffer. Skipped at run time for 0."""
+    if core.band:
+        core.band.fetch(number)
+        return
     area = core.plan.rows * core.plan.keys
     visible, tiles = core.on.visible[0], core.on.tiles[0]
     with core.tik.if_scope(number > 0):

@@ -68,7 +68,8 @@ def fill_key_terms(core: Core, fractal) -> None:
 
 def key_positions(problem: KernelProblem) -> np.ndarray:
     """Key terms of computed ALiBi: float16 (seq_k / 16, 16 terms, 16 keys), seq_k padded."""
-    keys = np.arange(padded(problem.seq_k)).reshape(-1, 16)
+    # Of packed sequences whole tiles of any size are read.
+    keys = np.arange(padded(problem.seq_k) + (256 if problem.sequences else 0)).reshape(-1, 16)
     result = np.zeros((keys.shape[0], 16, 16), np.float16)
     result[:, REFERENCE + POSITION + CAP, :] = 1
     result[:, KEY_BLOCK, :] = (keys // 128)[:, None]
@@ -126,6 +127,9 @@ def load_key_terms(core: Core, slot, plane, tile) -> None:
         return
     from flash_attention.kernels.tik.common.tiles import by_keys
 
+    if core.problem.sequences:
+        _groups(core, slot, plane, tile * core.plan.columns, 1, core.plan.columns)
+        return
     by_keys(core, tile, lambda keys: _groups(core, slot, plane, tile * core.plan.columns, 1, padded(keys) // 16))
 
 

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+from flash_attention.kernels.tik import layout
 from flash_attention.kernels.tik.core import Core
+from flash_attention.kernels.tik.packed import BLOCK, Sequences
 from flash_attention.kernels.tik.problem import KernelProblem
 
 ITEMS_PER_CHUNK = 48  # rows of the work table held in the Unified Buffer at a time
 
 
+def of_sequence(first: int, *names: str) -> dict[str, int]:
+    """Places of the words of a packed sequence from word `first` on; all of them, or those with some names."""
+    return {name: first + index for index, name in enumerate(Sequences._fields) if not names or name in names}
+
+
 def present(fields: dict, problem: KernelProblem) -> dict:
     """Without the fields of inputs that the problem does not have."""
     absent = set()
-    if problem.layout == "BNSD":
+    if problem.layout == "BNSD" or problem.sequences:
         absent.add("batch")
+    if not problem.sequences:
+        absent.update(Sequences._fields)
+    if not problem.prefix:
+        absent.add("prefix")
+    if not problem.dropout_threshold:
+        absent.add("keep")
     if problem.mask == "none":
         absent.add("mask_plane")
     if problem.bias_shape is None:
@@ -38,10 +51,24 @@ class TableRow:
     def __getitem__(self, field):
         return self._scalars[field]
 
+    def origin(self, name: str):
+        """Where the matrices of an input or output begin, for `Core.start`."""
+        row = "query_row" if name in layout.OF_QUERIES else "key_row"
+        return self._scalars.get(row, self._scalars.get("batch"))
+
+    def keep_pitch(self):
+        """Queries of a fractal column of the keep decisions of a packed sequence."""
+        return (self["queries"] + (BLOCK - 1)) // BLOCK * BLOCK
+
     @property
-    def batch(self):
-        """Number of the batch item; None with BNSD, where heads are enough."""
-        return self._scalars.get("batch")
+    def keys(self):
+        """Keys of a packed sequence; None otherwise."""
+        return self._scalars.get("keys")
+
+    def stored(self, place, size: int = 1):
+        """`place` in what is stored per row, `size` elements each, behind those of the sequences before this one."""
+        first = self._scalars.get("stored_row")
+        return place if first is None else place + first * size
 
     def load(self, row) -> None:
         """Reads the fields of a row of the table on chip."""

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from flash_attention.kernels.tik.core import Core
 from flash_attention.kernels.tik.hardware import HALF_ROUND
+from flash_attention.kernels.tik.problem import padded
 
 F = 256  # float16 elements of a fractal
 
 
-def load_key(core: Core, ring: int, base, tile) -> None:
+def load_key(core: Core, ring: int, base, tile, length=None) -> None:
     """Key tile number `tile` of the head that starts at element `base`: per segment (head_dim / 16, keys, 16).
 
-    One move per tensor: synchronisation by whole tensors has nothing to wait for between two of them.
+    One move per tensor: synchronisation by whole tensors has nothing to wait for between two of them. `length` as in
+    `by_keys`.
     """
-    by_keys(core, tile, lambda keys: _key_segments(core, key_slot(core, ring), base, tile, keys))
+    by_keys(core, tile, lambda keys: _key_segments(core, key_slot(core, ring), base, tile, keys), length)
 
 
 def key_slot(core: Core, ring: int) -> list:
@@ -26,12 +28,24 @@ def key_slot(core: Core, ring: int) -> list:
     return core.on.key[ring * count : (ring + 1) * count]
 
 
-def _key_segments(core: Core, slot: list, base, tile, keys: int) -> None:
+def _key_segments(core: Core, slot: list, base, tile, keys) -> None:
     # The segment that is used first comes last: waiting for it covers the others, with one event for the tile.
     for segment, width in reversed(list(enumerate(core.plan.segments))):
         start = core.plan.segment_start(segment)
-        have = max(0, min(width, keys - start))
+        have = segment_keys(core, keys, start, width)
         core.load_operand((slot[segment], 0), "key", base + tile * (core.plan.keys * 16) + start * 16, have, width)
+
+
+def segment_keys(core: Core, keys, start: int, width: int):
+    """Keys of a tile with `keys` keys, which may be a run-time number, in its segment from `start` on."""
+    if isinstance(keys, int):
+        return max(0, min(width, keys - start))
+    have = core.scalar("int32", "segment_keys", keys - start)
+    with core.tik.if_scope(have < 0):
+        have.set_as(0)
+    with core.tik.if_scope(have > width):
+        have.set_as(width)
+    return have
 
 
 def load_sample(core: Core, slot, base, first_group, stride) -> None:
@@ -43,28 +57,35 @@ def load_sample(core: Core, slot, base, first_group, stride) -> None:
         )
 
 
-def load_whole_key(core: Core, slot, base, tile) -> None:
-    """Key tile in the layout of a sample: few instructions to load, more to use."""
-    _load_whole(core, "key", slot, base, tile)
+def load_whole_key(core: Core, slot, base, tile, length=None) -> None:
+    """Key tile in the layout of a sample: few instructions to load, more to use. `length` as in `by_keys`."""
+    _load_whole(core, "key", slot, base, tile, length)
 
 
-def load_value(core: Core, slot, base, tile) -> None:
-    """Value tile: (value_dim / 16, keys, 16), in one move."""
-    _load_whole(core, "value", slot, base, tile)
+def load_value(core: Core, slot, base, tile, length=None) -> None:
+    """Value tile: (value_dim / 16, keys, 16), in one move. `length` as in `by_keys`."""
+    _load_whole(core, "value", slot, base, tile, length)
 
 
-def _load_whole(core: Core, name: str, slot, base, tile) -> None:
-    def record(keys: int) -> None:
+def _load_whole(core: Core, name: str, slot, base, tile, length) -> None:
+    def record(keys) -> None:
         core.load_operand((slot, 0), name, base + tile * (core.plan.keys * 16), keys, core.plan.keys)
 
-    by_keys(core, tile, record)
+    by_keys(core, tile, record, length)
 
 
-def by_keys(core: Core, tile, record) -> None:
+def by_keys(core: Core, tile, record, length=None) -> None:
     """Records the load of a whole tile and, where the key length asks for it, of the short last one.
 
     `record` gets the keys that a tile of key or value has; what is stored per key beside them is padded to 16.
+
+    Args:
+        length: keys of a packed sequence; `record` then also gets a run-time number, which may be 0.
     """
+    if length is not None:
+        keys = core.scalar("int32", "tile_keys", length - tile * core.plan.keys)
+        _whole_or(core, keys >= core.plan.keys, core.plan.keys <= core.place("key").rows, record, core.plan.keys, keys)
+        return
     if not core.tail_keys:
         record(core.plan.keys)
         return
@@ -78,11 +99,28 @@ def by_keys(core: Core, tile, record) -> None:
         record(core.tail_keys)
 
 
+def _whole_or(core: Core, is_whole, possible: bool, record, whole: int, number) -> None:
+    """Records `record(whole)` under a run-time condition that is possible or not, and `record(number)` otherwise."""
+    if not possible:
+        record(number)
+        return
+    with core.tik.if_scope(is_whole):
+        record(whole)
+    with core.tik.else_scope():
+        record(number)
+
+
 def by_rows(core: Core, rows, record) -> None:
     """Records `record(rows)` for whole row blocks and, where the query length asks for it, for the short last one.
 
-    As in `by_keys`, what is stored per row beside the matrices is padded to 16.
+    As in `by_keys`, what is stored per row beside the matrices is padded to 16. With packed sequences `record` also
+    gets `rows` itself, which may be 0; what is stored per row is whole, see `stored_rows`.
     """
+    if core.problem.sequences:
+        _whole_or(
+            core, rows == core.plan.rows, core.plan.rows <= core.place("query").rows, record, core.plan.rows, rows
+        )
+        return
     if not core.tail_rows:
         record(core.plan.rows)
         return
@@ -95,12 +133,17 @@ def by_rows(core: Core, rows, record) -> None:
         record(core.tail_rows)
 
 
+def stored_rows(core: Core, have) -> int:
+    """Rows of a row block with `have` rows in what is stored per row."""
+    return core.plan.rows if core.problem.sequences else padded(have)
+
+
 def fetch_query(core: Core, stage, base, start, rows) -> None:
     """Row block from row `start` to the Unified Buffer: (head_dim / 16, rows, 16)."""
     height = core.plan.rows
 
-    def record(have: int) -> None:
-        if have < height:
+    def record(have) -> None:
+        if not isinstance(have, int) or have < height:
             core.fill(stage[2 * HALF_ROUND :], 0.0, height * core.plan.head_dim)
         core.load((stage, 2 * HALF_ROUND), "query", base + start * 16, have, height)
 

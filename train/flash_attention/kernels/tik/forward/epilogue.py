@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import functools
 
-from flash_attention.kernels.tik.common.tiles import by_rows
+from flash_attention.kernels.tik.common.tiles import by_rows, stored_rows
 from flash_attention.kernels.tik.core import Core
 from flash_attention.kernels.tik.forward.work_item import Item
 from flash_attention.kernels.tik.layout import SINK_LANES
-from flash_attention.kernels.tik.problem import padded
 
 LEAST = (2 - 2.0**-23) * 2.0**127  # its negative, the most negative number, is the logsumexp of a row that sees nothing
 TINY = 2.0**-120
@@ -86,27 +85,30 @@ def finish(core: Core, item: Item, a: int) -> None:
     while small:
         small.pop(0)()
 
-    def flag(have: int) -> None:
+    def flag(have) -> None:
         largest = core.on.largest_total[0]
-        tik.vcmax(padded(have), largest, core.on.half_total[0], 1, 1, 1, 8)
+        tik.vcmax(stored_rows(core, have), largest, core.on.half_total[0], 1, 1, 1, 8)
         tik.vec_conv(8, "round", core.on.flag[a], largest, 1, 8, 4)
 
-    by_rows(core, item["rows", a], flag)
+    if core.problem.sequences:  # rows that are not there have a query of zeros
+        flag(plan.rows)
+    else:
+        by_rows(core, item["rows", a], flag)
 
 
 def store(core: Core, item: Item, a: int, core_index, items: int) -> None:
     """Records the moves of output, logsumexp and flag of row block `a` to global memory."""
     tik = core.tik
 
-    def record(have: int) -> None:
-        start = core.start("output", item["head"], item.batch) + item["start", a] * 16
+    def record(have) -> None:
+        start = core.start("output", item["head"], item.origin("output")) + item["start", a] * 16
         core.store("output", start, (core.on.stage[a], 0), have, core.plan.rows)
         tik.data_move(
-            core.gm["logsumexp"][core.wide(item["head"], core.seq_q) + item["start", a]],
+            core.gm["logsumexp"][core.wide(item["head"], core.seq_q) + item.stored(item["start", a])],
             core.on.row_lse[a],
             0,
             1,
-            padded(have) // 8,
+            stored_rows(core, have) // 8,
             0,
             0,
         )

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import functools
 
-from flash_attention.kernels.tik import signature
+from flash_attention.kernels.tik import packed, signature
 from flash_attention.kernels.tik.common import alibi, score_terms, tiles
+from flash_attention.kernels.tik.common.band import BandAtRunTime
 from flash_attention.kernels.tik.core import Core
 from flash_attention.kernels.tik.forward import epilogue, reach, row_reference, scheduler, softmax
 from flash_attention.kernels.tik.forward.tile_loop import TileLoop
@@ -60,6 +61,8 @@ class _Forward:
     def record(self) -> None:
         core, tik = self.core, self.tik
         self._constants()
+        if self.problem.sequences:
+            core.band = BandAtRunTime(core)
         self.current, self.next = Item(core, "current", False), Item(core, "next", True)
         self.epoch = core.scalar("int32", "epoch", 0)  # parity of the item in `next`
         scalars = {name: core.scalar("int32", name) for name in ("sweeps", "sweep_tiles", "tile", "number", "distance")}
@@ -89,6 +92,8 @@ class _Forward:
     def _constants(self) -> None:
         core, plan = self.core, self.plan
         core.clear_vectors()
+        if self.problem.sequences:
+            self._clear_stored_rows()
         for flag in core.on.flag:
             core.fill(flag, 0, 8, 64)
         epilogue.initialise(core)
@@ -107,7 +112,7 @@ class _Forward:
                     blocks = slot.shape[0] // 16
                     for first in range(0, blocks, block):
                         self.tik.data_move(slot[first * 16], stage[0], 0, 1, min(block, blocks - first), 0, 0)
-        if core.tail_keys or core.tail_rows:
+        if core.tail_keys or core.tail_rows or self.problem.sequences:
             for name in ("hidden", "bias"):
                 for buffer in core.on.copies(name):
                     core.fill(buffer, 0.0, plan.rows * plan.keys)
@@ -120,12 +125,26 @@ class _Forward:
         fractal = core.on.fractals[0]
         self.tik.data_move(fractal, stage[-1], 0, 1, 16, 0, 0)
         core.repeat_fractal(core.on.l0_ones[0], fractal, max(plan.segments) // 16, False)
-        area = plan.rows * plan.keys // 16
         for name, tiles_of in (("tiles", self.split.tiles), ("distances", self.split.distances)):
             if len(tiles_of):
-                self.tik.data_move(core.on.copies(name)[0], core.gm[name], 0, len(tiles_of), area, 0, 0)
+                core.load_constant(name, tiles_of)
         if self.problem.bias == "alibi":
             alibi.initialise(core)
+
+    def _clear_stored_rows(self) -> None:
+        """Zeros in the logsumexp of stored rows that no row block has; each core does its share."""
+        core, tik, (words, *_), zeros = self.core, self.tik, self.core.on.flag, self.core.on.row_lse[0]
+        blocks, fields = core.gm["blocks"].shape
+        block, have = core.scalar("int32", "cleared_block"), core.scalar("int32", "cleared_from")
+        with tik.for_range(0, -(-blocks // self.split.cores), name="cleared") as turn:
+            block.set_as(turn * self.split.cores + self.index)
+            with tik.if_scope(block < blocks):
+                tik.data_move(words, core.gm["blocks"][block * fields], 0, 1, fields // 8, 0, 0)
+                have.set_as(words[packed.ROWS])
+                have.set_as((have + (self.plan.rows - 1)) // self.plan.rows * self.plan.rows)
+                with tik.if_scope(have < packed.BLOCK), tik.for_range(0, self.problem.heads, name="of_head") as head:
+                    target = core.wide(head, core.seq_q) + (block * packed.BLOCK + have)
+                    tik.data_move(core.gm["logsumexp"][target], zeros, 0, 1, (packed.BLOCK - have) // 8, 0, 0)
 
     # ---- items
     def _pass(self, attempt) -> None:
@@ -140,7 +159,7 @@ class _Forward:
                 with tik.if_scope(chunk == start // ITEMS_PER_CHUNK):
                     tik.data_move(
                         table,
-                        self.core.gm["table"][(self.index * items + start) * words],
+                        self.core.work_table[(self.index * items + start) * words],
                         0,
                         1,
                         count * words // 8,
@@ -167,7 +186,7 @@ class _Forward:
         blocks = self.plan.row_blocks
         self.loop.base.set_as(_key_base(core, current))
         if self.loop.value_base is not self.loop.base:
-            self.loop.value_base.set_as(core.start("value", current["kv_head"], current.batch))
+            self.loop.value_base.set_as(core.start("value", current["kv_head"], current.origin("value")))
         core.with_scalar("vec_adds", core.on.current_reference[0], core.on.next_reference[0], 0.0, blocks * 128, 64)
 
         def next_query(a: int) -> None:
@@ -237,11 +256,11 @@ class _Forward:
                 with self.tik.if_scope(nxt["end"] > 0):
                     self.slopes.load(nxt)
         with self.tik.if_scope(nxt["rows", a] > 0):
-            base = core.start("query", nxt["head"], nxt.batch)
+            base = core.start("query", nxt["head"], nxt.origin("query"))
             tiles.fetch_query(core, core.on.stage[a], base, nxt["start", a], nxt["rows", a])
             row_reference.clear(core, a, self.epoch)
             if self.slopes:
-                self.slopes.row_block(nxt, a, self.epoch)
+                self.slopes.row_block(nxt.position(a), a, self.epoch)
 
     def _measure(self) -> None:
         with self.tik.if_scope(self.next["end"] > 0):
@@ -279,7 +298,7 @@ class _Forward:
 
 def _key_base(core: Core, item: Item):
     """First element of the item's keys in global memory."""
-    return core.start("key", item["kv_head"], item.batch)
+    return core.start("key", item["kv_head"], item.origin("key"))
 
 
 def _chunk_parts(items: int) -> list[tuple[int, int]]:

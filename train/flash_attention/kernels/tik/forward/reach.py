@@ -19,7 +19,7 @@ GROUPS = CHUNK // 16
 
 def is_needed(problem: KernelProblem, half_scores: bool) -> bool:
     """Where Vector scales the scores anyway there is room for any score: see KernelProblem.query_factor."""
-    return half_scores and problem.post_scale == 1.0
+    return half_scores and problem.post_scale == 1.0 and not problem.sequences
 
 
 class Reach:

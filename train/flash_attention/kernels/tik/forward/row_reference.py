@@ -83,7 +83,7 @@ def _maximum(core: Core, item: Item, a: int, attempt, epoch, scratch: dict) -> N
         with tik.if_scope(attempt == 0):
             tile.set_as(item["sample", a])
             if number is not None:
-                number.set_as(item["sample_tile", a])
+                item.sample_number(number, a)
         with tik.else_scope():
             tile.set_as(item["first", a] + step)
             if number is not None:
@@ -129,7 +129,7 @@ def load_sample(core: Core, item: Item, a: int, scratch: dict) -> None:
 
 def load_tile(core: Core, item: Item, a: int, tile, scratch: dict) -> None:
     """Key tile number `tile` to where the sample of row block `a` stands."""
-    tiles.load_whole_key(core, core.on.sample_key[a], scratch["base"], tile)
+    tiles.load_whole_key(core, core.on.sample_key[a], scratch["base"], tile, item.keys)
     score_terms.load_key_terms(core, _sample_terms(core, a), item.planes(), tile)
 
 

@@ -13,31 +13,45 @@ from typing import NamedTuple
 import numpy as np
 
 from flash_attention.kernels.tik import forms, tuning
+from flash_attention.kernels.tik.common import band
 from flash_attention.kernels.tik.common.work_split import Registry, clip, deal, distance_tiles, plane, visibility_tiles
-from flash_attention.kernels.tik.forward import softmax
+from flash_attention.kernels.tik.forward import packed, softmax
 from flash_attention.kernels.tik.forward.tiling import TilePlan, buffers, candidates
+from flash_attention.kernels.tik.forward.words import (
+    AFTER,
+    BATCH,
+    BEGIN,
+    BIAS_PLANE,
+    CROSS,
+    DISTANCE,
+    EDGE,
+    END,
+    FIELDS,
+    FIRST,
+    HEAD,
+    KV_HEAD,
+    LAST,
+    LEFT,
+    MASK_PLANE,
+    RIGHT,
+    ROW_BLOCK,
+    ROW_BLOCK_FIELDS,
+    ROWS,
+    SAMPLE_START,
+    SAMPLE_STRIDE,
+    SAMPLE_STRIDED,
+    SAMPLE_TILE,
+    SLOPE,
+    START,
+)
 from flash_attention.kernels.tik.hardware import Buffer, excess
 from flash_attention.kernels.tik.layout import placement
+from flash_attention.kernels.tik.packed import Limits
 from flash_attention.kernels.tik.problem import KernelProblem
 from flash_attention.problem.visibility import Band
 
-EDGE = 4  # key tiles at either end of a row block's range that may be partly visible
-FIELDS = 48  # int32 words per work item
 # Time of a unit whose key and value tiles serve one row block instead of two, at head_dim 128: the memory is its limit.
 UNSHARED = 1.4
-
-# Word offsets in a row of the table.
-HEAD, KV_HEAD, MASK_PLANE, BIAS_PLANE, SLOPE, BEGIN, END, BATCH = range(8)
-ROW_BLOCK = 8  # words of row block 0 start here
-ROW_BLOCK_FIELDS = 20
-(START, ROWS, FIRST, LAST) = range(4)
-LEFT, RIGHT = (
-    4,
-    8,
-)  # visibility tile numbers of the first and, counted backwards, of the last EDGE tiles; 0 = all visible
-SAMPLE_STRIDED, SAMPLE_START, SAMPLE_STRIDE, SAMPLE_TILE = 12, 13, 14, 15
-CROSS, AFTER = 16, 17  # first tile with keys after a query, first tile with all keys after all queries
-DISTANCE = 18  # distance tile numbers of tiles CROSS and CROSS + 1
 
 
 @dataclass(frozen=True)
@@ -61,7 +75,8 @@ class WorkSplit:
     """The work of a kernel.
 
     Attributes:
-        table: int32 (cores, items, FIELDS), rows of items that do not exist are inactive.
+        table: int32 (cores, items, FIELDS), rows of items that do not exist are inactive. With packed sequences it is
+            an input of the kernel, see forward.packed, and this one is empty.
         items: work items of the busiest core.
         tiles: float16 (n, keys / 16, rows, 16), 1 = visible and 0 = hidden, or softmax.limits of them where scores are
             float16; n may be 0.
@@ -112,13 +127,13 @@ def _choose(problem: KernelProblem, _: forms.Forms, __: tuning.Table) -> Choice:
         if chosen is not None and (plan.rows, plan.keys) != (chosen.plan.rows, chosen.plan.keys):
             continue
         work = split(problem, plan)
-        parts = buffers(problem, plan, len(work.tiles), len(work.distances))
+        parts = buffers(problem, plan, work.tiles.size, work.distances.size)
         reason = excess(parts, problem)
         if reason:
             reasons.append(f"{plan.strategy} needs {reason}")
         elif chosen is None or UNSHARED * max(work.units) < max(chosen.split.units):
             chosen = Choice(plan, work, tuple(parts))
-        if chosen is not None and chosen.split.cores == problem.cores:
+        if chosen is not None and (problem.sequences or chosen.split.cores == problem.cores):
             break
     if chosen is None:
         raise ValueError(f"tiling: no strategy fits this problem: {'; '.join(reasons)}")
@@ -127,6 +142,8 @@ def _choose(problem: KernelProblem, _: forms.Forms, __: tuning.Table) -> Choice:
 
 def split(problem: KernelProblem, plan: TilePlan) -> WorkSplit:
     """Divides the row blocks of all heads among the cores, longest items first to the core with the least work."""
+    if problem.sequences:
+        return _of_sequences(problem, plan)
     tiles, distances = Registry(), Registry()
     count = -(-problem.seq_q // plan.rows)
     blocks = [_row_block(problem, plan, index, tiles, distances) for index in range(count)]
@@ -156,6 +173,20 @@ def split(problem: KernelProblem, plan: TilePlan) -> WorkSplit:
         distance_tiles(plan, distances),
         tuple(sum(sum(block.units for block in groups[g]) for _, g in share) for share in shares),
         any(block.blind for block in blocks),
+    )
+
+
+def _of_sequences(problem: KernelProblem, plan: TilePlan) -> WorkSplit:
+    """The work of packed sequences: room for the table, which is data; the units count row blocks."""
+    ranks, _ = packed.deal(problem, plan)
+    signed = problem.bias == "alibi" and not problem.rules.causal
+    visible = band.tiles(problem, plan)
+    return WorkSplit(
+        np.zeros((*ranks.shape, FIELDS), np.int32),
+        softmax.limits(problem, visible) if plan.half_scores else visible,
+        band.distances(plan) if signed else np.zeros((0, 16), np.float16),
+        tuple(int(count) * plan.row_blocks for count in (ranks < packed.groups(problem, plan)).sum(axis=1)),
+        Limits.of(problem).bounded,
     )
 
 

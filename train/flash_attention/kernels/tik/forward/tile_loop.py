@@ -48,7 +48,7 @@ class TileLoop:
         with core.when(tile < item["end"]):
             if score_terms.is_dynamic(self.problem):
                 score_terms.load_key_terms(core, core.on.key_terms[slot], item.planes(), tile)
-            tiles.load_key(core, slot, base, tile)  # used first: waiting for it covers the terms
+            tiles.load_key(core, slot, base, tile, item.keys)  # used first: waiting for it covers the terms
 
     def record(self, meanwhile: list) -> None:
         """The loop over the key tiles of the item: scores two units ahead of the output, probabilities one ahead.
@@ -85,7 +85,7 @@ class TileLoop:
         tile = first + ring
         if a == 0:
             with core.when(tile < item["end"]):
-                tiles.load_value(core, core.on.value[ring], self.value_base, tile)
+                tiles.load_value(core, core.on.value[ring], self.value_base, tile, item.keys)
             self._load_key(item, self.base, tile + 2, (ring + 2) % RING)
         ahead = (*self._unit(first, position), position)
         behind = (*self._unit(first, position - LAG), position - LAG)
@@ -153,7 +153,7 @@ class TileLoop:
             if self.problem.bias == "per_score":
                 mask.fetch_plane(core, "bias", "bias", item["bias_plane"], tile, item["start", a], item["rows", a])
             if self.problem.dropout_threshold:
-                dropout.fetch_keep(core, item["head"], tile, item["start", a], item["rows", a])
+                dropout.fetch_keep(core, item, item["head"], tile, item["start", a], item["rows", a])
 
     def _probability_steps(self, a: int, tile, position: int, count: int) -> list:
         """Vector work of a unit in shares, to be recorded around `count` segments of work for the Cube."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from flash_attention.kernels.tik import forms, tuning
-from flash_attention.kernels.tik.common import softcap
+from flash_attention.kernels.tik.common import band, softcap
 from flash_attention.kernels.tik.common.score_terms import TERMS
 from flash_attention.kernels.tik.common.table_row import ITEMS_PER_CHUNK
 from flash_attention.kernels.tik.forward import reach
@@ -113,12 +113,18 @@ class TilePlan:
 
 
 def cut(strategy: Strategy, problem: KernelProblem) -> TilePlan:
-    """The strategy with its tiles cut to lengths that are shorter than a tile."""
-    rows = min(strategy.rows, padded(problem.seq_q))
+    """The strategy with its tiles cut to lengths that are shorter than a tile.
+
+    Of packed sequences it is the mean length that counts, and the rows divide a block of stored rows.
+    """
+    rows, length = min(strategy.rows, padded(problem.seq_q)), problem.seq_q
+    if problem.sequences:
+        length = -(-problem.seq_q // problem.sequences)
+        rows = min(strategy.rows, next(size for size in (16, 32, 64, 128) if size >= min(length, 128)))
     keys = min(strategy.keys, padded(problem.seq_k))
     full, rest = divmod(keys, strategy.segment)
     segments = (strategy.segment,) * full + ((rest,) if rest else ())
-    row_blocks = strategy.row_blocks if padded(problem.seq_q) > rows else 1
+    row_blocks = strategy.row_blocks if padded(length) > rows else 1
     # Segments are numbered through the loop body (RING tiles of every row block); the ring must come out even there.
     per_body = RING * row_blocks * len(segments)
     wanted = {1: 3, 2: 3, 4: 4}.get(len(segments), 2 * len(segments))
@@ -127,7 +133,7 @@ def cut(strategy: Strategy, problem: KernelProblem) -> TilePlan:
     # rows show what rounding does to the post-scale. Large head_dims leave Vector the time for float32.
     plain = problem.bias == "none" or (problem.bias == "alibi" and problem.rules.causal)
     plain = plain and not problem.rules.softcap
-    long = problem.post_scale in (1.0, 4.0, 16.0) or problem.seq_k >= LONG
+    long = problem.post_scale in (1.0, 4.0, 16.0) or problem.seq_k >= LONG * max(1, problem.sequences)
     half_scores = plain and long and rows > PRECISE_ROWS
     half_scores = half_scores and problem.head_dim + problem.value_dim <= 2 * MOST_HALF
     half_scores = half_scores and tuning.half_scores(problem)
@@ -140,7 +146,7 @@ def buffers(problem: KernelProblem, plan: TilePlan, tiles: int, distances: int) 
     """Every on-chip buffer of the forward kernel, in the order of allocation.
 
     Args:
-        tiles, distances: distinct visibility tiles and distance tiles of the work split.
+        tiles, distances: elements of the visibility tiles and distance tiles of the work split.
     """
     rows, keys, depth, value_dim = plan.rows, plan.keys, plan.head_dim, plan.value_dim
     width, area = max(plan.segments), plan.rows * plan.keys
@@ -167,8 +173,8 @@ def buffers(problem: KernelProblem, plan: TilePlan, tiles: int, distances: int) 
         Buffer("sample_key", "L1", "float16", keys * depth, plan.row_blocks),
         Buffer("key_terms", "L1", "float16", keys * TERMS, RING + plan.row_blocks if dynamic else 1),
         Buffer("fractals", "L1", "float16", 256),
-        Buffer("tiles", "L1", "float16", area * tiles),
-        Buffer("distances", "L1", "float16", area * distances),
+        Buffer("tiles", "L1", "float16", tiles),
+        Buffer("distances", "L1", "float16", distances),
         Buffer("l0_query", "L0A", "float16", rows * depth),
         Buffer("l0_probability", "L0A", "float16", rows * width),
         Buffer("l0_query_terms", "L0A", "float16", rows * TERMS),
@@ -195,6 +201,7 @@ def buffers(problem: KernelProblem, plan: TilePlan, tiles: int, distances: int) 
         # Limits stand half a round of the banks off scores that are to be scaled, see softmax.Piece.
         Buffer("inverse", "UB", "float32", 2048 + (HALF_ROUND if problem.post_scale != 1.0 else 0)),
         Buffer("visible", "UB", "float16", area if tiles else 0),
+        Buffer("visible_part", "UB", "float16", band.LANES if problem.sequences else 0),
         Buffer("hidden", "UB", "float16", area, 1 if problem.mask == "per_score" else 0),
         Buffer("bias", "UB", "float16", area, 1 if problem.bias == "per_score" else 0),
         Buffer("distance", "UB", "float16", area, 1 if distances else 0),

@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-from flash_attention.kernels.tik.common.table_row import TableRow, present
+from flash_attention.kernels.tik.common.table_row import TableRow, of_sequence, present
 from flash_attention.kernels.tik.core import Core
-from flash_attention.kernels.tik.forward import scheduler
+from flash_attention.kernels.tik.forward import words as word_of
 
 _PER_ITEM = {
-    "head": scheduler.HEAD,
-    "kv_head": scheduler.KV_HEAD,
-    "mask_plane": scheduler.MASK_PLANE,
-    "bias_plane": scheduler.BIAS_PLANE,
-    "slope": scheduler.SLOPE,
-    "begin": scheduler.BEGIN,
-    "end": scheduler.END,
-    "batch": scheduler.BATCH,
+    "head": word_of.HEAD,
+    "kv_head": word_of.KV_HEAD,
+    "mask_plane": word_of.MASK_PLANE,
+    "bias_plane": word_of.BIAS_PLANE,
+    "slope": word_of.SLOPE,
+    "begin": word_of.BEGIN,
+    "end": word_of.END,
+    "batch": word_of.BATCH,
+    **of_sequence(word_of.SEQUENCE),
 }
-_PER_ROW_BLOCK = {"start": scheduler.START, "rows": scheduler.ROWS, "first": scheduler.FIRST, "last": scheduler.LAST}
+_PER_ROW_BLOCK = {"start": word_of.START, "rows": word_of.ROWS, "first": word_of.FIRST, "last": word_of.LAST}
 _SAMPLE = {
-    "strided": scheduler.SAMPLE_STRIDED,
-    "sample": scheduler.SAMPLE_START,
-    "stride": scheduler.SAMPLE_STRIDE,
-    "sample_tile": scheduler.SAMPLE_TILE,
+    "strided": word_of.SAMPLE_STRIDED,
+    "sample": word_of.SAMPLE_START,
+    "stride": word_of.SAMPLE_STRIDE,
+    "sample_tile": word_of.SAMPLE_TILE,
 }
-_SIGNS = {"cross": scheduler.CROSS, "after": scheduler.AFTER}
+_SIGNS = {"cross": word_of.CROSS, "after": word_of.AFTER}
 
 
 class Item(TableRow):
@@ -35,7 +36,7 @@ class Item(TableRow):
         words = present(_PER_ITEM, problem)
         for a in range(core.plan.row_blocks):
             for field, word in per_block.items():
-                words[field, a] = scheduler.ROW_BLOCK + a * scheduler.ROW_BLOCK_FIELDS + word
+                words[field, a] = word_of.ROW_BLOCK + a * word_of.ROW_BLOCK_FIELDS + word
         super().__init__(core, name, words)
         self.index = core.scalar("int32", f"{name}_index", 0)
 
@@ -66,23 +67,44 @@ class Item(TableRow):
         """Conditions for row block `a` to visit a key tile."""
         return tile >= self["first", a], tile <= self["last", a]
 
+    def position(self, a: int):
+        """Position of the first row of row block `a` among the keys of its sequence."""
+        offset = self._scalars.get("offset", self.core.problem.offset)
+        return self["start", a] + offset
+
+    def sample_number(self, number, a: int) -> None:
+        """Sets `number` to the visibility tile of the sample of row block `a`."""
+        if not self.core.band:
+            number.set_as(self["sample_tile", a])
+            return
+        with self.core.tik.if_scope(self["strided", a] > 0):
+            number.set_as(0)
+        with self.core.tik.else_scope():
+            self.tile_number(number, a, self["sample", a])
+
     def tile_number(self, number, a: int, tile) -> None:
         """Sets `number` to the visibility tile of (row block, key tile), 0 where everything is visible."""
         core, table = self.core, self.core.on.table[0]
-        base = scheduler.ROW_BLOCK + a * scheduler.ROW_BLOCK_FIELDS
+        if core.band:
+            core.band.number(number, self.position(a), tile, self["keys"], self._scalars.get("prefix"))
+            return
+        base = word_of.ROW_BLOCK + a * word_of.ROW_BLOCK_FIELDS
         number.set_as(0)
-        with core.tik.if_scope(tile - self["first", a] < scheduler.EDGE):
-            number.set_as(table[self.row + (tile - self["first", a]) + (base + scheduler.LEFT)])
-        with core.tik.else_scope(), core.tik.if_scope(self["last", a] - tile < scheduler.EDGE):
-            number.set_as(table[self.row + (self["last", a] - tile) + (base + scheduler.RIGHT)])
+        with core.tik.if_scope(tile - self["first", a] < word_of.EDGE):
+            number.set_as(table[self.row + (tile - self["first", a]) + (base + word_of.LEFT)])
+        with core.tik.else_scope(), core.tik.if_scope(self["last", a] - tile < word_of.EDGE):
+            number.set_as(table[self.row + (self["last", a] - tile) + (base + word_of.RIGHT)])
 
     def distance_number(self, number, a: int, tile) -> None:
         """Sets `number` to the distance tile of a tile with keys on both sides of its queries, else to 0."""
         core, table = self.core, self.core.on.table[0]
-        base = scheduler.ROW_BLOCK + a * scheduler.ROW_BLOCK_FIELDS
+        if core.band:
+            core.band.distance_number(number, self.position(a), tile, tile, self["cross", a], self["after", a])
+            return
+        base = word_of.ROW_BLOCK + a * word_of.ROW_BLOCK_FIELDS
         number.set_as(0)
         with core.when(tile >= self["cross", a], tile < self["after", a]):
-            number.set_as(table[self.row + (tile - self["cross", a]) + (base + scheduler.DISTANCE)])
+            number.set_as(table[self.row + (tile - self["cross", a]) + (base + word_of.DISTANCE)])
 
     def planes(self) -> dict:
         """Run-time numbers of the planes of inputs with one vector per plane."""

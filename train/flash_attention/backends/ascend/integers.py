@@ -1,0 +1,46 @@
+"""Arithmetic of small integer tensors under NumPy's names, for `flash_attention.kernels.tik.packed` inside a graph.
+
+Each is a primitive or little more: mindspore.numpy has the names too, and takes a graph ten times as long to compile.
+Sums and the search of places go through float32, which holds such integers exactly and which every device adds up.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from mindspore import Tensor, ops
+from mindspore import dtype as mstype
+
+minimum, maximum, where = ops.Minimum(), ops.Maximum(), ops.Select()
+logical_and, logical_or, take, reshape = ops.LogicalAnd(), ops.LogicalOr(), ops.Gather(), ops.Reshape()
+_cast, _sum, _first_largest = ops.Cast(), ops.ReduceSum(), ops.Argmax(1, mstype.int32)
+cumsum, _stack, _concatenate = ops.CumSum(), ops.Stack(1), ops.Concat(0)
+
+
+def array(values: list) -> Tensor:
+    """int32, from lists of integers."""
+    return Tensor(np.array(values, np.int32))
+
+
+def as_int(tensor):
+    """int32 of booleans."""
+    return _cast(tensor, mstype.int32)
+
+
+def count_true(tensor):
+    """How many of the last axis of a matrix of booleans are true."""
+    return _cast(_sum(_cast(tensor, mstype.float32), 1), mstype.int32)
+
+
+def first_true(tensor):
+    """Index of the first true element of the last axis of a matrix of booleans."""
+    return _first_largest(_cast(tensor, mstype.float32))
+
+
+def stack(tensors):
+    """Vectors as the columns of a matrix."""
+    return _stack(tensors)
+
+
+def concatenate(tensors):
+    """Vectors one behind the other."""
+    return _concatenate(tensors)

@@ -1,0 +1,122 @@
+"""Packed sequences by the TIK operators as a MindSpore Cell; the same for a device and for the emulator."""
+
+from __future__ import annotations
+
+import numpy as np
+from mindspore import Tensor, nn, ops
+from mindspore import dtype as mstype
+
+from flash_attention.backends.ascend import integers
+from flash_attention.backends.ascend.cell import NOTHING_SEEN, Kernels, SpreadSinks
+from flash_attention.backends.ascend.limits import MAX_KEEP_BYTES
+from flash_attention.backends.ascend.stages import MakePrimitive
+from flash_attention.backends.derivatives import FirstDerivativeOnly
+from flash_attention.kernels.tik import host, layout, packed
+from flash_attention.kernels.tik.problem import Chip, padded
+from flash_attention.kernels.tik.signature import Request
+from flash_attention.problem.packed import PackedProblem
+
+
+class PackedOperators(nn.Cell):
+    """One packed problem; see Backend.build_packed for the meaning of the tensors.
+
+    The work tables of the kernels are made by MindSpore's own operations on small integer tensors, in the graph:
+    lengths that are on the device need not come to the host, and a graph serves all of them.
+
+    Args:
+        problem: what to run.
+        make_primitive: makes the primitive of a kernel.
+        draw: a Cell that draws keep bits, draw(seed, ends_q, ends_k) -> uint8, see layout.keep_shape.
+        chip: that the kernels are planned for.
+        check: a Cell, check(lengths_q, lengths_k), that gives them back or fails where they are not allowed; without it
+            lengths in tensors are not checked: those out of range are cut to it.
+    """
+
+    def __init__(
+        self,
+        problem: PackedProblem,
+        make_primitive: MakePrimitive,
+        draw: nn.Cell | None,
+        chip: Chip,
+        check: nn.Cell | None = None,
+    ):
+        super().__init__()
+        rows = problem.rows
+        described = host.describe_packed(problem, **chip._asdict())
+        self.core = Kernels(Request(described, logsumexp_gradient=rows.return_lse), make_primitive)
+        self.check = check if problem.lengths_q is None or problem.lengths_k is None else None
+        self.sequences = problem.sequences
+        self.lengths_q, self.lengths_k = (
+            None if lengths is None else Tensor(np.array(lengths, np.int32))
+            for lengths in (problem.lengths_q, problem.lengths_k)
+        )
+        self.queries, self.keys = _Matrix(rows.heads, rows.head_dim), _Matrix(rows.kv_heads, rows.head_dim)
+        self.values = _Matrix(rows.kv_heads, rows.value_dim)
+        self.heads, self.value_dim, self.padded_dim = rows.heads, rows.value_dim, described.value_dim
+        self.output_shape = rows.laid_out(rows.shape_output())[1:]
+        self.return_lse = rows.return_lse
+        if rows.return_lse:
+            self.describe = (packed.sequences(integers, described),)
+            self.stored = (packed.stored_rows_of_tokens(integers, described),)
+        self.sinks = SpreadSinks(1, None) if rows.sinks else None
+        self.draw = draw if rows.dropout_threshold > 0 else None
+        self.prefixed = rows.prefix
+        self.nothing = Tensor(np.zeros(1, np.float16))
+        self.no_prefix = Tensor(np.zeros(problem.sequences, np.int32))
+        self.first_derivative_only = FirstDerivativeOnly("tik and emulator")
+
+    def construct(self, query, key, value, lengths_q, lengths_k, seed, sinks, prefix):
+        query, key, value = self.first_derivative_only(query, key, value)
+        lengths_q = lengths_q if self.lengths_q is None else self.lengths_q
+        lengths_k = lengths_k if self.lengths_k is None else self.lengths_k
+        if self.check is not None:
+            lengths_q, lengths_k = self.check(lengths_q, lengths_k)
+        ends_q, ends_k = self.ends(lengths_q), self.ends(lengths_k)
+        prefix = prefix if self.prefixed else self.no_prefix
+        keep = self.nothing if self.draw is None else ops.stop_gradient(self.draw(seed, ends_q, ends_k))
+        spread = self.nothing if self.sinks is None else self.sinks(sinks)
+        output, logsumexp = self.core(
+            *(self.queries(query), self.keys(key), self.values(value)),
+            *(self.nothing, self.nothing, keep, spread, ends_q, ends_k, prefix),
+        )
+        if self.padded_dim > self.value_dim:
+            output = ops.reshape(output, (-1, self.heads, self.padded_dim))[:, :, : self.value_dim]
+        if self.return_lse:
+            rows = self.stored[0](self.describe[0](ends_q, ends_k, prefix))
+            logsumexp = ops.gather(logsumexp[0], ops.stop_gradient(rows), 1)
+        output = ops.reshape(output, self.output_shape)
+        return output, ops.masked_fill(logsumexp, logsumexp < NOTHING_SEEN, -float("inf"))
+
+    def ends(self, lengths):
+        """int32 (sequences,), without the leading 0 where it is known to be there."""
+        return ops.stop_gradient(ops.cast(lengths[lengths.shape[0] - self.sequences :], mstype.int32))
+
+
+class _Matrix(nn.Cell):
+    """(T, heads, size) or (T, heads * size) to the matrix of tokens of the kernels: heads padded to 16 columns."""
+
+    def __init__(self, heads: int, size: int):
+        super().__init__()
+        self.heads, self.size, self.missing = heads, size, padded(size) - size
+
+    def construct(self, tensor):
+        rows = tensor.shape[0]
+        if self.missing > 0:
+            tensor = ops.reshape(tensor, (rows, self.heads, self.size))
+            tensor = ops.concat((tensor, ops.zeros((rows, self.heads, self.missing), tensor.dtype)), 2)
+        return ops.reshape(tensor, (rows, -1))
+
+
+def refuse_packed(problem: PackedProblem) -> str | None:
+    """Why the operators cannot run packed sequences whose rows they do not refuse, or None."""
+    rules = problem.rows.rules
+    if rules.in_blocks:
+        return "of packed sequences the TIK operators take windows in tokens (window_size), not in blocks"
+    keep_bytes = layout.keep_shape(host.describe_packed(problem))[0] if problem.rows.dropout_threshold else 0
+    if keep_bytes > MAX_KEEP_BYTES:
+        return (
+            f"dropout takes its keep decisions packed, up to {keep_bytes} bytes for these sequences, whose lengths are "
+            f"{'data' if problem.lengths_q is None or problem.lengths_k is None else 'known'}; allowed are "
+            f"{MAX_KEEP_BYTES}"
+        )
+    return None

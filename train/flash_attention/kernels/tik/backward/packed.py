@@ -1,0 +1,90 @@
+"""The work table of the backward operator for packed sequences: the formulas of `scheduler` for lengths that are data.
+
+The key tiles of all sequences, longest first, are dealt to the slots of a head in turns that change direction, as in
+variant "split": a slot has its accumulators and one core, so that the order of sums does not vary.
+"""
+
+from __future__ import annotations
+
+from typing import Callable
+
+import numpy as np
+
+from flash_attention.kernels.tik import packed
+from flash_attention.kernels.tik.backward import words as word_of
+from flash_attention.kernels.tik.backward.tiling import BackwardPlan
+from flash_attention.kernels.tik.packed import FAR, Array, Limits, Sequences
+from flash_attention.kernels.tik.problem import KernelProblem
+
+ITEM_COST = 3  # of an item beside its steps
+
+
+def key_tiles(problem: KernelProblem, plan: BackwardPlan) -> int:
+    """Key tiles of a key/value head at most."""
+    return packed.capacity(problem.seq_k, problem.sequences, plan.keys)
+
+
+def slots(problem: KernelProblem, plan: BackwardPlan, most: int) -> int:
+    """The fewest slots, up to `most`, that come within 5 % of the best balance of the cores."""
+    most = max(1, min(most, key_tiles(problem, plan), problem.cores))
+    spans = [-(-problem.kv_heads * count // problem.cores) / count for count in range(1, most + 1)]
+    return next(count for count, span in enumerate(spans, 1) if span <= 1.05 * min(spans))
+
+
+def deal(problem: KernelProblem, plan: BackwardPlan, slots: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(rank, key/value head, slot) of the item in every place of the table, (cores, items) each; see forward.packed."""
+    count = key_tiles(problem, plan)
+    units = problem.kv_heads * slots
+    cores = min(problem.cores, units)
+    turns = -(-count // slots)
+    place = np.arange(-(-units // cores) * turns)[None, :]
+    unit, turn = place // turns * cores + np.arange(cores)[:, None], place % turns
+    slot = unit % slots
+    rank = turn * slots + np.where(turn % 2 == 0, slot, slots - 1 - slot)
+    exists = (unit < units) & (rank < count)
+    rank = np.where(exists, rank, count)
+    order = np.argsort(rank, axis=1, kind="stable")  # what does not exist comes last on every core
+    parts = rank, np.where(exists, unit // slots, 0), np.where(exists, slot, 0)
+    return tuple(np.take_along_axis(part, order, 1) for part in parts)
+
+
+def table(xp, problem: KernelProblem, plan: BackwardPlan, slots: int) -> Callable[[tuple], Array]:
+    """make(sequences) -> the table, int32 (cores, items, FIELDS)."""
+    items = key_tiles(problem, plan) + 1  # one more than there can be: the last does not exist
+    ranks, heads, of_slots = deal(problem, plan, slots)
+    own = np.zeros((*ranks.shape, word_of.FIELDS), np.int32)
+    own[..., word_of.HEAD] = own[..., word_of.SLOPE] = heads * problem.group
+    own[..., word_of.KV_HEAD], own[..., word_of.SLOT] = heads, of_slots
+    of_sequence = len(Sequences._fields)
+    words = [word_of.TILE, word_of.FIRST, word_of.COUNT, word_of.STEPS, word_of.CROSS, word_of.BEFORE]
+    words += range(word_of.SEQUENCE, word_of.SEQUENCE + of_sequence)
+    ranked, tiles = packed.ranked(xp, items, words, ranks, own), packed.tiles(xp, problem, items)
+    left, right, prefixed = Limits.of(problem)
+    whole, rows, group = plan.keys, plan.rows, problem.group
+    signed = problem.bias == "alibi" and not problem.rules.causal
+
+    def make(described):
+        _, _, _, keys, offset, prefix, queries, _ = described
+        owner, tile, active = tiles((keys + (whole - 1)) // whole)
+        nothing, zero, rows_of = tile * 0, xp.take(offset, owner, 0), xp.take(queries, owner, 0)
+        active, start = xp.as_int(active), tile * whole
+        stop = xp.minimum(start + whole, xp.take(keys, owner, 0))
+        top = nothing if right == FAR else xp.minimum(xp.maximum(start - right - zero, 0), rows_of)
+        if prefixed:
+            top = top * xp.as_int(xp.take(prefix, owner, 0) <= start)
+        end = rows_of if left == FAR else xp.minimum(xp.maximum(stop + left - zero, 0), rows_of)
+        seen = xp.as_int(end > top)
+        first = top // rows * seen
+        # Keys that nobody sees have one tile, with everything hidden, which makes their gradients zero.
+        count = (((end - 1) // rows - first) * seen + 1) * active
+        cross = before = nothing + FAR
+        if signed:
+            cross = (start - zero - (rows - 1)) // rows + 1
+            before = (start + (whole - 1) - zero + (rows - 1)) // rows
+            cross, before = (xp.minimum(xp.maximum(one, first), first + count) for one in (cross, before))
+        values = (tile, first, count, count * group, cross, before)
+        for index in range(of_sequence):
+            values = values + (xp.take(described[index], owner, 0),)
+        return ranked(values, (count * group + ITEM_COST) * active)
+
+    return make

@@ -1,0 +1,43 @@
+"""Arithmetic of integer arrays on the host, under the names that `packed` uses.
+
+`flash_attention.backends.ascend.integers` has the same names for tensors in a graph. `where` takes arrays of one shape;
+indices and counts are those of the last axis.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+minimum, maximum, where = np.minimum, np.maximum, np.where
+logical_and, logical_or, take, reshape = np.logical_and, np.logical_or, np.take, np.reshape
+concatenate = np.concatenate
+
+
+def array(values: list) -> np.ndarray:
+    """int32, from lists of integers."""
+    return np.array(values, np.int32)
+
+
+def cumsum(values: np.ndarray, axis: int) -> np.ndarray:
+    """Sums of all up to each."""
+    return np.cumsum(values, axis, dtype=np.int32)
+
+
+def as_int(values: np.ndarray) -> np.ndarray:
+    """int32 of booleans."""
+    return values.astype(np.int32)
+
+
+def count_true(values: np.ndarray) -> np.ndarray:
+    """How many of the last axis of a matrix of booleans are true."""
+    return np.count_nonzero(values, 1).astype(np.int32)
+
+
+def first_true(values: np.ndarray) -> np.ndarray:
+    """Index of the first true element of the last axis of a matrix of booleans."""
+    return np.argmax(values, 1)
+
+
+def stack(arrays) -> np.ndarray:
+    """Vectors as the columns of a matrix."""
+    return np.stack(arrays, 1)
