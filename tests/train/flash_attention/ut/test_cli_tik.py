@@ -79,6 +79,14 @@ def test_bench_of_decoding_prints_shares_of_the_memory(capsys, monkeypatch):
     assert cli.main(["bench", "--tik", "--decode", "--quick", "--strict"]) == 1
 
 
+@pytest.mark.slow
+def test_bench_of_packed_sequences_prints_shares_of_single_calls(capsys):
+    assert cli.main(["bench", "--tik", "--packed", "--quick"]) == 0
+    printed = capsys.readouterr().out
+    assert "32 documents in 1024 tokens" in printed
+    assert "packed forward: of the ideal share" in printed and "packed backward: of the ideal share" in printed
+
+
 def test_bench_takes_one_length(capsys):
     assert cli.main(["bench", "--tik", "--seq", "64", "--seq", "128"]) == 2
     assert "--seq: got [64, 128]" in capsys.readouterr().err

@@ -44,6 +44,7 @@ def both(lengths, **rules) -> tuple[list, list]:
 
 
 def compare(found: list, expected: list) -> None:
+    """Asserts that all results agree within rounding."""
     for name, one, other in zip(RESULTS, found, expected):
         np.testing.assert_allclose(one, other, **TOLERANCE, err_msg=name)
 

@@ -127,11 +127,13 @@ def run_sequences(options: argparse.Namespace) -> int:
 
 def run_tik(options: argparse.Namespace) -> int:
     """The bench of the TIK operators."""
-    from flash_attention.commands.bench import tik, tik_decode
+    from flash_attention.commands.bench import tik, tik_decode, tik_packed
     from flash_attention.commands.bench.lengths import LENGTHS
 
     if options.decode:
         return tik_decode.run(options.quick, options.strict)
+    if options.packed:
+        return tik_packed.run(options.quick, options.strict)
     if options.plot:
         return tik.plot(tuple(options.seq or LENGTHS), options.out)
     if options.sensitivity:

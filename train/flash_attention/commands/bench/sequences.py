@@ -28,9 +28,7 @@ def packed(rounds: int, threads: int, quick: bool) -> list[Figure]:
     """32 documents of mixed lengths in one row against the share of one long call that their work is."""
     library = _library(threads)
     tokens, heads = (1024, 2) if quick else (TOKENS, 4)
-    weights = np.random.default_rng(0).uniform(0.1, 1.9, DOCUMENTS)
-    inner = np.round(np.cumsum(weights)[:-1] / weights.sum() * tokens).astype(int).tolist()
-    ends = (0, *inner, tokens)
+    ends = document_ends(tokens)
     lengths = np.diff(ends)
     causal = AttentionRules(causal=True)
     rows = AttentionProblem(1, heads, tokens, tokens, DIM, dtype="float32", layout="BSND", rules=causal)
@@ -74,6 +72,13 @@ def packed(rounds: int, threads: int, quick: bool) -> list[Figure]:
         note = "" if "torch" in median else "torch is not installed"
         figures.append(Figure(f"packed {name}: against torch looped", 1.0, reached, "x", note))
     return figures
+
+
+def document_ends(tokens: int) -> tuple[int, ...]:
+    """Where DOCUMENTS documents of mixed lengths end, with the leading 0."""
+    weights = np.random.default_rng(0).uniform(0.1, 1.9, DOCUMENTS)
+    inner = np.round(np.cumsum(weights)[:-1] / weights.sum() * tokens).astype(int).tolist()
+    return (0, *inner, tokens)
 
 
 def decode(rounds: int, threads: int, quick: bool, dtypes: tuple) -> list[Figure]:

@@ -175,6 +175,7 @@ def simulate(
     active_cores: int = 32,
     trace: str | None = None,
     constants: Mapping[str, float] | None = None,
+    given: Mapping[str, np.ndarray] | None = None,
 ):
     """The tikemu.Result of a kernel that is timed without computing anything.
 
@@ -183,10 +184,12 @@ def simulate(
         active_cores: cores that share the bandwidth of the memory.
         trace: file for a Chrome trace of the run.
         constants: other values for constants of the timing model, see tikemu.Options.
+        given: inputs that are not zeros, as far as the kernel has them.
     """
     import tikemu
 
-    feed = kernel.feed(**{t.name: np.zeros(t.shape, t.dtype) for t in kernel.inputs if t.constant is None})
+    zeros = {t.name: np.zeros(t.shape, t.dtype) for t in kernel.inputs if t.constant is None}
+    feed = kernel.feed(**{name: (given or {}).get(name, array) for name, array in zeros.items()})
     options = tikemu.Options(
         sync=sync, active_cores=active_cores, trace=trace is not None, progress=False, constants=constants or {}
     )

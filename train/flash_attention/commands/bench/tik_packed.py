@@ -1,0 +1,82 @@
+"""Packed sequences on tikemu's timing model: the kernels beside a call for each sequence. Nothing runs on a device.
+
+One core's share of 32 heads on 32 busy cores is the work of one head: every core has a row block of every rank.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from flash_attention.commands.bench import tik, tik_kernels
+from flash_attention.commands.bench.figures import Figure
+from flash_attention.commands.bench.sequences import DIM, DOCUMENTS, PACKED_SHARE, TOKENS, document_ends
+from flash_attention.kernels.tik import integers, operators
+from flash_attention.kernels.tik.problem import KernelProblem
+from flash_attention.kernels.tik.signature import Request
+from flash_attention.problem.rules import AttentionRules
+from flash_attention.text_table import table
+
+QUICK = 16  # how many times fewer tokens --quick has
+# Kernels of a pass as operators and as the bench of single calls names them.
+PASSES = {
+    "forward": (("forward", "forward"),),
+    "backward": (("grad_rows", "rows"), ("grad", "backward"), ("grad_finish", "finish")),
+}
+
+
+def cycles(ends: np.ndarray, stages: tuple[str, ...]) -> list[float]:
+    """Cycles of some kernels on sequences that end there, causal."""
+    import tikemu
+
+    tikemu.install(soc="Ascend910A")
+    from tbe import tik as module
+
+    tokens = int(ends[-1])
+    rules = AttentionRules(causal=True)
+    problem = KernelProblem(1, 1, tokens, tokens, DIM, rules=rules, layout="TH", sequences=len(ends), cores=1)
+    request, no_prefix = Request(problem), np.zeros(len(ends), np.int32)
+    result = []
+    for stage in stages:
+        wanted = (stage if stage in ("forward", "grad") else "blocks", "blocks")
+        work, blocks = operators.work_tables(integers, request, wanted)(ends, ends, no_prefix)
+        kernel = operators.build(stage, request, module, stage, False)
+        given = {"work": work, "blocks": blocks}
+        result.append(tik_kernels.simulate(kernel, given=given).cycles)
+    return result
+
+
+def figures(tokens: int) -> list[Figure]:
+    """What single calls of the sequences take beside what the packed ones do, in percent."""
+    ends = np.array(document_ends(tokens), np.int32)
+    lengths = np.diff(ends)
+    result = []
+    for name, kernels in PASSES.items():
+        packed = sum(cycles(ends[1:], tuple(stage for stage, _ in kernels)))
+        alone = 0.0
+        for length in lengths.tolist():
+            problem = tik_kernels.problem_of(length, DIM, causal=True)
+            alone += sum(tik_kernels.measure(problem, operator=operator).cycles for _, operator in kernels)
+        note = f"{packed:.0f} cycles, {alone:.0f} of a call for each"
+        result.append(Figure(f"packed {name}: of the ideal share", PACKED_SHARE, 100 * alone / packed, "%", note))
+    return result
+
+
+def run(quick: bool, strict: bool) -> int:
+    """Measures and prints; the exit status of `flash-attention bench --tik --packed`.
+
+    Args:
+        quick: fewer tokens, whose figures mean nothing.
+        strict: exit status 1 when a figure is missed.
+
+    Raises:
+        RuntimeError: tikemu is not installed.
+    """
+    tik.require_tikemu()
+    tokens = TOKENS // QUICK if quick else TOKENS
+    found = figures(tokens)
+    print(
+        f"{DOCUMENTS} documents in {tokens} tokens, D={DIM} causal, beside calls for each, one of 32 busy cores, "
+        "tikemu's model of the Ascend 910A (no device)\n"
+    )
+    print(table(["figure", "required", "reached", "", "cycles of a head"], [figure.row() for figure in found]))
+    return int(strict and any(not figure.ok for figure in found))
