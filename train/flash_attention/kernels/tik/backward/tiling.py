@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flash_attention.kernels.tik import forms, tuning
+from flash_attention.kernels.tik import forms, packed, tuning
 from flash_attention.kernels.tik.backward import row_block
 from flash_attention.kernels.tik.backward.words import FIELDS
 from flash_attention.kernels.tik.common import band, softcap
@@ -135,6 +135,8 @@ def plans(problem: KernelProblem, bias_gradient: bool) -> list[BackwardPlan]:
     result = []
     for name in names:
         strategy = STRATEGIES[name]
+        if problem.sequences and packed.BLOCK % strategy.rows:
+            continue  # a block of stored rows would end inside a tile
         waste = NARROW_WASTE if max(problem.head_dim, problem.value_dim) <= NARROW else WASTE
         if len(names) > 1 and padded(problem.seq_k, strategy.keys) > waste * padded(problem.seq_k, 128):
             continue
