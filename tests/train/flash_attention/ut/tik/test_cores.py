@@ -21,12 +21,13 @@ from tests.train.flash_attention.ut.tik.programs import forward as run_forward
 @pytest.mark.parametrize("head_dim", (64, 128))
 def test_all_work_is_done_and_evenly(cores: int, causal: bool, head_dim: int) -> None:
     problem = make_kernel_problem(2, 16, 4096, 4096, head_dim, causal=causal, cores=cores)
-    split = forward.choose(problem).split
+    plan, split = forward.choose(problem).plan, forward.choose(problem).split
     assert split.cores == cores
     assert max(split.units) < 1.07 * sum(split.units) / cores
-    start = forward.ROW_BLOCK + forward.START
-    items = Counter((row[forward.HEAD], row[start]) for share in split.table for row in share if row[forward.END])
-    rows = 4096 // len({first for _, first in items})
+    rows = plan.rows * plan.row_blocks
+    # The longer row block of a causal item comes first.
+    starts = forward.ROW_BLOCK + forward.START + np.arange(plan.row_blocks) * forward.ROW_BLOCK_FIELDS
+    items = Counter((row[forward.HEAD], min(row[starts])) for share in split.table for row in share if row[forward.END])
     assert set(items) == {(head, first) for head in range(32) for first in range(0, 4096, rows)}
     assert set(items.values()) == {1}
 

@@ -204,7 +204,7 @@ def _units(families: list, costs: list[int], slots: int) -> list[tuple]:
 
 
 def _slots(problem: KernelProblem, plan: BackwardPlan, families: list, costs: list[int]) -> int:
-    """The fewest slots that come within 5 % of the best balance of the cores."""
+    """The fewest slots that cost less than 5 % beyond the best balance of the cores."""
     most = min(len(costs), problem.cores, _most_slots(problem, plan))
     spans = {}
     for slots in range(1, most + 1):
@@ -212,7 +212,7 @@ def _slots(problem: KernelProblem, plan: BackwardPlan, families: list, costs: li
         if len(families) * slots > 4 * problem.cores:
             break
     best = min(spans.values())
-    return next(slots for slots, span in spans.items() if span <= 1.05 * best)
+    return next(slots for slots, span in spans.items() if span < 1.05 * best)
 
 
 def _most_slots(problem: KernelProblem, plan: BackwardPlan) -> int:
