@@ -9,6 +9,7 @@ pytest.importorskip("tikemu")
 
 SCRIPT = Path(__file__).resolve().parents[4] / "examples/train_gpt.py"
 TINY = ["--seq", "128", "--layers", "1", "--heads", "1", "--head-dim", "64", "--sample", "0", "--dropout", "0.1"]
+TINY += ["--held-out", "0"]
 
 
 def losses(run_python, out: Path, *options: str) -> list:
