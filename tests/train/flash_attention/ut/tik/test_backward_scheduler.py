@@ -52,7 +52,7 @@ def _seen(problem: KernelProblem, plan, split, row) -> np.ndarray:
             number = row[RIGHT + row[COUNT] - 1 - step]
         tile = np.ones((rows, keys), bool)
         if number:
-            tile = split.tiles[number - 1].transpose(1, 0, 2).reshape(rows, keys) > 0
+            tile = split.tiles[number - 1].transpose(1, 0, 2).reshape(rows, keys) == 0
         at, to = (row[FIRST] + step) * rows, row[TILE] * keys
         wide[at : at + rows, to : to + keys] = tile
     assert not wide[problem.seq_q :].any() and not wide[:, problem.seq_k :].any()

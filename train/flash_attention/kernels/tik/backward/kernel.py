@@ -324,6 +324,24 @@ class _Main:
         linear = on.linear[0] if self.problem.rules.softcap else None
         dim, l0_rows = self.plan.head_dim, on.l0_logsumexp_terms[0]
         self._product(dim, on.scores[0], left, rows, l0_rows, on.key, l0_keys, keys, linear)
+        if on.copies("lowering"):
+            with self.tik.if_scope(self.item.number > 0):
+                self._lower_hidden()
+
+    def _lower_hidden(self) -> None:
+        """Lowers hidden scores to where the exponential is zero: no product with them, however large, then saturates.
+
+        A product of a diagonal matrix with a tile of LOWEST and zeros takes Vector, which is the limit there, no time.
+        """
+        tik, plan, on, groups = self.tik, self.plan, self.core.on, self.plan.rows // 16
+        left, tile = on.l0_turned[0], on.tiles[0][(self.item.number - 1) * plan.area]
+        tik.load2dv1(left, on.lowering[0], 0, groups * groups, 1, 0, False)
+        size = min(plan.columns, on.l0_keys[0].shape[0] // (plan.rows * 16))
+        for first in range(0, plan.columns, size):
+            right, count = self._operand(), min(size, plan.columns - first)
+            for group in range(groups):
+                tik.load2dv1(right[group * count * F], tile, first * groups + group, count, groups, 0, True)
+            tik.mmad(on.scores[0][first * plan.rows * 16], left, right, plan.rows, plan.rows, count * 16, 1)
 
     def _d_probability(self, unit) -> None:
         on, ring = self.core.on, unit.position

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from flash_attention.kernels.tik.backward import preprocess
+from flash_attention.kernels.tik.backward.tiling import lowers_on_cube
 from flash_attention.kernels.tik.backward.work_item import KeyItem, Unit
 from flash_attention.kernels.tik.common import alibi, dropout, mask, score_terms, softcap
 from flash_attention.kernels.tik.common.tiles import F, by_keys, by_rows, each_epoch, segment_keys, stored_rows
@@ -48,6 +49,8 @@ class Loads:
                     core.fill(buffer, 0.0, plan.area)
             for buffer in on.copies("keep"):
                 core.fill(buffer.reinterpret_cast_to("uint16"), 0, plan.area // 16)
+        if on.copies("lowering"):
+            self._fill_lowering(zeros)
         stage = on.d_score_half[0]
         score_terms.fill_key_terms(core, stage)
         tik.data_move(on.one_terms[0], stage, 0, 1, 16, 0, 0)
@@ -60,6 +63,18 @@ class Loads:
                 core.load_constant(name, tiles_of)
         if plan.bias_chunks:
             tik.data_move(on.one_hot[0], core.gm["one_hot"], 0, 1, 16 * 16, 0, 0)
+
+    def _fill_lowering(self, zeros) -> None:
+        """-LOWEST on the diagonal of (rows / 16, rows / 16) fractals."""
+        core, tik, groups = self.core, self.core.tik, self.core.plan.rows // 16
+        target, diagonal = core.on.lowering[0], core.on.d_score_half[0]
+        core.fill(diagonal, 0.0, F)
+        for half in range(2):  # eight rows of the fractal are a repeat
+            lanes = sum(1 << (17 * row + 8 * half) for row in range(8))
+            tik.vec_dup([lanes >> 64, lanes & (2**64 - 1)], diagonal[half * 128], -mask.LOWEST, 1, 8)
+        for fractal in range(groups * groups):
+            source = zeros if fractal % (groups + 1) else diagonal
+            tik.data_move(target[fractal * F], source, 0, 1, F // 16, 0, 0)
 
     def fetch_keys(self, item: KeyItem, epoch) -> None:
         """Values of an item to the slots of a run-time epoch, 0 or 1, and its keys to where `place_keys` takes them."""
@@ -165,7 +180,8 @@ class Loads:
         core, item, problem = self.core, self.item, self.core.problem
         if item.number is not None:
             item.tile_number(item.number, unit.tile)
-            mask.fetch_visible(core, item.number)
+            if not lowers_on_cube(problem):
+                mask.fetch_visible(core, item.number)
         if item.distance is not None:
             item.distance_number(item.distance, unit.tile)
             alibi.fetch_distance(core, item.distance)

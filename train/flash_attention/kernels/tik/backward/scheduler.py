@@ -22,7 +22,7 @@ import numpy as np
 
 from flash_attention.kernels.tik import forms, tuning
 from flash_attention.kernels.tik.backward import packed
-from flash_attention.kernels.tik.backward.tiling import BackwardPlan, buffers, finish_buffers, plans
+from flash_attention.kernels.tik.backward.tiling import BackwardPlan, buffers, finish_buffers, lowers_on_cube, plans
 from flash_attention.kernels.tik.backward.words import (
     BATCH,
     BEFORE,
@@ -45,6 +45,7 @@ from flash_attention.kernels.tik.backward.words import (
     TILE,
 )
 from flash_attention.kernels.tik.common import band
+from flash_attention.kernels.tik.common.mask import LOWEST
 from flash_attention.kernels.tik.common.work_split import Registry, clip, deal, distance_tiles, plane, visibility_tiles
 from flash_attention.kernels.tik.hardware import BYTES, Buffer, excess
 from flash_attention.kernels.tik.layout import accumulator_shape
@@ -72,7 +73,8 @@ class BackwardSplit:
 
     Attributes:
         table: int32 (cores, items, FIELDS); rows with COUNT 0 do not exist. As in forward.scheduler.WorkSplit.
-        tiles, distances: as in scheduler.WorkSplit, of (rows, keys) of the plan.
+        tiles, distances: as in scheduler.WorkSplit, of (rows, keys) of the plan; where the Cube lowers hidden scores,
+            tiles hold LOWEST for them and 0 elsewhere.
         slots: accumulators per query head.
         units: steps of each core.
     """
@@ -158,9 +160,12 @@ def split(problem: KernelProblem, plan: BackwardPlan, variant: str) -> BackwardS
             row[SLOT], row[TILE] = slot, tile
             row[STEPS] = row[COUNT] * problem.group
             _planes(row, problem, batch, head)
+    visible = visibility_tiles(plan, tiles)
+    if lowers_on_cube(problem):
+        visible = np.where(visible > 0, 0, LOWEST).astype(np.float16)
     return BackwardSplit(
         table,
-        visibility_tiles(plan, tiles),
+        visible,
         distance_tiles(plan, distances),
         slots,
         tuple(int(share[:, STEPS].sum()) for share in table),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flash_attention.kernels.tik.backward.tiling import PAIR
+from flash_attention.kernels.tik.backward.tiling import PAIR, lowers_on_cube
 from flash_attention.kernels.tik.backward.work_item import KeyItem, Unit
 from flash_attention.kernels.tik.common import dropout, mask, softcap
 from flash_attention.kernels.tik.common.tiles import F, by_keys, by_rows
@@ -104,7 +104,7 @@ class VectorWork:
     def _lower_hidden(self, exponent) -> None:
         """Hidden scores to where the exponential is zero: no product with them, however large, then saturates."""
         core, plan, work = self.core, self.core.plan, self.core.on.probability_half[0]
-        if self.item.number is not None:
+        if self.item.number is not None and not lowers_on_cube(core.problem):
             with core.tik.if_scope(self.item.number > 0):
                 for at, elements in plan.pieces:
                     mask.lower_visible_single(core, exponent[at:], work[at:], at, elements)

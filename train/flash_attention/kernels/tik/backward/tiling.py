@@ -178,6 +178,11 @@ def _cut(most: int, length: int) -> int:
     return min(size for size in (16, 32, 64, 128, most) if size >= min(most, length))
 
 
+def lowers_on_cube(problem: KernelProblem) -> bool:
+    """Whether the Cube lowers scores that their position hides: where what it does comes last, and tiles are in L1."""
+    return not problem.sequences and not problem.rules.softcap
+
+
 def buffers(problem: KernelProblem, plan: BackwardPlan, tiles: int, distances: int) -> list[Buffer]:
     """Every on-chip buffer of the main kernel, in the order of allocation; arguments as in the forward operator."""
     rows, keys, depth, value_dim, area = plan.rows, plan.keys, plan.head_dim, plan.value_dim, plan.area
@@ -186,7 +191,8 @@ def buffers(problem: KernelProblem, plan: BackwardPlan, tiles: int, distances: i
     width = plan.segments[0]
     part_rows, part_keys = plan.column_parts(rows, plan.widest)[0][1] * 16, plan.column_parts(keys, depth)[0][1] * 16
     half = padded(area, 128)
-    l0_keys = max(width * plan.widest, keys * part_keys)
+    lowering = rows * rows if tiles and lowers_on_cube(problem) else 0
+    l0_keys = max(width * plan.widest, keys * part_keys, rows * 16 if lowering else 0)
     l0_other = rows * part_rows + keys * TERMS * (2 if dynamic else 1) + (rows * 16 if plan.bias_chunks else 0)
     l0_left = problem.capacity["L0B"] // BYTES["float16"] - l0_other
     result = [
@@ -205,9 +211,10 @@ def buffers(problem: KernelProblem, plan: BackwardPlan, tiles: int, distances: i
         Buffer("one_terms", "L1", "float16", 256),
         Buffer("one_hot", "L1", "float16", 16 * 256, 1 if plan.bias_chunks else 0),
         Buffer("tiles", "L1", "float16", tiles),
+        Buffer("lowering", "L1", "float16", lowering),
         Buffer("distances", "L1", "float16", distances),
         Buffer("l0_rows", "L0A", "float16", rows * plan.widest),
-        Buffer("l0_turned", "L0A", "float16", area),
+        Buffer("l0_turned", "L0A", "float16", max(area, lowering)),
         Buffer("l0_d_score", "L0A", "float16", area),
         Buffer("l0_logsumexp_terms", "L0A", "float16", rows * TERMS),
         Buffer("l0_delta_terms", "L0A", "float16", rows * TERMS),
@@ -228,7 +235,7 @@ def buffers(problem: KernelProblem, plan: BackwardPlan, tiles: int, distances: i
         Buffer("dropped", "UB", "float16", half, 1 if dropout else 0),
         Buffer("row_delta", "UB", "float16", rows * 16, 1 if dropout else 0),
         Buffer("keep", "UB", "uint8", area // 8, 2 if dropout else 0),
-        Buffer("visible", "UB", "float16", half if tiles else 0),
+        Buffer("visible", "UB", "float16", half if tiles and not lowering else 0),
         Buffer("visible_part", "UB", "float16", band.LANES if problem.sequences else 0),
         Buffer("hidden", "UB", "float16", half, 1 if problem.mask == "per_score" else 0),
         Buffer("bias", "UB", "float16", half, 1 if problem.bias == "per_score" else 0),
