@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Sets up the test environment, builds the native library, checks style and types, and runs the tests.
 #   ./test.sh                     the tests of every day
-#   ./test.sh --slow              and the slow ones; likewise --distributed (several processes), --versions,
-#                                 --clients (model libraries)
+#   ./test.sh --slow              and the slow ones; likewise --distributed (several processes), --builds (wheels, the
+#                                 native kernel anew), --versions, --clients (model libraries)
 #   ./test.sh tests/emulator -k vadd   anything else goes to pytest
 # FLASH_ATTENTION_VENV: the virtual environment, reused between runs (default ~/.cache/flash-attention/venv).
 # FLASH_ATTENTION_TEST_PROCESSES: pytest processes (default 2; 0 runs in one process, as -s and --pdb want).

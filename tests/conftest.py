@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-OPTIONAL_MARKS = ("slow", "distributed", "versions", "clients")
+OPTIONAL_MARKS = ("slow", "distributed", "builds", "versions", "clients")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

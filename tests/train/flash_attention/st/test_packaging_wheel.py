@@ -44,6 +44,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
+@pytest.mark.builds
 @pytest.mark.timeout(900)
 def test_wheel_works_without_a_compiler(wheel: Path, tmp_path: Path) -> None:
     assert wheel.name.endswith(f"-py3-none-linux_{platform.machine()}.whl")

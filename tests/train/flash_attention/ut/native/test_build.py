@@ -82,7 +82,7 @@ def check_everywhere(kernel: Remote, selected=SPREAD, isas=None) -> None:
     kernel.close()
 
 
-@pytest.mark.sanitizer
+@pytest.mark.builds
 @pytest.mark.parametrize(
     "isas",
     [pytest.param(("avx2",), id="avx2"), pytest.param(("avx512", "avx512_bf16"), id="avx512", marks=pytest.mark.slow)],
@@ -94,7 +94,7 @@ def test_sanitizers(tmp_path, isas):
     check_everywhere(Remote([str(driver)], OMP_NUM_THREADS="2"))
 
 
-@pytest.mark.sanitizer
+@pytest.mark.builds
 def test_sanitizers_notice(tmp_path):
     """The check above can fail: tensors of the driver are guarded byte by byte."""
     driver = tmp_path / "broken"
@@ -109,6 +109,7 @@ def test_sanitizers_notice(tmp_path):
     assert subprocess.run([driver], capture_output=True).returncode != 0
 
 
+@pytest.mark.builds
 @pytest.mark.skipif(shutil.which(CROSS_COMPILER) is None, reason=f"needs {CROSS_COMPILER}")
 def test_neon(tmp_path):
     """The kernel for Arm compiles without a warning and, where an emulator is there, computes the same."""
@@ -118,6 +119,7 @@ def test_neon(tmp_path):
         check_everywhere(Remote([EMULATOR, str(driver)], OMP_NUM_THREADS="1"), isas=("neon",))
 
 
+@pytest.mark.builds
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="instruction sets beyond the base exist on x86-64 only")
 @pytest.mark.parametrize("name", ["avx512_bf16", "avx512", "avx2"])
 def test_targets_share_no_code(tmp_path, name):

@@ -36,6 +36,7 @@ def pairs() -> list:
     ]
 
 
+@pytest.mark.builds
 @pytest.mark.parametrize(("simd", "target"), pairs())
 def test_compiles_with_every_instruction_set(simd, target):
     """The instruction set alone, then each of the others behind it."""
