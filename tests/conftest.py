@@ -15,6 +15,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     for mark in OPTIONAL_MARKS:
         group.addoption(f"--{mark}", action="store_true", help=f"also run the tests marked {mark}")
     group.addoption(
+        "--asynchronous",
+        action="store_true",
+        help="run the operators of every test in the background, as MindSpore does by default",
+    )
+    group.addoption(
         "--device",
         choices=("emulator", "ascend"),
         default="emulator",

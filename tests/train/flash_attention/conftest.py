@@ -25,6 +25,21 @@ def run_python():
     return run
 
 
+@pytest.fixture(autouse=True)
+def each_operator_ends_first(request: pytest.FixtureRequest) -> None:
+    """In PYNATIVE an operator has run before the next line does, unless the test is marked asynchronous.
+
+    By default MindSpore hands operators to threads, which spin while they wait: up to three times the processor time.
+    """
+    mindspore = sys.modules.get("mindspore")
+    if mindspore is None:
+        return
+    marked = request.node.get_closest_marker("asynchronous") is not None
+    waits = not (marked or request.config.getoption("--asynchronous"))
+    if mindspore.get_context("pynative_synchronize") != waits:  # MindSpore warns at each call of set_context
+        mindspore.set_context(pynative_synchronize=waits)
+
+
 @pytest.fixture(params=("graph", "pynative"))
 def mode(request):
     """Runs the test in both execution modes of MindSpore; its value is the name of the mode."""

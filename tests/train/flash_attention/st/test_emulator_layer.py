@@ -46,6 +46,7 @@ def assert_same(actual: dict, expected: dict) -> None:
         np.testing.assert_array_equal(actual[name], value, err_msg=name)
 
 
+@pytest.mark.asynchronous
 def test_two_runs_and_both_modes_are_bit_equal():
     first = run_case(DROPOUT, "emulator").named()
     assert_same(run_case(DROPOUT, "emulator").named(), first)

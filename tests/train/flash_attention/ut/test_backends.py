@@ -20,6 +20,7 @@ def test_math(case):
     cases.check(case, run_case(case, "math"))
 
 
+@pytest.mark.asynchronous
 @pytest.mark.parametrize("case", case_list.params(everyday=case_list.spread))
 def test_cpu(case):
     cases.check(case, run_case(case, "cpu"))
@@ -65,6 +66,7 @@ def test_seeds_are_taken_modulo_two_to_the_32(backend, mode):
     assert np.abs(run_case(DROPOUT, backend, seed=(7, 5)).output - expected).max() > 0.1
 
 
+@pytest.mark.asynchronous
 @pytest.mark.parametrize("backend", MATH_IF_SLOW)
 def test_two_runs_are_bit_equal(backend, mode):
     case = Case(batch=2, heads=4, kv_heads=2, seq_q=300, seq_k=300, head_dim=64, mask="compact", dropout=0.1)

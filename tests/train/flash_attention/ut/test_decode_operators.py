@@ -66,6 +66,7 @@ class Decoder(nn.Cell):
         return paged_attention(query, self.keys, self.values, tables, lengths), written
 
 
+@pytest.mark.asynchronous
 def test_a_cache_that_grows(mode):
     """One graph for all steps. What a token sees are all before it, read from a cache that is NaN elsewhere."""
     net = Decoder(7)

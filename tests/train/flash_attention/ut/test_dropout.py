@@ -10,6 +10,8 @@ from flash_attention.dropout.seed import DropoutSeed
 from flash_attention.problem import AttentionProblem, AttentionRules
 from mindspore import Tensor, nn, ops
 
+pytestmark = pytest.mark.asynchronous  # what a step leaves to the next must not depend on when operators run
+
 BACKENDS = ("math", "cpu")
 
 

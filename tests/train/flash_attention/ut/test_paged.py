@@ -120,6 +120,7 @@ def test_half_precision(dtype):
     np.testing.assert_allclose(result.astype(ms.float32).asnumpy(), expected(query, keys, values), atol=0.03)
 
 
+@pytest.mark.asynchronous
 def test_bad_inputs_are_named():
     _, _, *caches, tables = pages(16)
     query, lengths = Tensor(random(4, 1, HEADS, DIM)), Tensor(np.array(LENGTHS, np.int32))
@@ -164,6 +165,7 @@ class Update(nn.Cell):
         return slots
 
 
+@pytest.mark.asynchronous
 @pytest.mark.parametrize("native", [True, False], ids=["native", "scatter"])
 def test_tokens_are_written_in_place(mode, native):
     net = Update(3, 4, native)
@@ -178,6 +180,7 @@ def test_tokens_are_written_in_place(mode, native):
         np.testing.assert_array_equal(net.values.asnumpy().reshape(values.shape), values)
 
 
+@pytest.mark.asynchronous
 def test_slots_are_checked():
     net = Update(3, 4, True)
     key, value = Tensor(random(1, KV_HEADS, DIM)), Tensor(random(1, KV_HEADS, VALUE_DIM))

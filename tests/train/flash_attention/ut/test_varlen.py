@@ -90,6 +90,7 @@ def packed(lengths_q, lengths_k, **rules):
     return call
 
 
+@pytest.mark.asynchronous
 @pytest.mark.parametrize("rules", RULES.values(), ids=RULES)
 def test_has_the_bits_of_the_loop_over_calls(rules, mode):
     tensors, gradients = random_inputs()
