@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 
 import numpy as np
@@ -183,54 +182,68 @@ ENTRIES_OF = [(name, stage) for name in REQUESTS for stage in STAGES] + [("decod
 REQUESTS["decoding"] = DECODING
 
 
-@pytest.mark.parametrize(("name", "stage"), ENTRIES_OF)
-def test_an_entry_works_without_the_python_package(tik, package, name, stage, tmp_path):
-    """CANN imports an entry in a process that has no flash_attention but the copy inside the package, and calls it as
-    op_func(*inputs, *outputs, *attributes, kernel_name=..., impl_mode=...). The kernel gives the bits of this one."""
-    kernel = build(stage, REQUESTS[name], tik, "same", True)
-    script = textwrap.dedent("""
-        import importlib, sys, numpy
-        sys.path[:0] = [EMULATOR, FOLDER]
-        import tikemu
-        tikemu.install(soc="Ascend910A")
-        entry = getattr(importlib.import_module(NAME), NAME)
-        from flash_attention.kernels.tik import signature
-        assert signature.__file__.startswith(FOLDER), signature.__file__
-        entry(*TENSORS, TEXT, [[1]], kernel_name="compiled")
-        kernel = entry(*TENSORS, TEXT, [[1]], kernel_name="compiled", impl_mode="high_precision")
-        feed = dict(numpy.load(FEED))
-        options = tikemu.Options(strict=True, progress=False)
-        numpy.savez(RESULTS, **tikemu.run(kernel.tik, feed, timing=False, options=options).outputs)
-        try:
-            entry(None, *TENSORS[1:], TEXT, [[1]], kernel_name="compiled")
-        except ValueError as error:
-            print("refused:", error)
-    """)
-    request = REQUESTS[name]
-    operator, signature = describe(stage, request)
-    feed = signature.feed(**{t.name: _array(t) for t in signature.inputs if t.constant is None})
-    np.savez(tmp_path / "feed.npz", **feed)
-    values = {
-        "FEED": str(tmp_path / "feed.npz"),
-        "RESULTS": str(tmp_path / "results.npz"),
-        "NAME": operator.name,
-        "TEXT": request.to_text(),
-        "TENSORS": [
+# CANN imports an entry in a process that has no flash_attention but the copy inside the package, and calls it as
+# op_func(*inputs, *outputs, *attributes, kernel_name=..., impl_mode=...).
+CALLS = """
+import importlib, sys, numpy
+sys.path[:0] = [EMULATOR, FOLDER]
+import tikemu
+tikemu.install(soc="Ascend910A")
+for name, tensors, text, feed, results in CALLED:
+    entry = getattr(importlib.import_module(name), name)
+    from flash_attention.kernels.tik import signature
+    assert signature.__file__.startswith(FOLDER), signature.__file__
+    entry(*tensors, text, [[1]], kernel_name="compiled")
+    kernel = entry(*tensors, text, [[1]], kernel_name="compiled", impl_mode="high_precision")
+    options = tikemu.Options(strict=True, progress=False)
+    numpy.savez(results, **tikemu.run(kernel.tik, dict(numpy.load(feed)), timing=False, options=options).outputs)
+    try:
+        entry(None, *tensors[1:], text, [[1]], kernel_name="compiled")
+    except ValueError as error:
+        print("refused:", results, error)
+"""
+
+
+@pytest.fixture(scope="module")
+def called(package, tmp_path_factory):
+    """By request and stage: what an entry was fed, the file of its results, and whether it refused a missing tensor.
+
+    All are called in one process, which has no flash_attention but the copy inside the package.
+    """
+    folder = tmp_path_factory.mktemp("entries")
+    entries, found = [], {}
+    for name, stage in ENTRIES_OF:
+        operator, signature = describe(stage, REQUESTS[name])
+        feed = signature.feed(**{t.name: _array(t) for t in signature.inputs if t.constant is None})
+        files = [str(folder / f"{name}-{stage}-{what}.npz") for what in ("feed", "results")]
+        np.savez(files[0], **feed)
+        tensors = [
             {"shape": t.shape, "dtype": t.dtype, "format": t.format, "ori_shape": t.shape, "ori_format": "ND"}
             for t in (*signature.inputs, *signature.outputs)
-        ],
+        ]
+        entries.append((operator.name, tensors, REQUESTS[name].to_text(), *files))
+        found[name, stage] = feed, files[1]
+    values = {
+        "CALLED": entries,
         "FOLDER": str(package / "vendors/flash_attention" / ENTRIES),
         "EMULATOR": str(Path(tikemu.__file__).resolve().parents[1]),
     }
-    script = re.sub(r"\b[A-Z]{4,}\b", lambda name: repr(values[name.group()]), script)
+    script = re.sub(r"\b[A-Z]{4,}\b", lambda name: repr(values[name.group()]), CALLS)
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run([sys.executable, "-c", script], env=environment, cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "refused:" in done.stdout
-    with np.load(tmp_path / "results.npz") as results:
-        expected = tikemu.run(
-            kernel.tik, feed, timing=False, options=tikemu.Options(strict=True, progress=False)
-        ).outputs
+    done = subprocess.run([sys.executable, "-c", script], env=environment, cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return {key: (feed, results, f"refused: {results} " in done.stdout) for key, (feed, results) in found.items()}
+
+
+@pytest.mark.parametrize(("name", "stage"), ENTRIES_OF)
+def test_an_entry_works_without_the_python_package(tik, called, name, stage):
+    """Its kernel gives the bits of this process's."""
+    feed, file, refused = called[name, stage]
+    assert refused
+    kernel = build(stage, REQUESTS[name], tik, "same", True)
+    options = tikemu.Options(strict=True, progress=False)
+    expected = tikemu.run(kernel.tik, feed, timing=False, options=options).outputs
+    with np.load(file) as results:
         assert sorted(results) == sorted(expected)
         for one, array in expected.items():
             np.testing.assert_array_equal(results[one], array)
