@@ -1,8 +1,10 @@
 """Speed and needs of the operators on the modelled core stay within what was promised."""
 
+import numpy as np
 import pytest
+import tikemu
 from flash_attention.commands.bench import tik_kernels
-from flash_attention.kernels.tik import KernelProblem
+from flash_attention.kernels.tik import KernelProblem, host
 from flash_attention.kernels.tik.hardware import EVENTS, INSTRUCTION_CACHE
 from flash_attention.kernels.tik.problem import CAPACITY
 
@@ -22,8 +24,8 @@ def on_emulator(device):
     (
         ("forward", 128, False, 0.83),
         ("forward", 128, True, 0.76),
-        ("forward", 64, False, 0.52),
-        ("forward", 64, True, 0.46),
+        ("forward", 64, False, 0.59),
+        ("forward", 64, True, 0.51),
         ("backward", 128, False, 0.88),
         ("backward", 128, True, 0.84),
         ("backward", 64, False, 0.81),
@@ -35,6 +37,18 @@ def test_kernel_reaches_its_share_of_the_peak(operator, head_dim, causal, utilis
     measured = tik_kernels.measure(problem, operator=operator)
     assert measured.utilisation >= utilisation
     _within_limits(measured)
+
+
+@pytest.mark.parametrize(("sigma", "slower"), ((1.0, 1.0), (4.0, 1.13)))
+def test_exponents_of_normal_data_go_uncut_at_head_dim_64(sigma, slower):
+    # The figures above are timed without data. Scores of sigma 1 take no longer; larger ones what the cut costs.
+    problem = make_kernel_problem(1, 1, 1024, 1024, 64, cores=1)
+    without_data = tik_kernels.measure(problem)
+    kernel, random = tik_kernels.build(problem), np.random.default_rng(0)
+    query, key, value = (random.standard_normal((1, 1, 1024, 64)).astype(np.float16) for _ in range(3))
+    feed = kernel.feed(**host.forward_inputs(problem, (query * sigma).astype(np.float16), key, value))
+    result = tikemu.run(kernel.tik, feed, options=tikemu.Options(active_cores=32, progress=False))
+    assert (slower - 0.05) * without_data.cycles < result.cycles <= slower * without_data.cycles
 
 
 SIMPLE = [(name, 128) for name in tik_kernels.FEATURES]

@@ -152,6 +152,17 @@ def test_sample_that_misses_the_largest_score_is_found_out(tik, execute):
     _check(problem, arrays, *forward(tik, execute, problem, *arrays), 3.0)
 
 
+@pytest.mark.parametrize("largest", (10.5, 12.5, 13.5, 13.8, 14.5, 50.0))
+def test_exponents_at_the_bound_of_what_goes_uncut(tik, execute, largest):
+    # As large as the lengths allow, of one key that no sample holds; by the others the references are about zero.
+    problem = KernelProblem(1, 1, 200, 700, 64, cores=1)
+    query, key, value = _arrays(problem)
+    query[..., 1:] *= 1e-3
+    key *= 1e-3
+    query[..., 0], key[..., 0], key[..., 37, 0] = np.sqrt(8 * largest), 0.0, np.sqrt(8 * largest)
+    _check(problem, [query, key, value], *forward(tik, execute, problem, query, key, value), 3.0, 2.0**-7)
+
+
 @pytest.mark.parametrize("tiling", ("single128", "pair128"))
 @pytest.mark.parametrize(("size", "factor"), ((120.0, 8.0), (350.0, 60.0)))
 def test_scores_past_the_range_of_float16(tik, execute, size, factor, tiling):

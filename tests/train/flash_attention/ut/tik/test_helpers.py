@@ -181,8 +181,8 @@ def test_dropout_keeps_what_the_bits_say(tik, execute, rows, keys):
     assert np.array_equal(_unpack(program.run()["y"], rows, keys), np.where(kept, values, 0))
 
 
-@pytest.mark.parametrize("depth", (128, 64, 80))
-def test_probabilities_are_exponentials_of_scaled_scores(tik, execute, depth):
+@pytest.mark.parametrize(("depth", "cut"), ((128, None), (64, 0), (64, 1), (80, None)))
+def test_probabilities_are_exponentials_of_scaled_scores(tik, execute, depth, cut):
     problem = KernelProblem(1, 1, 128, 128, depth)
     query, key = _random(128, depth), _random(128, depth, seed=1)
     program = _score_program(tik, execute, problem, query, key, dtype="float16")
@@ -192,9 +192,10 @@ def test_probabilities_are_exponentials_of_scaled_scores(tik, execute, depth):
         tiles.query_to_l0(core, core.on.query[0], row_reference.query_terms(core, 0)[0][0])
         scores = [_scores(core, segment, core.on.key_terms[0]) for segment in range(2)]
         slot = core.on.probability[0]
-        for record in softmax.steps(
-            core, softmax.Unit(0, 0, scores, [], slot, None, None, None, None, (), core.scalar("int32", "far", 0))
-        ):
+        flags = [
+            None if cut is None else core.scalar("int32", name, value) for name, value in (("cut", cut), ("far", 0))
+        ]
+        for record in softmax.steps(core, softmax.Unit(0, 0, scores, [], slot, None, None, None, None, (), *flags)):
             record()
         for at in range(0, 16384, 4096):
             core.tik.data_move(core.on.tile[0][at], slot[at], 0, 1, 256, 0, 0)
@@ -320,6 +321,7 @@ def test_reference_is_the_row_maximum(tik, execute, attempt, offset):
             distance=None,
             blind=program.split.blind,
             attempt=core.scalar("int32", "at", attempt),
+            reach=None,
         )
         tiles.fetch_query(core, core.on.stage[0], scalars["base"], zero, core.plan.rows)
         tiles.place_query(core, row_reference.query_slots(core, 0), core.on.stage[0], zero)

@@ -101,7 +101,7 @@ def initialise(core: Core) -> None:
     queries = core.on.query_terms
     core.fill(term, 0.0, 128)
     for block in queries:
-        for place in range(16):
+        with core.tik.for_range(0, 16, name="query_term") as place:
             write(core, block, place, term)
     for place, value in query_constants(core.problem).items():
         core.fill(term, value, 128)
@@ -110,7 +110,7 @@ def initialise(core: Core) -> None:
     stage = core.on.stage[0]
     fill_key_terms(core, stage)
     for block in core.on.key_terms:
-        for fractal in range(core.plan.columns):
+        with core.tik.for_range(0, core.plan.columns, name="key_term") as fractal:
             core.tik.data_move(block[fractal * 256], stage, 0, 1, 16, 0, 0)
     if not is_dynamic(core.problem):
         _key_terms_to_l0(core, core.on.key_terms[0], 0, max(core.plan.segments) // 16)

@@ -161,10 +161,9 @@ def place_query(core: Core, slots: list, stage, epoch) -> None:
     columns, height = core.depth_columns, core.plan.rows
     core.with_scalar("vec_muls", stage, stage[2 * HALF_ROUND :], core.problem.query_factor, height * core.plan.head_dim)
     for slot in each_epoch(core, slots, epoch):
-        for column in range(columns):
-            core.tik.data_move(
-                slot[column * F], stage[column * height * 16], 0, height // 16, 16, 0, (columns - 1) * 16
-            )
+        with core.tik.for_range(0, columns, name="query_column") as column:
+            source = stage[column * (height * 16)]
+            core.tik.data_move(slot[column * F], source, 0, height // 16, 16, 0, (columns - 1) * 16)
 
 
 def each_epoch(core: Core, slots: list, epoch):

@@ -72,13 +72,24 @@ class _Forward:
         self.slopes = row_reference.QuerySlopes(core) if self.problem.bias == "alibi" else None
         self.current_slopes = row_reference.QuerySlopes(core) if self.signed else None
         self.reach = reach.Reach(core) if reach.is_needed(self.problem, self.plan.half_scores) else None
-        self.far = core.scalar("int32", "current_far", 0) if self.reach else None  # of the item in `current`
+        # Of the item in `current`.
+        self.cut, self.far = (core.scalar("int32", f"current_{x}", 0) if self.reach else None for x in ("cut", "far"))
         scalars["unit"] = self.reach.unit if self.reach else self.problem.post_scale
         scalars["coarse_slope"] = self.slopes.coarse if self.signed else None
         scalars["blind"] = self.split.blind
         scalars["slopes"] = self.slopes.correction if self.signed else ()
         self.scalars = scalars
-        self.loop = TileLoop(core, self.current, self.epoch, self.current_slopes, numbered=self.numbered, far=self.far)
+        scalars["reach"] = self.reach
+        self.loop = TileLoop(
+            core,
+            self.current,
+            self.epoch,
+            self.current_slopes,
+            numbered=self.numbered,
+            whole=self.split.whole,
+            cut=self.cut,
+            far=self.far,
+        )
         failed = core.scalar("int32", "failed", 1)
         self._clear_flags()
         with tik.for_range(0, 2, name="attempt") as attempt:
@@ -102,12 +113,12 @@ class _Forward:
         stage = core.on.stage
         # Short tiles leave part of a slot as it was; it must hold numbers from the start.
         if reach.is_needed(self.problem, plan.half_scores):
-            for buffer in (*stage, *core.on.query_groups):
+            for buffer in stage:
                 core.fill(buffer, 0.0, buffer.shape[0])
         if core.tail_keys:
             block = min(plan.rows, plan.keys) * plan.head_dim // 16
             core.fill(stage[0], 0.0, block * 16)
-            for name in ("key", "value", "sample_key"):
+            for name in ("key", "value", "sample_key", "norm_rows"):
                 for slot in core.on.copies(name):
                     blocks = slot.shape[0] // 16
                     for first in range(0, blocks, block):
@@ -203,7 +214,8 @@ class _Forward:
             epilogue.load_sink(core, current)
         meanwhile = [functools.partial(load, a) for load, a in loads]
         if self.reach:
-            meanwhile.append(self._measure)
+            meanwhile.insert(blocks, self._with_next(self.reach.place))
+            meanwhile += [self._with_next(self.reach.multiply), self._with_next(self._measure)]
         self.loop.record(meanwhile)
         self.loop.first_tiles(nxt, self.scalars["base"])
         for a in range(blocks):
@@ -225,6 +237,9 @@ class _Forward:
             self._store(a)
         current.copy(nxt)
         if self.reach:
+            with tik.if_scope(nxt["end"] > 0):
+                self.reach.judge(attempt)
+            self.cut.set_as(self.reach.cut)
             self.far.set_as(self.reach.far)
         if self.current_slopes:
             for mine, other in zip(self.current_slopes.terms, self.slopes.terms):
@@ -263,8 +278,16 @@ class _Forward:
                 self.slopes.row_block(nxt.position(a), a, self.epoch)
 
     def _measure(self) -> None:
-        with self.tik.if_scope(self.next["end"] > 0):
-            self.reach.measure(self.next, self.scalars["base"])
+        self.reach.measure(self.next, self.scalars["base"])
+
+    def _with_next(self, record):
+        """`record` where there is a next item."""
+
+        def load() -> None:
+            with self.tik.if_scope(self.next["end"] > 0):
+                record()
+
+        return load
 
     def _finish(self, a: int) -> None:
         with self.tik.if_scope(self.current["rows", a] > 0):

@@ -1,20 +1,28 @@
-"""How far scores can lie from zero: whether differences of scores fit in float16 as they are.
+"""How far scores can lie from zero, by the lengths of queries and keys: |query . key| <= |query| |key|.
 
-|query . key| is at most head_dim times the largest query element of a work item times the largest key element of its
-head. Where that is small the scores leave L0C as they are. Where it is not, the query is divided by FAR_UNIT, and
-Vector multiplies what it takes out of L0C, having cut off what float16 does not hold.
+Where no score of a work item can pass its row reference by CEILING, Vector does not cut exponents. Where differences
+of scores might not fit in float16, the query is divided by FAR_UNIT, and Vector multiplies what it takes out of L0C,
+having cut off what float16 does not hold.
 """
 
 from __future__ import annotations
 
-from flash_attention.kernels.tik.common.table_row import TableRow
-from flash_attention.kernels.tik.core import Core
-from flash_attention.kernels.tik.problem import KernelProblem, padded
+import math
 
+from flash_attention.kernels.tik.common.table_row import TableRow
+from flash_attention.kernels.tik.common.tiles import F
+from flash_attention.kernels.tik.core import Core
+from flash_attention.kernels.tik.problem import KernelProblem
+
+CEILING = 11.0  # of the exponent: the largest probability is 59872, so that float16 holds all of them
 FAR_UNIT = 4.0
 NEAR = 16000  # largest |score| whose differences from a row reference stay in the range of float16
-CHUNK = 8192  # elements of keys in work at a time
-GROUPS = CHUNK // 16
+LIFT = 3.0  # by as much a row reference may be raised, so that no score of its row passes it by CEILING
+MOST = 40  # largest |score| for which that is tried: float16 tells numbers below it well apart
+SLACK = 1.01  # of the bound, for what rounds on the way to it and to the exponent
+TINY = 2.0**-100  # in the place of squares that are zero
+SQUARES = 2048  # products of queries, or keys, with each other that are compared at a time
+LANES = 64
 
 
 def is_needed(problem: KernelProblem, half_scores: bool) -> bool:
@@ -28,81 +36,142 @@ class Reach:
     Attributes:
         far: 1 where the scores of the item that comes next may be far from zero.
         unit: float32, FAR_UNIT there and 1 elsewhere.
+        cut: 1 where an exponent of that item may pass CEILING.
+        room: float16; not negative after it was added to a row reference which, raised by LIFT, no score passes by
+            CEILING.
     """
 
     def __init__(self, core: Core):
         self.core = core
         self.far = core.scalar("int32", "far", 0)
         self.unit = core.scalar("float32", "far_unit", 1.0)
+        self.cut = core.scalar("int32", "next_cut", 1)
+        self.room = core.scalar("float16", "room", 0.0)
         self._head = core.scalar("int32", "measured_head", -1)
+        core.fill(core.on.lift[0], LIFT, 128)
+
+    def place(self) -> None:
+        """Records the way of the queries in `stage` to L1, those of an item that `measure` is recorded for later."""
+        # Rows that are not there hold what an earlier item left: at worst exponents are cut without need.
+        for stage, slot in zip(self.core.on.stage, self.core.on.norm_rows[2:]):
+            self._place(slot, stage, 128, self.core.plan.rows, self.core.plan.rows)
+
+    def multiply(self) -> None:
+        """Records their products."""
+        for slot, squares in zip(self.core.on.norm_rows[2:], self.core.on.squares):
+            self._squares(squares, slot, self.core.plan.rows)
 
     def measure(self, item: TableRow, base) -> None:
-        """Sets the numbers for an item whose queries are in `stage`; `base` is the first element of its keys.
+        """Sets the numbers for an item; `base` is the first element of its keys.
 
         It uses `score`, which the tiles of an item leave alone where scores are float16.
         """
-        core, tik = self.core, self.core.tik
+        core, tik, plan, on = self.core, self.core.tik, self.core.plan, self.core.on
+        elements, largest, other = plan.rows * 16, on.score[0][SQUARES:], on.score[0]
         with tik.if_scope(item["kv_head"] != self._head):
             self._head.set_as(item["kv_head"])
             self._keys(base)
-        work = core.on.score[0].reinterpret_cast_to("float16")
-        elements = core.plan.rows * core.plan.head_dim
-        # Rows that are not there hold what an earlier item left: at worst the item is called far without need.
-        for a, stage in enumerate(core.on.stage):
-            half = work if a == 0 else work[elements:]
-            core.unary("vec_abs", half, stage[128:], elements)
-            if a:
-                core.binary("vec_max", work, work, half, elements)
-        self._groups(core.on.query_groups[0], work, elements)
-        query, key = core.on.reference_part[0], core.on.compact_total[0]
-        largest = core.on.largest_total[0]
-        for groups, target in ((core.on.query_groups[0], query), (core.on.key_groups[0], key)):
-            tik.vcgmax(128, work, groups, GROUPS // 128, 1, 1, 8)
-            tik.vcmax(GROUPS // 16, largest, work, 1, 1, 1, 8)
-            core.to_single(target, largest, 16)
-        core.binary("vec_mul", query, query, key, 16, 64)
-        core.with_scalar("vec_muls", query, query, core.problem.head_dim * abs(core.problem.scale), 16, 64)
-        core.with_row("vec_min", query, query, core.on.largest_half[0], 16, 64)
-        core.to_half(largest, query, 16)
-        tik.vec_conv(8, "round", core.on.reach[0], largest, 1, 8, 4)
-        bound = core.scalar("int32", "bound")
-        bound.set_as(core.on.reach[0][0])
+        if elements < SQUARES:
+            core.fill(largest, 0.0, SQUARES, LANES)
+        for target, squares in zip((largest, other), on.squares[: plan.row_blocks]):
+            core.from_l0c(target, squares, elements // F)
+        if plan.row_blocks > 1:
+            core.binary("vec_max", largest, largest, other, elements, LANES)
+        self._logarithm(on.query_norm[0], largest)
+        bound, least = on.query_norm[0], on.largest_total[0]
+        core.binary("vec_add", bound, bound, on.key_norm[0], LANES, LANES)
+        core.unary("vec_exp", bound, bound, LANES, LANES)
+        core.binary("vec_min", bound, bound, on.largest_half[0], LANES, LANES)
+        core.with_scalar("vec_muls", bound, bound, -1.0, LANES, LANES)
+        core.with_scalar("vec_adds", bound, bound, CEILING + LIFT, LANES, LANES)
+        core.to_half(on.half_total[0], bound, LANES)
+        tik.vcmin(LANES, least, on.half_total[0], 1, 1, 1, 8)
+        tik.vec_conv(8, "floor", on.reach[0], least, 1, 8, 4)
+        room = core.scalar("int32", "whole_room")
+        room.set_as(on.reach[0][0])
+        self.room.set_as(least[0])
         self.far.set_as(0)
         self.unit.set_as(1.0)
-        with tik.if_scope(bound > NEAR):
+        self.cut.set_as(0)
+        with tik.if_scope(room < -MOST):
+            self.cut.set_as(1)
+        with tik.if_scope(room < -NEAR):
             self.far.set_as(1)
             self.unit.set_as(FAR_UNIT)
 
+    def lift(self, reference, work) -> None:
+        """Raises row references of all row blocks by at most LIFT, where that keeps exponents below CEILING."""
+        core, numbers, least = self.core, self.core.plan.row_blocks * 128, self.core.on.largest_total[0]
+        core.with_scalar("vec_adds", work, reference, self.room, numbers)
+        core.tik.vcmin(128, least, work, self.core.plan.row_blocks, 1, 1, 8)
+        core.tik.vec_conv(8, "floor", core.on.reach[1], least, 1, 8, 4)
+        core.with_row("vec_max", work, work, core.on.zeros[0], numbers)
+        core.with_row("vec_min", work, work, core.on.lift[0], numbers)
+        core.binary("vec_sub", reference, reference, work, numbers)
+        core.with_scalar("vec_adds", reference, reference, LIFT, numbers)
+
+    def judge(self, attempt) -> None:
+        """Sets `cut` by what `lift` found. At attempt 1 it does not lift."""
+        core = self.core
+        with core.when(attempt == 0, self.cut == 0):
+            for a in range(core.plan.row_blocks):
+                room = core.scalar("int32", "room_left")
+                room.set_as(core.on.reach[1][2 * a])
+                with core.tik.if_scope(room < 0):
+                    self.cut.set_as(1)
+        with core.tik.else_scope():
+            self.cut.set_as(1)
+
     def _keys(self, base) -> None:
-        """Largest |elements| of the keys of a head."""
-        core, tik = self.core, self.core.tik
-        work, groups = core.on.score[0].reinterpret_cast_to("float16"), core.on.key_groups[0]
-        core.fill(groups, 0.0, GROUPS)
-        place = core.place("key")
+        """key_norm = ln(length of the longest key of a head) + ln(scale)."""
+        core, plan, on = self.core, self.core.plan, self.core.on
+        largest = on.score[0][SQUARES:]
+        core.fill(largest, 0.0, SQUARES, LANES)
+        place, squares = core.place("key"), on.squares[0]
+        tile = core.scalar("int32", "norm_tile", 0)
+        with core.tik.for_range(0, -(-place.rows // (2 * plan.keys)), name="norm_pair") as pair:
+            for side, slot in enumerate(on.norm_rows[:2]):
+                # The last tiles may overlap, or be the same.
+                tile.set_as((pair * 2 + side) * plan.keys)
+                with core.tik.if_scope(tile > max(0, place.rows - plan.keys)):
+                    tile.set_as(max(0, place.rows - plan.keys))
+                self._place(slot, core.gm["key"], base + tile * 16, min(place.rows, plan.keys), place.column)
+                self._squares(squares, slot, plan.keys)
+                core.from_l0c(on.score[0], squares, plan.columns)
+                core.binary("vec_max", largest, largest, on.score[0], plan.columns * F, LANES)
+        self._logarithm(on.key_norm[0], largest)
+        scale = math.log(max(abs(core.problem.scale), TINY) * SLACK)
+        core.with_scalar("vec_adds", on.key_norm[0], on.key_norm[0], scale, LANES, LANES)
 
-        def take(source, rows: int, half) -> None:
-            if rows % 8:
-                core.fill(half, 0.0, padded(rows * 16, 128))
-            tik.data_move(half, core.gm["key"][source], 0, 1, rows, 0, 0)
-            elements = padded(rows * 16, 128)
-            core.unary("vec_abs", half, half, elements)
-            self._groups(half, half, elements)
-            core.binary("vec_max", groups, groups, half, elements // 16)
+    def _place(self, slot, source, first, rows: int, height: int) -> None:
+        """Rows of a matrix, (head_dim / 16, height, 16) from `first` on, as (rows / 16, head_dim / 16, 16, 16)."""
+        tik, columns, (groups, rest) = self.core.tik, self.core.depth_columns, divmod(rows, 16)
+        for column in range(columns):
+            at = first + column * height * 16
+            if groups:
+                tik.data_move(slot[column * F], source[at], 0, groups, 16, 0, (columns - 1) * 16)
+            if rest:
+                tik.data_move(slot[(column + groups * columns) * F], source[at + groups * F], 0, 1, rest, 0, 0)
 
-        def sweep(first, rows: int) -> None:
-            pairs, rest = divmod(rows, 2 * GROUPS)
-            with tik.for_range(0, pairs, name="key_chunk") as pair:
-                for side in range(2):
-                    take(first + (pair * 2 + side) * CHUNK, GROUPS, work[side * CHUNK :])
-            for side, row in enumerate(range(0, rest, GROUPS)):
-                take(first + (pairs * 2 * CHUNK + row * 16), min(GROUPS, rest - row), work[side * CHUNK :])
+    def _squares(self, squares, slot, height: int) -> None:
+        """squares = rows . rows^T, 16 rows at a time.
 
-        if place.column == place.rows:  # the columns of a head follow each other
-            sweep(base, core.depth_columns * place.rows)
-            return
-        with tik.for_range(0, core.depth_columns, name="key_column") as column:
-            sweep(base + core.wide(column, place.column * 16), place.rows)
+        Products of different rows take part; they do not pass the larger one of the two squares.
+        """
+        tik, on, columns = self.core.tik, self.core.on, self.core.depth_columns
+        left, right, groups = on.l0_norm_left[0], on.l0_norm_right[0], height // 16
+        tik.load2dv1(left, slot, 0, groups * columns, 1, 0, False)
+        tik.load2dv1(right, slot, 0, groups * columns, 1, 0, False)
+        with tik.for_range(0, groups, name="norm_group") as group:
+            at = group * (columns * F)
+            tik.mmad(squares[group * F], left[at], right[at], 16, columns * 16, 16, 0)
 
-    def _groups(self, target, values, elements: int) -> None:
-        """Maxima of groups of 16 values."""
-        self.core.tik.vcgmax(128, target, values, elements // 128, 1, 1, 8)
+    def _logarithm(self, target, largest) -> None:
+        """target = ln(largest) / 2 in LANES lanes of which the largest counts."""
+        core, size = self.core, SQUARES
+        while size > LANES:
+            size //= 2
+            core.binary("vec_max", largest, largest, largest[size:], size, LANES)
+        core.with_scalar("vec_adds", target, largest, TINY, LANES, LANES)
+        core.unary("vec_ln", target, target, LANES, LANES)
+        core.with_scalar("vec_muls", target, target, 0.5, LANES, LANES)

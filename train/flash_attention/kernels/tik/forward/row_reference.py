@@ -101,7 +101,7 @@ def clear(core: Core, a: int, epoch) -> None:
     """Records that row block `a` has no reference yet."""
     for variants in tiles.each_epoch(core, query_terms(core, a), epoch):
         for variant in variants:
-            for place in score_terms.REFERENCE:
+            with core.tik.for_range(0, len(score_terms.REFERENCE), name="reference") as place:
                 score_terms.write(core, variant, place, core.on.zeros[0])
 
 
@@ -315,6 +315,9 @@ def _take(core: Core, sweep, epoch, scratch: dict) -> None:
             core.with_scalar("vec_adds", extra, extra, -1.0, numbers)
             core.with_scalar("vec_muls", extra, extra, -BLIND[plan.half_scores], numbers)
             core.binary("vec_add", value, value, extra, numbers)
+    if scratch["reach"]:
+        with core.when(scratch["attempt"] == 0, scratch["reach"].cut == 0):
+            scratch["reach"].lift(value, extra)
     if _is_bounded(core):
         core.with_row("vec_max", value, value, core.on.least_reference[0], numbers)
     core.unary("vec_abs", extra, value, numbers)

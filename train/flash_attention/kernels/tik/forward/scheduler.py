@@ -15,7 +15,7 @@ import numpy as np
 from flash_attention.kernels.tik import forms, tuning
 from flash_attention.kernels.tik.common import band
 from flash_attention.kernels.tik.common.work_split import Registry, clip, deal, distance_tiles, plane, visibility_tiles
-from flash_attention.kernels.tik.forward import packed, softmax
+from flash_attention.kernels.tik.forward import packed, reach, softmax
 from flash_attention.kernels.tik.forward.tiling import TilePlan, buffers, candidates
 from flash_attention.kernels.tik.forward.words import (
     AFTER,
@@ -84,6 +84,7 @@ class WorkSplit:
         cores: cores that have work.
         units: tile steps of each core, the measure of balance.
         blind: there are row blocks whose sample may show a row nothing although it sees keys.
+        whole: number of the tile in which everything is visible, where it may be needed as a tile of limits; else 0.
     """
 
     table: np.ndarray
@@ -91,6 +92,7 @@ class WorkSplit:
     distances: np.ndarray
     units: tuple[int, ...]
     blind: bool
+    whole: int
 
     @property
     def cores(self) -> int:
@@ -166,6 +168,8 @@ def split(problem: KernelProblem, plan: TilePlan) -> WorkSplit:
         # Heads in order, so that neighbouring cores meet in the same keys.
         for row, (head, group) in enumerate(sorted(share)):
             _fill(table[core, row], problem, *heads[head], groups[group])
+    counts = len(tiles.numbers) > 0 and reach.is_needed(problem, plan.half_scores)
+    whole = tiles.number(((0, plan.keys),) * plan.rows) if counts else 0
     visible = visibility_tiles(plan, tiles)
     return WorkSplit(
         table,
@@ -173,6 +177,7 @@ def split(problem: KernelProblem, plan: TilePlan) -> WorkSplit:
         distance_tiles(plan, distances),
         tuple(sum(sum(block.units for block in groups[g]) for _, g in share) for share in shares),
         any(block.blind for block in blocks),
+        whole,
     )
 
 
@@ -187,6 +192,7 @@ def _of_sequences(problem: KernelProblem, plan: TilePlan) -> WorkSplit:
         band.distances(plan) if signed else np.zeros((0, 16), np.float16),
         tuple(int(count) * plan.row_blocks for count in (ranks < packed.groups(problem, plan)).sum(axis=1)),
         Limits.of(problem).bounded,
+        0,
     )
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from flash_attention.kernels.tik.common import dropout, mask, softcap, tiles
 from flash_attention.kernels.tik.core import Core
-from flash_attention.kernels.tik.forward.reach import FAR_UNIT
+from flash_attention.kernels.tik.forward.reach import CEILING, FAR_UNIT
 from flash_attention.kernels.tik.hardware import HALF_ROUND
 from flash_attention.kernels.tik.problem import KernelProblem
 
@@ -34,7 +34,9 @@ class Unit:
             rounding took from them; None where the kernel has none.
         number, distance: run-time numbers of the visibility and distance tiles, or None where the kernel has none.
         slopes: float16 scalars of the slope terms, for distances.
-        far: run-time number, 1 where the scores are a FAR_UNIT-th of what they stand for; None where they never are.
+        cut: run-time number, 0 where no exponent passes CEILING; None where Vector does not look at that. Where it is
+            1, `number` is never 0.
+        far: run-time number, 1 where the scores are a FAR_UNIT-th of what they stand for; None as for `cut`.
     """
 
     a: int
@@ -47,10 +49,10 @@ class Unit:
     number: object
     distance: object
     slopes: tuple
+    cut: object
     far: object
 
 
-CEILING = 11.0  # of the exponent: the largest probability is 59872, so that float16 holds all of them
 LARGEST_EXPONENT = 64000.0  # magnitude of the exponents that are told apart from each other in float16
 
 
@@ -84,24 +86,22 @@ def steps(core: Core, unit: Unit) -> list:
         for index, (segment, column, columns) in enumerate(plan.pieces)
     ]
 
-    def take() -> None:
+    # The limits stand half a round of the banks off the scores, too.
+    ceiling = core.on.ceiling[0][2 * HALF_ROUND :] if plan.half_scores else None
+
+    # Everything step by step, so that the pieces hide each other's latency.
+    def take_single() -> None:
         for piece in pieces:
-            piece.take()
-        if not plan.half_scores:
-            for piece in pieces:
-                piece.limit_single()
-            return
-        if unit.far is not None:
-            with core.tik.if_scope(unit.far > 0):
-                for piece in pieces:
-                    piece.limit_far()
-        scaled = core.problem.post_scale != 1.0
-        # Step by step, so that the pieces hide each other's latency; cut on both sides before the post-scale, which
-        # would leave the range of float16.
-        for piece in pieces if scaled else ():
+            piece.take(0)
+        for piece in pieces:
+            piece.limit_single()
+
+    def take_scaled() -> None:
+        for piece in pieces:
+            piece.take(3)
+        # Cut on both sides before the post-scale, which would leave the range of float16.
+        for piece in pieces:
             piece.limit_below()
-        # The limits stand half a round of the banks off the scores, too.
-        ceiling = core.on.ceiling[0][2 * HALF_ROUND if scaled else 0 :]
         if unit.number is None:
             for piece in pieces:
                 piece.limit_above(ceiling)
@@ -112,10 +112,23 @@ def steps(core: Core, unit: Unit) -> list:
             with core.tik.else_scope():
                 for piece in pieces:
                     piece.limit_above(ceiling)
-        for piece in pieces if scaled else ():
+        for piece in pieces:
             piece.scale_half()
 
-    result = [take]
+    def take_half() -> None:
+        with core.tik.if_scope((unit.cut if unit.number is None else unit.number) > 0):
+            for piece in pieces:
+                piece.take(2)
+            with core.tik.if_scope(unit.far > 0):
+                for piece in pieces:
+                    piece.limit_far()
+            for piece in pieces:
+                piece.limit_above(ceiling if unit.number is None else core.on.visible[0][piece.at :])
+        with core.tik.else_scope():
+            for piece in pieces:
+                piece.take(1)
+
+    result = [take_single if not plan.half_scores else take_scaled if unit.cut is None else take_half]
     for index in range(len(pieces) + 1):
         if index < len(pieces):
             result.append(pieces[index].exponential)
@@ -171,19 +184,18 @@ class Piece:
         """float32 scores and probabilities."""
         return self.core.on.score[0][self.at :]
 
-    def take(self) -> None:
-        """Scores out of L0C."""
+    def take(self, distance: int) -> None:
+        """Scores out of L0C; float16 to a distance."""
         core, plan = self.core, self.core.plan
-        scaled = core.problem.post_scale != 1.0
         source = (self.column - plan.segment_start(self.segment) // 16) * plan.rows * 16
         if core.problem.rules.softcap:
             scores, linear = self.unit.scores[self.segment], self.unit.linear[self.segment]
             softcap.take(core, core.on.score[0], scores, linear, self.at, source, self.elements)
             return
         if plan.half_scores:
-            target = self.half(3 if scaled else 1)
+            target = self.half(distance)
         else:
-            target = self.single[HALF_ROUND if scaled else 0 :]
+            target = self.single[HALF_ROUND if core.problem.post_scale != 1.0 else 0 :]
         core.from_l0c(target, self.unit.scores[self.segment][source], self.elements // 256)
 
     def limit_single(self) -> None:
@@ -209,8 +221,7 @@ class Piece:
 
     def limit_above(self, limit) -> None:
         """float16 exponents: none beyond what a probability holds, hidden ones far below."""
-        distance = 0 if self.core.problem.post_scale == 1.0 else 1
-        self.core.binary("vec_min", self.half(distance), self.half(distance + 1), limit, self.elements)
+        self.core.binary("vec_min", self.half(1), self.half(2), limit, self.elements)
 
     def scale_half(self) -> None:
         """float16: the post-scale."""
@@ -225,7 +236,7 @@ class Piece:
 
     def limit_far(self) -> None:
         """float16 scores that are a FAR_UNIT-th of what they stand for. Rare, so all in place."""
-        core, raw, elements = self.core, self.half(1), self.elements
+        core, raw, elements = self.core, self.half(2), self.elements
         core.with_row("vec_max", raw, raw, core.on.floor[0], elements)
         core.with_row("vec_min", raw, raw, core.on.ceiling[0], elements)
         core.with_scalar("vec_muls", raw, raw, FAR_UNIT, elements)
@@ -234,7 +245,7 @@ class Piece:
         """Scores to probabilities."""
         core = self.core
         if core.plan.half_scores:
-            core.unary("vec_exp", self.half(), self.half(), self.elements)
+            core.unary("vec_exp", self.half(), self.half(0 if self.unit.cut is None else 1), self.elements)
         else:
             core.unary("vec_exp", self.single, self.single, self.elements, 64)
 

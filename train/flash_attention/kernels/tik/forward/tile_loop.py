@@ -23,16 +23,29 @@ class TileLoop:
         epoch: run-time parity of the item that comes next.
         slopes: scalars of the slope of the item's head where keys stand on both sides of the queries, else None.
         numbered: whether there are visibility tiles.
-        far: run-time number, see softmax.Unit.
+        whole: number of the visibility tile that shows everything, 0 where there is none.
+        cut, far: run-time numbers, see softmax.Unit.
 
     Attributes:
         base, value_base: run-time numbers of the first elements of the item's keys and values in global memory.
     """
 
-    def __init__(self, core: Core, item: Item, epoch, slopes: alibi.Slopes | None, *, numbered: bool, far=None):
+    def __init__(
+        self,
+        core: Core,
+        item: Item,
+        epoch,
+        slopes: alibi.Slopes | None,
+        *,
+        numbered: bool,
+        whole: int,
+        cut=None,
+        far=None,
+    ):
         self.core, self.item, self.epoch, self.slopes = core, item, epoch, slopes
         self.tik, self.plan, self.problem = core.tik, core.plan, core.problem
-        self.numbered, self.signed, self.far = numbered, slopes is not None, far
+        self.numbered, self.whole, self.signed = numbered, whole, slopes is not None
+        self.cut, self.far = cut, far
         self.base = core.scalar("int64", "base")
         self.value_base = core.scalar("int64", "value_base") if core.value_columns != core.depth_columns else self.base
         self.numbers = [core.scalar("int32", f"unit_number_{a}") for a in range(self.plan.row_blocks)]
@@ -144,6 +157,9 @@ class TileLoop:
         with core.when(*item.visits(a, tile)):
             if self.numbered:
                 item.tile_number(self.numbers[a], a, tile)
+                if self.whole:
+                    with core.when(self.cut > 0, self.numbers[a] == 0):
+                        self.numbers[a].set_as(self.whole)
                 mask.fetch_visible(core, self.numbers[a])
             if self.signed:
                 item.distance_number(self.crossings[a], a, tile)
@@ -170,6 +186,7 @@ class TileLoop:
             number=self.numbers[a] if self.numbered else None,
             distance=self.crossings[a] if self.signed else None,
             slopes=self.slopes.correction if self.signed else (),
+            cut=self.cut,
             far=self.far,
         )
         take, *others = softmax.steps(self.core, unit)

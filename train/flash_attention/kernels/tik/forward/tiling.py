@@ -160,7 +160,8 @@ def buffers(problem: KernelProblem, plan: TilePlan, tiles: int, distances: int) 
     widens = added and not plan.half_scores and not forms.current().mixed_axpy
     near = reach.is_needed(problem, plan.half_scores)
     if near:
-        work = max(work, reach.CHUNK)  # in two halves of float16
+        work = max(work, 2 * reach.SQUARES)
+    norm = max(rows, keys) * depth if near else 0
     room = softcap.RAW if problem.rules.softcap else 0
     result = [
         Buffer("query", "L1", "float16", rows * depth, 2 * plan.row_blocks),
@@ -175,9 +176,12 @@ def buffers(problem: KernelProblem, plan: TilePlan, tiles: int, distances: int) 
         Buffer("fractals", "L1", "float16", 256),
         Buffer("tiles", "L1", "float16", tiles),
         Buffer("distances", "L1", "float16", distances),
+        Buffer("norm_rows", "L1", "float16", norm, 2 + plan.row_blocks),
         Buffer("l0_query", "L0A", "float16", rows * depth),
         Buffer("l0_probability", "L0A", "float16", rows * width),
         Buffer("l0_query_terms", "L0A", "float16", rows * TERMS),
+        Buffer("l0_norm_left", "L0A", "float16", norm),
+        Buffer("l0_norm_right", "L0B", "float16", norm),
         Buffer("l0_key", "L0B", "float16", width * depth, 2),
         Buffer("l0_value", "L0B", "float16", width * value_dim),
         Buffer("l0_key_terms", "L0B", "float16", width * TERMS),
@@ -186,6 +190,7 @@ def buffers(problem: KernelProblem, plan: TilePlan, tiles: int, distances: int) 
         Buffer("total", "L0C", "float32", rows * 16, plan.row_blocks),
         Buffer("low_total", "L0C", "float32", rows * 16, plan.row_blocks if plan.precise_total else 0),
         Buffer("scores", "L0C", "float32", rows * width, plan.score_slots),
+        Buffer("squares", "L0C", "float32", reach.SQUARES if near else 0, 2),
         # First, so that they lie in another layer of the banks than the probabilities.
         Buffer("floor", "UB", "float16", piece if plan.half_scores else 0),
         Buffer("ceiling", "UB", "float16", piece + 256 if plan.half_scores else 0),
@@ -198,8 +203,8 @@ def buffers(problem: KernelProblem, plan: TilePlan, tiles: int, distances: int) 
         Buffer("stage", "UB", "float16", rows * max(depth, value_dim) + 128, plan.row_blocks),
         Buffer("row_total", "UB", "float32", 2048),
         Buffer("scratch", "UB", "float32", 2048),
-        # Limits stand half a round of the banks off scores that are to be scaled, see softmax.Piece.
-        Buffer("inverse", "UB", "float32", 2048 + (HALF_ROUND if problem.post_scale != 1.0 else 0)),
+        # Limits stand half a round of the banks off the scores, see softmax.Piece.
+        Buffer("inverse", "UB", "float32", 2048 + HALF_ROUND),
         Buffer("visible", "UB", "float16", area if tiles else 0),
         Buffer("visible_part", "UB", "float16", band.LANES if problem.sequences else 0),
         Buffer("hidden", "UB", "float16", area, 1 if problem.mask == "per_score" else 0),
@@ -225,8 +230,9 @@ def buffers(problem: KernelProblem, plan: TilePlan, tiles: int, distances: int) 
         Buffer("table", "UB", "int32", ITEMS_PER_CHUNK * 48),
         Buffer("flags", "UB", "int32", ITEMS_PER_CHUNK * 16),
         Buffer("flag", "UB", "int32", 8, plan.row_blocks),
-        *(Buffer(name, "UB", "float16", reach.GROUPS if near else 0) for name in ("query_groups", "key_groups")),
-        Buffer("reach", "UB", "int32", 8 if near else 0),
+        *(Buffer(name, "UB", "float32", reach.LANES if near else 0) for name in ("query_norm", "key_norm")),
+        Buffer("lift", "UB", "float16", 128 if near else 0),
+        Buffer("reach", "UB", "int32", 8 if near else 0, 2),
     ]
     return [buffer for buffer in result if buffer.copies and buffer.size]
 
