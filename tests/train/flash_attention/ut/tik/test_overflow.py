@@ -3,16 +3,16 @@
 `execute` checks the status of every program; here the data is made to set it.
 """
 
+import functools
+
 import numpy as np
 import pytest
 from flash_attention import reference
-from flash_attention.kernels.tik import host
+from flash_attention.kernels.tik import KernelProblem, build_backward, build_forward, host
 from flash_attention.kernels.tik.backward import host as backward_host
-from flash_attention.kernels.tik.backward import kernel as backward
 from flash_attention.problem import AttentionProblem
 
 from tests.train.flash_attention.problems import make_problem
-from tests.train.flash_attention.ut.tik.programs import forward
 
 ROWS, KEYS = 144, 400
 
@@ -53,18 +53,26 @@ def _scores_to_60000(head_dim: int) -> list[np.ndarray]:
 DATA = (_drifting_keys, _huge_key_last, _rows_of_different_scale, _scores_to_60000)
 
 
+@functools.lru_cache(maxsize=4)
+def _operators(problem: KernelProblem, tik) -> tuple:
+    """The kernel of the forward pass and the operator of the backward pass, which many tests feed with data."""
+    return build_forward(problem, tik), build_backward(problem, tik)
+
+
 def _run(tik, execute, attention: AttentionProblem, arrays: list, d_saturates=False, **features) -> reference.Attention:
     """Output, logsumexp and gradients of the operators."""
     problem = host.describe(attention, cores=1)
     query, key, value, d_output = arrays
-    output, logsumexp = forward(tik, execute, problem, query, key, value, **features)
-    operator = backward.build(problem, tik)
+    forward, backward = _operators(problem, tik)
+    feed = forward.feed(**host.forward_inputs(problem, query, key, value, **features))
+    stored = execute(forward.tik, feed, [tensor.name for tensor in forward.outputs])
+    output, logsumexp = host.forward_outputs(problem, stored)
 
     def run(instance, feed: dict, outputs: list) -> dict:
         return execute(instance, feed, outputs, saturates=d_saturates)
 
     inputs = backward_host.inputs(problem, query, key, value, output, logsumexp, d_output, **features)
-    gradients = backward_host.outputs(problem, operator.run(run, **inputs))
+    gradients = backward_host.outputs(problem, backward.run(run, **inputs))
     return reference.Attention(output, logsumexp, *(gradients[name] for name in ("d_query", "d_key", "d_value")))
 
 
