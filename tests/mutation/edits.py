@@ -108,25 +108,25 @@ _FORWARD = [
     ),
     Edit(
         "forward-inl.h",
-        "lo >= k.first + k.count || hi <= k.first) continue",
-        "lo > k.first + k.count || hi <= k.first) continue",
+        "lo >= k.first + k.count || hi <= k.first) return true",
+        "lo > k.first + k.count || hi <= k.first) return true",
     ),
     Edit(
         "forward-inl.h",
-        "lo >= k.first + k.count || hi <= k.first) continue",
-        "lo >= k.first + k.count || hi <= k.first + 1) continue",
+        "lo >= k.first + k.count || hi <= k.first) return true",
+        "lo >= k.first + k.count || hi <= k.first + 1) return true",
     ),
     Edit(
         "forward-inl.h",
-        "start = k.column(tile.band.lo(first)) / kPanel * kPanel;",
-        "start = k.column(tile.band.lo(first + count - 1)) / kPanel * kPanel;",
+        "return k.column(band.lo(first)) / kPanel * kPanel;",
+        "return k.column(band.lo(first + count - 1)) / kPanel * kPanel;",
     ),
     Edit(
         "forward-inl.h",
-        "seen = k.column(tile.band.hi(first + count - 1)) - start",
-        "seen = k.column(tile.band.hi(first)) - start",
+        "k.column(band.hi(first + count - 1)) - column(k)",
+        "k.column(band.hi(first)) - column(k)",
     ),
-    Edit("forward-inl.h", "tile.value + start / Math::kPerUnit * tile.value_stride);", "tile.value);"),
+    Edit("forward-inl.h", "value = tile.value + start / Math::kPerUnit * tile.value_stride;", "value = tile.value;"),
     Edit(
         "forward-inl.h", "k.column(tile.q->union_lo()) / kPanel * kPanel; panel", "k.column(tile.q->union_lo()); panel"
     ),
@@ -144,30 +144,42 @@ _FORWARD = [
     Edit("forward-inl.h", "case Visibility::kHidden: cell.clear(); break;", "case Visibility::kHidden: break;"),
     Edit("forward-inl.h", "if (excess > kHeadroom)", "if (excess > 0)"),
     Edit("forward-inl.h", "Math::scale(tile.probabilities(row, 0), panel, factor);", ""),
-    Edit("forward-inl.h", "m < count ? FLT_MAX : 0.0f", "m < count ? FLT_MAX : -FLT_MAX"),
-    Edit("forward-inl.h", "unset() || !run_below<true>", "!run_below<true>"),
+    Edit("forward-inl.h", "m < q.count ? FLT_MAX : 0.0f", "m < q.count ? FLT_MAX : -FLT_MAX"),
+    Edit("forward-inl.h", "unset() || !run_below<true, kVectors>", "!run_below<true, kVectors>"),
     Edit("forward-inl.h", "== FLT_MAX || tile.careful", "== FLT_MAX"),
-    Edit("forward-inl.h", "t * kKeyTile < hi; ++t)", "(t + 1) * kKeyTile < hi; ++t)"),
-    Edit("forward-inl.h", "int64_t t = lo / kKeyTile; lo < hi && t", "int64_t t = lo / kKeyTile; t"),
-    Edit("forward-inl.h", "float factor = total == 0.0f ? 0.0f :", "float factor ="),
-    Edit("forward-inl.h", "total == 0.0f ? -kInfinity : natural", "natural"),
-    Edit("forward-inl.h", "count - from < kQueryRows ? count - from : kQueryRows", "kQueryRows"),
-    Edit("forward-inl.h", "return finite.all();", "return true;"),
-    Edit("forward-inl.h", "Tiny<Simd>::any(keys, seen) ||", "", BF16),
-    Edit("forward-inl.h", "tile.wild_first = start;", "tile.wild_first = 0;"),
+    Edit("forward-inl.h", "unset() || !run_below<true, 1>", "!run_below<true, 1>"),
+    Edit("forward-inl.h", "panel + kLanes < tile.q->hi[strip + kRows - 1]", "panel + kLanes < tile.q->hi[strip]"),
+    Edit("forward-inl.h", "panel + kLanes < tile.q->hi", "panel + kLanes - 1 < tile.q->hi"),
+    Edit("forward-inl.h", "(hi + kKeyTile - 1) / kKeyTile : first_tile", "hi / kKeyTile : first_tile"),
+    Edit("forward-inl.h", "lo < hi ? (hi + kKeyTile - 1)", "true ? (hi + kKeyTile - 1)"),
     Edit(
         "forward-inl.h",
-        (
-            "if (kKeep) t[m][n] = Simd::zero_unless(keep[m * kWords] >> (keep_from + n * kLanes), "
-            "t[m][n]);\n      }\n      Simd::store(sums + m * kLanes, sum);"
-        ),
-        (
-            "if (kKeep) t[m][n] = Simd::zero_unless(keep[m * kWords] >> (keep_from + n * kLanes), "
-            "t[m][n]);\n        if (kKeep) sum = Simd::add(sum, Simd::zero_unless(~(keep[m * kWords] >> "
-            "(keep_from + n * kLanes)), t[m][n]));\n      }\n      Simd::store(sums + m * kLanes, sum);"
-        ),
+        "(blocks[block].union_hi() + kKeyTile - 1) / kKeyTile - 1",
+        "blocks[block].union_hi() / kKeyTile - 1",
     ),
-    Edit("forward-inl.h", "head / p.group();\n  bool packed", "head % p.kv_heads;\n  bool packed"),
+    Edit("forward-inl.h", "return Band::max(rows.first_tile, Band::min(last", "return (Band::min(last"),
+    Edit("forward-inl.h", "Band::min(last, rows.tiles_end - 1)", "last"),
+    Edit("forward-inl.h", "    tile.packed = false;\n", ""),
+    Edit("forward-inl.h", "n < kCount ? exp2<Math::kExpDegree>", "true ? exp2<Math::kExpDegree>"),
+    Edit("forward-inl.h", "float factor = total == 0.0f ? 0.0f :", "float factor ="),
+    Edit("forward-inl.h", "total == 0.0f ? -kInfinity : natural", "natural"),
+    Edit("forward-inl.h", "Band::min(rows.count - from, kQueryRows)", "kQueryRows"),
+    Edit("forward-inl.h", "if (!tile.careful && !finite.all()) return false;", ""),
+    Edit("forward-inl.h", "!Tiny<Simd>::any(keys, seen) &&", "", BF16),
+    Edit("forward-inl.h", "tile.wild_first = start;", "tile.wild_first = 0;"),
+    Edit("forward-inl.h", "if (n < kCount) sum = Simd::add(sum, row[n]);\n        if (kKeep)", "if (kKeep)"),
+    Edit(
+        "forward-inl.h",
+        "if (n < kCount) sum = Simd::add(sum, row[n]);\n        if (kKeep) row[n] = "
+        "Simd::zero_unless(keep[m * kWords] >> (keep_from + n * kLanes), row[n]);",
+        "if (kKeep) row[n] = Simd::zero_unless(keep[m * kWords] >> (keep_from + n * kLanes), row[n]);\n"
+        "        if (n < kCount) sum = Simd::add(sum, row[n]);",
+    ),
+    Edit(
+        "forward-inl.h",
+        "return key_rows(problem, batch, head / problem.group()",
+        "return key_rows(problem, batch, head % problem.kv_heads",
+    ),
 ]
 
 _BACKWARD = [

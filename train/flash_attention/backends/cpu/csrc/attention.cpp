@@ -55,13 +55,11 @@ int run_forward(const Problem& p, const ForwardOutputs& outputs) {
   // Many rows share the packing of a key tile; few rows leave something to do for every thread, and stay in the cache.
   const ForwardPlan plan = plan_forward(p, outputs, most == 1 ? 1 : 6 * most);
   const int64_t tasks = p.batch * p.heads * plan.tiles;
-  std::atomic<bool> failed{false};
   // The last rows of a head first: with a causal mask they are the longest.
-  const bool done = run_tasks(thread_count(work, tasks), tasks, kernels->forward_scratch(plan), failed,
-                              [&](int64_t task, char* scratch) {
-                                const int64_t tile = plan.tiles - 1 - task % plan.tiles;
-                                kernels->forward_task(plan, task / plan.tiles, tile, scratch);
-                              });
+  const bool done = run_forward_tasks(
+      *kernels, thread_count(work, tasks), tasks, kernels->forward_scratch(plan), [&](int64_t task) {
+        return ForwardTask{&plan, task / plan.tiles, plan.tiles - 1 - task % plan.tiles};
+      });
   return done ? kOk : kNoMemory;
 }
 
@@ -197,7 +195,7 @@ int run_backward(const Problem& p, const BackwardInputs& inputs, const BackwardO
 
   int32_t care = 0;
   plan.care = &care;
-  run_tasks(thread_count(work, heads * slices), heads * slices, scratch, failed, [&](int64_t task, char* memory) {
+  run_tasks(thread_count(work, heads * slices), heads * slices, scratch, failed, [&](int64_t task, char* memory, const auto&) {
     const int64_t slice = task % slices;
     kernels->backward_rows(plan, task / slices, slice * kSliceRows, slice_rows(slice), memory);
   });
@@ -226,10 +224,10 @@ int run_backward(const Problem& p, const BackwardInputs& inputs, const BackwardO
       }
       // Key tiles in ascending order, which is the order of the turns, and heads inside: threads then seldom meet.
       const int64_t tasks = plan.key_tiles * plan.groups;
-      run_tasks(thread_count(work, tasks), tasks, scratch, failed, [&](int64_t task, char* memory) {
+      run_tasks(thread_count(work, tasks), tasks, scratch, failed, [&](int64_t task, char* memory, const auto&) {
         kernels->backward_task(plan, plan.first_group + task % plan.groups, task / plan.groups, memory);
       });
-      run_tasks(thread_count(work, wave_heads * slices), wave_heads * slices, 0, failed, [&](int64_t task, char*) {
+      run_tasks(thread_count(work, wave_heads * slices), wave_heads * slices, 0, failed, [&](int64_t task, char*, const auto&) {
         const int64_t slice = task % slices;
         kernels->finish_d_query(plan, first_head + task / slices, slice * kSliceRows, slice_rows(slice));
       });

@@ -50,12 +50,12 @@ int decode(const Problem& p, std::vector<DecodeCache> caches, int64_t block_size
   const double work = pairs * p.heads * (p.head_dim + p.value_dim);
   const int64_t tasks = static_cast<int64_t>(chunks.size()) * p.kv_heads;
   std::atomic<bool> failed{false};
-  run_tasks(thread_count(work, tasks), tasks, kernels->decode_scratch(plan), failed, [&](int64_t task, char* scratch) {
+  run_tasks(thread_count(work, tasks), tasks, kernels->decode_scratch(plan), failed, [&](int64_t task, char* scratch, const auto&) {
     const Chunk& chunk = chunks[task / p.kv_heads];
     kernels->decode_task(plan, chunk.batch, task % p.kv_heads, chunk.index, scratch);
   });
   const int64_t heads = p.batch * p.heads;
-  run_tasks(thread_count(work, heads), heads, 0, failed, [&](int64_t task, char*) {
+  run_tasks(thread_count(work, heads), heads, 0, failed, [&](int64_t task, char*, const auto&) {
     kernels->decode_merge(plan, task / p.heads, task % p.heads);
   });
   return failed ? kNoMemory : kOk;

@@ -19,6 +19,34 @@ namespace {
 // A score may exceed the running maximum by this many powers of two.
 constexpr float kHeadroom = 10.0f;
 
+// The rows of a task, and which keys they see.
+struct TaskRows {
+  const Problem& problem;
+  int64_t batch, head;
+  int64_t first, count;
+  Band band;  // of the batch item
+  int64_t first_tile, tiles_end;  // of the keys
+
+  explicit TaskRows(const ForwardTask& task)
+      : problem(task.plan->problem),
+        batch(task.batch_head / problem.heads),
+        head(task.batch_head % problem.heads),
+        first(task.tile * task.plan->rows),
+        count(Band::min(problem.seq_q - first, task.plan->rows)),
+        band(problem.band_of(batch)) {
+    const int64_t lo = band.lo(first), hi = band.hi(first + count - 1);
+    first_tile = lo / kKeyTile;
+    tiles_end = lo < hi ? (hi + kKeyTile - 1) / kKeyTile : first_tile;
+  }
+  // Columns of a key tile that some row sees, from a whole panel on: the first, and how many.
+  int64_t column(const KeyTile& k) const { return k.column(band.lo(first)) / kPanel * kPanel; }
+  int64_t columns(const KeyTile& k) const { return k.column(band.hi(first + count - 1)) - column(k); }
+  Rows keys(const KeyTile& k) const { return key_rows(problem, batch, head / problem.group(), k.first + column(k)); }
+  Rows values(const KeyTile& k) const { return value_rows(problem, batch, head / problem.group(), k.first + column(k)); }
+  Rows queries(int64_t row) const { return query_rows(problem, batch, head, row); }
+};
+
+// A task at work. It goes over its rows in blocks; its key tiles come one after the other, each packed once for all blocks.
 template <class Math>
 struct ForwardTile {
   using Unit = typename Math::Unit;
@@ -26,16 +54,16 @@ struct ForwardTile {
 
   const Problem& problem;
   const ScoreRule rule;
-  // All rows of the task, which share the packed keys and values.
+  const TaskRows rows;
+  const ForwardOutputs& outputs;
   Unit* all_query;     // rows
   float* all_output;   // [row][output_stride], not normalised
   float* all_shift;    // [row]: minus the running maximum
   float* all_sums;     // [row][kLanes]: partial sums of the probabilities
   QueryTile blocks[kForwardRows / kQueryRows];
-  // The block of rows at work, at most kQueryRows: only they need room for scores.
+  // The block of rows at work, at most kQueryRows.
   const QueryTile* q;
   Sides sides;
-  Band band;  // of the batch item
   Unit* query;
   float* output;
   float* shift;
@@ -43,28 +71,45 @@ struct ForwardTile {
   Unit* probability;   // [row][kProbabilityStride], not normalised
   Unit* key;           // transposed
   Unit* value;         // stacked
+  bool packed;         // whether they hold the key tile at work
   Unit* pack;          // scratch of packing
-  Upcoming next_keys;
+  UpcomingRows next_keys, next_values, next_queries, results;
+  NextTask next;       // of this thread
   Wild wild;           // of the values
   int64_t wild_first;  // column of its row 0
   bool careful = false;
   int64_t units, query_stride, value_stride, output_stride;
 
-  ForwardTile(const Problem& p, int64_t rows, Arena& arena) : problem(p), rule(p) {
+  ForwardTile(const ForwardTask& task, const NextTask& next_task, Arena& arena)
+      : problem(task.plan->problem), rule(problem), rows(task), outputs(task.plan->outputs), next(next_task) {
+    const Problem& p = problem;
     units = Pack<Math>::units(p.head_dim);
     query_stride = Pack<Math>::row_stride(p.head_dim);
     value_stride = Pack<Math>::stacked_stride(p.value_dim);
     output_stride = tile_stride(p.value_dim);
-    all_query = arena.take<Unit>(rows * query_stride);
-    all_output = arena.take<float>(rows * output_stride);
-    all_shift = arena.take<float>(rows);
-    all_sums = arena.take<float>(rows * kLanes);
-    const int64_t most = rows < kQueryRows ? rows : kQueryRows;
+    const int64_t all = task.plan->rows, most = Band::min(all, kQueryRows);
+    all_query = arena.take<Unit>(all * query_stride);
+    all_output = arena.take<float>(all * output_stride);
+    all_shift = arena.take<float>(all);
+    all_sums = arena.take<float>(all * kLanes);
     sides.allocate(arena, p, most);
     probability = arena.take<Unit>(most * kProbabilityStride);
     key = arena.take<Unit>(kKeyTile * units);
     value = arena.take<Unit>(kKeyTile / Math::kPerUnit * value_stride);
     pack = arena.take<Unit>(kLanes * (query_stride > value_stride ? query_stride : value_stride));
+  }
+
+  void set_blocks() {
+    for (int64_t block = 0; block < blocks_end(); ++block) {
+      const int64_t from = block * kQueryRows;
+      blocks[block].set(rows.band, rows.first + from, Band::min(rows.count - from, kQueryRows));
+    }
+  }
+  int64_t blocks_end() const { return (rows.count + kQueryRows - 1) / kQueryRows; }
+  // The last key tile of the task that a block has to do with.
+  int64_t last_tile(int64_t block) const {
+    const int64_t last = (blocks[block].union_hi() + kKeyTile - 1) / kKeyTile - 1;
+    return Band::max(rows.first_tile, Band::min(last, rows.tiles_end - 1));
   }
 
   void select(int64_t block) {
@@ -99,16 +144,18 @@ struct ForwardCell {
     if (kBias == Bias::kAlibi || kBias == Bias::kCapped) distance = static_cast<float>(k.first + column - t.sides.position - row);
   }
 
-  FA_INLINE void products(F (&acc)[kRows][kVectors]) const {
-    multiply<Arithmetic, Left::kRowMajor, kVectors>(tile.query + strip * tile.query_stride, tile.query_stride,
-                                              tile.key + panel * tile.units, kPanel, tile.units, acc);
+  template <int kCount>
+  FA_INLINE void products(F (&acc)[kRows][kCount]) const {
+    multiply<Arithmetic, Left::kRowMajor, kCount>(tile.query + strip * tile.query_stride, tile.query_stride,
+                                                  tile.key + panel * tile.units, kPanel, tile.units, acc);
   }
   FA_INLINE F score_of(F product, int m, int n) const {
     return score<kBias>(squashed<kBias>(product, tile.rule), tile.rule, tile.sides, bias, distance, m, n);
   }
 
-  // Stores the probabilities of a cell from its exponents.
-  FA_INLINE void finish(F (&t)[kRows][kVectors]) const {
+  // Stores the probabilities of a cell from its exponents, those of vectors behind kCount as zeros.
+  template <int kCount>
+  FA_INLINE void finish(const F (&exponents)[kRows][kCount]) const {
     // Local copies: the compiler has to assume that a store changes what `tile` holds.
     float* const sums = tile.sums + strip * kLanes;
     typename Math::Unit* const probability = tile.probabilities(strip, panel);
@@ -117,28 +164,29 @@ struct ForwardCell {
 #pragma GCC unroll 16
     for (int m = 0; m < kRows; ++m) {
       F sum = Simd::load(sums + m * kLanes);
+      F row[kVectors];
 #pragma GCC unroll 8
       for (int n = 0; n < kVectors; ++n) {
-        t[m][n] = exp2<Math::kExpDegree>(t[m][n]);
-        sum = Simd::add(sum, t[m][n]);
-        if (kKeep) t[m][n] = Simd::zero_unless(keep[m * kWords] >> (keep_from + n * kLanes), t[m][n]);
+        row[n] = n < kCount ? exp2<Math::kExpDegree>(exponents[m][n < kCount ? n : 0]) : Simd::zero();
+        if (n < kCount) sum = Simd::add(sum, row[n]);
+        if (kKeep) row[n] = Simd::zero_unless(keep[m * kWords] >> (keep_from + n * kLanes), row[n]);
       }
       Simd::store(sums + m * kLanes, sum);
-      Arithmetic::store(probability + m * Tile::kProbabilityStride, t[m]);
+      Arithmetic::store(probability + m * Tile::kProbabilityStride, row);
     }
   }
 
   // The usual case. False when a score exceeds the running maximum by too much; nothing is stored then.
-  template <bool kBits>
+  template <bool kBits, int kCount>
   FA_INLINE bool run_below(const uint32_t* bits) const {
-    F acc[kRows][kVectors];
+    F acc[kRows][kCount];
     products(acc);
     F top = Simd::zero();
     const float* const shift = tile.shift + strip;
 #pragma GCC unroll 16
     for (int m = 0; m < kRows; ++m)
 #pragma GCC unroll 8
-      for (int n = 0; n < kVectors; ++n) {
+      for (int n = 0; n < kCount; ++n) {
         F t = exponent<kBias>(score_of(acc[m][n], m, n), Simd::set1(shift[m]), tile.rule.to_base2);
         if (kBits) t = Simd::select(bits[m] >> (n * kLanes), t, Simd::set1(-kInfinity));
         top = Simd::max_if_positive(t, top);
@@ -183,10 +231,14 @@ struct ForwardCell {
   }
 
   FA_NOINLINE void run_full() const {
-    if (unset() || !run_below<false>(nullptr)) run_raising(nullptr);
+    if (unset() || !run_below<false, kVectors>(nullptr)) run_raising(nullptr);
   }
   FA_NOINLINE void run_partial(const uint32_t* bits) const {
-    if (unset() || !run_below<true>(bits)) run_raising(bits);
+    if (unset() || !run_below<true, kVectors>(bits)) run_raising(bits);
+  }
+  // All that is visible lies in the first vector.
+  FA_NOINLINE void run_narrow(const uint32_t* bits) const {
+    if (unset() || !run_below<true, 1>(bits)) run_raising(bits);
   }
   // Rows tend to see their first key together. A careful pass looks at each row by itself: a NaN could hide a rise of
   // another one.
@@ -205,10 +257,15 @@ void forward_block(ForwardTile<Math>& tile, const KeyTile& k) {
     for (int64_t strip = 0; strip < tile.q->padded; strip += kRows) {
       const ForwardCell<Math, Arithmetic, kBias, kKeep> cell(tile, k, strip, panel);
       tile.next_keys.fetch();
+      tile.next_values.fetch();
+      tile.next_queries.fetch();
+      tile.results.fetch();
       uint32_t bits[kRows];
       switch (visibility_of(*tile.q, k, tile.sides, strip, panel, bits)) {
         case Visibility::kFull: cell.run_full(); break;
-        case Visibility::kPartial: cell.run_partial(bits); break;
+        case Visibility::kPartial:
+          k.first + panel + kLanes < tile.q->hi[strip + kRows - 1] ? cell.run_partial(bits) : cell.run_narrow(bits);
+          break;
         case Visibility::kHidden: cell.clear(); break;
       }
     }
@@ -234,70 +291,78 @@ void forward_block(ForwardTile<Math>& tile, const KeyTile& k) {
   });
 }
 
-// Adds key tile `index` to the sums of all `count` rows of the task, which start at row `first`. False when the task
-// has to be done again with care.
+// Packs a key tile. False when it holds tiny numbers, and this is not a careful pass.
+template <class Math>
+bool pack_keys(ForwardTile<Math>& tile, const KeyTile& k) {
+  const int64_t start = tile.rows.column(k), seen = tile.rows.columns(k);
+  const Rows keys = tile.rows.keys(k), values = tile.rows.values(k);
+  typename Math::Unit* const value = tile.value + start / Math::kPerUnit * tile.value_stride;
+  Pack<Math>::transposed(keys, seen, round_up(seen, kPanel), tile.pack, tile.key + start * tile.units);
+  Pack<Math>::stacked(values, seen, round_up(seen, kPanel), value);
+  tile.packed = true;
+  if (!tile.careful) return !Tiny<Simd>::any(keys, seen) && !Tiny<Simd>::any(values, seen);
+  tile.wild_first = start;
+  tile.wild.template tame<Math>(values, seen, value, reinterpret_cast<float*>(tile.pack));
+  return true;
+}
+
+// Has fetched, while the block at work is busy with key tile `index`, what is packed or written next.
+template <class Math>
+void look_ahead(ForwardTile<Math>& tile, int64_t block, int64_t index) {
+  const int64_t cells = kPanels * tile.q->padded / kRows;
+  const auto fetch_keys = [&](const TaskRows& rows, int64_t key_tile) {
+    const KeyTile k(key_tile, rows.problem.seq_k);
+    tile.next_keys.set(rows.keys(k), rows.columns(k), cells);
+    tile.next_values.set(rows.values(k), rows.columns(k), cells);
+  };
+  const TaskRows& rows = tile.rows;
+  if (index == tile.last_tile(block))
+    tile.results.set(output_rows(tile.problem, tile.outputs.output, rows.batch, rows.head, tile.q->first),
+                     tile.q->count, cells);
+  if (block + 1 < tile.blocks_end()) {
+    const QueryTile& next = tile.blocks[block + 1];
+    if (index == rows.first_tile) tile.next_queries.set(rows.queries(next.first), next.count, cells);
+    return;
+  }
+  if (index + 1 < rows.tiles_end) return fetch_keys(rows, index + 1);
+  ForwardTask following;
+  if (!tile.next.find(tile.next.state, following)) return;
+  const TaskRows next(following);
+  tile.next_queries.set(next.queries(next.first), Band::min(next.count, kQueryRows), cells);
+  if (next.first_tile < next.tiles_end) fetch_keys(next, next.first_tile);
+}
+
+// Adds key tile `index` to the sums of a block of rows. False when the task has to be done again with care.
 template <class Math, Bias kBias, bool kKeep>
-bool forward_keys(ForwardTile<Math>& tile, int64_t index, int64_t batch, int64_t head, int64_t first, int64_t count) {
+bool add_keys(ForwardTile<Math>& tile, int64_t block, int64_t index) {
   const Problem& p = tile.problem;
   const KeyTile k(index, p.seq_k);
-  const int64_t kv_head = head / p.group();
-  bool packed = false;
-  for (int64_t block = 0; block * kQueryRows < count; ++block) {
-    tile.select(block);
-    const int64_t lo = tile.q->union_lo(), hi = tile.q->union_hi();
-    if (lo >= hi || lo >= k.first + k.count || hi <= k.first) continue;
-    if (!tile.sides.load_mask(p, batch, head, *tile.q, k)) continue;
-    tile.sides.load_rest(p, batch, head, *tile.q, k);
-    if (!packed) {
-      // Only the panels that some row of the task sees.
-      const int64_t start = k.column(tile.band.lo(first)) / kPanel * kPanel;
-      const int64_t seen = k.column(tile.band.hi(first + count - 1)) - start;
-      const Rows keys = key_rows(p, batch, kv_head, k.first + start);
-      const Rows values = value_rows(p, batch, kv_head, k.first + start);
-      Pack<Math>::transposed(keys, seen, round_up(seen, kPanel), tile.pack, tile.key + start * tile.units);
-      Pack<Math>::stacked(values, seen, round_up(seen, kPanel), tile.value + start / Math::kPerUnit * tile.value_stride);
-      packed = true;
-      if (tile.careful) {
-        tile.wild_first = start;
-        tile.wild.template tame<Math>(values, seen, tile.value + start / Math::kPerUnit * tile.value_stride,
-                                      reinterpret_cast<float*>(tile.pack));
-      } else if (Tiny<Simd>::any(keys, seen) || Tiny<Simd>::any(values, seen)) {
-        return false;
-      }
-    }
-    if ((block + 1) * kQueryRows >= count) {
-      const KeyTile next(index + 1, p.seq_k);
-      tile.next_keys.set(key_rows(p, batch, kv_head, next.first), value_rows(p, batch, kv_head, next.first),
-                         next.column(tile.band.hi(first + count - 1)), kPanels * tile.q->padded / kRows);
-    }
-    if (tile.careful) {
-      forward_block<Math, typename CarefulOf<Math>::Type, kBias, kKeep>(tile, k);
-    } else {
-      forward_block<Math, Math, kBias, kKeep>(tile, k);
-    }
+  const int64_t lo = tile.q->union_lo(), hi = tile.q->union_hi();
+  if (lo >= hi || lo >= k.first + k.count || hi <= k.first) return true;
+  if (!tile.sides.load_mask(p, tile.rows.batch, tile.rows.head, *tile.q, k)) return true;
+  tile.sides.load_rest(p, tile.rows.batch, tile.rows.head, *tile.q, k);
+  if (!tile.packed && !pack_keys(tile, k)) return false;
+  look_ahead(tile, block, index);
+  if (tile.careful) {
+    forward_block<Math, typename CarefulOf<Math>::Type, kBias, kKeep>(tile, k);
+  } else {
+    forward_block<Math, Math, kBias, kKeep>(tile, k);
   }
   return true;
 }
 
-// The sums of a task. False when it has to be done again with care: tiny or non-finite numbers are about.
-template <class Math, Bias kBias, bool kKeep>
-bool sum_rows(ForwardTile<Math>& tile, int64_t batch, int64_t head, int64_t first, int64_t count) {
-  const Problem& p = tile.problem;
-  const int64_t padded = round_up(count, kRows);
-  const Rows queries = query_rows(p, batch, head, first);
-  if (!tile.careful && Tiny<Simd>::any(queries, count)) return false;
-  Pack<Math>::rows(queries, count, padded, tile.all_query);
-  std::memset(tile.all_output, 0, padded * tile.output_stride * sizeof(float));
-  std::memset(tile.all_sums, 0, padded * kLanes * sizeof(float));
+// Prepares the selected block. False when it holds tiny numbers, and this is not a careful pass.
+template <class Math>
+bool start_rows(ForwardTile<Math>& tile) {
+  const QueryTile& q = *tile.q;
+  const Rows queries = tile.rows.queries(q.first);
+  if (!tile.careful && Tiny<Simd>::any(queries, q.count)) return false;
+  Pack<Math>::rows(queries, q.count, q.padded, tile.query);
+  std::memset(tile.output, 0, q.padded * tile.output_stride * sizeof(float));
+  std::memset(tile.sums, 0, q.padded * kLanes * sizeof(float));
   // Rows that do not exist start at a maximum of 0, which their scores of 0 never exceed.
-  for (int64_t m = 0; m < padded; ++m) tile.all_shift[m] = m < count ? FLT_MAX : 0.0f;
-  const int64_t lo = tile.band.lo(first), hi = tile.band.hi(first + count - 1);
-  for (int64_t t = lo / kKeyTile; lo < hi && t * kKeyTile < hi; ++t)
-    if (!forward_keys<Math, kBias, kKeep>(tile, t, batch, head, first, count)) return false;
-  if (tile.careful) return true;
-  Finite finite;
-  for (int64_t m = 0; m < count; ++m) finite.add(tile.all_output + m * tile.output_stride, p.value_dim);
-  return finite.all();
+  for (int64_t m = 0; m < q.padded; ++m) tile.shift[m] = m < q.count ? FLT_MAX : 0.0f;
+  return true;
 }
 
 // log(exp(a) + exp(b)); NaN stays NaN.
@@ -307,38 +372,57 @@ inline double log_add(double a, double b) {
   return (a > b ? a : b) + std::log1p(std::exp(-std::fabs(a - b)));
 }
 
-template <class Math, Bias kBias, bool kKeep>
-void forward_rows(const ForwardPlan& plan, int64_t batch_head, int64_t index, char* scratch) {
-  const Problem& p = plan.problem;
-  Arena arena(scratch);
-  ForwardTile<Math> tile(p, plan.rows, arena);
-  const int64_t batch = batch_head / p.heads, head = batch_head % p.heads;
-  const int64_t first = index * plan.rows;
-  tile.band = p.band_of(batch);
-  const int64_t count = p.seq_q - first < plan.rows ? p.seq_q - first : plan.rows;
-  for (int64_t block = 0, from = 0; from < count; ++block, from += kQueryRows)
-    tile.blocks[block].set(tile.band, first + from, count - from < kQueryRows ? count - from : kQueryRows);
-  if (!sum_rows<Math, kBias, kKeep>(tile, batch, head, first, count)) {
-    tile.careful = true;
-    sum_rows<Math, kBias, kKeep>(tile, batch, head, first, count);
-  }
-
-  char* output = static_cast<char*>(plan.outputs.output);
-  float* logsumexp = plan.outputs.logsumexp + batch_head * p.lse_stride + first;
-  for (int64_t m = 0; m < count; ++m) {
-    const float total = Simd::sum(Simd::load(tile.all_sums + m * kLanes));
-    const double natural = -tile.all_shift[m] * tile.rule.to_natural;
+// Writes the results of the selected block. False when its sums are not finite, and this is not a careful pass.
+template <class Math>
+bool finish_rows(const ForwardTile<Math>& tile) {
+  const Problem& p = tile.problem;
+  const QueryTile& q = *tile.q;
+  Finite finite;
+  for (int64_t m = 0; m < q.count; ++m) finite.add(tile.output + m * tile.output_stride, p.value_dim);
+  if (!tile.careful && !finite.all()) return false;
+  char* output = static_cast<char*>(tile.outputs.output);
+  float* logsumexp = tile.outputs.logsumexp + (tile.rows.batch * p.heads + tile.rows.head) * p.lse_stride + q.first;
+  for (int64_t m = 0; m < q.count; ++m) {
+    const float total = Simd::sum(Simd::load(tile.sums + m * kLanes));
+    const double natural = -tile.shift[m] * tile.rule.to_natural;
     double sum = total == 0.0f ? -kInfinity : natural + std::log(static_cast<double>(total));
     float factor = total == 0.0f ? 0.0f : p.dropout.scale / total;
     if (p.sinks) {
-      const double joined = log_add(sum, p.sinks[head]);
+      const double joined = log_add(sum, p.sinks[tile.rows.head]);
       if (total != 0.0f) factor *= static_cast<float>(std::exp(sum - joined));
       sum = joined;
     }
-    store_row(p.dtype, tile.all_output + m * tile.output_stride, factor, p.value_dim,
-              output + p.output_layout.at(batch, head, first + m) * size_of(p.dtype));
+    store_row(p.dtype, tile.output + m * tile.output_stride, factor, p.value_dim,
+              output + p.output_layout.at(tile.rows.batch, tile.rows.head, q.first + m) * size_of(p.dtype));
     logsumexp[m] = static_cast<float>(sum);
   }
+  return true;
+}
+
+// The rows of a task. False when it has to be done again with care: tiny or non-finite numbers are about.
+template <class Math, Bias kBias, bool kKeep>
+bool try_rows(ForwardTile<Math>& tile) {
+  int64_t index = tile.rows.first_tile;
+  do {
+    tile.packed = false;
+    for (int64_t block = 0; block < tile.blocks_end(); ++block) {
+      tile.select(block);
+      if (index == tile.rows.first_tile && !start_rows(tile)) return false;
+      if (!add_keys<Math, kBias, kKeep>(tile, block, index)) return false;
+      if (index == tile.last_tile(block) && !finish_rows(tile)) return false;
+    }
+  } while (++index < tile.rows.tiles_end);
+  return true;
+}
+
+template <class Math, Bias kBias, bool kKeep>
+void forward_rows(const ForwardTask& task, const NextTask& next, char* scratch) {
+  Arena arena(scratch);
+  ForwardTile<Math> tile(task, next, arena);
+  tile.set_blocks();
+  if (try_rows<Math, kBias, kKeep>(tile)) return;
+  tile.careful = true;
+  try_rows<Math, kBias, kKeep>(tile);
 }
 
 }  // namespace

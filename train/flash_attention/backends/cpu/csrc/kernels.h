@@ -12,12 +12,24 @@ namespace flash_attention {
 // Query rows per task of the forward pass, at most. They share the packing of a key tile.
 constexpr int64_t kForwardRows = 1024;
 
-// One task: the query rows [tile * rows, ...) of one head.
 struct ForwardPlan {
   Problem problem;
   ForwardOutputs outputs;
   int64_t rows;   // query rows per task; results do not depend on it
   int64_t tiles;  // per head
+};
+
+// The query rows [tile * plan.rows, ...) of one head.
+struct ForwardTask {
+  const ForwardPlan* plan;
+  int64_t batch_head;
+  int64_t tile;
+};
+
+// Finds the task that would be taken now, for its first rows to be fetched. False when there is none left.
+struct NextTask {
+  bool (*find)(const void* state, ForwardTask& task);
+  const void* state;
 };
 
 // Rows of a head that backward_rows takes at a time.
@@ -103,7 +115,7 @@ struct DecodePlan {
 struct Kernels {
   const char* isa;
   int64_t (*forward_scratch)(const ForwardPlan& plan);
-  void (*forward_task)(const ForwardPlan& plan, int64_t batch_head, int64_t tile, char* scratch);
+  void (*forward_task)(const ForwardTask& task, const NextTask& next, char* scratch);
   int64_t (*backward_scratch)(const BackwardPlan& plan);
   // Fills shift, delta and d_sinks for a slice: `count` rows from row `first` of batch_head on.
   void (*backward_rows)(const BackwardPlan& plan, int64_t batch_head, int64_t first, int64_t count, char* scratch);

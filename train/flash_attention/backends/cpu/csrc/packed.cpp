@@ -105,10 +105,9 @@ int run_forward(const Problem& rows, const Packing& packing, const ForwardOutput
   std::stable_sort(tiles.begin(), tiles.end(), [](const Tile& a, const Tile& b) { return a.pairs > b.pairs; });
 
   const int64_t tasks = static_cast<int64_t>(tiles.size()) * rows.heads;
-  std::atomic<bool> failed{false};
-  const bool done = run_tasks(thread_count(work, tasks), tasks, scratch, failed, [&](int64_t task, char* memory) {
+  const bool done = run_forward_tasks(*kernels, thread_count(work, tasks), tasks, scratch, [&](int64_t task) {
     const Tile& tile = tiles[task / rows.heads];
-    kernels->forward_task(plans[tile.plan], task % rows.heads, tile.index, memory);
+    return ForwardTask{&plans[tile.plan], task % rows.heads, tile.index};
   });
   return done ? kOk : kNoMemory;
 }
@@ -141,7 +140,7 @@ int run_backward(const Problem& rows, const Packing& packing, const BackwardInpu
   std::atomic<int> status{kOk};
   std::atomic<bool> failed{false};
   const int64_t tasks = static_cast<int64_t>(order.size() - shared);
-  run_tasks(thread_count(5 * work, tasks), tasks, 0, failed, [&](int64_t task, char*) {
+  run_tasks(thread_count(5 * work, tasks), tasks, 0, failed, [&](int64_t task, char*, const auto&) {
     const int result = run(order[shared + task].second);
     if (result == kOk) return;
     status = result;

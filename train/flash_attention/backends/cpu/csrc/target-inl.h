@@ -15,15 +15,15 @@
 namespace flash_attention {
 namespace {
 
-using ForwardTask = void (*)(const ForwardPlan&, int64_t, int64_t, char*);
-using BackwardTask = void (*)(const BackwardPlan&, int64_t, int64_t, char*);
+using ForwardFunction = void (*)(const ForwardTask&, const NextTask&, char*);
+using BackwardFunction = void (*)(const BackwardPlan&, int64_t, int64_t, char*);
 
 Bias bias_of(const Problem& p) {
   return p.capped() ? Bias::kCapped : p.bias.data ? Bias::kPerScore : p.slopes ? Bias::kAlibi : Bias::kNone;
 }
 
 template <class Math, bool kKeep>
-ForwardTask forward_task_of(Bias bias) {
+ForwardFunction forward_task_of(Bias bias) {
   switch (bias) {
     case Bias::kNone: return forward_rows<Math, Bias::kNone, kKeep>;
     case Bias::kPerScore: return forward_rows<Math, Bias::kPerScore, kKeep>;
@@ -33,7 +33,7 @@ ForwardTask forward_task_of(Bias bias) {
 }
 
 template <class Math, bool kKeep>
-BackwardTask backward_task_of(Bias bias) {
+BackwardFunction backward_task_of(Bias bias) {
   switch (bias) {
     case Bias::kNone: return backward_keys<Math, Bias::kNone, kKeep>;
     case Bias::kPerScore: return backward_keys<Math, Bias::kPerScore, kKeep>;
@@ -46,14 +46,15 @@ template <class Math>
 struct Entry {
   static int64_t forward_scratch(const ForwardPlan& plan) {
     Arena arena(nullptr);
-    ForwardTile<Math>(plan.problem, plan.rows, arena);
+    ForwardTile<Math>({&plan, 0, 0}, {}, arena);
     return arena.used();
   }
-  static void forward(const ForwardPlan& plan, int64_t batch_head, int64_t tile, char* scratch) {
-    const Problem& p = plan.problem;
+  static void forward(const ForwardTask& task, const NextTask& next, char* scratch) {
+    const Problem& p = task.plan->problem;
     const bool keep = p.dropout.kind != Dropout::kNone;
-    const ForwardTask task = keep ? forward_task_of<Math, true>(bias_of(p)) : forward_task_of<Math, false>(bias_of(p));
-    task(plan, batch_head, tile, scratch);
+    const ForwardFunction run =
+        keep ? forward_task_of<Math, true>(bias_of(p)) : forward_task_of<Math, false>(bias_of(p));
+    run(task, next, scratch);
   }
   static int64_t backward_scratch(const BackwardPlan& plan) {
     Arena arena(nullptr);
@@ -63,7 +64,7 @@ struct Entry {
   static void backward(const BackwardPlan& plan, int64_t group, int64_t key_tile, char* scratch) {
     const Problem& p = plan.problem;
     const bool keep = p.dropout.kind != Dropout::kNone;
-    const BackwardTask task =
+    const BackwardFunction task =
         keep ? backward_task_of<Math, true>(bias_of(p)) : backward_task_of<Math, false>(bias_of(p));
     task(plan, group, key_tile, scratch);
   }
@@ -88,9 +89,9 @@ int64_t target_forward_scratch(const ForwardPlan& plan) {
   return Chosen::bf16(plan.problem, false) ? Chosen::Bf16::forward_scratch(plan)
                                            : Entry<Float32Math>::forward_scratch(plan);
 }
-void target_forward(const ForwardPlan& plan, int64_t batch_head, int64_t tile, char* scratch) {
-  if (Chosen::bf16(plan.problem, false)) return Chosen::Bf16::forward(plan, batch_head, tile, scratch);
-  Entry<Float32Math>::forward(plan, batch_head, tile, scratch);
+void target_forward(const ForwardTask& task, const NextTask& next, char* scratch) {
+  if (Chosen::bf16(task.plan->problem, false)) return Chosen::Bf16::forward(task, next, scratch);
+  Entry<Float32Math>::forward(task, next, scratch);
 }
 int64_t target_backward_scratch(const BackwardPlan& plan) {
   return Chosen::bf16(plan.problem, plan.outputs.d_bias) ? Chosen::Bf16::backward_scratch(plan)

@@ -45,7 +45,8 @@ char* thread_scratch(int64_t bytes);
 // was loaded.
 int thread_count(double work, int64_t tasks);
 
-// Calls run(task, scratch) for every task, taken in ascending order by whichever thread is free. False without memory.
+// Calls run(task, scratch, next) for every task, taken in ascending order by whichever thread is free; `next` is the one
+// that will be taken next. False without memory.
 template <class Run>
 bool run_tasks(int threads, int64_t tasks, int64_t scratch_bytes, std::atomic<bool>& failed, const Run& run) {
   std::atomic<int64_t> next{0};
@@ -62,7 +63,7 @@ bool run_tasks(int threads, int64_t tasks, int64_t scratch_bytes, std::atomic<bo
       const int64_t task = next.fetch_add(1, std::memory_order_relaxed);
       if (task >= tasks) break;
       if (dirty) poison(scratch, scratch_bytes);
-      run(task, scratch);
+      run(task, scratch, next);
     }
   }
   return !failed;

@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "../problem.h"
+
 namespace flash_attention {
 namespace {
 
@@ -63,8 +65,8 @@ struct Simd {
         _mm256_add_epi32(_mm256_castps_si256(p), _mm256_slli_epi32(_mm256_castps_si256(z), 23));
     return _mm256_and_ps(_mm256_castsi256_ps(scaled), _mm256_cmp_ps(t, set1(limit), _CMP_NLT_UQ));
   }
-  static void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
-  static void prefetch_far(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }
+  static FA_INLINE void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+  static FA_INLINE void prefetch_far(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }
 
   static F load_f16(const uint16_t* p) { return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))); }
   static void store_f16(uint16_t* p, F v) {

@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "../problem.h"
+
 namespace flash_attention {
 namespace {
 
@@ -55,8 +57,8 @@ struct Simd {
     return _mm512_castsi512_ps(_mm512_maskz_add_epi32(
         keep, _mm512_castps_si512(p), _mm512_slli_epi32(_mm512_castps_si512(z), 23)));
   }
-  static void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
-  static void prefetch_far(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }
+  static FA_INLINE void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+  static FA_INLINE void prefetch_far(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }
 
   static F load_f16(const uint16_t* p) {
     return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));

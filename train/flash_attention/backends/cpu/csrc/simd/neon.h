@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "../problem.h"
+
 namespace flash_attention {
 namespace {
 
@@ -50,8 +52,8 @@ struct Simd {
     const uint32x4_t scaled = vaddq_u32(vreinterpretq_u32_f32(p), vshlq_n_u32(vreinterpretq_u32_f32(z), 23));
     return vreinterpretq_f32_u32(vbicq_u32(scaled, vcltq_f32(t, set1(limit))));
   }
-  static void prefetch(const void* p) { __builtin_prefetch(p); }
-  static void prefetch_far(const void* p) { __builtin_prefetch(p, 0, 2); }
+  static FA_INLINE void prefetch(const void* p) { __builtin_prefetch(p); }
+  static FA_INLINE void prefetch_far(const void* p) { __builtin_prefetch(p, 0, 2); }
 
   static F load_f16(const uint16_t* p) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p))); }
   static void store_f16(uint16_t* p, F v) { vst1_u16(p, vreinterpret_u16_f16(vcvt_f16_f32(v))); }

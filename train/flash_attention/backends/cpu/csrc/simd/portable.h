@@ -97,6 +97,7 @@ struct Simd {
     });
   }
   // Asks for a cache line, into the nearest cache or into the next one.
+  // These two must be FA_INLINE elsewhere: GCC takes a function that only asks for memory for one without effect.
   static void prefetch(const void*) {}
   static void prefetch_far(const void*) {}
 
