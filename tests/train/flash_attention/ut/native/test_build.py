@@ -5,6 +5,7 @@ import platform
 import re
 import shutil
 import subprocess
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -142,6 +143,15 @@ def test_functions_newer_than_2014_have_an_older_version_for_wheels():
     assert found
     newer = {name for major, minor, name in found if (int(major), int(minor)) > (2, 17)}
     assert {name for name in newer if f".symver {name},{name}@" not in old} <= {"__libc_single_threaded"}
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="looks for instructions of x86-64")
+def test_memory_is_asked_for_ahead():
+    """GCC drops calls of a function that does nothing but prefetch, unless it is forced inline."""
+    command = ["objdump", "-d", "--no-show-raw-insn", build.LIBRARY]
+    listing = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    asked = Counter(re.findall(r"\bprefetch\w+", listing))
+    assert asked["prefetcht0"] > 100 and asked["prefetcht1"] > 100, asked
 
 
 def test_compiler_is_missing(tmp_path):
