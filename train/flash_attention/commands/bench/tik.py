@@ -151,17 +151,20 @@ def conversion_rows(measurements: list[tik_kernels.Measurement]) -> list[list[st
 
 def form_costs(seq: int) -> list[list[str]]:
     """Cells of every doubtful form: whether the kernels use it, and how much longer they take without it."""
-    rows = []
+
+    def cycles() -> list[float]:
+        """Of each case, with the forms that are used now."""
+        problems = [(tik_kernels.problem_of(seq, head_dim, **rules), name) for name, head_dim, rules in _FORM_CASES]
+        return [tik_kernels.measure(problem, operator=name).cycles for problem, name in problems]
+
+    rows, usual = [], cycles()
     for field in dataclasses.fields(forms.Forms):
-        cells = [field.name, "yes" if getattr(forms.current(), field.name) else "no"]
-        for operator, head_dim, rules in _FORM_CASES:
-            cycles = []
-            for used in (True, False):
-                with forms.using(**{field.name: used}):
-                    problem = tik_kernels.problem_of(seq, head_dim, **rules)
-                    cycles.append(tik_kernels.measure(problem, operator=operator).cycles)
-            cells.append(f"{(cycles[1] / cycles[0] - 1) * 100:+.2f} %")
-        rows.append(cells)
+        used = getattr(forms.current(), field.name)
+        with forms.using(**{field.name: not used}):
+            changed = cycles()
+        pairs = zip(usual, changed) if used else zip(changed, usual)
+        costs = [f"{(without / form - 1) * 100:+.2f} %" for form, without in pairs]
+        rows.append([field.name, "yes" if used else "no", *costs])
     return rows
 
 

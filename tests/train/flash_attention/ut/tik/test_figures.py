@@ -1,5 +1,7 @@
 """Speed and needs of the operators on the modelled core stay within what was promised."""
 
+import functools
+
 import numpy as np
 import pytest
 import tikemu
@@ -9,6 +11,8 @@ from flash_attention.kernels.tik.hardware import EVENTS, INSTRUCTION_CACHE
 from flash_attention.kernels.tik.problem import CAPACITY
 
 from tests.train.flash_attention.problems import make_kernel_problem
+
+measure = functools.lru_cache(tik_kernels.measure)  # several tests look at the same kernels
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +38,7 @@ def on_emulator(device):
 )
 def test_kernel_reaches_its_share_of_the_peak(operator, head_dim, causal, utilisation):
     problem = make_kernel_problem(1, 1, 4096, 4096, head_dim, causal=causal, cores=1)
-    measured = tik_kernels.measure(problem, operator=operator)
+    measured = measure(problem, operator=operator)
     assert measured.utilisation >= utilisation
     _within_limits(measured)
 
@@ -43,7 +47,7 @@ def test_kernel_reaches_its_share_of_the_peak(operator, head_dim, causal, utilis
 def test_exponents_of_normal_data_go_uncut_at_head_dim_64(sigma, slower):
     # The figures above are timed without data. Scores of sigma 1 take no longer; larger ones what the cut costs.
     problem = make_kernel_problem(1, 1, 1024, 1024, 64, cores=1)
-    without_data = tik_kernels.measure(problem)
+    without_data = measure(problem)
     kernel, random = tik_kernels.build(problem), np.random.default_rng(0)
     query, key, value = (random.standard_normal((1, 1, 1024, 64)).astype(np.float16) for _ in range(3))
     feed = kernel.feed(**host.forward_inputs(problem, (query * sigma).astype(np.float16), key, value))
@@ -59,7 +63,7 @@ COMBINED = [(name, head_dim) for name in list(tik_kernels.FEATURES)[-4:] for hea
 @pytest.mark.parametrize(("name", "head_dim"), [*SIMPLE, *COMBINED])
 def test_every_feature_stays_within_the_core(name, head_dim, operator):
     problem = tik_kernels.problem_of(512, head_dim, **tik_kernels.FEATURES[name])
-    measured = tik_kernels.measure(problem, operator=operator)
+    measured = measure(problem, operator=operator)
     assert set(CAPACITY) <= set(measured.peak_bytes)
     # Beyond the event ids a pipe waits where it need not; beyond the cache instructions are fetched again. Both cost
     # only time, and these kernels have no speed to keep.
@@ -70,7 +74,7 @@ def test_every_feature_stays_within_the_core(name, head_dim, operator):
 @pytest.mark.parametrize("operator", ("rows", "finish"))
 def test_passes_around_the_main_kernel_cost_a_thirtieth_of_it_at_most(operator, head_dim):
     problem = KernelProblem(1, 1, 4096, 4096, head_dim, cores=1)
-    measured, main = (tik_kernels.measure(problem, operator=name) for name in (operator, "backward"))
+    measured, main = (measure(problem, operator=name) for name in (operator, "backward"))
     assert measured.cycles < main.cycles / 30
     _within_limits(measured)
 
@@ -79,12 +83,12 @@ def test_passes_around_the_main_kernel_cost_a_thirtieth_of_it_at_most(operator, 
 @pytest.mark.parametrize("head_dim", (64, 128))
 def test_synchronisation_by_whole_tensors_costs_a_quarter_at_most(head_dim, operator):
     problem = KernelProblem(1, 1, 2048, 2048, head_dim, cores=1)
-    auto, conservative = (tik_kernels.measure(problem, sync, operator=operator) for sync in ("auto", "conservative"))
+    auto, conservative = (measure(problem, sync, operator=operator) for sync in ("auto", "conservative"))
     assert conservative.cycles < 1.33 * auto.cycles
 
 
 def test_table_names_the_kernel_and_its_memories():
-    measured = tik_kernels.measure(KernelProblem(1, 1, 256, 256, 64, cores=1))
+    measured = measure(KernelProblem(1, 1, 256, 256, 64, cores=1))
     text = tik_kernels.table([measured])
     assert "forward D=64 S=256 full" in text and "L0C" in text
 
