@@ -28,7 +28,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list) -> None:
-    """Deselects what was not asked for."""
+    """Deselects what was not asked for, and puts the asynchronous tests last."""
     left_out = {mark for mark in OPTIONAL_MARKS if not config.getoption(f"--{mark}")}
     if config.getoption("--device") != "ascend":
         left_out.add("ascend")
@@ -36,6 +36,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list) -> None:
     if dropped:
         config.hook.pytest_deselected(items=dropped)
         items[:] = [item for item in items if item not in set(dropped)]
+    # Last, because the threads of MindSpore that they wake go on spinning through the tests that follow.
+    items.sort(key=lambda item: item.get_closest_marker("asynchronous") is not None)
 
 
 @pytest.fixture(autouse=True, scope="module")
