@@ -140,8 +140,10 @@ class _Main:
 
     def __init__(self, core: Core, split: BackwardSplit, index):
         self.core, self.split, self.index = core, split, index
-        self.tik, self.plan, self.problem = core.tik, core.plan, core.problem
+        self.tik, self.problem = core.tik, core.problem
+        self.plan = plan = core.plan
         self.turn = 0
+        self.behind = 2 if plan.deferred else 1  # steps of an item's loop beyond its own
 
     def record(self) -> None:
         core, tik, items = self.core, self.tik, self.split.items
@@ -195,14 +197,16 @@ class _Main:
                 self.loads.rows(item.advance(ahead))
         self.loads.scores_extra(item.units[0])
         bodies = core.scalar("int32", "bodies")
-        bodies.set_as((item["steps"] + (2 + RING - 1)) // RING)
+        bodies.set_as((item["steps"] + (self.behind + RING - 1)) // RING)
         (self._deferred if self.plan.deferred else self._plain)(bodies)
 
     def _plain(self, bodies) -> None:
         """Steps of an item; the keys of the next one are on their way in the meantime."""
         with self.tik.for_range(0, bodies, name="body") as body:
             self._plain_body(body)
+        # While the Cube works on the last gradients of queries.
         self.results.finish(self.item)
+        self._store_query(self.item.last())
 
     def _plain_body(self, body) -> None:
         for position in range(RING):
@@ -250,14 +254,23 @@ class _Main:
         core, item, steps = self.core, self.item, self.item["steps"]
         step = body * RING + position
         ahead, behind, done = (item.units[(position - lag) % RING] for lag in range(3))
-        with core.when(step >= 2, step < steps + 2):
+        # Where Vector is the limit, it takes them while it waits for the scores that it has just taken.
+        late = not self.plan.single
+        with core.when(step >= 2, *((step >= steps,) if late else ()), step < steps + self.behind):
             self._store_query(done)
-        with core.when(step + 2 < steps):
-            self.loads.rows(item.advance((position + 2) % RING))
+        if not late:
+            self._load_rows(step, position)
         with core.when(step < steps):
             self._scores(ahead)
         with core.when(step >= 1, step < steps + 1):
             self._value_gradient(behind, step)
+        with core.when(step < steps):
+            self.vector.take_scores()
+            if late:
+                with self.tik.if_scope(step >= 2):
+                    self._store_query(done)
+        if late:
+            self._load_rows(step, position)
         with core.when(step < steps):
             self.vector.probabilities(ahead)
             self._take(body, position, exact=True)
@@ -271,6 +284,11 @@ class _Main:
             self._query_gradient(behind, columns)
         with core.when(step + 1 < steps):
             self.loads.scores_extra(item.units[(position + 1) % RING])
+
+    def _load_rows(self, step, position: int) -> None:
+        """Rows of the step after the next one, in the place of those whose gradients have just been stored."""
+        with self.core.when(step + 2 < self.item["steps"]):
+            self.loads.rows(self.item.advance((position + 2) % RING))
 
     def _take(self, body, position: int, exact: bool) -> None:
         """Gradients of the item before out of L0C, in the first step: those of factor 1 first, which need no space."""

@@ -17,6 +17,14 @@ class VectorWork:
     def __init__(self, core: Core, item: KeyItem, slopes):
         self.core, self.item, self.slopes = core, item, slopes
 
+    def take_scores(self) -> None:
+        """Scores out of L0C; in one move where Vector has something else to take while it waits for them."""
+        core, shift = self.core, self.core.operand_shift
+        if not core.problem.rules.softcap:
+            skew = HALF_ROUND if core.problem.post_scale != 1.0 else 0
+            for at, elements in core.plan.pieces if core.plan.single else ((0, core.plan.area),):
+                core.from_l0c(core.on.score[0][at + shift + skew :], core.on.scores[0][at], elements // F)
+
     def probabilities(self, unit: Unit) -> None:
         """exp(scores - logsumexp) to L1, dropped where dropout says so; float32 stays in `score`, float16 in `half`."""
         core, plan, problem = self.core, self.core.plan, self.core.problem
@@ -26,9 +34,6 @@ class VectorWork:
         skew = HALF_ROUND if problem.post_scale != 1.0 else 0
         if problem.rules.softcap:
             self._cap(exponent)
-        else:
-            for at, elements in plan.pieces:
-                core.from_l0c(score[at + shift + skew], core.on.scores[0][at], elements // F)
         if skew and not problem.rules.softcap:
             for at, elements in plan.pieces:
                 core.with_scalar("vec_muls", exponent[at:], exponent[at + skew :], problem.post_scale, elements, 64)
@@ -67,8 +72,8 @@ class VectorWork:
                 # Before the products.
                 delta, square = core.on.row_delta[0], plan.rows * 16
                 core.from_l0c(delta, core.on.delta[0], square // F)
-            # One move: the Cube waits for fewer events.
-            core.from_l0c(factor, source, plan.area // F)
+            for at, elements in plan.pieces:
+                core.from_l0c(factor[at:], source[at], elements // F)
             if problem.dropout_threshold:
                 # A dropped score keeps minus D, which the Cube put beside the products.
                 dropout.select(core, factor, factor, lambda first: delta[first % square], 0, plan.area)

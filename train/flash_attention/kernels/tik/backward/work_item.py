@@ -66,21 +66,33 @@ class KeyItem(TableRow):
         core, unit = self.core, self.units[place]
         unit.member.set_as(self._member)
         unit.tile.set_as(self._tile)
-        if core.problem.sequences:
-            unit.rows.set_as(self["queries"] - self._tile * core.plan.rows)
-            with core.tik.if_scope(unit.rows > core.plan.rows):
-                unit.rows.set_as(core.plan.rows)
-        elif core.tail_rows:
-            unit.rows.set_as(core.plan.rows)
-            with core.tik.if_scope(self._tile == core.place("query").rows // core.plan.rows):
-                unit.rows.set_as(core.tail_rows)
-        else:
-            unit.rows.set_as(core.plan.rows)
+        self._count_rows(unit)
         self._tile.set_as(self._tile + 1)
         with core.tik.if_scope(self._tile == self["first"] + self["count"]):
             self._tile.set_as(self["first"])
             self._member.set_as(self._member + 1)
         return unit
+
+    def last(self) -> Unit:
+        """The last step of the item."""
+        unit = self.units[0]
+        unit.member.set_as(self.core.problem.group - 1)
+        unit.tile.set_as(self["first"] + self["count"] - 1)
+        self._count_rows(unit)
+        return unit
+
+    def _count_rows(self, unit: Unit) -> None:
+        core = self.core
+        if core.problem.sequences:
+            unit.rows.set_as(self["queries"] - unit.tile * core.plan.rows)
+            with core.tik.if_scope(unit.rows > core.plan.rows):
+                unit.rows.set_as(core.plan.rows)
+        elif core.tail_rows:
+            unit.rows.set_as(core.plan.rows)
+            with core.tik.if_scope(unit.tile == core.place("query").rows // core.plan.rows):
+                unit.rows.set_as(core.tail_rows)
+        else:
+            unit.rows.set_as(core.plan.rows)
 
     def _position(self, tile):
         """Position of the first row of a query tile of a packed sequence."""
