@@ -116,14 +116,21 @@ def row_term_kinds(problem: KernelProblem) -> int:
     return 3 if problem.bias == "alibi" and not problem.rules.causal else 2
 
 
+def row_terms(problem: KernelProblem) -> int:
+    """How many of the 16 terms per query row can differ from zero: the first ones, or all; see common.score_terms."""
+    more = problem.bias in ("per_key", "alibi") or problem.mask == "per_key" or problem.rules.softcap > 0
+    return 16 if more else 3
+
+
 def stored_rows(problem: KernelProblem) -> int:
     """Rows of a head in what the kernels keep per row."""
     return packed.stored_rows(problem) if problem.sequences else padded(problem.seq_q)
 
 
 def row_terms_shape(problem: KernelProblem) -> tuple[int, ...]:
-    """Row terms of the backward operator: (kinds, heads of all batches, query groups of 16, 16 terms, 16 queries)."""
-    return row_term_kinds(problem), problem.batch * problem.heads, stored_rows(problem) // 16, 16, 16
+    """Row terms of the backward operator: (kinds, heads of all batches, query groups of 16, terms, 16 queries)."""
+    heads, groups = problem.batch * problem.heads, stored_rows(problem) // 16
+    return row_term_kinds(problem), heads, groups, row_terms(problem), 16
 
 
 def accumulator_shape(problem: KernelProblem, plan, slots: int) -> tuple[int, ...]:

@@ -323,11 +323,10 @@ def test_row_lanes_hold_d_and_logsumexp_in_float16_terms(tik, execute):
     stored = backward_host.inputs(problem, output, nothing, nothing, output, logsumexp, d_output, d_logsumexp)
     feed = kernel.feed(**{name: stored[name] for name in kernel.given})
     found = execute(kernel.tik, feed, ["row_lanes"])["row_lanes"].astype(np.float64)
-    sums = found[:, :, :, :3].sum(3).reshape(2, 1, 2, padded(150))[..., :150]
+    sums = found.sum(3).reshape(2, 1, 2, padded(150))[..., :150]
     delta = (output.astype(np.float64) * d_output).sum(-1) - d_logsumexp
     assert np.abs(sums[0] + delta).max() < 2e-4
     assert np.abs(sums[1] * problem.post_scale + logsumexp).max() < 2e-4
-    assert not found[:, :, :, 3:].any()
 
 
 def test_infinities_of_a_row_stay_in_its_row_terms(tik, execute):
@@ -344,5 +343,5 @@ def test_infinities_of_a_row_stay_in_its_row_terms(tik, execute):
         feed = kernel.feed(**{name: stored[name] for name in kernel.given})
         found.append(execute(kernel.tik, feed, ["row_lanes"], None)["row_lanes"][0, 0].swapaxes(1, 2))
     others = np.arange(48) != 21
-    clean, poisoned = (terms.reshape(48, 16) for terms in found)
+    clean, poisoned = (terms.reshape(48, 3) for terms in found)
     assert np.array_equal(clean[others], poisoned[others]) and poisoned[21, 0] == -65504

@@ -8,9 +8,10 @@ from flash_attention.kernels.tik.backward import preprocess
 from flash_attention.kernels.tik.backward.tiling import lowers_on_cube
 from flash_attention.kernels.tik.backward.work_item import KeyItem, Unit
 from flash_attention.kernels.tik.common import alibi, dropout, mask, score_terms, softcap
+from flash_attention.kernels.tik.common.score_terms import TERMS
 from flash_attention.kernels.tik.common.tiles import F, by_keys, by_rows, each_epoch, segment_keys, stored_rows
 from flash_attention.kernels.tik.core import Core
-from flash_attention.kernels.tik.layout import row_term_kinds, row_terms_shape
+from flash_attention.kernels.tik.layout import row_term_kinds, row_terms, row_terms_shape
 
 
 class Loads:
@@ -35,7 +36,8 @@ class Loads:
         zeros = on.probability_half[0]
         core.fill(zeros, 0.0, plan.area)
         cleared = ["key_terms"] if on.copies("key_terms") else []
-        cleared += ["query", "d_output", "logsumexp_terms", "delta_terms"] if core.tail_rows else []
+        cleared += ["query", "d_output"] if core.tail_rows else []
+        cleared += ["logsumexp_terms", "delta_terms"] if core.tail_rows or row_terms(core.problem) < TERMS else []
         cleared += ["value"] if core.tail_keys else []
         # Backwards: waiting for the slot that is loaded first covers the others.
         for name in reversed(cleared):
@@ -139,7 +141,7 @@ class Loads:
         head = item["head"] + unit.member
 
         def record(have) -> None:
-            _, heads, groups, _, _ = row_terms_shape(core.problem)
+            _, heads, groups, terms, _ = row_terms_shape(core.problem)
             at = unit.tile * (plan.rows * 16)
 
             starts = self._starts(("query", "d_output"), head, item, at)
@@ -148,14 +150,15 @@ class Loads:
                 core.load_operand((on.copies(name)[place], 0), name, starts[name], have, plan.rows)
 
             def load(slot, kind: int) -> None:
-                source = core.gm["row_lanes"][item.stored(core.wide(head + kind * heads, groups * F) + at, 16)]
+                first = core.wide(head + kind * heads, groups * terms * 16) + unit.tile * (plan.rows * terms)
+                source, gap = core.gm["row_lanes"][item.stored(first, terms)], TERMS - terms
                 if isinstance(have, int):
-                    tik.data_move(slot, source, 0, 1, stored_rows(core, have), 0, 0)
+                    tik.data_move(slot, source, 0, stored_rows(core, have) // 16, terms, 0, gap)
                     return
                 with tik.if_scope(have > 0):
-                    tik.data_move(slot, source, 0, 1, plan.rows, 0, 0)
+                    tik.data_move(slot, source, 0, plan.rows // 16, terms, 0, gap)
                 with tik.else_scope():  # a sequence without queries; the ramp begins with zeros
-                    tik.data_move(slot, core.gm["tiles"], 0, 1, plan.rows, 0, 0)
+                    tik.data_move(slot, core.gm["tiles"], 0, plan.rows // 16, terms, 0, gap)
 
             # The query in the slots was read later than all else there, so waiting until it may be overwritten covers
             # the others; the Cube reads the terms of the scores first, so waiting for these does.

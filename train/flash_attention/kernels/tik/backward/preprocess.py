@@ -238,10 +238,11 @@ class _Rows:
             self.slopes.row_block(place.position, 0, None)
 
         def store(have) -> None:
-            _, heads, groups, _, _ = row_terms_shape(problem)
+            _, heads, groups, terms, _ = row_terms_shape(problem)
             for kind, source in enumerate(core.on.terms):
-                target = core.wide(place.head + kind * heads, groups * 256) + place.start * 16
-                tik.data_move(core.gm["row_lanes"][target], source, 0, 1, have, 0, 0)
+                target = core.wide(place.head + kind * heads, groups * terms * 16) + place.start * terms
+                gap = score_terms.TERMS - terms
+                tik.data_move(core.gm["row_lanes"][target], source, 0, have // 16, terms, gap, 0)
             if problem.sinks:
                 target = core.wide(place.head, core.seq_q) + place.start
                 tik.data_move(core.gm["d_sink_rows"][target], core.on.sink_rows[0], 0, 1, have // 8, 0, 0)
