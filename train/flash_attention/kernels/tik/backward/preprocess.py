@@ -24,7 +24,7 @@ from flash_attention.kernels.tik.problem import KernelProblem, padded
 ROWS = (128, 64, 32, 16)  # queries of a block
 # Kinds of terms: of d_output . value, of the scores, of the scores of keys after queries.
 DELTA, SCORE, AFTER = range(3)
-COPIES = 2  # blocks in the Unified Buffer at a time
+COPIES = 3  # blocks in the Unified Buffer at a time
 # One float32 value per query row each.
 LOADED = ("logsumexp", "d_logsumexp")
 VECTORS = ("delta", "seen", "slope_value", "slope_part")
