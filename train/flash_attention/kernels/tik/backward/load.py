@@ -11,6 +11,7 @@ from flash_attention.kernels.tik.common import alibi, dropout, mask, score_terms
 from flash_attention.kernels.tik.common.score_terms import TERMS
 from flash_attention.kernels.tik.common.tiles import F, by_keys, by_rows, each_epoch, segment_keys, stored_rows
 from flash_attention.kernels.tik.core import Core
+from flash_attention.kernels.tik.hardware import HALF_ROUND
 from flash_attention.kernels.tik.layout import row_term_kinds, row_terms, row_terms_shape
 
 
@@ -87,8 +88,8 @@ class Loads:
 
         def fetch(have) -> None:
             if not isinstance(have, int) or have < plan.keys:
-                core.fill(stage, 0.0, plan.keys * plan.head_dim)
-            core.load((stage, 0), "key", starts["key"], have, plan.keys)
+                core.fill(stage[2 * HALF_ROUND :], 0.0, plan.keys * plan.head_dim)
+            core.load((stage, 2 * HALF_ROUND), "key", starts["key"], have, plan.keys)
             for slot in each_epoch(core, on.value, epoch):
                 for index, width in reversed(list(enumerate(plan.segments))):
                     first = plan.segment_start(index)
@@ -118,8 +119,8 @@ class Loads:
         """
         core, tik, plan = self.core, self.core.tik, self.core.plan
         on, columns, stage = core.on, self.core.depth_columns, core.on.key_stage[0]
-        if core.problem.query_factor != 1.0:
-            core.with_scalar("vec_muls", stage, stage, core.problem.query_factor, plan.keys * plan.head_dim)
+        fetched = stage[2 * HALF_ROUND :]  # half a round of the banks away, so that this takes half the time
+        core.with_scalar("vec_muls", stage, fetched, core.problem.query_factor, plan.keys * plan.head_dim)
         for key, key_rows in each_epoch(core, list(zip(on.key, on.key_rows)), epoch):
             # Backwards: when the last operand of the item before has been read, all of them have.
             for first, count in reversed(plan.column_parts(plan.keys, plan.head_dim)):

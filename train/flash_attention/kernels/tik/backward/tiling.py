@@ -261,7 +261,8 @@ def _vector_operands(problem: KernelProblem, plan: BackwardPlan) -> list[Buffer]
     score = Buffer("score", "UB", "float32", area + 128 + raw)
     probability = Buffer("probability_half", "UB", "float16", half)
     d_score = Buffer("d_score_half", "UB", "float16", half + 128)
-    keys = Buffer("key_stage", "UB", "float16", plan.keys * plan.head_dim)
+    # With room for keys that are to be scaled, a whole round of the banks: what follows keeps its place in them.
+    keys = Buffer("key_stage", "UB", "float16", plan.keys * plan.head_dim + 4 * HALF_ROUND)
     if plan.single:
         d_query = Buffer("d_query", "UB", "float32", plan.rows * plan.head_dim)
         return [score, probability, d_query, Buffer("d_probability_single", "UB", "float32", area), d_score, keys]
