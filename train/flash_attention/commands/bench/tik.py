@@ -26,9 +26,9 @@ REQUIRED = {
     ("forward", 64, False): 0.59,
     ("forward", 64, True): 0.51,
     ("backward", 128, False): 0.88,
-    ("backward", 128, True): 0.84,
-    ("backward", 64, False): 0.81,
-    ("backward", 64, True): 0.74,
+    ("backward", 128, True): 0.85,
+    ("backward", 64, False): 0.83,
+    ("backward", 64, True): 0.76,
 }
 SEQ = 4096
 BUILD_SECONDS = 10.0
