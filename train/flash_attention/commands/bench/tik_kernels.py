@@ -2,6 +2,7 @@
 
     python -m flash_attention.commands.bench.tik_kernels [--seq 4096] [--head-dim 128 64] [--sync auto conservative]
     python -m flash_attention.commands.bench.tik_kernels --operator forward backward rows finish
+    python -m flash_attention.commands.bench.tik_kernels --head-dim 64 --data 2
     python -m flash_attention.commands.bench.tik_kernels --features --seq 1024 --head-dim 16 128 256
     python -m flash_attention.commands.bench.tik_kernels --buffers --head-dim 64 128 256 --operator forward backward
     python -m flash_attention.commands.bench.tik_kernels --timeline 60000 2600
@@ -176,8 +177,9 @@ def simulate(
     trace: str | None = None,
     constants: Mapping[str, float] | None = None,
     given: Mapping[str, np.ndarray] | None = None,
+    numerics: bool = False,
 ):
-    """The tikemu.Result of a kernel that is timed without computing anything.
+    """The tikemu.Result of a kernel that is timed, usually without computing anything.
 
     Args:
         sync: "auto", "conservative" or "optimistic", see tikemu.Options.
@@ -185,6 +187,7 @@ def simulate(
         trace: file for a Chrome trace of the run.
         constants: other values for constants of the timing model, see tikemu.Options.
         given: inputs that are not zeros, as far as the kernel has them.
+        numerics: compute as well, where the time depends on the data.
     """
     import tikemu
 
@@ -193,17 +196,33 @@ def simulate(
     options = tikemu.Options(
         sync=sync, active_cores=active_cores, trace=trace is not None, progress=False, constants=constants or {}
     )
-    result = tikemu.run(kernel.tik, feed, numerics=False, options=options)
+    result = tikemu.run(kernel.tik, feed, numerics=numerics, options=options)
     if trace is not None:
         result.save_trace(trace)
     return result
 
 
-def measure(problem: KernelProblem, sync: str = "auto", operator: str = "forward", **options) -> Measurement:
-    """Builds and times a kernel; `options` as of :func:`simulate`."""
+def normal_data(kernel, sigma: float) -> dict[str, np.ndarray]:
+    """Normal inputs of the forward operator, the query times `sigma`."""
+    random, factors = np.random.default_rng(0), {"query": sigma, "key": 1.0, "value": 1.0}
+    shapes = {tensor.name: tensor.shape for tensor in kernel.inputs if tensor.name in factors}
+    return {name: (random.standard_normal(s) * factors[name]).astype(np.float16) for name, s in shapes.items()}
+
+
+def measure(
+    problem: KernelProblem, sync: str = "auto", operator: str = "forward", data: float | None = None, **options
+) -> Measurement:
+    """Builds and times a kernel.
+
+    Args:
+        data: time the forward operator with normal data, the query times this number, instead of without data.
+        options: as of :func:`simulate`.
+    """
     start = time.perf_counter()
     kernel = build(problem, operator)
     seconds = time.perf_counter() - start
+    if data is not None:
+        options.update(given=normal_data(kernel, data), numerics=True)
     return Measurement.of(kernel, simulate(kernel, sync, **options), operator, sync, seconds)
 
 
@@ -289,6 +308,12 @@ def main() -> None:
     parser.add_argument("--head-dim", type=int, nargs="+", default=[128, 64])
     parser.add_argument("--operator", nargs="+", choices=OPERATORS, default=["forward"])
     parser.add_argument("--sync", nargs="+", default=["auto", "conservative"])
+    parser.add_argument(
+        "--data",
+        type=float,
+        metavar="SIGMA",
+        help="forward: with normal data, the query times SIGMA (default: no data)",
+    )
     parser.add_argument("--trace", help="write a Chrome trace of the first kernel to this file")
     parser.add_argument(
         "--timeline",
@@ -300,6 +325,8 @@ def main() -> None:
     parser.add_argument("--features", action="store_true", help="masks, biases, dropout ... instead of full and causal")
     parser.add_argument("--buffers", action="store_true", help="list the buffers of each kernel, causal, and stop")
     arguments = parser.parse_args()
+    if arguments.data is not None and arguments.operator != ["forward"]:
+        parser.error(f"--data: got it with --operator {' '.join(arguments.operator)}, allowed is forward")
     kernels = [(operator, head_dim) for operator in arguments.operator for head_dim in arguments.head_dim]
     if arguments.buffers:
         for operator, head_dim in kernels:
@@ -320,7 +347,7 @@ def main() -> None:
             for sync in arguments.sync:
                 trace = None if rows else arguments.trace
                 problem = problem_of(arguments.seq, head_dim, **features)
-                rows.append(measure(problem, sync, trace=trace, operator=operator))
+                rows.append(measure(problem, sync, operator, arguments.data, trace=trace))
                 names.append(name)
     print(table(rows, names))
 

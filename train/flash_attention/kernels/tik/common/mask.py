@@ -3,7 +3,7 @@
 The forward multiplies a hidden probability by zero, which is exact because none saturates, and lowers hidden scores
 before a maximum. Where its scores are float16, tiles by position hold the limits of the exponents instead, so that
 hiding costs Vector nothing. The backward lowers hidden scores before the exponential, since no row reference holds them
-down.
+down: by a product of the Cube where it can (backward/kernel.py), else here.
 """
 
 from __future__ import annotations
