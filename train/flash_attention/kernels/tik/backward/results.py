@@ -87,16 +87,17 @@ class Results:
     def finish(self, item: TableRow) -> None:
         """All gradients of an item that ends, in one go, those of its bias among them."""
         core = self.core
-        halves, spare, turn = [core.on.probability_half[0], core.on.d_score_half[0]], core.on.key_stage[0], 0
+        halves, stage, turn = [core.on.probability_half[0], core.on.d_score_half[0]], core.on.key_stage[0], 0
         for gradient in (self.values, self.keys):
-            columns, at_once = core.place(gradient.name).columns, self._columns_of_score
-            # Keys are not on their way now: there is a place for the values where nothing waits for it to be free.
-            whole = gradient is self.values and columns <= core.depth_columns
-            if whole and gradient.factor == 1.0:
-                at_once = columns
-            for first in range(0, columns, at_once):
-                count = min(at_once, columns - first)
-                half, turn = (spare[first * core.plan.keys * 16 :], 0) if whole else (halves[turn % 2], turn + 1)
+            columns = core.place(gradient.name).columns
+            if gradient.factor == 1.0 and columns <= core.depth_columns:
+                # No keys are on their way now: here nothing waits until a place is free.
+                self._round(gradient, 0, columns, stage)
+                self._store(gradient, item, 0, columns, (stage, 0))
+                continue
+            for first in range(0, columns, self._columns_of_score):
+                count = min(self._columns_of_score, columns - first)
+                half, turn = halves[turn % 2], turn + 1
                 self._round(gradient, first, count, half)
                 self._store(gradient, item, first, count, (half, 0))
         self._bias(item)
