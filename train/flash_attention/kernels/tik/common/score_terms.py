@@ -97,17 +97,15 @@ def slope_table(problem: KernelProblem) -> np.ndarray:
 
 def initialise(core: Core) -> None:
     """Constant terms of both sides, once per kernel."""
-    term = core.on.term[0]
+    term, stage = core.on.term[0], core.on.stage[0]
     queries = core.on.query_terms
-    core.fill(term, 0.0, 128)
+    core.fill(stage, 0.0, core.plan.rows * TERMS)
     for block in queries:
-        with core.tik.for_range(0, 16, name="query_term") as place:
-            write(core, block, place, term)
+        core.tik.data_move(block, stage, 0, 1, core.plan.rows, 0, 0)
     for place, value in query_constants(core.problem).items():
         core.fill(term, value, 128)
         for block in queries:
             write(core, block, place, term)
-    stage = core.on.stage[0]
     fill_key_terms(core, stage)
     for block in core.on.key_terms:
         with core.tik.for_range(0, core.plan.columns, name="key_term") as fractal:
