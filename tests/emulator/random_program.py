@@ -2,382 +2,118 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from tikemu import tik
 
-BLOCKS = 64  # of 32 bytes in every on-chip tensor
-DTYPES = ("float16", "float32", "int32", "int16")
-TWO = {
-    "float16": ("add", "sub", "mul", "max", "min", "div"),
-    "float32": ("add", "sub", "mul", "max", "min", "div"),
-    "int32": ("add", "sub", "mul", "max", "min"),
-    "int16": ("and", "or"),
-}
-ONE = {"float16": ("abs", "relu", "sqrt"), "float32": ("abs", "sqrt"), "int32": (), "int16": ("not",)}
-#: dst, src, round modes, blocks per repeat of dst and src
-CONVERSIONS = (
-    ("float32", "float16", ("", "none"), 8, 4),
-    ("float16", "float32", ("", "none"), 4, 8),
-    ("int32", "float32", ("round", "floor", "ceil", "to-zero", "away-zero"), 8, 8),
-    ("float32", "int32", ("",), 8, 8),
-    ("int32", "float16", ("round", "floor", "ceil"), 8, 4),
-)
-LANES = {"float16": 128, "int16": 128, "float32": 64, "int32": 64}
+from tests.emulator.random_moves import MoveStatements
+from tests.emulator.random_scalars import ScalarStatements
+from tests.emulator.random_values import DTYPES, Values
+from tests.emulator.random_vectors import VectorStatements
 
 
 class Generator:
-    """Records a random legal program.
+    """Records a random legal program: statements, and the loops, branches and scopes around them.
 
-    Tensors are ``BLOCKS`` blocks long. Offsets, repeats and strides are drawn so that all accesses stay inside;
-    run-time offsets are a loop variable or Scalar modulo what is left.
+    The same seed gives the same program and the same feeds. Every random choice comes from one stream, so the order of
+    the choices is part of that.
     """
 
     def __init__(self, seed: int) -> None:
-        self.rng = np.random.default_rng(seed)
-        self.tik = tik.Tik()
-        self.blocks = int(self.rng.choice([1, 1, 2, 3]))
-        self.inputs = {dtype: self._global(dtype, f"in_{dtype}") for dtype in DTYPES}
-        self.outputs = {dtype: self._global(dtype, f"out_{dtype}") for dtype in DTYPES}
-        self.n = self.tik.InputScalar("int32", "n")
-        self.tensors: list[tuple[str, Any]] = []
-        self.integers: list[Any] = []
-        self.floats: list[Any] = []
+        self.values = values = Values(seed)
+        self.tik = values.tik
+        self.vectors, self.moves, self.scalars = (
+            VectorStatements(values),
+            MoveStatements(values),
+            ScalarStatements(values),
+        )
         self.depth = 0
-        self.names = 0
         self.budget = 60
-        with self.tik.for_range(0, self.blocks, block_num=self.blocks) as block:
-            self.block = block
+        with self.tik.for_range(0, values.blocks, block_num=values.blocks) as block:
+            values.block = block
             self._body()
-        self.tik.BuildCCE("fuzz", [*self.inputs.values(), self.n], [*self.outputs.values()])
+        self.tik.BuildCCE("fuzz", [*values.inputs.values(), values.n], [*values.outputs.values()])
 
-    # ---- choices
-    def chance(self, share: float) -> bool:
-        return bool(self.rng.random() < share)
-
-    def pick(self, options: Any) -> Any:
-        return options[int(self.rng.integers(len(options)))]
-
-    def upto(self, low: int, high: int) -> int:
-        return int(self.rng.integers(low, high + 1))
-
-    def name(self, prefix: str) -> str:
-        self.names += 1
-        return f"{prefix}{self.names}"
-
-    # ---- values
-    def _global(self, dtype: str, name: str) -> Any:
-        count = self.blocks * BLOCKS * 32 // np.dtype(dtype).itemsize
-        return self.tik.Tensor(dtype, (count,), tik.scope_gm, name)
-
-    def integer(self) -> Any:
-        """A run-time integer from 0 to 30, or a number."""
-        choice = self.upto(0, 3)
-        if choice == 0 or not self.integers:
-            return self.upto(0, 30)
-        value = self.pick(self.integers)
-        return value % 31 if choice == 1 else (value * self.upto(1, 3) + self.upto(0, 5)) % 31
-
-    def offset(self, dtype: str, room: int) -> Any:
-        """An offset in elements of at most ``room`` blocks."""
-        per_block = 32 // np.dtype(dtype).itemsize
-        value = self.integer()
-        if isinstance(value, int):
-            return min(value, room) * per_block
-        return (value % (room + 1)) * per_block
-
-    def operand(self, dtype: str, span: int, other_than: Any = None) -> Any:
-        """A part of a tensor of ``dtype`` that is followed by at least ``span`` blocks; None if there is none."""
-        found = [tensor for kind, tensor in self.tensors if kind == dtype and tensor is not other_than]
-        if not found:
-            return None
-        return self.pick(found)[self.offset(dtype, BLOCKS - span) :]
-
-    def mask(self, lanes: int) -> Any:
-        choice = self.upto(0, 3)
-        if choice == 0:
-            return [int(self.rng.integers(1, 2**63)) if lanes == 128 else 0, int(self.rng.integers(1, 2**63))]
-        return lanes if choice == 1 else self.upto(1, lanes)
-
-    @contextlib.contextmanager
-    def _inside(self) -> Iterator[None]:
-        """What is defined inside is forgotten at the end."""
-        known = self.tensors, self.integers, self.floats
-        lengths = [len(entries) for entries in known]
-        yield
-        for entries, length in zip(known, lengths):
-            del entries[length:]
-
-    # ---- statements
     def _body(self) -> None:
+        values = self.values
         if self.depth == 0:
             for dtype in DTYPES:
                 for _ in range(2):
-                    self._define(dtype)
-        for _ in range(self.upto(12, 20) if self.depth == 0 else self.upto(3, 8)):
+                    self.moves.define(dtype)
+        for _ in range(values.upto(12, 20) if self.depth == 0 else values.upto(3, 8)):
             self.budget -= 1
             if self.budget > 0:
                 self._statement()
         if self.depth == 0:
-            self._finish()
+            self.moves.finish()
 
     def _statement(self) -> None:
         kinds = [
-            *[self._two_source] * 4,
-            *[self._legacy] * 2,
-            *[self._with_scalar] * 2,
-            self._one_source,
-            self._convert,
-            self._fill,
-            self._reduce,
-            *[self._move] * 2,
-            self._element,
-            self._scalar,
-            self._signed,
-            self._compare,
-            self._transpose,
-            self._through_l1,
+            *[self.vectors.two_source] * 4,
+            *[self.vectors.legacy] * 2,
+            *[self.vectors.with_scalar] * 2,
+            self.vectors.one_source,
+            self.vectors.convert,
+            self.vectors.fill,
+            self.vectors.reduce,
+            *[self.moves.move] * 2,
+            self.scalars.element,
+            self.scalars.arithmetic,
+            self.scalars.signed,
+            self.vectors.compare,
+            self.vectors.transpose,
+            self.moves.through_l1,
         ]
         if self.depth < 3:
             kinds += [*[self._loop] * 3, *[self._branch] * 2, self._scope]
-        self.pick(kinds)()
-
-    def _define(self, dtype: str | None = None) -> None:
-        dtype = dtype or self.pick(DTYPES)
-        count = BLOCKS * 32 // np.dtype(dtype).itemsize
-        tensor = self.tik.Tensor(dtype, (count,), tik.scope_ubuf, self.name("t"))
-        self.tensors.append((dtype, tensor))
-        if self.chance(0.7):
-            source = self.inputs[dtype][self.block * count if self.chance(0.7) else 0 :]
-            self.tik.data_move(tensor, source, 0, 1, BLOCKS, 0, 0)
-        else:
-            lanes = 256 // np.dtype(dtype).itemsize
-            self.tik.vec_dup(lanes, tensor, 0, BLOCKS // 8, 8)
-
-    def _strided(self, count: int, block_stride: int = 1) -> tuple[list[int], int, list[int]]:
-        """Repeat strides of ``count`` operands, repeats, and the blocks that each operand spans."""
-        repeats = self.upto(1, 5)
-        strides = [self.pick([8, 8, 8, 0, 1, 4, 9]) for _ in range(count)]
-        if repeats > 1 and strides[0] < 8 * block_stride:
-            strides[0] = 8 * block_stride  # a destination that repeats do not overwrite
-        spans = [(repeats - 1) * stride + 7 * block_stride + 1 for stride in strides]
-        return strides, repeats, spans
-
-    def _repeats(self, repeats: int) -> Any:
-        """The count as a number, or a run-time value of at most that."""
-        if self.chance(0.8) or not self.integers:
-            return repeats
-        return self.pick(self.integers) % (repeats + 1)
-
-    def _two_source(self) -> None:
-        dtype = self.pick(DTYPES)
-        strides, repeats, spans = self._strided(3)
-        dst = self.operand(dtype, spans[0])
-        sources = [self.operand(dtype, span, self._whole(dst)) for span in spans[1:]]
-        if None not in sources:
-            getattr(self.tik, f"vec_{self.pick(TWO[dtype][:5])}")(
-                self.mask(LANES[dtype]), dst, *sources, self._repeats(repeats), *strides
-            )
-
-    def _whole(self, part: Any) -> Any:
-        """The tensor that a part belongs to."""
-        return next(tensor for _, tensor in self.tensors if tensor.name == part.name)
-
-    def _legacy(self) -> None:
-        dtype = self.pick(DTYPES)
-        block_stride = self.pick([1, 1, 2])
-        strides, repeats, spans = self._strided(3, block_stride)
-        dst = self.operand(dtype, min(BLOCKS, spans[0]))
-        sources = [self.operand(dtype, min(BLOCKS, span), self._whole(dst)) for span in spans[1:]]
-        if None not in sources and max(spans) <= BLOCKS:
-            getattr(self.tik, f"v{self.pick(TWO[dtype])}")(
-                self.mask(LANES[dtype]), dst, *sources, repeats, *[block_stride] * 3, *strides
-            )
-
-    def _with_scalar(self) -> None:
-        dtype = self.pick(("float16", "float32"))
-        strides, repeats, spans = self._strided(2)
-        dst = self.operand(dtype, spans[0])
-        in_place = self.chance(0.5)
-        src = dst if in_place else self.operand(dtype, spans[1], self._whole(dst))
-        scalars = [value for kind, value in self.floats if kind == dtype]
-        scalar = self.pick(scalars) if scalars and self.chance(0.5) else float(self.rng.standard_normal())
-        name = self.pick(("vec_adds", "vec_muls", "vec_axpy") if not in_place else ("vec_adds", "vec_muls"))
-        getattr(self.tik, name)(
-            self.mask(LANES[dtype]),
-            dst,
-            src,
-            scalar,
-            self._repeats(repeats),
-            strides[0],
-            strides[0] if in_place else strides[1],
-        )
-
-    def _one_source(self) -> None:
-        dtype = self.pick(DTYPES)
-        if ONE[dtype]:
-            strides, repeats, spans = self._strided(2)
-            dst = self.operand(dtype, spans[0])
-            getattr(self.tik, f"vec_{self.pick(ONE[dtype])}")(
-                self.mask(LANES[dtype]), dst, self.operand(dtype, spans[1], self._whole(dst)), repeats, *strides
-            )
-
-    def _convert(self) -> None:
-        to, source, modes, to_blocks, source_blocks = self.pick(CONVERSIONS)
-        repeats = self.upto(1, 5)
-        self.tik.vec_conv(
-            self.mask(64),
-            self.pick(modes),
-            self.operand(to, repeats * to_blocks),
-            self.operand(source, repeats * source_blocks),
-            repeats,
-            to_blocks,
-            source_blocks,
-        )
-
-    def _fill(self) -> None:
-        dtype = self.pick(DTYPES)
-        repeats = self.upto(1, 5)
-        value = self.upto(-9, 9)
-        self.tik.vec_dup(self.mask(LANES[dtype]), self.operand(dtype, 8 * repeats), value, self._repeats(repeats), 8)
-
-    def _reduce(self) -> None:
-        dtype = self.pick(("float16", "float32"))
-        names = ("vcadd", "vcmax", "vcmin", "vcgmax", "vcgadd") if dtype == "float16" else ("vcadd",)
-        repeats = self.upto(1, 4)
-        dst = self.operand(dtype, 8)
-        src = self.operand(dtype, 8 * repeats, self._whole(dst))
-        getattr(self.tik, self.pick(names))(self.mask(LANES[dtype]), dst, src, repeats, 1, 1, 8)
-
-    def _compare(self) -> None:
-        bits = self.operand("int16", 2).reinterpret_cast_to("uint16")
-        dst = self.operand("float16", 8)
-        one, other = (self.operand("float16", 8, self._whole(dst)) for _ in range(2))
-        self.tik.vec_cmpv_lt(bits, one, other, 1, 8, 8)
-        self.tik.vec_sel(128, 0, dst, bits, dst, one, 1, 8, 8, 8)
-
-    def _transpose(self) -> None:
-        dst = self.operand("float16", 16)
-        self.tik.vec_trans(dst, self.operand("float16", 16, self._whole(dst)), 1, 1, 1)
-
-    def _move(self) -> None:
-        dtype = self.pick(DTYPES)
-        bursts, length, gaps = self.upto(1, 3), self.upto(1, 6), [self.upto(0, 4), self.upto(0, 4)]
-        spans = [bursts * length + (bursts - 1) * gap for gap in gaps]
-        held = self.operand(dtype, max(spans))
-        count = BLOCKS * 32 // np.dtype(dtype).itemsize
-        start = self.block * count + self.offset(dtype, BLOCKS - max(spans))
-        kind = self.upto(0, 2)
-        if kind == 0:
-            self.tik.data_move(held, self.inputs[dtype][start:], 0, bursts, length, *gaps)
-        elif kind == 1:
-            self.tik.data_move(self.outputs[dtype][start:], held, 0, bursts, length, *gaps)
-        else:
-            other = self.operand(dtype, max(spans), self._whole(held))
-            self.tik.data_move(other, held, 0, bursts, length, *gaps)
-
-    def _through_l1(self) -> None:
-        dtype = self.pick(DTYPES)
-        count = BLOCKS * 32 // np.dtype(dtype).itemsize
-        buffer = self.tik.Tensor(dtype, (count,), tik.scope_cbuf, self.name("l1_"))
-        self.tik.data_move(buffer, self.inputs[dtype][self.block * count :], 0, 1, BLOCKS, 0, 0)
-        length = self.upto(1, 20)
-        part = buffer[self.offset(dtype, BLOCKS - length) :]
-        self.tik.data_move(self.operand(dtype, length), part, 0, 1, length, 0, 0)
-
-    def _element(self) -> None:
-        dtype = self.pick(DTYPES)
-        tensor = self.pick([tensor for kind, tensor in self.tensors if kind == dtype])
-        index = self.integer()
-        if self.chance(0.5):
-            value = self.tik.Scalar(dtype, self.name("s"))
-            value.set_as(tensor[index])
-            if dtype.startswith("float"):
-                self.floats.append((dtype, value))
-            else:
-                wide = self.tik.Scalar("int32", self.name("w"))
-                wide.set_as(value & 255)
-                self.integers.append(wide)
-        else:
-            value = self.tik.Scalar(dtype, self.name("s"), init_value=self.upto(-50, 50))
-            tensor[index].set_as(value)
-
-    def _scalar(self) -> None:
-        value = self.tik.Scalar("int32", self.name("i"))
-        one, other = self.integer(), self.integer()
-        operator = self.pick(("+", "*", "/", "%", "&", "|", ">>"))
-        if operator in "/%":
-            other = other + 1
-        elif operator == ">>":
-            other = self.upto(0, 4)
-        value.set_as(eval(f"one {'//' if operator == '/' else operator} other") if operator != "+" else one + other)
-        with self.tik.if_scope(value > 1000):
-            value.set_as(value % 1000)
-        self.integers.append(value)
-
-    def _signed(self) -> None:
-        """Arithmetic on values of any sign, which is stored."""
-        tensor = self.pick([tensor for kind, tensor in self.tensors if kind == "int32"])
-        value = self.tik.Scalar("int32", self.name("v"))
-        value.set_as(tensor[self.integer()])
-        for _ in range(3):
-            operator, number = self.pick(("+", "-", "*", "//", "%", "&", "|", "<<", ">>")), self.upto(1, 9)
-            if operator in ("//", "%", "*") and self.chance(0.5):
-                number = -number
-            value.set_as(eval(f"value {operator} number"))
-        tensor[self.integer()].set_as(value)
+        self.values.pick(kinds)()
 
     def _nested(self) -> None:
         self.depth += 1
-        with self._inside():
+        with self.values.inside():
             self._body()
         self.depth -= 1
 
     def _loop(self) -> None:
-        begin, count = self.upto(0, 2), self.upto(1, 4)
-        end = self.n + begin if self.chance(0.3) else begin + count
-        with self.tik.for_range(begin, end, thread_num=self.pick([1, 1, 2])) as i, self._inside():
-            self.integers.append(i)
-            if self.chance(0.5):
-                self._define()
+        values = self.values
+        begin, count = values.upto(0, 2), values.upto(1, 4)
+        end = values.n + begin if values.chance(0.3) else begin + count
+        with self.tik.for_range(begin, end, thread_num=values.pick([1, 1, 2])) as i, values.inside():
+            values.integers.append(i)
+            if values.chance(0.5):
+                self.moves.define()
             self._nested()
-            if self.chance(0.3):
-                with self.tik.if_scope(i == self.upto(0, 4)):
-                    self.pick((self.tik.tik_break, self.tik.tik_continue))()
-            self._two_source()
+            if values.chance(0.3):
+                with self.tik.if_scope(i == values.upto(0, 4)):
+                    values.pick((self.tik.tik_break, self.tik.tik_continue))()
+            self.vectors.two_source()
 
     def _branch(self) -> None:
-        value, bound = self.integer(), self.upto(0, 20)
-        with self.tik.if_scope(tik.all(value > bound, self.n > 0) if not isinstance(value, int) else value > bound):
+        values = self.values
+        value, bound = values.integer(), values.upto(0, 20)
+        with self.tik.if_scope(tik.all(value > bound, values.n > 0) if not isinstance(value, int) else value > bound):
             self._nested()
-        if self.chance(0.4):
+        if values.chance(0.4):
             with self.tik.elif_scope(value == bound):
                 self._nested()
-        if self.chance(0.6):
+        if values.chance(0.6):
             with self.tik.else_scope():
                 self._nested()
 
     def _scope(self) -> None:
-        with self.tik.new_stmt_scope(), self._inside():
-            self._define()
+        with self.tik.new_stmt_scope(), self.values.inside():
+            self.moves.define()
             self._nested()
 
-    def _finish(self) -> None:
-        """Store one tensor of every dtype."""
-        for dtype in DTYPES:
-            tensor = self.pick([tensor for kind, tensor in self.tensors if kind == dtype])
-            count = BLOCKS * 32 // np.dtype(dtype).itemsize
-            self.tik.data_move(self.outputs[dtype][self.block * count], tensor, 0, 1, BLOCKS, 0, 0)
-
     def feeds(self) -> dict[str, Any]:
-        feeds: dict[str, Any] = {"n": self.upto(0, 3)}
-        for dtype, tensor in self.inputs.items():
+        """Arrays for the inputs, and a number for ``n``."""
+        values = self.values
+        feeds: dict[str, Any] = {"n": values.upto(0, 3)}
+        for dtype, tensor in values.inputs.items():
             count = int(np.prod(tensor.shape))
             if dtype.startswith("float"):
-                feeds[tensor.name] = (self.rng.standard_normal(count) * self.pick([1, 30])).astype(dtype)
+                feeds[tensor.name] = (values.rng.standard_normal(count) * values.pick([1, 30])).astype(dtype)
             else:
-                feeds[tensor.name] = self.rng.integers(-99, 99, count, dtype)
+                feeds[tensor.name] = values.rng.integers(-99, 99, count, dtype)
         return feeds
