@@ -28,7 +28,7 @@ from tests.mutation.verdicts import Verdicts, in_child, outcome, run_pytest
 
 PACKAGE = "train/flash_attention/"
 TESTS = "tests/train/flash_attention/ut/"
-_PROBLEM = ("test_problem.py", "test_tiling.py")
+_PROBLEM = ("test_problem.py", "test_problem_edges.py", "test_tiling.py")
 _FORWARD, _BACKWARD = ("tik/test_forward_scheduler.py",), ("tik/test_backward_scheduler.py",)
 MODULES = {
     "problem/visibility.py": ("test_visibility.py", "native/test_band.py"),

@@ -278,7 +278,7 @@ def alibi_slopes(problem: AttentionProblem) -> list[float]:
     lower = 1 << (total.bit_length() - 1)
     slopes = powers(lower)
     if lower != total:
-        slopes += powers(2 * lower)[0::2][: total - lower]
+        slopes += powers(2 * lower)[0::2]
     return slopes[problem.head_offset : problem.head_offset + problem.heads]
 
 
