@@ -27,6 +27,8 @@ BANDS = st.builds(
 @settings(max_examples=300, deadline=None)
 @given(BANDS, st.integers(0, 599))
 @example(Band(10, 600, offset=-100, next_blocks=3, block=64), 0)  # blocks before key 0 round down
+@example(Band(10, 600, offset=-128, next_blocks=3, block=64), 0)
+@example(Band(1, 1 << 25, offset=(1 << 25) - 1, prev_blocks=65536, block=64), 0)  # all of them
 def test_same_interval(band, row):
     handle = library.load().handle
     fields = (band.seq_k, band.offset, band.causal, band.left, band.right, band.prev_blocks, band.next_blocks)

@@ -109,7 +109,7 @@ struct ForwardTile {
   // The last key tile of the task that a block has to do with.
   int64_t last_tile(int64_t block) const {
     const int64_t last = (blocks[block].union_hi() + kKeyTile - 1) / kKeyTile - 1;
-    return Band::max(rows.first_tile, Band::min(last, rows.tiles_end - 1));
+    return Band::max(rows.first_tile, last);
   }
 
   void select(int64_t block) {
