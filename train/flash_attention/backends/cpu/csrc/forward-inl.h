@@ -309,11 +309,13 @@ bool pack_keys(ForwardTile<Math>& tile, const KeyTile& k) {
 // Has fetched, while the block at work is busy with key tile `index`, what is packed or written next.
 template <class Math>
 void look_ahead(ForwardTile<Math>& tile, int64_t block, int64_t index) {
-  const int64_t cells = kPanels * tile.q->padded / kRows;
+  const KeyTile k(index, tile.problem.seq_k);
+  const int64_t panels = (k.column(tile.q->union_hi()) + kPanel - 1) / kPanel - k.column(tile.q->union_lo()) / kPanel;
+  const int64_t cells = panels * tile.q->padded / kRows;
   const auto fetch_keys = [&](const TaskRows& rows, int64_t key_tile) {
-    const KeyTile k(key_tile, rows.problem.seq_k);
-    tile.next_keys.set(rows.keys(k), rows.columns(k), cells);
-    tile.next_values.set(rows.values(k), rows.columns(k), cells);
+    const KeyTile next(key_tile, rows.problem.seq_k);
+    tile.next_keys.set(rows.keys(next), rows.columns(next), cells);
+    tile.next_values.set(rows.values(next), rows.columns(next), cells);
   };
   const TaskRows& rows = tile.rows;
   if (index == tile.last_tile(block))

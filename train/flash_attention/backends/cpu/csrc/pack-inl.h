@@ -173,28 +173,33 @@ class UpcomingRows {
       row_bytes_ *= rows_left_;
       rows_left_ = rows_left_ ? 1 : 0;
     }
-    step_ = round_up((row_bytes_ * rows_left_ + cells - 1) / cells, 64);
-    data_ = rows.data;
-    done_ = 0;
+    row_ = rows.data;
+    start_row();
+    // A row may touch one line more than it fills.
+    lines_ = (rows_left_ * (row_bytes_ / kLine + 2) + cells - 1) / cells;
   }
   FA_INLINE void fetch() {
-    for (int64_t i = 0; i < step_ && rows_left_; i += 64) {
-      Simd::prefetch_far(data_ + done_);
-      done_ += 64;
-      if (done_ < row_bytes_) continue;
-      done_ = 0;
+    for (int64_t i = 0; i < lines_ && rows_left_; ++i) {
+      Simd::prefetch_far(line_);
+      line_ += kLine;
+      if (line_ < row_ + row_bytes_) continue;
       --rows_left_;
-      data_ += stride_;
+      row_ += stride_;
+      start_row();
     }
   }
 
  private:
-  const char* data_ = nullptr;
+  static constexpr int64_t kLine = 64;
+
+  FA_INLINE void start_row() { line_ = row_ - reinterpret_cast<uintptr_t>(row_) % kLine; }
+
+  const char* row_ = nullptr;
+  const char* line_ = nullptr;  // the next one
   int64_t row_bytes_ = 0;
   int64_t stride_ = 0;
   int64_t rows_left_ = 0;
-  int64_t done_ = 0;
-  int64_t step_ = 0;
+  int64_t lines_ = 0;  // at a time
 };
 
 // The same of two tensors.
