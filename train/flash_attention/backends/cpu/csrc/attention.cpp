@@ -56,10 +56,12 @@ int run_forward(const Problem& p, const ForwardOutputs& outputs) {
   const ForwardPlan plan = plan_forward(p, outputs, most == 1 ? 1 : 6 * most);
   const int64_t tasks = p.batch * p.heads * plan.tiles;
   // The last rows of a head first: with a causal mask they are the longest.
-  const bool done = run_forward_tasks(
-      *kernels, thread_count(work, tasks), tasks, kernels->forward_scratch(plan), [&](int64_t task) {
-        return ForwardTask{&plan, task / plan.tiles, plan.tiles - 1 - task % plan.tiles};
-      });
+  std::atomic<bool> failed{false};
+  const int threads = thread_count(work, tasks);
+  const int64_t scratch = kernels->forward_scratch(plan);
+  const bool done = run_looking_ahead(kernels->forward_task, threads, tasks, scratch, failed, [&](int64_t task) {
+    return ForwardTask{&plan, task / plan.tiles, plan.tiles - 1 - task % plan.tiles};
+  });
   return done ? kOk : kNoMemory;
 }
 
@@ -224,8 +226,9 @@ int run_backward(const Problem& p, const BackwardInputs& inputs, const BackwardO
       }
       // Key tiles in ascending order, which is the order of the turns, and heads inside: threads then seldom meet.
       const int64_t tasks = plan.key_tiles * plan.groups;
-      run_tasks(thread_count(work, tasks), tasks, scratch, failed, [&](int64_t task, char* memory, const auto&) {
-        kernels->backward_task(plan, plan.first_group + task % plan.groups, task / plan.groups, memory);
+      const int threads = thread_count(work, tasks);
+      run_looking_ahead(kernels->backward_task, threads, tasks, scratch, failed, [&](int64_t task) {
+        return BackwardTask{&plan, plan.first_group + task % plan.groups, task / plan.groups};
       });
       run_tasks(thread_count(work, wave_heads * slices), wave_heads * slices, 0, failed, [&](int64_t task, char*, const auto&) {
         const int64_t slice = task % slices;

@@ -15,6 +15,45 @@
 namespace flash_attention {
 namespace {
 
+// The keys of a task, and the query tiles that see them.
+struct TaskKeys {
+  const BackwardPlan& plan;
+  const Problem& problem;
+  int64_t batch, kv_head;
+  KeyTile tile;
+  Band band;  // of the batch item
+
+  explicit TaskKeys(const BackwardTask& task)
+      : plan(*task.plan),
+        problem(plan.problem),
+        batch(task.group / problem.kv_heads),
+        kv_head(task.group % problem.kv_heads),
+        tile(task.key_tile, problem.seq_k),
+        band(problem.band_of(batch)) {}
+  int64_t head(int64_t g) const { return kv_head * problem.group() + g; }
+  Rows keys() const { return key_rows(problem, problem.key, batch, kv_head, tile.first); }
+  Rows values() const { return value_rows(problem, problem.value, batch, kv_head, tile.first); }
+  Rows d_keys() const { return key_rows(problem, plan.outputs.d_key, batch, kv_head, tile.first); }
+  Rows d_values() const { return value_rows(problem, plan.outputs.d_value, batch, kv_head, tile.first); }
+  Rows queries(int64_t g, int64_t index) const {
+    return query_rows(problem, problem.query, batch, head(g), index * kBackwardRows);
+  }
+  Rows d_outputs(int64_t g, int64_t index) const {
+    return output_rows(problem, plan.inputs.d_output, batch, head(g), index * kBackwardRows);
+  }
+  int64_t rows(int64_t index) const { return Band::min(problem.seq_q - index * kBackwardRows, kBackwardRows); }
+  // The first query tile from `index` on that sees some of the keys; plan.query_tiles where there is none.
+  int64_t seeing(int64_t index) const {
+    for (; index < plan.query_tiles; ++index) {
+      // The tile's ends first: most tiles of a banded problem are out of sight.
+      const int64_t first = index * kBackwardRows, lo = band.lo(first), hi = band.hi(first + rows(index) - 1);
+      if (lo >= tile.first + tile.count) break;
+      if (hi > tile.first && lo < hi) return index;
+    }
+    return plan.query_tiles;
+  }
+};
+
 template <class Math>
 struct BackwardTile;
 
@@ -43,7 +82,7 @@ struct BackwardTileBase {
   float* bias_gradient = nullptr;  // [row][kBiasStride] where a soft cap makes it another one than that of the products
   float* shift;       // [row]
   float* delta;       // [row]
-  Upcoming next_rows;
+  Upcoming next_rows, next_keys, results;
   Wild wild_keys, wild_query, wild_d_output;
   // Rows [first_row, last_row) of the tile see keys of a strip of kRows keys.
   int64_t first_row[kKeyTile / kRows], last_row[kKeyTile / kRows];
@@ -367,21 +406,19 @@ bool backward_rows_of(BackwardTile<Math>& tile, const KeyTile& k, int64_t batch,
   const bool seen = tile.sides.load_mask(p, batch, head, q, k);
   if (seen) {
     tile.sides.load_rest(p, batch, head, q, k);
-    const Rows queries = query_rows(p, batch, head, q.first);
+    const Rows queries = query_rows(p, p.query, batch, head, q.first);
     const Rows d_outputs = output_rows(p, plan.inputs.d_output, batch, head, q.first);
     tile.load_rows(queries, d_outputs);
     for (int64_t m = 0; m < q.padded; ++m) {
       tile.shift[m] = m < q.count ? plan.shift[row + m] : -kInfinity;
       tile.delta[m] = m < q.count ? plan.delta[row + m] : 0.0f;
     }
-    const int64_t below = q.first + q.count, left = p.seq_q - below;
-    tile.next_rows.set(query_rows(p, batch, head, below),
-                       output_rows(p, plan.inputs.d_output, batch, head, below),
-                       left < kBackwardRows ? left : kBackwardRows, kPanels * q.padded / kRows);
     for (int64_t panel = first; panel < last; panel += kPanel) {
       for (int64_t strip = 0; strip < q.padded; strip += kRows) {
         const BackwardCell<Math, Arithmetic, kBias, kKeep> cell(tile, k, strip, panel);
         tile.next_rows.fetch();
+        tile.next_keys.fetch();
+        tile.results.fetch();
         uint32_t bits[kRows];
         switch (visibility_of(q, k, tile.sides, strip, panel, bits)) {
           case Visibility::kFull: cell.template run<false>(nullptr); break;
@@ -411,32 +448,48 @@ bool backward_rows_of(BackwardTile<Math>& tile, const KeyTile& k, int64_t batch,
   return true;
 }
 
+// Has fetched, while query tile `index` is at work, what is packed or written next.
+template <class Math>
+void look_ahead(BackwardTile<Math>& tile, const TaskKeys& task, const NextTask<BackwardTask>& next, int64_t g,
+                int64_t index) {
+  const int64_t panels =
+      (task.tile.column(tile.q.union_hi()) + kPanel - 1) / kPanel - task.tile.column(tile.q.union_lo()) / kPanel;
+  const int64_t cells = panels * tile.q.padded / kRows;
+  const auto fetch_rows = [&](const TaskKeys& of, int64_t head, int64_t tile_index) {
+    if (tile_index == of.plan.query_tiles) return false;
+    tile.next_rows.set(of.queries(head, tile_index), of.d_outputs(head, tile_index), of.rows(tile_index), cells);
+    return true;
+  };
+  if (fetch_rows(task, g, task.seeing(index + 1))) return;
+  if (g + 1 < task.problem.group() && fetch_rows(task, g + 1, task.seeing(0))) return;
+  tile.results.set(task.d_keys(), task.d_values(), task.tile.count, cells);
+  BackwardTask following;
+  if (!next.find(next.state, following)) return;
+  const TaskKeys keys(following);
+  if (fetch_rows(keys, 0, keys.seeing(0))) tile.next_keys.set(keys.keys(), keys.values(), keys.tile.count, cells);
+}
+
 template <class Math, Bias kBias, bool kKeep>
-void backward_keys(const BackwardPlan& plan, int64_t group, int64_t key_tile, char* scratch) {
-  const Problem& p = plan.problem;
+void backward_keys(const BackwardTask& whole, const NextTask<BackwardTask>& next, char* scratch) {
+  const TaskKeys task(whole);
+  const BackwardPlan& plan = task.plan;
+  const Problem& p = task.problem;
+  const KeyTile& k = task.tile;
   Arena arena(scratch);
   BackwardTile<Math> tile(plan, arena);
-  const KeyTile k(key_tile, p.seq_k);
-  const int64_t batch = group / p.kv_heads, kv_head = group % p.kv_heads;
+  const int64_t batch = task.batch, kv_head = task.kv_head;
   const int64_t padded = round_up(k.count, kPanel);
-  const Band band = p.band_of(batch);
-  const Rows keys = key_rows(p, batch, kv_head, k.first), values = value_rows(p, batch, kv_head, k.first);
+  const Rows keys = task.keys(), values = task.values();
   bool packed = false;
   std::memset(tile.d_key, 0, kKeyTile * tile.sum_stride * sizeof(float));
   std::memset(tile.d_value, 0, kKeyTile * tile.value_sum_stride * sizeof(float));
 
   for (int64_t g = 0; g < p.group(); ++g) {
-    const int64_t head = kv_head * p.group() + g;
-    const int64_t turn_base = ((group - plan.first_group) * p.group() + g) * plan.query_tiles;
+    const int64_t head = task.head(g);
+    const int64_t turn_base = ((whole.group - plan.first_group) * p.group() + g) * plan.query_tiles;
     std::memset(tile.columns, 0, kKeyTile * sizeof(float));
-    for (int64_t index = 0; index < plan.query_tiles; ++index) {
-      const int64_t first = index * kBackwardRows;
-      const int64_t rows = p.seq_q - first < kBackwardRows ? p.seq_q - first : kBackwardRows;
-      // The tile's ends first: most tiles of a banded problem are out of sight.
-      const int64_t lo = band.lo(first), hi = band.hi(first + rows - 1);
-      if (lo >= k.first + k.count) break;
-      if (hi <= k.first || lo >= hi) continue;
-      tile.q.set(band, first, rows);
+    for (int64_t index = task.seeing(0); index < plan.query_tiles; index = task.seeing(index + 1)) {
+      tile.q.set(task.band, index * kBackwardRows, task.rows(index));
       if (!packed) {
         Pack<Math>::transposed(keys, k.count, padded, tile.pack, tile.key);
         Pack<Math>::transposed(values, k.count, padded, tile.pack, tile.value);
@@ -447,6 +500,7 @@ void backward_keys(const BackwardPlan& plan, int64_t group, int64_t key_tile, ch
         else if (Tiny<Simd>::any(keys, k.count) || Tiny<Simd>::any(values, k.count))
           plan.ask_for_care();
       }
+      look_ahead(tile, task, next, g, index);
       const auto rows_of = plan.careful ? backward_rows_of<Math, typename CarefulOf<Math>::Type, kBias, kKeep>
                                         : backward_rows_of<Math, Math, kBias, kKeep>;
       if (!rows_of(tile, k, batch, head, turn_base, index)) return;
@@ -469,6 +523,9 @@ void backward_keys(const BackwardPlan& plan, int64_t group, int64_t key_tile, ch
   if (!finite.all()) plan.ask_for_care();
 }
 
+// Rows of memory that passes without products ask for before they come to them.
+constexpr int64_t kAhead = 4;
+
 inline void backward_rows(const BackwardPlan& plan, int64_t batch_head, int64_t first, int64_t count, char* scratch) {
   const Problem& p = plan.problem;
   const int64_t padded = round_up(p.value_dim, kLanes), row = batch_head * p.seq_q + first;
@@ -481,9 +538,12 @@ inline void backward_rows(const BackwardPlan& plan, int64_t batch_head, int64_t 
   const Rows d_outputs = output_rows(p, plan.inputs.d_output, batch, head, first);
   const double to_natural = ScoreRule(p).to_natural;
   double d_sink = 0;
-  if (Tiny<Simd>::any(query_rows(p, batch, head, first), count) || Tiny<Simd>::any(d_outputs, count))
+  if (Tiny<Simd>::any(query_rows(p, p.query, batch, head, first), count) || Tiny<Simd>::any(d_outputs, count))
     plan.ask_for_care();
+  Upcoming ahead;
+  ahead.set(outputs.from(kAhead), d_outputs.from(kAhead), count - kAhead, count);
   for (int64_t m = 0; m < count; ++m) {
+    ahead.fetch();
     load_row(p.dtype, outputs.row(m), p.value_dim, output);
     load_row(p.dtype, d_outputs.row(m), p.value_dim, d_output);
     F sum = Simd::zero();
@@ -506,7 +566,10 @@ inline void finish_d_query(const BackwardPlan& plan, int64_t batch_head, int64_t
   const Problem& p = plan.problem;
   const int64_t batch = batch_head / p.heads, head = batch_head % p.heads;
   Finite finite;
+  UpcomingRows ahead;
+  ahead.set(query_rows(p, plan.outputs.d_query, batch, head, first + kAhead), count - kAhead, count);
   for (int64_t row = first; row < first + count; ++row) {
+    ahead.fetch();
     const float* sums = plan.d_query_row(batch, head, row);
     finite.add(sums, p.head_dim);
     store_row(p.dtype, sums, plan.factor_left, p.head_dim,

@@ -286,7 +286,7 @@ struct DecodeTask {
     int64_t first_key = INT64_MAX, last_key = 0;
     for (int64_t row = 0; row < rows; ++row) {
       const int64_t head = kv_head * p.group() + row / p.seq_q, position = row % p.seq_q;
-      load_row(p.dtype, query_rows(p, batch, head, position).data, p.head_dim, query + row * query_stride);
+      load_row(p.dtype, query_rows(p, p.query, batch, head, position).data, p.head_dim, query + row * query_stride);
       float* part = parts + row * plan.part_width;
       std::memset(part, 0, plan.part_width * sizeof(float));
       part[value_width] = -FLT_MAX;

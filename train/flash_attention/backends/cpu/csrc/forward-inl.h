@@ -22,7 +22,7 @@ constexpr float kHeadroom = 10.0f;
 // The rows of a task, and which keys they see.
 struct TaskRows {
   const Problem& problem;
-  int64_t batch, head;
+  int64_t batch, head, kv_head;
   int64_t first, count;
   Band band;  // of the batch item
   int64_t first_tile, tiles_end;  // of the keys
@@ -31,6 +31,7 @@ struct TaskRows {
       : problem(task.plan->problem),
         batch(task.batch_head / problem.heads),
         head(task.batch_head % problem.heads),
+        kv_head(head / problem.group()),
         first(task.tile * task.plan->rows),
         count(Band::min(problem.seq_q - first, task.plan->rows)),
         band(problem.band_of(batch)) {
@@ -41,9 +42,9 @@ struct TaskRows {
   // Columns of a key tile that some row sees, from a whole panel on: the first, and how many.
   int64_t column(const KeyTile& k) const { return k.column(band.lo(first)) / kPanel * kPanel; }
   int64_t columns(const KeyTile& k) const { return k.column(band.hi(first + count - 1)) - column(k); }
-  Rows keys(const KeyTile& k) const { return key_rows(problem, batch, head / problem.group(), k.first + column(k)); }
-  Rows values(const KeyTile& k) const { return value_rows(problem, batch, head / problem.group(), k.first + column(k)); }
-  Rows queries(int64_t row) const { return query_rows(problem, batch, head, row); }
+  Rows keys(const KeyTile& k) const { return key_rows(problem, problem.key, batch, kv_head, k.first + column(k)); }
+  Rows values(const KeyTile& k) const { return value_rows(problem, problem.value, batch, kv_head, k.first + column(k)); }
+  Rows queries(int64_t row) const { return query_rows(problem, problem.query, batch, head, row); }
 };
 
 // A task at work. It goes over its rows in blocks; its key tiles come one after the other, each packed once for all blocks.
@@ -74,13 +75,13 @@ struct ForwardTile {
   bool packed;         // whether they hold the key tile at work
   Unit* pack;          // scratch of packing
   UpcomingRows next_keys, next_values, next_queries, results;
-  NextTask next;       // of this thread
+  NextTask<ForwardTask> next;  // of this thread
   Wild wild;           // of the values
   int64_t wild_first;  // column of its row 0
   bool careful = false;
   int64_t units, query_stride, value_stride, output_stride;
 
-  ForwardTile(const ForwardTask& task, const NextTask& next_task, Arena& arena)
+  ForwardTile(const ForwardTask& task, const NextTask<ForwardTask>& next_task, Arena& arena)
       : problem(task.plan->problem), rule(problem), rows(task), outputs(task.plan->outputs), next(next_task) {
     const Problem& p = problem;
     units = Pack<Math>::units(p.head_dim);
@@ -418,7 +419,7 @@ bool try_rows(ForwardTile<Math>& tile) {
 }
 
 template <class Math, Bias kBias, bool kKeep>
-void forward_rows(const ForwardTask& task, const NextTask& next, char* scratch) {
+void forward_rows(const ForwardTask& task, const NextTask<ForwardTask>& next, char* scratch) {
   Arena arena(scratch);
   ForwardTile<Math> tile(task, next, arena);
   tile.set_blocks();

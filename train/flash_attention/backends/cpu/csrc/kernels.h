@@ -27,8 +27,9 @@ struct ForwardTask {
 };
 
 // Finds the task that would be taken now, for its first rows to be fetched. False when there is none left.
+template <class Task>
 struct NextTask {
-  bool (*find)(const void* state, ForwardTask& task);
+  bool (*find)(const void* state, Task& task);
   const void* state;
 };
 
@@ -112,14 +113,21 @@ struct DecodePlan {
   }
 };
 
+// A key tile of key/value head `group` of batch * kv_heads.
+struct BackwardTask {
+  const BackwardPlan* plan;
+  int64_t group;
+  int64_t key_tile;
+};
+
 struct Kernels {
   const char* isa;
   int64_t (*forward_scratch)(const ForwardPlan& plan);
-  void (*forward_task)(const ForwardTask& task, const NextTask& next, char* scratch);
+  void (*forward_task)(const ForwardTask& task, const NextTask<ForwardTask>& next, char* scratch);
   int64_t (*backward_scratch)(const BackwardPlan& plan);
   // Fills shift, delta and d_sinks for a slice: `count` rows from row `first` of batch_head on.
   void (*backward_rows)(const BackwardPlan& plan, int64_t batch_head, int64_t first, int64_t count, char* scratch);
-  void (*backward_task)(const BackwardPlan& plan, int64_t group, int64_t key_tile, char* scratch);
+  void (*backward_task)(const BackwardTask& task, const NextTask<BackwardTask>& next, char* scratch);
   // Converts `count` rows of the wave's d_query sums from row `first` of batch_head on.
   void (*finish_d_query)(const BackwardPlan& plan, int64_t batch_head, int64_t first, int64_t count);
   int64_t (*decode_scratch)(const DecodePlan& plan);

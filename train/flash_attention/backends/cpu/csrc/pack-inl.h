@@ -96,18 +96,18 @@ inline Rows rows_at(DType dtype, const void* tensor, const Layout& layout, int64
   const int64_t size = size_of(dtype);
   return {dtype, static_cast<const char*>(tensor) + layout.at(batch, head, row) * size, layout.row_stride * size, columns};
 }
-inline Rows query_rows(const Problem& p, int64_t batch, int64_t head, int64_t row) {
-  return rows_at(p.dtype, p.query, p.query_layout, p.head_dim, batch, head, row);
+inline Rows query_rows(const Problem& p, const void* tensor, int64_t batch, int64_t head, int64_t row) {
+  return rows_at(p.dtype, tensor, p.query_layout, p.head_dim, batch, head, row);
 }
 // Of the output or its gradient.
 inline Rows output_rows(const Problem& p, const void* tensor, int64_t batch, int64_t head, int64_t row) {
   return rows_at(p.dtype, tensor, p.output_layout, p.value_dim, batch, head, row);
 }
-inline Rows key_rows(const Problem& p, int64_t batch, int64_t kv_head, int64_t row) {
-  return rows_at(p.dtype, p.key, p.key_layout, p.head_dim, batch, kv_head, row);
+inline Rows key_rows(const Problem& p, const void* tensor, int64_t batch, int64_t kv_head, int64_t row) {
+  return rows_at(p.dtype, tensor, p.key_layout, p.head_dim, batch, kv_head, row);
 }
-inline Rows value_rows(const Problem& p, int64_t batch, int64_t kv_head, int64_t row) {
-  return rows_at(p.dtype, p.value, p.value_layout, p.value_dim, batch, kv_head, row);
+inline Rows value_rows(const Problem& p, const void* tensor, int64_t batch, int64_t kv_head, int64_t row) {
+  return rows_at(p.dtype, tensor, p.value_layout, p.value_dim, batch, kv_head, row);
 }
 
 // Numbers below this make products that the bfloat16 instructions may flush to zero: a careful pass takes their tiles.

@@ -105,7 +105,9 @@ int run_forward(const Problem& rows, const Packing& packing, const ForwardOutput
   std::stable_sort(tiles.begin(), tiles.end(), [](const Tile& a, const Tile& b) { return a.pairs > b.pairs; });
 
   const int64_t tasks = static_cast<int64_t>(tiles.size()) * rows.heads;
-  const bool done = run_forward_tasks(*kernels, thread_count(work, tasks), tasks, scratch, [&](int64_t task) {
+  std::atomic<bool> failed{false};
+  const int threads = thread_count(work, tasks);
+  const bool done = run_looking_ahead(kernels->forward_task, threads, tasks, scratch, failed, [&](int64_t task) {
     const Tile& tile = tiles[task / rows.heads];
     return ForwardTask{&plans[tile.plan], task % rows.heads, tile.index};
   });

@@ -14,22 +14,22 @@ double work_of(const Problem& problem);
 // The forward pass in `wanted` tasks or more, where there are enough rows.
 ForwardPlan plan_forward(const Problem& problem, const ForwardOutputs& outputs, int64_t wanted);
 
-// Runs the tasks task_at(0), ... of forward passes with one dtype. False without memory.
-template <class TaskAt>
-bool run_forward_tasks(const Kernels& kernels, int threads, int64_t tasks, int64_t scratch_bytes, const TaskAt& task_at) {
-  std::atomic<bool> failed{false};
+// Runs the tasks task_at(0), ... of passes with one dtype by `kernel`, which may look ahead. False without memory.
+template <class Task, class TaskAt>
+bool run_looking_ahead(void (*kernel)(const Task&, const NextTask<Task>&, char*), int threads, int64_t tasks,
+                       int64_t scratch_bytes, std::atomic<bool>& failed, const TaskAt& task_at) {
   return run_tasks(threads, tasks, scratch_bytes, failed,
                    [&](int64_t index, char* scratch, const std::atomic<int64_t>& next) {
-                     const auto look = [&](ForwardTask& task) {
+                     const auto look = [&](Task& task) {
                        const int64_t following = next.load(std::memory_order_relaxed);
                        if (following < tasks) task = task_at(following);
                        return following < tasks;
                      };
                      using Look = decltype(look);
-                     const auto find = [](const void* state, ForwardTask& task) {
+                     const auto find = [](const void* state, Task& task) {
                        return (*static_cast<const Look*>(state))(task);
                      };
-                     kernels.forward_task(task_at(index), {find, &look}, scratch);
+                     kernel(task_at(index), {find, &look}, scratch);
                    });
 }
 

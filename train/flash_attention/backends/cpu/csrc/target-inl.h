@@ -15,8 +15,8 @@
 namespace flash_attention {
 namespace {
 
-using ForwardFunction = void (*)(const ForwardTask&, const NextTask&, char*);
-using BackwardFunction = void (*)(const BackwardPlan&, int64_t, int64_t, char*);
+using ForwardFunction = void (*)(const ForwardTask&, const NextTask<ForwardTask>&, char*);
+using BackwardFunction = void (*)(const BackwardTask&, const NextTask<BackwardTask>&, char*);
 
 Bias bias_of(const Problem& p) {
   return p.capped() ? Bias::kCapped : p.bias.data ? Bias::kPerScore : p.slopes ? Bias::kAlibi : Bias::kNone;
@@ -49,7 +49,7 @@ struct Entry {
     ForwardTile<Math>({&plan, 0, 0}, {}, arena);
     return arena.used();
   }
-  static void forward(const ForwardTask& task, const NextTask& next, char* scratch) {
+  static void forward(const ForwardTask& task, const NextTask<ForwardTask>& next, char* scratch) {
     const Problem& p = task.plan->problem;
     const bool keep = p.dropout.kind != Dropout::kNone;
     const ForwardFunction run =
@@ -61,12 +61,12 @@ struct Entry {
     BackwardTile<Math>(plan, arena);
     return arena.used();
   }
-  static void backward(const BackwardPlan& plan, int64_t group, int64_t key_tile, char* scratch) {
-    const Problem& p = plan.problem;
+  static void backward(const BackwardTask& task, const NextTask<BackwardTask>& next, char* scratch) {
+    const Problem& p = task.plan->problem;
     const bool keep = p.dropout.kind != Dropout::kNone;
-    const BackwardFunction task =
+    const BackwardFunction run =
         keep ? backward_task_of<Math, true>(bias_of(p)) : backward_task_of<Math, false>(bias_of(p));
-    task(plan, group, key_tile, scratch);
+    run(task, next, scratch);
   }
 };
 
@@ -89,7 +89,7 @@ int64_t target_forward_scratch(const ForwardPlan& plan) {
   return Chosen::bf16(plan.problem, false) ? Chosen::Bf16::forward_scratch(plan)
                                            : Entry<Float32Math>::forward_scratch(plan);
 }
-void target_forward(const ForwardTask& task, const NextTask& next, char* scratch) {
+void target_forward(const ForwardTask& task, const NextTask<ForwardTask>& next, char* scratch) {
   if (Chosen::bf16(task.plan->problem, false)) return Chosen::Bf16::forward(task, next, scratch);
   Entry<Float32Math>::forward(task, next, scratch);
 }
@@ -97,9 +97,10 @@ int64_t target_backward_scratch(const BackwardPlan& plan) {
   return Chosen::bf16(plan.problem, plan.outputs.d_bias) ? Chosen::Bf16::backward_scratch(plan)
                                                          : Entry<Float32Math>::backward_scratch(plan);
 }
-void target_backward(const BackwardPlan& plan, int64_t group, int64_t key_tile, char* scratch) {
-  if (Chosen::bf16(plan.problem, plan.outputs.d_bias)) return Chosen::Bf16::backward(plan, group, key_tile, scratch);
-  Entry<Float32Math>::backward(plan, group, key_tile, scratch);
+void target_backward(const BackwardTask& task, const NextTask<BackwardTask>& next, char* scratch) {
+  const BackwardPlan& plan = *task.plan;
+  if (Chosen::bf16(plan.problem, plan.outputs.d_bias)) return Chosen::Bf16::backward(task, next, scratch);
+  Entry<Float32Math>::backward(task, next, scratch);
 }
 void target_convert(const float* src, float factor, int64_t count, DType dtype, void* dst) {
   // store_row reads whole vectors; the end goes through a copy.
