@@ -246,18 +246,23 @@ struct BackwardCell {
     if (kBias == Bias::kAlibi || kBias == Bias::kCapped) distance = static_cast<float>(k.first + column - t.sides.position - row);
   }
 
-  template <bool kBits>
+  // What is visible lies in the first kCount vectors.
+  template <bool kBits, int kCount>
   FA_NOINLINE void run(const uint32_t* bits) const {
     alignas(64) float local[kRows * kPanel];
     alignas(64) float squashes[kBias == Bias::kCapped ? kRows * kPanel : 1];
     float* waiting = tile.waiting(strip, panel, local);
-    F acc[kRows][kVectors];
-    multiply<Arithmetic, Left::kRowMajor, kVectors>(tile.query + strip * tile.row_stride, tile.row_stride,
-                                                    tile.key + panel * tile.units, kPanel, tile.units, acc);
+    F acc[kRows][kCount];
+    multiply<Arithmetic, Left::kRowMajor, kCount>(tile.query + strip * tile.row_stride, tile.row_stride,
+                                                  tile.key + panel * tile.units, kPanel, tile.units, acc);
 #pragma GCC unroll 16
     for (int m = 0; m < kRows; ++m)
 #pragma GCC unroll 8
       for (int n = 0; n < kVectors; ++n) {
+        if (n >= kCount) {
+          Simd::store(waiting + m * Tile::kWaitingStride + n * kLanes, Simd::zero());
+          continue;
+        }
         const F squash = squashed<kBias>(acc[m][n], tile.rule);
         if constexpr (kBias == Bias::kCapped) Simd::store(squashes + m * kPanel + n * kLanes, squash);
         const F s = score<kBias>(squash, tile.rule, tile.sides, bias, distance, m, n);
@@ -265,15 +270,20 @@ struct BackwardCell {
         if (kBits) t = Simd::select(bits[m] >> (n * kLanes), t, Simd::set1(-kInfinity));
         Simd::store(waiting + m * Tile::kWaitingStride + n * kLanes, exp2<Math::kExpDegree>(t));
       }
-    multiply<Arithmetic, Left::kRowMajor, kVectors>(tile.d_output + strip * tile.output_row_stride,
-                                                    tile.output_row_stride, tile.value + panel * tile.value_units,
-                                                    kPanel, tile.value_units, acc);
+    multiply<Arithmetic, Left::kRowMajor, kCount>(tile.d_output + strip * tile.output_row_stride,
+                                                  tile.output_row_stride, tile.value + panel * tile.value_units,
+                                                  kPanel, tile.value_units, acc);
     const F scale = Simd::set1(tile.plan.score_gradient_scale * tile.problem.dropout.scale);
-    F p[kRows][kVectors];
+    F p[kRows][kVectors], ds[kRows][kVectors];
 #pragma GCC unroll 16
     for (int m = 0; m < kRows; ++m)
 #pragma GCC unroll 8
       for (int n = 0; n < kVectors; ++n) {
+        if (n >= kCount) {
+          p[m][n] = ds[m][n] = Simd::zero();
+          if (tile.bias_gradient) Simd::store(tile.bias_gradient_of(strip + m) + panel + n * kLanes, Simd::zero());
+          continue;
+        }
         p[m][n] = Simd::load(waiting + m * Tile::kWaitingStride + n * kLanes);
         F gradient = Simd::mul(acc[m][n], scale);
         const F whole = p[m][n];
@@ -282,17 +292,17 @@ struct BackwardCell {
           gradient = Simd::zero_unless(keep, gradient);
           p[m][n] = Simd::zero_unless(keep, p[m][n]);
         }
-        acc[m][n] = Simd::mul(whole, Simd::sub(gradient, Simd::set1(tile.delta[strip + m])));
+        ds[m][n] = Simd::mul(whole, Simd::sub(gradient, Simd::set1(tile.delta[strip + m])));
         // Zero times NaN would be NaN.
-        if (kBits) acc[m][n] = Simd::zero_unless(bits[m] >> (n * kLanes), acc[m][n]);
+        if (kBits) ds[m][n] = Simd::zero_unless(bits[m] >> (n * kLanes), ds[m][n]);
         if constexpr (kBias == Bias::kCapped) {
-          if (tile.bias_gradient) Simd::store(tile.bias_gradient_of(strip + m) + panel + n * kLanes, acc[m][n]);
+          if (tile.bias_gradient) Simd::store(tile.bias_gradient_of(strip + m) + panel + n * kLanes, ds[m][n]);
           const F squash = Simd::load(squashes + m * kPanel + n * kLanes);
-          acc[m][n] = Simd::mul(acc[m][n], Simd::sub(Simd::set1(1.0f), Simd::mul(squash, squash)));
-          if (kBits) acc[m][n] = Simd::zero_unless(bits[m] >> (n * kLanes), acc[m][n]);
+          ds[m][n] = Simd::mul(ds[m][n], Simd::sub(Simd::set1(1.0f), Simd::mul(squash, squash)));
+          if (kBits) ds[m][n] = Simd::zero_unless(bits[m] >> (n * kLanes), ds[m][n]);
         }
       }
-    tile.template store_cell<Arithmetic, kKeep>(strip, panel, p, acc);
+    tile.template store_cell<Arithmetic, kKeep>(strip, panel, p, ds);
   }
 };
 
@@ -421,8 +431,11 @@ bool backward_rows_of(BackwardTile<Math>& tile, const KeyTile& k, int64_t batch,
         tile.results.fetch();
         uint32_t bits[kRows];
         switch (visibility_of(q, k, tile.sides, strip, panel, bits)) {
-          case Visibility::kFull: cell.template run<false>(nullptr); break;
-          case Visibility::kPartial: cell.template run<true>(bits); break;
+          case Visibility::kFull: cell.template run<false, kVectors>(nullptr); break;
+          case Visibility::kPartial:
+            k.first + panel + kLanes < q.hi[strip + kRows - 1] ? cell.template run<true, kVectors>(bits)
+                                                               : cell.template run<true, 1>(bits);
+            break;
           case Visibility::kHidden: tile.clear(strip, panel); break;
         }
       }

@@ -200,6 +200,7 @@ struct ForwardCell {
 
   // Raises the running maximum of the rows that need it, and brings what they have summed up to it.
   FA_NOINLINE void run_raising(const uint32_t* bits) const {
+    const bool first = k.index == tile.rows.first_tile && panel <= k.column(tile.q->union_lo());  // nothing is summed yet
     F acc[kRows][kVectors];
     products(acc);
     for (int m = 0; m < kRows; ++m) {
@@ -214,7 +215,7 @@ struct ForwardCell {
       const float reference = Simd::largest(top);
       const float excess = (reference + tile.shift[row]) * tile.rule.to_base2;
       if (excess > kHeadroom) {
-        lower(row, exp2<6>(Simd::set1(-excess)));
+        if (!first) lower(row, exp2<6>(Simd::set1(-excess)));
         tile.shift[row] = -reference;
       }
       for (int n = 0; n < kVectors; ++n)

@@ -223,6 +223,9 @@ class Upcoming {
 //   transposed  panels of kPanel rows: [panel][unit k][row in panel]     right operand, summed over columns
 //   stacked     unit (m, j) holds column j of rows m * kPerUnit ...      right operand, summed over rows
 // `padded` rows are written; those from `count` on are zero.
+// Whole vectors are transposed where they are, unless the rows lie so far apart that they share few sets of the cache.
+constexpr int64_t kNear = 1024;  // bytes
+
 template <class Math>
 struct Pack;
 
@@ -243,12 +246,15 @@ struct Pack<Float32Math> {
     tile[row * stride + column] = 0.0f;
   }
   static void transposed(const Rows& src, int64_t count, int64_t padded, float* scratch, float* dst) {
-    const int64_t stride = row_stride(src.columns);
+    const bool whole = src.dtype == DType::kFloat32 && src.columns % kLanes == 0 && src.stride <= kNear;
     for (int64_t m = 0; m < padded; m += kLanes) {
+      uint32_t* panel = reinterpret_cast<uint32_t*>(dst + m / kPanel * kPanel * src.columns + m % kPanel);
+      if (whole && m + kLanes <= count) {
+        transpose_block(reinterpret_cast<const uint32_t*>(src.row(m)), src.stride / 4, src.columns, panel);
+        continue;
+      }
       rows(src.from(m), src.left(count, m), kLanes, scratch);
-      float* panel = dst + m / kPanel * kPanel * src.columns + m % kPanel;
-      transpose_block(reinterpret_cast<const uint32_t*>(scratch), stride, src.columns,
-                      reinterpret_cast<uint32_t*>(panel));
+      transpose_block(reinterpret_cast<const uint32_t*>(scratch), row_stride(src.columns), src.columns, panel);
     }
   }
   // kLanes rows of `units` units into a panel; the source is padded to whole vectors, the panel is not.
@@ -293,10 +299,16 @@ struct Pack<Bf16MathOf<S>> {
     reinterpret_cast<uint16_t*>(tile + row / 2 * stride + column)[row % 2] = 0;
   }
   static void transposed(const Rows& src, int64_t count, int64_t padded, uint32_t* scratch, uint32_t* dst) {
-    const int64_t stride = row_stride(src.columns), steps = units(src.columns);
+    const int64_t steps = units(src.columns);
+    const bool whole = src.columns % (2 * kLanes) == 0 && src.stride % 4 == 0 && src.stride <= kNear;
     for (int64_t m = 0; m < padded; m += kLanes) {
+      uint32_t* panel = dst + m / kPanel * kPanel * steps + m % kPanel;
+      if (whole && m + kLanes <= count) {
+        Pack<Float32Math>::transpose_block(reinterpret_cast<const uint32_t*>(src.row(m)), src.stride / 4, steps, panel);
+        continue;
+      }
       rows(src.from(m), src.left(count, m), kLanes, scratch);
-      Pack<Float32Math>::transpose_block(scratch, stride, steps, dst + m / kPanel * kPanel * steps + m % kPanel);
+      Pack<Float32Math>::transpose_block(scratch, row_stride(src.columns), steps, panel);
     }
   }
 
