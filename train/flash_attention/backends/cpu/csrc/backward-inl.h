@@ -113,6 +113,11 @@ struct BackwardTileBase {
     if (problem.capped() && plan.outputs.d_bias) bias_gradient = arena.take<float>(kBackwardRows * kBiasStride);
   }
   static constexpr int64_t kBiasStride = tile_stride(kKeyTile);
+  FA_INLINE void fetch() {
+    next_rows.fetch();
+    next_keys.fetch();
+    results.fetch();
+  }
   FA_INLINE float* bias_gradient_of(int64_t row) const { return bias_gradient + row * kBiasStride; }
 };
 
@@ -367,6 +372,7 @@ void add_query_gradients(BackwardTile<Math>& tile, const KeyTile& k, float* d_qu
       const int64_t from = k.column(q.lo[strip]) / Math::kPerUnit;
       const int64_t steps = round_up(k.column(q.hi[strip + kRows - 1]), Math::kPerUnit) / Math::kPerUnit - from;
       if (steps <= 0) continue;
+      tile.fetch();
       const bool inside = strip < whole;
       accumulate<Arithmetic, Left::kRowMajor>(tile.gradient_by_key(strip, from * Math::kPerUnit), tile.kByKeyStride,
                                               tile.key_stacked + from * tile.stacked_stride + d, tile.stacked_stride,
@@ -426,11 +432,10 @@ bool backward_rows_of(BackwardTile<Math>& tile, const KeyTile& k, int64_t batch,
     for (int64_t panel = first; panel < last; panel += kPanel) {
       for (int64_t strip = 0; strip < q.padded; strip += kRows) {
         const BackwardCell<Math, Arithmetic, kBias, kKeep> cell(tile, k, strip, panel);
-        tile.next_rows.fetch();
-        tile.next_keys.fetch();
-        tile.results.fetch();
         uint32_t bits[kRows];
-        switch (visibility_of(q, k, tile.sides, strip, panel, bits)) {
+        const Visibility visibility = visibility_of(q, k, tile.sides, strip, panel, bits);
+        if (visibility != Visibility::kHidden) tile.fetch();
+        switch (visibility) {
           case Visibility::kFull: cell.template run<false, kVectors>(nullptr); break;
           case Visibility::kPartial:
             k.first + panel + kLanes < q.hi[strip + kRows - 1] ? cell.template run<true, kVectors>(bits)
@@ -465,9 +470,9 @@ bool backward_rows_of(BackwardTile<Math>& tile, const KeyTile& k, int64_t batch,
 template <class Math>
 void look_ahead(BackwardTile<Math>& tile, const TaskKeys& task, const NextTask<BackwardTask>& next, int64_t g,
                 int64_t index) {
-  const int64_t panels =
-      (task.tile.column(tile.q.union_hi()) + kPanel - 1) / kPanel - task.tile.column(tile.q.union_lo()) / kPanel;
-  const int64_t cells = panels * tile.q.padded / kRows;
+  int64_t cells = 0;
+  for (int64_t strip = 0; strip < tile.q.padded; strip += kRows)
+    if (const int64_t panels = panels_of(tile.q, task.tile, strip)) cells += panels + (task.problem.head_dim + kPanel - 1) / kPanel;
   const auto fetch_rows = [&](const TaskKeys& of, int64_t head, int64_t tile_index) {
     if (tile_index == of.plan.query_tiles) return false;
     tile.next_rows.set(of.queries(head, tile_index), of.d_outputs(head, tile_index), of.rows(tile_index), cells);

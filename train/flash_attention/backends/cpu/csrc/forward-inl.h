@@ -121,6 +121,12 @@ struct ForwardTile {
     shift = all_shift + from;
     sums = all_sums + from * kLanes;
   }
+  FA_INLINE void fetch() {
+    next_keys.fetch();
+    next_values.fetch();
+    next_queries.fetch();
+    results.fetch();
+  }
   float probability_at(int64_t row, int64_t column) const {
     return Math::value(probability + row * kProbabilityStride, column);
   }
@@ -258,12 +264,10 @@ void forward_block(ForwardTile<Math>& tile, const KeyTile& k) {
   for (int64_t panel = k.column(tile.q->union_lo()) / kPanel * kPanel; panel < last; panel += kPanel) {
     for (int64_t strip = 0; strip < tile.q->padded; strip += kRows) {
       const ForwardCell<Math, Arithmetic, kBias, kKeep> cell(tile, k, strip, panel);
-      tile.next_keys.fetch();
-      tile.next_values.fetch();
-      tile.next_queries.fetch();
-      tile.results.fetch();
       uint32_t bits[kRows];
-      switch (visibility_of(*tile.q, k, tile.sides, strip, panel, bits)) {
+      const Visibility visibility = visibility_of(*tile.q, k, tile.sides, strip, panel, bits);
+      if (visibility != Visibility::kHidden) tile.fetch();
+      switch (visibility) {
         case Visibility::kFull: cell.run_full(); break;
         case Visibility::kPartial:
           k.first + panel + kLanes < tile.q->hi[strip + kRows - 1] ? cell.run_partial(bits) : cell.run_narrow(bits);
@@ -278,6 +282,7 @@ void forward_block(ForwardTile<Math>& tile, const KeyTile& k) {
       const int64_t from = k.column(tile.q->lo[strip]) / Math::kPerUnit;
       const int64_t steps = (k.column(tile.q->hi[strip + kRows - 1]) + Math::kPerUnit - 1) / Math::kPerUnit - from;
       if (steps <= 0) continue;
+      tile.fetch();
       accumulate<Arithmetic, Left::kRowMajor>(tile.probability + strip * tile.kProbabilityStride + from,
                                               tile.kProbabilityStride, tile.value + from * tile.value_stride + d,
                                               tile.value_stride, steps, tile.output + strip * tile.output_stride + d,
@@ -312,8 +317,9 @@ bool pack_keys(ForwardTile<Math>& tile, const KeyTile& k) {
 template <class Math>
 void look_ahead(ForwardTile<Math>& tile, int64_t block, int64_t index) {
   const KeyTile k(index, tile.problem.seq_k);
-  const int64_t panels = (k.column(tile.q->union_hi()) + kPanel - 1) / kPanel - k.column(tile.q->union_lo()) / kPanel;
-  const int64_t cells = panels * tile.q->padded / kRows;
+  int64_t cells = 0;
+  for (int64_t strip = 0; strip < tile.q->padded; strip += kRows)
+    if (const int64_t panels = panels_of(*tile.q, k, strip)) cells += panels + (tile.problem.value_dim + kPanel - 1) / kPanel;
   const auto fetch_keys = [&](const TaskRows& rows, int64_t key_tile) {
     const KeyTile next(key_tile, rows.problem.seq_k);
     tile.next_keys.set(rows.keys(next), rows.columns(next), cells);

@@ -26,7 +26,7 @@ struct ForwardTask {
   int64_t tile;
 };
 
-// Finds the task that would be taken now, for its first rows to be fetched. False when there is none left.
+// Finds the task that the thread goes on with, for its first rows to be fetched. False when there is none left.
 template <class Task>
 struct NextTask {
   bool (*find)(const void* state, Task& task);

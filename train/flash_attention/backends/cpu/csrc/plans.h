@@ -19,9 +19,9 @@ template <class Task, class TaskAt>
 bool run_looking_ahead(void (*kernel)(const Task&, const NextTask<Task>&, char*), int threads, int64_t tasks,
                        int64_t scratch_bytes, std::atomic<bool>& failed, const TaskAt& task_at) {
   return run_tasks(threads, tasks, scratch_bytes, failed,
-                   [&](int64_t index, char* scratch, const std::atomic<int64_t>& next) {
+                   [&](int64_t index, char* scratch, const auto& claim) {
                      const auto look = [&](Task& task) {
-                       const int64_t following = next.load(std::memory_order_relaxed);
+                       const int64_t following = claim();
                        if (following < tasks) task = task_at(following);
                        return following < tasks;
                      };

@@ -250,6 +250,12 @@ inline Visibility visibility_of(const QueryTile& q, const KeyTile& k, const Side
   return any == 0 ? Visibility::kHidden : all == kAll ? Visibility::kFull : Visibility::kPartial;
 }
 
+// Panels of the key tile that a strip of rows sees some of.
+inline int64_t panels_of(const QueryTile& q, const KeyTile& k, int64_t strip) {
+  const int64_t from = k.column(q.lo[strip]), to = k.column(q.hi[strip + kRows - 1]);
+  return from < to ? (to + kPanel - 1) / kPanel - from / kPanel : 0;
+}
+
 // How a product of query and key becomes an exponent of 2. Scores are kept in the domain where this is cheapest:
 // base-2 logarithms without a bias, natural ones with, and with a soft cap.
 struct ScoreRule {

@@ -45,8 +45,8 @@ char* thread_scratch(int64_t bytes);
 // was loaded.
 int thread_count(double work, int64_t tasks);
 
-// Calls run(task, scratch, next) for every task, taken in ascending order by whichever thread is free; `next` is the one
-// that will be taken next. False without memory.
+// Calls run(task, scratch, claim) for every task, taken in ascending order by whichever thread is free. claim() is the task
+// that the thread goes on with, taken at the first call; `tasks` or more when none is left. False without memory.
 template <class Run>
 bool run_tasks(int threads, int64_t tasks, int64_t scratch_bytes, std::atomic<bool>& failed, const Run& run) {
   std::atomic<int64_t> next{0};
@@ -59,11 +59,16 @@ bool run_tasks(int threads, int64_t tasks, int64_t scratch_bytes, std::atomic<bo
     } catch (const std::bad_alloc&) {
       failed = true;
     }
-    while (!failed) {
-      const int64_t task = next.fetch_add(1, std::memory_order_relaxed);
-      if (task >= tasks) break;
+    const auto take = [&] { return next.fetch_add(1, std::memory_order_relaxed); };
+    for (int64_t task = take(); task < tasks && !failed;) {
+      int64_t following = -1;
+      const auto claim = [&] {
+        if (following < 0) following = take();
+        return following;
+      };
       if (dirty) poison(scratch, scratch_bytes);
-      run(task, scratch, next);
+      run(task, scratch, claim);
+      task = claim();
     }
   }
   return !failed;
