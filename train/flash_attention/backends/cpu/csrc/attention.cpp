@@ -228,7 +228,7 @@ int run_backward(const Problem& p, const BackwardInputs& inputs, const BackwardO
       const int64_t tasks = plan.key_tiles * plan.groups;
       const int threads = thread_count(work, tasks);
       run_looking_ahead(kernels->backward_task, threads, tasks, scratch, failed, [&](int64_t task) {
-        return BackwardTask{&plan, plan.first_group + task % plan.groups, task / plan.groups};
+        return BackwardTask{&plan, plan.first_group + every_other(task % plan.groups, plan.groups), task / plan.groups};
       });
       run_tasks(thread_count(work, wave_heads * slices), wave_heads * slices, 0, failed, [&](int64_t task, char*, const auto&) {
         const int64_t slice = task % slices;

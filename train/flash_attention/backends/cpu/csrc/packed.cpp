@@ -109,7 +109,7 @@ int run_forward(const Problem& rows, const Packing& packing, const ForwardOutput
   const int threads = thread_count(work, tasks);
   const bool done = run_looking_ahead(kernels->forward_task, threads, tasks, scratch, failed, [&](int64_t task) {
     const Tile& tile = tiles[task / rows.heads];
-    return ForwardTask{&plans[tile.plan], task % rows.heads, tile.index};
+    return ForwardTask{&plans[tile.plan], every_other(task % rows.heads, rows.heads), tile.index};
   });
   return done ? kOk : kNoMemory;
 }

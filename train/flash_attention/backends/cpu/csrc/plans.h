@@ -14,6 +14,13 @@ double work_of(const Problem& problem);
 // The forward pass in `wanted` tasks or more, where there are enough rows.
 ForwardPlan plan_forward(const Problem& problem, const ForwardOutputs& outputs, int64_t wanted);
 
+// An order of `count` heads: every other one, then the rest. Heads side by side may share cache lines, which threads that
+// have them at the same time would write by turns.
+inline int64_t every_other(int64_t index, int64_t count) {
+  const int64_t even = (count + 1) / 2;
+  return index < even ? 2 * index : 2 * (index - even) + 1;
+}
+
 // Runs the tasks task_at(0), ... of passes with one dtype by `kernel`, which may look ahead. False without memory.
 template <class Task, class TaskAt>
 bool run_looking_ahead(void (*kernel)(const Task&, const NextTask<Task>&, char*), int threads, int64_t tasks,
