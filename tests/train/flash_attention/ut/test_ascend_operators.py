@@ -58,13 +58,14 @@ def packed_requests() -> dict[str, Request]:
     """Every combination of features that packed sequences have, by name."""
     result = {}
     alibis = {"": {}, "alibi": {"alibi": True}, "causal-alibi": {"alibi": True, "causal": True}}
-    for names in itertools.product(alibis, DROPOUTS, HEADS, ("", "d_lse")):
-        alibi, dropout, heads, logsumexp = names
+    for names in itertools.product(alibis, DROPOUTS, HEADS, ("", "d_lse"), ("", "one_core")):
+        alibi, dropout, heads, logsumexp, cores = names
         problem = make_kernel_problem(
             **{**SIZES, "head_dim": 32, **alibis[alibi], **DROPOUTS[dropout], **HEADS[heads]},
             layout="TH",
             sequences=3,
             keep_blocks=16 if dropout else 0,
+            cores=1 if cores else 32,
         )
         request = Request(problem, logsumexp_gradient=bool(logsumexp))
         result["-".join(filter(None, ("packed", *names)))] = request
@@ -80,9 +81,13 @@ DECODING.update({"contiguous-every": Request(_EVERY), "paged-every": Request(_EV
 CHAINS = {name: (STAGES, request) for name, request in REQUESTS.items()}
 CHAINS.update((name, (DECODE_STAGES, request)) for name, request in DECODING.items())
 CHAINS.update((name, (STAGES, request)) for name, request in PACKED.items())
+# Accumulators that several cores add to; otherwise the main kernel gives d_query.
+SHARED = {f"{name}-shared": dataclasses.replace(one, variant="atomic") for name, one in REQUESTS.items()}
+CHAINS.update((name, (("grad", "grad_finish"), request)) for name, request in SHARED.items())
 # Building every kernel of every combination takes minutes.
 BUILT = [name for index, name in enumerate(REQUESTS) if index % 9 == 0] + ["plain-alibi", "causal-alibi", *DECODING]
 BUILT += [name for index, name in enumerate(PACKED) if index % 5 == 0]
+BUILT += [name for index, name in enumerate(SHARED) if index % 25 == 0]
 
 
 @pytest.fixture(scope="module")
@@ -138,16 +143,17 @@ def test_operators_differ_in_name_and_arguments() -> None:
     # at least, and a mask for a single query is a mask per key.
     unused = {operator.name for operator in OPERATORS if operator not in used}
     masks = ("", "_mask", "_key_mask")
-    stems = {"forward_mask", *(f"grad{mask}" for mask in masks)}
     ends = [("forward_mask", "_sinks"), ("forward_mask", "_dropout_sinks")]
-    ends += [(stem, end) for stem in stems for end in ("", "_dropout")]
+    ends += [("forward_mask", end) for end in ("", "_dropout")]
+    ends += [(f"grad{mask}", end + query) for mask in masks for end in ("", "_dropout") for query in ("", "_query")]
     assert unused == {f"flash_attention_{stem}_alibi{end}" for stem, end in ends}
 
 
 def test_names_tell_the_features() -> None:
     names = {"plain-bias": "bias_tiles", "plain-bias-d_bias": "bias_grad_tiles", "plain-alibi": "signed_alibi_tiles"}
     for name, words in names.items():
-        assert describe("grad", REQUESTS[name])[0].name == f"flash_attention_grad_{words}"
+        assert describe("grad", REQUESTS[name])[0].name == f"flash_attention_grad_{words}_query"
+        assert describe("grad", SHARED[f"{name}-shared"])[0].name == f"flash_attention_grad_{words}"
 
 
 def test_signatures_need_no_tik(run_python: Callable[..., str]) -> None:

@@ -18,7 +18,7 @@ from flash_attention.kernels.tik import host, operators
 from flash_attention.kernels.tik.decode import scheduler as decode_scheduler
 from flash_attention.kernels.tik.layout import HIDDEN_BY_BIAS, KEEP_PADDING, SINK_LANES, placement
 from flash_attention.kernels.tik.problem import Chip, KernelProblem, padded
-from flash_attention.kernels.tik.signature import STAGES, Request
+from flash_attention.kernels.tik.signature import Request
 from flash_attention.problem import AttentionProblem
 from flash_attention.sharding.shard import Shard
 
@@ -123,16 +123,16 @@ class Kernels(nn.Cell):
         shapes = {name: placement(p, name).shape for name in ("output", "d_query", "d_key", "d_value")}
         shapes["d_bias"] = (*p.bias_planes, p.seq_q, p.seq_k)
 
-        forward, rows, main, finish = (
+        forward, rows, main, *finish = (
             (DecodeKernels(request, make_primitive), ())
             if decodes and name == "forward"
             else primitive_of(name, request, make_primitive, shapes)
-            for name in STAGES
+            for name in operators.stages(request)
         )
         self.forward, self.forward_constants = forward
         self.rows, self.rows_constants = rows
         self.main, self.main_constants = main
-        self.finish, _ = finish
+        self.finish = finish[0][0] if finish else None  # where the main kernel does not give d_query
         self.masked, self.biased, self.dropped = (
             p.mask != "none",
             p.bias_shape is not None,
@@ -172,8 +172,10 @@ class Kernels(nn.Cell):
         rows = self.rows(*given, *blocks, *self.rows_constants)
         lanes = rows[0] if isinstance(rows, tuple) else rows
         gradients = self.main(query, key, value, dout[0], lanes, *features, *self.main_constants)
-        d_query = self.finish(gradients[2], *blocks)
-        d_query = d_query[0] if isinstance(d_query, tuple) else d_query
+        d_query = gradients[-1]
+        if self.finish is not None:
+            d_query = self.finish(gradients[2], *blocks)
+            d_query = d_query[0] if isinstance(d_query, tuple) else d_query
         d_bias = ops.zeros_like(bias)
         if self.bias_gradient:
             sums = gradients[3] if self.bias_sums is None else self.bias_sums(gradients[3])

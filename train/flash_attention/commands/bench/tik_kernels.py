@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from flash_attention.kernels.tik.backward import kernel as backward
-from flash_attention.kernels.tik.backward import preprocess
+from flash_attention.kernels.tik.backward import preprocess, scheduler
 from flash_attention.kernels.tik.forward import kernel as forward
 from flash_attention.kernels.tik.hardware import CUBE_FLOPS
 from flash_attention.kernels.tik.problem import CAPACITY, KernelProblem
@@ -62,6 +62,12 @@ FEATURES: dict[str, dict] = {
         "dropout_rate": 0.1,
     },
 }
+
+
+def passes(problem: KernelProblem) -> tuple[str, ...]:
+    """Names in OPERATORS of the passes around the main kernel of the backward operator."""
+    owned = scheduler.choose(problem, "split", False).split.owned
+    return ("rows",) if owned else ("rows", "finish")
 
 
 def problem_of(

@@ -17,15 +17,11 @@ from flash_attention.problem.rules import AttentionRules
 from flash_attention.text_table import table
 
 QUICK = 16  # how many times fewer tokens --quick has
-# Kernels of a pass as operators and as the bench of single calls names them.
-PASSES = {
-    "forward": (("forward", "forward"),),
-    "backward": (("grad_rows", "rows"), ("grad", "backward"), ("grad_finish", "finish")),
-}
+OPERATORS = ("forward", "backward")
 
 
-def cycles(ends: np.ndarray, stages: tuple[str, ...]) -> list[float]:
-    """Cycles of some kernels on sequences that end there, causal."""
+def cycles(ends: np.ndarray, operator: str) -> list[float]:
+    """Cycles of the kernels of an operator on sequences that end there, causal."""
     import tikemu
 
     tikemu.install(soc="Ascend910A")
@@ -36,7 +32,7 @@ def cycles(ends: np.ndarray, stages: tuple[str, ...]) -> list[float]:
     problem = KernelProblem(1, 1, tokens, tokens, DIM, rules=rules, layout="TH", sequences=len(ends), cores=1)
     request, no_prefix = Request(problem), np.zeros(len(ends), np.int32)
     result = []
-    for stage in stages:
+    for stage in ("forward",) if operator == "forward" else operators.stages(request)[1:]:
         wanted = (stage if stage in ("forward", "grad") else "blocks", "blocks")
         work, blocks = operators.work_tables(integers, request, wanted)(ends, ends, no_prefix)
         kernel = operators.build(stage, request, module, stage, False)
@@ -50,12 +46,14 @@ def figures(tokens: int) -> list[Figure]:
     ends = np.array(document_ends(tokens), np.int32)
     lengths = np.diff(ends)
     result = []
-    for name, kernels in PASSES.items():
-        packed = sum(cycles(ends[1:], tuple(stage for stage, _ in kernels)))
+    for name in OPERATORS:
+        packed = sum(cycles(ends[1:], name))
         alone = 0.0
         for length in lengths.tolist():
             problem = tik_kernels.problem_of(length, DIM, causal=True)
-            alone += sum(tik_kernels.measure(problem, operator=operator).cycles for _, operator in kernels)
+            alone += sum(
+                tik_kernels.measure(problem, operator=kernel).cycles for kernel in tik.kernels_of(name, problem)
+            )
         note = f"{packed:.0f} cycles, {alone:.0f} of a call for each"
         result.append(Figure(f"packed {name}: of the ideal share", PACKED_SHARE, 100 * alone / packed, "%", note))
     return result

@@ -25,12 +25,23 @@ from flash_attention.kernels.tik.kernel import Kernel
 from flash_attention.kernels.tik.signature import (
     DECODE_STAGES,
     OPERATORS,
+    STAGES,
     GlobalTensor,
     Operator,
     Request,
     Signature,
     match,
 )
+
+
+def stages(request: Request) -> tuple[str, ...]:
+    """Those of signature.STAGES that run for a request, in their order.
+
+    Raises:
+        ValueError: no tiling strategy fits the memories of a core.
+    """
+    choice = backward_scheduler.choose(request.problem, request.variant, request.bias_gradient)
+    return tuple(stage for stage in STAGES if stage != "grad_finish" or not choice.split.owned)
 
 
 def describe(stage: str, request: Request) -> tuple[Operator, Signature]:

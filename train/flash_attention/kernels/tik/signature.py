@@ -288,6 +288,7 @@ def _grad(request: Request, choice) -> dict:
     if plan.bias_kind == "per_key":
         result["one_hot"] = _one_hot()
         result["d_bias_sums"] = p.batch * p.kv_heads, plan.bias_chunks, padded(p.seq_k), 16
+    result["d_query"] = query if split.owned else None
     return result
 
 
@@ -454,6 +455,7 @@ _STAGES = {
             *_arguments("float32", "d_query_sums", added=True),
             *_arguments("float32", "d_bias", format=NZ, added=True),
             *_arguments("float32", "d_bias_sums"),
+            *_arguments("float16", "d_query", format=NZ),
         ),
         (
             _MASKS,
@@ -466,6 +468,7 @@ _STAGES = {
             },
             _DROPOUTS,
             _TILES,
+            {"": (), "query": ("d_query",)},
         ),
     ),
     "grad_finish": _Stage(

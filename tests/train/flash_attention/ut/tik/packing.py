@@ -8,7 +8,7 @@ import numpy as np
 from flash_attention import reference
 from flash_attention.dropout import philox
 from flash_attention.kernels.tik import host, integers, layout, operators, packed
-from flash_attention.kernels.tik.signature import STAGES, Request
+from flash_attention.kernels.tik.signature import Request
 from flash_attention.problem import AttentionProblem, AttentionRules
 from flash_attention.problem.packed import PackedProblem
 
@@ -75,9 +75,9 @@ class Packing:
         lengths = ends(self.queries, self.room), ends(self.keys, self.room)
         return operators.work_tables(integers, request, stages)(*lengths, prefix)
 
-    def run(self, tik, execute, request: Request, stages: tuple[str, ...] = STAGES) -> dict:
+    def run(self, tik, execute, request: Request, stages: tuple[str, ...] | None = None) -> dict:
         """Results by name, heads apart: output (T, H, Dv), logsumexp (H, T), d_query (T, H, D), ..., d_sinks (H,)."""
-        p = request.problem
+        p, stages = request.problem, stages or operators.stages(request)
         with_work = [stage for stage in ("forward", "grad") if stage in stages]
         blocks, *tables = self.tables(request, "blocks", *with_work)
         work = dict(zip(with_work, tables))

@@ -195,6 +195,30 @@ def test_bits_do_not_depend_on_runs_cores_or_shards(tik, execute):
         assert np.array_equal(value[1:, slice(2, None) if name.startswith("d_query") else slice(1, None)], part[name])
 
 
+# Steps of float32 and float16 products, a padded last query tile, a group of heads, tokens in matrices.
+@pytest.mark.parametrize(
+    ("head_dim", "rules", "layout"),
+    (
+        (64, {"causal": True}, "BNSD"),
+        (128, {"window_left": 90, "window_right": 40}, "BNSD"),
+        (48, {"causal": True, "softcap": 20.0, "dropout_rate": 0.2}, "TH"),
+    ),
+)
+def test_the_last_part_of_a_sum_is_added_and_rounded_as_by_the_last_pass(tik, execute, head_dim, rules, layout):
+    attention = AttentionProblem(1, 4, 406, 406, head_dim, kv_heads=2, training=True, rules=AttentionRules(**rules))
+    arrays, _ = _attention(dataclasses.replace(attention, rules=AttentionRules()))
+    problem = dataclasses.replace(host.describe(attention, cores=1), layout=layout)
+    bits = philox.keep_bits(attention, cases.SEED) if attention.rules.dropout_rate else None
+    results = []
+    for variant, passes in (("deterministic", 2), ("atomic", 3)):  # of one core, which adds in the same order
+        operator = backward.build(problem, tik, variant=variant)
+        assert len(operator.kernels) == passes
+        stored = operator.run(execute, **backward_host.inputs(problem, **arrays, keep_bits=bits))
+        results.append(backward_host.outputs(problem, stored))
+    for name, array in results[0].items():
+        assert np.array_equal(array, results[1][name]), name
+
+
 @pytest.mark.parametrize("variant", scheduler.VARIANTS)
 def test_variants_with_fewer_heads_than_cores(tik, execute, variant):
     attention = AttentionProblem(

@@ -12,6 +12,8 @@ from flash_attention.kernels.tik.backward.scheduler import (
     DISTANCE,
     DISTANCES,
     EDGE,
+    FINAL,
+    FINAL_END,
     FIRST,
     HEAD,
     KV_HEAD,
@@ -75,6 +77,35 @@ def test_every_visible_pair_once(fields, variant):
     assert np.array_equal(total, np.broadcast_to(problem.band.dense(), total.shape))
     if variant != "atomic":
         assert all(len(cores) == 1 for cores in owners.values())
+
+
+@pytest.mark.parametrize("group", (1, 2))
+@pytest.mark.parametrize("fields", PROBLEMS)
+def test_every_query_tile_has_one_last_visitor(fields, group):
+    problem = make_kernel_problem(2, 2, head_dim=64, cores=3, **{**fields, "kv_heads": 2 // group})
+    plan = plans(problem, False)[0]
+    split = scheduler.split(problem, plan, "deterministic")
+    tiles = -(-problem.seq_q // plan.rows)
+    seen = problem.band.dense().any(1)
+    # Where the first or last rows see nothing, some tiles may have no visitor at all.
+    assert split.owned or not all(seen[tile * plan.rows : (tile + 1) * plan.rows].any() for tile in range(tiles))
+    if not split.owned:
+        assert not split.table[:, :, FINAL_END].any()
+        return
+    for items in split.table:
+        visits, finals = {}, {}
+        for number, row in enumerate(items[items[:, COUNT] > 0]):
+            assert row[FINAL] >= row[FIRST] and row[FINAL_END] <= row[FIRST] + row[COUNT] or row[FINAL_END] == 0
+            visits.update(((row[HEAD], tile), number) for tile in range(row[FIRST], row[FIRST] + row[COUNT]))
+            finals.update(((row[HEAD], tile), number) for tile in range(row[FINAL], row[FINAL_END]))
+        assert visits == finals
+        assert len(visits) == tiles * len({head for head, _ in visits})
+
+
+def test_several_cores_of_a_head_leave_its_sums_to_the_last_pass():
+    problem = make_kernel_problem(1, 2, 1024, 1024, 64, cores=6)
+    for variant in scheduler.VARIANTS:
+        assert scheduler.choose(problem, variant, False).split.owned == (variant == "deterministic")
 
 
 @pytest.mark.parametrize(("variant", "heads"), (("deterministic", 32), ("split", 1), ("split", 40), ("atomic", 3)))

@@ -3,7 +3,7 @@
 import functools
 
 import pytest
-from flash_attention.commands.bench import tik_kernels
+from flash_attention.commands.bench import tik, tik_kernels
 from flash_attention.kernels.tik import KernelProblem
 from flash_attention.kernels.tik.hardware import EVENTS, INSTRUCTION_CACHE
 from flash_attention.kernels.tik.problem import CAPACITY
@@ -20,7 +20,7 @@ def on_emulator(device):
         pytest.skip("the timing model is the emulator's")
 
 
-# One core's share of 32 heads of 4096 tokens on 32 cores: one head.
+# One core's share of 32 heads of 4096 tokens on 32 cores: one head. Backward with the passes around its main kernel.
 @pytest.mark.parametrize(
     ("operator", "head_dim", "causal", "utilisation"),
     (
@@ -28,17 +28,19 @@ def on_emulator(device):
         ("forward", 128, True, 0.76),
         ("forward", 64, False, 0.59),
         ("forward", 64, True, 0.51),
-        ("backward", 128, False, 0.88),
-        ("backward", 128, True, 0.85),
-        ("backward", 64, False, 0.83),
-        ("backward", 64, True, 0.76),
+        ("backward", 128, False, 0.86),
+        ("backward", 128, True, 0.81),
+        ("backward", 64, False, 0.81),
+        ("backward", 64, True, 0.73),
     ),
 )
 def test_kernel_reaches_its_share_of_the_peak(operator, head_dim, causal, utilisation):
     problem = make_kernel_problem(1, 1, 4096, 4096, head_dim, causal=causal, cores=1)
-    measured = measure(problem, operator=operator)
-    assert measured.utilisation >= utilisation
-    _within_limits(measured)
+    measured, *around = (measure(problem, operator=name) for name in tik.kernels_of(operator, problem))
+    cycles = measured.cycles + sum(other.cycles for other in around)
+    assert measured.utilisation * measured.cycles / cycles >= utilisation
+    for kernel in (measured, *around):
+        _within_limits(kernel)
 
 
 @pytest.mark.parametrize(("sigma", "slower"), ((1.0, 1.0), (2.0, 1.13)))
@@ -67,6 +69,7 @@ def test_every_feature_stays_within_the_core(name, head_dim, operator):
 @pytest.mark.parametrize("head_dim", (64, 128))
 @pytest.mark.parametrize("operator", ("rows", "finish"))
 def test_passes_around_the_main_kernel_cost_a_thirtieth_of_it_at_most(operator, head_dim):
+    # The last pass, which adds nothing up here, as it is where several cores share a head.
     problem = KernelProblem(1, 1, 4096, 4096, head_dim, cores=1)
     measured, main = (measure(problem, operator=name) for name in (operator, "backward"))
     assert measured.cycles < main.cycles / 30
@@ -79,6 +82,14 @@ def test_synchronisation_by_whole_tensors_costs_a_quarter_at_most(head_dim, oper
     problem = KernelProblem(1, 1, 2048, 2048, head_dim, cores=1)
     auto, conservative = (measure(problem, sync, operator=operator) for sync in ("auto", "conservative"))
     assert conservative.cycles < 1.33 * auto.cycles
+
+
+@pytest.mark.parametrize(
+    ("head_dim", "causal", "utilisation"), ((128, False, 0.78), (128, True, 0.74), (64, False, 0.74), (64, True, 0.68))
+)
+def test_the_main_backward_kernel_does_well_without_byte_ranges(head_dim, causal, utilisation):
+    problem = make_kernel_problem(1, 1, 4096, 4096, head_dim, causal=causal, cores=1)
+    assert measure(problem, "conservative", operator="backward").utilisation >= utilisation
 
 
 def test_table_names_the_kernel_and_its_memories():

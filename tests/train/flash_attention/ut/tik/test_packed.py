@@ -49,6 +49,18 @@ def test_every_sequence_is_a_call_of_its_own(tik, execute, case):
     results_of(tik, execute, Packing(QUERIES, KEYS, **case))
 
 
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=[pytest.mark.slow] * (name != "causal"), id=name) for name, case in CASES.items()]
+)
+def test_one_core_for_a_head_rounds_the_gradients_of_its_queries(tik, execute, case):
+    packing = Packing(QUERIES, KEYS, **case)
+    results_of(tik, execute, packing, cores=1)
+    # A window to the left leaves no order of the key tiles in which one is known to come last.
+    owned = [tensor.name for tensor in packing.kernels[2].outputs][-1] == "d_query"
+    assert owned == (len(packing.kernels) == 3)
+    assert owned == (case.get("window_left", -1) < 0) or case.get("softcap")  # for which memory may be too small
+
+
 @pytest.mark.slow
 def test_float16_scores(tik, execute):
     """Long sequences, whose scores leave the Cube as float16."""

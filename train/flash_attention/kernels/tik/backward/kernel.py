@@ -1,8 +1,9 @@
 """The backward operator: gradients of query, key, value and bias, tile by tile (FlashAttention-2).
 
 Dao, "FlashAttention-2" (2023), algorithm 2, with key tiles outermost: the gradients of a tile of keys and values stay
-in the accumulator memory of the Cube while query tiles pass by. Three kernels run one after another: the pre-pass of
-preprocess.py, the main kernel here, and postprocess.py, which rounds the query gradients to float16.
+in the accumulator memory of the Cube while query tiles pass by. Two or three kernels run one after another: the
+pre-pass of preprocess.py, the main kernel here, and where several cores share the query gradients of a head
+postprocess.py, which adds them up and rounds them to float16.
 docs/kernels.md draws the pipeline.
 """
 
@@ -13,32 +14,36 @@ from dataclasses import dataclass
 from flash_attention.kernels.tik import signature
 from flash_attention.kernels.tik.backward import postprocess, preprocess, scheduler
 from flash_attention.kernels.tik.backward.load import Loads
+from flash_attention.kernels.tik.backward.query_sums import QuerySums
 from flash_attention.kernels.tik.backward.results import Results
 from flash_attention.kernels.tik.backward.scheduler import BackwardSplit
 from flash_attention.kernels.tik.backward.softmax_grad import VectorWork
-from flash_attention.kernels.tik.backward.tiling import ITEMS_PER_CHUNK, PAIR, RING
+from flash_attention.kernels.tik.backward.tiling import ITEMS_PER_CHUNK, PAIR, RING, in_turn
 from flash_attention.kernels.tik.backward.words import FIELDS
 from flash_attention.kernels.tik.backward.work_item import KeyItem
 from flash_attention.kernels.tik.common import alibi, score_terms, softcap
 from flash_attention.kernels.tik.common.band import BandAtRunTime
+from flash_attention.kernels.tik.common.score_terms import TERMS
 from flash_attention.kernels.tik.common.tiles import F, each_epoch
 from flash_attention.kernels.tik.core import Core
 from flash_attention.kernels.tik.kernel import Kernel
-from flash_attention.kernels.tik.layout import accumulator_shape
 from flash_attention.kernels.tik.problem import KernelProblem
 
 
 @dataclass(frozen=True)
 class Backward:
-    """The kernels of the backward operator in the order in which they run; outputs of one are inputs of a later one."""
+    """The kernels of the backward operator in the order in which they run; outputs of one are inputs of a later one.
+
+    `finish` is None where the main kernel gives d_query itself, see BackwardSplit.owned.
+    """
 
     rows: Kernel
     main: Kernel
-    finish: Kernel
+    finish: Kernel | None
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:
-        return self.rows, self.main, self.finish
+        return (self.rows, self.main) if self.finish is None else (self.rows, self.main, self.finish)
 
     def run(self, execute, **arrays) -> dict:
         """Runs the chain.
@@ -53,7 +58,7 @@ class Backward:
         for kernel in self.kernels:
             feed = kernel.feed(**{name: arrays[name] for name in kernel.given if name in arrays})
             arrays.update(execute(kernel.tik, feed, [tensor.name for tensor in kernel.outputs]))
-        results = (*self.rows.outputs, *self.main.outputs, *self.finish.outputs)
+        results = [tensor for kernel in self.kernels for tensor in kernel.outputs]
         return {t.name: arrays[t.name] for t in results if t.name not in ("row_lanes", "d_query_sums")}
 
 
@@ -67,7 +72,7 @@ def build(
     name: str = "flash_attention_backward",
     debug: bool = True,
 ) -> Backward:
-    """Records and builds the three kernels of the backward operator.
+    """Records and builds the kernels of the backward operator.
 
     Args:
         problem: what to compute.
@@ -82,7 +87,8 @@ def build(
     options = {"variant": variant, "bias_gradient": bias_gradient, "debug": debug}
     main = build_main(problem, tik, name=name, **options)
     rows = preprocess.build(problem, tik, logsumexp_gradient=logsumexp_gradient, name=f"{name}_rows", debug=debug)
-    return Backward(rows, main, build_finish(problem, tik, name=f"{name}_finish", **options))
+    owned = scheduler.choose(problem, variant, bias_gradient).split.owned
+    return Backward(rows, main, None if owned else build_finish(problem, tik, name=f"{name}_finish", **options))
 
 
 def build_main(
@@ -143,11 +149,12 @@ class _Main:
         self.tik, self.problem = core.tik, core.problem
         self.plan = plan = core.plan
         self.turn = 0
-        self.behind = 2 if plan.deferred else 1  # steps of an item's loop beyond its own
+        self.late = plan.deferred and plan.single  # gradients of an item leave L0C during the next one
+        self.behind = 2 if self.late else 1  # steps of an item's loop beyond its own
 
     def record(self) -> None:
         core, tik, items = self.core, self.tik, self.split.items
-        self.item, self.next_item = KeyItem(core, "item"), KeyItem(core, "next_item")
+        self.item, self.next_item = (KeyItem(core, name, self.split.owned) for name in ("item", "next_item"))
         self.epoch = core.scalar("int32", "epoch", 0)  # parity of the item in work
         if self.problem.sequences:
             core.band = BandAtRunTime(core)
@@ -155,8 +162,9 @@ class _Main:
         self.loads = Loads(core, self.item, numbered=len(self.split.tiles) > 0, signed=slopes is not None)
         self.vector = VectorWork(core, self.item, slopes)
         self.results = Results(core)
+        self.query_sums = QuerySums(core, self.item, self.split)
         self.loads.constants(self.split.tiles, self.split.distances)
-        for name in ("d_key", "d_value"):
+        for name in ("d_key", "d_value", *(("d_query",) if self.split.owned else ())):
             core.clear_padding(name, core.on.d_score_half[0], self.index, self.split.cores)
         size = min(items, ITEMS_PER_CHUNK)
         with tik.for_range(0, -(-items // ITEMS_PER_CHUNK), name="chunk") as chunk:
@@ -179,7 +187,8 @@ class _Main:
         if self.plan.deferred:
             with tik.if_scope(self.results.pending > 0):
                 for gradient in (self.results.values, self.results.keys):
-                    self.results.take(gradient)
+                    if self.late:
+                        self.results.take(gradient)
                     for part in range(RING):
                         self.results.store(gradient, part)
 
@@ -198,19 +207,28 @@ class _Main:
         self.loads.scores_extra(item.units[0])
         bodies = core.scalar("int32", "bodies")
         bodies.set_as((item["steps"] + (self.behind + RING - 1)) // RING)
-        (self._deferred if self.plan.deferred else self._plain)(bodies)
+        (self._deferred if self.late else self._plain)(bodies)
 
     def _plain(self, bodies) -> None:
         """Steps of an item; the keys of the next one are on their way in the meantime."""
+        store_body = self._body("store_body", 1, bodies)
         with self.tik.for_range(0, bodies, name="body") as body:
-            self._plain_body(body)
+            self._plain_body(body, store_body)
         # While the Cube works on the last gradients of queries.
-        self.results.finish(self.item)
-        self._store_query(self.item.last())
+        if self.plan.deferred:
+            for gradient in (self.results.values, self.results.keys):
+                self.results.take(gradient)
+            self.results.keep(self.item)
+        else:
+            self.results.finish(self.item)
+        last = self.item.last()
+        self.query_sums.locate(last)
+        self.query_sums.store(last)
 
-    def _plain_body(self, body) -> None:
+    def _plain_body(self, body, store_body) -> None:
         for position in range(RING):
             self._step(body, position)
+            self._store(body, store_body, position)
             with self.core.when(body == 0, self.next_item["count"] > 0):
                 if position == 1:
                     self.loads.fetch_keys(self.next_item, 1 - self.epoch)
@@ -231,16 +249,23 @@ class _Main:
         self.results.keep(self.item)
 
     def _deferred_body(self, body, store_body) -> None:
-        core, results = self.core, self.results
+        core = self.core
         for position in range(RING):
             self._step(body, position)
-            with core.when(body == 0, results.pending > 0):
-                results.store(results.values, position)
-            with core.when(body == store_body, results.pending > 0):
-                results.store(results.keys, position)
+            self._store(body, store_body, position)
             if position == PLACE_POSITION:
                 with core.when(body == PLACE_BODY, self.next_item["count"] > 0):
                     self.loads.place_keys(1 - self.epoch)
+
+    def _store(self, body, store_body, position: int) -> None:
+        """A part of the gradients of the item before."""
+        core, results = self.core, self.results
+        if not self.plan.deferred:
+            return
+        with core.when(body == 0, results.pending > 0):
+            results.store(results.values, position)
+        with core.when(body == store_body, results.pending > 0):
+            results.store(results.keys, position)
 
     def _body(self, name: str, wanted: int, bodies):
         """Number of a loop body: the wanted one, or the last where there are fewer."""
@@ -257,7 +282,7 @@ class _Main:
         # Where Vector is the limit, it takes them while it waits for the scores that it has just taken.
         late = not self.plan.single
         with core.when(step >= 2, *((step >= steps,) if late else ()), step < steps + self.behind):
-            self._store_query(done)
+            self.query_sums.store(done)
         if not late:
             self._load_rows(step, position)
         with core.when(step < steps):
@@ -268,7 +293,7 @@ class _Main:
             self.vector.take_scores()
             if late:
                 with self.tik.if_scope(step >= 2):
-                    self._store_query(done)
+                    self.query_sums.store(done)
         if late:
             self._load_rows(step, position)
         with core.when(step < steps):
@@ -279,6 +304,7 @@ class _Main:
             self._take(body, position, exact=False)
         with core.when(step >= 1, step < steps + 1):
             # Ahead of what waits for the gradients of the scores: fewer events are in flight then.
+            self.query_sums.fetch(behind)
             columns = self._key_columns(*self.plan.column_parts(self.plan.keys, self.plan.head_dim)[0])
             self._key_gradient(behind, step)
             self._query_gradient(behind, columns)
@@ -294,7 +320,7 @@ class _Main:
         """Gradients of the item before out of L0C, in the first step: those of factor 1 first, which need no space."""
         results = self.results
         gradients = [one for one in (results.values, results.keys) if (one.factor == 1.0) == exact]
-        if not self.plan.deferred or position > 0 or not gradients:
+        if not self.late or position > 0 or not gradients:
             return
         with self.core.when(body == 0, results.pending > 0):
             for gradient in gradients:
@@ -312,7 +338,8 @@ class _Main:
     ) -> None:
         """target (rows, keys) = left . right + terms, segment by segment of keys; key_terms (L1) fill right_terms.
 
-        left and right are `dim` wide. Where `linear` is given it gets the terms instead.
+        target is one tensor, or two of half the keys each. left and right are `dim` wide. Where `linear` is given it
+        gets the terms instead.
         """
         core, tik, plan = self.core, self.tik, self.plan
         operand = core.on.l0_rows[0]
@@ -322,14 +349,17 @@ class _Main:
             tik.load2dv1(operand[group * columns * F], left, group, columns, groups, 0, False)
         if key_terms is not None:
             tik.load2dv1(right_terms, key_terms, 0, plan.columns, 1, 0, True)
-        for index, width in enumerate(plan.segments):
-            keys, start = self._operand(), plan.segment_start(index)
+        size = plan.keys // len(target)
+        for index, part in in_turn(range(len(plan.segments)), len(target)):
+            width, start = plan.segments[index], plan.segment_start(index)
+            keys, inside = self._operand(), start - part * size
             for slot in each_epoch(core, right, self.epoch):
                 tik.load2dv1(keys, slot, start * dim // F, width * dim // F, 1, 0, False)
-            tik.mmad(target[start * plan.rows], operand, keys, plan.rows, dim, width, 0)
-        if linear is None:
-            tik.mmad(target, l0_terms, right_terms, plan.rows, 16, plan.keys, 1)
-        else:
+            tik.mmad(target[part][inside * plan.rows], operand, keys, plan.rows, dim, width, 0)
+            if linear is None and inside + width == size:
+                terms = right_terms[part * size * TERMS]
+                tik.mmad(target[part], l0_terms, terms, plan.rows, 16, size, 1)
+        if linear is not None:
             columns = softcap.terms_width(self.problem, plan.keys)
             tik.mmad(linear, l0_terms, right_terms, plan.rows, 16, columns, 0)
 
@@ -341,7 +371,7 @@ class _Main:
         left, rows = on.query[ring], on.logsumexp_terms[ring]
         linear = on.linear[0] if self.problem.rules.softcap else None
         dim, l0_rows = self.plan.head_dim, on.l0_logsumexp_terms[0]
-        self._product(dim, on.scores[0], left, rows, l0_rows, on.key, l0_keys, keys, linear)
+        self._product(dim, on.scores, left, rows, l0_rows, on.key, l0_keys, keys, linear)
         if on.copies("lowering"):
             with self.tik.if_scope(self.item.number > 0):
                 self._lower_hidden()
@@ -354,18 +384,21 @@ class _Main:
         tik, plan, on, groups = self.tik, self.plan, self.core.on, self.plan.rows // 16
         left, tile = on.l0_turned[0], on.tiles[0][(self.item.number - 1) * plan.area]
         tik.load2dv1(left, on.lowering[0], 0, groups * groups, 1, 0, False)
-        size = min(plan.columns, on.l0_keys[0].shape[0] // (plan.rows * 16))
-        for first in range(0, plan.columns, size):
-            right, count = self._operand(), min(size, plan.columns - first)
-            for group in range(groups):
-                tik.load2dv1(right[group * count * F], tile, first * groups + group, count, groups, 0, True)
-            tik.mmad(on.scores[0][first * plan.rows * 16], left, right, plan.rows, plan.rows, count * 16, 1)
+        columns = plan.columns // len(on.scores)
+        size = min(columns, on.l0_keys[0].shape[0] // (plan.rows * 16))
+        for part, target in enumerate(on.scores):
+            for first in range(0, columns, size):
+                right, count = self._operand(), min(size, columns - first)
+                start = (part * columns + first) * groups
+                for group in range(groups):
+                    tik.load2dv1(right[group * count * F], tile, start + group, count, groups, 0, True)
+                tik.mmad(target[first * plan.rows * 16], left, right, plan.rows, plan.rows, count * 16, 1)
 
     def _d_probability(self, unit) -> None:
         on, ring = self.core.on, unit.position
         ones = on.l0_ones[0]
         left, rows = on.d_output[ring], on.delta_terms[ring]
-        self._product(self.plan.value_dim, on.d_probability[0], left, rows, on.l0_delta_terms[0], on.value, ones)
+        self._product(self.plan.value_dim, on.d_probability, left, rows, on.l0_delta_terms[0], on.value, ones)
         if self.problem.dropout_threshold:
             self.tik.mmad(on.delta[0], on.l0_delta_terms[0], ones, self.plan.rows, 16, 16, 0)
 
@@ -429,24 +462,3 @@ class _Main:
         for first, count in plan.column_parts(plan.keys, plan.head_dim):
             right = columns if first == 0 else self._key_columns(first, count)
             tik.mmad(on.query_sum[0][first * plan.rows * 16], left, right, plan.rows, plan.keys, count * 16, 0)
-
-    # ---- results
-    def _store_query(self, unit) -> None:
-        """Adds the query gradients of a step to their accumulator."""
-        core, tik, plan, item = self.core, self.tik, self.plan, self.item
-        _, heads, tiles, *_ = accumulator_shape(self.problem, plan, self.split.slots)
-        stage, whole = core.on.d_query[0], plan.rows * plan.head_dim
-        core.from_l0c(stage, core.on.query_sum[0], whole // F)
-        number = (item["slot"] * heads + item["head"] + unit.member) * tiles + unit.tile
-
-        def add() -> None:
-            target = core.gm["d_query_sums"][item.stored(core.wide(number, whole), plan.head_dim)]
-            tik.set_atomic_add(1)
-            tik.data_move(target, stage, 0, 1, whole // 8, 0, 0)
-            tik.set_atomic_add(0)
-
-        if not self.problem.sequences:
-            add()
-            return
-        with tik.if_scope(unit.rows > 0):  # keys of a sequence without queries
-            add()

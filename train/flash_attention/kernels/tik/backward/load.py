@@ -9,7 +9,7 @@ from flash_attention.kernels.tik.backward.tiling import lowers_on_cube
 from flash_attention.kernels.tik.backward.work_item import KeyItem, Unit
 from flash_attention.kernels.tik.common import alibi, dropout, mask, score_terms, softcap
 from flash_attention.kernels.tik.common.score_terms import TERMS
-from flash_attention.kernels.tik.common.tiles import F, by_keys, by_rows, each_epoch, segment_keys, stored_rows
+from flash_attention.kernels.tik.common.tiles import F, by_keys, by_rows, each_epoch, if_any, segment_keys, stored_rows
 from flash_attention.kernels.tik.core import Core
 from flash_attention.kernels.tik.hardware import HALF_ROUND
 from flash_attention.kernels.tik.layout import row_term_kinds, row_terms, row_terms_shape
@@ -89,7 +89,8 @@ class Loads:
         def fetch(have) -> None:
             if not isinstance(have, int) or have < plan.keys:
                 core.fill(stage[2 * HALF_ROUND :], 0.0, plan.keys * plan.head_dim)
-            core.load((stage, 2 * HALF_ROUND), "key", starts["key"], have, plan.keys)
+            with if_any(core, have):
+                core.load((stage, 2 * HALF_ROUND), "key", starts["key"], have, plan.keys)
             for slot in each_epoch(core, on.value, epoch):
                 for index, width in reversed(list(enumerate(plan.segments))):
                     first = plan.segment_start(index)

@@ -1,7 +1,8 @@
 """The work table of the backward operator for packed sequences: the formulas of `scheduler` for lengths that are data.
 
 The key tiles of all sequences, longest first, are dealt to the slots of a head in turns that change direction, as in
-variant "split": a slot has its accumulators and one core, so that the order of sums does not vary.
+variant "split": a slot has its accumulators and one core, so that the order of sums does not vary. Without a limit to
+the left, tiles further on in a sequence have no more query tiles than those before, and so come later.
 """
 
 from __future__ import annotations
@@ -20,8 +21,13 @@ ITEM_COST = 3  # of an item beside its steps
 
 
 def key_tiles(problem: KernelProblem, plan: BackwardPlan) -> int:
-    """Key tiles of a key/value head at most."""
-    return packed.capacity(problem.seq_k, problem.sequences, plan.keys)
+    """Key tiles of a key/value head at most. Every sequence with queries has one, so that somebody writes d_query."""
+    return packed.capacity(problem.seq_k + problem.sequences, problem.sequences, plan.keys)
+
+
+def owned(problem: KernelProblem, slots: int) -> bool:
+    """See BackwardSplit."""
+    return slots == 1 and Limits.of(problem).left == FAR
 
 
 def slots(problem: KernelProblem, plan: BackwardPlan, most: int) -> int:
@@ -57,6 +63,7 @@ def table(xp, problem: KernelProblem, plan: BackwardPlan, slots: int) -> Callabl
     own[..., word_of.KV_HEAD], own[..., word_of.SLOT] = heads, of_slots
     of_sequence = len(Sequences._fields)
     words = [word_of.TILE, word_of.FIRST, word_of.COUNT, word_of.STEPS, word_of.CROSS, word_of.BEFORE]
+    words += [word_of.FINAL, word_of.FINAL_END]
     words += range(word_of.SEQUENCE, word_of.SEQUENCE + of_sequence)
     ranked, tiles = packed.ranked(xp, items, words, ranks, own), packed.tiles(xp, problem, items)
     left, right, prefixed = Limits.of(problem)
@@ -65,24 +72,31 @@ def table(xp, problem: KernelProblem, plan: BackwardPlan, slots: int) -> Callabl
 
     def make(described):
         _, _, _, keys, offset, prefix, queries, _ = described
-        owner, tile, active = tiles((keys + (whole - 1)) // whole)
+        owner, tile, active = tiles((xp.maximum(keys, xp.as_int(queries > 0)) + (whole - 1)) // whole)
         nothing, zero, rows_of = tile * 0, xp.take(offset, owner, 0), xp.take(queries, owner, 0)
         active, start = xp.as_int(active), tile * whole
         stop = xp.minimum(start + whole, xp.take(keys, owner, 0))
-        top = nothing if right == FAR else xp.minimum(xp.maximum(start - right - zero, 0), rows_of)
+        top, following = nothing, nothing  # first query that sees a key of the tile, and of the next one
+        if right != FAR:
+            top, following = (xp.minimum(xp.maximum(at - right - zero, 0), rows_of) for at in (start, start + whole))
         if prefixed:
             top = top * xp.as_int(xp.take(prefix, owner, 0) <= start)
+            following = following * xp.as_int(xp.take(prefix, owner, 0) <= start + whole)
+        top = top * xp.as_int(tile > 0)  # every query tile has a visitor
         end = rows_of if left == FAR else xp.minimum(xp.maximum(stop + left - zero, 0), rows_of)
         seen = xp.as_int(end > top)
         first = top // rows * seen
         # Keys that nobody sees have one tile, with everything hidden, which makes their gradients zero.
         count = (((end - 1) // rows - first) * seen + 1) * active
+        # Query tiles that the next key tile does not visit.
+        after = xp.as_int(xp.take(keys, owner, 0) > start + whole) * xp.as_int(rows_of > following)
+        final_end = (first + count - after * (first + count - following // rows)) * seen
         cross = before = nothing + FAR
         if signed:
             cross = (start - zero - (rows - 1)) // rows + 1
             before = (start + (whole - 1) - zero + (rows - 1)) // rows
             cross, before = (xp.minimum(xp.maximum(one, first), first + count) for one in (cross, before))
-        values = (tile, first, count, count * group, cross, before)
+        values = (tile, first, count, count * group, cross, before, first, final_end)
         for index in range(of_sequence):
             values = values + (xp.take(described[index], owner, 0),)
         return ranked(values, (count * group + ITEM_COST) * active)

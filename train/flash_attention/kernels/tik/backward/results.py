@@ -13,7 +13,7 @@ from flash_attention.kernels.tik.backward import words as word_of
 from flash_attention.kernels.tik.backward.tiling import RING
 from flash_attention.kernels.tik.common import softcap
 from flash_attention.kernels.tik.common.table_row import TableRow, of_sequence, present
-from flash_attention.kernels.tik.common.tiles import F, by_keys
+from flash_attention.kernels.tik.common.tiles import F, by_keys, if_any
 from flash_attention.kernels.tik.core import Core
 from flash_attention.kernels.tik.hardware import HALF_ROUND
 from flash_attention.kernels.tik.problem import padded
@@ -55,7 +55,7 @@ class Results:
         self.core, problem = core, core.problem
         self.values = Gradient("d_value", "value_sum", "value_gradient", problem.dropout_scale)
         factor = softcap.gradient_sign(problem) * problem.scale * problem.dropout_scale
-        self.keys = Gradient("d_key", "key_sum", "key_stage", factor)
+        self.keys = Gradient("d_key", "key_sum", "key_stage" if core.plan.single else "key_gradient", factor)
         if core.plan.deferred:
             self.pending = core.scalar("int32", "pending", 0)
             self._item = TableRow(core, "ended", present(_PLACE, problem))
@@ -125,7 +125,8 @@ class Results:
 
         def record(have) -> None:
             start = base + first * core.place(gradient.name).column * 16 + item["tile"] * (plan.keys * 16)
-            core.store(gradient.name, start, half, have, plan.keys, count)
+            with if_any(core, have):
+                core.store(gradient.name, start, half, have, plan.keys, count)
 
         by_keys(core, item["tile"], record, item.keys)
 

@@ -2,7 +2,8 @@
 
 A work item is one key tile of one key/value head against all query tiles that see it, for every query head of the
 group, so that the gradients of the keys and values are summed where they are. The gradients of the queries are sums
-over key tiles: every core adds its part to a float32 accumulator in global memory.
+over key tiles: every core adds its part to a float32 accumulator in global memory. Where one core does all of a head,
+it rounds the gradients of a query tile itself when it adds the last part of it (BackwardSplit.owned).
 
 Variants by name (VARIANTS):
     "deterministic": each accumulator has one core that adds to it, in the order of its table; the same bits whatever
@@ -14,6 +15,7 @@ Variants by name (VARIANTS):
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -32,6 +34,8 @@ from flash_attention.kernels.tik.backward.words import (
     DISTANCE,
     EDGE,
     FIELDS,
+    FINAL,
+    FINAL_END,
     FIRST,
     HEAD,
     KV_HEAD,
@@ -77,6 +81,7 @@ class BackwardSplit:
             tiles hold LOWEST for them and 0 elsewhere.
         slots: accumulators per query head.
         units: steps of each core.
+        owned: each accumulator has one core, which visits all of it, so that the main kernel gives d_query itself.
     """
 
     table: np.ndarray
@@ -84,6 +89,7 @@ class BackwardSplit:
     distances: np.ndarray
     slots: int
     units: tuple[int, ...]
+    owned: bool
 
     @property
     def cores(self) -> int:
@@ -128,12 +134,21 @@ def _choose(problem: KernelProblem, variant: str, bias_gradient: bool, _: forms.
         except PartialTilesError as error:
             reasons.append(f"{plan.strategy}: {error}")
             continue
-        parts = buffers(problem, plan, work.tiles.size, work.distances.size)
-        reason = excess(parts, problem) or excess(finish_buffers(problem, plan, work.slots), problem)
+        parts, reason = _parts(problem, plan, work)
+        if reason and work.owned:
+            work = dataclasses.replace(work, owned=False)
+            parts, reason = _parts(problem, plan, work)
         if not reason:
             return Choice(plan, work, tuple(parts))
         reasons.append(f"{plan.strategy} needs {reason}")
     raise ValueError(f"tiling: no strategy fits this problem: {'; '.join(reasons)}")
+
+
+def _parts(problem: KernelProblem, plan: BackwardPlan, work: BackwardSplit) -> tuple[list[Buffer], str]:
+    """Buffers of the main kernel, and what does not fit in it or the last pass."""
+    parts = buffers(problem, plan, work.tiles.size, work.distances.size, work.owned)
+    last = [] if work.owned else finish_buffers(problem, plan, work.slots)
+    return parts, excess(parts, problem) or excess(last, problem)
 
 
 def split(problem: KernelProblem, plan: BackwardPlan, variant: str) -> BackwardSplit:
@@ -150,6 +165,7 @@ def split(problem: KernelProblem, plan: BackwardPlan, variant: str) -> BackwardS
         units = [(costs[tile], 0, [(head, tile)]) for family in families for head in family for tile in range(count)]
     else:
         units = _units(families, costs, slots)
+    finals = _finals(blocks, -(-problem.seq_q // plan.rows)) if slots == 1 and variant != "atomic" else None
     hands, _ = deal([cost for cost, _, _ in units], problem.cores)
     shares = [sorted((units[index] for index in hand), key=lambda unit: unit[2][0]) for hand in hands]
     rows = [[(slot, *item) for _, slot, items in share for item in items] for share in shares]
@@ -160,6 +176,8 @@ def split(problem: KernelProblem, plan: BackwardPlan, variant: str) -> BackwardS
             row[SLOT], row[TILE] = slot, tile
             row[STEPS] = row[COUNT] * problem.group
             _planes(row, problem, batch, head)
+            if finals:
+                row[FINAL], row[FINAL_END] = finals[tile]
     visible = visibility_tiles(plan, tiles)
     if lowers_on_cube(problem):
         visible = np.where(visible > 0, 0, LOWEST).astype(np.float16)
@@ -169,6 +187,7 @@ def split(problem: KernelProblem, plan: BackwardPlan, variant: str) -> BackwardS
         distance_tiles(plan, distances),
         slots,
         tuple(int(share[:, STEPS].sum()) for share in table),
+        finals is not None,
     )
 
 
@@ -183,7 +202,25 @@ def _of_sequences(problem: KernelProblem, plan: BackwardPlan, variant: str) -> B
         band.distances(plan) if signed else np.zeros((0, 16), np.float16),
         slots,
         tuple(int(count) * problem.group for count in (ranks < packed.key_tiles(problem, plan)).sum(axis=1)),
+        variant != "atomic" and packed.owned(problem, slots),
     )
+
+
+def _finals(blocks: list[KeyTile], count: int) -> list[tuple[int, int]] | None:
+    """(first, end) of the query tiles, of `count`, that each key tile is the last one to visit.
+
+    None if some are visited by none, or such tiles do not lie side by side.
+    """
+    last = np.full(count, -1)
+    for number, block in enumerate(blocks):
+        last[block.words[FIRST] : block.words[FIRST] + block.count] = number
+    numbers, first, tiles = np.unique(last, return_index=True, return_counts=True)
+    if numbers[0] < 0 or np.count_nonzero(np.diff(last)) != len(numbers) - 1:
+        return None
+    ranges = {
+        number: (start, start + size) for number, start, size in zip(*map(np.ndarray.tolist, (numbers, first, tiles)))
+    }
+    return [ranges.get(number, (0, 0)) for number in range(len(blocks))]
 
 
 def _families(problem: KernelProblem, shared_bias: bool) -> list[list[tuple[int, int]]]:

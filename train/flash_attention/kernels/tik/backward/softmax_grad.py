@@ -23,7 +23,9 @@ class VectorWork:
         if not core.problem.rules.softcap:
             skew = HALF_ROUND if core.problem.post_scale != 1.0 else 0
             for at, elements in core.plan.pieces if core.plan.single else ((0, core.plan.area),):
-                core.from_l0c(core.on.score[0][at + shift + skew :], core.on.scores[0][at], elements // F)
+                part, inside = divmod(at, core.on.scores[0].shape[0])
+                source = core.on.scores[part][inside]
+                core.from_l0c(core.on.score[0][at + shift + skew :], source, elements // F)
 
     def probabilities(self, unit: Unit) -> None:
         """exp(scores - logsumexp) to L1, dropped where dropout says so; float32 stays in `score`, float16 in `half`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flash_attention.kernels.tik import forms, packed, tuning
@@ -16,7 +17,6 @@ from flash_attention.kernels.tik.problem import KernelProblem, padded
 FINISH_COPIES = 2  # tiles that the last pass has in work at a time
 RING = 4  # row tiles of query, output gradient and row terms in L1; the unrolled loop body covers as many steps
 PAIR = 2  # copies in L1 of the gradients of the scores, which the Cube still reads when Vector has the next
-OPERAND = 6144  # float16 elements of one operand in L0A or L0B
 HALF_FACTORS = (48, 64)  # padded head_dims that multiply float16 factors
 # Keys computed at most beyond those of key tiles of 128, where the strategy is free: global memory bounds tiles of 128
 # keys, and Vector the wider ones of narrow heads.
@@ -27,18 +27,26 @@ WIDEST, WIDE = "rows48keys256", "rows64keys192"
 
 @dataclass(frozen=True)
 class Strategy:
-    """A named tile shape: queries per step and keys per work item."""
+    """A named tile shape.
+
+    Attributes:
+        rows: queries per step.
+        keys: per work item.
+        operand: float16 elements of one operand in L0B.
+    """
 
     name: str
     rows: int
     keys: int
+    operand: int = 6144
 
 
 STRATEGIES = {
     s.name: s
     for s in (
-        Strategy(WIDEST, 48, 256),
-        Strategy(WIDE, 64, 192),
+        # Of narrow heads few operands are on their way at a time; larger ones are fewer instructions.
+        Strategy(WIDEST, 48, 256, 12288),
+        Strategy(WIDE, 64, 192, 12288),
         Strategy("rows32keys192", 32, 192),
         Strategy("rows64keys128", 64, 128),
         Strategy("rows32keys128", 32, 128),
@@ -59,6 +67,7 @@ class BackwardPlan:
     Attributes:
         rows: queries of one step.
         keys: keys of a work item, whose gradients stay in L0C.
+        operand: as in Strategy.
         head_dim, value_dim: padded to 16.
         single: the gradient of the scores is multiplied out in float32; otherwise from float16 factors, which costs
             Vector less, its limit at HALF_FACTORS, and doubles what rounding does to them.
@@ -70,6 +79,7 @@ class BackwardPlan:
     strategy: str
     rows: int
     keys: int
+    operand: int
     head_dim: int
     value_dim: int
     single: bool
@@ -97,7 +107,7 @@ class BackwardPlan:
 
     def _fits(self, segments: int) -> bool:
         width = self.keys // segments
-        return width == 16 or width * self.widest <= OPERAND
+        return width == 16 or width * self.widest <= self.operand
 
     @property
     def widest(self) -> int:
@@ -107,7 +117,8 @@ class BackwardPlan:
     def column_parts(self, depth: int, dim: int) -> tuple[tuple[int, int], ...]:
         """(first, count) of the fractal columns of `dim` that an operand of `depth` rows holds at a time."""
         whole = dim // 16
-        count = min(whole, max(1, OPERAND // (depth * 16)))
+        count = min(whole, max(1, self.operand // (depth * 16)))
+        count = -(-whole // -(-whole // count))
         return tuple((first, min(count, whole - first)) for first in range(0, whole, count))
 
     @property
@@ -148,11 +159,12 @@ def plans(problem: KernelProblem, bias_gradient: bool) -> list[BackwardPlan]:
         chunks = -(-problem.group // 16) if bias == "per_key" else 0
         single = max(head_dim, value_dim) not in HALF_FACTORS and not problem.dropout_threshold and bias != "per_score"
         # Where Vector is the bound, or dropout's selections fill the instruction cache, it gains nothing.
-        for deferred in (True, False) if single and not chunks else (False,):
+        for deferred in (True, False) if not problem.dropout_threshold and not chunks else (False,):
             plan = BackwardPlan(
                 name,
                 _cut(strategy.rows, problem.seq_q if not problem.sequences else min(problem.seq_q, 64)),
                 _cut(strategy.keys, problem.seq_k),
+                strategy.operand,
                 head_dim,
                 value_dim,
                 single,
@@ -183,8 +195,12 @@ def lowers_on_cube(problem: KernelProblem) -> bool:
     return not problem.sequences and not problem.rules.softcap
 
 
-def buffers(problem: KernelProblem, plan: BackwardPlan, tiles: int, distances: int) -> list[Buffer]:
-    """Every on-chip buffer of the main kernel, in the order of allocation; arguments as in the forward operator."""
+def buffers(problem: KernelProblem, plan: BackwardPlan, tiles: int, distances: int, owned: bool) -> list[Buffer]:
+    """Every on-chip buffer of the main kernel, in the order of allocation; arguments as in the forward operator.
+
+    Args:
+        owned: see BackwardSplit.
+    """
     rows, keys, depth, value_dim, area = plan.rows, plan.keys, plan.head_dim, plan.value_dim, plan.area
     dropout, capped = problem.dropout_threshold > 0, problem.rules.softcap > 0
     dynamic = problem.bias in ("per_key", "alibi") or problem.mask == "per_key"
@@ -192,6 +208,9 @@ def buffers(problem: KernelProblem, plan: BackwardPlan, tiles: int, distances: i
     part_rows, part_keys = plan.column_parts(rows, plan.widest)[0][1] * 16, plan.column_parts(keys, depth)[0][1] * 16
     half = padded(area, 128)
     lowering = rows * rows if tiles and lowers_on_cube(problem) else 0
+    # In two tensors, whose products take turns, nothing waits for the end of the one before where the synchronisation
+    # looks at whole tensors. Where Vector is the limit, it takes the scores in one move.
+    halves = 2 if plan.single and not capped and len(plan.segments) % 2 == 0 else 1
     l0_keys = max(width * plan.widest, keys * part_keys, rows * 16 if lowering else 0)
     l0_other = rows * part_rows + keys * TERMS * (2 if dynamic else 1) + (rows * 16 if plan.bias_chunks else 0)
     l0_left = problem.capacity["L0B"] // BYTES["float16"] - l0_other
@@ -226,11 +245,13 @@ def buffers(problem: KernelProblem, plan: BackwardPlan, tiles: int, distances: i
         Buffer("value_sum", "L0C", "float32", keys * value_dim),
         Buffer("key_sum", "L0C", "float32", keys * depth),
         Buffer("query_sum", "L0C", "float32", rows * depth),
-        Buffer("scores", "L0C", "float32", area),
+        Buffer("scores", "L0C", "float32", area // halves, halves),
         Buffer("d_probability", "L0C", "float32", area),
         Buffer("delta", "L0C", "float32", rows * 16, 1 if dropout else 0),
         Buffer("bias_sum", "L0C", "float32", keys * 16, plan.bias_chunks),
         *_vector_operands(problem, plan),
+        # A whole number of rounds of the banks behind the query gradients that are added to it.
+        Buffer("query_total", "UB", "float32", rows * depth + HALF_ROUND if owned else 0),
         Buffer("cap_slope", "UB", "float16", half, 1 if capped else 0),
         Buffer("dropped", "UB", "float16", half, 1 if dropout else 0),
         Buffer("row_delta", "UB", "float16", rows * 16, 1 if dropout else 0),
@@ -242,6 +263,8 @@ def buffers(problem: KernelProblem, plan: BackwardPlan, tiles: int, distances: i
         Buffer("distance", "UB", "float16", half, 1 if distances else 0),
         Buffer("slope_value", "UB", "float32", 128, 1 if distances else 0),
         Buffer("value_gradient", "UB", "float16", keys * value_dim if plan.deferred else 0),
+        Buffer("key_gradient", "UB", "float16", keys * depth if plan.deferred and not plan.single else 0),
+        Buffer("query_half", "UB", "float16", rows * depth if owned else 0),
         Buffer("zeros", "UB", "float16", 128, 1 if dropout else 0),
         Buffer("term", "UB", "float16", 128, 1 if distances else 0),
         Buffer("widened", "UB", "float32", 0 if forms.current().mixed_axpy else WIDENED),
@@ -249,6 +272,12 @@ def buffers(problem: KernelProblem, plan: BackwardPlan, tiles: int, distances: i
         *softcap.buffers(problem, rows, keys, keys, 1),
     ]
     return [buffer for buffer in result if buffer.copies and buffer.size]
+
+
+def in_turn(products: Sequence, tensors: int) -> list[tuple]:
+    """(product, number of its tensor) in an order in which the tensors take turns; each has as many neighbours."""
+    size = len(products) // tensors
+    return [(products[part * size + index], part) for index in range(size) for part in range(tensors)]
 
 
 def _vector_operands(problem: KernelProblem, plan: BackwardPlan) -> list[Buffer]:
@@ -260,7 +289,7 @@ def _vector_operands(problem: KernelProblem, plan: BackwardPlan) -> list[Buffer]
     raw = softcap.RAW if problem.rules.softcap > 0 else 0
     score = Buffer("score", "UB", "float32", area + 128 + raw)
     probability = Buffer("probability_half", "UB", "float16", half)
-    d_score = Buffer("d_score_half", "UB", "float16", half + 128)
+    d_score = Buffer("d_score_half", "UB", "float16", half if plan.single else half + 128)
     # With room for keys that are to be scaled, a whole round of the banks: what follows keeps its place in them.
     keys = Buffer("key_stage", "UB", "float16", plan.keys * plan.head_dim + 4 * HALF_ROUND)
     if plan.single:

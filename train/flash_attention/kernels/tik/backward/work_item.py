@@ -24,6 +24,8 @@ _FIELDS = {
     "cross": word_of.CROSS,
     "before": word_of.BEFORE,
     "batch": word_of.BATCH,
+    "final": word_of.FINAL,
+    "final_end": word_of.FINAL_END,
     **of_sequence(word_of.SEQUENCE),
 }
 
@@ -48,8 +50,10 @@ class Unit:
 class KeyItem(TableRow):
     """One work item and its current step."""
 
-    def __init__(self, core: Core, name: str):
-        super().__init__(core, name, present(_FIELDS, core.problem))
+    def __init__(self, core: Core, name: str, owned: bool):
+        """`owned` as in BackwardSplit."""
+        fields = {name: word for name, word in _FIELDS.items() if owned or not name.startswith("final")}
+        super().__init__(core, name, present(fields, core.problem))
         self._member, self._tile = core.scalar("int32", "next_member", 0), core.scalar("int32", "next_tile", 0)
         self.units = [
             Unit(place, *(core.scalar("int32", f"{name}_{place}", 0) for name in ("member", "tile", "rows")))

@@ -6,6 +6,8 @@ to L0. The order is made by the bursts of the move from global memory.
 
 from __future__ import annotations
 
+import contextlib
+
 from flash_attention.kernels.tik.core import Core
 from flash_attention.kernels.tik.hardware import HALF_ROUND
 from flash_attention.kernels.tik.problem import padded
@@ -108,6 +110,11 @@ def _whole_or(core: Core, is_whole, possible: bool, record, whole: int, number) 
         record(whole)
     with core.tik.else_scope():
         record(number)
+
+
+def if_any(core: Core, count):
+    """A scope that is left out where `count` is a run-time number and 0."""
+    return contextlib.nullcontext() if isinstance(count, int) else core.tik.if_scope(count > 0)
 
 
 def by_rows(core: Core, rows, record) -> None:
