@@ -10,6 +10,8 @@ from flash_attention.dropout.seed import DropoutSeed
 from flash_attention.problem import AttentionProblem, AttentionRules
 from mindspore import Tensor, nn, ops
 
+from tests.train.flash_attention.modes import MODES_AND_BACKENDS
+
 pytestmark = pytest.mark.asynchronous  # what a step leaves to the next must not depend on when operators run
 
 BACKENDS = ("math", "cpu")
@@ -36,7 +38,7 @@ def near(actual, expected):
     np.testing.assert_allclose(actual.asnumpy(), expected, atol=2e-5, rtol=2e-5)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("mode", "backend"), MODES_AND_BACKENDS, indirect=["mode"])
 def test_only_training_drops(backend, mode):
     # MindSpore compiles a fresh cell as if set_train had been called: set_train(False) makes the phases distinct.
     layer = FlashAttention(8, 0.3, seed=7, backend=backend).set_train(False)
@@ -47,7 +49,7 @@ def test_only_training_drops(backend, mode):
     near(layer.set_train()(QUERY, KEY, VALUE), truth((7, 2)).output)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("mode", "backend"), MODES_AND_BACKENDS, indirect=["mode"])
 def test_the_backward_pass_sees_the_seed_of_the_forward_pass(backend, mode):
     layer = FlashAttention(8, 0.3, seed=7, backend=backend).set_train()
 

@@ -78,7 +78,7 @@ def test_masks_that_broadcast(shape, boolean, backend):
     check(tensors, backend, attn_mask=mask)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("mode", "backend"), MODES_AND_BACKENDS, indirect=["mode"])
 def test_true_takes_part_and_a_query_that_takes_part_in_nothing_gives_zero(backend, mode):
     tensors = draw(2, 3, 9, 16), draw(2, 3, 13, 16, seed=1), draw(2, 3, 13, 16, seed=2)
     mask = np.random.default_rng(0).random((9, 13)) < 0.5
@@ -141,7 +141,7 @@ def test_a_graph_asks_for_a_seed():
         run(*tensors)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("mode", "backend"), MODES_AND_BACKENDS, indirect=["mode"])
 def test_a_given_seed_decides_what_dropout_drops_in_a_graph_too(backend, mode):
     tensors = draw(3, 40, 16), draw(3, 40, 16, seed=1), draw(3, 40, 16, seed=2)
 
@@ -194,7 +194,7 @@ def test_seed_and_bits_are_checked():
         flash_attention(*tensors, dropout_rate=0.1, keep_bits=Tensor(np.zeros((1, 2, 9, 3), np.uint8)))
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("mode", "backend"), MODES_AND_BACKENDS, indirect=["mode"])
 def test_logsumexp_merges_two_halves_of_the_keys(backend, mode):
     """What context parallelism does with it."""
     query, key, value = draw(1, 2, 30, 16), draw(1, 2, 64, 16, seed=1), draw(1, 2, 64, 16, seed=2)
@@ -211,7 +211,7 @@ def test_logsumexp_merges_two_halves_of_the_keys(backend, mode):
     np.testing.assert_allclose(whole.asnumpy(), output, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("mode", "backend"), MODES_AND_BACKENDS, indirect=["mode"])
 def test_gradient_through_the_logsumexp_alone(backend, mode):
     query, key, value = draw(1, 2, 30, 16), draw(1, 2, 40, 16, seed=1), draw(1, 2, 40, 16, seed=2)
     weight = draw(1, 2, 30, seed=3)

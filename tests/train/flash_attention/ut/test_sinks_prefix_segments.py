@@ -6,6 +6,7 @@ import pytest
 from flash_attention import FlashAttention, explain, flash_attention
 from mindspore import Tensor, ops
 
+from tests.train.flash_attention.modes import MODES_AND_BACKENDS
 from tests.train.flash_attention.problems import make_problem
 
 BACKENDS = ("math", "cpu")
@@ -65,7 +66,7 @@ def test_sinks_of_minus_infinity_are_none(backend):
         np.testing.assert_allclose(one, other, atol=1e-6)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("mode", "backend"), MODES_AND_BACKENDS, indirect=["mode"])
 def test_the_layer_takes_them_and_gives_the_gradient_of_sinks(backend, mode):
     layer = FlashAttention(24, causal=True, backend=backend)
     ids, sinks = Tensor(np.zeros((2, SEQ), np.int32)), draw(4, seed=5)

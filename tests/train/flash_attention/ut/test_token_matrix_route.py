@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import mindspore as ms
 import numpy as np
 import pytest
 from flash_attention.backends.ascend import BACKEND
@@ -19,19 +18,16 @@ pytest.importorskip("tikemu")
 SMALL = Case(batch=2, heads=2, kv_heads=1, seq_q=19, seq_k=37, head_dim=16, mask="causal", dropout=0.2)
 
 
-@pytest.fixture(params=["graph", "pynative"])
-def mode(request):
-    """Runs the test in one of MindSpore's modes."""
-    ms.set_context(mode=ms.GRAPH_MODE if request.param == "graph" else ms.PYNATIVE_MODE)
-    yield
-    ms.set_context(mode=ms.PYNATIVE_MODE)
+# A graph of each takes seconds.
+EACH = [("pynative", layout) for layout in OTHER_LAYOUTS]
+EACH += [pytest.param("graph", layout, marks=[] if layout == "BSH" else pytest.mark.slow) for layout in OTHER_LAYOUTS]
 
 
-def test_every_layout_gives_the_same_bits(mode):
+@pytest.mark.parametrize(("mode", "layout"), EACH, indirect=["mode"])
+def test_every_layout_gives_the_same_bits(mode, layout):
     first = run_case(SMALL, "emulator").named()
-    for layout in OTHER_LAYOUTS:
-        for name, value in run_case(SMALL, "emulator", layout).named().items():
-            np.testing.assert_array_equal(value, first[name], err_msg=f"{name} of {layout}")
+    for name, value in run_case(SMALL, "emulator", layout).named().items():
+        np.testing.assert_array_equal(value, first[name], err_msg=name)
 
 
 def test_heads_that_share_fractals_are_separated_first():

@@ -6,6 +6,7 @@ import pytest
 from flash_attention import flash_attention, flash_attention_varlen, reference
 from mindspore import Tensor, ops
 
+from tests.train.flash_attention.modes import MODES_AND_BACKENDS
 from tests.train.flash_attention.problems import make_problem
 
 HEADS, KV_HEADS, DIM, VALUE_DIM = 4, 2, 24, 40
@@ -73,7 +74,7 @@ def check_sequence(index, found, prefix, **rules):
     return exact.d_sinks, errors[-1].allowed_max
 
 
-@pytest.mark.parametrize("backend", ["cpu", "math"])
+@pytest.mark.parametrize(("mode", "backend"), MODES_AND_BACKENDS, indirect=["mode"])
 @pytest.mark.parametrize("prefix", [None, PREFIX], ids=["causal", "prefix"])
 def test_every_sequence_is_right_by_itself(mode, backend, prefix):
     tensors = backend == "cpu"  # lengths in tensors, which math reads in PYNATIVE only
