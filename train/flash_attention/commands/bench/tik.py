@@ -28,7 +28,7 @@ REQUIRED = {
     ("backward", 128, False): 0.86,
     ("backward", 128, True): 0.81,
     ("backward", 64, False): 0.81,
-    ("backward", 64, True): 0.73,
+    ("backward", 64, True): 0.74,
 }
 SEQ = 4096
 BUILD_SECONDS = 10.0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from flash_attention.kernels.tik.backward.tiling import PAIR, lowers_on_cube
 from flash_attention.kernels.tik.backward.work_item import KeyItem, Unit
 from flash_attention.kernels.tik.common import dropout, mask, softcap
@@ -16,6 +18,27 @@ class VectorWork:
 
     def __init__(self, core: Core, item: KeyItem, slopes):
         self.core, self.item, self.slopes = core, item, slopes
+        # Run-time flag: causality hides the second piece of a tile from all of its rows. Its probabilities are zeros
+        # without an exponential, which pays where Vector is the limit.
+        plan, asked = core.plan, core.problem.rules.causal and not core.problem.prefix
+        possible = asked and not plan.single and len(plan.pieces) > 1
+        self._hidden = core.scalar("int32", "hidden_piece", 0) if possible else None
+
+    def _look(self, unit: Unit) -> None:
+        """Sets the flag."""
+        if self._hidden is None:
+            return
+        plan, item = self.core.plan, self.item
+        self._hidden.set_as(0)
+        last, first = item.position(unit.tile) + (plan.rows - 1), plan.pieces[1][0] // plan.rows
+        with self.core.tik.if_scope(item["tile"] * plan.keys + first > last):
+            self._hidden.set_as(1)
+
+    def _if_seen(self, at: int):
+        """Scope of work on the piece from element `at` on, which is left out where nobody sees it."""
+        return (
+            contextlib.nullcontext() if at == 0 or self._hidden is None else self.core.tik.if_scope(self._hidden == 0)
+        )
 
     def take_scores(self) -> None:
         """Scores out of L0C; in one move where Vector has something else to take while it waits for them."""
@@ -45,10 +68,17 @@ class VectorWork:
         if self.item.distance is not None:
             self._distances(exponent, unit)
         self._lower_hidden(exponent)
+        self._look(unit)
         for at, elements in plan.pieces:
-            core.unary("vec_exp", exponent[at:], exponent[at:], elements, 64)
+            with self._if_seen(at):
+                core.unary("vec_exp", exponent[at:], exponent[at:], elements, 64)
         for at, elements in plan.pieces:
-            core.to_half(half[at:], exponent[at:], elements)
+            with self._if_seen(at):
+                core.to_half(half[at:], exponent[at:], elements)
+        if self._hidden is not None:
+            at, elements = plan.pieces[1]
+            with core.tik.if_scope(self._hidden > 0):
+                core.fill(half[at:], 0.0, elements)
         result = half
         if problem.dropout_threshold:
             result, zeros = core.on.dropped[0], core.on.zeros[0]

@@ -98,15 +98,16 @@ class KeyItem(TableRow):
         else:
             unit.rows.set_as(core.plan.rows)
 
-    def _position(self, tile):
-        """Position of the first row of a query tile of a packed sequence."""
-        return tile * self.core.plan.rows + self["offset"]
+    def position(self, tile):
+        """Position of the first row of a query tile among the keys."""
+        problem = self.core.problem
+        return tile * self.core.plan.rows + (self["offset"] if problem.sequences else problem.offset)
 
     def tile_number(self, number, tile) -> None:
         """Sets `number` to the visibility tile of a query tile, 0 where everything is visible."""
         core, table = self.core, self.core.on.table[0]
         if core.band:
-            core.band.number(number, self._position(tile), self["tile"], self["keys"], self._scalars.get("prefix"))
+            core.band.number(number, self.position(tile), self["tile"], self["keys"], self._scalars.get("prefix"))
             return
         with core.tik.if_scope(tile - self["first"] < word_of.EDGE):
             number.set_as(table[self.row + (tile - self["first"]) + word_of.LEFT])
@@ -120,7 +121,7 @@ class KeyItem(TableRow):
         core, table = self.core, self.core.on.table[0]
         if core.band:
             crossing = self["cross"], self["before"]
-            core.band.distance_number(number, self._position(tile), self["tile"], tile, *crossing)
+            core.band.distance_number(number, self.position(tile), self["tile"], tile, *crossing)
             return
         number.set_as(0)
         with core.when(tile >= self["cross"], tile < self["before"]):
