@@ -25,6 +25,8 @@ REQUIRED = {
     ("forward", 128, True): 0.76,
     ("forward", 64, False): 0.59,
     ("forward", 64, True): 0.51,
+    ("forward", 256, False): 0.78,
+    ("forward", 256, True): 0.68,
     ("backward", 128, False): 0.86,
     ("backward", 128, True): 0.81,
     ("backward", 64, False): 0.81,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -290,7 +291,7 @@ class Core:
         place, (tensor, at) = self.place(name), target
         if rows < height and "tiles" in self.gm:
             area, behind = self.plan.rows * self.plan.keys, height - rows
-            zeros = (self.gm["tiles"].shape[0] - 1) * area
+            zeros = math.prod(self.gm["tiles"].shape) - area
             step = area // (behind * BLOCK_HALVES)
             for first in range(0, place.columns, step):
                 count = min(step, place.columns - first)

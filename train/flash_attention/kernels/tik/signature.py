@@ -185,9 +185,12 @@ def _tensor(argument: Argument, stored) -> GlobalTensor:
     return GlobalTensor(argument.name, shape, argument.dtype, argument.format, constant, argument.added)
 
 
-def _tiles(tiles: np.ndarray) -> np.ndarray | None:
-    """Tiles of visibility, and behind them zeros, see `Core.load_operand`."""
-    return np.concatenate([tiles, np.zeros_like(tiles[:1])]) if len(tiles) else None
+def _tiles(tiles: np.ndarray, plan) -> np.ndarray | None:
+    """Tiles of visibility, and behind them a tile of zeros, see `Core.load_operand`."""
+    if not len(tiles):
+        return None
+    zeros = plan.rows * plan.keys // tiles[0].size
+    return np.concatenate([tiles, np.zeros((zeros, *tiles.shape[1:]), tiles.dtype)])
 
 
 def _work(problem: KernelProblem, choice) -> dict:
@@ -196,7 +199,7 @@ def _work(problem: KernelProblem, choice) -> dict:
     if problem.sequences:
         zeros = np.zeros((packed.zero_blocks(problem, choice.plan), 16), np.float16)
         return {"work": split.table.shape, "tiles": np.concatenate([split.tiles, zeros])}
-    return {"table": split.table, "tiles": _tiles(split.tiles)}
+    return {"table": split.table, "tiles": _tiles(split.tiles, choice.plan)}
 
 
 def _blocks(problem: KernelProblem) -> tuple[int, int] | None:

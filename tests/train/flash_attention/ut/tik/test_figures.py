@@ -28,6 +28,8 @@ def on_emulator(device):
         ("forward", 128, True, 0.76),
         ("forward", 64, False, 0.59),
         ("forward", 64, True, 0.51),
+        ("forward", 256, False, 0.78),
+        ("forward", 256, True, 0.68),
         ("backward", 128, False, 0.86),
         ("backward", 128, True, 0.81),
         ("backward", 64, False, 0.81),
@@ -41,6 +43,18 @@ def test_kernel_reaches_its_share_of_the_peak(operator, head_dim, causal, utilis
     assert measured.utilisation * measured.cycles / cycles >= utilisation
     for kernel in (measured, *around):
         _within_limits(kernel)
+
+
+@pytest.mark.parametrize("causal", (False, True))
+@pytest.mark.parametrize("head_dim", (160, 192, 224))
+def test_between_the_head_dims_the_forward_keeps_nine_tenths_of_the_line(head_dim, causal):
+    low, between, high = (
+        measure(make_kernel_problem(1, 1, 4096, 4096, dim, causal=causal, cores=1), operator="forward")
+        for dim in (128, head_dim, 256)
+    )
+    line = low.utilisation + (high.utilisation - low.utilisation) * (head_dim - 128) / 128
+    assert between.utilisation >= 0.9 * line
+    _within_limits(between, code=36 * 1024, events=EVENTS + 1)
 
 
 @pytest.mark.parametrize(("sigma", "slower"), ((1.0, 1.0), (2.0, 1.13)))

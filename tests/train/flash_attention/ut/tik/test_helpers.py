@@ -43,8 +43,9 @@ def _load_operands(core) -> None:
 
 def _scores(core, segment: int, key_terms):
     """Scores of the first query tile and a segment of keys, left in the Unified Buffer."""
-    operand = tiles.key_to_l0(core, 0, segment, segment % 2)
-    row_reference.scores(core, segment, operand, key_terms, segment)
+    tiles.key_to_l0(core, tiles.key_slot(core, 0), segment)
+    score_terms.key_terms_to_l0(core, key_terms, segment)
+    row_reference.scores(core, segment, segment)
     return core.on.scores[segment]
 
 
@@ -310,7 +311,7 @@ def test_reference_is_the_row_maximum(tik, execute, attempt, offset):
         row_reference.initialise(core)
         score_terms.initialise(core)
         core.tik.data_move(core.on.table[0], core.gm["table"], 0, 1, 6, 0, 0)
-        core.tik.data_move(core.on.tiles[0], core.gm["tiles"], 0, len(program.split.tiles), 1024, 0, 0)
+        core.tik.data_move(core.on.tiles[0], core.gm["tiles"], 0, len(program.split.tiles), 128, 0, 0)
         item = Item(core, "item", True)
         zero = core.scalar("int32", "zero", 0)
         item.load(zero, zero)

@@ -8,6 +8,8 @@ down: by a product of the Cube where it can (backward/kernel.py), else here.
 
 from __future__ import annotations
 
+import math
+
 from flash_attention.kernels.tik.common.tiles import by_keys, by_rows
 from flash_attention.kernels.tik.core import Core
 from flash_attention.kernels.tik.problem import padded
@@ -17,14 +19,17 @@ LARGE = 64.0  # times any positive limit it is more than 1
 
 
 def fetch_visible(core: Core, number) -> None:
-    """Visibility tile `number` (from 1 on) from L1 to the Unified Buffer. Skipped at run time for 0."""
+    """Visibility tile `number` (from 1 on) from L1 to the Unified Buffer. Skipped at run time for 0.
+
+    It starts at that place of the first axis of the tiles, whatever that axis counts.
+    """
     if core.band:
         core.band.fetch(number)
         return
-    area = core.plan.rows * core.plan.keys
+    area, step = core.plan.rows * core.plan.keys, math.prod(core.gm["tiles"].shape[1:])
     visible, tiles = core.on.visible[0], core.on.tiles[0]
     with core.tik.if_scope(number > 0):
-        core.tik.data_move(visible, tiles[(number - 1) * area], 0, 1, area // 16, 0, 0)
+        core.tik.data_move(visible, tiles[(number - 1) * step], 0, 1, area // 16, 0, 0)
 
 
 def fetch_plane(core: Core, name: str, buffer: str, plane, tile, start, rows) -> None:

@@ -131,10 +131,10 @@ def load_key_terms(core: Core, slot, plane, tile) -> None:
     by_keys(core, tile, lambda keys: _groups(core, slot, plane, tile * core.plan.columns, 1, padded(keys) // 16))
 
 
-def load_sample_terms(core: Core, slot, plane, first_group, stride) -> None:
-    """Key terms of a sample of keys, see tiles.load_sample."""
+def load_sample_terms(core: Core, slot, plane, first_group, stride, skip: int) -> None:
+    """Key terms of a sample of keys, see tiles.load_sample; `skip` groups of the tile come from elsewhere."""
     if is_dynamic(core.problem):
-        _groups(core, slot, plane, first_group, stride, core.plan.columns)
+        _groups(core, slot[skip * 256 :], plane, first_group, stride, core.plan.columns - skip)
 
 
 def _groups(core: Core, slot, plane, first, stride, count: int) -> None:
@@ -153,12 +153,11 @@ def _groups(core: Core, slot, plane, first, stride, count: int) -> None:
         )
 
 
-def key_terms_for(core: Core, slot, segment: int):
-    """Right operand of the terms for one segment of keys."""
+def key_terms_to_l0(core: Core, slot, segment: int) -> None:
+    """Right operand of the terms for one segment of keys, where it differs from tile to tile."""
     if is_dynamic(core.problem):
         start = core.plan.segment_start(segment) // 16
         _key_terms_to_l0(core, slot, start, core.plan.segments[segment] // 16)
-    return core.on.l0_key_terms[0]
 
 
 def _key_terms_to_l0(core: Core, slot, first: int, count: int) -> None:

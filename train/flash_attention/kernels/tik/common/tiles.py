@@ -21,7 +21,12 @@ def load_key(core: Core, ring: int, base, tile, length=None) -> None:
     One move per tensor: synchronisation by whole tensors has nothing to wait for between two of them. `length` as in
     `by_keys`.
     """
-    by_keys(core, tile, lambda keys: _key_segments(core, key_slot(core, ring), base, tile, keys), length)
+    load_segments(core, key_slot(core, ring), base, tile, length)
+
+
+def load_segments(core: Core, slot: list, base, tile, length=None) -> None:
+    """`load_key` to other tensors, one per segment."""
+    by_keys(core, tile, lambda keys: _key_segments(core, slot, base, tile, keys), length)
 
 
 def key_slot(core: Core, ring: int) -> list:
@@ -50,28 +55,24 @@ def segment_keys(core: Core, keys, start: int, width: int):
     return have
 
 
-def load_sample(core: Core, slot, base, first_group, stride) -> None:
-    """Groups of 16 keys, `stride` groups apart, as (head_dim / 16, keys, 16)."""
-    for column in reversed(range(core.depth_columns)):  # waiting for the column used first covers the others
-        source = base + (column * core.place("key").column) * 16 + first_group * F
-        core.tik.data_move(
-            slot[column * core.plan.keys * 16], core.gm["key"][source], 0, core.plan.columns, 16, (stride - 1) * 16, 0
-        )
-
-
-def load_whole_key(core: Core, slot, base, tile, length=None) -> None:
-    """Key tile in the layout of a sample: few instructions to load, more to use. `length` as in `by_keys`."""
-    _load_whole(core, "key", slot, base, tile, length)
+def load_sample(core: Core, slot: list, base, first_group, stride, segments: range) -> None:
+    """Some segments of a key tile from groups of 16 keys that stand `stride` groups apart, one move a group."""
+    place, widths = core.place("key"), core.plan.segments
+    start = core.plan.segment_start(segments[0])
+    # Tensors in turns: synchronisation by whole tensors then waits for every other move only. Waiting for the last
+    # one, of what is used first, covers the others.
+    for group in reversed(range(max(widths) // 16)):
+        for segment in reversed([segment for segment in segments if group < widths[segment] // 16]):
+            done = (core.plan.segment_start(segment) - start) // 16
+            source = core.gm["key"], base + (first_group + stride * (done + group)) * F
+            core.move((slot[segment], group * F), source, place.columns, 16, place.column - 16, widths[segment] - 16)
 
 
 def load_value(core: Core, slot, base, tile, length=None) -> None:
     """Value tile: (value_dim / 16, keys, 16), in one move. `length` as in `by_keys`."""
-    _load_whole(core, "value", slot, base, tile, length)
 
-
-def _load_whole(core: Core, name: str, slot, base, tile, length) -> None:
     def record(keys) -> None:
-        core.load_operand((slot, 0), name, base + tile * (core.plan.keys * 16), keys, core.plan.keys)
+        core.load_operand((slot, 0), "value", base + tile * (core.plan.keys * 16), keys, core.plan.keys)
 
     by_keys(core, tile, record, length)
 
@@ -188,22 +189,15 @@ def query_to_l0(core: Core, slot, terms) -> None:
     core.tik.load2dv1(core.on.l0_query_terms[0], terms, 0, core.plan.rows // 16, 1, 0, True)
 
 
-def key_to_l0(core: Core, ring: int, segment: int, copy: int):
-    """Right operand of the scores: one segment of keys."""
-    operand, width = core.on.l0_key[copy], core.plan.segments[segment]
-    core.tik.load2dv1(operand, key_slot(core, ring)[segment], 0, width * core.plan.head_dim // F, 1, 0, False)
-    return operand
+def key_operand(core: Core, segment: int):
+    """Right operand of the scores of a segment."""
+    return core.on.l0_key[segment % 2]
 
 
-def sample_to_l0(core: Core, slot, segment: int, copy: int):
-    """The same from a key tile in the layout of a sample."""
-    operand, width = core.on.l0_key[copy], core.plan.segments[segment]
-    start = core.plan.segment_start(segment) // 16
-    for column in range(core.depth_columns):
-        core.tik.load2dv1(
-            operand[column * width * 16], slot, column * core.plan.columns + start, width // 16, 1, 0, False
-        )
-    return operand
+def key_to_l0(core: Core, slot: list, segment: int) -> None:
+    """Right operand of the scores: one segment of a key tile."""
+    size = core.plan.segments[segment] * core.plan.head_dim // F
+    core.tik.load2dv1(key_operand(core, segment), slot[segment], 0, size, 1, 0, False)
 
 
 def value_to_l0(core: Core, slot, segment: int):

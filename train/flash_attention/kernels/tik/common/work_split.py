@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -53,6 +54,57 @@ def visibility_tiles(plan: TilePlan, tiles: Registry) -> np.ndarray:
         pairs = np.asarray(bounds)
         result[number - 1] = (column >= pairs[:, :1]) & (column < pairs[:, 1:])
     return _columns_first(plan, result)
+
+
+def overlapped(tiles: list[tuple[int, ...]]) -> tuple[list[int], list[int]]:
+    """One sequence that holds every tile, given by numbers of its columns: (the sequence, where each tile starts).
+
+    Neighbouring tiles of a band show the same columns further on, so that they share most of them.
+    """
+    strip: list[int] = []
+    left = list(dict.fromkeys(tiles))
+    while left:
+        lapped = [(max(_overlap(strip, tile), _overlap(tile, strip)), -index) for index, tile in enumerate(left)]
+        tile = left.pop(-max(lapped)[1])
+        if _find(strip, tile) is not None:
+            continue
+        behind, before = _overlap(strip, tile), _overlap(tile, strip)
+        strip = strip + list(tile[behind:]) if behind >= before else list(tile[: len(tile) - before]) + strip
+    starts = [_find(strip, tile) for tile in tiles]
+    return strip, [start for start in starts if start is not None]
+
+
+def _overlap(first: Sequence[int], second: Sequence[int]) -> int:
+    """The most columns that are the end of `first` and the start of `second`."""
+    most = min(len(first), len(second))
+    return next(n for n in range(most, -1, -1) if list(first[len(first) - n :]) == list(second[:n]))
+
+
+def _find(strip: list[int], tile: tuple[int, ...]) -> int | None:
+    """Where `tile` starts in the strip, None if it is not in it."""
+    return next((at for at in range(len(strip) - len(tile) + 1) if tuple(strip[at : at + len(tile)]) == tile), None)
+
+
+def visibility_strip(plan: TilePlan, tiles: Registry) -> tuple[np.ndarray, list[int]]:
+    """Numbered tiles of ones and zeros in one array: (float16 (columns, rows, 16), first column of each tile).
+
+    A tile is keys / 16 columns of it.
+    """
+    columns = Registry()
+    split = [tuple(columns.number(part) for part in _columns_of(plan, bounds)) for bounds in tiles.numbers]
+    strip, starts = overlapped(split)
+    key = np.arange(16)
+    patterns = [
+        [(key >= low) & (key < high) for low, high in content]  # of a row each
+        for content in columns.numbers
+    ]
+    shaped = np.array([patterns[number - 1] for number in strip], np.float16)
+    return shaped.reshape(len(strip), plan.rows, 16), starts
+
+
+def _columns_of(plan: TilePlan, bounds) -> list[tuple]:
+    """The bounds of a tile's rows inside each of its fractal columns."""
+    return [tuple(clip(pair, first, 16) for pair in bounds) for first in range(0, plan.keys, 16)]
 
 
 def distance_tiles(plan: TilePlan, distances: Registry) -> np.ndarray:

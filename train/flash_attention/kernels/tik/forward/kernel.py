@@ -67,6 +67,8 @@ class _Forward:
         self.epoch = core.scalar("int32", "epoch", 0)  # parity of the item in `next`
         scalars = {name: core.scalar("int32", name) for name in ("sweeps", "sweep_tiles", "tile", "number", "distance")}
         scalars["base"] = core.scalar("int64", "sample_base")
+        same = core.value_columns == core.depth_columns
+        scalars["value_base"] = scalars["base"] if same else core.scalar("int64", "next_value_base")
         scalars["number"] = scalars["number"] if self.numbered else None
         scalars["distance"] = scalars["distance"] if self.signed else None
         self.slopes = row_reference.QuerySlopes(core) if self.problem.bias == "alibi" else None
@@ -195,9 +197,7 @@ class _Forward:
         """One step of the pipeline over items: tiles of `current`, reference of `next`, end of `current`."""
         core, tik, current, nxt = self.core, self.tik, self.current, self.next
         blocks = self.plan.row_blocks
-        self.loop.base.set_as(_key_base(core, current))
-        if self.loop.value_base is not self.loop.base:
-            self.loop.value_base.set_as(core.start("value", current["kv_head"], current.origin("value")))
+        _set_bases(self.core, current, self.loop.base, self.loop.value_base)
         core.with_scalar("vec_adds", core.on.current_reference[0], core.on.next_reference[0], 0.0, blocks * 128, 64)
 
         def next_query(a: int) -> None:
@@ -209,7 +209,9 @@ class _Forward:
             with core.when(attempt == 0, nxt["rows", a] > 0):
                 row_reference.load_sample(core, nxt, a, self.scalars)
 
-        loads = [(next_query, a) for a in range(blocks)] + [(next_sample, a) for a in reversed(range(blocks))]
+        # Row block 0 of an item always exists.
+        samples = range(self.plan.samples)[::-1]
+        loads = [(next_query, a) for a in range(blocks)] + [(next_sample, a) for a in samples]
         if self.problem.sinks:
             epilogue.load_sink(core, current)
         meanwhile = [functools.partial(load, a) for load, a in loads]
@@ -217,7 +219,7 @@ class _Forward:
             meanwhile.insert(blocks, self._with_next(self.reach.place))
             meanwhile += [self._with_next(self.reach.multiply), self._with_next(self._measure)]
         self.loop.record(meanwhile)
-        self.loop.first_tiles(nxt, self.scalars["base"])
+        self.loop.first_tiles(nxt, self.scalars["base"], self.scalars["value_base"])
         for a in range(blocks):
             with tik.if_scope(nxt["rows", a] > 0):
                 if self.reach:
@@ -266,7 +268,7 @@ class _Forward:
         """Query of row block `a` of the next item, and what its reference needs besides the sample."""
         core, nxt = self.core, self.next
         if a == 0:
-            self.scalars["base"].set_as(_key_base(core, nxt))
+            _set_bases(core, nxt, self.scalars["base"], self.scalars["value_base"])
             if self.slopes:
                 with self.tik.if_scope(nxt["end"] > 0):
                     self.slopes.load(nxt)
@@ -319,9 +321,11 @@ class _Forward:
                     failed.set_as(failed + 1)
 
 
-def _key_base(core: Core, item: Item):
-    """First element of the item's keys in global memory."""
-    return core.start("key", item["kv_head"], item.origin("key"))
+def _set_bases(core: Core, item: Item, base, value_base) -> None:
+    """Sets the first elements of the item's keys and values in global memory: one number where that is the same."""
+    base.set_as(core.start("key", item["kv_head"], item.origin("key")))
+    if value_base is not base:
+        value_base.set_as(core.start("value", item["kv_head"], item.origin("value")))
 
 
 def _chunk_parts(items: int) -> list[tuple[int, int]]:

@@ -120,21 +120,36 @@ def query_slots(core: Core, a: int) -> list:
 
 def load_sample(core: Core, item: Item, a: int, scratch: dict) -> None:
     """Keys of the sample of row block `a`: groups spread over what it sees, or one tile."""
+    near = core.plan.near_segments
+    skip = core.plan.segment_start(near) // 16
     with core.tik.if_scope(item["strided", a] > 0):
-        tiles.load_sample(core, core.on.sample_key[a], scratch["base"], item["sample", a], item["stride", a])
-        score_terms.load_sample_terms(core, _sample_terms(core, a), item.planes(), item["sample", a], item["stride", a])
-    with core.tik.else_scope():
-        load_tile(core, item, a, item["sample", a], scratch)
+        groups, slot = (item["sample", a], item["stride", a]), _sample_keys(core, a)
+        tiles.load_sample(core, slot, scratch["base"], *groups, range(near, len(core.plan.segments)))
+        score_terms.load_sample_terms(core, _sample_terms(core, a), item.planes(), *groups, skip)
+    if not core.plan.shared_sample:  # there the tile is the first one of the item
+        with core.tik.else_scope():
+            load_tile(core, item, a, item["sample", a], scratch)
 
 
 def load_tile(core: Core, item: Item, a: int, tile, scratch: dict) -> None:
     """Key tile number `tile` to where the sample of row block `a` stands."""
-    tiles.load_whole_key(core, core.on.sample_key[a], scratch["base"], tile, item.keys)
+    tiles.load_segments(core, _sample_keys(core, a), scratch["base"], tile, item.keys)
     score_terms.load_key_terms(core, _sample_terms(core, a), item.planes(), tile)
 
 
+def _sample_keys(core: Core, a: int) -> list:
+    """Tensors of the segments of the sample of row block `a`."""
+    count, place = len(core.plan.segments), _place(core, a)
+    return core.on.sample_key[place * count : (place + 1) * count]
+
+
 def _sample_terms(core: Core, a: int):
-    return core.on.key_terms[RING + a if score_terms.is_dynamic(core.problem) else 0]
+    return core.on.key_terms[RING + _place(core, a) if score_terms.is_dynamic(core.problem) else 0]
+
+
+def _place(core: Core, a: int) -> int:
+    """Which of the samples on chip is that of row block `a`."""
+    return 0 if core.plan.shared_sample else a
 
 
 def _tile_maximum(core: Core, item: Item, a: int, epoch, tile, scratch: dict) -> None:
@@ -154,13 +169,13 @@ def _tile_maximum(core: Core, item: Item, a: int, epoch, tile, scratch: dict) ->
     if problem.bias == "per_score":
         _fetch_sampled(core, "bias", "bias", item, "bias_plane", a, tile, scratch)
     if problem.rules.softcap:
-        _capped_maximum(core, a, number, distance, scratch["slopes"])
+        _capped_maximum(core, item, a, scratch)
         return
     score = core.on.score[0].reinterpret_cast_to("float16")
     spans, gap = [], 0
     for segment, width in enumerate(plan.segments):
         slot = _sample_slot(core, a, segment)
-        _sample_scores(core, a, segment, slot)
+        _sample_scores(core, item, a, segment, slot, scratch)
         at, elements = plan.segment_start(segment) * plan.rows, width * plan.rows
         view = score[at + gap :]
         core.from_l0c(view, core.on.scores[slot], elements // 256)
@@ -184,19 +199,34 @@ def _sample_slot(core: Core, a: int, segment: int) -> int:
     return (a * len(core.plan.segments) + segment) % core.plan.score_slots
 
 
-def _sample_scores(core: Core, a: int, segment: int, slot: int) -> None:
-    operand = tiles.sample_to_l0(core, core.on.sample_key[a], segment, segment % 2)
-    scores(core, slot, operand, _sample_terms(core, a), segment)
+def _sample_scores(core: Core, item: Item, a: int, segment: int, slot: int, scratch: dict) -> None:
+    """Scores of a segment of the sample, or at attempt 1 of a tile."""
+
+    def load(keys: list, terms) -> None:
+        tiles.key_to_l0(core, keys, segment)
+        score_terms.key_terms_to_l0(core, terms, segment)
+
+    if not core.plan.shared_sample:
+        load(_sample_keys(core, a), _sample_terms(core, a))
+    else:
+        # The first tile of the item is on its way for the loop anyway.
+        spread = [] if segment < core.plan.near_segments else [item["strided", a] == 0]
+        with core.when(scratch["attempt"] == 0, *spread):
+            load(tiles.key_slot(core, 0), core.on.key_terms[0])
+        with core.tik.else_scope():
+            load(_sample_keys(core, a), _sample_terms(core, a))
+    scores(core, slot, segment)
 
 
-def _capped_maximum(core: Core, a: int, number, distance, slopes) -> None:
+def _capped_maximum(core: Core, item: Item, a: int, scratch: dict) -> None:
     """The same with a soft cap, in float32."""
     plan, problem, tik = core.plan, core.problem, core.tik
+    number, distance, slopes = scratch["number"], scratch["distance"], scratch["slopes"]
     score, largest, column = core.on.score[0], core.on.scratch[0], plan.rows * 16
     half = core.on.inverse[0].reinterpret_cast_to("float16")
     for segment in range(len(plan.segments)):
         slot = _sample_slot(core, a, segment)
-        _sample_scores(core, a, segment, slot)
+        _sample_scores(core, item, a, segment, slot, scratch)
         start, elements = plan.segment_start(segment) * plan.rows, plan.segments[segment] * plan.rows
         softcap.take(core, score, core.on.scores[slot], core.on.linear[slot % len(core.on.linear)], start, 0, elements)
     core.fill(largest, LOWEST * problem.post_scale, column, 64)
@@ -253,20 +283,19 @@ def query_operand(core: Core, item: Item, a: int, tile, query, variants: list) -
         tiles.query_to_l0(core, query, variants[1])
 
 
-def scores(core: Core, slot: int, operand, key_terms, segment: int) -> None:
+def scores(core: Core, slot: int, segment: int) -> None:
     """A slot of scores in L0C = one segment of query . key + terms; with a soft cap the terms get a slot of their own.
 
-    The query operand must be in L0A, `operand` is in L0B.
+    The operands must be in L0A and L0B.
     """
     plan, on = core.plan, core.on
-    width = plan.segments[segment]
-    by_key = score_terms.key_terms_for(core, key_terms, segment)
+    width, operand, terms = plan.segments[segment], tiles.key_operand(core, segment), on.l0_key_terms[0]
     core.tik.mmad(on.scores[slot], on.l0_query[0], operand, plan.rows, plan.head_dim, width, 0)
     if not core.problem.rules.softcap:
-        core.tik.mmad(on.scores[slot], on.l0_query_terms[0], by_key, plan.rows, 16, width, 1)
+        core.tik.mmad(on.scores[slot], on.l0_query_terms[0], terms, plan.rows, 16, width, 1)
     elif score_terms.is_dynamic(core.problem) or segment == 0:
         columns = softcap.terms_width(core.problem, width)
-        core.tik.mmad(on.linear[slot % len(on.linear)], on.l0_query_terms[0], by_key, plan.rows, 16, columns, 0)
+        core.tik.mmad(on.linear[slot % len(on.linear)], on.l0_query_terms[0], terms, plan.rows, 16, columns, 0)
 
 
 def _fold(core: Core, a: int, spans: list) -> None:

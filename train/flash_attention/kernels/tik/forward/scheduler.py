@@ -7,14 +7,14 @@ A kernel reads its share of the work from a table in global memory, so that ever
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
 from flash_attention.kernels.tik import forms, tuning
 from flash_attention.kernels.tik.common import band
-from flash_attention.kernels.tik.common.work_split import Registry, clip, deal, distance_tiles, plane, visibility_tiles
+from flash_attention.kernels.tik.common.work_split import Registry, clip, deal, distance_tiles, plane, visibility_strip
 from flash_attention.kernels.tik.forward import packed, reach, softmax
 from flash_attention.kernels.tik.forward.tiling import TilePlan, buffers, candidates
 from flash_attention.kernels.tik.forward.words import (
@@ -69,6 +69,13 @@ class RowBlock:
     def units(self) -> int:
         return self.words[LAST] - self.words[FIRST] + 1
 
+    def renumbered(self, numbers: list[int]) -> RowBlock:
+        """With other numbers of visibility tiles, by those that it has."""
+        words = list(self.words)
+        for word in (*range(LEFT, LEFT + EDGE), *range(RIGHT, RIGHT + EDGE), SAMPLE_TILE):
+            words[word] = numbers[words[word]]
+        return replace(self, words=tuple(words))
+
 
 @dataclass(frozen=True)
 class WorkSplit:
@@ -78,8 +85,8 @@ class WorkSplit:
         table: int32 (cores, items, FIELDS), rows of items that do not exist are inactive. With packed sequences it is
             an input of the kernel, see forward.packed, and this one is empty.
         items: work items of the busiest core.
-        tiles: float16 (n, keys / 16, rows, 16), 1 = visible and 0 = hidden, or softmax.limits of them where scores are
-            float16; n may be 0.
+        tiles: float16 (n, rows, 16), columns of 16 keys, 1 = visible and 0 = hidden, or softmax.limits of them where
+            scores are float16; n may be 0. Tile number i is keys / 16 columns from column i - 1 on.
         distances: float16 (n, keys / 16, rows, 16), tokens by which a key lies after its query; n may be 0.
         cores: cores that have work.
         units: tile steps of each core, the measure of balance.
@@ -149,6 +156,11 @@ def split(problem: KernelProblem, plan: TilePlan) -> WorkSplit:
     tiles, distances = Registry(), Registry()
     count = -(-problem.seq_q // plan.rows)
     blocks = [_row_block(problem, plan, index, tiles, distances) for index in range(count)]
+    counts = len(tiles.numbers) > 0 and reach.is_needed(problem, plan.half_scores)
+    whole = tiles.number(((0, plan.keys),) * plan.rows) if counts else 0
+    visible, starts = visibility_strip(plan, tiles)
+    numbers = [0, *(start + 1 for start in starts)]
+    blocks = [block.renumbered(numbers) for block in blocks]
     # Neighbouring row blocks share the key tiles they both visit.
     groups = [blocks[i : i + plan.row_blocks] for i in range(0, count, plan.row_blocks)]
     if problem.rules.causal:
@@ -168,16 +180,13 @@ def split(problem: KernelProblem, plan: TilePlan) -> WorkSplit:
         # Heads in order, so that neighbouring cores meet in the same keys.
         for row, (head, group) in enumerate(sorted(share)):
             _fill(table[core, row], problem, *heads[head], groups[group])
-    counts = len(tiles.numbers) > 0 and reach.is_needed(problem, plan.half_scores)
-    whole = tiles.number(((0, plan.keys),) * plan.rows) if counts else 0
-    visible = visibility_tiles(plan, tiles)
     return WorkSplit(
         table,
         softmax.limits(problem, visible) if plan.half_scores else visible,
         distance_tiles(plan, distances),
         tuple(sum(sum(block.units for block in groups[g]) for _, g in share) for share in shares),
         any(block.blind for block in blocks),
-        whole,
+        numbers[whole],
     )
 
 
@@ -240,7 +249,10 @@ def _row_block(problem: KernelProblem, plan: TilePlan, index: int, tiles: Regist
                 f"prev_blocks, next_blocks, tile: partly visible key tiles of rows {start}..{last_row} "
                 f"reach further than {EDGE} tiles of {keys} keys into their range"
             )
-        blind = _sample(problem, plan, words, bounds[: last_row + 1 - start], common, number)
+        if plan.shared_sample:
+            _shared_sample(problem, plan, words, index - index % 2, number)
+        else:
+            blind = _sample(problem, plan, words, bounds[: last_row + 1 - start], common, number)
     if problem.bias == "alibi" and not problem.rules.causal:
         _signs(problem, plan, words, start, last_row, distances)
     else:
@@ -252,6 +264,28 @@ def _bounds(band: Band, start: int, rows: int) -> list[tuple[int, int]]:
     return [band.keys(row) for row in range(start, start + rows)]
 
 
+def _shared_sample(problem: KernelProblem, plan: TilePlan, words: list, index: int, number) -> None:
+    """As `_sample`, for two row blocks from number `index` on: what all rows of the first one see, else the first tile.
+
+    The second one sees these keys, too, whether or not it is computed beside the first. The first tile is part of the
+    sample in any case.
+    """
+    start = index * plan.rows
+    _, high = problem.band.common(start, min(start + plan.rows, problem.seq_q) - 1)
+    low = plan.segment_start(plan.near_segments) // 16
+    if high < plan.keys or not _spread(words, plan.columns - low, low, high // 16):
+        words[SAMPLE_TILE] = number(0)
+
+
+def _spread(words: list, groups: int, low: int, high: int) -> bool:
+    """A sample of groups of 16 keys, spread over those from `low` to `high`. Returns whether there are enough."""
+    if not high - low >= groups > 1:
+        return False
+    stride = min((high - low - 1) // (groups - 1), 4000)
+    words[SAMPLE_STRIDED], words[SAMPLE_START], words[SAMPLE_STRIDE] = 1, low, stride
+    return True
+
+
 def _sample(problem: KernelProblem, plan: TilePlan, words: list, bounds: list, common: tuple, number) -> bool:
     """Keys whose scores give the first reference of the row maxima: spread over what all rows see, else one tile.
 
@@ -260,11 +294,8 @@ def _sample(problem: KernelProblem, plan: TilePlan, words: list, bounds: list, c
     Returns:
         Whether it may show a row nothing that sees other keys.
     """
-    groups, masked = plan.keys // 16, problem.mask == "per_score"
-    low, high = -(-common[0] // 16), common[1] // 16
-    if problem.bias == "none" and not masked and high - low >= groups > 1:
-        stride = min((high - low - 1) // (groups - 1), 4000)
-        words[SAMPLE_STRIDED], words[SAMPLE_START], words[SAMPLE_STRIDE] = 1, low, stride
+    masked = problem.mask == "per_score"
+    if problem.bias == "none" and not masked and _spread(words, plan.columns, -(-common[0] // 16), common[1] // 16):
         return False
 
     def widths_in(tile: int) -> list[int]:

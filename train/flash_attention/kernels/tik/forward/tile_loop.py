@@ -46,15 +46,30 @@ class TileLoop:
         self.tik, self.plan, self.problem = core.tik, core.plan, core.problem
         self.numbered, self.whole, self.signed = numbered, whole, slopes is not None
         self.cut, self.far = cut, far
+        # Where the memory is the limit, values are asked for as soon as what their slot held is used up, and the first
+        # ones of an item before its loop. Elsewhere that would only take more events; what comes for a single tile of
+        # scores would have to wait behind them.
+        per_tile = "per_score" in (self.problem.mask, self.problem.bias) or self.problem.dropout_threshold > 0
+        self.eager = self.plan.memory_bound and not per_tile
+        self.value_ahead = RING - -(-LAG // self.plan.row_blocks) if self.eager else 0
         self.base = core.scalar("int64", "base")
         self.value_base = core.scalar("int64", "value_base") if core.value_columns != core.depth_columns else self.base
         self.numbers = [core.scalar("int32", f"unit_number_{a}") for a in range(self.plan.row_blocks)]
+        # Of each unit of the loop body, 1 where its row block visits its key tile. Behind the last tile of an item, and
+        # so before the first one of the next, it is 0.
+        self.visits = [core.scalar("int32", f"visits_{unit}", 0) for unit in range(RING * self.plan.row_blocks)]
         self.crossings = [core.scalar("int32", f"unit_distance_{a}") for a in range(self.plan.row_blocks)]
 
-    def first_tiles(self, item: Item, base) -> None:
-        """The first two key tiles of an item are under way before its loop starts."""
-        for ahead in range(2):
+    def first_tiles(self, item: Item, base, value_base) -> None:
+        """The first tiles of an item are under way before its loop starts."""
+        for ahead in range(RING - 1):
             self._load_key(item, base, item["begin"] + ahead, ahead)
+            if ahead < self.value_ahead:
+                self._load_value(item, value_base, item["begin"] + ahead, ahead)
+
+    def _load_value(self, item: Item, base, tile, slot: int) -> None:
+        with self.core.when(tile < item["end"]):
+            tiles.load_value(self.core, self.core.on.value[slot], base, tile, item.keys)
 
     def _load_key(self, item: Item, base, tile, slot: int) -> None:
         core = self.core
@@ -97,23 +112,32 @@ class TileLoop:
         ring = position // blocks
         tile = first + ring
         if a == 0:
-            with core.when(tile < item["end"]):
-                tiles.load_value(core, core.on.value[ring], self.value_base, tile, item.keys)
+            if not self.eager:
+                self._load_value(item, self.value_base, tile, ring)
             self._load_key(item, self.base, tile + 2, (ring + 2) % RING)
         ahead = (*self._unit(first, position), position)
         behind = (*self._unit(first, position - LAG), position - LAG)
         middle = self._unit(first, position - 1)
         count = len(self.plan.segments)
+        self.visits[position].set_as(0)
+        with core.when(*item.visits(a, tile)):
+            self.visits[position].set_as(1)
         shares = self._probability_steps(*middle, position - 1, count)
         for segment, share in enumerate(shares):
-            with core.when(*item.visits(*middle)):
+            with self._visited(position - 1):
                 for record in share:
                     record()
             if segment < count:
                 self._scores(*ahead, segment)
                 # Backwards: when the first probabilities of a later unit may overwrite these, all of them are read.
                 self._output(*behind, count - 1 - segment)
-        self._fetch(a, tile)
+        self._fetch(a, tile, position)
+        if self.eager and a == blocks - 1:
+            self._load_value(item, self.value_base, tile + self.value_ahead, (ring + self.value_ahead) % RING)
+
+    def _visited(self, position: int):
+        """if_scope over the unit at a position of the body being one of the item."""
+        return self.tik.if_scope(self.visits[position % len(self.visits)] > 0)
 
     def _unit(self, first, position: int) -> tuple:
         """(row block, key tile) of the unit at a position of the body; negative positions are the body before."""
@@ -131,7 +155,7 @@ class TileLoop:
 
     def _scores(self, a: int, tile, position: int, segment: int) -> None:
         core, item = self.core, self.item
-        with core.when(*item.visits(a, tile)):
+        with self._visited(position):
             if segment == 0:
                 # `epoch` is the parity of the next item, so the slots of the current one are the other ones.
                 pairs = list(zip(row_reference.query_slots(core, a), row_reference.query_terms(core, a)))[::-1]
@@ -140,10 +164,11 @@ class TileLoop:
             by_key = core.on.key_terms
             ring = position // self.plan.row_blocks % RING
             slot = ring if score_terms.is_dynamic(self.problem) else 0
-            operand = tiles.key_to_l0(core, ring, segment, segment % 2)
-            row_reference.scores(core, self._score_slot(position, segment), operand, by_key[slot], segment)
+            tiles.key_to_l0(core, tiles.key_slot(core, ring), segment)
+            score_terms.key_terms_to_l0(core, by_key[slot], segment)
+            row_reference.scores(core, self._score_slot(position, segment), segment)
 
-    def _fetch(self, a: int, tile) -> None:
+    def _fetch(self, a: int, tile, position: int) -> None:
         """Tiles that the probabilities of a unit will need on Vector, one unit ahead."""
         core, item = self.core, self.item
         if not (
@@ -154,7 +179,7 @@ class TileLoop:
             or self.problem.dropout_threshold
         ):
             return
-        with core.when(*item.visits(a, tile)):
+        with self._visited(position):
             if self.numbered:
                 item.tile_number(self.numbers[a], a, tile)
                 if self.whole:
@@ -197,26 +222,33 @@ class TileLoop:
         """output += probabilities . values and total += probabilities . ones, one segment of keys."""
         core, item, tik, plan = self.core, self.item, self.tik, self.plan
         rows, width = plan.rows, plan.segments[segment]
-        with core.when(*item.visits(a, tile)):
-            probability = tiles.probability_to_l0(core, self._ring("probability", position), segment)
+
+        def accumulate(*products: tuple) -> None:
+            """Each of `products` is (result, right operand, columns); the left one is the probabilities in L0A."""
+            if segment < len(plan.segments) - 1:
+                for target, right, columns in products:
+                    tik.mmad(target, core.on.l0_probability[0], right, rows, width, columns, 1)
+                return
+            with tik.if_scope(tile == item["first", a]):
+                for target, right, columns in products:
+                    tik.mmad(target, core.on.l0_probability[0], right, rows, width, columns, 0)
+            with tik.else_scope():
+                for target, right, columns in products:
+                    tik.mmad(target, core.on.l0_probability[0], right, rows, width, columns, 1)
+
+        with self._visited(position):
+            tiles.probability_to_l0(core, self._ring("probability", position), segment)
             ones = core.on.l0_ones[0]
             values = tiles.value_to_l0(core, self._ring("value", position), segment)
-
-            def accumulate(target, left, right, columns: int) -> None:
-                if segment < len(plan.segments) - 1:
-                    tik.mmad(target, left, right, rows, width, columns, 1)
-                    return
-                with tik.if_scope(tile == item["first", a]):
-                    tik.mmad(target, left, right, rows, width, columns, 0)
-                with tik.else_scope():
-                    tik.mmad(target, left, right, rows, width, columns, 1)
-
-            accumulate(core.on.total[a], probability, ones, 16)
+            total, output = (core.on.total[a], ones, 16), (core.on.output[a], values, plan.value_dim)
+            if not plan.precise_total and not self.problem.dropout_threshold:
+                accumulate(total, output)
+                return
+            accumulate(total)
             if plan.precise_total:
-                low = tiles.probability_to_l0(core, self._ring("low", position), segment)
-                accumulate(core.on.low_total[a], low, ones, 16)
-                if not self.problem.dropout_threshold:
-                    tiles.probability_to_l0(core, self._ring("probability", position), segment)
-            if self.problem.dropout_threshold:
-                probability = tiles.probability_to_l0(core, self._ring("dropped", position), segment)
-            accumulate(core.on.output[a], probability, values, plan.value_dim)
+                tiles.probability_to_l0(core, self._ring("low", position), segment)
+                accumulate((core.on.low_total[a], ones, 16))
+            kept = "dropped" if self.problem.dropout_threshold else "probability"
+            if plan.precise_total or kept == "dropped":
+                tiles.probability_to_l0(core, self._ring(kept, position), segment)
+            accumulate(output)

@@ -11,13 +11,15 @@ from flash_attention.kernels.tik.common.table_row import ITEMS_PER_CHUNK
 from flash_attention.kernels.tik.forward import reach
 from flash_attention.kernels.tik.hardware import HALF_ROUND, WIDENED, Buffer
 from flash_attention.kernels.tik.layout import SINK_LANES
+from flash_attention.kernels.tik.packed import BLOCK
 from flash_attention.kernels.tik.problem import KernelProblem, padded
 
 # Buffers with one number per row of a row block, float32 and float16.
 ROW_NUMBERS = ("least_total", "largest_half", "ones", "kept_scale", "compact_total", "seen")
 SINK_ROWS = ("sink", "sink_share", "largest_sink")
 ROW_HALVES = ("zeros", "half_ones", "least_reference", "term", "half_total", "largest_total")
-MOST_HALF = 160  # largest head_dim, the mean of query and value, at which Vector is the limit
+MOST_HALF = 208  # largest head_dim, the mean of query and value, at which Vector may be the limit
+WIDE = 128  # largest head_dim, the mean of query and value, at which the memory is not the limit
 LONG = 512  # keys from which on a float16 post-scale is good enough
 PRECISE_ROWS = 32  # with so few rows Vector has the time for a precise logsumexp
 LOW_CAP = 2.0  # soft caps up to this ask for one
@@ -46,7 +48,11 @@ STRATEGIES = {
     s.name: s
     for s in (
         Strategy("pair128", 128, 2, 128, 64),
+        Strategy("pair112", 112, 2, 128, 32),
+        Strategy("pair96", 96, 2, 128, 32),
         Strategy("single128", 128, 1, 128, 64),
+        Strategy("single112", 112, 1, 128, 32),
+        Strategy("single96", 96, 1, 128, 32),
         Strategy("pair64", 64, 2, 128, 32),
         Strategy("single64", 64, 1, 128, 32),
         Strategy("single32", 32, 1, 64, 32),
@@ -68,6 +74,9 @@ class TilePlan:
             before they are rounded, so that this costs less precision than scores in float16 do.
         precise_total: the logsumexp is that of unrounded probabilities. With few rows Vector has the time for it; with
             a low soft cap many keys share a probability, and rounding moves all of them the same way.
+        memory_bound: the memory is the limit, or nearly so.
+        shared_sample: two neighbouring row blocks take their references from the same keys, see scheduler._sample.
+            Spares the memory.
     """
 
     strategy: str
@@ -80,6 +89,18 @@ class TilePlan:
     value_dim: int
     half_scores: bool
     precise_total: bool
+    memory_bound: bool
+    shared_sample: bool
+
+    @property
+    def samples(self) -> int:
+        """Samples of keys of a work item."""
+        return 1 if self.shared_sample else self.row_blocks
+
+    @property
+    def near_segments(self) -> int:
+        """Segments of a spread sample that are those of the first key tile instead, which comes on chip anyway."""
+        return len(self.segments) // 2 if self.shared_sample else 0
 
     @property
     def columns(self) -> int:
@@ -100,7 +121,7 @@ class TilePlan:
     def staging_slots(self) -> int:
         """Pairs of fractal columns of the output that the end of a row block works on at a time."""
         slots = max(1, self.columns // 2)
-        return min(3, slots) if self.half_scores and self.value_dim > 64 else slots
+        return min(2 if self.memory_bound else 3, slots) if self.half_scores and self.value_dim > 64 else slots
 
     @property
     def staging_slot(self) -> int:
@@ -122,8 +143,10 @@ def cut(strategy: Strategy, problem: KernelProblem) -> TilePlan:
         length = -(-problem.seq_q // problem.sequences)
         rows = min(strategy.rows, next(size for size in (16, 32, 64, 128) if size >= min(length, 128)))
     keys = min(strategy.keys, padded(problem.seq_k))
-    full, rest = divmod(keys, strategy.segment)
-    segments = (strategy.segment,) * full + ((rest,) if rest else ())
+    memory_bound = _is_memory_bound(problem)
+    segment = min(strategy.segment, 32) if memory_bound else strategy.segment
+    full, rest = divmod(keys, segment)
+    segments = (segment,) * full + ((rest,) if rest else ())
     row_blocks = strategy.row_blocks if padded(length) > rows else 1
     # Segments are numbered through the loop body (RING tiles of every row block); the ring must come out even there.
     per_body = RING * row_blocks * len(segments)
@@ -139,7 +162,21 @@ def cut(strategy: Strategy, problem: KernelProblem) -> TilePlan:
     half_scores = half_scores and tuning.half_scores(problem)
     precise = rows <= PRECISE_ROWS or 0 < problem.rules.softcap <= LOW_CAP
     widths = padded(problem.head_dim), padded(problem.value_dim)
-    return TilePlan(strategy.name, rows, keys, row_blocks, segments, slots, *widths, half_scores, precise)
+    shared = memory_bound and _sees_first_key(problem)
+    shape = strategy.name, rows, keys, row_blocks, segments, slots, *widths
+    return TilePlan(*shape, half_scores, precise, memory_bound, shared)
+
+
+def _is_memory_bound(problem: KernelProblem) -> bool:
+    """Whether the memory would be the limit with 128 queries per item."""
+    return problem.head_dim + problem.value_dim > 2 * WIDE
+
+
+def _sees_first_key(problem: KernelProblem) -> bool:
+    """Whether every query that sees a key sees the first one, and neither bias nor mask says which keys matter."""
+    if problem.sequences or problem.bias != "none" or problem.mask == "per_score":
+        return False
+    return problem.band.keys(problem.seq_q - 1)[0] == 0
 
 
 def buffers(problem: KernelProblem, plan: TilePlan, tiles: int, distances: int) -> list[Buffer]:
@@ -171,8 +208,8 @@ def buffers(problem: KernelProblem, plan: TilePlan, tiles: int, distances: int) 
         Buffer("probability", "L1", "float16", area, RING),
         Buffer("dropped", "L1", "float16", area, RING if dropout else 0),
         Buffer("low", "L1", "float16", area, RING if plan.precise_total else 0),
-        Buffer("sample_key", "L1", "float16", keys * depth, plan.row_blocks),
-        Buffer("key_terms", "L1", "float16", keys * TERMS, RING + plan.row_blocks if dynamic else 1),
+        Buffer("sample_key", "L1", "float16", width * depth, plan.samples * len(plan.segments)),
+        Buffer("key_terms", "L1", "float16", keys * TERMS, RING + plan.samples if dynamic else 1),
         Buffer("fractals", "L1", "float16", 256),
         Buffer("tiles", "L1", "float16", tiles),
         Buffer("distances", "L1", "float16", distances),
@@ -237,17 +274,40 @@ def buffers(problem: KernelProblem, plan: TilePlan, tiles: int, distances: int) 
     return [buffer for buffer in result if buffer.copies and buffer.size]
 
 
+def _takes_any_rows(problem: KernelProblem, strategy: Strategy) -> bool:
+    """Whether row blocks may start anywhere in a key tile, and spare the memory loads of keys and values.
+
+    Packed sequences are stored in blocks of 128 rows. A bias, or a narrow window, asks for a sample of keys that stand
+    where the queries do: one tile, which shows every row of a row block something if it has all their positions. Others
+    would be computed twice.
+    """
+    if not _is_memory_bound(problem) or problem.sequences or problem.bias != "none":
+        return False
+    if -(-problem.seq_q // (2 * strategy.rows)) >= -(-problem.seq_q // strategy.keys):
+        return False
+    if problem.band.keys(problem.seq_q - 1)[0] == 0:
+        return True
+    start = problem.seq_q // 2 // strategy.rows * strategy.rows
+    low, high = problem.band.common(start, min(start + strategy.rows, problem.seq_q) - 1)
+    return high - low >= strategy.keys + 32
+
+
 def candidates(problem: KernelProblem) -> list[TilePlan]:
     """Plans to try in order: the named strategy, or for "auto" all of them from the fastest on.
 
     Raises:
-        ValueError: problem.tiling names no strategy.
+        ValueError: problem.tiling names no strategy, or one that packed sequences cannot have.
     """
     if problem.tiling == "auto":
         # Dropout's selections unrolled for two row blocks leave the instruction cache, and Vector gains little by them.
         alone = problem.dropout_threshold > 0 and (problem.head_dim <= 128 or problem.mask == "per_score")
-        names = [s.name for s in STRATEGIES.values() if s.row_blocks == 1 or not alone]
+        strategies = [s for s in STRATEGIES.values() if s.row_blocks == 1 or not alone]
+        names = [s.name for s in strategies if s.keys % s.rows == 0 or _takes_any_rows(problem, s)]
         return [cut(STRATEGIES[name], problem) for name in tuning.order("forward", problem, names)]
     if problem.tiling not in STRATEGIES:
         raise ValueError(f"tiling: got {problem.tiling!r}, allowed are auto, {', '.join(STRATEGIES)}")
-    return [cut(STRATEGIES[problem.tiling], problem)]
+    strategy = STRATEGIES[problem.tiling]
+    if problem.sequences and BLOCK % strategy.rows:
+        names = ", ".join(s.name for s in STRATEGIES.values() if BLOCK % s.rows == 0)
+        raise ValueError(f"tiling: got {problem.tiling!r} with packed sequences, allowed are auto, {names}")
+    return [cut(strategy, problem)]

@@ -1,0 +1,213 @@
+"""Row blocks of 96 and 112 queries, which divide no key tile: right with every rule, and chosen where they help."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from flash_attention import reference
+from flash_attention.commands.bench import tik_kernels
+from flash_attention.dropout import philox
+from flash_attention.kernels.tik import host
+from flash_attention.kernels.tik.common.work_split import overlapped
+from flash_attention.kernels.tik.forward import scheduler
+from flash_attention.kernels.tik.forward.kernel import build
+from flash_attention.kernels.tik.forward.tiling import STRATEGIES, buffers, candidates
+from flash_attention.kernels.tik.hardware import excess
+from flash_attention.kernels.tik.packed import BLOCK
+
+from tests.train.flash_attention import cases
+from tests.train.flash_attention.cases import Case
+from tests.train.flash_attention.problems import make_kernel_problem
+from tests.train.flash_attention.ut.tik.programs import forward
+from tests.train.flash_attention.ut.tik.test_forward import _arrays, _check, kernel_mask
+
+# Lengths around the row blocks and the tiles; half_scores from 512 keys on.
+CASES = (
+    Case(seq_q=260, seq_k=260, head_dim=160, mask="causal", heads=2, kv_heads=1),
+    Case(seq_q=200, seq_k=333, head_dim=160, mask="causal", alignment="bottom_right"),
+    Case(seq_q=333, seq_k=200, head_dim=160, mask="causal", alignment="bottom_right"),
+    Case(seq_q=225, seq_k=530, head_dim=192, heads=1, kv_heads=1),
+    Case(seq_q=225, seq_k=530, head_dim=176, mask="causal", heads=1, kv_heads=1, values="large"),
+    Case(batch=2, seq_q=97, seq_k=150, head_dim=144, mask="3d", dropout=0.1),
+    Case(batch=2, seq_q=113, seq_k=140, head_dim=129, mask="rows"),
+    Case(batch=2, seq_q=193, seq_k=140, head_dim=192, mask="padding", values="outlier"),
+    Case(seq_q=193, seq_k=140, head_dim=160, mask="causal", sinks=True),
+    Case(seq_q=300, seq_k=300, head_dim=160, window=(10, 10)),
+    Case(seq_q=300, seq_k=300, head_dim=160, blocks=(1, 0), tiling="sparse_64", mask="causal"),
+    Case(seq_q=200, seq_k=250, head_dim=144, alibi="computed"),
+    Case(seq_q=250, seq_k=200, head_dim=144, alibi="computed", mask="causal", dropout=0.2),
+    Case(seq_q=200, seq_k=130, head_dim=144, alibi="bias_all", mask="compact"),
+    Case(seq_q=200, seq_k=150, head_dim=144, alibi="given"),
+    Case(seq_q=210, seq_k=150, head_dim=144, mask="causal", softcap=30.0),
+    Case(batch=2, seq_q=230, seq_k=230, head_dim=192, mask="causal", prefix=True, segments="documents"),
+    Case(seq_q=230, seq_k=250, head_dim=160, value_dim=128, mask="causal"),
+    Case(seq_q=230, seq_k=250, head_dim=128, value_dim=192),
+    Case(seq_q=16, seq_k=530, head_dim=192),
+    Case(seq_q=130, seq_k=5, head_dim=192, mask="causal"),
+)
+NAMES = ("pair112", "pair96", "single112", "single96")
+
+
+def _fits(problem) -> bool:
+    """Whether the strategy that a problem names fits on chip."""
+    (plan,) = candidates(problem)
+    split = scheduler.split(problem, plan)
+    return not excess(buffers(problem, plan, split.tiles.size, split.distances.size), problem)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_every_rule(tik, execute, case):
+    inputs = case.inputs()
+    name = next(name for name in NAMES[CASES.index(case) % 2 :] if _fits(host.describe(case.problem, tiling=name)))
+    keep = philox.keep_bits(case.problem, cases.SEED) if case.dropout else None
+    results = [
+        forward(
+            tik,
+            execute,
+            host.describe(case.problem, cores=3, tiling=tiling),
+            inputs.query,
+            inputs.key,
+            inputs.value,
+            mask=kernel_mask(case),
+            bias=inputs.bias,
+            keep_bits=keep,
+            sinks=inputs.sinks,
+        )
+        for tiling in (name, name.replace("pair", "single"))
+    ]
+    cases.check(case, reference.Attention(*results[0]))
+    for pair, single in zip(*results):
+        np.testing.assert_array_equal(pair, single)
+
+
+@pytest.mark.parametrize(("head_dim", "tiling"), ((256, "pair96"), (208, "pair112"), (160, "pair128")))
+@pytest.mark.parametrize("causal", (False, True))
+def test_shards_and_runs_have_the_same_bits(tik, execute, head_dim, tiling, causal):
+    whole = make_kernel_problem(2, 4, 450, 560, head_dim, kv_heads=2, causal=causal, cores=5)
+    # Four heads of 450 rows are too few items of two row blocks for 30 cores.
+    shard = make_kernel_problem(1, 2, 450, 560, head_dim, kv_heads=1, causal=causal, cores=30)
+    assert scheduler.choose(whole).plan.strategy == tiling or head_dim == 160
+    assert scheduler.choose(shard).plan.row_blocks == 1
+    query, key, value = _arrays(whole)
+    first, again = (forward(tik, execute, whole, query, key, value) for _ in range(2))
+    part = forward(tik, execute, shard, query[1:, 2:], key[1:, 1:], value[1:, 1:])
+    for a, b, c in zip(first, again, part):
+        np.testing.assert_array_equal(a, b)
+        np.testing.assert_array_equal(a[1:, 2:], c)
+
+
+@pytest.mark.parametrize("head_dim", (192, 256))
+@pytest.mark.parametrize("causal", (False, True))
+def test_sample_that_misses_the_largest_scores_is_found_out(tik, execute, head_dim, causal):
+    problem = make_kernel_problem(1, 1, 400, 700, head_dim, causal=causal, cores=1)
+    arrays = _arrays(problem)
+    for row in (5, 100, 250, 399):  # of both row blocks of an item; behind the first tile, in no sample
+        arrays[1][0, 0, 2 * row // 3] = 8 * arrays[0][0, 0, row]
+    _check(problem, arrays, *forward(tik, execute, problem, *arrays), 3.0)
+
+
+def test_sample_is_the_first_half_of_the_first_tile_and_groups_spread_over_the_others(tik, device):
+    """Large scores of sampled keys are found at once; those of other keys have row blocks computed again."""
+    if device != "emulator":
+        pytest.skip("counts instructions")
+    problem = make_kernel_problem(1, 1, 192, 1024, 256, cores=1, tiling="pair96")
+    query, key, value = (array * np.float16(0.1) for array in _arrays(problem))
+    query[..., 0] = 16.0
+    row = scheduler.choose(problem).split.table[0, 0, scheduler.ROW_BLOCK :]
+    group, stride = row[scheduler.SAMPLE_START], row[scheduler.SAMPLE_STRIDE]
+    kernel = build(problem, tik)
+
+    def instructions(largest: int) -> int:
+        key[..., 0] = np.where(np.arange(1024) == largest, 30.0, 0.0)
+        feed = kernel.feed(**host.forward_inputs(problem, query, key, value))
+        return tik_kernels.simulate(kernel, given=feed, numerics=True).instruction_count
+
+    sampled = [instructions(place) for place in (0, 63, 16 * group, 16 * (group + 3 * stride) + 15)]
+    missed = [instructions(place) for place in (16 * group + 16, 16 * (group + 3 * stride) - 1)]
+    assert len(set(sampled)) == 1 and min(missed) > 1.5 * sampled[0]
+
+
+def test_hidden_keys_may_hold_anything(tik):
+    """The sample that two row blocks share takes nothing that the first one does not see."""
+    import tikemu
+
+    def run(instance, feed, outputs):
+        options = tikemu.Options(progress=False)  # strict mode refuses NaN among the operands of mmad
+        return tikemu.run(instance, feed, timing=False, options=options).outputs
+
+    problem = make_kernel_problem(1, 1, 384, 384, 256, causal=True, cores=1, tiling="pair96")
+    query, key, value = _arrays(problem)
+    expected, _ = forward(tik, run, problem, query, key, value)
+    # Rows of tiles that see the diagonal meet what is hidden there in products with zeros: whole tiles behind them.
+    key[..., 256:, :] = value[..., 256:, :] = np.nan
+    found, _ = forward(tik, run, problem, query, key, value)
+    np.testing.assert_array_equal(found[..., :192, :], expected[..., :192, :])
+
+
+def _chosen(seq: int, head_dim: int, **fields) -> str:
+    """Name of the strategy for 32 heads."""
+    return scheduler.choose(make_kernel_problem(1, 32, seq, seq, head_dim, **fields)).plan.strategy
+
+
+def test_which_row_blocks_are_chosen():
+    """By how many queries share the keys and values that the memory brings, as far as the memories on chip go."""
+    for causal in (False, True):
+        assert [_chosen(2048, dim, causal=causal) for dim in (128, 160, 192, 208, 224, 256)] == [
+            *("pair128", "pair128", "pair112", "pair112", "pair96", "pair96")
+        ]
+    # A sample that is one tile has to show something to every row: a tile holds all positions of a row block.
+    for fields in ({"bias": "per_key"}, {"bias": "per_score"}, {"alibi": True, "slopes": (0.5,) * 32}):
+        assert _chosen(2048, 256, **fields) in ("pair64", "single64")
+    assert _chosen(2048, 256, window_left=200, window_right=0) == "pair64"
+    assert _chosen(2048, 256, window_left=100, window_right=100) == "pair64"
+    assert _chosen(2048, 256, window_left=300, window_right=0) == "pair96"
+    assert _chosen(2048, 256, window_left=3000) == "pair96"
+    # Short sequences: as many items of 192 rows as of 128.
+    assert [_chosen(seq, 256) for seq in (100, 128, 256, 257)] == ["pair64", "pair64", "pair64", "pair96"]
+    # Vector is the limit, not the memory.
+    assert _chosen(2048, 64, softcap=30.0, mask="per_key") == "single128"
+
+
+def test_packed_sequences_have_row_blocks_that_divide_their_blocks():
+    problem = make_kernel_problem(1, 2, 2048, 2048, 256, causal=True, layout="TH", sequences=2)
+    assert all(BLOCK % plan.rows == 0 for plan in candidates(problem))
+    assert scheduler.choose(problem).plan.strategy == "pair64"
+    with pytest.raises(ValueError, match="tiling: got 'pair96' with packed sequences, allowed are .*pair64"):
+        candidates(dataclasses.replace(problem, tiling="pair96"))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_tiles_on_the_diagonal_take_little_room(name):
+    """As many columns of 16 keys as the rows have diagonals, and the columns of a tile before and behind them."""
+    problem = make_kernel_problem(1, 1, 4096, 4096, 144, causal=True, tiling=name)
+    (plan,) = candidates(problem)
+    assert len(scheduler.split(problem, plan).tiles) < 2 * plan.columns + plan.rows // 16
+
+
+def test_tiles_overlap_as_far_as_they_can():
+    strip, starts = overlapped([(3, 4, 5), (1, 2, 3), (4, 5, 6), (1, 2, 3), (9, 9, 9)])
+    assert [strip[start : start + 3] for start in starts] == [[3, 4, 5], [1, 2, 3], [4, 5, 6], [1, 2, 3], [9, 9, 9]]
+    assert len(strip) == 9
+    assert overlapped([]) == ([], [])
+
+
+@pytest.mark.parametrize("causal", (False, True))
+def test_row_blocks_of_an_item_share_their_sample(causal):
+    problem = make_kernel_problem(1, 1, 2000, 2000, 256, causal=causal, cores=1)
+    plan, split, _ = scheduler.choose(problem)
+    assert plan.shared_sample and plan.samples == 1
+    words = [scheduler.SAMPLE_STRIDED, scheduler.SAMPLE_START, scheduler.SAMPLE_STRIDE]
+    for row in split.table.reshape(-1, scheduler.FIELDS):
+        blocks = row[scheduler.ROW_BLOCK :].reshape(-1, scheduler.ROW_BLOCK_FIELDS)
+        pairs = [block for block in blocks if block[scheduler.FIRST] <= block[scheduler.LAST]]
+        assert len({tuple(block[words]) for block in pairs}) == 1
+        strided, group, stride = pairs[0][words]
+        if strided:  # what the row block that sees least sees
+            last = (group + stride * (plan.columns // 2 - 1)) * 16 + 15
+            assert plan.keys // 2 <= group * 16 and last < min(
+                problem.band.keys(block[scheduler.START])[1] for block in pairs
+            )
+
+
+def test_strategies_whose_rows_divide_no_tile_are_those_of_these_tests():
+    assert {name for name, strategy in STRATEGIES.items() if strategy.keys % strategy.rows} == set(NAMES)
