@@ -130,7 +130,7 @@ def _check(
     assert not np.any(output[~visible])
 
 
-@pytest.mark.parametrize("head_dim", (64, 80, 128))
+@pytest.mark.parametrize("head_dim", (64, 80, 128, 160, 192, 208))
 @pytest.mark.parametrize("sigma", (1.0, 2.0, 4.0))
 def test_scores_of_any_spread_against_composed_attention(tik, execute, head_dim, sigma):
     # Logits of this sigma: one side carries all of it. Long enough for scores that leave L0C as float16.
