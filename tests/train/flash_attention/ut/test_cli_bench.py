@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from flash_attention.commands.bench import figures, overview, report
-from flash_attention.commands.bench.case import Case
+from flash_attention.commands.bench.case import EXTRAS, Case
 from flash_attention.commands.bench.implementations import Composed
 from flash_attention.commands.bench.turns import Timing, Worker, time_in_turns
 from flash_attention.commands.bench.worker import extra_bytes
@@ -81,9 +81,9 @@ def test_speed_compares_the_same_pass_and_case() -> None:
     other = Case(512)
     seconds = {("flash", CASE): 2.0, ("torch", CASE): 3.0, ("flash", other): 1.0, ("torch", other): 9.0}
     timings = [Timing(n, c, kind, (s,)) for (n, c), s in seconds.items() for kind in ("forward", "backward")]
-    assert [figure.reached for figure in figures.speed(timings, CASE, "")] == [1.5, 1.5]
+    assert [figure.reached for figure in figures.speed(timings, CASE, "", figures.AS_FAST_AS_TORCH)] == [1.5, 1.5]
     missing = [timing for timing in timings if timing.implementation == "flash"]
-    (forward, _) = figures.speed(missing, CASE, "torch is not installed")
+    (forward, _) = figures.speed(missing, CASE, "torch is not installed", figures.AS_FAST_AS_TORCH)
     assert forward.ok is None and forward.row()[3:] == ["not measured", "torch is not installed"]
 
 
@@ -108,6 +108,35 @@ def test_flatness_and_memory() -> None:
     assert figures.memory(case, "both", 3 * case.tensor_bytes + (70 << 20)).ok is False
 
 
+def test_rates_beside_the_product_and_beside_float32() -> None:
+    cases = [Case(512, dtype, causal=False) for dtype in ("float32", "float16", "bfloat16")]
+    rounds = zip(cases, (4.0, 5.0, 2.0))
+    timings = [Timing("flash", case, kind, (s,)) for case, s in rounds for kind in ("forward", "backward")]
+    product = 2 * cases[0].flops("forward") / 4.0 / 1e9
+    half, slower, twice, *backward = figures.rate(timings, cases, product, has_bfloat16=True)
+    assert (half.required, half.reached, half.ok) == (85, pytest.approx(50), False)
+    assert (slower.required, slower.reached, slower.ok) == (1, pytest.approx(0.8), False)
+    assert (twice.required, twice.reached, twice.ok) == (1.7, 2, True)
+    assert len(backward) == 3 and len(figures.rate(timings, cases, product, has_bfloat16=False)) == 4
+
+
+def test_layouts_beside_bnsd_and_the_first_call() -> None:
+    cases = [Case(512), Case(512, layout="BSH")]
+    timings = [
+        Timing("flash", case, kind, (s,)) for case, s in zip(cases, (1.9, 2.0)) for kind in ("forward", "backward")
+    ]
+    forward, backward = figures.layouts(timings, cases)
+    assert forward.reached == pytest.approx(95) and forward.ok is False and "BSH" in forward.name
+    assert figures.first_call(CASE, "both", 0.14).ok and not figures.first_call(CASE, "both", 0.16).ok
+
+
+def test_cases_of_all_kinds_run_on_our_kernel() -> None:
+    with Worker("flash", threads=1) as worker:
+        for extra, layout in zip(EXTRAS, ("BSH", "SBH", "BSND", "BNSD")):
+            assert worker.prepare(Case(40, heads=2, head_dim=16, extra=extra, layout=layout)) is None
+            assert worker.seconds("forward") > 0
+
+
 def test_flops_count_visible_pairs() -> None:
     case = Case(256, heads=1, head_dim=64)
     assert case.visible == 256 * 257 // 2
@@ -122,10 +151,11 @@ def test_composed_attention_refuses_what_does_not_fit() -> None:
 
 def test_csv_and_plot(tmp_path) -> None:
     timings = [Timing(name, CASE, "forward", (0.5, 0.25, 0.75)) for name in ("flash", "torch")]
-    results = figures.speed(timings * 2 + [Timing("flash", CASE, "backward", (1.0,))], CASE, "")
+    both = timings * 2 + [Timing("flash", CASE, "backward", (1.0,))]
+    results = figures.speed(both, CASE, "", figures.FASTER_THAN_TORCH)
     paths = report.write_csv(tmp_path, timings, results)
     times = paths[0].read_text().splitlines()
-    assert len(times) == 3 and times[1].startswith("flash,forward,1,8,256,128,float32,True,0,128,0.500000,")
+    assert len(times) == 3 and times[1].startswith("flash,forward,1,8,256,128,float32,True,,BNSD,0,128,0.500000,")
     assert paths[1].read_text().splitlines()[1].split(",")[-3:-1] == ["1.0000", "False"]
     assert report.write_plot(tmp_path, timings, timings[:1], "title").stat().st_size > 1000
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 from pathlib import Path
 
 from flash_attention.problem import DTYPES
 
-PARTS = ("speed", "window", "flat", "memory")
+PARTS = ("speed", "rate", "short", "layouts", "first", "window", "flat", "memory")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,8 +32,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--only",
         action="append",
         choices=PARTS,
-        help="speed: against torch and composed attention; window: 8 blocks against full causal; flat: time per token "
-        "of the windowed run over lengths; memory: beyond inputs and outputs. May be repeated; all when not given",
+        help="speed: against torch and composed attention; rate: share of the processor's own matrix product, and half "
+        "precision beside float32; short: short sequences, masks, biases and dropout against torch; layouts: beside "
+        "BNSD; first: the first call of a shape; window: 8 blocks against full causal; flat: time per token of the "
+        "windowed run over lengths; memory: beyond inputs and outputs. May be repeated; all when not given",
     )
     parser.add_argument("--dtype", action="append", choices=DTYPES, help="of part speed; may be repeated")
     parser.add_argument("--seq", action="append", type=int, help="length of part speed; may be repeated")
@@ -76,7 +77,7 @@ def run(options: argparse.Namespace) -> int:
     from dataclasses import replace
 
     from flash_attention.commands.bench import figures as wanted
-    from flash_attention.commands.bench import report
+    from flash_attention.commands.bench import parts, report
     from flash_attention.commands.info import installed_version, processor
 
     plan = wanted.QUICK if options.quick else wanted.Plan()
@@ -89,19 +90,14 @@ def run(options: argparse.Namespace) -> int:
     title += f", torch {installed_version('torch') or 'not installed'}"
     print(f"{title}\nB=1 H=8 D=128 causal unless said otherwise; medians of rounds in turns\n", flush=True)
 
-    timings, figures, flat = [], [], []
-    for part in options.only or PARTS:
-        if part == "speed":
-            more_timings, more_figures = speed(options, plan)
-        elif part == "window":
-            more_timings, more_figures = window(options, plan)
-        elif part == "flat":
-            more_timings, more_figures = flat_run(options, plan)
-            flat = more_timings
-        else:
-            more_timings, more_figures = [], memory(options, plan)
+    timings: list = []
+    figures: list = []
+    flat: list = []
+    for name in options.only or PARTS:
+        more_timings, more_figures = getattr(parts, name)(options, plan)
         timings += more_timings
         figures += more_figures
+        flat = more_timings if name == "flat" else flat
     print(report.figures_table(figures))
     written = report.write_csv(options.out, timings, figures)
     plot = report.write_plot(options.out, timings, flat, title)
@@ -158,7 +154,7 @@ def one_length(given: list[int] | None, default: int) -> int:
 def run_plot(options: argparse.Namespace) -> int:
     """The curves over lengths."""
     from flash_attention import plotting
-    from flash_attention.commands.bench import lengths, report
+    from flash_attention.commands.bench import lengths, parts, report
     from flash_attention.commands.bench.case import Case
     from flash_attention.commands.bench.implementations import IMPLEMENTATIONS, Gemm
     from flash_attention.commands.bench.turns import Worker, time_in_turns
@@ -175,8 +171,8 @@ def run_plot(options: argparse.Namespace) -> int:
     ]
     with Worker("gemm", options.threads) as gemm:
         product, _ = time_in_turns([gemm], Case(1), options.rounds, budget=10.0, kinds=("forward",))
-    peak = 2 * Gemm.SIZE**3 / product[0].median / 1e9
-    timings, _ = measure(options, list(IMPLEMENTATIONS), cases)
+    peak = Gemm.gflops(product[0].median)
+    timings, _ = parts.measure(options, list(IMPLEMENTATIONS), cases)
     options.out.mkdir(parents=True, exist_ok=True)
     title = f"{processor()}, {options.threads} threads, {dtype}; peak: NumPy's float32 matrix product"
     path = lengths.draw(lengths.of_timings(timings), peak, "GFLOP/s", title, options.out / "lengths.png")
@@ -187,7 +183,7 @@ def run_plot(options: argparse.Namespace) -> int:
 def run_overview(options: argparse.Namespace) -> int:
     """Time and memory over lengths."""
     from flash_attention import plotting
-    from flash_attention.commands.bench import overview, report
+    from flash_attention.commands.bench import overview, parts, report
     from flash_attention.commands.bench.case import Case
     from flash_attention.commands.bench.implementations import IMPLEMENTATIONS
     from flash_attention.commands.info import installed_version, processor
@@ -195,7 +191,7 @@ def run_overview(options: argparse.Namespace) -> int:
     plotting.require()
     dtype = (options.dtype or ["float32"])[0]
     lengths = options.seq or ((64, 128) if options.quick else overview.LENGTHS)
-    timings, _ = measure(options, list(IMPLEMENTATIONS), [Case(seq, dtype) for seq in lengths])
+    timings, _ = parts.measure(options, list(IMPLEMENTATIONS), [Case(seq, dtype) for seq in lengths])
     found = overview.points(timings, options.threads)
     print(overview.text(found))
     options.out.mkdir(parents=True, exist_ok=True)
@@ -204,88 +200,3 @@ def run_overview(options: argparse.Namespace) -> int:
     path = overview.draw(found, title, options.out / "overview.png")
     print(f"\nwritten: {path}, {report.write_csv(options.out, timings, [])[0]}")
     return 0
-
-
-def speed(options: argparse.Namespace, plan) -> tuple[list, list]:
-    """All implementations on full causal attention."""
-    from flash_attention.commands.bench import figures
-    from flash_attention.commands.bench.case import Case
-    from flash_attention.commands.bench.implementations import IMPLEMENTATIONS
-
-    cases = [Case(seq, dtype) for seq in plan.lengths for dtype in options.dtype or DTYPES]
-    timings, reasons = measure(options, list(IMPLEMENTATIONS), cases)
-    return timings, [
-        figure for case in cases for figure in figures.speed(timings, case, reasons.get(("torch", case), ""))
-    ]
-
-
-def window(options: argparse.Namespace, plan) -> tuple[list, list]:
-    """The windowed runs beside the full causal one."""
-    from flash_attention.commands.bench import figures
-    from flash_attention.commands.bench.case import Case
-
-    full = Case(plan.window_length)
-    blocks = figures.WINDOW_BLOCKS
-    windows = [Case(plan.window_length, window_blocks=blocks, tile=tile) for tile in figures.WINDOW_TILES]
-    timings, _ = measure(options, ["flash"], [full, *windows])
-    of = {case: [timing for timing in timings if timing.case == case] for case in (full, *windows)}
-    return timings, [figure for case in windows for figure in figures.window(of[full], of[case])]
-
-
-def flat_run(options: argparse.Namespace, plan) -> tuple[list, list]:
-    """The windowed forward and backward over lengths, in float16, whose tensors still fit at the longest."""
-    from flash_attention.commands.bench import figures
-    from flash_attention.commands.bench.case import Case
-
-    cases = [Case(seq, "float16", window_blocks=figures.WINDOW_BLOCKS) for seq in plan.flat_lengths]
-    timings, _ = measure(options, ["flash"], cases)
-    return timings, [figures.flatness([t for t in timings if t.kind == kind]) for kind in ("forward", "backward")]
-
-
-def memory(options: argparse.Namespace, plan) -> list:
-    """Growth of a fresh process through its first call of this size, beyond the outputs."""
-    from flash_attention.commands.bench import figures
-    from flash_attention.commands.bench.case import Case
-    from flash_attention.commands.bench.turns import Worker
-
-    result = []
-    case = Case(plan.memory_length, heads=1)
-    for kind in ("forward", "both"):
-        with Worker("flash", options.threads) as worker:
-            # A small call first: what MindSpore loads and allocates once is not this call's.
-            for size in (Case(256, heads=1), case):
-                refuse_to_miss(worker, size)
-                extra = worker.extra_bytes(kind)
-        result.append(figures.memory(case, kind, extra))
-    return result
-
-
-def refuse_to_miss(worker, case) -> None:
-    """Prepares a case on our own implementation, which has to take it."""
-    reason = worker.prepare(case)
-    if reason is not None:
-        raise RuntimeError(f"backend cpu cannot run {case}: {reason}")
-
-
-def measure(options: argparse.Namespace, names: list[str], cases: list) -> tuple[list, dict]:
-    """Timings of the named implementations on the cases, and reasons by (name, case); prints a table at the end."""
-    from tqdm import tqdm
-
-    from flash_attention.commands.bench.report import times_table
-    from flash_attention.commands.bench.turns import Worker, time_in_turns
-
-    timings, reasons = [], {}
-    with contextlib.ExitStack() as stack:
-        workers = [stack.enter_context(Worker(name, options.threads)) for name in names]
-        for case in (bar := tqdm(cases, unit="case", leave=False)):
-            bar.set_description(str(case))
-            more, why = time_in_turns(workers, case, options.rounds, options.budget)
-            timings += more
-            reasons.update({(name, case): reason for name, reason in why.items()})
-            if "flash" in why:
-                raise RuntimeError(f"backend cpu cannot run {case}: {why['flash']}")
-    print(times_table([timing for timing in timings if timing.kind != "both"]))
-    for reason in dict.fromkeys(f"{name}: {case}: {why}" for (name, case), why in reasons.items()):
-        print(f"not run, {reason}")
-    print(flush=True)
-    return timings, reasons

@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass
 from flash_attention.problem import ALL_BLOCKS, AttentionProblem, AttentionRules
 
 PASSES = ("forward", "both")  # both = forward and backward
+EXTRAS = ("", "mask", "bias", "dropout")
+DROPOUT = 0.1
 
 
 @dataclass(frozen=True)
@@ -14,6 +16,8 @@ class Case:
     """Self-attention of shape (batch, heads, seq, head_dim).
 
     window_blocks limits a query tile to that many key tiles of `tile` tokens, its own included; 0 = no limit.
+    extra, one of EXTRAS: a tenth of all pairs hidden at random, a bias for each score, a tenth of the weights dropped.
+    layout is that of all tensors.
     """
 
     seq: int
@@ -24,6 +28,8 @@ class Case:
     batch: int = 1
     head_dim: int = 128
     causal: bool = True
+    extra: str = ""
+    layout: str = "BNSD"
 
     @property
     def problem(self) -> AttentionProblem:
@@ -35,9 +41,16 @@ class Case:
             seq_k=self.seq,
             head_dim=self.head_dim,
             dtype=self.dtype,
+            layout=self.layout,
+            mask_shape=(1, 1, self.seq, self.seq) if self.extra == "mask" else None,
+            mask_dtype="uint8" if self.extra == "mask" else None,
+            bias_shape=(1, self.heads, self.seq, self.seq) if self.extra == "bias" else None,
+            bias_dtype=self.dtype if self.extra == "bias" else None,
+            bias_grad=False,
             training=True,
             rules=AttentionRules(
                 causal=self.causal,
+                dropout_rate=DROPOUT if self.extra == "dropout" else 0.0,
                 prev_blocks=self.window_blocks - 1 if self.window_blocks else ALL_BLOCKS,
                 tile=self.tile,
             ),
@@ -64,9 +77,11 @@ class Case:
         window = f" window {self.window_blocks} blocks" if self.window_blocks else ""
         if self.window_blocks and self.tile != 128:
             window += f" of {self.tile}"
-        heads = "" if self.heads == 8 else f" H={self.heads}"
+        heads = ("" if self.batch == 1 else f" B={self.batch}") + ("" if self.heads == 8 else f" H={self.heads}")
         head_dim = "" if self.head_dim == 128 else f" D={self.head_dim}"
-        return f"S={self.seq}{heads}{head_dim} {self.dtype}{'' if self.causal else ' full'}{window}"
+        rules = ("" if self.causal else " full") + (f" {self.extra}" if self.extra else "")
+        layout = "" if self.layout == "BNSD" else f" {self.layout}"
+        return f"S={self.seq}{heads}{head_dim} {self.dtype}{rules}{layout}{window}"
 
     def as_dict(self) -> dict:
         """Fields by name, for JSON and CSV."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 from abc import ABC, abstractmethod
 from typing import Callable
 
 import numpy as np
 
-from flash_attention.commands.bench.case import Case
+from flash_attention.commands.bench.case import DROPOUT, Case
 
 TORCH_VERSION = "2.13.0"
 
@@ -18,6 +19,25 @@ def random_inputs(case: Case, count: int) -> list[np.ndarray]:
     random = np.random.default_rng(0)
     shape = case.batch, case.heads, case.seq, case.head_dim
     return [random.standard_normal(shape, dtype=np.float32) for _ in range(count)]
+
+
+def laid_out(array: np.ndarray, layout: str) -> np.ndarray:
+    """A (batch, heads, seq, head_dim) array in another layout of query."""
+    if layout == "BNSD":
+        return array
+    array = array.transpose((2, 0, 1, 3) if layout == "SBH" else (0, 2, 1, 3))
+    return np.ascontiguousarray(array if layout == "BSND" else array.reshape(*array.shape[:2], -1))
+
+
+def hidden_pairs(case: Case) -> np.ndarray:
+    """The mask of a case, (1, 1, seq, seq), 1 = hidden."""
+    return (np.random.default_rng(1).random((1, 1, case.seq, case.seq)) < 0.1).astype(np.uint8)
+
+
+def bias_of(case: Case) -> np.ndarray:
+    """The bias of a case, (1, heads, seq, seq)."""
+    shape = 1, case.heads, case.seq, case.seq
+    return np.random.default_rng(2).standard_normal(shape, dtype=np.float32)
 
 
 def available_bytes() -> int:
@@ -54,13 +74,21 @@ class _MindSpore(Implementation):
 
     def prepare(self, case: Case) -> dict[str, Callable[[], None]]:
         import mindspore
-        from mindspore import Tensor, ops
+        from mindspore import Tensor, nn, ops
+
+        class Gradient(nn.Cell):
+            def __init__(self, network):
+                super().__init__()
+                self.gradient = ops.GradOperation(get_all=True, sens_param=True)(network)
+
+            def construct(self, query, key, value, d_output):
+                return self.gradient(query, key, value, d_output)
 
         mindspore.set_context(mode=mindspore.GRAPH_MODE)
         dtype = getattr(mindspore, case.dtype)
-        tensors = [Tensor(array, dtype) for array in random_inputs(case, 4)]
+        tensors = [Tensor(laid_out(array, case.layout), dtype) for array in random_inputs(case, 4)]
         network = self.network(case)
-        gradient = ops.GradOperation(get_all=True, sens_param=True)(network)
+        gradient = Gradient(network)
 
         def forward():
             network(*tensors[:3]).asnumpy()  # waits; on a CPU it copies nothing
@@ -69,7 +97,12 @@ class _MindSpore(Implementation):
             for result in gradient(*tensors):
                 result.asnumpy()
 
-        return {"forward": forward, "both": both}
+        return {
+            "forward": forward,
+            "both": both,
+            "compile forward": lambda: network.compile(*tensors[:3]),
+            "compile both": lambda: gradient.compile(*tensors),
+        }
 
 
 class Flash(_MindSpore):
@@ -84,19 +117,28 @@ class Flash(_MindSpore):
         return get_backend(self.backend).unavailable()
 
     def network(self, case: Case):
-        from mindspore import nn
+        import mindspore
+        from mindspore import Tensor, nn
 
         from flash_attention.backends import registry
 
         backend = self.backend
+        given: dict[str, Tensor | None] = dict.fromkeys(("mask", "bias", "dropout"))
+        if case.extra:
+            given[case.extra] = {
+                "mask": lambda: Tensor(hidden_pairs(case)),
+                "bias": lambda: Tensor(bias_of(case), getattr(mindspore, case.dtype)),
+                "dropout": lambda: Tensor(np.array([1, 2], np.int64)),
+            }[case.extra]()
 
         class Network(nn.Cell):
             def __init__(self):
                 super().__init__()
                 self.attend = registry.build(case.problem, backend)
+                self.mask, self.bias, self.seed = given["mask"], given["bias"], given["dropout"]
 
             def construct(self, query, key, value):
-                return self.attend(query, key, value, None, None, None, None)[0]
+                return self.attend(query, key, value, self.mask, self.bias, None, self.seed)[0]
 
         return Network()
 
@@ -111,6 +153,8 @@ class Composed(_MindSpore):
         needed = 12 * case.batch * case.heads * case.seq**2 * 4
         if case.window_blocks:
             return "composed attention gains nothing from a window"
+        if case.extra or case.layout != "BNSD":
+            return "composed attention is measured plain"
         if needed > available_bytes() // 2:
             return f"it would take about {needed / 2**30:.0f} GB"
         return None
@@ -145,7 +189,7 @@ class Torch(Implementation):
         return None
 
     def refuse(self, case: Case) -> str | None:
-        return "it knows no window" if case.window_blocks else None
+        return "it knows no window" if case.window_blocks else "it has one layout" if case.layout != "BNSD" else None
 
     def prepare(self, case: Case) -> dict[str, Callable[[], None]]:
         import torch
@@ -153,30 +197,48 @@ class Torch(Implementation):
         dtype = getattr(torch, case.dtype)
         query, key, value, d_output = (torch.from_numpy(array).to(dtype) for array in random_inputs(case, 4))
         leaves = [tensor.clone().requires_grad_() for tensor in (query, key, value)]
-        attend = torch.nn.functional.scaled_dot_product_attention
+        rules: dict = {"is_causal": case.causal, "dropout_p": DROPOUT if case.extra == "dropout" else 0.0}
+        if case.extra in ("mask", "bias"):
+            # It takes a mask of its own or causality, not both.
+            rules["is_causal"] = False
+            seen = torch.ones(case.seq, case.seq).tril().bool() if case.causal else torch.ones(1, 1).bool()
+            if case.extra == "mask":
+                rules["attn_mask"] = seen & ~torch.from_numpy(hidden_pairs(case)).bool()
+            else:
+                bias = torch.from_numpy(bias_of(case)).to(dtype)
+                rules["attn_mask"] = bias.masked_fill(~seen, -float("inf"))
+        attend = functools.partial(torch.nn.functional.scaled_dot_product_attention, **rules)
 
         def forward():
             with torch.no_grad():
-                attend(query, key, value, is_causal=case.causal)
+                attend(query, key, value)
 
         def both():
-            torch.autograd.grad(attend(*leaves, is_causal=case.causal), leaves, d_output)
+            torch.autograd.grad(attend(*leaves), leaves, d_output)
 
         return {"forward": forward, "both": both}
 
 
 class Gemm(Implementation):
-    """NumPy's product of two square float32 matrices: what the processor reaches where nothing but products is done."""
+    """NumPy's product of two square float32 matrices: what the processor reaches where nothing but products is done.
+
+    It is the same for every case and pass.
+    """
 
     SIZE = 1536
+
+    @classmethod
+    def gflops(cls, seconds: float) -> float:
+        """The rate of one product in so many seconds, 1e9 operations a second."""
+        return 2 * cls.SIZE**3 / seconds / 1e9
 
     def prepare(self, case: Case) -> dict[str, Callable[[], None]]:
         left, right = np.random.default_rng(0).standard_normal((2, self.SIZE, self.SIZE), dtype=np.float32)
 
-        def forward():
+        def product():
             np.matmul(left, right)
 
-        return {"forward": forward}
+        return {"forward": product, "both": product}
 
 
 # Those that `bench` compares; the worker knows Gemm too.

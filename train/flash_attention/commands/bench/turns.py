@@ -93,30 +93,35 @@ class Worker:
 
 
 def time_in_turns(
-    workers: list[Worker], case: Case, rounds: int, budget: float, kinds: tuple = PASSES
+    workers: list[Worker], case: Case | list[Case], rounds: int, budget: float, kinds: tuple = PASSES
 ) -> tuple[list, dict]:
-    """Timings of all workers that take the case, and the reasons of those that do not.
+    """Timings of all workers that take the case, or each its own of a list; by name the reasons of those that do not.
 
     Each round runs every pass of every implementation once, after one call of each to warm up. Rounds end after
     `rounds`, or when `budget` seconds are over, but not before the third. With both passes timed, "backward" is their
     difference in each round.
     """
-    reasons = {worker.name: reason for worker in workers if (reason := worker.prepare(case)) is not None}
-    running = [worker for worker in workers if worker.name not in reasons]
-    seconds: dict[tuple[str, str], list[float]] = {(worker.name, kind): [] for worker in running for kind in kinds}
-    for worker in running:
+    reasons, running = {}, []
+    for worker, own in zip(workers, case if isinstance(case, list) else [case] * len(workers)):
+        reason = worker.prepare(own)
+        if reason is None:
+            running.append((worker, own))
+        else:
+            reasons[worker.name] = reason
+    seconds: list[dict[str, list[float]]] = [{kind: [] for kind in kinds} for _ in running]
+    for worker, _ in running:
         for kind in kinds:
             worker.seconds(kind)
     start = time.perf_counter()
     for number in range(rounds):
         if number >= min(3, rounds) and time.perf_counter() - start > budget:
             break
-        for worker in running:
+        for (worker, _), times in zip(running, seconds):
             for kind in kinds:
-                seconds[worker.name, kind].append(worker.seconds(kind))
-    timings = [Timing(name, case, kind, tuple(values)) for (name, kind), values in seconds.items()]
-    if set(kinds) == set(PASSES):
-        for worker in running:
-            pairs = zip(seconds[worker.name, "forward"], seconds[worker.name, "both"])
-            timings.append(Timing(worker.name, case, "backward", tuple(both - forward for forward, both in pairs)))
+                times[kind].append(worker.seconds(kind))
+    timings = []
+    for (worker, own), times in zip(running, seconds):
+        if set(kinds) == set(PASSES):
+            times["backward"] = [both - forward for forward, both in zip(times["forward"], times["both"])]
+        timings += [Timing(worker.name, own, kind, tuple(values)) for kind, values in times.items()]
     return timings, reasons

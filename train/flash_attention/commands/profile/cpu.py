@@ -16,7 +16,7 @@ def run(options: argparse.Namespace) -> int:
     rows = []
     with Worker("gemm", options.threads) as gemm, Worker("flash", options.threads) as flash:
         product, _ = time_in_turns([gemm], Case(1), options.rounds, budget=10.0, kinds=("forward",))
-        peak = 2 * Gemm.SIZE**3 / product[0].median / 1e9
+        peak = Gemm.gflops(product[0].median)
         for dtype in options.dtype:
             empty = timed(flash, Case(1, dtype, **sizes), options.rounds)
             for seq in options.seq:

@@ -1,0 +1,175 @@
+"""The parts of the bench: what each measures, and the figures that it is held to."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import statistics
+
+from flash_attention.commands.bench import figures
+from flash_attention.commands.bench.case import Case
+from flash_attention.commands.bench.figures import Figure, Plan
+from flash_attention.commands.bench.implementations import IMPLEMENTATIONS, Gemm
+from flash_attention.commands.bench.turns import Timing, Worker, time_in_turns
+from flash_attention.problem import DTYPES
+
+KINDS = ("forward", "backward")
+Result = tuple[list[Timing], list[Figure]]
+
+
+def speed(options: argparse.Namespace, plan: Plan) -> Result:
+    """Causal attention beside torch and composed attention; other sizes, with fewer heads, beside torch."""
+    dtypes = options.dtype or DTYPES
+    main = [Case(seq, dtype) for seq in plan.lengths for dtype in dtypes]
+    others = [
+        Case(seq, dtype, head_dim=head_dim, causal=causal, heads=2 if seq > 4096 else 8)
+        for seq in plan.lengths
+        for dtype in dtypes
+        for head_dim, causal in plan.shapes
+    ]
+    timings, reasons = measure(options, list(IMPLEMENTATIONS), main)
+    more, why = measure(options, ["flash", "torch"], others)
+    timings, reasons = timings + more, {**reasons, **why}
+    return timings, [
+        figure
+        for case in main + others
+        for figure in figures.speed(timings, case, reasons.get(("torch", case), ""), figures.FASTER_THAN_TORCH)
+    ]
+
+
+def rate(options: argparse.Namespace, plan: Plan) -> Result:
+    """Full attention in every dtype, beside NumPy's product of float32 matrices and beside float32."""
+    from flash_attention.backends.cpu import library
+
+    has_bfloat16 = "avx512_bf16" in library.instruction_sets()
+    timings, result = [], []
+    for seq, batch in plan.rates:
+        for head_dim in (128, 64):
+            cases = [Case(seq, dtype, batch=batch, head_dim=head_dim, causal=False) for dtype in DTYPES]
+            own, product = beside_product(options, cases)
+            timings += own
+            result += figures.rate(own, cases, Gemm.gflops(product), has_bfloat16)
+    return timings, result
+
+
+def short(options: argparse.Namespace, plan: Plan) -> Result:
+    """Short sequences of many heads, and masks, biases and dropout, beside torch."""
+    cases = [Case(seq, batch=8, head_dim=head_dim) for seq in plan.short_lengths for head_dim in (32, 64, 96)]
+    cases += [Case(plan.short_lengths[0], dtype, batch=8, head_dim=64) for dtype in ("float16", "bfloat16")]
+    cases += [Case(plan.short_lengths[-1], head_dim=64, extra=extra) for extra in ("mask", "bias", "dropout")]
+    timings, reasons = measure(options, ["flash", "torch"], cases)
+    return timings, [
+        figure
+        for case in cases
+        for figure in figures.speed(timings, case, reasons.get(("torch", case), ""), figures.AS_FAST_AS_TORCH)
+    ]
+
+
+def layouts(options: argparse.Namespace, plan: Plan) -> Result:
+    """The other layouts beside BNSD."""
+    timings, result = [], []
+    for dtype in options.dtype or ("float32", "bfloat16"):
+        cases = [Case(plan.lengths[0], dtype, layout=layout) for layout in ("BNSD", "BSND", "BSH", "SBH")]
+        with contextlib.ExitStack() as stack:
+            workers = [stack.enter_context(Worker("flash", options.threads)) for _ in cases]
+            own, _ = time_in_turns(workers, cases, options.rounds, options.budget)
+        timings += show(own)
+        result += figures.layouts(own, cases)
+    return timings, result
+
+
+def first(options: argparse.Namespace, plan: Plan) -> Result:
+    """The first call of a shape after MindSpore has compiled its graph, beyond the time of a later one."""
+    result = []
+    for case in (Case(plan.lengths[0]), Case(plan.lengths[0], "float16", causal=False)):
+        with Worker("flash", options.threads) as worker:
+            for size in (Case(128), case):  # what is loaded once is not this shape's
+                refuse_to_miss(worker, size)
+                for kind in ("forward", "both"):
+                    worker.seconds(f"compile {kind}")
+                    start = worker.seconds(kind)
+                    later = statistics.median(worker.seconds(kind) for _ in range(3))
+                    if size == case:
+                        result.append(figures.first_call(case, kind, start - later))
+    return [], result
+
+
+def window(options: argparse.Namespace, plan: Plan) -> Result:
+    """The windowed runs beside the full causal one."""
+    full = Case(plan.window_length)
+    blocks = figures.WINDOW_BLOCKS
+    windows = [Case(plan.window_length, window_blocks=blocks, tile=tile) for tile in figures.WINDOW_TILES]
+    timings, _ = measure(options, ["flash"], [full, *windows])
+    of = {case: [timing for timing in timings if timing.case == case] for case in (full, *windows)}
+    return timings, [figure for case in windows for figure in figures.window(of[full], of[case])]
+
+
+def flat(options: argparse.Namespace, plan: Plan) -> Result:
+    """The windowed forward and backward over lengths, in float16, whose tensors still fit at the longest."""
+    cases = [Case(seq, "float16", window_blocks=figures.WINDOW_BLOCKS) for seq in plan.flat_lengths]
+    timings, _ = measure(options, ["flash"], cases)
+    return timings, [figures.flatness([t for t in timings if t.kind == kind]) for kind in KINDS]
+
+
+def memory(options: argparse.Namespace, plan: Plan) -> Result:
+    """Growth of a fresh process through its first call of this size, beyond the outputs."""
+    result = []
+    case = Case(plan.memory_length, heads=1)
+    for kind in ("forward", "both"):
+        with Worker("flash", options.threads) as worker:
+            # A small call first: what MindSpore loads and allocates once is not this call's.
+            for size in (Case(256, heads=1), case):
+                refuse_to_miss(worker, size)
+                extra = worker.extra_bytes(kind)
+        result.append(figures.memory(case, kind, extra))
+    return [], result
+
+
+def refuse_to_miss(worker: Worker, case: Case) -> None:
+    """Prepares a case on our own implementation, which has to take it.
+
+    Raises:
+        RuntimeError: it does not.
+    """
+    reason = worker.prepare(case)
+    if reason is not None:
+        raise RuntimeError(f"backend cpu cannot run {case}: {reason}")
+
+
+def beside_product(options: argparse.Namespace, cases: list[Case]) -> tuple[list[Timing], float]:
+    """Timings of the cases in turns, and the median seconds of NumPy's product between them."""
+    with contextlib.ExitStack() as stack:
+        workers = [stack.enter_context(Worker("flash", options.threads)) for _ in cases]
+        workers.append(stack.enter_context(Worker("gemm", options.threads)))
+        timings, _ = time_in_turns(workers, [*cases, cases[0]], options.rounds, options.budget)
+    (product,) = (timing for timing in timings if timing.implementation == "gemm" and timing.kind == "forward")
+    return show([timing for timing in timings if timing.implementation == "flash"]), product.median
+
+
+def show(timings: list[Timing]) -> list[Timing]:
+    """Prints a table of the timings, and returns them."""
+    from flash_attention.commands.bench.report import times_table
+
+    print(times_table([timing for timing in timings if timing.kind != "both"]), flush=True)
+    print()
+    return timings
+
+
+def measure(options: argparse.Namespace, names: list[str], cases: list[Case]) -> tuple[list[Timing], dict]:
+    """Timings of the named implementations on the cases, and reasons by (name, case); prints a table at the end."""
+    from tqdm import tqdm
+
+    timings, reasons = [], {}
+    with contextlib.ExitStack() as stack:
+        workers = [stack.enter_context(Worker(name, options.threads)) for name in names]
+        for case in (bar := tqdm(cases, unit="case", leave=False)):
+            bar.set_description(str(case))
+            more, why = time_in_turns(workers, case, options.rounds, options.budget)
+            timings += more
+            reasons.update({(name, case): reason for name, reason in why.items()})
+            if "flash" in why:
+                raise RuntimeError(f"backend cpu cannot run {case}: {why['flash']}")
+    show(timings)
+    for reason in dict.fromkeys(f"{name}: {case}: {why}" for (name, case), why in reasons.items()):
+        print(f"not run, {reason}\n", flush=True)
+    return timings, reasons
