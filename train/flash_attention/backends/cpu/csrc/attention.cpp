@@ -217,11 +217,13 @@ int run_backward(const Problem& p, const BackwardInputs& inputs, const BackwardO
       const int64_t wave_heads = plan.groups * p.group(), first_head = plan.first_group * p.group();
       if (dirty && !in_result) poison(sums.get(), plan.groups * group_sums * static_cast<int64_t>(sizeof(float)));
       for (auto& turn : turns.count) turn.store(0, std::memory_order_relaxed);
-      // Query tiles that no key tile visits are zeroed by nobody else.
+      // Query tiles that no key tile visits are written by nobody else.
       for (int64_t head = first_head; head < first_head + wave_heads; ++head) {
         for (int64_t tile = 0; tile < plan.query_tiles; ++tile) {
           const int64_t first = tile * kBackwardRows, count = std::min(kBackwardRows, p.seq_q - first);
-          if (blind(head / p.heads, tile)) plan.clear_d_query(head / p.heads, head % p.heads, first, count);
+          if (!blind(head / p.heads, tile)) continue;
+          plan.clear_d_query(head / p.heads, head % p.heads, first, count);
+          kernels->finish_d_query(plan, head, first, count);
         }
       }
       // Key tiles in ascending order, which is the order of the turns, and heads inside: threads then seldom meet.
@@ -229,10 +231,6 @@ int run_backward(const Problem& p, const BackwardInputs& inputs, const BackwardO
       const int threads = thread_count(work, tasks);
       run_looking_ahead(kernels->backward_task, threads, tasks, scratch, failed, [&](int64_t task) {
         return BackwardTask{&plan, plan.first_group + every_other(task % plan.groups, plan.groups), task / plan.groups};
-      });
-      run_tasks(thread_count(work, wave_heads * slices), wave_heads * slices, 0, failed, [&](int64_t task, char*, const auto&) {
-        const int64_t slice = task % slices;
-        kernels->finish_d_query(plan, first_head + task / slices, slice * kSliceRows, slice_rows(slice));
       });
     }
   };

@@ -409,6 +409,26 @@ inline void add_bias_gradient(BackwardTile<Float32Math>& tile, const KeyTile& k,
 template <class S>
 inline void add_bias_gradient(BackwardTile<Bf16MathOf<S>>&, const KeyTile&, int64_t, int64_t) {}
 
+// Rows of memory that passes without products ask for before they come to them.
+constexpr int64_t kAhead = 4;
+
+// Converts sums that are complete to the results.
+inline void finish_d_query(const BackwardPlan& plan, int64_t batch_head, int64_t first, int64_t count) {
+  const Problem& p = plan.problem;
+  const int64_t batch = batch_head / p.heads, head = batch_head % p.heads;
+  Finite finite;
+  UpcomingRows ahead;
+  ahead.set(query_rows(p, plan.outputs.d_query, batch, head, first + kAhead), count - kAhead, count);
+  for (int64_t row = first; row < first + count; ++row) {
+    ahead.fetch();
+    const float* sums = plan.d_query_row(batch, head, row);
+    finite.add(sums, p.head_dim);
+    store_row(p.dtype, sums, plan.factor_left, p.head_dim,
+              static_cast<char*>(plan.outputs.d_query) + p.query_layout.at(batch, head, row) * size_of(p.dtype));
+  }
+  if (!finite.all()) plan.ask_for_care();
+}
+
 // One query tile of one head against the key tile; false when another thread failed.
 template <class Math, class Arithmetic, Bias kBias, bool kKeep>
 bool backward_rows_of(BackwardTile<Math>& tile, const KeyTile& k, int64_t batch, int64_t head, int64_t turn_base,
@@ -462,6 +482,8 @@ bool backward_rows_of(BackwardTile<Math>& tile, const KeyTile& k, int64_t batch,
     add_query_gradients<Math, Arithmetic>(tile, k, plan.d_query_row(batch, head, q.first));
     if (plan.outputs.d_bias) add_bias_gradient(tile, k, batch, head);
   }
+  const bool last_turn = k.index == (q.union_hi() - 1) / kKeyTile;
+  if (last_turn) finish_d_query(plan, batch * p.heads + head, q.first, q.count);
   plan.advance(plan, turn_base + index);
   return true;
 }
@@ -541,9 +563,6 @@ void backward_keys(const BackwardTask& whole, const NextTask<BackwardTask>& next
   if (!finite.all()) plan.ask_for_care();
 }
 
-// Rows of memory that passes without products ask for before they come to them.
-constexpr int64_t kAhead = 4;
-
 inline void backward_rows(const BackwardPlan& plan, int64_t batch_head, int64_t first, int64_t count, char* scratch) {
   const Problem& p = plan.problem;
   const int64_t padded = round_up(p.value_dim, kLanes), row = batch_head * p.seq_q + first;
@@ -578,22 +597,6 @@ inline void backward_rows(const BackwardPlan& plan, int64_t batch_head, int64_t 
   }
   const int64_t slices = (p.seq_q + kSliceRows - 1) / kSliceRows;
   if (plan.d_sinks) plan.d_sinks[batch_head * slices + first / kSliceRows] = d_sink;
-}
-
-inline void finish_d_query(const BackwardPlan& plan, int64_t batch_head, int64_t first, int64_t count) {
-  const Problem& p = plan.problem;
-  const int64_t batch = batch_head / p.heads, head = batch_head % p.heads;
-  Finite finite;
-  UpcomingRows ahead;
-  ahead.set(query_rows(p, plan.outputs.d_query, batch, head, first + kAhead), count - kAhead, count);
-  for (int64_t row = first; row < first + count; ++row) {
-    ahead.fetch();
-    const float* sums = plan.d_query_row(batch, head, row);
-    finite.add(sums, p.head_dim);
-    store_row(p.dtype, sums, plan.factor_left, p.head_dim,
-              static_cast<char*>(plan.outputs.d_query) + p.query_layout.at(batch, head, row) * size_of(p.dtype));
-  }
-  if (!finite.all()) plan.ask_for_care();
 }
 
 }  // namespace

@@ -128,7 +128,8 @@ struct Kernels {
   // Fills shift, delta and d_sinks for a slice: `count` rows from row `first` of batch_head on.
   void (*backward_rows)(const BackwardPlan& plan, int64_t batch_head, int64_t first, int64_t count, char* scratch);
   void (*backward_task)(const BackwardTask& task, const NextTask<BackwardTask>& next, char* scratch);
-  // Converts `count` rows of the wave's d_query sums from row `first` of batch_head on.
+  // Converts `count` rows of the wave's d_query sums from row `first` of batch_head on. backward_task does it for rows that
+  // see a key.
   void (*finish_d_query)(const BackwardPlan& plan, int64_t batch_head, int64_t first, int64_t count);
   int64_t (*decode_scratch)(const DecodePlan& plan);
   void (*decode_task)(const DecodePlan& plan, int64_t batch, int64_t kv_head, int64_t chunk, char* scratch);
