@@ -176,8 +176,8 @@ _FORWARD = [
     ),
     Edit(
         "forward-inl.h",
-        "return key_rows(problem, batch, head / problem.group()",
-        "return key_rows(problem, batch, head % problem.kv_heads",
+        "kv_head(head / problem.group()),",
+        "kv_head(head % problem.kv_heads),",
     ),
 ]
 
@@ -255,16 +255,30 @@ _BACKWARD = [
         "const int64_t last = k.column(q.union_hi());\n  const bool",
         "const int64_t last = k.column(q.hi[0]);\n  const bool",
     ),
-    Edit("backward-inl.h", "if (lo >= k.first + k.count) break;", "if (lo + 1 >= k.first + k.count) break;"),
-    Edit("backward-inl.h", "if (lo >= k.first + k.count) break;", "if (lo >= k.first + k.count) continue;"),
-    Edit("backward-inl.h", "if (hi <= k.first || lo >= hi) continue;", "if (hi <= k.first + 1 || lo >= hi) continue;"),
-    Edit("backward-inl.h", "if (hi <= k.first || lo >= hi) continue;", "if (hi <= k.first) continue;"),
+    Edit(
+        "backward-inl.h", "if (lo >= tile.first + tile.count) break;", "if (lo + 1 >= tile.first + tile.count) break;"
+    ),
+    Edit("backward-inl.h", "if (lo >= tile.first + tile.count) break;", "if (lo >= tile.first + tile.count) continue;"),
+    Edit("backward-inl.h", "if (hi > tile.first && lo < hi) return", "if (hi > tile.first + 1 && lo < hi) return"),
+    Edit("backward-inl.h", "if (hi > tile.first && lo < hi) return", "if (hi > tile.first) return"),
+    Edit("backward-inl.h", "== (q.union_hi() - 1) / kKeyTile", "== q.union_hi() / kKeyTile"),
+    Edit("backward-inl.h", "== (q.union_hi() - 1) / kKeyTile", "== q.union_lo() / kKeyTile"),
+    Edit("backward-inl.h", "if (n >= kCount) {\n          p[m][n] = ds[m][n] = Simd::zero();", "if (n >= kCount) {"),
+    Edit("backward-inl.h", "+ kLanes < q.hi[strip + kRows - 1]", "+ kLanes < q.hi[strip]"),
+    Edit("forward-inl.h", "&& panel <= k.column(tile.q->union_lo());", ";"),
+    Edit("forward-inl.h", "k.index == tile.rows.first_tile && panel <=", "panel <="),
+    Edit(
+        "pack-inl.h",
+        "if (whole && m + kLanes <= count) {\n        transpose_block",
+        "if (whole) {\n        transpose_block",
+    ),
+    Edit("plans.h", "const int64_t even = (count + 1) / 2;", "const int64_t even = count / 2;"),
     Edit("backward-inl.h", "std::memset(tile.d_value, 0, kKeyTile", "std::memset(tile.d_value, 0, 1 + 0 * kKeyTile"),
     Edit("backward-inl.h", "std::memset(tile.columns, 0, kKeyTile * sizeof(float));", ""),
     Edit(
         "backward-inl.h",
-        "const int64_t head = kv_head * p.group() + g;",
-        "const int64_t head = kv_head + g * p.kv_heads;",
+        "return kv_head * problem.group() + g;",
+        "return kv_head + g * problem.kv_heads;",
     ),
     Edit("backward-inl.h", "const int64_t from = k.column(q.lo[strip]), to", "const int64_t from = 0, to"),
     Edit(
@@ -292,7 +306,7 @@ _BACKWARD = [
         "if (!finite.all()) plan.ask_for_care();\n}\n\ninline void backward_rows",
         "}\n\ninline void backward_rows",
     ),
-    Edit("backward-inl.h", "if (!finite.all()) plan.ask_for_care();\n}\n\n}  // namespace", "}\n\n}  // namespace"),
+    Edit("backward-inl.h", "if (!finite.all()) plan.ask_for_care();\n}\n\n// One query", "}\n\n// One query"),
     Edit(
         "backward-inl.h",
         "Tiny<Simd>::any(keys, k.count) || Tiny<Simd>::any(values, k.count)",
@@ -317,12 +331,12 @@ _BACKWARD = [
     ),
     Edit(
         "backward-inl.h",
-        "((group - plan.first_group) * p.group() + g) * plan.query_tiles",
-        "(group - plan.first_group) * p.group() * plan.query_tiles",
+        "((whole.group - plan.first_group) * p.group() + g) * plan.query_tiles",
+        "(whole.group - plan.first_group) * p.group() * plan.query_tiles",
     ),
     Edit("attention.cpp", "std::memory_order_acquire) != turn;", "std::memory_order_acquire) < turn - 1;"),
     Edit("attention.cpp", "for (auto& turn : turns.count) turn.store(0, std::memory_order_relaxed);", ""),
-    Edit("attention.cpp", "if (blind(head / p.heads, tile)) plan", "if (false) plan"),
+    Edit("attention.cpp", "if (!blind(head / p.heads, tile)) continue;", "continue;"),
     Edit("attention.cpp", "return band.lo(first) >= band.hi(last);", "return band.lo(first) > band.hi(last);"),
     Edit("attention.cpp", "if (bias.by_row && bias.shared) wave = 1;", ""),
     Edit("attention.cpp", "(b.head_stride == 0 && p.heads > 1)", "false"),

@@ -15,6 +15,10 @@ from pathlib import Path
 from flash_attention.commands.bench.case import PASSES, Case
 
 
+# Seconds until the threads of the implementation before have stopped spinning for more work.
+PAUSE = 0.05
+
+
 @dataclass(frozen=True)
 class Timing:
     """Seconds of every round of one implementation on one case and pass ("forward", "both" or "backward")."""
@@ -117,6 +121,8 @@ def time_in_turns(
         if number >= min(3, rounds) and time.perf_counter() - start > budget:
             break
         for (worker, _), times in zip(running, seconds):
+            if len(running) > 1:
+                time.sleep(PAUSE)
             for kind in kinds:
                 times[kind].append(worker.seconds(kind))
     timings = []
