@@ -14,7 +14,6 @@ from pathlib import Path
 
 from flash_attention.commands.bench.case import PASSES, Case
 
-
 # Seconds until the threads of the implementation before have stopped spinning for more work.
 PAUSE = 0.05
 
