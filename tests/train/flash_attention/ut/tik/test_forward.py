@@ -63,10 +63,10 @@ def kernel_mask(case):
     return host.explicit_mask(case.problem, case.backend_mask(), **further)
 
 
-def run_case(tik, execute, case, cores: int = 4) -> reference.Attention:
+def run_case(tik, execute, case, cores: int = 4, tiling: str = "auto") -> reference.Attention:
     """Output and logsumexp of a case on the forward operator."""
     problem, inputs = case.problem, case.inputs()
-    kernel_problem = host.describe(problem, cores=cores)
+    kernel_problem = host.describe(problem, cores=cores, tiling=tiling)
     keep = philox.keep_bits(problem, cases.SEED) if case.dropout else None
     output, logsumexp = forward(
         tik,

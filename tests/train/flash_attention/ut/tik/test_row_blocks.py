@@ -4,9 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from flash_attention import reference
 from flash_attention.commands.bench import tik_kernels
-from flash_attention.dropout import philox
 from flash_attention.kernels.tik import host
 from flash_attention.kernels.tik.common.work_split import overlapped
 from flash_attention.kernels.tik.forward import scheduler
@@ -19,7 +17,7 @@ from tests.train.flash_attention import cases
 from tests.train.flash_attention.cases import Case
 from tests.train.flash_attention.problems import make_kernel_problem
 from tests.train.flash_attention.ut.tik.programs import forward
-from tests.train.flash_attention.ut.tik.test_forward import _arrays, _check, kernel_mask
+from tests.train.flash_attention.ut.tik.test_forward import _arrays, _check, run_case
 
 # Lengths around the row blocks and the tiles; half_scores from 512 keys on.
 CASES = (
@@ -57,27 +55,11 @@ def _fits(problem) -> bool:
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_every_rule(tik, execute, case):
-    inputs = case.inputs()
     name = next(name for name in NAMES[CASES.index(case) % 2 :] if _fits(host.describe(case.problem, tiling=name)))
-    keep = philox.keep_bits(case.problem, cases.SEED) if case.dropout else None
-    results = [
-        forward(
-            tik,
-            execute,
-            host.describe(case.problem, cores=3, tiling=tiling),
-            inputs.query,
-            inputs.key,
-            inputs.value,
-            mask=kernel_mask(case),
-            bias=inputs.bias,
-            keep_bits=keep,
-            sinks=inputs.sinks,
-        )
-        for tiling in (name, name.replace("pair", "single"))
-    ]
-    cases.check(case, reference.Attention(*results[0]))
-    for pair, single in zip(*results):
-        np.testing.assert_array_equal(pair, single)
+    pair, single = (run_case(tik, execute, case, 3, tiling) for tiling in (name, name.replace("pair", "single")))
+    cases.check(case, pair)
+    np.testing.assert_array_equal(pair.output, single.output)
+    np.testing.assert_array_equal(pair.logsumexp, single.logsumexp)
 
 
 @pytest.mark.parametrize(("head_dim", "tiling"), ((256, "pair96"), (208, "pair112"), (160, "pair128")))

@@ -218,14 +218,14 @@ class Upcoming {
   UpcomingRows first_, second_;
 };
 
+// Rows that lie further apart share few sets of the cache: they are copied before they are transposed.
+constexpr int64_t kNear = 1024;  // bytes
+
 // Operand layouts of a tile of rows, in units of Math:
 //   rows        unit k of row m holds columns k * kPerUnit ...           left operand, summed over columns
 //   transposed  panels of kPanel rows: [panel][unit k][row in panel]     right operand, summed over columns
 //   stacked     unit (m, j) holds column j of rows m * kPerUnit ...      right operand, summed over rows
 // `padded` rows are written; those from `count` on are zero.
-// Whole vectors are transposed where they are, unless the rows lie so far apart that they share few sets of the cache.
-constexpr int64_t kNear = 1024;  // bytes
-
 template <class Math>
 struct Pack;
 
