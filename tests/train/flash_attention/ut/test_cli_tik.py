@@ -26,12 +26,15 @@ def test_bench_prints_required_beside_reached_and_what_the_kernels_need(capsys, 
     assert cli.main(["bench", "--tik", "--seq", "128", "--out", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
     printed, needs = printed.split("what a kernel asks of a core")
-    speed, converted = printed.split("with the framework's conversions")
+    printed, converted = printed.split("with the framework's conversions")
+    speed, conservative = printed.split("the same with conservative synchronisation")
     for operator, head_dim, causal in tik.REQUIRED:
         name = f"{operator} D={head_dim} {'causal' if causal else 'full'}"
         (line,) = (line for line in speed.splitlines() if line.startswith(name))
         assert f">= {100 * tik.REQUIRED[operator, head_dim, causal]:g} %" in line
         assert name in needs and name in converted
+    assert f">= {100 * tik.REQUIRED_CONSERVATIVE['backward', 64, True]:g} %" in conservative
+    assert conservative.count("backward D=") == 1 and conservative.count("MISSED") == 1
     assert speed.count("MISSED") == 2 and needs.count("within") == 3  # short sequences have no main loop
     with open(tmp_path / "tik.csv", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))

@@ -99,11 +99,13 @@ def test_synchronisation_by_whole_tensors_costs_a_quarter_at_most(head_dim, oper
 
 
 @pytest.mark.parametrize(
-    ("head_dim", "causal", "utilisation"), ((128, False, 0.78), (128, True, 0.74), (64, False, 0.74), (64, True, 0.68))
+    ("head_dim", "causal", "utilisation"), ((128, False, 0.83), (128, True, 0.78), (64, False, 0.78), (64, True, 0.69))
 )
-def test_the_main_backward_kernel_does_well_without_byte_ranges(head_dim, causal, utilisation):
+def test_the_backward_does_well_without_byte_ranges(head_dim, causal, utilisation):
     problem = make_kernel_problem(1, 1, 4096, 4096, head_dim, causal=causal, cores=1)
-    assert measure(problem, "conservative", operator="backward").utilisation >= utilisation
+    main, *around = (measure(problem, "conservative", operator=name) for name in tik.kernels_of("backward", problem))
+    cycles = main.cycles + sum(other.cycles for other in around)
+    assert main.utilisation * main.cycles / cycles >= utilisation
 
 
 def test_table_names_the_kernel_and_its_memories():

@@ -459,6 +459,8 @@ class _Main:
         left, weights = on.l0_d_score[0], on.d_score[unit.position % PAIR]
         for group in range(plan.rows // 16):
             tik.load2dv1(left[group * plan.keys * 16], weights, group, plan.columns, plan.rows // 16, 0, False)
-        for first, count in plan.column_parts(plan.keys, plan.head_dim):
+        size = plan.head_dim // 16 // len(on.query_sum)
+        for (first, count), part in in_turn(plan.column_parts(plan.keys, plan.head_dim), len(on.query_sum)):
             right = columns if first == 0 else self._key_columns(first, count)
-            tik.mmad(on.query_sum[0][first * plan.rows * 16], left, right, plan.rows, plan.keys, count * 16, 0)
+            target = on.query_sum[part][(first - part * size) * plan.rows * 16]
+            tik.mmad(target, left, right, plan.rows, plan.keys, count * 16, 0)

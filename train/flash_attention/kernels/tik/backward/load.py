@@ -34,8 +34,8 @@ class Loads:
             for vector in on.copies(name):
                 core.fill(vector, 0.0, 128, lanes)
         softcap.initialise(core, 1.0)
-        zeros = on.probability_half[0]
-        core.fill(zeros, 0.0, plan.area)
+        zeros, many = on.probability_half[0], plan.area if plan.copies == 1 else plan.pieces[0][1]
+        core.fill(zeros, 0.0, many)
         cleared = ["key_terms"] if on.copies("key_terms") else []
         cleared += ["query", "d_output"] if core.tail_rows else []
         cleared += ["logsumexp_terms", "delta_terms"] if core.tail_rows or row_terms(core.problem) < TERMS else []
@@ -44,8 +44,8 @@ class Loads:
         for name in reversed(cleared):
             for slot in reversed(on.copies(name)):
                 size = slot.shape[0]
-                for first in range(0, size, plan.area):
-                    tik.data_move(slot[first], zeros, 0, 1, min(plan.area, size - first) // 16, 0, 0)
+                for first in range(0, size, many):
+                    tik.data_move(slot[first], zeros, 0, 1, min(many, size - first) // 16, 0, 0)
         if core.tail_keys or core.tail_rows or core.problem.sequences:
             for name in ("hidden", "bias"):
                 for buffer in on.copies(name):

@@ -49,7 +49,10 @@ class QuerySums:
         """The query gradients of a step out of L0C, and on to their accumulator or to d_query."""
         core, tik = self.core, self.core.tik
         stage = core.on.d_query[0]
-        core.from_l0c(stage, core.on.query_sum[0], self._whole // F)
+        # Backwards: waiting for the last products covers the others, and theirs for this.
+        for part, source in reversed(list(enumerate(core.on.query_sum))):
+            size = source.shape[0]
+            core.from_l0c(stage[part * size], source, size // F)
 
         def add(sums) -> None:
             tik.set_atomic_add(1)

@@ -66,13 +66,13 @@ class Results:
         self.pending.set_as(1)
 
     def take(self, gradient: Gradient) -> None:
-        """The gradient out of L0C. Uses the scores' buffer, except with factor 1."""
-        core, stage = self.core, self.core.on.copies(gradient.stage)[0]
-        columns = core.place(gradient.name).columns
-        at_once = columns if gradient.factor == 1.0 else self._columns_of_score
-        for first in range(0, columns, at_once):
-            count = min(at_once, columns - first)
-            self._round(gradient, first, count, stage[first * core.plan.keys * 16 :])
+        """The gradient out of L0C. Uses the scores' buffers, except with factor 1."""
+        core, plan, stage = self.core, self.core.plan, self.core.on.copies(gradient.stage)[0]
+        total, scores = core.place(gradient.name).columns * plan.keys * 16, core.on.score
+        size = total if gradient.factor == 1.0 else plan.pieces[0][1] if len(scores) > 1 else plan.area
+        parts = [(at, min(size, total - at), stage[at:]) for at in range(0, total, size)]
+        for first in range(0, len(parts), len(scores)):
+            self._round(gradient, parts[first : first + len(scores)])
 
     def store(self, gradient: Gradient, part: int) -> None:
         """Part 0 to RING - 1 of a gradient that was taken."""
@@ -92,13 +92,13 @@ class Results:
             columns = core.place(gradient.name).columns
             if gradient.factor == 1.0 and columns <= core.depth_columns:
                 # No keys are on their way now: here nothing waits until a place is free.
-                self._round(gradient, 0, columns, stage)
+                self._round(gradient, [(0, columns * core.plan.keys * 16, stage)])
                 self._store(gradient, item, 0, columns, (stage, 0))
                 continue
             for first in range(0, columns, self._columns_of_score):
                 count = min(self._columns_of_score, columns - first)
                 half, turn = halves[turn % 2], turn + 1
-                self._round(gradient, first, count, half)
+                self._round(gradient, [(first * core.plan.keys * 16, count * core.plan.keys * 16, half)])
                 self._store(gradient, item, first, count, (half, 0))
         self._bias(item)
 
@@ -107,17 +107,25 @@ class Results:
         """Fractal columns of a gradient that the scores' buffer holds."""
         return max(1, self.core.plan.rows // 16)
 
-    def _round(self, gradient: Gradient, first: int, count: int, half) -> None:
-        """Fractal columns out of L0C, times the factor, as float16."""
-        core, score = self.core, self.core.on.score[0]
-        elements = count * core.plan.keys * 16
-        source = core.on.copies(gradient.sums)[0][first * core.plan.keys * 16]
+    def _round(self, gradient: Gradient, parts: list[tuple]) -> None:
+        """Parts of a gradient out of L0C, times the factor, as float16.
+
+        Args:
+            parts: (first element, elements, where they go), no more than there are tensors of scores. They take turns:
+                Vector waits for the result of an instruction while it works on another part.
+        """
+        core, scores = self.core, self.core.on.score
+        sums = core.on.copies(gradient.sums)[0]
         if gradient.factor == 1.0:
-            core.from_l0c(half, source, elements // F)
+            for at, elements, half in parts:
+                core.from_l0c(half, sums[at], elements // F)
             return
-        core.from_l0c(score[HALF_ROUND], source, elements // F)
-        core.with_scalar("vec_muls", score, score[HALF_ROUND:], gradient.factor, elements, 64)
-        core.to_half(half, score, elements)
+        for (at, elements, _), score in zip(parts, scores):
+            core.from_l0c(score[HALF_ROUND], sums[at], elements // F)
+        for (_, elements, _), score in zip(parts, scores):
+            core.with_scalar("vec_muls", score, score[HALF_ROUND:], gradient.factor, elements, 64)
+        for (_, elements, half), score in zip(parts, scores):
+            core.to_half(half, score, elements)
 
     def _store(self, gradient: Gradient, item: TableRow, first: int, count: int, half: tuple) -> None:
         core, plan = self.core, self.core.plan

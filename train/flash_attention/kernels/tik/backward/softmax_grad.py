@@ -40,123 +40,156 @@ class VectorWork:
             contextlib.nullcontext() if at == 0 or self._hidden is None else self.core.tik.if_scope(self._hidden == 0)
         )
 
+    def _pieces(self, name: str, shift: int = 0) -> list[tuple]:
+        """(first element, elements, where they are) of the pieces of a tile in the Unified Buffer.
+
+        Args:
+            shift: elements by which they stand further on than the buffer begins.
+        """
+        copies, pieces = self.core.on.copies(name), self.core.plan.pieces
+        if len(copies) > 1:
+            return [(at, elements, copy[shift:]) for (at, elements), copy in zip(pieces, copies)]
+        return [(at, elements, copies[0][at + shift :]) for at, elements in pieces]
+
+    def _from_l0c(self, name: str, target, at: int, elements: int) -> None:
+        """Elements at.. of a tile in one or two tensors of L0C."""
+        sources = self.core.on.copies(name)
+        part, inside = divmod(at, sources[0].shape[0])
+        self.core.from_l0c(target, sources[part][inside], elements // F)
+
     def take_scores(self) -> None:
         """Scores out of L0C; in one move where Vector has something else to take while it waits for them."""
-        core, shift = self.core, self.core.operand_shift
-        if not core.problem.rules.softcap:
-            skew = HALF_ROUND if core.problem.post_scale != 1.0 else 0
-            for at, elements in core.plan.pieces if core.plan.single else ((0, core.plan.area),):
-                part, inside = divmod(at, core.on.scores[0].shape[0])
-                source = core.on.scores[part][inside]
-                core.from_l0c(core.on.score[0][at + shift + skew :], source, elements // F)
+        core, shift, plan = self.core, self.core.operand_shift, self.core.plan
+        if core.problem.rules.softcap:
+            return
+        skew = HALF_ROUND if core.problem.post_scale != 1.0 else 0
+        if not plan.single and not plan.apart:
+            core.from_l0c(core.on.score[0][shift + skew :], core.on.scores[0][0], plan.area // F)
+            return
+        pieces = self._pieces("score", shift + skew)
+        for at, elements, target in pieces if plan.single else reversed(pieces):
+            self._from_l0c("scores", target, at, elements)
 
     def probabilities(self, unit: Unit) -> None:
         """exp(scores - logsumexp) to L1, dropped where dropout says so; float32 stays in `score`, float16 in `half`."""
-        core, plan, problem = self.core, self.core.plan, self.core.problem
-        score, half = core.on.score[0], core.on.probability_half[0]
+        core, problem = self.core, self.core.problem
         shift = core.operand_shift
-        exponent = score[shift:]
+        exponents, halves = self._pieces("score", shift), [half for _, _, half in self._pieces("probability_half")]
         skew = HALF_ROUND if problem.post_scale != 1.0 else 0
         if problem.rules.softcap:
-            self._cap(exponent)
+            self._cap()
         if skew and not problem.rules.softcap:
-            for at, elements in plan.pieces:
-                core.with_scalar("vec_muls", exponent[at:], exponent[at + skew :], problem.post_scale, elements, 64)
+            for (_, elements, exponent), (_, _, source) in zip(exponents, self._pieces("score", shift + skew)):
+                core.with_scalar("vec_muls", exponent, source, problem.post_scale, elements, 64)
         if problem.bias == "per_score":
-            for at, elements in plan.pieces:
-                core.add_half(exponent[at:], core.on.bias[0][at:], 1.0, elements)
+            for at, elements, exponent in exponents:
+                core.add_half(exponent, core.on.bias[0][at:], 1.0, elements)
         if self.item.distance is not None:
-            self._distances(exponent, unit)
-        self._lower_hidden(exponent)
+            self._distances(exponents, unit)
+        self._lower_hidden(exponents, halves)
         self._look(unit)
-        for at, elements in plan.pieces:
+        for at, elements, exponent in exponents:
             with self._if_seen(at):
-                core.unary("vec_exp", exponent[at:], exponent[at:], elements, 64)
-        for at, elements in plan.pieces:
+                core.unary("vec_exp", exponent, exponent, elements, 64)
+        for (at, elements, exponent), half in zip(exponents, halves):
             with self._if_seen(at):
-                core.to_half(half[at:], exponent[at:], elements)
+                core.to_half(half, exponent, elements)
         if self._hidden is not None:
-            at, elements = plan.pieces[1]
             with core.tik.if_scope(self._hidden > 0):
-                core.fill(half[at:], 0.0, elements)
-        result = half
+                core.fill(halves[1], 0.0, exponents[1][1])
+        results = halves
         if problem.dropout_threshold:
-            result, zeros = core.on.dropped[0], core.on.zeros[0]
-            dropout.select(core, result, half, lambda first: zeros, 0, plan.area)
-        self._to_l1(core.on.probability[0], result, plan.pieces)
+            dropped, zeros = core.on.dropped[0], core.on.zeros[0]
+            dropout.select(core, dropped, halves[0], lambda first: zeros, 0, core.plan.area)
+            results = [dropped[at:] for at, _, _ in exponents]
+        for (at, elements, _), result in zip(exponents, results):
+            self._to_l1(core.on.probability[0], result, at, elements)
 
     def d_scores(self, unit: Unit) -> None:
         """probability * (gradient of the probability - D) to L1."""
         core, plan, problem = self.core, self.core.plan, self.core.problem
-        score, half, result = (core.on.copies(name)[0] for name in ("score", "probability_half", "d_score_half"))
-        source = core.on.d_probability[0]
+        scores, results = self._pieces("score"), self._pieces("d_score_half")
         if plan.single:
-            factor = core.on.d_probability_single[0]
-            core.from_l0c(factor, source, plan.area // F)
-            for at, elements in plan.pieces:
-                core.binary("vec_mul", score[at:], score[at + core.operand_shift :], factor[at:], elements, 64)
-            for at, elements in plan.pieces:
-                core.to_half(result[at:], score[at:], elements)
+            factors = self._pieces("d_probability_single")
+            for at, elements, factor in reversed(factors):
+                self._from_l0c("d_probability", factor, at, elements)
+            sources = self._pieces("score", core.operand_shift)
+            for (_, elements, score), (_, _, source), (_, _, factor) in zip(scores, sources, factors):
+                core.binary("vec_mul", score, source, factor, elements, 64)
+            for (_, elements, score), (_, _, result) in zip(scores, results):
+                core.to_half(result, score, elements)
         else:
             # float16 factors; what is hidden has probability zero already.
-            factor = result[2 * core.operand_shift :]
+            factors = self._pieces("d_score_half", 2 * core.operand_shift)
             if problem.dropout_threshold:
                 # Before the products.
                 delta, square = core.on.row_delta[0], plan.rows * 16
                 core.from_l0c(delta, core.on.delta[0], square // F)
-            for at, elements in plan.pieces:
-                core.from_l0c(factor[at:], source[at], elements // F)
+            for at, elements, factor in factors:
+                self._from_l0c("d_probability", factor, at, elements)
             if problem.dropout_threshold:
                 # A dropped score keeps minus D, which the Cube put beside the products.
+                factor = factors[0][2]
                 dropout.select(core, factor, factor, lambda first: delta[first % square], 0, plan.area)
-            for at, elements in plan.pieces:
-                core.binary("vec_mul", result[at:], factor[at:], half[at:], elements)
+            halves = self._pieces("probability_half")
+            for (_, elements, result), (_, _, factor), (_, _, half) in zip(results, factors, halves):
+                core.binary("vec_mul", result, factor, half, elements)
         position = unit.position % PAIR
         if plan.bias_kind == "per_score":
-            self._store_bias(unit, result, score)
+            self._store_bias(unit, results[0][2], scores[0][2])
         if problem.rules.softcap:
+            result = results[0][2]
             if plan.bias_chunks:
-                self._to_l1(core.on.d_biased[position], result, ((0, plan.area),))
+                self._to_l1(core.on.d_biased[position], result, 0, plan.area)
             core.binary("vec_mul", result, result, core.on.cap_slope[0], plan.area)
-        # One move: with those of the probabilities and of the query gradients no more than four events are in flight.
-        self._to_l1(core.on.d_score[position], result, ((0, plan.area),))
+        # One wait: with those for the probabilities and the query gradients no more than four events are in flight.
+        if not plan.apart:
+            results = [(0, plan.area, results[0][2])]
+        for at, elements, result in reversed(results):
+            self._to_l1(core.on.d_score[position], result, at, elements)
 
-    def _to_l1(self, slot, source, pieces: tuple) -> None:
-        for at, elements in pieces:
-            self.core.tik.data_move(slot[at], source[at], 0, 1, elements // 16, 0, 0)
+    def _to_l1(self, slot, source, at: int, elements: int) -> None:
+        """Elements at.. of a tile, from where they are to their place in L1."""
+        self.core.tik.data_move(slot[at], source, 0, 1, elements // 16, 0, 0)
 
-    def _cap(self, exponent) -> None:
+    def _cap(self) -> None:
         """Scores to capped scores with their terms, and the derivative to `cap_slope`."""
         core, on = self.core, self.core.on
-        for at, elements in core.plan.pieces:
+        parts = self._pieces("score", core.operand_shift)
+        exponent = on.score[0][core.operand_shift :]
+        for at, elements, _ in parts:
             softcap.take(core, exponent, on.scores[0], on.linear[0], at, at, elements)
-        for at, elements in core.plan.pieces:
-            part, squashed = exponent[at:], exponent[at + 2 * HALF_ROUND :]
+        for at, elements, part in parts:
+            squashed = exponent[at + 2 * HALF_ROUND :]
             softcap.squash(core, part, 2 * HALF_ROUND, elements)
             softcap.slope(core, on.cap_slope[0][at:], on.probability_half[0][at:], squashed, elements)
             capped = part[core.operand_shift :]
             core.with_scalar("vec_muls", capped, squashed, core.problem.rules.softcap, elements, 64)
             softcap.add_terms(core, part, at, elements)
 
-    def _lower_hidden(self, exponent) -> None:
-        """Hidden scores to where the exponential is zero: no product with them, however large, then saturates."""
-        core, plan, work = self.core, self.core.plan, self.core.on.probability_half[0]
+    def _lower_hidden(self, exponents: list[tuple], work: list) -> None:
+        """Hidden scores to where the exponential is zero: no product with them, however large, then saturates.
+
+        Args:
+            work: float16, a place for each piece.
+        """
+        core = self.core
         if self.item.number is not None and not lowers_on_cube(core.problem):
             with core.tik.if_scope(self.item.number > 0):
-                for at, elements in plan.pieces:
-                    mask.lower_visible_single(core, exponent[at:], work[at:], at, elements)
+                for (at, elements, exponent), place in zip(exponents, work):
+                    mask.lower_visible_single(core, exponent, place, at, elements)
         if core.problem.mask == "per_score":
-            for at, elements in plan.pieces:
-                mask.lower_explicit_single(core, exponent[at:], work[at:], at, elements)
+            for (at, elements, exponent), place in zip(exponents, work):
+                mask.lower_explicit_single(core, exponent, place, at, elements)
 
-    def _distances(self, exponent, unit: Unit) -> None:
+    def _distances(self, exponents: list[tuple], unit: Unit) -> None:
         """Keys after their queries in a tile with keys on both sides: -2 * slope * distance."""
-        core, plan = self.core, self.core.plan
+        core = self.core
         with core.tik.if_scope(self.item.distance > 0):
             self.slopes.load({"slope": self.item["slope"] + unit.member})
             for slope in self.slopes.correction:
-                for at, elements in plan.pieces:
-                    core.add_half(exponent[at:], core.on.distance[0][at:], slope, elements)
+                for at, elements, exponent in exponents:
+                    core.add_half(exponent, core.on.distance[0][at:], slope, elements)
 
     def _store_bias(self, unit: Unit, half, score) -> None:
         """Adds the gradients of the scores to the gradient of the bias, in float32."""

@@ -73,6 +73,8 @@ class BackwardPlan:
             Vector less, its limit at HALF_FACTORS, and doubles what rounding does to them.
         bias_kind: kind of the bias whose gradient is wanted, or "none".
         deferred: the Unified Buffer holds the gradients of an item, see results.py.
+        apart: every piece of a tile is a tensor of its own in the Unified Buffer, see `pieces`: where synchronisation
+            looks at whole tensors, Vector then waits for the result of an instruction while it works on another piece.
         bias_chunks: groups of 16 query heads whose sums per key are kept, for bias_kind "per_key".
     """
 
@@ -86,6 +88,7 @@ class BackwardPlan:
     bias_kind: str
     bias_chunks: int
     deferred: bool
+    apart: bool
 
     row_blocks = 1
 
@@ -122,10 +125,21 @@ class BackwardPlan:
         return tuple((first, min(count, whole - first)) for first in range(0, whole, count))
 
     @property
+    def query_halves(self) -> int:
+        """Tensors of L0C that share the gradients of the queries, as the scores do; one where Vector is the limit."""
+        parts = self.column_parts(self.keys, self.head_dim)
+        return 2 if self.single and len(parts) % 2 == 0 and len({count for _, count in parts}) == 1 else 1
+
+    @property
     def pieces(self) -> tuple[tuple[int, int], ...]:
         """(first element, elements) of the parts of a tile that Vector works on in turn."""
         half = -(-self.columns // 2) * self.rows * 16
         return tuple((at, min(half, self.area - at)) for at in range(0, self.area, half))
+
+    @property
+    def copies(self) -> int:
+        """Tensors that hold a tile in the Unified Buffer: one, or one per piece."""
+        return len(self.pieces) if self.apart else 1
 
     def segment_start(self, index: int) -> int:
         """First key of a segment inside its tile."""
@@ -171,6 +185,7 @@ def plans(problem: KernelProblem, bias_gradient: bool) -> list[BackwardPlan]:
                 bias,
                 chunks,
                 deferred,
+                deferred and max(head_dim, value_dim) <= 128 and not problem.rules.softcap and bias != "per_score",
             )
             if plan not in result:
                 result.append(plan)
@@ -209,8 +224,8 @@ def buffers(problem: KernelProblem, plan: BackwardPlan, tiles: int, distances: i
     half = padded(area, 128)
     lowering = rows * rows if tiles and lowers_on_cube(problem) else 0
     # In two tensors, whose products take turns, nothing waits for the end of the one before where the synchronisation
-    # looks at whole tensors. Where Vector is the limit, it takes the scores in one move.
-    halves = 2 if plan.single and not capped and len(plan.segments) % 2 == 0 else 1
+    # looks at whole tensors. Vector takes one after the other.
+    halves = 2 if (plan.single or plan.apart) and not capped and len(plan.segments) % 2 == 0 else 1
     l0_keys = max(width * plan.widest, keys * part_keys, rows * 16 if lowering else 0)
     l0_other = rows * part_rows + keys * TERMS * (2 if dynamic else 1) + (rows * 16 if plan.bias_chunks else 0)
     l0_left = problem.capacity["L0B"] // BYTES["float16"] - l0_other
@@ -244,9 +259,9 @@ def buffers(problem: KernelProblem, plan: BackwardPlan, tiles: int, distances: i
         Buffer("l0_one_hot", "L0B", "float16", rows * 16, 1 if plan.bias_chunks else 0),
         Buffer("value_sum", "L0C", "float32", keys * value_dim),
         Buffer("key_sum", "L0C", "float32", keys * depth),
-        Buffer("query_sum", "L0C", "float32", rows * depth),
+        Buffer("query_sum", "L0C", "float32", rows * depth // plan.query_halves, plan.query_halves),
         Buffer("scores", "L0C", "float32", area // halves, halves),
-        Buffer("d_probability", "L0C", "float32", area),
+        Buffer("d_probability", "L0C", "float32", area // halves, halves),
         Buffer("delta", "L0C", "float32", rows * 16, 1 if dropout else 0),
         Buffer("bias_sum", "L0C", "float32", keys * 16, plan.bias_chunks),
         *_vector_operands(problem, plan),
@@ -285,17 +300,23 @@ def _vector_operands(problem: KernelProblem, plan: BackwardPlan) -> list[Buffer]
 
     They stand half a round of the banks apart, see hardware.HALF_ROUND, or 64 KiB.
     """
-    area, half = padded(plan.area, 64), padded(plan.area, 128)
+    copies = plan.copies
+    largest = plan.area if copies == 1 else plan.pieces[0][1]
+    area, half = padded(largest, 64), padded(largest, 128)
     raw = softcap.RAW if problem.rules.softcap > 0 else 0
-    score = Buffer("score", "UB", "float32", area + 128 + raw)
-    probability = Buffer("probability_half", "UB", "float16", half)
-    d_score = Buffer("d_score_half", "UB", "float16", half if plan.single else half + 128)
+    score = Buffer("score", "UB", "float32", area + 128 + raw, copies)
+    probability = Buffer("probability_half", "UB", "float16", half, copies)
+    # Copies begin a whole number of rounds apart.
+    d_score = Buffer("d_score_half", "UB", "float16", half if plan.single else half + 128 * copies, copies)
     # With room for keys that are to be scaled, a whole round of the banks: what follows keeps its place in them.
     keys = Buffer("key_stage", "UB", "float16", plan.keys * plan.head_dim + 4 * HALF_ROUND)
     if plan.single:
         d_query = Buffer("d_query", "UB", "float32", plan.rows * plan.head_dim)
-        return [score, probability, d_query, Buffer("d_probability_single", "UB", "float32", area), d_score, keys]
-    d_query = Buffer("d_query", "UB", "float32", plan.rows * plan.head_dim + HALF_ROUND)
+        factor = Buffer("d_probability_single", "UB", "float32", area, copies)
+        return [score, probability, d_query, factor, d_score, keys]
+    # So much room that scores begin with a round, where d_score is one tensor.
+    room = HALF_ROUND if copies == 1 else 0
+    d_query = Buffer("d_query", "UB", "float32", plan.rows * plan.head_dim + room)
     return [d_query, probability, keys, d_score, score]
 
 
