@@ -150,13 +150,28 @@ def test_against_a_baseline_that_rounds_no_scores(tik, execute, head_dim, sigma,
     _check_strictly(attention, arrays, exact, gradients(tik, execute, host.describe(attention, cores=1), arrays))
 
 
-@pytest.mark.parametrize(("head_dim", "keys"), ((160, 128), (208, 128), (256, 112)))
+@pytest.mark.parametrize(("head_dim", "keys"), ((144, 192), (160, 176), (192, 144), (208, 128), (256, 112)))
 def test_wide_heads_have_key_tiles_of_their_own(tik, execute, head_dim, keys):
-    attention = AttentionProblem(1, 1, 70, 224, head_dim, training=True, rules=AttentionRules(causal=True))
-    problem = host.describe(attention, cores=1)
-    assert scheduler.choose(problem, "deterministic", False).plan.keys == keys
+    attention = AttentionProblem(1, 1, 70, 2 * keys, head_dim, training=True, rules=AttentionRules(causal=True))
+    problem = dataclasses.replace(host.describe(attention, cores=1), tiling=f"rows32keys{keys}")
+    assert scheduler.choose(problem, "deterministic", False).plan.tight
     arrays, exact = _attention(attention, 5)
     _check_strictly(attention, arrays, exact, gradients(tik, execute, problem, arrays))
+
+
+# Heads in turn on one core, of several items each; a padded last tile; tiles that no slot has room for.
+@pytest.mark.parametrize(("causal", "seq_q", "loads"), ((False, 100, 3), (True, 232, 7), (False, 640, 16)))
+def test_query_tiles_that_stay_on_chip_are_those_of_their_head(tik, execute, causal, seq_q, loads):
+    rules = AttentionRules(causal=causal, causal_alignment="bottom_right")
+    attention = AttentionProblem(1, 2, seq_q, 230, 256, training=True, rules=rules)
+    problem = dataclasses.replace(host.describe(attention, cores=1), tiling="rows32keys112")
+    first, end = scheduler.choose(problem, "deterministic", False).split.kept
+    assert (end - first, end) == (loads, seq_q // 32)
+    arrays, exact = _attention(attention, 6)
+    actual = gradients(tik, execute, problem, arrays)
+    for name in ("d_query", "d_key", "d_value"):
+        error = np.abs(actual[name] - getattr(exact, name)).max()
+        assert error < 4e-3, name
 
 
 # Items of one to four loop bodies: the gradients of one item leave, and the keys of the next come, in different ones.

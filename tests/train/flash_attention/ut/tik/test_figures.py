@@ -108,6 +108,23 @@ def test_the_backward_does_well_without_byte_ranges(head_dim, causal, utilisatio
     assert main.utilisation * main.cycles / cycles >= utilisation
 
 
+@pytest.mark.parametrize(
+    ("head_dim", "causal", "utilisation"),
+    (
+        (160, False, 0.85),
+        (160, True, 0.82),
+        (192, False, 0.79),
+        (192, True, 0.77),
+        (256, False, 0.61),
+        (256, True, 0.60),
+    ),
+)
+def test_the_main_backward_kernel_of_wide_heads_has_wide_key_tiles(head_dim, causal, utilisation):
+    measured = measure(make_kernel_problem(1, 1, 4096, 4096, head_dim, causal=causal, cores=1), operator="backward")
+    assert measured.utilisation >= utilisation
+    _within_limits(measured, code=36 * 1024, events=EVENTS + 1)
+
+
 def test_table_names_the_kernel_and_its_memories():
     measured = measure(KernelProblem(1, 1, 256, 256, 64, cores=1))
     text = tik_kernels.table([measured])

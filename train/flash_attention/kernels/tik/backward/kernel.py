@@ -154,7 +154,9 @@ class _Main:
 
     def record(self) -> None:
         core, tik, items = self.core, self.tik, self.split.items
-        self.item, self.next_item = (KeyItem(core, name, self.split.owned) for name in ("item", "next_item"))
+        self.item, self.next_item = (
+            KeyItem(core, name, self.split.owned, self.split.kept) for name in ("item", "next_item")
+        )
         self.epoch = core.scalar("int32", "epoch", 0)  # parity of the item in work
         if self.problem.sequences:
             core.band = BandAtRunTime(core)
@@ -300,16 +302,42 @@ class _Main:
             self.vector.probabilities(ahead)
             self._take(body, position, exact=True)
             self._d_probability(ahead)
+            self.vector.take_d_probability()
+            if not self.plan.tight:
+                self.vector.d_scores(ahead)
+                self._take(body, position, exact=False)
+        if self.plan.tight:
+            self._halves(body, position)
+        else:
+            with core.when(step >= 1, step < steps + 1):
+                # Ahead of what waits for the gradients of the scores: fewer events are in flight then.
+                self.query_sums.fetch(behind)
+                (part,) = self.plan.query_parts
+                columns = self._key_columns(*self.plan.key_parts(part)[0])
+                self._key_gradient(behind, step)
+                self._query_gradient(behind, part, columns)
+        with core.when(step + 1 < steps):
+            self.loads.scores_extra(item.units[(position + 1) % RING])
+
+    def _halves(self, body, position: int) -> None:
+        """The end of a step where L0C holds half of the gradients of the queries.
+
+        The Cube makes the first half ahead of the gradients of the keys, and Vector takes it in the meantime.
+        """
+        core, steps = self.core, self.item["steps"]
+        step = body * RING + position
+        ahead, behind = (self.item.units[(position - lag) % RING] for lag in range(2))
+        first, second = self.plan.query_parts
+        with core.when(step >= 1, step < steps + 1):
+            self.query_sums.fetch(behind)
+            self._query_gradient(behind, first, self._key_columns(*self.plan.key_parts(first)[0]))
+            self.query_sums.take(first)
+        with core.when(step < steps):
             self.vector.d_scores(ahead)
             self._take(body, position, exact=False)
         with core.when(step >= 1, step < steps + 1):
-            # Ahead of what waits for the gradients of the scores: fewer events are in flight then.
-            self.query_sums.fetch(behind)
-            columns = self._key_columns(*self.plan.column_parts(self.plan.keys, self.plan.head_dim)[0])
             self._key_gradient(behind, step)
-            self._query_gradient(behind, columns)
-        with core.when(step + 1 < steps):
-            self.loads.scores_extra(item.units[(position + 1) % RING])
+            self._query_gradient(behind, second)
 
     def _load_rows(self, step, position: int) -> None:
         """Rows of the step after the next one, in the place of those whose gradients have just been stored."""
@@ -338,37 +366,51 @@ class _Main:
     ) -> None:
         """target (rows, keys) = left . right + terms, segment by segment of keys; key_terms (L1) fill right_terms.
 
-        target is one tensor, or two of half the keys each. left and right are `dim` wide. Where `linear` is given it
-        gets the terms instead.
+        target is one tensor, or two of half the keys each. left, as of `_rows_in_l1`, and right are `dim` wide. Where
+        `linear` is given it gets the terms instead.
         """
         core, tik, plan = self.core, self.tik, self.plan
         operand = core.on.l0_rows[0]
         tik.load2dv1(l0_terms, left_terms, 0, plan.rows // 16, 1, 0, True)
         groups, columns = plan.rows // 16, dim // 16
-        for group in range(groups):
-            tik.load2dv1(operand[group * columns * F], left, group, columns, groups, 0, False)
+        for rows in left:
+            for group in range(groups):
+                tik.load2dv1(operand[group * columns * F], rows, group, columns, groups, 0, False)
         if key_terms is not None:
             tik.load2dv1(right_terms, key_terms, 0, plan.columns, 1, 0, True)
-        size = plan.keys // len(target)
+        starts = [at // plan.rows for at, _ in plan.pieces]  # first keys of the tensors
         for index, part in in_turn(range(len(plan.segments)), len(target)):
             width, start = plan.segments[index], plan.segment_start(index)
-            keys, inside = self._operand(), start - part * size
+            size = plan.keys if len(target) == 1 else plan.pieces[part][1] // plan.rows
+            keys, inside = self._operand(), start - starts[part]
             for slot in each_epoch(core, right, self.epoch):
                 tik.load2dv1(keys, slot, start * dim // F, width * dim // F, 1, 0, False)
             tik.mmad(target[part][inside * plan.rows], operand, keys, plan.rows, dim, width, 0)
             if linear is None and inside + width == size:
-                terms = right_terms[part * size * TERMS]
+                terms = right_terms[starts[part] * TERMS]
                 tik.mmad(target[part], l0_terms, terms, plan.rows, 16, size, 1)
         if linear is not None:
             columns = softcap.terms_width(self.problem, plan.keys)
             tik.mmad(linear, l0_terms, right_terms, plan.rows, 16, columns, 0)
+
+    def _rows_in_l1(self, name: str, unit):
+        """Yields where the query or output gradient of a step is, in the ring or among those that are kept."""
+        on, kept = self.core.on, self.core.on.copies(f"kept_{name}")
+        slot = on.copies(name)[unit.position]
+        if not kept:
+            yield slot
+            return
+        with self.tik.if_scope(unit.kept < 0):
+            yield slot
+        with self.tik.else_scope():
+            yield kept[0][unit.kept * slot.shape[0]]
 
     def _scores(self, unit) -> None:
         on, ring = self.core.on, unit.position
         l0_keys, keys = on.l0_ones[0], None
         if score_terms.is_dynamic(self.problem):
             l0_keys, keys = on.l0_key_terms[0], on.key_terms[ring]
-        left, rows = on.query[ring], on.logsumexp_terms[ring]
+        left, rows = self._rows_in_l1("query", unit), on.logsumexp_terms[ring]
         linear = on.linear[0] if self.problem.rules.softcap else None
         dim, l0_rows = self.plan.head_dim, on.l0_logsumexp_terms[0]
         self._product(dim, on.scores, left, rows, l0_rows, on.key, l0_keys, keys, linear)
@@ -384,12 +426,13 @@ class _Main:
         tik, plan, on, groups = self.tik, self.plan, self.core.on, self.plan.rows // 16
         left, tile = on.l0_turned[0], on.tiles[0][(self.item.number - 1) * plan.area]
         tik.load2dv1(left, on.lowering[0], 0, groups * groups, 1, 0, False)
-        columns = plan.columns // len(on.scores)
-        size = min(columns, on.l0_keys[0].shape[0] // (plan.rows * 16))
-        for part, target in enumerate(on.scores):
+        size = min(plan.columns, on.l0_keys[0].shape[0] // (plan.rows * 16))
+        parts = plan.pieces if len(on.scores) > 1 else ((0, plan.area),)
+        for (at, elements), target in zip(parts, on.scores):
+            columns = elements // (plan.rows * 16)
             for first in range(0, columns, size):
                 right, count = self._operand(), min(size, columns - first)
-                start = (part * columns + first) * groups
+                start = (at // (plan.rows * 16) + first) * groups
                 for group in range(groups):
                     tik.load2dv1(right[group * count * F], tile, start + group, count, groups, 0, True)
                 tik.mmad(target[first * plan.rows * 16], left, right, plan.rows, plan.rows, count * 16, 1)
@@ -397,20 +440,22 @@ class _Main:
     def _d_probability(self, unit) -> None:
         on, ring = self.core.on, unit.position
         ones = on.l0_ones[0]
-        left, rows = on.d_output[ring], on.delta_terms[ring]
-        self._product(self.plan.value_dim, on.d_probability, left, rows, on.l0_delta_terms[0], on.value, ones)
+        left, rows = self._rows_in_l1("d_output", unit), on.delta_terms[ring]
+        target = on.copies("d_probability") or on.scores
+        self._product(self.plan.value_dim, target, left, rows, on.l0_delta_terms[0], on.value, ones)
         if self.problem.dropout_threshold:
             self.tik.mmad(on.delta[0], on.l0_delta_terms[0], ones, self.plan.rows, 16, 16, 0)
 
-    def _add_transposed_product(self, dim: int, target, weights, rows, step) -> None:
-        """target (keys, dim) += weights^T . rows; it starts over at the first step of an item."""
+    def _add_transposed_product(self, dim: int, target, weights, name: str, unit, step) -> None:
+        """target (keys, dim) += weights^T . rows of `name`; it starts over at the first step of an item."""
         core, tik, plan = self.core, self.tik, self.plan
         left, right = core.on.l0_turned[0], core.on.l0_columns[0]
         tik.load2dv1(left, weights, 0, plan.area // F, 1, 0, True)
         groups = plan.rows // 16
         for first, count in plan.column_parts(plan.rows, dim):
-            for group in range(groups):
-                tik.load2dv1(right[group * count * F], rows, first * groups + group, count, groups, 0, True)
+            for rows in self._rows_in_l1(name, unit):
+                for group in range(groups):
+                    tik.load2dv1(right[group * count * F], rows, first * groups + group, count, groups, 0, True)
             self._accumulate(target[first * plan.keys * 16], left, right, count * 16, step == 1)
 
     def _accumulate(self, target, left, right, columns: int, fresh) -> None:
@@ -422,15 +467,12 @@ class _Main:
 
     def _value_gradient(self, unit, step) -> None:
         on = self.core.on
-        self._add_transposed_product(
-            self.plan.value_dim, on.value_sum[0], on.probability[0], on.d_output[unit.position], step
-        )
+        self._add_transposed_product(self.plan.value_dim, on.value_sum[0], on.probability[0], "d_output", unit, step)
 
     def _key_gradient(self, unit, step) -> None:
         on, plan = self.core.on, self.plan
-        self._add_transposed_product(
-            plan.head_dim, on.key_sum[0], on.d_score[unit.position % PAIR], on.query[unit.position], step
-        )
+        weights = on.d_score[unit.position % PAIR]
+        self._add_transposed_product(plan.head_dim, on.key_sum[0], weights, "query", unit, step)
         if not plan.bias_chunks:
             return
         # Sums per key, one column of 16 per query head of the group.
@@ -453,14 +495,20 @@ class _Main:
             self.tik.load2dv1(right, slot, first * size, count * size, 1, 0, True)
         return right
 
-    def _query_gradient(self, unit, columns) -> None:
-        """query_sum (rows, head_dim) = d_score . keys, of which the first part is in L0B."""
+    def _query_gradient(self, unit, part: tuple[int, int], columns=None) -> None:
+        """query_sum (rows, some columns) = d_score . keys.
+
+        Args:
+            part: one of plan.query_parts.
+            columns: the first columns of the keys in L0B; None for another part than the first one.
+        """
         tik, plan, on = self.tik, self.plan, self.core.on
         left, weights = on.l0_d_score[0], on.d_score[unit.position % PAIR]
-        for group in range(plan.rows // 16):
-            tik.load2dv1(left[group * plan.keys * 16], weights, group, plan.columns, plan.rows // 16, 0, False)
-        size = plan.head_dim // 16 // len(on.query_sum)
-        for (first, count), part in in_turn(plan.column_parts(plan.keys, plan.head_dim), len(on.query_sum)):
+        if columns is not None:
+            for group in range(plan.rows // 16):
+                tik.load2dv1(left[group * plan.keys * 16], weights, group, plan.columns, plan.rows // 16, 0, False)
+        size = part[1] // len(on.query_sum)
+        for (first, count), tensor in in_turn(self.plan.key_parts(part), len(on.query_sum)):
             right = columns if first == 0 else self._key_columns(first, count)
-            target = on.query_sum[part][(first - part * size) * plan.rows * 16]
+            target = on.query_sum[tensor][(first - part[0] - tensor * size) * plan.rows * 16]
             tik.mmad(target, left, right, plan.rows, plan.keys, count * 16, 0)

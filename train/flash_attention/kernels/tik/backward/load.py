@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import numpy as np
 
 from flash_attention.kernels.tik.backward import preprocess
@@ -124,7 +126,7 @@ class Loads:
         core.with_scalar("vec_muls", stage, fetched, core.problem.query_factor, plan.keys * plan.head_dim)
         for key, key_rows in each_epoch(core, list(zip(on.key, on.key_rows)), epoch):
             # Backwards: when the last operand of the item before has been read, all of them have.
-            for first, count in reversed(plan.column_parts(plan.keys, plan.head_dim)):
+            for first, count in reversed([columns for part in plan.query_parts for columns in plan.key_parts(part)]):
                 for column in reversed(range(first, first + count)):
                     target = key_rows[first * plan.keys * 16 + (column - first) * F]
                     tik.data_move(target, stage[column * plan.keys * 16], 0, plan.columns, 16, 0, (count - 1) * 16)
@@ -151,6 +153,11 @@ class Loads:
             def tensor(name: str) -> None:
                 core.load_operand((on.copies(name)[place], 0), name, starts[name], have, plan.rows)
 
+            def keep(name: str) -> None:
+                kept = on.copies(f"kept_{name}")[0]
+                size = kept.shape[0] // (item.kept[1] - item.kept[0])
+                core.load((kept, (unit.tile - item.kept[0]) * size), name, starts[name], plan.rows, plan.rows)
+
             def load(slot, kind: int) -> None:
                 first = core.wide(head + kind * heads, groups * terms * 16) + unit.tile * (plan.rows * terms)
                 source, gap = core.gm["row_lanes"][item.stored(first, terms)], TERMS - terms
@@ -164,8 +171,13 @@ class Loads:
 
             # The query in the slots was read later than all else there, so waiting until it may be overwritten covers
             # the others; the Cube reads the terms of the scores first, so waiting for these does.
-            tensor("query")
-            tensor("d_output")
+            with contextlib.nullcontext() if unit.kept is None else core.tik.if_scope(unit.kept < 0):
+                tensor("query")
+                tensor("d_output")
+            if unit.kept is not None:
+                with core.when(item.fresh > 0, *item.keeps(unit)):
+                    keep("query")
+                    keep("d_output")
             load(on.delta_terms[place], preprocess.DELTA)
             if score_terms.is_dynamic(core.problem):
                 planes = {"bias": item.plane("bias", unit), "mask": item.plane("mask", unit)}

@@ -49,10 +49,7 @@ class QuerySums:
         """The query gradients of a step out of L0C, and on to their accumulator or to d_query."""
         core, tik = self.core, self.core.tik
         stage = core.on.d_query[0]
-        # Backwards: waiting for the last products covers the others, and theirs for this.
-        for part, source in reversed(list(enumerate(core.on.query_sum))):
-            size = source.shape[0]
-            core.from_l0c(stage[part * size], source, size // F)
+        self.take(core.plan.query_parts[-1])
 
         def add(sums) -> None:
             tik.set_atomic_add(1)
@@ -66,6 +63,14 @@ class QuerySums:
             self._finish(unit)
         with tik.else_scope():
             self._move(unit, add)
+
+    def take(self, part: tuple[int, int]) -> None:
+        """One of plan.query_parts out of L0C; `store` takes the last one itself."""
+        core, whole = self.core, part[1] * self.core.plan.rows * 16
+        first, size = part[0] * core.plan.rows * 16, whole // len(core.on.query_sum)
+        # Backwards: waiting for the last products covers the others, and theirs for this.
+        for at, source in reversed(list(zip(range(first, first + whole, size), core.on.query_sum))):
+            core.from_l0c(core.on.d_query[0][at], source, size // F)
 
     def _is_final(self, unit: Unit) -> tuple:
         return unit.tile >= self.item["final"], unit.tile < self.item["final_end"]

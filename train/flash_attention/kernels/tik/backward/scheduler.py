@@ -24,7 +24,14 @@ import numpy as np
 
 from flash_attention.kernels.tik import forms, tuning
 from flash_attention.kernels.tik.backward import packed
-from flash_attention.kernels.tik.backward.tiling import BackwardPlan, buffers, finish_buffers, lowers_on_cube, plans
+from flash_attention.kernels.tik.backward.tiling import (
+    WASTE,
+    BackwardPlan,
+    buffers,
+    finish_buffers,
+    lowers_on_cube,
+    plans,
+)
 from flash_attention.kernels.tik.backward.words import (
     BATCH,
     BEFORE,
@@ -51,7 +58,7 @@ from flash_attention.kernels.tik.backward.words import (
 from flash_attention.kernels.tik.common import band
 from flash_attention.kernels.tik.common.mask import LOWEST
 from flash_attention.kernels.tik.common.work_split import Registry, clip, deal, distance_tiles, plane, visibility_tiles
-from flash_attention.kernels.tik.hardware import BYTES, Buffer, excess
+from flash_attention.kernels.tik.hardware import BYTES, Buffer, excess, usage
 from flash_attention.kernels.tik.layout import accumulator_shape
 from flash_attention.kernels.tik.problem import KernelProblem
 
@@ -82,6 +89,7 @@ class BackwardSplit:
         slots: accumulators per query head.
         units: steps of each core.
         owned: each accumulator has one core, which visits all of it, so that the main kernel gives d_query itself.
+        kept: (first, end) of the query tiles of a head that stay in L1 while a core works on it.
     """
 
     table: np.ndarray
@@ -90,6 +98,7 @@ class BackwardSplit:
     slots: int
     units: tuple[int, ...]
     owned: bool
+    kept: tuple[int, int] = (0, 0)
 
     @property
     def cores(self) -> int:
@@ -134,11 +143,17 @@ def _choose(problem: KernelProblem, variant: str, bias_gradient: bool, _: forms.
         except PartialTilesError as error:
             reasons.append(f"{plan.strategy}: {error}")
             continue
+        if plan.tight and problem.tiling == "auto" and _idle(problem, variant, work):
+            continue
         parts, reason = _parts(problem, plan, work)
         if reason and work.owned:
             work = dataclasses.replace(work, owned=False)
             parts, reason = _parts(problem, plan, work)
         if not reason:
+            kept = _kept(problem, plan, work, parts)
+            if kept[0] < kept[1]:
+                work = dataclasses.replace(work, kept=kept)
+                parts, _ = _parts(problem, plan, work)
             return Choice(plan, work, tuple(parts))
         reasons.append(f"{plan.strategy} needs {reason}")
     raise ValueError(f"tiling: no strategy fits this problem: {'; '.join(reasons)}")
@@ -146,9 +161,36 @@ def _choose(problem: KernelProblem, variant: str, bias_gradient: bool, _: forms.
 
 def _parts(problem: KernelProblem, plan: BackwardPlan, work: BackwardSplit) -> tuple[list[Buffer], str]:
     """Buffers of the main kernel, and what does not fit in it or the last pass."""
-    parts = buffers(problem, plan, work.tiles.size, work.distances.size, work.owned)
+    kept = work.kept[1] - work.kept[0]
+    parts = buffers(problem, plan, work.tiles.size, work.distances.size, work.owned, kept)
     last = [] if work.owned else finish_buffers(problem, plan, work.slots)
     return parts, excess(parts, problem) or excess(last, problem)
+
+
+def _idle(problem: KernelProblem, variant: str, work: BackwardSplit) -> bool:
+    """Whether key tiles are so few that the busiest core has much more than its share: smaller ones are faster."""
+    return variant != "deterministic" and max(work.units) * problem.cores > WASTE * sum(work.units)
+
+
+def _kept(problem: KernelProblem, plan: BackwardPlan, work: BackwardSplit, parts: list[Buffer]) -> tuple[int, int]:
+    """(first, end) of the last query tiles of a head, as many as L1 has room for beside the buffers.
+
+    None where memory is not the limit, where the first item of a core for a head, which loads them once more, does not
+    visit all of them, or where there are hardly any further ones. With causality the last tiles see most keys.
+    """
+    if not plan.tight or plan.widest <= 176 or problem.group > 1:
+        return 0, 0
+    size = plan.rows * (plan.head_dim + plan.value_dim) * BYTES["float16"]
+    end = problem.seq_q // plan.rows
+    first = max(0, end - (problem.capacity["L1"] - usage(parts)["L1"]) // size)
+    total = loading = 0
+    for items in work.table:
+        items = items[items[:, COUNT] > 0]
+        fresh = items[np.diff(items[:, HEAD], prepend=-1) != 0]
+        if (fresh[:, FIRST] > first).any() or (fresh[:, FIRST] + fresh[:, COUNT] < end).any():
+            return 0, 0
+        total, loading = total + len(items), loading + len(fresh)
+    return (first, end) if total > 2 * loading else (0, 0)
 
 
 def split(problem: KernelProblem, plan: BackwardPlan, variant: str) -> BackwardSplit:

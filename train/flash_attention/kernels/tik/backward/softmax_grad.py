@@ -52,10 +52,10 @@ class VectorWork:
         return [(at, elements, copies[0][at + shift :]) for at, elements in pieces]
 
     def _from_l0c(self, name: str, target, at: int, elements: int) -> None:
-        """Elements at.. of a tile in one or two tensors of L0C."""
-        sources = self.core.on.copies(name)
-        part, inside = divmod(at, sources[0].shape[0])
-        self.core.from_l0c(target, sources[part][inside], elements // F)
+        """The piece of a tile from element `at` on, which may be a tensor of L0C."""
+        sources = self.core.on.copies(name) or self.core.on.scores
+        source = sources[0][at] if len(sources) == 1 else sources[1 if at else 0]
+        self.core.from_l0c(target, source, elements // F)
 
     def take_scores(self) -> None:
         """Scores out of L0C; in one move where Vector has something else to take while it waits for them."""
@@ -105,14 +105,18 @@ class VectorWork:
         for (at, elements, _), result in zip(exponents, results):
             self._to_l1(core.on.probability[0], result, at, elements)
 
+    def take_d_probability(self) -> None:
+        """Gradients of the probabilities out of L0C, where that is a step of its own."""
+        if self.core.plan.single:
+            for at, elements, factor in reversed(self._pieces("d_probability_single")):
+                self._from_l0c("d_probability", factor, at, elements)
+
     def d_scores(self, unit: Unit) -> None:
         """probability * (gradient of the probability - D) to L1."""
         core, plan, problem = self.core, self.core.plan, self.core.problem
         scores, results = self._pieces("score"), self._pieces("d_score_half")
         if plan.single:
             factors = self._pieces("d_probability_single")
-            for at, elements, factor in reversed(factors):
-                self._from_l0c("d_probability", factor, at, elements)
             sources = self._pieces("score", core.operand_shift)
             for (_, elements, score), (_, _, source), (_, _, factor) in zip(scores, sources, factors):
                 core.binary("vec_mul", score, source, factor, elements, 64)

@@ -21,6 +21,7 @@ HALF_FACTORS = (48, 64)  # padded head_dims that multiply float16 factors
 # Keys computed at most beyond those of key tiles of 128, where the strategy is free: global memory bounds tiles of 128
 # keys, and Vector the wider ones of narrow heads.
 WASTE, NARROW_WASTE, NARROW = 1.3, 1.1, 96
+SHORT, SHORT_WASTE = 1024, 1.1  # the same of tight plans, which gain less where keys are few
 # The former saves Vector some of the moves of query gradients, but only pays where it computes no more scores.
 WIDEST, WIDE = "rows48keys256", "rows64keys192"
 
@@ -33,12 +34,14 @@ class Strategy:
         rows: queries per step.
         keys: per work item.
         operand: float16 elements of one operand in L0B.
+        tight: for nothing but plans that are tight, unless it is asked for by name.
     """
 
     name: str
     rows: int
     keys: int
     operand: int = 6144
+    tight: bool = False
 
 
 STRATEGIES = {
@@ -48,8 +51,12 @@ STRATEGIES = {
         Strategy(WIDEST, 48, 256, 12288),
         Strategy(WIDE, 64, 192, 12288),
         Strategy("rows32keys192", 32, 192),
+        Strategy("rows32keys176", 32, 176, tight=True),
+        Strategy("rows32keys160", 32, 160, tight=True),
+        Strategy("rows32keys144", 32, 144, 8192, tight=True),
         Strategy("rows64keys128", 64, 128),
-        Strategy("rows32keys128", 32, 128),
+        Strategy("rows32keys128", 32, 128, 8192),
+        Strategy("rows32keys112", 32, 112, 8192, tight=True),
         Strategy("rows16keys128", 16, 128),
         Strategy("rows16keys112", 16, 112),
         Strategy("rows32keys96", 32, 96),
@@ -75,6 +82,8 @@ class BackwardPlan:
         deferred: the Unified Buffer holds the gradients of an item, see results.py.
         apart: every piece of a tile is a tensor of its own in the Unified Buffer, see `pieces`: where synchronisation
             looks at whole tensors, Vector then waits for the result of an instruction while it works on another piece.
+        tight: scores and the gradients of the probabilities take turns in one place in L0C, and the gradients of the
+            queries leave it in halves: those of more keys fit.
         bias_chunks: groups of 16 query heads whose sums per key are kept, for bias_kind "per_key".
     """
 
@@ -89,6 +98,7 @@ class BackwardPlan:
     bias_chunks: int
     deferred: bool
     apart: bool
+    tight: bool
 
     row_blocks = 1
 
@@ -104,13 +114,16 @@ class BackwardPlan:
 
     @property
     def segments(self) -> tuple[int, ...]:
-        """Keys per matrix instruction of the scores, as many as an operand holds."""
-        count = next(n for n in range(1, self.columns + 1) if self.columns % n == 0 and self._fits(n))
-        return (self.keys // count,) * count
-
-    def _fits(self, segments: int) -> bool:
-        width = self.keys // segments
-        return width == 16 or width * self.widest <= self.operand
+        """Keys per matrix instruction of the scores, as many as an operand holds, those of each piece of a tile."""
+        most = max(1, self.operand // (self.widest * 16))
+        if self.columns <= most:
+            return (self.keys,)
+        result: list[int] = []
+        for _, elements in self.pieces:
+            columns = elements // (self.rows * 16)
+            count = -(-columns // most)
+            result += [16 * len(range(index, columns, count)) for index in range(count)]
+        return tuple(result)
 
     @property
     def widest(self) -> int:
@@ -125,10 +138,22 @@ class BackwardPlan:
         return tuple((first, min(count, whole - first)) for first in range(0, whole, count))
 
     @property
+    def query_parts(self) -> tuple[tuple[int, int], ...]:
+        """(first, count) of the fractal columns of the gradients of the queries that L0C holds at a time."""
+        columns = self.head_dim // 16
+        half = -(-columns // 2) if self.tight else columns
+        return tuple((first, min(half, columns - first)) for first in range(0, columns, half))
+
+    def key_parts(self, part: tuple[int, int]) -> list[tuple[int, int]]:
+        """(first, count) of the fractal columns of the keys that an operand holds at a time, for one of query_parts."""
+        return [(part[0] + at, count) for at, count in self.column_parts(self.keys, part[1] * 16)]
+
+    @property
     def query_halves(self) -> int:
         """Tensors of L0C that share the gradients of the queries, as the scores do; one where Vector is the limit."""
-        parts = self.column_parts(self.keys, self.head_dim)
-        return 2 if self.single and len(parts) % 2 == 0 and len({count for _, count in parts}) == 1 else 1
+        parts = self.key_parts(self.query_parts[0])
+        alike = len(parts) % 2 == 0 and len({count for _, count in parts}) == 1
+        return 2 if self.single and alike and not self.tight else 1
 
     @property
     def pieces(self) -> tuple[tuple[int, int], ...]:
@@ -163,7 +188,8 @@ def plans(problem: KernelProblem, bias_gradient: bool) -> list[BackwardPlan]:
         if problem.sequences and packed.BLOCK % strategy.rows:
             continue  # a block of stored rows would end inside a tile
         waste = NARROW_WASTE if max(problem.head_dim, problem.value_dim) <= NARROW else WASTE
-        if len(names) > 1 and padded(problem.seq_k, strategy.keys) > waste * padded(problem.seq_k, 128):
+        computed = padded(problem.seq_k, strategy.keys)
+        if len(names) > 1 and computed > waste * padded(problem.seq_k, 128):
             continue
         if len(names) > 1 and name == WIDEST and _computed(problem, strategy) > _computed(problem, STRATEGIES[WIDE]):
             continue
@@ -172,8 +198,16 @@ def plans(problem: KernelProblem, bias_gradient: bool) -> list[BackwardPlan]:
         value_dim = padded(problem.value_dim)
         chunks = -(-problem.group // 16) if bias == "per_key" else 0
         single = max(head_dim, value_dim) not in HALF_FACTORS and not problem.dropout_threshold and bias != "per_score"
-        # Where Vector is the bound, or dropout's selections fill the instruction cache, it gains nothing.
-        for deferred in (True, False) if not problem.dropout_threshold and not chunks else (False,):
+        widest = max(head_dim, value_dim)
+        # Where Vector is the bound, or dropout's selections fill the instruction cache, the former gains nothing.
+        kinds = [(True, False), (False, False)] if not problem.dropout_threshold and not chunks else [(False, False)]
+        if kinds[0][0] and single and widest > 128 and strategy.rows == 32 and _plain(problem):
+            kinds.insert(1, (True, True))
+        if strategy.tight and len(names) > 1:
+            kinds = [kind for kind in kinds if kind[1]]
+        if len(names) > 1 and problem.seq_k < SHORT and computed > SHORT_WASTE * padded(problem.seq_k, 128):
+            kinds = [kind for kind in kinds if not kind[1]]
+        for deferred, tight in kinds:
             plan = BackwardPlan(
                 name,
                 _cut(strategy.rows, problem.seq_q if not problem.sequences else min(problem.seq_q, 64)),
@@ -185,11 +219,17 @@ def plans(problem: KernelProblem, bias_gradient: bool) -> list[BackwardPlan]:
                 bias,
                 chunks,
                 deferred,
-                deferred and max(head_dim, value_dim) <= 128 and not problem.rules.softcap and bias != "per_score",
+                deferred and widest <= (224 if tight else 128) and not problem.rules.softcap and bias != "per_score",
+                tight,
             )
             if plan not in result:
                 result.append(plan)
     return result
+
+
+def _plain(problem: KernelProblem) -> bool:
+    """Whether L0C and Vector have nothing else to do than for scores; lengths are known."""
+    return not problem.rules.softcap and not problem.sequences
 
 
 def _computed(problem: KernelProblem, strategy: Strategy) -> int:
@@ -210,28 +250,36 @@ def lowers_on_cube(problem: KernelProblem) -> bool:
     return not problem.sequences and not problem.rules.softcap
 
 
-def buffers(problem: KernelProblem, plan: BackwardPlan, tiles: int, distances: int, owned: bool) -> list[Buffer]:
+def buffers(
+    problem: KernelProblem, plan: BackwardPlan, tiles: int, distances: int, owned: bool, kept: int = 0
+) -> list[Buffer]:
     """Every on-chip buffer of the main kernel, in the order of allocation; arguments as in the forward operator.
 
     Args:
         owned: see BackwardSplit.
+        kept: query tiles of a head that stay in L1.
     """
     rows, keys, depth, value_dim, area = plan.rows, plan.keys, plan.head_dim, plan.value_dim, plan.area
     dropout, capped = problem.dropout_threshold > 0, problem.rules.softcap > 0
     dynamic = problem.bias in ("per_key", "alibi") or problem.mask == "per_key"
-    width = plan.segments[0]
-    part_rows, part_keys = plan.column_parts(rows, plan.widest)[0][1] * 16, plan.column_parts(keys, depth)[0][1] * 16
+    width = max(plan.segments)
+    queries = rows * 16 * plan.query_parts[0][1] // plan.query_halves
+    part_rows = plan.column_parts(rows, plan.widest)[0][1] * 16
+    part_keys = max(count for part in plan.query_parts for _, count in plan.key_parts(part)) * 16
     half = padded(area, 128)
     lowering = rows * rows if tiles and lowers_on_cube(problem) else 0
     # In two tensors, whose products take turns, nothing waits for the end of the one before where the synchronisation
     # looks at whole tensors. Vector takes one after the other.
-    halves = 2 if (plan.single or plan.apart) and not capped and len(plan.segments) % 2 == 0 else 1
+    halves = len(plan.pieces) if (plan.single or plan.apart) and not capped and len(plan.segments) > 1 else 1
+    piece = plan.pieces[0][1] if halves > 1 else area
     l0_keys = max(width * plan.widest, keys * part_keys, rows * 16 if lowering else 0)
     l0_other = rows * part_rows + keys * TERMS * (2 if dynamic else 1) + (rows * 16 if plan.bias_chunks else 0)
     l0_left = problem.capacity["L0B"] // BYTES["float16"] - l0_other
     result = [
         Buffer("query", "L1", "float16", rows * depth, RING),
         Buffer("d_output", "L1", "float16", rows * value_dim, RING),
+        Buffer("kept_query", "L1", "float16", rows * depth * kept),
+        Buffer("kept_d_output", "L1", "float16", rows * value_dim * kept),
         Buffer("logsumexp_terms", "L1", "float16", rows * TERMS, RING),
         Buffer("delta_terms", "L1", "float16", rows * TERMS, RING),
         Buffer("probability", "L1", "float16", area),
@@ -259,9 +307,9 @@ def buffers(problem: KernelProblem, plan: BackwardPlan, tiles: int, distances: i
         Buffer("l0_one_hot", "L0B", "float16", rows * 16, 1 if plan.bias_chunks else 0),
         Buffer("value_sum", "L0C", "float32", keys * value_dim),
         Buffer("key_sum", "L0C", "float32", keys * depth),
-        Buffer("query_sum", "L0C", "float32", rows * depth // plan.query_halves, plan.query_halves),
-        Buffer("scores", "L0C", "float32", area // halves, halves),
-        Buffer("d_probability", "L0C", "float32", area // halves, halves),
+        Buffer("query_sum", "L0C", "float32", queries, plan.query_halves),
+        Buffer("scores", "L0C", "float32", piece, halves),
+        Buffer("d_probability", "L0C", "float32", 0 if plan.tight else piece, halves),
         Buffer("delta", "L0C", "float32", rows * 16, 1 if dropout else 0),
         Buffer("bias_sum", "L0C", "float32", keys * 16, plan.bias_chunks),
         *_vector_operands(problem, plan),
@@ -290,9 +338,13 @@ def buffers(problem: KernelProblem, plan: BackwardPlan, tiles: int, distances: i
 
 
 def in_turn(products: Sequence, tensors: int) -> list[tuple]:
-    """(product, number of its tensor) in an order in which the tensors take turns; each has as many neighbours."""
-    size = len(products) // tensors
-    return [(products[part * size + index], part) for index in range(size) for part in range(tensors)]
+    """(product, number of its tensor) in an order in which the tensors take turns.
+
+    Each has as many neighbours, the last ones one less where there are not so many.
+    """
+    size = -(-len(products) // tensors)
+    parts = [products[first : first + size] for first in range(0, len(products), size)]
+    return [(part[index], number) for index in range(size) for number, part in enumerate(parts) if index < len(part)]
 
 
 def _vector_operands(problem: KernelProblem, plan: BackwardPlan) -> list[Buffer]:

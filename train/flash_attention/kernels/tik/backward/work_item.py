@@ -39,31 +39,55 @@ class Unit:
         member: query head of the group.
         tile: number of the query tile.
         rows: rows of the tile, see `Core.tail_rows`; 0 or less where a packed sequence has no queries.
+        kept: place among the tiles that stay in L1 where the tile is already there; -1 elsewhere. See BackwardSplit;
+            None where none are kept.
     """
 
     position: int
     member: object
     tile: object
     rows: object
+    kept: object
 
 
 class KeyItem(TableRow):
-    """One work item and its current step."""
+    """One work item and its current step.
 
-    def __init__(self, core: Core, name: str, owned: bool):
-        """`owned` as in BackwardSplit."""
+    Attributes:
+        kept: as in BackwardSplit.
+        fresh: run-time flag: the first item of a head, which loads the tiles that are kept.
+    """
+
+    def __init__(self, core: Core, name: str, owned: bool, kept: tuple[int, int]):
+        """`owned` and `kept` as in BackwardSplit."""
         fields = {name: word for name, word in _FIELDS.items() if owned or not name.startswith("final")}
         super().__init__(core, name, present(fields, core.problem))
         self._member, self._tile = core.scalar("int32", "next_member", 0), core.scalar("int32", "next_tile", 0)
         self.units = [
-            Unit(place, *(core.scalar("int32", f"{name}_{place}", 0) for name in ("member", "tile", "rows")))
+            Unit(
+                place,
+                *(core.scalar("int32", f"{name}_{place}", 0) for name in ("member", "tile", "rows")),
+                core.scalar("int32", f"kept_{place}", -1) if kept[1] else None,
+            )
             for place in range(RING)
         ]
+        self.kept = kept
+        self.fresh = core.scalar("int32", "fresh", 1) if kept[1] else None
+        self._kept_head = core.scalar("int32", "kept_head", -1) if kept[1] else None
 
     def rewind(self) -> None:
         """Goes to the first step."""
         self._member.set_as(0)
         self._tile.set_as(self["first"])
+        if self.fresh is not None:
+            self.fresh.set_as(0)
+            with self.core.tik.if_scope(self["head"] != self._kept_head):
+                self.fresh.set_as(1)
+            self._kept_head.set_as(self["head"])
+
+    def keeps(self, unit: Unit) -> tuple:
+        """Run-time conditions: the tile of a step is one of those that are kept."""
+        return unit.tile >= self.kept[0], unit.tile < self.kept[1]
 
     def advance(self, place: int) -> Unit:
         """Puts the next step of the item into a place of the ring."""
@@ -71,6 +95,10 @@ class KeyItem(TableRow):
         unit.member.set_as(self._member)
         unit.tile.set_as(self._tile)
         self._count_rows(unit)
+        if unit.kept is not None:
+            unit.kept.set_as(-1)
+            with core.when(self.fresh == 0, *self.keeps(unit)):
+                unit.kept.set_as(unit.tile - self.kept[0])
         self._tile.set_as(self._tile + 1)
         with core.tik.if_scope(self._tile == self["first"] + self["count"]):
             self._tile.set_as(self["first"])
