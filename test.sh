@@ -41,6 +41,9 @@ echo "== tests"
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 # Both collect the same tests in the same order.
 export PYTHONHASHSEED=0
+# Both compile some 600 modules, and tests start some 60 programs: what is compiled is kept, outside the checkout.
+unset PYTHONDONTWRITEBYTECODE
+export PYTHONPYCACHEPREFIX="${PYTHONPYCACHEPREFIX:-$(dirname "$FLASH_ATTENTION_VENV")/bytecode}"
 "$VENV_PYTHON" -m pytest -q --durations=10 --durations-min=5 \
     -n "${FLASH_ATTENTION_TEST_PROCESSES:-2}" --dist worksteal "$@" || status=$?
 exit "$status"

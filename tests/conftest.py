@@ -6,6 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
+# The garbage collector looks at new objects, of which a TIK program has a million, a few times rather than after every
+# 700; at old ones only between the modules.
+gc.set_threshold(50_000, 20, 1000)
+
 OPTIONAL_MARKS = ("slow", "distributed", "builds", "versions", "clients")
 
 
@@ -35,7 +39,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list) -> None:
     dropped = [item for item in items if left_out.intersection(mark.name for mark in item.iter_markers())]
     if dropped:
         config.hook.pytest_deselected(items=dropped)
-        items[:] = [item for item in items if item not in set(dropped)]
+        without = set(dropped)
+        items[:] = [item for item in items if item not in without]
     # Last, because the threads of MindSpore that they wake go on spinning through the tests that follow.
     items.sort(key=lambda item: item.get_closest_marker("asynchronous") is not None)
 
