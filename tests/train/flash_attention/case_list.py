@@ -214,20 +214,23 @@ def sample(case: Case, one_in: int) -> bool:
     return zlib.crc32(str(case).encode()) % one_in == 0
 
 
-def params(select=None, dtype: str | None = None, everyday=None) -> list:
+def params(select=None, dtype: str | None = None, everyday=None, asynchronous: int = 0) -> list:
     """The cases as pytest parameters with readable ids.
 
     Args:
         select: keeps the cases for which it is true; all by default.
         dtype: gives every case this dtype, for backends that have but one.
         everyday: cases for which it is false are marked slow; by default only the long ones are.
+        asynchronous: one case in so many is marked asynchronous; by default none.
     """
     import pytest
 
     chosen = [case if dtype is None else replace(case, dtype=dtype) for case in CASES]
     chosen = [case for case in dict.fromkeys(chosen) if select is None or select(case)]
-    marks = {True: [pytest.mark.slow], False: []}
-    return [
-        pytest.param(case, id=str(case), marks=marks[case.slow or not (everyday is None or everyday(case))])
-        for case in chosen
-    ]
+
+    def marks(case: Case) -> list:
+        slow = case.slow or not (everyday is None or everyday(case))
+        background = asynchronous > 0 and sample(case, asynchronous)
+        return [pytest.mark.slow] * slow + [pytest.mark.asynchronous] * background
+
+    return [pytest.param(case, id=str(case), marks=marks(case)) for case in chosen]

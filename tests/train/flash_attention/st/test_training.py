@@ -92,7 +92,10 @@ def dropout_losses():
     return losses(with_dropout("cpu"), "graph", 4, 1)
 
 
-@pytest.mark.parametrize(("backend", "mode"), (("math", "graph"), ("cpu", "pynative")))
+@pytest.mark.parametrize(
+    ("backend", "mode"),
+    (("math", "pynative"), ("cpu", "pynative"), pytest.param("math", "graph", marks=pytest.mark.slow)),
+)
 def test_with_dropout_backends_and_modes_agree(backend, mode, dropout_losses):
     np.testing.assert_allclose(losses(with_dropout(backend), mode, 4, 1), dropout_losses, rtol=1e-4)
 

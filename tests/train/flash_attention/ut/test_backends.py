@@ -20,14 +20,21 @@ def test_math(case):
     cases.check(case, run_case(case, "math"))
 
 
-@pytest.mark.asynchronous
-@pytest.mark.parametrize("case", case_list.params(everyday=case_list.spread))
+@pytest.mark.parametrize("case", case_list.params(everyday=case_list.spread, asynchronous=4))
 def test_cpu(case):
     cases.check(case, run_case(case, "cpu"))
 
 
-@pytest.mark.parametrize("case", case_list.params(everyday=lambda case: case_list.sample(case, 40)))
-@pytest.mark.parametrize("backend", BACKENDS)
+def in_graphs() -> list:
+    """Backends and cases, of which those on backend math compile for seconds."""
+    return [
+        pytest.param(backend, *case.values, id=f"{backend}-{case.id}", marks=case.marks)
+        for backend, one_in in (("math", 80), ("cpu", 40))
+        for case in case_list.params(everyday=lambda case, one_in=one_in: case_list.sample(case, one_in))
+    ]
+
+
+@pytest.mark.parametrize(("backend", "case"), in_graphs())
 def test_in_a_graph(case, backend):
     ms.set_context(mode=ms.GRAPH_MODE)
     try:

@@ -66,7 +66,19 @@ def test_any_rank(lead, mode):
         np.testing.assert_array_equal(got.reshape(wanted.shape), wanted)
 
 
-@pytest.mark.parametrize("shape", MASKS, ids=str)
+def in_each_mode() -> list:
+    """Mode and shape of a mask. Every day each rank, and the scalar-like one, has a graph."""
+    ranks = (13,), (1,), (9, 13), (3, 9, 13), (2, 1, 9, 13), (2, 2, 1, 9, 13)
+    return [
+        pytest.param(
+            mode, shape, marks=[pytest.mark.slow] * (mode == "graph" and shape not in ranks), id=f"{mode}-{shape}"
+        )
+        for mode in ("pynative", "graph")
+        for shape in MASKS
+    ]
+
+
+@pytest.mark.parametrize(("mode", "shape"), in_each_mode(), indirect=["mode"])
 def test_added_masks_that_broadcast(shape, mode):
     lead = (2, 2, 3) if len(shape) == 5 else (2, 3)
     mask = draw(*shape, seed=3)

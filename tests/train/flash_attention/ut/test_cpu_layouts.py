@@ -97,10 +97,13 @@ def bits(result):
 
 
 def in_each_mode(names, dtypes) -> list:
-    """Each name with each dtype in PyNative mode. Of the graphs, compiled for each layout, every second is slow."""
+    """Each name with each dtype in PyNative mode. Of the graphs, compiled for each layout, every third is no slow one:
+    each name has one, and each dtype."""
     pairs = list(itertools.product(names, dtypes))
     graphs = [
-        pytest.param("graph", *pair, marks=[pytest.mark.slow] if index % 2 else []) for index, pair in enumerate(pairs)
+        pytest.param("graph", name, dtype, marks=[] if index % 3 == place % 3 else [pytest.mark.slow])
+        for place, name in enumerate(names)
+        for index, dtype in enumerate(dtypes)
     ]
     return [("pynative", *pair) for pair in pairs] + graphs
 

@@ -78,7 +78,7 @@ def assert_same(dynamic, static, arguments, atol=1e-6):
 
 def rules_by_backend() -> list:
     """Every rule on backend cpu, some of them on backend math, whose graphs take seconds; the others there are slow."""
-    everyday = RULES[3], RULES[5], RULES[6]
+    everyday = RULES[3], RULES[5]
     return [
         pytest.param(backend, rules, marks=[] if backend == "cpu" or rules in everyday else [pytest.mark.slow])
         for backend in BACKENDS
