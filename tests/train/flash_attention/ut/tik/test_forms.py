@@ -37,7 +37,7 @@ def _usual_results(tik, execute, problem: KernelProblem) -> dict:
 @pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(forms.Forms)])
 def test_a_form_changes_no_bit(tik, execute, name: str, bias: str) -> None:
     rules = {"alibi": True} if bias == "alibi" else {"causal": True, "bias": bias}
-    problem = make_kernel_problem(1, 2, 150, 150, 32, cores=1, **rules)
+    problem = make_kernel_problem(1, 1, 150, 150, 32, cores=1, **rules)
     with forms.using(**{name: not getattr(forms.current(), name)}):
         other = _results(tik, execute, problem)
     for tensor, array in _usual_results(tik, execute, problem).items():

@@ -99,8 +99,14 @@ def test_capped_scores_of_any_size_are_right_and_set_nothing(tik, execute, data)
     _check(attention, arrays, _run(tik, execute, attention, arrays))
 
 
-@pytest.mark.parametrize("head_dim", (64, 128))
-@pytest.mark.parametrize("kind", ("causal", "full", "key", "bias"))
+@pytest.mark.parametrize(
+    ("kind", "head_dim"),
+    [
+        *(("causal", 64), ("full", 128), ("key", 64), ("bias", 128)),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in (("causal", 128), ("full", 64))),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in (("key", 128), ("bias", 64))),
+    ],
+)
 def test_hidden_scores_of_any_size_set_nothing(tik, execute, kind, head_dim):
     arrays = [array.astype(np.float16) for array in _normal(head_dim)]
     first = {"causal": ROWS - 20, "full": 37, "key": 300, "bias": 300}[kind]
