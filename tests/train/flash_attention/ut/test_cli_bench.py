@@ -1,12 +1,14 @@
 """The bench's own arithmetic and its processes; `flash-attention bench --quick` as a whole is a system test."""
 
+import time
+
 import numpy as np
 import pytest
 from flash_attention.commands.bench import figures, overview, report
 from flash_attention.commands.bench.case import EXTRAS, Case
 from flash_attention.commands.bench.implementations import Composed
 from flash_attention.commands.bench.turns import Timing, Worker, time_in_turns
-from flash_attention.commands.bench.worker import extra_bytes
+from flash_attention.commands.bench.worker import extra_bytes, seconds_of
 
 CASE = Case(256)
 
@@ -23,7 +25,7 @@ class Clock:
     def prepare(self, case: Case):
         return self.reason or None
 
-    def seconds(self, kind: str) -> float:
+    def seconds(self, kind: str, least: float = 0.0) -> float:
         self.calls.append(kind)
         value = self.left[kind].pop(0)
         self.left[kind].append(value)
@@ -47,7 +49,7 @@ def test_implementations_take_turns_and_refusals_are_kept() -> None:
     clocks = [Clock(name, forward=[1]) for name in ("flash", "torch")]
     for clock in clocks:
         clock.calls = order
-        clock.seconds = lambda kind, name=clock.name: order.append(name) or 1.0
+        clock.seconds = lambda kind, least=0.0, name=clock.name: order.append(name) or 1.0
     _, reasons = time_in_turns([*clocks, Clock("composed", "too large")], CASE, 2, 60, kinds=("forward",))
     assert order[2:] == ["flash", "torch"] * 2
     assert reasons == {"composed": "too large"}
@@ -57,6 +59,25 @@ def test_a_worker_times_calls_in_its_own_process() -> None:
     with Worker("gemm", threads=1) as worker:
         timings, _ = time_in_turns([worker], CASE, rounds=2, budget=5, kinds=("forward",))
     assert len(timings[0].seconds) == 2 and min(timings[0].seconds) > 1e-4
+
+
+@pytest.mark.parametrize(
+    "durations, least, seconds, calls",
+    [
+        ([7, 9], 5, 7, 1),  # long enough: one call
+        ([7, 9], 0, 7, 1),
+        ([9, 1, 3, 2, 99], 15, 2, 4),  # the first of several does not count
+    ],
+)
+def test_short_calls_are_repeated_until_they_take_long_enough(monkeypatch, durations, least, seconds, calls) -> None:
+    now, left = [0.0], list(durations)
+
+    def call() -> None:
+        now[0] += left.pop(0)
+
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    assert seconds_of(call, least) == seconds
+    assert len(left) == len(durations) - calls
 
 
 def test_a_dead_worker_is_reported() -> None:

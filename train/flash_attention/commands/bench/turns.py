@@ -16,6 +16,8 @@ from flash_attention.commands.bench.case import PASSES, Case
 
 # Seconds until the threads of the implementation before have stopped spinning for more work.
 PAUSE = 0.05
+# Calls that are shorter are repeated in a turn until they take so many seconds together.
+TURN = 0.05
 
 
 @dataclass(frozen=True)
@@ -75,9 +77,9 @@ class Worker:
         """Makes the inputs of `case`; returns why the implementation cannot run it, or None."""
         return self.ask(prepare=case.as_dict())["refused"]
 
-    def seconds(self, kind: str) -> float:
-        """Time of one call."""
-        return self.ask(time=kind)["seconds"]
+    def seconds(self, kind: str, least: float = 0.0) -> float:
+        """Time of one call, or of later ones of several in a row that together take `least` seconds."""
+        return self.ask(time=kind, least=least)["seconds"]
 
     def extra_bytes(self, kind: str) -> int:
         """Growth of the process at its peak through one call."""
@@ -100,7 +102,7 @@ def time_in_turns(
 ) -> tuple[list, dict]:
     """Timings of all workers that take the case, or each its own of a list; by name the reasons of those that do not.
 
-    Each round runs every pass of every implementation once, after one call of each to warm up. Rounds end after
+    In each round every pass of every implementation has its turn, after one call of each to warm up. Rounds end after
     `rounds`, or when `budget` seconds are over, but not before the third. With both passes timed, "backward" is their
     difference in each round.
     """
@@ -123,7 +125,7 @@ def time_in_turns(
             if len(running) > 1:
                 time.sleep(PAUSE)
             for kind in kinds:
-                times[kind].append(worker.seconds(kind))
+                times[kind].append(worker.seconds(kind, TURN))
     timings = []
     for (worker, own), times in zip(running, seconds):
         if set(kinds) == set(PASSES):
