@@ -44,7 +44,8 @@ class Worker:
 
     def __init__(self, name: str, threads: int):
         self.name = name
-        environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
+        # Threads of NumPy's product would spin through the next turn: 2^26 cycles unless told otherwise.
+        environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "OPENBLAS_THREAD_TIMEOUT": "20"}
         root = str(Path(__file__).resolve().parents[3])
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
         cores = sorted(os.sched_getaffinity(0))[:threads]
