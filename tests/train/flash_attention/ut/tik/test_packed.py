@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from flash_attention.kernels.tik.backward import preprocess, row_block
 from flash_attention.kernels.tik.problem import KernelProblem
 from flash_attention.problem import AttentionRules
 
@@ -59,6 +60,17 @@ def test_one_core_for_a_head_rounds_the_gradients_of_its_queries(tik, execute, c
     owned = [tensor.name for tensor in packing.kernels[2].outputs][-1] == "d_query"
     assert owned == (len(packing.kernels) == 3)
     assert owned == (case.get("window_left", -1) < 0) or case.get("softcap")  # for which memory may be too small
+
+
+def test_places_of_blocks_come_one_at_a_time_where_they_are_many(tik, execute, monkeypatch):
+    packing = Packing(QUERIES, KEYS, heads=3, head_dim=32, causal=True)
+    expected = packing.run(tik, execute, packing.request(cores=2))
+    assert [part.copies for part in packing.kernels[1].buffers if part.name == "block"] == [1]
+    monkeypatch.setattr(row_block, "MOST_BLOCKS", 1)
+    found = results_of(tik, execute, packing, cores=2)
+    assert [part.copies for part in packing.kernels[1].buffers if part.name == "block"] == [preprocess.COPIES]
+    for name, result in found.items():
+        np.testing.assert_array_equal(result, expected[name], err_msg=name)
 
 
 @pytest.mark.slow

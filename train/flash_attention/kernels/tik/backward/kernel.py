@@ -134,11 +134,12 @@ def _main(request: signature.Request, tik, name: str, debug: bool) -> Kernel:
     return Kernel(arguments.inputs, arguments.outputs, name, instance, problem, plan, parts, split.cores, units)
 
 
-# With plan.deferred: the loop bodies of an item, or the last one if it has fewer, during which the gradients of the
-# keys of the item before are stored, and at whose end the keys of the next item are fetched. They are placed later,
-# because what comes after that in the queue of Vector waits with it.
-_DEFERRED_BODIES = (("store_body", 1), ("fetch_body", 2))
-PLACE_BODY, PLACE_POSITION = 3, 1
+# With plan.deferred: the loop body of an item in which the keys of the next one are placed. They are fetched at the end
+# of the body before it, or of the last one if there are fewer; one earlier yet the gradients of the keys of the item
+# before are stored. It is that late because what comes after it in the queue of Vector waits with it; but in items with
+# few bodies the rows of the next item would wait behind its keys.
+PLACE_BODY, EARLY_BODY, FEW_BODIES = 3, 2, 8
+PLACE_POSITION = 1
 
 
 class _Main:
@@ -241,22 +242,26 @@ class _Main:
     def _deferred(self, bodies) -> None:
         """Steps of an item with the gradients of the one before; the keys of the next one follow in their place."""
         core, next_item = self.core, self.next_item
-        store_body, fetch_body = (self._body(*wanted, bodies) for wanted in _DEFERRED_BODIES)
+        place_body = core.scalar("int32", "place_body", PLACE_BODY)
+        with self.tik.if_scope(bodies <= FEW_BODIES):
+            place_body.set_as(EARLY_BODY)
+        store_body = self._body("store_body", place_body - 2, bodies)
+        fetch_body = self._body("fetch_body", place_body - 1, bodies)
         with self.tik.for_range(0, bodies, name="body") as body:
-            self._deferred_body(body, store_body)
+            self._deferred_body(body, store_body, place_body)
             with core.when(body == fetch_body, next_item["count"] > 0):
                 self.loads.fetch_keys(next_item, 1 - self.epoch)
-        with core.when(bodies <= PLACE_BODY, next_item["count"] > 0):
+        with core.when(bodies <= place_body, next_item["count"] > 0):
             self.loads.place_keys(1 - self.epoch)
         self.results.keep(self.item)
 
-    def _deferred_body(self, body, store_body) -> None:
+    def _deferred_body(self, body, store_body, place_body) -> None:
         core = self.core
         for position in range(RING):
             self._step(body, position)
             self._store(body, store_body, position)
             if position == PLACE_POSITION:
-                with core.when(body == PLACE_BODY, self.next_item["count"] > 0):
+                with core.when(body == place_body, self.next_item["count"] > 0):
                     self.loads.place_keys(1 - self.epoch)
 
     def _store(self, body, store_body, position: int) -> None:
@@ -269,10 +274,10 @@ class _Main:
         with core.when(body == store_body, results.pending > 0):
             results.store(results.keys, position)
 
-    def _body(self, name: str, wanted: int, bodies):
+    def _body(self, name: str, wanted, bodies):
         """Number of a loop body: the wanted one, or the last where there are fewer."""
         result = self.core.scalar("int32", name, wanted)
-        with self.tik.if_scope(bodies <= wanted):
+        with self.tik.if_scope(bodies <= result):
             result.set_as(bodies - 1)
         return result
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flash_attention.kernels.tik import signature
-from flash_attention.kernels.tik.backward import scheduler
+from flash_attention.kernels.tik.backward import row_block, scheduler
 from flash_attention.kernels.tik.backward.row_block import Place
 from flash_attention.kernels.tik.backward.tiling import FINISH_COPIES, finish_buffers
 from flash_attention.kernels.tik.common import softcap
@@ -35,6 +35,7 @@ def build(
         share = -(-total // cores)
         item = core.scalar("int32", "number", 0)
         places = [Place(core, tiles, copy) for copy in range(FINISH_COPIES)]
+        row_block.load(core)
 
         def fetch(number, copy: int) -> None:
             with core.when(number < share, index * share + number < total):

@@ -138,6 +138,7 @@ class _Rows:
         with core.tik.if_scope(index < rest):
             count.set_as(share + 1)
         places = [Place(core, self.blocks, copy) for copy in range(COPIES)]
+        row_block.load(core)
 
         def load(item, copy: int) -> None:
             with core.tik.if_scope(item < count):

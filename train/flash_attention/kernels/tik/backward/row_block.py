@@ -5,12 +5,33 @@ from __future__ import annotations
 from flash_attention.kernels.tik import packed
 from flash_attention.kernels.tik.core import Core
 from flash_attention.kernels.tik.hardware import Buffer
+from flash_attention.kernels.tik.layout import stored_rows
 from flash_attention.kernels.tik.problem import KernelProblem
+
+# Of packed sequences: blocks whose places are on chip all the time. Otherwise the scalar unit waits for each of them,
+# and nothing is on its way meanwhile.
+MOST_BLOCKS = 2048
+
+
+def _all_blocks(problem: KernelProblem) -> int:
+    """Blocks of packed sequences where all of their places are on chip, else 0."""
+    count = stored_rows(problem) // packed.BLOCK if problem.sequences else 0
+    return count if count <= MOST_BLOCKS else 0
 
 
 def buffers(problem: KernelProblem, copies: int) -> list[Buffer]:
     """What `copies` places need on chip, in the order of allocation."""
-    return [Buffer("block", "UB", "int32", packed.BLOCK_FIELDS, copies)] if problem.sequences else []
+    if not problem.sequences:
+        return []
+    count = _all_blocks(problem)
+    return [Buffer("block", "UB", "int32", packed.BLOCK_FIELDS * max(count, 1), 1 if count else copies)]
+
+
+def load(core: Core) -> None:
+    """Brings the places of all blocks on chip, where there is room; once, before the first `find`."""
+    count = _all_blocks(core.problem)
+    if count:
+        core.tik.data_move(core.on.block[0], core.gm["blocks"], 0, 1, count * packed.BLOCK_FIELDS // 8, 0, 0)
 
 
 class Place:
@@ -38,7 +59,7 @@ class Place:
         self.head.set_as(number // self.blocks)
         self.block.set_as(number - self.head * self.blocks)
         self.start.set_as(self.block * core.plan.rows)
-        if core.problem.sequences:
+        if core.problem.sequences and not _all_blocks(core.problem):
             source = core.gm["blocks"][self.start // packed.BLOCK * packed.BLOCK_FIELDS]
             core.tik.data_move(core.on.block[self.copy], source, 0, 1, packed.BLOCK_FIELDS // 8, 0, 0)
 
@@ -54,18 +75,21 @@ class Place:
                 self.rows.set_as(core.tail_rows)
 
     def _find_packed(self) -> None:
-        core, words, inside = self.core, self.core.on.block[self.copy], self._position
+        core, inside = self.core, self._position
+        words, at = core.on.block[0 if _all_blocks(core.problem) else self.copy], 0
+        if _all_blocks(core.problem):
+            at = core.scalar("int32", "block_words", self.start // packed.BLOCK * packed.BLOCK_FIELDS)
         inside.set_as(self.start % packed.BLOCK)
-        self._first.set_as(words[packed.FIRST_ROW])
+        self._first.set_as(words[at + packed.FIRST_ROW])
         self._first.set_as(self._first + inside)
-        self.rows.set_as(words[packed.ROWS])
+        self.rows.set_as(words[at + packed.ROWS])
         self.rows.set_as(self.rows - inside)
         with core.tik.if_scope(self.rows < 0):
             self.rows.set_as(0)
         with core.tik.if_scope(self.rows > core.plan.rows):
             self.rows.set_as(core.plan.rows)
         start = core.scalar("int32", "block_position")
-        start.set_as(words[packed.POSITION])
+        start.set_as(words[at + packed.POSITION])
         self._position.set_as(start + inside)
 
     @property
