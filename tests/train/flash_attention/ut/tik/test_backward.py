@@ -105,7 +105,8 @@ def _attention(problem: AttentionProblem, seed: int = 0, sigma: float = 1.0, out
     random = np.random.default_rng(seed)
     shape_q = problem.batch, problem.heads, problem.seq_q, problem.head_dim
     shape_k = problem.batch, problem.kv_heads, problem.seq_k, problem.head_dim
-    query, key, value, d_output = (random.standard_normal(s) for s in (shape_q, shape_k, shape_k, shape_q))
+    shapes = shape_q, shape_k, (*shape_k[:3], problem.value_dim), (*shape_q[:3], problem.value_dim)
+    query, key, value, d_output = (random.standard_normal(shape) for shape in shapes)
     query *= sigma
     for array in (query, key):
         array[..., :2] *= outliers
@@ -156,6 +157,18 @@ def test_wide_heads_have_key_tiles_of_their_own(tik, execute, head_dim, keys):
     problem = dataclasses.replace(host.describe(attention, cores=1), tiling=f"rows32keys{keys}")
     assert scheduler.choose(problem, "deterministic", False).plan.tight
     arrays, exact = _attention(attention, 5)
+    _check_strictly(attention, arrays, exact, gradients(tik, execute, problem, arrays))
+
+
+# The operand of columns holds more of the narrower head_dim at a time than of the wider one.
+@pytest.mark.parametrize(("head_dim", "value_dim", "keys"), ((112, 80, 80), (80, 128, 80), (208, 128, 1056)))
+def test_parts_of_the_narrower_head_dim_have_room(tik, execute, head_dim, value_dim, keys):
+    attention = AttentionProblem(1, 1, 40, keys, head_dim, value_dim=value_dim, training=True)
+    problem = host.describe(attention, cores=1)
+    plan = scheduler.choose(problem, "deterministic", False).plan
+    wide, narrow = (plan.column_parts(plan.rows, dim)[0][1] for dim in sorted((head_dim, value_dim), reverse=True))
+    assert narrow > wide
+    arrays, exact = _attention(attention, 7)
     _check_strictly(attention, arrays, exact, gradients(tik, execute, problem, arrays))
 
 

@@ -264,7 +264,8 @@ def buffers(
     dynamic = problem.bias in ("per_key", "alibi") or problem.mask == "per_key"
     width = max(plan.segments)
     queries = rows * 16 * plan.query_parts[0][1] // plan.query_halves
-    part_rows = plan.column_parts(rows, plan.widest)[0][1] * 16
+    # In equal parts an operand may hold more of the narrower head_dim at a time than of the wider one.
+    part_rows = max(plan.column_parts(rows, dim)[0][1] for dim in (depth, value_dim)) * 16
     part_keys = max(count for part in plan.query_parts for _, count in plan.key_parts(part)) * 16
     half = padded(area, 128)
     lowering = rows * rows if tiles and lowers_on_cube(problem) else 0
