@@ -140,17 +140,7 @@ class Case:
     @functools.cached_property
     def problem(self) -> AttentionProblem:
         """The problem that the layer makes of this case, with the logsumexp asked for and training on."""
-        inputs = self.inputs()
-        shapes = [TensorSpec(array.shape, self.dtype) for array in (inputs.query, inputs.key, inputs.value)]
-        mask = None if inputs.mask is None else TensorSpec(inputs.mask.shape, self.mask_dtype)
-        bias = None if inputs.bias is None else TensorSpec(inputs.bias.shape, self.dtype)
-        further = {
-            name: None if array is None else TensorSpec(array.shape, str(array.dtype))
-            for name, array in inputs.further().items()
-        }
-        return AttentionProblem.from_inputs(
-            *shapes, mask, bias, rules=self.rules(), training=True, return_lse=True, **further
-        )
+        return _problem(self)
 
     def rules(self) -> AttentionRules:
         """The rules of the case."""
@@ -251,6 +241,22 @@ def _unseen_keys(case: Case) -> np.ndarray:
     problem = case.problem
     hidden = np.broadcast_to(_hidden(case), (problem.batch, problem.heads, problem.seq_q, problem.seq_k))
     return hidden.reshape(problem.batch, problem.kv_heads, -1, problem.seq_k).all(axis=2)
+
+
+@functools.cache  # several test files choose among all cases by their problems
+def _problem(case: Case) -> AttentionProblem:
+    """The problem of a case, from the shapes and dtypes of its data."""
+    inputs = case.inputs()
+    shapes = [TensorSpec(array.shape, case.dtype) for array in (inputs.query, inputs.key, inputs.value)]
+    mask = None if inputs.mask is None else TensorSpec(inputs.mask.shape, case.mask_dtype)
+    bias = None if inputs.bias is None else TensorSpec(inputs.bias.shape, case.dtype)
+    further = {
+        name: None if array is None else TensorSpec(array.shape, str(array.dtype))
+        for name, array in inputs.further().items()
+    }
+    return AttentionProblem.from_inputs(
+        *shapes, mask, bias, rules=case.rules(), training=True, return_lse=True, **further
+    )
 
 
 @functools.lru_cache(maxsize=16)
