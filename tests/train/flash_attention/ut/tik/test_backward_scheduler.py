@@ -189,11 +189,14 @@ def test_words_of_an_item():
     assert split.units == tuple(split.table[:, :, STEPS].sum(axis=1))
 
 
-@pytest.mark.parametrize("fields", ALIBI_FIELDS, ids=str)
+# Query tiles of 16 that stand askew beside key tiles of 128 would need nine distances.
+_ASKEW = {"seq_q": 300, "seq_k": 232, "head_dim": 256, "softcap": 30.0, "causal_alignment": "bottom_right"}
+
+
+@pytest.mark.parametrize("fields", (*ALIBI_FIELDS, _ASKEW), ids=str)
 def test_distances_count_tokens_after_the_query(fields):
-    problem = make_kernel_problem(1, 1, head_dim=32, alibi=True, **fields)
-    plan = plans(problem, False)[0]
-    split = scheduler.split(problem, plan, "deterministic")
+    problem = make_kernel_problem(1, 1, **{"head_dim": 32, "alibi": True, **fields})
+    plan, split, _ = scheduler.choose(problem, "deterministic", False)
     for row in split.table[split.table[:, :, COUNT] > 0]:
         assert row[FIRST] <= row[CROSS] <= row[BEFORE] <= row[FIRST] + row[COUNT]
         assert row[BEFORE] - row[CROSS] <= DISTANCES

@@ -118,7 +118,10 @@ class Choice(NamedTuple):
 
 
 class PartialTilesError(ValueError):
-    """A range of visible tiles begins or ends with more partly visible ones than an item has numbers for."""
+    """A range of visible tiles begins or ends with more partly visible ones than an item has numbers for.
+
+    Or more of them have keys on both sides.
+    """
 
 
 def choose(problem: KernelProblem, variant: str, bias_gradient: bool) -> Choice:
@@ -364,5 +367,10 @@ def _signs(problem: KernelProblem, plan: BackwardPlan, words: list, start: int, 
     tiles = range(words[FIRST], words[FIRST] + words[COUNT])
     words[CROSS] = next((i for i in tiles if position(i) + rows - 1 > start), tiles.stop)
     words[BEFORE] = next((i for i in tiles if position(i) >= start + plan.keys - 1), tiles.stop)
+    if words[BEFORE] - words[CROSS] > DISTANCES:
+        raise PartialTilesError(
+            f"alibi: keys {start}..{start + plan.keys - 1} stand on both sides of more than {DISTANCES} tiles "
+            f"of {rows} queries"
+        )
     for index, tile in enumerate(range(words[CROSS], words[BEFORE])):
         words[DISTANCE + index] = distances.number(start - position(tile))
