@@ -173,6 +173,24 @@ def test_the_last_row_of_the_middle_differs():
         scheduler.split(problem, plans(problem, False)[0], "deterministic")
 
 
+# The first item of a head loads the tiles that are kept: none where it visits all but the first or the last of them, nor
+# where the heads of a group take turns in a tile.
+@pytest.mark.parametrize(
+    ("fields", "kept"),
+    (
+        ({"seq_q": 140}, (0, 4)),
+        ({"seq_q": 368, "causal": True, "causal_alignment": "bottom_right"}, (0, 0)),
+        ({"seq_q": 128, "window_left": 193, "causal_alignment": "bottom_right"}, (0, 4)),
+        ({"seq_q": 128, "window_left": 192, "causal_alignment": "bottom_right"}, (0, 0)),
+        ({"seq_q": 140, "kv_heads": 1}, (0, 0)),
+    ),
+    ids=str,
+)
+def test_kept_tiles_are_those_that_every_first_item_of_a_head_loads(fields, kept):
+    given = {"batch": 1, "heads": 2, "seq_k": 336, "head_dim": 256, "cores": 1, "tiling": "rows32keys112"}
+    assert scheduler.choose(make_kernel_problem(**given, **fields), "deterministic", False).split.kept == kept
+
+
 def test_words_of_an_item():
     """The first query head of the group, planes of its mask and bias, and the steps of all of its heads."""
     shapes = {"mask_shape": (3, 1, 1, 400), "bias_shape": (1, 6, 1, 400)}
