@@ -139,7 +139,7 @@ class Stopped:
     def prepare(self, case: Case):
         return None
 
-    def seconds(self, kind: str) -> float:
+    def seconds(self, kind: str, least: float = 0.0) -> float:
         return 2.0 if kind == "both" else 1.0
 
 

@@ -1,7 +1,7 @@
 """A process that runs one implementation: reads requests and writes answers, one JSON object a line.
 
-Requests: {"prepare": case}, {"time": pass, "least": seconds}, {"memory": pass}. Each implementation has a process of its
-own, so that thread pools and memory of one do not meet those of another.
+Requests: {"prepare": case}, {"time": pass, "least": seconds}, {"memory": pass}. Each implementation has a process of
+its own, so that thread pools and memory of one do not meet those of another.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def serve(name: str) -> None:
 
 
 def seconds_of(call: Callable[[], None], least: float) -> float:
-    """Time of a call: of one, or where that is short, the median of later ones until they took `least` seconds together.
+    """Time of a call: of one, or where that is short, the median of later ones until all took `least` seconds.
 
     The first of several wakes the threads and brings the tensors into the caches, as in nobody's training.
     """

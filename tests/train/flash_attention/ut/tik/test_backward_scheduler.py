@@ -173,8 +173,8 @@ def test_the_last_row_of_the_middle_differs():
         scheduler.split(problem, plans(problem, False)[0], "deterministic")
 
 
-# The first item of a head loads the tiles that are kept: none where it visits all but the first or the last of them, nor
-# where the heads of a group take turns in a tile.
+# The first item of a head loads the tiles that are kept: none where it visits all but the first or the last of them,
+# nor where the heads of a group take turns in a tile.
 @pytest.mark.parametrize(
     ("fields", "kept"),
     (
