@@ -49,7 +49,7 @@ def serve(name: str) -> None:
 def seconds_of(call: Callable[[], None], least: float) -> float:
     """Time of a call: of one, or where that is short, the median of later ones until all took `least` seconds.
 
-    The first of several wakes the threads and brings the tensors into the caches, as in nobody's training.
+    The first of several wakes the threads, which calls that follow each other, as in training, need not.
     """
     times: list[float] = []
     while not times or sum(times) < least:
