@@ -64,6 +64,26 @@ def test_the_same_bits_on_30_and_on_32_cores(tik, execute) -> None:
         np.testing.assert_array_equal(array, results[1][name], err_msg=name)
 
 
+@pytest.mark.parametrize(("heads", "cores", "slots"), ((1, 10, 10), (3, 2, 2)))
+def test_slots_of_a_head_add_up(tik, execute, heads: int, cores: int, slots: int) -> None:
+    """More of them than are on their way to the last pass at a time, and heads that only some cores share."""
+    random = np.random.default_rng(0)
+    query, key, value, d_output = (random.standard_normal((1, heads, 310, 16)).astype(np.float16) for _ in range(4))
+    problem = make_kernel_problem(1, heads, 310, 310, 16, cores=cores, tiling="rows16keys32")
+    forward_problem = make_kernel_problem(1, heads, 310, 310, 16, cores=1)
+    output, logsumexp = run_forward(tik, execute, forward_problem, query, key, value)
+    results = []
+    for variant in ("deterministic", "split"):
+        assert variant == "deterministic" or backward.choose(problem, variant, False).split.slots == slots
+        operator = build_backward(problem, tik, variant=variant)
+        stored = backward_host.inputs(problem, query, key, value, output, logsumexp, d_output)
+        results.append(backward_host.outputs(problem, operator.run(execute, **stored)))
+    alone, shared = results
+    for name in ("d_key", "d_value"):
+        np.testing.assert_array_equal(alone[name], shared[name], err_msg=name)
+    np.testing.assert_allclose(alone["d_query"], shared["d_query"].astype(np.float32), rtol=2e-3, atol=1e-5)
+
+
 @pytest.mark.parametrize("memory, size", [("UB", 160 * 1024), ("L1", 256 * 1024), ("L0C", 128 * 1024)])
 def test_plans_fit_smaller_memories(tik, execute, memory: str, size: int) -> None:
     """Other tilings, the same attention."""

@@ -26,7 +26,7 @@ def build(
     gm = arguments.declare(tik, instance)
     _, heads, tiles, *_ = arguments.inputs[0].shape
     total = heads * tiles
-    cores = min(problem.cores, -(-total // FINISH_COPIES))
+    cores = min(problem.cores, total)
     core = Core(tik, instance, problem, plan, gm)
     with instance.for_range(0, cores, name="core", block_num=cores) as index:
         core.allocate(parts)
@@ -69,7 +69,7 @@ def _round(core: Core, item, total: int, place: Place, slots: int, copy: int) ->
     total_of, half = core.on.total[copy], core.on.d_query[0]
     tik.data_move(total_of[HALF_ROUND], core.gm["d_query_sums"][core.wide(item, whole)], 0, 1, whole // 8, 0, 0)
     for slot in range(1, slots):
-        part = core.on.part[0]
+        part = core.on.part[slot % len(core.on.part)]
         tik.data_move(part, core.gm["d_query_sums"][core.wide(item + slot * total, whole)], 0, 1, whole // 8, 0, 0)
         core.binary("vec_add", total_of[HALF_ROUND:], total_of[HALF_ROUND:], part, whole, 64)
     factor = softcap.gradient_sign(problem) * problem.post_scale * problem.dropout_scale

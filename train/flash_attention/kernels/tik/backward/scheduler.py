@@ -8,8 +8,8 @@ it rounds the gradients of a query tile itself when it adds the last part of it 
 Variants by name (VARIANTS):
     "deterministic": each accumulator has one core that adds to it, in the order of its table; the same bits whatever
         the number of heads and cores.
-    "split", the default: where there are fewer heads than cores the key tiles of a head are divided into slots, each
-        with an accumulator and a core of its own; the same bits for the same shapes and cores.
+    "split", the default: where heads are few, or their number leaves cores without work, the key tiles of a head are
+        divided into slots, each with an accumulator and a core of its own; the same bits for the same shapes and cores.
     "atomic": all cores add to one accumulator, in any order.
 """
 
@@ -17,13 +17,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from flash_attention.kernels.tik import forms, tuning
-from flash_attention.kernels.tik.backward import packed
+from flash_attention.kernels.tik.backward import cost, packed
 from flash_attention.kernels.tik.backward.tiling import (
     WASTE,
     BackwardPlan,
@@ -65,6 +66,7 @@ from flash_attention.kernels.tik.problem import KernelProblem
 VARIANTS = ("deterministic", "split", "atomic")
 DISTANCES = 8
 ACCUMULATOR_LIMIT = 2**31  # bytes of accumulators beyond which no further slots are used
+GAIN = 0.95  # of the estimated time of the usual plan, from which on another one takes its place
 
 
 @dataclass(frozen=True)
@@ -139,7 +141,20 @@ def choose(problem: KernelProblem, variant: str, bias_gradient: bool) -> Choice:
 
 @functools.lru_cache(maxsize=4)
 def _choose(problem: KernelProblem, variant: str, bias_gradient: bool, _: forms.Forms, __: tuning.Table) -> Choice:
-    reasons = []
+    reasons: list[str] = []
+    usual = next(_fitting(problem, variant, bias_gradient, reasons), None)
+    if usual is None:
+        raise ValueError(f"tiling: no strategy fits this problem: {'; '.join(reasons)}")
+    if variant != "split" or problem.tiling != "auto" or problem.sequences or not _idle(problem, variant, usual.split):
+        return usual
+    # Key tiles are so few that the busiest core has much more than its share: smaller ones are faster.
+    choices = [usual, *_fitting(problem, variant, bias_gradient, [])]
+    costs = [_cost(problem, choice) for choice in choices]
+    return choices[costs.index(min(costs))] if min(costs) < GAIN * costs[0] else usual
+
+
+def _fitting(problem: KernelProblem, variant: str, bias_gradient: bool, reasons: list[str]) -> Iterator[Choice]:
+    """Plans that fit, the fastest first for cores that have enough to do; why others do not goes to `reasons`."""
     for plan in plans(problem, bias_gradient):
         try:
             work = split(problem, plan, variant)
@@ -157,9 +172,18 @@ def _choose(problem: KernelProblem, variant: str, bias_gradient: bool, _: forms.
             if kept[0] < kept[1]:
                 work = dataclasses.replace(work, kept=kept)
                 parts, _ = _parts(problem, plan, work)
-            return Choice(plan, work, tuple(parts))
-        reasons.append(f"{plan.strategy} needs {reason}")
-    raise ValueError(f"tiling: no strategy fits this problem: {'; '.join(reasons)}")
+            yield Choice(plan, work, tuple(parts))
+        else:
+            reasons.append(f"{plan.strategy} needs {reason}")
+
+
+def _cost(problem: KernelProblem, choice: Choice) -> float:
+    """Estimated cycles of a choice."""
+    plan, work, _ = choice
+    busiest = int(np.argmax(work.units))
+    items = int(np.count_nonzero(work.table[busiest, :, COUNT]))
+    last = 0.0 if work.owned else cost.finish(problem, plan, work.slots)
+    return cost.main(plan, work.cores, work.units[busiest], items) + last
 
 
 def _parts(problem: KernelProblem, plan: BackwardPlan, work: BackwardSplit) -> tuple[list[Buffer], str]:
@@ -203,17 +227,18 @@ def split(problem: KernelProblem, plan: BackwardPlan, variant: str) -> BackwardS
     tiles, distances = Registry(), Registry()
     count = -(-problem.seq_k // plan.keys)
     blocks = [_key_tile(problem, plan, index, tiles, distances) for index in range(count)]
-    costs = [block.count * problem.group + 3 for block in blocks]
+    costs = [block.count * problem.group + cost.ITEM_STEPS for block in blocks]
     families = _families(problem, plan.bias_kind == "per_score" and variant != "atomic")
-    slots = _slots(problem, plan, families, costs) if variant == "split" else 1
+    finals = _finals(blocks, -(-problem.seq_q // plan.rows)) if variant != "atomic" else None
     if variant == "atomic":
         units = [(costs[tile], 0, [(head, tile)]) for family in families for head in family for tile in range(count)]
+        hands = _dealt(units, 1, problem.cores)
+    elif variant == "split":
+        hands = _shared(problem, plan, families, costs, finals is not None)
     else:
-        units = _units(families, costs, slots)
-    finals = _finals(blocks, -(-problem.seq_q // plan.rows)) if slots == 1 and variant != "atomic" else None
-    hands, _ = deal([cost for cost, _, _ in units], problem.cores)
-    shares = [sorted((units[index] for index in hand), key=lambda unit: unit[2][0]) for hand in hands]
-    rows = [[(slot, *item) for _, slot, items in share for item in items] for share in shares]
+        hands = _dealt(_units(families, costs, 1), 1, problem.cores)
+    finals = finals if hands.slots == 1 else None
+    rows = [[(slot, *item) for slot, items in share for item in items] for share in hands.shares]
     table = np.zeros((len(rows), max(map(len, rows)), FIELDS), np.int32)
     for core, items in enumerate(rows):
         for row, (slot, (batch, head), tile) in zip(table[core], items):
@@ -230,7 +255,7 @@ def split(problem: KernelProblem, plan: BackwardPlan, variant: str) -> BackwardS
         table,
         visible,
         distance_tiles(plan, distances),
-        slots,
+        hands.slots,
         tuple(int(share[:, STEPS].sum()) for share in table),
         finals is not None,
     )
@@ -290,16 +315,79 @@ def _units(families: list, costs: list[int], slots: int) -> list[tuple]:
     return result
 
 
-def _slots(problem: KernelProblem, plan: BackwardPlan, families: list, costs: list[int]) -> int:
-    """The fewest slots that cost less than 5 % beyond the best balance of the cores."""
+class Hands(NamedTuple):
+    """How many slots a head has, what each core does, (slot, items) in order, and the cost of the busiest core."""
+
+    slots: int
+    shares: list[list[tuple[int, list]]]
+    span: int
+
+
+def _dealt(units: list[tuple], slots: int, cores: int) -> Hands:
+    """Units of so many slots to cores, the largest first."""
+    hands, loads = deal([unit[0] for unit in units], cores)
+    shares = [sorted((units[index] for index in hand), key=lambda unit: unit[2][0]) for hand in hands]
+    return Hands(slots, [[unit[1:] for unit in share] for share in shares], max(loads))
+
+
+def _runs(families: list, costs: list[int], cores: int) -> Hands:
+    """Each core takes key tiles of neighbouring heads in a row, so that few heads are shared, by few cores.
+
+    The slots of a head number the cores that share it.
+    """
+    line = [
+        (cost * len(family), index, tile) for index, family in enumerate(families) for tile, cost in enumerate(costs)
+    ]
+    loads = [load for load, _, _ in line]
+    low, high = max(max(loads), -(-sum(loads) // cores)), sum(loads)
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if len(_cuts(loads, middle)) <= cores else (middle + 1, high)
+    shares, sharing = [], [0] * len(families)
+    for first, end in _cuts(loads, low):
+        share = []
+        for index in dict.fromkeys(index for _, index, _ in line[first:end]):
+            tiles = [tile for _, of, tile in line[first:end] if of == index]
+            share.append((sharing[index], [(head, tile) for tile in tiles for head in families[index]]))
+            sharing[index] += 1
+        shares.append(share)
+    return Hands(max(sharing), shares, low)
+
+
+def _cuts(loads: list[int], most: int) -> list[tuple[int, int]]:
+    """(first, end) of runs of neighbours whose loads add up to `most` at most."""
+    result, first, load = [], 0, 0
+    for index, one in enumerate(loads):
+        if load + one > most and index > first:
+            result.append((first, index))
+            first, load = index, 0
+        load += one
+    return [*result, (first, len(loads))]
+
+
+def _shared(problem: KernelProblem, plan: BackwardPlan, families: list, costs: list[int], owned: bool) -> Hands:
+    """The fewest slots that take less than 5 % beyond the best.
+
+    Args:
+        owned: with one slot there is no last pass.
+    """
     most = min(len(costs), problem.cores, _most_slots(problem, plan))
-    spans = {}
+    found = []
     for slots in range(1, most + 1):
-        spans[slots] = max(deal([cost for cost, _, _ in _units(families, costs, slots)], problem.cores)[1])
+        found.append(_dealt(_units(families, costs, slots), slots, problem.cores))
         if len(families) * slots > 4 * problem.cores:
             break
-    best = min(spans.values())
-    return next(slots for slots, span in spans.items() if span < 1.05 * best)
+    if len(families) <= 4 * problem.cores:
+        found.append(_runs(families, costs, problem.cores))
+    step = cost.step(plan, problem.cores)
+
+    def cycles(hands: Hands) -> float:
+        last = 0.0 if hands.slots == 1 and owned else cost.finish(problem, plan, hands.slots)
+        return hands.span * step + last
+
+    found = [hands for hands in found if hands.slots <= most]
+    least = min(map(cycles, found))
+    return min((hands for hands in found if cycles(hands) < 1.05 * least), key=lambda hands: hands.slots)
 
 
 def _most_slots(problem: KernelProblem, plan: BackwardPlan) -> int:

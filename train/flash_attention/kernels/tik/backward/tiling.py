@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from flash_attention.kernels.tik import forms, packed, tuning
 from flash_attention.kernels.tik.backward import row_block
@@ -11,10 +11,11 @@ from flash_attention.kernels.tik.backward.words import FIELDS
 from flash_attention.kernels.tik.common import band, softcap
 from flash_attention.kernels.tik.common.score_terms import TERMS
 from flash_attention.kernels.tik.common.table_row import ITEMS_PER_CHUNK
-from flash_attention.kernels.tik.hardware import BYTES, HALF_ROUND, WIDENED, Buffer
+from flash_attention.kernels.tik.hardware import BYTES, HALF_ROUND, WIDENED, Buffer, usage
 from flash_attention.kernels.tik.problem import KernelProblem, padded
 
 FINISH_COPIES = 2  # tiles that the last pass has in work at a time
+FINISH_PARTS = 4  # and accumulators of a tile that are on their way to it at most
 RING = 4  # row tiles of query, output gradient and row terms in L1; the unrolled loop body covers as many steps
 PAIR = 2  # copies in L1 of the gradients of the scores, which the Cube still reads when Vector has the next
 HALF_FACTORS = (48, 64)  # padded head_dims that multiply float16 factors
@@ -378,8 +379,11 @@ def finish_buffers(problem: KernelProblem, plan: BackwardPlan, slots: int) -> li
     whole = plan.rows * plan.head_dim
     result = [
         Buffer("total", "UB", "float32", whole + HALF_ROUND, FINISH_COPIES),
-        Buffer("part", "UB", "float32", whole if slots > 1 else 0),
         Buffer("d_query", "UB", "float16", whole),
         *row_block.buffers(problem, FINISH_COPIES),
     ]
-    return [buffer for buffer in result if buffer.size]
+    if slots > 1:
+        part = Buffer("part", "UB", "float32", whole)
+        room = (problem.capacity["UB"] - usage(result)["UB"]) // part.bytes
+        result.append(replace(part, copies=max(1, min(FINISH_PARTS, slots - 1, room))))
+    return result
