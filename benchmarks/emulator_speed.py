@@ -6,7 +6,11 @@ without keeping events for a trace; "traced" is timing only with every event sim
 loop whose moves have offsets known at run time, four instructions an iteration. Last, seconds for an attention kernel
 of this repository: the first run, which translates the program and binds its calls, and the next one.
 
+With --processes N only attention kernels, in one process and in N: processor seconds of the caller and of the process
+that works most, which is what an idle machine takes, and elapsed seconds; the least of several runs in turns.
+
     python benchmarks/emulator_speed.py [--seconds 2]
+    python benchmarks/emulator_speed.py --processes 2 [--turns 3]
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 
 import numpy as np
 import tikemu
+from tikemu.processes import pool as pools
 
 REPEATS = 64
 PER_ITERATION = 8
@@ -104,8 +109,8 @@ def rate(
         iterations = int(iterations * max(2, min(16, seconds / elapsed)))
 
 
-def attention_seconds(operator: str, strict: bool) -> list[float]:
-    """Seconds of the first and the second run of an attention kernel: 4 heads, 1024 tokens, head_dim 64."""
+def attention(operator: str, heads: int, length: int, head_dim: int) -> tuple[Any, dict[str, Any]]:
+    """A built attention kernel, and what it is given."""
     tikemu.install(soc="Ascend910A")
     from flash_attention.kernels.tik.backward import kernel as backward
     from flash_attention.kernels.tik.forward import kernel as forward
@@ -113,23 +118,78 @@ def attention_seconds(operator: str, strict: bool) -> list[float]:
     from tbe import tik
 
     build = {"forward": forward.build, "backward": backward.build_main}[operator]
-    built = build(KernelProblem(batch=1, heads=4, seq_q=1024, seq_k=1024, head_dim=64), tik, debug=False)
+    problem = KernelProblem(batch=1, heads=heads, seq_q=length, seq_k=length, head_dim=head_dim)
+    built = build(problem, tik, debug=False)
     random = np.random.default_rng(0)
     given = [tensor for tensor in built.inputs if tensor.constant is None]
     feed = built.feed(**{tensor.name: random.standard_normal(tensor.shape).astype(tensor.dtype) for tensor in given})
-    options = tikemu.Options(strict=strict, progress=False, trace=False)
-    times = []
+    return built.tik, feed
+
+
+def attention_seconds(operator: str, strict: bool) -> list[float]:
+    """Seconds of the first and the second run of an attention kernel: 4 heads, 1024 tokens, head_dim 64."""
+    instance, feed = attention(operator, 4, 1024, 64)
+    return runs(instance, feed, {"": time.process_time}, strict=strict)[""]
+
+
+def runs(
+    instance: Any, feed: dict[str, Any], clocks: dict[str, Callable[[], float]], **settings: Any
+) -> dict[str, list[float]]:
+    """Seconds of the first and the second run, by each clock."""
+    options = tikemu.Options(progress=False, trace=False, **settings)
+    times: dict[str, list[float]] = {name: [] for name in clocks}
     for _ in range(2):
-        start = time.process_time()
-        tikemu.run(built.tik, feed, options=options)
-        times.append(time.process_time() - start)
+        starts = {name: clock() for name, clock in clocks.items()}
+        tikemu.run(instance, feed, options=options)
+        for name, start in starts.items():
+            times[name].append(clocks[name]() - start)
     return times
+
+
+def processor_seconds() -> float:
+    """Processor time of this process, and of the one that has worked most among those that execute blocks."""
+    ticks = os.sysconf("SC_CLK_TCK")
+    workers = [0.0]
+    for pool in list(pools._pools):
+        for pid in pool.pids:
+            with open(f"/proc/{pid}/stat", encoding="ascii") as file:
+                fields = file.read().rpartition(")")[2].split()
+            workers.append((int(fields[11]) + int(fields[12])) / ticks)
+    return time.process_time() + max(workers)
+
+
+def compare_processes(count: int, turns: int) -> None:
+    """Print what one process and several need for the same kernels."""
+    clocks = {"processor": processor_seconds, "elapsed": time.perf_counter}
+    print(f"seconds, the least of {turns}{'':>28}" + "".join(f"{name:^36}" for name in clocks))
+    print(f"{'':<34}" + f"{'1 process':>18}{f'{count} processes':>18}" * 2)
+    print(f"{'':<34}" + f"{'first':>9}{'next':>9}" * 4)
+    cases = (("forward", 8, 2048, 128), ("backward", 8, 1024, 128), ("forward", 4, 1024, 64))
+    for operator, heads, length, head_dim in cases:
+        for strict in (False, True):
+            least: dict[tuple[str, int], list[float]] = {}
+            for _ in range(turns):
+                for number in (1, count):
+                    instance, feed = attention(operator, heads, length, head_dim)
+                    times = runs(instance, feed, clocks, strict=strict, processes=number)
+                    for name, seconds in times.items():
+                        before = least.get((name, number), seconds)
+                        least[name, number] = [min(pair) for pair in zip(seconds, before)]
+            what = f"{operator} {heads}x{length}x{head_dim} {'strict' if strict else 'default'}"
+            columns = [seconds for name in clocks for number in (1, count) for seconds in least[name, number]]
+            print(f"{what:<34}" + "".join(f"{seconds:>9.2f}" for seconds in columns), flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--seconds", type=float, default=2.0, help="about how long each figure is measured")
-    seconds = parser.parse_args().seconds
+    parser.add_argument("--processes", type=int, default=1, help="compare one process with so many")
+    parser.add_argument("--turns", type=int, default=3, help="with --processes: how often each is measured")
+    given = parser.parse_args()
+    if given.processes > 1:
+        compare_processes(given.processes, given.turns)
+        return
+    seconds = given.seconds
     print(f"vector instructions of {REPEATS} repeats per second, one core")
     print(f"{'dtype':<10}{'default':>12}{'strict':>12}{'timing only':>14}{'to default':>12}{'traced':>12}")
     for dtype in ("float16", "float32"):

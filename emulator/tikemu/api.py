@@ -37,6 +37,7 @@ def run(
         TikError: the program breaks a rule while it runs; the message names the line.
     """
     from .machine import execute
+    from .processes.blocks import run_in_processes
 
     program = tik_instance
     if not isinstance(program, ir.Program):
@@ -44,5 +45,10 @@ def run(
             fail(TikBuildError, "run needs a built kernel: call BuildCCE first")
         program = tik_instance._recorder.program
     return execute.run(
-        program, inputs, numerics=numerics, timing=timing, options=default_options() if options is None else options
+        program,
+        inputs,
+        numerics=numerics,
+        timing=timing,
+        options=default_options() if options is None else options,
+        elsewhere=run_in_processes,
     )

@@ -91,6 +91,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--trace", type=Path, metavar="FILE.json", help="write a Chrome/Perfetto trace")
     run.add_argument("--dump", action="store_true", help="print the recorded program")
     run.add_argument("--no-numerics", action="store_true", help="estimate the time only")
+    run.add_argument("--processes", type=int, metavar="N", help="processes that execute the blocks; default: 1")
     run.add_argument(
         "--sync",
         default="auto",
@@ -120,12 +121,15 @@ def _run(options: argparse.Namespace) -> int:
         raise CommandError(f"the target must be FILE:FUNCTION, got {options.target!r}")
     if not options.strict and (options.leave_out or options.findings != "first"):
         raise CommandError("--findings and --leave-out need --strict")
+    if options.processes is not None and options.processes < 1:
+        raise CommandError(f"--processes must be at least 1, got {options.processes}")
     settings = Options(
         strict=options.strict,
         findings=options.findings,
         leave_out=tuple(options.leave_out),
         sync=options.sync,
         trace=options.trace is not None,
+        processes=options.processes,
     )
     shim.install(soc=options.soc, force=True)
     with use_options(settings):

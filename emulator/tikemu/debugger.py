@@ -59,10 +59,18 @@ class Tikdb:
                 location.line,
             )
         from .machine import execute
+        from .processes.blocks import run_in_processes
 
         program = self._recorder.program
         self.overflow, self.findings = None, ()
-        result = execute.run(program, feed_dict, timing=False, options=settings.default_options(), write_back=True)
+        result = execute.run(
+            program,
+            feed_dict,
+            timing=False,
+            options=settings.default_options(),
+            write_back=True,
+            elsewhere=run_in_processes,
+        )
         self.overflow, self.findings = result.overflow, result.findings
         if not program.outputs:
             return [np.zeros(1, np.int64)]

@@ -112,6 +112,11 @@ class TikUndefinedError(TikError):
     """Strict mode: bytes that nothing has written reach a computation or an output."""
 
 
+class TikProcessError(TikError):
+    """A process that executes blocks (``Options(processes=...)``) could not be started, has ended or has run out of
+    memory."""
+
+
 class TikBuildError(TikError):
     """The program as a whole cannot be built."""
 

@@ -50,6 +50,9 @@ class Options:
         max_trace_events: events kept per core, the first ones. Default: 200000.
         reuse: keep what was bound, simulated and compiled for later executions and runs (see :mod:`tikemu.reuse`).
             False: everything is done anew each time, which takes much longer and gives the same. Default: True.
+        processes: processes that execute the blocks of a program, with the same results, errors and times (see
+            :mod:`tikemu.processes`). Default: None, which is the number in the environment variable TIKEMU_PROCESSES,
+            or else 1: the calling process executes them.
         progress: show a progress bar on standard error. Default: None, which is only on a terminal.
     """
 
@@ -68,6 +71,7 @@ class Options:
     max_trace_cores: int = 2
     max_trace_events: int = 200_000
     reuse: bool = True
+    processes: int | None = None
     progress: bool | None = None
 
     def __post_init__(self) -> None:
@@ -75,7 +79,7 @@ class Options:
         for name, allowed in choices:
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
-        for name in ("ub_limit", "ub_reported", "active_cores"):
+        for name in ("ub_limit", "ub_reported", "active_cores", "processes"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1 or None, got {value!r}")

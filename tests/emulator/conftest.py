@@ -12,6 +12,7 @@ import tikemu
 from tikemu import platform_info, settings, tik
 
 from tests.emulator.arithmetic import arithmetic, native_library  # noqa: F401 - fixtures
+from tests.emulator.process_runs import one_number  # noqa: F401 - fixture
 from tests.emulator.strict_programs import quiet, source, target  # noqa: F401 - fixtures
 from tests.emulator.tensor_views import ub  # noqa: F401 - fixture
 

@@ -27,6 +27,7 @@ LAYERS = (
     ("timing", "printer"),
     ("result",),
     ("machine",),
+    ("processes",),
     # the front end that programs write to
     ("api", "platform_info", "recorder"),
     ("expr", "debugger", "dprofile", "instruction_methods"),

@@ -115,7 +115,7 @@ def move_blocks(call: Call, dst: Operand, src: Operand, nburst: int, burst: int,
         if dst.dtype not in ATOMIC_DTYPES:
             call.fail(TikUnsupportedError, f"atomic add into GM exists for float32 only, got {dst.dtype}")
         direction, run_defined = "atomic", None
-        run = _atomic_add(
+        run = atomic_add(
             dst.memory.view("float32", dst.address, (nburst, burst // 4), (dst_pitch, 4)),
             src.memory.view("float32", src.address, (nburst, burst // 4), (src_pitch, 4)),
         )
@@ -154,7 +154,7 @@ def _burst_by_burst(target: np.ndarray, source: np.ndarray) -> Callable[[], None
     return run
 
 
-def _atomic_add(target: np.ndarray, source: np.ndarray) -> Callable[[], None]:
+def atomic_add(target: np.ndarray, source: np.ndarray) -> Callable[[], None]:
     """``GM += UB`` in float32, round to nearest even, saturating (D6, D24)."""
 
     def run() -> None:
@@ -492,7 +492,7 @@ def broadcast_ub_to_l0c(call: Call, a: Any) -> MicroOp | None:
     dtypes=ATOMIC_DTYPES,
     pipe="S",
 )
-def set_atomic_add(call: Call, a: Any) -> MicroOp:
+def setatomic_add(call: Call, a: Any) -> MicroOp:
     """Switch atomic float32 addition of later moves from the Unified Buffer to GM on (1, "float32") or off (0)."""
     core, on = call.core, a.value != 0
 

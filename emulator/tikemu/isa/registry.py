@@ -13,6 +13,7 @@ An entry reads::
 
 from __future__ import annotations
 
+import copyreg
 import importlib
 import inspect
 import pkgutil
@@ -63,6 +64,15 @@ def specs() -> Mapping[str, InstructionSpec]:
     """All instructions by name."""
     _load()
     return MappingProxyType(_specs)
+
+
+def named(name: str) -> InstructionSpec:
+    """The instruction of this name."""
+    return specs()[name]
+
+
+# One object each, also in a program that comes from another process.
+copyreg.pickle(InstructionSpec, lambda spec: (named, (spec.name,)))
 
 
 def unsupported() -> Mapping[str, str]:

@@ -26,6 +26,7 @@ class CallSite(Reusable):
         bound: the operations of earlier executions.
         run_time: the run-time values.
         computed: its numerics are run.
+        number: its place among the sites of the run.
         relocator: uses bound operations again at other addresses; None where that does not work.
     """
 
@@ -40,6 +41,7 @@ class CallSite(Reusable):
         self.code_bytes: int | None = None
         self.computed = True
         self.relocator = self._relocator()
+        self.number = len(runtime.sites)
         runtime.sites.append(self)
 
     def _relocator(self) -> Relocator | None:
@@ -75,6 +77,8 @@ class CallSite(Reusable):
     def prepare(self, values: tuple, offset: int | None = None) -> Ops:
         """Check the call and build its operations."""
         runtime, location = self.runtime, self.location
+        if runtime.journal is not None:
+            runtime.journal.site = self.number
 
         def fault(error: type[TikError], message: str) -> None:
             raise error(message, location)

@@ -1,35 +1,35 @@
-"""Running a program: blocks in order, cores in parallel."""
+"""Running a program: the state that is kept from one run to the next."""
 
 from __future__ import annotations
 
 import dataclasses
-import heapq
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Callable
 
 import numpy as np
 
 from .. import ir
 from ..dtypes import size_of
-from ..errors import TikError, TikSyncError, TikUndefinedError
+from ..errors import TikError, TikUndefinedError
 from ..options import Options
 from ..result import Result
-from ..timing.trace import Trace
 from .alloc import Limits, plan
 from .collect import collect
-from .compile import Compiled, Compiler
+from .compile import Compiler
+from .cores import Cores
 from .expressions import name_of
 from .inputs import Contents, block_count, contents, feeds, scalar_inputs
+from .journal import Journal
 from .memories import GlobalTensor
 from .needs import Needs
 from .progress import Progress
 from .runtime import Runtime
 from .strict import undefined_output
 
+#: Executes the blocks of a session that has begun; returns whether it has, and if not, the session is as it was.
+Elsewhere = Callable[["Session", Cores, Mapping[str, Any], list[Contents]], bool]
 #: Sessions whose global memory is larger are not kept for the next run.
-_KEEP_BYTES = 256 << 20
-#: With no more blocks, remembering what one did is not worth while.
-FEW_BLOCKS = 4
+KEEP_BYTES = 256 << 20
 
 
 def run(
@@ -40,6 +40,7 @@ def run(
     timing: bool = True,
     options: Options | None = None,
     write_back: bool = False,
+    elsewhere: Elsewhere | None = None,
 ) -> Result:
     """Execute a built program.
 
@@ -50,6 +51,7 @@ def run(
         numerics: compute the results. Without, only what decides the course of the program is computed.
         timing: estimate the time.
         options: see :class:`Options`.
+        elsewhere: executes the blocks where it can.
         write_back: leave the final contents of global memory in the arrays of ``inputs`` that can be written.
 
     Returns:
@@ -73,7 +75,7 @@ def run(
     with np.errstate(all="ignore"):
         if session is None or session.key != key:
             session = Session(key, program, tensors)
-        result = session.run(scalars, tensors)
+        result = session.run(scalars, tensors, elsewhere)
     if write_back:
         for tensor in session.gm.values():
             fed = arrays.get(tensor.info.name)
@@ -91,10 +93,17 @@ class Session:
         key: options, numerics, timing, number of blocks, shapes of the GM tensors.
         program: the program.
         tensors: its GM tensors.
+        keep_additions: given where a journal of the accesses to global memory is kept (see :class:`Journal`).
+
+    Attributes:
+        numbers: what other processes know it by, without and with ``keep_additions``.
     """
 
-    def __init__(self, key: tuple, program: ir.Program, tensors: list[Contents]) -> None:
+    def __init__(
+        self, key: tuple, program: ir.Program, tensors: list[Contents], keep_additions: bool | None = None
+    ) -> None:
         self.key, self.program = key, program
+        self.numbers: dict[bool, int] = {}
         options, numerics, timing, blocks, _ = key
         if options.constants:
             program = dataclasses.replace(program, soc=program.soc.with_constants(dict(options.constants)))
@@ -102,7 +111,8 @@ class Session:
         self.gm = {info.uid: GlobalTensor(info, shape, marks) for info, shape, _ in tensors}
         limits = Limits.of(program.soc, options.raises("memory"), options.ub_limit)
         placed = plan(program, limits, options.placement)
-        self.runtime = Runtime(program, placed, options, numerics, timing, self.gm, blocks)
+        journal = None if keep_additions is None else Journal(self.gm, keep_additions)
+        self.runtime = Runtime(program, placed, options, numerics, timing, self.gm, blocks, journal)
         self.progress = Progress(options.progress, program.name)
         self.compiled = Compiler(self.runtime, Needs(program, numerics), self.progress).compile()
         self.runtime.moment = self.compiled.moment
@@ -115,10 +125,10 @@ class Session:
         """Whether another run may use the prepared operations: none of them has complained, and memory is not short."""
         size = sum(tensor.size for tensor in self.gm.values())
         said = self.runtime.warned or self.runtime.findings
-        return self.key[0].reuse and not said and self.key[3] is not None and size <= _KEEP_BYTES
+        return self.key[0].reuse and not said and self.key[3] is not None and size <= KEEP_BYTES
 
-    def run(self, scalars: Mapping[str, Any], tensors: list[Contents]) -> Result:
-        """One run with these inputs."""
+    def begin(self, scalars: Mapping[str, Any], tensors: list[Contents]) -> None:
+        """The state before the first block."""
         for info, _, fed in tensors:
             self.gm[info.uid].fill(fed)
         self.compiled.names.update(
@@ -126,9 +136,14 @@ class Session:
         )
         self.runtime.restart()
         self.progress.restart()
-        cores = _Cores(self.runtime, self.compiled, self.progress)
+
+    def run(self, scalars: Mapping[str, Any], tensors: list[Contents], elsewhere: Elsewhere | None = None) -> Result:
+        """One run with these inputs."""
+        cores = Cores(self.runtime, self.compiled, self.progress)
         try:
-            cores.run()
+            self.begin(scalars, tensors)
+            if elsewhere is None or not elsewhere(self, cores, scalars, tensors):
+                cores.run()
         except TikError as error:
             located = self.compiled.locate(error)
             located.findings = tuple(self.runtime.findings.values())
@@ -144,108 +159,3 @@ class Session:
                     self.runtime.report(tensor.info.location, "undefined", TikUndefinedError, message)
             outputs[view.tensor.name] = tensor.array.copy()
         return collect(self.runtime, self.compiled, cores.times, cores.trace, outputs)
-
-
-# ---------------------------------------------------------------------------------------------------- blocks and cores
-class _Cores:
-    """Distributes blocks over the cores: each block goes to the core that is free first."""
-
-    def __init__(self, runtime: Runtime, compiled: Compiled, progress: Progress) -> None:
-        self.runtime, self.compiled, self.progress = runtime, compiled, progress
-        self.times: list[float] = []
-        options = runtime.options
-        self.trace: Trace | None = None
-        if options.trace and runtime.timing:
-            self.trace = Trace(options.max_trace_cores, options.max_trace_events)
-
-    def run(self) -> None:
-        """Execute all blocks."""
-        if self.compiled.barriers:
-            self._run_together()
-        else:
-            self._run_in_turn()
-
-    def _begin(self, block: int, start: float) -> None:
-        runtime = self.runtime
-        runtime.block = block
-        if runtime.block_races is not None:
-            runtime.block_races.block = block
-        if runtime.timing:
-            runtime.clock.begin_block(start, runtime.block_count is None or runtime.block_count > FEW_BLOCKS)
-
-    def _watch(self, core: int) -> None:
-        if self.trace is not None:
-            self.runtime.clock.trace = self.trace.open(core)
-
-    def _run_in_turn(self) -> None:
-        runtime, block = self.runtime, 0
-        free: list[tuple[float, int]] = []
-        while block < (runtime.block_count or 1):
-            count = runtime.block_count or 1
-            self.progress.block(block, count)
-            if len(self.times) < min(count, runtime.soc.core_count):
-                start, core = 0.0, len(self.times)
-                self.times.append(0.0)
-            else:
-                start, core = heapq.heappop(free)
-            self._watch(core)
-            self._begin(block, start)
-            runtime.core.reset()
-            self.compiled.main()
-            if runtime.timing:
-                self.times[core] = runtime.clock.end_block()
-            heapq.heappush(free, (self.times[core], core))
-            block += 1
-
-    def _run_together(self) -> None:
-        """Blocks as coroutines: at a barrier each waits until all have arrived (D4b)."""
-        runtime = self.runtime
-        waiting: list[tuple[Iterator, Any]] = []
-        block = 0
-        while block < (runtime.block_count or 1):
-            self.progress.block(block, runtime.block_count or 1)
-            self._watch(block)
-            self._begin(block, 0.0)
-            runtime.core.reset()
-            thread = self.compiled.main()
-            self._advance(thread, waiting, block)
-            block += 1
-        count = block
-        if count > runtime.soc.core_count and any(thread is not None for thread, _ in waiting):
-            message = (
-                f"block_barrier with {count} blocks on {runtime.soc.core_count} cores: blocks that wait for a "
-                "core never arrive on a device"
-            )
-            runtime.report(_barrier(runtime.program), "synchronisation", TikSyncError, message)
-        while any(thread is not None for thread, _ in waiting):
-            if not all(thread is not None for thread, _ in waiting):
-                finished = [number for number, (thread, _) in enumerate(waiting) if thread is None]
-                raise TikSyncError(
-                    f"block_barrier: block {finished[0]} has ended while others wait; all blocks must "
-                    "call it equally often"
-                )
-            now = max(self.times) if runtime.timing else 0.0
-            if runtime.block_races is not None:
-                runtime.block_races.barrier()
-            arrived, waiting = waiting, []
-            for number, (thread, memory) in enumerate(arrived):
-                self._watch(number)
-                self._begin(number, now)
-                runtime.core.restore(memory)
-                self._advance(thread, waiting, number)
-
-    def _advance(self, thread: Iterator, waiting: list[tuple[Any, Any]], block: int) -> None:
-        """Run a block up to its next barrier or its end."""
-        runtime = self.runtime
-        running = next(thread, self) is not self
-        waiting.append((thread, runtime.core.snapshot()) if running else (None, None))
-        if block == len(self.times):
-            self.times.append(0.0)
-        if runtime.timing:
-            self.times[block] = runtime.clock.end_block()
-
-
-def _barrier(program: ir.Program) -> ir.Location:
-    """The line of the first ``block_barrier``."""
-    calls = (entry for entry in ir.statements(program.body) if isinstance(entry, ir.Instruction))
-    return next(call.location for call in calls if call.spec.name == "block_barrier")

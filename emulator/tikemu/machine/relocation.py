@@ -40,9 +40,11 @@ class Relocatable:
         reach: per view, the bytes touched, relative to its address.
         pairs: (first view, second view, distance): positions of operands in one memory, one of which is written;
             distance None where they share no byte.
+        accesses: what is read, and what is written, each with the number of its view.
+        in_global: some of it lies in global memory.
     """
 
-    __slots__ = ("ops", "reach", "pairs", "accesses")
+    __slots__ = ("ops", "reach", "pairs", "accesses", "in_global")
 
     def __init__(self, ops: Ops, views: list[OperandTemplate], addresses: list[int]) -> None:
         micro: MicroOp = ops[0].micro
@@ -52,6 +54,7 @@ class Relocatable:
         self.accesses = [
             [(owners[id(access.operand)], access) for access in accesses] for accesses in (micro.reads, micro.writes)
         ]
+        self.in_global = any(operand.memory.kind == "GM" for operand in micro.operands)
         self.reach = []
         for number, (view, operand) in enumerate(zip(views, micro.operands)):
             regions = [access.region for group in self.accesses for owner, access in group if owner == number]
@@ -209,10 +212,18 @@ class Relocator(Reusable):
         if not self.site.computed:
             return
         run, run_defined = micro.moved(addresses)
-        if not runtime.marks and runtime.block_races is None:
+        journal = runtime.journal if template.in_global else None
+        if not runtime.strict and journal is None:
             op.run = run
             return
         distance = [address - operand.address for address, operand in zip(addresses, micro.operands)]
+        if not runtime.strict:
+            read, written = (
+                [(access.region, distance[owner]) for owner, access in group if access.region.memory.kind == "GM"]
+                for group in template.accesses
+            )
+            op.run = journal.noted_at(run, read, written)
+            return
         reads, writes = (
             tuple(Access(access.operand, _moved(access.region, distance[owner])) for owner, access in group)
             for group in template.accesses

@@ -21,6 +21,7 @@ from ..timing.clock import CoreClock
 from ..timing.gm import GlobalMemory
 from ..timing.simulator import PIPE_INDEX, TimedOp, exact
 from .alloc import Plan
+from .journal import Journal
 from .memories import CoreMemories, GlobalTensor
 from .races import BlockRaces, PipeRaces
 from .strict import guarded
@@ -61,6 +62,7 @@ class Runtime:
         block_count: blocks of the multi-core loop; 1 without one; None until the program has said so.
         block_races, pipe_races: checks of strict mode, or None.
         sites: everything that keeps bound operations.
+        journal: notes accesses to global memory, or None.
         moment: gives block and loop variables while the program runs.
         findings: of strict mode, where it goes on: the first of each kind per line.
         warned: what was reported, by line and message.
@@ -75,12 +77,13 @@ class Runtime:
         timing: bool,
         gm: dict[int, GlobalTensor],
         block_count: int | None,
+        journal: Journal | None = None,
     ) -> None:
         self.program, self.plan, self.options, self.soc = program, plan, options, program.soc
         self.numerics, self.timing = numerics, timing
         self.marks = options.checks("undefined") and numerics
         self.core = CoreMemories(self.soc, plan.peak, self.marks)
-        self.gm = gm
+        self.gm, self.journal = gm, journal
         self.clock = (
             CoreClock(self.soc, options.max_trace_events, self._flag_without_token, options.reuse and not options.l2)
             if timing
@@ -95,8 +98,13 @@ class Runtime:
         self.moment: Callable[[], Moment | None] = lambda: None
         self.findings: dict[Any, Finding] = {}
         self.sites: list[Reusable] = []
-        self.warned: set[tuple[Any, str]] = set()
+        self.warned: dict[tuple[Any, str], None] = {}
         self._share_bandwidth()
+
+    @property
+    def strict(self) -> bool:
+        """Whether operations are guarded by the checks of strict mode."""
+        return self.marks or self.block_races is not None
 
     # -------------------------------------------------------------------------------------------- blocks
     @property
@@ -142,8 +150,13 @@ class Runtime:
             raise error(message, location)
         if self.options.checks(kind):
             self.found(Finding(kind, error, message, location, self.moment()))
-        elif (location, message) not in self.warned:
-            self.warned.add((location, message))
+        else:
+            self.warn(location, message)
+
+    def warn(self, location: ir.Location, message: str) -> None:
+        """A TikWarning, once per line."""
+        if (location, message) not in self.warned:
+            self.warned[location, message] = None
             warnings.warn_explicit(TikWarning(f"{message}\n  at {location}"), None, location.file, location.line)
 
     def found(self, finding: Finding) -> None:
@@ -200,10 +213,11 @@ class Runtime:
         return op
 
     def checked(self, micro: MicroOp, location: ir.Location) -> Callable[[], None] | None:
-        """The numerics of a micro-operation with the checks of strict mode; None where it makes none."""
-        if not self.marks and self.block_races is None:
-            return None
-        return guarded(micro, self.marks, self.block_races, partial(self.report, location))
+        """The numerics of a micro-operation with the checks of strict mode and the journal; None where neither is."""
+        run = None
+        if self.strict:
+            run = guarded(micro, self.marks, self.block_races, partial(self.report, location))
+        return run if self.journal is None else self.journal.noted(micro, run or micro.run)
 
     def _footprints(self, accesses: Sequence[Access]) -> tuple[footprints.Footprint, ...]:
         found = {}

@@ -85,6 +85,12 @@ class CoreClock:
         keep_most(total, self.simulator.events)
         return total
 
+    def add_counts(self, scalar_busy: float, flags: int, events: dict[tuple[int, int], int]) -> None:
+        """Add what another clock has counted."""
+        self.simulator.scalar_busy += scalar_busy
+        self.simulator.flags += flags
+        keep_most(self.replay.events, events)
+
     @property
     def trace(self) -> list | None:
         """See :class:`PipeSimulator`."""

@@ -33,7 +33,7 @@ def run_blocks(monkeypatch, device):
     if device != "emulator":
         pytest.skip("a device has no virtual memory to spare")
     import tikemu
-    from tikemu.machine import execute, memories
+    from tikemu.machine import cores, memories
 
     chosen, written = [], {}
 
@@ -41,16 +41,16 @@ def run_blocks(monkeypatch, device):
         for index, values in written.get(tensor.info.name, ()):
             tensor.array[index] = values
 
-    def run_some(cores) -> None:
+    def run_some(given) -> None:
         for block in chosen:
-            cores._begin(block, 0.0)
-            cores.runtime.core.reset()
-            cores.compiled.main()
+            cores.begin_block(given.runtime, block, 0.0)
+            given.runtime.core.reset()
+            given.compiled.main()
 
     contents = memories.GlobalTensor.array.fget
     monkeypatch.setattr(memories.GlobalTensor, "fill", fill)
     monkeypatch.setattr(memories.GlobalTensor, "array", property(lambda tensor: contents(tensor).view(_Far)))
-    monkeypatch.setattr(execute._Cores, "run", run_some)
+    monkeypatch.setattr(cores.Cores, "run", run_some)
 
     def run(kernel, blocks, parts: dict) -> dict:
         chosen[:] = blocks

@@ -1,0 +1,83 @@
+"""Messages between processes: a length, and so many bytes; and what they hold."""
+
+from __future__ import annotations
+
+import pickle
+import struct
+from dataclasses import dataclass, field
+from typing import Any, BinaryIO
+
+from ..findings import Finding
+from ..ir import Location
+from ..machine.journal import Addition, Spans
+from ..machine.tally import Tally
+
+_LENGTH = struct.Struct("<Q")
+
+
+@dataclass
+class Share:
+    """What consecutive blocks did.
+
+    Attributes:
+        first: number of the first block.
+        cycles: of each block.
+        reads, writes, sums: bytes of global memory that were read, written, and added to, by uid.
+        written: their contents at the end (of ``sums`` too, where ``additions`` does not say more), and whether they
+            are defined, by uid.
+        additions: what was added atomically; None where it was not kept.
+        events: of the traced blocks, by number (see :func:`tikemu.processes.worker._events`).
+        code_bytes: of calls that were bound for the first time, by number of the site.
+        warnings, findings: what was reported for the first time, in the order of the blocks.
+    """
+
+    first: int
+    cycles: list[float] = field(default_factory=list)
+    reads: dict[int, Spans] = field(default_factory=dict)
+    writes: dict[int, Spans] = field(default_factory=dict)
+    sums: dict[int, Spans] = field(default_factory=dict)
+    written: list[tuple[int, Spans, bytes, bytes | None]] = field(default_factory=list)
+    additions: list[Addition] | None = None
+    events: dict[int, Any] = field(default_factory=dict)
+    code_bytes: dict[int, int] = field(default_factory=dict)
+    warnings: list[tuple[Location, str]] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+
+
+@dataclass
+class Counts:
+    """What all shares of one process have counted.
+
+    Attributes:
+        tallies: by number of the site.
+        scalar_busy, flags, events: see :class:`tikemu.timing.clock.CoreClock`.
+    """
+
+    tallies: dict[int, Tally]
+    scalar_busy: float = 0.0
+    flags: int = 0
+    events: dict[tuple[int, int], int] = field(default_factory=dict)
+
+
+def write(stream: BinaryIO, message: Any) -> None:
+    """Send an object."""
+    send(stream, pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
+
+
+def send(stream: BinaryIO, data: bytes) -> None:
+    """Send bytes."""
+    stream.write(_LENGTH.pack(len(data)))
+    stream.write(data)
+    stream.flush()
+
+
+def read(stream: BinaryIO) -> bytes:
+    """The bytes of the next message. Raises EOFError at the end, also inside a message."""
+    return _exactly(stream, _LENGTH.unpack(_exactly(stream, _LENGTH.size))[0])
+
+
+def _exactly(stream: BinaryIO, count: int) -> bytes:
+    data = stream.read(count)
+    if len(data) < count:
+        raise EOFError
+    return data

@@ -1,0 +1,65 @@
+"""Runs of one program in one process and in several, and whether they are the same."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tikemu
+
+
+def outcome(instance: Any, feeds: dict[str, Any], processes: int, folder: Path, **settings: Any) -> dict[str, Any]:
+    """All that a run gives: results, report, warnings, error, trace."""
+    numerics, timing = settings.pop("numerics", True), settings.pop("timing", True)
+    options = tikemu.Options(processes=processes, progress=False, **settings)
+    found: dict[str, Any] = {}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            result = tikemu.run(instance, feeds, numerics=numerics, timing=timing, options=options)
+        except tikemu.TikError as error:
+            found["error"] = type(error), str(error), error.message, error.location, error.moment, error.findings
+        else:
+            fields = {field.name: getattr(result, field.name) for field in dataclasses.fields(result)}
+            found["outputs"] = {
+                name: (array.dtype, array.shape, array.tobytes()) for name, array in fields.pop("outputs").items()
+            }
+            trace = fields.pop("trace")
+            found.update(fields)
+            found["text"] = str(result.overflow)
+            if timing:
+                found["report"] = result.report()
+            if trace is not None:
+                result.save_trace(folder / f"{processes}.json")
+                found["trace"] = (folder / f"{processes}.json").read_text()
+    found["warnings"] = [(str(entry.message), entry.filename, entry.lineno) for entry in caught]
+    return found
+
+
+def check_same(instance: Any, feeds: dict[str, Any], folder: Path, processes: int = 2, **settings: Any) -> dict:
+    """A run in several processes gives what one process gives; so do the next runs of both. Returns what."""
+    feeds = {name: np.asarray(value) if np.ndim(value) else value for name, value in feeds.items()}
+    found = {}
+    for _ in range(2):
+        for count in (1, processes):
+            found[count] = outcome(instance, feeds, count, folder, **settings)
+        expected, got = found[1], found[processes]
+        assert expected.keys() == got.keys(), (expected.get("error"), got.get("error"))
+        for name in expected:
+            assert expected[name] == got[name], name
+    return found[1]
+
+
+def modes(instance: Any) -> set[str]:
+    """How a program was run when it was not run in the way that is tried first."""
+    return set(vars(instance._recorder.program).get("_modes", {}).values())
+
+
+@pytest.fixture
+def one_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The number of processes is what a test says."""
+    monkeypatch.delenv("TIKEMU_PROCESSES", raising=False)

@@ -1,0 +1,38 @@
+"""The TIK operators in several processes of tikemu: the same bits and cycles as in one."""
+
+import numpy as np
+import pytest
+from flash_attention.kernels.tik.backward import kernel as backward
+from flash_attention.kernels.tik.forward import kernel as forward
+from flash_attention.kernels.tik.problem import KernelProblem
+
+from tests.emulator.process_runs import check_same, modes
+
+CASES = {
+    "forward": (forward.build, {}, 176, set()),
+    "backward": (backward.build_main, {}, 176, set()),
+    "backward, one core a head": (backward.build_main, {"variant": "deterministic"}, 176, set()),
+    "backward, cores add to each other's sums": (backward.build_main, {"variant": "atomic"}, 304, {"adding"}),
+}
+
+
+@pytest.mark.parametrize("strict", [False, True], ids=["default", "strict"])
+@pytest.mark.parametrize("case", CASES)
+def test_same_in_two_processes(case, strict, device, tmp_path, monkeypatch):
+    if device != "emulator":
+        pytest.skip("tikemu's processes")
+    import tikemu
+
+    monkeypatch.delenv("TIKEMU_PROCESSES", raising=False)
+    tikemu.install(soc="Ascend910A")
+    from tbe import tik
+
+    build, settings, keys, expected = CASES[case]
+    problem = KernelProblem(batch=1, heads=2, seq_q=keys - 32, seq_k=keys, head_dim=64)
+    built = build(problem, tik, debug=False, **settings)
+    random = np.random.default_rng(0)
+    given = [tensor for tensor in built.inputs if tensor.constant is None]
+    feed = built.feed(**{tensor.name: random.standard_normal(tensor.shape).astype(tensor.dtype) for tensor in given})
+    found = check_same(built.tik, feed, tmp_path, strict=strict)
+    assert found["block_count"] > 1 and found["outputs"]
+    assert modes(built.tik) == expected
