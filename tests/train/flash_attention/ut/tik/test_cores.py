@@ -64,6 +64,20 @@ def test_the_same_bits_on_30_and_on_32_cores(tik, execute) -> None:
         np.testing.assert_array_equal(array, results[1][name], err_msg=name)
 
 
+def test_the_same_bits_where_items_are_taken_apart(tik, execute) -> None:
+    """Three items of two row blocks on two cores: the last one becomes two."""
+    random = np.random.default_rng(0)
+    query, key, value = (random.standard_normal((1, 3, 250, 16)).astype(np.float16) for _ in range(3))
+    results = []
+    for cores in (1, 2):
+        problem = make_kernel_problem(1, 3, 250, 250, 16, cores=cores, tiling="pair128")
+        items = [row for share in forward.choose(problem).split.table for row in share if row[forward.END]]
+        assert len(items) == (3 if cores == 1 else 4)
+        results.append(run_forward(tik, execute, problem, query, key, value))
+    for alone, shared in zip(*results):
+        np.testing.assert_array_equal(alone, shared)
+
+
 @pytest.mark.parametrize(("heads", "cores", "slots"), ((1, 10, 10), (3, 2, 2)))
 def test_slots_of_a_head_add_up(tik, execute, heads: int, cores: int, slots: int) -> None:
     """More of them than are on their way to the last pass at a time, and heads that only some cores share."""

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from flash_attention.kernels.tik import KernelProblem
-from flash_attention.kernels.tik.common.work_split import clip, deal, plane
+from flash_attention.kernels.tik.common.work_split import clip, deal, neighbours, plane
 from flash_attention.kernels.tik.forward import scheduler
 from flash_attention.kernels.tik.forward.tiling import STRATEGIES, candidates
 from flash_attention.kernels.tik.problem import padded
@@ -303,3 +303,31 @@ def test_planes_of_inputs_that_batches_or_heads_share():
     """(batches, heads) of the input, then which plane batch 1 and head 1 of a problem read."""
     planes = {(2, 3): 1 * 3 + 1, (3, 2): 1 * 2 + 1, (1, 3): 1, (2, 1): 1, (1, 1): 0}
     assert {sizes: plane(*sizes, 1, 1) for sizes in planes} == planes
+
+
+def test_items_of_equal_cost_go_to_hands_that_have_their_neighbours():
+    shares = neighbours([[0, 2, 5], [1, 3], [4]], [7, 7, 7, 7, 7, 3])
+    assert shares == [[0, 1, 5], [2, 3], [4]]
+
+
+@pytest.mark.parametrize(("heads", "cores", "most"), ((32, 32, 1), (33, 32, 3), (32, 30, 3), (8, 32, 1)))
+def test_a_core_that_measures_keys_has_few_heads(heads, cores, most):
+    # At head_dim 64 the lengths of all keys of a head are asked for by every core that begins with it.
+    work = scheduler.split(*_planned(heads, 4096, 64, cores))
+    of_core = [{row[scheduler.HEAD] for row in share if row[scheduler.END]} for share in work.table]
+    assert max(map(len, of_core)) <= most
+
+
+@pytest.mark.parametrize(("heads", "seq", "cores", "units"), ((8, 1024, 30, 24), (33, 512, 32, 20), (32, 512, 32, 16)))
+def test_items_that_are_left_over_are_taken_apart(heads, seq, cores, units):
+    # Pairs of row blocks of 8 or 4 tiles each; with whole ones the busiest core would have 32 and 24 of them.
+    work = scheduler.split(*_planned(heads, seq, 128, cores))
+    assert max(work.units) == units and sum(work.units) == heads * (seq // 128) ** 2
+    blocks = [(row[scheduler.HEAD], words[scheduler.START]) for _, row, words in _row_blocks(work)]
+    assert len(blocks) == len(set(blocks)) == heads * seq // 128
+
+
+def _planned(heads, seq, head_dim, cores):
+    """A problem and the plan with two row blocks per item."""
+    problem = make_kernel_problem(1, heads, seq, seq, head_dim, cores=cores, tiling="pair128")
+    return problem, scheduler.choose(problem).plan

@@ -35,6 +35,14 @@ def deal(costs: list[int], hands: int) -> tuple[list[list[int]], list[int]]:
     return shares, loads
 
 
+def neighbours(shares: list[list[int]], costs: list[int]) -> list[list[int]]:
+    """The same loads with indices of equal cost exchanged, so that those of a hand are neighbours."""
+    left: dict[int, list[int]] = {}
+    for index in sorted((index for share in shares for index in share), reverse=True):
+        left.setdefault(costs[index], []).append(index)
+    return [[left[costs[index]].pop() for index in share] for share in shares]
+
+
 def plane(batches: int, heads: int, batch: int, head: int) -> int:
     """Plane of an input that may be shared by all batches or all heads."""
     return (batch if batches > 1 else 0) * heads + (head if heads > 1 else 0)

@@ -14,7 +14,15 @@ import numpy as np
 
 from flash_attention.kernels.tik import forms, tuning
 from flash_attention.kernels.tik.common import band
-from flash_attention.kernels.tik.common.work_split import Registry, clip, deal, distance_tiles, plane, visibility_strip
+from flash_attention.kernels.tik.common.work_split import (
+    Registry,
+    clip,
+    deal,
+    distance_tiles,
+    neighbours,
+    plane,
+    visibility_strip,
+)
 from flash_attention.kernels.tik.forward import packed, reach, softmax
 from flash_attention.kernels.tik.forward.tiling import TilePlan, buffers, candidates
 from flash_attention.kernels.tik.forward.words import (
@@ -52,6 +60,7 @@ from flash_attention.problem.visibility import Band
 
 # Time of a unit whose key and value tiles serve one row block instead of two, at head_dim 128: the memory is its limit.
 UNSHARED = 1.4
+APART = 0.97  # of the load of the busiest core, from which on the last items are taken apart
 
 
 @dataclass(frozen=True)
@@ -162,16 +171,13 @@ def split(problem: KernelProblem, plan: TilePlan) -> WorkSplit:
     numbers = [0, *(start + 1 for start in starts)]
     blocks = [block.renumbered(numbers) for block in blocks]
     # Neighbouring row blocks share the key tiles they both visit.
-    groups = [blocks[i : i + plan.row_blocks] for i in range(0, count, plan.row_blocks)]
+    groups = [tuple(range(count))[i : i + plan.row_blocks] for i in range(0, count, plan.row_blocks)]
     if problem.rules.causal:
         # The one that sees more keys first: then no unit is missing between the last ones of an item.
         groups = [group[::-1] for group in groups]
-    cost = [sum(block.units for block in group) + 2 for group in groups]
-
     heads = [(b, h) for b in range(problem.batch) for h in range(problem.heads)]
-    items = [(p, g) for p in range(len(heads)) for g in range(len(groups))]
-    hands, _ = deal([cost[group] for _, group in items], problem.cores)
-    shares = [[items[index] for index in hand] for hand in hands]
+    units = [block.units for block in blocks]
+    shares = _shares(groups, units, len(heads), problem.cores, reach.is_needed(problem, plan.half_scores))
 
     table = np.zeros((len(shares), max(map(len, shares)), FIELDS), np.int32)
     table[:, :, ROW_BLOCK + FIRST] = 1  # FIRST > LAST: inactive
@@ -179,15 +185,57 @@ def split(problem: KernelProblem, plan: TilePlan) -> WorkSplit:
     for core, share in enumerate(shares):
         # Heads in order, so that neighbouring cores meet in the same keys.
         for row, (head, group) in enumerate(sorted(share)):
-            _fill(table[core, row], problem, *heads[head], groups[group])
+            _fill(table[core, row], problem, *heads[head], [blocks[index] for index in group])
     return WorkSplit(
         table,
         softmax.limits(problem, visible) if plan.half_scores else visible,
         distance_tiles(plan, distances),
-        tuple(sum(sum(block.units for block in groups[g]) for _, g in share) for share in shares),
+        tuple(sum(blocks[index].units for _, group in share for index in group) for share in shares),
         any(block.blind for block in blocks),
         numbers[whole],
     )
+
+
+#: A head and the numbers of the row blocks of a work item.
+_Item = tuple[int, tuple[int, ...]]
+
+
+def _shares(
+    groups: list[tuple[int, ...]], units: list[int], heads: int, cores: int, gathered: bool
+) -> list[list[_Item]]:
+    """Items of every core, those of `groups` for all heads.
+
+    Where items do not go round, those that are left over are taken apart into their row blocks, if that helps.
+
+    Args:
+        units: of each row block.
+        gathered: a core should have few heads: it measures their keys.
+    """
+    whole = [(head, group) for head in range(heads) for group in groups]
+    spare = len(whole) % cores if len(whole) > cores else 0
+
+    def cost(item: _Item) -> int:
+        blocks = item[1]
+        shared = 1.0 if len(blocks) > 1 or len(groups[0]) == 1 else UNSHARED
+        return round(10 * (sum(units[block] for block in blocks) * shared + 2))
+
+    def dealt(items: list[_Item]) -> tuple[list[list[_Item]], int]:
+        costs = [cost(item) for item in items]
+        hands, loads = deal(costs, cores)
+        if gathered:
+            hands = neighbours(hands, costs)
+        return [[items[index] for index in hand] for hand in hands], max(loads)
+
+    usual, busiest = dealt(whole)
+    order = sorted(range(len(whole)), key=lambda index: (cost(whole[index]), -index))
+    left = set(order[:spare])
+    apart = [
+        (head, part)
+        for index, (head, group) in enumerate(whole)
+        for part in ([(block,) for block in group] if index in left else [group])
+    ]
+    other, load = dealt(apart) if len(apart) > len(whole) else (usual, busiest)
+    return other if load < APART * busiest else usual
 
 
 def _of_sequences(problem: KernelProblem, plan: TilePlan) -> WorkSplit:
