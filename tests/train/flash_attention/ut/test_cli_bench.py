@@ -108,6 +108,15 @@ def test_speed_compares_the_same_pass_and_case() -> None:
     assert forward.ok is None and forward.row()[3:] == ["not measured", "torch is not installed"]
 
 
+def test_speed_says_what_share_of_the_peak_it_asks_for() -> None:
+    timings = [Timing(n, CASE, k, (s,)) for n, s in (("flash", 2.0), ("torch", 3.0)) for k in ("forward", "backward")]
+    peak = CASE.flops("forward") / 1e9  # of one second
+    (forward, _) = figures.speed(timings, CASE, "", figures.FASTER_THAN_TORCH, peak)
+    asked = 100 * figures.FASTER_THAN_TORCH["forward", CASE.dtype] / 3
+    assert forward.note.startswith(f"asks for {asked:.0f} % of the processor's ")
+    assert forward.note.endswith("reached 50 %")
+
+
 @pytest.mark.parametrize("tile, required", [(64, 10), (128, 8.35)])
 def test_a_window_gains_ten_times_or_nearly_all_of_the_pairs(tile: int, required: float) -> None:
     full, windowed = Case(16384), Case(16384, window_blocks=8, tile=tile)

@@ -54,6 +54,13 @@ class Library:
         names = map(self.handle.flash_attention_isa, itertools.count())
         return tuple(name.decode() for name in itertools.takewhile(lambda name: name is not None, names))
 
+    def multiply_adds(self, dtype: str, operations: int) -> None:
+        """Takes the time that so many operations take at least: those of products of that dtype, in registers alone.
+
+        All threads share them, in float32 arithmetic where the processor has none of its own for `dtype`.
+        """
+        self.handle.flash_attention_multiply_adds(int(dtype == "bfloat16"), ctypes.c_int64(operations))
+
     def message(self, status: int) -> str:
         """Meaning of a return code."""
         return self.handle.flash_attention_message(status).decode()

@@ -82,21 +82,24 @@ class Figure:
         return [self.name, f"{bound} {self.required:.3g} {self.unit}", reached, verdict, self.note]
 
 
-def speed(timings: list[Timing], case: Case, missing: str, required: dict) -> list[Figure]:
+def speed(timings: list[Timing], case: Case, missing: str, required: dict, peak: float | None = None) -> list[Figure]:
     """Forward and backward of `case` against torch.
 
     Args:
         missing: why torch did not run.
         required: times faster, by pass and dtype.
+        peak: GFLOP/s that no attention in this dtype exceeds; the note then says what share of it is asked and reached.
     """
     figures = []
     for kind in ("forward", "backward"):
-        times = {
-            timing.implementation: timing.median for timing in timings if timing.kind == kind and timing.case == case
-        }
-        ratio = times["torch"] / times["flash"] if "torch" in times else None
-        name = f"{kind}, {case}: faster than torch"
-        figures.append(Figure(name, required[kind, case.dtype], ratio, "x", missing))
+        of = {timing.implementation: timing for timing in timings if timing.kind == kind and timing.case == case}
+        name, wanted, ratio, note = f"{kind}, {case}: faster than torch", required[kind, case.dtype], None, missing
+        if "torch" in of:
+            ratio = of["torch"].median / of["flash"].median
+            if peak is not None:
+                asked, reached = (100 * rate / peak for rate in (wanted * of["torch"].gflops, of["flash"].gflops))
+                note = f"asks for {asked:.0f} % of the processor's {peak:.0f} GFLOP/s, reached {reached:.0f} %"
+        figures.append(Figure(name, wanted, ratio, "x", note))
     return figures
 
 

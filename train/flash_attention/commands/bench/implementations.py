@@ -241,5 +241,24 @@ class Gemm(Implementation):
         return {"forward": product, "both": product}
 
 
-# Those that `bench` compares; the worker knows Gemm too.
+class MultiplyAdds(Implementation):
+    """Multiply-adds in registers alone, of the kind that the kernel uses for the dtype: no attention can be faster."""
+
+    OPERATIONS = 1 << 33
+
+    @classmethod
+    def gflops(cls, seconds: float) -> float:
+        """The rate of one call of so many seconds, 1e9 operations a second."""
+        return cls.OPERATIONS / seconds / 1e9
+
+    def prepare(self, case: Case) -> dict[str, Callable[[], None]]:
+        from flash_attention.backends.cpu import library
+
+        def call():
+            library.load().multiply_adds(case.dtype, self.OPERATIONS)
+
+        return {"forward": call, "both": call}
+
+
+# Those that `bench` compares; the worker knows more, which stand for what the processor can do.
 IMPLEMENTATIONS: dict[str, type[Implementation]] = {"flash": Flash, "torch": Torch, "composed": Composed}

@@ -9,7 +9,7 @@ import statistics
 from flash_attention.commands.bench import figures
 from flash_attention.commands.bench.case import Case
 from flash_attention.commands.bench.figures import Figure, Plan
-from flash_attention.commands.bench.implementations import IMPLEMENTATIONS, Gemm
+from flash_attention.commands.bench.implementations import IMPLEMENTATIONS, Gemm, MultiplyAdds
 from flash_attention.commands.bench.turns import Timing, Worker, time_in_turns
 from flash_attention.problem import DTYPES
 
@@ -27,13 +27,16 @@ def speed(options: argparse.Namespace, plan: Plan) -> Result:
         for dtype in dtypes
         for head_dim, causal in plan.shapes
     ]
+    peaks = {dtype: peak(dtype, options.threads, options.rounds) for dtype in dtypes}
     timings, reasons = measure(options, list(IMPLEMENTATIONS), main)
     more, why = measure(options, ["flash", "torch"], others)
     timings, reasons = timings + more, {**reasons, **why}
     return timings, [
         figure
         for case in main + others
-        for figure in figures.speed(timings, case, reasons.get(("torch", case), ""), figures.FASTER_THAN_TORCH)
+        for figure in figures.speed(
+            timings, case, reasons.get(("torch", case), ""), figures.FASTER_THAN_TORCH, peaks[case.dtype]
+        )
     ]
 
 
@@ -134,6 +137,13 @@ def refuse_to_miss(worker: Worker, case: Case) -> None:
     reason = worker.prepare(case)
     if reason is not None:
         raise RuntimeError(f"backend cpu cannot run {case}: {reason}")
+
+
+def peak(dtype: str, threads: int, rounds: int) -> float:
+    """What the processor can do at most in products of that dtype, GFLOP/s."""
+    with Worker("multiply_adds", threads) as worker:
+        (timing,), _ = time_in_turns([worker], Case(1, dtype), rounds, budget=10.0, kinds=("forward",))
+    return MultiplyAdds.gflops(timing.median)
 
 
 def beside_product(options: argparse.Namespace, cases: list[Case]) -> tuple[list[Timing], float]:

@@ -24,9 +24,10 @@ def serve(name: str) -> None:
 
     from flash_attention.commands.bench.case import Case
     from flash_attention.commands.bench.composed_steps import ComposedSteps
-    from flash_attention.commands.bench.implementations import IMPLEMENTATIONS, Gemm, Implementation
+    from flash_attention.commands.bench.implementations import IMPLEMENTATIONS, Gemm, Implementation, MultiplyAdds
 
-    known: dict[str, type[Implementation]] = {**IMPLEMENTATIONS, "gemm": Gemm, "steps": ComposedSteps}
+    bounds = {"gemm": Gemm, "multiply_adds": MultiplyAdds}
+    known: dict[str, type[Implementation]] = {**IMPLEMENTATIONS, **bounds, "steps": ComposedSteps}
     implementation = known[name]()
     calls: dict = {}
     for line in sys.stdin:

@@ -1,7 +1,6 @@
 """Determinism: bit-equal results from run to run, with any number of threads, and from several threads at once."""
 
 import concurrent.futures
-import ctypes
 from dataclasses import replace
 
 import numpy as np
@@ -20,15 +19,6 @@ CASES = [
     # One bias for all batch elements: heads take turns.
     Case(batch=2, heads=2, seq_q=300, seq_k=300, head_dim=32, dtype="float32", alibi="bias"),
 ]
-
-
-@pytest.fixture
-def threads():
-    """Sets the number of OpenMP threads of this thread."""
-    openmp = ctypes.CDLL("libgomp.so.1")
-    before = openmp.omp_get_max_threads()
-    yield openmp.omp_set_num_threads
-    openmp.omp_set_num_threads(before)
 
 
 def assert_same(actual, expected):

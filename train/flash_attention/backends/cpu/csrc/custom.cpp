@@ -448,6 +448,11 @@ const char* flash_attention_isa(int index) {
   return kernels ? kernels->isa : nullptr;
 }
 
+// Takes the time of so many operations, see attention.h; for profiles.
+void flash_attention_multiply_adds(int bfloat16, int64_t operations) {
+  fa::multiply_adds(bfloat16 ? fa::DType::kBFloat16 : fa::DType::kFloat32, operations);
+}
+
 // The interval of keys that a query row sees; for the test against visibility.Band.
 void flash_attention_band(const int64_t* band, int64_t row, int64_t* interval) {
   fa::Band b{};

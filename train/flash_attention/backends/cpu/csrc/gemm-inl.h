@@ -145,5 +145,34 @@ FA_INLINE void accumulate(const typename Math::Unit* a, ptrdiff_t a_stride, cons
     accumulate_block<Math, kLeft, 1>(a, a_stride, b + n, b_stride, steps, c + n, c_stride);
 }
 
+// The arithmetic of a micro-kernel on operands that stay in registers: its rate is what no product exceeds. An operation is
+// a multiplication or an addition.
+template <class Math>
+FA_NOINLINE void multiply_adds(int64_t operations) {
+  typename Math::Unit ones[kLanes];
+  for (int i = 0; i < kLanes; ++i) ones[i] = 1;
+  float start[kRows * kPanel] = {};
+  // The compiler must not know what they hold: it would do equal sums once.
+  asm volatile("" : : "r"(ones), "r"(start) : "memory");
+  F acc[kRows][kVectors];
+#pragma GCC unroll 16
+  for (int m = 0; m < kRows; ++m)
+#pragma GCC unroll 8
+    for (int n = 0; n < kVectors; ++n) acc[m][n] = Simd::load(start + m * kPanel + n * kLanes);
+  const typename Math::Right right = Math::load(ones);
+  const typename Math::Unit left = ones[0];
+#pragma GCC unroll 4
+  for (int64_t left_over = operations; left_over > 0; left_over -= 2 * Math::kPerUnit * kRows * kPanel)
+#pragma GCC unroll 16
+    for (int m = 0; m < kRows; ++m)
+#pragma GCC unroll 8
+      for (int n = 0; n < kVectors; ++n) acc[m][n] = Math::multiply_add(left, right, acc[m][n]);
+  F sum = Simd::zero();
+  for (int m = 0; m < kRows; ++m)
+    for (int n = 0; n < kVectors; ++n) sum = Simd::add(sum, acc[m][n]);
+  volatile float used = Simd::sum(sum);
+  static_cast<void>(used);
+}
+
 }  // namespace
 }  // namespace flash_attention

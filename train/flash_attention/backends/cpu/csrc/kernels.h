@@ -136,6 +136,8 @@ struct Kernels {
   void (*decode_merge)(const DecodePlan& plan, int64_t batch, int64_t head);
   // Converts `count` float32 values.
   void (*convert)(const float* src, float factor, int64_t count, DType dtype, void* dst);
+  // So many multiplications and additions as products of tensors of that dtype do them, but in registers alone.
+  void (*multiply_adds)(DType dtype, int64_t operations);
 };
 
 extern const Kernels* const kAvx512Bf16Kernels;  // null where not compiled in

@@ -75,12 +75,14 @@ template <bool kBf16>
 struct Choose {
   static bool bf16(const Problem&, bool) { return false; }
   using Bf16 = Entry<Float32Math>;
+  using Bf16Arithmetic = Float32Math;
 };
 #if defined(__AVX512BF16__)
 template <>
 struct Choose<true> {
   static bool bf16(const Problem& p, bool bias_gradient) { return p.dtype == DType::kBFloat16 && !bias_gradient; }
   using Bf16 = Entry<Bf16MathOf<Simd>>;
+  using Bf16Arithmetic = Bf16MathOf<Simd>;
 };
 #endif
 using Chosen = Choose<Simd::kBf16>;
@@ -111,6 +113,11 @@ void target_convert(const float* src, float factor, int64_t count, DType dtype, 
   if (whole < count) store_row(dtype, rest, factor, count - whole, static_cast<char*>(dst) + whole * size_of(dtype));
 }
 
+void target_multiply_adds(DType dtype, int64_t operations) {
+  if (dtype == DType::kBFloat16) return multiply_adds<Chosen::Bf16Arithmetic>(operations);
+  multiply_adds<Float32Math>(operations);
+}
+
 constexpr Kernels make_kernels(const char* isa) {
   return {isa,
           target_forward_scratch,
@@ -122,7 +129,8 @@ constexpr Kernels make_kernels(const char* isa) {
           decode_scratch,
           decode_task,
           decode_merge,
-          target_convert};
+          target_convert,
+          target_multiply_adds};
 }
 
 }  // namespace

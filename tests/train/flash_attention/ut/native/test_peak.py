@@ -1,0 +1,31 @@
+"""What the processor can do at most, beside what the kernel reaches."""
+
+import time
+
+import numpy as np
+import pytest
+from flash_attention.backends.cpu import library
+from flash_attention.problem import AttentionProblem
+
+OPERATIONS = 1 << 29
+
+
+def fastest(call) -> float:
+    """Least time of this thread in some calls."""
+    times = []
+    for _ in range(7):
+        start = time.thread_time()
+        call()
+        times.append(time.thread_time() - start)
+    return min(times)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_attention_comes_near_to_the_peak_and_stays_below(dtype: str, threads) -> None:
+    problem = AttentionProblem(1, 1, 1024, 1024, 128, dtype=dtype)
+    values = np.random.default_rng(0).standard_normal((1, 1, 1024, 128), np.float32)
+    tensor = values if dtype == "float32" else (values.view(np.uint32) >> 16).astype(np.uint16)
+    threads(1)
+    peak = OPERATIONS / fastest(lambda: library.load().multiply_adds(dtype, OPERATIONS))
+    reached = 4 * 1024 * 1024 * 128 / fastest(lambda: library.forward(problem, tensor, tensor, tensor))
+    assert 0.4 < reached / peak < 1.1
