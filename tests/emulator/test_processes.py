@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import pickle
 import sys
 import tempfile
 import warnings
@@ -129,6 +130,91 @@ def test_additions_that_are_more_than_additions(kernel: Any, how: str, tmp_path:
     assert modes(instance) == {"alone"}
 
 
+@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize(
+    "first, second, default",
+    [
+        ("write", "read", {"alone"}),
+        ("write", "add", {"alone"}),
+        ("write", "write", set()),
+        ("add", "read", {"alone"}),
+        ("add", "write", set()),
+        ("read", "write", set()),
+        ("read", "add", set()),
+        ("read", "read", set()),
+    ],
+)
+def test_two_blocks_meet(kernel: Any, first: str, second: str, default: set[str], setting: str, tmp_path: Path) -> None:
+    """Block 0 does the first, block 2 the second, in the same place."""
+    x = kernel.Tensor("float32", (4 * 64,), tik.scope_gm, "x")
+    y, z = (kernel.Tensor("float32", (4 * 64,), tik.scope_gm, name) for name in "yz")
+    with kernel.for_range(0, 4, block_num=4) as block:
+        ub = kernel.Tensor("float32", (64,), tik.scope_ubuf, "ub")
+        kernel.data_move(ub, x[block * 64], 0, 1, 8, 0, 0)
+        for number, what in ((0, first), (2, second)):
+            with kernel.if_scope(block == number):
+                if what == "read":
+                    kernel.data_move(ub, y, 0, 1, 8, 0, 0)
+                kernel.set_atomic_add(int(what == "add"))
+                if what != "read":
+                    kernel.data_move(y, ub, 0, 1, 8, 0, 0)
+                kernel.set_atomic_add(0)
+        kernel.data_move(z[block * 64], ub, 0, 1, 8, 0, 0)
+    kernel.BuildCCE("meeting", [x], [y, z])
+    feeds = {name: np.arange(256, dtype=np.float32) + 0.1 + index for index, name in enumerate("xyz")}
+    settings = SETTINGS[setting]
+    check_same(kernel, feeds, tmp_path, **settings)
+    races = settings.get("strict", False) and not settings.get("leave_out") and first + second != "readread"
+    assert modes(kernel) == ({"alone"} if races else default)
+
+
+def test_what_is_found_in_sums_that_are_not_complete(kernel: Any, tmp_path: Path) -> None:
+    """What block 2 adds to is undefined but for what block 0 has added, on another line."""
+    y = kernel.Tensor("float32", (64,), tik.scope_gm, "y")
+    with kernel.for_range(0, 4, block_num=4) as block:
+        ub = kernel.Tensor("float32", (64,), tik.scope_ubuf, "ub")
+        kernel.vec_dup(64, ub, 1.0, 1, 8)
+        kernel.set_atomic_add(1)
+        with kernel.if_scope(block == 0):
+            kernel.data_move(y, ub, 0, 1, 8, 0, 0)
+        with kernel.if_scope(block == 2):
+            kernel.data_move(y, ub, 0, 1, 8, 0, 0)
+    kernel.BuildCCE("incomplete", [], [y])
+    found = check_same(kernel, {}, tmp_path, strict=True, findings="all")
+    assert [finding.kind for finding in found["findings"]] == ["undefined"]
+    assert modes(kernel) == {"alone"}
+
+
+def test_each_process_gets_a_block(kernel: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With two blocks the process that is ready first does not get both."""
+    holding: set[int] = set()
+    handed = []
+    send, receive = shares.pools.Pool.send, shares.pools.Pool.receive
+
+    def sending(pool: Any, number: int, request: bytes) -> None:
+        if pickle.loads(request)[0] == "execute":
+            assert number not in holding
+            holding.add(number)
+            handed.append(number)
+        send(pool, number, request)
+
+    def receiving(pool: Any) -> tuple[int, bytes]:
+        number, answer = receive(pool)
+        if pickle.loads(answer)[0] == "share":
+            holding.remove(number)
+        return number, answer
+
+    monkeypatch.setattr(shares.pools.Pool, "send", sending)
+    monkeypatch.setattr(shares.pools.Pool, "receive", receiving)
+    x = kernel.Tensor("float16", (256,), tik.scope_gm, "x")
+    with kernel.for_range(0, 2, block_num=2) as block:
+        ub = kernel.Tensor("float16", (128,), tik.scope_ubuf, "ub")
+        kernel.data_move(ub, x[block * 128], 0, 1, 8, 0, 0)
+    kernel.BuildCCE("two", [x], [])
+    check_same(kernel, {"x": np.ones(256, np.float16)}, tmp_path)
+    assert len(handed) == 4  # two runs
+
+
 def test_too_many_additions(kernel: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shares, "MOST_ADDITIONS", 600)
     instance, feeds = adding(kernel, 256, 5)
@@ -136,20 +222,24 @@ def test_too_many_additions(kernel: Any, tmp_path: Path, monkeypatch: pytest.Mon
     assert modes(instance) == {"alone"}
 
 
-def test_clear_and_add_in_one_block(kernel: Any, tmp_path: Path) -> None:
-    """Each block has a place of its own, which it writes before it adds."""
+@pytest.mark.parametrize("shared", [False, True])
+def test_clear_and_add_in_one_block(kernel: Any, shared: bool, tmp_path: Path) -> None:
+    """Each block has a place of its own, which it writes before it adds; and perhaps one where all add."""
     y = kernel.Tensor("float32", (256,), tik.scope_gm, "y")
+    z = kernel.Tensor("float32", (64,), tik.scope_gm, "z", is_atomic_add=True)
     with kernel.for_range(0, 4, block_num=4) as block:
         ub = kernel.Tensor("float32", (64,), tik.scope_ubuf, "ub")
         kernel.vec_dup(64, ub, 1.5, 1, 8)
         kernel.data_move(y[block * 64], ub, 0, 1, 8, 0, 0)
         kernel.set_atomic_add(1)
         kernel.data_move(y[block * 64], ub, 0, 1, 8, 0, 0)
+        if shared:
+            kernel.data_move(z, ub, 0, 1, 8, 0, 0)
         kernel.set_atomic_add(0)
-    kernel.BuildCCE("own", [], [y])
+    kernel.BuildCCE("own", [], [y, z])
     found = check_same(kernel, {}, tmp_path, strict=True)
     assert found["outputs"]["y"][2] == np.full(256, 3.0, np.float32).tobytes()
-    assert modes(kernel) == set()
+    assert modes(kernel) == ({"alone"} if shared else set())
 
 
 def failing(kernel: Any, blocks: dict[int, int], count: int = 12) -> Any:

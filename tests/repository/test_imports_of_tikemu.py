@@ -14,7 +14,7 @@ TESTS = Path(__file__).parents[1] / "emulator"
 #: Lowest first. A module or package imports from lower layers only.
 LAYERS = (
     # words: errors, the recorded program, the chip
-    ("errors", "soc", "reuse", "native", "numerics"),
+    ("errors", "soc", "reuse", "garbage", "native", "numerics"),
     ("findings",),
     ("ir",),
     ("location", "build_native"),

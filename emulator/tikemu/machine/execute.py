@@ -8,7 +8,7 @@ from typing import Any, Callable
 
 import numpy as np
 
-from .. import ir
+from .. import garbage, ir
 from ..dtypes import size_of
 from ..errors import TikError, TikUndefinedError
 from ..options import Options
@@ -72,7 +72,7 @@ def run(
     # Whoever takes a session owns it until it is put back; taking it is one step, so threads cannot share it.
     session = vars(program).pop("_session", None)
     # Saturation and infinities are part of the arithmetic.
-    with np.errstate(all="ignore"):
+    with np.errstate(all="ignore"), garbage.patience():
         if session is None or session.key != key:
             session = Session(key, program, tensors)
         result = session.run(scalars, tensors, elsewhere)

@@ -29,9 +29,9 @@ from .messages import Counts, Share
 VARIABLE = "TIKEMU_PROCESSES"
 #: Bytes of atomic additions of one share that are kept.
 MOST_ADDITIONS = 512 << 20
-#: Shares per process at least, where there are enough blocks; shares that a process has at once; and how far, in shares
-#: per process, one may be ahead of the oldest that is not complete.
-_SHARES, _AT_ONCE, _AHEAD = 16, 2, 8
+#: Shares per process at least, where there are enough blocks; and how far, in shares per process, one may be ahead of
+#: the oldest that is not complete.
+_SHARES, _AHEAD = 16, 8
 
 #: Ways to run a program in processes: additions to the same bytes do not occur; they do; the caller runs it alone.
 _APART, _ADDING, _ALONE = "apart", "adding", "alone"
@@ -206,7 +206,10 @@ class _Run:
                 raise TikProcessError(f"a process that executes blocks has failed:\n{rest[0]}")
             for each in sorted(busy, key=busy.__getitem__):
                 limit = len(self.cycles) + _AHEAD * len(pool) * length
-                while following is not None and following < limit and busy[each] < _AT_ONCE:
+                while following is not None and following < limit:
+                    # The next one lies ready, as long as every process gets one.
+                    if busy[each] >= (2 if self.blocks - following > length * len(pool) else 1):
+                        break
                     size = min(length, self.blocks - following)
                     _send(pool, each, "execute", following, size, self._traced, MOST_ADDITIONS)
                     busy[each] += 1
