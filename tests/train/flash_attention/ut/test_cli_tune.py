@@ -39,8 +39,9 @@ def test_every_plan_that_fits_is_a_variant_once_and_the_usual_one_comes_first() 
 
 
 def test_a_variant_enters_the_table_for_the_lengths_around_it(tmp_path) -> None:
-    found = search.search(CASES, StandIn(), State(tmp_path / "state.json", "emulator"))
-    ((entry, beside),) = search.entries(found)
+    timer, state = StandIn(), State(tmp_path / "state.json", "emulator")
+    found = search.search(CASES, timer, state)
+    ((entry, beside),) = search.entries(found, timer, state)
     assert entry == tuning.Entry("forward", 64, "full", 513, 2047, "single128")
     assert beside == {"gain": 0.25}
     usual, large = (line.split() for line in search.report(found).splitlines()[2:])
@@ -49,7 +50,18 @@ def test_a_variant_enters_the_table_for_the_lengths_around_it(tmp_path) -> None:
 
 
 def test_less_than_a_percent_changes_nothing(tmp_path) -> None:
-    assert search.entries(search.search(CASES, StandIn(1.009), State(tmp_path / "state.json", "emulator"))) == []
+    timer, state = StandIn(1.009), State(tmp_path / "state.json", "emulator")
+    assert search.entries(search.search(CASES, timer, state), timer, state) == []
+
+
+@pytest.mark.parametrize(("slow", "low", "high"), ((513, 1024, 2047), (2047, 513, 1024)))
+def test_an_entry_ends_where_its_variant_is_slower_between_the_lengths(slow, low, high, tmp_path) -> None:
+    def timer(case: Case, variant: Variant) -> float:
+        return 200.0 if variant == Variant("single128") and case.seq == slow else StandIn()(case, variant)
+
+    state = State(tmp_path / "state.json", "emulator")
+    ((entry, _),) = search.entries(search.search(CASES, timer, state), timer, state)
+    assert (entry.low, entry.high) == (low, high)
 
 
 def test_an_interrupted_search_goes_on_where_it_was(tmp_path) -> None:

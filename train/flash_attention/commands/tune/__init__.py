@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-HEAD_DIMS = (32, 64, 80, 96, 128, 160, 192, 256)
-LENGTHS = (256, 512, 1024, 2048)
+HEAD_DIMS = (16, 32, 64, 80, 96, 128, 160, 176, 192, 208, 224, 256)
+LENGTHS = (128, 256, 384, 512, 768, 1024, 2048)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

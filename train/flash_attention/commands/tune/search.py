@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Callable
 
-from flash_attention.commands.bench.variants import Case, Variant, best, emulated, variants
+from flash_attention.commands.bench.variants import Case, Variant, best, emulated, plan_of, variants
 from flash_attention.kernels.tik import tuning
 from flash_attention.text_table import table
 
@@ -24,13 +24,14 @@ def run(cases: Sequence[Case], device: str, out: Path | None, state: Path) -> in
     Raises:
         RuntimeError: tikemu or the device is missing.
     """
-    timer = timer_of(device)
-    found = search(cases, timer, State(state, device))
+    timer, known = timer_of(device), State(state, device)
+    found = search(cases, timer, known)
     print(report(found))
+    result = entries(found, timer, known)
     target = out or tuning.PATH
     target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(tuning.to_json(entries(found)), encoding="utf-8")
-    print(f"\nwritten: {target}, {len(entries(found))} entries; measured: {state}")
+    target.write_text(tuning.to_json(result), encoding="utf-8")
+    print(f"\nwritten: {target}, {len(result)} entries; measured: {state}")
     return 0
 
 
@@ -93,23 +94,42 @@ def search(cases: Sequence[Case], timer: Timer, state: State) -> Found:
     found: Found = {}
     for case, variant in (bar := tqdm(pairs, unit="variant", leave=False)):
         bar.set_description(f"{case} {variant}")
-        value = state.get(case, variant)
-        if value is None:
-            value = timer(case, variant)
-            state.put(case, variant, value)
-        found.setdefault(case, {})[variant] = value
+        found.setdefault(case, {})[variant] = _time(case, variant, timer, state)
     return found
 
 
-def entries(found: Found) -> list[tuple[tuning.Entry, dict]]:
-    """Entries of the table with their gains, for the lengths around those at which a variant beat the usual one."""
+def _time(case: Case, variant: Variant, timer: Timer, state: State) -> float:
+    value = state.get(case, variant)
+    if value is None:
+        value = timer(case, variant)
+        state.put(case, variant, value)
+    return value
+
+
+def entries(found: Found, timer: Timer, state: State) -> list[tuple[tuning.Entry, dict]]:
+    """Entries of the table with their gains, for the lengths around those at which a variant beat the usual one.
+
+    Where it is slower than the usual one at the first or last of these, they begin or end with the one that was timed.
+    """
     result = []
     for case, times in found.items():
         variant, gain = best(times)
         if gain:
             lengths = sorted(other.seq for other in found if replace(other, seq=case.seq) == case)
-            result.append((case.entry(variant, *around(case.seq, lengths)), {"gain": round(gain, 4)}))
+            ends = [
+                end if _holds(replace(case, seq=end), variant, timer, state) else case.seq
+                for end in around(case.seq, lengths)
+            ]
+            result.append((case.entry(variant, *ends), {"gain": round(gain, 4)}))
     return result
+
+
+def _holds(case: Case, variant: Variant, timer: Timer, state: State) -> bool:
+    """Whether a variant is no slower than the usual one."""
+    usual = variants(case)[0]
+    if plan_of(case, (case.entry(variant),)) == plan_of(case, ()):
+        return True
+    return _time(case, variant, timer, state) <= _time(case, usual, timer, state)
 
 
 def around(seq: int, lengths: Sequence[int]) -> tuple[int, int]:

@@ -159,7 +159,8 @@ def cut(strategy: Strategy, problem: KernelProblem) -> TilePlan:
     long = problem.post_scale in (1.0, 4.0, 16.0) or problem.seq_k >= LONG * max(1, problem.sequences)
     half_scores = plain and long and rows > PRECISE_ROWS
     half_scores = half_scores and problem.head_dim + problem.value_dim <= 2 * MOST_HALF
-    half_scores = half_scores and tuning.half_scores(problem)
+    # Where Vector does not scale scores, only those in float16 are looked at for how far they can lie from zero.
+    half_scores = half_scores and (problem.post_scale == 1.0 or tuning.half_scores(problem))
     precise = rows <= PRECISE_ROWS or 0 < problem.rules.softcap <= LOW_CAP
     widths = padded(problem.head_dim), padded(problem.value_dim)
     shared = memory_bound and _sees_first_key(problem)
