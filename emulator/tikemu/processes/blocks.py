@@ -33,8 +33,9 @@ MOST_ADDITIONS = 512 << 20
 #: the oldest that is not complete.
 _SHARES, _AHEAD = 16, 8
 
-#: Ways to run a program in processes: additions to the same bytes do not occur; they do; the caller runs it alone.
-_APART, _ADDING, _ALONE = "apart", "adding", "alone"
+#: Ways to run a program that was run in vain: the caller adds what shares add to the same bytes; or it does it all.
+_ADDING, _ALONE = "adding", "alone"
+_WAYS = {_ADDING: "again, and the caller adds", _ALONE: "in one process"}
 
 _log = logging.getLogger("tikemu.processes")
 
@@ -84,9 +85,6 @@ def run_in_processes(session: Session, cores: Cores, scalars: Mapping[str, Any],
             _log.info("kernel %s: %s; it runs %s", session.program.name, met, _WAYS[met.mode])
             session.begin(scalars, tensors)
     return False
-
-
-_WAYS = {_ADDING: "again, and the caller adds", _ALONE: "in one process"}
 
 
 def _needs_order(session: Session) -> bool:
@@ -178,7 +176,7 @@ class _Run:
         while len(counts) < len(pool):
             process, answer = pool.receive()
             kind, *rest = pickle.loads(answer)
-            complete = len(self.cycles) == self.blocks  # without this one, where it is not ready yet
+            complete = len(self.cycles) == self.blocks  # before this answer: others may have been quicker
             if kind == "missing" and not complete:  # it keeps a few programs only
                 program = program or self._program()
                 _send(pool, process, *head, program, given)
