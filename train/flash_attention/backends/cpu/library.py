@@ -58,8 +58,12 @@ class Library:
         """Takes the time that so many operations take at least: those of products of that dtype, in registers alone.
 
         All threads share them, in float32 arithmetic where the processor has none of its own for `dtype`.
+
+        Raises:
+            KernelError: the instruction set that is asked for cannot run here.
         """
-        self.handle.flash_attention_multiply_adds(int(dtype == "bfloat16"), ctypes.c_int64(operations))
+        status = self.handle.flash_attention_multiply_adds(int(dtype == "bfloat16"), ctypes.c_int64(operations))
+        _check(self, "flash_attention_multiply_adds", status)
 
     def message(self, status: int) -> str:
         """Meaning of a return code."""
@@ -258,6 +262,9 @@ def _packed_inputs(problem: PackedProblem) -> list:
 
 def _run(library: Library | None, function: str, inputs: list, outputs: tuple) -> None:
     library = library or load()
-    status = library.call(function, inputs, list(outputs))
+    _check(library, function, library.call(function, inputs, list(outputs)))
+
+
+def _check(library: Library, function: str, status: int) -> None:
     if status:
         raise KernelError(f"{function}: {library.message(status)} (return code {status})")

@@ -7,6 +7,8 @@ import pytest
 from flash_attention.backends.cpu import library
 from flash_attention.problem import AttentionProblem
 
+from tests.train.flash_attention.ut.native.calls import instruction_set
+
 OPERATIONS = 1 << 29
 
 
@@ -29,3 +31,8 @@ def test_attention_comes_near_to_the_peak_and_stays_below(dtype: str, threads) -
     peak = OPERATIONS / fastest(lambda: library.load().multiply_adds(dtype, OPERATIONS))
     reached = 4 * 1024 * 1024 * 128 / fastest(lambda: library.forward(problem, tensor, tensor, tensor))
     assert 0.4 < reached / peak < 1.1
+
+
+def test_an_instruction_set_that_is_not_there_is_refused() -> None:
+    with instruction_set("none"), pytest.raises(library.KernelError, match="multiply_adds: FLASH_ATTENTION_CPU_ISA names"):
+        library.load().multiply_adds("float32", OPERATIONS)

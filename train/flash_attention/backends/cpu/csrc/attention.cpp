@@ -254,12 +254,13 @@ int backward(const Problem& problem, const BackwardInputs& inputs, const Backwar
   return guarded([&] { return run_backward(problem, inputs, outputs); });
 }
 
-void multiply_adds(DType dtype, int64_t operations) {
+int multiply_adds(DType dtype, int64_t operations) {
   const Kernels* kernels = choose_kernels();
-  if (kernels == nullptr) return;
+  if (kernels == nullptr) return kNoTarget;
   const int threads = thread_count(static_cast<double>(operations), INT64_MAX);
 #pragma omp parallel num_threads(threads)
   kernels->multiply_adds(dtype, operations / threads);
+  return kOk;
 }
 
 }  // namespace flash_attention

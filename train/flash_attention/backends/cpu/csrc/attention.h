@@ -40,6 +40,6 @@ struct Paging {
 int forward_paged(const Problem& problem, const Paging& paging, void* output);
 
 // What the arithmetic of products can do at most: so many operations in registers alone, shared by all threads.
-void multiply_adds(DType dtype, int64_t operations);
+int multiply_adds(DType dtype, int64_t operations);
 
 }  // namespace flash_attention

@@ -449,8 +449,8 @@ const char* flash_attention_isa(int index) {
 }
 
 // Takes the time of so many operations, see attention.h; for profiles.
-void flash_attention_multiply_adds(int bfloat16, int64_t operations) {
-  fa::multiply_adds(bfloat16 ? fa::DType::kBFloat16 : fa::DType::kFloat32, operations);
+int flash_attention_multiply_adds(int bfloat16, int64_t operations) {
+  return fa::multiply_adds(bfloat16 ? fa::DType::kBFloat16 : fa::DType::kFloat32, operations);
 }
 
 // The interval of keys that a query row sees; for the test against visibility.Band.

@@ -44,6 +44,7 @@ BackwardFunction backward_task_of(Bias bias) {
 
 template <class Math>
 struct Entry {
+  using Arithmetic = Math;
   static int64_t forward_scratch(const ForwardPlan& plan) {
     Arena arena(nullptr);
     ForwardTile<Math>({&plan, 0, 0}, {}, arena);
@@ -75,14 +76,12 @@ template <bool kBf16>
 struct Choose {
   static bool bf16(const Problem&, bool) { return false; }
   using Bf16 = Entry<Float32Math>;
-  using Bf16Arithmetic = Float32Math;
 };
 #if defined(__AVX512BF16__)
 template <>
 struct Choose<true> {
   static bool bf16(const Problem& p, bool bias_gradient) { return p.dtype == DType::kBFloat16 && !bias_gradient; }
   using Bf16 = Entry<Bf16MathOf<Simd>>;
-  using Bf16Arithmetic = Bf16MathOf<Simd>;
 };
 #endif
 using Chosen = Choose<Simd::kBf16>;
@@ -114,7 +113,7 @@ void target_convert(const float* src, float factor, int64_t count, DType dtype, 
 }
 
 void target_multiply_adds(DType dtype, int64_t operations) {
-  if (dtype == DType::kBFloat16) return multiply_adds<Chosen::Bf16Arithmetic>(operations);
+  if (dtype == DType::kBFloat16) return multiply_adds<Chosen::Bf16::Arithmetic>(operations);
   multiply_adds<Float32Math>(operations);
 }
 
