@@ -492,7 +492,7 @@ def broadcast_ub_to_l0c(call: Call, a: Any) -> MicroOp | None:
     dtypes=ATOMIC_DTYPES,
     pipe="S",
 )
-def setatomic_add(call: Call, a: Any) -> MicroOp:
+def set_atomic_add(call: Call, a: Any) -> MicroOp:
     """Switch atomic float32 addition of later moves from the Unified Buffer to GM on (1, "float32") or off (0)."""
     core, on = call.core, a.value != 0
 
