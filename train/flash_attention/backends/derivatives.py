@@ -1,9 +1,27 @@
-"""What says that second derivatives are not supported, where MindSpore fails without a reason or gives zeros."""
+"""How attention gets its derivative, and what says that second derivatives are not supported.
+
+A Cell with a `bprop`, or a primitive with one, is the usual way. MindSpore 2.0 gets both wrong in places, mostly without
+a word; the programs beside tests/train/flash_attention/st/test_mindspore_2_0.py show it without this package:
+
+* PYNATIVE: the `bprop` of a Cell receives as `out` what its first call returned, in every later call. What such a Cell
+  returns is not known to the operations behind it as the result of anything; what a reshape returns is.
+* PYNATIVE, from when a constant of the differentiated function is another tensor than before: operations run as if
+  their shapes were unknown, which `Custom` primitives do not support. In a compiled graph they do not.
+* `@jit` functions that PYNATIVE differentiates: the `bprop` of an inlined Cell is lost, that of a primitive receives
+  zeros. A graph with a call that is not inlined is differentiated by other code, which does both right. The `bprop` of
+  the Cell that is called must then have the parameters that are left when unused and constant inputs are gone.
+"""
 
 from __future__ import annotations
 
-from mindspore import Tensor, nn
+import mindspore as ms
+from mindspore import Tensor, nn, ops
 from mindspore.ops import constexpr
+
+# Of 2.1 to 2.6 no release can be installed; the forms for 2.0 are right on every version.
+OLD = tuple(map(int, ms.__version__.split(".")[:2])) < (2, 7)
+if OLD:
+    from mindspore.common.api import _pynative_executor
 
 
 @constexpr(reuse_result=False)
@@ -23,22 +41,163 @@ def refuse_gradient(function: str):
     raise NotImplementedError(f"{function}: it has no gradient, it is for inference; allowed is flash_attention")
 
 
-class FirstDerivativeOnly(nn.Cell):
-    """Hands on query, key and value; what differentiates their gradients once more is refused."""
+class Differentiable(nn.Cell):
+    """Attention with its first derivatives, in the form that this MindSpore gets right.
 
-    def __init__(self, backend: str):
+        output, logsumexp = cell(query, key, value, *others)
+
+    `others` are eight tensors of any meaning; a stand-in takes the place of one that a problem does not have.
+
+    Args:
+        forward: a Cell, forward(query, key, value, others) -> (output, logsumexp).
+        backward: a Cell, backward(query, key, value, others, output, logsumexp, d_output, d_logsumexp) -> (d_query,
+            d_key, d_value, d_others).
+        backend: its name in the message that refuses second derivatives.
+        primitive: whether forward is a primitive with a `bprop` of its own, which then serves wherever that is right.
+    """
+
+    def __init__(self, forward: nn.Cell, backward: nn.Cell, backend: str, primitive: bool = False):
         super().__init__()
-        self.gradients = _Gradients(backend)
+        self.forward = forward
+        self.in_graph = _Primitive(forward) if primitive else _WithBprop(forward, backward, backend)
+        self.in_jit = self.recorded = None
+        if OLD:
+            self.in_jit = _Primitive(forward) if primitive else _CalledWithBprop(forward, backward, backend)
+            self.in_jit.add_flags(no_inline=True)
+            self.recorded = _Recorded(forward, backward, backend)
 
-    def construct(self, query, key, value):
-        return query, key, value
+    def __call__(self, query, key, value, a, b, c, d, e, f, g, h):
+        # PYNATIVE calls a cell and so lands here; a compiled graph contains `construct` instead.
+        if not OLD:
+            return self.in_graph(query, key, value, a, b, c, d, e, f, g, h)
+        if _pynative_executor.grad_flag():
+            return self.recorded(query, key, value, a, b, c, d, e, f, g, h)
+        return self.forward(query, key, value, (a, b, c, d, e, f, g, h))
 
-    def bprop(self, query, key, value, out, dout):
-        return self.gradients(dout[0], dout[1], dout[2], query, key, value)
+    def construct(self, query, key, value, a, b, c, d, e, f, g, h):
+        if _differentiated_by_pynative():
+            # Behind a Depend a constant is none.
+            a, b, c, d = (ops.depend(a, query), ops.depend(b, query), ops.depend(c, query), ops.depend(d, query))
+            e, f, g, h = (ops.depend(e, query), ops.depend(f, query), ops.depend(g, query), ops.depend(h, query))
+            return self.in_jit(query, key, value, a, b, c, d, e, f, g, h)
+        return self.in_graph(query, key, value, a, b, c, d, e, f, g, h)
 
 
-class _Gradients(nn.Cell):
-    """The gradients, as a function of the inputs too: MindSpore takes some for constants, see below."""
+@constexpr(reuse_result=False)
+def _differentiated_by_pynative() -> bool:
+    """Whether the graph that is being compiled is a `@jit` function, whose gradient MindSpore 2.0 may take outside."""
+    return OLD and ms.get_context("mode") == ms.PYNATIVE_MODE
+
+
+class _Primitive(nn.Cell):
+    """A primitive with a `bprop` of its own."""
+
+    def __init__(self, forward: nn.Cell):
+        super().__init__()
+        self.forward = forward
+
+    def construct(self, query, key, value, a, b, c, d, e, f, g, h):
+        return self.forward(query, key, value, (a, b, c, d, e, f, g, h))
+
+
+class _WithBprop(nn.Cell):
+    """The usual form: results and inputs are those of the Cell's own call."""
+
+    def __init__(self, forward: nn.Cell, backward: nn.Cell, backend: str):
+        super().__init__()
+        self.forward, self.backward = forward, backward
+        self.first_derivatives = FirstDerivatives(backend)
+
+    def construct(self, query, key, value, a, b, c, d, e, f, g, h):
+        return self.forward(query, key, value, (a, b, c, d, e, f, g, h))
+
+    def bprop(self, query, key, value, a, b, c, d, e, f, g, h, out, dout):
+        d_query, d_key, d_value, d_others = self.backward(
+            query, key, value, (a, b, c, d, e, f, g, h), out[0], out[1], dout[0], dout[1]
+        )
+        return self.first_derivatives(d_query, d_key, d_value, query, key, value) + d_others
+
+
+class _CalledWithBprop(_WithBprop):
+    """The same for a call that is not inlined, whose inputs all have to be used."""
+
+    def construct(self, query, key, value, a, b, c, d, e, f, g, h):
+        output, logsumexp = self.forward(query, key, value, (a, b, c, d, e, f, g, h))
+        return ops.depend(output, (query, key, value, a, b, c, d, e, f, g, h)), logsumexp
+
+
+class _Recorded(nn.Cell):
+    """The form for PYNATIVE of MindSpore 2.0: what the backward pass needs is the input of a Cell, never its result."""
+
+    def __init__(self, forward: nn.Cell, backward: nn.Cell, backend: str):
+        super().__init__()
+        self.results = _Results(forward)
+        self.gradients = _GradientsOfResults(backward, backend)
+
+    def construct(self, query, key, value, a, b, c, d, e, f, g, h):
+        output, logsumexp = self.results(query, key, value, a, b, c, d, e, f, g, h)
+        output, logsumexp = _same(output), _same(logsumexp)
+        output, logsumexp = self.gradients(query, key, value, a, b, c, d, e, f, g, h, output, logsumexp)
+        return _same(output), _same(logsumexp)
+
+
+def _same(tensor):
+    """The tensor as the result of an operation, which MindSpore 2.0 follows from call to call."""
+    return ops.reshape(tensor, tensor.shape)
+
+
+class _Results(nn.Cell):
+    """The forward pass in a graph of its own, which has no gradient and in which shapes are known."""
+
+    def __init__(self, forward: nn.Cell):
+        super().__init__()
+
+        @ms.jit
+        def compiled(query, key, value, a, b, c, d, e, f, g, h):
+            return forward(query, key, value, (a, b, c, d, e, f, g, h))
+
+        self.compiled = (compiled,)  # an attribute of a Cell that is a function counts as its method
+        self.zeros_like = ops.ZerosLike()
+
+    def construct(self, query, key, value, a, b, c, d, e, f, g, h):
+        return self.compiled[0](query, key, value, a, b, c, d, e, f, g, h)
+
+    def bprop(self, query, key, value, a, b, c, d, e, f, g, h, out, dout):
+        of, others = self.zeros_like, (a, b, c, d, e, f, g, h)
+        return (of(query), of(key), of(value)) + _zeros_like(others)
+
+
+class _GradientsOfResults(nn.Cell):
+    """Hands on the results; their gradient is that of the inputs they were computed from."""
+
+    def __init__(self, backward: nn.Cell, backend: str):
+        super().__init__()
+        self.backward = backward
+        self.first_derivatives = FirstDerivatives(backend)
+
+    def construct(self, query, key, value, a, b, c, d, e, f, g, h, output, logsumexp):
+        return output, logsumexp
+
+    def bprop(self, query, key, value, a, b, c, d, e, f, g, h, output, logsumexp, out, dout):
+        d_query, d_key, d_value, d_others = self.backward(
+            query, key, value, (a, b, c, d, e, f, g, h), output, logsumexp, dout[0], dout[1]
+        )
+        of_inputs = self.first_derivatives(d_query, d_key, d_value, query, key, value) + d_others
+        return of_inputs + _zeros_like((output, logsumexp))
+
+
+def _zeros_like(tensors):
+    zeros = ()
+    for tensor in tensors:
+        zeros = zeros + (ops.zeros_like(tensor),)
+    return zeros
+
+
+class FirstDerivatives(nn.Cell):
+    """Hands on the gradients; what differentiates them once more is refused.
+
+    They are a function of the inputs too: MindSpore takes some gradients for constants.
+    """
 
     def __init__(self, backend: str):
         super().__init__()
@@ -52,16 +211,40 @@ class _Gradients(nn.Cell):
         return dout[0], dout[1], dout[2], query, key, value
 
 
+def without_influence(tensor):
+    """A tensor on which no result depends, whose derivative therefore is zero, with or without being computed.
+
+    MindSpore 2.0 cannot differentiate around what is stopped in a `@jit` function once PYNATIVE runs its operations as
+    if their shapes were unknown.
+    """
+    return tensor if OLD else ops.stop_gradient(tensor)
+
+
 class FirstDerivativeOnlyInPynative(nn.Cell):
-    """The same for PYNATIVE alone, where the second derivatives of a product of matrices are zeros (MindSpore 2.10)."""
+    """Hands on query, key and value; in PYNATIVE what differentiates their gradients once more is refused.
+
+    There the second derivatives of a product of matrices are zeros (MindSpore 2.10); MindSpore 2.0 refuses by itself.
+    """
 
     def __init__(self, backend: str):
         super().__init__()
-        self.guard = FirstDerivativeOnly(backend)
+        self.guard = None if OLD else _Guard(backend)
 
     def __call__(self, query, key, value):
-        # PYNATIVE calls a cell and so lands here; a compiled graph contains `construct` instead.
-        return self.guard(query, key, value)
+        # As in Differentiable.
+        return (query, key, value) if self.guard is None else self.guard(query, key, value)
 
     def construct(self, query, key, value):
         return query, key, value
+
+
+class _Guard(nn.Cell):
+    def __init__(self, backend: str):
+        super().__init__()
+        self.first_derivatives = FirstDerivatives(backend)
+
+    def construct(self, query, key, value):
+        return query, key, value
+
+    def bprop(self, query, key, value, out, dout):
+        return self.first_derivatives(dout[0], dout[1], dout[2], query, key, value)

@@ -12,7 +12,7 @@ from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
 from flash_attention.backends.base import Backend
-from flash_attention.backends.derivatives import FirstDerivativeOnlyInPynative
+from flash_attention.backends.derivatives import FirstDerivativeOnlyInPynative, without_influence
 from flash_attention.backends.packed_loop import PackedLoop, PackedLoopOfTensors
 from flash_attention.backends.paged_gather import PagedGather
 from flash_attention.backends.positional import ComputedAlibi, OutOfBand, counted
@@ -76,6 +76,7 @@ class _Attention(nn.Cell):
         self.alibi = ComputedAlibi(problem) if problem.bias == "alibi" else None
         self.sunk, self.prefixed, self.segmented = problem.sinks, problem.prefix, problem.segments
         self.tame = _FiniteOnly() if self.masked or self.segmented or self.out_of_band is not None else None
+        self.lowest = Tensor(np.finfo(np.float32).min)
         self.product_nt = ops.BatchMatMul(transpose_b=True)
         self.product = ops.BatchMatMul()
         self.top = ops.ReduceMax(keep_dims=True)
@@ -119,12 +120,12 @@ class _Attention(nn.Cell):
         if hidden is not None:
             scores = ops.masked_fill(scores, hidden, -_INFINITY)
 
-        # A row that sees nothing has top -inf and total 0: it must give 0 and -inf, and no NaN in any gradient.
-        top = ops.stop_gradient(self.top(scores, -1))
+        # A row that sees nothing has only -inf and total 0: it must give 0 and -inf, and no NaN in any gradient.
+        top = without_influence(self.top(scores, -1))
         if self.sunk:
             sinks = ops.reshape(ops.cast(sinks, mstype.float32), (1, -1, 1, 1))
-            top = ops.maximum(top, ops.stop_gradient(sinks))
-        top = ops.masked_fill(top, top == -_INFINITY, 0.0)
+            top = ops.maximum(top, without_influence(sinks))
+        top = ops.maximum(top, self.lowest)
         weights = ops.cast(ops.exp(ops.cast(scores - top, self.precise)), mstype.float32)
         total = self.total(weights, -1)
         if self.sunk:

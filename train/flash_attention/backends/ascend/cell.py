@@ -5,6 +5,8 @@ What differs is where a primitive comes from and who decides which scores dropou
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
@@ -13,7 +15,7 @@ from flash_attention.backends.ascend import integers
 from flash_attention.backends.ascend.decode import DecodeKernels
 from flash_attention.backends.ascend.explicit_mask import ExplicitMask, with_mask
 from flash_attention.backends.ascend.stages import MakePrimitive, primitive_of
-from flash_attention.backends.derivatives import FirstDerivativeOnly
+from flash_attention.backends.derivatives import Differentiable
 from flash_attention.kernels.tik import host, operators
 from flash_attention.kernels.tik.decode import scheduler as decode_scheduler
 from flash_attention.kernels.tik.layout import HIDDEN_BY_BIAS, KEEP_PADDING, SINK_LANES, placement
@@ -52,7 +54,7 @@ class OperatorAttention(nn.Cell):
         # The decoding kernels have no strategies for sharded graphs. Where they can run they do: their modelled time is
         # below that of the forward kernel and of the change of keys and values to FRACTAL_NZ before it.
         decodes = shard is None and decode_scheduler.refuse(kernel_problem) is None
-        self.core = Kernels(request, make_primitive, decodes)
+        self.core = kernels(request, make_primitive, decodes)
         self.mask_given, self.bias_given = kernel_problem.mask_shape is not None, problem.bias_shape is not None
         self.mask = self.bias = None
         self.explicit_mask = ExplicitMask(problem, shard) if problem.prefix or problem.segments else None
@@ -66,7 +68,6 @@ class OperatorAttention(nn.Cell):
         self.keep = _KeepOrder(kernel_problem) if problem.dropout_threshold > 0 and problem.keep_bits else None
         self.sinks = SpreadSinks(problem.batch, shard) if problem.sinks else None
         self.seq_q = problem.seq_q
-        self.first_derivative_only = FirstDerivativeOnly("tik and emulator")
         self.nothing = Tensor(np.zeros(1, np.float16))  # a graph's gradient function takes no None
         self.no_sequences = (self.nothing, self.nothing, self.nothing)
 
@@ -84,7 +85,6 @@ class OperatorAttention(nn.Cell):
         segment_ids=None,
         kv_segment_ids=None,
     ):
-        query, key, value = self.first_derivative_only(query, key, value)
         hidden, bias, keep = self.nothing, self.nothing, self.nothing
         if self.mask_given:
             if self.explicit_mask is not None:
@@ -102,13 +102,15 @@ class OperatorAttention(nn.Cell):
         if self.keep is not None:
             keep = ops.stop_gradient(self.keep(keep_bits))
         spread = self.nothing if self.sinks is None else self.sinks(sinks)
-        output, logsumexp = self.core(query, key, value, hidden, bias, keep, spread, *self.no_sequences)
+        output, logsumexp = self.core(query, key, value, hidden, bias, keep, spread, *self.no_sequences, self.nothing)
         logsumexp = logsumexp[:, :, : self.seq_q]
         return output, ops.masked_fill(logsumexp, logsumexp < NOTHING_SEEN, -float("inf"))
 
 
-class Kernels(nn.Cell):
+def kernels(request: Request, make_primitive: MakePrimitive, decodes: bool = False) -> Differentiable:
     """The forward kernel, or where it decodes the two decoding kernels, and the backward kernels as its gradient.
+
+        output, logsumexp = cell(query, key, value, mask, bias, keep, sinks, ends_q, ends_k, prefix, nothing)
 
     query (B, H, Sq, D), key (B, Hkv, Sk, D), value (B, Hkv, Sk, Dv), or matrices of tokens with layout TH; mask, bias,
     keep and sinks as the kernels take them, or anything where the problem has none. logsumexp (B, H, Sq padded).
@@ -116,62 +118,99 @@ class Kernels(nn.Cell):
     With packed sequences ends_q, ends_k and prefix are those of operators.work_tables, and the rows of logsumexp are
     the stored ones; otherwise they are anything.
     """
+    p = request.problem
+    shapes = {name: placement(p, name).shape for name in ("output", "d_query", "d_key", "d_value")}
+    shapes["d_bias"] = (*p.bias_planes, p.seq_q, p.seq_k)
+    forward, *backward = operators.stages(request)
+    return Differentiable(
+        _Decoding(request, make_primitive) if decodes else _Forward(request, forward, make_primitive, shapes),
+        _Backward(request, backward, make_primitive, shapes),
+        "tik and emulator",
+    )
 
-    def __init__(self, request: Request, make_primitive: MakePrimitive, decodes: bool = False):
+
+class _Decoding(nn.Cell):
+    def __init__(self, request: Request, make_primitive: MakePrimitive):
+        super().__init__()
+        self.kernels, self.sunk = DecodeKernels(request, make_primitive), request.problem.sinks
+
+    def construct(self, query, key, value, others):
+        sinks = others[3]
+        return self.kernels(query, key, value, sinks[0, :, 0] if self.sunk else sinks)
+
+
+class _Features(nn.Cell):
+    """Those of the optional inputs that the problem has. A graph of MindSpore 2.0 takes no starred tuple."""
+
+    def __init__(self, request: Request):
         super().__init__()
         p = request.problem
-        shapes = {name: placement(p, name).shape for name in ("output", "d_query", "d_key", "d_value")}
-        shapes["d_bias"] = (*p.bias_planes, p.seq_q, p.seq_k)
+        self.masked, self.biased, self.dropped = p.mask != "none", p.bias_shape is not None, p.dropout_threshold > 0
 
-        forward, rows, main, *finish = (
-            (DecodeKernels(request, make_primitive), ())
-            if decodes and name == "forward"
-            else primitive_of(name, request, make_primitive, shapes)
-            for name in operators.stages(request)
-        )
-        self.forward, self.forward_constants = forward
-        self.rows, self.rows_constants = rows
-        self.main, self.main_constants = main
-        self.finish = finish[0][0] if finish else None  # where the main kernel does not give d_query
-        self.masked, self.biased, self.dropped = (
-            p.mask != "none",
-            p.bias_shape is not None,
-            p.dropout_threshold > 0,
-        )
-        self.sunk, self.decodes, self.packed = p.sinks, decodes, p.sequences > 0
+    def construct(self, mask, bias, keep):
+        result = ()
+        if self.masked:
+            result = result + (mask,)
+        if self.biased:
+            result = result + (bias,)
+        if self.dropped:
+            result = result + (keep,)
+        return result
+
+
+class _Forward(nn.Cell):
+    def __init__(self, request: Request, stage: str, make_primitive: MakePrimitive, shapes: dict):
+        super().__init__()
+        self.kernel, self.constants = primitive_of(stage, request, make_primitive, shapes)
+        self.features = _Features(request)
+        self.sunk, self.packed = request.problem.sinks, request.problem.sequences > 0
         if self.packed:
             # Wrapped: an attribute of a Cell that is a function counts as its method.
-            self.forward_tables = (operators.work_tables(integers, request, ("forward", "blocks")),)
-            self.backward_tables = (operators.work_tables(integers, request, ("grad", "blocks")),)
-        self.logsumexp_gradient, self.bias_gradient = request.logsumexp_gradient, request.bias_gradient
-        self.bias_sums = _BiasSums(p) if self.bias_gradient and p.bias == "per_key" else None
+            self.tables = (operators.work_tables(integers, request, ("forward", "blocks")),)
 
-    def construct(self, query, key, value, mask, bias, keep, sinks, ends_q, ends_k, prefix):
-        if self.decodes:
-            return self.forward(query, key, value, sinks[0, :, 0] if self.sunk else sinks)
+    def construct(self, query, key, value, others):
+        mask, bias, keep, sinks, ends_q, ends_k, prefix, _ = others
         features = self.features(mask, bias, keep)
         if self.sunk:
             features = features + (sinks,)
         if self.packed:
-            work, blocks = self.forward_tables[0](ends_q, ends_k, prefix)
+            work, blocks = self.tables[0](ends_q, ends_k, prefix)
             features = features + (blocks, work)
-        return self.forward(query, key, value, *features, *self.forward_constants)
+        return self.kernel(query, key, value, *features, *self.constants)
 
-    def bprop(self, query, key, value, mask, bias, keep, sinks, ends_q, ends_k, prefix, out, dout):
-        """The backward kernels; `dout` holds the gradients of output and logsumexp."""
+
+class _Backward(nn.Cell):
+    """The kernel of the rows, the main kernel, and where that does not give d_query a last one."""
+
+    def __init__(self, request: Request, stages: Sequence, make_primitive: MakePrimitive, shapes: dict):
+        super().__init__()
+        p = request.problem
+        rows, main, *finish = (primitive_of(name, request, make_primitive, shapes) for name in stages)
+        self.rows, self.rows_constants = rows
+        self.main, self.main_constants = main
+        self.finish = finish[0][0] if finish else None
+        self.features = _Features(request)
+        self.sunk, self.packed = p.sinks, p.sequences > 0
+        if self.packed:
+            self.tables = (operators.work_tables(integers, request, ("grad", "blocks")),)
+        self.logsumexp_gradient, self.bias_gradient = request.logsumexp_gradient, request.bias_gradient
+        self.bias_sums = _BiasSums(p) if self.bias_gradient and p.bias == "per_key" else None
+
+    def construct(self, query, key, value, others, output, logsumexp, d_output, d_logsumexp):
+        mask, bias, keep, sinks, ends_q, ends_k, prefix, nothing = others
         # A row without visible keys has no logsumexp, and its share of the gradient is nothing.
-        given = (out[0], dout[0], out[1])
+        given = (output, d_output, logsumexp)
         if self.logsumexp_gradient:
-            given = given + (dout[1],)
+            given = given + (d_logsumexp,)
         if self.sunk:
             given = given + (sinks,)
         features, blocks = self.features(mask, bias, keep), ()
         if self.packed:
-            work, table = self.backward_tables[0](ends_q, ends_k, prefix)
+            work, table = self.tables[0](ends_q, ends_k, prefix)
             blocks, features = (table,), features + (work,)
         rows = self.rows(*given, *blocks, *self.rows_constants)
         lanes = rows[0] if isinstance(rows, tuple) else rows
-        gradients = self.main(query, key, value, dout[0], lanes, *features, *self.main_constants)
+        gradients = self.main(query, key, value, d_output, lanes, *features, *self.main_constants)
         d_query = gradients[-1]
         if self.finish is not None:
             d_query = self.finish(gradients[2], *blocks)
@@ -184,20 +223,9 @@ class Kernels(nn.Cell):
         if self.sunk:
             by_head = ops.ReduceSum(keep_dims=True)(rows[1], 2)
             d_sinks = ops.concat((by_head, d_sinks[:, :, 1:]), 2)
-        of_data = ops.zeros_like(ends_q), ops.zeros_like(ends_k), ops.zeros_like(prefix)
         of_features = ops.zeros_like(mask), d_bias, ops.zeros_like(keep), d_sinks
-        return (d_query, gradients[0], gradients[1]) + of_features + of_data
-
-    def features(self, mask, bias, keep):
-        """Those of the optional inputs that the problem has. A graph of MindSpore 2.0 takes no starred tuple."""
-        result = ()
-        if self.masked:
-            result = result + (mask,)
-        if self.biased:
-            result = result + (bias,)
-        if self.dropped:
-            result = result + (keep,)
-        return result
+        of_data = ops.zeros_like(ends_q), ops.zeros_like(ends_k), ops.zeros_like(prefix), ops.zeros_like(nothing)
+        return d_query, gradients[0], gradients[1], of_features + of_data
 
 
 class SpreadSinks(nn.Cell):

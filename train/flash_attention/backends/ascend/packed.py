@@ -7,10 +7,9 @@ from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
 from flash_attention.backends.ascend import integers
-from flash_attention.backends.ascend.cell import NOTHING_SEEN, Kernels, SpreadSinks
+from flash_attention.backends.ascend.cell import NOTHING_SEEN, SpreadSinks, kernels
 from flash_attention.backends.ascend.limits import MAX_KEEP_BYTES
 from flash_attention.backends.ascend.stages import MakePrimitive
-from flash_attention.backends.derivatives import FirstDerivativeOnly
 from flash_attention.kernels.tik import host, layout, packed
 from flash_attention.kernels.tik.problem import Chip, padded
 from flash_attention.kernels.tik.signature import Request
@@ -43,7 +42,7 @@ class PackedOperators(nn.Cell):
         super().__init__()
         rows = problem.rows
         described = host.describe_packed(problem, **chip._asdict())
-        self.core = Kernels(Request(described, logsumexp_gradient=rows.return_lse), make_primitive)
+        self.core = kernels(Request(described, logsumexp_gradient=rows.return_lse), make_primitive)
         self.check = check if problem.lengths_q is None or problem.lengths_k is None else None
         self.sequences = problem.sequences
         self.lengths_q, self.lengths_k = (
@@ -63,10 +62,8 @@ class PackedOperators(nn.Cell):
         self.prefixed = rows.prefix
         self.nothing = Tensor(np.zeros(1, np.float16))
         self.no_prefix = Tensor(np.zeros(problem.sequences, np.int32))
-        self.first_derivative_only = FirstDerivativeOnly("tik and emulator")
 
     def construct(self, query, key, value, lengths_q, lengths_k, seed, sinks, prefix):
-        query, key, value = self.first_derivative_only(query, key, value)
         lengths_q = lengths_q if self.lengths_q is None else self.lengths_q
         lengths_k = lengths_k if self.lengths_k is None else self.lengths_k
         if self.check is not None:
@@ -77,7 +74,7 @@ class PackedOperators(nn.Cell):
         spread = self.nothing if self.sinks is None else self.sinks(sinks)
         output, logsumexp = self.core(
             *(self.queries(query), self.keys(key), self.values(value)),
-            *(self.nothing, self.nothing, keep, spread, ends_q, ends_k, prefix),
+            *(self.nothing, self.nothing, keep, spread, ends_q, ends_k, prefix, self.nothing),
         )
         if self.padded_dim > self.value_dim:
             output = ops.reshape(output, (-1, self.heads, self.padded_dim))[:, :, : self.value_dim]

@@ -7,7 +7,7 @@ import numpy as np
 from mindspore import Tensor, nn, ops
 
 from flash_attention.backends.cpu import library
-from flash_attention.backends.derivatives import refuse_second_derivative
+from flash_attention.backends.derivatives import Differentiable, refuse_second_derivative
 from flash_attention.problem import AttentionProblem
 from flash_attention.sharding.shard import ROWS, TENSOR, Shard
 from flash_attention.sharding.strategy import TENSOR_AXES
@@ -42,7 +42,8 @@ class Attention(_Call):
         self.given = problem.dropout_threshold > 0 and problem.keep_bits
         self.drawn = problem.dropout_threshold > 0 and not problem.keep_bits
         self.sunk, self.prefixed, self.segmented = problem.sinks, problem.prefix, problem.segments
-        self.attention = _forward(problem, shard)
+        backward = _Backward(problem, shard)
+        self.attention = Differentiable(_Forward(problem, shard, backward), backward, "cpu", primitive=True)
 
     def construct(
         self,
@@ -76,9 +77,45 @@ class Attention(_Call):
             prefix,
             segments,
             kv_segments,
-            self.rules,
-            self.rates,
         )
+
+
+class _Forward(nn.Cell):
+    """The forward primitive, which has the backward primitive as its derivative."""
+
+    def __init__(self, problem: AttentionProblem, shard: Shard | None, backward: nn.Cell):
+        super().__init__()
+        rules, rates = library.configuration(problem)
+        self.rules, self.rates = Tensor(rules), Tensor(rates)
+        self.primitive = _forward(problem, shard, backward)
+
+    def construct(self, query, key, value, others):
+        return self.primitive(query, key, value, *others, self.rules, self.rates)
+
+
+class _Backward(nn.Cell):
+    """The backward primitive; `others` are mask, bias, keep_bits, seed, sinks, prefix, segments, kv_segments."""
+
+    def __init__(self, problem: AttentionProblem, shard: Shard | None):
+        super().__init__()
+        rules, rates = library.configuration(problem)
+        self.rules, self.rates = Tensor(rules), Tensor(rates)
+        self.primitive = _backward(problem, shard)
+        self.biased, self.sunk = library.wants_bias_gradient(problem), problem.sinks
+        self.zeros_like = ops.ZerosLike()
+
+    def construct(self, query, key, value, others, output, logsumexp, d_output, d_logsumexp):
+        results = self.primitive(
+            query, key, value, *others, output, logsumexp, d_output, d_logsumexp, self.rules, self.rates
+        )
+        d_others = ()
+        for tensor in others:
+            d_others = d_others + (self.zeros_like(tensor),)
+        if self.biased:
+            d_others = d_others[:1] + (results[3],) + d_others[2:]
+        if self.sunk:
+            d_others = d_others[:4] + (results[-1],) + d_others[5:]
+        return results[0], results[1], results[2], d_others
 
 
 class Gradients(_Call):
@@ -122,34 +159,15 @@ def _backward(problem: AttentionProblem, shard: Shard | None = None) -> ops.Cust
     return custom_primitive(name, problem, gradients, bprop, shard, input_axes)
 
 
-def _forward(problem: AttentionProblem, shard: Shard | None) -> ops.Custom:
-    bias_gradient = library.wants_bias_gradient(problem)
-    backward = _backward(problem, shard)
+def _forward(problem: AttentionProblem, shard: Shard | None, backward: nn.Cell) -> ops.Custom:
     zeros_like = ops.ZerosLike()
-    sunk, sinks_gradient = problem.sinks, 4 if bias_gradient else 3
 
     def bprop(
         query, key, value, mask, bias, keep_bits, seed, sinks, prefix, segments, kv_segments, rules, rates, out, dout
     ):
-        gradients = backward(
-            query, key, value, mask, bias, keep_bits, seed, sinks, prefix, segments, kv_segments,
-            out[0], out[1], dout[0], dout[1], rules, rates,
-        )  # fmt: skip
-        return (
-            gradients[0],
-            gradients[1],
-            gradients[2],
-            zeros_like(mask),
-            gradients[3] if bias_gradient else zeros_like(bias),
-            zeros_like(keep_bits),
-            zeros_like(seed),
-            gradients[sinks_gradient] if sunk else zeros_like(sinks),
-            zeros_like(prefix),
-            zeros_like(segments),
-            zeros_like(kv_segments),
-            zeros_like(rules),
-            zeros_like(rates),
-        )
+        others = mask, bias, keep_bits, seed, sinks, prefix, segments, kv_segments
+        d_query, d_key, d_value, d_others = backward(query, key, value, others, out[0], out[1], dout[0], dout[1])
+        return (d_query, d_key, d_value) + d_others + (zeros_like(rules), zeros_like(rates))
 
     outputs = _like_output(problem), (problem.shape_lse(), "float32", ROWS)
     optional, rules = _optional_axes(problem, shard)

@@ -8,7 +8,7 @@ from mindspore import dtype as mstype
 
 from flash_attention.backends.cpu import library
 from flash_attention.backends.cpu.operators import custom_primitive
-from flash_attention.backends.derivatives import refuse_second_derivative
+from flash_attention.backends.derivatives import Differentiable, refuse_second_derivative
 from flash_attention.problem.packed import PackedProblem
 
 
@@ -17,13 +17,12 @@ class PackedAttention(nn.Cell):
 
     def __init__(self, problem: PackedProblem):
         super().__init__()
-        rules, rates = library.packed_configuration(problem)
-        self.rules, self.rates = Tensor(rules), Tensor(rates)
         self.absent = Tensor(np.zeros(1, np.uint8))
         self.lengths_q, self.lengths_k = _constant(problem.lengths_q), _constant(problem.lengths_k)
         self.drawn = problem.rows.dropout_threshold > 0
         self.sunk, self.prefixed = problem.rows.sinks, problem.rows.prefix
-        self.attention = _forward(problem)
+        backward = _Backward(problem)
+        self.attention = Differentiable(_Forward(problem, backward), backward, "cpu", primitive=True)
 
     def construct(self, query, key, value, lengths_q, lengths_k, seed, sinks, prefix):
         absent = self.absent
@@ -32,22 +31,63 @@ class PackedAttention(nn.Cell):
         seed = seed if self.drawn else absent
         sinks = ops.cast(sinks, mstype.float32) if self.sunk else absent
         prefix = prefix if self.prefixed else absent
-        return self.attention(
-            *(query, key, value, absent, absent, absent, seed, sinks, prefix, absent, absent),
-            *(lengths_q, lengths_k, self.rules, self.rates),
-        )
+        return self.attention(query, key, value, seed, sinks, prefix, lengths_q, lengths_k, absent, absent, absent)
 
 
 def _constant(lengths: tuple | None) -> Tensor | None:
     return None if lengths is None else Tensor(np.array(lengths, np.int64))
 
 
-def _forward(problem: PackedProblem) -> ops.Custom:
+class _Primitive(nn.Cell):
+    """Forward or backward primitive of a problem."""
+
+    def __init__(self, problem: PackedProblem, primitive: ops.Custom):
+        super().__init__()
+        rules, rates = library.packed_configuration(problem)
+        self.rules, self.rates = Tensor(rules), Tensor(rates)
+        self.primitive = primitive
+
+    def inputs(self, query, key, value, others):
+        """Those of both primitives that come before and behind the results."""
+        seed, sinks, prefix, lengths_q, lengths_k, absent, _, _ = others
+        first = (query, key, value, absent, absent, absent, seed, sinks, prefix, absent, absent)
+        return first, (lengths_q, lengths_k, self.rules, self.rates)
+
+
+class _Forward(_Primitive):
+    def __init__(self, problem: PackedProblem, backward: nn.Cell):
+        super().__init__(problem, _forward(problem, backward))
+
+    def construct(self, query, key, value, others):
+        first, last = self.inputs(query, key, value, others)
+        return self.primitive(*first, *last)
+
+
+class _Backward(_Primitive):
+    def __init__(self, problem: PackedProblem):
+        super().__init__(problem, _backward(problem))
+        self.sunk = problem.rows.sinks
+        self.zeros_like = ops.ZerosLike()
+
+    def construct(self, query, key, value, others, output, logsumexp, d_output, d_logsumexp):
+        first, last = self.inputs(query, key, value, others)
+        results = self.primitive(*first, output, logsumexp, d_output, d_logsumexp, *last)
+        d_others = ()
+        for tensor in others:
+            d_others = d_others + (self.zeros_like(tensor),)
+        if self.sunk:
+            d_others = d_others[:1] + (results[3],) + d_others[2:]
+        return results[0], results[1], results[2], d_others
+
+
+def _of_rows(problem: PackedProblem, *shapes: tuple) -> list:
+    """Shape, dtype and axes of tensors: the rows of one batch element, without the batch axis."""
     rows = problem.rows
-    # Shape, dtype and axes of each. The rows of one batch element, without the batch axis.
-    shapes = rows.shape_query(), rows.shape_key(), rows.shape_value(), rows.shape_output()
-    query, key, value, output = ((rows.laid_out(shape)[1:], rows.dtype, None) for shape in shapes)
-    zeros_like = ops.ZerosLike()
+    return [(rows.laid_out(shape)[1:], rows.dtype, None) for shape in shapes]
+
+
+def _backward(problem: PackedProblem) -> ops.Custom:
+    rows = problem.rows
 
     def no_second(
         query, key, value, mask, bias, keep, seed, sinks, prefix, segments, kv_segments,
@@ -57,24 +97,27 @@ def _forward(problem: PackedProblem) -> ops.Custom:
         sides = mask, bias, keep, seed, sinks, prefix, segments, kv_segments
         return (query, key, value, *sides, output, lse, d_output, d_lse, len_q, len_k, rules, rates)
 
-    name, sunk, results = "FlashAttentionBackwardPacked", rows.sinks, [query, key, value]
-    if sunk:
+    name = "FlashAttentionBackwardPacked"
+    results = _of_rows(problem, rows.shape_query(), rows.shape_key(), rows.shape_value())
+    if rows.sinks:
         name, results = name + "Sinks", [*results, ((rows.heads,), "float32", None)]
-    backward = custom_primitive(name, rows, tuple(results), no_second)
+    return custom_primitive(name, rows, tuple(results), no_second)
+
+
+def _forward(problem: PackedProblem, backward: nn.Cell) -> ops.Custom:
+    rows = problem.rows
+    zeros_like = ops.ZerosLike()
 
     def bprop(
         query, key, value, mask, bias, keep, seed, sinks, prefix, segments, kv_segments,
         lengths_q, lengths_k, rules, rates, out, dout,
     ):  # fmt: skip
-        sides = mask, bias, keep, seed, sinks, prefix, segments, kv_segments
-        gradients = backward(
-            *(query, key, value, *sides, out[0], out[1], dout[0], dout[1]), *(lengths_q, lengths_k, rules, rates)
-        )
-        d_sinks = gradients[3] if sunk else zeros_like(sinks)
-        before = tuple(zeros_like(tensor) for tensor in (mask, bias, keep, seed))
-        behind = (prefix, segments, kv_segments, lengths_q, lengths_k, rules, rates)
-        behind = tuple(zeros_like(tensor) for tensor in behind)
-        return (gradients[0], gradients[1], gradients[2]) + before + (d_sinks,) + behind
+        others = seed, sinks, prefix, lengths_q, lengths_k, mask, mask, mask
+        gradients = backward(query, key, value, others, out[0], out[1], dout[0], dout[1])
+        d_query, d_key, d_value, d_others = gradients
+        nothing = d_others[5]
+        first = d_query, d_key, d_value, nothing, nothing, nothing
+        return first + d_others[:3] + (nothing, nothing) + d_others[3:5] + (zeros_like(rules), zeros_like(rates))
 
-    outputs = output, ((rows.heads, rows.seq_q), "float32", None)
+    outputs = (*_of_rows(problem, rows.shape_output()), ((rows.heads, rows.seq_q), "float32", None))
     return custom_primitive("FlashAttentionForwardPacked", rows, outputs, bprop)
