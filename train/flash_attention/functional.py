@@ -27,9 +27,9 @@ from flash_attention.problem.rules import RULE_ARGUMENTS
 from flash_attention.problem.tiling import DEFAULT_STRATEGY
 from flash_attention.problem.torch_shapes import mask_plan, tensor_shapes
 from flash_attention.sharding.shard import TENSOR, Shard, sharding
+from flash_attention.tensors import Differs, prefix_tensor
 from flash_attention.tensors import compiling as _compiling
 from flash_attention.tensors import fresh_seed as _fresh_seed
-from flash_attention.tensors import prefix_tensor
 from flash_attention.tensors import spec as _spec
 from flash_attention.tensors import tensor_spec as _tensor_spec
 from flash_attention.varlen import flash_attention_varlen as flash_attention_varlen
@@ -289,7 +289,7 @@ class _Call(nn.Cell):
         self.order = to_heads.get(given) if layout == "BNSD" else (1, 0, 2) if self.merges and given == "SBH" else None
         self.order_back = None if self.order is None else tuple(np.argsort(self.order).tolist())
         self.transpose = self.transpose_back = ops.Transpose()
-        self.not_equal, self.expand = ops.NotEqual(), (ops.ExpandDims(), ops.ExpandDims())
+        self.differs, self.expand = Differs(), (ops.ExpandDims(), ops.ExpandDims())
         if shard is not None:
             self._give_strategies(shard)
 
@@ -301,7 +301,7 @@ class _Call(nn.Cell):
         self.transpose_back = shard.glue(ops.Transpose(), TENSOR)
         if shard.mask_axes is not None:
             axes = {2: shard.mask_axes[2:], 3: (shard.mask_axes[0], *shard.mask_axes[2:]), 4: shard.mask_axes}
-            shard.glue(self.not_equal, axes[self.mask_rank], ())
+            self.differs.shard(shard, axes[self.mask_rank], ())
             last = axes[3] if self.mask_rank == 3 else (None, *shard.mask_axes[2:])
             shard.glue(self.expand[0], axes[2])
             shard.glue(self.expand[1], last)
@@ -316,7 +316,7 @@ class _Call(nn.Cell):
             mask = None
         elif self.mask_rank > 0:
             if mask.dtype != mstype.bool_ and mask.dtype != mstype.uint8:
-                mask = self.not_equal(ops.cast(mask, mstype.float32), 0.0)  # a CPU compares no bfloat16
+                mask = self.differs(ops.cast(mask, mstype.float32), 0.0)  # a CPU compares no bfloat16
             if self.mask_rank == 2:
                 mask = self.expand[0](mask, 0)
             if self.mask_rank < 4:

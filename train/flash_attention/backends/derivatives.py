@@ -7,9 +7,9 @@ a word; the programs beside tests/train/flash_attention/st/test_mindspore_2_0.py
   returns is not known to the operations behind it as the result of anything; what a reshape returns is.
 * PYNATIVE, from when a constant of the differentiated function is another tensor than before: operations run as if
   their shapes were unknown, which `Custom` primitives do not support. In a compiled graph they do not.
-* `@jit` functions that PYNATIVE differentiates: the `bprop` of an inlined Cell is lost, that of a primitive receives
-  zeros. A graph with a call that is not inlined is differentiated by other code, which does both right. The `bprop` of
-  the Cell that is called must then have the parameters that are left when unused and constant inputs are gone.
+* `@jit` functions that PYNATIVE differentiates: the `bprop` of a Cell is lost, and where a primitive has one, all that the
+  gradient takes from the forward pass is zero. A graph with a branch is differentiated by other code, which does the
+  second right.
 """
 
 from __future__ import annotations
@@ -62,8 +62,7 @@ class Differentiable(nn.Cell):
         self.in_graph = _Primitive(forward) if primitive else _WithBprop(forward, backward, backend)
         self.in_jit = self.recorded = None
         if OLD:
-            self.in_jit = _Primitive(forward) if primitive else _CalledWithBprop(forward, backward, backend)
-            self.in_jit.add_flags(no_inline=True)
+            self.in_jit = _Branching(forward) if primitive else _Refused(backend)
             self.recorded = _Recorded(forward, backward, backend)
 
     def __call__(self, query, key, value, a, b, c, d, e, f, g, h):
@@ -76,17 +75,14 @@ class Differentiable(nn.Cell):
 
     def construct(self, query, key, value, a, b, c, d, e, f, g, h):
         if _differentiated_by_pynative():
-            # Behind a Depend a constant is none.
-            a, b, c, d = (ops.depend(a, query), ops.depend(b, query), ops.depend(c, query), ops.depend(d, query))
-            e, f, g, h = (ops.depend(e, query), ops.depend(f, query), ops.depend(g, query), ops.depend(h, query))
             return self.in_jit(query, key, value, a, b, c, d, e, f, g, h)
         return self.in_graph(query, key, value, a, b, c, d, e, f, g, h)
 
 
 @constexpr(reuse_result=False)
 def _differentiated_by_pynative() -> bool:
-    """Whether the graph that is being compiled is a `@jit` function, whose gradient MindSpore 2.0 may take outside."""
-    return OLD and ms.get_context("mode") == ms.PYNATIVE_MODE
+    """Whether the graph that is being compiled is a `@jit` function whose gradient MindSpore 2.0 takes outside."""
+    return OLD and ms.get_context("mode") == ms.PYNATIVE_MODE and _pynative_executor.grad_flag()
 
 
 class _Primitive(nn.Cell):
@@ -98,6 +94,40 @@ class _Primitive(nn.Cell):
 
     def construct(self, query, key, value, a, b, c, d, e, f, g, h):
         return self.forward(query, key, value, (a, b, c, d, e, f, g, h))
+
+
+class _Branching(nn.Cell):
+    """The same beside a branch, which is never taken: no logsumexp is above infinity."""
+
+    def __init__(self, forward: nn.Cell):
+        super().__init__()
+        self.forward = forward
+
+    def construct(self, query, key, value, a, b, c, d, e, f, g, h):
+        output, logsumexp = self.forward(query, key, value, (a, b, c, d, e, f, g, h))
+        if ops.reshape(logsumexp, (-1,))[0] > float("inf"):
+            output = output + output
+        return output, logsumexp
+
+
+class _Refused(nn.Cell):
+    """What stands where no form is right."""
+
+    def __init__(self, backend: str):
+        super().__init__()
+        self.backend = backend
+
+    def construct(self, query, key, value, a, b, c, d, e, f, g, h):
+        _refuse_jit(self.backend)
+        return query, query
+
+
+@constexpr(reuse_result=False)
+def _refuse_jit(backend: str):
+    raise RuntimeError(
+        f"@jit: backend {backend!r} in a function that PYNATIVE differentiates, which MindSpore 2.0 does wrongly; "
+        "allowed are GRAPH mode, the gradient taken inside the @jit function, no @jit, and backends 'cpu' and 'math'"
+    )
 
 
 class _WithBprop(nn.Cell):
@@ -116,14 +146,6 @@ class _WithBprop(nn.Cell):
             query, key, value, (a, b, c, d, e, f, g, h), out[0], out[1], dout[0], dout[1]
         )
         return self.first_derivatives(d_query, d_key, d_value, query, key, value) + d_others
-
-
-class _CalledWithBprop(_WithBprop):
-    """The same for a call that is not inlined, whose inputs all have to be used."""
-
-    def construct(self, query, key, value, a, b, c, d, e, f, g, h):
-        output, logsumexp = self.forward(query, key, value, (a, b, c, d, e, f, g, h))
-        return ops.depend(output, (query, key, value, a, b, c, d, e, f, g, h)), logsumexp
 
 
 class _Recorded(nn.Cell):

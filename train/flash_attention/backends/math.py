@@ -19,6 +19,7 @@ from flash_attention.backends.positional import ComputedAlibi, OutOfBand, counte
 from flash_attention.problem import AttentionProblem
 from flash_attention.problem.packed import PackedProblem
 from flash_attention.problem.paged import PagedProblem
+from flash_attention.tensors import Differs
 
 if TYPE_CHECKING:
     from flash_attention.sharding.shard import Shard
@@ -75,6 +76,7 @@ class _Attention(nn.Cell):
         self.out_of_band = None if everything else OutOfBand(problem)
         self.alibi = ComputedAlibi(problem) if problem.bias == "alibi" else None
         self.sunk, self.prefixed, self.segmented = problem.sinks, problem.prefix, problem.segments
+        self.differs = Differs()
         self.tame = _FiniteOnly() if self.masked or self.segmented or self.out_of_band is not None else None
         self.lowest = Tensor(np.finfo(np.float32).min)
         self.product_nt = ops.BatchMatMul(transpose_b=True)
@@ -162,7 +164,7 @@ class _Attention(nn.Cell):
                 hidden = ops.logical_and(hidden, counted(key.shape[2]) >= ops.reshape(prefix, (-1, 1, 1, 1)))
         if self.segmented:
             own, other = ops.expand_dims(segment_ids, -1), ops.expand_dims(kv_segment_ids, 1)
-            apart = ops.expand_dims(ops.logical_or(own != other, own < 0), 1)
+            apart = ops.expand_dims(ops.logical_or(self.differs(own, other), own < 0), 1)
             hidden = apart if hidden is None else ops.logical_or(hidden, apart)
         if self.masked:
             by_mask = ops.cast(mask, mstype.bool_)
@@ -175,11 +177,11 @@ class _FiniteOnly(nn.Cell):
 
     def __init__(self):
         super().__init__()
-        self.any = ops.ReduceSum(keep_dims=True)
+        self.any, self.differs = ops.ReduceSum(keep_dims=True), Differs()
 
     def construct(self, x):
         zero = ops.stop_gradient(x) * 0.0  # NaN where x is not finite
-        bad = zero != zero
+        bad = self.differs(zero, zero)
         return ops.masked_fill(x, bad, 0.0), self.any(zero, -1)
 
 
@@ -193,7 +195,7 @@ class _GivenKeep(nn.Cell):
 
     def construct(self, query, key, keep_bits, seed):
         bits = self.bit_and(ops.expand_dims(ops.cast(keep_bits, mstype.int32), -1), self.powers)
-        kept = ops.reshape(ops.cast(bits != 0, mstype.int32), query.shape[:3] + (-1,))
+        kept = ops.reshape(ops.cast(bits > 0, mstype.int32), query.shape[:3] + (-1,))
         return kept[..., : key.shape[2]]
 
 

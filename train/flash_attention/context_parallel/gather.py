@@ -9,6 +9,7 @@ from mindspore import dtype as mstype
 from mindspore import nn, ops
 from mindspore.ops import constexpr
 
+from flash_attention.backends.derivatives import Differentiable
 from flash_attention.context_parallel.communication import Ring
 from flash_attention.context_parallel.pieces import (
     Pair,
@@ -49,27 +50,30 @@ class GatherAttention(SplitAttention):
         specs = spec(query), spec(key), spec(value)
         further = spec(sinks), spec(prefix), spec(segment_ids)
         run = _gathering(specs, further, self.place, self.constants, self.widths, self.backend)
-        return run(query, key, value, *self.present(sinks, prefix, segment_ids))[0]
+        sinks, prefix, ids = self.present(sinks, prefix, segment_ids)
+        none = self.none
+        return run(query, key, value, sinks, prefix, ids, none, none, none, none, none)[0]
 
 
 class _Gathering(nn.Cell):
-    """(query, key, value) -> (output, logsumexp) for tensors of one shape."""
+    """What forward and backward pass on tensors of one shape have in common.
 
-    def __init__(self, place: tuple, rules: AttentionRules, sizes: Sizes, backend: str | None):
+    Args:
+        source_kind: class of the Cells that compute with the keys of one process.
+    """
+
+    def __init__(self, source_kind: type, place: tuple, rules: AttentionRules, sizes: Sizes, backend: str | None):
         super().__init__()
         self.rank, self.world, order = place
         split = SequenceSplit(self.world, order)
         length = sizes.seq // split.chunks_per_process
         found = [pieces(split, rules, length, self.rank, source, sizes.prefix) for source in range(self.world)]
-        self.forward = nn.CellList([SourceForward(sizes, rules, one, backend) for one in found])
-        self.backward = nn.CellList([SourceBackward(sizes, rules, one, backend) for one in found])
-        self.start, self.pair, self.of_sinks = Start(sizes), Pair(sizes), SinksGradient(sizes)
+        self.sources = nn.CellList([source_kind(sizes, rules, one, backend) for one in found])
+        self.pair = Pair(sizes)
         self.shares = nn.CellList([Share(split.chunks(source), length, sizes) for source in range(self.world)])
         self.on_cpu = sizes.device == "CPU"
         self.shape = self.world, self.pair.size
         self.all_gather = ops.AllGather()
-        # A CPU has no ReduceScatter, and in graphs no operation that cuts up bfloat16 (MindSpore 2.10).
-        self.reduce = ops.AllReduce() if self.on_cpu else ops.ReduceScatter()
         self.dtype = getattr(mstype, sizes.dtype)
         self.moved = mstype.float32 if self.on_cpu and sizes.dtype == "bfloat16" else self.dtype
 
@@ -85,25 +89,45 @@ class _Gathering(nn.Cell):
             shares = shares + ((prefix, self.shares[self.rank](ids), self.shares[source](ids)),)
         return shares
 
-    def construct(self, query, key, value, sinks, prefix, ids):
+
+class _Forward(_Gathering):
+    """(query, key, value, (sinks, prefix, ids, ...)) -> (output, logsumexp)."""
+
+    def __init__(self, place: tuple, rules: AttentionRules, sizes: Sizes, backend: str | None):
+        super().__init__(SourceForward, place, rules, sizes, backend)
+        self.start = Start(sizes)
+
+    def construct(self, query, key, value, others):
+        sinks, prefix, ids = others[:3]
         output, logsumexp = self.start(sinks)
         sides = self.sides(prefix, ids)
         pairs = self.gather(key, value)
         query = ops.cast(query, self.moved)
         for source in range(self.world):
-            output, logsumexp = self.forward[source](query, pairs[source], sides[source], output, logsumexp)
+            output, logsumexp = self.sources[source](query, pairs[source], sides[source], output, logsumexp)
         return ops.cast(output, self.dtype), ops.cast(logsumexp, mstype.float32)
 
-    def bprop(self, query, key, value, sinks, prefix, ids, out, d_out):
+
+class _Backward(_Gathering):
+    """Their gradients, see `Differentiable`."""
+
+    def __init__(self, place: tuple, rules: AttentionRules, sizes: Sizes, backend: str | None):
+        super().__init__(SourceBackward, place, rules, sizes, backend)
+        self.of_sinks = SinksGradient(sizes)
+        # A CPU has no ReduceScatter, and in graphs no operation that cuts up bfloat16 (MindSpore 2.10).
+        self.reduce = ops.AllReduce() if self.on_cpu else ops.ReduceScatter()
+
+    def construct(self, query, key, value, others, output, logsumexp, d_output, d_logsumexp):
+        sinks, prefix, ids = others[:3]
         d_query = ops.zeros(query.shape, mstype.float32)
         pairs = self.gather(key, value)
-        query, output = ops.cast(query, self.moved), ops.cast(out[0], self.moved)
-        d_output = ops.cast(d_out[0], self.moved)
+        query, output = ops.cast(query, self.moved), ops.cast(output, self.moved)
+        d_output = ops.cast(d_output, self.moved)
         sides = self.sides(prefix, ids)
         gradients = ()
         for source in range(self.world):
-            d_query, d_pair = self.backward[source](
-                query, pairs[source], sides[source], output, out[1], d_output, d_query
+            d_query, d_pair = self.sources[source](
+                query, pairs[source], sides[source], output, logsumexp, d_output, d_query
             )
             gradients = gradients + (d_pair,)
         if self.on_cpu:
@@ -111,15 +135,11 @@ class _Gathering(nn.Cell):
         else:
             mine = self.reduce(ops.concat(gradients))
         d_key, d_value = self.pair.split(mine)
-        d_sinks = self.of_sinks(sinks, output, out[1], d_output)
-        return (
-            ops.cast(d_query, self.dtype),
-            ops.cast(d_key, self.dtype),
-            ops.cast(d_value, self.dtype),
-            d_sinks,
-            ops.zeros_like(prefix),
-            ops.zeros_like(ids),
-        )
+        d_others = (self.of_sinks(sinks, output, logsumexp, d_output),)
+        for data in others[1:]:
+            d_others = d_others + (ops.zeros_like(data),)
+        d_query, d_key = ops.cast(d_query, self.dtype), ops.cast(d_key, self.dtype)
+        return d_query, d_key, ops.cast(d_value, self.dtype), d_others
 
 
 @constexpr(reuse_result=False)
@@ -130,5 +150,6 @@ def _gathering(specs, further, place, constants, widths, backend):
 
 
 @functools.lru_cache(maxsize=64)
-def _made(place, rules, sizes, backend) -> _Gathering:
-    return _Gathering(place, rules, sizes, backend)
+def _made(place, rules, sizes, backend) -> Differentiable:
+    given = place, rules, sizes, backend
+    return Differentiable(_Forward(*given), _Backward(*given), "GatherAttention")

@@ -15,6 +15,7 @@ from mindspore import dtype as mstype
 
 from flash_attention.problem import AttentionProblem
 from flash_attention.sharding.shard import Shard
+from flash_attention.tensors import Differs
 
 _ALL = (None, None, None, None)
 _BATCH = ("dp", None, None, None)
@@ -43,17 +44,17 @@ class ExplicitMask(nn.Cell):
         self.out_of_band = Tensor(~problem.band.dense()[None, None])
         self.columns = Tensor(np.arange(problem.seq_k, dtype=np.int32).reshape(1, 1, 1, -1))
         self.behind, self.late = ops.GreaterEqual(), ops.LogicalAnd()
-        self.differ, self.negative, self.apart = ops.NotEqual(), ops.Less(), ops.LogicalOr()
-        self.either, self.hides, self.given = ops.LogicalOr(), ops.NotEqual(), ops.LogicalOr()
+        self.differ, self.negative, self.apart = Differs(), ops.Less(), ops.LogicalOr()
+        self.either, self.hides, self.given = ops.LogicalOr(), Differs(), ops.LogicalOr()
         if shard is not None:
             shard.glue(self.behind, _ALL, _BATCH)
             shard.glue(self.late, _ALL, _BATCH)
-            shard.glue(self.differ, _BATCH, _BATCH)
+            self.differ.shard(shard, _BATCH, _BATCH)
             shard.glue(self.negative, _BATCH, ())
             shard.glue(self.apart, _BATCH, _BATCH)
             shard.glue(self.either, _BATCH, _BATCH)
             if self.masked:
-                shard.glue(self.hides, shard.mask_axes, ())
+                self.hides.shard(shard, shard.mask_axes, ())
                 shard.glue(self.given, shard.mask_axes, _BATCH)
 
     def construct(self, mask, prefix, segment_ids, kv_segment_ids):

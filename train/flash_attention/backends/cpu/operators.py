@@ -42,8 +42,9 @@ class Attention(_Call):
         self.given = problem.dropout_threshold > 0 and problem.keep_bits
         self.drawn = problem.dropout_threshold > 0 and not problem.keep_bits
         self.sunk, self.prefixed, self.segmented = problem.sinks, problem.prefix, problem.segments
-        backward = _Backward(problem, shard)
-        self.attention = Differentiable(_Forward(problem, shard, backward), backward, "cpu", primitive=True)
+        backward = _backward(problem, shard)
+        forward = _Forward(problem, shard, backward)
+        self.attention = Differentiable(forward, _Backward(problem, backward), "cpu", primitive=True)
 
     def construct(
         self,
@@ -83,7 +84,7 @@ class Attention(_Call):
 class _Forward(nn.Cell):
     """The forward primitive, which has the backward primitive as its derivative."""
 
-    def __init__(self, problem: AttentionProblem, shard: Shard | None, backward: nn.Cell):
+    def __init__(self, problem: AttentionProblem, shard: Shard | None, backward: ops.Custom):
         super().__init__()
         rules, rates = library.configuration(problem)
         self.rules, self.rates = Tensor(rules), Tensor(rates)
@@ -94,13 +95,16 @@ class _Forward(nn.Cell):
 
 
 class _Backward(nn.Cell):
-    """The backward primitive; `others` are mask, bias, keep_bits, seed, sinks, prefix, segments, kv_segments."""
+    """The backward primitive for where MindSpore does not call the derivative of the forward one.
 
-    def __init__(self, problem: AttentionProblem, shard: Shard | None):
+    `others` are mask, bias, keep_bits, seed, sinks, prefix, segments and kv_segments.
+    """
+
+    def __init__(self, problem: AttentionProblem, backward: ops.Custom):
         super().__init__()
         rules, rates = library.configuration(problem)
         self.rules, self.rates = Tensor(rules), Tensor(rates)
-        self.primitive = _backward(problem, shard)
+        self.primitive = backward
         self.biased, self.sunk = library.wants_bias_gradient(problem), problem.sinks
         self.zeros_like = ops.ZerosLike()
 
@@ -153,21 +157,40 @@ def _backward(problem: AttentionProblem, shard: Shard | None = None) -> ops.Cust
     ):  # fmt: skip
         refuse_second_derivative("cpu")
         sides = mask, bias, keep_bits, seed, sinks, prefix, segments, kv_segments
-        return (query, key, value, *sides, output, lse, d_output, d_lse, rules, rates)
+        # A graph of MindSpore 2.0 takes no starred tuple here.
+        return (query, key, value) + sides + (output, lse, d_output, d_lse, rules, rates)
 
     input_axes = (*[axes] * 3, *optional, axes, ROWS, axes, ROWS, *rules)
     return custom_primitive(name, problem, gradients, bprop, shard, input_axes)
 
 
-def _forward(problem: AttentionProblem, shard: Shard | None, backward: nn.Cell) -> ops.Custom:
+def _forward(problem: AttentionProblem, shard: Shard | None, backward: ops.Custom) -> ops.Custom:
+    bias_gradient = library.wants_bias_gradient(problem)
     zeros_like = ops.ZerosLike()
+    sunk, sinks_gradient = problem.sinks, 4 if bias_gradient else 3
 
     def bprop(
         query, key, value, mask, bias, keep_bits, seed, sinks, prefix, segments, kv_segments, rules, rates, out, dout
     ):
-        others = mask, bias, keep_bits, seed, sinks, prefix, segments, kv_segments
-        d_query, d_key, d_value, d_others = backward(query, key, value, others, out[0], out[1], dout[0], dout[1])
-        return (d_query, d_key, d_value) + d_others + (zeros_like(rules), zeros_like(rates))
+        gradients = backward(
+            query, key, value, mask, bias, keep_bits, seed, sinks, prefix, segments, kv_segments,
+            out[0], out[1], dout[0], dout[1], rules, rates,
+        )  # fmt: skip
+        return (
+            gradients[0],
+            gradients[1],
+            gradients[2],
+            zeros_like(mask),
+            gradients[3] if bias_gradient else zeros_like(bias),
+            zeros_like(keep_bits),
+            zeros_like(seed),
+            gradients[sinks_gradient] if sunk else zeros_like(sinks),
+            zeros_like(prefix),
+            zeros_like(segments),
+            zeros_like(kv_segments),
+            zeros_like(rules),
+            zeros_like(rates),
+        )
 
     outputs = _like_output(problem), (problem.shape_lse(), "float32", ROWS)
     optional, rules = _optional_axes(problem, shard)

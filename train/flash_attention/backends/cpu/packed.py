@@ -21,8 +21,9 @@ class PackedAttention(nn.Cell):
         self.lengths_q, self.lengths_k = _constant(problem.lengths_q), _constant(problem.lengths_k)
         self.drawn = problem.rows.dropout_threshold > 0
         self.sunk, self.prefixed = problem.rows.sinks, problem.rows.prefix
-        backward = _Backward(problem)
-        self.attention = Differentiable(_Forward(problem, backward), backward, "cpu", primitive=True)
+        backward = _backward(problem)
+        forward = _Forward(problem, backward)
+        self.attention = Differentiable(forward, _Backward(problem, backward), "cpu", primitive=True)
 
     def construct(self, query, key, value, lengths_q, lengths_k, seed, sinks, prefix):
         absent = self.absent
@@ -55,7 +56,7 @@ class _Primitive(nn.Cell):
 
 
 class _Forward(_Primitive):
-    def __init__(self, problem: PackedProblem, backward: nn.Cell):
+    def __init__(self, problem: PackedProblem, backward: ops.Custom):
         super().__init__(problem, _forward(problem, backward))
 
     def construct(self, query, key, value, others):
@@ -64,8 +65,10 @@ class _Forward(_Primitive):
 
 
 class _Backward(_Primitive):
-    def __init__(self, problem: PackedProblem):
-        super().__init__(problem, _backward(problem))
+    """For where MindSpore does not call the derivative of the forward primitive."""
+
+    def __init__(self, problem: PackedProblem, backward: ops.Custom):
+        super().__init__(problem, backward)
         self.sunk = problem.rows.sinks
         self.zeros_like = ops.ZerosLike()
 
@@ -95,7 +98,8 @@ def _backward(problem: PackedProblem) -> ops.Custom:
     ):  # fmt: skip
         refuse_second_derivative("cpu")
         sides = mask, bias, keep, seed, sinks, prefix, segments, kv_segments
-        return (query, key, value, *sides, output, lse, d_output, d_lse, len_q, len_k, rules, rates)
+        # A graph of MindSpore 2.0 takes no starred tuple here.
+        return (query, key, value) + sides + (output, lse, d_output, d_lse, len_q, len_k, rules, rates)
 
     name = "FlashAttentionBackwardPacked"
     results = _of_rows(problem, rows.shape_query(), rows.shape_key(), rows.shape_value())
@@ -104,20 +108,23 @@ def _backward(problem: PackedProblem) -> ops.Custom:
     return custom_primitive(name, rows, tuple(results), no_second)
 
 
-def _forward(problem: PackedProblem, backward: nn.Cell) -> ops.Custom:
-    rows = problem.rows
+def _forward(problem: PackedProblem, backward: ops.Custom) -> ops.Custom:
+    rows, sunk = problem.rows, problem.rows.sinks
     zeros_like = ops.ZerosLike()
 
     def bprop(
         query, key, value, mask, bias, keep, seed, sinks, prefix, segments, kv_segments,
         lengths_q, lengths_k, rules, rates, out, dout,
     ):  # fmt: skip
-        others = seed, sinks, prefix, lengths_q, lengths_k, mask, mask, mask
-        gradients = backward(query, key, value, others, out[0], out[1], dout[0], dout[1])
-        d_query, d_key, d_value, d_others = gradients
-        nothing = d_others[5]
-        first = d_query, d_key, d_value, nothing, nothing, nothing
-        return first + d_others[:3] + (nothing, nothing) + d_others[3:5] + (zeros_like(rules), zeros_like(rates))
+        sides = mask, bias, keep, seed, sinks, prefix, segments, kv_segments
+        gradients = backward(
+            *(query, key, value, *sides, out[0], out[1], dout[0], dout[1]), *(lengths_q, lengths_k, rules, rates)
+        )
+        d_sinks = gradients[3] if sunk else zeros_like(sinks)
+        before = tuple(zeros_like(tensor) for tensor in (mask, bias, keep, seed))
+        behind = (prefix, segments, kv_segments, lengths_q, lengths_k, rules, rates)
+        behind = tuple(zeros_like(tensor) for tensor in behind)
+        return (gradients[0], gradients[1], gradients[2]) + before + (d_sinks,) + behind
 
     outputs = (*_of_rows(problem, rows.shape_output()), ((rows.heads, rows.seq_q), "float32", None))
     return custom_primitive("FlashAttentionForwardPacked", rows, outputs, bprop)
