@@ -10,7 +10,7 @@ from mindspore import dtype as mstype
 
 BATCH, SEQ, HEADS, DIM = 2, 32, 2, 16
 WIDTH = HEADS * DIM
-#: What the layers of an arrangement are: (number of weight blocks, which block and which layer each step takes, scales).
+#: Of each arrangement: how many blocks of weights, which block and which layer each step takes, scales of the layers.
 ARRANGEMENTS = {
     "one": (1, ((0, 0),), (0.25,)),
     "two alike": (2, ((0, 0), (1, 1)), (0.25, 0.25)),

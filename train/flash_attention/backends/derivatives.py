@@ -1,15 +1,15 @@
 """How attention gets its derivative, and what says that second derivatives are not supported.
 
 A Cell with a `bprop`, or a primitive with one, is the usual way. MindSpore 2.0 gets both wrong in places, mostly without
-a word; the programs beside tests/train/flash_attention/st/test_mindspore_2_0.py show it without this package:
+a word; tests/train/flash_attention/st/mindspore_faults shows it without this package:
 
 * PYNATIVE: the `bprop` of a Cell receives as `out` what its first call returned, in every later call. What such a Cell
   returns is not known to the operations behind it as the result of anything; what a reshape returns is.
 * PYNATIVE, from when a constant of the differentiated function is another tensor than before: operations run as if
   their shapes were unknown, which `Custom` primitives do not support. In a compiled graph they do not.
-* `@jit` functions that PYNATIVE differentiates: the `bprop` of a Cell is lost, and where a primitive has one, all that the
-  gradient takes from the forward pass is zero. A graph with a branch is differentiated by other code, which does the
-  second right.
+* `@jit` functions that PYNATIVE differentiates: the `bprop` of a Cell is lost, and where a primitive has one, all that
+  the gradient takes from the forward pass is zero. A graph with a branch is differentiated by other code, which does
+  the second right.
 """
 
 from __future__ import annotations
