@@ -1,7 +1,7 @@
 """How attention gets its derivative, and what says that second derivatives are not supported.
 
-A Cell with a `bprop`, or a primitive with one, is the usual way. MindSpore 2.0 gets both wrong in places, mostly without
-a word; tests/train/flash_attention/st/mindspore_faults shows it without this package:
+A Cell with a `bprop`, or a primitive with one, is the usual way. MindSpore 2.0 gets both wrong in places, mostly
+without a word, as tests/train/flash_attention/st/mindspore_faults shows without this package:
 
 * PYNATIVE: the `bprop` of a Cell receives as `out` what its first call returned, in every later call. What such a Cell
   returns is not known to the operations behind it as the result of anything; what a reshape returns is.
