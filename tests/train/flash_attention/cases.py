@@ -101,6 +101,7 @@ class Case:
     prefix: bool = False
     segments: str = "none"  # see SEGMENTS
     values: str = "normal"
+    draw: int = 0  # other data of the same kind
     slow: bool = False
 
     def __str__(self) -> str:
@@ -135,6 +136,8 @@ class Case:
             parts.append(self.segments)
         if self.values != "normal":
             parts.append(self.values)
+        if self.draw:
+            parts.append(f"draw{self.draw}")
         return "-".join(parts)
 
     @functools.cached_property

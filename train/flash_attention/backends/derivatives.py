@@ -59,7 +59,7 @@ class Differentiable(nn.Cell):
     def __init__(self, forward: nn.Cell, backward: nn.Cell, backend: str, primitive: bool = False):
         super().__init__()
         self.forward = forward
-        self.in_graph = _Primitive(forward) if primitive else _WithBprop(forward, backward, backend)
+        self.in_graph = _Plain(forward) if primitive else _WithBprop(forward, backward, backend)
         self.in_jit = self.recorded = None
         if OLD:
             self.in_jit = _Branching(forward) if primitive else _Refused(backend)
@@ -85,8 +85,8 @@ def _differentiated_by_pynative() -> bool:
     return OLD and ms.get_context("mode") == ms.PYNATIVE_MODE and _pynative_executor.grad_flag()
 
 
-class _Primitive(nn.Cell):
-    """A primitive with a `bprop` of its own."""
+class _Plain(nn.Cell):
+    """The forward pass as it is: a primitive with a `bprop` of its own, or what is not differentiated."""
 
     def __init__(self, forward: nn.Cell):
         super().__init__()
@@ -148,45 +148,53 @@ class _WithBprop(nn.Cell):
         return self.first_derivatives(d_query, d_key, d_value, query, key, value) + d_others
 
 
+class Alone(nn.Cell):
+    """A Cell of tensors, or a primitive, that is not differentiated.
+
+    In PYNATIVE of MindSpore 2.0 it runs in a graph of its own, in which shapes are known.
+    """
+
+    def __init__(self, run):
+        super().__init__()
+        self.run = run
+
+        @ms.jit
+        def compiled(*inputs):
+            return run(*inputs)
+
+        self.functions = (compiled,)  # an attribute of a Cell that is a function counts as its method
+
+    def __call__(self, *inputs):
+        if not OLD or not _pynative_executor.grad_flag():
+            return self.run(*inputs)
+        _pynative_executor.set_grad_flag(False)
+        try:
+            results = self.functions[0](*inputs)
+        finally:
+            _pynative_executor.set_grad_flag(True)
+        return tuple(map(_known, results)) if isinstance(results, tuple) else _known(results)
+
+    def construct(self, *inputs):
+        return self.run(*inputs)
+
+
+def _known(tensor):
+    """The tensor as the result of an operation, which MindSpore 2.0 follows from call to call."""
+    return ops.reshape(tensor, tensor.shape)
+
+
 class _Recorded(nn.Cell):
     """The form for PYNATIVE of MindSpore 2.0: what the backward pass needs is the input of a Cell, never its result."""
 
     def __init__(self, forward: nn.Cell, backward: nn.Cell, backend: str):
         super().__init__()
-        self.results = _Results(forward)
+        self.results = Alone(_Plain(forward))
         self.gradients = _GradientsOfResults(backward, backend)
 
     def construct(self, query, key, value, a, b, c, d, e, f, g, h):
-        output, logsumexp = self.results(query, key, value, a, b, c, d, e, f, g, h)
-        output, logsumexp = _same(output), _same(logsumexp)
-        output, logsumexp = self.gradients(query, key, value, a, b, c, d, e, f, g, h, output, logsumexp)
-        return _same(output), _same(logsumexp)
-
-
-def _same(tensor):
-    """The tensor as the result of an operation, which MindSpore 2.0 follows from call to call."""
-    return ops.reshape(tensor, tensor.shape)
-
-
-class _Results(nn.Cell):
-    """The forward pass in a graph of its own, which has no gradient and in which shapes are known."""
-
-    def __init__(self, forward: nn.Cell):
-        super().__init__()
-
-        @ms.jit
-        def compiled(query, key, value, a, b, c, d, e, f, g, h):
-            return forward(query, key, value, (a, b, c, d, e, f, g, h))
-
-        self.compiled = (compiled,)  # an attribute of a Cell that is a function counts as its method
-        self.zeros_like = ops.ZerosLike()
-
-    def construct(self, query, key, value, a, b, c, d, e, f, g, h):
-        return self.compiled[0](query, key, value, a, b, c, d, e, f, g, h)
-
-    def bprop(self, query, key, value, a, b, c, d, e, f, g, h, out, dout):
-        of, others = self.zeros_like, (a, b, c, d, e, f, g, h)
-        return (of(query), of(key), of(value)) + _zeros_like(others)
+        given = query, key, value, a, b, c, d, e, f, g, h
+        output, logsumexp = self.gradients(*given, *self.results(*given))
+        return _known(output), _known(logsumexp)
 
 
 class _GradientsOfResults(nn.Cell):
