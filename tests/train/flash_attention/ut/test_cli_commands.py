@@ -1,10 +1,12 @@
 """The command line: what it prints, and its exit status."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from flash_attention import __version__, cli, reference
 from flash_attention.backends import registry
-from flash_attention.commands import check
+from flash_attention.commands import check, info
 from flash_attention.text_table import table
 
 
@@ -28,13 +30,53 @@ def test_commands_import_nothing_heavy(run_python) -> None:
     assert run_python("-c", program).strip() == "False"
 
 
-def test_info_lists_every_backend(capsys: pytest.CaptureFixture) -> None:
-    assert cli.main(["info"]) == 0
+@pytest.mark.parametrize("arguments", (["info"], ["info", "--all"]), ids=("files", "all"))
+def test_info_lists_every_backend(arguments: list, capsys: pytest.CaptureFixture) -> None:
+    assert cli.main(arguments) == 0
     lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line.strip()}
     assert __version__ in lines["flash_attention"]
     assert lines["math"].split()[1] == "ready"
     assert "Ascend" in lines["fused"] or "Atlas" in lines["fused"]
     assert set(registry.backend_names()) <= set(lines)
+    assert ("MindSpore device" in "\n".join(lines.values())) == ("--all" in arguments)
+
+
+def test_info_imports_no_mindspore_unless_asked(run_python) -> None:
+    program = "import sys; from flash_attention import cli; cli.main(['info']); print('mindspore' in sys.modules)"
+    printed = run_python("-c", program).splitlines()
+    assert printed[-1] == "False" and any(line.startswith("mindspore ") for line in printed)
+
+
+@pytest.mark.parametrize("name", registry.backend_names())
+def test_files_tell_what_mindspore_says(name: str, monkeypatch) -> None:
+    """Where they cannot, because the machine has more than a CPU, they say so."""
+    if info.only_a_cpu():
+        assert (info.verdict_by_files(name) == "ready") == (info.verdict(name) == "ready")
+    monkeypatch.setenv(info.CANN_VARIABLES[0], "/nowhere")
+    ready = {"cpu": "ready", "math": "ready", "tik": "the Ascend driver is not installed"}
+    assert info.verdict_by_files(name).startswith(ready.get(name, "ready where MindSpore's device is"))
+
+
+def test_without_mindspore_no_backend_is_ready(monkeypatch) -> None:
+    monkeypatch.setattr(info, "installed_version", lambda name: None)
+    verdicts = {info.verdict_by_files(name) for name in registry.backend_names()}
+    assert verdicts == {"needs MindSpore, which is not installed"}
+
+
+def test_versions_are_read_from_files(tmp_path: Path, monkeypatch) -> None:
+    """Packages with and without metadata, none of which may run."""
+    for name, file, text in (
+        ("one_here", "__init__.py", '__version__ = "1.2"'),
+        ("two_here", "version.py", "__version__ = '3.4'"),
+        ("none_here", "__init__.py", ""),
+    ):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("raise RuntimeError\n", encoding="utf-8")
+        with open(tmp_path / name / file, "a", encoding="utf-8") as written:
+            written.write(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    found = [info.installed_version(name) for name in ("one_here", "two_here", "none_here", "not_here", "numpy")]
+    assert found == ["1.2", "3.4", "installed, version unknown", None, np.__version__]
 
 
 def test_check_passes_a_right_backend(capsys: pytest.CaptureFixture) -> None:
