@@ -87,6 +87,22 @@ def test_check_passes_a_right_backend(capsys: pytest.CaptureFixture) -> None:
     assert summary[0] == "float16" and len(summary) == 9  # error and baseline of four results
 
 
+def test_check_quick_is_a_part_of_the_whole(capsys: pytest.CaptureFixture, monkeypatch) -> None:
+    """It says at the start how much it runs: every backend a few problems, all dtypes where it takes them."""
+    ran = []
+    monkeypatch.setattr(
+        check, "measure", lambda name, problem, item: ran.append((name, item.label, problem)) or ({}, [])
+    )
+    assert cli.main(["check", "--quick"]) == 0
+    here = registry.available_backends()
+    counts = ", ".join(f"{len(check.QUICK)} on {name}" for name in here)
+    assert f"problems: {counts}; about" in capsys.readouterr().out
+    assert [(name, label) for name, label, _ in ran] == [(name, label) for name in here for label in check.QUICK]
+    assert {problem.dtype for name, _, problem in ran if name == "cpu"} == set(check.DTYPES)
+    assert {problem.dtype for name, _, problem in ran if name == "emulator"} == {"float16"}
+    assert sum(check.SECONDS[name] for name, _, _ in ran) < 30
+
+
 def test_largest_errors_are_kept_by_result() -> None:
     def error(name, own, baseline):
         return reference.Error(name, own, 0.0, baseline, 0.0, 1.0, 1.0)
@@ -100,20 +116,19 @@ def test_largest_errors_are_kept_by_result() -> None:
 @pytest.mark.parametrize("fault", ("output", "d_key", "repeat", "blind"))
 def test_check_finds_a_wrong_backend(fault: str, capsys: pytest.CaptureFixture, monkeypatch) -> None:
     right = check.execute
-    calls = []
 
     def wrong(*arguments, **gradients):
-        result = right(*arguments, **gradients)
-        calls.append(result)
-        if fault == "output":
-            result.output[0, 0, 1, 0] += 0.02
-        elif fault == "d_key":
-            result.d_key *= np.float32(1.01)
-        elif fault == "blind":
-            result.output[0, 0, 0, 0] = 1e-30
-        elif len(calls) % 2:
-            result.d_query[0, 0, 1, 0] = np.nextafter(result.d_query[0, 0, 1, 0], np.float32(9))
-        return result
+        results = right(*arguments, **gradients)
+        for result in results:
+            if fault == "output":
+                result.output[0, 0, 1, 0] += 0.02
+            elif fault == "d_key":
+                result.d_key *= np.float32(1.01)
+            elif fault == "blind":
+                result.output[0, 0, 0, 0] = 1e-30
+            elif result is results[0]:
+                result.d_query[0, 0, 1, 0] = np.nextafter(result.d_query[0, 0, 1, 0], np.float32(9))
+        return results
 
     monkeypatch.setattr(check, "execute", wrong)
     assert cli.main(["check", "--backend", "cpu", "--dtype", "float32", "--only", "blind"]) == 1
