@@ -295,7 +295,7 @@ class _Run:
         for number, tally in counts.tallies.items():
             self._site(number).retired.merge(tally)
         if self.runtime.timing:
-            self.runtime.clock.add_counts(counts.scalar_busy, counts.flags, counts.events)
+            self.runtime.clock.add_counts(counts.scalar_busy, counts.flags, counts.waited, counts.events)
 
     def _finish(self) -> None:
         """Everything that follows from the order of the blocks."""
@@ -326,10 +326,11 @@ def _traced(shown: list[tuple], entries: list[tuple[int, float, float]]) -> Iter
         SimpleNamespace(
             name=name,
             pipe=pipe,
+            category=category,
             location=location,
             micro=SimpleNamespace(reads=_accesses(reads), writes=_accesses(writes)),
         )
-        for name, pipe, location, reads, writes in shown
+        for name, pipe, category, location, reads, writes in shown
     ]
     return ((ops[number], start, end) for number, start, end in entries)
 
