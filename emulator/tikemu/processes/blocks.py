@@ -6,7 +6,6 @@ import dataclasses
 import logging
 import os
 import pickle
-import warnings
 from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any, cast
@@ -14,8 +13,9 @@ from typing import Any, cast
 import numpy as np
 
 from .. import ir
-from ..errors import TikProcessError, TikWarning
+from ..errors import TikProcessError
 from ..isa.move import atomic_add
+from ..location import warn
 from ..machine.call_site import CallSite
 from ..machine.cores import Cores
 from ..machine.execute import Session
@@ -37,6 +37,7 @@ _SHARES, _AHEAD = 16, 8
 _ADDING, _ALONE = "adding", "alone"
 _WAYS = {_ADDING: "again, and the caller adds", _ALONE: "in one process"}
 
+_told: dict = {}  # warnings
 _log = logging.getLogger("tikemu.processes")
 
 
@@ -153,9 +154,7 @@ class _Run:
 
     def _refused(self, reason: str) -> _Met:
         name = self.session.program.name
-        warnings.warn(
-            TikWarning(f"kernel {name!r} cannot be sent to other processes, so it runs in one: {reason}"), stacklevel=2
-        )
+        warn(f"kernel {name!r} cannot be sent to other processes, so it runs in one: {reason}", told=_told)
         return _Met(_ALONE, "it cannot be sent to other processes")
 
     def _execute(self, pool: pools.Pool, given: bytes) -> list[Counts]:

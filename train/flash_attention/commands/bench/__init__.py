@@ -70,6 +70,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     if options.sensitivity and not options.tik:
         raise ValueError("--sensitivity: got it alone, allowed is together with --tik")
+    if options.seq and min(options.seq) < 1:
+        raise ValueError(f"--seq: got {options.seq}, allowed is 1 or more")
     if options.tik:
         return run_tik(options)
     if options.decode or options.packed:
