@@ -94,7 +94,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     import mindspore
 
-    from flash_attention.backends.registry import backend_names, get_backend
+    from flash_attention.backends.registry import backend_names, get_backend, refusal
 
     mode = {"graph": mindspore.GRAPH_MODE, "pynative": mindspore.PYNATIVE_MODE}[options.mode]
     mindspore.set_context(mode=mode)
@@ -114,9 +114,13 @@ def run(options: argparse.Namespace) -> int:
     if not asked:
         print("no backend can run here")
         return 1
-    counts = ", ".join(f"{len(problems)} on {name}" for name, problems in asked.items())
-    seconds = sum(SECONDS.get(name, max(SECONDS.values())) * len(problems) for name, problems in asked.items())
-    print(f"problems: {counts}; {about(seconds)}\n", flush=True)
+    counts = {
+        name: sum(refusal(name, item.in_dtype(dtype)) is None for item, dtype in problems)
+        for name, problems in asked.items()
+    }
+    seconds = sum(SECONDS.get(name, max(SECONDS.values())) * count for name, count in counts.items())
+    told = ", ".join(f"{count} on {name}" for name, count in counts.items())
+    print(f"problems: {told}; {about(seconds)}\n", flush=True)
     for name, problems in asked.items():
         wrong += check_backend(name, problems, options.mode)
     print("all right" if wrong == 0 else f"WRONG: {wrong}")

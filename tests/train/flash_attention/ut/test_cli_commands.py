@@ -83,6 +83,7 @@ def test_check_passes_a_right_backend(capsys: pytest.CaptureFixture) -> None:
     assert cli.main(["check", "--backend", "cpu", "--dtype", "float16", "--only", "ALiBi"]) == 0
     printed = capsys.readouterr().out
     assert printed.count(" ok\n") == 4 and "all right" in printed
+    assert "problems: 4 on cpu; about" in printed
     summary = printed.splitlines()[-3].split()
     assert summary[0] == "float16" and len(summary) == 9  # error and baseline of four results
 
