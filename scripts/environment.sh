@@ -1,13 +1,14 @@
 # Sourced by test.sh and quickstart.sh: finds a Python, and keeps one virtual environment outside the checkout.
 # shellcheck shell=bash
 
-FLASH_ATTENTION_VENV="${FLASH_ATTENTION_VENV:-${XDG_CACHE_HOME:-$HOME/.cache}/flash-attention/venv}"
+FLASH_ATTENTION_VENV="${FLASH_ATTENTION_VENV:-${XDG_CACHE_HOME:-${HOME:?set it, or FLASH_ATTENTION_VENV}/.cache}/flash-attention/venv}"
 
 # Prints a Python 3.10-3.12 (what MindSpore 2.10 has wheels for), 3.11 first. $PYTHON, when set, is the only candidate.
 find_python() {
-    local candidate
-    for candidate in ${PYTHON:-python3.11 python3.10 python3.12 python3 python \
-        "$HOME"/.pyenv/versions/3.11.*/bin/python "$HOME"/.pyenv/versions/3.1[02].*/bin/python}; do
+    local candidate candidates=(python3.11 python3.10 python3.12 python3 python
+        "${HOME:-}"/.pyenv/versions/3.11.*/bin/python "${HOME:-}"/.pyenv/versions/3.1[02].*/bin/python)
+    if [ -n "${PYTHON:-}" ]; then candidates=("$PYTHON"); fi
+    for candidate in "${candidates[@]}"; do
         if "$candidate" -c 'import sys, venv, ensurepip; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 12))' \
             >/dev/null 2>&1; then
             command -v "$candidate"

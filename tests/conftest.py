@@ -1,6 +1,7 @@
 """Options that every test folder shares: which of the marked tests run."""
 
 import gc
+import signal
 import sys
 from collections.abc import Iterator
 
@@ -9,6 +10,12 @@ import pytest
 # The garbage collector looks at new objects, of which a TIK program has a million, a few times rather than after every
 # 700; at old ones only between the modules.
 gc.set_threshold(50_000, 20, 1000)
+
+# A shell without job control starts what runs in its background with SIGINT ignored, others ignore more. Programs that
+# tests start would inherit it, and how they ended could not be told.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGTERM, signal.SIG_DFL)
+signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 OPTIONAL_MARKS = ("slow", "distributed", "builds", "versions", "clients")
 

@@ -10,8 +10,10 @@ from .errors import TikBuildError
 from .location import fail
 from .options import Options
 from .settings import default_options
+from .tracebacks import short_traceback
 
 
+@short_traceback
 def run(
     tik_instance: Any,
     inputs: Mapping[str, Any],

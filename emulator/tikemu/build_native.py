@@ -58,3 +58,5 @@ if __name__ == "__main__":
         print(build())
     except RuntimeError as error:
         sys.exit(str(error))
+    except OSError as error:
+        sys.exit(f"the helper cannot be written: {error}; set XDG_CACHE_HOME to a folder that can")

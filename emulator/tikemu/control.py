@@ -11,6 +11,7 @@ from .expr import Expr, InputScalar, Scalar, as_int, condition_of
 from .location import fail, here
 from .recorder import Frame, Recorder
 from .signatures import did_you_mean
+from .tracebacks import short_operators
 
 MAX_TRIP = 2147483647
 MAX_BLOCKS = 65535
@@ -19,6 +20,7 @@ _ARGUMENTS = ("begint", "endt", "name", "thread_num", "thread_type", "block_num"
 _RESERVED_LATER = ("subblock_num", "sub_dtype", "sub_name", "sub_thread_num", "enable_subblk")
 
 
+@short_operators
 class _Block:
     """A ``with`` block that opens a statement scope."""
 
@@ -34,6 +36,7 @@ class _Block:
         return False
 
 
+@short_operators
 class ForRange(_Block):
     """``for_range``; entering it gives the loop variable."""
 
@@ -176,6 +179,7 @@ class _Chain:
         return body
 
 
+@short_operators
 class _Branch(_Block):
     """One branch of an if chain."""
 
@@ -245,6 +249,7 @@ def _known_alive(recorder: Recorder, condition: Any, what: str) -> bool | Expr:
     return value
 
 
+@short_operators
 class StatementScope(_Block):
     """``new_stmt_scope``."""
 

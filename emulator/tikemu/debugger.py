@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from . import ir, settings
-from .errors import TikDebugError, TikParamError, TikWarning
+from .errors import TikDebugError, TikParamError
 from .findings import Finding
-from .location import fail, here
+from .location import fail, warn
 from .recorder import Recorder
 from .result import Overflow
 from .signatures import checked_methods
@@ -51,13 +50,7 @@ class Tikdb:
         if not self._recorder.built:
             fail(TikDebugError, "start_debug must follow BuildCCE")
         if interactive:
-            location = here()
-            warnings.warn_explicit(
-                TikWarning(f"tikemu has no debugger prompt; interactive=True is taken as False\n  at {location}"),
-                None,
-                location.file,
-                location.line,
-            )
+            warn("tikemu has no debugger prompt; interactive=True is taken as False")
         from .machine import execute
         from .processes.blocks import run_in_processes
 

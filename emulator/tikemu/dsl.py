@@ -17,11 +17,13 @@ from .location import fail
 from .recorder import Recorder
 from .signatures import checked_methods, did_you_mean
 from .tensor import Tensor
+from .tracebacks import short_operators
 
 SCOPE_GM, SCOPE_UBUF, SCOPE_CBUF, SCOPE_CBUF_OUT = "global", "local.UB", "local.L1", "local.L1OUT"
 SCOPE_CA, SCOPE_CB, SCOPE_CC = "local.L0A", "local.L0B", "local.L0C"
 
 
+@short_operators
 class Tik:
     """One kernel. Statements are recorded in program order; nothing runs before ``tikemu.run`` or ``start_debug``.
 

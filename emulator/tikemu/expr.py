@@ -17,8 +17,10 @@ from .location import fail
 from .nodes import as_number, combine, describe
 from .recorder import Recorder, Scope, ScopedValue, scope_error
 from .signatures import checked_methods
+from .tracebacks import short_operators
 
 
+@short_operators
 class Expr(ScopedValue):
     """A value known only when the kernel runs. Made by operators, not by hand.
 
@@ -244,6 +246,7 @@ checked_methods(Scalar, ("set_as",))
 checked_methods(ScalarElement, ("set_as",))
 
 
+@short_operators
 class ScalarArray:
     """``length`` Scalars under one name; ``array[i]`` is a Scalar, ``i`` an immediate or a run-time value.
 

@@ -12,6 +12,7 @@ from .errors import TikUnsupportedError
 from .isa import registry
 from .location import GENERATED, fail
 from .signatures import checked_call
+from .tracebacks import short_traceback
 
 
 def _method(spec: Any) -> Callable[..., Any]:
@@ -44,7 +45,7 @@ def _refusal(name: str, reason: str) -> Callable[..., Any]:
         fail(TikUnsupportedError, f"{name} is not supported on {self._recorder.soc.name}: {reason}")
 
     method.__name__, method.__qualname__, method.__doc__ = name, f"Tik.{name}", f"Refused: {reason}"
-    return method
+    return short_traceback(method)
 
 
 def instruction_methods() -> dict[str, Callable[..., Any]]:

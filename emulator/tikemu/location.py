@@ -6,9 +6,10 @@ import importlib
 import linecache
 import os
 import sys
+import warnings
 from typing import NoReturn
 
-from .errors import TikError
+from .errors import TikError, TikWarning
 from .ir import Location
 
 # As the interpreter knows it: sys.path may hold "..".
@@ -39,6 +40,16 @@ def here() -> Location:
     if location is None:
         location = _locations[key] = Location(name, frame.f_lineno, linecache.getline(name, frame.f_lineno).strip())
     return location
+
+
+def warn(message: str, location: Location | None = None, told: dict | None = None) -> None:
+    """A TikWarning, at the user's line unless another one is given. Python prints the line with it.
+
+    Args:
+        told: keeps what was told once, as the registry of :mod:`warnings`; None: nothing is kept.
+    """
+    location = location or here()
+    warnings.warn_explicit(TikWarning(message), None, location.file, location.line, registry=told)
 
 
 def fail(error: type[TikError], message: str) -> NoReturn:

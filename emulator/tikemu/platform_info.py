@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-import warnings
 from dataclasses import dataclass
 from typing import Any
 
 from . import settings
 from .dtypes import BITS
-from .errors import TikParamError, TikWarning
-from .location import fail, here
+from .errors import TikParamError
+from .location import fail, warn
 from .soc import ASCEND_910A, SocProfile, find
 
 DEFAULT_SOC = ASCEND_910A
@@ -142,8 +141,7 @@ def current_soc() -> SocProfile:
         fail(TikParamError, message)
     if not _assumed:
         _assumed = True
-        location = here()
-        warnings.warn_explicit(TikWarning(f"{message}\n  at {location}"), None, location.file, location.line)
+        warn(message)
     return DEFAULT_SOC
 
 

@@ -6,14 +6,13 @@ defined and reach the recorder through it.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any, NoReturn
 
 from . import ir, settings
-from .errors import TikBuildError, TikError, TikParamError, TikScopeError, TikUnknownApiError, TikWarning
+from .errors import TikBuildError, TikError, TikParamError, TikScopeError, TikUnknownApiError
 from .findings import Finding
-from .location import fail, here
+from .location import fail, here, warn
 from .nodes import as_number
 from .signatures import did_you_mean
 from .soc import SocProfile
@@ -158,10 +157,7 @@ class Recorder:
 
     def warn(self, message: str) -> None:
         """A TikWarning at the user's line."""
-        location = here()
-        warnings.warn_explicit(
-            TikWarning(f"{message}\n  at {location}"), None, location.file, location.line, registry=self._warned
-        )
+        warn(message, told=self._warned)
 
     def _report(self, kind: str, error: type[TikError], message: str) -> None:
         self.questionable(kind, message, error)

@@ -12,6 +12,7 @@ from .findings import Finding
 from .ir import Location
 from .soc import CONFIDENCES, ON_CHIP, Constant, SocProfile
 from .timing.trace import Trace
+from .timing.waits import Waits
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,9 @@ class Result:
         core_cycles: per core in use, rounded up.
         block_count: blocks of the multi-core loop.
         pipes: use of each pipe, by name ("S", "V", "M", "MTE1", "MTE2", "MTE3").
+        waits: cycles in which a pipe in use was free and its next instruction did not start, summed over the cores, by
+            (waiting pipe, pipe waited for, reason): "issue" (S had not handed it out), "operand" (a result of its own),
+            "event" (a flag of another pipe); and of S "event", "queue full" and "barrier".
         instructions: executions and cycles, by name.
         peak_bytes: most bytes in use at once, by on-chip memory.
         events_in_flight: per (source, destination) pipe, the most events that were set and not yet waited for;
@@ -112,6 +116,7 @@ class Result:
     core_cycles: tuple[int, ...]
     block_count: int
     pipes: dict[str, PipeUse]
+    waits: Waits
     instructions: dict[str, InstructionUse]
     peak_bytes: dict[str, int]
     events_in_flight: dict[tuple[str, str], int]
@@ -198,6 +203,7 @@ class Result:
             f"PIPE_{name:<5} {use.busy:>13,.0f} {self._microseconds(use.busy):>12,.1f}  {use.share:6.1%}"
             for name, use in self.pipes.items()
         ]
+        lines += ["", *self._wait_lines()]
         lines += ["", f"{'instruction':<24} {'count':>12} {'cycles':>15} {'us':>12}"]
         by_cycles = sorted(self.instructions.items(), key=lambda item: -item[1].cycles)
         lines += [
@@ -225,6 +231,25 @@ class Result:
             f"code: about {self.code_bytes:,} bytes, instruction cache {timing.icache_bytes:,.0f}",
         ]
         return "\n".join([*lines, "", *self._constant_lines()])
+
+    def _wait_lines(self) -> list[str]:
+        """Who waited for whom, and what is left where a pipe has nothing more to do."""
+        whole = (self.cycles or 0) * self.cores
+        lines = [f"{'who waited for whom':<28} {'cycles':>12} {'us':>12}   share"]
+        for pipe, use in self.pipes.items():
+            own = {wait: cycles for wait, cycles in self.waits.items() if wait[0] == pipe}
+            if not use.busy:
+                continue
+            rows = [
+                (f"PIPE_{pipe:<5} {'' if other == pipe else other:<5} {reason}", cycles)
+                for (_, other, reason), cycles in own.items()
+            ]
+            rows.append((f"PIPE_{pipe:<5}       nothing left", max(0.0, whole - use.busy - sum(own.values()))))
+            lines += [
+                f"{what:<28} {cycles:>12,.0f} {self._microseconds(cycles):>12,.1f}  {cycles / whole:6.1%}"
+                for what, cycles in rows
+            ]
+        return lines
 
     def _memory_lines(self) -> list[str]:
         parts = [

@@ -8,8 +8,9 @@ import inspect
 from collections.abc import Iterable, Mapping
 from typing import Any, Callable
 
-from .errors import TikCallError
-from .location import fail
+from .errors import TikCallError, TikError
+from .location import here
+from .tracebacks import shortened
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -34,15 +35,18 @@ def checked_call(function: Callable[..., Any], aliases: Mapping[str, str] | None
 
     @functools.wraps(function)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True  # of pytest
         if aliases and kwargs:
             kwargs = {aliases.get(name, name): value for name, value in kwargs.items()}
         try:
             return function(self, *args, **kwargs)
+        except TikError as error:
+            raise shortened(error)  # noqa: B904 - it is the same error
         except TypeError as error:
             # With another frame behind this one it was raised inside the function.
             if error.__traceback__ is None or error.__traceback__.tb_next is not None:
                 raise
-        fail(TikCallError, _complaint(function, len(args), kwargs))
+        raise TikCallError(_complaint(function, len(args), kwargs), here())
 
     return call
 

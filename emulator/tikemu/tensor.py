@@ -13,9 +13,11 @@ from .location import fail
 from .nodes import as_number
 from .recorder import Scope
 from .signatures import checked_methods
+from .tracebacks import short_operators
 from .view_layout import ViewLayout
 
 
+@short_operators
 class Tensor(Loadable):
     """A tensor, or a view of one: made by ``tik_instance.Tensor`` and by indexing, not by hand.
 

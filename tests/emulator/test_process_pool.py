@@ -179,6 +179,22 @@ def test_a_process_without_memory(kernel: Any, monkeypatch: pytest.MonkeyPatch) 
     assert idle_pids() == []
 
 
+def test_a_process_that_ends_where_nobody_learns_how(kernel: Any) -> None:
+    """With SIGCHLD ignored the system forgets the exit code, and subprocess says 0."""
+    instance, feeds = shifting(kernel)
+    tikemu.run(instance, feeds, options=TWO)
+    (pool,) = pools._idle
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        os.kill(pool.pids[0], signal.SIGKILL)
+        with pytest.raises(TikProcessError, match=rf"pid {pool.pids[0]}\) has ended; SIGCHLD is ignored"):
+            while True:
+                pool.send(0, b"")
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+        pools._close_all()
+
+
 def test_no_interpreter(kernel: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     instance, feeds = shifting(kernel)
     pools._close_all()

@@ -110,6 +110,7 @@ def test_a_second_run_starts_anew(kernel: Any, options: Options) -> None:
         "core_cycles",
         "instructions",
         "pipes",
+        "waits",
         "events_in_flight",
         "sync_flags",
         "gm_read_bytes",

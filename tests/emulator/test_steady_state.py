@@ -88,6 +88,7 @@ class Clock:
                 seen.append(start)
             self.clock.settle()
             seen += [self.clock.scalar_busy, self.clock.flags, self.clock.events, [op.count for op in self.ops]]
+            seen.append(self.clock.waited[:])
         return seen
 
 

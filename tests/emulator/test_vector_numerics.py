@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -219,6 +223,30 @@ def test_without_the_library(monkeypatch: pytest.MonkeyPatch, tmp_path: object) 
         assert apply("vec_adds", np.array([1.0], np.float16), 1.0)[0] == 2
     finally:
         native._load.cache_clear()
+
+
+def test_a_user_without_a_home_has_no_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container may run as a user that the system does not know."""
+
+    def homeless() -> None:
+        raise RuntimeError("no home")
+
+    monkeypatch.setenv("TIKEMU_NATIVE", "")
+    monkeypatch.setattr(native, "library_folder", homeless)
+    native._load.cache_clear()
+    try:
+        assert not native.available()
+    finally:
+        native._load.cache_clear()
+
+
+def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "file"), "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-m", "tikemu.build_native"], capture_output=True, text=True, env=environment
+    )
+    assert done.returncode == 1 and "set XDG_CACHE_HOME" in done.stderr and "Traceback" not in done.stderr
 
 
 def test_a_library_of_other_sources_is_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ LAYERS = (
     ("errors", "soc", "reuse", "garbage", "native", "numerics"),
     ("findings",),
     ("ir",),
-    ("location", "build_native"),
+    ("location", "build_native", "tracebacks"),
     ("signatures",),
     ("options",),
     ("settings",),

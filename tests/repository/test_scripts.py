@@ -38,6 +38,21 @@ def test_named_python_is_used() -> None:
     assert done.stdout.strip() == sys.executable
 
 
+def test_a_python_in_a_folder_with_a_space(tmp_path: Path) -> None:
+    link = tmp_path / "my tools" / "python"
+    link.parent.mkdir()
+    link.symlink_to(sys.executable)
+    assert shell(". scripts/environment.sh; find_python", PYTHON=str(link)).stdout.strip() == str(link)
+
+
+@pytest.mark.parametrize("named", (True, False))
+def test_without_a_home_it_says_what_to_set(named: bool) -> None:
+    venv = "FLASH_ATTENTION_VENV=/nowhere" if named else "unset FLASH_ATTENTION_VENV"
+    done = shell(f"unset HOME XDG_CACHE_HOME; {venv}; set -u; . scripts/environment.sh; find_python")
+    assert "unbound" not in done.stderr
+    assert ("set it, or FLASH_ATTENTION_VENV" in done.stderr) != named
+
+
 def test_unsuitable_python_is_refused_with_what_is_wanted() -> None:
     done = shell(". scripts/environment.sh; find_python", PYTHON="/bin/false")
     assert done.returncode != 0

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import ast
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parents[1]
+ROOT = TESTS.parent
 LIMIT = 400
 
 
@@ -32,6 +36,21 @@ def test_every_helper_says_what_it_gives() -> None:
 def test_a_helper_without_docstring_is_found() -> None:
     text = 'def draw(): ...\nclass Net:\n    "A network."\ndef test_it(): ...\ndef _table():\n    return 1\n'
     assert undocumented(text) == ["draw", "_table"]
+
+
+def test_programs_that_tests_start_hear_signals() -> None:
+    """Also where the caller of pytest ignores them, as shells do for what runs in the background."""
+
+    def ignore() -> None:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):
+            signal.signal(number, signal.SIG_IGN)
+
+    heard = "import signal as s; print(*(s.getsignal(n) != s.SIG_IGN for n in (s.SIGINT, s.SIGTERM, s.SIGCHLD)))"
+    program = f"import subprocess, sys, tests.conftest; subprocess.run([sys.executable, '-c', {heard!r}])"
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, preexec_fn=ignore, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.stdout.split() == ["True"] * 3, done.stderr
 
 
 def test_no_file_is_too_long_to_read() -> None:

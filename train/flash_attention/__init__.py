@@ -5,8 +5,6 @@ Importing this package imports neither MindSpore nor NumPy; the names below load
 
 import importlib
 
-from flash_attention.other_copies import warn_of_other_copies
-
 __version__ = "26.11.0"
 
 _EXPORTS = {
@@ -38,6 +36,3 @@ def __getattr__(name):
 
 def __dir__():
     return sorted(set(globals()) | set(_EXPORTS))
-
-
-warn_of_other_copies(__version__)

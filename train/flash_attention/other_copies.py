@@ -19,6 +19,15 @@ _VERSION = re.compile(r"^__version__\s*=\s*[\"']([^\"']+)[\"']", re.MULTILINE)
 _FIELD = re.compile(r"^(Name|Version):\s*(\S+)", re.MULTILINE)
 
 
+def version_of(package: Path) -> str | None:
+    """`__version__` in the files of a package, without running it; None where it is not to be read there."""
+    for name in ("__init__.py", "version.py"):
+        match = _VERSION.search(_text(package / name))
+        if match:
+            return match.group(1)
+    return None
+
+
 def other_copies(version: str) -> list[str]:
     """Folders and installed distributions on the path that also provide the package.
 
@@ -30,9 +39,11 @@ def other_copies(version: str) -> list[str]:
     """
     found = []
     for entry in dict.fromkeys(Path(entry or os.curdir).resolve() for entry in sys.path):
+        if not os.path.isdir(entry):
+            continue
         folder = entry / PACKAGE
-        if (folder / "__init__.py").is_file() and folder.resolve() != _HERE:
-            found.append(f"version {_version_of(folder) or 'unknown'} in {folder}")
+        if os.path.isfile(folder / "__init__.py") and folder.resolve() != _HERE:
+            found.append(f"version {version_of(folder) or 'unknown'} in {folder}")
         for metadata in [*entry.glob("*.dist-info"), *entry.glob("*.egg-info")]:
             if _provides_package(metadata):
                 name, its_version = _name_and_version(metadata)
@@ -49,14 +60,8 @@ def warn_of_other_copies(version: str) -> None:
             f"there is more than one flash_attention on the path; imported is version {version} in {_HERE}. "
             f"Remove the others, or the order of sys.path decides which one runs: {'; '.join(strangers)}",
             RuntimeWarning,
-            stacklevel=3,
+            stacklevel=2,
         )
-
-
-def _version_of(folder: Path) -> str | None:
-    """`__version__` of the package in `folder`, without running it."""
-    match = _VERSION.search(_text(folder / "__init__.py"))
-    return match.group(1) if match else None
 
 
 def _provides_package(metadata: Path) -> bool:

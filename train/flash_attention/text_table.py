@@ -1,4 +1,4 @@
-"""Plain-text tables."""
+"""Plain text for people: tables, and rough times."""
 
 from __future__ import annotations
 
@@ -15,6 +15,13 @@ def table(header: list[str], rows: list[list], indent: str = "") -> str:
 
     rule = indent + "  ".join("-" * width for width in widths)
     return "\n".join([line(header), rule, *map(line, cells)])
+
+
+def about(seconds: float) -> str:
+    """An estimate of a time, in two digits at most: "about 40 s", "about 7 min"."""
+    if seconds < 95:
+        return f"about {max(5, round(seconds / 5) * 5)} s"
+    return f"about {round(seconds / 60)} min"
 
 
 def _numeric(cell: str) -> bool:

@@ -10,6 +10,7 @@ import numpy as np
 from ..result import InstructionUse, Overflow, OverflowPlace, PipeUse, Result
 from ..soc import PIPES
 from ..timing.trace import Trace
+from ..timing.waits import named
 from .call_site import CallSite
 from .compile import Compiled
 from .runtime import Runtime
@@ -66,6 +67,7 @@ def collect(
             pipes={},
             instructions={},
             events_in_flight={},
+            waits={},
             sync_flags=0,
             memory_floor=0.0,
             constants={},
@@ -88,6 +90,7 @@ def collect(
         core_cycles=tuple(math.ceil(time) for time in times),
         pipes={name: PipeUse(work, work / (cycles * len(times)) if cycles else 0.0) for name, work in busy.items()},
         instructions=instructions,
+        waits={wait: waited for wait, waited in named(clock.waited).items() if busy[wait[0]]},
         sync_flags=clock.flags,
         memory_floor=floor,
         events_in_flight={

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -11,11 +10,14 @@ import numpy as np
 
 from .. import ir
 from ..dtypes import is_float, limits
-from ..errors import TikParamError, TikWarning
+from ..errors import TikParamError
+from ..location import warn
 from .expressions import HELPERS, Expressions, name_of
 
 #: A GM tensor declared this large (a dynamic shape's upper bound) takes the size of what is fed.
 UNBOUNDED_ELEMENTS = (1 << 31) - 1
+
+_told: dict = {}  # warnings
 
 
 class Contents(NamedTuple):
@@ -70,7 +72,7 @@ def contents(program: ir.Program, scalars: Mapping[str, Any], arrays: Mapping[st
         if info.name in arrays:
             fed, warning = fed_array(info, shape, arrays[info.name])
             if warning:
-                warnings.warn(TikWarning(warning), stacklevel=4)
+                warn(warning, told=_told)
         elif info.init_value is not None:
             fed = np.broadcast_to(np.asarray(info.init_value, info.dtype), shape)
         if math.prod(shape) >= UNBOUNDED_ELEMENTS:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, Callable
 
 from .. import ir
 from ..dtypes import size_of
-from ..errors import Moment, TikBoundsError, TikError, TikParamError, TikSyncError, TikWarning
+from ..errors import Moment, TikBoundsError, TikError, TikParamError, TikSyncError
 from ..findings import Finding
 from ..isa.micro_op import Access, MicroOp
 from ..isa.region import Region
+from ..location import warn
 from ..options import Options
 from ..reuse import Reusable
 from ..timing import footprints
@@ -157,7 +157,7 @@ class Runtime:
         """A TikWarning, once per line."""
         if (location, message) not in self.warned:
             self.warned[location, message] = None
-            warnings.warn_explicit(TikWarning(f"{message}\n  at {location}"), None, location.file, location.line)
+            warn(message, location)
 
     def found(self, finding: Finding) -> None:
         """Keep a finding, unless its line has given one that differs in numbers only."""

@@ -75,7 +75,11 @@ def library_name() -> str:
 
 
 def library_folder() -> Path:
-    """Where the library lies: in the user's cache."""
+    """Where the library lies: in the user's cache.
+
+    Raises:
+        RuntimeError: there is no XDG_CACHE_HOME, and the user has no home.
+    """
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tikemu"
 
 
@@ -83,8 +87,11 @@ def library_folder() -> Path:
 def _load(mode: str) -> _Helper | None:
     if mode == "0":
         return None
-    path = library_folder() / library_name()
-    return _Helper(path, mode == "generic") if path.is_file() else None
+    try:
+        path = library_folder() / library_name()
+    except RuntimeError:
+        return None
+    return _Helper(path, mode == "generic") if os.path.isfile(path) else None
 
 
 class _Helper:

@@ -6,7 +6,6 @@ import dataclasses
 import logging
 import os
 import pickle
-import warnings
 from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any, cast
@@ -14,8 +13,9 @@ from typing import Any, cast
 import numpy as np
 
 from .. import ir
-from ..errors import TikProcessError, TikWarning
+from ..errors import TikProcessError
 from ..isa.move import atomic_add
+from ..location import warn
 from ..machine.call_site import CallSite
 from ..machine.cores import Cores
 from ..machine.execute import Session
@@ -37,6 +37,7 @@ _SHARES, _AHEAD = 16, 8
 _ADDING, _ALONE = "adding", "alone"
 _WAYS = {_ADDING: "again, and the caller adds", _ALONE: "in one process"}
 
+_told: dict = {}  # warnings
 _log = logging.getLogger("tikemu.processes")
 
 
@@ -153,9 +154,7 @@ class _Run:
 
     def _refused(self, reason: str) -> _Met:
         name = self.session.program.name
-        warnings.warn(
-            TikWarning(f"kernel {name!r} cannot be sent to other processes, so it runs in one: {reason}"), stacklevel=2
-        )
+        warn(f"kernel {name!r} cannot be sent to other processes, so it runs in one: {reason}", told=_told)
         return _Met(_ALONE, "it cannot be sent to other processes")
 
     def _execute(self, pool: pools.Pool, given: bytes) -> list[Counts]:
@@ -295,7 +294,7 @@ class _Run:
         for number, tally in counts.tallies.items():
             self._site(number).retired.merge(tally)
         if self.runtime.timing:
-            self.runtime.clock.add_counts(counts.scalar_busy, counts.flags, counts.events)
+            self.runtime.clock.add_counts(counts.scalar_busy, counts.flags, counts.waited, counts.events)
 
     def _finish(self) -> None:
         """Everything that follows from the order of the blocks."""
@@ -326,10 +325,11 @@ def _traced(shown: list[tuple], entries: list[tuple[int, float, float]]) -> Iter
         SimpleNamespace(
             name=name,
             pipe=pipe,
+            category=category,
             location=location,
             micro=SimpleNamespace(reads=_accesses(reads), writes=_accesses(writes)),
         )
-        for name, pipe, location, reads, writes in shown
+        for name, pipe, category, location, reads, writes in shown
     ]
     return ((ops[number], start, end) for number, start, end in entries)
 

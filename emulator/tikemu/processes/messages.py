@@ -50,12 +50,13 @@ class Counts:
 
     Attributes:
         tallies: by number of the site.
-        scalar_busy, flags, events: see :class:`tikemu.timing.clock.CoreClock`.
+        scalar_busy, flags, waited, events: see :class:`tikemu.timing.clock.CoreClock`.
     """
 
     tallies: dict[int, Tally]
     scalar_busy: float = 0.0
     flags: int = 0
+    waited: list[float] = field(default_factory=list)
     events: dict[tuple[int, int], int] = field(default_factory=dict)
 
 

@@ -8,6 +8,7 @@ import itertools
 import json
 import os
 import queue
+import signal
 import subprocess
 import sys
 import threading
@@ -110,6 +111,11 @@ class Pool:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._processes[number].wait(_PATIENCE)
         code = self._processes[number].poll()
+        if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:  # the system keeps no exit code then
+            raise TikProcessError(
+                f"a process that executes blocks (pid {self.pids[number]}) has ended; SIGCHLD is ignored here, so "
+                "nobody knows how"
+            )
         how = f"was ended by signal {-code}" if code is not None and code < 0 else f"ended with exit code {code}"
         hint = "; the system may have run out of memory" if code == -9 else ""
         raise TikProcessError(f"a process that executes blocks (pid {self.pids[number]}) {how}{hint}")

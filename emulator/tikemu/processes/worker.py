@@ -102,7 +102,8 @@ class Blocks:
         sites = [(number, site) for number, site in enumerate(runtime.sites) if isinstance(site, CallSite)]
         counts = Counts({number: site.tally() for number, site in sites})
         if clock is not None:
-            counts.scalar_busy, counts.flags, counts.events = clock.scalar_busy, clock.flags, clock.events
+            counts.scalar_busy, counts.flags = clock.scalar_busy, clock.flags
+            counts.waited, counts.events = clock.waited, clock.events
         return counts
 
     @property
@@ -121,7 +122,7 @@ def _events(events: list) -> tuple[list[tuple], list[tuple[int, float, float]]]:
         if number is None:
             number = numbers[id(op)] = len(shown)
             reads, writes = ([access.operand.name for access in group] for group in (op.micro.reads, op.micro.writes))
-            shown.append((op.name, op.pipe, op.location, reads, writes))
+            shown.append((op.name, op.pipe, op.category, op.location, reads, writes))
         entries.append((number, start, end))
     return shown, entries
 

@@ -6,12 +6,11 @@ TikUnsupportedError.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from typing import Any, Literal, NoReturn
 
-from ..errors import TikUnsupportedError, TikWarning
-from ..location import fail, here
+from ..errors import TikUnsupportedError
+from ..location import fail, warn
 
 _warned = False
 
@@ -21,15 +20,9 @@ def announce(module: str) -> None:
     global _warned
     if not _warned:
         _warned = True
-        location = here()
-        warnings.warn_explicit(
-            TikWarning(
-                f"{module} belongs to the TBE DSL, which is out of tikemu's scope: it runs TIK programs; using "
-                f"a name of the DSL raises TikUnsupportedError\n  at {location}"
-            ),
-            None,
-            location.file,
-            location.line,
+        warn(
+            f"{module} belongs to the TBE DSL, which is out of tikemu's scope: it runs TIK programs; using "
+            "a name of the DSL raises TikUnsupportedError"
         )
 
 

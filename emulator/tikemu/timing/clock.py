@@ -78,6 +78,12 @@ class CoreClock:
         return self.simulator.flags
 
     @property
+    def waited(self) -> list[float]:
+        """Cycles that pipes waited, see :mod:`.waits`."""
+        self.replay.count()
+        return self.simulator.waited
+
+    @property
     def events(self) -> dict[tuple[int, int], int]:
         """Per (source, destination) pipe, the most tokens that were set and not yet waited for."""
         self.replay.count()
@@ -85,10 +91,14 @@ class CoreClock:
         keep_most(total, self.simulator.events)
         return total
 
-    def add_counts(self, scalar_busy: float, flags: int, events: dict[tuple[int, int], int]) -> None:
+    def add_counts(
+        self, scalar_busy: float, flags: int, waited: list[float], events: dict[tuple[int, int], int]
+    ) -> None:
         """Add what another clock has counted."""
         self.simulator.scalar_busy += scalar_busy
         self.simulator.flags += flags
+        for index, cycles in enumerate(waited):
+            self.simulator.waited[index] += cycles
         keep_most(self.replay.events, events)
 
     @property

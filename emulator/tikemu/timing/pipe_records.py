@@ -7,6 +7,7 @@ from typing import Any, Callable
 
 from ..soc import PIPES, SocProfile
 from .footprints import Footprint, FootprintTable
+from .waits import SIZE
 
 
 class PipeRecords:
@@ -23,6 +24,7 @@ class PipeRecords:
         events: per (source, destination) pipe, the most tokens that were set and not yet waited for.
         scalar_busy: cycles of work of the scalar unit, without the issue of other pipes' instructions.
         flags: set_flag and wait_flag instructions that the automatic synchronisation inserted.
+        waited: cycles that pipes waited, see :mod:`.waits`.
         trace: receives (operation, start, end) until it holds about ``trace_limit`` entries; None: nothing is kept.
         free, done: per pipe, the time at which it takes the next instruction, and at which all of it is complete.
         known: per pipe and source, what of the source the pipe knows to be complete.
@@ -47,6 +49,7 @@ class PipeRecords:
         self._gm_read = timing.gm_scalar_read
         self.footprints = FootprintTable()
         self.trace: list | None = None
+        self._bar: tuple[list, int] | None = None  # trace and number of the last entry that shows work of S
         self.trace_limit = trace_limit
         self._warn = warn
         self.starts: list[deque[float]] = [deque(maxlen=self._depth) for _ in PIPES]
@@ -58,6 +61,7 @@ class PipeRecords:
         self.events: dict[tuple[int, int], int] = {}
         self.scalar_busy = 0.0
         self.flags = 0
+        self.waited = [0.0] * SIZE
         self.reset(0.0)
 
     def reset(self, start: float) -> None:

@@ -19,11 +19,17 @@ from typing import Any
 from ..soc import PIPES
 from .footprints import NEVER, Footprint
 from .pipe_records import PipeRecords
+from .trace import Bar
+from .waits import BARRIER, ISSUE, OPERAND, QUEUE_FULL, ROW
 
 PIPE_INDEX = {name: index for index, name in enumerate(PIPES)}
 #: All times are multiples of this many cycles; sums are exact up to 2**33 cycles.
 QUANTUM = 2.0**-20
 _S = 0
+_WORK_BAR = Bar("scalar", _S, PIPES[_S])
+_ISSUE_BARS = [Bar("waits for S", index) for index in range(len(PIPES))]
+_QUEUE_BARS = [Bar(f"queue of {name} full", _S) for name in PIPES]
+_EVENT_BARS = [Bar(f"waits for {name}", _S) for name in PIPES]
 
 
 def exact(cycles: float) -> float:
@@ -89,6 +95,11 @@ class TimedOp:
         self.location: Any = None
 
     @property
+    def category(self) -> str:
+        """The pipe, as a trace names it."""
+        return PIPES[self.pipe]
+
+    @property
     def busy(self) -> float:
         """Cycles that all executions occupied the pipe."""
         return self.count * self.cycles + self.extra
@@ -102,13 +113,13 @@ class PipeSimulator(PipeRecords):
         """Simulate operations."""
         # The hot loop of a run: state is held in local names, and the common case makes no call.
         free, done_by, known_by, starts, issue = self.free, self.done, self.known, self.starts, self._issue
-        trace = self.trace
+        waited, trace = self.waited, self.trace
         for op in ops:
             if op.special:
                 self._special(op)
                 continue
             pipe = op.pipe
-            start = free[pipe]
+            start = begin = free[pipe]
             known = known_by[pipe]
             needs = None
             for footprint in op.reads:
@@ -142,18 +153,35 @@ class PipeSimulator(PipeRecords):
                                     needs = {source: done}
                                 elif done > needs.get(source, NEVER):
                                     needs[source] = done
+            operand = start
             if needs is not None:
-                start = self._wait(pipe, needs, start)
+                start, last = self._wait(pipe, needs, start)
             if op.mask is not self.mask:
                 self._write_mask(op.mask)
             now = self.now + issue
+            if trace is not None:
+                self._show_work(self.now, now)
             # The queue takes an instruction once the one ``depth`` places ahead has left it.
             ring = starts[pipe]
             if ring[0] > now:
+                waited[QUEUE_FULL + pipe] += ring[0] - now
+                if trace is not None:
+                    trace.append((_QUEUE_BARS[pipe], now, ring[0]))
                 now = ring[0]
             self.now = now
-            if now > start:
-                start = now
+            if now > begin:
+                waited[pipe * ROW + ISSUE] += now - begin
+                if trace is not None:
+                    trace.append((_ISSUE_BARS[pipe], begin, now))
+                begin = now
+            if start > begin:
+                if operand > begin:
+                    waited[pipe * ROW + OPERAND] += operand - begin
+                    begin = operand
+                if start > begin:
+                    waited[pipe * ROW + last] += start - begin
+            else:
+                start = begin
             ring.append(start)
             if op.gm is None:
                 end = start + op.cycles
@@ -182,8 +210,7 @@ class PipeSimulator(PipeRecords):
         """The scalar unit writes the mask register if an instruction needs another value."""
         if mask is not None and mask != self.mask:
             self.mask = mask
-            self.now += self._mask_write
-            self.scalar_busy += self._mask_write
+            self.scalar(self._mask_write)
 
     def _transfer(self, op: TimedOp, start: float) -> tuple[float, float]:
         """End, and time of completion, of a move whose cost depends on the L2 buffer."""
@@ -191,19 +218,18 @@ class PipeSimulator(PipeRecords):
         op.extra += cycles - op.cycles
         return start + cycles, start + cycles + latency
 
-    def _wait(self, pipe: int, needs: dict[int, float], start: float) -> float:
-        """Flags from every pipe in ``needs`` to ``pipe``; returns the earliest start after them."""
-        known = self.known[pipe]
+    def _wait(self, pipe: int, needs: dict[int, float], start: float) -> tuple[float, int]:
+        """Flags from every pipe in ``needs`` to ``pipe``; returns the earliest start after them, and whose it is."""
+        known, last = self.known[pipe], pipe
         for source, done in needs.items():
             known[source] = done
-            self.now += 2 * self._flag_issue
-            self.scalar_busy += 2 * self._flag_issue
+            self.scalar(2 * self._flag_issue)
             self.flags += 2
             ready = done + self.flag_delay
             if ready > start:
-                start = ready
+                start, last = ready, source
             self._count_event(source, pipe, done, max(start, self.now))
-        return start
+        return start, last
 
     def _count_event(self, source: int, pipe: int, set_at: float, waited_at: float) -> None:
         """Count the tokens of a pair of pipes. Sets and waits of a pair come in order, so the oldest end first."""
@@ -220,8 +246,39 @@ class PipeSimulator(PipeRecords):
     # -------------------------------------------------------------------------------------------- scalar unit
     def scalar(self, cycles: float) -> None:
         """Work of the scalar unit."""
+        if self.trace is not None:
+            self._show_work(self.now, self.now + cycles)
         self.now += cycles
         self.scalar_busy += cycles
+
+    def _show_work(self, start: float, end: float) -> None:
+        """Work of the scalar unit in the trace: a bar, or the last one longer where it ends at ``start``."""
+        trace, last = self.trace, self._bar
+        assert trace is not None
+        if last is not None and last[0] is trace:
+            _, begin, until = trace[last[1]]
+            if start <= until:  # S has gone back where what it waited for was there before its flags
+                trace[last[1]] = (_WORK_BAR, begin, max(until, end))
+                return
+        self._bar = trace, len(trace)
+        trace.append((_WORK_BAR, start, end))
+
+    def _wait_of_s(self, index: int, end: float, bar: Bar) -> None:
+        """The scalar unit waits until ``end``; counted at ``index``."""
+        self.waited[index] += end - self.now
+        if self.trace is not None:
+            self.trace.append((bar, self.now, end))
+
+    def _idle(self, pipe: int, end: float) -> None:
+        """Up to ``end``, which S has reached, nothing was handed out to ``pipe``: its free time is a wait for S."""
+        if end > self.free[pipe]:
+            self.waited[pipe * ROW + ISSUE] += end - self.free[pipe]
+            self.free[pipe] = end
+
+    def settle_idle(self) -> None:
+        """Count the waits of all pipes for S up to now. No time of an instruction depends on that."""
+        for pipe in range(1, len(PIPES)):
+            self._idle(pipe, self.now)
 
     def scalar_read(self, footprint: Footprint) -> None:
         """The scalar unit loads from a tensor: the pipe that wrote it drains first."""
@@ -247,9 +304,11 @@ class PipeSimulator(PipeRecords):
 
     def _scalar_access(self, needs: dict[int, float], cycles: float) -> None:
         if needs and self._unsynced is None:
-            self.now = self._wait(_S, needs, self.now)
-        self.now += cycles
-        self.scalar_busy += cycles
+            ready, last = self._wait(_S, needs, self.now)
+            if ready > self.now:
+                self._wait_of_s(last, ready, _EVENT_BARS[last])
+            self.now = ready
+        self.scalar(cycles)
         self.free[_S] = self.done[_S] = self.now
 
     def _record(self, footprint: Footprint, pipe: int, done: float, write: bool) -> None:
@@ -289,8 +348,14 @@ class PipeSimulator(PipeRecords):
     def _barrier(self, pipe: str) -> None:
         if pipe in PIPE_INDEX:
             index = PIPE_INDEX[pipe]
-            self.free[index] = max(self.free[index], self.done[index])
+            begin, end = self.free[index], max(self.free[index], self.done[index])
+            self._idle(index, min(end, max(begin, self.now)))
+            self.waited[index * ROW + OPERAND] += end - self.free[index]
+            self.free[index] = end
             return
+        last = max(range(len(PIPES)), key=self.done.__getitem__)
+        if self.done[last] > self.now:
+            self._wait_of_s(BARRIER + last, self.done[last], _EVENT_BARS[last])
         self.now = max(self.now, *self.done)
         for known in self.known:
             known[:] = self.done
@@ -308,7 +373,12 @@ class PipeSimulator(PipeRecords):
         pipe = key[1]
         ready = max(self.free[pipe], self.now, done + self.flag_delay)
         if pipe == _S:
+            if ready > self.now:
+                self._wait_of_s(key[0], ready, _EVENT_BARS[key[0]])
             self.now = ready
+        else:
+            self._idle(pipe, self.now)
+            self.waited[pipe * ROW + key[0]] += ready - self.free[pipe]
         self.free[pipe] = ready
         self.known[pipe][key[0]] = max(self.known[pipe][key[0]], done)
         self._count_event(key[0], pipe, done, ready)

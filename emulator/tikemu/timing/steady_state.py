@@ -44,11 +44,12 @@ class Transition:
         cycles: time that passed.
         after: the state that follows; None at the end of a block.
         busy, flags: cycles of work of the scalar unit; flags inserted.
+        waited: cycles by index, see :mod:`.waits`; without zeros.
         events: see :attr:`PipeRecords.events`.
         ops: the operations executed.
     """
 
-    __slots__ = ("replays", "cycles", "after", "busy", "flags", "events", "ops")
+    __slots__ = ("replays", "cycles", "after", "busy", "flags", "waited", "events", "ops")
 
     def __init__(
         self,
@@ -56,10 +57,12 @@ class Transition:
         after: State | None,
         busy: float,
         flags: int,
+        waited: dict[int, float],
         events: dict[tuple[int, int], int],
         ops: list[TimedOp],
     ) -> None:
         self.replays, self.cycles, self.after, self.busy, self.flags = 0, cycles, after, busy, flags
+        self.waited = waited
         self.events, self.ops = events, ops
 
 
@@ -118,11 +121,12 @@ class SteadyStateReplay(Reusable):
         self._fresh_blocks = 0  # blocks remembered since one was replayed
         self._new_actions = 0  # remembered since the latest state
         self._captures = self._replays = 0  # states captured and transitions replayed since the last review
-        self._before = (0.0, 0.0, 0)  # now, scalar_busy and flags at the latest state
+        self._before: tuple[float, float, int, list[float]] = (0.0, 0.0, 0, [])  # what a transition begins with
         self._clear()
 
     def _capture(self) -> State:
         """The state of the simulator, the same object for equal ones."""
+        self.simulator.settle_idle()  # a state does not hold for how long a pipe has been free
         key, records = capture(self.simulator)
         return self._states.setdefault(key, State(records))
 
@@ -189,7 +193,7 @@ class SteadyStateReplay(Reusable):
     def _begin_transition(self) -> None:
         """What is counted from here on belongs to one transition."""
         simulator = self.simulator
-        self._before = simulator.now, simulator.scalar_busy, simulator.flags
+        self._before = simulator.now, simulator.scalar_busy, simulator.flags, simulator.waited[:]
         keep_most(self.events, simulator.events)
         simulator.events = {}
 
@@ -236,9 +240,11 @@ class SteadyStateReplay(Reusable):
         """Time at which everything of the block is complete; its records are lost."""
         place, simulator = self.place, self.simulator
         if place is None:
+            simulator.settle_idle()
             return simulator.finish
         if place.block_end is None:
             self._catch_up(place)
+            simulator.settle_idle()
             end = simulator.finish
             place.block_end = self._transition(place, end, None)
         else:
@@ -258,14 +264,20 @@ class SteadyStateReplay(Reusable):
 
     def _transition(self, place: Place, end: float, after: State | None) -> Transition:
         """What happened from the state to ``place``."""
-        simulator, (now, busy, flags) = self.simulator, self._before
+        simulator, (now, busy, flags, waited) = self.simulator, self._before
         ops: list[TimedOp] = []
         step: Place | None = place
         while step is not None:
             ops += step.ops
             step = step.parent
         transition = Transition(
-            end - now, after, simulator.scalar_busy - busy, simulator.flags - flags, dict(simulator.events), ops
+            end - now,
+            after,
+            simulator.scalar_busy - busy,
+            simulator.flags - flags,
+            {i: time - earlier for i, (time, earlier) in enumerate(zip(simulator.waited, waited)) if time != earlier},
+            dict(simulator.events),
+            ops,
         )
         self._transitions.append(transition)
         return transition
@@ -318,6 +330,8 @@ class SteadyStateReplay(Reusable):
                 transition.replays = 0
                 simulator.scalar_busy += replays * transition.busy
                 simulator.flags += replays * transition.flags
+                for index, cycles in transition.waited.items():
+                    simulator.waited[index] += replays * cycles
                 keep_most(self.events, transition.events)
                 for op in transition.ops:
                     op.count += replays

@@ -4,9 +4,26 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 from ..soc import PIPES
+
+
+class Bar:
+    """What a trace shows besides instructions: work of the scalar unit, and waits.
+
+    Attributes:
+        name: what it shows.
+        pipe: index into PIPES, the row.
+        category: a pipe whose work it is; "wait".
+        location, micro: as of an operation; there is no line, and nothing is accessed.
+    """
+
+    def __init__(self, name: str, pipe: int, category: str = "wait") -> None:
+        self.name, self.pipe, self.category = name, pipe, category
+        self.location = ""
+        self.micro = SimpleNamespace(reads=(), writes=())
 
 
 class Trace:
@@ -50,7 +67,7 @@ class Trace:
                     {
                         "ph": "X",
                         "name": op.name,
-                        "cat": PIPES[op.pipe],
+                        "cat": op.category,
                         "pid": core,
                         "tid": op.pipe,
                         "ts": start / clock_mhz,

@@ -11,7 +11,9 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Union
 
+from flash_attention import __version__
 from flash_attention.backends.base import Backend
+from flash_attention.other_copies import warn_of_other_copies
 from flash_attention.problem import AttentionProblem
 from flash_attention.problem.packed import PackedProblem
 from flash_attention.problem.paged import PagedProblem
@@ -172,6 +174,7 @@ def build(problem: Problem, requested: str | None = None, shard: Shard | None = 
 
 @functools.lru_cache(maxsize=256)
 def _build(name: str, problem: Problem, shard: Shard | None) -> Cell:
+    _warn_of_other_copies()
     backend = get_backend(name)
     if isinstance(problem, PackedProblem):
         return backend.build_packed(problem)
@@ -207,6 +210,11 @@ def attention_backend(name: str) -> Iterator[None]:
 def _check_name(argument: str, name: object) -> None:
     if name not in _MODULES:
         raise ValueError(f"{argument}: got {name!r}, allowed are {', '.join(_MODULES)}")
+
+
+@functools.cache
+def _warn_of_other_copies() -> None:
+    warn_of_other_copies(__version__)
 
 
 @functools.cache

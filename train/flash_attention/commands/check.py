@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import argparse
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
 from flash_attention.problem import DTYPES, AttentionProblem, AttentionRules
-from flash_attention.text_table import table
+from flash_attention.text_table import about, table
 
 SEED = (2024, 7)
 COLUMNS = ("output", "logsumexp", "d_query", "d_key", "d_value", "d_bias", "d_sinks")
 LARGEST = ("output", "d_query", "d_key", "d_value")
 FURTHER = ("sinks", "prefix", "segment_ids", "kv_segment_ids")
+# Labels of the problems of --quick: most of the rules, on shapes that the emulator has soon done.
+QUICK = (
+    "causal, bottom right, 77 x 150",
+    "mask with blind rows",
+    "given ALiBi",
+    "dropout 0.2",
+    "sinks, window",
+)
+# Seconds of a problem on one core of a usual processor; most of it is the compilation of its graphs.
+SECONDS = {"cpu": 0.4, "emulator": 2.0, "math": 1.5}
 
 
 @dataclass(frozen=True)
@@ -74,61 +85,85 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--backend", action="append", help="backend to test, may be repeated (default: all usable)")
     parser.add_argument("--dtype", action="append", choices=DTYPES, help="may be repeated (default: all)")
     parser.add_argument("--only", default="", help="run the problems whose label contains this text")
+    parser.add_argument(
+        "--quick", action="store_true", help=f"{len(QUICK)} of the problems, each in one dtype: half a minute"
+    )
     parser.add_argument("--mode", choices=("graph", "pynative"), default="graph", help="MindSpore's execution mode")
 
 
 def run(options: argparse.Namespace) -> int:
     import mindspore
 
-    from flash_attention.backends.registry import backend_names, get_backend
+    from flash_attention.backends.registry import backend_names, get_backend, refusal
 
     mode = {"graph": mindspore.GRAPH_MODE, "pynative": mindspore.PYNATIVE_MODE}[options.mode]
     mindspore.set_context(mode=mode)
-    chosen = [item for item in items() if options.only in item.label]
+    chosen = [item for item in items() if options.only in item.label and (not options.quick or item.label in QUICK)]
     if not chosen:
         raise ValueError(f"--only: no problem is called like {options.only!r}")
     wrong = 0
-    tested = 0
+    asked: dict[str, list] = {}
     for name in options.backend or backend_names():
         reason = get_backend(name).unavailable()
-        if reason is not None:
+        if reason is None:
+            asked[name] = pairs(name, chosen, options.dtype or DTYPES, options.quick)
+        else:
             print(f"backend {name}: cannot run here: {reason}\n")
             # One that was asked for by name has to run.
             wrong += bool(options.backend)
-            continue
-        tested += 1
-        wrong += check_backend(name, chosen, options.dtype or DTYPES, options.mode)
-    if tested == 0:
+    if not asked:
         print("no backend can run here")
         return 1
+    counts = {
+        name: sum(refusal(name, item.in_dtype(dtype)) is None for item, dtype in problems)
+        for name, problems in asked.items()
+    }
+    seconds = sum(SECONDS.get(name, max(SECONDS.values())) * count for name, count in counts.items())
+    told = ", ".join(f"{count} on {name}" for name, count in counts.items())
+    print(f"problems: {told}; {about(seconds)}\n", flush=True)
+    for name, problems in asked.items():
+        wrong += check_backend(name, problems, options.mode)
     print("all right" if wrong == 0 else f"WRONG: {wrong}")
     return int(wrong > 0)
 
 
-def check_backend(name: str, chosen: list[Item], dtypes: tuple, mode: str) -> int:
-    """Runs the items on one backend and prints their errors; returns how many were wrong."""
+def pairs(name: str, chosen: list[Item], dtypes: Sequence[str], quick: bool) -> list[tuple[Item, str]]:
+    """Items and dtypes to run on a backend: every dtype, or with `quick` one of those that it takes, by turns."""
     from flash_attention.backends.registry import refusal
 
-    label_width = max(len(item.label) for item in chosen)
+    if not quick:
+        return [(item, dtype) for item in chosen for dtype in dtypes]
+    result = []
+    for index, item in enumerate(chosen):
+        turns = [dtypes[(index + shift) % len(dtypes)] for shift in range(len(dtypes))]
+        taken = [dtype for dtype in turns if refusal(name, item.in_dtype(dtype)) is None]
+        result.append((item, (taken or turns)[0]))
+    return result
+
+
+def check_backend(name: str, problems: list[tuple[Item, str]], mode: str) -> int:
+    """Runs items, each in a dtype, on one backend and prints their errors; returns how many were wrong."""
+    from flash_attention.backends.registry import refusal
+
+    label_width = max(len(item.label) for item, _ in problems)
     print(f"backend {name} ({mode} mode): largest error as a multiple of the honest baseline's. Right are up to 2, and")
     print('"<": the baseline was lucky there, and the error is within what float32 arithmetic cannot avoid')
     print(f"  {'problem':{label_width}}  {'dtype':8}" + "".join(f"{column:>11}" for column in COLUMNS), flush=True)
     wrong = 0
     refused: dict = {}
     largest: dict = {}
-    for item in chosen:
-        for dtype in dtypes:
-            problem = item.in_dtype(dtype)
-            start = f"  {item.label:{label_width}}  {dtype:8}"
-            reason = refusal(name, problem)
-            if reason is not None:
-                refused.setdefault(reason, []).append(f"{item.label} ({dtype})")
-                continue
-            errors, faults = measure(name, problem, item)
-            cells = "".join(f"{ratio(errors[column]) if column in errors else '':>11}" for column in COLUMNS)
-            print(f"{start}{cells}  {'WRONG: ' + ', '.join(faults) if faults else 'ok'}", flush=True)
-            wrong += bool(faults)
-            largest[dtype] = larger(largest.get(dtype, {}), errors)
+    for item, dtype in problems:
+        problem = item.in_dtype(dtype)
+        start = f"  {item.label:{label_width}}  {dtype:8}"
+        reason = refusal(name, problem)
+        if reason is not None:
+            refused.setdefault(reason, []).append(f"{item.label} ({dtype})")
+            continue
+        errors, faults = measure(name, problem, item)
+        cells = "".join(f"{ratio(errors[column]) if column in errors else '':>11}" for column in COLUMNS)
+        print(f"{start}{cells}  {'WRONG: ' + ', '.join(faults) if faults else 'ok'}", flush=True)
+        wrong += bool(faults)
+        largest[dtype] = larger(largest.get(dtype, {}), errors)
     if largest:
         print(
             "\n  largest error of all problems, in brackets that of the baseline: composed attention in the same dtype"
@@ -175,7 +210,7 @@ def measure(name: str, problem: AttentionProblem, item: Item) -> tuple[dict, lis
     extras = {"mask": given["mask"], "bias": given["alibi"], "keep": keep, **gradients}
     extras.update((name, given[name]) for name in FURTHER)
     exact, low = reference.truth(problem, *tensors, **extras), reference.baseline(problem, *tensors, **extras)
-    first, second = (execute(name, problem, given, **gradients) for _ in range(2))
+    first, second = execute(name, problem, given, **gradients, times=2)
     errors = {error.name: error for error in reference.compare(first, exact, low)}
     faults = [error.name for error in errors.values() if not error.ok]
     blind = np.isneginf(exact.logsumexp)
@@ -224,8 +259,10 @@ def draw(problem: AttentionProblem, item: Item) -> tuple[dict, dict]:
     return given, more
 
 
-def execute(name: str, problem: AttentionProblem, given: dict, d_output: np.ndarray, d_logsumexp: np.ndarray):
-    """Output, logsumexp and gradients of backend `name`, as a reference.Attention of float32 arrays."""
+def execute(
+    name: str, problem: AttentionProblem, given: dict, d_output: np.ndarray, d_logsumexp: np.ndarray, times: int = 1
+) -> list:
+    """Output, logsumexp and gradients of backend `name`, as reference.Attention of float32 arrays, of so many calls."""
     import mindspore
     from mindspore import Tensor, nn, ops
 
@@ -263,13 +300,18 @@ def execute(name: str, problem: AttentionProblem, given: dict, d_output: np.ndar
     )
     inputs.append(Tensor(nothing if given["sinks"] is None else given["sinks"]))
     network = Forward()
-    output, logsumexp = network(*inputs)
     gradient = ops.GradOperation(get_all=True, sens_param=True)(network)
-    gradients = gradient(*inputs, (Tensor(d_output, dtype), Tensor(d_logsumexp, mindspore.float32)))
-    arrays = [ops.cast(result, mindspore.float32).asnumpy() for result in (output, logsumexp, *gradients)]
-    found = reference.Attention(*arrays)
-    return replace(
-        found,
-        d_bias=None if given["alibi"] is None else found.d_bias,
-        d_sinks=None if given["sinks"] is None else found.d_sinks,
-    )
+    results = []
+    for _ in range(times):
+        output, logsumexp = network(*inputs)
+        gradients = gradient(*inputs, (Tensor(d_output, dtype), Tensor(d_logsumexp, mindspore.float32)))
+        arrays = [ops.cast(result, mindspore.float32).asnumpy() for result in (output, logsumexp, *gradients)]
+        found = reference.Attention(*arrays)
+        results.append(
+            replace(
+                found,
+                d_bias=None if given["alibi"] is None else found.d_bias,
+                d_sinks=None if given["sinks"] is None else found.d_sinks,
+            )
+        )
+    return results

@@ -8,22 +8,31 @@ import importlib.util
 import os
 import platform
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from flash_attention import __version__
-from flash_attention.other_copies import other_copies
+from flash_attention.other_copies import other_copies, version_of
 from flash_attention.text_table import table
 
 DISTRIBUTIONS = ("mindspore", "numpy", "tikemu", "torch")
 FORCED_ISA = "FLASH_ATTENTION_CPU_ISA"
+# What a machine has whose MindSpore may compute on something else than the CPU: drivers' files, and CANN's variables.
+ACCELERATORS = ("/dev/davinci_manager", "/usr/local/Ascend", "/dev/nvidiactl")
+CANN_VARIABLES = ("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME")
+ON_ASCEND = ("tik", "fused")
+ON_CPU = ("emulator",)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    del parser  # no options
+    parser.add_argument(
+        "--all",
+        action="store_true",
+        help="import MindSpore, which takes seconds, and ask it for its device and every backend for its verdict",
+    )
 
 
 def run(options: argparse.Namespace) -> int:
-    del options
     rows = [["flash_attention", f"{__version__} in {Path(__file__).resolve().parents[1]}"]]
     rows += [["also on the path", line] for line in other_copies(__version__)]
     rows += [["Python", f"{platform.python_version()} ({sys.executable})"]]
@@ -31,26 +40,28 @@ def run(options: argparse.Namespace) -> int:
     rows += [["CANN", cann_version() or "not found (ASCEND_HOME_PATH, ASCEND_TOOLKIT_HOME)"]]
     rows += [["processor", f"{processor()}, {len(os.sched_getaffinity(0))} of {os.cpu_count()} cores usable"]]
     rows += [["CPU kernel", cpu_kernel()]]
-    rows += [["MindSpore device", device_target()]]
+    if options.all:
+        rows += [["MindSpore device", device_target()]]
     print(table(["", ""], rows).split("\n", 2)[2])
-    print("\nbackends")
-    print(table(["name", "here"], backends(), indent="  "))
+    print("\nbackends" if options.all else "\nbackends, by what is installed (--all imports MindSpore and asks it)")
+    print(table(["name", "here"], backends(verdict if options.all else verdict_by_files), indent="  "))
     return 0
 
 
 def installed_version(name: str) -> str | None:
-    """Version of an installed distribution, or of a package that is importable without one."""
+    """Version of an installed distribution, or of a package that lies on the path without one; imports neither."""
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
-        if importlib.util.find_spec(name) is None:
+        found = importlib.util.find_spec(name)
+        if found is None or found.origin is None:
             return None
-        return getattr(importlib.import_module(name), "__version__", "installed, version unknown")
+        return version_of(Path(found.origin).parent) or "installed, version unknown"
 
 
 def cann_version() -> str | None:
     """Version line and folder of the CANN toolkit that the environment points to."""
-    for variable in ("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME"):
+    for variable in CANN_VARIABLES:
         folder = os.environ.get(variable)
         if folder and Path(folder).is_dir():
             for info in sorted(Path(folder).glob("**/ascend_toolkit_install.info")):
@@ -89,13 +100,40 @@ def device_target() -> str:
     return mindspore.get_context("device_target")
 
 
-def backends() -> list[list[str]]:
-    """Name and verdict of every backend."""
-    from flash_attention.backends.registry import backend_names, forced_backend, get_backend
+def backends(judge: Callable[[str], str]) -> list[list[str]]:
+    """Name of every backend, and what `judge` says of it."""
+    from flash_attention.backends.registry import backend_names, forced_backend
 
     forced = forced_backend()
-    rows = []
-    for name in backend_names():
-        verdict = get_backend(name).unavailable() or "ready"
-        rows.append([name, verdict + (" (forced by FLASH_ATTENTION_BACKEND)" if name == forced else "")])
-    return rows
+    mark = " (forced by FLASH_ATTENTION_BACKEND)"
+    return [[name, judge(name) + (mark if name == forced else "")] for name in backend_names()]
+
+
+def verdict(name: str) -> str:
+    """What a backend says of itself here."""
+    from flash_attention.backends.registry import get_backend
+
+    return get_backend(name).unavailable() or "ready"
+
+
+def verdict_by_files(name: str) -> str:
+    """What is known of a backend without MindSpore, whose import alone takes longer than the rest of this command."""
+    from flash_attention.backends.ascend import environment
+
+    version = installed_version("mindspore")
+    if version is None:
+        return "needs MindSpore, which is not installed"
+    if name == "emulator" and installed_version("tikemu") is None:
+        return "needs tikemu: pip install ./emulator in the repository, or its wheel"
+    if name in (*ON_ASCEND, *ON_CPU) and not only_a_cpu():
+        lacks = environment.missing(version, "Ascend") if name == "tik" else None
+        return lacks or f"ready where MindSpore's device is {'CPU' if name in ON_CPU else 'Ascend'}: --all asks it"
+    if name in ON_ASCEND:
+        return "runs on Ascend, and here is neither its driver nor CANN"
+    # The native kernel asks MindSpore nothing, and the math backend runs wherever MindSpore does.
+    return verdict(name) if name == "cpu" else "ready"
+
+
+def only_a_cpu() -> bool:
+    """Whether MindSpore has nothing else here to compute on."""
+    return not any(map(os.path.exists, ACCELERATORS)) and not any(map(os.environ.get, CANN_VARIABLES))

@@ -1,14 +1,17 @@
 """The bench's own arithmetic and its processes; `flash-attention bench --quick` as a whole is a system test."""
 
+import argparse
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
-from flash_attention.commands.bench import figures, overview, report
+from flash_attention.commands.bench import PARTS, figures, overview, report, work
 from flash_attention.commands.bench.case import EXTRAS, Case
 from flash_attention.commands.bench.implementations import Composed
 from flash_attention.commands.bench.turns import Timing, Worker, time_in_turns
 from flash_attention.commands.bench.worker import extra_bytes, seconds_of
+from flash_attention.text_table import about
 
 CASE = Case(256)
 
@@ -136,6 +139,45 @@ def test_flatness_and_memory() -> None:
     case = Case(65536, heads=1)
     assert figures.memory(case, "forward", case.tensor_bytes + (10 << 20)).reached == 10
     assert figures.memory(case, "both", 3 * case.tensor_bytes + (70 << 20)).ok is False
+
+
+def test_reached_figures_stand_alone_unless_they_are_required() -> None:
+    """What was not measured for one reason is one line."""
+    of_torch = figures.speed([], CASE, "torch is not installed", figures.FASTER_THAN_TORCH)
+    results = [figures.first_call(CASE, "both", 0.16), *of_torch * 17]
+    required, alone = report.figures_table(results), report.figures_table(results, required=False)
+    assert "MISSED" in required and "<= 150 ms" in required
+    assert "MISSED" not in alone and "150" not in alone and "160.00 ms" in alone
+    for text in (required, alone):
+        assert text.splitlines()[3:] == ["not measured, 34 figures: torch is not installed"]
+
+
+def test_the_bench_knows_how_much_it_does() -> None:
+    def total(plan, parts=PARTS, dtype=None, rounds=3):
+        return work.total(parts, argparse.Namespace(dtype=dtype, rounds=rounds, budget=20.0), plan)
+
+    quick, whole = total(figures.QUICK), total(figures.Plan(), rounds=9)
+    assert quick[0] < whole[0] / 2 and 10 < quick[1] <= 60 and whole[1] > 5 * quick[1]
+    assert total(figures.QUICK, ("speed",), ["float32"])[0] == 2
+    assert sum(total(figures.QUICK, (part,))[0] for part in PARTS) == quick[0]
+    assert [about(seconds) for seconds in (1, 42, 94, 95, 1000)] == [
+        "about 5 s",
+        "about 40 s",
+        "about 95 s",
+        "about 2 min",
+        "about 17 min",
+    ]
+
+
+def test_a_worker_ends_at_once_and_says_why_it_died() -> None:
+    """MindSpore has been imported, and its end would take half a second."""
+    worker = Worker("flash", threads=1)
+    assert worker.prepare(Case(40, heads=1, head_dim=16)) is None
+    assert "mindspore" in Path(f"/proc/{worker.process.pid}/maps").read_text(encoding="utf-8")
+    worker.requests.close()
+    assert worker.process.wait(timeout=60) == 0 and worker.answers.read() == ""
+    worker.answers.close()
+    worker.errors.close()
 
 
 def test_rates_beside_the_product_and_beside_float32() -> None:

@@ -30,13 +30,16 @@ def test_profile_leaves_text_trace_and_plots(capsys, tmp_path) -> None:
     assert cli.main(["profile", "forward,S=256,D=64,causal", "--backend", "emulator", "--out", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
     assert (tmp_path / "profile.txt").read_text() in printed
-    for said in ("forward S=256 D=64 causal", "steady state, cycles", "PIPE_MTE1"):
+    for said in ("forward S=256 D=64 causal", "steady state, cycles", "PIPE_MTE1", "who waited for whom"):
         assert said in printed
     assert [line.split()[0] for line in printed.splitlines() if line.strip()[:3] in ("64 ", "128")] == ["64", "128"]
     for name in ("timeline.png", "roofline.png"):
         assert (tmp_path / name).read_bytes().startswith(PNG)
     events = [event for event in json.loads((tmp_path / "trace.json").read_text())["traceEvents"] if event["ph"] == "X"]
     assert {event["args"]["writes"] for event in events if event["cat"] == "M"} >= {"output_0", "total_0"}
+    assert {event["name"] for event in events if event["cat"] == "wait"} >= {"waits for S"}
+    (of_s,) = (line for line in printed.splitlines() if line.split()[:1] == ["S"] and "%" in line)
+    assert "scalar" in of_s and "wait" not in of_s
 
 
 @pytest.mark.usefixtures("short")

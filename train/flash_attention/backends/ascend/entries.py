@@ -43,10 +43,19 @@ def {name}(
 
 
 def folder() -> Path:
-    """Where the files are: FLASH_ATTENTION_ENTRIES, else in the user's cache folder."""
+    """Where the files are: FLASH_ATTENTION_ENTRIES, else in the user's cache folder.
+
+    Raises:
+        RuntimeError: neither it nor XDG_CACHE_HOME is set, and the user has no home.
+    """
     chosen = os.environ.get("FLASH_ATTENTION_ENTRIES")
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return Path(chosen) if chosen else cache / "flash-attention" / "entries"
+    if chosen:
+        return Path(chosen)
+    try:
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    except RuntimeError as error:
+        raise RuntimeError(f"{error} Set FLASH_ATTENTION_ENTRIES to a folder for the operators' entries") from None
+    return cache / "flash-attention" / "entries"
 
 
 def packages() -> str:
@@ -84,7 +93,12 @@ def load(name: str, source: str) -> Callable:
 
 def _write(path: Path, source: str) -> None:
     """Writes a file as a whole: other processes may write and read it too."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, suffix=".part", delete=False) as file:
-        file.write(source)
-    os.replace(file.name, path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, suffix=".part", delete=False) as file:
+            file.write(source)
+        os.replace(file.name, path)
+    except OSError as error:
+        raise RuntimeError(
+            f"the operators' entries cannot be written: {error}; set FLASH_ATTENTION_ENTRIES to a folder that can"
+        ) from error

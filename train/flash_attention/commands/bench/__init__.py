@@ -42,7 +42,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", type=int, default=2, help="cores and OpenMP threads of every implementation")
     parser.add_argument("--rounds", type=int, default=9, help="most rounds for a median")
     parser.add_argument("--budget", type=float, default=20.0, help="seconds of rounds a case; the least is 3 rounds")
-    parser.add_argument("--quick", action="store_true", help="tiny sizes, whose figures mean nothing")
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="tiny sizes, whose figures mean nothing and are required with --strict only; at most 3 rounds, a minute",
+    )
     parser.add_argument(
         "--plot",
         action="store_true",
@@ -66,6 +70,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     if options.sensitivity and not options.tik:
         raise ValueError("--sensitivity: got it alone, allowed is together with --tik")
+    if options.seq and min(options.seq) < 1:
+        raise ValueError(f"--seq: got {options.seq}, allowed is 1 or more")
     if options.tik:
         return run_tik(options)
     if options.decode or options.packed:
@@ -77,8 +83,9 @@ def run(options: argparse.Namespace) -> int:
     from dataclasses import replace
 
     from flash_attention.commands.bench import figures as wanted
-    from flash_attention.commands.bench import parts, report
+    from flash_attention.commands.bench import parts, report, work
     from flash_attention.commands.info import installed_version, processor
+    from flash_attention.text_table import about
 
     plan = wanted.QUICK if options.quick else wanted.Plan()
     if options.seq:
@@ -88,17 +95,22 @@ def run(options: argparse.Namespace) -> int:
     options.out.mkdir(parents=True, exist_ok=True)
     title = f"{processor()}, {options.threads} threads, MindSpore {installed_version('mindspore')}"
     title += f", torch {installed_version('torch') or 'not installed'}"
-    print(f"{title}\nB=1 H=8 D=128 causal unless said otherwise; medians of rounds in turns\n", flush=True)
+    if options.quick:
+        options.rounds = min(options.rounds, 3)
+    chosen = tuple(options.only or PARTS)
+    count, seconds = work.total(chosen, options, plan)
+    print(f"{title}\nB=1 H=8 D=128 causal unless said otherwise; medians of rounds in turns")
+    print(f"{count} cases, {about(seconds)}\n", flush=True)
 
     timings: list = []
     figures: list = []
     flat: list = []
-    for name in options.only or PARTS:
+    for name in chosen:
         more_timings, more_figures = getattr(parts, name)(options, plan)
         timings += more_timings
         figures += more_figures
         flat = more_timings if name == "flat" else flat
-    print(report.figures_table(figures))
+    print(report.figures_table(figures, required=options.strict or not options.quick))
     written = report.write_csv(options.out, timings, figures)
     plot = report.write_plot(options.out, timings, flat, title)
     written += [plot] if plot else []
@@ -117,7 +129,7 @@ def run_sequences(options: argparse.Namespace) -> int:
         figures += sequences.packed(options.rounds, options.threads, options.quick)
     if options.decode:
         figures += sequences.decode(options.rounds, options.threads, options.quick, tuple(options.dtype or DTYPES))
-    print("\n" + report.figures_table(figures))
+    print("\n" + report.figures_table(figures, required=options.strict or not options.quick))
     return int(options.strict and any(not figure.ok for figure in figures))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flash_attention.commands.bench.case import Case
@@ -44,6 +45,8 @@ class Plan:
     memory_length: int = 65536
     shapes: tuple = ((128, False), (64, True), (64, False))  # head_dims, and whether causal, besides 128 and True
     rates: tuple = ((2048, 1), (512, 4), (128, 32))  # lengths and batches
+    rate_head_dims: tuple = (128, 64)
+    layout_dtypes: tuple = ("float32", "bfloat16")
     short_lengths: tuple = (128, 256, 512)
 
 
@@ -54,6 +57,8 @@ QUICK = Plan(
     memory_length=4096,
     shapes=((64, False),),
     rates=((128, 1),),
+    rate_head_dims=(64,),
+    layout_dtypes=("bfloat16",),
     short_lengths=(64,),
 )
 
@@ -103,7 +108,7 @@ def speed(timings: list[Timing], case: Case, missing: str, required: dict, peak:
     return figures
 
 
-def rate(timings: list[Timing], cases: list[Case], product: float, has_bfloat16: bool) -> list[Figure]:
+def rate(timings: list[Timing], cases: Sequence[Case], product: float, has_bfloat16: bool) -> list[Figure]:
     """float32 beside a product of that many GFLOP/s, and the other dtypes of one size beside float32.
 
     Args:
@@ -127,7 +132,7 @@ def rate(timings: list[Timing], cases: list[Case], product: float, has_bfloat16:
     return figures
 
 
-def layouts(timings: list[Timing], cases: list[Case]) -> list[Figure]:
+def layouts(timings: list[Timing], cases: Sequence[Case]) -> list[Figure]:
     """Each case's speed in percent of that of the first."""
     figures = []
     for kind in ("forward", "backward"):

@@ -56,6 +56,9 @@ class Implementation(ABC):
         """Why nothing can be measured here, or None."""
         return None
 
+    def load(self) -> None:  # noqa: B027 - most have nothing to import
+        """Imports what takes long."""
+
     def refuse(self, case: Case) -> str | None:
         """Why this case cannot be measured, or None."""
         return None
@@ -67,6 +70,9 @@ class Implementation(ABC):
 
 class _MindSpore(Implementation):
     """What the two MindSpore implementations share: GRAPH mode, gradients with a given output gradient."""
+
+    def load(self) -> None:
+        import mindspore  # noqa: F401
 
     @abstractmethod
     def network(self, case: Case):
@@ -187,6 +193,9 @@ class Torch(Implementation):
         if importlib.util.find_spec("torch") is None:
             return f"torch is not installed: pip install torch=={TORCH_VERSION}"
         return None
+
+    def load(self) -> None:
+        import torch  # noqa: F401
 
     def refuse(self, case: Case) -> str | None:
         return "it knows no window" if case.window_blocks else "it has one layout" if case.layout != "BNSD" else None

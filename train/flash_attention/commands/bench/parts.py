@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import contextlib
 import statistics
+from collections.abc import Iterable, Sequence
 
-from flash_attention.commands.bench import figures
+from flash_attention.commands.bench import figures, work
 from flash_attention.commands.bench.case import Case
 from flash_attention.commands.bench.figures import Figure, Plan
-from flash_attention.commands.bench.implementations import IMPLEMENTATIONS, Gemm, MultiplyAdds
+from flash_attention.commands.bench.implementations import Gemm, MultiplyAdds
 from flash_attention.commands.bench.turns import Timing, Worker, time_in_turns
-from flash_attention.problem import DTYPES
 
 KINDS = ("forward", "backward")
 Result = tuple[list[Timing], list[Figure]]
@@ -19,21 +19,17 @@ Result = tuple[list[Timing], list[Figure]]
 
 def speed(options: argparse.Namespace, plan: Plan) -> Result:
     """Causal attention beside torch and composed attention; other sizes, with fewer heads, beside torch."""
-    dtypes = options.dtype or DTYPES
-    main = [Case(seq, dtype) for seq in plan.lengths for dtype in dtypes]
-    others = [
-        Case(seq, dtype, head_dim=head_dim, causal=causal, heads=2 if seq > 4096 else 8)
-        for seq in plan.lengths
-        for dtype in dtypes
-        for head_dim, causal in plan.shapes
-    ]
-    peaks = {dtype: peak(dtype, options.threads, options.rounds) for dtype in dtypes}
-    timings, reasons = measure(options, list(IMPLEMENTATIONS), main)
-    more, why = measure(options, ["flash", "torch"], others)
-    timings, reasons = timings + more, {**reasons, **why}
+    works = work.of_part("speed", options, plan)
+    cases = [case for own in works for case in own.cases]
+    peaks = {dtype: peak(dtype, options.threads, options.rounds) for dtype in dict.fromkeys(c.dtype for c in cases)}
+    timings, reasons = [], {}
+    for own in works:
+        more, why = measure(options, own.names, own.cases)
+        timings += more
+        reasons.update(why)
     return timings, [
         figure
-        for case in main + others
+        for case in cases
         for figure in figures.speed(
             timings, case, reasons.get(("torch", case), ""), figures.FASTER_THAN_TORCH, peaks[case.dtype]
         )
@@ -46,24 +42,20 @@ def rate(options: argparse.Namespace, plan: Plan) -> Result:
 
     has_bfloat16 = "avx512_bf16" in library.instruction_sets()
     timings, result = [], []
-    for seq, batch in plan.rates:
-        for head_dim in (128, 64):
-            cases = [Case(seq, dtype, batch=batch, head_dim=head_dim, causal=False) for dtype in DTYPES]
-            own, product = beside_product(options, cases)
-            timings += own
-            result += figures.rate(own, cases, Gemm.gflops(product), has_bfloat16)
+    for cases in (own.cases for own in work.of_part("rate", options, plan)):
+        own, product = beside_product(options, cases)
+        timings += own
+        result += figures.rate(own, cases, Gemm.gflops(product), has_bfloat16)
     return timings, result
 
 
 def short(options: argparse.Namespace, plan: Plan) -> Result:
     """Short sequences of many heads, and masks, biases and dropout, beside torch."""
-    cases = [Case(seq, batch=8, head_dim=head_dim) for seq in plan.short_lengths for head_dim in (32, 64, 96)]
-    cases += [Case(plan.short_lengths[0], dtype, batch=8, head_dim=64) for dtype in ("float16", "bfloat16")]
-    cases += [Case(plan.short_lengths[-1], head_dim=64, extra=extra) for extra in ("mask", "bias", "dropout")]
-    timings, reasons = measure(options, ["flash", "torch"], cases)
+    (own,) = work.of_part("short", options, plan)
+    timings, reasons = measure(options, own.names, own.cases)
     return timings, [
         figure
-        for case in cases
+        for case in own.cases
         for figure in figures.speed(timings, case, reasons.get(("torch", case), ""), figures.AS_FAST_AS_TORCH)
     ]
 
@@ -71,11 +63,10 @@ def short(options: argparse.Namespace, plan: Plan) -> Result:
 def layouts(options: argparse.Namespace, plan: Plan) -> Result:
     """The other layouts beside BNSD."""
     timings, result = [], []
-    for dtype in options.dtype or ("float32", "bfloat16"):
-        cases = [Case(plan.lengths[0], dtype, layout=layout) for layout in ("BNSD", "BSND", "BSH", "SBH")]
+    for cases in (own.cases for own in work.of_part("layouts", options, plan)):
         with contextlib.ExitStack() as stack:
             workers = [stack.enter_context(Worker("flash", options.threads)) for _ in cases]
-            own, _ = time_in_turns(workers, cases, options.rounds, options.budget)
+            own, _ = time_in_turns(workers, list(cases), options.rounds, options.budget)
         timings += show(own)
         result += figures.layouts(own, cases)
     return timings, result
@@ -84,7 +75,7 @@ def layouts(options: argparse.Namespace, plan: Plan) -> Result:
 def first(options: argparse.Namespace, plan: Plan) -> Result:
     """The first call of a shape after MindSpore has compiled its graph, beyond the time of a later one."""
     result = []
-    for case in (Case(plan.lengths[0]), Case(plan.lengths[0], "float16", causal=False)):
+    for case in (case for own in work.of_part("first", options, plan) for case in own.cases):
         with Worker("flash", options.threads) as worker:
             for size in (Case(128), case):  # what is loaded once is not this shape's
                 refuse_to_miss(worker, size)
@@ -99,25 +90,24 @@ def first(options: argparse.Namespace, plan: Plan) -> Result:
 
 def window(options: argparse.Namespace, plan: Plan) -> Result:
     """The windowed runs beside the full causal one."""
-    full = Case(plan.window_length)
-    blocks = figures.WINDOW_BLOCKS
-    windows = [Case(plan.window_length, window_blocks=blocks, tile=tile) for tile in figures.WINDOW_TILES]
-    timings, _ = measure(options, ["flash"], [full, *windows])
-    of = {case: [timing for timing in timings if timing.case == case] for case in (full, *windows)}
+    (own,) = work.of_part("window", options, plan)
+    full, *windows = own.cases
+    timings, _ = measure(options, own.names, own.cases)
+    of = {case: [timing for timing in timings if timing.case == case] for case in own.cases}
     return timings, [figure for case in windows for figure in figures.window(of[full], of[case])]
 
 
 def flat(options: argparse.Namespace, plan: Plan) -> Result:
     """The windowed forward and backward over lengths, in float16, whose tensors still fit at the longest."""
-    cases = [Case(seq, "float16", window_blocks=figures.WINDOW_BLOCKS) for seq in plan.flat_lengths]
-    timings, _ = measure(options, ["flash"], cases)
+    (own,) = work.of_part("flat", options, plan)
+    timings, _ = measure(options, own.names, own.cases)
     return timings, [figures.flatness([t for t in timings if t.kind == kind]) for kind in KINDS]
 
 
 def memory(options: argparse.Namespace, plan: Plan) -> Result:
     """Growth of a fresh process through its first call of this size, beyond the outputs."""
     result = []
-    case = Case(plan.memory_length, heads=1)
+    ((case,),) = (own.cases for own in work.of_part("memory", options, plan))
     for kind in ("forward", "both"):
         with Worker("flash", options.threads) as worker:
             # A small call first: what MindSpore loads and allocates once is not this call's.
@@ -146,7 +136,7 @@ def peak(dtype: str, threads: int, rounds: int) -> float:
     return MultiplyAdds.gflops(timing.median)
 
 
-def beside_product(options: argparse.Namespace, cases: list[Case]) -> tuple[list[Timing], float]:
+def beside_product(options: argparse.Namespace, cases: tuple[Case, ...]) -> tuple[list[Timing], float]:
     """Timings of the cases in turns, and the median seconds of NumPy's product between them."""
     with contextlib.ExitStack() as stack:
         workers = [stack.enter_context(Worker("flash", options.threads)) for _ in cases]
@@ -165,7 +155,7 @@ def show(timings: list[Timing]) -> list[Timing]:
     return timings
 
 
-def measure(options: argparse.Namespace, names: list[str], cases: list[Case]) -> tuple[list[Timing], dict]:
+def measure(options: argparse.Namespace, names: Iterable[str], cases: Sequence[Case]) -> tuple[list[Timing], dict]:
     """Timings of the named implementations on the cases, and reasons by (name, case); prints a table at the end."""
     from tqdm import tqdm
 
@@ -180,6 +170,8 @@ def measure(options: argparse.Namespace, names: list[str], cases: list[Case]) ->
             if "flash" in why:
                 raise RuntimeError(f"backend cpu cannot run {case}: {why['flash']}")
     show(timings)
-    for reason in dict.fromkeys(f"{name}: {case}: {why}" for (name, case), why in reasons.items()):
-        print(f"not run, {reason}\n", flush=True)
+    for name, why in dict.fromkeys((name, why) for (name, _), why in reasons.items()):
+        left_out = [case for case in cases if reasons.get((name, case)) == why]
+        which = name if len(left_out) == len(cases) else f"{name}: {', '.join(map(str, left_out))}"
+        print(f"not run, {which}: {why}\n", flush=True)
     return timings, reasons

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import importlib.util
+from collections import Counter
 from pathlib import Path
 
 from flash_attention import plotting
@@ -25,9 +26,14 @@ def times_table(timings: list[Timing]) -> str:
     return table(["attention", "pass", *(f"{name} ms" for name in names), "flash GFLOP/s"], rows)
 
 
-def figures_table(figures: list[Figure]) -> str:
-    """Required beside reached."""
-    return table(["figure", "required", "reached", "", ""], [figure.row() for figure in figures])
+def figures_table(figures: list[Figure], required: bool = True) -> str:
+    """Required beside reached, or reached alone; what was not measured is a line for each reason."""
+    rows = [figure.row() for figure in figures if figure.ok is not None]
+    if not required:
+        rows = [[name, reached, note] for name, _, reached, _, note in rows]
+    text = table(["figure", "required", "reached", "", ""] if required else ["figure", "reached", ""], rows)
+    reasons = Counter(figure.note for figure in figures if figure.ok is None)
+    return "\n".join([text, *(f"not measured, {count} figures: {reason}" for reason, count in reasons.items())])
 
 
 def write_csv(folder: Path, timings: list[Timing], figures: list[Figure]) -> list[Path]:

@@ -254,7 +254,7 @@ def timeline(trace: str, start: float, length: float, width: int = 104) -> str:
     step = length / width
     rows: dict[str, list] = {}
     for event in events:
-        if event["ph"] != "X" or event["pid"] != min(pid for pid, _ in names):
+        if event["ph"] != "X" or event["cat"] == "wait" or event["pid"] != min(pid for pid, _ in names):
             continue
         begin, end = event["ts"] * 1000, (event["ts"] + event["dur"]) * 1000  # microseconds at 1 GHz to cycles
         pipe = names[event["pid"], event["tid"]].replace("PIPE_", "")

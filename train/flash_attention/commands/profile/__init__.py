@@ -44,6 +44,12 @@ def run(options: argparse.Namespace) -> int:
         from flash_attention.commands.profile import emulator
 
         return emulator.run(options.case or "", options.out)
+    for name in ("seq", "batch", "heads", "head_dim", "threads", "rounds"):
+        given = getattr(options, name)
+        if min(given if isinstance(given, list) else [given]) < 1:
+            raise ValueError(f"--{name.replace('_', '-')}: got {given}, allowed is 1 or more")
+    if options.window_blocks < 0:
+        raise ValueError(f"--window-blocks: got {options.window_blocks}, allowed is 0 (all) or more")
     if options.case is not None:
         raise ValueError(f"CASE: got {options.case!r}, allowed is one with --backend emulator only")
     if options.operators:

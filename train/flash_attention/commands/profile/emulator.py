@@ -124,10 +124,10 @@ def run(text: str, out: Path) -> int:
 
 
 def events(trace: Path) -> list[Event]:
-    """The instructions of core 0 in a saved trace."""
+    """The instructions and the scalar work of core 0 in a saved trace, without the waits."""
     found = []
     for event in json.loads(trace.read_text(encoding="utf-8"))["traceEvents"]:
-        if event["ph"] == "X" and event["pid"] == 0:
+        if event["ph"] == "X" and event["pid"] == 0 and event["cat"] != "wait":
             arguments = event["args"]
             stage = re.sub(r"_?\d+$", "", arguments["writes"].split(",")[0]) or event["name"]
             if event["cat"] == "V":  # works in place

@@ -160,7 +160,7 @@ def _attention(head_dim: int, seq: int, **rules) -> Callable[[Device], str]:
         given, gradients = check.draw(problem, item)
         tensors = given["query"], given["key"], given["value"]
         exact, low = (one(problem, *tensors, **gradients) for one in (reference.truth, reference.baseline))
-        runs = [check.execute(device.backend, problem, given, **gradients) for _ in range(3)]
+        runs = check.execute(device.backend, problem, given, **gradients, times=3)
         errors = reference.compare(runs[0], exact, low)
         cells = ", ".join(f"{error.name} {check.ratio(error)}" for error in errors)
         equal = all(

@@ -1,0 +1,39 @@
+"""Who waited for whom: the time that a pipe was free and the next instruction did not start, by reason.
+
+The time until S hands an instruction out is a wait for S (issue); what follows until the results of its own pipe are
+there is one for itself (operand), and the rest one for the pipe whose flag comes last (event). S waits where the queue
+of a pipe is full, for a flag, and at a barrier.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..soc import PIPES
+
+_COUNT = len(PIPES)
+#: Offsets in the row of a pipe; those below are its waits for a flag of the pipe of that index.
+OPERAND, ISSUE = _COUNT, _COUNT + 1
+ROW = _COUNT + 2
+#: Where the waits of S for the queue of pipe 0 and at a barrier for pipe 0 are.
+QUEUE_FULL = _COUNT * ROW
+BARRIER = QUEUE_FULL + _COUNT
+#: Numbers to keep.
+SIZE = BARRIER + _COUNT
+
+Waits = dict[tuple[str, str, str], float]
+
+
+def named(waited: Sequence[float]) -> Waits:
+    """Cycles by (waiting pipe, pipe waited for, reason), without zeros, the longest wait of each pipe first."""
+    found: Waits = {}
+    for pipe, name in enumerate(PIPES):
+        row = pipe * ROW
+        found.update(((name, source, "event"), waited[row + index]) for index, source in enumerate(PIPES))
+        found[name, name, "operand"] = waited[row + OPERAND]
+        found[name, "S", "issue"] = waited[row + ISSUE]
+    for index, name in enumerate(PIPES):
+        found["S", name, "queue full"] = waited[QUEUE_FULL + index]
+        found["S", name, "barrier"] = waited[BARRIER + index]
+    order = sorted(found, key=lambda wait: (PIPES.index(wait[0]), -found[wait]))
+    return {wait: found[wait] for wait in order if found[wait]}
