@@ -26,8 +26,8 @@ enum PagedParameter {
   kPagedCount,
 };
 // (version, left side of the window, whether there are slopes, and sinks, most tokens of a sequence), and
-// (scale, rest of the scale, softcap, a slope per head). Without a most a sequence that goes past the table is an error;
-// with one it may be longer than that: the queries of what is not in the cache get NaN.
+// (scale, rest of the scale, softcap, a slope per head). A most of -1 is none: a sequence that goes past the table is
+// an error then. Else it may be longer: the queries of tokens that are not in the cache get NaN.
 enum PagedConfig { kPagedVersion, kPagedWindow, kPagedSlopes, kPagedHasSinks, kPagedMost, kPagedConfigCount };
 enum PagedRates { kPagedScale, kPagedScaleRest, kPagedSoftcap, kPagedRateCount };
 
@@ -36,8 +36,11 @@ void fill_nan(DType dtype, int64_t count, void* row) {
   const uint32_t nan32 = 0x7FC00000;
   const uint16_t nan16 = dtype == DType::kFloat16 ? 0x7E00 : 0x7FC0;
   for (int64_t i = 0; i < count; ++i) {
-    if (dtype == DType::kFloat32) std::memcpy(static_cast<char*>(row) + 4 * i, &nan32, 4);
-    else std::memcpy(static_cast<char*>(row) + 2 * i, &nan16, 2);
+    if (dtype == DType::kFloat32) {
+      std::memcpy(static_cast<char*>(row) + 4 * i, &nan32, 4);
+    } else {
+      std::memcpy(static_cast<char*>(row) + 2 * i, &nan16, 2);
+    }
   }
 }
 
@@ -117,7 +120,8 @@ int paged_entry(int count, const Tensors& t) {
     }
     const int status = forward_paged(p, paging, t.data[kPagedOutput]);
     for (int64_t b = 0; b < p.batch && status == kOk; ++b) {
-      const int64_t past = std::clamp<int64_t>(paging.lengths[b] - paging.most, 0, p.seq_q), row = p.heads * p.value_dim;
+      const int64_t past = std::clamp<int64_t>(paging.lengths[b] - paging.most, 0, p.seq_q);
+      const int64_t row = p.heads * p.value_dim;
       const int64_t first = (b + 1) * p.seq_q - past;
       fill_nan(p.dtype, past * row, static_cast<char*>(t.data[kPagedOutput]) + first * row * size_of(p.dtype));
     }
