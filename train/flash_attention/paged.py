@@ -9,10 +9,10 @@ from mindspore import Tensor
 from mindspore.ops import constexpr
 
 from flash_attention.backends import registry
-from flash_attention.backends.cache_update import update_cell
+from flash_attention.backends.cache_update import append_cell, update_cell
 from flash_attention.precision import fix_dtypes
 from flash_attention.problem.checks import check_dtype
-from flash_attention.problem.paged import PagedProblem, check_cache_dtype, check_caches
+from flash_attention.problem.paged import PagedProblem, check_cache_dtype, check_caches, check_tokens
 from flash_attention.tensors import spec, tensor_spec
 
 
@@ -60,11 +60,40 @@ def paged_attention(
         RuntimeError: the backend asked for cannot run this; or, on backend "cpu", a length or an entry of the table
             goes past the cache.
     """
+    return limited_attention(
+        *(query, key_cache, value_cache, block_tables, context_lens, None),
+        *(sinks, scale, softcap, window_size, alibi, backend),
+    )
+
+
+def limited_attention(
+    query,
+    key_cache,
+    value_cache,
+    block_tables,
+    context_lens,
+    max_length,
+    sinks=None,
+    scale=None,
+    softcap=0.0,
+    window_size=(-1, -1),
+    alibi=False,
+    backend=None,
+):
+    """`paged_attention` where sequences may be longer than max_length: queries of tokens behind it get NaN."""
     run = _plan(
         *(spec(query), spec(key_cache), spec(value_cache), spec(block_tables), spec(context_lens), spec(sinks)),
-        *(scale, softcap, window_size, alibi, backend),
+        *(scale, softcap, window_size, alibi, backend, max_length),
     )
     return run(query, key_cache, value_cache, block_tables, context_lens, sinks)
+
+
+def append_tokens(
+    key, value, key_cache, value_cache, block_tables, lengths, used_blocks, max_length: int, strict: bool
+) -> Tensor:
+    """Appends tokens to the sequences of a `KVCache`; `append_cell` gives the meaning of the tensors."""
+    run = _append(spec(key), spec(value), spec(key_cache), spec(value_cache), spec(lengths), max_length)
+    return run(key, value, key_cache, value_cache, block_tables, lengths, used_blocks, strict)
 
 
 def reshape_and_cache(
@@ -96,7 +125,18 @@ def reshape_and_cache(
 
 @constexpr(reuse_result=False)
 def _plan(
-    query, key_cache, value_cache, block_tables, context_lens, sinks, scale, softcap, window_size, alibi, backend
+    query,
+    key_cache,
+    value_cache,
+    block_tables,
+    context_lens,
+    sinks,
+    scale,
+    softcap,
+    window_size,
+    alibi,
+    backend,
+    max_length,
 ):
     named = {
         "query": query,
@@ -109,13 +149,19 @@ def _plan(
     tensors += (None if sinks is None else tensor_spec("sinks", sinks),)
     window_size = tuple(window_size) if isinstance(window_size, list) else window_size
     forced, device = registry.forced_backend(backend), ms.get_context("device_target")
-    return _planned(tensors, scale, softcap, window_size, alibi, forced, device)
+    return _planned(tensors, scale, softcap, window_size, alibi, forced, device, max_length)
 
 
 @functools.lru_cache(maxsize=512)
-def _planned(tensors, scale, softcap, window_size, alibi, backend, device):
+def _planned(tensors, scale, softcap, window_size, alibi, backend, device, max_length):
     problem = PagedProblem.from_inputs(
-        *tensors, scale=scale, softcap=softcap, window_size=window_size, alibi=alibi, device=device
+        *tensors,
+        scale=scale,
+        softcap=softcap,
+        window_size=window_size,
+        alibi=alibi,
+        device=device,
+        max_length=max_length,
     )
     return fix_dtypes(registry.build(problem, backend))
 
@@ -144,3 +190,12 @@ def _update(key, value, key_cache, value_cache, slot_mapping):
             )
         check_dtype(name, tensors[name].dtype, (tensors["key"].dtype,))
     return update_cell(*caches.values())
+
+
+@constexpr(reuse_result=False)
+def _append(key, value, key_cache, value_cache, lengths, max_length):
+    tokens = {"key": tensor_spec("key", key), "value": tensor_spec("value", value)}
+    caches = {"key": tensor_spec("key_cache", key_cache), "value": tensor_spec("value_cache", value_cache)}
+    batch = lengths[0][0]
+    check_tokens(tokens, caches, batch)
+    return append_cell(caches["key"], caches["value"], batch, max_length)

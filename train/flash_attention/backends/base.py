@@ -28,6 +28,8 @@ class Backend(ABC):
     dynamic = False
     # Whether `build` takes a shard.
     shards = False
+    # Whether `build_paged` takes a problem with max_length; else it is cut to it around the cell (`PagedEnd`).
+    takes_max_length = False
 
     def unavailable(self) -> str | None:
         """Why this backend cannot run any problem on this machine and device, or None."""

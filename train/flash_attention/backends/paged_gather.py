@@ -30,6 +30,7 @@ class PagedGather(nn.Cell):
         self.left = whole.rules.window_left
         self.rows = Tensor(np.arange(-seq_q, 0, dtype=np.int32).reshape(1, 1, -1, 1))
         self.columns = Tensor(np.arange(seq_k, dtype=np.int32).reshape(1, 1, 1, -1))
+        self.first_block, self.last_block = (Tensor([block], mstype.int32) for block in (0, problem.blocks - 1))
         self.slopes = None
         given: dict[str, Any] = {}
         if whole.bias == "alibi":
@@ -54,7 +55,7 @@ class PagedGather(nn.Cell):
             bias = self.slopes * ops.cast(ops.abs(position - self.columns), mstype.float32)
         query = ops.swapaxes(ops.reshape(ops.cast(query, mstype.float32), self.query_shape), 1, 2)
         # Entries past the end of a sequence may be anything.
-        tables = ops.clip_by_value(block_tables, Tensor(0, mstype.int32), Tensor(key_cache.shape[0] - 1, mstype.int32))
+        tables = ops.minimum(ops.maximum(block_tables, self.first_block), self.last_block)
         key, value = self.gathered(key_cache, tables), self.gathered(value_cache, tables)
         output, _ = self.attention(query, key, value, hidden, bias, None, None, sinks, None, None, None)
         return ops.cast(ops.reshape(ops.swapaxes(output, 1, 2), self.output_shape), self.dtype)

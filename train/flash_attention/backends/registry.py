@@ -9,6 +9,7 @@ import importlib
 import logging
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Union
 
 from flash_attention import __version__
@@ -179,8 +180,16 @@ def _build(name: str, problem: Problem, shard: Shard | None) -> Cell:
     if isinstance(problem, PackedProblem):
         return backend.build_packed(problem)
     if isinstance(problem, PagedProblem):
-        return backend.build_paged(problem)
+        return _build_paged(backend, problem)
     return backend.build(problem) if shard is None else backend.build(problem, shard)
+
+
+def _build_paged(backend: Backend, problem: PagedProblem) -> Cell:
+    if problem.max_length is None or backend.takes_max_length:
+        return backend.build_paged(problem)
+    from flash_attention.backends.paged_end import PagedEnd
+
+    return PagedEnd(backend.build_paged(replace(problem, max_length=None)), problem)
 
 
 @contextlib.contextmanager

@@ -20,12 +20,15 @@ class PagedProblem:
         block_size: keys in a block.
         one_query: query and output have no axis for the one query of each sequence.
         blocks: of the caches.
+        max_length: most keys of a sequence. One that is longer has no others: its queries behind them get NaN. Without
+            it a sequence that is longer than its blocks is an error.
     """
 
     whole: AttentionProblem
     block_size: int
     one_query: bool
     blocks: int
+    max_length: int | None = None
 
     @classmethod
     def from_inputs(
@@ -42,8 +45,9 @@ class PagedProblem:
         scale: float | None = None,
         softcap: float = 0.0,
         device: str = "CPU",
+        max_length: int | None = None,
     ) -> PagedProblem:
-        """Describes a call of `paged_attention`.
+        """Describes a call of `paged_attention`, or with max_length that of a `KVCache`.
 
         Raises:
             TypeError, ValueError: naming the argument, what came and what is allowed.
@@ -55,6 +59,8 @@ class PagedProblem:
             )
         check_dtype("query", query.dtype, DTYPES)
         batch, heads, dim = query.shape[0], query.shape[-2], query.shape[-1]
+        if max_length is not None:
+            _check_query(query, block_tables.shape[0], key_cache)
         check_caches({"key_cache": key_cache, "value_cache": value_cache}, query.dtype)
         if key_cache.shape[3] != dim:
             raise ValueError(f"key_cache: got head_dim {key_cache.shape[3]}, but query has {dim}; they must be equal")
@@ -88,7 +94,7 @@ class PagedProblem:
             sinks=sinks is not None,
             device=device,
         )
-        return cls(whole, key_cache.shape[1], len(query.shape) == 3, key_cache.shape[0])
+        return cls(whole, key_cache.shape[1], len(query.shape) == 3, key_cache.shape[0], max_length)
 
     @property
     def device(self) -> str:
@@ -122,3 +128,26 @@ def check_caches(caches: dict[str, TensorSpec], dtype: str) -> None:
                 f"{name}: got shape {cache.shape}, but {next(iter(caches))} has {first}; all but the last "
                 "axis must be equal"
             )
+
+
+def check_tokens(tokens: dict[str, TensorSpec], caches: dict[str, TensorSpec], batch: int) -> None:
+    """Checks what a `KVCache` is given to keep: key and value, by name, for caches by the same names."""
+    seq = None
+    for name, tensor in tokens.items():
+        _check_cached_dtype(name, tensor, caches[name])
+        heads, width = caches[name].shape[2:]
+        shape = tensor.shape
+        if len(shape) != 4 or (shape[0], *shape[2:]) != (batch, heads, width) or shape[1] != (seq or shape[1]):
+            raise ValueError(f"{name}: got shape {shape}, allowed is ({batch}, {seq or 'seq'}, {heads}, {width})")
+        seq = shape[1]
+
+
+def _check_query(query: TensorSpec, batch: int, cache: TensorSpec) -> None:
+    """Checks what attends to a `KVCache`, whose own shape and dtype are what they are."""
+    _check_cached_dtype("query", query, cache)
+    if query.shape[0] != batch or query.shape[-1] != cache.shape[3]:
+        raise ValueError(f"query: got shape {query.shape}, allowed is ({batch}, seq, heads, {cache.shape[3]})")
+
+
+def _check_cached_dtype(name: str, tensor: TensorSpec, cache: TensorSpec) -> None:
+    check_dtype(name, tensor.dtype, (cache.dtype,), ", the dtype of the KVCache (its argument dtype)")

@@ -6,6 +6,8 @@ import mindspore as ms
 import numpy as np
 import pytest
 from flash_attention import flash_attention, paged_attention, reshape_and_cache
+from flash_attention.backends.cache_update import ScatterUpdate
+from flash_attention.problem import TensorSpec
 from mindspore import Parameter, Tensor, nn, ops
 
 from tests.train.flash_attention.modes import in_mode
@@ -120,8 +122,11 @@ def test_sinks_are_an_input_of_a_compiled_graph(backend):
     assert len(net.compile_cache) == 1
 
 
-@pytest.mark.parametrize("dtype", [ms.float16, ms.bfloat16])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_half_precision(dtype):
+    if not hasattr(ms, dtype):
+        pytest.skip(f"this MindSpore has no {dtype}")
+    dtype = getattr(ms, dtype)
     keys, values, *caches, tables = pages(16)
     query = random(len(LENGTHS), 2, HEADS, DIM)
     tensors = (Tensor(array).astype(dtype) for array in (query, *caches))
@@ -161,9 +166,6 @@ class Update(nn.Cell):
         self.values = Parameter(Tensor(np.zeros((*shape, VALUE_DIM), np.float32)), name="values")
         self.plain = None
         if not native:
-            from flash_attention.backends.cache_update import ScatterUpdate
-            from flash_attention.problem import TensorSpec
-
             specs = (TensorSpec((*shape, width), "float32") for width in (DIM, VALUE_DIM))
             self.plain = ScatterUpdate(*specs)
 

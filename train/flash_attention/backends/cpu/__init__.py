@@ -24,6 +24,7 @@ class CpuBackend(Backend):
 
     name = "cpu"
     shards = True
+    takes_max_length = True
 
     def unavailable(self) -> str | None:
         from flash_attention.backends.cpu import library

@@ -17,7 +17,7 @@ from flash_attention.problem.paged import PagedProblem
 ISA_VARIABLE = "FLASH_ATTENTION_CPU_ISA"
 BUILD_COMMAND = "python -m flash_attention.backends.cpu.build"
 
-_VERSION = 4  # as in csrc/arguments.h
+_VERSION = 5  # as in csrc/arguments.h
 # As in csrc/custom.cpp.
 _DROPOUT_NONE, _DROPOUT_PHILOX, _DROPOUT_GIVEN = range(3)
 _BIAS_KINDS = {"none": 0, "per_key": 1, "per_score": 1, "alibi": 2}
@@ -147,11 +147,17 @@ def packed_configuration(problem: PackedProblem) -> tuple[np.ndarray, np.ndarray
 def paged_configuration(problem: PagedProblem) -> tuple[np.ndarray, np.ndarray]:
     """What the kernel has to know of a paged problem besides the tensors."""
     whole = problem.whole
-    rules = [_VERSION, whole.rules.window_left, int(whole.bias == "alibi"), int(whole.sinks)]
+    most = -1 if problem.max_length is None else problem.max_length
+    rules = [_VERSION, whole.rules.window_left, int(whole.bias == "alibi"), int(whole.sinks), most]
     scale = np.float32(whole.scale)
     slopes = alibi_slopes(whole) if whole.bias == "alibi" else [0.0] * whole.heads
     rates = [scale, np.float32(whole.scale - float(scale)), whole.rules.softcap, *slopes]
     return np.array(rules, np.int64), np.array(rates, np.float32)
+
+
+def append_configuration(max_length: int, refuses: bool) -> np.ndarray:
+    """What the kernel has to know to append tokens: whether those past max_length are an error, or are left out."""
+    return np.array([_VERSION, max_length, int(refuses)], np.int64)
 
 
 def wants_bias_gradient(problem: AttentionProblem) -> bool:

@@ -35,6 +35,24 @@ class PagedAttention(nn.Cell):
         return self.attention(query, key_cache, value_cache, block_tables, context_lens, sinks, self.rules, self.rates)
 
 
+class CacheAppend(nn.Cell):
+    """Appends tokens to the sequences of a `KVCache` in place; `append_cell` gives the meaning of the tensors."""
+
+    def __init__(self, batch: int, max_length: int):
+        super().__init__()
+        self.strict, self.lenient = (
+            Tensor(library.append_configuration(max_length, refuses)) for refuses in (True, False)
+        )
+        path = f"{library.LIBRARY}:FlashAttentionCacheAppend"
+        self.append = ops.Custom(path, out_shape=[batch], out_dtype=ms.int32, func_type="aot")
+        self.append.add_prim_attr("side_effect_mem", True)
+        self.append.add_prim_attr("flash_attention_outputs", str(batch))
+
+    def construct(self, key, value, key_cache, value_cache, block_tables, lengths, used_blocks, strict):
+        rules = self.strict if strict else self.lenient
+        return self.append(key, value, key_cache, value_cache, block_tables, lengths, used_blocks, rules)
+
+
 class CacheUpdate(nn.Cell):
     """Writes tokens into caches in place; `reshape_and_cache` gives the meaning of the tensors."""
 

@@ -20,8 +20,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--decode",
         action="store_true",
-        help="instead: one query against many keys beside the machine's copy rate and torch; with --tik the decoding "
-        "kernels beside the modelled memory's rate, takes --quick and --strict",
+        help="instead: one query against many keys beside the machine's copy rate and torch, and what a token costs "
+        "with a KVCache; with --tik the decoding kernels beside the modelled memory's rate, takes --quick and --strict",
     )
     parser.add_argument(
         "--packed",
@@ -122,13 +122,14 @@ def run(options: argparse.Namespace) -> int:
 
 def run_sequences(options: argparse.Namespace) -> int:
     """The bench of packed sequences and of decoding."""
-    from flash_attention.commands.bench import report, sequences
+    from flash_attention.commands.bench import cache_steps, report, sequences
 
     figures = []
     if options.packed:
         figures += sequences.packed(options.rounds, options.threads, options.quick)
     if options.decode:
         figures += sequences.decode(options.rounds, options.threads, options.quick, tuple(options.dtype or DTYPES))
+        figures += cache_steps.figures(options.quick)
     print("\n" + report.figures_table(figures, required=options.strict or not options.quick))
     return int(options.strict and any(not figure.ok for figure in figures))
 

@@ -6,9 +6,11 @@ import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 from mindspore import dtype as mstype
 
-from flash_attention.paged import paged_attention, reshape_and_cache
+from flash_attention.backends.cache_update import check_room
+from flash_attention.paged import append_tokens, limited_attention
 from flash_attention.problem.checks import check_int
 from flash_attention.problem.paged import check_cache_dtype
+from flash_attention.tensors import compiling
 
 
 class KVCache(nn.Cell):
@@ -37,8 +39,12 @@ class KVCache(nn.Cell):
         Tensor (batch, seq, heads, value_head_dim).
 
     Raises:
-        TypeError, ValueError: an argument or input is not allowed, or a sequence grows past max_length (PYNATIVE; in a
-            compiled graph its tokens past the end are dropped).
+        TypeError, ValueError: an argument or input is not allowed, or in PYNATIVE a sequence grows past max_length.
+        RuntimeError: no block is left (on a CPU).
+
+    A compiled graph cannot refuse tokens past max_length. They are not stored, `lengths` counts them, and the rows of
+    their queries are NaN, here and at every later step. On a device the same goes for a sequence that finds no block
+    left.
 
     The storage, the lengths and the block tables are Parameters, so that `update` works in GRAPH mode, PYNATIVE and
     @jit. Which block a sequence gets is decided when it is needed in the order of the sequences.
@@ -87,44 +93,33 @@ class KVCache(nn.Cell):
         self.lengths = Parameter(Tensor(np.zeros(batch, np.int32)), name="lengths", requires_grad=False)
         self.used_blocks = Parameter(Tensor(np.zeros(1, np.int32)), name="used_blocks", requires_grad=False)
         self.check_room = _RoomCheck(max_length)
-        self.columns = Tensor(np.arange(width, dtype=np.int32).reshape(1, -1))
 
     def construct(self, query, key, value):
         self.update(key, value)
         return self.attend(query)
 
-    def update(self, key: Tensor, value: Tensor) -> None:
-        """Appends (batch, seq, kv_heads, head_dim) keys, and values likewise, to every sequence."""
-        seq = key.shape[1]
-        self.check_room(self.lengths, seq)
-        start = self.lengths + 0
-        end = ops.minimum(start + seq, self.max_length)
-        tables = self.block_tables + 0
-        if self.paged:
-            # Blocks that the sequences need now, numbered in the order of the sequences.
-            needed = ops.logical_and(
-                self.columns < ops.expand_dims((end + self.block_size - 1) // self.block_size, 1), tables < 0
-            )
-            count = ops.cumsum(ops.reshape(ops.cast(needed, mstype.float32), (-1,)), 0)
-            number = ops.reshape(ops.cast(count, mstype.int32), tables.shape) + self.used_blocks - 1
-            tables = ops.select(needed, number, tables)
-            ops.assign(self.used_blocks, self.used_blocks + ops.cast(count[-1:], mstype.int32))
-            ops.assign(self.block_tables, tables)
-        position = ops.expand_dims(start, 1) + ops.reshape(ops.cast(ops.arange(seq), mstype.int32), (1, -1))
-        inside = ops.minimum(position, self.max_length - 1)
-        block = ops.gather_elements(tables, 1, inside // self.block_size)
-        slots = ops.select(
-            position < self.max_length, block * self.block_size + inside % self.block_size, inside * 0 - 1
+    def update(self, key: Tensor, value: Tensor) -> Tensor:
+        """Appends (batch, seq, kv_heads, head_dim) keys, and values likewise, to every sequence.
+
+        Returns:
+            Tensor int32 (batch,), the lengths from now on.
+        """
+        # It returns a Tensor: MindSpore 2.0 leaves out calls of functions that return None, whatever they write.
+        strict = not compiling()
+        if strict:
+            self.check_room(self.lengths, key)
+        return append_tokens(
+            *(key, value, self.key_cache, self.value_cache, self.block_tables, self.lengths, self.used_blocks),
+            *(self.max_length, strict),
         )
-        reshape_and_cache(key, value, self.key_cache, self.value_cache, slots)
-        ops.assign(self.lengths, end)
 
     def attend(self, query: Tensor, **rules) -> Tensor:
         """Attention of (batch, seq, heads, head_dim) queries, the last tokens of their sequences, against the cache.
 
         `rules` are scale, softcap, window_size, alibi, sinks and backend of `paged_attention`.
         """
-        return paged_attention(query, self.key_cache, self.value_cache, self.block_tables, self.lengths, **rules)
+        caches = self.key_cache, self.value_cache, self.block_tables, self.lengths
+        return limited_attention(query, *caches, self.max_length, **rules)
 
     def reset(self) -> None:
         """Forgets everything; for calls outside of compiled graphs."""
@@ -135,20 +130,26 @@ class KVCache(nn.Cell):
 
 
 class _RoomCheck(nn.Cell):
-    """Refuses tokens past the end. Only PYNATIVE can: a graph sees no lengths."""
+    """Refuses tokens past the end, in PYNATIVE only.
+
+    Reading the lengths at every step would wait for every step. It counts what it sees, and looks before it complains.
+    What it has not seen, a compiled graph's tokens, the update itself notices, if later.
+    """
 
     def __init__(self, max_length: int):
         super().__init__()
-        self.max_length = max_length
+        self.max_length, self.seen = max_length, 0
 
-    def __call__(self, lengths, tokens):
-        longest = int(lengths.asnumpy().max()) + tokens
-        if longest > self.max_length:
-            raise ValueError(
-                f"key: got {tokens} tokens, which make a sequence of {longest}; max_length is {self.max_length}"
-            )
+    def __call__(self, lengths, key):
+        if not isinstance(key, Tensor) or key.ndim != 4:
+            return  # what updates says what is allowed
+        tokens = key.shape[1]
+        if self.seen + tokens > self.max_length:
+            self.seen = int(lengths.asnumpy().max())
+            check_room(self.seen + tokens, tokens, self.max_length)
+        self.seen += tokens
 
-    def construct(self, lengths, tokens):
+    def construct(self, lengths, key):
         return lengths
 
 

@@ -25,12 +25,13 @@ int forward_packed(const Problem& rows, const Packing& packing, const ForwardOut
 int backward_packed(const Problem& rows, const Packing& packing, const BackwardInputs& inputs,
                     const BackwardOutputs& outputs);
 
-// Keys and values of a problem in blocks: those of batch element b are the first lengths[b] of the blocks that row b of
-// the table names. Its queries stand at the end of them, and see no later key.
+// Keys and values of a problem in blocks: those of batch element b are the first lengths[b], but no more than `most`, of
+// the blocks that row b of the table names. Its queries stand at the end of lengths[b] tokens, and see no later key.
 struct Paging {
   const int32_t* tables;  // (batch, table_width)
   int64_t table_width;
   const int32_t* lengths;  // (batch)
+  int64_t most;
   int64_t block_size;
   int64_t key_block;  // elements from one block of keys to the next
   int64_t value_block;

@@ -66,7 +66,8 @@ int forward_paged(const Problem& problem, const Paging& paging, void* output) {
     std::vector<DecodeCache> caches;
     for (int64_t b = 0; b < problem.batch; ++b) {
       const int64_t length = paging.lengths[b];
-      const Band band{length, length - problem.seq_q, 1, paging.window_left, -1, kAllBlocks, kAllBlocks, 1, 0};
+      const int64_t keys = std::min(length, paging.most), offset = length - problem.seq_q;
+      const Band band{keys, offset, 1, paging.window_left, -1, kAllBlocks, kAllBlocks, 1, 0};
       caches.push_back({band, paging.tables + b * paging.table_width, 0, 0, 0});
     }
     return decode(problem, std::move(caches), paging.block_size, paging.key_block, paging.value_block, {output, nullptr});

@@ -1,0 +1,96 @@
+"""What a token costs with a `KVCache`, on one core: python -m flash_attention.commands.bench.cache_steps
+
+MindSpore hands operators to its threads, as it does by default. Prints one JSON object: milliseconds by name. Beside
+the caches stands one addition of MindSpore's own: what handing over, and waiting for a result, cost without us.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from flash_attention.commands.bench.figures import Figure
+
+HEADS, KV_HEADS, DIM = 8, 2, 64
+STEPS, ROUNDS = 100, 7
+LENGTH = 2 * (ROUNDS + 1) * STEPS
+MOST = {"contiguous": 5.0, "paged": 10.0}  # ms a token in PYNATIVE
+ADDITION = "one addition of MindSpore's own"
+
+
+def figures(quick: bool) -> list[Figure]:
+    """Measures in a process of its own, prints, and gives the figures."""
+    root = str(Path(__file__).resolve().parents[3])
+    path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+    core = min(os.sched_getaffinity(0))
+    done = subprocess.run(
+        [sys.executable, "-m", __name__, str(2 if quick else STEPS)],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path},
+        preexec_fn=lambda: os.sched_setaffinity(0, [core]),
+    )
+    measured = json.loads(done.stdout.splitlines()[-1])
+    print(f"KVCache, 1 token, up to {LENGTH} keys, H={HEADS} Hkv={KV_HEADS} D={DIM} float32, one core, ms a step:")
+    for name, (following, waiting) in measured.items():
+        print(f"  {name}: {following:.2f}, and {waiting:.2f} where each result is waited for")
+    return [
+        Figure(f"KVCache {kind}, PYNATIVE: a token", most, measured[f"{kind}, PYNATIVE"][0], "ms")
+        for kind, most in MOST.items()
+    ]
+
+
+def measure(steps: int) -> dict[str, tuple[float, float]]:
+    """Milliseconds a step, where steps follow each other, and where each result is waited for: medians of rounds."""
+    import mindspore as ms
+    import numpy as np
+    from mindspore import Tensor, ops
+
+    from flash_attention import KVCache
+
+    generator = np.random.default_rng(3)
+    query, token = (
+        Tensor(generator.standard_normal((1, 1, heads, DIM)).astype(np.float32)) for heads in (HEADS, KV_HEADS)
+    )
+    add = ops.Add()
+    measured = {}
+    for mode, name in ((ms.PYNATIVE_MODE, "PYNATIVE"), (ms.GRAPH_MODE, "GRAPH")):
+        ms.set_context(mode=mode)
+        for kind in MOST:
+            cache = KVCache(1, LENGTH, KV_HEADS, DIM, dtype=ms.float32, paged=kind == "paged")
+            measured[f"{kind}, {name}"] = _times(lambda: cache(query, token, token), steps)  # noqa: B023
+        if mode == ms.PYNATIVE_MODE:
+            measured[f"{ADDITION}, {name}"] = _times(lambda: add(query, query), steps)
+    return measured
+
+
+def _times(step: Callable, steps: int) -> tuple[float, float]:
+    """Of `step`, which is called 2 * (ROUNDS + 1) * steps times."""
+    following, waiting = [], []
+    for _ in range(ROUNDS + 1):
+        start = time.perf_counter()
+        for _ in range(steps):
+            result = step()
+        result.asnumpy()
+        following.append(time.perf_counter() - start)
+        start = time.perf_counter()
+        for _ in range(steps):
+            step().asnumpy()
+        waiting.append(time.perf_counter() - start)
+    return _milliseconds(following, steps), _milliseconds(waiting, steps)
+
+
+def _milliseconds(rounds: list, steps: int) -> float:
+    """A step of all rounds but the first."""
+    return statistics.median(rounds[1:]) / steps * 1e3
+
+
+if __name__ == "__main__":
+    print(json.dumps(measure(int(sys.argv[1]))))
