@@ -14,8 +14,7 @@ import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
-from mindspore.common.api import _pynative_executor
-from mindspore.ops import constexpr
+from mindspore.nn.cell import _pynative_executor
 
 from flash_attention.backends import registry
 from flash_attention.paged import paged_attention as paged_attention
@@ -27,9 +26,9 @@ from flash_attention.problem.rules import RULE_ARGUMENTS
 from flash_attention.problem.tiling import DEFAULT_STRATEGY
 from flash_attention.problem.torch_shapes import mask_plan, tensor_shapes
 from flash_attention.sharding.shard import TENSOR, Shard, sharding
+from flash_attention.tensors import compile_time, prefix_tensor
 from flash_attention.tensors import compiling as _compiling
 from flash_attention.tensors import fresh_seed as _fresh_seed
-from flash_attention.tensors import prefix_tensor
 from flash_attention.tensors import spec as _spec
 from flash_attention.tensors import tensor_spec as _tensor_spec
 from flash_attention.varlen import flash_attention_varlen as flash_attention_varlen
@@ -395,7 +394,7 @@ class _TriangleCheck(nn.Cell):
         return mask.data_ptr() if hasattr(mask, "data_ptr") else 0
 
 
-@constexpr(reuse_result=False)
+@compile_time
 def _plan(
     query, key, value, mask, bias, keep_bits, seed, sinks, prefix, segment_ids, kv_segment_ids,
     names, rules, others, backend, shards, compiled_lse,
@@ -458,18 +457,18 @@ def _planned(specs, names, rules, others, backend, device, shards) -> _Call:
     return fix_dtypes(_Call(problem, run, chosen.name, layout, mask_rank, shard))
 
 
-@constexpr(reuse_result=False)
+@compile_time
 def _needs_float32(spec):
     return _lacks_operations(_tensor_spec("tensor", spec))
 
 
-@constexpr(reuse_result=False)
+@compile_time
 def _torch_shapes(query, key, value, enable_gqa):
     specs = (_tensor_spec(*pair) for pair in (("query", query), ("key", key), ("value", value)))
     return tensor_shapes(*specs, enable_gqa)
 
 
-@constexpr(reuse_result=False)
+@compile_time
 def _torch_mask(mask, query, key, is_causal):
     specs = (_tensor_spec(*pair) for pair in (("attn_mask", mask), ("query", query), ("key", key)))
     return tuple(mask_plan(*specs, is_causal))

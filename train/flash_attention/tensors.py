@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 from mindspore import Tensor, nn
 from mindspore.ops import constexpr
@@ -9,6 +11,10 @@ from mindspore.ops import constexpr
 from flash_attention.dropout.seed import draw_tensor, tracing
 from flash_attention.problem.checks import check_int
 from flash_attention.problem.inputs import UNKNOWN, TensorSpec
+
+# Decorator of what a graph computes from shapes while it compiles. With `check`, MindSpore warns of each extent that is
+# unknown; `tensor_spec` takes them.
+compile_time = functools.partial(constexpr, reuse_result=False, check=False)
 
 
 def spec(tensor):

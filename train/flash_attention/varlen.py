@@ -15,7 +15,7 @@ from flash_attention.problem.inputs import TensorSpec
 from flash_attention.problem.packed import PackedProblem
 from flash_attention.problem.rules import RULE_ARGUMENTS
 from flash_attention.problem.tiling import DEFAULT_STRATEGY
-from flash_attention.tensors import fresh_seed, prefix_tensor, spec, tensor_spec
+from flash_attention.tensors import compile_time, fresh_seed, prefix_tensor, spec, tensor_spec
 
 # Arguments that are fields of the problem.
 _OTHERS = ("head_dim", "value_head_dim", "return_lse")
@@ -130,7 +130,7 @@ def _refuse_segments():
     )
 
 
-@constexpr(reuse_result=False)
+@compile_time
 def _plan(query, key, value, lengths_q, lengths_k, seed, sinks, prefix, rules, others, backend):
     tensors = tuple(
         tensor_spec(name, described) for name, described in (("query", query), ("key", key), ("value", value))
