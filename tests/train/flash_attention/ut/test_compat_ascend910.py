@@ -167,6 +167,13 @@ def test_shard_without_arguments_keeps_dp_and_mp():
     assert (layer.dp, layer.mp) == (4, 2)
 
 
+@pytest.mark.parametrize("dropout_rate", [0.0, 0.1])
+def test_an_empty_strategy_of_what_the_layer_does_not_get(dropout_rate):
+    layer = ascend910.FlashAttention(16, 8, dropout_rate)
+    layer.shard(((4, 2, 1, 1),) * 3 + ((4, 1, 1), ()))
+    assert (layer.dp, layer.mp) == (4, 2)
+
+
 def test_a_dropout_strategy_between_mask_and_alibi_is_left_out():
     layer = ascend910.FlashAttention(16, 8, 0.1, alibi=True)
     layer.shard(((4, 2, 1, 1),) * 3 + ((4, 1, 1), (4, 2, 1, 1), (4, 2, 1, 1)))

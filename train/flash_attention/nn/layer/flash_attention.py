@@ -241,7 +241,8 @@ class FlashAttention(nn.Cell):
         Args:
             in_strategy (tuple): for query, key, value, and where the layer gets them attention_mask and alibi_mask, a
                 tuple of integers: into how many parts each axis is split. Batch and heads of query, key and value are
-                split alike, seq and head_dim not at all. An axis of size 1 of a mask is not split.
+                split alike, seq and head_dim not at all. An axis of size 1 of a mask is not split. () for a
+                mask that the layer does not get, or splits by dp and mp.
             out_strategy (tuple): the same for the output, in a tuple of one. Default: None, like query.
 
         Returns:
