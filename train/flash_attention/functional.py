@@ -279,6 +279,8 @@ class _Call(nn.Cell):
         # those of the tokens and those of the heads, out of one by splitting the tokens.
         given = problem.layout
         self.given, self.turned = given, layout != given
+        # Through float32 where MindSpore has none of these operations for bfloat16 in a compiled graph.
+        self.widened = self.turned and problem.dtype == "bfloat16" and problem.device == "CPU"
         self.splits = layout == "BNSD" and given in ("BSH", "SBH", "TH")
         self.merges = layout == "TH" and given != "TH"
         self.unmerges = given == "TH" and layout == "BSH"
@@ -329,8 +331,11 @@ class _Call(nn.Cell):
 
     def turn(self, tensor, heads, head_dim):
         """A tensor of the caller in the layout that the backend takes."""
+        dtype = tensor.dtype
+        if self.widened:
+            tensor = ops.cast(tensor, mstype.float32)
         if self.splits and self.given == "TH":
-            tensor = _reshape(tensor, (self.batch, -1, heads, head_dim))
+            tensor = ops.reshape(tensor, (self.batch, -1, heads, head_dim))
         elif self.splits:
             tensor = ops.reshape(tensor, (tensor.shape[0], tensor.shape[1], heads, head_dim))
         if self.order is not None:
@@ -338,11 +343,14 @@ class _Call(nn.Cell):
         if self.merges:
             tensor = ops.reshape(tensor, (-1, heads * head_dim))
         if self.unmerges:
-            tensor = _reshape(tensor, (self.batch, -1, heads * head_dim))
-        return tensor
+            tensor = ops.reshape(tensor, (self.batch, -1, heads * head_dim))
+        return ops.cast(tensor, dtype) if self.widened else tensor
 
     def turn_back(self, output, shape):
         """The backend's output in the layout of the caller's query, which has this shape."""
+        dtype = output.dtype
+        if self.widened:
+            output = ops.cast(output, mstype.float32)
         width = self.heads * self.value_dim
         if self.merges and self.given == "SBH":
             output = ops.reshape(output, (shape[1], shape[0], width))
@@ -351,10 +359,10 @@ class _Call(nn.Cell):
         if self.merges and self.given == "BSND":
             output = ops.reshape(output, (shape[0], shape[1], self.heads, self.value_dim))
         elif self.turned and self.given == "TH":
-            output = _reshape(output, (shape[0], width))
+            output = ops.reshape(output, (shape[0], width))
         elif self.splits or (self.merges and self.given == "BSH"):
             output = ops.reshape(output, (shape[0], shape[1], width))
-        return output
+        return ops.cast(output, dtype) if self.widened else output
 
 
 class _TriangleCheck(nn.Cell):
