@@ -21,12 +21,13 @@ from flash_attention.paged import paged_attention as paged_attention
 from flash_attention.paged import reshape_and_cache as reshape_and_cache
 from flash_attention.precision import fix_dtypes
 from flash_attention.problem import ALL_BLOCKS, AttentionProblem, AttentionRules
+from flash_attention.problem.checks import check_rate
 from flash_attention.problem.inputs import TensorSpec
 from flash_attention.problem.rules import RULE_ARGUMENTS
 from flash_attention.problem.tiling import DEFAULT_STRATEGY
 from flash_attention.problem.torch_shapes import mask_plan, tensor_shapes
 from flash_attention.sharding.shard import TENSOR, Shard, sharding
-from flash_attention.tensors import compile_time, prefix_tensor
+from flash_attention.tensors import compile_time, prefix_tensor, refuse_names
 from flash_attention.tensors import compiling as _compiling
 from flash_attention.tensors import fresh_seed as _fresh_seed
 from flash_attention.tensors import spec as _spec
@@ -70,6 +71,7 @@ def flash_attention(
     backend: str | None = None,
     argument_names: tuple[str, str] = ("attention_mask", "bias"),
     shards: Any = None,
+    **unknown: Any,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Softmax attention: softmax(scale * query @ key^T + bias) @ value over the visible keys.
 
@@ -135,6 +137,8 @@ def flash_attention(
     def fresh_seed():  # an inner function: mindspore.rewrite (amp level O1) leaves a function that has one alone
         return _fresh_seed()
 
+    if len(unknown) > 0:
+        refuse_names("flash_attention", tuple(unknown))
     if dropout_rate != 0.0 and seed is None and keep_bits is None:
         seed = fresh_seed()
     if isinstance(prefix, (tuple, list)):
@@ -191,6 +195,7 @@ def scaled_dot_product_attention(
     enable_gqa: bool = False,
     *,
     seed: Tensor | None = None,
+    **unknown: Any,
 ) -> Tensor:
     """Attention with the meaning of `torch.nn.functional.scaled_dot_product_attention`.
 
@@ -215,8 +220,10 @@ def scaled_dot_product_attention(
     Raises:
         TypeError, ValueError: an input is not allowed.
     """
+    if len(unknown) > 0:
+        refuse_names("scaled_dot_product_attention", tuple(unknown))
     shape, value_shape = query.shape, value.shape
-    shapes = _torch_shapes(_spec(query), _spec(key), _spec(value), enable_gqa)
+    shapes = _torch_shapes(_spec(query), _spec(key), _spec(value), enable_gqa, dropout_p)
     mask, bias = None, None
     if attn_mask is not None:
         new_axes, broadcast, reshape = _torch_mask(_spec(attn_mask), _spec(query), _spec(key), is_causal)
@@ -471,7 +478,8 @@ def _needs_float32(spec):
 
 
 @compile_time
-def _torch_shapes(query, key, value, enable_gqa):
+def _torch_shapes(query, key, value, enable_gqa, dropout_p):
+    check_rate("dropout_p", dropout_p)
     specs = (_tensor_spec(*pair) for pair in (("query", query), ("key", key), ("value", value)))
     return tensor_shapes(*specs, enable_gqa)
 

@@ -43,6 +43,10 @@ class Patch:
         self._before: list[tuple[Any, str, Any]] = []
         self._code: list[tuple[FunctionType, CodeType, tuple | None]] = []
 
+    def __repr__(self) -> str:
+        lines = (f"\n  {name}: {what}" for name, what in self.report.items())
+        return f"{'Patch' if self._before else 'Patch, undone or without effect'}:{''.join(lines)}"
+
     def undo(self) -> None:
         """MindSpore's own stand where they stood before; what another call replaced stays."""
         while self._code:

@@ -28,21 +28,28 @@ class Square(nn.Cell):
 
 
 class Function(nn.Cell):
+    """flash_attention."""
+
     def construct(self, query, key, value):
         return flash_attention.flash_attention(query, key, value, causal=True)
 
 
 class Torch(nn.Cell):
+    """scaled_dot_product_attention."""
+
     def construct(self, query, key, value):
         return scaled_dot_product_attention(query, key, value, is_causal=True)
 
 
 class Packed(nn.Cell):
+    """flash_attention_varlen with lengths in a Tensor."""
+
     def construct(self, query, key, value, lengths):
         return flash_attention_varlen(query, key, value, lengths, lengths, causal=True)
 
 
 def first_calls():
+    """One call of each in the current mode, with gradients of what has them."""
     tensors = [draw(2, 4, 40, 16) for _ in range(3)]
     for net in (FlashAttention(16), FlashAttention(16, dropout_rate=0.1).set_train(), Function(), Torch()):
         net(*tensors)

@@ -37,6 +37,13 @@ def test_every_name_in_mindspore_is_ours_inside_the_block_and_its_own_after_it()
     assert places() == before
 
 
+def test_print_tells_what_was_replaced():
+    with patch_mindspore() as patch:
+        assert str(patch).startswith("Patch:\n")
+        assert "\n  mindspore.ops.flash_attention_score: replaced" in str(patch)
+    assert str(patch).startswith("Patch, undone or without effect:\n")
+
+
 def test_a_second_patch_changes_nothing_and_undoes_nothing():
     before = places()
     with patch_mindspore():

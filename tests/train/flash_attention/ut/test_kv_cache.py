@@ -51,3 +51,11 @@ def test_what_does_not_fit_is_refused():
         cache = KVCache(BATCH, 38, KV_HEADS, DIM, VALUE_DIM, ms.float32, **options)
         with pytest.raises((ValueError, RuntimeError), match="max_length|behind the last block"):
             decoded(cache)
+
+
+def test_print_shows_the_sizes():
+    assert KVCache(2, 64, 4, 16).extend_repr() == (
+        "batch=2, max_length=64, kv_heads=4, head_dim=16, value_head_dim=16, dtype=Float16, paged=False"
+    )
+    paged = KVCache(2, 64, 4, 16, 8, dtype=ms.float32, paged=True).extend_repr()
+    assert paged.endswith("value_head_dim=8, dtype=Float32, paged=True, block_size=16, num_blocks=8")
