@@ -3,6 +3,8 @@
 #   ./test.sh                     the tests of every day
 #   ./test.sh --slow              and the slow ones; likewise --distributed (several processes), --builds (wheels, the
 #                                 native kernel anew), --versions, --clients (model libraries)
+#   ./test.sh --fresh             first removes what is compiled and cached, as in a new clone, but for the environment;
+#                                 then any of the others
 #   ./test.sh tests/emulator -k vadd   anything else goes to pytest
 # FLASH_ATTENTION_VENV: the virtual environment, reused between runs (default ~/.cache/flash-attention/venv).
 # FLASH_ATTENTION_TEST_PROCESSES: pytest processes (default 2; 0 runs in one process, as -s and --pdb want).
@@ -10,15 +12,25 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 . scripts/environment.sh
 if [ "${1:-}" = "-h" ] || [ "${1:-}" = "--help" ]; then
-    sed -n '2,8s/^# \{0,1\}//p' "$0"
+    sed -n '2,10s/^# \{0,1\}//p' "$0"
     exit
+fi
+
+# Starts a part of the run, and says how long it has taken so far.
+part() { echo "== $1 (${SECONDS} s)"; }
+
+library=train/flash_attention/backends/cpu/lib/libflash_attention_cpu.so
+if [ "${1:-}" = "--fresh" ]; then
+    shift
+    caches="${XDG_CACHE_HOME:-$HOME/.cache}"
+    find . -name __pycache__ -prune -exec rm -rf {} +
+    rm -rf "$library" .mypy_cache .ruff_cache "$caches"/tikemu/*.so "$caches/flash-attention/entries"
 fi
 
 prepare_environment tests/requirements.txt
 export PYTHONPATH="$PWD/train:$PWD/emulator"
 
-echo "== native library"
-library=train/flash_attention/backends/cpu/lib/libflash_attention_cpu.so
+part "native library"
 if [ ! -f "$library" ] || [ -n "$(find train/flash_attention/backends/cpu -newer "$library" \
     \( -name '*.cpp' -o -name '*.h' -o -name build.py \))" ]; then
     "$VENV_PYTHON" -m flash_attention.backends.cpu.build
@@ -28,22 +40,23 @@ fi
 
 "$VENV_PYTHON" -m tikemu.build_native
 
-echo "== style"
+part style
 status=0
 "$VENV_PYTHON" -m ruff check --output-format concise . || status=$?
 "$VENV_PYTHON" -m ruff format --check --quiet . || { status=$?; echo "format: run $VENV_PYTHON -m ruff format ." >&2; }
 
-echo "== types"
+part types
 "$VENV_PYTHON" -m mypy || status=$?
 
-echo "== tests"
+part tests
 # Two processes share the cores: one OpenMP thread each, unless a test asks for more.
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 # Both collect the same tests in the same order.
 export PYTHONHASHSEED=0
-# Both compile some 600 modules, and tests start some 60 programs: what is compiled is kept, outside the checkout.
-unset PYTHONDONTWRITEBYTECODE
-export PYTHONPYCACHEPREFIX="${PYTHONPYCACHEPREFIX:-$(dirname "$FLASH_ATTENTION_VENV")/bytecode}"
+# Both compile some 700 modules, and tests start some 60 programs: what is compiled is kept, beside the sources. With a
+# folder for all of it Python would not find that of the environment, and compile MindSpore again.
+unset PYTHONDONTWRITEBYTECODE PYTHONPYCACHEPREFIX
 "$VENV_PYTHON" -m pytest -q --durations=10 --durations-min=5 \
     -n "${FLASH_ATTENTION_TEST_PROCESSES:-2}" --dist worksteal "$@" || status=$?
+part end
 exit "$status"

@@ -1,6 +1,7 @@
 """The shell scripts: they parse, and choose a Python or say which one is wanted."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -57,3 +58,33 @@ def test_unsuitable_python_is_refused_with_what_is_wanted() -> None:
     done = shell(". scripts/environment.sh; find_python", PYTHON="/bin/false")
     assert done.returncode != 0
     assert "3.10, 3.11 or 3.12" in done.stderr and "/bin/false" in done.stderr
+
+
+def test_a_fresh_run_removes_what_is_cached_and_keeps_the_environment(tmp_path: Path) -> None:
+    checkout, caches, venv = tmp_path / "checkout", tmp_path / "cache", tmp_path / "venv"
+    for name in ("test.sh", "scripts/environment.sh", "tests/requirements.txt"):
+        (checkout / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, checkout / name)
+    removed = [
+        checkout / "train/flash_attention/__pycache__/a.pyc",
+        checkout / "train/flash_attention/backends/cpu/lib/libflash_attention_cpu.so",
+        checkout / ".mypy_cache/a",
+        caches / "tikemu/a.so",
+        caches / "flash-attention/entries/a.py",
+    ]
+    kept = [venv / "lib/__pycache__/a.pyc", caches / "flash-attention/venv/a", checkout / "train/a.py"]
+    for path in (*removed, *kept):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    (venv / "bin").mkdir()
+    (venv / "bin/python").write_text('#!/bin/sh\necho "python $*" $PYTHONPYCACHEPREFIX\n')  # every step succeeds
+    (venv / "bin/python").chmod(0o755)
+    shutil.copy(ROOT / "tests/requirements.txt", venv / ".installed-for-tests")
+    places = {"FLASH_ATTENTION_VENV": venv, "XDG_CACHE_HOME": caches, "PYTHONPYCACHEPREFIX": tmp_path / "bytecode"}
+    done = shell(f"'{checkout}/test.sh' --fresh -k x", **{name: str(path) for name, path in places.items()})
+    assert done.returncode == 0, done.stderr
+    assert not any(path.exists() for path in removed)
+    assert all(path.exists() for path in kept)
+    assert "python -m flash_attention.backends.cpu.build" in done.stdout
+    # The tests get what follows, and find the bytecode of the environment where it is.
+    assert " --dist worksteal -k x\n== end (" in done.stdout

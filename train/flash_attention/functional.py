@@ -14,20 +14,20 @@ import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
-from mindspore.common.api import _pynative_executor
-from mindspore.ops import constexpr
+from mindspore.nn.cell import _pynative_executor
 
 from flash_attention.backends import registry
 from flash_attention.paged import paged_attention as paged_attention
 from flash_attention.paged import reshape_and_cache as reshape_and_cache
 from flash_attention.precision import fix_dtypes
 from flash_attention.problem import ALL_BLOCKS, AttentionProblem, AttentionRules
+from flash_attention.problem.checks import check_rate
 from flash_attention.problem.inputs import TensorSpec
 from flash_attention.problem.rules import RULE_ARGUMENTS
 from flash_attention.problem.tiling import DEFAULT_STRATEGY
 from flash_attention.problem.torch_shapes import mask_plan, tensor_shapes
 from flash_attention.sharding.shard import TENSOR, Shard, sharding
-from flash_attention.tensors import Differs, prefix_tensor
+from flash_attention.tensors import Differs, compile_time, prefix_tensor, refuse_names
 from flash_attention.tensors import compiling as _compiling
 from flash_attention.tensors import fresh_seed as _fresh_seed
 from flash_attention.tensors import spec as _spec
@@ -71,6 +71,7 @@ def flash_attention(
     backend: str | None = None,
     argument_names: tuple[str, str] = ("attention_mask", "bias"),
     shards: Any = None,
+    **unknown: Any,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Softmax attention: softmax(scale * query @ key^T + bias) @ value over the visible keys.
 
@@ -136,6 +137,8 @@ def flash_attention(
     def fresh_seed():  # an inner function: mindspore.rewrite (amp level O1) leaves a function that has one alone
         return _fresh_seed()
 
+    if len(unknown) > 0:
+        refuse_names("flash_attention", tuple(unknown))
     if dropout_rate != 0.0 and seed is None and keep_bits is None:
         seed = fresh_seed()
     if isinstance(prefix, (tuple, list)):
@@ -192,6 +195,7 @@ def scaled_dot_product_attention(
     enable_gqa: bool = False,
     *,
     seed: Tensor | None = None,
+    **unknown: Any,
 ) -> Tensor:
     """Attention with the meaning of `torch.nn.functional.scaled_dot_product_attention`.
 
@@ -216,8 +220,10 @@ def scaled_dot_product_attention(
     Raises:
         TypeError, ValueError: an input is not allowed.
     """
+    if len(unknown) > 0:
+        refuse_names("scaled_dot_product_attention", tuple(unknown))
     shape, value_shape = query.shape, value.shape
-    shapes = _torch_shapes(_spec(query), _spec(key), _spec(value), enable_gqa)
+    shapes = _torch_shapes(_spec(query), _spec(key), _spec(value), enable_gqa, dropout_p)
     mask, bias = None, None
     if attn_mask is not None:
         new_axes, broadcast, reshape = _torch_mask(_spec(attn_mask), _spec(query), _spec(key), is_causal)
@@ -280,6 +286,8 @@ class _Call(nn.Cell):
         # those of the tokens and those of the heads, out of one by splitting the tokens.
         given = problem.layout
         self.given, self.turned = given, layout != given
+        # Through float32 where MindSpore has none of these operations for bfloat16 in a compiled graph.
+        self.widened = self.turned and problem.dtype == "bfloat16" and problem.device == "CPU"
         self.splits = layout == "BNSD" and given in ("BSH", "SBH", "TH")
         self.merges = layout == "TH" and given != "TH"
         self.unmerges = given == "TH" and layout == "BSH"
@@ -330,8 +338,11 @@ class _Call(nn.Cell):
 
     def turn(self, tensor, heads, head_dim):
         """A tensor of the caller in the layout that the backend takes."""
+        dtype = tensor.dtype
+        if self.widened:
+            tensor = ops.cast(tensor, mstype.float32)
         if self.splits and self.given == "TH":
-            tensor = _reshape(tensor, (self.batch, -1, heads, head_dim))
+            tensor = ops.reshape(tensor, (self.batch, -1, heads, head_dim))
         elif self.splits:
             tensor = ops.reshape(tensor, (tensor.shape[0], tensor.shape[1], heads, head_dim))
         if self.order is not None:
@@ -339,11 +350,14 @@ class _Call(nn.Cell):
         if self.merges:
             tensor = ops.reshape(tensor, (-1, heads * head_dim))
         if self.unmerges:
-            tensor = _reshape(tensor, (self.batch, -1, heads * head_dim))
-        return tensor
+            tensor = ops.reshape(tensor, (self.batch, -1, heads * head_dim))
+        return ops.cast(tensor, dtype) if self.widened else tensor
 
     def turn_back(self, output, shape):
         """The backend's output in the layout of the caller's query, which has this shape."""
+        dtype = output.dtype
+        if self.widened:
+            output = ops.cast(output, mstype.float32)
         width = self.heads * self.value_dim
         if self.merges and self.given == "SBH":
             output = ops.reshape(output, (shape[1], shape[0], width))
@@ -352,10 +366,10 @@ class _Call(nn.Cell):
         if self.merges and self.given == "BSND":
             output = ops.reshape(output, (shape[0], shape[1], self.heads, self.value_dim))
         elif self.turned and self.given == "TH":
-            output = _reshape(output, (shape[0], width))
+            output = ops.reshape(output, (shape[0], width))
         elif self.splits or (self.merges and self.given == "BSH"):
             output = ops.reshape(output, (shape[0], shape[1], width))
-        return output
+        return ops.cast(output, dtype) if self.widened else output
 
 
 class _TriangleCheck(nn.Cell):
@@ -395,7 +409,7 @@ class _TriangleCheck(nn.Cell):
         return mask.data_ptr() if hasattr(mask, "data_ptr") else 0
 
 
-@constexpr(reuse_result=False)
+@compile_time
 def _plan(
     query, key, value, mask, bias, keep_bits, seed, sinks, prefix, segment_ids, kv_segment_ids,
     names, rules, others, backend, shards, compiled_lse,
@@ -458,18 +472,19 @@ def _planned(specs, names, rules, others, backend, device, shards) -> _Call:
     return fix_dtypes(_Call(problem, run, chosen.name, layout, mask_rank, shard))
 
 
-@constexpr(reuse_result=False)
+@compile_time
 def _needs_float32(spec):
     return _lacks_operations(_tensor_spec("tensor", spec))
 
 
-@constexpr(reuse_result=False)
-def _torch_shapes(query, key, value, enable_gqa):
+@compile_time
+def _torch_shapes(query, key, value, enable_gqa, dropout_p):
+    check_rate("dropout_p", dropout_p)
     specs = (_tensor_spec(*pair) for pair in (("query", query), ("key", key), ("value", value)))
     return tensor_shapes(*specs, enable_gqa)
 
 
-@constexpr(reuse_result=False)
+@compile_time
 def _torch_mask(mask, query, key, is_causal):
     specs = (_tensor_spec(*pair) for pair in (("attn_mask", mask), ("query", query), ("key", key)))
     return tuple(mask_plan(*specs, is_causal))

@@ -6,14 +6,13 @@ import functools
 
 import mindspore as ms
 from mindspore import Tensor
-from mindspore.ops import constexpr
 
 from flash_attention.backends import registry
 from flash_attention.backends.cache_update import append_cell, update_cell
 from flash_attention.precision import fix_dtypes
 from flash_attention.problem.checks import check_dtype
 from flash_attention.problem.paged import PagedProblem, check_cache_dtype, check_caches, check_tokens
-from flash_attention.tensors import spec, tensor_spec
+from flash_attention.tensors import compile_time, spec, tensor_spec
 
 
 def paged_attention(
@@ -123,7 +122,7 @@ def reshape_and_cache(
     return run(key, value, key_cache, value_cache, slot_mapping)
 
 
-@constexpr(reuse_result=False)
+@compile_time
 def _plan(
     query,
     key_cache,
@@ -166,7 +165,7 @@ def _planned(tensors, scale, softcap, window_size, alibi, backend, device, max_l
     return fix_dtypes(registry.build(problem, backend))
 
 
-@constexpr(reuse_result=False)
+@compile_time
 def _update(key, value, key_cache, value_cache, slot_mapping):
     named = {"key": key, "value": value, "key_cache": key_cache, "value_cache": value_cache}
     tensors = {name: tensor_spec(name, described) for name, described in named.items()}
@@ -192,7 +191,7 @@ def _update(key, value, key_cache, value_cache, slot_mapping):
     return update_cell(*caches.values())
 
 
-@constexpr(reuse_result=False)
+@compile_time
 def _append(key, value, key_cache, value_cache, lengths, max_length):
     tokens = {"key": tensor_spec("key", key), "value": tensor_spec("value", value)}
     caches = {"key": tensor_spec("key_cache", key_cache), "value": tensor_spec("value_cache", value_cache)}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
+
 import numpy as np
 from mindspore import Tensor, nn, ops
 from mindspore.ops import constexpr
@@ -9,6 +12,11 @@ from mindspore.ops import constexpr
 from flash_attention.dropout.seed import draw_tensor, tracing
 from flash_attention.problem.checks import check_int
 from flash_attention.problem.inputs import UNKNOWN, TensorSpec
+from flash_attention.problem.other_names import refuse_unknown
+
+# Decorator of what a graph computes from shapes while it compiles. With `check`, MindSpore warns of each extent that is
+# unknown; `tensor_spec` takes them.
+compile_time = functools.partial(constexpr, reuse_result=False, check=False)
 
 
 def spec(tensor):
@@ -77,6 +85,14 @@ class _FreshSeed(nn.Cell):
 
 
 fresh_seed = _FreshSeed()
+
+
+@constexpr(reuse_result=False)
+def refuse_names(function, names):
+    """Raises for keywords that a function of this package does not have."""
+    import flash_attention
+
+    refuse_unknown(function, names, inspect.signature(getattr(flash_attention, function)).parameters)
 
 
 @constexpr(reuse_result=False)

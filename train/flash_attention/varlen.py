@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import mindspore as ms
 from mindspore import Tensor
@@ -15,7 +16,7 @@ from flash_attention.problem.inputs import TensorSpec
 from flash_attention.problem.packed import PackedProblem
 from flash_attention.problem.rules import RULE_ARGUMENTS
 from flash_attention.problem.tiling import DEFAULT_STRATEGY
-from flash_attention.tensors import fresh_seed, prefix_tensor, spec, tensor_spec
+from flash_attention.tensors import compile_time, fresh_seed, prefix_tensor, refuse_names, spec, tensor_spec
 
 # Arguments that are fields of the problem.
 _OTHERS = ("head_dim", "value_head_dim", "return_lse")
@@ -47,6 +48,7 @@ def flash_attention_varlen(
     value_head_dim: int | None = None,
     return_lse: bool = False,
     backend: str | None = None,
+    **unknown: Any,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """`flash_attention` on sequences that lie one behind the other, each by itself, without padding.
 
@@ -83,6 +85,8 @@ def flash_attention_varlen(
     def drawn_seed():  # an inner function: mindspore.rewrite (amp level O1) leaves a function that has one alone
         return fresh_seed()
 
+    if len(unknown) > 0:
+        refuse_names("flash_attention_varlen", tuple(unknown))
     if dropout_rate != 0.0 and seed is None:
         seed = drawn_seed()
     if isinstance(prefix, (tuple, list)):
@@ -130,7 +134,7 @@ def _refuse_segments():
     )
 
 
-@constexpr(reuse_result=False)
+@compile_time
 def _plan(query, key, value, lengths_q, lengths_k, seed, sinks, prefix, rules, others, backend):
     tensors = tuple(
         tensor_spec(name, described) for name, described in (("query", query), ("key", key), ("value", value))

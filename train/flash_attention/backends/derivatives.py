@@ -21,7 +21,7 @@ from mindspore.ops import constexpr
 # Of 2.1 to 2.6 no release can be installed; the forms for 2.0 are right on every version.
 OLD = tuple(map(int, ms.__version__.split(".")[:2])) < (2, 7)
 if OLD:
-    from mindspore.common.api import _pynative_executor
+    from mindspore.nn.cell import _pynative_executor
 
 
 @constexpr(reuse_result=False)

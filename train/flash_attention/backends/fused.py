@@ -7,6 +7,7 @@ the documentation of `mindspore.ops.flash_attention_score` (2.10).
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from types import FunctionType
 from typing import TYPE_CHECKING
 
 import mindspore as ms
@@ -26,8 +27,12 @@ UNLIMITED_TOKENS = 2147483647
 COMPRESSED_MASK = 2048  # side of the triangular mask that stands for any length in sparse modes 2 to 4
 DEFAULT_MASK, ALL_MASK, LEFT_UP_CAUSAL, RIGHT_DOWN_CAUSAL, BAND = 0, 1, 2, 3, 4
 _DEVICES = ("ascend910b", "ascend910_93")
-# MindSpore's own, also where `flash_attention.patch_mindspore` has put another into its place since.
+# MindSpore's own, and a copy, because `flash_attention.patch_mindspore` gives the function other code.
 flash_attention_score = getattr(ops, "flash_attention_score", None)
+if isinstance(flash_attention_score, FunctionType):
+    flash_attention_score = FunctionType(
+        flash_attention_score.__code__, flash_attention_score.__globals__, argdefs=flash_attention_score.__defaults__
+    )
 _LOWEST = {"float16": -65504.0, "bfloat16": -3.0e38}
 
 

@@ -14,7 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from flash_attention.backends.ascend import opp_package
 
-    vendor = opp_package.write(options.soc, options.out)
-    print(f"operator package in {options.out}: {len(list(vendor.rglob('*')))} files and folders")
+    opp_package.write(options.soc, options.out)
+    print(f"operator package in {options.out}: {sum(path.is_file() for path in options.out.rglob('*'))} files")
     print(f"install it where CANN is: bash {options.out / 'install.sh'}")
     return 0

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import importlib
 import sys
+from types import CodeType, FunctionType
 from typing import Any
 
 import mindspore as ms
+from mindspore import ops
 
 from flash_attention.backends import registry
 from flash_attention.compat.mindspore_ops import FlashAttentionScore, flash_attention_score
@@ -18,7 +20,14 @@ _PUBLIC = {
     "mindspore.ops.function.nn_func": ("flash_attention_score",),
     "mindspore.ops.operations.nn_ops": ("FlashAttentionScore",),
 }
+# The module that defines MindSpore's function, and keeps the primitive that the function calls.
+_HOME = getattr(getattr(ops, "flash_attention_score", None), "__module__", None)
 _MISSING = object()
+
+
+def _early_bound(*arguments, **keywords):
+    """Code for MindSpore's function: of the name in the module that defines it, which is ours while the patch lasts."""
+    return flash_attention_score(*arguments, **keywords)
 
 
 class Patch:
@@ -32,9 +41,17 @@ class Patch:
     def __init__(self) -> None:
         self.report: dict[str, str] = {}
         self._before: list[tuple[Any, str, Any]] = []
+        self._code: list[tuple[FunctionType, CodeType, tuple | None]] = []
+
+    def __repr__(self) -> str:
+        lines = (f"\n  {name}: {what}" for name, what in self.report.items())
+        return f"{'Patch' if self._before else 'Patch, undone or without effect'}:{''.join(lines)}"
 
     def undo(self) -> None:
         """MindSpore's own stand where they stood before; what another call replaced stays."""
+        while self._code:
+            function, code, defaults = self._code.pop()
+            function.__code__, function.__defaults__ = code, defaults
         while self._before:
             module, name, before = self._before.pop()
             if before is _MISSING:
@@ -57,14 +74,18 @@ class Patch:
         setattr(module, name, _OURS[name])
         self._before.append((module, name, before))
         self.report[place] = "added" if before is _MISSING else "replaced"
+        if isinstance(before, FunctionType) and module.__name__ == _HOME == before.__module__:
+            self._code.append((before, before.__code__, before.__defaults__))
+            before.__code__, before.__defaults__ = _early_bound.__code__, None
 
 
 def patch_mindspore() -> Patch:
     """Makes `mindspore.ops.flash_attention_score` and the primitive `FlashAttentionScore` ours, wherever MindSpore's
     modules have them. Where the device has MindSpore's own (Atlas A2 and later), they stay.
 
-    Call it before client code imports the names: what was imported before stays MindSpore's. Where the device target
-    becomes one that has MindSpore's own afterwards, ours hand over to it. Calling it again changes nothing.
+    The function is ours also for code that imported it before; of the primitive such code keeps MindSpore's, so call
+    this first. Where the device target becomes one that has MindSpore's own afterwards, ours hand over to it. Calling
+    it again changes nothing.
 
     Returns:
         Patch, with a report, `undo()`, and usable in `with`.
@@ -92,6 +113,8 @@ def patch_mindspore() -> Patch:
     for module_name, module in sorted(sys.modules.items()):
         if module_name.partition(".")[0] == "mindspore" and getattr(module, "__name__", None) == module_name:
             for name in _OURS:
+                if module_name == _HOME and name == "FlashAttentionScore":
+                    continue  # MindSpore's function needs its own, where ours hand over to it
                 if name in vars(module) and f"{module_name}.{name}" not in patch.report:
                     patch._replace(module, name)
     return patch

@@ -11,8 +11,8 @@ import os
 import mindspore as ms
 import numpy as np
 from mindspore import Tensor
-from mindspore.common.api import _pynative_executor
 from mindspore.communication import get_group_size, get_rank, init
+from mindspore.nn.cell import _pynative_executor
 
 from flash_attention.problem.checks import check_int
 

@@ -7,7 +7,6 @@ from typing import Any
 
 from mindspore import dtype as mstype
 from mindspore import nn, ops
-from mindspore.ops import constexpr
 
 from flash_attention.backends.derivatives import Differentiable
 from flash_attention.context_parallel.communication import Ring
@@ -24,7 +23,7 @@ from flash_attention.context_parallel.plan import pieces
 from flash_attention.context_parallel.sequence import SequenceSplit
 from flash_attention.context_parallel.split_attention import SplitAttention, read_sizes
 from flash_attention.problem import AttentionRules
-from flash_attention.tensors import spec, tensor_spec
+from flash_attention.tensors import compile_time, spec, tensor_spec
 
 
 class GatherAttention(SplitAttention):
@@ -142,7 +141,7 @@ class _Backward(_Gathering):
         return d_query, d_key, ops.cast(d_value, self.dtype), d_others
 
 
-@constexpr(reuse_result=False)
+@compile_time
 def _gathering(specs, further, place, constants, widths, backend):
     specs = tuple(tensor_spec(*named) for named in zip(("query", "key", "value"), specs))
     rules = AttentionRules(*constants)

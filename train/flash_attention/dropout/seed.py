@@ -75,9 +75,10 @@ class DropoutSeed(nn.Cell):
         self.state = Parameter(Tensor([first, count], ms.int64), name="dropout_seed", requires_grad=False)
         self.copies = 0
         self.step = Tensor([0, 1], ms.int64)
-        # Not recomputed: the backward pass must see the seed of the forward pass. Not split between devices either.
-        self.read = ops.Add().add_prim_attr("recompute", False).shard(((1,), (1,)))
-        self.write = ops.Assign().shard(((1,), (1,)))
+        # Not recomputed: the backward pass must see the seed of the forward pass. Not split between devices either, by
+        # the attribute that `shard` sets, because MindSpore 2.0 warns of `shard` where nothing is parallel.
+        self.read = ops.Add().add_prim_attr("recompute", False).add_prim_attr("in_strategy", ((1,), (1,)))
+        self.write = ops.Assign().add_prim_attr("in_strategy", ((1,), (1,)))
 
     def __call__(self):
         # PYNATIVE calls a cell and so lands here; a compiled graph contains `construct` instead. So must a traced one,

@@ -27,6 +27,14 @@ def check_real(name: str, value) -> float:
     return float(value)
 
 
+def check_rate(name: str, value) -> float:
+    """`value` as a float; raises unless it is a share of what can be dropped, 0 <= value < 1."""
+    rate = check_real(name, value)
+    if not 0.0 <= rate < 1.0:
+        raise ValueError(f"{name}: got {rate!r}, allowed is 0 <= {name} < 1")
+    return rate
+
+
 def check_name(name: str, value, allowed) -> None:
     """Raises unless `value` is one of the `allowed` strings."""
     if not isinstance(value, str) or value not in allowed:

@@ -6,7 +6,7 @@ import math
 from dataclasses import astuple, dataclass
 from typing import Any
 
-from flash_attention.problem.checks import check_bool, check_int, check_name, check_real, check_window
+from flash_attention.problem.checks import check_bool, check_int, check_name, check_rate, check_real, check_window
 from flash_attention.problem.tiling import DEFAULT_STRATEGY, get_strategy
 from flash_attention.problem.visibility import ALIGNMENTS, ALL_BLOCKS, UNLIMITED, Band, query_offset
 
@@ -65,10 +65,7 @@ class AttentionRules:
         check_int("next_block_num", self.next_blocks, 0)
         check_int("tile", self.tile, 1)
         check_bool("alibi", self.alibi)
-        rate = check_real("dropout_rate", self.dropout_rate)
-        if not 0.0 <= rate < 1.0:
-            raise ValueError(f"dropout_rate: got {rate!r}, allowed is 0 <= dropout_rate < 1")
-        object.__setattr__(self, "dropout_rate", rate)
+        object.__setattr__(self, "dropout_rate", check_rate("dropout_rate", self.dropout_rate))
         if self.scale is not None:
             scale = check_real("scale", self.scale)
             if not math.isfinite(scale):

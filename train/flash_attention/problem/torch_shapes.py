@@ -44,10 +44,8 @@ def mask_plan(mask: TensorSpec, query: TensorSpec, key: TensorSpec, is_causal: b
     if is_causal:
         raise ValueError("attn_mask: given together with is_causal=True; allowed is one of them")
     if mask.dtype not in ("bool", "float32", query.dtype):
-        raise TypeError(
-            f"attn_mask: got dtype {mask.dtype}, allowed are bool (True = takes part), and {query.dtype} or float32 "
-            "(added)"
-        )
+        added = " or ".join(dict.fromkeys((query.dtype, "float32")))
+        raise TypeError(f"attn_mask: got dtype {mask.dtype}, allowed are bool (True = takes part), and {added} (added)")
     full = (*query.shape[:-2], query.shape[-2], key.shape[-2])
     full = (1,) * (4 - len(full)) + full
     new_axes = len(full) - len(mask.shape)

@@ -59,7 +59,8 @@ class ShardPlan:
 
         Args:
             in_strategy: one tuple of integers per tensor, into how many parts each axis is split: query, key, value,
-                and then, where the layer has them, attention_mask and alibi_mask.
+                and then, where the layer has them, attention_mask and alibi_mask. () for one of these two leaves it to
+                dp and mp, as where the layer gets none.
             out_strategy: one such tuple for the output in a tuple, or None.
             device_num: what dp * mp has to be; None: whatever it is.
 
@@ -186,12 +187,14 @@ class ShardPlan:
 
     def _check_mask(self, name: str, strategy) -> None:
         parts = _integers(name, strategy)
+        if not parts:
+            return
         known: dict[int, list[tuple]] = {2: [(1, 1)], 3: [(self.dp, 1, 1), (1, 1, 1)]}
         allowed = known.get(len(parts))
         if len(parts) == 4:
             allowed = [(d, m, 1, 1) for d in (self.dp, 1) for m in (self.mp, 1)]
         if allowed is None or parts not in allowed:
-            shown = "rank 2, 3 or 4" if allowed is None else " or ".join(map(str, dict.fromkeys(allowed)))
+            shown = "() or rank 2, 3 or 4" if allowed is None else " or ".join(map(str, dict.fromkeys(allowed)))
             raise ValueError(f"{name}: got {strategy}, allowed is {shown} where query has dp={self.dp}, mp={self.mp}")
 
 

@@ -262,3 +262,9 @@ def test_unknown_chip_and_used_folder_are_refused(package, tmp_path, capsys):
     assert "soc: got 'ascend310p', allowed are ascend910" in capsys.readouterr().err
     assert cli.main(["opp", "--out", str(package)]) == 2
     assert "is not empty" in capsys.readouterr().err
+
+
+def test_the_command_counts_the_files(tmp_path, capsys):
+    assert cli.main(["opp", "--out", str(tmp_path)]) == 0
+    files = sum(path.is_file() for path in tmp_path.rglob("*"))
+    assert f": {files} files\n" in capsys.readouterr().out

@@ -101,6 +101,32 @@ def test_boolean_masks(shape, mode):
     np.testing.assert_allclose(found[0], expected[0], rtol=2**-7, atol=1e-6)
 
 
+class InLayout(nn.Cell):
+    """Causal attention by backend math in a layout that it does not take as it is."""
+
+    def __init__(self, layout):
+        super().__init__()
+        self.layout, self.batch = layout, 2 if layout == "TH" else None
+
+    def construct(self, query, key, value):
+        return flash_attention(
+            *(query, key, value), causal=True, input_layout=self.layout, head_dim=16, batch=self.batch, backend="math"
+        )
+
+
+@pytest.mark.parametrize(
+    "layout", ["BSND", "SBH", *(pytest.param(name, marks=pytest.mark.slow) for name in ("BSH", "TH"))]
+)
+def test_backend_math_in_every_layout(layout):
+    shape = {"BSND": (2, 9, 3, 16), "SBH": (9, 2, 48), "BSH": (2, 9, 48), "TH": (18, 48)}[layout]
+    *tensors, d_output = (draw(*shape, seed=seed) for seed in range(4))
+    expected = InLayout(layout)(*tensors), *Gradients(InLayout(layout))(*tensors, None, d_output)
+    with in_mode("graph"):
+        found = InLayout(layout)(*tensors), *Gradients(InLayout(layout))(*tensors, None, d_output)
+    for got, wanted in zip(found, expected):
+        np.testing.assert_allclose(values(got), values(wanted), rtol=2**-7, atol=1e-6)
+
+
 def total(query, key, value):
     """The sum of output and logsumexp."""
     output, logsumexp = flash_attention(query, key, value, return_lse=True, backend="cpu")

@@ -120,6 +120,28 @@ def test_the_call_of_a_910_model_trains(installed, mode):
     assert np.abs(gradients[2].asnumpy()).max() > 0
 
 
+class Squares(nn.Cell):
+    """Sum of the squares of what a layer gives."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def construct(self, query, key, value):
+        return (self.layer(query, key, value) ** 2).sum()
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_gradients_are_those_of_the_layer(path, installed, mode):
+    """In a class of a client too that has the name of its base, by which MindSpore's compiler looks for `super`."""
+    client = type("FlashAttention", (layer_class(path),), {})
+    tensors = inputs(dtype=mstype.float32)
+    expected = ops.grad(Squares(FlashAttention(16)), (0, 1, 2))(*tensors)
+    for layer in (layer_class(path)(16), client(16)):
+        for wanted, gradient in zip(expected, ops.grad(Squares(layer), (0, 1, 2))(*tensors)):
+            np.testing.assert_array_equal(gradient.asnumpy(), wanted.asnumpy())
+
+
 def test_head_num_and_use_mqa_are_checked(mode):
     with pytest.raises(ValueError, match="4 heads, allowed is head_num 8"):
         ascend910.FlashAttention(16, 8)(*inputs())
@@ -142,6 +164,13 @@ def test_shard_without_arguments_keeps_dp_and_mp():
     layer = ascend910.FlashAttention(16, 8, 0.0, dp=2, mp=4)
     assert layer.shard() is layer and (layer.dp, layer.mp) == (2, 4)
     layer.shard(((4, 2, 1, 1),) * 3 + ((4, 1, 1),))
+    assert (layer.dp, layer.mp) == (4, 2)
+
+
+@pytest.mark.parametrize("dropout_rate", [0.0, 0.1])
+def test_an_empty_strategy_of_what_the_layer_does_not_get(dropout_rate):
+    layer = ascend910.FlashAttention(16, 8, dropout_rate)
+    layer.shard(((4, 2, 1, 1),) * 3 + ((4, 1, 1), ()))
     assert (layer.dp, layer.mp) == (4, 2)
 
 

@@ -10,18 +10,19 @@ from flash_attention import attention_backend, patch_mindspore
 from flash_attention.backends import fused, registry
 from flash_attention.compat import mindspore_ops
 from mindspore import Tensor, nn, ops
+from mindspore.ops import flash_attention_score as early_bound
 
 NAMES = ("flash_attention_score", "FlashAttentionScore")
 
 
 def places():
-    """What MindSpore's modules have under the two names."""
+    """What MindSpore's modules have under the two names, beside the primitive that its function calls."""
     return {
         (module_name, name): vars(module)[name]
         for module_name, module in list(sys.modules.items())
         if module_name.partition(".")[0] == "mindspore" and getattr(module, "__name__", None) == module_name
         for name in NAMES
-        if name in vars(module)
+        if name in vars(module) and (module_name, name) != (early_bound.__module__, "FlashAttentionScore")
     }
 
 
@@ -34,6 +35,13 @@ def test_every_name_in_mindspore_is_ours_inside_the_block_and_its_own_after_it()
         assert all(value is getattr(mindspore_ops, name) for (_, name), value in inside.items())
         assert set(patch.report.values()) == {"replaced"}
     assert places() == before
+
+
+def test_print_tells_what_was_replaced():
+    with patch_mindspore() as patch:
+        assert str(patch).startswith("Patch:\n")
+        assert "\n  mindspore.ops.flash_attention_score: replaced" in str(patch)
+    assert str(patch).startswith("Patch, undone or without effect:\n")
 
 
 def test_a_second_patch_changes_nothing_and_undoes_nothing():
@@ -101,6 +109,32 @@ def test_client_code_runs_unchanged_on_a_cpu(mode):
     expected = flash_attention.flash_attention(*tensors, scale=0.25, input_layout="BSH", head_dim=16)
     np.testing.assert_array_equal(by_primitive.asnumpy(), expected.asnumpy())
     np.testing.assert_array_equal(by_function.asnumpy(), expected.asnumpy())
+
+
+class EarlyClient(nn.Cell):
+    """Code that imported the function before the patch."""
+
+    def construct(self, query, key, value, mask):
+        return early_bound(query, key, value, 4, attn_mask=mask, scalar_value=0.25)
+
+
+def test_a_function_imported_before_the_patch_is_ours_too(mode):
+    random = np.random.default_rng(0)
+    tensors = [Tensor(random.standard_normal((2, 12, 64)).astype(np.float16)) for _ in range(3)]
+    mask = Tensor(np.triu(np.ones((12, 12), np.uint8), 1))
+    expected = flash_attention.flash_attention(*tensors, causal=True, scale=0.25, input_layout="BSH", head_dim=16)
+    code, defaults = early_bound.__code__, early_bound.__defaults__
+    with patch_mindspore(), patch_mindspore():
+        np.testing.assert_array_equal(EarlyClient()(*tensors, mask).asnumpy(), expected.asnumpy())
+    assert (early_bound.__code__, early_bound.__defaults__) == (code, defaults)
+
+
+def test_mindspore_s_own_function_stays_within_reach():
+    """A copy with its own code that calls MindSpore's primitive, for devices that have it."""
+    query = Tensor(np.ones((1, 4, 16), np.float16))
+    with patch_mindspore(), pytest.raises(RuntimeError, match="FlashAttentionScore"):
+        fused.flash_attention_score(query, query, query, 1).asnumpy()
+        ms.runtime.synchronize()
 
 
 def test_unpatched_mindspore_has_no_kernel_on_a_cpu():

@@ -170,7 +170,7 @@ def test_a_given_seed_decides_what_dropout_drops_in_a_graph_too(backend, mode):
         ({"query": (9,)}, ValueError, r"query: got shape \(9,\)"),
         ({"key": (3, 13, 16), "value": (3, 13, 16)}, ValueError, "key, value: got shapes"),
         ({"key": (2, 3, 13, 8), "value": (2, 3, 13, 8)}, ValueError, "key: got head_dim 8"),
-        ({"dropout_p": 1.0}, ValueError, "dropout_rate: got 1.0"),
+        ({"dropout_p": 1.0}, ValueError, "dropout_p: got 1.0"),
         ({"scale": float("inf")}, ValueError, "scale: got inf"),
     ],
 )

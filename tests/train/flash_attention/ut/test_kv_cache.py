@@ -273,3 +273,11 @@ def test_bad_inputs_are_named(mode):
         cache(query[:1], key, value)
     with pytest.raises(TypeError, match="key: got int, allowed is a Tensor"):
         cache(query, 3, value)
+
+
+def test_print_shows_the_sizes():
+    assert KVCache(2, 64, 4, 16).extend_repr() == (
+        "batch=2, max_length=64, kv_heads=4, head_dim=16, value_head_dim=16, dtype=Float16, paged=False"
+    )
+    paged = KVCache(2, 64, 4, 16, 8, dtype=ms.float32, paged=True).extend_repr()
+    assert paged.endswith("value_head_dim=8, dtype=Float32, paged=True, block_size=16, num_blocks=8")

@@ -66,6 +66,14 @@ def test_shard_sets_dp_and_mp_and_returns_the_layer():
     )
 
 
+def test_an_empty_strategy_leaves_an_input_to_dp_and_mp():
+    layer = FlashAttention(16).shard((Q, Q, Q, (4, 1, 1), ()))
+    assert layer.shards.construct() == ShardRequest(4, 2, True, (4, 1, 1), ())
+    layer.shard((Q, Q, Q, (), (1, 2, 1, 1)))
+    request = layer.shards.construct()
+    assert of_device(request, (8, 24, 24), **MASKED).mask_axes == ("dp", None, None, None)
+
+
 @pytest.mark.parametrize(
     ("strategies", "message"),
     [

@@ -54,6 +54,8 @@ def test_layouts_of_tensors(layout, strategy):
         (((Q, Q), None, 8), "3 to 5 tuples"),
         (((Q, Q, Q, (2, 1, 1)), None, 8), r"attention_mask.*allowed is \(4, 1, 1\) or \(1, 1, 1\)"),
         (((Q, Q, Q, (1, 1), (4, 4, 1, 1)), None, 8), "alibi_mask.*allowed is"),
+        (((Q, Q, Q, (4,), ()), None, 8), r"attention_mask.*allowed is \(\) or rank 2, 3 or 4"),
+        (((Q, Q, ()), None, 8), r"in_strategy\[2\] \(value\): got \(\)"),
         (((Q, Q, Q), ((8, 1, 1, 1),), 8), r"out_strategy\[0\]: got \(8, 1, 1, 1\)"),
         ((((4, 2, 1),) * 3, None, 8), "one number per axis"),
         ((((0, 2, 1, 1),) * 3, None, 8), "got 0"),

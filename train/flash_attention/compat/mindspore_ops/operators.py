@@ -6,14 +6,13 @@ import functools
 
 import mindspore as ms
 from mindspore import nn, ops
-from mindspore.ops import constexpr
 
 from flash_attention.compat.ascend910 import Operator
 from flash_attention.compat.mindspore_ops.call import PACKED, Settings
 from flash_attention.compat.mindspore_ops.cells import Score, Statistics
 from flash_attention.compat.mindspore_ops.layouts import read_call, shard_request
 from flash_attention.precision import fix_dtypes
-from flash_attention.tensors import spec, tensor_spec
+from flash_attention.tensors import compile_time, spec, tensor_spec
 
 
 def flash_attention_score(
@@ -150,12 +149,12 @@ class FlashAttentionScore(Operator):
         return self
 
 
-@constexpr(reuse_result=False)
+@compile_time
 def _score(settings, specs, rest, request):
     return _built(Score, settings, specs, rest, request)
 
 
-@constexpr(reuse_result=False)
+@compile_time
 def _statistics(settings, specs, rest):
     return _built(Statistics, settings, specs, rest, None)
 

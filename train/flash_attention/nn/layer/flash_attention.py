@@ -17,6 +17,7 @@ from flash_attention.problem.inputs import CALL_LAYOUTS, MAX_HEAD_DIM, MAX_VALUE
 from flash_attention.problem.tiling import DEFAULT_STRATEGY
 from flash_attention.sharding.request import RequestedSharding, ShardRequest
 from flash_attention.sharding.strategy import ShardPlan
+from flash_attention.tensors import refuse_names
 
 # What `print(layer)` says, beside the seed of its dropout.
 _SHOWN = (
@@ -134,8 +135,16 @@ class FlashAttention(nn.Cell):
         value_head_dim: int | None = None,
         alibi_grad: bool = True,
         seed: int | None = None,
+        **unknown: Any,
     ) -> None:
         super().__init__()
+        if unknown:
+            refuse_names("FlashAttention", tuple(unknown))
+        if type(dropout_rate) is int and dropout_rate >= 1:
+            raise ValueError(
+                f"dropout_rate: got {dropout_rate}, allowed is 0 <= dropout_rate < 1; where it is the number of heads, "
+                "as in earlier layers, use the layer of flash_attention.install()"
+            )
         self.rules = AttentionRules.from_arguments(
             causal=causal,
             causal_alignment=causal_alignment,
@@ -241,7 +250,8 @@ class FlashAttention(nn.Cell):
         Args:
             in_strategy (tuple): for query, key, value, and where the layer gets them attention_mask and alibi_mask, a
                 tuple of integers: into how many parts each axis is split. Batch and heads of query, key and value are
-                split alike, seq and head_dim not at all. An axis of size 1 of a mask is not split.
+                split alike, seq and head_dim not at all. An axis of size 1 of a mask is not split. () for a
+                mask that the layer does not get, or splits by dp and mp.
             out_strategy (tuple): the same for the output, in a tuple of one. Default: None, like query.
 
         Returns:

@@ -121,6 +121,14 @@ class KVCache(nn.Cell):
         caches = self.key_cache, self.value_cache, self.block_tables, self.lengths
         return limited_attention(query, *caches, self.max_length, **rules)
 
+    def extend_repr(self):
+        _, _, kv_heads, head_dim = self.key_cache.shape
+        shown = {"batch": self.batch, "max_length": self.max_length, "kv_heads": kv_heads, "head_dim": head_dim}
+        shown |= {"value_head_dim": self.value_cache.shape[-1], "dtype": str(self.key_cache.dtype), "paged": self.paged}
+        if self.paged:
+            shown |= {"block_size": self.block_size, "num_blocks": self.num_blocks}
+        return ", ".join(f"{name}={value}" for name, value in shown.items())
+
     def reset(self) -> None:
         """Forgets everything; for calls outside of compiled graphs."""
         self.lengths.set_data(Tensor(np.zeros(self.batch, np.int32)))
