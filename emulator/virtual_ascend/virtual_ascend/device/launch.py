@@ -1,0 +1,124 @@
+"""Launches: built-in operators in NumPy, operators in TIK in tikemu."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import tikemu
+from tikemu import ir
+
+from ..kernel import Kernel, Parameter, tensors
+from .errors import KernelError
+from .formats import dtype_of, store, to_plain
+from .memory import Address, Memory
+from .numerics import STATUS, convert
+from .operators import AICPU, TABLE, Operator
+
+OPTIONS = tikemu.Options(strict=True, progress=False)
+#: CANN's kernel that clears tensors before others add to them.
+CLEAN = "atomic_addr_clean"
+
+
+class Launcher:
+    """Kernels by number, and what each launch does to memory."""
+
+    def __init__(self, memory: Memory) -> None:
+        self.memory = memory
+        self.kernels: dict[int, Kernel] = {}
+
+    def register(self, number: int, kernel: Kernel) -> None:
+        self.kernels[number] = kernel
+
+    def launch(self, number: int, _blocks: int, addresses: Sequence[Address]) -> None:
+        """Run a kernel.
+
+        Raises:
+            KernelError: it cannot run, or did something that a card would not survive or not notice.
+        """
+        kernel = self.kernels[number]
+        if kernel.program is not None:
+            self._run_tik(kernel, kernel.program, addresses)
+        elif kernel.function == CLEAN:
+            self._clean(kernel, addresses)
+        else:
+            self._run_built_in(kernel, addresses, TABLE)
+
+    def launch_aicpu(self, kernel: Kernel, addresses: Sequence[Address]) -> None:
+        """Run a kernel on the AI CPU."""
+        self._run_built_in(kernel, addresses, AICPU)
+
+    def _clean(self, kernel: Kernel, addresses: Sequence[Address]) -> None:
+        sizes = kernel.attributes["automic_add_mem_size"]  # CANN's spelling
+        for index, (address, size) in enumerate(zip(addresses, sizes)):
+            self.memory.view(address, np.dtype(np.uint8), (size,), f"kernel {kernel.name}, tensor {index}")[...] = 0
+
+    # ------------------------------------------------------------------------------------------------------- built in
+    def _run_built_in(self, kernel: Kernel, addresses: Sequence[Address], table: dict[str, Operator]) -> None:
+        operator = table.get(kernel.function)
+        if operator is None:
+            raise KernelError(
+                f"the virtual card has no operator {kernel.function} (type {kernel.type}); it was to work on "
+                f"{_shown(kernel.inputs)} with {kernel.attributes} and give {_shown(kernel.outputs)}"
+            )
+        given, wanted = tensors(kernel.inputs), tensors(kernel.outputs)
+        if len(addresses) < len(given) + len(wanted):
+            count = len(given) + len(wanted)
+            raise KernelError(f"kernel {kernel.name} ({kernel.type}): {count} tensors, {len(addresses)} addresses")
+        stored = []
+        for index, (description, address) in enumerate(zip(given + wanted, addresses)):
+            side, number = ("input", index) if index < len(given) else ("output", index - len(given))
+            name = f"kernel {kernel.name} ({kernel.type}), {side} {number}"
+            stored.append(self.memory.view(address, dtype_of(description), tuple(description["shape"]), name))
+        plain = iter([to_plain(array, description) for array, description in zip(stored, given)])
+        try:
+            results = operator(kernel, *(_take(parameter, plain) for parameter in kernel.inputs))
+        except Exception as error:
+            raise KernelError(
+                f"kernel {kernel.name} ({kernel.type}) failed on {_shown(kernel.inputs)} with {kernel.attributes}: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+        results = results if isinstance(results, (list, tuple)) else (results,)
+        for result, target, description in zip(results, stored[len(given) :], wanted):
+            store(convert(np.asarray(result), target.dtype), target, description)
+
+    # ------------------------------------------------------------------------------------------------------------ TIK
+    def _run_tik(self, kernel: Kernel, program: ir.Program, addresses: Sequence[Address]) -> None:
+        inputs, outputs = ([view.tensor for view in side] for side in (program.inputs, program.outputs))
+        known = [*inputs, *outputs, *program.workspaces]
+        if len(addresses) != len(known):
+            raise KernelError(f"kernel {kernel.name}: {len(known)} tensors, {len(addresses)} addresses")
+        feeds, targets, spans = {}, {}, []
+        for tensor, address in zip(known, addresses):
+            name = f"kernel {kernel.name} ({kernel.type}), tensor {tensor.name}"
+            array = self.memory.view(address, np.dtype(tensor.dtype), tuple(tensor.shape), name)
+            start, end = address.offset, address.offset + array.nbytes
+            if tensor in inputs:
+                spans.append((start, end))
+            # What is no input, was not cleared and does not lie where an input lies starts undefined.
+            if tensor.is_atomic_add or any(first < end and start < last for first, last in spans):
+                feeds[tensor.name] = array
+            if tensor in outputs:
+                targets[tensor.name] = array
+        try:
+            result = tikemu.run(program, feeds, timing=False, options=OPTIONS)
+        except tikemu.TikError as error:
+            raise KernelError(f"kernel {kernel.name} ({kernel.type}): {type(error).__name__}: {error}") from error
+        STATUS.is_set |= bool(result.overflow)
+        for name, array in targets.items():
+            array[...] = result.outputs[name].reshape(array.shape)
+
+
+def _take(parameter: Parameter, arrays: Iterator[np.ndarray]) -> Any:
+    """Arrays of one parameter: one, none, or a list."""
+    if parameter is None:
+        return None
+    if isinstance(parameter, (list, tuple)):
+        return [next(arrays) for _ in parameter]
+    return next(arrays)
+
+
+def _shown(parameters: list[Parameter]) -> str:
+    """Tensors as text."""
+    return ", ".join(f"{one['dtype']}{list(one['shape'])} {one['format']}" for one in tensors(parameters)) or "nothing"
