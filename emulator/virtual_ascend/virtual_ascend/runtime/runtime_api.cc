@@ -65,9 +65,16 @@ Status Launch(const void *stub, uint32_t blocks, const void *args, uint32_t size
     function = found->second;
   }
   std::vector<const void *> pointers(size / sizeof(void *));
-  memcpy(pointers.data(), args, pointers.size() * sizeof(void *));
+  // A list in the program's memory is taken now; one on the card, as models have them, when the kernel runs.
+  const bool on_card = Device::Instance().Owns(args);
+  if (!on_card) memcpy(pointers.data(), args, pointers.size() * sizeof(void *));
   Task task;
-  task.run = [function, blocks, pointers] {
+  task.run = [=]() mutable {
+    const uint64_t bytes = pointers.size() * sizeof(void *);
+    if (on_card) {
+      const Status code = Device::Instance().Copy(pointers.data(), bytes, args, bytes);
+      if (code) return code;
+    }
     std::string message;
     for (const void *pointer : pointers) {
       const Address address = Device::Instance().Locate(pointer);
