@@ -241,9 +241,15 @@ Status rtFree(void *address) { return Device::Instance().Free(address); }
 Status rtMemcpy(void *to, uint64_t room, const void *from, uint64_t size, int) {
   return Device::Instance().Copy(to, room, from, size);
 }
-Status rtMemcpyAsync(void *to, uint64_t room, const void *from, uint64_t size, int, void *stream) {
+Status rtMemcpyAsync(void *to, uint64_t room, const void *from, uint64_t size, int kind, void *stream) {
+  constexpr int kHostToDeviceEx = 6;  // the program may change its memory as soon as the call returns
   Task task;
-  task.run = [=] { return Device::Instance().Copy(to, room, from, size); };
+  if (kind == kHostToDeviceEx) {
+    const std::string contents(static_cast<const char *>(from), size);
+    task.run = [=] { return Device::Instance().Copy(to, room, contents.data(), size); };
+  } else {
+    task.run = [=] { return Device::Instance().Copy(to, room, from, size); };
+  }
   return Streams::Instance().Add(static_cast<Stream *>(stream), std::move(task));
 }
 Status rtMemset(void *to, uint64_t room, uint32_t value, uint64_t size) {

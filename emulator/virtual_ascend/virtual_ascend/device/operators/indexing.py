@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable
+from typing import Any, Callable, Optional
 
 import numpy as np
 
@@ -10,8 +10,8 @@ from ...kernel import Kernel
 from ..numerics import wide
 
 
-def _gather(kernel: Kernel, x: np.ndarray, index: np.ndarray, axis: Any = None) -> np.ndarray:
-    axis = kernel.attributes.get("axis", 0) if axis is None else int(axis)
+def _gather(kernel: Kernel, x: np.ndarray, index: np.ndarray, axis: Optional[np.ndarray] = None) -> np.ndarray:
+    axis = kernel.attributes.get("axis", 0) if axis is None else int(axis.reshape(-1)[0])
     size = x.shape[axis]
     if index.size and not -size <= index.min() <= index.max() < size:
         raise IndexError(f"an index of {index.min()} to {index.max()} into an axis of {size}")
@@ -20,7 +20,7 @@ def _gather(kernel: Kernel, x: np.ndarray, index: np.ndarray, axis: Any = None) 
 
 def _gather_along(kernel: Kernel, x: np.ndarray, axis: np.ndarray, index: np.ndarray) -> np.ndarray:
     """GatherD: the index has the shape of the result."""
-    return np.take_along_axis(x, index, int(axis))
+    return np.take_along_axis(x, index, int(axis.reshape(-1)[0]))
 
 
 def _gather_along_gradient(kernel: Kernel, *arrays: np.ndarray) -> np.ndarray:
