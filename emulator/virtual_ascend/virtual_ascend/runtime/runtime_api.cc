@@ -42,45 +42,55 @@ struct ArgsEx {
   uint32_t size;
 };
 
-struct Function {
-  uint64_t binary;
-  std::string name;
-};
-
 std::mutex functions_lock;
-std::map<const void *, Function> functions;
+std::map<const void *, uint64_t> functions;  // number of the binary that each stands in
 std::map<std::string, const void *> stubs;
 uint64_t binaries = 0;
 
-void Append(std::string *message, const void *data, size_t size) {
-  message->append(static_cast<const char *>(data), size);
+// A list of arguments. One in the program's memory is taken when the kernel is launched; one on the card, as models have
+// them, when it runs.
+class Arguments {
+ public:
+  Arguments(const void *list, uint32_t size) : bytes_(size, 0), list_(Device::Instance().Owns(list) ? list : nullptr) {
+    if (!list_) memcpy(&bytes_[0], list, size);
+  }
+  Status Read(std::string *bytes) const {
+    *bytes = bytes_;
+    return list_ ? Device::Instance().Copy(&(*bytes)[0], bytes->size(), list_, bytes->size()) : kSuccess;
+  }
+
+ private:
+  std::string bytes_;
+  const void *list_;
+};
+
+// Places of `count` tensors, whose addresses stand in `bytes`, as the device process reads them.
+std::string Places(const char *bytes, size_t count) {
+  std::string places;
+  for (size_t i = 0; i < count; ++i) {
+    const void *pointer;
+    memcpy(&pointer, bytes + i * sizeof pointer, sizeof pointer);
+    const Address address = Device::Instance().Locate(pointer);
+    places.append(reinterpret_cast<const char *>(&address), sizeof address);
+  }
+  return places;
 }
 
 Status Launch(const void *stub, uint32_t blocks, const void *args, uint32_t size, void *stream) {
-  Function function;
+  uint64_t binary;
   {
     std::lock_guard<std::mutex> guard(functions_lock);
     auto found = functions.find(stub);
     if (found == functions.end()) return Fail(kBadArgument, "launch of a kernel that was not registered");
-    function = found->second;
+    binary = found->second;
   }
-  std::vector<const void *> pointers(size / sizeof(void *));
-  // A list in the program's memory is taken now; one on the card, as models have them, when the kernel runs.
-  const bool on_card = Device::Instance().Owns(args);
-  if (!on_card) memcpy(pointers.data(), args, pointers.size() * sizeof(void *));
   Task task;
-  task.run = [=]() mutable {
-    const uint64_t bytes = pointers.size() * sizeof(void *);
-    if (on_card) {
-      const Status code = Device::Instance().Copy(pointers.data(), bytes, args, bytes);
-      if (code) return code;
-    }
-    std::string message;
-    for (const void *pointer : pointers) {
-      const Address address = Device::Instance().Locate(pointer);
-      Append(&message, &address, sizeof address);
-    }
-    return Device::Instance().Ask(Request::kLaunch, blocks, function.binary, message.data(), message.size());
+  task.run = [binary, blocks, arguments = Arguments(args, size)] {
+    std::string bytes;
+    const Status code = arguments.Read(&bytes);
+    if (code) return code;
+    const std::string places = Places(bytes.data(), bytes.size() / sizeof(void *));
+    return Device::Instance().Ask(Request::kLaunch, blocks, binary, places.data(), places.size());
   };
   return Streams::Instance().Add(static_cast<Stream *>(stream), std::move(task));
 }
@@ -91,32 +101,27 @@ struct __attribute__((packed)) AicpuHead {
   uint64_t extension_address;
 };
 
-Status LaunchAicpu(const char *library, const char *name, const void *args, uint32_t size, void *stream) {
+Status RunAicpu(const std::string &bytes) {
+  AicpuHead head{};
+  uint32_t length = 0;
+  if (bytes.size() >= sizeof head) memcpy(&head, bytes.data(), sizeof head);
+  const size_t definition = sizeof head + head.address_count * sizeof(void *) + sizeof length;
+  if (definition <= bytes.size()) memcpy(&length, bytes.data() + definition - sizeof length, sizeof length);
+  if (!length || definition + length > bytes.size()) {
+    return Fail(kBadArgument, "arguments of an AI CPU kernel have another form than those of MindSpore 2.0.0");
+  }
+  const std::string message = Places(bytes.data() + sizeof head, head.address_count) + bytes.substr(definition, length);
+  return Device::Instance().Ask(Request::kAicpu, head.address_count, 0, message.data(), message.size());
+}
+
+Status LaunchAicpu(const char *name, const void *args, uint32_t size, void *stream) {
   // MindSpore sends the library with its own kernels for the AI CPU; the device process has them as NumPy.
   if (name && !strcmp(name, "batchLoadsoFrombuf")) return kSuccess;
-  AicpuHead head{};
-  const auto bytes = static_cast<const char *>(args);
-  if (size >= sizeof head) memcpy(&head, bytes, sizeof head);
-  const size_t rest = size < sizeof head ? size + 1 : sizeof head + head.address_count * sizeof(void *);
-  if (rest + sizeof(uint32_t) > size) {
-    return Fail(kBadArgument, std::string("AI CPU kernel ") + (library ? library : "") + " " + (name ? name : "") +
-                                ": its arguments have another form than those of MindSpore 2.0.0");
-  }
-  std::vector<const void *> pointers(head.address_count);
-  memcpy(pointers.data(), bytes + sizeof head, pointers.size() * sizeof(void *));
-  uint32_t length;
-  memcpy(&length, bytes + rest, sizeof length);
-  const std::string definition(bytes + rest + sizeof length, std::min<size_t>(length, size - rest - sizeof length));
   Task task;
-  task.run = [pointers, definition] {
-    std::string message;
-    for (const void *pointer : pointers) {
-      const Address address = Device::Instance().Locate(pointer);
-      Append(&message, &address, sizeof address);
-    }
-    message += definition;
-    return Device::Instance().Ask(Request::kAicpu, static_cast<uint32_t>(pointers.size()), 0, message.data(),
-                                  message.size());
+  task.run = [arguments = Arguments(args, size)] {
+    std::string bytes;
+    const Status code = arguments.Read(&bytes);
+    return code ? code : RunAicpu(bytes);
   };
   return Streams::Instance().Add(static_cast<Stream *>(stream), std::move(task));
 }
@@ -263,9 +268,9 @@ Status rtStreamCreateWithFlags(void **stream, int32_t, uint32_t) {
 }
 Status rtStreamCreate(void **stream, int32_t priority) { return rtStreamCreateWithFlags(stream, priority, 0); }
 Status rtStreamDestroy(void *stream) {
-  const Status code = Streams::Instance().WaitFor(static_cast<Stream *>(stream));
+  Streams::Instance().WaitFor(static_cast<Stream *>(stream));  // what fails was and will be said where somebody waits
   Streams::Instance().Destroy(static_cast<Stream *>(stream));
-  return code;
+  return kSuccess;
 }
 Status rtStreamSynchronize(void *stream) { return Streams::Instance().WaitFor(static_cast<Stream *>(stream)); }
 Status rtEventCreateWithFlag(void **event, uint32_t) {
@@ -382,7 +387,7 @@ Status rtRegisterAllKernel(const DevBinary *binary, void **handle) { return rtDe
 Status rtDevBinaryUnRegister(void *) { return kSuccess; }
 Status rtFunctionRegister(void *binary, const void *stub, const char *name, const void *, uint32_t) {
   std::lock_guard<std::mutex> guard(functions_lock);
-  functions[stub] = {reinterpret_cast<uint64_t>(binary), name};
+  functions[stub] = reinterpret_cast<uint64_t>(binary);
   stubs[name] = stub;
   return kSuccess;
 }
@@ -400,14 +405,13 @@ Status rtKernelLaunch(const void *stub, uint32_t blocks, void *args, uint32_t si
 Status rtKernelLaunchWithFlag(const void *stub, uint32_t blocks, ArgsEx *args, void *, void *stream, uint32_t) {
   return Launch(stub, blocks, args->args, args->size, stream);
 }
-Status rtCpuKernelLaunch(const void *library, const void *name, uint32_t, const void *args, uint32_t size, void *,
+Status rtCpuKernelLaunch(const void *, const void *name, uint32_t, const void *args, uint32_t size, void *,
                          void *stream) {
-  return LaunchAicpu(static_cast<const char *>(library), static_cast<const char *>(name), args, size, stream);
+  return LaunchAicpu(static_cast<const char *>(name), args, size, stream);
 }
-Status rtCpuKernelLaunchWithFlag(const void *library, const void *name, uint32_t, const ArgsEx *args, void *,
-                                 void *stream, uint32_t) {
-  return LaunchAicpu(static_cast<const char *>(library), static_cast<const char *>(name), args->args, args->size,
-                     stream);
+Status rtCpuKernelLaunchWithFlag(const void *, const void *name, uint32_t, const ArgsEx *args, void *, void *stream,
+                                 uint32_t) {
+  return LaunchAicpu(static_cast<const char *>(name), args->args, args->size, stream);
 }
 
 // ------------------------------------------------------------------------------------------ the same as AscendCL, acl*

@@ -82,6 +82,18 @@ def _softmax_gradient_scaled(kernel: Kernel, gradient: np.ndarray, y: np.ndarray
     return (gradient - sums) * y * scale
 
 
+def _confused_softmax_gradient(_kernel: Kernel, gradient: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """MindSpore's fusion of Mul, ReduceSum and Sub."""
+    gradient, y = wide(gradient), wide(y)
+    return gradient - (gradient * y).sum(-1, keepdims=True)
+
+
+def _norm_not_below(_kernel: Kernel, x: np.ndarray, zero: np.ndarray, one: np.ndarray, least: np.ndarray) -> np.ndarray:
+    """MindSpore's fusion of what clipping by norm does to a sum of squares."""
+    x = wide(x)
+    return np.maximum(np.where(x > zero, np.sqrt(np.where(x > zero, x, one)), x), least)
+
+
 def _log_softmax_gradient(kernel: Kernel, gradient: np.ndarray, y: np.ndarray) -> np.ndarray:
     gradient, y = wide(gradient), wide(y)
     return gradient - np.exp(y) * gradient.sum(axes_of(kernel, y), keepdims=True)
@@ -94,6 +106,8 @@ def _cross_entropy(_kernel: Kernel, logits: np.ndarray, labels: np.ndarray) -> t
 
 
 TABLE: dict[str, Callable[..., Any]] = {
+    "clip_by_norm_no_div_sum": _norm_not_below,
+    "confusion_softmax_grad": _confused_softmax_gradient,
     "layer_norm": _layer_norm,
     "layer_norm_beta_gamma_backprop": _gain_and_shift_gradients_of_input,
     "layer_norm_beta_gamma_backprop_v2": _gain_and_shift_gradients,

@@ -63,7 +63,35 @@ def _sgd(
     return weights - rate * direction, velocity, np.zeros_like(first)
 
 
+def _adam_step(
+    _kernel: Kernel,
+    gradient: np.ndarray,
+    square: np.ndarray,
+    mean: np.ndarray,
+    weights: np.ndarray,
+    rate: np.ndarray,
+    keep_mean: np.ndarray,
+    take_mean: np.ndarray,
+    keep_square: np.ndarray,
+    take_square: np.ndarray,
+    *rest: np.ndarray,
+) -> tuple[np.ndarray, ...]:
+    """MindSpore's fusions of a composed Adam, with and without weight decay: second moment, first, weights."""
+    *decay, epsilon = rest
+    gradient = wide(gradient)
+    square = keep_square * square + take_square * gradient**2
+    mean = keep_mean * mean + take_mean * gradient
+    step = mean / (np.sqrt(square) + epsilon)
+    if decay:
+        step = step + decay[0] * weights
+    return square, mean, weights - rate * step
+
+
 TABLE: dict[str, Callable[..., Any]] = {
+    "adam_apply_one": _adam_step,
+    "adam_apply_one_assign": _adam_step,
+    "adam_apply_one_with_decay": _adam_step,
+    "adam_apply_one_with_decay_assign": _adam_step,
     "apply_adam": _adam,
     "apply_adam_d": _adam,
     "apply_gradient_descent": lambda _kernel, weights, rate, gradient: weights - rate * wide(gradient),

@@ -33,6 +33,15 @@ def _square_sum(kernel: Kernel, x: np.ndarray) -> np.ndarray:
     return np.square(x).sum(axes_of(kernel, x), keepdims=bool(kernel.attributes.get("keep_dims", False)))
 
 
+def _product_and_sum(
+    kernel: Kernel, x: np.ndarray, y: np.ndarray, z: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """MindSpore's fusion of two Mul and a ReduceSum."""
+    x, y, z = wide(x), wide(y), wide(z)
+    keep = bool(kernel.attributes.get("keep_dims", False))
+    return x * y, (y * z).sum(axes_of(kernel, y), keepdims=keep)
+
+
 def _bias_gradient(kernel: Kernel, x: np.ndarray) -> np.ndarray:
     """The sum over all axes but that of the channels: the last one, in images the second."""
     channels = 1 if x.ndim >= 4 else x.ndim - 1
@@ -77,7 +86,9 @@ TABLE: dict[str, Callable[..., Any]] = {
     "arg_max_with_value": _arg_with_value(np.argmax, np.max),
     "arg_min_with_value": _arg_with_value(np.argmin, np.min),
     "bias_add_grad": _bias_gradient,
+    "confusion_mul_grad": _product_and_sum,
     "cumsum_d": _running_sum,
     "l2_loss": lambda _kernel, x: np.square(wide(x)).sum() / 2,
+    "square_sum_all": lambda _kernel, x, y: (np.square(wide(x)).sum(), np.square(wide(y)).sum()),
     "square_sum_v1": _square_sum,
 }
