@@ -2,7 +2,7 @@
 # Sets up the test environment, builds the native library, checks style and types, and runs the tests.
 #   ./test.sh                     the tests of every day
 #   ./test.sh --slow              and the slow ones; likewise --distributed (several processes), --builds (wheels, the
-#                                 native kernel anew), --versions, --clients (model libraries)
+#                                 native kernel anew), --versions, --clients (model libraries), --card (virtual Ascend)
 #   ./test.sh tests/emulator -k vadd   anything else goes to pytest
 # FLASH_ATTENTION_VENV: the virtual environment, reused between runs (default ~/.cache/flash-attention/venv).
 # FLASH_ATTENTION_TEST_PROCESSES: pytest processes (default 2; 0 runs in one process, as -s and --pdb want).
@@ -15,7 +15,7 @@ if [ "${1:-}" = "-h" ] || [ "${1:-}" = "--help" ]; then
 fi
 
 prepare_environment tests/requirements.txt
-export PYTHONPATH="$PWD/train:$PWD/emulator"
+export PYTHONPATH="$PWD/train:$PWD/emulator:$PWD/emulator/virtual_ascend"
 
 echo "== native library"
 library=train/flash_attention/backends/cpu/lib/libflash_attention_cpu.so

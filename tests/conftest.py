@@ -10,7 +10,7 @@ import pytest
 # 700; at old ones only between the modules.
 gc.set_threshold(50_000, 20, 1000)
 
-OPTIONAL_MARKS = ("slow", "distributed", "builds", "versions", "clients")
+OPTIONAL_MARKS = ("slow", "distributed", "builds", "versions", "clients", "card")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

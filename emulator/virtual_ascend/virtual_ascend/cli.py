@@ -8,7 +8,6 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Optional
 
 import tikemu
 
@@ -29,7 +28,7 @@ Runs a program that says device_target="Ascend" on MindSpore's own Ascend backen
 `python` means the interpreter that virtual-ascend runs in, which has to have MindSpore 2.0.0."""
 
 
-def main(arguments: Optional[Sequence[str]] = None) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status. A program that runs takes the place of this process."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     own, command = (words[: words.index("--")], words[words.index("--") + 1 :]) if "--" in words else (words, [])
@@ -64,7 +63,9 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("action", nargs="?", choices=("info",), help="say what is there, and run nothing")
-    parser.add_argument("--cores", type=int, choices=tuple(CHIPS), default=32, help="AI cores of the chip (default: 32)")
+    parser.add_argument(
+        "--cores", type=int, choices=tuple(CHIPS), default=32, help="AI cores of the chip (default: 32)"
+    )
     parser.add_argument("--memory", type=float, default=32, help="GiB of memory on the card (default: 32)")
     parser.add_argument(
         "--seed", type=int, default=0, help="shuffles what nothing orders, and draws random numbers (default: 0)"
@@ -83,7 +84,7 @@ def _parser() -> argparse.ArgumentParser:
 def environment(options: argparse.Namespace, cann: Path) -> dict[str, str]:
     """Variables of a program on the virtual card."""
     packages = sys.modules[__package__], tikemu
-    ours = list(dict.fromkeys(str(Path(package.__file__).parents[1]) for package in packages))
+    ours = list(dict.fromkeys(str(Path(str(package.__file__)).parents[1]) for package in packages))
     variables = dict(os.environ)
     own = {
         "VIRTUAL_ASCEND_SOC": CHIPS[options.cores],

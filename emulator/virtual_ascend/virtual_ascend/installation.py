@@ -45,6 +45,7 @@ def find() -> Installation:
     if version != MINDSPORE:
         raise SetupError(f"the stand-in is for MindSpore {MINDSPORE}, installed is {version}; {_ADVICE}")
     spec = importlib.util.find_spec("mindspore")
+    assert spec is not None and spec.submodule_search_locations is not None
     plugin = Path(spec.submodule_search_locations[0]) / "lib/plugin/libmindspore_ascend.so.1"
     if not plugin.exists():
         raise SetupError(f"this MindSpore has no Ascend backend: {plugin} does not exist; {_ADVICE}")

@@ -33,7 +33,7 @@ def collect() -> list:
         return lambda function: function
 
     # The package has a function of this name too; the operators import from the module.
-    sys.modules["mindspore.ops.op_info_register"].op_info_register = keep
+    vars(sys.modules["mindspore.ops.op_info_register"])["op_info_register"] = keep
     names = {path.stem for path in Path(package.__file__).parent.glob("*.py")} - {"__init__"}
     # Registrations for changing shapes, whose names end with ds, come second: the first one of an operator counts.
     for name in sorted(names, key=lambda name: (name.endswith("_ds"), name)):

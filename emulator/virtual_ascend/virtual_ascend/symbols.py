@@ -26,8 +26,8 @@ class Symbols(NamedTuple):
 
     Attributes:
         defined: those that it offers.
-        wanted: those that it cannot do without and wants in no particular version. What has a version comes from the compiler's and the
-            system's libraries.
+        wanted: those that it cannot do without and wants in no particular version. What has a version comes from the
+            compiler's and the system's libraries.
     """
 
     defined: frozenset[str]

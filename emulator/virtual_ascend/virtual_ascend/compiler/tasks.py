@@ -18,7 +18,7 @@ from tikemu import ir
 from tikemu.build import latest
 from tikemu.machine.inputs import block_count
 
-from ..kernel import Kernel, tensors
+from ..kernel import Kernel, arguments_of, shape_of, tensors
 from . import answers
 
 #: CANN's own operators are modules of this package.
@@ -154,7 +154,7 @@ def _record(module: str, function: str, arguments: list[Any]) -> ir.Program:
         options["impl_mode"] = "high_performance"
     entry(*arguments, **options)
     program = latest()
-    if program is before:
+    if program is None or program is before:
         raise RuntimeError(f"{module}.{function} built no kernel: it has to call BuildCCE")
     return program
 
@@ -176,11 +176,11 @@ def _write(kernel: Kernel, folder: Path) -> None:
     }
     program = kernel.program
     if program is not None:
-        given = [view.tensor for view in (*program.inputs, *program.outputs)]
+        given = arguments_of(program)
         description["blockDim"] = block_count(program, {}) or 1
         # 1: MindSpore clears the tensor before the kernel.
         description["parameters"] = [int(tensor.is_atomic_add) for tensor in (*given, *program.workspaces)]
-        sizes = [math.prod(tensor.shape) * np.dtype(tensor.dtype).itemsize for tensor in program.workspaces]
+        sizes = [math.prod(shape_of(tensor)) * np.dtype(tensor.dtype).itemsize for tensor in program.workspaces]
         if sizes:
             description["workspace"] = {"num": len(sizes), "size": sizes, "type": [0] * len(sizes)}
     (folder / f"{kernel.name}.json").write_text(json.dumps(description))

@@ -1,1 +1,1 @@
-"""The device process: ``python -m virtual_ascend.device``, started by the runtime. Runs kernels on the card's memory."""
+"""The device process: ``python -m virtual_ascend.device``, which the runtime starts. Runs kernels."""

@@ -1,4 +1,7 @@
-"""The loop of the device process: python -m virtual_ascend.device SOCKET MEMORY BYTES PAGES (file descriptors, sizes)."""
+"""The loop of the device process: ``python -m virtual_ascend.device SOCKET MEMORY BYTES PAGES``.
+
+The first two are file descriptors, the others the size of the memory and of the table of its pages.
+"""
 
 from __future__ import annotations
 

@@ -73,9 +73,11 @@ def _message(value: Field) -> bytes:
 def _tensor(message: Field) -> dict[str, Any]:
     """Shape (1, of sizes 2, each with its size 1) and dtype (2)."""
     found = dict(fields(_message(message)))
-    sizes = [dict(fields(_message(size))).get(1, 0) for number, size in fields(_message(found.get(1, b""))) if number == 2]
+    sizes = [
+        dict(fields(_message(size))).get(1, 0) for number, size in fields(_message(found.get(1, b""))) if number == 2
+    ]
     shape = [_signed(size) for size in sizes]
-    return {"shape": shape, "ori_shape": shape, "format": "ND", "dtype": DTYPES[found.get(2, 0)]}
+    return {"shape": shape, "ori_shape": shape, "format": "ND", "dtype": DTYPES[_signed(found.get(2, 0))]}
 
 
 def _signed(value: Field) -> int:

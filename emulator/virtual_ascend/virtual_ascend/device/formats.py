@@ -63,6 +63,6 @@ def store(plain: np.ndarray, target: np.ndarray, description: dict[str, Any]) ->
 
 
 def _channels(description: dict[str, Any]) -> int:
-    """Channels of an image whose original format is NCHW; fewer axes than four are those from C on, as MindSpore pads."""
+    """Channels of an image whose original format is NCHW; of one axis, C is it, as MindSpore pads."""
     shape = description["ori_shape"]
-    return shape[1] if len(shape) == 4 else shape[0]
+    return shape[1] if len(shape) > 1 else shape[0]

@@ -9,7 +9,7 @@ import numpy as np
 import tikemu
 from tikemu import ir
 
-from ..kernel import Kernel, Parameter, tensors
+from ..kernel import Kernel, arguments_of, shape_of, tensors
 from .errors import KernelError
 from .formats import dtype_of, store, to_plain
 from .memory import Address, Memory
@@ -85,14 +85,15 @@ class Launcher:
 
     # ------------------------------------------------------------------------------------------------------------ TIK
     def _run_tik(self, kernel: Kernel, program: ir.Program, addresses: Sequence[Address]) -> None:
-        inputs, outputs = ([view.tensor for view in side] for side in (program.inputs, program.outputs))
-        known = [*inputs, *outputs, *program.workspaces]
+        arguments = arguments_of(program)
+        inputs, outputs = arguments[: len(program.inputs)], arguments[len(program.inputs) :]
+        known = [*arguments, *program.workspaces]
         if len(addresses) != len(known):
             raise KernelError(f"kernel {kernel.name}: {len(known)} tensors, {len(addresses)} addresses")
         feeds, targets, spans = {}, {}, []
         for tensor, address in zip(known, addresses):
             name = f"kernel {kernel.name} ({kernel.type}), tensor {tensor.name}"
-            array = self.memory.view(address, np.dtype(tensor.dtype), tuple(tensor.shape), name)
+            array = self.memory.view(address, np.dtype(tensor.dtype), shape_of(tensor), name)
             start, end = address.offset, address.offset + array.nbytes
             if tensor in inputs:
                 spans.append((start, end))
@@ -110,7 +111,7 @@ class Launcher:
             array[...] = result.outputs[name].reshape(array.shape)
 
 
-def _take(parameter: Parameter, arrays: Iterator[np.ndarray]) -> Any:
+def _take(parameter: Any, arrays: Iterator[np.ndarray]) -> Any:
     """Arrays of one parameter: one, none, or a list."""
     if parameter is None:
         return None
@@ -119,6 +120,6 @@ def _take(parameter: Parameter, arrays: Iterator[np.ndarray]) -> Any:
     return next(arrays)
 
 
-def _shown(parameters: list[Parameter]) -> str:
+def _shown(parameters: list[Any]) -> str:
     """Tensors as text."""
     return ", ".join(f"{one['dtype']}{list(one['shape'])} {one['format']}" for one in tensors(parameters)) or "nothing"

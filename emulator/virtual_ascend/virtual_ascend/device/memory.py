@@ -39,7 +39,9 @@ class Memory:
         if address.offset == NOWHERE:
             raise KernelError(f"{name}: its address is not one of the card")
         if size > address.room:
-            where = f"at offset {address.offset} the block has {address.room} bytes" if address.room else "there is none"
+            where = (
+                f"at offset {address.offset} the block has {address.room} bytes" if address.room else "there is none"
+            )
             raise KernelError(f"{name}: {size} bytes are outside the memory that was allocated: {where}")
         self._touch(address.offset, size)
         return self._contents[address.offset : address.offset + size].view(dtype).reshape(shape)

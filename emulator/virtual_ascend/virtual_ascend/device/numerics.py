@@ -27,8 +27,10 @@ def wide(array: np.ndarray) -> np.ndarray:
 
 
 def convert(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """A result in the dtype that is stored. As the first 910 does it, float16 saturates (and NaN becomes 0), and what is
-    not representable sets the overflow status."""
+    """A result in the dtype that is stored.
+
+    As the first 910 does it, float16 saturates (and NaN becomes 0); what is not representable sets the overflow status.
+    """
     if array.dtype.kind == "f" and dtype.kind in "fiu":
         finite = np.isfinite(array).all()
         if dtype == np.float16 and array.dtype != np.float16:

@@ -1,8 +1,8 @@
 """Built-in operators, one NumPy function each, on plain arrays.
 
 A function is called with the kernel (for its attributes and output shapes) and an array for each input, None for one
-that is left out, a list for one that is several tensors; it returns its outputs, whose conversion to the stored dtype and
-format is not its concern. Tables go by the name of CANN's entry; those for the AI CPU by MindSpore's operator.
+that is left out, a list for one that is several tensors. It returns its outputs, and need not care about the dtype and
+format in which they are stored. Tables go by the name of CANN's entry; those for the AI CPU by MindSpore's operator.
 """
 
 from __future__ import annotations
@@ -18,4 +18,6 @@ _FAMILIES = elementwise, indexing, layout, matmul, normalisation, optimizer, ran
 #: Operators of the AI cores, by CANN's entry.
 TABLE: dict[str, Operator] = {name: function for family in _FAMILIES for name, function in family.TABLE.items()}
 #: Operators of the AI CPU, by type.
-AICPU: dict[str, Operator] = {name: function for family in (elementwise, indexing, layout, random) for name, function in family.AICPU.items()}
+AICPU: dict[str, Operator] = {
+    name: function for family in (elementwise, indexing, layout, random) for name, function in family.AICPU.items()
+}

@@ -96,7 +96,7 @@ def _integers_truncated(kernel: Kernel, x: np.ndarray) -> np.ndarray:
 
 erf = np.vectorize(math.erf, otypes=[np.float64])
 
-_ONE = {
+_ONE: dict[str, Callable[..., Any]] = {
     "abs": np.abs,
     "ceil": np.ceil,
     "cos": np.cos,
@@ -130,7 +130,7 @@ _ONE = {
     "tanh": np.tanh,
     "zeros_like": np.zeros_like,
 }
-_TWO = {
+_TWO: dict[str, Callable[..., Any]] = {
     "add": np.add,
     "assign_add": np.add,
     "assign_sub": np.subtract,

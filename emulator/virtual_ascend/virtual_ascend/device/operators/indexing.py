@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Optional
+from typing import Any, Callable
 
 import numpy as np
 
@@ -10,12 +10,12 @@ from ...kernel import Kernel
 from ..numerics import wide
 
 
-def _gather(kernel: Kernel, x: np.ndarray, index: np.ndarray, axis: Optional[np.ndarray] = None) -> np.ndarray:
-    axis = kernel.attributes.get("axis", 0) if axis is None else int(axis.reshape(-1)[0])
-    size = x.shape[axis]
+def _gather(kernel: Kernel, x: np.ndarray, index: np.ndarray, axis: np.ndarray | None = None) -> np.ndarray:
+    along = kernel.attributes.get("axis", 0) if axis is None else int(axis.reshape(-1)[0])
+    size = x.shape[along]
     if index.size and not -size <= index.min() <= index.max() < size:
         raise IndexError(f"an index of {index.min()} to {index.max()} into an axis of {size}")
-    return np.take(x, index, axis)
+    return np.take(x, index, along)
 
 
 def _gather_along(kernel: Kernel, x: np.ndarray, axis: np.ndarray, index: np.ndarray) -> np.ndarray:

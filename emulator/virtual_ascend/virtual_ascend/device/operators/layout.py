@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Callable, Optional
+from typing import Any, Callable
 
 import numpy as np
 
@@ -15,7 +15,7 @@ def _same(_kernel: Kernel, x: np.ndarray, *_rest: Any) -> np.ndarray:
     return x
 
 
-def _transpose(kernel: Kernel, x: np.ndarray, order: Optional[np.ndarray] = None) -> np.ndarray:
+def _transpose(kernel: Kernel, x: np.ndarray, order: np.ndarray | None = None) -> np.ndarray:
     return x.transpose(kernel.attributes["perm"] if order is None else order.tolist())
 
 
@@ -57,7 +57,8 @@ def _split_by_sizes(kernel: Kernel, x: np.ndarray) -> list[np.ndarray]:
 def _strides(kernel: Kernel, shape: Sequence[int], begin: Any, end: Any, steps: Any) -> tuple[Any, ...]:
     """The index that StridedSlice describes."""
     masks = {
-        name: kernel.attributes.get(f"{name}_mask", 0) for name in ("begin", "end", "ellipsis", "new_axis", "shrink_axis")
+        name: kernel.attributes.get(f"{name}_mask", 0)
+        for name in ("begin", "end", "ellipsis", "new_axis", "shrink_axis")
     }
     index: list[Any] = []
     for place, (first, last, step) in enumerate(zip(begin, end, steps)):
@@ -74,7 +75,7 @@ def _strides(kernel: Kernel, shape: Sequence[int], begin: Any, end: Any, steps: 
     return tuple(index)
 
 
-def _bounds(kernel: Kernel, given: Sequence[Optional[np.ndarray]]) -> list[Any]:
+def _bounds(kernel: Kernel, given: Sequence[np.ndarray | None]) -> list[Any]:
     """begin, end and strides: tensors, or attributes."""
     names = "begin", "end", "strides"
     return [kernel.attributes[name] if array is None else array.tolist() for name, array in zip(names, given)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Optional
+from typing import Any, Callable
 
 import numpy as np
 
@@ -14,7 +14,7 @@ def _transposed(kernel: Kernel, *names: str) -> bool:
     return any(kernel.attributes.get(name) for name in names)
 
 
-def matmul(kernel: Kernel, a: np.ndarray, b: np.ndarray, bias: Optional[np.ndarray] = None, *_: Any) -> np.ndarray:
+def matmul(kernel: Kernel, a: np.ndarray, b: np.ndarray, bias: np.ndarray | None = None, *_: Any) -> np.ndarray:
     """Also over a batch."""
     a, b = wide(a), wide(b)
     if _transposed(kernel, "transpose_x1", "adj_x1", "transpose_a"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Optional
+from typing import Any, Callable
 
 import numpy as np
 
@@ -21,7 +21,7 @@ def axes_of(kernel: Kernel, x: np.ndarray, *names: str) -> tuple[int, ...]:
 
 
 def _over_axes(function: Callable[..., Any]) -> Callable[..., Any]:
-    def operator(kernel: Kernel, x: np.ndarray, axes: Optional[np.ndarray] = None) -> np.ndarray:
+    def operator(kernel: Kernel, x: np.ndarray, axes: np.ndarray | None = None) -> np.ndarray:
         chosen = axes_of(kernel, x) if axes is None else tuple(axes.reshape(-1).tolist())
         return function(wide(x), axis=chosen, keepdims=bool(kernel.attributes.get("keep_dims", False)))
 
@@ -33,9 +33,7 @@ def _square_sum(kernel: Kernel, x: np.ndarray) -> np.ndarray:
     return np.square(x).sum(axes_of(kernel, x), keepdims=bool(kernel.attributes.get("keep_dims", False)))
 
 
-def _product_and_sum(
-    kernel: Kernel, x: np.ndarray, y: np.ndarray, z: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+def _product_and_sum(kernel: Kernel, x: np.ndarray, y: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """MindSpore's fusion of two Mul and a ReduceSum."""
     x, y, z = wide(x), wide(y), wide(z)
     keep = bool(kernel.attributes.get("keep_dims", False))
@@ -71,7 +69,7 @@ def _running_sum(kernel: Kernel, x: np.ndarray) -> np.ndarray:
     return np.cumsum(wide(x), axis=attributes["axis"])
 
 
-_BY_NAME = {
+_BY_NAME: dict[str, Callable[..., Any]] = {
     "reduce_all": np.all,
     "reduce_any": np.any,
     "reduce_max": np.max,
