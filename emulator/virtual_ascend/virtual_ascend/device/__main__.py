@@ -17,13 +17,13 @@ from typing import Callable
 import numpy as np
 
 from ..kernel import load
-from . import aicpu
+from . import aicpu, by_name
 from .errors import KernelError
 from .launch import Launcher
 from .memory import Address, Memory
 
 # Requests and codes of runtime/device.h and runtime/status.h.
-REGISTER, LAUNCH, AICPU = 1, 2, 3
+REGISTER, LAUNCH, AICPU, OPERATOR = 1, 2, 3, 4
 SUCCESS, KERNEL_FAILED = 0, 507015
 _HEADER, _ANSWER, _ADDRESS = struct.Struct("=IIQQ"), struct.Struct("=qQ"), struct.Struct("=QQ")
 
@@ -38,6 +38,7 @@ class Server:
             REGISTER: self.register,
             LAUNCH: self.launch,
             AICPU: self.launch_aicpu,
+            OPERATOR: self.launch_operator,
         }
 
     def serve(self) -> None:
@@ -71,8 +72,19 @@ class Server:
         self.launcher.launch(number, blocks, [Address(*pair) for pair in _ADDRESS.iter_unpack(contents)])
 
     def launch_aicpu(self, _number: int, count: int, contents: bytes) -> None:
-        addresses = [Address(*pair) for pair in _ADDRESS.iter_unpack(contents[: count * _ADDRESS.size])]
-        self.launcher.launch_aicpu(aicpu.parse(contents[count * _ADDRESS.size :]), addresses)
+        addresses, definition = _split(count, contents)
+        self.launcher.launch_aicpu(aicpu.parse(definition), addresses)
+
+    def launch_operator(self, _number: int, count: int, contents: bytes) -> None:
+        addresses, description = _split(count, contents)
+        kernel, constants = by_name.parse(description)
+        self.launcher.launch_operator(kernel, addresses, constants)
+
+
+def _split(count: int, contents: bytes) -> tuple[list[Address], bytes]:
+    """The addresses that a message begins with, and the rest."""
+    end = count * _ADDRESS.size
+    return [Address(*pair) for pair in _ADDRESS.iter_unpack(contents[:end])], contents[end:]
 
 
 def _end_with(connection: socket.socket) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -49,13 +50,27 @@ class Launcher:
         """Run a kernel on the AI CPU."""
         self._run_built_in(kernel, addresses, AICPU)
 
+    def launch_operator(self, kernel: Kernel, addresses: Sequence[Address], constants: dict[int, bytes]) -> None:
+        """Run an operator that MindSpore asked for by name; some inputs come with the request."""
+        if kernel.function not in TABLE and kernel.type in AICPU:
+            kernel.function = kernel.type
+            self._run_built_in(kernel, addresses, AICPU, constants)
+        else:
+            self._run_built_in(kernel, addresses, TABLE, constants)
+
     def _clean(self, kernel: Kernel, addresses: Sequence[Address]) -> None:
         sizes = kernel.attributes["automic_add_mem_size"]  # CANN's spelling
         for index, (address, size) in enumerate(zip(addresses, sizes)):
             self.memory.view(address, np.dtype(np.uint8), (size,), f"kernel {kernel.name}, tensor {index}")[...] = 0
 
     # ------------------------------------------------------------------------------------------------------- built in
-    def _run_built_in(self, kernel: Kernel, addresses: Sequence[Address], table: dict[str, Operator]) -> None:
+    def _run_built_in(
+        self,
+        kernel: Kernel,
+        addresses: Sequence[Address],
+        table: dict[str, Operator],
+        constants: Mapping[int, bytes] = MappingProxyType({}),
+    ) -> None:
         operator = table.get(kernel.function)
         if operator is None:
             raise KernelError(
@@ -68,9 +83,13 @@ class Launcher:
             raise KernelError(f"kernel {kernel.name} ({kernel.type}): {count} tensors, {len(addresses)} addresses")
         stored = []
         for index, (description, address) in enumerate(zip(given + wanted, addresses)):
+            dtype, shape = dtype_of(description), tuple(description["shape"])
+            if index in constants:
+                stored.append(np.frombuffer(constants[index], dtype).reshape(shape))
+                continue
             side, number = ("input", index) if index < len(given) else ("output", index - len(given))
             name = f"kernel {kernel.name} ({kernel.type}), {side} {number}"
-            stored.append(self.memory.view(address, dtype_of(description), tuple(description["shape"]), name))
+            stored.append(self.memory.view(address, dtype, shape, name))
         plain = iter([to_plain(array, description) for array, description in zip(stored, given)])
         try:
             results = operator(kernel, *(_take(parameter, plain) for parameter in kernel.inputs))

@@ -5,6 +5,9 @@ The real operators round in between as their instructions do; nobody published w
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 
 FLOAT16_MAX = 65504.0
@@ -24,6 +27,11 @@ STATUS = OverflowStatus()
 def wide(array: np.ndarray) -> np.ndarray:
     """float16 as float32; anything else as it is."""
     return array.astype(np.float32) if array.dtype == np.float16 else array
+
+
+def listed(arrays: Sequence[Any]) -> list[np.ndarray]:
+    """A list of tensors, which comes as one parameter or, of an operator asked for by name, as several."""
+    return list(arrays[0]) if len(arrays) == 1 and isinstance(arrays[0], list) else list(arrays)
 
 
 def convert(array: np.ndarray, dtype: np.dtype) -> np.ndarray:

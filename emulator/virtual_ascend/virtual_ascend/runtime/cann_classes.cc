@@ -3,6 +3,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <any>
 #include <functional>
 #include <map>
 #include <memory>
@@ -94,6 +95,7 @@ void PlatformInfoManager::SetOptionalCompilationInfo(OptionalInfos &) {}
 // ------------------------------------------------------------------------------------------------------ graph engine
 namespace ge {
 using string = std::string;
+constexpr uint32_t kFound = 0, kFailed = 0xFFFFFFFF;
 enum Format : int;
 enum DataType : int;
 
@@ -148,11 +150,13 @@ Tensor::Tensor() {}
 Tensor::Tensor(const TensorDesc &) {}
 Tensor::Tensor(const TensorDesc &, const uint8_t *, size_t) {}
 
-struct OperatorNames {
+struct OperatorContents {
   std::string name, type;
+  std::map<std::string, std::any> attributes;
 };
 
-// What is registered of an operator here serves graphs of GE, which MindSpore 2.0 does not make by default.
+// What is registered of an operator here serves graphs of GE, which MindSpore 2.0 does not make by default. Attributes are
+// kept: MindSpore puts them into an operator and takes them out again to translate their names.
 class Operator {
  public:
   explicit Operator(const char *type);
@@ -180,18 +184,69 @@ class Operator {
   void AttrRegister(const char *, const std::vector<AscendString> &);
   void SubgraphRegister(const char *, bool);
   void SubgraphCountRegister(const char *, uint32_t);
+  Operator &SetAttr(const char *name, bool value);
+  Operator &SetAttr(const char *name, int64_t value);
+  Operator &SetAttr(const char *name, float value);
+  Operator &SetAttr(const char *name, const Tensor &value);
+  Operator &SetAttr(const char *name, const DataType &value);
+  Operator &SetAttr(const char *name, const std::vector<DataType> &value);
+  Operator &SetAttr(const char *name, const std::vector<int32_t> &value);
+  Operator &SetAttr(const char *name, const std::vector<int64_t> &value);
+  Operator &SetAttr(const char *name, const std::vector<float> &value);
+  Operator &SetAttr(const char *name, const std::vector<std::vector<int64_t>> &value);
+  uint32_t GetAttr(const char *name, bool &value) const;
+  uint32_t GetAttr(const char *name, int64_t &value) const;
+  uint32_t GetAttr(const char *name, float &value) const;
+  uint32_t GetAttr(const char *name, Tensor &value) const;
+  uint32_t GetAttr(const char *name, DataType &value) const;
+  uint32_t GetAttr(const char *name, std::vector<int32_t> &value) const;
+  uint32_t GetAttr(const char *name, std::vector<int64_t> &value) const;
+  uint32_t GetAttr(const char *name, std::vector<float> &value) const;
+  uint32_t GetAttr(const char *name, std::vector<std::vector<int64_t>> &value) const;
 
  private:
-  std::shared_ptr<OperatorNames> names_;
+  template <class Value>
+  Operator &Put(const char *name, const Value &value) {
+    contents_->attributes[name] = value;
+    return *this;
+  }
+  template <class Value>
+  uint32_t Take(const char *name, Value *value) const {
+    auto found = contents_->attributes.find(name);
+    const Value *kept = found == contents_->attributes.end() ? nullptr : std::any_cast<Value>(&found->second);
+    if (!kept) return kFailed;
+    *value = *kept;
+    return kFound;
+  }
+  std::shared_ptr<OperatorContents> contents_;
 };
-Operator::Operator(const char *type) : names_(new OperatorNames{type, type}) {}
-Operator::Operator(const char *name, const char *type) : names_(new OperatorNames{name, type}) {}
+Operator::Operator(const char *type) : contents_(new OperatorContents{type, type, {}}) {}
+Operator::Operator(const char *name, const char *type) : contents_(new OperatorContents{name, type, {}}) {}
 Operator::Operator(const AscendString &name, const AscendString &type)
-    : names_(new OperatorNames{name.GetString(), type.GetString()}) {}
-Operator::Operator(const string &type) : names_(new OperatorNames{type, type}) {}
-Operator::Operator(const string &name, const string &type) : names_(new OperatorNames{name, type}) {}
-string Operator::GetOpType() const { return names_->type; }
-string Operator::GetName() const { return names_->name; }
+    : contents_(new OperatorContents{name.GetString(), type.GetString(), {}}) {}
+Operator::Operator(const string &type) : contents_(new OperatorContents{type, type, {}}) {}
+Operator::Operator(const string &name, const string &type) : contents_(new OperatorContents{name, type, {}}) {}
+string Operator::GetOpType() const { return contents_->type; }
+string Operator::GetName() const { return contents_->name; }
+Operator &Operator::SetAttr(const char *name, bool value) { return Put(name, value); }
+Operator &Operator::SetAttr(const char *name, int64_t value) { return Put(name, value); }
+Operator &Operator::SetAttr(const char *name, float value) { return Put(name, value); }
+Operator &Operator::SetAttr(const char *name, const Tensor &value) { return Put(name, value); }
+Operator &Operator::SetAttr(const char *name, const DataType &value) { return Put(name, value); }
+Operator &Operator::SetAttr(const char *name, const std::vector<DataType> &value) { return Put(name, value); }
+Operator &Operator::SetAttr(const char *name, const std::vector<int32_t> &value) { return Put(name, value); }
+Operator &Operator::SetAttr(const char *name, const std::vector<int64_t> &value) { return Put(name, value); }
+Operator &Operator::SetAttr(const char *name, const std::vector<float> &value) { return Put(name, value); }
+Operator &Operator::SetAttr(const char *name, const std::vector<std::vector<int64_t>> &value) { return Put(name, value); }
+uint32_t Operator::GetAttr(const char *name, bool &value) const { return Take(name, &value); }
+uint32_t Operator::GetAttr(const char *name, int64_t &value) const { return Take(name, &value); }
+uint32_t Operator::GetAttr(const char *name, float &value) const { return Take(name, &value); }
+uint32_t Operator::GetAttr(const char *name, Tensor &value) const { return Take(name, &value); }
+uint32_t Operator::GetAttr(const char *name, DataType &value) const { return Take(name, &value); }
+uint32_t Operator::GetAttr(const char *name, std::vector<int32_t> &value) const { return Take(name, &value); }
+uint32_t Operator::GetAttr(const char *name, std::vector<int64_t> &value) const { return Take(name, &value); }
+uint32_t Operator::GetAttr(const char *name, std::vector<float> &value) const { return Take(name, &value); }
+uint32_t Operator::GetAttr(const char *name, std::vector<std::vector<int64_t>> &value) const { return Take(name, &value); }
 void Operator::InputRegister(const char *, const char *) {}
 void Operator::OptionalInputRegister(const char *, const char *) {}
 void Operator::OutputRegister(const char *, const char *) {}

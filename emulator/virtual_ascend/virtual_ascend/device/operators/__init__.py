@@ -19,5 +19,7 @@ _FAMILIES = elementwise, indexing, layout, matmul, normalisation, optimizer, ran
 TABLE: dict[str, Operator] = {name: function for family in _FAMILIES for name, function in family.TABLE.items()}
 #: Operators of the AI CPU, by type.
 AICPU: dict[str, Operator] = {
-    name: function for family in (elementwise, indexing, layout, random) for name, function in family.AICPU.items()
+    name: function
+    for family in (elementwise, indexing, layout, random, reduce)
+    for name, function in family.AICPU.items()
 }

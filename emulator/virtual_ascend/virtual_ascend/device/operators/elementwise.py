@@ -9,7 +9,7 @@ from typing import Any, Callable
 import numpy as np
 
 from ...kernel import Kernel
-from ..numerics import wide
+from ..numerics import listed, wide
 
 _GELU = math.sqrt(2 / math.pi)
 _CUBIC = 0.044715
@@ -68,8 +68,8 @@ def swish(kernel: Kernel, x: np.ndarray) -> np.ndarray:
     return x * sigmoid(kernel.attributes.get("scale", 1.0) * x)
 
 
-def _sum(_kernel: Kernel, arrays: list[np.ndarray]) -> np.ndarray:
-    return functools.reduce(np.add, map(wide, arrays))
+def _sum(_kernel: Kernel, *arrays: Any) -> np.ndarray:
+    return functools.reduce(np.add, map(wide, listed(arrays)))
 
 
 def _clip(_kernel: Kernel, x: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
@@ -189,17 +189,10 @@ TABLE: dict[str, Callable[..., Any]] = {
     "swish": swish,
     "tensor_move": _same,
 }
+# MindSpore's names are those of the entries in capitals.
 AICPU: dict[str, Callable[..., Any]] = {
-    "Abs": TABLE["abs"],
-    "Add": TABLE["add"],
     "Cast": _integers_truncated,
-    "Div": TABLE["div"],
-    "Equal": TABLE["equal"],
     "Identity": _same,
-    "LogicalNot": TABLE["logical_not"],
-    "Mul": TABLE["mul"],
-    "Neg": TABLE["neg"],
-    "Pow": TABLE["pow"],
     "Select": _select,
-    "Sub": TABLE["sub"],
+    **{"".join(map(str.capitalize, name.split("_"))): TABLE[name] for name in (*_ONE, *_TWO)},
 }

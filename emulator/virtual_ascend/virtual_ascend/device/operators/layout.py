@@ -8,6 +8,7 @@ from typing import Any, Callable
 import numpy as np
 
 from ...kernel import Kernel
+from ..numerics import listed
 
 
 def _same(_kernel: Kernel, x: np.ndarray, *_rest: Any) -> np.ndarray:
@@ -32,12 +33,12 @@ def _attribute(kernel: Kernel, *names: str, otherwise: Any = None) -> Any:
     return next((kernel.attributes[name] for name in names if name in kernel.attributes), otherwise)
 
 
-def _concatenate(kernel: Kernel, arrays: list[np.ndarray]) -> np.ndarray:
-    return np.concatenate(arrays, _attribute(kernel, "concat_dim", "axis", otherwise=0))
+def _concatenate(kernel: Kernel, *arrays: Any) -> np.ndarray:
+    return np.concatenate(listed(arrays), _attribute(kernel, "concat_dim", "axis", otherwise=0))
 
 
-def _stack(kernel: Kernel, arrays: list[np.ndarray]) -> np.ndarray:
-    return np.stack(arrays, _attribute(kernel, "axis", otherwise=0))
+def _stack(kernel: Kernel, *arrays: Any) -> np.ndarray:
+    return np.stack(listed(arrays), _attribute(kernel, "axis", otherwise=0))
 
 
 def _unstack(kernel: Kernel, x: np.ndarray) -> list[np.ndarray]:
@@ -95,9 +96,18 @@ def _strided_slice_gradient(kernel: Kernel, *arrays: np.ndarray) -> np.ndarray:
 
 
 def _slice(kernel: Kernel, x: np.ndarray, *bounds: np.ndarray) -> np.ndarray:
-    starts, sizes = bounds or (_attribute(kernel, "offsets", "begin"), kernel.attributes["size"])
+    given = [array.tolist() for array in bounds]
+    starts, sizes = given or (_attribute(kernel, "offsets", "begin"), kernel.attributes["size"])
     ends = (start + size if size >= 0 else None for start, size in zip(starts, sizes))
     return x[tuple(slice(start, end) for start, end in zip(starts, ends))]
+
+
+def _tile(kernel: Kernel, x: np.ndarray, times: np.ndarray | None = None) -> np.ndarray:
+    return np.tile(x, kernel.attributes["multiples"] if times is None else times.tolist())
+
+
+def _pad(kernel: Kernel, x: np.ndarray, widths: np.ndarray | None = None) -> np.ndarray:
+    return np.pad(x, kernel.attributes["paddings"] if widths is None else widths.reshape(-1, 2).tolist())
 
 
 def _broadcast(kernel: Kernel, x: np.ndarray, *_shape: Any) -> np.ndarray:
@@ -114,9 +124,11 @@ TABLE: dict[str, Callable[..., Any]] = {
     "fill": lambda kernel, _shape, value: np.broadcast_to(value, kernel.outputs[0]["ori_shape"]),
     "fill_d": _broadcast,
     "pack": _stack,
-    "pad_d": lambda kernel, x: np.pad(x, kernel.attributes["paddings"]),
+    "pad": _pad,
+    "pad_d": _pad,
     "reshape": _same,
     "reverse_v2_d": lambda kernel, x: np.flip(x, kernel.attributes["axis"]),
+    "slice": _slice,
     "slice_d": _slice,
     "split_d": _split,
     "split_v_d": _split_by_sizes,
@@ -124,7 +136,8 @@ TABLE: dict[str, Callable[..., Any]] = {
     "strided_slice_d": _strided_slice,
     "strided_slice_grad": _strided_slice_gradient,
     "strided_slice_grad_d": _strided_slice_gradient,
-    "tile_d": lambda kernel, x: np.tile(x, kernel.attributes["multiples"]),
+    "tile": _tile,
+    "tile_d": _tile,
     "trans_data": _same,
     "transpose": _transpose,
     "transpose_d": _transpose,

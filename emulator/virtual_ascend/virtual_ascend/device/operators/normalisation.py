@@ -56,6 +56,15 @@ def _gain_and_shift_gradients_of_input(
     return _gain_and_shift_gradients(kernel, gradient, _normalised(*map(wide, (x, variance, mean)))[0])
 
 
+def _layer_norm_gradient(
+    kernel: Kernel, gradient: np.ndarray, x: np.ndarray, variance: np.ndarray, mean: np.ndarray, gain: np.ndarray
+) -> tuple[np.ndarray, ...]:
+    """Of input, gain and shift; MindSpore takes it apart where it compiles the operator itself."""
+    of_input, normalised = _layer_norm_input_gradient(kernel, gradient, x, variance, mean, gain)
+    axes = tuple(range(x.ndim - gain.ndim))
+    return of_input, (wide(gradient) * normalised).sum(axes), wide(gradient).sum(axes)
+
+
 def softmax(x: np.ndarray, axes: Any = -1) -> np.ndarray:
     powers = np.exp(x - x.max(axes, keepdims=True))
     return powers / powers.sum(axes, keepdims=True)
@@ -111,6 +120,7 @@ TABLE: dict[str, Callable[..., Any]] = {
     "layer_norm": _layer_norm,
     "layer_norm_beta_gamma_backprop": _gain_and_shift_gradients_of_input,
     "layer_norm_beta_gamma_backprop_v2": _gain_and_shift_gradients,
+    "layer_norm_grad": _layer_norm_gradient,
     "layer_norm_x_backprop": lambda *arguments: _layer_norm_input_gradient(*arguments)[0],
     "layer_norm_x_backprop_v2": _layer_norm_input_gradient,
     "log_softmax_grad": _log_softmax_gradient,

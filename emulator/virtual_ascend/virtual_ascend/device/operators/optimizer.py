@@ -53,14 +53,18 @@ def _sgd(
     velocity: np.ndarray,
     momentum: np.ndarray,
     first: np.ndarray,
-) -> tuple[np.ndarray, ...]:
-    """`first` is positive in the first step, in which the velocity is the gradient."""
+) -> np.ndarray:
+    """`first` is positive in the first step, in which the velocity is the gradient.
+
+    Both are updated where they lie: only the weights are an output.
+    """
     attributes = kernel.attributes
     gradient = wide(gradient) + attributes.get("weight_decay", 0.0) * weights
     damped = (1 - attributes.get("dampening", 0.0)) * gradient
-    velocity = np.where(first > 0, gradient, momentum * velocity + damped)
+    velocity[...] = np.where(first > 0, gradient, momentum * velocity + damped)
+    first[...] = 0
     direction = gradient + momentum * velocity if attributes.get("nesterov") else velocity
-    return weights - rate * direction, velocity, np.zeros_like(first)
+    return weights - rate * direction
 
 
 def _adam_step(

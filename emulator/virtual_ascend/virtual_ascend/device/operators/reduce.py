@@ -90,3 +90,8 @@ TABLE: dict[str, Callable[..., Any]] = {
     "square_sum_all": lambda _kernel, x, y: (np.square(wide(x)).sum(), np.square(wide(y)).sum()),
     "square_sum_v1": _square_sum,
 }
+AICPU: dict[str, Callable[..., Any]] = {
+    **{"".join(map(str.capitalize, name.split("_"))): TABLE[name] for name in _BY_NAME},
+    "Argmax": TABLE["arg_max_d"],
+    "CumSum": TABLE["cumsum_d"],
+}
