@@ -17,7 +17,10 @@ def custom(function):
     from mindspore.ops import CustomRegOp, DataType, custom_info_register
 
     info = (
-        CustomRegOp(function.__name__).input(0, "x").output(0, "y").dtype_format(DataType.F16_None, DataType.F16_None)
+        CustomRegOp(function.__name__)
+        .input(0, "x")
+        .output(0, "y")
+        .dtype_format(DataType.F16_Default, DataType.F16_Default)
     )
     registered = custom_info_register(info.target("Ascend").get_op_info())(function)
     return ops.Custom(registered, out_shape=lambda x: x, out_dtype=lambda x: x, func_type="tbe")
@@ -34,10 +37,9 @@ def killed():
     """The device process is gone between two operators."""
     x = Tensor(np.ones(4, np.float32))
     print("first", ops.add(x, x).asnumpy()[0])
-    children = [int(pid) for pid in Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()]
-    for pid in children:
-        if b"virtual_ascend.device" in Path(f"/proc/{pid}/cmdline").read_bytes():
-            os.kill(pid, signal.SIGKILL)
+    children = [pid for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()]
+    (device,) = (pid for pid in children if b"virtual_ascend.device" in Path(f"/proc/{pid}/cmdline").read_bytes())
+    os.kill(int(device), signal.SIGKILL)
     print("second", ops.add(x, x).asnumpy()[0])
 
 

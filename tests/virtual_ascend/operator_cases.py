@@ -37,6 +37,10 @@ def gradients(function, *inputs):
     return ops.GradOperation(get_all=True, sens_param=True)(lambda *tensors: function(*tensors))(*inputs, sens)
 
 
+def gradient_of(primitive):
+    return lambda x: gradients(primitive, x)
+
+
 def step(optimizer, *shapes, **options):
     """Parameters after two steps."""
     parameters = [Parameter(normal(*shape), name=f"weight{index}") for index, shape in enumerate(shapes)]
@@ -84,9 +88,9 @@ ELEMENTWISE = [
     ("SiLU", nn.SiLU(), (a,)),
     ("ZerosLike", P.ZerosLike(), (a,)),
     ("OnesLike", P.OnesLike(), (a,)),
-    *((f"gradient of {name}", lambda x, f=getattr(P, name)(): gradients(f, x), (a,)) for name in ("ReLU", "GeLU")),
-    *((f"gradient of {name}", lambda x, f=getattr(P, name)(): gradients(f, x), (a,)) for name in ("Tanh", "Sigmoid")),
-    *((f"gradient of {name}", lambda x, f=getattr(P, name)(): gradients(f, x), (p,)) for name in ("Sqrt", "Rsqrt")),
+    *((f"gradient of {name}", gradient_of(getattr(P, name)()), (a,)) for name in ("ReLU", "GeLU")),
+    *((f"gradient of {name}", gradient_of(getattr(P, name)()), (a,)) for name in ("Tanh", "Sigmoid")),
+    *((f"gradient of {name}", gradient_of(getattr(P, name)()), (p,)) for name in ("Sqrt", "Rsqrt")),
     # MindSpore 2.0.0 has no adapter for SiLUGrad, so x * sigmoid(x) is what can be trained.
     ("gradient of x sigmoid(x)", lambda x: gradients(lambda y: y * ops.sigmoid(y), x), (a,)),
     ("gradient of RealDiv", lambda x, y: gradients(P.RealDiv(), x, y), (a, p)),

@@ -31,7 +31,7 @@ def test_an_output_that_stays_undefined_is_an_error(python, tmp_path):
 
 def test_a_killed_device_process(python, tmp_path):
     text = outcome(python, tmp_path, "killed")
-    assert "first 2.0" in text and "RuntimeError" in text and "was killed by signal 9" in text
+    assert "first 2.0" in text and "RuntimeError" in text and "the device process has ended: it was killed" in text
 
 
 def test_out_of_memory(python, tmp_path):

@@ -77,6 +77,9 @@ def _parser() -> argparse.ArgumentParser:
         default=[],
         help="formats besides ND of a built-in operator, such as softmax_v2=FRACTAL_NZ; may be given several times",
     )
+    parser.add_argument(
+        "--report", type=Path, metavar="DIR", help="write what was launched to DIR: op_summary.csv and trace.json"
+    )
     parser.add_argument("--version", action="version", version=f"virtual_ascend {__version__}")
     return parser
 
@@ -86,7 +89,7 @@ def environment(options: argparse.Namespace, cann: Path) -> dict[str, str]:
     packages = sys.modules[__package__], tikemu
     ours = list(dict.fromkeys(str(Path(str(package.__file__)).parents[1]) for package in packages))
     variables = dict(os.environ)
-    own = {
+    own: dict[str, object] = {
         "VIRTUAL_ASCEND_SOC": CHIPS[options.cores],
         "VIRTUAL_ASCEND_CORES": options.cores,
         "VIRTUAL_ASCEND_MEMORY": int(options.memory * 2**30),
@@ -98,6 +101,8 @@ def environment(options: argparse.Namespace, cann: Path) -> dict[str, str]:
         "ASCEND_OPP_PATH": cann / "opp",
         "MINDSPORE_OP_INFO_PATH": cann / "registrations.json",
     }
+    if options.report:
+        own["VIRTUAL_ASCEND_REPORT"] = options.report.resolve()
     variables.update({name: str(value) for name, value in own.items()})
     # Compiled kernels are of this run alone: the sources of an operator may change between two.
     variables.setdefault("MS_COMPILER_CACHE_PATH", tempfile.mkdtemp(prefix="virtual_ascend_"))

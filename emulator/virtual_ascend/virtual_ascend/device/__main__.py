@@ -12,6 +12,7 @@ import struct
 import sys
 import threading
 import traceback
+from pathlib import Path
 from typing import Callable
 
 import numpy as np
@@ -21,6 +22,7 @@ from . import aicpu, by_name
 from .errors import KernelError
 from .launch import Launcher
 from .memory import Address, Memory
+from .report import Report
 
 # Requests and codes of runtime/device.h and runtime/status.h.
 REGISTER, LAUNCH, AICPU, OPERATOR = 1, 2, 3, 4
@@ -31,9 +33,8 @@ _HEADER, _ANSWER, _ADDRESS = struct.Struct("=IIQQ"), struct.Struct("=qQ"), struc
 class Server:
     """Answers the runtime, one request after the other."""
 
-    def __init__(self, connection: socket.socket, memory: Memory) -> None:
-        self.connection = connection
-        self.launcher = Launcher(memory)
+    def __init__(self, connection: socket.socket, launcher: Launcher) -> None:
+        self.connection, self.launcher = connection, launcher
         self.handlers: dict[int, Callable[[int, int, bytes], None]] = {
             REGISTER: self.register,
             LAUNCH: self.launch,
@@ -101,7 +102,9 @@ def main() -> None:
     connection = socket.socket(fileno=descriptor)
     threading.Thread(target=_end_with, args=(connection,), daemon=True).start()
     np.seterr(all="ignore")  # infinities and NaN are part of the arithmetic
-    Server(connection, Memory(file, size, pages)).serve()
+    folder = os.environ.get("VIRTUAL_ASCEND_REPORT")
+    report = Report(Path(folder)) if folder else None
+    Server(connection, Launcher(Memory(file, size, pages), report)).serve()
 
 
 if __name__ == "__main__":

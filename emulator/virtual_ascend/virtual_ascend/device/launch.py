@@ -16,6 +16,7 @@ from .formats import dtype_of, store, to_plain
 from .memory import Address, Memory
 from .numerics import STATUS, convert
 from .operators import AICPU, TABLE, Operator
+from .report import AI_CORE, AI_CPU, Report
 
 OPTIONS = tikemu.Options(strict=True, progress=False)
 #: CANN's kernel that clears tensors before others add to them.
@@ -25,14 +26,15 @@ CLEAN = "atomic_addr_clean"
 class Launcher:
     """Kernels by number, and what each launch does to memory."""
 
-    def __init__(self, memory: Memory) -> None:
-        self.memory = memory
+    def __init__(self, memory: Memory, report: Report | None) -> None:
+        self.memory, self.report = memory, report
         self.kernels: dict[int, Kernel] = {}
+        self.seconds: dict[str, float] = {}  # of kernels in TIK, as estimated at their first launch
 
     def register(self, number: int, kernel: Kernel) -> None:
         self.kernels[number] = kernel
 
-    def launch(self, number: int, _blocks: int, addresses: Sequence[Address]) -> None:
+    def launch(self, number: int, blocks: int, addresses: Sequence[Address]) -> None:
         """Run a kernel.
 
         Raises:
@@ -45,18 +47,24 @@ class Launcher:
             self._clean(kernel, addresses)
         else:
             self._run_built_in(kernel, addresses, TABLE)
+        self._note(kernel, AI_CORE, blocks)
 
     def launch_aicpu(self, kernel: Kernel, addresses: Sequence[Address]) -> None:
         """Run a kernel on the AI CPU."""
         self._run_built_in(kernel, addresses, AICPU)
+        self._note(kernel, AI_CPU, 1)
 
     def launch_operator(self, kernel: Kernel, addresses: Sequence[Address], constants: dict[int, bytes]) -> None:
         """Run an operator that MindSpore asked for by name; some inputs come with the request."""
-        if kernel.function not in TABLE and kernel.type in AICPU:
+        on_cpu = kernel.function not in TABLE and kernel.type in AICPU
+        if on_cpu:
             kernel.function = kernel.type
-            self._run_built_in(kernel, addresses, AICPU, constants)
-        else:
-            self._run_built_in(kernel, addresses, TABLE, constants)
+        self._run_built_in(kernel, addresses, AICPU if on_cpu else TABLE, constants)
+        self._note(kernel, AI_CPU if on_cpu else AI_CORE, 1)
+
+    def _note(self, kernel: Kernel, unit: str, blocks: int) -> None:
+        if self.report:
+            self.report.note(kernel, unit, blocks, self.seconds.get(kernel.name))
 
     def _clean(self, kernel: Kernel, addresses: Sequence[Address]) -> None:
         sizes = kernel.attributes["automic_add_mem_size"]  # CANN's spelling
@@ -122,9 +130,12 @@ class Launcher:
             if tensor in outputs:
                 targets[tensor.name] = array
         try:
-            result = tikemu.run(program, feeds, timing=False, options=OPTIONS)
+            timing = self.report is not None and kernel.name not in self.seconds
+            result = tikemu.run(program, feeds, timing=timing, options=OPTIONS)
         except tikemu.TikError as error:
             raise KernelError(f"kernel {kernel.name} ({kernel.type}): {type(error).__name__}: {error}") from error
+        if timing:
+            self.seconds[kernel.name] = result.seconds
         STATUS.is_set |= bool(result.overflow)
         for name, array in targets.items():
             array[...] = result.outputs[name].reshape(array.shape)

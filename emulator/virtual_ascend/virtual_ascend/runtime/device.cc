@@ -9,7 +9,6 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -86,8 +85,10 @@ void *Device::Allocate(uint64_t size) {
   if (start + RoundUp(size) + kPage > size_) {
     uint64_t used = 0;
     for (const auto &block : blocks_) used += block.second;
-    Fail(kNoMemory, "out of memory: " + std::to_string(size) + " bytes asked for, " + std::to_string(used) + " of " +
-                      std::to_string(size_) + " in use");
+    const std::string text = "out of memory: " + std::to_string(size) + " bytes asked for, " + std::to_string(used) +
+                             " of " + std::to_string(size_) + " in use";
+    fprintf(stderr, "virtual-ascend: %s\n", text.c_str());  // MindSpore raises, and does not ask for the reason
+    Fail(kNoMemory, text);
     return nullptr;
   }
   blocks_[start] = size;
@@ -224,14 +225,6 @@ bool Device::Exchange(bool send, void *data, uint64_t size) {
   return true;
 }
 
-// Why the process is gone.
-std::string Device::Ended() {
-  int status = 0;
-  if (waitpid(process_, &status, 0) != process_) return "ended";
-  if (WIFSIGNALED(status)) return "was killed by signal " + std::to_string(WTERMSIG(status));
-  return "ended with status " + std::to_string(WEXITSTATUS(status));
-}
-
 Status Device::Ask(Request request, uint32_t blocks, uint64_t id, const void *data, uint64_t size) {
   std::lock_guard<std::mutex> talking(conversation_);
   if (lost_) return Fail(kDeviceLost, "the device process is gone");
@@ -247,7 +240,7 @@ Status Device::Ask(Request request, uint32_t blocks, uint64_t id, const void *da
   }
   if (!there) {
     lost_ = true;
-    return Fail(kDeviceLost, "the device process " + Ended());
+    return Fail(kDeviceLost, "the device process has ended: it was killed, or this computer is short of memory");
   }
   return answer.code ? Fail(static_cast<Status>(answer.code), text) : kSuccess;
 }

@@ -48,7 +48,6 @@ class Device {
   Device();
   void Start();
   bool Exchange(bool send, void *data, uint64_t size);
-  std::string Ended();
   uint64_t Room(uint64_t offset);
   uint8_t *View(const void *pointer, uint64_t size, const char *what);
   void Touch(uint64_t offset, uint64_t size);
