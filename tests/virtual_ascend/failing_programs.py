@@ -27,6 +27,7 @@ def custom(function):
 
 
 def run(name):
+    """An operator in TIK, by its name."""
     import tik_entries
 
     x = Tensor(np.arange(256, dtype=np.float16))

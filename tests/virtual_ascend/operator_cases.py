@@ -15,18 +15,22 @@ RNG = np.random.default_rng(0)
 
 
 def normal(*shape, dtype=np.float32):
+    """Normal numbers."""
     return Tensor(RNG.standard_normal(shape).astype(dtype))
 
 
 def positive(*shape, dtype=np.float32):
+    """Numbers from 0.5 to 1.5."""
     return Tensor((RNG.random(shape) + 0.5).astype(dtype))
 
 
 def integers(*shape, low=0, high=8):
+    """int32 below `high`."""
     return Tensor(RNG.integers(low, high, shape).astype(np.int32))
 
 
 def booleans(*shape):
+    """True or False."""
     return Tensor(RNG.random(shape) < 0.5)
 
 
@@ -38,6 +42,7 @@ def gradients(function, *inputs):
 
 
 def gradient_of(primitive):
+    """The gradient of an operator with one input, as a function."""
     return lambda x: gradients(primitive, x)
 
 
@@ -191,6 +196,7 @@ def arrays(result):
 
 
 def main():
+    """Runs all cases and stores the results."""
     device, path = sys.argv[1:3]
     ms.set_context(mode=ms.PYNATIVE_MODE, device_target=device)
     global RNG

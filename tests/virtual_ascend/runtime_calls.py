@@ -39,16 +39,19 @@ def create(function, *arguments):
 
 
 def allocate(size):
+    """Address of new memory."""
     return create("rtMalloc", size, 0, 0)
 
 
 def read(address, count):
+    """Code, and float32 numbers of the card."""
     array = np.zeros(count, np.float32)
     code = runtime.rtMemcpy(array.ctypes.data, array.nbytes, address, array.nbytes, DEVICE_TO_HOST)
     return code, array
 
 
 def write(address, values):
+    """Code of a copy to the card."""
     array = np.array(values, np.float32)
     return runtime.rtMemcpy(address, array.nbytes, array.ctypes.data, array.nbytes, HOST_TO_DEVICE)
 

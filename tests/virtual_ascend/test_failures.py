@@ -11,6 +11,7 @@ FOLDER = Path(__file__).parent
 
 
 def outcome(python, folder, failure, *options):
+    """What the program prints."""
     return said(on_card(python, FOLDER / "failing_programs.py", failure, cwd=folder, options=options))
 
 

@@ -19,6 +19,7 @@ def leaves_some(x, y, kernel_name="leaves_some"):
 
 
 def _build(kernel_name, loaded, stored=None):
+    """The kernel that loads and stores so many blocks of 32 bytes."""
     program = tik.Tik()
     x = program.Tensor("float16", (256,), tik.scope_gm, "x")
     y = program.Tensor("float16", (256,), tik.scope_gm, "y")

@@ -41,6 +41,8 @@ class Between(nn.Cell):
 
 
 class Gradients(nn.Cell):
+    """Output and gradients of a network, in one graph."""
+
     def __init__(self, network):
         super().__init__()
         self.network, self.weights = network, ms.ParameterTuple(network.trainable_params())
@@ -74,6 +76,7 @@ def expected(x, sens, weights):
 
 
 def attention(layout):
+    """Errors of two calls with other data, each over the largest number."""
     generator = np.random.default_rng(0)
     network = Between(layout)
     weights = []
@@ -93,6 +96,7 @@ def attention(layout):
 
 
 def model(device):
+    """A GPT of one layer, the same on every device."""
     from small_gpt import GPT
 
     ms.set_seed(0)
@@ -103,6 +107,7 @@ def model(device):
 
 
 def gpt(device):
+    """Losses of four steps with AdamW."""
     from small_gpt import batches, standard_library, train
 
     text, _ = standard_library()

@@ -18,10 +18,12 @@ BOUND = 2e-3
 
 @pytest.fixture(scope="module")
 def python():
+    """The interpreter that has MindSpore 2.0.0."""
     return card_python()
 
 
 def lines(python, folder, *arguments, options=()):
+    """Words of each line that a program on the card prints."""
     done = on_card(
         python, PROGRAM, *arguments, cwd=folder, options=options, packages=PACKAGES, EXAMPLES=ROOT / "examples"
     )
