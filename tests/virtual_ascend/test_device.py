@@ -7,7 +7,7 @@ import pytest
 from virtual_ascend.device import aicpu, by_name, formats
 from virtual_ascend.device.errors import KernelError
 from virtual_ascend.device.memory import PAGE, Address, Memory
-from virtual_ascend.device.numerics import STATUS, convert
+from virtual_ascend.device.numerics import STATUS, convert, notice_overflow
 
 
 def described(shape, stored, kind, dtype="float16"):
@@ -49,11 +49,19 @@ def test_an_unknown_format_is_refused():
 
 @pytest.mark.parametrize(
     "value, stored, overflow",
-    [(65504, 65504, False), (65519, 65504, False), (65520, 65504, True), (-1e9, -65504, True), (np.nan, 0, True)],
+    [(65504, 65504, False), (65519, 65504, False), (65520, 65504, True), (-1e9, -65504, True), (np.nan, 0, False)],
 )
 def test_float16_saturates_and_sets_the_status(value, stored, overflow):
     STATUS.is_set = False
     assert convert(np.array([value], np.float32), np.dtype(np.float16))[0] == stored
+    assert STATUS.is_set == overflow
+    STATUS.is_set = False
+
+
+@pytest.mark.parametrize("result, given, overflow", [(np.inf, 1, True), (np.inf, np.inf, False), (3, 1, False)])
+def test_only_new_infinities_set_the_status(result, given, overflow):
+    STATUS.is_set = False
+    notice_overflow([np.array([1, result], np.float32)], [np.array([given], np.float32), np.array([7])])
     assert STATUS.is_set == overflow
     STATUS.is_set = False
 

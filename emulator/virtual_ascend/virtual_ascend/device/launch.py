@@ -14,7 +14,7 @@ from ..kernel import Kernel, arguments_of, shape_of, tensors
 from .errors import KernelError
 from .formats import dtype_of, store, to_plain
 from .memory import Address, Memory
-from .numerics import STATUS, convert
+from .numerics import STATUS, convert, notice_overflow
 from .operators import AICPU, TABLE, Operator
 from .report import AI_CORE, AI_CPU, Report
 
@@ -106,9 +106,10 @@ class Launcher:
                 f"kernel {kernel.name} ({kernel.type}) failed on {_shown(kernel.inputs)} with {kernel.attributes}: "
                 f"{type(error).__name__}: {error}"
             ) from error
-        results = results if isinstance(results, (list, tuple)) else (results,)
-        for result, target, description in zip(results, stored[len(given) :], wanted):
-            store(convert(np.asarray(result), target.dtype), target, description)
+        arrays = [np.asarray(result) for result in (results if isinstance(results, (list, tuple)) else (results,))]
+        notice_overflow(arrays, stored[: len(given)])
+        for array, target, description in zip(arrays, stored[len(given) :], wanted):
+            store(convert(array, target.dtype), target, description)
 
     # ------------------------------------------------------------------------------------------------------------ TIK
     def _run_tik(self, kernel: Kernel, program: ir.Program, addresses: Sequence[Address]) -> None:

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 
 FLOAT16_MAX = 65504.0
+#: From here on a number is nearer to the next power of two than to the largest float16.
+ROUNDED_UP = 65520.0
 
 
 class OverflowStatus:
@@ -37,13 +39,22 @@ def listed(arrays: Sequence[Any]) -> list[np.ndarray]:
 def convert(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """A result in the dtype that is stored.
 
-    As the first 910 does it, float16 saturates (and NaN becomes 0); what is not representable sets the overflow status.
+    As the first 910 does it, float16 saturates (and NaN becomes 0); a finite number for which it is too small sets the
+    overflow status.
     """
-    if array.dtype.kind == "f" and dtype.kind in "fiu":
-        finite = np.isfinite(array).all()
-        if dtype == np.float16 and array.dtype != np.float16:
-            finite = finite and np.abs(array).max(initial=0) < FLOAT16_MAX + 16
-            if not finite:
-                array = np.clip(np.nan_to_num(array, nan=0.0, posinf=np.inf, neginf=-np.inf), -FLOAT16_MAX, FLOAT16_MAX)
-        STATUS.is_set |= not finite
+    if dtype == np.float16 and array.dtype.kind == "f" and array.dtype != dtype:
+        size = np.abs(array)
+        STATUS.is_set |= bool((np.isfinite(array) & (size >= ROUNDED_UP)).any())
+        if not (size <= FLOAT16_MAX).all():
+            array = np.clip(np.where(np.isnan(array), 0, array), -FLOAT16_MAX, FLOAT16_MAX)
     return array.astype(dtype, copy=False)
+
+
+def notice_overflow(results: Sequence[np.ndarray], inputs: Sequence[np.ndarray]) -> None:
+    """Set the overflow status if results are not finite though all inputs are; infinities may be moved about."""
+    if not all(map(_finite, results)) and all(map(_finite, inputs)):
+        STATUS.is_set = True
+
+
+def _finite(array: np.ndarray) -> bool:
+    return array.dtype.kind != "f" or bool(np.isfinite(array).all())

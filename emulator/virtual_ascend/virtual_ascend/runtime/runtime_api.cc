@@ -24,11 +24,6 @@ using virtual_ascend::Task;
 
 namespace {
 
-long Setting(const char *name, long otherwise) {
-  const char *value = getenv(name);
-  return value ? atol(value) : otherwise;
-}
-
 // ----------------------------------------------------------------------------------------------------------- kernels
 struct DevBinary {
   uint32_t magic, version;
@@ -181,7 +176,7 @@ Status rtGetIsHeterogenous(int32_t *answer) {
   return kSuccess;
 }
 Status rtGetDeviceCount(int32_t *count) {
-  *count = static_cast<int32_t>(Setting("VIRTUAL_ASCEND_CARDS", 1));
+  *count = 1;
   return kSuccess;
 }
 Status rtGetDevice(int32_t *device) {
@@ -195,7 +190,8 @@ Status rtGetDeviceInfo(uint32_t, int32_t module, int32_t info, int64_t *value) {
   if (module != kAiCore || info != kCoreCount) {
     return Fail(kBadArgument, "rtGetDeviceInfo: module " + std::to_string(module) + ", info " + std::to_string(info));
   }
-  *value = Setting("VIRTUAL_ASCEND_CORES", 32);
+  const char *cores = getenv("VIRTUAL_ASCEND_CORES");
+  *value = cores ? atol(cores) : 32;
   return kSuccess;
 }
 // No feature that is asked for here is one of the first 910.

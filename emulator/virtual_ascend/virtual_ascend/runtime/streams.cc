@@ -117,14 +117,6 @@ Status Streams::WaitFor(Event *event) {
   return WaitUntil(done, "event " + std::to_string(event->id));
 }
 
-Status Streams::WaitForAll() {
-  auto done = [this] {
-    return std::all_of(streams_.begin(), streams_.end(),
-                       [](const auto &entry) { return entry.second->model || entry.second->tasks.empty(); });
-  };
-  return WaitUntil(done, "the device");
-}
-
 Status Streams::WaitUntil(const Condition &done, const std::string &what) {
   std::lock_guard<std::mutex> executing(executing_);
   std::unique_lock<std::mutex> lock(lock_);

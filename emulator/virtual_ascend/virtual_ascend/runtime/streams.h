@@ -90,7 +90,6 @@ class Streams {
   Status Add(Stream *stream, Task task);
   Status WaitFor(Stream *stream);
   Status WaitFor(Event *event);
-  Status WaitForAll();
 
   std::function<void(const Failure &)> on_failure;
   static thread_local uint32_t last_task, last_stream;

@@ -88,7 +88,7 @@ def _same(_kernel: Kernel, x: np.ndarray, *_rest: Any) -> np.ndarray:
     return x
 
 
-def _integers_truncated(kernel: Kernel, x: np.ndarray) -> np.ndarray:
+def _converted(kernel: Kernel, x: np.ndarray) -> np.ndarray:
     """Conversion. Floats become integers towards zero; the store converts."""
     wanted = kernel.outputs[0]["dtype"]
     return x != 0 if wanted == "bool" else x
@@ -175,7 +175,7 @@ TABLE: dict[str, Callable[..., Any]] = {
     "adds": lambda kernel, x: wide(x) + kernel.attributes["value"],
     "assign": lambda _kernel, _target, value: value,
     "axpy": lambda kernel, x, y: wide(x) + kernel.attributes["alpha"] * wide(y),
-    "cast": _integers_truncated,
+    "cast": _converted,
     "clip_by_value": _clip,
     "fills": lambda kernel, x: np.full(x.shape, kernel.attributes["value"]),
     "fused_mul_add": lambda _kernel, x, y, z: wide(x) * wide(y) + wide(z),
@@ -191,7 +191,7 @@ TABLE: dict[str, Callable[..., Any]] = {
 }
 # MindSpore's names are those of the entries in capitals.
 AICPU: dict[str, Callable[..., Any]] = {
-    "Cast": _integers_truncated,
+    "Cast": _converted,
     "Identity": _same,
     "Select": _select,
     **{"".join(map(str.capitalize, name.split("_"))): TABLE[name] for name in (*_ONE, *_TWO)},
