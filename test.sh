@@ -2,7 +2,8 @@
 # Sets up the test environment, builds the native library, checks style and types, and runs the tests.
 #   ./test.sh                     the tests of every day
 #   ./test.sh --slow              and the slow ones; likewise --distributed (several processes), --builds (wheels, the
-#                                 native kernel anew), --versions, --clients (model libraries)
+#                                 native kernel anew), --versions, --clients (model libraries),
+#                                 --card (virtual Ascend)
 #   ./test.sh --fresh             first removes what is compiled and cached, as in a new clone, but for the environment;
 #                                 then any of the others
 #   ./test.sh tests/emulator -k vadd   anything else goes to pytest
@@ -28,7 +29,7 @@ if [ "${1:-}" = "--fresh" ]; then
 fi
 
 prepare_environment tests/requirements.txt
-export PYTHONPATH="$PWD/train:$PWD/emulator"
+export PYTHONPATH="$PWD/train:$PWD/emulator:$PWD/emulator/virtual_ascend"
 
 part "native library"
 if [ ! -f "$library" ] || [ -n "$(find train/flash_attention/backends/cpu -newer "$library" \

@@ -153,6 +153,18 @@ def test_force_hides_a_real_cann_until_uninstall(cann, loaded):
     assert after.Tik == "real" and (real is None or after is real)
 
 
+def test_a_stand_in_for_cann_is_completed(cann):
+    """Its own modules come first, then those that are given, then tikemu's."""
+    tikemu.shim.complete({"te.version": {"version": "6.3"}, "te.platform.cce_policy": {"set_L1_info": len}})
+    assert load("import te.tik")["te"].tik.Tik == "real"
+    assert load("from tbe import tik")["tik"].Tik is tik.Tik
+    assert load("import te.version, te.platform.cce_policy as policy")["te"].version.version == "6.3"
+    assert load("from te.platform.cce_policy import set_L1_info")["set_L1_info"] is len
+    tikemu.uninstall()
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module("te.version")
+
+
 def test_a_project_of_the_user_may_be_called_impl(tmp_path):
     (tmp_path / "impl").mkdir()
     (tmp_path / "impl" / "__init__.py").write_text("mine = True\n")

@@ -6,7 +6,7 @@ import importlib
 import importlib.abc
 import importlib.util
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
@@ -52,7 +52,7 @@ class _Finder(importlib.abc.MetaPathFinder):
         root = fullname.split(".")[0]
         if self._packages is not None and root not in self._packages:
             return None
-        if fullname not in modules.CATALOGUE and not modules.is_dsl(fullname):
+        if not modules.is_offered(fullname):
             return None
         return ModuleSpec(fullname, _LOADER, is_package=True, origin="tikemu")
 
@@ -107,6 +107,20 @@ def install(soc: str | None = None, force: bool = False) -> bool:
     return True
 
 
+def complete(extra: Mapping[str, Mapping[str, Any]]) -> None:
+    """Serve what the ``te`` and ``tbe`` that are installed lack: the emulator's modules, and further ones.
+
+    For a stand-in for CANN that is made of such packages; :func:`uninstall` undoes it.
+
+    Args:
+        extra: contents of further modules, by full name.
+    """
+    for name, contents in extra.items():
+        modules.ADDED[name] = contents
+    if _BACK not in sys.meta_path:
+        sys.meta_path.append(_BACK)
+
+
 def uninstall() -> None:
     """Undo :func:`install`: the modules are gone, a hidden CANN is back, no SoC is selected."""
     for finder in (_FRONT, _BACK):
@@ -120,8 +134,9 @@ def uninstall() -> None:
                 delattr(sys.modules[package], attribute)
     sys.modules.update(_replaced)
     _replaced.clear()
+    modules.ADDED.clear()
     platform_info.restore(None)
     out_of_scope.forget()
 
 
-__all__ = ["install", "uninstall"]
+__all__ = ["complete", "install", "uninstall"]

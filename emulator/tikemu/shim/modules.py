@@ -277,6 +277,15 @@ CATALOGUE: Mapping[str, Callable[[], Namespace]] = {
 }
 
 
+#: Contents of modules that somebody else offers through the shim, by full name; they come first.
+ADDED: dict[str, Mapping[str, Any]] = {}
+
+
+def is_offered(name: str) -> bool:
+    """Whether the shim has a module of this name."""
+    return name in ADDED or name in CATALOGUE or is_dsl(name)
+
+
 def is_dsl(name: str) -> bool:
     """Whether a module belongs to the TBE DSL."""
     return name not in CATALOGUE and any(name == root or name.startswith(root + ".") for root in DSL_ROOTS)
@@ -284,6 +293,8 @@ def is_dsl(name: str) -> bool:
 
 def namespace_of(name: str) -> Namespace:
     """Contents of a module of the shim."""
+    if name in ADDED:
+        return dict(ADDED[name])
     if not is_dsl(name):
         return CATALOGUE[name]()
     if not any(other.startswith(name + ".") for other in CATALOGUE):

@@ -12,7 +12,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[4]
 SMOKE = Path(__file__).resolve().parent / "smoke.py"
 RELEASES = {  # Python: MindSpore, further pins
-    "3.9": ("2.0.0", ["pillow<10"]),  # the nearest on PyPI to the 2.2 line of Ascend 910 clusters
+    # The nearest on PyPI to the 2.2 line of Ascend 910 clusters; pyelftools is what virtual_ascend needs beside it.
+    "3.9": ("2.0.0", ["pillow<10", "pyelftools"]),
     "3.10": ("2.7.1", []),
     "3.11": ("2.10.0", []),
     "3.12": ("2.10.0", []),

@@ -1,0 +1,1 @@
+"""CANN's collectives: of this package MindSpore reads the version."""

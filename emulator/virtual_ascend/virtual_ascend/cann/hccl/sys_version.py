@@ -1,0 +1,3 @@
+"""The version that MindSpore 2.0.0 expects beside it."""
+
+__sys_version__ = "6.3"

@@ -1,0 +1,1 @@
+"""CANN's compiler of operators, as MindSpore's build process calls it."""

@@ -1,0 +1,24 @@
+"""Processes that compile; here it is the one that asks."""
+
+from virtual_ascend.compiler.tasks import take_finished as get_finished_compilation_task
+
+
+def init_multi_process_env(*_settings):
+    """Number of processes, and queues that only tuning uses."""
+    return 1, None, None, None
+
+
+def deinit_multi_process_env():
+    """There are none to end."""
+
+
+def start_ga_multi_process(_mode):
+    raise NotImplementedError("the virtual Ascend tunes no operators: leave auto_tune_mode as it is")
+
+
+__all__ = [
+    "deinit_multi_process_env",
+    "get_finished_compilation_task",
+    "init_multi_process_env",
+    "start_ga_multi_process",
+]

@@ -1,0 +1,132 @@
+"""``virtual-ascend``: runs a program on the virtual card, and says what is there."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import tikemu
+
+from . import __version__, library
+from .errors import SetupError
+from .installation import Installation, find
+
+CANN = Path(__file__).parent / "cann"
+#: AI cores of the first generation, and the chip that has them.
+CHIPS = {32: "Ascend910A", 30: "Ascend910ProB"}
+DESCRIPTION = """\
+Runs a program that says device_target="Ascend" on MindSpore's own Ascend backend and a stand-in for CANN and the chip.
+
+  virtual-ascend -- python train.py --epochs 1
+  virtual-ascend --seed 3 -- pytest tests
+  virtual-ascend info
+
+`python` means the interpreter that virtual-ascend runs in, which has to have MindSpore 2.0.0."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; returns the exit status. A program that runs takes the place of this process."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    own, command = (words[: words.index("--")], words[words.index("--") + 1 :]) if "--" in words else (words, [])
+    options = _parser().parse_args(own)
+    try:
+        if options.action == "info":
+            print(describe(find()))
+            return 0
+        if not command:
+            _parser().error("no program: virtual-ascend -- python PROGRAM")
+        if options.memory <= 0:
+            _parser().error(f"--memory: got {options.memory}, allowed is a positive number")
+        installation = find()
+        variables = environment(options, library.prepare(installation))
+        if command[0] == "python":
+            command[0] = str(installation.python)
+        sys.stdout.flush()
+        os.execvpe(command[0], command, variables)
+    except SetupError as error:
+        print(f"virtual-ascend: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(f"virtual-ascend: {command[0]}: {error.strerror}", file=sys.stderr)
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="virtual-ascend",
+        usage="virtual-ascend [options] -- python PROGRAM [ARGUMENTS]\n       virtual-ascend info",
+        description=DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("action", nargs="?", choices=("info",), help="say what is there, and run nothing")
+    parser.add_argument(
+        "--cores", type=int, choices=tuple(CHIPS), default=32, help="AI cores of the chip (default: 32)"
+    )
+    parser.add_argument("--memory", type=float, default=32, help="GiB of memory on the card (default: 32)")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="shuffles what nothing orders, and draws random numbers (default: 0)"
+    )
+    parser.add_argument(
+        "--formats",
+        metavar="ENTRY=FORMAT,...",
+        action="append",
+        default=[],
+        help="formats besides ND of a built-in operator, such as softmax_v2=FRACTAL_NZ; may be given several times",
+    )
+    parser.add_argument(
+        "--report", type=Path, metavar="DIR", help="write what was launched to DIR: op_summary.csv and trace.json"
+    )
+    parser.add_argument("--version", action="version", version=f"virtual_ascend {__version__}")
+    return parser
+
+
+def environment(options: argparse.Namespace, cann: Path) -> dict[str, str]:
+    """Variables of a program on the virtual card."""
+    packages = sys.modules[__package__], tikemu
+    ours = list(dict.fromkeys(str(Path(str(package.__file__)).parents[1]) for package in packages))
+    variables = dict(os.environ)
+    own: dict[str, object] = {
+        "VIRTUAL_ASCEND_SOC": CHIPS[options.cores],
+        "VIRTUAL_ASCEND_CORES": options.cores,
+        "VIRTUAL_ASCEND_MEMORY": int(options.memory * 2**30),
+        "VIRTUAL_ASCEND_SEED": options.seed,
+        "VIRTUAL_ASCEND_FORMATS": ";".join(options.formats),
+        "VIRTUAL_ASCEND_PYTHON": sys.executable,
+        "VIRTUAL_ASCEND_PYTHONPATH": os.pathsep.join(ours),
+        "ASCEND_HOME_PATH": cann,
+        "ASCEND_OPP_PATH": cann / "opp",
+        "MINDSPORE_OP_INFO_PATH": cann / "registrations.json",
+    }
+    if options.report:
+        own["VIRTUAL_ASCEND_REPORT"] = options.report.resolve()
+    variables.update({name: str(value) for name, value in own.items()})
+    # Compiled kernels are of this run alone: the sources of an operator may change between two.
+    variables.setdefault("MS_COMPILER_CACHE_PATH", tempfile.mkdtemp(prefix="virtual_ascend_"))
+    # The libraries lie in lib64; MindSpore warns where the other places are not named, though it needs nothing there.
+    _put_first(variables, "LD_LIBRARY_PATH", [str(cann / "lib64"), str(cann / "add-ons")])
+    _put_first(variables, "PATH", [str(cann / "compiler/ccec_compiler/bin")])
+    _put_first(variables, "PYTHONPATH", [str(CANN), *ours, str(cann / "opp/built-in/op_impl/ai_core/tbe")])
+    return variables
+
+
+def _put_first(variables: dict[str, str], name: str, entries: Sequence[str]) -> None:
+    variables[name] = os.pathsep.join([*entries, *filter(None, [variables.get(name)])])
+
+
+def describe(installation: Installation) -> str:
+    """What ``virtual-ascend info`` prints."""
+    folder = library.prepare(installation)
+    names, wanted = library.missing(installation)
+    return "\n".join(
+        [
+            f"virtual_ascend {__version__}, tikemu {tikemu.__version__}",
+            f"python   {installation.python}",
+            f"plugin   {installation.plugin}",
+            f"         wants {len(wanted)} symbols of {len(names)} libraries of CANN",
+            f"stand-in {folder}",
+        ]
+    )

@@ -1,0 +1,1 @@
+"""What MindSpore's processes find in place of CANN's compiler: see ../cann."""

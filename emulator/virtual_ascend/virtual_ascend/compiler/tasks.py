@@ -1,0 +1,186 @@
+"""Compiles operators: what ``te_fusion`` of ../cann hands on. Signatures are those of MindSpore 2.0.0's calls."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import inspect
+import json
+import math
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Callable
+
+import numpy as np
+from tikemu import ir
+from tikemu.build import latest
+from tikemu.machine.inputs import block_count
+
+from ..kernel import Kernel, arguments_of, shape_of, tensors
+from . import answers
+
+#: CANN's own operators are modules of this package.
+BUILT_IN = "impl"
+
+_finished: list[dict[str, Any]] = []
+
+
+# ------------------------------------------------------------------------------------------- questions before compiling
+def call_op_func(arguments: Sequence[Any], module: str, question: str, *_: Any) -> Any:
+    """Answer of an operator's ``check_supported`` or ``op_select_format``."""
+    inputs, outputs, _attributes = arguments
+    if _is_built_in(module):
+        return getattr(answers, question)(module.rsplit(".", 1)[-1], inputs, outputs)
+    function = getattr(importlib.import_module(module), question)
+    return function(*inputs, *outputs, *(_value(item) for item in arguments[2]))
+
+
+def check_op_impl_mode(_module: str, _function: str) -> bool:
+    """Whether an operator has modes of precision. No built-in one here has."""
+    return False
+
+
+def save_op_params(_name: str, _kind: str, _parameters: Any) -> None:
+    """What tuning would need; nothing is tuned."""
+
+
+def op_params_to_json(_name: str) -> str:
+    return "{}"
+
+
+def clear_fusion_params() -> None:
+    """None are kept."""
+
+
+def sync_op_tune_params(*_: Any) -> None:
+    """None are kept."""
+
+
+def sync_syspath(_folder: str) -> None:
+    """The process that compiles is the one whose path MindSpore has just changed."""
+
+
+# ---------------------------------------------------------------------------------------------------------- compilation
+def dispatch_prebuild_task(source_id: int, job_id: int, *_: Any) -> None:
+    """Which operators may be fused."""
+    _finish(source_id, job_id, lambda: None)
+
+
+def dispatch_single_op_compile_task(
+    source_id: int,
+    job_id: int,
+    _l1_size: int,
+    module: str,
+    _name: str,
+    kind: str,
+    function: str,
+    _kernel: str,
+    unknown_shape: bool,
+    arguments: Sequence[Any],
+    *_: Any,
+) -> None:
+    """Compile an operator: writes kernel_meta/NAME.o and NAME.json."""
+
+    def compile_it() -> None:
+        inputs, outputs, attributes, options = arguments
+        if unknown_shape:
+            raise NotImplementedError(f"operator {kind}: the virtual Ascend compiles no operators for changing shapes")
+        values = [_value(item) for item in attributes]
+        named = {item["name"]: item.get("value") for item in attributes if isinstance(item, dict)}
+        kernel = Kernel(values[-1], kind, function, list(inputs), list(outputs), named)
+        if not _is_built_in(module):
+            kernel.program = _record(module, function, [*inputs, *outputs, *values])
+        _write(kernel, Path(options["op_debug_dir"]) / "kernel_meta")
+
+    _finish(source_id, job_id, compile_it)
+
+
+def dispatch_fusion_op_compile_task(*_: Any) -> None:
+    raise NotImplementedError("the virtual Ascend fuses no operators, and told MindSpore so")
+
+
+def dispatch_autotune_task(*_: Any) -> None:
+    raise NotImplementedError("the virtual Ascend tunes no operators: leave auto_tune_mode as it is")
+
+
+def build_single_op_from_c(*_: Any) -> None:
+    raise NotImplementedError("the virtual Ascend tunes no operators: leave auto_tune_mode as it is")
+
+
+def take_finished(_source_id: int) -> list[dict[str, Any]]:
+    """What was compiled since the last call."""
+    taken = list(_finished)
+    _finished.clear()
+    return taken
+
+
+def _finish(source_id: int, job_id: int, work: Callable[[], None]) -> None:
+    """Do a task; MindSpore asks for its outcome later."""
+    error = ""
+    try:
+        work()
+    except Exception:
+        error = traceback.format_exc()
+        print(f"virtual-ascend: an operator could not be compiled\n{error}", file=sys.stderr, flush=True)
+    _finished.append(
+        {
+            "graph_id": source_id,
+            "task_id": job_id,
+            "status_code": int(bool(error)),
+            "result": "failed" if error else "success",
+            "info_msg": error,
+            "except_msg": error,
+            "op_res": json.dumps({"pattern": answers.PATTERN}),
+        }
+    )
+
+
+def _is_built_in(module: str) -> bool:
+    return module.split(".")[0] == BUILT_IN
+
+
+def _value(attribute: Any) -> Any:
+    return attribute["value"] if isinstance(attribute, dict) else attribute
+
+
+def _record(module: str, function: str, arguments: list[Any]) -> ir.Program:
+    """The program that an operator in TIK builds."""
+    entry = getattr(importlib.import_module(module), function)
+    before = latest()
+    options = {}
+    if "impl_mode" in inspect.signature(entry).parameters:
+        options["impl_mode"] = "high_performance"
+    entry(*arguments, **options)
+    program = latest()
+    if program is None or program is before:
+        raise RuntimeError(f"{module}.{function} built no kernel: it has to call BuildCCE")
+    return program
+
+
+def _write(kernel: Kernel, folder: Path) -> None:
+    """The kernel, and its description for MindSpore."""
+    folder.mkdir(parents=True, exist_ok=True)
+    contents = kernel.dump()
+    (folder / f"{kernel.name}.o").write_bytes(contents)
+    description = {
+        "binFileName": kernel.name,
+        "binFileSuffix": ".o",
+        "blockDim": 1,
+        "kernelName": f"{kernel.name}__kernel0",
+        "magic": answers.MAGIC,
+        "coreType": answers.CORE_TYPE,
+        "parameters": [0] * len(tensors(kernel.inputs + kernel.outputs)),
+        "sha256": hashlib.sha256(contents).hexdigest(),
+    }
+    program = kernel.program
+    if program is not None:
+        given = arguments_of(program)
+        description["blockDim"] = block_count(program, {}) or 1
+        # 1: MindSpore clears the tensor before the kernel.
+        description["parameters"] = [int(tensor.is_atomic_add) for tensor in (*given, *program.workspaces)]
+        sizes = [math.prod(shape_of(tensor)) * np.dtype(tensor.dtype).itemsize for tensor in program.workspaces]
+        if sizes:
+            description["workspace"] = {"num": len(sizes), "size": sizes, "type": [0] * len(sizes)}
+    (folder / f"{kernel.name}.json").write_text(json.dumps(description))

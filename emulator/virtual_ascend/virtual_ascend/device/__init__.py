@@ -1,0 +1,1 @@
+"""The device process: ``python -m virtual_ascend.device``, which the runtime starts. Runs kernels."""

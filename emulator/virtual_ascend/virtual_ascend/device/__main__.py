@@ -1,0 +1,111 @@
+"""The loop of the device process: ``python -m virtual_ascend.device SOCKET MEMORY BYTES PAGES``.
+
+The first two are file descriptors, the others the size of the memory and of the table of its pages.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import struct
+import sys
+import threading
+import traceback
+from pathlib import Path
+from typing import Callable
+
+import numpy as np
+
+from ..kernel import load
+from . import aicpu, by_name
+from .errors import KernelError
+from .launch import Launcher
+from .memory import Address, Memory
+from .report import Report
+
+# Requests and codes of runtime/device.h and runtime/status.h.
+REGISTER, LAUNCH, AICPU, OPERATOR = 1, 2, 3, 4
+SUCCESS, KERNEL_FAILED = 0, 507015
+_HEADER, _ANSWER, _ADDRESS = struct.Struct("=IIQQ"), struct.Struct("=qQ"), struct.Struct("=QQ")
+
+
+class Server:
+    """Answers the runtime, one request after the other."""
+
+    def __init__(self, connection: socket.socket, launcher: Launcher) -> None:
+        self.connection, self.launcher = connection, launcher
+        self.handlers: dict[int, Callable[[int, int, bytes], None]] = {
+            REGISTER: self.register,
+            LAUNCH: self.launch,
+            AICPU: self.launch_aicpu,
+            OPERATOR: self.launch_operator,
+        }
+
+    def serve(self) -> None:
+        """Until the program has ended."""
+        while True:
+            request, blocks, number, size = _HEADER.unpack(self.read(_HEADER.size))
+            contents = self.read(size)
+            code, text = SUCCESS, ""
+            try:
+                self.handlers[request](number, blocks, contents)
+            except KernelError as error:
+                code, text = KERNEL_FAILED, str(error)
+            except Exception:
+                code, text = KERNEL_FAILED, f"the device process met an error of its own\n{traceback.format_exc()}"
+            answer = text.encode()
+            self.connection.sendall(_ANSWER.pack(code, len(answer)) + answer)
+
+    def read(self, size: int) -> bytes:
+        contents = bytearray()
+        while len(contents) < size:
+            part = self.connection.recv(size - len(contents))
+            if not part:
+                sys.exit(0)
+            contents += part
+        return bytes(contents)
+
+    def register(self, number: int, _blocks: int, contents: bytes) -> None:
+        self.launcher.register(number, load(contents))
+
+    def launch(self, number: int, blocks: int, contents: bytes) -> None:
+        self.launcher.launch(number, blocks, [Address(*pair) for pair in _ADDRESS.iter_unpack(contents)])
+
+    def launch_aicpu(self, _number: int, count: int, contents: bytes) -> None:
+        addresses, definition = _split(count, contents)
+        self.launcher.launch_aicpu(aicpu.parse(definition), addresses)
+
+    def launch_operator(self, _number: int, count: int, contents: bytes) -> None:
+        addresses, description = _split(count, contents)
+        kernel, constants = by_name.parse(description)
+        self.launcher.launch_operator(kernel, addresses, constants)
+
+
+def _split(count: int, contents: bytes) -> tuple[list[Address], bytes]:
+    """The addresses that a message begins with, and the rest."""
+    end = count * _ADDRESS.size
+    return [Address(*pair) for pair in _ADDRESS.iter_unpack(contents[:end])], contents[end:]
+
+
+def _end_with(connection: socket.socket) -> None:
+    """End the process when the program has ended, also while a kernel runs."""
+    poll = select.poll()
+    poll.register(connection, select.POLLHUP)
+    while not any(events & select.POLLHUP for _, events in poll.poll()):
+        pass
+    os._exit(0)
+
+
+def main() -> None:
+    descriptor, file, size, pages = map(int, sys.argv[1:5])
+    connection = socket.socket(fileno=descriptor)
+    threading.Thread(target=_end_with, args=(connection,), daemon=True).start()
+    np.seterr(all="ignore")  # infinities and NaN are part of the arithmetic
+    folder = os.environ.get("VIRTUAL_ASCEND_REPORT")
+    report = Report(Path(folder)) if folder else None
+    Server(connection, Launcher(Memory(file, size, pages), report)).serve()
+
+
+if __name__ == "__main__":
+    main()

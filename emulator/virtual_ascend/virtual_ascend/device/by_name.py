@@ -1,0 +1,44 @@
+"""Operators that MindSpore asks for by name, as runtime/operators_api.cc describes them."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from ..kernel import Kernel
+from .aicpu import DTYPES
+from .errors import KernelError
+
+#: aclFormat by number.
+FORMATS = {
+    **{0: "NCHW", 1: "NHWC", 2: "ND", 3: "NC1HWC0", 4: "FRACTAL_Z", 16: "HWCN", 27: "NDHWC", 29: "FRACTAL_NZ"},
+    30: "NCDHW",
+}
+
+
+def entry_of(kind: str) -> str:
+    """Name of the entry of CANN's operator of this type: gelu_grad for GeluGrad."""
+    return re.sub(r"(?<=[a-z0-9])([A-Z])", r"_\1", kind).lower()
+
+
+def parse(message: bytes) -> tuple[Kernel, dict[int, bytes]]:
+    """The kernel, and the contents of the tensors that do not lie on the card, by place among all that are there."""
+    described = json.loads(message)
+    constants: dict[int, bytes] = {}
+    place = 0
+
+    def tensor(given: Any) -> Any:
+        nonlocal place
+        if given is None:
+            return None
+        if given["format"] not in FORMATS or given["dtype"] not in DTYPES:
+            raise KernelError(f"operator {described['type']}: format {given['format']}, dtype {given['dtype']}")
+        if "contents" in given:
+            constants[place] = bytes.fromhex(given.pop("contents"))
+        place += 1
+        return {**given, "format": FORMATS[given["format"]], "dtype": DTYPES[given["dtype"]]}
+
+    inputs, outputs = ([tensor(given) for given in described[side]] for side in ("inputs", "outputs"))
+    kind = described["type"]
+    return Kernel(kind, kind, entry_of(kind), inputs, outputs, described["attributes"]), constants

@@ -1,0 +1,156 @@
+"""Launches: built-in operators in NumPy, operators in TIK in tikemu."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import tikemu
+from tikemu import ir
+
+from ..kernel import Kernel, arguments_of, shape_of, tensors
+from .errors import KernelError
+from .formats import dtype_of, store, to_plain
+from .memory import Address, Memory
+from .numerics import STATUS, convert, notice_overflow
+from .operators import AICPU, TABLE, Operator
+from .report import AI_CORE, AI_CPU, Report
+
+OPTIONS = tikemu.Options(strict=True, progress=False)
+#: CANN's kernel that clears tensors before others add to them.
+CLEAN = "atomic_addr_clean"
+
+
+class Launcher:
+    """Kernels by number, and what each launch does to memory."""
+
+    def __init__(self, memory: Memory, report: Report | None) -> None:
+        self.memory, self.report = memory, report
+        self.kernels: dict[int, Kernel] = {}
+        self.seconds: dict[str, float] = {}  # of kernels in TIK, as estimated at their first launch
+
+    def register(self, number: int, kernel: Kernel) -> None:
+        self.kernels[number] = kernel
+
+    def launch(self, number: int, blocks: int, addresses: Sequence[Address]) -> None:
+        """Run a kernel.
+
+        Raises:
+            KernelError: it cannot run, or did something that a card would not survive or not notice.
+        """
+        kernel = self.kernels[number]
+        if kernel.program is not None:
+            self._run_tik(kernel, kernel.program, addresses)
+        elif kernel.function == CLEAN:
+            self._clean(kernel, addresses)
+        else:
+            self._run_built_in(kernel, addresses, TABLE)
+        self._note(kernel, AI_CORE, blocks)
+
+    def launch_aicpu(self, kernel: Kernel, addresses: Sequence[Address]) -> None:
+        """Run a kernel on the AI CPU."""
+        self._run_built_in(kernel, addresses, AICPU)
+        self._note(kernel, AI_CPU, 1)
+
+    def launch_operator(self, kernel: Kernel, addresses: Sequence[Address], constants: dict[int, bytes]) -> None:
+        """Run an operator that MindSpore asked for by name; some inputs come with the request."""
+        on_cpu = kernel.function not in TABLE and kernel.type in AICPU
+        if on_cpu:
+            kernel.function = kernel.type
+        self._run_built_in(kernel, addresses, AICPU if on_cpu else TABLE, constants)
+        self._note(kernel, AI_CPU if on_cpu else AI_CORE, 1)
+
+    def _note(self, kernel: Kernel, unit: str, blocks: int) -> None:
+        if self.report:
+            self.report.note(kernel, unit, blocks, self.seconds.get(kernel.name))
+
+    def _clean(self, kernel: Kernel, addresses: Sequence[Address]) -> None:
+        sizes = kernel.attributes["automic_add_mem_size"]  # CANN's spelling
+        for index, (address, size) in enumerate(zip(addresses, sizes)):
+            self.memory.view(address, np.dtype(np.uint8), (size,), f"kernel {kernel.name}, tensor {index}")[...] = 0
+
+    # ------------------------------------------------------------------------------------------------------- built in
+    def _run_built_in(
+        self,
+        kernel: Kernel,
+        addresses: Sequence[Address],
+        table: dict[str, Operator],
+        constants: Mapping[int, bytes] = MappingProxyType({}),
+    ) -> None:
+        operator = table.get(kernel.function)
+        if operator is None:
+            raise KernelError(
+                f"the virtual card has no operator {kernel.function} (type {kernel.type}); it was to work on "
+                f"{_shown(kernel.inputs)} with {kernel.attributes} and give {_shown(kernel.outputs)}"
+            )
+        given, wanted = tensors(kernel.inputs), tensors(kernel.outputs)
+        if len(addresses) < len(given) + len(wanted):
+            count = len(given) + len(wanted)
+            raise KernelError(f"kernel {kernel.name} ({kernel.type}): {count} tensors, {len(addresses)} addresses")
+        stored = []
+        for index, (description, address) in enumerate(zip(given + wanted, addresses)):
+            dtype, shape = dtype_of(description), tuple(description["shape"])
+            if index in constants:
+                stored.append(np.frombuffer(constants[index], dtype).reshape(shape))
+                continue
+            side, number = ("input", index) if index < len(given) else ("output", index - len(given))
+            name = f"kernel {kernel.name} ({kernel.type}), {side} {number}"
+            stored.append(self.memory.view(address, dtype, shape, name))
+        plain = iter([to_plain(array, description) for array, description in zip(stored, given)])
+        try:
+            results = operator(kernel, *(_take(parameter, plain) for parameter in kernel.inputs))
+        except Exception as error:
+            raise KernelError(
+                f"kernel {kernel.name} ({kernel.type}) failed on {_shown(kernel.inputs)} with {kernel.attributes}: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+        arrays = [np.asarray(result) for result in (results if isinstance(results, (list, tuple)) else (results,))]
+        notice_overflow(arrays, stored[: len(given)])
+        for array, target, description in zip(arrays, stored[len(given) :], wanted):
+            store(convert(array, target.dtype), target, description)
+
+    # ------------------------------------------------------------------------------------------------------------ TIK
+    def _run_tik(self, kernel: Kernel, program: ir.Program, addresses: Sequence[Address]) -> None:
+        arguments = arguments_of(program)
+        inputs, outputs = arguments[: len(program.inputs)], arguments[len(program.inputs) :]
+        known = [*arguments, *program.workspaces]
+        if len(addresses) != len(known):
+            raise KernelError(f"kernel {kernel.name}: {len(known)} tensors, {len(addresses)} addresses")
+        feeds, targets, spans = {}, {}, []
+        for tensor, address in zip(known, addresses):
+            name = f"kernel {kernel.name} ({kernel.type}), tensor {tensor.name}"
+            array = self.memory.view(address, np.dtype(tensor.dtype), shape_of(tensor), name)
+            start, end = address.offset, address.offset + array.nbytes
+            if tensor in inputs:
+                spans.append((start, end))
+            # What is no input, was not cleared and does not lie where an input lies starts undefined.
+            if tensor.is_atomic_add or any(first < end and start < last for first, last in spans):
+                feeds[tensor.name] = array
+            if tensor in outputs:
+                targets[tensor.name] = array
+        try:
+            timing = self.report is not None and kernel.name not in self.seconds
+            result = tikemu.run(program, feeds, timing=timing, options=OPTIONS)
+        except tikemu.TikError as error:
+            raise KernelError(f"kernel {kernel.name} ({kernel.type}): {type(error).__name__}: {error}") from error
+        if timing:
+            self.seconds[kernel.name] = result.seconds
+        STATUS.is_set |= bool(result.overflow)
+        for name, array in targets.items():
+            array[...] = result.outputs[name].reshape(array.shape)
+
+
+def _take(parameter: Any, arrays: Iterator[np.ndarray]) -> Any:
+    """Arrays of one parameter: one, none, or a list."""
+    if parameter is None:
+        return None
+    if isinstance(parameter, (list, tuple)):
+        return [next(arrays) for _ in parameter]
+    return next(arrays)
+
+
+def _shown(parameters: list[Any]) -> str:
+    """Tensors as text."""
+    return ", ".join(f"{one['dtype']}{list(one['shape'])} {one['format']}" for one in tensors(parameters)) or "nothing"

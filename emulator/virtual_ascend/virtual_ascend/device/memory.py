@@ -1,0 +1,55 @@
+"""The card's memory, which this process shares with the program's (runtime/device.cc)."""
+
+from __future__ import annotations
+
+import math
+import mmap
+from typing import NamedTuple
+
+import numpy as np
+
+from .errors import KernelError
+
+PAGE = 64 << 10
+FRESH = 0xFF  # NaN in every float type, -1 in integers
+NOWHERE = (1 << 64) - 1
+
+
+class Address(NamedTuple):
+    """An argument of a kernel: its place, and the bytes from there to the end of its block (0: it is in no block)."""
+
+    offset: int
+    room: int
+
+
+class Memory:
+    """Tensors at addresses. A page that nothing was written to holds NaN."""
+
+    def __init__(self, file: int, size: int, pages: int) -> None:
+        contents = np.frombuffer(mmap.mmap(file, size + pages), np.uint8)
+        self._contents, self._touched = contents[:size], contents[size:]
+
+    def view(self, address: Address, dtype: np.dtype, shape: tuple[int, ...], name: str) -> np.ndarray:
+        """The tensor there.
+
+        Raises:
+            KernelError: it does not lie in one block of memory; the message begins with ``name``.
+        """
+        size = math.prod(shape) * dtype.itemsize
+        if address.offset == NOWHERE:
+            raise KernelError(f"{name}: its address is not one of the card")
+        if size > address.room:
+            where = (
+                f"at offset {address.offset} the block has {address.room} bytes" if address.room else "there is none"
+            )
+            raise KernelError(f"{name}: {size} bytes are outside the memory that was allocated: {where}")
+        self._touch(address.offset, size)
+        return self._contents[address.offset : address.offset + size].view(dtype).reshape(shape)
+
+    def _touch(self, offset: int, size: int) -> None:
+        first, end = offset // PAGE, -(-(offset + size) // PAGE)
+        if self._touched[first:end].all():
+            return
+        for page in (np.flatnonzero(self._touched[first:end] == 0) + first).tolist():
+            self._contents[page * PAGE : (page + 1) * PAGE] = FRESH
+            self._touched[page] = 1

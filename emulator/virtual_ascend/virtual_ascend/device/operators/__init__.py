@@ -1,0 +1,25 @@
+"""Built-in operators, one NumPy function each, on plain arrays.
+
+A function is called with the kernel (for its attributes and output shapes) and an array for each input, None for one
+that is left out, a list for one that is several tensors. It returns its outputs, and need not care about the dtype and
+format in which they are stored. Tables go by the name of CANN's entry; those for the AI CPU by MindSpore's operator.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable
+
+from . import elementwise, indexing, layout, matmul, normalisation, optimizer, random, reduce, status
+
+Operator = Callable[..., Any]
+
+_FAMILIES = elementwise, indexing, layout, matmul, normalisation, optimizer, random, reduce, status
+
+#: Operators of the AI cores, by CANN's entry.
+TABLE: dict[str, Operator] = {name: function for family in _FAMILIES for name, function in family.TABLE.items()}
+#: Operators of the AI CPU, by type.
+AICPU: dict[str, Operator] = {
+    name: function
+    for family in (elementwise, indexing, layout, random, reduce)
+    for name, function in family.AICPU.items()
+}

@@ -1,0 +1,94 @@
+"""Gathering and scattering by index."""
+
+from __future__ import annotations
+
+from typing import Any, Callable
+
+import numpy as np
+
+from ...kernel import Kernel
+from ..numerics import wide
+
+
+def _gather(kernel: Kernel, x: np.ndarray, index: np.ndarray, axis: np.ndarray | None = None) -> np.ndarray:
+    along = kernel.attributes.get("axis", 0) if axis is None else int(axis.reshape(-1)[0])
+    size = x.shape[along]
+    if index.size and not -size <= index.min() <= index.max() < size:
+        raise IndexError(f"an index of {index.min()} to {index.max()} into an axis of {size}")
+    return np.take(x, index, along)
+
+
+def _gather_along(kernel: Kernel, x: np.ndarray, axis: np.ndarray, index: np.ndarray) -> np.ndarray:
+    """GatherD: the index has the shape of the result."""
+    return np.take_along_axis(x, index, int(axis.reshape(-1)[0]))
+
+
+def _gather_along_gradient(kernel: Kernel, *arrays: np.ndarray) -> np.ndarray:
+    """Of the index and the gradient; what stands before them describes the shape."""
+    index, gradient = arrays[-2:]
+    axis = kernel.attributes["dim"]
+    result = np.zeros(kernel.outputs[0]["ori_shape"], np.float32)
+    places = list(np.indices(index.shape))
+    places[axis] = index
+    np.add.at(result, tuple(places), wide(gradient))
+    return result
+
+
+def _gather_nd(_kernel: Kernel, x: np.ndarray, index: np.ndarray) -> np.ndarray:
+    return x[tuple(np.moveaxis(index, -1, 0))]
+
+
+def _one_hot(kernel: Kernel, index: np.ndarray, *given: np.ndarray) -> np.ndarray:
+    """The depth is an attribute or the first of the further tensors, behind which stand the two values."""
+    *depth, on, off = given
+    count = int(depth[0]) if depth else kernel.attributes["depth"]
+    axis = kernel.attributes.get("axis", -1)
+    return np.moveaxis(np.where(index[..., None] == np.arange(count), on, off), -1, axis)
+
+
+def _segment_sums(kernel: Kernel, x: np.ndarray, index: np.ndarray, *_count: np.ndarray) -> np.ndarray:
+    rest = x.shape[index.ndim :]
+    result = np.zeros(kernel.outputs[0]["ori_shape"], wide(x).dtype)
+    flat = index.reshape(-1)
+    keep = flat >= 0  # a negative number belongs to no segment
+    np.add.at(result, flat[keep], wide(x).reshape(-1, *rest)[keep])
+    return result
+
+
+def _scatter(combine: Callable[..., None]) -> Callable[..., Any]:
+    def operator(_kernel: Kernel, target: np.ndarray, index: np.ndarray, updates: np.ndarray) -> np.ndarray:
+        result = target.copy()
+        combine(result, tuple(np.moveaxis(index, -1, 0)), updates)
+        return result
+
+    return operator
+
+
+def _put(result: np.ndarray, places: tuple[np.ndarray, ...], values: np.ndarray) -> None:
+    result[places] = values
+
+
+def _top(kernel: Kernel, x: np.ndarray, *_rest: Any) -> tuple[np.ndarray, np.ndarray]:
+    count = kernel.attributes["k"]
+    order = np.argsort(-wide(x), axis=-1, kind="stable")[..., :count]
+    return np.take_along_axis(x, order, -1), order
+
+
+TABLE: dict[str, Callable[..., Any]] = {
+    "gather_nd": _gather_nd,
+    "gather_v2": _gather,
+    "gather_v2_d": _gather,
+    "one_hot": _one_hot,
+    "one_hot_d": _one_hot,
+    "tensor_scatter_update": _scatter(_put),
+    "top_k_d": _top,
+    "unsorted_segment_sum": _segment_sums,
+    "unsorted_segment_sum_d": _segment_sums,
+}
+AICPU: dict[str, Callable[..., Any]] = {
+    "GatherD": _gather_along,
+    "GatherDGrad": _gather_along_gradient,
+    "GatherDGradV2": _gather_along_gradient,
+    "GatherNd": _gather_nd,
+    "TensorScatterUpdate": _scatter(_put),
+}

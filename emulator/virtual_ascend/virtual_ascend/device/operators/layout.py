@@ -1,0 +1,154 @@
+"""Operators that move elements and compute nothing: formats, shapes, parts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Callable
+
+import numpy as np
+
+from ...kernel import Kernel
+from ..numerics import listed
+
+
+def _same(_kernel: Kernel, x: np.ndarray, *_rest: Any) -> np.ndarray:
+    """The format is the store's concern, and so is the shape."""
+    return x
+
+
+def _transpose(kernel: Kernel, x: np.ndarray, order: np.ndarray | None = None) -> np.ndarray:
+    return x.transpose(kernel.attributes["perm"] if order is None else order.tolist())
+
+
+def _transpose_and_reshape(kernel: Kernel, x: np.ndarray) -> np.ndarray:
+    """MindSpore's fusion of the two, in either order."""
+    attributes = kernel.attributes
+    if attributes["transpose_first"]:
+        return x.transpose(attributes["perm"]).reshape(attributes["shape"])
+    return x.reshape(attributes["shape"]).transpose(attributes["perm"])
+
+
+def _attribute(kernel: Kernel, *names: str, otherwise: Any = None) -> Any:
+    """The first of these attributes that there is: CANN's name of it, then MindSpore's."""
+    return next((kernel.attributes[name] for name in names if name in kernel.attributes), otherwise)
+
+
+def _concatenate(kernel: Kernel, *arrays: Any) -> np.ndarray:
+    return np.concatenate(listed(arrays), _attribute(kernel, "concat_dim", "axis", otherwise=0))
+
+
+def _stack(kernel: Kernel, *arrays: Any) -> np.ndarray:
+    return np.stack(listed(arrays), _attribute(kernel, "axis", otherwise=0))
+
+
+def _unstack(kernel: Kernel, x: np.ndarray) -> list[np.ndarray]:
+    axis = _attribute(kernel, "axis", otherwise=0)
+    return [np.take(x, index, axis) for index in range(x.shape[axis])]
+
+
+def _split(kernel: Kernel, x: np.ndarray) -> list[np.ndarray]:
+    count = _attribute(kernel, "num_split", "output_num")
+    return np.split(x, count, _attribute(kernel, "split_dim", "axis", otherwise=0))
+
+
+def _split_by_sizes(kernel: Kernel, x: np.ndarray) -> list[np.ndarray]:
+    return np.split(x, np.cumsum(kernel.attributes["size_splits"])[:-1], kernel.attributes["split_dim"])
+
+
+def _strides(kernel: Kernel, shape: Sequence[int], begin: Any, end: Any, steps: Any) -> tuple[Any, ...]:
+    """The index that StridedSlice describes."""
+    masks = {
+        name: kernel.attributes.get(f"{name}_mask", 0)
+        for name in ("begin", "end", "ellipsis", "new_axis", "shrink_axis")
+    }
+    index: list[Any] = []
+    for place, (first, last, step) in enumerate(zip(begin, end, steps)):
+        bit = 1 << place
+        if masks["ellipsis"] & bit:
+            index.append(Ellipsis)
+        elif masks["new_axis"] & bit:
+            index.append(None)
+        elif masks["shrink_axis"] & bit:
+            index.append(int(first))
+        else:
+            start = None if masks["begin"] & bit else int(first)
+            index.append(slice(start, None if masks["end"] & bit else int(last), int(step)))
+    return tuple(index)
+
+
+def _bounds(kernel: Kernel, given: Sequence[np.ndarray | None]) -> list[Any]:
+    """begin, end and strides: tensors, or attributes."""
+    names = "begin", "end", "strides"
+    return [kernel.attributes[name] if array is None else array.tolist() for name, array in zip(names, given)]
+
+
+def _strided_slice(kernel: Kernel, x: np.ndarray, *bounds: np.ndarray) -> np.ndarray:
+    return x[_strides(kernel, x.shape, *_bounds(kernel, (*bounds, None, None, None)[:3]))]
+
+
+def _strided_slice_gradient(kernel: Kernel, *arrays: np.ndarray) -> np.ndarray:
+    """Of the shape, begin, end and strides where they are tensors, and the gradient."""
+    *bounds, gradient = arrays
+    result = np.zeros(kernel.outputs[0]["ori_shape"], gradient.dtype)
+    index = _strides(kernel, result.shape, *_bounds(kernel, (*bounds[1:], None, None, None)[:3]))
+    result[index] = gradient.reshape(result[index].shape)
+    return result
+
+
+def _slice(kernel: Kernel, x: np.ndarray, *bounds: np.ndarray) -> np.ndarray:
+    given = [array.tolist() for array in bounds]
+    starts, sizes = given or (_attribute(kernel, "offsets", "begin"), kernel.attributes["size"])
+    ends = (start + size if size >= 0 else None for start, size in zip(starts, sizes))
+    return x[tuple(slice(start, end) for start, end in zip(starts, ends))]
+
+
+def _tile(kernel: Kernel, x: np.ndarray, times: np.ndarray | None = None) -> np.ndarray:
+    return np.tile(x, kernel.attributes["multiples"] if times is None else times.tolist())
+
+
+def _pad(kernel: Kernel, x: np.ndarray, widths: np.ndarray | None = None) -> np.ndarray:
+    return np.pad(x, kernel.attributes["paddings"] if widths is None else widths.reshape(-1, 2).tolist())
+
+
+def _broadcast(kernel: Kernel, x: np.ndarray, *_shape: Any) -> np.ndarray:
+    return np.broadcast_to(x, kernel.outputs[0]["ori_shape"])
+
+
+TABLE: dict[str, Callable[..., Any]] = {
+    "broadcast_to": _broadcast,
+    "broadcast_to_d": _broadcast,
+    "concat_d": _concatenate,
+    "concat_v2_d": _concatenate,
+    "confusion_transpose_d": _transpose_and_reshape,
+    "expand_dims": _same,
+    "fill": lambda kernel, _shape, value: np.broadcast_to(value, kernel.outputs[0]["ori_shape"]),
+    "fill_d": _broadcast,
+    "pack": _stack,
+    "pad": _pad,
+    "pad_d": _pad,
+    "reshape": _same,
+    "reverse_v2_d": lambda kernel, x: np.flip(x, kernel.attributes["axis"]),
+    "slice": _slice,
+    "slice_d": _slice,
+    "split_d": _split,
+    "split_v_d": _split_by_sizes,
+    "strided_slice": _strided_slice,
+    "strided_slice_d": _strided_slice,
+    "strided_slice_grad": _strided_slice_gradient,
+    "strided_slice_grad_d": _strided_slice_gradient,
+    "tile": _tile,
+    "tile_d": _tile,
+    "trans_data": _same,
+    "transpose": _transpose,
+    "transpose_d": _transpose,
+    "unpack": _unstack,
+}
+AICPU: dict[str, Callable[..., Any]] = {
+    "Concat": _concatenate,
+    "Reshape": _same,
+    "Slice": _slice,
+    "Split": _split,
+    "StridedSlice": _strided_slice,
+    "StridedSliceGrad": _strided_slice_gradient,
+    "Transpose": _transpose,
+}

@@ -1,0 +1,40 @@
+"""Random numbers and dropout. The streams are NumPy's; which ones the chip draws is not documented."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Callable
+
+import numpy as np
+
+from ...kernel import Kernel
+from ..numerics import wide
+
+_DRAWS = np.random.default_rng(int(os.environ.get("VIRTUAL_ASCEND_SEED", "0")))
+
+
+def _dropout_bits(kernel: Kernel, _shape: np.ndarray, keep: np.ndarray, *_rest: Any) -> np.ndarray:
+    """A bit for each element, packed from the lowest one on."""
+    count = int(np.prod(kernel.outputs[0]["shape"])) * 8
+    return np.packbits(_DRAWS.random(count) < float(keep), bitorder="little")
+
+
+def _apply_dropout(_kernel: Kernel, x: np.ndarray, bits: np.ndarray, keep: np.ndarray) -> np.ndarray:
+    kept = np.unpackbits(bits.reshape(-1), count=x.size, bitorder="little").reshape(x.shape)
+    return np.where(kept, wide(x) / float(keep), 0)
+
+
+def _uniform(kernel: Kernel, *_: Any) -> np.ndarray:
+    return _DRAWS.random(kernel.outputs[0]["shape"], np.float32)
+
+
+def _normal(kernel: Kernel, *_: Any) -> np.ndarray:
+    return _DRAWS.standard_normal(kernel.outputs[0]["shape"], np.float32)
+
+
+TABLE: dict[str, Callable[..., Any]] = dict.fromkeys(("drop_out_do_mask", "dropout_do_mask"), _apply_dropout)
+AICPU: dict[str, Callable[..., Any]] = {
+    "DropoutGenMask": _dropout_bits,
+    "StandardNormal": _normal,
+    "UniformReal": _uniform,
+}

@@ -1,0 +1,97 @@
+"""Sums, extremes and the like over axes."""
+
+from __future__ import annotations
+
+from typing import Any, Callable
+
+import numpy as np
+
+from ...kernel import Kernel
+from ..numerics import wide
+
+
+def axes_of(kernel: Kernel, x: np.ndarray, *names: str) -> tuple[int, ...]:
+    """Axes that an attribute names; none means all."""
+    for name in (*names, "axis", "axes"):
+        if name in kernel.attributes:
+            given = kernel.attributes[name]
+            axes = tuple(given) if isinstance(given, (list, tuple)) else (given,)
+            return axes or tuple(range(x.ndim))
+    return tuple(range(x.ndim))
+
+
+def _over_axes(function: Callable[..., Any]) -> Callable[..., Any]:
+    def operator(kernel: Kernel, x: np.ndarray, axes: np.ndarray | None = None) -> np.ndarray:
+        chosen = axes_of(kernel, x) if axes is None else tuple(axes.reshape(-1).tolist())
+        return function(wide(x), axis=chosen, keepdims=bool(kernel.attributes.get("keep_dims", False)))
+
+    return operator
+
+
+def _square_sum(kernel: Kernel, x: np.ndarray) -> np.ndarray:
+    x = wide(x)
+    return np.square(x).sum(axes_of(kernel, x), keepdims=bool(kernel.attributes.get("keep_dims", False)))
+
+
+def _product_and_sum(kernel: Kernel, x: np.ndarray, y: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """MindSpore's fusion of two Mul and a ReduceSum."""
+    x, y, z = wide(x), wide(y), wide(z)
+    keep = bool(kernel.attributes.get("keep_dims", False))
+    return x * y, (y * z).sum(axes_of(kernel, y), keepdims=keep)
+
+
+def _bias_gradient(kernel: Kernel, x: np.ndarray) -> np.ndarray:
+    """The sum over all axes but that of the channels: the last one, in images the second."""
+    channels = 1 if x.ndim >= 4 else x.ndim - 1
+    return wide(x).sum(tuple(axis for axis in range(x.ndim) if axis != channels))
+
+
+def _arg(function: Callable[..., Any]) -> Callable[..., Any]:
+    def operator(kernel: Kernel, x: np.ndarray, *_rest: Any) -> np.ndarray:
+        axis = kernel.attributes.get("dimension", kernel.attributes.get("axis", -1))
+        return function(x, axis=axis)
+
+    return operator
+
+
+def _arg_with_value(position: Callable[..., Any], value: Callable[..., Any]) -> Callable[..., Any]:
+    def operator(kernel: Kernel, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        axis = kernel.attributes.get("dimension", kernel.attributes.get("axis", 0))
+        return position(x, axis=axis), value(x, axis=axis)
+
+    return operator
+
+
+def _running_sum(kernel: Kernel, x: np.ndarray) -> np.ndarray:
+    attributes = kernel.attributes
+    if attributes.get("exclusive") or attributes.get("reverse"):
+        raise NotImplementedError("exclusive or reverse sums")
+    return np.cumsum(wide(x), axis=attributes["axis"])
+
+
+_BY_NAME: dict[str, Callable[..., Any]] = {
+    "reduce_all": np.all,
+    "reduce_any": np.any,
+    "reduce_max": np.max,
+    "reduce_mean": np.mean,
+    "reduce_min": np.min,
+    "reduce_prod": np.prod,
+    "reduce_sum": np.sum,
+}
+TABLE: dict[str, Callable[..., Any]] = {
+    **{name + ending: _over_axes(function) for name, function in _BY_NAME.items() for ending in ("", "_d")},
+    "arg_max_d": _arg(np.argmax),
+    "arg_max_with_value": _arg_with_value(np.argmax, np.max),
+    "arg_min_with_value": _arg_with_value(np.argmin, np.min),
+    "bias_add_grad": _bias_gradient,
+    "confusion_mul_grad": _product_and_sum,
+    "cumsum_d": _running_sum,
+    "l2_loss": lambda _kernel, x: np.square(wide(x)).sum() / 2,
+    "square_sum_all": lambda _kernel, x, y: (np.square(wide(x)).sum(), np.square(wide(y)).sum()),
+    "square_sum_v1": _square_sum,
+}
+AICPU: dict[str, Callable[..., Any]] = {
+    **{"".join(map(str.capitalize, name.split("_"))): TABLE[name] for name in _BY_NAME},
+    "Argmax": TABLE["arg_max_d"],
+    "CumSum": TABLE["cumsum_d"],
+}

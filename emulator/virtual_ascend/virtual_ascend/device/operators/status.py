@@ -1,0 +1,45 @@
+"""The overflow status of the card: eight numbers of which the first counts."""
+
+from __future__ import annotations
+
+from typing import Any, Callable
+
+import numpy as np
+
+from ...kernel import Kernel
+from ..numerics import STATUS
+
+_SIZE = 8
+
+
+def _allocate(_kernel: Kernel) -> np.ndarray:
+    return np.zeros(_SIZE, np.float32)
+
+
+def _get(_kernel: Kernel, state: np.ndarray) -> np.ndarray:
+    """The first version of this operator writes into its input."""
+    state[...] = STATUS.is_set
+    return np.full(_SIZE, STATUS.is_set, np.float32)
+
+
+def _clear(_kernel: Kernel, _state: np.ndarray) -> np.ndarray:
+    STATUS.is_set = False
+    return np.zeros(_SIZE, np.float32)
+
+
+def _get_v2(kernel: Kernel, *_order: Any) -> np.ndarray:
+    return np.full(kernel.outputs[0]["shape"], STATUS.is_set)
+
+
+def _clear_v2(_kernel: Kernel, *_order: Any) -> tuple[()]:
+    STATUS.is_set = False
+    return ()
+
+
+TABLE: dict[str, Callable[..., Any]] = {
+    "n_p_u_alloc_float_status": _allocate,
+    "n_p_u_clear_float_status": _clear,
+    "n_p_u_clear_float_status_v2": _clear_v2,
+    "n_p_u_get_float_status": _get,
+    "n_p_u_get_float_status_v2": _get_v2,
+}

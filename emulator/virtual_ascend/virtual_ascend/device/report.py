@@ -1,0 +1,85 @@
+"""What was launched: a table in msprof's columns, and a trace for https://ui.perfetto.dev.
+
+Times are estimates: of operators in TIK from tikemu's model, of built-in ones the larger of what their bytes need at
+the bandwidth of the memory and their products at the peak of the Cube. One launch follows the other.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tikemu.soc import SocProfile, find
+
+from ..kernel import Kernel, tensors
+from .formats import dtype_of
+
+COLUMNS = (
+    "Op Name",
+    "OP Type",
+    "Task Type",
+    "Task Start Time(us)",
+    "Task Duration(us)",
+    "Block Dim",
+    "Input Shapes",
+    "Input Data Types",
+    "Input Formats",
+    "Output Shapes",
+    "Output Data Types",
+    "Output Formats",
+    "Duration From",
+)
+AI_CORE, AI_CPU = "AI_CORE", "AI_CPU"
+
+
+class Report:
+    """Writes a line for each launch, at once: the process may end at any time."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._table = open(folder / "op_summary.csv", "w", newline="", buffering=1)  # noqa: SIM115 - until the end
+        self._trace = open(folder / "trace.json", "w", buffering=1)  # noqa: SIM115 - until the end
+        self._trace.write("[\n")
+        self._rows = csv.writer(self._table, lineterminator="\n")
+        self._rows.writerow(COLUMNS)
+        soc = find(os.environ["VIRTUAL_ASCEND_SOC"])
+        assert soc is not None
+        self._soc: SocProfile = soc
+        self._now = 0.0
+
+    def note(self, kernel: Kernel, unit: str, blocks: int, seconds: float | None = None) -> None:
+        """One launch on AI cores or the AI CPU; ``seconds`` where tikemu has estimated them."""
+        source = "roofline" if seconds is None else "tikemu"
+        duration = 1e6 * (self._roofline(kernel) if seconds is None else seconds)
+        given, wanted = tensors(kernel.inputs), tensors(kernel.outputs)
+        columns = [*_columns(given), *_columns(wanted)]
+        times = f"{self._now:.3f}", f"{duration:.3f}"
+        self._rows.writerow([kernel.name, kernel.type, unit, *times, blocks, *columns, source])
+        event = {"name": kernel.type, "ph": "X", "pid": 0, "tid": unit, "ts": self._now, "dur": duration}
+        self._trace.write(json.dumps({**event, "args": dict(zip(COLUMNS[6:], columns))}) + ",\n")
+        self._now += duration
+
+    def _roofline(self, kernel: Kernel) -> float:
+        given, wanted = tensors(kernel.inputs), tensors(kernel.outputs)
+        moved = sum(math.prod(one["shape"]) * dtype_of(one).itemsize for one in (*given, *wanted))
+        return max(moved / self._soc.timing.hbm_bandwidth, 2 * _products(kernel, given) / self._soc.peak_f16_flops)
+
+
+def _products(kernel: Kernel, given: Sequence[dict[str, Any]]) -> int:
+    """Multiplications of a product of matrices."""
+    if "mat_mul" not in kernel.function and "matmul" not in kernel.function:
+        return 0
+    left = given[0]["ori_shape"]
+    transposed = any(kernel.attributes.get(name) for name in ("transpose_x1", "adj_x1"))
+    return math.prod(kernel.outputs[0]["ori_shape"]) * left[-2 if transposed else -1]
+
+
+def _columns(side: Sequence[dict[str, Any]]) -> list[str]:
+    """Shapes, dtypes and formats as msprof writes them."""
+    shapes = (",".join(map(str, one["shape"])) for one in side)
+    return [";".join(shapes), ";".join(one["dtype"].upper() for one in side), ";".join(one["format"] for one in side)]

@@ -1,0 +1,136 @@
+"""The stand-in for CANN's libraries: compiled at first use, and kept.
+
+MindSpore's plugin wants some 440 symbols of CANN. Those that runtime/ implements are compiled into one library. Every
+other one becomes a function that prints its name and aborts: nothing is answered that was not thought of.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from .errors import SetupError
+from .installation import Installation
+from .symbols import needed_libraries, read_symbols
+
+SOURCES = Path(__file__).parent / "runtime"
+# As the plugin was: names and layouts of std::string.
+FLAGS = ("-std=c++17", "-O1", "-fPIC", "-D_GLIBCXX_USE_CXX11_ABI=0", "-Wall", "-Wextra")
+_OBJECTS = ("_ZTV", "_ZTI", "_ZTS")
+
+
+def cache_folder() -> Path:
+    """Where compiled libraries are kept: VIRTUAL_ASCEND_CACHE, or the user's cache."""
+    chosen = os.environ.get("VIRTUAL_ASCEND_CACHE")
+    if chosen:
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "virtual_ascend"
+
+
+def prepare(installation: Installation) -> Path:
+    """The folder that stands for CANN's: lib64 with the libraries, opp, and MindSpore's registrations of operators.
+
+    Made at the first call for a plugin and these sources; processes that come meanwhile wait.
+
+    Raises:
+        SetupError: no compiler, or a plugin with other symbols than these sources are for.
+    """
+    compiler = os.environ.get("CXX", "g++")
+    if not shutil.which(compiler):
+        raise SetupError(f"the runtime has to be compiled, and there is no {compiler}: install g++ (C++17), or set CXX")
+    key = hashlib.sha256("\0".join([compiler, *FLAGS]).encode())
+    for source in (*sorted(SOURCES.iterdir()), *sorted(Path(__file__).parent.glob("*.py"))):
+        key.update(source.read_bytes())
+    state = installation.plugin.stat()
+    key.update(f"{installation.plugin} {state.st_size} {state.st_mtime_ns}".encode())
+    cache = cache_folder()
+    cache.mkdir(parents=True, exist_ok=True)
+    folder = cache / key.hexdigest()[:16]
+    with open(cache / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            with tempfile.TemporaryDirectory(dir=cache) as place:
+                _make(Path(place) / "cann", compiler, installation)
+                os.rename(Path(place) / "cann", folder)
+    return folder
+
+
+def _make(folder: Path, compiler: str, installation: Installation) -> None:
+    libraries = folder / "lib64"  # MindSpore finds CANN by the name of this folder
+    libraries.mkdir(parents=True)
+    objects = folder / "objects"
+    objects.mkdir()
+    for source in sorted(SOURCES.glob("*.cc")):
+        _run(compiler, *FLAGS, "-c", source, "-o", objects / f"{source.stem}.o")
+    compiled = sorted(objects.glob("*.o"))
+    implemented = frozenset().union(*(read_symbols(path, ".symtab").defined for path in compiled))
+    names, wanted = missing(installation)
+    check(implemented, wanted)
+    stubs = folder / "stubs.cc"
+    stubs.write_text(stubs_source(wanted - implemented))
+    shared = libraries / "libruntime.so"
+    _run(compiler, *FLAGS, "-shared", "-Wl,-soname,libruntime.so", stubs, *compiled, "-o", shared, "-ldl", "-lpthread")
+    for name in names:
+        if name != shared.name:
+            (libraries / name).symlink_to(shared.name)
+    shutil.rmtree(objects)
+    stubs.unlink()
+    # MindSpore reads this table of CANN's built-in operators; those that we know stand in the registrations.
+    table = folder / "opp/built-in/op_impl/ai_core/tbe/config/ascend910/aic-ascend910-ops-info.json"
+    table.parent.mkdir(parents=True)
+    table.write_text("{}\n")
+    script = Path(__file__).with_name("registrations.py")
+    _run(installation.python, "-I", script, folder / "registrations.json", cwd=folder)
+
+
+def _run(*command: object, cwd: Path | None = None) -> None:
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, cwd=cwd)
+    if done.returncode:
+        raise SetupError(f"{' '.join(map(str, command))} failed:\n{done.stdout[-4000:]}{done.stderr[-4000:]}")
+
+
+def missing(installation: Installation) -> tuple[list[str], frozenset[str]]:
+    """Names of the libraries that the plugin loads and that are not there, and the symbols that nobody else offers."""
+    folder = installation.plugin.parent.parent
+    offered: set[str] = set()
+    for path in (*folder.glob("*.so*"), *folder.parent.glob("_c_expression*.so")):
+        offered |= read_symbols(path).defined
+    absent, others = [], [ctypes.CDLL(None)]
+    for name in needed_libraries(installation.plugin):
+        if (folder / name).exists():
+            continue
+        try:
+            others.append(ctypes.CDLL(name))
+        except OSError:
+            absent.append(name)
+    wanted = read_symbols(installation.plugin).wanted - offered
+    return absent, frozenset(name for name in wanted if not any(hasattr(library, name) for library in others))
+
+
+def check(implemented: frozenset[str], wanted: frozenset[str]) -> None:
+    """That the plugin is one that the sources are for: it wants every C function of CANN that they implement."""
+    functions = {name for name in implemented if name.startswith(("rt", "acl")) and name.isalnum()}
+    unwanted = sorted(functions - wanted)
+    if unwanted:
+        raise SetupError(
+            f"this plugin does not ask for {', '.join(unwanted)}, which the plugin of MindSpore 2.0.0 does; needed is "
+            "the x86-64 wheel of MindSpore 2.0.0 from PyPI, unchanged"
+        )
+
+
+def stubs_source(names: frozenset[str]) -> str:
+    """Functions that say who was called and abort, and tables of such functions where a symbol is an object."""
+    lines = ['extern "C" {', "[[noreturn]] void virtual_ascend_missing(const char *name);"]
+    for name in sorted(names):
+        function = name
+        if name.startswith(_OBJECTS):
+            function = f"{name}_entry"
+            lines.append(f"void {function}(); void (*{name}[64])() = {{{', '.join([function] * 64)}}};")
+        lines.append(f'void {function}() {{ virtual_ascend_missing("{name}"); }}')
+    return "\n".join([*lines, "}", ""])

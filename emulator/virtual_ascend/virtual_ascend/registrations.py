@@ -1,0 +1,47 @@
+"""Writes formats and dtypes of CANN's built-in operators, a line of JSON each: ``python registrations.py FILE``.
+
+On a server MindSpore reads them from CANN's tables. It carries registrations of its own for most of them, from before
+it read those (``mindspore/ops/_op_impl/tbe``), and those are what stands here. A program of its own: it imports
+MindSpore and changes it.
+"""
+
+import importlib
+import json
+import sys
+from pathlib import Path
+
+
+def in_cann(kernel: str) -> str:
+    """CANN's name of the operator whose kernel is called so: StridedSliceD for strided_slice_d."""
+    return "".join(part[:1].upper() + part[1:] for part in kernel.split("_"))
+
+
+def collect() -> list:
+    """Registrations of all operators that MindSpore does not register itself when it is imported."""
+    import mindspore.ops._op_impl.tbe as package
+
+    loaded = [module for name, module in sys.modules.items() if name.startswith(package.__name__ + ".")]
+    values = [value for module in loaded for value in vars(module).values()]
+    present = {value["op_name"] for value in values if isinstance(value, dict) and value.get("imply_type") == "TBE"}
+    kept: dict = {}
+
+    def keep(info):
+        info = json.loads(info) if isinstance(info, str) else info
+        for name in (info["op_name"], in_cann(info["kernel"])):
+            if name not in present:
+                kept.setdefault(name, {**info, "op_name": name})
+        return lambda function: function
+
+    # The package has a function of this name too; the operators import from the module.
+    vars(sys.modules["mindspore.ops.op_info_register"])["op_info_register"] = keep
+    names = {path.stem for path in Path(package.__file__).parent.glob("*.py")} - {"__init__"}
+    # Registrations for changing shapes, whose names end with ds, come second: the first one of an operator counts.
+    for name in sorted(names, key=lambda name: (name.endswith("_ds"), name)):
+        if f"{package.__name__}.{name}" not in sys.modules:
+            importlib.import_module(f"{package.__name__}.{name}")
+    return list(kept.values())
+
+
+if __name__ == "__main__":
+    with open(sys.argv[1], "w") as file:
+        file.writelines(json.dumps(info) + "\n" for info in collect())

@@ -1,0 +1,217 @@
+// Operators by name, aclop*: the way that MindSpore goes in PYNATIVE where it does not compile an operator itself. What is
+// to be done goes to the device process as JSON.
+#include <stdio.h>
+#include <string.h>
+
+#include <string>
+#include <vector>
+
+#include "device.h"
+#include "streams.h"
+
+using virtual_ascend::Device;
+using virtual_ascend::kSuccess;
+using virtual_ascend::Request;
+using virtual_ascend::Status;
+using virtual_ascend::Stream;
+using virtual_ascend::Streams;
+using virtual_ascend::Task;
+
+namespace {
+
+struct Buffer {
+  void *data;
+  size_t size;
+};
+
+struct Description {
+  int type, format, stored_format;
+  std::vector<int64_t> shape, stored_shape;
+  bool on_host = false;
+};
+
+struct Attributes {
+  std::string json;
+};
+
+std::string Quoted(const char *text) {
+  std::string quoted = "\"";
+  for (; *text; ++text) {
+    if (*text == '"' || *text == '\\') quoted += '\\';
+    quoted += *text;
+  }
+  return quoted + '"';
+}
+
+std::string Text(int64_t value) { return std::to_string(value); }
+std::string Text(uint8_t value) { return value ? "true" : "false"; }
+std::string Text(const char *value) { return Quoted(value); }
+std::string Text(float value) {
+  char text[32];
+  snprintf(text, sizeof text, "%.9g", value);
+  return text;
+}
+
+template <class Values>
+std::string List(const Values &values, size_t count) {
+  std::string text = "[";
+  for (size_t i = 0; i < count; ++i) text += (i ? "," : "") + Text(values[i]);
+  return text + "]";
+}
+
+Status Set(void *attributes, const char *name, const std::string &value) {
+  auto &json = static_cast<Attributes *>(attributes)->json;
+  json += (json.empty() ? "" : ",") + Quoted(name) + ":" + value;
+  return kSuccess;
+}
+
+std::string Hex(const void *data, size_t size) {
+  std::string text;
+  char digits[3];
+  for (size_t i = 0; i < size; ++i) {
+    snprintf(digits, sizeof digits, "%02x", static_cast<const uint8_t *>(data)[i]);
+    text += digits;
+  }
+  return text;
+}
+
+// Tensors of one side; the places of those on the card are appended.
+std::string Tensors(int count, Description *const *descriptions, Buffer *const *buffers, std::vector<const void *> *data) {
+  std::string text = "[";
+  for (int i = 0; i < count; ++i) {
+    const Description &one = *descriptions[i];
+    text += i ? "," : "";
+    if (one.type < 0 || !buffers[i]) {  // an optional one that is left out
+      text += "null";
+      continue;
+    }
+    text += "{\"dtype\":" + Text(static_cast<int64_t>(one.type)) + ",\"format\":" +
+            Text(static_cast<int64_t>(one.stored_format)) + ",\"shape\":" + List(one.stored_shape, one.stored_shape.size()) +
+            ",\"ori_shape\":" + List(one.shape, one.shape.size());
+    if (one.on_host) text += ",\"contents\":\"" + Hex(buffers[i]->data, buffers[i]->size) + "\"";
+    text += "}";
+    data->push_back(one.on_host ? nullptr : buffers[i]->data);
+  }
+  return text + "]";
+}
+
+}  // namespace
+
+extern "C" {
+
+// ------------------------------------------------------------------------------------------------------------ tensors
+Description *aclCreateTensorDesc(int type, int count, const int64_t *sizes, int format) {
+  auto created = new Description{type, format, format, {}, {}};
+  if (count > 0) created->shape.assign(sizes, sizes + count);
+  created->stored_shape = created->shape;
+  return created;
+}
+void aclDestroyTensorDesc(const Description *description) { delete description; }
+Status aclSetTensorFormat(Description *description, int format) {
+  description->stored_format = format;
+  return kSuccess;
+}
+Status aclSetTensorShape(Description *description, int count, const int64_t *sizes) {
+  description->stored_shape.assign(sizes, sizes + count);
+  return kSuccess;
+}
+void aclSetTensorDescName(Description *, const char *) {}
+Status aclSetTensorPlaceMent(Description *description, int place) {
+  constexpr int kHost = 1;
+  description->on_host = place == kHost;
+  return kSuccess;
+}
+Buffer *aclCreateDataBuffer(void *data, size_t size) { return new Buffer{data, size}; }
+Status aclDestroyDataBuffer(const Buffer *buffer) {
+  delete buffer;
+  return kSuccess;
+}
+size_t aclDataTypeSize(int type) {
+  switch (type) {
+    case 2:  // int8
+    case 4:  // uint8
+    case 12:  // bool
+      return 1;
+    case 1:  // float16
+    case 6:  // int16
+    case 7:  // uint16
+      return 2;
+    case 0:  // float
+    case 3:  // int32
+    case 8:  // uint32
+      return 4;
+    case 9:  // int64
+    case 10:  // uint64
+    case 11:  // double
+    case 16:  // complex64
+      return 8;
+    case 17:  // complex128
+      return 16;
+    default:
+      return 0;
+  }
+}
+
+// --------------------------------------------------------------------------------------------------------- attributes
+void *aclopCreateAttr() { return new Attributes; }
+void aclopDestroyAttr(const void *attributes) { delete static_cast<const Attributes *>(attributes); }
+Status aclopSetAttrBool(void *attributes, const char *name, uint8_t value) { return Set(attributes, name, Text(value)); }
+Status aclopSetAttrInt(void *attributes, const char *name, int64_t value) { return Set(attributes, name, Text(value)); }
+Status aclopSetAttrFloat(void *attributes, const char *name, float value) { return Set(attributes, name, Text(value)); }
+Status aclopSetAttrString(void *attributes, const char *name, const char *value) {
+  return Set(attributes, name, Quoted(value));
+}
+Status aclopSetAttrDataType(void *attributes, const char *name, int value) {
+  return Set(attributes, name, Text(static_cast<int64_t>(value)));
+}
+Status aclopSetAttrListBool(void *attributes, const char *name, int count, const uint8_t *values) {
+  return Set(attributes, name, List(values, count));
+}
+Status aclopSetAttrListInt(void *attributes, const char *name, int count, const int64_t *values) {
+  return Set(attributes, name, List(values, count));
+}
+Status aclopSetAttrListFloat(void *attributes, const char *name, int count, const float *values) {
+  return Set(attributes, name, List(values, count));
+}
+Status aclopSetAttrListString(void *attributes, const char *name, int count, const char **values) {
+  return Set(attributes, name, List(values, count));
+}
+Status aclopSetAttrListListInt(void *attributes, const char *name, int count, const int *sizes, const int64_t *const *rows) {
+  std::string text = "[";
+  for (int i = 0; i < count; ++i) text += (i ? "," : "") + List(rows[i], sizes[i]);
+  return Set(attributes, name, text + "]");
+}
+
+// ---------------------------------------------------------------------------------------------------------- execution
+// Precision modes and the like; the operators have one implementation.
+Status aclSetCompileopt(int, const char *) { return kSuccess; }
+Status aclopSetCompileFlag(int) { return kSuccess; }
+Status aclopCompileAndExecute(const char *type, int input_count, Description *const inputs[], Buffer *const input_data[],
+                              int output_count, Description *const outputs[], Buffer *const output_data[],
+                              const void *attributes, int, int, const char *, void *stream) {
+  std::vector<const void *> data;
+  const std::string given = Tensors(input_count, inputs, input_data, &data);
+  const std::string wanted = Tensors(output_count, outputs, output_data, &data);
+  const std::string named = attributes ? static_cast<const Attributes *>(attributes)->json : "";
+  const std::string json = "{\"type\":" + Quoted(type) + ",\"inputs\":" + given + ",\"outputs\":" + wanted +
+                           ",\"attributes\":{" + named + "}}";
+  Task task;
+  task.run = [data, json] {
+    std::string message;
+    for (const void *one : data) {
+      const auto address = Device::Instance().Locate(one);
+      message.append(reinterpret_cast<const char *>(&address), sizeof address);
+    }
+    message += json;
+    return Device::Instance().Ask(Request::kOperator, static_cast<uint32_t>(data.size()), 0, message.data(), message.size());
+  };
+  return Streams::Instance().Add(static_cast<Stream *>(stream), std::move(task));
+}
+Status aclopCompileAndExecuteV2(const char *type, int input_count, Description *inputs[], Buffer *input_data[],
+                                int output_count, Description *outputs[], Buffer *output_data[], void *attributes,
+                                int engine, int flag, const char *path, void *stream) {
+  return aclopCompileAndExecute(type, input_count, inputs, input_data, output_count, outputs, output_data, attributes,
+                                engine, flag, path, stream);
+}
+
+}  // extern "C"

@@ -1,0 +1,69 @@
+"""Symbols of shared libraries: which of them a plugin wants from somebody else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from elftools.common.exceptions import ELFError
+from elftools.elf.elffile import ELFFile
+
+from .errors import SetupError
+
+# Elf64_Sym, and what st_shndx says of a symbol that is defined elsewhere.
+_SYMBOL = np.dtype(
+    [("name", "<u4"), ("info", "u1"), ("other", "u1"), ("section", "<u2"), ("value", "<u8"), ("size", "<u8")]
+)
+_UNDEFINED = 0
+_WEAK = 2  # the binding, the upper half of st_info: such a symbol may stay undefined
+# In .gnu.version: local, global without a version; whatever is larger is an index of one.
+_HIDDEN, _UNVERSIONED = 0x8000, 1
+
+
+class Symbols(NamedTuple):
+    """Names of a library's dynamic symbols.
+
+    Attributes:
+        defined: those that it offers.
+        wanted: those that it cannot do without and wants in no particular version. What has a version comes from the
+            compiler's and the system's libraries.
+    """
+
+    defined: frozenset[str]
+    wanted: frozenset[str]
+
+
+def read_symbols(path: Path, table: str = ".dynsym") -> Symbols:
+    """Symbols of a library, or with ``table=".symtab"`` of an object file.
+
+    Raises:
+        SetupError: the file cannot be read or has no such table.
+    """
+    try:
+        with open(path, "rb") as file:
+            elf = ELFFile(file)
+            section = elf.get_section_by_name(table)
+            if section is None:
+                raise SetupError(f"{path} has no table of symbols {table}")
+            entries = np.frombuffer(section.data(), _SYMBOL)
+            text = elf.get_section(section["sh_link"]).data()
+            versions = elf.get_section_by_name(".gnu.version")
+            version = np.frombuffer(versions.data(), "<u2") if versions else np.ones(len(entries), "<u2")
+    except (OSError, ELFError) as error:
+        raise SetupError(f"{path} cannot be read as a library: {error}") from None
+    undefined = entries["section"] == _UNDEFINED
+    unversioned = (version & ~_HIDDEN) <= _UNVERSIONED if table == ".dynsym" else np.ones(len(entries), bool)
+
+    def names(chosen: np.ndarray) -> frozenset[str]:
+        starts = entries["name"][chosen].tolist()
+        return frozenset(text[start : text.index(b"\0", start)].decode() for start in starts if start)
+
+    return Symbols(names(~undefined), names(undefined & unversioned & (entries["info"] >> 4 != _WEAK)))
+
+
+def needed_libraries(path: Path) -> list[str]:
+    """Names of the libraries that a library loads, in its order."""
+    with open(path, "rb") as file:
+        tags = ELFFile(file).get_section_by_name(".dynamic").iter_tags("DT_NEEDED")
+        return [tag.needed for tag in tags]

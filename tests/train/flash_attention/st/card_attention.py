@@ -1,0 +1,140 @@
+"""FlashAttention on the virtual card: card_attention.py WHAT MODE [LAYOUT]. Prints errors or losses, one a line.
+
+attention   output and gradients between four nn.Dense, twice with other data, against float64
+gpt         losses of a GPT; on a CPU with DEVICE=CPU and backend `math`
+scale       a loss scale that overflows
+"""
+
+import os
+import sys
+
+import mindspore as ms
+import numpy as np
+from flash_attention import FlashAttention
+from mindspore import Tensor, nn, ops
+
+sys.path.insert(0, os.environ["EXAMPLES"])
+BATCH, SEQ, HEADS, HEAD_DIM = 2, 128, 2, 64
+WIDTH = HEADS * HEAD_DIM
+
+
+class Between(nn.Cell):
+    """Attention between the projections of a Transformer."""
+
+    def __init__(self, layout):
+        super().__init__()
+        self.query, self.key, self.value, self.out = (
+            nn.Dense(WIDTH, WIDTH, has_bias=False).to_float(ms.float16) for _ in range(4)
+        )
+        self.bnsd = layout == "BNSD"
+        batch = {"batch": BATCH} if layout == "TH" else {}
+        self.attention = FlashAttention(HEAD_DIM, causal=True, input_layout=layout, **batch)
+
+    def split(self, x):
+        return ops.transpose(ops.reshape(x, (BATCH, SEQ, HEADS, HEAD_DIM)), (0, 2, 1, 3)) if self.bnsd else x
+
+    def construct(self, x):
+        mixed = self.attention(self.split(self.query(x)), self.split(self.key(x)), self.split(self.value(x)))
+        if self.bnsd:
+            mixed = ops.reshape(ops.transpose(mixed, (0, 2, 1, 3)), x.shape)
+        return self.out(mixed)
+
+
+class Gradients(nn.Cell):
+    """Output and gradients of a network, in one graph."""
+
+    def __init__(self, network):
+        super().__init__()
+        self.network, self.weights = network, ms.ParameterTuple(network.trainable_params())
+        self.gradients = ops.GradOperation(get_all=True, get_by_list=True, sens_param=True)
+
+    def construct(self, x, sens):
+        return self.network(x), self.gradients(self.network, self.weights)(x, sens)
+
+
+def expected(x, sens, weights):
+    """Output, and gradients of x and the weights, in float64."""
+
+    def heads(t):
+        return t.reshape(BATCH, SEQ, HEADS, HEAD_DIM).swapaxes(1, 2)
+
+    def flat(t):
+        return t.swapaxes(1, 2).reshape(BATCH * SEQ, WIDTH)
+
+    query, key, value = (heads(x @ weight.T) for weight in weights[:3])
+    scores = query @ key.swapaxes(-1, -2) / np.sqrt(HEAD_DIM)
+    scores = np.where(np.tril(np.ones((SEQ, SEQ), bool)), scores, -np.inf)
+    shares = np.exp(scores - scores.max(-1, keepdims=True))
+    shares /= shares.sum(-1, keepdims=True)
+    mixed = flat(shares @ value)
+    d_mixed = heads(sens @ weights[3])
+    d_shares = d_mixed @ value.swapaxes(-1, -2)
+    d_scores = shares * (d_shares - (shares * d_shares).sum(-1, keepdims=True)) / np.sqrt(HEAD_DIM)
+    parts = [flat(d_scores @ key), flat(d_scores.swapaxes(-1, -2) @ query), flat(shares.swapaxes(-1, -2) @ d_mixed)]
+    d_x = sum(part @ weight for part, weight in zip(parts, weights))
+    return [mixed @ weights[3].T, d_x, *(part.T @ x for part in parts), sens.T @ mixed]
+
+
+def attention(layout):
+    """Errors of two calls with other data, each over the largest number."""
+    generator = np.random.default_rng(0)
+    network = Between(layout)
+    weights = []
+    for parameter in network.trainable_params():
+        weight = (generator.standard_normal(parameter.shape) / np.sqrt(WIDTH)).astype(np.float16)
+        parameter.set_data(Tensor(weight.astype(np.float32)))
+        weights.append(weight.astype(np.float64))
+    shape = (BATCH * SEQ, WIDTH) if layout == "TH" else (BATCH, SEQ, WIDTH)
+    both = Gradients(network)
+    names = "output", "d_x", "d_query", "d_key", "d_value", "d_out"
+    for call in range(2):
+        x, sens = (generator.standard_normal((BATCH * SEQ, WIDTH)).astype(np.float16) for _ in range(2))
+        output, ((d_x,), d_weights) = both(Tensor(x.reshape(shape)), Tensor(sens.reshape(shape)))
+        for name, got, right in zip(names, (output, d_x, *d_weights), expected(x.astype(float), sens, weights)):
+            error = np.abs(got.asnumpy().astype(float).reshape(right.shape) - right).max() / np.abs(right).max()
+            print(call, name, error)
+
+
+def model(device):
+    """A GPT of one layer, the same on every device."""
+    from small_gpt import GPT
+
+    ms.set_seed(0)
+    np.random.seed(0)
+    backend = "math" if device == "CPU" else "tik"
+    options = {"alibi": True, "causal": True, "backend": backend, "input_layout": "BSH"}
+    return GPT(1, HEADS, HEAD_DIM, lambda: FlashAttention(HEAD_DIM, **options), dtype="float16")
+
+
+def gpt(device):
+    """Losses of four steps with AdamW."""
+    from small_gpt import batches, standard_library, train
+
+    text, _ = standard_library()
+    losses, _ = train(model(device), batches(text, 1, SEQ, 0), 4, 2e-3, label="train")
+    for loss in losses:
+        print(loss)
+
+
+def scale(device):
+    """A loss scale that no float16 gradient survives, and is halved until one does."""
+    from small_gpt import Loss
+
+    network = Loss(model(device))
+    optimizer = nn.SGD(network.trainable_params(), learning_rate=0.1)
+    update = nn.DynamicLossScaleUpdateCell(2.0**36, 2, 1000)
+    step = nn.TrainOneStepWithLossScaleCell(network, optimizer, scale_sense=update).set_train()
+    tokens = np.random.default_rng(0).integers(0, 256, (1, SEQ + 1)).astype(np.int32)
+    for _ in range(12):
+        loss, overflow, scaling = step(Tensor(tokens[:, :-1]), Tensor(tokens[:, 1:]))
+        print(loss.asnumpy(), bool(overflow.asnumpy()), float(scaling.asnumpy()))
+
+
+if __name__ == "__main__":
+    what, mode, *rest = sys.argv[1:]
+    target = os.environ.get("DEVICE", "Ascend")
+    ms.set_context(mode=ms.GRAPH_MODE if mode == "graph" else ms.PYNATIVE_MODE, device_target=target)
+    if what == "attention":
+        attention(*rest)
+    else:
+        {"gpt": gpt, "scale": scale}[what](target)

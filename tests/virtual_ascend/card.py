@@ -1,0 +1,36 @@
+"""Programs on the virtual card, and the environment of MindSpore 2.0.0 that they run in."""
+
+import os
+import subprocess
+from pathlib import Path
+
+from tests.train.flash_attention.st.wheel_tools import ROOT, mindspore_environment
+
+PACKAGES = (ROOT / "emulator/virtual_ascend", ROOT / "emulator")
+
+
+def card_python() -> Path:
+    """Python 3.9 with MindSpore 2.0.0 and pyelftools: VIRTUAL_ASCEND_TEST_PYTHON, or one that is made and kept."""
+    chosen = os.environ.get("VIRTUAL_ASCEND_TEST_PYTHON")
+    return Path(chosen) if chosen else mindspore_environment("3.9")
+
+
+def start(*command, cwd: Path, packages=(), **variables) -> subprocess.CompletedProcess:
+    """A command with this checkout's packages and those of the folders `packages`; ends within five minutes."""
+    clean = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "FLASH_ATTENTION"))}
+    clean["PYTHONPATH"] = os.pathsep.join(map(str, [*PACKAGES, *packages]))
+    clean |= {"OMP_NUM_THREADS": "1", **{name: str(value) for name, value in variables.items()}}
+    words = [str(word) for word in command]
+    return subprocess.run(words, cwd=cwd, env=clean, capture_output=True, text=True, timeout=300)
+
+
+def on_card(python: Path, *program, cwd: Path, options=(), packages=(), **variables) -> subprocess.CompletedProcess:
+    """`virtual-ascend OPTIONS -- python PROGRAM`."""
+    command = python, "-m", "virtual_ascend", *options, "--", "python", *program
+    return start(*command, cwd=cwd, packages=packages, **variables)
+
+
+def said(done: subprocess.CompletedProcess) -> str:
+    """All output of a program that succeeded."""
+    assert done.returncode == 0, f"{done.returncode}\n{done.stdout[-4000:]}\n{done.stderr[-6000:]}"
+    return done.stdout

@@ -1,0 +1,13 @@
+"""What the tests of the virtual card share."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.virtual_ascend.card import card_python
+
+
+@pytest.fixture(scope="session")
+def python() -> Path:
+    """The interpreter that has MindSpore 2.0.0."""
+    return card_python()

@@ -1,0 +1,64 @@
+"""What goes wrong on the card: failing_programs.py FAILURE. Prints the exception that reaches the program."""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import mindspore as ms
+import numpy as np
+from mindspore import Tensor, ops
+
+HERE = Path(__file__).parent
+
+
+def custom(function):
+    """An operator in TIK of this folder, on 256 numbers."""
+    from mindspore.ops import CustomRegOp, DataType, custom_info_register
+
+    info = (
+        CustomRegOp(function.__name__)
+        .input(0, "x")
+        .output(0, "y")
+        .dtype_format(DataType.F16_Default, DataType.F16_Default)
+    )
+    registered = custom_info_register(info.target("Ascend").get_op_info())(function)
+    return ops.Custom(registered, out_shape=lambda x: x, out_dtype=lambda x: x, func_type="tbe")
+
+
+def run(name):
+    """An operator in TIK, by its name."""
+    import tik_entries
+
+    x = Tensor(np.arange(256, dtype=np.float16))
+    print("result", custom(getattr(tik_entries, name))(x).asnumpy()[:3])
+
+
+def killed():
+    """The device process is gone between two operators."""
+    x = Tensor(np.ones(4, np.float32))
+    print("first", ops.add(x, x).asnumpy()[0])
+    children = [pid for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()]
+    (device,) = (pid for pid in children if b"virtual_ascend.device" in Path(f"/proc/{pid}/cmdline").read_bytes())
+    os.kill(int(device), signal.SIGKILL)
+    print("second", ops.add(x, x).asnumpy()[0])
+
+
+def memory():
+    """More than the card has."""
+    parts = [Tensor(np.zeros((256, 2**20), np.float32)) for _ in range(2)]
+    print("sum", ops.add(*parts).asnumpy()[0, 0])
+
+
+def missing():
+    """An operator that the virtual card does not have."""
+    print("result", ops.cholesky(Tensor(np.eye(3, dtype=np.float32))).asnumpy()[0])
+
+
+if __name__ == "__main__":
+    ms.set_context(mode=ms.PYNATIVE_MODE, device_target="Ascend")
+    chosen = {function.__name__: function for function in (killed, memory, missing)}
+    try:
+        chosen[sys.argv[1]]() if sys.argv[1] in chosen else run(sys.argv[1])
+    except Exception as error:
+        print(type(error).__name__, str(error))

@@ -1,0 +1,107 @@
+"""Parts of the device process, without MindSpore."""
+
+import struct
+
+import numpy as np
+import pytest
+from virtual_ascend.device import aicpu, by_name, formats
+from virtual_ascend.device.errors import KernelError
+from virtual_ascend.device.memory import PAGE, Address, Memory
+from virtual_ascend.device.numerics import STATUS, convert, notice_overflow
+
+
+def described(shape, stored, kind, dtype="float16"):
+    """A description as the compiler hands it on."""
+    return {"ori_shape": shape, "shape": stored, "format": kind, "dtype": dtype}
+
+
+@pytest.mark.parametrize(
+    "shape, stored, kind",
+    [
+        ((20, 40), (3, 2, 16, 16), "FRACTAL_NZ"),
+        ((16, 16), (1, 1, 16, 16), "FRACTAL_NZ"),
+        ((2, 3, 17, 5), (2, 3, 1, 2, 16, 16), "FRACTAL_NZ"),
+        ((2, 20, 3, 4), (2, 2, 3, 4, 16), "NC1HWC0"),
+        ((2, 20, 3, 4), (2, 20, 3, 4), "NCHW"),
+    ],
+)
+def test_formats_there_and_back(shape, stored, kind):
+    plain = np.arange(np.prod(shape), dtype=np.float16).reshape(shape) + 1
+    target = np.full(stored, np.nan, np.float16)
+    formats.store(plain, target, described(shape, stored, kind))
+    np.testing.assert_array_equal(formats.to_plain(target, described(shape, stored, kind)), plain)
+    assert target.sum(dtype=np.float64) == plain.sum(dtype=np.float64)  # zero fills it up
+
+
+def test_place_in_fractals():
+    """Row 17, column 35 of a matrix: fractal column 2, fractal row 1, in it row 1 and column 3."""
+    plain = np.zeros((20, 40), np.float16)
+    plain[17, 35] = 1
+    target = np.empty((3, 2, 16, 16), np.float16)
+    formats.store(plain, target, described((20, 40), target.shape, "FRACTAL_NZ"))
+    assert np.argwhere(target).tolist() == [[2, 1, 1, 3]]
+
+
+def test_an_unknown_format_is_refused():
+    with pytest.raises(KernelError, match="FRACTAL_Z_3D"):
+        formats.to_plain(np.zeros(4), described((4,), (4,), "FRACTAL_Z_3D"))
+
+
+@pytest.mark.parametrize(
+    "value, stored, overflow",
+    [(65504, 65504, False), (65519, 65504, False), (65520, 65504, True), (-1e9, -65504, True), (np.nan, 0, False)],
+)
+def test_float16_saturates_and_sets_the_status(value, stored, overflow):
+    STATUS.is_set = False
+    assert convert(np.array([value], np.float32), np.dtype(np.float16))[0] == stored
+    assert STATUS.is_set == overflow
+    STATUS.is_set = False
+
+
+@pytest.mark.parametrize("result, given, overflow", [(np.inf, 1, True), (np.inf, np.inf, False), (3, 1, False)])
+def test_only_new_infinities_set_the_status(result, given, overflow):
+    STATUS.is_set = False
+    notice_overflow([np.array([1, result], np.float32)], [np.array([given], np.float32), np.array([7])])
+    assert STATUS.is_set == overflow
+    STATUS.is_set = False
+
+
+def test_memory_is_fresh_by_page_and_bounded(tmp_path):
+    with open(tmp_path / "memory", "w+b") as file:
+        file.truncate(4 * PAGE + 4)
+        memory = Memory(file.fileno(), 4 * PAGE, 4)
+        array = memory.view(Address(PAGE, 400), np.dtype(np.float32), (100,), "kernel k, x")
+        assert np.isnan(array).all()
+        array[...] = 1
+        again = memory.view(Address(PAGE + 200, 400), np.dtype(np.float32), (100,), "kernel k, x")
+        assert (again[:50] == 1).all() and np.isnan(again[50:]).all()
+        for address, reason in ((Address(PAGE, 396), "the block has 396"), (Address(0, 0), "there is none")):
+            with pytest.raises(KernelError, match=f"kernel k, x: 400 bytes are outside .*{reason}"):
+                memory.view(address, np.dtype(np.float32), (100,), "kernel k, x")
+
+
+def field(number, value):
+    """A field of a protocol buffer, shorter than 128 bytes."""
+    if isinstance(value, int):
+        return bytes([number * 8, value])
+    return bytes([number * 8 + 2, len(value)]) + value
+
+
+def test_definition_of_an_ai_cpu_kernel():
+    shape = field(1, field(2, field(1, 3)) + field(2, field(1, 5)))
+    rate = field(1, b"rate") + field(2, bytes([4 * 8 + 5]) + struct.pack("<f", 0.5))
+    axis = field(1, b"dim") + field(2, bytes([3 * 8]) + b"\xff" * 9 + b"\x01")
+    node = field(2, b"GatherD") + field(3, rate) + field(3, axis) + field(4, shape + field(2, 3)) + field(5, shape)
+    kernel = aicpu.parse(node)
+    assert (kernel.type, kernel.attributes) == ("GatherD", {"rate": 0.5, "dim": -1})
+    assert [(one["shape"], one["dtype"]) for one in (*kernel.inputs, *kernel.outputs)] == [
+        ([3, 5], "int32"),
+        ([3, 5], "float32"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "kind, entry", [("GeluGrad", "gelu_grad"), ("TransposeD", "transpose_d"), ("Add", "add"), ("GatherV2", "gather_v2")]
+)
+def test_entry_of_an_operator(kind, entry):
+    assert by_name.entry_of(kind) == entry

@@ -1,0 +1,39 @@
+"""The runtime by itself: memory that tells, and streams in any order that events allow."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.virtual_ascend.card import said, start
+
+pytestmark = pytest.mark.card
+PROGRAM = Path(__file__).with_name("runtime_calls.py")
+
+
+def ask(python, folder, question, **variables):
+    """Lines that the program prints."""
+    return said(start(python, PROGRAM, question, cwd=folder, **variables)).splitlines()
+
+
+def test_memory_holds_nan_before_it_is_written_and_after_it_was_freed(python, tmp_path):
+    assert ask(python, tmp_path, "fresh") == ["new True", "written True", "freed True", "again True True"]
+
+
+def test_nobody_reads_behind_a_block_or_frees_it_twice(python, tmp_path):
+    assert ask(python, tmp_path, "bounds") == ["behind True between True True", "twice True True"]
+
+
+def test_an_event_decides_and_else_the_seed(python, tmp_path):
+    runs = [ask(python, tmp_path, "order", VIRTUAL_ASCEND_SEED=seed) for seed in (0, 0, 1)]
+    orders = [run[0].split()[-1] for run in runs]
+    assert orders[0] == orders[1] != orders[2]
+    assert all(set(order) == {"0", "1"} for order in orders)
+    assert [run[1] for run in runs] == ["with event " + 20 * "1"] * 3
+
+
+def test_nothing_runs_before_somebody_waits(python, tmp_path):
+    assert ask(python, tmp_path, "lazy") == ["1 nan 2.0", "6 2.0 1.0"]
+
+
+def test_a_wait_that_cannot_end_is_an_error(python, tmp_path):
+    assert ask(python, tmp_path, "stuck") == ["stuck 507011"]

@@ -1,0 +1,65 @@
+"""What is needed, said before anything runs."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.virtual_ascend.card import on_card, said, start
+
+pytestmark = pytest.mark.card
+PROGRAM = """
+import sys
+from virtual_ascend import cli, installation, library
+{}
+sys.exit(cli.main(["info"]))
+"""
+
+
+def told(python, folder, change, **variables):
+    """What `virtual-ascend info` says where something is different."""
+    done = start(python, "-c", PROGRAM.format(change), cwd=folder, **variables)
+    assert done.returncode == 2 and not done.stdout, done
+    return done.stderr
+
+
+def test_info(python, tmp_path):
+    text = said(start(python, "-m", "virtual_ascend", "info", cwd=tmp_path))
+    assert "wants 441 symbols of 20 libraries" in text
+
+
+def test_another_python(python, tmp_path):
+    assert "needs Python 3.9 here" in told(python, tmp_path, "installation.PYTHON = (3, 8)")
+
+
+def test_another_mindspore(python, tmp_path):
+    text = told(python, tmp_path, "installation.metadata.version = lambda name: '2.1.0'")
+    assert "for MindSpore 2.0.0, installed is 2.1.0" in text and "pip install mindspore==2.0.0" in text
+
+
+def test_another_processor(python, tmp_path):
+    text = told(python, tmp_path, "installation.platform.machine = lambda: 'aarch64'")
+    assert "Linux on x86_64, this is Linux on aarch64" in text
+
+
+def test_no_compiler(python, tmp_path):
+    text = told(python, tmp_path, "", CXX="/nonexistent/g++", VIRTUAL_ASCEND_CACHE=tmp_path)
+    assert "there is no /nonexistent/g++: install g++" in text
+
+
+def test_a_plugin_with_other_symbols(python, tmp_path):
+    shutil.copy(Path(__file__), tmp_path / "libmindspore_ascend.so.1")
+    change = "real = installation.find()\nlibrary.missing = lambda found: ([], frozenset({'rtMalloc'}))\n"
+    assert "does not ask for" in told(python, tmp_path, change, VIRTUAL_ASCEND_CACHE=tmp_path)
+
+
+def test_no_program(python, tmp_path):
+    done = start(python, "-m", "virtual_ascend", "--seed", "3", cwd=tmp_path)
+    assert done.returncode == 2 and "no program" in done.stderr
+    done = on_card(python, cwd=tmp_path, options=("--cores", "31"))
+    assert done.returncode == 2 and "choose from 32, 30" in done.stderr
+
+
+def test_a_program_that_does_not_exist(python, tmp_path):
+    done = start(python, "-m", "virtual_ascend", "--", "nonexistent-program", cwd=tmp_path)
+    assert done.returncode == 2 and "nonexistent-program" in done.stderr
