@@ -6,8 +6,13 @@ import mindspore as ms
 import pytest
 
 
-def dtype_named(name: str) -> ms.dtype.Type:
-    """MindSpore's dtype of that name; skips the test where there is none (bfloat16 in 2.0)."""
+def require(name: str) -> None:
+    """Skips the test where MindSpore has no such attribute."""
     if not hasattr(ms, name):
         pytest.skip(f"MindSpore {ms.__version__} has no {name}")
+
+
+def dtype_named(name: str) -> ms.dtype.Type:
+    """MindSpore's dtype of that name; skips the test where there is none (bfloat16 in 2.0)."""
+    require(name)
     return getattr(ms, name)
