@@ -7,13 +7,14 @@
 #   ./test.sh --fresh             first removes what is compiled and cached, as in a new clone, but for the environment;
 #                                 then any of the others
 #   ./test.sh tests/emulator -k vadd   anything else goes to pytest
+#   ./test.sh --mindspore 2.0.0   ut and the shared cases on another MindSpore, without style and types (2.0.0 or 2.7.1)
 # FLASH_ATTENTION_VENV: the virtual environment, reused between runs (default ~/.cache/flash-attention/venv).
 # FLASH_ATTENTION_TEST_PROCESSES: pytest processes (default 2; 0 runs in one process, as -s and --pdb want).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 . scripts/environment.sh
 if [ "${1:-}" = "-h" ] || [ "${1:-}" = "--help" ]; then
-    sed -n '2,10s/^# \{0,1\}//p' "$0"
+    sed -n '2,12s/^# \{0,1\}//p' "$0"
     exit
 fi
 
@@ -28,7 +29,20 @@ if [ "${1:-}" = "--fresh" ]; then
     rm -rf "$library" .mypy_cache .ruff_cache "$caches"/tikemu/*.so "$caches/flash-attention/entries"
 fi
 
-prepare_environment tests/requirements.txt
+mindspore=""
+if [ "${1:-}" = "--mindspore" ]; then
+    mindspore="${2:?--mindspore: name a release, 2.0.0 or 2.7.1}"
+    shift 2
+    FLASH_ATTENTION_VENV="$(dirname "$FLASH_ATTENTION_VENV")/tests-mindspore-$mindspore"
+    mkdir -p "$FLASH_ATTENTION_VENV.requirements"
+    requirements="$FLASH_ATTENTION_VENV.requirements/requirements.txt"
+    # What checks style and types and builds the documentation stays out; the last numpy and Pillow that 2.0 works with.
+    grep -vE '^(#|mindspore|ruff|mypy|mkdocs|matplotlib)' tests/requirements.txt >"$requirements"
+    printf '%s\n' "mindspore==$mindspore" 'pillow<10' >>"$requirements"
+    prepare_environment "$requirements" "$(python_versions "$mindspore")"
+else
+    prepare_environment tests/requirements.txt
+fi
 export PYTHONPATH="$PWD/train:$PWD/emulator:$PWD/emulator/virtual_ascend"
 
 part "native library"
@@ -41,13 +55,19 @@ fi
 
 "$VENV_PYTHON" -m tikemu.build_native
 
-part style
 status=0
-"$VENV_PYTHON" -m ruff check --output-format concise . || status=$?
-"$VENV_PYTHON" -m ruff format --check --quiet . || { status=$?; echo "format: run $VENV_PYTHON -m ruff format ." >&2; }
+if [ -z "$mindspore" ]; then
+    part style
+    "$VENV_PYTHON" -m ruff check --output-format concise . || status=$?
+    "$VENV_PYTHON" -m ruff format --check --quiet . || { status=$?; echo "format: run $VENV_PYTHON -m ruff format ." >&2; }
 
-part types
-"$VENV_PYTHON" -m mypy || status=$?
+    part types
+    "$VENV_PYTHON" -m mypy || status=$?
+else
+    cases="tests/train/flash_attention/ut tests/train/flash_attention/st/test_emulator_cases.py
+        tests/train/flash_attention/st/test_mindspore_faults.py"
+    case " $* " in *" tests/"*) ;; *) set -- $cases "$@" ;; esac
+fi
 
 part tests
 # Two processes share the cores: one OpenMP thread each, unless a test asks for more.

@@ -10,6 +10,7 @@ from mindspore import Tensor, nn, ops
 
 from tests.train.flash_attention.cases import SEED, Case
 from tests.train.flash_attention.layouts import heads_first, laid_out
+from tests.train.flash_attention.versions import dtype_named
 
 
 def tensor(array: np.ndarray | None, dtype: str | None = None) -> Tensor | None:
@@ -17,7 +18,7 @@ def tensor(array: np.ndarray | None, dtype: str | None = None) -> Tensor | None:
     if array is None:
         return None
     result = Tensor(array)
-    return result if dtype is None else result.astype(getattr(ms, dtype))
+    return result if dtype is None else result.astype(dtype_named(dtype))
 
 
 def array(result: Tensor | None) -> np.ndarray | None:

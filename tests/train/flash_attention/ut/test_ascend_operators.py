@@ -107,7 +107,8 @@ def test_every_request_has_an_operator_with_its_arguments(name: str) -> None:
         operator, signature = describe(stage, request)
         assert operator.stage == stage
         for tensors, arguments in ((signature.inputs, operator.inputs), (signature.outputs, operator.outputs)):
-            for tensor, argument in zip(tensors, arguments, strict=True):
+            assert len(tensors) == len(arguments)
+            for tensor, argument in zip(tensors, arguments):
                 assert (tensor.name, tensor.dtype, tensor.format) == (argument.name, argument.dtype, argument.format)
                 assert (tensor.constant is not None, tensor.added) == (argument.constant, argument.added)
                 assert 0 not in tensor.shape  # nothing of size 0 stands for an absent tensor

@@ -7,13 +7,14 @@ from flash_attention import attention_backend, flash_attention, scaled_dot_produ
 from mindspore import Tensor, nn, ops
 
 from tests.train.flash_attention.modes import in_mode
+from tests.train.flash_attention.versions import dtype_named
 
 MASKS = ((13,), (1,), (9, 13), (9, 1), (3, 9, 13), (1, 1, 13), (2, 1, 9, 13), (2, 3, 1, 13), (2, 2, 1, 9, 13))
 
 
 def draw(*shape, seed=0):
     """Normal random bfloat16 elements."""
-    return Tensor(np.random.default_rng([seed, *shape]).standard_normal(shape).astype(np.float32), ms.bfloat16)
+    return Tensor(np.random.default_rng([seed, *shape]).standard_normal(shape).astype(np.float32), dtype_named("bfloat16"))
 
 
 def values(tensor):

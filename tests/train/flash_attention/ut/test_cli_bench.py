@@ -221,7 +221,7 @@ def test_composed_attention_refuses_what_does_not_fit() -> None:
     assert "GB" in Composed().refuse(Case(1 << 20))
 
 
-def test_csv_and_plot(tmp_path) -> None:
+def test_csv(tmp_path) -> None:
     timings = [Timing(name, CASE, "forward", (0.5, 0.25, 0.75)) for name in ("flash", "torch")]
     both = timings * 2 + [Timing("flash", CASE, "backward", (1.0,))]
     results = figures.speed(both, CASE, "", figures.FASTER_THAN_TORCH)
@@ -229,6 +229,11 @@ def test_csv_and_plot(tmp_path) -> None:
     times = paths[0].read_text().splitlines()
     assert len(times) == 3 and times[1].startswith("flash,forward,1,8,256,128,float32,True,,BNSD,0,128,0.500000,")
     assert paths[1].read_text().splitlines()[1].split(",")[-3:-1] == ["1.0000", "False"]
+
+
+def test_plot(tmp_path) -> None:
+    pytest.importorskip("matplotlib")
+    timings = [Timing(name, CASE, "forward", (0.5, 0.25, 0.75)) for name in ("flash", "torch")]
     assert report.write_plot(tmp_path, timings, timings[:1], "title").stat().st_size > 1000
 
 

@@ -17,6 +17,7 @@ from tests.train.flash_attention.cases import Case
 from tests.train.flash_attention.layouts import OTHER_LAYOUTS, laid_out
 from tests.train.flash_attention.modes import in_mode
 from tests.train.flash_attention.run import run_case, tensor
+from tests.train.flash_attention.versions import dtype_named
 
 DTYPES = ("float32", "float16", "bfloat16")
 # Several tiles of both sides, partly filled. Sums of float32 query gradients lie in the result where head_dim is a
@@ -152,7 +153,7 @@ def test_one_bfloat16_graph_for_all_sizes(layout):
     if not get_backend("cpu").dynamic:
         pytest.skip("this MindSpore compiles no dynamic shapes for the kernel")
 
-    def unknown(heads, dtype=ms.bfloat16):
+    def unknown(heads, dtype=dtype_named("bfloat16")):
         shape = {"BNSD": (None, heads, None, 32), "BSND": (None, None, heads, 32)}
         return Tensor(shape=shape.get(layout, (None, None, heads * 32)), dtype=dtype)
 

@@ -8,6 +8,8 @@ from flash_attention.problem import AttentionProblem, AttentionRules
 from flash_attention.sharding.strategy import ShardPlan
 from mindspore import Tensor
 
+from tests.train.flash_attention.versions import require
+
 Q = (4, 2, 1, 1)
 
 
@@ -38,6 +40,7 @@ def test_layouts_of_tensors(layout, strategy):
     plan = ShardPlan(2, 4, 8, layout)
     axes = plan.axes("query")
     assert plan.strategy(axes) == strategy
+    require("Layout")
     assert ShardPlan.from_strategies((strategy,) * 3, (strategy,), 8, layout) == plan
     described = plan.layout(axes).to_dict()
     assert described["device_matrix"] == (2, 4)

@@ -32,7 +32,7 @@ def results(lengths, prefix, backend, **rules):
 
     def call(query, key, value, sinks):
         return flash_attention_varlen(
-            *(query, key, value, *lengths), sinks=sinks, prefix=prefix, return_lse=True, backend=backend, **rules
+            query, key, value, *lengths, sinks=sinks, prefix=prefix, return_lse=True, backend=backend, **rules
         )
 
     tensors = tuple(map(Tensor, (QUERY, KEY, VALUE, SINKS)))

@@ -1,5 +1,7 @@
 """Where the TIK programs of these tests run: tikemu in strict mode, or CANN's own debugger with --device ascend."""
 
+from __future__ import annotations
+
 import importlib.util
 
 import pytest
