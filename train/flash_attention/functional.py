@@ -17,6 +17,7 @@ from mindspore import dtype as mstype
 from mindspore.nn.cell import _pynative_executor
 
 from flash_attention.backends import registry
+from flash_attention.backends.comparison import Differs
 from flash_attention.paged import paged_attention as paged_attention
 from flash_attention.paged import reshape_and_cache as reshape_and_cache
 from flash_attention.precision import fix_dtypes
@@ -27,7 +28,7 @@ from flash_attention.problem.rules import RULE_ARGUMENTS
 from flash_attention.problem.tiling import DEFAULT_STRATEGY
 from flash_attention.problem.torch_shapes import mask_plan, tensor_shapes
 from flash_attention.sharding.shard import TENSOR, Shard, sharding
-from flash_attention.tensors import Differs, compile_time, prefix_tensor, refuse_names
+from flash_attention.tensors import compile_time, prefix_tensor, refuse_names
 from flash_attention.tensors import compiling as _compiling
 from flash_attention.tensors import fresh_seed as _fresh_seed
 from flash_attention.tensors import spec as _spec

@@ -6,7 +6,7 @@ import functools
 import inspect
 
 import numpy as np
-from mindspore import Tensor, nn, ops
+from mindspore import Tensor, nn
 from mindspore.ops import constexpr
 
 from flash_attention.dropout.seed import draw_tensor, tracing
@@ -43,22 +43,6 @@ def prefix_tensor(prefix):
     for length in prefix:
         check_int("prefix", length, 0)
     return Tensor(np.array(prefix, np.int32))
-
-
-class Differs(nn.Cell):
-    """Boolean: where two tensors differ. MindSpore 2.0 computes NotEqual of constants wrongly."""
-
-    def __init__(self):
-        super().__init__()
-        self.equal, self.negate = ops.Equal(), ops.LogicalNot()
-
-    def construct(self, x, y):
-        return self.negate(self.equal(x, y))
-
-    def shard(self, shard, axes: tuple, others: tuple) -> None:
-        """Strategies for operands of these axes, the first of which are those of the result."""
-        shard.glue(self.equal, axes, others)
-        shard.glue(self.negate, axes)
 
 
 class _Compiling(nn.Cell):

@@ -12,6 +12,7 @@ from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
 from flash_attention.backends.base import Backend
+from flash_attention.backends.comparison import Differs
 from flash_attention.backends.derivatives import FirstDerivativeOnlyInPynative, without_influence
 from flash_attention.backends.packed_loop import PackedLoop, PackedLoopOfTensors
 from flash_attention.backends.paged_gather import PagedGather
@@ -19,7 +20,6 @@ from flash_attention.backends.positional import ComputedAlibi, OutOfBand, counte
 from flash_attention.problem import AttentionProblem
 from flash_attention.problem.packed import PackedProblem
 from flash_attention.problem.paged import PagedProblem
-from flash_attention.tensors import Differs
 
 if TYPE_CHECKING:
     from flash_attention.sharding.shard import Shard

@@ -13,9 +13,9 @@ import numpy as np
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
+from flash_attention.backends.comparison import Differs
 from flash_attention.problem import AttentionProblem
 from flash_attention.sharding.shard import Shard
-from flash_attention.tensors import Differs
 
 _ALL = (None, None, None, None)
 _BATCH = ("dp", None, None, None)
