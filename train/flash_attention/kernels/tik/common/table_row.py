@@ -54,7 +54,7 @@ class TableRow:
     def origin(self, name: str):
         """Where the matrices of an input or output begin, for `Core.start`."""
         row = "query_row" if name in layout.OF_QUERIES else "key_row"
-        return self._scalars.get(row, self._scalars.get("batch"))
+        return self._scalars.get(row, self._scalars.get("batch", 0))
 
     def keep_pitch(self):
         """Queries of a fractal column of the keep decisions of a packed sequence."""
