@@ -353,7 +353,7 @@ class Core(Generic[Plan]):
         target, place = (self.gm[name], start), self.place(name)
         self.move(target, source, columns or place.columns, rows, height - rows, place.column - rows, place.column)
 
-    def clear_padding(self, name: str, zeros: Tensor, index: RunTime, cores: int) -> None:
+    def clear_padding(self, name: str, zeros: Tensor, index: Number, cores: int) -> None:
         """Zeros behind the last rows of an output, where TransData leaves them; each of `cores` does its share.
 
         Args:

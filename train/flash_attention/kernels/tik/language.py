@@ -40,6 +40,8 @@ class RunTime(Protocol):
 
 Number = Union[int, RunTime]
 Factor = Union[float, RunTime]  # of elements
+Step = Callable[[], object]  # records some statements
+Record = Callable[[Any], None]  # the same for an int or, with packed sequences, a Number
 
 
 class Scalar(RunTime, Protocol):

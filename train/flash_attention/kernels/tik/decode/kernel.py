@@ -12,12 +12,16 @@ from flash_attention.kernels.tik import signature
 from flash_attention.kernels.tik.core import Core
 from flash_attention.kernels.tik.decode import load, scheduler, softmax
 from flash_attention.kernels.tik.decode.cursor import Current, Stream
+from flash_attention.kernels.tik.decode.tiling import DecodePlan
 from flash_attention.kernels.tik.kernel import Kernel
+from flash_attention.kernels.tik.language import Number, Tensor, TikModule
 
 F = 256  # float16 elements of a fractal
 
 
-def build(request: signature.Request, tik, *, name: str = "flash_attention_decode", debug: bool = True) -> Kernel:
+def build(
+    request: signature.Request, tik: TikModule, *, name: str = "flash_attention_decode", debug: bool = True
+) -> Kernel:
     """Records and builds the main decoding kernel.
 
     Args:
@@ -50,7 +54,7 @@ def build(request: signature.Request, tik, *, name: str = "flash_attention_decod
 class _Decode:
     """Records the statements of one core. Step by step a tile is loaded, and the one before it is worked on."""
 
-    def __init__(self, core: Core, index, pages: tuple[int, int] | None):
+    def __init__(self, core: Core[DecodePlan], index: Number, pages: tuple[int, int] | None):
         self.core, self.tik, self.plan = core, core.tik, core.plan
         softmax.initialise(core)
         core.fill(core.on.query_stage[0], 0.0, self.plan.rows * self.plan.head_dim)
@@ -82,7 +86,7 @@ class _Decode:
         current.take(stream)
         stream.advance()
 
-    def _slots(self, name: str, parity: int) -> list:
+    def _slots(self, name: str, parity: int) -> list[Tensor]:
         """Tensors in L1 of the segments of a tile."""
         count = self.plan.segments
         return self.core.on.copies(name)[parity * count : (parity + 1) * count]
@@ -124,7 +128,7 @@ class _Decode:
         softmax.finish(self.core)
         self._fill(self.current.slot)
 
-    def _fill(self, slot) -> None:
+    def _fill(self, slot: Number) -> None:
         """Sums, references and totals to a slot."""
         core = self.core
         for name, buffer in (("sums", "sum"), ("statistics", "statistics")):
