@@ -12,13 +12,13 @@ import numpy as np
 from flash_attention.kernels.tik import forms, packed
 from flash_attention.kernels.tik.hardware import (
     BLOCK_HALVES,
-    FRACTAL_ELEMENTS,
     HALF_ROUND,
     LARGEST_GAP,
     MOST_REPEATS,
     SIMD_LANES,
     WIDENED,
     Buffer,
+    F,
 )
 from flash_attention.kernels.tik.language import Factor, Number, RunTime, Scalar, Scope, Tensor, Tik, TikModule
 from flash_attention.kernels.tik.layout import Placement, placement, stored_rows
@@ -221,7 +221,7 @@ class Core(Generic[Plan]):
             self.tik.load2dv1(dst, src, 0, count, 0, 0, transposed)
             return
         for index in range(count):
-            self.tik.load2dv1(dst[index * FRACTAL_ELEMENTS], src, 0, 1, 1, 0, transposed)
+            self.tik.load2dv1(dst[index * F], src, 0, 1, 1, 0, transposed)
 
     def wide(self, number: Number, size: int) -> RunTime:
         """number * size in 64 bits: offsets in global memory may pass 32."""

@@ -25,8 +25,9 @@ from flash_attention.kernels.tik.backward.work_item import KeyItem, Unit
 from flash_attention.kernels.tik.common import alibi, score_terms, softcap
 from flash_attention.kernels.tik.common.band import BandAtRunTime
 from flash_attention.kernels.tik.common.score_terms import TERMS
-from flash_attention.kernels.tik.common.tiles import F, each_epoch
+from flash_attention.kernels.tik.common.tiles import each_epoch
 from flash_attention.kernels.tik.core import Core
+from flash_attention.kernels.tik.hardware import F
 from flash_attention.kernels.tik.kernel import Kernel
 from flash_attention.kernels.tik.language import Number, Scalar, Tensor, TikModule
 from flash_attention.kernels.tik.problem import KernelProblem

@@ -11,9 +11,9 @@ from flash_attention.kernels.tik.backward.tiling import BackwardPlan, lowers_on_
 from flash_attention.kernels.tik.backward.work_item import KeyItem, Unit
 from flash_attention.kernels.tik.common import alibi, dropout, mask, score_terms, softcap
 from flash_attention.kernels.tik.common.score_terms import TERMS, Planes
-from flash_attention.kernels.tik.common.tiles import F, by_keys, by_rows, each_epoch, if_any, segment_keys, stored_rows
+from flash_attention.kernels.tik.common.tiles import by_keys, by_rows, each_epoch, if_any, segment_keys, stored_rows
 from flash_attention.kernels.tik.core import Core
-from flash_attention.kernels.tik.hardware import HALF_ROUND
+from flash_attention.kernels.tik.hardware import HALF_ROUND, F
 from flash_attention.kernels.tik.language import Number, Scalar, Tensor
 from flash_attention.kernels.tik.layout import row_term_kinds, row_terms, row_terms_shape
 

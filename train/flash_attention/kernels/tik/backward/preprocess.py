@@ -14,9 +14,9 @@ from flash_attention.kernels.tik import signature
 from flash_attention.kernels.tik.backward import row_block
 from flash_attention.kernels.tik.backward.row_block import Place
 from flash_attention.kernels.tik.common import alibi, score_terms
-from flash_attention.kernels.tik.common.tiles import F, by_rows
+from flash_attention.kernels.tik.common.tiles import by_rows
 from flash_attention.kernels.tik.core import Core
-from flash_attention.kernels.tik.hardware import Buffer, excess
+from flash_attention.kernels.tik.hardware import Buffer, F, excess
 from flash_attention.kernels.tik.kernel import Kernel
 from flash_attention.kernels.tik.language import Number, Scalar, Tensor, TikModule
 from flash_attention.kernels.tik.layout import SINK_LANES, row_term_kinds, row_terms_shape, stored_rows

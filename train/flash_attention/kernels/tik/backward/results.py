@@ -13,9 +13,9 @@ from flash_attention.kernels.tik.backward import words as word_of
 from flash_attention.kernels.tik.backward.tiling import RING, BackwardPlan
 from flash_attention.kernels.tik.common import softcap
 from flash_attention.kernels.tik.common.table_row import TableRow, of_sequence, present
-from flash_attention.kernels.tik.common.tiles import F, by_keys, if_any
+from flash_attention.kernels.tik.common.tiles import by_keys, if_any
 from flash_attention.kernels.tik.core import Address, Core
-from flash_attention.kernels.tik.hardware import HALF_ROUND
+from flash_attention.kernels.tik.hardware import HALF_ROUND, F
 from flash_attention.kernels.tik.language import Number, Tensor
 from flash_attention.kernels.tik.problem import padded
 

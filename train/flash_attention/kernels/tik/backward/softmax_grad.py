@@ -8,9 +8,9 @@ from flash_attention.kernels.tik.backward.load import Loads
 from flash_attention.kernels.tik.backward.tiling import PAIR, BackwardPlan, lowers_on_cube
 from flash_attention.kernels.tik.backward.work_item import KeyItem, Unit
 from flash_attention.kernels.tik.common import alibi, dropout, mask, softcap
-from flash_attention.kernels.tik.common.tiles import F, by_keys, by_rows
+from flash_attention.kernels.tik.common.tiles import by_keys, by_rows
 from flash_attention.kernels.tik.core import Core
-from flash_attention.kernels.tik.hardware import HALF_ROUND
+from flash_attention.kernels.tik.hardware import HALF_ROUND, F
 from flash_attention.kernels.tik.language import Scalar, Scope, Tensor
 from flash_attention.kernels.tik.problem import padded
 

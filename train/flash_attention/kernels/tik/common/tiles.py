@@ -11,11 +11,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 from flash_attention.kernels.tik.core import BlockPlan, Core, TilePlan
-from flash_attention.kernels.tik.hardware import HALF_ROUND
+from flash_attention.kernels.tik.hardware import HALF_ROUND, F
 from flash_attention.kernels.tik.language import Factor, Number, Record, Scope, Tensor
 from flash_attention.kernels.tik.problem import padded
 
-F = 256  # float16 elements of a fractal
 _Slot = TypeVar("_Slot")
 
 

@@ -13,10 +13,9 @@ from flash_attention.kernels.tik.core import Core
 from flash_attention.kernels.tik.decode import load, scheduler, softmax
 from flash_attention.kernels.tik.decode.cursor import Current, Stream
 from flash_attention.kernels.tik.decode.tiling import DecodePlan
+from flash_attention.kernels.tik.hardware import F
 from flash_attention.kernels.tik.kernel import Kernel
 from flash_attention.kernels.tik.language import Number, Tensor, TikModule
-
-F = 256  # float16 elements of a fractal
 
 
 def build(
@@ -61,8 +60,8 @@ class _Decode:
         softmax.clear(core)
         self.stream, self.current = Stream(core, index, self._fill), Current(core)
         self.rows = load.Rows(core, self.stream) if pages is None else load.PagedRows(core, self.stream, pages[1])
-        self.scratch = {name: core.scalar("int32", name) for name in ("last_key", "shift")}
-        self.scratch["number"] = core.scalar("float32", "number")
+        last_key, shift = core.scalar("int32", "last_key"), core.scalar("int32", "shift")
+        self.scratch = softmax.Scratch(last_key, shift, core.scalar("float32", "number"))
 
     def record(self) -> None:
         steps = self.core.scalar("int32", "steps", self.stream.left + 1)

@@ -11,9 +11,8 @@ from typing import Callable
 from flash_attention.kernels.tik.core import Core
 from flash_attention.kernels.tik.decode.cursor import Stream
 from flash_attention.kernels.tik.decode.tiling import LANES, WINDOW, DecodePlan
+from flash_attention.kernels.tik.hardware import BLOCK_HALVES
 from flash_attention.kernels.tik.language import Number, Tensor
-
-BLOCK = 16  # float16 elements of a block
 
 
 class Rows:
@@ -50,7 +49,8 @@ class Rows:
         """`count` rows from key `begin` on."""
         core, problem = self.core, self.core.problem
         head = core.wide(self.stream.batch * problem.kv_heads + self.stream.head, problem.seq_k * dim)
-        core.tik.data_move(stage, core.gm[name][head + self.begin * dim], 0, 1, self.count * (dim // BLOCK), 0, 0)
+        source = core.gm[name][head + self.begin * dim]
+        core.tik.data_move(stage, source, 0, 1, self.count * (dim // BLOCK_HALVES), 0, 0)
 
 
 class PagedRows(Rows):
@@ -121,7 +121,7 @@ class PagedRows(Rows):
         self.offset.set_as(0)
 
     def _move(self, name: str, target: Tensor, page: Number, offset: Number, rows: Number, dim: int) -> None:
-        core, kv_heads, blocks = self.core, self.core.problem.kv_heads, dim // BLOCK
+        core, kv_heads, blocks = self.core, self.core.problem.kv_heads, dim // BLOCK_HALVES
         row = core.wide(page, self.block_size) + offset
         source = core.gm[name][(row * kv_heads + self.stream.head) * dim]
         core.tik.data_move(target, source, 0, rows, blocks, (kv_heads - 1) * blocks, 0)
@@ -135,7 +135,7 @@ def load_query(core: Core[DecodePlan], stream: Stream, slot: Tensor) -> None:
     source = core.gm["query"][core.wide(heads, problem.seq_q * dim)]
 
     def record(heads: int) -> None:
-        tik.data_move(stage, source, 0, 1, heads * problem.seq_q * dim // BLOCK, 0, 0)
+        tik.data_move(stage, source, 0, 1, heads * problem.seq_q * dim // BLOCK_HALVES, 0, 0)
 
     by_block(core, stream.block, record)
     scatter(core, slot, stage, plan.rows, dim)
@@ -163,6 +163,7 @@ def load_slopes(core: Core[DecodePlan], stream: Stream, slot: Tensor) -> None:
 
 def scatter(core: Core[DecodePlan], target: Tensor, stage: Tensor, rows: int, dim: int) -> None:
     """Rows of `dim` values to FRACTAL_NZ (dim / 16, rows, 16) in L1."""
-    columns = dim // BLOCK
+    columns = dim // BLOCK_HALVES
     for column in range(columns):
-        core.tik.data_move(target[column * rows * BLOCK], stage[column * BLOCK], 0, rows, 1, columns - 1, 0)
+        source = stage[column * BLOCK_HALVES]
+        core.tik.data_move(target[column * rows * BLOCK_HALVES], source, 0, rows, 1, columns - 1, 0)

@@ -11,10 +11,10 @@ from flash_attention.kernels.tik.decode import scheduler, softmax
 from flash_attention.kernels.tik.decode.cursor import Sequences, per_sequence
 from flash_attention.kernels.tik.decode.load import by_block
 from flash_attention.kernels.tik.decode.tiling import LANES, MERGED, DecodePlan
+from flash_attention.kernels.tik.hardware import LARGEST_SINGLE
 from flash_attention.kernels.tik.kernel import Kernel
 from flash_attention.kernels.tik.language import Number, RunTime, Step, Tensor, TikModule
 
-LEAST = (2 - 2.0**-23) * 2.0**127  # its negative, the most negative number, is the logsumexp of a row that sees nothing
 BLOCKS = 2 * LANES // 8  # of the statistics of a group of rows
 
 
@@ -227,10 +227,10 @@ class _Unit:
             lambda: core.with_scalar("vec_adds", unseen, seen, -1.0, LANES, 64),
             lambda: tik.vdiv(LANES, inverse, ones, total, 1, 1, 1, 1, 8, 8, 8),
             lambda: core.unary("vec_ln", lse, total, LANES, 64),
-            lambda: core.with_scalar("vec_muls", inverse, inverse, 1 / softmax.LIFT, LANES, 64),
+            lambda: core.with_scalar("vec_muls", inverse, inverse, 1 / softmax.PROBABILITY_SCALE, LANES, 64),
             lambda: core.binary("vec_add", lse, lse, peak, LANES, 64),
             lambda: core.with_row("vec_mul", sums, sums, inverse, size, 64),
-            lambda: core.with_scalar("vec_muls", unseen, unseen, LEAST, LANES, 64),
+            lambda: core.with_scalar("vec_muls", unseen, unseen, LARGEST_SINGLE, LANES, 64),
             lambda: core.binary("vec_mul", lse, lse, seen, LANES, 64),
             lambda: core.to_half(half, sums, size),
             lambda: core.binary("vec_add", lse, lse, unseen, LANES, 64),

@@ -18,7 +18,7 @@ from flash_attention.kernels.tik.hardware import Buffer, excess
 from flash_attention.kernels.tik.problem import KernelProblem
 
 MOST_QUERIES = 16  # of a call
-UNLIMITED = 1 << 24  # keys before and after a query: more than there are, and exact in float32
+OUT_OF_REACH = 1 << 24  # keys before and after a query: more than there are, and exact in float32
 
 
 class Choice(NamedTuple):
@@ -102,8 +102,8 @@ class Reach:
         ends = [0] if rules.causal else []
         ends += [rules.window_right] if rules.window_right >= 0 else []
         return Reach(
-            tuple(query - rules.window_left if rules.window_left >= 0 else -UNLIMITED for query in queries),
-            tuple(query + min(ends) if ends else UNLIMITED for query in queries),
+            tuple(query - rules.window_left if rules.window_left >= 0 else -OUT_OF_REACH for query in queries),
+            tuple(query + min(ends) if ends else OUT_OF_REACH for query in queries),
             problem.seq_q,
         )
 

@@ -7,20 +7,29 @@ other in float32, and a reference is subtracted by an instruction whose second s
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from flash_attention.kernels.tik.common import softcap
 from flash_attention.kernels.tik.core import Core
 from flash_attention.kernels.tik.decode.cursor import Current
-from flash_attention.kernels.tik.decode.scheduler import UNLIMITED, Reach
+from flash_attention.kernels.tik.decode.scheduler import OUT_OF_REACH, Reach
 from flash_attention.kernels.tik.decode.tiling import HIDDEN_KEYS, LANES, DecodePlan
 from flash_attention.kernels.tik.hardware import HALF_ROUND
-from flash_attention.kernels.tik.language import Step, Tensor
+from flash_attention.kernels.tik.language import Scalar, Step, Tensor
 
 # Probabilities are multiplied by this before they become float16: small ones keep their precision then, and the largest
 # one is exact.
-LIFT = 32768.0
+PROBABILITY_SCALE = 32768.0
 NOTHING = -1e20  # reference of a row that has seen no key: below every score
 HIDING = 1e30  # times the distance of a key from those that a row sees: below NOTHING
+
+
+class Scratch(NamedTuple):
+    """Run-time variables of `take`."""
+
+    last_key: Scalar
+    shift: Scalar
+    number: Scalar
 
 
 def initialise(core: Core[DecodePlan]) -> None:
@@ -55,7 +64,7 @@ def statistics(core: Core[DecodePlan], group: int) -> tuple[Tensor, Tensor]:
     return both, both[LANES:]
 
 
-def take(core: Core[DecodePlan], current: Current, scratch: dict) -> None:
+def take(core: Core[DecodePlan], current: Current, scratch: Scratch) -> None:
     """Scores out of L0C: scaled, capped, biased, hidden where their key is out of sight."""
     plan, problem = core.plan, core.problem
     score, width = core.on.score[0], plan.segment * plan.rows
@@ -68,38 +77,38 @@ def take(core: Core[DecodePlan], current: Current, scratch: dict) -> None:
     if problem.rules.alibi:
         _add_alibi(core, current, scratch)
     _, largest_first, least_last, _ = Reach.of(problem, plan).limits
-    last = scratch["last_key"]
+    last = scratch.last_key
     last.set_as(current.length - 1)
-    if least_last < UNLIMITED:
+    if least_last < OUT_OF_REACH:
         with core.tik.if_scope(last > current.base + least_last):
             last.set_as(current.base + least_last)
     with core.tik.if_scope(current.start + (plan.keys - 1) > last):
         _hide(core, current, scratch, after=True)
-    if largest_first > -(UNLIMITED >> 1):
+    if largest_first > -(OUT_OF_REACH >> 1):
         with core.tik.if_scope(current.start < current.base + largest_first):
             _hide(core, current, scratch, after=False)
 
 
-def _hide(core: Core[DecodePlan], current: Current, scratch: dict, after: bool) -> None:
+def _hide(core: Core[DecodePlan], current: Current, scratch: Scratch, after: bool) -> None:
     """Lowers the scores of keys after, or before, those that a row sees, by more than any score."""
     plan, tik = core.plan, core.tik
     for group in range(plan.row_groups):
         limit = core.on.limits[0][(3 * group + (not after)) * LANES :]
         bound = _from_base(core, current, scratch, group, limit)
         if after:
-            tik.scalar_conv("", scratch["number"], current.shift(scratch["shift"], current.length - 1))
+            tik.scalar_conv("", scratch.number, current.shift(scratch.shift, current.length - 1))
             end = core.on.peak[0]
-            core.fill(end, scratch["number"], LANES, 64)
+            core.fill(end, scratch.number, LANES, 64)
             core.binary("vec_min", bound, bound, end, LANES, 64)
         for score, count in _distances(core, group, bound, after):
             _lower(core, score, count)
 
 
-def _from_base(core: Core[DecodePlan], current: Current, scratch: dict, group: int, positions: Tensor) -> Tensor:
+def _from_base(core: Core[DecodePlan], current: Current, scratch: Scratch, group: int, positions: Tensor) -> Tensor:
     """Positions relative to that of query 0, of 16 rows, as numbers of keys of the tile."""
     bound = core.on.bound[0][group * LANES :]
-    core.tik.scalar_conv("", scratch["number"], current.shift(scratch["shift"], current.base))
-    core.with_scalar("vec_adds", bound, positions, scratch["number"], LANES, 64)
+    core.tik.scalar_conv("", scratch.number, current.shift(scratch.shift, current.base))
+    core.with_scalar("vec_adds", bound, positions, scratch.number, LANES, 64)
     return bound
 
 
@@ -128,7 +137,7 @@ def _cap(core: Core[DecodePlan], score: Tensor, size: int) -> None:
     core.with_scalar("vec_adds", score, score, cap, size, 64)
 
 
-def _add_alibi(core: Core[DecodePlan], current: Current, scratch: dict) -> None:
+def _add_alibi(core: Core[DecodePlan], current: Current, scratch: Scratch) -> None:
     """score -= slope * |position of the query - key|, of float32 integers."""
     hiding = core.on.hiding[0]
     for group in range(core.plan.row_groups):
@@ -175,7 +184,7 @@ def _update_steps(core: Core[DecodePlan], group: int) -> list[Step]:
         lambda: core.unary("vec_exp", score, score, size, 64),
         lambda: core.unary("vec_exp", factor, factor, LANES, 64),
         first,
-        lambda: core.with_scalar("vec_muls", score, score, LIFT, size, 64),
+        lambda: core.with_scalar("vec_muls", score, score, PROBABILITY_SCALE, size, 64),
         lambda: core.with_scalar("vec_adds", reference, peak, 0.0, LANES, 64),
         lambda: core.to_half(half, score, size),
         lambda: core.binary("vec_mul", total, total, factor, LANES, 64),

@@ -8,10 +8,10 @@ from flash_attention.kernels.tik.common.tiles import by_rows, stored_rows
 from flash_attention.kernels.tik.core import Core
 from flash_attention.kernels.tik.forward.tiling import ForwardPlan
 from flash_attention.kernels.tik.forward.work_item import Item
+from flash_attention.kernels.tik.hardware import LARGEST_SINGLE
 from flash_attention.kernels.tik.language import Number, Step, Tensor
 from flash_attention.kernels.tik.layout import SINK_LANES
 
-LEAST = (2 - 2.0**-23) * 2.0**127  # its negative, the most negative number, is the logsumexp of a row that sees nothing
 TINY = 2.0**-120
 SATURATED = 59000  # a row total beyond this may hold a probability whose exponent was cut at softmax.CEILING
 LARGEST_FLAG = 65000.0  # of the row totals that are compared with SATURATED
@@ -175,7 +175,7 @@ def _small_steps(core: Core[ForwardPlan], a: int) -> list[Step]:
         lambda: core.to_half(core.on.half_total[0], core.on.reference_part[0], 128),
         lambda: tik.vec_adds(64, compact, seen, -1.0, 2, 8, 8),
         lambda: core.binary("vec_add", lse, lse, core.on.current_reference[0][a * 128 :], 128, 64),
-        lambda: core.with_scalar("vec_muls", compact, compact, LEAST, 128, 64),
+        lambda: core.with_scalar("vec_muls", compact, compact, LARGEST_SINGLE, 128, 64),
         lambda: core.binary("vec_mul", lse, lse, seen, 128, 64),
         lambda: core.binary("vec_add", lse, lse, compact, 128, 64),
         *last,

@@ -11,8 +11,8 @@ import math
 from typing import NamedTuple
 
 from flash_attention.kernels.tik.common.table_row import TableRow
-from flash_attention.kernels.tik.common.tiles import F
 from flash_attention.kernels.tik.core import Core, TilePlan
+from flash_attention.kernels.tik.hardware import F
 from flash_attention.kernels.tik.language import Number, Scalar, Tensor
 from flash_attention.kernels.tik.problem import KernelProblem
 
