@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import Generic, Protocol
 
 import numpy as np
 
@@ -22,54 +22,9 @@ from flash_attention.kernels.tik.hardware import (
 )
 from flash_attention.kernels.tik.language import Factor, Number, RunTime, Scalar, Scope, Tensor, Tik, TikModule
 from flash_attention.kernels.tik.layout import Placement, placement, stored_rows
+from flash_attention.kernels.tik.plan import Plan
 from flash_attention.kernels.tik.problem import KernelProblem, padded
 
-if TYPE_CHECKING:
-    from flash_attention.kernels.tik.common.band import BandAtRunTime
-
-
-class BlockPlan(Protocol):
-    """What the shared modules ask of any tiling plan.
-
-    Attributes:
-        rows: queries of a row block.
-        head_dim: padded to 16.
-    """
-
-    @property
-    def strategy(self) -> str: ...
-
-    @property
-    def rows(self) -> int: ...
-
-    @property
-    def keys(self) -> int: ...
-
-    @property
-    def head_dim(self) -> int: ...
-
-    @property
-    def row_blocks(self) -> int: ...
-
-
-class TilePlan(BlockPlan, Protocol):
-    """What they ask of one with tiles of scores.
-
-    Attributes:
-        columns: fractal columns of a tile.
-        segments: widths in keys of its matrix instructions.
-    """
-
-    @property
-    def columns(self) -> int: ...
-
-    @property
-    def segments(self) -> tuple[int, ...]: ...
-
-    def segment_start(self, index: int) -> int: ...
-
-
-Plan = TypeVar("Plan", bound=BlockPlan, covariant=True)
 Address = tuple[Tensor, Number]  # a tensor and its first element
 
 
@@ -90,6 +45,17 @@ class OnChip:
 
     def add(self, name: str, tensors: list[Tensor]) -> None:
         self._copies[name] = tensors
+
+
+class Band(Protocol):
+    """What `Core.band` does, see common.band."""
+
+    def number(self, number: Scalar, position: Number, tile: Number, keys: Number, prefix: Number) -> None: ...
+    def fetch(self, number: Number) -> None: ...
+    def distance_number(
+        self, number: Scalar, position: Number, tile: Number, index: Number, cross: Number, after: Number
+    ) -> None: ...
+    def fetch_distance(self, number: Number) -> None: ...
 
 
 @dataclass
@@ -114,7 +80,7 @@ class Core(Generic[Plan]):
     on: OnChip = field(default_factory=OnChip)
     buffers: list[Buffer] = field(default_factory=list)
     scalars: int = 0
-    band: BandAtRunTime | None = None
+    band: Band | None = None
 
     @property
     def operand_shift(self) -> int:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flash_attention.kernels.tik.core import BlockPlan
 from flash_attention.kernels.tik.hardware import Buffer, usage
 from flash_attention.kernels.tik.language import Tik
+from flash_attention.kernels.tik.plan import BlockPlan
 from flash_attention.kernels.tik.problem import KernelProblem
 from flash_attention.kernels.tik.signature import Signature
 

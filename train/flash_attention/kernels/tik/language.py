@@ -10,31 +10,18 @@ class RunTime(Protocol):
     """A number, or the result of a comparison, that is known when the program runs."""
 
     def __add__(self, other: Number) -> RunTime: ...
-
     def __radd__(self, other: int) -> RunTime: ...
-
     def __sub__(self, other: Number) -> RunTime: ...
-
     def __rsub__(self, other: int) -> RunTime: ...
-
     def __mul__(self, other: Number) -> RunTime: ...
-
     def __rmul__(self, other: int) -> RunTime: ...
-
     def __floordiv__(self, other: Number) -> RunTime: ...
-
     def __mod__(self, other: Number) -> RunTime: ...
-
     def __lt__(self, other: Number) -> RunTime: ...
-
     def __le__(self, other: Number) -> RunTime: ...
-
     def __gt__(self, other: Number) -> RunTime: ...
-
     def __ge__(self, other: Number) -> RunTime: ...
-
     def __eq__(self, other: object) -> RunTime: ...  # type: ignore[override]
-
     def __ne__(self, other: object) -> RunTime: ...  # type: ignore[override]
 
 
@@ -57,13 +44,13 @@ class Tensor(Protocol):
     shape: tuple[int, ...]
 
     def __getitem__(self, index: Number | slice) -> Tensor: ...
-
     def reinterpret_cast_to(self, dtype: str) -> Tensor: ...
 
 
+Scope = AbstractContextManager[Any]
+# In the classes below these names are attributes.
 _Scalar = Scalar
 _Tensor = Tensor
-Scope = AbstractContextManager[Any]
 
 
 class Tik(Protocol):

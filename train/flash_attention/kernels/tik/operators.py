@@ -23,6 +23,7 @@ from flash_attention.kernels.tik.forward import packed as forward_packed
 from flash_attention.kernels.tik.forward import scheduler as forward_scheduler
 from flash_attention.kernels.tik.hardware import check_chip
 from flash_attention.kernels.tik.kernel import Kernel
+from flash_attention.kernels.tik.language import TikModule
 from flash_attention.kernels.tik.signature import (
     DECODE_STAGES,
     OPERATORS,
@@ -91,7 +92,7 @@ def work_tables(xp, request: Request, stages: tuple[str, ...]):
     return make
 
 
-def build(stage: str, request: Request, tik, name: str, debug: bool) -> Kernel:
+def build(stage: str, request: Request, tik: TikModule, name: str, debug: bool) -> Kernel:
     """Records and builds the kernel of a stage.
 
     Args:

@@ -1,16 +1,28 @@
-"""The backward operator: gradients of query, key, value and bias, tile by tile (FlashAttention-2).
+"""The backward operator: gradients of query, key, value and bias, tile by tile.
 
-Dao, "FlashAttention-2" (2023), algorithm 2, with key tiles outermost: the gradients of a tile of keys and values stay
-in the accumulator memory of the Cube while query tiles pass by. Two or three kernels run one after another: the
-pre-pass of preprocess.py, the main kernel here, and where several cores share the query gradients of a head
-postprocess.py, which adds them up and rounds them to float16.
-docs/kernels.md draws the pipeline.
+Dao, "FlashAttention-2" (2023), algorithm 2; two or three kernels run one after another, of which this is the main one:
+
+    D = rowsum(dO * O), D and logsumexp as terms                preprocess.py, a kernel
+    for K, V in work of this core:                              scheduler.py deals, work_item.py reads, load.py
+        for Q, dO in query tiles that see K:                    work_item.py, load.py
+            P = exp(Q K^T - logsumexp)                          here (Cube), softmax_grad.py (Vector)
+            dV += P^T dO, dP = dO V^T - D                       here
+            dS = P * dP                                         softmax_grad.py, with the gradient of a bias per score
+            dK += dS^T Q, dQ += dS K                            here, query_sums.py
+        dK, dV                                                  results.py
+    dQ in float16, where several cores share those of a head    postprocess.py, a kernel
+
+dK and dV stay in the accumulator memory of the Cube while query tiles pass by. docs/kernels.md draws the pipeline,
+tiling.py chooses the tiles.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any, Callable
+
+import numpy as np
 
 from flash_attention.kernels.tik import signature
 from flash_attention.kernels.tik.backward import postprocess, preprocess, scheduler
@@ -48,7 +60,7 @@ class Backward:
     def kernels(self) -> tuple[Kernel, ...]:
         return (self.rows, self.main) if self.finish is None else (self.rows, self.main, self.finish)
 
-    def run(self, execute, **arrays) -> dict:
+    def run(self, execute: Callable[..., dict[str, np.ndarray]], **arrays: Any) -> dict:
         """Runs the chain.
 
         Args:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from flash_attention.kernels.tik import packed
-from flash_attention.kernels.tik.core import BlockPlan, Core
+from flash_attention.kernels.tik.core import Core
 from flash_attention.kernels.tik.hardware import Buffer
 from flash_attention.kernels.tik.language import Number, RunTime, Scalar
 from flash_attention.kernels.tik.layout import stored_rows
+from flash_attention.kernels.tik.plan import BlockPlan
 from flash_attention.kernels.tik.problem import KernelProblem
 
 # Of packed sequences: blocks whose places are on chip all the time. Otherwise the scalar unit waits for each of them,

@@ -10,8 +10,9 @@ from __future__ import annotations
 from typing import Generic
 
 from flash_attention.kernels.tik.common import score_terms
-from flash_attention.kernels.tik.core import BlockPlan, Core, Plan, TilePlan
+from flash_attention.kernels.tik.core import Core
 from flash_attention.kernels.tik.language import Factor, Number, Scalar, Tensor
+from flash_attention.kernels.tik.plan import BlockPlan, Plan, TilePlan
 
 
 class Slopes(Generic[Plan]):

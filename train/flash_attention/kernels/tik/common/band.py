@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from flash_attention.kernels.tik.core import Core, TilePlan
+from flash_attention.kernels.tik.core import Core
 from flash_attention.kernels.tik.language import Number, Scalar
 from flash_attention.kernels.tik.packed import FAR, Limits
+from flash_attention.kernels.tik.plan import TilePlan
 from flash_attention.kernels.tik.problem import KernelProblem
 
 LANES = 128  # of the vector that a fractal column is multiplied by, 8 rows

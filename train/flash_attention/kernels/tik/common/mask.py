@@ -11,8 +11,9 @@ from __future__ import annotations
 import math
 
 from flash_attention.kernels.tik.common.tiles import by_keys, by_rows
-from flash_attention.kernels.tik.core import Core, TilePlan
+from flash_attention.kernels.tik.core import Core
 from flash_attention.kernels.tik.language import Number, Tensor
+from flash_attention.kernels.tik.plan import TilePlan
 from flash_attention.kernels.tik.problem import padded
 
 LOWEST = -65504.0

@@ -15,8 +15,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flash_attention.kernels.tik.core import Core, TilePlan
+from flash_attention.kernels.tik.core import Core
 from flash_attention.kernels.tik.language import Number, Tensor
+from flash_attention.kernels.tik.plan import TilePlan
 from flash_attention.kernels.tik.problem import KernelProblem, padded
 
 TERMS = 16  # depth of the extra block

@@ -10,9 +10,10 @@ from key to key, else 16 equal columns.
 from __future__ import annotations
 
 from flash_attention.kernels.tik.common import score_terms
-from flash_attention.kernels.tik.core import BlockPlan, Core, TilePlan
+from flash_attention.kernels.tik.core import Core
 from flash_attention.kernels.tik.hardware import HALF_ROUND, Buffer
 from flash_attention.kernels.tik.language import Tensor
+from flash_attention.kernels.tik.plan import BlockPlan, TilePlan
 from flash_attention.kernels.tik.problem import KernelProblem
 
 # Largest y: beyond it tanh is 1 in float32, and its exponential is far from the end of the range.

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from typing import Union
 
 from flash_attention.kernels.tik import layout
-from flash_attention.kernels.tik.core import BlockPlan, Core
+from flash_attention.kernels.tik.core import Core
 from flash_attention.kernels.tik.language import Number, RunTime, Scalar
 from flash_attention.kernels.tik.packed import BLOCK, Sequences
+from flash_attention.kernels.tik.plan import BlockPlan
 from flash_attention.kernels.tik.problem import KernelProblem
 
 Field = Union[str, tuple[str, int]]

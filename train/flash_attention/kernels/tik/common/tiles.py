@@ -10,9 +10,10 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
-from flash_attention.kernels.tik.core import BlockPlan, Core, TilePlan
+from flash_attention.kernels.tik.core import Core
 from flash_attention.kernels.tik.hardware import HALF_ROUND, F
 from flash_attention.kernels.tik.language import Factor, Number, Record, Scope, Tensor
+from flash_attention.kernels.tik.plan import BlockPlan, TilePlan
 from flash_attention.kernels.tik.problem import padded
 
 _Slot = TypeVar("_Slot")

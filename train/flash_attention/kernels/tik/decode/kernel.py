@@ -1,9 +1,18 @@
 """The main decoding kernel: sums of a few queries against the key tiles of each core.
 
-FlashAttention-2 (Dao, 2023) with the keys split over the cores, as in Flash-Decoding. Memory is the limit: keys and
-values stream through double buffers without a stop from one sequence to the next, all else happens meanwhile. The
-matrices are transposed: scores = key . query^T has a key per row, sums = value^T . probability^T a column of the
-output.
+FlashAttention-2 (Dao, 2023) with the keys split over the cores, as in Flash-Decoding:
+
+    for K, V in key tiles of this core:                         scheduler.py and cursor.py find them
+        Q, K, V in fractals                                     load.py
+        S = K Q^T, scaled, capped, biased, hidden               here, softmax.take
+        m' = max(m, S), P = exp(S - m'), l = l exp(m - m') + P  softmax.update
+        O = O exp(m - m') + V^T P^T                             here, softmax.accumulate
+        m, l, O where a row block ends on this core             here
+    output and logsumexp from those of all cores                merge.py, a kernel
+
+Memory is the limit: keys and values stream through double buffers without a stop from one sequence to the next, all
+else happens meanwhile. The matrices are transposed: S has a key per row, O a column of the output. tiling.py chooses
+the tiles.
 """
 
 from __future__ import annotations

@@ -1,8 +1,18 @@
-"""The forward operator: output and logsumexp of attention, tile by tile (FlashAttention-2).
+"""The forward operator: output and logsumexp of attention, tile by tile.
 
-Dao, "FlashAttention-2" (2023), algorithm 1, with the changes that this chip asks for: the running output never leaves
-the accumulator memory of the Cube, the row reference is fixed before the loop and checked after it (row_reference.py),
-and the row total is a product with ones. docs/kernels.md draws the pipeline.
+Dao, "FlashAttention-2" (2023), algorithm 1, with the changes that this chip asks for:
+
+    for item in work of this core:                              scheduler.py deals, work_item.py reads
+        Q = up to two row blocks of queries                     common/tiles.py
+        m = row maxima over a sample of keys                    row_reference.py; reach.py: do all exponents fit?
+        for K, V in key tiles that Q sees:                      tile_loop.py
+            S = Q K^T - m, bias and masks by key                row_reference.scores, common/score_terms.py
+            P = exp(S), masks and dropout by score              softmax.py, common/mask.py, common/dropout.py
+            O += P V, l += P 1                                  tile_loop.py
+        O /= l, logsumexp = m + ln l, is m too low for l?       epilogue.py
+    once more, where it is: m = row maxima over all keys        here
+
+So O never leaves the accumulator memory of the Cube. docs/kernels.md draws the pipeline, tiling.py chooses the tiles.
 """
 
 from __future__ import annotations

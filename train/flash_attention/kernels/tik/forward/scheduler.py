@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Callable, NamedTuple
 
 import numpy as np
 
@@ -312,7 +312,9 @@ def _bounds(band: Band, start: int, rows: int) -> list[tuple[int, int]]:
     return [band.keys(row) for row in range(start, start + rows)]
 
 
-def _shared_sample(problem: KernelProblem, plan: ForwardPlan, words: list, index: int, number) -> None:
+def _shared_sample(
+    problem: KernelProblem, plan: ForwardPlan, words: list, index: int, number: Callable[[int], int]
+) -> None:
     """As `_sample`, for two row blocks from number `index` on: what all rows of the first one see, else the first tile.
 
     The second one sees these keys, too, whether or not it is computed beside the first. The first tile is part of the
@@ -334,7 +336,9 @@ def _spread(words: list, groups: int, low: int, high: int) -> bool:
     return True
 
 
-def _sample(problem: KernelProblem, plan: ForwardPlan, words: list, bounds: list, common: tuple, number) -> bool:
+def _sample(
+    problem: KernelProblem, plan: ForwardPlan, words: list, bounds: list, common: tuple, number: Callable[[int], int]
+) -> bool:
     """Keys whose scores give the first reference of the row maxima: spread over what all rows see, else one tile.
 
     A mask per score may leave a query little more than its neighbours: then it is one tile, too.

@@ -129,8 +129,8 @@ def steps(core: Core[ForwardPlan], unit: Unit) -> list[Step]:
             for piece in pieces:
                 piece.take(1)
 
-    scaled = take_scaled if unit.verdict is None else functools.partial(take_half, unit.verdict)
-    result: list[Step] = [scaled if plan.half_scores else take_single]
+    half = take_scaled if unit.verdict is None else functools.partial(take_half, unit.verdict)
+    result: list[Step] = [half if plan.half_scores else take_single]
     for index in range(len(pieces) + 1):
         if index < len(pieces):
             result.append(pieces[index].exponential)
