@@ -60,9 +60,9 @@ class OperatorAttention(nn.Cell):
         self.explicit_mask = ExplicitMask(problem, shard) if problem.prefix or problem.segments else None
         shard = with_mask(shard, problem)
         if kernel_problem.mask == "per_key":
-            self.mask = _PerKey(kernel_problem.mask_shape, False, shard, shard and shard.mask_axes)
+            self.mask = _PerKey(kernel_problem.mask_shape, False, shard, None if shard is None else shard.mask_axes)
         if kernel_problem.bias == "per_key":
-            self.bias = _PerKey(problem.bias_shape, True, shard, shard and shard.bias_axes)
+            self.bias = _PerKey(problem.bias_shape, True, shard, None if shard is None else shard.bias_axes)
         self.bias_grad = problem.bias_grad
         self.draw = draw if problem.dropout_threshold > 0 and not problem.keep_bits else None
         self.keep = _KeepOrder(kernel_problem) if problem.dropout_threshold > 0 and problem.keep_bits else None

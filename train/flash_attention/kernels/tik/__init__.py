@@ -6,21 +6,27 @@ Nothing here needs MindSpore; the same source runs under CANN (`from tbe import 
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from flash_attention.kernels.tik.kernel import Kernel
+from flash_attention.kernels.tik.language import TikModule
 from flash_attention.kernels.tik.problem import KernelProblem
 from flash_attention.kernels.tik.signature import GlobalTensor
+
+if TYPE_CHECKING:
+    from flash_attention.kernels.tik.backward.kernel import Backward
 
 __all__ = ["GlobalTensor", "Kernel", "KernelProblem", "build_backward", "build_forward"]
 
 
-def build_forward(problem: KernelProblem, tik, **options) -> Kernel:
+def build_forward(problem: KernelProblem, tik: TikModule, **options: Any) -> Kernel:
     """Forward kernel, see forward.build."""
     from flash_attention.kernels.tik.forward.kernel import build
 
     return build(problem, tik, **options)
 
 
-def build_backward(problem: KernelProblem, tik, **options):
+def build_backward(problem: KernelProblem, tik: TikModule, **options: Any) -> Backward:
     """Kernels of the backward operator, see backward.build."""
     from flash_attention.kernels.tik.backward.kernel import build
 

@@ -3,60 +3,63 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Generic, Protocol
+
+import numpy as np
 
 from flash_attention.kernels.tik import forms, packed
 from flash_attention.kernels.tik.hardware import (
     BLOCK_HALVES,
-    FRACTAL_ELEMENTS,
     HALF_ROUND,
     LARGEST_GAP,
     MOST_REPEATS,
     SIMD_LANES,
     WIDENED,
     Buffer,
+    F,
 )
+from flash_attention.kernels.tik.language import Factor, Number, RunTime, Scalar, Scope, Tensor, Tik, TikModule
 from flash_attention.kernels.tik.layout import Placement, placement, stored_rows
+from flash_attention.kernels.tik.plan import Plan
 from flash_attention.kernels.tik.problem import KernelProblem, padded
 
-
-class TilePlan(Protocol):
-    """What the shared modules ask of a tiling plan.
-
-    Attributes:
-        rows: queries of a row block.
-        head_dim: padded to 16.
-    """
-
-    strategy: str
-    rows: int
-    keys: int
-    head_dim: int
-    row_blocks: int
+Address = tuple[Tensor, Number]  # a tensor and its first element
 
 
 class OnChip:
     """The tensors of the on-chip buffers: an attribute per buffer, a list of its copies."""
 
-    def __init__(self):
-        self._copies: dict[str, list] = {}
+    def __init__(self) -> None:
+        self._copies: dict[str, list[Tensor]] = {}
 
-    def __getattr__(self, name: str) -> list:
+    def __getattr__(self, name: str) -> list[Tensor]:
         if name.startswith("_") or name not in self._copies:
             raise AttributeError(f"no buffer {name} in this kernel")
         return self._copies[name]
 
-    def copies(self, name: str) -> list:
+    def copies(self, name: str) -> list[Tensor]:
         """The copies of a buffer that not every problem has; empty where it is absent."""
         return self._copies.get(name, [])
 
-    def add(self, name: str, tensors: list) -> None:
+    def add(self, name: str, tensors: list[Tensor]) -> None:
         self._copies[name] = tensors
 
 
+class Band(Protocol):
+    """What `Core.band` does, see common.band."""
+
+    def number(self, number: Scalar, position: Number, tile: Number, keys: Number, prefix: Number) -> None: ...
+    def fetch(self, number: Number) -> None: ...
+    def distance_number(
+        self, number: Scalar, position: Number, tile: Number, index: Number, cross: Number, after: Number
+    ) -> None: ...
+    def fetch_distance(self, number: Number) -> None: ...
+
+
 @dataclass
-class Core:
+class Core(Generic[Plan]):
     """What the modules of a kernel share.
 
     Attributes:
@@ -69,15 +72,15 @@ class Core:
         band: who sees whom in packed sequences, see common.band; None otherwise.
     """
 
-    module: object
-    tik: object
+    module: TikModule
+    tik: Tik
     problem: KernelProblem
-    plan: TilePlan
-    gm: dict
+    plan: Plan
+    gm: dict[str, Tensor]
     on: OnChip = field(default_factory=OnChip)
     buffers: list[Buffer] = field(default_factory=list)
     scalars: int = 0
-    band: Any = None
+    band: Band | None = None
 
     @property
     def operand_shift(self) -> int:
@@ -121,29 +124,28 @@ class Core:
         """Where the matrices of an input or output lie."""
         return placement(self.problem, name)
 
-    def batch_of(self, head):
+    def batch_of(self, head: Number) -> Number:
         """Run-time number of the batch item of a query head, as `start` wants it."""
         if self.problem.layout == "BNSD":
-            return None
+            return 0
         batch = self.scalar("int32", "batch")
         batch.set_as(head // self.problem.heads)
         return batch
 
-    def start(self, name: str, head, origin=None):
+    def start(self, name: str, head: Number, origin: Number = 0) -> RunTime:
         """First element of a matrix of `name`.
 
         Args:
             head: run-time number of the head, counted through all batch items.
-            origin: run-time number of its batch item; None will do with BNSD. With packed sequences the row among all
+            origin: run-time number of its batch item; 0 will do with BNSD. With packed sequences the row among all
                 tokens where its sequence begins.
         """
         place = self.place(name)
         result = self.wide(head, place.head * BLOCK_HALVES)
-        if self.problem.sequences:
-            return result + self.wide(origin, BLOCK_HALVES)
-        return result + self.wide(origin, place.skew * BLOCK_HALVES) if place.skew else result
+        pitch = BLOCK_HALVES if self.problem.sequences else place.skew * BLOCK_HALVES
+        return result + self.wide(origin, pitch) if pitch else result
 
-    def allocate(self, parts: list[Buffer]) -> None:
+    def allocate(self, parts: Sequence[Buffer]) -> None:
         """Defines the tensors of all buffers in the open scope."""
         scopes = {
             "UB": self.module.scope_ubuf,
@@ -167,11 +169,11 @@ class Core:
                 for vector in self.on.copies(part.name):
                     self.fill(vector, 0.0, 128, SIMD_LANES[part.dtype])
 
-    def when(self, *conditions):
+    def when(self, *conditions: Number) -> Scope:
         """if_scope over the conjunction of run-time conditions."""
         return self.tik.if_scope(conditions[0] if len(conditions) == 1 else self.module.all(*conditions))
 
-    def scalar(self, dtype: str, name: str, value=None):
+    def scalar(self, dtype: str, name: str, value: Factor | None = None) -> Scalar:
         """A run-time variable. Its name gets a number: each is there once."""
         self.scalars += 1
         unique = f"{name}_{self.scalars}"
@@ -179,21 +181,21 @@ class Core:
             return self.tik.Scalar(dtype, unique)
         return self.tik.Scalar(dtype, unique, init_value=value)
 
-    def repeat_fractal(self, dst, src, count: int, transposed: bool) -> None:
+    def repeat_fractal(self, dst: Tensor, src: Tensor, count: int, transposed: bool) -> None:
         """load2dv1 of `count` copies of the one fractal at `src` to L0A or L0B."""
         if forms.current().repeated_source:
             self.tik.load2dv1(dst, src, 0, count, 0, 0, transposed)
             return
         for index in range(count):
-            self.tik.load2dv1(dst[index * FRACTAL_ELEMENTS], src, 0, 1, 1, 0, transposed)
+            self.tik.load2dv1(dst[index * F], src, 0, 1, 1, 0, transposed)
 
-    def wide(self, number, size: int):
+    def wide(self, number: Number, size: int) -> RunTime:
         """number * size in 64 bits: offsets in global memory may pass 32."""
         result = self.scalar("int64", "wide", number)
         return result * size
 
     # ---- Vector, on whole contiguous ranges of elements
-    def spans(self, elements: int, lanes: int):
+    def spans(self, elements: int, lanes: int) -> Iterator[tuple[int, int, int]]:
         """(lanes enabled, first element, repeats) of the instructions that cover a range."""
         done, full = 0, elements // lanes
         while done < full:
@@ -203,42 +205,42 @@ class Core:
         if elements % lanes:
             yield elements % lanes, full * lanes, 1
 
-    def fill(self, dst, value, elements: int, lanes: int = 128) -> None:
+    def fill(self, dst: Tensor, value: Factor, elements: int, lanes: int = 128) -> None:
         """dst[:elements] = value; lanes is 128 for 16-bit and 64 for 32-bit elements, here and below."""
         for mask, at, count in self.spans(elements, lanes):
             self.tik.vec_dup(mask, dst[at], value, count, 8)
 
-    def binary(self, name: str, dst, a, b, elements: int, lanes: int = 128) -> None:
+    def binary(self, name: str, dst: Tensor, a: Tensor, b: Tensor, elements: int, lanes: int = 128) -> None:
         """dst = a op b for name in vec_add, vec_sub, vec_mul, vec_max, vec_min."""
         for mask, at, count in self.spans(elements, lanes):
             getattr(self.tik, name)(mask, dst[at], a[at], b[at], count, 8, 8, 8)
 
-    def with_row(self, name: str, dst, a, row, elements: int, lanes: int = 128) -> None:
+    def with_row(self, name: str, dst: Tensor, a: Tensor, row: Tensor, elements: int, lanes: int = 128) -> None:
         """dst = a op row, where row holds one repeat's worth of elements that all repeats share."""
         for mask, at, count in self.spans(elements, lanes):
             getattr(self.tik, name)(mask, dst[at], a[at], row, count, 8, 8, 0)
 
-    def unary(self, name: str, dst, src, elements: int, lanes: int = 128) -> None:
+    def unary(self, name: str, dst: Tensor, src: Tensor, elements: int, lanes: int = 128) -> None:
         """dst = op(src) for name in vec_abs, vec_exp, vec_ln."""
         for mask, at, count in self.spans(elements, lanes):
             getattr(self.tik, name)(mask, dst[at], src[at], count, 8, 8)
 
-    def with_scalar(self, name: str, dst, src, scalar, elements: int, lanes: int = 128) -> None:
+    def with_scalar(self, name: str, dst: Tensor, src: Tensor, scalar: Factor, elements: int, lanes: int = 128) -> None:
         """dst = src op scalar for name in vec_adds, vec_muls; dst += scalar * src for vec_axpy."""
         for mask, at, count in self.spans(elements, lanes):
             getattr(self.tik, name)(mask, dst[at], src[at], scalar, count, 8, 8)
 
-    def to_half(self, dst, src, elements: int) -> None:
+    def to_half(self, dst: Tensor, src: Tensor, elements: int) -> None:
         """float32 to float16, nearest even, saturating."""
         for mask, at, count in self.spans(elements, 64):
             self.tik.vec_conv(mask, "none", dst[at], src[at], count, 4, 8)
 
-    def to_single(self, dst, src, elements: int) -> None:
+    def to_single(self, dst: Tensor, src: Tensor, elements: int) -> None:
         """float16 to float32."""
         for mask, at, count in self.spans(elements, 64):
             self.tik.vec_conv(mask, "none", dst[at], src[at], count, 8, 4)
 
-    def add_half(self, dst, src, scalar, elements: int) -> None:
+    def add_half(self, dst: Tensor, src: Tensor, scalar: Factor, elements: int) -> None:
         """dst (float32) += scalar (float16) * src (float16)."""
         if forms.current().mixed_axpy:
             for mask, at, count in self.spans(elements, 64):
@@ -256,15 +258,15 @@ class Core:
 
     # ---- moves
     @property
-    def work_table(self):
+    def work_table(self) -> Tensor:
         """The table of work items in global memory: a constant, or with packed sequences an input."""
         return self.gm["work" if self.problem.sequences else "table"]
 
-    def load_constant(self, name: str, tiles) -> None:
+    def load_constant(self, name: str, tiles: np.ndarray) -> None:
         """Constant float16 tiles (n, ...) to the buffer of their name."""
         self.tik.data_move(self.on.copies(name)[0], self.gm[name], 0, len(tiles), tiles[0].size // 16, 0, 0)
 
-    def from_l0c(self, dst, src, fractals: int) -> None:
+    def from_l0c(self, dst: Tensor, src: Tensor, fractals: int) -> None:
         """Fractals out of L0C to the Unified Buffer; float32 becomes float16 where dst is float16."""
         if forms.current().tensor_move:
             self.tik.tensor_mov(dst, src, "m", 1, fractals, 0, 0)
@@ -272,7 +274,7 @@ class Core:
         converts = (1,) if dst.dtype != src.dtype else ()
         self.tik.data_move(dst, src, 0, 1, fractals, 0, 0, *converts)
 
-    def load(self, target, name: str, start, rows: int, height: int) -> None:
+    def load(self, target: Address, name: str, start: Number, rows: Number, height: int) -> None:
         """`rows` rows of a matrix of `name`, from element `start` on, to (tensor, first element).
 
         There they stand as (fractal columns, height, 16). `rows` may be a run-time number, 0 not among them.
@@ -280,7 +282,7 @@ class Core:
         source, place = (self.gm[name], start), self.place(name)
         self.move(target, source, place.columns, rows, place.column - rows, height - rows, place.column)
 
-    def load_operand(self, target, name: str, start, rows: int, height: int) -> None:
+    def load_operand(self, target: Address, name: str, start: Number, rows: Number, height: int) -> None:
         """`load` to L1, with zeros in the rows behind.
 
         What an earlier tile left there may be NaN, which no probability of zero makes harmless.
@@ -300,7 +302,7 @@ class Core:
         if rows:
             self.load(target, name, start, rows, height)
 
-    def _load_short(self, target, name: str, start, rows, height: int) -> None:
+    def _load_short(self, target: Address, name: str, start: Number, rows: RunTime, height: int) -> None:
         """`load_operand` of a run-time number of rows, 0 to height."""
         place, (tensor, at), tiles = self.place(name), target, self.gm["tiles"]
         zeros = (tiles.shape[0] - packed.zero_blocks(self.problem, self.plan)) * BLOCK_HALVES
@@ -310,12 +312,14 @@ class Core:
         with self.tik.if_scope(rows > 0):
             self.load(target, name, start, rows, height)
 
-    def store(self, name: str, start, source, rows, height: int, columns: int | None = None) -> None:
+    def store(
+        self, name: str, start: Number, source: Address, rows: Number, height: int, columns: int | None = None
+    ) -> None:
         """The way back of `load`: `columns` fractal columns, all of a matrix by default."""
         target, place = (self.gm[name], start), self.place(name)
         self.move(target, source, columns or place.columns, rows, height - rows, place.column - rows, place.column)
 
-    def clear_padding(self, name: str, zeros, index, cores: int) -> None:
+    def clear_padding(self, name: str, zeros: Tensor, index: Number, cores: int) -> None:
         """Zeros behind the last rows of an output, where TransData leaves them; each of `cores` does its share.
 
         Args:
@@ -332,14 +336,23 @@ class Core:
                 target = self.wide(column, place.column * BLOCK_HALVES) + place.shape[0] * BLOCK_HALVES
                 self.tik.data_move(self.gm[name][target], zeros, 0, 1, place.padding, 0, 0)
 
-    def move(self, dst, src, bursts: int, burst, src_gap=0, dst_gap=0, widest: int | None = None) -> None:
-        """data_move of `bursts` bursts of `burst` blocks between one-dimensional float16 views (tensor, first element).
+    def move(
+        self,
+        dst: Address,
+        src: Address,
+        bursts: int,
+        burst: Number,
+        src_gap: Number = 0,
+        dst_gap: Number = 0,
+        widest: int = 0,
+    ) -> None:
+        """data_move of `bursts` bursts of `burst` blocks between one-dimensional float16 views.
 
         Gaps beyond the hardware's field are taken apart into single bursts; where burst and gaps are run-time numbers,
         if `widest`, which no gap reaches, may be beyond it.
         """
         (dst_tensor, dst_at), (src_tensor, src_at) = dst, src
-        if isinstance(burst, int):
+        if isinstance(src_gap, int) and isinstance(dst_gap, int):
             widest = max(src_gap, dst_gap)
         if bursts == 1 or widest <= LARGEST_GAP:
             gaps = (0, 0) if bursts == 1 else (src_gap, dst_gap)

@@ -14,12 +14,15 @@ SIMD_LANES = {"float16": 128, "float32": 64, "int32": 64}  # elements of one rep
 MOST_REPEATS = 255  # of a Vector instruction
 LARGEST_GAP = 65535  # of data_move, in blocks
 BLOCK_HALVES = 16  # float16 elements per 32-byte block
-FRACTAL_ELEMENTS = 256
+F = 256  # float16 elements of a fractal
 # The banks of the Unified Buffer come round every 512 bytes. An instruction whose operands stand half a round apart
 # meets no conflict; one that works in place takes twice as long. In float32 elements:
 HALF_ROUND = 64
 
 WIDENED = 1024  # float16 elements that become float32 at a time, where an instruction takes one dtype only
+
+# Its negative, the most negative number, is the logsumexp of a row that sees nothing.
+LARGEST_SINGLE = (2 - 2.0**-23) * 2.0**127
 
 CUBE_FLOPS = 8192  # per cycle and core, float16
 EVENTS = 4  # event ids per pair of pipes

@@ -74,8 +74,8 @@ def describe_packed(
         TypeError: a dtype that this chip cannot multiply.
     """
     rows = replace(problem.rows, prefix=False)
-    widths = {"head_dim": padded(rows.head_dim), "value_dim": padded(rows.value_dim)}
-    scaled = replace(rows, **widths, rules=replace(rows.rules, scale=rows.scale))
+    rules = replace(rows.rules, scale=rows.scale)
+    scaled = replace(rows, head_dim=padded(rows.head_dim), value_dim=padded(rows.value_dim), rules=rules)
     described = describe(scaled, cores=cores, memories=memories, tiling=tiling, layout="TH")
     blocks = 0
     if rows.dropout_threshold:
@@ -105,9 +105,9 @@ def explicit_mask(
     """
     if not (problem.prefix or problem.segments):
         return mask
-    hidden = np.zeros(mask_shape(problem), bool)
+    hidden = np.zeros((problem.batch, 1, problem.seq_q, problem.seq_k), bool)
     if mask is not None:
-        hidden |= np.asarray(mask) != 0
+        hidden = hidden | (np.asarray(mask) != 0)
     if prefix is not None:
         behind = np.arange(problem.seq_k) >= np.asarray(prefix)[:, None, None, None]
         hidden |= ~problem.band.dense() & behind

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flash_attention.kernels.tik.core import TilePlan
 from flash_attention.kernels.tik.hardware import Buffer, usage
+from flash_attention.kernels.tik.language import Tik
+from flash_attention.kernels.tik.plan import BlockPlan
 from flash_attention.kernels.tik.problem import KernelProblem
 from flash_attention.kernels.tik.signature import Signature
 
@@ -22,9 +23,9 @@ class Kernel(Signature):
     """
 
     name: str
-    tik: object
+    tik: Tik
     problem: KernelProblem
-    plan: TilePlan
+    plan: BlockPlan
     buffers: tuple[Buffer, ...]
     cores: int
     units: tuple[int, int]

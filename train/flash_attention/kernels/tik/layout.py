@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from flash_attention.kernels.tik import packed
+from flash_attention.kernels.tik.plan import BlockPlan
 from flash_attention.kernels.tik.problem import KernelProblem, padded
 
 FRACTAL = 16
@@ -133,7 +134,7 @@ def row_terms_shape(problem: KernelProblem) -> tuple[int, ...]:
     return row_term_kinds(problem), heads, groups, row_terms(problem), 16
 
 
-def accumulator_shape(problem: KernelProblem, plan, slots: int) -> tuple[int, ...]:
+def accumulator_shape(problem: KernelProblem, plan: BlockPlan, slots: int) -> tuple[int, ...]:
     """Sums of query gradients: (slots, heads of all batches, query tiles, head_dim / 16, rows, 16).
 
     Args:

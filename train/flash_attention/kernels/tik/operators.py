@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 from flash_attention.kernels.tik import packed
 from flash_attention.kernels.tik.backward import kernel as backward
@@ -22,6 +23,7 @@ from flash_attention.kernels.tik.forward import packed as forward_packed
 from flash_attention.kernels.tik.forward import scheduler as forward_scheduler
 from flash_attention.kernels.tik.hardware import check_chip
 from flash_attention.kernels.tik.kernel import Kernel
+from flash_attention.kernels.tik.language import TikModule
 from flash_attention.kernels.tik.signature import (
     DECODE_STAGES,
     OPERATORS,
@@ -50,7 +52,8 @@ def describe(stage: str, request: Request) -> tuple[Operator, Signature]:
     Raises:
         ValueError: no tiling strategy fits the memories of a core.
     """
-    problem, choice = request.problem, None
+    problem = request.problem
+    choice: object = None
     if stage == "forward":
         choice = forward_scheduler.choose(problem)
     elif stage in DECODE_STAGES:
@@ -89,7 +92,7 @@ def work_tables(xp, request: Request, stages: tuple[str, ...]):
     return make
 
 
-def build(stage: str, request: Request, tik, name: str, debug: bool) -> Kernel:
+def build(stage: str, request: Request, tik: TikModule, name: str, debug: bool) -> Kernel:
     """Records and builds the kernel of a stage.
 
     Args:
@@ -98,7 +101,7 @@ def build(stage: str, request: Request, tik, name: str, debug: bool) -> Kernel:
         name: kernel name.
         debug: keep the kernel runnable by tikdb.
     """
-    options = {"name": name, "debug": debug}
+    options: dict[str, Any] = {"name": name, "debug": debug}
     if stage == "forward":
         return forward.build(request.problem, tik, **options)
     if stage in DECODE_STAGES:
@@ -143,11 +146,12 @@ def check_tensors(signature: Signature, tensors: Mapping[str, Mapping | None]) -
     """
     wanted = {tensor.name: tensor for tensor in (*signature.inputs, *signature.outputs)}
     for name in (*wanted, *(name for name in tensors if name not in wanted)):
-        if (tensors.get(name) is None) == (name in wanted):
+        tensor = tensors.get(name)
+        if (tensor is None) == (name in wanted):
             came, allowed = ("None", "a tensor") if name in wanted else ("a tensor", "None")
             raise ValueError(f"{name}: got {came}, allowed is {allowed}")
-        if name in wanted:
-            _check_tensor(wanted[name], tensors[name])
+        if tensor is not None:
+            _check_tensor(wanted[name], tensor)
 
 
 def _check_tensor(wanted: GlobalTensor, tensor: Mapping) -> None:

@@ -15,6 +15,7 @@ from typing import Any, Callable, NamedTuple
 
 import numpy as np
 
+from flash_attention.kernels.tik.plan import BlockPlan
 from flash_attention.kernels.tik.problem import KernelProblem, padded
 
 BLOCK = 128
@@ -35,7 +36,7 @@ def stored_rows(problem: KernelProblem) -> int:
     return BLOCK * capacity(problem.seq_q, problem.sequences, BLOCK)
 
 
-def zero_blocks(problem: KernelProblem, plan) -> int:
+def zero_blocks(problem: KernelProblem, plan: BlockPlan) -> int:
     """Blocks of 16 zeros behind the tiles of visibility: as many as a tile of queries, keys or values has."""
     return max(plan.rows, plan.keys) * padded(max(problem.head_dim, problem.value_dim)) // 16
 

@@ -88,7 +88,7 @@ class KernelProblem:
     prefix: bool = False
     keep_blocks: int = 0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name in ("batch", "heads", "seq_q", "seq_k"):
             check_int(name, getattr(self, name), 1)
         check_int("head_dim", self.head_dim, 1, MAX_HEAD_DIM)

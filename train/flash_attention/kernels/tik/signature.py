@@ -12,13 +12,15 @@ import itertools
 import json
 import math
 from dataclasses import dataclass
-from typing import Callable
+from typing import Any, Callable
 
 import numpy as np
 
 from flash_attention.kernels.tik import layout, packed
 from flash_attention.kernels.tik.common import score_terms
+from flash_attention.kernels.tik.language import Tik, TikModule
 from flash_attention.kernels.tik.layout import nz_shape
+from flash_attention.kernels.tik.plan import BlockPlan
 from flash_attention.kernels.tik.problem import KernelProblem, padded
 from flash_attention.problem.rules import AttentionRules
 
@@ -121,14 +123,14 @@ class Signature:
             raise ValueError(f"{', '.join(arrays)}: not an input, the kernel takes {', '.join(self.given)}")
         return result
 
-    def declare(self, tik, instance) -> dict:
+    def declare(self, tik: TikModule, instance: Tik) -> dict:
         """The arguments as tensors of a Tik instance, by name."""
         result = {t.name: instance.Tensor(t.dtype, t.shape, tik.scope_gm, t.name) for t in self.inputs}
         for t in self.outputs:
             result[t.name] = instance.Tensor(t.dtype, t.shape, tik.scope_gm, t.name, is_atomic_add=t.added)
         return result
 
-    def build(self, instance, name: str, gm: dict) -> None:
+    def build(self, instance: Tik, name: str, gm: dict) -> None:
         """BuildCCE of a recorded kernel with these arguments, `gm` being what `declare` gave."""
         inputs, outputs = ([gm[tensor.name] for tensor in side] for side in (self.inputs, self.outputs))
         instance.BuildCCE(kernel_name=name, inputs=inputs, outputs=outputs)
@@ -175,7 +177,7 @@ class _Nz:
     shape: tuple[int, ...]
 
 
-def _tensor(argument: Argument, stored) -> GlobalTensor:
+def _tensor(argument: Argument, stored: Any) -> GlobalTensor:
     """The tensor that is stored: by a constant array, a shape, or a shape in FRACTAL_NZ."""
     constant = stored if isinstance(stored, np.ndarray) else None
     shape = nz_shape(*stored.shape) if isinstance(stored, _Nz) else stored if constant is None else constant.shape
@@ -185,7 +187,7 @@ def _tensor(argument: Argument, stored) -> GlobalTensor:
     return GlobalTensor(argument.name, shape, argument.dtype, argument.format, constant, argument.added)
 
 
-def _tiles(tiles: np.ndarray, plan) -> np.ndarray | None:
+def _tiles(tiles: np.ndarray, plan: BlockPlan) -> np.ndarray | None:
     """Tiles of visibility, and behind them a tile of zeros, see `Core.load_operand`."""
     if not len(tiles):
         return None
@@ -193,7 +195,7 @@ def _tiles(tiles: np.ndarray, plan) -> np.ndarray | None:
     return np.concatenate([tiles, np.zeros((zeros, *tiles.shape[1:]), tiles.dtype)])
 
 
-def _work(problem: KernelProblem, choice) -> dict:
+def _work(problem: KernelProblem, choice: Any) -> dict:
     """Work table and tiles of visibility. With packed sequences the table is data, and the tiles a ramp."""
     split = choice.split
     if problem.sequences:
@@ -250,7 +252,7 @@ def _one_hot() -> np.ndarray:
     return result
 
 
-def _forward(request: Request, choice) -> dict:
+def _forward(request: Request, choice: Any) -> dict:
     p, split = request.problem, choice.split
     query, key, value, output = _matrices(p)
     result = {"query": query, "key": key, "value": value, **_features(p), "sinks": _sinks(p)}
@@ -264,7 +266,7 @@ def _forward(request: Request, choice) -> dict:
     return result
 
 
-def _grad_rows(request: Request, choice) -> dict:
+def _grad_rows(request: Request, choice: Any) -> dict:
     p = request.problem
     *_, output = _matrices(p)
     result = {"output": output, "d_output": output, "logsumexp": _rows(p)}
@@ -277,7 +279,7 @@ def _grad_rows(request: Request, choice) -> dict:
     return result
 
 
-def _grad(request: Request, choice) -> dict:
+def _grad(request: Request, choice: Any) -> dict:
     p, plan, split = request.problem, choice.plan, choice.split
     query, key, value, output = _matrices(p)
     result = {"query": query, "key": key, "value": value, "d_output": output, "row_lanes": layout.row_terms_shape(p)}
@@ -295,13 +297,13 @@ def _grad(request: Request, choice) -> dict:
     return result
 
 
-def _grad_finish(request: Request, choice) -> dict:
+def _grad_finish(request: Request, choice: Any) -> dict:
     p = request.problem
     sums = layout.accumulator_shape(p, choice.plan, choice.split.slots)
     return {"d_query_sums": sums, "blocks": _blocks(p), "d_query": _matrices(p)[0]}
 
 
-def _decode(request: Request, choice) -> dict:
+def _decode(request: Request, choice: Any) -> dict:
     p = request.problem
     result = {"query": (p.batch, p.heads, p.seq_q, p.head_dim), **_lengths(request)}
     cache = (p.batch, p.kv_heads, p.seq_k)
@@ -314,7 +316,7 @@ def _decode(request: Request, choice) -> dict:
     return result
 
 
-def _decode_merge(request: Request, choice) -> dict:
+def _decode_merge(request: Request, choice: Any) -> dict:
     p, plan = request.problem, choice.plan
     pairs = p.batch * p.kv_heads * plan.row_blocks
     output = {"output": (p.batch, p.heads, p.seq_q, p.value_dim), "logsumexp": (pairs, plan.rows)}
@@ -322,7 +324,7 @@ def _decode_merge(request: Request, choice) -> dict:
     return {**_partial(choice), **_lengths(request), **sinks, **output}
 
 
-def _partial(choice) -> dict:
+def _partial(choice: Any) -> dict:
     """What the cores know of each row: per group of 16 rows, sums by column, and references and totals."""
     slots, groups = choice.slots, choice.plan.row_groups
     return {
@@ -336,7 +338,7 @@ def _lengths(request: Request) -> dict:
     return {} if request.pages is None else {"context_lens": (padded(request.problem.batch, 8),)}
 
 
-def _arguments(dtype: str, *names: str, **options) -> tuple[Argument, ...]:
+def _arguments(dtype: str, *names: str, **options: Any) -> tuple[Argument, ...]:
     return tuple(Argument(name, dtype, **options) for name in names)
 
 
@@ -512,7 +514,7 @@ _BY_ARGUMENTS = {
 }
 
 
-def match(stage: str, request: Request, choice) -> tuple[Operator, Signature]:
+def match(stage: str, request: Request, choice: Any) -> tuple[Operator, Signature]:
     """The operator that runs at a stage for a request, and the arguments of its kernel.
 
     Args:

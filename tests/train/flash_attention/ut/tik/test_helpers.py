@@ -5,6 +5,7 @@ import pytest
 from flash_attention.kernels.tik import KernelProblem
 from flash_attention.kernels.tik.common import alibi, dropout, mask, score_terms, tiles
 from flash_attention.kernels.tik.forward import epilogue, row_reference, softmax
+from flash_attention.kernels.tik.forward.reach import Verdict
 from flash_attention.kernels.tik.forward.work_item import Item
 from flash_attention.kernels.tik.hardware import Buffer
 from flash_attention.kernels.tik.layout import from_nz, pack_bias, pack_keep_bits, pack_keys, to_nz
@@ -99,7 +100,7 @@ def test_terms_add_alibi_by_distance_precisely(tik, execute, tile):
         alibi.initialise(core)
         zero = core.scalar("int32", "zero", 0)
         slopes = row_reference.QuerySlopes(core)
-        slopes.load({"slope": zero})
+        slopes.load(zero)
         slopes.row_block(zero + problem.offset, 0, zero)
         core.fill(core.on.stage[0], 0.0, 2048)
         for slot in (core.on.query[0], *tiles.key_slot(core, 0)):
@@ -193,10 +194,9 @@ def test_probabilities_are_exponentials_of_scaled_scores(tik, execute, depth, cu
         tiles.query_to_l0(core, core.on.query[0], row_reference.query_terms(core, 0)[0][0])
         scores = [_scores(core, segment, core.on.key_terms[0]) for segment in range(2)]
         slot = core.on.probability[0]
-        flags = [
-            None if cut is None else core.scalar("int32", name, value) for name, value in (("cut", cut), ("far", 0))
-        ]
-        for record in softmax.steps(core, softmax.Unit(0, 0, scores, [], slot, None, None, None, None, (), *flags)):
+        flags = (core.scalar("int32", name, value) for name, value in (("cut", cut), ("far", 0)))
+        verdict = None if cut is None else Verdict(*flags)
+        for record in softmax.steps(core, softmax.Unit(0, 0, scores, [], slot, None, None, None, None, (), verdict)):
             record()
         for at in range(0, 16384, 4096):
             core.tik.data_move(core.on.tile[0][at], slot[at], 0, 1, 256, 0, 0)
@@ -243,7 +243,7 @@ def test_row_totals_become_output_and_logsumexp(tik, execute):
             index = zero
 
             def origin(self, name):
-                return None
+                return 0
 
             def stored(self, place):
                 return place
@@ -281,7 +281,7 @@ def test_bias_and_mask_per_key_are_terms_of_the_scores(tik, execute):
     with program.body() as core:
         _load_operands(core)
         zero = core.scalar("int32", "zero", 0)
-        score_terms.load_key_terms(core, core.on.key_terms[0], {"bias": zero, "mask": zero}, zero)
+        score_terms.load_key_terms(core, core.on.key_terms[0], score_terms.Planes(zero, zero), zero)
         _scores_out(core)
     scores = _unpack(program.run()["result"], 16, 48)[:, :40] * problem.post_scale
     expected = query.astype(np.float64) @ key.T.astype(np.float64) * problem.scale + bias[0, 0]
@@ -314,21 +314,15 @@ def test_reference_is_the_row_maximum(tik, execute, attempt, offset):
         core.tik.data_move(core.on.tiles[0], core.gm["tiles"], 0, len(program.split.tiles), 128, 0, 0)
         item = Item(core, "item", True)
         zero = core.scalar("int32", "zero", 0)
-        item.load(zero, zero)
-        scalars = {name: core.scalar("int32", name) for name in ("sweeps", "sweep_tiles", "tile", "number")}
-        scalars.update(
-            unit=problem.post_scale,
-            base=core.scalar("int64", "base", 0),
-            distance=None,
-            blind=program.split.blind,
-            attempt=core.scalar("int32", "at", attempt),
-            reach=None,
-        )
-        tiles.fetch_query(core, core.on.stage[0], scalars["base"], zero, core.plan.rows)
+        item.load(zero)
+        base, at = core.scalar("int64", "base", 0), core.scalar("int32", "at", attempt)
+        numbers = [core.scalar("int32", name) for name in ("sweeps", "sweep_tiles", "tile", "number", "distance")]
+        search = row_reference.Search(at, *numbers, base, base, True, program.split.blind, slopes=None, reach=None)
+        tiles.fetch_query(core, core.on.stage[0], base, zero, core.plan.rows)
         tiles.place_query(core, row_reference.query_slots(core, 0), core.on.stage[0], zero)
         row_reference.clear(core, 0, zero)
-        row_reference.load_sample(core, item, 0, scalars)
-        row_reference.references(core, item, scalars["attempt"], zero, scalars)
+        row_reference.load_sample(core, item, 0, search)
+        row_reference.references(core, item, zero, search)
         copy_out(core, "reference", core.on.next_reference[0], 16)
     result = program.run()["reference"].astype(np.float64)
     scores = query.astype(np.float64) @ key.T.astype(np.float64) / 8

@@ -1,15 +1,28 @@
-"""The backward operator: gradients of query, key, value and bias, tile by tile (FlashAttention-2).
+"""The backward operator: gradients of query, key, value and bias, tile by tile.
 
-Dao, "FlashAttention-2" (2023), algorithm 2, with key tiles outermost: the gradients of a tile of keys and values stay
-in the accumulator memory of the Cube while query tiles pass by. Two or three kernels run one after another: the
-pre-pass of preprocess.py, the main kernel here, and where several cores share the query gradients of a head
-postprocess.py, which adds them up and rounds them to float16.
-docs/kernels.md draws the pipeline.
+Dao, "FlashAttention-2" (2023), algorithm 2; two or three kernels run one after another, of which this is the main one:
+
+    D = rowsum(dO * O), D and logsumexp as terms                preprocess.py, a kernel
+    for K, V in work of this core:                              scheduler.py deals, work_item.py reads, load.py
+        for Q, dO in query tiles that see K:                    work_item.py, load.py
+            P = exp(Q K^T - logsumexp)                          here (Cube), softmax_grad.py (Vector)
+            dV += P^T dO, dP = dO V^T - D                       here
+            dS = P * dP                                         softmax_grad.py, with the gradient of a bias per score
+            dK += dS^T Q, dQ += dS K                            here, query_sums.py
+        dK, dV                                                  results.py
+    dQ in float16, where several cores share those of a head    postprocess.py, a kernel
+
+dK and dV stay in the accumulator memory of the Cube while query tiles pass by. docs/kernels.md draws the pipeline,
+tiling.py chooses the tiles.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any, Callable
+
+import numpy as np
 
 from flash_attention.kernels.tik import signature
 from flash_attention.kernels.tik.backward import postprocess, preprocess, scheduler
@@ -18,15 +31,17 @@ from flash_attention.kernels.tik.backward.query_sums import QuerySums
 from flash_attention.kernels.tik.backward.results import Results
 from flash_attention.kernels.tik.backward.scheduler import BackwardSplit
 from flash_attention.kernels.tik.backward.softmax_grad import VectorWork
-from flash_attention.kernels.tik.backward.tiling import ITEMS_PER_CHUNK, PAIR, RING, in_turn
+from flash_attention.kernels.tik.backward.tiling import ITEMS_PER_CHUNK, PAIR, RING, BackwardPlan, in_turn
 from flash_attention.kernels.tik.backward.words import FIELDS
-from flash_attention.kernels.tik.backward.work_item import KeyItem
+from flash_attention.kernels.tik.backward.work_item import KeyItem, Unit
 from flash_attention.kernels.tik.common import alibi, score_terms, softcap
 from flash_attention.kernels.tik.common.band import BandAtRunTime
 from flash_attention.kernels.tik.common.score_terms import TERMS
-from flash_attention.kernels.tik.common.tiles import F, each_epoch
+from flash_attention.kernels.tik.common.tiles import each_epoch
 from flash_attention.kernels.tik.core import Core
+from flash_attention.kernels.tik.hardware import F
 from flash_attention.kernels.tik.kernel import Kernel
+from flash_attention.kernels.tik.language import Number, Scalar, Tensor, TikModule
 from flash_attention.kernels.tik.problem import KernelProblem
 
 
@@ -45,7 +60,7 @@ class Backward:
     def kernels(self) -> tuple[Kernel, ...]:
         return (self.rows, self.main) if self.finish is None else (self.rows, self.main, self.finish)
 
-    def run(self, execute, **arrays) -> dict:
+    def run(self, execute: Callable[..., dict[str, np.ndarray]], **arrays: Any) -> dict:
         """Runs the chain.
 
         Args:
@@ -64,7 +79,7 @@ class Backward:
 
 def build(
     problem: KernelProblem,
-    tik,
+    tik: TikModule,
     *,
     variant: str = "split",
     bias_gradient: bool = False,
@@ -84,16 +99,17 @@ def build(
     Raises:
         ValueError: an argument is not allowed, or no tiling strategy fits the memories of a core.
     """
-    options = {"variant": variant, "bias_gradient": bias_gradient, "debug": debug}
-    main = build_main(problem, tik, name=name, **options)
+    request = signature.Request(problem, bias_gradient, variant=variant)
+    main = _main(request, tik, name, debug)
     rows = preprocess.build(problem, tik, logsumexp_gradient=logsumexp_gradient, name=f"{name}_rows", debug=debug)
     owned = scheduler.choose(problem, variant, bias_gradient).split.owned
-    return Backward(rows, main, None if owned else build_finish(problem, tik, name=f"{name}_finish", **options))
+    finish = None if owned else postprocess.build(request, tik, name=f"{name}_finish", debug=debug)
+    return Backward(rows, main, finish)
 
 
 def build_main(
     problem: KernelProblem,
-    tik,
+    tik: TikModule,
     *,
     variant: str = "split",
     bias_gradient: bool = False,
@@ -106,7 +122,7 @@ def build_main(
 
 def build_finish(
     problem: KernelProblem,
-    tik,
+    tik: TikModule,
     *,
     variant: str = "split",
     bias_gradient: bool = False,
@@ -118,7 +134,7 @@ def build_finish(
     return postprocess.build(request, tik, name=name, debug=debug)
 
 
-def _main(request: signature.Request, tik, name: str, debug: bool) -> Kernel:
+def _main(request: signature.Request, tik: TikModule, name: str, debug: bool) -> Kernel:
     problem = request.problem
     choice = scheduler.choose(problem, request.variant, request.bias_gradient)
     plan, split, parts = choice
@@ -145,7 +161,7 @@ PLACE_POSITION = 1
 class _Main:
     """Records the statements of one core."""
 
-    def __init__(self, core: Core, split: BackwardSplit, index):
+    def __init__(self, core: Core[BackwardPlan], split: BackwardSplit, index: Number):
         self.core, self.split, self.index = core, split, index
         self.tik, self.problem = core.tik, core.problem
         self.plan = plan = core.plan
@@ -163,7 +179,7 @@ class _Main:
             core.band = BandAtRunTime(core)
         slopes = alibi.Slopes(core) if len(self.split.distances) else None
         self.loads = Loads(core, self.item, numbered=len(self.split.tiles) > 0, signed=slopes is not None)
-        self.vector = VectorWork(core, self.item, slopes)
+        self.vector = VectorWork(core, self.item, self.loads, slopes)
         self.results = Results(core)
         self.query_sums = QuerySums(core, self.item, self.split)
         self.loads.constants(self.split.tiles, self.split.distances)
@@ -195,7 +211,7 @@ class _Main:
                     for part in range(RING):
                         self.results.store(gradient, part)
 
-    def _read_next_item(self, first, position, size: int) -> None:
+    def _read_next_item(self, first: Number, position: Number, size: int) -> None:
         """Reads the item whose keys are loaded next; its count is 0 where there is none."""
         self.next_item["count"].set_as(0)
         with self.core.when(position < size, first + position < self.split.items):
@@ -212,7 +228,7 @@ class _Main:
         bodies.set_as((item["steps"] + (self.behind + RING - 1)) // RING)
         (self._deferred if self.late else self._plain)(bodies)
 
-    def _plain(self, bodies) -> None:
+    def _plain(self, bodies: Number) -> None:
         """Steps of an item; the keys of the next one are on their way in the meantime."""
         store_body = self._body("store_body", 1, bodies)
         with self.tik.for_range(0, bodies, name="body") as body:
@@ -228,7 +244,7 @@ class _Main:
         self.query_sums.locate(last)
         self.query_sums.store(last)
 
-    def _plain_body(self, body, store_body) -> None:
+    def _plain_body(self, body: Number, store_body: Number) -> None:
         for position in range(RING):
             self._step(body, position)
             self._store(body, store_body, position)
@@ -239,7 +255,7 @@ class _Main:
                 if position == 3:
                     self.loads.place_keys(1 - self.epoch)
 
-    def _deferred(self, bodies) -> None:
+    def _deferred(self, bodies: Number) -> None:
         """Steps of an item with the gradients of the one before; the keys of the next one follow in their place."""
         core, next_item = self.core, self.next_item
         place_body = core.scalar("int32", "place_body", PLACE_BODY)
@@ -255,7 +271,7 @@ class _Main:
             self.loads.place_keys(1 - self.epoch)
         self.results.keep(self.item)
 
-    def _deferred_body(self, body, store_body, place_body) -> None:
+    def _deferred_body(self, body: Number, store_body: Number, place_body: Number) -> None:
         core = self.core
         for position in range(RING):
             self._step(body, position)
@@ -264,7 +280,7 @@ class _Main:
                 with core.when(body == place_body, self.next_item["count"] > 0):
                     self.loads.place_keys(1 - self.epoch)
 
-    def _store(self, body, store_body, position: int) -> None:
+    def _store(self, body: Number, store_body: Number, position: int) -> None:
         """A part of the gradients of the item before."""
         core, results = self.core, self.results
         if not self.plan.deferred:
@@ -274,14 +290,14 @@ class _Main:
         with core.when(body == store_body, results.pending > 0):
             results.store(results.keys, position)
 
-    def _body(self, name: str, wanted, bodies):
+    def _body(self, name: str, wanted: Number, bodies: Number) -> Scalar:
         """Number of a loop body: the wanted one, or the last where there are fewer."""
         result = self.core.scalar("int32", name, wanted)
         with self.tik.if_scope(bodies <= result):
             result.set_as(bodies - 1)
         return result
 
-    def _step(self, body, position: int) -> None:
+    def _step(self, body: Number, position: int) -> None:
         """One step of the pipeline: scores of one tile, gradients of the one before, stores of the one before that."""
         core, item, steps = self.core, self.item, self.item["steps"]
         step = body * RING + position
@@ -324,7 +340,7 @@ class _Main:
         with core.when(step + 1 < steps):
             self.loads.scores_extra(item.units[(position + 1) % RING])
 
-    def _halves(self, body, position: int) -> None:
+    def _halves(self, body: Number, position: int) -> None:
         """The end of a step where L0C holds half of the gradients of the queries.
 
         The Cube makes the first half ahead of the gradients of the keys, and Vector takes it in the meantime.
@@ -344,12 +360,12 @@ class _Main:
             self._key_gradient(behind, step)
             self._query_gradient(behind, second)
 
-    def _load_rows(self, step, position: int) -> None:
+    def _load_rows(self, step: Number, position: int) -> None:
         """Rows of the step after the next one, in the place of those whose gradients have just been stored."""
         with self.core.when(step + 2 < self.item["steps"]):
             self.loads.rows(self.item.advance((position + 2) % RING))
 
-    def _take(self, body, position: int, exact: bool) -> None:
+    def _take(self, body: Number, position: int, exact: bool) -> None:
         """Gradients of the item before out of L0C, in the first step: those of factor 1 first, which need no space."""
         results = self.results
         gradients = [one for one in (results.values, results.keys) if (one.factor == 1.0) == exact]
@@ -360,14 +376,23 @@ class _Main:
                 results.take(gradient)
 
     # ---- Cube
-    def _operand(self):
+    def _operand(self) -> Tensor:
         """Place in L0B for the next operand made of keys: the one that was used longest ago."""
         copies = self.core.on.l0_keys
         self.turn += 1
         return copies[self.turn % len(copies)]
 
     def _product(
-        self, dim, target, left, left_terms, l0_terms, right, right_terms, key_terms=None, linear=None
+        self,
+        dim: int,
+        target: list[Tensor],
+        left: Iterable[Tensor],
+        left_terms: Tensor,
+        l0_terms: Tensor,
+        right: list[Tensor],
+        right_terms: Tensor,
+        key_terms: Tensor | None = None,
+        linear: Tensor | None = None,
     ) -> None:
         """target (rows, keys) = left . right + terms, segment by segment of keys; key_terms (L1) fill right_terms.
 
@@ -398,19 +423,18 @@ class _Main:
             columns = softcap.terms_width(self.problem, plan.keys)
             tik.mmad(linear, l0_terms, right_terms, plan.rows, 16, columns, 0)
 
-    def _rows_in_l1(self, name: str, unit):
+    def _rows_in_l1(self, name: str, unit: Unit) -> Iterator[Tensor]:
         """Yields where the query or output gradient of a step is, in the ring or among those that are kept."""
-        on, kept = self.core.on, self.core.on.copies(f"kept_{name}")
-        slot = on.copies(name)[unit.position]
-        if not kept:
+        slot = self.core.on.copies(name)[unit.position]
+        if unit.kept is None:
             yield slot
             return
         with self.tik.if_scope(unit.kept < 0):
             yield slot
         with self.tik.else_scope():
-            yield kept[0][unit.kept * slot.shape[0]]
+            yield self.core.on.copies(f"kept_{name}")[0][unit.kept * slot.shape[0]]
 
-    def _scores(self, unit) -> None:
+    def _scores(self, unit: Unit) -> None:
         on, ring = self.core.on, unit.position
         l0_keys, keys = on.l0_ones[0], None
         if score_terms.is_dynamic(self.problem):
@@ -419,17 +443,17 @@ class _Main:
         linear = on.linear[0] if self.problem.rules.softcap else None
         dim, l0_rows = self.plan.head_dim, on.l0_logsumexp_terms[0]
         self._product(dim, on.scores, left, rows, l0_rows, on.key, l0_keys, keys, linear)
-        if on.copies("lowering"):
-            with self.tik.if_scope(self.item.number > 0):
-                self._lower_hidden()
+        if self.loads.number is not None and on.copies("lowering"):
+            with self.tik.if_scope(self.loads.number > 0):
+                self._lower_hidden(self.loads.number)
 
-    def _lower_hidden(self) -> None:
+    def _lower_hidden(self, number: Number) -> None:
         """Lowers hidden scores to where the exponential is zero: no product with them, however large, then saturates.
 
         A product of a diagonal matrix with a tile of LOWEST and zeros takes Vector, which is the limit there, no time.
         """
         tik, plan, on, groups = self.tik, self.plan, self.core.on, self.plan.rows // 16
-        left, tile = on.l0_turned[0], on.tiles[0][(self.item.number - 1) * plan.area]
+        left, tile = on.l0_turned[0], on.tiles[0][(number - 1) * plan.area]
         tik.load2dv1(left, on.lowering[0], 0, groups * groups, 1, 0, False)
         size = min(plan.columns, on.l0_keys[0].shape[0] // (plan.rows * 16))
         parts = plan.pieces if len(on.scores) > 1 else ((0, plan.area),)
@@ -442,7 +466,7 @@ class _Main:
                     tik.load2dv1(right[group * count * F], tile, start + group, count, groups, 0, True)
                 tik.mmad(target[first * plan.rows * 16], left, right, plan.rows, plan.rows, count * 16, 1)
 
-    def _d_probability(self, unit) -> None:
+    def _d_probability(self, unit: Unit) -> None:
         on, ring = self.core.on, unit.position
         ones = on.l0_ones[0]
         left, rows = self._rows_in_l1("d_output", unit), on.delta_terms[ring]
@@ -451,7 +475,9 @@ class _Main:
         if self.problem.dropout_threshold:
             self.tik.mmad(on.delta[0], on.l0_delta_terms[0], ones, self.plan.rows, 16, 16, 0)
 
-    def _add_transposed_product(self, dim: int, target, weights, name: str, unit, step) -> None:
+    def _add_transposed_product(
+        self, dim: int, target: Tensor, weights: Tensor, name: str, unit: Unit, step: Number
+    ) -> None:
         """target (keys, dim) += weights^T . rows of `name`; it starts over at the first step of an item."""
         core, tik, plan = self.core, self.tik, self.plan
         left, right = core.on.l0_turned[0], core.on.l0_columns[0]
@@ -463,18 +489,18 @@ class _Main:
                     tik.load2dv1(right[group * count * F], rows, first * groups + group, count, groups, 0, True)
             self._accumulate(target[first * plan.keys * 16], left, right, count * 16, step == 1)
 
-    def _accumulate(self, target, left, right, columns: int, fresh) -> None:
+    def _accumulate(self, target: Tensor, left: Tensor, right: Tensor, columns: int, fresh: Number) -> None:
         tik, plan = self.tik, self.plan
         with tik.if_scope(fresh):
             tik.mmad(target, left, right, plan.keys, plan.rows, columns, 0)
         with tik.else_scope():
             tik.mmad(target, left, right, plan.keys, plan.rows, columns, 1)
 
-    def _value_gradient(self, unit, step) -> None:
+    def _value_gradient(self, unit: Unit, step: Number) -> None:
         on = self.core.on
         self._add_transposed_product(self.plan.value_dim, on.value_sum[0], on.probability[0], "d_output", unit, step)
 
-    def _key_gradient(self, unit, step) -> None:
+    def _key_gradient(self, unit: Unit, step: Number) -> None:
         on, plan = self.core.on, self.plan
         weights = on.d_score[unit.position % PAIR]
         self._add_transposed_product(plan.head_dim, on.key_sum[0], weights, "query", unit, step)
@@ -493,14 +519,14 @@ class _Main:
                     fresh.set_as(1)
                 self._accumulate(on.bias_sum[chunk], on.l0_turned[0], column, 16, fresh > 0)
 
-    def _key_columns(self, first: int, count: int):
+    def _key_columns(self, first: int, count: int) -> Tensor:
         """Fractal columns of the keys in L0B."""
         right, size = self._operand(), self.plan.columns
         for slot in each_epoch(self.core, self.core.on.key_rows, self.epoch):
             self.tik.load2dv1(right, slot, first * size, count * size, 1, 0, True)
         return right
 
-    def _query_gradient(self, unit, part: tuple[int, int], columns=None) -> None:
+    def _query_gradient(self, unit: Unit, part: tuple[int, int], columns: Tensor | None = None) -> None:
         """query_sum (rows, some columns) = d_score . keys.
 
         Args:

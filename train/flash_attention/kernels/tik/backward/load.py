@@ -7,13 +7,14 @@ import contextlib
 import numpy as np
 
 from flash_attention.kernels.tik.backward import preprocess
-from flash_attention.kernels.tik.backward.tiling import lowers_on_cube
+from flash_attention.kernels.tik.backward.tiling import BackwardPlan, lowers_on_cube
 from flash_attention.kernels.tik.backward.work_item import KeyItem, Unit
 from flash_attention.kernels.tik.common import alibi, dropout, mask, score_terms, softcap
-from flash_attention.kernels.tik.common.score_terms import TERMS
-from flash_attention.kernels.tik.common.tiles import F, by_keys, by_rows, each_epoch, if_any, segment_keys, stored_rows
+from flash_attention.kernels.tik.common.score_terms import TERMS, Planes
+from flash_attention.kernels.tik.common.tiles import by_keys, by_rows, each_epoch, if_any, segment_keys, stored_rows
 from flash_attention.kernels.tik.core import Core
-from flash_attention.kernels.tik.hardware import HALF_ROUND
+from flash_attention.kernels.tik.hardware import HALF_ROUND, F
+from flash_attention.kernels.tik.language import Number, Scalar, Tensor
 from flash_attention.kernels.tik.layout import row_term_kinds, row_terms, row_terms_shape
 
 
@@ -21,13 +22,14 @@ class Loads:
     """Records the loads of one core.
 
     Attributes:
-        number, distance: run-time numbers of the visibility and distance tiles of the next scores.
+        number, distance: run-time numbers of the visibility and distance tiles of the next scores; None where the
+            kernel has no such tiles.
     """
 
-    def __init__(self, core: Core, item: KeyItem, numbered: bool, signed: bool):
+    def __init__(self, core: Core[BackwardPlan], item: KeyItem, numbered: bool, signed: bool):
         self.core, self.item = core, item
-        item.number = core.scalar("int32", "number", 0) if numbered else None
-        item.distance = core.scalar("int32", "distance", 0) if signed else None
+        self.number = core.scalar("int32", "number", 0) if numbered else None
+        self.distance = core.scalar("int32", "distance", 0) if signed else None
 
     def constants(self, tiles: np.ndarray, distances: np.ndarray) -> None:
         """Records what happens once: constant operands, and numbers where short tiles leave places unwritten."""
@@ -69,7 +71,7 @@ class Loads:
         if plan.bias_chunks:
             tik.data_move(on.one_hot[0], core.gm["one_hot"], 0, 1, 16 * 16, 0, 0)
 
-    def _fill_lowering(self, zeros) -> None:
+    def _fill_lowering(self, zeros: Tensor) -> None:
         """-LOWEST on the diagonal of (rows / 16, rows / 16) fractals."""
         core, tik, groups = self.core, self.core.tik, self.core.plan.rows // 16
         target, diagonal = core.on.lowering[0], core.on.d_score_half[0]
@@ -81,14 +83,14 @@ class Loads:
             source = zeros if fractal % (groups + 1) else diagonal
             tik.data_move(target[fractal * F], source, 0, 1, F // 16, 0, 0)
 
-    def fetch_keys(self, item: KeyItem, epoch) -> None:
+    def fetch_keys(self, item: KeyItem, epoch: Number) -> None:
         """Values of an item to the slots of a run-time epoch, 0 or 1, and its keys to where `place_keys` takes them."""
         core, plan = self.core, self.core.plan
         on = core.on
         stage, tile = on.key_stage[0], item["tile"]
         starts = self._starts(("key", "value"), item["kv_head"], item, tile * (plan.keys * 16))
 
-        def fetch(have) -> None:
+        def fetch(have: Number) -> None:
             if not isinstance(have, int) or have < plan.keys:
                 core.fill(stage[2 * HALF_ROUND :], 0.0, plan.keys * plan.head_dim)
             with if_any(core, have):
@@ -103,7 +105,7 @@ class Loads:
 
         by_keys(core, tile, fetch, item.keys)
 
-    def _starts(self, names: tuple, head, item: KeyItem, offset) -> dict:
+    def _starts(self, names: tuple[str, ...], head: Number, item: KeyItem, offset: Number) -> dict[str, Scalar]:
         """First elements of a tile in matrices of `names`; one scalar where they lie alike."""
         core, starts = self.core, {}
         for name in names:
@@ -114,7 +116,7 @@ class Loads:
                 starts[alike] = core.scalar("int64", f"{name}_start", first)
         return {name: starts[core.place(name).batch, core.place(name).head] for name in names}
 
-    def place_keys(self, epoch) -> None:
+    def place_keys(self, epoch: Number) -> None:
         """The keys that were fetched to the slots of a run-time epoch.
 
         They take on the power of two in the scale; they stand in L1 twice, for the scores and for the gradients of the
@@ -144,7 +146,7 @@ class Loads:
         on, place = core.on, unit.position
         head = item["head"] + unit.member
 
-        def record(have) -> None:
+        def record(have: Number) -> None:
             _, heads, groups, terms, _ = row_terms_shape(core.problem)
             at = unit.tile * (plan.rows * 16)
 
@@ -158,7 +160,7 @@ class Loads:
                 size = kept.shape[0] // (item.kept[1] - item.kept[0])
                 core.load((kept, (unit.tile - item.kept[0]) * size), name, starts[name], plan.rows, plan.rows)
 
-            def load(slot, kind: int) -> None:
+            def load(slot: Tensor, kind: int) -> None:
                 first = core.wide(head + kind * heads, groups * terms * 16) + unit.tile * (plan.rows * terms)
                 source, gap = core.gm["row_lanes"][item.stored(first, terms)], TERMS - terms
                 if isinstance(have, int):
@@ -174,13 +176,13 @@ class Loads:
             with contextlib.nullcontext() if unit.kept is None else core.tik.if_scope(unit.kept < 0):
                 tensor("query")
                 tensor("d_output")
-            if unit.kept is not None:
+            if unit.kept is not None and item.fresh is not None:
                 with core.when(item.fresh > 0, *item.keeps(unit)):
                     keep("query")
                     keep("d_output")
             load(on.delta_terms[place], preprocess.DELTA)
             if score_terms.is_dynamic(core.problem):
-                planes = {"bias": item.plane("bias", unit), "mask": item.plane("mask", unit)}
+                planes = Planes(item.plane("bias", unit), item.plane("mask", unit))
                 score_terms.load_key_terms(core, on.key_terms[place], planes, item["tile"])
             if row_term_kinds(core.problem) == 2:
                 load(on.logsumexp_terms[place], preprocess.SCORE)
@@ -195,13 +197,13 @@ class Loads:
     def scores_extra(self, unit: Unit) -> None:
         """What Vector needs besides the products for the next scores: masks, bias, distances, keep bits."""
         core, item, problem = self.core, self.item, self.core.problem
-        if item.number is not None:
-            item.tile_number(item.number, unit.tile)
+        if self.number is not None:
+            item.tile_number(self.number, unit.tile)
             if not lowers_on_cube(problem):
-                mask.fetch_visible(core, item.number)
-        if item.distance is not None:
-            item.distance_number(item.distance, unit.tile)
-            alibi.fetch_distance(core, item.distance)
+                mask.fetch_visible(core, self.number)
+        if self.distance is not None:
+            item.distance_number(self.distance, unit.tile)
+            alibi.fetch_distance(core, self.distance)
         start = unit.tile * core.plan.rows
         if problem.mask == "per_score":
             mask.fetch_plane(core, "mask", "hidden", item.plane("mask", unit), item["tile"], start, unit.rows)

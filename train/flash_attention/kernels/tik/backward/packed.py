@@ -51,7 +51,8 @@ def deal(problem: KernelProblem, plan: BackwardPlan, slots: int) -> tuple[np.nda
     rank = np.where(exists, rank, count)
     order = np.argsort(rank, axis=1, kind="stable")  # what does not exist comes last on every core
     parts = rank, np.where(exists, unit // slots, 0), np.where(exists, slot, 0)
-    return tuple(np.take_along_axis(part, order, 1) for part in parts)
+    rank, head, slot = (np.take_along_axis(part, order, 1) for part in parts)
+    return rank, head, slot
 
 
 def table(xp, problem: KernelProblem, plan: BackwardPlan, slots: int) -> Callable[[tuple], Array]:

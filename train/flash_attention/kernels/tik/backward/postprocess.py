@@ -5,16 +5,17 @@ from __future__ import annotations
 from flash_attention.kernels.tik import signature
 from flash_attention.kernels.tik.backward import row_block, scheduler
 from flash_attention.kernels.tik.backward.row_block import Place
-from flash_attention.kernels.tik.backward.tiling import FINISH_COPIES, finish_buffers
+from flash_attention.kernels.tik.backward.tiling import FINISH_COPIES, BackwardPlan, finish_buffers
 from flash_attention.kernels.tik.common import softcap
 from flash_attention.kernels.tik.common.tiles import by_rows
 from flash_attention.kernels.tik.core import Core
 from flash_attention.kernels.tik.hardware import HALF_ROUND
 from flash_attention.kernels.tik.kernel import Kernel
+from flash_attention.kernels.tik.language import Number, TikModule
 
 
 def build(
-    request: signature.Request, tik, *, name: str = "flash_attention_backward_finish", debug: bool = True
+    request: signature.Request, tik: TikModule, *, name: str = "flash_attention_backward_finish", debug: bool = True
 ) -> Kernel:
     """Records and builds the last pass for the accumulators of a request's main kernel."""
     problem = request.problem
@@ -37,7 +38,7 @@ def build(
         places = [Place(core, tiles, copy) for copy in range(FINISH_COPIES)]
         row_block.load(core)
 
-        def fetch(number, copy: int) -> None:
+        def fetch(number: Number, copy: int) -> None:
             with core.when(number < share, index * share + number < total):
                 places[copy].fetch(index * share + number)
 
@@ -55,7 +56,7 @@ def build(
     return Kernel(arguments.inputs, arguments.outputs, name, instance, problem, plan, tuple(parts), cores, units)
 
 
-def _tile(core: Core, item, total: int, place: Place, slots: int, copy: int) -> None:
+def _tile(core: Core[BackwardPlan], item: Number, total: int, place: Place, slots: int, copy: int) -> None:
     if not core.problem.sequences:
         _round(core, item, total, place, slots, copy)
         return
@@ -63,7 +64,7 @@ def _tile(core: Core, item, total: int, place: Place, slots: int, copy: int) -> 
         _round(core, item, total, place, slots, copy)
 
 
-def _round(core: Core, item, total: int, place: Place, slots: int, copy: int) -> None:
+def _round(core: Core[BackwardPlan], item: Number, total: int, place: Place, slots: int, copy: int) -> None:
     plan, tik, problem = core.plan, core.tik, core.problem
     whole = plan.rows * plan.head_dim
     total_of, half = core.on.total[copy], core.on.d_query[0]
@@ -76,7 +77,7 @@ def _round(core: Core, item, total: int, place: Place, slots: int, copy: int) ->
     core.with_scalar("vec_muls", total_of, total_of[HALF_ROUND:], factor, whole, 64)
     core.to_half(half, total_of, whole)
 
-    def store(have) -> None:
+    def store(have: Number) -> None:
         core.store("d_query", place.address("d_query"), (half, 0), have, plan.rows)
 
     by_rows(core, place.rows, store)

@@ -14,10 +14,11 @@ from flash_attention.kernels.tik import signature
 from flash_attention.kernels.tik.backward import row_block
 from flash_attention.kernels.tik.backward.row_block import Place
 from flash_attention.kernels.tik.common import alibi, score_terms
-from flash_attention.kernels.tik.common.tiles import F, by_rows
+from flash_attention.kernels.tik.common.tiles import by_rows
 from flash_attention.kernels.tik.core import Core
-from flash_attention.kernels.tik.hardware import Buffer, excess
+from flash_attention.kernels.tik.hardware import Buffer, F, excess
 from flash_attention.kernels.tik.kernel import Kernel
+from flash_attention.kernels.tik.language import Number, Scalar, Tensor, TikModule
 from flash_attention.kernels.tik.layout import SINK_LANES, row_term_kinds, row_terms_shape, stored_rows
 from flash_attention.kernels.tik.problem import KernelProblem, padded
 
@@ -82,7 +83,7 @@ def buffers(problem: KernelProblem, plan: RowPlan) -> list[Buffer]:
 
 def build(
     problem: KernelProblem,
-    tik,
+    tik: TikModule,
     *,
     logsumexp_gradient: bool = False,
     name: str = "flash_attention_backward_rows",
@@ -113,10 +114,10 @@ def build(
     return Kernel(arguments.inputs, arguments.outputs, name, instance, problem, plan, tuple(plan.buffers), cores, units)
 
 
-class _RowSlopes(alibi.Slopes):
+class _RowSlopes(alibi.Slopes[RowPlan]):
     """Query terms of computed ALiBi, to their place in the Unified Buffer."""
 
-    def _write(self, a: int, epoch, place: int, half) -> None:
+    def _write(self, a: int, epoch: Number, place: int, half: Tensor) -> None:
         core = self.core
         for kind, sign in ((SCORE, 1.0), (AFTER, -1.0))[: len(core.on.terms) - 1]:
             target = core.on.terms[kind][place * 16]
@@ -126,11 +127,11 @@ class _RowSlopes(alibi.Slopes):
 class _Rows:
     """Records the statements of one core."""
 
-    def __init__(self, core: Core, with_gradient: bool, blocks: int):
+    def __init__(self, core: Core[RowPlan], with_gradient: bool, blocks: int):
         self.core, self.with_gradient, self.blocks = core, with_gradient, blocks
         self.slopes = _RowSlopes(core) if core.problem.bias == "alibi" else None
 
-    def record(self, index, total: int, cores: int) -> None:
+    def record(self, index: Number, total: int, cores: int) -> None:
         core = self.core
         self._constants()
         share, rest = divmod(total, cores)
@@ -140,7 +141,7 @@ class _Rows:
         places = [Place(core, self.blocks, copy) for copy in range(COPIES)]
         row_block.load(core)
 
-        def load(item, copy: int) -> None:
+        def load(item: Number, copy: int) -> None:
             with core.tik.if_scope(item < count):
                 places[copy].fetch(item * cores + index)
                 places[copy].find()
@@ -184,7 +185,7 @@ class _Rows:
         core, plan, tik = self.core, self.core.plan, self.core.tik
         logsumexp, d_logsumexp = (core.on.copies(name)[copy] for name in LOADED)
 
-        def vector(target, name: str, have) -> None:
+        def vector(target: Tensor, name: str, have: Number) -> None:
             source = core.gm[name][core.wide(place.head, core.seq_q) + place.start]
             if isinstance(have, int):
                 tik.data_move(target, source, 0, 1, padded(have) // 8, 0, 0)
@@ -193,7 +194,7 @@ class _Rows:
             with tik.if_scope(have > 0):
                 tik.data_move(target, source, 0, 1, (have + 7) // 8, 0, 0)
 
-        def record(have) -> None:
+        def record(have: Number) -> None:
             vector(logsumexp, "logsumexp", have)
             if self.with_gradient:
                 vector(d_logsumexp, "d_logsumexp", have)
@@ -213,7 +214,7 @@ class _Rows:
 
         by_rows(core, place.rows, record)
 
-    def _load_short(self, tensor, name: str, first, have) -> None:
+    def _load_short(self, tensor: Tensor, name: str, first: Number, have: Number) -> None:
         """A run-time number of rows, and zeros in those behind: what is stored per row is whole."""
         core, plan = self.core, self.core.plan
         for group in range(plan.rows // 16):
@@ -235,10 +236,10 @@ class _Rows:
         for number in score_terms.REFERENCE:
             self._terms(number, ((delta, (DELTA,)), (lse, tuple(range(SCORE, len(core.on.terms))))))
         if self.slopes:
-            self.slopes.load({"slope": self._slope(place.head)})
-            self.slopes.row_block(place.position, 0, None)
+            self.slopes.load(self._slope(place.head))
+            self.slopes.row_block(place.position, 0, 0)
 
-        def store(have) -> None:
+        def store(have: Number) -> None:
             _, heads, groups, terms, _ = row_terms_shape(problem)
             for kind, source in enumerate(core.on.terms):
                 target = core.wide(place.head + kind * heads, groups * terms * 16) + place.start * terms
@@ -253,7 +254,7 @@ class _Rows:
         else:
             by_rows(core, place.rows, lambda have: store(padded(have)))
 
-    def _negate(self, lse) -> None:
+    def _negate(self, lse: Tensor) -> None:
         """lse = -lse in units of the scores of L0C; LEAST_SCORE where a row sees nothing."""
         core, seen = self.core, self.core.on.seen[0]
         core.with_scalar("vec_muls", seen, lse, 2.0**-10, 128, 64)
@@ -265,7 +266,7 @@ class _Rows:
         core.with_scalar("vec_adds", seen, seen, -1.0, 128, 64)
         core.with_scalar("vec_axpy", lse, seen, -LEAST_SCORE, 128, 64)
 
-    def _sink_rows(self, sink, delta, lse) -> None:
+    def _sink_rows(self, sink: Tensor, delta: Tensor, lse: Tensor) -> None:
         """sink_rows = -exp(sink - lse) * delta, what each row adds to the gradient of its head's sink."""
         core, (share,) = self.core, self.core.on.sink_rows
         core.binary("vec_sub", share, sink, lse, 128, 64)
@@ -274,14 +275,14 @@ class _Rows:
         core.binary("vec_mul", share, share, delta, 128, 64)
         core.with_scalar("vec_muls", share, share, -1.0, 128, 64)
 
-    def _slope(self, head):
+    def _slope(self, head: Number) -> Scalar:
         """Number of the head inside its batch."""
         heads = self.core.problem.heads
         number = self.core.scalar("int32", "slope_head")
         number.set_as(head - head // heads * heads)
         return number
 
-    def _row_sums(self, delta, copy: int) -> None:
+    def _row_sums(self, delta: Tensor, copy: int) -> None:
         """delta (rows,) = rowsum(d_output * output)."""
         core, tik, groups, columns = self.core, self.core.tik, self.core.plan.rows // 16, self.core.value_columns
         left, right, squares = core.on.l0_d_output[0], core.on.l0_output[0], core.on.squares[0]
@@ -302,7 +303,7 @@ class _Rows:
         tik.vec_add(32, half, diagonal, diagonal[32], groups, 4, 8, 8)
         tik.vec_add(16, delta, half, half[16], groups, 2, 4, 4)
 
-    def _terms(self, place: int, values: tuple) -> None:
+    def _terms(self, place: int, values: tuple[tuple[Tensor, tuple[int, ...]], ...]) -> None:
         """Next float16 term of each value to a place of some kinds; a value is left with what the term does not hold.
 
         The values in turn: Vector waits for the result of an instruction while it works on another value.

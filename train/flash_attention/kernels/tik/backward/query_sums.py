@@ -9,19 +9,20 @@ from __future__ import annotations
 from typing import Callable
 
 from flash_attention.kernels.tik.backward.scheduler import BackwardSplit
-from flash_attention.kernels.tik.backward.tiling import RING
+from flash_attention.kernels.tik.backward.tiling import RING, BackwardPlan
 from flash_attention.kernels.tik.backward.work_item import KeyItem, Unit
 from flash_attention.kernels.tik.common import softcap
-from flash_attention.kernels.tik.common.tiles import F, by_rows
+from flash_attention.kernels.tik.common.tiles import by_rows
 from flash_attention.kernels.tik.core import Core
-from flash_attention.kernels.tik.hardware import HALF_ROUND
+from flash_attention.kernels.tik.hardware import HALF_ROUND, F
+from flash_attention.kernels.tik.language import Number, Tensor
 from flash_attention.kernels.tik.layout import accumulator_shape
 
 
 class QuerySums:
     """Records what happens to the query gradients of the steps of one core."""
 
-    def __init__(self, core: Core, item: KeyItem, split: BackwardSplit):
+    def __init__(self, core: Core[BackwardPlan], item: KeyItem, split: BackwardSplit):
         self.core, self.item, self.split = core, item, split
         self._whole = core.plan.rows * core.plan.head_dim
         self._numbers = [core.scalar("int32", "sums", 0) for _ in range(RING)]  # of the steps' places
@@ -51,7 +52,7 @@ class QuerySums:
         stage = core.on.d_query[0]
         self.take(core.plan.query_parts[-1])
 
-        def add(sums) -> None:
+        def add(sums: Tensor) -> None:
             tik.set_atomic_add(1)
             tik.data_move(sums, stage, 0, 1, self._whole // 8, 0, 0)
             tik.set_atomic_add(0)
@@ -72,10 +73,10 @@ class QuerySums:
         for at, source in reversed(list(zip(range(first, first + whole, size), core.on.query_sum))):
             core.from_l0c(core.on.d_query[0][at], source, size // F)
 
-    def _is_final(self, unit: Unit) -> tuple:
+    def _is_final(self, unit: Unit) -> tuple[Number, Number]:
         return unit.tile >= self.item["final"], unit.tile < self.item["final_end"]
 
-    def _move(self, unit: Unit, record: Callable) -> None:
+    def _move(self, unit: Unit, record: Callable[[Tensor], object]) -> None:
         """Records a move of the step's place in the accumulators."""
         core, place = self.core, self._numbers[unit.position]
 
@@ -107,7 +108,7 @@ class QuerySums:
             core.to_half(half[at:], total[at:], size)
         start = core.start("d_query", item["head"] + unit.member, item.origin("d_query"))
 
-        def store(have) -> None:
+        def store(have: Number) -> None:
             core.store("d_query", start + unit.tile * (plan.rows * 16), (half, 0), have, plan.rows)
 
         by_rows(core, unit.rows, store)

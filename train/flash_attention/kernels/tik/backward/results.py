@@ -10,12 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from flash_attention.kernels.tik.backward import words as word_of
-from flash_attention.kernels.tik.backward.tiling import RING
+from flash_attention.kernels.tik.backward.tiling import RING, BackwardPlan
 from flash_attention.kernels.tik.common import softcap
 from flash_attention.kernels.tik.common.table_row import TableRow, of_sequence, present
-from flash_attention.kernels.tik.common.tiles import F, by_keys, if_any
-from flash_attention.kernels.tik.core import Core
-from flash_attention.kernels.tik.hardware import HALF_ROUND
+from flash_attention.kernels.tik.common.tiles import by_keys, if_any
+from flash_attention.kernels.tik.core import Address, Core
+from flash_attention.kernels.tik.hardware import HALF_ROUND, F
+from flash_attention.kernels.tik.language import Number, Tensor
 from flash_attention.kernels.tik.problem import padded
 
 _PLACE = {  # of an item's gradients
@@ -51,7 +52,7 @@ class Results:
         pending: run-time flag: there is an item whose gradients `take` and `store` are to bring away.
     """
 
-    def __init__(self, core: Core):
+    def __init__(self, core: Core[BackwardPlan]):
         self.core, problem = core, core.problem
         self.values = Gradient("d_value", "value_sum", "value_gradient", problem.dropout_scale)
         factor = softcap.gradient_sign(problem) * problem.scale * problem.dropout_scale
@@ -107,7 +108,7 @@ class Results:
         """Fractal columns of a gradient that the scores' buffer holds."""
         return max(1, self.core.plan.rows // 16)
 
-    def _round(self, gradient: Gradient, parts: list[tuple]) -> None:
+    def _round(self, gradient: Gradient, parts: list[tuple[int, int, Tensor]]) -> None:
         """Parts of a gradient out of L0C, times the factor, as float16.
 
         Args:
@@ -127,11 +128,11 @@ class Results:
         for (_, elements, half), score in zip(parts, scores):
             core.to_half(half, score, elements)
 
-    def _store(self, gradient: Gradient, item: TableRow, first: int, count: int, half: tuple) -> None:
+    def _store(self, gradient: Gradient, item: TableRow, first: int, count: int, half: Address) -> None:
         core, plan = self.core, self.core.plan
         base = core.start(gradient.name, item["kv_head"], item.origin(gradient.name))
 
-        def record(have) -> None:
+        def record(have: Number) -> None:
             start = base + first * core.place(gradient.name).column * 16 + item["tile"] * (plan.keys * 16)
             with if_any(core, have):
                 core.store(gradient.name, start, half, have, plan.keys, count)
@@ -146,7 +147,7 @@ class Results:
             core.from_l0c(score[HALF_ROUND], core.on.bias_sum[chunk], plan.columns)
             core.with_scalar("vec_muls", score, score[HALF_ROUND:], core.problem.dropout_scale, column, 64)
 
-            def record(have: int, chunk=chunk) -> None:
+            def record(have: int, chunk: int = chunk) -> None:
                 line = core.wide(item["kv_head"] * plan.bias_chunks + chunk, core.seq_k * 16)
                 target = core.gm["d_bias_sums"][line + item["tile"] * column]
                 core.tik.data_move(target, score, 0, 1, padded(have) * 2, 0, 0)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from flash_attention.kernels.tik import packed
 from flash_attention.kernels.tik.core import Core
 from flash_attention.kernels.tik.hardware import Buffer
+from flash_attention.kernels.tik.language import Number, RunTime, Scalar
 from flash_attention.kernels.tik.layout import stored_rows
+from flash_attention.kernels.tik.plan import BlockPlan
 from flash_attention.kernels.tik.problem import KernelProblem
 
 # Of packed sequences: blocks whose places are on chip all the time. Otherwise the scalar unit waits for each of them,
@@ -27,7 +29,7 @@ def buffers(problem: KernelProblem, copies: int) -> list[Buffer]:
     return [Buffer("block", "UB", "int32", packed.BLOCK_FIELDS * max(count, 1), 1 if count else copies)]
 
 
-def load(core: Core) -> None:
+def load(core: Core[BlockPlan]) -> None:
     """Brings the places of all blocks on chip, where there is room; once, before the first `find`."""
     count = _all_blocks(core.problem)
     if count:
@@ -44,16 +46,16 @@ class Place:
         position: of the first row.
     """
 
-    def __init__(self, core: Core, blocks: int, copy: int):
+    def __init__(self, core: Core[BlockPlan], blocks: int, copy: int):
         """`blocks` of a head; `copy` is that of the buffer."""
         self.core, self.blocks, self.copy = core, blocks, copy
         names = ("head", "block", "start", "rows")
         self.head, self.block, self.start, self.rows = (core.scalar("int32", name, 0) for name in names)
-        self._first = self._position = None
+        self._packed: tuple[Scalar, Scalar] | None = None
         if core.problem.sequences:
-            self._first, self._position = (core.scalar("int32", name, 0) for name in ("first_row", "position"))
+            self._packed = core.scalar("int32", "first_row", 0), core.scalar("int32", "position", 0)
 
-    def fetch(self, number) -> None:
+    def fetch(self, number: Number) -> None:
         """Sets head and start to block `number` of all heads, and loads what `find` needs to know of it."""
         core = self.core
         self.head.set_as(number // self.blocks)
@@ -66,22 +68,23 @@ class Place:
     def find(self) -> None:
         """Sets the other scalars to the block that was fetched."""
         core = self.core
-        if core.problem.sequences:
-            self._find_packed()
+        if self._packed is not None:
+            self._find_packed(*self._packed)
             return
         self.rows.set_as(core.plan.rows)
         if core.tail_rows:
             with core.tik.if_scope(self.block == self.blocks - 1):
                 self.rows.set_as(core.tail_rows)
 
-    def _find_packed(self) -> None:
-        core, inside = self.core, self._position
-        words, at = core.on.block[0 if _all_blocks(core.problem) else self.copy], 0
+    def _find_packed(self, first: Scalar, inside: Scalar) -> None:
+        core = self.core
+        words = core.on.block[0 if _all_blocks(core.problem) else self.copy]
+        at: Number = 0
         if _all_blocks(core.problem):
             at = core.scalar("int32", "block_words", self.start // packed.BLOCK * packed.BLOCK_FIELDS)
         inside.set_as(self.start % packed.BLOCK)
-        self._first.set_as(words[at + packed.FIRST_ROW])
-        self._first.set_as(self._first + inside)
+        first.set_as(words[at + packed.FIRST_ROW])
+        first.set_as(first + inside)
         self.rows.set_as(words[at + packed.ROWS])
         self.rows.set_as(self.rows - inside)
         with core.tik.if_scope(self.rows < 0):
@@ -90,15 +93,15 @@ class Place:
             self.rows.set_as(core.plan.rows)
         start = core.scalar("int32", "block_position")
         start.set_as(words[at + packed.POSITION])
-        self._position.set_as(start + inside)
+        inside.set_as(start + inside)
 
     @property
-    def position(self):
-        return self.start + self.core.problem.offset if self._position is None else self._position
+    def position(self) -> RunTime:
+        return self.start + self.core.problem.offset if self._packed is None else self._packed[1]
 
-    def address(self, name: str):
+    def address(self, name: str) -> RunTime:
         """First element of the rows in a tensor with one matrix per head."""
         core = self.core
-        if self._first is not None:
-            return core.start(name, self.head, self._first)
+        if self._packed is not None:
+            return core.start(name, self.head, self._packed[0])
         return core.start(name, self.head, core.batch_of(self.head)) + self.start * 16

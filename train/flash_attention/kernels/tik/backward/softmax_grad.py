@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import contextlib
 
-from flash_attention.kernels.tik.backward.tiling import PAIR, lowers_on_cube
+from flash_attention.kernels.tik.backward.load import Loads
+from flash_attention.kernels.tik.backward.tiling import PAIR, BackwardPlan, lowers_on_cube
 from flash_attention.kernels.tik.backward.work_item import KeyItem, Unit
-from flash_attention.kernels.tik.common import dropout, mask, softcap
-from flash_attention.kernels.tik.common.tiles import F, by_keys, by_rows
+from flash_attention.kernels.tik.common import alibi, dropout, mask, softcap
+from flash_attention.kernels.tik.common.tiles import by_keys, by_rows
 from flash_attention.kernels.tik.core import Core
-from flash_attention.kernels.tik.hardware import HALF_ROUND
+from flash_attention.kernels.tik.hardware import HALF_ROUND, F
+from flash_attention.kernels.tik.language import Scalar, Scope, Tensor
 from flash_attention.kernels.tik.problem import padded
+
+Part = tuple[int, int, Tensor]  # first element in a tile, elements, where they are
 
 
 class VectorWork:
     """Records the Vector work of one core, and the moves of its results to L1."""
 
-    def __init__(self, core: Core, item: KeyItem, slopes):
-        self.core, self.item, self.slopes = core, item, slopes
+    def __init__(
+        self, core: Core[BackwardPlan], item: KeyItem, loads: Loads, slopes: alibi.Slopes[BackwardPlan] | None
+    ):
+        self.core, self.item, self.loads, self.slopes = core, item, loads, slopes
         # Run-time flag: causality hides the second piece of a tile from all of its rows. Its probabilities are zeros
         # without an exponential, which pays where Vector is the limit.
         plan, asked = core.plan, core.problem.rules.causal and not core.problem.prefix
@@ -34,13 +40,13 @@ class VectorWork:
         with self.core.tik.if_scope(item["tile"] * plan.keys + first > last):
             self._hidden.set_as(1)
 
-    def _if_seen(self, at: int):
+    def _if_seen(self, at: int) -> Scope:
         """Scope of work on the piece from element `at` on, which is left out where nobody sees it."""
         return (
             contextlib.nullcontext() if at == 0 or self._hidden is None else self.core.tik.if_scope(self._hidden == 0)
         )
 
-    def _pieces(self, name: str, shift: int = 0) -> list[tuple]:
+    def _pieces(self, name: str, shift: int = 0) -> list[Part]:
         """(first element, elements, where they are) of the pieces of a tile in the Unified Buffer.
 
         Args:
@@ -51,7 +57,7 @@ class VectorWork:
             return [(at, elements, copy[shift:]) for (at, elements), copy in zip(pieces, copies)]
         return [(at, elements, copies[0][at + shift :]) for at, elements in pieces]
 
-    def _from_l0c(self, name: str, target, at: int, elements: int) -> None:
+    def _from_l0c(self, name: str, target: Tensor, at: int, elements: int) -> None:
         """The piece of a tile from element `at` on, which may be a tensor of L0C."""
         sources = self.core.on.copies(name) or self.core.on.scores
         source = sources[0][at] if len(sources) == 1 else sources[1 if at else 0]
@@ -84,8 +90,8 @@ class VectorWork:
         if problem.bias == "per_score":
             for at, elements, exponent in exponents:
                 core.add_half(exponent, core.on.bias[0][at:], 1.0, elements)
-        if self.item.distance is not None:
-            self._distances(exponents, unit)
+        if self.loads.distance is not None and self.slopes is not None:
+            self._distances(self.loads.distance, self.slopes, exponents, unit)
         self._lower_hidden(exponents, halves)
         self._look(unit)
         for at, elements, exponent in exponents:
@@ -152,7 +158,7 @@ class VectorWork:
         for at, elements, result in reversed(results):
             self._to_l1(core.on.d_score[position], result, at, elements)
 
-    def _to_l1(self, slot, source, at: int, elements: int) -> None:
+    def _to_l1(self, slot: Tensor, source: Tensor, at: int, elements: int) -> None:
         """Elements at.. of a tile, from where they are to their place in L1."""
         self.core.tik.data_move(slot[at], source, 0, 1, elements // 16, 0, 0)
 
@@ -171,31 +177,31 @@ class VectorWork:
             core.with_scalar("vec_muls", capped, squashed, core.problem.rules.softcap, elements, 64)
             softcap.add_terms(core, part, at, elements)
 
-    def _lower_hidden(self, exponents: list[tuple], work: list) -> None:
+    def _lower_hidden(self, exponents: list[Part], work: list[Tensor]) -> None:
         """Hidden scores to where the exponential is zero: no product with them, however large, then saturates.
 
         Args:
             work: float16, a place for each piece.
         """
         core = self.core
-        if self.item.number is not None and not lowers_on_cube(core.problem):
-            with core.tik.if_scope(self.item.number > 0):
+        if self.loads.number is not None and not lowers_on_cube(core.problem):
+            with core.tik.if_scope(self.loads.number > 0):
                 for (at, elements, exponent), place in zip(exponents, work):
                     mask.lower_visible_single(core, exponent, place, at, elements)
         if core.problem.mask == "per_score":
             for (at, elements, exponent), place in zip(exponents, work):
                 mask.lower_explicit_single(core, exponent, place, at, elements)
 
-    def _distances(self, exponents: list[tuple], unit: Unit) -> None:
+    def _distances(self, number: Scalar, slopes: alibi.Slopes[BackwardPlan], exponents: list[Part], unit: Unit) -> None:
         """Keys after their queries in a tile with keys on both sides: -2 * slope * distance."""
         core = self.core
-        with core.tik.if_scope(self.item.distance > 0):
-            self.slopes.load({"slope": self.item["slope"] + unit.member})
-            for slope in self.slopes.correction:
+        with core.tik.if_scope(number > 0):
+            slopes.load(self.item["slope"] + unit.member)
+            for slope in slopes.correction:
                 for at, elements, exponent in exponents:
                     core.add_half(exponent, core.on.distance[0][at:], slope, elements)
 
-    def _store_bias(self, unit: Unit, half, score) -> None:
+    def _store_bias(self, unit: Unit, half: Tensor, score: Tensor) -> None:
         """Adds the gradients of the scores to the gradient of the bias, in float32."""
         core, plan, tik, item = self.core, self.core.plan, self.core.tik, self.item
         square = plan.rows * 16

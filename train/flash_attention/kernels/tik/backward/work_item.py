@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from flash_attention.kernels.tik.backward import words as word_of
-from flash_attention.kernels.tik.backward.tiling import RING
+from flash_attention.kernels.tik.backward.tiling import RING, BackwardPlan
 from flash_attention.kernels.tik.common.table_row import TableRow, of_sequence, present
 from flash_attention.kernels.tik.core import Core
+from flash_attention.kernels.tik.language import Number, Scalar
 
 _FIELDS = {
     "head": word_of.HEAD,
@@ -44,10 +45,10 @@ class Unit:
     """
 
     position: int
-    member: object
-    tile: object
-    rows: object
-    kept: object
+    member: Scalar
+    tile: Scalar
+    rows: Scalar
+    kept: Scalar | None
 
 
 class KeyItem(TableRow):
@@ -58,34 +59,32 @@ class KeyItem(TableRow):
         fresh: run-time flag: the first item of a head, which loads the tiles that are kept.
     """
 
-    def __init__(self, core: Core, name: str, owned: bool, kept: tuple[int, int]):
+    def __init__(self, core: Core[BackwardPlan], name: str, owned: bool, kept: tuple[int, int]):
         """`owned` and `kept` as in BackwardSplit."""
         fields = {name: word for name, word in _FIELDS.items() if owned or not name.startswith("final")}
         super().__init__(core, name, present(fields, core.problem))
         self._member, self._tile = core.scalar("int32", "next_member", 0), core.scalar("int32", "next_tile", 0)
-        self.units = [
-            Unit(
-                place,
-                *(core.scalar("int32", f"{name}_{place}", 0) for name in ("member", "tile", "rows")),
-                core.scalar("int32", f"kept_{place}", -1) if kept[1] else None,
-            )
-            for place in range(RING)
-        ]
+        self.units = [self._unit(place, kept[1] > 0) for place in range(RING)]
         self.kept = kept
         self.fresh = core.scalar("int32", "fresh", 1) if kept[1] else None
         self._kept_head = core.scalar("int32", "kept_head", -1) if kept[1] else None
+
+    def _unit(self, place: int, keeps: bool) -> Unit:
+        scalar = self.core.scalar
+        member, tile, rows = (scalar("int32", f"{name}_{place}", 0) for name in ("member", "tile", "rows"))
+        return Unit(place, member, tile, rows, scalar("int32", f"kept_{place}", -1) if keeps else None)
 
     def rewind(self) -> None:
         """Goes to the first step."""
         self._member.set_as(0)
         self._tile.set_as(self["first"])
-        if self.fresh is not None:
+        if self.fresh is not None and self._kept_head is not None:
             self.fresh.set_as(0)
             with self.core.tik.if_scope(self["head"] != self._kept_head):
                 self.fresh.set_as(1)
             self._kept_head.set_as(self["head"])
 
-    def keeps(self, unit: Unit) -> tuple:
+    def keeps(self, unit: Unit) -> tuple[Number, Number]:
         """Run-time conditions: the tile of a step is one of those that are kept."""
         return unit.tile >= self.kept[0], unit.tile < self.kept[1]
 
@@ -126,16 +125,16 @@ class KeyItem(TableRow):
         else:
             unit.rows.set_as(core.plan.rows)
 
-    def position(self, tile):
+    def position(self, tile: Number) -> Number:
         """Position of the first row of a query tile among the keys."""
         problem = self.core.problem
         return tile * self.core.plan.rows + (self["offset"] if problem.sequences else problem.offset)
 
-    def tile_number(self, number, tile) -> None:
+    def tile_number(self, number: Scalar, tile: Number) -> None:
         """Sets `number` to the visibility tile of a query tile, 0 where everything is visible."""
         core, table = self.core, self.core.on.table[0]
         if core.band:
-            core.band.number(number, self.position(tile), self["tile"], self["keys"], self._scalars.get("prefix"))
+            core.band.number(number, self.position(tile), self["tile"], self["keys"], self.get("prefix"))
             return
         with core.tik.if_scope(tile - self["first"] < word_of.EDGE):
             number.set_as(table[self.row + (tile - self["first"]) + word_of.LEFT])
@@ -144,7 +143,7 @@ class KeyItem(TableRow):
             with core.tik.if_scope(self["first"] + self["count"] - tile <= word_of.EDGE):
                 number.set_as(table[self.row + (self["first"] + self["count"] - tile) + (word_of.RIGHT - 1)])
 
-    def distance_number(self, number, tile) -> None:
+    def distance_number(self, number: Scalar, tile: Number) -> None:
         """Sets `number` to the distance tile of a query tile with keys on both sides, else to 0."""
         core, table = self.core, self.core.on.table[0]
         if core.band:
@@ -155,7 +154,7 @@ class KeyItem(TableRow):
         with core.when(tile >= self["cross"], tile < self["before"]):
             number.set_as(table[self.row + (tile - self["cross"]) + word_of.DISTANCE])
 
-    def plane(self, name: str, unit: Unit):
-        """Plane of the mask or the bias for the query head of a step; None where the problem has none."""
-        heads, plane = getattr(self.core.problem, f"{name}_planes")[1], self._scalars.get(f"{name}_plane")
-        return plane if plane is None or heads == 1 else plane + unit.member
+    def plane(self, name: str, unit: Unit) -> Number:
+        """Plane of the mask or the bias for the query head of a step."""
+        heads, plane = getattr(self.core.problem, f"{name}_planes")[1], self.get(f"{name}_plane")
+        return plane if heads == 1 else plane + unit.member

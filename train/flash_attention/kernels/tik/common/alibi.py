@@ -7,17 +7,18 @@ keys on both sides Vector corrects the keys after a query by -2 * slope * distan
 
 from __future__ import annotations
 
+from typing import Generic
+
 from flash_attention.kernels.tik.common import score_terms
 from flash_attention.kernels.tik.core import Core
+from flash_attention.kernels.tik.language import Factor, Number, Scalar, Tensor
+from flash_attention.kernels.tik.plan import BlockPlan, Plan, TilePlan
 
 
-class Slopes:
-    """Run-time scalars of the slope of the head in work.
+class Slopes(Generic[Plan]):
+    """Run-time scalars of the slope of the head in work."""
 
-    `item` below is what gives run-time numbers by field name: a TableRow, or a dictionary of scalars.
-    """
-
-    def __init__(self, core: Core):
+    def __init__(self, core: Core[Plan]):
         self.core = core
         self.wide = [core.scalar("float32", f"slope_wide_{index}") for index in range(3)]
         self.terms = [core.scalar("float16", f"slope_{index}") for index in range(7)]
@@ -25,10 +26,10 @@ class Slopes:
         self.block = core.scalar("int32", "position_block")
         self.rest = core.scalar("int32", "position_rest")
 
-    def load(self, item) -> None:
-        """Reads the slope terms of the item's head."""
+    def load(self, slope: Number) -> None:
+        """Reads the terms of a slope, by its number."""
         core, stage = self.core, self.core.on.slope_value[0]
-        core.tik.data_move(stage, core.gm["slopes"][item["slope"] * score_terms.SLOPE_WORDS], 0, 1, 1, 0, 0)
+        core.tik.data_move(stage, core.gm["slopes"][slope * score_terms.SLOPE_WORDS], 0, 1, 1, 0, 0)
         half = core.on.term[0]
         core.tik.vec_conv(8, "none", half, stage, 1, 4, 8)
         for index, scalar in enumerate(self.wide):
@@ -37,16 +38,16 @@ class Slopes:
             term.set_as(half[1 + index])
 
     @property
-    def correction(self) -> tuple:
+    def correction(self) -> tuple[Scalar, Scalar]:
         """Terms of -2 * slope, in units of the final scores."""
         return self.terms[4], self.terms[5]
 
     @property
-    def coarse(self):
+    def coarse(self) -> Scalar:
         """-2 * slope in units of the scores before the post-scale."""
         return self.terms[6]
 
-    def row_block(self, position, a: int, epoch) -> None:
+    def row_block(self, position: Number, a: int, epoch: Number) -> None:
         """Writes the query terms of a row block whose first row is at `position`, for the slope loaded last."""
         core, half = self.core, self.core.on.term[0]
         for pair, first in ((score_terms.KEY_BLOCK, 0), (score_terms.KEY_REST, 2)):
@@ -67,7 +68,7 @@ class Slopes:
         core.binary("vec_sub", value, value, part, 128, 64)
         self._split(a, epoch, score_terms.POSITION[2:], value, part)
 
-    def _product(self, target, number, factor) -> None:
+    def _product(self, target: Tensor, number: Number, factor: Factor) -> None:
         """target = -number * factor in every element."""
         core = self.core
         core.tik.scalar_conv("", self.number, number)
@@ -75,7 +76,7 @@ class Slopes:
         core.with_scalar("vec_muls", target, target, factor, 128, 64)
         core.with_scalar("vec_muls", target, target, -1.0, 128, 64)
 
-    def _split(self, a: int, epoch, pair: tuple, value, part) -> None:
+    def _split(self, a: int, epoch: Number, pair: tuple[int, ...], value: Tensor, part: Tensor) -> None:
         """Two float16 terms of `value` to two places; `value` is left with what they do not hold."""
         core, half = self.core, self.core.on.term[0]
         for place in pair:
@@ -84,12 +85,12 @@ class Slopes:
             core.binary("vec_sub", value, value, part, 128, 64)
             self._write(a, epoch, place, half)
 
-    def _write(self, a: int, epoch, place: int, values) -> None:
+    def _write(self, a: int, epoch: Number, place: int, values: Tensor) -> None:
         """Puts float16 values, one per row, where the terms of row block `a` are kept."""
         raise NotImplementedError
 
 
-def fetch_distance(core: Core, number) -> None:
+def fetch_distance(core: Core[TilePlan], number: Number) -> None:
     """Distance tile `number` from L1 to the Unified Buffer. Skipped at run time for 0."""
     if core.band:
         core.band.fetch_distance(number)
@@ -99,6 +100,6 @@ def fetch_distance(core: Core, number) -> None:
         core.tik.data_move(core.on.distance[0], core.on.distances[0][(number - 1) * area], 0, 1, area // 16, 0, 0)
 
 
-def initialise(core: Core) -> None:
+def initialise(core: Core[BlockPlan]) -> None:
     """Row numbers 0..127 as float32."""
     core.tik.data_move(core.on.row_numbers[0], core.gm["row_numbers"], 0, 1, 16, 0, 0)

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from flash_attention.kernels.tik.core import Core, TilePlan
+from flash_attention.kernels.tik.core import Core
+from flash_attention.kernels.tik.language import Number, Scalar
 from flash_attention.kernels.tik.packed import FAR, Limits
+from flash_attention.kernels.tik.plan import TilePlan
 from flash_attention.kernels.tik.problem import KernelProblem
 
 LANES = 128  # of the vector that a fractal column is multiplied by, 8 rows
@@ -57,7 +59,7 @@ def distances(plan: TilePlan) -> np.ndarray:
 class BandAtRunTime:
     """Records what a kernel does for the tiles of a band. `position` is that of the first row of a row block."""
 
-    def __init__(self, core: Core):
+    def __init__(self, core: Core[TilePlan]):
         self.core, self.ramp = core, Ramp(core.problem, core.plan)
         self.limits = Limits.of(core.problem)
         names = ("band_base", "band_keys", "band_prefix", "band_source", "band_rest", "band_distance")
@@ -65,7 +67,7 @@ class BandAtRunTime:
             core.scalar("int32", name, 0) for name in names
         )
 
-    def number(self, number, position, tile, keys, prefix) -> None:
+    def number(self, number: Scalar, position: Number, tile: Number, keys: Number, prefix: Number) -> None:
         """Sets `number` to 1 where some row of a tile may not see some key of it, else to 0; what `fetch` then brings.
 
         Args:
@@ -98,7 +100,7 @@ class BandAtRunTime:
         with tik.if_scope(self._keys < plan.keys):
             number.set_as(1)
 
-    def fetch(self, number) -> None:
+    def fetch(self, number: Number) -> None:
         """The tile that `number` was asked for to `visible`. Skipped at run time for 0."""
         core, plan, ramp, source = self.core, self.core.plan, self.ramp, self._source
         visible, column = core.on.visible[0], plan.rows * 16
@@ -115,7 +117,7 @@ class BandAtRunTime:
                 self._part("vec_max", self._prefix)
             self._part("vec_min", self._keys)
 
-    def _part(self, name: str, keys) -> None:
+    def _part(self, name: str, keys: Number) -> None:
         """The fractal column that `keys` ends inside of: op with what shows the keys up to there."""
         core, plan, rest = self.core, self.core.plan, self._rest
         part, column, behind = core.on.visible_part[0], plan.rows * 16, self.ramp.highest - self.ramp.lowest + 1
@@ -129,7 +131,9 @@ class BandAtRunTime:
                     target = core.on.visible[0][rest + at]
                     getattr(core.tik, name)(mask, target, target, part, count, 8, 8, 0)
 
-    def distance_number(self, number, position, tile, index, cross, after) -> None:
+    def distance_number(
+        self, number: Scalar, position: Number, tile: Number, index: Number, cross: Number, after: Number
+    ) -> None:
         """Sets `number` to 1 for a tile with keys on both sides of its queries, else to 0.
 
         Args:
@@ -140,7 +144,7 @@ class BandAtRunTime:
             number.set_as(1)
             self._distance.set_as(position - tile * self.core.plan.keys)
 
-    def fetch_distance(self, number) -> None:
+    def fetch_distance(self, number: Number) -> None:
         """Distances of that tile to `distance`. Skipped at run time for 0."""
         core, plan = self.core, self.core.plan
         with core.tik.if_scope(number > 0), core.tik.for_range(0, plan.columns, name="distances") as index:

@@ -7,16 +7,20 @@ packed layout (layout.pack_keep_bits). It costs 2 cycles on Vector per 128 score
 
 from __future__ import annotations
 
+from typing import Callable
+
 from flash_attention.kernels.tik.common.table_row import TableRow
 from flash_attention.kernels.tik.common.tiles import by_keys, by_rows
 from flash_attention.kernels.tik.core import Core
+from flash_attention.kernels.tik.language import Number, Tensor
+from flash_attention.kernels.tik.plan import TilePlan
 from flash_attention.kernels.tik.problem import padded
 
 GROUP = 128  # scores per instruction
 STEP = 16  # bytes of bits per instruction; operands must start at multiples of 32
 
 
-def fetch_keep(core: Core, item: TableRow, head, tile, start, rows) -> None:
+def fetch_keep(core: Core[TilePlan], item: TableRow, head: Number, tile: Number, start: Number, rows: Number) -> None:
     """Keep bits of a tile. Twice, 16 bytes apart, so that every instruction finds its bits at an aligned address."""
     if core.problem.sequences:
         with core.tik.if_scope(rows > 0):
@@ -40,7 +44,7 @@ def fetch_keep(core: Core, item: TableRow, head, tile, start, rows) -> None:
     by_rows(core, rows, lambda have: by_keys(core, tile, lambda keys: record(padded(have), padded(keys) // 16)))
 
 
-def _fetch_of_sequence(core: Core, item: TableRow, head, tile, start) -> None:
+def _fetch_of_sequence(core: Core[TilePlan], item: TableRow, head: Number, tile: Number, start: Number) -> None:
     """The same for packed sequences, which have a pitch each."""
     plan, tik = core.plan, core.tik
     pitch = core.scalar("int32", "keep_pitch", item.keep_pitch())
@@ -55,13 +59,15 @@ def _fetch_of_sequence(core: Core, item: TableRow, head, tile, start) -> None:
             tik.data_move(*moved, plan.rows // 16, (pitch - plan.rows) // 16, 0)
 
 
-def drop(core: Core, half, at: int, elements: int) -> None:
+def drop(core: Core[TilePlan], half: Tensor, at: int, elements: int) -> None:
     """half, which holds elements at.. of a tile, = keep bit ? half : 0; `zeros` must hold 128 zeros."""
     zeros = core.on.zeros[0]
     select(core, half, half, lambda first: zeros, at, elements)
 
 
-def select(core: Core, target, kept, dropped, at: int, elements: int) -> None:
+def select(
+    core: Core[TilePlan], target: Tensor, kept: Tensor, dropped: Callable[[int], Tensor], at: int, elements: int
+) -> None:
     """target = keep bit ? kept : dropped for `elements` from `at` of a tile on, which is where target and kept start.
 
     dropped(first) holds what is dropped from element `first` of target on.

@@ -12,13 +12,15 @@ import math
 
 from flash_attention.kernels.tik.common.tiles import by_keys, by_rows
 from flash_attention.kernels.tik.core import Core
+from flash_attention.kernels.tik.language import Number, Tensor
+from flash_attention.kernels.tik.plan import TilePlan
 from flash_attention.kernels.tik.problem import padded
 
 LOWEST = -65504.0
 LARGE = 64.0  # times any positive limit it is more than 1
 
 
-def fetch_visible(core: Core, number) -> None:
+def fetch_visible(core: Core[TilePlan], number: Number) -> None:
     """Visibility tile `number` (from 1 on) from L1 to the Unified Buffer. Skipped at run time for 0.
 
     It starts at that place of the first axis of the tiles, whatever that axis counts.
@@ -32,7 +34,9 @@ def fetch_visible(core: Core, number) -> None:
         core.tik.data_move(visible, tiles[(number - 1) * step], 0, 1, area // 16, 0, 0)
 
 
-def fetch_plane(core: Core, name: str, buffer: str, plane, tile, start, rows) -> None:
+def fetch_plane(
+    core: Core[TilePlan], name: str, buffer: str, plane: Number, tile: Number, start: Number, rows: Number
+) -> None:
     """Tile of an explicit mask or of a bias, FRACTAL_NZ (planes, seq_k / 16, seq_q, 16), to the Unified Buffer.
 
     Past the stored rows and keys the buffer keeps older values; those scores are never used.
@@ -56,29 +60,29 @@ def fetch_plane(core: Core, name: str, buffer: str, plane, tile, start, rows) ->
     by_rows(core, rows, lambda have: by_keys(core, tile, lambda keys: record(padded(have), padded(keys) // 16)))
 
 
-def hide_visible(core: Core, half, at: int, elements: int) -> None:
+def hide_visible(core: Core[TilePlan], half: Tensor, at: int, elements: int) -> None:
     """half, which holds elements at.. of a tile, *= visibility tile."""
     core.binary("vec_mul", half, half, core.on.visible[0][at:], elements)
 
 
-def hide_explicit(core: Core, half, at: int, elements: int) -> None:
+def hide_explicit(core: Core[TilePlan], half: Tensor, at: int, elements: int) -> None:
     """half, which holds elements at.. of a tile, -= half * hidden: zero where the explicit mask is 1."""
     product = core.on.scratch[0].reinterpret_cast_to("float16")
     core.binary("vec_mul", product, half, core.on.hidden[0][at:], elements)
     core.binary("vec_sub", half, half, product, elements)
 
 
-def lower_visible(core: Core, score, at: int, elements: int, limits: bool) -> None:
+def lower_visible(core: Core[TilePlan], score: Tensor, at: int, elements: int, limits: bool) -> None:
     """Lowers hidden float16 scores to LOWEST before a maximum; `limits` says what the tile holds."""
     _lower(core, score, core.on.visible[0][at:], -LOWEST, elements, limits)
 
 
-def lower_explicit(core: Core, score, at: int, elements: int) -> None:
+def lower_explicit(core: Core[TilePlan], score: Tensor, at: int, elements: int) -> None:
     """Lowers scores hidden by the explicit mask to LOWEST before a maximum."""
     _lower(core, score, core.on.hidden[0][at:], LOWEST, elements, False)
 
 
-def _lower(core: Core, score, tile, factor: float, elements: int, limits: bool) -> None:
+def _lower(core: Core[TilePlan], score: Tensor, tile: Tensor, factor: float, elements: int, limits: bool) -> None:
     """score = min(score, limit), where limit is factor for ones in `tile` and -factor for zeros.
 
     With `limits` ones are positive numbers and zeros negative ones.
@@ -97,14 +101,14 @@ def _lower(core: Core, score, tile, factor: float, elements: int, limits: bool) 
         core.binary("vec_min", score[first:], score[first:], limit, count)
 
 
-def lower_visible_single(core: Core, score, work, at: int, elements: int) -> None:
+def lower_visible_single(core: Core[TilePlan], score: Tensor, work: Tensor, at: int, elements: int) -> None:
     """Lowers hidden float32 scores by 65504 squared; `work` is float16 of that size."""
     core.with_scalar("vec_adds", work, core.on.visible[0][at:], -1.0, elements)
     core.with_scalar("vec_muls", work, work, -LOWEST, elements)
     core.add_half(score, work, -LOWEST, elements)
 
 
-def lower_explicit_single(core: Core, score, work, at: int, elements: int) -> None:
+def lower_explicit_single(core: Core[TilePlan], score: Tensor, work: Tensor, at: int, elements: int) -> None:
     """Lowers float32 scores hidden by the explicit mask by 65504 squared; `work` is float16 of that size."""
     core.with_scalar("vec_muls", work, core.on.hidden[0][at:], -LOWEST, elements)
     core.add_half(score, work, LOWEST, elements)

@@ -11,10 +11,13 @@ In L1 a term is a row of 16 values in each fractal; load2d transposes it into a 
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 
 from flash_attention.kernels.tik.core import Core
+from flash_attention.kernels.tik.language import Number, Tensor
+from flash_attention.kernels.tik.plan import TilePlan
 from flash_attention.kernels.tik.problem import KernelProblem, padded
 
 TERMS = 16  # depth of the extra block
@@ -29,6 +32,13 @@ CAP = (11, 12, 13)  # three float16 terms of softcap / post_scale, times 1
 # In units of the scores before the post-scale, which is at least 16 then: -224000, more than a score and a reference
 # can make up for. Twice of it still fits in float16.
 HIDING = -14000.0
+
+
+class Planes(NamedTuple):
+    """Run-time numbers of the planes of inputs with one vector per plane; 0 for those that a problem lacks."""
+
+    bias: Number
+    mask: Number
 
 
 def is_dynamic(problem: KernelProblem) -> bool:
@@ -59,7 +69,7 @@ def query_constants(problem: KernelProblem) -> dict[int, float]:
     return result
 
 
-def fill_key_terms(core: Core, fractal) -> None:
+def fill_key_terms(core: Core[TilePlan], fractal: Tensor) -> None:
     """Key terms of 16 keys in the Unified Buffer: ones for the terms of the row, zeros for what differs by key."""
     core.fill(fractal, 0.0, 256)
     for places in (REFERENCE, CAP) if core.problem.rules.softcap else (REFERENCE,):
@@ -95,7 +105,7 @@ def slope_table(problem: KernelProblem) -> np.ndarray:
     return table
 
 
-def initialise(core: Core) -> None:
+def initialise(core: Core[TilePlan]) -> None:
     """Constant terms of both sides, once per kernel."""
     term, stage = core.on.term[0], core.on.stage[0]
     queries = core.on.query_terms
@@ -114,51 +124,52 @@ def initialise(core: Core) -> None:
         _key_terms_to_l0(core, core.on.key_terms[0], 0, max(core.plan.segments) // 16)
 
 
-def write(core: Core, block, place, values) -> None:
+def write(core: Core[TilePlan], block: Tensor, place: Number, values: Tensor) -> None:
     """One term of a row block: `values` is float16 (rows,) in the Unified Buffer, `place` may be a run-time number."""
     core.tik.data_move(block[place * 16], values, 0, core.plan.rows // 16, 1, 0, 15)
 
 
-def load_key_terms(core: Core, slot, plane, tile) -> None:
+def load_key_terms(core: Core[TilePlan], slot: Tensor, planes: Planes, tile: Number) -> None:
     """Key terms of a key tile from global memory."""
     if not is_dynamic(core.problem):
         return
     from flash_attention.kernels.tik.common.tiles import by_keys
 
     if core.problem.sequences:
-        _groups(core, slot, plane, tile * core.plan.columns, 1, core.plan.columns)
+        _groups(core, slot, planes, tile * core.plan.columns, 1, core.plan.columns)
         return
-    by_keys(core, tile, lambda keys: _groups(core, slot, plane, tile * core.plan.columns, 1, padded(keys) // 16))
+    by_keys(core, tile, lambda keys: _groups(core, slot, planes, tile * core.plan.columns, 1, padded(keys) // 16))
 
 
-def load_sample_terms(core: Core, slot, plane, first_group, stride, skip: int) -> None:
+def load_sample_terms(
+    core: Core[TilePlan], slot: Tensor, planes: Planes, first_group: Number, stride: Number, skip: int
+) -> None:
     """Key terms of a sample of keys, see tiles.load_sample; `skip` groups of the tile come from elsewhere."""
     if is_dynamic(core.problem):
-        _groups(core, slot[skip * 256 :], plane, first_group, stride, core.plan.columns - skip)
+        _groups(core, slot[skip * 256 :], planes, first_group, stride, core.plan.columns - skip)
 
 
-def _groups(core: Core, slot, plane, first, stride, count: int) -> None:
+def _groups(core: Core[TilePlan], slot: Tensor, planes: Planes, first: Number, stride: Number, count: int) -> None:
     if core.problem.bias == "alibi":
         core.tik.data_move(slot, core.gm["positions"][first * 256], 0, count, 16, (stride - 1) * 16, 0)
-    sources = []
+    sources: list[tuple[str, Number, int]] = []
     if core.problem.bias == "per_key":
-        sources += [("key_bias", plane["bias"], place) for place in BIAS]
-        planes = math.prod(core.problem.bias_planes)
-        sources.append(("key_bias", plane["bias"] + planes, BIAS_HIDES))
+        sources += [("key_bias", planes.bias, place) for place in BIAS]
+        sources.append(("key_bias", planes.bias + math.prod(core.problem.bias_planes), BIAS_HIDES))
     if core.problem.mask == "per_key":
-        sources.append(("key_mask", plane["mask"], KEY_MASK))
+        sources.append(("key_mask", planes.mask, KEY_MASK))
     for name, number, place in sources:
         core.tik.data_move(
             slot[place * 16], core.gm[name][core.wide(number, core.seq_k) + first * 16], 0, count, 1, stride - 1, 15
         )
 
 
-def key_terms_to_l0(core: Core, slot, segment: int) -> None:
+def key_terms_to_l0(core: Core[TilePlan], slot: Tensor, segment: int) -> None:
     """Right operand of the terms for one segment of keys, where it differs from tile to tile."""
     if is_dynamic(core.problem):
         start = core.plan.segment_start(segment) // 16
         _key_terms_to_l0(core, slot, start, core.plan.segments[segment] // 16)
 
 
-def _key_terms_to_l0(core: Core, slot, first: int, count: int) -> None:
+def _key_terms_to_l0(core: Core[TilePlan], slot: Tensor, first: int, count: int) -> None:
     core.tik.load2dv1(core.on.l0_key_terms[0], slot, first, count, 1, 0, True)

@@ -12,6 +12,8 @@ from __future__ import annotations
 from flash_attention.kernels.tik.common import score_terms
 from flash_attention.kernels.tik.core import Core
 from flash_attention.kernels.tik.hardware import HALF_ROUND, Buffer
+from flash_attention.kernels.tik.language import Tensor
+from flash_attention.kernels.tik.plan import BlockPlan, TilePlan
 from flash_attention.kernels.tik.problem import KernelProblem
 
 # Largest y: beyond it tanh is 1 in float32, and its exponential is far from the end of the range.
@@ -43,14 +45,16 @@ def buffers(problem: KernelProblem, rows: int, keys: int, width: int, copies: in
     ]
 
 
-def initialise(core: Core, unit: float) -> None:
+def initialise(core: Core[BlockPlan], unit: float) -> None:
     """Constants, where the problem has a soft cap; see `squash` for the unit."""
     for cap in core.on.copies("cap"):
         core.fill(cap, LARGEST_EXPONENT, HALF_ROUND, 64)
         core.fill(cap[HALF_ROUND:], -2.0 * unit, HALF_ROUND, 64)
 
 
-def take(core: Core, score, scores, linear, at: int, source: int, elements: int) -> None:
+def take(
+    core: Core[TilePlan], score: Tensor, scores: Tensor, linear: Tensor, at: int, source: int, elements: int
+) -> None:
     """Brings scores and terms from elements `source`.. of their tensors in L0C to elements `at`.. of a tile."""
     # The scores last: the Cube makes the terms later, so waiting for them covers both, and may overwrite them later.
     part = core.on.linear_part[0][HALF_ROUND:]
@@ -62,7 +66,7 @@ def take(core: Core, score, scores, linear, at: int, source: int, elements: int)
     core.from_l0c(score[at + RAW], scores[source], elements // 256)
 
 
-def squash(core: Core, score, place: int, elements: int) -> None:
+def squash(core: Core[TilePlan], score: Tensor, place: int, elements: int) -> None:
     """score[place:] = unit * (tanh - 1) of the scores of the Cube at score[RAW:]; place is at most 2 * HALF_ROUND.
 
     With the cap as the unit these are the capped scores less the cap, which the terms make up for.
@@ -77,7 +81,7 @@ def squash(core: Core, score, place: int, elements: int) -> None:
         core.tik.vdiv(mask, result[at], cap[HALF_ROUND], result[at], count, 1, 1, 1, 8, 0, 8)
 
 
-def add_terms(core: Core, score, at: int, elements: int) -> None:
+def add_terms(core: Core[TilePlan], score: Tensor, at: int, elements: int) -> None:
     """score = score[operand_shift:] + what the Cube made of the terms, for elements at.. of a tile."""
     part, column, source = core.on.linear_part[0][HALF_ROUND:], core.plan.rows * 16, score[core.operand_shift :]
     if score_terms.is_dynamic(core.problem):
@@ -93,7 +97,7 @@ def gradient_sign(problem: KernelProblem) -> float:
     return -1.0 if problem.rules.softcap else 1.0
 
 
-def slope(core: Core, result, work, squashed, elements: int) -> None:
+def slope(core: Core[TilePlan], result: Tensor, work: Tensor, squashed: Tensor, elements: int) -> None:
     """result (float16) = minus the derivative of the capped scores by the scores, 1 - tanh^2.
 
     Args:

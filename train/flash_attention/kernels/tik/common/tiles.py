@@ -7,15 +7,19 @@ to L0. The order is made by the bursts of the move from global memory.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeVar
 
 from flash_attention.kernels.tik.core import Core
-from flash_attention.kernels.tik.hardware import HALF_ROUND
+from flash_attention.kernels.tik.hardware import HALF_ROUND, F
+from flash_attention.kernels.tik.language import Factor, Number, Record, Scope, Tensor
+from flash_attention.kernels.tik.plan import BlockPlan, TilePlan
 from flash_attention.kernels.tik.problem import padded
 
-F = 256  # float16 elements of a fractal
+_Slot = TypeVar("_Slot")
 
 
-def load_key(core: Core, ring: int, base, tile, length=None) -> None:
+def load_key(core: Core[TilePlan], ring: int, base: Number, tile: Number, length: Number | None = None) -> None:
     """Key tile number `tile` of the head that starts at element `base`: per segment (head_dim / 16, keys, 16).
 
     One move per tensor: synchronisation by whole tensors has nothing to wait for between two of them. `length` as in
@@ -24,18 +28,20 @@ def load_key(core: Core, ring: int, base, tile, length=None) -> None:
     load_segments(core, key_slot(core, ring), base, tile, length)
 
 
-def load_segments(core: Core, slot: list, base, tile, length=None) -> None:
+def load_segments(
+    core: Core[TilePlan], slot: list[Tensor], base: Number, tile: Number, length: Number | None = None
+) -> None:
     """`load_key` to other tensors, one per segment."""
     by_keys(core, tile, lambda keys: _key_segments(core, slot, base, tile, keys), length)
 
 
-def key_slot(core: Core, ring: int) -> list:
+def key_slot(core: Core[TilePlan], ring: int) -> list[Tensor]:
     """Tensors of the segments of a key tile in L1."""
     count = len(core.plan.segments)
     return core.on.key[ring * count : (ring + 1) * count]
 
 
-def _key_segments(core: Core, slot: list, base, tile, keys) -> None:
+def _key_segments(core: Core[TilePlan], slot: list[Tensor], base: Number, tile: Number, keys: Number) -> None:
     # The segment that is used first comes last: waiting for it covers the others, with one event for the tile.
     for segment, width in reversed(list(enumerate(core.plan.segments))):
         start = core.plan.segment_start(segment)
@@ -43,7 +49,7 @@ def _key_segments(core: Core, slot: list, base, tile, keys) -> None:
         core.load_operand((slot[segment], 0), "key", base + tile * (core.plan.keys * 16) + start * 16, have, width)
 
 
-def segment_keys(core: Core, keys, start: int, width: int):
+def segment_keys(core: Core[TilePlan], keys: Number, start: int, width: int) -> Number:
     """Keys of a tile with `keys` keys, which may be a run-time number, in its segment from `start` on."""
     if isinstance(keys, int):
         return max(0, min(width, keys - start))
@@ -55,7 +61,9 @@ def segment_keys(core: Core, keys, start: int, width: int):
     return have
 
 
-def load_sample(core: Core, slot: list, base, first_group, stride, segments: range) -> None:
+def load_sample(
+    core: Core[TilePlan], slot: list[Tensor], base: Number, first_group: Number, stride: Number, segments: range
+) -> None:
     """Some segments of a key tile from groups of 16 keys that stand `stride` groups apart, one move a group."""
     place, widths = core.place("key"), core.plan.segments
     start = core.plan.segment_start(segments[0])
@@ -68,16 +76,16 @@ def load_sample(core: Core, slot: list, base, first_group, stride, segments: ran
             core.move((slot[segment], group * F), source, place.columns, 16, place.column - 16, widths[segment] - 16)
 
 
-def load_value(core: Core, slot, base, tile, length=None) -> None:
+def load_value(core: Core[TilePlan], slot: Tensor, base: Number, tile: Number, length: Number | None = None) -> None:
     """Value tile: (value_dim / 16, keys, 16), in one move. `length` as in `by_keys`."""
 
-    def record(keys) -> None:
+    def record(keys: Number) -> None:
         core.load_operand((slot, 0), "value", base + tile * (core.plan.keys * 16), keys, core.plan.keys)
 
     by_keys(core, tile, record, length)
 
 
-def by_keys(core: Core, tile, record, length=None) -> None:
+def by_keys(core: Core[TilePlan], tile: Number, record: Record, length: Number | None = None) -> None:
     """Records the load of a whole tile and, where the key length asks for it, of the short last one.
 
     `record` gets the keys that a tile of key or value has; what is stored per key beside them is padded to 16.
@@ -102,7 +110,9 @@ def by_keys(core: Core, tile, record, length=None) -> None:
         record(core.tail_keys)
 
 
-def _whole_or(core: Core, is_whole, possible: bool, record, whole: int, number) -> None:
+def _whole_or(
+    core: Core[BlockPlan], is_whole: Number, possible: bool, record: Record, whole: int, number: Number
+) -> None:
     """Records `record(whole)` under a run-time condition that is possible or not, and `record(number)` otherwise."""
     if not possible:
         record(number)
@@ -113,12 +123,12 @@ def _whole_or(core: Core, is_whole, possible: bool, record, whole: int, number) 
         record(number)
 
 
-def if_any(core: Core, count):
+def if_any(core: Core[BlockPlan], count: Number) -> Scope:
     """A scope that is left out where `count` is a run-time number and 0."""
     return contextlib.nullcontext() if isinstance(count, int) else core.tik.if_scope(count > 0)
 
 
-def by_rows(core: Core, rows, record) -> None:
+def by_rows(core: Core[BlockPlan], rows: Number, record: Record) -> None:
     """Records `record(rows)` for whole row blocks and, where the query length asks for it, for the short last one.
 
     As in `by_keys`, what is stored per row beside the matrices is padded to 16. With packed sequences `record` also
@@ -141,16 +151,16 @@ def by_rows(core: Core, rows, record) -> None:
         record(core.tail_rows)
 
 
-def stored_rows(core: Core, have) -> int:
+def stored_rows(core: Core[BlockPlan], have: Any) -> int:
     """Rows of a row block with `have` rows in what is stored per row."""
     return core.plan.rows if core.problem.sequences else padded(have)
 
 
-def fetch_query(core: Core, stage, base, start, rows) -> None:
+def fetch_query(core: Core[TilePlan], stage: Tensor, base: Number, start: Number, rows: Number) -> None:
     """Row block from row `start` to the Unified Buffer: (head_dim / 16, rows, 16)."""
     height = core.plan.rows
 
-    def record(have) -> None:
+    def record(have: Number) -> None:
         if not isinstance(have, int) or have < height:
             core.fill(stage[2 * HALF_ROUND :], 0.0, height * core.plan.head_dim)
         core.load((stage, 2 * HALF_ROUND), "query", base + start * 16, have, height)
@@ -158,13 +168,13 @@ def fetch_query(core: Core, stage, base, start, rows) -> None:
     by_rows(core, rows, record)
 
 
-def scale_query(core: Core, stage, factor) -> None:
+def scale_query(core: Core[TilePlan], stage: Tensor, factor: Factor) -> None:
     """Multiplies a fetched row block."""
     queries = stage[2 * HALF_ROUND :]
     core.with_scalar("vec_muls", queries, queries, factor, core.plan.rows * core.plan.head_dim)
 
 
-def place_query(core: Core, slots: list, stage, epoch) -> None:
+def place_query(core: Core[TilePlan], slots: list[Tensor], stage: Tensor, epoch: Number) -> None:
     """A fetched row block, times problem.query_factor, as (rows / 16, head_dim / 16, 16, 16) to slots[epoch]."""
     columns, height = core.depth_columns, core.plan.rows
     core.with_scalar("vec_muls", stage, stage[2 * HALF_ROUND :], core.problem.query_factor, height * core.plan.head_dim)
@@ -174,7 +184,7 @@ def place_query(core: Core, slots: list, stage, epoch) -> None:
             core.tik.data_move(slot[column * F], source, 0, height // 16, 16, 0, (columns - 1) * 16)
 
 
-def each_epoch(core: Core, slots: list, epoch):
+def each_epoch(core: Core[BlockPlan], slots: Sequence[_Slot], epoch: Number) -> Iterator[_Slot]:
     """Yields slots[0] under `epoch == 0` and slots[1] otherwise: addresses stay known while the kernel is compiled."""
     with core.tik.if_scope(epoch == 0):
         yield slots[0]
@@ -183,24 +193,24 @@ def each_epoch(core: Core, slots: list, epoch):
 
 
 # ---- L1 to L0
-def query_to_l0(core: Core, slot, terms) -> None:
+def query_to_l0(core: Core[TilePlan], slot: Tensor, terms: Tensor) -> None:
     """Left operand of the scores, and its terms."""
     core.tik.load2dv1(core.on.l0_query[0], slot, 0, core.plan.rows * core.plan.head_dim // F, 1, 0, False)
     core.tik.load2dv1(core.on.l0_query_terms[0], terms, 0, core.plan.rows // 16, 1, 0, True)
 
 
-def key_operand(core: Core, segment: int):
+def key_operand(core: Core[TilePlan], segment: int) -> Tensor:
     """Right operand of the scores of a segment."""
     return core.on.l0_key[segment % 2]
 
 
-def key_to_l0(core: Core, slot: list, segment: int) -> None:
+def key_to_l0(core: Core[TilePlan], slot: list[Tensor], segment: int) -> None:
     """Right operand of the scores: one segment of a key tile."""
     size = core.plan.segments[segment] * core.plan.head_dim // F
     core.tik.load2dv1(key_operand(core, segment), slot[segment], 0, size, 1, 0, False)
 
 
-def value_to_l0(core: Core, slot, segment: int):
+def value_to_l0(core: Core[TilePlan], slot: Tensor, segment: int) -> Tensor:
     """Right operand of the output: one segment of values."""
     operand, columns = core.on.l0_value[0], core.value_columns
     start = core.plan.segment_start(segment) // 16
@@ -209,7 +219,7 @@ def value_to_l0(core: Core, slot, segment: int):
     return operand
 
 
-def probability_to_l0(core: Core, slot, segment: int):
+def probability_to_l0(core: Core[TilePlan], slot: Tensor, segment: int) -> Tensor:
     """Left operand of the output: the probabilities of one segment."""
     operand, width = core.on.l0_probability[0], core.plan.segments[segment]
     start = core.plan.segment_start(segment) * core.plan.rows // F
@@ -217,7 +227,7 @@ def probability_to_l0(core: Core, slot, segment: int):
     return operand
 
 
-def probability_to_l1(core: Core, slot, column: int, columns: int, half) -> None:
+def probability_to_l1(core: Core[TilePlan], slot: Tensor, column: int, columns: int, half: Tensor) -> None:
     """Fractal columns (columns, rows, 16) to their places in L1: per segment (rows / 16, keys / 16)."""
     start, rows = 0, core.plan.rows
     for width in core.plan.segments:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
-from flash_attention.kernels.tik.core import TilePlan
+from flash_attention.kernels.tik.plan import TilePlan
 
 
 @dataclass
@@ -17,7 +18,7 @@ class Registry:
 
     numbers: dict = field(default_factory=dict)
 
-    def number(self, content) -> int:
+    def number(self, content: Hashable) -> int:
         return self.numbers.setdefault(content, len(self.numbers) + 1)
 
 
@@ -110,7 +111,7 @@ def visibility_strip(plan: TilePlan, tiles: Registry) -> tuple[np.ndarray, list[
     return shaped.reshape(len(strip), plan.rows, 16), starts
 
 
-def _columns_of(plan: TilePlan, bounds) -> list[tuple]:
+def _columns_of(plan: TilePlan, bounds: Any) -> list[tuple]:
     """The bounds of a tile's rows inside each of its fractal columns."""
     return [tuple(clip(pair, first, 16) for pair in bounds) for first in range(0, plan.keys, 16)]
 

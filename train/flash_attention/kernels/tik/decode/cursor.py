@@ -6,8 +6,12 @@ Scalars all of them; the lengths of the sequences are read from the Unified Buff
 
 from __future__ import annotations
 
+from typing import Callable
+
 from flash_attention.kernels.tik.core import Core
 from flash_attention.kernels.tik.decode import scheduler
+from flash_attention.kernels.tik.decode.tiling import DecodePlan
+from flash_attention.kernels.tik.language import Number, RunTime, Scalar
 
 
 class Sequences:
@@ -19,7 +23,7 @@ class Sequences:
         first, tiles: the key tiles that its queries see.
     """
 
-    def __init__(self, core: Core, name: str):
+    def __init__(self, core: Core[DecodePlan], name: str):
         self.core = core
         self.reach = scheduler.Reach.of(core.problem, core.plan)
         self.paged = "context_lens" in core.gm
@@ -34,7 +38,7 @@ class Sequences:
             lengths = core.on.lengths[0]
             core.tik.data_move(lengths, core.gm["context_lens"], 0, 1, lengths.shape[0] // 8, 0, 0)
 
-    def load(self, batch) -> None:
+    def load(self, batch: Number) -> None:
         """Takes sequence number `batch` in hand. Those of a contiguous cache are all alike."""
         if not self.paged:
             return
@@ -55,7 +59,7 @@ class Sequences:
             self.first.set_as(self._start // keys)
             self.tiles.set_as((self._end + (keys - 1)) // keys - self.first)
 
-    def totals(self, empty=None) -> tuple:
+    def totals(self, empty: Callable[[Number], None] | None = None) -> tuple[Scalar, Scalar]:
         """Tiles of all sequences and heads, and cores that have some: new scalars.
 
         Args:
@@ -77,7 +81,7 @@ class Sequences:
             cores.set_as(total)
         return total, cores
 
-    def seek(self, tile, batch, pair, inside) -> None:
+    def seek(self, tile: RunTime, batch: Scalar, pair: Scalar, inside: Scalar) -> None:
         """Finds a tile of the stream: sets its sequence, the first pair of that, and the tile's number inside it."""
         core, tik = self.core, self.core.tik
         if not self.paged:
@@ -98,7 +102,7 @@ class Sequences:
                 pair.set_as(pair + per_sequence(core))
 
 
-def per_sequence(core: Core) -> int:
+def per_sequence(core: Core[DecodePlan]) -> int:
     """Pairs of a sequence: row blocks of its key/value heads."""
     return core.problem.kv_heads * core.plan.row_blocks
 
@@ -114,7 +118,7 @@ class Stream:
         slot: where the sums of the pair go.
     """
 
-    def __init__(self, core: Core, index, fill):
+    def __init__(self, core: Core[DecodePlan], index: Number, fill: Callable[[Number], None]):
         """`fill(slot)` records that a slot gets sums of nothing: every one has to be written, for someone reads all."""
         self.core = core
         self.sequence = Sequences(core, "stream")
@@ -124,7 +128,7 @@ class Stream:
         )
         tik, sequence = core.tik, self.sequence
 
-        def empty(batch) -> None:
+        def empty(batch: Number) -> None:
             mine = tik.if_scope(batch % core.problem.cores == index)
             with mine, tik.for_range(0, per_sequence(core), name="empty") as pair:
                 fill(core.problem.cores + batch * per_sequence(core) + pair)
@@ -150,7 +154,7 @@ class Stream:
             fill(index)
 
     @property
-    def start(self):
+    def start(self) -> RunTime:
         """First key of the tile."""
         return (self.sequence.first + self.tile) * self.core.plan.keys
 
@@ -196,7 +200,7 @@ class Current:
         fresh, last: 1 if it is the first or the last tile of its pair on this core.
     """
 
-    def __init__(self, core: Core):
+    def __init__(self, core: Core[DecodePlan]):
         names = ("active", "slot", "start", "base", "length", "fresh", "last")
         self.active, self.slot, self.start, self.base, self.length, self.fresh, self.last = (
             core.scalar("int32", f"current_{field}", 0) for field in names
@@ -220,7 +224,7 @@ class Current:
             with tik.if_scope(stream.tile + 1 == stream.sequence.tiles):
                 self.last.set_as(1)
 
-    def shift(self, target, position):
+    def shift(self, target: Scalar, position: Number) -> Scalar:
         """A key position counted from the tile's first key, in the scalar `target`."""
         target.set_as(position - self.start)
         return target

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from flash_attention.kernels.tik.decode import scheduler
-from flash_attention.kernels.tik.decode.tiling import TilePlan
+from flash_attention.kernels.tik.decode.tiling import DecodePlan
 from flash_attention.kernels.tik.problem import KernelProblem, padded
 
 
@@ -15,12 +15,12 @@ def page_inputs(block_tables, context_lens) -> dict[str, np.ndarray]:
     return {name: _padded(np.asarray(array, np.int32).reshape(-1)) for name, array in given.items()}
 
 
-def sink_rows(problem: KernelProblem, plan: TilePlan, sinks) -> np.ndarray:
+def sink_rows(problem: KernelProblem, plan: DecodePlan, sinks) -> np.ndarray:
     """Sinks (heads,) as the merging kernel takes them: one per row."""
     return np.asarray(sinks, np.float32)[scheduler.head_rows(problem, plan)]
 
 
-def logsumexp(problem: KernelProblem, plan: TilePlan, stored: np.ndarray) -> np.ndarray:
+def logsumexp(problem: KernelProblem, plan: DecodePlan, stored: np.ndarray) -> np.ndarray:
     """(batch, heads, seq_q) from what the merging kernel stores: a row block a row, padded."""
     blocks = stored.reshape(problem.batch, problem.kv_heads, plan.row_blocks, plan.rows)
     rows = blocks[..., : plan.group_heads * problem.seq_q].reshape(problem.batch, problem.kv_heads, -1)

@@ -1,9 +1,18 @@
 """The main decoding kernel: sums of a few queries against the key tiles of each core.
 
-FlashAttention-2 (Dao, 2023) with the keys split over the cores, as in Flash-Decoding. Memory is the limit: keys and
-values stream through double buffers without a stop from one sequence to the next, all else happens meanwhile. The
-matrices are transposed: scores = key . query^T has a key per row, sums = value^T . probability^T a column of the
-output.
+FlashAttention-2 (Dao, 2023) with the keys split over the cores, as in Flash-Decoding:
+
+    for K, V in key tiles of this core:                         scheduler.py and cursor.py find them
+        Q, K, V in fractals                                     load.py
+        S = K Q^T, scaled, capped, biased, hidden               here, softmax.take
+        m' = max(m, S), P = exp(S - m'), l = l exp(m - m') + P  softmax.update
+        O = O exp(m - m') + V^T P^T                             here, softmax.accumulate
+        m, l, O where a row block ends on this core             here
+    output and logsumexp from those of all cores                merge.py, a kernel
+
+Memory is the limit: keys and values stream through double buffers without a stop from one sequence to the next, all
+else happens meanwhile. The matrices are transposed: S has a key per row, O a column of the output. tiling.py chooses
+the tiles.
 """
 
 from __future__ import annotations
@@ -12,12 +21,15 @@ from flash_attention.kernels.tik import signature
 from flash_attention.kernels.tik.core import Core
 from flash_attention.kernels.tik.decode import load, scheduler, softmax
 from flash_attention.kernels.tik.decode.cursor import Current, Stream
+from flash_attention.kernels.tik.decode.tiling import DecodePlan
+from flash_attention.kernels.tik.hardware import F
 from flash_attention.kernels.tik.kernel import Kernel
+from flash_attention.kernels.tik.language import Number, Tensor, TikModule
 
-F = 256  # float16 elements of a fractal
 
-
-def build(request: signature.Request, tik, *, name: str = "flash_attention_decode", debug: bool = True) -> Kernel:
+def build(
+    request: signature.Request, tik: TikModule, *, name: str = "flash_attention_decode", debug: bool = True
+) -> Kernel:
     """Records and builds the main decoding kernel.
 
     Args:
@@ -50,15 +62,15 @@ def build(request: signature.Request, tik, *, name: str = "flash_attention_decod
 class _Decode:
     """Records the statements of one core. Step by step a tile is loaded, and the one before it is worked on."""
 
-    def __init__(self, core: Core, index, pages: tuple[int, int] | None):
+    def __init__(self, core: Core[DecodePlan], index: Number, pages: tuple[int, int] | None):
         self.core, self.tik, self.plan = core, core.tik, core.plan
         softmax.initialise(core)
         core.fill(core.on.query_stage[0], 0.0, self.plan.rows * self.plan.head_dim)
         softmax.clear(core)
         self.stream, self.current = Stream(core, index, self._fill), Current(core)
         self.rows = load.Rows(core, self.stream) if pages is None else load.PagedRows(core, self.stream, pages[1])
-        self.scratch = {name: core.scalar("int32", name) for name in ("last_key", "shift")}
-        self.scratch["number"] = core.scalar("float32", "number")
+        last_key, shift = core.scalar("int32", "last_key"), core.scalar("int32", "shift")
+        self.scratch = softmax.Scratch(last_key, shift, core.scalar("float32", "number"))
 
     def record(self) -> None:
         steps = self.core.scalar("int32", "steps", self.stream.left + 1)
@@ -82,7 +94,7 @@ class _Decode:
         current.take(stream)
         stream.advance()
 
-    def _slots(self, name: str, parity: int) -> list:
+    def _slots(self, name: str, parity: int) -> list[Tensor]:
         """Tensors in L1 of the segments of a tile."""
         count = self.plan.segments
         return self.core.on.copies(name)[parity * count : (parity + 1) * count]
@@ -124,7 +136,7 @@ class _Decode:
         softmax.finish(self.core)
         self._fill(self.current.slot)
 
-    def _fill(self, slot) -> None:
+    def _fill(self, slot: Number) -> None:
         """Sums, references and totals to a slot."""
         core = self.core
         for name, buffer in (("sums", "sum"), ("statistics", "statistics")):

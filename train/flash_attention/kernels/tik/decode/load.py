@@ -6,23 +6,25 @@ of them: bursts as short as that out of global memory would fetch each of its li
 
 from __future__ import annotations
 
+from typing import Callable
+
 from flash_attention.kernels.tik.core import Core
 from flash_attention.kernels.tik.decode.cursor import Stream
-from flash_attention.kernels.tik.decode.tiling import LANES, WINDOW
-
-BLOCK = 16  # float16 elements of a block
+from flash_attention.kernels.tik.decode.tiling import LANES, WINDOW, DecodePlan
+from flash_attention.kernels.tik.hardware import BLOCK_HALVES
+from flash_attention.kernels.tik.language import Number, Tensor
 
 
 class Rows:
     """Loads rows of a contiguous cache (batch, kv_heads, keys, head_dim)."""
 
-    def __init__(self, core: Core, stream: Stream):
+    def __init__(self, core: Core[DecodePlan], stream: Stream):
         self.core, self.stream = core, stream
         self.count = core.scalar("int32", "count")
         self.begin = core.scalar("int32", "segment_begin")
         self.loads = 0
 
-    def load(self, name: str, slots: list) -> None:
+    def load(self, name: str, slots: list[Tensor]) -> None:
         """Keys or values of the tile that the stream stands at, to the tensors of its segments in L1."""
         core, tik, plan = self.core, self.core.tik, self.core.plan
         dim = plan.head_dim if name == "key" else plan.value_dim
@@ -43,17 +45,18 @@ class Rows:
     def next_tile(self) -> None:
         """Called before the loads of a tile."""
 
-    def _fetch(self, name: str, stage, dim: int) -> None:
+    def _fetch(self, name: str, stage: Tensor, dim: int) -> None:
         """`count` rows from key `begin` on."""
         core, problem = self.core, self.core.problem
         head = core.wide(self.stream.batch * problem.kv_heads + self.stream.head, problem.seq_k * dim)
-        core.tik.data_move(stage, core.gm[name][head + self.begin * dim], 0, 1, self.count * (dim // BLOCK), 0, 0)
+        source = core.gm[name][head + self.begin * dim]
+        core.tik.data_move(stage, source, 0, 1, self.count * (dim // BLOCK_HALVES), 0, 0)
 
 
 class PagedRows(Rows):
     """Loads rows of a paged cache (blocks, block_size, kv_heads, head_dim)."""
 
-    def __init__(self, core: Core, stream: Stream, block_size: int):
+    def __init__(self, core: Core[DecodePlan], stream: Stream, block_size: int):
         super().__init__(core, stream)
         self.block_size = block_size
         self.entries, self.most = core.gm["block_tables"].shape[0], core.problem.seq_k // block_size
@@ -78,7 +81,7 @@ class PagedRows(Rows):
                 self.window.set_as(self.entries - size)
             tik.data_move(core.on.table[0], core.gm["block_tables"][self.window], 0, 1, size // 8, 0, 0)
 
-    def _fetch(self, name: str, stage, dim: int) -> None:
+    def _fetch(self, name: str, stage: Tensor, dim: int) -> None:
         """Run by run: as many rows as a block holds."""
         tik, block_size, segment = self.core.tik, self.block_size, self.core.plan.segment
         self.entry.set_as(self.stream.batch * self.most + self.begin // block_size - self.window)
@@ -93,7 +96,7 @@ class PagedRows(Rows):
         with tik.else_scope():
             self._fetch_some(name, stage, dim)
 
-    def _fetch_some(self, name: str, stage, dim: int) -> None:
+    def _fetch_some(self, name: str, stage: Tensor, dim: int) -> None:
         """Any number of rows from any place on. The runs do not overlap, which only their sum can show."""
         tik, block_size = self.core.tik, self.block_size
         self.offset.set_as(self.begin % block_size)
@@ -105,7 +108,7 @@ class PagedRows(Rows):
         with others, apart, tik.for_range(1, self.runs, name="run"):
             self._run(name, stage, dim)
 
-    def _run(self, name: str, stage, dim: int) -> None:
+    def _run(self, name: str, stage: Tensor, dim: int) -> None:
         """Rows of one block."""
         core, tik = self.core, self.core.tik
         self.rows.set_as(self.block_size - self.offset)
@@ -117,14 +120,14 @@ class PagedRows(Rows):
         self.entry.set_as(self.entry + 1)
         self.offset.set_as(0)
 
-    def _move(self, name: str, target, page, offset, rows, dim: int) -> None:
-        core, kv_heads, blocks = self.core, self.core.problem.kv_heads, dim // BLOCK
+    def _move(self, name: str, target: Tensor, page: Number, offset: Number, rows: Number, dim: int) -> None:
+        core, kv_heads, blocks = self.core, self.core.problem.kv_heads, dim // BLOCK_HALVES
         row = core.wide(page, self.block_size) + offset
         source = core.gm[name][(row * kv_heads + self.stream.head) * dim]
         core.tik.data_move(target, source, 0, rows, blocks, (kv_heads - 1) * blocks, 0)
 
 
-def load_query(core: Core, stream: Stream, slot) -> None:
+def load_query(core: Core[DecodePlan], stream: Stream, slot: Tensor) -> None:
     """Rows of the stream's row block; those of padding keep their zeros."""
     problem, plan, tik = core.problem, core.plan, core.tik
     dim, stage = plan.head_dim, core.on.query_stage[0]
@@ -132,13 +135,13 @@ def load_query(core: Core, stream: Stream, slot) -> None:
     source = core.gm["query"][core.wide(heads, problem.seq_q * dim)]
 
     def record(heads: int) -> None:
-        tik.data_move(stage, source, 0, 1, heads * problem.seq_q * dim // BLOCK, 0, 0)
+        tik.data_move(stage, source, 0, 1, heads * problem.seq_q * dim // BLOCK_HALVES, 0, 0)
 
     by_block(core, stream.block, record)
     scatter(core, slot, stage, plan.rows, dim)
 
 
-def by_block(core: Core, block, record) -> None:
+def by_block(core: Core[DecodePlan], block: Number, record: Callable[[int], None]) -> None:
     """Records `record(query heads)` for row blocks of full size and, where the group asks for it, for the last one."""
     plan = core.plan
     rest = core.problem.group - (plan.row_blocks - 1) * plan.group_heads
@@ -151,15 +154,16 @@ def by_block(core: Core, block, record) -> None:
         record(rest)
 
 
-def load_slopes(core: Core, stream: Stream, slot) -> None:
+def load_slopes(core: Core[DecodePlan], stream: Stream, slot: Tensor) -> None:
     """Slopes of the rows of the stream's row block."""
     size = core.plan.row_groups * LANES
     pair = stream.head * core.plan.row_blocks + stream.block
     core.tik.data_move(slot, core.gm["row_slopes"][pair * size], 0, 1, size // 8, 0, 0)
 
 
-def scatter(core: Core, target, stage, rows: int, dim: int) -> None:
+def scatter(core: Core[DecodePlan], target: Tensor, stage: Tensor, rows: int, dim: int) -> None:
     """Rows of `dim` values to FRACTAL_NZ (dim / 16, rows, 16) in L1."""
-    columns = dim // BLOCK
+    columns = dim // BLOCK_HALVES
     for column in range(columns):
-        core.tik.data_move(target[column * rows * BLOCK], stage[column * BLOCK], 0, rows, 1, columns - 1, 0)
+        source = stage[column * BLOCK_HALVES]
+        core.tik.data_move(target[column * rows * BLOCK_HALVES], source, 0, rows, 1, columns - 1, 0)

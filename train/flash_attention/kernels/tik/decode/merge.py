@@ -10,14 +10,17 @@ from flash_attention.kernels.tik.core import Core
 from flash_attention.kernels.tik.decode import scheduler, softmax
 from flash_attention.kernels.tik.decode.cursor import Sequences, per_sequence
 from flash_attention.kernels.tik.decode.load import by_block
-from flash_attention.kernels.tik.decode.tiling import LANES, MERGED
+from flash_attention.kernels.tik.decode.tiling import LANES, MERGED, DecodePlan
+from flash_attention.kernels.tik.hardware import LARGEST_SINGLE
 from flash_attention.kernels.tik.kernel import Kernel
+from flash_attention.kernels.tik.language import Number, RunTime, Step, Tensor, TikModule
 
-LEAST = (2 - 2.0**-23) * 2.0**127  # its negative, the most negative number, is the logsumexp of a row that sees nothing
 BLOCKS = 2 * LANES // 8  # of the statistics of a group of rows
 
 
-def build(request: signature.Request, tik, *, name: str = "flash_attention_decode_merge", debug: bool = True) -> Kernel:
+def build(
+    request: signature.Request, tik: TikModule, *, name: str = "flash_attention_decode_merge", debug: bool = True
+) -> Kernel:
     """Records and builds the merging kernel; see kernel.build."""
     problem = request.problem
     choice = scheduler.choose(problem, request.pages is not None)
@@ -40,7 +43,7 @@ def build(request: signature.Request, tik, *, name: str = "flash_attention_decod
 class _Merge:
     """Records the statements of one core. A unit is `columns` of the output of 16 rows; pairs are as in cursor.py."""
 
-    def __init__(self, core: Core, index, pieces: int, columns: int):
+    def __init__(self, core: Core[DecodePlan], index: Number, pieces: int, columns: int):
         self.core, self.tik, self.pieces = core, core.tik, pieces
         core.fill(core.on.ones[0], 1.0, LANES, 64)
         self.sequence = Sequences(core, "merged")
@@ -83,7 +86,7 @@ class _Merge:
                     for unit in self.units[:-1]:
                         unit.store()
 
-    def _find(self, unit: _Unit, number) -> None:
+    def _find(self, unit: _Unit, number: Number) -> None:
         """Takes the next unit, which has this number; none is left past the end."""
         tik, sequence, core = self.tik, self.sequence, self.core
         unit.active.set_as(0)
@@ -118,7 +121,7 @@ class _Unit:
         known: statistics that there are: those of the sinks, then of the slots.
     """
 
-    def __init__(self, core: Core, number: int, columns: int):
+    def __init__(self, core: Core[DecodePlan], number: int, columns: int):
         self.core, self.tik, self.plan, self.number, self.columns = core, core.tik, core.plan, number, columns
         self.slices, self.size = core.plan.value_dim // columns, columns * 16
         self.sinks = int(core.problem.sinks)
@@ -127,16 +130,16 @@ class _Unit:
             core.scalar("int32", f"unit_{name}_{number}", 0) for name in names
         )
 
-    def _on(self, name: str):
+    def _on(self, name: str) -> Tensor:
         return self.core.on.copies(name)[self.number]
 
     @property
-    def group(self):
+    def group(self) -> RunTime:
         """Group of 16 rows of the row block."""
         return self.piece // self.slices
 
     @property
-    def first(self):
+    def first(self) -> RunTime:
         """First column."""
         return self.piece % self.slices * self.columns
 
@@ -162,20 +165,20 @@ class _Unit:
             target = statistics[2 * LANES :]
             tik.data_move(target, core.gm["statistics"][source], 0, self.count - 1, BLOCKS, gap, 0)
 
-    def _slot(self, index):
+    def _slot(self, index: Number) -> RunTime:
         """Slot number `index` of the pair, see scheduler."""
         if isinstance(index, int) and index == 0:
             return self.pair + self.core.problem.cores
         return self.first_core + index
 
-    def _load_sums(self, index, target) -> None:
+    def _load_sums(self, index: Number, target: Tensor) -> None:
         core, plan = self.core, self.plan
         source = (
             core.wide(self._slot(index), plan.rows * plan.value_dim) + (self.group * plan.value_dim + self.first) * 16
         )
         self.tik.data_move(target, core.gm["sums"][source], 0, 1, self.size // 8, 0, 0)
 
-    def weights(self) -> list:
+    def weights(self) -> list[Step]:
         """Steps to the weights of the slots, the row total, and the weighted sums of the first slot.
 
         With no slot the repeats are none, and all is zero.
@@ -213,7 +216,7 @@ class _Unit:
                     core.with_row("vec_mul", more, more, self._on("weight")[(index + self.sinks) * LANES], size, 64)
                     core.binary("vec_add", self._on("sum"), self._on("sum"), more, size, 64)
 
-    def finish(self) -> list:
+    def finish(self) -> list[Step]:
         """Steps to output and logsumexp. A row total is 0, or 1 and more: the largest probability is 1."""
         core, tik, size, ones = self.core, self.tik, self.size, self.core.on.ones[0]
         names = ("total", "seen", "inverse", "peak", "unseen", "row_lse", "half", "sum")
@@ -224,10 +227,10 @@ class _Unit:
             lambda: core.with_scalar("vec_adds", unseen, seen, -1.0, LANES, 64),
             lambda: tik.vdiv(LANES, inverse, ones, total, 1, 1, 1, 1, 8, 8, 8),
             lambda: core.unary("vec_ln", lse, total, LANES, 64),
-            lambda: core.with_scalar("vec_muls", inverse, inverse, 1 / softmax.LIFT, LANES, 64),
+            lambda: core.with_scalar("vec_muls", inverse, inverse, 1 / softmax.PROBABILITY_SCALE, LANES, 64),
             lambda: core.binary("vec_add", lse, lse, peak, LANES, 64),
             lambda: core.with_row("vec_mul", sums, sums, inverse, size, 64),
-            lambda: core.with_scalar("vec_muls", unseen, unseen, LEAST, LANES, 64),
+            lambda: core.with_scalar("vec_muls", unseen, unseen, LARGEST_SINGLE, LANES, 64),
             lambda: core.binary("vec_mul", lse, lse, seen, LANES, 64),
             lambda: core.to_half(half, sums, size),
             lambda: core.binary("vec_add", lse, lse, unseen, LANES, 64),

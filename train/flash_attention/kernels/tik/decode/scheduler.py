@@ -18,7 +18,7 @@ from flash_attention.kernels.tik.hardware import Buffer, excess
 from flash_attention.kernels.tik.problem import KernelProblem
 
 MOST_QUERIES = 16  # of a call
-UNLIMITED = 1 << 24  # keys before and after a query: more than there are, and exact in float32
+OUT_OF_REACH = 1 << 24  # keys before and after a query: more than there are, and exact in float32
 
 
 class Choice(NamedTuple):
@@ -30,7 +30,7 @@ class Choice(NamedTuple):
         head_rows: see `head_rows`.
     """
 
-    plan: tiling.TilePlan
+    plan: tiling.DecodePlan
     buffers: tuple[Buffer, ...]
     merge_buffers: tuple[Buffer, ...]
     columns: int
@@ -96,14 +96,14 @@ class Reach:
     seq_q: int
 
     @staticmethod
-    def of(problem: KernelProblem, plan: tiling.TilePlan) -> Reach:
+    def of(problem: KernelProblem, plan: tiling.DecodePlan) -> Reach:
         rules = problem.rules
         queries = [row % problem.seq_q for row in range(plan.group_heads * problem.seq_q)]
         ends = [0] if rules.causal else []
         ends += [rules.window_right] if rules.window_right >= 0 else []
         return Reach(
-            tuple(query - rules.window_left if rules.window_left >= 0 else -UNLIMITED for query in queries),
-            tuple(query + min(ends) if ends else UNLIMITED for query in queries),
+            tuple(query - rules.window_left if rules.window_left >= 0 else -OUT_OF_REACH for query in queries),
+            tuple(query + min(ends) if ends else OUT_OF_REACH for query in queries),
             problem.seq_q,
         )
 
@@ -112,7 +112,7 @@ class Reach:
         """Of the first key that a row sees, the least and the largest; of the last key, likewise."""
         return min(self.before), max(self.before), min(self.after), max(self.after)
 
-    def table(self, plan: tiling.TilePlan) -> np.ndarray:
+    def table(self, plan: tiling.DecodePlan) -> np.ndarray:
         """float32 (groups of rows, 3, 64): after, before and query of 16 rows, four times over. Padding is as row 0."""
         rows = [row if row < len(self.after) else 0 for row in range(plan.rows)]
         queries = tuple(row % self.seq_q for row in range(len(self.after)))
@@ -120,7 +120,7 @@ class Reach:
         return np.tile(values.reshape(3, plan.row_groups, 16).transpose(1, 0, 2), (1, 1, 4))
 
 
-def tiles_of(problem: KernelProblem, plan: tiling.TilePlan, length: int) -> tuple[int, int, int]:
+def tiles_of(problem: KernelProblem, plan: tiling.DecodePlan, length: int) -> tuple[int, int, int]:
     """(position of query 0, first key tile, tiles) of a sequence of `length` keys."""
     least, _, _, most = Reach.of(problem, plan).limits
     base = length - problem.seq_q if problem.rules.causal_alignment == "bottom_right" else 0
@@ -150,12 +150,12 @@ class Split:
         return ((tile + 1) * min(self.cores, self.total) - 1) // self.total
 
 
-def slots(problem: KernelProblem, plan: tiling.TilePlan) -> int:
+def slots(problem: KernelProblem, plan: tiling.DecodePlan) -> int:
     """Slots of sums, see the module."""
     return problem.cores + problem.batch * problem.kv_heads * plan.row_blocks
 
 
-def head_rows(problem: KernelProblem, plan: tiling.TilePlan) -> np.ndarray:
+def head_rows(problem: KernelProblem, plan: tiling.DecodePlan) -> np.ndarray:
     """Query head of every row: int32 (pairs of a sequence, groups of rows, 64), 16 rows four times over.
 
     Rows of padding have the head of row 0.

@@ -6,21 +6,33 @@ other in float32, and a reference is subtracted by an instruction whose second s
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import NamedTuple
+
 from flash_attention.kernels.tik.common import softcap
 from flash_attention.kernels.tik.core import Core
 from flash_attention.kernels.tik.decode.cursor import Current
-from flash_attention.kernels.tik.decode.scheduler import UNLIMITED, Reach
-from flash_attention.kernels.tik.decode.tiling import HIDDEN_KEYS, LANES
+from flash_attention.kernels.tik.decode.scheduler import OUT_OF_REACH, Reach
+from flash_attention.kernels.tik.decode.tiling import HIDDEN_KEYS, LANES, DecodePlan
 from flash_attention.kernels.tik.hardware import HALF_ROUND
+from flash_attention.kernels.tik.language import Scalar, Step, Tensor
 
 # Probabilities are multiplied by this before they become float16: small ones keep their precision then, and the largest
 # one is exact.
-LIFT = 32768.0
+PROBABILITY_SCALE = 32768.0
 NOTHING = -1e20  # reference of a row that has seen no key: below every score
 HIDING = 1e30  # times the distance of a key from those that a row sees: below NOTHING
 
 
-def initialise(core: Core) -> None:
+class Scratch(NamedTuple):
+    """Run-time variables of `take`."""
+
+    last_key: Scalar
+    shift: Scalar
+    number: Scalar
+
+
+def initialise(core: Core[DecodePlan]) -> None:
     """Constants of the rows."""
     plan = core.plan
     core.fill(core.on.zeros[0], 0.0, LANES, 64)
@@ -37,7 +49,7 @@ def initialise(core: Core) -> None:
         have *= 2
 
 
-def clear(core: Core) -> None:
+def clear(core: Core[DecodePlan]) -> None:
     """Sums of a pair before its first tile."""
     for group in range(core.plan.row_groups):
         maximum, total = statistics(core, group)
@@ -46,13 +58,13 @@ def clear(core: Core) -> None:
     core.fill(core.on.sum[0], 0.0, core.plan.rows * core.plan.value_dim, 64)
 
 
-def statistics(core: Core, group: int) -> tuple:
+def statistics(core: Core[DecodePlan], group: int) -> tuple[Tensor, Tensor]:
     """Reference and row total of a group of rows, four times over."""
     both = core.on.statistics[0][group * 2 * LANES :]
     return both, both[LANES:]
 
 
-def take(core: Core, current: Current, scratch: dict) -> None:
+def take(core: Core[DecodePlan], current: Current, scratch: Scratch) -> None:
     """Scores out of L0C: scaled, capped, biased, hidden where their key is out of sight."""
     plan, problem = core.plan, core.problem
     score, width = core.on.score[0], plan.segment * plan.rows
@@ -65,42 +77,42 @@ def take(core: Core, current: Current, scratch: dict) -> None:
     if problem.rules.alibi:
         _add_alibi(core, current, scratch)
     _, largest_first, least_last, _ = Reach.of(problem, plan).limits
-    last = scratch["last_key"]
+    last = scratch.last_key
     last.set_as(current.length - 1)
-    if least_last < UNLIMITED:
+    if least_last < OUT_OF_REACH:
         with core.tik.if_scope(last > current.base + least_last):
             last.set_as(current.base + least_last)
     with core.tik.if_scope(current.start + (plan.keys - 1) > last):
         _hide(core, current, scratch, after=True)
-    if largest_first > -(UNLIMITED >> 1):
+    if largest_first > -(OUT_OF_REACH >> 1):
         with core.tik.if_scope(current.start < current.base + largest_first):
             _hide(core, current, scratch, after=False)
 
 
-def _hide(core: Core, current: Current, scratch: dict, after: bool) -> None:
+def _hide(core: Core[DecodePlan], current: Current, scratch: Scratch, after: bool) -> None:
     """Lowers the scores of keys after, or before, those that a row sees, by more than any score."""
     plan, tik = core.plan, core.tik
     for group in range(plan.row_groups):
         limit = core.on.limits[0][(3 * group + (not after)) * LANES :]
         bound = _from_base(core, current, scratch, group, limit)
         if after:
-            tik.scalar_conv("", scratch["number"], current.shift(scratch["shift"], current.length - 1))
+            tik.scalar_conv("", scratch.number, current.shift(scratch.shift, current.length - 1))
             end = core.on.peak[0]
-            core.fill(end, scratch["number"], LANES, 64)
+            core.fill(end, scratch.number, LANES, 64)
             core.binary("vec_min", bound, bound, end, LANES, 64)
         for score, count in _distances(core, group, bound, after):
             _lower(core, score, count)
 
 
-def _from_base(core: Core, current: Current, scratch: dict, group: int, positions):
+def _from_base(core: Core[DecodePlan], current: Current, scratch: Scratch, group: int, positions: Tensor) -> Tensor:
     """Positions relative to that of query 0, of 16 rows, as numbers of keys of the tile."""
     bound = core.on.bound[0][group * LANES :]
-    core.tik.scalar_conv("", scratch["number"], current.shift(scratch["shift"], current.base))
-    core.with_scalar("vec_adds", bound, positions, scratch["number"], LANES, 64)
+    core.tik.scalar_conv("", scratch.number, current.shift(scratch.shift, current.base))
+    core.with_scalar("vec_adds", bound, positions, scratch.number, LANES, 64)
     return bound
 
 
-def _distances(core: Core, group: int, bound, after: bool):
+def _distances(core: Core[DecodePlan], group: int, bound: Tensor, after: bool) -> Iterator[tuple[Tensor, int]]:
     """Yields (scores, elements) of a group of rows by pieces, with bound - key number, or its negative, in hiding."""
     keys, number, hiding = core.plan.keys, core.on.key_number[0], core.on.hiding[0]
     for piece in range(0, keys, HIDDEN_KEYS):
@@ -113,7 +125,7 @@ def _distances(core: Core, group: int, bound, after: bool):
         yield core.on.score[0][(group * keys + piece) * 16 :], size
 
 
-def _cap(core: Core, score, size: int) -> None:
+def _cap(core: Core[DecodePlan], score: Tensor, size: int) -> None:
     """score = softcap * tanh(scale * score / softcap), as in common.softcap."""
     cap, limits = core.problem.rules.softcap, core.on.cap[0]
     core.with_scalar("vec_muls", score, score, 2.0 * core.problem.scale / cap, size, 64)
@@ -125,7 +137,7 @@ def _cap(core: Core, score, size: int) -> None:
     core.with_scalar("vec_adds", score, score, cap, size, 64)
 
 
-def _add_alibi(core: Core, current: Current, scratch: dict) -> None:
+def _add_alibi(core: Core[DecodePlan], current: Current, scratch: Scratch) -> None:
     """score -= slope * |position of the query - key|, of float32 integers."""
     hiding = core.on.hiding[0]
     for group in range(core.plan.row_groups):
@@ -138,7 +150,7 @@ def _add_alibi(core: Core, current: Current, scratch: dict) -> None:
             core.binary("vec_sub", score, score, hiding, size, 64)
 
 
-def _lower(core: Core, score, size: int) -> None:
+def _lower(core: Core[DecodePlan], score: Tensor, size: int) -> None:
     """Lowers scores whose distance is negative."""
     hiding = core.on.hiding[0]
     core.with_row("vec_min", hiding, hiding, core.on.zeros[0], size, 64)
@@ -146,7 +158,7 @@ def _lower(core: Core, score, size: int) -> None:
     core.binary("vec_add", score, score, hiding, size, 64)
 
 
-def update(core: Core) -> None:
+def update(core: Core[DecodePlan]) -> None:
     """New references and row totals; scores to probabilities, float16 in `half`; `factor` is for the sums so far."""
     # Instructions of one group of rows depend on each other: those of the groups take turns.
     for steps in zip(*(_update_steps(core, group) for group in range(core.plan.row_groups))):
@@ -154,7 +166,7 @@ def update(core: Core) -> None:
             step()
 
 
-def _update_steps(core: Core, group: int) -> list:
+def _update_steps(core: Core[DecodePlan], group: int) -> list[Step]:
     size = core.plan.keys * 16
     score, half = (core.on.copies(name)[0][group * size :] for name in ("score", "half"))
     reference, total = statistics(core, group)
@@ -172,7 +184,7 @@ def _update_steps(core: Core, group: int) -> list:
         lambda: core.unary("vec_exp", score, score, size, 64),
         lambda: core.unary("vec_exp", factor, factor, LANES, 64),
         first,
-        lambda: core.with_scalar("vec_muls", score, score, LIFT, size, 64),
+        lambda: core.with_scalar("vec_muls", score, score, PROBABILITY_SCALE, size, 64),
         lambda: core.with_scalar("vec_adds", reference, peak, 0.0, LANES, 64),
         lambda: core.to_half(half, score, size),
         lambda: core.binary("vec_mul", total, total, factor, LANES, 64),
@@ -181,7 +193,7 @@ def _update_steps(core: Core, group: int) -> list:
     ]
 
 
-def accumulate(core: Core) -> None:
+def accumulate(core: Core[DecodePlan]) -> None:
     """sum = sum * factor + product, piece by piece."""
     plan = core.plan
     size, piece = plan.value_dim * 16, core.on.piece[0]
@@ -196,7 +208,7 @@ def accumulate(core: Core) -> None:
         core.binary("vec_add", target, target, piece, count, 64)
 
 
-def finish(core: Core) -> None:
+def finish(core: Core[DecodePlan]) -> None:
     """Row totals of the lanes to those of the rows, four times over."""
     for group in range(core.plan.row_groups):
         _, total = statistics(core, group)
@@ -204,17 +216,17 @@ def finish(core: Core) -> None:
             step()
 
 
-def fold(core: Core, name: str, source, size: int, target) -> list:
+def fold(core: Core[DecodePlan], name: str, source: Tensor, size: int, target: Tensor) -> list[Step]:
     """Steps that fold `size` elements onto the first 64 of target, repeat by repeat."""
     repeats = size // LANES
     if repeats == 1:
         return [lambda: core.with_scalar("vec_adds", target, source, 0.0, LANES, 64)]
 
-    def step(left, right, count: int):
+    def step(left: Tensor, right: Tensor, count: int) -> Step:
         return lambda: core.binary(name, target, left, right, count * LANES, 64)
 
     have = repeats // 2
-    steps = [step(source, source[have * LANES :], have)]
+    steps: list[Step] = [step(source, source[have * LANES :], have)]
     if repeats % 2:
         steps.append(step(target, source[2 * have * LANES :], 1))
     while have > 1:
@@ -223,7 +235,7 @@ def fold(core: Core, name: str, source, size: int, target) -> list:
     return steps
 
 
-def spread(core: Core, name: str, source, target, group: int) -> list:
+def spread(core: Core[DecodePlan], name: str, source: Tensor, target: Tensor, group: int) -> list[Step]:
     """Steps that fold 64 elements to 16, which then stand in target four times over.
 
     Copies side by side make a wheel: turned by half and by a quarter it meets itself.

@@ -24,7 +24,7 @@ PER_TILE = 60.0
 
 
 @dataclass(frozen=True)
-class TilePlan:
+class DecodePlan:
     """Tiles of a decoding problem. All query heads of a group, times the queries, are the rows of one matrix.
 
     Attributes:
@@ -64,7 +64,7 @@ def rows_at_once(problem: KernelProblem) -> int:
     return min(128, OPERAND // max(problem.head_dim, problem.value_dim) // 16 * 16)
 
 
-def plan(problem: KernelProblem) -> TilePlan:
+def plan(problem: KernelProblem) -> DecodePlan:
     """The plan that takes the least time by the memory's rate: large tiles, but enough of them for all cores."""
     dim, most_rows = max(problem.head_dim, problem.value_dim), rows_at_once(problem)
     row_blocks = -(-problem.group // max(1, min(problem.group, most_rows // problem.seq_q)))
@@ -83,7 +83,7 @@ def plan(problem: KernelProblem) -> TilePlan:
                 choices.append((_cycles(most, keys, rows, problem.head_dim + problem.value_dim), -keys, segment))
     _, keys, segment = min(choices)
     ring = 4 if rows == 16 else 2
-    return TilePlan(group_heads, row_blocks, rows, segment, -keys, ring, problem.head_dim, problem.value_dim)
+    return DecodePlan(group_heads, row_blocks, rows, segment, -keys, ring, problem.head_dim, problem.value_dim)
 
 
 def _cycles(tiles: int, keys: int, rows: int, width: int) -> float:
@@ -93,7 +93,7 @@ def _cycles(tiles: int, keys: int, rows: int, width: int) -> float:
     return tiles * (max(memory, MARGIN * work) + PER_TILE) + (0.6 * memory if tiles > 1 else 0.0)
 
 
-def buffers(problem: KernelProblem, plan: TilePlan, paged: bool) -> list[Buffer]:
+def buffers(problem: KernelProblem, plan: DecodePlan, paged: bool) -> list[Buffer]:
     """Every on-chip buffer of the main kernel, in the order of allocation."""
     rows, dim, keys, segment = plan.rows, plan.head_dim, plan.keys, plan.segment
     area, square, product = keys * rows, rows * dim, rows * plan.value_dim

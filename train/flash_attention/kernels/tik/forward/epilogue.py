@@ -6,10 +6,12 @@ import functools
 
 from flash_attention.kernels.tik.common.tiles import by_rows, stored_rows
 from flash_attention.kernels.tik.core import Core
+from flash_attention.kernels.tik.forward.tiling import ForwardPlan
 from flash_attention.kernels.tik.forward.work_item import Item
+from flash_attention.kernels.tik.hardware import LARGEST_SINGLE
+from flash_attention.kernels.tik.language import Number, Step, Tensor
 from flash_attention.kernels.tik.layout import SINK_LANES
 
-LEAST = (2 - 2.0**-23) * 2.0**127  # its negative, the most negative number, is the logsumexp of a row that sees nothing
 TINY = 2.0**-120
 SATURATED = 59000  # a row total beyond this may hold a probability whose exponent was cut at softmax.CEILING
 LARGEST_FLAG = 65000.0  # of the row totals that are compared with SATURATED
@@ -17,7 +19,7 @@ LARGEST_FLAG = 65000.0  # of the row totals that are compared with SATURATED
 LARGEST_SINK = 40.0
 
 
-def initialise(core: Core) -> None:
+def initialise(core: Core[ForwardPlan]) -> None:
     """Constants of the rows."""
     core.fill(core.on.least_total[0], TINY, 128, 64)
     core.fill(core.on.kept_scale[0], core.problem.dropout_scale, 128, 64)
@@ -28,14 +30,14 @@ def initialise(core: Core) -> None:
         core.fill(vector, LARGEST_SINK, 128, 64)
 
 
-def load_sink(core: Core, item: Item) -> None:
+def load_sink(core: Core[ForwardPlan], item: Item) -> None:
     """Records the load of the sink of an item's head."""
     with core.tik.if_scope(item["end"] > 0):
         source = core.gm["sinks"][item["head"] * SINK_LANES]
         core.tik.data_move(core.on.sink[0], source, 0, 1, SINK_LANES // 8, 0, 0)
 
 
-def finish(core: Core, item: Item, a: int) -> None:
+def finish(core: Core[ForwardPlan], item: Item, a: int) -> None:
     """Records the Vector work at the end of row block `a`: its sums leave L0C, the output lands in stage[a]."""
     plan, tik = core.plan, core.tik
     inverse = core.on.inverse[0]
@@ -85,7 +87,7 @@ def finish(core: Core, item: Item, a: int) -> None:
     while small:
         small.pop(0)()
 
-    def flag(have) -> None:
+    def flag(have: Number) -> None:
         largest = core.on.largest_total[0]
         tik.vcmax(stored_rows(core, have), largest, core.on.half_total[0], 1, 1, 1, 8)
         tik.vec_conv(8, "round", core.on.flag[a], largest, 1, 8, 4)
@@ -96,11 +98,11 @@ def finish(core: Core, item: Item, a: int) -> None:
         by_rows(core, item["rows", a], flag)
 
 
-def store(core: Core, item: Item, a: int, core_index, items: int) -> None:
+def store(core: Core[ForwardPlan], item: Item, a: int, core_index: Number, items: int) -> None:
     """Records the moves of output, logsumexp and flag of row block `a` to global memory."""
     tik = core.tik
 
-    def record(have) -> None:
+    def record(have: Number) -> None:
         start = core.start("output", item["head"], item.origin("output")) + item["start", a] * 16
         core.store("output", start, (core.on.stage[a], 0), have, core.plan.rows)
         tik.data_move(
@@ -118,7 +120,7 @@ def store(core: Core, item: Item, a: int, core_index, items: int) -> None:
     by_rows(core, item["rows", a], record)
 
 
-def _inverse_steps(core: Core, a: int) -> list:
+def _inverse_steps(core: Core[ForwardPlan], a: int) -> list[Step]:
     """What leads to `inverse`, the factors of the output, to be recorded between long instructions.
 
     It leaves the row totals in compact_total, with the sinks in row_lse.
@@ -145,7 +147,7 @@ def _inverse_steps(core: Core, a: int) -> list:
     ]
 
 
-def _small_steps(core: Core, a: int) -> list:
+def _small_steps(core: Core[ForwardPlan], a: int) -> list[Step]:
     """Short dependent instructions of the logsumexp, to be recorded between long ones that hide their latency."""
     tik = core.tik
     one = core.on.ones[0]
@@ -173,14 +175,14 @@ def _small_steps(core: Core, a: int) -> list:
         lambda: core.to_half(core.on.half_total[0], core.on.reference_part[0], 128),
         lambda: tik.vec_adds(64, compact, seen, -1.0, 2, 8, 8),
         lambda: core.binary("vec_add", lse, lse, core.on.current_reference[0][a * 128 :], 128, 64),
-        lambda: core.with_scalar("vec_muls", compact, compact, LEAST, 128, 64),
+        lambda: core.with_scalar("vec_muls", compact, compact, LARGEST_SINGLE, 128, 64),
         lambda: core.binary("vec_mul", lse, lse, seen, 128, 64),
         lambda: core.binary("vec_add", lse, lse, compact, 128, 64),
         *last,
     ]
 
 
-def _sink_share(core: Core, a: int) -> None:
+def _sink_share(core: Core[ForwardPlan], a: int) -> None:
     """sink_share = what the sink adds to the row totals of row block `a`."""
     share = core.on.sink_share[0]
     core.binary("vec_sub", share, core.on.sink[0], core.on.current_reference[0][a * 128 :], 128, 64)
@@ -188,7 +190,7 @@ def _sink_share(core: Core, a: int) -> None:
     core.unary("vec_exp", share, share, 128, 64)
 
 
-def _spread_steps(core: Core, target, source) -> list:
+def _spread_steps(core: Core[ForwardPlan], target: Tensor, source: Tensor) -> list[Step]:
     """128 contiguous numbers to (128 rows, 16 equal columns), float32 moved as pairs of halves: compact backwards."""
     halves = core.on.scratch[0].reinterpret_cast_to("float16")
     wide = target.reinterpret_cast_to("float16")
@@ -206,7 +208,7 @@ def _spread_steps(core: Core, target, source) -> list:
     ]
 
 
-def _compact_steps(core: Core, target) -> list:
+def _compact_steps(core: Core[ForwardPlan], target: Tensor) -> list[Step]:
     """row_total (128 rows, 16 equal columns) to 128 contiguous numbers, float32 moved as pairs of 16-bit halves.
 
     A first transpose takes one half of every eighth row into a block, a second one puts the halves side by side.

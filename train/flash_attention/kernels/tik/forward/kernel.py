@@ -1,13 +1,24 @@
-"""The forward operator: output and logsumexp of attention, tile by tile (FlashAttention-2).
+"""The forward operator: output and logsumexp of attention, tile by tile.
 
-Dao, "FlashAttention-2" (2023), algorithm 1, with the changes that this chip asks for: the running output never leaves
-the accumulator memory of the Cube, the row reference is fixed before the loop and checked after it (row_reference.py),
-and the row total is a product with ones. docs/kernels.md draws the pipeline.
+Dao, "FlashAttention-2" (2023), algorithm 1, with the changes that this chip asks for:
+
+    for item in work of this core:                              scheduler.py deals, work_item.py reads
+        Q = up to two row blocks of queries                     common/tiles.py
+        m = row maxima over a sample of keys                    row_reference.py; reach.py: do all exponents fit?
+        for K, V in key tiles that Q sees:                      tile_loop.py
+            S = Q K^T - m, bias and masks by key                row_reference.scores, common/score_terms.py
+            P = exp(S), masks and dropout by score              softmax.py, common/mask.py, common/dropout.py
+            O += P V, l += P 1                                  tile_loop.py
+        O /= l, logsumexp = m + ln l, is m too low for l?       epilogue.py
+    once more, where it is: m = row maxima over all keys        here
+
+So O never leaves the accumulator memory of the Cube. docs/kernels.md draws the pipeline, tiling.py chooses the tiles.
 """
 
 from __future__ import annotations
 
 import functools
+from typing import Callable
 
 from flash_attention.kernels.tik import packed, signature
 from flash_attention.kernels.tik.common import alibi, score_terms, tiles
@@ -15,13 +26,16 @@ from flash_attention.kernels.tik.common.band import BandAtRunTime
 from flash_attention.kernels.tik.core import Core
 from flash_attention.kernels.tik.forward import epilogue, reach, row_reference, scheduler, softmax
 from flash_attention.kernels.tik.forward.tile_loop import TileLoop
-from flash_attention.kernels.tik.forward.tiling import ITEMS_PER_CHUNK
+from flash_attention.kernels.tik.forward.tiling import ITEMS_PER_CHUNK, ForwardPlan
 from flash_attention.kernels.tik.forward.work_item import Item
 from flash_attention.kernels.tik.kernel import Kernel
+from flash_attention.kernels.tik.language import Number, Scalar, Step, TikModule
 from flash_attention.kernels.tik.problem import KernelProblem
 
 
-def build(problem: KernelProblem, tik, *, name: str = "flash_attention_forward", debug: bool = True) -> Kernel:
+def build(
+    problem: KernelProblem, tik: TikModule, *, name: str = "flash_attention_forward", debug: bool = True
+) -> Kernel:
     """Records and builds the forward kernel.
 
     Args:
@@ -52,11 +66,9 @@ def build(problem: KernelProblem, tik, *, name: str = "flash_attention_forward",
 class _Forward:
     """Records the statements of one core: passes over its work items."""
 
-    def __init__(self, core: Core, split: scheduler.WorkSplit, index):
+    def __init__(self, core: Core[ForwardPlan], split: scheduler.WorkSplit, index: Number):
         self.core, self.split, self.index = core, split, index
         self.tik, self.plan, self.problem = core.tik, core.plan, core.problem
-        self.numbered = len(split.tiles) > 0
-        self.signed = len(split.distances) > 0
 
     def record(self) -> None:
         core, tik = self.core, self.tik
@@ -65,39 +77,37 @@ class _Forward:
             core.band = BandAtRunTime(core)
         self.current, self.next = Item(core, "current", False), Item(core, "next", True)
         self.epoch = core.scalar("int32", "epoch", 0)  # parity of the item in `next`
-        scalars = {name: core.scalar("int32", name) for name in ("sweeps", "sweep_tiles", "tile", "number", "distance")}
-        scalars["base"] = core.scalar("int64", "sample_base")
+        names = ("sweeps", "sweep_tiles", "tile", "number", "distance")
+        sweeps, sweep_tiles, tile, number, distance = (core.scalar("int32", name) for name in names)
+        base = core.scalar("int64", "sample_base")
         same = core.value_columns == core.depth_columns
-        scalars["value_base"] = scalars["base"] if same else core.scalar("int64", "next_value_base")
-        scalars["number"] = scalars["number"] if self.numbered else None
-        scalars["distance"] = scalars["distance"] if self.signed else None
+        value_base = base if same else core.scalar("int64", "next_value_base")
         self.slopes = row_reference.QuerySlopes(core) if self.problem.bias == "alibi" else None
-        self.current_slopes = row_reference.QuerySlopes(core) if self.signed else None
+        self.current_slopes = row_reference.QuerySlopes(core) if len(self.split.distances) else None
         self.reach = reach.Reach(core) if reach.is_needed(self.problem, self.plan.half_scores) else None
-        # Of the item in `current`.
-        self.cut, self.far = (core.scalar("int32", f"current_{x}", 0) if self.reach else None for x in ("cut", "far"))
-        scalars["unit"] = self.reach.unit if self.reach else self.problem.post_scale
-        scalars["coarse_slope"] = self.slopes.coarse if self.signed else None
-        scalars["blind"] = self.split.blind
-        scalars["slopes"] = self.slopes.correction if self.signed else ()
-        self.scalars = scalars
-        scalars["reach"] = self.reach
+        current = (core.scalar("int32", f"current_{field}", 0) for field in reach.Verdict._fields)
+        self.verdict = reach.Verdict(*current) if self.reach else None
         self.loop = TileLoop(
             core,
             self.current,
             self.epoch,
             self.current_slopes,
-            numbered=self.numbered,
+            numbered=len(self.split.tiles) > 0,
             whole=self.split.whole,
-            cut=self.cut,
-            far=self.far,
+            verdict=self.verdict,
         )
         failed = core.scalar("int32", "failed", 1)
         self._clear_flags()
         with tik.for_range(0, 2, name="attempt") as attempt:
-            scalars["attempt"] = attempt
+            self.search = row_reference.Search(
+                *(attempt, sweeps, sweep_tiles, tile, number, distance, base, value_base),
+                numbered=len(self.split.tiles) > 0,
+                blind=self.split.blind,
+                slopes=self.slopes if self.current_slopes else None,
+                reach=self.reach,
+            )
             with tik.if_scope(failed > 0):
-                self._pass(attempt)
+                self._pass()
             with tik.if_scope(attempt == 0):
                 self._scan(failed)
 
@@ -160,9 +170,9 @@ class _Forward:
                     tik.data_move(core.gm["logsumexp"][target], zeros, 0, 1, (packed.BLOCK - have) // 8, 0, 0)
 
     # ---- items
-    def _pass(self, attempt) -> None:
-        """All items of the core. At attempt 1 only row blocks whose reference failed are active."""
-        tik, items = self.tik, self.split.items
+    def _pass(self) -> None:
+        """All items of the core. At attempt 1, the second one, only row blocks whose reference failed are active."""
+        tik, items, attempt = self.tik, self.split.items, self.search.attempt
         chunks = -(-items // ITEMS_PER_CHUNK)
         with tik.for_range(0, chunks, name="chunk") as chunk:
             size = min(items, ITEMS_PER_CHUNK)
@@ -191,35 +201,36 @@ class _Forward:
                         )
             self.current.skip_all()
             with tik.for_range(0, size + 1, name="item") as position:
-                self._item(attempt, first, position, items, size)
+                self._item(first, position, items, size)
 
-    def _item(self, attempt, first, position, items: int, size: int) -> None:
+    def _item(self, first: Number, position: Number, items: int, size: int) -> None:
         """One step of the pipeline over items: tiles of `current`, reference of `next`, end of `current`."""
-        core, tik, current, nxt = self.core, self.tik, self.current, self.next
+        core, tik, current, nxt, search = self.core, self.tik, self.current, self.next, self.search
         blocks = self.plan.row_blocks
         _set_bases(self.core, current, self.loop.base, self.loop.value_base)
         core.with_scalar("vec_adds", core.on.current_reference[0], core.on.next_reference[0], 0.0, blocks * 128, 64)
 
         def next_query(a: int) -> None:
             if a == 0:
-                self._load_next(attempt, first, position, items, size)
+                self._load_next(first, position, items, size)
             self._prepare(a)
 
         def next_sample(a: int) -> None:
-            with core.when(attempt == 0, nxt["rows", a] > 0):
-                row_reference.load_sample(core, nxt, a, self.scalars)
+            with core.when(search.attempt == 0, nxt["rows", a] > 0):
+                row_reference.load_sample(core, nxt, a, search)
 
         # Row block 0 of an item always exists.
         samples = range(self.plan.samples)[::-1]
         loads = [(next_query, a) for a in range(blocks)] + [(next_sample, a) for a in samples]
         if self.problem.sinks:
             epilogue.load_sink(core, current)
-        meanwhile = [functools.partial(load, a) for load, a in loads]
+        meanwhile: list[Step] = [functools.partial(load, a) for load, a in loads]
         if self.reach:
             meanwhile.insert(blocks, self._with_next(self.reach.place))
-            meanwhile += [self._with_next(self.reach.multiply), self._with_next(self._measure)]
+            measure = functools.partial(self.reach.measure, nxt, search.base)
+            meanwhile += [self._with_next(self.reach.multiply), self._with_next(measure)]
         self.loop.record(meanwhile)
-        self.loop.first_tiles(nxt, self.scalars["base"], self.scalars["value_base"])
+        self.loop.first_tiles(nxt, search.base, search.value_base)
         for a in range(blocks):
             with tik.if_scope(nxt["rows", a] > 0):
                 if self.reach:
@@ -232,27 +243,29 @@ class _Forward:
         first, *others = range(blocks)[::-1] if self.problem.rules.causal else range(blocks)
         self._finish(first)
         with tik.if_scope(nxt["end"] > 0):
-            row_reference.references(core, nxt, attempt, self.epoch, self.scalars)
+            row_reference.references(core, nxt, self.epoch, search)
         self._store(first)
         for a in others:
             self._finish(a)
             self._store(a)
         current.copy(nxt)
-        if self.reach:
+        current.index.set_as(nxt.index)
+        if self.reach and self.verdict:
             with tik.if_scope(nxt["end"] > 0):
-                self.reach.judge(attempt)
-            self.cut.set_as(self.reach.cut)
-            self.far.set_as(self.reach.far)
-        if self.current_slopes:
+                self.reach.judge(search.attempt)
+            self.verdict.cut.set_as(self.reach.cut)
+            self.verdict.far.set_as(self.reach.far)
+        if self.slopes and self.current_slopes:
             for mine, other in zip(self.current_slopes.terms, self.slopes.terms):
                 mine.set_as(other)
         self.epoch.set_as(1 - self.epoch)
 
-    def _load_next(self, attempt, first, position, items: int, size: int) -> None:
+    def _load_next(self, first: Number, position: Number, items: int, size: int) -> None:
         core, tik, nxt = self.core, self.tik, self.next
         with core.when(position < size, first + position < items):
-            nxt.load(first + position, position * scheduler.FIELDS)
-            with tik.if_scope(attempt > 0):
+            nxt.index.set_as(first + position)
+            nxt.load(position * scheduler.FIELDS)
+            with tik.if_scope(self.search.attempt > 0):
                 flags = core.on.flags[0]
                 for a in range(self.plan.row_blocks):
                     flag = core.scalar("int32", f"flag_{a}")
@@ -268,10 +281,10 @@ class _Forward:
         """Query of row block `a` of the next item, and what its reference needs besides the sample."""
         core, nxt = self.core, self.next
         if a == 0:
-            _set_bases(core, nxt, self.scalars["base"], self.scalars["value_base"])
+            _set_bases(core, nxt, self.search.base, self.search.value_base)
             if self.slopes:
                 with self.tik.if_scope(nxt["end"] > 0):
-                    self.slopes.load(nxt)
+                    self.slopes.load(nxt["slope"])
         with self.tik.if_scope(nxt["rows", a] > 0):
             base = core.start("query", nxt["head"], nxt.origin("query"))
             tiles.fetch_query(core, core.on.stage[a], base, nxt["start", a], nxt["rows", a])
@@ -279,10 +292,7 @@ class _Forward:
             if self.slopes:
                 self.slopes.row_block(nxt.position(a), a, self.epoch)
 
-    def _measure(self) -> None:
-        self.reach.measure(self.next, self.scalars["base"])
-
-    def _with_next(self, record):
+    def _with_next(self, record: Callable[[], None]) -> Callable[[], None]:
         """`record` where there is a next item."""
 
         def load() -> None:
@@ -308,7 +318,7 @@ class _Forward:
                 core.gm["flags"][(self.index * items + start) * 16], core.on.flags[0], 0, 1, count * 2, 0, 0
             )
 
-    def _scan(self, failed) -> None:
+    def _scan(self, failed: Scalar) -> None:
         """Sets `failed` to the number of row blocks whose reference must be taken over all keys."""
         core, tik, items = self.core, self.tik, self.split.items
         failed.set_as(0)
@@ -321,7 +331,7 @@ class _Forward:
                     failed.set_as(failed + 1)
 
 
-def _set_bases(core: Core, item: Item, base, value_base) -> None:
+def _set_bases(core: Core[ForwardPlan], item: Item, base: Scalar, value_base: Scalar) -> None:
     """Sets the first elements of the item's keys and values in global memory: one number where that is the same."""
     base.set_as(core.start("key", item["kv_head"], item.origin("key")))
     if value_base is not base:

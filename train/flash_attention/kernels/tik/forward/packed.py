@@ -12,7 +12,7 @@ import numpy as np
 
 from flash_attention.kernels.tik import packed
 from flash_attention.kernels.tik.forward import words as word_of
-from flash_attention.kernels.tik.forward.tiling import TilePlan
+from flash_attention.kernels.tik.forward.tiling import ForwardPlan
 from flash_attention.kernels.tik.packed import FAR, Array, Limits, Sequences
 from flash_attention.kernels.tik.problem import KernelProblem
 
@@ -31,12 +31,12 @@ _OF_ROW_BLOCK = (
 )
 
 
-def groups(problem: KernelProblem, plan: TilePlan) -> int:
+def groups(problem: KernelProblem, plan: ForwardPlan) -> int:
     """Work items of a head at most."""
     return packed.capacity(problem.seq_q, problem.sequences, plan.rows * plan.row_blocks)
 
 
-def deal(problem: KernelProblem, plan: TilePlan) -> tuple[np.ndarray, np.ndarray]:
+def deal(problem: KernelProblem, plan: ForwardPlan) -> tuple[np.ndarray, np.ndarray]:
     """(rank, head) of the item in every place of the table, (cores, items) each; the rank of nothing is the last."""
     count = groups(problem, plan)
     total = count * problem.heads
@@ -47,7 +47,7 @@ def deal(problem: KernelProblem, plan: TilePlan) -> tuple[np.ndarray, np.ndarray
     return np.where(exists, number // problem.heads, count), np.where(exists, number % problem.heads, 0)
 
 
-def table(xp, problem: KernelProblem, plan: TilePlan) -> Callable[[tuple], Array]:
+def table(xp, problem: KernelProblem, plan: ForwardPlan) -> Callable[[tuple], Array]:
     """make(sequences) -> the table, int32 (cores, items, FIELDS)."""
     count = groups(problem, plan) + 1  # one more than there can be: the last does not exist
     rows, row_blocks = plan.rows, plan.row_blocks
@@ -92,7 +92,7 @@ def table(xp, problem: KernelProblem, plan: TilePlan) -> Callable[[tuple], Array
     return make
 
 
-def _row_block(xp, problem: KernelProblem, plan: TilePlan):
+def _row_block(xp, problem: KernelProblem, plan: ForwardPlan):
     """row_block(start, rows, position, keys, prefix) -> the words of a row block, as in _OF_ROW_BLOCK.
 
     Keys that all of its rows see give the sample of the row maxima, spread over them; where there are too few, the tile

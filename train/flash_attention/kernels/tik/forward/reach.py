@@ -8,10 +8,13 @@ having cut off what float16 does not hold.
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 from flash_attention.kernels.tik.common.table_row import TableRow
-from flash_attention.kernels.tik.common.tiles import F
 from flash_attention.kernels.tik.core import Core
+from flash_attention.kernels.tik.hardware import F
+from flash_attention.kernels.tik.language import Number, Scalar, Tensor
+from flash_attention.kernels.tik.plan import TilePlan
 from flash_attention.kernels.tik.problem import KernelProblem
 
 CEILING = 11.0  # of the exponent: the largest probability is 59872, so that float16 holds all of them
@@ -30,6 +33,13 @@ def is_needed(problem: KernelProblem, half_scores: bool) -> bool:
     return half_scores and problem.post_scale == 1.0 and not problem.sequences
 
 
+class Verdict(NamedTuple):
+    """What `Reach` says of the item in work, as run-time numbers: its `cut` and `far`."""
+
+    cut: Scalar
+    far: Scalar
+
+
 class Reach:
     """Run-time numbers of one core.
 
@@ -41,7 +51,7 @@ class Reach:
             CEILING.
     """
 
-    def __init__(self, core: Core):
+    def __init__(self, core: Core[TilePlan]):
         self.core = core
         self.far = core.scalar("int32", "far", 0)
         self.unit = core.scalar("float32", "far_unit", 1.0)
@@ -61,7 +71,7 @@ class Reach:
         for slot, squares in zip(self.core.on.norm_rows[2:], self.core.on.squares):
             self._squares(squares, slot, self.core.plan.rows)
 
-    def measure(self, item: TableRow, base) -> None:
+    def measure(self, item: TableRow, base: Number) -> None:
         """Sets the numbers for an item; `base` is the first element of its keys.
 
         It uses `score`, which the tiles of an item leave alone where scores are float16.
@@ -99,7 +109,7 @@ class Reach:
             self.far.set_as(1)
             self.unit.set_as(FAR_UNIT)
 
-    def lift(self, reference, work) -> None:
+    def lift(self, reference: Tensor, work: Tensor) -> None:
         """Raises row references of all row blocks by at most LIFT, where that keeps exponents below CEILING."""
         core, numbers, least = self.core, self.core.plan.row_blocks * 128, self.core.on.largest_total[0]
         core.with_scalar("vec_adds", work, reference, self.room, numbers)
@@ -110,7 +120,7 @@ class Reach:
         core.binary("vec_sub", reference, reference, work, numbers)
         core.with_scalar("vec_adds", reference, reference, LIFT, numbers)
 
-    def judge(self, attempt) -> None:
+    def judge(self, attempt: Number) -> None:
         """Sets `cut` by what `lift` found. At attempt 1 it does not lift."""
         core = self.core
         with core.when(attempt == 0, self.cut == 0):
@@ -122,7 +132,7 @@ class Reach:
         with core.tik.else_scope():
             self.cut.set_as(1)
 
-    def _keys(self, base) -> None:
+    def _keys(self, base: Number) -> None:
         """key_norm = ln(length of the longest key of a head) + ln(scale)."""
         core, plan, on = self.core, self.core.plan, self.core.on
         largest = on.score[0][SQUARES:]
@@ -143,7 +153,7 @@ class Reach:
         scale = math.log(max(abs(core.problem.scale), TINY) * SLACK)
         core.with_scalar("vec_adds", on.key_norm[0], on.key_norm[0], scale, LANES, LANES)
 
-    def _place(self, slot, source, first, rows: int, height: int) -> None:
+    def _place(self, slot: Tensor, source: Tensor, first: Number, rows: int, height: int) -> None:
         """Rows of a matrix, (head_dim / 16, height, 16) from `first` on, as (rows / 16, head_dim / 16, 16, 16)."""
         tik, columns, (groups, rest) = self.core.tik, self.core.depth_columns, divmod(rows, 16)
         for column in range(columns):
@@ -153,7 +163,7 @@ class Reach:
             if rest:
                 tik.data_move(slot[(column + groups * columns) * F], source[at + groups * F], 0, 1, rest, 0, 0)
 
-    def _squares(self, squares, slot, height: int) -> None:
+    def _squares(self, squares: Tensor, slot: Tensor, height: int) -> None:
         """squares = rows . rows^T, 16 rows at a time.
 
         Products of different rows take part; they do not pass the larger one of the two squares.
@@ -166,7 +176,7 @@ class Reach:
             at = group * (columns * F)
             tik.mmad(squares[group * F], left[at], right[at], 16, columns * 16, 16, 0)
 
-    def _logarithm(self, target, largest) -> None:
+    def _logarithm(self, target: Tensor, largest: Tensor) -> None:
         """target = ln(largest) / 2 in LANES lanes of which the largest counts."""
         core, size = self.core, SQUARES
         while size > LANES:

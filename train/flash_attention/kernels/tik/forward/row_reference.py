@@ -8,13 +8,16 @@ those row blocks are computed again with the maximum over all keys, swept until 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from flash_attention.kernels.tik.common import alibi, mask, score_terms, softcap, tiles
 from flash_attention.kernels.tik.common.mask import LOWEST
 from flash_attention.kernels.tik.core import Core
-from flash_attention.kernels.tik.forward.tiling import RING
+from flash_attention.kernels.tik.forward.reach import Reach
+from flash_attention.kernels.tik.forward.tiling import RING, ForwardPlan
 from flash_attention.kernels.tik.forward.work_item import Item
 from flash_attention.kernels.tik.hardware import HALF_ROUND
+from flash_attention.kernels.tik.language import Factor, Number, RunTime, Scalar, Tensor
 from flash_attention.kernels.tik.problem import padded
 
 EXACT_SWEEPS = len(score_terms.REFERENCE)
@@ -31,35 +34,61 @@ LEAST_REFERENCE = -9000.0  # where terms hide keys: a row of hidden keys alone h
 ABOVE_LOWEST = 33000.0  # added to a score gives more than 1, added to LOWEST less than 0
 
 
+@dataclass(frozen=True)
+class Search:
+    """What the references of a kernel are found with.
+
+    Attributes:
+        attempt: run-time 0 = sample (loaded before, see load_sample), 1 = all keys.
+        sweeps, sweep_tiles, tile, number, distance: run-time variables of the search.
+        base, value_base: run-time first elements of the keys and values of the item in global memory; one variable
+            where they are the same.
+        numbered: whether there are visibility tiles.
+        blind: see scheduler.WorkSplit.
+        slopes: of the item's head where keys stand on both sides of the queries, else None.
+        reach: None where the kernel does not look at that.
+    """
+
+    attempt: RunTime
+    sweeps: Scalar
+    sweep_tiles: Scalar
+    tile: Scalar
+    number: Scalar
+    distance: Scalar
+    base: Scalar
+    value_base: Scalar
+    numbered: bool
+    blind: bool
+    slopes: QuerySlopes | None
+    reach: Reach | None
+
+
 def shift(seq_k: int) -> float:
     """Added to the reference so that a flat row of any length keeps its total in range of the check."""
     return max(0.0, math.log(seq_k / 32768))
 
 
-def initialise(core: Core) -> None:
+def initialise(core: Core[ForwardPlan]) -> None:
     """Constants of the rows."""
     core.fill(core.on.half_ones[0], 1.0, 128)
     core.fill(core.on.next_reference[0], 0.0, core.plan.row_blocks * 128, 64)
 
 
-def references(core: Core, item: Item, attempt, epoch, scratch: dict) -> None:
+def references(core: Core[ForwardPlan], item: Item, epoch: Number, search: Search) -> None:
     """Records the references of all row blocks, to places REFERENCE of query_terms[epoch] and to next_reference.
 
     Row blocks that do not exist get numbers that nothing reads.
 
     Args:
-        attempt: run-time 0 = sample (loaded before, see load_sample), 1 = all keys.
         epoch: run-time parity of the item.
-        scratch: run-time scalars of the kernel: sweeps, sweep_tiles, number, distance, base, slopes and coarse_slope
-            for distances, unit, what 1 in the scores of L0C stands for, and blind, see scheduler.WorkSplit.
     """
     tik, blocks = core.tik, range(core.plan.row_blocks)
     bounded = _is_bounded(core)
     if bounded:
         core.fill(core.on.least_reference[0], LEAST_REFERENCE, 128)
     core.fill(core.on.next_reference[0], 0.0, len(blocks) * 128, 64)
-    sweeps = scratch["sweeps"]
-    with tik.if_scope(attempt == 0):
+    sweeps = search.sweeps
+    with tik.if_scope(search.attempt == 0):
         sweeps.set_as(CAPPED_SWEEPS if core.problem.rules.softcap else 1)
     with tik.else_scope():
         sweeps.set_as(EXACT_SWEEPS)
@@ -67,37 +96,37 @@ def references(core: Core, item: Item, attempt, epoch, scratch: dict) -> None:
         core.fill(core.on.tile_max[0], LOWEST, len(blocks) * 128)
         for a in blocks:
             with tik.if_scope(item["rows", a] > 0):
-                _maximum(core, item, a, attempt, epoch, scratch)
-        _take(core, sweep, epoch, scratch)
+                _maximum(core, item, a, epoch, search)
+        _take(core, sweep, epoch, search)
         if bounded:
             core.fill(core.on.least_reference[0], LEAST_STEP, 128)
 
 
-def _maximum(core: Core, item: Item, a: int, attempt, epoch, scratch: dict) -> None:
+def _maximum(core: Core[ForwardPlan], item: Item, a: int, epoch: Number, search: Search) -> None:
     """tile_max = row maxima of the scores of row block `a` minus the reference so far."""
-    tik, count, tile, number = core.tik, scratch["sweep_tiles"], scratch["tile"], scratch["number"]
+    tik, count, tile, number = core.tik, search.sweep_tiles, search.tile, search.number
     count.set_as(1)
-    with tik.if_scope(attempt > 0):
+    with tik.if_scope(search.attempt > 0):
         count.set_as(item["last", a] - item["first", a] + 1)
     with tik.for_range(0, count, name=f"sweep_tile_{a}") as step:
-        with tik.if_scope(attempt == 0):
+        with tik.if_scope(search.attempt == 0):
             tile.set_as(item["sample", a])
-            if number is not None:
+            if search.numbered:
                 item.sample_number(number, a)
         with tik.else_scope():
             tile.set_as(item["first", a] + step)
-            if number is not None:
+            if search.numbered:
                 item.tile_number(number, a, tile)
-            load_tile(core, item, a, tile, scratch)  # at attempt 0 the sample is there already
-        _tile_maximum(core, item, a, epoch, tile, scratch)
+            load_tile(core, item, a, tile, search)  # at attempt 0 the sample is there already
+        _tile_maximum(core, item, a, epoch, tile, search)
 
 
-def _is_bounded(core: Core) -> bool:
+def _is_bounded(core: Core[ForwardPlan]) -> bool:
     """Whether terms of the scores hide keys."""
     return core.problem.mask == "per_key" or core.problem.bias == "per_key"
 
 
-def clear(core: Core, a: int, epoch) -> None:
+def clear(core: Core[ForwardPlan], a: int, epoch: Number) -> None:
     """Records that row block `a` has no reference yet."""
     for variants in tiles.each_epoch(core, query_terms(core, a), epoch):
         for variant in variants:
@@ -105,7 +134,7 @@ def clear(core: Core, a: int, epoch) -> None:
                 score_terms.write(core, variant, place, core.on.zeros[0])
 
 
-def query_terms(core: Core, a: int) -> list:
+def query_terms(core: Core[ForwardPlan], a: int) -> list[list[Tensor]]:
     """Query terms of row block `a`, by epoch: a list of variants, one or two (keys before and after the queries)."""
     terms_of = core.on.query_terms
     per_block = len(terms_of) // (2 * core.plan.row_blocks)
@@ -113,80 +142,80 @@ def query_terms(core: Core, a: int) -> list:
     return [terms_of[start : start + per_block] for start in starts]
 
 
-def query_slots(core: Core, a: int) -> list:
+def query_slots(core: Core[ForwardPlan], a: int) -> list[Tensor]:
     """Query tiles of row block `a` in L1, by epoch."""
     return [core.on.query[epoch * core.plan.row_blocks + a] for epoch in range(2)]
 
 
-def load_sample(core: Core, item: Item, a: int, scratch: dict) -> None:
+def load_sample(core: Core[ForwardPlan], item: Item, a: int, search: Search) -> None:
     """Keys of the sample of row block `a`: groups spread over what it sees, or one tile."""
     near = core.plan.near_segments
     skip = core.plan.segment_start(near) // 16
     with core.tik.if_scope(item["strided", a] > 0):
         groups, slot = (item["sample", a], item["stride", a]), _sample_keys(core, a)
-        tiles.load_sample(core, slot, scratch["base"], *groups, range(near, len(core.plan.segments)))
+        tiles.load_sample(core, slot, search.base, *groups, range(near, len(core.plan.segments)))
         score_terms.load_sample_terms(core, _sample_terms(core, a), item.planes(), *groups, skip)
     if not core.plan.shared_sample:  # there the tile is the first one of the item
         with core.tik.else_scope():
-            load_tile(core, item, a, item["sample", a], scratch)
+            load_tile(core, item, a, item["sample", a], search)
 
 
-def load_tile(core: Core, item: Item, a: int, tile, scratch: dict) -> None:
+def load_tile(core: Core[ForwardPlan], item: Item, a: int, tile: Number, search: Search) -> None:
     """Key tile number `tile` to where the sample of row block `a` stands."""
-    tiles.load_segments(core, _sample_keys(core, a), scratch["base"], tile, item.keys)
+    tiles.load_segments(core, _sample_keys(core, a), search.base, tile, item.keys)
     score_terms.load_key_terms(core, _sample_terms(core, a), item.planes(), tile)
 
 
-def _sample_keys(core: Core, a: int) -> list:
+def _sample_keys(core: Core[ForwardPlan], a: int) -> list[Tensor]:
     """Tensors of the segments of the sample of row block `a`."""
     count, place = len(core.plan.segments), _place(core, a)
     return core.on.sample_key[place * count : (place + 1) * count]
 
 
-def _sample_terms(core: Core, a: int):
+def _sample_terms(core: Core[ForwardPlan], a: int) -> Tensor:
     return core.on.key_terms[RING + _place(core, a) if score_terms.is_dynamic(core.problem) else 0]
 
 
-def _place(core: Core, a: int) -> int:
+def _place(core: Core[ForwardPlan], a: int) -> int:
     """Which of the samples on chip is that of row block `a`."""
     return 0 if core.plan.shared_sample else a
 
 
-def _tile_maximum(core: Core, item: Item, a: int, epoch, tile, scratch: dict) -> None:
+def _tile_maximum(core: Core[ForwardPlan], item: Item, a: int, epoch: Number, tile: Number, search: Search) -> None:
     """tile_max = max(tile_max, scores of one tile minus the reference so far), per row."""
     plan, problem, tik = core.plan, core.problem, core.tik
     queries = [(query, variants) for query, variants in zip(query_slots(core, a), query_terms(core, a))]
     for query, variants in tiles.each_epoch(core, queries, epoch):
         query_operand(core, item, a, tile, query, variants)
-    number, distance = scratch["number"], scratch["distance"]
-    if number is not None:
+    number, distance = search.number, search.distance
+    if search.numbered:
         mask.fetch_visible(core, number)
-    if distance is not None:
+    if search.slopes is not None:
         item.distance_number(distance, a, tile)
         alibi.fetch_distance(core, distance)
     if problem.mask == "per_score":
-        _fetch_sampled(core, "mask", "hidden", item, "mask_plane", a, tile, scratch)
+        _fetch_sampled(core, "mask", "hidden", item, "mask_plane", a, tile, search)
     if problem.bias == "per_score":
-        _fetch_sampled(core, "bias", "bias", item, "bias_plane", a, tile, scratch)
+        _fetch_sampled(core, "bias", "bias", item, "bias_plane", a, tile, search)
     if problem.rules.softcap:
-        _capped_maximum(core, item, a, scratch)
+        _capped_maximum(core, item, a, search)
         return
     score = core.on.score[0].reinterpret_cast_to("float16")
     spans, gap = [], 0
     for segment, width in enumerate(plan.segments):
         slot = _sample_slot(core, a, segment)
-        _sample_scores(core, item, a, segment, slot, scratch)
+        _sample_scores(core, item, a, segment, slot, search)
         at, elements = plan.segment_start(segment) * plan.rows, width * plan.rows
         view = score[at + gap :]
         core.from_l0c(view, core.on.scores[slot], elements // 256)
         if problem.bias == "per_score":
             core.with_scalar("vec_axpy", view, core.on.bias[0][at:], 1.0 / problem.post_scale, elements)
-        if distance is not None:
+        if search.slopes is not None:
             with tik.if_scope(distance > 0):
-                core.with_scalar("vec_axpy", view, core.on.distance[0][at:], scratch["coarse_slope"], elements)
+                core.with_scalar("vec_axpy", view, core.on.distance[0][at:], search.slopes.coarse, elements)
         if problem.mask == "per_score":
             mask.lower_explicit(core, view, at, elements)
-        if number is not None:
+        if search.numbered:
             with tik.if_scope(number > 0):
                 mask.lower_visible(core, view, at, elements, plan.half_scores)
         spans.append((view, width // 16))
@@ -194,15 +223,15 @@ def _tile_maximum(core: Core, item: Item, a: int, epoch, tile, scratch: dict) ->
     _fold(core, a, spans)
 
 
-def _sample_slot(core: Core, a: int, segment: int) -> int:
+def _sample_slot(core: Core[ForwardPlan], a: int, segment: int) -> int:
     """Slot of scores: the Cube goes on with the next row block while Vector takes those of this one."""
     return (a * len(core.plan.segments) + segment) % core.plan.score_slots
 
 
-def _sample_scores(core: Core, item: Item, a: int, segment: int, slot: int, scratch: dict) -> None:
+def _sample_scores(core: Core[ForwardPlan], item: Item, a: int, segment: int, slot: int, search: Search) -> None:
     """Scores of a segment of the sample, or at attempt 1 of a tile."""
 
-    def load(keys: list, terms) -> None:
+    def load(keys: list[Tensor], terms: Tensor) -> None:
         tiles.key_to_l0(core, keys, segment)
         score_terms.key_terms_to_l0(core, terms, segment)
 
@@ -211,22 +240,21 @@ def _sample_scores(core: Core, item: Item, a: int, segment: int, slot: int, scra
     else:
         # The first tile of the item is on its way for the loop anyway.
         spread = [] if segment < core.plan.near_segments else [item["strided", a] == 0]
-        with core.when(scratch["attempt"] == 0, *spread):
+        with core.when(search.attempt == 0, *spread):
             load(tiles.key_slot(core, 0), core.on.key_terms[0])
         with core.tik.else_scope():
             load(_sample_keys(core, a), _sample_terms(core, a))
     scores(core, slot, segment)
 
 
-def _capped_maximum(core: Core, item: Item, a: int, scratch: dict) -> None:
+def _capped_maximum(core: Core[ForwardPlan], item: Item, a: int, search: Search) -> None:
     """The same with a soft cap, in float32."""
     plan, problem, tik = core.plan, core.problem, core.tik
-    number, distance, slopes = scratch["number"], scratch["distance"], scratch["slopes"]
     score, largest, column = core.on.score[0], core.on.scratch[0], plan.rows * 16
     half = core.on.inverse[0].reinterpret_cast_to("float16")
     for segment in range(len(plan.segments)):
         slot = _sample_slot(core, a, segment)
-        _sample_scores(core, item, a, segment, slot, scratch)
+        _sample_scores(core, item, a, segment, slot, search)
         start, elements = plan.segment_start(segment) * plan.rows, plan.segments[segment] * plan.rows
         softcap.take(core, score, core.on.scores[slot], core.on.linear[slot % len(core.on.linear)], start, 0, elements)
     core.fill(largest, LOWEST * problem.post_scale, column, 64)
@@ -237,14 +265,14 @@ def _capped_maximum(core: Core, item: Item, a: int, scratch: dict) -> None:
         softcap.add_terms(core, part, at, elements)
         if problem.bias == "per_score":
             core.add_half(part, core.on.bias[0][at:], 1.0, elements)
-        if distance is not None:
-            with tik.if_scope(distance > 0):
-                for slope in slopes:
+        if search.slopes is not None:
+            with tik.if_scope(search.distance > 0):
+                for slope in search.slopes.correction:
                     core.add_half(part, core.on.distance[0][at:], slope, elements)
         if problem.mask == "per_score":
             mask.lower_explicit_single(core, part, work, at, elements)
-        if number is not None:
-            with tik.if_scope(number > 0):
+        if search.numbered:
+            with tik.if_scope(search.number > 0):
                 mask.lower_visible_single(core, part, work, at, elements)
         for place in range(0, elements, column):
             core.binary("vec_max", largest, largest, part[place:], column, 64)
@@ -253,15 +281,17 @@ def _capped_maximum(core: Core, item: Item, a: int, scratch: dict) -> None:
     _over_columns(core, a, half)
 
 
-def _fetch_sampled(core: Core, name: str, buffer: str, item: Item, plane: str, a: int, tile, scratch: dict) -> None:
+def _fetch_sampled(
+    core: Core[ForwardPlan], name: str, buffer: str, item: Item, plane: str, a: int, tile: Number, search: Search
+) -> None:
     """Mask or bias for the keys of a reference tile: a strided sample picks the same fractal columns."""
-    with core.when(scratch["attempt"] == 0, item["strided", a] > 0):
+    with core.when(search.attempt == 0, item["strided", a] > 0):
         _fetch_columns(core, name, buffer, item, plane, a)
     with core.tik.else_scope():
         mask.fetch_plane(core, name, buffer, item[plane], tile, item["start", a], item["rows", a])
 
 
-def _fetch_columns(core: Core, name: str, buffer: str, item: Item, plane: str, a: int) -> None:
+def _fetch_columns(core: Core[ForwardPlan], name: str, buffer: str, item: Item, plane: str, a: int) -> None:
     def record(have: int) -> None:
         for column in range(core.plan.columns):
             group = item[plane] * (core.seq_k // 16) + item["sample", a] + item["stride", a] * column
@@ -272,7 +302,9 @@ def _fetch_columns(core: Core, name: str, buffer: str, item: Item, plane: str, a
     tiles.by_rows(core, item["rows", a], record)
 
 
-def query_operand(core: Core, item: Item, a: int, tile, query, variants: list) -> None:
+def query_operand(
+    core: Core[ForwardPlan], item: Item, a: int, tile: Number, query: Tensor, variants: list[Tensor]
+) -> None:
     """Left operand of the scores; with two variants of terms, the one for the side of the queries the tile is on."""
     if len(variants) == 1:
         tiles.query_to_l0(core, query, variants[0])
@@ -283,7 +315,7 @@ def query_operand(core: Core, item: Item, a: int, tile, query, variants: list) -
         tiles.query_to_l0(core, query, variants[1])
 
 
-def scores(core: Core, slot: int, segment: int) -> None:
+def scores(core: Core[ForwardPlan], slot: int, segment: int) -> None:
     """A slot of scores in L0C = one segment of query . key + terms; with a soft cap the terms get a slot of their own.
 
     The operands must be in L0A and L0B.
@@ -298,7 +330,7 @@ def scores(core: Core, slot: int, segment: int) -> None:
         core.tik.mmad(on.linear[slot % len(on.linear)], on.l0_query_terms[0], terms, plan.rows, 16, columns, 0)
 
 
-def _fold(core: Core, a: int, spans: list) -> None:
+def _fold(core: Core[ForwardPlan], a: int, spans: list[tuple[Tensor, int]]) -> None:
     """Maximum over the fractal columns of all segments, into tile_max."""
     column, usual = core.plan.rows * 16, [columns for _, columns in spans] == [4, 4]
     (first, columns), *others = spans
@@ -322,14 +354,14 @@ def _fold(core: Core, a: int, spans: list) -> None:
     _over_columns(core, a, first)
 
 
-def _over_columns(core: Core, a: int, values) -> None:
+def _over_columns(core: Core[ForwardPlan], a: int, values: Tensor) -> None:
     """tile_max = max(tile_max, maximum over the columns of one fractal column), per row."""
     rows, found, largest = core.plan.rows, core.on.coarseness[0], core.on.tile_max[0][a * 128 :]
     core.tik.vcgmax(128, found, values, rows // 8, 1, 1, 8)
     core.binary("vec_max", largest, largest, found, rows)
 
 
-def _take(core: Core, sweep, epoch, scratch: dict) -> None:
+def _take(core: Core[ForwardPlan], sweep: Number, epoch: Number, search: Search) -> None:
     """Moves the row maxima into place `sweep` and, in units of the final scores, into next_reference."""
     plan, problem, tik = core.plan, core.problem, core.tik
     value, extra, numbers = core.on.tile_max[0], core.on.coarseness[0], plan.row_blocks * 128
@@ -338,15 +370,17 @@ def _take(core: Core, sweep, epoch, scratch: dict) -> None:
     core.with_row("vec_max", extra, extra, core.on.zeros[0], numbers)
     core.with_row("vec_min", extra, extra, core.on.half_ones[0], numbers)
     core.binary("vec_mul", value, value, extra, numbers)
-    if scratch["blind"]:
+    if search.blind:
         with tik.if_scope(sweep == 0):
             # Below any score: every key that such a row sees after all saturates, and the row block is found out.
             core.with_scalar("vec_adds", extra, extra, -1.0, numbers)
             core.with_scalar("vec_muls", extra, extra, -BLIND[plan.half_scores], numbers)
             core.binary("vec_add", value, value, extra, numbers)
-    if scratch["reach"]:
-        with core.when(scratch["attempt"] == 0, scratch["reach"].cut == 0):
-            scratch["reach"].lift(value, extra)
+    unit: Factor = problem.post_scale  # what 1 in the scores of L0C stands for
+    if search.reach is not None:
+        unit = search.reach.unit
+        with core.when(search.attempt == 0, search.reach.cut == 0):
+            search.reach.lift(value, extra)
     if _is_bounded(core):
         core.with_row("vec_max", value, value, core.on.least_reference[0], numbers)
     core.unary("vec_abs", extra, value, numbers)
@@ -358,7 +392,7 @@ def _take(core: Core, sweep, epoch, scratch: dict) -> None:
         core.with_scalar("vec_adds", value, value, shift(problem.seq_k) / problem.post_scale, numbers)
     single = core.on.scratch[0]
     core.to_single(single, value, numbers)
-    core.with_scalar("vec_axpy", core.on.next_reference[0], single, scratch["unit"], numbers, 64)
+    core.with_scalar("vec_axpy", core.on.next_reference[0], single, unit, numbers, 64)
     negative = core.on.negated_reference[0]
     core.with_scalar("vec_muls", negative, value, -1.0, numbers)
     blocks = range(plan.row_blocks)
@@ -368,10 +402,10 @@ def _take(core: Core, sweep, epoch, scratch: dict) -> None:
                 score_terms.write(core, variant, sweep, negative[a * 128 :])
 
 
-class QuerySlopes(alibi.Slopes):
+class QuerySlopes(alibi.Slopes[ForwardPlan]):
     """Query terms of computed ALiBi, to the query terms in L1."""
 
-    def _write(self, a: int, epoch, place: int, values) -> None:
+    def _write(self, a: int, epoch: Number, place: int, values: Tensor) -> None:
         core = self.core
         slots = query_terms(core, a)
         if len(slots[0]) > 1:

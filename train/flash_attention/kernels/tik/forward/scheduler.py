@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Callable, NamedTuple
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from flash_attention.kernels.tik.common.work_split import (
     visibility_strip,
 )
 from flash_attention.kernels.tik.forward import packed, reach, softmax
-from flash_attention.kernels.tik.forward.tiling import TilePlan, buffers, candidates
+from flash_attention.kernels.tik.forward.tiling import ForwardPlan, buffers, candidates
 from flash_attention.kernels.tik.forward.words import (
     AFTER,
     BATCH,
@@ -122,7 +122,7 @@ class WorkSplit:
 class Choice(NamedTuple):
     """How a problem is computed: tile shapes, work of the cores, on-chip buffers."""
 
-    plan: TilePlan
+    plan: ForwardPlan
     split: WorkSplit
     buffers: tuple[Buffer, ...]
 
@@ -158,7 +158,7 @@ def _choose(problem: KernelProblem, _: forms.Forms, __: tuning.Table) -> Choice:
     return chosen
 
 
-def split(problem: KernelProblem, plan: TilePlan) -> WorkSplit:
+def split(problem: KernelProblem, plan: ForwardPlan) -> WorkSplit:
     """Divides the row blocks of all heads among the cores, longest items first to the core with the least work."""
     if problem.sequences:
         return _of_sequences(problem, plan)
@@ -238,7 +238,7 @@ def _shares(
     return other if load < APART * busiest else usual
 
 
-def _of_sequences(problem: KernelProblem, plan: TilePlan) -> WorkSplit:
+def _of_sequences(problem: KernelProblem, plan: ForwardPlan) -> WorkSplit:
     """The work of packed sequences: room for the table, which is data; the units count row blocks."""
     ranks, _ = packed.deal(problem, plan)
     signed = problem.bias == "alibi" and not problem.rules.causal
@@ -266,7 +266,7 @@ def _fill(row: np.ndarray, problem: KernelProblem, batch: int, head: int, group:
         row[start : start + ROW_BLOCK_FIELDS] = block.words
 
 
-def _row_block(problem: KernelProblem, plan: TilePlan, index: int, tiles: Registry, distances: Registry) -> RowBlock:
+def _row_block(problem: KernelProblem, plan: ForwardPlan, index: int, tiles: Registry, distances: Registry) -> RowBlock:
     band, keys = problem.band, plan.keys
     start = index * plan.rows
     last_row = min(start + plan.rows, problem.seq_q) - 1
@@ -312,7 +312,9 @@ def _bounds(band: Band, start: int, rows: int) -> list[tuple[int, int]]:
     return [band.keys(row) for row in range(start, start + rows)]
 
 
-def _shared_sample(problem: KernelProblem, plan: TilePlan, words: list, index: int, number) -> None:
+def _shared_sample(
+    problem: KernelProblem, plan: ForwardPlan, words: list, index: int, number: Callable[[int], int]
+) -> None:
     """As `_sample`, for two row blocks from number `index` on: what all rows of the first one see, else the first tile.
 
     The second one sees these keys, too, whether or not it is computed beside the first. The first tile is part of the
@@ -334,7 +336,9 @@ def _spread(words: list, groups: int, low: int, high: int) -> bool:
     return True
 
 
-def _sample(problem: KernelProblem, plan: TilePlan, words: list, bounds: list, common: tuple, number) -> bool:
+def _sample(
+    problem: KernelProblem, plan: ForwardPlan, words: list, bounds: list, common: tuple, number: Callable[[int], int]
+) -> bool:
     """Keys whose scores give the first reference of the row maxima: spread over what all rows see, else one tile.
 
     A mask per score may leave a query little more than its neighbours: then it is one tile, too.
@@ -364,7 +368,9 @@ def _sample(problem: KernelProblem, plan: TilePlan, words: list, bounds: list, c
     return masked or any(low < high and width == 0 for (low, high), width in zip(bounds, widths_in(tile)))
 
 
-def _signs(problem: KernelProblem, plan: TilePlan, words: list, start: int, last_row: int, distances: Registry) -> None:
+def _signs(
+    problem: KernelProblem, plan: ForwardPlan, words: list, start: int, last_row: int, distances: Registry
+) -> None:
     """Where keys change from before to after the queries: computed ALiBi takes the absolute distance."""
     keys = plan.keys
     position, last = start + problem.offset, start + plan.rows - 1 + problem.offset

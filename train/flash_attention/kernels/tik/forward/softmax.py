@@ -16,8 +16,10 @@ import numpy as np
 
 from flash_attention.kernels.tik.common import dropout, mask, softcap, tiles
 from flash_attention.kernels.tik.core import Core
-from flash_attention.kernels.tik.forward.reach import CEILING, FAR_UNIT
+from flash_attention.kernels.tik.forward.reach import CEILING, FAR_UNIT, Verdict
+from flash_attention.kernels.tik.forward.tiling import ForwardPlan
 from flash_attention.kernels.tik.hardware import HALF_ROUND
+from flash_attention.kernels.tik.language import Number, Scalar, Step, Tensor
 from flash_attention.kernels.tik.problem import KernelProblem
 
 
@@ -34,23 +36,21 @@ class Unit:
             rounding took from them; None where the kernel has none.
         number, distance: run-time numbers of the visibility and distance tiles, or None where the kernel has none.
         slopes: float16 scalars of the slope terms, for distances.
-        cut: run-time number, 0 where no exponent passes CEILING; None where Vector does not look at that. Where it is
-            1, `number` is never 0.
-        far: run-time number, 1 where the scores are a FAR_UNIT-th of what they stand for; None as for `cut`.
+        verdict: cut is 0 where no exponent passes CEILING; where it is 1, `number` is never 0. far is 1 where the
+            scores are a FAR_UNIT-th of what they stand for. None where Vector does not look at that.
     """
 
     a: int
-    tile: object
-    scores: list
-    linear: list
-    probability: object
-    dropped: object
-    low: object
-    number: object
-    distance: object
-    slopes: tuple
-    cut: object
-    far: object
+    tile: Number
+    scores: list[Tensor]
+    linear: list[Tensor]
+    probability: Tensor
+    dropped: Tensor | None
+    low: Tensor | None
+    number: Scalar | None
+    distance: Scalar | None
+    slopes: tuple[Scalar, ...]
+    verdict: Verdict | None
 
 
 LARGEST_EXPONENT = 64000.0  # magnitude of the exponents that are told apart from each other in float16
@@ -62,7 +62,7 @@ def limits(problem: KernelProblem, visible: np.ndarray) -> np.ndarray:
     return np.where(visible > 0, CEILING / unit, -LARGEST_EXPONENT / unit).astype(np.float16)
 
 
-def initialise(core: Core) -> None:
+def initialise(core: Core[ForwardPlan]) -> None:
     """Limits of the exponents."""
     plan = core.plan
     if plan.half_scores:
@@ -74,7 +74,7 @@ def initialise(core: Core) -> None:
     softcap.initialise(core, core.problem.rules.softcap)
 
 
-def steps(core: Core, unit: Unit) -> list:
+def steps(core: Core[ForwardPlan], unit: Unit) -> list[Step]:
     """What records the Vector work of one unit, and the moves of its probabilities to L1.
 
     The first step takes the scores out of L0C; the others follow in order. The caller records work of other pipes in
@@ -87,7 +87,8 @@ def steps(core: Core, unit: Unit) -> list:
     ]
 
     # The limits stand half a round of the banks off the scores, too.
-    ceiling = core.on.ceiling[0][2 * HALF_ROUND :] if plan.half_scores else None
+    def ceiling() -> Tensor:
+        return core.on.ceiling[0][2 * HALF_ROUND :]
 
     # Everything step by step, so that the pieces hide each other's latency.
     def take_single() -> None:
@@ -104,31 +105,32 @@ def steps(core: Core, unit: Unit) -> list:
             piece.limit_below()
         if unit.number is None:
             for piece in pieces:
-                piece.limit_above(ceiling)
+                piece.limit_above(ceiling())
         else:
             with core.tik.if_scope(unit.number > 0):
                 for piece in pieces:
                     piece.limit_above(core.on.visible[0][piece.at :])
             with core.tik.else_scope():
                 for piece in pieces:
-                    piece.limit_above(ceiling)
+                    piece.limit_above(ceiling())
         for piece in pieces:
             piece.scale_half()
 
-    def take_half() -> None:
-        with core.tik.if_scope((unit.cut if unit.number is None else unit.number) > 0):
+    def take_half(verdict: Verdict) -> None:
+        with core.tik.if_scope((verdict.cut if unit.number is None else unit.number) > 0):
             for piece in pieces:
                 piece.take(2)
-            with core.tik.if_scope(unit.far > 0):
+            with core.tik.if_scope(verdict.far > 0):
                 for piece in pieces:
                     piece.limit_far()
             for piece in pieces:
-                piece.limit_above(ceiling if unit.number is None else core.on.visible[0][piece.at :])
+                piece.limit_above(ceiling() if unit.number is None else core.on.visible[0][piece.at :])
         with core.tik.else_scope():
             for piece in pieces:
                 piece.take(1)
 
-    result = [take_single if not plan.half_scores else take_scaled if unit.cut is None else take_half]
+    half = take_scaled if unit.verdict is None else functools.partial(take_half, unit.verdict)
+    result: list[Step] = [half if plan.half_scores else take_single]
     for index in range(len(pieces) + 1):
         if index < len(pieces):
             result.append(pieces[index].exponential)
@@ -143,9 +145,8 @@ def column_factors(post_scale: float, columns: int) -> tuple[float, ...]:
 
     One rounded factor for all would make every exponent, and with them the logsumexp, wrong in the same direction.
     """
-    near = np.float16(post_scale)
-    other = np.nextafter(near, np.float16(np.inf if near < post_scale else -np.inf))
-    near, other = float(near), float(other)
+    half = np.float16(post_scale)
+    near, other = float(half), float(np.nextafter(half, np.float16(np.inf if half < post_scale else -np.inf)))
     share = (post_scale - near) / (other - near)
     # Spread over the columns: a row that sees part of the tile has some of both.
     return tuple(
@@ -163,7 +164,7 @@ class Piece:
         at, elements: the same in elements.
     """
 
-    core: Core
+    core: Core[ForwardPlan]
     unit: Unit
     index: int
     segment: int
@@ -172,7 +173,7 @@ class Piece:
     at: int
     elements: int
 
-    def half(self, distance: int = 0):
+    def half(self, distance: int = 0) -> Tensor:
         """float16 scores and, in the end, probabilities, on their way to distance 0.
 
         Operands of an instruction stand an odd number of half rounds of the banks apart, the result first.
@@ -180,7 +181,7 @@ class Piece:
         return self.core.on.probability_piece[self.index][distance * 2 * self.core.operand_shift :]
 
     @property
-    def single(self):
+    def single(self) -> Tensor:
         """float32 scores and probabilities."""
         return self.core.on.score[0][self.at :]
 
@@ -219,7 +220,7 @@ class Piece:
         """float16 exponents to be scaled: none below what float16 holds afterwards."""
         self.core.binary("vec_max", self.half(2), self.half(3), self.core.on.floor[0], self.elements)
 
-    def limit_above(self, limit) -> None:
+    def limit_above(self, limit: Tensor) -> None:
         """float16 exponents: none beyond what a probability holds, hidden ones far below."""
         self.core.binary("vec_min", self.half(1), self.half(2), limit, self.elements)
 
@@ -245,7 +246,7 @@ class Piece:
         """Scores to probabilities."""
         core = self.core
         if core.plan.half_scores:
-            core.unary("vec_exp", self.half(), self.half(0 if self.unit.cut is None else 1), self.elements)
+            core.unary("vec_exp", self.half(), self.half(0 if self.unit.verdict is None else 1), self.elements)
         else:
             core.unary("vec_exp", self.single, self.single, self.elements, 64)
 
@@ -270,6 +271,6 @@ class Piece:
             if problem.mask == "per_score":
                 mask.hide_explicit(core, values, self.at, self.elements)
             tiles.probability_to_l1(core, place, self.column, self.columns, values)
-        if problem.dropout_threshold:
+        if unit.dropped is not None:
             dropout.drop(core, half, self.at, self.elements)
             tiles.probability_to_l1(core, unit.dropped, self.column, self.columns, half)

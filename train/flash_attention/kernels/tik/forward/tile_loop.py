@@ -6,11 +6,15 @@ pipe waits for another in the steady state; docs/kernels.md draws it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from flash_attention.kernels.tik.common import alibi, dropout, mask, score_terms, tiles
 from flash_attention.kernels.tik.core import Core
 from flash_attention.kernels.tik.forward import row_reference, softmax
-from flash_attention.kernels.tik.forward.tiling import RING
+from flash_attention.kernels.tik.forward.reach import Verdict
+from flash_attention.kernels.tik.forward.tiling import RING, ForwardPlan
 from flash_attention.kernels.tik.forward.work_item import Item
+from flash_attention.kernels.tik.language import Number, Scope, Step, Tensor
 
 LAG = 2  # units between the scores of a tile and its part of the output
 
@@ -24,7 +28,7 @@ class TileLoop:
         slopes: scalars of the slope of the item's head where keys stand on both sides of the queries, else None.
         numbered: whether there are visibility tiles.
         whole: number of the visibility tile that shows everything, 0 where there is none.
-        cut, far: run-time numbers, see softmax.Unit.
+        verdict: see softmax.Unit.
 
     Attributes:
         base, value_base: run-time numbers of the first elements of the item's keys and values in global memory.
@@ -32,20 +36,18 @@ class TileLoop:
 
     def __init__(
         self,
-        core: Core,
+        core: Core[ForwardPlan],
         item: Item,
-        epoch,
-        slopes: alibi.Slopes | None,
+        epoch: Number,
+        slopes: row_reference.QuerySlopes | None,
         *,
         numbered: bool,
         whole: int,
-        cut=None,
-        far=None,
+        verdict: Verdict | None,
     ):
         self.core, self.item, self.epoch, self.slopes = core, item, epoch, slopes
         self.tik, self.plan, self.problem = core.tik, core.plan, core.problem
-        self.numbered, self.whole, self.signed = numbered, whole, slopes is not None
-        self.cut, self.far = cut, far
+        self.numbered, self.whole, self.verdict = numbered, whole, verdict
         # Where the memory is the limit, values are asked for as soon as what their slot held is used up, and the first
         # ones of an item before its loop. Elsewhere that would only take more events; what comes for a single tile of
         # scores would have to wait behind them.
@@ -60,25 +62,25 @@ class TileLoop:
         self.visits = [core.scalar("int32", f"visits_{unit}", 0) for unit in range(RING * self.plan.row_blocks)]
         self.crossings = [core.scalar("int32", f"unit_distance_{a}") for a in range(self.plan.row_blocks)]
 
-    def first_tiles(self, item: Item, base, value_base) -> None:
+    def first_tiles(self, item: Item, base: Number, value_base: Number) -> None:
         """The first tiles of an item are under way before its loop starts."""
         for ahead in range(RING - 1):
             self._load_key(item, base, item["begin"] + ahead, ahead)
             if ahead < self.value_ahead:
                 self._load_value(item, value_base, item["begin"] + ahead, ahead)
 
-    def _load_value(self, item: Item, base, tile, slot: int) -> None:
+    def _load_value(self, item: Item, base: Number, tile: Number, slot: int) -> None:
         with self.core.when(tile < item["end"]):
             tiles.load_value(self.core, self.core.on.value[slot], base, tile, item.keys)
 
-    def _load_key(self, item: Item, base, tile, slot: int) -> None:
+    def _load_key(self, item: Item, base: Number, tile: Number, slot: int) -> None:
         core = self.core
         with core.when(tile < item["end"]):
             if score_terms.is_dynamic(self.problem):
                 score_terms.load_key_terms(core, core.on.key_terms[slot], item.planes(), tile)
             tiles.load_key(core, slot, base, tile, item.keys)  # used first: waiting for it covers the terms
 
-    def record(self, meanwhile: list) -> None:
+    def record(self, meanwhile: Sequence[Step]) -> None:
         """The loop over the key tiles of the item: scores two units ahead of the output, probabilities one ahead.
 
         Args:
@@ -93,8 +95,8 @@ class TileLoop:
         ahead = -(-LAG // blocks)
         steps.set_as((item["end"] - item["begin"] + (ahead + RING - 1)) // RING)
         bodies = [core.scalar("int32", f"load_body_{index}", 0) for index in range(len(meanwhile))]
-        for index, body in enumerate(bodies[1:], 1):
-            body.set_as((steps - 1) * index // len(meanwhile))
+        for index, turn in enumerate(bodies[1:], 1):
+            turn.set_as((steps - 1) * index // len(meanwhile))
         with tik.for_range(0, steps, name="body") as body:
             first = core.scalar("int32", "body_tile")
             first.set_as(item["begin"] + body * RING)
@@ -106,7 +108,7 @@ class TileLoop:
                     with tik.if_scope(body == turn):
                         load()
 
-    def _step(self, first, position: int) -> None:
+    def _step(self, first: Number, position: int) -> None:
         core, blocks, item = self.core, self.plan.row_blocks, self.item
         a = position % blocks
         ring = position // blocks
@@ -135,11 +137,11 @@ class TileLoop:
         if self.eager and a == blocks - 1:
             self._load_value(item, self.value_base, tile + self.value_ahead, (ring + self.value_ahead) % RING)
 
-    def _visited(self, position: int):
+    def _visited(self, position: int) -> Scope:
         """if_scope over the unit at a position of the body being one of the item."""
         return self.tik.if_scope(self.visits[position % len(self.visits)] > 0)
 
-    def _unit(self, first, position: int) -> tuple:
+    def _unit(self, first: Number, position: int) -> tuple[int, Number]:
         """(row block, key tile) of the unit at a position of the body; negative positions are the body before."""
         blocks = self.plan.row_blocks
         return position % blocks, first + position // blocks
@@ -147,13 +149,13 @@ class TileLoop:
     def _score_slot(self, position: int, segment: int) -> int:
         return (position * len(self.plan.segments) + segment) % self.plan.score_slots
 
-    def _ring(self, name: str, position: int):
+    def _ring(self, name: str, position: int) -> Tensor:
         """L1 slot of a tile (value) or of a unit (probability, dropped, low)."""
         if name in ("probability", "dropped", "low"):
             return self.core.on.copies(name)[position % RING]
         return self.core.on.copies(name)[position // self.plan.row_blocks % RING]
 
-    def _scores(self, a: int, tile, position: int, segment: int) -> None:
+    def _scores(self, a: int, tile: Number, position: int, segment: int) -> None:
         core, item = self.core, self.item
         with self._visited(position):
             if segment == 0:
@@ -168,12 +170,12 @@ class TileLoop:
             score_terms.key_terms_to_l0(core, by_key[slot], segment)
             row_reference.scores(core, self._score_slot(position, segment), segment)
 
-    def _fetch(self, a: int, tile, position: int) -> None:
+    def _fetch(self, a: int, tile: Number, position: int) -> None:
         """Tiles that the probabilities of a unit will need on Vector, one unit ahead."""
         core, item = self.core, self.item
         if not (
             self.numbered
-            or self.signed
+            or self.slopes
             or self.problem.mask == "per_score"
             or self.problem.bias == "per_score"
             or self.problem.dropout_threshold
@@ -182,11 +184,11 @@ class TileLoop:
         with self._visited(position):
             if self.numbered:
                 item.tile_number(self.numbers[a], a, tile)
-                if self.whole:
-                    with core.when(self.cut > 0, self.numbers[a] == 0):
+                if self.whole and self.verdict is not None:
+                    with core.when(self.verdict.cut > 0, self.numbers[a] == 0):
                         self.numbers[a].set_as(self.whole)
                 mask.fetch_visible(core, self.numbers[a])
-            if self.signed:
+            if self.slopes:
                 item.distance_number(self.crossings[a], a, tile)
                 alibi.fetch_distance(core, self.crossings[a])
             if self.problem.mask == "per_score":
@@ -196,7 +198,7 @@ class TileLoop:
             if self.problem.dropout_threshold:
                 dropout.fetch_keep(core, item, item["head"], tile, item["start", a], item["rows", a])
 
-    def _probability_steps(self, a: int, tile, position: int, count: int) -> list:
+    def _probability_steps(self, a: int, tile: Number, position: int, count: int) -> list[list[Step]]:
         """Vector work of a unit in shares, to be recorded around `count` segments of work for the Cube."""
         dropped = self._ring("dropped", position) if self.problem.dropout_threshold else None
         on, slots = self.core.on, [self._score_slot(position, segment) for segment in range(count)]
@@ -209,21 +211,20 @@ class TileLoop:
             dropped=dropped,
             low=self._ring("low", position) if self.plan.precise_total else None,
             number=self.numbers[a] if self.numbered else None,
-            distance=self.crossings[a] if self.signed else None,
-            slopes=self.slopes.correction if self.signed else (),
-            cut=self.cut,
-            far=self.far,
+            distance=self.crossings[a] if self.slopes else None,
+            slopes=self.slopes.correction if self.slopes else (),
+            verdict=self.verdict,
         )
         take, *others = softmax.steps(self.core, unit)
         size = -(-len(others) // count)
         return [[take]] + [others[start : start + size] for start in range(0, len(others), size)]
 
-    def _output(self, a: int, tile, position: int, segment: int) -> None:
+    def _output(self, a: int, tile: Number, position: int, segment: int) -> None:
         """output += probabilities . values and total += probabilities . ones, one segment of keys."""
         core, item, tik, plan = self.core, self.item, self.tik, self.plan
         rows, width = plan.rows, plan.segments[segment]
 
-        def accumulate(*products: tuple) -> None:
+        def accumulate(*products: tuple[Tensor, Tensor, int]) -> None:
             """Each of `products` is (result, right operand, columns); the left one is the probabilities in L0A."""
             if segment < len(plan.segments) - 1:
                 for target, right, columns in products:

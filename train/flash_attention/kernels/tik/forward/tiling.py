@@ -61,7 +61,7 @@ STRATEGIES = {
 
 
 @dataclass(frozen=True)
-class TilePlan:
+class ForwardPlan:
     """A strategy cut down to the lengths of a problem.
 
     Attributes:
@@ -133,7 +133,7 @@ class TilePlan:
         return sum(self.segments[:index])
 
 
-def cut(strategy: Strategy, problem: KernelProblem) -> TilePlan:
+def cut(strategy: Strategy, problem: KernelProblem) -> ForwardPlan:
     """The strategy with its tiles cut to lengths that are shorter than a tile.
 
     Of packed sequences it is the mean length that counts, and the rows divide a block of stored rows.
@@ -165,7 +165,7 @@ def cut(strategy: Strategy, problem: KernelProblem) -> TilePlan:
     widths = padded(problem.head_dim), padded(problem.value_dim)
     shared = memory_bound and _sees_first_key(problem)
     shape = strategy.name, rows, keys, row_blocks, segments, slots, *widths
-    return TilePlan(*shape, half_scores, precise, memory_bound, shared)
+    return ForwardPlan(*shape, half_scores, precise, memory_bound, shared)
 
 
 def _is_memory_bound(problem: KernelProblem) -> bool:
@@ -180,7 +180,7 @@ def _sees_first_key(problem: KernelProblem) -> bool:
     return problem.band.keys(problem.seq_q - 1)[0] == 0
 
 
-def buffers(problem: KernelProblem, plan: TilePlan, tiles: int, distances: int) -> list[Buffer]:
+def buffers(problem: KernelProblem, plan: ForwardPlan, tiles: int, distances: int) -> list[Buffer]:
     """Every on-chip buffer of the forward kernel, in the order of allocation.
 
     Args:
@@ -293,7 +293,7 @@ def _takes_any_rows(problem: KernelProblem, strategy: Strategy) -> bool:
     return high - low >= strategy.keys + 32
 
 
-def candidates(problem: KernelProblem) -> list[TilePlan]:
+def candidates(problem: KernelProblem) -> list[ForwardPlan]:
     """Plans to try in order: the named strategy, or for "auto" all of them from the fastest on.
 
     Raises:
@@ -309,6 +309,6 @@ def candidates(problem: KernelProblem) -> list[TilePlan]:
         raise ValueError(f"tiling: got {problem.tiling!r}, allowed are auto, {', '.join(STRATEGIES)}")
     strategy = STRATEGIES[problem.tiling]
     if problem.sequences and BLOCK % strategy.rows:
-        names = ", ".join(s.name for s in STRATEGIES.values() if BLOCK % s.rows == 0)
-        raise ValueError(f"tiling: got {problem.tiling!r} with packed sequences, allowed are auto, {names}")
+        allowed = ", ".join(s.name for s in STRATEGIES.values() if BLOCK % s.rows == 0)
+        raise ValueError(f"tiling: got {problem.tiling!r} with packed sequences, allowed are auto, {allowed}")
     return [cut(strategy, problem)]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from flash_attention.kernels.tik.common.score_terms import Planes
 from flash_attention.kernels.tik.common.table_row import TableRow, of_sequence, present
 from flash_attention.kernels.tik.core import Core
 from flash_attention.kernels.tik.forward import words as word_of
+from flash_attention.kernels.tik.forward.tiling import ForwardPlan
+from flash_attention.kernels.tik.language import Number, RunTime, Scalar
 
 _PER_ITEM = {
     "head": word_of.HEAD,
@@ -28,9 +31,9 @@ _SIGNS = {"cross": word_of.CROSS, "after": word_of.AFTER}
 
 
 class Item(TableRow):
-    """One work item, with or without the fields of its sample. `index` is its number on this core."""
+    """One work item, with or without the fields of its sample. The kernel sets `index`, its number on this core."""
 
-    def __init__(self, core: Core, name: str, sample: bool):
+    def __init__(self, core: Core[ForwardPlan], name: str, sample: bool):
         problem = core.problem
         per_block = {**_PER_ROW_BLOCK, **(_SAMPLE if sample else {}), **(_SIGNS if problem.bias == "alibi" else {})}
         words = present(_PER_ITEM, problem)
@@ -39,16 +42,6 @@ class Item(TableRow):
                 words[field, a] = word_of.ROW_BLOCK + a * word_of.ROW_BLOCK_FIELDS + word
         super().__init__(core, name, words)
         self.index = core.scalar("int32", f"{name}_index", 0)
-
-    def load(self, index, row) -> None:
-        """Reads item `index` of this core from its row of the table on chip."""
-        self.index.set_as(index)
-        super().load(row)
-
-    def copy(self, other: Item) -> None:
-        """Takes over the fields of another item that this one has."""
-        super().copy(other)
-        self.index.set_as(other.index)
 
     def skip(self, a: int) -> None:
         """Makes row block `a` inactive."""
@@ -63,16 +56,16 @@ class Item(TableRow):
         self["begin"].set_as(0)
         self["end"].set_as(0)
 
-    def visits(self, a: int, tile) -> tuple:
+    def visits(self, a: int, tile: Number) -> tuple[Number, Number]:
         """Conditions for row block `a` to visit a key tile."""
         return tile >= self["first", a], tile <= self["last", a]
 
-    def position(self, a: int):
+    def position(self, a: int) -> RunTime:
         """Position of the first row of row block `a` among the keys of its sequence."""
         offset = self._scalars.get("offset", self.core.problem.offset)
         return self["start", a] + offset
 
-    def sample_number(self, number, a: int) -> None:
+    def sample_number(self, number: Scalar, a: int) -> None:
         """Sets `number` to the visibility tile of the sample of row block `a`."""
         if not self.core.band:
             number.set_as(self["sample_tile", a])
@@ -82,11 +75,11 @@ class Item(TableRow):
         with self.core.tik.else_scope():
             self.tile_number(number, a, self["sample", a])
 
-    def tile_number(self, number, a: int, tile) -> None:
+    def tile_number(self, number: Scalar, a: int, tile: Number) -> None:
         """Sets `number` to the visibility tile of (row block, key tile), 0 where everything is visible."""
         core, table = self.core, self.core.on.table[0]
         if core.band:
-            core.band.number(number, self.position(a), tile, self["keys"], self._scalars.get("prefix"))
+            core.band.number(number, self.position(a), tile, self["keys"], self.get("prefix"))
             return
         base = word_of.ROW_BLOCK + a * word_of.ROW_BLOCK_FIELDS
         number.set_as(0)
@@ -95,7 +88,7 @@ class Item(TableRow):
         with core.tik.else_scope(), core.tik.if_scope(self["last", a] - tile < word_of.EDGE):
             number.set_as(table[self.row + (self["last", a] - tile) + (base + word_of.RIGHT)])
 
-    def distance_number(self, number, a: int, tile) -> None:
+    def distance_number(self, number: Scalar, a: int, tile: Number) -> None:
         """Sets `number` to the distance tile of a tile with keys on both sides of its queries, else to 0."""
         core, table = self.core, self.core.on.table[0]
         if core.band:
@@ -106,6 +99,6 @@ class Item(TableRow):
         with core.when(tile >= self["cross", a], tile < self["after", a]):
             number.set_as(table[self.row + (tile - self["cross", a]) + (base + word_of.DISTANCE)])
 
-    def planes(self) -> dict:
-        """Run-time numbers of the planes of inputs with one vector per plane."""
-        return {name: self._scalars.get(f"{name}_plane") for name in ("bias", "mask")}
+    def planes(self) -> Planes:
+        """Planes of inputs with one vector per plane."""
+        return Planes(self.get("bias_plane"), self.get("mask_plane"))
