@@ -208,6 +208,42 @@ class _GradientsOfResults(nn.Cell):
         return of_inputs + _zeros_like((output, logsumexp))
 
 
+class WithoutGradient(nn.Cell):
+    """A primitive of one tensor that has no gradient; for PYNATIVE of MindSpore 2.0 with known shapes, as in _Results."""
+
+    def __init__(self, primitive: nn.Cell):
+        super().__init__()
+        self.primitive = primitive
+        self.recorded = _WithoutGradientInPynative(primitive) if OLD else None
+
+    def __call__(self, tensor):
+        # As in Differentiable.
+        if OLD and _pynative_executor.grad_flag():
+            return _same(self.recorded(tensor))
+        return self.primitive(tensor)
+
+    def construct(self, tensor):
+        return self.primitive(tensor)
+
+
+class _WithoutGradientInPynative(nn.Cell):
+    def __init__(self, primitive: nn.Cell):
+        super().__init__()
+
+        @ms.jit
+        def compiled(tensor):
+            return primitive(tensor)
+
+        self.compiled = (compiled,)
+        self.zeros_like = ops.ZerosLike()
+
+    def construct(self, tensor):
+        return self.compiled[0](tensor)
+
+    def bprop(self, tensor, out, dout):
+        return (self.zeros_like(tensor),)
+
+
 def _zeros_like(tensors):
     zeros = ()
     for tensor in tensors:

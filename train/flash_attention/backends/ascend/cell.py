@@ -15,7 +15,7 @@ from flash_attention.backends.ascend import integers
 from flash_attention.backends.ascend.decode import DecodeKernels
 from flash_attention.backends.ascend.explicit_mask import ExplicitMask, with_mask
 from flash_attention.backends.ascend.stages import MakePrimitive, primitive_of
-from flash_attention.backends.derivatives import Differentiable
+from flash_attention.backends.derivatives import Differentiable, WithoutGradient
 from flash_attention.kernels.tik import host, operators
 from flash_attention.kernels.tik.decode import scheduler as decode_scheduler
 from flash_attention.kernels.tik.layout import HIDDEN_BY_BIAS, KEEP_PADDING, SINK_LANES, placement
@@ -64,7 +64,8 @@ class OperatorAttention(nn.Cell):
         if kernel_problem.bias == "per_key":
             self.bias = _PerKey(problem.bias_shape, True, shard, shard and shard.bias_axes)
         self.bias_grad = problem.bias_grad
-        self.draw = draw if problem.dropout_threshold > 0 and not problem.keep_bits else None
+        drawn = problem.dropout_threshold > 0 and not problem.keep_bits
+        self.draw = WithoutGradient(draw) if drawn else None
         self.keep = _KeepOrder(kernel_problem) if problem.dropout_threshold > 0 and problem.keep_bits else None
         self.sinks = SpreadSinks(problem.batch, shard) if problem.sinks else None
         self.seq_q = problem.seq_q
