@@ -1,7 +1,7 @@
 """How attention gets its derivative, and what says that second derivatives are not supported.
 
-A Cell with a `bprop`, or a primitive with one, is the usual way. MindSpore 2.0 gets both wrong in places, mostly without
-a word; tests/train/flash_attention/st/mindspore_faults shows it without this package:
+A Cell with a `bprop`, or a primitive with one, is the usual way. MindSpore 2.0 gets both wrong in places, mostly
+without a word; tests/train/flash_attention/st/mindspore_faults shows it without this package:
 
 * PYNATIVE: the `bprop` of a Cell receives as `out` what its first call returned, in every later call. What such a Cell
   returns is not known to the operations behind it as the result of anything; what a reshape returns is.
@@ -209,7 +209,7 @@ class _GradientsOfResults(nn.Cell):
 
 
 class WithoutGradient(nn.Cell):
-    """A primitive of one tensor that has no gradient; for PYNATIVE of MindSpore 2.0 with known shapes, as in _Results."""
+    """A primitive of one tensor that has no gradient; its shapes are known in PYNATIVE of MindSpore 2.0 too."""
 
     def __init__(self, primitive: nn.Cell):
         super().__init__()
