@@ -1,7 +1,7 @@
 """Faults of MindSpore releases that the package works around or refuses, each shown by a program without it.
 
-A release that behaves otherwise than this list says is noticed here: what works around a fault can then go, or is needed
-for one more.
+A release that behaves otherwise than this list says is noticed here: what works around a fault can then go, or is
+needed for one more.
 """
 
 from pathlib import Path

@@ -152,8 +152,9 @@ def test_a_compiled_graph_moves_nothing_around_the_kernel(layout, tmp_path):
 def test_one_bfloat16_graph_for_all_sizes(layout):
     if not get_backend("cpu").dynamic:
         pytest.skip("this MindSpore compiles no dynamic shapes for the kernel")
+    bfloat16 = dtype_named("bfloat16")
 
-    def unknown(heads, dtype=dtype_named("bfloat16")):
+    def unknown(heads, dtype=bfloat16):
         shape = {"BNSD": (None, heads, None, 32), "BSND": (None, None, heads, 32)}
         return Tensor(shape=shape.get(layout, (None, None, heads * 32)), dtype=dtype)
 

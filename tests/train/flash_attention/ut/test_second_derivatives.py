@@ -4,6 +4,7 @@ import mindspore as ms
 import numpy as np
 import pytest
 from flash_attention import flash_attention
+from flash_attention.backends.derivatives import OLD
 from mindspore import Tensor, ops
 
 
@@ -29,6 +30,7 @@ def norm_of_the_gradient(backend):
     return norm
 
 
+@pytest.mark.skipif(OLD, reason="MindSpore 2.0 finds no second derivative of backend math")
 def test_math_has_them_in_a_graph():
     norm = ms.jit(norm_of_the_gradient("math"))
     second = ms.jit(ops.grad(norm_of_the_gradient("math"), 0))(QUERY, KEY, VALUE).asnumpy()
@@ -70,6 +72,10 @@ except NotImplementedError as error:
     ],
 )
 def test_they_are_refused_in_pynative_where_mindspore_gives_zeros(backend, position, run_python):
+    if OLD:  # by itself
+        with pytest.raises(AssertionError, match="Error"):
+            run_python("-c", IN_PYNATIVE.format(backend=backend, position=position))
+        return
     try:
         printed = run_python("-c", IN_PYNATIVE.format(backend=backend, position=position))
     except AssertionError as crash:  # now and then MindSpore 2.10 ends the process in place of the exception
