@@ -66,7 +66,7 @@ class PagedOperators(nn.Cell):
         self.sunk = problem.whole.sinks
         self.nothing = Tensor(np.zeros(1, np.float32))
 
-    def construct(self, query, key_cache, value_cache, block_tables, context_lens, sinks):
+    def construct(self, query, key_cache, value_cache, block_tables, context_lens, sinks, slopes):
         sinks = ops.cast(sinks, mstype.float32) if self.sunk else self.nothing
         return self.kernels(query, key_cache, value_cache, block_tables, context_lens, sinks)
 
@@ -94,7 +94,7 @@ class _PagedKernels(nn.Cell):
         self.pads = entries % 8 > 0, p.batch % 8 > 0
         self.padding = tuple(Tensor(np.zeros(padded(size, 8) - size, np.int32)) for size in (entries, p.batch))
 
-    def construct(self, query, key_cache, value_cache, block_tables, context_lens, sinks):
+    def construct(self, query, key_cache, value_cache, block_tables, context_lens, sinks, slopes):
         tables, lengths = ops.reshape(block_tables, (-1,)), context_lens
         if self.pads[0]:
             tables = ops.concat((tables, self.padding[0]), 0)
