@@ -94,7 +94,7 @@ class _PagedKernels(nn.Cell):
         self.pads = entries % 8 > 0, p.batch % 8 > 0
         self.padding = tuple(Tensor(np.zeros(padded(size, 8) - size, np.int32)) for size in (entries, p.batch))
 
-    def construct(self, query, key_cache, value_cache, block_tables, context_lens, sinks, slopes):
+    def construct(self, query, key_cache, value_cache, block_tables, context_lens, sinks):
         tables, lengths = ops.reshape(block_tables, (-1,)), context_lens
         if self.pads[0]:
             tables = ops.concat((tables, self.padding[0]), 0)
