@@ -104,7 +104,8 @@ def flash_attention(
             alibi is set or not; without a bias. They get no gradient. Not on the TIK operators. Default: None.
         scale (float): factor on the scores. Default: None, 1 / sqrt(head_dim).
         softcap (float): scaled scores become softcap * tanh(score / softcap), before any bias. Default: 0.0, off.
-        causal (bool): query i sees keys 0..i only. Default: False.
+        causal (bool): query i sees keys 0..i only: aligned TOP LEFT, so that one query against ten keys sees one.
+            flash_attn and cached decoding align bottom right, see causal_alignment. Default: False.
         causal_alignment (str): "top_left", or "bottom_right": query i stands at key i + Sk - Sq, for causal, windows
             and computed ALiBi. Default: "top_left".
         window_size (tuple): (left, right), keys that a query sees before and after its position; -1 = all.

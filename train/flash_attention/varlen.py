@@ -68,6 +68,8 @@ def flash_attention_varlen(
             queries besides the causal ones.
         segment_ids (Tensor): refused; the cumulative lengths say what they would.
         kv_segment_ids (Tensor): refused likewise.
+        causal (bool): query i of a sequence sees its keys 0..i only: aligned TOP LEFT. flash_attn aligns bottom right,
+            as causal_alignment="bottom_right" does.
         alibi_slopes (Tensor): (heads,) or (sequences, heads), see `flash_attention`.
         head_dim (int): size of a head, needed for tensors of rank 2.
         value_head_dim (int): that of the value, if it differs there.

@@ -105,8 +105,17 @@ def flash_attn_kvpacked_func(
     """
     _check_packed("kv", kv.shape, 5, 2)
     return flash_attn_func(
-        *(q, _part(kv, 0), _part(kv, 1), dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes),
-        *(deterministic, return_attn_probs),
+        q,
+        _part(kv, 0),
+        _part(kv, 1),
+        dropout_p,
+        softmax_scale,
+        causal,
+        window_size,
+        softcap,
+        alibi_slopes,
+        deterministic,
+        return_attn_probs,
     )
 
 
@@ -134,8 +143,17 @@ def flash_attn_qkvpacked_func(
     """
     _check_packed("qkv", qkv.shape, 5, 3)
     return flash_attn_func(
-        *(_part(qkv, 0), _part(qkv, 1), _part(qkv, 2), dropout_p, softmax_scale, causal, window_size, softcap),
-        *(alibi_slopes, deterministic, return_attn_probs),
+        _part(qkv, 0),
+        _part(qkv, 1),
+        _part(qkv, 2),
+        dropout_p,
+        softmax_scale,
+        causal,
+        window_size,
+        softcap,
+        alibi_slopes,
+        deterministic,
+        return_attn_probs,
     )
 
 
@@ -226,18 +244,21 @@ def flash_attn_varlen_kvpacked_func(
     """
     _check_packed("kv", kv.shape, 4, 2)
     return flash_attn_varlen_func(
-        *(
-            q,
-            _part(kv, 0),
-            _part(kv, 1),
-            cu_seqlens_q,
-            cu_seqlens_k,
-            max_seqlen_q,
-            max_seqlen_k,
-            dropout_p,
-            softmax_scale,
-        ),
-        *(causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs),
+        q,
+        _part(kv, 0),
+        _part(kv, 1),
+        cu_seqlens_q,
+        cu_seqlens_k,
+        max_seqlen_q,
+        max_seqlen_k,
+        dropout_p,
+        softmax_scale,
+        causal,
+        window_size,
+        softcap,
+        alibi_slopes,
+        deterministic,
+        return_attn_probs,
     )
 
 
@@ -267,18 +288,21 @@ def flash_attn_varlen_qkvpacked_func(
     """
     _check_packed("qkv", qkv.shape, 4, 3)
     return flash_attn_varlen_func(
-        *(
-            _part(qkv, 0),
-            _part(qkv, 1),
-            _part(qkv, 2),
-            cu_seqlens,
-            cu_seqlens,
-            max_seqlen,
-            max_seqlen,
-            dropout_p,
-            softmax_scale,
-        ),
-        *(causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs),
+        _part(qkv, 0),
+        _part(qkv, 1),
+        _part(qkv, 2),
+        cu_seqlens,
+        cu_seqlens,
+        max_seqlen,
+        max_seqlen,
+        dropout_p,
+        softmax_scale,
+        causal,
+        window_size,
+        softcap,
+        alibi_slopes,
+        deterministic,
+        return_attn_probs,
     )
 
 

@@ -62,7 +62,8 @@ def flash_attn_with_kvcache(
             for all. Default: None, as many as the cache can hold; needed with `k`.
         cache_batch_idx (Tensor): int32 (batch,): the row of the cache for each sequence. Not with a block_table.
             Default: None, its own number.
-        cache_leftpad (Tensor): int32 (batch,): so many keys at the start are padding. Positions count behind them.
+        cache_leftpad (Tensor): int32 (batch,): so many keys at the start are padding, which nothing sees. They take
+            part in the positions all the same.
         block_table (Tensor): int32 (batch, most pages of a sequence). Default: None, a row for each sequence.
         softmax_scale (float): factor on the scores. Default: None, 1 / sqrt(headdim).
         causal (bool): query i sees keys 0 to i + length - seqlen, with the length after the new keys. Default: False.
@@ -90,19 +91,17 @@ def flash_attn_with_kvcache(
         (softmax_scale, causal, window_size, softcap, rotary_interleaved, num_splits, return_softmax_lse),
     )
     return run(
-        *(
-            q,
-            k_cache,
-            v_cache,
-            k,
-            v,
-            rotary_cos,
-            rotary_sin,
-            cache_seqlens,
-            cache_batch_idx,
-            cache_leftpad,
-            block_table,
-        ),
+        q,
+        k_cache,
+        v_cache,
+        k,
+        v,
+        rotary_cos,
+        rotary_sin,
+        cache_seqlens,
+        cache_batch_idx,
+        cache_leftpad,
+        block_table,
         alibi_slopes,
     )
 
@@ -147,9 +146,8 @@ class _Cached(nn.Cell):
         if self.new > 0:
             self.check_room(lengths)
             if cos is not None:
-                first = lengths if leftpad is None else lengths - leftpad
-                k = rotary_embedding(k, cos, sin, interleaved=self.interleaved, offsets=first)
-                q = self.turn_query(q, cos, sin, first)
+                k = rotary_embedding(k, cos, sin, interleaved=self.interleaved, offsets=lengths)
+                q = self.turn_query(q, cos, sin, lengths)
             reshape_and_cache(k, v, k_cache, v_cache, self.slots(table, lengths))
             lengths = lengths + self.new
         if self.at_the_end:

@@ -69,7 +69,8 @@ class FlashAttention(nn.Cell):
         batch (int): items of the batch, for "TH" only, where it is needed. Default: None.
         window_size (tuple): (left, right), tokens that a query sees before and after its position; -1 = all.
             Default: (-1, -1).
-        causal (bool): query i sees keys 0..i only, without any mask tensor. Default: False.
+        causal (bool): query i sees keys 0..i only, without any mask tensor: aligned TOP LEFT, so that one query against
+            ten keys sees one. flash_attn and cached decoding align bottom right, see causal_alignment. Default: False.
         causal_alignment (str): "top_left", or "bottom_right": query i stands at key i + seq_k - seq_q, for causal
             masks, windows and computed ALiBi alike. Default: "top_left".
         value_head_dim (int): size of a head of value and of the output, 1 to 512. Default: None, head_dim.
