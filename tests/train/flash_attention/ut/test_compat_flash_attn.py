@@ -153,7 +153,7 @@ WRONG = {
     "where": ("flash_attn_with_kvcache", (FOUR, CACHE, CACHE, NEW, NEW), {}, "cache_seqlens: got None beside k"),
     "room": (
         *("flash_attn_with_kvcache", (FOUR, CACHE, CACHE, NEW, NEW), {"cache_seqlens": np.array([2, 22], np.int32)}),
-        "k: got 3 keys, which make a sequence of 25; the cache can hold 24",
+        "cache_seqlens: got 22 and 3 new keys, but the cache can hold 24",
     ),
     "more": (
         *("flash_attn_with_kvcache", (FOUR, CACHE, CACHE, NEW, NEW), {"cache_seqlens": 22}),
@@ -170,6 +170,14 @@ WRONG = {
         {"block_table": np.zeros((2, 1), np.int32), "cache_batch_idx": np.zeros(2, np.int32)},
         "cache_batch_idx: given beside a block_table",
     ),
+    "slopes": (
+        *("flash_attn_with_kvcache", (FOUR, CACHE, CACHE), {"alibi_slopes": np.ones((3, 4), np.float32)}),
+        "alibi_slopes: got shape (3, 4)",
+    ),
+    "past": (
+        *("flash_attn_with_kvcache", (FOUR, CACHE, CACHE), {"cache_seqlens": np.array([2, 25], np.int32)}),
+        "cache_seqlens: got 25 and 0 new keys",
+    ),
     "long": (
         *("flash_attn_with_kvcache", (FOUR, CACHE, CACHE), {"cache_seqlens": np.zeros(2, np.int64)}),
         "cache_seqlens: got dtype int64",
@@ -185,6 +193,20 @@ def test_errors(wrong):
     with pytest.raises((TypeError, ValueError)) as caught:
         getattr(flash_attn, name)(*tensors, **rules)
     assert message in str(caught.value)
+
+
+def test_on_the_emulated_operators():
+    q, k, v = random(1, 20, 2, 16), *(random(1, 33, 1, 16, seed=seed) for seed in (1, 2))
+    cache = [np.zeros((1, 48, 1, 16), np.float16) for _ in range(2)]
+    for part, tokens in zip(cache, (k, v)):
+        part[0, :30] = tokens[0, :30]
+    with flash_attention.attention_backend("emulator"):
+        output = flash_attn.flash_attn_func(*map(Tensor, (q, k, v)), causal=True)
+        tensors = map(Tensor, (q[:, -3:], *cache, k[:, 30:], v[:, 30:]))
+        last = flash_attn.flash_attn_with_kvcache(*tensors, cache_seqlens=30, causal=True)
+    expected = exact(q[0], k[0], v[0], shown(20, 33, True))[0]
+    np.testing.assert_allclose(output.asnumpy()[0], expected, **CLOSE)
+    np.testing.assert_allclose(last.asnumpy()[0], expected[-3:], **CLOSE)
 
 
 def test_rotary_by_its_name():

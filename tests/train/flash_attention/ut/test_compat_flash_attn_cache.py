@@ -45,8 +45,9 @@ CACHES = (
     (3, 3, 0, False, (-1, -1), 16, False, True, True, "batch", True),
     (4, 4, 16, False, (9, 1), 32, True, False, False, "heads", False),
     (1, 1, 0, True, (-1, -1), 16, True, True, False, "none", False),
+    (3, 2, 0, False, (-1, -1), 0, True, False, False, "none", False),
 )
-IN_GRAPHS = (1, 2, 4)  # at the end and elsewhere, in pages and rows
+IN_GRAPHS = (1, 2, 4, 7)  # at the end and elsewhere, in pages and rows
 
 
 @pytest.mark.parametrize(

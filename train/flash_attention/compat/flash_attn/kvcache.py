@@ -17,7 +17,7 @@ from flash_attention.functional import flash_attention
 from flash_attention.paged import paged_attention, reshape_and_cache
 from flash_attention.precision import fix_dtypes
 from flash_attention.problem.checks import check_bool, check_dtype, check_int, check_window
-from flash_attention.problem.inputs import TensorSpec
+from flash_attention.problem.inputs import TensorSpec, read_slopes
 from flash_attention.rotary import rotary_embedding
 from flash_attention.tensors import spec, tensor_spec
 
@@ -79,8 +79,8 @@ def flash_attn_with_kvcache(
         (batch, nheads, seqlen).
 
     Raises:
-        TypeError, ValueError: an input is not allowed; in PYNATIVE also new keys that go past the cache, which a
-            compiled graph does not see: their writing fails, or on backends other than cpu they are left out.
+        TypeError, ValueError: an input is not allowed; in PYNATIVE also lengths past the end of the cache. A compiled
+            graph does not see them: new keys past the end are left out.
     """
     run = _plan(
         spec(q),
@@ -88,6 +88,7 @@ def flash_attn_with_kvcache(
         spec(v_cache),
         (spec(k), spec(v), spec(rotary_cos), spec(rotary_sin)),
         (spec(cache_seqlens), spec(cache_batch_idx), spec(cache_leftpad), spec(block_table)),
+        spec(alibi_slopes),
         (softmax_scale, causal, window_size, softcap, rotary_interleaved, num_splits, return_softmax_lse),
     )
     return run(
@@ -143,8 +144,9 @@ class _Cached(nn.Cell):
             lengths = self.length
         if table is None:
             table = self.table if index is None else ops.reshape(index, (-1, 1))
+        if self.length is None and (self.new > 0 or not self.at_the_end):
+            self.check_room(lengths)  # otherwise `paged_attention` does it
         if self.new > 0:
-            self.check_room(lengths)
             if cos is not None:
                 k = rotary_embedding(k, cos, sin, interleaved=self.interleaved, offsets=lengths)
                 q = self.turn_query(q, cos, sin, lengths)
@@ -227,7 +229,7 @@ class _Cached(nn.Cell):
 
 
 class _RoomCheck(nn.Cell):
-    """Refuses keys past the end. Only PYNATIVE can: a graph sees no lengths."""
+    """Refuses lengths past the end. Only PYNATIVE can: a graph sees no lengths."""
 
     def __init__(self, capacity: int, new: int):
         super().__init__()
@@ -236,16 +238,18 @@ class _RoomCheck(nn.Cell):
     def __call__(self, lengths):
         longest = int(lengths.asnumpy().max()) + self.new
         if longest > self.capacity:
-            raise ValueError(
-                f"k: got {self.new} keys, which make a sequence of {longest}; the cache can hold {self.capacity}"
-            )
+            _refuse_length(longest - self.new, self.new, self.capacity)
 
     def construct(self, lengths):
         return lengths
 
 
+def _refuse_length(length: int, new: int, capacity: int):
+    raise ValueError(f"cache_seqlens: got {length} and {new} new keys, but the cache can hold {capacity}")
+
+
 @constexpr(reuse_result=False)
-def _plan(q, k_cache, v_cache, new, where, rules):
+def _plan(q, k_cache, v_cache, new, where, slopes, rules):
     q, k_cache, v_cache = (
         tensor_spec(name, given) for name, given in (("q", q), ("k_cache", k_cache), ("v_cache", v_cache))
     )
@@ -263,16 +267,18 @@ def _plan(q, k_cache, v_cache, new, where, rules):
         check_bool(name, flag)
     check_int("num_splits", splits, 0)
     rules = scale, causal, check_window(window), softcap, interleaved, splits, return_lse
-    return _planned(q, k_cache, v_cache, (k, v, cos, sin), (lengths, index, leftpad, table), rules)
+    slopes = None if slopes is None else tensor_spec("alibi_slopes", slopes)
+    return _planned(q, k_cache, v_cache, (k, v, cos, sin), (lengths, index, leftpad, table), slopes, rules)
 
 
 @functools.lru_cache(maxsize=256)
-def _planned(q, k_cache, v_cache, new, where, rules) -> nn.Cell:
+def _planned(q, k_cache, v_cache, new, where, slopes, rules) -> nn.Cell:
     (k, v, cos, sin), (lengths, index, leftpad, table) = new, where
     for name, tensor in (("q", q), ("k_cache", k_cache), ("v_cache", v_cache)):
         if len(tensor.shape) != 4:
             raise ValueError(f"{name}: got shape {tensor.shape}, allowed is rank 4")
     batch = q.shape[0]
+    read_slopes(slopes, q.shape[2], "batch", {batch})
     if (k is None) != (v is None):
         raise ValueError(f"{'v' if v is None else 'k'}: got None beside the other, allowed are both or none")
     if (cos is None) != (sin is None):
@@ -305,6 +311,6 @@ def _planned(q, k_cache, v_cache, new, where, rules) -> nn.Cell:
     constant = capacity if lengths is None else None if isinstance(lengths, TensorSpec) else int(lengths)
     added = 0 if k is None else k.shape[1]
     if constant is not None and constant + added > capacity:
-        raise ValueError(f"cache_seqlens: got {constant} and {added} new keys, but the cache can hold {capacity}")
+        _refuse_length(constant, added, capacity)
     in_rows = table is None and index is None
     return fix_dtypes(_Cached(q, k_cache, width, added, constant, in_rows, leftpad is not None, rules))
