@@ -118,10 +118,11 @@ def _forward(problem: PackedProblem, backward: ops.Custom) -> ops.Custom:
         query, key, value, mask, bias, keep, seed, sinks, prefix, segments, kv_segments,
         lengths_q, lengths_k, rules, rates, out, dout,
     ):  # fmt: skip
-        sides = mask, bias, keep, seed, sinks, prefix, segments, kv_segments
+        # A graph of MindSpore 2.0 takes no starred tuple here.
         gradients = backward(
-            *(query, key, value, *sides, out[0], out[1], dout[0], dout[1]), *(lengths_q, lengths_k, rules, rates)
-        )
+            query, key, value, mask, bias, keep, seed, sinks, prefix, segments, kv_segments,
+            out[0], out[1], dout[0], dout[1], lengths_q, lengths_k, rules, rates,
+        )  # fmt: skip
         d_sinks = gradients[3] if sunk else zeros_like(sinks)
         before = tuple(zeros_like(tensor) for tensor in (mask, bias, keep, seed))
         behind = (prefix, segments, kv_segments, lengths_q, lengths_k, rules, rates)
