@@ -15,7 +15,7 @@ LAYERS = (
     ("problem", "precision"),
     ("kernels", "dropout", "sharding"),
     ("backends", "reference", "tensors"),
-    ("varlen", "paged"),
+    ("varlen", "paged", "rotary"),
     ("functional", "context_parallel"),
     ("nn", "commands"),
     ("compat", "cli"),
@@ -24,8 +24,8 @@ LAYERS = (
 #: Only these may import MindSpore.
 MINDSPORE = (
     *("nn", "functional", "context_parallel", "backends", "sharding", "precision", "dropout.seed", "commands"),
-    *("tensors", "varlen", "paged"),
-    *("compat.mindnlp", "compat.mindspore_ops", "compat.mindspore_patch", "compat.transformers"),
+    *("tensors", "varlen", "paged", "rotary"),
+    *("compat.flash_attn", "compat.mindnlp", "compat.mindspore_ops", "compat.mindspore_patch", "compat.transformers"),
 )
 
 

@@ -14,6 +14,7 @@ _EXPORTS = {
     "paged_attention": "flash_attention.paged",
     "reshape_and_cache": "flash_attention.paged",
     "KVCache": "flash_attention.nn.layer.kv_cache",
+    "rotary_embedding": "flash_attention.rotary",
     "scaled_dot_product_attention": "flash_attention.functional",
     "AttentionProblem": "flash_attention.problem",
     "attention_backend": "flash_attention.backends.registry",

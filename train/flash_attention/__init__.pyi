@@ -12,6 +12,7 @@ from flash_attention.nn.layer.kv_cache import KVCache as KVCache
 from flash_attention.paged import paged_attention as paged_attention
 from flash_attention.paged import reshape_and_cache as reshape_and_cache
 from flash_attention.problem import AttentionProblem as AttentionProblem
+from flash_attention.rotary import rotary_embedding as rotary_embedding
 from flash_attention.varlen import flash_attention_varlen as flash_attention_varlen
 
 __version__: str

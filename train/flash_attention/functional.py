@@ -37,7 +37,7 @@ from flash_attention.varlen import flash_attention_varlen as flash_attention_var
 
 # Arguments of `flash_attention` that are fields of the problem, and optional inputs after the seed.
 _OTHERS = ("bias_grad", "input_layout", "head_dim", "value_head_dim", "batch", "return_lse")
-_FURTHER = ("sinks", "prefix", "segment_ids", "kv_segment_ids")
+_FURTHER = ("sinks", "prefix", "segment_ids", "kv_segment_ids", "alibi_slopes")
 
 
 def flash_attention(
@@ -54,6 +54,7 @@ def flash_attention(
     prefix: Tensor | tuple | None = None,
     segment_ids: Tensor | None = None,
     kv_segment_ids: Tensor | None = None,
+    alibi_slopes: Tensor | None = None,
     scale: float | None = None,
     softcap: float = 0.0,
     causal: bool = False,
@@ -101,9 +102,12 @@ def flash_attention(
         segment_ids (Tensor): int32 (B, Sq): a query sees keys of its own id only. Negative ids, of padding, see nothing
             and are seen by none. Default: None.
         kv_segment_ids (Tensor): int32 (B, Sk), the ids of the keys. Default: None, segment_ids.
+        alibi_slopes (Tensor): (H,) or (B, H), float32, float16 or bfloat16: add -slope * distance inside, whether
+            alibi is set or not; without a bias. They get no gradient. Not on the TIK operators. Default: None.
         scale (float): factor on the scores. Default: None, 1 / sqrt(head_dim).
         softcap (float): scaled scores become softcap * tanh(score / softcap), before any bias. Default: 0.0, off.
-        causal (bool): query i sees keys 0..i only. Default: False.
+        causal (bool): query i sees keys 0..i only: aligned TOP LEFT, so that one query against ten keys sees one.
+            flash_attn and cached decoding align bottom right, see causal_alignment. Default: False.
         causal_alignment (str): "top_left", or "bottom_right": query i stands at key i + Sk - Sq, for causal, windows
             and computed ALiBi. Default: "top_left".
         window_size (tuple): (left, right), keys that a query sees before and after its position; -1 = all.
@@ -158,6 +162,7 @@ def flash_attention(
         _spec(prefix),
         _spec(segment_ids),
         _spec(kv_segment_ids),
+        _spec(alibi_slopes),
         argument_names,
         # In the order of RULE_ARGUMENTS and _OTHERS: a graph passes constants in tuples.
         (
@@ -177,6 +182,8 @@ def flash_attention(
         shards,
         return_lse and _compiling(),
     )
+    if alibi_slopes is not None:
+        bias = ops.cast(alibi_slopes, mstype.float32)
     output, logsumexp = run(
         query, key, value, attention_mask, bias, keep_bits, seed, sinks, prefix, segment_ids, kv_segment_ids
     )
@@ -412,11 +419,11 @@ class _TriangleCheck(nn.Cell):
 
 @compile_time
 def _plan(
-    query, key, value, mask, bias, keep_bits, seed, sinks, prefix, segment_ids, kv_segment_ids,
+    query, key, value, mask, bias, keep_bits, seed, sinks, prefix, segment_ids, kv_segment_ids, alibi_slopes,
     names, rules, others, backend, shards, compiled_lse,
 ):  # fmt: skip
     argument_names = ("query", "key", "value", *names, "keep_bits", "seed", *_FURTHER)
-    given = query, key, value, mask, bias, keep_bits, seed, sinks, prefix, segment_ids, kv_segment_ids
+    given = query, key, value, mask, bias, keep_bits, seed, sinks, prefix, segment_ids, kv_segment_ids, alibi_slopes
     specs = []
     for name, spec in zip(argument_names, given):
         needed = name in ("query", "key", "value")

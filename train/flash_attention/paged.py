@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 
 import mindspore as ms
-from mindspore import Tensor
+from mindspore import Tensor, ops
+from mindspore import dtype as mstype
 
 from flash_attention.backends import registry
 from flash_attention.backends.cache_update import append_cell, update_cell
@@ -27,6 +28,7 @@ def paged_attention(
     softcap: float = 0.0,
     window_size: tuple[int, int] = (-1, -1),
     alibi: bool = False,
+    alibi_slopes: Tensor | None = None,
     backend: str | None = None,
 ) -> Tensor:
     """Attention of the last tokens of sequences whose keys and values are in a cache of blocks.
@@ -49,6 +51,8 @@ def paged_attention(
         softcap (float): scores become softcap * tanh(score / softcap); 0 = off. Default: 0.0.
         window_size (tuple): (left, right), keys that a query sees before its position, -1 = all; none follow it.
         alibi (bool): add -slope(head) * distance. Default: False.
+        alibi_slopes (Tensor): (heads,) or (batch, heads), float32, float16 or bfloat16: the slopes to take for that,
+            whether alibi is set or not. Not on the TIK operators. Default: None.
         backend (str): "cpu", "tik", "emulator" or "math". Default: None, see `attention_backend`.
 
     Returns:
@@ -61,7 +65,7 @@ def paged_attention(
     """
     return limited_attention(
         *(query, key_cache, value_cache, block_tables, context_lens, None),
-        *(sinks, scale, softcap, window_size, alibi, backend),
+        *(sinks, scale, softcap, window_size, alibi, alibi_slopes, backend),
     )
 
 
@@ -77,14 +81,17 @@ def limited_attention(
     softcap=0.0,
     window_size=(-1, -1),
     alibi=False,
+    alibi_slopes=None,
     backend=None,
 ):
     """`paged_attention` where sequences may be longer than max_length: queries of tokens behind it get NaN."""
     run = _plan(
         *(spec(query), spec(key_cache), spec(value_cache), spec(block_tables), spec(context_lens), spec(sinks)),
+        spec(alibi_slopes),
         *(scale, softcap, window_size, alibi, backend, max_length),
     )
-    return run(query, key_cache, value_cache, block_tables, context_lens, sinks)
+    slopes = None if alibi_slopes is None else ops.cast(alibi_slopes, mstype.float32)
+    return run(query, key_cache, value_cache, block_tables, context_lens, sinks, slopes)
 
 
 def append_tokens(
@@ -124,19 +131,9 @@ def reshape_and_cache(
 
 @compile_time
 def _plan(
-    query,
-    key_cache,
-    value_cache,
-    block_tables,
-    context_lens,
-    sinks,
-    scale,
-    softcap,
-    window_size,
-    alibi,
-    backend,
-    max_length,
-):
+    query, key_cache, value_cache, block_tables, context_lens, sinks, slopes,
+    scale, softcap, window_size, alibi, backend, max_length,
+):  # fmt: skip
     named = {
         "query": query,
         "key_cache": key_cache,
@@ -146,6 +143,7 @@ def _plan(
     }
     tensors = tuple(tensor_spec(name, described) for name, described in named.items())
     tensors += (None if sinks is None else tensor_spec("sinks", sinks),)
+    tensors += (None if slopes is None else tensor_spec("alibi_slopes", slopes),)
     window_size = tuple(window_size) if isinstance(window_size, list) else window_size
     forced, device = registry.forced_backend(backend), ms.get_context("device_target")
     return _planned(tensors, scale, softcap, window_size, alibi, forced, device, max_length)

@@ -6,7 +6,8 @@ import functools
 from typing import Any
 
 import mindspore as ms
-from mindspore import Tensor
+from mindspore import Tensor, ops
+from mindspore import dtype as mstype
 from mindspore.ops import constexpr
 
 from flash_attention.backends import registry
@@ -35,6 +36,7 @@ def flash_attention_varlen(
     prefix: Tensor | tuple | None = None,
     segment_ids: Tensor | None = None,
     kv_segment_ids: Tensor | None = None,
+    alibi_slopes: Tensor | None = None,
     scale: float | None = None,
     softcap: float = 0.0,
     causal: bool = False,
@@ -68,6 +70,9 @@ def flash_attention_varlen(
             queries besides the causal ones.
         segment_ids (Tensor): refused; the cumulative lengths say what they would.
         kv_segment_ids (Tensor): refused likewise.
+        causal (bool): query i of a sequence sees its keys 0..i only: aligned TOP LEFT. flash_attn aligns bottom right,
+            as causal_alignment="bottom_right" does.
+        alibi_slopes (Tensor): (heads,) or (sequences, heads), see `flash_attention`.
         head_dim (int): size of a head, needed for tensors of rank 2.
         value_head_dim (int): that of the value, if it differs there.
         return_lse (bool): also return the logsumexp. Default: False.
@@ -102,6 +107,7 @@ def flash_attention_varlen(
         spec(seed),
         spec(sinks),
         spec(prefix),
+        spec(alibi_slopes),
         # In the order of RULE_ARGUMENTS and _OTHERS: a graph passes constants in tuples.
         (
             causal,
@@ -120,7 +126,8 @@ def flash_attention_varlen(
     )
     lengths_q = cu_seqlens_q if isinstance(cu_seqlens_q, Tensor) else None
     lengths_k = cu_seqlens_k if isinstance(cu_seqlens_k, Tensor) else None
-    output, logsumexp = run(query, key, value, lengths_q, lengths_k, seed, sinks, prefix)
+    slopes = None if alibi_slopes is None else ops.cast(alibi_slopes, mstype.float32)
+    output, logsumexp = run(query, key, value, lengths_q, lengths_k, seed, sinks, prefix, slopes)
     if return_lse:
         return output, logsumexp
     return output
@@ -135,7 +142,7 @@ def _refuse_segments():
 
 
 @compile_time
-def _plan(query, key, value, lengths_q, lengths_k, seed, sinks, prefix, rules, others, backend):
+def _plan(query, key, value, lengths_q, lengths_k, seed, sinks, prefix, slopes, rules, others, backend):
     tensors = tuple(
         tensor_spec(name, described) for name, described in (("query", query), ("key", key), ("value", value))
     )
@@ -146,9 +153,10 @@ def _plan(query, key, value, lengths_q, lengths_k, seed, sinks, prefix, rules, o
         raise ValueError(f"seed: got {seed[1]} of shape {seed[0]}, allowed is int64 of shape (2,)")
     sinks = None if sinks is None else tensor_spec("sinks", sinks)
     prefix = None if prefix is None else tensor_spec("prefix", prefix)
+    slopes = None if slopes is None else tensor_spec("alibi_slopes", slopes)
     rules = tuple(tuple(rule) if isinstance(rule, list) else rule for rule in rules)
     forced, device = registry.forced_backend(backend), ms.get_context("device_target")
-    return _planned(tensors, lengths, (sinks, prefix), rules, others, forced, device)
+    return _planned(tensors, lengths, (sinks, prefix, slopes), rules, others, forced, device)
 
 
 def _lengths_spec(name: str, described):

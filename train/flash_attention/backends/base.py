@@ -67,7 +67,8 @@ class Backend(ABC):
         alibi       problem.bias_shape in problem.bias_dtype, added to scale * query @ key^T; None without bias_shape.
                     -inf in it hides a key like the mask does. Any of the first three axes may be 1: its
                     gradient is then the sum over that axis, accumulated in float32. When problem.bias_grad is false, no
-                    gradient is wanted (zeros, at no cost).
+                    gradient is wanted (zeros, at no cost). With problem.slopes_shape it holds these slopes instead,
+                    float32: -slope * |position of the query - key| is added, and the slopes get zeros.
         keep_bits   uint8 (B, H, Sq, ceil(Sk / 8)), bit k % 8 (from the least significant) of byte k // 8 set = key k is
                     kept; None unless problem.keep_bits.
         seed        int64 (2,): Philox key lo = seed[0] mod 2**32, key hi = seed[1] mod 2**32; None unless
@@ -96,13 +97,14 @@ class Backend(ABC):
     def build_packed(self, problem: PackedProblem) -> Cell:
         """The Cell that runs a packed problem, otherwise as `build`.
 
-            output, logsumexp = cell(query, key, value, lengths_q, lengths_k, seed, sinks, prefix)
+            output, logsumexp = cell(query, key, value, lengths_q, lengths_k, seed, sinks, prefix, slopes)
 
         query       (Tq, H, D) or (Tq, H * D); key, value and output likewise
         lengths_q, lengths_k    int32 or int64 (sequences,) or (sequences + 1,), with or without the leading 0; None
                     where problem.lengths_q or lengths_k has them
         sinks       float32 (H,) or the dtype of query, None unless problem.rows.sinks
         prefix      int32 (sequences,), None unless problem.rows.prefix
+        slopes      float32, None unless problem.rows.slopes_shape. Backends that refuse such problems take none.
         logsumexp   float32 (H, Tq)
         """
         raise NotImplementedError
@@ -114,7 +116,9 @@ class Backend(ABC):
     def build_paged(self, problem: PagedProblem) -> Cell:
         """The Cell that runs a paged problem, without a gradient: its inputs and output are those of `paged_attention`.
 
-        output = cell(query, key_cache, value_cache, block_tables, context_lens, sinks)
+        output = cell(query, key_cache, value_cache, block_tables, context_lens, sinks, slopes)
+
+        slopes are float32, None unless problem.whole.slopes_shape. Backends that refuse such problems take none.
         """
         raise NotImplementedError
 

@@ -252,6 +252,8 @@ class _RealShift(nn.Cell):
         self.bias_grad = problem.bias_grad
         self.given = problem.bias_shape is not None
         batch = problem.bias_shape[0] if self.given else 1
+        if problem.slopes_shape is not None and len(problem.slopes_shape) == 2:
+            batch = problem.batch
         self.shape = batch, problem.heads, problem.seq_q, problem.seq_k
         self.computed = ComputedAlibi(problem)
 
@@ -260,7 +262,7 @@ class _RealShift(nn.Cell):
             bias = ops.cast(alibi, mstype.float32)
             bias = bias if self.bias_grad else ops.stop_gradient(bias)
         else:
-            bias = self.computed(query, key)
+            bias = self.computed(query, key, alibi)
         shift = ops.clip_by_value(bias * self.factor, self.lowest, -self.lowest)
         return ops.cast(ops.broadcast_to(shift, self.shape), self.dtype)
 

@@ -114,7 +114,7 @@ class _Attention(nn.Cell):
             scores = self.capped(self.product_nt(stacked, key32)) + bad_query + ops.swapaxes(bad_key, -1, -2)
         scores = ops.reshape(scores, (batch, self.heads, -1, seq_k))
         if self.alibi is not None:
-            scores = scores + self.alibi(query, key)
+            scores = scores + self.alibi(query, key, alibi)
         if self.biased:
             bias = ops.cast(alibi, mstype.float32)
             scores = scores + (bias if self.bias_grad else ops.stop_gradient(bias))

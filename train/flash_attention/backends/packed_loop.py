@@ -27,17 +27,22 @@ class PackedLoop(nn.Cell):
         sequences = enumerate(problem.bounds())
         self.bounds = tuple((*bounds, index) for index, bounds in sequences if bounds[1] > bounds[0])
         self.sunk, self.prefixed = rows.sinks, rows.prefix
+        slopes = rows.slopes_shape
+        self.own_slopes = slopes is not None and len(slopes) == 2
+        if self.own_slopes:
+            slopes = 1, rows.heads
         cells = []
         for index, (query, query_end, key, key_end) in enumerate(problem.bounds()):
             if query_end == query:
                 continue
             # Without a key the cell is not called.
             lengths = {"seq_q": query_end - query, "seq_k": max(1, key_end - key)}
-            one = replace(rows, **lengths, layout="BNSD", dtype="float32", batch_offset=rows.batch_offset + index)
+            one = replace(rows, **lengths, layout="BNSD", dtype="float32", slopes_shape=slopes)
+            one = replace(one, batch_offset=rows.batch_offset + index)
             cells.append(backend.build(one))
         self.attention = nn.CellList(cells)
 
-    def construct(self, query, key, value, lengths_q, lengths_k, seed, sinks, prefix):
+    def construct(self, query, key, value, lengths_q, lengths_k, seed, sinks, prefix, slopes):
         if self.sunk:
             sinks = ops.cast(sinks, mstype.float32)
         query = heads_first(query, self.heads, self.head_dim)
@@ -54,7 +59,8 @@ class PackedLoop(nn.Cell):
             else:
                 keys, values = key[:, :, first_key:key_end], value[:, :, first_key:key_end]
                 own = prefix[index : index + 1] if self.prefixed else None
-                output, logsumexp = cell(part, keys, values, None, None, None, seed, sinks, own, None, None)
+                falls = slopes[index : index + 1] if self.own_slopes else slopes
+                output, logsumexp = cell(part, keys, values, None, falls, None, seed, sinks, own, None, None)
             outputs, logsumexps = outputs + (output,), logsumexps + (logsumexp,)
         output = ops.reshape(ops.swapaxes(ops.concat(outputs, 2), 1, 2), self.output_shape)
         return ops.cast(output, self.dtype), ops.concat(logsumexps, 2)[0]
@@ -75,14 +81,14 @@ class PackedLoopOfTensors(nn.Cell):
             lambda lengths_q, lengths_k: PackedLoop(backend, replace(problem, lengths_q=lengths_q, lengths_k=lengths_k))
         )
 
-    def __call__(self, query, key, value, lengths_q, lengths_k, seed, sinks, prefix):
+    def __call__(self, query, key, value, lengths_q, lengths_k, seed, sinks, prefix, slopes):
         problem = self.problem
         ends_q = problem.lengths_q or _read("cu_seqlens_q", lengths_q, problem.rows.seq_q)
         ends_k = problem.lengths_k or _read("cu_seqlens_k", lengths_k, problem.rows.seq_k)
         check_counts(ends_q, ends_k)
-        return self.loop(ends_q, ends_k)(query, key, value, None, None, seed, sinks, prefix)
+        return self.loop(ends_q, ends_k)(query, key, value, None, None, seed, sinks, prefix, slopes)
 
-    def construct(self, query, key, value, lengths_q, lengths_k, seed, sinks, prefix):
+    def construct(self, query, key, value, lengths_q, lengths_k, seed, sinks, prefix, slopes):
         _refuse_tensors()
         return query, query
 

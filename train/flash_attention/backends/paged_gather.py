@@ -31,28 +31,31 @@ class PagedGather(nn.Cell):
         self.rows = Tensor(np.arange(-seq_q, 0, dtype=np.int32).reshape(1, 1, -1, 1))
         self.columns = Tensor(np.arange(seq_k, dtype=np.int32).reshape(1, 1, 1, -1))
         self.first_block, self.last_block = (Tensor([block], mstype.int32) for block in (0, problem.blocks - 1))
-        self.slopes = None
+        self.falls = None
+        self.heads, self.given = heads, whole.slopes_shape is not None
         given: dict[str, Any] = {}
         if whole.bias == "alibi":
-            self.slopes = Tensor(-np.array(alibi_slopes(whole), np.float32).reshape(1, -1, 1, 1))
+            self.falls = Tensor(-np.array(alibi_slopes(whole), np.float32).reshape(1, -1, 1, 1))
             given = {
                 "bias_shape": (batch, heads, seq_q, seq_k),
                 "bias_dtype": "float32",
                 "bias_grad": False,
+                "slopes_shape": None,
             }
         rules = AttentionRules(scale=whole.rules.scale, softcap=whole.rules.softcap)
         mask: dict[str, Any] = {"mask_shape": (batch, 1, seq_q, seq_k), "mask_dtype": "bool"}
         self.attention = backend.build(replace(whole, rules=rules, layout="BNSD", dtype="float32", **mask, **given))
 
-    def construct(self, query, key_cache, value_cache, block_tables, context_lens, sinks):
+    def construct(self, query, key_cache, value_cache, block_tables, context_lens, sinks, slopes):
         sinks = None if sinks is None else ops.cast(sinks, mstype.float32)
         position = ops.reshape(context_lens, (-1, 1, 1, 1)) + self.rows
         hidden = self.columns > position
         if self.left >= 0:
             hidden = ops.logical_or(hidden, self.columns < position - self.left)
         bias = None
-        if self.slopes is not None:
-            bias = self.slopes * ops.cast(ops.abs(position - self.columns), mstype.float32)
+        if self.falls is not None:
+            falls = -ops.reshape(slopes, (-1, self.heads, 1, 1)) if self.given else self.falls
+            bias = falls * ops.cast(ops.abs(position - self.columns), mstype.float32)
         query = ops.swapaxes(ops.reshape(ops.cast(query, mstype.float32), self.query_shape), 1, 2)
         # Entries past the end of a sequence may be anything.
         tables = ops.minimum(ops.maximum(block_tables, self.first_block), self.last_block)

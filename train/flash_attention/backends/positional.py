@@ -43,16 +43,23 @@ class OutOfBand(nn.Cell):
 
 
 class ComputedAlibi(nn.Cell):
-    """float32 (1, heads, seq_q, seq_k): -slope * |position of the query - key|. Distances are exact below 2**24."""
+    """float32 (1 or batch, heads, seq_q, seq_k): -slope * |position of the query - key|, exact distances below 2**24.
+
+    `slopes` are the caller's where problem.slopes_shape says so, and get no gradient.
+    """
 
     def __init__(self, problem: AttentionProblem):
         super().__init__()
-        self.slopes = Tensor(-np.array(alibi_slopes(problem), np.float32).reshape(1, -1, 1, 1))
+        self.heads, self.given = problem.heads, problem.slopes_shape is not None
+        self.falls = Tensor(-np.array(alibi_slopes(problem), np.float32).reshape(1, -1, 1, 1))
         self.positions = Positions(problem)
 
-    def construct(self, query, key):
+    def construct(self, query, key, slopes):
+        falls = self.falls
+        if self.given:
+            falls = -ops.reshape(ops.stop_gradient(slopes), (-1, self.heads, 1, 1))
         position, column = self.positions(query, key)
-        return self.slopes * ops.cast(ops.abs(position - column), mstype.float32)
+        return falls * ops.cast(ops.abs(position - column), mstype.float32)
 
 
 class Positions(nn.Cell):

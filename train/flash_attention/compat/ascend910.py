@@ -15,6 +15,7 @@ tiling_stgy_name out); (c) that of accspeed. `install` makes the layer importabl
 from __future__ import annotations
 
 import importlib
+import importlib.machinery
 import importlib.util
 import sys
 import types
@@ -184,13 +185,14 @@ _CLASSES = dict(zip(PATHS, (FlashAttention, FlashAttention, AccspeedFlashAttenti
 _installed: dict[str, types.ModuleType | None] = {}  # what we put into sys.modules, and what stood there before
 
 
-def install(*, replace: bool = False) -> dict[str, str]:
+def install(*, replace: bool = False, flash_attn: bool = False) -> dict[str, str]:
     """Makes the layer importable under the import paths of the layers it replaces.
 
     Call it before the code that imports them. Calling it again changes nothing.
 
     Args:
         replace: also where a package of that name is really installed.
+        flash_attn: also `flash_attention.compat.flash_attn` under the name flash_attn.
 
     Returns:
         Per import path "installed", or why it was left alone.
@@ -202,7 +204,11 @@ def install(*, replace: bool = False) -> dict[str, str]:
         >>> layer = FlashAttention(128, 16, 0.0, 65536, 0, dp=1, mp=1, high_precision=True)
     """
     check_bool("replace", replace)
-    return {path: _install(path, layer, replace) for path, layer in _CLASSES.items()}
+    check_bool("flash_attn", flash_attn)
+    report = {path: _install(path, layer, replace) for path, layer in _CLASSES.items()}
+    if flash_attn:
+        report["flash_attn"] = _install_flash_attn(replace)
+    return report
 
 
 def uninstall() -> None:
@@ -236,6 +242,22 @@ def _install(path: str, layer: type, replace: bool) -> str:
     module.__all__ = ["FlashAttention"]
     _remember(path)
     _place(path, module)
+    return "installed"
+
+
+def _install_flash_attn(replace: bool) -> str:
+    if "flash_attn" in _installed:
+        return "installed"
+    if _is_there("flash_attn") and not replace:
+        return "left alone: it is really installed; install(replace=True) replaces it"
+    for leaf in ("", ".flash_attn_interface", ".bert_padding", ".layers", ".layers.rotary"):
+        ours = importlib.import_module(f"flash_attention.compat.flash_attn{leaf}")
+        # With a spec, which client code asks for to see whether the package is there.
+        found = importlib.machinery.ModuleSpec(f"flash_attn{leaf}", None, is_package=hasattr(ours, "__path__"))
+        module = importlib.util.module_from_spec(found)
+        vars(module).update({name: getattr(ours, name) for name in getattr(ours, "__all__", ())})
+        _remember(module.__name__)
+        _place(module.__name__, module)
     return "installed"
 
 

@@ -156,6 +156,21 @@ def read_sinks(sinks: TensorSpec, heads: int, dtype: str) -> None:
         raise ValueError(f"sinks: got shape {sinks.shape}, allowed is (heads,), here ({heads},)")
 
 
+def read_slopes(slopes: TensorSpec | None, heads: int, batch_name: str, batches: set) -> tuple | None:
+    """Shape of slopes of ALiBi, where there are any; `batches` are the sizes that an axis before the heads may have."""
+    if slopes is None:
+        return None
+    check_dtype("alibi_slopes", slopes.dtype, DTYPES)
+    shape = slopes.shape
+    shared = shape == (heads,)
+    if not shared and not (len(shape) == 2 and shape[1] == heads and any(fits(shape[0], size) for size in batches)):
+        sizes = " or ".join((f"({heads},)", *(f"({_shown(size)}, {heads})" for size in sorted(batches))))
+        raise ValueError(
+            f"alibi_slopes: got shape {shape}, allowed are (heads,) and ({batch_name}, heads), here {sizes}"
+        )
+    return shape
+
+
 def read_integers(name: str, tensor: TensorSpec, axes: tuple, expected: tuple) -> None:
     """Checks an int32 tensor; `axes` are what its axes are called."""
     check_dtype(name, tensor.dtype, ("int32",))

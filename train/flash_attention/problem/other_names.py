@@ -20,7 +20,6 @@ _CALLED = {
     "sliding_window": "window_size",
     "pre_tokens": "window_size",
     "next_tokens": "window_size",
-    "alibi_slopes": "alibi",
     "return_attn_probs": "return_lse",
     "return_softmax_lse": "return_lse",
     "head_size": "head_dim",

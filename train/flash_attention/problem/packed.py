@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from numbers import Integral
 
 from flash_attention.problem.checks import check_dtype
-from flash_attention.problem.inputs import TensorSpec, read_integers
+from flash_attention.problem.inputs import TensorSpec, read_integers, read_slopes
 from flash_attention.problem.problem import AttentionProblem
 
 LENGTH_DTYPES = ("int32", "int64")
@@ -40,10 +40,12 @@ class PackedProblem:
         lengths_k,
         sinks: TensorSpec | None = None,
         prefix: TensorSpec | None = None,
+        alibi_slopes: TensorSpec | None = None,
         **others,
     ):
         """Describes a call. The lengths are sequences of integers, or the TensorSpec of a tensor; sinks are (heads,),
-        and a prefix is int32 (sequences,); others are arguments of `AttentionProblem.from_inputs`.
+        a prefix is int32 (sequences,), slopes are (heads,) or (sequences, heads); others are arguments of
+        `AttentionProblem.from_inputs`.
 
         Raises:
             TypeError, ValueError: naming the argument, what came and what is allowed.
@@ -62,9 +64,12 @@ class PackedProblem:
         if ends_q is not None and ends_k is not None:
             check_counts(ends_q, ends_k)
         counts = set.intersection(_counts(ends_q, lengths_q), _counts(ends_k, lengths_k))
+        if alibi_slopes is not None:
+            rows = replace(rows, slopes_shape=read_slopes(alibi_slopes, rows.heads, "sequences", counts))
+            counts = counts if len(alibi_slopes.shape) == 1 else {alibi_slopes.shape[0]}
         sequences = max(counts, default=0)
         if prefix is not None:
-            length = prefix.shape[0] if len(prefix.shape) == 1 and prefix.shape[0] in counts else max(counts, default=0)
+            length = prefix.shape[0] if len(prefix.shape) == 1 and prefix.shape[0] in counts else sequences
             read_integers("prefix", prefix, ("sequences",), (length,))
             rows, sequences = replace(rows, prefix=True), length
         return cls(rows, ends_q, ends_k, sequences)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from flash_attention.problem.checks import check_dtype, check_window
-from flash_attention.problem.inputs import DTYPES, TensorSpec, read_sinks
+from flash_attention.problem.inputs import DTYPES, TensorSpec, read_sinks, read_slopes
 from flash_attention.problem.problem import AttentionProblem
 from flash_attention.problem.rules import AttentionRules
 
@@ -39,6 +39,7 @@ class PagedProblem:
         block_tables: TensorSpec,
         context_lens: TensorSpec,
         sinks: TensorSpec | None = None,
+        alibi_slopes: TensorSpec | None = None,
         *,
         window_size: tuple = (-1, -1),
         alibi: bool = False,
@@ -92,6 +93,7 @@ class PagedProblem:
                 softcap=softcap,
             ),
             sinks=sinks is not None,
+            slopes_shape=read_slopes(alibi_slopes, heads, "batch", {batch}),
             device=device,
         )
         return cls(whole, key_cache.shape[1], len(query.shape) == 3, key_cache.shape[0], max_length)

@@ -27,6 +27,7 @@ from flash_attention.problem.inputs import (
     read_mask,
     read_segments,
     read_sinks,
+    read_slopes,
     read_tensors,
 )
 from flash_attention.problem.rules import PLAIN_RULES, AttentionRules
@@ -67,6 +68,8 @@ class AttentionProblem:
         batch_offset, head_offset: where a shard's first batch element and first query head sit in the whole problem.
             Dropout and computed ALiBi are those of the whole.
         all_heads: query heads of the whole problem; 0 = as many as heads.
+        slopes_shape: of the caller's slopes for computed ALiBi, (heads,) or (batch, heads), instead of those that
+            rules.alibi stands for; of packed sequences (sequences, heads). They get no gradient.
     """
 
     batch: int
@@ -94,6 +97,7 @@ class AttentionProblem:
     batch_offset: int = 0
     head_offset: int = 0
     all_heads: int = 0
+    slopes_shape: tuple | None = None
 
     def __post_init__(self):
         _check_sizes(self)
@@ -120,6 +124,7 @@ class AttentionProblem:
         prefix: TensorSpec | None = None,
         segment_ids: TensorSpec | None = None,
         kv_segment_ids: TensorSpec | None = None,
+        alibi_slopes: TensorSpec | None = None,
         rules: AttentionRules = PLAIN_RULES,
         input_layout: str = "BNSD",
         head_dim: int | None = None,
@@ -143,6 +148,7 @@ class AttentionProblem:
             prefix: int32 (B,).
             segment_ids: int32 (B, Sq).
             kv_segment_ids: int32 (B, Sk); may be left out where Sq is Sk.
+            alibi_slopes: (H,) or (B, H), any dtype of query.
             rules: of the call; a compact causal mask makes them causal.
             head_dim: needed for BSH, SBH and TH; when given, it must agree with the other layouts too.
             value_head_dim: of value; None = head_dim for BSH, SBH and TH, any in the other layouts.
@@ -179,6 +185,7 @@ class AttentionProblem:
             sinks=sinks is not None,
             prefix=prefix is not None,
             segments=read_segments(segment_ids, kv_segment_ids, sizes),
+            slopes_shape=read_slopes(alibi_slopes, sizes.heads, "batch", {sizes.batch}),
             **others,
         )
 
@@ -197,7 +204,7 @@ class AttentionProblem:
         """What is added to the scaled scores: "none", "per_key" or "per_score" (a tensor), or "alibi" (computed)."""
         if self.bias_shape is not None:
             return "per_key" if self.bias_shape[2] == 1 else "per_score"
-        return "alibi" if self.rules.alibi else "none"
+        return "alibi" if self.rules.alibi or self.slopes_shape is not None else "none"
 
     @property
     def scale(self) -> float:
@@ -265,7 +272,7 @@ class AttentionProblem:
 
 
 def alibi_slopes(problem: AttentionProblem) -> list[float]:
-    """Slopes of computed ALiBi for the heads of `problem`, as float64.
+    """Slopes of computed ALiBi for the heads of `problem`, as float64, where the caller gives none.
 
     For H a power of two: 2 ** (-8 (i + 1) / H). Otherwise those of the next lower power of two, followed by every other
     slope of twice that power. Press et al., "Train Short, Test Long" (2022), section 3 and the authors' released code.
@@ -326,6 +333,8 @@ def _check_score_tensors(problem: AttentionProblem) -> None:
         check_dtype("mask_dtype", problem.mask_dtype, MASK_DTYPES)
     if problem.bias_shape is not None:
         check_dtype("bias_dtype", problem.bias_dtype, bias_dtypes(problem.dtype))
+        if problem.slopes_shape is not None:
+            raise ValueError("alibi_slopes: given together with a bias, allowed is one of them")
 
 
 def _check_prefix(problem: AttentionProblem) -> None:

@@ -89,6 +89,11 @@ class Sharding:
         plan = ShardPlan(request.dp, request.mp, self.devices, problem.layout)
         if self.devices == 1:
             return None
+        if problem.slopes_shape is not None:
+            raise ValueError(
+                "alibi_slopes: given to a call that semi-automatic parallelism splits, allowed there are alibi=True "
+                "with the standard slopes, and alibi_mask"
+            )
         mask_axes = bias_axes = None
         if problem.mask_shape is not None:
             mask_axes = plan.axes("attention_mask", problem.mask_shape)

@@ -46,7 +46,7 @@ def test_the_positional_signature_is_the_one_users_have():
     ]
     construct = [(p.name, p.default) for p in inspect.signature(FlashAttention.construct).parameters.values()][1:]
     names = ["query", "key", "value", "attention_mask", "alibi_mask", "sinks", "prefix", "segment_ids"]
-    assert [name for name, _ in construct] == [*names, "kv_segment_ids"]
+    assert [name for name, _ in construct] == [*names, "kv_segment_ids", "alibi_slopes"]
     assert all(default is None for _, default in construct[3:])
 
 

@@ -66,7 +66,7 @@ class PagedOperators(nn.Cell):
         self.sunk = problem.whole.sinks
         self.nothing = Tensor(np.zeros(1, np.float32))
 
-    def construct(self, query, key_cache, value_cache, block_tables, context_lens, sinks):
+    def construct(self, query, key_cache, value_cache, block_tables, context_lens, sinks, slopes):
         sinks = ops.cast(sinks, mstype.float32) if self.sunk else self.nothing
         return self.kernels(query, key_cache, value_cache, block_tables, context_lens, sinks)
 

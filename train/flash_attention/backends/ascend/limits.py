@@ -43,6 +43,11 @@ def refuse_on_910(problem: AttentionProblem) -> str | None:
         return f"the TIK operators take a softcap from {SOFTCAPS[0]} to {SOFTCAPS[1]}, got {problem.rules.softcap}"
     if problem.bias_dtype not in (None, "float16"):
         return f"the TIK operators take a float16 bias, got {problem.bias_dtype}"
+    if problem.slopes_shape is not None:
+        return (
+            "the TIK operators hold the slopes of ALiBi as constants, and alibi_slopes are data; allowed are "
+            "alibi=True with the standard slopes, and a bias"
+        )
     if problem.bias == "alibi" and max(problem.seq_q, problem.seq_k) > ALIBI_TOKENS:
         return (
             f"the TIK operators compute ALiBi for {ALIBI_TOKENS} tokens at most, "

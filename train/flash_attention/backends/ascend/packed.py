@@ -63,7 +63,7 @@ class PackedOperators(nn.Cell):
         self.nothing = Tensor(np.zeros(1, np.float16))
         self.no_prefix = Tensor(np.zeros(problem.sequences, np.int32))
 
-    def construct(self, query, key, value, lengths_q, lengths_k, seed, sinks, prefix):
+    def construct(self, query, key, value, lengths_q, lengths_k, seed, sinks, prefix, slopes):
         lengths_q = lengths_q if self.lengths_q is None else self.lengths_q
         lengths_k = lengths_k if self.lengths_k is None else self.lengths_k
         if self.check is not None:

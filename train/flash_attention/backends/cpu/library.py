@@ -17,10 +17,11 @@ from flash_attention.problem.paged import PagedProblem
 ISA_VARIABLE = "FLASH_ATTENTION_CPU_ISA"
 BUILD_COMMAND = "python -m flash_attention.backends.cpu.build"
 
-_VERSION = 5  # as in csrc/arguments.h
+_VERSION = 6  # as in csrc/arguments.h
 # As in csrc/custom.cpp.
 _DROPOUT_NONE, _DROPOUT_PHILOX, _DROPOUT_GIVEN = range(3)
 _BIAS_KINDS = {"none": 0, "per_key": 1, "per_score": 1, "alibi": 2}
+_GIVEN_SLOPES = 3
 _LAYOUTS = ("BNSD", "BSND", "BSH", "SBH")
 _LAYOUT = 14  # where the rules have it
 _PACKED_LAYOUTS = {"BSND": 4, "BSH": 5}
@@ -123,7 +124,7 @@ def configuration(problem: AttentionProblem) -> tuple[np.ndarray, np.ndarray]:
         problem.batch_offset,
         problem.head_offset,
         int(problem.mask_shape is not None),
-        _BIAS_KINDS[problem.bias],
+        _BIAS_KINDS[problem.bias] if problem.slopes_shape is None else _GIVEN_SLOPES,
         _LAYOUTS.index(problem.layout),
         problem.head_dim,
         problem.value_dim,
@@ -145,13 +146,15 @@ def packed_configuration(problem: PackedProblem) -> tuple[np.ndarray, np.ndarray
 
 
 def paged_configuration(problem: PagedProblem) -> tuple[np.ndarray, np.ndarray]:
-    """What the kernel has to know of a paged problem besides the tensors."""
+    """What the kernel has to know of a paged problem besides the tensors. The caller's slopes follow the rates."""
     whole = problem.whole
+    slopes_kind = int(whole.bias == "alibi") if whole.slopes_shape is None else len(whole.slopes_shape)
     most = -1 if problem.max_length is None else problem.max_length
-    rules = [_VERSION, whole.rules.window_left, int(whole.bias == "alibi"), int(whole.sinks), most]
+    rules = [_VERSION, whole.rules.window_left, slopes_kind, int(whole.sinks), most]
     scale = np.float32(whole.scale)
-    slopes = alibi_slopes(whole) if whole.bias == "alibi" else [0.0] * whole.heads
-    rates = [scale, np.float32(whole.scale - float(scale)), whole.rules.softcap, *slopes]
+    rates = [scale, np.float32(whole.scale - float(scale)), whole.rules.softcap]
+    if whole.slopes_shape is None:
+        rates += alibi_slopes(whole) if whole.bias == "alibi" else [0.0] * whole.heads
     return np.array(rules, np.int64), np.array(rates, np.float32)
 
 

@@ -27,7 +27,7 @@ class _Call(nn.Cell):
         rules, rates = library.configuration(problem)
         self.rules, self.rates = Tensor(rules), Tensor(rates)
         self.absent = Tensor(np.zeros(1, np.uint8))
-        self.biased = problem.bias_shape is not None
+        self.biased = problem.bias_shape is not None or problem.slopes_shape is not None
 
     def bias(self, alibi):
         return alibi if self.biased else self.absent

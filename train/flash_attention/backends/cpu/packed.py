@@ -21,18 +21,20 @@ class PackedAttention(nn.Cell):
         self.lengths_q, self.lengths_k = _constant(problem.lengths_q), _constant(problem.lengths_k)
         self.drawn = problem.rows.dropout_threshold > 0
         self.sunk, self.prefixed = problem.rows.sinks, problem.rows.prefix
+        self.sloped = problem.rows.slopes_shape is not None
         backward = _backward(problem)
         forward = _Forward(problem, backward)
         self.attention = Differentiable(forward, _Backward(problem, backward), "cpu", primitive=True)
 
-    def construct(self, query, key, value, lengths_q, lengths_k, seed, sinks, prefix):
+    def construct(self, query, key, value, lengths_q, lengths_k, seed, sinks, prefix, slopes):
         absent = self.absent
         lengths_q = lengths_q if self.lengths_q is None else self.lengths_q
         lengths_k = lengths_k if self.lengths_k is None else self.lengths_k
         seed = seed if self.drawn else absent
         sinks = ops.cast(sinks, mstype.float32) if self.sunk else absent
         prefix = prefix if self.prefixed else absent
-        return self.attention(query, key, value, seed, sinks, prefix, lengths_q, lengths_k, absent, absent, absent)
+        slopes = slopes if self.sloped else absent
+        return self.attention(query, key, value, seed, sinks, prefix, lengths_q, lengths_k, slopes, absent, absent)
 
 
 def _constant(lengths: tuple | None) -> Tensor | None:
@@ -50,8 +52,8 @@ class _Primitive(nn.Cell):
 
     def inputs(self, query, key, value, others):
         """Those of both primitives that come before and behind the results."""
-        seed, sinks, prefix, lengths_q, lengths_k, absent, _, _ = others
-        first = (query, key, value, absent, absent, absent, seed, sinks, prefix, absent, absent)
+        seed, sinks, prefix, lengths_q, lengths_k, slopes, absent, _ = others
+        first = (query, key, value, absent, slopes, absent, seed, sinks, prefix, absent, absent)
         return first, (lengths_q, lengths_k, self.rules, self.rates)
 
 

@@ -38,8 +38,8 @@ _SHOWN = (
 
 
 @constexpr(reuse_result=False)
-def _refuse_alibi_mask():
-    raise ValueError("alibi_mask: given to a layer with alibi=False, allowed only with alibi=True")
+def _refuse_alibi(name: str):
+    raise ValueError(f"{name}: given to a layer with alibi=False, allowed only with alibi=True")
 
 
 @keeps_its_code
@@ -70,7 +70,8 @@ class FlashAttention(nn.Cell):
         batch (int): items of the batch, for "TH" only, where it is needed. Default: None.
         window_size (tuple): (left, right), tokens that a query sees before and after its position; -1 = all.
             Default: (-1, -1).
-        causal (bool): query i sees keys 0..i only, without any mask tensor. Default: False.
+        causal (bool): query i sees keys 0..i only, without any mask tensor: aligned TOP LEFT, so that one query against
+            ten keys sees one. flash_attn and cached decoding align bottom right, see causal_alignment. Default: False.
         causal_alignment (str): "top_left", or "bottom_right": query i stands at key i + seq_k - seq_q, for causal
             masks, windows and computed ALiBi alike. Default: "top_left".
         value_head_dim (int): size of a head of value and of the output, 1 to 512. Default: None, head_dim.
@@ -93,6 +94,8 @@ class FlashAttention(nn.Cell):
         - **segment_ids** (Tensor) - int32 (batch, seq_q): a query sees keys of its own id only; negative ids, of
           padding, see nothing and are seen by none. Default: None.
         - **kv_segment_ids** (Tensor) - int32 (batch, seq_k). Default: None, segment_ids.
+        - **alibi_slopes** (Tensor) - (heads,) or (batch, heads), float32, float16 or bfloat16: slopes instead of the
+          standard ones, without alibi_mask; they get no gradient. Not on the TIK operators. Default: None.
 
     Outputs:
         Tensor (batch, heads, seq_q, value_head_dim), dtype of query. A query that sees nothing gives 0.
@@ -204,12 +207,15 @@ class FlashAttention(nn.Cell):
         prefix: Tensor | None = None,
         segment_ids: Tensor | None = None,
         kv_segment_ids: Tensor | None = None,
+        alibi_slopes: Tensor | None = None,
     ) -> Tensor:
         dropout_rate, seed = 0.0, None
         if self.training and self.dropout_rate > 0.0:
             dropout_rate, seed = self.dropout_rate, self.dropout_seed()
         if alibi_mask is not None and not self.alibi:
-            _refuse_alibi_mask()
+            _refuse_alibi("alibi_mask")
+        if alibi_slopes is not None and not self.alibi:
+            _refuse_alibi("alibi_slopes")
         return flash_attention(
             self.cast(query),
             self.cast(key),
@@ -222,6 +228,7 @@ class FlashAttention(nn.Cell):
             prefix=prefix,
             segment_ids=segment_ids,
             kv_segment_ids=kv_segment_ids,
+            alibi_slopes=alibi_slopes,
             scale=self.scale,
             softcap=self.softcap,
             causal=self.causal,

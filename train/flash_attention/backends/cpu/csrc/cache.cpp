@@ -25,10 +25,12 @@ enum PagedParameter {
   kPagedOutput,
   kPagedCount,
 };
-// (version, left side of the window, whether there are slopes, and sinks, most tokens of a sequence), and
-// (scale, rest of the scale, softcap, a slope per head). A most of -1 is none: a sequence that goes past the table is
-// an error then. Else it may be longer: the queries of tokens that are not in the cache get NaN.
+// (version, left side of the window, kind of the slopes, whether there are sinks, most tokens of a sequence), and
+// (scale, rest of the scale, softcap, a slope per head, or one per sequence and head). A most of -1 is none: a sequence
+// that goes past the table is an error then. Else it may be longer: the queries of tokens that are not in the cache get
+// NaN.
 enum PagedConfig { kPagedVersion, kPagedWindow, kPagedSlopes, kPagedHasSinks, kPagedMost, kPagedConfigCount };
+enum SlopesKind : int64_t { kNoSlopes = 0, kPerHead = 1, kPerSequence = 2 };
 enum PagedRates { kPagedScale, kPagedScaleRest, kPagedSoftcap, kPagedRateCount };
 
 // Bits of NaN in the elements of a row.
@@ -82,11 +84,13 @@ int paged_entry(int count, const Tensors& t) {
                 t.shape(kPagedOutput)[rank - 1] == p.value_dim,
             kBadShape);
     require(t.dtype(kPagedOutput) == p.dtype, kBadDType);
-    t.check_shape(kPagedRates, {kPagedRateCount + p.heads});
+    const int64_t slopes = in_range(config[kPagedSlopes], kNoSlopes, kPerSequence);
+    t.check_shape(kPagedRates, {kPagedRateCount + (slopes == kPerSequence ? p.batch : 1) * p.heads});
     p.scale = static_cast<double>(rates[kPagedScale]) + rates[kPagedScaleRest];
     p.softcap = rates[kPagedSoftcap];
     require(std::isfinite(p.scale) && std::isfinite(p.softcap) && p.softcap >= 0.0f, kBadValue);
-    if (in_range(config[kPagedSlopes], 0, 1)) p.slopes = rates + kPagedRateCount;
+    if (slopes != kNoSlopes) p.slopes = rates + kPagedRateCount;
+    if (slopes == kPerSequence) p.slope_stride = p.heads;
     if (in_range(config[kPagedHasSinks], 0, 1)) {
       t.check(kPagedSinks, DType::kFloat32, {p.heads});
       p.sinks = static_cast<const float*>(t.data[kPagedSinks]);

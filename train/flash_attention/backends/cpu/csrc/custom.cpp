@@ -44,7 +44,8 @@ enum Config {
 // Packed sequences have no batch axis.
 enum LayoutKind : int64_t { kHeadsFirst = 0 /* BNSD */, kBSND = 1, kBSH = 2, kSBH = 3, kTND = 4, kTH = 5 };
 
-enum BiasKind : int64_t { kNoBias = 0, kPerScore = 1, kAlibi = 2 };
+// The slopes of kAlibi are in the configuration, those of kGivenSlopes in the place of the bias.
+enum BiasKind : int64_t { kNoBias = 0, kPerScore = 1, kAlibi = 2, kGivenSlopes = 3 };
 
 // The float32 configuration. The scale is the sum of two numbers, which makes it exact enough for a float64. One number per
 // query head follows: its slope, if there are slopes. Their count says how many heads there are.
@@ -195,7 +196,7 @@ Problem parse(const Tensors& t, int config_index, int rates_index, int output_in
     p.mask = broadcast(t, kMask, p);
     require(p.mask.dtype == DType::kByte, kBadDType);
   }
-  switch (in_range(config[kBiasKind], kNoBias, kAlibi)) {
+  switch (in_range(config[kBiasKind], kNoBias, kGivenSlopes)) {
     case kPerScore:
       p.bias = broadcast(t, kBias, p);
       require(p.bias.dtype != DType::kByte, kBadDType);
@@ -203,6 +204,19 @@ Problem parse(const Tensors& t, int config_index, int rates_index, int output_in
     case kAlibi:
       p.slopes = rates + kRateCount;
       break;
+    case kGivenSlopes: {
+      require(t.present(kBias), kBadPointer);
+      const bool shared = t.ranks[kBias] == 1;
+      require(shared || t.ranks[kBias] == 2, kBadShape);
+      if (shared) {
+        t.check(kBias, DType::kFloat32, {p.heads});
+      } else {  // packed: packing_of counts the sequences
+        t.check(kBias, DType::kFloat32, {packed ? t.shape(kBias)[0] : p.batch, p.heads});
+      }
+      p.slopes = static_cast<const float*>(t.data[kBias]);
+      p.slope_stride = shared ? 0 : p.heads;
+      break;
+    }
   }
 
   if (in_range(config[kHasSinks], 0, 1)) {
@@ -311,6 +325,7 @@ Packing packing_of(const Tensors& t, int config_index, const Problem& p) {
   Packing packing{lengths_of(t, config_index - 2, p.seq_q), lengths_of(t, config_index - 1, p.seq_k),
                   config[kBottomRight] != 0};
   require(packing.query.size() == packing.key.size(), kBadLengths);
+  require(p.slope_stride == 0 || t.shape(kBias)[0] == packing.count(), kBadShape);
   if (p.prefix) {
     require(t.shape(kPrefix)[0] == packing.count(), kBadShape);
     for (int64_t i = 0; i < packing.count(); ++i) in_range(p.prefix[i], 0, packing.key[i + 1] - packing.key[i]);

@@ -197,7 +197,7 @@ struct DecodeTask {
       if (p.capped()) s[n] = Simd::mul(tanh(s[n]), Simd::set1(rule.softcap));
       if (p.slopes) {
         const F apart = Simd::abs(Simd::add(Simd::iota(), Simd::set1(position + static_cast<float>(n * kLanes))));
-        s[n] = Simd::fma(apart, Simd::set1(-p.slopes[head]), s[n]);
+        s[n] = Simd::fma(apart, Simd::set1(-p.slope(batch, head)), s[n]);
       }
       s[n] = Simd::select(bits >> (n * kLanes), s[n], minus_infinity);
       top = Simd::max(s[n], top);

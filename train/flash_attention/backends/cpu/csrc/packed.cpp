@@ -25,6 +25,7 @@ struct Sequence {
     p.band.offset = packing.bottom_right ? p.seq_k - p.seq_q : 0;
     p.dropout.batch_offset += static_cast<uint32_t>(index);
     if (p.prefix) p.prefix += index;
+    if (p.slopes) p.slopes += index * p.slope_stride;
     first_query_ = first_query;
     first_key_ = first_key;
     p.query = like_query(p.query);

@@ -115,7 +115,8 @@ struct Problem {
   const void* value;
   Broadcast mask;       // non-zero = hidden; kByte
   Broadcast bias;       // added to the scaled scores
-  const float* slopes;  // (heads): adds -slope * |position of the query - key|; null when absent
+  const float* slopes;  // (heads) or (batch, heads): adds -slope * |position of the query - key|; null when absent
+  int64_t slope_stride;  // from one item of the batch to the next; 0 when they share the slopes
   Dropout dropout;
   const float* sinks;          // (heads): logits that join every denominator; null when absent
   const int32_t* prefix;       // (batch): of the bands; null when absent
@@ -127,6 +128,7 @@ struct Problem {
     if (prefix) result.prefix = prefix[item];
     return result;
   }
+  FA_INLINE float slope(int64_t item, int64_t head) const { return slopes[item * slope_stride + head]; }
   FA_INLINE int64_t group() const { return heads / kv_heads; }
   FA_INLINE bool biased() const { return bias.data != nullptr || slopes != nullptr; }
   FA_INLINE bool capped() const { return softcap > 0.0f; }

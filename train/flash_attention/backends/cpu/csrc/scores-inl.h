@@ -118,7 +118,7 @@ struct Sides {
   void load_rest(const Problem& p, int64_t batch, int64_t head, const QueryTile& q, const KeyTile& k) {
     if (keep) load_keep(p, batch, head, q, k);
     if (p.bias.data) load_bias(p, batch, head, q, k);
-    slope = p.slopes ? p.slopes[head] : 0.0f;
+    slope = p.slopes ? p.slope(batch, head) : 0.0f;
     position = q.first + p.band.offset;
     if (p.capped() && !p.bias.data) {
       bias_stride = 0;

@@ -1,0 +1,237 @@
+"""The caller's slopes for ALiBi: what they add is a bias for every score, of which there is the float64 truth."""
+
+from dataclasses import replace
+
+import mindspore as ms
+import numpy as np
+import pytest
+from flash_attention import FlashAttention, flash_attention, flash_attention_varlen, paged_attention
+from flash_attention.problem import AttentionProblem, AttentionRules, alibi_slopes
+from flash_attention.problem.inputs import TensorSpec
+from flash_attention.reference import Attention, baseline, compare, truth
+from mindspore import Tensor, nn, ops
+
+from tests.train.flash_attention.modes import MODES_AND_BACKENDS
+
+BATCH, HEADS, KV_HEADS, SEQ_Q, SEQ_K, DIM = 2, 4, 2, 37, 70, 24
+RULES = {
+    "full": {},
+    "causal": {"causal": True, "causal_alignment": "bottom_right"},
+    "window": {"window_size": (30, 9), "softcap": 4.0, "causal_alignment": "bottom_right"},
+}
+
+
+def random(*shape, seed=0) -> np.ndarray:
+    """Normal random float32 elements."""
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def slopes(per_item: bool, items=BATCH) -> np.ndarray:
+    """Unlike the standard ones, and one below zero."""
+    values = np.random.default_rng(5).uniform(0.01, 0.6, (items, HEADS)).astype(np.float32)
+    values[0, 1] = -0.03
+    return values if per_item else values[0]
+
+
+def problem_of(rules: dict, **sizes) -> AttentionProblem:
+    """The same call with a bias for every score."""
+    shape = {"batch": BATCH, "heads": HEADS, "kv_heads": KV_HEADS, "seq_q": SEQ_Q, "seq_k": SEQ_K, **sizes}
+    scores = shape["batch"], HEADS, shape["seq_q"], shape["seq_k"]
+    return AttentionProblem(
+        **shape,
+        head_dim=DIM,
+        dtype="float32",
+        rules=AttentionRules.from_arguments(**rules),
+        bias_shape=scores,
+        bias_dtype="float32",
+    )
+
+
+def bias_of(problem: AttentionProblem, falls: np.ndarray) -> np.ndarray:
+    """What the slopes add, float64."""
+    distance = np.abs(np.arange(problem.seq_q)[:, None] + problem.offset - np.arange(problem.seq_k))
+    return -np.broadcast_to(falls, (problem.batch, HEADS)).astype(np.float64)[..., None, None] * distance
+
+
+class Net(nn.Cell):
+    """A call and the sum whose gradients are those of output and logsumexp."""
+
+    def __init__(self, rules: dict, backend: str, d_output, d_logsumexp):
+        super().__init__()
+        self.rules, self.backend = rules, backend
+        self.d_output, self.d_logsumexp = Tensor(d_output), Tensor(d_logsumexp)
+
+    def construct(self, query, key, value, falls):
+        output, logsumexp = flash_attention(
+            query, key, value, alibi_slopes=falls, return_lse=True, backend=self.backend, **self.rules
+        )
+        return (output * self.d_output).sum() + (logsumexp * self.d_logsumexp).sum(), output, logsumexp
+
+
+@pytest.mark.parametrize("per_item", (False, True), ids=("heads", "batch_heads"))
+@pytest.mark.parametrize("rules", RULES)
+@pytest.mark.parametrize("mode, backend", MODES_AND_BACKENDS, indirect=["mode"])
+def test_truth(mode, backend, rules, per_item):
+    if mode == "graph" and (rules != "window") != per_item:
+        pytest.skip("a graph for each rule is enough")
+    problem, falls = problem_of(RULES[rules]), slopes(per_item)
+    arrays = [random(*shape, seed=index) for index, shape in enumerate(
+        (problem.shape_query(), problem.shape_key(), problem.shape_value())
+    )]  # fmt: skip
+    upstream = {
+        "d_output": random(*problem.shape_output(), seed=8),
+        "d_logsumexp": random(*problem.shape_lse(), seed=9),
+    }
+    net = Net(RULES[rules], backend, **upstream)
+    inputs = [Tensor(array) for array in (*arrays, falls)]
+    _, output, logsumexp = net(*inputs)
+
+    def loss(query, key, value, falls):
+        return net(query, key, value, falls)[0]
+
+    *gradients, d_slopes = ops.grad(loss, (0, 1, 2, 3))(*inputs)
+    actual = Attention(*(tensor.asnumpy() for tensor in (output, logsumexp, *gradients)))
+    inputs = *arrays, {"bias": bias_of(problem, falls), **upstream}
+    exact, low = (function(problem, *inputs[:3], **inputs[3]) for function in (truth, baseline))
+    for error in compare(actual, exact, low):
+        assert error.ok, str(error)
+    assert not d_slopes.asnumpy().any()
+
+
+def test_layer_takes_other_dtypes_and_standard_slopes(mode):
+    layer = FlashAttention(DIM, alibi=True, causal=True, backend="cpu")
+    query, key = Tensor(random(BATCH, HEADS, SEQ_Q, DIM)), Tensor(random(BATCH, KV_HEADS, SEQ_Q, DIM, seed=1))
+    standard = np.array(alibi_slopes(problem_of({})), np.float16)
+    given = layer(query, key, key, alibi_slopes=Tensor(standard))
+    assert np.array_equal(given.asnumpy(), layer(query, key, key).asnumpy())
+    with pytest.raises(ValueError, match="alibi_slopes: given to a layer with alibi=False"):
+        FlashAttention(DIM)(query, key, key, None, None, None, None, None, None, Tensor(standard))
+
+
+class Packed(nn.Cell):
+    """A call and the sum whose gradients are those of the output."""
+
+    def __init__(self, ends: tuple, upstream, backend: str):
+        super().__init__()
+        self.ends, self.upstream, self.backend = ends, Tensor(upstream), backend
+
+    def construct(self, query, key, value, falls):
+        output = flash_attention_varlen(
+            query,
+            key,
+            value,
+            self.ends[0],
+            self.ends[1],
+            alibi_slopes=falls,
+            backend=self.backend,
+            causal=True,
+            causal_alignment="bottom_right",
+        )
+        return (output * self.upstream).sum(), output
+
+
+@pytest.mark.parametrize("per_item", (False, True), ids=("heads", "sequence_heads"))
+@pytest.mark.parametrize("mode, backend", MODES_AND_BACKENDS, indirect=["mode"])
+def test_varlen_is_a_call_for_each(mode, backend, per_item):
+    ends_q, ends_k = (0, 20, 20, 25, 60), (0, 300, 310, 330, 400)
+    falls = slopes(per_item, items=4)
+    query, key, value, upstream = (
+        random(length, heads, DIM, seed=seed)
+        for seed, (length, heads) in enumerate(((60, HEADS), (400, KV_HEADS), (400, KV_HEADS), (60, HEADS)))
+    )
+
+    packed = Packed((ends_q, ends_k), upstream, backend)
+    inputs = [Tensor(array) for array in (query, key, value, falls)]
+    output = packed(*inputs)[1].asnumpy()
+
+    def loss(query, key, value, falls):
+        return packed(query, key, value, falls)[0]
+
+    gradients = ops.grad(loss, (0, 1, 2))(*inputs)
+    for index in range(4):
+        rows, keys = slice(*ends_q[index : index + 2]), slice(*ends_k[index : index + 2])
+        if rows.start == rows.stop:
+            continue
+        rules = {"causal": True, "causal_alignment": "bottom_right"}
+        problem = problem_of(rules, batch=1, seq_q=rows.stop - rows.start, seq_k=keys.stop - keys.start)
+        parts = [array[part].swapaxes(0, 1)[None] for array, part in ((query, rows), (key, keys), (value, keys))]
+        given = {"bias": bias_of(problem, falls[index] if per_item else falls)}
+        given["d_output"] = upstream[rows].swapaxes(0, 1)[None]
+        own = [tensor.asnumpy()[part].swapaxes(0, 1)[None] for tensor, part in zip(gradients, (rows, keys, keys))]
+        exact, low = truth(problem, *parts, **given), baseline(problem, *parts, **given)
+        actual = Attention(output[rows].swapaxes(0, 1)[None], exact.logsumexp, *own)
+        for error in compare(actual, exact, low):
+            assert error.ok, f"sequence {index}: {error}"
+
+
+class Paged(nn.Cell):
+    """A call that a graph compiles."""
+
+    def __init__(self, backend: str):
+        super().__init__()
+        self.backend = backend
+
+    def construct(self, query, key_cache, value_cache, tables, lengths, falls):
+        return paged_attention(query, key_cache, value_cache, tables, lengths, alibi_slopes=falls, backend=self.backend)
+
+
+@pytest.mark.parametrize("per_item", (False, True), ids=("heads", "batch_heads"))
+@pytest.mark.parametrize("mode, backend", MODES_AND_BACKENDS, indirect=["mode"])
+def test_paged(mode, backend, per_item):
+    lengths, falls = (300, 41), slopes(per_item)
+    cache = [random(6, 64, KV_HEADS, DIM, seed=seed) for seed in range(2)]
+    tables, query = np.array([[5, 0, 3, 1, 2], [4, 9, 9, 9, 9]], np.int32), random(BATCH, 3, HEADS, DIM, seed=7)
+    tensors = map(Tensor, (query, *cache, tables, np.array(lengths, np.int32), falls))
+    output = Paged(backend)(*tensors).asnumpy()
+    for index, length in enumerate(lengths):
+        problem = problem_of({"causal": True, "causal_alignment": "bottom_right"}, batch=1, seq_q=3, seq_k=length)
+        rows = tables[index, : -(-length // 64)]
+        key, value = (part[rows].reshape(-1, KV_HEADS, DIM)[:length].swapaxes(0, 1)[None] for part in cache)
+        inputs = query[index].swapaxes(0, 1)[None], key, value
+        given = {"bias": bias_of(problem, falls[index] if per_item else falls)}
+        exact, low = truth(problem, *inputs, **given), baseline(problem, *inputs, **given)
+        for error in compare(Attention(output[index].swapaxes(0, 1)[None], exact.logsumexp), exact, low):
+            assert error.ok, str(error)
+
+
+def test_errors_and_refusals():
+    query = Tensor(random(BATCH, HEADS, SEQ_Q, DIM).astype(np.float16))
+    with pytest.raises(ValueError, match=r"alibi_slopes: got shape \(3, 4\), allowed are .* here \(4,\) or \(2, 4\)"):
+        flash_attention(query, query, query, alibi_slopes=Tensor(slopes(True, items=3)))
+    with pytest.raises(TypeError, match="alibi_slopes: got dtype int32"):
+        flash_attention(query, query, query, alibi_slopes=Tensor(np.ones(HEADS, np.int32)))
+    with pytest.raises(TypeError, match="alibi_slopes: got list, allowed is a Tensor"):
+        paged_attention(query, query, query, query, query, alibi_slopes=[1.0])
+    bias = Tensor(np.zeros((1, HEADS, 1, SEQ_Q), np.float16))
+    with pytest.raises(ValueError, match="alibi_slopes: given together with a bias"):
+        flash_attention(query, query, query, None, bias, alibi_slopes=Tensor(slopes(False)))
+    ends, rows = (SEQ_Q,), Tensor(random(SEQ_Q, HEADS, DIM))
+    with pytest.raises(ValueError, match=r"allowed are \(heads,\) and \(sequences, heads\), here \(4,\) or \(1, 4\)"):
+        flash_attention_varlen(rows, rows, rows, ends, ends, alibi_slopes=Tensor(slopes(True)))
+    with pytest.raises(RuntimeError, match="slopes of ALiBi as constants, and alibi_slopes are data"):
+        flash_attention(query, query, query, alibi_slopes=Tensor(slopes(False)), backend="emulator")
+    with pytest.raises(RuntimeError, match="slopes of ALiBi as constants, and alibi_slopes are data"):
+        halves = [rows.astype(ms.float16)] * 3
+        flash_attention_varlen(*halves, ends, ends, alibi_slopes=Tensor(slopes(False)), backend="emulator")
+
+
+def test_fused_makes_a_shift_of_them():
+    from flash_attention.backends.fused import BACKEND, _RealShift, fused_arguments
+
+    falls = slopes(True)
+    problem = replace(problem_of({}), dtype="float16", bias_shape=None, bias_dtype=None, slopes_shape=falls.shape)
+    assert BACKEND.refuse(problem) is None
+    tensors = Tensor(np.zeros(problem.shape_query())), Tensor(np.zeros(problem.shape_key()))
+    shift = _RealShift(problem, fused_arguments(problem))(*tensors, Tensor(falls))
+    exact = bias_of(problem, falls) / problem.scale
+    np.testing.assert_allclose(shift.asnumpy(), exact, rtol=2.0**-11, atol=1e-6)
+
+
+def test_counts_of_packed_sequences():
+    from flash_attention.problem.packed import PackedProblem
+
+    tensors = [TensorSpec((60, HEADS, DIM), "float32")] * 3
+    lengths = TensorSpec((5,), "int32")
+    for items in (4, 5):
+        given = PackedProblem.from_inputs(*tensors, lengths, lengths, None, None, TensorSpec((items, HEADS), "float32"))
+        assert given.sequences == items

@@ -1,0 +1,85 @@
+"""flash_attn.bert_padding: between padded batches and packed rows."""
+
+from __future__ import annotations
+
+import numpy as np
+from mindspore import Tensor, ops
+from mindspore import dtype as mstype
+
+__all__ = ["index_first_axis", "index_put_first_axis", "pad_input", "unpad_input"]
+
+
+def index_first_axis(input: Tensor, indices: Tensor) -> Tensor:
+    """Rows of a tensor.
+
+    Args:
+        input (Tensor): (rows, ...), floating.
+        indices (Tensor): int32 or int64 (count,).
+
+    Returns:
+        Tensor (count, ...), differentiable in input.
+    """
+    return ops.cast(ops.gather(ops.cast(input, mstype.float32), indices, 0), input.dtype)
+
+
+def index_put_first_axis(values: Tensor, indices: Tensor, first_axis_dim: int) -> Tensor:
+    """A tensor of zeros with these rows in it.
+
+    Args:
+        values (Tensor): (count, ...), floating.
+        indices (Tensor): int32 or int64 (count,), where each goes; none twice.
+        first_axis_dim (int): rows of the result.
+
+    Returns:
+        Tensor (first_axis_dim, ...), differentiable in values.
+    """
+    shape = (first_axis_dim,) + values.shape[1:]
+    rows = ops.scatter_nd(ops.expand_dims(indices, 1), ops.cast(values, mstype.float32), shape)
+    return ops.cast(rows, values.dtype)
+
+
+def unpad_input(hidden_states: Tensor, attention_mask: Tensor, unused_mask: Tensor | None = None) -> tuple:
+    """The tokens of a padded batch one behind the other; for PYNATIVE, because it reads the mask.
+
+    Args:
+        hidden_states (Tensor): (batch, seqlen, ...), floating.
+        attention_mask (Tensor): (batch, seqlen), bool or integer: 1 = a token, 0 = padding.
+        unused_mask (Tensor): likewise: 1 = a place that is kept though it counts for no sequence's own length.
+
+    Returns:
+        (tokens, ...) rows, differentiable in hidden_states; int64 (tokens,) indices of them in batch * seqlen; int32
+        (batch + 1,) cumulative lengths; the largest length, an int; int32 (batch,) lengths by attention_mask alone.
+
+    Raises:
+        ValueError: the mask is not (batch, seqlen).
+    """
+    own = _read("attention_mask", attention_mask, hidden_states)
+    kept = own if unused_mask is None else own + _read("unused_mask", unused_mask, hidden_states)
+    lengths = kept.sum(axis=1)
+    ends = np.concatenate(([0], np.cumsum(lengths))).astype(np.int32)
+    indices = Tensor(np.flatnonzero(kept).astype(np.int64))
+    rows = ops.cast(hidden_states, mstype.float32).reshape((-1,) + hidden_states.shape[2:])
+    rows = ops.cast(index_first_axis(rows, indices), hidden_states.dtype)
+    return rows, indices, Tensor(ends), int(lengths.max()), Tensor(own.sum(axis=1).astype(np.int32))
+
+
+def pad_input(hidden_states: Tensor, indices: Tensor, batch: int, seqlen: int) -> Tensor:
+    """Packed rows as a padded batch, zeros elsewhere.
+
+    Args:
+        hidden_states (Tensor): (tokens, ...), floating.
+        indices (Tensor): (tokens,), as of `unpad_input`.
+        batch (int): items of the batch.
+        seqlen (int): places of an item.
+
+    Returns:
+        Tensor (batch, seqlen, ...), differentiable in hidden_states.
+    """
+    rows = index_put_first_axis(ops.cast(hidden_states, mstype.float32), indices, batch * seqlen)
+    return ops.cast(rows.reshape((batch, seqlen) + hidden_states.shape[1:]), hidden_states.dtype)
+
+
+def _read(name: str, mask: Tensor, hidden_states: Tensor) -> np.ndarray:
+    if mask.shape != hidden_states.shape[:2]:
+        raise ValueError(f"{name}: got shape {mask.shape}, allowed is (batch, seqlen), here {hidden_states.shape[:2]}")
+    return (mask.asnumpy() != 0).astype(np.int64)

@@ -1,0 +1,327 @@
+"""flash_attn.flash_attn_interface: attention between tensors, packed or not."""
+
+from __future__ import annotations
+
+from mindspore import Tensor, ops
+from mindspore import dtype as mstype
+from mindspore.ops import constexpr
+
+from flash_attention.compat.flash_attn.kvcache import flash_attn_with_kvcache
+from flash_attention.functional import flash_attention
+from flash_attention.problem.checks import check_bool
+from flash_attention.varlen import flash_attention_varlen
+
+__all__ = [
+    "flash_attn_func",
+    "flash_attn_kvpacked_func",
+    "flash_attn_qkvpacked_func",
+    "flash_attn_varlen_func",
+    "flash_attn_varlen_kvpacked_func",
+    "flash_attn_varlen_qkvpacked_func",
+    "flash_attn_with_kvcache",
+]
+
+
+def flash_attn_func(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: Tensor | None = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+) -> Tensor | tuple[Tensor, Tensor, None]:
+    """Attention of (batch, seqlen, nheads, headdim) tensors. Causal masks are aligned BOTTOM RIGHT.
+
+    Args:
+        q (Tensor): (batch, seqlen_q, nheads, headdim), float16, bfloat16 or float32.
+        k (Tensor): (batch, seqlen_k, nheads_k, headdim); nheads_k divides nheads.
+        v (Tensor): like k; it may have a headdim of its own.
+        dropout_p (float): share of the probabilities set to zero, whenever it is not 0. PYNATIVE only: a compiled graph
+            needs a seed, which `flash_attention.flash_attention` takes. Default: 0.0.
+        softmax_scale (float): factor on the scores. Default: None, 1 / sqrt(headdim).
+        causal (bool): query i sees keys 0 to i + seqlen_k - seqlen_q: the last query sees all keys, as the last lines
+            of the two meet. (`flash_attention.flash_attention` aligns top left unless told otherwise.) Default: False.
+        window_size (tuple): (left, right): query i sees keys i + seqlen_k - seqlen_q - left to + right; -1 = all.
+        softcap (float): scores become softcap * tanh(score / softcap); 0 = off. Default: 0.0.
+        alibi_slopes (Tensor): (nheads,) or (batch, nheads): -slope * |i + seqlen_k - seqlen_q - j| is added.
+        deterministic (bool): no effect: every backward pass is deterministic. Default: False.
+        return_attn_probs (bool): also return the logsumexp, and None for the probabilities, which nothing stores.
+
+    Returns:
+        Tensor like q, as wide as v; with return_attn_probs (output, logsumexp, None), the logsumexp float32
+        (batch, nheads, seqlen_q). A query that sees nothing gives 0, and a logsumexp of -inf.
+
+    Raises:
+        TypeError, ValueError: an input is not allowed; before anything runs.
+    """
+    _check(deterministic, return_attn_probs, None)
+    result = flash_attention(
+        q,
+        k,
+        v,
+        dropout_rate=dropout_p,
+        scale=softmax_scale,
+        softcap=softcap,
+        causal=causal,
+        causal_alignment="bottom_right",
+        window_size=window_size,
+        alibi_slopes=alibi_slopes,
+        input_layout="BSND",
+        return_lse=return_attn_probs,
+    )
+    if return_attn_probs:
+        return result[0], result[1], None
+    return result
+
+
+def flash_attn_kvpacked_func(
+    q: Tensor,
+    kv: Tensor,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: Tensor | None = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+) -> Tensor | tuple[Tensor, Tensor, None]:
+    """`flash_attn_func` with key and value in one tensor.
+
+    Args:
+        kv (Tensor): (batch, seqlen_k, 2, nheads_k, headdim), key and value. All other arguments are those of
+            `flash_attn_func`.
+
+    Returns:
+        as `flash_attn_func`.
+
+    Raises:
+        TypeError, ValueError: an input is not allowed; before anything runs.
+    """
+    _check_packed("kv", kv.shape, 5, 2)
+    return flash_attn_func(
+        q,
+        _part(kv, 0),
+        _part(kv, 1),
+        dropout_p,
+        softmax_scale,
+        causal,
+        window_size,
+        softcap,
+        alibi_slopes,
+        deterministic,
+        return_attn_probs,
+    )
+
+
+def flash_attn_qkvpacked_func(
+    qkv: Tensor,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: Tensor | None = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+) -> Tensor | tuple[Tensor, Tensor, None]:
+    """`flash_attn_func` with query, key and value in one tensor.
+
+    Args:
+        qkv (Tensor): (batch, seqlen, 3, nheads, headdim). All other arguments are those of `flash_attn_func`.
+
+    Returns:
+        as `flash_attn_func`.
+
+    Raises:
+        TypeError, ValueError: an input is not allowed; before anything runs.
+    """
+    _check_packed("qkv", qkv.shape, 5, 3)
+    return flash_attn_func(
+        _part(qkv, 0),
+        _part(qkv, 1),
+        _part(qkv, 2),
+        dropout_p,
+        softmax_scale,
+        causal,
+        window_size,
+        softcap,
+        alibi_slopes,
+        deterministic,
+        return_attn_probs,
+    )
+
+
+def flash_attn_varlen_func(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: Tensor | None = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+    block_table: Tensor | None = None,
+) -> Tensor | tuple[Tensor, Tensor, None]:
+    """`flash_attn_func` on sequences one behind the other. Causal masks are aligned BOTTOM RIGHT in each.
+
+    Args:
+        q (Tensor): (total_q, nheads, headdim).
+        k (Tensor): (total_k, nheads_k, headdim).
+        v (Tensor): like k.
+        cu_seqlens_q (Tensor): int32 (batch + 1,), cumulative lengths from 0 to total_q.
+        cu_seqlens_k (Tensor): likewise, to total_k.
+        max_seqlen_q (int): no effect, as max_seqlen_k.
+        block_table (Tensor): refused: `flash_attn_with_kvcache` takes pages.
+
+    All other arguments are those of `flash_attn_func`; alibi_slopes are (nheads,) or (batch, nheads).
+
+    Returns:
+        as `flash_attn_func`: (total_q, nheads, headdim), the logsumexp (nheads, total_q).
+
+    Raises:
+        TypeError, ValueError: an input is not allowed; before anything runs.
+    """
+    _check(deterministic, return_attn_probs, block_table)
+    result = flash_attention_varlen(
+        q,
+        k,
+        v,
+        cu_seqlens_q,
+        cu_seqlens_k,
+        dropout_rate=dropout_p,
+        scale=softmax_scale,
+        softcap=softcap,
+        causal=causal,
+        causal_alignment="bottom_right",
+        window_size=window_size,
+        alibi_slopes=alibi_slopes,
+        return_lse=return_attn_probs,
+    )
+    if return_attn_probs:
+        return result[0], result[1], None
+    return result
+
+
+def flash_attn_varlen_kvpacked_func(
+    q: Tensor,
+    kv: Tensor,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: Tensor | None = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+) -> Tensor | tuple[Tensor, Tensor, None]:
+    """`flash_attn_varlen_func` with key and value in one tensor.
+
+    Args:
+        kv (Tensor): (total_k, 2, nheads_k, headdim). All other arguments are those of `flash_attn_varlen_func`.
+
+    Returns:
+        as `flash_attn_varlen_func`.
+
+    Raises:
+        TypeError, ValueError: an input is not allowed; before anything runs.
+    """
+    _check_packed("kv", kv.shape, 4, 2)
+    return flash_attn_varlen_func(
+        q,
+        _part(kv, 0),
+        _part(kv, 1),
+        cu_seqlens_q,
+        cu_seqlens_k,
+        max_seqlen_q,
+        max_seqlen_k,
+        dropout_p,
+        softmax_scale,
+        causal,
+        window_size,
+        softcap,
+        alibi_slopes,
+        deterministic,
+        return_attn_probs,
+    )
+
+
+def flash_attn_varlen_qkvpacked_func(
+    qkv: Tensor,
+    cu_seqlens: Tensor,
+    max_seqlen: int,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: Tensor | None = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+) -> Tensor | tuple[Tensor, Tensor, None]:
+    """`flash_attn_varlen_func` with query, key and value in one tensor.
+
+    Args:
+        qkv (Tensor): (total, 3, nheads, headdim). All other arguments are those of `flash_attn_varlen_func`.
+
+    Returns:
+        as `flash_attn_varlen_func`.
+
+    Raises:
+        TypeError, ValueError: an input is not allowed; before anything runs.
+    """
+    _check_packed("qkv", qkv.shape, 4, 3)
+    return flash_attn_varlen_func(
+        _part(qkv, 0),
+        _part(qkv, 1),
+        _part(qkv, 2),
+        cu_seqlens,
+        cu_seqlens,
+        max_seqlen,
+        max_seqlen,
+        dropout_p,
+        softmax_scale,
+        causal,
+        window_size,
+        softcap,
+        alibi_slopes,
+        deterministic,
+        return_attn_probs,
+    )
+
+
+def _part(packed, index):
+    """One of the tensors that are packed in the last axis but two."""
+    # A compiled graph on a CPU slices neither float16 nor bfloat16.
+    return ops.cast(ops.cast(packed, mstype.float32)[..., index, :, :], packed.dtype)
+
+
+@constexpr(reuse_result=False)
+def _check(deterministic, return_attn_probs, block_table):
+    check_bool("deterministic", deterministic)
+    check_bool("return_attn_probs", return_attn_probs)
+    if block_table is not None:
+        raise ValueError("block_table: given, allowed is None; flash_attn_with_kvcache takes keys and values in pages")
+
+
+@constexpr(reuse_result=False)
+def _check_packed(name, shape, rank, parts):
+    if len(shape) != rank or shape[-3] != parts:
+        tokens = "batch, seqlen" if rank == 5 else "total"
+        raise ValueError(f"{name}: got shape {shape}, allowed is ({tokens}, {parts}, nheads, headdim)")

@@ -1,0 +1,316 @@
+"""`flash_attn_with_kvcache`: attention against a cache of keys and values, which may grow in the call.
+
+A cache of one row for each sequence is one of pages as long as a row. Where the queries stand at the end of what they
+see, `paged_attention` does the rest; else the pages are gathered and what is hidden becomes a mask.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+from mindspore import Tensor, nn, ops
+from mindspore import dtype as mstype
+from mindspore.ops import constexpr
+
+from flash_attention.functional import flash_attention
+from flash_attention.paged import paged_attention, reshape_and_cache
+from flash_attention.precision import fix_dtypes
+from flash_attention.problem.checks import check_bool, check_dtype, check_int, check_window
+from flash_attention.problem.inputs import TensorSpec, read_slopes
+from flash_attention.rotary import rotary_embedding
+from flash_attention.tensors import spec, tensor_spec
+
+
+def flash_attn_with_kvcache(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    k: Tensor | None = None,
+    v: Tensor | None = None,
+    rotary_cos: Tensor | None = None,
+    rotary_sin: Tensor | None = None,
+    cache_seqlens: int | Tensor | None = None,
+    cache_batch_idx: Tensor | None = None,
+    cache_leftpad: Tensor | None = None,
+    block_table: Tensor | None = None,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    softcap: float = 0.0,
+    rotary_interleaved: bool = True,
+    alibi_slopes: Tensor | None = None,
+    num_splits: int = 0,
+    return_softmax_lse: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Attention against a cache. Causal masks are aligned BOTTOM RIGHT: the last query sees all keys of its sequence.
+
+    It has no gradient for the cache.
+
+    Args:
+        q (Tensor): (batch, seqlen, nheads, headdim), float16, bfloat16 or float32.
+        k_cache (Parameter): (batch_cache, seqlen_cache, nheads_k, headdim), or with a block_table (num_blocks,
+            page_block_size, nheads_k, headdim), pages of any size. Where `k` is given it is written: a Parameter, or in
+            PYNATIVE on a CPU a plain Tensor.
+        v_cache (Parameter): likewise; it may have a headdim of its own.
+        k (Tensor): (batch, seqlen_new, nheads_k, headdim), keys that the cache takes behind those it has.
+        v (Tensor): likewise; both or none.
+        rotary_cos (Tensor): (seqlen_ro, rotary_dim / 2). The new keys are turned by their positions, and the queries:
+            with causal or a window each by its own, otherwise all by that of the first new key. Only with `k`.
+        rotary_sin (Tensor): like rotary_cos.
+        cache_seqlens (int or Tensor): keys that the cache has, those of padding included: int32 (batch,), or one number
+            for all. Default: None, as many as the cache can hold; needed with `k`.
+        cache_batch_idx (Tensor): int32 (batch,): the row of the cache for each sequence. Not with a block_table.
+            Default: None, its own number.
+        cache_leftpad (Tensor): int32 (batch,): so many keys at the start are padding, which nothing sees. They take
+            part in the positions all the same.
+        block_table (Tensor): int32 (batch, most pages of a sequence). Default: None, a row for each sequence.
+        softmax_scale (float): factor on the scores. Default: None, 1 / sqrt(headdim).
+        causal (bool): query i sees keys 0 to i + length - seqlen, with the length after the new keys. Default: False.
+        window_size (tuple): (left, right) of keys that a query sees around that position; -1 = all.
+        softcap (float): scores become softcap * tanh(score / softcap); 0 = off. Default: 0.0.
+        rotary_interleaved (bool): neighbouring components make a pair; False: those half of rotary_dim apart.
+        alibi_slopes (Tensor): (nheads,) or (batch, nheads): -slope * distance is added.
+        num_splits (int): no effect: how the keys are split is decided inside.
+        return_softmax_lse (bool): also return the logsumexp.
+
+    Returns:
+        Tensor like q, as wide as v_cache; with return_softmax_lse a pair of it and the logsumexp, float32
+        (batch, nheads, seqlen).
+
+    Raises:
+        TypeError, ValueError: an input is not allowed; in PYNATIVE also lengths past the end of the cache. A compiled
+            graph does not see them: new keys past the end are left out.
+    """
+    run = _plan(
+        spec(q),
+        spec(k_cache),
+        spec(v_cache),
+        (spec(k), spec(v), spec(rotary_cos), spec(rotary_sin)),
+        (spec(cache_seqlens), spec(cache_batch_idx), spec(cache_leftpad), spec(block_table)),
+        spec(alibi_slopes),
+        (softmax_scale, causal, window_size, softcap, rotary_interleaved, num_splits, return_softmax_lse),
+    )
+    return run(
+        q,
+        k_cache,
+        v_cache,
+        k,
+        v,
+        rotary_cos,
+        rotary_sin,
+        cache_seqlens,
+        cache_batch_idx,
+        cache_leftpad,
+        block_table,
+        alibi_slopes,
+    )
+
+
+class _Cached(nn.Cell):
+    """One kind of call.
+
+    Args:
+        q, cache: of query and keys.
+        width: most pages of a sequence.
+        new: keys that the cache takes.
+        length: that of all sequences where it is a constant, else None.
+        in_rows: whether sequence b has row b of the cache.
+        padded: whether there is a cache_leftpad.
+        rules: those of `flash_attn_with_kvcache` from softmax_scale to return_softmax_lse, without alibi_slopes.
+    """
+
+    def __init__(self, q, cache, width: int, new: int, length: int | None, in_rows: bool, padded: bool, rules: tuple):
+        super().__init__()
+        self.scale, causal, (self.left, right), self.softcap, self.interleaved, _, self.return_lse = rules
+        self.right = 0 if causal else right
+        self.batch, self.seq, self.heads = q.shape[:3]
+        self.dtype, self.new = getattr(mstype, q.dtype), new
+        self.block_size, self.capacity = cache.shape[1], width * cache.shape[1]
+        self.whole = in_rows and cache.shape[0] == self.batch
+        # What `paged_attention` computes: queries at the end that see nothing behind themselves.
+        self.at_the_end = (self.seq == 1 or self.right == 0) and not (padded or self.return_lse)
+        self.positional = self.right >= 0 or self.left >= 0 or self.seq == 1
+        self.table = Tensor(np.arange(self.batch, dtype=np.int32).reshape(-1, 1))
+        self.length = None if length is None else Tensor(np.full(self.batch, length, np.int32))
+        self.added = Tensor(np.arange(max(1, new), dtype=np.int32).reshape(1, -1))
+        self.rows = Tensor(np.arange(-self.seq, 0, dtype=np.int32).reshape(1, 1, -1, 1))
+        self.columns = Tensor(np.arange(self.capacity, dtype=np.int32).reshape(1, 1, 1, -1))
+        self.last = Tensor(self.capacity - 1, mstype.int32)
+        self.check_room = _RoomCheck(self.capacity, new)
+
+    def construct(self, q, k_cache, v_cache, k, v, cos, sin, lengths, index, leftpad, table, slopes):
+        if self.length is not None:
+            lengths = self.length
+        if table is None:
+            table = self.table if index is None else ops.reshape(index, (-1, 1))
+        if self.length is None and (self.new > 0 or not self.at_the_end):
+            self.check_room(lengths)  # otherwise `paged_attention` does it
+        if self.new > 0:
+            if cos is not None:
+                k = rotary_embedding(k, cos, sin, interleaved=self.interleaved, offsets=lengths)
+                q = self.turn_query(q, cos, sin, lengths)
+            reshape_and_cache(k, v, k_cache, v_cache, self.slots(table, lengths))
+            lengths = lengths + self.new
+        if self.at_the_end:
+            return self.attend_at_the_end(q, k_cache, v_cache, table, lengths, slopes)
+        return self.attend(q, k_cache, v_cache, table, lengths, leftpad, slopes)
+
+    def attend_at_the_end(self, q, k_cache, v_cache, table, lengths, slopes):
+        return paged_attention(
+            q,
+            k_cache,
+            v_cache,
+            table,
+            lengths,
+            scale=self.scale,
+            softcap=self.softcap,
+            window_size=(self.left, -1),
+            alibi_slopes=slopes,
+        )
+
+    def attend(self, q, k_cache, v_cache, table, lengths, leftpad, slopes):
+        lengths = ops.reshape(lengths, (-1, 1, 1, 1))
+        position = lengths + self.rows
+        bias = None
+        if slopes is not None:
+            falls = -ops.reshape(ops.cast(slopes, mstype.float32), (-1, self.heads, 1, 1))
+            bias = falls * ops.cast(ops.abs(position - self.columns), mstype.float32)
+        return flash_attention(
+            q,
+            self.keys(k_cache, table),
+            self.keys(v_cache, table),
+            self.hidden(position, lengths, leftpad),
+            bias,
+            scale=self.scale,
+            softcap=self.softcap,
+            input_layout="BSND",
+            return_lse=self.return_lse,
+        )
+
+    def turn_query(self, q, cos, sin, first):
+        if self.positional:
+            return rotary_embedding(q, cos, sin, interleaved=self.interleaved, offsets=first)
+        # All at one position: as many heads of one token.
+        shape = q.shape
+        q = ops.reshape(ops.cast(q, mstype.float32), (self.batch, 1, self.seq * self.heads, -1))
+        q = rotary_embedding(q, cos, sin, interleaved=self.interleaved, offsets=first)
+        return ops.cast(ops.reshape(q, shape), self.dtype)
+
+    def slots(self, table, lengths):
+        """Where the new keys go; -1 past the end."""
+        position = ops.reshape(lengths, (-1, 1)) + self.added
+        inside = ops.minimum(position, self.last)
+        block = ops.gather_elements(table, 1, inside // self.block_size)
+        return ops.select(
+            position <= self.last, block * self.block_size + inside % self.block_size, ops.zeros_like(inside) - 1
+        )
+
+    def hidden(self, position, lengths, leftpad):
+        """Bool (batch, 1, 1 or seqlen, keys)."""
+        hidden = self.columns >= lengths
+        if leftpad is not None:
+            hidden = ops.logical_or(hidden, self.columns < ops.reshape(leftpad, (-1, 1, 1, 1)))
+        if self.right >= 0:
+            hidden = ops.logical_or(hidden, self.columns > position + self.right)
+        if self.left >= 0:
+            hidden = ops.logical_or(hidden, self.columns < position - self.left)
+        return hidden
+
+    def keys(self, cache, table):
+        """(batch, keys, nheads_k, headdim) of the pages."""
+        if self.whole:
+            return cache
+        shape = cache.shape
+        # A CPU gathers no bfloat16. Entries past the end of a sequence may be anything.
+        pages = ops.minimum(ops.maximum(table, 0), Tensor(shape[0] - 1, mstype.int32))
+        keys = ops.reshape(ops.gather(ops.cast(cache, mstype.float32), pages, 0), (self.batch, -1) + shape[2:])
+        return ops.cast(keys, self.dtype)
+
+
+class _RoomCheck(nn.Cell):
+    """Refuses lengths past the end. Only PYNATIVE can: a graph sees no lengths."""
+
+    def __init__(self, capacity: int, new: int):
+        super().__init__()
+        self.capacity, self.new = capacity, new
+
+    def __call__(self, lengths):
+        longest = int(lengths.asnumpy().max()) + self.new
+        if longest > self.capacity:
+            _refuse_length(longest - self.new, self.new, self.capacity)
+
+    def construct(self, lengths):
+        return lengths
+
+
+def _refuse_length(length: int, new: int, capacity: int):
+    raise ValueError(f"cache_seqlens: got {length} and {new} new keys, but the cache can hold {capacity}")
+
+
+@constexpr(reuse_result=False)
+def _plan(q, k_cache, v_cache, new, where, slopes, rules):
+    q, k_cache, v_cache = (
+        tensor_spec(name, given) for name, given in (("q", q), ("k_cache", k_cache), ("v_cache", v_cache))
+    )
+    names = "k", "v", "rotary_cos", "rotary_sin"
+    k, v, cos, sin = (None if given is None else tensor_spec(name, given) for name, given in zip(names, new))
+    lengths, *others = where
+    if isinstance(lengths, tuple):
+        lengths = tensor_spec("cache_seqlens", lengths)
+    elif lengths is not None:
+        check_int("cache_seqlens", lengths, 0)
+    names = "cache_batch_idx", "cache_leftpad", "block_table"
+    index, leftpad, table = (None if given is None else tensor_spec(name, given) for name, given in zip(names, others))
+    scale, causal, window, softcap, interleaved, splits, return_lse = rules
+    for name, flag in (("causal", causal), ("rotary_interleaved", interleaved), ("return_softmax_lse", return_lse)):
+        check_bool(name, flag)
+    check_int("num_splits", splits, 0)
+    rules = scale, causal, check_window(window), softcap, interleaved, splits, return_lse
+    slopes = None if slopes is None else tensor_spec("alibi_slopes", slopes)
+    return _planned(q, k_cache, v_cache, (k, v, cos, sin), (lengths, index, leftpad, table), slopes, rules)
+
+
+@functools.lru_cache(maxsize=256)
+def _planned(q, k_cache, v_cache, new, where, slopes, rules) -> nn.Cell:
+    (k, v, cos, sin), (lengths, index, leftpad, table) = new, where
+    for name, tensor in (("q", q), ("k_cache", k_cache), ("v_cache", v_cache)):
+        if len(tensor.shape) != 4:
+            raise ValueError(f"{name}: got shape {tensor.shape}, allowed is rank 4")
+    batch = q.shape[0]
+    read_slopes(slopes, q.shape[2], "batch", {batch})
+    if (k is None) != (v is None):
+        raise ValueError(f"{'v' if v is None else 'k'}: got None beside the other, allowed are both or none")
+    if (cos is None) != (sin is None):
+        missing = "rotary_sin" if sin is None else "rotary_cos"
+        raise ValueError(f"{missing}: got None beside the other, allowed are both or none")
+    if k is None and cos is not None:
+        raise ValueError("rotary_cos: given without k, allowed only with new keys, which it turns too")
+    if k is not None and lengths is None:
+        raise ValueError("cache_seqlens: got None beside k, allowed are an int and a Tensor: where the new keys go")
+    if k is not None and (len(k.shape) != 4 or k.shape[0] != batch):
+        raise ValueError(f"k: got shape {k.shape}, allowed is (batch, seqlen_new, nheads_k, headdim), batch {batch}")
+    if table is None:
+        width = 1
+        if index is None and k_cache.shape[0] < batch:
+            raise ValueError(f"k_cache: got {k_cache.shape[0]} rows, allowed are at least the {batch} of q")
+    else:
+        check_dtype("block_table", table.dtype, ("int32",))
+        if len(table.shape) != 2 or table.shape[0] != batch:
+            raise ValueError(f"block_table: got shape {table.shape}, allowed is (batch, pages), batch {batch}")
+        if index is not None:
+            raise ValueError("cache_batch_idx: given beside a block_table, allowed is one of them")
+        width = table.shape[1]
+    named = {"cache_seqlens": lengths, "cache_batch_idx": index, "cache_leftpad": leftpad}
+    for name, tensor in named.items():
+        if isinstance(tensor, TensorSpec):
+            check_dtype(name, tensor.dtype, ("int32",))
+            if tensor.shape != (batch,):
+                raise ValueError(f"{name}: got shape {tensor.shape}, allowed is (batch,) = ({batch},)")
+    capacity = width * k_cache.shape[1]
+    constant = capacity if lengths is None else None if isinstance(lengths, TensorSpec) else int(lengths)
+    added = 0 if k is None else k.shape[1]
+    if constant is not None and constant + added > capacity:
+        _refuse_length(constant, added, capacity)
+    in_rows = table is None and index is None
+    return fix_dtypes(_Cached(q, k_cache, width, added, constant, in_rows, leftpad is not None, rules))

@@ -1,0 +1,147 @@
+"""Rotary position embedding (Su et al., "RoFormer", 2021): pairs of a head's components turned by angles of a table."""
+
+from __future__ import annotations
+
+import functools
+
+import mindspore as ms
+import numpy as np
+from mindspore import Tensor, nn, ops
+from mindspore import dtype as mstype
+from mindspore.ops import constexpr
+
+from flash_attention.precision import fix_dtypes
+from flash_attention.problem.checks import check_bool, check_dtype, check_int, check_name
+from flash_attention.problem.inputs import DTYPES, TensorSpec
+from flash_attention.tensors import spec, tensor_spec
+
+_LAYOUTS = ("BSND", "BNSD")
+
+
+def rotary_embedding(
+    x: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    *,
+    interleaved: bool = False,
+    offsets: int | Tensor = 0,
+    input_layout: str = "BSND",
+) -> Tensor:
+    """Turns the first rotary_dim components of every head by the angles of its position; the others stay.
+
+    A pair (a, b) becomes (a * cos - b * sin, a * sin + b * cos), in float32. Pair i is the components i and
+    i + rotary_dim / 2, or interleaved 2 * i and 2 * i + 1.
+
+    Args:
+        x (Tensor): (batch, seq, heads, head_dim), float16, bfloat16 or float32.
+        cos (Tensor): (positions, rotary_dim / 2), of any of these dtypes; rotary_dim <= head_dim.
+        sin (Tensor): like cos.
+        interleaved (bool): neighbouring components make a pair. Default: False, those half of rotary_dim apart.
+        offsets (int or Tensor): position of the first token of every sequence; int32 (batch,) has one for each.
+            Default: 0.
+        input_layout (str): "BSND", or "BNSD": (batch, heads, seq, head_dim). Default: "BSND".
+
+    Returns:
+        Tensor like x. Differentiable in x, cos and sin. A token whose position, data in a Tensor of offsets, is not in
+        the tables gives NaN in what is turned.
+
+    Raises:
+        TypeError, ValueError: an input is not allowed, an int of offsets past the tables included.
+
+    Examples:
+        >>> import numpy as np
+        >>> from mindspore import Tensor
+        >>> from flash_attention import rotary_embedding
+        >>> angles = np.arange(128)[:, None] * 10000.0 ** -(np.arange(0, 64, 2) / 64)
+        >>> cos, sin = Tensor(np.cos(angles).astype(np.float32)), Tensor(np.sin(angles).astype(np.float32))
+        >>> query = Tensor(np.random.randn(2, 100, 8, 64).astype(np.float16))
+        >>> print(rotary_embedding(query, cos, sin, offsets=28).shape)
+        (2, 100, 8, 64)
+    """
+    run = _plan(spec(x), spec(cos), spec(sin), spec(offsets), interleaved, input_layout)
+    return run(x, cos, sin, offsets)
+
+
+class _Rotary(nn.Cell):
+    """One kind of call; arithmetic is in float32, whose operations compiled graphs have on every device."""
+
+    def __init__(self, x, cos, offset: int | None, interleaved: bool, layout: str):
+        super().__init__()
+        self.dtype = getattr(mstype, x.dtype)
+        self.interleaved = interleaved
+        seq_axis = 1 if layout == "BSND" else 2
+        self.seq, self.table = x.shape[seq_axis], cos.shape[0]
+        self.half = cos.shape[1]
+        self.whole = 2 * self.half == x.shape[3]
+        # Of a turned half, and of its angles: those of a position are the same for every head.
+        self.shape = x.shape[:3] + (2 * self.half,)
+        self.angles = (-1, self.seq, 1, self.half) if layout == "BSND" else (-1, 1, self.seq, self.half)
+        self.offset = offset
+        self.rows = Tensor(np.arange(self.seq, dtype=np.int32).reshape(1, -1))
+        self.low, self.high = Tensor(0, mstype.int32), Tensor(self.table - 1, mstype.int32)
+        self.outside = Tensor(float("nan"), mstype.float32)
+
+    def construct(self, x, cos, sin, offsets):
+        x = ops.cast(x, mstype.float32)
+        cos, sin = self.of_positions(cos, offsets), self.of_positions(sin, offsets)
+        turned = x if self.whole else x[..., : 2 * self.half]
+        if self.interleaved:
+            pairs = ops.reshape(turned, self.shape[:3] + (self.half, 2))
+            first, second = pairs[..., 0], pairs[..., 1]
+            turned = ops.reshape(ops.stack((first * cos - second * sin, first * sin + second * cos), -1), self.shape)
+        else:
+            first, second = turned[..., : self.half], turned[..., self.half :]
+            turned = ops.concat((first * cos - second * sin, first * sin + second * cos), -1)
+        if not self.whole:
+            turned = ops.concat((turned, x[..., 2 * self.half :]), -1)
+        return ops.cast(turned, self.dtype)
+
+    def of_positions(self, table, offsets):
+        """Rows of a table for the tokens, as float32 that broadcasts to a half of what is turned."""
+        table = ops.cast(table, mstype.float32)
+        if self.offset is not None:
+            return ops.reshape(table[self.offset : self.offset + self.seq], self.angles)
+        positions = ops.reshape(offsets, (-1, 1)) + self.rows
+        inside = ops.minimum(ops.maximum(positions, self.low), self.high)
+        rows = ops.reshape(ops.gather(table, ops.reshape(inside, (-1,)), 0), self.angles)
+        known = ops.reshape(ops.equal(inside, positions), self.angles[:3] + (1,))
+        return ops.masked_fill(rows, ops.logical_not(known), self.outside)
+
+
+@constexpr(reuse_result=False)
+def _plan(x, cos, sin, offsets, interleaved, input_layout):
+    check_bool("interleaved", interleaved)
+    specs = tuple(tensor_spec(name, given) for name, given in (("x", x), ("cos", cos), ("sin", sin)))
+    if isinstance(offsets, tuple):
+        offsets = tensor_spec("offsets", offsets)
+    else:
+        check_int("offsets", offsets, 0)
+    return _planned(*specs, offsets, interleaved, input_layout, ms.get_context("device_target"))
+
+
+@functools.lru_cache(maxsize=512)
+def _planned(x, cos, sin, offsets, interleaved, input_layout, device) -> nn.Cell:
+    check_name("input_layout", input_layout, _LAYOUTS)
+    for name, tensor in (("x", x), ("cos", cos), ("sin", sin)):
+        check_dtype(name, tensor.dtype, DTYPES)
+    if len(x.shape) != 4:
+        raise ValueError(f"x: got shape {x.shape}, allowed is rank 4, as input_layout {input_layout} says")
+    if len(cos.shape) != 2 or not 1 <= cos.shape[1] <= x.shape[3] // 2:
+        raise ValueError(
+            f"cos: got shape {cos.shape}, allowed is (positions, rotary_dim / 2), here up to {x.shape[3] // 2} columns"
+        )
+    if sin.shape != cos.shape:
+        raise ValueError(f"sin: got shape {sin.shape}, allowed is that of cos, {cos.shape}")
+    batch, seq = x.shape[0], x.shape[1 if input_layout == "BSND" else 2]
+    offset = None
+    if isinstance(offsets, TensorSpec):
+        check_dtype("offsets", offsets.dtype, ("int32",))
+        if offsets.shape != (batch,):
+            raise ValueError(f"offsets: got shape {offsets.shape}, allowed is (batch,) = ({batch},), or an int")
+    else:
+        offset = int(offsets)
+        if offset + seq > cos.shape[0]:
+            raise ValueError(
+                f"cos: got {cos.shape[0]} positions, allowed are at least {offset + seq}: {seq} tokens from {offset} on"
+            )
+    return fix_dtypes(_Rotary(x, cos, offset, interleaved, input_layout))
