@@ -60,6 +60,8 @@ class Network(nn.Cell):
 
 
 def _compiled(layer: nn.Cell):
+    """A layer as a `@jit` function."""
+
     @ms.jit
     def attention(query, key, value):
         return layer(query, key, value)
@@ -68,6 +70,7 @@ def _compiled(layer: nn.Cell):
 
 
 def _dense() -> nn.Cell:
+    """A projection of the tokens."""
     return nn.Dense(WIDTH, WIDTH, has_bias=False)
 
 
@@ -107,10 +110,12 @@ def truth(network: Network, tokens: np.ndarray, d_output: np.ndarray) -> dict[st
 
 
 def _heads(tokens: np.ndarray) -> np.ndarray:
+    """(batch, heads, seq, head_dim) of tokens."""
     return tokens.reshape(BATCH, SEQ, HEADS, DIM).transpose(0, 2, 1, 3)
 
 
 def _tokens(heads: np.ndarray) -> np.ndarray:
+    """Tokens of (batch, heads, seq, head_dim)."""
     return heads.transpose(0, 2, 1, 3).reshape(BATCH * SEQ, WIDTH)
 
 

@@ -167,7 +167,9 @@ def primitives(route, **rules):
     problem = make_problem(**SIZES, **rules)
     make_primitive = functools.partial(registration.primitive, route)
     core = OperatorAttention(problem, make_primitive, GeneratedKeepBits(host.describe(problem)), Chip(30)).core
-    return tuple(one for one in (core.forward, core.rows, core.main, core.finish) if one is not None)
+    backward = core.backward
+    primitives = core.forward.kernel, backward.rows, backward.main, backward.finish
+    return tuple(one for one in primitives if one is not None)
 
 
 @pytest.mark.parametrize("route", ROUTES)

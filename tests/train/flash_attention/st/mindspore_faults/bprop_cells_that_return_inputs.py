@@ -9,6 +9,8 @@ RANDOM = np.random.default_rng(0)
 
 
 class Guard(nn.Cell):
+    """Hands on its inputs, with a bprop."""
+
     def construct(self, x, y):
         return x, y
 
@@ -17,6 +19,8 @@ class Guard(nn.Cell):
 
 
 class Product(nn.Cell):
+    """A product and a sum, with a bprop."""
+
     def construct(self, x, y):
         return x * y, x + y
 
@@ -25,6 +29,8 @@ class Product(nn.Cell):
 
 
 class Layer(nn.Cell):
+    """Both, and a projection behind them."""
+
     def __init__(self):
         super().__init__()
         self.guard, self.product = Guard(), Product()

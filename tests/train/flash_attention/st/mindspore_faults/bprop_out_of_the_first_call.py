@@ -8,6 +8,8 @@ ms.set_context(mode=ms.PYNATIVE_MODE, device_target="CPU")
 
 
 class Exponential(nn.Cell):
+    """exp, whose bprop uses the result."""
+
     def construct(self, x):
         return ops.exp(x)
 
@@ -16,6 +18,8 @@ class Exponential(nn.Cell):
 
 
 class Network(nn.Cell):
+    """A projection in front of it."""
+
     def __init__(self):
         super().__init__()
         self.exponential = Exponential()

@@ -9,6 +9,7 @@ RANDOM = np.random.default_rng(0)
 
 
 def bprop(x, out, dout):
+    """The derivative of the primitive."""
     return (dout * out,)
 
 

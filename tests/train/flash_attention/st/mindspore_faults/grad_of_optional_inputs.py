@@ -8,6 +8,8 @@ ms.set_context(mode=ms.PYNATIVE_MODE, device_target="CPU")
 
 
 class Sum(nn.Cell):
+    """A sum of what is there."""
+
     def construct(self, x, y=None, z=None):
         return x * 2 if y is None else x + y
 
@@ -17,6 +19,7 @@ cell = Sum()
 
 @ms.jit
 def gradient(x, d_output):
+    """Its gradient."""
     return ops.GradOperation(sens_param=True)(cell)(x, d_output)
 
 

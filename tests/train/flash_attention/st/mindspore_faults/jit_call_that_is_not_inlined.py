@@ -9,6 +9,8 @@ RANDOM = np.random.default_rng(0)
 
 
 class Product(nn.Cell):
+    """exp(x) * y, as a call."""
+
     def __init__(self):
         super().__init__()
         self.add_flags(no_inline=True)
@@ -22,10 +24,12 @@ product = Product()
 
 @ms.jit
 def function(x, y):
+    """The compiled function."""
     return product(x, y)
 
 
 def network(x):
+    """Operations of PYNATIVE around it."""
     return function(x * 2, x * 3) * 2
 
 

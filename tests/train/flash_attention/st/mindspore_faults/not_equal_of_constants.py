@@ -9,6 +9,8 @@ MASK, IDS = (np.arange(24) % 5 < 2).astype(np.float32).reshape(4, 6), (np.arange
 
 
 class Network(nn.Cell):
+    """What differs in constants, and in an input."""
+
     def __init__(self):
         super().__init__()
         self.mask, self.ids, self.not_equal = Tensor(MASK), Tensor(IDS), ops.NotEqual()
