@@ -117,9 +117,9 @@ def _forward(problem: PackedProblem, backward: ops.Custom) -> ops.Custom:
         lengths_q, lengths_k, rules, rates, out, dout,
     ):  # fmt: skip
         sides = mask, bias, keep, seed, sinks, prefix, segments, kv_segments
-        gradients = backward(
-            *(query, key, value, *sides, out[0], out[1], dout[0], dout[1]), *(lengths_q, lengths_k, rules, rates)
-        )
+        # As above.
+        given = (query, key, value) + sides + (out[0], out[1], dout[0], dout[1], lengths_q, lengths_k, rules, rates)
+        gradients = backward(*given)
         d_sinks = gradients[3] if sunk else zeros_like(sinks)
         before = tuple(zeros_like(tensor) for tensor in (mask, bias, keep, seed))
         behind = (prefix, segments, kv_segments, lengths_q, lengths_k, rules, rates)
