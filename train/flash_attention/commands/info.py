@@ -39,7 +39,7 @@ def run(options: argparse.Namespace) -> int:
     rows += [[name, installed_version(name) or "not installed"] for name in DISTRIBUTIONS]
     rows += [["CANN", cann_version() or "not found (ASCEND_HOME_PATH, ASCEND_TOOLKIT_HOME)"]]
     rows += [["processor", f"{processor()}, {len(os.sched_getaffinity(0))} of {os.cpu_count()} cores usable"]]
-    rows += [["CPU kernel", cpu_kernel()]]
+    rows += [["CPU kernel", cpu_kernel()], ["its bfloat16", bfloat16_arithmetic()]]
     if options.all:
         rows += [["MindSpore device", device_target()]]
     print(table(["", ""], rows).split("\n", 2)[2])
@@ -91,6 +91,22 @@ def cpu_kernel() -> str:
         return f"instruction sets {', '.join(instruction_sets())}; uses {os.environ.get(FORCED_ISA) or 'the first'}"
     except OSError as error:
         return str(error)
+
+
+def bfloat16_arithmetic() -> str:
+    """What the native kernel calculates bfloat16 in, and why."""
+    from flash_attention.backends.cpu.library import DOT_PRODUCT_ISA, load
+
+    try:
+        kernel = load()
+    except OSError:
+        return "unknown, because the CPU kernel cannot be loaded"
+    forced, rate = os.environ.get(FORCED_ISA), kernel.bfloat16_rate()
+    used = "dot product" if (forced or kernel.instruction_sets()[0]) == DOT_PRODUCT_ISA else "float32"
+    reason = "no dot product that the kernel knows"
+    if rate is not None:
+        reason = f"the dot product was measured to do {rate:.2f} times the operations of float32"
+    return f"{used}, forced by {FORCED_ISA}; {reason}" if forced else f"{used}: {reason}"
 
 
 def device_target() -> str:

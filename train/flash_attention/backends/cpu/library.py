@@ -15,6 +15,7 @@ from flash_attention.problem.packed import PackedProblem
 from flash_attention.problem.paged import PagedProblem
 
 ISA_VARIABLE = "FLASH_ATTENTION_CPU_ISA"
+DOT_PRODUCT_ISA = "avx512_bf16"  # multiplies bfloat16 by an instruction of its own
 BUILD_COMMAND = "python -m flash_attention.backends.cpu.build"
 
 _VERSION = 6  # as in csrc/arguments.h
@@ -49,11 +50,24 @@ class Library:
         self.handle = ctypes.CDLL(str(path))
         self.handle.flash_attention_message.restype = ctypes.c_char_p
         self.handle.flash_attention_isa.restype = ctypes.c_char_p
+        self.handle.flash_attention_bfloat16_rate.restype = ctypes.c_double
 
     def instruction_sets(self) -> tuple[str, ...]:
         """Instruction sets that can run here, best first; the variable FLASH_ATTENTION_CPU_ISA takes one of them."""
         names = map(self.handle.flash_attention_isa, itertools.count())
         return tuple(name.decode() for name in itertools.takewhile(lambda name: name is not None, names))
+
+    def bfloat16_rate(self) -> float | None:
+        """Multiplications and additions of the processor's bfloat16 dot product, in those of float32 that take as long,
+        as measured once in a process; None where it has no such instruction.
+
+        Below 1, instruction sets without the dot product come first: they calculate bfloat16 in float32.
+        """
+        return self.handle.flash_attention_bfloat16_rate() or None
+
+    def assume_bfloat16_rate(self, rate: float | None) -> None:
+        """Takes a rate for the measured one, for tests; None ends that. Without the instruction nothing changes."""
+        self.handle.flash_attention_assume_bfloat16_rate(ctypes.c_double(rate or 0.0))
 
     def multiply_adds(self, dtype: str, operations: int) -> None:
         """Takes the time that so many operations take at least: those of products of that dtype, in registers alone.

@@ -11,6 +11,7 @@
 
 #include "problem.h"
 #include "status.h"
+#include "subnormals.h"
 
 namespace flash_attention {
 
@@ -90,8 +91,10 @@ inline const int32_t* integers(const Tensors& t, int i, std::initializer_list<in
   return static_cast<const int32_t*>(t.data[i]);
 }
 
+// What an entry point gives for run(), which may throw.
 template <class Run>
 int answer(const Run& run) {
+  const KeepSubnormals keep;
   try {
     return run();
   } catch (const Reject& reject) {

@@ -259,7 +259,10 @@ int multiply_adds(DType dtype, int64_t operations) {
   if (kernels == nullptr) return kNoTarget;
   const int threads = thread_count(static_cast<double>(operations), INT64_MAX);
 #pragma omp parallel num_threads(threads)
-  kernels->multiply_adds(dtype, operations / threads);
+  {
+    const KeepSubnormals keep;
+    kernels->multiply_adds(dtype, operations / threads);
+  }
   return kOk;
 }
 

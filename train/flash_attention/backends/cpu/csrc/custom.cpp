@@ -463,6 +463,10 @@ const char* flash_attention_isa(int index) {
   return kernels ? kernels->isa : nullptr;
 }
 
+// See dispatch.h.
+double flash_attention_bfloat16_rate() { return fa::bfloat16_rate(); }
+void flash_attention_assume_bfloat16_rate(double rate) { fa::assume_bfloat16_rate(rate); }
+
 // Takes the time of so many operations, see attention.h; for profiles.
 int flash_attention_multiply_adds(int bfloat16, int64_t operations) {
   return fa::multiply_adds(bfloat16 ? fa::DType::kBFloat16 : fa::DType::kFloat32, operations);

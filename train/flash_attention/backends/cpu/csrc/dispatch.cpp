@@ -1,7 +1,12 @@
 #include "dispatch.h"
 
+#include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
+#include <utility>
 
 namespace flash_attention {
 namespace {
@@ -19,10 +24,39 @@ bool runs(const Kernels* kernels) {
   return true;
 }
 
+// The shortest of several times is the one that nothing disturbed; by turns, so that the clock is the same for both.
+double measured_bfloat16_rate() {
+  constexpr int kRounds = 24;
+  constexpr int64_t kOperations = 1 << 18;
+  const auto shorten = [&](double& least, DType dtype) {
+    const auto start = std::chrono::steady_clock::now();
+    kAvx512Bf16Kernels->multiply_adds(dtype, kOperations);
+    least = std::min(least, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  };
+  double float32 = std::numeric_limits<double>::infinity(), bfloat16 = float32;
+  for (int round = 0; round < kRounds; ++round) {
+    shorten(float32, DType::kFloat32);
+    shorten(bfloat16, DType::kBFloat16);
+  }
+  return float32 / bfloat16;
+}
+
+std::atomic<double> assumed_rate{0};
+
 }  // namespace
 
+double bfloat16_rate() {
+  if (!runs(kAvx512Bf16Kernels)) return 0;
+  if (const double assumed = assumed_rate) return assumed;
+  static const double measured = measured_bfloat16_rate();
+  return measured;
+}
+
+void assume_bfloat16_rate(double rate) { assumed_rate = rate; }
+
 const Kernels* runnable_kernels(int index) {
-  const Kernels* const all[] = {kAvx512Bf16Kernels, kAvx512Kernels, kAvx2Kernels, kNeonKernels, kScalarKernels};
+  const Kernels* all[] = {kAvx512Bf16Kernels, kAvx512Kernels, kAvx2Kernels, kNeonKernels, kScalarKernels};
+  if (bfloat16_rate() < 1) std::swap(all[0], all[1]);
   for (const Kernels* kernels : all) {
     if (runs(kernels) && index-- == 0) return kernels;
   }

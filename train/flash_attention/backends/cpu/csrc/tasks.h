@@ -10,6 +10,7 @@
 #include <new>
 
 #include "status.h"
+#include "subnormals.h"
 
 namespace flash_attention {
 
@@ -53,6 +54,7 @@ bool run_tasks(int threads, int64_t tasks, int64_t scratch_bytes, std::atomic<bo
   const bool dirty = poisoned();
 #pragma omp parallel num_threads(threads)
   {
+    const KeepSubnormals keep;
     char* scratch = nullptr;
     try {
       scratch = thread_scratch(scratch_bytes);
