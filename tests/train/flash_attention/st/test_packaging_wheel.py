@@ -5,6 +5,7 @@ With --versions, environments for the MindSpore releases stay beside the one of 
 
 import platform
 import re
+import subprocess
 import sys
 import zipfile
 from pathlib import Path
@@ -31,6 +32,16 @@ from flash_attention import FlashAttention
 tensors = [ms.Tensor(np.random.default_rng(n).standard_normal((1, 2, 40, 16)), ms.float16) for n in range(3)]
 outputs = [FlashAttention(16, causal=True, backend=name)(*tensors).asnumpy() for name in ("emulator", "math")]
 assert np.abs(outputs[0] - outputs[1]).max() < 4e-3
+"""
+
+# No backend is named: the one that needs no kernel is chosen.
+WITHOUT_KERNEL = """
+import mindspore as ms
+import numpy as np
+from flash_attention import FlashAttention, available_backends
+assert "cpu" not in available_backends() and "math" in available_backends()
+tensors = [ms.Tensor(np.ones((1, 2, 40, 16)), ms.float32) for _ in range(3)]
+np.testing.assert_allclose(FlashAttention(16, causal=True)(*tensors).asnumpy(), 1, rtol=1e-6)
 """
 
 
@@ -61,6 +72,47 @@ def test_wheel_works_without_a_compiler(wheel: Path, tmp_path: Path) -> None:
     printed = run(tmp_path / "venv/bin/flash-attention", "info", cwd=tmp_path, compiler=False)
     assert str(tmp_path / "venv") in printed
     smoke(python, "cpu", cwd=tmp_path, compiler=False)
+
+
+@pytest.mark.builds
+@pytest.mark.timeout(600)
+def test_wheel_without_the_kernel(tmp_path: Path) -> None:
+    """For every processor, made without a compiler. What needs no kernel runs, backend cpu says what is missing."""
+    sources = copy_sources(tmp_path)
+    left = sources / "flash_attention/backends/cpu/lib/libflash_attention_cpu.so"
+    left.parent.mkdir(exist_ok=True)
+    left.write_text("of an earlier build")
+    run("bash", sources / "build.sh", "--no-kernel", cwd=Path("/"), PYTHON=sys.executable, CXX="/nonexistent/compiler")
+    (built,) = (sources / "dist").glob("flash_attention-*.whl")
+    assert built.name.endswith("-py3-none-any.whl")
+    files = zipfile.ZipFile(built).namelist()
+    assert LIBRARY not in files
+    assert "flash_attention/backends/cpu/csrc/dispatch.cpp" in files
+
+    python = environment(tmp_path / "venv")
+    install = ("-m", "pip", "install", "--no-index", "--no-deps", "--ignore-installed", built)
+    run(python, *install, cwd=tmp_path, compiler=False)
+    printed = run(tmp_path / "venv/bin/flash-attention", "info", cwd=tmp_path, compiler=False)
+    assert "build it with: python -m flash_attention.backends.cpu.build" in printed
+    run(python, "-c", WITHOUT_KERNEL, cwd=tmp_path, compiler=False)
+
+
+@pytest.mark.builds
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--machine", "arm64"), "got 'arm64', allowed: aarch64, x86_64"),
+        (("--machine",), "got '', allowed: aarch64, x86_64"),
+        (("--no-kernel", "--manylinux"), "bash train/build.sh --no-kernel"),
+        (("--no-kernel", "--machine", "aarch64"), "bash train/build.sh --no-kernel"),
+        (("--kernel",), "bash train/build.sh --no-kernel"),
+    ],
+)
+def test_options_that_build_nothing(options: tuple, said: str, tmp_path: Path) -> None:
+    sources = copy_sources(tmp_path)
+    done = subprocess.run(["bash", sources / "build.sh", *options], capture_output=True, text=True)
+    assert done.returncode == 2 and said in done.stderr
+    assert not (sources / "dist").exists()
 
 
 @pytest.mark.slow
