@@ -17,7 +17,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGTERM, signal.SIG_DFL)
 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
-OPTIONAL_MARKS = ("slow", "distributed", "builds", "versions", "clients")
+OPTIONAL_MARKS = ("slow", "distributed", "builds", "versions", "clients", "arm")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -4,7 +4,6 @@ With --versions, environments for the MindSpore releases stay beside the one of 
 """
 
 import platform
-import re
 import subprocess
 import sys
 import zipfile
@@ -13,17 +12,16 @@ from pathlib import Path
 import pytest
 
 from tests.train.flash_attention.st.wheel_tools import (
+    LIBRARY,
     RELEASES,
     copy_sources,
     environment,
     mindspore_environment,
+    needs_nothing_newer_than_2014,
     run,
     smoke,
 )
 
-LIBRARY = "flash_attention/backends/cpu/lib/libflash_attention_cpu.so"
-# What manylinux2014 promises (PEP 599), and the libgomp of GCC 4.9.
-OLDEST = {"GLIBC": (2, 17), "GLIBCXX": (3, 4, 19), "CXXABI": (1, 3, 7), "GCC": (4, 8), "GOMP": (4, 0), "OMP": (3, 1)}
 # The backend that needs both wheels.
 EMULATED = """
 import mindspore as ms
@@ -79,7 +77,7 @@ def test_wheel_works_without_a_compiler(wheel: Path, tmp_path: Path) -> None:
 def test_wheel_without_the_kernel(tmp_path: Path) -> None:
     """For every processor, made without a compiler. What needs no kernel runs, backend cpu says what is missing."""
     sources = copy_sources(tmp_path)
-    left = sources / "flash_attention/backends/cpu/lib/libflash_attention_cpu.so"
+    left = sources / LIBRARY
     left.parent.mkdir(exist_ok=True)
     left.write_text("of an earlier build")
     run("bash", sources / "build.sh", "--no-kernel", cwd=Path("/"), PYTHON=sys.executable, CXX="/nonexistent/compiler")
@@ -148,14 +146,7 @@ def emulator_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.timeout(900)
 def test_manylinux_wheel_needs_nothing_newer_than_2014(portable_wheel: Path, tmp_path: Path) -> None:
     assert f"manylinux2014_{platform.machine()}" in portable_wheel.name
-    library = zipfile.ZipFile(portable_wheel).extract(LIBRARY, tmp_path)
-    symbols = run("objdump", "-T", library, cwd=tmp_path)
-    versions = re.findall(r"\((GLIBC|GLIBCXX|CXXABI|GCC|GOMP|OMP)_([\d.]+)\)", symbols)
-    assert versions
-    for name, version in versions:
-        assert tuple(map(int, version.split("."))) <= OLDEST[name], f"{name}_{version}"
-    # MindSpore's own: a second OpenMP runtime would have its own threads.
-    assert "libgomp.so.1" in run("objdump", "-p", library, cwd=tmp_path)
+    needs_nothing_newer_than_2014(portable_wheel, tmp_path)
 
 
 @pytest.mark.versions
