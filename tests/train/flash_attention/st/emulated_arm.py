@@ -58,6 +58,7 @@ def install(wheel: Path, folder: Path) -> None:
 
 
 def _make(folder: Path) -> None:
+    """Fetches the emulator, Python and MindSpore, and writes the command that joins them."""
     for program, package in (("apt-get", "apt"), ("dpkg", "dpkg")):
         if shutil.which(program) is None:
             raise RuntimeError(f"no {program}, which fetches Debian's Python for Arm: install {package}")
