@@ -3,7 +3,7 @@
 #   ./test.sh                     the tests of every day
 #   ./test.sh --slow              and the slow ones; likewise --distributed (several processes), --builds (wheels, the
 #                                 native kernel anew), --versions, --clients (model libraries),
-#                                 --card (virtual Ascend)
+#                                 --card (virtual Ascend), --arm (the kernel for Arm under emulation)
 #   ./test.sh --fresh             first removes what is compiled and cached, as in a new clone, but for the environment;
 #                                 then any of the others
 #   ./test.sh tests/emulator -k vadd   anything else goes to pytest

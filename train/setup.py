@@ -1,8 +1,10 @@
 """Builds flash_attention with its native CPU kernel inside.
 
+FLASH_ATTENTION_MACHINE names another processor family to compile for, FLASH_ATTENTION_KERNEL=0 leaves the kernel out.
 Everything stands here and not in pyproject.toml, so that the setuptools of a 2021 cluster image installs it too.
 """
 
+import os
 import re
 import subprocess
 import sys
@@ -23,6 +25,8 @@ except ImportError:  # setuptools before 70.1
 
 HERE = Path(__file__).resolve().parent
 README = HERE.parent / "README.md"
+MACHINE = os.environ.get("FLASH_ATTENTION_MACHINE", "")
+WITH_KERNEL = os.environ.get("FLASH_ATTENTION_KERNEL", "1") not in ("", "0")
 
 
 def version() -> str:
@@ -34,7 +38,8 @@ class BuildWithKernel(build_py):
     """Compiles the CPU kernel into the package folder before that is copied."""
 
     def run(self) -> None:
-        if subprocess.run([sys.executable, "-m", "flash_attention.backends.cpu.build"], cwd=HERE).returncode:
+        command = [sys.executable, "-m", "flash_attention.backends.cpu.build"]
+        if WITH_KERNEL and subprocess.run(command, cwd=HERE).returncode:
             sys.exit("error: the CPU kernel was not built, for the reason above")
         # Setuptools may have listed the data files before the library was there.
         self.__dict__.pop("data_files", None)
@@ -49,10 +54,10 @@ class PlainInstall(install):
 
 
 class PlatformDistribution(Distribution):
-    """Holds a shared library, so it is installed as platform-dependent although no Python extension is in it."""
+    """With the kernel it is installed as platform-dependent, although no Python extension is in it."""
 
     def has_ext_modules(self) -> bool:
-        return True
+        return WITH_KERNEL
 
 
 commands = {"build_py": BuildWithKernel, "install": PlainInstall}
@@ -61,6 +66,11 @@ if bdist_wheel is not None:
 
     class PlatformWheel(bdist_wheel):
         """One wheel for every Python 3: the library knows the processor, not the interpreter."""
+
+        def initialize_options(self) -> None:
+            super().initialize_options()
+            if MACHINE and WITH_KERNEL:
+                self.plat_name = f"linux_{MACHINE}"
 
         def get_tag(self) -> tuple:
             return ("py3", "none", super().get_tag()[2])
@@ -80,7 +90,7 @@ setup(
     package_data={
         "": ["*.json", "py.typed", "*.pyi"],
         # The sources travel too: `python -m flash_attention.backends.cpu.build` makes the kernel on another processor.
-        "flash_attention.backends.cpu": ["lib/*.so", "csrc/*", "csrc/*/*"],
+        "flash_attention.backends.cpu": [*(["lib/*.so"] if WITH_KERNEL else []), "csrc/*", "csrc/*/*"],
     },
     install_requires=["mindspore>=2.0.0", "numpy>=1.20,<2", "tqdm"],
     extras_require={

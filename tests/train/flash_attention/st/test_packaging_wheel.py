@@ -4,7 +4,7 @@ With --versions, environments for the MindSpore releases stay beside the one of 
 """
 
 import platform
-import re
+import subprocess
 import sys
 import zipfile
 from pathlib import Path
@@ -12,17 +12,16 @@ from pathlib import Path
 import pytest
 
 from tests.train.flash_attention.st.wheel_tools import (
+    LIBRARY,
     RELEASES,
     copy_sources,
     environment,
     mindspore_environment,
+    needs_nothing_newer_than_2014,
     run,
     smoke,
 )
 
-LIBRARY = "flash_attention/backends/cpu/lib/libflash_attention_cpu.so"
-# What manylinux2014 promises (PEP 599), and the libgomp of GCC 4.9.
-OLDEST = {"GLIBC": (2, 17), "GLIBCXX": (3, 4, 19), "CXXABI": (1, 3, 7), "GCC": (4, 8), "GOMP": (4, 0), "OMP": (3, 1)}
 # The backend that needs both wheels.
 EMULATED = """
 import mindspore as ms
@@ -31,6 +30,16 @@ from flash_attention import FlashAttention
 tensors = [ms.Tensor(np.random.default_rng(n).standard_normal((1, 2, 40, 16)), ms.float16) for n in range(3)]
 outputs = [FlashAttention(16, causal=True, backend=name)(*tensors).asnumpy() for name in ("emulator", "math")]
 assert np.abs(outputs[0] - outputs[1]).max() < 4e-3
+"""
+
+# No backend is named: the one that needs no kernel is chosen.
+WITHOUT_KERNEL = """
+import mindspore as ms
+import numpy as np
+from flash_attention import FlashAttention, available_backends
+assert "cpu" not in available_backends() and "math" in available_backends()
+tensors = [ms.Tensor(np.ones((1, 2, 40, 16)), ms.float32) for _ in range(3)]
+np.testing.assert_allclose(FlashAttention(16, causal=True)(*tensors).asnumpy(), 1, rtol=1e-6)
 """
 
 
@@ -61,6 +70,47 @@ def test_wheel_works_without_a_compiler(wheel: Path, tmp_path: Path) -> None:
     printed = run(tmp_path / "venv/bin/flash-attention", "info", cwd=tmp_path, compiler=False)
     assert str(tmp_path / "venv") in printed
     smoke(python, "cpu", cwd=tmp_path, compiler=False)
+
+
+@pytest.mark.builds
+@pytest.mark.timeout(600)
+def test_wheel_without_the_kernel(tmp_path: Path) -> None:
+    """For every processor, made without a compiler. What needs no kernel runs, backend cpu says what is missing."""
+    sources = copy_sources(tmp_path)
+    left = sources / LIBRARY
+    left.parent.mkdir(exist_ok=True)
+    left.write_text("of an earlier build")
+    run("bash", sources / "build.sh", "--no-kernel", cwd=Path("/"), PYTHON=sys.executable, CXX="/nonexistent/compiler")
+    (built,) = (sources / "dist").glob("flash_attention-*.whl")
+    assert built.name.endswith("-py3-none-any.whl")
+    files = zipfile.ZipFile(built).namelist()
+    assert LIBRARY not in files
+    assert "flash_attention/backends/cpu/csrc/dispatch.cpp" in files
+
+    python = environment(tmp_path / "venv")
+    install = ("-m", "pip", "install", "--no-index", "--no-deps", "--ignore-installed", built)
+    run(python, *install, cwd=tmp_path, compiler=False)
+    printed = run(tmp_path / "venv/bin/flash-attention", "info", cwd=tmp_path, compiler=False)
+    assert "build it with: python -m flash_attention.backends.cpu.build" in printed
+    run(python, "-c", WITHOUT_KERNEL, cwd=tmp_path, compiler=False)
+
+
+@pytest.mark.builds
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--machine", "arm64"), "got 'arm64', allowed: aarch64, x86_64"),
+        (("--machine",), "got '', allowed: aarch64, x86_64"),
+        (("--no-kernel", "--manylinux"), "bash train/build.sh --no-kernel"),
+        (("--no-kernel", "--machine", "aarch64"), "bash train/build.sh --no-kernel"),
+        (("--kernel",), "bash train/build.sh --no-kernel"),
+    ],
+)
+def test_options_that_build_nothing(options: tuple, said: str, tmp_path: Path) -> None:
+    sources = copy_sources(tmp_path)
+    done = subprocess.run(["bash", sources / "build.sh", *options], capture_output=True, text=True)
+    assert done.returncode == 2 and said in done.stderr
+    assert not (sources / "dist").exists()
 
 
 @pytest.mark.slow
@@ -96,14 +146,7 @@ def emulator_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.timeout(900)
 def test_manylinux_wheel_needs_nothing_newer_than_2014(portable_wheel: Path, tmp_path: Path) -> None:
     assert f"manylinux2014_{platform.machine()}" in portable_wheel.name
-    library = zipfile.ZipFile(portable_wheel).extract(LIBRARY, tmp_path)
-    symbols = run("objdump", "-T", library, cwd=tmp_path)
-    versions = re.findall(r"\((GLIBC|GLIBCXX|CXXABI|GCC|GOMP|OMP)_([\d.]+)\)", symbols)
-    assert versions
-    for name, version in versions:
-        assert tuple(map(int, version.split("."))) <= OLDEST[name], f"{name}_{version}"
-    # MindSpore's own: a second OpenMP runtime would have its own threads.
-    assert "libgomp.so.1" in run("objdump", "-p", library, cwd=tmp_path)
+    needs_nothing_newer_than_2014(portable_wheel, tmp_path)
 
 
 @pytest.mark.versions

@@ -2,15 +2,20 @@
 
 import fcntl
 import os
+import re
 import shutil
 import subprocess
 import sys
 import sysconfig
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[4]
 SMOKE = Path(__file__).resolve().parent / "smoke.py"
+LIBRARY = "flash_attention/backends/cpu/lib/libflash_attention_cpu.so"
+# What manylinux2014 promises (PEP 599), and the libgomp of GCC 4.9.
+OLDEST = {"GLIBC": (2, 17), "GLIBCXX": (3, 4, 19), "CXXABI": (1, 3, 7), "GCC": (4, 8), "GOMP": (4, 0), "OMP": (3, 1)}
 RELEASES = {  # Python: MindSpore, further pins
     # The nearest on PyPI to the 2.2 line of Ascend 910 clusters; pyelftools is what virtual_ascend needs beside it.
     "3.9": ("2.0.0", ["pillow<10", "pyelftools"]),
@@ -50,7 +55,12 @@ def environment(folder: Path, python: str = sys.executable, share: bool = True) 
 
 
 def kept_environment(name: str, contents: str, make: Callable[[Path], object]) -> Path:
-    """Python of an environment that is kept beside the tests' own.
+    """Python of an environment that is kept beside the tests' own, as `kept`."""
+    return kept(name, contents, make) / "bin" / "python"
+
+
+def kept(name: str, contents: str, make: Callable[[Path], object]) -> Path:
+    """A folder that is kept beside the environment of the tests.
 
     `make(folder)` makes it at the first call and when `contents` changes; processes that come meanwhile wait.
     """
@@ -63,7 +73,7 @@ def kept_environment(name: str, contents: str, make: Callable[[Path], object]) -
         if not stamp.exists() or stamp.read_text() != contents:
             make(folder)
             stamp.write_text(contents)
-    return folder / "bin" / "python"
+    return folder
 
 
 def smoke(python: Path, *backends: str, cwd: Path, compiler: bool = True) -> str:
@@ -71,6 +81,18 @@ def smoke(python: Path, *backends: str, cwd: Path, compiler: bool = True) -> str
     printed = run(python, SMOKE, *backends, cwd=cwd, compiler=compiler, PYTHONPATH=str(ROOT))
     assert printed.splitlines()[-1].startswith("ok: the same losses everywhere"), printed
     return printed
+
+
+def needs_nothing_newer_than_2014(wheel: Path, folder: Path) -> None:
+    """The library in a manylinux2014 wheel takes old versions of its symbols, and OpenMP from the system."""
+    library = zipfile.ZipFile(wheel).extract(LIBRARY, folder)
+    symbols = run("objdump", "-T", library, cwd=folder)
+    versions = re.findall(r"\((GLIBC|GLIBCXX|CXXABI|GCC|GOMP|OMP)_([\d.]+)\)", symbols)
+    assert versions
+    for name, version in versions:
+        assert tuple(map(int, version.split("."))) <= OLDEST[name], f"{name}_{version}"
+    # MindSpore's own: a second OpenMP runtime would have its own threads.
+    assert "libgomp.so.1" in run("objdump", "-p", library, cwd=folder)
 
 
 def mindspore_environment(version: str) -> Path:

@@ -3,6 +3,9 @@
 One object per instruction set, each with flags of its own, and one library that chooses at run time. The environment
 variables CXX (default g++) and CXXFLAGS (added at the end) are honoured.
 
+With --machine, or FLASH_ATTENTION_MACHINE, the library is for a processor family other than this one's. CXX then is a
+cross compiler, by default GCC's under the name that it has in Debian: aarch64-linux-gnu-g++.
+
 With --manylinux, or FLASH_ATTENTION_MANYLINUX=1, GCC makes a library for every Linux since glibc 2.17 (PEP 599,
 manylinux2014), whatever this one is. It takes libgomp.so.1 from the system, as MindSpore does: one OpenMP runtime in
 the process.
@@ -36,6 +39,9 @@ _MANYLINUX = (
 _WARNINGS = ("-Wall", "-Wextra", "-Wno-maybe-uninitialized")
 _AVX2 = ("-mavx2", "-mfma", "-mf16c")
 _AVX512 = (*_AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl")
+# Processor families with instruction sets of their own, and further names of theirs.
+MACHINES = ("aarch64", "x86_64")
+_FURTHER_NAMES = {"amd64": "x86_64", "arm64": "aarch64"}
 _TARGETS = {"avx512_bf16": (*_AVX512, "-mavx512bf16"), "avx512": _AVX512, "avx2": _AVX2, "neon": (), "scalar": ()}
 
 
@@ -58,7 +64,7 @@ def build(
 
     Args:
         output: the file to write. It is replaced in one step, so a process that has the old one loaded is safe.
-        compiler: command of a C++17 compiler of the GCC or Clang family. Default: $CXX or g++.
+        compiler: command of a C++17 compiler of the GCC or Clang family. Default: $CXX, or g++ for `machine`.
         flags: added after the usual ones.
         machine: processor family that is compiled for. Default: this one's.
         jobs: how many compilers run at once. Default: one per processor.
@@ -67,9 +73,11 @@ def build(
         isas: the instruction sets that are compiled besides scalar. Default: all of the processor family.
 
     Raises:
-        BuildError: with the compiler's output.
+        BuildError: with the compiler's output, or why this compiler cannot do it.
     """
-    command = shlex.split(compiler or os.environ.get("CXX", "g++"))
+    machine = family(machine or platform.machine())
+    command = shlex.split(compiler or os.environ.get("CXX") or default_compiler(machine))
+    _check_compiler(command, machine)
     flags = (*flags, *shlex.split(os.environ.get("CXXFLAGS", "")))
     output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=output.parent) as folder:
@@ -93,11 +101,38 @@ def build(
     return output
 
 
+def family(machine: str) -> str:
+    """The processor family `machine` by the name that Linux and wheels have for it."""
+    return _FURTHER_NAMES.get(machine.lower(), machine.lower())
+
+
+def default_compiler(machine: str) -> str:
+    """GCC that makes code for a processor family: g++ for this one's, else a cross compiler."""
+    return "g++" if machine == family(platform.machine()) else f"{machine}-linux-gnu-g++"
+
+
 def target_flags(name: str, machine: str | None = None) -> tuple:
     """Flags of the instruction set `name`; none on a processor family (default: this one) that does not know it, whose
     source then is empty.
     """
-    return _TARGETS[name] if (machine or platform.machine()).lower() in ("x86_64", "amd64") else ()
+    return _TARGETS[name] if family(machine or platform.machine()) == "x86_64" else ()
+
+
+def _check_compiler(command: list, machine: str) -> None:
+    """Code of another family than asked for would be put under a wrong name, or be refused flag by flag."""
+    try:
+        made = family(_run([*command, "-dumpmachine"]).partition("-")[0])
+    except FileNotFoundError as error:
+        wanted = default_compiler(machine)
+        package = "g++" if wanted == "g++" else f"g++-{machine.replace('_', '-')}-linux-gnu"
+        raise BuildError(
+            f"no C++ compiler {command[0]!r}: install {wanted} (Debian, Ubuntu: apt-get install {package}) or set CXX"
+        ) from error
+    if made != machine and {made, machine} <= set(MACHINES):
+        raise BuildError(
+            f"{command[0]!r} makes code for {made}, asked for was {machine}: set CXX to a compiler for {machine}, or "
+            f"choose the processor family with --machine {made} (FLASH_ATTENTION_MACHINE={made})"
+        )
 
 
 def _compile(command: list, source: Path, extra: tuple, flags: tuple, folder: Path) -> Path:
@@ -106,13 +141,11 @@ def _compile(command: list, source: Path, extra: tuple, flags: tuple, folder: Pa
     return result
 
 
-def _run(command: list) -> None:
-    try:
-        done = subprocess.run(command, capture_output=True, text=True)
-    except FileNotFoundError as error:
-        raise BuildError(f"no C++ compiler {command[0]!r}: install g++ or set CXX") from error
+def _run(command: list) -> str:
+    done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise BuildError(f"{shlex.join(command)}\n{done.stderr}")
+    return done.stdout
 
 
 def main() -> int:
@@ -124,9 +157,16 @@ def main() -> int:
         default=os.environ.get("FLASH_ATTENTION_MANYLINUX", "0") not in ("", "0"),
         help="for every Linux since glibc 2.17; also FLASH_ATTENTION_MANYLINUX=1",
     )
+    parser.add_argument(
+        "--machine",
+        default=os.environ.get("FLASH_ATTENTION_MACHINE") or None,
+        help="processor family to compile for, aarch64 or x86_64 (default: this one's); also FLASH_ATTENTION_MACHINE",
+    )
     arguments = parser.parse_args()
+    if arguments.machine not in (None, *MACHINES):
+        parser.error(f"--machine (FLASH_ATTENTION_MACHINE): got {arguments.machine!r}, allowed: {', '.join(MACHINES)}")
     try:
-        print(f"built {build(arguments.output, manylinux=arguments.manylinux)}")
+        print(f"built {build(arguments.output, machine=arguments.machine, manylinux=arguments.manylinux)}")
     except BuildError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

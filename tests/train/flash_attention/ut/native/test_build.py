@@ -160,6 +160,47 @@ def test_compiler_is_missing(tmp_path):
     assert not (tmp_path / "x.so").exists()
 
 
+@pytest.mark.parametrize(("machine", "other"), [("x86_64", "aarch64"), ("aarch64", "x86_64")])
+def test_cross_compiler_is_missing(tmp_path, monkeypatch, machine, other):
+    """What to install is said for the processor family asked for."""
+    monkeypatch.setattr(build.platform, "machine", lambda: machine)
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    package = f"g++-{other.replace('_', '-')}-linux-gnu"
+    with pytest.raises(build.BuildError) as refused:
+        build.build(tmp_path / "x.so", machine=other)
+    assert f"no C++ compiler '{other}-linux-gnu-g++'" in str(refused.value)
+    assert f"apt-get install {package})" in str(refused.value)
+
+
+@pytest.mark.parametrize("named", (True, False))
+def test_compiler_of_another_processor_family(tmp_path, monkeypatch, named):
+    """A library is not built under the name of a family that it is not for, whether that was named or is this one's."""
+    other = next(machine for machine in build.MACHINES if machine != build.family(platform.machine()))
+    compiler, machine = "g++", other
+    if not named:
+        compiler, machine = str(tmp_path / "cross-g++"), None
+        (tmp_path / "cross-g++").write_text(f"#!/bin/sh\necho {other}-linux-gnu\n")
+        (tmp_path / "cross-g++").chmod(0o755)
+    made, asked = (other, platform.machine()) if not named else (platform.machine(), other)
+    with pytest.raises(build.BuildError, match=f"makes code for {made}, asked for was {asked}.*--machine {made}"):
+        build.build(tmp_path / "x.so", compiler=compiler, machine=machine)
+    assert not (tmp_path / "x.so").exists()
+
+
+def test_processor_families_that_there_are(capsys, monkeypatch):
+    monkeypatch.setenv("FLASH_ATTENTION_MACHINE", "arm64")
+    monkeypatch.setattr("sys.argv", ["build"])
+    with pytest.raises(SystemExit):
+        build.main()
+    assert "got 'arm64', allowed: aarch64, x86_64" in capsys.readouterr().err
+
+
+def test_flags_follow_the_processor_family():
+    assert "-mavx2" in build.target_flags("avx2", "AMD64")
+    assert build.target_flags("avx2", "arm64") == ()
+
+
 def test_compiler_fails(tmp_path):
     with pytest.raises(build.BuildError, match="no-such-flag"):
         build.build(tmp_path / "x.so", flags=("--no-such-flag",))

@@ -1,0 +1,83 @@
+"""Arm: the wheel that x86-64 makes for it, and the kernel on NEON, alone and through MindSpore, under emulation.
+
+With --arm. The emulator shows neither speed nor weak memory ordering nor pages of 64 KiB.
+"""
+
+import platform
+import re
+import shutil
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.train.flash_attention.st.emulated_arm import RELEASE, arm_wheel, emulated_python, install
+from tests.train.flash_attention.st.wheel_tools import LIBRARY, ROOT, needs_nothing_newer_than_2014, run
+
+pytestmark = [
+    pytest.mark.arm,
+    pytest.mark.timeout(3600),
+    pytest.mark.skipif(platform.machine() != "x86_64", reason="emulates Arm on x86-64; there all tests run on Arm"),
+]
+
+# Of every shared case one in so many.
+ONE_IN = 20
+# They compile, or look at what this machine's compiler made.
+NOT_HERE = ("test_build.py", "test_headers.py", "test_memcheck.py")
+# 65536 rows take minutes under emulation.
+TOO_LONG = "test_borders.py::test_more_sums_than_are_kept_at_a_time"
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkout whose train/ is the installed wheel for Arm."""
+    folder = tmp_path_factory.mktemp("arm")
+    install(arm_wheel(), folder / "train")
+    shutil.copytree(ROOT / "tests", folder / "tests", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pytest.ini", folder)
+    return folder
+
+
+def emulated(checkout: Path, *arguments, **environment: str) -> str:
+    """What a program prints that the emulated Python runs with the installed wheel."""
+    path = f"{checkout / 'train'}:{checkout}"
+    return run(emulated_python(), *arguments, cwd=checkout, PYTHONPATH=path, **environment)
+
+
+def test_wheel_for_arm(tmp_path: Path) -> None:
+    wheel = arm_wheel()
+    assert "manylinux2014_aarch64" in wheel.name and "x86" not in wheel.name
+    needs_nothing_newer_than_2014(wheel, tmp_path)
+    library = zipfile.ZipFile(wheel).extract(LIBRARY, tmp_path)
+    headers = run("readelf", "--wide", "--file-header", "--program-headers", library, cwd=tmp_path)
+    assert re.search(r"Machine: +AArch64", headers)
+    # Kernels with pages of 64 KiB load nothing that is aligned to less.
+    alignments = re.findall(r"^ +LOAD .* (0x[0-9a-f]+)$", headers, re.MULTILINE)
+    assert alignments and all(int(alignment, 16) >= 1 << 16 for alignment in alignments)
+
+
+def test_first_call(checkout: Path) -> None:
+    """The layer in both modes, forward, gradients and training, with the instruction set that is meant for it."""
+    program = "import platform; print(platform.machine()); import flash_attention.backends.cpu.library as library"
+    printed = emulated(checkout, "-c", f"{program}; print(library.instruction_sets(), library.LIBRARY)")
+    assert printed.split("\n")[0] == "aarch64"
+    assert printed.split("\n")[1] == f"('neon', 'scalar') {checkout / 'train' / LIBRARY}"
+    printed = emulated(checkout, "tests/train/flash_attention/st/smoke.py", "cpu")
+    assert printed.splitlines()[-1].startswith("ok: the same losses everywhere")
+    for mode in ("graph", "pynative"):
+        assert printed.count(f"ok {RELEASE} cpu {mode} ") >= 6
+
+
+def test_shared_cases(checkout: Path) -> None:
+    printed = emulated(checkout, "tests/train/flash_attention/st/sampled_cases.py", str(ONE_IN))
+    counts = dict(re.findall(r"^(\w+): (\d+) cases$", printed, re.MULTILINE))
+    assert int(counts["pynative"]) > 20 and int(counts["graph"]) > 5
+
+
+def test_native(checkout: Path) -> None:
+    """The native tests of every day."""
+    folder = Path("tests/train/flash_attention/ut/native")
+    left_out = [f"--ignore={folder / name}" for name in NOT_HERE] + [f"--deselect={folder / TOO_LONG}"]
+    # The limit of a test is this machine's.
+    printed = emulated(checkout, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--timeout=0", *left_out, str(folder))
+    assert int(re.search(r"(\d+) passed", printed)[1]) > 150, printed[-2000:]
