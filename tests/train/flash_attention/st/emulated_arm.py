@@ -17,10 +17,7 @@ PLATFORMS = ("manylinux2014_aarch64", "manylinux_2_28_aarch64")
 PACKAGES = (f"mindspore=={RELEASE}", "numpy<2", "tqdm", "pytest>=8", "pytest-timeout", "hypothesis>=6.100")
 # The Debian release whose Python has VERSION.
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
-SOURCES = "".join(
-    f"deb [signed-by={KEYRING}] http://deb.debian.org/{archive} {suite} main\n"
-    for archive, suite in (("debian", "bookworm"), ("debian-security", "bookworm-security"))
-)
+SUITE = "bookworm"
 LIBRARIES = ("libgomp1", "libstdc++6")
 # `-0` keeps the wrapper's name, so that sys.executable is the wrapper and programs that tests start are emulated too.
 WRAPPER = f"""#!/bin/sh
@@ -32,7 +29,7 @@ exec "$folder/host/usr/bin/qemu-aarch64-static" -0 "$0" "$folder/root/usr/bin/py
 
 def emulated_python() -> Path:
     """Python with MindSpore for AArch64, as a command of this machine; made at the first call, and kept."""
-    return kept_environment(f"arm-mindspore-{RELEASE}", "\n".join((SOURCES, *LIBRARIES, *PACKAGES, WRAPPER)), _make)
+    return kept_environment(f"arm-mindspore-{RELEASE}", "\n".join((SUITE, *LIBRARIES, *PACKAGES, WRAPPER)), _make)
 
 
 def arm_wheel() -> Path:
@@ -75,13 +72,33 @@ def _make(folder: Path) -> None:
     wrapper.chmod(0o755)
 
 
+def _sources() -> str:
+    """The archives of Debian that this machine takes its own packages from, as lines for apt.
+
+    Raises:
+        RuntimeError: it takes none of SUITE.
+    """
+    printed = run("apt-get", "indextargets", "--format", "$(SITE) $(RELEASE) $(COMPONENT)", cwd=Path("/"))
+    targets = sorted({tuple(line.split()) for line in printed.splitlines() if len(line.split()) == 3})
+    lines = [
+        f"deb [signed-by={KEYRING}] {site} {release} main\n"
+        for site, release, component in targets
+        if release.startswith(SUITE) and component == "main"
+    ]
+    if not lines:
+        raise RuntimeError(
+            f"apt has no archive of Debian {SUITE} among its sources, whose Python for Arm has {VERSION}"
+        )
+    return "".join(lines)
+
+
 def _unpack(folder: Path, architecture: str, *packages: str) -> None:
     """Puts Debian packages, and all that they need, into a folder, whatever this machine has and takes."""
     state = folder / "apt"
     for name in ("lists/partial", "archives/partial"):
         (state / name).mkdir(parents=True)
     (state / "status").touch()
-    (state / "sources.list").write_text(SOURCES)
+    (state / "sources.list").write_text(_sources())
     settings = {
         "APT::Architecture": architecture,
         "APT::Architectures": architecture,
