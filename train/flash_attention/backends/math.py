@@ -78,7 +78,6 @@ class _Attention(nn.Cell):
         self.sunk, self.prefixed, self.segmented = problem.sinks, problem.prefix, problem.segments
         self.differs = Differs()
         self.tame = _FiniteOnly() if self.masked or self.segmented or self.out_of_band is not None else None
-        self.lowest = Tensor(np.finfo(np.float32).min)
         self.product_nt = ops.BatchMatMul(transpose_b=True)
         self.product = ops.BatchMatMul()
         self.top = ops.ReduceMax(keep_dims=True)
@@ -122,12 +121,12 @@ class _Attention(nn.Cell):
         if hidden is not None:
             scores = ops.masked_fill(scores, hidden, -_INFINITY)
 
-        # A row that sees nothing has only -inf and total 0: it must give 0 and -inf, and no NaN in any gradient.
+        # A row that sees nothing has top -inf and total 0: it must give 0 and -inf, and no NaN in any gradient.
         top = without_influence(self.top(scores, -1))
         if self.sunk:
             sinks = ops.reshape(ops.cast(sinks, mstype.float32), (1, -1, 1, 1))
             top = ops.maximum(top, without_influence(sinks))
-        top = ops.maximum(top, self.lowest)
+        top = ops.masked_fill(top, top == -_INFINITY, 0.0)
         weights = ops.cast(ops.exp(ops.cast(scores - top, self.precise)), mstype.float32)
         total = self.total(weights, -1)
         if self.sunk:

@@ -30,11 +30,15 @@ def assert_kept(tensor: Tensor) -> None:
 
 
 class Attention(nn.Cell):
+    """The layer as a network."""
+
     def construct(self, query, key, value):
         return flash_attention(query, key, value, backend="cpu")
 
 
 class Packed(nn.Cell):
+    """Packed sequences as a network."""
+
     def construct(self, query, key, value):
         return flash_attention_varlen(query, key, value, (0, 4, 8), (0, 4, 8), backend="cpu")
 
