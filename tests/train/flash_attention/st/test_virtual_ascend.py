@@ -37,15 +37,10 @@ def launched(folder):
     return [kind.rpartition("_")[0] if kind.startswith("Custom_") else kind for kind in kinds]
 
 
-WRONG_SECOND_CALL = pytest.mark.xfail(
-    strict=True, reason="MindSpore 2.0, PYNATIVE: bprop gets what the first call gave"
-)
+LAYOUTS = ("graph", "TH"), ("graph", "BNSD"), ("pynative", "TH"), ("pynative", "BSH")
 
 
-@pytest.mark.parametrize(
-    "mode, layout",
-    [("graph", "TH"), ("graph", "BNSD"), pytest.param("pynative", "BSH", marks=WRONG_SECOND_CALL)],
-)
+@pytest.mark.parametrize("mode, layout", LAYOUTS)
 def test_output_and_gradients_of_two_calls(python, tmp_path, mode, layout):
     found = lines(python, tmp_path, "attention", mode, layout)
     assert len(found) == 12
