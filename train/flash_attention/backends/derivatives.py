@@ -151,7 +151,7 @@ class _WithBprop(nn.Cell):
 class Alone(nn.Cell):
     """A Cell of tensors, or a primitive, that is not differentiated.
 
-    In PYNATIVE of MindSpore 2.0 it runs in a graph of its own, in which shapes are known.
+    In PYNATIVE of MindSpore 2.0 it runs in a graph of its own, in which shapes are known, and gives rows.
     """
 
     def __init__(self, run):
@@ -170,6 +170,7 @@ class Alone(nn.Cell):
         _pynative_executor.set_grad_flag(False)
         try:
             results = self.functions[0](*inputs)
+            results = tuple(map(_as_rows, results)) if isinstance(results, tuple) else _as_rows(results)
         finally:
             _pynative_executor.set_grad_flag(True)
         return tuple(map(_known, results)) if isinstance(results, tuple) else _known(results)
