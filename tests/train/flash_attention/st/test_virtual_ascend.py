@@ -15,8 +15,8 @@ CASES = Path(__file__).with_name("card_cases.py")
 PACKAGES = (ROOT / "train",)
 # A result of the whole chain of float16 operators over its largest number.
 BOUND = 2e-3
-# Between them: every kind of mask, bias and window, dropout by bits, shared keys, a soft cap, sinks, prefixes, segments,
-# values of another width, and few queries on many keys.
+# Between them: masks, biases, windows, dropout by bits, shared keys, a soft cap, sinks, prefixes, segments, values of
+# another width, and few queries on many keys.
 CASE_NAMES = (
     "B2-H4-KV2-Sq97-Sk150-D64-float16-compact-drop0.1",
     "B1-H4-KV1-Sq45-Sk61-D32-float16-heads-alibi.computed",

@@ -14,9 +14,7 @@ MASKS = ((13,), (1,), (9, 13), (9, 1), (3, 9, 13), (1, 1, 13), (2, 1, 9, 13), (2
 
 def draw(*shape, seed=0):
     """Normal random bfloat16 elements."""
-    return Tensor(
-        np.random.default_rng([seed, *shape]).standard_normal(shape).astype(np.float32), dtype_named("bfloat16")
-    )
+    return Tensor(np.random.default_rng([seed, *shape]).standard_normal(shape).astype(np.float32), dtype_named("bfloat16"))
 
 
 def values(tensor):

@@ -8,6 +8,8 @@ ms.set_context(mode=ms.PYNATIVE_MODE, device_target="CPU")
 RANDOM = np.random.default_rng(0)
 
 
+
+
 @ms.jit
 def exponential(x):
     result = ops.exp(x)

@@ -26,6 +26,4 @@ if not np.array_equal(same, MASK):
 elif np.array_equal(hidden, MASK) and np.array_equal(apart, exact):
     print("right")
 else:
-    print(
-        f"wrong: {hidden.mean():.2f} and {apart.mean():.2f} of the elements differ, right is {MASK.mean():.2f} and {exact.mean():.2f}"
-    )
+    print(f"wrong: {hidden.mean():.2f} and {apart.mean():.2f} of the elements differ, right is {MASK.mean():.2f} and {exact.mean():.2f}")
