@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import mindspore as ms
-import pytest
 
 
 def require(name: str) -> None:
     """Skips the test where MindSpore has no such attribute."""
     if not hasattr(ms, name):
+        import pytest  # programs that need nothing else of it run where it is not installed
+
         pytest.skip(f"MindSpore {ms.__version__} has no {name}")
 
 

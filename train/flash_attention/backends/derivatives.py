@@ -151,7 +151,7 @@ class _WithBprop(nn.Cell):
 class Alone(nn.Cell):
     """A Cell of tensors, or a primitive, that is not differentiated.
 
-    In PYNATIVE of MindSpore 2.0 it runs in a graph of its own, in which shapes are known.
+    In PYNATIVE of MindSpore 2.0 it runs in a graph of its own, in which shapes are known, and gives rows.
     """
 
     def __init__(self, run):
@@ -170,6 +170,7 @@ class Alone(nn.Cell):
         _pynative_executor.set_grad_flag(False)
         try:
             results = self.functions[0](*inputs)
+            results = tuple(map(_as_rows, results)) if isinstance(results, tuple) else _as_rows(results)
         finally:
             _pynative_executor.set_grad_flag(True)
         return tuple(map(_known, results)) if isinstance(results, tuple) else _known(results)
@@ -212,8 +213,16 @@ class _GradientsOfResults(nn.Cell):
         d_query, d_key, d_value, d_others = self.backward(
             query, key, value, (a, b, c, d, e, f, g, h), output, logsumexp, dout[0], dout[1]
         )
-        of_inputs = self.first_derivatives(d_query, d_key, d_value, query, key, value) + d_others
-        return of_inputs + _zeros_like((output, logsumexp))
+        gradients = _as_rows(d_query), _as_rows(d_key), _as_rows(d_value)
+        return self.first_derivatives(*gradients, query, key, value) + d_others + _zeros_like((output, logsumexp))
+
+
+def _as_rows(tensor):
+    """The tensor without the format in which a device may keep it.
+
+    Operations that MindSpore 2.0 runs as if shapes were unknown read fractals as rows, or refuse them.
+    """
+    return ops.reshape(ops.reshape(tensor, (-1,)), tensor.shape)
 
 
 def _zeros_like(tensors):

@@ -168,7 +168,7 @@ def primitives(route, **rules):
     make_primitive = functools.partial(registration.primitive, route)
     core = OperatorAttention(problem, make_primitive, GeneratedKeepBits(host.describe(problem)), Chip(30)).core
     backward = core.in_graph.backward
-    primitives = core.forward.kernel, backward.rows, backward.main, backward.finish
+    primitives = core.forward.forward, backward.rows, backward.main, backward.finish
     return tuple(one for one in primitives if one is not None)
 
 

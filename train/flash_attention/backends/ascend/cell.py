@@ -161,7 +161,7 @@ class _Features(nn.Cell):
 class _Forward(nn.Cell):
     def __init__(self, request: Request, stage: str, make_primitive: MakePrimitive, shapes: dict):
         super().__init__()
-        self.kernel, self.constants = primitive_of(stage, request, make_primitive, shapes)
+        self.forward, self.constants = primitive_of(stage, request, make_primitive, shapes)
         self.features = _Features(request)
         self.sunk, self.packed = request.problem.sinks, request.problem.sequences > 0
         if self.packed:
@@ -176,7 +176,7 @@ class _Forward(nn.Cell):
         if self.packed:
             work, blocks = self.tables[0](ends_q, ends_k, prefix)
             features = features + (blocks, work)
-        return self.kernel(query, key, value, *features, *self.constants)
+        return self.forward(query, key, value, *features, *self.constants)
 
 
 class _Backward(nn.Cell):
@@ -287,15 +287,19 @@ class _KeepOrder(nn.Cell):
         super().__init__()
         p = problem
         self.rows = padded(p.seq_q) - p.seq_q
-        self.bytes = padded(p.seq_k) // 8 - -(-p.seq_k // 8)
+        wide = padded(p.seq_k) // 8
+        self.bytes = wide - -(-p.seq_k // 8)
+        # Constants: in PYNATIVE of MindSpore 2.0 a device cannot always fill a tensor whose shape is computed.
+        self.beside = Tensor(np.zeros((p.batch, p.heads, p.seq_q, self.bytes), np.uint8)) if self.bytes else None
+        self.below = Tensor(np.zeros((p.batch, p.heads, self.rows, wide), np.uint8)) if self.rows else None
         self.end = Tensor(np.zeros(KEEP_PADDING, np.uint8))
 
     def construct(self, bits):
-        batch, heads, seq_q, wide = bits.shape
+        batch, heads, seq_q, _ = bits.shape
         if self.bytes > 0:
-            bits = ops.concat((bits, ops.zeros((batch, heads, seq_q, self.bytes), bits.dtype)), 3)
+            bits = ops.concat((bits, self.beside), 3)
         if self.rows > 0:
-            bits = ops.concat((bits, ops.zeros((batch, heads, self.rows, wide + self.bytes), bits.dtype)), 2)
+            bits = ops.concat((bits, self.below), 2)
         words = ops.reshape(bits, (batch, heads, seq_q + self.rows, -1, 2))
         return ops.concat((ops.reshape(ops.transpose(words, (0, 1, 3, 2, 4)), (-1,)), self.end), 0)
 
