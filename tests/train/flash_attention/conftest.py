@@ -40,6 +40,16 @@ def each_operator_ends_first(request: pytest.FixtureRequest) -> None:
         mindspore.set_context(pynative_synchronize=waits)
 
 
+@pytest.fixture(autouse=True)
+def nothing_is_differentiated() -> None:
+    """A gradient that failed leaves MindSpore's flag set, and a graph of a later test would be differentiated."""
+    if "mindspore" in sys.modules:
+        from mindspore.nn.cell import _pynative_executor
+
+        if _pynative_executor.grad_flag():
+            _pynative_executor.set_grad_flag(False)
+
+
 @pytest.fixture(params=("graph", "pynative"))
 def mode(request):
     """Runs the test in both execution modes of MindSpore; its value is the name of the mode."""

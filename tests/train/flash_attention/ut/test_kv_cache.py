@@ -89,10 +89,8 @@ def as_called(cell: nn.Cell, way: str):
 
 
 @pytest.fixture(autouse=True)
-def each_mode_as_if_first():
-    """PYNATIVE afterwards. Before: a derivative that failed, in another test, leaves MindSpore recording, and a jit
-    function is then compiled together with its derivative, which decoding does not have."""
-    executor.set_grad_flag(False)
+def pynative_afterwards():
+    """Whatever mode a test has set."""
     yield
     ms.set_context(mode=ms.PYNATIVE_MODE)
 
