@@ -6,6 +6,7 @@ import mindspore as ms
 import numpy as np
 import pytest
 from flash_attention import FlashAttention, flash_attention, reference
+from flash_attention.backends.derivatives import OLD
 from flash_attention.dropout.seed import DropoutSeed
 from flash_attention.problem import AttentionProblem, AttentionRules
 from mindspore import Tensor, nn, ops
@@ -140,6 +141,8 @@ def test_graph_and_pynative_drop_the_same(backend):
 
 @pytest.mark.parametrize("backend", ("cpu", pytest.param("math", marks=pytest.mark.slow)))
 def test_recomputation_gets_the_same_decisions(backend, mode):
+    if OLD and mode == "pynative":
+        pytest.skip("MindSpore 2.0 recomputes in graphs only")
     ms.set_seed(5)
     plain = steps(backend, mode)
     ms.set_seed(5)

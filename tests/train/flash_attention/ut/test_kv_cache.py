@@ -9,11 +9,6 @@ from flash_attention import KVCache, attention_backend
 from flash_attention.backends import cache_update
 from mindspore import Tensor, nn
 
-try:
-    from mindspore.graph.api import _pynative_executor as executor
-except ImportError:  # until MindSpore 2.8
-    from mindspore.common.api import _pynative_executor as executor
-
 pytestmark = pytest.mark.asynchronous  # what a step leaves to the next must not depend on when operators run
 
 BATCH, HEADS, KV_HEADS, DIM, VALUE_DIM, LENGTH = 2, 4, 2, 32, 16, 40
