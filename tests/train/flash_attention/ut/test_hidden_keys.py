@@ -13,7 +13,8 @@ def results(backend, query, key, value, **options) -> list:
 
     def total(query, key, value):
         output = flash_attention(query, key, value, **options)
-        return (output * ms.ops.cos(query)).sum(), output
+        # Not cos, whose gradient MindSpore 2.0 gets wrong from the sixth call on.
+        return (output * ms.ops.tanh(query)).sum(), output
 
     with attention_backend(backend):
         gradients, output = ms.ops.grad(total, grad_position=(0, 1, 2), has_aux=True)(*map(Tensor, (query, key, value)))
