@@ -287,8 +287,8 @@ def draw_design_tikemu(out: Path) -> Path:
     table, result = "#eef5ea", "#f7e8e8"
     boxes = [
         Box(0, 0, "your TIK program", "tik.Tik(), vec_add(...)"),
-        Box(1, 0, "front end", "tik.py, recorder.py\nrecords, computes nothing"),
-        Box(2, 0, "program", "ir.py: tree of loops,\nbranches and calls"),
+        Box(1, 0, "front end", "frontend/: records,\ncomputes nothing"),
+        Box(2, 0, "program", "program/ir.py: tree of\nloops, branches, calls"),
         Box(3, 0, "compiler", "machine/compile.py\nthe program as Python source"),
         Box(1, 1, "instruction table", "isa/: one entry each\nranges, dtypes, pipe, formula", table),
         Box(2, 1, "call site", "machine/call_site.py\nbinds run-time arguments"),

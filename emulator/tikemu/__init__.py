@@ -29,7 +29,7 @@ from .errors import (
 )
 from .findings import Finding
 from .options import Options
-from .printer import dump
+from .program.printer import dump
 from .result import Overflow, OverflowPlace, Result
 from .settings import default_options, set_default_options, use_options
 from .shim import install, uninstall

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from . import ir
 from .errors import TikBuildError
-from .location import fail
+from .frontend.tracebacks import short_traceback
 from .options import Options
+from .program import ir
+from .program.location import fail
 from .settings import default_options
-from .tracebacks import short_traceback
 
 
 @short_traceback
@@ -25,7 +25,7 @@ def run(
     """Execute a built kernel; works whatever ``disable_debug`` is.
 
     Args:
-        tik_instance: the ``tik.Tik`` instance after BuildCCE, or its :class:`tikemu.ir.Program`.
+        tik_instance: the ``tik.Tik`` instance after BuildCCE, or its :class:`tikemu.program.ir.Program`.
         inputs: NumPy array (number for an InputScalar) by name.
         numerics: compute the results. Without, only the time is estimated, several times faster.
         timing: estimate the time.

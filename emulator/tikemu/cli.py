@@ -15,14 +15,16 @@ from typing import Any
 
 import numpy as np
 
-from . import __version__, build, ir, native, platform_info, shim
+from . import __version__, native, shim
 from .api import run as run_kernel
-from .dsl import Tik
-from .dtypes import BITS, is_float
 from .errors import TikError
 from .findings import CLASSES
+from .frontend import build, platform_info
+from .frontend.dsl import Tik
 from .options import FINDINGS, SYNC_VARIANTS, Options
-from .printer import dump
+from .program import ir
+from .program.dtypes import BITS, is_float
+from .program.printer import dump
 from .settings import use_options
 from .soc import PROFILES
 

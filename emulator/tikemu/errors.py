@@ -7,6 +7,8 @@ the user's program.
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,7 +39,7 @@ class TikError(RuntimeError):
 
     Attributes:
         message: what is wrong.
-        location: the line of the user's program (:class:`tikemu.ir.Location`); None until somebody knows it.
+        location: the line of the user's program (:class:`tikemu.program.ir.Location`); None until somebody knows it.
         moment: block and loop variables when it went wrong; None while a program is recorded, and where a run has
             neither.
         findings: of ``Options(findings="all")``, before a run ended with this error.
@@ -127,3 +129,14 @@ class TikDebugError(TikError):
 
 class TikWarning(UserWarning):
     """Questionable use that the hardware would plausibly execute; an error in strict mode."""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The end of a message about an unknown ``name``: the nearest known one, if one is near."""
+    nearest = difflib.get_close_matches(name, sorted(known), 3)
+    equal = [entry for entry in nearest if _likeness(entry, name) == _likeness(nearest[0], name)]
+    return f"; did you mean {' or '.join(map(repr, sorted(equal)))}?" if equal else ""
+
+
+def _likeness(known: str, name: str) -> float:
+    return difflib.SequenceMatcher(a=known, b=name).ratio()

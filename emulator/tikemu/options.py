@@ -6,8 +6,8 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from .errors import did_you_mean
 from .findings import CLASSES
-from .signatures import did_you_mean
 from .soc import TimingModel
 
 SYNC_VARIANTS = ("auto", "conservative", "optimistic")
@@ -48,8 +48,9 @@ class Options:
         trace: keep the events for ``Result.save_trace``. Default: True.
         max_trace_cores: cores whose events are kept, the first ones. Default: 2.
         max_trace_events: events kept per core, the first ones. Default: 200000.
-        reuse: keep what was bound, simulated and compiled for later executions and runs (see :mod:`tikemu.reuse`).
-            False: everything is done anew each time, which takes much longer and gives the same. Default: True.
+        reuse: keep what was bound, simulated and compiled for later executions and runs
+            (see :mod:`tikemu.timing.reuse`). False: everything is done anew each time, which takes much longer and
+            gives the same. Default: True.
         processes: processes that execute the blocks of a program, with the same results, errors and times (see
             :mod:`tikemu.processes`). Default: None, which is the number in the environment variable TIKEMU_PROCESSES,
             or else 1: the calling process executes them.

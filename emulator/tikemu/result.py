@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from .findings import Finding
-from .ir import Location
+from .program.ir import Location
 from .soc import CONFIDENCES, ON_CHIP, Constant, SocProfile
 from .timing.trace import Trace
 from .timing.waits import Waits

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from .dprofile import Dprofile
-from .dsl import SCOPE_CA as scope_ca
-from .dsl import SCOPE_CB as scope_cb
-from .dsl import SCOPE_CBUF as scope_cbuf
-from .dsl import SCOPE_CBUF_OUT as scope_cbuf_out
-from .dsl import SCOPE_CC as scope_cc
-from .dsl import SCOPE_GM as scope_gm
-from .dsl import SCOPE_UBUF as scope_ubuf
-from .dsl import Tik
-from .expr import Expr, InputScalar, Scalar, ScalarArray, negate
-from .expr import all_of as all
-from .expr import any_of as any
-from .tensor import Tensor
+from .frontend.dprofile import Dprofile
+from .frontend.dsl import SCOPE_CA as scope_ca
+from .frontend.dsl import SCOPE_CB as scope_cb
+from .frontend.dsl import SCOPE_CBUF as scope_cbuf
+from .frontend.dsl import SCOPE_CBUF_OUT as scope_cbuf_out
+from .frontend.dsl import SCOPE_CC as scope_cc
+from .frontend.dsl import SCOPE_GM as scope_gm
+from .frontend.dsl import SCOPE_UBUF as scope_ubuf
+from .frontend.dsl import Tik
+from .frontend.expr import Expr, InputScalar, Scalar, ScalarArray, negate
+from .frontend.expr import all_of as all
+from .frontend.expr import any_of as any
+from .frontend.tensor import Tensor
 
 __all__ = [
     "Dprofile",

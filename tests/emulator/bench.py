@@ -6,11 +6,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from tikemu import ir, soc
+from tikemu import soc
 from tikemu.isa import registry
 from tikemu.isa.call import BindContext, CoreState
 from tikemu.isa.micro_op import MicroOp, Operand
 from tikemu.isa.region import Memory
+from tikemu.program import ir
 
 from tests.emulator.judgement import Judgement, fault
 

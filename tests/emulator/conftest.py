@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 import tikemu
-from tikemu import platform_info, settings, tik
+from tikemu import settings, tik
+from tikemu.frontend import platform_info
 
 from tests.emulator.arithmetic import arithmetic, native_library  # noqa: F401 - fixtures
 from tests.emulator.process_runs import one_number  # noqa: F401 - fixture

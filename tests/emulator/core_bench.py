@@ -6,12 +6,13 @@ import warnings
 from dataclasses import replace
 
 import numpy as np
-from tikemu import ir, soc
+from tikemu import soc
 from tikemu.errors import TikWarning
 from tikemu.isa import registry
 from tikemu.isa.call import BindContext, CoreState
 from tikemu.isa.micro_op import MicroOp, Operand
 from tikemu.isa.region import Memory
+from tikemu.program import ir
 
 from tests.emulator.judgement import Judgement, fault
 

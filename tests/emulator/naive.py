@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
-from tikemu import ir
+from tikemu.program import ir
 
 from .naive_instructions import (
     compare,

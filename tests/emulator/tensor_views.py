@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from tikemu import nodes, tik
+from tikemu import tik
+from tikemu.program import nodes
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ def placed(kernel: Any, limits: Limits | None = None) -> tuple[dict[str, Placeme
 
 def _tensors(body: Any) -> list[Any]:
     """The tensors that a program defines, in order."""
-    from tikemu import ir
+    from tikemu.program import ir
 
     return [statement.tensor for statement in ir.statements(body) if isinstance(statement, ir.Define)]
 

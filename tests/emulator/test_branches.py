@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from tikemu import ir, tik
+from tikemu import tik
 from tikemu.errors import (
     TikBuildError,
     TikParamError,
 )
+from tikemu.program import ir
 
 from tests.emulator.dsl_statements import body, lines
 

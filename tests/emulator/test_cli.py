@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import tikemu
 from tikemu import cli
+from tikemu.frontend.platform_info import CONTAINER_APIS
 from tikemu.isa import registry
-from tikemu.platform_info import CONTAINER_APIS
 
 PROGRAM = textwrap.dedent("""
     from tbe import tik

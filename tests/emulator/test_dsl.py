@@ -9,12 +9,13 @@ import warnings
 
 import pytest
 import tikemu
-from tikemu import platform_info, tik
+from tikemu import tik
 from tikemu.errors import (
     TikError,
     TikParamError,
     TikUnsupportedError,
 )
+from tikemu.frontend import platform_info
 from tikemu.isa import registry
 
 from tests.emulator.dsl_statements import lines

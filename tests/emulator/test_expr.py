@@ -10,8 +10,10 @@ import pytest
 import tikemu
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tikemu import expr, ir, nodes, platform_info, tik
+from tikemu import tik
 from tikemu.errors import TikParamError
+from tikemu.frontend import expr, platform_info
+from tikemu.program import ir, nodes
 
 OPERATORS = {
     "+": operator.add,

@@ -51,7 +51,7 @@ def check_program(seed: int) -> None:
 
 def test_random_programs_cover_the_language() -> None:
     """The generator reaches every kind of statement and most instructions of the naive interpreter."""
-    tikemu.platform_info.set_current_compile_soc_info("Ascend910A")
+    tikemu.frontend.platform_info.set_current_compile_soc_info("Ascend910A")
     text = ""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TikWarning)
@@ -77,5 +77,5 @@ def test_random_programs_cover_the_language() -> None:
 
 
 if __name__ == "__main__":
-    tikemu.platform_info.set_current_compile_soc_info("Ascend910A")
+    tikemu.frontend.platform_info.set_current_compile_soc_info("Ascend910A")
     check_program(int(sys.argv[2]))

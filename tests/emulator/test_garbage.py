@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import tikemu
-from tikemu import garbage, tik
+from tikemu import tik
+from tikemu.machine import garbage
 
 USUAL = (700, 10, 10)
 PATIENT = (50_000, 10, 10)

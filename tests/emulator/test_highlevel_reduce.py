@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tikemu import numerics
 from tikemu.errors import TikAlignError, TikBoundsError, TikParamError, TikUnsupportedError, TikWarning
+from tikemu.isa import numerics
 
 from tests.emulator.core_bench import CoreBench as Bench
 from tests.emulator.core_bench import check, recorded

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import tikemu
-from tikemu import platform_info
 from tikemu.errors import TikParamError
-from tikemu.platform_info import (
+from tikemu.frontend import platform_info
+from tikemu.frontend.platform_info import (
     api_check_support,
     get_soc_spec,
     intrinsic_check_support,

@@ -25,7 +25,8 @@ ROOT = Path(__file__).parents[2]
 ENDLESS = """
 import sys, threading, time
 import numpy as np, tikemu
-from tikemu import platform_info, tik
+from tikemu import tik
+from tikemu.frontend import platform_info
 from tikemu.processes import pool
 
 def tell():
@@ -51,7 +52,7 @@ tikemu.run(kernel, {}, timing=False, options=tikemu.Options(processes=2))
 FORKED = """
 import os, sys
 import numpy as np, tikemu
-from tikemu import platform_info
+from tikemu.frontend import platform_info
 from tikemu.processes import pool
 from tests.emulator.test_process_pool import TWO, shifting
 from tikemu import tik

@@ -15,6 +15,7 @@ import pytest
 import tikemu
 from tikemu import TikBoundsError, TikWarning, tik
 from tikemu.processes import blocks as shares
+from tikemu.program import ir
 
 from tests.emulator.process_runs import check_same, modes
 from tests.emulator.programs import zoo, zoo2
@@ -349,7 +350,7 @@ class Count(int):
 @pytest.mark.parametrize("how, reason", [("pickle", "TypeError: this one"), ("import", "ModuleNotFoundError: No mod")])
 def test_programs_that_cannot_be_sent(kernel: Any, how: str, reason: str) -> None:
     instance, feeds = adding(kernel, 64, 3)
-    call = next(entry for entry in tikemu.ir.statements(instance._recorder.program.body) if hasattr(entry, "args"))
+    call = next(entry for entry in ir.statements(instance._recorder.program.body) if hasattr(entry, "args"))
     call.args["sid"] = Count(0, how)
     with pytest.warns(TikWarning, match=f"'adding' cannot be sent to other processes, so it runs in one: {reason}"):
         result = tikemu.run(instance, feeds, options=tikemu.Options(processes=2))
@@ -357,7 +358,7 @@ def test_programs_that_cannot_be_sent(kernel: Any, how: str, reason: str) -> Non
 
 
 if __name__ == "__main__":
-    tikemu.platform_info.set_current_compile_soc_info("Ascend910A")
+    tikemu.frontend.platform_info.set_current_compile_soc_info("Ascend910A")
     for name in SETTINGS:
         with tempfile.TemporaryDirectory() as folder:
             check_blocks(int(sys.argv[2]), Path(folder), name)

@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 import pytest
-from tikemu import ir
 from tikemu.errors import TikBoundsError, TikParamError, TikUnsupportedError
 from tikemu.isa import registry
+from tikemu.program import ir
 
 from tests.emulator.core_bench import CoreBench as Bench
 from tests.emulator.core_bench import check

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tikemu import TikBoundsError, ir
+from tikemu import TikBoundsError
 from tikemu.machine.expressions import HELPERS, Expressions, name_of
+from tikemu.program import ir
 
 from tests.emulator.element_kernel import INTEGERS, program, values
 

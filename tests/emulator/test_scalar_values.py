@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 import tikemu
-from tikemu import ir, tik
+from tikemu import tik
 from tikemu.errors import TikIndexError, TikParamError, TikScopeError, TikUnsupportedArgumentError
+from tikemu.program import ir
 
 
 def test_float16_takes_no_part_in_conditions(kernel):

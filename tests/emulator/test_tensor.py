@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tikemu import ir, nodes, platform_info, tik
+from tikemu import tik
 from tikemu.errors import (
     TikIndexError,
     TikParamError,
 )
+from tikemu.frontend import platform_info
+from tikemu.program import ir, nodes
 
 from tests.emulator.tensor_views import offset
 

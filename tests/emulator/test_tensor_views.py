@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import tikemu
-from tikemu import nodes, tik
+from tikemu import tik
 from tikemu.errors import (
     TikAlignError,
     TikParamError,
@@ -12,6 +12,7 @@ from tikemu.errors import (
     TikUnsupportedArgumentError,
     TikUnsupportedError,
 )
+from tikemu.program import nodes
 
 from tests.emulator.tensor_views import offset
 

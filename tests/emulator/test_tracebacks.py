@@ -117,8 +117,8 @@ def test_a_warning_shows_its_line_once(told: str, kernel: Any, monkeypatch: pyte
             _built(kernel)
             tikemu.run(kernel, {"x": np.zeros((2, 64), np.float16)})
         else:
-            monkeypatch.setattr("tikemu.platform_info._selection", None)
-            monkeypatch.setattr("tikemu.platform_info._assumed", False)
+            monkeypatch.setattr("tikemu.frontend.platform_info._selection", None)
+            monkeypatch.setattr("tikemu.frontend.platform_info._assumed", False)
             tik.Tik()
     (warning,) = (one for one in caught if issubclass(one.category, TikWarning))
     assert warning.filename == __file__

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tikemu import build_native, native, numerics
+from tikemu import build_native, native
+from tikemu.isa import numerics
 
 from tests.emulator.bench import Bench
 from tests.emulator.vector_statement import EDGES32, saturated

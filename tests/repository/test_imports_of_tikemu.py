@@ -13,32 +13,24 @@ TESTS = Path(__file__).parents[1] / "emulator"
 
 #: Lowest first. A module or package imports from lower layers only.
 LAYERS = (
-    # words: errors, the recorded program, the chip
-    ("errors", "soc", "reuse", "garbage", "native", "numerics"),
+    # words: errors, the chip, findings, the C helper
+    ("errors", "soc", "native"),
     ("findings",),
-    ("ir",),
-    ("location", "build_native", "tracebacks"),
-    ("signatures",),
-    ("options",),
+    ("options", "build_native"),
     ("settings",),
-    ("dtypes",),
-    # meaning: nodes of values, the table of instructions, time, the run
-    ("nodes", "isa"),
-    ("timing", "printer"),
+    # meaning: the recorded program, the table of instructions, time, the run
+    ("program",),
+    ("isa",),
+    ("timing",),
     ("result",),
     ("machine",),
     ("processes",),
-    # the front end that programs write to
-    ("api", "platform_info", "recorder"),
-    ("expr", "debugger", "dprofile", "instruction_methods"),
-    ("extents", "control"),
-    ("view_layout",),
-    ("tensor",),
-    ("build", "define"),
-    ("dsl",),
+    # what programs write to
+    ("frontend",),
     ("tik",),
     ("shim",),
     # what users call
+    ("api",),
     ("",),
     ("cli",),
     ("__main__",),

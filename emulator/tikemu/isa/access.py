@@ -6,8 +6,8 @@ from typing import Any, Callable
 
 import numpy as np
 
-from ..dtypes import size_of
 from ..errors import TikBoundsError
+from ..program.dtypes import size_of
 from .call import Call
 from .micro_op import Access, Operand
 from .region import Memory, Piece, Region

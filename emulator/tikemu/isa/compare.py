@@ -8,8 +8,8 @@ from typing import Any, Callable
 
 import numpy as np
 
-from .. import ir
 from ..errors import TikParamError, TikUndefinedError, TikUnsupportedArgumentError
+from ..program import ir
 from .access import defined_view
 from .call import Call, CoreState
 from .micro_op import MicroOp

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ..dtypes import size_of
 from ..errors import TikParamError, TikUnsupportedArgumentError
+from ..program.dtypes import size_of
 from .access import BLOCK, FRACTAL, l0c_alignment
 from .call import Call
 from .cube import Gather, gather_fractals, load_fractals, multiply, window_blocks

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from .. import numerics
 from ..errors import TikParamError, TikUnsupportedArgumentError
+from . import numerics
 from .call import Call
 from .params import Choice, Fixed, Number, Tensor, repeat, stride
 from .registry import instruction

@@ -8,10 +8,9 @@ from typing import Any, Callable
 
 import numpy as np
 
-from .. import numerics
-from ..dtypes import size_of
 from ..errors import TikParamError, TikUnsupportedArgumentError
-from . import matrix
+from ..program.dtypes import size_of
+from . import matrix, numerics
 from .access import BLOCK, FRACTAL, access, copier, defined_view, l0c_alignment
 from .call import Call
 from .micro_op import Access, MicroOp, Operand, Transfer

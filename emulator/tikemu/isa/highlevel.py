@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from .. import numerics
-from ..dtypes import BITS, INTEGERS, size_of
 from ..errors import TikAlignError, TikParamError, TikUnsupportedArgumentError
+from ..program.dtypes import BITS, INTEGERS, size_of
+from . import numerics
 from .access import BLOCK, access
 from .call import Call
 from .compare import CONDITIONS

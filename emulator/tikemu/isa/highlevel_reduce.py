@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from .. import numerics
-from ..dtypes import size_of
 from ..errors import TikAlignError, TikParamError
+from ..program.dtypes import size_of
+from . import numerics
 from .access import BLOCK
 from .call import Call
 from .highlevel import LANE_BYTES, MAX_PITCH, elementwise

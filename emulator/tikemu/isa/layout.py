@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from .. import ir
-from ..dtypes import size_of
 from ..errors import TikAlignError, TikParamError
+from ..program import ir
+from ..program.dtypes import size_of
 from .access import BLOCK, access
 from .call import Call
 from .micro_op import Access, Operand

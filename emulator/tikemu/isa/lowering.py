@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from ..dtypes import size_of
 from ..errors import TikError, TikMemoryError
+from ..program.dtypes import size_of
 from . import registry
 from .call import BindContext, Call, CoreState
 from .micro_op import MicroOp, Operand

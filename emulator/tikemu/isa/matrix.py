@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from .. import numerics
+from . import numerics
 
 with np.errstate(invalid="ignore"):  # signalling NaN patterns
     _HALF_TO_DOUBLE = numerics.widen(np.arange(1 << 16, dtype=np.uint16)).astype(np.float64)

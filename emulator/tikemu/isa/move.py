@@ -10,10 +10,9 @@ from typing import Any, Callable
 
 import numpy as np
 
-from .. import numerics
-from ..dtypes import BITS, size_of
-from ..errors import TikParamError, TikUnsupportedArgumentError, TikUnsupportedError
-from ..signatures import did_you_mean
+from ..errors import TikParamError, TikUnsupportedArgumentError, TikUnsupportedError, did_you_mean
+from ..program.dtypes import BITS, size_of
+from . import numerics
 from .access import BLOCK, bursts, copier, defined_view, l0c_alignment
 from .call import Call
 from .micro_op import MicroOp, Operand, Transfer

@@ -16,9 +16,9 @@ from typing import Any, Callable
 
 import numpy as np
 
-from .. import ir
-from ..dtypes import size_of
 from ..errors import TikAlignError, TikParamError, TikUnsupportedArgumentError
+from ..program import ir
+from ..program.dtypes import size_of
 from .call import Call
 from .micro_op import Operand
 

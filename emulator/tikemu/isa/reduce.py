@@ -8,8 +8,9 @@ from typing import Any, Callable
 
 import numpy as np
 
-from .. import native, numerics
+from .. import native
 from ..errors import TikParamError
+from . import numerics
 from .call import Call
 from .micro_op import Access, MicroOp
 from .params import Flag, Param, Tensor, repeat, stride

@@ -12,9 +12,10 @@ from typing import Any, Callable
 
 import numpy as np
 
-from .. import ir, numerics
-from ..dtypes import is_float, limits
 from ..errors import TikBoundsError, TikParamError, TikUnsupportedArgumentError
+from ..program import ir
+from ..program.dtypes import is_float, limits
+from . import numerics
 from .call import Call
 from .params import Choice, Destination, Param, describe
 from .registry import instruction

@@ -12,8 +12,8 @@ from typing import Any, Callable
 
 import numpy as np
 
-from .. import numerics
 from ..errors import TikParamError
+from . import numerics
 from .call import Call
 from .micro_op import MicroOp
 from .params import Fixed, MaskMode, Number, Param, Tensor, repeat, stride

@@ -12,9 +12,10 @@ from typing import Any, Callable
 
 import numpy as np
 
-from .. import native, numerics
-from ..dtypes import size_of
+from .. import native
 from ..errors import TikParamError
+from ..program.dtypes import size_of
+from . import numerics
 from .access import access, outside_tensor
 from .bank_conflicts import BLOCK, GROUPS, LAYER, Stream, conflict_cycles
 from .call import Call

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from .. import ir
-from ..dtypes import size_of
 from ..errors import TikParamError
+from ..program import ir
+from ..program.dtypes import size_of
 from .call import Call
 from .params import COUNT_DTYPES, Param, as_integer, describe
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
-from .. import ir
-from ..dtypes import size_of
 from ..errors import TikAlignError, TikMemoryError, TikParamError
+from ..program import ir
+from ..program.dtypes import size_of
 from ..soc import ON_CHIP, SocProfile
 
 _SCOPE_NAMES = {

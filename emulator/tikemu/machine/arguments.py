@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from .. import ir
-from ..dtypes import is_float, size_of
 from ..errors import TikBoundsError
 from ..isa.micro_op import Operand
+from ..program import ir
+from ..program.dtypes import is_float, size_of
 from .expressions import Expressions, Text
 from .runtime import TensorPlace
 

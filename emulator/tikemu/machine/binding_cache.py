@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Callable
 
-from ..reuse import Reusable
+from ..timing.reuse import Reusable
 from .runtime import Ops
 
 #: Sets of arguments kept per call, and footprints kept per element access.

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from .. import ir
-from ..dtypes import size_of
+from ..program import ir
+from ..program.dtypes import size_of
 from .arguments import OperandTemplate, RuntimeArguments
 from .call_site import AlignedCallSite, CallGroup, CallSite
 from .expressions import name_of

@@ -8,10 +8,10 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from .. import ir
 from ..errors import TikError
 from ..isa.call import BindContext
-from ..reuse import Reusable
+from ..program import ir
+from ..timing.reuse import Reusable
 from .arguments import KeyField, OperandTemplate, RuntimeArguments, resolve
 from .binding_cache import BindingCache
 from .relocation import KEPT, Relocator

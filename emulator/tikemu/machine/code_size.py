@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from .. import ir
+from ..program import ir
 from .alloc import copies_of
 from .call_site import CallSite
 from .expressions import Expressions

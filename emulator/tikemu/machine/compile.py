@@ -23,10 +23,10 @@ from functools import partial
 from types import CodeType
 from typing import Any, Callable
 
-from .. import ir
-from ..dtypes import is_float, limits, size_of
 from ..errors import Moment, TikError
-from ..location import GENERATED
+from ..program import ir
+from ..program.dtypes import is_float, limits, size_of
+from ..program.location import GENERATED
 from .arguments import text_of_copy
 from .call_compiler import CallCompiler
 from .code_size import code_bytes

@@ -6,8 +6,8 @@ import heapq
 from collections.abc import Iterator
 from typing import Any
 
-from .. import ir
 from ..errors import TikSyncError
+from ..program import ir
 from ..timing.trace import Trace
 from .compile import Compiled
 from .progress import Progress

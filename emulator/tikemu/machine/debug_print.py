@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import ir
+from ..program import ir
 from .runtime import Runtime, TensorPlace
 
 

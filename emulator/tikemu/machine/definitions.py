@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Callable
 
-from .. import ir
-from ..dtypes import size_of
 from ..errors import TikBoundsError
+from ..program import ir
+from ..program.dtypes import size_of
 from .arguments import space_message
 from .runtime import Runtime
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Callable
 
-from .. import ir
-from ..dtypes import size_of
 from ..errors import TikSyncError, TikUndefinedError
 from ..isa.micro_op import Access, Operand
 from ..isa.region import Region
-from ..reuse import Reusable
+from ..program import ir
+from ..program.dtypes import size_of
+from ..timing.reuse import Reusable
 from . import binding_cache
 from .memories import element_range
 from .runtime import Runtime, TensorPlace

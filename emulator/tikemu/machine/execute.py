@@ -8,11 +8,12 @@ from typing import Any, Callable
 
 import numpy as np
 
-from .. import garbage, ir
-from ..dtypes import size_of
 from ..errors import TikError, TikUndefinedError
 from ..options import Options
+from ..program import ir
+from ..program.dtypes import size_of
 from ..result import Result
+from . import garbage
 from .alloc import Limits, plan
 from .collect import collect
 from .compile import Compiler

@@ -10,8 +10,8 @@ import math
 import operator
 from typing import Any, NamedTuple
 
-from .. import ir
-from ..dtypes import BITS, is_float, limits, of_immediate, promote
+from ..program import ir
+from ..program.dtypes import BITS, is_float, limits, of_immediate, promote
 from . import values
 
 #: Names that the generated text may use.

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import ir
-from ..dtypes import is_float, limits
 from ..errors import TikParamError
-from ..location import warn
+from ..program import ir
+from ..program.dtypes import is_float, limits
+from ..program.location import warn
 from .expressions import HELPERS, Expressions, name_of
 
 #: A GM tensor declared this large (a dynamic shape's upper bound) takes the size of what is fed.

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from .. import ir
-from ..dtypes import size_of
 from ..errors import TikBoundsError
 from ..isa.call import CoreState
 from ..isa.region import Memory
+from ..program import ir
+from ..program.dtypes import size_of
 from ..soc import ON_CHIP, SocProfile
 
 #: What strict mode leaves in bytes that nothing has written (D3c): 0xDEAD.

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from .. import ir
-from ..dtypes import is_float
+from ..program import ir
+from ..program.dtypes import is_float
 
 #: Stands for the compare-mask register among the needed tensors.
 _CMPMASK = "cmpmask"

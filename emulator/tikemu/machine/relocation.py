@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from ..isa.bank_conflicts import GROUPS, LAYER
 from ..isa.micro_op import Access, MicroOp
 from ..isa.region import Region
-from ..reuse import Reusable
+from ..timing.reuse import Reusable
 from .arguments import OperandTemplate
 from .runtime import BoundOp, Ops, Runtime
 

@@ -7,18 +7,18 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Callable
 
-from .. import ir
-from ..dtypes import size_of
 from ..errors import Moment, TikBoundsError, TikError, TikParamError, TikSyncError
 from ..findings import Finding
 from ..isa.micro_op import Access, MicroOp
 from ..isa.region import Region
-from ..location import warn
 from ..options import Options
-from ..reuse import Reusable
+from ..program import ir
+from ..program.dtypes import size_of
+from ..program.location import warn
 from ..timing import footprints
 from ..timing.clock import CoreClock
 from ..timing.gm import GlobalMemory
+from ..timing.reuse import Reusable
 from ..timing.simulator import PIPE_INDEX, TimedOp, exact
 from .alloc import Plan
 from .journal import Journal

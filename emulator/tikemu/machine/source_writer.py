@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from .. import ir
 from ..errors import TikScopeError
+from ..program import ir
 from .arguments import float_key, text_of_copy
 from .expressions import HELPERS, Expressions
 from .runtime import Runtime, TensorPlace

@@ -12,8 +12,8 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from ..dtypes import limits
 from ..errors import TikBoundsError, TikUndefinedError
+from ..program.dtypes import limits
 
 F16_MAX = 65504.0
 

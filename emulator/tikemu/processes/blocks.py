@@ -12,16 +12,16 @@ from typing import Any, cast
 
 import numpy as np
 
-from .. import ir
 from ..errors import TikProcessError
 from ..isa.move import atomic_add
-from ..location import warn
 from ..machine.call_site import CallSite
 from ..machine.cores import Cores
 from ..machine.execute import Session
 from ..machine.inputs import Contents
 from ..machine.journal import Addition, Spans, fill, meets, scatter
 from ..options import Options
+from ..program import ir
+from ..program.location import warn
 from . import pool as pools
 from .messages import Counts, Share
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
 from ..findings import Finding
-from ..ir import Location
 from ..machine.journal import Addition, Spans
 from ..machine.tally import Tally
+from ..program.ir import Location
 
 _LENGTH = struct.Struct("<Q")
 

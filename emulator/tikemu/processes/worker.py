@@ -20,12 +20,12 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from ..errors import TikError
-from ..ir import Program, View
 from ..machine.call_site import CallSite
 from ..machine.cores import begin_block
 from ..machine.execute import KEEP_BYTES, Session
 from ..machine.inputs import Contents
 from ..machine.journal import gather
+from ..program.ir import Program, View
 from .messages import Counts, Share, read, write
 
 #: Sessions kept for later runs.

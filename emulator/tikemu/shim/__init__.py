@@ -11,10 +11,9 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from .. import platform_info
-from ..errors import TikParamError
-from ..location import fail
-from ..signatures import did_you_mean
+from ..errors import TikParamError, did_you_mean
+from ..frontend import platform_info
+from ..program.location import fail
 from ..soc import PROFILES
 from . import modules, out_of_scope
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, NoReturn
 
-from ..location import here
+from ..program.location import here
 
 
 def raiser(name: str) -> Callable[..., NoReturn]:

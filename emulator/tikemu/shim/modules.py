@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Any, Callable, Literal
 
-from .. import platform_info, tik
-from ..dtypes import BITS
+from .. import tik
+from ..frontend import platform_info
+from ..program.dtypes import BITS
 from . import context, error_manager, out_of_scope, para_check, registration, shape_util
 
 Namespace = dict[str, Any]

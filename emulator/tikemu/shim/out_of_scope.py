@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Literal, NoReturn
 
 from ..errors import TikUnsupportedError
-from ..location import fail, warn
+from ..program.location import fail, warn
 
 _warned = False
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, Callable, NoReturn
 
-from ..location import here
+from ..program.location import here
 
 REQUIRED_INPUT, OPTION_INPUT, DYNAMIC_INPUT = "required_input", "option_input", "dynamic_input"
 REQUIRED_OUTPUT, OPTION_OUTPUT, DYNAMIC_OUTPUT = "required_output", "option_output", "dynamic_output"

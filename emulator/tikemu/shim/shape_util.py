@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
-from ..location import here
+from ..program.location import here
 
 
 def _violation(message: str) -> NoReturn:

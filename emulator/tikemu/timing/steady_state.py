@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any, Callable
 
-from ..reuse import Reusable
 from .pipe_state import Records, capture, restore
+from .reuse import Reusable
 from .simulator import PipeSimulator, TimedOp
 
 #: Loop iterations simulated before a loop is watched, at first and at most.

@@ -6,7 +6,7 @@ import pickle
 from dataclasses import dataclass
 from typing import Any
 
-from tikemu import ir
+from tikemu.program import ir
 
 
 @dataclass

@@ -7,7 +7,8 @@ import warnings
 from typing import Any
 
 import tikemu
-from tikemu import platform_info, shim
+from tikemu import shim
+from tikemu.frontend import platform_info
 
 
 def _set_version(soc: str, *_: Any) -> bool:

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, Callable
 
 import numpy as np
-from tikemu import ir
-from tikemu.build import latest
+from tikemu.frontend.build import latest
 from tikemu.machine.inputs import block_count
+from tikemu.program import ir
 
 from ..kernel import Kernel, arguments_of, shape_of, tensors
 from . import answers

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import tikemu
-from tikemu import ir
+from tikemu.program import ir
 
 from ..kernel import Kernel, arguments_of, shape_of, tensors
 from .errors import KernelError

@@ -15,7 +15,7 @@ from flash_attention.kernels.tik.signature import DECODE_STAGES, OPERATORS, STAG
 from tests.train.flash_attention.problems import make_kernel_problem
 
 tikemu = pytest.importorskip("tikemu")
-ir = pytest.importorskip("tikemu.ir")
+ir = pytest.importorskip("tikemu.program.ir")
 
 SIZES = {"batch": 1, "heads": 2, "seq_q": 33, "seq_k": 50, "head_dim": 24}
 POSITIONS = {

@@ -45,7 +45,7 @@ def test_a_form_changes_no_bit(tik, execute, name: str, bias: str) -> None:
 
 
 def test_names_of_scalars_are_unique(tik) -> None:
-    ir = pytest.importorskip("tikemu.ir")
+    ir = pytest.importorskip("tikemu.program.ir")
     problem = make_kernel_problem(1, 1, 300, 300, 64, causal=True, alibi=True, cores=1)
     for kernel in (build_forward(problem, tik), *build_backward(problem, tik).kernels):
         statements = ir.statements(kernel.tik._recorder.program.body)

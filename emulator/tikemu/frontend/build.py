@@ -6,11 +6,12 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from . import ir, settings
-from .errors import TikBuildError, TikMemoryError, TikParamError
+from .. import settings
+from ..errors import TikBuildError, TikMemoryError, TikParamError
+from ..machine import alloc
+from ..program import ir
+from ..program.location import fail
 from .expr import InputScalar
-from .location import fail
-from .machine import alloc
 from .recorder import Recorder
 from .tensor import Tensor
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from .dtypes import BITS, check_dtype
-from .errors import TikAlignError, TikIndexError, TikParamError
+from ..errors import TikAlignError, TikIndexError, TikParamError
+from ..program.dtypes import BITS, check_dtype
+from ..program.location import fail
+from ..program.nodes import difference, exact_quotient
 from .expr import Expr, as_int, deeper, integer_node
 from .extents import Extent, check_shape, follows, lower, product, row_major
-from .location import fail
-from .nodes import difference, exact_quotient
 from .recorder import Scope
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from . import ir
-from .dtypes import INTEGERS
-from .errors import TikBuildError, TikCallError, TikParamError
+from ..errors import TikBuildError, TikCallError, TikParamError, did_you_mean
+from ..program import ir
+from ..program.dtypes import INTEGERS
+from ..program.location import fail, here
 from .expr import Expr, InputScalar, Scalar, as_int, condition_of
-from .location import fail, here
 from .recorder import Frame, Recorder
-from .signatures import did_you_mean
 from .tracebacks import short_operators
 
 MAX_TRIP = 2147483647

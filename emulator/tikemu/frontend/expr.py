@@ -1,7 +1,8 @@
 """Run-time values: Scalar, ScalarArray, InputScalar, loop variables and expressions over them (core.md 2.6, 2.7).
 
-An :class:`Expr` wraps a node of the program (:mod:`tikemu.ir`). Python's operators on it build further nodes; operators
-between plain numbers stay plain numbers, and constants fold where the result is the same for all run-time values.
+An :class:`Expr` wraps a node of the program (:mod:`tikemu.program.ir`). Python's operators on it build further nodes;
+operators between plain numbers stay plain numbers, and constants fold where the result is the same for all run-time
+values.
 """
 
 from __future__ import annotations
@@ -10,11 +11,11 @@ import math
 import operator
 from typing import Any, NoReturn
 
-from . import ir
-from .dtypes import INTEGERS, is_float, limits
-from .errors import TikIndexError, TikParamError, TikUnsupportedArgumentError
-from .location import fail
-from .nodes import as_number, combine, describe
+from ..errors import TikIndexError, TikParamError, TikUnsupportedArgumentError
+from ..program import ir
+from ..program.dtypes import INTEGERS, is_float, limits
+from ..program.location import fail
+from ..program.nodes import as_number, combine, describe
 from .recorder import Recorder, Scope, ScopedValue, scope_error
 from .signatures import checked_methods
 from .tracebacks import short_operators

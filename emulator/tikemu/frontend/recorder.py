@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from . import ir, settings
-from .errors import TikBuildError, TikError, TikParamError, TikScopeError, TikUnknownApiError
-from .findings import Finding
-from .location import fail, here, warn
-from .nodes import as_number
-from .signatures import did_you_mean
-from .soc import SocProfile
+from .. import settings
+from ..errors import TikBuildError, TikError, TikParamError, TikScopeError, TikUnknownApiError, did_you_mean
+from ..findings import Finding
+from ..program import ir
+from ..program.location import fail, here, warn
+from ..program.nodes import as_number
+from ..soc import SocProfile
 
 
 class Scope:

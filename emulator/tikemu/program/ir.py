@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Union
 
-from .findings import Finding
+from ..findings import Finding
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs

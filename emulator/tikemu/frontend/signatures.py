@@ -1,27 +1,15 @@
-"""Calls and names that the front end does not know: errors with the user's line and the nearest known name."""
+"""Calls that do not fit a signature: errors with the user's line and the nearest known name."""
 
 from __future__ import annotations
 
-import difflib
 import functools
 import inspect
 from collections.abc import Iterable, Mapping
 from typing import Any, Callable
 
-from .errors import TikCallError, TikError
-from .location import here
+from ..errors import TikCallError, TikError, did_you_mean
+from ..program.location import here
 from .tracebacks import shortened
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The end of a message about an unknown ``name``: the nearest known one, if one is near."""
-    nearest = difflib.get_close_matches(name, sorted(known), 3)
-    equal = [entry for entry in nearest if _likeness(entry, name) == _likeness(nearest[0], name)]
-    return f"; did you mean {' or '.join(map(repr, sorted(equal)))}?" if equal else ""
-
-
-def _likeness(known: str, name: str) -> float:
-    return difflib.SequenceMatcher(a=known, b=name).ratio()
 
 
 def checked_call(function: Callable[..., Any], aliases: Mapping[str, str] | None = None) -> Callable[..., Any]:

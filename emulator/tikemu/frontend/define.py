@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from . import ir
-from .dtypes import BITS, INTEGERS, check_dtype, size_of
-from .errors import TikParamError
+from ..errors import TikParamError
+from ..program import ir
+from ..program.dtypes import BITS, INTEGERS, check_dtype, size_of
+from ..program.location import fail, here
 from .expr import Expr, InputScalar, Scalar, ScalarArray, as_int, assignable
 from .extents import check_shape, lower_shape, product
-from .location import fail, here
 from .recorder import Recorder
 from .tensor import Tensor
 

@@ -11,7 +11,7 @@ import inspect
 import os
 from typing import Any, Callable, TypeVar
 
-from .errors import TikError
+from ..errors import TikError
 
 VARIABLE = "TIKEMU_TRACEBACK"
 _NOT_WRAPPED = ("__init__", "__repr__", "__str__", "__len__", "__hash__")  # the user calls none, or it raises nothing

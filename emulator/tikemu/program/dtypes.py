@@ -6,7 +6,7 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
-from .errors import TikParamError
+from ..errors import TikParamError
 from .location import fail
 
 BITS = {

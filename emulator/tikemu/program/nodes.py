@@ -1,6 +1,7 @@
 """Nodes of run-time values: built and simplified, compared, shown as text.
 
-The operators of :mod:`tikemu.expr` build them; constants fold where the result is the same for all run-time values.
+The operators of :mod:`tikemu.frontend.expr` build them; constants fold where the result is the same for all run-time
+values.
 """
 
 from __future__ import annotations
@@ -8,9 +9,9 @@ from __future__ import annotations
 import numbers
 from typing import Any, Union
 
+from ..errors import TikParamError
 from . import ir
 from .dtypes import BITS, is_float, limits, of_immediate, promote
-from .errors import TikParamError
 from .location import fail
 
 Number = Union[int, float]

@@ -8,9 +8,9 @@ from __future__ import annotations
 import inspect
 from typing import Any, Callable
 
-from .errors import TikUnsupportedError
-from .isa import registry
-from .location import GENERATED, fail
+from ..errors import TikUnsupportedError
+from ..isa import registry
+from ..program.location import GENERATED, fail
 from .signatures import checked_call
 from .tracebacks import short_traceback
 

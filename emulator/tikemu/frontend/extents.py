@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Union
 
-from . import ir
-from .errors import TikParamError
+from ..errors import TikParamError
+from ..program import ir
+from ..program.location import fail
 from .expr import Expr, as_int, deeper, integer_node
-from .location import fail
 from .recorder import Scope
 
 Extent = Union[int, Expr]

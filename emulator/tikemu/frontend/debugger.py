@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from . import ir, settings
-from .errors import TikDebugError, TikParamError
-from .findings import Finding
-from .location import fail, warn
+from .. import settings
+from ..errors import TikDebugError, TikParamError
+from ..findings import Finding
+from ..program import ir
+from ..program.location import fail, warn
+from ..result import Overflow
 from .recorder import Recorder
-from .result import Overflow
 from .signatures import checked_methods
 
 
@@ -51,8 +52,8 @@ class Tikdb:
             fail(TikDebugError, "start_debug must follow BuildCCE")
         if interactive:
             warn("tikemu has no debugger prompt; interactive=True is taken as False")
-        from .machine import execute
-        from .processes.blocks import run_in_processes
+        from ..machine import execute
+        from ..processes.blocks import run_in_processes
 
         program = self._recorder.program
         self.overflow, self.findings = None, ()

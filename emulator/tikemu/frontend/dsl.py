@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from . import build, ir, platform_info
+from ..errors import TikParamError, TikUnknownApiError, did_you_mean
+from ..program import ir
+from ..program.location import fail
+from . import build, platform_info
 from .control import ElifScope, ElseScope, ForRange, IfScope, StatementScope, break_loop, continue_loop
 from .debugger import Tikdb
 from .define import define_input_scalar, define_scalar, define_scalar_array, define_tensor
 from .dprofile import Dprofile
-from .errors import TikParamError, TikUnknownApiError
 from .expr import InputScalar, Scalar, ScalarArray
 from .instruction_methods import instruction_methods
-from .location import fail
 from .recorder import Recorder
-from .signatures import checked_methods, did_you_mean
+from .signatures import checked_methods
 from .tensor import Tensor
 from .tracebacks import short_operators
 
@@ -59,7 +60,7 @@ class Tik:
         self.tikdb = Tikdb(self._recorder)
 
     def __str__(self) -> str:
-        from .printer import dump
+        from ..program.printer import dump
 
         return dump(self)
 

@@ -6,11 +6,11 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from . import settings
-from .dtypes import BITS
-from .errors import TikParamError
-from .location import fail, warn
-from .soc import ASCEND_910A, SocProfile, find
+from .. import settings
+from ..errors import TikParamError
+from ..program.dtypes import BITS
+from ..program.location import fail, warn
+from ..soc import ASCEND_910A, SocProfile, find
 
 DEFAULT_SOC = ASCEND_910A
 CORE_TYPES = ("AiCore", "VectorCore")
@@ -190,7 +190,7 @@ def api_check_support(intrinsic: str, dtype: str = "") -> bool:
     form ("f322f16", "f322s32r"). A function of the DSL ("te.lang.cce.vdiv", "tbe.dsl.vdiv") has the dtypes of the
     instruction that it becomes: programs choose their path by it, though the DSL itself is out of scope.
     """
-    from .isa import registry
+    from ..isa import registry
 
     if not isinstance(intrinsic, str) or not isinstance(dtype, str):
         fail(TikParamError, f"api_check_support takes two strings, got {intrinsic!r} and {dtype!r}")
@@ -274,7 +274,7 @@ def intrinsic_check_support(intrinsic: str, dtype: str = "") -> bool:
 
 
 def _converts(source: str, target: str, mode: str, exact: bool = False) -> bool:
-    from .isa.convert import PAIRS
+    from ..isa.convert import PAIRS
 
     pair = _SHORT_DTYPES[target], _SHORT_DTYPES[source]
     if not mode and not exact:

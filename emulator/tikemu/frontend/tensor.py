@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import ir
-from .dtypes import BITS, INTEGERS, is_float, size_of
-from .errors import TikParamError, TikUnsupportedArgumentError, TikUnsupportedError
+from ..errors import TikParamError, TikUnsupportedArgumentError, TikUnsupportedError
+from ..program import ir
+from ..program.dtypes import BITS, INTEGERS, is_float, size_of
+from ..program.location import fail
+from ..program.nodes import as_number
 from .expr import Expr, InputScalar, Loadable, Scalar, assignable, operation
 from .extents import Extent, lower, lower_shape, product, row_major
-from .location import fail
-from .nodes import as_number
 from .recorder import Scope
 from .signatures import checked_methods
 from .tracebacks import short_operators

@@ -9,11 +9,11 @@ import sys
 import warnings
 from typing import NoReturn
 
-from .errors import TikError, TikWarning
+from ..errors import TikError, TikWarning
 from .ir import Location
 
 # As the interpreter knows it: sys.path may hold "..".
-_PACKAGE = os.path.dirname(__file__) + os.sep
+_PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
 #: Start of the file name of code that the emulator generates.
 GENERATED = "<tikemu "
 
