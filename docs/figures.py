@@ -291,7 +291,7 @@ def draw_design_tikemu(out: Path) -> Path:
         Box(2, 0, "program", "program/ir.py: tree of\nloops, branches, calls"),
         Box(3, 0, "compiler", "machine/compile.py\nthe program as Python source"),
         Box(1, 1, "instruction table", "isa/: one entry each\nranges, dtypes, pipe, formula", table),
-        Box(2, 1, "call site", "machine/call_site.py\nbinds run-time arguments"),
+        Box(2, 1, "call site", "machine/calls/\nbinds run-time arguments"),
         Box(3, 1, "constants", "soc.py: value, source,\nconfidence", table),
         Box(0, 2, "memories", "machine/memories.py\nGM, L1, L0A, L0B, L0C, UB"),
         Box(1, 2, "checks", "machine/runtime.py, strict.py\nbounds, undefined bytes, races", table),

@@ -264,7 +264,7 @@ def test_float_arguments_with_equal_keys_stay_apart(kernel: Any) -> None:
 
 
 def test_more_distinct_arguments_than_the_cache_holds(kernel: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tikemu.machine.binding_cache.LIMIT", 3)
+    monkeypatch.setattr("tikemu.machine.calls.site.LIMIT", 3)
     source = kernel.Tensor("int32", (128,), tik.scope_gm, "source")
 
     def body(out: Any) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tikemu
 from tikemu import Options, TikBoundsError, TikUndefinedError, TikWarning, tik
-from tikemu.machine import call_site, relocation
+from tikemu.machine.calls import relocation, site
 
 from tests.emulator.random_program import Generator
 
@@ -19,7 +19,7 @@ def _both(monkeypatch, build, feeds, **options):
     """Run with every call moved and with none, and compare everything; returns the result."""
     results = []
     for kept in (EVERY, NONE):
-        monkeypatch.setattr(call_site, "KEPT", kept)
+        monkeypatch.setattr(site, "KEPT", kept)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", TikWarning)
             results.append(tikemu.run(build(), feeds, options=Options(**options)))
@@ -114,7 +114,7 @@ def test_strict_marks_move_too(soc, monkeypatch, moves):
     result = _both(monkeypatch, lambda: _kernel(lambda *given: body(*given, 0)), FEEDS, strict=True)
     np.testing.assert_array_equal(result.outputs["target"], FEEDS["source"] + np.float32(1))
     assert moves[0] > 64
-    monkeypatch.setattr(call_site, "KEPT", EVERY)
+    monkeypatch.setattr(site, "KEPT", EVERY)
     with pytest.raises(TikUndefinedError, match=r"64|256 undefined bytes of tensor 'y' \(element 128"):
         tikemu.run(_kernel(lambda *given: body(*given, 1)), FEEDS, options=Options(strict=True))
 
@@ -127,7 +127,7 @@ def test_bounds_are_checked_at_every_address(soc, monkeypatch, kept):
             instance.vadds(64, x[i * 64], x[i * 64], 1.0, 1, 1, 1, 8, 8)
         instance.data_move(target, x, 0, 1, 512, 0, 0)
 
-    monkeypatch.setattr(call_site, "KEPT", kept)
+    monkeypatch.setattr(site, "KEPT", kept)
     tikemu.run(_kernel(lambda *given: body(*given, 64)), FEEDS)
     with pytest.raises(TikBoundsError, match="test_relocation.py"):
         tikemu.run(_kernel(lambda *given: body(*given, 65)), FEEDS)
@@ -145,7 +145,7 @@ def test_overlap_is_found_at_every_address(soc, monkeypatch, source_of):
         instance.data_move(target, x, 0, 1, 512, 0, 0)
 
     _both(monkeypatch, lambda: _kernel(body), FEEDS)
-    monkeypatch.setattr(call_site, "KEPT", EVERY)
+    monkeypatch.setattr(site, "KEPT", EVERY)
     with pytest.warns(TikWarning, match="a later repeat reads"):
         tikemu.run(_kernel(body), FEEDS)
 

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import tikemu
-from tikemu.machine import binding_cache, call_site, execute, relocation
+from tikemu.machine import execute
+from tikemu.machine.calls import relocation, site
 from tikemu.timing import steady_state
 
 from tests.emulator.programs import zoo, zoo2
@@ -72,7 +73,7 @@ def test_a_long_loop_is_the_same_with_and_without(numerics: bool) -> None:
 def test_nothing_is_looked_up_without_reuse(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every execution binds its call, nothing is relocated or replayed, and no compiled program is kept."""
     bound, sessions = [], []
-    prepare, session = call_site.CallSite.prepare, execute.Session.__init__
+    prepare, session = site.CallSite.prepare, execute.Session.__init__
 
     def counted(self: Any, *arguments: Any) -> Any:
         bound.append(self)
@@ -85,7 +86,7 @@ def test_nothing_is_looked_up_without_reuse(monkeypatch: pytest.MonkeyPatch) -> 
     def forbidden(*_: Any) -> None:
         raise AssertionError("something was reused")
 
-    monkeypatch.setattr(call_site.CallSite, "prepare", counted)
+    monkeypatch.setattr(site.CallSite, "prepare", counted)
     monkeypatch.setattr(execute.Session, "__init__", noted)
     monkeypatch.setattr(relocation.Relocator, "find", forbidden)
     monkeypatch.setattr(steady_state.SteadyStateReplay, "extend", forbidden)
@@ -94,13 +95,3 @@ def test_nothing_is_looked_up_without_reuse(monkeypatch: pytest.MonkeyPatch) -> 
         tikemu.run(instance, feeds, options=tikemu.Options(reuse=False, trace=False))
     assert len(bound) == 2 * 3 * 400
     assert len(sessions) == 2
-
-
-def test_a_cache_without_reuse_answers_nothing_and_retires_what_it_drops() -> None:
-    retired = []
-    cache = binding_cache.BindingCache(False, retired.append)
-    cache.store(1, ("first",))
-    assert cache.get(1) is None and cache.full
-    cache.store(1, ("second",))
-    cache.forget()
-    assert retired == [("first",), ("second",)] and len(cache) == 0

@@ -51,7 +51,7 @@ class Lowering:
         """Append micro-operations, reported as ``api.name``."""
         for op in ops:
             op.name = f"{self.call.api}.{name}"
-            op.moved = None  # its operands are not those of the call
+            op.operands, op.moved = (), None  # its operands are not those of the call
             self.ops.append(op)
 
     def free(self, kind: str) -> int:

@@ -76,9 +76,9 @@ class MicroOp:
         mask: value of the mask register the instruction needs (PIPE_S writes it when it changes). None: uses no mask.
         macs: multiply-accumulates of valid elements, for the utilisation of the Cube.
         constants: names of the ``soc.timing`` constants that ``cycles`` and ``latency`` rest on, for the report.
-        operands: the tensor operands in the order of the call, where ``moved`` is given.
-        moved: ``f(addresses) -> (run, run_defined)`` for other byte addresses of ``operands``, with the same remainders
-            and the same overlap.
+        operands: the tensor operands in the order of the call, where the same operation with other byte addresses,
+            but the same remainders and the same overlap, takes the same time.
+        moved: ``f(addresses) -> (run, run_defined)`` for such addresses; None: only the time is known.
         rescale: sets the scalar operand that ``run`` uses.
     """
 

@@ -138,8 +138,9 @@ def move_blocks(call: Call, dst: Operand, src: Operand, nburst: int, burst: int,
         transfer=transfer,
         constants=(path.bandwidth, path.latency),
     )
+    result.operands = dst, src
     if not overlap and direction != "atomic":
-        result.operands, result.moved = (dst, src), moved
+        result.moved = moved
     return result
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..program import ir
 from .alloc import copies_of
-from .call_site import CallSite
+from .calls.site import CallSite
 from .expressions import Expressions
 
 

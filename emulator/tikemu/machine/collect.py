@@ -11,7 +11,7 @@ from ..result import InstructionUse, Overflow, OverflowPlace, PipeUse, Result
 from ..soc import PIPES
 from ..timing.trace import Trace
 from ..timing.waits import named
-from .call_site import CallSite
+from .calls.site import CallSite
 from .compile import Compiled
 from .runtime import Runtime
 from .tally import Tally

@@ -27,8 +27,7 @@ from ..errors import Moment, TikError
 from ..program import ir
 from ..program.dtypes import is_float, limits, size_of
 from ..program.location import GENERATED
-from .arguments import text_of_copy
-from .call_compiler import CallCompiler
+from .calls.compiler import CallCompiler
 from .code_size import code_bytes
 from .debug_print import DebugPrint
 from .definitions import define, reserve
@@ -156,9 +155,8 @@ class Compiler(CallCompiler):
             extents = " * ".join(self.expressions.wrapped(extent).source for extent in tensor.shape)
             self.emit(f"{self.name('N', reserve(tensor))}({extents})", statement.location)
         if tensor.memory != "GM" and self.runtime.marks:  # default mode leaves what is there, as the chip does
-            selectors = self.runtime.plan.placements[tensor.uid].selectors
             fresh = self.name("D", define(self.runtime, tensor))
-            self.emit(f"{fresh}({text_of_copy(selectors, self.expressions) or 0})", statement.location)
+            self.emit(f"{fresh}({self.copy(tensor) or 0})", statement.location)
 
     def _on_DefineScalar(self, statement: ir.DefineScalar) -> None:
         for variable in statement.variables:

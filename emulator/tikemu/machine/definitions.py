@@ -7,7 +7,6 @@ from typing import Callable
 from ..errors import TikBoundsError
 from ..program import ir
 from ..program.dtypes import size_of
-from .arguments import space_message
 from .runtime import Runtime
 
 
@@ -38,3 +37,11 @@ def reserve(tensor: ir.TensorInfo) -> Callable[[int], None]:
             raise TikBoundsError(space_message(tensor, needed))
 
     return check
+
+
+def space_message(tensor: ir.TensorInfo, needed: int) -> str:
+    """What the debugger says of a tensor that grows beyond its reserve."""
+    return (
+        f"The space required exceeds max_mem_size: tensor {tensor.name!r} needs {needed} bytes, max_mem_size is "
+        f"{tensor.max_mem_size}"
+    )

@@ -10,7 +10,7 @@ from ..isa.region import Region
 from ..program import ir
 from ..program.dtypes import size_of
 from ..timing.reuse import Reusable
-from . import binding_cache
+from .calls import site
 from .memories import element_range
 from .runtime import Runtime, TensorPlace
 from .strict import mark, undefined_bytes
@@ -94,7 +94,7 @@ class ElementSite(Reusable):
         return locate
 
     def _footprint(self, address: int, start: int) -> Any:
-        if len(self.footprints) >= binding_cache.LIMIT:
+        if len(self.footprints) >= site.LIMIT:
             self.footprints.clear()
         region = Region.span(self.place.memory, address, self.itemsize)
         footprint = self.runtime.footprint(self.static, region, start, start + self.place.size)

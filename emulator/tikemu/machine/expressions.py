@@ -78,6 +78,14 @@ class Expressions:
         """Text that is true where the value is not 0."""
         return self.wrapped(value)
 
+    def copy_number(self, selectors: tuple[tuple[ir.Variable, int], ...]) -> str:
+        """Source of the number of a tensor's copy inside multi-buffered loops; "" where there is one copy."""
+        source = ""
+        for variable, copies in selectors:
+            part = f"{self.wrapped(variable).source} % {copies}"
+            source = part if not source else f"({source}) * {copies} + {part}"
+        return f"({source})" if source else ""
+
     def _variable(self, variable: ir.Variable) -> Text:
         if is_float(variable.dtype):
             return Text(name_of(variable), variable.dtype)

@@ -6,7 +6,6 @@ from typing import Any
 
 from ..errors import TikScopeError
 from ..program import ir
-from .arguments import float_key, text_of_copy
 from .expressions import HELPERS, Expressions
 from .runtime import Runtime, TensorPlace
 
@@ -28,7 +27,7 @@ class SourceWriter:
         self.runtime = runtime
         self.expressions = Expressions()
         self.names: dict[str, Any] = dict(
-            HELPERS, _key=float_key, _range=runtime.loop_range, _blocks=runtime.enter_blocks, _core=runtime.core.core
+            HELPERS, _range=runtime.loop_range, _blocks=runtime.enter_blocks, _core=runtime.core.core
         )
         if runtime.timing:
             clock = runtime.clock
@@ -69,4 +68,4 @@ class SourceWriter:
 
     def copy(self, tensor: ir.TensorInfo) -> str:
         placement = self.runtime.plan.placements.get(tensor.uid)
-        return "" if placement is None else text_of_copy(placement.selectors, self.expressions)
+        return "" if placement is None else self.expressions.copy_number(placement.selectors)

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..errors import TikProcessError
 from ..isa.move import atomic_add
-from ..machine.call_site import CallSite
+from ..machine.calls.site import CallSite
 from ..machine.cores import Cores
 from ..machine.execute import Session
 from ..machine.inputs import Contents

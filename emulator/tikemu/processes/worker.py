@@ -20,7 +20,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from ..errors import TikError
-from ..machine.call_site import CallSite
+from ..machine.calls.site import CallSite
 from ..machine.cores import begin_block
 from ..machine.execute import KEEP_BYTES, Session
 from ..machine.inputs import Contents

@@ -1,9 +1,9 @@
 """What is kept from one execution for the next, so that a loop need not be prepared and simulated again and again.
 
-Kept are the operations bound for a call (:class:`tikemu.machine.binding_cache.BindingCache`), the footprints of element
-accesses, the steady states of the pipes (:class:`tikemu.timing.steady_state.SteadyStateReplay`), and the compiled
-program between two runs. ``Options(reuse=False)`` turns all of it off: every call is checked and bound, and every
-operation simulated, each time it is executed. Results, checks and cycles are the same, only the run is slower.
+Kept are the operations bound for a call (:mod:`tikemu.machine.calls`), the footprints of element accesses, the steady
+states of the pipes (:mod:`tikemu.timing.steady_state`), and the compiled program between two runs.
+``Options(reuse=False)`` turns all of it off: every call is checked and bound, and every operation simulated, each time
+it is executed. Results, checks and cycles are the same, only the run is slower.
 """
 
 from __future__ import annotations

@@ -1,21 +1,16 @@
-"""Translation of the calls of instructions.
-
-A call with run-time arguments becomes a look-up of its bound operations; consecutive calls whose arguments are all
-known are bound once and run as a group.
-"""
+"""Translation of the calls of instructions: a look-up of the bound operations, then their execution."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from ..program import ir
-from ..program.dtypes import size_of
-from .arguments import OperandTemplate, RuntimeArguments
-from .call_site import AlignedCallSite, CallGroup, CallSite
-from .expressions import name_of
-from .needs import Needs
-from .runtime import Runtime
-from .source_writer import INDENT, SourceWriter
+from ...program import ir
+from ..expressions import name_of
+from ..needs import Needs
+from ..runtime import Runtime
+from ..source_writer import INDENT, SourceWriter
+from .arguments import OperandTemplate, RuntimeArguments, float_key
+from .site import CallGroup, CallSite
 
 
 class CallCompiler(SourceWriter):
@@ -29,6 +24,7 @@ class CallCompiler(SourceWriter):
     def __init__(self, runtime: Runtime, needs: Needs) -> None:
         super().__init__(runtime)
         self.needs = needs
+        self.names["_key"] = float_key
         self.synced = True
         self.sites: dict[int, CallSite] = {}
         self._group: list[CallSite] = []
@@ -47,77 +43,48 @@ class CallCompiler(SourceWriter):
             return
         needed = self.needs.instruction(statement)
         run_time = RuntimeArguments(self.expressions)
-        moving = None if needed else self.moving_view(statement)
-        arguments = {name: self.argument(value, run_time, needed, moving) for name, value in statement.args.items()}
+        arguments = {name: self.argument(value, run_time, needed) for name, value in statement.args.items()}
         if self.atomics and any(
             isinstance(value, ir.View) and value.tensor.memory == "GM" for value in statement.args.values()
         ):
             run_time.source("_core.atomic_add")
-        if moving is None:
-            site = CallSite(self.runtime, statement, run_time, arguments)
-        else:
-            view = next(entry for entry in arguments.values() if isinstance(entry, OperandTemplate) and entry.moving)
-            site = AlignedCallSite(self.runtime, statement, run_time, arguments, view)
-        site.computed = needed
-        self.sites[id(statement)] = site
+        site = self.sites[id(statement)] = CallSite(self.runtime, statement, run_time, arguments, needed)
         if statement.spec.name == "block_barrier":
             self.flush()
-            self.call(site, None)
+            self.call(site)
             self.emit("yield")
         elif run_time.sources:
             self.flush()
-            self.call(site, moving)
+            self.call(site)
         else:
             self._group.append(site)
 
-    def moving_view(self, statement: ir.Instruction) -> ir.View | None:
-        """The only operand in global memory if its offset is a run-time value and matters only for its alignment."""
-        options = self.runtime.options
-        if options.sync == "optimistic" or options.l2:
-            return None
-        views = [
-            value for value in statement.args.values() if isinstance(value, ir.View) and value.tensor.memory == "GM"
-        ]
-        return views[0] if len(views) == 1 and not ir.is_immediate(views[0].offset) else None
-
-    def argument(self, value: Any, run_time: RuntimeArguments, needed: bool, moving: ir.View | None) -> Any:
+    def argument(self, value: Any, run_time: RuntimeArguments, needed: bool) -> Any:
         """A template of an argument."""
         if isinstance(value, ir.View):
-            text = f"(o % {int(self.runtime.soc.timing.gm_line) // size_of(value.dtype)})" if value is moving else ""
             anywhere = self.runtime.options.bounds == "buffer" and value.tensor.memory != "GM"
-            return OperandTemplate(self.place(value), value, run_time, self.copy(value.tensor), text, anywhere)
+            return OperandTemplate(self.place(value), value, run_time, self.copy(value.tensor), anywhere)
         if isinstance(value, (ir.Variable, ir.Operation)):
             if not needed and value.dtype.startswith("float"):
                 return 1.0  # what is computed does not matter
             return run_time.add(value)
         if isinstance(value, (list, tuple)):
-            return [self.argument(item, run_time, needed, moving) for item in value]
+            return [self.argument(item, run_time, needed) for item in value]
         if isinstance(value, dict):
-            return {name: self.argument(item, run_time, needed, moving) for name, item in value.items()}
+            return {name: self.argument(item, run_time, needed) for name, item in value.items()}
         return value
 
-    def call(self, site: Any, moving: ir.View | None) -> None:
+    def call(self, site: CallSite) -> None:
         """A call with run-time arguments."""
         sources = site.run_time.sources
         key = sources[0] if len(sources) == 1 else f"({', '.join(sources)})"
-        location, reuse = site.location, self.runtime.options.reuse
-        if moving is None:
-            bind = self.name("B", site.bind)
-            if reuse:
-                self.emit(f"k = {key}", location)
-                self.emit(f"p = {self.name('C', site.bound.entries)}.get(k)", location)
-                self.emit(f"if p is None: p = {bind}(k)", location)
-            else:
-                self.emit(f"p = {bind}({key})", location)
-        else:
-            bind, limits = self.name("B", site.bind_at), self.name("M", site.limits)
-            self.emit(f"o = {self.expressions.wrapped(moving.offset).source}", location)
+        location, bind = site.location, self.name("B", site.bind)
+        if self.runtime.options.reuse:
             self.emit(f"k = {key}", location)
-            if reuse:
-                self.emit(f"p = {self.name('C', site.bound.entries)}.get(k)", location)
-                self.emit(f"if p is None or not 0 <= o <= {limits}[k]: p = {bind}(k, o)", location)
-            else:
-                self.emit(f"p = {bind}(k, o)", location)
+            self.emit(f"p = {self.name('C', site.bound)}.get(k)", location)
+            self.emit(f"if p is None: p = {bind}(k)", location)
+        else:
+            self.emit(f"p = {bind}({key})", location)
         self.run_all(site.computed, location)
 
     def flush(self) -> None:

@@ -14,17 +14,14 @@ the operands stay inside their tensors and overlap as before; then only pointers
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Callable
 
-from ..isa.bank_conflicts import GROUPS, LAYER
-from ..isa.micro_op import Access, MicroOp
-from ..isa.region import Region
-from ..timing.reuse import Reusable
+from ...isa.bank_conflicts import GROUPS, LAYER
+from ...isa.micro_op import Access, MicroOp
+from ...isa.region import Region
+from ..runtime import BoundOp, Ops, Runtime
 from .arguments import OperandTemplate
-from .runtime import BoundOp, Ops, Runtime
 
-#: Sets of arguments that a call keeps before it relocates its operations instead.
-KEPT = 128
 #: Templates per call.
 TEMPLATES = 4096
 #: Addresses in other memories matter modulo this (the widest alignment).
@@ -86,37 +83,41 @@ def _overlap(first: int, reach: tuple[int, int], second: int, other: tuple[int, 
     return first + reach[0] < second + other[1] and second + other[0] < first + reach[1]
 
 
-class RelocatableCall(Protocol):
-    """What a :class:`Relocator` needs of its call."""
-
-    runtime: Runtime
-    relocator: Relocator | None
-    computed: bool
-
-    def prepare(self, values: tuple, offset: int | None = None) -> Ops: ...
-
-    def retire(self, ops: Ops) -> None: ...
-
-
-class Relocator(Reusable):
+class Relocator:
     """Finds or makes the operations of a call at new addresses.
 
     Args:
-        site: the call.
-        views: its tensor arguments, in their order.
+        runtime: the run.
+        prepare: prepares the operations for run-time values from nothing.
+        retire: told the operations that are dropped.
+        views: the tensor arguments, in their order.
         scalar: position in the key of the only float argument that is a run-time value; None without one.
+        computed: whether the numerics are run.
+
+    Attributes:
+        templates: the operations by key and remainders.
     """
 
-    def __init__(self, site: RelocatableCall, views: list[OperandTemplate], scalar: int | None) -> None:
-        self.site, self.views, self.scalar = site, views, scalar
+    def __init__(
+        self,
+        runtime: Runtime,
+        prepare: Callable[[tuple], Ops],
+        retire: Callable[[Ops], None],
+        views: list[OperandTemplate],
+        scalar: int | None,
+        computed: bool,
+    ) -> None:
+        self.runtime, self.prepare, self.retire = runtime, prepare, retire
+        self.views, self.scalar, self.computed = views, scalar, computed
         self.fixed: tuple[int, ...] | None = None  # positions in the key that are neither offset nor moved scalar
         self.units: list[tuple[int, bool]] = []
         self.templates: dict[Any, Relocatable] = {}
+        self.possible = True  # nothing is known that forbids it
         self.buffer_bounds = False  # it is known (and the user was told) that the call leaves a tensor
 
     def find(self, values: tuple) -> Ops | None:
         """Operations for the run-time values, or None where they have to be prepared from nothing."""
-        if self.fixed is None and not self._learn(values):
+        if not self.possible or self.fixed is None and not self._learn(values):
             return None
         addresses: list[int] = []
         starts: list[int] = []
@@ -141,7 +142,7 @@ class Relocator(Reusable):
             if template is None or not template.fits(addresses, starts, ends):
                 return None
         elif not template.fits(addresses, starts, ends) or not self._same_layers(template, addresses):
-            self.buffer_bounds = self.site.runtime.options.bounds == "buffer"
+            self.buffer_bounds = self.runtime.options.bounds == "buffer"
             return None
         self._move(template.ops[0], template, addresses, values)
         return template.ops
@@ -150,19 +151,14 @@ class Relocator(Reusable):
         """All operations."""
         return [template.ops for template in self.templates.values()]
 
-    def forget(self) -> None:
-        for ops in self.prepared():
-            self.site.retire(ops)
-        self.templates.clear()
-
     # -------------------------------------------------------------------------------------------- making
     def _learn(self, values: tuple) -> bool:
         """Prepare the call once to see what it depends on. False if its operations cannot be moved."""
-        ops = self.site.prepare(values)
+        ops = self.prepare(values)
         if not ops:
             return False
-        if not self._movable(ops):
-            self.site.relocator = None
+        self.possible = self._movable(ops)
+        if not self.possible:
             return False
         micro = ops[0].micro
         if micro.rescale is None:
@@ -171,7 +167,7 @@ class Relocator(Reusable):
         self.fixed = tuple(
             position for position in range(len(values)) if position != self.scalar and position not in offsets
         )
-        line = int(self.site.runtime.soc.timing.gm_line)
+        line = int(self.runtime.soc.timing.gm_line)
         for view in self.views:
             memory = view.place.memory.kind
             vector = memory == "UB" and micro.mask is not None
@@ -180,16 +176,20 @@ class Relocator(Reusable):
         return True
 
     def _movable(self, ops: Ops) -> bool:
-        if len(ops) != 1 or ops[0].micro.moved is None or len(ops[0].micro.operands) != len(self.views):
+        if len(ops) != 1 or len(ops[0].micro.operands) != len(self.views):
             return False
         micro = ops[0].micro
+        if self.computed and micro.moved is None:
+            return False
         owned = {id(operand) for operand in micro.operands}
         return not micro.undefined and all(id(access.operand) in owned for access in (*micro.reads, *micro.writes))
 
     def _make(self, key: tuple, values: tuple, addresses: list[int]) -> Relocatable | None:
         if len(self.templates) >= TEMPLATES:
-            self.forget()
-        ops = self.site.prepare(values)
+            for ops in self.prepared():
+                self.retire(ops)
+            self.templates.clear()
+        ops = self.prepare(values)
         if not self._movable(ops):
             return None
         template = self.templates[key] = Relocatable(ops, self.views, addresses)
@@ -205,11 +205,11 @@ class Relocator(Reusable):
 
     # -------------------------------------------------------------------------------------------- moving
     def _move(self, op: BoundOp, template: Relocatable, addresses: list[int], values: tuple) -> None:
-        micro, runtime = op.micro, self.site.runtime
+        micro, runtime = op.micro, self.runtime
         if self.scalar is not None:
             value = values[self.scalar]
             micro.rescale(float(value) if isinstance(value, str) else value)
-        if not self.site.computed:
+        if not self.computed:
             return
         run, run_defined = micro.moved(addresses)
         journal = runtime.journal if template.in_global else None

@@ -1,80 +1,89 @@
-"""What stands behind one call of the compiled program.
-
-A :class:`CallSite` turns the run-time arguments of a call into bound operations, once per distinct set of values.
-"""
+"""What stands behind one call of the compiled program."""
 
 from __future__ import annotations
 
 from functools import partial
 from typing import Any
 
-from ..errors import TikError
-from ..isa.call import BindContext
-from ..program import ir
-from ..timing.reuse import Reusable
+from ...errors import TikError
+from ...isa.call import BindContext
+from ...program import ir
+from ...timing.reuse import Reusable
+from ..runtime import BoundOp, Ops, Runtime
+from ..tally import Tally, reset
 from .arguments import KeyField, OperandTemplate, RuntimeArguments, resolve
-from .binding_cache import BindingCache
-from .relocation import KEPT, Relocator
-from .runtime import BoundOp, Ops, Runtime
-from .tally import Tally, reset
+from .relocation import Relocator
+
+#: Keys kept per call, and footprints kept per element access.
+LIMIT = 4096
+#: Keys that a call with numerics has before its operations are relocated; others are equal from the first on.
+KEPT = 128
 
 
 class CallSite(Reusable):
     """One call of an instruction.
 
+    Args:
+        runtime: the run.
+        statement: the call as recorded.
+        run_time: its run-time values.
+        arguments: templates of its arguments.
+        computed: whether its numerics are run.
+
     Attributes:
-        bound: the operations of earlier executions.
-        run_time: the run-time values.
-        computed: its numerics are run.
+        bound: the operations by key, for the compiled program. The key is the tuple of the run-time values, or the
+            value itself if there is one, or () if there is none.
+        retired: what dropped operations have counted.
         number: its place among the sites of the run.
-        relocator: uses bound operations again at other addresses; None where that does not work.
+        relocator: uses operations again at other addresses; None where no offset is a run-time value.
     """
 
     def __init__(
-        self, runtime: Runtime, statement: ir.Instruction, run_time: RuntimeArguments, arguments: dict[str, Any]
+        self,
+        runtime: Runtime,
+        statement: ir.Instruction,
+        run_time: RuntimeArguments,
+        arguments: dict[str, Any],
+        computed: bool,
     ) -> None:
         self.runtime, self.statement, self.arguments = runtime, statement, arguments
-        self.run_time = run_time
+        self.run_time, self.computed = run_time, computed
         self.location = statement.location
-        self.bound = BindingCache(runtime.options.reuse, self.retire)
+        self.bound: dict[Any, Ops] = {}
         self.retired = Tally()
         self.code_bytes: int | None = None
-        self.computed = True
         self.relocator = self._relocator()
         self.number = len(runtime.sites)
         runtime.sites.append(self)
 
     def _relocator(self) -> Relocator | None:
         options = self.runtime.options
-        if not self.run_time.sources or not options.reuse or options.sync == "optimistic" or options.l2:
+        if not options.reuse or options.sync == "optimistic" or options.l2:
             return None  # in the last two cases every address has a footprint, or lines, of its own
         entries = list(self.arguments.values())
         views = [entry for entry in entries if isinstance(entry, OperandTemplate)]
         if any(isinstance(entry, (list, dict)) and entry for entry in entries) or not any(view.moves for view in views):
             return None
         floats = {entry.index for entry in entries if isinstance(entry, KeyField)} & self.run_time.floats
-        return Relocator(self, views, floats.pop() if len(floats) == 1 else None)
+        scalar = floats.pop() if len(floats) == 1 else None
+        return Relocator(self.runtime, self.prepare, self.retire, views, scalar, self.computed)
 
     def bind(self, key: Any) -> Ops:
-        """Bind the call for a set of run-time values, and keep it."""
+        """The operations for a set of run-time values that are not in ``bound``."""
         values = key if len(self.run_time.sources) != 1 else (key,)
-        if self.relocator is not None and len(self.bound) >= KEPT:
+        ops = None
+        if self.relocator is not None and len(self.bound) >= (KEPT if self.computed else 0):
             ops = self.relocator.find(values)
-            if ops is not None:
-                if not self.computed and not self.bound.full:
-                    self.bound.store(key, ops)  # nothing is moved, so they serve this key as they are
-                return ops
-        ops = self.prepare(values)
-        self.keep(key, ops)
+            if ops is not None and (self.computed or len(self.bound) >= LIMIT):
+                return ops  # if nothing is computed they serve this key as they are, and are kept for it
+        if ops is None:
+            ops = self.prepare(values)
+            if len(self.bound) >= (LIMIT if self.runtime.options.reuse else 1):
+                self.forget()
+        self.bound[key] = ops
         return ops
 
-    def keep(self, key: Any, ops: Ops) -> None:
-        """Keep what was bound for ``key``."""
-        if self.bound.full:
-            self.forget()
-        self.bound.store(key, ops)
-
-    def prepare(self, values: tuple, offset: int | None = None) -> Ops:
+    def prepare(self, values: tuple) -> Ops:
         """Check the call and build its operations."""
         runtime, location = self.runtime, self.location
         if runtime.journal is not None:
@@ -95,7 +104,7 @@ class CallSite(Reusable):
             runtime.plan.free[id(self.statement)],
         )
         try:
-            arguments = {name: resolve(entry, values, offset) for name, entry in self.arguments.items()}
+            arguments = {name: resolve(entry, values) for name, entry in self.arguments.items()}
             micros = self.statement.spec.bind(context, arguments)
         except TikError as error:
             raise error.at(location) from None
@@ -106,13 +115,15 @@ class CallSite(Reusable):
 
     def prepared(self) -> list[Ops]:
         """All operations that are kept, each once."""
-        kept = [*self.bound.entries.values(), *(self.relocator.prepared() if self.relocator is not None else ())]
+        kept = [*self.bound.values(), *(self.relocator.prepared() if self.relocator is not None else ())]
         return list({id(ops): ops for ops in kept}.values())
 
     def forget(self) -> None:
-        self.bound.forget()
+        for ops in self.prepared():
+            self.retire(ops)
+        self.bound.clear()
         if self.relocator is not None:
-            self.relocator.forget()
+            self.relocator.templates.clear()
 
     def retire(self, ops: Ops) -> None:
         """Keep what ``ops`` have counted so far."""
@@ -135,44 +146,6 @@ class CallSite(Reusable):
         return total
 
 
-class AlignedCallSite(CallSite):
-    """A call with one operand in global memory at a run-time offset, in a run without numerics.
-
-    Its time depends on the offset only through the alignment to the lines of the L2 buffer, so all offsets that are
-    equal in this respect share the prepared operations; the key holds the offset modulo ``unit``.
-    """
-
-    def __init__(
-        self,
-        runtime: Runtime,
-        statement: ir.Instruction,
-        run_time: RuntimeArguments,
-        arguments: dict[str, Any],
-        view: OperandTemplate,
-    ) -> None:
-        super().__init__(runtime, statement, run_time, arguments)
-        self.relocator = None
-        self.view = view
-        self.unit = int(runtime.soc.timing.gm_line) // view.itemsize
-        self.limits: dict[Any, int] = {}
-
-    def bind_at(self, key: Any, offset: int) -> Ops:
-        """Prepare the call at ``offset`` elements, and remember up to which offset it stays inside the tensor."""
-        ops = self.prepare(key if len(self.run_time.sources) != 1 else (key,), offset)
-        reach = 0
-        for op in ops:
-            for access in (*op.micro.reads, *op.micro.writes):
-                if access.operand.memory is self.view.place.memory:
-                    reach = max(reach, access.region.end - access.operand.address)
-        self.keep(key, ops)
-        self.limits[key] = (self.view.place.size - reach) // self.view.itemsize
-        return ops
-
-    def forget(self) -> None:
-        super().forget()
-        self.limits.clear()
-
-
 class CallGroup(Reusable):
     """Consecutive calls without run-time arguments."""
 
@@ -186,7 +159,7 @@ class CallGroup(Reusable):
         self.ops = ()
         prepared: list[BoundOp] = []
         for site in self.sites:
-            ops = site.bound.get(())
+            ops = site.bound.get(()) if self.reuse else None
             if ops is None:
                 ops = site.bind(())
             prepared += ops

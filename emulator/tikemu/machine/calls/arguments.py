@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..errors import TikBoundsError
-from ..isa.micro_op import Operand
-from ..program import ir
-from ..program.dtypes import is_float, size_of
-from .expressions import Expressions, Text
-from .runtime import TensorPlace
+from ...errors import TikBoundsError
+from ...isa.micro_op import Operand
+from ...program import ir
+from ...program.dtypes import is_float, size_of
+from ..definitions import space_message
+from ..expressions import Expressions
+from ..runtime import TensorPlace
 
 
 class RuntimeArguments:
@@ -67,7 +68,6 @@ class OperandTemplate:
         view: the operand as recorded.
         run_time: receives the run-time values.
         copy: source text of the copy's number, or "" if there is one copy.
-        moving: source text that stands for the offset in the key of a :class:`AlignedCallSite`.
         anywhere: it may start outside the tensor, but inside the memory.
     """
 
@@ -77,14 +77,13 @@ class OperandTemplate:
         view: ir.View,
         run_time: RuntimeArguments,
         copy: str,
-        moving: str = "",
-        anywhere: bool = False,
+        anywhere: bool,
     ) -> None:
         self.place, self.view = place, view
         self.itemsize = size_of(view.dtype)
         self.static = ir.is_immediate(view.offset)
-        self.moving, self.anywhere = bool(moving), anywhere
-        self.offset: Any = run_time.source(moving) if moving else run_time.add(view.offset)
+        self.anywhere = anywhere
+        self.offset: Any = run_time.add(view.offset)
         self.copy: Any = run_time.source(copy) if copy else 0
         self.shape: tuple[Any, ...] = tuple([run_time.add(extent) for extent in view.shape])
         self.strides: tuple[Any, ...] = tuple([run_time.add(extent) for extent in view.strides])
@@ -109,8 +108,8 @@ class OperandTemplate:
             return 0
         return (1 + sum((n - 1) * step for n, step in zip(operand.shape, operand.strides))) * self.itemsize
 
-    def operand(self, key: tuple, offset: int | None = None) -> Operand:
-        """The operand for the run-time values ``key``; ``offset`` replaces the one in the key.
+    def operand(self, key: tuple) -> Operand:
+        """The operand for the run-time values ``key``.
 
         Raises:
             TikBoundsError: it starts outside the tensor, or a run-time extent leads beyond its end. (Where it may start
@@ -119,7 +118,7 @@ class OperandTemplate:
         place = self.place
         start = place.address + key_value(self.copy, key) * place.stride
         end = start + place.size
-        address = start + (key_value(self.offset, key) if offset is None else offset) * self.itemsize
+        address = start + key_value(self.offset, key) * self.itemsize
         name = self.view.tensor.name
         # A move may start in the padding behind a GM tensor (D33a).
         anywhere = self.anywhere or place.memory.kind == "GM" and address > end
@@ -144,32 +143,14 @@ class OperandTemplate:
         return Operand(place.memory, address, start, end, self.view.dtype, shape, strides, name, self.static)
 
 
-def resolve(entry: Any, key: tuple, offset: int | None) -> Any:
+def resolve(entry: Any, key: tuple) -> Any:
     """An argument with its run-time values."""
     if isinstance(entry, OperandTemplate):
-        return entry.operand(key, offset if entry.moving else None)
+        return entry.operand(key)
     if isinstance(entry, KeyField):
         return key_value(entry, key)
     if isinstance(entry, list):
-        return [resolve(item, key, offset) for item in entry]
+        return [resolve(item, key) for item in entry]
     if isinstance(entry, dict):
-        return {name: resolve(item, key, offset) for name, item in entry.items()}
+        return {name: resolve(item, key) for name, item in entry.items()}
     return entry
-
-
-def space_message(tensor: ir.TensorInfo, needed: int) -> str:
-    """What the debugger says of a tensor that grows beyond its reserve."""
-    return (
-        f"The space required exceeds max_mem_size: tensor {tensor.name!r} needs {needed} bytes, max_mem_size is "
-        f"{tensor.max_mem_size}"
-    )
-
-
-def text_of_copy(selectors: tuple[tuple[ir.Variable, int], ...], expressions: Expressions) -> str:
-    """Source text of the copy's number of a tensor inside multi-buffered loops; "" where there is one copy."""
-    source = ""
-    for variable, copies in selectors:
-        text: Text = expressions.wrapped(variable)
-        part = f"{text.source} % {copies}"
-        source = part if not source else f"({source}) * {copies} + {part}"
-    return f"({source})" if source else ""
