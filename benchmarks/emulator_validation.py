@@ -18,8 +18,8 @@ sys.path.insert(0, os.path.join(sys.path[0], "emulator"))
 
 import tikemu
 
-from tests.emulator import mindspore_kernels
-from tests.emulator.programs import gemm
+from tests.emulator.support import mindspore_kernels
+from tests.emulator.support.programs import gemm
 
 
 def _shown(error: tikemu.TikError) -> str:

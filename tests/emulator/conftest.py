@@ -12,10 +12,10 @@ import tikemu
 from tikemu import settings, tik
 from tikemu.frontend import platform_info
 
-from tests.emulator.arithmetic import arithmetic, native_library  # noqa: F401 - fixtures
-from tests.emulator.process_runs import one_number  # noqa: F401 - fixture
-from tests.emulator.strict_programs import quiet, source, target  # noqa: F401 - fixtures
-from tests.emulator.tensor_views import ub  # noqa: F401 - fixture
+from tests.emulator.support.arithmetic import arithmetic, native_library  # noqa: F401 - fixtures
+from tests.emulator.support.process_runs import one_number  # noqa: F401 - fixture
+from tests.emulator.support.strict_programs import quiet, source, target  # noqa: F401 - fixtures
+from tests.emulator.support.tensor_views import ub  # noqa: F401 - fixture
 
 
 @pytest.fixture(autouse=True)

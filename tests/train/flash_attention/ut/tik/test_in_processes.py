@@ -6,7 +6,7 @@ from flash_attention.kernels.tik.backward import kernel as backward
 from flash_attention.kernels.tik.forward import kernel as forward
 from flash_attention.kernels.tik.problem import KernelProblem
 
-from tests.emulator.process_runs import check_same, modes
+from tests.emulator.support.process_runs import check_same, modes
 
 CASES = {
     "forward": (forward.build, {}, 176, set()),

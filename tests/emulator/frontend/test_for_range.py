@@ -1,0 +1,203 @@
+"""for_range: bounds, multi-buffering, the multi-core loop, and what may stand inside."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+
+import pytest
+import tikemu
+from tikemu import tik
+from tikemu.errors import (
+    TikParamError,
+)
+
+from tests.emulator.support.dsl_statements import body, lines
+
+
+def test_for_range_records_a_loop(kernel):
+    n = kernel.Scalar("int32", "n")
+    with kernel.for_range(0, 4, name="k", thread_num=2) as k:
+        assert k.dtype == "int32"
+        n.set_as(k)
+    with kernel.for_range(n, n + 3):
+        pass
+    assert lines(kernel) == [
+        "scalar n: int32",
+        "for k in range(0, 4), thread_num=2:",
+        "    n = k",
+        "for i in range(n, n + 3):",
+        "    pass",
+    ]
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ({"begint": -1}, "begint"),
+        ({"endt": 2147483648}, "endt"),
+        ({"begint": 5}, "begint <= endt"),
+        ({"endt": 4.0}, "integer"),
+        ({"endt": "4"}, "integer"),
+        ({"thread_num": 5}, "thread_num"),
+        ({"thread_num": -1}, "thread_num"),
+        ({"thread_num": 2.0}, "thread_num"),
+        ({"block_num": 0}, "block_num"),
+        ({"block_num": 65536}, "block_num"),
+        ({"block_num": 1.5}, "block_num"),
+        ({"thread_type": "half"}, "thread_type"),
+        ({"dtype": "int64"}, "dtype"),
+        ({"for_type": "parallel"}, "for_type"),
+        ({"name": 3}, "name"),
+        ({"sleep": 1}, "sleep"),
+    ],
+)
+def test_for_range_arguments(kernel, arguments, message):
+    good = {"begint": 0, "endt": 4}
+    with kernel.for_range(**good):
+        pass
+    with pytest.raises(TikParamError, match=message):
+        kernel.for_range(**{**good, **arguments})
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"begint": 4}, {"endt": 2147483647}, {"thread_num": 0}, {"thread_num": 4}, {"enable_subblk": False}]
+)
+def test_for_range_at_the_edges(kernel, arguments):
+    with kernel.for_range(**{"begint": 0, "endt": 4, **arguments}):
+        pass
+
+
+def test_bounds_are_integers(kernel):
+    with pytest.raises(TikParamError, match="float32"):
+        kernel.for_range(0, kernel.Scalar("float32"))
+    with pytest.raises(TikParamError, match="bool"):
+        kernel.for_range(0, kernel.Scalar("int32") > 1)
+
+
+def test_the_end_of_a_loop_must_not_change_inside_it(kernel):
+    n, m = kernel.Scalar("int32", "n", 3), kernel.Scalar("int32", "m", 0)
+    array = kernel.ScalarArray("int32", 2, "a", 1)
+    with kernel.for_range(0, n + 1), kernel.for_range(m, array[0]):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", tikemu.TikWarning)
+            m.set_as(n)
+            array[1] = 3
+        for modify in (lambda: n.set_as(m), lambda: array[m].set_as(1)):
+            with pytest.warns(tikemu.TikWarning, match="takes part in endt"):
+                modify()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", tikemu.TikWarning)
+        n.set_as(5)
+
+
+def test_multi_core_rules(kernel):
+    for begin, end, threads, message in ((1, 4, 1, "begin at 0"), (0, 5, 1, "equal"), (0, 4, 2, "thread_num")):
+        with pytest.raises(TikParamError, match=message):
+            kernel.for_range(begin, end, thread_num=threads, block_num=4)
+    with (
+        kernel.for_range(0, 4, block_num=4),
+        kernel.for_range(0, 2, thread_num=2),
+        pytest.raises(TikParamError, match="only one"),
+    ):
+        kernel.for_range(0, 4, block_num=4)
+    with pytest.raises(TikParamError, match="only one"):
+        kernel.for_range(0, 4, block_num=4)
+
+
+def test_one_block_is_no_multi_core_loop(kernel, no_warnings):
+    for _ in range(2):
+        with kernel.for_range(0, 5, block_num=1), kernel.for_range(1, 3, thread_num=2, block_num=1):
+            pass
+
+
+def test_block_num_may_be_a_scalar(kernel, no_warnings):
+    blocks = kernel.InputScalar("int32", "blocks")
+    with pytest.raises(TikParamError, match="equal"):
+        kernel.for_range(0, 4, block_num=blocks)
+    with kernel.for_range(0, blocks, block_num=blocks):
+        pass
+    assert body(kernel)[0].block_num.name == "blocks"
+
+
+def define_tensor(kernel):
+    """A statement: a tensor in the Unified Buffer."""
+    kernel.Tensor("float16", (16,), tik.scope_ubuf)
+
+
+def define_scalar(kernel):
+    """A statement: a Scalar."""
+    kernel.Scalar("int32")
+
+
+def run_a_loop(kernel):
+    """A statement: an empty loop."""
+    with kernel.for_range(0, 2):
+        pass
+
+
+def define_gm_tensor(kernel):
+    """A statement that is harmless outside the multi-core loop."""
+    kernel.Tensor("float16", (16,), tik.scope_gm)
+
+
+@pytest.mark.parametrize(
+    "outside, harmless", [(define_tensor, False), (define_scalar, False), (run_a_loop, False), (define_gm_tensor, True)]
+)
+@pytest.mark.parametrize("nested", [False, True])
+def test_what_stands_before_the_multi_core_loop(kernel, outside, harmless, nested):
+    with contextlib.ExitStack() as blocks:
+        if nested:
+            blocks.enter_context(kernel.new_stmt_scope())
+        outside(kernel)
+        if harmless:
+            blocks.enter_context(warnings.catch_warnings())
+            warnings.simplefilter("error", tikemu.TikWarning)
+        else:
+            blocks.enter_context(pytest.warns(tikemu.TikWarning, match="once per block"))
+        blocks.enter_context(kernel.for_range(0, 4, block_num=4))
+
+
+def test_statements_after_the_multi_core_loop(kernel):
+    gm = kernel.Tensor("float16", (16,), tik.scope_gm, "gm")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", tikemu.TikWarning)
+        with kernel.for_range(0, 4, block_num=4):
+            assert gm.size
+    with pytest.warns(tikemu.TikWarning, match="once per block"):
+        kernel.Scalar("int32")
+
+
+def test_strict_mode_refuses_what_stands_before_the_multi_core_loop(soc, strict):
+    kernel = tik.Tik()
+    kernel.Tensor("float16", (16,), tik.scope_ubuf)
+    with pytest.raises(TikParamError, match="once per block"), kernel.for_range(0, 4, block_num=4):
+        pass
+
+
+def test_loop_jumps(kernel):
+    for jump in (kernel.tik_break, kernel.tik_continue):
+        with pytest.raises(TikParamError, match="only inside for_range"):
+            jump()
+    with kernel.for_range(0, 4, thread_num=2) as i, kernel.if_scope(i > 2):
+        kernel.tik_break()
+    assert body(kernel)[0].thread_num == 1
+    with kernel.for_range(0, 4), pytest.warns(tikemu.TikWarning, match="tik_continue"):
+        kernel.tik_continue()
+    kernel.tik_return()
+    assert lines(kernel) == [
+        "for i in range(0, 4):",
+        "    if i > 2:",
+        "        break",
+        "for i in range(0, 4):",
+        "    continue",
+        "return",
+    ]
+
+
+def test_no_break_directly_in_the_multi_core_loop(kernel):
+    with kernel.for_range(0, 4, block_num=4) as block:
+        with kernel.if_scope(block > 1), pytest.raises(TikParamError, match="multi-core"):
+            kernel.tik_break()
+        with kernel.for_range(0, 2):
+            kernel.tik_break()

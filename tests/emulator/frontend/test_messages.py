@@ -1,0 +1,200 @@
+"""What errors say: when a run went wrong, which name was meant, what is missing; and figures that a person reads."""
+
+from __future__ import annotations
+
+from typing import Any, Callable
+
+import numpy as np
+import pytest
+import tikemu
+from tikemu import TikBoundsError, TikCallError, TikError, TikUnknownApiError, TikUnsupportedArgumentError, tik
+
+from tests.emulator.support.strict_programs import ub
+
+
+def this_line(error: BaseException, word: str) -> None:
+    """The error names the line of this file that holds ``word``."""
+    assert isinstance(error, TikError)
+    assert error.location.file == __file__ and word in error.location.text
+
+
+# ------------------------------------------------------------------------------------------------ when
+def rows(kernel: Any, blocks: int, name: str = "row", limit: int = 8) -> Any:
+    """Blocks of a loop over rows of 64 halves; only ``limit`` rows per block lie inside the tensor."""
+    source = kernel.Tensor("float16", (64 * limit * blocks,), tik.scope_gm, "source")
+    target = kernel.Tensor("float16", (64,), tik.scope_gm, "target")
+    with kernel.for_range(0, blocks, block_num=blocks, name="part") as part:
+        data = ub(kernel, "data", 64)
+        with kernel.for_range(0, 2, name="half") as half:
+            kernel.vec_dup(64, data, 0.0, 1, 4)
+            with kernel.for_range(0, 5, name=name) as row:
+                kernel.data_move(data, source[64 * (limit * part + 5 * half + row)], 0, 1, 4, 0, 0)
+        kernel.data_move(target, data, 0, 1, 4, 0, 0)
+    kernel.BuildCCE("rows", [source], [target])
+    return {"source": np.zeros(64 * limit * blocks, np.float16)}
+
+
+@pytest.mark.parametrize("numerics", [True, False])
+@pytest.mark.parametrize("reuse", [True, False])
+def test_bounds_error_names_block_and_loop_variables(kernel: Any, numerics: bool, reuse: bool) -> None:
+    feed = rows(kernel, 3)
+    with pytest.raises(TikBoundsError, match="tensor 'source'") as caught:
+        tikemu.run(kernel, feed, numerics=numerics, options=tikemu.Options(reuse=reuse))
+    moment = caught.value.moment
+    assert (moment.block, moment.block_count, moment.loops) == (2, 3, (("part", 2), ("half", 1), ("row", 3)))
+    assert str(caught.value).endswith("\n  in block 2 of 3, part = 2, half = 1, row = 3")
+    this_line(caught.value, "kernel.data_move(data, source[")
+
+
+def test_loops_of_one_name_are_told_apart_by_their_lines(kernel: Any) -> None:
+    feed = rows(kernel, 1, "half")
+    with pytest.raises(TikBoundsError) as caught:
+        tikemu.run(kernel, feed)
+    moment = caught.value.moment
+    assert moment.block is None and [value for _, value in moment.loops] == [0, 1, 3]
+    line = caught.value.location.line
+    assert [name for name, _ in moment.loops] == ["part", f"half (line {line - 3})", f"half (line {line - 1})"]
+
+
+def test_loops_that_have_ended_are_not_named(kernel: Any) -> None:
+    target = kernel.Tensor("float16", (64,), tik.scope_gm, "target")
+    data = ub(kernel, "data", 64)
+    count = kernel.Scalar("int32", init_value=8)
+    with kernel.for_range(0, 3, name="before"):
+        kernel.vec_dup(64, data, 1.0, 1, 8)
+    kernel.data_move(target, data, 0, 1, count, 0, 0)
+    kernel.BuildCCE("kernel", [], [target])
+    with pytest.raises(TikBoundsError) as caught:
+        tikemu.run(kernel, {})
+    assert caught.value.moment is None and " in " not in str(caught.value).splitlines()[-1]
+
+
+def test_scalar_access_names_the_moment(kernel: Any) -> None:
+    target = kernel.Tensor("float16", (16,), tik.scope_gm, "target")
+    data, value = ub(kernel, "data", 16), kernel.Scalar("float16")
+    kernel.vec_dup(16, data, 1.0, 1, 1)
+    with kernel.for_range(0, 20, name="lane") as lane:
+        value.set_as(data[lane])
+    kernel.data_move(target, data, 0, 1, 1, 0, 0)
+    kernel.BuildCCE("kernel", [], [target])
+    with pytest.raises(TikBoundsError, match=r"lane = 16$"):
+        tikemu.run(kernel, {})
+
+
+# ------------------------------------------------------------------------------------------------ which name
+@pytest.mark.parametrize(
+    ("wrong", "meant"),
+    [
+        ("vec_ad", "'vec_add' or 'vec_and'"),
+        ("vadd_relu", "'vaddrelu'"),
+        ("datamove", "'data_move'"),
+        ("tensor", "'Tensor'"),
+        ("if_scop", "'if_scope'"),
+    ],
+)
+def test_unknown_api_suggests_the_nearest(kernel: Any, wrong: str, meant: str) -> None:
+    with pytest.raises(TikUnknownApiError) as caught:
+        getattr(kernel, wrong)
+    assert f"no API {wrong!r}" in str(caught.value) and f"did you mean {meant}?" in caught.value.message
+    this_line(caught.value, "getattr(kernel, wrong)")
+
+
+def test_a_name_like_no_other_suggests_nothing(kernel: Any) -> None:
+    with pytest.raises(TikUnknownApiError) as caught:
+        kernel.xyzzy(1)
+    assert "did you mean" not in str(caught.value)
+    assert not hasattr(kernel, "vec_ad")
+
+
+def test_unknown_attributes_of_values_suggest_the_nearest(kernel: Any) -> None:
+    for value, wrong, meant in (
+        (ub(kernel, "data"), "reshap", "reshape"),
+        (kernel.Scalar("int32"), "set_a", "set_as"),
+    ):
+        with pytest.raises(TikUnknownApiError, match=f"did you mean '{meant}'"):
+            getattr(value, wrong)
+
+
+def test_unknown_name_of_the_module_suggests_the_nearest() -> None:
+    tikemu.install(soc="Ascend910A", force=True)
+    from tbe import tik as module
+
+    with pytest.raises(AttributeError, match="scope_ubf.*did you mean 'scope_ubuf'"):
+        _ = module.scope_ubf
+
+
+CALLS: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
+    "keyword of an instruction": (
+        lambda k, t: k.vec_abs(64, t, t, repeat_tims=1),
+        "vec_abs has no argument 'repeat_tims'; did you mean 'repeat_times'?",
+    ),
+    "keyword of a container": (
+        lambda k, t: k.Tensor("float16", (8,), tik.scope_ubuf, nam="x"),
+        "Tensor has no argument 'nam'; did you mean 'name'?",
+    ),
+    "keyword of for_range": (
+        lambda k, t: k.for_range(0, 2, thread_nun=2),
+        "for_range has no argument 'thread_nun'; did you mean 'thread_num'?",
+    ),
+    "keyword of the constructor": (lambda k, t: tik.Tik(disable_debg=True), "did you mean 'disable_debug'?"),
+    "missing in an instruction": (
+        lambda k, t: k.data_move(t, t, 0, 1),
+        "data_move lacks 'burst', 'src_stride' and 'dst_stride': data_move(dst, src, sid, nburst, burst,",
+    ),
+    "missing in a container": (lambda k, t: k.Scalar("int32").set_as(), "Scalar.set_as lacks 'value': "),
+    "missing in BuildCCE": (lambda k, t: k.BuildCCE("kernel", []), "BuildCCE lacks 'outputs': "),
+    "too many": (lambda k, t: k.vec_abs(64, t, t, 1, 8, 8, 1), "vec_abs takes at most 6 positional arguments, got 7: "),
+    "twice": (lambda k, t: k.vec_abs(64, t, t, 1, 8, 8, dst=t), "vec_abs got 'dst' by position and by keyword: "),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_wrong_calls_name_line_and_argument(kernel: Any, name: str) -> None:
+    call, said = CALLS[name]
+    data = ub(kernel, "data")
+    with pytest.raises(TikCallError) as caught:
+        call(kernel, data)
+    assert said in caught.value.message
+    assert isinstance(caught.value, TypeError) and caught.value.location.file == __file__
+
+
+def test_extension_argument_suggests_a_documented_one(kernel: Any) -> None:
+    data = ub(kernel, "data")
+    with pytest.raises(TikUnsupportedArgumentError, match="'brust' .*; did you mean 'burst'"):
+        kernel.data_move(data, data[64], 0, 1, 4, 0, 0, brust=1)
+    with pytest.raises(TikCallError, match="'brust'; did you mean 'burst'"):
+        kernel.data_move(data, data[64], 0, 1, brust=4, src_stride=0, dst_stride=0)
+
+
+def test_a_type_error_inside_a_call_stays_one(kernel: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*arguments: Any) -> None:
+        raise TypeError("inside")
+
+    monkeypatch.setattr(kernel._recorder, "instruction", broken)
+    data = ub(kernel, "data")
+    with pytest.raises(TypeError, match="^inside$"):
+        kernel.vec_abs(64, data, data, 1, 8, 8)
+
+
+# ------------------------------------------------------------------------------------------------ figures
+def test_cycles_are_printed_for_people(kernel: Any) -> None:
+    target = kernel.Tensor("float16", (128,), tik.scope_gm, "target")
+    data = ub(kernel, "data")
+    with kernel.for_range(0, 3000):
+        kernel.vec_dup(128, data, 1.0, 1, 8)
+    kernel.data_move(target, data, 0, 1, 8, 0, 0)
+    kernel.BuildCCE("kernel", [], [target])
+    result = tikemu.run(kernel, {})
+    cycles, mhz = result.cycles, result.soc.clock_mhz
+    assert cycles > 3000
+    text = f"{cycles:,} cycles ({cycles / mhz:,.1f} us)"
+    assert result.duration(cycles) == text
+    assert f"estimate: {text} at {mhz:,} MHz" in result.report()
+    busy = result.pipes["V"].busy
+    assert [f"{busy:,.0f}", f"{busy / mhz:,.1f}"] == next(
+        line.split()[1:3] for line in result.report().splitlines() if line.startswith("PIPE_V")
+    )
+    use = result.instructions["vec_dup"].cycles
+    assert [f"{use:,.0f}", f"{use / mhz:,.1f}"] == next(
+        line.split()[2:4] for line in result.report().splitlines() if line.startswith("vec_dup")
+    )

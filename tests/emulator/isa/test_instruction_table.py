@@ -1,0 +1,155 @@
+"""The table of instructions: complete, consistent, with the footprints and cost of its entries."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tikemu.isa import registry
+
+from tests.emulator.support.bench import Bench
+from tests.emulator.support.vector_checks import bench
+
+
+def test_names_of_both_families() -> None:
+    names = set(registry.specs())
+    for name in (
+        "abs",
+        "relu",
+        "exp",
+        "ln",
+        "rec",
+        "rsqrt",
+        "sqrt",
+        "not",
+        "add",
+        "sub",
+        "mul",
+        "max",
+        "min",
+        "and",
+        "or",
+        "adds",
+        "muls",
+        "axpy",
+        "conv",
+        "sel",
+        "cmpv_lt",
+        "cmpv_gt",
+        "cmpv_ge",
+        "cmpv_eq",
+        "cmpv_ne",
+        "cmpv_le",
+    ):
+        assert {f"vec_{name}", f"v{name}"} <= names
+    assert {
+        "vec_dup",
+        "vector_dup",
+        "vdiv",
+        "vmla",
+        "vmadd",
+        "vcadd",
+        "vcmax",
+        "vcmin",
+        "vcgadd",
+        "vcgmax",
+        "vcgmin",
+        "vcpadd",
+        "vec_trans",
+        "vec_trans_scatter",
+        "vtranspose",
+        "vnchwconv",
+        "vconcat",
+        "vextract",
+        "vrpsort16",
+        "vmrgsort4",
+        "mov_cmpmask_to_tensor",
+        "mov_tensor_to_cmpmask",
+    } <= names
+    composite = {name for name in names if name.startswith("v") and registry.specs()[name].composite}
+    assert composite == {
+        "vec_expm1_high_preci",
+        "vec_ln_high_preci",
+        "vec_rec_high_preci",
+        "vec_rsqrt_high_preci",
+        "vec_reduce_add",
+        "vec_reduce_max",
+        "vec_reduce_min",
+    }
+
+
+@pytest.mark.parametrize(
+    ("api", "dtype", "answer"),
+    [
+        ("vec_add", "", True),
+        ("vec_add", "float16", True),
+        ("vec_add", "int32", True),
+        ("vec_add", "int16", False),
+        ("vcmax", "float32", False),
+        ("vec_conv", "float32", True),
+        ("vec_conv", "int64", False),
+        ("vconv", "float322float16", True),
+        ("vconv", "int82int32", False),
+        ("vnchwconv", "float32", False),
+    ],
+)
+def test_support_queries(api: str, dtype: str, answer: bool) -> None:
+    assert registry.specs()[api].supported(dtype) is answer
+
+
+def test_signatures_are_positional_as_documented() -> None:
+    specs = registry.specs()
+    assert str(specs["vec_conv"].signature) == (
+        "(mask, round_mode, dst, src, repeat_times, dst_rep_stride, src_rep_stride, deqscale=None, "
+        "ldst_high_half=False)"
+    )
+    assert str(specs["vec_sel"].signature) == (
+        "(mask, mode, dst, sel, src0, src1, repeat_times, dst_rep_stride=0, src0_rep_stride=0, src1_rep_stride=0)"
+    )
+    assert str(specs["vec_reduce_max"].signature) == (
+        "(mask, dst, src, work_tensor, repeat_times, src_rep_stride, cal_index=False)"
+    )
+    assert str(specs["vadd"].signature) == (
+        "(mask, dst, src0, src1, repeat_times, dst_blk_stride, src0_blk_stride, src1_blk_stride, dst_rep_stride, "
+        "src0_rep_stride, src1_rep_stride, stride_unit=0, mask_mode='normal')"
+    )
+    with pytest.raises(TypeError, match="vec_abs.. missing a required argument: 'src_rep_stride'"):
+        specs["vec_abs"].arguments(1, 2, 3, 4, 5)
+
+
+def test_footprints_are_exact() -> None:
+    """Masks, strides and gaps: only the bytes of enabled lanes."""
+    rng = np.random.default_rng(0)
+    for _ in range(40):
+        dtype, size = [("float16", 2), ("float32", 4)][int(rng.integers(2))]
+        lanes = rng.random(256 // size) < rng.choice([0.3, 0.9, 1.0])
+        bits = sum(1 << int(lane) for lane in np.flatnonzero(lanes)) or 1
+        mask = [bits >> 64, bits & 2**64 - 1]
+        repeats, rep, blk = int(rng.integers(1, 4)), int(rng.integers(0, 20)), int(rng.integers(0, 4))
+        b, x, y, _ = bench(dtype, count=4096)
+        (operation,) = b.bind("vabs", mask, y, x, repeats, 1, blk, 8, rep)
+        expected = set()
+        for repeat in range(repeats):
+            for lane in range(256 // size):
+                if bits >> lane & 1:
+                    at = x.base + 32 * (repeat * rep + lane // (32 // size) * blk) + lane % (32 // size) * size
+                    expected |= set(range(at, at + size))
+        (read,) = operation.reads
+        found = read.region.bitmap(0, 1 << 18)
+        assert set(np.flatnonzero(found).tolist()) == expected
+
+
+@pytest.mark.parametrize(
+    ("api", "dtype", "cycles"),
+    [("vec_muls", "float16", 1), ("vec_exp", "float16", 4), ("vec_exp", "float32", 2), ("vec_rec", "float32", 1)],
+)
+def test_cost_per_repeat(api: str, dtype: str, cycles: int) -> None:
+    """Without bank conflicts: the destination one block behind the source."""
+    b = Bench()
+    x = b.tensor(np.ones(40 * 256 // np.dtype(dtype).itemsize, dtype))
+    b.tensor(np.zeros(32, np.uint8))
+    y = b.tensor(np.ones(x.shape[0], dtype))
+    scalar = (2.0,) if api == "vec_muls" else ()
+    for mask in (1, 256 // np.dtype(dtype).itemsize):  # masked lanes do not shorten a repeat
+        (operation,) = b.bind(api, mask, y, x, *scalar, 40, 8, 8)
+        assert operation.cycles == 40 * cycles and operation.pipe == "V"
+        assert operation.mask == ((1 << mask) - 1 >> 64, (1 << mask) - 1 & 2**64 - 1)

@@ -1,0 +1,185 @@
+"""load3dv1: gathers the windows of a convolution."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tikemu.errors import (
+    TikBoundsError,
+    TikParamError,
+)
+
+from tests.emulator.support.core_bench import CoreBench as Bench
+from tests.emulator.support.core_bench import check, recorded, touched
+from tests.emulator.support.cube_layout import RNG, gather, offset_a, to_nz
+
+
+def documented_load3d(dst, src, a):
+    """cube.md 9, the loop as printed."""
+    left, right, _, _ = a["padding"]
+    height, width, c0 = a["l1_h"], a["l1_w"], 32 // src.itemsize
+    x, y = a["left_top_w"], a["left_top_h"]
+    fw, fh, c1 = a["fetch_filter_w"], a["fetch_filter_h"], a["c1_index"]
+    image = src.reshape(-1, height, width, c0)
+    for r in range(a["repeat_time"]):
+        xx, yy = x, y
+        fractal = np.full((16, c0), a.get("pad_value", 0), src.dtype)
+        for row in range(16):
+            hh, ww = yy + fh * a["dilation_filter_h"], xx + fw * a["dilation_filter_w"]
+            if 0 <= hh < height and 0 <= ww < width:
+                fractal[row] = image[c1, hh, ww]
+            xx += a["stride_w"]
+            if xx + (a["filter_w"] - 1) * a["dilation_filter_w"] > width - 1 + right:
+                xx, yy = -left, yy + a["stride_h"]
+        first = r * a["jump_stride"] * 16 * c0
+        dst[first : first + 16 * c0] = fractal.reshape(-1)
+        if a["repeat_mode"] == 1:
+            x, y = xx, yy
+        else:
+            fw += 1
+            if fw == a["filter_w"]:
+                fw, fh = 0, fh + 1
+            if fh == a["filter_h"]:
+                fh, c1 = 0, c1 + 1
+
+
+def window(**changes):
+    """Arguments of load3dv1 with some changed."""
+    args = {
+        "padding": [1, 1, 1, 1],
+        "l1_h": 6,
+        "l1_w": 7,
+        "c1_index": 0,
+        "fetch_filter_w": 0,
+        "fetch_filter_h": 0,
+        "left_top_w": -1,
+        "left_top_h": -1,
+        "stride_w": 1,
+        "stride_h": 1,
+        "filter_w": 3,
+        "filter_h": 3,
+        "dilation_filter_w": 1,
+        "dilation_filter_h": 1,
+        "jump_stride": 1,
+        "repeat_mode": 1,
+        "repeat_time": 3,
+    }
+    return {**args, **changes}
+
+
+WINDOWS = [
+    window(),
+    window(fetch_filter_w=2, fetch_filter_h=1),
+    window(c1_index=1, fetch_filter_w=1),
+    window(stride_w=2, stride_h=2, repeat_time=1),
+    window(padding=[0, 2, 1, 0], left_top_w=0, repeat_time=2),
+    window(left_top_w=3, left_top_h=2, repeat_time=2),
+    window(repeat_mode=0, repeat_time=18),
+    window(repeat_mode=0, repeat_time=5, fetch_filter_w=1, fetch_filter_h=2, left_top_w=2, left_top_h=1),
+    window(dilation_filter_w=2, dilation_filter_h=2, repeat_time=1),
+    window(jump_stride=3),
+    window(filter_w=1, filter_h=1, padding=[0, 0, 0, 0], left_top_w=0, left_top_h=0),
+    window(repeat_time=4),
+    window(stride_w=5, stride_h=1, repeat_time=2),
+    window(pad_value=5),
+    window(filter_w=2, filter_h=3, padding=[2, 1, 0, 2], left_top_w=-2, left_top_h=0, stride_w=3, repeat_time=2),
+]
+
+
+@pytest.mark.parametrize("args", WINDOWS)
+@pytest.mark.parametrize("dtype", ["float16", "int8", "uint8"])
+@pytest.mark.parametrize("target", ["L0A", "L0B", "UB"])
+def test_load3d(args, dtype, target):
+    bench = Bench()
+    c0 = 32 // np.dtype(dtype).itemsize
+    values = RNG.integers(0, 100, (2, 6, 7, c0))
+    src = bench.tensor("L1", dtype, values.size, values)
+    dst = bench.tensor(target, dtype, 20 * 16 * c0, np.full(20 * 16 * c0, 9))
+    expected = bench.read(dst)
+    documented_load3d(expected, bench.read(src), args)
+    (op,) = bench.call("load3dv1", dst, src, **args)
+    np.testing.assert_array_equal(bench.read(dst), expected)
+    assert op.pipe == "MTE1"
+
+
+def test_load3d_reads_exactly_the_blocks_it_needs():
+    bench = Bench()
+    src = bench.tensor("L1", "float16", 2 * 6 * 7 * 16, np.arange(1344))
+    dst = bench.tensor("UB", "float16", 20 * 256)
+    for args in WINDOWS:
+        (op,) = bench.bind("load3dv1", dst, src, **args)
+        numbered = np.repeat(np.arange(1, 85), 16)
+        out = np.zeros(20 * 256, np.int16)
+        documented_load3d(out, numbered.astype(np.int16), {**args, "pad_value": 0})
+        needed = set(np.unique(out)) - {0}
+        assert set(touched(op.reads[0].region) // 32 + 1) == needed
+
+
+def test_load3d_marks_rows_past_the_image_undefined():
+    bench = Bench(strict=True)
+    src = bench.tensor("L1", "float16", 6 * 7 * 16, np.ones(672))
+    dst = bench.tensor("UB", "float16", 3 * 256)
+    bench.call("load3dv1", dst, src, **window())  # 42 output positions, 48 rows
+    np.testing.assert_array_equal(bench.defined(dst).reshape(48, 16).all(axis=1), np.arange(48) < 42)
+
+
+def test_load3d_with_a_point_kernel_turns_nz_into_zz():
+    """cube.md 9: a 1x1 kernel without padding is the NZ to zZ conversion of an A operand."""
+    m, k = 32, 48
+    bench = Bench()
+    a = RNG.standard_normal((m, k)).astype(np.float16)
+    src, dst = bench.tensor("L1", "float16", m * k, to_nz(a)), bench.tensor("L0A", "float16", m * k)
+    for i in range(m // 16):
+        bench.call(
+            "load3dv1",
+            bench.at(dst, i * k * 16),
+            src,
+            **window(
+                padding=[0, 0, 0, 0],
+                l1_h=1,
+                l1_w=m,
+                filter_w=1,
+                filter_h=1,
+                left_top_w=16 * i,
+                left_top_h=0,
+                repeat_mode=0,
+                repeat_time=k // 16,
+            ),
+        )
+    np.testing.assert_array_equal(gather(bench.read(dst), m, k, lambda r, c: offset_a(r, c, k, 16)), a)
+
+
+def test_load3d_is_checked():
+    dst, src = recorded("float16", "L0A"), recorded("float16", "L1")
+    check("load3dv1", dst, src, **window())
+    for wrong in (
+        {"stride_w": 64},
+        {"padding": [0, 0, 0]},
+        {"padding": [0, 0, 0, 256]},
+        {"l1_h": 0},
+        {"filter_w": 0},
+        {"left_top_w": -256},
+        {"jump_stride": 0},
+        {"repeat_mode": 2},
+        {"repeat_time": 256},
+        {"fetch_filter_h": 255},
+        {"c1_index": 4096},
+        {"csize": 1},
+    ):
+        with pytest.raises(TikParamError, match=next(iter(wrong))):
+            check("load3dv1", dst, src, **window(**wrong))
+    bench = Bench()
+    short = bench.tensor("L1", "float16", 6 * 7 * 16, np.ones(672))
+    out = bench.tensor("UB", "float16", 3 * 256)
+    with pytest.raises(TikBoundsError, match="src"):
+        bench.call("load3dv1", out, short, **window(c1_index=1))
+    with pytest.raises(TikBoundsError, match="dst"):
+        bench.call("load3dv1", out, short, **window(jump_stride=2))
+
+
+def test_decreasing_mode_elsewhere_warns_and_increases():
+    assert check("load2dv1", recorded("float16", "L0A"), recorded("float16", "L1"), 1, 1, 1, 0, False, "dec")
+    bench = Bench()
+    src, dst = bench.tensor("L1", "float16", 768, np.arange(768)), bench.tensor("L0A", "float16", 512)
+    bench.call("load2dv1", dst, src, 1, 2, 1, 0, False, "dec")
+    np.testing.assert_array_equal(bench.read(dst), np.arange(256, 768))

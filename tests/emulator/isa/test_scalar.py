@@ -1,0 +1,269 @@
+"""Scalar functions, explicit synchronisation and refused names."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from tikemu.errors import TikBoundsError, TikParamError, TikUnsupportedError
+from tikemu.isa import registry
+from tikemu.program import ir
+
+from tests.emulator.support.core_bench import CoreBench as Bench
+from tests.emulator.support.core_bench import check
+
+
+def scalar(dtype, name="s"):
+    """A run-time variable."""
+    return ir.Variable(name, dtype, "scalar", 0)
+
+
+def evaluate(name, dst, *sources, round_mode=None):
+    """The number that a call assigns to a destination of dtype ``dst``."""
+    spec = registry.specs()[name]
+    args = ([round_mode] if round_mode is not None else []) + [scalar(dst), *sources]
+    return spec.evaluate(spec.arguments(*args))
+
+
+# ------------------------------------------------------------------------------------------------------- scalar_conv
+@pytest.mark.parametrize(
+    "mode,expected",
+    [
+        ("round", [0, 0, 2, 2, 0, 0, -2, -2, 1, -1]),
+        ("to-zero", [0, 0, 1, 1, 0, 0, -1, -1, 0, 0]),
+        ("floor", [0, 0, 1, 1, -1, -1, -2, -2, 0, -1]),
+        ("ceil", [1, 1, 2, 2, 0, 0, -1, -1, 1, 0]),
+        ("ceiling", [1, 1, 2, 2, 0, 0, -1, -1, 1, 0]),
+        ("away-zero", [1, 1, 2, 2, -1, -1, -2, -2, 1, -1]),
+    ],
+)
+def test_conv_to_integer(mode, expected):
+    """'away-zero' moves any fraction outward, as printed for Ascend 910: 0.2 -> 1, -0.2 -> -1."""
+    inputs = [0.2, 0.5, 1.5, 1.8, -0.2, -0.5, -1.5, -1.8, 0.8, -0.8]
+    assert [evaluate("scalar_conv", "int32", x, round_mode=mode) for x in inputs] == expected
+
+
+@pytest.mark.parametrize(
+    "value,expected", [(3e9, 2**31 - 1), (-3e9, -(2**31)), (math.inf, 2**31 - 1), (math.nan, 0), (7.0, 7)]
+)
+def test_conv_to_integer_saturates(value, expected):
+    for mode in ("round", "away-zero"):
+        assert evaluate("scalar_conv", "int32", value, round_mode=mode) == expected
+
+
+@pytest.mark.parametrize("value,expected", [(16777217, 16777216.0), (16777219, 16777220.0), (-5, -5.0)])
+def test_conv_of_integers_rounds_to_nearest_even(value, expected):
+    for mode in ("", "none"):
+        assert evaluate("scalar_conv", "float32", value, round_mode=mode) == expected
+
+
+@pytest.mark.parametrize(
+    "value,nearest,odd",
+    [
+        (0.5 + 2.0**-12, 0.5, 0.5 + 2.0**-11),
+        (1.0, 1.0, 1.0),
+        (1 + 2.0**-11, 1.0, 1 + 2.0**-10),
+        (1 + 3 * 2.0**-11, 1 + 2.0**-9, 1 + 2.0**-10),
+        (65519.0, 65504.0, 65504.0),
+        (70000.0, 65504.0, 65504.0),
+        (-70000.0, -65504.0, -65504.0),
+        (math.nan, 0.0, 0.0),
+    ],
+)
+def test_conv_to_half(value, nearest, odd):
+    for mode in ("", "none"):
+        assert evaluate("scalar_conv", "float16", value, round_mode=mode) == nearest
+    if math.isfinite(value) and abs(value) < 65504:
+        assert evaluate("scalar_conv", "float16", value, round_mode="odd") == odd
+
+
+def test_conv_from_half_is_exact():
+    assert evaluate("scalar_conv", "float32", 2.0**-24, round_mode="") == 2.0**-24
+
+
+@pytest.mark.parametrize(
+    "mode,dst,src",
+    [
+        ("floor", "float32", "int32"),
+        ("", "int32", "float32"),
+        ("odd", "int32", "float32"),
+        ("odd", "float32", "float16"),
+        ("half", "int32", "float32"),
+        ("round", "int32", "float16"),
+        ("", "int64", "float32"),
+        ("", "float16", "int32"),
+    ],
+)
+def test_conv_pairs_are_checked(mode, dst, src):
+    with pytest.raises(TikParamError):
+        check("scalar_conv", mode, scalar(dst), scalar(src))
+
+
+def test_conv_takes_scalars():
+    check("scalar_conv", "round", scalar("int32"), scalar("float32"))
+    check("scalar_conv", "odd", scalar("float16"), ir.Operation("+", (scalar("float32"), 1.0), "float32"))
+    with pytest.raises(TikParamError, match="src must be a Scalar"):
+        check("scalar_conv", "round", scalar("int32"), 2.5)
+    with pytest.raises(TikParamError, match="dst must be a Scalar"):
+        check("scalar_conv", "round", 3, scalar("float32"))
+
+
+# --------------------------------------------------------------------------------------------------------- functions
+@pytest.mark.parametrize(
+    "name,dst,sources,expected",
+    [
+        ("scalar_sqrt", "float32", (2.0,), float(np.sqrt(np.float32(2)))),
+        ("scalar_sqrt", "int64", (99,), 9),
+        ("scalar_sqrt", "int64", (2**62,), 2**31),
+        ("scalar_abs", "float32", (-2.5,), 2.5),
+        ("scalar_abs", "int64", (-7,), 7),
+        ("scalar_abs", "int32", (-(2**31),), -(2**31)),
+        ("scalar_max", "float32", (1.5, -2.0), 1.5),
+        ("scalar_max", "int64", (3, 8), 8),
+        ("scalar_min", "float32", (1.5, -2.0), -2.0),
+        ("scalar_min", "int64", (3, 8), 3),
+        ("scalar_min", "float32", (0.1, 1.0), float(np.float32(0.1))),
+        ("scalar_countbit1", "uint64", (2**64 - 1,), 64),
+        ("scalar_countbit1", "uint64", (0b1011,), 3),
+        ("scalar_countbit1", "int64", (-1,), 64),
+        ("scalar_countleading0", "uint64", (1,), 63),
+        ("scalar_countleading0", "uint64", (0,), 64),
+        ("scalar_countleading0", "int64", (-1,), 0),
+    ],
+)
+def test_functions(name, dst, sources, expected):
+    assert evaluate(name, dst, *sources) == expected
+
+
+def test_square_root_of_a_negative_number():
+    assert math.isnan(evaluate("scalar_sqrt", "float32", -1.0))
+    with pytest.raises(TikBoundsError, match="got -4"):
+        evaluate("scalar_sqrt", "int64", -4)
+
+
+def test_documented_types_pass_and_others_are_questionable():
+    assert check("scalar_max", scalar("int64"), scalar("int64"), 5) == []
+    assert check("scalar_max", scalar("float32"), 1.5, scalar("float32")) == []
+    assert "int32" in check("scalar_min", scalar("int32"), scalar("int32"), scalar("int64"))[0]
+    with pytest.raises(TikUnsupportedError):
+        check("scalar_min", scalar("int32"), scalar("int32"), 1, strict=True)
+    for dst, src in (
+        ("int64", scalar("float32")),
+        ("float32", scalar("int64")),
+        ("int64", 1.5),
+        ("int64", "x"),
+        ("float32", True),
+    ):
+        with pytest.raises(TikParamError):
+            check("scalar_max", scalar(dst), src, 1)
+    with pytest.raises(TikParamError, match="dst"):
+        check("scalar_countbit1", scalar("float32"), scalar("uint64"))
+
+
+# --------------------------------------------------------------------------------------------------- synchronisation
+@pytest.mark.parametrize("pipe", ["V", "M", "MTE1", "MTE2", "MTE3", "ALL"])
+def test_pipe_barrier(pipe):
+    for name in (pipe, f"PIPE_{pipe}"):
+        (op,) = Bench().call("pipe_barrier", name)
+        assert (op.pipe, op.barrier, op.reads, op.writes, op.run) == ("S", pipe, (), (), None)
+
+
+def test_flags():
+    bench = Bench()
+    (op,) = bench.call("set_flag", "PIPE_MTE2", "PIPE_V", 3)
+    assert op.flag == ("set", "MTE2", "V", 3)
+    (op,) = bench.call("wait_flag", "MTE2", "V", 0)
+    assert op.flag == ("wait", "MTE2", "V", 0)
+    (op,) = bench.call("block_barrier", object())
+    assert op.barrier == "BLOCKS"
+
+
+def test_synchronisation_is_checked():
+    for args in (
+        ("pipe_barrier", "S"),
+        ("pipe_barrier", "PIPE_FIX"),
+        ("pipe_barrier", 3),
+        ("set_flag", "V", "V", 0),
+        ("set_flag", "V", "MTE3", 4),
+        ("wait_flag", "V", "MTE3", -1),
+        ("set_flag", "FIX", "V", 0),
+    ):
+        with pytest.raises(TikParamError):
+            check(*args)
+    check("set_flag", "S", "V", 3)
+
+
+# ----------------------------------------------------------------------------------------------------- refused names
+REFUSED = [
+    "vadddeqrelu",
+    "vaddrelu",
+    "vsubrelu",
+    "vmulconv",
+    "vaddreluconv",
+    "v4dtrans",
+    "vcmpvs_lt",
+    "vcmpvs_gt",
+    "vcmpvs_ge",
+    "vcmpvs_le",
+    "vcmpvs_eq",
+    "vcmpvs_ne",
+    "vbi",
+    "vbs16",
+    "vms4",
+    "vreduce",
+    "vreducev2",
+    "vgather",
+    "vgatherb",
+    "vscatter",
+    "vcopy",
+    "vec_gather",
+    "vec_whole_reduce_add",
+    "vec_whole_reduce_max",
+    "vec_whole_reduce_min",
+    "vec_cpadd",
+    "load2dv2",
+    "load3dv2",
+    "data_move_pad",
+    "rpn_cor",
+    "rpn_cor_diag",
+    "set_rpn_cor_ir",
+    "vaadd",
+    "viou",
+    "vrpac",
+    "call_module",
+    "col2img",
+    "vmins",
+    "vmaxs",
+    "vcbd",
+    "vmrgsort",
+    "vsort32",
+    "set_rpn_offset",
+    "new_scope",
+    "mov_vmrgsort4_sr_to_scalar",
+    "TensorAddrList",
+    "vmrgch",
+    "get_available_buffer_size",
+    "get_overflow_status",
+    "load_image",
+    "set_overflow_status",
+    "StartProfiling",
+    "vmaddrelu",
+    "scalar_countbit0",
+    "printf",
+    "h_rec",
+    "h_sqrt",
+    "h_broadcast",
+    "h_trans",
+    "h_relu",
+]
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_names_are_refused_with_a_reason(name):
+    from tikemu import tik
+
+    assert registry.unsupported()[name]
+    assert name not in registry.specs()
+    with pytest.raises(TikUnsupportedError, match=f"{name} is not supported on Ascend910A: "):
+        getattr(tik.Tik(tik.Dprofile("v100", "cloud")), name)(1, x=2)

@@ -1,0 +1,276 @@
+"""What vector instructions refuse or question: every check with a call that breaks the rule and one that does not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from tikemu.errors import (
+    TikAlignError,
+    TikBoundsError,
+    TikParamError,
+    TikUnsupportedArgumentError,
+    TikUnsupportedError,
+    TikWarning,
+)
+
+from tests.emulator.support.bench import Bench, Runtime
+from tests.emulator.support.vector_checks import bench
+
+PARAM, BOUNDS, ALIGN, UNSUPPORTED = TikParamError, TikBoundsError, TikAlignError, TikUnsupportedArgumentError
+
+
+@pytest.mark.parametrize(
+    ("dtype", "good", "bad", "error", "message"),
+    [
+        ("float16", 128, 129, PARAM, r"mask must be in \[1, 128\], got 129"),
+        ("float16", 1, 0, PARAM, r"mask must be in \[1, 128\], got 0"),
+        ("float32", 64, 65, PARAM, r"mask must be in \[1, 64\], got 65"),
+        ("float32", np.int64(3), -1, PARAM, "got -1"),
+        ("float16", 16, 16.0, PARAM, "mask must be an integer"),
+        ("float16", 16, True, PARAM, "mask must be an integer"),
+        ("float16", 16, "16", PARAM, "mask must be an integer"),
+        ("float16", [0, 1], [1], PARAM, r"list \[mask_h, mask_l\], got a list of 1"),
+        ("float16", [1, 0], [1, 0, 0], PARAM, "got a list of 3"),
+        ("float32", [0, 2**64 - 1], [1, 1], PARAM, r"mask_h must be in \[0, 0x0\] for 64 lanes, got 1"),
+        ("float16", [2**64 - 1, 0], [0, 2**64], PARAM, "mask_l must be in"),
+        ("float16", [0, 3], [0, -1], PARAM, "mask_l must be in"),
+        ("float16", [0, 3], [0, 1.0], PARAM, "mask_l must be an integer"),
+        ("float16", Runtime(128), Runtime(129), BOUNDS, r"mask must be in \[0, 128\], got 129"),
+        ("float32", Runtime(1), Runtime(-1), BOUNDS, "got -1"),
+        ("float16", Runtime(8, "int64"), Runtime(8, "float32"), PARAM, "got one of float32"),
+        ("float32", [0, Runtime(-1, "int64")], [Runtime(1, "int64"), 0], BOUNDS, "mask_h must be in"),
+    ],
+)
+def test_mask(dtype: str, good: Any, bad: Any, error: type, message: str) -> None:
+    b, x, y, _ = bench(dtype)
+    b.call("vec_abs", good, y, x, 1, 8, 8)
+    with pytest.raises(error, match=message):
+        b.call("vec_abs", bad, y, x, 1, 8, 8)
+
+
+def test_mask_bits_start_at_the_low_word() -> None:
+    """[0, 8] enables only the fourth lane; the high word comes first in the list."""
+    b, x, y, z = bench()
+    b.call("vec_dup", [0, 8], x, 5, 1, 8)
+    b.call("vec_dup", [1 << 63 | 1, 0], y, 5, 1, 8)
+    b.call("vec_dup", [0, Runtime(-1, "int64")], z, 5, 1, 8)
+    assert np.flatnonzero(x.values == 5).tolist() == [3]
+    assert np.flatnonzero(y.values == 5).tolist() == [64, 127]
+    assert np.flatnonzero(z.values == 5).tolist() == list(range(64))
+
+
+@pytest.mark.parametrize("mask", [[0, 0], [Runtime(0, "int64"), 0], Runtime(0)], ids=["list", "run-time list", "count"])
+def test_mask_without_lanes(mask: Any) -> None:
+    """No lane is written, with a warning; strict mode refuses."""
+    b, x, y, _ = bench()
+    with pytest.warns(TikWarning, match="enables no lane"):
+        (operation,) = b.call("vec_muls", mask, y, x, 3.0, 2, 8, 8)
+    assert (y.values == 1).all()
+    assert operation.cycles == 2 and operation.writes == ()
+    b, x, y, _ = bench(strict=True)
+    with pytest.raises(TikParamError, match="enables no lane"):
+        b.call("vec_muls", mask, y, x, 3.0, 2, 8, 8)
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "error", "message"),
+    [
+        (255, 256, PARAM, r"repeat_times must be in \[1, 255\], got 256"),
+        (1, 0, PARAM, r"repeat_times must be in \[1, 255\], got 0"),
+        (1, -1, PARAM, "got -1"),
+        (1, 1.0, PARAM, "repeat_times must be an integer"),
+        (Runtime(255), Runtime(256), BOUNDS, r"repeat_times must be in \[0, 255\], got 256"),
+        (Runtime(2, "uint16"), Runtime(2, "int8"), PARAM, "got one of int8"),
+        (Runtime(2, "int64"), Runtime(2, "float16"), PARAM, "got one of float16"),
+    ],
+)
+def test_repeat_times(good: Any, bad: Any, error: type, message: str) -> None:
+    b, x, y, _ = bench()
+    b.call("vec_abs", 16, y, x, good, 0, 0)
+    with pytest.raises(error, match=message):
+        b.call("vec_abs", 16, y, x, bad, 0, 0)
+
+
+def test_no_repeat_at_run_time_is_nothing() -> None:
+    b, x, y, _ = bench()
+    for api, arguments in (
+        ("vec_muls", (128, y, x, 3.0, Runtime(0), 8, 8)),
+        ("vec_dup", (128, y, 3.0, Runtime(0), 8)),
+        ("vcadd", (128, y, x, Runtime(0), 1, 1, 8)),
+        ("vec_trans", (y, x, Runtime(0), 1, 1)),
+        ("vec_reduce_add", (128, y, x, x[512:], Runtime(0), 8)),
+    ):
+        assert b.call(api, *arguments) == ()
+    assert (y.values == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("api", "values", "high"),
+    [
+        ("vec_abs", (0, 0), 255),
+        ("vabs", (1, 1, 0, 0), 255),
+        ("vadd", (1, 1, 1, 0, 0, 0), 255),
+        ("vec_trans", (0, 0), 4095),
+        ("vec_dup", (0,), 255),
+    ],
+)
+def test_strides(api: str, values: tuple[int, ...], high: int) -> None:
+    """Every repeat stride has its range; block strides of one-source instructions are 16 bits wide."""
+    b, x, y, z = bench()
+    head = {
+        "vec_abs": (16, y, x, 1),
+        "vabs": (16, y, x, 1),
+        "vadd": (16, z, y, x, 1),
+        "vec_trans": (y, x, 1),
+        "vec_dup": (16, y, 1.0, 1),
+    }[api]
+    b.call(api, *head, *values)
+    for position in range(len(values)):
+        wide = api == "vabs" and position < 2
+        limit = 65535 if wide else high
+        for bad, error in ((limit + 1, TikParamError), (-1, TikParamError), (Runtime(limit + 1), TikBoundsError)):
+            changed = list(values)
+            changed[position] = bad
+            with pytest.raises(error, match=rf"stride must be in \[0, {limit}\]"):
+                b.call(api, *head, *changed)
+
+
+def test_operands_live_in_the_unified_buffer() -> None:
+    b, x, y, _ = bench()
+    outside = b.tensor(np.ones(128, np.float16), "w", memory="L1", align=512)
+    b.call("vec_abs", 128, y, x, 1, 8, 8)
+    with pytest.raises(TikParamError, match=r"src must be in the Unified Buffer .* tensor 'w' is in L1"):
+        b.call("vec_abs", 128, y, outside, 1, 8, 8)
+    with pytest.raises(TikParamError, match="dst must be a Tensor, got int 5"):
+        b.call("vec_abs", 128, 5, x, 1, 8, 8)
+
+
+def test_operands_start_at_blocks() -> None:
+    b, x, y, _ = bench()
+    b.call("vec_abs", 128, y[16], x[32], 1, 8, 8)
+    with pytest.raises(
+        TikAlignError,
+        match=r"src \(tensor 'x'\) must start at a multiple of 32 bytes in UB, got byte "
+        "offset 16",
+    ):
+        b.call("vec_abs", 128, y, x[8], 1, 8, 8)
+    with pytest.raises(TikAlignError, match="got byte address"):
+        b.call("vec_abs", 128, y, Runtime(x[8]), 1, 8, 8)
+
+
+@pytest.mark.parametrize(("mask", "repeats", "rep", "end"), [(128, 9, 8, 2304), (1, 9, 8, 2050), (112, 8, 9, 2240)])
+@pytest.mark.parametrize("operand", ["dst", "src"])
+def test_bounds(operand: str, mask: int, repeats: int, rep: int, end: int) -> None:
+    """The last enabled lane of the last repeat must lie inside the tensor (1024 elements, 2048 bytes)."""
+    b, x, y, _ = bench()
+    far, near = (rep, 0), (0, rep)
+    b.call("vec_abs", mask, y, x, repeats - 1, *(far if operand == "dst" else near))
+    with pytest.raises(TikBoundsError, match=f"{operand} overflows tensor .* bytes 0 to {end}, the tensor has 2048"):
+        b.call("vec_abs", mask, y, x, repeats, *(far if operand == "dst" else near))
+
+
+def test_lanes_that_are_masked_off_may_lie_outside() -> None:
+    b = Bench()
+    x, y = b.tensor(np.ones(3, np.float32)), b.tensor(np.zeros(3, np.float32))
+    b.call("vec_adds", 3, y, x, 1.0, 1, 8, 8)
+    b.call("vec_adds", [0, 5], y, x, 1.0, 1, 8, 8)
+    assert y.values.tolist() == [2, 2, 2]
+    with pytest.raises(TikBoundsError, match="touches bytes 0 to 16, the tensor has 12"):
+        b.call("vec_adds", 4, y, x, 1.0, 1, 8, 8)
+
+
+@pytest.mark.parametrize(
+    ("api", "dtype"),
+    [
+        ("vec_add", "int16"),
+        ("vec_exp", "int32"),
+        ("vec_and", "float16"),
+        ("vec_not", "int32"),
+        ("vdiv", "int32"),
+        ("vec_rec", "int32"),
+        ("vec_cmpv_lt", "int32"),
+    ],
+)
+def test_dtypes_that_the_chip_lacks(api: str, dtype: str) -> None:
+    for strict in (False, True):
+        b, x, y, z = bench(dtype, strict)
+        bits = b.tensor(np.zeros(64, np.uint8))
+        arguments = {
+            "vec_add": (16, z, x, y, 1, 8, 8, 8),
+            "vec_and": (16, z, x, y, 1, 8, 8, 8),
+            "vdiv": (16, z, x, y, 1, 1, 1, 1, 8, 8, 8),
+            "vec_cmpv_lt": (bits, x, y, 1, 8, 8),
+        }
+        with pytest.raises(TikUnsupportedArgumentError, match="Ascend 910 takes") as caught:
+            b.call(api, *arguments.get(api, (16, z, x, 1, 8, 8)))
+        assert isinstance(caught.value, TikUnsupportedError) and isinstance(caught.value, TikParamError)
+
+
+@pytest.mark.parametrize(
+    ("api", "dtype", "scalar"),
+    [("vec_adds", "int32", (3,)), ("vmuls", "int32", (3,)), ("vec_relu", "float32", ()), ("vrelu", "int32", ())],
+)
+def test_clear_dtypes_that_no_document_lists(api: str, dtype: str, scalar: tuple) -> None:
+    """Executed with a warning; strict mode refuses (D13b)."""
+    blocks = (1, 1) if api[1] != "e" else ()
+    b, x, y, _ = bench(dtype)
+    with pytest.warns(TikWarning, match=f"no document lists {dtype}"):
+        b.call(api, 64, y, x, *scalar, 1, *blocks, 8, 8)
+    b, x, y, _ = bench(dtype, strict=True)
+    with pytest.raises(TikUnsupportedArgumentError, match=f"no document lists {dtype}"):
+        b.call(api, 64, y, x, *scalar, 1, *blocks, 8, 8)
+
+
+def test_operands_share_a_dtype() -> None:
+    b, x, y, _ = bench()
+    other = b.tensor(np.ones(128, np.float32))
+    with pytest.raises(
+        TikParamError,
+        match="dst and src0 and src1 must have the same dtype, got dst float16, src0 float16, src1 float32",
+    ):
+        b.call("vec_add", 64, y, x, other, 1, 8, 8, 8)
+    with pytest.raises(TikUnsupportedArgumentError, match=r"\(float32, float16\)"):
+        b.call("vec_axpy", 64, y, other, 1.0, 1, 8, 8)
+    b.call("vec_axpy", 64, other, y, 1.0, 1, 8, 4)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "good", "bad", "error", "message"),
+    [
+        ("float16", 0.1, "0.1", PARAM, "scalar must be a number or a Scalar of float16, got str '0.1'"),
+        ("float16", 1, None, PARAM, "scalar must be a number"),
+        ("float16", 1, True, PARAM, "scalar must be a number"),
+        (
+            "float16",
+            Runtime(0.5, "float16"),
+            Runtime(0.5, "float32"),
+            PARAM,
+            "or a Scalar of float16, got one of float32",
+        ),
+        ("int32", 5.0, 5.5, PARAM, "scalar must be an integer for int32, got 5.5"),
+        ("int32", 2**31 - 1, 2**31, PARAM, r"scalar must be in \[-2147483648, 2147483647\] for int32"),
+        ("uint16", 65535, -1, PARAM, r"scalar must be in \[0, 65535\] for uint16, got -1"),
+        ("int32", Runtime(7, "int32"), Runtime(7, "float32"), PARAM, "got one of float32"),
+    ],
+)
+def test_scalar_operand(dtype: str, good: Any, bad: Any, error: type, message: str) -> None:
+    b = Bench()
+    x = b.tensor(np.zeros(64, dtype))
+    b.call("vec_dup", 64, x, good, 1, 8)
+    assert x.values[0] == np.dtype(dtype).type(good.value if isinstance(good, Runtime) else good)
+    with pytest.raises(error, match=message):
+        b.call("vec_dup", 64, x, bad, 1, 8)
+
+
+def test_immediate_outside_float16() -> None:
+    """It saturates, with a warning; an infinity keeps its pattern in a fill."""
+    b, x, y, _ = bench()
+    with pytest.warns(TikWarning, match="100000.0 does not fit float16"):
+        b.call("vec_dup", 128, x, 100000.0, 1, 8)
+    assert x.values[0] == 65504
+    b.call("vec_dup", 128, y, float("-inf"), 1, 8)
+    assert np.isneginf(y.values[0])
+    with pytest.raises(TikParamError, match="does not fit float16"):
+        bench(strict=True)[0].call("vec_dup", 128, bench(strict=True)[1], 100000.0, 1, 8)

@@ -1,0 +1,142 @@
+"""Functions of high precision, and the order of repeats."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from tikemu.errors import TikWarning
+
+from tests.emulator.support.bench import Bench
+from tests.emulator.support.elementwise_settings import FLOATS, TWO_SOURCES, Setting, half_exact, once, settings
+from tests.emulator.support.vector_statement import element_wise, random_mask, sample, saturated
+
+pytestmark = pytest.mark.filterwarnings("ignore::tikemu.errors.TikWarning")
+
+
+HIGH = {
+    "rec": (FLOATS, lambda x: 1.0 / x, "float32", {"float16": 4, "float32": 2}),
+    "rsqrt": (FLOATS, lambda x: 1.0 / np.sqrt(x), "float32", {"float16": 6, "float32": 4}),
+    "ln": (("float16",), np.log, "float16", {"float16": 10}),
+    "expm1": (("float16",), np.expm1, "float16", {"float16": 11}),
+}
+
+
+def scratch(name: str, dtype: str, setting: Setting) -> int:
+    """Elements of work_tensor by the documented formula."""
+    block = 16 if dtype == "float16" else 8
+    lanes = setting.mask if isinstance(setting.mask, int) else (setting.mask[0] << 64 | setting.mask[1]).bit_length()
+    pitch = setting.rep[1]
+    if name == "expm1":
+        lanes, pitch = 128, 8 if 0 < pitch <= 8 else pitch
+    span = (setting.repeats - 1) * pitch * block + lanes
+    return HIGH[name][3][dtype] * (math.ceil(span / block) * block)
+
+
+@pytest.mark.parametrize(("name", "dtype"), [(n, d) for n, row in HIGH.items() for d in row[0]])
+def test_high_precision(arithmetic: str, name: str, dtype: str) -> None:
+    for setting in settings(f"{name}_high_preci", (dtype, dtype), False):
+        work = setting.bench.tensor(np.zeros(scratch(name, dtype, setting), HIGH[name][2]))
+        setting.before = setting.data.copy()
+        (operation,) = setting.bench.call(
+            f"vec_{name}_high_preci", setting.mask, *setting.tensors, work, setting.repeats, *setting.strides()
+        )
+        setting.expect(once(HIGH[name][1]))
+        assert [access.operand.name for access in operation.undefined] == [work.info.name]
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, "int32"])
+@pytest.mark.parametrize("name", ["add", "sub", "mul", "max", "min"])
+def test_accumulation_over_repeats_is_legal(
+    arithmetic: str, name: str, dtype: str, recwarn: pytest.WarningsRecorder
+) -> None:
+    """dst overlaps src1 with both strides 0: every repeat sees the previous result."""
+    rng = np.random.default_rng(5)
+    bench = Bench(strict=True)
+    width = 256 // np.dtype(dtype).itemsize
+    terms = bench.tensor((rng.standard_normal(6 * width) * 3).astype(dtype))
+    total = bench.tensor(np.ones(width, dtype))
+    bench.call(f"vec_{name}", width, total, terms, total, 6, 0, 8, 0)
+    expected = np.ones(width, dtype)
+    for term in terms.values.reshape(6, width):
+        expected = saturated(half_exact(TWO_SOURCES[name][1])(term, expected), dtype)
+    assert (total.values == expected).all()
+    assert not recwarn.list
+
+
+def test_repeats_run_in_order_where_a_result_is_read_again(arithmetic: str) -> None:
+    """A prefix sum over blocks: illegal on the chip, executed repeat by repeat with a warning; strict mode refuses."""
+    for strict in (False, True):
+        bench = Bench(strict=strict)
+        x = bench.tensor(np.ones(64 * 5, np.float32))
+        ones = bench.tensor(np.ones(64, np.float32))
+        call = ("vec_add", 64, x[64:], x, ones, 4, 8, 8, 0)
+        if strict:
+            with pytest.raises(Exception, match="a later repeat reads as src0"):
+                bench.call(*call)
+        else:
+            with pytest.warns(TikWarning, match="a later repeat reads as src0"):
+                bench.call(*call)
+            assert (x.values.reshape(5, 64)[:, 0] == [1, 2, 3, 4, 5]).all()
+
+
+def test_reading_what_a_later_repeat_overwrites_is_legal(arithmetic: str, recwarn: pytest.WarningsRecorder) -> None:
+    """Shifting data towards lower addresses: the destination of a repeat was a source of an earlier one."""
+    bench = Bench(strict=True)
+    x = bench.tensor(np.arange(64 * 5, dtype=np.float32))
+    bench.call("vec_adds", 64, x, x[64:], 0.0, 4, 8, 8)
+    assert (x.values[:256] == np.arange(64, 320)).all()
+    assert not recwarn.list
+
+
+def test_partial_overlap_with_one_repeat(arithmetic: str, recwarn: pytest.WarningsRecorder) -> None:
+    bench = Bench(strict=True)
+    x = bench.tensor(np.arange(128, dtype=np.float32))
+    bench.call("vec_adds", 64, x, x, 1.0, 1, 8, 8)  # in place
+    assert not recwarn.list
+    with pytest.raises(Exception, match="overlap partly"):
+        bench.call("vec_adds", 64, x[8:], x, 1.0, 1, 8, 8)
+    lenient = Bench()
+    y = lenient.tensor(np.arange(128, dtype=np.float32))
+    with pytest.warns(TikWarning, match="overlap partly"):
+        lenient.call("vec_adds", 64, y[8:], y, 1.0, 1, 8, 8)
+    assert (y.values[8:72] == np.arange(64) + 1).all()
+
+
+def test_interleaved_operands_do_not_overlap(arithmetic: str, recwarn: pytest.WarningsRecorder) -> None:
+    """Source and destination take turns block by block, or lane by lane, in one tensor."""
+    bench = Bench(strict=True)
+    x = bench.tensor(np.arange(512, dtype=np.float32))
+    bench.call("vadds", 64, x[8:], x, 0.5, 1, 2, 2, 16, 16)
+    bench.call("vadds", 64, x[8 + 128 :], x[128:], 0.5, 3, 2, 2, 16, 16)
+    blocks = x.values.reshape(-1, 2, 8)
+    assert (blocks[:32, 1] == blocks[:32, 0] + 0.5).all()
+    assert not recwarn.list
+
+
+def test_destination_written_by_every_repeat_keeps_the_last(arithmetic: str) -> None:
+    bench = Bench()
+    x = bench.tensor(np.arange(64 * 4, dtype=np.float32))
+    y = bench.tensor(np.zeros(64, np.float32))
+    bench.call("vec_muls", 64, y, x, 2.0, 4, 0, 8)
+    assert (y.values == 2 * np.arange(192, 256)).all()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "int32"])
+def test_any_overlap_runs_repeat_by_repeat(arithmetic: str, dtype: str) -> None:
+    """Operands anywhere in one tensor: a repeat's sources are read before its destination is written, in order."""
+    size = np.dtype(dtype).itemsize
+    for seed in range(60):
+        rng = np.random.default_rng([seed, size])
+        mask, repeats = random_mask(rng, 256 // size), int(rng.integers(1, 7))
+        rep = [int(n) for n in rng.choice([0, 1, 4, 8, 9], 3)]
+        blk = [int(rng.choice([1, 1, 2, 8])), int(rng.integers(0, 3)), int(rng.integers(0, 3))]
+        bench = Bench()
+        x = bench.tensor(sample(rng, dtype, 8192 // size))
+        operands = [x[int(rng.integers(0, 40)) * 32 // size :] for _ in rep]
+        expected = bench.memories["UB"].data.copy()
+        bench.call("vadd", mask, *operands, repeats, *blk, *rep)
+        places = [(x.base + operand.offset * size, dtype, r, b) for operand, r, b in zip(operands, rep, blk)]
+        element_wise(expected, lambda a, b: saturated(half_exact(np.add)(a, b), dtype), mask, repeats, *places)
+        assert (expected == bench.memories["UB"].data).all(), seed

@@ -1,0 +1,268 @@
+"""Arithmetic of the vector unit: facts of the documents and of measured silicon, bit for bit; NumPy and compiled."""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tikemu import build_native, native
+from tikemu.isa import numerics
+
+from tests.emulator.support.bench import Bench
+from tests.emulator.support.vector_statement import EDGES32, saturated
+
+ALL_HALVES = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+
+
+def apply(api: str, values: np.ndarray, *scalars: float) -> np.ndarray:
+    """A one-source instruction over any number of elements, in pieces that fit the Unified Buffer."""
+    width, result = 256 // values.itemsize, []
+    bench = Bench()
+    for start in range(0, values.size, 128 * width):
+        bench.top["UB"] = 0
+        part = np.resize(values[start : start + 128 * width], 128 * width)
+        x, y = bench.tensor(part), bench.tensor(np.zeros_like(part))
+        bench.call(api, width, y, x, *scalars, 128, 8, 8)
+        result.append(y.values)
+    return np.concatenate(result)[: values.size]
+
+
+# ------------------------------------------------------------------------------------------- documents
+def test_documented_exponentials(arithmetic: str) -> None:
+    """exp(12) saturates in float16; e is the nearest float16, 2.71875."""
+    assert apply("vec_exp", np.array([12.0, 1.0, -20.0], np.float16)).tolist() == [65504, 2.71875, np.float16(2e-9)]
+    assert apply("vec_exp", np.array([89.0, -104.0], np.float32)).tolist() == [np.finfo(np.float32).max, 0]
+
+
+def test_special_inputs(arithmetic: str) -> None:
+    """The IEEE value, then saturation: infinities become the largest number, NaN becomes 0."""
+    for dtype, largest in (("float16", 65504.0), ("float32", float(np.finfo(np.float32).max))):
+        x = np.array([0.0, -0.0, -1.0, np.inf, -np.inf, np.nan], dtype)
+        assert apply("vec_rec", x).tolist()[:2] == [largest, -largest]
+        assert apply("vec_rec", x).tolist()[3:] == [0, 0, 0]
+        assert apply("vec_rsqrt", x).tolist() == [largest, -largest, 0, 0, 0, 0]
+        assert apply("vec_ln", x).tolist() == [-largest, -largest, 0, largest, 0, 0]
+        assert apply("vec_sqrt", x).tolist() == [0, 0, 0, largest, 0, 0]
+        assert apply("vec_abs", x).tolist() == [0, 0, 1, largest, largest, 0]
+        assert np.signbit(apply("vec_sqrt", x)).tolist()[:2] == [False, True]
+
+
+def test_division_by_zero(arithmetic: str) -> None:
+    bench = Bench()
+    x = bench.tensor(np.array([1, -1, 0, np.inf, np.nan, 1, 6e4, 6e-8], np.float16))
+    y = bench.tensor(np.array([0, 0, 0, np.inf, 1, -0.0, 1e-3, 3], np.float16))
+    z = bench.tensor(np.zeros(8, np.float16))
+    bench.call("vdiv", 8, z, x, y, 1, 1, 1, 1, 8, 8, 8)
+    assert z.values.tolist() == [65504, -65504, 0, 0, 0, -65504, 65504, 0]
+
+
+def test_equal_operands_give_the_first(arithmetic: str) -> None:
+    bench = Bench()
+    x, y = bench.tensor(np.array([0.0, -0.0], np.float32)), bench.tensor(np.array([-0.0, 0.0], np.float32))
+    z = bench.tensor(np.zeros(2, np.float32))
+    for api in ("vec_max", "vec_min"):
+        bench.call(api, 2, z, x, y, 1, 8, 8, 8)
+        assert np.signbit(z.values).tolist() == [False, True]
+
+
+def test_copies_keep_bit_patterns(arithmetic: str) -> None:
+    """Selection, fill and transposes are no arithmetic: NaN payloads and infinities survive."""
+    bench = Bench()
+    x = bench.tensor(np.resize(EDGES32.view(np.float32), 64))
+    z, bits = bench.tensor(np.zeros(64, np.float32)), bench.tensor(np.full(8, 255, np.uint8))
+    bench.call("vec_sel", 64, 0, z, bits, x, x, 1, 8, 8, 8)
+    assert (z.values.view(np.uint32) == x.values.view(np.uint32)).all()
+
+
+# ------------------------------------------------------------------------------------------- silicon
+def test_no_fused_multiply_add(arithmetic: str) -> None:
+    """(1 + 2^-12)^2 - 1 loses the last bit of the product where it is rounded before the sum."""
+    bench = Bench()
+    a = np.float32(1 + 2.0**-12)
+    x, d = bench.tensor(np.full(64, a)), bench.tensor(np.full(64, -1, np.float32))
+    bench.call("vec_axpy", 64, d, x, float(a), 1, 8, 8)
+    assert (d.values == np.float32(a * a) - np.float32(1)).all()
+    assert d.values[0] != np.float32(float(a) * float(a) - 1)
+    d = bench.tensor(np.full(64, -1, np.float32))
+    bench.call("vmla", 64, d, x, x, 1, 1, 1, 1, 8, 8, 8)
+    assert d.values[0] == np.float32(a * a) - np.float32(1)
+
+
+def test_multiply_add_of_mixed_types_rounds_once(arithmetic: str) -> None:
+    """The product of two float16 is exact in float32."""
+    bench = Bench()
+    a = np.float16(1 + 2.0**-10)
+    x, d = bench.tensor(np.full(64, a)), bench.tensor(np.full(64, -1, np.float32))
+    bench.call("vec_axpy", 64, d, x, float(a), 1, 8, 4)
+    assert (d.values == float(a) * float(a) - 1).all()
+
+
+def test_subnormals_are_kept(arithmetic: str) -> None:
+    tiny = np.array([1, 2, 3, 0x3FF, 0x8001], np.uint16).view(np.float16)
+    assert (apply("vec_adds", tiny, 0.0) == tiny).all()
+    halved = apply("vec_muls", np.array([2.0**-14, 1.5 * 2.0**-15], np.float16), 0.5)
+    assert halved.tolist() == [2.0**-15, 1.5 * 2.0**-16]
+    small = np.array([1, 0x7FFFFF, 0x80000001], np.uint32).view(np.float32)
+    assert (apply("vec_adds", small, 0.0) == small).all()
+    assert apply("vec_muls", np.array([2.0**-126], np.float32), 0.5)[0] == 2.0**-127
+
+
+def test_reciprocal_square_root_table(arithmetic: str) -> None:
+    """256 steps keyed by the parity of the exponent and 7 mantissa bits; 9 significant bits; worst error about 2^-8."""
+    mantissas = (1 + np.arange(1 << 10) / (1 << 10)).astype(np.float32)
+    x = np.concatenate([mantissas, 2 * mantissas])
+    result = apply("vec_rsqrt", x)
+    assert (result.view(np.uint32) & 0x7FFF == 0).all()  # 8 stored mantissa bits
+    steps = result.reshape(256, 8)
+    assert (steps == steps[:, :1]).all()
+    middles = np.concatenate([1 + (np.arange(128) + 0.5) / 128, 2 + (np.arange(128) + 0.5) / 64])
+    assert (abs(steps[:, 0] - 1 / np.sqrt(middles)) <= 2.0**-10).all()
+    error = abs(result.astype(np.float64) * np.sqrt(x.astype(np.float64)) - 1).max()
+    assert 2.0**-9 < error < 1.1 * 2.0**-8
+    # Scaling by 4 halves the result, also for subnormal inputs.
+    for exponent in range(-148, 126):
+        if exponent % 2 == 0:
+            value = np.float32(math.ldexp(1.0, exponent))
+            assert apply("vec_rsqrt", value[None])[0] == math.ldexp(result[0], -exponent // 2)
+
+
+def test_reciprocal_table(arithmetic: str) -> None:
+    """256 steps keyed by 8 mantissa bits, 9 significant bits, error below 2^-8 and worse than 1e-3."""
+    x = (1 + np.arange(1 << 11) / (1 << 11)).astype(np.float32)
+    result = apply("vec_rec", x)
+    assert (result.view(np.uint32) & 0x7FFF == 0).all()
+    steps = result.reshape(256, 8)
+    assert (steps == steps[:, :1]).all()
+    assert (abs(steps[:, 0] - 1 / (1 + (np.arange(256) + 0.5) / 256)) <= 2.0**-10).all()
+    error = abs(result.astype(np.float64) * x - 1).max()
+    assert 1e-3 < error < 2.0**-8
+    assert (apply("vec_rec", -x) == -result).all()
+    assert apply("vec_rec", np.array([2.0**-149, 2.0**-130], np.float32)).tolist() == [np.finfo(np.float32).max] * 2
+    assert apply("vec_rec", np.array([2.0**127], np.float32))[0] == math.ldexp(result[0], -127)
+
+
+def test_half_of_the_tables(arithmetic: str) -> None:
+    """float16 uses the same tables on the widened value."""
+    halves = ALL_HALVES[np.isfinite(ALL_HALVES)]
+    for api in ("vec_rec", "vec_rsqrt"):
+        with np.errstate(all="ignore"):
+            expected = saturated(apply(api, halves.astype(np.float32)), "float16")
+        assert (apply(api, halves).view(np.uint16) == expected.view(np.uint16)).all()
+
+
+# ------------------------------------------------------------------------------------------- NumPy against compiled
+FUNCTIONS = [
+    ("vec_abs", ()),
+    ("vec_relu", ()),
+    ("vec_exp", ()),
+    ("vec_ln", ()),
+    ("vec_sqrt", ()),
+    ("vec_rec", ()),
+    ("vec_rsqrt", ()),
+    ("vec_adds", (1e-3,)),
+    ("vec_muls", (-3.7,)),
+]
+
+
+@pytest.mark.usefixtures("native_library")
+@pytest.mark.filterwarnings("ignore::tikemu.errors.TikWarning")
+@pytest.mark.parametrize(("api", "scalars"), FUNCTIONS)
+def test_native_equals_numpy(api: str, scalars: tuple[float, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every float16, and float32 of every exponent, through all implementations."""
+    rng = np.random.default_rng(0)
+    patterns = rng.integers(0, 1 << 32, 1 << 16, dtype=np.uint64).astype(np.uint32)
+    for values in (ALL_HALVES, np.concatenate([EDGES32, patterns]).view(np.float32)):
+        results = []
+        for mode in ("0", "", "generic"):
+            monkeypatch.setenv("TIKEMU_NATIVE", mode)
+            results.append(apply(api, values, *scalars).view(f"uint{8 * values.itemsize}"))
+        assert (results[0] == results[1]).all() and (results[0] == results[2]).all()
+
+
+@pytest.mark.usefixtures("native_library")
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("api", ["vadd", "vsub", "vmul", "vdiv", "vmax", "vmin", "vmla", "vmadd"])
+def test_native_equals_numpy_for_pairs(api: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(1)
+    width = 256 // np.dtype(dtype).itemsize
+    patterns = rng.integers(0, 256, 3 * 60 * 256, dtype=np.uint8).view(dtype).reshape(3, -1)
+    results = []
+    for mode in ("0", "", "generic"):
+        monkeypatch.setenv("TIKEMU_NATIVE", mode)
+        bench = Bench()
+        x, y, z = (bench.tensor(part) for part in patterns)
+        bench.call(api, width, z, x, y, 60, 1, 1, 1, 8, 8, 8)
+        results.append(z.values.view(np.uint8))
+    assert (results[0] == results[1]).all() and (results[0] == results[2]).all()
+
+
+def test_float16_conversion_is_exact() -> None:
+    """The table widens every pattern; narrowing rounds to nearest even, checked against the neighbours."""
+    finite = ALL_HALVES[np.isfinite(ALL_HALVES)]
+    assert (numerics.widen(finite.view(np.uint16)) == finite.astype(np.float64)).all()
+    positive = np.sort(finite[finite >= 0].astype(np.float64))
+    positive = np.unique(positive)
+    ties = ((positive[:-1] + positive[1:]) / 2).astype(np.float32)
+    lower_even = positive[:-1].astype(np.float16).view(np.uint16) % 2 == 0
+    assert (numerics.narrow(ties.copy()).view(np.float16) == np.where(lower_even, positive[:-1], positive[1:])).all()
+    above = np.nextafter(ties, np.float32(np.inf))
+    assert (numerics.narrow(above).view(np.float16) == positive[1:]).all()
+
+
+# ------------------------------------------------------------------------------------------- the library itself
+def test_without_the_library(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
+    monkeypatch.setattr(native, "library_folder", lambda: tmp_path)
+    monkeypatch.setenv("TIKEMU_NATIVE", "")
+    native._load.cache_clear()
+    try:
+        assert not native.available()
+        assert apply("vec_adds", np.array([1.0], np.float16), 1.0)[0] == 2
+    finally:
+        native._load.cache_clear()
+
+
+def test_a_user_without_a_home_has_no_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container may run as a user that the system does not know."""
+
+    def homeless() -> None:
+        raise RuntimeError("no home")
+
+    monkeypatch.setenv("TIKEMU_NATIVE", "")
+    monkeypatch.setattr(native, "library_folder", homeless)
+    native._load.cache_clear()
+    try:
+        assert not native.available()
+    finally:
+        native._load.cache_clear()
+
+
+def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "file"), "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-m", "tikemu.build_native"], capture_output=True, text=True, env=environment
+    )
+    assert done.returncode == 1 and "set XDG_CACHE_HOME" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_library_of_other_sources_is_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file name carries a digest of the sources."""
+    name = native.library_name()
+    monkeypatch.setattr(native, "SOURCES", ("vector.c",))
+    assert native.library_name() != name
+
+
+@pytest.mark.usefixtures("native_library")
+def test_building_reports_what_the_compiler_says(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
+    monkeypatch.setenv("CC", "cc --no-such-option")
+    with pytest.raises(RuntimeError, match="failed:"):
+        build_native.build(tmp_path)
+    monkeypatch.delenv("CC")
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(RuntimeError, match="no C compiler found"):
+        build_native.build(tmp_path)

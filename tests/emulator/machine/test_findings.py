@@ -1,0 +1,174 @@
+"""Strict mode: its classes of findings, each listed and left out by name."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tikemu
+from tikemu import Options, TikBoundsError, TikError, TikWarning, cli, findings, tik
+
+from tests.emulator.support import finding_programs
+from tests.emulator.support.finding_programs import PROGRAMS, mixed
+from tests.emulator.support.strict_programs import ub
+
+pytestmark = pytest.mark.usefixtures("quiet")
+ALL = Options(strict=True, findings="all")
+
+
+def build(kind: str) -> tuple[Any, dict[str, Any]]:
+    """The program of a class, recorded under the options in force, and its further options."""
+    kernel = tik.Tik(disable_debug=False)
+    inputs, outputs, more = PROGRAMS[kind](kernel)
+    kernel.BuildCCE("kernel", inputs, outputs)
+    return kernel, more
+
+
+@pytest.mark.parametrize("kind", PROGRAMS)
+def test_every_class_stops_is_listed_and_is_left_out(soc: str, kind: str) -> None:
+    kernel, more = build(kind)
+    tikemu.run(kernel, {}, options=Options(**more))
+    with pytest.raises(TikError) as caught:
+        tikemu.run(kernel, {}, options=Options(strict=True, **more))
+    result = tikemu.run(kernel, {}, options=Options(strict=True, findings="all", **more))
+    assert [finding.kind for finding in result.findings] == [kind]
+    (finding,) = result.findings
+    again = tikemu.run(kernel, {}, options=Options(strict=True, findings="all", **more))
+    assert again.findings == result.findings
+    assert finding.error is type(caught.value) and finding.message == caught.value.message
+    assert finding.location == caught.value.location and finding.moment == caught.value.moment
+    assert finding.location.file in (finding_programs.__file__, __file__)
+    for mode in ("first", "all"):
+        options = Options(strict=True, findings=mode, leave_out=(kind,), **more)
+        assert tikemu.run(kernel, {}, options=options).findings == ()
+
+
+@pytest.mark.parametrize("kind", PROGRAMS)
+def test_the_same_holds_while_a_program_is_recorded(soc: str, kind: str) -> None:
+    with tikemu.use_options(Options(strict=True, findings="all")):
+        kernel, more = build(kind)
+    options = Options(strict=True, findings="all", **more)
+    assert [finding.kind for finding in tikemu.run(kernel, {}, options=options).findings] == [kind]
+    with tikemu.use_options(Options(strict=True, leave_out=(kind,), **more)):
+        kernel, _ = build(kind)
+        kernel.tikdb.start_debug({}, interactive=False)
+
+
+def test_a_class_that_is_left_out_warns_as_in_default_mode(soc: str) -> None:
+    kernel, _ = build("overlap")
+    with pytest.warns(TikWarning, match="overlap inside one call"):
+        tikemu.run(kernel, {}, options=Options(strict=True, leave_out=("overlap",)))
+
+
+def test_listed_findings_do_not_warn(soc: str) -> None:
+    kernel, _ = build("overlap")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", TikWarning)
+        tikemu.run(kernel, {}, options=ALL)
+
+
+def test_there_is_a_program_for_every_class() -> None:
+    """But for the SoC, see below."""
+    assert {*PROGRAMS, "soc"} == {*findings.CLASSES}
+
+
+def test_the_class_of_a_missing_soc(no_warnings: None) -> None:
+    with tikemu.use_options(ALL), pytest.raises(TikError, match="no SoC is selected"):
+        tik.Tik()
+    with tikemu.use_options(Options(strict=True, leave_out=("soc",))), pytest.raises(TikWarning, match="no SoC"):
+        tik.Tik()
+
+
+def test_the_emulator_uses_the_classes_and_no_others() -> None:
+    used = set()
+    for path in Path(tikemu.__file__).parent.rglob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        used.update(re.findall(r'questionable\(\s*"([\w-]+)"', text))
+        used.update(re.findall(r'report\((?:[\w.]+(?:\([\w.]+\))?, )?"([\w-]+)", Tik', text))
+        used.update(re.findall(r'\.checks\("([\w-]+)"\)', text))
+        assert "questionable(f" not in text and "questionable(m" not in text
+    assert used == {*findings.CLASSES}
+
+
+def test_all_findings_in_one_run(kernel: Any) -> None:
+    kernel, feed = mixed(kernel)
+    result = tikemu.run(kernel, feed, options=ALL)
+    kinds = [finding.kind for finding in result.findings]
+    assert kinds == ["value", "undefined", "unspecified"]
+    recorded, undefined, unspecified = result.findings
+    assert recorded.moment is None
+    assert undefined.moment.loops == unspecified.moment.loops == (("step", 1),)
+    assert "vec_adds" in undefined.location.text and "vec_ln" in unspecified.location.text
+    assert str(undefined).startswith("[undefined] vec_adds reads 256 undefined bytes")
+    np.testing.assert_array_equal(result.outputs["target"], tikemu.run(kernel, feed).outputs["target"])
+    # Later runs find what is theirs, whatever the first has kept.
+    assert tikemu.run(kernel, feed, options=ALL).findings == result.findings
+    large = {"source": np.full(128, 65504, np.float16)}
+    assert tikemu.run(kernel, large, options=ALL).findings == (recorded, undefined)
+    some = Options(strict=True, findings="all", leave_out=("value", "unspecified"))
+    assert [finding.kind for finding in tikemu.run(kernel, feed, options=some).findings] == ["undefined"]
+    kernel.tikdb.start_debug(feed, interactive=False)
+    assert kernel.tikdb.findings == ()
+    with tikemu.use_options(ALL):
+        kernel.tikdb.start_debug(feed, interactive=False)
+    assert [finding.kind for finding in kernel.tikdb.findings] == kinds
+
+
+@pytest.mark.parametrize("numerics", [True, False])
+def test_an_error_carries_what_was_found_before(kernel: Any, numerics: bool) -> None:
+    target = kernel.Tensor("float16", (64,), tik.scope_gm, "target")
+    data = ub(kernel, "data", 64)
+    kernel.vec_dup([0, 0], data, 1.0, 1, 4)
+    count = kernel.Scalar("int32", init_value=8)
+    kernel.data_move(target, data, 0, 1, count, 0, 0)
+    kernel.BuildCCE("kernel", [], [target])
+    with pytest.raises(TikBoundsError) as caught:
+        tikemu.run(kernel, {}, numerics=numerics, options=ALL)
+    assert [finding.kind for finding in caught.value.findings] == ["argument"]
+    assert "\nfound before: [argument] vec_dup: mask [0, 0]" in str(caught.value)
+
+
+def test_leave_out_takes_classes_only() -> None:
+    with pytest.raises(ValueError, match="leave_out .* got 'overlaps'; did you mean 'overlap'?"):
+        Options(strict=True, leave_out=("overlaps",))
+    with pytest.raises(TypeError, match="tuple of classes, got the string 'overlap'"):
+        Options(strict=True, leave_out="overlap")
+    with pytest.raises(ValueError, match="findings must be one of first, all"):
+        Options(findings="every")
+
+
+def test_the_command_lists_findings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "from tests.emulator.support.finding_programs import mixed\nfrom tbe import tik\n\n"
+        "def build():\n    return mixed(tik.Tik())[0]\n"
+    )
+    np.save(tmp_path / "source.npy", np.full(128, 0.5, np.float16))
+    command = ["run", f"{program}:build", "--feed", f"source={tmp_path / 'source.npy'}"]
+    listing = [*command, "--strict", "--findings", "all"]
+    assert cli.main(listing) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("3 findings of strict mode\n[value] ") and "in step = 1\n[unspecified] vec_ln" in said
+    leave_out = [argument for kind in ("value", "undefined", "unspecified") for argument in ("--leave-out", kind)]
+    assert cli.main([*listing, *leave_out]) == 0
+    assert "findings" not in capsys.readouterr().err
+    assert cli.main([*command, *leave_out]) == 2
+    assert "need --strict" in capsys.readouterr().err
+
+
+def test_the_command_lists_the_classes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["findings"]) == 0
+    lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert lines.pop("class") == "what"
+    assert lines == findings.CLASSES
+
+
+def test_the_page_lists_the_classes() -> None:
+    page = Path(__file__).resolve().parents[3] / "docs/emulator.md"
+    rows = dict(re.findall(r"^\| `([\w-]+)` \| (.+) \|$", page.read_text(encoding="utf-8"), re.MULTILINE))
+    for kind, what in findings.CLASSES.items():
+        assert rows[kind] == what

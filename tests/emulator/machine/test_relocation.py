@@ -1,0 +1,188 @@
+"""Prepared operations that are used again at other addresses do what freshly prepared ones do."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+import tikemu
+from tikemu import Options, TikBoundsError, TikUndefinedError, TikWarning, tik
+from tikemu.machine.calls import relocation, site
+
+from tests.emulator.support.random_program import Generator
+
+EVERY, NONE = 0, 1 << 30
+
+
+def _both(monkeypatch, build, feeds, **options):
+    """Run with every call moved and with none, and compare everything; returns the result."""
+    results = []
+    for kept in (EVERY, NONE):
+        monkeypatch.setattr(site, "KEPT", kept)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", TikWarning)
+            results.append(tikemu.run(build(), feeds, options=Options(**options)))
+    moved, fresh = results
+    for name, array in fresh.outputs.items():
+        np.testing.assert_array_equal(moved.outputs[name].view(np.uint8), array.view(np.uint8))
+    assert moved.cycles == fresh.cycles
+    assert moved.instructions.keys() == fresh.instructions.keys()
+    for name, use in fresh.instructions.items():
+        assert moved.instructions[name].count == use.count
+        assert moved.instructions[name].cycles == pytest.approx(use.cycles, rel=1e-12)
+    assert (moved.gm_read_bytes, moved.gm_written_bytes) == (fresh.gm_read_bytes, fresh.gm_written_bytes)
+    return moved
+
+
+@pytest.fixture
+def moves(monkeypatch):
+    """Counts the operations that were moved."""
+    count = [0]
+    original = relocation.Relocator._move
+
+    def counted(self, *arguments):
+        count[0] += 1
+        return original(self, *arguments)
+
+    monkeypatch.setattr(relocation.Relocator, "_move", counted)
+    return count
+
+
+@pytest.mark.parametrize("seed", range(100, 112))
+def test_random_programs(soc, monkeypatch, seed):
+    generator = Generator(seed)
+    _both(monkeypatch, lambda: generator.tik, generator.feeds())
+
+
+def _kernel(body, size=4096, dtype="float32"):
+    """A built kernel whose statements ``body`` writes, between two GM tensors."""
+    instance = tik.Tik()
+    source = instance.Tensor(dtype, (size,), tik.scope_gm, "source")
+    target = instance.Tensor(dtype, (size,), tik.scope_gm, "target")
+    body(instance, source, target)
+    instance.BuildCCE("moving", [source], [target])
+    return instance
+
+
+FEEDS = {"source": np.random.default_rng(3).standard_normal(4096).astype(np.float32)}
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_loop_over_rows(soc, monkeypatch, moves, strict):
+    """Moves, scalars from memory, reductions, fills, conversions and in-place instructions at run-time offsets."""
+
+    def body(instance, source, target):
+        x = instance.Tensor("float32", (64, 64), tik.scope_ubuf, "x")
+        sums = instance.Tensor("float32", (64,), tik.scope_ubuf, "sums")
+        half = instance.Tensor("float16", (64, 64), tik.scope_ubuf, "half")
+        factor = instance.Scalar("float32")
+        with instance.for_range(0, 64) as i:
+            instance.data_move(x[i * 64], source[i * 64], 0, 1, 8, 0, 0)
+            factor.set_as(x[i * 64 + 1])
+            instance.vmuls(64, x[i * 64], x[i * 64], factor, 1, 1, 1, 8, 8)
+            instance.vcadd(64, sums[i], x[i * 64], 1, 1, 1, 8)
+            instance.vector_dup(8, x[i, 32], factor, 1, 1, 8)
+            instance.vaxpy(64, x[i * 64], x[i * 64], factor, 1, 1, 1, 8, 8)
+            instance.vconv(64, "", half[i * 64], x[i * 64], 1, 1, 1, 4, 8)
+            instance.vconv(64, "", x[i * 64], half[i * 64], 1, 1, 1, 8, 4)
+            instance.vadd(64, x[i * 64], x[i * 64], sums, 1, 1, 1, 1, 8, 8, 8)
+            instance.data_move(target[i * 64], x[i * 64], 0, 1, 8, 0, 0)
+
+    if strict:  # sums is read before it is complete
+        with pytest.raises(TikUndefinedError, match="sums"):
+            _both(monkeypatch, lambda: _kernel(body), FEEDS, strict=True)
+        return
+    _both(monkeypatch, lambda: _kernel(body), FEEDS)
+    assert moves[0] >= 9 * 64
+
+
+def test_strict_marks_move_too(soc, monkeypatch, moves):
+    """Copies at run-time offsets carry the marks of undefined bytes; the third row is never written."""
+
+    def body(instance, source, target, rows):
+        x = instance.Tensor("float32", (64, 64), tik.scope_ubuf, "x")
+        y = instance.Tensor("float32", (64, 64), tik.scope_ubuf, "y")
+        with instance.for_range(0, 64) as i, instance.if_scope(tik.any(i < 2, i > 1 + rows)):
+            instance.data_move(x[i, 0], source[i * 64], 0, 1, 8, 0, 0)
+        with instance.for_range(0, 64) as i:
+            instance.data_move(y[i, 0], x[i, 0], 0, 1, 8, 0, 0)
+        with instance.for_range(0, 64) as i:
+            instance.vadds(64, y[i, 0], y[i, 0], 1.0, 1, 1, 1, 8, 8)
+        instance.data_move(target, y, 0, 1, 512, 0, 0)
+
+    result = _both(monkeypatch, lambda: _kernel(lambda *given: body(*given, 0)), FEEDS, strict=True)
+    np.testing.assert_array_equal(result.outputs["target"], FEEDS["source"] + np.float32(1))
+    assert moves[0] > 64
+    monkeypatch.setattr(site, "KEPT", EVERY)
+    with pytest.raises(TikUndefinedError, match=r"64|256 undefined bytes of tensor 'y' \(element 128"):
+        tikemu.run(_kernel(lambda *given: body(*given, 1)), FEEDS, options=Options(strict=True))
+
+
+@pytest.mark.parametrize("kept", [EVERY, NONE])
+def test_bounds_are_checked_at_every_address(soc, monkeypatch, kept):
+    def body(instance, source, target, last):
+        x = instance.Tensor("float32", (64 * 64,), tik.scope_ubuf, "x")
+        with instance.for_range(0, last) as i:
+            instance.vadds(64, x[i * 64], x[i * 64], 1.0, 1, 1, 1, 8, 8)
+        instance.data_move(target, x, 0, 1, 512, 0, 0)
+
+    monkeypatch.setattr(site, "KEPT", kept)
+    tikemu.run(_kernel(lambda *given: body(*given, 64)), FEEDS)
+    with pytest.raises(TikBoundsError, match="test_relocation.py"):
+        tikemu.run(_kernel(lambda *given: body(*given, 65)), FEEDS)
+
+
+@pytest.mark.parametrize("source_of", [lambda i: (13 - i) * 128, lambda i: 0 * i], ids=["apart", "in place"])
+def test_overlap_is_found_at_every_address(soc, monkeypatch, source_of):
+    """Operands that are apart, or the same, at first, and then such that a repeat writes what a later one reads."""
+
+    def body(instance, source, target):
+        x = instance.Tensor("float32", (4096,), tik.scope_ubuf, "x")
+        instance.data_move(x, source, 0, 1, 512, 0, 0)
+        with instance.for_range(0, 14) as i:
+            instance.vadds(64, x[i * 128], x[source_of(i)], 1.0, 3, 1, 1, 8, 8)
+        instance.data_move(target, x, 0, 1, 512, 0, 0)
+
+    _both(monkeypatch, lambda: _kernel(body), FEEDS)
+    monkeypatch.setattr(site, "KEPT", EVERY)
+    with pytest.warns(TikWarning, match="a later repeat reads"):
+        tikemu.run(_kernel(body), FEEDS)
+
+
+def test_cost_depends_on_the_layer_of_the_banks(soc, monkeypatch, moves):
+    """Operands 64 KiB apart lie in different banks; a walk may cross from one layer to the next."""
+
+    def body(instance, source, target):
+        x = instance.Tensor("float32", (40960,), tik.scope_ubuf, "x")
+        with instance.for_range(0, 35) as i:
+            instance.vadd(64, x[i * 1024], x[i * 1024 + 4096], x[16384], 16, 1, 1, 1, 8, 8, 8)
+            instance.vadds(64, x[i * 1024 + 512], x[512 + 17408 - 32 * 512 + i * 512], 1.0, 16, 1, 1, 8, 8)
+        instance.data_move(target, x, 0, 1, 512, 0, 0)
+
+    _both(monkeypatch, lambda: _kernel(body), FEEDS)
+    assert moves[0] > 20
+
+
+def test_cube_operands_move(soc, monkeypatch, moves):
+    def body(instance, source, target):
+        half = instance.Tensor("float16", (4096,), tik.scope_ubuf, "half")
+        x = instance.Tensor("float32", (4096,), tik.scope_ubuf, "x")
+        l1 = instance.Tensor("float16", (4096,), tik.scope_cbuf, "l1")
+        a = instance.Tensor("float16", (4096,), tik.scope_ca, "a")
+        b = instance.Tensor("float16", (4096,), tik.scope_cb, "b")
+        c = instance.Tensor("float32", (4096,), tik.scope_cc, "c")
+        instance.data_move(x, source, 0, 1, 512, 0, 0)
+        instance.vconv(64, "", half, x, 64, 1, 1, 4, 8)
+        with instance.for_range(0, 16) as i:
+            instance.data_move(l1[i * 256], half[i * 256], 0, 1, 16, 0, 0)
+        with instance.for_range(0, 4) as i:
+            instance.load2dv1(a[i * 1024], l1[i * 256], 0, 4, 4, 0, False)
+            instance.load2dv1(b[i * 1024], l1[i * 256], 0, 4, 4, 0, True)
+        instance.mmad(c, a, b, 64, 64, 64, 0)
+        instance.data_move(x, c, 0, 1, 16, 0, 0)
+        instance.data_move(target, x, 0, 1, 512, 0, 0)
+
+    for strict in (False, True):
+        _both(monkeypatch, lambda: _kernel(body), FEEDS, strict=strict)
+    assert moves[0] >= 2 * (16 + 8) - 6

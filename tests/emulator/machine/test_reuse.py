@@ -1,0 +1,97 @@
+"""Options(reuse=False) binds every call and simulates every operation anew, and gives the same results and cycles."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tikemu
+from tikemu.machine import execute
+from tikemu.machine.calls import relocation, site
+from tikemu.timing import steady_state
+
+from tests.emulator.support.programs import zoo, zoo2
+
+MODES = {
+    "default": {},
+    "strict": {"strict": True},
+    "l2": {"l2": True},
+    "optimistic": {"sync": "optimistic"},
+}
+
+
+@pytest.fixture(autouse=True)
+def shim() -> None:
+    """The modules of CANN are tikemu's."""
+    tikemu.install(soc="Ascend910A")
+
+
+def looped(repetitions: int = 400) -> tuple[Any, dict[str, np.ndarray]]:
+    """A program whose loop reuses everything: bindings at run-time offsets, relocated ones, and steady states."""
+    from tbe import tik
+
+    instance = tik.Tik(disable_debug=False)
+    x = instance.Tensor("float16", (repetitions * 128,), tik.scope_gm, "x")
+    y = instance.Tensor("float16", (repetitions * 128,), tik.scope_gm, "y")
+    with instance.for_range(0, repetitions) as i:
+        ub = instance.Tensor("float16", (128,), tik.scope_ubuf, "ub")
+        instance.data_move(ub, x[i * 128], 0, 1, 8, 0, 0)
+        instance.vec_adds(128, ub, ub, 1.0, 1, 8, 8)
+        instance.data_move(y[i * 128], ub, 0, 1, 8, 0, 0)
+    instance.BuildCCE("looped", [x], [y])
+    return instance, {"x": np.arange(repetitions * 128).astype(np.float16)}
+
+
+@pytest.mark.parametrize("numerics", [True, False], ids=["numerics", "timing only"])
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("build", (*zoo.PROGRAMS, *zoo2.PROGRAMS), ids=lambda build: build.__name__)
+def test_reuse_changes_neither_results_nor_cycles(build: Any, mode: str, numerics: bool) -> None:
+    runs = []
+    for reuse in (True, False):
+        instance, feeds, _ = build()
+        options = tikemu.Options(reuse=reuse, trace=False, **MODES[mode])
+        runs += [tikemu.run(instance, feeds, numerics=numerics, options=options) for _ in range(2)]
+    for run in runs[1:]:
+        assert run.report() == runs[0].report()
+        assert run.core_cycles == runs[0].core_cycles
+        for name, array in runs[0].outputs.items():
+            assert run.outputs[name].tobytes() == array.tobytes()
+
+
+@pytest.mark.parametrize("numerics", [True, False], ids=["numerics", "timing only"])
+def test_a_long_loop_is_the_same_with_and_without(numerics: bool) -> None:
+    instance, feeds = looped()
+    with_reuse, without = (
+        tikemu.run(instance, feeds, numerics=numerics, options=tikemu.Options(reuse=reuse, trace=False))
+        for reuse in (True, False)
+    )
+    assert with_reuse.report() == without.report()
+    assert with_reuse.outputs["y"].tobytes() == without.outputs["y"].tobytes()
+
+
+def test_nothing_is_looked_up_without_reuse(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every execution binds its call, nothing is relocated or replayed, and no compiled program is kept."""
+    bound, sessions = [], []
+    prepare, session = site.CallSite.prepare, execute.Session.__init__
+
+    def counted(self: Any, *arguments: Any) -> Any:
+        bound.append(self)
+        return prepare(self, *arguments)
+
+    def noted(self: Any, *arguments: Any) -> None:
+        sessions.append(self)
+        session(self, *arguments)
+
+    def forbidden(*_: Any) -> None:
+        raise AssertionError("something was reused")
+
+    monkeypatch.setattr(site.CallSite, "prepare", counted)
+    monkeypatch.setattr(execute.Session, "__init__", noted)
+    monkeypatch.setattr(relocation.Relocator, "find", forbidden)
+    monkeypatch.setattr(steady_state.SteadyStateReplay, "extend", forbidden)
+    instance, feeds = looped()
+    for _ in range(2):
+        tikemu.run(instance, feeds, options=tikemu.Options(reuse=False, trace=False))
+    assert len(bound) == 2 * 3 * 400
+    assert len(sessions) == 2

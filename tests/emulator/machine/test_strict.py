@@ -1,0 +1,75 @@
+"""Strict mode: questionable use is an error."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from tikemu import (
+    TikBoundsError,
+    TikParamError,
+    TikUndefinedError,
+    tik,
+)
+
+from tests.emulator.support.strict_programs import check, faulty, per_block, ub
+
+pytestmark = pytest.mark.usefixtures("quiet")
+
+
+@faulty
+def test_overlap_inside_an_instruction(kernel: Any, source: Any, target: Any, fault: bool) -> None:
+    a = ub(kernel, "a", 256)
+    kernel.vector_dup(128, a, 1.0, 2, 1, 8)
+    kernel.vec_adds(64, a[16 if fault else 0], a, 1.0, 1, 8, 8)
+    kernel.data_move(target, a, 0, 1, 8, 0, 0)
+    check(kernel, fault, TikParamError, "overlap", [], [target])
+
+
+@faulty
+def test_overlap_inside_a_move(kernel: Any, source: Any, target: Any, fault: bool) -> None:
+    a = ub(kernel, "a", 256)
+    kernel.vector_dup(128, a, 1.0, 2, 1, 8)
+    kernel.data_move(a[16 if fault else 128], a, 0, 1, 8, 0, 0)
+    kernel.data_move(target, a, 0, 1, 8, 0, 0)
+    check(kernel, fault, TikParamError, "overlap", [], [target])
+
+
+@faulty
+def test_statements_outside_the_block_loop(kernel: Any, fault: bool) -> None:
+    target = kernel.Tensor("float16", (256,), tik.scope_gm, "target")
+    if fault:
+        a = ub(kernel, "a")
+    with per_block(kernel) as block:
+        if not fault:
+            a = ub(kernel, "a")
+        kernel.vector_dup(128, a, 1.0, 1, 1, 8)
+        kernel.data_move(target[block * 128], a, 0, 1, 8, 0, 0)
+    check(kernel, fault, TikParamError, "once per block", [], [target])
+
+
+@faulty
+def test_padding_of_a_global_tensor(kernel: Any, target: Any, fault: bool) -> None:
+    """A tensor of 20 halves ends inside a 32-byte block."""
+    source = kernel.Tensor("float16", (20 if fault else 32,), tik.scope_gm, "source")
+    a = ub(kernel, "a")
+    kernel.vector_dup(128, a, 0.0, 1, 1, 8)
+    n = kernel.Scalar("int32", init_value=2)
+    kernel.data_move(a, source, 0, 1, n, 0, 0)
+    kernel.data_move(target, a, 0, 1, 8, 0, 0)
+    check(kernel, fault, TikBoundsError, "padding", [source], [target], source=np.ones(20 if fault else 32, np.float16))
+
+
+@faulty
+def test_undefined_bits_of_the_compare_mask(kernel: Any, fault: bool) -> None:
+    """A comparison of float32 leaves half of the register undefined, which no selection of float32 uses."""
+    target = kernel.Tensor("float32", (64,), tik.scope_gm, "target")
+    data, bits = ub(kernel, "data", 64, "float32"), ub(kernel, "bits", 32, "uint8")
+    kernel.vec_dup(64, data, 1.0, 1, 8)
+    if not fault:
+        kernel.vec_cmpv_gt(bits, data, data, 1, 8, 8)
+    mask = kernel.mov_tensor_to_cmpmask(bits)
+    kernel.vsel(64, 0, data, mask, data, data, 1, 1, 1, 1, 8, 8, 8)
+    kernel.data_move(target, data, 0, 1, 8, 0, 0)
+    check(kernel, fault, TikUndefinedError, "holds undefined bits among the first 64", [], [target])

@@ -1,0 +1,222 @@
+"""Strict mode: undefined bytes that reach a computation or an output."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tikemu
+from tikemu import (
+    TikUndefinedError,
+    tik,
+)
+
+from tests.emulator.support.strict_programs import STRICT, check, faulty, ub
+
+pytestmark = pytest.mark.usefixtures("quiet")
+
+
+@faulty
+def test_undefined_operand(kernel: Any, target: Any, fault: bool) -> None:
+    a = ub(kernel, "a")
+    kernel.vector_dup(128 if not fault else 100, a, 1.0, 1, 1, 8)
+    kernel.vec_adds(128, a, a, 1.0, 1, 8, 8)
+    kernel.data_move(target, a, 0, 1, 8, 0, 0)
+    check(
+        kernel,
+        fault,
+        TikUndefinedError,
+        r"vec_adds reads 56 undefined bytes of tensor 'a' \(element 100 is the first\)(.|\n)*vec_adds",
+        [],
+        [target],
+    )
+
+
+@faulty
+def test_undefined_lanes_that_are_masked_do_not_matter(kernel: Any, target: Any, fault: bool) -> None:
+    a, b = ub(kernel, "a"), ub(kernel, "b")
+    kernel.vector_dup(16, a, 1.0, 1, 1, 8)
+    kernel.vector_dup(128, b, 0.0, 1, 1, 8)
+    kernel.vec_add(17 if fault else 16, b, a, b, 1, 8, 8, 8)
+    kernel.data_move(target, b, 0, 1, 8, 0, 0)
+    check(kernel, fault, TikUndefinedError, "vec_add reads 2 undefined bytes of tensor 'a'", [], [target])
+
+
+@faulty
+def test_undefined_element_read_by_the_scalar_unit(kernel: Any, target: Any, fault: bool) -> None:
+    a = ub(kernel, "a")
+    kernel.vector_dup(16, a, 1.0, 1, 1, 8)
+    value = kernel.Scalar("float16")
+    value.set_as(a[16 if fault else 15])
+    kernel.vector_dup(128, a, value, 1, 1, 8)
+    kernel.data_move(target, a, 0, 1, 8, 0, 0)
+    check(kernel, fault, TikUndefinedError, "the scalar unit reads 2 undefined bytes of tensor 'a'", [], [target])
+
+
+@faulty
+def test_elements_written_by_the_scalar_unit_are_defined(kernel: Any, target: Any, fault: bool) -> None:
+    a = ub(kernel, "a", 16)
+    with kernel.for_range(0, 15 if fault else 16) as i:
+        a[i].set_as(1.0)
+    with kernel.for_range(0, 8) as i:
+        kernel.data_move(target[i * 16], a, 0, 1, 1, 0, 0)
+    check(
+        kernel,
+        fault,
+        TikUndefinedError,
+        r"output 'target' holds 16 undefined bytes at the end \(element 15",
+        [],
+        [target],
+    )
+
+
+@faulty
+def test_undefined_bytes_may_be_moved_but_not_reach_an_output(kernel: Any, target: Any, fault: bool) -> None:
+    a, b = ub(kernel, "a"), ub(kernel, "b")
+    kernel.vector_dup(64, a, 1.0, 1, 1, 8)
+    kernel.data_move(b, a, 0, 1, 8, 0, 0)  # half of it is undefined
+    if not fault:
+        kernel.vector_dup([2**64 - 1, 0], b, 2.0, 1, 1, 8)
+    kernel.data_move(target, b, 0, 1, 8, 0, 0)
+    check(kernel, fault, TikUndefinedError, r"output 'target' holds 128 undefined bytes.*element 64", [], [target])
+
+
+@faulty
+def test_output_that_is_not_written_completely(kernel: Any, target: Any, fault: bool) -> None:
+    a = ub(kernel, "a")
+    kernel.vector_dup(128, a, 1.0, 1, 1, 8)
+    kernel.data_move(target, a, 0, 1, 7 if fault else 8, 0, 0)
+    check(kernel, fault, TikUndefinedError, "never written", [], [target])
+
+
+@faulty
+def test_unfed_workspace(kernel: Any, target: Any, fault: bool) -> None:
+    work = kernel.Tensor("float16", (128,), tik.scope_gm, "work", is_workspace=True)
+    a = ub(kernel, "a")
+    if not fault:
+        kernel.vector_dup(128, a, 1.0, 1, 1, 8)
+        kernel.data_move(work, a, 0, 1, 8, 0, 0)
+    kernel.data_move(a, work, 0, 1, 8, 0, 0)
+    kernel.vec_adds(128, a, a, 1.0, 1, 8, 8)
+    kernel.data_move(target, a, 0, 1, 8, 0, 0)
+    check(kernel, fault, TikUndefinedError, "vec_adds reads 256 undefined bytes", [], [target])
+
+
+@faulty
+def test_memory_of_a_released_tensor_is_undefined_again(kernel: Any, target: Any, fault: bool) -> None:
+    with kernel.new_stmt_scope():
+        kernel.vector_dup(128, ub(kernel, "first"), 1.0, 1, 1, 8)
+    second = ub(kernel, "second")
+    if not fault:
+        kernel.vector_dup(128, second, 1.0, 1, 1, 8)
+    kernel.vec_adds(128, second, second, 1.0, 1, 8, 8)
+    kernel.data_move(target, second, 0, 1, 8, 0, 0)
+    check(kernel, fault, TikUndefinedError, "tensor 'second'", [], [target])
+
+
+@faulty
+def test_a_tensor_of_a_loop_body_is_fresh_in_every_iteration(kernel: Any, target: Any, fault: bool) -> None:
+    with kernel.for_range(0, 4, thread_num=2) as i:
+        a = ub(kernel, "a")
+        with kernel.if_scope(i < (2 if fault else 4)):
+            kernel.vector_dup(128, a, 1.0, 1, 1, 8)
+        kernel.vec_adds(128, a, a, 1.0, 1, 8, 8)
+        kernel.data_move(target, a, 0, 1, 8, 0, 0)
+    check(kernel, fault, TikUndefinedError, "tensor 'a'", [], [target])
+
+
+@faulty
+def test_scalar_that_nothing_has_assigned(kernel: Any, target: Any, fault: bool) -> None:
+    a = ub(kernel, "a")
+    kernel.vector_dup(128, a, 1.0, 1, 1, 8)
+    n = kernel.Scalar("int32", "n")
+    if not fault:
+        n.set_as(8)
+    kernel.data_move(target, a, 0, 1, n, 0, 0)
+    check(kernel, fault, TikUndefinedError, "Scalar 'n' is used before", [], [target], default=False)
+
+
+@pytest.mark.parametrize("use", ["arithmetic", "condition", "loop", "element", "conversion"])
+def test_every_use_of_an_unassigned_scalar_is_reported(kernel: Any, target: Any, use: str) -> None:
+    a = ub(kernel, "a")
+    kernel.vector_dup(128, a, 1.0, 1, 1, 8)
+    n = kernel.Scalar("int32", "n")
+    other = kernel.Scalar("float32", init_value=0.0)
+    if use == "arithmetic":
+        n.set_as(n * 2 + 1)
+    elif use == "condition":
+        with kernel.if_scope(n > 0):
+            other.set_as(1.0)
+    elif use == "loop":
+        with kernel.for_range(0, n):
+            other.set_as(1.0)
+    elif use == "element":
+        a[n].set_as(1.0)
+    else:
+        other.set_as(n)
+    kernel.data_move(target, a, 0, 1, 8, 0, 0)
+    check(kernel, True, TikUndefinedError, "Scalar 'n' is used before", [], [target])
+
+
+@faulty
+def test_padding_of_a_matrix_product(kernel: Any, fault: bool) -> None:
+    """Rows past m of the last fractals hold nothing; they may be moved, but not used (D26b)."""
+    left = kernel.Tensor("float16", (32, 16), tik.scope_gm, "left")
+    right = kernel.Tensor("float16", (16, 16), tik.scope_gm, "right")
+    product = kernel.Tensor("float32", (20, 16), tik.scope_gm, "product")
+    l1_left = kernel.Tensor("float16", (32, 16), tik.scope_cbuf, "l1_left")
+    l1_right = kernel.Tensor("float16", (16, 16), tik.scope_cbuf, "l1_right")
+    l0a = kernel.Tensor("float16", (32, 16), tik.scope_ca, "l0a")
+    l0b = kernel.Tensor("float16", (16, 16), tik.scope_cb, "l0b")
+    l0c = kernel.Tensor("float32", (32, 16), tik.scope_cc, "l0c")
+    out = ub(kernel, "out", 512, "float32")
+    kernel.data_move(l1_left, left, 0, 1, 32, 0, 0)
+    kernel.data_move(l1_right, right, 0, 1, 16, 0, 0)
+    kernel.load2dv1(l0a, l1_left, 0, 2, 1, 0)
+    kernel.load2dv1(l0b, l1_right, 0, 1, 1, 0)
+    kernel.mmad(l0c, l0a, l0b, 20, 16, 16, 0)
+    kernel.data_move(out, l0c, 0, 1, 2, 0, 0)
+    kernel.vec_adds(64, out, out, 1.0, 6 if fault else 5, 8, 8)
+    kernel.data_move(product, out, 0, 1, 40, 0, 0)
+    feeds = {"left": np.ones((32, 16), np.float16), "right": np.ones((16, 16), np.float16)}
+    check(kernel, fault, TikUndefinedError, "vec_adds reads 256 undefined bytes", [left, right], [product], **feeds)
+
+
+@faulty
+def test_atomic_addition_onto_undefined_memory(kernel: Any, fault: bool) -> None:
+    target = kernel.Tensor("float32", (64,), tik.scope_gm, "target", is_atomic_add=not fault)
+    a = ub(kernel, "a", 64, "float32")
+    kernel.vector_dup(64, a, 1.0, 1, 1, 8)
+    kernel.set_atomic_add(1)
+    kernel.data_move(target, a, 0, 1, 8, 0, 0)
+    kernel.set_atomic_add(0)
+    check(kernel, fault, TikUndefinedError, "undefined bytes of tensor 'target'", [], [target])
+
+
+def test_contents_that_nothing_has_written(kernel: Any, capsys: pytest.CaptureFixture) -> None:
+    """Default mode shows zeros at the start of a block, strict mode 0xDEAD."""
+    out = kernel.Tensor("uint16", (16,), tik.scope_gm, "out")
+    a = ub(kernel, "a", 16, "uint16")
+    kernel.data_move(out, a, 0, 1, 1, 0, 0)
+    kernel.tikdb.debug_print("hex(a[3])")
+    kernel.BuildCCE("kernel", [], [out])
+    assert not tikemu.run(kernel, {}).outputs["out"].any()
+    with pytest.raises(TikUndefinedError):
+        tikemu.run(kernel, {}, options=STRICT)
+    assert capsys.readouterr().out.split() == ["hex(a[3])", "=", "0x0", "hex(a[3])", "=", "0xdead"]
+
+
+@pytest.mark.parametrize("copies", [1, 2])
+def test_a_definition_clears_nothing_in_default_mode(kernel: Any, copies: int) -> None:
+    """What an earlier iteration left is there, as on the chip: img2col of MindSpore keeps results that way."""
+    out = kernel.Tensor("float32", (4, 8), tik.scope_gm, "out")
+    with kernel.for_range(0, 4, thread_num=copies) as i:
+        a = ub(kernel, "a", 64, "float32")
+        kernel.vec_adds(8, a, a, 1.0, 1, 8, 8)
+        kernel.data_move(out[i * 8], a, 0, 1, 1, 0, 0)
+    kernel.BuildCCE("kernel", [], [out])
+    expected = np.arange(4) // copies + 1
+    np.testing.assert_array_equal(tikemu.run(kernel, {}).outputs["out"], np.repeat(expected[:, None], 8, axis=1))
+    with pytest.raises(TikUndefinedError):
+        tikemu.run(kernel, {}, options=STRICT)

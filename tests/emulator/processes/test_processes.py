@@ -1,0 +1,366 @@
+"""Blocks in several processes: what a run gives is what it gives in one process, to the last bit."""
+
+from __future__ import annotations
+
+import importlib
+import pickle
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tikemu
+from tikemu import TikBoundsError, TikWarning, tik
+from tikemu.processes import blocks as shares
+from tikemu.program import ir
+
+from tests.emulator.support.process_runs import check_same, modes
+from tests.emulator.support.programs import zoo, zoo2
+from tests.emulator.support.random_blocks import BlockProgram
+from tests.emulator.support.random_program import Generator
+from tests.fuzz import Campaign
+
+pytestmark = pytest.mark.usefixtures("one_number", "soc")
+SETTINGS: dict[str, dict[str, Any]] = {
+    "default": {},
+    "strict": {"strict": True},
+    "all findings": {"strict": True, "findings": "all"},
+    "races left out": {"strict": True, "findings": "all", "leave_out": ("race",)},
+    "results only": {"timing": False},
+    "no trace": {"trace": False},
+}
+CAMPAIGN = Campaign(
+    "processes", "tests.emulator.processes.test_processes", 1000, 50, ("emulator/tikemu", "tests/emulator")
+)
+
+
+def adding(kernel: Any, count: int, blocks: int, *, clears: bool = False, reads: bool = False) -> tuple[Any, dict]:
+    """Every block adds its own values to the same ``count`` elements; float32 makes the order visible."""
+    x = kernel.Tensor("float32", (blocks * 64,), tik.scope_gm, "x")
+    y = kernel.Tensor("float32", (count,), tik.scope_gm, "y", is_atomic_add=True)
+    with kernel.for_range(0, blocks, block_num=blocks) as block:
+        ub = kernel.Tensor("float32", (64,), tik.scope_ubuf, "ub")
+        kernel.data_move(ub, x[block * 64], 0, 1, 8, 0, 0)
+        if clears:
+            kernel.data_move(y, ub, 0, 1, 8, 0, 0)
+        kernel.set_atomic_add(1)
+        with kernel.for_range(0, count // 64) as piece:
+            kernel.data_move(y[piece * 64], ub, 0, 1, 8, 0, 0)
+        kernel.set_atomic_add(0)
+        if reads:
+            kernel.data_move(ub, y, 0, 1, 8, 0, 0)
+    kernel.BuildCCE("adding", [x], [y])
+    feeds = {"x": np.random.default_rng(1).standard_normal(blocks * 64).astype(np.float32) * 10.0 ** (blocks % 7)}
+    return kernel, feeds
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("build", [*zoo.PROGRAMS[::3], *zoo2.PROGRAMS[::3]], ids=lambda build: build.__name__)
+def test_whole_operators(build: Any, setting: str, tmp_path: Path) -> None:
+    tikemu.install(soc="Ascend910A")
+    instance, feeds, _ = build()
+    check_same(instance, feeds, tmp_path, **SETTINGS[setting])
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_programs(seed: int, tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TikWarning)
+        generator = Generator(seed)
+    check_same(generator.tik, generator.feeds(), tmp_path, processes=3)
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_blocks_that_meet(seed: int, tmp_path: Path) -> None:
+    check_blocks(seed, tmp_path, list(SETTINGS)[seed % len(SETTINGS)])
+
+
+@CAMPAIGN.params()
+def test_blocks_that_meet_often(first: int, tmp_path: Path) -> None:
+    CAMPAIGN.run(first, lambda seed: [check_blocks(seed, tmp_path, setting) for setting in SETTINGS])
+
+
+def check_blocks(seed: int, folder: Path, setting: str) -> None:
+    """One random program in one setting."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TikWarning)
+        program = BlockProgram(seed)
+    check_same(program.tik, program.feeds(), folder, **SETTINGS[setting])
+
+
+def test_random_blocks_meet_in_every_way(tmp_path: Path) -> None:
+    """The generator has programs for each way to run, with errors, warnings and saturation."""
+    seen = set()
+    for seed in range(20):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", TikWarning)
+            program = BlockProgram(seed)
+        found = check_same(program.tik, program.feeds(), tmp_path, trace=False)
+        seen |= modes(program.tik) or {"apart"}
+        seen |= {name for name in ("error", "warnings", "overflow") if found.get(name)}
+    assert seen == {"apart", "adding", "alone", "error", "warnings", "overflow"}
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("blocks", [3, 32, 70])
+def test_additions_come_in_the_order_of_the_blocks(kernel: Any, blocks: int, setting: str, tmp_path: Path) -> None:
+    instance, feeds = adding(kernel, 128, blocks)
+    found = check_same(instance, feeds, tmp_path, **SETTINGS[setting])
+    expected = np.zeros(64, np.float32)
+    for row in feeds["x"].reshape(blocks, 64):
+        expected = expected + row
+    assert found["outputs"]["y"][2] == np.tile(expected, 2).tobytes()
+    in_order = blocks > 32 and SETTINGS[setting].get("trace", True) and SETTINGS[setting].get("timing", True)
+    assert modes(instance) == (set() if in_order else {"adding"})
+
+
+def test_saturated_additions_count_in_their_order(kernel: Any, tmp_path: Path) -> None:
+    """Each addend is finite, and so are the sums that a process has on its own."""
+    instance, feeds = adding(kernel, 64, 4)
+    feeds["x"] = np.full_like(feeds["x"], 1.5e38)
+    found = check_same(instance, feeds, tmp_path)
+    assert found["overflow"].count == 2  # the third block, and the fourth
+    assert modes(instance) == {"adding"}
+
+
+@pytest.mark.parametrize("how", ["clears", "reads"])
+def test_additions_that_are_more_than_additions(kernel: Any, how: str, tmp_path: Path) -> None:
+    instance, feeds = adding(kernel, 64, 5, **{how: True})
+    check_same(instance, feeds, tmp_path)
+    assert modes(instance) == {"alone"}
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize(
+    "first, second, default",
+    [
+        ("write", "read", {"alone"}),
+        ("write", "add", {"alone"}),
+        ("write", "write", set()),
+        ("add", "read", {"alone"}),
+        ("add", "write", set()),
+        ("read", "write", set()),
+        ("read", "add", set()),
+        ("read", "read", set()),
+    ],
+)
+def test_two_blocks_meet(kernel: Any, first: str, second: str, default: set[str], setting: str, tmp_path: Path) -> None:
+    """Block 0 does the first, block 2 the second, in the same place."""
+    x = kernel.Tensor("float32", (4 * 64,), tik.scope_gm, "x")
+    y, z = (kernel.Tensor("float32", (4 * 64,), tik.scope_gm, name) for name in "yz")
+    with kernel.for_range(0, 4, block_num=4) as block:
+        ub = kernel.Tensor("float32", (64,), tik.scope_ubuf, "ub")
+        kernel.data_move(ub, x[block * 64], 0, 1, 8, 0, 0)
+        for number, what in ((0, first), (2, second)):
+            with kernel.if_scope(block == number):
+                if what == "read":
+                    kernel.data_move(ub, y, 0, 1, 8, 0, 0)
+                kernel.set_atomic_add(int(what == "add"))
+                if what != "read":
+                    kernel.data_move(y, ub, 0, 1, 8, 0, 0)
+                kernel.set_atomic_add(0)
+        kernel.data_move(z[block * 64], ub, 0, 1, 8, 0, 0)
+    kernel.BuildCCE("meeting", [x], [y, z])
+    feeds = {name: np.arange(256, dtype=np.float32) + 0.1 + index for index, name in enumerate("xyz")}
+    settings = SETTINGS[setting]
+    check_same(kernel, feeds, tmp_path, **settings)
+    races = settings.get("strict", False) and not settings.get("leave_out") and first + second != "readread"
+    assert modes(kernel) == ({"alone"} if races else default)
+
+
+def test_what_is_found_in_sums_that_are_not_complete(kernel: Any, tmp_path: Path) -> None:
+    """What block 2 adds to is undefined but for what block 0 has added, on another line."""
+    y = kernel.Tensor("float32", (64,), tik.scope_gm, "y")
+    with kernel.for_range(0, 4, block_num=4) as block:
+        ub = kernel.Tensor("float32", (64,), tik.scope_ubuf, "ub")
+        kernel.vec_dup(64, ub, 1.0, 1, 8)
+        kernel.set_atomic_add(1)
+        with kernel.if_scope(block == 0):
+            kernel.data_move(y, ub, 0, 1, 8, 0, 0)
+        with kernel.if_scope(block == 2):
+            kernel.data_move(y, ub, 0, 1, 8, 0, 0)
+    kernel.BuildCCE("incomplete", [], [y])
+    found = check_same(kernel, {}, tmp_path, strict=True, findings="all")
+    assert [finding.kind for finding in found["findings"]] == ["undefined"]
+    assert modes(kernel) == {"alone"}
+
+
+def test_each_process_gets_a_block(kernel: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With two blocks the process that is ready first does not get both."""
+    holding: set[int] = set()
+    handed = []
+    send, receive = shares.pools.Pool.send, shares.pools.Pool.receive
+
+    def sending(pool: Any, number: int, request: bytes) -> None:
+        if pickle.loads(request)[0] == "execute":
+            assert number not in holding
+            holding.add(number)
+            handed.append(number)
+        send(pool, number, request)
+
+    def receiving(pool: Any) -> tuple[int, bytes]:
+        number, answer = receive(pool)
+        if pickle.loads(answer)[0] == "share":
+            holding.remove(number)
+        return number, answer
+
+    monkeypatch.setattr(shares.pools.Pool, "send", sending)
+    monkeypatch.setattr(shares.pools.Pool, "receive", receiving)
+    x = kernel.Tensor("float16", (256,), tik.scope_gm, "x")
+    with kernel.for_range(0, 2, block_num=2) as block:
+        ub = kernel.Tensor("float16", (128,), tik.scope_ubuf, "ub")
+        kernel.data_move(ub, x[block * 128], 0, 1, 8, 0, 0)
+    kernel.BuildCCE("two", [x], [])
+    check_same(kernel, {"x": np.ones(256, np.float16)}, tmp_path)
+    assert len(handed) == 4  # two runs
+
+
+def test_too_many_additions(kernel: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shares, "MOST_ADDITIONS", 600)
+    instance, feeds = adding(kernel, 256, 5)
+    check_same(instance, feeds, tmp_path)
+    assert modes(instance) == {"alone"}
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_clear_and_add_in_one_block(kernel: Any, shared: bool, tmp_path: Path) -> None:
+    """Each block has a place of its own, which it writes before it adds; and perhaps one where all add."""
+    y = kernel.Tensor("float32", (256,), tik.scope_gm, "y")
+    z = kernel.Tensor("float32", (64,), tik.scope_gm, "z", is_atomic_add=True)
+    with kernel.for_range(0, 4, block_num=4) as block:
+        ub = kernel.Tensor("float32", (64,), tik.scope_ubuf, "ub")
+        kernel.vec_dup(64, ub, 1.5, 1, 8)
+        kernel.data_move(y[block * 64], ub, 0, 1, 8, 0, 0)
+        kernel.set_atomic_add(1)
+        kernel.data_move(y[block * 64], ub, 0, 1, 8, 0, 0)
+        if shared:
+            kernel.data_move(z, ub, 0, 1, 8, 0, 0)
+        kernel.set_atomic_add(0)
+    kernel.BuildCCE("own", [], [y, z])
+    found = check_same(kernel, {}, tmp_path, strict=True)
+    assert found["outputs"]["y"][2] == np.full(256, 3.0, np.float32).tobytes()
+    assert modes(kernel) == ({"alone"} if shared else set())
+
+
+def failing(kernel: Any, blocks: dict[int, int], count: int = 12) -> Any:
+    """Block ``b`` moves from behind the end of x in iteration ``blocks[b]``; others do not."""
+    x = kernel.Tensor("float16", (256,), tik.scope_gm, "x")
+    y = kernel.Tensor("float16", (count * 16,), tik.scope_gm, "y")
+    with kernel.for_range(0, count, name="block", block_num=count) as block:
+        ub = kernel.Tensor("float16", (128,), tik.scope_ubuf, "ub")
+        start = kernel.Scalar("int32", "start", init_value=0)
+        with kernel.for_range(0, 3, name="row") as row:
+            for number, iteration in blocks.items():
+                with kernel.if_scope(tik.all(block == number, row == iteration)):
+                    start.set_as(200 + number)
+            kernel.data_move(ub, x[start], 0, 1, 8, 0, 0)
+        kernel.data_move(y[block * 16], ub, 0, 1, 1, 0, 0)
+    kernel.BuildCCE("failing", [x], [y])
+    return kernel
+
+
+@pytest.mark.parametrize("blocks", [{0: 0}, {7: 2, 4: 1}, {11: 0, 2: 2, 3: 0}, {11: 2}])
+def test_the_error_of_the_first_block_that_fails(kernel: Any, blocks: dict[int, int], tmp_path: Path) -> None:
+    found = check_same(failing(kernel, blocks), {"x": np.ones(256, np.float16)}, tmp_path)
+    assert found["error"][0] is TikBoundsError
+    assert f"block {min(blocks)} of 12, block = {min(blocks)}, row = {blocks[min(blocks)]}" in found["error"][1]
+
+
+def test_warnings_once_and_in_order(kernel: Any, tmp_path: Path) -> None:
+    y = kernel.Tensor("float16", (3 * 64 + 8,), tik.scope_gm, "y")
+    with kernel.for_range(0, 3, block_num=3) as block:
+        ub = kernel.Tensor("float16", (128,), tik.scope_ubuf, "ub")
+        kernel.vec_dup(128, ub, 1.0, 1, 8)
+        for start in (184, 186):
+            with kernel.if_scope(block == start % 3):
+                kernel.data_move(y[start], ub, 0, 1, 2, 0, 0)
+        kernel.data_move(y[block * 64], ub, 0, 1, 1, 0, 0)
+    kernel.BuildCCE("warning", [], [y])
+    found = check_same(kernel, {}, tmp_path)
+    assert len([text for text, _, _ in found["warnings"] if "only the padding" in text]) == 2
+    found = check_same(kernel, {}, tmp_path, strict=True, findings="all", leave_out=("race", "undefined"))
+    (finding,) = found["findings"]  # they differ in numbers only
+    assert (finding.kind, finding.moment.block) == ("padding", 0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", TikWarning)
+        with pytest.raises(TikWarning, match="only the padding"):
+            tikemu.run(kernel, {}, options=tikemu.Options(processes=2))
+
+
+def test_start_debug_and_what_it_writes_back(kernel: Any) -> None:
+    instance, feeds = adding(kernel, 64, 4)
+    written = {}
+    for count in (1, 2):
+        with tikemu.use_options(tikemu.Options(processes=count)):
+            fed = {"x": feeds["x"].copy(), "y": np.ones(64, np.float32)}
+            outputs = instance.tikdb.start_debug(feed_dict=fed, interactive=False)
+        written[count] = outputs[0].tobytes(), fed["x"].tobytes(), fed["y"].tobytes()
+    assert written[1] == written[2]
+    assert modes(instance) == {"adding"}
+
+
+def test_what_a_program_prints_comes_in_order(capfd: pytest.CaptureFixture, kernel: Any) -> None:
+    y = kernel.Tensor("float16", (64,), tik.scope_gm, "y")
+    with kernel.for_range(0, 4, name="block", block_num=4) as block:
+        ub = kernel.Tensor("float16", (16,), tik.scope_ubuf, "ub")
+        kernel.vec_dup(16, ub, 1.0, 1, 1)
+        kernel.tikdb.debug_print("block")
+        kernel.data_move(y[block * 16], ub, 0, 1, 1, 0, 0)
+    kernel.BuildCCE("printing", [], [y])
+    tikemu.run(kernel, {}, options=tikemu.Options(processes=2))
+    assert capfd.readouterr().out.split() == [word for block in range(4) for word in ("block", "=", str(block))]
+
+
+def test_number_of_processes(kernel: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    used = []
+    monkeypatch.setattr(shares.pools, "take", lambda count: used.append(count) or 1 / 0)
+    instance, feeds = adding(kernel, 64, 3)
+    run_with = lambda count: tikemu.run(instance, feeds, options=tikemu.Options(processes=count))  # noqa: E731
+    run_with(None), run_with(1)
+    assert used == []
+    with pytest.raises(ZeroDivisionError):
+        run_with(8)
+    monkeypatch.setenv("TIKEMU_PROCESSES", "2")
+    with pytest.raises(ZeroDivisionError):
+        run_with(None)
+    run_with(1)
+    assert used == [3, 2]  # no more than blocks
+    monkeypatch.setenv("TIKEMU_PROCESSES", "many")
+    with pytest.raises(ValueError, match="TIKEMU_PROCESSES must be a number of processes, at least 1, got 'many'"):
+        run_with(None)
+    with pytest.raises(ValueError, match="processes must be at least 1"):
+        tikemu.Options(processes=0)
+
+
+class Count(int):
+    """An argument whose class this process cannot pickle, or others cannot import."""
+
+    def __new__(cls, value: int, how: str) -> Count:
+        number = super().__new__(cls, value)
+        number.how = how
+        return number
+
+    def __reduce__(self) -> Any:
+        if self.how == "pickle":
+            raise TypeError("this one stays here")
+        return importlib.import_module, ("no_module_has_this_name",)
+
+
+@pytest.mark.parametrize("how, reason", [("pickle", "TypeError: this one"), ("import", "ModuleNotFoundError: No mod")])
+def test_programs_that_cannot_be_sent(kernel: Any, how: str, reason: str) -> None:
+    instance, feeds = adding(kernel, 64, 3)
+    call = next(entry for entry in ir.statements(instance._recorder.program.body) if hasattr(entry, "args"))
+    call.args["sid"] = Count(0, how)
+    with pytest.warns(TikWarning, match=f"'adding' cannot be sent to other processes, so it runs in one: {reason}"):
+        result = tikemu.run(instance, feeds, options=tikemu.Options(processes=2))
+    assert result.cycles == tikemu.run(instance, feeds, options=tikemu.Options(processes=1)).cycles
+
+
+if __name__ == "__main__":
+    tikemu.frontend.platform_info.set_current_compile_soc_info("Ascend910A")
+    for name in SETTINGS:
+        with tempfile.TemporaryDirectory() as folder:
+            check_blocks(int(sys.argv[2]), Path(folder), name)

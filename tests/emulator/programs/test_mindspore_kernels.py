@@ -1,0 +1,89 @@
+"""Every TIK kernel in MindSpore's wheel runs unmodified and computes what NumPy says, in default and strict mode."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import pytest
+import tikemu
+from tikemu import TikError
+
+from tests.emulator.support import mindspore_kernels
+from tests.emulator.support.mindspore_kernels import CASES, available, run
+
+pytestmark = pytest.mark.skipif(not available(), reason="the kernels are part of MindSpore, which is not installed")
+EACH = [pytest.param(case, id=str(case), marks=[pytest.mark.slow] if case.slow else []) for case in CASES]
+FIRST = {case.kernel: case for case in reversed(CASES)}
+
+
+def in_default_mode() -> list:
+    """Every day each kernel once, and all that strict mode refuses: the others it computes and compares as well."""
+    return [
+        pytest.param(
+            case,
+            id=str(case),
+            marks=[pytest.mark.slow] * (case.slow or not (case.strict or case.default or case is FIRST[case.kernel])),
+        )
+        for case in CASES
+    ]
+
+
+@pytest.mark.parametrize("case", in_default_mode())
+def test_default_mode(case):
+    if case.default:
+        with pytest.raises(TikError) as raised:
+            run(case, options={})
+        assert case.default in str(raised.value)
+        assert f"{case.kernel}_impl.py:" in str(raised.value)
+    outcome = run(case)
+    assert outcome.ratio <= 1, outcome
+    assert outcome.cycles > 0
+
+
+@pytest.mark.parametrize("case", EACH)
+def test_strict_mode(case):
+    if not case.strict:
+        assert run(case, strict=True).ratio <= 1
+        return
+    with pytest.raises(TikError) as raised:
+        run(case, strict=True)
+    assert case.strict in str(raised.value)
+
+
+def test_every_kernel_file_is_covered():
+    import mindspore
+
+    folder = Path(mindspore.__file__).parent / "ops" / "_op_impl" / "_custom_op"
+    files = {
+        path.name[: -len("_impl.py")]
+        for path in folder.glob("*_impl.py")
+        if "from te import tik" in path.read_text(encoding="utf-8")
+    }
+    assert files == {case.kernel for case in CASES}
+    assert len(files) == 14
+
+
+def test_a_kernel_of_the_dsl_says_that_it_is_out_of_scope():
+    tikemu.install(soc="Ascend910A")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", tikemu.TikWarning)
+        from mindspore.ops._op_impl._custom_op.matmul_cube_impl import cus_matmul_cube
+
+        operand = {"ori_shape": (64, 64), "shape": (4, 4, 16, 16), "format": "FRACTAL_NZ", "dtype": "float16"}
+        with pytest.raises(tikemu.TikUnsupportedError, match="TBE DSL"):
+            cus_matmul_cube(operand, operand, None, dict(operand, dtype="float32"))
+
+
+def test_a_wrong_statement_fails():
+    """The comparison itself can fail: the same kernel against a result that is off by two of its bounds."""
+    case = next(case for case in CASES if case.kernel == "dsd")
+
+    def wrong(generator):
+        problem = case.problem(generator)
+        truth, bound = problem.expected["output_gm"]
+        problem.expected["output_gm"] = truth + 2.1 * bound, bound
+        return problem
+
+    changed = mindspore_kernels.Case(case.kernel, case.function, case.shape, wrong)
+    assert run(changed).ratio > 1

@@ -1,0 +1,175 @@
+"""For every class of findings a program that has one, and nothing else that strict mode reports."""
+
+from __future__ import annotations
+
+from typing import Any, Callable
+
+import numpy as np
+from tikemu import tik
+
+from tests.emulator.support.strict_programs import per_block, ub
+
+#: What a program gives: its inputs and outputs, and more options.
+Parts = tuple[list[Any], list[Any], dict[str, Any]]
+
+
+def _target(kernel: Any, count: int = 128) -> Any:
+    """The output."""
+    return kernel.Tensor("float16", (count,), tik.scope_gm, "target")
+
+
+def _filled(kernel: Any, count: int = 128) -> Any:
+    """A defined tensor."""
+    data = ub(kernel, "data", count)
+    kernel.vec_dup(128, data, 1.0, count // 128, 8)
+    return data
+
+
+def _to(kernel: Any, target: Any, data: Any) -> Parts:
+    """Ends a program with a move to its output."""
+    kernel.data_move(target, data, 0, 1, 8, 0, 0)
+    return [], [target], {}
+
+
+def undefined(kernel: Any) -> Parts:
+    """Nothing writes what is added to."""
+    data = ub(kernel, "data")
+    kernel.vec_adds(128, data, data, 1.0, 1, 8, 8)
+    return _to(kernel, _target(kernel), data)
+
+
+def race(kernel: Any) -> Parts:
+    """Two blocks write different values."""
+    target = _target(kernel)
+    with per_block(kernel) as block:
+        data = ub(kernel, "data")
+        value = kernel.Scalar("float16", init_value=1.0)
+        with kernel.if_scope(block == 1):
+            value.set_as(2.0)
+        kernel.vec_dup(128, data, value, 1, 8)
+        kernel.data_move(target, data, 0, 1, 8, 0, 0)
+    return [], [target], {}
+
+
+def overlap(kernel: Any) -> Parts:
+    """A move into its own source."""
+    data = _filled(kernel, 256)
+    kernel.data_move(data[16], data, 0, 1, 8, 0, 0)
+    return _to(kernel, _target(kernel), data)
+
+
+def bounds(kernel: Any) -> Parts:
+    """A tensor is filled beyond its end."""
+    first = ub(kernel, "first")
+    _filled(kernel)
+    kernel.vec_dup(128, first, 0.0, 2, 8)
+    return (*_to(kernel, _target(kernel), first)[:2], {"bounds": "buffer"})
+
+
+def padding(kernel: Any) -> Parts:
+    """A move ends behind a GM tensor."""
+    target = _target(kernel, 20)
+    data = _filled(kernel)
+    kernel.data_move(target, data, 0, 1, kernel.Scalar("int32", init_value=2), 0, 0)
+    return [], [target], {}
+
+
+def memory(kernel: Any) -> Parts:
+    """32 bytes more than the planned part."""
+    ub(kernel, "large", 253952 // 2 + 16)
+    return [], [], {}
+
+
+def work_tensor(kernel: Any) -> Parts:
+    """Nine sums need two blocks."""
+    data, work = ub(kernel, "data", 64 * 9, "float32"), ub(kernel, "work", 8, "float32")
+    result = ub(kernel, "result", 64, "float32")
+    kernel.vec_dup(64, data, 1.0, 9, 8)
+    kernel.vec_reduce_add(64, result, data, work, 9, 8)
+    return [], [], {}
+
+
+def undocumented(kernel: Any) -> Parts:
+    """A call that has no documentation."""
+    with kernel.for_range(0, 2):
+        kernel.tik_continue()
+    return [], [], {}
+
+
+def unspecified(kernel: Any) -> Parts:
+    """The logarithm of 0."""
+    data = ub(kernel, "data")
+    kernel.vec_dup(128, data, 0.0, 1, 8)
+    kernel.vec_ln(128, data, data, 1, 8, 8)
+    return _to(kernel, _target(kernel), data)
+
+
+def value(kernel: Any) -> Parts:
+    """A number beyond its type."""
+    kernel.Scalar("int8", init_value=300)
+    return [], [], {}
+
+
+def argument(kernel: Any) -> Parts:
+    """A mask without a lane."""
+    data = _filled(kernel)
+    kernel.vec_dup([0, 0], data, 1.0, 1, 8)
+    return [], [], {}
+
+
+def compare_mask(kernel: Any) -> Parts:
+    """A second comparison before the use of the first."""
+    data = _filled(kernel)
+    mask = kernel.vcmp_gt(128, data, data, 1, 1)
+    kernel.vcmp_lt(128, data, data, 1, 1)
+    kernel.vsel(128, 0, data, mask, data, data, 1, 1, 1, 1, 8, 8, 8)
+    return [], [], {}
+
+
+def block_loop(kernel: Any) -> Parts:
+    """A tensor outside of the multi-core loop."""
+    data = _filled(kernel)
+    with per_block(kernel):
+        kernel.vec_adds(128, data, data, 1.0, 1, 8, 8)
+    return [], [], {}
+
+
+def loop(kernel: Any) -> Parts:
+    """The end of a loop is set in its body."""
+    end = kernel.Scalar("int32", init_value=2)
+    with kernel.for_range(0, end):
+        end.set_as(2)
+    return [], [], {}
+
+
+def synchronisation(kernel: Any) -> Parts:
+    """A flag that nobody sets."""
+    data = _filled(kernel)
+    kernel.wait_flag("PIPE_V", "PIPE_MTE3", 0)
+    return _to(kernel, _target(kernel), data)
+
+
+PROGRAMS: dict[str, Callable[[Any], Parts]] = {
+    function.__name__.replace("_", "-"): function
+    for function in (
+        *(undefined, race, overlap, bounds, padding, memory, work_tensor, undocumented, unspecified, value, argument),
+        *(compare_mask, block_loop, loop, synchronisation),
+    )
+}
+
+
+def mixed(kernel: Any) -> tuple[Any, dict[str, np.ndarray]]:
+    """A built program with three findings, the second one while it is recorded, and what it is fed."""
+    source = kernel.Tensor("float16", (128,), tik.scope_gm, "source")
+    target = _target(kernel)
+    data, other = ub(kernel, "data", 256), ub(kernel, "other", 384)
+    kernel.data_move(data, source, 0, 1, 8, 0, 0)
+    count = kernel.Scalar("int32", init_value=3)
+    with kernel.for_range(0, count, name="step") as step:
+        with kernel.if_scope(step > 0):
+            kernel.vec_adds(128, other, other[128 * step], 1.0, 1, 8, 8)
+        kernel.Scalar("int8", init_value=300)
+        kernel.vec_ln(128, data, data, 1, 8, 8)
+    kernel.data_move(target, data, 0, 1, 8, 0, 0)
+    kernel.BuildCCE("mixed", [source], [target])
+    return kernel, {"source": np.full(128, 0.5, np.float16)}

@@ -1,0 +1,184 @@
+"""Instructions of the naive interpreter, one element at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tests.emulator.support.naive_values import Pointer, stored, to_integer, tree
+
+
+def lanes(mask: Any, width: int) -> list[int]:
+    """Numbers of the enabled lanes of a mask: a count, or two words of bits."""
+    if not isinstance(mask, (list, tuple)):
+        return list(range(mask))
+    bits = (mask[0] & (1 << 64) - 1) << 64 | mask[1] & (1 << 64) - 1
+    return [lane for lane in range(width) if bits >> lane & 1]
+
+
+def vector(
+    a: dict[str, Any], function: Callable[..., Any], sources: tuple[str, ...], legacy: bool, reads_dst: bool = False
+) -> None:
+    """Element by element, a repeat's sources before its destination."""
+    dst, inputs = a["dst"], [a[name] for name in sources]
+    width = 256 // max(p.size for p in (dst, *inputs))
+    for repeat in range(a["repeat_times"]):
+        results = []
+        for lane in lanes(a["mask"], width):
+            values = [
+                p.lane(repeat, lane, a[f"{name}_rep_stride"], a[f"{name}_blk_stride"] if legacy else 1).get()
+                for name, p in zip((*sources, *(["dst"] if reads_dst else [])), (*inputs, dst))
+            ]
+            results.append((lane, function(*values)))
+        for lane, value in results:
+            dst.lane(repeat, lane, a["dst_rep_stride"], a["dst_blk_stride"] if legacy else 1).put(value)
+
+
+def multiply_add(kind: str, dtype: str, scalar: Any = None) -> Callable[..., Any]:
+    """The product is rounded, then the sum."""
+    if kind == "axpy":
+        return lambda x, d: stored(x * scalar, dtype) + d
+    if kind == "mla":
+        return lambda x, y, d: stored(x * y, dtype) + d
+    return lambda x, y, d: stored(x * d, dtype) + y
+
+
+def fill(a: dict[str, Any], legacy: bool) -> None:
+    """vec_dup."""
+    dst = a["dst"]
+    for repeat in range(a["repeat_times"]):
+        for lane in lanes(a["mask"], 256 // dst.size):
+            dst.lane(repeat, lane, a["dst_rep_stride"], a["dst_blk_stride"] if legacy else 1).put(a["scalar"])
+
+
+def convert(a: dict[str, Any], legacy: bool) -> None:
+    """vec_conv."""
+    dst, mode = a["dst"].dtype, a["round_mode"]
+    if a["deqscale"] is not None:
+        vector(a, lambda x: x * a["deqscale"], ("src",), legacy)
+    elif dst.startswith("float"):
+        vector(a, lambda x: x, ("src",), legacy)
+    else:
+        vector(a, lambda x: to_integer(x, mode, dst), ("src",), legacy)
+
+
+def compare(a: dict[str, Any], function: Callable[[Any, Any], bool], legacy: bool) -> None:
+    """vec_cmpv: bits into memory."""
+    width = 256 // a["src0"].size
+    for repeat in range(a["repeat_times"]):
+        bits = 0
+        for lane in range(width):
+            x, y = (
+                a[name].lane(repeat, lane, a[f"{name}_rep_stride"], a[f"{name}_blk_stride"] if legacy else 1).get()
+                for name in ("src0", "src1")
+            )
+            bits |= function(x, y) << lane
+        for byte in range(width // 8):
+            a["dst"].at(repeat * width // 8 + byte, "uint8").put(bits >> 8 * byte & 255)
+
+
+def select(a: dict[str, Any], legacy: bool, register: int) -> None:
+    """vec_sel: by bits in memory or in the register."""
+    width = 256 // a["dst"].size
+    bits = register
+    if isinstance(a["sel"], Pointer):
+        bits = sum(a["sel"].at(byte, "uint8").get() << 8 * byte for byte in range(width // 8))
+    for repeat in range(a["repeat_times"]):
+        for lane in lanes(a["mask"], width):
+            name = "src0" if bits >> lane & 1 else "src1"
+            to, source = (
+                a[key].lane(repeat, lane, a[f"{key}_rep_stride"], a[f"{key}_blk_stride"] if legacy else 1)
+                for key in ("dst", name)
+            )
+            to.copy_from(source, to.size)
+
+
+def reduce(a: dict[str, Any], name: str) -> None:
+    """vcadd, vcmax, vcmin and the reductions of blocks and pairs."""
+    src, dst = a["src"], a["dst"]
+    width = 256 // src.size
+    enabled = lanes(a["mask"], width)
+    group = {"vcadd": width, "vcmax": width, "vcmin": width, "vcpadd": 2}.get(name, 32 // src.size)
+    pair = name in ("vcmax", "vcmin")
+    for repeat in range(a["repeat_times"]):
+        values = {lane: src.lane(repeat, lane, a["src_rep_stride"], a["src_blk_stride"]).get() for lane in enabled}
+        start = repeat * a["dst_rep_stride"] * (2 if pair else width // group) * src.size
+        for number, first in enumerate(range(0, width, group)):
+            inside = [lane for lane in range(first, first + group) if lane in values]
+            if name.endswith("add"):
+                if inside or name == "vcadd":
+                    result = tree([values.get(lane, 0) for lane in range(first, first + group)], src.dtype)
+                    dst.at(start + number * src.size).put(result)
+            elif inside:
+                sign = 1 if name.endswith("max") else -1
+                clean = {lane: 0.0 if values[lane] != values[lane] else values[lane] for lane in inside}
+                best = max(inside, key=lambda lane: (sign * clean[lane], -lane))
+                dst.at(start + number * src.size).put(clean[best])
+                if pair:
+                    dst.at(start + src.size, "uint16").put(best)
+
+
+def reduce_add(a: dict[str, Any]) -> None:
+    """vec_reduce_add: sums of repeats, then sums of those."""
+    src = a["src"]
+    width = 256 // src.size
+    enabled = set(lanes(a["mask"], width))
+    values = []
+    for repeat in range(a["repeat_times"]):
+        row = [src.lane(repeat, lane, a["src_rep_stride"]).get() if lane in enabled else 0 for lane in range(width)]
+        values.append(tree(row, src.dtype))
+    while len(values) > 1:
+        groups = [values[i : i + width] for i in range(0, len(values), width)]
+        values = [tree(part + [0] * (width - len(part)), src.dtype) for part in groups]
+    if values:
+        a["dst"].put(values[0])
+
+
+def reduce_extreme(a: dict[str, Any], sign: int) -> None:
+    """vec_reduce_max (sign 1) and vec_reduce_min (sign -1), with the index where it is asked for."""
+    src, best = a["src"], None
+    for repeat in range(a["repeat_times"]):
+        for lane in lanes(a["mask"], 128):
+            value = src.lane(repeat, lane, a["src_rep_stride"]).get()
+            value = 0.0 if value != value else value
+            if best is None or sign * value > sign * best[0]:
+                best = (value, repeat * 128 + lane)
+    if best is not None:
+        a["dst"].put(best[0])
+        if a["cal_index"]:
+            a["dst"].at(2, "uint16").put(best[1])
+
+
+def transpose(dst: Pointer, src: Pointer, repeats: int, dst_stride: int, src_stride: int) -> None:
+    """vec_trans: blocks of 16 by 16."""
+    for repeat in range(repeats):
+        tile = bytes(src.data[src.address + repeat * src_stride * 512 :][:512])
+        for i in range(16):
+            for j in range(16):
+                at = dst.address + repeat * dst_stride * 512 + 2 * (16 * j + i)
+                dst.data[at : at + 2] = tile[2 * (16 * i + j) : 2 * (16 * i + j) + 2]
+
+
+def scatter(a: dict[str, Any]) -> None:
+    """vnchwconv: 16 blocks of lists transposed."""
+    repeats, size = a["repeat_times"], a["dst_list"][0].size
+    high, low = (16 * bool(a[name]) if size == 1 else 0 for name in ("dst_high_half", "src_high_half"))
+    for repeat in range(repeats):
+        step = 1 if repeats == 1 else repeat  # with one repeat the stride is applied once
+        first = 32 * step * a["src_rep_stride"] + low
+        block = [[bytes(p.data[p.address + first + size * e :][:size]) for e in range(16)] for p in a["src_list"]]
+        for e, p in enumerate(a["dst_list"]):
+            for k in range(16):
+                at = p.address + 32 * step * a["dst_rep_stride"] + high + size * k
+                p.data[at : at + size] = block[k][e]
+
+
+def move(a: dict[str, Any]) -> None:
+    """data_move between global memory, the Unified Buffer and L1: bursts and gaps in blocks of 32 bytes."""
+    length = 32 * a["burst"]
+    for number in range(a["nburst"]):
+        to = a["dst"].at(number * (length + 32 * a["dst_stride"]))
+        at = a["src"].at(number * (length + 32 * a["src_stride"]))
+        # A GM tensor may end inside the last block.
+        count = min(length, len(to.data) - to.address, len(at.data) - at.address)
+        to.copy_from(at, count)

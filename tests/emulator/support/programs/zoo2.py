@@ -1,0 +1,400 @@
+"""Further complete operators, written from the documents alone, in styles that zoo.py leaves out.
+
+Each function builds one program and returns ``(tik_instance, feeds, expected)`` as in zoo.py.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tests.emulator.support.cube_layout import to_nz
+
+
+def _random(shape, dtype="float16", seed=0, low=-2.0, high=2.0):
+    """Uniform random elements from a seed."""
+    return np.random.default_rng(seed).uniform(low, high, shape).astype(dtype)
+
+
+class OldStyleClip:
+    """A class with its state in attributes, `te.tik`, Dprofile, positional arguments, a body written by helpers."""
+
+    def __init__(self, shape, low, high, kernel_name="old_clip"):
+        from te import tik
+        from te.platform import CORE_NUM, get_soc_spec
+
+        self.tik = tik
+        self.tik_instance = tik.Tik(tik.Dprofile("v100", "cloud"), False)
+        self.total = int(np.prod(shape))
+        self.low, self.high, self.kernel_name = low, high, kernel_name
+        self.cores = min(8, get_soc_spec(CORE_NUM))
+        self.input_gm = self.tik_instance.Tensor("float16", shape, name="input_gm", scope=tik.scope_gm)
+        self.output_gm = self.tik_instance.Tensor("float16", shape, name="output_gm", scope=tik.scope_gm)
+
+    def compute(self):
+        per_core = self.total // self.cores
+        with self.tik_instance.for_range(0, self.cores, block_num=self.cores) as block_id:
+            self.one_core(block_id * per_core, per_core)
+        self.tik_instance.BuildCCE(
+            kernel_name=self.kernel_name, inputs=[self.input_gm], outputs=[self.output_gm], enable_l2=False
+        )
+        return self.tik_instance
+
+    def one_core(self, offset, count):
+        inst = self.tik_instance
+        with inst.for_range(0, count // 2048, thread_num=2) as loop:
+            data = inst.Tensor("float16", (2048,), self.tik.scope_ubuf, "data")
+            bound = inst.Tensor("float16", (128,), self.tik.scope_ubuf, "bound")
+            inst.data_move(data, self.input_gm[offset + loop * 2048], 0, 1, 128, 0, 0)
+            for limit, api in ((self.low, inst.vmax), (self.high, inst.vmin)):
+                inst.vector_dup(128, bound, limit, 1, 1, 8)
+                api(128, data, data, bound, 16, 1, 1, 1, 8, 8, 0)
+            inst.data_move(self.output_gm[offset + loop * 2048], data, 0, 1, 128, 0, 0)
+
+
+def old_style_class():
+    """A kernel written as a class in the style of early operators: clip."""
+    data = _random((4, 32, 256), seed=1, low=-5, high=5)
+    return OldStyleClip(data.shape, -1.5, 2.25).compute(), {"input_gm": data}, {"output_gm": (data.clip(-1.5, 2.25), 0)}
+
+
+def dynamic_shape():
+    """y = x * scale + shift over a length known only at launch: InputScalars, a tail, an early return."""
+    from tbe import tik
+
+    inst = tik.Tik(disable_debug=False)
+    length = inst.InputScalar("int64", "length")
+    scale = inst.InputScalar("float32", "scale")
+    x = inst.Tensor("float32", (4096,), name="x", scope=tik.scope_gm)
+    y = inst.Tensor("float32", (4096,), name="y", scope=tik.scope_gm)
+    with inst.for_range(0, 4, block_num=4) as core:
+        start = inst.Scalar("int64", name="start")
+        start.set_as(core * 1024)
+        with inst.if_scope(start >= length):
+            inst.tik_return()
+        left = inst.Scalar("int64", name="left", init_value=length - start)
+        inst.scalar_min(left, left, inst.Scalar("int64", "most", 1024))
+        buffer = inst.Tensor("float32", (1024,), name="buffer", scope=tik.scope_ubuf, max_mem_size=4096)
+        inst.data_move(buffer, x[start], 0, 1, (left + 7) // 8, 0, 0)
+        full, tail = left // 64, left % 64
+        with inst.if_scope(full > 0):
+            inst.vec_muls(64, buffer, buffer, scale, full, 8, 8)
+            inst.vec_adds(64, buffer, buffer, 0.5, full, 8, 8)
+        with inst.if_scope(tail > 0):
+            inst.vec_muls(tail, buffer[full * 64 :], buffer[full * 64 :], scale, 1, 8, 8)
+            inst.vec_adds(tail, buffer[full * 64 :], buffer[full * 64 :], 0.5, 1, 8, 8)
+        inst.data_move(y[start], buffer, 0, 1, (left + 7) // 8, 0, 0)
+    inst.BuildCCE(kernel_name="dynamic_shape", inputs=[x, length, scale], outputs=[y])
+    data, length_now = _random(4096, "float32", 2), 2344
+    truth = np.zeros(4096, np.float32)
+    truth[:length_now] = data[:length_now] * np.float32(1.25) + np.float32(0.5)
+    return inst, {"x": data, "length": length_now, "scale": 1.25, "y": np.zeros(4096, np.float32)}, {"y": (truth, 1e-6)}
+
+
+def workspace_and_barrier():
+    """Each core leaves the sum of its part in a workspace; after a barrier every core divides by the total."""
+    from tbe import tik
+
+    cores, part = 4, 512
+    inst = tik.Tik(disable_debug=False)
+    x = inst.Tensor("float32", (cores * part,), name="x", scope=tik.scope_gm)
+    y = inst.Tensor("float32", (cores * part,), name="y", scope=tik.scope_gm)
+    partial = inst.Tensor("float32", (cores, 8), name="partial", scope=tik.scope_gm, is_workspace=True)
+    sync = inst.Tensor("int64", (cores * 4,), name="sync", scope=tik.scope_gm, is_workspace=True)
+    with inst.for_range(0, cores, block_num=cores) as core:
+        data = inst.Tensor("float32", (part,), name="data", scope=tik.scope_ubuf)
+        sums = inst.Tensor("float32", (cores, 8), name="sums", scope=tik.scope_ubuf)
+        work = inst.Tensor("float32", (64,), name="work", scope=tik.scope_ubuf)
+        inst.data_move(data, x[core * part], 0, 1, part // 8, 0, 0)
+        inst.vec_dup(8, sums, 0, 1, 1)
+        inst.vec_reduce_add(64, sums, data, work, part // 64, 8)
+        inst.data_move(partial[core, 0], sums, 0, 1, 1, 0, 0)
+        inst.block_barrier(sync)
+        inst.data_move(sums, partial, 0, 1, cores, 0, 0)
+        total = inst.Scalar("float32", init_value=sums[0])
+        for other in range(1, cores):
+            one = inst.Scalar("float32", init_value=sums[other, 0])
+            total.set_as(total + one)
+        divisor = inst.Tensor("float32", (64,), name="divisor", scope=tik.scope_ubuf)
+        inst.vector_dup(64, divisor, total, 1, 1, 8)
+        inst.vdiv(64, data, data, divisor, part // 64, 1, 1, 1, 8, 8, 0)
+        inst.data_move(y[core * part], data, 0, 1, part // 8, 0, 0)
+    inst.BuildCCE(kernel_name="workspace_and_barrier", inputs=[x], outputs=[y])
+    data = _random(cores * part, "float32", 3, 0.5, 1.5)
+    return inst, {"x": data}, {"y": (data / data.sum(dtype=np.float64), 1e-8)}
+
+
+def suppressed_boxes():
+    """Greedy suppression of 1-D boxes in order of score: proposals, sort, scalar decisions, tik_break."""
+    from tbe import tik
+
+    count = 32
+    inst = tik.Tik(disable_debug=False)
+    scores = inst.Tensor("float16", (count,), name="scores", scope=tik.scope_gm)
+    centres = inst.Tensor("float16", (count,), name="centres", scope=tik.scope_gm)
+    kept = inst.Tensor("float16", (count,), name="kept", scope=tik.scope_gm)
+    field = inst.Tensor("float16", (count,), name="field", scope=tik.scope_ubuf)
+    proposals = inst.Tensor("float16", (count, 8), name="proposals", scope=tik.scope_ubuf)
+    ordered = inst.Tensor("float16", (count, 8), name="ordered", scope=tik.scope_ubuf)
+    merged = inst.Tensor("float16", (count, 8), name="merged", scope=tik.scope_ubuf)
+    inst.vec_dup(128, proposals, 0, 2, 8)
+    inst.data_move(field, scores, 0, 1, count // 16, 0, 0)
+    inst.vconcat(proposals, field, count // 16, 4)
+    inst.data_move(field, centres, 0, 1, count // 16, 0, 0)
+    inst.vconcat(proposals, field, count // 16, 0)
+    inst.vrpsort16(ordered, proposals, count // 16)
+    inst.vmrgsort4(merged, (ordered[0], ordered[128], ordered[128], ordered[128]), (16, 16, 16, 16), False, 3, 1)
+    position = inst.Tensor("float16", (count,), name="position", scope=tik.scope_ubuf)
+    inst.vextract(position, merged, count // 16, 0)
+    wide = inst.Tensor("float32", (count,), name="wide", scope=tik.scope_ubuf)
+    inst.vec_conv(32, "", wide, position, 1, 8, 4)
+    chosen = inst.Tensor("float16", (count,), name="chosen", scope=tik.scope_ubuf)
+    inst.vec_dup(count, chosen, -1, 1, 8)
+    number = inst.Scalar("int32", "number", 0)
+    with inst.for_range(0, count) as i:
+        me, near = inst.Scalar("float32"), inst.Scalar("int32", init_value=0)
+        me.set_as(wide[i])
+        with inst.for_range(0, number) as j:
+            other, distance = inst.Scalar("float32"), inst.Scalar("float32")
+            other.set_as(wide[j])
+            distance.set_as(me - other)
+            inst.scalar_abs(distance, distance)
+            limit = inst.Scalar("float32", init_value=1.0)
+            with inst.if_scope(distance < limit):
+                near.set_as(1)
+                inst.tik_break()
+        with inst.if_scope(near == 0):
+            wide[number].set_as(wide[i])
+            chosen[number].set_as(position[i])
+            number.set_as(number + 1)
+    inst.data_move(kept, chosen, 0, 1, count // 16, 0, 0)
+    inst.BuildCCE(kernel_name="suppressed_boxes", inputs=[scores, centres], outputs=[kept])
+    score = (np.random.default_rng(4).permutation(count) / 32).astype(np.float16)
+    centre = _random(count, seed=5, low=0, high=8)
+    truth = []
+    for box in centre[np.argsort(-score.astype(np.float32), kind="stable")].astype(np.float32):
+        if all(abs(box - other) >= 1 for other in truth):
+            truth.append(box)
+    result = np.full(count, -1, np.float16)
+    result[: len(truth)] = truth
+    return inst, {"scores": score, "centres": centre}, {"kept": (result, 0)}
+
+
+def convolution():
+    """conv2d 3x3 with padding into L1OUT, fixpipe with conversion to float16 and relu."""
+    from tbe import tik
+
+    c1, height, width, cout = 2, 8, 9, 32
+    howo = height * width
+    rounded = -(-howo // 16) * 16
+    inst = tik.Tik(disable_debug=False)
+    image = inst.Tensor("float16", (c1, height, width, 16), name="image", scope=tik.scope_gm)
+    weight = inst.Tensor("float16", (c1, 3, 3, cout, 16), name="weight", scope=tik.scope_gm)
+    out = inst.Tensor("float16", (cout // 16, howo, 16), name="out", scope=tik.scope_gm)
+    image_l1 = inst.Tensor("float16", (c1, height, width, 16), name="image_l1", scope=tik.scope_cbuf)
+    weight_l1 = inst.Tensor("float16", (c1, 3, 3, cout, 16), name="weight_l1", scope=tik.scope_cbuf)
+    held = inst.Tensor("float32", (cout // 16, rounded, 16), name="held", scope=tik.scope_cbuf_out)
+    inst.data_move(image_l1, image, 0, 1, c1 * howo, 0, 0)
+    inst.data_move(weight_l1, weight, 0, 1, c1 * 9 * cout, 0, 0)
+    inst.conv2d(held, image_l1, weight_l1, [c1, height, width, 16], [c1, 3, 3, cout, 16], [1, 1], [1, 1, 1, 1], [1, 1])
+    inst.fixpipe(
+        out,
+        held,
+        cout // 16,
+        howo * 16 * 4 // 32,
+        0,
+        0,
+        extend_params={"quantize_params": {"mode": "fp322fp16", "mode_param": None}, "relu": True},
+    )
+    inst.BuildCCE(kernel_name="convolution", inputs=[image, weight], outputs=[out])
+    x, w = _random((c1, height, width, 16), seed=6), _random((c1, 3, 3, cout, 16), seed=7, low=-0.2, high=0.2)
+    padded = np.pad(x.astype(np.float64), ((0, 0), (1, 1), (1, 1), (0, 0)))
+    truth = np.zeros((height, width, cout))
+    for row in range(3):
+        for column in range(3):
+            truth += np.einsum(
+                "chwk,cnk->hwn", padded[:, row : row + height, column : column + width], w[:, row, column]
+            )
+    truth = np.maximum(truth, 0).reshape(howo, cout // 16, 16).transpose(1, 0, 2)
+    return inst, {"image": x, "weight": w}, {"out": (truth, 5e-3)}
+
+
+def image_to_columns():
+    """A convolution by hand: load3dv1 into L0A along the depth, load2dv1 of the weights, mmad, tensor_mov."""
+    from te import tik
+
+    height, width, cout = 6, 8, 16
+    inst = tik.Tik(tik.Dprofile("v100", "cloud"), disable_debug=False)
+    image = inst.Tensor("float16", (1, height, width, 16), tik.scope_gm, "image")
+    weight = inst.Tensor("float16", (9, cout, 16), tik.scope_gm, "weight")
+    out = inst.Tensor("float16", (height * width, cout), tik.scope_gm, "out")
+    image_l1 = inst.Tensor("float16", (1, height, width, 16), tik.scope_cbuf, "image_l1")
+    weight_l1 = inst.Tensor("float16", (9, cout, 16), tik.scope_cbuf, "weight_l1")
+    inst.data_move(image_l1, image, 0, 1, height * width, 0, 0)
+    inst.data_move(weight_l1, weight, 0, 1, 9 * cout, 0, 0)
+    columns = inst.Tensor("float16", (3, 9, 16, 16), tik.scope_ca, "columns")
+    filters = inst.Tensor("float16", (9, 1, 16, 16), tik.scope_cb, "filters")
+    sums = inst.Tensor("float32", (1, 48, 16), tik.scope_cc, "sums")
+    for fractal in range(3):  # 16 positions are two rows of the image
+        inst.load3dv1(
+            columns[fractal, 0, 0, 0],
+            image_l1,
+            [1, 1, 1, 1],
+            height,
+            width,
+            0,
+            0,
+            0,
+            -1,
+            2 * fractal - 1,
+            1,
+            1,
+            3,
+            3,
+            1,
+            1,
+            1,
+            0,
+            9,
+        )
+    inst.load2dv1(filters, weight_l1, 0, 9, 1, 0, False)
+    inst.mmad(sums, columns, filters, 48, 144, cout, 0)
+    ub = inst.Tensor("float16", (48, 16), tik.scope_ubuf, "ub")
+    inst.tensor_mov(ub, sums, "m", 1, 3, 0, 0)
+    inst.data_move(out, ub, 0, 1, 48, 0, 0)
+    inst.BuildCCE("image_to_columns", [image, weight], [out])
+    x, w = _random((1, height, width, 16), seed=8), _random((9, cout, 16), seed=9, low=-0.3, high=0.3)
+    padded = np.pad(x[0].astype(np.float64), ((1, 1), (1, 1), (0, 0)))
+    truth = sum(
+        padded[k // 3 : k // 3 + height, k % 3 : k % 3 + width].reshape(-1, 16) @ w[k].T.astype(np.float64)
+        for k in range(9)
+    )
+    return inst, {"image": x, "weight": w}, {"out": (truth, 5e-3)}
+
+
+def whole_tensor_attention():
+    """One head of attention with matmul and the whole-tensor APIs; rows stay in the fractal layout."""
+    from tbe import tik
+
+    m, n, d = 32, 48, 32
+    inst = tik.Tik(disable_debug=False)
+    q = inst.Tensor("float16", (d // 16, m, 16), name="q", scope=tik.scope_gm)
+    k = inst.Tensor("float16", (d // 16, n, 16), name="k", scope=tik.scope_gm)
+    v = inst.Tensor("float16", (n // 16, d, 16), name="v", scope=tik.scope_gm)  # of the transposed value
+    out = inst.Tensor("float16", (d // 16, m, 16), name="out", scope=tik.scope_gm)
+    q_l1 = inst.Tensor("float16", (d // 16, m, 16), name="q_l1", scope=tik.scope_cbuf)
+    k_l1 = inst.Tensor("float16", (d // 16, n, 16), name="k_l1", scope=tik.scope_cbuf)
+    v_l1 = inst.Tensor("float16", (n // 16, d, 16), name="v_l1", scope=tik.scope_cbuf)
+    p_l1 = inst.Tensor("float16", (n // 16, m, 16), name="p_l1", scope=tik.scope_cbuf)
+    for target, source in ((q_l1, q), (k_l1, k), (v_l1, v)):
+        inst.data_move(target, source, 0, 1, target.shape[0] * target.shape[1], 0, 0)
+    scores_l0c = inst.Tensor("float32", (n // 16, m, 16), name="scores_l0c", scope=tik.scope_cc)
+    inst.matmul(scores_l0c, q_l1, k_l1, m, d, n)
+    scores = inst.Tensor("float32", (n // 16, m, 16), name="scores", scope=tik.scope_ubuf)
+    inst.tensor_mov(scores, scores_l0c, "m", 1, m * n // 256, 0, 0)
+    weights = inst.Tensor("float16", (n // 16, m, 16), name="weights", scope=tik.scope_ubuf)
+    inst.h_mul(scores, scores, 0.125)
+    inst.h_exp(scores, scores)
+    partial = inst.Tensor("float32", (m,), name="partial", scope=tik.scope_ubuf)
+    total = inst.Tensor("float32", (m,), name="total", scope=tik.scope_ubuf)
+    inst.h_duplicate(total, 0.0)
+    for block in range(n // 16):
+        column = inst.Tensor("float32", (m, 16), name=f"column_{block}", scope=tik.scope_ubuf)
+        inst.h_data_move(column, scores[block, :, :])
+        inst.h_reduce_sum(partial, column, 1)
+        inst.h_add(total, total, partial)
+    with inst.for_range(0, m) as row:
+        one = inst.Scalar("float32", init_value=total[row])
+        with inst.for_range(0, n // 16) as block:
+            inst.h_div(scores[block, row, :], scores[block, row, :], one)
+    inst.h_cast(weights, scores, "none")
+    inst.data_move(p_l1, weights, 0, 1, m * n // 16, 0, 0)
+    out_l0c = inst.Tensor("float32", (d // 16, m, 16), name="out_l0c", scope=tik.scope_cc)
+    inst.matmul(out_l0c, p_l1, v_l1, m, n, d)
+    result = inst.Tensor("float16", (d // 16, m, 16), name="result", scope=tik.scope_ubuf)
+    inst.tensor_mov(result, out_l0c, "m", 1, m * d // 256, 0, 0)
+    inst.data_move(out, result, 0, 1, m * d // 16, 0, 0)
+    inst.BuildCCE(kernel_name="whole_tensor_attention", inputs=[q, k, v], outputs=[out])
+    query, key, value = (_random(shape, seed=seed) for seed, shape in enumerate(((m, d), (n, d), (n, d)), 10))
+    p = np.exp(query.astype(np.float64) @ key.T.astype(np.float64) / 8)
+    truth = p / p.sum(1, keepdims=True) @ value
+    return inst, {"q": to_nz(query), "k": to_nz(key), "v": to_nz(value.T)}, {"out": (to_nz(truth), 4e-3)}
+
+
+def float_bits():
+    """Exponents and signs of float32 by reinterpret_cast_to, bit operations and conversions; -x by flipping bits."""
+    from tbe import tik
+
+    count = 256
+    inst = tik.Tik(disable_debug=False)
+    x = inst.Tensor("float32", (count,), name="x", scope=tik.scope_gm)
+    negative = inst.Tensor("float32", (count,), name="negative", scope=tik.scope_gm)
+    absolute = inst.Tensor("float32", (count,), name="absolute", scope=tik.scope_gm)
+    data = inst.Tensor("float32", (count,), name="data", scope=tik.scope_ubuf)
+    mask = inst.Tensor("uint16", (2 * count,), name="mask", scope=tik.scope_ubuf)
+    inst.data_move(data, x, 0, 1, count // 8, 0, 0)
+    as_int = mask.reinterpret_cast_to("uint32")
+    inst.vec_dup(64, as_int, 0x7FFFFFFF, count // 64, 8)
+    bits = data.reinterpret_cast_to("uint16")
+    cleared = inst.Tensor("uint16", (2 * count,), name="cleared", scope=tik.scope_ubuf)
+    inst.vec_and(128, cleared, bits, mask, 2 * count // 128, 8, 8, 8)
+    inst.data_move(absolute, cleared.reinterpret_cast_to("float32"), 0, 1, count // 8, 0, 0)
+    # xor of the sign from and, or, not: (x & ~s) | (~x & s)
+    inverse = inst.Tensor("uint16", (2 * count,), name="inverse", scope=tik.scope_ubuf)
+    sign = inst.Tensor("uint16", (2 * count,), name="sign", scope=tik.scope_ubuf)
+    inst.vec_not(128, sign, mask, 2 * count // 128, 8, 8)
+    inst.vec_not(128, inverse, bits, 2 * count // 128, 8, 8)
+    inst.vec_and(128, inverse, inverse, sign, 2 * count // 128, 8, 8, 8)
+    inst.vec_or(128, cleared, cleared, inverse, 2 * count // 128, 8, 8, 8)
+    inst.data_move(negative, cleared.reinterpret_cast_to("float32"), 0, 1, count // 8, 0, 0)
+    inst.BuildCCE(kernel_name="float_bits", inputs=[x], outputs=[negative, absolute])
+    data = _random(count, "float32", 13, -1e6, 1e6)
+    return inst, {"x": data}, {"negative": (-data, 0), "absolute": (np.abs(data), 0)}
+
+
+def histogram():
+    """Counts in a ScalarArray by a run-time index, reset by its initial value, and a mask of two words."""
+    from tbe import tik
+
+    count, bins = 96, 8
+    inst = tik.Tik(disable_debug=False)
+    x = inst.Tensor("int32", (count,), name="x", scope=tik.scope_gm)
+    counts = inst.Tensor("int32", (bins,), name="counts", scope=tik.scope_gm)
+    marked = inst.Tensor("float16", (128,), name="marked", scope=tik.scope_gm)
+    data = inst.Tensor("int32", (count,), name="data", scope=tik.scope_ubuf)
+    result = inst.Tensor("int32", (bins,), name="result", scope=tik.scope_ubuf)
+    inst.data_move(data, x, 0, 1, count // 8, 0, 0)
+    table = inst.ScalarArray("int32", bins, "table", 0)
+    bin_ = inst.Scalar("int32", "bin")
+    with inst.for_range(0, count) as i:
+        bin_.set_as(data[i])
+        with inst.if_scope(tik.all(bin_ >= 0, bin_ < bins)):
+            table[bin_].set_as(table[bin_] + 1)
+    for bin_number in range(bins):
+        result[bin_number].set_as(table[bin_number])
+    inst.data_move(counts, result, 0, 1, 1, 0, 0)
+    lanes = inst.Tensor("float16", (128,), name="lanes", scope=tik.scope_ubuf)
+    inst.vec_dup(128, lanes, 0, 1, 8)
+    inst.vec_dup([0x8000000000000001, 0xFF], lanes, 1.0, 1, 8)
+    inst.data_move(marked, lanes, 0, 1, 8, 0, 0)
+    inst.BuildCCE(kernel_name="histogram", inputs=[x], outputs=[counts, marked])
+    data = np.random.default_rng(14).integers(-2, 10, count).astype(np.int32)
+    ones = np.zeros(128)
+    ones[:8] = ones[64] = ones[127] = 1
+    return (
+        inst,
+        {"x": data},
+        {"counts": (np.bincount(data[(data >= 0) & (data < bins)], minlength=bins), 0), "marked": (ones, 0)},
+    )
+
+
+PROGRAMS = (
+    old_style_class,
+    dynamic_shape,
+    workspace_and_barrier,
+    suppressed_boxes,
+    convolution,
+    image_to_columns,
+    whole_tensor_attention,
+    float_bits,
+    histogram,
+)

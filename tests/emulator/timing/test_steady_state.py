@@ -1,0 +1,113 @@
+"""Steady states that are replayed: the same times, counts and events as simulating every operation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tikemu
+from tikemu.isa.region import Memory, Region
+from tikemu.soc import ASCEND_910A
+from tikemu.timing import steady_state
+from tikemu.timing.clock import CoreClock
+from tikemu.timing.simulator import TimedOp, exact
+
+from tests.emulator.support.programs import zoo, zoo2
+
+UB = Memory("UB", "UB", 4096, False)
+
+
+class Clock:
+    """A clock with operations, scalar accesses and loops drawn from a seed; two of the same seed do the same."""
+
+    def __init__(self, seed: int, replay: bool) -> None:
+        self.clock = CoreClock(ASCEND_910A, replay=replay)
+        self.rng = np.random.default_rng(seed)
+        table = self.clock.footprints
+        starts = self.rng.integers(0, 40, 12) * 32
+        self.footprints = [
+            table.exact(Region.span(UB, int(at), int(size)))
+            for at, size in zip(starts, self.rng.integers(1, 8, 12) * 32)
+        ]
+        self.ops = [self.operation() for _ in range(10)]
+        self.groups = [
+            tuple(self.ops[number] for number in self.rng.integers(0, 10, self.rng.integers(1, 6))) for _ in range(6)
+        ]
+        self.bodies = [[self.action() for _ in range(self.rng.integers(1, 7))] for _ in range(3)]
+
+    def operation(self) -> TimedOp:
+        rng = self.rng
+        reads, writes = (
+            tuple(self.footprints[number] for number in rng.choice(12, rng.integers(0, 3), replace=False))
+            for _ in range(2)
+        )
+        cycles = exact(float(rng.choice([0, 1, 7, 64, 100 / 3, 900.7])))
+        operation = TimedOp("work", int(rng.integers(1, 6)), cycles, float(rng.choice([0, 20, 350])), reads, writes)
+        operation.mask = [None, (0, 1), (0, 3)][rng.integers(3)]
+        operation.chained = bool(rng.integers(4) == 0)
+        if rng.integers(12) == 0:
+            operation.barrier, operation.special = ["V", "ALL"][rng.integers(2)], True
+        return operation
+
+    def action(self) -> tuple[str, Any]:
+        rng = self.rng
+        kind = ("step", "step", "step", "scalar", "read", "write")[rng.integers(6)]
+        if kind == "step":
+            return "step", self.groups[rng.integers(6)]
+        if kind == "scalar":
+            return "scalar", float(rng.integers(1, 4))
+        return f"scalar_{kind}", self.footprints[rng.integers(12)]
+
+    def block(self, start: float, several: bool) -> float:
+        """Nested loops over the bodies, which now and then differ."""
+        clock = self.clock
+        clock.begin_block(start, several)
+        for _ in range(4):
+            clock.iteration(1)
+            for body in self.bodies:
+                for _ in range(40):
+                    clock.iteration(2)
+                    for kind, argument in body:
+                        getattr(clock, kind)(argument)
+                    if self.rng.integers(100) == 0:
+                        clock.step(self.groups[0])
+        return clock.end_block()
+
+    def run(self, several: bool) -> list[Any]:
+        """Some blocks, twice; everything that can be seen."""
+        seen: list[Any] = []
+        for _ in range(2):
+            self.clock.restart()
+            for op in self.ops:
+                op.count = 0
+            start = 0.0
+            for block in range(6):
+                self.rng = np.random.default_rng(block // 4)
+                start = self.block(start, several)
+                seen.append(start)
+            self.clock.settle()
+            seen += [self.clock.scalar_busy, self.clock.flags, self.clock.events, [op.count for op in self.ops]]
+            seen.append(self.clock.waited[:])
+        return seen
+
+
+@pytest.mark.parametrize("several", [False, True], ids=["one block", "blocks"])
+@pytest.mark.parametrize("seed", [0, 1, 2, 3, 12, 14, 33, 38])
+def test_random_loops(seed: int, several: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steady_state, "FIRST_BACKOFF", 10)
+    monkeypatch.setattr(steady_state, "TRIAL_STATES", 30)
+    replayed, simulated = Clock(seed, True), Clock(seed, False)
+    assert replayed.run(several) == simulated.run(several)
+    assert replayed.clock.replay._transitions
+
+
+@pytest.mark.parametrize("build", (*zoo.PROGRAMS, *zoo2.PROGRAMS), ids=lambda build: build.__name__)
+def test_programs(build: Any) -> None:
+    """A kept trace needs every event, so nothing is replayed; without one the same comes out."""
+    tikemu.install(soc="Ascend910A")
+    instance, feeds, _ = build()
+    simulated = tikemu.run(instance, feeds, options=tikemu.Options(max_trace_cores=64))
+    for numerics in (True, False):
+        replayed = tikemu.run(instance, feeds, numerics=numerics, options=tikemu.Options(trace=False))
+        assert replayed.report() == simulated.report()
