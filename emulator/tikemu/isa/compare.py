@@ -15,7 +15,7 @@ from .call import Call, CoreState
 from .micro_op import MicroOp
 from .params import Choice, Param, Tensor, describe, is_tensor, repeat, stride
 from .registry import instruction
-from .vector import FLOATS, legacy_tail, walks
+from .vector import FLOATS, legacy_tail, strides, walks
 from .vector_engine import BLOCK, Kernel, Walk, element_wise, executor, idle, micro_op
 from .vector_mask import Mask, leading
 
@@ -118,41 +118,23 @@ def _compare_to_register(call: Call, a: Any, *, name: str) -> MicroOp:
 
 
 for _name in CONDITIONS:
-    instruction(
-        f"vec_cmpv_{_name}",
-        params=(
-            Tensor("dst", dtypes=BIT_DTYPES),
-            Tensor("src0"),
-            Tensor("src1"),
-            repeat(),
-            stride("src0_rep_stride"),
-            stride("src1_rep_stride"),
-        ),
-        typed=("src0", "src1"),
-        dtypes=FLOATS,
-        pipe="V",
-        cost="cmp",
-        doc=f"bits of src0 {_name} src1, all lanes",
-    )(partial(_compare_to_tensor, name=_name, legacy=False))
-    instruction(
-        f"vcmpv_{_name}",
-        params=(
-            Tensor("dst", dtypes=BIT_DTYPES),
-            Tensor("src0"),
-            Tensor("src1"),
-            repeat(),
-            stride("src0_blk_stride"),
-            stride("src1_blk_stride"),
-            stride("src0_rep_stride"),
-            stride("src1_rep_stride"),
-            *legacy_tail(),
-        ),
-        typed=("src0", "src1"),
-        dtypes=FLOATS,
-        pipe="V",
-        cost="cmp",
-        doc=f"bits of src0 {_name} src1, all lanes",
-    )(partial(_compare_to_tensor, name=_name, legacy=True))
+    for _legacy in (False, True):
+        instruction(
+            f"{'v' if _legacy else 'vec_'}cmpv_{_name}",
+            params=(
+                Tensor("dst", dtypes=BIT_DTYPES),
+                Tensor("src0"),
+                Tensor("src1"),
+                repeat(),
+                *strides(("src0", "src1"), _legacy, 255),
+                *(legacy_tail() if _legacy else ()),
+            ),
+            typed=("src0", "src1"),
+            dtypes=FLOATS,
+            pipe="V",
+            cost="cmp",
+            doc=f"bits of src0 {_name} src1, all lanes",
+        )(partial(_compare_to_tensor, name=_name, legacy=_legacy))
     instruction(
         f"vcmp_{_name}",
         params=(Mask(("src0",)), Tensor("src0"), Tensor("src1"), stride("src0_blk_stride"), stride("src1_blk_stride")),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Callable
 
 import numpy as np
 
@@ -21,8 +22,16 @@ from .registry import instruction
 
 TILE = 32768 // FRACTAL  # most fractals of an operand tile: half of L0A or L0B, for double buffering (D28a)
 
-#: Loads a tile of A or B: (lowering, L0 buffer, first and count along M or N, first and count along K), in fractals.
-TileLoader = Callable[[Lowering, Operand, int, int, int, int], None]
+
+@dataclass(frozen=True)
+class Tile:
+    """A tile of A or B in fractals: first and count along M or N, first and count along K; and its place in L0."""
+
+    buffer: Operand
+    first: int
+    count: int
+    first_k: int
+    count_k: int
 
 
 def _product(
@@ -30,8 +39,8 @@ def _product(
     dst: Operand,
     sizes: tuple[int, int, int],
     dtypes: tuple[str, str],
-    load_left: TileLoader,
-    load_right: TileLoader,
+    load_left: Callable[[Tile], None],
+    load_right: Callable[[Tile], None],
     accumulate: bool,
 ) -> None:
     """C (+)= A B over tiles of L0A and L0B; a tile of C is what its ``mmad`` leaves contiguous in L0C."""
@@ -57,65 +66,36 @@ def _product(
             for first_k in range(0, k1, tile_k):
                 count_k = min(tile_k, k1 - first_k)
                 left, right = buffers[0][turn % len(buffers[0])], buffers[1][turn % len(buffers[1])]
-                load_left(low, left, first_m, count_m, first_k, count_k)
-                load_right(low, right, first_n, count_n, first_k, count_k)
-                low.append(
-                    "mmad",
-                    multiply(
-                        low.call,
-                        target,
-                        left,
-                        right,
-                        min(16 * count_m, m - 16 * first_m),
-                        min(k0 * count_k, k - k0 * first_k),
-                        min(16 * count_n, n - 16 * first_n),
-                        accumulate or first_k > 0,
-                        gemv=False,
-                    ),
+                load_left(Tile(left, first_m, count_m, first_k, count_k))
+                load_right(Tile(right, first_n, count_n, first_k, count_k))
+                valid = (
+                    min(16 * count_m, m - 16 * first_m),
+                    min(k0 * count_k, k - k0 * first_k),
+                    min(16 * count_n, n - 16 * first_n),
                 )
+                onto = accumulate or first_k > 0
+                low.append("mmad", multiply(low.call, target, left, right, *valid, onto, gemv=False))
                 turn += 1
 
 
-def _load_rows(
-    low: Lowering, src: Operand, buffer: Operand, rows: int, first: int, count: int, first_k: int, count_k: int
-) -> None:
+def _load_rows(low: Lowering, src: Operand, rows: int, tile: Tile) -> None:
     """A tile of a (K1, rows, K0) matrix into L0A, fractal rows outermost."""
-    for row in range(count):
-        low.append(
-            "load2d",
-            load_fractals(
-                low.call,
-                window(buffer, row * count_k * FRACTAL),
-                src,
-                src.address + (first_k * rows + first + row) * FRACTAL,
-                count_k,
-                rows * FRACTAL,
-                False,
-            ),
-        )
+    for row in range(tile.count):
+        target = window(tile.buffer, row * tile.count_k * FRACTAL)
+        start = src.address + (tile.first_k * rows + tile.first + row) * FRACTAL
+        low.append("load2d", load_fractals(low.call, target, src, start, tile.count_k, rows * FRACTAL, False))
 
 
-def _load_columns(
-    low: Lowering, src: Operand, buffer: Operand, columns: int, first: int, count: int, first_k: int, count_k: int
-) -> None:
+def _load_columns(low: Lowering, src: Operand, columns: int, tile: Tile) -> None:
     """A tile of a (K1, columns, K0) matrix into L0B, K blocks outermost."""
-    start = src.address + (first_k * columns + first) * FRACTAL
-    if count == columns:
-        low.append("load2d", load_fractals(low.call, buffer, src, start, count * count_k, FRACTAL, False))
+    start = src.address + (tile.first_k * columns + tile.first) * FRACTAL
+    if tile.count == columns:
+        count = tile.count * tile.count_k
+        low.append("load2d", load_fractals(low.call, tile.buffer, src, start, count, FRACTAL, False))
         return
-    for block in range(count_k):
-        low.append(
-            "load2d",
-            load_fractals(
-                low.call,
-                window(buffer, block * count * FRACTAL),
-                src,
-                start + block * columns * FRACTAL,
-                count,
-                FRACTAL,
-                False,
-            ),
-        )
+    for block in range(tile.count_k):
+        target, source = window(tile.buffer, block * tile.count * FRACTAL), start + block * columns * FRACTAL
+        low.append("load2d", load_fractals(low.call, target, src, source, tile.count, FRACTAL, False))
 
 
 def _add_bias(low: Lowering, dst: Operand, bias: Operand, rows: int, columns: int) -> None:
@@ -180,8 +160,8 @@ def matmul(call: Call, a: Any) -> list[MicroOp]:
         a.dst,
         (a.m, a.k, a.n),
         (a.a.dtype, a.b.dtype),
-        lambda low, buffer, *tile: _load_rows(low, a.a, buffer, rows, *tile),
-        lambda low, buffer, *tile: _load_columns(low, a.b, buffer, columns, *tile),
+        partial(_load_rows, low, a.a, rows),
+        partial(_load_columns, low, a.b, columns),
         accumulate=not a.init_l1out or a.bias is not None,
     )
     return low.ops
@@ -207,7 +187,7 @@ def _output_size(extent: int, before: int, after: int, kernel: int, stride: int,
 
 
 def _convolution(args: Any) -> SimpleNamespace:
-    """Sizes of a conv2d."""
+    """Sizes of a conv2d; what load3d has too is called as there."""
     c1, height, width, c0 = args["fm_shape"]
     _, kernel_h, kernel_w, cout, _ = args["kernel_shape"]
     left, right, top, bottom = args["pad"]
@@ -215,17 +195,15 @@ def _convolution(args: Any) -> SimpleNamespace:
     return SimpleNamespace(
         c1=c1,
         c0=c0,
-        height=height,
-        width=width,
-        kernel_h=kernel_h,
-        kernel_w=kernel_w,
         cout=cout,
-        left=left,
-        top=top,
+        l1_h=height,
+        l1_w=width,
+        filter_h=kernel_h,
+        filter_w=kernel_w,
         stride_h=stride_h,
         stride_w=stride_w,
-        dilation_h=dilation_h,
-        dilation_w=dilation_w,
+        dilation_filter_h=dilation_h,
+        dilation_filter_w=dilation_w,
         padding=(left, right, top, bottom),
         points=kernel_h * kernel_w,
         out_h=_output_size(height, top, bottom, kernel_h, stride_h, dilation_h),
@@ -282,20 +260,16 @@ def conv2d(call: Call, a: Any) -> list[MicroOp]:
     if a.bias is not None and a.init_l1out:
         _add_bias(low, a.dst, a.bias, rows, columns)
     depth = sizes.c1 * sizes.points * sizes.c0
-    small = sizes.c0 == 4
-    load = _load_small_windows if small else _load_windows
-    load_weight = (
-        _load_small_weight
-        if small
-        else (lambda low, weight, sizes, buffer, *tile: _load_columns(low, weight, buffer, columns, *tile))
-    )
+    load_weight = partial(_load_small_weight, low, a.weight, sizes)
+    if sizes.c0 != 4:
+        load_weight = partial(_load_columns, low, a.weight, columns)
     _product(
         low,
         a.dst,
         (sizes.out_h * sizes.out_w, depth, sizes.cout),
         (a.feature_map.dtype, a.weight.dtype),
-        lambda low, buffer, *tile: load(low, a.feature_map, sizes, a.pad_value, buffer, *tile),
-        lambda low, buffer, *tile: load_weight(low, a.weight, sizes, buffer, *tile),
+        partial(_load_windows, low, a.feature_map, sizes, a.pad_value),
+        load_weight,
         accumulate=not a.init_l1out or a.bias is not None,
     )
     return low.ops
@@ -305,116 +279,48 @@ def _windows(sizes: SimpleNamespace, row: int, first_k: int, count: int) -> tupl
     """The blocks of ``count`` kernel points from number ``first_k`` on, for 16 output positions."""
     line, along = divmod(16 * row, sizes.out_w)
     channel, point = divmod(first_k, sizes.points)
+    left, _, top, _ = sizes.padding
     return window_blocks(
         SimpleNamespace(
-            padding=sizes.padding,
-            l1_h=sizes.height,
-            l1_w=sizes.width,
+            **vars(sizes),
             c1_index=channel,
-            fetch_filter_h=point // sizes.kernel_w,
-            fetch_filter_w=point % sizes.kernel_w,
-            left_top_w=along * sizes.stride_w - sizes.left,
-            left_top_h=line * sizes.stride_h - sizes.top,
-            stride_w=sizes.stride_w,
-            stride_h=sizes.stride_h,
-            filter_w=sizes.kernel_w,
-            filter_h=sizes.kernel_h,
-            dilation_filter_w=sizes.dilation_w,
-            dilation_filter_h=sizes.dilation_h,
+            fetch_filter_h=point // sizes.filter_w,
+            fetch_filter_w=point % sizes.filter_w,
+            left_top_w=along * sizes.stride_w - left,
+            left_top_h=line * sizes.stride_h - top,
             repeat_mode=0,
             repeat_time=count,
         )
     )
 
 
-def _load_windows(
-    low: Lowering,
-    src: Operand,
-    sizes: SimpleNamespace,
-    pad_value: Any,
-    buffer: Operand,
-    first: int,
-    count: int,
-    first_k: int,
-    count_k: int,
-) -> None:
-    for row in range(count):
-        block, inside, past = _windows(sizes, first + row, first_k, count_k)
-        low.append(
-            "load3d",
-            gather_fractals(
-                low.call,
-                window(buffer, row * count_k * FRACTAL),
-                src,
-                Gather(block[..., None], inside[..., None], past, BLOCK),
-                1,
-                pad_value,
-            ),
-        )
-
-
-def _load_small_windows(
-    low: Lowering,
-    src: Operand,
-    sizes: SimpleNamespace,
-    pad_value: Any,
-    buffer: Operand,
-    first: int,
-    count: int,
-    first_k: int,
-    count_k: int,
-) -> None:
-    """C0 = 4: a row of a fractal holds several kernel points of four channels."""
-    unit = 4 * size_of(src.dtype)
+def _load_windows(low: Lowering, src: Operand, sizes: SimpleNamespace, pad_value: Any, tile: Tile) -> None:
+    """Windows of the feature map into L0A; with C0 = 4 a row of a fractal holds several kernel points."""
+    unit = sizes.c0 * size_of(src.dtype)
     per_row = BLOCK // unit
-    points = count_k * per_row
-    for row in range(count):
-        block, inside, past = _windows(sizes, first + row, first_k * per_row, points)
-        # Beyond the last kernel point there is nothing to read; the product ignores these lanes.
-        exists = first_k * per_row + np.arange(points) < sizes.points
+    first, points = tile.first_k * per_row, tile.count_k * per_row
+    # Beyond the last kernel point there is nothing to read; the product ignores these lanes.
+    exists = first + np.arange(points) < sizes.c1 * sizes.points
+    shape = (tile.count_k, per_row, 16)
+    for row in range(tile.count):
+        block, inside, past = _windows(sizes, tile.first + row, first, points)
         inside &= exists[:, None]
-        block, inside = (array.reshape(count_k, per_row, 16).transpose(0, 2, 1) for array in (block, inside))
-        low.append(
-            "load3d",
-            gather_fractals(
-                low.call,
-                window(buffer, row * count_k * FRACTAL),
-                src,
-                Gather(block, inside, past.reshape(count_k, per_row, 16)[:, 0], unit),
-                1,
-                pad_value,
-            ),
-        )
+        block, inside = (array.reshape(shape).transpose(0, 2, 1) for array in (block, inside))
+        gather = Gather(block, inside, past.reshape(shape)[:, 0], unit)
+        target = window(tile.buffer, row * tile.count_k * FRACTAL)
+        low.append("load3d", gather_fractals(low.call, target, src, gather, 1, pad_value))
 
 
-def _load_small_weight(
-    low: Lowering,
-    src: Operand,
-    sizes: SimpleNamespace,
-    buffer: Operand,
-    first: int,
-    count: int,
-    first_k: int,
-    count_k: int,
-) -> None:
+def _load_small_weight(low: Lowering, src: Operand, sizes: SimpleNamespace, tile: Tile) -> None:
     unit = 4 * size_of(src.dtype)
     per_row = BLOCK // unit
-    point = (first_k + np.arange(count_k))[:, None, None, None] * per_row + np.arange(per_row)
-    column = (16 * (first + np.arange(count)))[:, None, None] + np.arange(16)[:, None]
-    index = (point * sizes.cout + column).reshape(count_k * count, 16, per_row)
-    inside = np.broadcast_to(point < sizes.points, (count_k, count, 16, per_row)).reshape(index.shape)
+    point = (tile.first_k + np.arange(tile.count_k))[:, None, None, None] * per_row + np.arange(per_row)
+    column = (16 * (tile.first + np.arange(tile.count)))[:, None, None] + np.arange(16)[:, None]
+    index = (point * sizes.cout + column).reshape(tile.count_k * tile.count, 16, per_row)
+    inside = np.broadcast_to(point < sizes.points, (tile.count_k, tile.count, 16, per_row)).reshape(index.shape)
+    gather = Gather(index, inside, np.zeros(index.shape[:2], bool), unit)
     low.append(
-        "load2d",
-        gather_fractals(
-            low.call,
-            buffer,
-            src,
-            Gather(index, inside, np.zeros(index.shape[:2], bool), unit),
-            1,
-            0,
-            "l1_l0b_bandwidth",
-            "load2d_latency",
-        ),
+        "load2d", gather_fractals(low.call, tile.buffer, src, gather, 1, 0, "l1_l0b_bandwidth", "load2d_latency")
     )
 
 

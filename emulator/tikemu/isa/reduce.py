@@ -204,7 +204,7 @@ def _scratch(call: Call, a: Any, needed: int, documented: bool) -> Access:
 
 
 def _levels(count: int, width: int) -> list[int]:
-    """Instructions of every further level that reduces ``count`` partial results, ``width`` at a time."""
+    """Instructions of every level that reduces ``count`` partial results, ``width`` at a time."""
     levels = []
     while count > 1:
         count = -(-count // width)
@@ -212,15 +212,15 @@ def _levels(count: int, width: int) -> list[int]:
     return levels
 
 
-def _whole(call: Call, a: Any, src: Walk, dst: Walk, scratch: Access, further: Sequence[int]) -> MicroOp:
+def _whole(call: Call, a: Any, src: Walk, dst: Walk, scratch: Access, levels: Sequence[int]) -> MicroOp:
     """The micro-operation without its ``run``: the first level over the source, then dependent levels over partial
     results."""
     timing = call.soc.timing
     result = micro_op(call, a.src.dtype, None, (src,), mask=a.mask)
     result.cycles += sum(
-        timing.vector_latency + timing.vector_cycles("whole_reduce", a.src.dtype) * repeats for repeats in further
+        timing.vector_latency + timing.vector_cycles("whole_reduce", a.src.dtype) * repeats for repeats in levels
     )
-    result.code_bytes = int((-(-src.repeats // 255) + len(further)) * timing.instruction_bytes)
+    result.code_bytes = int((-(-src.repeats // 255) + len(levels)) * timing.instruction_bytes)
     result.writes = (dst.access(call), scratch)
     result.undefined = (scratch,)
     require_different(

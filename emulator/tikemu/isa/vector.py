@@ -18,16 +18,7 @@ from .call import Call
 from .micro_op import MicroOp
 from .params import Fixed, MaskMode, Number, Param, Tensor, repeat, stride
 from .registry import instruction
-from .vector_engine import (
-    BLOCK,
-    Kernel,
-    Walk,
-    element_wise,
-    finish,
-    make_rescalable,
-    require_different,
-    span_access,
-)
+from .vector_engine import BLOCK, Kernel, Walk, element_wise, finish, make_rescalable, require_different, span_access
 from .vector_mask import Lanes, Mask
 
 FLOATS = ("float16", "float32")
@@ -56,7 +47,8 @@ def walks(a: Any, names: tuple[str, ...], lanes: Lanes, repeats: int, legacy: bo
 
 
 # ------------------------------------------------------------------------------------------- parameter lists
-def _strides(names: tuple[str, ...], legacy: bool, blk_high: int) -> tuple[Param, ...]:
+def strides(names: tuple[str, ...], legacy: bool, blk_high: int) -> tuple[Param, ...]:
+    """Parameters of the strides of the named operands: in the legacy family those of the blocks first."""
     blocks = tuple(stride(f"{name}_blk_stride", blk_high) for name in names) if legacy else ()
     return blocks + tuple(stride(f"{name}_rep_stride") for name in names)
 
@@ -67,7 +59,7 @@ def one_source(legacy: bool) -> tuple[Param, ...]:
         Tensor("dst"),
         Tensor("src"),
         repeat(),
-        *_strides(("dst", "src"), legacy, BLK_WIDE),
+        *strides(("dst", "src"), legacy, BLK_WIDE),
         *(legacy_tail() if legacy else ()),
     )
 
@@ -79,7 +71,7 @@ def two_sources(legacy: bool) -> tuple[Param, ...]:
         Tensor("src0"),
         Tensor("src1"),
         repeat(),
-        *_strides(("dst", "src0", "src1"), legacy, 255),
+        *strides(("dst", "src0", "src1"), legacy, 255),
         *(legacy_tail() if legacy else ()),
     )
 
@@ -92,7 +84,7 @@ def with_scalar(legacy: bool, like: str = "dst") -> tuple[Param, ...]:
         Tensor("src"),
         Number("scalar", like),
         repeat(),
-        *_strides(("dst", "src"), legacy, BLK_WIDE),
+        *strides(("dst", "src"), legacy, BLK_WIDE),
         *tail,
     )
 
@@ -337,32 +329,23 @@ def _make_fill_movable(op: MicroOp, dst: Walk, value: Any) -> None:
 
 
 DUP_DTYPES = ("uint16", "int16", "float16", "uint32", "int32", "float32")
-instruction(
-    "vec_dup",
-    params=(Mask(), Tensor("dst"), Number("scalar", "dst"), repeat(), stride("dst_rep_stride")),
-    typed=("dst",),
-    dtypes=DUP_DTYPES,
-    pipe="V",
-    cost="dup",
-    doc="fill with a scalar",
-)(partial(_dup, legacy=False))
-instruction(
-    "vector_dup",
-    params=(
-        Mask(),
-        Tensor("dst"),
-        Number("scalar", "dst"),
-        repeat(),
-        stride("dst_blk_stride", BLK_WIDE),
-        stride("dst_rep_stride"),
-        *legacy_tail(),
-    ),
-    typed=("dst",),
-    dtypes=DUP_DTYPES,
-    pipe="V",
-    cost="dup",
-    doc="fill with a scalar",
-)(partial(_dup, legacy=True))
+for _legacy in (False, True):
+    instruction(
+        "vector_dup" if _legacy else "vec_dup",
+        params=(
+            Mask(),
+            Tensor("dst"),
+            Number("scalar", "dst"),
+            repeat(),
+            *strides(("dst",), _legacy, BLK_WIDE),
+            *(legacy_tail() if _legacy else ()),
+        ),
+        typed=("dst",),
+        dtypes=DUP_DTYPES,
+        pipe="V",
+        cost="dup",
+        doc="fill with a scalar",
+    )(partial(_dup, legacy=_legacy))
 
 
 # ------------------------------------------------------------------------------------------- shifts
@@ -395,7 +378,7 @@ for _name, _doc in (("shl", "logical shift left"), ("shr", "shift right, arithme
             Tensor("src"),
             Number("scalar", dtypes=("int32", "int16", "int64", "uint16", "uint32", "uint64")),
             repeat(),
-            *_strides(("dst", "src"), True, BLK_WIDE),
+            *strides(("dst", "src"), True, BLK_WIDE),
             Fixed("round_en", False, "rounding shifts have no description"),
             *legacy_tail(),
         ),
