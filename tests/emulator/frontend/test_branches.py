@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tikemu import tik
-from tikemu.errors import (
-    TikBuildError,
-    TikParamError,
-)
+from tikemu.errors import TikBuildError, TikParamError
 from tikemu.program import ir
 
 from tests.emulator.support.dsl_statements import body, lines

@@ -123,30 +123,6 @@ def test_buildcce_inside_a_block(kernel):
     kernel.BuildCCE("k", [], [])
 
 
-def test_capacity_is_checked_at_buildcce(soc):
-    for elements, fits in ((1024 * 1024, True), (1025 * 1024, False)):
-        kernel = tik.Tik()
-        kernel.Tensor("int8", (elements,), tik.scope_cbuf, "l1")
-        if fits:
-            kernel.BuildCCE("k", [], [])
-            continue
-        with pytest.raises(tikemu.TikMemoryError, match="exceeds the total size of the corresponding buffer"):
-            kernel.BuildCCE("k", [], [])
-
-
-def test_the_reserved_part_of_the_unified_buffer(soc):
-    def build():
-        kernel = tik.Tik()
-        kernel.Tensor("int8", (253952 + 32,), tik.scope_ubuf, "ub")
-        kernel.BuildCCE("k", [], [])
-
-    with pytest.warns(tikemu.TikWarning, match="253952"):
-        build()
-    for options in (tikemu.Options(strict=True), tikemu.Options(ub_limit=253952)):
-        with tikemu.use_options(options), pytest.raises(tikemu.TikMemoryError):
-            build()
-
-
 def test_a_strict_run_raises_what_recording_only_warned_about(kernel):
     s = kernel.Scalar("int8", "s")
     with pytest.warns(tikemu.TikWarning, match="wraps"):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tikemu
 from tikemu import tik
-from tikemu.errors import TikBuildError, TikParamError, TikScopeError, TikUnsupportedArgumentError
+from tikemu.errors import TikParamError, TikScopeError, TikUnsupportedArgumentError
 
 SIZE = 8
 
@@ -126,15 +126,6 @@ def test_a_time_only_run_takes_the_same_branches(ub):
     feed = {"x": np.array([9] * 8, np.int32)}
     full, quick = (tikemu.run(kernel, feed, numerics=numerics) for numerics in (True, False))
     assert full.cycles == quick.cycles and "vec_adds" in quick.instructions
-
-
-def test_something_else_before_an_elif_is_refused(ub):
-    kernel, _, tensor = ub
-    with kernel.if_scope(tensor[0] == 0):
-        tensor[0].set_as(10)
-    tensor[1].set_as(1)
-    with pytest.raises(TikBuildError, match="directly follow"):
-        kernel.elif_scope(tensor[0] == 1)
 
 
 def test_several_elements_are_no_number(ub):

@@ -8,9 +8,7 @@ import warnings
 import pytest
 import tikemu
 from tikemu import tik
-from tikemu.errors import (
-    TikParamError,
-)
+from tikemu.errors import TikParamError
 
 from tests.emulator.support.dsl_statements import body, lines
 

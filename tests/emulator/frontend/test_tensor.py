@@ -7,10 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tikemu import tik
-from tikemu.errors import (
-    TikIndexError,
-    TikParamError,
-)
+from tikemu.errors import TikIndexError, TikParamError
 from tikemu.frontend import platform_info
 from tikemu.program import ir, nodes
 

@@ -5,13 +5,7 @@ from __future__ import annotations
 import pytest
 import tikemu
 from tikemu import tik
-from tikemu.errors import (
-    TikAlignError,
-    TikParamError,
-    TikScopeError,
-    TikUnsupportedArgumentError,
-    TikUnsupportedError,
-)
+from tikemu.errors import TikAlignError, TikParamError, TikScopeError, TikUnsupportedArgumentError, TikUnsupportedError
 from tikemu.program import nodes
 
 from tests.emulator.support.tensor_views import offset

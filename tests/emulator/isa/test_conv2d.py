@@ -190,18 +190,6 @@ def test_fixpipe(target, m, dst_stride, dtype, mode, factor, bias, relu):
     assert "V" in {op.pipe for op in ops} and ("MTE3" in {op.pipe for op in ops}) == (target == "GM")
 
 
-def test_documented_example_of_matmul_and_fixpipe():
-    """m, k, n = 30, 64, 160 in int8; cburst_num 10, burst_len 60."""
-    bench = Bench(strict=True)
-    a, b, a_l1, b_l1, dst = matmul_case(bench, 30, 64, 160, "int8")
-    assert (a_l1.shape, b_l1.shape, dst.shape) == ((2, 32, 32), (2, 160, 32), (10, 32, 16))
-    bench.call("matmul", dst, a_l1, b_l1, 30, 64, 160)
-    out = bench.tensor("GM", "int32", (10, 30, 16))
-    bench.call("fixpipe", out, dst, 10, 60, 0, 0)
-    assert bench.defined(out).all()
-    np.testing.assert_array_equal(unpacked(bench.read(out), 30, 160), a.astype(np.int64) @ b.astype(np.int64))
-
-
 def test_fixpipe_is_checked():
     dst, src = recorded("float32", "GM"), recorded("float32", "L0C")
     check("fixpipe", dst, src, 4095, 65534, 65535, 0)

@@ -77,25 +77,6 @@ def test_names_of_both_families() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("api", "dtype", "answer"),
-    [
-        ("vec_add", "", True),
-        ("vec_add", "float16", True),
-        ("vec_add", "int32", True),
-        ("vec_add", "int16", False),
-        ("vcmax", "float32", False),
-        ("vec_conv", "float32", True),
-        ("vec_conv", "int64", False),
-        ("vconv", "float322float16", True),
-        ("vconv", "int82int32", False),
-        ("vnchwconv", "float32", False),
-    ],
-)
-def test_support_queries(api: str, dtype: str, answer: bool) -> None:
-    assert registry.specs()[api].supported(dtype) is answer
-
-
 def test_signatures_are_positional_as_documented() -> None:
     specs = registry.specs()
     assert str(specs["vec_conv"].signature) == (

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tikemu.errors import (
-    TikAlignError,
-    TikBoundsError,
-    TikParamError,
-    TikUnsupportedError,
-)
+from tikemu.errors import TikAlignError, TikBoundsError, TikParamError, TikUnsupportedError
 
 from tests.emulator.support.core_bench import CoreBench as Bench
 from tests.emulator.support.core_bench import check, recorded, touched

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tikemu.errors import (
-    TikBoundsError,
-    TikParamError,
-)
+from tikemu.errors import TikBoundsError, TikParamError
 
 from tests.emulator.support.core_bench import CoreBench as Bench
 from tests.emulator.support.core_bench import check, recorded, touched

@@ -4,63 +4,33 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tikemu.errors import (
-    TikAlignError,
-    TikBoundsError,
-    TikParamError,
-    TikUnsupportedArgumentError,
-    TikUnsupportedError,
-)
+from tikemu.errors import TikAlignError, TikBoundsError, TikParamError, TikUnsupportedArgumentError, TikUnsupportedError
 
 from tests.emulator.support.core_bench import CoreBench as Bench
 from tests.emulator.support.core_bench import check, touched
 from tests.emulator.support.move_arrays import PLAIN_PATHS, RNG, bytes_of, call_views, documented_move
 
-EDGES = np.array(
-    [
-        0.5 + 2.0**-12,
-        0.5 + 3 * 2.0**-12,
-        65504,
-        65519.996,
-        65520,
-        -1e30,
-        np.inf,
-        -np.inf,
-        np.nan,
-        2.0**-25,
-        2.0**-24,
-        3 * 2.0**-25,
-        -0.0,
-        1 + 2.0**-11,
-        1 + 3 * 2.0**-11,
-        0,
-    ],
-    np.float32,
+#: float32 values, and what float16 makes of them: ties to even, saturation, NaN to 0; worked out by hand.
+ROUNDED = (
+    (0.5 + 2.0**-12, 0.5),
+    (0.5 + 3 * 2.0**-12, 0.5 + 2.0**-10),
+    (65504, 65504),
+    (65519.996, 65504),
+    (65520, 65504),
+    (-1e30, -65504),
+    (np.inf, 65504),
+    (-np.inf, -65504),
+    (np.nan, 0),
+    (2.0**-25, 0),
+    (2.0**-24, 2.0**-24),
+    (3 * 2.0**-25, 2.0**-23),
+    (-0.0, -0.0),
+    (1 + 2.0**-11, 1),
+    (1 + 3 * 2.0**-11, 1 + 2.0**-9),
+    (0, 0),
 )
-
-
-# Ties to even, saturation, NaN to 0: worked out by hand.
-EDGES_AS_HALF = np.array(
-    [
-        0.5,
-        0.5 + 2.0**-10,
-        65504,
-        65504,
-        65504,
-        -65504,
-        65504,
-        -65504,
-        0,
-        0,
-        2.0**-24,
-        2.0**-23,
-        -0.0,
-        1,
-        1 + 2.0**-9,
-        0,
-    ],
-    np.float16,
-)
+EDGES = np.array([value for value, _ in ROUNDED], np.float32)
+EDGES_AS_HALF = np.array([half for _, half in ROUNDED], np.float16)
 
 
 def documented_matrix_move(dst, src, nburst, burst, src_stride, dst_stride, convert):

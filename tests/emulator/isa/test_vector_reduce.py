@@ -6,13 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from tikemu.errors import (
-    TikAlignError,
-    TikBoundsError,
-    TikParamError,
-    TikUnsupportedArgumentError,
-    TikWarning,
-)
+from tikemu.errors import TikAlignError, TikBoundsError, TikParamError, TikUnsupportedArgumentError, TikWarning
 
 from tests.emulator.support.bench import Bench, Runtime
 from tests.emulator.support.vector_statement import (

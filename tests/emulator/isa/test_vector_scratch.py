@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tikemu.errors import (
-    TikBoundsError,
-    TikParamError,
-    TikUnsupportedArgumentError,
-    TikWarning,
-)
+from tikemu.errors import TikBoundsError, TikParamError, TikUnsupportedArgumentError, TikWarning
 
 from tests.emulator.support.bench import Bench
 from tests.emulator.support.vector_checks import bench

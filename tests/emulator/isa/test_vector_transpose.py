@@ -4,13 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tikemu.errors import (
-    TikAlignError,
-    TikError,
-    TikParamError,
-    TikUnsupportedArgumentError,
-    TikWarning,
-)
+from tikemu.errors import TikAlignError, TikError, TikParamError, TikUnsupportedArgumentError, TikWarning
 
 from tests.emulator.support.bench import Bench, Runtime, Tensor
 

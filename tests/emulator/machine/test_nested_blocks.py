@@ -55,11 +55,3 @@ def test_a_strict_run_of_a_program_recorded_in_default_mode_refuses_it(soc):
         kernel = accumulate(tik.Tik(), True)
     with pytest.raises(TikParamError, match="outermost"):
         tikemu.run(kernel, {"x": np.zeros((ROWS, BLOCKS, WIDTH), np.float16)}, options=tikemu.Options(strict=True))
-
-
-def test_two_multi_core_loops_stay_an_error(soc):
-    kernel = tik.Tik()
-    with kernel.for_range(0, 2, block_num=2):
-        pass
-    with pytest.raises(TikParamError, match="only one"):
-        kernel.for_range(0, 2, block_num=2)

@@ -4,14 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
-from tikemu import (
-    TikBoundsError,
-    TikParamError,
-    TikUndefinedError,
-    tik,
-)
+from tikemu import TikParamError, TikUndefinedError, tik
 
 from tests.emulator.support.strict_programs import check, faulty, per_block, ub
 
@@ -47,18 +41,6 @@ def test_statements_outside_the_block_loop(kernel: Any, fault: bool) -> None:
         kernel.vector_dup(128, a, 1.0, 1, 1, 8)
         kernel.data_move(target[block * 128], a, 0, 1, 8, 0, 0)
     check(kernel, fault, TikParamError, "once per block", [], [target])
-
-
-@faulty
-def test_padding_of_a_global_tensor(kernel: Any, target: Any, fault: bool) -> None:
-    """A tensor of 20 halves ends inside a 32-byte block."""
-    source = kernel.Tensor("float16", (20 if fault else 32,), tik.scope_gm, "source")
-    a = ub(kernel, "a")
-    kernel.vector_dup(128, a, 0.0, 1, 1, 8)
-    n = kernel.Scalar("int32", init_value=2)
-    kernel.data_move(a, source, 0, 1, n, 0, 0)
-    kernel.data_move(target, a, 0, 1, 8, 0, 0)
-    check(kernel, fault, TikBoundsError, "padding", [source], [target], source=np.ones(20 if fault else 32, np.float16))
 
 
 @faulty

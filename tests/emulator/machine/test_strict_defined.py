@@ -7,10 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tikemu
-from tikemu import (
-    TikUndefinedError,
-    tik,
-)
+from tikemu import TikUndefinedError, tik
 
 from tests.emulator.support.strict_programs import STRICT, check, faulty, ub
 

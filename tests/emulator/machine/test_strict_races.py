@@ -7,11 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tikemu
-from tikemu import (
-    TikParamError,
-    TikSyncError,
-    tik,
-)
+from tikemu import TikParamError, TikSyncError, tik
 
 from tests.emulator.support.strict_programs import STRICT, check, faulty, per_block, ub
 

@@ -131,25 +131,6 @@ def test_transposes() -> None:
     p.run()
 
 
-@pytest.mark.filterwarnings("ignore:on-chip tensors, Scalars and statements belong inside:tikemu.errors.TikWarning")
-def test_several_blocks_and_conditions() -> None:
-    p = Program("float32")
-    with p.tik.for_range(0, 3, block_num=3) as block:
-        total = p.tik.Tensor("float32", (64,), tik.scope_ubuf, "total")
-        p.tik.vec_dup(64, total, 0.5, 1, 8)
-        with p.tik.for_range(0, 4) as i:
-            with p.tik.if_scope(i < block + 1):
-                p.tik.vec_add(64, total, p.x[(block * 4 + i) * 64], total, 1, 8, 8, 8)
-            with p.tik.else_scope():
-                p.tik.vec_sub(64, total, total, p.y, 1, 8, 8, 8)
-        p.tik.data_move(p.out_gm[block * 64], total, 0, 1, 8, 0, 0)
-    p.tik.BuildCCE("kernel", [p.x_gm, p.y_gm], [p.out_gm])
-    rng = np.random.default_rng(0)
-    inputs = {name: rng.standard_normal(SIZE).astype(np.float32) for name in ("x_gm", "y_gm")}
-    result = tikemu.run(p.tik, inputs).outputs["out_gm"]
-    assert (result == naive.run(p.tik._recorder.program, inputs)["out_gm"]).all()
-
-
 def test_work_tensor_is_undefined_afterwards() -> None:
     """Strict mode: nothing may rest on what a high-precision instruction leaves in its scratch."""
 
@@ -201,20 +182,3 @@ def test_strict_mode_reports_unspecified_inputs(call: Callable[[Program], Any], 
         tikemu.run(kernel(), {"x_gm": spoiled, "y_gm": values}, options=strict)
     largest = tikemu.run(kernel(), {"x_gm": spoiled, "y_gm": values}).outputs["out_gm"][127]
     assert abs(largest) == np.finfo(np.float32).max
-
-
-def test_the_error_names_the_users_line() -> None:
-    p = Program("float32")
-    with pytest.raises(TikParamError, match=r"vec_add: repeat_times must be in \[1, 255\], got 256") as caught:
-        p.tik.vec_add(64, p.out, p.x, p.y, 256, 8, 8, 8)
-    assert "test_vector_programs.py" in str(caught.value)
-
-
-def test_composite_calls_are_refused_without_synchronisation() -> None:
-    p = Program("float16")
-    work = p.tik.Tensor("float16", (64,), tik.scope_ubuf, "work")
-    p.tik.vec_reduce_add(128, p.out, p.x, work, 2, 8)
-    with p.tik.new_stmt_scope(disable_sync=True):
-        p.tik.vec_add(128, p.out, p.x, p.y, 1, 8, 8, 8)
-        with pytest.raises(TikError, match="vec_reduce_add"):
-            p.tik.vec_reduce_add(128, p.out, p.x, work, 2, 8)

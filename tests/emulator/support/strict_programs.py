@@ -8,11 +8,7 @@ from typing import Any
 
 import pytest
 import tikemu
-from tikemu import (
-    Options,
-    TikWarning,
-    tik,
-)
+from tikemu import Options, TikWarning, tik
 
 STRICT = Options(strict=True)
 

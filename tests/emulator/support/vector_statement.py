@@ -80,54 +80,18 @@ def element_wise(
 
 
 # ------------------------------------------------------------------------------------------- inputs
-EDGES16 = np.array(
-    [
-        0x0000,
-        0x8000,
-        0x0001,
-        0x8001,
-        0x03FF,
-        0x0400,
-        0x3C00,
-        0xBC00,
-        0x3C01,
-        0x7BFF,
-        0xFBFF,
-        0x7C00,
-        0xFC00,
-        0x7E00,
-        0xFE01,
-        0x7C01,
-        0x3555,
-        0x5640,
-        0x6400,
-        0x7800,
-    ],
+def _patterns(words: str, dtype: type) -> np.ndarray:
+    """Bit patterns, written in hexadecimal digits."""
+    return np.array([int(word, 16) for word in words.split()], dtype)
+
+
+EDGES16 = _patterns(
+    "0000 8000 0001 8001 03FF 0400 3C00 BC00 3C01 7BFF FBFF 7C00 FC00 7E00 FE01 7C01 3555 5640 6400 7800",
     np.uint16,
 )
-EDGES32 = np.array(
-    [
-        0x00000000,
-        0x80000000,
-        0x00000001,
-        0x80000001,
-        0x007FFFFF,
-        0x00800000,
-        0x3F800000,
-        0xBF800000,
-        0x3F800001,
-        0x7F7FFFFF,
-        0xFF7FFFFF,
-        0x7F800000,
-        0xFF800000,
-        0x7FC00000,
-        0xFFC00001,
-        0x7F800001,
-        0x3EAAAAAB,
-        0x42C80000,
-        0x4B000001,
-        0x33000000,
-    ],
+EDGES32 = _patterns(
+    "00000000 80000000 00000001 80000001 007FFFFF 00800000 3F800000 BF800000 3F800001 7F7FFFFF FF7FFFFF 7F800000 "
+    "FF800000 7FC00000 FFC00001 7F800001 3EAAAAAB 42C80000 4B000001 33000000",
     np.uint32,
 )
 
