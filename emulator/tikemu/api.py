@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from . import processes
 from .errors import TikBuildError
 from .frontend.tracebacks import short_traceback
 from .options import Options
@@ -38,19 +39,10 @@ def run(
         TikBuildError: BuildCCE was not called.
         TikError: the program breaks a rule while it runs; the message names the line.
     """
-    from .machine import execute
-    from .processes.blocks import run_in_processes
-
     program = tik_instance
     if not isinstance(program, ir.Program):
         if not tik_instance._recorder.built:
             fail(TikBuildError, "run needs a built kernel: call BuildCCE first")
         program = tik_instance._recorder.program
-    return execute.run(
-        program,
-        inputs,
-        numerics=numerics,
-        timing=timing,
-        options=default_options() if options is None else options,
-        elsewhere=run_in_processes,
-    )
+    options = default_options() if options is None else options
+    return processes.run(program, inputs, numerics=numerics, timing=timing, options=options)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import settings
+from .. import processes, settings
 from ..errors import TikDebugError, TikParamError
 from ..findings import Finding
 from ..program import ir
@@ -52,19 +52,10 @@ class Tikdb:
             fail(TikDebugError, "start_debug must follow BuildCCE")
         if interactive:
             warn("tikemu has no debugger prompt; interactive=True is taken as False")
-        from ..machine import execute
-        from ..processes.blocks import run_in_processes
-
         program = self._recorder.program
         self.overflow, self.findings = None, ()
-        result = execute.run(
-            program,
-            feed_dict,
-            timing=False,
-            options=settings.default_options(),
-            write_back=True,
-            elsewhere=run_in_processes,
-        )
+        options = settings.default_options()
+        result = processes.run(program, feed_dict, timing=False, options=options, write_back=True)
         self.overflow, self.findings = result.overflow, result.findings
         if not program.outputs:
             return [np.zeros(1, np.int64)]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Callable
 
 from ..errors import TikBoundsError, TikError, TikParamError
 from ..options import Options
+from .micro_op import Access, MicroOp
 
 #: Tells questionable use: its class, the error of strict mode, the message.
 Report = Callable[[str, "type[TikError]", str], None]
@@ -78,6 +79,33 @@ class Call:
     def core(self) -> CoreState:
         """Registers of the executing core (when bound)."""
         return self.context.core
+
+    def operation(
+        self,
+        cycles: float,
+        latency: str = "",
+        reads: Sequence[Access] = (),
+        writes: Sequence[Access] = (),
+        run: Callable[[], None] | None = None,
+        *,
+        pipe: str = "",
+        constants: tuple[str, ...] = (),
+        **more: Any,
+    ) -> MicroOp:
+        """A micro-operation of this call.
+
+        Args:
+            cycles, reads, writes, run: see :class:`MicroOp`.
+            latency: name of the constant in ``soc.timing``; without one the result can be used at once.
+            pipe: another one than the entry states.
+            constants: names of the constants that ``cycles`` rests on.
+            more: other attributes of the micro-operation.
+        """
+        value = getattr(self.soc.timing, latency) if latency else 0
+        constants = (*constants, latency) if latency else constants
+        return MicroOp(
+            self.api, pipe or self.pipe, cycles, value, tuple(reads), tuple(writes), run, constants=constants, **more
+        )
 
     def fail(self, error: type, message: str) -> None:
         """Raise ``error`` with the API's name in front of the message."""

@@ -140,21 +140,9 @@ def load_fractals(
     if src.memory.kind == "GM":
         whole = step == FRACTAL
         transfer = Transfer("read", 1 if whole else count, count * FRACTAL if whole else FRACTAL, abs(step))
-    timing = call.soc.timing
-    return MicroOp(
-        call.api,
-        pipe,
-        count * FRACTAL / getattr(timing, bandwidth),
-        getattr(timing, latency),
-        (reads,),
-        (writes,),
-        run,
-        run_defined=run_defined,
-        transfer=transfer,
-        constants=(bandwidth, latency),
-        operands=(dst, src),
-        moved=moved,
-    )
+    cycles = count * FRACTAL / getattr(call.soc.timing, bandwidth)
+    more: dict[str, Any] = {"run_defined": run_defined, "transfer": transfer, "operands": (dst, src), "moved": moved}
+    return call.operation(cycles, latency, (reads,), (writes,), run, pipe=pipe, constants=(bandwidth,), **more)
 
 
 # --------------------------------------------------------------------------------------------------------- load3dv1
@@ -290,17 +278,9 @@ def gather_fractals(
             bits[past] = 0
             target_bits[...] = bits
 
-    timing = call.soc.timing
-    return MicroOp(
-        call.api,
-        "MTE1",
-        count * FRACTAL / getattr(timing, bandwidth),
-        getattr(timing, latency),
-        reads,
-        (writes,),
-        run,
-        run_defined=run_defined,
-        constants=(bandwidth, latency),
+    cycles = count * FRACTAL / getattr(call.soc.timing, bandwidth)
+    return call.operation(
+        cycles, latency, reads, (writes,), run, pipe="MTE1", run_defined=run_defined, constants=(bandwidth,)
     )
 
 
@@ -375,21 +355,11 @@ def multiply(
     if accumulate:
         reads.append(Access(dst, tile.region) if not undefined else _valid_result(dst, m, n))
     load_left, load_right = _left_loader(left, m, k, vector), _right_loader(right, k1, n1, k0)
-    timing = call.soc.timing
     rate = "cube_macs_f16" if k0 == 16 else "cube_macs_i8"
-    return MicroOp(
-        call.api,
-        "M",
-        m1 * k1 * n1 * 256 * k0 / getattr(timing, rate),
-        timing.mmad_latency,
-        tuple(reads),
-        (tile,),
-        _product(call, dst, load_left, load_right, m, k, n, accumulate, vector),
-        undefined=undefined,
-        accumulate=accumulate,
-        macs=m * k * n,
-        constants=(rate, "mmad_latency"),
-    )
+    cycles = m1 * k1 * n1 * 256 * k0 / getattr(call.soc.timing, rate)
+    run = _product(call, dst, load_left, load_right, m, k, n, accumulate, vector)
+    more: dict[str, Any] = {"undefined": undefined, "accumulate": accumulate, "macs": m * k * n, "constants": (rate,)}
+    return call.operation(cycles, "mmad_latency", reads, (tile,), run, pipe="M", **more)
 
 
 def _left_access(call: Call, left: Operand, m: int, k: int, vector: bool) -> Access:

@@ -328,18 +328,9 @@ def h_cmpv(call: Call, a: Any) -> list[MicroOp]:
 
     timing = call.soc.timing
     cycles = _repeats(a.src0) * timing.vector_cycles("cmp", dtype)
-    return [
-        MicroOp(
-            call.api,
-            call.pipe,
-            cycles,
-            timing.vector_latency,
-            tuple(whole(call, name, operand) for name, operand in sources),
-            (writes,),
-            run,
-            constants=(timing.vector_constant_name("cmp", dtype), "vector_latency"),
-        )
-    ]
+    reads = [whole(call, name, operand) for name, operand in sources]
+    constants = (timing.vector_constant_name("cmp", dtype),)
+    return [call.operation(cycles, "vector_latency", reads, (writes,), run, constants=constants)]
 
 
 @instruction(
@@ -373,18 +364,8 @@ def h_sel(call: Call, a: Any) -> list[MicroOp]:
     # One repeat at a time: the instruction takes the same mask bits in every repeat.
     cycles = _repeats(a.dst) * (timing.vector_cycles("sel", a.dst.dtype) + timing.vector_cycles("simple", a.dst.dtype))
     reads = (bits, *(whole(call, name, operand) for name, operand in operands[1:]))
-    return [
-        MicroOp(
-            call.api,
-            call.pipe,
-            cycles,
-            timing.vector_latency,
-            reads,
-            (whole(call, "dst", a.dst),),
-            run,
-            constants=(timing.vector_constant_name("sel", a.dst.dtype), "vector_latency"),
-        )
-    ]
+    constants = (timing.vector_constant_name("sel", a.dst.dtype),)
+    return [call.operation(cycles, "vector_latency", reads, (whole(call, "dst", a.dst),), run, constants=constants)]
 
 
 # -------------------------------------------------------------------------------------------------- copy
@@ -445,18 +426,8 @@ def h_data_move(call: Call, a: Any) -> list[MicroOp]:
         target, source = window(dst, group.offsets[0]), window(src, group.offsets[1])
         if any(gap < 0 or gap % BLOCK or gap // BLOCK > 65535 for gap in gaps) or group.count > 4095:
             for row in range(group.count):
-                low.append(
-                    "data_move",
-                    move_blocks(
-                        call,
-                        window(target, row * group.pitches[0]),
-                        window(source, row * group.pitches[1]),
-                        1,
-                        burst,
-                        0,
-                        0,
-                    ),
-                )
+                to, origin = (window(start, row * pitch) for start, pitch in zip((target, source), group.pitches))
+                low.append("data_move", move_blocks(call, to, origin, 1, burst, 0, 0))
         else:
             low.append("data_move", move_blocks(call, target, source, group.count, burst, gaps[1], gaps[0]))
     return low.ops

@@ -141,30 +141,15 @@ def _sum_rows(low: Lowering, dst: Operand, src: Operand, rows: int, columns: int
         sums = low.scratch("UB", src.dtype, rows * held)
         for row in range(rows):
             for first, mask, repeats in chunks(columns, lanes):
-                low.emit(
-                    "vcadd",
-                    mask,
-                    window(sums, (row * held + first // lanes) * size),
-                    window(src, (row * pitch + first) * size),
-                    repeats,
-                    1,
-                    1,
-                    8,
-                )
+                target = window(sums, (row * held + first // lanes) * size)
+                low.emit("vcadd", mask, target, window(src, (row * pitch + first) * size), repeats, 1, 1, 8)
         src, columns, pitch = sums, parts, held
     blocks = pitch * size // BLOCK
     together = MAX_REPEAT if blocks <= MAX_PITCH else 1
     for row in range(0, rows, together):
-        low.emit(
-            "vcadd",
-            columns,
-            window(dst, row * size),
-            window(src, row * pitch * size),
-            min(together, rows - row),
-            1,
-            1,
-            blocks if together > 1 else 0,
-        )
+        target, source = window(dst, row * size), window(src, row * pitch * size)
+        step = blocks if together > 1 else 0
+        low.emit("vcadd", columns, target, source, min(together, rows - row), 1, 1, step)
 
 
 def _fold_axis(low: Lowering, name: str, dst: Operand, src: Operand, length: int, pitch: int, inner: int) -> None:
@@ -175,13 +160,8 @@ def _fold_axis(low: Lowering, name: str, dst: Operand, src: Operand, length: int
         left = half + odd
         held = inner if left == 1 else -(-inner // per_block) * per_block
         target = dst if left == 1 else low.scratch("UB", src.dtype, left * held)
-        elementwise(
-            low,
-            name,
-            _matrix(target, half, inner, held),
-            _matrix(src, half, inner, 2 * pitch),
-            _matrix(src, half, inner, 2 * pitch, pitch),
-        )
+        pair = [_matrix(src, half, inner, 2 * pitch, first) for first in (0, pitch)]
+        elementwise(low, name, _matrix(target, half, inner, held), *pair)
         if odd:
             _copy(low, _matrix(target, 1, inner, held, half * held), _matrix(src, 1, inner, pitch, 2 * half * pitch))
         src, length, pitch = target, left, held
@@ -208,15 +188,9 @@ def _reduce(call: Call, a: Any, fold: str, by_rows: Any) -> list[MicroOp]:
             by_rows(low, dst, src, rows, problem.length, pitch)
             continue
         for row in range(rows):
-            _fold_axis(
-                low,
-                fold,
-                window(dst, row * problem.inner * size_of(dst.dtype)),
-                window(src, row * pitch * size_of(src.dtype)),
-                problem.length,
-                problem.pitch,
-                problem.inner,
-            )
+            target = window(dst, row * problem.inner * size_of(dst.dtype))
+            source = window(src, row * pitch * size_of(src.dtype))
+            _fold_axis(low, fold, target, source, problem.length, problem.pitch, problem.inner)
     return low.ops
 
 
@@ -275,16 +249,8 @@ def _block_extremes(low: Lowering, name: str, dst: Operand, src: Operand, rows: 
     ):
         bits = sum(((1 << columns) - 1) << 16 * row for row in range(count))
         mask = [bits >> 64, bits & (1 << 64) - 1]
-        low.emit(
-            name,
-            mask,
-            window(dst, first * 2),
-            window(src, first * pitch * 2),
-            repeats,
-            1,
-            blocks,
-            8 * blocks if repeats > 1 else 0,
-        )
+        step = 8 * blocks if repeats > 1 else 0
+        low.emit(name, mask, window(dst, first * 2), window(src, first * pitch * 2), repeats, 1, blocks, step)
 
 
 def _scalar_extremes(call: Call, name: str, dst: Operand, src: Operand) -> MicroOp:
@@ -305,16 +271,8 @@ def _scalar_extremes(call: Call, name: str, dst: Operand, src: Operand) -> Micro
 def _scalar_op(call: Call, run: Any, loads: int, stores: int, reads: Any, writes: Any) -> MicroOp:
     timing = call.soc.timing
     cycles = loads * (timing.ub_scalar_read + timing.scalar_cycles) + stores * timing.issue_cycles
-    return MicroOp(
-        call.api,
-        "S",
-        cycles,
-        0,
-        (reads,),
-        (writes,),
-        run,
-        constants=("ub_scalar_read", "scalar_cycles", "issue_cycles"),
-    )
+    constants = ("ub_scalar_read", "scalar_cycles", "issue_cycles")
+    return call.operation(cycles, "", (reads,), (writes,), run, pipe="S", constants=constants)
 
 
 def _extreme(call: Call, a: Any, *, name: str) -> list[MicroOp]:
@@ -339,12 +297,8 @@ def h_reduce_argmax(call: Call, a: Any) -> list[MicroOp]:
             _argmax_rows(low, dst, src, rows, problem.length, pitch)
             continue
         for row in range(rows):
-            low.append(
-                "vector",
-                _argmax_axis(
-                    call, window(dst, row * problem.inner * size_of(dst.dtype)), window(src, row * pitch * 2), problem
-                ),
-            )
+            target = window(dst, row * problem.inner * size_of(dst.dtype))
+            low.append("vector", _argmax_axis(call, target, window(src, row * pitch * 2), problem))
     return low.ops
 
 
@@ -354,47 +308,22 @@ def _argmax_rows(low: Lowering, dst: Operand, src: Operand, rows: int, columns: 
     pairs = low.scratch("UB", "float16", rows * parts * 2)
     if parts == 1 and pitch // 16 <= MAX_PITCH:
         for first in range(0, rows, MAX_REPEAT):
-            low.emit(
-                "vcmax",
-                columns,
-                window(pairs, first * 4),
-                window(src, first * pitch * 2),
-                min(MAX_REPEAT, rows - first),
-                1,
-                1,
-                pitch // 16,
-            )
+            target, source = window(pairs, first * 4), window(src, first * pitch * 2)
+            low.emit("vcmax", columns, target, source, min(MAX_REPEAT, rows - first), 1, 1, pitch // 16)
     else:
         for row in range(rows):
             for first, mask, repeats in chunks(columns, lanes):
-                low.emit(
-                    "vcmax",
-                    mask,
-                    window(pairs, (row * parts + first // lanes) * 4),
-                    window(src, (row * pitch + first) * 2),
-                    repeats,
-                    1,
-                    1,
-                    8,
-                )
-    found = part(pairs, 0, (rows, parts, 2), (parts * 2, 2, 1))
-    view, target = array(found), array(part(dst, 0, (rows,), (1,)))
+                target = window(pairs, (row * parts + first // lanes) * 4)
+                low.emit("vcmax", mask, target, window(src, (row * pitch + first) * 2), repeats, 1, 1, 8)
+    found, written = part(pairs, 0, (rows, parts, 2), (parts * 2, 2, 1)), part(dst, 0, (rows,), (1,))
+    view, indices = array(found), array(written)
 
     def run() -> None:
         best = np.argmax(numerics.widen(view[:, :, 0]), axis=1)
-        target[...] = best * lanes + view[np.arange(rows), best, 1]
+        indices[...] = best * lanes + view[np.arange(rows), best, 1]
 
-    low.append(
-        "scalar",
-        _scalar_op(
-            low.call,
-            run,
-            rows * parts * 2,
-            rows,
-            whole(low.call, "src", found),
-            whole(low.call, "dst", part(dst, 0, (rows,), (1,))),
-        ),
-    )
+    reads, writes = whole(low.call, "src", found), whole(low.call, "dst", written)
+    low.append("scalar", _scalar_op(low.call, run, rows * parts * 2, rows, reads, writes))
 
 
 def _argmax_axis(call: Call, dst: Operand, src: Operand, problem: Reduction) -> MicroOp:

@@ -126,19 +126,11 @@ def move_blocks(call: Call, dst: Operand, src: Operand, nburst: int, burst: int,
         if path.pipe == "V":  # a burst takes whole beats of the vector unit
             cycles = nburst * math.ceil(cycles / nburst)
     touched = (reads, writes) if direction == "atomic" else (reads,)
-    result = MicroOp(
-        call.api,
-        path.pipe,
-        max(timing.vector_minimum, cycles),
-        getattr(timing, path.latency),
-        touched,
-        (writes,),
-        run,
-        run_defined=run_defined,
-        transfer=transfer,
-        constants=(path.bandwidth, path.latency),
+    cycles = max(timing.vector_minimum, cycles)
+    result = call.operation(
+        cycles, path.latency, touched, (writes,), run, pipe=path.pipe, transfer=transfer, constants=(path.bandwidth,)
     )
-    result.operands = dst, src
+    result.run_defined, result.operands = run_defined, (dst, src)
     if not overlap and direction != "atomic":
         result.moved = moved
     return result
@@ -225,16 +217,9 @@ def move_from_l0c(
         )
     timing = call.soc.timing
     cycles = max(timing.vector_minimum, nburst * elements * src_size / timing.l0c_ub_bandwidth)
-    return MicroOp(
-        call.api,
-        "V",
-        cycles,
-        timing.l0c_to_ub_latency,
-        (reads,),
-        (writes,),
-        run,
-        run_defined=run_defined,
-        constants=("l0c_ub_bandwidth", "l0c_to_ub_latency"),
+    constants = ("l0c_ub_bandwidth",)
+    return call.operation(
+        cycles, "l0c_to_ub_latency", (reads,), (writes,), run, pipe="V", run_defined=run_defined, constants=constants
     )
 
 
@@ -468,20 +453,14 @@ def broadcast_ub_to_l0c(call: Call, a: Any) -> MicroOp | None:
             defined_view(a.dst.memory, a.dst.address, shape, dst_strides),
             defined_view(a.src.memory, a.src.address, shape, src_strides),
         )
-    timing = call.soc.timing
-    return MicroOp(
-        call.api,
-        call.pipe,
-        a.nburst * a.burst_len * 256 * size / timing.ub_l0c_bandwidth,
-        timing.l0c_to_ub_latency,
-        (reads,),
-        (writes,),
-        copier(
-            a.dst.memory.view("uint8", a.dst.address, shape, dst_strides),
-            a.src.memory.view("uint8", a.src.address, shape, src_strides),
-        ),
-        run_defined=run_defined,
-        constants=("ub_l0c_bandwidth", "l0c_to_ub_latency"),
+    cycles = a.nburst * a.burst_len * 256 * size / call.soc.timing.ub_l0c_bandwidth
+    run = copier(
+        a.dst.memory.view("uint8", a.dst.address, shape, dst_strides),
+        a.src.memory.view("uint8", a.src.address, shape, src_strides),
+    )
+    constants = ("ub_l0c_bandwidth",)
+    return call.operation(
+        cycles, "l0c_to_ub_latency", (reads,), (writes,), run, run_defined=run_defined, constants=constants
     )
 
 
@@ -499,4 +478,4 @@ def set_atomic_add(call: Call, a: Any) -> MicroOp:
     def run() -> None:
         core.atomic_add = on
 
-    return MicroOp(call.api, call.pipe, call.soc.timing.scalar_cycles, 0, (), (), run, constants=("scalar_cycles",))
+    return call.operation(call.soc.timing.scalar_cycles, run=run, constants=("scalar_cycles",))

@@ -240,13 +240,4 @@ def vmrgsort4(call: Call, a: Any) -> MicroOp | None:
     timing = call.soc.timing
     # The published cost of a repeat is for 64 elements (four sorted groups of 16).
     cycles = timing.vector_cycles("mergesort", "float16") * max(1.0, total * repeats / 64)
-    return MicroOp(
-        call.api,
-        call.pipe,
-        cycles,
-        timing.vector_latency,
-        tuple(queues),
-        (written,),
-        run,
-        constants=("vector_mergesort", "vector_latency"),
-    )
+    return call.operation(cycles, "vector_latency", queues, (written,), run, constants=("vector_mergesort",))

@@ -6,7 +6,7 @@ An entry reads::
                  typed=("dst", "src"), dtypes=("float16", "float32"), pipe="V", cost="simple")
     def vec_abs(call, a):
         ...
-        return MicroOp(call.api, call.pipe, ...)
+        return call.operation(...)
 
 ``a`` holds the resolved arguments by name: operands, numbers, masks; ``call`` complains, and knows SoC and core.
 """

@@ -38,9 +38,7 @@ _FLAG_PARAMS = (Pipe("src_pipe", PIPES), Pipe("dst_pipe", PIPES), Integer("event
 @instruction("pipe_barrier", params=(Pipe("pipe", ("V", "M", "MTE1", "MTE2", "MTE3", "ALL")),), pipe="S")
 def pipe_barrier(call: Call, a: Any) -> MicroOp:
     """Wait until a pipe, or every pipe, has drained."""
-    return MicroOp(
-        call.api, call.pipe, call.soc.timing.flag_cycles, 0, (), (), None, barrier=a.pipe, constants=("flag_cycles",)
-    )
+    return call.operation(call.soc.timing.flag_cycles, barrier=a.pipe, constants=("flag_cycles",))
 
 
 def _check_pair(call: Call) -> None:
@@ -49,17 +47,8 @@ def _check_pair(call: Call) -> None:
 
 
 def _flag(call: Call, kind: str, a: Any) -> MicroOp:
-    return MicroOp(
-        call.api,
-        call.pipe,
-        call.soc.timing.flag_cycles,
-        0,
-        (),
-        (),
-        None,
-        flag=(kind, a.src_pipe, a.dst_pipe, a.event_id),
-        constants=("flag_cycles", "flag_handshake"),
-    )
+    flag, constants = (kind, a.src_pipe, a.dst_pipe, a.event_id), ("flag_cycles", "flag_handshake")
+    return call.operation(call.soc.timing.flag_cycles, flag=flag, constants=constants)
 
 
 @instruction("set_flag", params=_FLAG_PARAMS, checker=_check_pair, pipe="S")
@@ -79,14 +68,4 @@ def block_barrier(call: Call, a: Any) -> MicroOp:
     """Suspend the block until all blocks have arrived; arguments (a GM workspace, in use) have no effect."""
     timing = call.soc.timing
     cycles = timing.gm_write_latency + timing.gm_read_latency  # a flag goes through global memory
-    return MicroOp(
-        call.api,
-        call.pipe,
-        cycles,
-        0,
-        (),
-        (),
-        None,
-        barrier="BLOCKS",
-        constants=("gm_write_latency", "gm_read_latency"),
-    )
+    return call.operation(cycles, barrier="BLOCKS", constants=("gm_write_latency", "gm_read_latency"))

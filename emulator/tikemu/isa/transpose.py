@@ -196,16 +196,8 @@ def _transpose_lists(call: Call, a: Any) -> MicroOp | None:
         cycles = conflict_cycles(
             timing.vector_cycles(cost, dst.operands[0].dtype), a.repeat_times, streams[0], streams[1:]
         )
-    return MicroOp(
-        call.api,
-        call.pipe,
-        cycles,
-        timing.vector_latency,
-        reads,
-        writes,
-        _mover(dst, src, ordered),
-        constants=(f"vector_{cost}", "vector_latency"),
-    )
+    run = _mover(dst, src, ordered)
+    return call.operation(cycles, "vector_latency", reads, writes, run, constants=(f"vector_{cost}",))
 
 
 # The page allows an immediate repeat_times of 0 here: nothing happens.

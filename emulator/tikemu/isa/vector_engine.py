@@ -385,17 +385,9 @@ def micro_op(
         reads, streams = reads + writes, (*streams, dst.stream())
     repeats = (dst or sources[0]).repeats
     cycles = conflict_cycles(timing.vector_cycles(cost, dtype), repeats, dst.stream() if dst else NOTHING, streams)
-    return MicroOp(
-        call.api,
-        call.pipe,
-        max(cycles, timing.vector_minimum),
-        timing.vector_latency,
-        reads,
-        writes,
-        None,
-        mask=None if mask is None else mask.register,
-        constants=(timing.vector_constant_name(cost, dtype), "vector_latency"),
-    )
+    cycles, constants = max(cycles, timing.vector_minimum), (timing.vector_constant_name(cost, dtype),)
+    register = None if mask is None else mask.register
+    return call.operation(cycles, "vector_latency", reads, writes, mask=register, constants=constants)
 
 
 def element_wise(

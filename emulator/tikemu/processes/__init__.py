@@ -21,3 +21,19 @@ them. So a run may hand them to other processes. What it gives is the same to th
 
 Cycles of a block do not depend on when it begins, so the caller only distributes the blocks over the cores.
 """
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..program import ir
+from ..result import Result
+
+
+def run(program: ir.Program, inputs: Mapping[str, Any], **how: Any) -> Result:
+    """Execute a program as :func:`tikemu.machine.execute.run` does, in several processes where its options say so."""
+    from ..machine import execute
+    from .blocks import run_in_processes
+
+    return execute.run(program, inputs, elsewhere=run_in_processes, **how)
