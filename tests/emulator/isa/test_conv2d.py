@@ -10,17 +10,9 @@ from tikemu.errors import TikMemoryError, TikParamError, TikWarning
 from tikemu.isa import registry
 from tikemu.isa.call import BindContext
 
-from tests.emulator.support.composite_arrays import (
-    RNG,
-    assert_close,
-    expected_product,
-    matmul_case,
-    unpacked,
-    up,
-    values,
-)
 from tests.emulator.support.core_bench import SOC, check, recorded
 from tests.emulator.support.core_bench import CoreBench as Bench
+from tests.emulator.support.cube_layout import RNG, assert_close, expected_product, matmul_case, unpacked, up, values
 from tests.emulator.support.judgement import Judgement, fault
 
 

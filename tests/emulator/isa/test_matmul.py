@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from tikemu.errors import TikBoundsError, TikParamError, TikUnsupportedError
 
-from tests.emulator.support.composite_arrays import RNG, assert_close, expected_product, matmul_case, unpacked, up
 from tests.emulator.support.core_bench import CoreBench as Bench
 from tests.emulator.support.core_bench import check, recorded
+from tests.emulator.support.cube_layout import RNG, assert_close, expected_product, matmul_case, unpacked, up
 
 
 @pytest.mark.parametrize("dtype", ["float16", "int8"])

@@ -15,7 +15,7 @@ from tikemu.errors import (
 
 from tests.emulator.support.core_bench import CoreBench as Bench
 from tests.emulator.support.core_bench import check, recorded
-from tests.emulator.support.cube_layout import RNG, block_product, gather, offset_a, offset_c, up
+from tests.emulator.support.cube_layout import RNG, expected_product, gather, offset_a, offset_c, up
 
 
 def offset_b(r, c, n, k0):
@@ -77,7 +77,7 @@ SHAPES = [(16, 16, 16), (48, 64, 32), (30, 70, 40), (2, 3, 5), (17, 33, 1), (1, 
 def test_mmad_float32(m, k, n, is_bias):
     case = Product(m, k, n)
     (op,) = case.run(is_bias)
-    expected = block_product(case.a, case.b, case.c * is_bias, 16)
+    expected = expected_product(case.a, case.b, case.c * is_bias)
     np.testing.assert_array_max_ulp(case.result(), expected, 1)
     assert (case.result() == expected).mean() > 0.99  # a different order inside a float64 sum hardly ever shows
     assert op.pipe == "M"
@@ -102,7 +102,7 @@ def test_mmad_integers_are_exact(m, k, n, types, is_bias):
 def test_mmad_float16_accumulator_rounds_once_per_call(m, k, n, is_bias):
     case = Product(m, k, n, ("float16", "float16", "float16"))
     case.run(is_bias)
-    expected = block_product(case.a, case.b, case.c * is_bias, 16).astype(np.float16)
+    expected = expected_product(case.a, case.b, case.c * is_bias).astype(np.float16)
     np.testing.assert_array_max_ulp(case.result(), expected, 1)
 
 
@@ -178,7 +178,7 @@ def test_lanes_beyond_k_are_ignored():
                 flat[offset(r, c)] = np.nan if r % 2 else np.inf
         case.bench.store(tensor, flat)
     case.run(0)
-    np.testing.assert_array_max_ulp(case.result(), block_product(case.a, case.b, case.c * 0, 16), 1)
+    np.testing.assert_array_max_ulp(case.result(), expected_product(case.a, case.b, case.c * 0), 1)
 
 
 def test_mmad_adds_blocks_of_16_in_ascending_order():
@@ -209,7 +209,7 @@ def test_strides_come_from_the_arguments_not_from_the_tensors():
     bench.store(Bench.at(case.right, 0, (256,)), inner.bench.read(inner.right))
     bench.call("mmad", case.dst, case.left, case.right, 16, 16, 16, 0)
     result = gather(bench.read(case.dst), 16, 16, lambda r, c: offset_c(r, c, 16))
-    np.testing.assert_array_max_ulp(result, block_product(inner.a, inner.b, inner.c * 0, 16), 1)
+    np.testing.assert_array_max_ulp(result, expected_product(inner.a, inner.b, inner.c * 0), 1)
 
 
 def test_mmad_checks_capacity():
@@ -282,7 +282,7 @@ def test_padding_of_the_result_is_undefined(m, k, n, is_bias):
             expected = bits
     case.run(is_bias)
     np.testing.assert_array_equal(bench.defined(case.dst), expected)
-    np.testing.assert_array_max_ulp(case.result(), block_product(case.a, case.b, case.c * is_bias, 16), 1)
+    np.testing.assert_array_max_ulp(case.result(), expected_product(case.a, case.b, case.c * is_bias), 1)
 
 
 @pytest.mark.parametrize("which", ["left", "right", "dst"])

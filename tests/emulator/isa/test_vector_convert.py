@@ -84,9 +84,7 @@ CASES = [
 def test_conversion(arithmetic: str, pair: tuple[str, str], mode: str, legacy: bool) -> None:
     dst, src = pair
     for setting in settings(f"conv{mode}", pair, legacy, count=3):
-        setting.bench.call(
-            "vconv" if legacy else "vec_conv", setting.mask, mode, *setting.tensors, setting.repeats, *setting.strides()
-        )
+        setting.call("conv", mode=mode)
         if mode == "odd":
             setting.expect(odd)
         elif dst.startswith("float"):
@@ -99,9 +97,7 @@ def test_conversion(arithmetic: str, pair: tuple[str, str], mode: str, legacy: b
 def test_dequantisation(arithmetic: str, deqscale: float) -> None:
     """int32 to float16: float64 product, rounded once."""
     for setting in settings("deq", ("float16", "int32"), False, count=2):
-        setting.bench.call(
-            "vec_conv", setting.mask, "none", *setting.tensors, setting.repeats, *setting.strides(), deqscale=deqscale
-        )
+        setting.call("conv", mode="none", deqscale=deqscale)
         setting.expect(lambda x: x.astype(np.float64) * deqscale)
 
 

@@ -63,9 +63,7 @@ ONE_SOURCE: dict[str, tuple[tuple[str, ...], Callable[[np.ndarray], np.ndarray]]
 @pytest.mark.parametrize(("name", "dtype"), [(n, d) for n, (dtypes, _) in ONE_SOURCE.items() for d in dtypes])
 def test_one_source(arithmetic: str, name: str, dtype: str, legacy: bool) -> None:
     for setting in settings(name, (dtype, dtype), legacy):
-        setting.bench.call(
-            ("v" if legacy else "vec_") + name, setting.mask, *setting.tensors, setting.repeats, *setting.strides()
-        )
+        setting.call(name)
         setting.expect(ONE_SOURCE[name][1])
 
 
@@ -76,9 +74,7 @@ def test_two_sources(arithmetic: str, name: str, dtype: str, legacy: bool) -> No
         assert "vec_div" not in registry.specs()
         return
     for setting in settings(name, (dtype,) * 3, legacy):
-        setting.bench.call(
-            ("v" if legacy else "vec_") + name, setting.mask, *setting.tensors, setting.repeats, *setting.strides()
-        )
+        setting.call(name)
         setting.expect(half_exact(TWO_SOURCES[name][1]))
 
 
@@ -88,14 +84,7 @@ def test_two_sources(arithmetic: str, name: str, dtype: str, legacy: bool) -> No
 def test_with_scalar(arithmetic: str, name: str, function: Callable[..., np.ndarray], dtype: str, legacy: bool) -> None:
     scalars = [0, -3, 12345] if dtype == "int32" else [0.0, -1.1, 3e-5, 60000.0]
     for setting, value in zip(settings(name, (dtype, dtype), legacy), scalars):
-        setting.bench.call(
-            ("v" if legacy else "vec_") + name,
-            setting.mask,
-            *setting.tensors,
-            value,
-            setting.repeats,
-            *setting.strides(),
-        )
+        setting.call(name, value)
         rounded = np.dtype(dtype).type(value)  # an immediate is converted to the tensor's type first
         setting.expect(lambda x, s=rounded: half_exact(function)(x, np.full_like(x, s)))
 
@@ -104,14 +93,7 @@ def test_with_scalar(arithmetic: str, name: str, function: Callable[..., np.ndar
 @pytest.mark.parametrize(("dst", "src"), [("float16", "float16"), ("float32", "float32"), ("float32", "float16")])
 def test_axpy(arithmetic: str, dst: str, src: str, legacy: bool) -> None:
     for setting, value in zip(settings("axpy", (dst, src), legacy), [0.0, -1.1, 3e-3, 600.0]):
-        setting.bench.call(
-            "vaxpy" if legacy else "vec_axpy",
-            setting.mask,
-            *setting.tensors,
-            value,
-            setting.repeats,
-            *setting.strides(),
-        )
+        setting.call("axpy", value)
         factor = np.float64(np.dtype(src).type(value))
         setting.expect(
             lambda x, d, s=factor: wide_sum(saturated(x.astype(np.float64) * s, d.dtype.name), d), reads_dst=True
@@ -133,7 +115,7 @@ def wide_sum(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 )
 def test_multiply_add(arithmetic: str, name: str, dtypes: tuple[str, ...]) -> None:
     for setting in settings(name, dtypes, True):
-        setting.bench.call(f"v{name}", setting.mask, *setting.tensors, setting.repeats, *setting.strides())
+        setting.call(name)
 
         def mla(x: np.ndarray, y: np.ndarray, d: np.ndarray) -> np.ndarray:
             return wide_sum(saturated(x.astype(np.float64) * y.astype(np.float64), d.dtype.name), d)
@@ -148,22 +130,10 @@ def test_dup(arithmetic: str, dtype: str) -> None:
     ]
     for legacy in (False, True):
         for setting, value in zip(settings("dup", (dtype,), legacy), values):
-            setting.bench.call(
-                "vector_dup" if legacy else "vec_dup",
-                setting.mask,
-                *setting.tensors,
-                value,
-                setting.repeats,
-                *setting.strides(),
-            )
+            setting.call("vector_dup" if legacy else "vec_dup", value)
             expected = setting.before.copy()
-            element_wise(
-                expected,
-                lambda v=value: np.array([v]).astype(dtype),
-                setting.mask,
-                setting.repeats,
-                *setting.operands(),
-            )
+            filled = np.array([value]).astype(dtype)
+            element_wise(expected, lambda v=filled: v, setting.mask, setting.repeats, *setting.operands())
             assert (expected == setting.data).all()
 
 
@@ -177,8 +147,8 @@ def test_shift(arithmetic: str, dtype: str, amount: int) -> None:
         return np.array([(int(value) << amount) & ((1 << bits) - 1) for value in x]).astype(f"uint{bits}").view(dtype)
 
     for setting in settings("shl", (dtype, dtype), True, count=2):
-        setting.bench.call("vshl", setting.mask, *setting.tensors, amount, setting.repeats, *setting.strides())
+        setting.call("shl", amount)
         setting.expect(left)
     for setting in settings("shr", (dtype, dtype), True, count=2):
-        setting.bench.call("vshr", setting.mask, *setting.tensors, amount, setting.repeats, *setting.strides())
+        setting.call("shr", amount)
         setting.expect(lambda x: np.array([int(value) >> amount for value in x]))

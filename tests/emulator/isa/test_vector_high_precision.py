@@ -39,9 +39,7 @@ def test_high_precision(arithmetic: str, name: str, dtype: str) -> None:
     for setting in settings(f"{name}_high_preci", (dtype, dtype), False):
         work = setting.bench.tensor(np.zeros(scratch(name, dtype, setting), HIGH[name][2]))
         setting.before = setting.data.copy()
-        (operation,) = setting.bench.call(
-            f"vec_{name}_high_preci", setting.mask, *setting.tensors, work, setting.repeats, *setting.strides()
-        )
+        (operation,) = setting.call(f"{name}_high_preci", work)
         setting.expect(once(HIGH[name][1]))
         assert [access.operand.name for access in operation.undefined] == [work.info.name]
 

@@ -11,7 +11,7 @@ import tikemu
 from tikemu import Options, TikBoundsError, TikMemoryError, TikUnsupportedError, TikWarning, tik
 
 from tests.emulator.isa.test_load3d import window
-from tests.emulator.support.composite_arrays import values
+from tests.emulator.support.cube_layout import values
 
 pytestmark = pytest.mark.usefixtures("soc")
 RNG = np.random.default_rng(29)

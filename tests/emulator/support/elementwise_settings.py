@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from tikemu.isa import registry
 
 from tests.emulator.support.bench import Bench
 from tests.emulator.support.vector_statement import element_wise, extent, random_mask, sample, saturated
@@ -88,8 +89,12 @@ class Setting:
     def data(self) -> np.ndarray:
         return self.bench.memories["UB"].data
 
-    def strides(self) -> list[int]:
-        return (self.blk if self.legacy else []) + self.rep
+    def call(self, name: str, *scalars: Any, mode: str | None = None, **more: Any) -> Any:
+        """The instruction ``name`` of the family."""
+        strides = (self.blk if self.legacy else []) + self.rep
+        modes = () if mode is None else (mode,)
+        api = name if name in registry.specs() else ("v" if self.legacy else "vec_") + name
+        return self.bench.call(api, self.mask, *modes, *self.tensors, *scalars, self.repeats, *strides, **more)
 
     def operands(self) -> list[tuple[int, str, int, int]]:
         return [

@@ -71,24 +71,9 @@ def gemm(m: int, k: int, n: int, block: tuple[int, int, int], buffers: int = 1, 
                 for i in range(buffers):
                     depth = (step * buffers + i) * (bk // 16)
                     for part in range(parts):
-                        instance.data_move(
-                            a_l1[i][part, 0, 0, 0],
-                            a_gm[part * m * k + (depth * m + row) * 16],
-                            0,
-                            bk // 16,
-                            bm,
-                            m - bm,
-                            0,
-                        )
-                        instance.data_move(
-                            b_l1[i][part, 0, 0, 0],
-                            b_gm[part * n * k + (depth * n + column) * 16],
-                            0,
-                            bk // 16,
-                            bn,
-                            n - bn,
-                            0,
-                        )
+                        for l1, gm, size, held, first in ((a_l1, a_gm, m, bm, row), (b_l1, b_gm, n, bn, column)):
+                            source = gm[part * size * k + (depth * size + first) * 16]
+                            instance.data_move(l1[i][part, 0, 0, 0], source, 0, bk // 16, held, size - held, 0)
                     _multiply_block(instance, block, a_l1[i], b_l1[i], l0a, l0b, l0c, TERMS[terms], i, step)
             instance.tensor_mov(ub, l0c, "m", 1, bm * bn // 256, 0, 0)
             instance.data_move(c_gm[(column // 16 * m + row) * 16], ub, 0, bn // 16, bm * 2, 0, (m - bm) * 2)

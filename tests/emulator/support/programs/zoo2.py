@@ -196,15 +196,8 @@ def convolution():
     inst.data_move(image_l1, image, 0, 1, c1 * howo, 0, 0)
     inst.data_move(weight_l1, weight, 0, 1, c1 * 9 * cout, 0, 0)
     inst.conv2d(held, image_l1, weight_l1, [c1, height, width, 16], [c1, 3, 3, cout, 16], [1, 1], [1, 1, 1, 1], [1, 1])
-    inst.fixpipe(
-        out,
-        held,
-        cout // 16,
-        howo * 16 * 4 // 32,
-        0,
-        0,
-        extend_params={"quantize_params": {"mode": "fp322fp16", "mode_param": None}, "relu": True},
-    )
+    conversion = {"quantize_params": {"mode": "fp322fp16", "mode_param": None}, "relu": True}
+    inst.fixpipe(out, held, cout // 16, howo * 16 * 4 // 32, 0, 0, extend_params=conversion)
     inst.BuildCCE(kernel_name="convolution", inputs=[image, weight], outputs=[out])
     x, w = _random((c1, height, width, 16), seed=6), _random((c1, 3, 3, cout, 16), seed=7, low=-0.2, high=0.2)
     padded = np.pad(x.astype(np.float64), ((0, 0), (1, 1), (1, 1), (0, 0)))
@@ -234,28 +227,10 @@ def image_to_columns():
     columns = inst.Tensor("float16", (3, 9, 16, 16), tik.scope_ca, "columns")
     filters = inst.Tensor("float16", (9, 1, 16, 16), tik.scope_cb, "filters")
     sums = inst.Tensor("float32", (1, 48, 16), tik.scope_cc, "sums")
+    window = (1, 1, 3, 3, 1, 1, 1, 0, 9)  # strides, filter, dilation, jump, along the depth, nine kernel points
     for fractal in range(3):  # 16 positions are two rows of the image
-        inst.load3dv1(
-            columns[fractal, 0, 0, 0],
-            image_l1,
-            [1, 1, 1, 1],
-            height,
-            width,
-            0,
-            0,
-            0,
-            -1,
-            2 * fractal - 1,
-            1,
-            1,
-            3,
-            3,
-            1,
-            1,
-            1,
-            0,
-            9,
-        )
+        corner = (-1, 2 * fractal - 1)
+        inst.load3dv1(columns[fractal, 0, 0, 0], image_l1, [1, 1, 1, 1], height, width, 0, 0, 0, *corner, *window)
     inst.load2dv1(filters, weight_l1, 0, 9, 1, 0, False)
     inst.mmad(sums, columns, filters, 48, 144, cout, 0)
     ub = inst.Tensor("float16", (48, 16), tik.scope_ubuf, "ub")
