@@ -53,40 +53,26 @@ def strides(names: tuple[str, ...], legacy: bool, blk_high: int) -> tuple[Param,
     return blocks + tuple(stride(f"{name}_rep_stride") for name in names)
 
 
-def one_source(legacy: bool) -> tuple[Param, ...]:
-    return (
-        Mask(),
-        Tensor("dst"),
-        Tensor("src"),
-        repeat(),
-        *strides(("dst", "src"), legacy, BLK_WIDE),
-        *(legacy_tail() if legacy else ()),
-    )
+def parameters(names: tuple[str, ...], legacy: bool, *scalar: Param, tail: tuple[Param, ...] = ()) -> tuple[Param, ...]:
+    """Mask, operands, scalar, repeats and strides; ``tail`` ends the list of ``vec_*``, the legacy one has its own."""
+    high = BLK_WIDE if len(names) < 3 else 255
+    end = legacy_tail() if legacy else tail
+    return (Mask(), *map(Tensor, names), *scalar, repeat(), *strides(names, legacy, high), *end)
 
 
-def two_sources(legacy: bool) -> tuple[Param, ...]:
-    return (
-        Mask(),
-        Tensor("dst"),
-        Tensor("src0"),
-        Tensor("src1"),
-        repeat(),
-        *strides(("dst", "src0", "src1"), legacy, 255),
-        *(legacy_tail() if legacy else ()),
-    )
-
-
-def with_scalar(legacy: bool, like: str = "dst") -> tuple[Param, ...]:
-    tail = legacy_tail() if legacy else (MaskMode(),)
-    return (
-        Mask(),
-        Tensor("dst"),
-        Tensor("src"),
-        Number("scalar", like),
-        repeat(),
-        *strides(("dst", "src"), legacy, BLK_WIDE),
-        *tail,
-    )
+def enter(
+    name: str,
+    names: tuple[str, ...],
+    binder: Callable[..., Any],
+    *scalar: Param,
+    families: tuple[bool, ...] = (False, True),
+    tail: tuple[Param, ...] = (),
+    **fields: Any,
+) -> None:
+    """Enter ``vec_<name>`` and the legacy ``v<name>`` into the table."""
+    for legacy in families:
+        api, params = f"{'v' if legacy else 'vec_'}{name}", parameters(names, legacy, *scalar, tail=tail)
+        instruction(api, params=params, typed=names, pipe="V", **fields)(partial(binder, legacy=legacy))
 
 
 # ------------------------------------------------------------------------------------------- kernels
@@ -179,17 +165,8 @@ for _name, _cost, _dtypes, _tolerated, _doc in (
     ("rsqrt", "simple", FLOATS, (), "1/sqrt(x) by table, about 8 valid bits"),
     ("not", "simple", BITS16, (), "bitwise not"),
 ):
-    for _legacy in (False, True):
-        instruction(
-            f"{'v' if _legacy else 'vec_'}{_name}",
-            params=one_source(_legacy),
-            typed=("dst", "src"),
-            dtypes=_dtypes,
-            tolerated=_tolerated,
-            pipe="V",
-            cost=_cost,
-            doc=_doc,
-        )(partial(_one_source, name=_name, legacy=_legacy))
+    _bind = partial(_one_source, name=_name)
+    enter(_name, ("dst", "src"), _bind, dtypes=_dtypes, tolerated=_tolerated, cost=_cost, doc=_doc)
 
 
 # ------------------------------------------------------------------------------------------- two sources
@@ -224,16 +201,8 @@ for _name, _cost, _dtypes, _doc in (
     ("or", "simple", BITS16, "bitwise or"),
     ("div", "div", FLOATS, "x0 / x1, correctly rounded"),
 ):
-    for _legacy in (False, True) if _name != "div" else (True,):
-        instruction(
-            f"{'v' if _legacy else 'vec_'}{_name}",
-            params=two_sources(_legacy),
-            typed=("dst", "src0", "src1"),
-            dtypes=_dtypes,
-            pipe="V",
-            cost=_cost,
-            doc=_doc,
-        )(partial(_two_sources, name=_name, legacy=_legacy))
+    _bind, _families = partial(_two_sources, name=_name), (True,) if _name == "div" else (False, True)
+    enter(_name, ("dst", "src0", "src1"), _bind, families=_families, dtypes=_dtypes, cost=_cost, doc=_doc)
 
 
 # ------------------------------------------------------------------------------------------- with a scalar
@@ -244,17 +213,17 @@ def _with_scalar(call: Call, a: Any, *, name: str, legacy: bool) -> Any:
 
 
 for _name, _doc in (("adds", "x + scalar"), ("muls", "x * scalar")):
-    for _legacy in (False, True):
-        instruction(
-            f"{'v' if _legacy else 'vec_'}{_name}",
-            params=with_scalar(_legacy),
-            typed=("dst", "src"),
-            dtypes=FLOATS,
-            tolerated=("int32",),
-            pipe="V",
-            cost="simple",
-            doc=_doc,
-        )(partial(_with_scalar, name=_name, legacy=_legacy))
+    enter(
+        _name,
+        ("dst", "src"),
+        partial(_with_scalar, name=_name),
+        Number("scalar", "dst"),
+        tail=(MaskMode(),),
+        dtypes=FLOATS,
+        tolerated=("int32",),
+        cost="simple",
+        doc=_doc,
+    )
 
 
 # ------------------------------------------------------------------------------------------- multiply-add
@@ -267,21 +236,19 @@ def _axpy(call: Call, a: Any, *, legacy: bool) -> Any:
     return make_rescalable(element_wise(call, kernel, dst, (src,), mask=a.mask))
 
 
-for _legacy in (False, True):
-    _params = with_scalar(_legacy, like="src")
-    instruction(
-        "vaxpy" if _legacy else "vec_axpy",
-        params=_params if _legacy else _params[:-1],
-        typed=("dst", "src"),
-        dtypes=(*FLOATS, MIXED),
-        pipe="V",
-        cost="axpy",
-        doc="dst = scalar * src + dst",
-    )(partial(_axpy, legacy=_legacy))
+enter(
+    "axpy",
+    ("dst", "src"),
+    _axpy,
+    Number("scalar", "src"),
+    dtypes=(*FLOATS, MIXED),
+    cost="axpy",
+    doc="dst = scalar * src + dst",
+)
 
 
-def _multiply_add(call: Call, a: Any, *, name: str) -> Any:
-    dst, *sources = walks(a, ("dst", "src0", "src1"), a.mask, a.repeat_times, True)
+def _multiply_add(call: Call, a: Any, *, name: str, legacy: bool) -> Any:
+    dst, *sources = walks(a, ("dst", "src0", "src1"), a.mask, a.repeat_times, legacy)
     return element_wise(call, multiply_add_kernel(name, a.dst.dtype), dst, sources, mask=a.mask)
 
 
@@ -289,15 +256,8 @@ for _name, _dtypes, _doc in (
     ("mla", (*FLOATS, ("float32", "float16", "float16")), "dst = src0 * src1 + dst"),
     ("madd", FLOATS, "dst = src0 * dst + src1"),
 ):
-    instruction(
-        f"v{_name}",
-        params=two_sources(True),
-        typed=("dst", "src0", "src1"),
-        dtypes=_dtypes,
-        pipe="V",
-        cost="mla",
-        doc=_doc,
-    )(partial(_multiply_add, name=_name))
+    _bind = partial(_multiply_add, name=_name)
+    enter(_name, ("dst", "src0", "src1"), _bind, families=(True,), dtypes=_dtypes, cost="mla", doc=_doc)
 
 
 # ------------------------------------------------------------------------------------------- fill
@@ -332,14 +292,7 @@ DUP_DTYPES = ("uint16", "int16", "float16", "uint32", "int32", "float32")
 for _legacy in (False, True):
     instruction(
         "vector_dup" if _legacy else "vec_dup",
-        params=(
-            Mask(),
-            Tensor("dst"),
-            Number("scalar", "dst"),
-            repeat(),
-            *strides(("dst",), _legacy, BLK_WIDE),
-            *(legacy_tail() if _legacy else ()),
-        ),
+        params=parameters(("dst",), _legacy, Number("scalar", "dst")),
         typed=("dst",),
         dtypes=DUP_DTYPES,
         pipe="V",
