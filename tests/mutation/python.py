@@ -29,7 +29,7 @@ from tests.mutation.verdicts import Verdicts, in_child, outcome, run_pytest
 PACKAGE = "train/flash_attention/"
 TESTS = "tests/train/flash_attention/ut/"
 _PROBLEM = ("test_problem.py", "test_problem_edges.py", "test_tiling.py")
-_FORWARD, _BACKWARD = ("tik/test_forward_scheduler.py",), ("tik/test_backward_scheduler.py",)
+_FORWARD, _BACKWARD = ("tik/test_forward_work.py",), ("tik/test_backward_work.py",)
 MODULES = {
     "problem/visibility.py": ("test_visibility.py", "native/test_band.py"),
     "problem/checks.py": _PROBLEM,
@@ -37,8 +37,8 @@ MODULES = {
     "problem/problem.py": _PROBLEM,
     "problem/tiling.py": _PROBLEM,
     "kernels/tik/common/work_split.py": (*_FORWARD, *_BACKWARD),
-    "kernels/tik/forward/scheduler.py": _FORWARD,
-    "kernels/tik/backward/scheduler.py": _BACKWARD,
+    "kernels/tik/forward/work.py": _FORWARD,
+    "kernels/tik/backward/work.py": _BACKWARD,
 }
 LIMIT = 120.0
 

@@ -11,7 +11,8 @@ from mindspore import dtype as mstype
 from flash_attention.backends.ascend.stages import MakePrimitive, primitive_of
 from flash_attention.backends.derivatives import refuse_gradient
 from flash_attention.kernels.tik import host
-from flash_attention.kernels.tik.decode import scheduler, tiling
+from flash_attention.kernels.tik.decode import plan as tiling
+from flash_attention.kernels.tik.decode import work as scheduler
 from flash_attention.kernels.tik.problem import Chip, padded
 from flash_attention.kernels.tik.signature import DECODE_STAGES, Request
 from flash_attention.problem.paged import PagedProblem

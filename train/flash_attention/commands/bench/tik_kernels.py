@@ -23,7 +23,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from flash_attention.kernels.tik.backward import kernel as backward
-from flash_attention.kernels.tik.backward import preprocess, scheduler
+from flash_attention.kernels.tik.backward import preprocess
+from flash_attention.kernels.tik.backward import work as scheduler
 from flash_attention.kernels.tik.forward import kernel as forward
 from flash_attention.kernels.tik.hardware import CUBE_FLOPS
 from flash_attention.kernels.tik.problem import CAPACITY, KernelProblem

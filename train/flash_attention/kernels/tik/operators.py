@@ -14,13 +14,13 @@ from flash_attention.kernels.tik import packed
 from flash_attention.kernels.tik.backward import kernel as backward
 from flash_attention.kernels.tik.backward import packed as backward_packed
 from flash_attention.kernels.tik.backward import preprocess
-from flash_attention.kernels.tik.backward import scheduler as backward_scheduler
+from flash_attention.kernels.tik.backward import work as backward_scheduler
 from flash_attention.kernels.tik.decode import kernel as decode
 from flash_attention.kernels.tik.decode import merge
-from flash_attention.kernels.tik.decode import scheduler as decode_scheduler
+from flash_attention.kernels.tik.decode import work as decode_scheduler
 from flash_attention.kernels.tik.forward import kernel as forward
 from flash_attention.kernels.tik.forward import packed as forward_packed
-from flash_attention.kernels.tik.forward import scheduler as forward_scheduler
+from flash_attention.kernels.tik.forward import work as forward_scheduler
 from flash_attention.kernels.tik.hardware import check_chip
 from flash_attention.kernels.tik.kernel import Kernel
 from flash_attention.kernels.tik.language import TikModule

@@ -35,7 +35,7 @@ class Request:
         problem: see KernelProblem.
         bias_gradient: the backward operators also give the gradient of a given bias.
         logsumexp_gradient: the backward operators take the gradient of the logsumexp.
-        variant: of the backward operators, see backward.scheduler.VARIANTS.
+        variant: of the backward operators, see backward.work.VARIANTS.
         pages: of a paged cache, (blocks, keys of a block); problem.seq_k is then as many keys as the table can name.
     """
 
@@ -200,13 +200,13 @@ def _work(problem: KernelProblem, choice: Any) -> dict:
     split = choice.split
     if problem.sequences:
         zeros = np.zeros((packed.zero_blocks(problem, choice.plan), 16), np.float16)
-        return {"work": split.table.shape, "tiles": np.concatenate([split.tiles, zeros])}
-    return {"table": split.table, "tiles": _tiles(split.tiles, choice.plan)}
+        return {"work": split.words.shape, "tiles": np.concatenate([split.tiles, zeros])}
+    return {"table": split.words, "tiles": _tiles(split.tiles, choice.plan)}
 
 
 def _blocks(problem: KernelProblem) -> tuple[int, int] | None:
     """Blocks of rows of packed sequences, see packed.blocks."""
-    return (layout.stored_rows(problem) // packed.BLOCK, packed.BLOCK_FIELDS) if problem.sequences else None
+    return (layout.stored_rows(problem) // packed.BLOCK, packed.BLOCK_RECORD.size) if problem.sequences else None
 
 
 def _filled(array: np.ndarray) -> np.ndarray | None:
@@ -518,7 +518,7 @@ def match(stage: str, request: Request, choice: Any) -> tuple[Operator, Signatur
     """The operator that runs at a stage for a request, and the arguments of its kernel.
 
     Args:
-        choice: what the stage's scheduler chose for the request; the pre-pass has none.
+        choice: what the stage's work.choose gave for the request; the pre-pass has none.
     """
     stored = {name: what for name, what in _STAGES[stage].stored(request, choice).items() if what is not None}
     operator = _BY_ARGUMENTS[stage, frozenset(stored)]

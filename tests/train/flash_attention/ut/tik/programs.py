@@ -7,9 +7,9 @@ from contextlib import contextmanager
 import numpy as np
 from flash_attention.kernels.tik import host
 from flash_attention.kernels.tik.core import Core
-from flash_attention.kernels.tik.forward import scheduler
+from flash_attention.kernels.tik.forward import work
 from flash_attention.kernels.tik.forward.kernel import build
-from flash_attention.kernels.tik.forward.tiling import buffers, candidates
+from flash_attention.kernels.tik.forward.plan import buffers, candidates
 from flash_attention.kernels.tik.hardware import Buffer
 
 
@@ -23,7 +23,7 @@ class Program:
         self.tik, self.execute = tik, execute
         self.instance = tik.Tik(disable_debug=False)
         self.problem, self.plan = problem, candidates(problem)[0]
-        self.split = scheduler.split(problem, self.plan)
+        self.split = work.split(problem, self.plan)
         self.inputs = {name: np.ascontiguousarray(array) for name, array in inputs.items()}
         self.outputs = outputs
         specs = {name: (str(array.dtype), array.shape) for name, array in self.inputs.items()} | outputs

@@ -9,7 +9,7 @@ from flash_attention.dropout import philox
 from flash_attention.kernels.tik import KernelProblem, host
 from flash_attention.kernels.tik.backward import host as backward_host
 from flash_attention.kernels.tik.backward import kernel as backward
-from flash_attention.kernels.tik.backward import scheduler
+from flash_attention.kernels.tik.backward import work
 from flash_attention.kernels.tik.problem import padded
 from flash_attention.problem import AttentionProblem, AttentionRules
 
@@ -155,7 +155,7 @@ def test_against_a_baseline_that_rounds_no_scores(tik, execute, head_dim, sigma,
 def test_wide_heads_have_key_tiles_of_their_own(tik, execute, head_dim, keys):
     attention = AttentionProblem(1, 1, 70, 2 * keys, head_dim, training=True, rules=AttentionRules(causal=True))
     problem = dataclasses.replace(host.describe(attention, cores=1), tiling=f"rows32keys{keys}")
-    assert scheduler.choose(problem, "deterministic", False).plan.tight
+    assert work.choose(problem, "deterministic", False).plan.tight
     arrays, exact = _attention(attention, 5)
     _check_strictly(attention, arrays, exact, gradients(tik, execute, problem, arrays))
 
@@ -165,7 +165,7 @@ def test_wide_heads_have_key_tiles_of_their_own(tik, execute, head_dim, keys):
 def test_parts_of_the_narrower_head_dim_have_room(tik, execute, head_dim, value_dim, keys):
     attention = AttentionProblem(1, 1, 40, keys, head_dim, value_dim=value_dim, training=True)
     problem = host.describe(attention, cores=1)
-    plan = scheduler.choose(problem, "deterministic", False).plan
+    plan = work.choose(problem, "deterministic", False).plan
     wide, narrow = (plan.column_parts(plan.rows, dim)[0][1] for dim in sorted((head_dim, value_dim), reverse=True))
     assert narrow > wide
     arrays, exact = _attention(attention, 7)
@@ -178,7 +178,7 @@ def test_query_tiles_that_stay_on_chip_are_those_of_their_head(tik, execute, cau
     rules = AttentionRules(causal=causal, causal_alignment="bottom_right")
     attention = AttentionProblem(1, 2, seq_q, 230, 256, training=True, rules=rules)
     problem = dataclasses.replace(host.describe(attention, cores=1), tiling="rows32keys112")
-    first, end = scheduler.choose(problem, "deterministic", False).split.kept
+    first, end = work.choose(problem, "deterministic", False).split.kept
     assert (end - first, end) == (loads, seq_q // 32)
     arrays, exact = _attention(attention, 6)
     actual = gradients(tik, execute, problem, arrays)
@@ -192,7 +192,7 @@ def test_query_tiles_that_stay_on_chip_are_those_of_their_head(tik, execute, cau
 def test_items_of_any_length_hand_over_to_the_next(tik, execute, seq_q):
     attention = AttentionProblem(1, 1, seq_q, 390, 128, training=True)
     problem = host.describe(attention, cores=1)
-    assert scheduler.choose(problem, "deterministic", False).plan.deferred
+    assert work.choose(problem, "deterministic", False).plan.deferred
     arrays, exact = _attention(attention, 4)
     _check_strictly(attention, arrays, exact, gradients(tik, execute, problem, arrays))
 
@@ -247,7 +247,7 @@ def test_the_last_part_of_a_sum_is_added_and_rounded_as_by_the_last_pass(tik, ex
         assert np.array_equal(array, results[1][name]), name
 
 
-@pytest.mark.parametrize("variant", scheduler.VARIANTS)
+@pytest.mark.parametrize("variant", work.VARIANTS)
 def test_variants_with_fewer_heads_than_cores(tik, execute, variant):
     attention = AttentionProblem(
         1, 2, 200, 900, 32, training=True, rules=AttentionRules(causal=True, causal_alignment="bottom_right")

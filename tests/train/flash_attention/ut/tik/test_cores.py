@@ -8,18 +8,17 @@ import numpy as np
 import pytest
 from flash_attention.kernels.tik import build_backward, build_forward, hardware
 from flash_attention.kernels.tik.backward import host as backward_host
-from flash_attention.kernels.tik.backward import scheduler as backward
-from flash_attention.kernels.tik.forward import scheduler as forward
+from flash_attention.kernels.tik.backward import work as backward
+from flash_attention.kernels.tik.forward import work as forward
 from flash_attention.kernels.tik.problem import CAPACITY
 
 from tests.train.flash_attention.problems import make_kernel_problem
 from tests.train.flash_attention.ut.tik.programs import forward as run_forward
 
 
-def _first_query(row: np.ndarray) -> int:
+def _first_query(row: np.void) -> int:
     """Of a work item, whose longer row block comes first where it is causal."""
-    blocks = row[forward.ROW_BLOCK :].reshape(-1, forward.ROW_BLOCK_FIELDS)
-    return min(block[forward.START] for block in blocks if block[forward.FIRST] <= block[forward.LAST])
+    return min(block["start"] for block in row["row_blocks"] if block["first"] <= block["last"])
 
 
 @pytest.mark.parametrize("cores", (30, 32))
@@ -31,16 +30,16 @@ def test_all_work_is_done_and_evenly(cores: int, causal: bool, head_dim: int) ->
     assert split.cores == cores
     assert max(split.units) < 1.07 * sum(split.units) / cores
     rows = plan.rows * plan.row_blocks
-    rows_of = (row for share in split.table for row in share if row[forward.END])
-    items = Counter((row[forward.HEAD], _first_query(row)) for row in rows_of)
+    rows_of = (row for share in split.table for row in share if row["end"])
+    items = Counter((row["head"], _first_query(row)) for row in rows_of)
     assert set(items) == {(head, first) for head in range(32) for first in range(0, 4096, rows)}
     assert set(items.values()) == {1}
 
     for variant in backward.VARIANTS:
         chosen = backward.choose(problem, variant, False)
-        steps = chosen.split.table[chosen.split.table[:, :, backward.COUNT] > 0]
+        steps = chosen.split.table[chosen.split.table["count"] > 0]
         tiles = -(-4096 // chosen.plan.keys)
-        done = Counter((row[backward.KV_HEAD], row[backward.TILE]) for row in steps)
+        done = Counter((row["kv_head"], row["tile"]) for row in steps)
         assert set(done) == {(head, tile) for head in range(32) for tile in range(tiles)}
         assert set(done.values()) == {1}
         assert chosen.split.cores <= cores
@@ -71,7 +70,7 @@ def test_the_same_bits_where_items_are_taken_apart(tik, execute) -> None:
     results = []
     for cores in (1, 2):
         problem = make_kernel_problem(1, 3, 250, 250, 16, cores=cores, tiling="pair128")
-        items = [row for share in forward.choose(problem).split.table for row in share if row[forward.END]]
+        items = [row for share in forward.choose(problem).split.table for row in share if row["end"]]
         assert len(items) == (3 if cores == 1 else 4)
         results.append(run_forward(tik, execute, problem, query, key, value))
     for alone, shared in zip(*results):

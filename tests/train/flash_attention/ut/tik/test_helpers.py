@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from flash_attention.kernels.tik import KernelProblem
 from flash_attention.kernels.tik.common import alibi, dropout, mask, score_terms, tiles
-from flash_attention.kernels.tik.forward import epilogue, row_reference, softmax
+from flash_attention.kernels.tik.forward import row_reference, softmax, store
 from flash_attention.kernels.tik.forward.reach import Verdict
-from flash_attention.kernels.tik.forward.work_item import Item
+from flash_attention.kernels.tik.forward.work import Item
 from flash_attention.kernels.tik.hardware import Buffer
 from flash_attention.kernels.tik.layout import from_nz, pack_bias, pack_keep_bits, pack_keys, to_nz
 
@@ -223,7 +223,7 @@ def test_row_totals_become_output_and_logsumexp(tik, execute):
     with program.body() as core:
         core.clear_vectors()
         core.fill(core.on.flag[0], 0, 8, 64)
-        epilogue.initialise(core)
+        store.initialise(core)
         core.fill(core.on.current_reference[0], 2.5, 128, 64)
         core.fill(core.on.stage[0], 1.0, 256)
         core.tik.data_move(core.on.fractals[0], core.on.stage[0], 0, 1, 16, 0, 0)
@@ -249,8 +249,8 @@ def test_row_totals_become_output_and_logsumexp(tik, execute):
                 return place
 
         item = Item({"head": zero, ("start", 0): zero, ("rows", 0): zero})
-        epilogue.finish(core, item, 0)
-        epilogue.store(core, item, 0, 0, 1)
+        store.finish(core, item, 0)
+        store.store(core, item, 0, 0, 1)
         core.tik.data_move(core.gm["flags"][8], core.on.flag[0], 0, 1, 1, 0, 0)
     results = program.run()
     total = left.astype(np.float64).sum(1)
@@ -303,7 +303,7 @@ def test_reference_is_the_row_maximum(tik, execute, attempt, offset):
         {"query": to_nz(query[None]), "key": to_nz(key[None])},
         {"reference": ("float32", (128,))},
     )
-    for name, array in (("table", program.split.table), ("tiles", program.split.tiles)):
+    for name, array in (("table", program.split.words), ("tiles", program.split.tiles)):
         program.inputs[name] = array
         program.gm[name] = program.instance.Tensor(str(array.dtype), array.shape, tik.scope_gm, name)
     with program.body() as core:
@@ -317,7 +317,8 @@ def test_reference_is_the_row_maximum(tik, execute, attempt, offset):
         item.load(zero)
         base, at = core.scalar("int64", "base", 0), core.scalar("int32", "at", attempt)
         numbers = [core.scalar("int32", name) for name in ("sweeps", "sweep_tiles", "tile", "number", "distance")]
-        search = row_reference.Search(at, *numbers, base, base, True, program.split.blind, slopes=None, reach=None)
+        misses = program.split.sample_misses
+        search = row_reference.Search(at, *numbers, base, base, True, misses, slopes=None, reach=None)
         tiles.fetch_query(core, core.on.stage[0], base, zero, core.plan.rows)
         tiles.place_query(core, row_reference.query_slots(core, 0), core.on.stage[0], zero)
         row_reference.clear(core, 0, zero)

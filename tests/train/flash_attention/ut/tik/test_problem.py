@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 from flash_attention.kernels.tik import KernelProblem, build_forward, host
-from flash_attention.kernels.tik.forward.scheduler import split
-from flash_attention.kernels.tik.forward.tiling import buffers, candidates
+from flash_attention.kernels.tik.forward.plan import buffers, candidates
+from flash_attention.kernels.tik.forward.work import split
 from flash_attention.kernels.tik.hardware import usage
 from flash_attention.kernels.tik.problem import CAPACITY
 from flash_attention.problem import AttentionProblem, AttentionRules

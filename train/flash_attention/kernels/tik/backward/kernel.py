@@ -3,17 +3,17 @@
 Dao, "FlashAttention-2" (2023), algorithm 2; two or three kernels run one after another, of which this is the main one:
 
     D = rowsum(dO * O), D and logsumexp as terms                preprocess.py, a kernel
-    for K, V in work of this core:                              scheduler.py deals, work_item.py reads, load.py
-        for Q, dO in query tiles that see K:                    work_item.py, load.py
-            P = exp(Q K^T - logsumexp)                          here (Cube), softmax_grad.py (Vector)
+    for K, V in work of this core:                              work.py, load.py
+        for Q, dO in query tiles that see K:                    load.py
+            P = exp(Q K^T - logsumexp)                          here (Cube), softmax.py (Vector)
             dV += P^T dO, dP = dO V^T - D                       here
-            dS = P * dP                                         softmax_grad.py, with the gradient of a bias per score
+            dS = P * dP                                         softmax.py, with the gradient of a bias per score
             dK += dS^T Q, dQ += dS K                            here, query_sums.py
-        dK, dV                                                  results.py
+        dK, dV                                                  store.py
     dQ in float16, where several cores share those of a head    postprocess.py, a kernel
 
 dK and dV stay in the accumulator memory of the Cube while query tiles pass by. docs/kernels.md draws the pipeline,
-tiling.py chooses the tiles.
+plan.py chooses the tiles.
 """
 
 from __future__ import annotations
@@ -25,18 +25,17 @@ from typing import Any, Callable
 import numpy as np
 
 from flash_attention.kernels.tik import signature
-from flash_attention.kernels.tik.backward import postprocess, preprocess, scheduler
+from flash_attention.kernels.tik.backward import postprocess, preprocess, work
 from flash_attention.kernels.tik.backward.load import Loads
+from flash_attention.kernels.tik.backward.plan import ITEMS_PER_CHUNK, PAIR, RING, BackwardPlan, in_turn
 from flash_attention.kernels.tik.backward.query_sums import QuerySums
-from flash_attention.kernels.tik.backward.results import Results
-from flash_attention.kernels.tik.backward.scheduler import BackwardSplit
-from flash_attention.kernels.tik.backward.softmax_grad import VectorWork
-from flash_attention.kernels.tik.backward.tiling import ITEMS_PER_CHUNK, PAIR, RING, BackwardPlan, in_turn
-from flash_attention.kernels.tik.backward.words import FIELDS
-from flash_attention.kernels.tik.backward.work_item import KeyItem, Unit
+from flash_attention.kernels.tik.backward.softmax import VectorWork
+from flash_attention.kernels.tik.backward.store import Results
+from flash_attention.kernels.tik.backward.work import BackwardSplit, KeyItem, Unit
 from flash_attention.kernels.tik.common import alibi, score_terms, softcap
 from flash_attention.kernels.tik.common.band import BandAtRunTime
 from flash_attention.kernels.tik.common.score_terms import TERMS
+from flash_attention.kernels.tik.common.table_row import chunks, load_chunk
 from flash_attention.kernels.tik.common.tiles import each_epoch
 from flash_attention.kernels.tik.core import Core
 from flash_attention.kernels.tik.hardware import F
@@ -102,7 +101,7 @@ def build(
     request = signature.Request(problem, bias_gradient, variant=variant)
     main = _main(request, tik, name, debug)
     rows = preprocess.build(problem, tik, logsumexp_gradient=logsumexp_gradient, name=f"{name}_rows", debug=debug)
-    owned = scheduler.choose(problem, variant, bias_gradient).split.owned
+    owned = work.choose(problem, variant, bias_gradient).split.owned
     finish = None if owned else postprocess.build(request, tik, name=f"{name}_finish", debug=debug)
     return Backward(rows, main, finish)
 
@@ -136,7 +135,7 @@ def build_finish(
 
 def _main(request: signature.Request, tik: TikModule, name: str, debug: bool) -> Kernel:
     problem = request.problem
-    choice = scheduler.choose(problem, request.variant, request.bias_gradient)
+    choice = work.choose(problem, request.variant, request.bias_gradient)
     plan, split, parts = choice
     _, arguments = signature.match("grad", request, choice)
     instance = tik.Tik(disable_debug=not debug)
@@ -187,11 +186,9 @@ class _Main:
             core.clear_padding(name, core.on.d_score_half[0], self.index, self.split.cores)
         size = min(items, ITEMS_PER_CHUNK)
         with tik.for_range(0, -(-items // ITEMS_PER_CHUNK), name="chunk") as chunk:
-            for start in range(0, items, ITEMS_PER_CHUNK):
+            for start, count in chunks(items):
                 with tik.if_scope(chunk == start // ITEMS_PER_CHUNK):
-                    count = min(ITEMS_PER_CHUNK, items - start)
-                    source = core.work_table[(self.index * items + start) * FIELDS]
-                    tik.data_move(core.on.table[0], source, 0, 1, count * FIELDS // 8, 0, 0)
+                    load_chunk(core, self.item.record, self.index * items + start, count)
             first = chunk * ITEMS_PER_CHUNK
             self._read_next_item(first, 0, size)
             with tik.if_scope(self.next_item["count"] > 0):
@@ -215,7 +212,7 @@ class _Main:
         """Reads the item whose keys are loaded next; its count is 0 where there is none."""
         self.next_item["count"].set_as(0)
         with self.core.when(position < size, first + position < self.split.items):
-            self.next_item.load(position * FIELDS)
+            self.next_item.load(position)
 
     def _item(self) -> None:
         core, item = self.core, self.item

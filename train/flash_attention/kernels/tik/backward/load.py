@@ -7,8 +7,8 @@ import contextlib
 import numpy as np
 
 from flash_attention.kernels.tik.backward import preprocess
-from flash_attention.kernels.tik.backward.tiling import BackwardPlan, lowers_on_cube
-from flash_attention.kernels.tik.backward.work_item import KeyItem, Unit
+from flash_attention.kernels.tik.backward.plan import BackwardPlan, lowers_on_cube
+from flash_attention.kernels.tik.backward.work import KeyItem, Unit
 from flash_attention.kernels.tik.common import alibi, dropout, mask, score_terms, softcap
 from flash_attention.kernels.tik.common.score_terms import TERMS, Planes
 from flash_attention.kernels.tik.common.tiles import by_keys, by_rows, each_epoch, if_any, segment_keys, stored_rows

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from flash_attention.kernels.tik import signature
-from flash_attention.kernels.tik.backward import row_block, scheduler
+from flash_attention.kernels.tik.backward import row_block, work
+from flash_attention.kernels.tik.backward.plan import FINISH_COPIES, BackwardPlan, finish_buffers
 from flash_attention.kernels.tik.backward.row_block import Place
-from flash_attention.kernels.tik.backward.tiling import FINISH_COPIES, BackwardPlan, finish_buffers
 from flash_attention.kernels.tik.common import softcap
 from flash_attention.kernels.tik.common.tiles import by_rows
 from flash_attention.kernels.tik.core import Core
@@ -19,7 +19,7 @@ def build(
 ) -> Kernel:
     """Records and builds the last pass for the accumulators of a request's main kernel."""
     problem = request.problem
-    choice = scheduler.choose(problem, request.variant, request.bias_gradient)
+    choice = work.choose(problem, request.variant, request.bias_gradient)
     plan, slots = choice.plan, choice.split.slots
     parts = finish_buffers(problem, plan, slots)
     _, arguments = signature.match("grad_finish", request, choice)

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from typing import Callable
 
-from flash_attention.kernels.tik.backward.scheduler import BackwardSplit
-from flash_attention.kernels.tik.backward.tiling import RING, BackwardPlan
-from flash_attention.kernels.tik.backward.work_item import KeyItem, Unit
+from flash_attention.kernels.tik.backward.plan import RING, BackwardPlan
+from flash_attention.kernels.tik.backward.work import BackwardSplit, KeyItem, Unit
 from flash_attention.kernels.tik.common import softcap
 from flash_attention.kernels.tik.common.tiles import by_rows
 from flash_attention.kernels.tik.core import Core

@@ -2,7 +2,7 @@
 
 FlashAttention-2 (Dao, 2023) with the keys split over the cores, as in Flash-Decoding:
 
-    for K, V in key tiles of this core:                         scheduler.py and cursor.py find them
+    for K, V in key tiles of this core:                         work.py and cursor.py find them
         Q, K, V in fractals                                     load.py
         S = K Q^T, scaled, capped, biased, hidden               here, softmax.take
         m' = max(m, S), P = exp(S - m'), l = l exp(m - m') + P  softmax.update
@@ -11,7 +11,7 @@ FlashAttention-2 (Dao, 2023) with the keys split over the cores, as in Flash-Dec
     output and logsumexp from those of all cores                merge.py, a kernel
 
 Memory is the limit: keys and values stream through double buffers without a stop from one sequence to the next, all
-else happens meanwhile. The matrices are transposed: S has a key per row, O a column of the output. tiling.py chooses
+else happens meanwhile. The matrices are transposed: S has a key per row, O a column of the output. plan.py chooses
 the tiles.
 """
 
@@ -19,9 +19,9 @@ from __future__ import annotations
 
 from flash_attention.kernels.tik import signature
 from flash_attention.kernels.tik.core import Core
-from flash_attention.kernels.tik.decode import load, scheduler, softmax
+from flash_attention.kernels.tik.decode import load, softmax, work
 from flash_attention.kernels.tik.decode.cursor import Current, Stream
-from flash_attention.kernels.tik.decode.tiling import DecodePlan
+from flash_attention.kernels.tik.decode.plan import DecodePlan
 from flash_attention.kernels.tik.hardware import F
 from flash_attention.kernels.tik.kernel import Kernel
 from flash_attention.kernels.tik.language import Number, Tensor, TikModule
@@ -42,7 +42,7 @@ def build(
         ValueError: the problem asks for what the kernels do not have.
     """
     problem = request.problem
-    choice = scheduler.choose(problem, request.pages is not None)
+    choice = work.choose(problem, request.pages is not None)
     _, arguments = signature.match("decode", request, choice)
     instance = tik.Tik(disable_debug=not debug)
     gm = arguments.declare(tik, instance)
@@ -52,7 +52,7 @@ def build(
         _Decode(core, index, request.pages).record()
     arguments.build(instance, name, gm)
     most = problem.batch * problem.kv_heads * choice.plan.row_blocks
-    most *= scheduler.tiles_of(problem, choice.plan, problem.seq_k)[2]
+    most *= work.tiles_of(problem, choice.plan, problem.seq_k)[2]
     units = -(-most // problem.cores), most
     return Kernel(
         arguments.inputs, arguments.outputs, name, instance, problem, choice.plan, choice.buffers, problem.cores, units

@@ -10,7 +10,7 @@ from typing import Callable
 
 from flash_attention.kernels.tik.core import Core
 from flash_attention.kernels.tik.decode.cursor import Stream
-from flash_attention.kernels.tik.decode.tiling import LANES, WINDOW, DecodePlan
+from flash_attention.kernels.tik.decode.plan import LANES, WINDOW, DecodePlan
 from flash_attention.kernels.tik.hardware import BLOCK_HALVES
 from flash_attention.kernels.tik.language import Number, Tensor
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from flash_attention.kernels.tik import signature
 from flash_attention.kernels.tik.core import Core
-from flash_attention.kernels.tik.decode import scheduler, softmax
+from flash_attention.kernels.tik.decode import softmax, work
 from flash_attention.kernels.tik.decode.cursor import Sequences, per_sequence
 from flash_attention.kernels.tik.decode.load import by_block
-from flash_attention.kernels.tik.decode.tiling import LANES, MERGED, DecodePlan
+from flash_attention.kernels.tik.decode.plan import LANES, MERGED, DecodePlan
 from flash_attention.kernels.tik.hardware import LARGEST_SINGLE
 from flash_attention.kernels.tik.kernel import Kernel
 from flash_attention.kernels.tik.language import Number, RunTime, Step, Tensor, TikModule
@@ -23,7 +23,7 @@ def build(
 ) -> Kernel:
     """Records and builds the merging kernel; see kernel.build."""
     problem = request.problem
-    choice = scheduler.choose(problem, request.pages is not None)
+    choice = work.choose(problem, request.pages is not None)
     plan = choice.plan
     _, arguments = signature.match("decode_merge", request, choice)
     instance = tik.Tik(disable_debug=not debug)
@@ -166,7 +166,7 @@ class _Unit:
             tik.data_move(target, core.gm["statistics"][source], 0, self.count - 1, BLOCKS, gap, 0)
 
     def _slot(self, index: Number) -> RunTime:
-        """Slot number `index` of the pair, see scheduler."""
+        """Slot number `index` of the pair, see work."""
         if isinstance(index, int) and index == 0:
             return self.pair + self.core.problem.cores
         return self.first_core + index

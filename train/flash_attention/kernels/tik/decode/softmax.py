@@ -12,8 +12,8 @@ from typing import NamedTuple
 from flash_attention.kernels.tik.common import softcap
 from flash_attention.kernels.tik.core import Core
 from flash_attention.kernels.tik.decode.cursor import Current
-from flash_attention.kernels.tik.decode.scheduler import OUT_OF_REACH, Reach
-from flash_attention.kernels.tik.decode.tiling import HIDDEN_KEYS, LANES, DecodePlan
+from flash_attention.kernels.tik.decode.plan import HIDDEN_KEYS, LANES, DecodePlan
+from flash_attention.kernels.tik.decode.work import OUT_OF_REACH, Reach
 from flash_attention.kernels.tik.hardware import HALF_ROUND
 from flash_attention.kernels.tik.language import Scalar, Step, Tensor
 

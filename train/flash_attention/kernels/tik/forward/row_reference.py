@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from flash_attention.kernels.tik.common import alibi, mask, score_terms, softcap, tiles
 from flash_attention.kernels.tik.common.mask import LOWEST
 from flash_attention.kernels.tik.core import Core
+from flash_attention.kernels.tik.forward.plan import RING, ForwardPlan
 from flash_attention.kernels.tik.forward.reach import Reach
-from flash_attention.kernels.tik.forward.tiling import RING, ForwardPlan
-from flash_attention.kernels.tik.forward.work_item import Item
+from flash_attention.kernels.tik.forward.work import Item
 from flash_attention.kernels.tik.hardware import HALF_ROUND
 from flash_attention.kernels.tik.language import Factor, Number, RunTime, Scalar, Tensor
 from flash_attention.kernels.tik.problem import padded
@@ -28,7 +28,7 @@ COARSE = 4096.0
 COARSE_SLACK = 2.0**-9
 # Reference of a row that the sample showed nothing, without and with float16 scores: these reach to 16376 and, less the
 # reference, to 65504.
-BLIND = (-60000.0, -20000.0)
+UNSEEN_REFERENCE = (-60000.0, -20000.0)
 LEAST_STEP = -64.0  # of the references after the first, which only make up for its rounding
 LEAST_REFERENCE = -9000.0  # where terms hide keys: a row of hidden keys alone has scores of HIDING, far below
 ABOVE_LOWEST = 33000.0  # added to a score gives more than 1, added to LOWEST less than 0
@@ -44,7 +44,7 @@ class Search:
         base, value_base: run-time first elements of the keys and values of the item in global memory; one variable
             where they are the same.
         numbered: whether there are visibility tiles.
-        blind: see scheduler.WorkSplit.
+        sample_misses: see work.WorkSplit.
         slopes: of the item's head where keys stand on both sides of the queries, else None.
         reach: None where the kernel does not look at that.
     """
@@ -58,7 +58,7 @@ class Search:
     base: Scalar
     value_base: Scalar
     numbered: bool
-    blind: bool
+    sample_misses: bool
     slopes: QuerySlopes | None
     reach: Reach | None
 
@@ -370,11 +370,11 @@ def _take(core: Core[ForwardPlan], sweep: Number, epoch: Number, search: Search)
     core.with_row("vec_max", extra, extra, core.on.zeros[0], numbers)
     core.with_row("vec_min", extra, extra, core.on.half_ones[0], numbers)
     core.binary("vec_mul", value, value, extra, numbers)
-    if search.blind:
+    if search.sample_misses:
         with tik.if_scope(sweep == 0):
             # Below any score: every key that such a row sees after all saturates, and the row block is found out.
             core.with_scalar("vec_adds", extra, extra, -1.0, numbers)
-            core.with_scalar("vec_muls", extra, extra, -BLIND[plan.half_scores], numbers)
+            core.with_scalar("vec_muls", extra, extra, -UNSEEN_REFERENCE[plan.half_scores], numbers)
             core.binary("vec_add", value, value, extra, numbers)
     unit: Factor = problem.post_scale  # what 1 in the scores of L0C stands for
     if search.reach is not None:

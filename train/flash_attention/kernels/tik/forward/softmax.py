@@ -2,7 +2,7 @@
 
 The Cube has already subtracted the row reference, so the exponential meets numbers near zero and a probability never
 needs the running maximum of its row. No exponent passes CEILING, so nothing saturates and the overflow status of the
-chip stays clear; where a score was cut, the row total shows it (epilogue.py) and the row block is computed again.
+chip stays clear; where a score was cut, the row total shows it (store.py) and the row block is computed again.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import numpy as np
 
 from flash_attention.kernels.tik.common import dropout, mask, softcap, tiles
 from flash_attention.kernels.tik.core import Core
+from flash_attention.kernels.tik.forward.plan import ForwardPlan
 from flash_attention.kernels.tik.forward.reach import CEILING, FAR_UNIT, Verdict
-from flash_attention.kernels.tik.forward.tiling import ForwardPlan
 from flash_attention.kernels.tik.hardware import HALF_ROUND
 from flash_attention.kernels.tik.language import Number, Scalar, Step, Tensor
 from flash_attention.kernels.tik.problem import KernelProblem

@@ -8,7 +8,7 @@ from flash_attention.kernels.tik import forms, tuning
 from flash_attention.kernels.tik.common import band, softcap
 from flash_attention.kernels.tik.common.score_terms import TERMS
 from flash_attention.kernels.tik.common.table_row import ITEMS_PER_CHUNK
-from flash_attention.kernels.tik.forward import reach
+from flash_attention.kernels.tik.forward import reach, record
 from flash_attention.kernels.tik.hardware import HALF_ROUND, WIDENED, Buffer
 from flash_attention.kernels.tik.layout import SINK_LANES
 from flash_attention.kernels.tik.packed import BLOCK
@@ -75,7 +75,7 @@ class ForwardPlan:
         precise_total: the logsumexp is that of unrounded probabilities. With few rows Vector has the time for it; with
             a low soft cap many keys share a probability, and rounding moves all of them the same way.
         memory_bound: the memory is the limit, or nearly so.
-        shared_sample: two neighbouring row blocks take their references from the same keys, see scheduler._sample.
+        shared_sample: two neighbouring row blocks take their references from the same keys, see work._sample.
             Spares the memory.
     """
 
@@ -265,7 +265,7 @@ def buffers(problem: KernelProblem, plan: ForwardPlan, tiles: int, distances: in
         ),
         Buffer("negated_term", "UB", "float16", 128 if distances else 0),
         Buffer("row_numbers", "UB", "float32", 128 if computed else 0),
-        Buffer("table", "UB", "int32", ITEMS_PER_CHUNK * 48),
+        Buffer("table", "UB", "int32", ITEMS_PER_CHUNK * record.item(problem).size),
         Buffer("flags", "UB", "int32", ITEMS_PER_CHUNK * 16),
         Buffer("flag", "UB", "int32", 8, plan.row_blocks),
         *(Buffer(name, "UB", "float32", reach.LANES if near else 0) for name in ("query_norm", "key_norm")),

@@ -6,8 +6,8 @@ import functools
 
 from flash_attention.kernels.tik.common.tiles import by_rows, stored_rows
 from flash_attention.kernels.tik.core import Core
-from flash_attention.kernels.tik.forward.tiling import ForwardPlan
-from flash_attention.kernels.tik.forward.work_item import Item
+from flash_attention.kernels.tik.forward.plan import ForwardPlan
+from flash_attention.kernels.tik.forward.work import Item
 from flash_attention.kernels.tik.hardware import LARGEST_SINGLE
 from flash_attention.kernels.tik.language import Number, Step, Tensor
 from flash_attention.kernels.tik.layout import SINK_LANES

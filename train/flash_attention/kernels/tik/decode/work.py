@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flash_attention.kernels.tik.decode import tiling
+from flash_attention.kernels.tik.decode import plan as tiling
 from flash_attention.kernels.tik.hardware import Buffer, excess
 from flash_attention.kernels.tik.problem import KernelProblem
 

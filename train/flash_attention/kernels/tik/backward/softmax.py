@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 
 from flash_attention.kernels.tik.backward.load import Loads
-from flash_attention.kernels.tik.backward.tiling import PAIR, BackwardPlan, lowers_on_cube
-from flash_attention.kernels.tik.backward.work_item import KeyItem, Unit
+from flash_attention.kernels.tik.backward.plan import PAIR, BackwardPlan, lowers_on_cube
+from flash_attention.kernels.tik.backward.work import KeyItem, Unit
 from flash_attention.kernels.tik.common import alibi, dropout, mask, softcap
 from flash_attention.kernels.tik.common.tiles import by_keys, by_rows
 from flash_attention.kernels.tik.core import Core

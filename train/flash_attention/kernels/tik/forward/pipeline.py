@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from flash_attention.kernels.tik.common import alibi, dropout, mask, score_terms, tiles
 from flash_attention.kernels.tik.core import Core
 from flash_attention.kernels.tik.forward import row_reference, softmax
+from flash_attention.kernels.tik.forward.plan import RING, ForwardPlan
 from flash_attention.kernels.tik.forward.reach import Verdict
-from flash_attention.kernels.tik.forward.tiling import RING, ForwardPlan
-from flash_attention.kernels.tik.forward.work_item import Item
+from flash_attention.kernels.tik.forward.work import Item
 from flash_attention.kernels.tik.language import Number, Scope, Step, Tensor
 
 LAG = 2  # units between the scores of a tile and its part of the output

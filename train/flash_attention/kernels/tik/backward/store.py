@@ -9,22 +9,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flash_attention.kernels.tik.backward import words as word_of
-from flash_attention.kernels.tik.backward.tiling import RING, BackwardPlan
+from flash_attention.kernels.tik.backward import record, work
+from flash_attention.kernels.tik.backward.plan import RING, BackwardPlan
 from flash_attention.kernels.tik.common import softcap
-from flash_attention.kernels.tik.common.table_row import TableRow, of_sequence, present
+from flash_attention.kernels.tik.common.table_row import Field, TableRow
 from flash_attention.kernels.tik.common.tiles import by_keys, if_any
 from flash_attention.kernels.tik.core import Address, Core
 from flash_attention.kernels.tik.hardware import HALF_ROUND, F
 from flash_attention.kernels.tik.language import Number, Tensor
 from flash_attention.kernels.tik.problem import padded
 
-_PLACE = {  # of an item's gradients
-    "kv_head": word_of.KV_HEAD,
-    "batch": word_of.BATCH,
-    "tile": word_of.TILE,
-    **of_sequence(word_of.SEQUENCE, "key_row", "keys"),
-}
+_PLACE = ("kv_head", "batch", "tile", "key_row", "keys")  # of an item's gradients
 
 
 @dataclass(frozen=True)
@@ -59,7 +54,9 @@ class Results:
         self.keys = Gradient("d_key", "key_sum", "key_stage" if core.plan.single else "key_gradient", factor)
         if core.plan.deferred:
             self.pending = core.scalar("int32", "pending", 0)
-            self._item = TableRow(core, "ended", present(_PLACE, problem))
+            words = work.words(problem)
+            place: dict[Field, int] = {field: words[field] for field in _PLACE if field in words}
+            self._item = TableRow(core, "ended", record.item(problem), place)
 
     def keep(self, item: TableRow) -> None:
         """Notes an item that has ended, for `take` and `store`."""

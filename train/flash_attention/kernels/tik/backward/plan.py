@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from flash_attention.kernels.tik import forms, packed, tuning
-from flash_attention.kernels.tik.backward import row_block
-from flash_attention.kernels.tik.backward.words import FIELDS
+from flash_attention.kernels.tik.backward import record, row_block
 from flash_attention.kernels.tik.common import band, softcap
 from flash_attention.kernels.tik.common.score_terms import TERMS
 from flash_attention.kernels.tik.common.table_row import ITEMS_PER_CHUNK
@@ -80,7 +79,7 @@ class BackwardPlan:
         single: the gradient of the scores is multiplied out in float32; otherwise from float16 factors, which costs
             Vector less, its limit at HALF_FACTORS, and doubles what rounding does to them.
         bias_kind: kind of the bias whose gradient is wanted, or "none".
-        deferred: the Unified Buffer holds the gradients of an item, see results.py.
+        deferred: the Unified Buffer holds the gradients of an item, see store.py.
         apart: every piece of a tile is a tensor of its own in the Unified Buffer, see `pieces`: where synchronisation
             looks at whole tensors, Vector then waits for the result of an instruction while it works on another piece.
         tight: scores and the gradients of the probabilities take turns in one place in L0C, and the gradients of the
@@ -333,7 +332,7 @@ def buffers(
         Buffer("zeros", "UB", "float16", 128, 1 if dropout else 0),
         Buffer("term", "UB", "float16", 128, 1 if distances else 0),
         Buffer("widened", "UB", "float32", 0 if forms.current().mixed_axpy else WIDENED),
-        Buffer("table", "UB", "int32", ITEMS_PER_CHUNK * FIELDS),
+        Buffer("table", "UB", "int32", ITEMS_PER_CHUNK * record.item(problem).size),
         *softcap.buffers(problem, rows, keys, keys, 1),
     ]
     return [buffer for buffer in result if buffer.copies and buffer.size]
