@@ -1,8 +1,7 @@
 """What every kernel takes and gives: its arguments in order, with name, dtype, format, shape, presence and constants.
 
 The one description that builders, registrations, the operator package, and the host side derive from. It needs no tik
-module and builds nothing, so that a process which has none can prepare a call. `operators.describe` puts it together
-with the schedulers, whose tables are arguments too.
+module and builds nothing, so that a process which has none can prepare a call.
 """
 
 from __future__ import annotations
@@ -17,7 +16,13 @@ from typing import Any, Callable
 import numpy as np
 
 from flash_attention.kernels.tik import layout, packed
+from flash_attention.kernels.tik.backward import work as backward_work
+from flash_attention.kernels.tik.backward.work import BackwardChoice
 from flash_attention.kernels.tik.common import score_terms
+from flash_attention.kernels.tik.common.work_split import TableOfWork
+from flash_attention.kernels.tik.decode import work as decode_work
+from flash_attention.kernels.tik.decode.work import DecodeChoice
+from flash_attention.kernels.tik.forward import work as forward_work
 from flash_attention.kernels.tik.language import Tik, TikModule
 from flash_attention.kernels.tik.layout import nz_shape
 from flash_attention.kernels.tik.plan import BlockPlan
@@ -195,13 +200,12 @@ def _tiles(tiles: np.ndarray, plan: BlockPlan) -> np.ndarray | None:
     return np.concatenate([tiles, np.zeros((zeros, *tiles.shape[1:]), tiles.dtype)])
 
 
-def _work(problem: KernelProblem, choice: Any) -> dict:
+def _work(problem: KernelProblem, plan: BlockPlan, split: TableOfWork) -> dict:
     """Work table and tiles of visibility. With packed sequences the table is data, and the tiles a ramp."""
-    split = choice.split
     if problem.sequences:
-        zeros = np.zeros((packed.zero_blocks(problem, choice.plan), 16), np.float16)
+        zeros = np.zeros((packed.zero_blocks(problem, plan), 16), np.float16)
         return {"work": split.words.shape, "tiles": np.concatenate([split.tiles, zeros])}
-    return {"table": split.words, "tiles": _tiles(split.tiles, choice.plan)}
+    return {"table": split.words, "tiles": _tiles(split.tiles, plan)}
 
 
 def _blocks(problem: KernelProblem) -> tuple[int, int] | None:
@@ -252,11 +256,16 @@ def _one_hot() -> np.ndarray:
     return result
 
 
-def _forward(request: Request, choice: Any) -> dict:
-    p, split = request.problem, choice.split
+def _backward_choice(request: Request) -> BackwardChoice:
+    return backward_work.choose(request.problem, request.variant, request.bias_gradient)
+
+
+def _forward(request: Request) -> dict:
+    p, choice = request.problem, forward_work.choose(request.problem)
+    plan, split = choice.plan, choice.split
     query, key, value, output = _matrices(p)
     result = {"query": query, "key": key, "value": value, **_features(p), "sinks": _sinks(p)}
-    result.update(_work(p, choice))
+    result.update(_work(p, plan, split))
     result["blocks"] = _blocks(p)
     if p.bias == "alibi":
         slopes, positions = score_terms.slope_table(p), score_terms.key_positions(p)
@@ -266,7 +275,7 @@ def _forward(request: Request, choice: Any) -> dict:
     return result
 
 
-def _grad_rows(request: Request, choice: Any) -> dict:
+def _grad_rows(request: Request) -> dict:
     p = request.problem
     *_, output = _matrices(p)
     result = {"output": output, "d_output": output, "logsumexp": _rows(p)}
@@ -279,11 +288,12 @@ def _grad_rows(request: Request, choice: Any) -> dict:
     return result
 
 
-def _grad(request: Request, choice: Any) -> dict:
-    p, plan, split = request.problem, choice.plan, choice.split
+def _grad(request: Request) -> dict:
+    p, choice = request.problem, _backward_choice(request)
+    plan, split = choice.plan, choice.split
     query, key, value, output = _matrices(p)
     result = {"query": query, "key": key, "value": value, "d_output": output, "row_lanes": layout.row_terms_shape(p)}
-    result.update(**_features(p), **_work(p, choice))
+    result.update(**_features(p), **_work(p, plan, split))
     if p.bias == "alibi":
         result.update(positions=score_terms.key_positions(p), distances=_filled(split.distances))
         result["slopes"] = score_terms.slope_table(p) if len(split.distances) else None
@@ -297,36 +307,41 @@ def _grad(request: Request, choice: Any) -> dict:
     return result
 
 
-def _grad_finish(request: Request, choice: Any) -> dict:
-    p = request.problem
+def _grad_finish(request: Request) -> dict:
+    p, choice = request.problem, _backward_choice(request)
     sums = layout.accumulator_shape(p, choice.plan, choice.split.slots)
     return {"d_query_sums": sums, "blocks": _blocks(p), "d_query": _matrices(p)[0]}
 
 
-def _decode(request: Request, choice: Any) -> dict:
-    p = request.problem
+def _decode_choice(request: Request) -> DecodeChoice:
+    return decode_work.choose(request.problem, request.pages is not None)
+
+
+def _decode(request: Request) -> dict:
+    p, choice = request.problem, _decode_choice(request)
     result = {"query": (p.batch, p.heads, p.seq_q, p.head_dim), **_lengths(request)}
     cache = (p.batch, p.kv_heads, p.seq_k)
     if request.pages is not None:
         cache = (*request.pages, p.kv_heads)
         result["block_tables"] = (padded(p.batch * (p.seq_k // request.pages[1]), 8),)
-    result.update(key=(*cache, p.head_dim), value=(*cache, p.value_dim), limits=choice.limits, **_partial(choice))
+    result.update(key=(*cache, p.head_dim), value=(*cache, p.value_dim), limits=choice.split.limits, **_partial(choice))
     if p.rules.alibi:
-        result["row_slopes"] = np.array(p.slopes, np.float32)[choice.head_rows]
+        result["row_slopes"] = np.array(p.slopes, np.float32)[choice.split.head_rows]
     return result
 
 
-def _decode_merge(request: Request, choice: Any) -> dict:
-    p, plan = request.problem, choice.plan
+def _decode_merge(request: Request) -> dict:
+    p, choice = request.problem, _decode_choice(request)
+    plan = choice.plan
     pairs = p.batch * p.kv_heads * plan.row_blocks
     output = {"output": (p.batch, p.heads, p.seq_q, p.value_dim), "logsumexp": (pairs, plan.rows)}
     sinks = {"row_sinks": (p.kv_heads * plan.row_blocks, plan.row_groups, 64)} if p.sinks else {}
     return {**_partial(choice), **_lengths(request), **sinks, **output}
 
 
-def _partial(choice: Any) -> dict:
+def _partial(choice: DecodeChoice) -> dict:
     """What the cores know of each row: per group of 16 rows, sums by column, and references and totals."""
-    slots, groups = choice.slots, choice.plan.row_groups
+    slots, groups = choice.split.slots, choice.plan.row_groups
     return {
         "sums": (slots, groups, choice.plan.value_dim, 16),
         "statistics": (slots, groups, 2, 64),
@@ -353,7 +368,7 @@ class _Stage:
     """
 
     title: str
-    stored: Callable[[Request, object], dict]
+    stored: Callable[[Request], dict]
     inputs: tuple[Argument, ...]
     outputs: tuple[Argument, ...]
     choices: tuple[dict[str, tuple[str, ...]], ...] = ()
@@ -514,13 +529,15 @@ _BY_ARGUMENTS = {
 }
 
 
-def match(stage: str, request: Request, choice: Any) -> tuple[Operator, Signature]:
-    """The operator that runs at a stage for a request, and the arguments of its kernel.
+def describe(stage: str, request: Request) -> tuple[Operator, Signature]:
+    """The operator that runs at a stage for a request, and the arguments of its kernel. Needs no tik module.
 
-    Args:
-        choice: what the stage's work.choose gave for the request; the pre-pass has none.
+    Raises:
+        ValueError: no tiling strategy fits the memories of a core.
     """
-    stored = {name: what for name, what in _STAGES[stage].stored(request, choice).items() if what is not None}
+    stored = {name: what for name, what in _STAGES[stage].stored(request).items() if what is not None}
     operator = _BY_ARGUMENTS[stage, frozenset(stored)]
-    sides = (operator.inputs, operator.outputs)
-    return operator, Signature(*(tuple(_tensor(one, stored[one.name]) for one in side) for side in sides))
+    inputs, outputs = (
+        tuple(_tensor(one, stored[one.name]) for one in side) for side in (operator.inputs, operator.outputs)
+    )
+    return operator, Signature(inputs, outputs)

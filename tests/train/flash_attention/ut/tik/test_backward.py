@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from flash_attention import reference
 from flash_attention.dropout import philox
-from flash_attention.kernels.tik import KernelProblem, host
+from flash_attention.kernels.tik import KernelProblem, build_backward, host, operators
 from flash_attention.kernels.tik.backward import host as backward_host
-from flash_attention.kernels.tik.backward import kernel as backward
 from flash_attention.kernels.tik.backward import work
 from flash_attention.kernels.tik.problem import padded
+from flash_attention.kernels.tik.signature import Request
 from flash_attention.problem import AttentionProblem, AttentionRules
 
 from tests.train.flash_attention import case_list, cases
@@ -61,7 +61,7 @@ def test_representative_cases_are_all_in_the_list():
 
 def gradients(tik, execute, problem: KernelProblem, arrays: dict, variant: str = "deterministic", **features) -> dict:
     """d_query, d_key, d_value and, with a bias, d_bias of BNSD arrays."""
-    operator = backward.build(
+    operator = build_backward(
         problem,
         tik,
         variant=variant,
@@ -239,7 +239,7 @@ def test_the_last_part_of_a_sum_is_added_and_rounded_as_by_the_last_pass(tik, ex
     bits = philox.keep_bits(attention, cases.SEED) if attention.rules.dropout_rate else None
     results = []
     for variant, passes in (("deterministic", 2), ("atomic", 3)):  # of one core, which adds in the same order
-        operator = backward.build(problem, tik, variant=variant)
+        operator = build_backward(problem, tik, variant=variant)
         assert len(operator.kernels) == passes
         stored = operator.run(execute, **backward_host.inputs(problem, **arrays, keep_bits=bits))
         results.append(backward_host.outputs(problem, stored))
@@ -254,7 +254,7 @@ def test_variants_with_fewer_heads_than_cores(tik, execute, variant):
     )
     arrays, exact = _attention(attention)
     problem = host.describe(attention, cores=7)
-    operator = backward.build(problem, tik, variant=variant)
+    operator = build_backward(problem, tik, variant=variant)
     assert (operator.main.cores > 2) == (variant != "deterministic")
     actual = backward_host.outputs(problem, operator.run(execute, **backward_host.inputs(problem, **arrays)))
     low = reference.baseline(attention, *(arrays[n] for n in ("query", "key", "value")), d_output=arrays["d_output"])
@@ -362,7 +362,7 @@ def test_computed_alibi_in_a_window_of_64k_tokens(tik, execute):
 def test_arguments_that_are_not_allowed(tik, fields, options, word):
     problem = make_kernel_problem(**{"batch": 1, "heads": 1, "seq_q": 400, "seq_k": 400, "head_dim": 32, **fields})
     with pytest.raises(ValueError, match=word):
-        backward.build(problem, tik, **options)
+        build_backward(problem, tik, **options)
 
 
 def test_row_lanes_hold_d_and_logsumexp_in_float16_terms(tik, execute):
@@ -370,7 +370,7 @@ def test_row_lanes_hold_d_and_logsumexp_in_float16_terms(tik, execute):
     random = np.random.default_rng(0)
     output, d_output = (random.standard_normal((1, 2, 150, 40)).astype(np.float16) for _ in range(2))
     logsumexp, d_logsumexp = (random.standard_normal((1, 2, 150)).astype(np.float32) * 300 for _ in range(2))
-    kernel = backward.preprocess.build(problem, tik, logsumexp_gradient=True)
+    kernel = operators.build("grad_rows", Request(problem, logsumexp_gradient=True), tik, "rows", True)
     nothing = np.zeros((1, 2, 32, 40), np.float16)
     stored = backward_host.inputs(problem, output, nothing, nothing, output, logsumexp, d_output, d_logsumexp)
     feed = kernel.feed(**{name: stored[name] for name in kernel.given})
@@ -386,7 +386,7 @@ def test_infinities_of_a_row_stay_in_its_row_terms(tik, execute):
     problem = KernelProblem(1, 1, 40, 32, 32, cores=1)
     random = np.random.default_rng(0)
     output, d_output = (random.standard_normal((1, 1, 40, 32)).astype(np.float16) for _ in range(2))
-    kernel = backward.preprocess.build(problem, tik)
+    kernel = operators.build("grad_rows", Request(problem), tik, "rows", True)
     nothing, logsumexp = np.zeros((1, 1, 32, 32), np.float16), np.zeros((1, 1, 40), np.float32)
     found = []
     for value in (0.0, np.inf):

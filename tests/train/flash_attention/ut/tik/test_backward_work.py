@@ -243,7 +243,8 @@ _ASKEW = {"seq_q": 300, "seq_k": 232, "head_dim": 256, "softcap": 30.0, "causal_
 @pytest.mark.parametrize("fields", (*ALIBI_FIELDS, _ASKEW), ids=str)
 def test_distances_count_tokens_after_the_query(fields):
     problem = make_kernel_problem(1, 1, **{"head_dim": 32, "alibi": True, **fields})
-    plan, split, _ = backward_work.choose(problem, "deterministic", False)
+    choice = backward_work.choose(problem, "deterministic", False)
+    plan, split = choice.plan, choice.split
     for row in split.table[split.table["count"] > 0]:
         assert row["first"] <= row["cross"] <= row["before"] <= row["first"] + row["count"]
         assert row["before"] - row["cross"] <= DISTANCES

@@ -5,9 +5,8 @@ Only what lies at the far end is there: memory is virtual until it is touched, a
 
 import numpy as np
 import pytest
-from flash_attention.kernels.tik.backward import kernel as backward
+from flash_attention.kernels.tik import build_backward, build_forward
 from flash_attention.kernels.tik.backward import work as backward_work
-from flash_attention.kernels.tik.forward import kernel as forward
 from flash_attention.kernels.tik.forward import work as forward_work
 from flash_attention.kernels.tik.layout import from_nz, to_nz
 from flash_attention.kernels.tik.problem import padded
@@ -93,7 +92,7 @@ def test_the_last_head_of_tensors_past_32_bits(tik, run_blocks):
     def run(kernel, blocks) -> None:
         found.update(run_blocks(kernel, sorted({int(block) for block in blocks}), parts))
 
-    kernel = forward.build(PROBLEM, tik)
+    kernel = build_forward(PROBLEM, tik)
     items = forward_work.choose(PROBLEM).split.table
     mine = (items["head"] == PLANE) & (items["row_blocks"]["start"].max(2) >= FIRST)
     run(kernel, np.flatnonzero(mine.any(1)))
@@ -101,7 +100,7 @@ def test_the_last_head_of_tensors_past_32_bits(tik, run_blocks):
     far = PROBLEM.batch - 1, PROBLEM.heads - 1, slice(FIRST, None)
     parts["logsumexp"] = [(far, found["logsumexp"][far])]
 
-    rows, main, finish = backward.build(PROBLEM, tik, variant="atomic").kernels
+    rows, main, finish = build_backward(PROBLEM, tik, variant="atomic").kernels
     run(rows, _numbers(rows.plan.rows) % rows.cores)
     far = slice(None), PLANE, slice(FIRST // 16, None)
     parts["row_lanes"] = [(far, found["row_lanes"][far])]

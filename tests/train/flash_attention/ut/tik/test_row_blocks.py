@@ -5,10 +5,9 @@ import dataclasses
 import numpy as np
 import pytest
 from flash_attention.commands.bench import tik_kernels
-from flash_attention.kernels.tik import host
+from flash_attention.kernels.tik import build_forward, host
 from flash_attention.kernels.tik.common.work_split import overlapped
 from flash_attention.kernels.tik.forward import work
-from flash_attention.kernels.tik.forward.kernel import build
 from flash_attention.kernels.tik.forward.plan import STRATEGIES, buffers, candidates
 from flash_attention.kernels.tik.hardware import excess
 from flash_attention.kernels.tik.packed import BLOCK
@@ -105,7 +104,7 @@ def test_sample_is_the_first_half_of_the_first_tile_and_groups_spread_over_the_o
     query[..., 0] = 16.0
     row_block = work.choose(problem).split.table["row_blocks"][0, 0, 0]
     group, stride = row_block["sample"], row_block["stride"]
-    kernel = build(problem, tik)
+    kernel = build_forward(problem, tik)
 
     def instructions(largest: int) -> int:
         key[..., 0] = np.where(np.arange(1024) == largest, 30.0, 0.0)
@@ -184,7 +183,7 @@ def test_tiles_overlap_as_far_as_they_can():
 @pytest.mark.parametrize("causal", (False, True))
 def test_row_blocks_of_an_item_share_their_sample(causal):
     problem = make_kernel_problem(1, 1, 2000, 2000, 256, causal=causal, cores=1)
-    plan, split, _ = work.choose(problem)
+    plan, split = work.choose(problem).plan, work.choose(problem).split
     assert plan.shared_sample and plan.samples == 1
     for blocks in split.table["row_blocks"].reshape(-1, 2):
         pairs = blocks[blocks["first"] <= blocks["last"]]

@@ -19,19 +19,13 @@ plan.py chooses the tiles.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import Any, Callable
 
-import numpy as np
-
-from flash_attention.kernels.tik import signature
-from flash_attention.kernels.tik.backward import postprocess, preprocess, work
 from flash_attention.kernels.tik.backward.load import Loads
 from flash_attention.kernels.tik.backward.plan import ITEMS_PER_CHUNK, PAIR, RING, BackwardPlan, in_turn
 from flash_attention.kernels.tik.backward.query_sums import QuerySums
 from flash_attention.kernels.tik.backward.softmax import VectorWork
 from flash_attention.kernels.tik.backward.store import Results
-from flash_attention.kernels.tik.backward.work import BackwardSplit, KeyItem, Unit
+from flash_attention.kernels.tik.backward.work import BackwardSplit, KeyItem, Unit, choose
 from flash_attention.kernels.tik.common import alibi, score_terms, softcap
 from flash_attention.kernels.tik.common.band import BandAtRunTime
 from flash_attention.kernels.tik.common.score_terms import TERMS
@@ -39,114 +33,22 @@ from flash_attention.kernels.tik.common.table_row import chunks, load_chunk
 from flash_attention.kernels.tik.common.tiles import each_epoch
 from flash_attention.kernels.tik.core import Core
 from flash_attention.kernels.tik.hardware import F
-from flash_attention.kernels.tik.kernel import Kernel
-from flash_attention.kernels.tik.language import Number, Scalar, Tensor, TikModule
-from flash_attention.kernels.tik.problem import KernelProblem
+from flash_attention.kernels.tik.kernel import Kernel, Recording
+from flash_attention.kernels.tik.language import Number, Scalar, Tensor
 
 
-@dataclass(frozen=True)
-class Backward:
-    """The kernels of the backward operator in the order in which they run; outputs of one are inputs of a later one.
-
-    `finish` is None where the main kernel gives d_query itself, see BackwardSplit.owned.
-    """
-
-    rows: Kernel
-    main: Kernel
-    finish: Kernel | None
-
-    @property
-    def kernels(self) -> tuple[Kernel, ...]:
-        return (self.rows, self.main) if self.finish is None else (self.rows, self.main, self.finish)
-
-    def run(self, execute: Callable[..., dict[str, np.ndarray]], **arrays: Any) -> dict:
-        """Runs the chain.
-
-        Args:
-            execute: execute(instance, feed, output_names) gives arrays by output name.
-            arrays: stored inputs by name, see backward.host.inputs.
-
-        Returns:
-            d_query, d_key, d_value, the sums of the bias gradient and the rows of the gradient of sinks, as stored.
-        """
-        for kernel in self.kernels:
-            feed = kernel.feed(**{name: arrays[name] for name in kernel.given if name in arrays})
-            arrays.update(execute(kernel.tik, feed, [tensor.name for tensor in kernel.outputs]))
-        results = [tensor for kernel in self.kernels for tensor in kernel.outputs]
-        return {t.name: arrays[t.name] for t in results if t.name not in ("row_lanes", "d_query_sums")}
-
-
-def build(
-    problem: KernelProblem,
-    tik: TikModule,
-    *,
-    variant: str = "split",
-    bias_gradient: bool = False,
-    logsumexp_gradient: bool = False,
-    name: str = "flash_attention_backward",
-    debug: bool = True,
-) -> Backward:
-    """Records and builds the kernels of the backward operator.
-
-    Args:
-        problem: what to compute.
-        tik: the tik module: `from tbe import tik`.
-        variant: see VARIANTS.
-        bias_gradient: also the gradient of a given bias.
-        logsumexp_gradient: the pre-pass takes the gradient of the logsumexp.
-
-    Raises:
-        ValueError: an argument is not allowed, or no tiling strategy fits the memories of a core.
-    """
-    request = signature.Request(problem, bias_gradient, variant=variant)
-    main = _main(request, tik, name, debug)
-    rows = preprocess.build(problem, tik, logsumexp_gradient=logsumexp_gradient, name=f"{name}_rows", debug=debug)
-    owned = work.choose(problem, variant, bias_gradient).split.owned
-    finish = None if owned else postprocess.build(request, tik, name=f"{name}_finish", debug=debug)
-    return Backward(rows, main, finish)
-
-
-def build_main(
-    problem: KernelProblem,
-    tik: TikModule,
-    *,
-    variant: str = "split",
-    bias_gradient: bool = False,
-    name: str = "flash_attention_backward",
-    debug: bool = True,
-) -> Kernel:
-    """The main kernel alone; arguments as in `build`."""
-    return _main(signature.Request(problem, bias_gradient, variant=variant), tik, name, debug)
-
-
-def build_finish(
-    problem: KernelProblem,
-    tik: TikModule,
-    *,
-    variant: str = "split",
-    bias_gradient: bool = False,
-    name: str = "flash_attention_backward_finish",
-    debug: bool = True,
-) -> Kernel:
-    """The last kernel alone; arguments as in `build`."""
-    request = signature.Request(problem, bias_gradient, variant=variant)
-    return postprocess.build(request, tik, name=name, debug=debug)
-
-
-def _main(request: signature.Request, tik: TikModule, name: str, debug: bool) -> Kernel:
-    problem = request.problem
-    choice = work.choose(problem, request.variant, request.bias_gradient)
-    plan, split, parts = choice
-    _, arguments = signature.match("grad", request, choice)
-    instance = tik.Tik(disable_debug=not debug)
-    gm = arguments.declare(tik, instance)
-    core = Core(tik, instance, problem, plan, gm)
-    with instance.for_range(0, split.cores, name="core", block_num=split.cores) as index:
-        core.allocate(parts)
-        _Main(core, split, index).record()
-    arguments.build(instance, name, gm)
-    units = max(split.units), sum(split.units)
-    return Kernel(arguments.inputs, arguments.outputs, name, instance, problem, plan, parts, split.cores, units)
+def build(recording: Recording) -> Kernel:
+    """Records and builds the main kernel."""
+    request = recording.request
+    choice = choose(request.problem, request.variant, request.bias_gradient)
+    split = choice.split
+    return recording.kernel(
+        choice.plan,
+        choice.buffers,
+        split.cores,
+        (max(split.units), sum(split.units)),
+        lambda core, index: _Main(core, split, index).record(),
+    )
 
 
 # With plan.deferred: the loop body of an item in which the keys of the next one are placed. They are fetched at the end

@@ -10,15 +10,14 @@ are wanted in less time than Vector takes to convert the operands, and memory is
 
 from __future__ import annotations
 
-from flash_attention.kernels.tik import signature
 from flash_attention.kernels.tik.backward import row_block
 from flash_attention.kernels.tik.backward.row_block import Place
 from flash_attention.kernels.tik.common import alibi, score_terms
 from flash_attention.kernels.tik.common.tiles import by_rows
 from flash_attention.kernels.tik.core import Core
 from flash_attention.kernels.tik.hardware import Buffer, F, excess
-from flash_attention.kernels.tik.kernel import Kernel
-from flash_attention.kernels.tik.language import Number, Scalar, Tensor, TikModule
+from flash_attention.kernels.tik.kernel import Kernel, Recording
+from flash_attention.kernels.tik.language import Number, Scalar, Tensor
 from flash_attention.kernels.tik.layout import SINK_LANES, row_term_kinds, row_terms_shape, stored_rows
 from flash_attention.kernels.tik.problem import KernelProblem, padded
 
@@ -81,37 +80,24 @@ def buffers(problem: KernelProblem, plan: RowPlan) -> list[Buffer]:
     ]
 
 
-def build(
-    problem: KernelProblem,
-    tik: TikModule,
-    *,
-    logsumexp_gradient: bool = False,
-    name: str = "flash_attention_backward_rows",
-    debug: bool = True,
-) -> Kernel:
+def build(recording: Recording) -> Kernel:
     """Records and builds the pre-pass.
-
-    Args:
-        logsumexp_gradient: the kernel takes the gradient of the logsumexp.
 
     Raises:
         ValueError: it does not fit the memories of a core.
     """
-    plan = RowPlan(problem)
-    request = signature.Request(problem, logsumexp_gradient=logsumexp_gradient)
-    _, arguments = signature.match("grad_rows", request, None)
-    instance = tik.Tik(disable_debug=not debug)
-    gm = arguments.declare(tik, instance)
+    request = recording.request
+    problem, plan = request.problem, RowPlan(request.problem)
     blocks = -(-stored_rows(problem) // plan.rows)
     total = problem.batch * problem.heads * blocks
     cores = min(problem.cores, total)
-    core = Core(tik, instance, problem, plan, gm)
-    with instance.for_range(0, cores, name="core", block_num=cores) as index:
-        core.allocate(plan.buffers)
-        _Rows(core, logsumexp_gradient, blocks).record(index, total, cores)
-    arguments.build(instance, name, gm)
-    units = -(-total // cores), total
-    return Kernel(arguments.inputs, arguments.outputs, name, instance, problem, plan, tuple(plan.buffers), cores, units)
+    return recording.kernel(
+        plan,
+        plan.buffers,
+        cores,
+        (-(-total // cores), total),
+        lambda core, index: _Rows(core, request.logsumexp_gradient, blocks).record(index, total, cores),
+    )
 
 
 class _RowSlopes(alibi.Slopes[RowPlan]):

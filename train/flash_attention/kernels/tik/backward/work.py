@@ -51,6 +51,7 @@ from flash_attention.kernels.tik.core import Core
 from flash_attention.kernels.tik.hardware import BYTES, Buffer, excess, usage
 from flash_attention.kernels.tik.language import Number, Scalar
 from flash_attention.kernels.tik.layout import accumulator_shape
+from flash_attention.kernels.tik.plan import Choice
 from flash_attention.kernels.tik.problem import KernelProblem
 
 VARIANTS = ("deterministic", "split", "atomic")
@@ -77,12 +78,7 @@ class BackwardSplit(TableOfWork):
     kept: tuple[int, int] = (0, 0)
 
 
-class Choice(NamedTuple):
-    """How a problem is computed: tile shapes, work of the cores, on-chip buffers."""
-
-    plan: BackwardPlan
-    split: BackwardSplit
-    buffers: tuple[Buffer, ...]
+BackwardChoice = Choice[BackwardPlan, BackwardSplit]
 
 
 class PartialTilesError(ValueError):
@@ -92,7 +88,7 @@ class PartialTilesError(ValueError):
     """
 
 
-def choose(problem: KernelProblem, variant: str, bias_gradient: bool) -> Choice:
+def choose(problem: KernelProblem, variant: str, bias_gradient: bool) -> BackwardChoice:
     """The first plan that fits.
 
     Raises:
@@ -106,7 +102,9 @@ def choose(problem: KernelProblem, variant: str, bias_gradient: bool) -> Choice:
 
 
 @functools.lru_cache(maxsize=4)
-def _choose(problem: KernelProblem, variant: str, bias_gradient: bool, _: forms.Forms, __: tuning.Table) -> Choice:
+def _choose(
+    problem: KernelProblem, variant: str, bias_gradient: bool, _: forms.Forms, __: tuning.Table
+) -> BackwardChoice:
     reasons: list[str] = []
     usual = next(_fitting(problem, variant, bias_gradient, reasons), None)
     if usual is None:
@@ -119,7 +117,7 @@ def _choose(problem: KernelProblem, variant: str, bias_gradient: bool, _: forms.
     return choices[costs.index(min(costs))] if min(costs) < GAIN * costs[0] else usual
 
 
-def _fitting(problem: KernelProblem, variant: str, bias_gradient: bool, reasons: list[str]) -> Iterator[Choice]:
+def _fitting(problem: KernelProblem, variant: str, bias_gradient: bool, reasons: list[str]) -> Iterator[BackwardChoice]:
     """Plans that fit, the fastest first for cores that have enough to do; why others do not goes to `reasons`."""
     for plan in plans(problem, bias_gradient):
         try:
@@ -143,9 +141,9 @@ def _fitting(problem: KernelProblem, variant: str, bias_gradient: bool, reasons:
             reasons.append(f"{plan.strategy} needs {reason}")
 
 
-def _cost(problem: KernelProblem, choice: Choice) -> float:
+def _cost(problem: KernelProblem, choice: BackwardChoice) -> float:
     """Estimated cycles of a choice."""
-    plan, work, _ = choice
+    plan, work = choice.plan, choice.split
     busiest = int(np.argmax(work.units))
     items = int(np.count_nonzero(work.table["count"][busiest]))
     last = 0.0 if work.owned else cost.finish(problem, plan, work.slots)

@@ -17,45 +17,31 @@ the tiles.
 
 from __future__ import annotations
 
-from flash_attention.kernels.tik import signature
 from flash_attention.kernels.tik.core import Core
 from flash_attention.kernels.tik.decode import load, softmax, work
 from flash_attention.kernels.tik.decode.cursor import Current, Stream
 from flash_attention.kernels.tik.decode.plan import DecodePlan
 from flash_attention.kernels.tik.hardware import F
-from flash_attention.kernels.tik.kernel import Kernel
-from flash_attention.kernels.tik.language import Number, Tensor, TikModule
+from flash_attention.kernels.tik.kernel import Kernel, Recording
+from flash_attention.kernels.tik.language import Number, Tensor
 
 
-def build(
-    request: signature.Request, tik: TikModule, *, name: str = "flash_attention_decode", debug: bool = True
-) -> Kernel:
+def build(recording: Recording) -> Kernel:
     """Records and builds the main decoding kernel.
-
-    Args:
-        request: what to compute.
-        tik: the tik module: `from tbe import tik`.
-        name: kernel name.
-        debug: keep the kernel runnable by tikdb.
 
     Raises:
         ValueError: the problem asks for what the kernels do not have.
     """
-    problem = request.problem
-    choice = work.choose(problem, request.pages is not None)
-    _, arguments = signature.match("decode", request, choice)
-    instance = tik.Tik(disable_debug=not debug)
-    gm = arguments.declare(tik, instance)
-    core = Core(tik, instance, problem, choice.plan, gm)
-    with instance.for_range(0, problem.cores, name="core", block_num=problem.cores) as index:
-        core.allocate(list(choice.buffers))
-        _Decode(core, index, request.pages).record()
-    arguments.build(instance, name, gm)
+    problem, pages = recording.request.problem, recording.request.pages
+    choice = work.choose(problem, pages is not None)
     most = problem.batch * problem.kv_heads * choice.plan.row_blocks
     most *= work.tiles_of(problem, choice.plan, problem.seq_k)[2]
-    units = -(-most // problem.cores), most
-    return Kernel(
-        arguments.inputs, arguments.outputs, name, instance, problem, choice.plan, choice.buffers, problem.cores, units
+    return recording.kernel(
+        choice.plan,
+        choice.buffers,
+        problem.cores,
+        (-(-most // problem.cores), most),
+        lambda core, index: _Decode(core, index, pages).record(),
     )
 
 

@@ -5,39 +5,32 @@ With references m, totals l and sums s of the slots of a row: w = exp(m - max m)
 
 from __future__ import annotations
 
-from flash_attention.kernels.tik import signature
 from flash_attention.kernels.tik.core import Core
 from flash_attention.kernels.tik.decode import softmax, work
 from flash_attention.kernels.tik.decode.cursor import Sequences, per_sequence
 from flash_attention.kernels.tik.decode.load import by_block
 from flash_attention.kernels.tik.decode.plan import LANES, MERGED, DecodePlan
 from flash_attention.kernels.tik.hardware import LARGEST_SINGLE
-from flash_attention.kernels.tik.kernel import Kernel
-from flash_attention.kernels.tik.language import Number, RunTime, Step, Tensor, TikModule
+from flash_attention.kernels.tik.kernel import Kernel, Recording
+from flash_attention.kernels.tik.language import Number, RunTime, Step, Tensor
 
 BLOCKS = 2 * LANES // 8  # of the statistics of a group of rows
 
 
-def build(
-    request: signature.Request, tik: TikModule, *, name: str = "flash_attention_decode_merge", debug: bool = True
-) -> Kernel:
+def build(recording: Recording) -> Kernel:
     """Records and builds the merging kernel; see kernel.build."""
-    problem = request.problem
-    choice = work.choose(problem, request.pages is not None)
-    plan = choice.plan
-    _, arguments = signature.match("decode_merge", request, choice)
-    instance = tik.Tik(disable_debug=not debug)
-    gm = arguments.declare(tik, instance)
-    core = Core(tik, instance, problem, plan, gm)
-    pieces = plan.row_groups * plan.value_dim // choice.columns
-    units = problem.batch * per_sequence(core) * pieces
-    with instance.for_range(0, problem.cores, name="core", block_num=problem.cores) as index:
-        core.allocate(list(choice.merge_buffers))
-        _Merge(core, index, pieces, choice.columns).record()
-    arguments.build(instance, name, gm)
-    buffers, busiest = choice.merge_buffers, -(-units // problem.cores)
-    sides = arguments.inputs, arguments.outputs
-    return Kernel(*sides, name, instance, problem, plan, buffers, problem.cores, (busiest, units))
+    problem = recording.request.problem
+    choice = work.choose(problem, recording.request.pages is not None)
+    plan, columns = choice.plan, choice.split.columns
+    pieces = plan.row_groups * plan.value_dim // columns
+    units = problem.batch * problem.kv_heads * plan.row_blocks * pieces
+    return recording.kernel(
+        plan,
+        choice.split.merge_buffers,
+        problem.cores,
+        (-(-units // problem.cores), units),
+        lambda core, index: _Merge(core, index, pieces, columns).record(),
+    )
 
 
 class _Merge:

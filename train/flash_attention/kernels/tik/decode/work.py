@@ -9,38 +9,42 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
 from flash_attention.kernels.tik.decode import plan as tiling
 from flash_attention.kernels.tik.hardware import Buffer, excess
+from flash_attention.kernels.tik.plan import Choice
 from flash_attention.kernels.tik.problem import KernelProblem
 
 MOST_QUERIES = 16  # of a call
 OUT_OF_REACH = 1 << 24  # keys before and after a query: more than there are, and exact in float32
 
 
-class Choice(NamedTuple):
-    """How a problem is computed: tile shapes, on-chip buffers of both kernels, columns of a unit of the merging one.
+@dataclass(frozen=True)
+class DecodeSplit:
+    """The work of both kernels.
 
     Attributes:
         slots: of sums, see the module.
         limits: see `Reach.table`.
         head_rows: see `head_rows`.
+        columns: of the output, that are a unit of the merging kernel.
+        merge_buffers: on-chip buffers of that kernel.
     """
 
-    plan: tiling.DecodePlan
-    buffers: tuple[Buffer, ...]
-    merge_buffers: tuple[Buffer, ...]
-    columns: int
     slots: int
     limits: np.ndarray
     head_rows: np.ndarray
+    columns: int
+    merge_buffers: tuple[Buffer, ...]
+
+
+DecodeChoice = Choice[tiling.DecodePlan, DecodeSplit]
 
 
 @functools.lru_cache(maxsize=16)
-def choose(problem: KernelProblem, paged: bool) -> Choice:
+def choose(problem: KernelProblem, paged: bool) -> DecodeChoice:
     """The plan and its buffers.
 
     Raises:
@@ -57,7 +61,8 @@ def choose(problem: KernelProblem, paged: bool) -> Choice:
         if excess(parts, problem):
             raise ValueError(f"decode: needs {excess(parts, problem)}")
     limits, rows = Reach.of(problem, plan).table(plan), head_rows(problem, plan)
-    return Choice(plan, tuple(main), tuple(merge), columns, slots(problem, plan), limits, rows)
+    work = DecodeSplit(slots(problem, plan), limits, rows, columns, tuple(merge))
+    return Choice(plan, work, tuple(main))
 
 
 def refuse(problem: KernelProblem, most_queries: int = MOST_QUERIES) -> str | None:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import functools
 from typing import Callable
 
-from flash_attention.kernels.tik import packed, signature
+from flash_attention.kernels.tik import packed
 from flash_attention.kernels.tik.common import alibi, score_terms, tiles
 from flash_attention.kernels.tik.common.band import BandAtRunTime
 from flash_attention.kernels.tik.common.table_row import chunks, load_chunk
@@ -29,39 +29,22 @@ from flash_attention.kernels.tik.forward import reach, row_reference, softmax, s
 from flash_attention.kernels.tik.forward.pipeline import TileLoop
 from flash_attention.kernels.tik.forward.plan import ITEMS_PER_CHUNK, ForwardPlan
 from flash_attention.kernels.tik.forward.work import Item, WorkSplit, choose
-from flash_attention.kernels.tik.kernel import Kernel
-from flash_attention.kernels.tik.language import Number, Scalar, Step, TikModule
-from flash_attention.kernels.tik.problem import KernelProblem
+from flash_attention.kernels.tik.kernel import Kernel, Recording
+from flash_attention.kernels.tik.language import Number, Scalar, Step
 
 
-def build(
-    problem: KernelProblem, tik: TikModule, *, name: str = "flash_attention_forward", debug: bool = True
-) -> Kernel:
-    """Records and builds the forward kernel.
-
-    Args:
-        problem: what to compute.
-        tik: the tik module: `from tbe import tik`.
-        name: kernel name.
-        debug: keep the kernel runnable by tikdb.
-
-    Raises:
-        ValueError: no tiling strategy fits the memories of a core.
-    """
-    choice = choose(problem)
-    plan, split, parts = choice
-    _, arguments = signature.match("forward", signature.Request(problem), choice)
-    instance = tik.Tik(disable_debug=not debug)
-    gm = arguments.declare(tik, instance)
-    flags = split.cores * split.items * 2 * 8
-    gm["flags"] = instance.Tensor("int32", (flags,), tik.scope_gm, "flags", is_workspace=True)
-    core = Core(tik, instance, problem, plan, gm)
-    with instance.for_range(0, split.cores, name="core", block_num=split.cores) as index:
-        core.allocate(parts)
-        _Forward(core, split, index).record()
-    arguments.build(instance, name, gm)
-    units = max(split.units), sum(split.units)
-    return Kernel(arguments.inputs, arguments.outputs, name, instance, problem, plan, parts, split.cores, units)
+def build(recording: Recording) -> Kernel:
+    """Records and builds the forward kernel."""
+    choice = choose(recording.request.problem)
+    split = choice.split
+    return recording.kernel(
+        choice.plan,
+        choice.buffers,
+        split.cores,
+        (max(split.units), sum(split.units)),
+        lambda core, index: _Forward(core, split, index).record(),
+        flags=split.cores * split.items * 2 * 8,
+    )
 
 
 class _Forward:

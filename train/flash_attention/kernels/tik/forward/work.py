@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import Callable, NamedTuple
+from typing import Callable
 
 import numpy as np
 
@@ -30,10 +30,11 @@ from flash_attention.kernels.tik.core import Core
 from flash_attention.kernels.tik.forward import packed, reach, record, softmax
 from flash_attention.kernels.tik.forward.plan import ForwardPlan, buffers, candidates
 from flash_attention.kernels.tik.forward.record import EDGE, ITEM, NEVER, PACKED_ITEM, ROW_BLOCK
-from flash_attention.kernels.tik.hardware import Buffer, excess
+from flash_attention.kernels.tik.hardware import excess
 from flash_attention.kernels.tik.language import Number, RunTime, Scalar
 from flash_attention.kernels.tik.layout import placement
 from flash_attention.kernels.tik.packed import Limits
+from flash_attention.kernels.tik.plan import Choice
 from flash_attention.kernels.tik.problem import KernelProblem
 from flash_attention.problem.visibility import Band
 
@@ -63,15 +64,10 @@ class WorkSplit(TableOfWork):
     whole: int
 
 
-class Choice(NamedTuple):
-    """How a problem is computed: tile shapes, work of the cores, on-chip buffers."""
-
-    plan: ForwardPlan
-    split: WorkSplit
-    buffers: tuple[Buffer, ...]
+ForwardChoice = Choice[ForwardPlan, WorkSplit]
 
 
-def choose(problem: KernelProblem) -> Choice:
+def choose(problem: KernelProblem) -> ForwardChoice:
     """The first plan that fits; where it gives the cores too few work items, one with the same tiles and more items.
 
     The tiles stay, so that a part of the heads gets the same bits as all of them.
@@ -83,7 +79,7 @@ def choose(problem: KernelProblem) -> Choice:
 
 
 @functools.lru_cache(maxsize=4)
-def _choose(problem: KernelProblem, _: forms.Forms, __: tuning.Table) -> Choice:
+def _choose(problem: KernelProblem, _: forms.Forms, __: tuning.Table) -> ForwardChoice:
     reasons, chosen = [], None
     for plan in candidates(problem):
         if chosen is not None and (plan.rows, plan.keys) != (chosen.plan.rows, chosen.plan.keys):
