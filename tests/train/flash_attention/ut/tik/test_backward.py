@@ -155,7 +155,7 @@ def test_against_a_baseline_that_rounds_no_scores(tik, execute, head_dim, sigma,
 def test_wide_heads_have_key_tiles_of_their_own(tik, execute, head_dim, keys):
     attention = AttentionProblem(1, 1, 70, 2 * keys, head_dim, training=True, rules=AttentionRules(causal=True))
     problem = dataclasses.replace(host.describe(attention, cores=1), tiling=f"rows32keys{keys}")
-    assert work.choose(problem, "deterministic", False).plan.tight
+    assert work.choose(problem, "deterministic", False).plan.pipeline.tight
     arrays, exact = _attention(attention, 5)
     _check_strictly(attention, arrays, exact, gradients(tik, execute, problem, arrays))
 
@@ -192,7 +192,7 @@ def test_query_tiles_that_stay_on_chip_are_those_of_their_head(tik, execute, cau
 def test_items_of_any_length_hand_over_to_the_next(tik, execute, seq_q):
     attention = AttentionProblem(1, 1, seq_q, 390, 128, training=True)
     problem = host.describe(attention, cores=1)
-    assert work.choose(problem, "deterministic", False).plan.deferred
+    assert work.choose(problem, "deterministic", False).plan.pipeline.deferred
     arrays, exact = _attention(attention, 4)
     _check_strictly(attention, arrays, exact, gradients(tik, execute, problem, arrays))
 

@@ -173,7 +173,7 @@ def test_range_with_more_partial_tiles_than_the_table_holds_is_refused():
 
 def test_gradient_of_a_bias_per_score_leaves_the_float32_products_out():
     problem = make_kernel_problem(1, 1, 512, 512, 128, bias="per_score")
-    assert [plans(problem, wanted)[0].single for wanted in (False, True)] == [True, False]
+    assert [plans(problem, wanted)[0].pipeline.single for wanted in (False, True)] == [True, False]
 
 
 def test_a_window_that_narrow_query_tiles_cannot_number_gets_another_strategy():

@@ -27,7 +27,7 @@ class VectorWork:
         # Run-time flag: causality hides the second piece of a tile from all of its rows. Its probabilities are zeros
         # without an exponential, which pays where Vector is the limit.
         plan, asked = core.plan, core.problem.rules.causal and not core.problem.prefix
-        possible = asked and not plan.single and len(plan.pieces) > 1
+        possible = asked and not plan.pipeline.single and len(plan.pieces) > 1
         self._hidden = core.scalar("int32", "hidden_piece", 0) if possible else None
 
     def _look(self, unit: Unit) -> None:
@@ -69,11 +69,11 @@ class VectorWork:
         if core.problem.rules.softcap:
             return
         skew = HALF_ROUND if core.problem.post_scale != 1.0 else 0
-        if not plan.single and not plan.apart:
+        if not plan.pipeline.single and not plan.pipeline.apart:
             core.from_l0c(core.on.score[0][shift + skew :], core.on.scores[0][0], plan.area // F)
             return
         pieces = self._pieces("score", shift + skew)
-        for at, elements, target in pieces if plan.single else reversed(pieces):
+        for at, elements, target in pieces if plan.pipeline.single else reversed(pieces):
             self._from_l0c("scores", target, at, elements)
 
     def probabilities(self, unit: Unit) -> None:
@@ -113,7 +113,7 @@ class VectorWork:
 
     def take_d_probability(self) -> None:
         """Gradients of the probabilities out of L0C, where that is a step of its own."""
-        if self.core.plan.single:
+        if self.core.plan.pipeline.single:
             for at, elements, factor in reversed(self._pieces("d_probability_single")):
                 self._from_l0c("d_probability", factor, at, elements)
 
@@ -121,7 +121,7 @@ class VectorWork:
         """probability * (gradient of the probability - D) to L1."""
         core, plan, problem = self.core, self.core.plan, self.core.problem
         scores, results = self._pieces("score"), self._pieces("d_score_half")
-        if plan.single:
+        if plan.pipeline.single:
             factors = self._pieces("d_probability_single")
             sources = self._pieces("score", core.operand_shift)
             for (_, elements, score), (_, _, source), (_, _, factor) in zip(scores, sources, factors):
@@ -153,7 +153,7 @@ class VectorWork:
                 self._to_l1(core.on.d_biased[position], result, 0, plan.area)
             core.binary("vec_mul", result, result, core.on.cap_slope[0], plan.area)
         # One wait: with those for the probabilities and the query gradients no more than four events are in flight.
-        if not plan.apart:
+        if not plan.pipeline.apart:
             results = [(0, plan.area, results[0][2])]
         for at, elements, result in reversed(results):
             self._to_l1(core.on.d_score[position], result, at, elements)

@@ -125,7 +125,7 @@ def _fitting(problem: KernelProblem, variant: str, bias_gradient: bool, reasons:
         except PartialTilesError as error:
             reasons.append(f"{plan.strategy}: {error}")
             continue
-        if plan.tight and problem.tiling == "auto" and _idle(problem, variant, work):
+        if plan.pipeline.tight and problem.tiling == "auto" and _idle(problem, variant, work):
             continue
         parts, reason = _parts(problem, plan, work)
         if reason and work.owned:
@@ -169,7 +169,7 @@ def _kept(problem: KernelProblem, plan: BackwardPlan, work: BackwardSplit, parts
     None where memory is not the limit, where the first item of a core for a head, which loads them once more, does not
     visit all of them, or where there are hardly any further ones. With causality the last tiles see most keys.
     """
-    if not plan.tight or plan.widest <= 176 or problem.group > 1:
+    if not plan.pipeline.tight or plan.widest <= 176 or problem.group > 1:
         return 0, 0
     size = plan.rows * (plan.head_dim + plan.value_dim) * BYTES["float16"]
     end = problem.seq_q // plan.rows

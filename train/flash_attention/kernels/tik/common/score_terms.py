@@ -144,7 +144,7 @@ def load_key_terms(core: Core[TilePlan], slot: Tensor, planes: Planes, tile: Num
 def load_sample_terms(
     core: Core[TilePlan], slot: Tensor, planes: Planes, first_group: Number, stride: Number, skip: int
 ) -> None:
-    """Key terms of a sample of keys, see tiles.load_sample; `skip` groups of the tile come from elsewhere."""
+    """Key terms of a sample of keys, see forward.load.load_sample; `skip` groups of the tile come from elsewhere."""
     if is_dynamic(core.problem):
         _groups(core, slot[skip * 256 :], planes, first_group, stride, core.plan.columns - skip)
 

@@ -2,10 +2,10 @@
 
 Dao, "FlashAttention-2" (2023), algorithm 1, with the changes that this chip asks for:
 
-    for item in work of this core:                              work.py
-        Q = up to two row blocks of queries                     common/tiles.py
+    for item in work of this core:                              work.py deals and reads
+        Q = up to two row blocks of queries                     load.py
         m = row maxima over a sample of keys                    row_reference.py; reach.py: do all exponents fit?
-        for K, V in key tiles that Q sees:                      pipeline.py
+        for K, V in key tiles that Q sees:                      pipeline.py, load.py
             S = Q K^T - m, bias and masks by key                row_reference.scores, common/score_terms.py
             P = exp(S), masks and dropout by score              softmax.py, common/mask.py, common/dropout.py
             O += P V, l += P 1                                  pipeline.py
@@ -21,11 +21,11 @@ import functools
 from typing import Callable
 
 from flash_attention.kernels.tik import packed
-from flash_attention.kernels.tik.common import alibi, score_terms, tiles
+from flash_attention.kernels.tik.common import alibi, score_terms
 from flash_attention.kernels.tik.common.band import BandAtRunTime
 from flash_attention.kernels.tik.common.table_row import chunks, load_chunk
 from flash_attention.kernels.tik.core import Core
-from flash_attention.kernels.tik.forward import reach, row_reference, softmax, store
+from flash_attention.kernels.tik.forward import load, reach, row_reference, softmax, store
 from flash_attention.kernels.tik.forward.pipeline import TileLoop
 from flash_attention.kernels.tik.forward.plan import ITEMS_PER_CHUNK, ForwardPlan
 from flash_attention.kernels.tik.forward.work import Item, WorkSplit, choose
@@ -190,7 +190,7 @@ class _Forward:
         loads = [(next_query, a) for a in range(blocks)] + [(next_sample, a) for a in samples]
         if self.problem.sinks:
             store.load_sink(core, current)
-        meanwhile: list[Step] = [functools.partial(load, a) for load, a in loads]
+        meanwhile: list[Step] = [functools.partial(record, a) for record, a in loads]
         if self.reach:
             meanwhile.insert(blocks, self._with_next(self.reach.place))
             measure = functools.partial(self.reach.measure, nxt, search.base)
@@ -201,8 +201,8 @@ class _Forward:
             with tik.if_scope(nxt["rows", a] > 0):
                 if self.reach:
                     with tik.if_scope(self.reach.far > 0):
-                        tiles.scale_query(core, core.on.stage[a], 1 / reach.FAR_UNIT)
-                tiles.place_query(core, row_reference.query_slots(core, a), core.on.stage[a], self.epoch)
+                        load.scale_query(core, core.on.stage[a], 1 / reach.FAR_UNIT)
+                load.place_query(core, row_reference.query_slots(core, a), core.on.stage[a], self.epoch)
         # The end of the row block whose last unit came first fills the time until the Cube has the scores of the
         # sample; its stores wait, lest they delay the reference on their pipe. The end of the other one covers the
         # first scores of the next item.
@@ -253,7 +253,7 @@ class _Forward:
                     self.slopes.load(nxt["slope"])
         with self.tik.if_scope(nxt["rows", a] > 0):
             base = core.start("query", nxt["head"], nxt.origin("query"))
-            tiles.fetch_query(core, core.on.stage[a], base, nxt["start", a], nxt["rows", a])
+            load.fetch_query(core, core.on.stage[a], base, nxt["start", a], nxt["rows", a])
             row_reference.clear(core, a, self.epoch)
             if self.slopes:
                 self.slopes.row_block(nxt.position(a), a, self.epoch)
@@ -261,11 +261,11 @@ class _Forward:
     def _with_next(self, record: Callable[[], None]) -> Callable[[], None]:
         """`record` where there is a next item."""
 
-        def load() -> None:
+        def recorded() -> None:
             with self.tik.if_scope(self.next["end"] > 0):
                 record()
 
-        return load
+        return recorded
 
     def _finish(self, a: int) -> None:
         with self.tik.if_scope(self.current["rows", a] > 0):

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from flash_attention.kernels.tik.common import alibi, mask, score_terms, softcap, tiles
 from flash_attention.kernels.tik.common.mask import LOWEST
 from flash_attention.kernels.tik.core import Core
+from flash_attention.kernels.tik.forward import load
 from flash_attention.kernels.tik.forward.plan import RING, ForwardPlan
 from flash_attention.kernels.tik.forward.reach import Reach
 from flash_attention.kernels.tik.forward.work import Item
@@ -153,7 +154,7 @@ def load_sample(core: Core[ForwardPlan], item: Item, a: int, search: Search) -> 
     skip = core.plan.segment_start(near) // 16
     with core.tik.if_scope(item["strided", a] > 0):
         groups, slot = (item["sample", a], item["stride", a]), _sample_keys(core, a)
-        tiles.load_sample(core, slot, search.base, *groups, range(near, len(core.plan.segments)))
+        load.load_sample(core, slot, search.base, *groups, range(near, len(core.plan.segments)))
         score_terms.load_sample_terms(core, _sample_terms(core, a), item.planes(), *groups, skip)
     if not core.plan.shared_sample:  # there the tile is the first one of the item
         with core.tik.else_scope():
@@ -162,7 +163,7 @@ def load_sample(core: Core[ForwardPlan], item: Item, a: int, search: Search) -> 
 
 def load_tile(core: Core[ForwardPlan], item: Item, a: int, tile: Number, search: Search) -> None:
     """Key tile number `tile` to where the sample of row block `a` stands."""
-    tiles.load_segments(core, _sample_keys(core, a), search.base, tile, item.keys)
+    load.load_segments(core, _sample_keys(core, a), search.base, tile, item.keys)
     score_terms.load_key_terms(core, _sample_terms(core, a), item.planes(), tile)
 
 
@@ -231,19 +232,19 @@ def _sample_slot(core: Core[ForwardPlan], a: int, segment: int) -> int:
 def _sample_scores(core: Core[ForwardPlan], item: Item, a: int, segment: int, slot: int, search: Search) -> None:
     """Scores of a segment of the sample, or at attempt 1 of a tile."""
 
-    def load(keys: list[Tensor], terms: Tensor) -> None:
-        tiles.key_to_l0(core, keys, segment)
+    def place(keys: list[Tensor], terms: Tensor) -> None:
+        load.key_to_l0(core, keys, segment)
         score_terms.key_terms_to_l0(core, terms, segment)
 
     if not core.plan.shared_sample:
-        load(_sample_keys(core, a), _sample_terms(core, a))
+        place(_sample_keys(core, a), _sample_terms(core, a))
     else:
         # The first tile of the item is on its way for the loop anyway.
         spread = [] if segment < core.plan.near_segments else [item["strided", a] == 0]
         with core.when(search.attempt == 0, *spread):
-            load(tiles.key_slot(core, 0), core.on.key_terms[0])
+            place(load.key_slot(core, 0), core.on.key_terms[0])
         with core.tik.else_scope():
-            load(_sample_keys(core, a), _sample_terms(core, a))
+            place(_sample_keys(core, a), _sample_terms(core, a))
     scores(core, slot, segment)
 
 
@@ -307,12 +308,12 @@ def query_operand(
 ) -> None:
     """Left operand of the scores; with two variants of terms, the one for the side of the queries the tile is on."""
     if len(variants) == 1:
-        tiles.query_to_l0(core, query, variants[0])
+        load.query_to_l0(core, query, variants[0])
         return
     with core.tik.if_scope(tile < item["after", a]):
-        tiles.query_to_l0(core, query, variants[0])
+        load.query_to_l0(core, query, variants[0])
     with core.tik.else_scope():
-        tiles.query_to_l0(core, query, variants[1])
+        load.query_to_l0(core, query, variants[1])
 
 
 def scores(core: Core[ForwardPlan], slot: int, segment: int) -> None:
@@ -321,7 +322,7 @@ def scores(core: Core[ForwardPlan], slot: int, segment: int) -> None:
     The operands must be in L0A and L0B.
     """
     plan, on = core.plan, core.on
-    width, operand, terms = plan.segments[segment], tiles.key_operand(core, segment), on.l0_key_terms[0]
+    width, operand, terms = plan.segments[segment], load.key_operand(core, segment), on.l0_key_terms[0]
     core.tik.mmad(on.scores[slot], on.l0_query[0], operand, plan.rows, plan.head_dim, width, 0)
     if not core.problem.rules.softcap:
         core.tik.mmad(on.scores[slot], on.l0_query_terms[0], terms, plan.rows, 16, width, 1)

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flash_attention.kernels.tik.common import dropout, mask, softcap, tiles
+from flash_attention.kernels.tik.common import dropout, mask, softcap
 from flash_attention.kernels.tik.core import Core
+from flash_attention.kernels.tik.forward import load
 from flash_attention.kernels.tik.forward.plan import ForwardPlan
 from flash_attention.kernels.tik.forward.reach import CEILING, FAR_UNIT, Verdict
 from flash_attention.kernels.tik.hardware import HALF_ROUND
@@ -270,7 +271,7 @@ class Piece:
                     mask.hide_visible(core, values, self.at, self.elements)
             if problem.mask == "per_score":
                 mask.hide_explicit(core, values, self.at, self.elements)
-            tiles.probability_to_l1(core, place, self.column, self.columns, values)
+            load.probability_to_l1(core, place, self.column, self.columns, values)
         if unit.dropped is not None:
             dropout.drop(core, half, self.at, self.elements)
-            tiles.probability_to_l1(core, unit.dropped, self.column, self.columns, half)
+            load.probability_to_l1(core, unit.dropped, self.column, self.columns, half)
