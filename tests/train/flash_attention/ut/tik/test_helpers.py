@@ -222,9 +222,9 @@ def test_row_totals_become_output_and_logsumexp(tik, execute):
     program = Program(tik, execute, problem, inputs, outputs)
     with program.body() as core:
         core.clear_vectors()
-        core.fill(core.on.flag[0], 0, 8, 64)
+        core.fill(core.on.flag[0], 0, 8)
         store.initialise(core)
-        core.fill(core.on.current_reference[0], 2.5, 128, 64)
+        core.fill(core.on.current_reference[0], 2.5, 128)
         core.fill(core.on.stage[0], 1.0, 256)
         core.tik.data_move(core.on.fractals[0], core.on.stage[0], 0, 1, 16, 0, 0)
         core.tik.load2dv1(core.on.l0_ones[0], core.on.fractals[0], 0, 4, 0, 0, False)

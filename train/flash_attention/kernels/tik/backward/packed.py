@@ -12,12 +12,11 @@ from typing import Callable
 import numpy as np
 
 from flash_attention.kernels.tik import packed
+from flash_attention.kernels.tik.backward.cost import ITEM_STEPS
 from flash_attention.kernels.tik.backward.plan import BackwardPlan
 from flash_attention.kernels.tik.backward.record import PACKED_ITEM
 from flash_attention.kernels.tik.packed import FAR, Array, Limits, Sequences
 from flash_attention.kernels.tik.problem import KernelProblem
-
-ITEM_COST = 3  # of an item beside its steps
 
 
 def key_tiles(problem: KernelProblem, plan: BackwardPlan) -> int:
@@ -99,6 +98,6 @@ def table(xp, problem: KernelProblem, plan: BackwardPlan, slots: int) -> Callabl
         values = (tile, first, count, count * group, cross, before, first, final_end)
         for index in range(of_sequence):
             values = values + (xp.take(described[index], owner, 0),)
-        return ranked(values, (count * group + ITEM_COST) * active)
+        return ranked(values, (count * group + ITEM_STEPS) * active)
 
     return make

@@ -15,7 +15,7 @@ from flash_attention.kernels.tik.common.score_terms import TERMS
 from flash_attention.kernels.tik.common.table_row import chunks, load_chunk
 from flash_attention.kernels.tik.common.tiles import each_epoch
 from flash_attention.kernels.tik.core import Core
-from flash_attention.kernels.tik.hardware import F
+from flash_attention.kernels.tik.hardware import FRACTAL
 from flash_attention.kernels.tik.language import Number, Scalar, Tensor
 
 # Where gradients are deferred: the loop body of an item in which the keys of the next one are placed. They are fetched
@@ -270,7 +270,7 @@ class KeyTileLoop:
         groups, columns = plan.rows // 16, dim // 16
         for rows in left:
             for group in range(groups):
-                tik.load2dv1(operand[group * columns * F], rows, group, columns, groups, 0, False)
+                tik.load2dv1(operand[group * columns * FRACTAL], rows, group, columns, groups, 0, False)
         if key_terms is not None:
             tik.load2dv1(right_terms, key_terms, 0, plan.columns, 1, 0, True)
         starts = [at // plan.rows for at, _ in plan.pieces]  # first keys of the tensors
@@ -279,7 +279,7 @@ class KeyTileLoop:
             size = plan.keys if len(target) == 1 else plan.pieces[part][1] // plan.rows
             keys, inside = self._operand(), start - starts[part]
             for slot in each_epoch(core, right, self.epoch):
-                tik.load2dv1(keys, slot, start * dim // F, width * dim // F, 1, 0, False)
+                tik.load2dv1(keys, slot, start * dim // FRACTAL, width * dim // FRACTAL, 1, 0, False)
             tik.mmad(target[part][inside * plan.rows], operand, keys, plan.rows, dim, width, 0)
             if linear is None and inside + width == size:
                 terms = right_terms[starts[part] * TERMS]
@@ -328,7 +328,7 @@ class KeyTileLoop:
                 right, count = self._operand(), min(size, columns - first)
                 start = (at // (plan.rows * 16) + first) * groups
                 for group in range(groups):
-                    tik.load2dv1(right[group * count * F], tile, start + group, count, groups, 0, True)
+                    tik.load2dv1(right[group * count * FRACTAL], tile, start + group, count, groups, 0, True)
                 tik.mmad(target[first * plan.rows * 16], left, right, plan.rows, plan.rows, count * 16, 1)
 
     def _d_probability(self, unit: Unit) -> None:
@@ -346,12 +346,12 @@ class KeyTileLoop:
         """target (keys, dim) += weights^T . rows of `name`; it starts over at the first step of an item."""
         core, tik, plan = self.core, self.tik, self.plan
         left, right = core.on.l0_turned[0], core.on.l0_columns[0]
-        tik.load2dv1(left, weights, 0, plan.area // F, 1, 0, True)
+        tik.load2dv1(left, weights, 0, plan.area // FRACTAL, 1, 0, True)
         groups = plan.rows // 16
         for first, count in plan.column_parts(plan.rows, dim):
             for rows in self._rows_in_l1(name, unit):
                 for group in range(groups):
-                    tik.load2dv1(right[group * count * F], rows, first * groups + group, count, groups, 0, True)
+                    tik.load2dv1(right[group * count * FRACTAL], rows, first * groups + group, count, groups, 0, True)
             self._accumulate(target[first * plan.keys * 16], left, right, count * 16, step == 1)
 
     def _accumulate(self, target: Tensor, left: Tensor, right: Tensor, columns: int, fresh: Number) -> None:
@@ -373,11 +373,11 @@ class KeyTileLoop:
             return
         # Sums per key, one column of 16 per query head of the group.
         if self.problem.rules.softcap:
-            self.tik.load2dv1(on.l0_turned[0], on.d_biased[unit.position % PAIR], 0, plan.area // F, 1, 0, True)
+            self.tik.load2dv1(on.l0_turned[0], on.d_biased[unit.position % PAIR], 0, plan.area // FRACTAL, 1, 0, True)
         column = on.l0_one_hot[0]
         for chunk in range(plan.bias_chunks):
             with self.core.when(unit.member >= 16 * chunk, unit.member < 16 * (chunk + 1)):
-                fractal = on.one_hot[0][(unit.member - 16 * chunk) * F]
+                fractal = on.one_hot[0][(unit.member - 16 * chunk) * FRACTAL]
                 self.core.repeat_fractal(column, fractal, plan.rows // 16, False)
                 fresh = self.core.scalar("int32", "fresh", 0)
                 with self.core.when(unit.member == 16 * chunk, unit.tile == self.item["first"]):

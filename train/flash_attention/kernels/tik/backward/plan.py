@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 from flash_attention.kernels.tik import forms, packed, tuning
 from flash_attention.kernels.tik.backward import record, row_block
-from flash_attention.kernels.tik.common import band, softcap
+from flash_attention.kernels.tik.common import softcap
 from flash_attention.kernels.tik.common.score_terms import TERMS
 from flash_attention.kernels.tik.common.table_row import ITEMS_PER_CHUNK
-from flash_attention.kernels.tik.hardware import BYTES, HALF_ROUND, WIDENED, Buffer, usage
+from flash_attention.kernels.tik.hardware import BYTES, FRACTAL, HALF_LANES, HALF_ROUND, WIDENED, Buffer, usage
 from flash_attention.kernels.tik.problem import KernelProblem, padded
 
 FINISH_COPIES = 2  # tiles that the last pass has in work at a time
@@ -327,8 +327,8 @@ def buffers(
         Buffer("key_rows", "L1", "float16", keys * depth, 2),
         Buffer("value", "L1", "float16", keys * value_dim, 2),
         Buffer("key_terms", "L1", "float16", keys * TERMS, RING if dynamic else 0),
-        Buffer("one_terms", "L1", "float16", 256),
-        Buffer("one_hot", "L1", "float16", 16 * 256, 1 if plan.bias_chunks else 0),
+        Buffer("one_terms", "L1", "float16", FRACTAL),
+        Buffer("one_hot", "L1", "float16", 16 * FRACTAL, 1 if plan.bias_chunks else 0),
         Buffer("tiles", "L1", "float16", tiles),
         Buffer("lowering", "L1", "float16", lowering),
         Buffer("distances", "L1", "float16", distances),
@@ -357,7 +357,7 @@ def buffers(
         Buffer("row_delta", "UB", "float16", rows * 16, 1 if dropout else 0),
         Buffer("keep", "UB", "uint8", area // 8, 2 if dropout else 0),
         Buffer("visible", "UB", "float16", half if tiles and not lowering else 0),
-        Buffer("visible_part", "UB", "float16", band.LANES if problem.sequences else 0),
+        Buffer("visible_part", "UB", "float16", HALF_LANES if problem.sequences else 0),
         Buffer("hidden", "UB", "float16", half, 1 if problem.mask == "per_score" else 0),
         Buffer("bias", "UB", "float16", half, 1 if problem.bias == "per_score" else 0),
         Buffer("distance", "UB", "float16", half, 1 if distances else 0),

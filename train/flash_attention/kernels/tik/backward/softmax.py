@@ -10,7 +10,7 @@ from flash_attention.kernels.tik.backward.work import KeyItem, Unit
 from flash_attention.kernels.tik.common import alibi, dropout, mask, softcap
 from flash_attention.kernels.tik.common.tiles import by_keys, by_rows
 from flash_attention.kernels.tik.core import Core
-from flash_attention.kernels.tik.hardware import HALF_ROUND, F
+from flash_attention.kernels.tik.hardware import FRACTAL, HALF_ROUND
 from flash_attention.kernels.tik.language import Scalar, Scope, Tensor
 from flash_attention.kernels.tik.problem import padded
 
@@ -61,7 +61,7 @@ class VectorWork:
         """The piece of a tile from element `at` on, which may be a tensor of L0C."""
         sources = self.core.on.copies(name) or self.core.on.scores
         source = sources[0][at] if len(sources) == 1 else sources[1 if at else 0]
-        self.core.from_l0c(target, source, elements // F)
+        self.core.from_l0c(target, source, elements // FRACTAL)
 
     def take_scores(self) -> None:
         """Scores out of L0C; in one move where Vector has something else to take while it waits for them."""
@@ -70,7 +70,7 @@ class VectorWork:
             return
         skew = HALF_ROUND if core.problem.post_scale != 1.0 else 0
         if not plan.pipeline.single and not plan.pipeline.apart:
-            core.from_l0c(core.on.score[0][shift + skew :], core.on.scores[0][0], plan.area // F)
+            core.from_l0c(core.on.score[0][shift + skew :], core.on.scores[0][0], plan.area // FRACTAL)
             return
         pieces = self._pieces("score", shift + skew)
         for at, elements, target in pieces if plan.pipeline.single else reversed(pieces):
@@ -86,7 +86,7 @@ class VectorWork:
             self._cap()
         if skew and not problem.rules.softcap:
             for (_, elements, exponent), (_, _, source) in zip(exponents, self._pieces("score", shift + skew)):
-                core.with_scalar("vec_muls", exponent, source, problem.post_scale, elements, 64)
+                core.with_scalar("vec_muls", exponent, source, problem.post_scale, elements)
         if problem.bias == "per_score":
             for at, elements, exponent in exponents:
                 core.add_half(exponent, core.on.bias[0][at:], 1.0, elements)
@@ -96,7 +96,7 @@ class VectorWork:
         self._look(unit)
         for at, elements, exponent in exponents:
             with self._if_seen(at):
-                core.unary("vec_exp", exponent, exponent, elements, 64)
+                core.unary("vec_exp", exponent, exponent, elements)
         for (at, elements, exponent), half in zip(exponents, halves):
             with self._if_seen(at):
                 core.to_half(half, exponent, elements)
@@ -125,7 +125,7 @@ class VectorWork:
             factors = self._pieces("d_probability_single")
             sources = self._pieces("score", core.operand_shift)
             for (_, elements, score), (_, _, source), (_, _, factor) in zip(scores, sources, factors):
-                core.binary("vec_mul", score, source, factor, elements, 64)
+                core.binary("vec_mul", score, source, factor, elements)
             for (_, elements, score), (_, _, result) in zip(scores, results):
                 core.to_half(result, score, elements)
         else:
@@ -134,7 +134,7 @@ class VectorWork:
             if problem.dropout_threshold:
                 # Before the products.
                 delta, square = core.on.row_delta[0], plan.rows * 16
-                core.from_l0c(delta, core.on.delta[0], square // F)
+                core.from_l0c(delta, core.on.delta[0], square // FRACTAL)
             for at, elements, factor in factors:
                 self._from_l0c("d_probability", factor, at, elements)
             if problem.dropout_threshold:
@@ -174,7 +174,7 @@ class VectorWork:
             softcap.squash(core, part, 2 * HALF_ROUND, elements)
             softcap.slope(core, on.cap_slope[0][at:], on.probability_half[0][at:], squashed, elements)
             capped = part[core.operand_shift :]
-            core.with_scalar("vec_muls", capped, squashed, core.problem.rules.softcap, elements, 64)
+            core.with_scalar("vec_muls", capped, squashed, core.problem.rules.softcap, elements)
             softcap.add_terms(core, part, at, elements)
 
     def _lower_hidden(self, exponents: list[Part], work: list[Tensor]) -> None:
@@ -206,7 +206,7 @@ class VectorWork:
         core, plan, tik, item = self.core, self.core.plan, self.core.tik, self.item
         square = plan.rows * 16
         core.to_single(score[HALF_ROUND:], half, plan.area)
-        core.with_scalar("vec_muls", score, score[HALF_ROUND:], core.problem.dropout_scale, plan.area, 64)
+        core.with_scalar("vec_muls", score, score[HALF_ROUND:], core.problem.dropout_scale, plan.area)
 
         def record(have: int) -> None:
             plane = item.plane("bias", unit)

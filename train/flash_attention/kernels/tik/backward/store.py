@@ -21,7 +21,7 @@ from flash_attention.kernels.tik.common import softcap
 from flash_attention.kernels.tik.common.table_row import Field, TableRow
 from flash_attention.kernels.tik.common.tiles import by_keys, by_rows, if_any
 from flash_attention.kernels.tik.core import Address, Core
-from flash_attention.kernels.tik.hardware import HALF_ROUND, F
+from flash_attention.kernels.tik.hardware import FRACTAL, HALF_ROUND
 from flash_attention.kernels.tik.language import Number, Tensor
 from flash_attention.kernels.tik.layout import accumulator_shape
 from flash_attention.kernels.tik.problem import padded
@@ -123,12 +123,12 @@ class Results:
         sums = core.on.copies(gradient.sums)[0]
         if gradient.factor == 1.0:
             for at, elements, half in parts:
-                core.from_l0c(half, sums[at], elements // F)
+                core.from_l0c(half, sums[at], elements // FRACTAL)
             return
         for (at, elements, _), score in zip(parts, scores):
-            core.from_l0c(score[HALF_ROUND], sums[at], elements // F)
+            core.from_l0c(score[HALF_ROUND], sums[at], elements // FRACTAL)
         for (_, elements, _), score in zip(parts, scores):
-            core.with_scalar("vec_muls", score, score[HALF_ROUND:], gradient.factor, elements, 64)
+            core.with_scalar("vec_muls", score, score[HALF_ROUND:], gradient.factor, elements)
         for (_, elements, half), score in zip(parts, scores):
             core.to_half(half, score, elements)
 
@@ -149,7 +149,7 @@ class Results:
         column = plan.keys * 16
         for chunk in range(plan.bias_chunks):
             core.from_l0c(score[HALF_ROUND], core.on.bias_sum[chunk], plan.columns)
-            core.with_scalar("vec_muls", score, score[HALF_ROUND:], core.problem.dropout_scale, column, 64)
+            core.with_scalar("vec_muls", score, score[HALF_ROUND:], core.problem.dropout_scale, column)
 
             def record(have: int, chunk: int = chunk) -> None:
                 line = core.wide(item["kv_head"] * plan.bias_chunks + chunk, core.seq_k * 16)
@@ -211,7 +211,7 @@ class QuerySums:
         first, size = part[0] * core.plan.rows * 16, whole // len(core.on.query_sum)
         # Backwards: waiting for the last products covers the others, and theirs for this.
         for at, source in reversed(list(zip(range(first, first + whole, size), core.on.query_sum))):
-            core.from_l0c(core.on.d_query[0][at], source, size // F)
+            core.from_l0c(core.on.d_query[0][at], source, size // FRACTAL)
 
     def _is_final(self, unit: Unit) -> tuple[Number, Number]:
         return unit.tile >= self.item["final"], unit.tile < self.item["final_end"]
@@ -238,11 +238,11 @@ class QuerySums:
         size = whole if plan.pipeline.single else whole // 2
         parts = range(0, whole, size)
         for at in parts:
-            core.binary("vec_add", total[at:], total[at + HALF_ROUND :], stage[at:], size, 64)
+            core.binary("vec_add", total[at:], total[at + HALF_ROUND :], stage[at:], size)
         factor = softcap.gradient_sign(problem) * problem.post_scale * problem.dropout_scale
         if factor != 1.0:
             for at in parts:
-                core.with_scalar("vec_muls", stage[at:], total[at:], factor, size, 64)
+                core.with_scalar("vec_muls", stage[at:], total[at:], factor, size)
             total = stage
         for at in parts:
             core.to_half(half[at:], total[at:], size)

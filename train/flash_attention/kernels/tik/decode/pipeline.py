@@ -8,7 +8,7 @@ from flash_attention.kernels.tik.core import Core
 from flash_attention.kernels.tik.decode import load, softmax, store
 from flash_attention.kernels.tik.decode.cursor import Current, Stream
 from flash_attention.kernels.tik.decode.plan import DecodePlan
-from flash_attention.kernels.tik.hardware import F
+from flash_attention.kernels.tik.hardware import FRACTAL
 from flash_attention.kernels.tik.language import Number, Tensor
 
 
@@ -55,15 +55,17 @@ class DecodeLoop:
     def _scores(self, parity: int) -> None:
         core, plan, tik = self.core, self.plan, self.tik
         with tik.if_scope(self.current.fresh > 0):
-            tik.load2dv1(core.on.l0_query[0], core.on.query[parity], 0, plan.rows * plan.head_dim // F, 1, 0, False)
+            tik.load2dv1(
+                core.on.l0_query[0], core.on.query[parity], 0, plan.rows * plan.head_dim // FRACTAL, 1, 0, False
+            )
             softmax.clear(core)
             for slopes in core.on.copies("slopes"):
-                core.with_scalar("vec_adds", slopes, core.on.next_slopes[parity], 0.0, slopes.shape[0], 64)
+                core.with_scalar("vec_adds", slopes, core.on.next_slopes[parity], 0.0, slopes.shape[0])
         columns, groups = plan.head_dim // 16, plan.segment // 16
         for target, key in zip(core.on.scores, self._slots("key", parity)):
             operand = core.on.l0_key[0]
             for group in range(groups):
-                tik.load2dv1(operand[group * columns * F], key[group * F], 0, columns, groups, 0, False)
+                tik.load2dv1(operand[group * columns * FRACTAL], key[group * FRACTAL], 0, columns, groups, 0, False)
             tik.mmad(target, operand, core.on.l0_query[0], plan.segment, plan.head_dim, plan.rows, 0)
         softmax.take(core, self.current, self.scratch)
         softmax.update(core)
@@ -76,10 +78,10 @@ class DecodeLoop:
         ):
             for group in range(plan.row_groups):
                 source = core.on.half[0][(segment * plan.row_groups + group) * size]
-                tik.data_move(probability[group * F], source, 0, columns, 16, 0, (plan.row_groups - 1) * 16)
+                tik.data_move(probability[group * FRACTAL], source, 0, columns, 16, 0, (plan.row_groups - 1) * 16)
             left, right = core.on.l0_value[0], core.on.l0_probability[0]
             tik.load2dv1(right, probability, 0, columns * plan.row_groups, 1, 0, True)
-            tik.load2dv1(left, value, 0, plan.segment * plan.value_dim // F, 1, 0, True)
+            tik.load2dv1(left, value, 0, plan.segment * plan.value_dim // FRACTAL, 1, 0, True)
             tik.mmad(core.on.product[0], left, right, plan.value_dim, plan.segment, plan.rows, int(segment > 0))
         softmax.accumulate(core)
         with tik.if_scope(self.current.last > 0):

@@ -29,6 +29,7 @@ from flash_attention.kernels.tik.forward import load, reach, row_reference, soft
 from flash_attention.kernels.tik.forward.pipeline import TileLoop
 from flash_attention.kernels.tik.forward.plan import ITEMS_PER_CHUNK, ForwardPlan
 from flash_attention.kernels.tik.forward.work import Item, WorkSplit, choose
+from flash_attention.kernels.tik.hardware import FRACTAL
 from flash_attention.kernels.tik.kernel import Kernel, Recording
 from flash_attention.kernels.tik.language import Number, Scalar, Step
 
@@ -102,7 +103,7 @@ class _Forward:
         if self.problem.sequences:
             self._clear_stored_rows()
         for flag in core.on.flag:
-            core.fill(flag, 0, 8, 64)
+            core.fill(flag, 0, 8)
         store.initialise(core)
         softmax.initialise(core)
         row_reference.initialise(core)
@@ -128,7 +129,7 @@ class _Forward:
                 core.fill(words, 0, plan.rows * plan.keys // 16)
         score_terms.initialise(core)
         core.clear_padding("output", stage[0], self.index, self.split.cores)
-        core.fill(stage[-1], 1.0, 256)
+        core.fill(stage[-1], 1.0, FRACTAL)
         fractal = core.on.fractals[0]
         self.tik.data_move(fractal, stage[-1], 0, 1, 16, 0, 0)
         core.repeat_fractal(core.on.l0_ones[0], fractal, max(plan.segments) // 16, False)
@@ -174,7 +175,7 @@ class _Forward:
         core, tik, current, nxt, search = self.core, self.tik, self.current, self.next, self.search
         blocks = self.plan.row_blocks
         _set_bases(self.core, current, self.loop.base, self.loop.value_base)
-        core.with_scalar("vec_adds", core.on.current_reference[0], core.on.next_reference[0], 0.0, blocks * 128, 64)
+        core.with_scalar("vec_adds", core.on.current_reference[0], core.on.next_reference[0], 0.0, blocks * 128)
 
         def next_query(a: int) -> None:
             if a == 0:
@@ -278,7 +279,7 @@ class _Forward:
     def _clear_flags(self) -> None:
         """Row blocks that do not exist have not failed."""
         core, items = self.core, self.split.items
-        core.fill(core.on.flags[0], 0, ITEMS_PER_CHUNK * 16, 64)
+        core.fill(core.on.flags[0], 0, ITEMS_PER_CHUNK * 16)
         for start, count in chunks(items):
             self.tik.data_move(
                 core.gm["flags"][(self.index * items + start) * 16], core.on.flags[0], 0, 1, count * 2, 0, 0

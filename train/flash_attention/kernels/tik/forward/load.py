@@ -9,7 +9,7 @@ from __future__ import annotations
 from flash_attention.kernels.tik.common.tiles import by_keys, by_rows, each_epoch, segment_keys
 from flash_attention.kernels.tik.core import Core
 from flash_attention.kernels.tik.forward.plan import ForwardPlan
-from flash_attention.kernels.tik.hardware import HALF_ROUND, F
+from flash_attention.kernels.tik.hardware import FRACTAL, HALF_ROUND
 from flash_attention.kernels.tik.language import Factor, Number, Tensor
 
 
@@ -54,8 +54,10 @@ def load_sample(
     for group in reversed(range(max(widths) // 16)):
         for segment in reversed([segment for segment in segments if group < widths[segment] // 16]):
             done = (core.plan.segment_start(segment) - start) // 16
-            source = core.gm["key"], base + (first_group + stride * (done + group)) * F
-            core.move((slot[segment], group * F), source, place.columns, 16, place.column - 16, widths[segment] - 16)
+            source = core.gm["key"], base + (first_group + stride * (done + group)) * FRACTAL
+            core.move(
+                (slot[segment], group * FRACTAL), source, place.columns, 16, place.column - 16, widths[segment] - 16
+            )
 
 
 def load_value(core: Core[ForwardPlan], slot: Tensor, base: Number, tile: Number, length: Number | None = None) -> None:
@@ -92,13 +94,13 @@ def place_query(core: Core[ForwardPlan], slots: list[Tensor], stage: Tensor, epo
     for slot in each_epoch(core, slots, epoch):
         with core.tik.for_range(0, columns, name="query_column") as column:
             source = stage[column * (height * 16)]
-            core.tik.data_move(slot[column * F], source, 0, height // 16, 16, 0, (columns - 1) * 16)
+            core.tik.data_move(slot[column * FRACTAL], source, 0, height // 16, 16, 0, (columns - 1) * 16)
 
 
 # ---- L1 to L0
 def query_to_l0(core: Core[ForwardPlan], slot: Tensor, terms: Tensor) -> None:
     """Left operand of the scores, and its terms."""
-    core.tik.load2dv1(core.on.l0_query[0], slot, 0, core.plan.rows * core.plan.head_dim // F, 1, 0, False)
+    core.tik.load2dv1(core.on.l0_query[0], slot, 0, core.plan.rows * core.plan.head_dim // FRACTAL, 1, 0, False)
     core.tik.load2dv1(core.on.l0_query_terms[0], terms, 0, core.plan.rows // 16, 1, 0, True)
 
 
@@ -109,7 +111,7 @@ def key_operand(core: Core[ForwardPlan], segment: int) -> Tensor:
 
 def key_to_l0(core: Core[ForwardPlan], slot: list[Tensor], segment: int) -> None:
     """Right operand of the scores: one segment of a key tile."""
-    size = core.plan.segments[segment] * core.plan.head_dim // F
+    size = core.plan.segments[segment] * core.plan.head_dim // FRACTAL
     core.tik.load2dv1(key_operand(core, segment), slot[segment], 0, size, 1, 0, False)
 
 
@@ -118,15 +120,15 @@ def value_to_l0(core: Core[ForwardPlan], slot: Tensor, segment: int) -> Tensor:
     operand, columns = core.on.l0_value[0], core.value_columns
     start = core.plan.segment_start(segment) // 16
     for group in range(core.plan.segments[segment] // 16):
-        core.tik.load2dv1(operand[group * columns * F], slot, start + group, columns, core.plan.columns, 0, True)
+        core.tik.load2dv1(operand[group * columns * FRACTAL], slot, start + group, columns, core.plan.columns, 0, True)
     return operand
 
 
 def probability_to_l0(core: Core[ForwardPlan], slot: Tensor, segment: int) -> Tensor:
     """Left operand of the output: the probabilities of one segment."""
     operand, width = core.on.l0_probability[0], core.plan.segments[segment]
-    start = core.plan.segment_start(segment) * core.plan.rows // F
-    core.tik.load2dv1(operand, slot, start, width * core.plan.rows // F, 1, 0, False)
+    start = core.plan.segment_start(segment) * core.plan.rows // FRACTAL
+    core.tik.load2dv1(operand, slot, start, width * core.plan.rows // FRACTAL, 1, 0, False)
     return operand
 
 
@@ -138,5 +140,5 @@ def probability_to_l1(core: Core[ForwardPlan], slot: Tensor, column: int, column
             break
         start += width
     for index in range(columns):
-        at = start * rows + (column + index - start // 16) * F
+        at = start * rows + (column + index - start // 16) * FRACTAL
         core.tik.data_move(slot[at], half[index * rows * 16], 0, rows // 16, 16, 0, (width // 16 - 1) * 16)

@@ -12,12 +12,10 @@ import numpy as np
 
 from flash_attention.kernels.tik import packed
 from flash_attention.kernels.tik.forward.plan import ForwardPlan
-from flash_attention.kernels.tik.forward.record import PACKED_ITEM
+from flash_attention.kernels.tik.forward.record import ITEM_COST, MOST_STRIDE, PACKED_ITEM
 from flash_attention.kernels.tik.packed import FAR, Array, Limits, Sequences
 from flash_attention.kernels.tik.problem import KernelProblem
 
-MOST_STRIDE = 4000
-ITEM_COST = 2  # of an item beside its tiles
 _OF_ROW_BLOCK = ("start", "rows", "first", "last", "strided", "sample", "stride", "cross", "after")
 
 

@@ -9,6 +9,8 @@ from flash_attention.kernels.tik.record_layout import Field, RecordLayout
 ROW_BLOCKS = 2  # of an item at most
 EDGE = 4  # key tiles at either end of a row block's range that may be partly visible
 NEVER = FAR  # key tile that no row block visits
+MOST_STRIDE = 4000  # of a sample, in groups of 16 keys
+ITEM_COST = 2  # of an item beside its tiles
 
 # Numbers of visibility tiles of the first and, counted backwards, of the last EDGE tiles; 0 = all visible.
 _EDGES: dict[str, Field] = {"left": EDGE, "right": EDGE}

@@ -17,7 +17,7 @@ from flash_attention.kernels.tik.forward import load
 from flash_attention.kernels.tik.forward.plan import RING, ForwardPlan
 from flash_attention.kernels.tik.forward.reach import Reach
 from flash_attention.kernels.tik.forward.work import Item
-from flash_attention.kernels.tik.hardware import HALF_ROUND
+from flash_attention.kernels.tik.hardware import FRACTAL, HALF_ROUND
 from flash_attention.kernels.tik.language import Factor, Number, RunTime, Scalar, Tensor
 from flash_attention.kernels.tik.problem import padded
 
@@ -72,7 +72,7 @@ def shift(seq_k: int) -> float:
 def initialise(core: Core[ForwardPlan]) -> None:
     """Constants of the rows."""
     core.fill(core.on.half_ones[0], 1.0, 128)
-    core.fill(core.on.next_reference[0], 0.0, core.plan.row_blocks * 128, 64)
+    core.fill(core.on.next_reference[0], 0.0, core.plan.row_blocks * 128)
 
 
 def references(core: Core[ForwardPlan], item: Item, epoch: Number, search: Search) -> None:
@@ -87,7 +87,7 @@ def references(core: Core[ForwardPlan], item: Item, epoch: Number, search: Searc
     bounded = _is_bounded(core)
     if bounded:
         core.fill(core.on.least_reference[0], LEAST_REFERENCE, 128)
-    core.fill(core.on.next_reference[0], 0.0, len(blocks) * 128, 64)
+    core.fill(core.on.next_reference[0], 0.0, len(blocks) * 128)
     sweeps = search.sweeps
     with tik.if_scope(search.attempt == 0):
         sweeps.set_as(CAPPED_SWEEPS if core.problem.rules.softcap else 1)
@@ -208,7 +208,7 @@ def _tile_maximum(core: Core[ForwardPlan], item: Item, a: int, epoch: Number, ti
         _sample_scores(core, item, a, segment, slot, search)
         at, elements = plan.segment_start(segment) * plan.rows, width * plan.rows
         view = score[at + gap :]
-        core.from_l0c(view, core.on.scores[slot], elements // 256)
+        core.from_l0c(view, core.on.scores[slot], elements // FRACTAL)
         if problem.bias == "per_score":
             core.with_scalar("vec_axpy", view, core.on.bias[0][at:], 1.0 / problem.post_scale, elements)
         if search.slopes is not None:
@@ -258,7 +258,7 @@ def _capped_maximum(core: Core[ForwardPlan], item: Item, a: int, search: Search)
         _sample_scores(core, item, a, segment, slot, search)
         start, elements = plan.segment_start(segment) * plan.rows, plan.segments[segment] * plan.rows
         softcap.take(core, score, core.on.scores[slot], core.on.linear[slot % len(core.on.linear)], start, 0, elements)
-    core.fill(largest, LOWEST * problem.post_scale, column, 64)
+    core.fill(largest, LOWEST * problem.post_scale, column)
     for index, (_, first, columns) in enumerate(plan.pieces):
         at, elements, work = first * column, columns * column, core.on.probability_piece[index]
         part = score[at:]
@@ -276,8 +276,8 @@ def _capped_maximum(core: Core[ForwardPlan], item: Item, a: int, search: Search)
             with tik.if_scope(search.number > 0):
                 mask.lower_visible_single(core, part, work, at, elements)
         for place in range(0, elements, column):
-            core.binary("vec_max", largest, largest, part[place:], column, 64)
-    core.with_scalar("vec_muls", largest, largest, 1.0 / problem.post_scale, column, 64)
+            core.binary("vec_max", largest, largest, part[place:], column)
+    core.with_scalar("vec_muls", largest, largest, 1.0 / problem.post_scale, column)
     core.to_half(half, largest, column)
     _over_columns(core, a, half)
 
@@ -393,7 +393,7 @@ def _take(core: Core[ForwardPlan], sweep: Number, epoch: Number, search: Search)
         core.with_scalar("vec_adds", value, value, shift(problem.seq_k) / problem.post_scale, numbers)
     single = core.on.scratch[0]
     core.to_single(single, value, numbers)
-    core.with_scalar("vec_axpy", core.on.next_reference[0], single, unit, numbers, 64)
+    core.with_scalar("vec_axpy", core.on.next_reference[0], single, unit, numbers)
     negative = core.on.negated_reference[0]
     core.with_scalar("vec_muls", negative, value, -1.0, numbers)
     blocks = range(plan.row_blocks)

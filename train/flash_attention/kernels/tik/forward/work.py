@@ -29,7 +29,7 @@ from flash_attention.kernels.tik.common.work_split import (
 from flash_attention.kernels.tik.core import Core
 from flash_attention.kernels.tik.forward import packed, reach, record, softmax
 from flash_attention.kernels.tik.forward.plan import ForwardPlan, buffers, candidates
-from flash_attention.kernels.tik.forward.record import EDGE, ITEM, NEVER, PACKED_ITEM, ROW_BLOCK
+from flash_attention.kernels.tik.forward.record import EDGE, ITEM, ITEM_COST, MOST_STRIDE, NEVER, PACKED_ITEM, ROW_BLOCK
 from flash_attention.kernels.tik.hardware import excess
 from flash_attention.kernels.tik.language import Number, RunTime, Scalar
 from flash_attention.kernels.tik.layout import placement
@@ -158,7 +158,7 @@ def _shares(
     def cost(item: _Item) -> int:
         blocks = item[1]
         shared = 1.0 if len(blocks) > 1 or len(groups[0]) == 1 else UNSHARED
-        return round(10 * (sum(units[block] for block in blocks) * shared + 2))
+        return round(10 * (sum(units[block] for block in blocks) * shared + ITEM_COST))
 
     def dealt(items: list[_Item]) -> tuple[list[list[_Item]], int]:
         costs = [cost(item) for item in items]
@@ -270,7 +270,7 @@ def _spread(words: np.void, groups: int, low: int, high: int) -> bool:
     """A sample of groups of 16 keys, spread over those from `low` to `high`. Returns whether there are enough."""
     if not high - low >= groups > 1:
         return False
-    stride = min((high - low - 1) // (groups - 1), 4000)
+    stride = min((high - low - 1) // (groups - 1), MOST_STRIDE)
     words["strided"], words["sample"], words["stride"] = 1, low, stride
     return True
 
