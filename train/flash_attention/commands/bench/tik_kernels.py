@@ -66,8 +66,8 @@ FEATURES: dict[str, dict] = {
 
 def passes(problem: KernelProblem) -> tuple[str, ...]:
     """Names in OPERATORS of the passes around the main kernel of the backward operator."""
-    owned = scheduler.choose(problem, "split", False).split.owned
-    return ("rows",) if owned else ("rows", "finish")
+    writes_d_query = scheduler.choose(problem, "split", False).split.writes_d_query
+    return ("rows",) if writes_d_query else ("rows", "finish")
 
 
 def problem_of(

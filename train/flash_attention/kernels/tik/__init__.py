@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from flash_attention.kernels.tik.arguments import GlobalTensor
 from flash_attention.kernels.tik.kernel import Kernel
 from flash_attention.kernels.tik.language import TikModule
 from flash_attention.kernels.tik.problem import KernelProblem
-from flash_attention.kernels.tik.signature import GlobalTensor, Request
+from flash_attention.kernels.tik.request import Request
 
 if TYPE_CHECKING:
     from flash_attention.kernels.tik.operators import Backward

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Callable, TypeVar
 
-from flash_attention.kernels.tik import signature
+from flash_attention.kernels.tik.arguments import Signature
 from flash_attention.kernels.tik.core import Core
 from flash_attention.kernels.tik.hardware import Buffer, usage
 from flash_attention.kernels.tik.language import RunTime, Tik, TikModule
 from flash_attention.kernels.tik.plan import BlockPlan
 from flash_attention.kernels.tik.problem import KernelProblem
-from flash_attention.kernels.tik.signature import Request, Signature
+from flash_attention.kernels.tik.request import Request
 
 _Plan = TypeVar("_Plan", bound=BlockPlan)
 
@@ -47,15 +47,15 @@ class Recording:
     """What is to be recorded, and how.
 
     Attributes:
-        stage: of signature.STAGES or DECODE_STAGES.
         request: what to compute.
+        arguments: what the kernel takes and gives.
         tik: the tik module: `from tbe import tik`.
         name: kernel name.
         debug: keep the kernel runnable by tikdb.
     """
 
-    stage: str
     request: Request
+    arguments: Signature
     tik: TikModule
     name: str
     debug: bool
@@ -76,8 +76,7 @@ class Recording:
             record: record(core, its number) records the statements of one core, whose buffers are there.
             flags: int32 numbers of the global tensor `flags`, for what a core notes for itself.
         """
-        tik, problem = self.tik, self.request.problem
-        _, arguments = signature.describe(self.stage, self.request)
+        tik, problem, arguments = self.tik, self.request.problem, self.arguments
         instance = tik.Tik(disable_debug=not self.debug)
         gm = arguments.declare(tik, instance)
         if flags:

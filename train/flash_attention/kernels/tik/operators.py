@@ -43,7 +43,7 @@ def stages(request: Request) -> tuple[str, ...]:
         ValueError: no tiling strategy fits the memories of a core.
     """
     choice = backward_work.choose(request.problem, request.variant, request.bias_gradient)
-    return tuple(stage for stage in STAGES if stage != "grad_finish" or not choice.split.owned)
+    return tuple(stage for stage in STAGES if stage != "grad_finish" or not choice.split.writes_d_query)
 
 
 def work_tables(xp, request: Request, stages: tuple[str, ...]):
@@ -97,14 +97,15 @@ def build(stage: str, request: Request, tik: TikModule, name: str, debug: bool) 
     Raises:
         ValueError: the request is not allowed, or no tiling strategy fits the memories of a core.
     """
-    return _BUILDERS[stage](Recording(stage, request, tik, name, debug))
+    _, arguments = describe(stage, request)
+    return _BUILDERS[stage](Recording(request, arguments, tik, name, debug))
 
 
 @dataclass(frozen=True)
 class Backward:
     """The kernels of the backward operator in the order in which they run; outputs of one are inputs of a later one.
 
-    `finish` is None where the main kernel gives d_query itself, see BackwardSplit.owned.
+    `finish` is None where the main kernel gives d_query itself, see BackwardSplit.writes_d_query.
     """
 
     rows: Kernel

@@ -6,9 +6,7 @@ module and builds nothing, so that a process which has none can prepare a call.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
-import json
 import math
 from dataclasses import dataclass
 from typing import Any, Callable
@@ -16,6 +14,7 @@ from typing import Any, Callable
 import numpy as np
 
 from flash_attention.kernels.tik import layout, packed
+from flash_attention.kernels.tik.arguments import GlobalTensor, Signature
 from flash_attention.kernels.tik.backward import work as backward_work
 from flash_attention.kernels.tik.backward.work import BackwardChoice
 from flash_attention.kernels.tik.common import score_terms
@@ -23,122 +22,12 @@ from flash_attention.kernels.tik.common.work_split import TableOfWork
 from flash_attention.kernels.tik.decode import work as decode_work
 from flash_attention.kernels.tik.decode.work import DecodeChoice
 from flash_attention.kernels.tik.forward import work as forward_work
-from flash_attention.kernels.tik.language import Tik, TikModule
 from flash_attention.kernels.tik.layout import nz_shape
 from flash_attention.kernels.tik.plan import BlockPlan
 from flash_attention.kernels.tik.problem import KernelProblem, padded
-from flash_attention.problem.rules import AttentionRules
+from flash_attention.kernels.tik.request import Request
 
 NZ = "FRACTAL_NZ"
-
-
-@dataclass(frozen=True)
-class Request:
-    """What an operator is compiled for, the value of its attribute `request`.
-
-    Attributes:
-        problem: see KernelProblem.
-        bias_gradient: the backward operators also give the gradient of a given bias.
-        logsumexp_gradient: the backward operators take the gradient of the logsumexp.
-        variant: of the backward operators, see backward.work.VARIANTS.
-        pages: of a paged cache, (blocks, keys of a block); problem.seq_k is then as many keys as the table can name.
-    """
-
-    problem: KernelProblem
-    bias_gradient: bool = False
-    logsumexp_gradient: bool = False
-    variant: str = "split"
-    pages: tuple[int, int] | None = None
-
-    def to_text(self) -> str:
-        """The request as the operators' string attribute."""
-        return json.dumps(dataclasses.asdict(self), separators=(",", ":"))
-
-    @staticmethod
-    def from_text(text: str) -> Request:
-        """Inverse of `to_text`.
-
-        Raises:
-            ValueError: the text is not what `to_text` writes.
-        """
-        try:
-            fields = json.loads(text)
-            fields = _with_tuples(fields)
-            problem = _with_tuples(fields.pop("problem"))
-            return Request(KernelProblem(**{**problem, "rules": AttentionRules(**problem["rules"])}), **fields)
-        except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"request: got {text!r}, allowed is what Request.to_text writes ({error})") from None
-
-
-def _with_tuples(fields: dict) -> dict:
-    return {name: tuple(x) if isinstance(x, list) else x for name, x in fields.items()}
-
-
-@dataclass(frozen=True)
-class GlobalTensor:
-    """An input or output of a kernel.
-
-    Attributes:
-        shape: of the stored array.
-        format: "FRACTAL_NZ" or "ND".
-        constant: the value, where it follows from the problem and the caller has nothing to say.
-        added: an output that the kernel adds to; it must be zero at the start.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
-    format: str = "ND"
-    constant: np.ndarray | None = None
-    added: bool = False
-
-
-@dataclass(frozen=True)
-class Signature:
-    """The arguments of one kernel: those that it has, in order."""
-
-    inputs: tuple[GlobalTensor, ...]
-    outputs: tuple[GlobalTensor, ...]
-
-    @property
-    def given(self) -> list[str]:
-        """Names of the inputs that the caller provides."""
-        return [tensor.name for tensor in self.inputs if tensor.constant is None]
-
-    def feed(self, **arrays: np.ndarray) -> dict[str, np.ndarray]:
-        """Arrays of all inputs by name, the constants included.
-
-        Raises:
-            ValueError, TypeError: an input is missing, unknown, or not of the stored shape and dtype.
-        """
-        result = {}
-        for tensor in self.inputs:
-            if tensor.constant is not None:
-                result[tensor.name] = tensor.constant
-                continue
-            if tensor.name not in arrays:
-                raise ValueError(f"{tensor.name}: missing, the kernel takes {', '.join(self.given)}")
-            array = np.ascontiguousarray(arrays.pop(tensor.name))
-            if array.shape != tensor.shape:
-                raise ValueError(f"{tensor.name}: got shape {array.shape}, allowed is {tensor.shape} ({tensor.format})")
-            if array.dtype != tensor.dtype:
-                raise TypeError(f"{tensor.name}: got dtype {array.dtype}, allowed is {tensor.dtype}")
-            result[tensor.name] = array
-        if arrays:
-            raise ValueError(f"{', '.join(arrays)}: not an input, the kernel takes {', '.join(self.given)}")
-        return result
-
-    def declare(self, tik: TikModule, instance: Tik) -> dict:
-        """The arguments as tensors of a Tik instance, by name."""
-        result = {t.name: instance.Tensor(t.dtype, t.shape, tik.scope_gm, t.name) for t in self.inputs}
-        for t in self.outputs:
-            result[t.name] = instance.Tensor(t.dtype, t.shape, tik.scope_gm, t.name, is_atomic_add=t.added)
-        return result
-
-    def build(self, instance: Tik, name: str, gm: dict) -> None:
-        """BuildCCE of a recorded kernel with these arguments, `gm` being what `declare` gave."""
-        inputs, outputs = ([gm[tensor.name] for tensor in side] for side in (self.inputs, self.outputs))
-        instance.BuildCCE(kernel_name=name, inputs=inputs, outputs=outputs)
 
 
 @dataclass(frozen=True)
@@ -303,7 +192,7 @@ def _grad(request: Request) -> dict:
     if plan.bias_kind == "per_key":
         result["one_hot"] = _one_hot()
         result["d_bias_sums"] = p.batch * p.kv_heads, plan.bias_chunks, padded(p.seq_k), 16
-    result["d_query"] = query if split.owned else None
+    result["d_query"] = query if split.writes_d_query else None
     return result
 
 

@@ -67,8 +67,10 @@ def test_every_query_tile_has_one_last_visitor(fields, group):
     tiles = -(-problem.seq_q // plan.rows)
     seen = problem.band.dense().any(1)
     # Where the first or last rows see nothing, some tiles may have no visitor at all.
-    assert split.owned or not all(seen[tile * plan.rows : (tile + 1) * plan.rows].any() for tile in range(tiles))
-    if not split.owned:
+    assert split.writes_d_query or not all(
+        seen[tile * plan.rows : (tile + 1) * plan.rows].any() for tile in range(tiles)
+    )
+    if not split.writes_d_query:
         assert not split.table["final_end"].any()
         return
     for items in split.table:
@@ -88,7 +90,7 @@ def test_every_query_tile_has_one_last_visitor(fields, group):
 def test_several_cores_of_a_head_leave_its_sums_to_the_last_pass():
     problem = make_kernel_problem(1, 2, 1024, 1024, 64, cores=6)
     for variant in backward_work.VARIANTS:
-        assert backward_work.choose(problem, variant, False).split.owned == (variant == "deterministic")
+        assert backward_work.choose(problem, variant, False).split.writes_d_query == (variant == "deterministic")
 
 
 @pytest.mark.parametrize(("variant", "heads"), (("deterministic", 32), ("split", 1), ("split", 40), ("atomic", 3)))
@@ -104,7 +106,7 @@ def test_a_few_heads_too_many_are_shared_by_two_cores_each(heads, cores, limit, 
     # Tiles of 192 keys; with whole heads the busiest core would have twice its share, or nearly.
     problem = make_kernel_problem(1, heads, 2048, 2048, 128, causal=causal, cores=cores)
     split = backward_work.choose(problem, "split", False).split
-    assert split.slots == 2 and not split.owned
+    assert split.slots == 2 and not split.writes_d_query
     assert max(split.units) < limit * sum(split.units) / cores
     items = np.concatenate([share[share["count"] > 0] for share in split.table])
     places = {(row["kv_head"], row["tile"]) for row in items}

@@ -24,7 +24,7 @@ def key_tiles(problem: KernelProblem, plan: BackwardPlan) -> int:
     return packed.capacity(problem.seq_k + problem.sequences, problem.sequences, plan.keys)
 
 
-def owned(problem: KernelProblem, slots: int) -> bool:
+def writes_d_query(problem: KernelProblem, slots: int) -> bool:
     """See BackwardSplit."""
     return slots == 1 and Limits.of(problem).left == FAR
 

@@ -39,7 +39,7 @@ class KeyTileLoop:
     def record(self) -> None:
         core, tik, items = self.core, self.tik, self.split.items
         self.item, self.next_item = (
-            KeyItem(core, name, self.split.owned, self.split.kept) for name in ("item", "next_item")
+            KeyItem(core, name, self.split.writes_d_query, self.split.kept) for name in ("item", "next_item")
         )
         self.epoch = core.scalar("int32", "epoch", 0)  # parity of the item in work
         if self.problem.sequences:
@@ -50,7 +50,7 @@ class KeyTileLoop:
         self.results = Results(core)
         self.query_sums = QuerySums(core, self.item, self.split)
         self.loads.constants(self.split.tiles, self.split.distances)
-        for name in ("d_key", "d_value", *(("d_query",) if self.split.owned else ())):
+        for name in ("d_key", "d_value", *(("d_query",) if self.split.writes_d_query else ())):
             core.clear_padding(name, core.on.d_score_half[0], self.index, self.split.cores)
         size = min(items, ITEMS_PER_CHUNK)
         with tik.for_range(0, -(-items // ITEMS_PER_CHUNK), name="chunk") as chunk:

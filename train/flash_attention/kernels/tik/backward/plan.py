@@ -283,12 +283,12 @@ def lowers_on_cube(problem: KernelProblem) -> bool:
 
 
 def buffers(
-    problem: KernelProblem, plan: BackwardPlan, tiles: int, distances: int, owned: bool, kept: int = 0
+    problem: KernelProblem, plan: BackwardPlan, tiles: int, distances: int, writes_d_query: bool, kept: int = 0
 ) -> list[Buffer]:
     """Every on-chip buffer of the main kernel, in the order of allocation; arguments as in the forward operator.
 
     Args:
-        owned: see BackwardSplit.
+        writes_d_query: see BackwardSplit.
         kept: query tiles of a head that stay in L1.
     """
     rows, keys, depth, value_dim, area = plan.rows, plan.keys, plan.head_dim, plan.value_dim, plan.area
@@ -351,7 +351,7 @@ def buffers(
         Buffer("bias_sum", "L0C", "float32", keys * 16, plan.bias_chunks),
         *_vector_operands(problem, plan),
         # A whole number of rounds of the banks behind the query gradients that are added to it.
-        Buffer("query_total", "UB", "float32", rows * depth + HALF_ROUND if owned else 0),
+        Buffer("query_total", "UB", "float32", rows * depth + HALF_ROUND if writes_d_query else 0),
         Buffer("cap_slope", "UB", "float16", half, 1 if capped else 0),
         Buffer("dropped", "UB", "float16", half, 1 if dropout else 0),
         Buffer("row_delta", "UB", "float16", rows * 16, 1 if dropout else 0),
@@ -366,7 +366,7 @@ def buffers(
         Buffer(
             "key_gradient", "UB", "float16", keys * depth if plan.pipeline.deferred and not plan.pipeline.single else 0
         ),
-        Buffer("query_half", "UB", "float16", rows * depth if owned else 0),
+        Buffer("query_half", "UB", "float16", rows * depth if writes_d_query else 0),
         Buffer("zeros", "UB", "float16", 128, 1 if dropout else 0),
         Buffer("term", "UB", "float16", 128, 1 if distances else 0),
         Buffer("widened", "UB", "float32", 0 if forms.current().mixed_axpy else WIDENED),

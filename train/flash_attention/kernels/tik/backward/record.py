@@ -12,7 +12,7 @@ DISTANCES = 8  # query tiles with keys on both sides
 _FIELDS = (
     *("head", "kv_head", "mask_plane", "bias_plane", "slope", "slot", "tile", "first", "count", "steps", "middle"),
     *("cross", "before", "batch"),
-    # Query tiles final .. final_end - 1 are visited by no later item of the head, see BackwardSplit.owned.
+    # Query tiles final .. final_end - 1 are visited by no later item of the head, see BackwardSplit.writes_d_query.
     *("final", "final_end"),
 )
 

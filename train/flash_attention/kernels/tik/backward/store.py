@@ -4,9 +4,9 @@ Keys and values: where the Unified Buffer holds them whole (Pipeline.deferred), 
 next item, and go to global memory one part a step: the products of that item wait for neither, and what else leaves the
 Unified Buffer is not queued behind them.
 
-Queries: added to their accumulator in global memory. Where one core visits all of an accumulator
-(BackwardSplit.owned), the last item that visits a query tile does not add to it: Vector adds what is there to its part,
-in the same order and with the same rounding, and d_query leaves at once.
+Queries: added to their accumulator in global memory. Where one core visits all of an accumulator (see
+BackwardSplit.writes_d_query), the last item that visits a query tile does not add to it: Vector adds what is there to
+its part, in the same order and with the same rounding, and d_query leaves at once.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ class QuerySums:
     def fetch(self, unit: Unit) -> None:
         """Before `store`: what the items before have added, if a step is the last one for its query tile."""
         self.locate(unit)
-        if not self.split.owned:
+        if not self.split.writes_d_query:
             return
         core = self.core
         with core.when(*self._is_final(unit)):
@@ -197,7 +197,7 @@ class QuerySums:
             tik.data_move(sums, stage, 0, 1, self._whole // 8, 0, 0)
             tik.set_atomic_add(0)
 
-        if not self.split.owned:
+        if not self.split.writes_d_query:
             self._move(unit, add)
             return
         with core.when(*self._is_final(unit)):

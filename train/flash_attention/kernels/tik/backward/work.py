@@ -3,7 +3,7 @@
 A work item is one key tile of one key/value head against all query tiles that see it, for every query head of the
 group, so that the gradients of the keys and values are summed where they are. The gradients of the queries are sums
 over key tiles: every core adds its part to a float32 accumulator in global memory. Where one core does all of a head,
-it rounds the gradients of a query tile itself when it adds the last part of it (BackwardSplit.owned).
+it rounds the gradients of a query tile itself when it adds the last part of it (BackwardSplit.writes_d_query).
 
 Variants by name (VARIANTS):
     "deterministic": each accumulator has one core that adds to it, in the order of its table; the same bits whatever
@@ -69,12 +69,12 @@ class BackwardSplit(TableOfWork):
             scores, tiles hold LOWEST for them and 0 elsewhere.
         slots: accumulators per query head.
         units: steps of each core.
-        owned: each accumulator has one core, which visits all of it, so that the main kernel gives d_query itself.
+        writes_d_query: the main kernel gives d_query itself: each accumulator has one core, which visits all of it.
         kept: (first, end) of the query tiles of a head that stay in L1 while a core works on it.
     """
 
     slots: int
-    owned: bool
+    writes_d_query: bool
     kept: tuple[int, int] = (0, 0)
 
 
@@ -128,8 +128,8 @@ def _fitting(problem: KernelProblem, variant: str, bias_gradient: bool, reasons:
         if plan.pipeline.tight and problem.tiling == "auto" and _idle(problem, variant, work):
             continue
         parts, reason = _parts(problem, plan, work)
-        if reason and work.owned:
-            work = dataclasses.replace(work, owned=False)
+        if reason and work.writes_d_query:
+            work = dataclasses.replace(work, writes_d_query=False)
             parts, reason = _parts(problem, plan, work)
         if not reason:
             kept = _kept(problem, plan, work, parts)
@@ -146,15 +146,15 @@ def _cost(problem: KernelProblem, choice: BackwardChoice) -> float:
     plan, work = choice.plan, choice.split
     busiest = int(np.argmax(work.units))
     items = int(np.count_nonzero(work.table["count"][busiest]))
-    last = 0.0 if work.owned else cost.finish(problem, plan, work.slots)
+    last = 0.0 if work.writes_d_query else cost.finish(problem, plan, work.slots)
     return cost.main(plan, work.cores, work.units[busiest], items) + last
 
 
 def _parts(problem: KernelProblem, plan: BackwardPlan, work: BackwardSplit) -> tuple[list[Buffer], str]:
     """Buffers of the main kernel, and what does not fit in it or the last pass."""
     kept = work.kept[1] - work.kept[0]
-    parts = buffers(problem, plan, work.tiles.size, work.distances.size, work.owned, kept)
-    last = [] if work.owned else finish_buffers(problem, plan, work.slots)
+    parts = buffers(problem, plan, work.tiles.size, work.distances.size, work.writes_d_query, kept)
+    last = [] if work.writes_d_query else finish_buffers(problem, plan, work.slots)
     return parts, excess(parts, problem) or excess(last, problem)
 
 
@@ -238,7 +238,7 @@ def _of_sequences(problem: KernelProblem, plan: BackwardPlan, variant: str) -> B
         band.distances(plan) if signed else np.zeros((0, 16), np.float16),
         tuple(int(count) * problem.group for count in (ranks < packed.key_tiles(problem, plan)).sum(axis=1)),
         slots,
-        variant != "atomic" and packed.owned(problem, slots),
+        variant != "atomic" and packed.writes_d_query(problem, slots),
     )
 
 
@@ -331,11 +331,13 @@ def _cuts(loads: list[int], most: int) -> list[tuple[int, int]]:
     return [*result, (first, len(loads))]
 
 
-def _shared(problem: KernelProblem, plan: BackwardPlan, families: list, costs: list[int], owned: bool) -> Hands:
+def _shared(
+    problem: KernelProblem, plan: BackwardPlan, families: list, costs: list[int], writes_d_query: bool
+) -> Hands:
     """The fewest slots that take less than 5 % beyond the best.
 
     Args:
-        owned: with one slot there is no last pass.
+        writes_d_query: with one slot there is no last pass.
     """
     most = min(len(costs), problem.cores, _most_slots(problem, plan))
     found = []
@@ -348,7 +350,7 @@ def _shared(problem: KernelProblem, plan: BackwardPlan, families: list, costs: l
     step = cost.step(plan, problem.cores)
 
     def cycles(hands: Hands) -> float:
-        last = 0.0 if hands.slots == 1 and owned else cost.finish(problem, plan, hands.slots)
+        last = 0.0 if hands.slots == 1 and writes_d_query else cost.finish(problem, plan, hands.slots)
         return hands.span * step + last
 
     found = [hands for hands in found if hands.slots <= most]
@@ -469,10 +471,10 @@ class KeyItem(TableRow):
         fresh: run-time flag: the first item of a head, which loads the tiles that are kept.
     """
 
-    def __init__(self, core: Core[BackwardPlan], name: str, owned: bool, kept: tuple[int, int]):
-        """`owned` and `kept` as in BackwardSplit."""
+    def __init__(self, core: Core[BackwardPlan], name: str, writes_d_query: bool, kept: tuple[int, int]):
+        """`writes_d_query` and `kept` as in BackwardSplit."""
         fields: dict[Field, int] = {
-            field: word for field, word in words(core.problem).items() if owned or field not in _FINAL
+            field: word for field, word in words(core.problem).items() if writes_d_query or field not in _FINAL
         }
         super().__init__(core, name, record.item(core.problem), fields)
         self._member, self._tile = core.scalar("int32", "next_member", 0), core.scalar("int32", "next_tile", 0)

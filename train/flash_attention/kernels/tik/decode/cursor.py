@@ -25,7 +25,7 @@ class Sequences:
 
     def __init__(self, core: Core[DecodePlan], name: str):
         self.core = core
-        self.reach = work.Reach.of(core.problem, core.plan)
+        self.reach = work.VisibleKeys.of(core.problem, core.plan)
         self.paged = "context_lens" in core.gm
         names = ("length", "base", "first", "tiles", "start", "end")
         base, first, tiles = work.tiles_of(core.problem, core.plan, core.problem.seq_k)

@@ -13,7 +13,7 @@ from flash_attention.kernels.tik.common import softcap
 from flash_attention.kernels.tik.core import Core
 from flash_attention.kernels.tik.decode.cursor import Current
 from flash_attention.kernels.tik.decode.plan import HIDDEN_KEYS, DecodePlan
-from flash_attention.kernels.tik.decode.work import OUT_OF_REACH, Reach
+from flash_attention.kernels.tik.decode.work import OUT_OF_REACH, VisibleKeys
 from flash_attention.kernels.tik.hardware import FRACTAL, HALF_ROUND, LANES
 from flash_attention.kernels.tik.language import Scalar, Step, Tensor
 
@@ -76,7 +76,7 @@ def take(core: Core[DecodePlan], current: Current, scratch: Scratch) -> None:
         core.with_scalar("vec_muls", score, score, problem.scale, plan.keys * plan.rows)
     if problem.rules.alibi:
         _add_alibi(core, current, scratch)
-    _, largest_first, least_last, _ = Reach.of(problem, plan).limits
+    _, largest_first, least_last, _ = VisibleKeys.of(problem, plan).limits
     last = scratch.last_key
     last.set_as(current.length - 1)
     if least_last < OUT_OF_REACH:

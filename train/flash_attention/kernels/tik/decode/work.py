@@ -27,7 +27,7 @@ class DecodeSplit:
 
     Attributes:
         slots: of sums, see the module.
-        limits: see `Reach.table`.
+        limits: see `VisibleKeys.table`.
         head_rows: see `head_rows`.
         columns: of the output, that are a unit of the merging kernel.
         merge_buffers: on-chip buffers of that kernel.
@@ -60,7 +60,7 @@ def choose(problem: KernelProblem, paged: bool) -> DecodeChoice:
     for parts in (main, merge):
         if excess(parts, problem):
             raise ValueError(f"decode: needs {excess(parts, problem)}")
-    limits, rows = Reach.of(problem, plan).table(plan), head_rows(problem, plan)
+    limits, rows = VisibleKeys.of(problem, plan).table(plan), head_rows(problem, plan)
     work = DecodeSplit(slots(problem, plan), limits, rows, columns, tuple(merge))
     return Choice(plan, work, tuple(main))
 
@@ -88,7 +88,7 @@ def refuse(problem: KernelProblem, most_queries: int = MOST_QUERIES) -> str | No
 
 
 @dataclass(frozen=True)
-class Reach:
+class VisibleKeys:
     """Keys that the rows of a row block see: row r those from p + before[r] to p + after[r], p = the first query's.
 
     Attributes:
@@ -101,12 +101,12 @@ class Reach:
     seq_q: int
 
     @staticmethod
-    def of(problem: KernelProblem, plan: tiling.DecodePlan) -> Reach:
+    def of(problem: KernelProblem, plan: tiling.DecodePlan) -> VisibleKeys:
         rules = problem.rules
         queries = [row % problem.seq_q for row in range(plan.group_heads * problem.seq_q)]
         ends = [0] if rules.causal else []
         ends += [rules.window_right] if rules.window_right >= 0 else []
-        return Reach(
+        return VisibleKeys(
             tuple(query - rules.window_left if rules.window_left >= 0 else -OUT_OF_REACH for query in queries),
             tuple(query + min(ends) if ends else OUT_OF_REACH for query in queries),
             problem.seq_q,
@@ -127,7 +127,7 @@ class Reach:
 
 def tiles_of(problem: KernelProblem, plan: tiling.DecodePlan, length: int) -> tuple[int, int, int]:
     """(position of query 0, first key tile, tiles) of a sequence of `length` keys."""
-    least, _, _, most = Reach.of(problem, plan).limits
+    least, _, _, most = VisibleKeys.of(problem, plan).limits
     base = length - problem.seq_q if problem.rules.causal_alignment == "bottom_right" else 0
     start, end = max(base + least, 0), min(base + most + 1, length)
     if end <= start:

@@ -54,13 +54,13 @@ class Unit:
     verdict: Verdict | None
 
 
-LARGEST_EXPONENT = 64000.0  # magnitude of the exponents that are told apart from each other in float16
+LARGEST_MAGNITUDE = 64000.0  # magnitude of the exponents that are told apart from each other in float16
 
 
 def limits(problem: KernelProblem, visible: np.ndarray) -> np.ndarray:
     """Upper limits of float16 exponents before the post-scale: of hidden ones so low that no probability is left."""
     unit = problem.post_scale
-    return np.where(visible > 0, CEILING / unit, -LARGEST_EXPONENT / unit).astype(np.float16)
+    return np.where(visible > 0, CEILING / unit, -LARGEST_MAGNITUDE / unit).astype(np.float16)
 
 
 def initialise(core: Core[ForwardPlan]) -> None:
@@ -69,7 +69,7 @@ def initialise(core: Core[ForwardPlan]) -> None:
     if plan.half_scores:
         unit, (ceiling,), (floor,) = core.problem.post_scale, core.on.ceiling, core.on.floor
         core.fill(ceiling, CEILING / unit, ceiling.shape[0])
-        core.fill(floor, -LARGEST_EXPONENT / (FAR_UNIT if unit == 1.0 else unit), floor.shape[0])
+        core.fill(floor, -LARGEST_MAGNITUDE / (FAR_UNIT if unit == 1.0 else unit), floor.shape[0])
     else:
         core.fill(core.on.ceiling_row[0], CEILING, 64)
     softcap.initialise(core, core.problem.rules.softcap)
