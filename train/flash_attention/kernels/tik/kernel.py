@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Callable, TypeVar
 
 from flash_attention.kernels.tik.arguments import Signature
+from flash_attention.kernels.tik.common.work_split import TableOfWork
 from flash_attention.kernels.tik.core import Core
 from flash_attention.kernels.tik.hardware import Buffer, usage
 from flash_attention.kernels.tik.language import RunTime, Tik, TikModule
-from flash_attention.kernels.tik.plan import BlockPlan
+from flash_attention.kernels.tik.plan import BlockPlan, Choice
 from flash_attention.kernels.tik.problem import KernelProblem
 from flash_attention.kernels.tik.request import Request
 
@@ -59,6 +60,15 @@ class Recording:
     tik: TikModule
     name: str
     debug: bool
+
+    def of_table(
+        self, choice: Choice[_Plan, TableOfWork], record: Callable[[Core[_Plan], RunTime], object], flags: int = 0
+    ) -> Kernel:
+        """`kernel` where a table deals the work."""
+        split = choice.split
+        return self.kernel(
+            choice.plan, choice.buffers, split.cores, (max(split.units), sum(split.units)), record, flags
+        )
 
     def kernel(
         self,

@@ -26,14 +26,7 @@ from flash_attention.kernels.tik.forward import work as forward_work
 from flash_attention.kernels.tik.hardware import check_chip
 from flash_attention.kernels.tik.kernel import Kernel, Recording
 from flash_attention.kernels.tik.language import TikModule
-from flash_attention.kernels.tik.signature import (
-    OPERATORS,
-    STAGES,
-    GlobalTensor,
-    Request,
-    Signature,
-    describe,
-)
+from flash_attention.kernels.tik.signature import OPERATORS, STAGES, GlobalTensor, Request, Signature, describe
 
 
 def stages(request: Request) -> tuple[str, ...]:

@@ -28,11 +28,4 @@ def build(recording: Recording) -> Kernel:
     """Records and builds the main kernel."""
     request = recording.request
     choice = choose(request.problem, request.variant, request.bias_gradient)
-    split = choice.split
-    return recording.kernel(
-        choice.plan,
-        choice.buffers,
-        split.cores,
-        (max(split.units), sum(split.units)),
-        lambda core, index: KeyTileLoop(core, split, index).record(),
-    )
+    return recording.of_table(choice, lambda core, index: KeyTileLoop(core, choice.split, index).record())

@@ -38,14 +38,8 @@ def build(recording: Recording) -> Kernel:
     """Records and builds the forward kernel."""
     choice = choose(recording.request.problem)
     split = choice.split
-    return recording.kernel(
-        choice.plan,
-        choice.buffers,
-        split.cores,
-        (max(split.units), sum(split.units)),
-        lambda core, index: _Forward(core, split, index).record(),
-        flags=split.cores * split.items * 2 * 8,
-    )
+    flags = split.cores * split.items * 2 * 8
+    return recording.of_table(choice, lambda core, index: _Forward(core, split, index).record(), flags)
 
 
 class _Forward:
