@@ -65,10 +65,8 @@ class Recording:
         self, choice: Choice[_Plan, TableOfWork], record: Callable[[Core[_Plan], RunTime], object], flags: int = 0
     ) -> Kernel:
         """`kernel` where a table deals the work."""
-        split = choice.split
-        return self.kernel(
-            choice.plan, choice.buffers, split.cores, (max(split.units), sum(split.units)), record, flags
-        )
+        units = max(choice.split.units), sum(choice.split.units)
+        return self.kernel(choice.plan, choice.buffers, choice.split.cores, units, record, flags)
 
     def kernel(
         self,

@@ -10,7 +10,7 @@ from typing import Union
 
 import numpy as np
 
-Field = Union[int, "RecordLayout", tuple["RecordLayout", int]]
+Words = Union[int, "RecordLayout", tuple["RecordLayout", int]]
 
 
 class RecordLayout:
@@ -24,7 +24,7 @@ class RecordLayout:
         size: words of a record.
     """
 
-    def __init__(self, fields: Mapping[str, Field]):
+    def __init__(self, fields: Mapping[str, Words]):
         self.dtype = np.dtype([(name, *_parts(field)) for name, field in fields.items()])
         self.size = self.dtype.itemsize // 4
 
@@ -59,7 +59,7 @@ class RecordLayout:
         return at // 4, dtype
 
 
-def _parts(field: Field) -> tuple:
+def _parts(field: Words) -> tuple:
     if isinstance(field, RecordLayout):
         return (field.dtype,)
     if isinstance(field, tuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flash_attention.kernels.tik.packed import SEQUENCE_RECORD
 from flash_attention.kernels.tik.problem import KernelProblem
-from flash_attention.kernels.tik.record_layout import Field, RecordLayout
+from flash_attention.kernels.tik.record_layout import RecordLayout, Words
 
 EDGE = 8  # query tiles at either end of a key tile's range that may be partly visible
 DISTANCES = 8  # query tiles with keys on both sides
@@ -17,7 +17,7 @@ _FIELDS = (
 )
 
 
-def _item(numbers: dict[str, Field]) -> RecordLayout:
+def _item(numbers: dict[str, Words]) -> RecordLayout:
     return RecordLayout({**dict.fromkeys(_FIELDS, 1), **numbers, "right": EDGE, "distance": DISTANCES})
 
 

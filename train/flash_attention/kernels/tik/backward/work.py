@@ -64,11 +64,10 @@ class BackwardSplit(TableOfWork):
     """The work of the main kernel.
 
     Attributes:
-        table: records (cores, items), see record.item; those with count 0 do not exist. As in forward.work.WorkSplit.
+        table: see record.item; items with count 0 do not exist. As in forward.work.WorkSplit.
         tiles, distances: as in forward.work.WorkSplit, of (rows, keys) of the plan; where the Cube lowers hidden
             scores, tiles hold LOWEST for them and 0 elsewhere.
         slots: accumulators per query head.
-        units: steps of each core.
         writes_d_query: the main kernel gives d_query itself: each accumulator has one core, which visits all of it.
         kept: (first, end) of the query tiles of a head that stay in L1 while a core works on it.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flash_attention.kernels.tik.packed import FAR, SEQUENCE_RECORD
 from flash_attention.kernels.tik.problem import KernelProblem
-from flash_attention.kernels.tik.record_layout import Field, RecordLayout
+from flash_attention.kernels.tik.record_layout import RecordLayout, Words
 
 ROW_BLOCKS = 2  # of an item at most
 EDGE = 4  # key tiles at either end of a row block's range that may be partly visible
@@ -13,12 +13,12 @@ MOST_STRIDE = 4000  # of a sample, in groups of 16 keys
 ITEM_COST = 2  # of an item beside its tiles
 
 # Numbers of visibility tiles of the first and, counted backwards, of the last EDGE tiles; 0 = all visible.
-_EDGES: dict[str, Field] = {"left": EDGE, "right": EDGE}
+_EDGES: dict[str, Words] = {"left": EDGE, "right": EDGE}
 # With packed sequences, whose tiles have no numbers, the first row block holds the sequence of the item there.
-_SEQUENCE: dict[str, Field] = {"sequence": SEQUENCE_RECORD}
+_SEQUENCE: dict[str, Words] = {"sequence": SEQUENCE_RECORD}
 
 
-def _row_block(edges: dict[str, Field]) -> RecordLayout:
+def _row_block(edges: dict[str, Words]) -> RecordLayout:
     """Rows from `start` on, key tiles from first to last, and the sample of keys that the row references start from.
 
     cross and after: first key tile with keys after a query, and with all keys after all queries; distance: numbers of

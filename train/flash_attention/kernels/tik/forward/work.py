@@ -48,14 +48,11 @@ class WorkSplit(TableOfWork):
     """The work of a kernel.
 
     Attributes:
-        table: records (cores, items), see record.item; those of items that do not exist are inactive. With packed
-            sequences it is an input of the kernel, see forward.packed, and this one is empty.
-        items: work items of the busiest core.
+        table: see record.item; records of items that do not exist are inactive. With packed sequences it is an input
+            of the kernel, see forward.packed, and this one is empty.
         tiles: float16 (n, rows, 16), columns of 16 keys, 1 = visible and 0 = hidden, or softmax.limits of them where
             scores are float16; n may be 0. Tile number i is keys / 16 columns from column i - 1 on.
         distances: float16 (n, keys / 16, rows, 16), tokens by which a key lies after its query; n may be 0.
-        cores: cores that have work.
-        units: tile steps of each core, the measure of balance.
         sample_misses: there are row blocks whose sample may show a row nothing although it sees keys.
         whole: number of the tile in which everything is visible, where it may be needed as a tile of limits; else 0.
     """
