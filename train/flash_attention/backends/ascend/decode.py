@@ -22,7 +22,7 @@ class DecodeKernels(nn.Cell):
     """Both kernels.
 
     query (B, H, Sq, D), key (B, Hkv, Sk, D) and value (B, Hkv, Sk, Dv), or caches with tables and lengths as
-    `decode.host` stores them; sinks (H,) float32, or anything where the problem has none. output (B, H, Sq, Dv),
+    `PagedOperators` pads them; sinks (H,) float32, or anything where the problem has none. output (B, H, Sq, Dv),
     logsumexp (B, H, Sq padded to 16).
     """
 

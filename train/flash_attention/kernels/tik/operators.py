@@ -114,7 +114,7 @@ class Backward:
 
         Args:
             execute: execute(instance, feed, output_names) gives arrays by output name.
-            arrays: stored inputs by name, see backward.host.inputs.
+            arrays: inputs by name, stored as `layout` says.
 
         Returns:
             d_query, d_key, d_value, the sums of the bias gradient and the rows of the gradient of sinks, as stored.

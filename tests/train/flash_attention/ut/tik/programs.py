@@ -5,11 +5,13 @@ from __future__ import annotations
 from contextlib import contextmanager
 
 import numpy as np
-from flash_attention.kernels.tik import build_forward, host
+from flash_attention.kernels.tik import build_forward
 from flash_attention.kernels.tik.core import Core
 from flash_attention.kernels.tik.forward import work
 from flash_attention.kernels.tik.forward.plan import buffers, candidates
 from flash_attention.kernels.tik.hardware import Buffer
+
+from tests.train.flash_attention.ut.tik import stored_arrays
 
 
 class Program:
@@ -62,5 +64,5 @@ def copy_out(core: Core, name: str, source, blocks: int) -> None:
 def forward(tik, execute, problem, query, key, value, **inputs):
     """(output, logsumexp) of the forward kernel on BNSD arrays."""
     kernel = build_forward(problem, tik)
-    feed = kernel.feed(**host.forward_inputs(problem, query, key, value, **inputs))
-    return host.forward_outputs(problem, execute(kernel.tik, feed, [tensor.name for tensor in kernel.outputs]))
+    feed = kernel.feed(**stored_arrays.forward_inputs(problem, query, key, value, **inputs))
+    return stored_arrays.forward_outputs(problem, execute(kernel.tik, feed, [tensor.name for tensor in kernel.outputs]))

@@ -7,7 +7,6 @@ import pytest
 from flash_attention import reference
 from flash_attention.dropout import philox
 from flash_attention.kernels.tik import KernelProblem, build_backward, host, operators
-from flash_attention.kernels.tik.backward import host as backward_host
 from flash_attention.kernels.tik.backward import work
 from flash_attention.kernels.tik.problem import padded
 from flash_attention.kernels.tik.signature import Request
@@ -15,6 +14,7 @@ from flash_attention.problem import AttentionProblem, AttentionRules
 
 from tests.train.flash_attention import case_list, cases
 from tests.train.flash_attention.problems import make_kernel_problem
+from tests.train.flash_attention.ut.tik import stored_arrays
 from tests.train.flash_attention.ut.tik.programs import forward
 from tests.train.flash_attention.ut.tik.test_forward import kernel_mask, within_limits
 
@@ -68,8 +68,8 @@ def gradients(tik, execute, problem: KernelProblem, arrays: dict, variant: str =
         bias_gradient=problem.bias_shape is not None,
         logsumexp_gradient="d_logsumexp" in arrays,
     )
-    stored = operator.run(execute, **backward_host.inputs(problem, **arrays, **features))
-    return backward_host.outputs(problem, stored)
+    stored = operator.run(execute, **stored_arrays.backward_inputs(problem, **arrays, **features))
+    return stored_arrays.backward_outputs(problem, stored)
 
 
 def run_case(tik, execute, case, variant: str = "deterministic") -> reference.Attention:
@@ -241,8 +241,8 @@ def test_the_last_part_of_a_sum_is_added_and_rounded_as_by_the_last_pass(tik, ex
     for variant, passes in (("deterministic", 2), ("atomic", 3)):  # of one core, which adds in the same order
         operator = build_backward(problem, tik, variant=variant)
         assert len(operator.kernels) == passes
-        stored = operator.run(execute, **backward_host.inputs(problem, **arrays, keep_bits=bits))
-        results.append(backward_host.outputs(problem, stored))
+        stored = operator.run(execute, **stored_arrays.backward_inputs(problem, **arrays, keep_bits=bits))
+        results.append(stored_arrays.backward_outputs(problem, stored))
     for name, array in results[0].items():
         assert np.array_equal(array, results[1][name]), name
 
@@ -256,7 +256,8 @@ def test_variants_with_fewer_heads_than_cores(tik, execute, variant):
     problem = host.describe(attention, cores=7)
     operator = build_backward(problem, tik, variant=variant)
     assert (operator.main.cores > 2) == (variant != "deterministic")
-    actual = backward_host.outputs(problem, operator.run(execute, **backward_host.inputs(problem, **arrays)))
+    stored = operator.run(execute, **stored_arrays.backward_inputs(problem, **arrays))
+    actual = stored_arrays.backward_outputs(problem, stored)
     low = reference.baseline(attention, *(arrays[n] for n in ("query", "key", "value")), d_output=arrays["d_output"])
     result = reference.Attention(arrays["output"], exact.logsumexp, **actual)
     assert not [str(error) for error in reference.compare(result, exact, low) if not error.ok]
@@ -372,7 +373,7 @@ def test_row_lanes_hold_d_and_logsumexp_in_float16_terms(tik, execute):
     logsumexp, d_logsumexp = (random.standard_normal((1, 2, 150)).astype(np.float32) * 300 for _ in range(2))
     kernel = operators.build("grad_rows", Request(problem, logsumexp_gradient=True), tik, "rows", True)
     nothing = np.zeros((1, 2, 32, 40), np.float16)
-    stored = backward_host.inputs(problem, output, nothing, nothing, output, logsumexp, d_output, d_logsumexp)
+    stored = stored_arrays.backward_inputs(problem, output, nothing, nothing, output, logsumexp, d_output, d_logsumexp)
     feed = kernel.feed(**{name: stored[name] for name in kernel.given})
     found = execute(kernel.tik, feed, ["row_lanes"])["row_lanes"].astype(np.float64)
     sums = found.sum(3).reshape(2, 1, 2, padded(150))[..., :150]
@@ -391,7 +392,7 @@ def test_infinities_of_a_row_stay_in_its_row_terms(tik, execute):
     found = []
     for value in (0.0, np.inf):
         output[0, 0, 21], d_output[0, 0, 21] = value, 1.0
-        stored = backward_host.inputs(problem, output, nothing, nothing, output, logsumexp, d_output)
+        stored = stored_arrays.backward_inputs(problem, output, nothing, nothing, output, logsumexp, d_output)
         feed = kernel.feed(**{name: stored[name] for name in kernel.given})
         found.append(execute(kernel.tik, feed, ["row_lanes"], None)["row_lanes"][0, 0].swapaxes(1, 2))
     others = np.arange(48) != 21

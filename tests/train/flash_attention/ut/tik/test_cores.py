@@ -7,12 +7,12 @@ from collections import Counter
 import numpy as np
 import pytest
 from flash_attention.kernels.tik import build_backward, build_forward, hardware
-from flash_attention.kernels.tik.backward import host as backward_host
 from flash_attention.kernels.tik.backward import work as backward
 from flash_attention.kernels.tik.forward import work as forward
 from flash_attention.kernels.tik.problem import CAPACITY
 
 from tests.train.flash_attention.problems import make_kernel_problem
+from tests.train.flash_attention.ut.tik import stored_arrays
 from tests.train.flash_attention.ut.tik.programs import forward as run_forward
 
 
@@ -57,8 +57,8 @@ def test_the_same_bits_on_30_and_on_32_cores(tik, execute) -> None:
         output, logsumexp = run_forward(tik, execute, problem, query, key, value)
         operator = build_backward(problem, tik)
         assert {kernel.cores for kernel in (operator.rows, operator.main)} == {cores}
-        stored = backward_host.inputs(problem, query, key, value, output, logsumexp, d_output)
-        results.append({"output": output, **backward_host.outputs(problem, operator.run(execute, **stored))})
+        stored = stored_arrays.backward_inputs(problem, query, key, value, output, logsumexp, d_output)
+        results.append({"output": output, **stored_arrays.backward_outputs(problem, operator.run(execute, **stored))})
     for name, array in results[0].items():
         np.testing.assert_array_equal(array, results[1][name], err_msg=name)
 
@@ -89,8 +89,8 @@ def test_slots_of_a_head_add_up(tik, execute, heads: int, cores: int, slots: int
     for variant in ("deterministic", "split"):
         assert variant == "deterministic" or backward.choose(problem, variant, False).split.slots == slots
         operator = build_backward(problem, tik, variant=variant)
-        stored = backward_host.inputs(problem, query, key, value, output, logsumexp, d_output)
-        results.append(backward_host.outputs(problem, operator.run(execute, **stored)))
+        stored = stored_arrays.backward_inputs(problem, query, key, value, output, logsumexp, d_output)
+        results.append(stored_arrays.backward_outputs(problem, operator.run(execute, **stored)))
     alone, shared = results
     for name in ("d_key", "d_value"):
         np.testing.assert_array_equal(alone[name], shared[name], err_msg=name)
@@ -110,8 +110,8 @@ def test_plans_fit_smaller_memories(tik, execute, memory: str, size: int) -> Non
         kernels = (build_forward(problem, tik), operator.rows, operator.main, operator.finish)
         used = [kernel.memory() for kernel in kernels if kernel is not None]
         assert all(taken <= there <= memories[name] for one in used for name, (taken, there) in one.items())
-        stored = backward_host.inputs(problem, query, key, value, output, logsumexp, d_output)
-        gradients = backward_host.outputs(problem, operator.run(execute, **stored))
+        stored = stored_arrays.backward_inputs(problem, query, key, value, output, logsumexp, d_output)
+        gradients = stored_arrays.backward_outputs(problem, operator.run(execute, **stored))
         results.append((used, {"output": output, **gradients}))
     assert results[0][0] != results[1][0]
     for name, array in results[0][1].items():

@@ -10,6 +10,7 @@ from flash_attention.problem import AttentionProblem, AttentionRules
 
 from tests.train.flash_attention import case_list, cases
 from tests.train.flash_attention.problems import make_kernel_problem, make_problem
+from tests.train.flash_attention.ut.tik import stored_arrays
 from tests.train.flash_attention.ut.tik.programs import forward
 
 REPRESENTATIVE = (
@@ -59,7 +60,7 @@ def kernel_mask(case):
     """The mask of a case as the kernels take it."""
     further = case.inputs().further()
     further.pop("sinks")
-    return host.explicit_mask(case.problem, case.backend_mask(), **further)
+    return stored_arrays.explicit_mask(case.problem, case.backend_mask(), **further)
 
 
 def run_case(tik, execute, case, cores: int = 4, tiling: str = "auto") -> reference.Attention:

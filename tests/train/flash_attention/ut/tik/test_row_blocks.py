@@ -15,6 +15,7 @@ from flash_attention.kernels.tik.packed import BLOCK
 from tests.train.flash_attention import cases
 from tests.train.flash_attention.cases import Case
 from tests.train.flash_attention.problems import make_kernel_problem
+from tests.train.flash_attention.ut.tik import stored_arrays
 from tests.train.flash_attention.ut.tik.programs import forward
 from tests.train.flash_attention.ut.tik.test_forward import _arrays, _check, run_case
 
@@ -108,7 +109,7 @@ def test_sample_is_the_first_half_of_the_first_tile_and_groups_spread_over_the_o
 
     def instructions(largest: int) -> int:
         key[..., 0] = np.where(np.arange(1024) == largest, 30.0, 0.0)
-        feed = kernel.feed(**host.forward_inputs(problem, query, key, value))
+        feed = kernel.feed(**stored_arrays.forward_inputs(problem, query, key, value))
         return tik_kernels.simulate(kernel, given=feed, numerics=True).instruction_count
 
     sampled = [instructions(place) for place in (0, 63, 16 * group, 16 * (group + 3 * stride) + 15)]
