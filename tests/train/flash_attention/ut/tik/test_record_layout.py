@@ -19,7 +19,8 @@ def test_words_are_the_places_of_what_was_written() -> None:
     words = OUTER.words(records)
     assert words.shape == (2, 3, OUTER.size) and words.dtype == np.int32
     assert words[1, 2].tolist() == [1, 0, 4, 5, 3, 0, 0, 0, 6, 7, 2]
-    assert [OUTER.word("last"), OUTER.word("inner", 1, "low"), OUTER.word("one", "pair")] == [10, 4, 8]
+    assert [OUTER.word("last"), OUTER.word("one", "pair")] == [10, 8]
+    assert [OUTER.word("inner", number, "pair") for number in range(2)] == [2, 5]
     assert OUTER.single() == {"first": 0, "last": 10} and OUTER.single("inner", 1) == {"low": 4}
 
 
