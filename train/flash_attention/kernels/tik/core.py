@@ -359,12 +359,6 @@ class Core(Generic[Plan]):
             self.tik.data_move(dst_tensor[dst_at], src_tensor[src_at], 0, bursts, burst, *gaps)
             return
         for index in range(bursts):
-            self.tik.data_move(
-                dst_tensor[dst_at + index * (burst + dst_gap) * BLOCK_HALVES],
-                src_tensor[src_at + index * (burst + src_gap) * BLOCK_HALVES],
-                0,
-                1,
-                burst,
-                0,
-                0,
-            )
+            target = dst_tensor[dst_at + index * (burst + dst_gap) * BLOCK_HALVES]
+            source = src_tensor[src_at + index * (burst + src_gap) * BLOCK_HALVES]
+            self.tik.data_move(target, source, 0, 1, burst, 0, 0)

@@ -150,9 +150,8 @@ class _Rows:
         if core.tail_rows:  # rows past the last ones take part in products that nothing reads
             for buffer in (*core.on.output, *core.on.d_output):
                 for group in range(plan.rows // 16):
-                    core.tik.data_move(
-                        buffer[group * 16 * plan.value_dim], core.on.zeros[0], 0, 1, plan.value_dim, 0, 0
-                    )
+                    target = buffer[group * 16 * plan.value_dim]
+                    core.tik.data_move(target, core.on.zeros[0], 0, 1, plan.value_dim, 0, 0)
         for name, value in {
             **dict.fromkeys((*LOADED, "rounded_term", *VECTORS, *SINK_VECTORS), 0.0),
             **CONSTANTS,

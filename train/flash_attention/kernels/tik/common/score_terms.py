@@ -160,9 +160,8 @@ def _groups(core: Core[TilePlan], slot: Tensor, planes: Planes, first: Number, s
     if core.problem.mask == "per_key":
         sources.append(("key_mask", planes.mask, KEY_MASK))
     for name, number, place in sources:
-        core.tik.data_move(
-            slot[place * 16], core.gm[name][core.wide(number, core.seq_k) + first * 16], 0, count, 1, stride - 1, 15
-        )
+        source = core.gm[name][core.wide(number, core.seq_k) + first * 16]
+        core.tik.data_move(slot[place * 16], source, 0, count, 1, stride - 1, 15)
 
 
 def key_terms_to_l0(core: Core[TilePlan], slot: Tensor, segment: int) -> None:

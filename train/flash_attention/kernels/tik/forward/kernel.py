@@ -275,9 +275,8 @@ class _Forward:
         core, items = self.core, self.split.items
         core.fill(core.on.flags[0], 0, ITEMS_PER_CHUNK * 16)
         for start, count in chunks(items):
-            self.tik.data_move(
-                core.gm["flags"][(self.index * items + start) * 16], core.on.flags[0], 0, 1, count * 2, 0, 0
-            )
+            target = core.gm["flags"][(self.index * items + start) * 16]
+            self.tik.data_move(target, core.on.flags[0], 0, 1, count * 2, 0, 0)
 
     def _load_flags(self, start: int, count: int) -> None:
         """Flags of `count` items of this core from number `start` on."""

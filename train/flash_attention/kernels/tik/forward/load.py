@@ -55,9 +55,8 @@ def load_sample(
         for segment in reversed([segment for segment in segments if group < widths[segment] // 16]):
             done = (core.plan.segment_start(segment) - start) // 16
             source = core.gm["key"], base + (first_group + stride * (done + group)) * FRACTAL
-            core.move(
-                (slot[segment], group * FRACTAL), source, place.columns, 16, place.column - 16, widths[segment] - 16
-            )
+            target = slot[segment], group * FRACTAL
+            core.move(target, source, place.columns, 16, place.column - 16, widths[segment] - 16)
 
 
 def load_value(core: Core[ForwardPlan], slot: Tensor, base: Number, tile: Number, length: Number | None = None) -> None:

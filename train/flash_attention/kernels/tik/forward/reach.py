@@ -160,9 +160,8 @@ class Reach:
             if groups:
                 tik.data_move(slot[column * FRACTAL], source[at], 0, groups, 16, 0, (columns - 1) * 16)
             if rest:
-                tik.data_move(
-                    slot[(column + groups * columns) * FRACTAL], source[at + groups * FRACTAL], 0, 1, rest, 0, 0
-                )
+                tail = slot[(column + groups * columns) * FRACTAL]
+                tik.data_move(tail, source[at + groups * FRACTAL], 0, 1, rest, 0, 0)
 
     def _squares(self, squares: Tensor, slot: Tensor, height: int) -> None:
         """squares = rows . rows^T, 16 rows at a time.

@@ -105,15 +105,8 @@ def store(core: Core[ForwardPlan], item: Item, a: int, core_index: Number, items
     def record(have: Number) -> None:
         start = core.start("output", item["head"], item.origin("output")) + item["start", a] * 16
         core.store("output", start, (core.on.stage[a], 0), have, core.plan.rows)
-        tik.data_move(
-            core.gm["logsumexp"][core.wide(item["head"], core.seq_q) + item.stored(item["start", a])],
-            core.on.row_lse[a],
-            0,
-            1,
-            stored_rows(core, have) // 8,
-            0,
-            0,
-        )
+        place = core.gm["logsumexp"][core.wide(item["head"], core.seq_q) + item.stored(item["start", a])]
+        tik.data_move(place, core.on.row_lse[a], 0, 1, stored_rows(core, have) // 8, 0, 0)
         row = (core_index * items + item.index) * 2 + a
         tik.data_move(core.gm["flags"][row * 8], core.on.flag[a], 0, 1, 1, 0, 0)
 
