@@ -69,6 +69,7 @@ def forward_outputs(problem: KernelProblem, outputs: dict) -> tuple[np.ndarray, 
 
 
 def _planes(array: np.ndarray) -> np.ndarray:
+    """Matrices one behind the other, in FRACTAL_NZ."""
     return layout.to_nz(array.reshape(-1, *array.shape[-2:]))
 
 
@@ -142,4 +143,5 @@ def decode_logsumexp(problem: KernelProblem, plan: DecodePlan, stored: np.ndarra
 
 
 def _padded(array: np.ndarray) -> np.ndarray:
+    """With zeros up to whole blocks of memory."""
     return np.concatenate([array, np.zeros(padded(len(array), 8) - len(array), array.dtype)])
