@@ -112,14 +112,14 @@ def rate(
 def attention(operator: str, heads: int, length: int, head_dim: int) -> tuple[Any, dict[str, Any]]:
     """A built attention kernel, and what it is given."""
     tikemu.install(soc="Ascend910A")
-    from flash_attention.kernels.tik.backward import kernel as backward
-    from flash_attention.kernels.tik.forward import kernel as forward
+    from flash_attention.kernels.tik import operators
     from flash_attention.kernels.tik.problem import KernelProblem
+    from flash_attention.kernels.tik.signature import Request
     from tbe import tik
 
-    build = {"forward": forward.build, "backward": backward.build_main}[operator]
+    stage = {"forward": "forward", "backward": "grad"}[operator]
     problem = KernelProblem(batch=1, heads=heads, seq_q=length, seq_k=length, head_dim=head_dim)
-    built = build(problem, tik, debug=False)
+    built = operators.build(stage, Request(problem), tik, "kernel", False)
     random = np.random.default_rng(0)
     given = [tensor for tensor in built.inputs if tensor.constant is None]
     feed = built.feed(**{tensor.name: random.standard_normal(tensor.shape).astype(tensor.dtype) for tensor in given})

@@ -17,7 +17,7 @@ from flash_attention.backends.ascend.explicit_mask import ExplicitMask, with_mas
 from flash_attention.backends.ascend.stages import MakePrimitive, primitive_of
 from flash_attention.backends.derivatives import Differentiable
 from flash_attention.kernels.tik import host, operators
-from flash_attention.kernels.tik.decode import scheduler as decode_scheduler
+from flash_attention.kernels.tik.decode import work as decode_scheduler
 from flash_attention.kernels.tik.layout import HIDDEN_BY_BIAS, KEEP_PADDING, SINK_LANES, placement
 from flash_attention.kernels.tik.problem import Chip, KernelProblem, padded
 from flash_attention.kernels.tik.signature import Request

@@ -11,7 +11,8 @@ from mindspore import dtype as mstype
 from flash_attention.backends.ascend.stages import MakePrimitive, primitive_of
 from flash_attention.backends.derivatives import refuse_gradient
 from flash_attention.kernels.tik import host
-from flash_attention.kernels.tik.decode import scheduler, tiling
+from flash_attention.kernels.tik.decode import plan as tiling
+from flash_attention.kernels.tik.decode import work as scheduler
 from flash_attention.kernels.tik.problem import Chip, padded
 from flash_attention.kernels.tik.signature import DECODE_STAGES, Request
 from flash_attention.problem.paged import PagedProblem
@@ -21,7 +22,7 @@ class DecodeKernels(nn.Cell):
     """Both kernels.
 
     query (B, H, Sq, D), key (B, Hkv, Sk, D) and value (B, Hkv, Sk, Dv), or caches with tables and lengths as
-    `decode.host` stores them; sinks (H,) float32, or anything where the problem has none. output (B, H, Sq, Dv),
+    `PagedOperators` pads them; sinks (H,) float32, or anything where the problem has none. output (B, H, Sq, Dv),
     logsumexp (B, H, Sq padded to 16).
     """
 

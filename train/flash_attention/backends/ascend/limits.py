@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from flash_attention.kernels.tik import host
-from flash_attention.kernels.tik.decode.scheduler import MOST_QUERIES
+from flash_attention.kernels.tik.decode.work import MOST_QUERIES
 from flash_attention.kernels.tik.problem import ALIBI_TOKENS, MAX_HEAD_DIM, SOFTCAPS
 from flash_attention.problem import AttentionProblem
 

@@ -22,21 +22,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flash_attention.kernels.tik.backward import kernel as backward
-from flash_attention.kernels.tik.backward import preprocess, scheduler
-from flash_attention.kernels.tik.forward import kernel as forward
+from flash_attention.kernels.tik import operators
+from flash_attention.kernels.tik.backward import work as scheduler
 from flash_attention.kernels.tik.hardware import CUBE_FLOPS
 from flash_attention.kernels.tik.problem import CAPACITY, KernelProblem
+from flash_attention.kernels.tik.signature import Request
 from flash_attention.problem.rules import AttentionRules
 
 TILE = 128 * 128
-# Builder of a kernel and its matrix products over head_dim and over value_dim: "backward" is the main one, "rows" and
+# Stage of a kernel and its matrix products over head_dim and over value_dim: "backward" is the main one, "rows" and
 # "finish" are the passes around it.
 OPERATORS = {
-    "forward": (forward.build, 1, 1),
-    "backward": (backward.build_main, 3, 2),
-    "rows": (preprocess.build, 0, 0),
-    "finish": (backward.build_finish, 0, 0),
+    "forward": ("forward", 1, 1),
+    "backward": ("grad", 3, 2),
+    "rows": ("grad_rows", 0, 0),
+    "finish": ("grad_finish", 0, 0),
 }
 # What a kernel can be asked for beside plain and causal attention: keywords of `problem_of`.
 FEATURES: dict[str, dict] = {
@@ -66,8 +66,8 @@ FEATURES: dict[str, dict] = {
 
 def passes(problem: KernelProblem) -> tuple[str, ...]:
     """Names in OPERATORS of the passes around the main kernel of the backward operator."""
-    owned = scheduler.choose(problem, "split", False).split.owned
-    return ("rows",) if owned else ("rows", "finish")
+    writes_d_query = scheduler.choose(problem, "split", False).split.writes_d_query
+    return ("rows",) if writes_d_query else ("rows", "finish")
 
 
 def problem_of(
@@ -173,7 +173,7 @@ def build(problem: KernelProblem, operator: str = "forward"):
     tikemu.install(soc="Ascend910A")
     from tbe import tik
 
-    return OPERATORS[operator][0](problem, tik, debug=False)
+    return operators.build(OPERATORS[operator][0], Request(problem), tik, operator, False)
 
 
 def simulate(

@@ -237,7 +237,7 @@ EXPERIMENTS = (
         "slice of L0C",
         "data_move and tensor_mov take a part of an L0C tensor",
         "FLASH_ATTENTION_FORMS=tensor_move=1 where data_move fails (kernels/tik/forms.py), or a tensor per part that "
-        "is moved among the L0C buffers of kernels/tik/forward/tiling.py and backward/tiling.py",
+        "is moved among the L0C buffers of kernels/tik/forward/plan.py and backward/plan.py",
         _slice,
     ),
     Experiment(

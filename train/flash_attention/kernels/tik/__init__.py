@@ -8,26 +8,31 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from flash_attention.kernels.tik.arguments import GlobalTensor
 from flash_attention.kernels.tik.kernel import Kernel
 from flash_attention.kernels.tik.language import TikModule
 from flash_attention.kernels.tik.problem import KernelProblem
-from flash_attention.kernels.tik.signature import GlobalTensor
+from flash_attention.kernels.tik.request import Request
 
 if TYPE_CHECKING:
-    from flash_attention.kernels.tik.backward.kernel import Backward
+    from flash_attention.kernels.tik.operators import Backward
 
 __all__ = ["GlobalTensor", "Kernel", "KernelProblem", "build_backward", "build_forward"]
 
 
-def build_forward(problem: KernelProblem, tik: TikModule, **options: Any) -> Kernel:
-    """Forward kernel, see forward.build."""
-    from flash_attention.kernels.tik.forward.kernel import build
+def build_forward(
+    problem: KernelProblem, tik: TikModule, *, name: str = "flash_attention_forward", debug: bool = True
+) -> Kernel:
+    """Forward kernel, see operators.build."""
+    from flash_attention.kernels.tik import operators
 
-    return build(problem, tik, **options)
+    return operators.build("forward", Request(problem), tik, name, debug)
 
 
-def build_backward(problem: KernelProblem, tik: TikModule, **options: Any) -> Backward:
-    """Kernels of the backward operator, see backward.build."""
-    from flash_attention.kernels.tik.backward.kernel import build
+def build_backward(
+    problem: KernelProblem, tik: TikModule, *, name: str = "flash_attention_backward", debug: bool = True, **asked: Any
+) -> Backward:
+    """Kernels of the backward operator, see operators.build; `asked` are the other fields of a Request."""
+    from flash_attention.kernels.tik import operators
 
-    return build(problem, tik, **options)
+    return operators.build_backward(Request(problem, **asked), tik, name, debug)

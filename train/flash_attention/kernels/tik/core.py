@@ -12,13 +12,13 @@ import numpy as np
 from flash_attention.kernels.tik import forms, packed
 from flash_attention.kernels.tik.hardware import (
     BLOCK_HALVES,
+    FRACTAL,
     HALF_ROUND,
     LARGEST_GAP,
     MOST_REPEATS,
     SIMD_LANES,
     WIDENED,
     Buffer,
-    F,
 )
 from flash_attention.kernels.tik.language import Factor, Number, RunTime, Scalar, Scope, Tensor, Tik, TikModule
 from flash_attention.kernels.tik.layout import Placement, placement, stored_rows
@@ -167,7 +167,7 @@ class Core(Generic[Plan]):
         for part in self.buffers:
             if part.memory == "UB" and part.size == 128 and part.dtype in SIMD_LANES:  # keep bits are no vector
                 for vector in self.on.copies(part.name):
-                    self.fill(vector, 0.0, 128, SIMD_LANES[part.dtype])
+                    self.fill(vector, 0.0, 128)
 
     def when(self, *conditions: Number) -> Scope:
         """if_scope over the conjunction of run-time conditions."""
@@ -187,14 +187,14 @@ class Core(Generic[Plan]):
             self.tik.load2dv1(dst, src, 0, count, 0, 0, transposed)
             return
         for index in range(count):
-            self.tik.load2dv1(dst[index * F], src, 0, 1, 1, 0, transposed)
+            self.tik.load2dv1(dst[index * FRACTAL], src, 0, 1, 1, 0, transposed)
 
     def wide(self, number: Number, size: int) -> RunTime:
         """number * size in 64 bits: offsets in global memory may pass 32."""
         result = self.scalar("int64", "wide", number)
         return result * size
 
-    # ---- Vector, on whole contiguous ranges of elements
+    # ---- Vector, on whole contiguous ranges of elements; as many lanes as the type of dst has
     def spans(self, elements: int, lanes: int) -> Iterator[tuple[int, int, int]]:
         """(lanes enabled, first element, repeats) of the instructions that cover a range."""
         done, full = 0, elements // lanes
@@ -205,29 +205,29 @@ class Core(Generic[Plan]):
         if elements % lanes:
             yield elements % lanes, full * lanes, 1
 
-    def fill(self, dst: Tensor, value: Factor, elements: int, lanes: int = 128) -> None:
-        """dst[:elements] = value; lanes is 128 for 16-bit and 64 for 32-bit elements, here and below."""
-        for mask, at, count in self.spans(elements, lanes):
+    def fill(self, dst: Tensor, value: Factor, elements: int) -> None:
+        """dst[:elements] = value."""
+        for mask, at, count in self.spans(elements, SIMD_LANES[dst.dtype]):
             self.tik.vec_dup(mask, dst[at], value, count, 8)
 
-    def binary(self, name: str, dst: Tensor, a: Tensor, b: Tensor, elements: int, lanes: int = 128) -> None:
+    def binary(self, name: str, dst: Tensor, a: Tensor, b: Tensor, elements: int) -> None:
         """dst = a op b for name in vec_add, vec_sub, vec_mul, vec_max, vec_min."""
-        for mask, at, count in self.spans(elements, lanes):
+        for mask, at, count in self.spans(elements, SIMD_LANES[dst.dtype]):
             getattr(self.tik, name)(mask, dst[at], a[at], b[at], count, 8, 8, 8)
 
-    def with_row(self, name: str, dst: Tensor, a: Tensor, row: Tensor, elements: int, lanes: int = 128) -> None:
+    def with_row(self, name: str, dst: Tensor, a: Tensor, row: Tensor, elements: int) -> None:
         """dst = a op row, where row holds one repeat's worth of elements that all repeats share."""
-        for mask, at, count in self.spans(elements, lanes):
+        for mask, at, count in self.spans(elements, SIMD_LANES[dst.dtype]):
             getattr(self.tik, name)(mask, dst[at], a[at], row, count, 8, 8, 0)
 
-    def unary(self, name: str, dst: Tensor, src: Tensor, elements: int, lanes: int = 128) -> None:
+    def unary(self, name: str, dst: Tensor, src: Tensor, elements: int) -> None:
         """dst = op(src) for name in vec_abs, vec_exp, vec_ln."""
-        for mask, at, count in self.spans(elements, lanes):
+        for mask, at, count in self.spans(elements, SIMD_LANES[dst.dtype]):
             getattr(self.tik, name)(mask, dst[at], src[at], count, 8, 8)
 
-    def with_scalar(self, name: str, dst: Tensor, src: Tensor, scalar: Factor, elements: int, lanes: int = 128) -> None:
+    def with_scalar(self, name: str, dst: Tensor, src: Tensor, scalar: Factor, elements: int) -> None:
         """dst = src op scalar for name in vec_adds, vec_muls; dst += scalar * src for vec_axpy."""
-        for mask, at, count in self.spans(elements, lanes):
+        for mask, at, count in self.spans(elements, SIMD_LANES[dst.dtype]):
             getattr(self.tik, name)(mask, dst[at], src[at], scalar, count, 8, 8)
 
     def to_half(self, dst: Tensor, src: Tensor, elements: int) -> None:
@@ -254,7 +254,7 @@ class Core(Generic[Plan]):
         for at in range(0, elements, WIDENED):
             count = min(WIDENED, elements - at)
             self.to_single(wide, src[at:], count)
-            self.with_scalar("vec_axpy", dst[at:], wide, scalar, count, 64)
+            self.with_scalar("vec_axpy", dst[at:], wide, scalar, count)
 
     # ---- moves
     @property
@@ -323,13 +323,13 @@ class Core(Generic[Plan]):
         """Zeros behind the last rows of an output, where TransData leaves them; each of `cores` does its share.
 
         Args:
-            zeros: 256 float16 numbers in the Unified Buffer, which are overwritten.
+            zeros: FRACTAL float16 numbers in the Unified Buffer, which are overwritten.
             index: run-time number of this core.
         """
         place, columns = self.place(name), self.place(name).heads * self.place(name).columns
         if not place.padding:
             return
-        self.fill(zeros, 0.0, 256)
+        self.fill(zeros, 0.0, FRACTAL)
         with self.tik.for_range(0, -(-columns // cores), name="padding") as turn:
             column = self.scalar("int32", "padding", turn * cores + index)
             with self.tik.if_scope(column < columns):
@@ -359,12 +359,6 @@ class Core(Generic[Plan]):
             self.tik.data_move(dst_tensor[dst_at], src_tensor[src_at], 0, bursts, burst, *gaps)
             return
         for index in range(bursts):
-            self.tik.data_move(
-                dst_tensor[dst_at + index * (burst + dst_gap) * BLOCK_HALVES],
-                src_tensor[src_at + index * (burst + src_gap) * BLOCK_HALVES],
-                0,
-                1,
-                burst,
-                0,
-                0,
-            )
+            target = dst_tensor[dst_at + index * (burst + dst_gap) * BLOCK_HALVES]
+            source = src_tensor[src_at + index * (burst + src_gap) * BLOCK_HALVES]
+            self.tik.data_move(target, source, 0, 1, burst, 0, 0)

@@ -9,12 +9,13 @@ from flash_attention.kernels.tik.problem import CAPACITY, KernelProblem, padded
 
 ALLOCATION_UNIT = {"UB": 32, "L1": 512, "L0A": 512, "L0B": 512, "L0C": 1024}  # bytes
 BYTES = {"float16": 2, "float32": 4, "int32": 4, "uint8": 1}
-SIMD_LANES = {"float16": 128, "float32": 64, "int32": 64}  # elements of one repeat of a Vector instruction
+LANES, HALF_LANES = 64, 128  # elements of one repeat of a Vector instruction: 32 bits, 16 bits
+SIMD_LANES = {"float16": HALF_LANES, "uint16": HALF_LANES, "float32": LANES, "int32": LANES}
 
 MOST_REPEATS = 255  # of a Vector instruction
 LARGEST_GAP = 65535  # of data_move, in blocks
 BLOCK_HALVES = 16  # float16 elements per 32-byte block
-F = 256  # float16 elements of a fractal
+FRACTAL = 256  # elements of a fractal
 # The banks of the Unified Buffer come round every 512 bytes. An instruction whose operands stand half a round apart
 # meets no conflict; one that works in place takes twice as long. In float32 elements:
 HALF_ROUND = 64

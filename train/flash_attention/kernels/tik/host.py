@@ -1,15 +1,10 @@
-"""Host side of the kernels: from an attention problem and BNSD arrays to a kernel's description and inputs, and back.
-
-NumPy only; used by the tests, the emulator backend, and as the rule for what a device route has to prepare.
-"""
+"""From an attention problem to the description that the kernels are built for."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
-
-from flash_attention.kernels.tik import layout, packed
+from flash_attention.kernels.tik import packed
 from flash_attention.kernels.tik.problem import Chip, KernelProblem, padded
 from flash_attention.problem import AttentionProblem, alibi_slopes
 from flash_attention.problem.packed import PackedProblem
@@ -92,65 +87,3 @@ def mask_shape(problem: AttentionProblem) -> tuple | None:
         return problem.mask_shape
     heads = 1 if problem.mask_shape is None else problem.mask_shape[1]
     return problem.batch, heads, problem.seq_q, problem.seq_k
-
-
-def explicit_mask(
-    problem: AttentionProblem, mask=None, prefix=None, segment_ids=None, kv_segment_ids=None
-) -> np.ndarray | None:
-    """That mask, non-zero = hidden, from the inputs of a call.
-
-    Args:
-        mask: of problem.mask_shape.
-        prefix: (B,); segment_ids: (B, Sq); kv_segment_ids: (B, Sk); as for `Backend.build`.
-    """
-    if not (problem.prefix or problem.segments):
-        return mask
-    hidden = np.zeros((problem.batch, 1, problem.seq_q, problem.seq_k), bool)
-    if mask is not None:
-        hidden = hidden | (np.asarray(mask) != 0)
-    if prefix is not None:
-        behind = np.arange(problem.seq_k) >= np.asarray(prefix)[:, None, None, None]
-        hidden |= ~problem.band.dense() & behind
-    if segment_ids is not None:
-        own, other = np.asarray(segment_ids)[:, None, :, None], np.asarray(kv_segment_ids)[:, None, None, :]
-        hidden |= (own != other) | (own < 0)
-    return hidden
-
-
-def forward_inputs(problem: KernelProblem, query, key, value, mask=None, bias=None, keep_bits=None, sinks=None) -> dict:
-    """Arrays for `Kernel.feed` of the forward kernel.
-
-    Args:
-        query, key, value: (B, H, Sq, D), (B, Hkv, Sk, D), (B, Hkv, Sk, Dv), float16.
-        mask: of problem.mask_shape, non-zero = hidden.
-        bias: of problem.bias_shape, float16.
-        keep_bits: uint8 (B, H, Sq, ceil(Sk / 8)), least significant bit first.
-        sinks: (H,).
-    """
-    arrays = {
-        name: layout.to_stored(problem, name, np.asarray(array, np.float16))
-        for name, array in (("query", query), ("key", key), ("value", value))
-    }
-    if problem.mask != "none":
-        hidden = (np.asarray(mask) != 0).astype(np.float16)
-        arrays.update(
-            {"key_mask": layout.pack_keys(hidden)} if problem.mask == "per_key" else {"mask": _planes(hidden)}
-        )
-    if problem.bias_shape is not None:
-        bias = np.asarray(bias, np.float16)
-        arrays.update({"key_bias": layout.pack_bias(bias)} if problem.bias == "per_key" else {"bias": _planes(bias)})
-    if problem.dropout_threshold:
-        arrays["keep"] = layout.pack_keep_bits(keep_bits, problem)
-    if problem.sinks:
-        arrays["sinks"] = layout.pack_sinks(sinks, problem)
-    return arrays
-
-
-def forward_outputs(problem: KernelProblem, outputs: dict) -> tuple[np.ndarray, np.ndarray]:
-    """(output (B, H, Sq, Dv) float16, logsumexp (B, H, Sq) float32) from a kernel's stored outputs."""
-    output = layout.from_stored(problem, "output", outputs["output"])
-    return output, np.ascontiguousarray(outputs["logsumexp"][..., : problem.seq_q])
-
-
-def _planes(array: np.ndarray) -> np.ndarray:
-    return layout.to_nz(array.reshape(-1, *array.shape[-2:]))

@@ -14,7 +14,7 @@ from flash_attention.kernels.tik import packed
 from flash_attention.kernels.tik.plan import BlockPlan
 from flash_attention.kernels.tik.problem import KernelProblem, padded
 
-FRACTAL = 16
+SIDE = 16  # of a fractal, and its columns
 OF_QUERIES = ("query", "output", "d_output", "d_query")  # tensors with a row for every query
 
 
@@ -57,7 +57,7 @@ def placement(problem: KernelProblem, name: str) -> Placement:
     p, of_queries = problem, name in OF_QUERIES
     heads, seq = (p.heads, p.seq_q) if of_queries else (p.kv_heads, p.seq_k)
     dim = p.value_dim if name in ("value", "d_value", "output", "d_output") else p.head_dim
-    columns = padded(dim) // FRACTAL
+    columns = padded(dim) // SIDE
     if p.layout == "BNSD":
         rows = padded(seq)
         matrix = columns * rows
@@ -69,7 +69,7 @@ def placement(problem: KernelProblem, name: str) -> Placement:
 def nz_shape(*shape: int) -> tuple[int, ...]:
     """FRACTAL_NZ shape of (..., rows, columns)."""
     *outer, rows, columns = shape
-    return (*outer, padded(columns) // FRACTAL, padded(rows) // FRACTAL, FRACTAL, FRACTAL)
+    return (*outer, padded(columns) // SIDE, padded(rows) // SIDE, SIDE, SIDE)
 
 
 def to_nz(array: np.ndarray) -> np.ndarray:
@@ -78,7 +78,7 @@ def to_nz(array: np.ndarray) -> np.ndarray:
     *outer, rows, columns = array.shape
     wide = np.zeros((*outer, padded(rows), padded(columns)), array.dtype)
     wide[..., :rows, :columns] = array
-    tiles = wide.reshape(*outer, padded(rows) // FRACTAL, FRACTAL, padded(columns) // FRACTAL, FRACTAL)
+    tiles = wide.reshape(*outer, padded(rows) // SIDE, SIDE, padded(columns) // SIDE, SIDE)
     axis = len(outer)
     order = (*range(axis), axis + 2, axis, axis + 1, axis + 3)
     return np.ascontiguousarray(tiles.transpose(order))
@@ -88,11 +88,11 @@ def from_nz(array: np.ndarray, rows: int, columns: int) -> np.ndarray:
     """Inverse of `to_nz`: drops the padding."""
     array = np.asarray(array)
     *outer, wide, high, _, _ = array.shape
-    if rows > high * FRACTAL or columns > wide * FRACTAL:
+    if rows > high * SIDE or columns > wide * SIDE:
         raise ValueError(f"array: shape {array.shape} holds no ({rows}, {columns}) matrix in FRACTAL_NZ")
     axis = len(outer)
     order = (*range(axis), axis + 1, axis + 2, axis, axis + 3)
-    flat = array.transpose(order).reshape(*outer, high * FRACTAL, wide * FRACTAL)
+    flat = array.transpose(order).reshape(*outer, high * SIDE, wide * SIDE)
     return np.ascontiguousarray(flat[..., :rows, :columns])
 
 

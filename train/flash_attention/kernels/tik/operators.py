@@ -8,32 +8,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Callable
+
+import numpy as np
 
 from flash_attention.kernels.tik import packed
 from flash_attention.kernels.tik.backward import kernel as backward
 from flash_attention.kernels.tik.backward import packed as backward_packed
-from flash_attention.kernels.tik.backward import preprocess
-from flash_attention.kernels.tik.backward import scheduler as backward_scheduler
+from flash_attention.kernels.tik.backward import postprocess, preprocess
+from flash_attention.kernels.tik.backward import work as backward_work
 from flash_attention.kernels.tik.decode import kernel as decode
 from flash_attention.kernels.tik.decode import merge
-from flash_attention.kernels.tik.decode import scheduler as decode_scheduler
 from flash_attention.kernels.tik.forward import kernel as forward
 from flash_attention.kernels.tik.forward import packed as forward_packed
-from flash_attention.kernels.tik.forward import scheduler as forward_scheduler
+from flash_attention.kernels.tik.forward import work as forward_work
 from flash_attention.kernels.tik.hardware import check_chip
-from flash_attention.kernels.tik.kernel import Kernel
+from flash_attention.kernels.tik.kernel import Kernel, Recording
 from flash_attention.kernels.tik.language import TikModule
-from flash_attention.kernels.tik.signature import (
-    DECODE_STAGES,
-    OPERATORS,
-    STAGES,
-    GlobalTensor,
-    Operator,
-    Request,
-    Signature,
-    match,
-)
+from flash_attention.kernels.tik.signature import OPERATORS, STAGES, GlobalTensor, Request, Signature, describe
 
 
 def stages(request: Request) -> tuple[str, ...]:
@@ -42,25 +35,8 @@ def stages(request: Request) -> tuple[str, ...]:
     Raises:
         ValueError: no tiling strategy fits the memories of a core.
     """
-    choice = backward_scheduler.choose(request.problem, request.variant, request.bias_gradient)
-    return tuple(stage for stage in STAGES if stage != "grad_finish" or not choice.split.owned)
-
-
-def describe(stage: str, request: Request) -> tuple[Operator, Signature]:
-    """The operator that runs at a stage for a request, and the arguments of its kernel. Needs no tik module.
-
-    Raises:
-        ValueError: no tiling strategy fits the memories of a core.
-    """
-    problem = request.problem
-    choice: object = None
-    if stage == "forward":
-        choice = forward_scheduler.choose(problem)
-    elif stage in DECODE_STAGES:
-        choice = decode_scheduler.choose(problem, request.pages is not None)
-    elif stage != "grad_rows":
-        choice = backward_scheduler.choose(problem, request.variant, request.bias_gradient)
-    return match(stage, request, choice)
+    choice = backward_work.choose(request.problem, request.variant, request.bias_gradient)
+    return tuple(stage for stage in STAGES if stage != "grad_finish" or not choice.split.writes_d_query)
 
 
 def work_tables(xp, request: Request, stages: tuple[str, ...]):
@@ -78,9 +54,9 @@ def work_tables(xp, request: Request, stages: tuple[str, ...]):
     described, makers = packed.sequences(xp, problem), []
     for stage in stages:
         if stage == "forward":
-            makers.append(forward_packed.table(xp, problem, forward_scheduler.choose(problem).plan))
+            makers.append(forward_packed.table(xp, problem, forward_work.choose(problem).plan))
         elif stage == "grad":
-            choice = backward_scheduler.choose(problem, request.variant, request.bias_gradient)
+            choice = backward_work.choose(problem, request.variant, request.bias_gradient)
             makers.append(backward_packed.table(xp, problem, choice.plan, choice.split.slots))
         else:
             makers.append(packed.blocks(xp, problem))
@@ -92,6 +68,16 @@ def work_tables(xp, request: Request, stages: tuple[str, ...]):
     return make
 
 
+_BUILDERS: dict[str, Callable[[Recording], Kernel]] = {
+    "forward": forward.build,
+    "grad_rows": preprocess.build,
+    "grad": backward.build,
+    "grad_finish": postprocess.build,
+    "decode": decode.build,
+    "decode_merge": merge.build,
+}
+
+
 def build(stage: str, request: Request, tik: TikModule, name: str, debug: bool) -> Kernel:
     """Records and builds the kernel of a stage.
 
@@ -100,16 +86,50 @@ def build(stage: str, request: Request, tik: TikModule, name: str, debug: bool) 
         tik: the tik module: `from tbe import tik`.
         name: kernel name.
         debug: keep the kernel runnable by tikdb.
+
+    Raises:
+        ValueError: the request is not allowed, or no tiling strategy fits the memories of a core.
     """
-    options: dict[str, Any] = {"name": name, "debug": debug}
-    if stage == "forward":
-        return forward.build(request.problem, tik, **options)
-    if stage in DECODE_STAGES:
-        return (decode if stage == "decode" else merge).build(request, tik, **options)
-    if stage == "grad_rows":
-        return preprocess.build(request.problem, tik, logsumexp_gradient=request.logsumexp_gradient, **options)
-    record = backward.build_main if stage == "grad" else backward.build_finish
-    return record(request.problem, tik, variant=request.variant, bias_gradient=request.bias_gradient, **options)
+    _, arguments = describe(stage, request)
+    return _BUILDERS[stage](Recording(request, arguments, tik, name, debug))
+
+
+@dataclass(frozen=True)
+class Backward:
+    """The kernels of the backward operator in the order in which they run; outputs of one are inputs of a later one.
+
+    `finish` is None where the main kernel gives d_query itself, see BackwardSplit.writes_d_query.
+    """
+
+    rows: Kernel
+    main: Kernel
+    finish: Kernel | None = None
+
+    @property
+    def kernels(self) -> tuple[Kernel, ...]:
+        return (self.rows, self.main) if self.finish is None else (self.rows, self.main, self.finish)
+
+    def run(self, execute: Callable[..., dict[str, np.ndarray]], **arrays: Any) -> dict:
+        """Runs the chain.
+
+        Args:
+            execute: execute(instance, feed, output_names) gives arrays by output name.
+            arrays: inputs by name, stored as `layout` says.
+
+        Returns:
+            d_query, d_key, d_value, the sums of the bias gradient and the rows of the gradient of sinks, as stored.
+        """
+        for kernel in self.kernels:
+            feed = kernel.feed(**{name: arrays[name] for name in kernel.given if name in arrays})
+            arrays.update(execute(kernel.tik, feed, [tensor.name for tensor in kernel.outputs]))
+        results = [tensor for kernel in self.kernels for tensor in kernel.outputs]
+        return {t.name: arrays[t.name] for t in results if t.name not in ("row_lanes", "d_query_sums")}
+
+
+def build_backward(request: Request, tik: TikModule, name: str, debug: bool) -> Backward:
+    """Records and builds the kernels of the backward operator; arguments as in `build`."""
+    _, *chain = stages(request)
+    return Backward(*(build(stage, request, tik, f"{name}_{stage}", debug) for stage in chain))
 
 
 def compile_entry(name: str, tensors: Mapping[str, Mapping | None], request: str, kernel_name: str) -> Kernel:

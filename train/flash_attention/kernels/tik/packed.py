@@ -17,10 +17,11 @@ import numpy as np
 
 from flash_attention.kernels.tik.plan import BlockPlan
 from flash_attention.kernels.tik.problem import KernelProblem, padded
+from flash_attention.kernels.tik.record_layout import RecordLayout
 
 BLOCK = 128
-BLOCK_FIELDS = 8  # int32 words per block of rows
-FIRST_ROW, ROWS, POSITION = range(3)  # row among all tokens, rows that exist, position of the first one
+# A block of rows: first row among all tokens, rows that exist, position of the first one.
+BLOCK_RECORD = RecordLayout({"first_row": 1, "rows": 1, "position": 1, "padding": 5})
 FAR = 1 << 30  # stands for no limit
 
 Array = Any
@@ -77,6 +78,9 @@ class Sequences(NamedTuple):
     keep: Array
 
 
+SEQUENCE_RECORD = RecordLayout(dict.fromkeys(Sequences._fields, 1))
+
+
 def sequences(xp, problem: KernelProblem) -> Callable[[Array, Array, Array], tuple]:
     """make(ends_q, ends_k, prefix) -> Sequences, from cumulative lengths int32 (sequences,) without the leading 0.
 
@@ -116,7 +120,7 @@ def tiles(xp, problem: KernelProblem, count: int):
 
 
 def blocks(xp, problem: KernelProblem) -> Callable[[tuple], Array]:
-    """make(sequences) -> int32 (blocks, BLOCK_FIELDS): the rows of every block of BLOCK stored rows."""
+    """make(sequences) -> int32 (blocks, BLOCK_RECORD.size): the rows of every block of BLOCK stored rows."""
     numbered = tiles(xp, problem, stored_rows(problem) // BLOCK)
 
     def make(described):
@@ -126,7 +130,7 @@ def blocks(xp, problem: KernelProblem) -> Callable[[tuple], Array]:
         first, position = xp.take(query_row, owner, 0) + start, xp.take(offset, owner, 0) + start
         rows = xp.minimum(xp.take(queries, owner, 0) - start, BLOCK)
         nothing = exists * 0
-        return xp.stack((first * exists, rows * exists, position * exists) + (nothing,) * (BLOCK_FIELDS - 3))
+        return xp.stack((first * exists, rows * exists, position * exists) + (nothing,) * (BLOCK_RECORD.size - 3))
 
     return make
 

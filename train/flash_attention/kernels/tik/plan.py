@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Protocol, TypeVar
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from flash_attention.kernels.tik.hardware import Buffer
 
 
 class BlockPlan(Protocol):
@@ -41,3 +44,13 @@ class TilePlan(BlockPlan, Protocol):
 
 
 Plan = TypeVar("Plan", bound=BlockPlan, covariant=True)
+Split = TypeVar("Split", covariant=True)
+
+
+@dataclass(frozen=True)
+class Choice(Generic[Plan, Split]):
+    """How a kernel computes a problem: tile shapes, work of the cores, on-chip buffers in the order of allocation."""
+
+    plan: Plan
+    split: Split
+    buffers: tuple[Buffer, ...]

@@ -55,7 +55,7 @@ class KernelProblem:
         sinks: one more logit per head in the denominators.
         cores: AI cores the work is split over.
         memories: see Chip.
-        tiling: name of a tiling strategy of `flash_attention.kernels.tik.forward.tiling`.
+        tiling: name of a tiling strategy of `flash_attention.kernels.tik.forward.plan`.
         layout: of query, key, value, output and their gradients, one of LAYOUTS. "TH" takes head_dims that are
             multiples of 16: then FRACTAL_NZ keeps every head in columns of its own.
         sequences: how many packed sequences there may be in the rows of one batch item with layout "TH", each by itself

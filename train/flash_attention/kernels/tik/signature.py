@@ -1,15 +1,12 @@
 """What every kernel takes and gives: its arguments in order, with name, dtype, format, shape, presence and constants.
 
 The one description that builders, registrations, the operator package, and the host side derive from. It needs no tik
-module and builds nothing, so that a process which has none can prepare a call. `operators.describe` puts it together
-with the schedulers, whose tables are arguments too.
+module and builds nothing, so that a process which has none can prepare a call.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
-import json
 import math
 from dataclasses import dataclass
 from typing import Any, Callable
@@ -17,123 +14,20 @@ from typing import Any, Callable
 import numpy as np
 
 from flash_attention.kernels.tik import layout, packed
+from flash_attention.kernels.tik.arguments import GlobalTensor, Signature
+from flash_attention.kernels.tik.backward import work as backward_work
+from flash_attention.kernels.tik.backward.work import BackwardChoice
 from flash_attention.kernels.tik.common import score_terms
-from flash_attention.kernels.tik.language import Tik, TikModule
+from flash_attention.kernels.tik.common.work_split import TableOfWork
+from flash_attention.kernels.tik.decode import work as decode_work
+from flash_attention.kernels.tik.decode.work import DecodeChoice
+from flash_attention.kernels.tik.forward import work as forward_work
 from flash_attention.kernels.tik.layout import nz_shape
 from flash_attention.kernels.tik.plan import BlockPlan
 from flash_attention.kernels.tik.problem import KernelProblem, padded
-from flash_attention.problem.rules import AttentionRules
+from flash_attention.kernels.tik.request import Request
 
 NZ = "FRACTAL_NZ"
-
-
-@dataclass(frozen=True)
-class Request:
-    """What an operator is compiled for, the value of its attribute `request`.
-
-    Attributes:
-        problem: see KernelProblem.
-        bias_gradient: the backward operators also give the gradient of a given bias.
-        logsumexp_gradient: the backward operators take the gradient of the logsumexp.
-        variant: of the backward operators, see backward.scheduler.VARIANTS.
-        pages: of a paged cache, (blocks, keys of a block); problem.seq_k is then as many keys as the table can name.
-    """
-
-    problem: KernelProblem
-    bias_gradient: bool = False
-    logsumexp_gradient: bool = False
-    variant: str = "split"
-    pages: tuple[int, int] | None = None
-
-    def to_text(self) -> str:
-        """The request as the operators' string attribute."""
-        return json.dumps(dataclasses.asdict(self), separators=(",", ":"))
-
-    @staticmethod
-    def from_text(text: str) -> Request:
-        """Inverse of `to_text`.
-
-        Raises:
-            ValueError: the text is not what `to_text` writes.
-        """
-        try:
-            fields = json.loads(text)
-            fields = _with_tuples(fields)
-            problem = _with_tuples(fields.pop("problem"))
-            return Request(KernelProblem(**{**problem, "rules": AttentionRules(**problem["rules"])}), **fields)
-        except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"request: got {text!r}, allowed is what Request.to_text writes ({error})") from None
-
-
-def _with_tuples(fields: dict) -> dict:
-    return {name: tuple(x) if isinstance(x, list) else x for name, x in fields.items()}
-
-
-@dataclass(frozen=True)
-class GlobalTensor:
-    """An input or output of a kernel.
-
-    Attributes:
-        shape: of the stored array.
-        format: "FRACTAL_NZ" or "ND".
-        constant: the value, where it follows from the problem and the caller has nothing to say.
-        added: an output that the kernel adds to; it must be zero at the start.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
-    format: str = "ND"
-    constant: np.ndarray | None = None
-    added: bool = False
-
-
-@dataclass(frozen=True)
-class Signature:
-    """The arguments of one kernel: those that it has, in order."""
-
-    inputs: tuple[GlobalTensor, ...]
-    outputs: tuple[GlobalTensor, ...]
-
-    @property
-    def given(self) -> list[str]:
-        """Names of the inputs that the caller provides."""
-        return [tensor.name for tensor in self.inputs if tensor.constant is None]
-
-    def feed(self, **arrays: np.ndarray) -> dict[str, np.ndarray]:
-        """Arrays of all inputs by name, the constants included.
-
-        Raises:
-            ValueError, TypeError: an input is missing, unknown, or not of the stored shape and dtype.
-        """
-        result = {}
-        for tensor in self.inputs:
-            if tensor.constant is not None:
-                result[tensor.name] = tensor.constant
-                continue
-            if tensor.name not in arrays:
-                raise ValueError(f"{tensor.name}: missing, the kernel takes {', '.join(self.given)}")
-            array = np.ascontiguousarray(arrays.pop(tensor.name))
-            if array.shape != tensor.shape:
-                raise ValueError(f"{tensor.name}: got shape {array.shape}, allowed is {tensor.shape} ({tensor.format})")
-            if array.dtype != tensor.dtype:
-                raise TypeError(f"{tensor.name}: got dtype {array.dtype}, allowed is {tensor.dtype}")
-            result[tensor.name] = array
-        if arrays:
-            raise ValueError(f"{', '.join(arrays)}: not an input, the kernel takes {', '.join(self.given)}")
-        return result
-
-    def declare(self, tik: TikModule, instance: Tik) -> dict:
-        """The arguments as tensors of a Tik instance, by name."""
-        result = {t.name: instance.Tensor(t.dtype, t.shape, tik.scope_gm, t.name) for t in self.inputs}
-        for t in self.outputs:
-            result[t.name] = instance.Tensor(t.dtype, t.shape, tik.scope_gm, t.name, is_atomic_add=t.added)
-        return result
-
-    def build(self, instance: Tik, name: str, gm: dict) -> None:
-        """BuildCCE of a recorded kernel with these arguments, `gm` being what `declare` gave."""
-        inputs, outputs = ([gm[tensor.name] for tensor in side] for side in (self.inputs, self.outputs))
-        instance.BuildCCE(kernel_name=name, inputs=inputs, outputs=outputs)
 
 
 @dataclass(frozen=True)
@@ -195,18 +89,17 @@ def _tiles(tiles: np.ndarray, plan: BlockPlan) -> np.ndarray | None:
     return np.concatenate([tiles, np.zeros((zeros, *tiles.shape[1:]), tiles.dtype)])
 
 
-def _work(problem: KernelProblem, choice: Any) -> dict:
+def _work(problem: KernelProblem, plan: BlockPlan, split: TableOfWork) -> dict:
     """Work table and tiles of visibility. With packed sequences the table is data, and the tiles a ramp."""
-    split = choice.split
     if problem.sequences:
-        zeros = np.zeros((packed.zero_blocks(problem, choice.plan), 16), np.float16)
-        return {"work": split.table.shape, "tiles": np.concatenate([split.tiles, zeros])}
-    return {"table": split.table, "tiles": _tiles(split.tiles, choice.plan)}
+        zeros = np.zeros((packed.zero_blocks(problem, plan), 16), np.float16)
+        return {"work": split.words.shape, "tiles": np.concatenate([split.tiles, zeros])}
+    return {"table": split.words, "tiles": _tiles(split.tiles, plan)}
 
 
 def _blocks(problem: KernelProblem) -> tuple[int, int] | None:
     """Blocks of rows of packed sequences, see packed.blocks."""
-    return (layout.stored_rows(problem) // packed.BLOCK, packed.BLOCK_FIELDS) if problem.sequences else None
+    return (layout.stored_rows(problem) // packed.BLOCK, packed.BLOCK_RECORD.size) if problem.sequences else None
 
 
 def _filled(array: np.ndarray) -> np.ndarray | None:
@@ -252,11 +145,16 @@ def _one_hot() -> np.ndarray:
     return result
 
 
-def _forward(request: Request, choice: Any) -> dict:
-    p, split = request.problem, choice.split
+def _backward_choice(request: Request) -> BackwardChoice:
+    return backward_work.choose(request.problem, request.variant, request.bias_gradient)
+
+
+def _forward(request: Request) -> dict:
+    p, choice = request.problem, forward_work.choose(request.problem)
+    plan, split = choice.plan, choice.split
     query, key, value, output = _matrices(p)
     result = {"query": query, "key": key, "value": value, **_features(p), "sinks": _sinks(p)}
-    result.update(_work(p, choice))
+    result.update(_work(p, plan, split))
     result["blocks"] = _blocks(p)
     if p.bias == "alibi":
         slopes, positions = score_terms.slope_table(p), score_terms.key_positions(p)
@@ -266,7 +164,7 @@ def _forward(request: Request, choice: Any) -> dict:
     return result
 
 
-def _grad_rows(request: Request, choice: Any) -> dict:
+def _grad_rows(request: Request) -> dict:
     p = request.problem
     *_, output = _matrices(p)
     result = {"output": output, "d_output": output, "logsumexp": _rows(p)}
@@ -279,11 +177,12 @@ def _grad_rows(request: Request, choice: Any) -> dict:
     return result
 
 
-def _grad(request: Request, choice: Any) -> dict:
-    p, plan, split = request.problem, choice.plan, choice.split
+def _grad(request: Request) -> dict:
+    p, choice = request.problem, _backward_choice(request)
+    plan, split = choice.plan, choice.split
     query, key, value, output = _matrices(p)
     result = {"query": query, "key": key, "value": value, "d_output": output, "row_lanes": layout.row_terms_shape(p)}
-    result.update(**_features(p), **_work(p, choice))
+    result.update(**_features(p), **_work(p, plan, split))
     if p.bias == "alibi":
         result.update(positions=score_terms.key_positions(p), distances=_filled(split.distances))
         result["slopes"] = score_terms.slope_table(p) if len(split.distances) else None
@@ -293,40 +192,45 @@ def _grad(request: Request, choice: Any) -> dict:
     if plan.bias_kind == "per_key":
         result["one_hot"] = _one_hot()
         result["d_bias_sums"] = p.batch * p.kv_heads, plan.bias_chunks, padded(p.seq_k), 16
-    result["d_query"] = query if split.owned else None
+    result["d_query"] = query if split.writes_d_query else None
     return result
 
 
-def _grad_finish(request: Request, choice: Any) -> dict:
-    p = request.problem
+def _grad_finish(request: Request) -> dict:
+    p, choice = request.problem, _backward_choice(request)
     sums = layout.accumulator_shape(p, choice.plan, choice.split.slots)
     return {"d_query_sums": sums, "blocks": _blocks(p), "d_query": _matrices(p)[0]}
 
 
-def _decode(request: Request, choice: Any) -> dict:
-    p = request.problem
+def _decode_choice(request: Request) -> DecodeChoice:
+    return decode_work.choose(request.problem, request.pages is not None)
+
+
+def _decode(request: Request) -> dict:
+    p, choice = request.problem, _decode_choice(request)
     result = {"query": (p.batch, p.heads, p.seq_q, p.head_dim), **_lengths(request)}
     cache = (p.batch, p.kv_heads, p.seq_k)
     if request.pages is not None:
         cache = (*request.pages, p.kv_heads)
         result["block_tables"] = (padded(p.batch * (p.seq_k // request.pages[1]), 8),)
-    result.update(key=(*cache, p.head_dim), value=(*cache, p.value_dim), limits=choice.limits, **_partial(choice))
+    result.update(key=(*cache, p.head_dim), value=(*cache, p.value_dim), limits=choice.split.limits, **_partial(choice))
     if p.rules.alibi:
-        result["row_slopes"] = np.array(p.slopes, np.float32)[choice.head_rows]
+        result["row_slopes"] = np.array(p.slopes, np.float32)[choice.split.head_rows]
     return result
 
 
-def _decode_merge(request: Request, choice: Any) -> dict:
-    p, plan = request.problem, choice.plan
+def _decode_merge(request: Request) -> dict:
+    p, choice = request.problem, _decode_choice(request)
+    plan = choice.plan
     pairs = p.batch * p.kv_heads * plan.row_blocks
     output = {"output": (p.batch, p.heads, p.seq_q, p.value_dim), "logsumexp": (pairs, plan.rows)}
     sinks = {"row_sinks": (p.kv_heads * plan.row_blocks, plan.row_groups, 64)} if p.sinks else {}
     return {**_partial(choice), **_lengths(request), **sinks, **output}
 
 
-def _partial(choice: Any) -> dict:
+def _partial(choice: DecodeChoice) -> dict:
     """What the cores know of each row: per group of 16 rows, sums by column, and references and totals."""
-    slots, groups = choice.slots, choice.plan.row_groups
+    slots, groups = choice.split.slots, choice.plan.row_groups
     return {
         "sums": (slots, groups, choice.plan.value_dim, 16),
         "statistics": (slots, groups, 2, 64),
@@ -353,7 +257,7 @@ class _Stage:
     """
 
     title: str
-    stored: Callable[[Request, object], dict]
+    stored: Callable[[Request], dict]
     inputs: tuple[Argument, ...]
     outputs: tuple[Argument, ...]
     choices: tuple[dict[str, tuple[str, ...]], ...] = ()
@@ -514,13 +418,15 @@ _BY_ARGUMENTS = {
 }
 
 
-def match(stage: str, request: Request, choice: Any) -> tuple[Operator, Signature]:
-    """The operator that runs at a stage for a request, and the arguments of its kernel.
+def describe(stage: str, request: Request) -> tuple[Operator, Signature]:
+    """The operator that runs at a stage for a request, and the arguments of its kernel. Needs no tik module.
 
-    Args:
-        choice: what the stage's scheduler chose for the request; the pre-pass has none.
+    Raises:
+        ValueError: no tiling strategy fits the memories of a core.
     """
-    stored = {name: what for name, what in _STAGES[stage].stored(request, choice).items() if what is not None}
+    stored = {name: what for name, what in _STAGES[stage].stored(request).items() if what is not None}
     operator = _BY_ARGUMENTS[stage, frozenset(stored)]
-    sides = (operator.inputs, operator.outputs)
-    return operator, Signature(*(tuple(_tensor(one, stored[one.name]) for one in side) for side in sides))
+    inputs, outputs = (
+        tuple(_tensor(one, stored[one.name]) for one in side) for side in (operator.inputs, operator.outputs)
+    )
+    return operator, Signature(inputs, outputs)

@@ -21,7 +21,6 @@ import mindspore as ms
 import numpy as np
 from flash_attention.backends.ascend import BACKEND, entries, environment
 from flash_attention.kernels.tik import host, operators
-from flash_attention.kernels.tik.backward import host as backward_host
 from flash_attention.kernels.tik.layout import nz_shape
 from flash_attention.kernels.tik.problem import Chip
 from flash_attention.kernels.tik.signature import Request
@@ -35,6 +34,7 @@ from no_device import Target, end_of_graph, open_no_device  # noqa: E402
 from stand_in import Compiler  # noqa: E402
 
 from tests.train.flash_attention.problems import make_problem  # noqa: E402
+from tests.train.flash_attention.ut.tik import stored_arrays  # noqa: E402
 
 DTYPES = {"Float16": "float16", "Float32": "float32", "Int32": "int32", "UInt8": "uint8"}
 SOC = {
@@ -224,7 +224,7 @@ def run_case(case: dict, folder: Path, target: Target, jobs: Jobs, compiler: Com
     kernel_problem = host.describe(problem)
     features = {name: arrays.get(name) for name in ("mask", "bias", "keep_bits")}
     given = {name: arrays[name] for name in ("query", "key", "value")}
-    stored = host.forward_inputs(kernel_problem, **given, **features)
+    stored = stored_arrays.forward_inputs(kernel_problem, **given, **features)
     for stage, operator in zip(stages, found):
         name = jobs.compile(operator, registered[operator["name"]])
         _, signature = operators.describe(stage, Request.from_text(operator["request"]))
@@ -234,10 +234,10 @@ def run_case(case: dict, folder: Path, target: Target, jobs: Jobs, compiler: Com
         with np.load(out) as results:
             stored.update(results)
         if stage == "forward":
-            output, logsumexp = host.forward_outputs(kernel_problem, stored)
+            output, logsumexp = stored_arrays.forward_outputs(kernel_problem, stored)
             d_outputs = arrays["d_output"], arrays["d_logsumexp"]
             stored.update(
-                backward_host.inputs(
+                stored_arrays.backward_inputs(
                     kernel_problem,
                     **given,
                     output=output,
@@ -247,7 +247,7 @@ def run_case(case: dict, folder: Path, target: Target, jobs: Jobs, compiler: Com
                     **features,
                 )
             )
-    gradients = backward_host.outputs(kernel_problem, stored)
+    gradients = stored_arrays.backward_outputs(kernel_problem, stored)
     np.savez(folder / f"{case['name']}.out.npz", output=output, logsumexp=logsumexp, **gradients)
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 from flash_attention.kernels.tik import KernelProblem, operators
-from flash_attention.kernels.tik.decode import host
 from flash_attention.kernels.tik.signature import DECODE_STAGES, Request
 
 from tests.train.flash_attention.problems import make_kernel_problem
+from tests.train.flash_attention.ut.tik import stored_arrays
 
 CAUSAL = {"causal": True, "causal_alignment": "bottom_right"}
 
@@ -31,12 +31,12 @@ def run(tik, execute, problem: KernelProblem, query, key, value, pages=None, sat
     """(output, logsumexp, plan) of both kernels; `pages` are block tables and lengths, key and value then caches."""
     request = Request(problem, pages=None if pages is None else key.shape[:2])
     main, merge = (operators.build(stage, request, tik, stage, True) for stage in DECODE_STAGES)
-    more = {} if pages is None else host.page_inputs(*pages)
+    more = {} if pages is None else stored_arrays.page_inputs(*pages)
     sums = execute(main.tik, main.feed(query=query, key=key, value=value, **more), ["sums", "statistics"], saturates)
-    sinks = {"row_sinks": host.sink_rows(problem, main.plan, SINKS[: problem.heads])} if problem.sinks else {}
+    sinks = {"row_sinks": stored_arrays.sink_rows(problem, main.plan, SINKS[: problem.heads])} if problem.sinks else {}
     lengths = {name: array for name, array in more.items() if name == "context_lens"}
     stored = execute(merge.tik, merge.feed(**sums, **lengths, **sinks), ["output", "logsumexp"], saturates)
-    return stored["output"], host.logsumexp(problem, main.plan, stored["logsumexp"]), main.plan
+    return stored["output"], stored_arrays.decode_logsumexp(problem, main.plan, stored["logsumexp"]), main.plan
 
 
 class Paged:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from contextlib import contextmanager
 
 import numpy as np
-from flash_attention.kernels.tik import host
+from flash_attention.kernels.tik import build_forward
 from flash_attention.kernels.tik.core import Core
-from flash_attention.kernels.tik.forward import scheduler
-from flash_attention.kernels.tik.forward.kernel import build
-from flash_attention.kernels.tik.forward.tiling import buffers, candidates
+from flash_attention.kernels.tik.forward import work
+from flash_attention.kernels.tik.forward.plan import buffers, candidates
 from flash_attention.kernels.tik.hardware import Buffer
+
+from tests.train.flash_attention.ut.tik import stored_arrays
 
 
 class Program:
@@ -23,7 +24,7 @@ class Program:
         self.tik, self.execute = tik, execute
         self.instance = tik.Tik(disable_debug=False)
         self.problem, self.plan = problem, candidates(problem)[0]
-        self.split = scheduler.split(problem, self.plan)
+        self.split = work.split(problem, self.plan)
         self.inputs = {name: np.ascontiguousarray(array) for name, array in inputs.items()}
         self.outputs = outputs
         specs = {name: (str(array.dtype), array.shape) for name, array in self.inputs.items()} | outputs
@@ -62,6 +63,6 @@ def copy_out(core: Core, name: str, source, blocks: int) -> None:
 
 def forward(tik, execute, problem, query, key, value, **inputs):
     """(output, logsumexp) of the forward kernel on BNSD arrays."""
-    kernel = build(problem, tik)
-    feed = kernel.feed(**host.forward_inputs(problem, query, key, value, **inputs))
-    return host.forward_outputs(problem, execute(kernel.tik, feed, [tensor.name for tensor in kernel.outputs]))
+    kernel = build_forward(problem, tik)
+    feed = kernel.feed(**stored_arrays.forward_inputs(problem, query, key, value, **inputs))
+    return stored_arrays.forward_outputs(problem, execute(kernel.tik, feed, [tensor.name for tensor in kernel.outputs]))

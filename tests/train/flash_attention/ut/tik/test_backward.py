@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 from flash_attention import reference
 from flash_attention.dropout import philox
-from flash_attention.kernels.tik import KernelProblem, host
-from flash_attention.kernels.tik.backward import host as backward_host
-from flash_attention.kernels.tik.backward import kernel as backward
-from flash_attention.kernels.tik.backward import scheduler
+from flash_attention.kernels.tik import KernelProblem, build_backward, host, operators
+from flash_attention.kernels.tik.backward import work
 from flash_attention.kernels.tik.problem import padded
+from flash_attention.kernels.tik.signature import Request
 from flash_attention.problem import AttentionProblem, AttentionRules
 
 from tests.train.flash_attention import case_list, cases
 from tests.train.flash_attention.problems import make_kernel_problem
+from tests.train.flash_attention.ut.tik import stored_arrays
 from tests.train.flash_attention.ut.tik.programs import forward
 from tests.train.flash_attention.ut.tik.test_forward import kernel_mask, within_limits
 
@@ -61,15 +61,15 @@ def test_representative_cases_are_all_in_the_list():
 
 def gradients(tik, execute, problem: KernelProblem, arrays: dict, variant: str = "deterministic", **features) -> dict:
     """d_query, d_key, d_value and, with a bias, d_bias of BNSD arrays."""
-    operator = backward.build(
+    operator = build_backward(
         problem,
         tik,
         variant=variant,
         bias_gradient=problem.bias_shape is not None,
         logsumexp_gradient="d_logsumexp" in arrays,
     )
-    stored = operator.run(execute, **backward_host.inputs(problem, **arrays, **features))
-    return backward_host.outputs(problem, stored)
+    stored = operator.run(execute, **stored_arrays.backward_inputs(problem, **arrays, **features))
+    return stored_arrays.backward_outputs(problem, stored)
 
 
 def run_case(tik, execute, case, variant: str = "deterministic") -> reference.Attention:
@@ -155,7 +155,7 @@ def test_against_a_baseline_that_rounds_no_scores(tik, execute, head_dim, sigma,
 def test_wide_heads_have_key_tiles_of_their_own(tik, execute, head_dim, keys):
     attention = AttentionProblem(1, 1, 70, 2 * keys, head_dim, training=True, rules=AttentionRules(causal=True))
     problem = dataclasses.replace(host.describe(attention, cores=1), tiling=f"rows32keys{keys}")
-    assert scheduler.choose(problem, "deterministic", False).plan.tight
+    assert work.choose(problem, "deterministic", False).plan.pipeline.tight
     arrays, exact = _attention(attention, 5)
     _check_strictly(attention, arrays, exact, gradients(tik, execute, problem, arrays))
 
@@ -165,7 +165,7 @@ def test_wide_heads_have_key_tiles_of_their_own(tik, execute, head_dim, keys):
 def test_parts_of_the_narrower_head_dim_have_room(tik, execute, head_dim, value_dim, keys):
     attention = AttentionProblem(1, 1, 40, keys, head_dim, value_dim=value_dim, training=True)
     problem = host.describe(attention, cores=1)
-    plan = scheduler.choose(problem, "deterministic", False).plan
+    plan = work.choose(problem, "deterministic", False).plan
     wide, narrow = (plan.column_parts(plan.rows, dim)[0][1] for dim in sorted((head_dim, value_dim), reverse=True))
     assert narrow > wide
     arrays, exact = _attention(attention, 7)
@@ -178,7 +178,7 @@ def test_query_tiles_that_stay_on_chip_are_those_of_their_head(tik, execute, cau
     rules = AttentionRules(causal=causal, causal_alignment="bottom_right")
     attention = AttentionProblem(1, 2, seq_q, 230, 256, training=True, rules=rules)
     problem = dataclasses.replace(host.describe(attention, cores=1), tiling="rows32keys112")
-    first, end = scheduler.choose(problem, "deterministic", False).split.kept
+    first, end = work.choose(problem, "deterministic", False).split.kept
     assert (end - first, end) == (loads, seq_q // 32)
     arrays, exact = _attention(attention, 6)
     actual = gradients(tik, execute, problem, arrays)
@@ -192,7 +192,7 @@ def test_query_tiles_that_stay_on_chip_are_those_of_their_head(tik, execute, cau
 def test_items_of_any_length_hand_over_to_the_next(tik, execute, seq_q):
     attention = AttentionProblem(1, 1, seq_q, 390, 128, training=True)
     problem = host.describe(attention, cores=1)
-    assert scheduler.choose(problem, "deterministic", False).plan.deferred
+    assert work.choose(problem, "deterministic", False).plan.pipeline.deferred
     arrays, exact = _attention(attention, 4)
     _check_strictly(attention, arrays, exact, gradients(tik, execute, problem, arrays))
 
@@ -239,24 +239,25 @@ def test_the_last_part_of_a_sum_is_added_and_rounded_as_by_the_last_pass(tik, ex
     bits = philox.keep_bits(attention, cases.SEED) if attention.rules.dropout_rate else None
     results = []
     for variant, passes in (("deterministic", 2), ("atomic", 3)):  # of one core, which adds in the same order
-        operator = backward.build(problem, tik, variant=variant)
+        operator = build_backward(problem, tik, variant=variant)
         assert len(operator.kernels) == passes
-        stored = operator.run(execute, **backward_host.inputs(problem, **arrays, keep_bits=bits))
-        results.append(backward_host.outputs(problem, stored))
+        stored = operator.run(execute, **stored_arrays.backward_inputs(problem, **arrays, keep_bits=bits))
+        results.append(stored_arrays.backward_outputs(problem, stored))
     for name, array in results[0].items():
         assert np.array_equal(array, results[1][name]), name
 
 
-@pytest.mark.parametrize("variant", scheduler.VARIANTS)
+@pytest.mark.parametrize("variant", work.VARIANTS)
 def test_variants_with_fewer_heads_than_cores(tik, execute, variant):
     attention = AttentionProblem(
         1, 2, 200, 900, 32, training=True, rules=AttentionRules(causal=True, causal_alignment="bottom_right")
     )
     arrays, exact = _attention(attention)
     problem = host.describe(attention, cores=7)
-    operator = backward.build(problem, tik, variant=variant)
+    operator = build_backward(problem, tik, variant=variant)
     assert (operator.main.cores > 2) == (variant != "deterministic")
-    actual = backward_host.outputs(problem, operator.run(execute, **backward_host.inputs(problem, **arrays)))
+    stored = operator.run(execute, **stored_arrays.backward_inputs(problem, **arrays))
+    actual = stored_arrays.backward_outputs(problem, stored)
     low = reference.baseline(attention, *(arrays[n] for n in ("query", "key", "value")), d_output=arrays["d_output"])
     result = reference.Attention(arrays["output"], exact.logsumexp, **actual)
     assert not [str(error) for error in reference.compare(result, exact, low) if not error.ok]
@@ -362,7 +363,7 @@ def test_computed_alibi_in_a_window_of_64k_tokens(tik, execute):
 def test_arguments_that_are_not_allowed(tik, fields, options, word):
     problem = make_kernel_problem(**{"batch": 1, "heads": 1, "seq_q": 400, "seq_k": 400, "head_dim": 32, **fields})
     with pytest.raises(ValueError, match=word):
-        backward.build(problem, tik, **options)
+        build_backward(problem, tik, **options)
 
 
 def test_row_lanes_hold_d_and_logsumexp_in_float16_terms(tik, execute):
@@ -370,9 +371,9 @@ def test_row_lanes_hold_d_and_logsumexp_in_float16_terms(tik, execute):
     random = np.random.default_rng(0)
     output, d_output = (random.standard_normal((1, 2, 150, 40)).astype(np.float16) for _ in range(2))
     logsumexp, d_logsumexp = (random.standard_normal((1, 2, 150)).astype(np.float32) * 300 for _ in range(2))
-    kernel = backward.preprocess.build(problem, tik, logsumexp_gradient=True)
+    kernel = operators.build("grad_rows", Request(problem, logsumexp_gradient=True), tik, "rows", True)
     nothing = np.zeros((1, 2, 32, 40), np.float16)
-    stored = backward_host.inputs(problem, output, nothing, nothing, output, logsumexp, d_output, d_logsumexp)
+    stored = stored_arrays.backward_inputs(problem, output, nothing, nothing, output, logsumexp, d_output, d_logsumexp)
     feed = kernel.feed(**{name: stored[name] for name in kernel.given})
     found = execute(kernel.tik, feed, ["row_lanes"])["row_lanes"].astype(np.float64)
     sums = found.sum(3).reshape(2, 1, 2, padded(150))[..., :150]
@@ -386,12 +387,12 @@ def test_infinities_of_a_row_stay_in_its_row_terms(tik, execute):
     problem = KernelProblem(1, 1, 40, 32, 32, cores=1)
     random = np.random.default_rng(0)
     output, d_output = (random.standard_normal((1, 1, 40, 32)).astype(np.float16) for _ in range(2))
-    kernel = backward.preprocess.build(problem, tik)
+    kernel = operators.build("grad_rows", Request(problem), tik, "rows", True)
     nothing, logsumexp = np.zeros((1, 1, 32, 32), np.float16), np.zeros((1, 1, 40), np.float32)
     found = []
     for value in (0.0, np.inf):
         output[0, 0, 21], d_output[0, 0, 21] = value, 1.0
-        stored = backward_host.inputs(problem, output, nothing, nothing, output, logsumexp, d_output)
+        stored = stored_arrays.backward_inputs(problem, output, nothing, nothing, output, logsumexp, d_output)
         feed = kernel.feed(**{name: stored[name] for name in kernel.given})
         found.append(execute(kernel.tik, feed, ["row_lanes"], None)["row_lanes"][0, 0].swapaxes(1, 2))
     others = np.arange(48) != 21

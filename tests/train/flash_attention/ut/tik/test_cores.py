@@ -7,19 +7,18 @@ from collections import Counter
 import numpy as np
 import pytest
 from flash_attention.kernels.tik import build_backward, build_forward, hardware
-from flash_attention.kernels.tik.backward import host as backward_host
-from flash_attention.kernels.tik.backward import scheduler as backward
-from flash_attention.kernels.tik.forward import scheduler as forward
+from flash_attention.kernels.tik.backward import work as backward
+from flash_attention.kernels.tik.forward import work as forward
 from flash_attention.kernels.tik.problem import CAPACITY
 
 from tests.train.flash_attention.problems import make_kernel_problem
+from tests.train.flash_attention.ut.tik import stored_arrays
 from tests.train.flash_attention.ut.tik.programs import forward as run_forward
 
 
-def _first_query(row: np.ndarray) -> int:
+def _first_query(row: np.void) -> int:
     """Of a work item, whose longer row block comes first where it is causal."""
-    blocks = row[forward.ROW_BLOCK :].reshape(-1, forward.ROW_BLOCK_FIELDS)
-    return min(block[forward.START] for block in blocks if block[forward.FIRST] <= block[forward.LAST])
+    return min(block["start"] for block in row["row_blocks"] if block["first"] <= block["last"])
 
 
 @pytest.mark.parametrize("cores", (30, 32))
@@ -31,16 +30,16 @@ def test_all_work_is_done_and_evenly(cores: int, causal: bool, head_dim: int) ->
     assert split.cores == cores
     assert max(split.units) < 1.07 * sum(split.units) / cores
     rows = plan.rows * plan.row_blocks
-    rows_of = (row for share in split.table for row in share if row[forward.END])
-    items = Counter((row[forward.HEAD], _first_query(row)) for row in rows_of)
+    rows_of = (row for share in split.table for row in share if row["end"])
+    items = Counter((row["head"], _first_query(row)) for row in rows_of)
     assert set(items) == {(head, first) for head in range(32) for first in range(0, 4096, rows)}
     assert set(items.values()) == {1}
 
     for variant in backward.VARIANTS:
         chosen = backward.choose(problem, variant, False)
-        steps = chosen.split.table[chosen.split.table[:, :, backward.COUNT] > 0]
+        steps = chosen.split.table[chosen.split.table["count"] > 0]
         tiles = -(-4096 // chosen.plan.keys)
-        done = Counter((row[backward.KV_HEAD], row[backward.TILE]) for row in steps)
+        done = Counter((row["kv_head"], row["tile"]) for row in steps)
         assert set(done) == {(head, tile) for head in range(32) for tile in range(tiles)}
         assert set(done.values()) == {1}
         assert chosen.split.cores <= cores
@@ -58,8 +57,8 @@ def test_the_same_bits_on_30_and_on_32_cores(tik, execute) -> None:
         output, logsumexp = run_forward(tik, execute, problem, query, key, value)
         operator = build_backward(problem, tik)
         assert {kernel.cores for kernel in (operator.rows, operator.main)} == {cores}
-        stored = backward_host.inputs(problem, query, key, value, output, logsumexp, d_output)
-        results.append({"output": output, **backward_host.outputs(problem, operator.run(execute, **stored))})
+        stored = stored_arrays.backward_inputs(problem, query, key, value, output, logsumexp, d_output)
+        results.append({"output": output, **stored_arrays.backward_outputs(problem, operator.run(execute, **stored))})
     for name, array in results[0].items():
         np.testing.assert_array_equal(array, results[1][name], err_msg=name)
 
@@ -71,7 +70,7 @@ def test_the_same_bits_where_items_are_taken_apart(tik, execute) -> None:
     results = []
     for cores in (1, 2):
         problem = make_kernel_problem(1, 3, 250, 250, 16, cores=cores, tiling="pair128")
-        items = [row for share in forward.choose(problem).split.table for row in share if row[forward.END]]
+        items = [row for share in forward.choose(problem).split.table for row in share if row["end"]]
         assert len(items) == (3 if cores == 1 else 4)
         results.append(run_forward(tik, execute, problem, query, key, value))
     for alone, shared in zip(*results):
@@ -90,8 +89,8 @@ def test_slots_of_a_head_add_up(tik, execute, heads: int, cores: int, slots: int
     for variant in ("deterministic", "split"):
         assert variant == "deterministic" or backward.choose(problem, variant, False).split.slots == slots
         operator = build_backward(problem, tik, variant=variant)
-        stored = backward_host.inputs(problem, query, key, value, output, logsumexp, d_output)
-        results.append(backward_host.outputs(problem, operator.run(execute, **stored)))
+        stored = stored_arrays.backward_inputs(problem, query, key, value, output, logsumexp, d_output)
+        results.append(stored_arrays.backward_outputs(problem, operator.run(execute, **stored)))
     alone, shared = results
     for name in ("d_key", "d_value"):
         np.testing.assert_array_equal(alone[name], shared[name], err_msg=name)
@@ -111,8 +110,8 @@ def test_plans_fit_smaller_memories(tik, execute, memory: str, size: int) -> Non
         kernels = (build_forward(problem, tik), operator.rows, operator.main, operator.finish)
         used = [kernel.memory() for kernel in kernels if kernel is not None]
         assert all(taken <= there <= memories[name] for one in used for name, (taken, there) in one.items())
-        stored = backward_host.inputs(problem, query, key, value, output, logsumexp, d_output)
-        gradients = backward_host.outputs(problem, operator.run(execute, **stored))
+        stored = stored_arrays.backward_inputs(problem, query, key, value, output, logsumexp, d_output)
+        gradients = stored_arrays.backward_outputs(problem, operator.run(execute, **stored))
         results.append((used, {"output": output, **gradients}))
     assert results[0][0] != results[1][0]
     for name, array in results[0][1].items():

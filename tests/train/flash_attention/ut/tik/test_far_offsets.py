@@ -5,10 +5,9 @@ Only what lies at the far end is there: memory is virtual until it is touched, a
 
 import numpy as np
 import pytest
-from flash_attention.kernels.tik.backward import kernel as backward
-from flash_attention.kernels.tik.backward import scheduler as backward_scheduler
-from flash_attention.kernels.tik.forward import kernel as forward
-from flash_attention.kernels.tik.forward import scheduler as forward_scheduler
+from flash_attention.kernels.tik import build_backward, build_forward
+from flash_attention.kernels.tik.backward import work as backward_work
+from flash_attention.kernels.tik.forward import work as forward_work
 from flash_attention.kernels.tik.layout import from_nz, to_nz
 from flash_attention.kernels.tik.problem import padded
 
@@ -73,11 +72,6 @@ def _last(stored: np.ndarray) -> np.ndarray:
     return from_nz(np.asarray(stored[LAST_TOKENS]), LENGTH - FIRST, DEPTH).astype(np.float64)
 
 
-def _table(kernel) -> np.ndarray:
-    """The scheduler's table of a kernel."""
-    return next(tensor.constant for tensor in kernel.inputs if tensor.name == "table")
-
-
 def _numbers(rows: int) -> np.ndarray:
     """Numbers, over all heads, of the tiles of `rows` tokens from FIRST on in the last head."""
     tiles = -(-LENGTH // rows)
@@ -98,23 +92,22 @@ def test_the_last_head_of_tensors_past_32_bits(tik, run_blocks):
     def run(kernel, blocks) -> None:
         found.update(run_blocks(kernel, sorted({int(block) for block in blocks}), parts))
 
-    kernel = forward.build(PROBLEM, tik)
-    items, starts = _table(kernel), [forward_scheduler.ROW_BLOCK + forward_scheduler.START]
-    starts.append(starts[0] + forward_scheduler.ROW_BLOCK_FIELDS)
-    mine = (items[:, :, forward_scheduler.HEAD] == PLANE) & (items[:, :, starts].max(2) >= FIRST)
+    kernel = build_forward(PROBLEM, tik)
+    items = forward_work.choose(PROBLEM).split.table
+    mine = (items["head"] == PLANE) & (items["row_blocks"]["start"].max(2) >= FIRST)
     run(kernel, np.flatnonzero(mine.any(1)))
     parts["output"] = [(LAST_TOKENS, found["output"][LAST_TOKENS])]
     far = PROBLEM.batch - 1, PROBLEM.heads - 1, slice(FIRST, None)
     parts["logsumexp"] = [(far, found["logsumexp"][far])]
 
-    rows, main, finish = backward.build(PROBLEM, tik, variant="atomic").kernels
+    rows, main, finish = build_backward(PROBLEM, tik, variant="atomic").kernels
     run(rows, _numbers(rows.plan.rows) % rows.cores)
     far = slice(None), PLANE, slice(FIRST // 16, None)
     parts["row_lanes"] = [(far, found["row_lanes"][far])]
 
-    items = _table(main)
-    mine = (items[:, :, backward_scheduler.HEAD] == PLANE) & (items[:, :, backward_scheduler.STEPS] > 0)
-    ends = (items[:, :, backward_scheduler.TILE] + 1) * main.plan.keys  # FIRST may lie inside a tile of keys
+    items = backward_work.choose(PROBLEM, "atomic", False).split.table
+    mine = (items["head"] == PLANE) & (items["steps"] > 0)
+    ends = (items["tile"] + 1) * main.plan.keys  # FIRST may lie inside a tile of keys
     run(main, np.flatnonzero((mine & (ends > FIRST)).any(1)))
     far = 0, PLANE, slice(FIRST // main.plan.rows, None)
     parts["d_query_sums"] = [(far, found["d_query_sums"][far])]

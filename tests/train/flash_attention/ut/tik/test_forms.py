@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from flash_attention.commands.bench.tik import form_costs
 from flash_attention.kernels.tik import KernelProblem, build_backward, build_forward, forms
-from flash_attention.kernels.tik.backward import host as backward_host
 
 from tests.train.flash_attention.problems import make_kernel_problem
+from tests.train.flash_attention.ut.tik import stored_arrays
 from tests.train.flash_attention.ut.tik.programs import forward
 
 
@@ -23,8 +23,8 @@ def _results(tik, execute, problem: KernelProblem) -> dict:
     bias = None if problem.bias_shape is None else random.standard_normal(problem.bias_shape).astype(np.float16)
     output, logsumexp = forward(tik, execute, problem, query, key, value, bias=bias)
     operator = build_backward(problem, tik, bias_gradient=bias is not None)
-    stored = backward_host.inputs(problem, query, key, value, output, logsumexp, d_output, bias=bias)
-    return {"output": output, **backward_host.outputs(problem, operator.run(execute, **stored))}
+    stored = stored_arrays.backward_inputs(problem, query, key, value, output, logsumexp, d_output, bias=bias)
+    return {"output": output, **stored_arrays.backward_outputs(problem, operator.run(execute, **stored))}
 
 
 @functools.lru_cache

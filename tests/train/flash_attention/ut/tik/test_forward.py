@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 from flash_attention import reference
 from flash_attention.dropout import philox
-from flash_attention.kernels.tik import KernelProblem, host
-from flash_attention.kernels.tik.forward.kernel import build
+from flash_attention.kernels.tik import KernelProblem, build_forward, host
 from flash_attention.kernels.tik.problem import MAX_HEAD_DIM
 from flash_attention.problem import AttentionProblem, AttentionRules
 
 from tests.train.flash_attention import case_list, cases
 from tests.train.flash_attention.problems import make_kernel_problem, make_problem
+from tests.train.flash_attention.ut.tik import stored_arrays
 from tests.train.flash_attention.ut.tik.programs import forward
 
 REPRESENTATIVE = (
@@ -60,7 +60,7 @@ def kernel_mask(case):
     """The mask of a case as the kernels take it."""
     further = case.inputs().further()
     further.pop("sinks")
-    return host.explicit_mask(case.problem, case.backend_mask(), **further)
+    return stored_arrays.explicit_mask(case.problem, case.backend_mask(), **further)
 
 
 def run_case(tik, execute, case, cores: int = 4, tiling: str = "auto") -> reference.Attention:
@@ -223,13 +223,13 @@ def test_more_items_than_a_chunk_of_the_work_table(tik, execute):
 def test_fewer_items_than_cores(tik, execute):
     problem = KernelProblem(1, 1, 20, 40, 32, cores=32)
     arrays = _arrays(problem)
-    assert build(problem, tik).cores == 1
+    assert build_forward(problem, tik).cores == 1
     _check(problem, arrays, *forward(tik, execute, problem, *arrays), 3.0)
 
 
 def test_few_heads_are_spread_over_more_cores_with_the_same_bits(tik, execute):
     few, many = (KernelProblem(1, 1, 400, 400, 32, cores=cores) for cores in (4, 2))
-    kernels = [build(problem, tik) for problem in (few, many)]
+    kernels = [build_forward(problem, tik) for problem in (few, many)]
     assert [kernel.plan.row_blocks for kernel in kernels] == [1, 2]
     assert [kernel.cores for kernel in kernels] == [4, 2]
     arrays = _arrays(few)

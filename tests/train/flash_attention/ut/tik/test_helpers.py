@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 from flash_attention.kernels.tik import KernelProblem
-from flash_attention.kernels.tik.common import alibi, dropout, mask, score_terms, tiles
-from flash_attention.kernels.tik.forward import epilogue, row_reference, softmax
+from flash_attention.kernels.tik.common import alibi, dropout, mask, score_terms
+from flash_attention.kernels.tik.forward import load, row_reference, softmax, store
 from flash_attention.kernels.tik.forward.reach import Verdict
-from flash_attention.kernels.tik.forward.work_item import Item
+from flash_attention.kernels.tik.forward.work import Item
 from flash_attention.kernels.tik.hardware import Buffer
 from flash_attention.kernels.tik.layout import from_nz, pack_bias, pack_keep_bits, pack_keys, to_nz
 
@@ -37,14 +37,14 @@ def _load_operands(core) -> None:
     score_terms.initialise(core)
     zero = core.scalar("int32", "zero", 0)
     base = core.scalar("int64", "base", 0)
-    tiles.fetch_query(core, core.on.stage[0], base, zero, core.plan.rows)
-    tiles.place_query(core, row_reference.query_slots(core, 0), core.on.stage[0], zero)
-    tiles.load_key(core, 0, base, zero)
+    load.fetch_query(core, core.on.stage[0], base, zero, core.plan.rows)
+    load.place_query(core, row_reference.query_slots(core, 0), core.on.stage[0], zero)
+    load.load_key(core, 0, base, zero)
 
 
 def _scores(core, segment: int, key_terms):
     """Scores of the first query tile and a segment of keys, left in the Unified Buffer."""
-    tiles.key_to_l0(core, tiles.key_slot(core, 0), segment)
+    load.key_to_l0(core, load.key_slot(core, 0), segment)
     score_terms.key_terms_to_l0(core, key_terms, segment)
     row_reference.scores(core, segment, segment)
     return core.on.scores[segment]
@@ -52,7 +52,7 @@ def _scores(core, segment: int, key_terms):
 
 def _scores_out(core) -> None:
     """All segments of the scores to global memory, as (keys / 16, rows, 16)."""
-    tiles.query_to_l0(core, core.on.query[0], row_reference.query_terms(core, 0)[0][0])
+    load.query_to_l0(core, core.on.query[0], row_reference.query_terms(core, 0)[0][0])
     for segment, width in enumerate(core.plan.segments):
         target = _scores(core, segment, core.on.key_terms[0])
         at, elements = core.plan.segment_start(segment) * core.plan.rows, width * core.plan.rows
@@ -103,7 +103,7 @@ def test_terms_add_alibi_by_distance_precisely(tik, execute, tile):
         slopes.load(zero)
         slopes.row_block(zero + problem.offset, 0, zero)
         core.fill(core.on.stage[0], 0.0, 2048)
-        for slot in (core.on.query[0], *tiles.key_slot(core, 0)):
+        for slot in (core.on.query[0], *load.key_slot(core, 0)):
             core.tik.data_move(slot, core.on.stage[0], 0, 1, slot.shape[0] // 16, 0, 0)
         core.tik.data_move(core.on.key_terms[0], core.gm["positions"], 0, 1, 128, 0, 0)
         _scores_out(core)
@@ -191,7 +191,7 @@ def test_probabilities_are_exponentials_of_scaled_scores(tik, execute, depth, cu
     with program.body(_tile(128 * 128)) as core:
         _load_operands(core)
         softmax.initialise(core)
-        tiles.query_to_l0(core, core.on.query[0], row_reference.query_terms(core, 0)[0][0])
+        load.query_to_l0(core, core.on.query[0], row_reference.query_terms(core, 0)[0][0])
         scores = [_scores(core, segment, core.on.key_terms[0]) for segment in range(2)]
         slot = core.on.probability[0]
         flags = (core.scalar("int32", name, value) for name, value in (("cut", cut), ("far", 0)))
@@ -222,9 +222,9 @@ def test_row_totals_become_output_and_logsumexp(tik, execute):
     program = Program(tik, execute, problem, inputs, outputs)
     with program.body() as core:
         core.clear_vectors()
-        core.fill(core.on.flag[0], 0, 8, 64)
-        epilogue.initialise(core)
-        core.fill(core.on.current_reference[0], 2.5, 128, 64)
+        core.fill(core.on.flag[0], 0, 8)
+        store.initialise(core)
+        core.fill(core.on.current_reference[0], 2.5, 128)
         core.fill(core.on.stage[0], 1.0, 256)
         core.tik.data_move(core.on.fractals[0], core.on.stage[0], 0, 1, 16, 0, 0)
         core.tik.load2dv1(core.on.l0_ones[0], core.on.fractals[0], 0, 4, 0, 0, False)
@@ -249,8 +249,8 @@ def test_row_totals_become_output_and_logsumexp(tik, execute):
                 return place
 
         item = Item({"head": zero, ("start", 0): zero, ("rows", 0): zero})
-        epilogue.finish(core, item, 0)
-        epilogue.store(core, item, 0, 0, 1)
+        store.finish(core, item, 0)
+        store.store(core, item, 0, 0, 1)
         core.tik.data_move(core.gm["flags"][8], core.on.flag[0], 0, 1, 1, 0, 0)
     results = program.run()
     total = left.astype(np.float64).sum(1)
@@ -303,7 +303,7 @@ def test_reference_is_the_row_maximum(tik, execute, attempt, offset):
         {"query": to_nz(query[None]), "key": to_nz(key[None])},
         {"reference": ("float32", (128,))},
     )
-    for name, array in (("table", program.split.table), ("tiles", program.split.tiles)):
+    for name, array in (("table", program.split.words), ("tiles", program.split.tiles)):
         program.inputs[name] = array
         program.gm[name] = program.instance.Tensor(str(array.dtype), array.shape, tik.scope_gm, name)
     with program.body() as core:
@@ -317,9 +317,10 @@ def test_reference_is_the_row_maximum(tik, execute, attempt, offset):
         item.load(zero)
         base, at = core.scalar("int64", "base", 0), core.scalar("int32", "at", attempt)
         numbers = [core.scalar("int32", name) for name in ("sweeps", "sweep_tiles", "tile", "number", "distance")]
-        search = row_reference.Search(at, *numbers, base, base, True, program.split.blind, slopes=None, reach=None)
-        tiles.fetch_query(core, core.on.stage[0], base, zero, core.plan.rows)
-        tiles.place_query(core, row_reference.query_slots(core, 0), core.on.stage[0], zero)
+        misses = program.split.sample_misses
+        search = row_reference.Search(at, *numbers, base, base, True, misses, slopes=None, reach=None)
+        load.fetch_query(core, core.on.stage[0], base, zero, core.plan.rows)
+        load.place_query(core, row_reference.query_slots(core, 0), core.on.stage[0], zero)
         row_reference.clear(core, 0, zero)
         row_reference.load_sample(core, item, 0, search)
         row_reference.references(core, item, zero, search)

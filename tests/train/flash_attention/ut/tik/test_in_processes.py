@@ -2,17 +2,17 @@
 
 import numpy as np
 import pytest
-from flash_attention.kernels.tik.backward import kernel as backward
-from flash_attention.kernels.tik.forward import kernel as forward
+from flash_attention.kernels.tik import operators
 from flash_attention.kernels.tik.problem import KernelProblem
+from flash_attention.kernels.tik.signature import Request
 
 from tests.emulator.support.process_runs import check_same, modes
 
 CASES = {
-    "forward": (forward.build, {}, 176, set()),
-    "backward": (backward.build_main, {}, 176, set()),
-    "backward, one core a head": (backward.build_main, {"variant": "deterministic"}, 176, set()),
-    "backward, cores add to each other's sums": (backward.build_main, {"variant": "atomic"}, 304, {"adding"}),
+    "forward": ("forward", {}, 176, set()),
+    "backward": ("grad", {}, 176, set()),
+    "backward, one core a head": ("grad", {"variant": "deterministic"}, 176, set()),
+    "backward, cores add to each other's sums": ("grad", {"variant": "atomic"}, 304, {"adding"}),
 }
 
 
@@ -27,9 +27,9 @@ def test_same_in_two_processes(case, strict, device, tmp_path, monkeypatch):
     tikemu.install(soc="Ascend910A")
     from tbe import tik
 
-    build, settings, keys, expected = CASES[case]
+    stage, settings, keys, expected = CASES[case]
     problem = KernelProblem(batch=1, heads=2, seq_q=keys - 32, seq_k=keys, head_dim=64)
-    built = build(problem, tik, debug=False, **settings)
+    built = operators.build(stage, Request(problem, **settings), tik, "kernel", False)
     random = np.random.default_rng(0)
     given = [tensor for tensor in built.inputs if tensor.constant is None]
     feed = built.feed(**{tensor.name: random.standard_normal(tensor.shape).astype(tensor.dtype) for tensor in given})

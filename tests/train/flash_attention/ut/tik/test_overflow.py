@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from flash_attention import reference
 from flash_attention.kernels.tik import KernelProblem, build_backward, build_forward, host
-from flash_attention.kernels.tik.backward import host as backward_host
 from flash_attention.problem import AttentionProblem
 
 from tests.train.flash_attention.problems import make_problem
+from tests.train.flash_attention.ut.tik import stored_arrays
 
 ROWS, KEYS = 144, 400
 
@@ -64,15 +64,15 @@ def _run(tik, execute, attention: AttentionProblem, arrays: list, d_saturates=Fa
     problem = host.describe(attention, cores=1)
     query, key, value, d_output = arrays
     forward, backward = _operators(problem, tik)
-    feed = forward.feed(**host.forward_inputs(problem, query, key, value, **features))
+    feed = forward.feed(**stored_arrays.forward_inputs(problem, query, key, value, **features))
     stored = execute(forward.tik, feed, [tensor.name for tensor in forward.outputs])
-    output, logsumexp = host.forward_outputs(problem, stored)
+    output, logsumexp = stored_arrays.forward_outputs(problem, stored)
 
     def run(instance, feed: dict, outputs: list) -> dict:
         return execute(instance, feed, outputs, saturates=d_saturates)
 
-    inputs = backward_host.inputs(problem, query, key, value, output, logsumexp, d_output, **features)
-    gradients = backward_host.outputs(problem, backward.run(run, **inputs))
+    inputs = stored_arrays.backward_inputs(problem, query, key, value, output, logsumexp, d_output, **features)
+    gradients = stored_arrays.backward_outputs(problem, backward.run(run, **inputs))
     return reference.Attention(output, logsumexp, *(gradients[name] for name in ("d_query", "d_key", "d_value")))
 
 

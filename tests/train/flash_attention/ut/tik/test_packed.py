@@ -57,9 +57,10 @@ def test_one_core_for_a_head_rounds_the_gradients_of_its_queries(tik, execute, c
     packing = Packing(QUERIES, KEYS, **case)
     results_of(tik, execute, packing, cores=1)
     # A window to the left leaves no order of the key tiles in which one is known to come last.
-    owned = [tensor.name for tensor in packing.kernels[2].outputs][-1] == "d_query"
-    assert owned == (len(packing.kernels) == 3)
-    assert owned == (case.get("window_left", -1) < 0) or case.get("softcap")  # for which memory may be too small
+    writes_d_query = [tensor.name for tensor in packing.kernels[2].outputs][-1] == "d_query"
+    assert writes_d_query == (len(packing.kernels) == 3)
+    # For a soft cap memory may be too small.
+    assert writes_d_query == (case.get("window_left", -1) < 0) or case.get("softcap")
 
 
 def test_places_of_blocks_come_one_at_a_time_where_they_are_many(tik, execute, monkeypatch):

@@ -4,13 +4,14 @@ from dataclasses import replace
 
 import pytest
 from flash_attention.kernels.tik import KernelProblem, build_forward, host
-from flash_attention.kernels.tik.forward.scheduler import split
-from flash_attention.kernels.tik.forward.tiling import buffers, candidates
+from flash_attention.kernels.tik.forward.plan import buffers, candidates
+from flash_attention.kernels.tik.forward.work import split
 from flash_attention.kernels.tik.hardware import usage
 from flash_attention.kernels.tik.problem import CAPACITY
 from flash_attention.problem import AttentionProblem, AttentionRules
 
 from tests.train.flash_attention.problems import make_kernel_problem
+from tests.train.flash_attention.ut.tik import stored_arrays
 
 GOOD = {"batch": 1, "heads": 4, "seq_q": 64, "seq_k": 64, "head_dim": 64}
 ALIBI = AttentionRules(alibi=True)
@@ -56,7 +57,7 @@ def test_inputs_of_a_kernel_are_checked(tik):
     problem = KernelProblem(1, 1, 20, 20, 16, cores=1)
     kernel = build_forward(problem, tik)
     array = np.zeros((1, 1, 20, 16), np.float16)
-    good = host.forward_inputs(problem, array, array, array)
+    good = stored_arrays.forward_inputs(problem, array, array, array)
     assert kernel.given == ["query", "key", "value"]
     with pytest.raises(ValueError, match="^query: got shape .*FRACTAL_NZ"):
         kernel.feed(**{**good, "query": array})

@@ -5,17 +5,17 @@ import dataclasses
 import numpy as np
 import pytest
 from flash_attention.commands.bench import tik_kernels
-from flash_attention.kernels.tik import host
+from flash_attention.kernels.tik import build_forward, host
 from flash_attention.kernels.tik.common.work_split import overlapped
-from flash_attention.kernels.tik.forward import scheduler
-from flash_attention.kernels.tik.forward.kernel import build
-from flash_attention.kernels.tik.forward.tiling import STRATEGIES, buffers, candidates
+from flash_attention.kernels.tik.forward import work
+from flash_attention.kernels.tik.forward.plan import STRATEGIES, buffers, candidates
 from flash_attention.kernels.tik.hardware import excess
 from flash_attention.kernels.tik.packed import BLOCK
 
 from tests.train.flash_attention import cases
 from tests.train.flash_attention.cases import Case
 from tests.train.flash_attention.problems import make_kernel_problem
+from tests.train.flash_attention.ut.tik import stored_arrays
 from tests.train.flash_attention.ut.tik.programs import forward
 from tests.train.flash_attention.ut.tik.test_forward import _arrays, _check, run_case
 
@@ -50,7 +50,7 @@ NAMES = ("pair112", "pair96", "single112", "single96")
 def _fits(problem) -> bool:
     """Whether the strategy that a problem names fits on chip."""
     (plan,) = candidates(problem)
-    split = scheduler.split(problem, plan)
+    split = work.split(problem, plan)
     return not excess(buffers(problem, plan, split.tiles.size, split.distances.size), problem)
 
 
@@ -76,8 +76,8 @@ def test_shards_and_runs_have_the_same_bits(tik, execute, head_dim, tiling, caus
     whole = make_kernel_problem(2, 4, 450, 560, head_dim, kv_heads=2, causal=causal, cores=5)
     # Four heads of 450 rows are too few items of two row blocks for 30 cores.
     shard = make_kernel_problem(1, 2, 450, 560, head_dim, kv_heads=1, causal=causal, cores=30)
-    assert scheduler.choose(whole).plan.strategy == tiling or head_dim == 160
-    assert scheduler.choose(shard).plan.row_blocks == 1
+    assert work.choose(whole).plan.strategy == tiling or head_dim == 160
+    assert work.choose(shard).plan.row_blocks == 1
     query, key, value = _arrays(whole)
     first, again = (forward(tik, execute, whole, query, key, value) for _ in range(2))
     part = forward(tik, execute, shard, query[1:, 2:], key[1:, 1:], value[1:, 1:])
@@ -103,13 +103,13 @@ def test_sample_is_the_first_half_of_the_first_tile_and_groups_spread_over_the_o
     problem = make_kernel_problem(1, 1, 192, 1024, 256, cores=1, tiling="pair96")
     query, key, value = (array * np.float16(0.1) for array in _arrays(problem))
     query[..., 0] = 16.0
-    row = scheduler.choose(problem).split.table[0, 0, scheduler.ROW_BLOCK :]
-    group, stride = row[scheduler.SAMPLE_START], row[scheduler.SAMPLE_STRIDE]
-    kernel = build(problem, tik)
+    row_block = work.choose(problem).split.table["row_blocks"][0, 0, 0]
+    group, stride = row_block["sample"], row_block["stride"]
+    kernel = build_forward(problem, tik)
 
     def instructions(largest: int) -> int:
         key[..., 0] = np.where(np.arange(1024) == largest, 30.0, 0.0)
-        feed = kernel.feed(**host.forward_inputs(problem, query, key, value))
+        feed = kernel.feed(**stored_arrays.forward_inputs(problem, query, key, value))
         return tik_kernels.simulate(kernel, given=feed, numerics=True).instruction_count
 
     sampled = [instructions(place) for place in (0, 63, 16 * group, 16 * (group + 3 * stride) + 15)]
@@ -136,7 +136,7 @@ def test_hidden_keys_may_hold_anything(tik):
 
 def _chosen(seq: int, head_dim: int, **fields) -> str:
     """Name of the strategy for 32 heads."""
-    return scheduler.choose(make_kernel_problem(1, 32, seq, seq, head_dim, **fields)).plan.strategy
+    return work.choose(make_kernel_problem(1, 32, seq, seq, head_dim, **fields)).plan.strategy
 
 
 def test_which_row_blocks_are_chosen():
@@ -161,7 +161,7 @@ def test_which_row_blocks_are_chosen():
 def test_packed_sequences_have_row_blocks_that_divide_their_blocks():
     problem = make_kernel_problem(1, 2, 2048, 2048, 256, causal=True, layout="TH", sequences=2)
     assert all(BLOCK % plan.rows == 0 for plan in candidates(problem))
-    assert scheduler.choose(problem).plan.strategy == "pair64"
+    assert work.choose(problem).plan.strategy == "pair64"
     with pytest.raises(ValueError, match="tiling: got 'pair96' with packed sequences, allowed are .*pair64"):
         candidates(dataclasses.replace(problem, tiling="pair96"))
 
@@ -171,7 +171,7 @@ def test_tiles_on_the_diagonal_take_little_room(name):
     """As many columns of 16 keys as the rows have diagonals, and the columns of a tile before and behind them."""
     problem = make_kernel_problem(1, 1, 4096, 4096, 144, causal=True, tiling=name)
     (plan,) = candidates(problem)
-    assert len(scheduler.split(problem, plan).tiles) < 2 * plan.columns + plan.rows // 16
+    assert len(work.split(problem, plan).tiles) < 2 * plan.columns + plan.rows // 16
 
 
 def test_tiles_overlap_as_far_as_they_can():
@@ -184,19 +184,16 @@ def test_tiles_overlap_as_far_as_they_can():
 @pytest.mark.parametrize("causal", (False, True))
 def test_row_blocks_of_an_item_share_their_sample(causal):
     problem = make_kernel_problem(1, 1, 2000, 2000, 256, causal=causal, cores=1)
-    plan, split, _ = scheduler.choose(problem)
+    plan, split = work.choose(problem).plan, work.choose(problem).split
     assert plan.shared_sample and plan.samples == 1
-    words = [scheduler.SAMPLE_STRIDED, scheduler.SAMPLE_START, scheduler.SAMPLE_STRIDE]
-    for row in split.table.reshape(-1, scheduler.FIELDS):
-        blocks = row[scheduler.ROW_BLOCK :].reshape(-1, scheduler.ROW_BLOCK_FIELDS)
-        pairs = [block for block in blocks if block[scheduler.FIRST] <= block[scheduler.LAST]]
-        assert len({tuple(block[words]) for block in pairs}) == 1
-        strided, group, stride = pairs[0][words]
+    for blocks in split.table["row_blocks"].reshape(-1, 2):
+        pairs = blocks[blocks["first"] <= blocks["last"]]
+        samples = {tuple(block[name] for name in ("strided", "sample", "stride")) for block in pairs}
+        ((strided, group, stride),) = samples
         if strided:  # what the row block that sees least sees
             last = (group + stride * (plan.columns // 2 - 1)) * 16 + 15
-            assert plan.keys // 2 <= group * 16 and last < min(
-                problem.band.keys(block[scheduler.START])[1] for block in pairs
-            )
+            assert plan.keys // 2 <= group * 16
+            assert last < min(problem.band.keys(int(start))[1] for start in pairs["start"])
 
 
 def test_strategies_whose_rows_divide_no_tile_are_those_of_these_tests():

@@ -4,15 +4,13 @@ import dataclasses
 
 import numpy as np
 import pytest
-from flash_attention.kernels.tik import KernelProblem, host, layout
-from flash_attention.kernels.tik.backward import host as backward_host
-from flash_attention.kernels.tik.backward import kernel as backward
-from flash_attention.kernels.tik.forward import kernel as forward
+from flash_attention.kernels.tik import KernelProblem, build_backward, build_forward, layout
 from flash_attention.kernels.tik.hardware import Buffer
 from flash_attention.kernels.tik.layout import placement
 from flash_attention.kernels.tik.problem import LAYOUTS
 
 from tests.train.flash_attention.problems import make_kernel_problem
+from tests.train.flash_attention.ut.tik import stored_arrays
 from tests.train.flash_attention.ut.tik.programs import Program
 from tests.train.flash_attention.ut.tik.programs import forward as forward_of
 
@@ -63,14 +61,14 @@ def _run(tik, execute, problem: KernelProblem, data: dict, spoil=lambda name, st
             spoil(name, array)
         return arrays
 
-    kernel = forward.build(problem, tik)
-    feed = kernel.feed(**spoiled(host.forward_inputs(problem, *given, **features)))
+    kernel = build_forward(problem, tik)
+    feed = kernel.feed(**spoiled(stored_arrays.forward_inputs(problem, *given, **features)))
     stored = execute(kernel.tik, feed, [tensor.name for tensor in kernel.outputs])
-    output, logsumexp = host.forward_outputs(problem, stored)
-    operator = backward.build(problem, tik, bias_gradient=problem.bias_shape is not None)
-    inputs = backward_host.inputs(problem, *given, output, logsumexp, data["d_output"], **features)
+    output, logsumexp = stored_arrays.forward_outputs(problem, stored)
+    operator = build_backward(problem, tik, bias_gradient=problem.bias_shape is not None)
+    inputs = stored_arrays.backward_inputs(problem, *given, output, logsumexp, data["d_output"], **features)
     gradients = operator.run(execute, **spoiled(inputs))
-    results = {"output": output, "logsumexp": logsumexp, **backward_host.outputs(problem, gradients)}
+    results = {"output": output, "logsumexp": logsumexp, **stored_arrays.backward_outputs(problem, gradients)}
     return results, {**stored, **gradients}
 
 

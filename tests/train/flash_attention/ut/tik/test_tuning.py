@@ -4,8 +4,8 @@ import json
 
 import pytest
 from flash_attention.kernels.tik import tuning
-from flash_attention.kernels.tik.backward.scheduler import choose as choose_backward
-from flash_attention.kernels.tik.forward.scheduler import choose
+from flash_attention.kernels.tik.backward.work import choose as choose_backward
+from flash_attention.kernels.tik.forward.work import choose
 from flash_attention.kernels.tik.tuning import Entry
 
 from tests.train.flash_attention.problems import make_kernel_problem

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from flash_attention.kernels.tik.backward.tiling import BackwardPlan
+from flash_attention.kernels.tik.backward.plan import BackwardPlan
 from flash_attention.kernels.tik.hardware import BYTES
 from flash_attention.kernels.tik.layout import accumulator_shape
 from flash_attention.kernels.tik.problem import KernelProblem

@@ -7,13 +7,13 @@ import contextlib
 import numpy as np
 
 from flash_attention.kernels.tik.backward import preprocess
-from flash_attention.kernels.tik.backward.tiling import BackwardPlan, lowers_on_cube
-from flash_attention.kernels.tik.backward.work_item import KeyItem, Unit
+from flash_attention.kernels.tik.backward.plan import BackwardPlan, lowers_on_cube
+from flash_attention.kernels.tik.backward.work import KeyItem, Unit
 from flash_attention.kernels.tik.common import alibi, dropout, mask, score_terms, softcap
 from flash_attention.kernels.tik.common.score_terms import TERMS, Planes
 from flash_attention.kernels.tik.common.tiles import by_keys, by_rows, each_epoch, if_any, segment_keys, stored_rows
 from flash_attention.kernels.tik.core import Core
-from flash_attention.kernels.tik.hardware import HALF_ROUND, F
+from flash_attention.kernels.tik.hardware import FRACTAL, HALF_ROUND
 from flash_attention.kernels.tik.language import Number, Scalar, Tensor
 from flash_attention.kernels.tik.layout import row_term_kinds, row_terms, row_terms_shape
 
@@ -34,9 +34,9 @@ class Loads:
     def constants(self, tiles: np.ndarray, distances: np.ndarray) -> None:
         """Records what happens once: constant operands, and numbers where short tiles leave places unwritten."""
         core, tik, plan, on = self.core, self.core.tik, self.core.plan, self.core.on
-        for name, lanes in (("zeros", 128), ("term", 128), ("slope_value", 64)):
+        for name in ("zeros", "term", "slope_value"):
             for vector in on.copies(name):
-                core.fill(vector, 0.0, 128, lanes)
+                core.fill(vector, 0.0, 128)
         softcap.initialise(core, 1.0)
         zeros, many = on.probability_half[0], plan.area if plan.copies == 1 else plan.pieces[0][1]
         core.fill(zeros, 0.0, many)
@@ -63,7 +63,7 @@ class Loads:
         tik.data_move(on.one_terms[0], stage, 0, 1, 16, 0, 0)
         for slot in on.copies("key_terms"):
             for fractal in range(plan.columns):
-                tik.data_move(slot[fractal * F], stage, 0, 1, 16, 0, 0)
+                tik.data_move(slot[fractal * FRACTAL], stage, 0, 1, 16, 0, 0)
         core.repeat_fractal(on.l0_ones[0], on.one_terms[0], plan.columns, True)
         for name, tiles_of in (("tiles", tiles), ("distances", distances)):
             if len(tiles_of):
@@ -75,13 +75,13 @@ class Loads:
         """-LOWEST on the diagonal of (rows / 16, rows / 16) fractals."""
         core, tik, groups = self.core, self.core.tik, self.core.plan.rows // 16
         target, diagonal = core.on.lowering[0], core.on.d_score_half[0]
-        core.fill(diagonal, 0.0, F)
+        core.fill(diagonal, 0.0, FRACTAL)
         for half in range(2):  # eight rows of the fractal are a repeat
             lanes = sum(1 << (17 * row + 8 * half) for row in range(8))
             tik.vec_dup([lanes >> 64, lanes & (2**64 - 1)], diagonal[half * 128], -mask.LOWEST, 1, 8)
         for fractal in range(groups * groups):
             source = zeros if fractal % (groups + 1) else diagonal
-            tik.data_move(target[fractal * F], source, 0, 1, F // 16, 0, 0)
+            tik.data_move(target[fractal * FRACTAL], source, 0, 1, FRACTAL // 16, 0, 0)
 
     def fetch_keys(self, item: KeyItem, epoch: Number) -> None:
         """Values of an item to the slots of a run-time epoch, 0 or 1, and its keys to where `place_keys` takes them."""
@@ -130,7 +130,7 @@ class Loads:
             # Backwards: when the last operand of the item before has been read, all of them have.
             for first, count in reversed([columns for part in plan.query_parts for columns in plan.key_parts(part)]):
                 for column in reversed(range(first, first + count)):
-                    target = key_rows[first * plan.keys * 16 + (column - first) * F]
+                    target = key_rows[first * plan.keys * 16 + (column - first) * FRACTAL]
                     tik.data_move(target, stage[column * plan.keys * 16], 0, plan.columns, 16, 0, (count - 1) * 16)
             for index, width in reversed(list(enumerate(plan.segments))):
                 first = plan.segment_start(index)

@@ -1,4 +1,4 @@
-"""The work table of the backward operator for packed sequences: the formulas of `scheduler` for lengths that are data.
+"""The work table of the backward operator for packed sequences: the formulas of `work` for lengths that are data.
 
 The key tiles of all sequences, longest first, are dealt to the slots of a head in turns that change direction, as in
 variant "split": a slot has its accumulators and one core, so that the order of sums does not vary. Without a limit to
@@ -12,12 +12,11 @@ from typing import Callable
 import numpy as np
 
 from flash_attention.kernels.tik import packed
-from flash_attention.kernels.tik.backward import words as word_of
-from flash_attention.kernels.tik.backward.tiling import BackwardPlan
+from flash_attention.kernels.tik.backward.cost import ITEM_STEPS
+from flash_attention.kernels.tik.backward.plan import BackwardPlan
+from flash_attention.kernels.tik.backward.record import PACKED_ITEM
 from flash_attention.kernels.tik.packed import FAR, Array, Limits, Sequences
 from flash_attention.kernels.tik.problem import KernelProblem
-
-ITEM_COST = 3  # of an item beside its steps
 
 
 def key_tiles(problem: KernelProblem, plan: BackwardPlan) -> int:
@@ -25,7 +24,7 @@ def key_tiles(problem: KernelProblem, plan: BackwardPlan) -> int:
     return packed.capacity(problem.seq_k + problem.sequences, problem.sequences, plan.keys)
 
 
-def owned(problem: KernelProblem, slots: int) -> bool:
+def writes_d_query(problem: KernelProblem, slots: int) -> bool:
     """See BackwardSplit."""
     return slots == 1 and Limits.of(problem).left == FAR
 
@@ -56,17 +55,16 @@ def deal(problem: KernelProblem, plan: BackwardPlan, slots: int) -> tuple[np.nda
 
 
 def table(xp, problem: KernelProblem, plan: BackwardPlan, slots: int) -> Callable[[tuple], Array]:
-    """make(sequences) -> the table, int32 (cores, items, FIELDS)."""
+    """make(sequences) -> the table, int32 (cores, items, PACKED_ITEM.size)."""
     items = key_tiles(problem, plan) + 1  # one more than there can be: the last does not exist
     ranks, heads, of_slots = deal(problem, plan, slots)
-    own = np.zeros((*ranks.shape, word_of.FIELDS), np.int32)
-    own[..., word_of.HEAD] = own[..., word_of.SLOPE] = heads * problem.group
-    own[..., word_of.KV_HEAD], own[..., word_of.SLOT] = heads, of_slots
+    own = PACKED_ITEM.zeros(*ranks.shape)
+    own["head"] = own["slope"] = heads * problem.group
+    own["kv_head"], own["slot"] = heads, of_slots
     of_sequence = len(Sequences._fields)
-    words = [word_of.TILE, word_of.FIRST, word_of.COUNT, word_of.STEPS, word_of.CROSS, word_of.BEFORE]
-    words += [word_of.FINAL, word_of.FINAL_END]
-    words += range(word_of.SEQUENCE, word_of.SEQUENCE + of_sequence)
-    ranked, tiles = packed.ranked(xp, items, words, ranks, own), packed.tiles(xp, problem, items)
+    fields = ("tile", "first", "count", "steps", "cross", "before", "final", "final_end")
+    words = [*(PACKED_ITEM.word(field) for field in fields), *PACKED_ITEM.single("sequence").values()]
+    ranked, tiles = packed.ranked(xp, items, words, ranks, PACKED_ITEM.words(own)), packed.tiles(xp, problem, items)
     left, right, prefixed = Limits.of(problem)
     whole, rows, group = plan.keys, plan.rows, problem.group
     signed = problem.bias == "alibi" and not problem.rules.causal
@@ -100,6 +98,6 @@ def table(xp, problem: KernelProblem, plan: BackwardPlan, slots: int) -> Callabl
         values = (tile, first, count, count * group, cross, before, first, final_end)
         for index in range(of_sequence):
             values = values + (xp.take(described[index], owner, 0),)
-        return ranked(values, (count * group + ITEM_COST) * active)
+        return ranked(values, (count * group + ITEM_STEPS) * active)
 
     return make

@@ -2,38 +2,32 @@
 
 from __future__ import annotations
 
-from flash_attention.kernels.tik import signature
-from flash_attention.kernels.tik.backward import row_block, scheduler
+from flash_attention.kernels.tik.backward import row_block
+from flash_attention.kernels.tik.backward.plan import FINISH_COPIES, BackwardPlan, finish_buffers
 from flash_attention.kernels.tik.backward.row_block import Place
-from flash_attention.kernels.tik.backward.tiling import FINISH_COPIES, BackwardPlan, finish_buffers
+from flash_attention.kernels.tik.backward.work import choose
 from flash_attention.kernels.tik.common import softcap
 from flash_attention.kernels.tik.common.tiles import by_rows
 from flash_attention.kernels.tik.core import Core
 from flash_attention.kernels.tik.hardware import HALF_ROUND
-from flash_attention.kernels.tik.kernel import Kernel
-from flash_attention.kernels.tik.language import Number, TikModule
+from flash_attention.kernels.tik.kernel import Kernel, Recording
+from flash_attention.kernels.tik.language import Number
+from flash_attention.kernels.tik.layout import accumulator_shape
 
 
-def build(
-    request: signature.Request, tik: TikModule, *, name: str = "flash_attention_backward_finish", debug: bool = True
-) -> Kernel:
+def build(recording: Recording) -> Kernel:
     """Records and builds the last pass for the accumulators of a request's main kernel."""
-    problem = request.problem
-    choice = scheduler.choose(problem, request.variant, request.bias_gradient)
+    request = recording.request
+    choice = choose(request.problem, request.variant, request.bias_gradient)
     plan, slots = choice.plan, choice.split.slots
-    parts = finish_buffers(problem, plan, slots)
-    _, arguments = signature.match("grad_finish", request, choice)
-    instance = tik.Tik(disable_debug=not debug)
-    gm = arguments.declare(tik, instance)
-    _, heads, tiles, *_ = arguments.inputs[0].shape
+    _, heads, tiles, *_ = accumulator_shape(request.problem, plan, slots)
     total = heads * tiles
-    cores = min(problem.cores, total)
-    core = Core(tik, instance, problem, plan, gm)
-    with instance.for_range(0, cores, name="core", block_num=cores) as index:
-        core.allocate(parts)
+    cores = min(request.problem.cores, total)
+    share = -(-total // cores)  # neighbouring tiles belong to one core
+
+    def record(core: Core[BackwardPlan], index: Number) -> None:
+        tik = core.tik
         core.clear_padding("d_query", core.on.d_query[0], index, cores)
-        # Neighbouring tiles belong to one core.
-        share = -(-total // cores)
         item = core.scalar("int32", "number", 0)
         places = [Place(core, tiles, copy) for copy in range(FINISH_COPIES)]
         row_block.load(core)
@@ -43,7 +37,7 @@ def build(
                 places[copy].fetch(index * share + number)
 
         fetch(0, 0)
-        with instance.for_range(0, -(-share // FINISH_COPIES), name="pair") as pair:
+        with tik.for_range(0, -(-share // FINISH_COPIES), name="pair") as pair:
             for copy in range(FINISH_COPIES):
                 item.set_as(pair * FINISH_COPIES + copy)
                 fetch(item + 1, (copy + 1) % FINISH_COPIES)
@@ -51,9 +45,8 @@ def build(
                     item.set_as(index * share + item)
                     places[copy].find()
                     _tile(core, item, total, places[copy], slots, copy)
-    arguments.build(instance, name, gm)
-    units = share, total
-    return Kernel(arguments.inputs, arguments.outputs, name, instance, problem, plan, tuple(parts), cores, units)
+
+    return recording.kernel(plan, finish_buffers(request.problem, plan, slots), cores, (share, total), record)
 
 
 def _tile(core: Core[BackwardPlan], item: Number, total: int, place: Place, slots: int, copy: int) -> None:
@@ -72,9 +65,9 @@ def _round(core: Core[BackwardPlan], item: Number, total: int, place: Place, slo
     for slot in range(1, slots):
         part = core.on.part[slot % len(core.on.part)]
         tik.data_move(part, core.gm["d_query_sums"][core.wide(item + slot * total, whole)], 0, 1, whole // 8, 0, 0)
-        core.binary("vec_add", total_of[HALF_ROUND:], total_of[HALF_ROUND:], part, whole, 64)
+        core.binary("vec_add", total_of[HALF_ROUND:], total_of[HALF_ROUND:], part, whole)
     factor = softcap.gradient_sign(problem) * problem.post_scale * problem.dropout_scale
-    core.with_scalar("vec_muls", total_of, total_of[HALF_ROUND:], factor, whole, 64)
+    core.with_scalar("vec_muls", total_of, total_of[HALF_ROUND:], factor, whole)
     core.to_half(half, total_of, whole)
 
     def store(have: Number) -> None:

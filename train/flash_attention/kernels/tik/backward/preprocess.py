@@ -10,15 +10,14 @@ are wanted in less time than Vector takes to convert the operands, and memory is
 
 from __future__ import annotations
 
-from flash_attention.kernels.tik import signature
 from flash_attention.kernels.tik.backward import row_block
 from flash_attention.kernels.tik.backward.row_block import Place
 from flash_attention.kernels.tik.common import alibi, score_terms
 from flash_attention.kernels.tik.common.tiles import by_rows
 from flash_attention.kernels.tik.core import Core
-from flash_attention.kernels.tik.hardware import Buffer, F, excess
-from flash_attention.kernels.tik.kernel import Kernel
-from flash_attention.kernels.tik.language import Number, Scalar, Tensor, TikModule
+from flash_attention.kernels.tik.hardware import FRACTAL, Buffer, excess
+from flash_attention.kernels.tik.kernel import Kernel, Recording
+from flash_attention.kernels.tik.language import Number, Scalar, Tensor
 from flash_attention.kernels.tik.layout import SINK_LANES, row_term_kinds, row_terms_shape, stored_rows
 from flash_attention.kernels.tik.problem import KernelProblem, padded
 
@@ -81,37 +80,24 @@ def buffers(problem: KernelProblem, plan: RowPlan) -> list[Buffer]:
     ]
 
 
-def build(
-    problem: KernelProblem,
-    tik: TikModule,
-    *,
-    logsumexp_gradient: bool = False,
-    name: str = "flash_attention_backward_rows",
-    debug: bool = True,
-) -> Kernel:
+def build(recording: Recording) -> Kernel:
     """Records and builds the pre-pass.
-
-    Args:
-        logsumexp_gradient: the kernel takes the gradient of the logsumexp.
 
     Raises:
         ValueError: it does not fit the memories of a core.
     """
-    plan = RowPlan(problem)
-    request = signature.Request(problem, logsumexp_gradient=logsumexp_gradient)
-    _, arguments = signature.match("grad_rows", request, None)
-    instance = tik.Tik(disable_debug=not debug)
-    gm = arguments.declare(tik, instance)
+    request = recording.request
+    problem, plan = request.problem, RowPlan(request.problem)
     blocks = -(-stored_rows(problem) // plan.rows)
     total = problem.batch * problem.heads * blocks
     cores = min(problem.cores, total)
-    core = Core(tik, instance, problem, plan, gm)
-    with instance.for_range(0, cores, name="core", block_num=cores) as index:
-        core.allocate(plan.buffers)
-        _Rows(core, logsumexp_gradient, blocks).record(index, total, cores)
-    arguments.build(instance, name, gm)
-    units = -(-total // cores), total
-    return Kernel(arguments.inputs, arguments.outputs, name, instance, problem, plan, tuple(plan.buffers), cores, units)
+    return recording.kernel(
+        plan,
+        plan.buffers,
+        cores,
+        (-(-total // cores), total),
+        lambda core, index: _Rows(core, request.logsumexp_gradient, blocks).record(index, total, cores),
+    )
 
 
 class _RowSlopes(alibi.Slopes[RowPlan]):
@@ -160,19 +146,18 @@ class _Rows:
         core, plan, problem = self.core, self.core.plan, self.core.problem
         for buffer in (*core.on.terms, *core.on.zeros):
             core.fill(buffer, 0.0, buffer.shape[0])
-        core.fill(core.on.diagonal[0], 0.0, plan.rows * FOLD, 64)
+        core.fill(core.on.diagonal[0], 0.0, plan.rows * FOLD)
         if core.tail_rows:  # rows past the last ones take part in products that nothing reads
             for buffer in (*core.on.output, *core.on.d_output):
                 for group in range(plan.rows // 16):
-                    core.tik.data_move(
-                        buffer[group * 16 * plan.value_dim], core.on.zeros[0], 0, 1, plan.value_dim, 0, 0
-                    )
+                    target = buffer[group * 16 * plan.value_dim]
+                    core.tik.data_move(target, core.on.zeros[0], 0, 1, plan.value_dim, 0, 0)
         for name, value in {
             **dict.fromkeys((*LOADED, "rounded_term", *VECTORS, *SINK_VECTORS), 0.0),
             **CONSTANTS,
         }.items():
             for vector in core.on.copies(name):
-                core.fill(vector, value, 128, 64)
+                core.fill(vector, value, 128)
         core.fill(core.on.term[0], 0.0, 128)
         for place, value in score_terms.query_constants(problem).items():
             for kind in core.on.terms[SCORE:]:
@@ -190,7 +175,7 @@ class _Rows:
             if isinstance(have, int):
                 tik.data_move(target, source, 0, 1, padded(have) // 8, 0, 0)
                 return
-            core.fill(target, 0.0, 128, 64)  # nobody has written those of rows that no row block has
+            core.fill(target, 0.0, 128)  # nobody has written those of rows that no row block has
             with tik.if_scope(have > 0):
                 tik.data_move(target, source, 0, 1, (have + 7) // 8, 0, 0)
 
@@ -228,10 +213,10 @@ class _Rows:
         delta, (lse, extra) = core.on.delta[0], (core.on.copies(name)[copy] for name in LOADED)
         self._row_sums(delta, copy)
         if self.with_gradient:
-            core.binary("vec_sub", delta, delta, extra, 128, 64)
+            core.binary("vec_sub", delta, delta, extra, 128)
         if problem.sinks:
             self._sink_rows(core.on.sink[copy], delta, lse)
-        core.with_scalar("vec_muls", delta, delta, -1.0 / problem.dropout_scale, 128, 64)
+        core.with_scalar("vec_muls", delta, delta, -1.0 / problem.dropout_scale, 128)
         self._negate(lse)
         for number in score_terms.REFERENCE:
             self._terms(number, ((delta, (DELTA,)), (lse, tuple(range(SCORE, len(core.on.terms))))))
@@ -257,23 +242,23 @@ class _Rows:
     def _negate(self, lse: Tensor) -> None:
         """lse = -lse in units of the scores of L0C; LEAST_SCORE where a row sees nothing."""
         core, seen = self.core, self.core.on.seen[0]
-        core.with_scalar("vec_muls", seen, lse, 2.0**-10, 128, 64)
-        core.with_scalar("vec_adds", seen, seen, 2000.0, 128, 64)
-        core.binary("vec_max", seen, seen, core.on.zero[0], 128, 64)
-        core.binary("vec_min", seen, seen, core.on.one[0], 128, 64)
-        core.binary("vec_mul", lse, lse, seen, 128, 64)
-        core.with_scalar("vec_muls", lse, lse, -1.0 / core.problem.post_scale, 128, 64)
-        core.with_scalar("vec_adds", seen, seen, -1.0, 128, 64)
-        core.with_scalar("vec_axpy", lse, seen, -LEAST_SCORE, 128, 64)
+        core.with_scalar("vec_muls", seen, lse, 2.0**-10, 128)
+        core.with_scalar("vec_adds", seen, seen, 2000.0, 128)
+        core.binary("vec_max", seen, seen, core.on.zero[0], 128)
+        core.binary("vec_min", seen, seen, core.on.one[0], 128)
+        core.binary("vec_mul", lse, lse, seen, 128)
+        core.with_scalar("vec_muls", lse, lse, -1.0 / core.problem.post_scale, 128)
+        core.with_scalar("vec_adds", seen, seen, -1.0, 128)
+        core.with_scalar("vec_axpy", lse, seen, -LEAST_SCORE, 128)
 
     def _sink_rows(self, sink: Tensor, delta: Tensor, lse: Tensor) -> None:
         """sink_rows = -exp(sink - lse) * delta, what each row adds to the gradient of its head's sink."""
         core, (share,) = self.core, self.core.on.sink_rows
-        core.binary("vec_sub", share, sink, lse, 128, 64)
-        core.binary("vec_min", share, share, core.on.zero[0], 128, 64)
-        core.unary("vec_exp", share, share, 128, 64)
-        core.binary("vec_mul", share, share, delta, 128, 64)
-        core.with_scalar("vec_muls", share, share, -1.0, 128, 64)
+        core.binary("vec_sub", share, sink, lse, 128)
+        core.binary("vec_min", share, share, core.on.zero[0], 128)
+        core.unary("vec_exp", share, share, 128)
+        core.binary("vec_mul", share, share, delta, 128)
+        core.with_scalar("vec_muls", share, share, -1.0, 128)
 
     def _slope(self, head: Number) -> Scalar:
         """Number of the head inside its batch."""
@@ -287,12 +272,12 @@ class _Rows:
         core, tik, groups, columns = self.core, self.core.tik, self.core.plan.rows // 16, self.core.value_columns
         left, right, squares = core.on.l0_d_output[0], core.on.l0_output[0], core.on.squares[0]
         for group in range(groups):
-            at = group * columns * F
+            at = group * columns * FRACTAL
             tik.load2dv1(left[at], core.on.d_output[copy], group, columns, groups, 0, False)
             tik.load2dv1(right[at], core.on.output[copy], group, columns, groups, 0, False)
         for group in reversed(range(groups)):  # waiting for the last operands covers the others
-            at = group * columns * F
-            tik.mmad(squares[group * F], left[at], right[at], 16, columns * 16, 16, 0)
+            at = group * columns * FRACTAL
+            tik.mmad(squares[group * FRACTAL], left[at], right[at], 16, columns * 16, 16, 0)
         square, diagonal, half = core.on.square[0], core.on.diagonal[0], core.on.half_sum[0]
         core.from_l0c(square, squares, groups)
         # Four rows of each fractal a repeat. Only lanes of the diagonal are written, each by one instruction, so that
@@ -314,9 +299,9 @@ class _Rows:
         work = [(value, kinds, back) for (value, kinds), back in zip(values, core.on.rounded_term)]
         if not last:
             for value, _, back in work:
-                core.binary("vec_min", back, value, core.on.largest_half[0], 128, 64)
+                core.binary("vec_min", back, value, core.on.largest_half[0], 128)
             for _, _, back in work:
-                core.binary("vec_max", back, back, core.on.least_half[0], 128, 64)
+                core.binary("vec_max", back, back, core.on.least_half[0], 128)
         for value, kinds, back in work:
             for kind in kinds:
                 tik.vec_conv(16, "none", core.on.terms[kind][place * 16], value if last else back, groups, 16, 2)
@@ -325,4 +310,4 @@ class _Rows:
         for _, kinds, back in work:
             tik.vec_conv(16, "none", back, core.on.terms[kinds[0]][place * 16], groups, 2, 16)
         for value, _, back in work:
-            core.binary("vec_sub", value, value, back, 128, 64)
+            core.binary("vec_sub", value, value, back, 128)

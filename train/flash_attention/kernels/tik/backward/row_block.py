@@ -26,14 +26,14 @@ def buffers(problem: KernelProblem, copies: int) -> list[Buffer]:
     if not problem.sequences:
         return []
     count = _all_blocks(problem)
-    return [Buffer("block", "UB", "int32", packed.BLOCK_FIELDS * max(count, 1), 1 if count else copies)]
+    return [Buffer("block", "UB", "int32", packed.BLOCK_RECORD.size * max(count, 1), 1 if count else copies)]
 
 
 def load(core: Core[BlockPlan]) -> None:
     """Brings the places of all blocks on chip, where there is room; once, before the first `find`."""
     count = _all_blocks(core.problem)
     if count:
-        core.tik.data_move(core.on.block[0], core.gm["blocks"], 0, 1, count * packed.BLOCK_FIELDS // 8, 0, 0)
+        core.tik.data_move(core.on.block[0], core.gm["blocks"], 0, 1, count * packed.BLOCK_RECORD.size // 8, 0, 0)
 
 
 class Place:
@@ -62,8 +62,8 @@ class Place:
         self.block.set_as(number - self.head * self.blocks)
         self.start.set_as(self.block * core.plan.rows)
         if core.problem.sequences and not _all_blocks(core.problem):
-            source = core.gm["blocks"][self.start // packed.BLOCK * packed.BLOCK_FIELDS]
-            core.tik.data_move(core.on.block[self.copy], source, 0, 1, packed.BLOCK_FIELDS // 8, 0, 0)
+            source = core.gm["blocks"][self.start // packed.BLOCK * packed.BLOCK_RECORD.size]
+            core.tik.data_move(core.on.block[self.copy], source, 0, 1, packed.BLOCK_RECORD.size // 8, 0, 0)
 
     def find(self) -> None:
         """Sets the other scalars to the block that was fetched."""
@@ -81,18 +81,18 @@ class Place:
         words = core.on.block[0 if _all_blocks(core.problem) else self.copy]
         at: Number = 0
         if _all_blocks(core.problem):
-            at = core.scalar("int32", "block_words", self.start // packed.BLOCK * packed.BLOCK_FIELDS)
+            at = core.scalar("int32", "block_words", self.start // packed.BLOCK * packed.BLOCK_RECORD.size)
         inside.set_as(self.start % packed.BLOCK)
-        first.set_as(words[at + packed.FIRST_ROW])
+        first.set_as(words[at + packed.BLOCK_RECORD.word("first_row")])
         first.set_as(first + inside)
-        self.rows.set_as(words[at + packed.ROWS])
+        self.rows.set_as(words[at + packed.BLOCK_RECORD.word("rows")])
         self.rows.set_as(self.rows - inside)
         with core.tik.if_scope(self.rows < 0):
             self.rows.set_as(0)
         with core.tik.if_scope(self.rows > core.plan.rows):
             self.rows.set_as(core.plan.rows)
         start = core.scalar("int32", "block_position")
-        start.set_as(words[at + packed.POSITION])
+        start.set_as(words[at + packed.BLOCK_RECORD.word("position")])
         inside.set_as(start + inside)
 
     @property

@@ -63,18 +63,18 @@ class Slopes(Generic[Plan]):
         self._split(a, epoch, score_terms.POSITION[:2], value, part)
         self._product(value, self.block, self.wide[2])
         core.tik.scalar_conv("", self.number, self.rest)
-        core.with_scalar("vec_adds", part, core.on.row_numbers[0], self.number, 128, 64)
-        core.with_scalar("vec_muls", part, part, self.wide[0], 128, 64)
-        core.binary("vec_sub", value, value, part, 128, 64)
+        core.with_scalar("vec_adds", part, core.on.row_numbers[0], self.number, 128)
+        core.with_scalar("vec_muls", part, part, self.wide[0], 128)
+        core.binary("vec_sub", value, value, part, 128)
         self._split(a, epoch, score_terms.POSITION[2:], value, part)
 
     def _product(self, target: Tensor, number: Number, factor: Factor) -> None:
         """target = -number * factor in every element."""
         core = self.core
         core.tik.scalar_conv("", self.number, number)
-        core.fill(target, self.number, 128, 64)
-        core.with_scalar("vec_muls", target, target, factor, 128, 64)
-        core.with_scalar("vec_muls", target, target, -1.0, 128, 64)
+        core.fill(target, self.number, 128)
+        core.with_scalar("vec_muls", target, target, factor, 128)
+        core.with_scalar("vec_muls", target, target, -1.0, 128)
 
     def _split(self, a: int, epoch: Number, pair: tuple[int, ...], value: Tensor, part: Tensor) -> None:
         """Two float16 terms of `value` to two places; `value` is left with what they do not hold."""
@@ -82,7 +82,7 @@ class Slopes(Generic[Plan]):
         for place in pair:
             core.to_half(half, value, 128)
             core.to_single(part, half, 128)
-            core.binary("vec_sub", value, value, part, 128, 64)
+            core.binary("vec_sub", value, value, part, 128)
             self._write(a, epoch, place, half)
 
     def _write(self, a: int, epoch: Number, place: int, values: Tensor) -> None:

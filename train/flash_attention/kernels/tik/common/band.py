@@ -10,12 +10,11 @@ from __future__ import annotations
 import numpy as np
 
 from flash_attention.kernels.tik.core import Core
+from flash_attention.kernels.tik.hardware import HALF_LANES
 from flash_attention.kernels.tik.language import Number, Scalar
 from flash_attention.kernels.tik.packed import FAR, Limits
 from flash_attention.kernels.tik.plan import TilePlan
 from flash_attention.kernels.tik.problem import KernelProblem
-
-LANES = 128  # of the vector that a fractal column is multiplied by, 8 rows
 
 
 class Ramp:
@@ -46,7 +45,7 @@ class Ramp:
 
 def tiles(problem: KernelProblem, plan: TilePlan) -> np.ndarray:
     """float16 (n, 16), 1 = visible: the ramp, and behind it a column's keys before its key 0, 1, ..., 15."""
-    parts = np.repeat(np.tri(16, k=-1, dtype=np.float16), LANES // 16, axis=0)
+    parts = np.repeat(np.tri(16, k=-1, dtype=np.float16), HALF_LANES // 16, axis=0)
     return np.concatenate([Ramp(problem, plan).patterns(), parts])
 
 
@@ -124,10 +123,10 @@ class BandAtRunTime:
         with core.when(keys > 0, keys < plan.keys):
             rest.set_as(keys % 16)
             with core.tik.if_scope(rest > 0):
-                rest.set_as(rest * LANES + behind * 16)
-                core.tik.data_move(part, core.on.tiles[0][rest], 0, 1, LANES // 16, 0, 0)
+                rest.set_as(rest * HALF_LANES + behind * 16)
+                core.tik.data_move(part, core.on.tiles[0][rest], 0, 1, HALF_LANES // 16, 0, 0)
                 rest.set_as(keys // 16 * column)
-                for mask, at, count in core.spans(column, LANES):
+                for mask, at, count in core.spans(column, HALF_LANES):
                     target = core.on.visible[0][rest + at]
                     getattr(core.tik, name)(mask, target, target, part, count, 8, 8, 0)
 

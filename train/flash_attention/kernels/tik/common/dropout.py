@@ -31,15 +31,8 @@ def fetch_keep(core: Core[TilePlan], item: TableRow, head: Number, tile: Number,
     def record(have: int, columns: int) -> None:
         source = core.wide(head * (core.seq_k // 16) + tile * core.plan.columns, core.seq_q * 2) + start * 2
         for copy, buffer in enumerate(core.on.keep):
-            core.tik.data_move(
-                buffer,
-                core.gm["keep"][source + copy * STEP],
-                0,
-                columns,
-                have // 16,
-                (core.seq_q - have) // 16,
-                (height - have) // 16,
-            )
+            gaps = (core.seq_q - have) // 16, (height - have) // 16
+            core.tik.data_move(buffer, core.gm["keep"][source + copy * STEP], 0, columns, have // 16, *gaps)
 
     by_rows(core, rows, lambda have: by_keys(core, tile, lambda keys: record(padded(have), padded(keys) // 16)))
 

@@ -48,14 +48,8 @@ def fetch_plane(
         for first in range(0, columns, 2):
             column = plane * (core.seq_k // 16) + tile * core.plan.columns + first
             source = core.wide(column, core.seq_q * 16) + start * 16
-            core.move(
-                (target, first * core.plan.rows * 16),
-                (core.gm[name], source),
-                min(2, columns - first),
-                have,
-                core.seq_q - have,
-                core.plan.rows - have,
-            )
+            place, count = (target, first * core.plan.rows * 16), min(2, columns - first)
+            core.move(place, (core.gm[name], source), count, have, core.seq_q - have, core.plan.rows - have)
 
     by_rows(core, rows, lambda have: by_keys(core, tile, lambda keys: record(padded(have), padded(keys) // 16)))
 

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from flash_attention.kernels.tik.core import Core
+from flash_attention.kernels.tik.hardware import FRACTAL
 from flash_attention.kernels.tik.language import Number, Tensor
 from flash_attention.kernels.tik.plan import TilePlan
 from flash_attention.kernels.tik.problem import KernelProblem, padded
@@ -71,7 +72,7 @@ def query_constants(problem: KernelProblem) -> dict[int, float]:
 
 def fill_key_terms(core: Core[TilePlan], fractal: Tensor) -> None:
     """Key terms of 16 keys in the Unified Buffer: ones for the terms of the row, zeros for what differs by key."""
-    core.fill(fractal, 0.0, 256)
+    core.fill(fractal, 0.0, FRACTAL)
     for places in (REFERENCE, CAP) if core.problem.rules.softcap else (REFERENCE,):
         core.fill(fractal[16 * places[0] :], 1.0, 16 * len(places))
 
@@ -119,7 +120,7 @@ def initialise(core: Core[TilePlan]) -> None:
     fill_key_terms(core, stage)
     for block in core.on.key_terms:
         with core.tik.for_range(0, core.plan.columns, name="key_term") as fractal:
-            core.tik.data_move(block[fractal * 256], stage, 0, 1, 16, 0, 0)
+            core.tik.data_move(block[fractal * FRACTAL], stage, 0, 1, 16, 0, 0)
     if not is_dynamic(core.problem):
         _key_terms_to_l0(core, core.on.key_terms[0], 0, max(core.plan.segments) // 16)
 
@@ -144,14 +145,14 @@ def load_key_terms(core: Core[TilePlan], slot: Tensor, planes: Planes, tile: Num
 def load_sample_terms(
     core: Core[TilePlan], slot: Tensor, planes: Planes, first_group: Number, stride: Number, skip: int
 ) -> None:
-    """Key terms of a sample of keys, see tiles.load_sample; `skip` groups of the tile come from elsewhere."""
+    """Key terms of a sample of keys, see forward.load.load_sample; `skip` groups of the tile come from elsewhere."""
     if is_dynamic(core.problem):
-        _groups(core, slot[skip * 256 :], planes, first_group, stride, core.plan.columns - skip)
+        _groups(core, slot[skip * FRACTAL :], planes, first_group, stride, core.plan.columns - skip)
 
 
 def _groups(core: Core[TilePlan], slot: Tensor, planes: Planes, first: Number, stride: Number, count: int) -> None:
     if core.problem.bias == "alibi":
-        core.tik.data_move(slot, core.gm["positions"][first * 256], 0, count, 16, (stride - 1) * 16, 0)
+        core.tik.data_move(slot, core.gm["positions"][first * FRACTAL], 0, count, 16, (stride - 1) * 16, 0)
     sources: list[tuple[str, Number, int]] = []
     if core.problem.bias == "per_key":
         sources += [("key_bias", planes.bias, place) for place in BIAS]
@@ -159,9 +160,8 @@ def _groups(core: Core[TilePlan], slot: Tensor, planes: Planes, first: Number, s
     if core.problem.mask == "per_key":
         sources.append(("key_mask", planes.mask, KEY_MASK))
     for name, number, place in sources:
-        core.tik.data_move(
-            slot[place * 16], core.gm[name][core.wide(number, core.seq_k) + first * 16], 0, count, 1, stride - 1, 15
-        )
+        source = core.gm[name][core.wide(number, core.seq_k) + first * 16]
+        core.tik.data_move(slot[place * 16], source, 0, count, 1, stride - 1, 15)
 
 
 def key_terms_to_l0(core: Core[TilePlan], slot: Tensor, segment: int) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from flash_attention.kernels.tik.common import score_terms
 from flash_attention.kernels.tik.core import Core
-from flash_attention.kernels.tik.hardware import HALF_ROUND, Buffer
+from flash_attention.kernels.tik.hardware import FRACTAL, HALF_ROUND, Buffer
 from flash_attention.kernels.tik.language import Tensor
 from flash_attention.kernels.tik.plan import BlockPlan, TilePlan
 from flash_attention.kernels.tik.problem import KernelProblem
@@ -48,8 +48,8 @@ def buffers(problem: KernelProblem, rows: int, keys: int, width: int, copies: in
 def initialise(core: Core[BlockPlan], unit: float) -> None:
     """Constants, where the problem has a soft cap; see `squash` for the unit."""
     for cap in core.on.copies("cap"):
-        core.fill(cap, LARGEST_EXPONENT, HALF_ROUND, 64)
-        core.fill(cap[HALF_ROUND:], -2.0 * unit, HALF_ROUND, 64)
+        core.fill(cap, LARGEST_EXPONENT, HALF_ROUND)
+        core.fill(cap[HALF_ROUND:], -2.0 * unit, HALF_ROUND)
 
 
 def take(
@@ -59,11 +59,11 @@ def take(
     # The scores last: the Cube makes the terms later, so waiting for them covers both, and may overwrite them later.
     part = core.on.linear_part[0][HALF_ROUND:]
     if score_terms.is_dynamic(core.problem):
-        core.from_l0c(part[at], linear[source], elements // 256)
+        core.from_l0c(part[at], linear[source], elements // FRACTAL)
     elif at == 0:
         core.from_l0c(part, linear, core.plan.rows // 16)
-        core.with_scalar("vec_muls", part, part, core.problem.post_scale, core.plan.rows * 16, 64)
-    core.from_l0c(score[at + RAW], scores[source], elements // 256)
+        core.with_scalar("vec_muls", part, part, core.problem.post_scale, core.plan.rows * 16)
+    core.from_l0c(score[at + RAW], scores[source], elements // FRACTAL)
 
 
 def squash(core: Core[TilePlan], score: Tensor, place: int, elements: int) -> None:
@@ -73,10 +73,10 @@ def squash(core: Core[TilePlan], score: Tensor, place: int, elements: int) -> No
     """
     problem, (cap,) = core.problem, core.on.cap
     scaled, limited, result = (score[at:] for at in (4 * HALF_ROUND, 4 * HALF_ROUND - core.operand_shift, place))
-    core.with_scalar("vec_muls", scaled, score[RAW:], 2.0 * problem.post_scale / problem.rules.softcap, elements, 64)
-    core.with_row("vec_min", limited, scaled, cap, elements, 64)
-    core.unary("vec_exp", limited, limited, elements, 64)
-    core.with_scalar("vec_adds", result, limited, 1.0, elements, 64)
+    core.with_scalar("vec_muls", scaled, score[RAW:], 2.0 * problem.post_scale / problem.rules.softcap, elements)
+    core.with_row("vec_min", limited, scaled, cap, elements)
+    core.unary("vec_exp", limited, limited, elements)
+    core.with_scalar("vec_adds", result, limited, 1.0, elements)
     for mask, at, count in core.spans(elements, 64):
         core.tik.vdiv(mask, result[at], cap[HALF_ROUND], result[at], count, 1, 1, 1, 8, 0, 8)
 
@@ -85,11 +85,11 @@ def add_terms(core: Core[TilePlan], score: Tensor, at: int, elements: int) -> No
     """score = score[operand_shift:] + what the Cube made of the terms, for elements at.. of a tile."""
     part, column, source = core.on.linear_part[0][HALF_ROUND:], core.plan.rows * 16, score[core.operand_shift :]
     if score_terms.is_dynamic(core.problem):
-        core.with_scalar("vec_muls", part[at:], part[at:], core.problem.post_scale, elements, 64)
-        core.binary("vec_add", score, source, part[at:], elements, 64)
+        core.with_scalar("vec_muls", part[at:], part[at:], core.problem.post_scale, elements)
+        core.binary("vec_add", score, source, part[at:], elements)
         return
     for first in range(0, elements, column):
-        core.binary("vec_add", score[first:], source[first:], part, column, 64)
+        core.binary("vec_add", score[first:], source[first:], part, column)
 
 
 def gradient_sign(problem: KernelProblem) -> float:

@@ -8,26 +8,20 @@ from typing import Union
 from flash_attention.kernels.tik import layout
 from flash_attention.kernels.tik.core import Core
 from flash_attention.kernels.tik.language import Number, RunTime, Scalar
-from flash_attention.kernels.tik.packed import BLOCK, Sequences
+from flash_attention.kernels.tik.packed import BLOCK
 from flash_attention.kernels.tik.plan import BlockPlan
 from flash_attention.kernels.tik.problem import KernelProblem
+from flash_attention.kernels.tik.record_layout import RecordLayout
 
 Field = Union[str, tuple[str, int]]
 ITEMS_PER_CHUNK = 48  # rows of the work table held in the Unified Buffer at a time
 
 
-def of_sequence(first: int, *names: str) -> dict[str, int]:
-    """Places of the words of a packed sequence from word `first` on; all of them, or those with some names."""
-    return {name: first + index for index, name in enumerate(Sequences._fields) if not names or name in names}
-
-
-def present(fields: Mapping[str, int], problem: KernelProblem) -> dict[Field, int]:
-    """Without the fields of inputs that the problem does not have."""
+def _absent(problem: KernelProblem) -> set[str]:
+    """Fields of inputs that the problem does not have."""
     absent = set()
     if problem.layout == "BNSD" or problem.sequences:
         absent.add("batch")
-    if not problem.sequences:
-        absent.update(Sequences._fields)
     if not problem.prefix:
         absent.add("prefix")
     if not problem.dropout_threshold:
@@ -38,20 +32,33 @@ def present(fields: Mapping[str, int], problem: KernelProblem) -> dict[Field, in
         absent.add("bias_plane")
     if problem.bias != "alibi":
         absent.add("slope")
-    return {field: word for field, word in fields.items() if field not in absent}
+    return absent
+
+
+def chunks(items: int) -> list[tuple[int, int]]:
+    """(first item, items) of the parts in which the items of a core come on chip."""
+    return [(start, min(ITEMS_PER_CHUNK, items - start)) for start in range(0, items, ITEMS_PER_CHUNK)]
+
+
+def load_chunk(core: Core[BlockPlan], record: RecordLayout, first: Number, count: int) -> None:
+    """Brings `count` records of the work table from number `first` on to the Unified Buffer."""
+    source = core.work_table[first * record.size]
+    core.tik.data_move(core.on.table[0], source, 0, 1, count * record.size // 8, 0, 0)
 
 
 class TableRow:
     """Scalars of one row, by field. `row` is its first word in the table on chip.
 
     Args:
-        words: place of each field in the row. A field is a name, or a name and a number.
+        record: of the table.
+        words: place of each field in the row. A field is a name, or a name and a number. Those of inputs that the
+            problem does not have are left out.
     """
 
-    def __init__(self, core: Core[BlockPlan], name: str, words: dict[Field, int]):
-        self.core = core
-        self._words = words
-        self._scalars = {field: core.scalar("int32", f"{name}_{_suffix(field)}", 0) for field in words}
+    def __init__(self, core: Core[BlockPlan], name: str, record: RecordLayout, words: Mapping[Field, int]):
+        self.core, self.record, absent = core, record, _absent(core.problem)
+        self._words = {field: word for field, word in words.items() if field not in absent}
+        self._scalars = {field: core.scalar("int32", f"{name}_{_suffix(field)}", 0) for field in self._words}
         self.row = core.scalar("int32", f"{name}_row", 0)
 
     def __getitem__(self, field: Field) -> Scalar:
@@ -80,10 +87,10 @@ class TableRow:
         first = self._scalars.get("stored_row")
         return place if first is None else place + first * size
 
-    def load(self, row: Number) -> None:
-        """Reads the fields of a row of the table on chip."""
+    def load(self, position: Number) -> None:
+        """Reads the fields of a row of the table on chip, by its number."""
+        row, table = position * self.record.size, self.core.on.table[0]
         self.row.set_as(row)
-        table = self.core.on.table[0]
         for field, scalar in self._scalars.items():
             scalar.set_as(table[row + self._words[field]])
 

@@ -1,8 +1,4 @@
-"""Tiles of query, key and value from global memory to L1, and from there to the operands of the Cube.
-
-In L1 every operand stands fractal by fractal in the order in which the Cube wants it, so that one load2d call brings it
-to L0. The order is made by the bursts of the move from global memory.
-"""
+"""Whole and short tiles of keys and rows, and the two sets of slots that items take in turns."""
 
 from __future__ import annotations
 
@@ -11,42 +7,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 from flash_attention.kernels.tik.core import Core
-from flash_attention.kernels.tik.hardware import HALF_ROUND, F
-from flash_attention.kernels.tik.language import Factor, Number, Record, Scope, Tensor
+from flash_attention.kernels.tik.language import Number, Record, Scope
 from flash_attention.kernels.tik.plan import BlockPlan, TilePlan
 from flash_attention.kernels.tik.problem import padded
 
 _Slot = TypeVar("_Slot")
-
-
-def load_key(core: Core[TilePlan], ring: int, base: Number, tile: Number, length: Number | None = None) -> None:
-    """Key tile number `tile` of the head that starts at element `base`: per segment (head_dim / 16, keys, 16).
-
-    One move per tensor: synchronisation by whole tensors has nothing to wait for between two of them. `length` as in
-    `by_keys`.
-    """
-    load_segments(core, key_slot(core, ring), base, tile, length)
-
-
-def load_segments(
-    core: Core[TilePlan], slot: list[Tensor], base: Number, tile: Number, length: Number | None = None
-) -> None:
-    """`load_key` to other tensors, one per segment."""
-    by_keys(core, tile, lambda keys: _key_segments(core, slot, base, tile, keys), length)
-
-
-def key_slot(core: Core[TilePlan], ring: int) -> list[Tensor]:
-    """Tensors of the segments of a key tile in L1."""
-    count = len(core.plan.segments)
-    return core.on.key[ring * count : (ring + 1) * count]
-
-
-def _key_segments(core: Core[TilePlan], slot: list[Tensor], base: Number, tile: Number, keys: Number) -> None:
-    # The segment that is used first comes last: waiting for it covers the others, with one event for the tile.
-    for segment, width in reversed(list(enumerate(core.plan.segments))):
-        start = core.plan.segment_start(segment)
-        have = segment_keys(core, keys, start, width)
-        core.load_operand((slot[segment], 0), "key", base + tile * (core.plan.keys * 16) + start * 16, have, width)
 
 
 def segment_keys(core: Core[TilePlan], keys: Number, start: int, width: int) -> Number:
@@ -59,30 +24,6 @@ def segment_keys(core: Core[TilePlan], keys: Number, start: int, width: int) -> 
     with core.tik.if_scope(have > width):
         have.set_as(width)
     return have
-
-
-def load_sample(
-    core: Core[TilePlan], slot: list[Tensor], base: Number, first_group: Number, stride: Number, segments: range
-) -> None:
-    """Some segments of a key tile from groups of 16 keys that stand `stride` groups apart, one move a group."""
-    place, widths = core.place("key"), core.plan.segments
-    start = core.plan.segment_start(segments[0])
-    # Tensors in turns: synchronisation by whole tensors then waits for every other move only. Waiting for the last
-    # one, of what is used first, covers the others.
-    for group in reversed(range(max(widths) // 16)):
-        for segment in reversed([segment for segment in segments if group < widths[segment] // 16]):
-            done = (core.plan.segment_start(segment) - start) // 16
-            source = core.gm["key"], base + (first_group + stride * (done + group)) * F
-            core.move((slot[segment], group * F), source, place.columns, 16, place.column - 16, widths[segment] - 16)
-
-
-def load_value(core: Core[TilePlan], slot: Tensor, base: Number, tile: Number, length: Number | None = None) -> None:
-    """Value tile: (value_dim / 16, keys, 16), in one move. `length` as in `by_keys`."""
-
-    def record(keys: Number) -> None:
-        core.load_operand((slot, 0), "value", base + tile * (core.plan.keys * 16), keys, core.plan.keys)
-
-    by_keys(core, tile, record, length)
 
 
 def by_keys(core: Core[TilePlan], tile: Number, record: Record, length: Number | None = None) -> None:
@@ -156,84 +97,9 @@ def stored_rows(core: Core[BlockPlan], have: Any) -> int:
     return core.plan.rows if core.problem.sequences else padded(have)
 
 
-def fetch_query(core: Core[TilePlan], stage: Tensor, base: Number, start: Number, rows: Number) -> None:
-    """Row block from row `start` to the Unified Buffer: (head_dim / 16, rows, 16)."""
-    height = core.plan.rows
-
-    def record(have: Number) -> None:
-        if not isinstance(have, int) or have < height:
-            core.fill(stage[2 * HALF_ROUND :], 0.0, height * core.plan.head_dim)
-        core.load((stage, 2 * HALF_ROUND), "query", base + start * 16, have, height)
-
-    by_rows(core, rows, record)
-
-
-def scale_query(core: Core[TilePlan], stage: Tensor, factor: Factor) -> None:
-    """Multiplies a fetched row block."""
-    queries = stage[2 * HALF_ROUND :]
-    core.with_scalar("vec_muls", queries, queries, factor, core.plan.rows * core.plan.head_dim)
-
-
-def place_query(core: Core[TilePlan], slots: list[Tensor], stage: Tensor, epoch: Number) -> None:
-    """A fetched row block, times problem.query_factor, as (rows / 16, head_dim / 16, 16, 16) to slots[epoch]."""
-    columns, height = core.depth_columns, core.plan.rows
-    core.with_scalar("vec_muls", stage, stage[2 * HALF_ROUND :], core.problem.query_factor, height * core.plan.head_dim)
-    for slot in each_epoch(core, slots, epoch):
-        with core.tik.for_range(0, columns, name="query_column") as column:
-            source = stage[column * (height * 16)]
-            core.tik.data_move(slot[column * F], source, 0, height // 16, 16, 0, (columns - 1) * 16)
-
-
 def each_epoch(core: Core[BlockPlan], slots: Sequence[_Slot], epoch: Number) -> Iterator[_Slot]:
     """Yields slots[0] under `epoch == 0` and slots[1] otherwise: addresses stay known while the kernel is compiled."""
     with core.tik.if_scope(epoch == 0):
         yield slots[0]
     with core.tik.else_scope():
         yield slots[1]
-
-
-# ---- L1 to L0
-def query_to_l0(core: Core[TilePlan], slot: Tensor, terms: Tensor) -> None:
-    """Left operand of the scores, and its terms."""
-    core.tik.load2dv1(core.on.l0_query[0], slot, 0, core.plan.rows * core.plan.head_dim // F, 1, 0, False)
-    core.tik.load2dv1(core.on.l0_query_terms[0], terms, 0, core.plan.rows // 16, 1, 0, True)
-
-
-def key_operand(core: Core[TilePlan], segment: int) -> Tensor:
-    """Right operand of the scores of a segment."""
-    return core.on.l0_key[segment % 2]
-
-
-def key_to_l0(core: Core[TilePlan], slot: list[Tensor], segment: int) -> None:
-    """Right operand of the scores: one segment of a key tile."""
-    size = core.plan.segments[segment] * core.plan.head_dim // F
-    core.tik.load2dv1(key_operand(core, segment), slot[segment], 0, size, 1, 0, False)
-
-
-def value_to_l0(core: Core[TilePlan], slot: Tensor, segment: int) -> Tensor:
-    """Right operand of the output: one segment of values."""
-    operand, columns = core.on.l0_value[0], core.value_columns
-    start = core.plan.segment_start(segment) // 16
-    for group in range(core.plan.segments[segment] // 16):
-        core.tik.load2dv1(operand[group * columns * F], slot, start + group, columns, core.plan.columns, 0, True)
-    return operand
-
-
-def probability_to_l0(core: Core[TilePlan], slot: Tensor, segment: int) -> Tensor:
-    """Left operand of the output: the probabilities of one segment."""
-    operand, width = core.on.l0_probability[0], core.plan.segments[segment]
-    start = core.plan.segment_start(segment) * core.plan.rows // F
-    core.tik.load2dv1(operand, slot, start, width * core.plan.rows // F, 1, 0, False)
-    return operand
-
-
-def probability_to_l1(core: Core[TilePlan], slot: Tensor, column: int, columns: int, half: Tensor) -> None:
-    """Fractal columns (columns, rows, 16) to their places in L1: per segment (rows / 16, keys / 16)."""
-    start, rows = 0, core.plan.rows
-    for width in core.plan.segments:
-        if start <= column * 16 < start + width:
-            break
-        start += width
-    for index in range(columns):
-        at = start * rows + (column + index - start // 16) * F
-        core.tik.data_move(slot[at], half[index * rows * 16], 0, rows // 16, 16, 0, (width // 16 - 1) * 16)

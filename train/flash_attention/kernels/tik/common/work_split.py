@@ -1,4 +1,4 @@
-"""What the schedulers of both operators share: dealing work to cores; tiles of visibility and distance by number."""
+"""What the forward and the backward operator share of dividing work: dealing it to cores, and tiles by number."""
 
 from __future__ import annotations
 
@@ -10,6 +10,37 @@ from typing import Any
 import numpy as np
 
 from flash_attention.kernels.tik.plan import TilePlan
+
+
+@dataclass(frozen=True)
+class TableOfWork:
+    """The work of a kernel as a table.
+
+    Attributes:
+        table: records of work items (cores, items).
+        tiles, distances: tiles that the items name by number.
+        units: tile steps of each core, the measure of balance.
+    """
+
+    table: np.ndarray
+    tiles: np.ndarray
+    distances: np.ndarray
+    units: tuple[int, ...]
+
+    @property
+    def cores(self) -> int:
+        """Cores that have work."""
+        return self.table.shape[0]
+
+    @property
+    def items(self) -> int:
+        """Work items of the busiest core."""
+        return self.table.shape[1]
+
+    @property
+    def words(self) -> np.ndarray:
+        """The table as kernels read it: int32 (cores, items, words of a record)."""
+        return self.table.view(np.int32).reshape(*self.table.shape, -1)
 
 
 @dataclass

@@ -1,7 +1,7 @@
 """Positions in the stream of key tiles at run time: which tile of which sequence and head is next.
 
 Scalars all of them; the lengths of the sequences are read from the Unified Buffer. The formulas are those of
-`scheduler.tiles_of` and `scheduler.Split`.
+`work.tiles_of` and `work.Split`.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Callable
 
 from flash_attention.kernels.tik.core import Core
-from flash_attention.kernels.tik.decode import scheduler
-from flash_attention.kernels.tik.decode.tiling import DecodePlan
+from flash_attention.kernels.tik.decode import work
+from flash_attention.kernels.tik.decode.plan import DecodePlan
 from flash_attention.kernels.tik.language import Number, RunTime, Scalar
 
 
@@ -25,10 +25,10 @@ class Sequences:
 
     def __init__(self, core: Core[DecodePlan], name: str):
         self.core = core
-        self.reach = scheduler.Reach.of(core.problem, core.plan)
+        self.reach = work.VisibleKeys.of(core.problem, core.plan)
         self.paged = "context_lens" in core.gm
         names = ("length", "base", "first", "tiles", "start", "end")
-        base, first, tiles = scheduler.tiles_of(core.problem, core.plan, core.problem.seq_k)
+        base, first, tiles = work.tiles_of(core.problem, core.plan, core.problem.seq_k)
         self.constant_tiles = tiles  # of a contiguous cache
         values = (0,) * len(names) if self.paged else (core.problem.seq_k, base, first, tiles, 0, 0)
         self.length, self.base, self.first, self.tiles, self._start, self._end = (

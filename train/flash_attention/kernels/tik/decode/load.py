@@ -10,9 +10,10 @@ from typing import Callable
 
 from flash_attention.kernels.tik.core import Core
 from flash_attention.kernels.tik.decode.cursor import Stream
-from flash_attention.kernels.tik.decode.tiling import LANES, WINDOW, DecodePlan
-from flash_attention.kernels.tik.hardware import BLOCK_HALVES
+from flash_attention.kernels.tik.decode.plan import WINDOW, DecodePlan
+from flash_attention.kernels.tik.hardware import BLOCK_HALVES, LANES
 from flash_attention.kernels.tik.language import Number, Tensor
+from flash_attention.kernels.tik.packed import FAR
 
 
 class Rows:
@@ -62,7 +63,7 @@ class PagedRows(Rows):
         self.entries, self.most = core.gm["block_tables"].shape[0], core.problem.seq_k // block_size
         names = ("window", "entry", "page", "offset", "rows", "done", "runs")
         self.window, self.entry, self.page, self.offset, self.rows, self.done, self.runs = (
-            core.scalar("int32", f"pages_{name}", -(1 << 30) if name == "window" else 0) for name in names
+            core.scalar("int32", f"pages_{name}", -FAR if name == "window" else 0) for name in names
         )
 
     def next_tile(self) -> None:

@@ -5,39 +5,32 @@ With references m, totals l and sums s of the slots of a row: w = exp(m - max m)
 
 from __future__ import annotations
 
-from flash_attention.kernels.tik import signature
 from flash_attention.kernels.tik.core import Core
-from flash_attention.kernels.tik.decode import scheduler, softmax
+from flash_attention.kernels.tik.decode import softmax, work
 from flash_attention.kernels.tik.decode.cursor import Sequences, per_sequence
 from flash_attention.kernels.tik.decode.load import by_block
-from flash_attention.kernels.tik.decode.tiling import LANES, MERGED, DecodePlan
-from flash_attention.kernels.tik.hardware import LARGEST_SINGLE
-from flash_attention.kernels.tik.kernel import Kernel
-from flash_attention.kernels.tik.language import Number, RunTime, Step, Tensor, TikModule
+from flash_attention.kernels.tik.decode.plan import MERGED, DecodePlan
+from flash_attention.kernels.tik.hardware import LANES, LARGEST_SINGLE
+from flash_attention.kernels.tik.kernel import Kernel, Recording
+from flash_attention.kernels.tik.language import Number, RunTime, Step, Tensor
 
 BLOCKS = 2 * LANES // 8  # of the statistics of a group of rows
 
 
-def build(
-    request: signature.Request, tik: TikModule, *, name: str = "flash_attention_decode_merge", debug: bool = True
-) -> Kernel:
+def build(recording: Recording) -> Kernel:
     """Records and builds the merging kernel; see kernel.build."""
-    problem = request.problem
-    choice = scheduler.choose(problem, request.pages is not None)
-    plan = choice.plan
-    _, arguments = signature.match("decode_merge", request, choice)
-    instance = tik.Tik(disable_debug=not debug)
-    gm = arguments.declare(tik, instance)
-    core = Core(tik, instance, problem, plan, gm)
-    pieces = plan.row_groups * plan.value_dim // choice.columns
-    units = problem.batch * per_sequence(core) * pieces
-    with instance.for_range(0, problem.cores, name="core", block_num=problem.cores) as index:
-        core.allocate(list(choice.merge_buffers))
-        _Merge(core, index, pieces, choice.columns).record()
-    arguments.build(instance, name, gm)
-    buffers, busiest = choice.merge_buffers, -(-units // problem.cores)
-    sides = arguments.inputs, arguments.outputs
-    return Kernel(*sides, name, instance, problem, plan, buffers, problem.cores, (busiest, units))
+    problem = recording.request.problem
+    choice = work.choose(problem, recording.request.pages is not None)
+    plan, columns = choice.plan, choice.split.columns
+    pieces = plan.row_groups * plan.value_dim // columns
+    units = problem.batch * problem.kv_heads * plan.row_blocks * pieces
+    return recording.kernel(
+        plan,
+        choice.split.merge_buffers,
+        problem.cores,
+        (-(-units // problem.cores), units),
+        lambda core, index: _Merge(core, index, pieces, columns).record(),
+    )
 
 
 class _Merge:
@@ -45,7 +38,7 @@ class _Merge:
 
     def __init__(self, core: Core[DecodePlan], index: Number, pieces: int, columns: int):
         self.core, self.tik, self.pieces = core, core.tik, pieces
-        core.fill(core.on.ones[0], 1.0, LANES, 64)
+        core.fill(core.on.ones[0], 1.0, LANES)
         self.sequence = Sequences(core, "merged")
         self.total, self.cores = self.sequence.totals()
         self.share = per_sequence(core) * pieces
@@ -151,7 +144,7 @@ class _Unit:
             # Like a core that has seen one score, the sink, and a value of zeros.
             row = self.pair % per_sequence(core) * self.plan.row_groups + self.group
             tik.data_move(statistics, core.gm["row_sinks"][row * LANES], 0, 1, LANES // 8, 0, 0)
-            core.fill(statistics[LANES:], 1.0, LANES, 64)
+            core.fill(statistics[LANES:], 1.0, LANES)
             statistics = statistics[2 * LANES :]
         with tik.if_scope(self.count > 0):
             source = core.wide(self._slot(0) * self.plan.row_groups + self.group, 2 * LANES)
@@ -166,7 +159,7 @@ class _Unit:
             tik.data_move(target, core.gm["statistics"][source], 0, self.count - 1, BLOCKS, gap, 0)
 
     def _slot(self, index: Number) -> RunTime:
-        """Slot number `index` of the pair, see scheduler."""
+        """Slot number `index` of the pair, see work."""
         if isinstance(index, int) and index == 0:
             return self.pair + self.core.problem.cores
         return self.first_core + index
@@ -188,9 +181,9 @@ class _Unit:
         some = core.scalar("int32", "repeats", 0)
 
         def fill() -> None:
-            core.fill(peak, softmax.NOTHING, LANES, 64)
-            core.fill(total, 0.0, LANES, 64)
-            core.fill(self._on("sum"), 0.0, self.size, 64)
+            core.fill(peak, softmax.NOTHING, LANES)
+            core.fill(total, 0.0, LANES)
+            core.fill(self._on("sum"), 0.0, self.size)
             some.set_as(0)
             with tik.if_scope(count > 0):
                 some.set_as(self.size // LANES)
@@ -213,8 +206,8 @@ class _Unit:
                 index = other * 2 + turn + 1
                 with tik.if_scope(index < self.count):
                     self._load_sums(index, more)
-                    core.with_row("vec_mul", more, more, self._on("weight")[(index + self.sinks) * LANES], size, 64)
-                    core.binary("vec_add", self._on("sum"), self._on("sum"), more, size, 64)
+                    core.with_row("vec_mul", more, more, self._on("weight")[(index + self.sinks) * LANES], size)
+                    core.binary("vec_add", self._on("sum"), self._on("sum"), more, size)
 
     def finish(self) -> list[Step]:
         """Steps to output and logsumexp. A row total is 0, or 1 and more: the largest probability is 1."""
@@ -222,18 +215,18 @@ class _Unit:
         names = ("total", "seen", "inverse", "peak", "unseen", "row_lse", "half", "sum")
         total, seen, inverse, peak, unseen, lse, half, sums = map(self._on, names)
         return [
-            lambda: core.binary("vec_min", seen, total, ones, LANES, 64),
-            lambda: core.binary("vec_max", total, total, ones, LANES, 64),
-            lambda: core.with_scalar("vec_adds", unseen, seen, -1.0, LANES, 64),
+            lambda: core.binary("vec_min", seen, total, ones, LANES),
+            lambda: core.binary("vec_max", total, total, ones, LANES),
+            lambda: core.with_scalar("vec_adds", unseen, seen, -1.0, LANES),
             lambda: tik.vdiv(LANES, inverse, ones, total, 1, 1, 1, 1, 8, 8, 8),
-            lambda: core.unary("vec_ln", lse, total, LANES, 64),
-            lambda: core.with_scalar("vec_muls", inverse, inverse, 1 / softmax.PROBABILITY_SCALE, LANES, 64),
-            lambda: core.binary("vec_add", lse, lse, peak, LANES, 64),
-            lambda: core.with_row("vec_mul", sums, sums, inverse, size, 64),
-            lambda: core.with_scalar("vec_muls", unseen, unseen, LARGEST_SINGLE, LANES, 64),
-            lambda: core.binary("vec_mul", lse, lse, seen, LANES, 64),
+            lambda: core.unary("vec_ln", lse, total, LANES),
+            lambda: core.with_scalar("vec_muls", inverse, inverse, 1 / softmax.PROBABILITY_SCALE, LANES),
+            lambda: core.binary("vec_add", lse, lse, peak, LANES),
+            lambda: core.with_row("vec_mul", sums, sums, inverse, size),
+            lambda: core.with_scalar("vec_muls", unseen, unseen, LARGEST_SINGLE, LANES),
+            lambda: core.binary("vec_mul", lse, lse, seen, LANES),
             lambda: core.to_half(half, sums, size),
-            lambda: core.binary("vec_add", lse, lse, unseen, LANES, 64),
+            lambda: core.binary("vec_add", lse, lse, unseen, LANES),
             self._transpose,
         ]
 

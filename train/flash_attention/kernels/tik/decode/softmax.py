@@ -12,9 +12,9 @@ from typing import NamedTuple
 from flash_attention.kernels.tik.common import softcap
 from flash_attention.kernels.tik.core import Core
 from flash_attention.kernels.tik.decode.cursor import Current
-from flash_attention.kernels.tik.decode.scheduler import OUT_OF_REACH, Reach
-from flash_attention.kernels.tik.decode.tiling import HIDDEN_KEYS, LANES, DecodePlan
-from flash_attention.kernels.tik.hardware import HALF_ROUND
+from flash_attention.kernels.tik.decode.plan import HIDDEN_KEYS, DecodePlan
+from flash_attention.kernels.tik.decode.work import OUT_OF_REACH, VisibleKeys
+from flash_attention.kernels.tik.hardware import FRACTAL, HALF_ROUND, LANES
 from flash_attention.kernels.tik.language import Scalar, Step, Tensor
 
 # Probabilities are multiplied by this before they become float16: small ones keep their precision then, and the largest
@@ -35,7 +35,7 @@ class Scratch(NamedTuple):
 def initialise(core: Core[DecodePlan]) -> None:
     """Constants of the rows."""
     plan = core.plan
-    core.fill(core.on.zeros[0], 0.0, LANES, 64)
+    core.fill(core.on.zeros[0], 0.0, LANES)
     blocks = 3 * plan.row_groups * LANES // 8
     core.tik.data_move(core.on.limits[0], core.gm["limits"], 0, 1, blocks, 0, 0)
     softcap.initialise(core, core.problem.rules.softcap)
@@ -45,7 +45,7 @@ def initialise(core: Core[DecodePlan]) -> None:
         core.tik.vec_dup(16, number[key * 16], float(key), 1, 8)
     have, size = LANES, number.shape[0]
     while have < size:
-        core.with_scalar("vec_adds", number[have:], number, have / 16, min(have, size - have), 64)
+        core.with_scalar("vec_adds", number[have:], number, have / 16, min(have, size - have))
         have *= 2
 
 
@@ -53,9 +53,9 @@ def clear(core: Core[DecodePlan]) -> None:
     """Sums of a pair before its first tile."""
     for group in range(core.plan.row_groups):
         maximum, total = statistics(core, group)
-        core.fill(maximum, NOTHING, LANES, 64)
-        core.fill(total, 0.0, LANES, 64)
-    core.fill(core.on.sum[0], 0.0, core.plan.rows * core.plan.value_dim, 64)
+        core.fill(maximum, NOTHING, LANES)
+        core.fill(total, 0.0, LANES)
+    core.fill(core.on.sum[0], 0.0, core.plan.rows * core.plan.value_dim)
 
 
 def statistics(core: Core[DecodePlan], group: int) -> tuple[Tensor, Tensor]:
@@ -69,14 +69,14 @@ def take(core: Core[DecodePlan], current: Current, scratch: Scratch) -> None:
     plan, problem = core.plan, core.problem
     score, width = core.on.score[0], plan.segment * plan.rows
     for segment, source in enumerate(core.on.scores):
-        core.from_l0c(score[segment * width :], source, width // 256)
+        core.from_l0c(score[segment * width :], source, width // FRACTAL)
     if problem.rules.softcap:
         _cap(core, score, plan.keys * plan.rows)
     elif problem.scale != 1.0:
-        core.with_scalar("vec_muls", score, score, problem.scale, plan.keys * plan.rows, 64)
+        core.with_scalar("vec_muls", score, score, problem.scale, plan.keys * plan.rows)
     if problem.rules.alibi:
         _add_alibi(core, current, scratch)
-    _, largest_first, least_last, _ = Reach.of(problem, plan).limits
+    _, largest_first, least_last, _ = VisibleKeys.of(problem, plan).limits
     last = scratch.last_key
     last.set_as(current.length - 1)
     if least_last < OUT_OF_REACH:
@@ -98,8 +98,8 @@ def _hide(core: Core[DecodePlan], current: Current, scratch: Scratch, after: boo
         if after:
             tik.scalar_conv("", scratch.number, current.shift(scratch.shift, current.length - 1))
             end = core.on.peak[0]
-            core.fill(end, scratch.number, LANES, 64)
-            core.binary("vec_min", bound, bound, end, LANES, 64)
+            core.fill(end, scratch.number, LANES)
+            core.binary("vec_min", bound, bound, end, LANES)
         for score, count in _distances(core, group, bound, after):
             _lower(core, score, count)
 
@@ -108,7 +108,7 @@ def _from_base(core: Core[DecodePlan], current: Current, scratch: Scratch, group
     """Positions relative to that of query 0, of 16 rows, as numbers of keys of the tile."""
     bound = core.on.bound[0][group * LANES :]
     core.tik.scalar_conv("", scratch.number, current.shift(scratch.shift, current.base))
-    core.with_scalar("vec_adds", bound, positions, scratch.number, LANES, 64)
+    core.with_scalar("vec_adds", bound, positions, scratch.number, LANES)
     return bound
 
 
@@ -118,7 +118,7 @@ def _distances(core: Core[DecodePlan], group: int, bound: Tensor, after: bool) -
     for piece in range(0, keys, HIDDEN_KEYS):
         size = min(HIDDEN_KEYS, keys - piece) * 16
         if piece:
-            core.with_scalar("vec_adds", bound, bound, float(-HIDDEN_KEYS), LANES, 64)
+            core.with_scalar("vec_adds", bound, bound, float(-HIDDEN_KEYS), LANES)
         for mask, at, count in core.spans(size, 64):
             first, second = (bound, number[at:]) if after else (number[at:], bound)
             core.tik.vec_sub(mask, hiding[at], first, second, count, 8, *((0, 8) if after else (8, 0)))
@@ -128,13 +128,13 @@ def _distances(core: Core[DecodePlan], group: int, bound: Tensor, after: bool) -
 def _cap(core: Core[DecodePlan], score: Tensor, size: int) -> None:
     """score = softcap * tanh(scale * score / softcap), as in common.softcap."""
     cap, limits = core.problem.rules.softcap, core.on.cap[0]
-    core.with_scalar("vec_muls", score, score, 2.0 * core.problem.scale / cap, size, 64)
-    core.with_row("vec_min", score, score, limits, size, 64)
-    core.unary("vec_exp", score, score, size, 64)
-    core.with_scalar("vec_adds", score, score, 1.0, size, 64)
+    core.with_scalar("vec_muls", score, score, 2.0 * core.problem.scale / cap, size)
+    core.with_row("vec_min", score, score, limits, size)
+    core.unary("vec_exp", score, score, size)
+    core.with_scalar("vec_adds", score, score, 1.0, size)
     for mask, at, count in core.spans(size, 64):
         core.tik.vdiv(mask, score[at], limits[HALF_ROUND], score[at], count, 1, 1, 1, 8, 0, 8)
-    core.with_scalar("vec_adds", score, score, cap, size, 64)
+    core.with_scalar("vec_adds", score, score, cap, size)
 
 
 def _add_alibi(core: Core[DecodePlan], current: Current, scratch: Scratch) -> None:
@@ -145,17 +145,17 @@ def _add_alibi(core: Core[DecodePlan], current: Current, scratch: Scratch) -> No
         bound = _from_base(core, current, scratch, group, queries)
         for score, size in _distances(core, group, bound, True):
             if not core.problem.rules.causal:
-                core.unary("vec_abs", hiding, hiding, size, 64)
-            core.with_row("vec_mul", hiding, hiding, core.on.slopes[0][group * LANES :], size, 64)
-            core.binary("vec_sub", score, score, hiding, size, 64)
+                core.unary("vec_abs", hiding, hiding, size)
+            core.with_row("vec_mul", hiding, hiding, core.on.slopes[0][group * LANES :], size)
+            core.binary("vec_sub", score, score, hiding, size)
 
 
 def _lower(core: Core[DecodePlan], score: Tensor, size: int) -> None:
     """Lowers scores whose distance is negative."""
     hiding = core.on.hiding[0]
-    core.with_row("vec_min", hiding, hiding, core.on.zeros[0], size, 64)
-    core.with_scalar("vec_muls", hiding, hiding, HIDING, size, 64)
-    core.binary("vec_add", score, score, hiding, size, 64)
+    core.with_row("vec_min", hiding, hiding, core.on.zeros[0], size)
+    core.with_scalar("vec_muls", hiding, hiding, HIDING, size)
+    core.binary("vec_add", score, score, hiding, size)
 
 
 def update(core: Core[DecodePlan]) -> None:
@@ -178,18 +178,18 @@ def _update_steps(core: Core[DecodePlan], group: int) -> list[Step]:
     return [
         *fold(core, "vec_max", score, size, folded),
         *spread(core, "vec_max", folded, peak, group),
-        lambda: core.binary("vec_max", peak, peak, reference, LANES, 64),
-        lambda: core.with_row("vec_sub", score, score, peak, size, 64),
-        lambda: core.binary("vec_sub", factor, reference, peak, LANES, 64),
-        lambda: core.unary("vec_exp", score, score, size, 64),
-        lambda: core.unary("vec_exp", factor, factor, LANES, 64),
+        lambda: core.binary("vec_max", peak, peak, reference, LANES),
+        lambda: core.with_row("vec_sub", score, score, peak, size),
+        lambda: core.binary("vec_sub", factor, reference, peak, LANES),
+        lambda: core.unary("vec_exp", score, score, size),
+        lambda: core.unary("vec_exp", factor, factor, LANES),
         first,
-        lambda: core.with_scalar("vec_muls", score, score, PROBABILITY_SCALE, size, 64),
-        lambda: core.with_scalar("vec_adds", reference, peak, 0.0, LANES, 64),
+        lambda: core.with_scalar("vec_muls", score, score, PROBABILITY_SCALE, size),
+        lambda: core.with_scalar("vec_adds", reference, peak, 0.0, LANES),
         lambda: core.to_half(half, score, size),
-        lambda: core.binary("vec_mul", total, total, factor, LANES, 64),
+        lambda: core.binary("vec_mul", total, total, factor, LANES),
         *others,
-        lambda: core.binary("vec_add", total, total, folded, LANES, 64),
+        lambda: core.binary("vec_add", total, total, folded, LANES),
     ]
 
 
@@ -200,12 +200,12 @@ def accumulate(core: Core[DecodePlan]) -> None:
     length = piece.shape[0]
     for group in range(plan.row_groups):
         factor, target = core.on.factor[0][group * LANES :], core.on.sum[0][group * size :]
-        core.with_row("vec_mul", target, target, factor, size, 64)
+        core.with_row("vec_mul", target, target, factor, size)
     for at in range(0, size * plan.row_groups, length):
         count = min(length, size * plan.row_groups - at)
         target = core.on.sum[0][at:]
-        core.from_l0c(piece, core.on.product[0][at], count // 256)
-        core.binary("vec_add", target, target, piece, count, 64)
+        core.from_l0c(piece, core.on.product[0][at], count // FRACTAL)
+        core.binary("vec_add", target, target, piece, count)
 
 
 def finish(core: Core[DecodePlan]) -> None:
@@ -220,10 +220,10 @@ def fold(core: Core[DecodePlan], name: str, source: Tensor, size: int, target: T
     """Steps that fold `size` elements onto the first 64 of target, repeat by repeat."""
     repeats = size // LANES
     if repeats == 1:
-        return [lambda: core.with_scalar("vec_adds", target, source, 0.0, LANES, 64)]
+        return [lambda: core.with_scalar("vec_adds", target, source, 0.0, LANES)]
 
     def step(left: Tensor, right: Tensor, count: int) -> Step:
-        return lambda: core.binary(name, target, left, right, count * LANES, 64)
+        return lambda: core.binary(name, target, left, right, count * LANES)
 
     have = repeats // 2
     steps: list[Step] = [step(source, source[have * LANES :], have)]

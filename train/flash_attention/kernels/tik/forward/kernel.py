@@ -2,17 +2,17 @@
 
 Dao, "FlashAttention-2" (2023), algorithm 1, with the changes that this chip asks for:
 
-    for item in work of this core:                              scheduler.py deals, work_item.py reads
-        Q = up to two row blocks of queries                     common/tiles.py
+    for item in work of this core:                              work.py deals and reads
+        Q = up to two row blocks of queries                     load.py
         m = row maxima over a sample of keys                    row_reference.py; reach.py: do all exponents fit?
-        for K, V in key tiles that Q sees:                      tile_loop.py
+        for K, V in key tiles that Q sees:                      pipeline.py, load.py
             S = Q K^T - m, bias and masks by key                row_reference.scores, common/score_terms.py
             P = exp(S), masks and dropout by score              softmax.py, common/mask.py, common/dropout.py
-            O += P V, l += P 1                                  tile_loop.py
-        O /= l, logsumexp = m + ln l, is m too low for l?       epilogue.py
+            O += P V, l += P 1                                  pipeline.py
+        O /= l, logsumexp = m + ln l, is m too low for l?       store.py
     once more, where it is: m = row maxima over all keys        here
 
-So O never leaves the accumulator memory of the Cube. docs/kernels.md draws the pipeline, tiling.py chooses the tiles.
+So O never leaves the accumulator memory of the Cube. docs/kernels.md draws the pipeline, plan.py chooses the tiles.
 """
 
 from __future__ import annotations
@@ -20,53 +20,32 @@ from __future__ import annotations
 import functools
 from typing import Callable
 
-from flash_attention.kernels.tik import packed, signature
-from flash_attention.kernels.tik.common import alibi, score_terms, tiles
+from flash_attention.kernels.tik import packed
+from flash_attention.kernels.tik.common import alibi, score_terms
 from flash_attention.kernels.tik.common.band import BandAtRunTime
+from flash_attention.kernels.tik.common.table_row import chunks, load_chunk
 from flash_attention.kernels.tik.core import Core
-from flash_attention.kernels.tik.forward import epilogue, reach, row_reference, scheduler, softmax
-from flash_attention.kernels.tik.forward.tile_loop import TileLoop
-from flash_attention.kernels.tik.forward.tiling import ITEMS_PER_CHUNK, ForwardPlan
-from flash_attention.kernels.tik.forward.work_item import Item
-from flash_attention.kernels.tik.kernel import Kernel
-from flash_attention.kernels.tik.language import Number, Scalar, Step, TikModule
-from flash_attention.kernels.tik.problem import KernelProblem
+from flash_attention.kernels.tik.forward import load, reach, row_reference, softmax, store
+from flash_attention.kernels.tik.forward.pipeline import TileLoop
+from flash_attention.kernels.tik.forward.plan import ITEMS_PER_CHUNK, ForwardPlan
+from flash_attention.kernels.tik.forward.work import Item, WorkSplit, choose
+from flash_attention.kernels.tik.hardware import FRACTAL
+from flash_attention.kernels.tik.kernel import Kernel, Recording
+from flash_attention.kernels.tik.language import Number, Scalar, Step
 
 
-def build(
-    problem: KernelProblem, tik: TikModule, *, name: str = "flash_attention_forward", debug: bool = True
-) -> Kernel:
-    """Records and builds the forward kernel.
-
-    Args:
-        problem: what to compute.
-        tik: the tik module: `from tbe import tik`.
-        name: kernel name.
-        debug: keep the kernel runnable by tikdb.
-
-    Raises:
-        ValueError: no tiling strategy fits the memories of a core.
-    """
-    choice = scheduler.choose(problem)
-    plan, split, parts = choice
-    _, arguments = signature.match("forward", signature.Request(problem), choice)
-    instance = tik.Tik(disable_debug=not debug)
-    gm = arguments.declare(tik, instance)
+def build(recording: Recording) -> Kernel:
+    """Records and builds the forward kernel."""
+    choice = choose(recording.request.problem)
+    split = choice.split
     flags = split.cores * split.items * 2 * 8
-    gm["flags"] = instance.Tensor("int32", (flags,), tik.scope_gm, "flags", is_workspace=True)
-    core = Core(tik, instance, problem, plan, gm)
-    with instance.for_range(0, split.cores, name="core", block_num=split.cores) as index:
-        core.allocate(parts)
-        _Forward(core, split, index).record()
-    arguments.build(instance, name, gm)
-    units = max(split.units), sum(split.units)
-    return Kernel(arguments.inputs, arguments.outputs, name, instance, problem, plan, parts, split.cores, units)
+    return recording.of_table(choice, lambda core, index: _Forward(core, split, index).record(), flags)
 
 
 class _Forward:
     """Records the statements of one core: passes over its work items."""
 
-    def __init__(self, core: Core[ForwardPlan], split: scheduler.WorkSplit, index: Number):
+    def __init__(self, core: Core[ForwardPlan], split: WorkSplit, index: Number):
         self.core, self.split, self.index = core, split, index
         self.tik, self.plan, self.problem = core.tik, core.plan, core.problem
 
@@ -102,7 +81,7 @@ class _Forward:
             self.search = row_reference.Search(
                 *(attempt, sweeps, sweep_tiles, tile, number, distance, base, value_base),
                 numbered=len(self.split.tiles) > 0,
-                blind=self.split.blind,
+                sample_misses=self.split.sample_misses,
                 slopes=self.slopes if self.current_slopes else None,
                 reach=self.reach,
             )
@@ -118,8 +97,8 @@ class _Forward:
         if self.problem.sequences:
             self._clear_stored_rows()
         for flag in core.on.flag:
-            core.fill(flag, 0, 8, 64)
-        epilogue.initialise(core)
+            core.fill(flag, 0, 8)
+        store.initialise(core)
         softmax.initialise(core)
         row_reference.initialise(core)
         stage = core.on.stage
@@ -144,7 +123,7 @@ class _Forward:
                 core.fill(words, 0, plan.rows * plan.keys // 16)
         score_terms.initialise(core)
         core.clear_padding("output", stage[0], self.index, self.split.cores)
-        core.fill(stage[-1], 1.0, 256)
+        core.fill(stage[-1], 1.0, FRACTAL)
         fractal = core.on.fractals[0]
         self.tik.data_move(fractal, stage[-1], 0, 1, 16, 0, 0)
         core.repeat_fractal(core.on.l0_ones[0], fractal, max(plan.segments) // 16, False)
@@ -163,7 +142,7 @@ class _Forward:
             block.set_as(turn * self.split.cores + self.index)
             with tik.if_scope(block < blocks):
                 tik.data_move(words, core.gm["blocks"][block * fields], 0, 1, fields // 8, 0, 0)
-                have.set_as(words[packed.ROWS])
+                have.set_as(words[packed.BLOCK_RECORD.word("rows")])
                 have.set_as((have + (self.plan.rows - 1)) // self.plan.rows * self.plan.rows)
                 with tik.if_scope(have < packed.BLOCK), tik.for_range(0, self.problem.heads, name="of_head") as head:
                     target = core.wide(head, core.seq_q) + (block * packed.BLOCK + have)
@@ -173,32 +152,14 @@ class _Forward:
     def _pass(self) -> None:
         """All items of the core. At attempt 1, the second one, only row blocks whose reference failed are active."""
         tik, items, attempt = self.tik, self.split.items, self.search.attempt
-        chunks = -(-items // ITEMS_PER_CHUNK)
-        with tik.for_range(0, chunks, name="chunk") as chunk:
+        with tik.for_range(0, -(-items // ITEMS_PER_CHUNK), name="chunk") as chunk:
             size = min(items, ITEMS_PER_CHUNK)
-            words = scheduler.FIELDS
-            table, first = self.core.on.table[0], chunk * ITEMS_PER_CHUNK
-            for start, count in _chunk_parts(items):
+            first = chunk * ITEMS_PER_CHUNK
+            for start, count in chunks(items):
                 with tik.if_scope(chunk == start // ITEMS_PER_CHUNK):
-                    tik.data_move(
-                        table,
-                        self.core.work_table[(self.index * items + start) * words],
-                        0,
-                        1,
-                        count * words // 8,
-                        0,
-                        0,
-                    )
+                    load_chunk(self.core, self.next.record, self.index * items + start, count)
                     with tik.if_scope(attempt > 0):
-                        tik.data_move(
-                            self.core.on.flags[0],
-                            self.core.gm["flags"][(self.index * items + start) * 16],
-                            0,
-                            1,
-                            count * 2,
-                            0,
-                            0,
-                        )
+                        self._load_flags(start, count)
             self.current.skip_all()
             with tik.for_range(0, size + 1, name="item") as position:
                 self._item(first, position, items, size)
@@ -208,7 +169,7 @@ class _Forward:
         core, tik, current, nxt, search = self.core, self.tik, self.current, self.next, self.search
         blocks = self.plan.row_blocks
         _set_bases(self.core, current, self.loop.base, self.loop.value_base)
-        core.with_scalar("vec_adds", core.on.current_reference[0], core.on.next_reference[0], 0.0, blocks * 128, 64)
+        core.with_scalar("vec_adds", core.on.current_reference[0], core.on.next_reference[0], 0.0, blocks * 128)
 
         def next_query(a: int) -> None:
             if a == 0:
@@ -223,8 +184,8 @@ class _Forward:
         samples = range(self.plan.samples)[::-1]
         loads = [(next_query, a) for a in range(blocks)] + [(next_sample, a) for a in samples]
         if self.problem.sinks:
-            epilogue.load_sink(core, current)
-        meanwhile: list[Step] = [functools.partial(load, a) for load, a in loads]
+            store.load_sink(core, current)
+        meanwhile: list[Step] = [functools.partial(record, a) for record, a in loads]
         if self.reach:
             meanwhile.insert(blocks, self._with_next(self.reach.place))
             measure = functools.partial(self.reach.measure, nxt, search.base)
@@ -235,8 +196,8 @@ class _Forward:
             with tik.if_scope(nxt["rows", a] > 0):
                 if self.reach:
                     with tik.if_scope(self.reach.far > 0):
-                        tiles.scale_query(core, core.on.stage[a], 1 / reach.FAR_UNIT)
-                tiles.place_query(core, row_reference.query_slots(core, a), core.on.stage[a], self.epoch)
+                        load.scale_query(core, core.on.stage[a], 1 / reach.FAR_UNIT)
+                load.place_query(core, row_reference.query_slots(core, a), core.on.stage[a], self.epoch)
         # The end of the row block whose last unit came first fills the time until the Cube has the scores of the
         # sample; its stores wait, lest they delay the reference on their pipe. The end of the other one covers the
         # first scores of the next item.
@@ -264,13 +225,13 @@ class _Forward:
         core, tik, nxt = self.core, self.tik, self.next
         with core.when(position < size, first + position < items):
             nxt.index.set_as(first + position)
-            nxt.load(position * scheduler.FIELDS)
+            nxt.load(position)
             with tik.if_scope(self.search.attempt > 0):
                 flags = core.on.flags[0]
                 for a in range(self.plan.row_blocks):
                     flag = core.scalar("int32", f"flag_{a}")
                     flag.set_as(flags[(position * 2 + a) * 8])
-                    with tik.if_scope(flag < epilogue.SATURATED):
+                    with tik.if_scope(flag < store.SATURATED):
                         nxt.skip(a)
                 with tik.if_scope(sum(nxt["rows", a] for a in range(self.plan.row_blocks)) == 0):
                     nxt.skip_all()
@@ -287,7 +248,7 @@ class _Forward:
                     self.slopes.load(nxt["slope"])
         with self.tik.if_scope(nxt["rows", a] > 0):
             base = core.start("query", nxt["head"], nxt.origin("query"))
-            tiles.fetch_query(core, core.on.stage[a], base, nxt["start", a], nxt["rows", a])
+            load.fetch_query(core, core.on.stage[a], base, nxt["start", a], nxt["rows", a])
             row_reference.clear(core, a, self.epoch)
             if self.slopes:
                 self.slopes.row_block(nxt.position(a), a, self.epoch)
@@ -295,39 +256,43 @@ class _Forward:
     def _with_next(self, record: Callable[[], None]) -> Callable[[], None]:
         """`record` where there is a next item."""
 
-        def load() -> None:
+        def recorded() -> None:
             with self.tik.if_scope(self.next["end"] > 0):
                 record()
 
-        return load
+        return recorded
 
     def _finish(self, a: int) -> None:
         with self.tik.if_scope(self.current["rows", a] > 0):
-            epilogue.finish(self.core, self.current, a)
+            store.finish(self.core, self.current, a)
 
     def _store(self, a: int) -> None:
         with self.tik.if_scope(self.current["rows", a] > 0):
-            epilogue.store(self.core, self.current, a, self.index, self.split.items)
+            store.store(self.core, self.current, a, self.index, self.split.items)
 
     def _clear_flags(self) -> None:
         """Row blocks that do not exist have not failed."""
         core, items = self.core, self.split.items
-        core.fill(core.on.flags[0], 0, ITEMS_PER_CHUNK * 16, 64)
-        for start, count in _chunk_parts(items):
-            self.tik.data_move(
-                core.gm["flags"][(self.index * items + start) * 16], core.on.flags[0], 0, 1, count * 2, 0, 0
-            )
+        core.fill(core.on.flags[0], 0, ITEMS_PER_CHUNK * 16)
+        for start, count in chunks(items):
+            target = core.gm["flags"][(self.index * items + start) * 16]
+            self.tik.data_move(target, core.on.flags[0], 0, 1, count * 2, 0, 0)
+
+    def _load_flags(self, start: int, count: int) -> None:
+        """Flags of `count` items of this core from number `start` on."""
+        source = self.core.gm["flags"][(self.index * self.split.items + start) * 16]
+        self.tik.data_move(self.core.on.flags[0], source, 0, 1, count * 2, 0, 0)
 
     def _scan(self, failed: Scalar) -> None:
         """Sets `failed` to the number of row blocks whose reference must be taken over all keys."""
         core, tik, items = self.core, self.tik, self.split.items
         failed.set_as(0)
         flag = core.scalar("int32", "scanned")
-        for start, count in _chunk_parts(items):
-            tik.data_move(core.on.flags[0], core.gm["flags"][(self.index * items + start) * 16], 0, 1, count * 2, 0, 0)
+        for start, count in chunks(items):
+            self._load_flags(start, count)
             with tik.for_range(0, count * 2, name=f"scan_{start}") as row:
                 flag.set_as(core.on.flags[0][row * 8])
-                with tik.if_scope(flag >= epilogue.SATURATED):
+                with tik.if_scope(flag >= store.SATURATED):
                     failed.set_as(failed + 1)
 
 
@@ -336,8 +301,3 @@ def _set_bases(core: Core[ForwardPlan], item: Item, base: Scalar, value_base: Sc
     base.set_as(core.start("key", item["kv_head"], item.origin("key")))
     if value_base is not base:
         value_base.set_as(core.start("value", item["kv_head"], item.origin("value")))
-
-
-def _chunk_parts(items: int) -> list[tuple[int, int]]:
-    """(first item, items) of the chunks of the work table."""
-    return [(start, min(ITEMS_PER_CHUNK, items - start)) for start in range(0, items, ITEMS_PER_CHUNK)]

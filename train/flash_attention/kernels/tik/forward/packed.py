@@ -1,4 +1,4 @@
-"""The work table of the forward operator for packed sequences: the formulas of `scheduler` for lengths that are data.
+"""The work table of the forward operator for packed sequences: the formulas of `work` for lengths that are data.
 
 Items are the row blocks of every sequence and head, longest first, dealt to the cores in turns that change direction:
 each core has as many items as any other, and about as much to do.
@@ -11,24 +11,12 @@ from typing import Callable
 import numpy as np
 
 from flash_attention.kernels.tik import packed
-from flash_attention.kernels.tik.forward import words as word_of
-from flash_attention.kernels.tik.forward.tiling import ForwardPlan
+from flash_attention.kernels.tik.forward.plan import ForwardPlan
+from flash_attention.kernels.tik.forward.record import ITEM_COST, MOST_STRIDE, PACKED_ITEM
 from flash_attention.kernels.tik.packed import FAR, Array, Limits, Sequences
 from flash_attention.kernels.tik.problem import KernelProblem
 
-MOST_STRIDE = 4000
-ITEM_COST = 2  # of an item beside its tiles
-_OF_ROW_BLOCK = (
-    word_of.START,
-    word_of.ROWS,
-    word_of.FIRST,
-    word_of.LAST,
-    word_of.SAMPLE_STRIDED,
-    word_of.SAMPLE_START,
-    word_of.SAMPLE_STRIDE,
-    word_of.CROSS,
-    word_of.AFTER,
-)
+_OF_ROW_BLOCK = ("start", "rows", "first", "last", "strided", "sample", "stride", "cross", "after")
 
 
 def groups(problem: KernelProblem, plan: ForwardPlan) -> int:
@@ -48,20 +36,21 @@ def deal(problem: KernelProblem, plan: ForwardPlan) -> tuple[np.ndarray, np.ndar
 
 
 def table(xp, problem: KernelProblem, plan: ForwardPlan) -> Callable[[tuple], Array]:
-    """make(sequences) -> the table, int32 (cores, items, FIELDS)."""
+    """make(sequences) -> the table, int32 (cores, items, PACKED_ITEM.size)."""
     count = groups(problem, plan) + 1  # one more than there can be: the last does not exist
     rows, row_blocks = plan.rows, plan.row_blocks
     ranks, heads = deal(problem, plan)
-    own = np.zeros((*ranks.shape, word_of.FIELDS), np.int32)
-    own[..., word_of.HEAD] = own[..., word_of.SLOPE] = heads
-    own[..., word_of.KV_HEAD] = heads // problem.group
+    own = PACKED_ITEM.zeros(*ranks.shape)
+    own["head"] = own["slope"] = heads
+    own["kv_head"] = heads // problem.group
     of_sequence = len(Sequences._fields)
-    words = [word_of.BEGIN, word_of.END, *range(word_of.SEQUENCE, word_of.SEQUENCE + of_sequence)]
+    words = [PACKED_ITEM.word(name) for name in ("begin", "end")]
+    words += PACKED_ITEM.single("row_blocks", 0, "sequence").values()
     for a in range(row_blocks):
-        words += [word_of.ROW_BLOCK + a * word_of.ROW_BLOCK_FIELDS + word for word in _OF_ROW_BLOCK]
-    ranked, tiles = packed.ranked(xp, count, words, ranks, own), packed.tiles(xp, problem, count)
+        words += [PACKED_ITEM.word("row_blocks", a, name) for name in _OF_ROW_BLOCK]
+    ranked, tiles = packed.ranked(xp, count, words, ranks, PACKED_ITEM.words(own)), packed.tiles(xp, problem, count)
     row_block, unit = _row_block(xp, problem, plan), rows * row_blocks
-    # As in `scheduler`: of two row blocks the one that sees more keys first.
+    # As in `work`: of two row blocks the one that sees more keys first.
     swaps = problem.rules.causal and row_blocks == 2
 
     def make(described):

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from flash_attention.kernels.tik.common.table_row import TableRow
 from flash_attention.kernels.tik.core import Core
-from flash_attention.kernels.tik.hardware import F
+from flash_attention.kernels.tik.hardware import FRACTAL, LANES
 from flash_attention.kernels.tik.language import Number, Scalar, Tensor
 from flash_attention.kernels.tik.plan import TilePlan
 from flash_attention.kernels.tik.problem import KernelProblem
@@ -23,9 +23,8 @@ NEAR = 16000  # largest |score| whose differences from a row reference stay in t
 LIFT = 3.0  # by as much a row reference may be raised, so that no score of its row passes it by CEILING
 MOST = 40  # largest |score| for which that is tried: float16 tells numbers below it well apart
 SLACK = 1.01  # of the bound, for what rounds on the way to it and to the exponent
-TINY = 2.0**-100  # in the place of squares that are zero
+LEAST_SQUARE = 2.0**-100  # in the place of squares that are zero
 SQUARES = 2048  # products of queries, or keys, with each other that are compared at a time
-LANES = 64
 
 
 def is_needed(problem: KernelProblem, half_scores: bool) -> bool:
@@ -82,18 +81,18 @@ class Reach:
             self._head.set_as(item["kv_head"])
             self._keys(base)
         if elements < SQUARES:
-            core.fill(largest, 0.0, SQUARES, LANES)
+            core.fill(largest, 0.0, SQUARES)
         for target, squares in zip((largest, other), on.squares[: plan.row_blocks]):
-            core.from_l0c(target, squares, elements // F)
+            core.from_l0c(target, squares, elements // FRACTAL)
         if plan.row_blocks > 1:
-            core.binary("vec_max", largest, largest, other, elements, LANES)
+            core.binary("vec_max", largest, largest, other, elements)
         self._logarithm(on.query_norm[0], largest)
         bound, least = on.query_norm[0], on.largest_total[0]
-        core.binary("vec_add", bound, bound, on.key_norm[0], LANES, LANES)
-        core.unary("vec_exp", bound, bound, LANES, LANES)
-        core.binary("vec_min", bound, bound, on.largest_half[0], LANES, LANES)
-        core.with_scalar("vec_muls", bound, bound, -1.0, LANES, LANES)
-        core.with_scalar("vec_adds", bound, bound, CEILING + LIFT, LANES, LANES)
+        core.binary("vec_add", bound, bound, on.key_norm[0], LANES)
+        core.unary("vec_exp", bound, bound, LANES)
+        core.binary("vec_min", bound, bound, on.largest_half[0], LANES)
+        core.with_scalar("vec_muls", bound, bound, -1.0, LANES)
+        core.with_scalar("vec_adds", bound, bound, CEILING + LIFT, LANES)
         core.to_half(on.half_total[0], bound, LANES)
         tik.vcmin(LANES, least, on.half_total[0], 1, 1, 1, 8)
         tik.vec_conv(8, "floor", on.reach[0], least, 1, 8, 4)
@@ -136,7 +135,7 @@ class Reach:
         """key_norm = ln(length of the longest key of a head) + ln(scale)."""
         core, plan, on = self.core, self.core.plan, self.core.on
         largest = on.score[0][SQUARES:]
-        core.fill(largest, 0.0, SQUARES, LANES)
+        core.fill(largest, 0.0, SQUARES)
         place, squares = core.place("key"), on.squares[0]
         tile = core.scalar("int32", "norm_tile", 0)
         with core.tik.for_range(0, -(-place.rows // (2 * plan.keys)), name="norm_pair") as pair:
@@ -148,10 +147,10 @@ class Reach:
                 self._place(slot, core.gm["key"], base + tile * 16, min(place.rows, plan.keys), place.column)
                 self._squares(squares, slot, plan.keys)
                 core.from_l0c(on.score[0], squares, plan.columns)
-                core.binary("vec_max", largest, largest, on.score[0], plan.columns * F, LANES)
+                core.binary("vec_max", largest, largest, on.score[0], plan.columns * FRACTAL)
         self._logarithm(on.key_norm[0], largest)
-        scale = math.log(max(abs(core.problem.scale), TINY) * SLACK)
-        core.with_scalar("vec_adds", on.key_norm[0], on.key_norm[0], scale, LANES, LANES)
+        scale = math.log(max(abs(core.problem.scale), LEAST_SQUARE) * SLACK)
+        core.with_scalar("vec_adds", on.key_norm[0], on.key_norm[0], scale, LANES)
 
     def _place(self, slot: Tensor, source: Tensor, first: Number, rows: int, height: int) -> None:
         """Rows of a matrix, (head_dim / 16, height, 16) from `first` on, as (rows / 16, head_dim / 16, 16, 16)."""
@@ -159,9 +158,10 @@ class Reach:
         for column in range(columns):
             at = first + column * height * 16
             if groups:
-                tik.data_move(slot[column * F], source[at], 0, groups, 16, 0, (columns - 1) * 16)
+                tik.data_move(slot[column * FRACTAL], source[at], 0, groups, 16, 0, (columns - 1) * 16)
             if rest:
-                tik.data_move(slot[(column + groups * columns) * F], source[at + groups * F], 0, 1, rest, 0, 0)
+                tail = slot[(column + groups * columns) * FRACTAL]
+                tik.data_move(tail, source[at + groups * FRACTAL], 0, 1, rest, 0, 0)
 
     def _squares(self, squares: Tensor, slot: Tensor, height: int) -> None:
         """squares = rows . rows^T, 16 rows at a time.
@@ -173,15 +173,15 @@ class Reach:
         tik.load2dv1(left, slot, 0, groups * columns, 1, 0, False)
         tik.load2dv1(right, slot, 0, groups * columns, 1, 0, False)
         with tik.for_range(0, groups, name="norm_group") as group:
-            at = group * (columns * F)
-            tik.mmad(squares[group * F], left[at], right[at], 16, columns * 16, 16, 0)
+            at = group * (columns * FRACTAL)
+            tik.mmad(squares[group * FRACTAL], left[at], right[at], 16, columns * 16, 16, 0)
 
     def _logarithm(self, target: Tensor, largest: Tensor) -> None:
         """target = ln(largest) / 2 in LANES lanes of which the largest counts."""
         core, size = self.core, SQUARES
         while size > LANES:
             size //= 2
-            core.binary("vec_max", largest, largest, largest[size:], size, LANES)
-        core.with_scalar("vec_adds", target, largest, TINY, LANES, LANES)
-        core.unary("vec_ln", target, target, LANES, LANES)
-        core.with_scalar("vec_muls", target, target, 0.5, LANES, LANES)
+            core.binary("vec_max", largest, largest, largest[size:], size)
+        core.with_scalar("vec_adds", target, largest, LEAST_SQUARE, LANES)
+        core.unary("vec_ln", target, target, LANES)
+        core.with_scalar("vec_muls", target, target, 0.5, LANES)

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from flash_attention.kernels.tik.common import alibi, mask, score_terms, softcap, tiles
 from flash_attention.kernels.tik.common.mask import LOWEST
 from flash_attention.kernels.tik.core import Core
+from flash_attention.kernels.tik.forward import load
+from flash_attention.kernels.tik.forward.plan import RING, ForwardPlan
 from flash_attention.kernels.tik.forward.reach import Reach
-from flash_attention.kernels.tik.forward.tiling import RING, ForwardPlan
-from flash_attention.kernels.tik.forward.work_item import Item
-from flash_attention.kernels.tik.hardware import HALF_ROUND
+from flash_attention.kernels.tik.forward.work import Item
+from flash_attention.kernels.tik.hardware import FRACTAL, HALF_ROUND
 from flash_attention.kernels.tik.language import Factor, Number, RunTime, Scalar, Tensor
 from flash_attention.kernels.tik.problem import padded
 
@@ -28,7 +29,7 @@ COARSE = 4096.0
 COARSE_SLACK = 2.0**-9
 # Reference of a row that the sample showed nothing, without and with float16 scores: these reach to 16376 and, less the
 # reference, to 65504.
-BLIND = (-60000.0, -20000.0)
+UNSEEN_REFERENCE = (-60000.0, -20000.0)
 LEAST_STEP = -64.0  # of the references after the first, which only make up for its rounding
 LEAST_REFERENCE = -9000.0  # where terms hide keys: a row of hidden keys alone has scores of HIDING, far below
 ABOVE_LOWEST = 33000.0  # added to a score gives more than 1, added to LOWEST less than 0
@@ -44,7 +45,7 @@ class Search:
         base, value_base: run-time first elements of the keys and values of the item in global memory; one variable
             where they are the same.
         numbered: whether there are visibility tiles.
-        blind: see scheduler.WorkSplit.
+        sample_misses: see work.WorkSplit.
         slopes: of the item's head where keys stand on both sides of the queries, else None.
         reach: None where the kernel does not look at that.
     """
@@ -58,7 +59,7 @@ class Search:
     base: Scalar
     value_base: Scalar
     numbered: bool
-    blind: bool
+    sample_misses: bool
     slopes: QuerySlopes | None
     reach: Reach | None
 
@@ -71,7 +72,7 @@ def shift(seq_k: int) -> float:
 def initialise(core: Core[ForwardPlan]) -> None:
     """Constants of the rows."""
     core.fill(core.on.half_ones[0], 1.0, 128)
-    core.fill(core.on.next_reference[0], 0.0, core.plan.row_blocks * 128, 64)
+    core.fill(core.on.next_reference[0], 0.0, core.plan.row_blocks * 128)
 
 
 def references(core: Core[ForwardPlan], item: Item, epoch: Number, search: Search) -> None:
@@ -86,7 +87,7 @@ def references(core: Core[ForwardPlan], item: Item, epoch: Number, search: Searc
     bounded = _is_bounded(core)
     if bounded:
         core.fill(core.on.least_reference[0], LEAST_REFERENCE, 128)
-    core.fill(core.on.next_reference[0], 0.0, len(blocks) * 128, 64)
+    core.fill(core.on.next_reference[0], 0.0, len(blocks) * 128)
     sweeps = search.sweeps
     with tik.if_scope(search.attempt == 0):
         sweeps.set_as(CAPPED_SWEEPS if core.problem.rules.softcap else 1)
@@ -153,7 +154,7 @@ def load_sample(core: Core[ForwardPlan], item: Item, a: int, search: Search) -> 
     skip = core.plan.segment_start(near) // 16
     with core.tik.if_scope(item["strided", a] > 0):
         groups, slot = (item["sample", a], item["stride", a]), _sample_keys(core, a)
-        tiles.load_sample(core, slot, search.base, *groups, range(near, len(core.plan.segments)))
+        load.load_sample(core, slot, search.base, *groups, range(near, len(core.plan.segments)))
         score_terms.load_sample_terms(core, _sample_terms(core, a), item.planes(), *groups, skip)
     if not core.plan.shared_sample:  # there the tile is the first one of the item
         with core.tik.else_scope():
@@ -162,7 +163,7 @@ def load_sample(core: Core[ForwardPlan], item: Item, a: int, search: Search) -> 
 
 def load_tile(core: Core[ForwardPlan], item: Item, a: int, tile: Number, search: Search) -> None:
     """Key tile number `tile` to where the sample of row block `a` stands."""
-    tiles.load_segments(core, _sample_keys(core, a), search.base, tile, item.keys)
+    load.load_segments(core, _sample_keys(core, a), search.base, tile, item.keys)
     score_terms.load_key_terms(core, _sample_terms(core, a), item.planes(), tile)
 
 
@@ -207,7 +208,7 @@ def _tile_maximum(core: Core[ForwardPlan], item: Item, a: int, epoch: Number, ti
         _sample_scores(core, item, a, segment, slot, search)
         at, elements = plan.segment_start(segment) * plan.rows, width * plan.rows
         view = score[at + gap :]
-        core.from_l0c(view, core.on.scores[slot], elements // 256)
+        core.from_l0c(view, core.on.scores[slot], elements // FRACTAL)
         if problem.bias == "per_score":
             core.with_scalar("vec_axpy", view, core.on.bias[0][at:], 1.0 / problem.post_scale, elements)
         if search.slopes is not None:
@@ -231,19 +232,19 @@ def _sample_slot(core: Core[ForwardPlan], a: int, segment: int) -> int:
 def _sample_scores(core: Core[ForwardPlan], item: Item, a: int, segment: int, slot: int, search: Search) -> None:
     """Scores of a segment of the sample, or at attempt 1 of a tile."""
 
-    def load(keys: list[Tensor], terms: Tensor) -> None:
-        tiles.key_to_l0(core, keys, segment)
+    def place(keys: list[Tensor], terms: Tensor) -> None:
+        load.key_to_l0(core, keys, segment)
         score_terms.key_terms_to_l0(core, terms, segment)
 
     if not core.plan.shared_sample:
-        load(_sample_keys(core, a), _sample_terms(core, a))
+        place(_sample_keys(core, a), _sample_terms(core, a))
     else:
         # The first tile of the item is on its way for the loop anyway.
         spread = [] if segment < core.plan.near_segments else [item["strided", a] == 0]
         with core.when(search.attempt == 0, *spread):
-            load(tiles.key_slot(core, 0), core.on.key_terms[0])
+            place(load.key_slot(core, 0), core.on.key_terms[0])
         with core.tik.else_scope():
-            load(_sample_keys(core, a), _sample_terms(core, a))
+            place(_sample_keys(core, a), _sample_terms(core, a))
     scores(core, slot, segment)
 
 
@@ -257,7 +258,7 @@ def _capped_maximum(core: Core[ForwardPlan], item: Item, a: int, search: Search)
         _sample_scores(core, item, a, segment, slot, search)
         start, elements = plan.segment_start(segment) * plan.rows, plan.segments[segment] * plan.rows
         softcap.take(core, score, core.on.scores[slot], core.on.linear[slot % len(core.on.linear)], start, 0, elements)
-    core.fill(largest, LOWEST * problem.post_scale, column, 64)
+    core.fill(largest, LOWEST * problem.post_scale, column)
     for index, (_, first, columns) in enumerate(plan.pieces):
         at, elements, work = first * column, columns * column, core.on.probability_piece[index]
         part = score[at:]
@@ -275,8 +276,8 @@ def _capped_maximum(core: Core[ForwardPlan], item: Item, a: int, search: Search)
             with tik.if_scope(search.number > 0):
                 mask.lower_visible_single(core, part, work, at, elements)
         for place in range(0, elements, column):
-            core.binary("vec_max", largest, largest, part[place:], column, 64)
-    core.with_scalar("vec_muls", largest, largest, 1.0 / problem.post_scale, column, 64)
+            core.binary("vec_max", largest, largest, part[place:], column)
+    core.with_scalar("vec_muls", largest, largest, 1.0 / problem.post_scale, column)
     core.to_half(half, largest, column)
     _over_columns(core, a, half)
 
@@ -307,12 +308,12 @@ def query_operand(
 ) -> None:
     """Left operand of the scores; with two variants of terms, the one for the side of the queries the tile is on."""
     if len(variants) == 1:
-        tiles.query_to_l0(core, query, variants[0])
+        load.query_to_l0(core, query, variants[0])
         return
     with core.tik.if_scope(tile < item["after", a]):
-        tiles.query_to_l0(core, query, variants[0])
+        load.query_to_l0(core, query, variants[0])
     with core.tik.else_scope():
-        tiles.query_to_l0(core, query, variants[1])
+        load.query_to_l0(core, query, variants[1])
 
 
 def scores(core: Core[ForwardPlan], slot: int, segment: int) -> None:
@@ -321,7 +322,7 @@ def scores(core: Core[ForwardPlan], slot: int, segment: int) -> None:
     The operands must be in L0A and L0B.
     """
     plan, on = core.plan, core.on
-    width, operand, terms = plan.segments[segment], tiles.key_operand(core, segment), on.l0_key_terms[0]
+    width, operand, terms = plan.segments[segment], load.key_operand(core, segment), on.l0_key_terms[0]
     core.tik.mmad(on.scores[slot], on.l0_query[0], operand, plan.rows, plan.head_dim, width, 0)
     if not core.problem.rules.softcap:
         core.tik.mmad(on.scores[slot], on.l0_query_terms[0], terms, plan.rows, 16, width, 1)
@@ -370,11 +371,11 @@ def _take(core: Core[ForwardPlan], sweep: Number, epoch: Number, search: Search)
     core.with_row("vec_max", extra, extra, core.on.zeros[0], numbers)
     core.with_row("vec_min", extra, extra, core.on.half_ones[0], numbers)
     core.binary("vec_mul", value, value, extra, numbers)
-    if search.blind:
+    if search.sample_misses:
         with tik.if_scope(sweep == 0):
             # Below any score: every key that such a row sees after all saturates, and the row block is found out.
             core.with_scalar("vec_adds", extra, extra, -1.0, numbers)
-            core.with_scalar("vec_muls", extra, extra, -BLIND[plan.half_scores], numbers)
+            core.with_scalar("vec_muls", extra, extra, -UNSEEN_REFERENCE[plan.half_scores], numbers)
             core.binary("vec_add", value, value, extra, numbers)
     unit: Factor = problem.post_scale  # what 1 in the scores of L0C stands for
     if search.reach is not None:
@@ -392,7 +393,7 @@ def _take(core: Core[ForwardPlan], sweep: Number, epoch: Number, search: Search)
         core.with_scalar("vec_adds", value, value, shift(problem.seq_k) / problem.post_scale, numbers)
     single = core.on.scratch[0]
     core.to_single(single, value, numbers)
-    core.with_scalar("vec_axpy", core.on.next_reference[0], single, unit, numbers, 64)
+    core.with_scalar("vec_axpy", core.on.next_reference[0], single, unit, numbers)
     negative = core.on.negated_reference[0]
     core.with_scalar("vec_muls", negative, value, -1.0, numbers)
     blocks = range(plan.row_blocks)

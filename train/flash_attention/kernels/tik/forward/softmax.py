@@ -2,7 +2,7 @@
 
 The Cube has already subtracted the row reference, so the exponential meets numbers near zero and a probability never
 needs the running maximum of its row. No exponent passes CEILING, so nothing saturates and the overflow status of the
-chip stays clear; where a score was cut, the row total shows it (epilogue.py) and the row block is computed again.
+chip stays clear; where a score was cut, the row total shows it (store.py) and the row block is computed again.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flash_attention.kernels.tik.common import dropout, mask, softcap, tiles
+from flash_attention.kernels.tik.common import dropout, mask, softcap
 from flash_attention.kernels.tik.core import Core
+from flash_attention.kernels.tik.forward import load
+from flash_attention.kernels.tik.forward.plan import ForwardPlan
 from flash_attention.kernels.tik.forward.reach import CEILING, FAR_UNIT, Verdict
-from flash_attention.kernels.tik.forward.tiling import ForwardPlan
-from flash_attention.kernels.tik.hardware import HALF_ROUND
+from flash_attention.kernels.tik.hardware import FRACTAL, HALF_ROUND
 from flash_attention.kernels.tik.language import Number, Scalar, Step, Tensor
 from flash_attention.kernels.tik.problem import KernelProblem
 
@@ -53,13 +54,13 @@ class Unit:
     verdict: Verdict | None
 
 
-LARGEST_EXPONENT = 64000.0  # magnitude of the exponents that are told apart from each other in float16
+LARGEST_MAGNITUDE = 64000.0  # magnitude of the exponents that are told apart from each other in float16
 
 
 def limits(problem: KernelProblem, visible: np.ndarray) -> np.ndarray:
     """Upper limits of float16 exponents before the post-scale: of hidden ones so low that no probability is left."""
     unit = problem.post_scale
-    return np.where(visible > 0, CEILING / unit, -LARGEST_EXPONENT / unit).astype(np.float16)
+    return np.where(visible > 0, CEILING / unit, -LARGEST_MAGNITUDE / unit).astype(np.float16)
 
 
 def initialise(core: Core[ForwardPlan]) -> None:
@@ -68,9 +69,9 @@ def initialise(core: Core[ForwardPlan]) -> None:
     if plan.half_scores:
         unit, (ceiling,), (floor,) = core.problem.post_scale, core.on.ceiling, core.on.floor
         core.fill(ceiling, CEILING / unit, ceiling.shape[0])
-        core.fill(floor, -LARGEST_EXPONENT / (FAR_UNIT if unit == 1.0 else unit), floor.shape[0])
+        core.fill(floor, -LARGEST_MAGNITUDE / (FAR_UNIT if unit == 1.0 else unit), floor.shape[0])
     else:
-        core.fill(core.on.ceiling_row[0], CEILING, 64, 64)
+        core.fill(core.on.ceiling_row[0], CEILING, 64)
     softcap.initialise(core, core.problem.rules.softcap)
 
 
@@ -197,7 +198,7 @@ class Piece:
             target = self.half(distance)
         else:
             target = self.single[HALF_ROUND if core.problem.post_scale != 1.0 else 0 :]
-        core.from_l0c(target, self.unit.scores[self.segment][source], self.elements // 256)
+        core.from_l0c(target, self.unit.scores[self.segment][source], self.elements // FRACTAL)
 
     def limit_single(self) -> None:
         """float32: post-scale, bias, distances, and no exponent beyond what a float16 probability holds."""
@@ -207,14 +208,14 @@ class Piece:
             score = result[core.operand_shift :]
             softcap.add_terms(core, score, self.at, self.elements)
         elif problem.post_scale != 1.0:
-            core.with_scalar("vec_muls", score, score[HALF_ROUND:], problem.post_scale, self.elements, 64)
+            core.with_scalar("vec_muls", score, score[HALF_ROUND:], problem.post_scale, self.elements)
         if problem.bias == "per_score":
             core.add_half(score, core.on.bias[0][self.at :], 1.0, self.elements)
         if unit.distance is not None:
             with core.tik.if_scope(unit.distance > 0):
                 for slope in unit.slopes:
                     core.add_half(score, core.on.distance[0][self.at :], slope, self.elements)
-        core.with_row("vec_min", result, score, core.on.ceiling_row[0], self.elements, 64)
+        core.with_row("vec_min", result, score, core.on.ceiling_row[0], self.elements)
 
     def limit_below(self) -> None:
         """float16 exponents to be scaled: none below what float16 holds afterwards."""
@@ -248,7 +249,7 @@ class Piece:
         if core.plan.half_scores:
             core.unary("vec_exp", self.half(), self.half(0 if self.unit.verdict is None else 1), self.elements)
         else:
-            core.unary("vec_exp", self.single, self.single, self.elements, 64)
+            core.unary("vec_exp", self.single, self.single, self.elements)
 
     def finish(self) -> None:
         """Rounding, what rounding took, masks, dropout, and the way to L1."""
@@ -261,7 +262,7 @@ class Piece:
             for first in range(0, self.elements, rounded.shape[0]):
                 count, part = min(rounded.shape[0], self.elements - first), self.single[first:]
                 core.to_single(rounded, half[first:], count)
-                core.binary("vec_sub", part, part, rounded, count, 64)
+                core.binary("vec_sub", part, part, rounded, count)
                 core.to_half(low[first:], part, count)
             outputs.append((low, unit.low))
         for values, place in outputs:
@@ -270,7 +271,7 @@ class Piece:
                     mask.hide_visible(core, values, self.at, self.elements)
             if problem.mask == "per_score":
                 mask.hide_explicit(core, values, self.at, self.elements)
-            tiles.probability_to_l1(core, place, self.column, self.columns, values)
+            load.probability_to_l1(core, place, self.column, self.columns, values)
         if unit.dropped is not None:
             dropout.drop(core, half, self.at, self.elements)
-            tiles.probability_to_l1(core, unit.dropped, self.column, self.columns, half)
+            load.probability_to_l1(core, unit.dropped, self.column, self.columns, half)

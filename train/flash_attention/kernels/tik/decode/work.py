@@ -9,38 +9,42 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
-from flash_attention.kernels.tik.decode import tiling
+from flash_attention.kernels.tik.decode import plan as tiling
 from flash_attention.kernels.tik.hardware import Buffer, excess
+from flash_attention.kernels.tik.plan import Choice
 from flash_attention.kernels.tik.problem import KernelProblem
 
 MOST_QUERIES = 16  # of a call
 OUT_OF_REACH = 1 << 24  # keys before and after a query: more than there are, and exact in float32
 
 
-class Choice(NamedTuple):
-    """How a problem is computed: tile shapes, on-chip buffers of both kernels, columns of a unit of the merging one.
+@dataclass(frozen=True)
+class DecodeSplit:
+    """The work of both kernels.
 
     Attributes:
         slots: of sums, see the module.
-        limits: see `Reach.table`.
+        limits: see `VisibleKeys.table`.
         head_rows: see `head_rows`.
+        columns: of the output, that are a unit of the merging kernel.
+        merge_buffers: on-chip buffers of that kernel.
     """
 
-    plan: tiling.DecodePlan
-    buffers: tuple[Buffer, ...]
-    merge_buffers: tuple[Buffer, ...]
-    columns: int
     slots: int
     limits: np.ndarray
     head_rows: np.ndarray
+    columns: int
+    merge_buffers: tuple[Buffer, ...]
+
+
+DecodeChoice = Choice[tiling.DecodePlan, DecodeSplit]
 
 
 @functools.lru_cache(maxsize=16)
-def choose(problem: KernelProblem, paged: bool) -> Choice:
+def choose(problem: KernelProblem, paged: bool) -> DecodeChoice:
     """The plan and its buffers.
 
     Raises:
@@ -56,8 +60,9 @@ def choose(problem: KernelProblem, paged: bool) -> Choice:
     for parts in (main, merge):
         if excess(parts, problem):
             raise ValueError(f"decode: needs {excess(parts, problem)}")
-    limits, rows = Reach.of(problem, plan).table(plan), head_rows(problem, plan)
-    return Choice(plan, tuple(main), tuple(merge), columns, slots(problem, plan), limits, rows)
+    limits, rows = VisibleKeys.of(problem, plan).table(plan), head_rows(problem, plan)
+    work = DecodeSplit(slots(problem, plan), limits, rows, columns, tuple(merge))
+    return Choice(plan, work, tuple(main))
 
 
 def refuse(problem: KernelProblem, most_queries: int = MOST_QUERIES) -> str | None:
@@ -83,7 +88,7 @@ def refuse(problem: KernelProblem, most_queries: int = MOST_QUERIES) -> str | No
 
 
 @dataclass(frozen=True)
-class Reach:
+class VisibleKeys:
     """Keys that the rows of a row block see: row r those from p + before[r] to p + after[r], p = the first query's.
 
     Attributes:
@@ -96,12 +101,12 @@ class Reach:
     seq_q: int
 
     @staticmethod
-    def of(problem: KernelProblem, plan: tiling.DecodePlan) -> Reach:
+    def of(problem: KernelProblem, plan: tiling.DecodePlan) -> VisibleKeys:
         rules = problem.rules
         queries = [row % problem.seq_q for row in range(plan.group_heads * problem.seq_q)]
         ends = [0] if rules.causal else []
         ends += [rules.window_right] if rules.window_right >= 0 else []
-        return Reach(
+        return VisibleKeys(
             tuple(query - rules.window_left if rules.window_left >= 0 else -OUT_OF_REACH for query in queries),
             tuple(query + min(ends) if ends else OUT_OF_REACH for query in queries),
             problem.seq_q,
@@ -122,7 +127,7 @@ class Reach:
 
 def tiles_of(problem: KernelProblem, plan: tiling.DecodePlan, length: int) -> tuple[int, int, int]:
     """(position of query 0, first key tile, tiles) of a sequence of `length` keys."""
-    least, _, _, most = Reach.of(problem, plan).limits
+    least, _, _, most = VisibleKeys.of(problem, plan).limits
     base = length - problem.seq_q if problem.rules.causal_alignment == "bottom_right" else 0
     start, end = max(base + least, 0), min(base + most + 1, length)
     if end <= start:

@@ -3,7 +3,7 @@
 A work item is one key tile of one key/value head against all query tiles that see it, for every query head of the
 group, so that the gradients of the keys and values are summed where they are. The gradients of the queries are sums
 over key tiles: every core adds its part to a float32 accumulator in global memory. Where one core does all of a head,
-it rounds the gradients of a query tile itself when it adds the last part of it (BackwardSplit.owned).
+it rounds the gradients of a query tile itself when it adds the last part of it (BackwardSplit.writes_d_query).
 
 Variants by name (VARIANTS):
     "deterministic": each accumulator has one core that adds to it, in the order of its table; the same bits whatever
@@ -24,8 +24,9 @@ from typing import NamedTuple
 import numpy as np
 
 from flash_attention.kernels.tik import forms, tuning
-from flash_attention.kernels.tik.backward import cost, packed
-from flash_attention.kernels.tik.backward.tiling import (
+from flash_attention.kernels.tik.backward import cost, packed, record
+from flash_attention.kernels.tik.backward.plan import (
+    RING,
     WASTE,
     BackwardPlan,
     buffers,
@@ -33,90 +34,50 @@ from flash_attention.kernels.tik.backward.tiling import (
     lowers_on_cube,
     plans,
 )
-from flash_attention.kernels.tik.backward.words import (
-    BATCH,
-    BEFORE,
-    BIAS_PLANE,
-    COUNT,
-    CROSS,
-    DISTANCE,
-    EDGE,
-    FIELDS,
-    FINAL,
-    FINAL_END,
-    FIRST,
-    HEAD,
-    KV_HEAD,
-    LEFT,
-    MASK_PLANE,
-    MIDDLE,
-    RIGHT,
-    SLOPE,
-    SLOT,
-    STEPS,
-    TILE,
-)
+from flash_attention.kernels.tik.backward.record import DISTANCES, EDGE, ITEM, PACKED_ITEM
 from flash_attention.kernels.tik.common import band
 from flash_attention.kernels.tik.common.mask import LOWEST
-from flash_attention.kernels.tik.common.work_split import Registry, clip, deal, distance_tiles, plane, visibility_tiles
+from flash_attention.kernels.tik.common.table_row import Field, TableRow
+from flash_attention.kernels.tik.common.work_split import (
+    Registry,
+    TableOfWork,
+    clip,
+    deal,
+    distance_tiles,
+    plane,
+    visibility_tiles,
+)
+from flash_attention.kernels.tik.core import Core
 from flash_attention.kernels.tik.hardware import BYTES, Buffer, excess, usage
+from flash_attention.kernels.tik.language import Number, Scalar
 from flash_attention.kernels.tik.layout import accumulator_shape
+from flash_attention.kernels.tik.plan import Choice
 from flash_attention.kernels.tik.problem import KernelProblem
 
 VARIANTS = ("deterministic", "split", "atomic")
-DISTANCES = 8
 ACCUMULATOR_LIMIT = 2**31  # bytes of accumulators beyond which no further slots are used
 GAIN = 0.95  # of the estimated time of the usual plan, from which on another one takes its place
 
 
 @dataclass(frozen=True)
-class KeyTile:
-    """Query tiles FIRST .. FIRST + COUNT - 1 that visit a key tile; `words` as in the table."""
-
-    words: tuple[int, ...]
-
-    @property
-    def count(self) -> int:
-        return self.words[COUNT]
-
-
-@dataclass(frozen=True)
-class BackwardSplit:
+class BackwardSplit(TableOfWork):
     """The work of the main kernel.
 
     Attributes:
-        table: int32 (cores, items, FIELDS); rows with COUNT 0 do not exist. As in forward.scheduler.WorkSplit.
-        tiles, distances: as in scheduler.WorkSplit, of (rows, keys) of the plan; where the Cube lowers hidden scores,
-            tiles hold LOWEST for them and 0 elsewhere.
+        table: see record.item; items with count 0 do not exist. As in forward.work.WorkSplit.
+        tiles, distances: as in forward.work.WorkSplit, of (rows, keys) of the plan; where the Cube lowers hidden
+            scores, tiles hold LOWEST for them and 0 elsewhere.
         slots: accumulators per query head.
-        units: steps of each core.
-        owned: each accumulator has one core, which visits all of it, so that the main kernel gives d_query itself.
+        writes_d_query: the main kernel gives d_query itself: each accumulator has one core, which visits all of it.
         kept: (first, end) of the query tiles of a head that stay in L1 while a core works on it.
     """
 
-    table: np.ndarray
-    tiles: np.ndarray
-    distances: np.ndarray
     slots: int
-    units: tuple[int, ...]
-    owned: bool
+    writes_d_query: bool
     kept: tuple[int, int] = (0, 0)
 
-    @property
-    def cores(self) -> int:
-        return self.table.shape[0]
 
-    @property
-    def items(self) -> int:
-        return self.table.shape[1]
-
-
-class Choice(NamedTuple):
-    """How a problem is computed: tile shapes, work of the cores, on-chip buffers."""
-
-    plan: BackwardPlan
-    split: BackwardSplit
-    buffers: tuple[Buffer, ...]
+BackwardChoice = Choice[BackwardPlan, BackwardSplit]
 
 
 class PartialTilesError(ValueError):
@@ -126,7 +87,7 @@ class PartialTilesError(ValueError):
     """
 
 
-def choose(problem: KernelProblem, variant: str, bias_gradient: bool) -> Choice:
+def choose(problem: KernelProblem, variant: str, bias_gradient: bool) -> BackwardChoice:
     """The first plan that fits.
 
     Raises:
@@ -140,7 +101,9 @@ def choose(problem: KernelProblem, variant: str, bias_gradient: bool) -> Choice:
 
 
 @functools.lru_cache(maxsize=4)
-def _choose(problem: KernelProblem, variant: str, bias_gradient: bool, _: forms.Forms, __: tuning.Table) -> Choice:
+def _choose(
+    problem: KernelProblem, variant: str, bias_gradient: bool, _: forms.Forms, __: tuning.Table
+) -> BackwardChoice:
     reasons: list[str] = []
     usual = next(_fitting(problem, variant, bias_gradient, reasons), None)
     if usual is None:
@@ -153,7 +116,7 @@ def _choose(problem: KernelProblem, variant: str, bias_gradient: bool, _: forms.
     return choices[costs.index(min(costs))] if min(costs) < GAIN * costs[0] else usual
 
 
-def _fitting(problem: KernelProblem, variant: str, bias_gradient: bool, reasons: list[str]) -> Iterator[Choice]:
+def _fitting(problem: KernelProblem, variant: str, bias_gradient: bool, reasons: list[str]) -> Iterator[BackwardChoice]:
     """Plans that fit, the fastest first for cores that have enough to do; why others do not goes to `reasons`."""
     for plan in plans(problem, bias_gradient):
         try:
@@ -161,11 +124,11 @@ def _fitting(problem: KernelProblem, variant: str, bias_gradient: bool, reasons:
         except PartialTilesError as error:
             reasons.append(f"{plan.strategy}: {error}")
             continue
-        if plan.tight and problem.tiling == "auto" and _idle(problem, variant, work):
+        if plan.pipeline.tight and problem.tiling == "auto" and _idle(problem, variant, work):
             continue
         parts, reason = _parts(problem, plan, work)
-        if reason and work.owned:
-            work = dataclasses.replace(work, owned=False)
+        if reason and work.writes_d_query:
+            work = dataclasses.replace(work, writes_d_query=False)
             parts, reason = _parts(problem, plan, work)
         if not reason:
             kept = _kept(problem, plan, work, parts)
@@ -177,20 +140,20 @@ def _fitting(problem: KernelProblem, variant: str, bias_gradient: bool, reasons:
             reasons.append(f"{plan.strategy} needs {reason}")
 
 
-def _cost(problem: KernelProblem, choice: Choice) -> float:
+def _cost(problem: KernelProblem, choice: BackwardChoice) -> float:
     """Estimated cycles of a choice."""
-    plan, work, _ = choice
+    plan, work = choice.plan, choice.split
     busiest = int(np.argmax(work.units))
-    items = int(np.count_nonzero(work.table[busiest, :, COUNT]))
-    last = 0.0 if work.owned else cost.finish(problem, plan, work.slots)
+    items = int(np.count_nonzero(work.table["count"][busiest]))
+    last = 0.0 if work.writes_d_query else cost.finish(problem, plan, work.slots)
     return cost.main(plan, work.cores, work.units[busiest], items) + last
 
 
 def _parts(problem: KernelProblem, plan: BackwardPlan, work: BackwardSplit) -> tuple[list[Buffer], str]:
     """Buffers of the main kernel, and what does not fit in it or the last pass."""
     kept = work.kept[1] - work.kept[0]
-    parts = buffers(problem, plan, work.tiles.size, work.distances.size, work.owned, kept)
-    last = [] if work.owned else finish_buffers(problem, plan, work.slots)
+    parts = buffers(problem, plan, work.tiles.size, work.distances.size, work.writes_d_query, kept)
+    last = [] if work.writes_d_query else finish_buffers(problem, plan, work.slots)
     return parts, excess(parts, problem) or excess(last, problem)
 
 
@@ -205,16 +168,16 @@ def _kept(problem: KernelProblem, plan: BackwardPlan, work: BackwardSplit, parts
     None where memory is not the limit, where the first item of a core for a head, which loads them once more, does not
     visit all of them, or where there are hardly any further ones. With causality the last tiles see most keys.
     """
-    if not plan.tight or plan.widest <= 176 or problem.group > 1:
+    if not plan.pipeline.tight or plan.widest <= 176 or problem.group > 1:
         return 0, 0
     size = plan.rows * (plan.head_dim + plan.value_dim) * BYTES["float16"]
     end = problem.seq_q // plan.rows
     first = max(0, end - (problem.capacity["L1"] - usage(parts)["L1"]) // size)
     total = loading = 0
     for items in work.table:
-        items = items[items[:, COUNT] > 0]
-        fresh = items[np.diff(items[:, HEAD], prepend=-1) != 0]
-        if (fresh[:, FIRST] > first).any() or (fresh[:, FIRST] + fresh[:, COUNT] < end).any():
+        items = items[items["count"] > 0]
+        fresh = items[np.diff(items["head"], prepend=-1) != 0]
+        if (fresh["first"] > first).any() or (fresh["first"] + fresh["count"] < end).any():
             return 0, 0
         total, loading = total + len(items), loading + len(fresh)
     return (first, end) if total > 2 * loading else (0, 0)
@@ -226,8 +189,10 @@ def split(problem: KernelProblem, plan: BackwardPlan, variant: str) -> BackwardS
         return _of_sequences(problem, plan, variant)
     tiles, distances = Registry(), Registry()
     count = -(-problem.seq_k // plan.keys)
-    blocks = [_key_tile(problem, plan, index, tiles, distances) for index in range(count)]
-    costs = [block.count * problem.group + cost.ITEM_STEPS for block in blocks]
+    blocks = ITEM.zeros(count)
+    for index in range(count):
+        _key_tile(problem, plan, index, blocks[index], tiles, distances)
+    costs = (blocks["count"] * problem.group + cost.ITEM_STEPS).tolist()
     families = _families(problem, plan.bias_kind == "per_score" and variant != "atomic")
     finals = _finals(blocks, -(-problem.seq_q // plan.rows)) if variant != "atomic" else None
     if variant == "atomic":
@@ -239,15 +204,15 @@ def split(problem: KernelProblem, plan: BackwardPlan, variant: str) -> BackwardS
         hands = _dealt(_units(families, costs, 1), 1, problem.cores)
     finals = finals if hands.slots == 1 else None
     rows = [[(slot, *item) for slot, items in share for item in items] for share in hands.shares]
-    table = np.zeros((len(rows), max(map(len, rows)), FIELDS), np.int32)
+    table = ITEM.zeros(len(rows), max(map(len, rows)))
     for core, items in enumerate(rows):
+        table[core, : len(items)] = blocks[[tile for _, _, tile in items]]
         for row, (slot, (batch, head), tile) in zip(table[core], items):
-            row[:] = blocks[tile].words
-            row[SLOT], row[TILE] = slot, tile
-            row[STEPS] = row[COUNT] * problem.group
+            row["slot"], row["tile"] = slot, tile
+            row["steps"] = row["count"] * problem.group
             _planes(row, problem, batch, head)
             if finals:
-                row[FINAL], row[FINAL_END] = finals[tile]
+                row["final"], row["final_end"] = finals[tile]
     visible = visibility_tiles(plan, tiles)
     if lowers_on_cube(problem):
         visible = np.where(visible > 0, 0, LOWEST).astype(np.float16)
@@ -255,8 +220,8 @@ def split(problem: KernelProblem, plan: BackwardPlan, variant: str) -> BackwardS
         table,
         visible,
         distance_tiles(plan, distances),
+        tuple(table["steps"].sum(axis=1).tolist()),
         hands.slots,
-        tuple(int(share[:, STEPS].sum()) for share in table),
         finals is not None,
     )
 
@@ -267,28 +232,28 @@ def _of_sequences(problem: KernelProblem, plan: BackwardPlan, variant: str) -> B
     ranks, _, _ = packed.deal(problem, plan, slots)
     signed = problem.bias == "alibi" and not problem.rules.causal
     return BackwardSplit(
-        np.zeros((*ranks.shape, FIELDS), np.int32),
+        PACKED_ITEM.zeros(*ranks.shape),
         band.tiles(problem, plan),
         band.distances(plan) if signed else np.zeros((0, 16), np.float16),
-        slots,
         tuple(int(count) * problem.group for count in (ranks < packed.key_tiles(problem, plan)).sum(axis=1)),
-        variant != "atomic" and packed.owned(problem, slots),
+        slots,
+        variant != "atomic" and packed.writes_d_query(problem, slots),
     )
 
 
-def _finals(blocks: list[KeyTile], count: int) -> list[tuple[int, int]] | None:
+def _finals(blocks: np.ndarray, count: int) -> list[tuple[int, int]] | None:
     """(first, end) of the query tiles, of `count`, that each key tile is the last one to visit.
 
     None if some are visited by none, or such tiles do not lie side by side.
     """
     last = np.full(count, -1)
-    for number, block in enumerate(blocks):
-        last[block.words[FIRST] : block.words[FIRST] + block.count] = number
-    numbers, first, tiles = np.unique(last, return_index=True, return_counts=True)
+    for number, (first, visits) in enumerate(zip(blocks["first"], blocks["count"])):
+        last[first : first + visits] = number
+    numbers, starts, tiles = np.unique(last, return_index=True, return_counts=True)
     if numbers[0] < 0 or np.count_nonzero(np.diff(last)) != len(numbers) - 1:
         return None
     ranges = {
-        number: (start, start + size) for number, start, size in zip(*map(np.ndarray.tolist, (numbers, first, tiles)))
+        number: (start, start + size) for number, start, size in zip(*map(np.ndarray.tolist, (numbers, starts, tiles)))
     }
     return [ranges.get(number, (0, 0)) for number in range(len(blocks))]
 
@@ -365,11 +330,13 @@ def _cuts(loads: list[int], most: int) -> list[tuple[int, int]]:
     return [*result, (first, len(loads))]
 
 
-def _shared(problem: KernelProblem, plan: BackwardPlan, families: list, costs: list[int], owned: bool) -> Hands:
+def _shared(
+    problem: KernelProblem, plan: BackwardPlan, families: list, costs: list[int], writes_d_query: bool
+) -> Hands:
     """The fewest slots that take less than 5 % beyond the best.
 
     Args:
-        owned: with one slot there is no last pass.
+        writes_d_query: with one slot there is no last pass.
     """
     most = min(len(costs), problem.cores, _most_slots(problem, plan))
     found = []
@@ -382,7 +349,7 @@ def _shared(problem: KernelProblem, plan: BackwardPlan, families: list, costs: l
     step = cost.step(plan, problem.cores)
 
     def cycles(hands: Hands) -> float:
-        last = 0.0 if hands.slots == 1 and owned else cost.finish(problem, plan, hands.slots)
+        last = 0.0 if hands.slots == 1 and writes_d_query else cost.finish(problem, plan, hands.slots)
         return hands.span * step + last
 
     found = [hands for hands in found if hands.slots <= most]
@@ -396,21 +363,23 @@ def _most_slots(problem: KernelProblem, plan: BackwardPlan) -> int:
     return max(1, ACCUMULATOR_LIMIT // one)
 
 
-def _planes(row: np.ndarray, problem: KernelProblem, batch: int, head: int) -> None:
+def _planes(row: np.void, problem: KernelProblem, batch: int, head: int) -> None:
     """Planes of the first query head of the group; those of the others follow where the input varies by head."""
     first = head * problem.group
-    row[HEAD] = batch * problem.heads + first
-    row[KV_HEAD] = batch * problem.kv_heads + head
-    for word, planes in ((MASK_PLANE, problem.mask_planes), (BIAS_PLANE, problem.bias_planes)):
-        row[word] = plane(*planes, batch, first)
-    row[SLOPE], row[BATCH] = first, batch
+    row["head"] = batch * problem.heads + first
+    row["kv_head"] = batch * problem.kv_heads + head
+    row["mask_plane"] = plane(*problem.mask_planes, batch, first)
+    row["bias_plane"] = plane(*problem.bias_planes, batch, first)
+    row["slope"], row["batch"] = first, batch
 
 
-def _key_tile(problem: KernelProblem, plan: BackwardPlan, tile: int, tiles: Registry, distances: Registry) -> KeyTile:
+def _key_tile(
+    problem: KernelProblem, plan: BackwardPlan, tile: int, words: np.void, tiles: Registry, distances: Registry
+) -> None:
+    """Fills the record of a key tile, of what is the same for all heads: the query tiles that visit it."""
     band, rows, keys = problem.band, plan.rows, plan.keys
     start = tile * keys
     stop = min(start + keys, problem.seq_k)
-    words = [0] * FIELDS
 
     def number(index: int) -> int:
         top, end = index * rows, (index + 1) * rows
@@ -423,16 +392,16 @@ def _key_tile(problem: KernelProblem, plan: BackwardPlan, tile: int, tiles: Regi
 
     first, end = band.rows_that_see(start, stop)
     if first >= end:  # nobody sees these keys: one tile with everything hidden makes their gradients zero
-        words[COUNT] = 1
-        words[LEFT] = words[RIGHT] = tiles.number(((0, 0),) * rows)
+        words["count"] = 1
+        words["left"][0] = words["right"][0] = tiles.number(((0, 0),) * rows)
     else:
         first, last = first // rows, (end - 1) // rows
-        words[FIRST], words[COUNT] = first, last - first + 1
-        for edge in range(min(EDGE, words[COUNT])):
-            words[LEFT + edge] = number(first + edge)
-            words[RIGHT + edge] = number(last - edge)
-        if words[COUNT] > 2 * EDGE:
-            words[MIDDLE] = number(first + EDGE)
+        words["first"], words["count"] = first, last - first + 1
+        for edge in range(min(EDGE, last - first + 1)):
+            words["left"][edge] = number(first + edge)
+            words["right"][edge] = number(last - edge)
+        if last - first + 1 > 2 * EDGE:
+            words["middle"] = number(first + EDGE)
             # Bounds are monotone: the same for the first and the last of these rows means the same for all.
             ends = {clip(band.keys(row), start, keys) for row in ((first + EDGE) * rows, (last - EDGE + 1) * rows - 1)}
             if len(ends) > 1:
@@ -442,23 +411,165 @@ def _key_tile(problem: KernelProblem, plan: BackwardPlan, tile: int, tiles: Regi
                 )
     if problem.bias == "alibi" and not problem.rules.causal:
         _signs(problem, plan, words, start, distances)
-    return KeyTile(tuple(words))
 
 
-def _signs(problem: KernelProblem, plan: BackwardPlan, words: list, start: int, distances: Registry) -> None:
-    """Query tiles before CROSS stand before all keys of the tile, those from BEFORE on after all of them."""
+def _signs(problem: KernelProblem, plan: BackwardPlan, words: np.void, start: int, distances: Registry) -> None:
+    """Query tiles before `cross` stand before all keys of the tile, those from `before` on after all of them."""
     rows = plan.rows
 
     def position(index: int) -> int:
         return index * rows + problem.offset
 
-    tiles = range(words[FIRST], words[FIRST] + words[COUNT])
-    words[CROSS] = next((i for i in tiles if position(i) + rows - 1 > start), tiles.stop)
-    words[BEFORE] = next((i for i in tiles if position(i) >= start + plan.keys - 1), tiles.stop)
-    if words[BEFORE] - words[CROSS] > DISTANCES:
+    tiles = range(words["first"], words["first"] + words["count"])
+    cross = next((i for i in tiles if position(i) + rows - 1 > start), tiles.stop)
+    before = next((i for i in tiles if position(i) >= start + plan.keys - 1), tiles.stop)
+    words["cross"], words["before"] = cross, before
+    if before - cross > DISTANCES:
         raise PartialTilesError(
             f"alibi: keys {start}..{start + plan.keys - 1} stand on both sides of more than {DISTANCES} tiles "
             f"of {rows} queries"
         )
-    for index, tile in enumerate(range(words[CROSS], words[BEFORE])):
-        words[DISTANCE + index] = distances.number(start - position(tile))
+    for index, tile in enumerate(range(cross, before)):
+        words["distance"][index] = distances.number(start - position(tile))
+
+
+_FINAL = ("final", "final_end")
+
+
+def words(problem: KernelProblem) -> dict[str, int]:
+    """Places of the fields of an item and of its sequence."""
+    layout = record.item(problem)
+    return {**layout.single(), **(layout.single("sequence") if problem.sequences else {})}
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A step's query tile: run-time scalars of one place in the ring.
+
+    Attributes:
+        position: place in the ring, known at build time.
+        member: query head of the group.
+        tile: number of the query tile.
+        rows: rows of the tile, see `Core.tail_rows`; 0 or less where a packed sequence has no queries.
+        kept: place among the tiles that stay in L1 where the tile is already there; -1 elsewhere. See BackwardSplit;
+            None where none are kept.
+    """
+
+    position: int
+    member: Scalar
+    tile: Scalar
+    rows: Scalar
+    kept: Scalar | None
+
+
+class KeyItem(TableRow):
+    """One work item and its current step.
+
+    Attributes:
+        kept: as in BackwardSplit.
+        fresh: run-time flag: the first item of a head, which loads the tiles that are kept.
+    """
+
+    def __init__(self, core: Core[BackwardPlan], name: str, writes_d_query: bool, kept: tuple[int, int]):
+        """`writes_d_query` and `kept` as in BackwardSplit."""
+        fields: dict[Field, int] = {
+            field: word for field, word in words(core.problem).items() if writes_d_query or field not in _FINAL
+        }
+        super().__init__(core, name, record.item(core.problem), fields)
+        self._member, self._tile = core.scalar("int32", "next_member", 0), core.scalar("int32", "next_tile", 0)
+        self.units = [self._unit(place, kept[1] > 0) for place in range(RING)]
+        self.kept = kept
+        self.fresh = core.scalar("int32", "fresh", 1) if kept[1] else None
+        self._kept_head = core.scalar("int32", "kept_head", -1) if kept[1] else None
+
+    def _unit(self, place: int, keeps: bool) -> Unit:
+        scalar = self.core.scalar
+        member, tile, rows = (scalar("int32", f"{name}_{place}", 0) for name in ("member", "tile", "rows"))
+        return Unit(place, member, tile, rows, scalar("int32", f"kept_{place}", -1) if keeps else None)
+
+    def rewind(self) -> None:
+        """Goes to the first step."""
+        self._member.set_as(0)
+        self._tile.set_as(self["first"])
+        if self.fresh is not None and self._kept_head is not None:
+            self.fresh.set_as(0)
+            with self.core.tik.if_scope(self["head"] != self._kept_head):
+                self.fresh.set_as(1)
+            self._kept_head.set_as(self["head"])
+
+    def keeps(self, unit: Unit) -> tuple[Number, Number]:
+        """Run-time conditions: the tile of a step is one of those that are kept."""
+        return unit.tile >= self.kept[0], unit.tile < self.kept[1]
+
+    def advance(self, place: int) -> Unit:
+        """Puts the next step of the item into a place of the ring."""
+        core, unit = self.core, self.units[place]
+        unit.member.set_as(self._member)
+        unit.tile.set_as(self._tile)
+        self._count_rows(unit)
+        if unit.kept is not None:
+            unit.kept.set_as(-1)
+            with core.when(self.fresh == 0, *self.keeps(unit)):
+                unit.kept.set_as(unit.tile - self.kept[0])
+        self._tile.set_as(self._tile + 1)
+        with core.tik.if_scope(self._tile == self["first"] + self["count"]):
+            self._tile.set_as(self["first"])
+            self._member.set_as(self._member + 1)
+        return unit
+
+    def last(self) -> Unit:
+        """The last step of the item."""
+        unit = self.units[0]
+        unit.member.set_as(self.core.problem.group - 1)
+        unit.tile.set_as(self["first"] + self["count"] - 1)
+        self._count_rows(unit)
+        return unit
+
+    def _count_rows(self, unit: Unit) -> None:
+        core = self.core
+        if core.problem.sequences:
+            unit.rows.set_as(self["queries"] - unit.tile * core.plan.rows)
+            with core.tik.if_scope(unit.rows > core.plan.rows):
+                unit.rows.set_as(core.plan.rows)
+        elif core.tail_rows:
+            unit.rows.set_as(core.plan.rows)
+            with core.tik.if_scope(unit.tile == core.place("query").rows // core.plan.rows):
+                unit.rows.set_as(core.tail_rows)
+        else:
+            unit.rows.set_as(core.plan.rows)
+
+    def position(self, tile: Number) -> Number:
+        """Position of the first row of a query tile among the keys."""
+        problem = self.core.problem
+        return tile * self.core.plan.rows + (self["offset"] if problem.sequences else problem.offset)
+
+    def tile_number(self, number: Scalar, tile: Number) -> None:
+        """Sets `number` to the visibility tile of a query tile, 0 where everything is visible."""
+        core, table = self.core, self.core.on.table[0]
+        if core.band:
+            core.band.number(number, self.position(tile), self["tile"], self["keys"], self.get("prefix"))
+            return
+        with core.tik.if_scope(tile - self["first"] < record.EDGE):
+            number.set_as(table[self.row + (tile - self["first"]) + self.record.word("left")])
+        with core.tik.else_scope():
+            number.set_as(self["middle"])
+            with core.tik.if_scope(self["first"] + self["count"] - tile <= record.EDGE):
+                number.set_as(
+                    table[self.row + (self["first"] + self["count"] - tile) + (self.record.word("right") - 1)]
+                )
+
+    def distance_number(self, number: Scalar, tile: Number) -> None:
+        """Sets `number` to the distance tile of a query tile with keys on both sides, else to 0."""
+        core, table = self.core, self.core.on.table[0]
+        if core.band:
+            crossing = self["cross"], self["before"]
+            core.band.distance_number(number, self.position(tile), self["tile"], tile, *crossing)
+            return
+        number.set_as(0)
+        with core.when(tile >= self["cross"], tile < self["before"]):
+            number.set_as(table[self.row + (tile - self["cross"]) + self.record.word("distance")])
+
+    def plane(self, name: str, unit: Unit) -> Number:
+        """Plane of the mask or the bias for the query head of a step."""
+        heads, plane = getattr(self.core.problem, f"{name}_planes")[1], self.get(f"{name}_plane")
+        return plane if heads == 1 else plane + unit.member

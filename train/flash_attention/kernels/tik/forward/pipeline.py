@@ -10,10 +10,10 @@ from collections.abc import Sequence
 
 from flash_attention.kernels.tik.common import alibi, dropout, mask, score_terms, tiles
 from flash_attention.kernels.tik.core import Core
-from flash_attention.kernels.tik.forward import row_reference, softmax
+from flash_attention.kernels.tik.forward import load, row_reference, softmax
+from flash_attention.kernels.tik.forward.plan import RING, ForwardPlan
 from flash_attention.kernels.tik.forward.reach import Verdict
-from flash_attention.kernels.tik.forward.tiling import RING, ForwardPlan
-from flash_attention.kernels.tik.forward.work_item import Item
+from flash_attention.kernels.tik.forward.work import Item
 from flash_attention.kernels.tik.language import Number, Scope, Step, Tensor
 
 LAG = 2  # units between the scores of a tile and its part of the output
@@ -71,14 +71,14 @@ class TileLoop:
 
     def _load_value(self, item: Item, base: Number, tile: Number, slot: int) -> None:
         with self.core.when(tile < item["end"]):
-            tiles.load_value(self.core, self.core.on.value[slot], base, tile, item.keys)
+            load.load_value(self.core, self.core.on.value[slot], base, tile, item.keys)
 
     def _load_key(self, item: Item, base: Number, tile: Number, slot: int) -> None:
         core = self.core
         with core.when(tile < item["end"]):
             if score_terms.is_dynamic(self.problem):
                 score_terms.load_key_terms(core, core.on.key_terms[slot], item.planes(), tile)
-            tiles.load_key(core, slot, base, tile, item.keys)  # used first: waiting for it covers the terms
+            load.load_key(core, slot, base, tile, item.keys)  # used first: waiting for it covers the terms
 
     def record(self, meanwhile: Sequence[Step]) -> None:
         """The loop over the key tiles of the item: scores two units ahead of the output, probabilities one ahead.
@@ -104,9 +104,9 @@ class TileLoop:
             for position in range(RING * blocks):
                 self._step(first, position)
                 now = slice(position - 1, position if position < last else None) if position else slice(0)
-                for load, turn in zip(meanwhile[now], bodies[now]):
+                for step, turn in zip(meanwhile[now], bodies[now]):
                     with tik.if_scope(body == turn):
-                        load()
+                        step()
 
     def _step(self, first: Number, position: int) -> None:
         core, blocks, item = self.core, self.plan.row_blocks, self.item
@@ -166,7 +166,7 @@ class TileLoop:
             by_key = core.on.key_terms
             ring = position // self.plan.row_blocks % RING
             slot = ring if score_terms.is_dynamic(self.problem) else 0
-            tiles.key_to_l0(core, tiles.key_slot(core, ring), segment)
+            load.key_to_l0(core, load.key_slot(core, ring), segment)
             score_terms.key_terms_to_l0(core, by_key[slot], segment)
             row_reference.scores(core, self._score_slot(position, segment), segment)
 
@@ -238,18 +238,18 @@ class TileLoop:
                     tik.mmad(target, core.on.l0_probability[0], right, rows, width, columns, 1)
 
         with self._visited(position):
-            tiles.probability_to_l0(core, self._ring("probability", position), segment)
+            load.probability_to_l0(core, self._ring("probability", position), segment)
             ones = core.on.l0_ones[0]
-            values = tiles.value_to_l0(core, self._ring("value", position), segment)
+            values = load.value_to_l0(core, self._ring("value", position), segment)
             total, output = (core.on.total[a], ones, 16), (core.on.output[a], values, plan.value_dim)
             if not plan.precise_total and not self.problem.dropout_threshold:
                 accumulate(total, output)
                 return
             accumulate(total)
             if plan.precise_total:
-                tiles.probability_to_l0(core, self._ring("low", position), segment)
+                load.probability_to_l0(core, self._ring("low", position), segment)
                 accumulate((core.on.low_total[a], ones, 16))
             kept = "dropped" if self.problem.dropout_threshold else "probability"
             if plan.precise_total or kept == "dropped":
-                tiles.probability_to_l0(core, self._ring(kept, position), segment)
+                load.probability_to_l0(core, self._ring(kept, position), segment)
             accumulate(output)

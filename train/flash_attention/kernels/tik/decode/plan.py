@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flash_attention.kernels.tik.hardware import Buffer
+from flash_attention.kernels.tik.hardware import LANES, Buffer
 from flash_attention.kernels.tik.problem import KernelProblem, padded
 
 OPERAND = 16384  # float16 elements of half of L0A, and of L0B
 SCORES = 8192  # float32 scores of a tile in the Unified Buffer
 MOST_KEYS = 512  # of a tile
-LANES = 64  # float32 elements of a repeat: four keys of 16 rows
 WINDOW = 1024  # entries of a block table that are on chip at a time
 HIDDEN_KEYS = 128  # keys that are hidden at a time
 PIECE = 4096  # float32 elements of the output that leave L0C at a time

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from flash_attention.kernels.tik import forms, packed, tuning
-from flash_attention.kernels.tik.backward import row_block
-from flash_attention.kernels.tik.backward.words import FIELDS
-from flash_attention.kernels.tik.common import band, softcap
+from flash_attention.kernels.tik.backward import record, row_block
+from flash_attention.kernels.tik.common import softcap
 from flash_attention.kernels.tik.common.score_terms import TERMS
 from flash_attention.kernels.tik.common.table_row import ITEMS_PER_CHUNK
-from flash_attention.kernels.tik.hardware import BYTES, HALF_ROUND, WIDENED, Buffer, usage
+from flash_attention.kernels.tik.hardware import BYTES, FRACTAL, HALF_LANES, HALF_ROUND, WIDENED, Buffer, usage
 from flash_attention.kernels.tik.problem import KernelProblem, padded
 
 FINISH_COPIES = 2  # tiles that the last pass has in work at a time
@@ -69,6 +68,49 @@ STRATEGIES = {
 
 
 @dataclass(frozen=True)
+class Pipeline:
+    """How the steps of the main kernel follow each other.
+
+    Attributes:
+        single: the gradient of the scores is multiplied out in float32; otherwise from float16 factors, which costs
+            Vector less, its limit at HALF_FACTORS, and doubles what rounding does to them.
+        deferred: the Unified Buffer holds the gradients of an item, which are stored during the next one, see store.py.
+        apart: every piece of a tile is a tensor of its own in the Unified Buffer, see `BackwardPlan.pieces`: where
+            synchronisation looks at whole tensors, Vector then waits for the result of an instruction while it works on
+            another piece.
+        tight: scores and the gradients of the probabilities take turns in one place in L0C, and the gradients of the
+            queries leave it in halves: those of more keys fit.
+    """
+
+    name: str
+    single: bool
+    deferred: bool = False
+    apart: bool = False
+    tight: bool = False
+
+    @property
+    def late(self) -> bool:
+        """Whether the gradients of an item leave L0C during the next one."""
+        return self.deferred and self.single
+
+
+PIPELINES = (
+    Pipeline("half", single=False),
+    Pipeline("single", single=True),
+    Pipeline("deferred half", single=False, deferred=True),
+    Pipeline("deferred single", single=True, deferred=True),
+    Pipeline("apart half", single=False, deferred=True, apart=True),
+    Pipeline("apart single", single=True, deferred=True, apart=True),
+    Pipeline("tight", single=True, deferred=True, tight=True),
+    Pipeline("tight apart", single=True, deferred=True, apart=True, tight=True),
+)
+
+
+def _pipeline(**wanted: bool) -> Pipeline:
+    return next(one for one in PIPELINES if all(getattr(one, name) == value for name, value in wanted.items()))
+
+
+@dataclass(frozen=True)
 class BackwardPlan:
     """A strategy cut down to the lengths of a problem.
 
@@ -77,14 +119,8 @@ class BackwardPlan:
         keys: keys of a work item, whose gradients stay in L0C.
         operand: as in Strategy.
         head_dim, value_dim: padded to 16.
-        single: the gradient of the scores is multiplied out in float32; otherwise from float16 factors, which costs
-            Vector less, its limit at HALF_FACTORS, and doubles what rounding does to them.
+        pipeline: one of PIPELINES.
         bias_kind: kind of the bias whose gradient is wanted, or "none".
-        deferred: the Unified Buffer holds the gradients of an item, see results.py.
-        apart: every piece of a tile is a tensor of its own in the Unified Buffer, see `pieces`: where synchronisation
-            looks at whole tensors, Vector then waits for the result of an instruction while it works on another piece.
-        tight: scores and the gradients of the probabilities take turns in one place in L0C, and the gradients of the
-            queries leave it in halves: those of more keys fit.
         bias_chunks: groups of 16 query heads whose sums per key are kept, for bias_kind "per_key".
     """
 
@@ -94,12 +130,9 @@ class BackwardPlan:
     operand: int
     head_dim: int
     value_dim: int
-    single: bool
+    pipeline: Pipeline
     bias_kind: str
     bias_chunks: int
-    deferred: bool
-    apart: bool
-    tight: bool
 
     row_blocks = 1
 
@@ -142,7 +175,7 @@ class BackwardPlan:
     def query_parts(self) -> tuple[tuple[int, int], ...]:
         """(first, count) of the fractal columns of the gradients of the queries that L0C holds at a time."""
         columns = self.head_dim // 16
-        half = -(-columns // 2) if self.tight else columns
+        half = -(-columns // 2) if self.pipeline.tight else columns
         return tuple((first, min(half, columns - first)) for first in range(0, columns, half))
 
     def key_parts(self, part: tuple[int, int]) -> list[tuple[int, int]]:
@@ -154,7 +187,7 @@ class BackwardPlan:
         """Tensors of L0C that share the gradients of the queries, as the scores do; one where Vector is the limit."""
         parts = self.key_parts(self.query_parts[0])
         alike = len(parts) % 2 == 0 and len({count for _, count in parts}) == 1
-        return 2 if self.single and alike and not self.tight else 1
+        return 2 if self.pipeline.single and alike and not self.pipeline.tight else 1
 
     @property
     def pieces(self) -> tuple[tuple[int, int], ...]:
@@ -165,7 +198,7 @@ class BackwardPlan:
     @property
     def copies(self) -> int:
         """Tensors that hold a tile in the Unified Buffer: one, or one per piece."""
-        return len(self.pieces) if self.apart else 1
+        return len(self.pieces) if self.pipeline.apart else 1
 
     def segment_start(self, index: int) -> int:
         """First key of a segment inside its tile."""
@@ -209,6 +242,7 @@ def plans(problem: KernelProblem, bias_gradient: bool) -> list[BackwardPlan]:
         if len(names) > 1 and problem.seq_k < SHORT and computed > SHORT_WASTE * padded(problem.seq_k, 128):
             kinds = [kind for kind in kinds if not kind[1]]
         for deferred, tight in kinds:
+            apart = deferred and widest <= (224 if tight else 128) and not problem.rules.softcap and bias != "per_score"
             plan = BackwardPlan(
                 name,
                 _cut(strategy.rows, problem.seq_q if not problem.sequences else min(problem.seq_q, 64)),
@@ -216,12 +250,9 @@ def plans(problem: KernelProblem, bias_gradient: bool) -> list[BackwardPlan]:
                 strategy.operand,
                 head_dim,
                 value_dim,
-                single,
+                _pipeline(single=single, deferred=deferred, apart=apart, tight=tight),
                 bias,
                 chunks,
-                deferred,
-                deferred and widest <= (224 if tight else 128) and not problem.rules.softcap and bias != "per_score",
-                tight,
             )
             if plan not in result:
                 result.append(plan)
@@ -252,12 +283,12 @@ def lowers_on_cube(problem: KernelProblem) -> bool:
 
 
 def buffers(
-    problem: KernelProblem, plan: BackwardPlan, tiles: int, distances: int, owned: bool, kept: int = 0
+    problem: KernelProblem, plan: BackwardPlan, tiles: int, distances: int, writes_d_query: bool, kept: int = 0
 ) -> list[Buffer]:
     """Every on-chip buffer of the main kernel, in the order of allocation; arguments as in the forward operator.
 
     Args:
-        owned: see BackwardSplit.
+        writes_d_query: see BackwardSplit.
         kept: query tiles of a head that stay in L1.
     """
     rows, keys, depth, value_dim, area = plan.rows, plan.keys, plan.head_dim, plan.value_dim, plan.area
@@ -268,11 +299,15 @@ def buffers(
     # In equal parts an operand may hold more of the narrower head_dim at a time than of the wider one.
     part_rows = max(plan.column_parts(rows, dim)[0][1] for dim in (depth, value_dim)) * 16
     part_keys = max(count for part in plan.query_parts for _, count in plan.key_parts(part)) * 16
-    half = padded(area, 128)
+    half, deferred = padded(area, 128), plan.pipeline.deferred
     lowering = rows * rows if tiles and lowers_on_cube(problem) else 0
     # In two tensors, whose products take turns, nothing waits for the end of the one before where the synchronisation
     # looks at whole tensors. Vector takes one after the other.
-    halves = len(plan.pieces) if (plan.single or plan.apart) and not capped and len(plan.segments) > 1 else 1
+    halves = (
+        len(plan.pieces)
+        if (plan.pipeline.single or plan.pipeline.apart) and not capped and len(plan.segments) > 1
+        else 1
+    )
     piece = plan.pieces[0][1] if halves > 1 else area
     l0_keys = max(width * plan.widest, keys * part_keys, rows * 16 if lowering else 0)
     l0_other = rows * part_rows + keys * TERMS * (2 if dynamic else 1) + (rows * 16 if plan.bias_chunks else 0)
@@ -292,8 +327,8 @@ def buffers(
         Buffer("key_rows", "L1", "float16", keys * depth, 2),
         Buffer("value", "L1", "float16", keys * value_dim, 2),
         Buffer("key_terms", "L1", "float16", keys * TERMS, RING if dynamic else 0),
-        Buffer("one_terms", "L1", "float16", 256),
-        Buffer("one_hot", "L1", "float16", 16 * 256, 1 if plan.bias_chunks else 0),
+        Buffer("one_terms", "L1", "float16", FRACTAL),
+        Buffer("one_hot", "L1", "float16", 16 * FRACTAL, 1 if plan.bias_chunks else 0),
         Buffer("tiles", "L1", "float16", tiles),
         Buffer("lowering", "L1", "float16", lowering),
         Buffer("distances", "L1", "float16", distances),
@@ -311,29 +346,31 @@ def buffers(
         Buffer("key_sum", "L0C", "float32", keys * depth),
         Buffer("query_sum", "L0C", "float32", queries, plan.query_halves),
         Buffer("scores", "L0C", "float32", piece, halves),
-        Buffer("d_probability", "L0C", "float32", 0 if plan.tight else piece, halves),
+        Buffer("d_probability", "L0C", "float32", 0 if plan.pipeline.tight else piece, halves),
         Buffer("delta", "L0C", "float32", rows * 16, 1 if dropout else 0),
         Buffer("bias_sum", "L0C", "float32", keys * 16, plan.bias_chunks),
         *_vector_operands(problem, plan),
         # A whole number of rounds of the banks behind the query gradients that are added to it.
-        Buffer("query_total", "UB", "float32", rows * depth + HALF_ROUND if owned else 0),
+        Buffer("query_total", "UB", "float32", rows * depth + HALF_ROUND if writes_d_query else 0),
         Buffer("cap_slope", "UB", "float16", half, 1 if capped else 0),
         Buffer("dropped", "UB", "float16", half, 1 if dropout else 0),
         Buffer("row_delta", "UB", "float16", rows * 16, 1 if dropout else 0),
         Buffer("keep", "UB", "uint8", area // 8, 2 if dropout else 0),
         Buffer("visible", "UB", "float16", half if tiles and not lowering else 0),
-        Buffer("visible_part", "UB", "float16", band.LANES if problem.sequences else 0),
+        Buffer("visible_part", "UB", "float16", HALF_LANES if problem.sequences else 0),
         Buffer("hidden", "UB", "float16", half, 1 if problem.mask == "per_score" else 0),
         Buffer("bias", "UB", "float16", half, 1 if problem.bias == "per_score" else 0),
         Buffer("distance", "UB", "float16", half, 1 if distances else 0),
         Buffer("slope_value", "UB", "float32", 128, 1 if distances else 0),
-        Buffer("value_gradient", "UB", "float16", keys * value_dim if plan.deferred else 0),
-        Buffer("key_gradient", "UB", "float16", keys * depth if plan.deferred and not plan.single else 0),
-        Buffer("query_half", "UB", "float16", rows * depth if owned else 0),
+        Buffer("value_gradient", "UB", "float16", keys * value_dim if deferred else 0),
+        Buffer(
+            "key_gradient", "UB", "float16", keys * depth if plan.pipeline.deferred and not plan.pipeline.single else 0
+        ),
+        Buffer("query_half", "UB", "float16", rows * depth if writes_d_query else 0),
         Buffer("zeros", "UB", "float16", 128, 1 if dropout else 0),
         Buffer("term", "UB", "float16", 128, 1 if distances else 0),
         Buffer("widened", "UB", "float32", 0 if forms.current().mixed_axpy else WIDENED),
-        Buffer("table", "UB", "int32", ITEMS_PER_CHUNK * FIELDS),
+        Buffer("table", "UB", "int32", ITEMS_PER_CHUNK * record.item(problem).size),
         *softcap.buffers(problem, rows, keys, keys, 1),
     ]
     return [buffer for buffer in result if buffer.copies and buffer.size]
@@ -361,10 +398,10 @@ def _vector_operands(problem: KernelProblem, plan: BackwardPlan) -> list[Buffer]
     score = Buffer("score", "UB", "float32", area + 128 + raw, copies)
     probability = Buffer("probability_half", "UB", "float16", half, copies)
     # Copies begin a whole number of rounds apart.
-    d_score = Buffer("d_score_half", "UB", "float16", half if plan.single else half + 128 * copies, copies)
+    d_score = Buffer("d_score_half", "UB", "float16", half if plan.pipeline.single else half + 128 * copies, copies)
     # With room for keys that are to be scaled, a whole round of the banks: what follows keeps its place in them.
     keys = Buffer("key_stage", "UB", "float16", plan.keys * plan.head_dim + 4 * HALF_ROUND)
-    if plan.single:
+    if plan.pipeline.single:
         d_query = Buffer("d_query", "UB", "float32", plan.rows * plan.head_dim)
         factor = Buffer("d_probability_single", "UB", "float32", area, copies)
         return [score, probability, d_query, factor, d_score, keys]

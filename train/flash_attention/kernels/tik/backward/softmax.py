@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 
 from flash_attention.kernels.tik.backward.load import Loads
-from flash_attention.kernels.tik.backward.tiling import PAIR, BackwardPlan, lowers_on_cube
-from flash_attention.kernels.tik.backward.work_item import KeyItem, Unit
+from flash_attention.kernels.tik.backward.plan import PAIR, BackwardPlan, lowers_on_cube
+from flash_attention.kernels.tik.backward.work import KeyItem, Unit
 from flash_attention.kernels.tik.common import alibi, dropout, mask, softcap
 from flash_attention.kernels.tik.common.tiles import by_keys, by_rows
 from flash_attention.kernels.tik.core import Core
-from flash_attention.kernels.tik.hardware import HALF_ROUND, F
+from flash_attention.kernels.tik.hardware import FRACTAL, HALF_ROUND
 from flash_attention.kernels.tik.language import Scalar, Scope, Tensor
 from flash_attention.kernels.tik.problem import padded
 
@@ -27,7 +27,7 @@ class VectorWork:
         # Run-time flag: causality hides the second piece of a tile from all of its rows. Its probabilities are zeros
         # without an exponential, which pays where Vector is the limit.
         plan, asked = core.plan, core.problem.rules.causal and not core.problem.prefix
-        possible = asked and not plan.single and len(plan.pieces) > 1
+        possible = asked and not plan.pipeline.single and len(plan.pieces) > 1
         self._hidden = core.scalar("int32", "hidden_piece", 0) if possible else None
 
     def _look(self, unit: Unit) -> None:
@@ -61,7 +61,7 @@ class VectorWork:
         """The piece of a tile from element `at` on, which may be a tensor of L0C."""
         sources = self.core.on.copies(name) or self.core.on.scores
         source = sources[0][at] if len(sources) == 1 else sources[1 if at else 0]
-        self.core.from_l0c(target, source, elements // F)
+        self.core.from_l0c(target, source, elements // FRACTAL)
 
     def take_scores(self) -> None:
         """Scores out of L0C; in one move where Vector has something else to take while it waits for them."""
@@ -69,11 +69,11 @@ class VectorWork:
         if core.problem.rules.softcap:
             return
         skew = HALF_ROUND if core.problem.post_scale != 1.0 else 0
-        if not plan.single and not plan.apart:
-            core.from_l0c(core.on.score[0][shift + skew :], core.on.scores[0][0], plan.area // F)
+        if not plan.pipeline.single and not plan.pipeline.apart:
+            core.from_l0c(core.on.score[0][shift + skew :], core.on.scores[0][0], plan.area // FRACTAL)
             return
         pieces = self._pieces("score", shift + skew)
-        for at, elements, target in pieces if plan.single else reversed(pieces):
+        for at, elements, target in pieces if plan.pipeline.single else reversed(pieces):
             self._from_l0c("scores", target, at, elements)
 
     def probabilities(self, unit: Unit) -> None:
@@ -86,7 +86,7 @@ class VectorWork:
             self._cap()
         if skew and not problem.rules.softcap:
             for (_, elements, exponent), (_, _, source) in zip(exponents, self._pieces("score", shift + skew)):
-                core.with_scalar("vec_muls", exponent, source, problem.post_scale, elements, 64)
+                core.with_scalar("vec_muls", exponent, source, problem.post_scale, elements)
         if problem.bias == "per_score":
             for at, elements, exponent in exponents:
                 core.add_half(exponent, core.on.bias[0][at:], 1.0, elements)
@@ -96,7 +96,7 @@ class VectorWork:
         self._look(unit)
         for at, elements, exponent in exponents:
             with self._if_seen(at):
-                core.unary("vec_exp", exponent, exponent, elements, 64)
+                core.unary("vec_exp", exponent, exponent, elements)
         for (at, elements, exponent), half in zip(exponents, halves):
             with self._if_seen(at):
                 core.to_half(half, exponent, elements)
@@ -113,7 +113,7 @@ class VectorWork:
 
     def take_d_probability(self) -> None:
         """Gradients of the probabilities out of L0C, where that is a step of its own."""
-        if self.core.plan.single:
+        if self.core.plan.pipeline.single:
             for at, elements, factor in reversed(self._pieces("d_probability_single")):
                 self._from_l0c("d_probability", factor, at, elements)
 
@@ -121,11 +121,11 @@ class VectorWork:
         """probability * (gradient of the probability - D) to L1."""
         core, plan, problem = self.core, self.core.plan, self.core.problem
         scores, results = self._pieces("score"), self._pieces("d_score_half")
-        if plan.single:
+        if plan.pipeline.single:
             factors = self._pieces("d_probability_single")
             sources = self._pieces("score", core.operand_shift)
             for (_, elements, score), (_, _, source), (_, _, factor) in zip(scores, sources, factors):
-                core.binary("vec_mul", score, source, factor, elements, 64)
+                core.binary("vec_mul", score, source, factor, elements)
             for (_, elements, score), (_, _, result) in zip(scores, results):
                 core.to_half(result, score, elements)
         else:
@@ -134,7 +134,7 @@ class VectorWork:
             if problem.dropout_threshold:
                 # Before the products.
                 delta, square = core.on.row_delta[0], plan.rows * 16
-                core.from_l0c(delta, core.on.delta[0], square // F)
+                core.from_l0c(delta, core.on.delta[0], square // FRACTAL)
             for at, elements, factor in factors:
                 self._from_l0c("d_probability", factor, at, elements)
             if problem.dropout_threshold:
@@ -153,7 +153,7 @@ class VectorWork:
                 self._to_l1(core.on.d_biased[position], result, 0, plan.area)
             core.binary("vec_mul", result, result, core.on.cap_slope[0], plan.area)
         # One wait: with those for the probabilities and the query gradients no more than four events are in flight.
-        if not plan.apart:
+        if not plan.pipeline.apart:
             results = [(0, plan.area, results[0][2])]
         for at, elements, result in reversed(results):
             self._to_l1(core.on.d_score[position], result, at, elements)
@@ -174,7 +174,7 @@ class VectorWork:
             softcap.squash(core, part, 2 * HALF_ROUND, elements)
             softcap.slope(core, on.cap_slope[0][at:], on.probability_half[0][at:], squashed, elements)
             capped = part[core.operand_shift :]
-            core.with_scalar("vec_muls", capped, squashed, core.problem.rules.softcap, elements, 64)
+            core.with_scalar("vec_muls", capped, squashed, core.problem.rules.softcap, elements)
             softcap.add_terms(core, part, at, elements)
 
     def _lower_hidden(self, exponents: list[Part], work: list[Tensor]) -> None:
@@ -206,7 +206,7 @@ class VectorWork:
         core, plan, tik, item = self.core, self.core.plan, self.core.tik, self.item
         square = plan.rows * 16
         core.to_single(score[HALF_ROUND:], half, plan.area)
-        core.with_scalar("vec_muls", score, score[HALF_ROUND:], core.problem.dropout_scale, plan.area, 64)
+        core.with_scalar("vec_muls", score, score[HALF_ROUND:], core.problem.dropout_scale, plan.area)
 
         def record(have: int) -> None:
             plane = item.plane("bias", unit)

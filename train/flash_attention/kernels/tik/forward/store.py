@@ -6,13 +6,13 @@ import functools
 
 from flash_attention.kernels.tik.common.tiles import by_rows, stored_rows
 from flash_attention.kernels.tik.core import Core
-from flash_attention.kernels.tik.forward.tiling import ForwardPlan
-from flash_attention.kernels.tik.forward.work_item import Item
-from flash_attention.kernels.tik.hardware import LARGEST_SINGLE
+from flash_attention.kernels.tik.forward.plan import ForwardPlan
+from flash_attention.kernels.tik.forward.work import Item
+from flash_attention.kernels.tik.hardware import FRACTAL, LARGEST_SINGLE
 from flash_attention.kernels.tik.language import Number, Step, Tensor
 from flash_attention.kernels.tik.layout import SINK_LANES
 
-TINY = 2.0**-120
+LEAST_TOTAL = 2.0**-120
 SATURATED = 59000  # a row total beyond this may hold a probability whose exponent was cut at softmax.CEILING
 LARGEST_FLAG = 65000.0  # of the row totals that are compared with SATURATED
 # Of a sink less the row reference: its exponential is then all of the total, and the logsumexp is the sink itself.
@@ -21,13 +21,13 @@ LARGEST_SINK = 40.0
 
 def initialise(core: Core[ForwardPlan]) -> None:
     """Constants of the rows."""
-    core.fill(core.on.least_total[0], TINY, 128, 64)
-    core.fill(core.on.kept_scale[0], core.problem.dropout_scale, 128, 64)
-    core.fill(core.on.ones[0], 1.0, 128, 64)
-    core.fill(core.on.largest_half[0], LARGEST_FLAG, 128, 64)
-    core.fill(core.on.row_total[0], 0.0, 2048, 64)
+    core.fill(core.on.least_total[0], LEAST_TOTAL, 128)
+    core.fill(core.on.kept_scale[0], core.problem.dropout_scale, 128)
+    core.fill(core.on.ones[0], 1.0, 128)
+    core.fill(core.on.largest_half[0], LARGEST_FLAG, 128)
+    core.fill(core.on.row_total[0], 0.0, 2048)
     for vector in core.on.copies("largest_sink"):
-        core.fill(vector, LARGEST_SINK, 128, 64)
+        core.fill(vector, LARGEST_SINK, 128)
 
 
 def load_sink(core: Core[ForwardPlan], item: Item) -> None:
@@ -58,7 +58,7 @@ def finish(core: Core[ForwardPlan], item: Item, a: int) -> None:
     def scale(index: int) -> None:
         for column in range(spans[index][1]):
             at = slot(index) + column * square
-            core.binary("vec_mul", score[at:], score[at + shift :], inverse, square, 64)
+            core.binary("vec_mul", score[at:], score[at + shift :], inverse, square)
 
     def convert(index: int) -> None:
         first, width = spans[index]
@@ -105,15 +105,8 @@ def store(core: Core[ForwardPlan], item: Item, a: int, core_index: Number, items
     def record(have: Number) -> None:
         start = core.start("output", item["head"], item.origin("output")) + item["start", a] * 16
         core.store("output", start, (core.on.stage[a], 0), have, core.plan.rows)
-        tik.data_move(
-            core.gm["logsumexp"][core.wide(item["head"], core.seq_q) + item.stored(item["start", a])],
-            core.on.row_lse[a],
-            0,
-            1,
-            stored_rows(core, have) // 8,
-            0,
-            0,
-        )
+        place = core.gm["logsumexp"][core.wide(item["head"], core.seq_q) + item.stored(item["start", a])]
+        tik.data_move(place, core.on.row_lse[a], 0, 1, stored_rows(core, have) // 8, 0, 0)
         row = (core_index * items + item.index) * 2 + a
         tik.data_move(core.gm["flags"][row * 8], core.on.flag[a], 0, 1, 1, 0, 0)
 
@@ -129,13 +122,13 @@ def _inverse_steps(core: Core[ForwardPlan], a: int) -> list[Step]:
     tiny, kept, factor = core.on.least_total[0], core.on.kept_scale[0], core.on.reference_part[0]
     gather, turn = _compact_steps(core, compact)
     spread = _spread_steps(core, core.on.inverse[0], factor)
-    limit = [lambda: core.with_row("vec_max", whole, compact, tiny, 128, 64)]
+    limit = [lambda: core.with_row("vec_max", whole, compact, tiny, 128)]
     if core.problem.sinks:
         share = core.on.sink_share[0]
         limit = [
             lambda: _sink_share(core, a),
-            lambda: core.binary("vec_add", whole, compact, share, 128, 64),
-            lambda: core.with_row("vec_max", whole, whole, tiny, 128, 64),
+            lambda: core.binary("vec_add", whole, compact, share, 128),
+            lambda: core.with_row("vec_max", whole, whole, tiny, 128),
         ]
     return [
         lambda: core.from_l0c(total, core.on.total[a], core.plan.rows // 16),
@@ -158,26 +151,26 @@ def _small_steps(core: Core[ForwardPlan], a: int) -> list[Step]:
         low, whole = core.on.scratch[0], core.on.row_total[0]
         first = [
             lambda: core.from_l0c(low, core.on.low_total[a], core.plan.rows // 16),
-            lambda: core.binary("vec_add", whole, whole, low, core.plan.rows * 16, 64),
+            lambda: core.binary("vec_add", whole, whole, low, core.plan.rows * 16),
             *_compact_steps(core, compact),
-            lambda: core.with_row("vec_max", lse, compact, core.on.least_total[0], 128, 64),
+            lambda: core.with_row("vec_max", lse, compact, core.on.least_total[0], 128),
         ]
         if core.problem.sinks:
-            first += [lambda: core.binary("vec_add", lse, lse, core.on.sink_share[0], 128, 64)]
+            first += [lambda: core.binary("vec_add", lse, lse, core.on.sink_share[0], 128)]
     if core.problem.sinks:
-        last = [lambda: core.binary("vec_max", lse, lse, core.on.sink[0], 128, 64)]
+        last = [lambda: core.binary("vec_max", lse, lse, core.on.sink[0], 128)]
     return [
         *first,
-        lambda: core.with_scalar("vec_muls", seen, lse, 2.0**60, 128, 64),
-        lambda: core.with_row("vec_min", core.on.reference_part[0], compact, core.on.largest_half[0], 128, 64),
-        lambda: core.binary("vec_min", seen, seen, one, 128, 64),
-        lambda: core.unary("vec_ln", lse, lse, 128, 64),
+        lambda: core.with_scalar("vec_muls", seen, lse, 2.0**60, 128),
+        lambda: core.with_row("vec_min", core.on.reference_part[0], compact, core.on.largest_half[0], 128),
+        lambda: core.binary("vec_min", seen, seen, one, 128),
+        lambda: core.unary("vec_ln", lse, lse, 128),
         lambda: core.to_half(core.on.half_total[0], core.on.reference_part[0], 128),
         lambda: tik.vec_adds(64, compact, seen, -1.0, 2, 8, 8),
-        lambda: core.binary("vec_add", lse, lse, core.on.current_reference[0][a * 128 :], 128, 64),
-        lambda: core.with_scalar("vec_muls", compact, compact, LARGEST_SINGLE, 128, 64),
-        lambda: core.binary("vec_mul", lse, lse, seen, 128, 64),
-        lambda: core.binary("vec_add", lse, lse, compact, 128, 64),
+        lambda: core.binary("vec_add", lse, lse, core.on.current_reference[0][a * 128 :], 128),
+        lambda: core.with_scalar("vec_muls", compact, compact, LARGEST_SINGLE, 128),
+        lambda: core.binary("vec_mul", lse, lse, seen, 128),
+        lambda: core.binary("vec_add", lse, lse, compact, 128),
         *last,
     ]
 
@@ -185,9 +178,9 @@ def _small_steps(core: Core[ForwardPlan], a: int) -> list[Step]:
 def _sink_share(core: Core[ForwardPlan], a: int) -> None:
     """sink_share = what the sink adds to the row totals of row block `a`."""
     share = core.on.sink_share[0]
-    core.binary("vec_sub", share, core.on.sink[0], core.on.current_reference[0][a * 128 :], 128, 64)
-    core.with_row("vec_min", share, share, core.on.largest_sink[0], 128, 64)
-    core.unary("vec_exp", share, share, 128, 64)
+    core.binary("vec_sub", share, core.on.sink[0], core.on.current_reference[0][a * 128 :], 128)
+    core.with_row("vec_min", share, share, core.on.largest_sink[0], 128)
+    core.unary("vec_exp", share, share, 128)
 
 
 def _spread_steps(core: Core[ForwardPlan], target: Tensor, source: Tensor) -> list[Step]:
@@ -217,7 +210,7 @@ def _compact_steps(core: Core[ForwardPlan], target: Tensor) -> list[Step]:
     scratch = core.on.scratch[0].reinterpret_cast_to("float16")
     sources = [rows[8 * k * 32] for k in range(16)]
     # Outputs 0 and 1 are the two halves of column 0; the others repeat them and are not used.
-    targets = [scratch[0], scratch[16]] + [scratch[256 * e] for e in range(1, 15)]
+    targets = [scratch[0], scratch[16]] + [scratch[FRACTAL * e] for e in range(1, 15)]
     return [
         lambda: core.tik.vec_trans_scatter(False, False, targets, sources, 8, 2, 2),
         lambda: core.tik.vec_trans(target.reinterpret_cast_to("float16"), scratch, 1, 1, 1),

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from flash_attention.kernels.tik import KernelProblem
 from flash_attention.kernels.tik.common.work_split import clip, deal, neighbours, plane
-from flash_attention.kernels.tik.forward import scheduler
-from flash_attention.kernels.tik.forward.tiling import STRATEGIES, candidates
+from flash_attention.kernels.tik.forward import work as forward_work
+from flash_attention.kernels.tik.forward.plan import STRATEGIES, candidates
+from flash_attention.kernels.tik.forward.record import EDGE
 from flash_attention.kernels.tik.problem import padded
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,18 +18,17 @@ def _row_blocks(work):
     """(core, item row, words) of every active row block."""
     for core in range(work.cores):
         for row in work.table[core]:
-            for a in range(2):
-                words = row[scheduler.ROW_BLOCK + a * scheduler.ROW_BLOCK_FIELDS :][: scheduler.ROW_BLOCK_FIELDS]
-                if words[scheduler.ROWS]:
+            for words in row["row_blocks"]:
+                if words["rows"]:
                     yield core, row, words
 
 
 def _number(words, tile: int) -> int:
     """The number of a key tile's mask in the words of a work item, 0 for none."""
-    if tile - words[scheduler.FIRST] < scheduler.EDGE:
-        return words[scheduler.LEFT + tile - words[scheduler.FIRST]]
-    if words[scheduler.LAST] - tile < scheduler.EDGE:
-        return words[scheduler.RIGHT + words[scheduler.LAST] - tile]
+    if tile - words["first"] < EDGE:
+        return words["left"][tile - words["first"]]
+    if words["last"] - tile < EDGE:
+        return words["right"][words["last"] - tile]
     return 0
 
 
@@ -57,14 +57,14 @@ def test_table_and_tiles_give_the_visibility_of_the_problem(data):
 
 def check_visibility(problem: KernelProblem, plan) -> None:
     """Asserts that the tiles of a table show what the problem's band says, and no more of them than need be."""
-    work = scheduler.split(problem, plan)
+    work = forward_work.split(problem, plan)
     expected = problem.band.dense()
     seen = np.zeros((problem.seq_q, problem.seq_k), bool)
     for _, _, words in _row_blocks(work):
-        start = words[scheduler.START]
+        start = words["start"]
         rows = min(plan.rows, problem.seq_q - start)
-        assert words[scheduler.FIRST] <= words[scheduler.LAST]  # or nobody writes the zeros of blind rows
-        for tile in range(words[scheduler.FIRST], words[scheduler.LAST] + 1):
+        assert words["first"] <= words["last"]  # or nobody writes the zeros of blind rows
+        for tile in range(words["first"], words["last"] + 1):
             number = _number(words, tile)
             keys = min(plan.keys, problem.seq_k - tile * plan.keys)
             block = np.ones((plan.rows, plan.keys), bool)
@@ -97,18 +97,18 @@ def test_visibility_at_either_end_of_a_range(fields):
 def test_every_row_block_of_every_head_is_done_once():
     problem = make_kernel_problem(3, 6, 500, 300, 64, kv_heads=2, causal=True, cores=7)
     plan = candidates(problem)[0]
-    work = scheduler.split(problem, plan)
-    done = [(row[scheduler.HEAD], words[scheduler.START]) for _, row, words in _row_blocks(work)]
+    work = forward_work.split(problem, plan)
+    done = [(row["head"], words["start"]) for _, row, words in _row_blocks(work)]
     assert len(done) == len(set(done)) == 18 * 4
     for _, row, _ in _row_blocks(work):
-        assert row[scheduler.KV_HEAD] == row[scheduler.HEAD] // 6 * 2 + row[scheduler.HEAD] % 6 // 3
+        assert row["kv_head"] == row["head"] // 6 * 2 + row["head"] % 6 // 3
 
 
 @pytest.mark.parametrize(("heads", "seq"), ((32, 4096), (8, 4096), (1, 8192), (3, 2048)))
 def test_causal_work_is_balanced(heads, seq):
     problem = make_kernel_problem(1, heads, seq, seq, 128, causal=True)
-    work = scheduler.split(problem, candidates(problem)[0])
-    longest = max(block[scheduler.LAST] - block[scheduler.FIRST] + 1 for _, _, block in _row_blocks(work))
+    work = forward_work.split(problem, candidates(problem)[0])
+    longest = max(block["last"] - block["first"] + 1 for _, _, block in _row_blocks(work))
     mean = sum(work.units) / 32
     # No core does more than its share by more than one item can be long.
     assert max(work.units) <= max(1.06 * mean, 2 * longest)
@@ -116,8 +116,8 @@ def test_causal_work_is_balanced(heads, seq):
 
 def test_tiles_out_of_sight_are_never_visited():
     problem = make_kernel_problem(1, 1, 4096, 4096, 64, window_left=200, window_right=0)
-    work = scheduler.split(problem, candidates(problem)[0])
-    assert all(words[scheduler.LAST] - words[scheduler.FIRST] + 1 <= 4 for _, _, words in _row_blocks(work))
+    work = forward_work.split(problem, candidates(problem)[0])
+    assert all(words["last"] - words["first"] + 1 <= 4 for _, _, words in _row_blocks(work))
     assert sum(work.units) < 32 * 4
 
 
@@ -125,29 +125,29 @@ def test_tiles_out_of_sight_are_never_visited():
 def test_distances_count_tokens_after_the_query(fields):
     problem = make_kernel_problem(1, 1, head_dim=32, alibi=True, **fields)
     plan = candidates(problem)[0]
-    work = scheduler.split(problem, plan)
+    work = forward_work.split(problem, plan)
     for _, _, words in _row_blocks(work):
         # The table has room for two numbers of tiles.
-        assert words[scheduler.CROSS] <= words[scheduler.AFTER] <= words[scheduler.CROSS] + 2
-        assert words[scheduler.FIRST] <= words[scheduler.CROSS] and words[scheduler.AFTER] <= words[scheduler.LAST] + 1
-        for tile in range(words[scheduler.FIRST], words[scheduler.LAST] + 1):
+        assert words["cross"] <= words["after"] <= words["cross"] + 2
+        assert words["first"] <= words["cross"] and words["after"] <= words["last"] + 1
+        for tile in range(words["first"], words["last"] + 1):
             keys = tile * plan.keys + np.arange(plan.keys)
-            after = keys[None, :] - (words[scheduler.START] + problem.offset + np.arange(plan.rows))[:, None]
-            if words[scheduler.CROSS] <= tile < words[scheduler.AFTER]:
-                number = words[scheduler.DISTANCE + tile - words[scheduler.CROSS]]
+            after = keys[None, :] - (words["start"] + problem.offset + np.arange(plan.rows))[:, None]
+            if words["cross"] <= tile < words["after"]:
+                number = words["distance"][tile - words["cross"]]
                 tile_values = work.distances[number - 1].transpose(1, 0, 2).reshape(plan.rows, plan.keys)
                 assert np.array_equal(tile_values, np.maximum(after, 0))
                 assert (after < 0).any() and (after > 0).any()  # others need no tile
             else:
-                assert (after <= 0).all() if tile < words[scheduler.CROSS] else (after >= 0).all()
+                assert (after <= 0).all() if tile < words["cross"] else (after >= 0).all()
 
 
 def test_no_distances_where_nothing_comes_after_its_query():
     problem = make_kernel_problem(1, 1, 300, 300, 32, alibi=True, causal=True)
-    work = scheduler.split(problem, candidates(problem)[0])
+    work = forward_work.split(problem, candidates(problem)[0])
     assert not len(work.distances)
     for _, _, words in _row_blocks(work):
-        assert min(words[scheduler.CROSS], words[scheduler.AFTER]) > words[scheduler.LAST]
+        assert min(words["cross"], words["after"]) > words["last"]
 
 
 def test_words_of_an_item():
@@ -155,30 +155,30 @@ def test_words_of_an_item():
     shapes = {"mask_shape": (3, 1, 1, 900), "bias_shape": (1, 6, 1, 900)}
     problem = KernelProblem(3, 6, 700, 900, 64, kv_heads=2, cores=7, **shapes)
     plan = candidates(problem)[0]
-    work = scheduler.split(problem, plan)
+    work = forward_work.split(problem, plan)
     units = [0] * work.cores
     for core, row, words in _row_blocks(work):
-        batch, head = divmod(row[scheduler.HEAD], 6)
-        assert (row[scheduler.MASK_PLANE], row[scheduler.BIAS_PLANE], row[scheduler.SLOPE]) == (batch, head, head)
-        assert words[scheduler.ROWS] == padded(min(plan.rows, 700 - words[scheduler.START]))
-        units[core] += words[scheduler.LAST] - words[scheduler.FIRST] + 1
+        batch, head = divmod(row["head"], 6)
+        assert (row["mask_plane"], row["bias_plane"], row["slope"]) == (batch, head, head)
+        assert words["rows"] == padded(min(plan.rows, 700 - words["start"]))
+        units[core] += words["last"] - words["first"] + 1
     assert tuple(units) == work.units
-    assert work.items == max(sum(row[scheduler.END] > 0 for row in items) for items in work.table)
+    assert work.items == max(sum(row["end"] > 0 for row in items) for items in work.table)
 
 
 def test_items_visit_no_tile_in_vain():
     problem = make_kernel_problem(1, 3, 1200, 1200, 64, window_left=100, window_right=0, cores=2)
-    work = scheduler.split(problem, candidates(problem)[0])
+    work = forward_work.split(problem, candidates(problem)[0])
     assert work.table.shape[0] == 2
     for items in work.table:
         for row in items:
-            blocks = [row[scheduler.ROW_BLOCK + a * scheduler.ROW_BLOCK_FIELDS :] for a in range(2)]
-            active = [words for words in blocks if words[scheduler.ROWS]]
+            blocks = row["row_blocks"]
+            active = [words for words in blocks if words["rows"]]
             for words in blocks:  # those that do not exist have a range without tiles
-                assert words[scheduler.ROWS] or words[scheduler.FIRST] > words[scheduler.LAST]
+                assert words["rows"] or words["first"] > words["last"]
             if active:
-                assert row[scheduler.BEGIN] == min(words[scheduler.FIRST] for words in active)
-                assert row[scheduler.END] == max(words[scheduler.LAST] for words in active) + 1
+                assert row["begin"] == min(words["first"] for words in active)
+                assert row["end"] == max(words["last"] for words in active) + 1
 
 
 SAMPLED = (
@@ -209,31 +209,31 @@ def test_first_references_come_from_keys_that_are_seen(fields):
     """Of keys that all rows see, spread as far as they reach; else of the tile at hand that most rows see."""
     problem = make_kernel_problem(1, 1, head_dim=32, **fields)
     plan = candidates(problem)[0]
-    work = scheduler.split(problem, plan)
+    work = forward_work.split(problem, plan)
     groups, visible = plan.keys // 16, problem.band.dense()
     for _, _, words in _row_blocks(work):
-        start, stride = words[scheduler.SAMPLE_START], words[scheduler.SAMPLE_STRIDE]
-        first, last = words[scheduler.FIRST], words[scheduler.LAST]
-        rows = visible[words[scheduler.START] :][: plan.rows]
+        start, stride = words["sample"], words["stride"]
+        first, last = words["first"], words["last"]
+        rows = visible[words["start"] :][: plan.rows]
         common = rows.all(axis=0)
         whole = [group for group in range(problem.seq_k // 16) if common[group * 16 : group * 16 + 16].all()]
-        assert words[scheduler.SAMPLE_STRIDED] == (problem.bias == "none" and len(whole) >= groups > 1)
-        if words[scheduler.SAMPLE_STRIDED]:
+        assert words["strided"] == (problem.bias == "none" and len(whole) >= groups > 1)
+        if words["strided"]:
             sampled = start + stride * np.arange(groups)
             assert start == whole[0] and set(sampled) <= set(whole) and sampled[-1] + groups > whole[-1] + 1
         elif rows.any():
             tiles = [rows[:, tile * plan.keys : (tile + 1) * plan.keys] for tile in range(last + 1)]
             seen = [(tile.any(axis=1).sum(), tile.sum()) for tile in tiles]
-            assert first <= start <= last and words[scheduler.SAMPLE_TILE] == _number(words, start)
-            here = (words[scheduler.START] + problem.offset) // plan.keys
+            assert first <= start <= last and words["sample_tile"] == _number(words, start)
+            here = (words["start"] + problem.offset) // plan.keys
             near = [min(max(tile, first), last) for tile in (here, here + 1)]
             assert seen[start] == (max(seen) if problem.bias == "none" else max(seen[tile] for tile in near))
 
 
 def test_samples_are_no_further_apart_than_an_instruction_reaches():
     problem = make_kernel_problem(1, 1, 16, 1 << 20, 32)
-    (words,) = (words for _, _, words in _row_blocks(scheduler.split(problem, candidates(problem)[0])))
-    assert words[scheduler.SAMPLE_STRIDED] == 1 and words[scheduler.SAMPLE_STRIDE] == 4000
+    (words,) = (words for _, _, words in _row_blocks(forward_work.split(problem, candidates(problem)[0])))
+    assert words["strided"] == 1 and words["stride"] == 4000
 
 
 @pytest.mark.parametrize(
@@ -252,40 +252,40 @@ def test_range_with_more_partial_tiles_than_the_table_holds_is_refused(tile, fie
     with pytest.raises(
         ValueError, match=f"next_blocks, tile: partly visible key tiles of rows {start}[.][.]{start + 127}"
     ):
-        scheduler.split(wide, candidates(wide)[0])
+        forward_work.split(wide, candidates(wide)[0])
 
 
 def test_table_holds_as_many_partial_tiles_as_it_says():
     """Rows 384..511 see all of keys 0..509 or all of 510..1019: eight tiles of 128, none of them whole."""
     problem = make_kernel_problem(1, 1, 1100, 1100, 32, tile=510, prev_blocks=0, next_blocks=0)
-    work = scheduler.split(problem, candidates(problem)[0])
-    (words,) = (words for _, _, words in _row_blocks(work) if words[scheduler.START] == 384)
-    assert words[scheduler.LAST] - words[scheduler.FIRST] + 1 == 2 * scheduler.EDGE
+    work = forward_work.split(problem, candidates(problem)[0])
+    (words,) = (words for _, _, words in _row_blocks(work) if words["start"] == 384)
+    assert words["last"] - words["first"] + 1 == 2 * EDGE
     assert all(_number(words, tile) for tile in range(8))
 
 
 def test_cores_without_work_are_not_used():
     """Where the best tiles leave cores idle, the same tiles in smaller items take their place if that is faster."""
-    few = scheduler.choose(make_kernel_problem(1, 1, 4096, 4096, 128, causal=True))
+    few = forward_work.choose(make_kernel_problem(1, 1, 4096, 4096, 128, causal=True))
     assert (few.plan.row_blocks, few.split.cores) == (1, 32)
-    many = scheduler.choose(make_kernel_problem(1, 32, 4096, 4096, 128, causal=True))
+    many = forward_work.choose(make_kernel_problem(1, 32, 4096, 4096, 128, causal=True))
     assert (many.plan.row_blocks, many.split.cores) == (2, 32)
     assert (few.plan.rows, few.plan.keys) == (many.plan.rows, many.plan.keys)
     # 34 row blocks, one by one, take two of 32 cores as long as their pairs take 17.
-    assert scheduler.choose(make_kernel_problem(1, 1, 34 * 128, 512, 128)).plan.row_blocks == 2
+    assert forward_work.choose(make_kernel_problem(1, 1, 34 * 128, 512, 128)).plan.row_blocks == 2
 
 
 def test_plans_that_do_not_fit_are_passed_over(monkeypatch):
     problem = make_kernel_problem(1, 1, 300, 300, 128)
     refused = {candidates(problem)[0].rows * candidates(problem)[0].row_blocks}
-    monkeypatch.setattr(scheduler, "buffers", lambda problem, plan, *_: [plan.rows * plan.row_blocks])
-    monkeypatch.setattr(scheduler, "excess", lambda parts, _: "too much" if set(parts) & refused else "")
-    assert scheduler.choose(problem).plan == candidates(problem)[1]
-    monkeypatch.setattr(scheduler, "excess", lambda *_: "too much")
+    monkeypatch.setattr(forward_work, "buffers", lambda problem, plan, *_: [plan.rows * plan.row_blocks])
+    monkeypatch.setattr(forward_work, "excess", lambda parts, _: "too much" if set(parts) & refused else "")
+    assert forward_work.choose(problem).plan == candidates(problem)[1]
+    monkeypatch.setattr(forward_work, "excess", lambda *_: "too much")
     with pytest.raises(
         ValueError, match="^tiling: no strategy fits this problem: pair128 needs too much; single128 needs"
     ):
-        scheduler.choose(make_kernel_problem(1, 1, 301, 300, 128))
+        forward_work.choose(make_kernel_problem(1, 1, 301, 300, 128))
 
 
 def test_largest_costs_are_dealt_first():
@@ -313,21 +313,21 @@ def test_items_of_equal_cost_go_to_hands_that_have_their_neighbours():
 @pytest.mark.parametrize(("heads", "cores", "most"), ((32, 32, 1), (33, 32, 3), (32, 30, 3), (8, 32, 1)))
 def test_a_core_that_measures_keys_has_few_heads(heads, cores, most):
     # At head_dim 64 the lengths of all keys of a head are asked for by every core that begins with it.
-    work = scheduler.split(*_planned(heads, 4096, 64, cores))
-    of_core = [{row[scheduler.HEAD] for row in share if row[scheduler.END]} for share in work.table]
+    work = forward_work.split(*_planned(heads, 4096, 64, cores))
+    of_core = [{row["head"] for row in share if row["end"]} for share in work.table]
     assert max(map(len, of_core)) <= most
 
 
 @pytest.mark.parametrize(("heads", "seq", "cores", "units"), ((8, 1024, 30, 24), (33, 512, 32, 20), (32, 512, 32, 16)))
 def test_items_that_are_left_over_are_taken_apart(heads, seq, cores, units):
     # Pairs of row blocks of 8 or 4 tiles each; with whole ones the busiest core would have 32 and 24 of them.
-    work = scheduler.split(*_planned(heads, seq, 128, cores))
+    work = forward_work.split(*_planned(heads, seq, 128, cores))
     assert max(work.units) == units and sum(work.units) == heads * (seq // 128) ** 2
-    blocks = [(row[scheduler.HEAD], words[scheduler.START]) for _, row, words in _row_blocks(work)]
+    blocks = [(row["head"], words["start"]) for _, row, words in _row_blocks(work)]
     assert len(blocks) == len(set(blocks)) == heads * seq // 128
 
 
 def _planned(heads, seq, head_dim, cores):
     """A problem and the plan with two row blocks per item."""
     problem = make_kernel_problem(1, heads, seq, seq, head_dim, cores=cores, tiling="pair128")
-    return problem, scheduler.choose(problem).plan
+    return problem, forward_work.choose(problem).plan

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from flash_attention.kernels.tik import forms, tuning
-from flash_attention.kernels.tik.common import band, softcap
+from flash_attention.kernels.tik.common import softcap
 from flash_attention.kernels.tik.common.score_terms import TERMS
 from flash_attention.kernels.tik.common.table_row import ITEMS_PER_CHUNK
-from flash_attention.kernels.tik.forward import reach
-from flash_attention.kernels.tik.hardware import HALF_ROUND, WIDENED, Buffer
+from flash_attention.kernels.tik.forward import reach, record
+from flash_attention.kernels.tik.hardware import FRACTAL, HALF_LANES, HALF_ROUND, LANES, WIDENED, Buffer
 from flash_attention.kernels.tik.layout import SINK_LANES
 from flash_attention.kernels.tik.packed import BLOCK
 from flash_attention.kernels.tik.problem import KernelProblem, padded
@@ -75,7 +75,7 @@ class ForwardPlan:
         precise_total: the logsumexp is that of unrounded probabilities. With few rows Vector has the time for it; with
             a low soft cap many keys share a probability, and rounding moves all of them the same way.
         memory_bound: the memory is the limit, or nearly so.
-        shared_sample: two neighbouring row blocks take their references from the same keys, see scheduler._sample.
+        shared_sample: two neighbouring row blocks take their references from the same keys, see work._sample.
             Spares the memory.
     """
 
@@ -211,7 +211,7 @@ def buffers(problem: KernelProblem, plan: ForwardPlan, tiles: int, distances: in
         Buffer("low", "L1", "float16", area, RING if plan.precise_total else 0),
         Buffer("sample_key", "L1", "float16", width * depth, plan.samples * len(plan.segments)),
         Buffer("key_terms", "L1", "float16", keys * TERMS, RING + plan.samples if dynamic else 1),
-        Buffer("fractals", "L1", "float16", 256),
+        Buffer("fractals", "L1", "float16", FRACTAL),
         Buffer("tiles", "L1", "float16", tiles),
         Buffer("distances", "L1", "float16", distances),
         Buffer("norm_rows", "L1", "float16", norm, 2 + plan.row_blocks),
@@ -244,7 +244,7 @@ def buffers(problem: KernelProblem, plan: ForwardPlan, tiles: int, distances: in
         # Limits stand half a round of the banks off the scores, see softmax.Piece.
         Buffer("inverse", "UB", "float32", 2048 + HALF_ROUND),
         Buffer("visible", "UB", "float16", area if tiles else 0),
-        Buffer("visible_part", "UB", "float16", band.LANES if problem.sequences else 0),
+        Buffer("visible_part", "UB", "float16", HALF_LANES if problem.sequences else 0),
         Buffer("hidden", "UB", "float16", area, 1 if problem.mask == "per_score" else 0),
         Buffer("bias", "UB", "float16", area, 1 if problem.bias == "per_score" else 0),
         Buffer("distance", "UB", "float16", area, 1 if distances else 0),
@@ -265,10 +265,10 @@ def buffers(problem: KernelProblem, plan: ForwardPlan, tiles: int, distances: in
         ),
         Buffer("negated_term", "UB", "float16", 128 if distances else 0),
         Buffer("row_numbers", "UB", "float32", 128 if computed else 0),
-        Buffer("table", "UB", "int32", ITEMS_PER_CHUNK * 48),
+        Buffer("table", "UB", "int32", ITEMS_PER_CHUNK * record.item(problem).size),
         Buffer("flags", "UB", "int32", ITEMS_PER_CHUNK * 16),
         Buffer("flag", "UB", "int32", 8, plan.row_blocks),
-        *(Buffer(name, "UB", "float32", reach.LANES if near else 0) for name in ("query_norm", "key_norm")),
+        *(Buffer(name, "UB", "float32", LANES if near else 0) for name in ("query_norm", "key_norm")),
         Buffer("lift", "UB", "float16", 128 if near else 0),
         Buffer("reach", "UB", "int32", 8 if near else 0, 2),
     ]

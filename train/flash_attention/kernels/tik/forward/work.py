@@ -7,15 +7,18 @@ A kernel reads its share of the work from a table in global memory, so that ever
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, replace
-from typing import Callable, NamedTuple
+from dataclasses import dataclass
+from typing import Callable
 
 import numpy as np
 
 from flash_attention.kernels.tik import forms, tuning
 from flash_attention.kernels.tik.common import band
+from flash_attention.kernels.tik.common.score_terms import Planes
+from flash_attention.kernels.tik.common.table_row import Field, TableRow
 from flash_attention.kernels.tik.common.work_split import (
     Registry,
+    TableOfWork,
     clip,
     deal,
     distance_tiles,
@@ -23,38 +26,15 @@ from flash_attention.kernels.tik.common.work_split import (
     plane,
     visibility_strip,
 )
-from flash_attention.kernels.tik.forward import packed, reach, softmax
-from flash_attention.kernels.tik.forward.tiling import ForwardPlan, buffers, candidates
-from flash_attention.kernels.tik.forward.words import (
-    AFTER,
-    BATCH,
-    BEGIN,
-    BIAS_PLANE,
-    CROSS,
-    DISTANCE,
-    EDGE,
-    END,
-    FIELDS,
-    FIRST,
-    HEAD,
-    KV_HEAD,
-    LAST,
-    LEFT,
-    MASK_PLANE,
-    RIGHT,
-    ROW_BLOCK,
-    ROW_BLOCK_FIELDS,
-    ROWS,
-    SAMPLE_START,
-    SAMPLE_STRIDE,
-    SAMPLE_STRIDED,
-    SAMPLE_TILE,
-    SLOPE,
-    START,
-)
-from flash_attention.kernels.tik.hardware import Buffer, excess
+from flash_attention.kernels.tik.core import Core
+from flash_attention.kernels.tik.forward import packed, reach, record, softmax
+from flash_attention.kernels.tik.forward.plan import ForwardPlan, buffers, candidates
+from flash_attention.kernels.tik.forward.record import EDGE, ITEM, ITEM_COST, MOST_STRIDE, NEVER, PACKED_ITEM, ROW_BLOCK
+from flash_attention.kernels.tik.hardware import excess
+from flash_attention.kernels.tik.language import Number, RunTime, Scalar
 from flash_attention.kernels.tik.layout import placement
 from flash_attention.kernels.tik.packed import Limits
+from flash_attention.kernels.tik.plan import Choice
 from flash_attention.kernels.tik.problem import KernelProblem
 from flash_attention.problem.visibility import Band
 
@@ -64,70 +44,27 @@ APART = 0.97  # of the load of the busiest core, from which on the last items ar
 
 
 @dataclass(frozen=True)
-class RowBlock:
-    """`rows` queries from `start` on, and the key tiles first..last that they visit; words as in the table.
-
-    Attributes:
-        blind: the sample may show a row nothing although it sees keys.
-    """
-
-    words: tuple[int, ...]
-    blind: bool
-
-    @property
-    def units(self) -> int:
-        return self.words[LAST] - self.words[FIRST] + 1
-
-    def renumbered(self, numbers: list[int]) -> RowBlock:
-        """With other numbers of visibility tiles, by those that it has."""
-        words = list(self.words)
-        for word in (*range(LEFT, LEFT + EDGE), *range(RIGHT, RIGHT + EDGE), SAMPLE_TILE):
-            words[word] = numbers[words[word]]
-        return replace(self, words=tuple(words))
-
-
-@dataclass(frozen=True)
-class WorkSplit:
+class WorkSplit(TableOfWork):
     """The work of a kernel.
 
     Attributes:
-        table: int32 (cores, items, FIELDS), rows of items that do not exist are inactive. With packed sequences it is
-            an input of the kernel, see forward.packed, and this one is empty.
-        items: work items of the busiest core.
+        table: see record.item; records of items that do not exist are inactive. With packed sequences it is an input
+            of the kernel, see forward.packed, and this one is empty.
         tiles: float16 (n, rows, 16), columns of 16 keys, 1 = visible and 0 = hidden, or softmax.limits of them where
             scores are float16; n may be 0. Tile number i is keys / 16 columns from column i - 1 on.
         distances: float16 (n, keys / 16, rows, 16), tokens by which a key lies after its query; n may be 0.
-        cores: cores that have work.
-        units: tile steps of each core, the measure of balance.
-        blind: there are row blocks whose sample may show a row nothing although it sees keys.
+        sample_misses: there are row blocks whose sample may show a row nothing although it sees keys.
         whole: number of the tile in which everything is visible, where it may be needed as a tile of limits; else 0.
     """
 
-    table: np.ndarray
-    tiles: np.ndarray
-    distances: np.ndarray
-    units: tuple[int, ...]
-    blind: bool
+    sample_misses: bool
     whole: int
 
-    @property
-    def cores(self) -> int:
-        return self.table.shape[0]
 
-    @property
-    def items(self) -> int:
-        return self.table.shape[1]
+ForwardChoice = Choice[ForwardPlan, WorkSplit]
 
 
-class Choice(NamedTuple):
-    """How a problem is computed: tile shapes, work of the cores, on-chip buffers."""
-
-    plan: ForwardPlan
-    split: WorkSplit
-    buffers: tuple[Buffer, ...]
-
-
-def choose(problem: KernelProblem) -> Choice:
+def choose(problem: KernelProblem) -> ForwardChoice:
     """The first plan that fits; where it gives the cores too few work items, one with the same tiles and more items.
 
     The tiles stay, so that a part of the heads gets the same bits as all of them.
@@ -139,7 +76,7 @@ def choose(problem: KernelProblem) -> Choice:
 
 
 @functools.lru_cache(maxsize=4)
-def _choose(problem: KernelProblem, _: forms.Forms, __: tuning.Table) -> Choice:
+def _choose(problem: KernelProblem, _: forms.Forms, __: tuning.Table) -> ForwardChoice:
     reasons, chosen = [], None
     for plan in candidates(problem):
         if chosen is not None and (plan.rows, plan.keys) != (chosen.plan.rows, chosen.plan.keys):
@@ -164,35 +101,36 @@ def split(problem: KernelProblem, plan: ForwardPlan) -> WorkSplit:
         return _of_sequences(problem, plan)
     tiles, distances = Registry(), Registry()
     count = -(-problem.seq_q // plan.rows)
-    blocks = [_row_block(problem, plan, index, tiles, distances) for index in range(count)]
+    blocks = ROW_BLOCK.zeros(count)
+    misses = [_row_block(problem, plan, index, blocks[index], tiles, distances) for index in range(count)]
     counts = len(tiles.numbers) > 0 and reach.is_needed(problem, plan.half_scores)
     whole = tiles.number(((0, plan.keys),) * plan.rows) if counts else 0
     visible, starts = visibility_strip(plan, tiles)
-    numbers = [0, *(start + 1 for start in starts)]
-    blocks = [block.renumbered(numbers) for block in blocks]
+    numbers = np.array([0, *(start + 1 for start in starts)], np.int32)
+    for field in ("left", "right", "sample_tile"):
+        blocks[field] = numbers[blocks[field]]
     # Neighbouring row blocks share the key tiles they both visit.
     groups = [tuple(range(count))[i : i + plan.row_blocks] for i in range(0, count, plan.row_blocks)]
     if problem.rules.causal:
         # The one that sees more keys first: then no unit is missing between the last ones of an item.
         groups = [group[::-1] for group in groups]
     heads = [(b, h) for b in range(problem.batch) for h in range(problem.heads)]
-    units = [block.units for block in blocks]
+    units = (blocks["last"] - blocks["first"] + 1).tolist()
     shares = _shares(groups, units, len(heads), problem.cores, reach.is_needed(problem, plan.half_scores))
 
-    table = np.zeros((len(shares), max(map(len, shares)), FIELDS), np.int32)
-    table[:, :, ROW_BLOCK + FIRST] = 1  # FIRST > LAST: inactive
-    table[:, :, ROW_BLOCK + ROW_BLOCK_FIELDS + FIRST] = 1
+    table = ITEM.zeros(len(shares), max(map(len, shares)))
+    table["row_blocks"]["first"] = 1  # beyond the last: inactive
     for core, share in enumerate(shares):
         # Heads in order, so that neighbouring cores meet in the same keys.
         for row, (head, group) in enumerate(sorted(share)):
-            _fill(table[core, row], problem, *heads[head], [blocks[index] for index in group])
+            _fill(table[core, row], problem, *heads[head], blocks[list(group)])
     return WorkSplit(
         table,
         softmax.limits(problem, visible) if plan.half_scores else visible,
         distance_tiles(plan, distances),
-        tuple(sum(blocks[index].units for _, group in share for index in group) for share in shares),
-        any(block.blind for block in blocks),
-        numbers[whole],
+        tuple(sum(units[index] for _, group in share for index in group) for share in shares),
+        any(misses),
+        int(numbers[whole]),
     )
 
 
@@ -217,7 +155,7 @@ def _shares(
     def cost(item: _Item) -> int:
         blocks = item[1]
         shared = 1.0 if len(blocks) > 1 or len(groups[0]) == 1 else UNSHARED
-        return round(10 * (sum(units[block] for block in blocks) * shared + 2))
+        return round(10 * (sum(units[block] for block in blocks) * shared + ITEM_COST))
 
     def dealt(items: list[_Item]) -> tuple[list[list[_Item]], int]:
         costs = [cost(item) for item in items]
@@ -244,7 +182,7 @@ def _of_sequences(problem: KernelProblem, plan: ForwardPlan) -> WorkSplit:
     signed = problem.bias == "alibi" and not problem.rules.causal
     visible = band.tiles(problem, plan)
     return WorkSplit(
-        np.zeros((*ranks.shape, FIELDS), np.int32),
+        PACKED_ITEM.zeros(*ranks.shape),
         softmax.limits(problem, visible) if plan.half_scores else visible,
         band.distances(plan) if signed else np.zeros((0, 16), np.float16),
         tuple(int(count) * plan.row_blocks for count in (ranks < packed.groups(problem, plan)).sum(axis=1)),
@@ -253,30 +191,29 @@ def _of_sequences(problem: KernelProblem, plan: ForwardPlan) -> WorkSplit:
     )
 
 
-def _fill(row: np.ndarray, problem: KernelProblem, batch: int, head: int, group: list[RowBlock]) -> None:
-    row[HEAD] = batch * problem.heads + head
-    row[KV_HEAD] = batch * problem.kv_heads + head // problem.group
-    row[MASK_PLANE] = plane(*problem.mask_planes, batch, head)
-    row[BIAS_PLANE] = plane(*problem.bias_planes, batch, head)
-    row[SLOPE], row[BATCH] = head, batch
-    row[BEGIN] = min(block.words[FIRST] for block in group)
-    row[END] = max(block.words[LAST] for block in group) + 1
-    for a, block in enumerate(group):
-        start = ROW_BLOCK + a * ROW_BLOCK_FIELDS
-        row[start : start + ROW_BLOCK_FIELDS] = block.words
+def _fill(item: np.void, problem: KernelProblem, batch: int, head: int, row_blocks: np.ndarray) -> None:
+    item["head"] = batch * problem.heads + head
+    item["kv_head"] = batch * problem.kv_heads + head // problem.group
+    item["mask_plane"] = plane(*problem.mask_planes, batch, head)
+    item["bias_plane"] = plane(*problem.bias_planes, batch, head)
+    item["slope"], item["batch"] = head, batch
+    item["begin"], item["end"] = row_blocks["first"].min(), row_blocks["last"].max() + 1
+    item["row_blocks"][: len(row_blocks)] = row_blocks
 
 
-def _row_block(problem: KernelProblem, plan: ForwardPlan, index: int, tiles: Registry, distances: Registry) -> RowBlock:
+def _row_block(
+    problem: KernelProblem, plan: ForwardPlan, index: int, words: np.void, tiles: Registry, distances: Registry
+) -> bool:
+    """Fills the record of a row block. Returns whether its sample may show a row nothing although it sees keys."""
     band, keys = problem.band, plan.keys
     start = index * plan.rows
     last_row = min(start + plan.rows, problem.seq_q) - 1
-    words = [0] * ROW_BLOCK_FIELDS
-    words[START] = start
-    words[ROWS] = min(placement(problem, "query").rows - start, plan.rows)
+    words["start"] = start
+    words["rows"] = min(placement(problem, "query").rows - start, plan.rows)
     lo, hi = band.union(start, last_row)
     common = band.common(start, last_row)
     bounds = _bounds(band, start, plan.rows)
-    blind = False
+    misses = False
 
     def number(tile: int) -> int:
         if common[0] <= tile * keys and (tile + 1) * keys <= common[1]:
@@ -284,14 +221,13 @@ def _row_block(problem: KernelProblem, plan: ForwardPlan, index: int, tiles: Reg
         return tiles.number(tuple(clip(pair, tile * keys, keys) for pair in bounds))
 
     if lo >= hi:  # nothing visible: one tile with everything hidden gives output 0
-        words[FIRST] = words[LAST] = 0
-        words[LEFT] = words[RIGHT] = words[SAMPLE_TILE] = tiles.number(((0, 0),) * plan.rows)
+        words["left"][0] = words["right"][0] = words["sample_tile"] = tiles.number(((0, 0),) * plan.rows)
     else:
         first, last = lo // keys, (hi - 1) // keys
-        words[FIRST], words[LAST] = first, last
+        words["first"], words["last"] = first, last
         for edge in range(min(EDGE, last - first + 1)):
-            words[LEFT + edge] = number(first + edge)
-            words[RIGHT + edge] = number(last - edge)
+            words["left"][edge] = number(first + edge)
+            words["right"][edge] = number(last - edge)
         if last - first + 1 > 2 * EDGE and (number(first + EDGE) or number(last - EDGE)):
             raise ValueError(
                 f"prev_blocks, next_blocks, tile: partly visible key tiles of rows {start}..{last_row} "
@@ -300,12 +236,12 @@ def _row_block(problem: KernelProblem, plan: ForwardPlan, index: int, tiles: Reg
         if plan.shared_sample:
             _shared_sample(problem, plan, words, index - index % 2, number)
         else:
-            blind = _sample(problem, plan, words, bounds[: last_row + 1 - start], common, number)
+            misses = _sample(problem, plan, words, bounds[: last_row + 1 - start], common, number)
     if problem.bias == "alibi" and not problem.rules.causal:
         _signs(problem, plan, words, start, last_row, distances)
     else:
-        words[CROSS] = words[AFTER] = 1 << 30
-    return RowBlock(tuple(words), blind)
+        words["cross"] = words["after"] = NEVER
+    return misses
 
 
 def _bounds(band: Band, start: int, rows: int) -> list[tuple[int, int]]:
@@ -313,7 +249,7 @@ def _bounds(band: Band, start: int, rows: int) -> list[tuple[int, int]]:
 
 
 def _shared_sample(
-    problem: KernelProblem, plan: ForwardPlan, words: list, index: int, number: Callable[[int], int]
+    problem: KernelProblem, plan: ForwardPlan, words: np.void, index: int, number: Callable[[int], int]
 ) -> None:
     """As `_sample`, for two row blocks from number `index` on: what all rows of the first one see, else the first tile.
 
@@ -324,20 +260,20 @@ def _shared_sample(
     _, high = problem.band.common(start, min(start + plan.rows, problem.seq_q) - 1)
     low = plan.segment_start(plan.near_segments) // 16
     if high < plan.keys or not _spread(words, plan.columns - low, low, high // 16):
-        words[SAMPLE_TILE] = number(0)
+        words["sample_tile"] = number(0)
 
 
-def _spread(words: list, groups: int, low: int, high: int) -> bool:
+def _spread(words: np.void, groups: int, low: int, high: int) -> bool:
     """A sample of groups of 16 keys, spread over those from `low` to `high`. Returns whether there are enough."""
     if not high - low >= groups > 1:
         return False
-    stride = min((high - low - 1) // (groups - 1), 4000)
-    words[SAMPLE_STRIDED], words[SAMPLE_START], words[SAMPLE_STRIDE] = 1, low, stride
+    stride = min((high - low - 1) // (groups - 1), MOST_STRIDE)
+    words["strided"], words["sample"], words["stride"] = 1, low, stride
     return True
 
 
 def _sample(
-    problem: KernelProblem, plan: ForwardPlan, words: list, bounds: list, common: tuple, number: Callable[[int], int]
+    problem: KernelProblem, plan: ForwardPlan, words: np.void, bounds: list, common: tuple, number: Callable[[int], int]
 ) -> bool:
     """Keys whose scores give the first reference of the row maxima: spread over what all rows see, else one tile.
 
@@ -357,25 +293,104 @@ def _sample(
         widths = widths_in(tile)
         return sum(width > 0 for width in widths), sum(widths)
 
-    first, last = words[FIRST], words[LAST]
+    first, last = int(words["first"]), int(words["last"])
     middle = (bounds[len(bounds) // 2][0] + bounds[len(bounds) // 2][1]) // 2 // plan.keys
-    diagonal = (words[START] + problem.offset) // plan.keys
+    diagonal = (int(words["start"]) + problem.offset) // plan.keys
     choices = [min(max(tile, first), last) for tile in (diagonal, diagonal + 1, last, first, middle)]
     if problem.bias != "none":  # a bias by distance: what lies nearest is largest
         choices = choices[:2]
     tile = max(choices, key=seen)
-    words[SAMPLE_START], words[SAMPLE_TILE] = tile, number(tile)
+    words["sample"], words["sample_tile"] = tile, number(tile)
     return masked or any(low < high and width == 0 for (low, high), width in zip(bounds, widths_in(tile)))
 
 
 def _signs(
-    problem: KernelProblem, plan: ForwardPlan, words: list, start: int, last_row: int, distances: Registry
+    problem: KernelProblem, plan: ForwardPlan, words: np.void, start: int, last_row: int, distances: Registry
 ) -> None:
     """Where keys change from before to after the queries: computed ALiBi takes the absolute distance."""
     keys = plan.keys
     position, last = start + problem.offset, start + plan.rows - 1 + problem.offset
     cross, after = (position + 1) // keys, -(-last // keys)
-    cross, after = (min(max(tile, words[FIRST]), words[LAST] + 1) for tile in (cross, max(after, cross)))
-    words[CROSS], words[AFTER] = cross, after
+    cross, after = (min(max(tile, int(words["first"])), int(words["last"]) + 1) for tile in (cross, max(after, cross)))
+    words["cross"], words["after"] = cross, after
     for index, tile in enumerate(range(cross, after)):
-        words[DISTANCE + index] = distances.number(tile * keys - position)
+        words["distance"][index] = distances.number(tile * keys - position)
+
+
+_SAMPLE = ("strided", "sample", "stride", "sample_tile")
+_SIGNS = ("cross", "after")
+
+
+class Item(TableRow):
+    """One work item, with or without the fields of its sample. The kernel sets `index`, its number on this core."""
+
+    def __init__(self, core: Core[ForwardPlan], name: str, sample: bool):
+        problem = core.problem
+        layout = record.item(problem)
+        words: dict[Field, int] = dict(layout.single().items())
+        if problem.sequences:
+            words.update(layout.single("row_blocks", 0, "sequence"))
+        absent = (() if sample else _SAMPLE) + (() if problem.bias == "alibi" else _SIGNS)
+        for a in range(core.plan.row_blocks):
+            per_block = layout.single("row_blocks", a)
+            words.update({(field, a): word for field, word in per_block.items() if field not in absent})
+        super().__init__(core, name, layout, words)
+        self.index = core.scalar("int32", f"{name}_index", 0)
+
+    def skip(self, a: int) -> None:
+        """Makes row block `a` inactive."""
+        self["rows", a].set_as(0)
+        self["first", a].set_as(1)
+        self["last", a].set_as(0)
+
+    def skip_all(self) -> None:
+        """Makes the item inactive: no stage of the pipeline runs for it."""
+        for a in range(self.core.plan.row_blocks):
+            self.skip(a)
+        self["begin"].set_as(0)
+        self["end"].set_as(0)
+
+    def visits(self, a: int, tile: Number) -> tuple[Number, Number]:
+        """Conditions for row block `a` to visit a key tile."""
+        return tile >= self["first", a], tile <= self["last", a]
+
+    def position(self, a: int) -> RunTime:
+        """Position of the first row of row block `a` among the keys of its sequence."""
+        offset = self._scalars.get("offset", self.core.problem.offset)
+        return self["start", a] + offset
+
+    def sample_number(self, number: Scalar, a: int) -> None:
+        """Sets `number` to the visibility tile of the sample of row block `a`."""
+        if not self.core.band:
+            number.set_as(self["sample_tile", a])
+            return
+        with self.core.tik.if_scope(self["strided", a] > 0):
+            number.set_as(0)
+        with self.core.tik.else_scope():
+            self.tile_number(number, a, self["sample", a])
+
+    def tile_number(self, number: Scalar, a: int, tile: Number) -> None:
+        """Sets `number` to the visibility tile of (row block, key tile), 0 where everything is visible."""
+        core, table = self.core, self.core.on.table[0]
+        if core.band:
+            core.band.number(number, self.position(a), tile, self["keys"], self.get("prefix"))
+            return
+        number.set_as(0)
+        with core.tik.if_scope(tile - self["first", a] < record.EDGE):
+            number.set_as(table[self.row + (tile - self["first", a]) + self.record.word("row_blocks", a, "left")])
+        with core.tik.else_scope(), core.tik.if_scope(self["last", a] - tile < record.EDGE):
+            number.set_as(table[self.row + (self["last", a] - tile) + self.record.word("row_blocks", a, "right")])
+
+    def distance_number(self, number: Scalar, a: int, tile: Number) -> None:
+        """Sets `number` to the distance tile of a tile with keys on both sides of its queries, else to 0."""
+        core, table = self.core, self.core.on.table[0]
+        if core.band:
+            core.band.distance_number(number, self.position(a), tile, tile, self["cross", a], self["after", a])
+            return
+        number.set_as(0)
+        with core.when(tile >= self["cross", a], tile < self["after", a]):
+            number.set_as(table[self.row + (tile - self["cross", a]) + self.record.word("row_blocks", a, "distance")])
+
+    def planes(self) -> Planes:
+        """Planes of inputs with one vector per plane."""
+        return Planes(self.get("bias_plane"), self.get("mask_plane"))

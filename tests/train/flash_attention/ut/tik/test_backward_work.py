@@ -3,30 +3,9 @@
 import numpy as np
 import pytest
 from flash_attention.kernels.tik import KernelProblem
-from flash_attention.kernels.tik.backward import scheduler
-from flash_attention.kernels.tik.backward.scheduler import (
-    BEFORE,
-    BIAS_PLANE,
-    COUNT,
-    CROSS,
-    DISTANCE,
-    DISTANCES,
-    EDGE,
-    FINAL,
-    FINAL_END,
-    FIRST,
-    HEAD,
-    KV_HEAD,
-    LEFT,
-    MASK_PLANE,
-    MIDDLE,
-    RIGHT,
-    SLOPE,
-    SLOT,
-    STEPS,
-    TILE,
-)
-from flash_attention.kernels.tik.backward.tiling import plans
+from flash_attention.kernels.tik.backward import work as backward_work
+from flash_attention.kernels.tik.backward.plan import plans
+from flash_attention.kernels.tik.backward.record import DISTANCES, EDGE
 
 from tests.train.flash_attention.problems import ALIBI_FIELDS, make_kernel_problem
 
@@ -46,34 +25,34 @@ def _seen(problem: KernelProblem, plan, split, row) -> np.ndarray:
     """Scores of an item by the table: bool (queries, keys) of the whole problem."""
     rows, keys = plan.rows, plan.keys
     wide = np.zeros((-(-problem.seq_q // rows) * rows, -(-problem.seq_k // keys) * keys), bool)
-    for step in range(row[COUNT]):
-        number = row[MIDDLE]
+    for step in range(row["count"]):
+        number = row["middle"]
         if step < EDGE:
-            number = row[LEFT + step]
-        elif row[COUNT] - 1 - step < EDGE:
-            number = row[RIGHT + row[COUNT] - 1 - step]
+            number = row["left"][step]
+        elif row["count"] - 1 - step < EDGE:
+            number = row["right"][row["count"] - 1 - step]
         tile = np.ones((rows, keys), bool)
         if number:
             tile = split.tiles[number - 1].transpose(1, 0, 2).reshape(rows, keys) == 0
-        at, to = (row[FIRST] + step) * rows, row[TILE] * keys
+        at, to = (row["first"] + step) * rows, row["tile"] * keys
         wide[at : at + rows, to : to + keys] = tile
     assert not wide[problem.seq_q :].any() and not wide[:, problem.seq_k :].any()
     return wide[: problem.seq_q, : problem.seq_k]
 
 
-@pytest.mark.parametrize("variant", scheduler.VARIANTS)
+@pytest.mark.parametrize("variant", backward_work.VARIANTS)
 @pytest.mark.parametrize("fields", PROBLEMS)
 def test_every_visible_pair_once(fields, variant):
     problem = make_kernel_problem(2, 4, head_dim=64, cores=6, **fields)
     plan = plans(problem, False)[0]
-    split = scheduler.split(problem, plan, variant)
+    split = backward_work.split(problem, plan, variant)
     total = np.zeros((2 * problem.kv_heads, problem.seq_q, problem.seq_k), int)
     owners = {}
     for core, items in enumerate(split.table):
-        for row in items[items[:, COUNT] > 0]:
-            total[row[KV_HEAD]] += _seen(problem, plan, split, row)
-            owners.setdefault((row[SLOT], row[HEAD]), set()).add(core)
-            assert row[SLOT] < split.slots
+        for row in items[items["count"] > 0]:
+            total[row["kv_head"]] += _seen(problem, plan, split, row)
+            owners.setdefault((row["slot"], row["head"]), set()).add(core)
+            assert row["slot"] < split.slots
     assert np.array_equal(total, np.broadcast_to(problem.band.dense(), total.shape))
     if variant != "atomic":
         assert all(len(cores) == 1 for cores in owners.values())
@@ -84,34 +63,40 @@ def test_every_visible_pair_once(fields, variant):
 def test_every_query_tile_has_one_last_visitor(fields, group):
     problem = make_kernel_problem(2, 2, head_dim=64, cores=3, **{**fields, "kv_heads": 2 // group})
     plan = plans(problem, False)[0]
-    split = scheduler.split(problem, plan, "deterministic")
+    split = backward_work.split(problem, plan, "deterministic")
     tiles = -(-problem.seq_q // plan.rows)
     seen = problem.band.dense().any(1)
     # Where the first or last rows see nothing, some tiles may have no visitor at all.
-    assert split.owned or not all(seen[tile * plan.rows : (tile + 1) * plan.rows].any() for tile in range(tiles))
-    if not split.owned:
-        assert not split.table[:, :, FINAL_END].any()
+    assert split.writes_d_query or not all(
+        seen[tile * plan.rows : (tile + 1) * plan.rows].any() for tile in range(tiles)
+    )
+    if not split.writes_d_query:
+        assert not split.table["final_end"].any()
         return
     for items in split.table:
         visits, finals = {}, {}
-        for number, row in enumerate(items[items[:, COUNT] > 0]):
-            assert row[FINAL] >= row[FIRST] and row[FINAL_END] <= row[FIRST] + row[COUNT] or row[FINAL_END] == 0
-            visits.update(((row[HEAD], tile), number) for tile in range(row[FIRST], row[FIRST] + row[COUNT]))
-            finals.update(((row[HEAD], tile), number) for tile in range(row[FINAL], row[FINAL_END]))
+        for number, row in enumerate(items[items["count"] > 0]):
+            assert (
+                row["final"] >= row["first"]
+                and row["final_end"] <= row["first"] + row["count"]
+                or row["final_end"] == 0
+            )
+            visits.update(((row["head"], tile), number) for tile in range(row["first"], row["first"] + row["count"]))
+            finals.update(((row["head"], tile), number) for tile in range(row["final"], row["final_end"]))
         assert visits == finals
         assert len(visits) == tiles * len({head for head, _ in visits})
 
 
 def test_several_cores_of_a_head_leave_its_sums_to_the_last_pass():
     problem = make_kernel_problem(1, 2, 1024, 1024, 64, cores=6)
-    for variant in scheduler.VARIANTS:
-        assert scheduler.choose(problem, variant, False).split.owned == (variant == "deterministic")
+    for variant in backward_work.VARIANTS:
+        assert backward_work.choose(problem, variant, False).split.writes_d_query == (variant == "deterministic")
 
 
 @pytest.mark.parametrize(("variant", "heads"), (("deterministic", 32), ("split", 1), ("split", 40), ("atomic", 3)))
 def test_causal_work_is_balanced(variant, heads):
     problem = make_kernel_problem(1, heads, 12288, 12288, 64, causal=True)
-    split = scheduler.split(problem, plans(problem, False)[0], variant)
+    split = backward_work.split(problem, plans(problem, False)[0], variant)
     assert max(split.units) <= 1.1 * sum(split.units) / problem.cores
 
 
@@ -120,64 +105,64 @@ def test_causal_work_is_balanced(variant, heads):
 def test_a_few_heads_too_many_are_shared_by_two_cores_each(heads, cores, limit, causal):
     # Tiles of 192 keys; with whole heads the busiest core would have twice its share, or nearly.
     problem = make_kernel_problem(1, heads, 2048, 2048, 128, causal=causal, cores=cores)
-    split = scheduler.choose(problem, "split", False).split
-    assert split.slots == 2 and not split.owned
+    split = backward_work.choose(problem, "split", False).split
+    assert split.slots == 2 and not split.writes_d_query
     assert max(split.units) < limit * sum(split.units) / cores
-    items = np.concatenate([share[share[:, COUNT] > 0] for share in split.table])
-    places = {(row[KV_HEAD], row[TILE]) for row in items}
+    items = np.concatenate([share[share["count"] > 0] for share in split.table])
+    places = {(row["kv_head"], row["tile"]) for row in items}
     assert len(items) == len(places) == heads * 11
     owners = {}
     for core, share in enumerate(split.table):
-        for row in share[share[:, COUNT] > 0]:
-            owners.setdefault((row[HEAD], row[SLOT]), set()).add(core)
+        for row in share[share["count"] > 0]:
+            owners.setdefault((row["head"], row["slot"]), set()).add(core)
     assert {len(cores) for cores in owners.values()} == {1}
 
 
 def test_runs_are_as_even_as_neighbours_allow():
-    assert scheduler._cuts([4, 3, 2, 1], 4) == [(0, 1), (1, 2), (2, 4)]
-    hands = scheduler._runs([["a"], ["b"]], [3, 2, 1], 3)
+    assert backward_work._cuts([4, 3, 2, 1], 4) == [(0, 1), (1, 2), (2, 4)]
+    hands = backward_work._runs([["a"], ["b"]], [3, 2, 1], 3)
     assert hands.span == 5
     assert hands.shares == [
         [(0, [("a", 0), ("a", 1)])],
         [(1, [("a", 2)]), (0, [("b", 0)])],
         [(1, [("b", 1), ("b", 2)])],
     ]
-    assert scheduler._runs([["a"], ["b"]], [3, 2, 1], 2).span == 6
+    assert backward_work._runs([["a"], ["b"]], [3, 2, 1], 2).span == 6
 
 
 @pytest.mark.parametrize("head_dim", (64, 128, 256))
 @pytest.mark.parametrize("causal", (False, True))
 def test_few_heads_have_smaller_key_tiles(head_dim, causal):
     few, many = (
-        scheduler.choose(make_kernel_problem(1, heads, 1024, 1024, head_dim, causal=causal), "split", False)
+        backward_work.choose(make_kernel_problem(1, heads, 1024, 1024, head_dim, causal=causal), "split", False)
         for heads in (1, 32)
     )
     assert few.plan.keys < many.plan.keys
     # A name, and whole heads, keep their tiles.
     named = make_kernel_problem(1, 1, 1024, 1024, head_dim, causal=causal, tiling=many.plan.strategy)
-    wide = scheduler.choose(named, "split", False)
+    wide = backward_work.choose(named, "split", False)
     assert wide.plan == many.plan
     assert max(few.split.units) * few.plan.area < 0.9 * max(wide.split.units) * wide.plan.area
     plain = make_kernel_problem(1, 1, 1024, 1024, head_dim, causal=causal)
-    assert scheduler.choose(plain, "deterministic", False).plan == many.plan
+    assert backward_work.choose(plain, "deterministic", False).plan == many.plan
 
 
 def test_accumulators_stay_below_their_limit():
     problem = KernelProblem(1, 16, 65536, 65536, 128, kv_heads=1)
     plan = plans(problem, False)[0]
-    split = scheduler.split(problem, plan, "split")
-    size = 4 * np.prod(scheduler.accumulator_shape(problem, plan, split.slots))
-    assert size <= max(scheduler.ACCUMULATOR_LIMIT, size // split.slots)
+    split = backward_work.split(problem, plan, "split")
+    size = 4 * np.prod(backward_work.accumulator_shape(problem, plan, split.slots))
+    assert size <= max(backward_work.ACCUMULATOR_LIMIT, size // split.slots)
 
 
 def test_heads_that_share_a_bias_share_a_core():
     problem = make_kernel_problem(2, 4, 500, 500, 64, bias="per_score", bias_planes=(1, 4), cores=8)
     plan = plans(problem, True)[0]
-    split = scheduler.split(problem, plan, "split")
+    split = backward_work.split(problem, plan, "split")
     owners = {}
     for core, items in enumerate(split.table):
-        for row in items[items[:, COUNT] > 0]:
-            owners.setdefault((row[HEAD] % 4, row[TILE]), set()).add(core)
+        for row in items[items["count"] > 0]:
+            owners.setdefault((row["head"] % 4, row["tile"]), set()).add(core)
     assert all(len(cores) == 1 for cores in owners.values())
 
 
@@ -185,20 +170,20 @@ def test_range_with_more_partial_tiles_than_the_table_holds_is_refused():
     # Queries of a block of 1000 stand at keys that begin in the middle of a tile.
     problem = make_kernel_problem(1, 1, 8192, 8192, 32, causal=True, prev_blocks=1, tile=1000, tiling="rows16keys32")
     with pytest.raises(ValueError, match="prev_blocks, next_blocks, tile"):
-        scheduler.split(problem, plans(problem, False)[0], "deterministic")
+        backward_work.split(problem, plans(problem, False)[0], "deterministic")
 
 
 def test_gradient_of_a_bias_per_score_leaves_the_float32_products_out():
     problem = make_kernel_problem(1, 1, 512, 512, 128, bias="per_score")
-    assert [plans(problem, wanted)[0].single for wanted in (False, True)] == [True, False]
+    assert [plans(problem, wanted)[0].pipeline.single for wanted in (False, True)] == [True, False]
 
 
 def test_a_window_that_narrow_query_tiles_cannot_number_gets_another_strategy():
     problem = make_kernel_problem(1, 1, 2048, 2048, 208, window_left=200, cores=1)
     narrow = next(plan for plan in plans(problem, False) if plan.strategy == "rows16keys128")
-    with pytest.raises(scheduler.PartialTilesError):
-        scheduler.split(problem, narrow, "deterministic")
-    assert scheduler.choose(problem, "deterministic", False).plan.strategy != narrow.strategy
+    with pytest.raises(backward_work.PartialTilesError):
+        backward_work.split(problem, narrow, "deterministic")
+    assert backward_work.choose(problem, "deterministic", False).plan.strategy != narrow.strategy
 
 
 @pytest.mark.parametrize(
@@ -207,7 +192,7 @@ def test_a_window_that_narrow_query_tiles_cannot_number_gets_another_strategy():
 def test_middle_tiles_that_differ_are_refused(fields):
     problem = make_kernel_problem(1, 1, 4000, 4000, 32, tile=1000, tiling="rows16keys32", **fields)
     with pytest.raises(ValueError, match="prev_blocks, next_blocks, tile"):
-        scheduler.split(problem, plans(problem, False)[0], "deterministic")
+        backward_work.split(problem, plans(problem, False)[0], "deterministic")
 
 
 def test_the_last_row_of_the_middle_differs():
@@ -216,7 +201,7 @@ def test_the_last_row_of_the_middle_differs():
     fields = {"tile": 10 * rows - 1, "prev_blocks": 0, "next_blocks": 0, "tiling": "rows64keys192"}
     problem = make_kernel_problem(1, 1, 18 * rows, 18 * rows, 32, **fields)
     with pytest.raises(ValueError, match="prev_blocks, next_blocks, tile"):
-        scheduler.split(problem, plans(problem, False)[0], "deterministic")
+        backward_work.split(problem, plans(problem, False)[0], "deterministic")
 
 
 # The first item of a head loads the tiles that are kept: none where it visits all but the first or the last of them,
@@ -234,23 +219,23 @@ def test_the_last_row_of_the_middle_differs():
 )
 def test_kept_tiles_are_those_that_every_first_item_of_a_head_loads(fields, kept):
     given = {"batch": 1, "heads": 2, "seq_k": 336, "head_dim": 256, "cores": 1, "tiling": "rows32keys112"}
-    assert scheduler.choose(make_kernel_problem(**given, **fields), "deterministic", False).split.kept == kept
+    assert backward_work.choose(make_kernel_problem(**given, **fields), "deterministic", False).split.kept == kept
 
 
 def test_words_of_an_item():
     """The first query head of the group, planes of its mask and bias, and the steps of all of its heads."""
     shapes = {"mask_shape": (3, 1, 1, 400), "bias_shape": (1, 6, 1, 400)}
     problem = KernelProblem(3, 6, 500, 400, 64, kv_heads=2, cores=5, **shapes)
-    split = scheduler.split(problem, plans(problem, False)[0], "deterministic")
-    items = split.table[split.table[:, :, COUNT] > 0]
-    batch, head = np.divmod(items[:, KV_HEAD], 2)
-    assert sorted(set(items[:, KV_HEAD])) == list(range(6))
-    np.testing.assert_array_equal(items[:, HEAD], batch * 6 + head * 3)
-    np.testing.assert_array_equal(items[:, MASK_PLANE], batch)
-    for word in (BIAS_PLANE, SLOPE):
-        np.testing.assert_array_equal(items[:, word], head * 3)
-    np.testing.assert_array_equal(items[:, STEPS], 3 * items[:, COUNT])
-    assert split.units == tuple(split.table[:, :, STEPS].sum(axis=1))
+    split = backward_work.split(problem, plans(problem, False)[0], "deterministic")
+    items = split.table[split.table["count"] > 0]
+    batch, head = np.divmod(items["kv_head"], 2)
+    assert sorted(set(items["kv_head"])) == list(range(6))
+    np.testing.assert_array_equal(items["head"], batch * 6 + head * 3)
+    np.testing.assert_array_equal(items["mask_plane"], batch)
+    for field in ("bias_plane", "slope"):
+        np.testing.assert_array_equal(items[field], head * 3)
+    np.testing.assert_array_equal(items["steps"], 3 * items["count"])
+    assert split.units == tuple(split.table["steps"].sum(axis=1))
 
 
 # Query tiles of 16 that stand askew beside key tiles of 128 would need nine distances.
@@ -260,31 +245,32 @@ _ASKEW = {"seq_q": 300, "seq_k": 232, "head_dim": 256, "softcap": 30.0, "causal_
 @pytest.mark.parametrize("fields", (*ALIBI_FIELDS, _ASKEW), ids=str)
 def test_distances_count_tokens_after_the_query(fields):
     problem = make_kernel_problem(1, 1, **{"head_dim": 32, "alibi": True, **fields})
-    plan, split, _ = scheduler.choose(problem, "deterministic", False)
-    for row in split.table[split.table[:, :, COUNT] > 0]:
-        assert row[FIRST] <= row[CROSS] <= row[BEFORE] <= row[FIRST] + row[COUNT]
-        assert row[BEFORE] - row[CROSS] <= DISTANCES
-        for tile in range(row[FIRST], row[FIRST] + row[COUNT]):
+    choice = backward_work.choose(problem, "deterministic", False)
+    plan, split = choice.plan, choice.split
+    for row in split.table[split.table["count"] > 0]:
+        assert row["first"] <= row["cross"] <= row["before"] <= row["first"] + row["count"]
+        assert row["before"] - row["cross"] <= DISTANCES
+        for tile in range(row["first"], row["first"] + row["count"]):
             queries = tile * plan.rows + problem.offset + np.arange(plan.rows)
-            after = row[TILE] * plan.keys + np.arange(plan.keys)[None, :] - queries[:, None]
-            if row[CROSS] <= tile < row[BEFORE]:
-                values = split.distances[row[DISTANCE + tile - row[CROSS]] - 1].transpose(1, 0, 2)
+            after = row["tile"] * plan.keys + np.arange(plan.keys)[None, :] - queries[:, None]
+            if row["cross"] <= tile < row["before"]:
+                values = split.distances[row["distance"][tile - row["cross"]] - 1].transpose(1, 0, 2)
                 np.testing.assert_array_equal(values.reshape(plan.rows, plan.keys), np.maximum(after, 0))
                 assert (after < 0).any() and (after > 0).any()  # others need no tile
             else:
-                assert (after >= 0).all() if tile < row[CROSS] else (after <= 0).all()
+                assert (after >= 0).all() if tile < row["cross"] else (after <= 0).all()
 
 
 def test_no_distances_where_nothing_comes_after_its_query():
     problem = make_kernel_problem(1, 1, 300, 300, 32, alibi=True, causal=True)
-    assert not len(scheduler.split(problem, plans(problem, False)[0], "deterministic").distances)
+    assert not len(backward_work.split(problem, plans(problem, False)[0], "deterministic").distances)
 
 
 def test_arguments_and_problems_that_fit_nothing_are_refused():
     problem = make_kernel_problem(1, 1, 100, 100, 32)
     with pytest.raises(ValueError, match="variant: got 'fast', allowed are deterministic, split, atomic"):
-        scheduler.choose(problem, "fast", False)
+        backward_work.choose(problem, "fast", False)
     with pytest.raises(ValueError, match="bias_gradient: got True, allowed with a bias"):
-        scheduler.choose(problem, "split", True)
+        backward_work.choose(problem, "split", True)
     biased = make_kernel_problem(1, 1, 100, 100, 32, bias="per_key")
-    assert scheduler.choose(biased, "split", True).plan.bias_kind == "per_key"
+    assert backward_work.choose(biased, "split", True).plan.bias_kind == "per_key"

@@ -1,0 +1,33 @@
+"""A record's words are where its NumPy type has its fields, in itself and in records inside it."""
+
+import numpy as np
+from flash_attention.kernels.tik.backward import record as backward
+from flash_attention.kernels.tik.forward import record as forward
+from flash_attention.kernels.tik.packed import Sequences
+from flash_attention.kernels.tik.record_layout import RecordLayout
+
+INNER = RecordLayout({"low": 1, "pair": 2})
+OUTER = RecordLayout({"first": 1, "inner": (INNER, 2), "one": INNER, "last": 1})
+
+
+def test_words_are_the_places_of_what_was_written() -> None:
+    records = OUTER.zeros(2, 3)
+    records["first"], records["last"] = 1, 2
+    records["inner"]["low"][..., 1] = 3
+    records["inner"]["pair"][..., 0, :] = 4, 5
+    records["one"]["pair"] = 6, 7
+    words = OUTER.words(records)
+    assert words.shape == (2, 3, OUTER.size) and words.dtype == np.int32
+    assert words[1, 2].tolist() == [1, 0, 4, 5, 3, 0, 0, 0, 6, 7, 2]
+    assert [OUTER.word("last"), OUTER.word("one", "pair")] == [10, 8]
+    assert [OUTER.word("inner", number, "pair") for number in range(2)] == [2, 5]
+    assert OUTER.single() == {"first": 0, "last": 10} and OUTER.single("inner", 1) == {"low": 4}
+
+
+def test_packed_items_have_the_same_words_beside_their_sequence() -> None:
+    """The kernels have one buffer for either, and moves bring whole blocks of memory."""
+    for module, inside in ((forward, ("row_blocks", 0)), (backward, ())):
+        plain, packed = module.ITEM, module.PACKED_ITEM
+        assert plain.size == packed.size and plain.size % 8 == 0
+        assert plain.single() == packed.single() and plain.single(*inside) == packed.single(*inside)
+        assert tuple(packed.single(*inside, "sequence")) == Sequences._fields

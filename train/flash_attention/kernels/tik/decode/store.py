@@ -1,0 +1,15 @@
+"""What a core knows of a row block to global memory, where merge.py finds it."""
+
+from __future__ import annotations
+
+from flash_attention.kernels.tik.core import Core
+from flash_attention.kernels.tik.decode.plan import DecodePlan
+from flash_attention.kernels.tik.language import Number
+
+
+def fill(core: Core[DecodePlan], slot: Number) -> None:
+    """Sums, references and totals to a slot, see work.py."""
+    for name, buffer in (("sums", "sum"), ("statistics", "statistics")):
+        source = core.on.copies(buffer)[0]
+        size = source.shape[0]
+        core.tik.data_move(core.gm[name][core.wide(slot, size)], source, 0, 1, size // 8, 0, 0)
