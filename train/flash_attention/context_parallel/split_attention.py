@@ -15,7 +15,8 @@ from flash_attention.context_parallel.plan import check_length
 from flash_attention.context_parallel.sequence import SequenceSplit
 from flash_attention.problem import ALL_BLOCKS, AttentionProblem, AttentionRules
 from flash_attention.problem.checks import check_int
-from flash_attention.problem.inputs import LAYOUTS, MAX_HEAD_DIM, MAX_VALUE_DIM, TensorSpec, read_tensors
+from flash_attention.problem.inputs import MAX_HEAD_DIM, MAX_VALUE_DIM, TensorSpec, read_tensors
+from flash_attention.problem.layout import LAYOUTS
 from flash_attention.problem.tiling import DEFAULT_STRATEGY
 from flash_attention.tensors import prefix_tensor, tensor_spec
 
