@@ -233,5 +233,6 @@ def test_counts_of_packed_sequences():
     tensors = [TensorSpec((60, HEADS, DIM), "float32")] * 3
     lengths = TensorSpec((5,), "int32")
     for items in (4, 5):
-        given = PackedProblem.from_inputs(*tensors, lengths, lengths, None, None, TensorSpec((items, HEADS), "float32"))
+        slopes = TensorSpec((items, HEADS), "float32")
+        given = PackedProblem.from_inputs(*tensors, lengths, lengths, alibi_slopes=slopes)
         assert given.sequences == items
