@@ -107,11 +107,11 @@ class Turn(nn.Cell):
 
     Args:
         heads, head_dim: of the tensor; heads -1: whatever it has.
-        batch: where a layout does not show it.
+        batch: needed where a layout does not show it.
         widens: goes through float32 for bfloat16, for which compiled graphs on a CPU have none of the operations.
     """
 
-    def __init__(self, given: Layout, wanted: Layout, heads: int, head_dim: int, batch: int, widens: bool = False):
+    def __init__(self, given: Layout, wanted: Layout, heads: int, head_dim: int, batch: int = -1, widens: bool = False):
         super().__init__()
         self.apart, self.width = (heads, head_dim), heads * head_dim if heads > 0 else -1
         self.batch, self.widens = batch, widens

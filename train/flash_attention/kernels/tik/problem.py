@@ -71,6 +71,7 @@ class KernelProblem(AttentionProblem):
         for name in ("mask", "bias"):
             given = getattr(self, f"{name}_shape") is not None
             object.__setattr__(self, f"{name}_dtype", "float16" if given else None)
+        self._check_sequences()
         super().__post_init__()
         for name in ("batch", "seq_q", "seq_k"):
             check_int(name, getattr(self, name), 1)
@@ -91,7 +92,6 @@ class KernelProblem(AttentionProblem):
             raise ValueError(f"memories: got {self.memories}, allowed are sizes of {', '.join(CAPACITY)}")
         for memory, (name, largest) in zip(self.memories, CAPACITY.items()):
             check_int(f"memories: {name}", memory, 1, largest)
-        self._check_sequences()
 
     def _check_layout(self) -> None:
         check_name("layout", self.layout, LAYOUTS)
