@@ -86,29 +86,6 @@ def mask_shape(problem: AttentionProblem) -> tuple | None:
     return problem.batch, heads, problem.seq_q, problem.seq_k
 
 
-def explicit_mask(
-    problem: AttentionProblem, mask=None, prefix=None, segment_ids=None, kv_segment_ids=None
-) -> np.ndarray | None:
-    """That mask, non-zero = hidden, from the inputs of a call.
-
-    Args:
-        mask: of problem.mask_shape.
-        prefix: (B,); segment_ids: (B, Sq); kv_segment_ids: (B, Sk); as for `Backend.build`.
-    """
-    if not (problem.prefix or problem.segments):
-        return mask
-    hidden = np.zeros((problem.batch, 1, problem.seq_q, problem.seq_k), bool)
-    if mask is not None:
-        hidden = hidden | (np.asarray(mask) != 0)
-    if prefix is not None:
-        behind = np.arange(problem.seq_k) >= np.asarray(prefix)[:, None, None, None]
-        hidden |= ~problem.band.dense() & behind
-    if segment_ids is not None:
-        own, other = np.asarray(segment_ids)[:, None, :, None], np.asarray(kv_segment_ids)[:, None, None, :]
-        hidden |= (own != other) | (own < 0)
-    return hidden
-
-
 def forward_inputs(problem: KernelProblem, query, key, value, mask=None, bias=None, keep_bits=None, sinks=None) -> dict:
     """Arrays for `Kernel.feed` of the forward kernel.
 

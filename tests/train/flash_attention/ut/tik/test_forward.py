@@ -57,10 +57,19 @@ def within_limits(case) -> bool:
 
 
 def kernel_mask(case):
-    """The mask of a case as the kernels take it."""
-    further = case.inputs().further()
-    further.pop("sinks")
-    return host.explicit_mask(case.problem, case.backend_mask(), **further)
+    """The mask of a case as the kernels take it, non-zero = hidden: that of the call, the prefix and the segments."""
+    problem, mask, further = case.problem, case.backend_mask(), case.inputs().further()
+    if not (problem.prefix or problem.segments):
+        return mask
+    hidden = np.zeros((problem.batch, 1, problem.seq_q, problem.seq_k), bool)
+    if mask is not None:
+        hidden = hidden | (mask != 0)
+    if problem.prefix:
+        hidden |= ~problem.band.dense() & (np.arange(problem.seq_k) >= further["prefix"][:, None, None, None])
+    if problem.segments:
+        own, other = further["segment_ids"][:, None, :, None], further["kv_segment_ids"][:, None, None, :]
+        hidden |= (own != other) | (own < 0)
+    return hidden
 
 
 def run_case(tik, execute, case, cores: int = 4, tiling: str = "auto") -> reference.Attention:
