@@ -34,6 +34,8 @@ MODULES = {
     "problem/visibility.py": ("test_visibility.py", "native/test_band.py"),
     "problem/checks.py": _PROBLEM,
     "problem/inputs.py": _PROBLEM,
+    "problem/layout.py": _PROBLEM,
+    "problem/optional.py": _PROBLEM,
     "problem/problem.py": _PROBLEM,
     "problem/tiling.py": _PROBLEM,
     "kernels/tik/common/work_split.py": (*_FORWARD, *_BACKWARD),
