@@ -7,7 +7,7 @@ field of AttentionProblem, an argument of `flash_attention`, and what a backend 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Callable, NamedTuple
+from typing import Any, Callable, NamedTuple
 
 from flash_attention.problem.checks import check_dtype
 from flash_attention.problem.inputs import (
@@ -23,8 +23,7 @@ from flash_attention.problem.inputs import (
     shown,
 )
 
-if TYPE_CHECKING:
-    from flash_attention.problem.problem import AttentionProblem
+Problem = Any  # an AttentionProblem, whose module takes this table
 
 COVERS = ("dp", "mp", None, None)  # (batch, heads, seq_q, seq_k), each of which but the last may be 1
 
@@ -56,11 +55,11 @@ class OptionalInput:
 
     name: str
     read: Callable[[str, TensorSpec, Call], dict[str, Any]]
-    has: Callable[[AttentionProblem], bool]
-    shape: Callable[[AttentionProblem], Any]
+    has: Callable[[Problem], bool]
+    shape: Callable[[Problem], Any]
     axes: tuple = (None,)
     cast: str | None = None
-    gradient: Callable[[AttentionProblem], bool] = lambda problem: False
+    gradient: Callable[[Problem], bool] = lambda problem: False
 
 
 def _read_mask(name: str, mask: TensorSpec, call: Call) -> dict:
