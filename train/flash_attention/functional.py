@@ -21,23 +21,32 @@ from flash_attention.backends.comparison import Differs
 from flash_attention.paged import paged_attention as paged_attention
 from flash_attention.paged import reshape_and_cache as reshape_and_cache
 from flash_attention.precision import fix_dtypes
-from flash_attention.problem import ALL_BLOCKS, AttentionProblem, AttentionRules
+from flash_attention.problem import ALL_BLOCKS, AttentionProblem
 from flash_attention.problem.checks import check_rate
 from flash_attention.problem.inputs import TensorSpec
-from flash_attention.problem.rules import RULE_ARGUMENTS
+from flash_attention.problem.layout import CALL_LAYOUTS, Layout
+from flash_attention.problem.optional import NAMES
 from flash_attention.problem.tiling import DEFAULT_STRATEGY
 from flash_attention.problem.torch_shapes import mask_plan, tensor_shapes
 from flash_attention.sharding.shard import TENSOR, Shard, sharding
-from flash_attention.tensors import compile_time, prefix_tensor, refuse_names
+from flash_attention.tensors import (
+    Present,
+    Turn,
+    compile_time,
+    optional_specs,
+    prefix_tensor,
+    read_rules,
+    read_specs,
+    refuse_names,
+)
 from flash_attention.tensors import compiling as _compiling
 from flash_attention.tensors import fresh_seed as _fresh_seed
 from flash_attention.tensors import spec as _spec
 from flash_attention.tensors import tensor_spec as _tensor_spec
 from flash_attention.varlen import flash_attention_varlen as flash_attention_varlen
 
-# Arguments of `flash_attention` that are fields of the problem, and optional inputs after the seed.
+# Arguments of `flash_attention` that are fields of the problem.
 _OTHERS = ("bias_grad", "input_layout", "head_dim", "value_head_dim", "batch", "return_lse")
-_FURTHER = ("sinks", "prefix", "segment_ids", "kv_segment_ids", "alibi_slopes")
 
 
 def flash_attention(
@@ -146,47 +155,46 @@ def flash_attention(
         refuse_names("flash_attention", tuple(unknown))
     if dropout_rate != 0.0 and seed is None and keep_bits is None:
         seed = fresh_seed()
-    if isinstance(prefix, (tuple, list)):
-        prefix = prefix_tensor(prefix)
-    if segment_ids is not None and kv_segment_ids is None:
-        kv_segment_ids = segment_ids
-    run = _plan(
-        _spec(query),
-        _spec(key),
-        _spec(value),
-        _spec(attention_mask),
-        _spec(bias),
-        _spec(keep_bits),
-        _spec(seed),
-        _spec(sinks),
-        _spec(prefix),
-        _spec(segment_ids),
-        _spec(kv_segment_ids),
-        _spec(alibi_slopes),
-        argument_names,
-        # In the order of RULE_ARGUMENTS and _OTHERS: a graph passes constants in tuples.
-        (
-            causal,
-            causal_alignment,
-            window_size,
-            prev_block_num,
-            next_block_num,
-            tiling_stgy_name,
-            alibi,
-            dropout_rate,
-            scale,
-            softcap,
-        ),
+    rules = read_rules(
+        causal,
+        causal_alignment,
+        window_size,
+        prev_block_num,
+        next_block_num,
+        tiling_stgy_name,
+        alibi,
+        dropout_rate,
+        scale,
+        softcap,
+    )
+    return attend(
+        (query, key, value),
+        # In the order of OPTIONAL and _OTHERS: a graph passes constants in tuples.
+        (attention_mask, bias, keep_bits, seed, sinks, prefix, segment_ids, kv_segment_ids, alibi_slopes),
+        rules,
         (bias_grad, input_layout, head_dim, value_head_dim, batch, return_lse),
         backend,
+        argument_names,
         shards,
-        return_lse and _compiling(),
     )
-    if alibi_slopes is not None:
-        bias = ops.cast(alibi_slopes, mstype.float32)
-    output, logsumexp = run(
-        query, key, value, attention_mask, bias, keep_bits, seed, sinks, prefix, segment_ids, kv_segment_ids
-    )
+
+
+def attend(tensors, inputs, rules, others, backend, argument_names, shards):
+    """`flash_attention` with its optional inputs and the arguments in _OTHERS in tuples, and its rules validated."""
+
+    def filled(inputs):  # an inner function as in `flash_attention`
+        mask, bias, keep_bits, seed, sinks, prefix, segment_ids, kv_segment_ids, alibi_slopes = inputs
+        if isinstance(prefix, (tuple, list)):
+            prefix = prefix_tensor(prefix)
+        if segment_ids is not None and kv_segment_ids is None:
+            kv_segment_ids = segment_ids
+        return mask, bias, keep_bits, seed, sinks, prefix, segment_ids, kv_segment_ids, alibi_slopes
+
+    query, key, value = tensors
+    inputs, return_lse = filled(inputs), others[5]
+    specs = _spec(query), _spec(key), _spec(value), optional_specs(inputs)
+    run = _plan(specs, argument_names, rules, others, backend, shards, return_lse and _compiling())
+    output, logsumexp = run(query, key, value, inputs)
     if return_lse:
         return output, logsumexp
     return output
@@ -289,32 +297,25 @@ class _Call(nn.Cell):
         self.run, self.backend = run, backend
         self.mask_rank = mask_rank
         self.check_triangle = _TriangleCheck(problem.rules.tile) if mask_rank and problem.mask_shape is None else None
-        # A layout that the backend does not take becomes the one that it does: into BNSD by splitting the last axis
-        # into heads and bringing the axes into order, into a matrix of tokens by bringing them into order and merging
-        # those of the tokens and those of the heads, out of one by splitting the tokens.
-        given = problem.layout
-        self.given, self.turned = given, layout != given
-        # Through float32 where MindSpore has none of these operations for bfloat16 in a compiled graph.
-        self.widened = self.turned and problem.dtype == "bfloat16" and problem.device == "CPU"
-        self.splits = layout == "BNSD" and given in ("BSH", "SBH", "TH")
-        self.merges = layout == "TH" and given != "TH"
-        self.unmerges = given == "TH" and layout == "BSH"
-        self.batch, self.heads, self.kv_heads = problem.batch, problem.heads, problem.kv_heads
-        self.head_dim, self.value_dim = problem.head_dim, problem.value_dim
-        to_heads = {"BSND": (0, 2, 1, 3), "BSH": (0, 2, 1, 3), "SBH": (1, 2, 0, 3), "TH": (0, 2, 1, 3)}
-        self.order = to_heads.get(given) if layout == "BNSD" else (1, 0, 2) if self.merges and given == "SBH" else None
-        self.order_back = None if self.order is None else tuple(np.argsort(self.order).tolist())
-        self.transpose = self.transpose_back = ops.Transpose()
+        self.present = Present(problem)
+        # A layout that the backend does not take becomes the one that it does.
+        given, taken = CALL_LAYOUTS[problem.layout], CALL_LAYOUTS[layout]
+        widens = problem.device == "CPU" and problem.dtype == "bfloat16"
+        of_query = problem.heads, problem.head_dim
+        of_key, of_value = (problem.kv_heads, problem.head_dim), (problem.kv_heads, problem.value_dim)
+        self.turns = nn.CellList(
+            [Turn(given, taken, *sizes, problem.batch, widens) for sizes in (of_query, of_key, of_value)]
+        )
+        self.turn_back = Turn(taken, given, problem.heads, problem.value_dim, problem.batch, widens)
         self.differs, self.expand = Differs(), (ops.ExpandDims(), ops.ExpandDims())
         if shard is not None:
-            self._give_strategies(shard)
+            self._give_strategies(shard, given)
 
-    def _give_strategies(self, shard: Shard):
+    def _give_strategies(self, shard: Shard, given: Layout):
         """MindSpore gathers the tensors of an operation that has no strategy. Casts and reshapes take those around."""
-        plan = shard.plan
-        batch_first = {"SBH": (None, "dp", "mp", None)}.get(plan.input_layout, ("dp", None, "mp", None))
-        self.transpose = shard.glue(ops.Transpose(), batch_first)
-        self.transpose_back = shard.glue(ops.Transpose(), TENSOR)
+        for turn in self.turns:
+            turn.transpose = shard.glue(ops.Transpose(), given.split_sharding)
+        self.turn_back.transpose = shard.glue(ops.Transpose(), TENSOR)
         if shard.mask_axes is not None:
             axes = {2: shard.mask_axes[2:], 3: (shard.mask_axes[0], *shard.mask_axes[2:]), 4: shard.mask_axes}
             self.differs.shard(shard, axes[self.mask_rank], ())
@@ -322,62 +323,24 @@ class _Call(nn.Cell):
             shard.glue(self.expand[0], axes[2])
             shard.glue(self.expand[1], last)
 
-    def construct(self, query, key, value, mask, bias, keep_bits, seed, sinks, prefix, segment_ids, kv_segment_ids):
-        shape = query.shape
-        query = self.turn(query, self.heads, self.head_dim)
-        key = self.turn(key, self.kv_heads, self.head_dim)
-        value = self.turn(value, self.kv_heads, self.value_dim)
+    def construct(self, query, key, value, inputs):
+        query, key, value = self.turns[0](query), self.turns[1](key), self.turns[2](value)
         if self.check_triangle is not None:
-            self.check_triangle(mask)
-            mask = None
+            self.check_triangle(inputs[0])
         elif self.mask_rank > 0:
-            if mask.dtype != mstype.bool_ and mask.dtype != mstype.uint8:
-                mask = self.differs(ops.cast(mask, mstype.float32), 0.0)  # a CPU compares no bfloat16
-            if self.mask_rank == 2:
-                mask = self.expand[0](mask, 0)
-            if self.mask_rank < 4:
-                mask = self.expand[1](mask, 1)
-        if sinks is not None:
-            sinks = ops.cast(sinks, mstype.float32)
-        output, logsumexp = self.run(
-            query, key, value, mask, bias, keep_bits, seed, sinks, prefix, segment_ids, kv_segment_ids
-        )
-        return self.turn_back(output, shape), logsumexp
+            inputs = (self.rank_4(inputs[0]),) + inputs[1:]
+        output, logsumexp = self.run(query, key, value, self.present(inputs))
+        return self.turn_back(output), logsumexp
 
-    def turn(self, tensor, heads, head_dim):
-        """A tensor of the caller in the layout that the backend takes."""
-        dtype = tensor.dtype
-        if self.widened:
-            tensor = ops.cast(tensor, mstype.float32)
-        if self.splits and self.given == "TH":
-            tensor = ops.reshape(tensor, (self.batch, -1, heads, head_dim))
-        elif self.splits:
-            tensor = ops.reshape(tensor, (tensor.shape[0], tensor.shape[1], heads, head_dim))
-        if self.order is not None:
-            tensor = self.transpose(tensor, self.order)
-        if self.merges:
-            tensor = ops.reshape(tensor, (-1, heads * head_dim))
-        if self.unmerges:
-            tensor = ops.reshape(tensor, (self.batch, -1, heads * head_dim))
-        return ops.cast(tensor, dtype) if self.widened else tensor
-
-    def turn_back(self, output, shape):
-        """The backend's output in the layout of the caller's query, which has this shape."""
-        dtype = output.dtype
-        if self.widened:
-            output = ops.cast(output, mstype.float32)
-        width = self.heads * self.value_dim
-        if self.merges and self.given == "SBH":
-            output = ops.reshape(output, (shape[1], shape[0], width))
-        if self.order_back is not None:
-            output = self.transpose_back(output, self.order_back)
-        if self.merges and self.given == "BSND":
-            output = ops.reshape(output, (shape[0], shape[1], self.heads, self.value_dim))
-        elif self.turned and self.given == "TH":
-            output = ops.reshape(output, (shape[0], width))
-        elif self.splits or (self.merges and self.given == "BSH"):
-            output = ops.reshape(output, (shape[0], shape[1], width))
-        return ops.cast(output, dtype) if self.widened else output
+    def rank_4(self, mask):
+        """A mask as backends take it, bool or uint8."""
+        if mask.dtype != mstype.bool_ and mask.dtype != mstype.uint8:
+            mask = self.differs(ops.cast(mask, mstype.float32), 0.0)  # a CPU compares no bfloat16
+        if self.mask_rank == 2:
+            mask = self.expand[0](mask, 0)
+        if self.mask_rank < 4:
+            mask = self.expand[1](mask, 1)
+        return mask
 
 
 class _TriangleCheck(nn.Cell):
@@ -418,26 +381,19 @@ class _TriangleCheck(nn.Cell):
 
 
 @compile_time
-def _plan(
-    query, key, value, mask, bias, keep_bits, seed, sinks, prefix, segment_ids, kv_segment_ids, alibi_slopes,
-    names, rules, others, backend, shards, compiled_lse,
-):  # fmt: skip
-    argument_names = ("query", "key", "value", *names, "keep_bits", "seed", *_FURTHER)
-    given = query, key, value, mask, bias, keep_bits, seed, sinks, prefix, segment_ids, kv_segment_ids, alibi_slopes
-    specs = []
-    for name, spec in zip(argument_names, given):
-        needed = name in ("query", "key", "value")
-        specs.append(None if spec is None and not needed else _tensor_spec(name, spec))
+def _plan(specs, names, rules, others, backend, shards, compiled_lse):
+    tensors = tuple(map(_tensor_spec, ("query", "key", "value"), specs[:3]))
+    inputs = read_specs(specs[3], (*names, *NAMES[2:]))
     forced, device = registry.forced_backend(backend), ms.get_context("device_target")
-    key = tuple(specs), names, rules, others, forced, device, sharding(shards)
+    key = tensors, inputs, names, rules, others, forced, device, sharding(shards)
     planned = _planned
     try:
         hash(key)
-    except TypeError:  # a list among the rules: fine for window_size, an error in any other place
+    except TypeError:  # a list among the arguments is an error
         planned = _planned.__wrapped__
     call = planned(*key)
     # Both results of the kernel are parts of a pair, and MindSpore then adds the gradients of its parts, even zeros.
-    if compiled_lse and call.backend == "cpu" and _lacks_operations(specs[0]) and _pynative_executor.grad_flag():
+    if compiled_lse and call.backend == "cpu" and _lacks_operations(tensors[0]) and _pynative_executor.grad_flag():
         raise RuntimeError(
             "return_lse: got bfloat16 in a @jit function that PYNATIVE differentiates; its gradient needs an AddN, and "
             "MindSpore has none for bfloat16 on a CPU; allowed are float32 and float16, GRAPH mode, the gradient taken "
@@ -452,32 +408,23 @@ def _lacks_operations(spec: TensorSpec) -> bool:
 
 
 @functools.lru_cache(maxsize=512)
-def _planned(specs, names, rules, others, backend, device, shards) -> _Call:
-    rules = AttentionRules.from_arguments(**dict(zip(RULE_ARGUMENTS, rules)))
-    query, key, value, mask, bias, keep_bits, seed, *further = specs
+def _planned(tensors, inputs, names, rules, others, backend, device, shards) -> _Call:
     problem = AttentionProblem.from_inputs(
-        query,
-        key,
-        value,
-        mask,
-        bias,
-        keep_bits,
+        *tensors,
         rules=rules,
         mask_name=names[0],
         bias_name=names[1],
         training=rules.dropout_rate > 0,
         device=device,
-        **dict(zip((*_FURTHER, *_OTHERS), (*further, *others))),
+        **dict(zip((*NAMES, *_OTHERS), (*inputs, *others))),
     )
-    if seed is not None and seed != TensorSpec((2,), "int64"):
-        raise ValueError(f"seed: got {seed.dtype} of shape {seed.shape}, allowed is int64 of shape (2,)")
-    mask_rank = 0 if mask is None else len(mask.shape)
+    mask = inputs[0]
     shard = shards and shards.shard(problem, mask and mask.shape)
     local = problem if shard is None else shard.plan.local(problem, shard.rank)
     chosen = registry.choose(local, backend, shard is not None)
     layout = chosen.layout(local, shard is not None)
-    run = registry.build(replace(local, layout=layout), chosen.name, shard)
-    return fix_dtypes(_Call(problem, run, chosen.name, layout, mask_rank, shard))
+    run = registry.build(replace(local, layout=layout), chosen, shard)
+    return fix_dtypes(_Call(problem, run, chosen.name, layout, 0 if mask is None else len(mask.shape), shard))
 
 
 @compile_time

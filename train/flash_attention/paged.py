@@ -5,15 +5,14 @@ from __future__ import annotations
 import functools
 
 import mindspore as ms
-from mindspore import Tensor, ops
-from mindspore import dtype as mstype
+from mindspore import Tensor
 
 from flash_attention.backends import registry
 from flash_attention.backends.cache_update import append_cell, update_cell
 from flash_attention.precision import fix_dtypes
 from flash_attention.problem.checks import check_dtype
 from flash_attention.problem.paged import PagedProblem, check_cache_dtype, check_caches, check_tokens
-from flash_attention.tensors import compile_time, spec, tensor_spec
+from flash_attention.tensors import Prepared, compile_time, spec, tensor_spec
 
 
 def paged_attention(
@@ -90,8 +89,8 @@ def limited_attention(
         spec(alibi_slopes),
         *(scale, softcap, window_size, alibi, backend, max_length),
     )
-    slopes = None if alibi_slopes is None else ops.cast(alibi_slopes, mstype.float32)
-    return run(query, key_cache, value_cache, block_tables, context_lens, sinks, slopes)
+    inputs = (None, None, None, None, sinks, None, None, None, alibi_slopes)  # in the order of OPTIONAL
+    return run(query, key_cache, value_cache, block_tables, context_lens, inputs)
 
 
 def append_tokens(
@@ -160,7 +159,7 @@ def _planned(tensors, scale, softcap, window_size, alibi, backend, device, max_l
         device=device,
         max_length=max_length,
     )
-    return fix_dtypes(registry.build(problem, backend))
+    return fix_dtypes(Prepared(registry.build(problem, backend), problem.whole))
 
 
 @compile_time

@@ -6,13 +6,18 @@ import functools
 import inspect
 
 import numpy as np
-from mindspore import Tensor, nn
+from mindspore import Tensor, nn, ops
+from mindspore import dtype as mstype
 from mindspore.ops import constexpr
 
 from flash_attention.dropout.seed import draw_tensor, tracing
+from flash_attention.problem import AttentionProblem
 from flash_attention.problem.checks import check_int
-from flash_attention.problem.inputs import UNKNOWN, TensorSpec
+from flash_attention.problem.inputs import TensorSpec
+from flash_attention.problem.layout import UNKNOWN, Layout
+from flash_attention.problem.optional import NAMES, OPTIONAL
 from flash_attention.problem.other_names import refuse_unknown
+from flash_attention.problem.rules import RULE_ARGUMENTS, AttentionRules
 
 # Decorator of what a graph computes from shapes while it compiles. With `check`, MindSpore warns of each extent that is
 # unknown; `tensor_spec` takes them.
@@ -35,6 +40,112 @@ def tensor_spec(name: str, described) -> TensorSpec:
     shape = tuple(UNKNOWN if size is None else size for size in described[0])
     # MindNLP gives dtypes another name: "mindspore.float32".
     return TensorSpec(shape, str(described[1]).lower().rpartition(".")[2])
+
+
+def optional_specs(inputs):
+    """`spec` of each of the optional inputs of a call."""
+    specs = ()
+    for tensor in inputs:
+        specs = specs + (spec(tensor),)
+    return specs
+
+
+class Present(nn.Cell):
+    """Those of the optional inputs of a call, None among them, that a problem has, in the dtypes of backends."""
+
+    def __init__(self, problem: AttentionProblem):
+        super().__init__()
+        present = [one for one in OPTIONAL if one.has(problem)]
+        self.places = tuple(map(OPTIONAL.index, present))
+        self.casts = tuple(one.cast == "float32" for one in present)
+
+    def construct(self, inputs):
+        present = ()
+        for place, cast in zip(self.places, self.casts):
+            present = present + (ops.cast(inputs[place], mstype.float32) if cast else inputs[place],)
+        return present
+
+
+class Prepared(nn.Cell):
+    """A backend's cell that takes five tensors and the optional inputs of a problem, for those of the call."""
+
+    def __init__(self, run: nn.Cell, problem: AttentionProblem):
+        super().__init__()
+        self.run, self.present = run, Present(problem)
+
+    def construct(self, a, b, c, d, e, inputs):
+        return self.run(a, b, c, d, e, self.present(inputs))
+
+
+@compile_time
+def read_rules(*arguments):
+    """The rules that arguments of the public functions stand for, in the order of RULE_ARGUMENTS."""
+    try:
+        return _rules(*arguments)
+    except TypeError:  # what has no hash: a list is fine for window_size, an error in any other place
+        return _rules.__wrapped__(*arguments)
+
+
+@functools.lru_cache(maxsize=512, typed=True)
+def _rules(*arguments) -> AttentionRules:
+    return AttentionRules.from_arguments(**dict(zip(RULE_ARGUMENTS, arguments)))
+
+
+@compile_time
+def rules_of(constants):
+    """The rules whose `AttentionRules.constants` these are: a graph passes on constants, and not every object."""
+    return _rules_of(constants)
+
+
+@functools.lru_cache(maxsize=512)
+def _rules_of(constants: tuple) -> AttentionRules:
+    return AttentionRules(*constants)
+
+
+class Turn(nn.Cell):
+    """A tensor of one layout in another one.
+
+    Args:
+        heads, head_dim: of the tensor; heads -1: whatever it has.
+        batch: needed where a layout does not show it.
+        widens: goes through float32 for bfloat16, for which compiled graphs on a CPU have none of the operations.
+    """
+
+    def __init__(self, given: Layout, wanted: Layout, heads: int, head_dim: int, batch: int = -1, widens: bool = False):
+        super().__init__()
+        self.apart, self.width = (heads, head_dim), heads * head_dim if heads > 0 else -1
+        self.batch, self.widens = batch, widens
+        self.same = given == wanted
+        self.order = given.order(wanted)
+        self.given_rank, self.rank = len(given.axes), len(wanted.axes)
+        self.transpose = ops.Transpose()
+
+    def construct(self, tensor):
+        if self.same:
+            return tensor
+        dtype = tensor.dtype
+        if self.widens:
+            tensor = ops.cast(tensor, mstype.float32)
+        rank = self.given_rank
+        if self.order is not None:
+            if rank < 4:
+                tensor = self.of_rank(tensor, 4, rank)
+            tensor, rank = self.transpose(tensor, self.order), 4
+        if rank != self.rank:
+            tensor = self.of_rank(tensor, self.rank, rank)
+        return ops.cast(tensor, dtype) if self.widens else tensor
+
+    def of_rank(self, tensor, rank, given_rank):
+        """A tensor whose last axes are heads and head_dim, or both in one, with axes split or merged."""
+        if rank == 2:
+            return ops.reshape(tensor, (-1, self.width))
+        first = (self.batch, -1) if given_rank == 2 else tensor.shape[:2]
+        return ops.reshape(tensor, first + (self.apart if rank == 4 else (self.width,)))
+
+
+def read_specs(described: tuple, names: tuple = NAMES) -> tuple:
+    """What `optional_specs` made of the optional inputs, checked; `names` for messages."""
+    return tuple(None if one is None else tensor_spec(name, one) for name, one in zip(names, described))
 
 
 @constexpr(reuse_result=False)

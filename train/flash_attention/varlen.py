@@ -6,18 +6,27 @@ import functools
 from typing import Any
 
 import mindspore as ms
-from mindspore import Tensor, ops
-from mindspore import dtype as mstype
+from mindspore import Tensor
 from mindspore.ops import constexpr
 
 from flash_attention.backends import registry
 from flash_attention.precision import fix_dtypes
-from flash_attention.problem import ALL_BLOCKS, AttentionRules
-from flash_attention.problem.inputs import TensorSpec
+from flash_attention.problem import ALL_BLOCKS
+from flash_attention.problem.optional import NAMES
 from flash_attention.problem.packed import PackedProblem
-from flash_attention.problem.rules import RULE_ARGUMENTS
 from flash_attention.problem.tiling import DEFAULT_STRATEGY
-from flash_attention.tensors import compile_time, fresh_seed, prefix_tensor, refuse_names, spec, tensor_spec
+from flash_attention.tensors import (
+    Prepared,
+    compile_time,
+    fresh_seed,
+    optional_specs,
+    prefix_tensor,
+    read_rules,
+    read_specs,
+    refuse_names,
+    spec,
+    tensor_spec,
+)
 
 # Arguments that are fields of the problem.
 _OTHERS = ("head_dim", "value_head_dim", "return_lse")
@@ -98,36 +107,25 @@ def flash_attention_varlen(
         prefix = prefix_tensor(prefix)
     if segment_ids is not None or kv_segment_ids is not None:
         _refuse_segments()
-    run = _plan(
-        spec(query),
-        spec(key),
-        spec(value),
-        spec(cu_seqlens_q),
-        spec(cu_seqlens_k),
-        spec(seed),
-        spec(sinks),
-        spec(prefix),
-        spec(alibi_slopes),
-        # In the order of RULE_ARGUMENTS and _OTHERS: a graph passes constants in tuples.
-        (
-            causal,
-            causal_alignment,
-            window_size,
-            prev_block_num,
-            next_block_num,
-            tiling_stgy_name,
-            alibi,
-            dropout_rate,
-            scale,
-            softcap,
-        ),
-        (head_dim, value_head_dim, return_lse),
-        backend,
+    # In the order of OPTIONAL and _OTHERS: a graph passes constants in tuples.
+    inputs = (None, None, None, seed, sinks, prefix, None, None, alibi_slopes)
+    rules = read_rules(
+        causal,
+        causal_alignment,
+        window_size,
+        prev_block_num,
+        next_block_num,
+        tiling_stgy_name,
+        alibi,
+        dropout_rate,
+        scale,
+        softcap,
     )
+    specs = spec(query), spec(key), spec(value), spec(cu_seqlens_q), spec(cu_seqlens_k), optional_specs(inputs)
+    run = _plan(specs, rules, (head_dim, value_head_dim, return_lse), backend)
     lengths_q = cu_seqlens_q if isinstance(cu_seqlens_q, Tensor) else None
     lengths_k = cu_seqlens_k if isinstance(cu_seqlens_k, Tensor) else None
-    slopes = None if alibi_slopes is None else ops.cast(alibi_slopes, mstype.float32)
-    output, logsumexp = run(query, key, value, lengths_q, lengths_k, seed, sinks, prefix, slopes)
+    output, logsumexp = run(query, key, value, lengths_q, lengths_k, inputs)
     if return_lse:
         return output, logsumexp
     return output
@@ -142,21 +140,11 @@ def _refuse_segments():
 
 
 @compile_time
-def _plan(query, key, value, lengths_q, lengths_k, seed, sinks, prefix, slopes, rules, others, backend):
-    tensors = tuple(
-        tensor_spec(name, described) for name, described in (("query", query), ("key", key), ("value", value))
-    )
-    lengths = tuple(
-        _lengths_spec(name, described) for name, described in (("cu_seqlens_q", lengths_q), ("cu_seqlens_k", lengths_k))
-    )
-    if seed is not None and tensor_spec("seed", seed) != TensorSpec((2,), "int64"):
-        raise ValueError(f"seed: got {seed[1]} of shape {seed[0]}, allowed is int64 of shape (2,)")
-    sinks = None if sinks is None else tensor_spec("sinks", sinks)
-    prefix = None if prefix is None else tensor_spec("prefix", prefix)
-    slopes = None if slopes is None else tensor_spec("alibi_slopes", slopes)
-    rules = tuple(tuple(rule) if isinstance(rule, list) else rule for rule in rules)
+def _plan(specs, rules, others, backend):
+    tensors = tuple(map(tensor_spec, ("query", "key", "value"), specs[:3]))
+    lengths = tuple(map(_lengths_spec, ("cu_seqlens_q", "cu_seqlens_k"), specs[3:5]))
     forced, device = registry.forced_backend(backend), ms.get_context("device_target")
-    return _planned(tensors, lengths, (sinks, prefix, slopes), rules, others, forced, device)
+    return _planned(tensors, lengths, read_specs(specs[5]), rules, others, forced, device)
 
 
 def _lengths_spec(name: str, described):
@@ -167,13 +155,12 @@ def _lengths_spec(name: str, described):
 
 
 @functools.lru_cache(maxsize=512)
-def _planned(tensors, lengths, further, rules, others, backend, device):
-    rules = AttentionRules.from_arguments(**dict(zip(RULE_ARGUMENTS, rules)))
+def _planned(tensors, lengths, inputs, rules, others, backend, device):
     problem = PackedProblem.from_inputs(
-        *(*tensors, *lengths, *further),
+        *(*tensors, *lengths),
         rules=rules,
         training=rules.dropout_rate > 0,
         device=device,
-        **dict(zip(_OTHERS, others)),
+        **dict(zip((*NAMES, *_OTHERS), (*inputs, *others))),
     )
-    return fix_dtypes(registry.build(problem, backend))
+    return fix_dtypes(Prepared(registry.build(problem, backend), problem.rows))

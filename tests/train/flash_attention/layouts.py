@@ -1,7 +1,7 @@
 """NumPy arrays between BNSD and the other layouts."""
 
 import numpy as np
-from flash_attention.problem.inputs import CALL_LAYOUTS
+from flash_attention.problem.layout import CALL_LAYOUTS
 
 #: Those of a call beside BNSD, with which they are compared.
 OTHER_LAYOUTS = tuple(layout for layout in CALL_LAYOUTS if layout != "BNSD")

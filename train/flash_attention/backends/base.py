@@ -23,6 +23,8 @@ class Backend(ABC):
     """
 
     name: str
+    # The optional inputs that it knows, by name.
+    takes: tuple[str, ...] = ()
     # Whether `build` takes a problem with unknown sizes (problem.dynamic), met in graphs compiled for dynamic shapes;
     # the cell then reads the sizes from its tensors at run time.
     dynamic = False
@@ -54,30 +56,26 @@ class Backend(ABC):
         The Cell holds no Parameters, and MindSpore can differentiate and compile it in GRAPH mode, PYNATIVE and @jit.
         In GRAPH mode it is built while the graph compiles, so its own `build` may use ordinary Python:
 
-            output, logsumexp = cell(
-                query, key, value, mask, alibi, keep_bits, seed, sinks, prefix, segment_ids, kv_segment_ids
-            )
+            output, logsumexp = cell(query, key, value, inputs)
 
         query       (B, H, Sq, D)    in problem.dtype; its axes as problem.layout says, see `layout`
         key         (B, Hkv, Sk, D)  likewise
         value       (B, Hkv, Sk, Dv) likewise, Dv = problem.value_dim
-        mask        problem.mask_shape, bool or uint8, non-zero = hidden; None without an explicit mask. Any of the
-                    first three axes may be 1 (broadcast). A compact causal mask never arrives: it is the
-                    rule causal.
-        alibi       problem.bias_shape in problem.bias_dtype, added to scale * query @ key^T; None without bias_shape.
-                    -inf in it hides a key like the mask does. Any of the first three axes may be 1: its
-                    gradient is then the sum over that axis, accumulated in float32. When problem.bias_grad is false, no
-                    gradient is wanted (zeros, at no cost). With problem.slopes_shape it holds these slopes instead,
-                    float32: -slope * |position of the query - key| is added, and the slopes get zeros.
+        inputs      a tuple of the tensors that `problem.inputs` names, in that order:
+        mask        problem.mask_shape, bool or uint8, non-zero = hidden. Any of the first three axes may be 1
+                    (broadcast). A compact causal mask never arrives: it is the rule causal.
+        bias        problem.bias_shape in problem.bias_dtype, added to scale * query @ key^T. -inf in it hides a key
+                    like the mask does. Any of the first three axes may be 1: its gradient is then the sum over that
+                    axis, accumulated in float32. When problem.bias_grad is false, no gradient is wanted (zeros, at no
+                    cost).
         keep_bits   uint8 (B, H, Sq, ceil(Sk / 8)), bit k % 8 (from the least significant) of byte k // 8 set = key k is
-                    kept; None unless problem.keep_bits.
-        seed        int64 (2,): Philox key lo = seed[0] mod 2**32, key hi = seed[1] mod 2**32; None unless
-                    problem.dropout_threshold > 0 and keep_bits is None.
-        sinks       float32 (H,), None unless problem.sinks: logits that join the denominator of every row of a head and
-                    the logsumexp. The last four may be left out by callers whose problems have none of them.
-        prefix      int32 (B,), None unless problem.prefix: the keys before it are visible besides the causal ones
-        segment_ids, kv_segment_ids  int32 (B, Sq) and (B, Sk), None unless problem.segments: a query sees keys of its
-                    own id only; negative ids see nothing and are seen by none
+                    kept
+        seed        int64 (2,): Philox key lo = seed[0] mod 2**32, key hi = seed[1] mod 2**32
+        sinks       float32 (H,): logits that join the denominator of every row of a head and the logsumexp
+        prefix      int32 (B,): the keys before it are visible besides the causal ones
+        segment_ids, kv_segment_ids  int32 (B, Sq) and (B, Sk): a query sees keys of its own id only; negative ids see
+                    nothing and are seen by none
+        alibi_slopes  float32 problem.slopes_shape: -slope * |position of the query - key| is added
         output      (B, H, Sq, Dv)
         logsumexp   float32 (B, H, Sq): log of the sum of exp over visible keys of the scaled, biased scores, before
                     dropout; -inf for a row that sees nothing (its output and gradients are 0). May be None unless
@@ -87,7 +85,7 @@ class Backend(ABC):
         whole, and every operation in it needs a strategy, see `flash_attention.sharding.shard`.
 
         Both outputs are differentiable: the gradient of the logsumexp adds probability * d_logsumexp to the gradient of
-        the scores. Inputs that are None get no gradient, mask, keep_bits and seed get zeros.
+        the scores. Of the optional inputs those get a gradient that `OPTIONAL` says so of, others zeros.
         """
 
     def refuse_packed(self, problem: PackedProblem) -> str | None:
@@ -97,14 +95,13 @@ class Backend(ABC):
     def build_packed(self, problem: PackedProblem) -> Cell:
         """The Cell that runs a packed problem, otherwise as `build`.
 
-            output, logsumexp = cell(query, key, value, lengths_q, lengths_k, seed, sinks, prefix, slopes)
+            output, logsumexp = cell(query, key, value, lengths_q, lengths_k, inputs)
 
         query       (Tq, H, D) or (Tq, H * D); key, value and output likewise
         lengths_q, lengths_k    int32 or int64 (sequences,) or (sequences + 1,), with or without the leading 0; None
                     where problem.lengths_q or lengths_k has them
-        sinks       float32 (H,) or the dtype of query, None unless problem.rows.sinks
-        prefix      int32 (sequences,), None unless problem.rows.prefix
-        slopes      float32, None unless problem.rows.slopes_shape. Backends that refuse such problems take none.
+        inputs      those of problem.rows.inputs, as for `build`; a prefix is int32 (sequences,), and slopes of more
+                    than one item are float32 (sequences, H)
         logsumexp   float32 (H, Tq)
         """
         raise NotImplementedError
@@ -116,9 +113,9 @@ class Backend(ABC):
     def build_paged(self, problem: PagedProblem) -> Cell:
         """The Cell that runs a paged problem, without a gradient: its inputs and output are those of `paged_attention`.
 
-        output = cell(query, key_cache, value_cache, block_tables, context_lens, sinks, slopes)
+        output = cell(query, key_cache, value_cache, block_tables, context_lens, inputs)
 
-        slopes are float32, None unless problem.whole.slopes_shape. Backends that refuse such problems take none.
+        inputs are those of problem.whole.inputs, as for `build`: sinks and alibi_slopes.
         """
         raise NotImplementedError
 
@@ -126,9 +123,7 @@ class Backend(ABC):
         """The Cell of the backward pass alone, for attention that is put together from parts; None where there is none,
         and callers then differentiate the cell of `build`. Called for problems without mask, dropout and sinks.
 
-            d_query, d_key, d_value = cell(
-                query, key, value, alibi, output, logsumexp, d_output, prefix, segment_ids, kv_segment_ids
-            )
+            d_query, d_key, d_value = cell(query, key, value, inputs, output, logsumexp, d_output)
 
         output and logsumexp are those of the whole: the probabilities are exp(scores - logsumexp), and the rows'
         sums of probability times its gradient are those of d_output times output.

@@ -44,39 +44,42 @@ def refuse_gradient(function: str):
 class Differentiable(nn.Cell):
     """Attention with its first derivatives, in the form that this MindSpore gets right.
 
-        output, logsumexp = cell(query, key, value, *others)
+        output, logsumexp = cell(query, key, value, others)
 
-    `others` are eight tensors of any meaning; a stand-in takes the place of one that a problem does not have.
+    `others` is a tuple of `count` tensors of any meaning, at most eight.
 
     Args:
         forward: a Cell, forward(query, key, value, others) -> (output, logsumexp).
         backward: a Cell, backward(query, key, value, others, output, logsumexp, d_output, d_logsumexp) -> (d_query,
             d_key, d_value, d_others).
         backend: its name in the message that refuses second derivatives.
+        count: of the others.
         primitive: whether forward is a primitive with a `bprop` of its own, which then serves wherever that is right.
     """
 
-    def __init__(self, forward: nn.Cell, backward: nn.Cell, backend: str, primitive: bool = False):
+    def __init__(self, forward: nn.Cell, backward: nn.Cell, backend: str, count: int, primitive: bool = False):
         super().__init__()
         self.forward = forward
-        self.in_graph = _Plain(forward) if primitive else _WithBprop(forward, backward, backend)
+        self.in_graph = _Plain(forward)
+        if not primitive:
+            self.in_graph = _Filled(_WithBprop(forward, backward, backend, count), count)
         self.in_jit = self.recorded = None
         if OLD:
             self.in_jit = _Branching(forward) if primitive else _Refused(backend)
-            self.recorded = _Recorded(forward, backward, backend)
+            self.recorded = _Filled(_Recorded(forward, backward, backend, count), count)
 
-    def __call__(self, query, key, value, a, b, c, d, e, f, g, h):
+    def __call__(self, query, key, value, others):
         # PYNATIVE calls a cell and so lands here; a compiled graph contains `construct` instead.
         if not OLD:
-            return self.in_graph(query, key, value, a, b, c, d, e, f, g, h)
+            return self.in_graph(query, key, value, others)
         if _pynative_executor.grad_flag():
-            return self.recorded(query, key, value, a, b, c, d, e, f, g, h)
-        return self.forward(query, key, value, (a, b, c, d, e, f, g, h))
+            return self.recorded(query, key, value, others)
+        return self.forward(query, key, value, others)
 
-    def construct(self, query, key, value, a, b, c, d, e, f, g, h):
+    def construct(self, query, key, value, others):
         if _differentiated_by_pynative():
-            return self.in_jit(query, key, value, a, b, c, d, e, f, g, h)
-        return self.in_graph(query, key, value, a, b, c, d, e, f, g, h)
+            return self.in_jit(query, key, value, others)
+        return self.in_graph(query, key, value, others)
 
 
 @constexpr(reuse_result=False)
@@ -92,8 +95,8 @@ class _Plain(nn.Cell):
         super().__init__()
         self.forward = forward
 
-    def construct(self, query, key, value, a, b, c, d, e, f, g, h):
-        return self.forward(query, key, value, (a, b, c, d, e, f, g, h))
+    def construct(self, query, key, value, others):
+        return self.forward(query, key, value, others)
 
 
 class _Branching(nn.Cell):
@@ -103,8 +106,8 @@ class _Branching(nn.Cell):
         super().__init__()
         self.forward = forward
 
-    def construct(self, query, key, value, a, b, c, d, e, f, g, h):
-        output, logsumexp = self.forward(query, key, value, (a, b, c, d, e, f, g, h))
+    def construct(self, query, key, value, others):
+        output, logsumexp = self.forward(query, key, value, others)
         if ops.reshape(logsumexp, (-1,))[0] > float("inf"):
             output = output + output
         return output, logsumexp
@@ -117,7 +120,7 @@ class _Refused(nn.Cell):
         super().__init__()
         self.backend = backend
 
-    def construct(self, query, key, value, a, b, c, d, e, f, g, h):
+    def construct(self, query, key, value, others):
         _refuse_jit(self.backend)
         return query, query
 
@@ -133,19 +136,34 @@ def _refuse_jit(backend: str):
 class _WithBprop(nn.Cell):
     """The usual form: results and inputs are those of the Cell's own call."""
 
-    def __init__(self, forward: nn.Cell, backward: nn.Cell, backend: str):
+    def __init__(self, forward: nn.Cell, backward: nn.Cell, backend: str, count: int):
         super().__init__()
-        self.forward, self.backward = forward, backward
+        self.forward, self.backward, self.count = forward, backward, count
         self.first_derivatives = FirstDerivatives(backend)
 
     def construct(self, query, key, value, a, b, c, d, e, f, g, h):
-        return self.forward(query, key, value, (a, b, c, d, e, f, g, h))
+        others = (a, b, c, d, e, f, g, h)
+        return self.forward(query, key, value, others[: self.count])
 
     def bprop(self, query, key, value, a, b, c, d, e, f, g, h, out, dout):
+        others = (a, b, c, d, e, f, g, h)
         d_query, d_key, d_value, d_others = self.backward(
-            query, key, value, (a, b, c, d, e, f, g, h), out[0], out[1], dout[0], dout[1]
+            query, key, value, others[: self.count], out[0], out[1], dout[0], dout[1]
         )
-        return self.first_derivatives(d_query, d_key, d_value, query, key, value) + d_others
+        gradients = self.first_derivatives(d_query, d_key, d_value, query, key, value)
+        return gradients + d_others + _zeros_like(others[self.count :])
+
+
+class _Filled(nn.Cell):
+    """A Cell that takes eight others, for `count` of them: a `bprop` takes no tuple, in graphs of 2.0 and in PYNATIVE,
+    and no variable number of inputs."""
+
+    def __init__(self, run: nn.Cell, count: int):
+        super().__init__()
+        self.run, self.missing = run, (Tensor([0.0]),) * (8 - count)
+
+    def construct(self, query, key, value, others):
+        return self.run(query, key, value, *(others + self.missing))
 
 
 class Alone(nn.Cell):
@@ -187,34 +205,49 @@ def _known(tensor):
 class _Recorded(nn.Cell):
     """The form for PYNATIVE of MindSpore 2.0: what the backward pass needs is the input of a Cell, never its result."""
 
-    def __init__(self, forward: nn.Cell, backward: nn.Cell, backend: str):
+    def __init__(self, forward: nn.Cell, backward: nn.Cell, backend: str, count: int):
         super().__init__()
-        self.results = Alone(_Plain(forward))
-        self.gradients = _GradientsOfResults(backward, backend)
+        self.results = Alone(_Flat(forward))
+        self.gradients = _GradientsOfResults(backward, backend, count)
+        self.count = count
 
     def construct(self, query, key, value, a, b, c, d, e, f, g, h):
-        given = query, key, value, a, b, c, d, e, f, g, h
-        output, logsumexp = self.gradients(*given, *self.results(*given))
+        others = (a, b, c, d, e, f, g, h)
+        results = self.results(query, key, value, *others[: self.count])
+        output, logsumexp = self.gradients(query, key, value, *others, *results)
         return _known(output), _known(logsumexp)
+
+
+class _Flat(nn.Cell):
+    """The forward pass of inputs one by one."""
+
+    def __init__(self, forward: nn.Cell):
+        super().__init__()
+        self.forward = forward
+
+    def construct(self, query, key, value, *others):
+        return self.forward(query, key, value, others)
 
 
 class _GradientsOfResults(nn.Cell):
     """Hands on the results; their gradient is that of the inputs they were computed from."""
 
-    def __init__(self, backward: nn.Cell, backend: str):
+    def __init__(self, backward: nn.Cell, backend: str, count: int):
         super().__init__()
-        self.backward = backward
+        self.backward, self.count = backward, count
         self.first_derivatives = FirstDerivatives(backend)
 
     def construct(self, query, key, value, a, b, c, d, e, f, g, h, output, logsumexp):
         return output, logsumexp
 
     def bprop(self, query, key, value, a, b, c, d, e, f, g, h, output, logsumexp, out, dout):
+        others = (a, b, c, d, e, f, g, h)
         d_query, d_key, d_value, d_others = self.backward(
-            query, key, value, (a, b, c, d, e, f, g, h), output, logsumexp, dout[0], dout[1]
+            query, key, value, others[: self.count], output, logsumexp, dout[0], dout[1]
         )
         gradients = _as_rows(d_query), _as_rows(d_key), _as_rows(d_value)
-        return self.first_derivatives(*gradients, query, key, value) + d_others + _zeros_like((output, logsumexp))
+        zeros = _zeros_like(others[self.count :] + (output, logsumexp))
+        return self.first_derivatives(*gradients, query, key, value) + d_others + zeros
 
 
 def _as_rows(tensor):

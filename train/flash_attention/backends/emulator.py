@@ -35,6 +35,7 @@ class EmulatorBackend(Backend):
     """The TIK operators behind `ops.Custom(func_type="pyfunc")`."""
 
     name = "emulator"
+    takes = ("mask", "bias", "keep_bits", "seed", "sinks", "prefix", "segment_ids", "kv_segment_ids", "alibi_slopes")
 
     def unavailable(self) -> str | None:
         import mindspore as ms

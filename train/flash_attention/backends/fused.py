@@ -104,13 +104,11 @@ def _is_window(problem: AttentionProblem) -> bool:
     return unlimited_blocks and (square or (only_causal and problem.seq_q <= problem.seq_k))
 
 
-_CALLED = {"segments": "segment_ids"}
-
-
 class FusedBackend(Backend):
     """`ops.flash_attention_score`. Dropout's bits, unless given, come from MindSpore's DropoutGenMask: no seed does."""
 
     name = "fused"
+    takes = ("mask", "bias", "keep_bits", "seed", "alibi_slopes")
 
     def unavailable(self) -> str | None:
         target = ms.get_context("device_target")
@@ -131,9 +129,9 @@ class FusedBackend(Backend):
                 "ops.flash_attention_score takes one head_dim up to 256 for query, key and value, got "
                 f"{problem.head_dim} and {problem.value_dim} of value"
             )
-        for name in ("sinks", "prefix", "segments"):
-            if getattr(problem, name):
-                return f"this backend passes no {_CALLED.get(name, name)} to ops.flash_attention_score"
+        for name in problem.inputs:
+            if name not in self.takes:
+                return f"this backend passes no {name} to ops.flash_attention_score"
         if problem.rules.softcap:
             return f"ops.flash_attention_score has no soft cap, got softcap {problem.rules.softcap}"
         if problem.return_lse:
@@ -170,29 +168,16 @@ class _Attention(nn.Cell):
         self.may_be_blind = problem.mask_shape is not None or any(lo >= hi for lo, hi in problem.band.rows())
         self.least = ops.ReduceMin(keep_dims=True)
 
-    def construct(
-        self,
-        query,
-        key,
-        value,
-        mask,
-        alibi,
-        keep_bits,
-        seed,
-        sinks=None,
-        prefix=None,
-        segment_ids=None,
-        kv_segment_ids=None,
-    ):
+    def construct(self, query, key, value, inputs):
         if self.padding > 0:
             query = ops.concat((query, self.zeros_query), -1)
             key, value = ops.concat((key, self.zeros_key), -1), ops.concat((value, self.zeros_key), -1)
         real_shift, drop_mask = None, None
         if self.shift is not None:
-            real_shift = self.shift(query, key, alibi)
+            real_shift = self.shift(query, key, inputs)
         if self.bits is not None:
-            drop_mask = self.bits(keep_bits)
-        attn_mask = self.mask(query, key, mask)
+            drop_mask = self.bits(inputs)
+        attn_mask = self.mask(query, key, inputs)
         output = flash_attention_score(
             query,
             key,
@@ -225,17 +210,17 @@ class _Mask(nn.Cell):
         if arguments.attn_mask == "compressed":
             self.constant = Tensor(np.triu(np.ones((COMPRESSED_MASK, COMPRESSED_MASK), np.uint8), 1))
         self.out_of_band = None if problem.band.unlimited() else OutOfBand(problem)
-        self.given = problem.mask_shape is not None
-        heads = problem.heads if self.given and problem.mask_shape[1] > 1 else 1
+        self.given = problem.place("mask")
+        heads = problem.heads if self.given is not None and problem.mask_shape[1] > 1 else 1
         self.shape = problem.batch, heads, problem.seq_q, problem.seq_k
 
-    def construct(self, query, key, mask):
+    def construct(self, query, key, inputs):
         if not self.dense:
             return self.constant
-        if not self.given:
+        if self.given is None:
             hidden = self.out_of_band(query, key)
         else:
-            hidden = ops.cast(mask, mstype.bool_)
+            hidden = ops.cast(inputs[self.given], mstype.bool_)
             if self.out_of_band is not None:
                 hidden = ops.logical_or(hidden, self.out_of_band(query, key))
         return ops.cast(ops.broadcast_to(hidden, self.shape), mstype.uint8)
@@ -250,19 +235,19 @@ class _RealShift(nn.Cell):
         self.lowest = _LOWEST[problem.dtype]
         self.factor = arguments.real_shift_factor
         self.bias_grad = problem.bias_grad
-        self.given = problem.bias_shape is not None
-        batch = problem.bias_shape[0] if self.given else 1
+        self.given, self.slopes = problem.place("bias"), problem.place("alibi_slopes")
+        batch = 1 if problem.bias_shape is None else problem.bias_shape[0]
         if problem.slopes_shape is not None and len(problem.slopes_shape) == 2:
             batch = problem.batch
         self.shape = batch, problem.heads, problem.seq_q, problem.seq_k
         self.computed = ComputedAlibi(problem)
 
-    def construct(self, query, key, alibi):
-        if self.given:
-            bias = ops.cast(alibi, mstype.float32)
+    def construct(self, query, key, inputs):
+        if self.given is not None:
+            bias = ops.cast(inputs[self.given], mstype.float32)
             bias = bias if self.bias_grad else ops.stop_gradient(bias)
         else:
-            bias = self.computed(query, key, alibi)
+            bias = self.computed(query, key, None if self.slopes is None else inputs[self.slopes])
         shift = ops.clip_by_value(bias * self.factor, self.lowest, -self.lowest)
         return ops.cast(ops.broadcast_to(shift, self.shape), self.dtype)
 
@@ -272,18 +257,18 @@ class _DropMask(nn.Cell):
 
     def __init__(self, problem: AttentionProblem, arguments: FusedArguments):
         super().__init__()
-        self.given = problem.keep_bits
+        self.given = problem.place("keep_bits")
         self.count = problem.batch, problem.heads, problem.seq_q, arguments.drop_columns
         self.packed = problem.shape_keep_bits()
         self.bytes = int(np.prod(self.packed))
         self.keep_prob = Tensor(arguments.keep_prob, mstype.float32)
         self.generate = None
-        if not self.given:
+        if self.given is None:
             self.generate = ops.operations.DropoutGenMask(*draw()).add_prim_attr("recompute", False)
 
-    def construct(self, keep_bits):
-        if self.given:
-            return keep_bits
+    def construct(self, inputs):
+        if self.given is not None:
+            return inputs[self.given]
         bits = self.generate(self.count, self.keep_prob)
         return ops.reshape(bits[: self.bytes], self.packed)
 

@@ -18,6 +18,7 @@ from flash_attention.backends.packed_loop import PackedLoop, PackedLoopOfTensors
 from flash_attention.backends.paged_gather import PagedGather
 from flash_attention.backends.positional import ComputedAlibi, OutOfBand, counted
 from flash_attention.problem import AttentionProblem
+from flash_attention.problem.optional import NAMES
 from flash_attention.problem.packed import PackedProblem
 from flash_attention.problem.paged import PagedProblem
 
@@ -32,6 +33,7 @@ class MathBackend(Backend):
     """Composed MindSpore operations with float32 arithmetic."""
 
     name = "math"
+    takes = NAMES
     dynamic = True
 
     def refuse(self, problem: AttentionProblem) -> str | None:
@@ -67,37 +69,26 @@ class _Attention(nn.Cell):
         self.precise = mstype.float64 if problem.device == "CPU" else mstype.float32
         self.heads, self.kv_heads = problem.heads, problem.kv_heads
         self.head_dim, self.value_dim = problem.head_dim, problem.value_dim
-        self.masked, self.biased = problem.mask_shape is not None, problem.bias_shape is not None
+        self.mask, self.bias, self.sinks = map(problem.place, ("mask", "bias", "sinks"))
+        self.prefix, self.slopes = map(problem.place, ("prefix", "alibi_slopes"))
+        self.segment_ids, self.kv_segment_ids = map(problem.place, ("segment_ids", "kv_segment_ids"))
         self.bias_grad = problem.bias_grad
-        self.dropped = problem.dropout_threshold > 0
         self.dropout_scale = problem.dropout_scale
+        self.decisions = problem.place("keep_bits" if problem.keep_bits else "seed")
         self.dropout = (_GivenKeep if problem.keep_bits else _DrawnKeep)(problem)
         everything = not problem.dynamic and problem.band.unlimited()
         self.out_of_band = None if everything else OutOfBand(problem)
         self.alibi = ComputedAlibi(problem) if problem.bias == "alibi" else None
-        self.sunk, self.prefixed, self.segmented = problem.sinks, problem.prefix, problem.segments
         self.differs = Differs()
-        self.tame = _FiniteOnly() if self.masked or self.segmented or self.out_of_band is not None else None
+        hides = self.mask is not None or problem.segments or self.out_of_band is not None
+        self.tame = _FiniteOnly() if hides else None
         self.product_nt = ops.BatchMatMul(transpose_b=True)
         self.product = ops.BatchMatMul()
         self.top = ops.ReduceMax(keep_dims=True)
         self.total = ops.ReduceSum(keep_dims=True)
         self.first_derivative_only = FirstDerivativeOnlyInPynative("math")
 
-    def construct(
-        self,
-        query,
-        key,
-        value,
-        mask,
-        alibi,
-        keep_bits,
-        seed,
-        sinks=None,
-        prefix=None,
-        segment_ids=None,
-        kv_segment_ids=None,
-    ):
+    def construct(self, query, key, value, inputs):
         query, key, value = self.first_derivative_only(query, key, value)
         batch, seq_k = query.shape[0], key.shape[2]
         stacked = ops.reshape(ops.cast(query, mstype.float32) * self.scale, (batch, self.kv_heads, -1, self.head_dim))
@@ -113,23 +104,24 @@ class _Attention(nn.Cell):
             scores = self.capped(self.product_nt(stacked, key32)) + bad_query + ops.swapaxes(bad_key, -1, -2)
         scores = ops.reshape(scores, (batch, self.heads, -1, seq_k))
         if self.alibi is not None:
-            scores = scores + self.alibi(query, key, alibi)
-        if self.biased:
-            bias = ops.cast(alibi, mstype.float32)
+            scores = scores + self.alibi(query, key, None if self.slopes is None else inputs[self.slopes])
+        if self.bias is not None:
+            bias = ops.cast(inputs[self.bias], mstype.float32)
             scores = scores + (bias if self.bias_grad else ops.stop_gradient(bias))
-        hidden = self.hidden(query, key, mask, prefix, segment_ids, kv_segment_ids)
+        hidden = self.hidden(query, key, inputs)
         if hidden is not None:
             scores = ops.masked_fill(scores, hidden, -_INFINITY)
 
         # A row that sees nothing has top -inf and total 0: it must give 0 and -inf, and no NaN in any gradient.
         top = without_influence(self.top(scores, -1))
-        if self.sunk:
-            sinks = ops.reshape(ops.cast(sinks, mstype.float32), (1, -1, 1, 1))
+        sinks = top  # MindSpore 2.0 wants it in every branch
+        if self.sinks is not None:
+            sinks = ops.reshape(inputs[self.sinks], (1, -1, 1, 1))
             top = ops.maximum(top, without_influence(sinks))
         top = ops.masked_fill(top, top == -_INFINITY, 0.0)
         weights = ops.cast(ops.exp(ops.cast(scores - top, self.precise)), mstype.float32)
         total = self.total(weights, -1)
-        if self.sunk:
+        if self.sinks is not None:
             total = total + ops.cast(ops.exp(ops.cast(sinks - top, self.precise)), mstype.float32)
         blind = total == 0.0
         total = ops.masked_fill(total, blind, 1.0)
@@ -140,8 +132,8 @@ class _Attention(nn.Cell):
             marked = ops.reshape(probability, (batch, self.kv_heads, -1, seq_k)) + ops.swapaxes(bad_value, -1, -2)
             marked = ops.reshape(marked, (batch, self.heads, -1, seq_k))
             probability = ops.masked_fill(marked, hidden, 0.0)
-        if self.dropped:
-            kept = ops.cast(self.dropout(query, key, keep_bits, seed), mstype.float32)
+        if self.decisions is not None:
+            kept = ops.cast(self.dropout(query, key, inputs[self.decisions]), mstype.float32)
             probability = probability * kept * self.dropout_scale
         probability = ops.reshape(probability, (batch, self.kv_heads, -1, seq_k))
         output = ops.reshape(self.product(probability, value32), query.shape[:3] + (self.value_dim,))
@@ -154,19 +146,20 @@ class _Attention(nn.Cell):
         squashed = ops.tanh(ops.cast(scores, self.precise) / self.softcap)
         return ops.cast(squashed * self.softcap, mstype.float32)
 
-    def hidden(self, query, key, mask, prefix, segment_ids, kv_segment_ids):
+    def hidden(self, query, key, inputs):
         """Boolean, True where position, a segment or the mask hides a pair; None where nothing can."""
         hidden = None
         if self.out_of_band is not None:
             hidden = self.out_of_band(query, key)
-            if self.prefixed:
-                hidden = ops.logical_and(hidden, counted(key.shape[2]) >= ops.reshape(prefix, (-1, 1, 1, 1)))
-        if self.segmented:
-            own, other = ops.expand_dims(segment_ids, -1), ops.expand_dims(kv_segment_ids, 1)
+            if self.prefix is not None:
+                behind = counted(key.shape[2]) >= ops.reshape(inputs[self.prefix], (-1, 1, 1, 1))
+                hidden = ops.logical_and(hidden, behind)
+        if self.segment_ids is not None:
+            own, other = ops.expand_dims(inputs[self.segment_ids], -1), ops.expand_dims(inputs[self.kv_segment_ids], 1)
             apart = ops.expand_dims(ops.logical_or(self.differs(own, other), own < 0), 1)
             hidden = apart if hidden is None else ops.logical_or(hidden, apart)
-        if self.masked:
-            by_mask = ops.cast(mask, mstype.bool_)
+        if self.mask is not None:
+            by_mask = ops.cast(inputs[self.mask], mstype.bool_)
             hidden = by_mask if hidden is None else ops.logical_or(hidden, by_mask)
         return hidden
 
@@ -192,7 +185,7 @@ class _GivenKeep(nn.Cell):
         self.powers = Tensor(2 ** np.arange(8, dtype=np.int32))
         self.bit_and = ops.BitwiseAnd()
 
-    def construct(self, query, key, keep_bits, seed):
+    def construct(self, query, key, keep_bits):
         bits = self.bit_and(ops.expand_dims(ops.cast(keep_bits, mstype.int32), -1), self.powers)
         kept = ops.reshape(ops.cast(bits > 0, mstype.int32), query.shape[:3] + (-1,))
         return kept[..., : key.shape[2]]
@@ -225,7 +218,7 @@ class _DrawnKeep(nn.Cell):
         self.swap = ops.ReverseV2(axis=[0])
         self.stack = ops.Stack(-1)
 
-    def construct(self, query, key, keep_bits, seed):
+    def construct(self, query, key, seed):
         seq_k = key.shape[2]
         if self.even is None:
             batches = ops.arange(query.shape[0]) + self.batch_offset

@@ -26,11 +26,11 @@ class PackedLoop(nn.Cell):
         self.output_shape = rows.laid_out(rows.shape_output())[1:]
         sequences = enumerate(problem.bounds())
         self.bounds = tuple((*bounds, index) for index, bounds in sequences if bounds[1] > bounds[0])
-        self.sunk, self.prefixed = rows.sinks, rows.prefix
-        slopes = rows.slopes_shape
-        self.own_slopes = slopes is not None and len(slopes) == 2
-        if self.own_slopes:
-            slopes = 1, rows.heads
+        self.sinks = rows.place("sinks")
+        of_sequences, slopes = ["prefix"], rows.slopes_shape
+        if slopes is not None and len(slopes) == 2:
+            of_sequences, slopes = ["prefix", "alibi_slopes"], (1, rows.heads)
+        self.of_sequences = tuple(name in of_sequences for name in rows.inputs)
         cells = []
         for index, (query, query_end, key, key_end) in enumerate(problem.bounds()):
             if query_end == query:
@@ -42,9 +42,7 @@ class PackedLoop(nn.Cell):
             cells.append(backend.build(one))
         self.attention = nn.CellList(cells)
 
-    def construct(self, query, key, value, lengths_q, lengths_k, seed, sinks, prefix, slopes):
-        if self.sunk:
-            sinks = ops.cast(sinks, mstype.float32)
+    def construct(self, query, key, value, lengths_q, lengths_k, inputs):
         query = heads_first(query, self.heads, self.head_dim)
         key = heads_first(key, self.kv_heads, self.head_dim)
         value = heads_first(value, self.kv_heads, self.value_dim)
@@ -54,13 +52,14 @@ class PackedLoop(nn.Cell):
             if key_end == first_key:
                 output = ops.zeros(part.shape[:3] + (self.value_dim,), mstype.float32)
                 logsumexp = ops.full(part.shape[:3], -float("inf"), dtype=mstype.float32)
-                if self.sunk:
-                    logsumexp = ops.zeros(part.shape[:3], mstype.float32) + ops.reshape(sinks, (1, -1, 1))
+                if self.sinks is not None:
+                    logsumexp = ops.zeros(part.shape[:3], mstype.float32) + ops.reshape(inputs[self.sinks], (1, -1, 1))
             else:
                 keys, values = key[:, :, first_key:key_end], value[:, :, first_key:key_end]
-                own = prefix[index : index + 1] if self.prefixed else None
-                falls = slopes[index : index + 1] if self.own_slopes else slopes
-                output, logsumexp = cell(part, keys, values, None, falls, None, seed, sinks, own, None, None)
+                own = ()
+                for tensor, of_sequences in zip(inputs, self.of_sequences):
+                    own = own + (tensor[index : index + 1] if of_sequences else tensor,)
+                output, logsumexp = cell(part, keys, values, own)
             outputs, logsumexps = outputs + (output,), logsumexps + (logsumexp,)
         output = ops.reshape(ops.swapaxes(ops.concat(outputs, 2), 1, 2), self.output_shape)
         return ops.cast(output, self.dtype), ops.concat(logsumexps, 2)[0]
@@ -81,14 +80,14 @@ class PackedLoopOfTensors(nn.Cell):
             lambda lengths_q, lengths_k: PackedLoop(backend, replace(problem, lengths_q=lengths_q, lengths_k=lengths_k))
         )
 
-    def __call__(self, query, key, value, lengths_q, lengths_k, seed, sinks, prefix, slopes):
+    def __call__(self, query, key, value, lengths_q, lengths_k, inputs):
         problem = self.problem
         ends_q = problem.lengths_q or _read("cu_seqlens_q", lengths_q, problem.rows.seq_q)
         ends_k = problem.lengths_k or _read("cu_seqlens_k", lengths_k, problem.rows.seq_k)
         check_counts(ends_q, ends_k)
-        return self.loop(ends_q, ends_k)(query, key, value, None, None, seed, sinks, prefix, slopes)
+        return self.loop(ends_q, ends_k)(query, key, value, None, None, inputs)
 
-    def construct(self, query, key, value, lengths_q, lengths_k, seed, sinks, prefix, slopes):
+    def construct(self, query, key, value, lengths_q, lengths_k, inputs):
         _refuse_tensors()
         return query, query
 

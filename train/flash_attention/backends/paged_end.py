@@ -30,13 +30,13 @@ class PagedEnd(nn.Cell):
         self.firsts = Tensor(np.arange(whole.batch, dtype=np.int32).reshape(-1, 1) * whole.seq_q)
         self.of_lost = (whole.batch, 1, 1) if problem.one_query else (whole.batch, whole.seq_q, 1, 1)
 
-    def construct(self, query, key_cache, value_cache, block_tables, context_lens, sinks, slopes):
+    def construct(self, query, key_cache, value_cache, block_tables, context_lens, inputs):
         lengths = ops.expand_dims(context_lens, 1)
         past = ops.maximum(lengths - self.max_length, self.zero)
         kept = ops.reshape(lengths - past, (-1,))
         if self.several:
             query = ops.cast(self.moved(query, ops.maximum(self.rows - past, self.zero)), self.dtype)
-        output = self.attention(query, key_cache, value_cache, block_tables, kept, sinks, slopes)
+        output = self.attention(query, key_cache, value_cache, block_tables, kept, inputs)
         if self.several:
             output = self.moved(output, ops.minimum(self.rows + past, self.zero + self.last))
         lost = ops.reshape(self.rows + past > self.last, self.of_lost)

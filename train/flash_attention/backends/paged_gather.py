@@ -32,7 +32,7 @@ class PagedGather(nn.Cell):
         self.columns = Tensor(np.arange(seq_k, dtype=np.int32).reshape(1, 1, 1, -1))
         self.first_block, self.last_block = (Tensor([block], mstype.int32) for block in (0, problem.blocks - 1))
         self.falls = None
-        self.heads, self.given = heads, whole.slopes_shape is not None
+        self.heads, self.slopes, self.sinks = heads, whole.place("alibi_slopes"), whole.place("sinks")
         given: dict[str, Any] = {}
         if whole.bias == "alibi":
             self.falls = Tensor(-np.array(alibi_slopes(whole), np.float32).reshape(1, -1, 1, 1))
@@ -46,21 +46,24 @@ class PagedGather(nn.Cell):
         mask: dict[str, Any] = {"mask_shape": (batch, 1, seq_q, seq_k), "mask_dtype": "bool"}
         self.attention = backend.build(replace(whole, rules=rules, layout="BNSD", dtype="float32", **mask, **given))
 
-    def construct(self, query, key_cache, value_cache, block_tables, context_lens, sinks, slopes):
-        sinks = None if sinks is None else ops.cast(sinks, mstype.float32)
+    def construct(self, query, key_cache, value_cache, block_tables, context_lens, inputs):
         position = ops.reshape(context_lens, (-1, 1, 1, 1)) + self.rows
         hidden = self.columns > position
         if self.left >= 0:
             hidden = ops.logical_or(hidden, self.columns < position - self.left)
-        bias = None
+        given = (hidden,)
         if self.falls is not None:
-            falls = -ops.reshape(slopes, (-1, self.heads, 1, 1)) if self.given else self.falls
-            bias = falls * ops.cast(ops.abs(position - self.columns), mstype.float32)
+            falls = self.falls
+            if self.slopes is not None:
+                falls = -ops.reshape(inputs[self.slopes], (-1, self.heads, 1, 1))
+            given = given + (falls * ops.cast(ops.abs(position - self.columns), mstype.float32),)
+        if self.sinks is not None:
+            given = given + (inputs[self.sinks],)
         query = ops.swapaxes(ops.reshape(ops.cast(query, mstype.float32), self.query_shape), 1, 2)
         # Entries past the end of a sequence may be anything.
         tables = ops.minimum(ops.maximum(block_tables, self.first_block), self.last_block)
         key, value = self.gathered(key_cache, tables), self.gathered(value_cache, tables)
-        output, _ = self.attention(query, key, value, hidden, bias, None, None, sinks, None, None, None)
+        output, _ = self.attention(query, key, value, given)
         return ops.cast(ops.reshape(ops.swapaxes(output, 1, 2), self.output_shape), self.dtype)
 
     def gathered(self, cache, tables):

@@ -97,10 +97,15 @@ def refusal(name: str, problem: Problem, sharded: bool = False) -> str | None:
     if reason is None and sharded and not backend.shards:
         reason = "has no shard strategies for semi-automatic parallelism"
     if isinstance(problem, PackedProblem):
-        return reason or backend.refuse(problem.rows_alone) or backend.refuse_packed(problem)
-    if isinstance(problem, PagedProblem):
-        return reason or backend.refuse(problem.whole) or backend.refuse_paged(problem)
-    return reason or backend.refuse(problem)
+        described = problem.rows
+        reason = reason or backend.refuse(problem.rows_alone) or backend.refuse_packed(problem)
+    elif isinstance(problem, PagedProblem):
+        described = problem.whole
+        reason = reason or backend.refuse(described) or backend.refuse_paged(problem)
+    else:
+        described, reason = problem, reason or backend.refuse(problem)
+    unknown = [name for name in described.inputs if name not in backend.takes]
+    return f"it takes no {', '.join(unknown)}" if reason is None and unknown else reason
 
 
 def available_backends() -> tuple[str, ...]:
@@ -168,9 +173,11 @@ def choose(problem: Problem, requested: str | None = None, sharded: bool = False
     raise RuntimeError(f"no backend can run this problem on {problem.device}: " + "; ".join(reasons))
 
 
-def build(problem: Problem, requested: str | None = None, shard: Shard | None = None) -> Cell:
-    """The Cell of the chosen backend for `problem` (see `Backend.build`)."""
-    return _build(choose(problem, requested, shard is not None).name, problem, shard)
+def build(problem: Problem, requested: str | Backend | None = None, shard: Shard | None = None) -> Cell:
+    """The Cell for `problem` (see `Backend.build`) of the backend that `choose` gave, or else of the one that it gives
+    for the name `requested`."""
+    chosen = requested if isinstance(requested, Backend) else choose(problem, requested, shard is not None)
+    return _build(chosen.name, problem, shard)
 
 
 @functools.lru_cache(maxsize=256)

@@ -15,7 +15,6 @@ from flash_attention.text_table import about, table
 SEED = (2024, 7)
 COLUMNS = ("output", "logsumexp", "d_query", "d_key", "d_value", "d_bias", "d_sinks")
 LARGEST = ("output", "d_query", "d_key", "d_value")
-FURTHER = ("sinks", "prefix", "segment_ids", "kv_segment_ids")
 # Labels of the problems of --quick: most of the rules, on shapes that the emulator has soon done.
 QUICK = (
     "causal, bottom right, 77 x 150",
@@ -209,8 +208,8 @@ def measure(name: str, problem: AttentionProblem, item: Item) -> tuple[dict, lis
         problem, given = by_bits(problem, given)
     keep = reference.keep_mask(problem, SEED) if problem.dropout_threshold else None
     tensors = given["query"], given["key"], given["value"]
-    extras = {"mask": given["mask"], "bias": given["alibi"], "keep": keep, **gradients}
-    extras.update((name, given[name]) for name in FURTHER)
+    extras = {name: given[name] for name in problem.inputs if name not in ("keep_bits", "seed")}
+    extras.update(keep=keep, **gradients)
     exact, low = reference.truth(problem, *tensors, **extras), reference.baseline(problem, *tensors, **extras)
     first, second = execute(name, problem, given, **gradients, times=2)
     errors = {error.name: error for error in reference.compare(first, exact, low)}
@@ -237,7 +236,7 @@ def by_bits(problem: AttentionProblem, given: dict) -> tuple[AttentionProblem, d
 
 
 def draw(problem: AttentionProblem, item: Item) -> tuple[dict, dict]:
-    """Inputs by name in the order in which a backend takes them, and the gradients of the two outputs."""
+    """Inputs by name, and the gradients of the two outputs."""
     from flash_attention import reference
 
     random = np.random.default_rng(zlib.crc32(item.label.encode()))
@@ -262,7 +261,7 @@ def draw(problem: AttentionProblem, item: Item) -> tuple[dict, dict]:
         "key": normal(*problem.shape_key()),
         "value": normal(*problem.shape_value()),
         "mask": mask,
-        "alibi": None if problem.bias_shape is None else normal(*problem.bias_shape, dtype=problem.bias_dtype),
+        "bias": None if problem.bias_shape is None else normal(*problem.bias_shape, dtype=problem.bias_dtype),
         "keep_bits": None,
         "seed": np.array(SEED, np.int64) if problem.dropout_threshold else None,
         "sinks": normal(problem.heads, dtype="float32") if problem.sinks else None,
@@ -290,30 +289,20 @@ def execute(
         def __init__(self):
             super().__init__()
             self.attend = registry.build(problem, name)
-            fixed = ("mask", "keep_bits", "seed", "prefix", "segment_ids", "kv_segment_ids")
-            self.mask, self.keep_bits, self.seed, *further = (tensor(given[key]) for key in fixed)
-            self.prefix, self.segment_ids, self.kv_segment_ids = further
-            self.biased, self.sunk = given["alibi"] is not None, given["sinks"] is not None
+            self.fixed = tuple(Tensor(given[key]) for key in problem.inputs)
+            self.bias, self.sinks = problem.place("bias"), problem.place("sinks")
 
-        def construct(self, query, key, value, alibi, sinks):
-            alibi = alibi if self.biased else None
-            sinks = sinks if self.sunk else None
-            further = sinks, self.prefix, self.segment_ids, self.kv_segment_ids
-            return self.attend(query, key, value, self.mask, alibi, self.keep_bits, self.seed, *further)
+        def construct(self, query, key, value, bias, sinks):
+            inputs = ()
+            for place in range(len(self.fixed)):
+                tensor = bias if place == self.bias else self.fixed[place]
+                inputs = inputs + (sinks if place == self.sinks else tensor,)
+            return self.attend(query, key, value, inputs)
 
-    dtype = getattr(mindspore, problem.dtype)
-
-    def tensor(array, as_dtype=None):
-        return None if array is None else Tensor(array, as_dtype)
-
+    dtype, bias_dtype = (getattr(mindspore, one) for one in (problem.dtype, problem.bias_dtype or "float32"))
     inputs = [Tensor(given[key], dtype) for key in ("query", "key", "value")]
-    nothing = np.zeros(1, np.float32)
-    inputs.append(
-        Tensor(
-            nothing if given["alibi"] is None else given["alibi"], getattr(mindspore, problem.bias_dtype or "float32")
-        )
-    )
-    inputs.append(Tensor(nothing if given["sinks"] is None else given["sinks"]))
+    bias, sinks = (np.zeros(1, np.float32) if given[key] is None else given[key] for key in ("bias", "sinks"))
+    inputs += [Tensor(bias, bias_dtype), Tensor(sinks)]
     network = Forward()
     gradient = ops.GradOperation(get_all=True, sens_param=True)(network)
     results = []
@@ -325,7 +314,7 @@ def execute(
         results.append(
             replace(
                 found,
-                d_bias=None if given["alibi"] is None else found.d_bias,
+                d_bias=None if given["bias"] is None else found.d_bias,
                 d_sinks=None if given["sinks"] is None else found.d_sinks,
             )
         )

@@ -49,9 +49,7 @@ class GatherAttention(SplitAttention):
         specs = spec(query), spec(key), spec(value)
         further = spec(sinks), spec(prefix), spec(segment_ids)
         run = _gathering(specs, further, self.place, self.constants, self.widths, self.backend)
-        sinks, prefix, ids = self.present(sinks, prefix, segment_ids)
-        none = self.none
-        return run(query, key, value, sinks, prefix, ids, none, none, none, none, none)[0]
+        return run(query, key, value, self.present(sinks, prefix, segment_ids))[0]
 
 
 class _Gathering(nn.Cell):
@@ -90,14 +88,14 @@ class _Gathering(nn.Cell):
 
 
 class _Forward(_Gathering):
-    """(query, key, value, (sinks, prefix, ids, ...)) -> (output, logsumexp)."""
+    """(query, key, value, (sinks, prefix, ids)) -> (output, logsumexp)."""
 
     def __init__(self, place: tuple, rules: AttentionRules, sizes: Sizes, backend: str | None):
         super().__init__(SourceForward, place, rules, sizes, backend)
         self.start = Start(sizes)
 
     def construct(self, query, key, value, others):
-        sinks, prefix, ids = others[:3]
+        sinks, prefix, ids = others
         output, logsumexp = self.start(sinks)
         sides = self.sides(prefix, ids)
         pairs = self.gather(key, value)
@@ -117,7 +115,7 @@ class _Backward(_Gathering):
         self.reduce = ops.AllReduce() if self.on_cpu else ops.ReduceScatter()
 
     def construct(self, query, key, value, others, output, logsumexp, d_output, d_logsumexp):
-        sinks, prefix, ids = others[:3]
+        sinks, prefix, ids = others
         d_query = ops.zeros(query.shape, mstype.float32)
         pairs = self.gather(key, value)
         query, output = ops.cast(query, self.moved), ops.cast(output, self.moved)
@@ -151,4 +149,4 @@ def _gathering(specs, further, place, constants, widths, backend):
 @functools.lru_cache(maxsize=64)
 def _made(place, rules, sizes, backend) -> Differentiable:
     given = place, rules, sizes, backend
-    return Differentiable(_Forward(*given), _Backward(*given), "GatherAttention")
+    return Differentiable(_Forward(*given), _Backward(*given), "GatherAttention", count=3)

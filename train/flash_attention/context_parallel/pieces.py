@@ -17,6 +17,7 @@ from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
 from flash_attention.backends import registry
+from flash_attention.backends.base import Backend
 from flash_attention.context_parallel.plan import BEFORE, SAME, Piece
 from flash_attention.problem import AttentionProblem, AttentionRules, alibi_slopes
 from flash_attention.problem.visibility import UNLIMITED
@@ -88,10 +89,11 @@ def distance_bias(problem: AttentionProblem, piece: Piece) -> tuple[np.ndarray, 
 
 
 class PieceSides(nn.Cell):
-    """What a call gets of prefix and segment ids: (prefix, row_ids, key_ids) -> the same three for its rows and keys.
+    """What a call gets of prefix and segment ids, in the order of OPTIONAL: (prefix, row_ids, key_ids) -> those of the
+    three that it has, for its rows and keys.
 
-    Ids are those of the tokens that the two processes hold, (batch, seq); what the call does not have may be anything,
-    and comes out as None. Where only the prefix is visible, other keys have an id that nobody sees.
+    Ids are those of the tokens that the two processes hold, (batch, seq); what the call does not have may be anything.
+    Where only the prefix is visible, other keys have an id that nobody sees.
     """
 
     def __init__(self, sizes: Sizes, piece: Piece, problem: AttentionProblem):
@@ -106,16 +108,17 @@ class PieceSides(nn.Cell):
             self.positions = Tensor(keys + np.arange(piece.position, piece.position + problem.seq_k, dtype=np.int32))
 
     def construct(self, prefix, row_ids, key_ids):
-        own, rows, keys = None, None, None
+        inputs = ()
         if self.prefixed:
-            own = ops.minimum(ops.maximum(prefix - self.position, 0), self.keys)
+            inputs = inputs + (ops.minimum(ops.maximum(prefix - self.position, 0), self.keys),)
         if self.segmented:
             rows, keys = self.row_ids, self.key_ids
             if self.given:
                 rows, keys = row_ids[:, self.first_row : self.end_row], key_ids[:, self.first_key : self.end_key]
             if self.only_prefix:
                 keys = ops.select(self.positions < ops.expand_dims(prefix, 1), keys, self.unseen)
-        return own, rows, keys
+            inputs = inputs + (rows, keys)
+        return inputs
 
 
 class PieceForward(nn.Cell):
@@ -132,16 +135,16 @@ class PieceForward(nn.Cell):
         self.rows, self.keys = Span(*piece[0:2], sizes.seq), Span(*piece[2:4], sizes.seq)
         self.dtype = getattr(mstype, sizes.dtype)
         self.alibi = rules.alibi and piece.side != SAME
-        self.bias = self.row_bias = None
+        self.bias: tuple = ()
         if self.alibi:
-            self.bias, self.row_bias = map(Tensor, distance_bias(problem, piece))
+            bias, self.row_bias = map(Tensor, distance_bias(problem, piece))
+            self.bias = (bias,)
 
     def construct(self, query, key, value, sides, output, logsumexp):
-        prefix, row_ids, key_ids = self.sides(*sides)
+        inputs = self.bias + self.sides(*sides)
         query = ops.cast(self.rows(query), self.dtype)
         key, value = ops.cast(self.keys(key), self.dtype), ops.cast(self.keys(value), self.dtype)
-        further = None, prefix, row_ids, key_ids
-        part, part_sum = self.attention(query, key, value, None, self.bias, None, None, *further)
+        part, part_sum = self.attention(query, key, value, inputs)
         if self.alibi:
             part_sum = part_sum + self.row_bias
         before, before_sum = self.rows(output), self.rows(logsumexp)
@@ -161,15 +164,17 @@ class PieceBackward(nn.Cell):
     def __init__(self, sizes: Sizes, rules: AttentionRules, piece: Piece, backend: str | None):
         super().__init__()
         problem = piece_problem(sizes, rules, piece)
-        own = registry.choose(problem, backend).build_backward(problem)
-        self.gradients = _Differentiated(problem, backend) if own is None else own
+        chosen = registry.choose(problem, backend)
+        own = chosen.build_backward(problem)
+        self.gradients = _Differentiated(problem, chosen) if own is None else own
         self.sides = PieceSides(sizes, piece, problem)
         self.rows, self.keys = Span(*piece[0:2], sizes.seq), Span(*piece[2:4], sizes.seq)
         self.dtype = getattr(mstype, sizes.dtype)
         self.alibi = rules.alibi and piece.side != SAME
-        self.bias = self.row_bias = None
+        self.bias: tuple = ()
         if self.alibi:
-            self.bias, self.row_bias = map(Tensor, distance_bias(problem, piece))
+            bias, self.row_bias = map(Tensor, distance_bias(problem, piece))
+            self.bias = (bias,)
 
     def construct(self, query, key, value, sides, output, logsumexp, d_output, d_query, d_key, d_value):
         logsumexp = self.rows(logsumexp)
@@ -179,11 +184,10 @@ class PieceBackward(nn.Cell):
             ops.cast(self.rows(query), self.dtype),
             ops.cast(self.keys(key), self.dtype),
             ops.cast(self.keys(value), self.dtype),
-            self.bias,
+            self.bias + self.sides(*sides),
             ops.cast(self.rows(output), self.dtype),
             logsumexp,
             ops.cast(self.rows(d_output), self.dtype),
-            *self.sides(*sides),
         )
         return (
             self.rows.put(d_query, self.rows(d_query) + ops.cast(of_query, mstype.float32)),
@@ -199,14 +203,14 @@ class _Differentiated(nn.Cell):
     part i is w_i d_output at output_i, and w_i d_output . (output_i - output) at logsumexp_i.
     """
 
-    def __init__(self, problem: AttentionProblem, backend: str | None):
+    def __init__(self, problem: AttentionProblem, backend: Backend):
         super().__init__()
         self.attention = registry.build(problem, backend)
         self.differentiate = ops.GradOperation(get_all=True, sens_param=True)
         self.precise = precise_dtype(problem.device)
 
-    def construct(self, query, key, value, bias, output, logsumexp, d_output, prefix, row_ids, key_ids):
-        run = _Bound(self.attention, (None, bias, None, None, None, prefix, row_ids, key_ids))
+    def construct(self, query, key, value, inputs, output, logsumexp, d_output):
+        run = _Bound(self.attention, inputs)
         part, part_sum = run(query, key, value)
         part_sum = ops.cast(ops.maximum(part_sum, _NOTHING), self.precise)
         weight = _column(ops.exp(part_sum - ops.cast(logsumexp, self.precise)))
@@ -220,12 +224,12 @@ class _Differentiated(nn.Cell):
 class _Bound(nn.Cell):
     """Attention as a function of what is differentiated."""
 
-    def __init__(self, attention: nn.Cell, others: tuple):
+    def __init__(self, attention: nn.Cell, inputs: tuple):
         super().__init__()
-        self.attention, self.others = attention, others
+        self.attention, self.inputs = attention, inputs
 
     def construct(self, query, key, value):
-        return self.attention(query, key, value, *self.others)
+        return self.attention(query, key, value, self.inputs)
 
 
 class SourceForward(nn.Cell):

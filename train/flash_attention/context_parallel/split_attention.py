@@ -14,10 +14,11 @@ from flash_attention.context_parallel.pieces import Sizes
 from flash_attention.context_parallel.plan import check_length
 from flash_attention.context_parallel.sequence import SequenceSplit
 from flash_attention.problem import ALL_BLOCKS, AttentionProblem, AttentionRules
-from flash_attention.problem.checks import check_int
-from flash_attention.problem.inputs import LAYOUTS, MAX_HEAD_DIM, MAX_VALUE_DIM, TensorSpec, read_tensors
+from flash_attention.problem.checks import check_int, check_name
+from flash_attention.problem.inputs import MAX_HEAD_DIM, MAX_VALUE_DIM, TensorSpec, read_tensors
+from flash_attention.problem.layout import LAYOUTS
 from flash_attention.problem.tiling import DEFAULT_STRATEGY
-from flash_attention.tensors import prefix_tensor, tensor_spec
+from flash_attention.tensors import Turn, prefix_tensor, tensor_spec
 
 # Arguments of FlashAttention that make no sense here, or cannot be had, and why.
 _REFUSED = {
@@ -70,18 +71,22 @@ class SplitAttention(nn.Cell):
         check_int("head_dim", head_dim, 1, MAX_HEAD_DIM)
         if value_head_dim is not None:
             check_int("value_head_dim", value_head_dim, 1, MAX_VALUE_DIM)
-        elif input_layout in ("BSH", "SBH"):
-            value_head_dim = head_dim
         if self.rules.in_blocks and tuple(window_size) != (-1, -1):
             raise ValueError(
                 f"window_size: got {window_size} beside prev_block_num {prev_block_num} and next_block_num "
                 f"{next_block_num}; {name} takes a window in tokens or one in tiles"
             )
-        if input_layout not in LAYOUTS:
-            raise ValueError(f"input_layout: got {input_layout!r}, allowed are {', '.join(LAYOUTS)}")
+        check_name("input_layout", input_layout, LAYOUTS)
+        if value_head_dim is None and LAYOUTS[input_layout].merged:
+            value_head_dim = head_dim
         registry.forced_backend(backend)
         self.ring, self.backend = ring, backend
         self.head_dim, self.value_head_dim, self.input_layout = head_dim, value_head_dim, input_layout
+        given, heads_first = LAYOUTS[input_layout], LAYOUTS["BNSD"]
+        # Whatever number of heads; where a value may have any width, its layout shows it.
+        self.turn_keys = Turn(given, heads_first, -1, head_dim)
+        self.turn_values = Turn(given, heads_first, -1, value_head_dim or head_dim)
+        self.turn_back = Turn(heads_first, given, -1, value_head_dim or head_dim)
         self.nothing, self.none = Tensor(np.zeros(1, np.float32)), Tensor(np.zeros(1, np.int32))
 
     def construct(
@@ -101,25 +106,13 @@ class SplitAttention(nn.Cell):
             _refuse_mask("alibi_mask", self.name, "alibi=True computes ALiBi from the distance")
         if isinstance(prefix, (tuple, list)):
             prefix = prefix_tensor(prefix)
-        if self.input_layout == "BNSD":
-            return self.attend(query, key, value, sinks, prefix, segment_ids)
-        shape = query.shape
-        query, key = self.heads_first(query, self.head_dim), self.heads_first(key, self.head_dim)
-        value = self.heads_first(value, self.value_head_dim)
-        output = self.attend(query, key, value, sinks, prefix, segment_ids)
-        output = ops.transpose(output, (2, 0, 1, 3) if self.input_layout == "SBH" else (0, 2, 1, 3))
-        return output if self.input_layout == "BSND" else ops.reshape(output, shape[:2] + (-1,))
+        query, key, value = self.turn_keys(query), self.turn_keys(key), self.turn_values(value)
+        return self.turn_back(self.attend(query, key, value, sinks, prefix, segment_ids))
 
     def present(self, sinks, prefix, segment_ids):
         """The optional inputs with stand-ins for those that are None, around which a bprop cannot be written."""
         sinks = self.nothing if sinks is None else ops.cast(sinks, mstype.float32)
         return sinks, self.none if prefix is None else prefix, self.none if segment_ids is None else segment_ids
-
-    def heads_first(self, tensor, width):
-        """(batch, heads, seq, width) of a tensor in the caller's layout."""
-        if self.input_layout != "BSND":
-            tensor = ops.reshape(tensor, (tensor.shape[0], tensor.shape[1], -1, width))
-        return ops.transpose(tensor, (1, 2, 0, 3) if self.input_layout == "SBH" else (0, 2, 1, 3))
 
 
 def read_sizes(

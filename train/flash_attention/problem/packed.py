@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from numbers import Integral
 
 from flash_attention.problem.checks import check_dtype
-from flash_attention.problem.inputs import TensorSpec, read_integers, read_slopes
+from flash_attention.problem.inputs import TensorSpec
 from flash_attention.problem.problem import AttentionProblem
 
 LENGTH_DTYPES = ("int32", "int64")
@@ -38,14 +38,10 @@ class PackedProblem:
         value: TensorSpec,
         lengths_q,
         lengths_k,
-        sinks: TensorSpec | None = None,
-        prefix: TensorSpec | None = None,
-        alibi_slopes: TensorSpec | None = None,
         **others,
     ):
-        """Describes a call. The lengths are sequences of integers, or the TensorSpec of a tensor; sinks are (heads,),
-        a prefix is int32 (sequences,), slopes are (heads,) or (sequences, heads); others are arguments of
-        `AttentionProblem.from_inputs`.
+        """Describes a call. The lengths are sequences of integers, or the TensorSpec of a tensor; others are arguments
+        of `AttentionProblem.from_inputs`, of which a prefix and slopes are those of sequences instead of batch items.
 
         Raises:
             TypeError, ValueError: naming the argument, what came and what is allowed.
@@ -58,21 +54,16 @@ class PackedProblem:
                 )
         batched = (TensorSpec((1, *tensor.shape), tensor.dtype) for tensor in (query, key, value))
         layout = "BSND" if len(query.shape) == 3 else "BSH"
-        rows = AttentionProblem.from_inputs(*batched, sinks=sinks, input_layout=layout, **others)
-        ends_q = _read_lengths("cu_seqlens_q", lengths_q, rows.seq_q)
-        ends_k = _read_lengths("cu_seqlens_k", lengths_k, rows.seq_k)
+        ends_q = _read_lengths("cu_seqlens_q", lengths_q, query.shape[0])
+        ends_k = _read_lengths("cu_seqlens_k", lengths_k, key.shape[0])
         if ends_q is not None and ends_k is not None:
             check_counts(ends_q, ends_k)
-        counts = set.intersection(_counts(ends_q, lengths_q), _counts(ends_k, lengths_k))
-        if alibi_slopes is not None:
-            rows = replace(rows, slopes_shape=read_slopes(alibi_slopes, rows.heads, "sequences", counts))
-            counts = counts if len(alibi_slopes.shape) == 1 else {alibi_slopes.shape[0]}
-        sequences = max(counts, default=0)
-        if prefix is not None:
-            length = prefix.shape[0] if len(prefix.shape) == 1 and prefix.shape[0] in counts else sequences
-            read_integers("prefix", prefix, ("sequences",), (length,))
-            rows, sequences = replace(rows, prefix=True), length
-        return cls(rows, ends_q, ends_k, sequences)
+        counts = set.intersection(_counts(ends_q, lengths_q), _counts(ends_k, lengths_k)) or {0}
+        slopes, prefix = others.get("alibi_slopes"), others.get("prefix")
+        if slopes is not None and len(slopes.shape) == 2:
+            counts = {slopes.shape[0]} & counts or counts
+        rows = AttentionProblem.from_inputs(*batched, input_layout=layout, items=("sequences", counts), **others)
+        return cls(rows, ends_q, ends_k, max(counts) if prefix is None else prefix.shape[0])
 
     @property
     def device(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from flash_attention.problem.checks import check_dtype, check_window
-from flash_attention.problem.inputs import DTYPES, TensorSpec, read_sinks, read_slopes
+from flash_attention.problem.inputs import DTYPES, TensorSpec
 from flash_attention.problem.problem import AttentionProblem
 from flash_attention.problem.rules import AttentionRules
 
@@ -71,19 +71,14 @@ class PagedProblem:
             raise ValueError(f"block_tables: got shape {block_tables.shape}, allowed is (batch, blocks), batch {batch}")
         if context_lens.shape != (batch,):
             raise ValueError(f"context_lens: got shape {context_lens.shape}, allowed is (batch,) = ({batch},)")
-        if sinks is not None:
-            read_sinks(sinks, heads, query.dtype)
         left, _ = check_window(window_size)
-        whole = AttentionProblem(
-            batch=batch,
-            heads=heads,
-            kv_heads=key_cache.shape[2],
-            seq_q=query.shape[1] if len(query.shape) == 4 else 1,
-            seq_k=block_tables.shape[1] * key_cache.shape[1],
-            head_dim=dim,
-            value_dim=value_cache.shape[3],
-            dtype=query.dtype,
-            layout="BSND",
+        seq_q = query.shape[1] if len(query.shape) == 4 else 1
+        keys = (batch, block_tables.shape[1] * key_cache.shape[1], key_cache.shape[2])
+        whole = AttentionProblem.from_inputs(
+            TensorSpec((batch, seq_q, heads, dim), query.dtype),
+            *(TensorSpec((*keys, cache.shape[3]), cache.dtype) for cache in (key_cache, value_cache)),
+            sinks=sinks,
+            alibi_slopes=alibi_slopes,
             rules=AttentionRules(
                 causal=True,
                 causal_alignment="bottom_right",
@@ -92,8 +87,7 @@ class PagedProblem:
                 scale=scale,
                 softcap=softcap,
             ),
-            sinks=sinks is not None,
-            slopes_shape=read_slopes(alibi_slopes, heads, "batch", {batch}),
+            input_layout="BSND",
             device=device,
         )
         return cls(whole, key_cache.shape[1], len(query.shape) == 3, key_cache.shape[0], max_length)

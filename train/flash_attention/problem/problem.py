@@ -11,25 +11,18 @@ from typing import Any
 
 from flash_attention.problem.checks import check_bool, check_dtype, check_int, check_name
 from flash_attention.problem.inputs import (
-    CALL_LAYOUTS,
     DTYPES,
     MASK_DTYPES,
     MAX_HEAD_DIM,
     MAX_VALUE_DIM,
-    UNKNOWN,
     TensorSpec,
     bias_dtypes,
     blocks_of_8,
     broadcasts,
-    read_bias,
-    read_integers,
-    read_keep_bits,
-    read_mask,
-    read_segments,
-    read_sinks,
-    read_slopes,
     read_tensors,
 )
+from flash_attention.problem.layout import CALL_LAYOUTS, UNKNOWN
+from flash_attention.problem.optional import NAMES, OPTIONAL, Call
 from flash_attention.problem.rules import PLAIN_RULES, AttentionRules
 from flash_attention.problem.visibility import Band
 
@@ -120,11 +113,6 @@ class AttentionProblem:
         bias: TensorSpec | None = None,
         keep_bits: TensorSpec | None = None,
         *,
-        sinks: TensorSpec | None = None,
-        prefix: TensorSpec | None = None,
-        segment_ids: TensorSpec | None = None,
-        kv_segment_ids: TensorSpec | None = None,
-        alibi_slopes: TensorSpec | None = None,
         rules: AttentionRules = PLAIN_RULES,
         input_layout: str = "BNSD",
         head_dim: int | None = None,
@@ -132,6 +120,7 @@ class AttentionProblem:
         batch: int | None = None,
         mask_name: str = "attention_mask",
         bias_name: str = "alibi_mask",
+        items: tuple[str, set[int]] | None = None,
         **others: Any,
     ) -> AttentionProblem:
         """Describes a call from the specs of its inputs.
@@ -144,50 +133,39 @@ class AttentionProblem:
                 a full last axis, or the compact causal (T, T) or (1, T, T) with T = rules.tile.
             bias: added to the scaled scores; rank 4, broadcasts to (B, H, Sq, Sk) with a full last axis.
             keep_bits: uint8 (B, H, Sq, ceil(Sk / 8)), bit k % 8 of byte k // 8 set = key k is kept.
-            sinks: (H,), float32 or the dtype of query.
-            prefix: int32 (B,).
-            segment_ids: int32 (B, Sq).
-            kv_segment_ids: int32 (B, Sk); may be left out where Sq is Sk.
-            alibi_slopes: (H,) or (B, H), any dtype of query.
             rules: of the call; a compact causal mask makes them causal.
             head_dim: needed for BSH, SBH and TH; when given, it must agree with the other layouts too.
             value_head_dim: of value; None = head_dim for BSH, SBH and TH, any in the other layouts.
             batch: number of batch items, for TH only.
             mask_name: what the caller calls the mask, for error messages.
             bias_name: what the caller calls the bias.
-            **others: further fields of AttentionProblem, by name.
+            items: what of the call has a prefix of its own, and how many of them there may be. None: the batch items.
+            **others: specs of further optional inputs, see `OPTIONAL`, or fields of AttentionProblem, by name.
 
         Raises:
             TypeError, ValueError: naming the argument, what came and what is allowed.
         """
         sizes = read_tensors(query, key, value, input_layout, head_dim, value_head_dim, batch)
-        mask_shape = None
-        if mask is not None:
-            mask_shape = read_mask(mask_name, mask, sizes, rules.tile)
-            if mask_shape is None:
-                rules = replace(rules, causal=True)
-        if keep_bits is not None:
-            read_keep_bits(keep_bits, sizes)
-        if sinks is not None:
-            read_sinks(sinks, sizes.heads, query.dtype)
-        if prefix is not None:
-            read_integers("prefix", prefix, ("batch",), (sizes.batch,))
-        return cls(
-            **sizes._asdict(),
-            rules=rules,
-            dtype=query.dtype,
-            layout=input_layout,
-            mask_shape=mask_shape,
-            mask_dtype=None if mask is None or mask_shape is None else mask.dtype,
-            bias_shape=None if bias is None else read_bias(bias_name, bias, sizes, query.dtype),
-            bias_dtype=None if bias is None else bias.dtype,
-            keep_bits=keep_bits is not None,
-            sinks=sinks is not None,
-            prefix=prefix is not None,
-            segments=read_segments(segment_ids, kv_segment_ids, sizes),
-            slopes_shape=read_slopes(alibi_slopes, sizes.heads, "batch", {sizes.batch}),
-            **others,
-        )
+        named = {"mask": mask, "bias": bias, "keep_bits": keep_bits}
+        named.update((name, others.pop(name)) for name in NAMES if name in others)
+        given = {name: spec for name, spec in named.items() if spec is not None}
+        call = Call(sizes, query.dtype, rules.tile, given, *(items or ("batch", {sizes.batch})))
+        called = {"mask": mask_name, "bias": bias_name}
+        for one in OPTIONAL:
+            if one.name in given:
+                others.update(one.read(called.get(one.name, one.name), given[one.name], call))
+        if "mask" in given and "mask_shape" not in others:
+            rules = replace(rules, causal=True)
+        return cls(**sizes._asdict(), rules=rules, dtype=query.dtype, layout=input_layout, **others)
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Names of the optional inputs that it has, in the order in which a backend gets them."""
+        return tuple(one.name for one in OPTIONAL if one.has(self))
+
+    def place(self, name: str) -> int | None:
+        """Where among `inputs` one is; None where the problem does not have it."""
+        return self.inputs.index(name) if name in self.inputs else None
 
     @property
     def dynamic(self) -> bool:
@@ -254,13 +232,7 @@ class AttentionProblem:
     def laid_out(self, shape: tuple) -> tuple:
         """A BNSD shape in the layout of this problem."""
         batch, heads, seq, dim = shape
-        return {
-            "BNSD": (batch, heads, seq, dim),
-            "BSND": (batch, seq, heads, dim),
-            "BSH": (batch, seq, heads * dim),
-            "SBH": (seq, batch, heads * dim),
-            "TH": (batch * seq, heads * dim),
-        }[self.layout]
+        return CALL_LAYOUTS[self.layout].shape(batch, heads, seq, dim)
 
     def shape_lse(self) -> tuple:
         """Shape of the logsumexp, which is float32."""

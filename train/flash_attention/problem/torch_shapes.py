@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from flash_attention.problem.inputs import UNKNOWN, TensorSpec, fits
+from flash_attention.problem.inputs import TensorSpec, fits
+from flash_attention.problem.layout import UNKNOWN
 
 
 class MaskPlan(NamedTuple):

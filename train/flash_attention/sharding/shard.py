@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flash_attention.problem import AttentionProblem
+from flash_attention.problem import LAYOUTS, AttentionProblem
 from flash_attention.sharding.request import ShardRequest
-from flash_attention.sharding.strategy import TENSOR_AXES, ShardPlan
+from flash_attention.sharding.strategy import ShardPlan
 
-TENSOR = TENSOR_AXES["BNSD"]
+TENSOR = LAYOUTS["BNSD"].sharding
 ROWS = ("dp", "mp", None)  # logsumexp and its gradient
 
 

@@ -11,21 +11,7 @@ from dataclasses import dataclass, replace
 
 from flash_attention.problem import AttentionProblem
 from flash_attention.problem.checks import check_int, check_name
-from flash_attention.problem.inputs import LAYOUTS
-
-# Which axis of query, key, value and output is split by what.
-TENSOR_AXES = {
-    "BNSD": ("dp", "mp", None, None),
-    "BSND": ("dp", None, "mp", None),
-    "BSH": ("dp", None, "mp"),
-    "SBH": (None, "dp", "mp"),
-}
-_MEANING = {
-    "BNSD": ("batch", "heads", "seq", "head_dim"),
-    "BSND": ("batch", "seq", "heads", "head_dim"),
-    "BSH": ("batch", "seq", "heads * head_dim"),
-    "SBH": ("seq", "batch", "heads * head_dim"),
-}
+from flash_attention.problem.layout import LAYOUTS
 
 
 @dataclass(frozen=True)
@@ -99,7 +85,7 @@ class ShardPlan:
             shape: of a mask: axes of size 1 are not split. A rank-3 mask is (batch, seq_q, seq_k).
         """
         if tensor in ("query", "key", "value", "output"):
-            return TENSOR_AXES[self.input_layout]
+            return LAYOUTS[self.input_layout].sharding
         if tensor == "logsumexp":
             return "dp", "mp", None
         check_name("tensor", tensor, ("query", "key", "value", "output", "logsumexp", "attention_mask", "alibi_mask"))
@@ -208,10 +194,11 @@ def _integers(name: str, strategy) -> tuple:
 
 def _read(name: str, strategy, input_layout: str) -> tuple[int, int]:
     """(dp, mp) from the strategy of query, key, value or output."""
-    parts, axes, meaning = _integers(name, strategy), TENSOR_AXES[input_layout], _MEANING[input_layout]
+    parts, layout = _integers(name, strategy), LAYOUTS[input_layout]
+    axes = layout.sharding
     if len(parts) != len(axes):
-        raise ValueError(f"{name}: got {strategy}, allowed is one number per axis of {LAYOUTS[input_layout]}")
-    for count, axis, what in zip(parts, axes, meaning):
+        raise ValueError(f"{name}: got {strategy}, allowed is one number per axis of {layout}")
+    for count, axis, what in zip(parts, axes, layout.axes):
         if axis is None and count > 1:
             instead = "context parallelism does that: RingAttention" if what == "seq" else "split the heads instead"
             raise ValueError(f"{name}: got {strategy}, which splits {what} into {count}; allowed is 1 ({instead})")

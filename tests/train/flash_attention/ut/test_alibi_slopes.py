@@ -222,7 +222,7 @@ def test_fused_makes_a_shift_of_them():
     problem = replace(problem_of({}), dtype="float16", bias_shape=None, bias_dtype=None, slopes_shape=falls.shape)
     assert BACKEND.refuse(problem) is None
     tensors = Tensor(np.zeros(problem.shape_query())), Tensor(np.zeros(problem.shape_key()))
-    shift = _RealShift(problem, fused_arguments(problem))(*tensors, Tensor(falls))
+    shift = _RealShift(problem, fused_arguments(problem))(*tensors, (Tensor(falls),))
     exact = bias_of(problem, falls) / problem.scale
     np.testing.assert_allclose(shift.asnumpy(), exact, rtol=2.0**-11, atol=1e-6)
 
@@ -233,5 +233,6 @@ def test_counts_of_packed_sequences():
     tensors = [TensorSpec((60, HEADS, DIM), "float32")] * 3
     lengths = TensorSpec((5,), "int32")
     for items in (4, 5):
-        given = PackedProblem.from_inputs(*tensors, lengths, lengths, None, None, TensorSpec((items, HEADS), "float32"))
+        slopes = TensorSpec((items, HEADS), "float32")
+        given = PackedProblem.from_inputs(*tensors, lengths, lengths, alibi_slopes=slopes)
         assert given.sequences == items

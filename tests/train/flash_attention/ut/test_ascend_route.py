@@ -167,7 +167,7 @@ def primitives(route, **rules):
     problem = make_problem(**SIZES, **rules)
     make_primitive = functools.partial(registration.primitive, route)
     core = OperatorAttention(problem, make_primitive, GeneratedKeepBits(host.describe(problem)), Chip(30)).core
-    backward = core.in_graph.backward
+    backward = core.in_graph.run.backward
     primitives = core.forward.forward, backward.rows, backward.main, backward.finish
     return tuple(one for one in primitives if one is not None)
 

@@ -180,12 +180,8 @@ def test_cases_through_a_model_of_the_operator(case, monkeypatch):
     tensors = [Tensor(array.astype(np.float16)) for array in (inputs.query, inputs.key, inputs.value)]
     mask = case.backend_mask()
     bits = philox.keep_bits(case.problem, cases.SEED) if case.dropout else None
-    output, logsumexp = BACKEND.build(problem)(
-        *tensors,
-        None if mask is None else Tensor(mask),
-        None if inputs.bias is None else Tensor(inputs.bias.astype(np.float16)),
-        None if bits is None else Tensor(bits),
-        None,
-    )
+    bias = None if inputs.bias is None else inputs.bias.astype(np.float16)
+    given = tuple(Tensor(array) for array in (mask, bias, bits) if array is not None)
+    output, logsumexp = BACKEND.build(problem)(*tensors, given)
     assert logsumexp is None
     cases.check(case, reference.Attention(output.asnumpy(), case.expected()[1].logsumexp))

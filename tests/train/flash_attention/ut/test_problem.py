@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 from flash_attention.problem import LAYOUTS, AttentionProblem, TensorSpec, alibi_slopes
-from flash_attention.problem.inputs import CALL_LAYOUTS
+from flash_attention.problem.layout import CALL_LAYOUTS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

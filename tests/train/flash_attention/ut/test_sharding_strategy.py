@@ -110,8 +110,9 @@ def test_shards_are_bit_equal_to_the_whole(mask_shape, bias):
     plan = ShardPlan(2, 2, 4)
 
     def run(problem, *tensors):
-        tensors = [None if array is None else Tensor(np.ascontiguousarray(array)) for array in tensors]
-        return [result.asnumpy() for result in registry.build(problem, "cpu")(*tensors, None, seed)]
+        tensors = [Tensor(np.ascontiguousarray(array)) for array in tensors if array is not None]
+        results = registry.build(problem, "cpu")(*tensors[:3], (*tensors[3:], seed))
+        return [result.asnumpy() for result in results]
 
     output, logsumexp = run(whole, *arrays, mask, added)
     for rank in range(4):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flash_attention.backends.ascend import BACKEND
 from flash_attention.backends.registry import get_backend
-from flash_attention.problem.inputs import CALL_LAYOUTS
+from flash_attention.problem.layout import CALL_LAYOUTS
 
 from tests.train.flash_attention.cases import Case
 from tests.train.flash_attention.layouts import OTHER_LAYOUTS

@@ -17,6 +17,7 @@ class TikBackend(Backend):
     """The TIK operators as MindSpore primitives; compiled by CANN when a network is."""
 
     name = "tik"
+    takes = ("mask", "bias", "keep_bits", "seed", "sinks", "prefix", "segment_ids", "kv_segment_ids", "alibi_slopes")
     shards = True
 
     def unavailable(self) -> str | None:

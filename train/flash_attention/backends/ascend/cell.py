@@ -55,7 +55,7 @@ class OperatorAttention(nn.Cell):
         # below that of the forward kernel and of the change of keys and values to FRACTAL_NZ before it.
         decodes = shard is None and decode_scheduler.refuse(kernel_problem) is None
         self.core = kernels(request, make_primitive, decodes)
-        self.mask_given, self.bias_given = kernel_problem.mask_shape is not None, problem.bias_shape is not None
+        self.mask_place, self.bias_place, self.sinks_place = map(problem.place, ("mask", "bias", "sinks"))
         self.mask = self.bias = None
         self.explicit_mask = ExplicitMask(problem, shard) if problem.prefix or problem.segments else None
         shard = with_mask(shard, problem)
@@ -64,45 +64,30 @@ class OperatorAttention(nn.Cell):
         if kernel_problem.bias == "per_key":
             self.bias = _PerKey(problem.bias_shape, True, shard, None if shard is None else shard.bias_axes)
         self.bias_grad = problem.bias_grad
-        self.draw = draw if problem.dropout_threshold > 0 and not problem.keep_bits else None
-        self.keep = _KeepOrder(kernel_problem) if problem.dropout_threshold > 0 and problem.keep_bits else None
+        self.decisions = problem.place("keep_bits" if problem.keep_bits else "seed")
+        self.keep = _KeepOrder(kernel_problem) if problem.keep_bits else draw
         self.sinks = SpreadSinks(problem.batch, shard) if problem.sinks else None
         self.seq_q = problem.seq_q
         self.nothing = Tensor(np.zeros(1, np.float16))  # a graph's gradient function takes no None
-        self.no_sequences = (self.nothing, self.nothing, self.nothing)
 
-    def construct(
-        self,
-        query,
-        key,
-        value,
-        mask,
-        alibi,
-        keep_bits,
-        seed,
-        sinks=None,
-        prefix=None,
-        segment_ids=None,
-        kv_segment_ids=None,
-    ):
-        hidden, bias, keep = self.nothing, self.nothing, self.nothing
-        if self.mask_given:
-            if self.explicit_mask is not None:
-                hidden = ops.stop_gradient(self.explicit_mask(mask, prefix, segment_ids, kv_segment_ids))
-            else:
-                hidden = ops.cast(mask, mstype.float16)
-            if self.mask is not None:
-                hidden = self.mask(hidden)
-        if self.bias_given:
-            bias = alibi if self.bias_grad else ops.stop_gradient(alibi)
+    def construct(self, query, key, value, inputs):
+        hidden, bias, keep, spread = self.nothing, self.nothing, self.nothing, self.nothing
+        if self.explicit_mask is not None:
+            hidden = ops.stop_gradient(self.explicit_mask(inputs))
+        elif self.mask_place is not None:
+            hidden = ops.cast(inputs[self.mask_place], mstype.float16)
+        if self.mask is not None:
+            hidden = self.mask(hidden)
+        if self.bias_place is not None:
+            bias = inputs[self.bias_place]
+            bias = bias if self.bias_grad else ops.stop_gradient(bias)
             if self.bias is not None:
                 bias = self.bias(bias)
-        if self.draw is not None:
-            keep = ops.stop_gradient(self.draw(seed))
-        if self.keep is not None:
-            keep = ops.stop_gradient(self.keep(keep_bits))
-        spread = self.nothing if self.sinks is None else self.sinks(sinks)
-        output, logsumexp = self.core(query, key, value, hidden, bias, keep, spread, *self.no_sequences, self.nothing)
+        if self.decisions is not None:
+            keep = ops.stop_gradient(self.keep(inputs[self.decisions]))
+        if self.sinks_place is not None:
+            spread = self.sinks(inputs[self.sinks_place])
+        output, logsumexp = self.core(query, key, value, (hidden, bias, keep, spread))
         logsumexp = logsumexp[:, :, : self.seq_q]
         return output, ops.masked_fill(logsumexp, logsumexp < NOTHING_SEEN, -float("inf"))
 
@@ -110,13 +95,13 @@ class OperatorAttention(nn.Cell):
 def kernels(request: Request, make_primitive: MakePrimitive, decodes: bool = False) -> Differentiable:
     """The forward kernel, or where it decodes the two decoding kernels, and the backward kernels as its gradient.
 
-        output, logsumexp = cell(query, key, value, mask, bias, keep, sinks, ends_q, ends_k, prefix, nothing)
+        output, logsumexp = cell(query, key, value, (mask, bias, keep, sinks))
 
     query (B, H, Sq, D), key (B, Hkv, Sk, D), value (B, Hkv, Sk, Dv), or matrices of tokens with layout TH; mask, bias,
     keep and sinks as the kernels take them, or anything where the problem has none. logsumexp (B, H, Sq padded).
 
-    With packed sequences ends_q, ends_k and prefix are those of operators.work_tables, and the rows of logsumexp are
-    the stored ones; otherwise they are anything.
+    With packed sequences ends_q, ends_k and prefix of operators.work_tables follow the sinks, and the rows of logsumexp
+    are the stored ones.
     """
     p = request.problem
     shapes = {name: placement(p, name).shape for name in ("output", "d_query", "d_key", "d_value")}
@@ -126,6 +111,7 @@ def kernels(request: Request, make_primitive: MakePrimitive, decodes: bool = Fal
         _Decoding(request, make_primitive) if decodes else _Forward(request, forward, make_primitive, shapes),
         _Backward(request, backward, make_primitive, shapes),
         "tik and emulator",
+        count=7 if p.sequences else 4,
     )
 
 
@@ -169,12 +155,11 @@ class _Forward(nn.Cell):
             self.tables = (operators.work_tables(integers, request, ("forward", "blocks")),)
 
     def construct(self, query, key, value, others):
-        mask, bias, keep, sinks, ends_q, ends_k, prefix, _ = others
-        features = self.features(mask, bias, keep)
+        features = self.features(others[0], others[1], others[2])
         if self.sunk:
-            features = features + (sinks,)
+            features = features + (others[3],)
         if self.packed:
-            work, blocks = self.tables[0](ends_q, ends_k, prefix)
+            work, blocks = self.tables[0](others[4], others[5], others[6])
             features = features + (blocks, work)
         return self.forward(query, key, value, *features, *self.constants)
 
@@ -197,7 +182,7 @@ class _Backward(nn.Cell):
         self.bias_sums = _BiasSums(p) if self.bias_gradient and p.bias == "per_key" else None
 
     def construct(self, query, key, value, others, output, logsumexp, d_output, d_logsumexp):
-        mask, bias, keep, sinks, ends_q, ends_k, prefix, nothing = others
+        mask, bias, keep, sinks = others[:4]
         # A row without visible keys has no logsumexp, and its share of the gradient is nothing.
         given = (output, d_output, logsumexp)
         if self.logsumexp_gradient:
@@ -206,7 +191,7 @@ class _Backward(nn.Cell):
             given = given + (sinks,)
         features, blocks = self.features(mask, bias, keep), ()
         if self.packed:
-            work, table = self.tables[0](ends_q, ends_k, prefix)
+            work, table = self.tables[0](others[4], others[5], others[6])
             blocks, features = (table,), features + (work,)
         rows = self.rows(*given, *blocks, *self.rows_constants)
         lanes = rows[0] if isinstance(rows, tuple) else rows
@@ -223,9 +208,10 @@ class _Backward(nn.Cell):
         if self.sunk:
             by_head = ops.ReduceSum(keep_dims=True)(rows[1], 2)
             d_sinks = ops.concat((by_head, d_sinks[:, :, 1:]), 2)
-        of_features = ops.zeros_like(mask), d_bias, ops.zeros_like(keep), d_sinks
-        of_data = ops.zeros_like(ends_q), ops.zeros_like(ends_k), ops.zeros_like(prefix), ops.zeros_like(nothing)
-        return d_query, gradients[0], gradients[1], of_features + of_data
+        d_others = (ops.zeros_like(mask), d_bias, ops.zeros_like(keep), d_sinks)
+        for tensor in others[4:]:
+            d_others = d_others + (ops.zeros_like(tensor),)
+        return d_query, gradients[0], gradients[1], d_others
 
 
 class SpreadSinks(nn.Cell):

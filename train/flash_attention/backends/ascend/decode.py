@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 from mindspore import Tensor, nn, ops
-from mindspore import dtype as mstype
 
 from flash_attention.backends.ascend.stages import MakePrimitive, primitive_of
 from flash_attention.backends.derivatives import refuse_gradient
@@ -64,11 +63,11 @@ class PagedOperators(nn.Cell):
     def __init__(self, problem: PagedProblem, make_primitive: MakePrimitive, chip: Chip):
         super().__init__()
         self.kernels = _PagedKernels(problem, make_primitive, chip)
-        self.sunk = problem.whole.sinks
+        self.sinks = problem.whole.place("sinks")
         self.nothing = Tensor(np.zeros(1, np.float32))
 
-    def construct(self, query, key_cache, value_cache, block_tables, context_lens, sinks, slopes):
-        sinks = ops.cast(sinks, mstype.float32) if self.sunk else self.nothing
+    def construct(self, query, key_cache, value_cache, block_tables, context_lens, inputs):
+        sinks = self.nothing if self.sinks is None else inputs[self.sinks]
         return self.kernels(query, key_cache, value_cache, block_tables, context_lens, sinks)
 
 

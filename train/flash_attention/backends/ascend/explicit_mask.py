@@ -38,8 +38,8 @@ class ExplicitMask(nn.Cell):
 
     def __init__(self, problem: AttentionProblem, shard: Shard | None):
         super().__init__()
-        self.prefixed, self.segmented = problem.prefix, problem.segments
-        self.masked = problem.mask_shape is not None
+        self.mask, self.prefix = map(problem.place, ("mask", "prefix"))
+        self.segment_ids, self.kv_segment_ids = map(problem.place, ("segment_ids", "kv_segment_ids"))
         self.out_of_band = Tensor(~problem.band.dense()[None, None])
         self.columns = Tensor(np.arange(problem.seq_k, dtype=np.int32).reshape(1, 1, 1, -1))
         self.behind, self.late = ops.GreaterEqual(), ops.LogicalAnd()
@@ -52,20 +52,21 @@ class ExplicitMask(nn.Cell):
             shard.glue(self.negative, _BATCH, ())
             shard.glue(self.apart, _BATCH, _BATCH)
             shard.glue(self.either, _BATCH, _BATCH)
-            if self.masked:
+            if self.mask is not None:
                 self.hides.shard(shard, shard.mask_axes, ())
                 shard.glue(self.given, shard.mask_axes, _BATCH)
 
-    def construct(self, mask, prefix, segment_ids, kv_segment_ids):
+    def construct(self, inputs):
         hidden = None
-        if self.prefixed:
-            hidden = self.late(self.out_of_band, self.behind(self.columns, ops.reshape(prefix, (-1, 1, 1, 1))))
-        if self.segmented:
-            batch, seq_q = segment_ids.shape
-            own = ops.reshape(segment_ids, (batch, 1, seq_q, 1))
-            other = ops.reshape(kv_segment_ids, (batch, 1, 1, kv_segment_ids.shape[1]))
+        if self.prefix is not None:
+            behind = self.behind(self.columns, ops.reshape(inputs[self.prefix], (-1, 1, 1, 1)))
+            hidden = self.late(self.out_of_band, behind)
+        if self.segment_ids is not None:
+            own, other = inputs[self.segment_ids], inputs[self.kv_segment_ids]
+            own = ops.reshape(own, (own.shape[0], 1, own.shape[1], 1))
+            other = ops.reshape(other, (other.shape[0], 1, 1, other.shape[1]))
             apart = self.apart(self.differ(own, other), self.negative(own, 0))
             hidden = apart if hidden is None else self.either(hidden, apart)
-        if self.masked:
-            hidden = self.given(self.hides(ops.cast(mask, mstype.float16), 0.0), hidden)
+        if self.mask is not None:
+            hidden = self.given(self.hides(ops.cast(inputs[self.mask], mstype.float16), 0.0), hidden)
         return ops.cast(hidden, mstype.float16)

@@ -57,25 +57,26 @@ class PackedOperators(nn.Cell):
         if rows.return_lse:
             self.describe = (packed.sequences(integers, described),)
             self.stored = (packed.stored_rows_of_tokens(integers, described),)
-        self.sinks = SpreadSinks(1, None) if rows.sinks else None
-        self.draw = draw if rows.dropout_threshold > 0 else None
-        self.prefixed = rows.prefix
+        self.spread, self.draw = SpreadSinks(1, None), draw
+        self.seed, self.sinks, self.prefix = map(rows.place, ("seed", "sinks", "prefix"))
         self.nothing = Tensor(np.zeros(1, np.float16))
         self.no_prefix = Tensor(np.zeros(problem.sequences, np.int32))
 
-    def construct(self, query, key, value, lengths_q, lengths_k, seed, sinks, prefix, slopes):
+    def construct(self, query, key, value, lengths_q, lengths_k, inputs):
         lengths_q = lengths_q if self.lengths_q is None else self.lengths_q
         lengths_k = lengths_k if self.lengths_k is None else self.lengths_k
         if self.check is not None:
             lengths_q, lengths_k = self.check(lengths_q, lengths_k)
         ends_q, ends_k = self.ends(lengths_q), self.ends(lengths_k)
-        prefix = prefix if self.prefixed else self.no_prefix
-        keep = self.nothing if self.draw is None else ops.stop_gradient(self.draw(seed, ends_q, ends_k))
-        spread = self.nothing if self.sinks is None else self.sinks(sinks)
-        output, logsumexp = self.core(
-            *(self.queries(query), self.keys(key), self.values(value)),
-            *(self.nothing, self.nothing, keep, spread, ends_q, ends_k, prefix, self.nothing),
-        )
+        keep, spread, prefix = self.nothing, self.nothing, self.no_prefix
+        if self.seed is not None:
+            keep = ops.stop_gradient(self.draw(inputs[self.seed], ends_q, ends_k))
+        if self.sinks is not None:
+            spread = self.spread(inputs[self.sinks])
+        if self.prefix is not None:
+            prefix = inputs[self.prefix]
+        others = (self.nothing, self.nothing, keep, spread, ends_q, ends_k, prefix)
+        output, logsumexp = self.core(self.queries(query), self.keys(key), self.values(value), others)
         if self.padded_dim > self.value_dim:
             output = ops.reshape(output, (-1, self.heads, self.padded_dim))[:, :, : self.value_dim]
         if self.return_lse:

@@ -23,6 +23,7 @@ class CpuBackend(Backend):
     """FlashAttention in C++: float32 sums, no score matrix in memory, all threads that OMP_NUM_THREADS allows."""
 
     name = "cpu"
+    takes = ("mask", "bias", "keep_bits", "seed", "sinks", "prefix", "segment_ids", "kv_segment_ids", "alibi_slopes")
     shards = True
     takes_max_length = True
 

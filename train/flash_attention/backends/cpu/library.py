@@ -11,6 +11,7 @@ import numpy as np
 
 from flash_attention.backends.cpu.build import LIBRARY
 from flash_attention.problem import AttentionProblem, alibi_slopes
+from flash_attention.problem.optional import OPTIONAL
 from flash_attention.problem.packed import PackedProblem
 from flash_attention.problem.paged import PagedProblem
 
@@ -20,6 +21,8 @@ BUILD_COMMAND = "python -m flash_attention.backends.cpu.build"
 
 _VERSION = 6  # as in csrc/arguments.h
 # As in csrc/custom.cpp.
+# The optional inputs of the kernel in its order. Given slopes of ALiBi come in the place of the bias.
+INPUTS = ("mask", "bias", "keep_bits", "seed", "sinks", "prefix", "segment_ids", "kv_segment_ids")
 _DROPOUT_NONE, _DROPOUT_PHILOX, _DROPOUT_GIVEN = range(3)
 _BIAS_KINDS = {"none": 0, "per_key": 1, "per_score": 1, "alibi": 2}
 _GIVEN_SLOPES = 3
@@ -177,27 +180,24 @@ def append_configuration(max_length: int, refuses: bool) -> np.ndarray:
     return np.array([_VERSION, max_length, int(refuses)], np.int64)
 
 
+def places(problem: AttentionProblem) -> tuple[int | None, ...]:
+    """Where each of INPUTS stands among those of the problem; None for those that it does not have."""
+    bias = "bias" if problem.slopes_shape is None else "alibi_slopes"
+    return tuple(problem.place(bias if name == "bias" else name) for name in INPUTS)
+
+
+def gradients(problem: AttentionProblem) -> tuple[str, ...]:
+    """Those of INPUTS whose gradients the backward pass gives, behind those of query, key and value."""
+    return tuple(one.name for one in OPTIONAL if one.has(problem) and one.gradient(problem))
+
+
 def wants_bias_gradient(problem: AttentionProblem) -> bool:
     """Whether the backward pass has a fourth output."""
-    return problem.bias_shape is not None and problem.bias_grad
+    return "bias" in gradients(problem)
 
 
 def forward(
-    problem: AttentionProblem,
-    query,
-    key,
-    value,
-    mask=None,
-    bias=None,
-    keep_bits=None,
-    seed=None,
-    sinks=None,
-    prefix=None,
-    segment_ids=None,
-    kv_segment_ids=None,
-    *,
-    library: Library | None = None,
-    out: tuple | None = None,
+    problem: AttentionProblem, query, key, value, *, library: Library | None = None, out: tuple | None = None, **inputs
 ) -> tuple[np.ndarray, np.ndarray]:
     """Runs the forward pass on contiguous NumPy arrays in problem.layout, with the meanings of `Backend.build`.
 
@@ -206,6 +206,7 @@ def forward(
     Args:
         library: the kernel to call. Default: the installed one.
         out: arrays to write (output, logsumexp) into. Default: new ones.
+        inputs: those in INPUTS, by name.
 
     Raises:
         KernelError: the kernel refused.
@@ -213,9 +214,8 @@ def forward(
     if out is None:
         output = np.empty(problem.laid_out(problem.shape_output()), _NUMPY_DTYPES[problem.dtype])
         out = output, np.empty(problem.shape_lse(), np.float32)
-    sides = [mask, bias, keep_bits, seed, sinks, prefix, segment_ids, kv_segment_ids]
-    inputs = [query, key, value, *sides, *configuration(problem)]
-    _run(library, "flash_attention_forward", inputs, out)
+    given = [query, key, value, *_optional(**inputs), *configuration(problem)]
+    _run(library, "flash_attention_forward", given, out)
     return out
 
 
@@ -228,33 +228,29 @@ def backward(
     logsumexp,
     d_output,
     d_logsumexp=None,
-    mask=None,
-    bias=None,
-    keep_bits=None,
-    seed=None,
-    sinks=None,
-    prefix=None,
-    segment_ids=None,
-    kv_segment_ids=None,
     *,
     library: Library | None = None,
     out: tuple | None = None,
+    **inputs,
 ) -> tuple:
-    """Runs the backward pass: (d_query, d_key, d_value), d_bias after them where the problem has a given bias and wants
-    its gradient, and d_sinks where it has sinks. Otherwise like `forward`.
+    """Runs the backward pass: (d_query, d_key, d_value), and behind them what `gradients` names. Otherwise like
+    `forward`.
     """
-    function = "flash_attention_backward" + "_bias" * wants_bias_gradient(problem) + "_sinks" * problem.sinks
+    more = gradients(problem)
     if out is None:
         dtype = _NUMPY_DTYPES[problem.dtype]
         out = tuple(np.empty(array.shape, dtype) for array in (query, key, value))
-        if wants_bias_gradient(problem):
-            out += (np.empty(problem.bias_shape, _NUMPY_DTYPES[problem.bias_dtype]),)
-        if problem.sinks:
-            out += (np.empty(problem.heads, np.float32),)
-    sides = [mask, bias, keep_bits, seed, sinks, prefix, segment_ids, kv_segment_ids]
-    inputs = [query, key, value, *sides, output, logsumexp, d_output, d_logsumexp, *configuration(problem)]
-    _run(library, function, inputs, out)
+        out += tuple(np.empty_like(inputs[name]) for name in more)
+    given = [query, key, value, *_optional(**inputs), output, logsumexp, d_output, d_logsumexp]
+    _run(library, "_".join(("flash_attention_backward", *more)), [*given, *configuration(problem)], out)
     return out
+
+
+def _optional(**inputs) -> list:
+    unknown = set(inputs) - set(INPUTS)
+    if unknown:
+        raise TypeError(f"{unknown.pop()}: no input of the kernel, allowed are {', '.join(INPUTS)}")
+    return [inputs.get(name) for name in INPUTS]
 
 
 def forward_packed(problem: PackedProblem, query, key, value, *, out: tuple | None = None) -> tuple:
@@ -263,7 +259,7 @@ def forward_packed(problem: PackedProblem, query, key, value, *, out: tuple | No
     if out is None:
         output = np.empty((*query.shape[:-1], value.shape[-1]), _NUMPY_DTYPES[rows.dtype])
         out = output, np.empty((rows.heads, rows.seq_q), np.float32)
-    inputs = [query, key, value, *[None] * 8, *_packed_inputs(problem)]
+    inputs = [query, key, value, *_optional(), *_packed_inputs(problem)]
     _run(None, "flash_attention_forward_packed", inputs, out)
     return out
 
@@ -273,7 +269,7 @@ def backward_packed(
 ) -> tuple:
     """`backward` for packed sequences of constant lengths, as `forward_packed`."""
     out = out or tuple(map(np.empty_like, (query, key, value)))
-    inputs = [query, key, value, *[None] * 8, output, logsumexp, d_output, None]
+    inputs = [query, key, value, *_optional(), output, logsumexp, d_output, None]
     _run(None, "flash_attention_backward_packed", [*inputs, *_packed_inputs(problem)], out)
     return out
 

@@ -18,7 +18,7 @@ class PagedAttention(nn.Cell):
         rules, rates = library.paged_configuration(problem)
         self.rules, self.rates = Tensor(rules), Tensor(rates)
         self.absent = Tensor([0], ms.uint8)
-        self.sunk, self.sloped = problem.whole.sinks, problem.whole.slopes_shape is not None
+        self.sinks, self.slopes = problem.whole.place("sinks"), problem.whole.place("alibi_slopes")
         shape, dtype = problem.shape_output(), getattr(ms, problem.whole.dtype)
 
         def bprop(query, keys, values, tables, lengths, sinks, rules, rates, out, dout):
@@ -30,9 +30,12 @@ class PagedAttention(nn.Cell):
         # PYNATIVE takes primitives of the same function and attributes for one and the same, whatever their outputs.
         self.attention.add_prim_attr("flash_attention_outputs", str((shape, dtype)))
 
-    def construct(self, query, key_cache, value_cache, block_tables, context_lens, sinks, slopes):
-        sinks = ops.cast(sinks, ms.float32) if self.sunk else self.absent
-        rates = ops.concat((self.rates, ops.reshape(slopes, (-1,)))) if self.sloped else self.rates
+    def construct(self, query, key_cache, value_cache, block_tables, context_lens, inputs):
+        sinks, rates = self.absent, self.rates
+        if self.sinks is not None:
+            sinks = inputs[self.sinks]
+        if self.slopes is not None:
+            rates = ops.concat((rates, ops.reshape(inputs[self.slopes], (-1,))))
         return self.attention(query, key_cache, value_cache, block_tables, context_lens, sinks, self.rules, rates)
 
 

@@ -129,22 +129,22 @@ class Flash(_MindSpore):
         from flash_attention.backends import registry
 
         backend = self.backend
-        given: dict[str, Tensor | None] = dict.fromkeys(("mask", "bias", "dropout"))
+        given: tuple = ()
         if case.extra:
-            given[case.extra] = {
+            made = {
                 "mask": lambda: Tensor(hidden_pairs(case)),
                 "bias": lambda: Tensor(bias_of(case), getattr(mindspore, case.dtype)),
                 "dropout": lambda: Tensor(np.array([1, 2], np.int64)),
-            }[case.extra]()
+            }
+            given = (made[case.extra](),)
 
         class Network(nn.Cell):
             def __init__(self):
                 super().__init__()
-                self.attend = registry.build(case.problem, backend)
-                self.mask, self.bias, self.seed = given["mask"], given["bias"], given["dropout"]
+                self.attend, self.given = registry.build(case.problem, backend), given
 
             def construct(self, query, key, value):
-                return self.attend(query, key, value, self.mask, self.bias, None, self.seed)[0]
+                return self.attend(query, key, value, self.given)[0]
 
         return Network()
 

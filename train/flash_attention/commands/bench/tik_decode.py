@@ -46,7 +46,7 @@ class Decoding:
         rules = AttentionRules(causal=True, causal_alignment="bottom_right")
         sizes = self.batch, self.heads, self.seq_q, self.seq_k, self.head_dim, self.kv_heads
         pages = (self.batch * self.seq_k // self.block_size, self.block_size) if self.block_size else None
-        return Request(KernelProblem(*sizes, rules, cores=cores), pages=pages)
+        return Request(KernelProblem(*sizes, rules=rules, cores=cores), pages=pages)
 
 
 # Share of the memory's rate that both kernels reach together.

@@ -91,7 +91,7 @@ def problem_of(
         seq,
         head_dim,
         kv_heads,
-        AttentionRules(**rules),
+        rules=AttentionRules(**rules),
         mask_shape=shapes[mask],
         bias_shape=shapes[bias],
         slopes=(0.5,) * heads if rules.get("alibi") else (),

@@ -17,7 +17,8 @@ from flash_attention.functional import flash_attention
 from flash_attention.paged import paged_attention, reshape_and_cache
 from flash_attention.precision import fix_dtypes
 from flash_attention.problem.checks import check_bool, check_dtype, check_int, check_window
-from flash_attention.problem.inputs import TensorSpec, read_slopes
+from flash_attention.problem.inputs import TensorSpec
+from flash_attention.problem.optional import read_slopes
 from flash_attention.rotary import rotary_embedding
 from flash_attention.tensors import spec, tensor_spec
 
@@ -278,7 +279,7 @@ def _planned(q, k_cache, v_cache, new, where, slopes, rules) -> nn.Cell:
         if len(tensor.shape) != 4:
             raise ValueError(f"{name}: got shape {tensor.shape}, allowed is rank 4")
     batch = q.shape[0]
-    read_slopes(slopes, q.shape[2], "batch", {batch})
+    read_slopes("alibi_slopes", slopes, q.shape[2], "batch", {batch})
     if (k is None) != (v is None):
         raise ValueError(f"{'v' if v is None else 'k'}: got None beside the other, allowed are both or none")
     if (cos is None) != (sin is None):

@@ -14,7 +14,8 @@ from flash_attention.compat.mindspore_ops.call import (
 from flash_attention.compat.mindspore_ops.real_shift import read_shift
 from flash_attention.compat.mindspore_ops.sparse_modes import check_mode, read_rules
 from flash_attention.problem.checks import check_int, check_name, check_real
-from flash_attention.problem.inputs import UNKNOWN, Sizes, TensorSpec, read_tensors
+from flash_attention.problem.inputs import Sizes, TensorSpec, read_tensors
+from flash_attention.problem.layout import UNKNOWN
 from flash_attention.sharding.request import ShardRequest
 
 LAYOUTS = ("BSH", "BNSD", "SBH", "BSND")

@@ -14,7 +14,8 @@ from flash_attention.compat.mindspore_ops.call import (
     Call,
 )
 from flash_attention.problem.checks import check_int
-from flash_attention.problem.inputs import UNKNOWN, Sizes, TensorSpec, fits
+from flash_attention.problem.inputs import Sizes, TensorSpec, fits
+from flash_attention.problem.layout import UNKNOWN
 
 COMPRESSED_MASK = 2048  # side of the triangle that stands for a mask of any length in sparse modes 2 to 4
 _NOT_THERE = {6: "global", 7: "dilated", 8: "block_local"}

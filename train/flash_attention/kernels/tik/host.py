@@ -29,14 +29,9 @@ def describe(
     rules = problem.rules
     # What a prefix shows of the keys behind a query is data: the mask hides the others.
     rules = replace(rules, causal=rules.causal and not problem.prefix)
+    sizes = ("batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim", "value_dim", "dtype", "sinks", "bias_shape")
     return KernelProblem(
-        batch=problem.batch,
-        heads=problem.heads,
-        kv_heads=problem.kv_heads,
-        seq_q=problem.seq_q,
-        seq_k=problem.seq_k,
-        head_dim=problem.head_dim,
-        value_dim=problem.value_dim,
+        **{name: getattr(problem, name) for name in sizes},
         rules=replace(
             rules,
             alibi=problem.bias == "alibi",
@@ -45,10 +40,7 @@ def describe(
             tile=rules.tile if rules.in_blocks else PLAIN_RULES.tile,
         ),
         mask_shape=mask_shape(problem),
-        bias_shape=problem.bias_shape,
         slopes=tuple(alibi_slopes(problem)) if problem.bias == "alibi" else (),
-        sinks=problem.sinks,
-        dtype=problem.dtype,
         cores=cores,
         memories=memories,
         tiling=tiling,

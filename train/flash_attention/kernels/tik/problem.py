@@ -7,17 +7,15 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import NamedTuple
 
+from flash_attention.problem import AttentionProblem
 from flash_attention.problem.checks import check_int, check_name
-from flash_attention.problem.inputs import broadcasts
-from flash_attention.problem.rules import PLAIN_RULES, AttentionRules
-from flash_attention.problem.visibility import Band
 
 MAX_CORES = 65535
 # Bytes that a kernel may use of the memories of a core. The Unified Buffer has 256 KiB, of which the compiler keeps 8.
 CAPACITY = {"UB": 253952, "L1": 1048576, "L0A": 65536, "L0B": 65536, "L0C": 262144}
 # Of query, key, value, output and their gradients; TH is a matrix of tokens, (batch * seq, heads * head_dim).
 LAYOUTS = ("BNSD", "TH")
-MAX_HEAD_DIM = 256
+MAX_HEAD_DIM = 256  # of query and key, and of value: a block of 128 such rows fills L0A
 # Positions that computed ALiBi tells apart, and the largest slope times position: KEY_BLOCK, POSITION in score_terms.
 ALIBI_TOKENS = 2048 * 128
 ALIBI_LARGEST = 4 * 65504.0
@@ -38,78 +36,52 @@ class Chip(NamedTuple):
 
 
 @dataclass(frozen=True)
-class KernelProblem:
-    """Shapes and rules of one attention kernel. float16 in and out, float32 accumulation.
+class KernelProblem(AttentionProblem):
+    """What one attention kernel computes, and on what. float16 in and out, float32 accumulation.
 
-    What makes no difference to a kernel stands in no field, so that calls that differ in it share one. Two rules are
-    read differently from `AttentionProblem`: the dropout rate always applies (0 outside training), and rules.alibi goes
-    with `slopes` and without a bias tensor.
+    What makes no difference to a kernel is left at its default, so that calls that differ in it share one. Two rules
+    are read differently from `AttentionProblem`: the dropout rate always applies (0 outside training), with one packed
+    keep bit per score; and rules.alibi goes with `slopes` and without a bias tensor.
 
     Attributes:
-        batch, heads, kv_heads, seq_q, seq_k, head_dim: as in the layer; kv_heads divides heads, head_dim 1 to 256.
-        value_dim: head_dim of value and output, 1 to 256; 0 = head_dim.
-        rules: who sees whom, scale, ALiBi, dropout. With dropout the kernel takes one packed keep bit per score.
-        mask_shape: of an explicit mask, 1 = hidden: (batch or 1, heads or 1, seq_q or 1, seq_k).
-        bias_shape: of a bias tensor, likewise.
+        layout: of query, key, value, output and their gradients, one of LAYOUTS. "TH" takes head_dims that are
+            multiples of 16: then FRACTAL_NZ keeps every head in columns of its own.
+        prefix: the kernels take the length of a prefix per packed sequence.
         slopes: one per head where rules.alibi.
-        sinks: one more logit per head in the denominators.
         cores: AI cores the work is split over.
         memories: see Chip.
         tiling: name of a tiling strategy of `flash_attention.kernels.tik.forward.plan`.
-        layout: of query, key, value, output and their gradients, one of LAYOUTS. "TH" takes head_dims that are
-            multiples of 16: then FRACTAL_NZ keeps every head in columns of its own.
         sequences: how many packed sequences there may be in the rows of one batch item with layout "TH", each by itself
             as far as all rules go; their lengths are data. 0: a batch item is a sequence.
-        prefix: the kernels take the length of a prefix per packed sequence.
         keep_blocks: with packed sequences and dropout: room for the keep decisions of a head, see packed.keep_blocks.
 
     Raises:
         TypeError, ValueError: naming the field, what came and what is allowed.
     """
 
-    batch: int
-    heads: int
-    seq_q: int
-    seq_k: int
-    head_dim: int
-    kv_heads: int = 0
-    rules: AttentionRules = PLAIN_RULES
-    mask_shape: tuple[int, ...] | None = None
-    bias_shape: tuple[int, ...] | None = None
     slopes: tuple[float, ...] = ()
-    value_dim: int = 0
-    sinks: bool = False
-    dtype: str = "float16"
     cores: int = Chip().cores
     memories: tuple[int, ...] = Chip().memories
     tiling: str = "auto"
-    layout: str = "BNSD"
     sequences: int = 0
-    prefix: bool = False
     keep_blocks: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("batch", "heads", "seq_q", "seq_k"):
+        object.__setattr__(self, "training", True)
+        for name in ("mask", "bias"):
+            given = getattr(self, f"{name}_shape") is not None
+            object.__setattr__(self, f"{name}_dtype", "float16" if given else None)
+        self._check_sequences()
+        super().__post_init__()
+        for name in ("batch", "seq_q", "seq_k"):
             check_int(name, getattr(self, name), 1)
-        check_int("head_dim", self.head_dim, 1, MAX_HEAD_DIM)
-        check_int("value_dim", self.value_dim, 0, MAX_HEAD_DIM)
-        if self.value_dim == 0:
-            object.__setattr__(self, "value_dim", self.head_dim)
-        check_int("kv_heads", self.kv_heads, 0)
+        for name in ("head_dim", "value_dim"):
+            check_int(name, getattr(self, name), 1, MAX_HEAD_DIM)
         self._check_layout()
-        if self.kv_heads == 0:
-            object.__setattr__(self, "kv_heads", self.heads)
-        if self.heads % self.kv_heads:
-            raise ValueError(f"kv_heads: got {self.kv_heads}, allowed is a divisor of heads {self.heads}")
         if self.dtype != "float16":
             raise TypeError(
                 f"dtype: got {self.dtype!r}, allowed is 'float16': this chip's Cube multiplies nothing wider"
             )
-        scores = self.batch, self.heads, self.seq_q, self.seq_k
-        for name in ("mask_shape", "bias_shape"):
-            shape = getattr(self, name)
-            if shape is not None and not broadcasts(shape, scores):
-                raise ValueError(f"{name}: got {shape}, which does not broadcast to {scores}")
         self._check_slopes()
         if self.rules.softcap and not SOFTCAPS[0] <= self.rules.softcap <= SOFTCAPS[1]:
             raise ValueError(
@@ -120,7 +92,6 @@ class KernelProblem:
             raise ValueError(f"memories: got {self.memories}, allowed are sizes of {', '.join(CAPACITY)}")
         for memory, (name, largest) in zip(self.memories, CAPACITY.items()):
             check_int(f"memories: {name}", memory, 1, largest)
-        self._check_sequences()
 
     def _check_layout(self) -> None:
         check_name("layout", self.layout, LAYOUTS)
@@ -175,11 +146,6 @@ class KernelProblem:
         return dict(zip(CAPACITY, self.memories))
 
     @property
-    def group(self) -> int:
-        """Query heads per key/value head."""
-        return self.heads // self.kv_heads
-
-    @property
     def mask(self) -> str:
         """The explicit mask: "none", "per_key" (the same for every query) or "per_score"."""
         return _kind(self.mask_shape)
@@ -190,39 +156,9 @@ class KernelProblem:
         return _planes(self.mask_shape)
 
     @property
-    def bias(self) -> str:
-        """What is added to the scaled scores: "none", "per_key" or "per_score" (a tensor), or "alibi" (computed)."""
-        return "alibi" if self.rules.alibi else _kind(self.bias_shape)
-
-    @property
     def bias_planes(self) -> tuple[int, int]:
         """Batch items and heads that have biases of their own."""
         return _planes(self.bias_shape)
-
-    @property
-    def scale(self) -> float:
-        """Factor on the scores."""
-        return self.rules.scale_of(self.head_dim)
-
-    @property
-    def offset(self) -> int:
-        """Key position of query row 0; of no meaning for packed sequences, as `band`."""
-        return self.rules.offset(self.seq_q, self.seq_k)
-
-    @property
-    def band(self) -> Band:
-        """Positional visibility."""
-        return self.rules.band(self.seq_q, self.seq_k)
-
-    @property
-    def dropout_threshold(self) -> int:
-        """A 16-bit random value below this drops its key; 0 without dropout."""
-        return self.rules.dropout_threshold
-
-    @property
-    def dropout_scale(self) -> float:
-        """Factor on kept probabilities."""
-        return 65536.0 / (65536 - self.dropout_threshold)
 
     @property
     def query_factor(self) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from mindspore import Tensor, nn
@@ -9,15 +10,16 @@ from mindspore.ops import constexpr
 
 from flash_attention.backends import registry
 from flash_attention.dropout.seed import DropoutSeed
-from flash_attention.functional import flash_attention
+from flash_attention.functional import attend
 from flash_attention.precision import MixedPrecisionCast, keeps_its_code
 from flash_attention.problem import ALL_BLOCKS, AttentionRules
 from flash_attention.problem.checks import check_bool, check_int, check_name
-from flash_attention.problem.inputs import CALL_LAYOUTS, MAX_HEAD_DIM, MAX_VALUE_DIM, check_batch
+from flash_attention.problem.inputs import MAX_HEAD_DIM, MAX_VALUE_DIM
+from flash_attention.problem.layout import CALL_LAYOUTS, check_batch
 from flash_attention.problem.tiling import DEFAULT_STRATEGY
 from flash_attention.sharding.request import RequestedSharding, ShardRequest
 from flash_attention.sharding.strategy import ShardPlan
-from flash_attention.tensors import refuse_names
+from flash_attention.tensors import refuse_names, rules_of
 
 # What `print(layer)` says, beside the seed of its dropout.
 _SHOWN = (
@@ -160,6 +162,9 @@ class FlashAttention(nn.Cell):
             scale=scale,
             softcap=softcap,
         )
+        # A graph passes on constants.
+        self.rules_in_training = self.rules.constants()
+        self.rules_without_dropout = replace(self.rules, dropout_rate=0.0).constants()
         check_int("head_dim", head_dim, 1, MAX_HEAD_DIM)
         value_head_dim = head_dim if value_head_dim is None else value_head_dim
         check_int("value_head_dim", value_head_dim, 1, MAX_VALUE_DIM)
@@ -209,43 +214,32 @@ class FlashAttention(nn.Cell):
         kv_segment_ids: Tensor | None = None,
         alibi_slopes: Tensor | None = None,
     ) -> Tensor:
-        dropout_rate, seed = 0.0, None
+        rules, seed = self.rules_without_dropout, None
         if self.training and self.dropout_rate > 0.0:
-            dropout_rate, seed = self.dropout_rate, self.dropout_seed()
+            rules, seed = self.rules_in_training, self.dropout_seed()
         if alibi_mask is not None and not self.alibi:
             _refuse_alibi("alibi_mask")
         if alibi_slopes is not None and not self.alibi:
             _refuse_alibi("alibi_slopes")
-        return flash_attention(
-            self.cast(query),
-            self.cast(key),
-            self.cast(value),
-            attention_mask,
-            self.cast(alibi_mask),
-            dropout_rate=dropout_rate,
-            seed=seed,
-            sinks=sinks,
-            prefix=prefix,
-            segment_ids=segment_ids,
-            kv_segment_ids=kv_segment_ids,
-            alibi_slopes=alibi_slopes,
-            scale=self.scale,
-            softcap=self.softcap,
-            causal=self.causal,
-            causal_alignment=self.causal_alignment,
-            window_size=self.window_size,
-            prev_block_num=self.prev_block_num,
-            next_block_num=self.next_block_num,
-            tiling_stgy_name=self.tiling_stgy_name,
-            alibi=self.alibi,
-            bias_grad=self.alibi_grad,
-            input_layout=self.input_layout,
-            head_dim=self.head_dim,
-            value_head_dim=self.value_head_dim,
-            batch=self.batch,
-            backend=self.backend,
-            argument_names=("attention_mask", "alibi_mask"),
-            shards=self.shards(),
+        return attend(
+            (self.cast(query), self.cast(key), self.cast(value)),
+            # In the order of OPTIONAL.
+            (
+                attention_mask,
+                self.cast(alibi_mask),
+                None,
+                seed,
+                sinks,
+                prefix,
+                segment_ids,
+                kv_segment_ids,
+                alibi_slopes,
+            ),
+            rules_of(rules),
+            (self.alibi_grad, self.input_layout, self.head_dim, self.value_head_dim, self.batch, False),
+            self.backend,
+            ("attention_mask", "alibi_mask"),
+            self.shards(),
         )
 
     def shard(self, in_strategy, out_strategy=None):

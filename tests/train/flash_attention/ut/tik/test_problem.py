@@ -26,7 +26,7 @@ ALIBI = AttentionRules(alibi=True)
         ({"seq_q": 0}, "seq_q"),
         ({"seq_k": 1.5}, "seq_k"),
         ({"batch": True}, "batch"),
-        ({"kv_heads": 3}, "kv_heads"),
+        ({"kv_heads": 3}, "key: got 3 heads"),
         ({"dtype": "bfloat16"}, "dtype"),
         ({"mask_shape": (2, 1, 64, 64)}, "mask_shape"),
         ({"bias_shape": (1, 3, 1, 64)}, "bias_shape"),

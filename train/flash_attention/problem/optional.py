@@ -1,0 +1,213 @@
+"""The optional inputs of a call: one table of their names, shapes, dtypes, gradients and places.
+
+Its order is that in which they travel, from `flash_attention` to the cell of a backend. A new one is a row here, a
+field of AttentionProblem, an argument of `flash_attention`, and what a backend that takes it does with it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Callable, NamedTuple
+
+from flash_attention.problem.checks import check_dtype
+from flash_attention.problem.inputs import (
+    DTYPES,
+    MASK_DTYPES,
+    UNKNOWN,
+    Sizes,
+    TensorSpec,
+    bias_dtypes,
+    blocks_of_8,
+    broadcasts,
+    fits,
+    shown,
+)
+
+Problem = Any  # an AttentionProblem, whose module takes this table
+
+COVERS = ("dp", "mp", None, None)  # (batch, heads, seq_q, seq_k), each of which but the last may be 1
+
+
+class Call(NamedTuple):
+    """What the check of an input has to know of the others."""
+
+    sizes: Sizes
+    dtype: str
+    tile: int
+    given: dict[str, TensorSpec]
+    items: str  # what has a prefix, and may have slopes, of its own
+    counts: set[int]  # how many of them there may be
+
+
+@dataclass(frozen=True)
+class OptionalInput:
+    """One row.
+
+    Attributes:
+        name: of the argument; callers may call mask and bias otherwise.
+        read: read(name, spec, call) -> fields of the problem. Raises TypeError, ValueError: the tensor is not allowed.
+        has: which problems have it.
+        shape: of what a backend gets.
+        axes: which of them is split by what, over devices.
+        cast: dtype in which a backend gets it; None: as it is.
+        gradient: in which problems it has one; elsewhere it is zero.
+    """
+
+    name: str
+    read: Callable[[str, TensorSpec, Call], dict[str, Any]]
+    has: Callable[[Problem], bool]
+    shape: Callable[[Problem], Any]
+    axes: tuple = (None,)
+    cast: str | None = None
+    gradient: Callable[[Problem], bool] = lambda problem: False
+
+
+def _read_mask(name: str, mask: TensorSpec, call: Call) -> dict:
+    """An explicit mask becomes one of rank 4, a compact causal one becomes a rule."""
+    sizes, tile = call.sizes, call.tile
+    check_dtype(name, mask.dtype, MASK_DTYPES, "; 1 hides a key and 0 shows it")
+    compact = mask.shape in ((tile, tile), (1, tile, tile))
+    if compact and UNKNOWN in (sizes.seq_q, sizes.seq_k):
+        return {}  # a full mask would have an unknown size too
+    shape = mask.shape
+    rank4 = {2: (1, 1, *shape), 3: (*shape[:1], 1, *shape[1:])}.get(len(shape), shape)
+    if broadcasts(rank4, sizes.scores) and (len(shape) == 4 or fits(rank4[2], sizes.seq_q)):
+        return {"mask_shape": rank4, "mask_dtype": mask.dtype}
+    if compact:
+        return {}
+    batch, _, seq_q, seq_k = sizes.scores
+    seq_q, seq_k = map(shown, (seq_q, seq_k))
+    raise ValueError(
+        f"{name}: got shape {shape}, allowed are (seq_q, seq_k) = ({seq_q}, {seq_k}), (batch or 1, seq_q, seq_k) = "
+        f"({_one_or(batch)}, {seq_q}, {seq_k}), (batch or 1, heads or 1, seq_q or 1, seq_k) = "
+        f"{_broadcast_sizes(sizes.scores)}, and the compact causal ({tile}, {tile}) or (1, {tile}, {tile})"
+    )
+
+
+def _read_bias(name: str, bias: TensorSpec, call: Call) -> dict:
+    check_dtype(name, bias.dtype, bias_dtypes(call.dtype))
+    if not broadcasts(bias.shape, call.sizes.scores):
+        raise ValueError(
+            f"{name}: got shape {bias.shape}, allowed is (batch or 1, heads or 1, seq_q or 1, seq_k), here "
+            f"{_broadcast_sizes(call.sizes.scores)}"
+        )
+    return {"bias_shape": bias.shape, "bias_dtype": bias.dtype}
+
+
+def _read_keep_bits(name: str, bits: TensorSpec, call: Call) -> dict:
+    expected = *call.sizes.scores[:3], blocks_of_8(call.sizes.seq_k)
+    if bits.dtype != "uint8":
+        raise TypeError(f"{name}: got dtype {bits.dtype}, allowed is uint8")
+    if len(bits.shape) != 4 or not all(map(fits, bits.shape, expected)):
+        raise ValueError(
+            f"{name}: got shape {bits.shape}, allowed is (batch, heads, seq_q, ceil(seq_k / 8)), here "
+            f"({', '.join(map(shown, expected))})"
+        )
+    return {"keep_bits": True}
+
+
+def _read_seed(name: str, seed: TensorSpec, call: Call) -> dict:
+    if seed != TensorSpec((2,), "int64"):
+        raise ValueError(f"{name}: got {seed.dtype} of shape {seed.shape}, allowed is int64 of shape (2,)")
+    return {}
+
+
+def _read_sinks(name: str, sinks: TensorSpec, call: Call) -> dict:
+    heads = call.sizes.heads
+    check_dtype(name, sinks.dtype, bias_dtypes(call.dtype))
+    if sinks.shape != (heads,):
+        raise ValueError(f"{name}: got shape {sinks.shape}, allowed is (heads,), here ({heads},)")
+    return {"sinks": True}
+
+
+def _check_integers(name: str, tensor: TensorSpec, axes: str, *expected: int) -> None:
+    check_dtype(name, tensor.dtype, ("int32",))
+    if len(tensor.shape) != len(expected) or not all(map(fits, tensor.shape, expected)):
+        raise ValueError(
+            f"{name}: got shape {tensor.shape}, allowed is ({axes}), here ({', '.join(map(shown, expected))})"
+        )
+
+
+def _read_prefix(name: str, prefix: TensorSpec, call: Call) -> dict:
+    length = prefix.shape[0] if len(prefix.shape) == 1 and prefix.shape[0] in call.counts else max(call.counts)
+    _check_integers(name, prefix, call.items, length)
+    return {"prefix": True}
+
+
+def _read_segments(name: str, segments: TensorSpec, call: Call) -> dict:
+    sizes = call.sizes
+    _check_integers(name, segments, "batch, seq_q", sizes.batch, sizes.seq_q)
+    if "kv_segment_ids" not in call.given and not fits(sizes.seq_q, sizes.seq_k):
+        raise ValueError(
+            f"kv_segment_ids: needed beside segment_ids where seq_q ({sizes.seq_q}) is not seq_k ({sizes.seq_k})"
+        )
+    return {"segments": True}
+
+
+def _read_kv_segments(name: str, segments: TensorSpec, call: Call) -> dict:
+    if "segment_ids" not in call.given:
+        raise ValueError(f"{name}: given without segment_ids, allowed only with them")
+    _check_integers(name, segments, "batch, seq_k", call.sizes.batch, call.sizes.seq_k)
+    return {}
+
+
+def read_slopes(name: str, slopes: TensorSpec, heads: int, items: str, counts: set) -> dict:
+    """Fields of slopes of ALiBi, see `Call`; `counts` are the sizes that an axis before the heads may have."""
+    check_dtype(name, slopes.dtype, DTYPES)
+    shape = slopes.shape
+    of_items = len(shape) == 2 and shape[1] == heads and any(fits(shape[0], size) for size in counts)
+    if shape != (heads,) and not of_items:
+        sizes = " or ".join((f"({heads},)", *(f"({shown(size)}, {heads})" for size in sorted(counts))))
+        raise ValueError(f"{name}: got shape {shape}, allowed are (heads,) and ({items}, heads), here {sizes}")
+    return {"slopes_shape": shape}
+
+
+def _read_slopes(name: str, slopes: TensorSpec, call: Call) -> dict:
+    return read_slopes(name, slopes, call.sizes.heads, call.items, call.counts)
+
+
+def _broadcast_sizes(scores: tuple) -> str:
+    return f"({', '.join(map(_one_or, scores[:3]))}, {shown(scores[3])})"
+
+
+def _one_or(size: int) -> str:
+    return "1" if size == 1 else f"{shown(size)} or 1"
+
+
+OPTIONAL = (
+    OptionalInput("mask", _read_mask, lambda p: p.mask_shape is not None, lambda p: p.mask_shape, COVERS),
+    OptionalInput(
+        "bias",
+        _read_bias,
+        lambda p: p.bias_shape is not None,
+        lambda p: p.bias_shape,
+        COVERS,
+        gradient=lambda p: p.bias_grad,
+    ),
+    OptionalInput(
+        "keep_bits",
+        _read_keep_bits,
+        lambda p: p.dropout_threshold > 0 and p.keep_bits,
+        lambda p: p.shape_keep_bits(),
+        COVERS,
+    ),
+    OptionalInput("seed", _read_seed, lambda p: p.dropout_threshold > 0 and not p.keep_bits, lambda p: (2,)),
+    OptionalInput(
+        "sinks",
+        _read_sinks,
+        lambda p: p.sinks,
+        lambda p: (p.heads,),
+        ("mp",),
+        "float32",
+        gradient=lambda p: True,
+    ),
+    OptionalInput("prefix", _read_prefix, lambda p: p.prefix, lambda p: (p.batch,), ("dp",)),
+    OptionalInput("segment_ids", _read_segments, lambda p: p.segments, lambda p: (p.batch, p.seq_q), ("dp", None)),
+    OptionalInput(
+        "kv_segment_ids", _read_kv_segments, lambda p: p.segments, lambda p: (p.batch, p.seq_k), ("dp", None)
+    ),
+    OptionalInput(
+        "alibi_slopes", _read_slopes, lambda p: p.slopes_shape is not None, lambda p: p.slopes_shape, cast="float32"
+    ),
+)
+NAMES = tuple(one.name for one in OPTIONAL)
