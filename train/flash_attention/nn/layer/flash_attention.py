@@ -17,7 +17,7 @@ from flash_attention.problem.inputs import CALL_LAYOUTS, MAX_HEAD_DIM, MAX_VALUE
 from flash_attention.problem.tiling import DEFAULT_STRATEGY
 from flash_attention.sharding.request import RequestedSharding, ShardRequest
 from flash_attention.sharding.strategy import ShardPlan
-from flash_attention.tensors import refuse_names
+from flash_attention.tensors import refuse_names, refuse_names_of_call
 
 # What `print(layer)` says, beside the seed of its dropout.
 _SHOWN = (
@@ -208,7 +208,10 @@ class FlashAttention(nn.Cell):
         segment_ids: Tensor | None = None,
         kv_segment_ids: Tensor | None = None,
         alibi_slopes: Tensor | None = None,
+        **unknown: Any,
     ) -> Tensor:
+        if len(unknown) > 0:
+            refuse_names_of_call("FlashAttention", tuple(unknown))
         dropout_rate, seed = 0.0, None
         if self.training and self.dropout_rate > 0.0:
             dropout_rate, seed = self.dropout_rate, self.dropout_seed()
