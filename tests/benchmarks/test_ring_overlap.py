@@ -4,7 +4,7 @@ from pathlib import Path
 
 from benchmarks import ring_overlap
 
-DOCS = Path(__file__).parents[4] / "docs" / "parallel.md"
+DOCS = Path(__file__).parents[2] / "docs" / "parallel.md"
 
 
 def test_docs_show_what_the_command_prints(monkeypatch, capsys):
