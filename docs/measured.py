@@ -3,7 +3,7 @@
     python docs/measured.py               # the page anew, with the results that it holds
     python docs/measured.py tik ring      # runs the commands of these sections first and puts in what they print
 
-Run it in the root of the repository with the package and tikemu importable. Times depend on the machine, so a quiet one.
+Run it in the root of the repository, on a quiet machine.
 """
 
 from __future__ import annotations
