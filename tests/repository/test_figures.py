@@ -17,8 +17,8 @@ ROOT = Path(__file__).resolve().parents[2]
 IMAGES = ROOT / "docs/images"
 #: Drawn by commands that measure for minutes; a page names the command beside the picture.
 MEASURED = {
-    "overview.png": "bench --overview",
-    "tik_lengths.png": "bench --tik --plot",
+    "overview.png": "flash-attention bench",
+    "tik_lengths.png": "benchmarks.tik_lengths",
     "timeline.png": "profile forward,S=2048 --backend emulator",
 }
 LARGEST = 100_000  # bytes

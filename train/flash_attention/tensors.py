@@ -196,3 +196,13 @@ def _no_seed():
         "seed: a compiled graph needs it given when dropout_rate is not 0, as int64 Tensor of shape (2,) that changes "
         "from step to step; or use the FlashAttention layer, which keeps its own"
     )
+
+
+@constexpr(reuse_result=False)
+def refuse_names_of_call(layer, names):
+    """Raises for keywords that a call of a layer of this package does not have."""
+    import flash_attention
+
+    made = getattr(flash_attention, layer)
+    allowed, made_with = (inspect.signature(of).parameters for of in (made.construct, made))
+    refuse_unknown(f"a call of {layer}", names, allowed, made_with)

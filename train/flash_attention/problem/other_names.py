@@ -44,20 +44,24 @@ _INSTEAD = {
 }
 
 
-def refuse_unknown(function: str, names: Iterable[str], allowed: Iterable[str]) -> None:
+def refuse_unknown(function: str, names: Iterable[str], allowed: Iterable[str], made_with: Iterable[str] = ()) -> None:
     """Raises a TypeError for keywords that a function does not have, with what says the same.
 
     Args:
         function: what the message calls it.
         names: keywords given.
         allowed: the function's arguments.
+        made_with: of a call of a layer, the arguments of its constructor.
     """
-    allowed = [name for name in allowed if name not in ("self", "unknown")]
-    raise TypeError("; ".join(f"{name}: {function} has no such argument; {_hint(name, allowed)}" for name in names))
+    own, others = ([name for name in of if name not in ("self", "unknown")] for of in (allowed, made_with))
+    raise TypeError("; ".join(f"{name}: {function} has no such argument; {_hint(name, own, others)}" for name in names))
 
 
-def _hint(name: str, allowed: list[str]) -> str:
+def _hint(name: str, allowed: list[str], made_with: list[str]) -> str:
     if name in _INSTEAD:
         return _INSTEAD[name]
-    close = [_CALLED[name]] if _CALLED.get(name) in allowed else difflib.get_close_matches(name, allowed, 1)
-    return f"did you mean {close[0]}?" if close else f"allowed are {', '.join(allowed)}"
+    called = _CALLED.get(name, name)
+    close = [called] if called in (*allowed, *made_with) else difflib.get_close_matches(name, (*allowed, *made_with), 1)
+    if not close:
+        return f"allowed are {', '.join(allowed)}"
+    return f"did you mean {close[0]}" + ("?" if close[0] in allowed else ", with which the layer is made?")

@@ -1,12 +1,12 @@
-"""The bench's own arithmetic and its processes; `flash-attention bench --quick` as a whole is a system test."""
+"""The bench's own arithmetic and its processes; `flash-attention bench --quick` is a system test."""
 
-import argparse
+import json
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
-from flash_attention.commands.bench import PARTS, figures, overview, report, work
+from flash_attention.commands.bench import figures, speed
 from flash_attention.commands.bench.case import EXTRAS, Case
 from flash_attention.commands.bench.implementations import Composed
 from flash_attention.commands.bench.turns import Timing, Worker, time_in_turns
@@ -96,77 +96,71 @@ def test_extra_bytes_sees_what_a_call_allocates_and_frees() -> None:
 
 @pytest.mark.parametrize("unit, reached, ok", [("x", 1.3, 1), ("x", 1.2, 0), ("MB", 64, 1), ("MB", 65, 0)])
 def test_figures_know_which_way_is_better(unit: str, reached: float, ok: int) -> None:
-    required = 1.3 if unit == "x" else 64
-    assert figures.Figure("f", required, reached, unit).ok is bool(ok)
-    assert figures.Figure("f", required, None, unit, "torch is not installed").ok is None
+    bound = 1.3 if unit == "x" else 64
+    assert figures.Figure("f", reached, unit).ok(bound) is bool(ok)
+    assert figures.Figure("f", None, unit, "torch is not installed").ok(bound) is None
+
+
+def test_required_figures_come_from_a_file_and_the_first_pattern_counts(tmp_path) -> None:
+    file = tmp_path / "required.json"
+    file.write_text(json.dumps({"windows": {"forward, * window*": 10}, "others": {"forward, *": 2, "memory": 64}}))
+    bounds = figures.read_bounds(file)
+    names = ("forward, S=2 window 8", "forward, S=2", "memory", "memory of all")
+    assert [figures.bound_of(name, bounds) for name in names] == [10, 2, 64, None]
+    with pytest.raises(RuntimeError, match="--strict: .*nowhere.json is not there"):
+        figures.read_bounds(tmp_path / "nowhere.json")
+
+
+@pytest.mark.parametrize(
+    "bounds, status", [(None, 0), ({}, 0), ({"first": 150}, 1), ({"first": 170}, 0), ({"*torch": 1}, 1)]
+)
+def test_the_status_is_that_of_the_required_figures(bounds, status: int) -> None:
+    """One that was not measured is missed; what was not measured for one reason is one line."""
+    found = [
+        figures.Figure("first", 160, "ms"),
+        *[figures.Figure("to torch", None, "x", "torch is not installed")] * 34,
+    ]
+    assert figures.status(found, bounds) == status
+    text = figures.text(found, bounds)
+    assert text.splitlines()[3:] == ["not measured, 34 figures: torch is not installed"]
+    assert "160.00 ms" in text and ("MISSED" in text) == (bounds == {"first": 150})
+    assert ("required" in text) == (bounds is not None)
 
 
 def test_speed_compares_the_same_pass_and_case() -> None:
     other = Case(512)
     seconds = {("flash", CASE): 2.0, ("torch", CASE): 3.0, ("flash", other): 1.0, ("torch", other): 9.0}
     timings = [Timing(n, c, kind, (s,)) for (n, c), s in seconds.items() for kind in ("forward", "backward")]
-    assert [figure.reached for figure in figures.speed(timings, CASE, "", figures.AS_FAST_AS_TORCH)] == [1.5, 1.5]
+    assert [figure.reached for figure in speed.beside_torch(timings, CASE)] == [1.5, 1.5]
+    assert [row.split()[-2:] for row in speed.times_table(timings).splitlines()[2:]] == [["1.5", "x"]] * 2 + [
+        ["9.0", "x"]
+    ] * 2
     missing = [timing for timing in timings if timing.implementation == "flash"]
-    (forward, _) = figures.speed(missing, CASE, "torch is not installed", figures.AS_FAST_AS_TORCH)
-    assert forward.ok is None and forward.row()[3:] == ["not measured", "torch is not installed"]
+    (forward, _) = speed.beside_torch(missing, CASE, "torch is not installed")
+    assert forward.reached is None and forward.note == "torch is not installed"
 
 
-def test_speed_says_what_share_of_the_peak_it_asks_for() -> None:
-    timings = [Timing(n, CASE, k, (s,)) for n, s in (("flash", 2.0), ("torch", 3.0)) for k in ("forward", "backward")]
-    peak = CASE.flops("forward") / 1e9  # of one second
-    (forward, _) = figures.speed(timings, CASE, "", figures.FASTER_THAN_TORCH, peak)
-    asked = 100 * figures.FASTER_THAN_TORCH["forward", CASE.dtype] / 3
-    assert forward.note.startswith(f"asks for {asked:.0f} % of the processor's ")
-    assert forward.note.endswith("reached 50 %")
+def test_the_bench_knows_about_how_long_it_takes() -> None:
+    def seconds(lengths, names=("flash", "composed"), rounds=3):
+        return speed.estimate([Case(seq, dtype) for dtype in speed.DTYPES for seq in lengths], names, rounds, 20.0)
 
-
-@pytest.mark.parametrize("tile, required", [(64, 10), (128, 8.35)])
-def test_a_window_gains_ten_times_or_nearly_all_of_the_pairs(tile: int, required: float) -> None:
-    full, windowed = Case(16384), Case(16384, window_blocks=8, tile=tile)
-    timings = [
-        [Timing("flash", case, kind, (s,)) for kind in ("forward", "backward")]
-        for case, s in ((full, 18.0), (windowed, 2.0))
-    ]
-    forward, _ = figures.window(*timings)
-    assert forward.required == pytest.approx(required, rel=1e-3)
-    assert forward.reached == 9.0 and forward.ok is (tile == 128)
-
-
-def test_flatness_and_memory() -> None:
-    cases = Case(1024, window_blocks=8), Case(2048, window_blocks=8)
-    timings = [Timing("flash", case, "forward", (us * case.seq,)) for case, us in zip(cases, (2, 3))]
-    assert figures.flatness(timings).reached == pytest.approx(1.5)
-    case = Case(65536, heads=1)
-    assert figures.memory(case, "forward", case.tensor_bytes + (10 << 20)).reached == 10
-    assert figures.memory(case, "both", 3 * case.tensor_bytes + (70 << 20)).ok is False
-
-
-def test_reached_figures_stand_alone_unless_they_are_required() -> None:
-    """What was not measured for one reason is one line."""
-    of_torch = figures.speed([], CASE, "torch is not installed", figures.FASTER_THAN_TORCH)
-    results = [figures.first_call(CASE, "both", 0.16), *of_torch * 17]
-    required, alone = report.figures_table(results), report.figures_table(results, required=False)
-    assert "MISSED" in required and "<= 150 ms" in required
-    assert "MISSED" not in alone and "150" not in alone and "160.00 ms" in alone
-    for text in (required, alone):
-        assert text.splitlines()[3:] == ["not measured, 34 figures: torch is not installed"]
-
-
-def test_the_bench_knows_how_much_it_does() -> None:
-    def total(plan, parts=PARTS, dtype=None, rounds=3):
-        return work.total(parts, argparse.Namespace(dtype=dtype, rounds=rounds, budget=20.0), plan)
-
-    quick, whole = total(figures.QUICK), total(figures.Plan(), rounds=9)
-    assert quick[0] < whole[0] / 2 and 10 < quick[1] <= 60 and whole[1] > 5 * quick[1]
-    assert total(figures.QUICK, ("speed",), ["float32"])[0] == 2
-    assert sum(total(figures.QUICK, (part,))[0] for part in PARTS) == quick[0]
-    assert [about(seconds) for seconds in (1, 42, 94, 95, 1000)] == [
+    quick, whole = seconds(speed.QUICK_LENGTHS), seconds(speed.LENGTHS, rounds=9)
+    assert 5 < quick <= 60 and whole > 5 * quick
+    assert seconds((256, 512), ("flash",)) < seconds((256, 512))
+    assert [about(number) for number in (1, 42, 94, 95, 1000)] == [
         "about 5 s",
         "about 40 s",
         "about 95 s",
         "about 2 min",
         "about 17 min",
     ]
+
+
+def test_reasons_are_told_once(capsys) -> None:
+    cases = [Case(256), Case(256, "bfloat16")]
+    speed.tell({("torch", None): "not installed", ("composed", cases[1]): "no bfloat16"}, cases)
+    told = ["not run, torch: not installed", "not run, composed: S=256 bfloat16: no bfloat16"]
+    assert capsys.readouterr().out.split("\n\n") == [*told, ""]
 
 
 def test_a_worker_ends_at_once_and_says_why_it_died() -> None:
@@ -178,28 +172,6 @@ def test_a_worker_ends_at_once_and_says_why_it_died() -> None:
     assert worker.process.wait(timeout=60) == 0 and worker.answers.read() == ""
     worker.answers.close()
     worker.errors.close()
-
-
-def test_rates_beside_the_product_and_beside_float32() -> None:
-    cases = [Case(512, dtype, causal=False) for dtype in ("float32", "float16", "bfloat16")]
-    rounds = zip(cases, (4.0, 5.0, 2.0))
-    timings = [Timing("flash", case, kind, (s,)) for case, s in rounds for kind in ("forward", "backward")]
-    product = 2 * cases[0].flops("forward") / 4.0 / 1e9
-    half, slower, twice, *backward = figures.rate(timings, cases, product, has_bfloat16=True)
-    assert (half.required, half.reached, half.ok) == (85, pytest.approx(50), False)
-    assert (slower.required, slower.reached, slower.ok) == (1, pytest.approx(0.8), False)
-    assert (twice.required, twice.reached, twice.ok) == (1.7, 2, True)
-    assert len(backward) == 3 and len(figures.rate(timings, cases, product, has_bfloat16=False)) == 4
-
-
-def test_layouts_beside_bnsd_and_the_first_call() -> None:
-    cases = [Case(512), Case(512, layout="BSH")]
-    timings = [
-        Timing("flash", case, kind, (s,)) for case, s in zip(cases, (1.9, 2.0)) for kind in ("forward", "backward")
-    ]
-    forward, backward = figures.layouts(timings, cases)
-    assert forward.reached == pytest.approx(95) and forward.ok is False and "BSH" in forward.name
-    assert figures.first_call(CASE, "both", 0.14).ok and not figures.first_call(CASE, "both", 0.16).ok
 
 
 def test_cases_of_all_kinds_run_on_our_kernel() -> None:
@@ -223,44 +195,12 @@ def test_composed_attention_refuses_what_does_not_fit() -> None:
 
 def test_csv(tmp_path) -> None:
     timings = [Timing(name, CASE, "forward", (0.5, 0.25, 0.75)) for name in ("flash", "torch")]
-    both = timings * 2 + [Timing("flash", CASE, "backward", (1.0,))]
-    results = figures.speed(both, CASE, "", figures.FASTER_THAN_TORCH)
-    paths = report.write_csv(tmp_path, timings, results)
-    times = paths[0].read_text().splitlines()
+    times = speed.write_csv(tmp_path / "times.csv", timings).read_text().splitlines()
     assert len(times) == 3 and times[1].startswith("flash,forward,1,8,256,128,float32,True,,BNSD,0,128,0.500000,")
-    assert paths[1].read_text().splitlines()[1].split(",")[-3:-1] == ["1.0000", "False"]
-
-
-def test_plot(tmp_path) -> None:
-    pytest.importorskip("matplotlib")
-    timings = [Timing(name, CASE, "forward", (0.5, 0.25, 0.75)) for name in ("flash", "torch")]
-    assert report.write_plot(tmp_path, timings, timings[:1], "title").stat().st_size > 1000
-
-
-def test_overview_has_a_point_for_each_forward_with_backward(tmp_path, monkeypatch) -> None:
-    pytest.importorskip("matplotlib")
-    monkeypatch.setattr(overview, "extra_bytes", lambda name, case, threads: case.seq << 20)
-    timings = [
-        Timing(name, Case(seq), kind, (seq * 1e-5,))
-        for seq in (512, 256)
-        for name in ("flash", "composed")
-        for kind in ("forward", "both", "backward")
-    ]
-    points = overview.points(timings, threads=1)
-    assert (
-        points["flash"]
-        == points["composed"]
-        == [
-            overview.Point(256, 256e-5, 256 << 20),
-            overview.Point(512, 512e-5, 512 << 20),
-        ]
-    )
-    assert overview.text(points).splitlines()[2].split() == ["256", "composed", "2.6", "256"]
-    assert overview.draw(points, "title", tmp_path / "overview.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.slow
 def test_extra_memory_of_composed_attention_grows_with_the_square() -> None:
     """Four times as many scores: at least twice the memory, since a library's own share is in both."""
-    short, long = (overview.extra_bytes("composed", Case(seq, heads=4), threads=1) for seq in (512, 1024))
+    short, long = (speed.extra_bytes("composed", Case(seq, heads=4), threads=1) for seq in (512, 1024))
     assert long > max(2 * short, 4 * 1024**2 * 4)

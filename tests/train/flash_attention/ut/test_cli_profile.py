@@ -1,4 +1,4 @@
-"""`flash-attention profile CASE --backend emulator`, and the curves of `flash-attention bench --plot`."""
+"""`flash-attention profile`: of a TIK operator on the emulator, and of composed attention by operator."""
 
 import json
 
@@ -6,12 +6,10 @@ import mindspore
 import numpy as np
 import pytest
 from flash_attention import cli, plotting, reference
-from flash_attention.commands.bench import lengths, tik
 from flash_attention.commands.bench.case import Case
-from flash_attention.commands.bench.composed_steps import STEPS, ComposedSteps
 from flash_attention.commands.bench.implementations import random_inputs
-from flash_attention.commands.bench.turns import Timing
 from flash_attention.commands.profile import emulator, operators
+from flash_attention.commands.profile.composed_steps import STEPS, ComposedSteps
 from flash_attention.commands.profile.emulator import Event, KernelCase
 
 pytest.importorskip("tikemu")
@@ -81,34 +79,10 @@ def test_shares_of_stages_count_what_lies_in_the_window() -> None:
     assert lines[2].split() == ["M", "60%", "scores", "50%,", "output", "10%"]
 
 
-@pytest.mark.parametrize("command", ["profile --backend emulator", "bench --tik --plot", "bench --plot"])
-def test_plots_name_what_is_missing(command, capsys, monkeypatch) -> None:
+def test_plots_name_what_is_missing(capsys, monkeypatch) -> None:
     monkeypatch.setattr(plotting.importlib.util, "find_spec", lambda name: None)
-    assert cli.main(command.split()) == 2
+    assert cli.main(["profile", "--backend", "emulator"]) == 2
     assert "pip install 'flash-attention[plot]'" in capsys.readouterr().err
-
-
-def test_curves_are_sorted_into_panels(tmp_path) -> None:
-    pytest.importorskip("matplotlib")
-    timings = [
-        Timing(name, Case(seq, head_dim=64, causal=False), kind, (seconds,))
-        for seq in (512, 256)
-        for name, seconds in (("flash", 0.5), ("torch", 1.0))
-        for kind in ("forward", "both", "backward")
-    ]
-    curves = lengths.of_timings(timings)
-    assert set(curves) == {lengths.Panel("forward", 64, False), lengths.Panel("backward", 64, False)}
-    flash, torch = (curves[lengths.Panel("forward", 64, False)][name] for name in ("flash", "torch"))
-    assert [seq for seq, _ in flash] == [256, 512]
-    assert [speed for _, speed in flash] == [2 * speed for _, speed in torch]
-    assert lengths.draw(curves, 100.0, "GFLOP/s", "title", tmp_path / "curves.png").read_bytes().startswith(PNG)
-
-
-def test_bench_plots_shares_of_the_peak(capsys, tmp_path, monkeypatch) -> None:
-    pytest.importorskip("matplotlib")
-    monkeypatch.setattr(tik, "PANELS", lengths.PANELS[:1])
-    assert cli.main(["bench", "--tik", "--plot", "--seq", "64", "--seq", "128", "--out", str(tmp_path)]) == 0
-    assert (tmp_path / "tik_lengths.png").read_bytes().startswith(PNG)
 
 
 @pytest.fixture

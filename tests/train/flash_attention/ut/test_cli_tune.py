@@ -4,10 +4,9 @@ import json
 
 import pytest
 from flash_attention import cli
-from flash_attention.commands.bench import variants
-from flash_attention.commands.bench.variants import Case, Variant
-from flash_attention.commands.tune import device, search
+from flash_attention.commands.tune import device, search, variants
 from flash_attention.commands.tune.search import State
+from flash_attention.commands.tune.variants import Case, Variant
 from flash_attention.kernels.tik import tuning
 
 CASES = [Case("forward", seq, 64, "full") for seq in (256, 1024)]

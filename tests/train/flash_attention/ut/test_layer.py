@@ -44,7 +44,8 @@ def test_the_positional_signature_is_the_one_users_have():
         ("have_attention_mask_batch", True),
         ("alibi", False),
     ]
-    construct = [(p.name, p.default) for p in inspect.signature(FlashAttention.construct).parameters.values()][1:]
+    parameters = list(inspect.signature(FlashAttention.construct).parameters.values())[1:]
+    construct = [(p.name, p.default) for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
     names = ["query", "key", "value", "attention_mask", "alibi_mask", "sinks", "prefix", "segment_ids"]
     assert [name for name, _ in construct] == [*names, "kv_segment_ids", "alibi_slopes"]
     assert all(default is None for _, default in construct[3:])

@@ -62,6 +62,22 @@ def test_so_do_the_functions(function, tensors, keywords, message, mode):
         Call(getattr(flash_attention, function), tensors, keywords)()
 
 
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("attn_mask", "a mask is attention_mask, in which 1 hides a key"),
+        ("atention_mask", "did you mean attention_mask?"),
+        ("is_causal", "did you mean causal, with which the layer is made?"),
+        ("scale", "did you mean scale, with which the layer is made?"),
+        ("nothing_like_it", "allowed are query, key, value, attention_mask, "),
+    ],
+)
+def test_so_does_a_call_of_the_layer(name, hint, mode):
+    with pytest.raises(TypeError) as caught:
+        Call(FlashAttention(16), (QUERY,) * 3, {name: True})()
+    assert f"{name}: a call of FlashAttention has no such argument; {hint}" in str(caught.value)
+
+
 def test_several_names_are_all_told():
     with pytest.raises(TypeError, match=r"max_seqlen_q: .*; softmax_scale: .*did you mean scale\?"):
         flash_attention_varlen(PACKED, PACKED, PACKED, (8,), (8,), max_seqlen_q=8, softmax_scale=1.0)

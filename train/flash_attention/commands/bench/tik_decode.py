@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +13,6 @@ from flash_attention.kernels.tik.hardware import EVENTS, INSTRUCTION_CACHE
 from flash_attention.kernels.tik.problem import CAPACITY, KernelProblem
 from flash_attention.kernels.tik.signature import DECODE_STAGES, Request
 from flash_attention.problem.rules import AttentionRules
-from flash_attention.text_table import table
 
 QUICK = 16  # how much shorter the contexts of --quick are
 
@@ -49,18 +47,17 @@ class Decoding:
         return Request(KernelProblem(*sizes, rules=rules, cores=cores), pages=pages)
 
 
-# Share of the memory's rate that both kernels reach together.
-REQUIRED = {
-    Decoding(1, 32, 8, 1, 4096, 128): 0.70,
-    Decoding(1, 32, 8, 1, 131072, 128): 0.95,
-    Decoding(8, 32, 8, 1, 4096, 128): 0.90,
-    Decoding(64, 32, 8, 1, 1024, 128): 0.85,
-    Decoding(8, 32, 8, 1, 4096, 64): 0.85,
-    Decoding(4, 8, 8, 4, 8192, 256): 0.90,
-    Decoding(8, 32, 8, 1, 4096, 128, block_size=16): 0.90,
-    Decoding(8, 32, 8, 1, 4096, 128, block_size=128): 0.90,
-    Decoding(1, 32, 8, 16, 16384, 128): 0.45,
-}
+CASES = (
+    Decoding(1, 32, 8, 1, 4096, 128),
+    Decoding(1, 32, 8, 1, 131072, 128),
+    Decoding(8, 32, 8, 1, 4096, 128),
+    Decoding(64, 32, 8, 1, 1024, 128),
+    Decoding(8, 32, 8, 1, 4096, 64),
+    Decoding(4, 8, 8, 4, 8192, 256),
+    Decoding(8, 32, 8, 1, 4096, 128, block_size=16),
+    Decoding(8, 32, 8, 1, 4096, 128, block_size=128),
+    Decoding(1, 32, 8, 16, 16384, 128),
+)
 
 
 @dataclass(frozen=True)
@@ -107,31 +104,24 @@ def measure(case: Decoding, sync: str = "auto") -> Measurement:
     return Measurement(cycles, least / sum(cycles), results)
 
 
-def run(quick: bool, strict: bool) -> int:
-    """Measures and prints; the exit status of `flash-attention bench --tik --decode`.
+def figures(quick: bool) -> list[Figure]:
+    """Measures and prints what the kernels need.
 
     Args:
         quick: contexts that are QUICK times shorter, whose figures mean nothing.
-        strict: exit status 1 when a figure is missed or a kernel asks for too much.
-
-    Raises:
-        RuntimeError: tikemu is not installed.
     """
-    if importlib.util.find_spec("tikemu") is None:
-        raise RuntimeError("--tik needs tikemu: pip install ./emulator in the repository, or its wheel")
-    figures, over = [], []
-    for case, required in REQUIRED.items():
+    found, over = [], []
+    for case in CASES:
         if quick:
             case = dataclasses.replace(case, seq_k=case.seq_k // QUICK)
         measured = measure(case)
         main, merge = (f"{cycles:.0f}" for cycles in measured.cycles)
         note = f"{main} and {merge} cycles, conservative synchronisation {measure(case, 'conservative').share:.1%}"
-        figures.append(Figure(str(case), 100 * required, 100 * measured.share, "%", note))
+        found.append(Figure(f"{case}: of the memory's rate", 100 * measured.share, "%", note))
         over += [f"{case}: {stage} {what}" for stage, what in excess(measured)]
-    print("share of the memory's rate, 32 cores, tikemu's model of the Ascend 910A (no device)\n")
-    print(table(["figure", "required", "reached", "", "main and merging kernel"], [one.row() for one in figures]))
-    print("\nneeds of the kernels: " + ("; ".join(over) or "within the core"))
-    return int(strict and (bool(over) or any(not figure.ok for figure in figures)))
+    print("main and merging kernel, 32 cores, tikemu's model of the Ascend 910A (no device)")
+    print("needs of the kernels: " + ("; ".join(over) or "within the core"))
+    return found
 
 
 def excess(measured: Measurement) -> list[tuple[str, str]]:

@@ -9,12 +9,11 @@ import numpy as np
 
 from flash_attention.commands.bench import tik, tik_kernels
 from flash_attention.commands.bench.figures import Figure
-from flash_attention.commands.bench.sequences import DIM, DOCUMENTS, PACKED_SHARE, TOKENS, document_ends
+from flash_attention.commands.bench.sequences import DIM, DOCUMENTS, TOKENS, document_ends
 from flash_attention.kernels.tik import integers, operators
 from flash_attention.kernels.tik.problem import KernelProblem
 from flash_attention.kernels.tik.signature import Request
 from flash_attention.problem.rules import AttentionRules
-from flash_attention.text_table import table
 
 QUICK = 16  # how many times fewer tokens --quick has
 OPERATORS = ("forward", "backward")
@@ -41,40 +40,24 @@ def cycles(ends: np.ndarray, operator: str) -> list[float]:
     return result
 
 
-def figures(tokens: int) -> list[Figure]:
-    """What single calls of the sequences take beside what the packed ones do, in percent."""
+def figures(quick: bool) -> list[Figure]:
+    """What single calls of the sequences take beside what the packed ones do, in percent.
+
+    Args:
+        quick: fewer tokens, whose figures mean nothing.
+    """
+    tokens = TOKENS // QUICK if quick else TOKENS
+    print(
+        f"{DOCUMENTS} documents in {tokens} tokens, D={DIM} causal, beside calls for each, one of 32 busy cores, "
+        "tikemu's model of the Ascend 910A (no device)"
+    )
     ends = np.array(document_ends(tokens), np.int32)
-    lengths = np.diff(ends)
     result = []
     for name in OPERATORS:
         packed = sum(cycles(ends[1:], name))
         alone = 0.0
-        for length in lengths.tolist():
-            problem = tik_kernels.problem_of(length, DIM, causal=True)
-            alone += sum(
-                tik_kernels.measure(problem, operator=kernel).cycles for kernel in tik.kernels_of(name, problem)
-            )
+        for length in np.diff(ends).tolist():
+            alone += sum(measured.cycles for measured in tik.measure((name, DIM, True), length))
         note = f"{packed:.0f} cycles, {alone:.0f} of a call for each"
-        result.append(Figure(f"packed {name}: of the ideal share", PACKED_SHARE, 100 * alone / packed, "%", note))
+        result.append(Figure(f"packed {name} in TIK: of the ideal share", 100 * alone / packed, "%", note))
     return result
-
-
-def run(quick: bool, strict: bool) -> int:
-    """Measures and prints; the exit status of `flash-attention bench --tik --packed`.
-
-    Args:
-        quick: fewer tokens, whose figures mean nothing.
-        strict: exit status 1 when a figure is missed.
-
-    Raises:
-        RuntimeError: tikemu is not installed.
-    """
-    tik.require_tikemu()
-    tokens = TOKENS // QUICK if quick else TOKENS
-    found = figures(tokens)
-    print(
-        f"{DOCUMENTS} documents in {tokens} tokens, D={DIM} causal, beside calls for each, one of 32 busy cores, "
-        "tikemu's model of the Ascend 910A (no device)\n"
-    )
-    print(table(["figure", "required", "reached", "", "cycles of a head"], [figure.row() for figure in found]))
-    return int(strict and any(not figure.ok for figure in found))

@@ -78,6 +78,16 @@ class Worker:
         """Makes the inputs of `case`; returns why the implementation cannot run it, or None."""
         return self.ask(prepare=case.as_dict())["refused"]
 
+    def require(self, case: Case) -> None:
+        """Like `prepare`.
+
+        Raises:
+            RuntimeError: the implementation cannot run the case; with the reason.
+        """
+        reason = self.prepare(case)
+        if reason is not None:
+            raise RuntimeError(f"{self.name} cannot run {case}: {reason}")
+
     def seconds(self, kind: str, least: float = 0.0) -> float:
         """Time of one call, or of later ones of several in a row that together take `least` seconds."""
         return self.ask(time=kind, least=least)["seconds"]

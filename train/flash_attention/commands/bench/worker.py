@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import importlib
 import json
 import os
 import statistics
@@ -19,6 +20,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+#: Where the implementations are, below `flash_attention.commands`.
+KNOWN = {
+    **{name: f"bench.implementations.{name.capitalize()}" for name in ("flash", "torch", "composed", "gemm")},
+    "multiply_adds": "bench.implementations.MultiplyAdds",
+    "steps": "profile.composed_steps.ComposedSteps",
+}
+
 
 def serve(name: str) -> None:
     """Answers on the original standard output; whatever libraries print goes to standard error."""
@@ -26,12 +34,9 @@ def serve(name: str) -> None:
     os.dup2(2, 1)
 
     from flash_attention.commands.bench.case import Case
-    from flash_attention.commands.bench.composed_steps import ComposedSteps
-    from flash_attention.commands.bench.implementations import IMPLEMENTATIONS, Gemm, Implementation, MultiplyAdds
 
-    bounds = {"gemm": Gemm, "multiply_adds": MultiplyAdds}
-    known: dict[str, type[Implementation]] = {**IMPLEMENTATIONS, **bounds, "steps": ComposedSteps}
-    implementation = known[name]()
+    module, _, kind = KNOWN[name].rpartition(".")
+    implementation = getattr(importlib.import_module(f"flash_attention.commands.{module}"), kind)()
     with contextlib.suppress(ImportError):  # an error is told when something is asked
         implementation.load()
     calls: dict = {}

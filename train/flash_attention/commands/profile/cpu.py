@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 
 
 def run(options: argparse.Namespace) -> int:
     from flash_attention.commands.bench.case import Case
-    from flash_attention.commands.bench.implementations import Gemm
-    from flash_attention.commands.bench.parts import peak
+    from flash_attention.commands.bench.implementations import Gemm, MultiplyAdds
     from flash_attention.commands.bench.turns import Worker, time_in_turns
     from flash_attention.commands.info import processor
     from flash_attention.text_table import table
 
     sizes = {"batch": options.batch, "heads": options.heads, "head_dim": options.head_dim}
     rows = []
-    with Worker("gemm", options.threads) as gemm, Worker("flash", options.threads) as flash:
+    with contextlib.ExitStack() as stack:
+        names = ("gemm", "multiply_adds", "flash")
+        gemm, multiply_adds, flash = (stack.enter_context(Worker(name, options.threads)) for name in names)
         product, _ = time_in_turns([gemm], Case(1), options.rounds, budget=10.0, kinds=("forward",))
         of_product = Gemm.gflops(product[0].median)
         for dtype in options.dtype:
-            most = peak(dtype, options.threads, options.rounds)
+            peak, _ = time_in_turns([multiply_adds], Case(1, dtype), options.rounds, budget=10.0, kinds=("forward",))
+            most = MultiplyAdds.gflops(peak[0].median)
             empty = timed(flash, Case(1, dtype, **sizes), options.rounds)
             for seq in options.seq:
                 case = Case(seq, dtype, options.window_blocks, **sizes)

@@ -14,12 +14,12 @@ from pathlib import Path
 
 from flash_attention import plotting
 from flash_attention.commands.bench import tik_kernels
-from flash_attention.commands.bench.lengths import LENGTHS
 from flash_attention.kernels.tik.hardware import CUBE_FLOPS
 from flash_attention.text_table import table
 
 PIPES = ("M", "V", "MTE1", "MTE2", "MTE3", "S")
 MOST_COLOURS = 20  # stages in the legend of the picture, the longest ones; the others are gray
+LENGTHS = (256, 512, 1024, 2048, 4096)  # of the roofline
 SHOWN_TILES = 4  # tiles of 128 x 128 scores in the picture
 RULES: dict[str, dict] = {
     "full": {},

@@ -47,8 +47,8 @@ def measure(steps, flash, case: Case, rounds: int) -> list[Row]:
     Raises:
         RuntimeError: one of them cannot run the case; with the reason.
     """
-    from flash_attention.commands.bench.composed_steps import STEPS
     from flash_attention.commands.bench.turns import time_in_turns
+    from flash_attention.commands.profile.composed_steps import STEPS
 
     rows: list[Row] = []
     timings, reasons = time_in_turns([steps], case, rounds, budget=20.0, kinds=tuple(STEPS))

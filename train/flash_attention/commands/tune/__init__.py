@@ -32,8 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from flash_attention.commands.bench.variants import Case
     from flash_attention.commands.tune import search
+    from flash_attention.commands.tune.variants import Case
 
     for name in ("head_dim", "seq"):
         if min(getattr(options, name)) < 1:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from flash_attention.kernels.tik import tuning
 
 if TYPE_CHECKING:
-    from flash_attention.commands.bench.variants import Case, Variant
+    from flash_attention.commands.tune.variants import Case, Variant
 
 HEADS = 32  # one per core
 ROUNDS, CALLS = 5, 20

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Callable
 
-from flash_attention.commands.bench.variants import Case, Variant, best, emulated, plan_of, variants
+from flash_attention.commands.tune.variants import Case, Variant, best, emulated, plan_of, variants
 from flash_attention.kernels.tik import tuning
 from flash_attention.text_table import table
 

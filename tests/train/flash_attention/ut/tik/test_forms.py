@@ -7,9 +7,9 @@ import functools
 
 import numpy as np
 import pytest
-from flash_attention.commands.bench.tik import form_costs
 from flash_attention.kernels.tik import KernelProblem, build_backward, build_forward, forms
 
+from benchmarks.tik_needs import form_costs
 from tests.train.flash_attention.problems import make_kernel_problem
 from tests.train.flash_attention.ut.tik import stored_arrays
 from tests.train.flash_attention.ut.tik.programs import forward

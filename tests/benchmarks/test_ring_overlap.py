@@ -1,10 +1,10 @@
-"""The predicted table: it follows from the formulas, and docs/parallel.md shows what the command prints."""
+"""The predicted table: it follows from the formulas, and docs/figures.md shows what the command prints."""
 
 from pathlib import Path
 
 from benchmarks import ring_overlap
 
-DOCS = Path(__file__).parents[4] / "docs" / "parallel.md"
+DOCS = Path(__file__).parents[2] / "docs" / "figures.md"
 
 
 def test_docs_show_what_the_command_prints(monkeypatch, capsys):

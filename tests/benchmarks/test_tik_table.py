@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from flash_attention.commands.bench import tik_kernels, tik_table
+from flash_attention.commands.bench import tik_kernels
+
+from benchmarks import tik_table
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
-"""Whether the TIK operators fall off anywhere: their speed over head_dims, lengths, heads and features. One command:
+"""Whether the TIK operators fall off anywhere: their speed over head_dims, lengths, heads and features.
 
-    python -m flash_attention.commands.bench.tik_table head_dims lengths heads features
-    python -m flash_attention.commands.bench.tik_table heads --seq 1024 --head-dim 64 --operator backward
+    export PYTHONPATH=train:emulator
+    python -m benchmarks.tik_table head_dims lengths heads features
+    python -m benchmarks.tik_table heads --seq 1024 --head-dim 64 --operator backward
 
 A speed is the share of the Cubes' peak that products of visible pairs reach, on all cores, backward with the passes
 around its main kernel. Figures come from the timing model of tikemu. They are estimates; nothing here ran on a device.

@@ -1,12 +1,17 @@
-"""How shares of the peak, and the fastest variant, depend on the least certain constants of tikemu's timing model."""
+"""How shares of the peak, and the fastest variant, depend on the least certain constants of tikemu's timing model.
+
+PYTHONPATH=train:emulator python -m benchmarks.tik_sensitivity [--seq 2048]
+"""
 
 from __future__ import annotations
 
+import argparse
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from flash_attention.commands.bench import tik, tik_kernels
-from flash_attention.commands.bench.variants import GAIN, Case, Variant, best, variants
+from flash_attention.commands.tune.variants import GAIN, Case, Variant, best, variants
 from flash_attention.kernels.tik import tuning
 from flash_attention.kernels.tik.hardware import INSTRUCTION_CACHE
 from flash_attention.text_table import table
@@ -53,7 +58,7 @@ Measured = dict[tuple[Case, Setting], dict[Variant, tik_kernels.Measurement]]
 
 
 def run(seq: int) -> int:
-    """Measures and prints the tables of `flash-attention bench --tik --sensitivity`.
+    """Measures and prints the tables.
 
     Raises:
         RuntimeError: tikemu is not installed.
@@ -146,3 +151,9 @@ def _usual(tried: dict[Variant, tik_kernels.Measurement]) -> tik_kernels.Measure
 
 def _share(tried: dict[Variant, tik_kernels.Measurement]) -> str:
     return f"{100 * _usual(tried).utilisation:.1f}"
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--seq", type=int, default=SEQ, help="tokens")
+    sys.exit(run(parser.parse_args().seq))

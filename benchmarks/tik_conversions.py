@@ -1,5 +1,7 @@
 """What the framework's changes of format around the TIK operators cost, by layout: traffic over the memory's rate.
 
+    PYTHONPATH=train:emulator python -m benchmarks.tik_conversions [--seq 4096]
+
 A TransData brings a tensor into FRACTAL_NZ or out of it, a Transpose brings its axes into order; each reads a tensor of
 float16 and writes one. How well those operators use the memory is not known: EFFICIENCIES. docs/ascend.md says which of
 them remain for which layout.
@@ -7,10 +9,14 @@ them remain for which layout.
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
+import sys
+from collections.abc import Sequence
 
-from flash_attention.commands.bench import tik_kernels
+from flash_attention.commands.bench import tik, tik_kernels
 from flash_attention.commands.bench.tik_kernels import Measurement
+from flash_attention.text_table import table
 
 BYTES_PER_CYCLE = 37.5  # of one core while all are active: timing.md 1
 EFFICIENCIES = (1.0, 0.6)  # of a conversion, of that rate
@@ -52,8 +58,28 @@ def shares(main: Measurement, around: list[Measurement]) -> dict[str, list[float
 
 def row(name: str, main: Measurement, around: list[Measurement]) -> list[str]:
     """Cells of an operator: its share alone, and with the conversions of each layout."""
-    cycles = main.cycles + sum(m.cycles for m in around)
-    cells = [name, f"{100 * main.utilisation * main.cycles / cycles:.1f} %"]
+    cells = [name, f"{100 * tik.share(main, around):.1f} %"]
     for ideal, usual in shares(main, around).values():
         cells.append(f"{100 * ideal:.1f} %" + (f", {100 * usual:.1f} %" if usual != ideal else ""))
     return cells
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Prints the table of all shapes of the bench."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--seq", type=int, default=tik.SEQ, help="tokens")
+    seq = parser.parse_args(arguments).seq
+    tik.require_tikemu()
+    efficiencies = ", ".join(f"{100 * share:g} %" for share in EFFICIENCIES)
+    print(f"share of the Cube's peak, S={seq}, with the framework's conversions at {efficiencies} of the memory's rate")
+    print("and the passes of the backward operator; tikemu's model of the Ascend 910A (no device)\n")
+    rows = []
+    for shape in tik.SHAPES:
+        main_kernel, *around = tik.measure(shape, seq)
+        rows.append(row(tik.name_of(shape), main_kernel, around))
+    print(table(["operator", "alone", *LAYOUTS], rows))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,12 +1,13 @@
-"""`flash-attention bench --tik --sensitivity`: what other constants of the timing model do to the figures."""
+"""What other constants of the timing model do to the figures of the TIK operators."""
 
 from dataclasses import replace
 
 import pytest
-from flash_attention import cli
-from flash_attention.commands.bench import sensitivity, tik_kernels
-from flash_attention.commands.bench.sensitivity import Setting
-from flash_attention.commands.bench.variants import Case, Variant
+from flash_attention.commands.bench import tik_kernels
+from flash_attention.commands.tune.variants import Case, Variant
+
+from benchmarks import tik_sensitivity as sensitivity
+from benchmarks.tik_sensitivity import Setting
 
 pytest.importorskip("tikemu")
 CASE = Case("forward", 64, 128, "full")
@@ -25,7 +26,7 @@ def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("narrow")
 def test_less_bandwidth_of_the_memory_costs_speed(capsys) -> None:
-    assert cli.main(["bench", "--tik", "--sensitivity", "--seq", "256"]) == 0
+    assert sensitivity.run(256) == 0
     (line,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("forward D=128 full"))
     model, half, double = (float(cell) for cell in line.replace("/", " ").split()[3:])
     assert half < model < double
@@ -65,8 +66,3 @@ def test_code_beyond_the_cache_is_named() -> None:
     sizes = {Setting("code size", 0.5): 15000, Setting(): 25000, Setting("code size", 2.0): 40000}
     found = {(CASE, s): {Variant("pair128"): replace(MEASURED, code_bytes=size)} for s, size in sizes.items()}
     assert sensitivity.code([CASE], found).splitlines()[-1].split()[-4:] == ["15000", "25000", "40000", "x2"]
-
-
-def test_sensitivity_is_a_question_about_the_operators(capsys) -> None:
-    assert cli.main(["bench", "--sensitivity"]) == 2
-    assert "--sensitivity: got it alone" in capsys.readouterr().err

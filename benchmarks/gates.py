@@ -1,0 +1,264 @@
+"""Figures of the native kernel that development keeps an eye on, beside what is required of them.
+
+    PYTHONPATH=train python -m benchmarks.gates [speed rate short layouts first window flat memory] [--quick]
+
+speed: other head_dims and full attention against torch; rate: share of the rate of NumPy's product of float32 matrices,
+and half precision beside float32; short: short sequences, masks, biases and dropout against torch; layouts: beside
+BNSD; first: the first call of a shape; window: 8 blocks against full causal; flat: time per token of the windowed run
+over lengths; memory: beyond inputs and outputs. The exit status is 1 when one is missed or not measured.
+
+`flash-attention bench --strict`, also with --packed, --decode and --tik, holds those of the bench to the same file,
+benchmarks/required.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import statistics
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from flash_attention.commands.bench import figures, speed
+from flash_attention.commands.bench.case import Case
+from flash_attention.commands.bench.figures import Figure
+from flash_attention.commands.bench.implementations import Gemm
+from flash_attention.commands.bench.turns import Timing, Worker, time_in_turns
+from flash_attention.problem import DTYPES
+
+#: What is required, of the figures here and of those of the bench.
+BOUNDS = figures.read_bounds(Path(__file__).with_name("required.json"))
+WINDOW_BLOCKS = 8
+WINDOW_TILES = (64, 128)
+_PASSES = {"forward": "forward", "both": "forward and backward"}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Sizes to measure."""
+
+    lengths: tuple = (2048, 8192)
+    window_length: int = 16384
+    flat_lengths: tuple = (8192, 16384, 32768, 65536, 131072)
+    memory_length: int = 65536
+    shapes: tuple = ((128, False), (64, True), (64, False))  # head_dims, and whether causal, besides 128 and True
+    rates: tuple = ((2048, 1), (512, 4), (128, 32))  # lengths and batches
+    rate_head_dims: tuple = (128, 64)
+    layout_dtypes: tuple = ("float32", "bfloat16")
+    short_lengths: tuple = (128, 256, 512)
+
+
+QUICK = Plan(
+    lengths=(256,),
+    window_length=2048,
+    flat_lengths=(1024, 2048),
+    memory_length=4096,
+    shapes=((64, False),),
+    rates=((128, 1),),
+    rate_head_dims=(64,),
+    layout_dtypes=("bfloat16",),
+    short_lengths=(64,),
+)
+
+
+def measure_speed(options: argparse.Namespace, plan: Plan) -> list[Figure]:
+    """Other sizes than the bench has, the long ones with fewer heads."""
+    return beside_torch(
+        options,
+        [
+            Case(seq, dtype, head_dim=head_dim, causal=causal, heads=2 if seq > 4096 else 8)
+            for seq in plan.lengths
+            for dtype in DTYPES
+            for head_dim, causal in plan.shapes
+        ],
+    )
+
+
+def measure_short(options: argparse.Namespace, plan: Plan) -> list[Figure]:
+    """Short sequences of many heads, and masks, biases and dropout."""
+    cases = [Case(seq, batch=8, head_dim=head_dim) for seq in plan.short_lengths for head_dim in (32, 64, 96)]
+    cases += [Case(plan.short_lengths[0], dtype, batch=8, head_dim=64) for dtype in ("float16", "bfloat16")]
+    cases += [Case(plan.short_lengths[-1], head_dim=64, extra=extra) for extra in ("mask", "bias", "dropout")]
+    return beside_torch(options, cases)
+
+
+def beside_torch(options: argparse.Namespace, cases: Sequence[Case]) -> list[Figure]:
+    """Ours and torch's times of the cases in turns."""
+    names, absent = speed.here()
+    timings, _ = speed.measure(options, [name for name in names if name != "composed"], cases)
+    print(speed.times_table(timings) + "\n", flush=True)
+    why = absent.get(("torch", None), "")
+    return [figure for case in cases for figure in speed.beside_torch(timings, case, why)]
+
+
+def measure_rate(options: argparse.Namespace, plan: Plan) -> list[Figure]:
+    """Full attention in every dtype, beside NumPy's product of float32 matrices and beside float32."""
+    from flash_attention.backends.cpu import library
+
+    has_bfloat16 = library.instruction_sets()[0] == library.DOT_PRODUCT_ISA
+    result = []
+    for seq, batch in plan.rates:
+        for head_dim in plan.rate_head_dims:
+            cases = [Case(seq, dtype, batch=batch, head_dim=head_dim, causal=False) for dtype in DTYPES]
+            timings = side_by_side(options, [("flash", case) for case in cases] + [("gemm", cases[0])])
+            (product,) = (t.median for t in timings if (t.implementation, t.kind) == ("gemm", "forward"))
+            result += rate(timings, cases, Gemm.gflops(product), has_bfloat16)
+    return result
+
+
+def measure_layouts(options: argparse.Namespace, plan: Plan) -> list[Figure]:
+    """The other layouts beside BNSD."""
+    result = []
+    for dtype in plan.layout_dtypes:
+        cases = [Case(plan.lengths[0], dtype, layout=layout) for layout in ("BNSD", "BSND", "BSH", "SBH")]
+        result += layouts(side_by_side(options, [("flash", case) for case in cases]), cases)
+    return result
+
+
+def measure_first(options: argparse.Namespace, plan: Plan) -> list[Figure]:
+    """The first call of a shape after MindSpore has compiled its graph, beyond the time of a later one."""
+    result = []
+    for case in (Case(plan.lengths[0]), Case(plan.lengths[0], "float16", causal=False)):
+        with Worker("flash", options.threads) as worker:
+            for size in (Case(128), case):  # what is loaded once is not this shape's
+                worker.require(size)
+                for kind, title in _PASSES.items():
+                    worker.seconds(f"compile {kind}")
+                    start = worker.seconds(kind)
+                    later = statistics.median(worker.seconds(kind) for _ in range(3))
+                    if size == case:
+                        name = f"{title}, {case}: first call beyond a later one"
+                        result.append(Figure(name, 1e3 * (start - later), "ms"))
+    return result
+
+
+def measure_window(options: argparse.Namespace, plan: Plan) -> list[Figure]:
+    """The windowed runs beside the full causal one."""
+    full = Case(plan.window_length)
+    windows = [Case(plan.window_length, window_blocks=WINDOW_BLOCKS, tile=tile) for tile in WINDOW_TILES]
+    timings, _ = speed.measure(options, ["flash"], [full, *windows])
+    of = {case: [timing for timing in timings if timing.case == case] for case in (full, *windows)}
+    return [figure for case in windows for figure in window(of[full], of[case])]
+
+
+def measure_flat(options: argparse.Namespace, plan: Plan) -> list[Figure]:
+    """The windowed forward and backward over lengths, in float16, whose tensors still fit at the longest."""
+    cases = [Case(seq, "float16", window_blocks=WINDOW_BLOCKS) for seq in plan.flat_lengths]
+    timings, _ = speed.measure(options, ["flash"], cases)
+    return [flatness([timing for timing in timings if timing.kind == kind]) for kind in speed.KINDS]
+
+
+def measure_memory(options: argparse.Namespace, plan: Plan) -> list[Figure]:
+    """Growth of a fresh process through its first call of this size, beyond the outputs."""
+    result, case = [], Case(plan.memory_length, heads=1)
+    for kind in _PASSES:
+        with Worker("flash", options.threads) as worker:
+            # A small call first: what MindSpore loads and allocates once is not this call's.
+            for size in (Case(256, heads=1), case):
+                worker.require(size)
+                extra = worker.extra_bytes(kind)
+        result.append(memory(case, kind, extra))
+    return result
+
+
+def side_by_side(options: argparse.Namespace, works: Sequence[tuple[str, Case]]) -> list[Timing]:
+    """Timings of implementations, each in a process of its own with its own case, in turns."""
+    with contextlib.ExitStack() as stack:
+        workers = [stack.enter_context(Worker(name, options.threads)) for name, _ in works]
+        timings, _ = time_in_turns(workers, [case for _, case in works], options.rounds, options.budget)
+    return timings
+
+
+def rate(timings: Sequence[Timing], cases: Sequence[Case], product: float, has_bfloat16: bool) -> list[Figure]:
+    """float32 beside a product of that many GFLOP/s, and the other dtypes of one size beside float32.
+
+    Args:
+        cases: of one size, in all dtypes.
+        has_bfloat16: whether the processor multiplies bfloat16 by an instruction of its own.
+    """
+    found = []
+    for kind in speed.KINDS:
+        ours = [t for t in timings if (t.implementation, t.kind) == ("flash", kind) and t.case in cases]
+        of = {timing.case.dtype: timing for timing in ours}
+        single = of["float32"]
+        name, note = f"{kind}, {single.case}: of the processor's product", f"product {product:.0f} GFLOP/s"
+        found.append(Figure(name, 100 * single.gflops / product, "%", note))
+        for dtype in ("float16", *(("bfloat16",) if has_bfloat16 else ())):
+            name = f"{kind}, {of[dtype].case}: faster than float32"
+            found.append(Figure(name, single.median / of[dtype].median, "x"))
+    return found
+
+
+def layouts(timings: Sequence[Timing], cases: Sequence[Case]) -> list[Figure]:
+    """Each case's speed in percent of that of the first."""
+    found = []
+    for kind in speed.KINDS:
+        of = {timing.case: timing.median for timing in timings if timing.kind == kind}
+        for case in cases[1:]:
+            share = 100 * of[cases[0]] / of[case]
+            found.append(Figure(f"{kind}, {case}: of the speed of {cases[0].layout}", share, "%"))
+    return found
+
+
+def window(full: Sequence[Timing], windowed: Sequence[Timing]) -> list[Figure]:
+    """Gain of the window beside the gain in visible pairs, which no run exceeds, for both passes."""
+    found = []
+    for kind in speed.KINDS:
+        slow, fast = (next(timing for timing in timings if timing.kind == kind) for timings in (full, windowed))
+        gain, bound = slow.median / fast.median, slow.case.visible / fast.case.visible
+        note = f"{gain:.2f}x faster, {bound:.2f}x fewer visible pairs"
+        found.append(Figure(f"{kind}, {fast.case}: of the gain in pairs", 100 * gain / bound, "%", note))
+    return found
+
+
+def flatness(timings: Sequence[Timing]) -> Figure:
+    """Largest over smallest time per token of a windowed run over its lengths."""
+    per_token = [timing.median / timing.case.seq for timing in timings]
+    lengths = f"{min(t.case.seq for t in timings)} to {max(t.case.seq for t in timings)}"
+    case = timings[0].case
+    name = f"{timings[0].kind}, S={lengths} {case.dtype} window {case.window_blocks} blocks: spread of time per token"
+    note = f"median {statistics.median(per_token) * 1e6:.2f} us a token"
+    return Figure(name, max(per_token) / min(per_token), "x spread", note)
+
+
+def memory(case: Case, kind: str, extra_bytes: int) -> Figure:
+    """Growth beyond the outputs of one call."""
+    outputs = {"forward": 1, "both": 3}[kind] * case.tensor_bytes
+    return Figure(f"{_PASSES[kind]}, {case}: extra memory", (extra_bytes - outputs) / 2**20, "MB")
+
+
+PARTS = {
+    "speed": measure_speed,
+    "rate": measure_rate,
+    "short": measure_short,
+    "layouts": measure_layouts,
+    "first": measure_first,
+    "window": measure_window,
+    "flat": measure_flat,
+    "memory": measure_memory,
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measures the parts one after another, then prints all figures."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("part", nargs="*", metavar="PART", help=f"{', '.join(PARTS)}; all when none is given")
+    parser.add_argument("--threads", type=int, default=2, help="cores and OpenMP threads")
+    parser.add_argument("--rounds", type=int, default=9, help="most rounds for a median")
+    parser.add_argument("--budget", type=float, default=20.0, help="seconds of rounds a case; the least is 3 rounds")
+    parser.add_argument("--quick", action="store_true", help="tiny sizes, to see that it works; nothing is required")
+    options = parser.parse_args(arguments)
+    unknown = [part for part in options.part if part not in PARTS]
+    if unknown:
+        parser.error(f"PART: got {', '.join(unknown)}, allowed are {', '.join(PARTS)}")
+    plan = QUICK if options.quick else Plan()
+    found = [figure for part in options.part or PARTS for figure in PARTS[part](options, plan)]
+    bounds = None if options.quick else BOUNDS
+    print(figures.text(found, bounds))
+    return figures.status(found, bounds)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

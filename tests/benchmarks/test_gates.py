@@ -1,0 +1,134 @@
+"""The arithmetic of the development's figures of the native kernel, and the file of what is required."""
+
+from __future__ import annotations
+
+import argparse
+
+import pytest
+from flash_attention.commands.bench import cache_steps, speed, tik, tik_decode, tik_packed
+from flash_attention.commands.bench.case import Case
+from flash_attention.commands.bench.figures import bound_of
+from flash_attention.commands.bench.turns import Timing
+from flash_attention.problem import DTYPES
+
+from benchmarks import gates
+from benchmarks.gates import BOUNDS
+
+
+def timed(cases, seconds, kinds=speed.KINDS, name="flash") -> list[Timing]:
+    """Timings of cases, each with its own seconds for every kind."""
+    return [Timing(name, case, kind, (s,)) for case, s in zip(cases, seconds) for kind in kinds]
+
+
+@pytest.mark.parametrize("tile, required", [(64, 10), (128, 8.35)])
+def test_a_window_gains_ten_times_or_nearly_all_of_the_pairs(tile: int, required: float) -> None:
+    cases = Case(16384), Case(16384, window_blocks=8, tile=tile)
+    for seconds, ok in ((1 / (required + 0.1), True), (1 / (required - 0.1), False)):
+        forward, _ = gates.window(timed(cases[:1], [1.0]), timed(cases[1:], [seconds]))
+        assert forward.ok(bound_of(forward.name, BOUNDS)) is ok, forward
+
+
+def test_flatness_and_memory() -> None:
+    cases = Case(1024, window_blocks=8), Case(2048, window_blocks=8)
+    assert gates.flatness(timed(cases, [2 * 1024, 3 * 2048], ["forward"])).reached == pytest.approx(1.5)
+    case = Case(65536, heads=1)
+    assert gates.memory(case, "forward", case.tensor_bytes + (10 << 20)).reached == 10
+    assert gates.memory(case, "both", 3 * case.tensor_bytes + (70 << 20)).reached == 70
+
+
+def test_rates_beside_the_product_and_beside_float32() -> None:
+    cases = [Case(512, dtype, causal=False) for dtype in ("float32", "float16", "bfloat16")]
+    timings = timed(cases, (4.0, 5.0, 2.0))
+    product = 2 * cases[0].flops("forward") / 4.0 / 1e9
+    half, slower, twice, *backward = gates.rate(timings, cases, product, has_bfloat16=True)
+    assert [figure.reached for figure in (half, slower, twice)] == [pytest.approx(50), pytest.approx(0.8), 2]
+    assert [bound_of(figure.name, BOUNDS) for figure in (half, slower, twice)] == [85, 1, 1.7]
+    assert len(backward) == 3 and len(gates.rate(timings, cases, product, has_bfloat16=False)) == 4
+
+
+def test_layouts_beside_bnsd() -> None:
+    cases = [Case(512), Case(512, layout="BSH")]
+    forward, _ = gates.layouts(timed(cases, (1.9, 2.0)), cases)
+    assert forward.reached == pytest.approx(95) and "BSH" in forward.name
+
+
+class Still:
+    """A worker that does nothing, in no time."""
+
+    def __init__(self, *_) -> None:
+        pass
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_) -> None:
+        pass
+
+    def require(self, case: Case) -> None:
+        """Takes any case."""
+
+    def seconds(self, kind: str) -> float:
+        return 1.0
+
+    def extra_bytes(self, kind: str) -> int:
+        return 0
+
+
+@pytest.fixture
+def names(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Of all figures: those of the gates, measured in no time, and those of the bench."""
+    alike = ("flash", "torch")
+    monkeypatch.setattr(gates, "Worker", Still)
+    monkeypatch.setattr(speed, "here", lambda: (list(alike), {}))
+    monkeypatch.setattr(
+        speed,
+        "measure",
+        lambda _, names, cases: ([t for n in names for t in timed(cases, [1] * len(cases), name=n)], {}),
+    )
+    monkeypatch.setattr(
+        gates, "side_by_side", lambda _, works: [t for name, case in works for t in timed([case], [1], name=name)]
+    )
+    options = argparse.Namespace(threads=1, rounds=1, budget=1.0)
+    found = [figure for part in gates.PARTS.values() for figure in part(options, gates.Plan())]
+    bench = [Case(seq, dtype) for dtype in DTYPES for seq in speed.LENGTHS]
+    found += [figure for case in bench for figure in speed.beside_torch([], case)]
+    decode = [f"decode {dtype}: {what}" for dtype in DTYPES for what in ("of the copy rate", "against torch")]
+    packed = [
+        f"packed {kind}: {what}" for kind in speed.KINDS for what in ("of the ideal share", "against torch looped")
+    ]
+    caches = [f"KVCache {kind}, PYNATIVE: a token" for kind in cache_steps.KINDS]
+    operators = [tik.figure_name(shape, sync) for shape in tik.SHAPES for sync in tik.SYNC]
+    operators += [f"{case}: of the memory's rate" for case in tik_decode.CASES]
+    operators += [f"packed {operator} in TIK: of the ideal share" for operator in tik_packed.OPERATORS]
+    return [*(figure.name for figure in found), *decode, *packed, *caches, *operators]
+
+
+def test_every_bound_is_that_of_a_figure(names: list[str]) -> None:
+    """A pattern that nothing meets first, or a figure without a bound, would be a gate that stands open."""
+    met = {pattern: [name for name in names if bound_of(name, {pattern: 1.0})] for pattern in BOUNDS}
+    first: dict[str, str] = {}
+    for pattern, fitting in met.items():
+        for name in fitting:
+            first.setdefault(name, pattern)
+    by_tests = {pattern for pattern in BOUNDS if "main kernel" in pattern}
+    assert set(BOUNDS) - set(first.values()) == by_tests
+    without = {name for name in names if name not in first}
+    assert without == {
+        *(tik.figure_name(shape, "conservative") for shape in tik.SHAPES if shape[0] == "forward"),
+        *(name for name in names if "bfloat16" in name and "S=128 " in name and name.endswith("than float32")),
+    }
+
+
+def test_parts_that_do_not_exist_are_named(capsys) -> None:
+    with pytest.raises(SystemExit):
+        gates.main(["speed", "none"])
+    assert "PART: got none, allowed are speed, rate, " in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_the_gates_as_a_whole(capsys) -> None:
+    assert gates.main(["--quick", "--rounds", "1", "--threads", "1"]) == 0
+    printed = capsys.readouterr().out
+    for figure in ("of the speed of BNSD", "of the gain in pairs", "spread of time per token", "extra memory"):
+        assert figure in printed
+    assert "required" not in printed

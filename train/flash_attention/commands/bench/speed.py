@@ -1,0 +1,225 @@
+"""Causal attention over lengths: times and memory beside torch and attention composed of MindSpore operators."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import csv
+import importlib.util
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from flash_attention import plotting
+from flash_attention.commands.bench.case import Case
+from flash_attention.commands.bench.figures import Figure
+from flash_attention.commands.bench.implementations import IMPLEMENTATIONS
+from flash_attention.commands.bench.turns import Timing, Worker, time_in_turns
+from flash_attention.text_table import about, table
+
+LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
+QUICK_LENGTHS = (256,)
+KINDS = ("forward", "backward")
+DTYPES = ("float32", "float16", "bfloat16")  # memory is measured in the first
+#: What the estimate of the time rests on, roughly, of two cores with AVX-512: 1e9 operations a second, and the seconds
+#: of a process that imports what it needs, or of the graphs of a case.
+GFLOPS = {"flash": 150.0, "torch": 80.0, "composed": 15.0}
+START_SECONDS = 1.5
+#: How the picture calls the implementations.
+TITLES = {"flash": "FlashAttention (this package)", "torch": "torch", "composed": "composed MindSpore operators"}
+_STYLES = {"flash": ("#c44e52", "o"), "torch": ("#4c72b0", "s"), "composed": ("#8c8c8c", "^")}
+_RESULTS = 3  # gradients of query, key and value: they are no extra memory
+
+
+@dataclass(frozen=True)
+class Point:
+    """One implementation at one length: seconds of forward and backward, and bytes beyond inputs and gradients."""
+
+    seq: int
+    seconds: float
+    extra_bytes: int
+
+
+#: Points by name of the implementation, in the order of their lengths.
+Points = Mapping[str, list[Point]]
+
+
+def run(options: argparse.Namespace) -> list[Figure]:
+    """Measures, prints, and writes times.csv and where matplotlib is installed the picture; gives the ratios."""
+    from flash_attention.commands.info import installed_version, processor
+
+    if options.quick:
+        options.rounds = min(options.rounds, 3)
+    lengths = options.seq or (QUICK_LENGTHS if options.quick else LENGTHS)
+    dtypes = options.dtype or DTYPES
+    cases = [Case(seq, dtype) for dtype in dtypes for seq in lengths]
+    title = f"{processor()}, {options.threads} threads, MindSpore {installed_version('mindspore')}"
+    title += f", torch {installed_version('torch') or 'not installed'}"
+    names, reasons = here()
+    print(f"{title}\nB=1 H=8 D=128 causal; medians of rounds in turns")
+    print(f"{len(cases)} cases, {about(estimate(cases, names, options.rounds, options.budget))}\n", flush=True)
+    timings, refused = measure(options, names, cases)
+    print(times_table(timings) + "\n", flush=True)
+    tell({**reasons, **refused}, cases)
+    drawn = [timing for timing in timings if timing.case.dtype == dtypes[0]]
+    found = points(drawn, options.threads)
+    print(memory_table(found, dtypes[0]))
+    options.out.mkdir(parents=True, exist_ok=True)
+    written = [write_csv(options.out / "times.csv", timings)]
+    if importlib.util.find_spec("matplotlib") is not None:
+        written.append(draw(found, f"{title}, {dtypes[0]}, causal, 8 heads of 128", options.out / "overview.png"))
+    print("\nwritten: " + ", ".join(map(str, written)))
+    if len(written) == 1:
+        print("no picture: matplotlib is not installed (pip install matplotlib)")
+    return [figure for case in cases for figure in beside_torch(timings, case, reasons.get(("torch", None), ""))]
+
+
+#: Why an implementation does not run, by its name and the case, or None for all cases.
+Reasons = dict[tuple[str, object], str]
+
+
+def here() -> tuple[list[str], Reasons]:
+    """Names of the implementations that can run here, and why others cannot.
+
+    Raises:
+        RuntimeError: this package's own cannot.
+    """
+    absent: Reasons = {}
+    for name, implementation in IMPLEMENTATIONS.items():
+        reason = implementation().unavailable()
+        if reason is not None:
+            absent[name, None] = reason
+    if ("flash", None) in absent:
+        raise RuntimeError(f"backend cpu cannot run here: {absent['flash', None]}")
+    return [name for name in IMPLEMENTATIONS if (name, None) not in absent], absent
+
+
+def estimate(cases: Sequence[Case], names: Sequence[str], rounds: int, budget: float) -> float:
+    """About how many seconds the cases take, with a process for each implementation, and one more for each memory."""
+    total = START_SECONDS * len(names)
+    for case in cases:
+        running = [name for name in names if IMPLEMENTATIONS[name]().refuse(case) is None]
+        one = sum((case.flops("forward") + case.flops("both")) / GFLOPS[name] / 1e9 for name in running)
+        total += START_SECONDS * len(running) + one * (1 + min(rounds, max(3, budget / one)))
+        total += START_SECONDS * len(running) * (case.dtype == cases[0].dtype)
+    return total
+
+
+def measure(options: argparse.Namespace, names: Iterable[str], cases: Sequence[Case]) -> tuple[list[Timing], Reasons]:
+    """Timings of the named implementations on the cases, and why some were left out."""
+    from tqdm import tqdm
+
+    timings: list[Timing] = []
+    reasons: Reasons = {}
+    with contextlib.ExitStack() as stack:
+        workers = [stack.enter_context(Worker(name, options.threads)) for name in names]
+        for case in (bar := tqdm(cases, unit="case", leave=False)):
+            bar.set_description(str(case))
+            more, why = time_in_turns(workers, case, options.rounds, options.budget)
+            timings += more
+            reasons.update({(name, case): reason for name, reason in why.items()})
+            if "flash" in why:
+                raise RuntimeError(f"backend cpu cannot run {case}: {why['flash']}")
+    return timings, reasons
+
+
+def tell(reasons: Reasons, cases: Sequence[Case]) -> None:
+    """Prints a line for each reason, with the cases that it concerns where these are not all."""
+    for name, why in dict.fromkeys((name, why) for (name, _), why in reasons.items()):
+        left_out = [str(case) for case in cases if reasons.get((name, case)) == why]
+        which = f"{name}: {', '.join(left_out)}" if 0 < len(left_out) < len(cases) else name
+        print(f"not run, {which}: {why}\n", flush=True)
+
+
+def beside_torch(timings: Sequence[Timing], case: Case, missing: str = "") -> list[Figure]:
+    """How many times faster than torch forward and backward of a case are; `missing` says why torch did not run."""
+    figures = []
+    for kind in KINDS:
+        of = {timing.implementation: timing.median for timing in timings if (timing.kind, timing.case) == (kind, case)}
+        ratio = of["torch"] / of["flash"] if "torch" in of else None
+        figures.append(Figure(f"{kind}, {case}: faster than torch", ratio, "x", missing))
+    return figures
+
+
+def times_table(timings: Sequence[Timing]) -> str:
+    """A row per case and pass, a column per implementation, and how many times faster than each ours is."""
+    names = list(dict.fromkeys(timing.implementation for timing in timings))
+    others = [name for name in names if name != "flash"]
+    rows = []
+    for key in dict.fromkeys((timing.case, timing.kind) for timing in timings if timing.kind != "both"):
+        own = {timing.implementation: timing for timing in timings if (timing.case, timing.kind) == key}
+        cells = [f"{own[name].median * 1e3:.2f}" if name in own else "-" for name in names]
+        times = [f"{own[name].median / own['flash'].median:.1f} x" if name in own else "-" for name in others]
+        rows.append([str(key[0]), key[1], *cells, f"{own['flash'].gflops:.0f}", *times])
+    header = ["attention", "pass", *(f"{name} ms" for name in names), "flash GFLOP/s"]
+    return table([*header, *(f"faster than {name}" for name in others)], rows)
+
+
+def points(timings: Iterable[Timing], threads: int) -> Points:
+    """A point for each timing of "both"; the memory is measured here, each time in a process of its own."""
+    found: dict[str, list[Point]] = {}
+    for timing in sorted(timings, key=lambda timing: timing.case.seq):
+        if timing.kind == "both":
+            extra = extra_bytes(timing.implementation, timing.case, threads)
+            found.setdefault(timing.implementation, []).append(Point(timing.case.seq, timing.median, extra))
+    return found
+
+
+def extra_bytes(name: str, case: Case, threads: int) -> int:
+    """Growth of a fresh process through its first forward and backward of `case`, beyond the gradients."""
+    with Worker(name, threads) as worker:
+        # A small call first: what a library loads and allocates once is not this call's.
+        for size in (replace(case, seq=64), case):
+            worker.require(size)
+            grown = worker.extra_bytes("both")
+    return max(0, grown - _RESULTS * case.tensor_bytes)
+
+
+def memory_table(found: Points, dtype: str) -> str:
+    """A row per length: forward and backward together, and memory beyond inputs and gradients."""
+    by_length: dict[int, dict[str, Point]] = {}
+    for name, own in found.items():
+        for point in own:
+            by_length.setdefault(point.seq, {})[name] = point
+    rows = []
+    for seq, at in sorted(by_length.items()):
+        ms = [f"{at[name].seconds * 1e3:.1f}" if name in at else "-" for name in found]
+        megabytes = [f"{at[name].extra_bytes / 2**20:.0f}" if name in at else "-" for name in found]
+        rows.append([seq, *ms, *megabytes])
+    header = [f"{name} {unit}" for unit in ("ms", "MB") for name in found]
+    return f"forward and backward, {dtype}; memory beyond inputs and gradients\n\n" + table(["length", *header], rows)
+
+
+def write_csv(path: Path, timings: Iterable[Timing]) -> Path:
+    """A row per implementation, case and pass, with all rounds; returns the path."""
+    fields = ["batch", "heads", "seq", "head_dim", "dtype", "causal", "extra", "layout", "window_blocks", "tile"]
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["implementation", "pass", *fields, "median_seconds", "gflops", "rounds", "all_seconds"])
+        for timing in timings:
+            values = [getattr(timing.case, name) for name in fields]
+            seconds = " ".join(f"{value:.6f}" for value in timing.seconds)
+            row = [timing.implementation, timing.kind, *values, f"{timing.median:.6f}", f"{timing.gflops:.1f}"]
+            writer.writerow([*row, len(timing.seconds), seconds])
+    return path
+
+
+def draw(found: Points, title: str, path: Path) -> Path:
+    """Two panels, time and memory over the length, both axes logarithmic; returns the path."""
+    figure, axes = plotting.subplots(1, 2, (10, 3.8))
+    for axis, label, value in (
+        (axes[0, 0], "time of forward and backward (ms)", lambda point: point.seconds * 1e3),
+        (axes[0, 1], "memory beyond inputs and gradients (MB)", lambda point: point.extra_bytes / 2**20),
+    ):
+        for name, own in found.items():
+            colour, marker = _STYLES[name]
+            values = [value(point) for point in own]
+            axis.plot([point.seq for point in own], values, marker=marker, color=colour, label=TITLES[name])
+        axis.set_xscale("log", base=2)
+        axis.set_yscale("log")
+        axis.set_xlabel("sequence length")
+        axis.set_title(label, fontsize=10)
+        axis.grid(alpha=0.3)
+    axes[0, 0].legend(fontsize=8)
+    figure.suptitle(title, fontsize=9)
+    return plotting.save(figure, path)
