@@ -14,6 +14,7 @@ from flash_attention.kernels.tik import host, layout, packed
 from flash_attention.kernels.tik.problem import Chip, padded
 from flash_attention.kernels.tik.signature import Request
 from flash_attention.problem.packed import PackedProblem
+from flash_attention.tensors import filled
 
 
 class PackedOperators(nn.Cell):
@@ -100,7 +101,8 @@ class _Matrix(nn.Cell):
         rows = tensor.shape[0]
         if self.missing > 0:
             tensor = ops.reshape(tensor, (rows, self.heads, self.size))
-            tensor = ops.concat((tensor, ops.zeros((rows, self.heads, self.missing), tensor.dtype)), 2)
+            columns = ops.cast(filled((rows, self.heads, self.missing), 0), tensor.dtype)
+            tensor = ops.concat((tensor, columns), 2)
         return ops.reshape(tensor, (rows, -1))
 
 
