@@ -5,7 +5,6 @@ Each is compared with float64 by the rules of `reference.compare`, with data tha
 
 import functools
 import sys
-import traceback
 
 import mindspore as ms
 import numpy as np
@@ -23,6 +22,7 @@ from mindspore import Parameter, Tensor, nn, ops
 from tests.train.flash_attention.cases import Case
 from tests.train.flash_attention.problems import make_problem
 from tests.train.flash_attention.run import Attention32, array
+from tests.train.flash_attention.st.card_program import on_the_card, report
 
 HEADS, KV_HEADS = 4, 2
 # Widths of a head: of packed sequences, which get columns of zeros for the operators, and of a cache, which do not.
@@ -311,20 +311,6 @@ CALLS = {
 }
 
 
-def main(mode, *names):
-    """Runs the calls of these names, or all."""
-    ms.set_context(mode=ms.GRAPH_MODE if mode == "graph" else ms.PYNATIVE_MODE, device_target="Ascend")
-    for name in names or CALLS:
-        verdict, detail = "right", ""
-        try:
-            CALLS[name]()
-        except AssertionError as error:
-            verdict, detail = "WRONG", " ".join(str(error).split())
-        except Exception as error:
-            traceback.print_exc()
-            verdict, detail = "FAILED", " ".join(f"{type(error).__name__}: {error}".split())
-        print(name, verdict, detail, flush=True)
-
-
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    on_the_card(sys.argv[1])
+    report(sys.argv[2:] or CALLS, lambda name: CALLS[name]())

@@ -11,26 +11,9 @@ from tests.virtual_ascend.card import card_python, on_card, said, start
 
 pytestmark = pytest.mark.card
 PROGRAM = Path(__file__).with_name("card_attention.py")
-CASES = Path(__file__).with_name("card_cases.py")
 PACKAGES = (ROOT / "train",)
 # A result of the whole chain of float16 operators over its largest number.
 BOUND = 2e-3
-# Between them: masks, biases, windows, dropout by bits, shared keys, a soft cap, sinks, prefixes, segments, values of
-# another width, and few queries on many keys.
-CASE_NAMES = (
-    "B2-H4-KV2-Sq97-Sk150-D64-float16-compact-drop0.1",
-    "B1-H4-KV1-Sq45-Sk61-D32-float16-heads-alibi.computed",
-    "B2-H4-Sq45-Sk61-D32-float16-compact-alibi.bias_all",
-    "B2-H2-S64-D80-float16-rows-alibi.given-drop0.5",
-    "B1-H2-S113-D32-float16-all-alibi.computed-sinks",
-    "B2-H2-S140-D32-float16-3d-window40_0",
-    "B2-H2-S140-D32-float16-padding-blocks1_all-windowall_25-sparse_64-alibi.given",
-    "B2-H2-Sq300-Sk140-D96v24-float16-causal-window90_all-cap3.0",
-    "B2-H3-KV1-Sq300-Sk70-D32-float16-window20_3-alibi.bias-cap4.0-sinks",
-    "B2-H2-Sq3-Sk300-D32v48-float16-causal-cap3.0-sinks-prefix",
-    "B2-H2-S140-D32-float16-causal-cap3.0-prefix-documents",
-    "B2-H2-Sq70-Sk140-D32-float16-3d-shuffled",
-)
 
 
 @pytest.fixture(scope="module")
@@ -62,18 +45,6 @@ def test_output_and_gradients_of_two_calls(python, tmp_path, mode, layout):
     found = lines(python, tmp_path, "attention", mode, layout)
     assert len(found) == 12
     assert {name: error for call, name, error in found if float(error) > BOUND} == {}
-
-
-def right_cases(python, folder, mode, names):
-    """Asserts that the card computes the cases of these names."""
-    done = said(on_card(python, CASES, mode, *names, cwd=folder, packages=(*PACKAGES, ROOT)))
-    found = {name: verdict for name, verdict, *_ in (line.split(maxsplit=2) for line in done.splitlines())}
-    assert found == dict.fromkeys(names, "right"), done
-
-
-@pytest.mark.parametrize("mode", ["graph", pytest.param("pynative", marks=pytest.mark.slow)])
-def test_shared_cases_forward_and_backward(python, tmp_path, mode):
-    right_cases(python, tmp_path, mode, CASE_NAMES)
 
 
 def test_no_conversion_between_the_projections_and_the_operators(python, tmp_path):
