@@ -160,6 +160,10 @@ CASES = {
     "eval of sunk data": lambda: evaluate(True),
 }
 
+# In PYNATIVE MindSpore 2.0 runs no MINDIR, and asks a sunk dataset for tensors of no elements.
+OF_GRAPHS = "export", "sink", "sink by two", "eval of sunk data"
+
 if __name__ == "__main__":
     on_the_card(sys.argv[1])
-    report(sys.argv[2:] or CASES, lambda name: CASES[name]())
+    all_of_them = [name for name in CASES if sys.argv[1] == "graph" or name not in OF_GRAPHS]
+    report(sys.argv[2:] or all_of_them, lambda name: CASES[name]())

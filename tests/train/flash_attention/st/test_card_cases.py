@@ -1,14 +1,11 @@
 """Attention of every kind on the virtual card, forward and backward, in both execution modes."""
 
-from pathlib import Path
-
 import pytest
 
-from tests.train.flash_attention.st.wheel_tools import ROOT
-from tests.virtual_ascend.card import card_python, on_card, said
+from tests.train.flash_attention.st.card_runs import verdicts
+from tests.virtual_ascend.card import card_python
 
 pytestmark = pytest.mark.card
-FOLDER = Path(__file__).parent
 MODES = "graph", "pynative"
 # Between them: masks, biases, windows, dropout by bits, shared keys, a soft cap, sinks, prefixes, segments, values of
 # another width, few queries on many keys, and the layouts.
@@ -36,15 +33,6 @@ TRAINING = "two alike", "accumulated", "dropout"
 def python():
     """The interpreter that has MindSpore 2.0.0."""
     return card_python()
-
-
-def verdicts(python, folder, program, mode, *names):
-    """Verdict by name of what a program checks on the card; all of it is printed where one is not right."""
-    done = on_card(python, FOLDER / program, mode, *names, cwd=folder, packages=(ROOT / "train", ROOT))
-    printed = said(done)
-    found = {name: verdict for name, verdict, _ in (line.split("\t") for line in printed.splitlines())}
-    assert set(found.values()) == {"right"}, f"{printed}\n{done.stderr[-6000:]}"
-    return found
 
 
 @pytest.mark.parametrize("mode, names", [("graph", CASES), ("pynative", CASES[::2])], ids=MODES)
@@ -76,6 +64,18 @@ def test_training(python, tmp_path, mode):
     """Two layers of one shape in one net, accumulated gradients, dropout of two layers; other data at every step."""
     names = (*TRAINING, *(["recompute", "recomputed dropout"] if mode == "graph" else []))
     verdicts(python, tmp_path, "card_training.py", mode, *names)
+
+
+@pytest.mark.parametrize("mode, names", [("graph", ("train", "export", "sink by two")), ("pynative", ("checkpoint",))])
+def test_around_a_network(python, tmp_path, mode, names):
+    """Model.train, sunk data, checkpoints, export."""
+    verdicts(python, tmp_path, "card_data.py", mode, *names)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode, count", [("graph", 8), ("pynative", 4)])
+def test_all_around_a_network(python, tmp_path, mode, count):
+    assert len(verdicts(python, tmp_path, "card_data.py", mode)) == count
 
 
 @pytest.mark.slow
