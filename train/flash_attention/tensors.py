@@ -37,20 +37,6 @@ def tensor_spec(name: str, described) -> TensorSpec:
     return TensorSpec(shape, str(described[1]).lower().rpartition(".")[2])
 
 
-# In PYNATIVE of MindSpore 2.0 a device has no kernel for an operator whose output shape is data, as that of
-# `ops.zeros`, `ops.full` and `ops.arange` is: what the shapes decide comes as a constant.
-@compile_time
-def filled(shape, number):
-    """float32 Tensor of a number; for shapes that are known when a graph is compiled."""
-    return Tensor(np.full(shape, number, np.float32))
-
-
-@compile_time
-def numbered(size):
-    """int32 (size,): 0, 1, 2, ...; likewise."""
-    return Tensor(np.arange(size, dtype=np.int32))
-
-
 @constexpr(reuse_result=False)
 def prefix_tensor(prefix):
     """Lengths of prefixes in a tuple or list as an int32 Tensor."""

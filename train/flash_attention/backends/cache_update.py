@@ -9,9 +9,9 @@ import numpy as np
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
+from flash_attention.backends.constants import numbered
 from flash_attention.backends.registry import get_backend
 from flash_attention.problem.inputs import TensorSpec
-from flash_attention.tensors import numbered
 
 
 class ScatterUpdate(nn.Cell):

@@ -10,8 +10,8 @@ from mindspore import dtype as mstype
 from mindspore.ops import constexpr
 
 from flash_attention.backends.base import Backend
+from flash_attention.backends.constants import filled
 from flash_attention.problem.packed import PackedProblem, check_counts, check_lengths
-from flash_attention.tensors import filled
 
 
 class PackedLoop(nn.Cell):

@@ -2,7 +2,7 @@
 
 attention   output and gradients between four nn.Dense, twice with other data, against float64
 gradients   the gradients alone, so that in PYNATIVE nothing runs twice
-gpt         losses of a GPT; on a CPU with DEVICE=CPU and backend `math`
+gpt         losses of a GPT; on a CPU with DEVICE=CPU and backend `math`; another with BACKEND instead of LAYOUT
 scale       a loss scale that overflows
 """
 
@@ -15,7 +15,7 @@ from flash_attention import FlashAttention
 from mindspore import Tensor, nn, ops
 
 sys.path.insert(0, os.environ["EXAMPLES"])
-BATCH, SEQ, HEADS, HEAD_DIM = 2, 128, 2, 64
+BATCH, SEQ, HEADS, HEAD_DIM = 2, int(os.environ.get("SEQ", 128)), 2, 64
 
 
 class Between(nn.Cell):
@@ -112,23 +112,23 @@ def attention(layout, head_dim=HEAD_DIM, with_output=True):
             print(call, name, error)
 
 
-def model(device):
+def model(device, backend=None):
     """A GPT of one layer, the same on every device."""
     from small_gpt import GPT
 
     ms.set_seed(0)
     np.random.seed(0)
-    backend = "math" if device == "CPU" else "tik"
+    backend = backend or ("math" if device == "CPU" else "tik")
     options = {"alibi": True, "causal": True, "backend": backend, "input_layout": "BSH"}
     return GPT(1, HEADS, HEAD_DIM, lambda: FlashAttention(HEAD_DIM, **options), dtype="float16")
 
 
-def gpt(device):
+def gpt(device, backend=None):
     """Losses of four steps with AdamW."""
     from small_gpt import batches, standard_library, train
 
     text, _ = standard_library()
-    losses, _ = train(model(device), batches(text, 1, SEQ, 0), 4, 2e-3, label="train")
+    losses, _ = train(model(device, backend), batches(text, 1, SEQ, 0), 4, 2e-3, label="train")
     for loss in losses:
         print(loss)
 
@@ -154,4 +154,4 @@ if __name__ == "__main__":
     if what in ("attention", "gradients"):
         attention(*rest, with_output=what == "attention")
     else:
-        {"gpt": gpt, "scale": scale}[what](target)
+        {"gpt": gpt, "scale": scale}[what](target, *rest)

@@ -82,6 +82,7 @@ def by_hand(epochs=2):
 
 
 def train():
+    """`Model.train` makes the steps that `TrainOneStepCell` makes."""
     *_, losses = trained(False)
     assert len(losses) == 2 * ITEMS and losses[-1] < losses[0], losses
     np.testing.assert_allclose(losses, by_hand(), rtol=1e-3)

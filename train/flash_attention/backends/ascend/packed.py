@@ -10,11 +10,11 @@ from flash_attention.backends.ascend import integers
 from flash_attention.backends.ascend.cell import NOTHING_SEEN, SpreadSinks, kernels
 from flash_attention.backends.ascend.limits import MAX_KEEP_BYTES
 from flash_attention.backends.ascend.stages import MakePrimitive
+from flash_attention.backends.constants import filled
 from flash_attention.kernels.tik import host, layout, packed
 from flash_attention.kernels.tik.problem import Chip, padded
 from flash_attention.kernels.tik.signature import Request
 from flash_attention.problem.packed import PackedProblem
-from flash_attention.tensors import filled
 
 
 class PackedOperators(nn.Cell):
