@@ -18,8 +18,12 @@ from tests.train.flash_attention import case_list, cases
 from tests.train.flash_attention.run import run_case
 from tests.train.flash_attention.st.card_program import on_the_card, report
 
-# All in float16.
-KNOWN = {str(case): case for case in (replace(case, dtype="float16", slow=False) for case in case_list.CASES)}
+# All in float16; MindSpore 2.0 has no masks in bfloat16.
+KNOWN = {
+    str(case): case
+    for case in (replace(case, dtype="float16", slow=False) for case in case_list.CASES)
+    if case.mask_dtype != "bfloat16"
+}
 
 
 def check(name):
