@@ -15,13 +15,13 @@ def card_python() -> Path:
     return Path(chosen) if chosen else mindspore_environment("3.9")
 
 
-def start(*command, cwd: Path, packages=(), **variables) -> subprocess.CompletedProcess:
-    """A command with this checkout's packages and those of the folders `packages`; ends within five minutes."""
+def start(*command, cwd: Path, packages=(), minutes: float = 5, **variables) -> subprocess.CompletedProcess:
+    """A command with this checkout's packages and those of the folders `packages`; it ends within so many minutes."""
     clean = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "FLASH_ATTENTION"))}
     clean["PYTHONPATH"] = os.pathsep.join(map(str, [*PACKAGES, *packages]))
     clean |= {"OMP_NUM_THREADS": "1", **{name: str(value) for name, value in variables.items()}}
     words = [str(word) for word in command]
-    return subprocess.run(words, cwd=cwd, env=clean, capture_output=True, text=True, timeout=300)
+    return subprocess.run(words, cwd=cwd, env=clean, capture_output=True, text=True, timeout=60 * minutes)
 
 
 def on_card(python: Path, *program, cwd: Path, options=(), packages=(), **variables) -> subprocess.CompletedProcess:

@@ -4,10 +4,11 @@ import struct
 
 import numpy as np
 import pytest
-from virtual_ascend.device import aicpu, by_name, formats
-from virtual_ascend.device.errors import KernelError
+from virtual_ascend.device import aicpu, by_name, channels, formats
+from virtual_ascend.device.errors import KernelError, QueueEmpty, QueueFull
 from virtual_ascend.device.memory import PAGE, Address, Memory
 from virtual_ascend.device.numerics import STATUS, convert, notice_overflow
+from virtual_ascend.kernel import Kernel
 
 
 def described(shape, stored, kind, dtype="float16"):
@@ -98,6 +99,19 @@ def test_definition_of_an_ai_cpu_kernel():
         ([3, 5], "int32"),
         ([3, 5], "float32"),
     ]
+
+
+def test_a_channel_gives_batches_in_order_and_is_bounded():
+    described = b'{"channel": "data", "capacity": 2, "tensors": [{"dtype": 3, "shape": [2], "size": 8}]}\n'
+    for first in (1, 3):
+        channels.send(described + np.array([first, first + 1], np.int32).tobytes())
+    with pytest.raises(QueueFull):
+        channels.send(described + bytes(8))
+    kernel = Kernel("next", "GetNext", "GetNext", [], [], {"channel_name": "data"})
+    for first in (1, 3):
+        assert [array.tolist() for array in channels.AICPU["GetNext"](kernel)] == [[first, first + 1]]
+    with pytest.raises(QueueEmpty):
+        channels.AICPU["GetNext"](kernel)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,9 @@ import json
 import sys
 from pathlib import Path
 
+# Attributes that MindSpore's registrations ask for and its own fusions leave out: CANN's ClipByValue has none.
+SUPERFLUOUS = {"ClipByValue": ("dst_type",)}
+
 
 def in_cann(kernel: str) -> str:
     """CANN's name of the operator whose kernel is called so: StridedSliceD for strided_slice_d."""
@@ -27,6 +30,8 @@ def collect() -> list:
 
     def keep(info):
         info = json.loads(info) if isinstance(info, str) else info
+        superfluous = SUPERFLUOUS.get(info["op_name"], ())
+        info["attr"] = [attribute for attribute in info["attr"] if attribute["name"] not in superfluous]
         for name in (info["op_name"], in_cann(info["kernel"])):
             if name not in present:
                 kept.setdefault(name, {**info, "op_name": name})

@@ -9,6 +9,7 @@ import numpy as np
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
+from flash_attention.backends.constants import numbered
 from flash_attention.backends.registry import get_backend
 from flash_attention.problem.inputs import TensorSpec
 
@@ -26,9 +27,7 @@ class ScatterUpdate(nn.Cell):
         slots = ops.reshape(slot_mapping, (-1,))
         # A token that is left out repeats the first that is not; where none is, slot 0 keeps what it has.
         first = ops.argmax(ops.cast(slots >= 0, mstype.int32), 0)
-        chosen = ops.select(
-            slots >= 0, ops.cast(ops.arange(slots.shape[0]), mstype.int32), ops.cast(first, mstype.int32)
-        )
+        chosen = ops.select(slots >= 0, numbered(slots.shape[0]), ops.cast(first, mstype.int32))
         slots = ops.gather(slots, chosen, 0)
         none = slots < 0
         slots = ops.maximum(slots, 0)
@@ -65,7 +64,7 @@ class ScatterAppend(nn.Cell):
         used = used_blocks + ops.cast(count[-1:], mstype.int32)
         if strict:
             self.check(end, used, seq)
-        position = start + ops.reshape(ops.cast(ops.arange(seq), mstype.int32), (1, -1))
+        position = start + ops.reshape(numbered(seq), (1, -1))
         inside = ops.minimum(position, self.max_length - 1)
         block = ops.gather_elements(tables, 1, inside // self.block_size)
         room = ops.logical_and(position < self.max_length, block < self.blocks)

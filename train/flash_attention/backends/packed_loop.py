@@ -10,6 +10,7 @@ from mindspore import dtype as mstype
 from mindspore.ops import constexpr
 
 from flash_attention.backends.base import Backend
+from flash_attention.backends.constants import filled
 from flash_attention.problem.packed import PackedProblem, check_counts, check_lengths
 
 
@@ -50,10 +51,10 @@ class PackedLoop(nn.Cell):
         for (first, end, first_key, key_end, index), cell in zip(self.bounds, self.attention):
             part = query[:, :, first:end]
             if key_end == first_key:
-                output = ops.zeros(part.shape[:3] + (self.value_dim,), mstype.float32)
-                logsumexp = ops.full(part.shape[:3], -float("inf"), dtype=mstype.float32)
+                output = filled(part.shape[:3] + (self.value_dim,), 0)
+                logsumexp = filled(part.shape[:3], -float("inf"))
                 if self.sinks is not None:
-                    logsumexp = ops.zeros(part.shape[:3], mstype.float32) + ops.reshape(inputs[self.sinks], (1, -1, 1))
+                    logsumexp = filled(part.shape[:3], 0) + ops.reshape(inputs[self.sinks], (1, -1, 1))
             else:
                 keys, values = key[:, :, first_key:key_end], value[:, :, first_key:key_end]
                 own = ()

@@ -18,15 +18,15 @@ from typing import Callable
 import numpy as np
 
 from ..kernel import load
-from . import aicpu, by_name
-from .errors import KernelError
+from . import aicpu, by_name, channels
+from .errors import KernelError, QueueEmpty, QueueFull
 from .launch import Launcher
 from .memory import Address, Memory
 from .report import Report
 
 # Requests and codes of runtime/device.h and runtime/status.h.
-REGISTER, LAUNCH, AICPU, OPERATOR = 1, 2, 3, 4
-SUCCESS, KERNEL_FAILED = 0, 507015
+REGISTER, LAUNCH, AICPU, OPERATOR, SEND, WAITING = 1, 2, 3, 4, 5, 6
+SUCCESS, QUEUE_EMPTY, QUEUE_FULL, KERNEL_FAILED = 0, 207013, 207014, 507015
 _HEADER, _ANSWER, _ADDRESS = struct.Struct("=IIQQ"), struct.Struct("=qQ"), struct.Struct("=QQ")
 
 
@@ -35,11 +35,13 @@ class Server:
 
     def __init__(self, connection: socket.socket, launcher: Launcher) -> None:
         self.connection, self.launcher = connection, launcher
-        self.handlers: dict[int, Callable[[int, int, bytes], None]] = {
+        self.handlers: dict[int, Callable[[int, int, bytes], str | None]] = {
             REGISTER: self.register,
             LAUNCH: self.launch,
             AICPU: self.launch_aicpu,
             OPERATOR: self.launch_operator,
+            SEND: lambda _number, _count, contents: channels.send(contents),
+            WAITING: lambda _number, _count, contents: str(channels.waiting(contents.decode())),
         }
 
     def serve(self) -> None:
@@ -49,7 +51,11 @@ class Server:
             contents = self.read(size)
             code, text = SUCCESS, ""
             try:
-                self.handlers[request](number, blocks, contents)
+                text = self.handlers[request](number, blocks, contents) or ""
+            except QueueEmpty:
+                code = QUEUE_EMPTY
+            except QueueFull:
+                code = QUEUE_FULL
             except KernelError as error:
                 code, text = KERNEL_FAILED, str(error)
             except Exception:

@@ -11,7 +11,7 @@ import tikemu
 from tikemu.program import ir
 
 from ..kernel import Kernel, arguments_of, shape_of, tensors
-from .errors import KernelError
+from .errors import KernelError, QueueEmpty
 from .formats import dtype_of, store, to_plain
 from .memory import Address, Memory
 from .numerics import STATUS, convert, notice_overflow
@@ -101,6 +101,8 @@ class Launcher:
         plain = iter([to_plain(array, description) for array, description in zip(stored, given)])
         try:
             results = operator(kernel, *(_take(parameter, plain) for parameter in kernel.inputs))
+        except QueueEmpty:
+            raise
         except Exception as error:
             raise KernelError(
                 f"kernel {kernel.name} ({kernel.type}) failed on {_shown(kernel.inputs)} with {kernel.attributes}: "

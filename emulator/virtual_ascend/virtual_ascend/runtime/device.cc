@@ -225,7 +225,8 @@ bool Device::Exchange(bool send, void *data, uint64_t size) {
   return true;
 }
 
-Status Device::Ask(Request request, uint32_t blocks, uint64_t id, const void *data, uint64_t size) {
+Status Device::Ask(Request request, uint32_t blocks, uint64_t id, const void *data, uint64_t size,
+                   std::string *answered) {
   std::lock_guard<std::mutex> talking(conversation_);
   if (lost_) return Fail(kDeviceLost, "the device process is gone");
   if (process_ < 0) Start();
@@ -242,7 +243,10 @@ Status Device::Ask(Request request, uint32_t blocks, uint64_t id, const void *da
     lost_ = true;
     return Fail(kDeviceLost, "the device process has ended: it was killed, or this computer is short of memory");
   }
-  return answer.code ? Fail(static_cast<Status>(answer.code), text) : kSuccess;
+  const auto code = static_cast<Status>(answer.code);
+  if (code == kSuccess && answered) *answered = text;
+  if (code == kSuccess || code == kQueueEmpty || code == kQueueFull) return code;  // nothing is wrong
+  return Fail(code, text);
 }
 
 }  // namespace virtual_ascend

@@ -22,7 +22,7 @@ struct Address {
 constexpr uint64_t kNowhere = ~0ull;
 
 // What the device process is asked; device/__main__.py has the same numbers.
-enum class Request : uint32_t { kRegister = 1, kLaunch = 2, kAicpu = 3, kOperator = 4 };
+enum class Request : uint32_t { kRegister = 1, kLaunch = 2, kAicpu = 3, kOperator = 4, kSend = 5, kWaiting = 6 };
 
 // Memory that the program sees as addresses it cannot touch: like on a card, only copies and kernels reach it.
 // A page holds NaN until something is written to it, and again after its block was freed; between two blocks lies a page
@@ -42,7 +42,9 @@ class Device {
   Status Copy(void *to, uint64_t room, const void *from, uint64_t size);
   Status Fill(void *to, uint64_t room, int value, uint64_t size);
 
-  Status Ask(Request request, uint32_t blocks, uint64_t id, const void *data, uint64_t size);
+  // Of a request that succeeds, the text that is answered goes to `answered`.
+  Status Ask(Request request, uint32_t blocks, uint64_t id, const void *data, uint64_t size,
+             std::string *answered = nullptr);
 
  private:
   Device();

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "channels.h"
 #include "device.h"
 #include "streams.h"
 
@@ -13,6 +14,8 @@ using virtual_ascend::Fail;
 using virtual_ascend::kBadArgument;
 using virtual_ascend::Kind;
 using virtual_ascend::kNowhere;
+using virtual_ascend::kQueueEmpty;
+using virtual_ascend::kStuck;
 using virtual_ascend::kSuccess;
 using virtual_ascend::Label;
 using virtual_ascend::Model;
@@ -21,6 +24,7 @@ using virtual_ascend::Status;
 using virtual_ascend::Stream;
 using virtual_ascend::Streams;
 using virtual_ascend::Task;
+using virtual_ascend::Traffic;
 
 namespace {
 
@@ -96,6 +100,9 @@ struct __attribute__((packed)) AicpuHead {
   uint64_t extension_address;
 };
 
+// For the next batch of a sunk dataset.
+constexpr auto kDataPatience = std::chrono::seconds(10);
+
 Status RunAicpu(const std::string &bytes) {
   AicpuHead head{};
   uint32_t length = 0;
@@ -106,7 +113,16 @@ Status RunAicpu(const std::string &bytes) {
     return Fail(kBadArgument, "arguments of an AI CPU kernel have another form than those of MindSpore 2.0.0");
   }
   const std::string message = Places(bytes.data() + sizeof head, head.address_count) + bytes.substr(definition, length);
-  return Device::Instance().Ask(Request::kAicpu, head.address_count, 0, message.data(), message.size());
+  auto &traffic = Traffic::Instance();
+  for (;;) {
+    const uint64_t seen = traffic.count();
+    const Status code = Device::Instance().Ask(Request::kAicpu, head.address_count, 0, message.data(), message.size());
+    if (code == kSuccess) traffic.Note();
+    if (code != kQueueEmpty) return code;
+    if (!traffic.WaitFor(seen, kDataPatience)) {
+      return Fail(kStuck, "a GetNext waits for data, and none came in ten seconds");
+    }
+  }
 }
 
 Status LaunchAicpu(const char *name, const void *args, uint32_t size, void *stream) {
@@ -195,8 +211,10 @@ Status rtGetDeviceInfo(uint32_t, int32_t module, int32_t info, int64_t *value) {
   return kSuccess;
 }
 // No feature that is asked for here is one of the first 910.
-Status rtGetDeviceCapability(int32_t, int32_t, int32_t, int32_t *value) {
-  *value = 0;
+// MindSpore asks whether kernels of the AI CPU may block their stream; without that it launches them like others.
+Status rtGetDeviceCapability(int32_t, int32_t feature, int32_t, int32_t *value) {
+  constexpr int kBlocking = 1, kNotSupported = 3;
+  *value = feature == kBlocking ? kNotSupported : 0;
   return kSuccess;
 }
 Status rtGetRtCapability(int32_t, int32_t, int64_t *value) {

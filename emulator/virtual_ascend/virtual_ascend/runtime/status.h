@@ -12,6 +12,7 @@ constexpr Status kSuccess = 0;
 constexpr Status kBadArgument = 107000;
 constexpr Status kNoMemory = 207001;
 constexpr Status kQueueEmpty = 207013;
+constexpr Status kQueueFull = 207014;
 constexpr Status kDeviceLost = 507000;
 constexpr Status kStuck = 507011;
 constexpr Status kKernelFailed = 507015;

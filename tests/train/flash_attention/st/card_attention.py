@@ -1,7 +1,8 @@
-"""FlashAttention on the virtual card: card_attention.py WHAT MODE [LAYOUT]. Prints errors or losses, one a line.
+"""FlashAttention on the virtual card: card_attention.py WHAT MODE [LAYOUT [HEAD_DIM]]. Prints errors or losses.
 
 attention   output and gradients between four nn.Dense, twice with other data, against float64
-gpt         losses of a GPT; on a CPU with DEVICE=CPU and backend `math`
+gradients   the gradients alone, so that in PYNATIVE nothing runs twice
+gpt         losses of a GPT; on a CPU with DEVICE=CPU and backend `math`; another with BACKEND instead of LAYOUT
 scale       a loss scale that overflows
 """
 
@@ -14,104 +15,120 @@ from flash_attention import FlashAttention
 from mindspore import Tensor, nn, ops
 
 sys.path.insert(0, os.environ["EXAMPLES"])
-BATCH, SEQ, HEADS, HEAD_DIM = 2, 128, 2, 64
-WIDTH = HEADS * HEAD_DIM
+BATCH, SEQ, HEADS, HEAD_DIM = 2, int(os.environ.get("SEQ", 128)), 2, 64
 
 
 class Between(nn.Cell):
     """Attention between the projections of a Transformer."""
 
-    def __init__(self, layout):
+    def __init__(self, layout, head_dim):
         super().__init__()
+        self.width = HEADS * head_dim
         self.query, self.key, self.value, self.out = (
-            nn.Dense(WIDTH, WIDTH, has_bias=False).to_float(ms.float16) for _ in range(4)
+            nn.Dense(self.width, self.width, has_bias=False).to_float(ms.float16) for _ in range(4)
         )
-        self.bnsd = layout == "BNSD"
+        self.layout = layout
+        self.heads = (BATCH, SEQ, HEADS, head_dim)
         batch = {"batch": BATCH} if layout == "TH" else {}
-        self.attention = FlashAttention(HEAD_DIM, causal=True, input_layout=layout, **batch)
+        self.attention = FlashAttention(head_dim, causal=True, input_layout=layout, **batch)
 
     def split(self, x):
-        return ops.transpose(ops.reshape(x, (BATCH, SEQ, HEADS, HEAD_DIM)), (0, 2, 1, 3)) if self.bnsd else x
+        if self.layout in ("BNSD", "BSND"):
+            x = ops.reshape(x, self.heads)
+        return ops.transpose(x, (0, 2, 1, 3)) if self.layout == "BNSD" else x
 
     def construct(self, x):
         mixed = self.attention(self.split(self.query(x)), self.split(self.key(x)), self.split(self.value(x)))
-        if self.bnsd:
-            mixed = ops.reshape(ops.transpose(mixed, (0, 2, 1, 3)), x.shape)
-        return self.out(mixed)
+        if self.layout == "BNSD":
+            mixed = ops.transpose(mixed, (0, 2, 1, 3))
+        return self.out(ops.reshape(mixed, x.shape))
 
 
 class Gradients(nn.Cell):
-    """Output and gradients of a network, in one graph."""
+    """Output, where it is wanted, and gradients of a network, in one graph."""
 
-    def __init__(self, network):
+    def __init__(self, network, with_output):
         super().__init__()
+        self.with_output = with_output
         self.network, self.weights = network, ms.ParameterTuple(network.trainable_params())
         self.gradients = ops.GradOperation(get_all=True, get_by_list=True, sens_param=True)
 
     def construct(self, x, sens):
-        return self.network(x), self.gradients(self.network, self.weights)(x, sens)
+        gradients = self.gradients(self.network, self.weights)(x, sens)
+        return (self.network(x), gradients) if self.with_output else (None, gradients)
 
 
 def expected(x, sens, weights):
     """Output, and gradients of x and the weights, in float64."""
+    head_dim = x.shape[1] // HEADS
 
     def heads(t):
-        return t.reshape(BATCH, SEQ, HEADS, HEAD_DIM).swapaxes(1, 2)
+        return t.reshape(BATCH, SEQ, HEADS, head_dim).swapaxes(1, 2)
 
     def flat(t):
-        return t.swapaxes(1, 2).reshape(BATCH * SEQ, WIDTH)
+        return t.swapaxes(1, 2).reshape(BATCH * SEQ, -1)
 
     query, key, value = (heads(x @ weight.T) for weight in weights[:3])
-    scores = query @ key.swapaxes(-1, -2) / np.sqrt(HEAD_DIM)
+    scores = query @ key.swapaxes(-1, -2) / np.sqrt(head_dim)
     scores = np.where(np.tril(np.ones((SEQ, SEQ), bool)), scores, -np.inf)
     shares = np.exp(scores - scores.max(-1, keepdims=True))
     shares /= shares.sum(-1, keepdims=True)
     mixed = flat(shares @ value)
     d_mixed = heads(sens @ weights[3])
     d_shares = d_mixed @ value.swapaxes(-1, -2)
-    d_scores = shares * (d_shares - (shares * d_shares).sum(-1, keepdims=True)) / np.sqrt(HEAD_DIM)
+    d_scores = shares * (d_shares - (shares * d_shares).sum(-1, keepdims=True)) / np.sqrt(head_dim)
     parts = [flat(d_scores @ key), flat(d_scores.swapaxes(-1, -2) @ query), flat(shares.swapaxes(-1, -2) @ d_mixed)]
     d_x = sum(part @ weight for part, weight in zip(parts, weights))
     return [mixed @ weights[3].T, d_x, *(part.T @ x for part in parts), sens.T @ mixed]
 
 
-def attention(layout):
+def attention(layout, head_dim=HEAD_DIM, with_output=True):
     """Errors of two calls with other data, each over the largest number."""
     generator = np.random.default_rng(0)
-    network = Between(layout)
+    network = Between(layout, int(head_dim))
+    width = network.width
     weights = []
     for parameter in network.trainable_params():
-        weight = (generator.standard_normal(parameter.shape) / np.sqrt(WIDTH)).astype(np.float16)
+        weight = (generator.standard_normal(parameter.shape) / np.sqrt(width)).astype(np.float16)
         parameter.set_data(Tensor(weight.astype(np.float32)))
         weights.append(weight.astype(np.float64))
-    shape = (BATCH * SEQ, WIDTH) if layout == "TH" else (BATCH, SEQ, WIDTH)
-    both = Gradients(network)
+
+    def given(array):
+        """Tokens as the network takes them."""
+        array = array.reshape((BATCH * SEQ, width) if layout == "TH" else (BATCH, SEQ, width))
+        return Tensor(np.ascontiguousarray(array.swapaxes(0, 1)) if layout == "SBH" else array)
+
+    both = Gradients(network, with_output)
     names = "output", "d_x", "d_query", "d_key", "d_value", "d_out"
     for call in range(2):
-        x, sens = (generator.standard_normal((BATCH * SEQ, WIDTH)).astype(np.float16) for _ in range(2))
-        output, ((d_x,), d_weights) = both(Tensor(x.reshape(shape)), Tensor(sens.reshape(shape)))
+        x, sens = (generator.standard_normal((BATCH * SEQ, width)).astype(np.float16) for _ in range(2))
+        output, ((d_x,), d_weights) = both(given(x), given(sens))
         for name, got, right in zip(names, (output, d_x, *d_weights), expected(x.astype(float), sens, weights)):
-            error = np.abs(got.asnumpy().astype(float).reshape(right.shape) - right).max() / np.abs(right).max()
+            if got is None:
+                continue
+            got = got.asnumpy().astype(float)
+            got = got.swapaxes(0, 1) if layout == "SBH" and got.ndim == 3 else got
+            error = np.abs(got.reshape(right.shape) - right).max() / np.abs(right).max()
             print(call, name, error)
 
 
-def model(device):
+def model(device, backend=None):
     """A GPT of one layer, the same on every device."""
     from small_gpt import GPT
 
     ms.set_seed(0)
     np.random.seed(0)
-    backend = "math" if device == "CPU" else "tik"
+    backend = backend or ("math" if device == "CPU" else "tik")
     options = {"alibi": True, "causal": True, "backend": backend, "input_layout": "BSH"}
     return GPT(1, HEADS, HEAD_DIM, lambda: FlashAttention(HEAD_DIM, **options), dtype="float16")
 
 
-def gpt(device):
+def gpt(device, backend=None):
     """Losses of four steps with AdamW."""
     from small_gpt import batches, standard_library, train
 
     text, _ = standard_library()
-    losses, _ = train(model(device), batches(text, 1, SEQ, 0), 4, 2e-3, label="train")
+    losses, _ = train(model(device, backend), batches(text, 1, SEQ, 0), 4, 2e-3, label="train")
     for loss in losses:
         print(loss)
 
@@ -134,7 +151,7 @@ if __name__ == "__main__":
     what, mode, *rest = sys.argv[1:]
     target = os.environ.get("DEVICE", "Ascend")
     ms.set_context(mode=ms.GRAPH_MODE if mode == "graph" else ms.PYNATIVE_MODE, device_target=target)
-    if what == "attention":
-        attention(*rest)
+    if what in ("attention", "gradients"):
+        attention(*rest, with_output=what == "attention")
     else:
-        {"gpt": gpt, "scale": scale}[what](target)
+        {"gpt": gpt, "scale": scale}[what](target, *rest)

@@ -1,6 +1,5 @@
 """FlashAttention under MindSpore's own Ascend backend, on the virtual card."""
 
-import csv
 from pathlib import Path
 
 import numpy as np
@@ -11,26 +10,9 @@ from tests.virtual_ascend.card import card_python, on_card, said, start
 
 pytestmark = pytest.mark.card
 PROGRAM = Path(__file__).with_name("card_attention.py")
-CASES = Path(__file__).with_name("card_cases.py")
 PACKAGES = (ROOT / "train",)
 # A result of the whole chain of float16 operators over its largest number.
 BOUND = 2e-3
-# Between them: masks, biases, windows, dropout by bits, shared keys, a soft cap, sinks, prefixes, segments, values of
-# another width, and few queries on many keys.
-CASE_NAMES = (
-    "B2-H4-KV2-Sq97-Sk150-D64-float16-compact-drop0.1",
-    "B1-H4-KV1-Sq45-Sk61-D32-float16-heads-alibi.computed",
-    "B2-H4-Sq45-Sk61-D32-float16-compact-alibi.bias_all",
-    "B2-H2-S64-D80-float16-rows-alibi.given-drop0.5",
-    "B1-H2-S113-D32-float16-all-alibi.computed-sinks",
-    "B2-H2-S140-D32-float16-3d-window40_0",
-    "B2-H2-S140-D32-float16-padding-blocks1_all-windowall_25-sparse_64-alibi.given",
-    "B2-H2-Sq300-Sk140-D96v24-float16-causal-window90_all-cap3.0",
-    "B2-H3-KV1-Sq300-Sk70-D32-float16-window20_3-alibi.bias-cap4.0-sinks",
-    "B2-H2-Sq3-Sk300-D32v48-float16-causal-cap3.0-sinks-prefix",
-    "B2-H2-S140-D32-float16-causal-cap3.0-prefix-documents",
-    "B2-H2-Sq70-Sk140-D32-float16-3d-shuffled",
-)
 
 
 @pytest.fixture(scope="module")
@@ -47,13 +29,6 @@ def lines(python, folder, *arguments, options=()):
     return [line.split() for line in said(done).splitlines()]
 
 
-def launched(folder):
-    """Types of what was launched, operators in TIK by their names alone."""
-    with open(folder / "op_summary.csv") as file:
-        kinds = [row["OP Type"] for row in csv.DictReader(file)]
-    return [kind.rpartition("_")[0] if kind.startswith("Custom_") else kind for kind in kinds]
-
-
 LAYOUTS = ("graph", "TH"), ("graph", "BNSD"), ("pynative", "TH"), ("pynative", "BSH")
 
 
@@ -62,35 +37,6 @@ def test_output_and_gradients_of_two_calls(python, tmp_path, mode, layout):
     found = lines(python, tmp_path, "attention", mode, layout)
     assert len(found) == 12
     assert {name: error for call, name, error in found if float(error) > BOUND} == {}
-
-
-def right_cases(python, folder, mode, names):
-    """Asserts that the card computes the cases of these names."""
-    done = said(on_card(python, CASES, mode, *names, cwd=folder, packages=(*PACKAGES, ROOT)))
-    found = {name: verdict for name, verdict, *_ in (line.split(maxsplit=2) for line in done.splitlines())}
-    assert found == dict.fromkeys(names, "right"), done
-
-
-@pytest.mark.parametrize("mode", ["graph", pytest.param("pynative", marks=pytest.mark.slow)])
-def test_shared_cases_forward_and_backward(python, tmp_path, mode):
-    right_cases(python, tmp_path, mode, CASE_NAMES)
-
-
-def test_no_conversion_between_the_projections_and_the_operators(python, tmp_path):
-    """GRAPH, layout TH: what MatMul gives in fractals is what the operators take, forward and backward."""
-    lines(python, tmp_path, "attention", "graph", "TH", options=("--report", tmp_path))
-    first = launched(tmp_path)
-    first = first[: len(first) // 2]  # of two calls
-    forward = first.index("Custom_flash_attention_forward_tiles")
-    assert [kind for kind in first[:forward] if kind != "Cast"] == ["TransData"] + 3 * ["MatMul"]
-    assert first[forward + 1 : forward + 4] == ["TransData", "Cast", "MatMul"]  # of the weights and of x
-    backward = first.index("Custom_flash_attention_grad_rows")
-    assert first[backward : backward + 3] == [
-        "Custom_flash_attention_grad_rows",
-        "AtomicAddrClean",
-        "Custom_flash_attention_grad_tiles_query",
-    ]
-    assert first.count("TransData") == 8 and first.count("MatMul") == 12
 
 
 def test_a_gpt_trains_as_on_a_cpu(python, tmp_path):

@@ -10,6 +10,7 @@ from flash_attention.backends.ascend import integers
 from flash_attention.backends.ascend.cell import NOTHING_SEEN, SpreadSinks, kernels
 from flash_attention.backends.ascend.limits import MAX_KEEP_BYTES
 from flash_attention.backends.ascend.stages import MakePrimitive
+from flash_attention.backends.constants import filled
 from flash_attention.kernels.tik import host, layout, packed
 from flash_attention.kernels.tik.problem import Chip, padded
 from flash_attention.kernels.tik.signature import Request
@@ -101,7 +102,8 @@ class _Matrix(nn.Cell):
         rows = tensor.shape[0]
         if self.missing > 0:
             tensor = ops.reshape(tensor, (rows, self.heads, self.size))
-            tensor = ops.concat((tensor, ops.zeros((rows, self.heads, self.missing), tensor.dtype)), 2)
+            columns = ops.cast(filled((rows, self.heads, self.missing), 0), tensor.dtype)
+            tensor = ops.concat((tensor, columns), 2)
         return ops.reshape(tensor, (rows, -1))
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from mindspore import Parameter, Tensor, nn, ops
+from mindspore import Parameter, Tensor, nn
 from mindspore import dtype as mstype
+from mindspore.common.initializer import initializer
 
 from flash_attention.backends.cache_update import check_room
 from flash_attention.paged import append_tokens, limited_attention
@@ -162,4 +163,5 @@ class _RoomCheck(nn.Cell):
 
 
 def _storage(shape: tuple, dtype, name: str) -> Parameter:
-    return Parameter(ops.zeros(shape, dtype), name=name, requires_grad=False)
+    # A device of MindSpore 2.0 cannot run `ops.zeros` in PYNATIVE: an operator whose output shape is data.
+    return Parameter(initializer("zeros", shape, dtype), name=name, requires_grad=False)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Callable
 
+from .. import channels
 from . import elementwise, indexing, layout, matmul, normalisation, optimizer, random, reduce, status
 
 Operator = Callable[..., Any]
@@ -20,6 +21,6 @@ TABLE: dict[str, Operator] = {name: function for family in _FAMILIES for name, f
 #: Operators of the AI CPU, by type.
 AICPU: dict[str, Operator] = {
     name: function
-    for family in (elementwise, indexing, layout, random, reduce)
+    for family in (channels, elementwise, indexing, layout, random, reduce)
     for name, function in family.AICPU.items()
 }

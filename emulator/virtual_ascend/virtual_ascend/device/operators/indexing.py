@@ -80,6 +80,7 @@ TABLE: dict[str, Callable[..., Any]] = {
     "gather_v2_d": _gather,
     "one_hot": _one_hot,
     "one_hot_d": _one_hot,
+    "scatter_nd_update": _scatter(_put),
     "tensor_scatter_update": _scatter(_put),
     "top_k_d": _top,
     "unsorted_segment_sum": _segment_sums,
@@ -90,5 +91,5 @@ AICPU: dict[str, Callable[..., Any]] = {
     "GatherDGrad": _gather_along_gradient,
     "GatherDGradV2": _gather_along_gradient,
     "GatherNd": _gather_nd,
-    "TensorScatterUpdate": _scatter(_put),
+    **dict.fromkeys(("ScatterNdUpdate", "TensorScatterUpdate"), _scatter(_put)),
 }

@@ -34,7 +34,7 @@ def _normal(kernel: Kernel, *_: Any) -> np.ndarray:
 
 TABLE: dict[str, Callable[..., Any]] = dict.fromkeys(("drop_out_do_mask", "dropout_do_mask"), _apply_dropout)
 AICPU: dict[str, Callable[..., Any]] = {
-    "DropoutGenMask": _dropout_bits,
+    **dict.fromkeys(("DropoutGenMask", "DropOutGenMask"), _dropout_bits),  # MindSpore's name and CANN's
     "StandardNormal": _normal,
     "UniformReal": _uniform,
 }

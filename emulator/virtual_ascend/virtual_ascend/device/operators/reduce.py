@@ -54,6 +54,11 @@ def _arg(function: Callable[..., Any]) -> Callable[..., Any]:
     return operator
 
 
+def _arg_along(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Of a tensor and the axis, which is one too."""
+    return lambda _kernel, x, axis: function(x, axis=int(axis))
+
+
 def _arg_with_value(position: Callable[..., Any], value: Callable[..., Any]) -> Callable[..., Any]:
     def operator(kernel: Kernel, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         axis = kernel.attributes.get("dimension", kernel.attributes.get("axis", 0))
@@ -62,11 +67,11 @@ def _arg_with_value(position: Callable[..., Any], value: Callable[..., Any]) -> 
     return operator
 
 
-def _running_sum(kernel: Kernel, x: np.ndarray) -> np.ndarray:
+def _running_sum(kernel: Kernel, x: np.ndarray, axis: np.ndarray | None = None) -> np.ndarray:
     attributes = kernel.attributes
     if attributes.get("exclusive") or attributes.get("reverse"):
         raise NotImplementedError("exclusive or reverse sums")
-    return np.cumsum(wide(x), axis=attributes["axis"])
+    return np.cumsum(wide(x), axis=attributes["axis"] if axis is None else int(axis))
 
 
 _BY_NAME: dict[str, Callable[..., Any]] = {
@@ -85,12 +90,14 @@ TABLE: dict[str, Callable[..., Any]] = {
     "arg_min_with_value": _arg_with_value(np.argmin, np.min),
     "bias_add_grad": _bias_gradient,
     "confusion_mul_grad": _product_and_sum,
+    "cumsum": _running_sum,
     "cumsum_d": _running_sum,
     "l2_loss": lambda _kernel, x: np.square(wide(x)).sum() / 2,
     "square_sum_all": lambda _kernel, x, y: (np.square(wide(x)).sum(), np.square(wide(y)).sum()),
     "square_sum_v1": _square_sum,
 }
 AICPU: dict[str, Callable[..., Any]] = {
+    "ArgMax": _arg_along(np.argmax),
     **{"".join(map(str.capitalize, name.split("_"))): TABLE[name] for name in _BY_NAME},
     "Argmax": TABLE["arg_max_d"],
     "CumSum": TABLE["cumsum_d"],

@@ -1,0 +1,316 @@
+"""Calls on the virtual card that are no shared case: card_calls.py MODE CALL... Prints name, verdict, detail of each.
+
+Each is compared with float64 by the rules of `reference.compare`, with data that differ at every call of one network.
+"""
+
+import functools
+import sys
+
+import mindspore as ms
+import numpy as np
+from flash_attention import (
+    KVCache,
+    attention_backend,
+    flash_attention_varlen,
+    paged_attention,
+    reference,
+    reshape_and_cache,
+)
+from flash_attention.reference import Attention
+from mindspore import Parameter, Tensor, nn, ops
+
+from tests.train.flash_attention.cases import Case
+from tests.train.flash_attention.problems import make_problem
+from tests.train.flash_attention.run import Attention32, array
+from tests.train.flash_attention.st.card_program import on_the_card, report
+
+HEADS, KV_HEADS = 4, 2
+# Widths of a head: of packed sequences, which get columns of zeros for the operators, and of a cache, which do not.
+DIM, VALUE_DIM = 24, 40
+CACHE_DIM, CACHE_VALUE_DIM = 32, 48
+
+
+def draw(generator, *shape):
+    """Normal numbers of float16, as float32."""
+    return reference.round_to(generator.standard_normal(shape), "float16")
+
+
+def tensors(*arrays):
+    """float16 Tensors."""
+    return tuple(Tensor(array.astype(np.float16)) for array in arrays)
+
+
+def differentiated(network, count):
+    """The network, whose first result is a loss, with the gradients of so many inputs, in the mode that is set."""
+    run = ops.value_and_grad(network, grad_position=tuple(range(count)), has_aux=True)
+    return ms.jit(run) if ms.get_context("mode") == ms.GRAPH_MODE else run
+
+
+def agree(actual, problem, *given, **sides):
+    """Asserts that results are right."""
+    exact, low = (function(problem, *given, **sides) for function in (reference.truth, reference.baseline))
+    wrong = [str(error) for error in reference.compare(actual, exact, low) if not error.ok]
+    assert not wrong, "\n".join(wrong)
+
+
+# ---------------------------------------------------------------------------------------------------- dropout by seed
+def dropout_by_seed():
+    """Which scores a call drops is read from its output: its values are a unit matrix. The gradients must fit them."""
+    case = Case(batch=2, heads=4, kv_heads=2, seq_q=150, seq_k=64, head_dim=64, mask="causal", dropout=0.3)
+    inputs, problem = case.inputs(), case.problem
+    run = differentiated(Attention32(case, "tik"), 3)
+    generator = np.random.default_rng(0)
+    value = np.broadcast_to(np.eye(64, dtype=np.float32), problem.shape_value())
+    seen = ~np.broadcast_to(reference.hidden(problem), (2, 4, 150, 64))
+    drawn = []
+    for _ in range(3):
+        query, key = draw(generator, *problem.shape_query()), draw(generator, *problem.shape_key())
+        (_, output, logsumexp), gradients = run(*tensors(query, key, value), None, None)
+        keep = array(output) != 0
+        assert abs(keep[seen].mean() - 0.7) < 4 * np.sqrt(0.21 / seen.sum()), keep[seen].mean()
+        actual = Attention(array(output), array(logsumexp), *map(array, gradients))
+        sides = {"keep": keep, "d_output": inputs.d_output, "d_logsumexp": inputs.d_logsumexp}
+        agree(actual, problem, query, key, value, **sides)
+        drawn.append(keep)
+    assert (drawn[0] != drawn[1])[seen].mean() > 0.3 and (drawn[1] != drawn[2])[seen].mean() > 0.3, "the same bits"
+
+
+# --------------------------------------------------------------------------------------------------- packed sequences
+# The second sequence has no query, the third no key at first.
+LENGTHS = (
+    ((5, 0, 3, 130, 2), (5, 4, 0, 140, 300)),
+    ((40, 20, 0, 50, 30), (40, 20, 9, 80, 300)),
+)
+PACKED = {
+    "full": {},
+    "bottom_right": {"causal": True, "causal_alignment": "bottom_right"},
+    "window": {"window_left": 20, "window_right": 3},
+    "alibi": {"alibi": True, "causal": True},
+    "softcap": {"softcap": 2.0, "causal": True},
+    "sinks_prefix": {"causal": True, "sinks": True, "prefix": True},
+}
+
+
+class Packed(nn.Cell):
+    """Packed sequences and a loss of the output and the logsumexp."""
+
+    def __init__(self, rules):
+        super().__init__()
+        self.rules = {name: value for name, value in rules.items() if not name.startswith("window")}
+        self.seed = Tensor([1, 2], ms.int64) if "dropout_rate" in rules else None
+        self.rules["window_size"] = rules.get("window_left", -1), rules.get("window_right", -1)
+
+    def construct(self, query, key, value, sinks, prefix, ends_q, ends_k, d_output, d_logsumexp):
+        output, logsumexp = flash_attention_varlen(
+            query,
+            key,
+            value,
+            ends_q,
+            ends_k,
+            seed=self.seed,
+            sinks=sinks,
+            prefix=prefix,
+            return_lse=True,
+            backend="tik",
+            **self.rules,
+        )
+        seen = ops.select(logsumexp > -1e30, logsumexp, ops.zeros_like(logsumexp))
+        loss = (output.astype(ms.float32) * d_output).sum() + (seen * d_logsumexp).sum()
+        return loss, output, logsumexp
+
+
+def packed(name):
+    """Every sequence as a call of its own, with other lengths at the second call."""
+    rules = dict(PACKED[name])
+    sunk, prefixed = rules.pop("sinks", False), rules.pop("prefix", False)
+    run = differentiated(Packed(rules), 4 if sunk else 3)
+    generator = np.random.default_rng(0)
+    for queries, keys in LENGTHS:
+        tokens, of_keys = sum(queries), sum(keys)
+        query, key = draw(generator, tokens, HEADS, DIM), draw(generator, of_keys, KV_HEADS, DIM)
+        value, d_output = draw(generator, of_keys, KV_HEADS, VALUE_DIM), draw(generator, tokens, HEADS, VALUE_DIM)
+        d_logsumexp = draw(generator, HEADS, tokens)
+        sinks = np.array([1.0, -2.0, 0.5, 4.0], np.float32) if sunk else None
+        prefix = np.array([2, 4, 0, 77, 290], np.int32) if prefixed else None
+        ends = [np.cumsum((0, *lengths)).astype(np.int32) for lengths in (queries, keys)]
+        optional = (None if one is None else Tensor(one) for one in (sinks, prefix))
+        given = *tensors(query, key, value), *optional, *map(Tensor, (*ends, d_output, d_logsumexp))
+        (_, output, logsumexp), (d_query, d_key, d_value, *_) = run(*given)
+        of_rows = list(map(array, (output, d_query)))
+        of_columns = list(map(array, (d_key, d_value)))
+        for index, (count, columns_count) in enumerate(zip(queries, keys)):
+            rows, columns = (slice(*side[index : index + 2]) for side in ends)
+            found = [part[rows] for part in of_rows] + [part[columns] for part in of_columns]
+            if 0 in (count, columns_count):
+                assert not any(part.any() for part in found), f"sequence {index}: not zero where nothing is visible"
+                continue
+            others = {"kv_heads": KV_HEADS, "value_dim": VALUE_DIM, "sinks": sunk, "prefix": prefixed}
+            problem = make_problem(1, HEADS, count, columns_count, DIM, return_lse=True, **others, **rules)
+            result, *gradients = map(heads_first, found)
+            agree(
+                Attention(result, array(logsumexp)[None, :, rows], *gradients),
+                problem,
+                *map(heads_first, (query[rows], key[columns], value[columns])),
+                sinks=sinks,
+                prefix=prefix[index : index + 1] if prefixed else None,
+                d_output=heads_first(d_output[rows]),
+                d_logsumexp=d_logsumexp[None, :, rows],
+            )
+
+
+def heads_first(rows):
+    """(1, heads, tokens, width) of (tokens, heads, width)."""
+    return rows.swapaxes(0, 1)[None]
+
+
+def packed_dropout():
+    """As `dropout_by_seed`: values of a unit matrix for every sequence."""
+    queries, keys = (70, 40, 9), (64, 32, 16)
+    ends = [np.cumsum((0, *lengths)).astype(np.int32) for lengths in (queries, keys)]
+    generator = np.random.default_rng(0)
+    run = differentiated(Packed({"dropout_rate": 0.3}), 3)
+    value = np.zeros((sum(keys), HEADS, 64), np.float32)
+    for start, count in zip(ends[1], keys):
+        value[start : start + count] = np.eye(64, dtype=np.float32)[:count, None]
+    before = None
+    for _ in range(2):
+        query, key = draw(generator, sum(queries), HEADS, DIM), draw(generator, sum(keys), HEADS, DIM)
+        d_output, d_logsumexp = draw(generator, sum(queries), HEADS, 64), draw(generator, HEADS, sum(queries))
+        given = *tensors(query, key, value), None, None, *map(Tensor, (*ends, d_output, d_logsumexp))
+        (_, output, logsumexp), (d_query, d_key, d_value) = run(*given)
+        output, *gradients = map(array, (output, d_query, d_key, d_value))
+        for index, (count, columns_count) in enumerate(zip(queries, keys)):
+            rows, columns = (slice(*side[index : index + 2]) for side in ends)
+            found = output[rows], gradients[0][rows], gradients[1][columns], gradients[2][columns]
+            result, *of_inputs = map(heads_first, found)
+            problem = make_problem(
+                1, HEADS, count, columns_count, DIM, value_dim=64, return_lse=True, training=True, dropout_rate=0.3
+            )
+            agree(
+                Attention(result, array(logsumexp)[None, :, rows], *of_inputs),
+                problem,
+                *map(heads_first, (query[rows], key[columns], value[columns])),
+                keep=result[..., :columns_count] != 0,
+                d_output=heads_first(d_output[rows]),
+                d_logsumexp=d_logsumexp[None, :, rows],
+            )
+        kept = (output != 0)[: queries[0]]
+        assert abs(kept.mean() - 0.7) < 0.03, kept.mean()
+        assert before is None or (before != kept).mean() > 0.3, "the same bits"
+        before = kept
+
+
+# ------------------------------------------------------------------------------------------------------------- caches
+PAGED = {
+    "plain": {},
+    "window_softcap": {"window_size": (50, 0), "softcap": 3.0},
+    "alibi": {"alibi": True, "scale": 0.4},
+    "sinks": {"sinks": True},
+}
+
+
+def attended(query, keys, values, **rules):
+    """(batch, seq, heads, width) in float64 of queries that stand at the ends of their keys."""
+    window = rules.pop("window_size", (-1, -1))
+    sinks = rules.pop("sinks", None)
+    rules |= {"window_left": window[0], "window_right": window[1]}
+    rules["scale"] = rules.get("scale")
+    output = []
+    for row, key, value in zip(query, keys, values):
+        sizes = 1, row.shape[1], len(row), len(key), row.shape[2]
+        problem = make_problem(
+            *sizes, kv_heads=key.shape[1], value_dim=value.shape[2], causal=True, causal_alignment="bottom_right",
+            sinks=sinks is not None, **rules,
+        )  # fmt: skip
+        output.append(reference.truth(problem, *map(heads_first, (row, key, value)), sinks=sinks).output[0])
+    return np.stack(output).swapaxes(1, 2)
+
+
+class Decoder(nn.Cell):
+    """Writes tokens into its caches, which hold NaN elsewhere, and attends to them."""
+
+    def __init__(self, blocks, block_size, rules):
+        super().__init__()
+        self.rules = rules
+        self.keys, self.values = (
+            Parameter(Tensor(np.full((blocks, block_size, KV_HEADS, width), np.nan, np.float16)), name=name)
+            for name, width in (("keys", CACHE_DIM), ("values", CACHE_VALUE_DIM))
+        )
+
+    def construct(self, query, key, value, slots, tables, lengths):
+        written = reshape_and_cache(key, value, self.keys, self.values, slots)
+        lengths = ops.depend(lengths, written)
+        return paged_attention(query, self.keys, self.values, tables, lengths, backend="tik", **self.rules)
+
+
+def paged(name):
+    """A prompt of 30 and one of 14 tokens, and three tokens more, one by one."""
+    block_size, lengths = 16, np.array([30, 14], np.int32)
+    rules = dict(PAGED[name])
+    sinks = np.array([1.0, -2.0, 0.5, 9.0], np.float32) if rules.pop("sinks", False) else None
+    decoder = Decoder(9, block_size, {**rules, **({} if sinks is None else {"sinks": Tensor(sinks)})})
+    tables = np.array([[4, 1, 6], [2, 5, 8]], np.int32)
+    generator = np.random.default_rng(0)
+    total = 36
+    query = draw(generator, 2, total, HEADS, CACHE_DIM)
+    key, value = draw(generator, 2, total, KV_HEADS, CACHE_DIM), draw(generator, 2, total, KV_HEADS, CACHE_VALUE_DIM)
+    steps = [(0, 8), (8, 14), *((at, at + 1) for at in range(14, 18))]
+    for start, end in steps:
+        positions = np.arange(start, end)
+        slots = tables[:, positions // block_size] * block_size + positions % block_size
+        lengths = np.array([end, end], np.int32)
+        given = tensors(query[:, start:end], key[:, start:end], value[:, start:end])
+        output = array(decoder(*given, *map(Tensor, (slots.astype(np.int32).reshape(-1), tables, lengths))))
+        right = attended(query[:, start:end], key[:, :end], value[:, :end], sinks=sinks, **rules)
+        np.testing.assert_allclose(output, right, atol=4e-3, err_msg=f"tokens {start} to {end}")
+
+
+class Two(nn.Cell):
+    """Two caches of one shape in one net."""
+
+    def __init__(self, **options):
+        super().__init__()
+        self.first, self.second = (
+            KVCache(2, 24, KV_HEADS, CACHE_DIM, CACHE_VALUE_DIM, ms.float16, **options) for _ in range(2)
+        )
+        for cache in (self.first, self.second):
+            for storage in (cache.key_cache, cache.value_cache):
+                storage.set_data(Tensor(np.full(storage.shape, np.nan, np.float16)))
+
+    def construct(self, query, key, value, other_key, other_value):
+        output = self.first(query, key, value)
+        self.second.update(other_key, other_value)
+        return output, self.second.attend(query)
+
+
+def cache(kind):
+    """A prompt of 12 tokens and eight tokens more in two caches of one net."""
+    net = Two(**({"paged": True, "block_size": 16} if kind == "paged" else {}))
+    generator = np.random.default_rng(0)
+    query = draw(generator, 2, 20, HEADS, CACHE_DIM)
+    sides = [
+        (draw(generator, 2, 20, KV_HEADS, CACHE_DIM), draw(generator, 2, 20, KV_HEADS, CACHE_VALUE_DIM))
+        for _ in range(2)
+    ]
+    for start, end in [(0, 12), *((at, at + 1) for at in range(12, 20))]:
+        parts = [part[:, start:end] for part in (query, *sides[0], *sides[1])]
+        with attention_backend("tik"):
+            outputs = net(*tensors(*parts))
+        for output, (key, value) in zip(outputs, sides):
+            right = attended(parts[0], key[:, :end], value[:, :end])
+            np.testing.assert_allclose(array(output), right, atol=4e-3, err_msg=f"tokens {start} to {end}")
+    assert net.first.lengths.asnumpy().tolist() == net.second.lengths.asnumpy().tolist() == [20, 20]
+
+
+CALLS = {
+    "dropout_by_seed": dropout_by_seed,
+    "packed_dropout": packed_dropout,
+    **{f"packed.{name}": functools.partial(packed, name) for name in PACKED},
+    **{f"paged.{name}": functools.partial(paged, name) for name in PAGED},
+    **{f"cache.{kind}": functools.partial(cache, kind) for kind in ("contiguous", "paged")},
+}
+
+
+if __name__ == "__main__":
+    on_the_card(sys.argv[1])
+    report(sys.argv[2:] or CALLS, lambda name: CALLS[name]())

@@ -1,0 +1,79 @@
+"""What MindSpore launches on the virtual card for attention between four projections, by mode and layout.
+
+    PYTHONPATH=train:emulator:emulator/virtual_ascend:. python tests/train/flash_attention/st/card_kernels.py
+
+with MindSpore 2.0 prints what was launched, two calls forward and backward, and the table of conversions of
+docs/ascend.md. `--write` makes the lists those that the tests expect, card_kernels.txt.
+"""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import sys
+import tempfile
+import textwrap
+from pathlib import Path
+
+from tests.train.flash_attention.st.wheel_tools import ROOT
+from tests.virtual_ascend.card import on_card, said
+
+LISTS = Path(__file__).with_suffix(".txt")
+MODES = "graph", "pynative"
+LAYOUTS = ("TH", 64), ("BSH", 64), ("BSND", 64), ("SBH", 64), ("BNSD", 64), ("BSH", 24)
+TRANSPOSES = "Transpose", "TransposeD", "ConfusionTransposeD"
+
+
+def launched(folder: Path) -> list[dict[str, str]]:
+    """The table of launches, the types of operators in TIK without the number behind their names."""
+    with open(folder / "op_summary.csv") as file:
+        rows = list(csv.DictReader(file))
+    for row in rows:
+        if row["OP Type"].startswith("Custom_"):
+            row["OP Type"] = row["OP Type"].rpartition("_")[0].replace("Custom_", "", 1)
+    return rows
+
+
+def kernels(python: Path, mode: str, layout: str, head_dim: int, seed: int = 0) -> list[str]:
+    """Types of all that two calls launch."""
+    with tempfile.TemporaryDirectory() as folder:
+        options = "--report", folder, "--seed", seed
+        program = Path(__file__).with_name("card_attention.py"), "gradients", mode, layout, head_dim
+        said(
+            on_card(
+                python, *program, cwd=Path(folder), options=options, packages=(ROOT / "train",),
+                EXAMPLES=ROOT / "examples",
+            )
+        )  # fmt: skip
+        return [row["OP Type"] for row in launched(Path(folder))]
+
+
+def expected() -> dict[str, list[str]]:
+    """The lists of card_kernels.txt: a line "MODE LAYOUT HEAD_DIM", and the types indented."""
+    blocks = (block.splitlines() for block in LISTS.read_text().strip().split("\n\n"))
+    return {name: " ".join(lines).split() for name, *lines in blocks}
+
+
+def main(write: bool) -> None:
+    """Prints lists and table."""
+    found = {
+        f"{mode} {layout} {head_dim}": kernels(Path(sys.executable), mode, layout, head_dim)
+        for mode, (layout, head_dim) in itertools.product(MODES, LAYOUTS)
+    }
+    blocks = [
+        name + "\n" + textwrap.indent(textwrap.fill(" ".join(types), 112), "    ") for name, types in found.items()
+    ]
+    text = "\n\n".join(blocks) + "\n"
+    if write:
+        LISTS.write_text(text)
+    print(text)
+    for layout, head_dim in LAYOUTS:
+        cells = [f"{layout}, {head_dim}"]
+        for mode in MODES:
+            types = found[f"{mode} {layout} {head_dim}"]
+            cells += [len(types), types.count("TransData"), sum(kind in TRANSPOSES for kind in types)]
+        print("|", " | ".join(map(str, cells)), "|")
+
+
+if __name__ == "__main__":
+    main("--write" in sys.argv)

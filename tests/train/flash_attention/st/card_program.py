@@ -1,0 +1,29 @@
+"""What the programs on the virtual card share."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterable
+
+import mindspore as ms
+
+
+def on_the_card(mode: str) -> None:
+    """Sets the device and the execution mode, "graph" or "pynative"."""
+    ms.set_context(mode=ms.GRAPH_MODE if mode == "graph" else ms.PYNATIVE_MODE, device_target="Ascend")
+
+
+def report(names: Iterable[str], check: Callable[[str], str | None]) -> None:
+    """Prints a line for each name: name; right, WRONG or FAILED; what there is to say; with tabulators between.
+
+    A check raises AssertionError where a result is wrong; what it returns is said.
+    """
+    for name in names:
+        try:
+            verdict, detail = "right", check(name) or ""
+        except AssertionError as error:
+            verdict, detail = "WRONG", str(error)
+        except Exception as error:
+            traceback.print_exc()
+            verdict, detail = "FAILED", f"{type(error).__name__}: {error}"
+        print(name, verdict, " ".join(detail.split()), sep="\t", flush=True)

@@ -1,0 +1,84 @@
+"""Attention of every kind on the virtual card, forward and backward, in both execution modes."""
+
+import pytest
+
+from tests.train.flash_attention.st.card_runs import verdicts
+from tests.virtual_ascend.card import card_python
+
+pytestmark = pytest.mark.card
+MODES = "graph", "pynative"
+# Between them: masks, biases, windows, dropout by bits, shared keys, a soft cap, sinks, prefixes, segments, values of
+# another width, few queries on many keys, and the layouts.
+CASES = (
+    "B2-H4-KV2-Sq97-Sk150-D64-float16-compact-drop0.1",
+    "BSH:B1-H4-KV1-Sq45-Sk61-D32-float16-heads-alibi.computed",
+    "B2-H4-Sq45-Sk61-D32-float16-compact-alibi.bias_all",
+    "B2-H2-S64-D80-float16-rows-alibi.given-drop0.5",
+    "TH:B1-H2-S113-D32-float16-all-alibi.computed-sinks",
+    "SBH:B2-H2-S140-D32-float16-3d-window40_0",
+    "B2-H2-S140-D32-float16-padding-blocks1_all-windowall_25-sparse_64-alibi.given",
+    "B2-H2-Sq300-Sk140-D96v24-float16-causal-window90_all-cap3.0",
+    "TH:B2-H3-KV1-Sq300-Sk70-D32-float16-window20_3-alibi.bias-cap4.0-sinks",
+    "BSND:B2-H2-Sq3-Sk300-D32v48-float16-causal-cap3.0-sinks-prefix",
+    "B2-H2-S140-D32-float16-causal-cap3.0-prefix-documents",
+    "B2-H2-Sq70-Sk140-D32-float16-3d-shuffled",
+)
+PARTS = 12
+# Of card_calls.py and card_training.py, those that show most for their time.
+CALLS = "dropout_by_seed", "packed.sinks_prefix", "paged.sinks", "cache.paged"
+TRAINING = "two alike", "accumulated", "dropout"
+
+
+@pytest.fixture(scope="module")
+def python():
+    """The interpreter that has MindSpore 2.0.0."""
+    return card_python()
+
+
+@pytest.mark.parametrize("mode, names", [("graph", CASES), ("pynative", CASES[::2])], ids=MODES)
+def test_shared_cases(python, tmp_path, mode, names):
+    assert set(verdicts(python, tmp_path, "card_cases.py", mode, *names)) == set(names)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("mode", MODES)
+def test_every_shared_case(python, tmp_path, mode, part):
+    assert len(verdicts(python, tmp_path, "card_cases.py", mode, f"{part}/{PARTS}")) > 400 // PARTS
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_calls(python, tmp_path, mode):
+    """Dropout by seed, packed sequences, caches."""
+    verdicts(python, tmp_path, "card_calls.py", mode, *CALLS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", MODES)
+def test_every_call(python, tmp_path, mode):
+    assert len(verdicts(python, tmp_path, "card_calls.py", mode)) == 14
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_training(python, tmp_path, mode):
+    """Two layers of one shape in one net, accumulated gradients, dropout of two layers; other data at every step."""
+    names = (*TRAINING, *(["recompute", "recomputed dropout"] if mode == "graph" else []))
+    verdicts(python, tmp_path, "card_training.py", mode, *names)
+
+
+@pytest.mark.parametrize("mode, names", [("graph", ("train", "export", "sink by two")), ("pynative", ("checkpoint",))])
+def test_around_a_network(python, tmp_path, mode, names):
+    """Model.train, sunk data, checkpoints, export."""
+    verdicts(python, tmp_path, "card_data.py", mode, *names)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode, count", [("graph", 8), ("pynative", 4)])
+def test_all_around_a_network(python, tmp_path, mode, count):
+    assert len(verdicts(python, tmp_path, "card_data.py", mode)) == count
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode, count", [("graph", 13), ("pynative", 11)])
+def test_all_training(python, tmp_path, mode, count):
+    assert len(verdicts(python, tmp_path, "card_training.py", mode)) == count
