@@ -110,7 +110,9 @@ class _Attention(nn.Cell):
             scores = scores + (bias if self.bias_grad else ops.stop_gradient(bias))
         hidden = self.hidden(query, key, inputs)
         if hidden is not None:
-            scores = ops.masked_fill(scores, hidden, -_INFINITY)
+            # Not masked_fill: its gradient is 0 * NaN where a row of NaN is hidden (MindSpore 2.0, 2.7).
+            hidden = ops.logical_or(hidden, scores < -_INFINITY)  # never: in the scores' shape, as select wants it
+            scores = ops.select(hidden, ops.zeros_like(scores) - _INFINITY, scores)
 
         # A row that sees nothing has top -inf and total 0: it must give 0 and -inf, and no NaN in any gradient.
         top = without_influence(self.top(scores, -1))
