@@ -52,7 +52,9 @@ class Cell:
     def problem(self) -> KernelProblem:
         rules = RULES.get(self.kind) or tik_kernels.FEATURES.get(self.kind, {})
         problem = tik_kernels.problem_of(self.seq, self.head_dim, **rules)
-        return replace(problem, heads=self.heads, kv_heads=self.heads, cores=self.cores) if self.heads else problem
+        if not self.heads:
+            return problem
+        return replace(problem, heads=self.heads, kv_heads=self.heads, all_heads=self.heads, cores=self.cores)
 
     def __str__(self) -> str:
         heads = f" {self.heads} heads on {self.cores} cores" if self.heads else ""

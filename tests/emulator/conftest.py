@@ -17,16 +17,19 @@ from tests.emulator.support.process_runs import one_number  # noqa: F401 - fixtu
 from tests.emulator.support.strict_programs import quiet, source, target  # noqa: F401 - fixtures
 from tests.emulator.support.tensor_views import ub  # noqa: F401 - fixture
 
+_NOTHING_SELECTED = platform_info.selection()
+
 
 @pytest.fixture(autouse=True)
 def clean_emulator() -> Iterator[None]:
-    """Undo what a test installs, selects and configures."""
-    options, selection, finders = settings.default_options(), platform_info.selection(), list(sys.meta_path)
+    """Undo what a test installs, selects and configures, and what one of another folder selected."""
+    options, finders = settings.default_options(), list(sys.meta_path)
+    platform_info.restore(_NOTHING_SELECTED)
     yield
     if sys.meta_path != finders:
         tikemu.uninstall()
     settings.set_default_options(options)
-    platform_info.restore(selection)
+    platform_info.restore(_NOTHING_SELECTED)
 
 
 @pytest.fixture

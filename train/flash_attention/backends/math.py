@@ -13,7 +13,7 @@ from mindspore import dtype as mstype
 
 from flash_attention.backends.base import Backend
 from flash_attention.backends.comparison import Differs
-from flash_attention.backends.derivatives import FirstDerivativeOnlyInPynative, without_influence
+from flash_attention.backends.derivatives import OLD, FirstDerivativeOnlyInPynative, without_influence
 from flash_attention.backends.packed_loop import PackedLoop, PackedLoopOfTensors
 from flash_attention.backends.paged_gather import PagedGather
 from flash_attention.backends.positional import ComputedAlibi, OutOfBand, counted
@@ -79,7 +79,8 @@ class _Attention(nn.Cell):
         everything = not problem.dynamic and problem.band.unlimited()
         self.out_of_band = None if everything else OutOfBand(problem)
         self.alibi = ComputedAlibi(problem) if problem.bias == "alibi" else None
-        self.differs = Differs()
+        self.differs, self.nothing = Differs(), Tensor(-_INFINITY, mstype.float32)
+        self.sized = not (OLD and problem.dynamic)
         hides = self.mask is not None or problem.segments or self.out_of_band is not None
         self.tame = _FiniteOnly() if hides else None
         self.product_nt = ops.BatchMatMul(transpose_b=True)
@@ -110,9 +111,12 @@ class _Attention(nn.Cell):
             scores = scores + (bias if self.bias_grad else ops.stop_gradient(bias))
         hidden = self.hidden(query, key, inputs)
         if hidden is not None:
-            # Not masked_fill: its gradient is 0 * NaN where a row of NaN is hidden (MindSpore 2.0, 2.7).
-            hidden = ops.logical_or(hidden, scores < -_INFINITY)  # never: in the scores' shape, as select wants it
-            scores = ops.select(hidden, ops.zeros_like(scores) - _INFINITY, scores)
+            # The gradient of masked_fill is 0 * NaN where a row of NaN is hidden (MindSpore 2.0, 2.7). `where`
+            # of 2.0 wants to know the sizes.
+            if self.sized:
+                scores = ops.where(hidden, self.nothing, scores)
+            else:
+                scores = ops.masked_fill(scores, hidden, -_INFINITY)
 
         # A row that sees nothing has top -inf and total 0: it must give 0 and -inf, and no NaN in any gradient.
         top = without_influence(self.top(scores, -1))

@@ -64,7 +64,7 @@ def run_problem(problem: AttentionProblem, query, key, value, d_output, d_logsum
     seed = Tensor(np.array(cases.SEED, np.int64)) if problem.dropout_threshold else None
 
     def forward(query, key, value, bias=None):
-        return cell(query, key, value, mask, bias, None, seed)
+        return cell(query, key, value, tuple(tensor for tensor in (mask, bias, seed) if tensor is not None))
 
     tensors = [Tensor(array) for array in (query, key, value, bias) if array is not None]
     output, logsumexp = forward(*tensors)
@@ -108,7 +108,7 @@ def test_dropout_keeps_what_the_cpu_backend_keeps(mode):
     seed = Tensor(np.array(cases.SEED, np.int64))
     kept = {}
     for name in ("emulator", "cpu"):
-        output, _ = registry.build(problem, name)(query, key, value, None, None, None, seed)
+        output, _ = registry.build(problem, name)(query, key, value, (seed,))
         kept[name] = output.asnumpy()[..., :seq] > 0
     np.testing.assert_array_equal(kept["emulator"], kept["cpu"])
     np.testing.assert_array_equal(kept["emulator"], reference.keep_mask(problem, cases.SEED))

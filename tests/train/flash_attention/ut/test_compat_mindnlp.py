@@ -12,7 +12,9 @@ def test_the_result_is_that_for_mindone_and_lies_where_the_query_does():
     output, probabilities = mindnlp.attention_forward(*arguments, 0.0, scaling=0.4, softcap=0.5)
     expected, _ = transformers.attention_forward(*arguments, 0.0, scaling=0.4, softcap=0.5)
     np.testing.assert_array_equal(output.asnumpy(), expected.asnumpy())
-    assert output._device == tensors[0].device and probabilities is None
+    assert probabilities is None
+    if hasattr(tensors[0], "device"):  # not in MindSpore 2.0
+        assert output._device == tensors[0].device
 
 
 def test_dtypes_may_go_by_the_name_that_mindnlp_gives_them():

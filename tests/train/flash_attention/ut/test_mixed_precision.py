@@ -47,8 +47,18 @@ class Projected(nn.Cell):
         return self.second(heads, heads, heads)
 
 
+# Level O1 rewrites classes.
+O1 = pytest.param(
+    "O1",
+    marks=pytest.mark.skipif(
+        ms.__version__.startswith("2.0"),
+        reason="MindSpore 2.0 writes classes that Python cannot read: setattr(obj.None",
+    ),
+)
+
+
 @pytest.mark.parametrize("layer", (FlashAttention, Doubled))
-@pytest.mark.parametrize("level", ("O0", "O1", "O2", "O3"))
+@pytest.mark.parametrize("level", ("O0", O1, "O2", "O3"))
 def test_models_at_every_level(level, layer, mode):
     if (mode, level, layer) == ("graph", "O1", Doubled):
         pytest.skip("in a graph, MindSpore (2.10) takes the super() of a class that it rewrote for the class itself")
@@ -62,7 +72,7 @@ def test_models_at_every_level(level, layer, mode):
         assert not gradients[1].asnumpy().any()
 
 
-@pytest.mark.parametrize("level", ("O0", "O1", "O2", "O3"))
+@pytest.mark.parametrize("level", ("O0", O1, "O2", "O3"))
 def test_the_layer_itself_as_often_as_wanted(level):
     query, key, value = draw(2, 4, 9, 16), draw(2, 4, 11, 16, seed=1), draw(2, 4, 11, 16, seed=2)
     plain = FlashAttention(16, scale=0.3, backend="math")(query, key, value).asnumpy()
@@ -71,9 +81,10 @@ def test_the_layer_itself_as_often_as_wanted(level):
         np.testing.assert_allclose(layer(query, key, value).asnumpy(), plain, atol=5e-3)
 
 
-def test_the_package_s_folders_stay_off_the_path_of_modules():
+@pytest.mark.parametrize("level", (O1,))
+def test_the_package_s_folders_stay_off_the_path_of_modules(level):
     """There `import problem` of somebody else would find ours."""
-    ms.amp.auto_mixed_precision(Projected("math"), "O1")
+    ms.amp.auto_mixed_precision(Projected("math"), level)
     package = Path(flash_attention.__file__).parent
     assert not [path for path in sys.path if package in (Path(path), *Path(path).parents)]
 

@@ -1,6 +1,8 @@
 """`recompute()` of a block with attention in it."""
 
+import mindspore as ms
 import numpy as np
+import pytest
 from flash_attention import FlashAttention, functional
 from flash_attention.backends import math, registry
 from mindspore import Tensor, nn, ops
@@ -28,6 +30,10 @@ class Sum(nn.Cell):
         return (self.network(hidden) ** 2).sum()
 
 
+@pytest.mark.skipif(
+    ms.__version__.startswith("2.0"),
+    reason="MindSpore 2.0 recomputes no Custom of a Python function (Graph cycle exists); test_training_steps.py recomputes",
+)
 def test_recomputation_runs_the_attention_again(mode, monkeypatch):
     """Otherwise its inputs stay in memory and recompute() saves nothing."""
     runs = []
@@ -46,7 +52,7 @@ def test_recomputation_runs_the_attention_again(mode, monkeypatch):
 
             self.double = ops.Custom(double, lambda shape: shape, lambda dtype: dtype, func_type="pyfunc", bprop=bprop)
 
-        def construct(self, query, key, value, mask, alibi, keep_bits, seed, *further):
+        def construct(self, query, key, value, inputs):
             return self.double(query), None
 
     monkeypatch.setattr(math.BACKEND, "build", lambda problem: Counting(), raising=False)

@@ -81,4 +81,4 @@ def test_they_are_refused_in_pynative_where_mindspore_gives_zeros(backend, posit
     except AssertionError as crash:  # now and then MindSpore 2.10 ends the process in place of the exception
         assert "terminate called" in str(crash)
         pytest.skip("MindSpore crashed while it handed on the exception")
-    assert printed.startswith(f"second derivatives of attention: backend '{backend}' has none here")
+    assert printed.strip().startswith(f"second derivatives of attention: backend '{backend}' has none here")

@@ -279,7 +279,8 @@ def _planned(q, k_cache, v_cache, new, where, slopes, rules) -> nn.Cell:
         if len(tensor.shape) != 4:
             raise ValueError(f"{name}: got shape {tensor.shape}, allowed is rank 4")
     batch = q.shape[0]
-    read_slopes("alibi_slopes", slopes, q.shape[2], "batch", {batch})
+    if slopes is not None:
+        read_slopes("alibi_slopes", slopes, q.shape[2], "batch", {batch})
     if (k is None) != (v is None):
         raise ValueError(f"{'v' if v is None else 'k'}: got None beside the other, allowed are both or none")
     if (cos is None) != (sin is None):

@@ -1,5 +1,7 @@
 """The arithmetic of bfloat16 is what this processor does faster."""
 
+from __future__ import annotations
+
 import os
 import time
 from collections.abc import Callable, Iterator
