@@ -6,6 +6,7 @@ from flash_attention.compat import mindnlp, transformers
 from mindspore import Tensor, nn
 
 
+@pytest.mark.skipif(not hasattr(Tensor, "device"), reason="tensors of this MindSpore do not say where they lie")
 def test_the_result_is_that_for_mindone_and_lies_where_the_query_does():
     tensors = [Tensor(np.random.default_rng(7).standard_normal((2, 4, 8, 8)).astype(np.float32)) for _ in range(3)]
     arguments = nn.Cell(), *tensors, None

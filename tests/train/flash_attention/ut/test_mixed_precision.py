@@ -52,7 +52,7 @@ O1 = pytest.param(
     "O1",
     marks=pytest.mark.skipif(
         ms.__version__.startswith("2.0"),
-        reason="MindSpore 2.0 writes classes that Python cannot read: setattr(obj.None",
+        reason="MindSpore 2.0 writes what Python cannot read: setattr(obj.None",
     ),
 )
 
