@@ -127,3 +127,16 @@ def test_named_paths_exist(page: Path) -> None:
     for path in re.findall(r"`((?:\./|train/|tests/|examples/|docs/|emulator/|benchmarks/|scripts/)[\w./-]*)`", text):
         if not {"dist", "results", "kernel_meta"}.intersection(path.split("/")):  # what builds and runs leave behind
             assert (ROOT / path).exists(), f"{page.name}: {path}"
+
+
+def absent(text: str) -> list[str]:
+    """Of what a text calls "`name` in `path`", the names that the files do not have."""
+    named = re.findall(r"`(\w+)` in `([^`]+)`", text)
+    files = {path: (ROOT / path).read_text(encoding="utf-8") for _, path in named}
+    return [f"{name} in {path}" for name, path in named if not re.search(rf"\b{name}\b", files[path])]
+
+
+def test_names_of_the_glossary_stand_in_its_files() -> None:
+    text = (ROOT / "docs/glossary.md").read_text(encoding="utf-8")
+    assert len(re.findall("` in `", text)) > 40 and absent(text) == []
+    assert absent("`Nobody` in `docs/hooks.py`, `on_page_content` in `docs/hooks.py`") == ["Nobody in docs/hooks.py"]

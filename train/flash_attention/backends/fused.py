@@ -165,7 +165,7 @@ class _Attention(nn.Cell):
         self.shift = None if problem.bias == "none" else _RealShift(problem, arguments)
         self.bits = _DropMask(problem, arguments) if problem.dropout_threshold > 0 else None
         # The operator's result for a query that sees nothing is not defined: it is replaced by 0.
-        self.may_be_blind = problem.mask_shape is not None or any(lo >= hi for lo, hi in problem.band.rows())
+        self.may_be_fully_masked = problem.mask_shape is not None or any(lo >= hi for lo, hi in problem.band.rows())
         self.least = ops.ReduceMin(keep_dims=True)
 
     def construct(self, query, key, value, inputs):
@@ -194,9 +194,9 @@ class _Attention(nn.Cell):
             input_layout="BNSD",
             sparse_mode=self.arguments["sparse_mode"],
         )
-        if self.may_be_blind:
-            blind = self.least(ops.cast(attn_mask, mstype.float16), -1) > 0
-            output = ops.masked_fill(output, blind, 0.0)
+        if self.may_be_fully_masked:
+            fully_masked = self.least(ops.cast(attn_mask, mstype.float16), -1) > 0
+            output = ops.masked_fill(output, fully_masked, 0.0)
         return output[..., : self.head_dim], None
 
 

@@ -82,7 +82,7 @@ class _Attention(nn.Cell):
         self.differs, self.nothing = Differs(), Tensor(-_INFINITY, mstype.float32)
         self.sized = not (OLD and problem.dynamic)
         hides = self.mask is not None or problem.segments or self.out_of_band is not None
-        self.tame = _FiniteOnly() if hides else None
+        self.finite = _FiniteOnly() if hides else None
         self.product_nt = ops.BatchMatMul(transpose_b=True)
         self.product = ops.BatchMatMul()
         self.top = ops.ReduceMax(keep_dims=True)
@@ -95,13 +95,13 @@ class _Attention(nn.Cell):
         stacked = ops.reshape(ops.cast(query, mstype.float32) * self.scale, (batch, self.kv_heads, -1, self.head_dim))
         key32, value32 = ops.cast(key, mstype.float32), ops.cast(value, mstype.float32)
         bad_value = 0.0  # MindSpore 2.0 wants it in every branch
-        if self.tame is None:
+        if self.finite is None:
             scores = self.capped(self.product_nt(stacked, key32))
         else:
             # What is hidden must not turn 0 * NaN into NaN: markers bring NaN to the pairs of a bad row alone.
-            stacked, bad_query = self.tame(stacked)
-            key32, bad_key = self.tame(key32)
-            value32, bad_value = self.tame(value32)
+            stacked, bad_query = self.finite(stacked)
+            key32, bad_key = self.finite(key32)
+            value32, bad_value = self.finite(value32)
             scores = self.capped(self.product_nt(stacked, key32)) + bad_query + ops.swapaxes(bad_key, -1, -2)
         scores = ops.reshape(scores, (batch, self.heads, -1, seq_k))
         if self.alibi is not None:
@@ -129,12 +129,12 @@ class _Attention(nn.Cell):
         total = self.total(weights, -1)
         if self.sinks is not None:
             total = total + ops.cast(ops.exp(ops.cast(sinks - top, self.precise)), mstype.float32)
-        blind = total == 0.0
-        total = ops.masked_fill(total, blind, 1.0)
+        fully_masked = total == 0.0
+        total = ops.masked_fill(total, fully_masked, 1.0)
         logsumexp = ops.cast(ops.log(ops.cast(total, self.precise)), mstype.float32) + top
-        logsumexp = ops.masked_fill(logsumexp, blind, -_INFINITY)
+        logsumexp = ops.masked_fill(logsumexp, fully_masked, -_INFINITY)
         probability = weights / total
-        if self.tame is not None:
+        if self.finite is not None:
             marked = ops.reshape(probability, (batch, self.kv_heads, -1, seq_k)) + ops.swapaxes(bad_value, -1, -2)
             marked = ops.reshape(marked, (batch, self.heads, -1, seq_k))
             probability = ops.masked_fill(marked, hidden, 0.0)

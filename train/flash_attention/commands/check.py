@@ -213,8 +213,8 @@ def measure(name: str, problem: AttentionProblem, item: Item) -> tuple[dict, lis
     first, second = execute(name, problem, given, **gradients, times=2)
     errors = {error.name: error for error in reference.compare(first, exact, low)}
     faults = [error.name for error in errors.values() if not error.ok]
-    blind = np.isneginf(exact.logsumexp)
-    if np.any(first.output[blind]) or np.any(first.d_query[blind]):
+    fully_masked = np.isneginf(exact.logsumexp)
+    if np.any(first.output[fully_masked]) or np.any(first.d_query[fully_masked]):
         faults.append("not zero where nothing is visible")
     if not all(np.array_equal(value, second.named()[key]) for key, value in first.named().items()):
         faults.append("two runs differ")

@@ -303,13 +303,13 @@ class Start(nn.Cell):
     def __init__(self, sizes: Sizes):
         super().__init__()
         self.shape = sizes.batch, sizes.heads, sizes.seq
-        self.value_dim, self.sunk = sizes.value_dim, sizes.sinks
+        self.value_dim, self.has_sinks = sizes.value_dim, sizes.sinks
         self.precise = precise_dtype(sizes.device)
 
     def construct(self, sinks):
         output = ops.zeros(self.shape + (self.value_dim,), mstype.float32)
         logsumexp = ops.full(self.shape, _NOTHING, dtype=self.precise)
-        if self.sunk:
+        if self.has_sinks:
             logsumexp = ops.maximum(logsumexp, ops.reshape(ops.cast(sinks, self.precise), (1, -1, 1)))
         return output, logsumexp
 
@@ -319,10 +319,10 @@ class SinksGradient(nn.Cell):
 
     def __init__(self, sizes: Sizes):
         super().__init__()
-        self.sunk, self.precise = sizes.sinks, precise_dtype(sizes.device)
+        self.has_sinks, self.precise = sizes.sinks, precise_dtype(sizes.device)
 
     def construct(self, sinks, output, logsumexp, d_output):
-        if not self.sunk:
+        if not self.has_sinks:
             return ops.zeros_like(sinks)
         sums = ops.sum(ops.cast(output, mstype.float32) * ops.cast(d_output, mstype.float32), -1)
         above = ops.reshape(ops.cast(sinks, self.precise), (1, -1, 1)) - ops.cast(logsumexp, self.precise)

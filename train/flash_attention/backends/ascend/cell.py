@@ -118,11 +118,11 @@ def kernels(request: Request, make_primitive: MakePrimitive, decodes: bool = Fal
 class _Decoding(nn.Cell):
     def __init__(self, request: Request, make_primitive: MakePrimitive):
         super().__init__()
-        self.kernels, self.sunk = DecodeKernels(request, make_primitive), request.problem.sinks
+        self.kernels, self.has_sinks = DecodeKernels(request, make_primitive), request.problem.sinks
 
     def construct(self, query, key, value, others):
         sinks = others[3]
-        return self.kernels(query, key, value, sinks[0, :, 0] if self.sunk else sinks)
+        return self.kernels(query, key, value, sinks[0, :, 0] if self.has_sinks else sinks)
 
 
 class _Features(nn.Cell):
@@ -149,14 +149,14 @@ class _Forward(nn.Cell):
         super().__init__()
         self.forward, self.constants = primitive_of(stage, request, make_primitive, shapes)
         self.features = _Features(request)
-        self.sunk, self.packed = request.problem.sinks, request.problem.sequences > 0
+        self.has_sinks, self.packed = request.problem.sinks, request.problem.sequences > 0
         if self.packed:
             # Wrapped: an attribute of a Cell that is a function counts as its method.
             self.tables = (operators.work_tables(integers, request, ("forward", "blocks")),)
 
     def construct(self, query, key, value, others):
         features = self.features(others[0], others[1], others[2])
-        if self.sunk:
+        if self.has_sinks:
             features = features + (others[3],)
         if self.packed:
             work, blocks = self.tables[0](others[4], others[5], others[6])
@@ -175,7 +175,7 @@ class _Backward(nn.Cell):
         self.main, self.main_constants = main
         self.finish = finish[0][0] if finish else None
         self.features = _Features(request)
-        self.sunk, self.packed = p.sinks, p.sequences > 0
+        self.has_sinks, self.packed = p.sinks, p.sequences > 0
         if self.packed:
             self.tables = (operators.work_tables(integers, request, ("grad", "blocks")),)
         self.logsumexp_gradient, self.bias_gradient = request.logsumexp_gradient, request.bias_gradient
@@ -187,7 +187,7 @@ class _Backward(nn.Cell):
         given = (output, d_output, logsumexp)
         if self.logsumexp_gradient:
             given = given + (d_logsumexp,)
-        if self.sunk:
+        if self.has_sinks:
             given = given + (sinks,)
         features, blocks = self.features(mask, bias, keep), ()
         if self.packed:
@@ -205,7 +205,7 @@ class _Backward(nn.Cell):
             sums = gradients[3] if self.bias_sums is None else self.bias_sums(gradients[3])
             d_bias = ops.cast(sums, mstype.float16)
         d_sinks = ops.zeros_like(sinks)
-        if self.sunk:
+        if self.has_sinks:
             by_head = ops.ReduceSum(keep_dims=True)(rows[1], 2)
             d_sinks = ops.concat((by_head, d_sinks[:, :, 1:]), 2)
         d_others = (ops.zeros_like(mask), d_bias, ops.zeros_like(keep), d_sinks)

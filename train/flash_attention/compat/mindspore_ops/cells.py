@@ -134,12 +134,12 @@ class Statistics(nn.Cell):
             wide = bias * _SPREAD
         logsumexp = self.attend(query, key, value, mask, bias, None, prefix, lengths_q, lengths_k, self.scale)[1]
         maximum = self.attend(query, key, value, mask, wide, None, prefix, lengths_q, lengths_k, spread)[1] / _SPREAD
-        blind = logsumexp < -3e38
+        fully_masked = logsumexp < -3e38
         ratio = ops.exp(ops.cast(logsumexp - maximum, self.precise))
-        total = ops.masked_fill(ops.cast(ratio, mstype.float32), blind, 0.0)
+        total = ops.masked_fill(ops.cast(ratio, mstype.float32), fully_masked, 0.0)
         if self.alibi is not None:
             maximum = maximum + ops.stop_gradient(self.alibi.left_out(real_shift)) * self.scale
-        maximum = ops.masked_fill(maximum, blind, -float("inf"))
+        maximum = ops.masked_fill(maximum, fully_masked, -float("inf"))
         return self.lanes(maximum), self.lanes(total)
 
     def lanes(self, statistic):
