@@ -121,7 +121,7 @@ def tiles(xp, problem: KernelProblem, count: int):
 
 def blocks(xp, problem: KernelProblem) -> Callable[[tuple], Array]:
     """make(sequences) -> int32 (blocks, BLOCK_RECORD.size): the rows of every block of BLOCK stored rows."""
-    numbered = tiles(xp, problem, stored_rows(problem) // BLOCK)
+    numbered, unused = tiles(xp, problem, stored_rows(problem) // BLOCK), BLOCK_RECORD.size - 3
 
     def make(described):
         query_row, _, _, _, offset, _, queries, _ = described
@@ -130,7 +130,7 @@ def blocks(xp, problem: KernelProblem) -> Callable[[tuple], Array]:
         first, position = xp.take(query_row, owner, 0) + start, xp.take(offset, owner, 0) + start
         rows = xp.minimum(xp.take(queries, owner, 0) - start, BLOCK)
         nothing = exists * 0
-        return xp.stack((first * exists, rows * exists, position * exists) + (nothing,) * (BLOCK_RECORD.size - 3))
+        return xp.stack((first * exists, rows * exists, position * exists) + (nothing,) * unused)
 
     return make
 
