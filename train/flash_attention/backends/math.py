@@ -79,8 +79,7 @@ class _Attention(nn.Cell):
         everything = not problem.dynamic and problem.band.unlimited()
         self.out_of_band = None if everything else OutOfBand(problem)
         self.alibi = ComputedAlibi(problem) if problem.bias == "alibi" else None
-        self.differs, self.nothing = Differs(), Tensor(-_INFINITY, mstype.float32)
-        self.sized = not (OLD and problem.dynamic)
+        self.differs, self.hide = Differs(), _Hide(problem.dynamic)
         hides = self.mask is not None or problem.segments or self.out_of_band is not None
         self.finite = _FiniteOnly() if hides else None
         self.product_nt = ops.BatchMatMul(transpose_b=True)
@@ -111,12 +110,7 @@ class _Attention(nn.Cell):
             scores = scores + (bias if self.bias_grad else ops.stop_gradient(bias))
         hidden = self.hidden(query, key, inputs)
         if hidden is not None:
-            # The gradient of masked_fill is 0 * NaN where a row of NaN is hidden (MindSpore 2.0, 2.7). `where`
-            # of 2.0 wants to know the sizes.
-            if self.sized:
-                scores = ops.where(hidden, self.nothing, scores)
-            else:
-                scores = ops.masked_fill(scores, hidden, -_INFINITY)
+            scores = self.hide(scores, hidden)
 
         # A row that sees nothing has top -inf and total 0: it must give 0 and -inf, and no NaN in any gradient.
         top = without_influence(self.top(scores, -1))
@@ -168,6 +162,28 @@ class _Attention(nn.Cell):
             by_mask = ops.cast(inputs[self.mask], mstype.bool_)
             hidden = by_mask if hidden is None else ops.logical_or(hidden, by_mask)
         return hidden
+
+
+class _Hide(nn.Cell):
+    """Scores with -inf where they are hidden.
+
+    The gradient of masked_fill is 0 * NaN where a row of NaN is hidden (MindSpore 2.0, 2.7). In 2.0 `where` has none
+    for booleans that come from an input, and with sizes unknown neither it nor `select` compiles.
+    """
+
+    def __init__(self, dynamic: bool):
+        super().__init__()
+        self.nothing = Tensor(-_INFINITY, mstype.float32)
+        self.by_where, self.by_select = not OLD, OLD and not dynamic
+
+    def construct(self, scores, hidden):
+        if self.by_where:
+            return ops.where(hidden, self.nothing, scores)
+        if self.by_select:
+            zeros = ops.zeros_like(scores)
+            everywhere = ops.cast(ops.cast(hidden, mstype.float32) + zeros, mstype.bool_)
+            return ops.select(everywhere, zeros - _INFINITY, scores)
+        return ops.masked_fill(scores, hidden, -_INFINITY)
 
 
 class _FiniteOnly(nn.Cell):
