@@ -19,7 +19,7 @@ class _Results(nn.Cell):
 
     def run(self, query, key, value, d_output) -> list:
         def attend(*tensors):
-            return self.attention(*tensors, None, None, None, self.seed)[0]
+            return self.attention(*tensors, (self.seed,))[0]
 
         gradients = ops.GradOperation(get_all=True, sens_param=True)(attend)(query, key, value, d_output)
         return [attend(query, key, value), *gradients]
