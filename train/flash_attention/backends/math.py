@@ -167,8 +167,8 @@ class _Attention(nn.Cell):
 class _Hide(nn.Cell):
     """Scores with -inf where they are hidden.
 
-    The gradient of masked_fill is 0 * NaN where a row of NaN is hidden (MindSpore 2.0, 2.7). In 2.0 `where` has none
-    for booleans that come from an input, and with sizes unknown neither it nor `select` compiles.
+    The gradient of masked_fill is 0 * NaN where a row of NaN is hidden (MindSpore 2.0, 2.7). In MindSpore 2.0 that of
+    `where` fails for a mask that is an input, and with sizes unknown neither `where` nor `select` compiles.
     """
 
     def __init__(self, dynamic: bool):

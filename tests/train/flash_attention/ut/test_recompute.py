@@ -32,7 +32,7 @@ class Sum(nn.Cell):
 
 @pytest.mark.skipif(
     ms.__version__.startswith("2.0"),
-    reason="MindSpore 2.0 recomputes no Custom of a Python function; test_training_steps.py recomputes",
+    reason="MindSpore 2.0: mindspore_faults/recompute_of_python_custom.py; test_training_steps.py recomputes",
 )
 def test_recomputation_runs_the_attention_again(mode, monkeypatch):
     """Otherwise its inputs stay in memory and recompute() saves nothing."""

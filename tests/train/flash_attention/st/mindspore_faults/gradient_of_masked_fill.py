@@ -1,0 +1,17 @@
+"""The gradient of masked_fill where NaN comes back to an element that is masked: 0 * NaN in place of 0."""
+
+import mindspore as ms
+import numpy as np
+from mindspore import Tensor, ops
+
+ms.set_context(device_target="CPU")
+MASK = Tensor(np.array([True, False]))
+
+
+def filled(x):
+    return ops.masked_fill(x, MASK, 0.0)
+
+
+x, sens = Tensor(np.ones(2, np.float32)), Tensor(np.array([np.nan, 1], np.float32))
+gradient = ops.GradOperation(sens_param=True)(filled)(x, sens).asnumpy()
+print("right" if np.array_equal(gradient, [0, 1]) else f"wrong: {gradient}")
