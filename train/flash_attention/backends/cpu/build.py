@@ -28,7 +28,7 @@ LIBRARY = Path(__file__).resolve().parent / "lib" / "libflash_attention_cpu.so"
 
 # No contraction: a running maximum minus itself has to be exactly zero. GCC warns of its own AVX-512 header (undefined
 # pass-through operands).
-_COMMON = ("-O3", "-std=c++17", "-ffp-contract=off", "-fPIC", "-fopenmp", "-fvisibility=hidden")
+COMMON_FLAGS = ("-O3", "-std=c++17", "-ffp-contract=off", "-fPIC", "-fopenmp", "-fvisibility=hidden")
 # The older of libstdc++'s two string types, no sized delete, old versions of what is called.
 _MANYLINUX = (
     "-D_GLIBCXX_USE_CXX11_ABI=0",
@@ -42,7 +42,18 @@ _AVX512 = (*_AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl")
 # Processor families with instruction sets of their own, and further names of theirs.
 MACHINES = ("aarch64", "x86_64")
 _FURTHER_NAMES = {"amd64": "x86_64", "arm64": "aarch64"}
-_TARGETS = {"avx512_bf16": (*_AVX512, "-mavx512bf16"), "avx512": _AVX512, "avx2": _AVX2, "neon": (), "scalar": ()}
+_AVX512_BF16 = (*_AVX512, "-mavx512bf16")
+_TARGETS = {
+    # Its sessions end in destructors; nothing throws, and what handles exceptions is shared by all code of the library.
+    "amx": (*_AVX512_BF16, "-mamx-tile", "-mamx-bf16", "-fno-exceptions"),
+    "avx512_bf16": _AVX512_BF16,
+    "avx512": _AVX512,
+    "avx2": _AVX2,
+    "neon": (),
+    "scalar": (),
+}
+# Instruction sets that g++ before 11 and older assemblers do not know, each with a use of it.
+_TRIALS = {"amx": "#include <immintrin.h>\nvoid use() { _tile_release(); }\n"}
 
 
 class BuildError(RuntimeError):
@@ -88,7 +99,7 @@ def build(
             units[SOURCES / "manylinux/old_symbols.cpp"] = ()
             flags = (*flags, *_MANYLINUX)
         for name in _TARGETS:
-            wanted = isas is None or name in isas
+            wanted = (isas is None or name in isas) and knows(command, name, machine)
             units[SOURCES / "targets" / f"{name}.cpp"] = target_flags(name, machine) if wanted else ()
         with concurrent.futures.ThreadPoolExecutor(jobs or os.cpu_count()) as pool:
             objects = list(
@@ -118,6 +129,18 @@ def target_flags(name: str, machine: str | None = None) -> tuple:
     return _TARGETS[name] if family(machine or platform.machine()) == "x86_64" else ()
 
 
+def knows(command: list, name: str, machine: str) -> bool:
+    """Whether a compiler can make code for an instruction set; says on standard error that the library will lack it."""
+    flags = target_flags(name, machine)
+    if name not in _TRIALS or not flags:
+        return True
+    trial = [*command, *flags, "-x", "c++", "-", "-c", "-o", os.devnull]
+    known = subprocess.run(trial, input=_TRIALS[name], capture_output=True, text=True).returncode == 0
+    if not known:
+        print(f"note: {command[0]!r} does not know {name}: the library is built without it", file=sys.stderr)
+    return known
+
+
 def _check_compiler(command: list, machine: str) -> None:
     """Code of another family than asked for would be put under a wrong name, or be refused flag by flag."""
     try:
@@ -137,7 +160,7 @@ def _check_compiler(command: list, machine: str) -> None:
 
 def _compile(command: list, source: Path, extra: tuple, flags: tuple, folder: Path) -> Path:
     result = folder / f"{source.stem}.o"
-    _run([*command, *_COMMON, *_WARNINGS, *extra, *flags, "-c", str(source), "-o", str(result)])
+    _run([*command, *COMMON_FLAGS, *_WARNINGS, *extra, *flags, "-c", str(source), "-o", str(result)])
     return result
 
 

@@ -17,9 +17,10 @@ from flash_attention.problem.paged import PagedProblem
 
 ISA_VARIABLE = "FLASH_ATTENTION_CPU_ISA"
 DOT_PRODUCT_ISA = "avx512_bf16"  # multiplies bfloat16 by an instruction of its own
+TILES_ISA = "amx"  # and by tiles; runs only where the variable asks for it
 BUILD_COMMAND = "python -m flash_attention.backends.cpu.build"
 
-_VERSION = 6  # as in csrc/arguments.h
+_VERSION = 7  # as in csrc/arguments.h
 # As in csrc/custom.cpp.
 # The optional inputs of the kernel in its order. Given slopes of ALiBi come in the place of the bias.
 INPUTS = ("mask", "bias", "keep_bits", "seed", "sinks", "prefix", "segment_ids", "kv_segment_ids")
@@ -56,7 +57,10 @@ class Library:
         self.handle.flash_attention_bfloat16_rate.restype = ctypes.c_double
 
     def instruction_sets(self) -> tuple[str, ...]:
-        """Instruction sets that can run here, best first; the variable FLASH_ATTENTION_CPU_ISA takes one of them."""
+        """Instruction sets that can run here, best first; the variable FLASH_ATTENTION_CPU_ISA takes one of them.
+
+        TILES_ISA comes last, whatever the processor: nobody has seen it run on one.
+        """
         names = map(self.handle.flash_attention_isa, itertools.count())
         return tuple(name.decode() for name in itertools.takewhile(lambda name: name is not None, names))
 
@@ -167,7 +171,8 @@ def paged_configuration(problem: PagedProblem) -> tuple[np.ndarray, np.ndarray]:
     whole = problem.whole
     slopes_kind = int(whole.bias == "alibi") if whole.slopes_shape is None else len(whole.slopes_shape)
     most = -1 if problem.max_length is None else problem.max_length
-    rules = [_VERSION, whole.rules.window_left, slopes_kind, int(whole.sinks), most]
+    rules = [_VERSION, int(whole.rules.causal), whole.rules.window_left, whole.rules.window_right]
+    rules += [slopes_kind, int(whole.sinks), most]
     scale = np.float32(whole.scale)
     rates = [scale, np.float32(whole.scale - float(scale)), whole.rules.softcap]
     if whole.slopes_shape is None:
@@ -175,9 +180,14 @@ def paged_configuration(problem: PagedProblem) -> tuple[np.ndarray, np.ndarray]:
     return np.array(rules, np.int64), np.array(rates, np.float32)
 
 
-def append_configuration(max_length: int, refuses: bool) -> np.ndarray:
+def append_configuration(max_length: int, refuses: bool, padding_side: str) -> np.ndarray:
     """What the kernel has to know to append tokens: whether those past max_length are an error, or are left out."""
-    return np.array([_VERSION, max_length, int(refuses)], np.int64)
+    return np.array([_VERSION, max_length, int(refuses), int(padding_side == "left")], np.int64)
+
+
+def reorder_configuration(max_length: int) -> np.ndarray:
+    """What the kernel has to know to reorder the sequences of a cache."""
+    return np.array([_VERSION, max_length], np.int64)
 
 
 def places(problem: AttentionProblem) -> tuple[int | None, ...]:
@@ -189,11 +199,6 @@ def places(problem: AttentionProblem) -> tuple[int | None, ...]:
 def gradients(problem: AttentionProblem) -> tuple[str, ...]:
     """Those of INPUTS whose gradients the backward pass gives, behind those of query, key and value."""
     return tuple(one.name for one in OPTIONAL if one.has(problem) and one.gradient(problem))
-
-
-def wants_bias_gradient(problem: AttentionProblem) -> bool:
-    """Whether the backward pass has a fourth output."""
-    return "bias" in gradients(problem)
 
 
 def forward(

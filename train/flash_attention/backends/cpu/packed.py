@@ -8,6 +8,7 @@ from mindspore import Tensor, nn, ops
 from flash_attention.backends.cpu import library
 from flash_attention.backends.cpu.operators import backward_name, custom_primitive, derivative, differentiable
 from flash_attention.backends.derivatives import refuse_second_derivative
+from flash_attention.problem.optional import OPTIONAL
 from flash_attention.problem.packed import PackedProblem
 
 
@@ -50,8 +51,9 @@ def _backward(problem: PackedProblem) -> ops.Custom:
         return (query, key, value) + inputs + (output, lse, d_output, d_lse, len_q, len_k, rules, rates)
 
     results = _of_rows(problem, rows.shape_query(), rows.shape_key(), rows.shape_value())
-    if rows.sinks:
-        results.append(((rows.heads,), "float32", None))
+    for one in OPTIONAL:
+        if one.name in library.gradients(rows):
+            results.append((one.shape(rows), one.cast or rows.bias_dtype, None))
     return custom_primitive(backward_name("Packed", rows), rows, tuple(results), no_second)
 
 

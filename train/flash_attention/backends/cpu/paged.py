@@ -42,19 +42,28 @@ class PagedAttention(nn.Cell):
 class CacheAppend(nn.Cell):
     """Appends tokens to the sequences of a `KVCache` in place; `append_cell` gives the meaning of the tensors."""
 
-    def __init__(self, batch: int, max_length: int):
+    def __init__(self, batch: int, max_length: int, padding_side: str):
         super().__init__()
         self.strict, self.lenient = (
-            Tensor(library.append_configuration(max_length, refuses)) for refuses in (True, False)
+            Tensor(library.append_configuration(max_length, refuses, padding_side)) for refuses in (True, False)
         )
-        path = f"{library.LIBRARY}:FlashAttentionCacheAppend"
-        self.append = ops.Custom(path, out_shape=[batch], out_dtype=ms.int32, func_type="aot")
-        self.append.add_prim_attr("side_effect_mem", True)
-        self.append.add_prim_attr("flash_attention_outputs", str(batch))
+        self.append = _in_place("FlashAttentionCacheAppend", batch)
 
-    def construct(self, key, value, key_cache, value_cache, block_tables, lengths, used_blocks, strict):
+    def construct(self, key, value, key_cache, value_cache, block_tables, lengths, tokens, strict):
         rules = self.strict if strict else self.lenient
-        return self.append(key, value, key_cache, value_cache, block_tables, lengths, used_blocks, rules)
+        return self.append(key, value, key_cache, value_cache, block_tables, lengths, tokens, rules)
+
+
+class CacheReorder(nn.Cell):
+    """Reorders the sequences of a `KVCache` in place; `reorder_cell` gives the meaning of the tensors."""
+
+    def __init__(self, batch: int, max_length: int):
+        super().__init__()
+        self.rules = Tensor(library.reorder_configuration(max_length))
+        self.reorder = _in_place("FlashAttentionCacheReorder", batch)
+
+    def construct(self, key_cache, value_cache, block_tables, lengths, indices, strict):
+        return self.reorder(key_cache, value_cache, block_tables, lengths, indices, self.rules)
 
 
 class CacheUpdate(nn.Cell):
@@ -62,10 +71,16 @@ class CacheUpdate(nn.Cell):
 
     def __init__(self):
         super().__init__()
-        path = f"{library.LIBRARY}:FlashAttentionReshapeAndCache"
-        self.update = ops.Custom(path, out_shape=[1], out_dtype=ms.int32, func_type="aot")
-        # A graph keeps such an operation, and its place among the reads of the caches.
-        self.update.add_prim_attr("side_effect_mem", True)
+        self.update = _in_place("FlashAttentionReshapeAndCache", 1)
 
     def construct(self, key, value, key_cache, value_cache, slot_mapping):
         return self.update(key, value, key_cache, value_cache, slot_mapping)
+
+
+def _in_place(function: str, size: int) -> ops.Custom:
+    """A primitive that changes its inputs and gives int32 (size,)."""
+    primitive = ops.Custom(f"{library.LIBRARY}:{function}", out_shape=[size], out_dtype=ms.int32, func_type="aot")
+    # A graph keeps such an operation, and its place among the reads of the caches.
+    primitive.add_prim_attr("side_effect_mem", True)
+    primitive.add_prim_attr("flash_attention_outputs", str(size))
+    return primitive

@@ -12,7 +12,7 @@ from flash_attention.backends.cpu import library
 from flash_attention.commands import info
 from flash_attention.problem import AttentionProblem
 
-from tests.train.flash_attention.ut.native.calls import instruction_set, run, values
+from tests.train.flash_attention.ut.native.support.calls import instruction_set, run, values
 
 KERNEL = library.load()
 DOT_PRODUCT, FLOAT32 = library.DOT_PRODUCT_ISA, "avx512"

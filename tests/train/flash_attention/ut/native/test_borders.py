@@ -1,11 +1,11 @@
-"""Borders of loops and rules that random cases seldom meet; edits of the kernel once lived through each of these."""
+"""Borders of loops and rules that random cases seldom meet: an edit of the kernel at one of them shows here."""
 
 import numpy as np
 import pytest
 from flash_attention.backends.cpu import library
 
-from tests.train.flash_attention.problems import make_problem
-from tests.train.flash_attention.ut.native.calls import instruction_set, run, values
+from tests.train.flash_attention.support.problems import make_problem
+from tests.train.flash_attention.ut.native.support.calls import instruction_set, run, values
 
 SUBNORMAL = np.float32(2.0**-130)  # exact in bfloat16
 

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from flash_attention.backends.cpu import build
 
-from tests.train.flash_attention import cases
-from tests.train.flash_attention.cases import Case
-from tests.train.flash_attention.ut.native.calls import instruction_set, run_case
-from tests.train.flash_attention.ut.native.remote import Remote, build_driver
+from tests.train.flash_attention.support import cases
+from tests.train.flash_attention.support.cases import Case
+from tests.train.flash_attention.ut.native.support.calls import instruction_set, run_case
+from tests.train.flash_attention.ut.native.support.remote import Remote, build_driver
 
 CROSS_COMPILER, EMULATOR = "aarch64-linux-gnu-g++", "qemu-aarch64"
 
@@ -96,6 +96,17 @@ def test_sanitizers(tmp_path, isas):
 
 
 @pytest.mark.builds
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_sanitizers_on_tiles(tmp_path):
+    """The same of bfloat16 on tiles, whose instructions are C++ and read and write memory as the processor's do."""
+    flags = ("-O0", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-DFLASH_ATTENTION_SCALAR_TILES")
+    driver = build_driver(tmp_path, flags=flags, isas=())
+    selected = [case for case in SPREAD if case.dtype == "bfloat16"]
+    check_everywhere(Remote([str(driver)], OMP_NUM_THREADS="2"), selected, isas=("amx",))
+
+
+@pytest.mark.builds
 def test_sanitizers_notice(tmp_path):
     """The check above can fail: tensors of the driver are guarded byte by byte."""
     driver = tmp_path / "broken"
@@ -122,7 +133,7 @@ def test_neon(tmp_path):
 
 @pytest.mark.builds
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="instruction sets beyond the base exist on x86-64 only")
-@pytest.mark.parametrize("name", ["avx512_bf16", "avx512", "avx2"])
+@pytest.mark.parametrize("name", ["amx", "avx512_bf16", "avx512", "avx2"])
 def test_targets_share_no_code(tmp_path, name):
     """The linker merges functions of weak linkage: an older processor could be left with the code for a newer one."""
     target, source = tmp_path / f"{name}.o", build.SOURCES / "targets" / f"{name}.cpp"
@@ -199,6 +210,18 @@ def test_processor_families_that_there_are(capsys, monkeypatch):
 def test_flags_follow_the_processor_family():
     assert "-mavx2" in build.target_flags("avx2", "AMD64")
     assert build.target_flags("avx2", "arm64") == ()
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="instruction sets beyond the base exist on x86-64 only")
+def test_instructions_that_a_compiler_does_not_know_are_left_out(tmp_path, capsys):
+    """And that is said, once for the set, by the name under which it is chosen."""
+    old = tmp_path / "old-g++"
+    old.write_text('#!/bin/sh\ncase "$*" in *-mamx*) exit 1;; esac\nexec g++ "$@"\n')
+    old.chmod(0o755)
+    assert not build.knows([str(old)], "amx", "x86_64")
+    assert f"{str(old)!r} does not know amx: the library is built without it" in capsys.readouterr().err
+    assert build.knows([str(old)], "avx2", "x86_64") and build.knows([str(old)], "amx", "aarch64")
+    assert capsys.readouterr().err == ""
 
 
 def test_compiler_fails(tmp_path):

@@ -5,8 +5,8 @@ import pytest
 from flash_attention.backends.cpu import library
 from flash_attention.problem import LAYOUTS
 
-from tests.train.flash_attention import case_list, cases
-from tests.train.flash_attention.ut.native.calls import instruction_set, run_case
+from tests.train.flash_attention.support import case_list, cases
+from tests.train.flash_attention.ut.native.support.calls import instruction_set, run_case
 
 ISAS = library.instruction_sets()
 

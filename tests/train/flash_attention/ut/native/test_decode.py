@@ -7,8 +7,8 @@ import pytest
 from flash_attention.backends.cpu import library
 from flash_attention.problem import AttentionProblem, AttentionRules
 
-from tests.train.flash_attention import cases
-from tests.train.flash_attention.ut.native.calls import instruction_set, run_case, stored, values
+from tests.train.flash_attention.support import cases
+from tests.train.flash_attention.ut.native.support.calls import instruction_set, run_case, stored, values
 
 ISAS = library.instruction_sets()
 CASES = (
@@ -43,7 +43,7 @@ def random(*shape, seed=0):
 
 
 @pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 def test_hidden_keys_may_hold_anything(isa, dtype):
     """Row i sees keys 590 + i - 200 .. 590 + i."""
     sizes = {"batch": 1, "heads": 2, "kv_heads": 1, "seq_q": 4, "seq_k": 600, "head_dim": 24}

@@ -11,7 +11,7 @@ import pytest
 from flash_attention.backends.cpu import library
 from flash_attention.problem import AttentionProblem
 
-from tests.train.flash_attention.ut.native.calls import instruction_set, run, values
+from tests.train.flash_attention.ut.native.support.calls import instruction_set, run, values
 
 # Word of fenv_t that holds the bits, and those that flush: DAZ and FTZ of MXCSR; FZ and FZ16 of FPCR, of which those
 # before armv8.2 have the first alone.

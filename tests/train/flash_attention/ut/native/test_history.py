@@ -9,9 +9,9 @@ import pytest
 from flash_attention.backends.cpu import library
 from flash_attention.problem import AttentionProblem
 
-from tests.train.flash_attention.cases import Case
-from tests.train.flash_attention.random_cases import random_case
-from tests.train.flash_attention.ut.native.calls import instruction_set, run, run_case
+from tests.train.flash_attention.support.cases import Case
+from tests.train.flash_attention.support.random_cases import random_case
+from tests.train.flash_attention.ut.native.support.calls import instruction_set, run, run_case
 
 ISAS = library.instruction_sets()
 SEEDS = range(5_000_000, 5_000_120)

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.train.flash_attention import cases
-from tests.train.flash_attention.cases import Case
-from tests.train.flash_attention.random_cases import random_case
-from tests.train.flash_attention.ut.native.calls import instruction_set, run_case
-from tests.train.flash_attention.ut.native.remote import Remote, build_driver
+from tests.train.flash_attention.support import cases
+from tests.train.flash_attention.support.cases import Case
+from tests.train.flash_attention.support.random_cases import random_case
+from tests.train.flash_attention.ut.native.support.calls import instruction_set, run_case
+from tests.train.flash_attention.ut.native.support.remote import Remote, build_driver
 
 VALGRIND = ["valgrind", "--quiet", "--error-exitcode=9", "--exit-on-first-error=yes"]
 pytestmark = [

@@ -11,9 +11,9 @@ from flash_attention import reference
 from flash_attention.backends.cpu import library
 from flash_attention.problem import LAYOUTS, AttentionRules
 
-from tests.train.flash_attention import cases
-from tests.train.flash_attention.cases import Case
-from tests.train.flash_attention.ut.native.calls import instruction_set, run, run_case, values
+from tests.train.flash_attention.support import cases
+from tests.train.flash_attention.support.cases import Case
+from tests.train.flash_attention.ut.native.support.calls import instruction_set, run, run_case, values
 
 PROT_NONE = 0  # which the mmap module has no name for
 

@@ -5,8 +5,8 @@ import pytest
 from flash_attention.backends.cpu import library
 from flash_attention.problem import AttentionProblem, AttentionRules
 
-from tests.train.flash_attention.problems import make_problem
-from tests.train.flash_attention.ut.native.calls import instruction_set, run, values
+from tests.train.flash_attention.support.problems import make_problem
+from tests.train.flash_attention.ut.native.support.calls import instruction_set, run, values
 
 ISAS = library.instruction_sets()
 DTYPES = ("float32", "float16", "bfloat16")
@@ -44,9 +44,9 @@ def tensors_of(problem) -> dict:
     return {name: random(shape, seed) for seed, (name, shape) in enumerate(shapes.items())}
 
 
-def named(problem, tensors, **sides) -> dict:
+def named(problem, tensors, **optional) -> dict:
     """Results of the kernel by name."""
-    results = run(problem, tensors["query"], tensors["key"], tensors["value"], tensors["d_output"], **sides)
+    results = run(problem, tensors["query"], tensors["key"], tensors["value"], tensors["d_output"], **optional)
     return dict(zip(NAMES, results))
 
 
@@ -104,12 +104,12 @@ def test_padding_may_hold_anything(isa, dtype, more, seq_q):
     if "bias_grad" in more:
         more = {**more, "bias_shape": (1, 2, seq_q, 203), "bias_dtype": dtype}
     problem = problem_of(seq_q, dtype=dtype, mask_shape=(1, 1, 1, 203), mask_dtype="bool", **more)
-    sides = {"mask": np.arange(203).reshape(1, 1, 1, 203) >= 77}
+    optional = {"mask": np.arange(203).reshape(1, 1, 1, 203) >= 77}
     if "bias_shape" in more:
         bias = random((1, 2, seq_q, 203), 9).astype({"float16": np.float16}.get(dtype, np.float32))
-        sides["bias"] = (bias.view(np.uint32) >> 16).astype(np.uint16) if dtype == "bfloat16" else bias
+        optional["bias"] = (bias.view(np.uint32) >> 16).astype(np.uint16) if dtype == "bfloat16" else bias
     tensors = tensors_of(problem)
-    clean = named(problem, tensors, **sides)
+    clean = named(problem, tensors, **optional)
     bits = np.random.default_rng(5).integers(0, 1 << 32, tensors["key"].shape, np.uint32).view(np.float32)
     for hidden in (np.full_like(tensors["key"], np.nan), np.full_like(tensors["key"], np.inf), bits):
         spoiled = dict(tensors)
@@ -117,7 +117,7 @@ def test_padding_may_hold_anything(isa, dtype, more, seq_q):
             spoiled[name] = tensors[name].copy()
             with np.errstate(all="ignore"):
                 spoiled[name][:, :, 77:] = hidden[:, :, 77:]
-                actual = named(problem, spoiled, **sides)
+                actual = named(problem, spoiled, **optional)
             for result in NAMES[: len(actual)]:
                 np.testing.assert_array_equal(actual[result], clean[result], err_msg=result)
 

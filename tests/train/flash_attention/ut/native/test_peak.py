@@ -7,7 +7,7 @@ import pytest
 from flash_attention.backends.cpu import library
 from flash_attention.problem import AttentionProblem
 
-from tests.train.flash_attention.ut.native.calls import instruction_set
+from tests.train.flash_attention.ut.native.support.calls import instruction_set
 
 OPERATIONS = 1 << 29
 

@@ -6,8 +6,8 @@ from flash_attention.backends.cpu import library
 from flash_attention.dropout import philox
 from flash_attention.problem import AttentionProblem
 
-from tests.train.flash_attention.problems import make_problem
-from tests.train.flash_attention.ut.native.calls import instruction_set, run
+from tests.train.flash_attention.support.problems import make_problem
+from tests.train.flash_attention.ut.native.support.calls import instruction_set, run
 
 # Known answers of Random123, file tests/kat_vectors, "philox4x32 10": counter, key, result.
 KNOWN = [

@@ -5,8 +5,8 @@ import pytest
 from flash_attention.backends.cpu import library
 from flash_attention.problem import AttentionProblem
 
-from tests.train.flash_attention.problems import make_problem
-from tests.train.flash_attention.ut.native.calls import instruction_set, run
+from tests.train.flash_attention.support.problems import make_problem
+from tests.train.flash_attention.ut.native.support.calls import instruction_set, run
 
 ISAS = library.instruction_sets()
 

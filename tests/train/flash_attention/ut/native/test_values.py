@@ -6,8 +6,8 @@ from flash_attention import reference
 from flash_attention.backends.cpu import library
 from flash_attention.problem import AttentionProblem
 
-from tests.train.flash_attention.problems import make_problem
-from tests.train.flash_attention.ut.native.calls import instruction_set, run, values
+from tests.train.flash_attention.support.problems import make_problem
+from tests.train.flash_attention.ut.native.support.calls import instruction_set, run, values
 
 ISAS = library.instruction_sets()
 

@@ -189,7 +189,7 @@ int run_backward(const Problem& p, const BackwardInputs& inputs, const BackwardO
   const Buffer<double> d_sinks = allocate<double>(outputs.d_sinks ? heads * slices : 0);
   plan.d_sinks = outputs.d_sinks ? d_sinks.get() : nullptr;
   const auto slice_rows = [&](int64_t slice) { return std::min(kSliceRows, p.seq_q - slice * kSliceRows); };
-  const auto blind = [&](int64_t batch, int64_t tile) {
+  const auto fully_masked = [&](int64_t batch, int64_t tile) {
     const Band band = p.band_of(batch);
     const int64_t first = tile * kBackwardRows, last = std::min(first + kBackwardRows, p.seq_q) - 1;
     return band.lo(first) >= band.hi(last);
@@ -221,7 +221,7 @@ int run_backward(const Problem& p, const BackwardInputs& inputs, const BackwardO
       for (int64_t head = first_head; head < first_head + wave_heads; ++head) {
         for (int64_t tile = 0; tile < plan.query_tiles; ++tile) {
           const int64_t first = tile * kBackwardRows, count = std::min(kBackwardRows, p.seq_q - first);
-          if (!blind(head / p.heads, tile)) continue;
+          if (!fully_masked(head / p.heads, tile)) continue;
           plan.clear_d_query(head / p.heads, head % p.heads, first, count);
           kernels->finish_d_query(plan, head, first, count);
         }

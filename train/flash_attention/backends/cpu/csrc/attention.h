@@ -17,6 +17,8 @@ struct Packing {
   std::vector<int64_t> query;
   std::vector<int64_t> key;
   bool bottom_right;
+  // Given keep decisions: bytes before those of a sequence, which are (heads, its queries, its keys / 8 rounded up).
+  std::vector<int64_t> keep;
 
   int64_t count() const { return static_cast<int64_t>(query.size()) - 1; }
 };
@@ -26,7 +28,7 @@ int backward_packed(const Problem& rows, const Packing& packing, const BackwardI
                     const BackwardOutputs& outputs);
 
 // Keys and values of a problem in blocks: those of batch element b are the first lengths[b], but no more than `most`, of
-// the blocks that row b of the table names. Its queries stand at the end of lengths[b] tokens, and see no later key.
+// the blocks that row b of the table names. Its queries stand at the end of lengths[b] tokens.
 struct Paging {
   const int32_t* tables;  // (batch, table_width)
   int64_t table_width;
@@ -35,7 +37,9 @@ struct Paging {
   int64_t block_size;
   int64_t key_block;  // elements from one block of keys to the next
   int64_t value_block;
+  bool causal;
   int64_t window_left;  // -1 = unlimited
+  int64_t window_right;
 };
 
 int forward_paged(const Problem& problem, const Paging& paging, void* output);

@@ -75,17 +75,18 @@ struct BackwardTileBase {
   Unit* query;        // rows
   Unit* d_output;     // rows
   Unit* pack;         // scratch of packing
+  CellProducts<Math> scores, probability_gradients;
   float* d_key;       // [key][sum_stride]
   float* d_value;     // [key][value_sum_stride]
-  float* edge;        // [kRows][sum_stride]: the last, incomplete rows of d_query
+  float* edge;        // [kStrip][sum_stride]: the last, incomplete rows of d_query
   float* columns;     // [kKeyTile]: sums of score gradients over rows
   float* bias_gradient = nullptr;  // [row][kBiasStride] where a soft cap makes it another one than that of the products
   float* shift;       // [row]
   float* delta;       // [row]
   Upcoming next_rows, next_keys, results;
-  Wild wild_keys, wild_query, wild_d_output;
-  // Rows [first_row, last_row) of the tile see keys of a strip of kRows keys.
-  int64_t first_row[kKeyTile / kRows], last_row[kKeyTile / kRows];
+  NonFinite nonfinite_keys, nonfinite_query, nonfinite_d_output;
+  // Rows [first_row, last_row) of the tile see keys of a strip of kStrip keys.
+  int64_t first_row[kKeyTile / Math::kStrip], last_row[kKeyTile / Math::kStrip];
 
   BackwardTileBase(const BackwardPlan& all, Arena& arena) : plan(all), problem(all.problem), rule(all.problem) {
     const int64_t width = problem.head_dim, value_width = problem.value_dim;
@@ -105,11 +106,13 @@ struct BackwardTileBase {
     pack = arena.take<Unit>(kLanes * (row_stride > output_row_stride ? row_stride : output_row_stride));
     d_key = arena.take<float>(kKeyTile * sum_stride);
     d_value = arena.take<float>(kKeyTile * value_sum_stride);
-    edge = arena.take<float>(kRows * sum_stride);
+    edge = arena.take<float>(Math::kStrip * sum_stride);
     columns = arena.take<float>(kKeyTile);
     shift = arena.take<float>(kBackwardRows);
     delta = arena.take<float>(kBackwardRows);
     sides.allocate(arena, problem, kBackwardRows);
+    scores.allocate(arena);
+    probability_gradients.allocate(arena);
     if (problem.capped() && plan.outputs.d_bias) bias_gradient = arena.take<float>(kBackwardRows * kBiasStride);
   }
   static constexpr int64_t kBiasStride = tile_stride(kKeyTile);
@@ -118,6 +121,8 @@ struct BackwardTileBase {
     next_keys.fetch();
     results.fetch();
   }
+  // After the last cell of a panel in a strip of kStrip rows.
+  void finish_strip(int64_t, int64_t) {}
   FA_INLINE float* bias_gradient_of(int64_t row) const { return bias_gradient + row * kBiasStride; }
 };
 
@@ -144,6 +149,7 @@ struct BackwardTile<Float32Math> : BackwardTileBase<Float32Math> {
   const float* probability_by_row(int64_t row, int64_t column) const { return probability + row * kStride + column; }
   const float* gradient_by_row(int64_t row, int64_t column) const { return score_gradient + row * kStride + column; }
   static constexpr int64_t kByRowStride = kStride;
+  static constexpr Left kByRow = Left::kStepMajor;
   const float* gradient_by_key(int64_t row, int64_t column) const { return score_gradient + row * kStride + column; }
   static constexpr int64_t kByKeyStride = kStride;
 
@@ -172,23 +178,17 @@ struct BackwardTile<Float32Math> : BackwardTileBase<Float32Math> {
   }
 };
 
-// In bfloat16 both kinds of left operand hold pairs along the axis that is summed.
-template <class S>
-struct BackwardTile<Bf16MathOf<S>> : BackwardTileBase<Bf16MathOf<S>> {
-  using Math = Bf16MathOf<S>;
-  static constexpr int64_t kByRowStride = tile_stride(kKeyTile);
+// In bfloat16 both kinds of left operand hold pairs along the axis that is summed. Here are those summed over keys.
+template <class Math>
+struct PairedBackwardTile : BackwardTileBase<Math> {
   static constexpr int64_t kByKeyStride = tile_stride(kKeyTile / 2);
   uint32_t* query_stacked;
   uint32_t* d_output_stacked;
-  uint32_t* probability;     // [row / 2][kByRowStride]: two rows in a unit
-  uint32_t* score_gradient;  // likewise
   uint32_t* score_gradient_rows;  // [row][kByKeyStride]: two keys in a unit
 
-  BackwardTile(const BackwardPlan& all, Arena& arena) : BackwardTileBase<Math>(all, arena) {
+  PairedBackwardTile(const BackwardPlan& all, Arena& arena) : BackwardTileBase<Math>(all, arena) {
     query_stacked = arena.take<uint32_t>(kBackwardRows / 2 * this->stacked_stride);
     d_output_stacked = arena.take<uint32_t>(kBackwardRows / 2 * this->output_stacked_stride);
-    probability = arena.take<uint32_t>(kBackwardRows / 2 * kByRowStride);
-    score_gradient = arena.take<uint32_t>(kBackwardRows / 2 * kByRowStride);
     score_gradient_rows = arena.take<uint32_t>(kBackwardRows * kByKeyStride);
   }
   void load_rows(const Rows& query_rows, const Rows& d_output_rows) {
@@ -197,14 +197,43 @@ struct BackwardTile<Bf16MathOf<S>> : BackwardTileBase<Bf16MathOf<S>> {
     Pack<Math>::stacked(query_rows, this->q.count, this->q.padded, query_stacked);
     Pack<Math>::stacked(d_output_rows, this->q.count, this->q.padded, d_output_stacked);
   }
+  const uint32_t* gradient_by_key(int64_t row, int64_t column) const {
+    return score_gradient_rows + row * kByKeyStride + column / 2;
+  }
+  FA_INLINE float* waiting(int64_t, int64_t, float* local) { return local; }
+  static constexpr int64_t kWaitingStride = kPanel;
+
+ protected:
+  // Those of two rows of a cell.
+  template <class Arithmetic>
+  FA_INLINE void store_gradient_rows(int64_t row, int64_t panel, F (&first)[kVectors], F (&second)[kVectors]) {
+    uint32_t* rows = score_gradient_rows + row * kByKeyStride + panel / 2;
+    Arithmetic::store(rows, first);
+    Arithmetic::store(rows + kByKeyStride, second);
+  }
+  void clear_gradient_rows(int64_t strip, int64_t panel) {
+    for (int m = 0; m < kRows; ++m)
+      std::memset(score_gradient_rows + (strip + m) * kByKeyStride + panel / 2, 0, kPanel / 2 * sizeof(uint32_t));
+  }
+};
+
+template <class S>
+struct BackwardTile<Bf16MathOf<S>> : PairedBackwardTile<Bf16MathOf<S>> {
+  using Math = Bf16MathOf<S>;
+  static constexpr int64_t kByRowStride = tile_stride(kKeyTile);
+  static constexpr Left kByRow = Left::kStepMajor;
+  uint32_t* probability;     // [row / 2][kByRowStride]: two rows in a unit
+  uint32_t* score_gradient;  // likewise
+
+  BackwardTile(const BackwardPlan& all, Arena& arena) : PairedBackwardTile<Math>(all, arena) {
+    probability = arena.take<uint32_t>(kBackwardRows / 2 * kByRowStride);
+    score_gradient = arena.take<uint32_t>(kBackwardRows / 2 * kByRowStride);
+  }
   const uint32_t* probability_by_row(int64_t row, int64_t column) const {
     return probability + row / 2 * kByRowStride + column;
   }
   const uint32_t* gradient_by_row(int64_t row, int64_t column) const {
     return score_gradient + row / 2 * kByRowStride + column;
-  }
-  const uint32_t* gradient_by_key(int64_t row, int64_t column) const {
-    return score_gradient_rows + row * kByKeyStride + column / 2;
   }
 
   float probability_at(int64_t row, int64_t column) const {
@@ -212,15 +241,12 @@ struct BackwardTile<Bf16MathOf<S>> : BackwardTileBase<Bf16MathOf<S>> {
   }
 
   void clear(int64_t strip, int64_t panel) {
-    for (int m = 0; m < kRows; ++m) {
-      std::memset(score_gradient_rows + (strip + m) * kByKeyStride + panel / 2, 0, kPanel / 2 * sizeof(uint32_t));
-      if (m % 2) continue;
+    this->clear_gradient_rows(strip, panel);
+    for (int m = 0; m < kRows; m += 2) {
       std::memset(probability + (strip + m) / 2 * kByRowStride + panel, 0, kPanel * sizeof(uint32_t));
       std::memset(score_gradient + (strip + m) / 2 * kByRowStride + panel, 0, kPanel * sizeof(uint32_t));
     }
   }
-  FA_INLINE float* waiting(int64_t, int64_t, float* local) { return local; }
-  static constexpr int64_t kWaitingStride = kPanel;
   template <class Arithmetic, bool kKeep>
   FA_INLINE void store_cell(int64_t strip, int64_t panel, F (&p)[kRows][kVectors], F (&ds)[kRows][kVectors]) {
 #pragma GCC unroll 16
@@ -231,9 +257,7 @@ struct BackwardTile<Bf16MathOf<S>> : BackwardTileBase<Bf16MathOf<S>> {
         S::u_store(probability + at, Arithmetic::pairs(p[m][n], p[m + 1][n]));
         S::u_store(score_gradient + at, Arithmetic::pairs(ds[m][n], ds[m + 1][n]));
       }
-      uint32_t* rows = score_gradient_rows + (strip + m) * kByKeyStride + panel / 2;
-      Arithmetic::store(rows, ds[m]);
-      Arithmetic::store(rows + kByKeyStride, ds[m + 1]);
+      this->template store_gradient_rows<Arithmetic>(strip + m, panel, ds[m], ds[m + 1]);
     }
   }
 };
@@ -258,8 +282,8 @@ struct BackwardCell {
     alignas(64) float squashes[kBias == Bias::kCapped ? kRows * kPanel : 1];
     float* waiting = tile.waiting(strip, panel, local);
     F acc[kRows][kCount];
-    multiply<Arithmetic, Left::kRowMajor, kCount>(tile.query + strip * tile.row_stride, tile.row_stride,
-                                                  tile.key + panel * tile.units, kPanel, tile.units, acc);
+    tile.scores.template multiply_cell<Arithmetic, kCount>(tile.query, tile.row_stride, tile.key, tile.units, strip, panel,
+                                                           acc);
 #pragma GCC unroll 16
     for (int m = 0; m < kRows; ++m)
 #pragma GCC unroll 8
@@ -275,9 +299,8 @@ struct BackwardCell {
         if (kBits) t = Simd::select(bits[m] >> (n * kLanes), t, Simd::set1(-kInfinity));
         Simd::store(waiting + m * Tile::kWaitingStride + n * kLanes, exp2<Math::kExpDegree>(t));
       }
-    multiply<Arithmetic, Left::kRowMajor, kCount>(tile.d_output + strip * tile.output_row_stride,
-                                                  tile.output_row_stride, tile.value + panel * tile.value_units,
-                                                  kPanel, tile.value_units, acc);
+    tile.probability_gradients.template multiply_cell<Arithmetic, kCount>(
+        tile.d_output, tile.output_row_stride, tile.value, tile.value_units, strip, panel, acc);
     const F scale = Simd::set1(tile.plan.score_gradient_scale * tile.problem.dropout.scale);
     F p[kRows][kVectors], ds[kRows][kVectors];
 #pragma GCC unroll 16
@@ -311,20 +334,21 @@ struct BackwardCell {
   }
 };
 
-// Which rows of the query tile see each strip of kRows keys, in whole pairs of rows; none where no row does, whose cells
-// may not have been computed.
+// Which rows of the query tile see each strip of kStrip keys, in whole steps of the products; none where no row does, whose
+// cells may not have been computed.
 template <class Math>
 void find_rows(BackwardTile<Math>& tile, const KeyTile& k) {
   const QueryTile& q = tile.q;
-  for (int64_t strip = 0; strip * kRows < k.count; ++strip) {
-    const int64_t from = k.first + strip * kRows;
-    const int64_t to = from + kRows < k.first + k.count ? from + kRows : k.first + k.count;
+  constexpr int64_t kStep = Math::kPerUnit * Math::kWhole;
+  for (int64_t strip = 0; strip * Math::kStrip < k.count; ++strip) {
+    const int64_t from = k.first + strip * Math::kStrip;
+    const int64_t to = Band::min(from + Math::kStrip, k.first + k.count);
     int64_t first = 0, last = q.count;
     while (first < last && q.hi[first] <= from) ++first;
     while (last > first && q.lo[last - 1] >= to) --last;
     if (first == last) first = last = 0;
-    tile.first_row[strip] = first / Math::kPerUnit * Math::kPerUnit;
-    tile.last_row[strip] = round_up(last, Math::kPerUnit);
+    tile.first_row[strip] = first / kStep * kStep;
+    tile.last_row[strip] = round_up(last, kStep);
   }
 }
 
@@ -332,17 +356,17 @@ template <class Math, class Arithmetic>
 void add_key_gradients(BackwardTile<Math>& tile, const KeyTile& k) {
   const int64_t width = tile.problem.head_dim, value_width = tile.problem.value_dim;
   for (int64_t d = 0; d < width || d < value_width; d += kPanel) {
-    for (int64_t strip = 0; strip * kRows < k.count; ++strip) {
-      const int64_t first = tile.first_row[strip], column = strip * kRows;
+    for (int64_t strip = 0; strip * Math::kStrip < k.count; ++strip) {
+      const int64_t first = tile.first_row[strip], column = strip * Math::kStrip;
       const int64_t steps = (tile.last_row[strip] - first) / Math::kPerUnit;
       if (steps <= 0) continue;
       if (d < value_width)
-        accumulate<Arithmetic, Left::kStepMajor>(
+        accumulate<Arithmetic, BackwardTile<Math>::kByRow>(
             tile.probability_by_row(first, column), tile.kByRowStride,
             tile.d_output_stacked + first / Math::kPerUnit * tile.output_stacked_stride + d, tile.output_stacked_stride,
             steps, tile.d_value + column * tile.value_sum_stride + d, tile.value_sum_stride, value_width - d);
       if (d < width)
-        accumulate<Arithmetic, Left::kStepMajor>(
+        accumulate<Arithmetic, BackwardTile<Math>::kByRow>(
             tile.gradient_by_row(first, column), tile.kByRowStride,
             tile.query_stacked + first / Math::kPerUnit * tile.stacked_stride + d, tile.stacked_stride, steps,
             tile.d_key + column * tile.sum_stride + d, tile.sum_stride, width - d);
@@ -353,10 +377,10 @@ void add_key_gradients(BackwardTile<Math>& tile, const KeyTile& k) {
     for (int64_t column = 0; column < k.count; ++column)
       if (sees(tile.q, k, tile.sides, m, column)) use(column);
   };
-  tile.wild_d_output.each([&](int64_t m, const auto& add) {
+  tile.nonfinite_d_output.each([&](int64_t m, const auto& add) {
     each_key(m, [&](int64_t c) { add(tile.probability_at(m, c), tile.d_value + c * tile.value_sum_stride); });
   });
-  tile.wild_query.each([&](int64_t m, const auto& add) {
+  tile.nonfinite_query.each([&](int64_t m, const auto& add) {
     each_key(m, [&](int64_t c) { add(Math::value(tile.gradient_by_key(m, 0), c), tile.d_key + c * tile.sum_stride); });
   });
 }
@@ -365,12 +389,13 @@ template <class Math, class Arithmetic>
 void add_query_gradients(BackwardTile<Math>& tile, const KeyTile& k, float* d_query) {
   const int64_t width = tile.problem.head_dim, stride = tile.plan.d_query_layout.row_stride;
   const QueryTile& q = tile.q;
-  const int64_t whole = q.count / kRows * kRows;
-  if (whole < q.padded) std::memset(tile.edge, 0, kRows * tile.sum_stride * sizeof(float));
+  constexpr int64_t kStep = Math::kPerUnit * Math::kWhole;
+  const int64_t whole = q.count / Math::kStrip * Math::kStrip;
+  if (whole < q.padded) std::memset(tile.edge, 0, Math::kStrip * tile.sum_stride * sizeof(float));
   for (int64_t d = 0; d < width; d += kPanel) {
-    for (int64_t strip = 0; strip < q.padded; strip += kRows) {
-      const int64_t from = k.column(q.lo[strip]) / Math::kPerUnit;
-      const int64_t steps = round_up(k.column(q.hi[strip + kRows - 1]), Math::kPerUnit) / Math::kPerUnit - from;
+    for (int64_t strip = 0; strip < q.padded; strip += Math::kStrip) {
+      const int64_t from = k.column(q.lo[strip]) / kStep * Math::kWhole;
+      const int64_t steps = round_up(k.column(q.hi[strip + Math::kStrip - 1]), kStep) / Math::kPerUnit - from;
       if (steps <= 0) continue;
       tile.fetch();
       const bool inside = strip < whole;
@@ -385,7 +410,7 @@ void add_query_gradients(BackwardTile<Math>& tile, const KeyTile& k, float* d_qu
     for (int64_t d = 0; d < width; ++d) d_query[m * stride + d] += edge[d];
   }
   if (!tile.plan.careful) return;
-  tile.wild_keys.each([&](int64_t column, const auto& add) {
+  tile.nonfinite_keys.each([&](int64_t column, const auto& add) {
     for (int64_t m = 0; m < q.count; ++m)
       if (sees(q, k, tile.sides, m, column))
         add(Math::value(tile.gradient_by_key(m, 0), column), d_query + m * stride);
@@ -406,8 +431,8 @@ inline void add_bias_gradient(BackwardTile<Float32Math>& tile, const KeyTile& k,
     for (int64_t c = from; c < to; ++c) sum[c] += row[c];
   }
 }
-template <class S>
-inline void add_bias_gradient(BackwardTile<Bf16MathOf<S>>&, const KeyTile&, int64_t, int64_t) {}
+template <class Math>
+inline void add_bias_gradient(BackwardTile<Math>&, const KeyTile&, int64_t, int64_t) {}
 
 // Rows of memory that passes without products ask for before they come to them.
 constexpr int64_t kAhead = 4;
@@ -449,6 +474,8 @@ bool backward_rows_of(BackwardTile<Math>& tile, const KeyTile& k, int64_t batch,
       tile.shift[m] = m < q.count ? plan.shift[row + m] : -kInfinity;
       tile.delta[m] = m < q.count ? plan.delta[row + m] : 0.0f;
     }
+    tile.scores.start();
+    tile.probability_gradients.start();
     for (int64_t panel = first; panel < last; panel += kPanel) {
       for (int64_t strip = 0; strip < q.padded; strip += kRows) {
         const BackwardCell<Math, Arithmetic, kBias, kKeep> cell(tile, k, strip, panel);
@@ -463,14 +490,15 @@ bool backward_rows_of(BackwardTile<Math>& tile, const KeyTile& k, int64_t batch,
             break;
           case Visibility::kHidden: tile.clear(strip, panel); break;
         }
+        if ((strip + kRows) % Math::kStrip == 0) tile.finish_strip(strip + kRows - Math::kStrip, panel);
       }
     }
     find_rows(tile, k);
     if (plan.careful) {
       // Only now: the scores have been made of these very rows.
       float* scratch = reinterpret_cast<float*>(tile.pack);
-      tile.wild_query.template tame<Math>(queries, q.count, tile.query_stacked, scratch);
-      tile.wild_d_output.template tame<Math>(d_outputs, q.count, tile.d_output_stacked, scratch);
+      tile.nonfinite_query.template clear<Math>(queries, q.count, tile.query_stacked, scratch);
+      tile.nonfinite_d_output.template clear<Math>(d_outputs, q.count, tile.d_output_stacked, scratch);
     }
     add_key_gradients<Math, Arithmetic>(tile, k);
   }
@@ -529,14 +557,14 @@ void backward_keys(const BackwardTask& whole, const NextTask<BackwardTask>& next
     const int64_t turn_base = ((whole.group - plan.first_group) * p.group() + g) * plan.query_tiles;
     std::memset(tile.columns, 0, kKeyTile * sizeof(float));
     for (int64_t index = task.seeing(0); index < plan.query_tiles; index = task.seeing(index + 1)) {
-      tile.q.set(task.band, index * kBackwardRows, task.rows(index));
+      tile.q.set(task.band, index * kBackwardRows, task.rows(index), Math::kStrip);
       if (!packed) {
         Pack<Math>::transposed(keys, k.count, padded, tile.pack, tile.key);
         Pack<Math>::transposed(values, k.count, padded, tile.pack, tile.value);
         Pack<Math>::stacked(keys, k.count, padded, tile.key_stacked);
         packed = true;
         if (plan.careful)
-          tile.wild_keys.template tame<Math>(keys, k.count, tile.key_stacked, reinterpret_cast<float*>(tile.pack));
+          tile.nonfinite_keys.template clear<Math>(keys, k.count, tile.key_stacked, reinterpret_cast<float*>(tile.pack));
         else if (Tiny<Simd>::any(keys, k.count) || Tiny<Simd>::any(values, k.count))
           plan.ask_for_care();
       }
@@ -588,12 +616,12 @@ inline void backward_rows(const BackwardPlan& plan, int64_t batch_head, int64_t 
     float delta = Simd::sum(sum);
     if (plan.inputs.d_logsumexp) delta -= plan.inputs.d_logsumexp[lse_row + m];
     const float logsumexp = plan.inputs.logsumexp[lse_row + m];
-    const bool blind = logsumexp == -kInfinity;
+    const bool fully_masked = logsumexp == -kInfinity;
     // A row that sees nothing: its exponents are -inf and nothing it holds reaches the sums.
     // What a sink takes of a row is exp(sink - logsumexp).
-    if (plan.d_sinks && !blind) d_sink -= std::exp(static_cast<double>(p.sinks[head]) - logsumexp) * delta;
-    plan.shift[row + m] = blind ? -kInfinity : static_cast<float>(-logsumexp / to_natural);
-    plan.delta[row + m] = blind ? 0.0f : delta * plan.score_gradient_scale;
+    if (plan.d_sinks && !fully_masked) d_sink -= std::exp(static_cast<double>(p.sinks[head]) - logsumexp) * delta;
+    plan.shift[row + m] = fully_masked ? -kInfinity : static_cast<float>(-logsumexp / to_natural);
+    plan.delta[row + m] = fully_masked ? 0.0f : delta * plan.score_gradient_scale;
   }
   const int64_t slices = (p.seq_q + kSliceRows - 1) / kSliceRows;
   if (plan.d_sinks) plan.d_sinks[batch_head * slices + first / kSliceRows] = d_sink;

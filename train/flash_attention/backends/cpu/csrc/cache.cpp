@@ -5,6 +5,7 @@
 #include <cstring>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "arguments.h"
 #include "attention.h"
@@ -25,11 +26,20 @@ enum PagedParameter {
   kPagedOutput,
   kPagedCount,
 };
-// (version, left side of the window, kind of the slopes, whether there are sinks, most tokens of a sequence), and
+// (version, causal, left and right side of the window, kind of the slopes, whether there are sinks, most tokens of a sequence), and
 // (scale, rest of the scale, softcap, a slope per head, or one per sequence and head). A most of -1 is none: a sequence
 // that goes past the table is an error then. Else it may be longer: the queries of tokens that are not in the cache get
 // NaN.
-enum PagedConfig { kPagedVersion, kPagedWindow, kPagedSlopes, kPagedHasSinks, kPagedMost, kPagedConfigCount };
+enum PagedConfig {
+  kPagedVersion,
+  kPagedCausal,
+  kPagedLeft,
+  kPagedRight,
+  kPagedSlopes,
+  kPagedHasSinks,
+  kPagedMost,
+  kPagedConfigCount,
+};
 enum SlopesKind : int64_t { kNoSlopes = 0, kPerHead = 1, kPerSequence = 2 };
 enum PagedRates { kPagedScale, kPagedScaleRest, kPagedSoftcap, kPagedRateCount };
 
@@ -108,7 +118,9 @@ int paged_entry(int count, const Tensors& t) {
     paging.block_size = block_size;
     paging.key_block = block_size * p.kv_heads * p.head_dim;
     paging.value_block = block_size * p.kv_heads * p.value_dim;
-    paging.window_left = in_range(config[kPagedWindow], -1, kMaxSize);
+    paging.causal = in_range(config[kPagedCausal], 0, 1);
+    paging.window_left = in_range(config[kPagedLeft], -1, kMaxSize);
+    paging.window_right = in_range(config[kPagedRight], -1, kMaxSize);
     const int64_t room = paging.table_width * block_size;
     const bool limited = config[kPagedMost] >= 0;
     paging.most = limited ? in_range(config[kPagedMost], 1, room) : room;
@@ -167,8 +179,67 @@ int cache_entry(int count, const Tensors& t) {
   });
 }
 
-// KVCache.update: (batch, seq, kv_heads, width) behind the tokens of sequences whose blocks a table names, in place.
-// Blocks that they need are handed out in the order of the sequences; a negative entry of the table has none yet.
+int32_t* writable(const Tensors& t, int i, std::initializer_list<int64_t> expected) {
+  integers(t, i, expected);
+  return static_cast<int32_t*>(t.data[i]);
+}
+
+// The storage of a KVCache. A negative entry of the table has no block yet; several sequences may name a block, but one
+// that a sequence writes into is its own. A block that no table names is free.
+struct Blocks {
+  char* data[2];           // of keys and of values
+  int64_t row_bytes[2];    // of a token
+  int64_t count, size;     // blocks, tokens of one
+  int32_t* tables;         // (batch, width)
+  int64_t batch, width;
+  int32_t* lengths;
+
+  Blocks(const Tensors& t, int keys, int values, int table, int ends) {
+    require(t.ranks[keys] == 4 && t.ranks[table] == 2, kBadShape);
+    const int64_t* stored = t.shape(keys);
+    count = stored[0], size = stored[1];
+    for (int i = 0; i < 2; ++i) {
+      const int tensor = i == 0 ? keys : values;
+      require(t.ranks[tensor] == 4 && t.dtype(tensor) == t.dtype(keys), kBadShape);
+      const int64_t element = size_of(t.dtype(keys)), dim = t.shape(tensor)[3];
+      t.check_shape(tensor, {count, size, stored[2], dim});
+      t.check_aligned(tensor, element);
+      checked_product(t.shape(tensor), 4);
+      data[i] = static_cast<char*>(t.data[tensor]);
+      row_bytes[i] = stored[2] * dim * element;
+    }
+    batch = t.shape(table)[0], width = t.shape(table)[1];
+    tables = writable(t, table, {batch, width});
+    lengths = writable(t, ends, {batch});
+    for (int64_t at = 0; at < batch * width; ++at) require(tables[at] < count, kBadTable);
+    for (int64_t b = 0; b < batch; ++b) require(lengths[b] >= 0, kBadTable);
+  }
+  int32_t& entry(int64_t b, int64_t at) { return tables[b * width + at]; }
+  // Which blocks `of`, a table like `tables`, names.
+  std::vector<char> named(const int32_t* of) const {
+    std::vector<char> result(count, 0);
+    for (int64_t at = 0; at < batch * width; ++at)
+      if (of[at] >= 0) result[of[at]] = 1;
+    return result;
+  }
+};
+
+// What a call wants of blocks that are taken already; empty where there is room.
+std::string without_room(const char* what, const std::vector<char>& taken, int64_t wanted) {
+  const int64_t blocks = static_cast<int64_t>(taken.size()), used = std::count(taken.begin(), taken.end(), 1);
+  if (used + wanted <= blocks) return {};
+  return std::string(what) + " need " + std::to_string(used + wanted) + " blocks; num_blocks is " + std::to_string(blocks);
+}
+
+// Takes the first free block.
+int32_t take(std::vector<char>& taken, int64_t& from) {
+  while (taken[from]) ++from;
+  taken[from] = 1;
+  return static_cast<int32_t>(from);
+}
+
+// KVCache.update: the tokens of (batch, seq, kv_heads, width) that are no padding behind those of the sequences, in place.
+// Blocks that they need are handed out in the order of the sequences.
 enum AppendParameter {
   kAddedKey,
   kAddedValue,
@@ -176,18 +247,14 @@ enum AppendParameter {
   kGrownValues,
   kGrownTables,
   kGrownLengths,
-  kUsedBlocks,
+  kAddedTokens,
   kAppendConfig,
   kAppendedLengths,
   kAppendCount,
 };
-// (version, most tokens of a sequence, whether tokens past it are an error; else they are left out).
-enum AppendConfig { kAppendVersion, kAppendMost, kAppendRefuses, kAppendConfigCount };
-
-int32_t* writable(const Tensors& t, int i, std::initializer_list<int64_t> expected) {
-  integers(t, i, expected);
-  return static_cast<int32_t*>(t.data[i]);
-}
+// (version, most tokens of a sequence, whether tokens past it are an error, else they are left out; whether padding comes
+// first).
+enum AppendConfig { kAppendVersion, kAppendMost, kAppendRefuses, kAppendPaddingFirst, kAppendConfigCount };
 
 // `complaint` becomes what is wrong with the tokens, and nothing is written.
 int append_entry(int count, const Tensors& t, std::string& complaint) {
@@ -198,66 +265,141 @@ int append_entry(int count, const Tensors& t, std::string& complaint) {
     t.check_shape(kAppendConfig, {kAppendConfigCount});
     const int64_t* config = static_cast<const int64_t*>(t.data[kAppendConfig]);
     require(config[kAppendVersion] == kVersion, kBadConfig);
-    require(t.ranks[kAddedKey] == 4 && t.ranks[kGrownKeys] == 4 && t.ranks[kGrownTables] == 2, kBadShape);
-    const int64_t *shape = t.shape(kAddedKey), *stored = t.shape(kGrownKeys);
-    const int64_t batch = shape[0], seq = shape[1], heads = shape[2], blocks = stored[0], block_size = stored[1];
-    const int64_t width = t.shape(kGrownTables)[1];
-    int64_t row_bytes[2];
+    Blocks blocks(t, kGrownKeys, kGrownValues, kGrownTables, kGrownLengths);
+    require(t.ranks[kAddedKey] == 4, kBadShape);
+    const int64_t batch = blocks.batch, seq = t.shape(kAddedKey)[1];
     for (int i = 0; i < 2; ++i) {
       const int from = kAddedKey + i, to = kGrownKeys + i;
-      require(t.ranks[from] == 4 && t.ranks[to] == 4, kBadShape);
-      const int64_t size = size_of(t.dtype(kAddedKey)), dim = t.shape(to)[3];
-      require(t.dtype(from) == t.dtype(kAddedKey) && t.dtype(to) == t.dtype(kAddedKey), kBadDType);
-      t.check_shape(from, {batch, seq, heads, dim});
-      t.check_shape(to, {blocks, block_size, heads, dim});
-      t.check_aligned(from, size);
-      t.check_aligned(to, size);
+      require(t.dtype(from) == t.dtype(kGrownKeys), kBadDType);
+      t.check_shape(from, {batch, seq, t.shape(to)[2], t.shape(to)[3]});
+      t.check_aligned(from, size_of(t.dtype(from)));
       checked_product(t.shape(from), 4);
-      checked_product(t.shape(to), 4);
-      row_bytes[i] = heads * dim * size;
     }
-    int32_t* tables = writable(t, kGrownTables, {batch, width});
-    int32_t* lengths = writable(t, kGrownLengths, {batch});
-    int32_t* used = writable(t, kUsedBlocks, {1});
+    const int32_t* tokens = integers(t, kAddedTokens, {batch});
     int32_t* results = writable(t, kAppendedLengths, {batch});
-    const int64_t most = in_range(config[kAppendMost], 1, width * block_size);
+    const int64_t most = in_range(config[kAppendMost], 1, blocks.width * blocks.size);
     const bool refuses = in_range(config[kAppendRefuses], 0, 1);
+    const bool padding_first = in_range(config[kAppendPaddingFirst], 0, 1);
+    int32_t* lengths = blocks.lengths;
 
     // All checks come before the first change.
-    const auto end = [&](int64_t b) { return std::min<int64_t>(lengths[b] + seq, INT32_MAX); };
-    const auto needed = [&](int64_t b) { return (std::min(end(b), most) + block_size - 1) / block_size; };
-    int64_t wanted = *used;
-    require(wanted >= 0, kBadTable);
+    const auto end = [&](int64_t b) { return std::min<int64_t>(int64_t{lengths[b]} + tokens[b], INT32_MAX); };
+    const auto needed = [&](int64_t b) {
+      return tokens[b] == 0 ? 0 : (std::min(end(b), most) + blocks.size - 1) / blocks.size;
+    };
+    int64_t wanted = 0;
     for (int64_t b = 0; b < batch; ++b) {
-      require(lengths[b] >= 0, kBadTable);
-      if (refuses && end(b) > most) {
-        complaint = "key: got " + std::to_string(seq) + " tokens, which make a sequence of " + std::to_string(end(b)) +
-                    "; max_length is " + std::to_string(most);
+      if (tokens[b] < 0 || tokens[b] > seq) {
+        complaint = "tokens: got " + std::to_string(tokens[b]) + ", allowed are 0 to " + std::to_string(seq);
         return static_cast<int>(kBadSlot);
       }
-      for (int64_t at = 0; at < needed(b); ++at) {
-        require(tables[b * width + at] < blocks, kBadTable);
-        wanted += tables[b * width + at] < 0;
+      if (refuses && tokens[b] > 0 && end(b) > most) {
+        complaint = "key: got " + std::to_string(tokens[b]) + " tokens, which make a sequence of " +
+                    std::to_string(end(b)) + "; max_length is " + std::to_string(most);
+        return static_cast<int>(kBadSlot);
       }
+      for (int64_t at = 0; at < needed(b); ++at) wanted += blocks.entry(b, at) < 0;
     }
-    if (wanted > std::max<int64_t>(blocks, *used)) {
-      complaint = "key: the tokens need " + std::to_string(wanted) + " blocks; num_blocks is " + std::to_string(blocks);
-      return static_cast<int>(kBadSlot);
+    if (wanted > 0) {
+      std::vector<char> taken = blocks.named(blocks.tables);
+      complaint = without_room("key: the tokens", taken, wanted);
+      if (!complaint.empty()) return static_cast<int>(kBadSlot);
+      int64_t from = 0;
+      for (int64_t b = 0; b < batch; ++b)
+        for (int64_t at = 0; at < needed(b); ++at)
+          if (blocks.entry(b, at) < 0) blocks.entry(b, at) = take(taken, from);
     }
     for (int64_t b = 0; b < batch; ++b) {
-      for (int64_t at = 0; at < needed(b); ++at)
-        if (tables[b * width + at] < 0) tables[b * width + at] = (*used)++;
-      for (int64_t token = 0; token < seq && lengths[b] + token < most; ++token) {
+      const int64_t first = b * seq + (padding_first ? seq - tokens[b] : 0);
+      for (int64_t token = 0; token < tokens[b] && lengths[b] + token < most; ++token) {
         const int64_t position = lengths[b] + token;
-        const int64_t slot = tables[b * width + position / block_size] * block_size + position % block_size;
+        const int64_t slot = blocks.entry(b, position / blocks.size) * blocks.size + position % blocks.size;
         for (int i = 0; i < 2; ++i)
-          std::memcpy(static_cast<char*>(t.data[kGrownKeys + i]) + slot * row_bytes[i],
-                      static_cast<const char*>(t.data[kAddedKey + i]) + (b * seq + token) * row_bytes[i], row_bytes[i]);
+          std::memcpy(blocks.data[i] + slot * blocks.row_bytes[i],
+                      static_cast<const char*>(t.data[kAddedKey + i]) + (first + token) * blocks.row_bytes[i],
+                      blocks.row_bytes[i]);
       }
       lengths[b] = results[b] = static_cast<int32_t>(end(b));
     }
     return static_cast<int>(kOk);
   });
+}
+
+// KVCache.reorder: sequence b goes on from what sequence indices[b] has, in place. They share blocks; of that into which
+// several would write next, all but the first get a copy.
+enum ReorderParameter {
+  kOrderedKeys,
+  kOrderedValues,
+  kOrderedTables,
+  kOrderedLengths,
+  kOrder,
+  kReorderConfig,
+  kReorderedLengths,
+  kReorderCount,
+};
+// (version, most tokens of a sequence).
+enum ReorderConfig { kReorderVersion, kReorderMost, kReorderConfigCount };
+
+int reorder_entry(int count, const Tensors& t, std::string& complaint) {
+  return answer([&] {
+    require(count == kReorderCount, kBadCount);
+    for (int i = 0; i < kReorderCount; ++i) require(t.present(i), kBadPointer);
+    require(t.named(kReorderConfig, "int64"), kBadDType);
+    t.check_shape(kReorderConfig, {kReorderConfigCount});
+    const int64_t* config = static_cast<const int64_t*>(t.data[kReorderConfig]);
+    require(config[kReorderVersion] == kVersion, kBadConfig);
+    Blocks blocks(t, kOrderedKeys, kOrderedValues, kOrderedTables, kOrderedLengths);
+    const int64_t batch = blocks.batch, width = blocks.width;
+    const int64_t most = in_range(config[kReorderMost], 1, width * blocks.size);
+    const int32_t* indices = integers(t, kOrder, {batch});
+    int32_t* results = writable(t, kReorderedLengths, {batch});
+    std::vector<int32_t> tables(batch * width), lengths(batch);
+    for (int64_t b = 0; b < batch; ++b) {
+      if (indices[b] < 0 || indices[b] >= batch) {
+        complaint = "indices: got " + std::to_string(indices[b]) + ", allowed are 0 to " + std::to_string(batch - 1);
+        return static_cast<int>(kBadSlot);
+      }
+      std::copy_n(blocks.tables + indices[b] * width, width, tables.begin() + b * width);
+      lengths[b] = blocks.lengths[indices[b]];
+    }
+    // The block that a sequence writes into next, if it has one.
+    const auto open = [&](int64_t b) -> int32_t& {
+      return tables[b * width + std::min<int64_t>(lengths[b], most - 1) / blocks.size];
+    };
+    std::vector<int64_t> copies;
+    std::vector<char> continued(batch, 0);
+    for (int64_t b = 0; b < batch; ++b) {
+      if (continued[indices[b]] && open(b) >= 0) copies.push_back(b);
+      continued[indices[b]] = 1;
+    }
+    std::vector<char> taken = blocks.named(tables.data());
+    complaint = without_room("indices: the sequences", taken, static_cast<int64_t>(copies.size()));
+    if (!complaint.empty()) return static_cast<int>(kBadSlot);
+    int64_t from = 0;
+    for (const int64_t b : copies) {
+      const int64_t source = open(b), target = take(taken, from);
+      open(b) = static_cast<int32_t>(target);
+      // Tokens of the block that there are.
+      const int64_t used = std::min<int64_t>(lengths[b], most);
+      const int64_t rows = used - std::min<int64_t>(lengths[b], most - 1) / blocks.size * blocks.size;
+      for (int i = 0; i < 2; ++i)
+        std::memcpy(blocks.data[i] + target * blocks.size * blocks.row_bytes[i],
+                    blocks.data[i] + source * blocks.size * blocks.row_bytes[i], rows * blocks.row_bytes[i]);
+    }
+    std::copy(tables.begin(), tables.end(), blocks.tables);
+    std::copy(lengths.begin(), lengths.end(), blocks.lengths);
+    std::copy(lengths.begin(), lengths.end(), results);
+    return static_cast<int>(kOk);
+  });
+}
+
+// Throws what is wrong with a call of a KVCache.
+template <class Entry>
+int of_cache(const Entry& entry) {
+  std::string complaint;
+  const int status = entry(complaint);
+  if (!complaint.empty()) throw std::runtime_error("KVCache: " + complaint);
+  return or_throw("KVCache", status);
 }
 
 }  // namespace
@@ -275,10 +417,10 @@ int FlashAttentionReshapeAndCache(FA_PARAMETERS) {
   return fa::or_throw("reshape_and_cache", fa::cache_entry(count, FA_TENSORS));
 }
 int FlashAttentionCacheAppend(FA_PARAMETERS) {
-  std::string complaint;
-  const int status = fa::append_entry(count, FA_TENSORS, complaint);
-  if (!complaint.empty()) throw std::runtime_error("KVCache: " + complaint);
-  return fa::or_throw("KVCache", status);
+  return fa::of_cache([&](std::string& complaint) { return fa::append_entry(count, FA_TENSORS, complaint); });
+}
+int FlashAttentionCacheReorder(FA_PARAMETERS) {
+  return fa::of_cache([&](std::string& complaint) { return fa::reorder_entry(count, FA_TENSORS, complaint); });
 }
 
 }  // extern "C"

@@ -256,7 +256,13 @@ Problem parse(const Tensors& t, int config_index, int rates_index, int output_in
   } else if (dropout.kind == Dropout::kGiven) {
     const int64_t bits[] = {p.batch, p.heads, p.seq_q, (p.seq_k + 7) / 8};
     checked_product(bits, 4);
-    t.check(kKeepBits, DType::kByte, {bits[0], bits[1], bits[2], bits[3]});
+    if (packed) {  // packing_of counts the bytes
+      require(t.present(kKeepBits), kBadPointer);
+      require(t.ranks[kKeepBits] == 1, kBadShape);
+      t.check(kKeepBits, DType::kByte, {t.shape(kKeepBits)[0]});
+    } else {
+      t.check(kKeepBits, DType::kByte, {bits[0], bits[1], bits[2], bits[3]});
+    }
     dropout.bits = static_cast<const uint8_t*>(t.data[kKeepBits]);
   }
   return p;
@@ -269,6 +275,13 @@ int forward_entry(int count, const Tensors& t) {
     t.check(kForwardLogsumexp, DType::kFloat32, {p.batch, p.heads, p.seq_q});
     return forward(p, {t.data[kForwardOutput], static_cast<float*>(t.data[kForwardLogsumexp])});
   });
+}
+
+void* bias_gradient_of(const Tensors& t, int i, const Problem& p) {
+  require(p.bias.data != nullptr, kBadPointer);
+  const int64_t* shape = t.shape(kBias);
+  t.check(i, p.bias.dtype, {shape[0], shape[1], shape[2], shape[3]});
+  return t.data[i];
 }
 
 float* sink_gradient_of(const Tensors& t, int i, const Problem& p) {
@@ -291,12 +304,7 @@ int backward_entry(int count, const Tensors& t, bool bias_gradient, bool sink_gr
                                 static_cast<const float*>(t.data[kDLogsumexp])};
     BackwardOutputs outputs{t.data[kDQuery], t.data[kDKey], t.data[kDValue], nullptr, nullptr};
     int next = kBackwardCount;
-    if (bias_gradient) {
-      require(p.bias.data != nullptr, kBadPointer);
-      const int64_t* shape = t.shape(kBias);
-      t.check(next, p.bias.dtype, {shape[0], shape[1], shape[2], shape[3]});
-      outputs.d_bias = t.data[next++];
-    }
+    if (bias_gradient) outputs.d_bias = bias_gradient_of(t, next++, p);
     if (sink_gradient) outputs.d_sinks = sink_gradient_of(t, next, p);
     return backward(p, inputs, outputs);
   });
@@ -321,10 +329,19 @@ std::vector<int64_t> lengths_of(const Tensors& t, int i, int64_t total) {
 
 Packing packing_of(const Tensors& t, int config_index, const Problem& p) {
   const int64_t* config = static_cast<const int64_t*>(t.data[config_index]);
-  require(p.segments == nullptr && p.mask.data == nullptr && p.bias.data == nullptr && p.dropout.kind != Dropout::kGiven, kBadValue);
+  require(p.segments == nullptr && p.mask.data == nullptr && p.bias.row_stride == 0, kBadValue);
   Packing packing{lengths_of(t, config_index - 2, p.seq_q), lengths_of(t, config_index - 1, p.seq_k),
-                  config[kBottomRight] != 0};
+                  config[kBottomRight] != 0, {}};
   require(packing.query.size() == packing.key.size(), kBadLengths);
+  if (p.dropout.kind == Dropout::kGiven) {
+    int64_t bytes = 0;
+    for (int64_t i = 0; i < packing.count(); ++i) {
+      packing.keep.push_back(bytes);
+      const int64_t keys = packing.key[i + 1] - packing.key[i];
+      bytes += p.heads * (packing.query[i + 1] - packing.query[i]) * ((keys + 7) / 8);
+    }
+    require(t.shape(kKeepBits)[0] == bytes, kBadKeepBits);
+  }
   require(p.slope_stride == 0 || t.shape(kBias)[0] == packing.count(), kBadShape);
   if (p.prefix) {
     require(t.shape(kPrefix)[0] == packing.count(), kBadShape);
@@ -344,9 +361,9 @@ int forward_packed_entry(int count, const Tensors& t) {
   });
 }
 
-int backward_packed_entry(int count, const Tensors& t, bool sink_gradient) {
+int backward_packed_entry(int count, const Tensors& t, bool bias_gradient, bool sink_gradient) {
   return answer([&] {
-    require(count == kBackwardCount + kLengths + sink_gradient, kBadCount);
+    require(count == kBackwardCount + kLengths + bias_gradient + sink_gradient, kBadCount);
     const Problem p = parse(t, kBackwardConfig + kLengths, kBackwardRates + kLengths, kOutput, true);
     const Packing packing = packing_of(t, kBackwardConfig + kLengths, p);
     t.check(kLogsumexp, DType::kFloat32, {p.heads, p.seq_q});
@@ -359,7 +376,9 @@ int backward_packed_entry(int count, const Tensors& t, bool sink_gradient) {
                                 static_cast<const float*>(t.data[kDLogsumexp])};
     BackwardOutputs outputs{t.data[kDQuery + kLengths], t.data[kDKey + kLengths], t.data[kDValue + kLengths], nullptr,
                             nullptr};
-    if (sink_gradient) outputs.d_sinks = sink_gradient_of(t, kBackwardCount + kLengths, p);
+    int next = kBackwardCount + kLengths;
+    if (bias_gradient) outputs.d_bias = bias_gradient_of(t, next++, p);
+    if (sink_gradient) outputs.d_sinks = sink_gradient_of(t, next, p);
     return backward_packed(p, packing, inputs, outputs);
   });
 }
@@ -411,8 +430,6 @@ extern "C" {
 // For ctypes: a Status comes back, nothing is thrown.
 int flash_attention_forward(FA_PARAMETERS) { return fa::forward_entry(count, FA_TENSORS); }
 int flash_attention_forward_packed(FA_PARAMETERS) { return fa::forward_packed_entry(count, FA_TENSORS); }
-int flash_attention_backward_packed(FA_PARAMETERS) { return fa::backward_packed_entry(count, FA_TENSORS, false); }
-int flash_attention_backward_packed_sinks(FA_PARAMETERS) { return fa::backward_packed_entry(count, FA_TENSORS, true); }
 
 // For MindSpore. The forward pass has a name for each layout, because inference has to know where batch and seq are.
 #define FA_FORWARD(layout, batch, seq)                                                                    \
@@ -448,12 +465,15 @@ FA_BACKWARD(FlashAttentionBackwardBiasSinks, flash_attention_backward_bias_sinks
 int FlashAttentionForwardPacked(FA_PARAMETERS) {
   return fa::or_throw("flash_attention_varlen forward", fa::forward_packed_entry(count, FA_TENSORS));
 }
-int FlashAttentionBackwardPacked(FA_PARAMETERS) {
-  return fa::or_throw("flash_attention_varlen backward", fa::backward_packed_entry(count, FA_TENSORS, false));
-}
-int FlashAttentionBackwardPackedSinks(FA_PARAMETERS) {
-  return fa::or_throw("flash_attention_varlen backward", fa::backward_packed_entry(count, FA_TENSORS, true));
-}
+#define FA_BACKWARD_PACKED(name, plain, bias, sinks)                                                           \
+  int plain(FA_PARAMETERS) { return fa::backward_packed_entry(count, FA_TENSORS, bias, sinks); }               \
+  int name(FA_PARAMETERS) {                                                                                    \
+    return fa::or_throw("flash_attention_varlen backward", fa::backward_packed_entry(count, FA_TENSORS, bias, sinks)); \
+  }
+FA_BACKWARD_PACKED(FlashAttentionBackwardPacked, flash_attention_backward_packed, false, false)
+FA_BACKWARD_PACKED(FlashAttentionBackwardPackedBias, flash_attention_backward_packed_bias, true, false)
+FA_BACKWARD_PACKED(FlashAttentionBackwardPackedSinks, flash_attention_backward_packed_sinks, false, true)
+FA_BACKWARD_PACKED(FlashAttentionBackwardPackedBiasSinks, flash_attention_backward_packed_bias_sinks, true, true)
 
 const char* flash_attention_message(int status) { return fa::message(status); }
 

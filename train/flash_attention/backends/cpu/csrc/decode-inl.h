@@ -156,12 +156,15 @@ void decode_sums(const float* probability, const char* const* values, int64_t fi
     decode_block<kType, kM, 1>(probability, values, first, last, column, output, stride);
 }
 
+// Floats of a row's sums in its part; the running maximum and the total follow.
+inline int64_t decode_sums_width(const Problem& p) { return round_up(p.value_dim, 16); }
+
 // One task: the rows of all query heads of a group, head by head, against the keys of one chunk.
 struct DecodeTask {
   const DecodePlan& plan;
   const Problem& p;
   const ScoreRule rule;
-  int64_t rows, query_stride, key_stride, value_stride, value_width;
+  int64_t rows, query_stride, key_stride, value_stride, value_width, sums_width;
   float* query;
   float* tile;   // converted keys, then values
   float* score;  // [row][kDecodeTile]: products, then probabilities
@@ -173,6 +176,7 @@ struct DecodeTask {
     query_stride = key_stride = tile_stride(p.head_dim);
     value_stride = tile_stride(p.value_dim);
     value_width = round_up(p.value_dim, kLanes);
+    sums_width = decode_sums_width(p);
     query = arena.take<float>(rows * query_stride);
     tile = arena.take<float>(kDecodeTile * (key_stride > value_stride ? key_stride : value_stride));
     score = arena.take<float>(rows * kDecodeTile);
@@ -202,8 +206,8 @@ struct DecodeTask {
       s[n] = Simd::select(bits >> (n * kLanes), s[n], minus_infinity);
       top = Simd::max(s[n], top);
     }
-    float& maximum = part[value_width];
-    float& total = part[value_width + 1];
+    float& maximum = part[sums_width];
+    float& total = part[sums_width + 1];
     const float reference = Simd::largest(top);
     if (reference > maximum) {
       const F lowered = exp2<6>(Simd::set1((maximum - reference) * rule.to_base2));
@@ -279,17 +283,20 @@ struct DecodeTask {
     }
   }
 
-  void run(int64_t batch_index, int64_t kv_head, int64_t chunk) {
+  // Loads the queries, clears their parts, and finds the keys of the chunk that some row sees: [first_key, last_key).
+  struct Seen {
+    int64_t first_key, last_key;
+  };
+  Seen start(int64_t batch_index, int64_t kv_head, int64_t chunk, float* parts) {
     batch = batch_index;
     const DecodeCache& cache = plan.caches[batch];
-    float* parts = plan.part(batch, kv_head, chunk);
     int64_t first_key = INT64_MAX, last_key = 0;
     for (int64_t row = 0; row < rows; ++row) {
       const int64_t head = kv_head * p.group() + row / p.seq_q, position = row % p.seq_q;
       load_row(p.dtype, query_rows(p, p.query, batch, head, position).data, p.head_dim, query + row * query_stride);
       float* part = parts + row * plan.part_width;
       std::memset(part, 0, plan.part_width * sizeof(float));
-      part[value_width] = -FLT_MAX;
+      part[sums_width] = -FLT_MAX;
       lo[row] = cache.band.lo(position);
       hi[row] = cache.band.hi(position);
       if (hi[row] <= lo[row]) {
@@ -300,8 +307,12 @@ struct DecodeTask {
       if (hi[row] > last_key) last_key = hi[row];
     }
     const int64_t begin = chunk * kDecodeKeys, end = begin + kDecodeKeys;
-    if (first_key < begin) first_key = begin;
-    if (last_key > end) last_key = end;
+    return {first_key < begin ? begin : first_key, last_key > end ? end : last_key};
+  }
+
+  void run(int64_t batch_index, int64_t kv_head, int64_t chunk) {
+    float* parts = plan.part(batch_index, kv_head, chunk);
+    const auto [first_key, last_key] = start(batch_index, kv_head, chunk, parts);
     const DecodeRows keys(plan, p.key, p.key_layout, plan.key_block, p.head_dim, batch, kv_head);
     const DecodeRows values(plan, p.value, p.value_layout, plan.value_block, p.value_dim, batch, kv_head);
     const char* pointers[kDecodeTile];
@@ -324,7 +335,7 @@ struct DecodeTask {
     }
   }
 
- private:
+ protected:
   int64_t batch = 0;
 };
 
@@ -344,19 +355,19 @@ inline void decode_merge(const DecodePlan& plan, int64_t batch, int64_t head) {
   const Problem& p = plan.problem;
   const DecodeCache& cache = plan.caches[batch];
   const ScoreRule rule(p);
-  const int64_t kv_head = head / p.group(), width = round_up(p.value_dim, kLanes);
+  const int64_t kv_head = head / p.group(), width = round_up(p.value_dim, kLanes), maximum_at = decode_sums_width(p);
   for (int64_t position = 0; position < p.seq_q; ++position) {
     const int64_t row = head % p.group() * p.seq_q + position;
     const auto part = [&](int64_t chunk) { return plan.part(batch, kv_head, chunk) + row * plan.part_width; };
     float maximum = -FLT_MAX;
     for (int64_t chunk = cache.first_chunk; chunk < cache.last_chunk; ++chunk)
-      maximum = part(chunk)[width] > maximum ? part(chunk)[width] : maximum;
+      maximum = part(chunk)[maximum_at] > maximum ? part(chunk)[maximum_at] : maximum;
     double total = 0;
     float* sums = cache.first_chunk < cache.last_chunk ? part(cache.first_chunk) : nullptr;
     for (int64_t chunk = cache.first_chunk; chunk < cache.last_chunk; ++chunk) {
       const float* from = part(chunk);
-      const float weight = static_cast<float>(std::exp2((static_cast<double>(from[width]) - maximum) * rule.to_base2));
-      total += static_cast<double>(from[width + 1]) * weight;
+      const float weight = static_cast<float>(std::exp2((static_cast<double>(from[maximum_at]) - maximum) * rule.to_base2));
+      total += static_cast<double>(from[maximum_at + 1]) * weight;
       for (int64_t d = 0; d < width; d += kLanes) {
         const F scaled = Simd::mul(Simd::load(from + d), Simd::set1(weight));
         Simd::store(sums + d, chunk == cache.first_chunk ? scaled : Simd::add(Simd::load(sums + d), scaled));

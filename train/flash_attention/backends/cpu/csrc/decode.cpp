@@ -67,7 +67,7 @@ int forward_paged(const Problem& problem, const Paging& paging, void* output) {
     for (int64_t b = 0; b < problem.batch; ++b) {
       const int64_t length = paging.lengths[b];
       const int64_t keys = std::min(length, paging.most), offset = length - problem.seq_q;
-      const Band band{keys, offset, 1, paging.window_left, -1, kAllBlocks, kAllBlocks, 1, 0};
+      const Band band{keys, offset, paging.causal, paging.window_left, paging.window_right, kAllBlocks, kAllBlocks, 1, 0};
       caches.push_back({band, paging.tables + b * paging.table_width, 0, 0, 0});
     }
     return decode(problem, std::move(caches), paging.block_size, paging.key_block, paging.value_block, {output, nullptr});

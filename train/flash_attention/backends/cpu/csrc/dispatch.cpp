@@ -8,11 +8,16 @@
 #include <limits>
 #include <utility>
 
+#include "tile_permission.h"
+
 namespace flash_attention {
 namespace {
 
 bool runs(const Kernels* kernels) {
   if (kernels == nullptr) return false;
+#if defined(FLASH_ATTENTION_SCALAR_TILES)
+  if (kernels == kAmxKernels) return true;
+#endif
 #if defined(__x86_64__) || defined(__i386__)
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
   const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
@@ -20,6 +25,7 @@ bool runs(const Kernels* kernels) {
   if (kernels == kAvx2Kernels) return avx2;
   if (kernels == kAvx512Kernels) return avx512;
   if (kernels == kAvx512Bf16Kernels) return avx512 && __builtin_cpu_supports("avx512bf16");
+  if (kernels == kAmxKernels) return avx512 && __builtin_cpu_supports("avx512bf16") && tiles_exist();
 #endif
   return true;
 }
@@ -55,7 +61,8 @@ double bfloat16_rate() {
 void assume_bfloat16_rate(double rate) { assumed_rate = rate; }
 
 const Kernels* runnable_kernels(int index) {
-  const Kernels* all[] = {kAvx512Bf16Kernels, kAvx512Kernels, kAvx2Kernels, kNeonKernels, kScalarKernels};
+  // Tiles come last, so that they are used where they are asked for: no processor that has them has run them yet.
+  const Kernels* all[] = {kAvx512Bf16Kernels, kAvx512Kernels, kAvx2Kernels, kNeonKernels, kScalarKernels, kAmxKernels};
   if (bfloat16_rate() < 1) std::swap(all[0], all[1]);
   for (const Kernels* kernels : all) {
     if (runs(kernels) && index-- == 0) return kernels;
@@ -67,7 +74,7 @@ const Kernels* choose_kernels() {
   const char* forced = std::getenv("FLASH_ATTENTION_CPU_ISA");
   if (forced == nullptr || *forced == '\0') return runnable_kernels(0);
   for (int i = 0; const Kernels* kernels = runnable_kernels(i); ++i) {
-    if (std::strcmp(kernels->isa, forced) == 0) return kernels;
+    if (std::strcmp(kernels->isa, forced) == 0) return kernels != kAmxKernels || tiles_permitted() ? kernels : nullptr;
   }
   return nullptr;
 }

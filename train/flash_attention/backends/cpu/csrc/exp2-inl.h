@@ -22,6 +22,14 @@ struct Split {
   }
 };
 
+// Constants that are added to products, see Simd::fma_constant.
+alignas(16) constexpr float kOne[4] = {1.0f, 1.0f, 1.0f, 1.0f};
+#define FA_FOUR(x) {x, x, x, x}
+alignas(16) constexpr float kSlope6[5][4] = {FA_FOUR(0x1.5f3e54p-10f), FA_FOUR(0x1.3b2d4cp-7f), FA_FOUR(0x1.c6aee8p-5f),
+                                             FA_FOUR(0x1.ebfbdcp-3f), FA_FOUR(0x1.62e430p-1f)};
+alignas(16) constexpr float kSlope4[3][4] = {FA_FOUR(0x1.c9fc46p-5f), FA_FOUR(0x1.ec0378p-3f), FA_FOUR(0x1.62e12cp-1f)};
+#undef FA_FOUR
+
 // (2^r - 1) / r for |r| <= 1/2: 1 + r * this is the polynomial of 2^r that is the best of its degree in relative error
 // with value 1 at 0.
 template <int kDegree>
@@ -30,16 +38,12 @@ FA_INLINE F power_slope(F r) {
   F p;
   if constexpr (kDegree == 6) {
     p = Simd::set1(0x1.41fbbcp-13f);
-    p = Simd::fma(p, r, Simd::set1(0x1.5f3e54p-10f));
-    p = Simd::fma(p, r, Simd::set1(0x1.3b2d4cp-7f));
-    p = Simd::fma(p, r, Simd::set1(0x1.c6aee8p-5f));
-    p = Simd::fma(p, r, Simd::set1(0x1.ebfbdcp-3f));
-    p = Simd::fma(p, r, Simd::set1(0x1.62e430p-1f));
+#pragma GCC unroll 5
+    for (const auto& constant : kSlope6) p = Simd::fma_constant(p, r, constant);
   } else {
     p = Simd::set1(0x1.3a02ccp-7f);
-    p = Simd::fma(p, r, Simd::set1(0x1.c9fc46p-5f));
-    p = Simd::fma(p, r, Simd::set1(0x1.ec0378p-3f));
-    p = Simd::fma(p, r, Simd::set1(0x1.62e12cp-1f));
+#pragma GCC unroll 3
+    for (const auto& constant : kSlope4) p = Simd::fma_constant(p, r, constant);
   }
   return p;
 }
@@ -49,7 +53,7 @@ FA_INLINE F power_slope(F r) {
 template <int kDegree>
 FA_INLINE F exp2(F t) {
   const Split split(t);
-  const F p = Simd::fma(power_slope<kDegree>(split.r), split.r, Simd::set1(1.0f));
+  const F p = Simd::fma_constant(power_slope<kDegree>(split.r), split.r, kOne);
   return Simd::scale_by_power(p, split.z, t, kSmallestExponent);
 }
 

@@ -74,10 +74,11 @@ struct ForwardTile {
   Unit* value;         // stacked
   bool packed;         // whether they hold the key tile at work
   Unit* pack;          // scratch of packing
+  CellProducts<Math> products;
   UpcomingRows next_keys, next_values, next_queries, results;
   NextTask<ForwardTask> next;  // of this thread
-  Wild wild;           // of the values
-  int64_t wild_first;  // column of its row 0
+  NonFinite nonfinite;      // of the values
+  int64_t nonfinite_first;  // column of its row 0
   bool careful = false;
   int64_t units, query_stride, value_stride, output_stride;
 
@@ -98,12 +99,13 @@ struct ForwardTile {
     key = arena.take<Unit>(kKeyTile * units);
     value = arena.take<Unit>(kKeyTile / Math::kPerUnit * value_stride);
     pack = arena.take<Unit>(kLanes * (query_stride > value_stride ? query_stride : value_stride));
+    products.allocate(arena);
   }
 
   void set_blocks() {
     for (int64_t block = 0; block < blocks_end(); ++block) {
       const int64_t from = block * kQueryRows;
-      blocks[block].set(rows.band, rows.first + from, Band::min(rows.count - from, kQueryRows));
+      blocks[block].set(rows.band, rows.first + from, Band::min(rows.count - from, kQueryRows), Math::kStrip);
     }
   }
   int64_t blocks_end() const { return (rows.count + kQueryRows - 1) / kQueryRows; }
@@ -153,8 +155,8 @@ struct ForwardCell {
 
   template <int kCount>
   FA_INLINE void products(F (&acc)[kRows][kCount]) const {
-    multiply<Arithmetic, Left::kRowMajor, kCount>(tile.query + strip * tile.query_stride, tile.query_stride,
-                                                  tile.key + panel * tile.units, kPanel, tile.units, acc);
+    tile.products.template multiply_cell<Arithmetic, kCount>(tile.query, tile.query_stride, tile.key, tile.units, strip,
+                                                             panel, acc);
   }
   FA_INLINE F score_of(F product, int m, int n) const {
     return score<kBias>(squashed<kBias>(product, tile.rule), tile.rule, tile.sides, bias, distance, m, n);
@@ -261,6 +263,7 @@ struct ForwardCell {
 template <class Math, class Arithmetic, Bias kBias, bool kKeep>
 void forward_block(ForwardTile<Math>& tile, const KeyTile& k) {
   const int64_t last = k.column(tile.q->union_hi());
+  tile.products.start();
   for (int64_t panel = k.column(tile.q->union_lo()) / kPanel * kPanel; panel < last; panel += kPanel) {
     for (int64_t strip = 0; strip < tile.q->padded; strip += kRows) {
       const ForwardCell<Math, Arithmetic, kBias, kKeep> cell(tile, k, strip, panel);
@@ -278,9 +281,10 @@ void forward_block(ForwardTile<Math>& tile, const KeyTile& k) {
   }
   const int64_t width = tile.problem.value_dim;
   for (int64_t d = 0; d < width; d += kPanel) {
-    for (int64_t strip = 0; strip < tile.q->padded; strip += kRows) {
-      const int64_t from = k.column(tile.q->lo[strip]) / Math::kPerUnit;
-      const int64_t steps = (k.column(tile.q->hi[strip + kRows - 1]) + Math::kPerUnit - 1) / Math::kPerUnit - from;
+    for (int64_t strip = 0; strip < tile.q->padded; strip += Math::kStrip) {
+      constexpr int64_t kStep = Math::kPerUnit * Math::kWhole;
+      const int64_t from = k.column(tile.q->lo[strip]) / kStep * Math::kWhole;
+      const int64_t steps = round_up(k.column(tile.q->hi[strip + Math::kStrip - 1]), kStep) / Math::kPerUnit - from;
       if (steps <= 0) continue;
       tile.fetch();
       accumulate<Arithmetic, Left::kRowMajor>(tile.probability + strip * tile.kProbabilityStride + from,
@@ -290,8 +294,8 @@ void forward_block(ForwardTile<Math>& tile, const KeyTile& k) {
     }
   }
   if (!tile.careful) return;
-  tile.wild.each([&](int64_t index, const auto& add) {
-    const int64_t column = index + tile.wild_first;
+  tile.nonfinite.each([&](int64_t index, const auto& add) {
+    const int64_t column = index + tile.nonfinite_first;
     for (int64_t m = 0; m < tile.q->count; ++m)
       if (sees(*tile.q, k, tile.sides, m, column))
         add(tile.probability_at(m, column), tile.output + m * tile.output_stride);
@@ -308,8 +312,8 @@ bool pack_keys(ForwardTile<Math>& tile, const KeyTile& k) {
   Pack<Math>::stacked(values, seen, round_up(seen, kPanel), value);
   tile.packed = true;
   if (!tile.careful) return !Tiny<Simd>::any(keys, seen) && !Tiny<Simd>::any(values, seen);
-  tile.wild_first = start;
-  tile.wild.template tame<Math>(values, seen, value, reinterpret_cast<float*>(tile.pack));
+  tile.nonfinite_first = start;
+  tile.nonfinite.template clear<Math>(values, seen, value, reinterpret_cast<float*>(tile.pack));
   return true;
 }
 

@@ -18,11 +18,19 @@ constexpr int kRows = Simd::kRows;
 constexpr int kVectors = Simd::kVectors;
 constexpr int kPanel = kLanes * kVectors;  // columns of a full micro-kernel
 
-// What a 32-bit unit of an operand is, and how two units are multiplied into a float32 accumulator.
+// What a thread needs while it multiplies: nothing.
+struct NoSession {};
+
+// What a 32-bit unit of an operand is, and how two units are multiplied into a float32 accumulator. `accumulate` takes
+// kStrip rows of the left operand, and sums over whole multiples of kWhole units.
 struct Float32Math {
   using Unit = float;
+  using Session = NoSession;
   static constexpr int kPerUnit = 1;
   static constexpr int kExpDegree = 6;
+  static constexpr bool kTiles = false;
+  static constexpr int kStrip = kRows;
+  static constexpr int kWhole = 1;
   using Right = F;
   static FA_INLINE Right load(const Unit* p) { return Simd::load(p); }
   static FA_INLINE F multiply_add(Unit a, Right b, F c) { return Simd::fma(Simd::set1(a), b, c); }
@@ -42,8 +50,12 @@ struct Float32Math {
 template <class S>
 struct Bf16MathOf {
   using Unit = uint32_t;
+  using Session = NoSession;
   static constexpr int kPerUnit = 2;
   static constexpr int kExpDegree = 4;
+  static constexpr bool kTiles = false;
+  static constexpr int kStrip = kRows;
+  static constexpr int kWhole = 1;
   using Right = typename S::U;
   static FA_INLINE Right load(const Unit* p) { return S::u_load(p); }
   static FA_INLINE F multiply_add(Unit a, Right b, F c) { return S::dot_bf16(S::u_broadcast(a), b, c); }
@@ -132,18 +144,36 @@ FA_NOINLINE void accumulate_block(const typename Math::Unit* a, ptrdiff_t a_stri
     }
 }
 
-// c[m][n] += sum over k of a(m, k) * b[k * b_stride + n], for kRows rows and `width` columns (1 to kPanel, in whole
+// c[m][n] += sum over k of a(m, k) * b[k * b_stride + n], for Math::kStrip rows and `width` columns (1 to kPanel, in whole
 // vectors: the operands are padded).
 template <class Math, Left kLeft>
 FA_INLINE void accumulate(const typename Math::Unit* a, ptrdiff_t a_stride, const typename Math::Unit* b,
                           ptrdiff_t b_stride, int64_t steps, float* c, ptrdiff_t c_stride, int64_t width) {
-  if (width > kPanel - kLanes) {
+  if constexpr (Math::kTiles) {
+    static_assert(kLeft == Left::kRowMajor, "tiles hold rows");
+    Math::accumulate(a, a_stride, b, b_stride, steps, c, c_stride, width);
+  } else if (width > kPanel - kLanes) {
     accumulate_block<Math, kLeft, kVectors>(a, a_stride, b, b_stride, steps, c, c_stride);
-    return;
+  } else {
+    for (int64_t n = 0; n < width; n += kLanes)
+      accumulate_block<Math, kLeft, 1>(a, a_stride, b + n, b_stride, steps, c + n, c_stride);
   }
-  for (int64_t n = 0; n < width; n += kLanes)
-    accumulate_block<Math, kLeft, 1>(a, a_stride, b + n, b_stride, steps, c + n, c_stride);
 }
+
+// Products of rows of a left operand and a transposed right one, in panels of kPanel columns, `units` long: a cell of kRows
+// rows from `strip` and kCount vectors of columns from `panel` at a time.
+template <class Math>
+struct CellProducts {
+  template <class Arena>
+  void allocate(Arena&) {}
+  // From now on of other operands.
+  void start() {}
+  template <class Arithmetic, int kCount>
+  FA_INLINE void multiply_cell(const typename Math::Unit* a, ptrdiff_t a_stride, const typename Math::Unit* b,
+                               int64_t units, int64_t strip, int64_t panel, F (&acc)[kRows][kCount]) {
+    multiply<Arithmetic, Left::kRowMajor, kCount>(a + strip * a_stride, a_stride, b + panel * units, kPanel, units, acc);
+  }
+};
 
 // The arithmetic of a micro-kernel on operands that stay in registers: its rate is what no product exceeds. An operation is
 // a multiplication or an addition.

@@ -140,7 +140,8 @@ struct Kernels {
   void (*multiply_adds)(DType dtype, int64_t operations);
 };
 
-extern const Kernels* const kAvx512Bf16Kernels;  // null where not compiled in
+extern const Kernels* const kAmxKernels;  // null where not compiled in
+extern const Kernels* const kAvx512Bf16Kernels;
 extern const Kernels* const kAvx512Kernels;
 extern const Kernels* const kAvx2Kernels;
 extern const Kernels* const kNeonKernels;

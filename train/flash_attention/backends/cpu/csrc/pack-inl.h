@@ -75,7 +75,7 @@ inline void store_row(DType dtype, const float* src, float factor, int64_t count
   }
 }
 
-constexpr int64_t kWildRows = 128;  // of the largest tile
+constexpr int64_t kNonFiniteRows = 128;  // of the largest tile
 
 // Rows of one head in user memory: `columns` values each, `stride` bytes from one to the next.
 struct Rows {
@@ -270,9 +270,10 @@ struct Pack<Float32Math> {
   }
 };
 
-template <class S>
-struct Pack<Bf16MathOf<S>> {
-  static int64_t units(int64_t columns) { return (columns + 1) / 2; }
+// Units of two bfloat16; a row is filled up to whole multiples of kWhole units with zeros.
+template <class S, int64_t kWhole>
+struct PackPairs {
+  static int64_t units(int64_t columns) { return round_up(columns, 2 * kWhole) / 2; }
   static int64_t row_stride(int64_t columns) { return tile_stride(units(columns)); }
   static int64_t stacked_stride(int64_t columns) { return tile_stride(columns); }
 
@@ -285,11 +286,12 @@ struct Pack<Bf16MathOf<S>> {
       std::memset(row + used, 0, round_up(units(src.columns), kLanes) * 4 - used);
     }
   }
+  // Columns up to a whole multiple of kWhole, too.
   static void stacked(const Rows& src, int64_t count, int64_t padded, uint32_t* dst) {
     const int64_t stride = stacked_stride(src.columns);
     for (int64_t m = 0; m < padded; m += 2) {
       uint32_t* row = dst + m / 2 * stride;
-      for (int64_t k = 0; k < src.columns; k += kLanes) {
+      for (int64_t k = 0; k < round_up(src.columns, kWhole); k += kLanes) {
         const typename S::U low = load(src, m, count, k), high = load(src, m + 1, count, k);
         S::u_store(row + k, S::u_or(low, S::template u_shift_left<16>(high)));
       }
@@ -300,7 +302,7 @@ struct Pack<Bf16MathOf<S>> {
   }
   static void transposed(const Rows& src, int64_t count, int64_t padded, uint32_t* scratch, uint32_t* dst) {
     const int64_t steps = units(src.columns);
-    const bool whole = src.columns % (2 * kLanes) == 0 && src.stride % 4 == 0 && src.stride <= kNear;
+    const bool whole = src.columns == 2 * steps && steps % kLanes == 0 && src.stride % 4 == 0 && src.stride <= kNear;
     for (int64_t m = 0; m < padded; m += kLanes) {
       uint32_t* panel = dst + m / kPanel * kPanel * steps + m % kPanel;
       if (whole && m + kLanes <= count) {
@@ -314,7 +316,7 @@ struct Pack<Bf16MathOf<S>> {
 
  private:
   static typename S::U load(const Rows& src, int64_t m, int64_t count, int64_t k) {
-    if (m >= count) return S::u_set1(0);
+    if (m >= count || k >= src.columns) return S::u_set1(0);
     const uint16_t* row = reinterpret_cast<const uint16_t*>(src.row(m)) + k;
     if (k + kLanes <= src.columns) return S::u_load16(row);
     uint16_t rest[kLanes] = {};
@@ -323,16 +325,19 @@ struct Pack<Bf16MathOf<S>> {
   }
 };
 
+template <class S>
+struct Pack<Bf16MathOf<S>> : PackPairs<S, 1> {};
+
 // Rows of a stacked tile that hold NaN or infinities. A product takes 0 * NaN for NaN, so that they would reach sums to
 // which they contribute nothing: careful passes put zeros in their place and then add what contributes.
-struct Wild {
+struct NonFinite {
   Rows source;
   int64_t count;
   float* row;  // scratch of one row
-  bool found[kWildRows];
+  bool found[kNonFiniteRows];
 
   template <class Math>
-  void tame(const Rows& rows, int64_t rows_count, typename Math::Unit* tile, float* scratch) {
+  void clear(const Rows& rows, int64_t rows_count, typename Math::Unit* tile, float* scratch) {
     source = rows;
     count = rows_count;
     row = scratch;

@@ -1,6 +1,7 @@
 // Packed sequences: the tasks of all sequences together, so that threads stay busy whatever the lengths.
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <vector>
 
 #include "attention.h"
@@ -26,6 +27,8 @@ struct Sequence {
     p.dropout.batch_offset += static_cast<uint32_t>(index);
     if (p.prefix) p.prefix += index;
     if (p.slopes) p.slopes += index * p.slope_stride;
+    if (p.dropout.kind == Dropout::kGiven) p.dropout.bits += packing.keep[index];
+    if (p.bias.data) p.bias.data = static_cast<const char*>(p.bias.data) + first_key * size_of(p.bias.dtype);
     first_query_ = first_query;
     first_key_ = first_key;
     p.query = like_query(p.query);
@@ -120,13 +123,28 @@ int run_backward(const Problem& rows, const Packing& packing, const BackwardInpu
   // Of each sequence, to be added up in their order.
   std::vector<float> d_sinks(outputs.d_sinks ? packing.count() * rows.heads : 0);
   const auto run = [&](int64_t index) {
-    const Sequence s(rows, packing, index);
-    if (s.problem.seq_q == 0 && s.problem.seq_k == 0) return int{kOk};
-    return backward(s.problem,
-                    {s.like_output(inputs.output), s.like_logsumexp(inputs.logsumexp), s.like_output(inputs.d_output),
-                     s.like_logsumexp(inputs.d_logsumexp)},
-                    {s.like_query(outputs.d_query), s.like_key(outputs.d_key), s.like_value(outputs.d_value), nullptr,
-                     outputs.d_sinks ? d_sinks.data() + index * rows.heads : nullptr});
+    Sequence s(rows, packing, index);
+    Problem& p = s.problem;
+    if (p.seq_q == 0 && p.seq_k == 0) return int{kOk};
+    // The gradient of a bias has its strides, and sums that lie close together: so does the bias of a sequence by itself.
+    const int64_t biases = outputs.d_bias == nullptr ? 0 : p.bias.head_stride == 0 ? 1 : p.heads;
+    const int64_t element = size_of(p.bias.dtype), row = p.seq_k * element, from_head = rows.seq_k * element;
+    std::vector<char> bias(biases * row), d_bias(biases * row);
+    for (int64_t head = 0; head < biases; ++head)
+      std::memcpy(bias.data() + head * row, static_cast<const char*>(p.bias.data) + head * from_head, row);
+    if (biases > 0) {
+      p.bias.data = bias.data();
+      if (p.bias.head_stride) p.bias.head_stride = p.seq_k;
+    }
+    const int status =
+        backward(p,
+                 {s.like_output(inputs.output), s.like_logsumexp(inputs.logsumexp), s.like_output(inputs.d_output),
+                  s.like_logsumexp(inputs.d_logsumexp)},
+                 {s.like_query(outputs.d_query), s.like_key(outputs.d_key), s.like_value(outputs.d_value),
+                  biases ? d_bias.data() : nullptr, outputs.d_sinks ? d_sinks.data() + index * rows.heads : nullptr});
+    char* result = static_cast<char*>(outputs.d_bias) + packing.key[index] * element;
+    for (int64_t head = 0; head < biases; ++head) std::memcpy(result + head * from_head, d_bias.data() + head * row, row);
+    return status;
   };
   std::vector<std::pair<double, int64_t>> order;
   double work = 0;

@@ -20,7 +20,7 @@ constexpr int64_t kWords = kKeyTile / 32;    // words of bits per row of a tile
 constexpr int64_t kPanels = kKeyTile / kPanel;
 constexpr int64_t kQueryRows = kBackwardRows;  // query rows of the largest tile
 constexpr float kInfinity = __builtin_inff();
-static_assert(kWildRows >= kKeyTile && kWildRows >= kQueryRows, "Wild holds a tile of either side");
+static_assert(kNonFiniteRows >= kKeyTile && kNonFiniteRows >= kQueryRows, "NonFinite holds a tile of either side");
 
 // Bump allocator; with base null it only measures.
 class Arena {
@@ -48,10 +48,10 @@ struct QueryTile {
   int64_t lo[kQueryRows];
   int64_t hi[kQueryRows];
 
-  void set(const Band& band, int64_t first_row, int64_t rows) {
+  void set(const Band& band, int64_t first_row, int64_t rows, int64_t strip) {
     first = first_row;
     count = rows;
-    padded = round_up(rows, kRows);
+    padded = round_up(rows, strip);
     for (int64_t m = 0; m < padded; ++m) {
       const int64_t row = first + (m < rows ? m : rows - 1);
       lo[m] = band.lo(row);

@@ -13,12 +13,16 @@ const char* message(int status) {
     case kBadValue: return "a value in the configuration tensors, or a prefix, is out of range";
     case kTooLarge: return "a size is beyond 2**40, or a tensor beyond 2**46 elements";
     case kNoMemory: return "out of memory";
-    case kNoTarget: return "FLASH_ATTENTION_CPU_ISA names an instruction set that is unknown or missing on this processor";
+    case kNoTarget:
+      return "FLASH_ATTENTION_CPU_ISA names an instruction set that is unknown, missing on this processor, or not permitted "
+             "to this process by Linux";
     case kInternal: return "internal error";
     case kBadLengths:
       return "cumulative lengths must ascend from 0 to the number of rows, of as many sequences for query as for key";
     case kBadTable: return "context_lens goes past the blocks of block_tables, or block_tables names a block that is none";
     case kBadSlot: return "slot_mapping names a slot behind the last block";
+    case kBadKeepBits:
+      return "keep_bits has to hold those of every sequence, (heads, queries, ceil(keys / 8)) bytes, one behind the other";
     default: return "unknown status";
   }
 }

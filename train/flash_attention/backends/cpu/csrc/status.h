@@ -18,6 +18,7 @@ enum Status : int {
   kBadLengths = 11,
   kBadTable = 12,
   kBadSlot = 13,
+  kBadKeepBits = 14,
 };
 
 const char* message(int status);

@@ -11,6 +11,8 @@
 #include "forward-inl.h"
 #include "backward-inl.h"
 #include "decode-inl.h"
+#include "tiles-inl.h"
+#include "tiles-decode-inl.h"
 
 namespace flash_attention {
 namespace {
@@ -51,6 +53,7 @@ struct Entry {
     return arena.used();
   }
   static void forward(const ForwardTask& task, const NextTask<ForwardTask>& next, char* scratch) {
+    [[maybe_unused]] const typename Math::Session session;
     const Problem& p = task.plan->problem;
     const bool keep = p.dropout.kind != Dropout::kNone;
     const ForwardFunction run =
@@ -63,6 +66,7 @@ struct Entry {
     return arena.used();
   }
   static void backward(const BackwardTask& task, const NextTask<BackwardTask>& next, char* scratch) {
+    [[maybe_unused]] const typename Math::Session session;
     const Problem& p = task.plan->problem;
     const bool keep = p.dropout.kind != Dropout::kNone;
     const BackwardFunction run =
@@ -71,17 +75,24 @@ struct Entry {
   }
 };
 
-// Chooses the arithmetic of a problem: the bfloat16 dot product where the target has it, else float32.
+// Chooses the arithmetic of a problem: tiles or the bfloat16 dot product where the target has them, else float32.
 template <bool kBf16>
 struct Choose {
   static bool bf16(const Problem&, bool) { return false; }
   using Bf16 = Entry<Float32Math>;
 };
-#if defined(__AVX512BF16__)
+#if defined(FLASH_ATTENTION_TILES)
+static_assert(kPanel == kTileBlock && kTileBlock % kRows == 0, "a panel is two tiles wide");
+static_assert(kDecodeTile == kTileBlock, "a tile of keys is one step of the products");
+using Bf16Math = TileMathOf<Simd, Tiles>;
+#elif defined(__AVX512BF16__)
+using Bf16Math = Bf16MathOf<Simd>;
+#endif
+#if defined(FLASH_ATTENTION_TILES) || defined(__AVX512BF16__)
 template <>
 struct Choose<true> {
   static bool bf16(const Problem& p, bool bias_gradient) { return p.dtype == DType::kBFloat16 && !bias_gradient; }
-  using Bf16 = Entry<Bf16MathOf<Simd>>;
+  using Bf16 = Entry<Bf16Math>;
 };
 #endif
 using Chosen = Choose<Simd::kBf16>;
@@ -112,10 +123,32 @@ void target_convert(const float* src, float factor, int64_t count, DType dtype, 
   if (whole < count) store_row(dtype, rest, factor, count - whole, static_cast<char*>(dst) + whole * size_of(dtype));
 }
 
-void target_multiply_adds(DType dtype, int64_t operations) {
-  if (dtype == DType::kBFloat16) return multiply_adds<Chosen::Bf16::Arithmetic>(operations);
-  multiply_adds<Float32Math>(operations);
+template <class Math>
+void register_multiply_adds(int64_t operations) {
+  [[maybe_unused]] const typename Math::Session session;
+  if constexpr (Math::kTiles) {
+    Math::multiply_adds(operations);
+  } else {
+    multiply_adds<Math>(operations);
+  }
 }
+void target_multiply_adds(DType dtype, int64_t operations) {
+  if (dtype == DType::kBFloat16) return register_multiply_adds<Chosen::Bf16::Arithmetic>(operations);
+  register_multiply_adds<Float32Math>(operations);
+}
+
+#if defined(FLASH_ATTENTION_TILES)
+int64_t target_decode_scratch(const DecodePlan& plan) {
+  return plan.problem.dtype == DType::kBFloat16 ? tile_decode_scratch<Bf16Math>(plan) : decode_scratch(plan);
+}
+void target_decode(const DecodePlan& plan, int64_t batch, int64_t kv_head, int64_t chunk, char* scratch) {
+  if (plan.problem.dtype == DType::kBFloat16) return tile_decode_task<Bf16Math>(plan, batch, kv_head, chunk, scratch);
+  decode_task(plan, batch, kv_head, chunk, scratch);
+}
+#else
+constexpr auto target_decode_scratch = decode_scratch;
+constexpr auto target_decode = decode_task;
+#endif
 
 constexpr Kernels make_kernels(const char* isa) {
   return {isa,
@@ -125,8 +158,8 @@ constexpr Kernels make_kernels(const char* isa) {
           backward_rows,
           target_backward,
           finish_d_query,
-          decode_scratch,
-          decode_task,
+          target_decode_scratch,
+          target_decode,
           decode_merge,
           target_convert,
           target_multiply_adds};

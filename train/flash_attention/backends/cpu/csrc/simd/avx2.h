@@ -28,6 +28,7 @@ struct Simd {
   static F mul(F a, F b) { return _mm256_mul_ps(a, b); }
   static F div(F a, F b) { return _mm256_div_ps(a, b); }
   static F fma(F a, F b, F c) { return _mm256_fmadd_ps(a, b, c); }
+  static F fma_constant(F a, F b, const float (&c)[4]) { return fma(a, b, set1(c[0])); }
   static F max(F a, F b) { return _mm256_max_ps(a, b); }
   static F max_if_positive(F a, F b) {
     return _mm256_castsi256_ps(_mm256_max_epi32(_mm256_castps_si256(a), _mm256_castps_si256(b)));

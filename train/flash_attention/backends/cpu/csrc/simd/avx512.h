@@ -32,6 +32,7 @@ struct Simd {
   static F mul(F a, F b) { return _mm512_mul_ps(a, b); }
   static F div(F a, F b) { return _mm512_div_ps(a, b); }
   static F fma(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
+  static F fma_constant(F a, F b, const float (&c)[4]) { return fma(a, b, set1(c[0])); }
   static F max(F a, F b) { return _mm512_max_ps(a, b); }
   static F max_if_positive(F a, F b) {
     return _mm512_castsi512_ps(_mm512_max_epi32(_mm512_castps_si512(a), _mm512_castps_si512(b)));
@@ -143,9 +144,12 @@ struct Simd {
   }
   // The same without taking subnormal numbers for zero: the instruction adds the high halves first, each rounded once.
   static F dot_bf16_exact(U a, U b, F acc) {
-    const __m512i high = _mm512_set1_epi32(static_cast<int>(0xFFFF0000));
-    acc = fma(_mm512_castsi512_ps(_mm512_and_si512(a, high)), _mm512_castsi512_ps(_mm512_and_si512(b, high)), acc);
-    return fma(_mm512_castsi512_ps(_mm512_slli_epi32(a, 16)), _mm512_castsi512_ps(_mm512_slli_epi32(b, 16)), acc);
+    return fma(bf16_low(a), bf16_low(b), fma(bf16_high(a), bf16_high(b), acc));
+  }
+  // The halves of units of two bfloat16 as float32.
+  static F bf16_low(U a) { return _mm512_castsi512_ps(_mm512_slli_epi32(a, 16)); }
+  static F bf16_high(U a) {
+    return _mm512_castsi512_ps(_mm512_and_si512(a, _mm512_set1_epi32(static_cast<int>(0xFFFF0000))));
   }
   // The smallest magnitudes of two bfloat16 a unit, zero left out, as one less than their bits.
   static U bf16_smallest(U values, U least) {

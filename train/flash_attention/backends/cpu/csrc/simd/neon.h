@@ -28,6 +28,13 @@ struct Simd {
   static F mul(F a, F b) { return vmulq_f32(a, b); }
   static F div(F a, F b) { return vdivq_f32(a, b); }
   static F fma(F a, F b, F c) { return vfmaq_f32(c, a, b); }
+  // The instruction overwrites c: each time it is read anew, where the compiler would copy it from a register or, having
+  // none left, from the stack. That it seems to depend on b keeps the compiler from reading it once for all.
+  static FA_INLINE F fma_constant(F a, F b, const float (&c)[4]) {
+    F sum;
+    asm("ldr %q0, %1" : "=w"(sum) : "m"(*reinterpret_cast<const F*>(c)), "w"(b));
+    return vfmaq_f32(sum, a, b);
+  }
   static F max(F a, F b) { return vmaxnmq_f32(a, b); }
   static F max_if_positive(F a, F b) { return max(a, b); }
   static F clamp(F a, float limit) { return vminq_f32(vmaxq_f32(a, set1(-limit)), set1(limit)); }

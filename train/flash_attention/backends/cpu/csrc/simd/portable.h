@@ -1,4 +1,5 @@
-// The always-available target: vectors of four floats in plain C++, which the compiler maps to whatever there is.
+// The always-available target: vectors of four floats in plain C++, which the compiler maps to whatever there is. Beside
+// tiles, in tests alone, they are of sixteen, and there is what tiles need of bfloat16.
 // This header also says what the operations of every target mean.
 #pragma once
 
@@ -11,16 +12,22 @@ namespace flash_attention {
 namespace {
 
 struct Simd {
+#if defined(FLASH_ATTENTION_TILES)
+  static constexpr int kLanes = 16;  // floats in a vector
+  static constexpr int kRows = 2;    // micro-kernel: kRows rows of kVectors vectors are held in registers
+  static constexpr bool kBf16 = true;  // whether the target has instructions that multiply bfloat16
+#else
+  static constexpr int kLanes = 4;
+  static constexpr int kRows = 4;
+  static constexpr bool kBf16 = false;
+#endif
+  static constexpr int kVectors = 2;  // kVectors * kLanes divides 32
   struct F {
-    float v[4];
+    float v[kLanes];
   };
   struct U {
-    uint32_t v[4];
+    uint32_t v[kLanes];
   };
-  static constexpr int kLanes = 4;    // floats in a vector
-  static constexpr int kRows = 4;     // micro-kernel: kRows rows of kVectors vectors are held in registers
-  static constexpr int kVectors = 2;  // kVectors * kLanes divides 32
-  static constexpr bool kBf16 = false;  // whether the target has a bfloat16 dot product
 
   template <class Function>
   static F each(Function function) {
@@ -59,6 +66,8 @@ struct Simd {
   static F div(F a, F b) { return each([&](int i) { return a.v[i] / b.v[i]; }); }
   // a * b + c; rounded once where the target has it.
   static F fma(F a, F b, F c) { return each([&](int i) { return a.v[i] * b.v[i] + c.v[i]; }); }
+  // a * b + c likewise, c being a constant of which four copies lie in memory.
+  static F fma_constant(F a, F b, const float (&c)[4]) { return fma(a, b, set1(c[0])); }
   // The larger; either one when the other is NaN.
   static F max(F a, F b) { return each([&](int i) { return a.v[i] > b.v[i] ? a.v[i] : b.v[i]; }); }
   // The larger; any negative number when both are negative. Cheaper than max where integer units are idle.
@@ -69,7 +78,11 @@ struct Simd {
   }
   static F abs(F a) { return each([&](int i) { return std::fabs(a.v[i]); }); }
   static F iota() { return each([](int i) { return static_cast<float>(i); }); }
-  static float sum(F a) { return (a.v[0] + a.v[2]) + (a.v[1] + a.v[3]); }
+  static float sum(F a) {
+    for (int count = kLanes / 2; count > 0; count /= 2)
+      for (int i = 0; i < count; ++i) a.v[i] += a.v[i + count];
+    return a.v[0];
+  }
   // The four of four vectors.
   static void sums(F a, F b, F c, F d, float* to) {
     to[0] = sum(a);
@@ -167,6 +180,49 @@ struct Simd {
              static_cast<uint32_t>((a.v[i] >> 16) >= threshold) << 1;
     });
   }
+
+#if defined(FLASH_ATTENTION_TILES)
+  // Units of two bfloat16, and the conversion of each half to float32.
+  static U u_load(const uint32_t* p) {
+    U result;
+    std::memcpy(result.v, p, sizeof(result.v));
+    return result;
+  }
+  static U u_load16(const uint16_t* p) { return u_each([&](int i) { return uint32_t{p[i]}; }); }
+  static F bf16_low(U a) { return each([&](int i) { return as_float(a.v[i] << 16); }); }
+  static F bf16_high(U a) { return each([&](int i) { return as_float(a.v[i] & 0xFFFF0000u); }); }
+  // Rounded to bfloat16, in the low half of each unit.
+  static U bf16_bits(F a) { return u_each([&](int i) { return uint32_t{to_bf16(a.v[i])}; }); }
+  // The smallest magnitudes of two bfloat16 a unit, zero left out, as one less than their bits.
+  static U bf16_smallest(U values, U least) {
+    return u_each([&](int i) {
+      const auto smaller = [&](int shift) {
+        const uint32_t magnitude = ((values.v[i] >> shift & 0x7FFF) - 1) & 0xFFFF, other = least.v[i] >> shift & 0xFFFF;
+        return (magnitude < other ? magnitude : other) << shift;
+      };
+      return smaller(0) | smaller(16);
+    });
+  }
+  static bool bf16_any_below(U least, uint16_t limit) {
+    bool result = false;
+    for (uint32_t unit : least.v) result |= (unit & 0xFFFF) < limit || unit >> 16 < limit;
+    return result;
+  }
+  // Two rows as units: unit j holds low[j] and high[j]. Subnormal numbers count as 0, as the instructions have it.
+  static U bf16_pairs(F low, F high) {
+    return u_each([&](int i) { return flushed_bf16(low.v[i]) | flushed_bf16(high.v[i]) << 16; });
+  }
+  // Consecutive values as units, likewise: neighbours share a unit.
+  static U bf16_neighbours(F first, F second) {
+    return u_each([&](int i) {
+      const float* from = i < kLanes / 2 ? first.v + 2 * i : second.v + 2 * i - kLanes;
+      return flushed_bf16(from[0]) | flushed_bf16(from[1]) << 16;
+    });
+  }
+  static uint32_t flushed_bf16(float value) {
+    return as_bits(value) & 0x7F800000 ? to_bf16(value) : as_bits(value) >> 16 & 0x8000;
+  }
+#endif
 };
 
 }  // namespace

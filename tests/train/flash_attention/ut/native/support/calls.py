@@ -11,8 +11,8 @@ from flash_attention import reference
 from flash_attention.backends.cpu import library
 from flash_attention.problem import AttentionProblem
 
-from tests.train.flash_attention.cases import SEED, Case
-from tests.train.flash_attention.layouts import heads_first, laid_out
+from tests.train.flash_attention.support.cases import SEED, Case
+from tests.train.flash_attention.support.layouts import heads_first, laid_out
 
 
 def stored(array: np.ndarray | None, dtype: str) -> np.ndarray | None:
@@ -42,11 +42,13 @@ def instruction_set(name: str):
             os.environ[library.ISA_VARIABLE] = before
 
 
-def run(problem: AttentionProblem, query, key, value, d_output, d_logsumexp=None, *, place=None, kernel=None, **sides):
+def run(
+    problem: AttentionProblem, query, key, value, d_output, d_logsumexp=None, *, place=None, kernel=None, **optional
+):
     """Output, logsumexp and gradients of float32 arrays, as the raw arrays that the kernel wrote.
 
     Args:
-        sides: mask, bias, keep_bits, seed, sinks, prefix, segment_ids and kv_segment_ids.
+        optional: mask, bias, keep_bits, seed, sinks, prefix, segment_ids and kv_segment_ids.
         place: puts every array somewhere else, given the array and whether the kernel may write it.
         kernel: the library to call.
     """
@@ -58,30 +60,30 @@ def run(problem: AttentionProblem, query, key, value, d_output, d_logsumexp=None
     def room(shape, dtype):
         return place(stored(np.full(shape, np.nan, np.float32), dtype), True)
 
-    sides = {name: None if array is None else place(np.ascontiguousarray(array)) for name, array in sides.items()}
+    optional = {name: None if array is None else place(np.ascontiguousarray(array)) for name, array in optional.items()}
     query, key, value = put(query), put(key), put(value)
     results = room(np.shape(d_output), problem.dtype), room(problem.shape_lse(), "float32")
-    library.forward(problem, query, key, value, **sides, library=kernel, out=results)
+    library.forward(problem, query, key, value, **optional, library=kernel, out=results)
     shapes = [(array.shape, problem.dtype) for array in (query, key, value)]
-    if library.wants_bias_gradient(problem):
+    if "bias" in library.gradients(problem):
         shapes.append((problem.bias_shape, problem.bias_dtype))
     if problem.sinks:
         shapes.append(((problem.heads,), "float32"))
     gradients = tuple(room(*shape) for shape in shapes)
     inputs = query, key, value, *results, put(d_output), put(d_logsumexp, "float32")
-    library.backward(problem, *inputs, **sides, library=kernel, out=gradients)
+    library.backward(problem, *inputs, **optional, library=kernel, out=gradients)
     return (*results, *gradients)
 
 
 def run_case(case: Case, layout: str = "BNSD", **options) -> reference.Attention:
     """A shared case with tensors in a layout; results are BNSD, options are those of `run`."""
     problem, inputs = replace(case.problem, layout=layout), case.inputs()
-    sides = {"mask": case.backend_mask(), "bias": None if inputs.bias is None else stored(inputs.bias, case.dtype)}
-    sides.update(inputs.further())
+    optional = {"mask": case.backend_mask(), "bias": None if inputs.bias is None else stored(inputs.bias, case.dtype)}
+    optional.update(inputs.optional())
     if case.dropout:
-        sides["seed"] = np.array(SEED, np.int64)
+        optional["seed"] = np.array(SEED, np.int64)
     tensors = [laid_out(array, layout) for array in (inputs.query, inputs.key, inputs.value, inputs.d_output)]
-    results = list(map(values, run(problem, *tensors, inputs.d_logsumexp, **sides, **options)))
+    results = list(map(values, run(problem, *tensors, inputs.d_logsumexp, **optional, **options)))
     widths = {0: problem.value_dim, 2: problem.head_dim, 3: problem.head_dim, 4: problem.value_dim}
     for index, width in widths.items():
         results[index] = heads_first(results[index], layout, width)

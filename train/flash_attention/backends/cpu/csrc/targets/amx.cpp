@@ -1,0 +1,29 @@
+// Compiled with the flags of amx; empty where the compiler or the processor family does not know them. Builds for tests
+// (-DFLASH_ATTENTION_SCALAR_TILES) calculate the tile instructions in C++, on any processor.
+#include "../kernels.h"
+
+#if defined(FLASH_ATTENTION_SCALAR_TILES) || (defined(__AVX512BF16__) && defined(__AMX_TILE__) && defined(__AMX_BF16__))
+#define FLASH_ATTENTION_TILES
+#if defined(__AVX512BF16__)
+#include "../simd/avx512.h"
+#else
+#include "../simd/portable.h"
+#endif
+#if defined(FLASH_ATTENTION_SCALAR_TILES)
+#include "../simd/scalar_tiles.h"
+#else
+#include "../simd/amx_tiles.h"
+#endif
+#include "../target-inl.h"
+
+namespace flash_attention {
+namespace {
+constexpr Kernels kKernels = make_kernels("amx");
+}
+const Kernels* const kAmxKernels = &kKernels;
+}  // namespace flash_attention
+#else
+namespace flash_attention {
+const Kernels* const kAmxKernels = nullptr;
+}
+#endif
