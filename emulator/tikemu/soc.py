@@ -205,7 +205,6 @@ class SocProfile:
         ub_size: Unified Buffer of a core, bytes; ``ub_planned`` is the part that TBE operators plan with.
         l1_size, l0a_size, l0b_size, l0c_size: other buffers of a core, bytes.
         l2_size: L2 buffer of the chip, bytes.
-        ub_banks, ub_bank_groups: bank geometry of the Unified Buffer.
         timing: constants of the timing model.
     """
 
@@ -221,8 +220,6 @@ class SocProfile:
     l2_size: int = 32 * MIB
     cube_size: tuple[int, int, int] = (16, 16, 16)
     smask_size: int = 0
-    ub_banks: int = 64
-    ub_bank_groups: int = 16
     timing: TimingModel = dataclasses.field(default_factory=TimingModel, repr=False, compare=False)
 
     @property

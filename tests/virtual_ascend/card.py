@@ -4,7 +4,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from tests.train.flash_attention.st.wheel_tools import ROOT, mindspore_environment
+from tests.train.flash_attention.st.support.wheel_tools import ROOT, mindspore_environment
 
 PACKAGES = (ROOT / "emulator/virtual_ascend", ROOT / "emulator")
 
@@ -24,10 +24,12 @@ def start(*command, cwd: Path, packages=(), minutes: float = 5, **variables) -> 
     return subprocess.run(words, cwd=cwd, env=clean, capture_output=True, text=True, timeout=60 * minutes)
 
 
-def on_card(python: Path, *program, cwd: Path, options=(), packages=(), **variables) -> subprocess.CompletedProcess:
+def on_card(
+    python: Path, *program, cwd: Path, options=(), packages=(), minutes: float = 5, **variables
+) -> subprocess.CompletedProcess:
     """`virtual-ascend OPTIONS -- python PROGRAM`."""
     command = python, "-m", "virtual_ascend", *options, "--", "python", *program
-    return start(*command, cwd=cwd, packages=packages, **variables)
+    return start(*command, cwd=cwd, packages=packages, minutes=minutes, **variables)
 
 
 def said(done: subprocess.CompletedProcess) -> str:

@@ -3,11 +3,13 @@
 import os
 import signal
 import sys
+import threading
 from pathlib import Path
 
 import mindspore as ms
 import numpy as np
-from mindspore import Tensor, ops
+from mindspore import Tensor, nn, ops
+from mindspore.train import Model
 
 HERE = Path(__file__).parent
 
@@ -34,14 +36,52 @@ def run(name):
     print("result", custom(getattr(tik_entries, name))(x).asnumpy()[:3])
 
 
+def device_process():
+    """Its id."""
+    children = [pid for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()]
+    (device,) = (pid for pid in children if b"virtual_ascend.device" in Path(f"/proc/{pid}/cmdline").read_bytes())
+    return int(device)
+
+
 def killed():
     """The device process is gone between two operators."""
     x = Tensor(np.ones(4, np.float32))
     print("first", ops.add(x, x).asnumpy()[0])
-    children = [pid for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()]
-    (device,) = (pid for pid in children if b"virtual_ascend.device" in Path(f"/proc/{pid}/cmdline").read_bytes())
-    os.kill(int(device), signal.SIGKILL)
+    os.kill(device_process(), signal.SIGKILL)
     print("second", ops.add(x, x).asnumpy()[0])
+
+
+def killed_at_work():
+    """The device process is killed while it runs an operator."""
+    import tik_entries
+
+    x, operator = Tensor(np.ones(32 * 4096, np.float16)), custom(tik_entries.many_blocks)
+    print("first", operator(x).asnumpy()[0])
+    threading.Timer(0.5, os.kill, (device_process(), signal.SIGKILL)).start()
+    for _ in range(100):
+        x = operator(x)
+    print("last", x.asnumpy()[0])
+
+
+def data_end():
+    """A sunk dataset has fewer batches than it says."""
+    ms.set_context(mode=ms.GRAPH_MODE)
+    network = nn.Dense(4, 4)
+    model = Model(network, nn.MSELoss(), nn.SGD(network.trainable_params(), 0.1))
+    rows = [(np.ones(4, np.float32), np.ones(4, np.float32))] * 2
+    data = ms.dataset.GeneratorDataset(lambda: iter(rows), ["x", "y"]).batch(1)
+    data.dataset_size = 4
+    model.train(2, data, dataset_sink_mode=True, sink_size=4)
+    print("trained")
+
+
+def no_data():
+    """A sunk dataset is empty."""
+    ms.set_context(mode=ms.GRAPH_MODE)
+    network = nn.Dense(4, 4)
+    model = Model(network, nn.MSELoss(), nn.SGD(network.trainable_params(), 0.1))
+    model.train(1, ms.dataset.GeneratorDataset(lambda: iter(()), ["x", "y"]).batch(1), dataset_sink_mode=True)
+    print("trained")
 
 
 def memory():
@@ -57,7 +97,7 @@ def missing():
 
 if __name__ == "__main__":
     ms.set_context(mode=ms.PYNATIVE_MODE, device_target="Ascend")
-    chosen = {function.__name__: function for function in (killed, memory, missing)}
+    chosen = {function.__name__: function for function in (killed, killed_at_work, memory, missing, data_end, no_data)}
     try:
         chosen[sys.argv[1]]() if sys.argv[1] in chosen else run(sys.argv[1])
     except Exception as error:

@@ -1,6 +1,7 @@
 """Operators of MindSpore on one device, to be compared with another: operator_cases.py DEVICE FILE.npz
 
-Every case runs in PYNATIVE, so that each operator is compiled and launched by itself.
+The cases run in PYNATIVE, so that each operator is compiled and launched by itself; those of FUSED in GRAPH, where
+MindSpore makes one of CANN's operators of several. Those of CARD have no kernel for another device.
 """
 
 import sys
@@ -10,6 +11,7 @@ import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 from mindspore.ops import operations as P
 from mindspore.ops.operations import _grad_ops as G
+from mindspore.ops.operations import math_ops
 
 RNG = np.random.default_rng(0)
 
@@ -55,18 +57,46 @@ def step(optimizer, *shapes, **options):
     return tuple(parameters)
 
 
+def by_name(function, x):
+    """The gradient of x times a function of x that has none, of a graph whose constant changes.
+
+    From the third one on MindSpore 2.0 takes all shapes for unknown, and reaches most operators by their names.
+    """
+    for constant in (Tensor(np.float32(number)) for number in (2, 3, 4)):
+        result = ops.GradOperation()(lambda y, constant=constant: y * constant * ops.stop_gradient(function(y)))(x)
+    return result
+
+
+def updated(primitive, target, *rest):
+    """What an operator makes of a parameter."""
+    parameter = Parameter(target, name="target")
+    primitive(parameter, *rest)
+    return parameter
+
+
 half = np.float16
 a, b = normal(48, 32), normal(48, 32)
 a16, b16 = normal(48, 32, dtype=half), normal(48, 32, dtype=half)
 row = normal(32)
 p, q = positive(48, 32), positive(48, 32)
 mask = booleans(48, 32)
+EXTREMES = Tensor(np.float32([1, np.inf, -np.inf, np.nan]))
 # By family: name of the case, function, inputs.
 ELEMENTWISE = [
     *((name, getattr(P, name)(), (a, b)) for name in ("Add", "Sub", "Mul", "RealDiv", "Maximum", "Minimum")),
     *((f"{name} float16", getattr(P, name)(), (a16, b16)) for name in ("Add", "Sub", "Mul", "RealDiv", "Maximum")),
     *((f"{name} broadcast", getattr(P, name)(), (a, row)) for name in ("Add", "Mul", "Sub")),
     *((name, getattr(P, name)(), (a,)) for name in ("Neg", "Abs", "Exp", "Square", "Sigmoid", "Floor", "Sign")),
+    *((name, getattr(P, name)(), (a,)) for name in ("Ceil", "Erfc", "FastGeLU", "Identity", "Rint", "Round")),
+    *((name, getattr(P, name)(), (a, b)) for name in ("Div", "DivNoNan", "Mod", "SquaredDifference")),
+    *((name, getattr(P, name)(), (EXTREMES,)) for name in ("IsFinite", "IsInf", "IsNan")),
+    ("AssignAdd", lambda x, y: updated(P.AssignAdd(), x, y), (a, b)),
+    ("AssignSub", lambda x, y: updated(P.AssignSub(), x, y), (a, b)),
+    ("DivNoNan by zero", P.DivNoNan(), (a, Tensor(np.zeros(32, np.float32)))),
+    ("Div of integers", P.Div(), (integers(48, 32, high=99), integers(48, 32, low=1))),
+    ("Invert", P.Invert(), (Tensor(RNG.integers(-99, 99, (48, 32)).astype(np.int16)),)),
+    ("Softplus", P.Softplus(), (a,)),
+    ("Xlogy", P.Xlogy(), (p, q)),
     *((name, getattr(P, name)(), (p,)) for name in ("Sqrt", "Rsqrt", "Log", "Reciprocal", "Log1p", "Expm1")),
     *((name, getattr(P, name)(), (a, b)) for name in ("Less", "LessEqual", "Greater", "GreaterEqual", "NotEqual")),
     *((name, getattr(P, name)(), (mask, booleans(48, 32))) for name in ("LogicalAnd", "LogicalOr")),
@@ -78,7 +108,6 @@ ELEMENTWISE = [
     ("FloorMod", P.FloorMod(), (integers(48, 32, high=99), integers(48, 32, low=1))),
     ("Equal", P.Equal(), (integers(48, 32), integers(48, 32))),
     ("LogicalNot", P.LogicalNot(), (mask,)),
-    ("IsFinite", P.IsFinite(), (Tensor(np.float32([1, np.inf, -np.inf, np.nan])),)),
     ("Select", P.Select(), (mask, a, b)),
     ("MaskedFill", P.MaskedFill(), (a, mask, Tensor(np.float32(-3)))),
     ("AddN", P.AddN(), ((a, b, a),)),
@@ -91,11 +120,14 @@ ELEMENTWISE = [
     ("GeLU float16", P.GeLU(), (a16,)),
     ("Tanh", P.Tanh(), (a,)),
     ("SiLU", nn.SiLU(), (a,)),
+    ("SiLU by name", lambda x: by_name(ops.silu, x), (a,)),
+    ("Div by name", lambda x, y: by_name(lambda z: P.Div()(y, z), x), (p, a)),
     ("ZerosLike", P.ZerosLike(), (a,)),
     ("OnesLike", P.OnesLike(), (a,)),
     *((f"gradient of {name}", gradient_of(getattr(P, name)()), (a,)) for name in ("ReLU", "GeLU")),
     *((f"gradient of {name}", gradient_of(getattr(P, name)()), (a,)) for name in ("Tanh", "Sigmoid")),
-    *((f"gradient of {name}", gradient_of(getattr(P, name)()), (p,)) for name in ("Sqrt", "Rsqrt")),
+    *((f"gradient of {name}", gradient_of(getattr(P, name)()), (p,)) for name in ("Sqrt", "Rsqrt", "Reciprocal")),
+    *((f"gradient of {name}", gradient_of(getattr(P, name)()), (a,)) for name in ("FastGeLU", "Softplus")),
     # MindSpore 2.0.0 has no adapter for SiLUGrad, so x * sigmoid(x) is what can be trained.
     ("gradient of x sigmoid(x)", lambda x: gradients(lambda y: y * ops.sigmoid(y), x), (a,)),
     ("gradient of RealDiv", lambda x, y: gradients(P.RealDiv(), x, y), (a, p)),
@@ -108,6 +140,12 @@ REDUCTIONS = [
     ("ReduceSum float16", P.ReduceSum(), (a16, 0)),
     ("ArgMaxWithValue", P.ArgMaxWithValue(1), (a,)),
     ("Argmax", P.Argmax(-1), (a,)),
+    ("Argmax of integers", P.Argmax(-1), (integers(48, 32, high=9999),)),
+    ("Argmin", P.Argmin(), (a,)),
+    ("ArgMinWithValue", P.ArgMinWithValue(1), (a,)),
+    ("largest of integers", lambda x: x.max(axis=1), (integers(48, 32, high=9999),)),
+    ("L2Loss", P.L2Loss(), (a,)),
+    ("SquareSumAll", P.SquareSumAll(), (a, b)),
     ("CumSum", P.CumSum(), (a, 1)),
     ("BiasAddGrad", G.BiasAddGrad(), (a,)),
 ]
@@ -135,15 +173,21 @@ LAYOUT = [
     ("ExpandDims", P.ExpandDims(), (a, 1)),
     ("Pad", P.Pad(((1, 2), (3, 4))), (a,)),
     ("Fill", P.Fill(), (ms.float32, (3, 4), 7.0)),
+    ("ReverseV2", P.ReverseV2([1]), (a,)),
     ("gradient of StridedSlice", lambda x: gradients(lambda y: y[2:30:3, 1:], x), (a,)),
     ("gradient of Concat", lambda x, y: gradients(lambda u, v: ops.concat((u, v), 0), x, y), (a, b)),
 ]
+c, ROWS = integers(48, 32), Tensor(np.int32([[1], [5]]))
 INDEXING = [
     ("Gather", P.Gather(), (a, integers(7, 2, high=48), 0)),
     ("Gather of columns", P.Gather(), (a, integers(7, high=32), 1)),
     ("GatherNd", P.GatherNd(), (a, integers(7, 2, high=32))),
     ("GatherD", P.GatherD(), (a, 1, integers(48, 5, high=32))),
     ("OneHot", P.OneHot(), (integers(9), 8, Tensor(np.float32(1)), Tensor(np.float32(0)))),
+    ("TopK", P.TopK(), (a16, 5)),  # of float32 MindSpore makes float16 for an Ascend
+    ("ScatterNdUpdate", lambda x, y: updated(P.ScatterNdUpdate(), x, ROWS, y), (a, normal(2, 32))),
+    ("ScatterNdUpdate of integers", lambda x, y: updated(P.ScatterNdUpdate(), x, ROWS, y), (c, integers(2, 32))),
+    ("TensorScatterUpdate", P.TensorScatterUpdate(), (a, Tensor(np.int32([[1, 2], [5, 3]])), normal(2))),
     ("UnsortedSegmentSum", P.UnsortedSegmentSum(), (a, integers(48, high=5), 5)),
     ("gradient of Gather", lambda x, i: gradients(lambda y: ops.gather(y, i, 0), x), (a, integers(60, high=48))),
     ("gradient of GatherD", lambda x, i: gradients(lambda y: ops.gather_d(y, 1, i), x), (a, integers(48, 5, high=32))),
@@ -175,7 +219,112 @@ OPTIMIZERS = [
     ("AdamWeightDecay", lambda: step(nn.AdamWeightDecay, (20, 8), (5,), learning_rate=0.1, weight_decay=0.01), ()),
     ("SGD", lambda: step(nn.SGD, (20, 8), (5,), learning_rate=0.1, momentum=0.9, weight_decay=0.01), ()),
     ("SGD nesterov", lambda: step(nn.SGD, (20, 8), learning_rate=0.1, momentum=0.9, nesterov=True), ()),
+    ("ApplyGradientDescent", lambda: updated(P.ApplyGradientDescent(), a, 0.1, b), ()),
     ("Momentum", lambda: step(nn.Momentum, (20, 8), (5,), learning_rate=0.1, momentum=0.9), ()),
+]
+
+mul, transpose, reshape, product = P.Mul(), P.Transpose(), P.Reshape(), P.MatMul(transpose_b=True)
+kept_sum, total = P.ReduceSum(keep_dims=True), P.ReduceSum()
+
+
+class Function(nn.Cell):
+    """A function as a network."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def construct(self, *tensors):
+        return self.function(*tensors)
+
+
+def softmax_gradient(y, gradient, scale):
+    """Of a softmax with a scale before it."""
+    return mul(scale, mul(y, ops.sub(gradient, kept_sum(mul(y, gradient), -1))))
+
+
+def difference(y, gradient):
+    """Of a gradient and its sum, weighted with y."""
+    return ops.sub(gradient, kept_sum(mul(y, gradient), -1))
+
+
+def other_difference(y, gradient):
+    """The same with the factors the other way round."""
+    return ops.sub(gradient, kept_sum(mul(gradient, y), -1))
+
+
+def product_and_sum(x, y, z):
+    """A sum of two gradients, for an input and for a gain; fused where it is 768 wide."""
+    both = ops.addn((x, y))
+    return mul(z, both), total(mul(y, both), 0)
+
+
+def norm(x, zero, one, least):
+    """What clipping by norm makes of a sum of squares."""
+    larger = ops.greater(x, zero)
+    return ops.maximum(ops.select(larger, ops.sqrt(ops.select(larger, x, one)), x), least)
+
+
+def split_heads(x, weight):
+    """A projection, in heads."""
+    return transpose(reshape(product(x, weight), (2, 32, 2, 16)), (0, 2, 1, 3))
+
+
+def join_heads(x, weight):
+    """A projection of heads."""
+    return product(reshape(transpose(x, (0, 2, 1, 3)), (64, 32)), weight)
+
+
+def clipped(x, low, high):
+    """Between two numbers."""
+    return ops.maximum(ops.minimum(x, high), low)
+
+
+class LayerNormGradients(nn.Cell):
+    """Gradients of input, gain and shift."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.gradients = Function(P.LayerNorm(1, 1, 1e-12)), ops.GradOperation(get_all=True, sens_param=True)
+
+    def construct(self, x, gain, shift, sens):
+        def output(*tensors):
+            return self.norm(*tensors)[0]
+
+        return self.gradients(output)(x, gain, shift, sens)
+
+
+FUSED = [
+    ("gradient of a scaled softmax", Function(softmax_gradient), (a, b, row)),
+    ("difference", Function(difference), (a, b)),
+    ("product and sum", Function(product_and_sum), tuple(normal(16, 768) for _ in range(3))),
+    ("norm", Function(norm), (p, Tensor(np.zeros((48, 32), np.float32)), Tensor(np.ones((48, 32), np.float32)), q)),
+    ("heads", Function(split_heads), (normal(64, 32, dtype=half), normal(32, 32, dtype=half))),
+    ("heads joined", Function(join_heads), (normal(2, 2, 32, 16, dtype=half), normal(32, 32, dtype=half))),
+    ("clipped", Function(clipped), (a, Tensor(np.float32(-0.5)), Tensor(np.float32(0.5)))),
+    ("gradients of LayerNorm", LayerNormGradients(), (a, row, normal(32), b)),
+]
+
+
+def status(number):
+    """The overflow status after `number` was doubled, as the operators of both kinds tell it, and cleared."""
+    state, order = P.NPUAllocFloatStatus()(), Tensor(np.zeros(8, np.int32))
+    P.NPUClearFloatStatus()(state)
+    ops.add(number, number).asnumpy()
+    P.NPUGetFloatStatus()(state)
+    told = state.asnumpy(), math_ops.NPUGetFloatStatusV2()(order).asnumpy()
+    math_ops.NPUClearFloatStatusV2()(order)
+    return tuple(map(Tensor, (*told, math_ops.NPUGetFloatStatusV2()(order).asnumpy())))
+
+
+CARD = [
+    ("other difference", ms.ms_function(other_difference), (a, b)),
+    ("overflow", status, (Tensor(np.full(4, 60000, half)),)),
+    ("no overflow", status, (Tensor(np.full(4, 100, half)),)),
+    ("SplitV", P.SplitV([10, 22], 1, 2), (Tensor(np.arange(96, dtype=np.float32).reshape(3, 32)),)),
+    ("StandardNormal", P.StandardNormal(), ((256, 256),)),
+    ("UniformReal", P.UniformReal(), ((256, 256),)),
+    ("dropout", lambda x: nn.Dropout(p=0.25).set_train()(x), (Tensor(np.ones((256, 256), np.float32)),)),
 ]
 FAMILIES = {
     "elementwise": ELEMENTWISE,
@@ -185,6 +334,7 @@ FAMILIES = {
     "normalisation": NORMALISATION,
     "optimizer": OPTIMIZERS,
     "reduce": REDUCTIONS,
+    "fused": FUSED,
 }
 
 
@@ -198,10 +348,11 @@ def arrays(result):
 def main():
     """Runs all cases and stores the results."""
     device, path = sys.argv[1:3]
-    ms.set_context(mode=ms.PYNATIVE_MODE, device_target=device)
+    ms.set_context(device_target=device)
     global RNG
     results = {}
-    for family, cases in FAMILIES.items():
+    for family, cases in {**FAMILIES, **({"card": CARD} if device == "Ascend" else {})}.items():
+        ms.set_context(mode=ms.GRAPH_MODE if family == "fused" else ms.PYNATIVE_MODE)
         for name, function, inputs in cases:
             RNG = np.random.default_rng(1)
             try:

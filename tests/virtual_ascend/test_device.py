@@ -1,13 +1,17 @@
 """Parts of the device process, without MindSpore."""
 
+import csv
+import json
 import struct
 
 import numpy as np
 import pytest
+from tikemu.soc import ASCEND_910A
 from virtual_ascend.device import aicpu, by_name, channels, formats
 from virtual_ascend.device.errors import KernelError, QueueEmpty, QueueFull
 from virtual_ascend.device.memory import PAGE, Address, Memory
 from virtual_ascend.device.numerics import STATUS, convert, notice_overflow
+from virtual_ascend.device.report import AI_CORE, Report
 from virtual_ascend.kernel import Kernel
 
 
@@ -112,6 +116,27 @@ def test_a_channel_gives_batches_in_order_and_is_bounded():
         assert [array.tolist() for array in channels.AICPU["GetNext"](kernel)] == [[first, first + 1]]
     with pytest.raises(QueueEmpty):
         channels.AICPU["GetNext"](kernel)
+
+
+def test_a_report_is_a_table_and_a_trace(tmp_path, monkeypatch):
+    """Twice: a product by the Cube's peak or the bandwidth, whichever takes longer, and one that tikemu has timed."""
+    monkeypatch.setenv("VIRTUAL_ASCEND_SOC", "Ascend910A")
+    sides = [described((1024, 1024), (1024, 1024), "ND")] * 2, [described((1024, 1024), (1024, 1024), "ND")]
+    report = Report(tmp_path)
+    report.note(Kernel("mat_mul_1", "MatMul", "mat_mul", *sides, {}), AI_CORE, 32)
+    report.note(Kernel("ours_1", "Ours", "ours", *sides, {}), AI_CORE, 16, 2e-6)
+    with open(tmp_path / "op_summary.csv") as file:
+        first, second = csv.DictReader(file)
+    assert (first["OP Type"], first["Block Dim"], first["Duration From"]) == ("MatMul", "32", "roofline")
+    assert first["Input Shapes"] == "1024,1024;1024,1024" and first["Output Data Types"] == "FLOAT16"
+    peak = ASCEND_910A.peak_f16_flops
+    assert float(first["Task Duration(us)"]) == pytest.approx(1e6 * 2 * 1024**3 / peak, abs=1e-3)
+    assert (second["Task Duration(us)"], second["Duration From"]) == ("2.000", "tikemu")
+    assert second["Task Start Time(us)"] == first["Task Duration(us)"]
+    row, one, two = json.loads((tmp_path / "trace.json").read_text().rstrip(",\n") + "]")
+    assert (row["ph"], row["tid"], row["args"]["name"]) == ("M", 0, AI_CORE)
+    assert [(event["name"], event["tid"]) for event in (one, two)] == [("MatMul", 0), ("Ours", 0)]
+    assert two["ts"] == one["ts"] + one["dur"] and two["dur"] == pytest.approx(2)
 
 
 @pytest.mark.parametrize(

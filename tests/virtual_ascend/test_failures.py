@@ -1,5 +1,6 @@
 """What goes wrong on the card reaches the program as an exception that says what, and nothing hangs."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,22 @@ def test_an_output_that_stays_undefined_is_an_error(python, tmp_path):
 def test_a_killed_device_process(python, tmp_path):
     text = outcome(python, tmp_path, "killed")
     assert "first 2.0" in text and "RuntimeError" in text and "the device process has ended: it was killed" in text
+
+
+def test_a_device_process_that_is_killed_at_work(python, tmp_path):
+    text = outcome(python, tmp_path, "killed_at_work")
+    assert "first 2.0" in text and "last" not in text and "the device process has ended: it was killed" in text
+
+
+def test_a_sunk_dataset_that_ends_early(python, tmp_path):
+    text = outcome(python, tmp_path, "data_end")
+    assert "RuntimeError" in text and "trained" not in text
+    assert re.search(r"a GetNext waits for data, .*: the host sent \d+ batches to channel", text)
+
+
+def test_a_sunk_dataset_without_data(python, tmp_path):
+    text = outcome(python, tmp_path, "no_data")
+    assert "There is no valid data in dataset" in text and "trained" not in text
 
 
 def test_out_of_memory(python, tmp_path):

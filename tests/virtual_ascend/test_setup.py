@@ -25,7 +25,7 @@ def told(python, folder, change, **variables):
 
 def test_info(python, tmp_path):
     text = said(start(python, "-m", "virtual_ascend", "info", cwd=tmp_path))
-    assert "wants 441 symbols of 20 libraries" in text
+    assert "wants 446 symbols of 24 libraries" in text and "--cards N" in text
 
 
 def test_another_python(python, tmp_path):

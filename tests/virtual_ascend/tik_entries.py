@@ -1,4 +1,4 @@
-"""Operators in TIK: one that is right, and some that are not."""
+"""Operators in TIK: some that are right, and some that are not."""
 
 from tbe import tik
 
@@ -16,6 +16,25 @@ def reads_outside(x, y, kernel_name="reads_outside"):
 def leaves_some(x, y, kernel_name="leaves_some"):
     """Writes half of its output."""
     return _build(kernel_name, 16, stored=8)
+
+
+def many_blocks(x, y, kernel_name="many_blocks"):
+    """32 blocks, each of which doubles and halves its part of the input a few hundred times, then adds 1."""
+    program = tik.Tik()
+    (size,) = x["shape"]
+    part = size // 32
+    x = program.Tensor("float16", (size,), tik.scope_gm, "x")
+    y = program.Tensor("float16", (size,), tik.scope_gm, "y")
+    with program.for_range(0, 32, block_num=32) as block:
+        work = program.Tensor("float16", (part,), tik.scope_ubuf, "work")
+        program.data_move(work, x[block * part], 0, 1, part // 16, 0, 0)
+        with program.for_range(0, 400):
+            program.vec_muls(128, work, work, 2.0, part // 128, 8, 8)
+            program.vec_muls(128, work, work, 0.5, part // 128, 8, 8)
+        program.vec_adds(128, work, work, 1.0, part // 128, 8, 8)
+        program.data_move(y[block * part], work, 0, 1, part // 16, 0, 0)
+    program.BuildCCE(kernel_name, [x], [y])
+    return program
 
 
 def _build(kernel_name, loaded, stored=None):

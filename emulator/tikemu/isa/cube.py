@@ -50,7 +50,7 @@ class IntegerList(Param):
 
 
 # --------------------------------------------------------------------------------------------------------- load2dv1
-def load_path(call: Call, source: str, target: str) -> tuple[str, str, str]:
+def load_path(source: str, target: str) -> tuple[str, str, str]:
     """Pipe, bandwidth and latency of a fractal load."""
     if source == "GM":
         return "MTE2", "gm_read_bandwidth", "gm_read_latency"
@@ -135,7 +135,7 @@ def load_fractals(
         )
 
     run, run_defined = moved((dst.address, src.address))
-    pipe, bandwidth, latency = load_path(call, src.memory.kind, dst.memory.kind)
+    pipe, bandwidth, latency = load_path(src.memory.kind, dst.memory.kind)
     transfer = None
     if src.memory.kind == "GM":
         whole = step == FRACTAL

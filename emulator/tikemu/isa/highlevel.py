@@ -48,17 +48,16 @@ NUMBERS = (*FLOATS, "int32")
 Emit = Callable[[int, Sequence[Operand], int, Sequence[int]], None]
 
 
-def over_rows(call: Call, named: Sequence[tuple[str, Operand]], emit: Emit, shared: int = 0) -> None:
+def over_rows(call: Call, named: Sequence[tuple[str, Operand]], emit: Emit) -> None:
     """Cover operands of equal shape with vector instructions (D20b).
 
     Args:
         named: operands with their argument names, the destination first.
         emit: emits one instruction.
-        shared: lanes per repeat where an operand outside ``named`` is wider; 0: from the widest of ``named``.
     """
     operands = [operand for _, operand in named]
     sizes = [size_of(operand.dtype) for operand in operands]
-    lanes = shared or LANE_BYTES // max(sizes)
+    lanes = LANE_BYTES // max(sizes)
     for group in rows(*operands):
         require_aligned_rows(call, group, named)
         starts = [window(operand, offset) for operand, offset in zip(operands, group.offsets)]

@@ -66,9 +66,9 @@ class Expressions:
             return known[1]
         return _immediate(value)
 
-    def wrapped(self, value: Any, dtype: str | None = None) -> Text:
-        """Text of a value inside the range of its type, or converted to integer type ``dtype`` modulo its width."""
-        return wrap(self.text(value), dtype)
+    def wrapped(self, value: Any) -> Text:
+        """Text of a value inside the range of its type."""
+        return wrap(self.text(value))
 
     def converted(self, value: Any, dtype: str) -> Text:
         """Text of a value converted to ``dtype`` as an assignment does (D5c)."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import tikemu
 
-from . import __version__, library
+from . import __version__, cards, library
 from .errors import SetupError
 from .installation import Installation, find
 
@@ -23,13 +23,14 @@ Runs a program that says device_target="Ascend" on MindSpore's own Ascend backen
 
   virtual-ascend -- python train.py --epochs 1
   virtual-ascend --seed 3 -- pytest tests
+  virtual-ascend --cards 2 -- python train.py
   virtual-ascend info
 
 `python` means the interpreter that virtual-ascend runs in, which has to have MindSpore 2.0.0."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; returns the exit status. A program that runs takes the place of this process."""
+    """The command line; returns the exit status. A program on one card takes the place of this process."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     own, command = (words[: words.index("--")], words[words.index("--") + 1 :]) if "--" in words else (words, [])
     options = _parser().parse_args(own)
@@ -39,13 +40,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         if not command:
             _parser().error("no program: virtual-ascend -- python PROGRAM")
+        if options.cards is not None and options.cards < 1:
+            _parser().error(f"--cards: got {options.cards}, allowed is 1 or more")
         if options.memory <= 0:
             _parser().error(f"--memory: got {options.memory}, allowed is a positive number")
+        if options.processes < 1:
+            _parser().error(f"--processes: got {options.processes}, allowed is 1 or more")
         installation = find()
         variables = environment(options, library.prepare(installation))
         if command[0] == "python":
             command[0] = str(installation.python)
         sys.stdout.flush()
+        if options.cards:
+            return cards.run(command, options.cards, variables)
         os.execvpe(command[0], command, variables)
     except SetupError as error:
         print(f"virtual-ascend: {error}", file=sys.stderr)
@@ -64,11 +71,23 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("action", nargs="?", choices=("info",), help="say what is there, and run nothing")
     parser.add_argument(
+        "--cards",
+        type=int,
+        help="run the program once for each of so many cards, with RANK_ID, RANK_SIZE, DEVICE_ID and RANK_TABLE_FILE",
+    )
+    parser.add_argument(
         "--cores", type=int, choices=tuple(CHIPS), default=32, help="AI cores of the chip (default: 32)"
     )
     parser.add_argument("--memory", type=float, default=32, help="GiB of memory on the card (default: 32)")
     parser.add_argument(
         "--seed", type=int, default=0, help="shuffles what nothing orders, and draws random numbers (default: 0)"
+    )
+    parser.add_argument(
+        "--processes",
+        type=int,
+        default=len(os.sched_getaffinity(0)),
+        help="of this computer, which all cards share, for the blocks of an operator in TIK where that is quicker "
+        "(default: one per core)",
     )
     parser.add_argument(
         "--formats",
@@ -94,6 +113,7 @@ def environment(options: argparse.Namespace, cann: Path) -> dict[str, str]:
         "VIRTUAL_ASCEND_CORES": options.cores,
         "VIRTUAL_ASCEND_MEMORY": int(options.memory * 2**30),
         "VIRTUAL_ASCEND_SEED": options.seed,
+        "VIRTUAL_ASCEND_PROCESSES": options.processes,
         "VIRTUAL_ASCEND_FORMATS": ";".join(options.formats),
         "VIRTUAL_ASCEND_PYTHON": sys.executable,
         "VIRTUAL_ASCEND_PYTHONPATH": os.pathsep.join(ours),
@@ -128,5 +148,6 @@ def describe(installation: Installation) -> str:
             f"plugin   {installation.plugin}",
             f"         wants {len(wanted)} symbols of {len(names)} libraries of CANN",
             f"stand-in {folder}",
+            f"cards    one, or --cards N: a process for each, which exchange tensors through {cards.exchange_place()}",
         ]
     )

@@ -21,10 +21,12 @@ class Installation(NamedTuple):
     Attributes:
         python: the interpreter that has MindSpore.
         plugin: MindSpore's library for the first Ascend 910.
+        collectives: the one that it calls HCCL with.
     """
 
     python: Path
     plugin: Path
+    collectives: Path
 
 
 def find() -> Installation:
@@ -47,6 +49,8 @@ def find() -> Installation:
     spec = importlib.util.find_spec("mindspore")
     assert spec is not None and spec.submodule_search_locations is not None
     plugin = Path(spec.submodule_search_locations[0]) / "lib/plugin/libmindspore_ascend.so.1"
-    if not plugin.exists():
-        raise SetupError(f"this MindSpore has no Ascend backend: {plugin} does not exist; {_ADVICE}")
-    return Installation(Path(sys.executable), plugin)
+    collectives = plugin.parent / "ascend/libhccl_plugin.so"
+    for library in (plugin, collectives):
+        if not library.exists():
+            raise SetupError(f"this MindSpore has no Ascend backend: {library} does not exist; {_ADVICE}")
+    return Installation(Path(sys.executable), plugin, collectives)

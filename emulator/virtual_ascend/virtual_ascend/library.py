@@ -96,20 +96,21 @@ def _run(*command: object, cwd: Path | None = None) -> None:
 
 
 def missing(installation: Installation) -> tuple[list[str], frozenset[str]]:
-    """Names of the libraries that the plugin loads and that are not there, and the symbols that nobody else offers."""
+    """Names of the libraries that the plugins load and that are not there, and the symbols that nobody else offers."""
     folder = installation.plugin.parent.parent
+    plugins = installation.plugin, installation.collectives
     offered: set[str] = set()
     for path in (*folder.glob("*.so*"), *folder.parent.glob("_c_expression*.so")):
         offered |= read_symbols(path).defined
     absent, others = [], [ctypes.CDLL(None)]
-    for name in needed_libraries(installation.plugin):
+    for name in dict.fromkeys(name for plugin in plugins for name in needed_libraries(plugin)):
         if (folder / name).exists():
             continue
         try:
             others.append(ctypes.CDLL(name))
         except OSError:
             absent.append(name)
-    wanted = read_symbols(installation.plugin).wanted - offered
+    wanted = frozenset().union(*(read_symbols(plugin).wanted for plugin in plugins)) - offered
     return absent, frozenset(name for name in wanted if not any(hasattr(library, name) for library in others))
 
 

@@ -60,26 +60,13 @@ def test_cores_and_core_type():
     assert get_soc_spec("CORE_NUM") == 32 and get_soc_spec("AICORE_TYPE") == "VectorCore"
 
 
-@pytest.mark.parametrize(
-    "key, value",
-    [
-        ("UB_SIZE", 262144),
-        ("L2_SIZE", 33554432),
-        ("L1_SIZE", 1048576),
-        ("CUBE_SIZE", (16, 16, 16)),
-        ("L0A_SIZE", 65536),
-        ("L0B_SIZE", 65536),
-        ("L0C_SIZE", 262144),
-        ("SMASK_SIZE", 0),
-        ("AICORE_TYPE", "AiCore"),
-        ("CORE_NUM", 32),
-        ("SOC_VERSION", "Ascend910"),
-        ("SHORT_SOC_VERSION", "Ascend910"),
-    ],
-)
-def test_figures(key, value):
+def test_figures():
     set_current_compile_soc_info("Ascend910")
-    assert get_soc_spec(key) == value
+    sizes = {"UB": 262144, "L2": 33554432, "L1": 1048576, "L0A": 65536, "L0B": 65536, "L0C": 262144, "SMASK": 0}
+    assert {name: get_soc_spec(f"{name}_SIZE") for name in sizes} == sizes
+    others = {"CUBE_SIZE": (16, 16, 16), "AICORE_TYPE": "AiCore", "CORE_NUM": 32, "SOC_VERSION": "Ascend910"}
+    assert {name: get_soc_spec(name) for name in others} == others
+    assert get_soc_spec("SHORT_SOC_VERSION") == "Ascend910"
 
 
 @pytest.mark.parametrize("key", ["UB", "ub_size", "", None, 3])
@@ -102,80 +89,49 @@ def test_queries_without_a_soc(strict):
     assert not platform_info.is_selected()
 
 
-@pytest.mark.parametrize(
-    "name, dtype, answer",
-    [
-        ("tik.vadd", "", True),
-        ("tik.vadd", "float16", True),
-        ("tik.vadd", "int32", True),
-        ("tik.vadd", "int16", False),
-        ("tik.vec_and", "uint16", True),
-        ("tik.vec_and", "float16", False),
-        ("tik.vcmax", "float16", True),
-        ("tik.vcmax", "float32", False),
-        ("vadd", "", True),
-        ("tik.data_move", "", True),
-        ("tik.load2dv1", "float16", True),
-        ("tik.for_range", "", True),
-        ("tik.Tensor", "float32", True),
-        ("tik.data_move_pad", "", False),
-        ("tik.data_move_pad", "float16", False),
-        ("tik.vcopy", "", False),
-        ("tik.vgather", "", False),
-        ("tik.load2dv2", "", False),
-        ("tik.load3dv2", "", False),
-        ("tik.v4dtrans", "", False),
-        ("tik.vreduce", "", False),
-        ("tik.vcmpvs_gt", "", False),
-        ("tik.no_such_thing", "", False),
-        ("te.lang.cce.vadd", "float32", True),
-        ("te.lang.cce.vdiv", "float32", True),
-        ("tbe.dsl.vlog", "float32", True),
-        ("te.lang.cce.vadd", "int16", False),
-        ("te.lang.cce.vand", "float16", False),
-        ("te.lang.cce.reduce_max", "float32", True),
-        ("te.lang.cce.cast_to", "f322f16", True),
-        ("te.lang.cce.cast_to", "f162s16", False),
-        ("te.lang.cce.nothing", "float32", False),
-        ("topi.vadd", "float32", False),
-        ("", "", False),
-        ("tik.vconv", "f322f16", True),
-        ("tik.vconv", "f322s32", True),
-        ("tik.vconv", "f322s32r", True),
-        ("tik.vconv", "f322f16r", False),
-        ("tik.vconv", "f162s16", False),
-        ("tik.vec_conv", "f322f16", True),
-        ("tik.vec_conv", "s322f16deq", True),
-        ("tik.vec_conv", "f162f16", False),
-        ("tik.set_atomic_add", "", True),
-        ("tik.set_atomic_add", "float32", True),
-        ("tik.set_atomic_add", "float16", False),
-        ("tik.vconv", "float162float32", True),
-        ("tik.vconv", "float322float32", False),
-    ],
-)
+# Names, the dtypes that they take, and those that they do not.
+API_SUPPORT = """
+tik.vadd: - float16 int32 / int16
+vadd tik.data_move tik.for_range: - /
+tik.vec_and: uint16 / float16
+tik.vcmax: float16 / float32
+tik.load2dv1: float16 /
+tik.Tensor: float32 /
+tik.data_move_pad: / - float16
+tik.vcopy tik.vgather tik.load2dv2 tik.load3dv2 tik.v4dtrans tik.vreduce tik.vcmpvs_gt tik.no_such_thing: / -
+te.lang.cce.vadd: float32 / int16
+te.lang.cce.vdiv tbe.dsl.vlog te.lang.cce.reduce_max: float32 /
+te.lang.cce.vand: / float16
+te.lang.cce.cast_to: f322f16 / f162s16
+te.lang.cce.nothing topi.vadd: / float32
+tik.vconv: f322f16 f322s32 f322s32r float162float32 / f322f16r f162s16 float322float32
+tik.vec_conv: f322f16 s322f16deq / f162f16
+tik.set_atomic_add: - float32 / float16
+"""
+INTRINSIC_SUPPORT = """
+Intrinsic_vconv: - f322s32r f162f32 f322f16o s322f16deq / s322f16 f322f32r f162s16
+Intrinsic_vadd: float16 f16 /
+Intrinsic_broadcast_ub_to_cc: - /
+Intrinsic_vgather Intrinsic_nothing: / -
+"""
+
+
+def answers(table: str) -> list[tuple[str, str, bool]]:
+    """(name, dtype, whether it is taken) for every pair of a table; - is the empty dtype."""
+    result = []
+    for line in table.strip().splitlines():
+        names, sides = line.split(":")
+        for taken, dtypes in zip((True, False), sides.split("/")):
+            result += [(name, dtype.strip("-"), taken) for name in names.split() for dtype in dtypes.split()]
+    return result
+
+
+@pytest.mark.parametrize("name, dtype, answer", [*answers(API_SUPPORT), ("", "", False)])
 def test_api_check_support(name, dtype, answer):
     assert api_check_support(name, dtype) is answer
 
 
-@pytest.mark.parametrize(
-    "name, mode, answer",
-    [
-        ("Intrinsic_vconv", "f322s32r", True),
-        ("Intrinsic_vconv", "f162f32", True),
-        ("Intrinsic_vconv", "f322f16o", True),
-        ("Intrinsic_vconv", "s322f16", False),
-        ("Intrinsic_vconv", "f322f32r", False),
-        ("Intrinsic_vconv", "f162s16", False),
-        ("Intrinsic_vconv", "s322f16deq", True),
-        ("Intrinsic_vconv", "", True),
-        ("Intrinsic_vadd", "float16", True),
-        ("Intrinsic_vadd", "f16", True),
-        ("Intrinsic_vgather", "", False),
-        ("Intrinsic_broadcast_ub_to_cc", "", True),
-        ("Intrinsic_nothing", "", False),
-    ],
-)
+@pytest.mark.parametrize("name, mode, answer", answers(INTRINSIC_SUPPORT))
 def test_intrinsic_check_support(name, mode, answer):
     assert intrinsic_check_support(name, mode) is answer
 

@@ -10,19 +10,10 @@ from tikemu.isa import numerics
 from tests.emulator.support.core_bench import CoreBench as Bench
 from tests.emulator.support.core_bench import check, recorded
 from tests.emulator.support.highlevel_arrays import RNG, once, values
+from tests.emulator.support.move_arrays import PLAIN_PATHS
 
 
-@pytest.mark.parametrize(
-    "source,target,pipe",
-    [
-        ("GM", "UB", "MTE2"),
-        ("UB", "GM", "MTE3"),
-        ("UB", "UB", "V"),
-        ("GM", "L1", "MTE2"),
-        ("UB", "L1", "MTE3"),
-        ("L1", "UB", "MTE1"),
-    ],
-)
+@pytest.mark.parametrize("source,target,pipe", PLAIN_PATHS)
 def test_data_move_of_slices(source, target, pipe):
     bench = Bench(strict=True)
     x = values("float16", (6, 5, 48))

@@ -2,10 +2,45 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from tikemu.isa.region import Memory
+from tikemu.soc import ASCEND_910A
+from tikemu.timing.clock import CoreClock
+from tikemu.timing.simulator import PIPE_INDEX, TimedOp
+
 ISSUE, FLAG, HANDSHAKE = 4, 1, 10
-
-
 SYNC = FLAG + HANDSHAKE  # from a result on one pipe to the start on another
-
-
 FLAGS = 2 * FLAG  # issue of set_flag and wait_flag by the scalar unit
+
+
+class Bench:
+    """One core, tensors in its Unified Buffer, and operations on them."""
+
+    def __init__(self, **options: Any) -> None:
+        self.clock = CoreClock(ASCEND_910A, 1000)
+        self.clock.trace = []
+        self.ub = Memory("UB", "UB", 65536, False)
+
+    def bytes(self, start: int, end: int) -> Any:
+        return self.clock.footprints.span(self.ub, start, end)
+
+    def op(
+        self, pipe: str, cycles: float = 10, latency: float = 20, reads: Any = (), writes: Any = (), **fields: Any
+    ) -> tuple[float, float]:
+        """Execute an operation; returns its start and end. Operands are (start, end) in bytes."""
+        op = TimedOp(
+            "op",
+            PIPE_INDEX[pipe],
+            cycles,
+            latency,
+            tuple(self.bytes(*span) for span in reads),
+            tuple(self.bytes(*span) for span in writes),
+        )
+        for name, value in fields.items():
+            setattr(op, name, value)
+        self.clock.step((op,))
+        return self.clock.trace[-1][1:]
+
+
+A, B, C = (0, 256), (256, 512), (512, 768)

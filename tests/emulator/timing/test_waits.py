@@ -13,8 +13,7 @@ from tikemu.soc import PIPES
 from tikemu.timing.simulator import PIPE_INDEX
 from tikemu.timing.waits import named
 
-from tests.emulator.support.timing_bench import FLAGS, ISSUE, SYNC
-from tests.emulator.timing.test_timing import A, B, Bench
+from tests.emulator.support.timing_bench import FLAGS, ISSUE, SYNC, A, B, Bench
 
 pytestmark = pytest.mark.usefixtures("soc")
 

@@ -18,14 +18,14 @@ from typing import Callable
 import numpy as np
 
 from ..kernel import load
-from . import aicpu, by_name, channels
+from . import aicpu, by_name, channels, collectives
 from .errors import KernelError, QueueEmpty, QueueFull
 from .launch import Launcher
 from .memory import Address, Memory
 from .report import Report
 
 # Requests and codes of runtime/device.h and runtime/status.h.
-REGISTER, LAUNCH, AICPU, OPERATOR, SEND, WAITING = 1, 2, 3, 4, 5, 6
+REGISTER, LAUNCH, AICPU, OPERATOR, SEND, WAITING, GIVE, TAKE = 1, 2, 3, 4, 5, 6, 7, 8
 SUCCESS, QUEUE_EMPTY, QUEUE_FULL, KERNEL_FAILED = 0, 207013, 207014, 507015
 _HEADER, _ANSWER, _ADDRESS = struct.Struct("=IIQQ"), struct.Struct("=qQ"), struct.Struct("=QQ")
 
@@ -42,6 +42,8 @@ class Server:
             OPERATOR: self.launch_operator,
             SEND: lambda _number, _count, contents: channels.send(contents),
             WAITING: lambda _number, _count, contents: str(channels.waiting(contents.decode())),
+            GIVE: self.give,
+            TAKE: self.take,
         }
 
     def serve(self) -> None:
@@ -52,8 +54,8 @@ class Server:
             code, text = SUCCESS, ""
             try:
                 text = self.handlers[request](number, blocks, contents) or ""
-            except QueueEmpty:
-                code = QUEUE_EMPTY
+            except QueueEmpty as error:
+                code, text = QUEUE_EMPTY, str(error)
             except QueueFull:
                 code = QUEUE_FULL
             except KernelError as error:
@@ -87,6 +89,16 @@ class Server:
         kernel, constants = by_name.parse(description)
         self.launcher.launch_operator(kernel, addresses, constants)
 
+    def give(self, _number: int, count: int, contents: bytes) -> None:
+        addresses, call = _split(count, contents)
+        collectives.give(self.launcher.memory, collectives.parse(call), addresses[0])
+
+    def take(self, _number: int, count: int, contents: bytes) -> None:
+        addresses, description = _split(count, contents)
+        call = collectives.parse(description)
+        collectives.take(self.launcher.memory, call, addresses[1])
+        self.launcher.note_collective(call)
+
 
 def _split(count: int, contents: bytes) -> tuple[list[Address], bytes]:
     """The addresses that a message begins with, and the rest."""
@@ -110,7 +122,8 @@ def main() -> None:
     np.seterr(all="ignore")  # infinities and NaN are part of the arithmetic
     folder = os.environ.get("VIRTUAL_ASCEND_REPORT")
     report = Report(Path(folder)) if folder else None
-    Server(connection, Launcher(Memory(file, size, pages), report)).serve()
+    processes, cards = (int(os.environ.get(f"VIRTUAL_ASCEND_{name}", "1")) for name in ("PROCESSES", "CARDS"))
+    Server(connection, Launcher(Memory(file, size, pages), report, max(1, processes // cards))).serve()
 
 
 if __name__ == "__main__":

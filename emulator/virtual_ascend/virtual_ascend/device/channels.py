@@ -6,6 +6,7 @@ import json
 import math
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,17 @@ from ..kernel import Kernel
 from .aicpu import DTYPES
 from .errors import QueueEmpty, QueueFull
 
-_QUEUES: dict[str, deque[list[np.ndarray]]] = {}
+
+@dataclass
+class _Channel:
+    """Batches that nobody has taken yet, how many have come, and whether the host has said that there are no more."""
+
+    batches: deque[list[np.ndarray]] = field(default_factory=deque)
+    count: int = 0
+    ended: bool = False
+
+
+_CHANNELS: dict[str, _Channel] = {}
 
 
 def send(message: bytes) -> None:
@@ -25,8 +36,8 @@ def send(message: bytes) -> None:
     """
     line, _, contents = message.partition(b"\n")
     described = json.loads(line)
-    queue = _QUEUES.setdefault(described["channel"], deque())
-    if len(queue) >= described["capacity"]:
+    channel = _CHANNELS.setdefault(described["channel"], _Channel())
+    if len(channel.batches) >= described["capacity"]:
         raise QueueFull
     batch, place = [], 0
     for tensor in described["tensors"]:
@@ -34,13 +45,15 @@ def send(message: bytes) -> None:
         numbers = np.frombuffer(contents, dtype, math.prod(tensor["shape"]), place)
         batch.append(numbers.reshape(tensor["shape"]))
         place += tensor["size"]
-    if batch:  # a message without tensors says that the data have ended
-        queue.append(batch)
+    channel.ended = not batch  # a message without tensors says so
+    if batch:
+        channel.batches.append(batch)
+        channel.count += 1
 
 
 def waiting(channel: str) -> int:
     """Batches that nobody has taken yet."""
-    return len(_QUEUES.get(channel, ()))
+    return len(_CHANNELS[channel].batches) if channel in _CHANNELS else 0
 
 
 def _begin(_kernel: Kernel) -> tuple[()]:
@@ -48,10 +61,12 @@ def _begin(_kernel: Kernel) -> tuple[()]:
 
 
 def _next(kernel: Kernel) -> list[np.ndarray]:
-    queue = _QUEUES.get(kernel.attributes["channel_name"])
-    if not queue:
-        raise QueueEmpty
-    return queue.popleft()
+    name = kernel.attributes["channel_name"]
+    channel = _CHANNELS.get(name, _Channel())
+    if not channel.batches:
+        ends = ", and said that there are no more" if channel.ended else ""
+        raise QueueEmpty(f"the host sent {channel.count} batches to channel {name}{ends}")
+    return channel.batches.popleft()
 
 
 AICPU: dict[str, Callable[..., Any]] = {"GetNext": _next, "InitData": _begin}

@@ -6,7 +6,7 @@ class KernelError(Exception):
 
 
 class QueueEmpty(Exception):
-    """A kernel needs a batch that has not come yet."""
+    """A kernel needs a batch that has not come yet; the message says what came before."""
 
 
 class QueueFull(Exception):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -11,12 +13,14 @@ import tikemu
 from tikemu.program import ir
 
 from ..kernel import Kernel, arguments_of, shape_of, tensors
+from .collectives import Call, as_kernel
 from .errors import KernelError, QueueEmpty
 from .formats import dtype_of, store, to_plain
 from .memory import Address, Memory
 from .numerics import STATUS, convert, notice_overflow
 from .operators import AICPU, TABLE, Operator
-from .report import AI_CORE, AI_CPU, Report
+from .processes import Processes
+from .report import AI_CORE, AI_CPU, COMMUNICATION, Report
 
 OPTIONS = tikemu.Options(strict=True, progress=False)
 #: CANN's kernel that clears tensors before others add to them.
@@ -26,8 +30,9 @@ CLEAN = "atomic_addr_clean"
 class Launcher:
     """Kernels by number, and what each launch does to memory."""
 
-    def __init__(self, memory: Memory, report: Report | None) -> None:
+    def __init__(self, memory: Memory, report: Report | None, processes: int = 1) -> None:
         self.memory, self.report = memory, report
+        self.processes = Processes(processes)
         self.kernels: dict[int, Kernel] = {}
         self.seconds: dict[str, float] = {}  # of kernels in TIK, as estimated at their first launch
 
@@ -42,7 +47,7 @@ class Launcher:
         """
         kernel = self.kernels[number]
         if kernel.program is not None:
-            self._run_tik(kernel, kernel.program, addresses)
+            self._run_tik(kernel, kernel.program, blocks, addresses)
         elif kernel.function == CLEAN:
             self._clean(kernel, addresses)
         else:
@@ -61,6 +66,11 @@ class Launcher:
             kernel.function = kernel.type
         self._run_built_in(kernel, addresses, AICPU if on_cpu else TABLE, constants)
         self._note(kernel, AI_CPU if on_cpu else AI_CORE, 1)
+
+    def note_collective(self, call: Call) -> None:
+        """A line for a collective, once its result is there."""
+        if self.report:
+            self.report.note(as_kernel(call), COMMUNICATION, 1)
 
     def _note(self, kernel: Kernel, unit: str, blocks: int) -> None:
         if self.report:
@@ -114,17 +124,18 @@ class Launcher:
             store(convert(array, target.dtype), target, description)
 
     # ------------------------------------------------------------------------------------------------------------ TIK
-    def _run_tik(self, kernel: Kernel, program: ir.Program, addresses: Sequence[Address]) -> None:
+    def _run_tik(self, kernel: Kernel, program: ir.Program, blocks: int, addresses: Sequence[Address]) -> None:
         arguments = arguments_of(program)
         inputs, outputs = arguments[: len(program.inputs)], arguments[len(program.inputs) :]
         known = [*arguments, *program.workspaces]
         if len(addresses) != len(known):
             raise KernelError(f"kernel {kernel.name}: {len(known)} tensors, {len(addresses)} addresses")
-        feeds, targets, spans = {}, {}, []
+        feeds, targets, spans, size = {}, {}, [], 0
         for tensor, address in zip(known, addresses):
             name = f"kernel {kernel.name} ({kernel.type}), tensor {tensor.name}"
             array = self.memory.view(address, np.dtype(tensor.dtype), shape_of(tensor), name)
             start, end = address.offset, address.offset + array.nbytes
+            size += array.nbytes
             if tensor in inputs:
                 spans.append((start, end))
             # What is no input, was not cleared and does not lie where an input lies starts undefined.
@@ -132,11 +143,15 @@ class Launcher:
                 feeds[tensor.name] = array
             if tensor in outputs:
                 targets[tensor.name] = array
+        timing = self.report is not None and kernel.name not in self.seconds
+        count = self.processes.choose(kernel.name, blocks, size)
+        begin = time.perf_counter()
         try:
-            timing = self.report is not None and kernel.name not in self.seconds
-            result = tikemu.run(program, feeds, timing=timing, options=OPTIONS)
+            options = dataclasses.replace(OPTIONS, processes=count)
+            result = tikemu.run(program, feeds, timing=timing, options=options)
         except tikemu.TikError as error:
             raise KernelError(f"kernel {kernel.name} ({kernel.type}): {type(error).__name__}: {error}") from error
+        self.processes.took(kernel.name, count, time.perf_counter() - begin)
         if timing:
             self.seconds[kernel.name] = result.seconds
         STATUS.is_set |= bool(result.overflow)

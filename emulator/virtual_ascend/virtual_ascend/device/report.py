@@ -34,7 +34,7 @@ COLUMNS = (
     "Output Formats",
     "Duration From",
 )
-AI_CORE, AI_CPU = "AI_CORE", "AI_CPU"
+AI_CORE, AI_CPU, COMMUNICATION = "AI_CORE", "AI_CPU", "COMMUNICATION"
 
 
 class Report:
@@ -44,7 +44,8 @@ class Report:
         folder.mkdir(parents=True, exist_ok=True)
         self._table = open(folder / "op_summary.csv", "w", newline="", buffering=1)  # noqa: SIM115 - until the end
         self._trace = open(folder / "trace.json", "w", buffering=1)  # noqa: SIM115 - until the end
-        self._trace.write("[\n")
+        self._trace.write("[\n")  # which nothing has to close
+        self._units: list[str] = []  # by row of the trace
         self._rows = csv.writer(self._table, lineterminator="\n")
         self._rows.writerow(COLUMNS)
         soc = find(os.environ["VIRTUAL_ASCEND_SOC"])
@@ -53,16 +54,30 @@ class Report:
         self._now = 0.0
 
     def note(self, kernel: Kernel, unit: str, blocks: int, seconds: float | None = None) -> None:
-        """One launch on AI cores or the AI CPU; ``seconds`` where tikemu has estimated them."""
+        """One launch on AI cores or the AI CPU; ``seconds`` where tikemu has estimated them.
+
+        Of collectives, whose time the links between cards decide, there is no estimate.
+        """
         source = "roofline" if seconds is None else "tikemu"
         duration = 1e6 * (self._roofline(kernel) if seconds is None else seconds)
+        if unit == COMMUNICATION:
+            source, duration = "none", 0.0
         given, wanted = tensors(kernel.inputs), tensors(kernel.outputs)
         columns = [*_columns(given), *_columns(wanted)]
         times = f"{self._now:.3f}", f"{duration:.3f}"
         self._rows.writerow([kernel.name, kernel.type, unit, *times, blocks, *columns, source])
-        event = {"name": kernel.type, "ph": "X", "pid": 0, "tid": unit, "ts": self._now, "dur": duration}
-        self._trace.write(json.dumps({**event, "args": dict(zip(COLUMNS[6:], columns))}) + ",\n")
+        event = {"name": kernel.type, "ph": "X", "tid": self._row(unit), "ts": self._now, "dur": duration}
+        self._event({**event, "args": dict(zip(COLUMNS[6:], columns))})
         self._now += duration
+
+    def _row(self, unit: str) -> int:
+        if unit not in self._units:
+            self._event({"name": "thread_name", "ph": "M", "tid": len(self._units), "args": {"name": unit}})
+            self._units.append(unit)
+        return self._units.index(unit)
+
+    def _event(self, event: dict[str, Any]) -> None:
+        self._trace.write(json.dumps({**event, "pid": 0}) + ",\n")
 
     def _roofline(self, kernel: Kernel) -> float:
         given, wanted = tensors(kernel.inputs), tensors(kernel.outputs)

@@ -194,6 +194,8 @@ class Operator {
   Operator &SetAttr(const char *name, const std::vector<int64_t> &value);
   Operator &SetAttr(const char *name, const std::vector<float> &value);
   Operator &SetAttr(const char *name, const std::vector<std::vector<int64_t>> &value);
+  Operator &SetAttr(const string &name, const string &value);
+  Operator &SetAttr(const string &name, const std::vector<string> &value);
   uint32_t GetAttr(const char *name, bool &value) const;
   uint32_t GetAttr(const char *name, int64_t &value) const;
   uint32_t GetAttr(const char *name, float &value) const;
@@ -203,6 +205,8 @@ class Operator {
   uint32_t GetAttr(const char *name, std::vector<int64_t> &value) const;
   uint32_t GetAttr(const char *name, std::vector<float> &value) const;
   uint32_t GetAttr(const char *name, std::vector<std::vector<int64_t>> &value) const;
+  uint32_t GetAttr(const string &name, string &value) const;
+  uint32_t GetAttr(const string &name, std::vector<string> &value) const;
 
  private:
   template <class Value>
@@ -238,6 +242,8 @@ Operator &Operator::SetAttr(const char *name, const std::vector<int32_t> &value)
 Operator &Operator::SetAttr(const char *name, const std::vector<int64_t> &value) { return Put(name, value); }
 Operator &Operator::SetAttr(const char *name, const std::vector<float> &value) { return Put(name, value); }
 Operator &Operator::SetAttr(const char *name, const std::vector<std::vector<int64_t>> &value) { return Put(name, value); }
+Operator &Operator::SetAttr(const string &name, const string &value) { return Put(name.c_str(), value); }
+Operator &Operator::SetAttr(const string &name, const std::vector<string> &value) { return Put(name.c_str(), value); }
 uint32_t Operator::GetAttr(const char *name, bool &value) const { return Take(name, &value); }
 uint32_t Operator::GetAttr(const char *name, int64_t &value) const { return Take(name, &value); }
 uint32_t Operator::GetAttr(const char *name, float &value) const { return Take(name, &value); }
@@ -247,6 +253,8 @@ uint32_t Operator::GetAttr(const char *name, std::vector<int32_t> &value) const 
 uint32_t Operator::GetAttr(const char *name, std::vector<int64_t> &value) const { return Take(name, &value); }
 uint32_t Operator::GetAttr(const char *name, std::vector<float> &value) const { return Take(name, &value); }
 uint32_t Operator::GetAttr(const char *name, std::vector<std::vector<int64_t>> &value) const { return Take(name, &value); }
+uint32_t Operator::GetAttr(const string &name, string &value) const { return Take(name.c_str(), &value); }
+uint32_t Operator::GetAttr(const string &name, std::vector<string> &value) const { return Take(name.c_str(), &value); }
 void Operator::InputRegister(const char *, const char *) {}
 void Operator::OptionalInputRegister(const char *, const char *) {}
 void Operator::OutputRegister(const char *, const char *) {}

@@ -244,7 +244,7 @@ Status Device::Ask(Request request, uint32_t blocks, uint64_t id, const void *da
     return Fail(kDeviceLost, "the device process has ended: it was killed, or this computer is short of memory");
   }
   const auto code = static_cast<Status>(answer.code);
-  if (code == kSuccess && answered) *answered = text;
+  if (answered) *answered = text;
   if (code == kSuccess || code == kQueueEmpty || code == kQueueFull) return code;  // nothing is wrong
   return Fail(code, text);
 }

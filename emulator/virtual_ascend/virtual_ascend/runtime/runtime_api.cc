@@ -4,10 +4,12 @@
 #include <string.h>
 
 #include "channels.h"
+#include "collectives.h"
 #include "device.h"
 #include "streams.h"
 
 using virtual_ascend::Address;
+using virtual_ascend::Cards;
 using virtual_ascend::Device;
 using virtual_ascend::Event;
 using virtual_ascend::Fail;
@@ -116,11 +118,13 @@ Status RunAicpu(const std::string &bytes) {
   auto &traffic = Traffic::Instance();
   for (;;) {
     const uint64_t seen = traffic.count();
-    const Status code = Device::Instance().Ask(Request::kAicpu, head.address_count, 0, message.data(), message.size());
+    std::string missing;
+    const Status code =
+      Device::Instance().Ask(Request::kAicpu, head.address_count, 0, message.data(), message.size(), &missing);
     if (code == kSuccess) traffic.Note();
     if (code != kQueueEmpty) return code;
     if (!traffic.WaitFor(seen, kDataPatience)) {
-      return Fail(kStuck, "a GetNext waits for data, and none came in ten seconds");
+      return Fail(kStuck, "a GetNext waits for data, and none came in ten seconds: " + missing);
     }
   }
 }
@@ -192,14 +196,19 @@ Status rtGetIsHeterogenous(int32_t *answer) {
   return kSuccess;
 }
 Status rtGetDeviceCount(int32_t *count) {
-  *count = 1;
+  *count = static_cast<int32_t>(Cards::Instance().size());
   return kSuccess;
 }
 Status rtGetDevice(int32_t *device) {
-  *device = 0;
+  *device = static_cast<int32_t>(Cards::Instance().rank());
   return kSuccess;
 }
-Status rtSetDevice(int32_t) { return kSuccess; }
+// A process has one card, of several the one with the number of its rank.
+Status rtSetDevice(int32_t device) {
+  const auto &cards = Cards::Instance();
+  if (!cards.several() || device == static_cast<int32_t>(cards.rank())) return kSuccess;
+  return Fail(kBadArgument, "card " + std::to_string(cards.rank()) + " is asked to be device " + std::to_string(device));
+}
 Status rtDeviceReset(int32_t) { return kSuccess; }
 Status rtGetDeviceInfo(uint32_t, int32_t module, int32_t info, int64_t *value) {
   constexpr int32_t kAiCore = 4, kCoreCount = 3;

@@ -10,6 +10,7 @@ namespace {
 // A program that is this far ahead of the card waits, as on a card; the number is what rtGetMaxStreamAndTask says.
 constexpr size_t kMostTasks = 1024;
 constexpr auto kPatience = std::chrono::seconds(10);
+constexpr auto kPoll = std::chrono::milliseconds(1);  // between two looks at what other cards have done
 
 }  // namespace
 
@@ -122,6 +123,10 @@ Status Streams::WaitUntil(const Condition &done, const std::string &what) {
   std::unique_lock<std::mutex> lock(lock_);
   while (!failed_ && !done()) {
     if (Step(lock)) continue;
+    if (WaitsForCards()) {  // which has a time limit of its own
+      added_.wait_for(lock, kPoll);
+      continue;
+    }
     if (added_.wait_for(lock, kPatience) == std::cv_status::timeout && !done() && !Step(lock)) {
       failed_ = Fail(kStuck, "waiting for " + what + ", but nothing can run: " + Waiting());
     }
@@ -170,7 +175,15 @@ bool Streams::Ready(Stream *stream) {
   const Task *task = Next(stream);
   if (!task) return false;
   if (task->kind == Kind::kWait) return task->turn ? task->event->done >= task->turn : task->event->recorded;
+  if (task->ready) return task->ready();
   return task->kind != Kind::kModel || !task->model->running || Done(task->model);
+}
+
+bool Streams::WaitsForCards() {
+  return std::any_of(streams_.begin(), streams_.end(), [this](const auto &entry) {
+    const Task *task = Next(entry.second);
+    return task && task->ready;
+  });
 }
 
 bool Streams::Done(const Model *model) const {
@@ -204,8 +217,8 @@ void Streams::Do(Stream *stream, Task &task) {
         return;
       }
       break;
-    case Kind::kEnd:
-      for (auto &entry : stream->model->streams) entry.first->active = false;
+    case Kind::kEnd:  // of this stream; the model ends with its last one, which may be that of a collective
+      stream->active = false;
       return;
     case Kind::kModel:
       if (!task.model->running) {

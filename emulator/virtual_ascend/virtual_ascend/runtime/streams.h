@@ -41,6 +41,7 @@ enum class Kind { kRun, kRecord, kWait, kReset, kActivate, kSwitch, kGoto, kMode
 struct Task {
   Kind kind = Kind::kRun;
   std::function<Status()> run;           // kRun
+  std::function<bool()> ready;           // kRun: whether it can go on, where that is for other cards to say
   Event *event = nullptr;                // kRecord, kWait, kReset
   Stream *stream = nullptr;              // kActivate, kSwitch: the stream that begins
   std::function<bool()> condition;       // kSwitch
@@ -101,6 +102,7 @@ class Streams {
   bool Step(std::unique_lock<std::mutex> &lock);
   Task *Next(Stream *stream);
   bool Ready(Stream *stream);
+  bool WaitsForCards();
   bool Done(const Model *model) const;
   void Do(Stream *stream, Task &task);
   void Advance(Stream *stream);

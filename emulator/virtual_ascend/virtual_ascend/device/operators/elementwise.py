@@ -58,11 +58,6 @@ def fast_gelu_gradient(gradient: np.ndarray, x: np.ndarray) -> np.ndarray:
     return gradient * (share + 1.702 * x * share * (1 - share))
 
 
-def silu_gradient(gradient: np.ndarray, x: np.ndarray) -> np.ndarray:
-    share = sigmoid(x)
-    return gradient * (share + x * share * (1 - share))
-
-
 def swish(kernel: Kernel, x: np.ndarray) -> np.ndarray:
     x = wide(x)
     return x * sigmoid(kernel.attributes.get("scale", 1.0) * x)
@@ -162,7 +157,6 @@ _TWO: dict[str, Callable[..., Any]] = {
     "relu_grad": lambda gradient, x: gradient * (x > 0),
     "rsqrt_grad": lambda y, gradient: -0.5 * gradient * y**3,
     "sigmoid_grad": lambda y, gradient: gradient * y * (1 - y),
-    "silu_grad": silu_gradient,
     "softplus_grad": lambda gradient, x: gradient * sigmoid(x),
     "sqrt_grad": lambda y, gradient: gradient / (2 * y),
     "reciprocal_grad": lambda y, gradient: -gradient * y * y,
@@ -172,18 +166,13 @@ TABLE: dict[str, Callable[..., Any]] = {
     **{name: of_arrays(function) for name, function in {**_ONE, **_TWO}.items()},
     "add_n": _sum,
     "addn": _sum,
-    "adds": lambda kernel, x: wide(x) + kernel.attributes["value"],
     "assign": lambda _kernel, _target, value: value,
-    "axpy": lambda kernel, x, y: wide(x) + kernel.attributes["alpha"] * wide(y),
     "cast": _converted,
     "clip_by_value": _clip,
-    "fills": lambda kernel, x: np.full(x.shape, kernel.attributes["value"]),
-    "fused_mul_add": lambda _kernel, x, y, z: wide(x) * wide(y) + wide(z),
     "fused_mul_add_n": lambda _kernel, x, y, z: wide(x) * wide(z) + wide(y),
     "gelu_grad": of_arrays(gelu_gradient),
     "identity": _same,
     "masked_fill": _masked_fill,
-    "muls": lambda kernel, x: wide(x) * kernel.attributes["value"],
     "select": _select,
     "selectv2": _select,
     "swish": swish,

@@ -55,17 +55,10 @@ def _segment_sums(kernel: Kernel, x: np.ndarray, index: np.ndarray, *_count: np.
     return result
 
 
-def _scatter(combine: Callable[..., None]) -> Callable[..., Any]:
-    def operator(_kernel: Kernel, target: np.ndarray, index: np.ndarray, updates: np.ndarray) -> np.ndarray:
-        result = target.copy()
-        combine(result, tuple(np.moveaxis(index, -1, 0)), updates)
-        return result
-
-    return operator
-
-
-def _put(result: np.ndarray, places: tuple[np.ndarray, ...], values: np.ndarray) -> None:
-    result[places] = values
+def _scattered(_kernel: Kernel, target: np.ndarray, index: np.ndarray, updates: np.ndarray) -> np.ndarray:
+    result = target.copy()
+    result[tuple(np.moveaxis(index, -1, 0))] = updates
+    return result
 
 
 def _top(kernel: Kernel, x: np.ndarray, *_rest: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -80,8 +73,8 @@ TABLE: dict[str, Callable[..., Any]] = {
     "gather_v2_d": _gather,
     "one_hot": _one_hot,
     "one_hot_d": _one_hot,
-    "scatter_nd_update": _scatter(_put),
-    "tensor_scatter_update": _scatter(_put),
+    "scatter_nd_update": _scattered,
+    "scatter_update": _scattered,
     "top_k_d": _top,
     "unsorted_segment_sum": _segment_sums,
     "unsorted_segment_sum_d": _segment_sums,
@@ -91,5 +84,5 @@ AICPU: dict[str, Callable[..., Any]] = {
     "GatherDGrad": _gather_along_gradient,
     "GatherDGradV2": _gather_along_gradient,
     "GatherNd": _gather_nd,
-    **dict.fromkeys(("ScatterNdUpdate", "TensorScatterUpdate"), _scatter(_put)),
+    **dict.fromkeys(("ScatterNdUpdate", "TensorScatterUpdate"), _scattered),
 }

@@ -121,7 +121,6 @@ TABLE: dict[str, Callable[..., Any]] = {
     "concat_v2_d": _concatenate,
     "confusion_transpose_d": _transpose_and_reshape,
     "expand_dims": _same,
-    "fill": lambda kernel, _shape, value: np.broadcast_to(value, kernel.outputs[0]["ori_shape"]),
     "fill_d": _broadcast,
     "pack": _stack,
     "pad": _pad,

@@ -25,18 +25,14 @@ def _layer_norm(kernel: Kernel, x: np.ndarray, gain: np.ndarray, shift: np.ndarr
 _EPSILON = 1e-12
 
 
-def _normalised(x: np.ndarray, variance: np.ndarray, mean: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    inverse = 1 / np.sqrt(variance + _EPSILON)
-    return (x - mean) * inverse, inverse
-
-
 def _layer_norm_input_gradient(
     _kernel: Kernel, gradient: np.ndarray, x: np.ndarray, variance: np.ndarray, mean: np.ndarray, gain: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Gradient of the input, and the normalised input for that of the gain."""
     gradient, x, variance, mean, gain = map(wide, (gradient, x, variance, mean, gain))
     axes = tuple(range(x.ndim - gain.ndim, x.ndim))
-    normalised, inverse = _normalised(x, variance, mean)
+    inverse = 1 / np.sqrt(variance + _EPSILON)
+    normalised = (x - mean) * inverse
     scaled = gradient * gain
     projected = scaled - scaled.mean(axes, keepdims=True) - normalised * (scaled * normalised).mean(axes, keepdims=True)
     return projected * inverse, normalised
@@ -48,12 +44,6 @@ def _gain_and_shift_gradients(
     gradient = wide(gradient)
     axes = tuple(range(gradient.ndim - len(kernel.outputs[0]["ori_shape"])))
     return (gradient * wide(normalised)).sum(axes), gradient.sum(axes)
-
-
-def _gain_and_shift_gradients_of_input(
-    kernel: Kernel, gradient: np.ndarray, x: np.ndarray, variance: np.ndarray, mean: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    return _gain_and_shift_gradients(kernel, gradient, _normalised(*map(wide, (x, variance, mean)))[0])
 
 
 def _layer_norm_gradient(
@@ -73,15 +63,6 @@ def softmax(x: np.ndarray, axes: Any = -1) -> np.ndarray:
 def _log_softmax(x: np.ndarray, axes: Any) -> np.ndarray:
     shifted = x - x.max(axes, keepdims=True)
     return shifted - np.log(np.exp(shifted).sum(axes, keepdims=True))
-
-
-def _softmax_gradient(kernel: Kernel, y: np.ndarray, gradient: np.ndarray) -> np.ndarray:
-    y, gradient = wide(y), wide(gradient)
-    return y * (gradient - (y * gradient).sum(axes_of(kernel, y) if _has_axes(kernel) else -1, keepdims=True))
-
-
-def _has_axes(kernel: Kernel) -> bool:
-    return bool({"axis", "axes"} & kernel.attributes.keys())
 
 
 def _softmax_gradient_scaled(kernel: Kernel, gradient: np.ndarray, y: np.ndarray, scale: np.ndarray) -> np.ndarray:
@@ -118,15 +99,12 @@ TABLE: dict[str, Callable[..., Any]] = {
     "clip_by_norm_no_div_sum": _norm_not_below,
     "confusion_softmax_grad": _confused_softmax_gradient,
     "layer_norm": _layer_norm,
-    "layer_norm_beta_gamma_backprop": _gain_and_shift_gradients_of_input,
     "layer_norm_beta_gamma_backprop_v2": _gain_and_shift_gradients,
     "layer_norm_grad": _layer_norm_gradient,
-    "layer_norm_x_backprop": lambda *arguments: _layer_norm_input_gradient(*arguments)[0],
     "layer_norm_x_backprop_v2": _layer_norm_input_gradient,
     "log_softmax_grad": _log_softmax_gradient,
     "log_softmax_v2": lambda kernel, x: _log_softmax(wide(x), axes_of(kernel, x)),
     "softmax_cross_entropy_with_logits": _cross_entropy,
-    "softmax_grad": _softmax_gradient,
     "softmax_grad_ext": _softmax_gradient_scaled,
     "softmax_v2": lambda kernel, x: softmax(wide(x), axes_of(kernel, x)),
 }

@@ -74,18 +74,19 @@ def _running_sum(kernel: Kernel, x: np.ndarray, axis: np.ndarray | None = None) 
     return np.cumsum(wide(x), axis=attributes["axis"] if axis is None else int(axis))
 
 
-_BY_NAME: dict[str, Callable[..., Any]] = {
-    "reduce_all": np.all,
-    "reduce_any": np.any,
-    "reduce_max": np.max,
-    "reduce_mean": np.mean,
-    "reduce_min": np.min,
-    "reduce_prod": np.prod,
-    "reduce_sum": np.sum,
+_OVER_AXES: dict[str, Callable[..., Any]] = {
+    "reduce_all": _over_axes(np.all),
+    "reduce_any": _over_axes(np.any),
+    "reduce_max": _over_axes(np.max),
+    "reduce_mean": _over_axes(np.mean),
+    "reduce_min": _over_axes(np.min),
+    "reduce_prod": _over_axes(np.prod),
+    "reduce_sum": _over_axes(np.sum),
 }
 TABLE: dict[str, Callable[..., Any]] = {
-    **{name + ending: _over_axes(function) for name, function in _BY_NAME.items() for ending in ("", "_d")},
+    **{name + ending: function for name, function in _OVER_AXES.items() for ending in ("", "_d")},
     "arg_max_d": _arg(np.argmax),
+    "arg_min_d": _arg(np.argmin),
     "arg_max_with_value": _arg_with_value(np.argmax, np.max),
     "arg_min_with_value": _arg_with_value(np.argmin, np.min),
     "bias_add_grad": _bias_gradient,
@@ -98,7 +99,9 @@ TABLE: dict[str, Callable[..., Any]] = {
 }
 AICPU: dict[str, Callable[..., Any]] = {
     "ArgMax": _arg_along(np.argmax),
-    **{"".join(map(str.capitalize, name.split("_"))): TABLE[name] for name in _BY_NAME},
+    "ArgMaxWithValue": TABLE["arg_max_with_value"],
+    "ArgMinWithValue": TABLE["arg_min_with_value"],
+    **{"".join(map(str.capitalize, name.split("_"))): function for name, function in _OVER_AXES.items()},
     "Argmax": TABLE["arg_max_d"],
     "CumSum": TABLE["cumsum_d"],
 }

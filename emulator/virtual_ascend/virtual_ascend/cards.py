@@ -1,0 +1,121 @@
+"""Several cards: the program runs once for each, with the variables that MindSpore reads on a server of Ascend 910."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+
+#: Where files are memory.
+_MEMORY = Path("/dev/shm")
+_ROOM = 2**30  # bytes; containers often have little there
+#: Seconds that the other programs have to end by themselves after one has failed: it learns why at its next collective.
+GRACE = 30.0
+_STEP = 0.02
+_PR_SET_PDEATHSIG = 1
+
+
+def run(command: Sequence[str], count: int, variables: Mapping[str, str]) -> int:
+    """Run the command once for each of ``count`` cards; returns the exit status of the first that failed, or 0.
+
+    Raises:
+        OSError: the command cannot be started.
+    """
+    with tempfile.TemporaryDirectory(prefix="virtual_ascend_", dir=exchange_place()) as folder:
+        table = Path(folder) / "rank_table.json"
+        table.write_text(json.dumps(rank_table(count), indent=1))
+        processes: list[subprocess.Popen[bytes]] = []
+        previous = signal.signal(signal.SIGTERM, _interrupt)
+        try:
+            for card in range(count):
+                own = {**variables, **_of_card(card, count, Path(folder), table, variables)}
+                processes.append(subprocess.Popen(command, env=own, preexec_fn=_end_with_parent))
+            return _watch(processes, Path(folder))
+        finally:
+            _stop(processes)
+            signal.signal(signal.SIGTERM, previous)
+
+
+def exchange_place() -> Path:
+    """Where the cards' common folder is made: in memory, if there is room."""
+    fits = os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free >= _ROOM
+    return _MEMORY if fits else Path(tempfile.gettempdir())
+
+
+def rank_table(count: int) -> dict[str, object]:
+    """A server with so many cards, as HCCL's configuration describes it."""
+    devices = [
+        {"device_id": str(card), "device_ip": f"192.168.{100 + card // 200}.{card % 200 + 1}", "rank_id": str(card)}
+        for card in range(count)
+    ]
+    server = {"server_id": "127.0.0.1", "device": devices, "host_nic_ip": "reserve"}
+    return {"version": "1.0", "server_count": "1", "server_list": [server], "status": "completed"}
+
+
+def _of_card(card: int, count: int, folder: Path, table: Path, variables: Mapping[str, str]) -> dict[str, str]:
+    """What the variables of one card are beside those of all."""
+    own: dict[str, object] = {
+        "RANK_ID": card,
+        "RANK_SIZE": count,
+        "DEVICE_ID": card,
+        "RANK_TABLE_FILE": table,
+        "VIRTUAL_ASCEND_CARD": card,
+        "VIRTUAL_ASCEND_CARDS": count,
+        "VIRTUAL_ASCEND_EXCHANGE": folder,
+        "VIRTUAL_ASCEND_SEED": int(variables["VIRTUAL_ASCEND_SEED"]) + card,
+        "MS_COMPILER_CACHE_PATH": Path(variables["MS_COMPILER_CACHE_PATH"]) / f"card{card}",
+    }
+    if "VIRTUAL_ASCEND_REPORT" in variables:
+        own["VIRTUAL_ASCEND_REPORT"] = Path(variables["VIRTUAL_ASCEND_REPORT"]) / f"card{card}"
+    return {name: str(value) for name, value in own.items()}
+
+
+def _watch(processes: Sequence[subprocess.Popen[bytes]], folder: Path) -> int:
+    """Wait for all of them, and say to those that go on which have ended."""
+    going, failed, deadline = dict(enumerate(processes)), 0, float("inf")
+    while going and time.monotonic() < deadline:
+        for card, process in list(going.items()):
+            status = process.poll()
+            if status is None:
+                continue
+            del going[card]
+            text = f"signal {-status}" if status < 0 else f"exit status {status}"
+            unfinished = folder / f"unfinished-{card}"
+            unfinished.write_text(text)
+            unfinished.rename(folder / f"ended-{card}")  # the runtime reads it
+            if status and not failed:
+                failed, deadline = status, time.monotonic() + GRACE
+                print(f"virtual-ascend: card {card} has ended: {text}", file=sys.stderr, flush=True)
+        time.sleep(_STEP)
+    for card in going:
+        print(f"virtual-ascend: card {card} went on for {GRACE:.0f} seconds and was ended", file=sys.stderr, flush=True)
+    return 128 - failed if failed < 0 else failed
+
+
+def _stop(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    for process in processes:
+        process.terminate()
+    for process in processes:
+        try:
+            process.wait(5)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    sys.exit(128 + signal.SIGTERM)
+
+
+def _end_with_parent() -> None:
+    """In a child before its program begins: it ends when virtual-ascend does, however that happens."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

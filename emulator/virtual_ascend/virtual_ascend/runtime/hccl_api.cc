@@ -1,0 +1,132 @@
+// HCCL's C functions. MindSpore calls those of a communicator (Hccl*) in PYNATIVE, those of groups by name (Hcom*) in both
+// modes. It looks most of them up by name in libhccl_plugin.so, so all of those names have to be there.
+#include <string>
+#include <vector>
+
+#include "collectives.h"
+
+using virtual_ascend::Cards;
+using virtual_ascend::Collective;
+using virtual_ascend::Fail;
+using virtual_ascend::Group;
+using virtual_ascend::kBadArgument;
+using virtual_ascend::Status;
+
+namespace {
+
+constexpr Status kSuccess = 0, kParameterError = 1, kNotFound = 6;
+
+// What went wrong is kept for MindSpore's exception; the code is one of HCCL's.
+Status Code(Status status) { return status ? kParameterError : kSuccess; }
+
+Status Put(void *communicator, const Collective &call, void *stream) {
+  return Code(Cards::Instance().Add(static_cast<Group *>(communicator), call, stream));
+}
+
+// Asks a group that is known by name.
+template <class Answer>
+Status Of(const char *name, uint32_t *value, Answer answer) {
+  const Group *group = Cards::Instance().Find(name);
+  if (!group) return kNotFound;
+  *value = answer(*group);
+  return kSuccess;
+}
+
+}  // namespace
+
+extern "C" {
+
+[[noreturn]] void virtual_ascend_missing(const char *name);
+
+// ------------------------------------------------------------------------------------------------------ communicator
+Status HcclCommInitClusterInfo(const char *, uint32_t rank, void **communicator) {
+  Group *world = Cards::Instance().world();
+  if (!world) return kNotFound;
+  if (rank != world->rank) {
+    return Code(Fail(kBadArgument, "card " + std::to_string(world->rank) + " has RANK_ID " + std::to_string(rank)));
+  }
+  *communicator = world;
+  return kSuccess;
+}
+Status HcclCommDestroy(void *) { return kSuccess; }
+Status HcclGetRankId(void *communicator, uint32_t *rank) {
+  *rank = static_cast<Group *>(communicator)->rank;
+  return kSuccess;
+}
+Status HcclGetRankSize(void *communicator, uint32_t *size) {
+  *size = static_cast<uint32_t>(static_cast<Group *>(communicator)->members.size());
+  return kSuccess;
+}
+Status HcclAllReduce(void *input, void *output, uint64_t count, int dtype, int reduction, void *communicator,
+                     void *stream) {
+  return Put(communicator, {"HcomAllReduce", input, output, count, dtype, reduction}, stream);
+}
+Status HcclReduceScatter(void *input, void *output, uint64_t count, int dtype, int reduction, void *communicator,
+                         void *stream) {
+  return Put(communicator, {"HcomReduceScatter", input, output, count, dtype, reduction}, stream);
+}
+Status HcclAllGather(void *input, void *output, uint64_t count, int dtype, void *communicator, void *stream) {
+  return Put(communicator, {"HcomAllGather", input, output, count, dtype}, stream);
+}
+Status HcclBroadcast(void *buffer, uint64_t count, int dtype, uint32_t root, void *communicator, void *stream) {
+  return Put(communicator, {"HcomBroadcast", buffer, buffer, count, dtype, 0, root}, stream);
+}
+Status HcclSend(void *buffer, uint64_t count, int dtype, uint32_t to, void *communicator, void *stream) {
+  return Put(communicator, {"HcomSend", buffer, nullptr, count, dtype, 0, to}, stream);
+}
+Status HcclRecv(void *buffer, uint64_t count, int dtype, uint32_t from, void *communicator, void *stream) {
+  return Put(communicator, {"HcomReceive", nullptr, buffer, count, dtype, 0, from}, stream);
+}
+Status HcclAlltoAllV(const void *input, const uint64_t *send_counts, const uint64_t *send_offsets, int dtype,
+                     void *output, const uint64_t *receive_counts, const uint64_t *receive_offsets, int,
+                     void *communicator, void *stream) {
+  const size_t size = static_cast<Group *>(communicator)->members.size();
+  auto list = [size](const uint64_t *numbers) { return std::vector<uint64_t>(numbers, numbers + size); };
+  return Put(communicator,
+             {"HcomAllToAllV", input, output, 0, dtype, 0, 0, 0, list(send_counts), list(send_offsets),
+              list(receive_counts), list(receive_offsets)},
+             stream);
+}
+// Communicators without a rank table.
+Status HcclGetRootInfo() { virtual_ascend_missing("HcclGetRootInfo"); }
+Status HcclCommInitRootInfo() { virtual_ascend_missing("HcclCommInitRootInfo"); }
+
+// ------------------------------------------------------------------------------------------------------------ groups
+Status HcomCreateGroup(const char *name, uint32_t count, const uint32_t *cards) {
+  return Code(Cards::Instance().Create(name, {cards, cards + count}));
+}
+Status HcomDestroyGroup(const char *name) { return Code(Cards::Instance().Destroy(name)); }
+Status HcomGetRankId(const char *name, uint32_t *rank) {
+  return Of(name, rank, [](const Group &group) { return group.rank; });
+}
+Status HcomGetRankSize(const char *name, uint32_t *size) {
+  return Of(name, size, [](const Group &group) { return static_cast<uint32_t>(group.members.size()); });
+}
+// All cards stand in one server.
+Status HcomGetLocalRankId(const char *name, uint32_t *rank) { return HcomGetRankId(name, rank); }
+Status HcomGetLocalRankSize(const char *name, uint32_t *size) { return HcomGetRankSize(name, size); }
+Status HcomGetWorldRankFromGroupRank(const char *name, uint32_t rank, uint32_t *card) {
+  const Group *group = Cards::Instance().Find(name);
+  if (!group) return kNotFound;
+  if (rank >= group->members.size()) return kParameterError;
+  *card = group->members[rank];
+  return kSuccess;
+}
+Status HcomGetGroupRankFromWorldRank(uint32_t card, const char *name, uint32_t *rank) {
+  const Group *group = Cards::Instance().Find(name);
+  if (!group) return kNotFound;
+  for (uint32_t i = 0; i < group->members.size(); ++i) {
+    if (group->members[i] != card) continue;
+    *rank = i;
+    return kSuccess;
+  }
+  return kParameterError;
+}
+
+// Execution outside streams, which MindSpore 2.0 asks for in graphs that are not sunk.
+Status HcomExecInitialize() { return kSuccess; }
+Status HcomExecFinalize() { return kSuccess; }
+Status HcomExecEnqueueOperation() { virtual_ascend_missing("HcomExecEnqueueOperation"); }
+Status HcomExecEnqueueAllToAllV() { virtual_ascend_missing("HcomExecEnqueueAllToAllV"); }
+
+}  // extern "C"

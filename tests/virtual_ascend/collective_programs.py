@@ -1,0 +1,194 @@
+"""Collectives on several cards: collective_programs.py MODE NAME...
+
+Prints a line for each: card, name, "right" or what is wrong. The tensors of all cards are known to each of them, which
+checks its own result with NumPy.
+"""
+
+import os
+import sys
+import time
+import traceback
+from pathlib import Path
+
+import mindspore as ms
+import numpy as np
+from mindspore import Tensor, nn, ops
+from mindspore.communication import create_group, get_group_size, get_rank, init
+from mindspore.ops.operations._inner_ops import Receive, Send
+
+
+class One(nn.Cell):
+    """A collective between two operators, so that what orders it counts."""
+
+    def __init__(self, operator):
+        super().__init__()
+        self.operator = operator
+
+    def construct(self, x):
+        return self.operator(x + x) + 1
+
+
+class Last(nn.Cell):
+    """A collective whose result is that of the graph, so that nothing waits for it but the end."""
+
+    def __init__(self):
+        super().__init__()
+        self.operator = ops.AllReduce()
+
+    def construct(self, x):
+        return self.operator(x + 0.5)
+
+
+class Root(nn.Cell):
+    """A broadcast, whose operator takes and gives a tuple."""
+
+    def __init__(self, root):
+        super().__init__()
+        self.broadcast = ops.Broadcast(root)
+
+    def construct(self, x):
+        return self.broadcast((x + x,))[0] + 1
+
+
+class Sender(nn.Cell):
+    """Sends, and hands on something that depends on it."""
+
+    def __init__(self, to):
+        super().__init__()
+        self.send = Send(sr_tag=0, dest_rank=to)
+
+    def construct(self, x):
+        return ops.depend(x + 1, self.send(x + x))
+
+
+class Receiver(nn.Cell):
+    """Receives."""
+
+    def __init__(self, source, shape, dtype):
+        super().__init__()
+        self.receive = Receive(sr_tag=0, src_rank=source, shape=shape, dtype=dtype)
+
+    def construct(self, x):
+        return self.receive(x) + 1
+
+
+def tensors(shape, dtype):
+    """What each card has."""
+    count = int(np.prod(shape))
+    return [(np.arange(count).reshape(shape) % 7 + card + 1).astype(dtype) for card in range(get_group_size())]
+
+
+def check(net, expected, shape=(6, 4), dtype=np.float32):
+    """Twice, with other data; `expected` gives what the collective makes of what goes into it on all cards."""
+    for call in range(2):
+        given = [x + np.array(call, dtype) for x in tensors(shape, dtype)]
+        result = net(Tensor(given[get_rank()])).asnumpy()
+        np.testing.assert_array_equal(result, expected([x + x for x in given]) + np.array(1, dtype))
+
+
+def all_reduce(operation, reduction, dtype):
+    """A reduction over all cards."""
+    check(One(ops.AllReduce(operation)), lambda given: reduction(given, axis=0).astype(dtype), dtype=dtype)
+
+
+def all_gather():
+    """Parts of all cards behind each other."""
+    check(One(ops.AllGather()), np.concatenate)
+
+
+def reduce_scatter():
+    """A part of the sum."""
+    net = One(ops.ReduceScatter())
+    check(net, lambda given: np.split(sum(given), len(given))[get_rank()], (12, 4), np.float16)
+
+
+def broadcast():
+    """What the last card has."""
+    last = get_group_size() - 1
+    check(Root(last), lambda given: given[last])
+
+
+def all_to_all():
+    """Columns of all cards below each other."""
+    size = get_group_size()
+    net = One(ops.AlltoAll(size, 1, 0))
+    check(net, lambda given: np.concatenate([np.split(x, size, 1)[get_rank()] for x in given]))
+
+
+def send_receive():
+    """From card 0 to the last one."""
+    last, (first, *_) = get_group_size() - 1, tensors((6, 4), np.float32)
+    if get_rank() == 0:
+        np.testing.assert_array_equal(Sender(last)(Tensor(first)).asnumpy(), first + 1)
+    if get_rank() == last:
+        result = Receiver(0, [6, 4], ms.float32)(Tensor(np.ones(1, np.float32))).asnumpy()
+        np.testing.assert_array_equal(result, first + first + 1)
+
+
+def last():
+    """A sum behind which nothing comes."""
+    check(Last(), lambda given: sum(given) / 2 + 0.5 * len(given) - 1)
+
+
+def group():
+    """The even cards alone, and the odd ones."""
+    members = list(range(get_rank() % 2, get_group_size(), 2))
+    create_group(f"parity{get_rank() % 2}", members)
+    name = f"parity{get_rank() % 2}"
+    assert get_rank(name) == members.index(get_rank()) and get_group_size(name) == len(members)
+    check(One(ops.AllReduce(group=name)), lambda given: sum(given[member] for member in members))
+
+
+def ends():
+    """The last card ends while the others wait for it."""
+    if get_rank() == get_group_size() - 1:
+        os._exit(7)
+    check(One(ops.AllReduce()), sum)
+
+
+def never():
+    """The last card does not call what the others call, and goes on until they have given up."""
+    if get_rank() == get_group_size() - 1:
+        patience = time.monotonic() + 60
+        while time.monotonic() < patience and not Path(os.environ["VIRTUAL_ASCEND_EXCHANGE"], "ended-0").exists():
+            time.sleep(0.1)
+        return
+    check(One(ops.AllReduce()), sum)
+
+
+def other():
+    """The last card calls something else."""
+    last = get_rank() == get_group_size() - 1
+    check(One(ops.AllReduce(ops.ReduceOp.MAX if last else ops.ReduceOp.SUM)), sum)
+
+
+CASES = {
+    "sum": lambda: all_reduce(ops.ReduceOp.SUM, np.sum, np.float32),
+    "sum16": lambda: all_reduce(ops.ReduceOp.SUM, np.sum, np.float16),
+    "max": lambda: all_reduce(ops.ReduceOp.MAX, np.max, np.float32),
+    "min": lambda: all_reduce(ops.ReduceOp.MIN, np.min, np.int32),
+    "prod": lambda: all_reduce(ops.ReduceOp.PROD, np.prod, np.float32),
+    "all_gather": all_gather,
+    "reduce_scatter": reduce_scatter,
+    "broadcast": broadcast,
+    "all_to_all": all_to_all,
+    "send_receive": send_receive,
+    "last": last,
+    "group": group,
+}
+FAILURES = {"ends": ends, "never": never, "other": other}
+
+
+if __name__ == "__main__":
+    mode, *names = sys.argv[1:]
+    ms.set_context(mode=ms.GRAPH_MODE if mode == "graph" else ms.PYNATIVE_MODE, device_target="Ascend")
+    init()
+    assert (get_rank(), get_group_size()) == (int(os.environ["RANK_ID"]), int(os.environ["RANK_SIZE"]))
+    for name in names:
+        try:
+            {**CASES, **FAILURES}[name]()
+            verdict = "right"
+        except Exception as error:
+            traceback.print_exc()
+            verdict = " ".join(f"{type(error).__name__}: {error}".split())[:2000]
+        print(get_rank(), name, verdict, sep="\t", flush=True)
