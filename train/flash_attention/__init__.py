@@ -12,6 +12,7 @@ _EXPORTS = {
     "flash_attention": "flash_attention.functional",
     "flash_attention_varlen": "flash_attention.varlen",
     "paged_attention": "flash_attention.paged",
+    "paged_caches": "flash_attention.paged",
     "reshape_and_cache": "flash_attention.paged",
     "KVCache": "flash_attention.nn.layer.kv_cache",
     "rotary_embedding": "flash_attention.rotary",

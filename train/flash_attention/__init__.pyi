@@ -10,6 +10,7 @@ from flash_attention.functional import scaled_dot_product_attention as scaled_do
 from flash_attention.nn.layer.flash_attention import FlashAttention as FlashAttention
 from flash_attention.nn.layer.kv_cache import KVCache as KVCache
 from flash_attention.paged import paged_attention as paged_attention
+from flash_attention.paged import paged_caches as paged_caches
 from flash_attention.paged import reshape_and_cache as reshape_and_cache
 from flash_attention.problem import AttentionProblem as AttentionProblem
 from flash_attention.rotary import rotary_embedding as rotary_embedding

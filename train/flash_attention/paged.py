@@ -5,14 +5,68 @@ from __future__ import annotations
 import functools
 
 import mindspore as ms
-from mindspore import Tensor
+import numpy as np
+from mindspore import Parameter, Tensor, nn, ops
+from mindspore import dtype as mstype
+from mindspore.common.initializer import initializer
 
 from flash_attention.backends import registry
-from flash_attention.backends.cache_update import append_cell, update_cell
+from flash_attention.backends.cache_update import append_cell, reorder_cell, update_cell
+from flash_attention.backends.constants import filled
 from flash_attention.precision import fix_dtypes
-from flash_attention.problem.checks import check_dtype
-from flash_attention.problem.paged import PagedProblem, check_cache_dtype, check_caches, check_tokens
+from flash_attention.problem.checks import check_bool, check_dtype, check_int
+from flash_attention.problem.paged import (
+    PagedProblem,
+    check_cache_dtype,
+    check_caches,
+    check_counts,
+    check_query,
+    check_tokens,
+    stored_width,
+    true_widths,
+)
 from flash_attention.tensors import Prepared, compile_time, spec, tensor_spec
+
+
+def paged_caches(
+    blocks: int,
+    block_size: int,
+    kv_heads: int,
+    head_dim: int,
+    value_head_dim: int | None = None,
+    dtype=mstype.float16,
+) -> tuple[Parameter, Parameter]:
+    """Caches of keys and values for `reshape_and_cache` and `paged_attention`, on every backend.
+
+    Their last axes are rounded up to multiples of 16, which the TIK operators need; the two functions take tensors of
+    the true widths with them.
+
+    Args:
+        blocks (int): of each cache.
+        block_size (int): keys of a block.
+        kv_heads (int): heads of key and value.
+        head_dim (int): size of a head of the key.
+        value_head_dim (int): that of the value. Default: None, head_dim.
+        dtype (mindspore.dtype): float16, bfloat16 or float32. Default: float16.
+
+    Returns:
+        Two Parameters of zeros, (blocks, block_size, kv_heads, head_dim or value_head_dim rounded up).
+
+    Raises:
+        TypeError, ValueError: an argument is not allowed.
+    """
+    value_head_dim = head_dim if value_head_dim is None else value_head_dim
+    sizes = {"blocks": blocks, "block_size": block_size, "kv_heads": kv_heads, "head_dim": head_dim}
+    for name, size in {**sizes, "value_head_dim": value_head_dim}.items():
+        check_int(name, size, 1)
+    check_cache_dtype("dtype", str(dtype).lower())
+    widths = {"key_cache": stored_width(head_dim), "value_cache": stored_width(value_head_dim)}
+    # A device of MindSpore 2.0 cannot run `ops.zeros` in PYNATIVE: an operator whose output shape is data.
+    key_cache, value_cache = (
+        Parameter(initializer("zeros", (blocks, block_size, kv_heads, width), dtype), name=name, requires_grad=False)
+        for name, width in widths.items()
+    )
+    return key_cache, value_cache
 
 
 def paged_attention(
@@ -22,9 +76,11 @@ def paged_attention(
     block_tables: Tensor,
     context_lens: Tensor,
     *,
+    value_head_dim: int | None = None,
     sinks: Tensor | None = None,
     scale: float | None = None,
     softcap: float = 0.0,
+    causal: bool = True,
     window_size: tuple[int, int] = (-1, -1),
     alibi: bool = False,
     alibi_slopes: Tensor | None = None,
@@ -33,25 +89,30 @@ def paged_attention(
     """Attention of the last tokens of sequences whose keys and values are in a cache of blocks.
 
     The queries of a sequence stand at its end: the last sees all its keys, the one before all but the last. That is
-    the meaning of MindSpore's `PagedAttention`. It has no gradient.
+    the meaning of MindSpore's `PagedAttention`. With causal=False all of them see all keys. It has no gradient.
 
     Args:
         query (Tensor): (tokens, heads, head_dim), the last token of each sequence, or (batch, seq_q, heads, head_dim),
             the last seq_q; float16, bfloat16 or float32.
         key_cache (Tensor): (blocks, block_size, kv_heads, head_dim), dtype of query; kv_heads divides heads, and
-            block_size is free.
-        value_cache (Tensor): (blocks, block_size, kv_heads, value_head_dim).
+            block_size is free. head_dim may be rounded up to a multiple of 16, as `paged_caches` does.
+        value_cache (Tensor): (blocks, block_size, kv_heads, value_head_dim), rounded up likewise.
         block_tables (Tensor): int32 (batch, most blocks of a sequence): key j of sequence b is key j % block_size of
             block block_tables[b, j // block_size]. Entries past its end are not looked at.
         context_lens (Tensor): int32 (batch,), keys of each sequence, those of the query tokens included.
+        value_head_dim (int): size of a head of the value. Default: None, head_dim where that of the keys is rounded up,
+            else the width of value_cache.
         sinks (Tensor): (heads,), float32 or the dtype of query: one more logit in the denominator of every row of a
             head. Default: None.
         scale (float): factor on the scores. Default: None, 1 / sqrt(head_dim).
         softcap (float): scores become softcap * tanh(score / softcap); 0 = off. Default: 0.0.
-        window_size (tuple): (left, right), keys that a query sees before its position, -1 = all; none follow it.
+        causal (bool): no query sees the keys behind its position, which is aligned BOTTOM RIGHT: the last query stands
+            at the last key. Default: True.
+        window_size (tuple): (left, right), keys that a query sees before and, without causal, behind its position;
+            -1 = all.
         alibi (bool): add -slope(head) * distance. Default: False.
         alibi_slopes (Tensor): (heads,) or (batch, heads), float32, float16 or bfloat16: the slopes to take for that,
-            whether alibi is set or not. Not on the TIK operators. Default: None.
+            whether alibi is set or not. The TIK operators take (heads,). Default: None.
         backend (str): "cpu", "tik", "emulator" or "math". Default: None, see `attention_backend`.
 
     Returns:
@@ -63,8 +124,8 @@ def paged_attention(
             goes past the cache.
     """
     return limited_attention(
-        *(query, key_cache, value_cache, block_tables, context_lens, None),
-        *(sinks, scale, softcap, window_size, alibi, alibi_slopes, backend),
+        *(query, key_cache, value_cache, block_tables, context_lens, None, (None, value_head_dim), None, "right"),
+        *(sinks, scale, softcap, causal, window_size, alibi, alibi_slopes, backend),
     )
 
 
@@ -75,30 +136,55 @@ def limited_attention(
     block_tables,
     context_lens,
     max_length,
+    widths,
+    tokens=None,
+    padding_side="right",
     sinks=None,
     scale=None,
     softcap=0.0,
+    causal=True,
     window_size=(-1, -1),
     alibi=False,
     alibi_slopes=None,
     backend=None,
 ):
-    """`paged_attention` where sequences may be longer than max_length: queries of tokens behind it get NaN."""
+    """`paged_attention` where sequences may be longer than max_length: queries of tokens behind it get NaN.
+
+    widths are head_dim and value_head_dim, or None each.
+
+    With `tokens`, int32 (batch,), so many of the queries of each sequence count. The others are padding, on
+    padding_side, and give 0.
+    """
     run = _plan(
         *(spec(query), spec(key_cache), spec(value_cache), spec(block_tables), spec(context_lens), spec(sinks)),
-        spec(alibi_slopes),
-        *(scale, softcap, window_size, alibi, backend, max_length),
+        *(spec(alibi_slopes), spec(tokens)),
+        *(scale, softcap, causal, window_size, alibi, backend, max_length, widths, padding_side),
     )
     inputs = (None, None, None, None, sinks, None, None, None, alibi_slopes)  # in the order of OPTIONAL
-    return run(query, key_cache, value_cache, block_tables, context_lens, inputs)
+    lengths = context_lens if tokens is None else (context_lens, tokens)
+    return run(query, key_cache, value_cache, block_tables, lengths, inputs)
 
 
 def append_tokens(
-    key, value, key_cache, value_cache, block_tables, lengths, used_blocks, max_length: int, strict: bool
+    key, value, key_cache, value_cache, block_tables, lengths, tokens, max_length: int, widths, padding_side, strict
 ) -> Tensor:
-    """Appends tokens to the sequences of a `KVCache`; `append_cell` gives the meaning of the tensors."""
-    run = _append(spec(key), spec(value), spec(key_cache), spec(value_cache), spec(lengths), max_length)
-    return run(key, value, key_cache, value_cache, block_tables, lengths, used_blocks, strict)
+    """Appends tokens to the sequences of a `KVCache`; `append_cell` gives the meaning of the tensors. Without `tokens`
+    all count."""
+    run = _append(
+        *(spec(key), spec(value), spec(key_cache), spec(value_cache), spec(lengths), spec(tokens)),
+        *(max_length, widths, padding_side),
+    )
+    if tokens is None:
+        tokens = _all_tokens(spec(key), spec(lengths))
+    pad_key, pad_value = _padding("key", spec(key), spec(key_cache)), _padding("value", spec(value), spec(value_cache))
+    key, value = pad_key(key), pad_value(value)
+    return run(key, value, key_cache, value_cache, block_tables, lengths, tokens, strict)
+
+
+def reorder_sequences(key_cache, value_cache, block_tables, lengths, indices, max_length: int, strict: bool) -> Tensor:
+    """Reorders the sequences of a `KVCache`; `reorder_cell` gives the meaning of the tensors."""
+    run = _reorder(spec(key_cache), spec(value_cache), spec(lengths), spec(indices), max_length)
+    return run(key_cache, value_cache, block_tables, lengths, indices, strict)
 
 
 def reshape_and_cache(
@@ -112,7 +198,7 @@ def reshape_and_cache(
         key (Tensor): (tokens, kv_heads, head_dim) or (batch, seq, kv_heads, head_dim).
         value (Tensor): likewise, of its own width.
         key_cache (Parameter): (blocks, block_size, kv_heads, head_dim), dtype of key; it is written. In PYNATIVE on a
-            CPU it may be a plain Tensor.
+            CPU it may be a plain Tensor. head_dim may be rounded up to a multiple of 16, as `paged_caches` does.
         value_cache (Parameter): likewise, as wide as the value.
         slot_mapping (Tensor): int32, a number per token in the order of the keys: block * block_size + offset; a
             token of a negative number is left out. No slot may come twice.
@@ -125,13 +211,14 @@ def reshape_and_cache(
         RuntimeError: a slot is past the cache.
     """
     run = _update(spec(key), spec(value), spec(key_cache), spec(value_cache), spec(slot_mapping))
-    return run(key, value, key_cache, value_cache, slot_mapping)
+    pad_key, pad_value = _padding("key", spec(key), spec(key_cache)), _padding("value", spec(value), spec(value_cache))
+    return run(pad_key(key), pad_value(value), key_cache, value_cache, slot_mapping)
 
 
 @compile_time
 def _plan(
-    query, key_cache, value_cache, block_tables, context_lens, sinks, slopes,
-    scale, softcap, window_size, alibi, backend, max_length,
+    query, key_cache, value_cache, block_tables, context_lens, sinks, slopes, tokens,
+    scale, softcap, causal, window_size, alibi, backend, max_length, widths, padding_side,
 ):  # fmt: skip
     named = {
         "query": query,
@@ -145,21 +232,78 @@ def _plan(
     tensors += (None if slopes is None else tensor_spec("alibi_slopes", slopes),)
     window_size = tuple(window_size) if isinstance(window_size, list) else window_size
     forced, device = registry.forced_backend(backend), ms.get_context("device_target")
-    return _planned(tensors, scale, softcap, window_size, alibi, forced, device, max_length)
+    padding = None
+    if tokens is not None:
+        padding = padding_side
+        check_counts("tokens", tensor_spec("tokens", tokens), tensors[4].shape[0])
+    check_bool("causal", causal)
+    return _planned(tensors, scale, softcap, causal, window_size, alibi, forced, device, max_length, widths, padding)
 
 
 @functools.lru_cache(maxsize=512)
-def _planned(tensors, scale, softcap, window_size, alibi, backend, device, max_length):
+def _planned(tensors, scale, softcap, causal, window_size, alibi, backend, device, max_length, widths, padding):
+    (query, *others), (head_dim, value_head_dim) = tensors, widths
+    if max_length is not None:
+        check_query(query, tensors[3].shape[0], tensors[1], head_dim)
+    wide, value_head_dim = true_widths(query, tensors[1], tensors[2], value_head_dim)
+    scale = scale if scale is not None or wide is query else query.shape[-1] ** -0.5
     problem = PagedProblem.from_inputs(
-        *tensors,
+        wide,
+        *others,
         scale=scale,
         softcap=softcap,
+        causal=causal,
         window_size=window_size,
         alibi=alibi,
         device=device,
         max_length=max_length,
+        padding=padding,
     )
-    return fix_dtypes(Prepared(registry.build(problem, backend), problem.whole))
+    run = Prepared(registry.build(problem, backend), problem.whole)
+    if wide is not query or value_head_dim is not None:
+        run = _Widened(run, query.shape[-1], wide.shape[-1], value_head_dim)
+    return fix_dtypes(run)
+
+
+class _Widened(nn.Cell):
+    """A paged problem whose caches are wider than query and values are."""
+
+    def __init__(self, run: nn.Cell, head_dim: int, width: int, value_head_dim: int | None):
+        super().__init__()
+        self.run, self.pad, self.value_head_dim = run, _Padding(head_dim, width), value_head_dim
+
+    def construct(self, query, key_cache, value_cache, block_tables, context_lens, inputs):
+        output = self.run(self.pad(query), key_cache, value_cache, block_tables, context_lens, inputs)
+        if self.value_head_dim is not None:
+            dtype = output.dtype
+            output = ops.cast(ops.cast(output, mstype.float32)[..., : self.value_head_dim], dtype)
+        return output
+
+
+class _Padding(nn.Cell):
+    """Zeros behind the last axis, through float32: a compiled graph on a CPU joins no bfloat16."""
+
+    def __init__(self, size: int, width: int):
+        super().__init__()
+        self.missing = width - size
+
+    def construct(self, tensor):
+        if self.missing == 0:
+            return tensor
+        zeros = filled(tensor.shape[:-1] + (self.missing,), 0)
+        return ops.cast(ops.concat((ops.cast(tensor, mstype.float32), zeros), -1), tensor.dtype)
+
+
+@compile_time
+def _padding(name, tensor, cache):
+    """What makes a tensor as wide as its cache."""
+    size, width = tensor_spec(name, tensor).shape[-1], tensor_spec(f"{name}_cache", cache).shape[-1]
+    return _padding_of(size, width)
+
+
+@functools.lru_cache(maxsize=64)
+def _padding_of(size: int, width: int) -> nn.Cell:
+    return _Padding(size, width)
 
 
 @compile_time
@@ -179,7 +323,8 @@ def _update(key, value, key_cache, value_cache, slot_mapping):
         rows = 1
         for size in shape[:-2]:
             rows *= size
-        if len(shape) not in (3, 4) or shape[-2:] != cache[2:] or rows != tokens:
+        fits = shape[-2:] == cache[2:] or shape[-2:-1] + (stored_width(shape[-1]),) == cache[2:]
+        if len(shape) not in (3, 4) or not fits or rows != tokens:
             raise ValueError(
                 f"{name}: got shape {shape}, allowed are (tokens, kv_heads, width) and (batch, seq, kv_heads, width) "
                 f"with {tokens} tokens as in slot_mapping, and {cache[2:]} as in {name}_cache"
@@ -189,9 +334,24 @@ def _update(key, value, key_cache, value_cache, slot_mapping):
 
 
 @compile_time
-def _append(key, value, key_cache, value_cache, lengths, max_length):
-    tokens = {"key": tensor_spec("key", key), "value": tensor_spec("value", value)}
+def _append(key, value, key_cache, value_cache, lengths, tokens, max_length, widths, padding_side):
+    given = {"key": tensor_spec("key", key), "value": tensor_spec("value", value)}
     caches = {"key": tensor_spec("key_cache", key_cache), "value": tensor_spec("value_cache", value_cache)}
     batch = lengths[0][0]
-    check_tokens(tokens, caches, batch)
-    return append_cell(caches["key"], caches["value"], batch, max_length)
+    check_tokens(given, caches, batch, dict(zip(caches, widths)))
+    if tokens is not None:
+        check_counts("tokens", tensor_spec("tokens", tokens), batch)
+    return append_cell(caches["key"], caches["value"], batch, max_length, padding_side)
+
+
+@compile_time
+def _all_tokens(key, lengths):
+    return Tensor(np.full(lengths[0], tensor_spec("key", key).shape[1], np.int32))
+
+
+@compile_time
+def _reorder(key_cache, value_cache, lengths, indices, max_length):
+    batch = lengths[0][0]
+    check_counts("indices", tensor_spec("indices", indices), batch)
+    caches = tensor_spec("key_cache", key_cache), tensor_spec("value_cache", value_cache)
+    return reorder_cell(*caches, batch, max_length)

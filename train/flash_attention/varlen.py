@@ -6,7 +6,7 @@ import functools
 from typing import Any
 
 import mindspore as ms
-from mindspore import Tensor
+from mindspore import Tensor, ops
 from mindspore.ops import constexpr
 
 from flash_attention.backends import registry
@@ -29,7 +29,7 @@ from flash_attention.tensors import (
 )
 
 # Arguments that are fields of the problem.
-_OTHERS = ("head_dim", "value_head_dim", "return_lse")
+_OTHERS = ("bias_grad", "head_dim", "value_head_dim", "return_lse")
 
 
 def flash_attention_varlen(
@@ -41,6 +41,8 @@ def flash_attention_varlen(
     *,
     dropout_rate: float = 0.0,
     seed: Tensor | None = None,
+    keep_bits: Tensor | None = None,
+    bias: Tensor | None = None,
     sinks: Tensor | None = None,
     prefix: Tensor | tuple | None = None,
     segment_ids: Tensor | None = None,
@@ -55,6 +57,7 @@ def flash_attention_varlen(
     next_block_num: int = ALL_BLOCKS,
     tiling_stgy_name: str = DEFAULT_STRATEGY,
     alibi: bool = False,
+    bias_grad: bool = True,
     head_dim: int | None = None,
     value_head_dim: int | None = None,
     return_lse: bool = False,
@@ -74,6 +77,10 @@ def flash_attention_varlen(
             in front. A sequence may be empty; if the first one is, the 0 in front is needed. A Tensor, int32 or
             int64, is data: a compiled graph serves any lengths in it. Backend "math" takes Tensors in PYNATIVE only.
         cu_seqlens_k (Tensor, tuple or list): likewise for the keys, ascending to Tk.
+        keep_bits (Tensor): uint8 (bytes,): the keep decisions of `flash_attention` for each sequence, (heads, queries,
+            ceil(keys / 8)) bytes, one sequence behind the other.
+        bias (Tensor): (heads or 1, Tk), float32 or the dtype of query: a number for each key of each head, added to the
+            scores of its sequence; -inf hides the key. It has a gradient, unless bias_grad=False.
         sinks (Tensor): (heads,), float32 or the dtype of query, those of every sequence.
         prefix (Tensor or tuple): int32 (sequences,): the keys of a sequence before its number are visible to all of its
             queries besides the causal ones.
@@ -101,14 +108,14 @@ def flash_attention_varlen(
 
     if len(unknown) > 0:
         refuse_names("flash_attention_varlen", tuple(unknown))
-    if dropout_rate != 0.0 and seed is None:
+    if dropout_rate != 0.0 and seed is None and keep_bits is None:
         seed = drawn_seed()
     if isinstance(prefix, (tuple, list)):
         prefix = prefix_tensor(prefix)
     if segment_ids is not None or kv_segment_ids is not None:
         _refuse_segments()
     # In the order of OPTIONAL and _OTHERS: a graph passes constants in tuples.
-    inputs = (None, None, None, seed, sinks, prefix, None, None, alibi_slopes)
+    inputs = (None, bias, keep_bits, seed, sinks, prefix, None, None, alibi_slopes)
     rules = read_rules(
         causal,
         causal_alignment,
@@ -122,7 +129,9 @@ def flash_attention_varlen(
         softcap,
     )
     specs = spec(query), spec(key), spec(value), spec(cu_seqlens_q), spec(cu_seqlens_k), optional_specs(inputs)
-    run = _plan(specs, rules, (head_dim, value_head_dim, return_lse), backend)
+    run = _plan(specs, rules, (bias_grad, head_dim, value_head_dim, return_lse), backend)
+    if bias is not None:
+        inputs = (None, ops.reshape(bias, (1, bias.shape[0], 1, bias.shape[1]))) + inputs[2:]
     lengths_q = cu_seqlens_q if isinstance(cu_seqlens_q, Tensor) else None
     lengths_k = cu_seqlens_k if isinstance(cu_seqlens_k, Tensor) else None
     output, logsumexp = run(query, key, value, lengths_q, lengths_k, inputs)
@@ -159,6 +168,7 @@ def _planned(tensors, lengths, inputs, rules, others, backend, device):
     problem = PackedProblem.from_inputs(
         *(*tensors, *lengths),
         rules=rules,
+        bias_name="bias",
         training=rules.dropout_rate > 0,
         device=device,
         **dict(zip((*NAMES, *_OTHERS), (*inputs, *others))),

@@ -100,8 +100,9 @@ class Backend(ABC):
         query       (Tq, H, D) or (Tq, H * D); key, value and output likewise
         lengths_q, lengths_k    int32 or int64 (sequences,) or (sequences + 1,), with or without the leading 0; None
                     where problem.lengths_q or lengths_k has them
-        inputs      those of problem.rows.inputs, as for `build`; a prefix is int32 (sequences,), and slopes of more
-                    than one item are float32 (sequences, H)
+        inputs      those of problem.rows.inputs, as for `build`; a prefix is int32 (sequences,), slopes of more than
+                    one item are float32 (sequences, H), a bias is (1, H or 1, 1, Tk), and keep_bits are uint8 (bytes,),
+                    (H, queries, ceil(keys / 8)) of one sequence behind the other
         logsumexp   float32 (H, Tq)
         """
         raise NotImplementedError

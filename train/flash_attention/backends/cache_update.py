@@ -42,67 +42,180 @@ class ScatterUpdate(nn.Cell):
 class ScatterAppend(nn.Cell):
     """The plain statement of `append_cell`."""
 
-    def __init__(self, key_cache: TensorSpec, value_cache: TensorSpec, batch: int, max_length: int):
+    def __init__(self, key_cache: TensorSpec, value_cache: TensorSpec, batch: int, max_length: int, padding_side: str):
         super().__init__()
         self.blocks, self.block_size = key_cache.shape[:2]
-        self.max_length = max_length
+        self.max_length, self.padding_first = max_length, padding_side == "left"
         width = -(-max_length // self.block_size)
         self.columns = Tensor(np.arange(width, dtype=np.int32).reshape(1, -1))
-        self.check = _RefusalWithoutRoom(max_length, self.blocks)
+        self.free = None if one_block_each(key_cache, batch, max_length) else FreeBlocks(self.blocks)
+        self.check = _Refusal(_refuse_tokens)
         self.write = ScatterUpdate(key_cache, value_cache)
-        self.greatest = ops.ReduceMax()
 
-    def construct(self, key, value, key_cache, value_cache, block_tables, lengths, used_blocks, strict):
-        seq = key.shape[1]
-        start, end = ops.expand_dims(lengths, 1), lengths + seq
-        kept = ops.minimum(ops.expand_dims(end, 1), self.max_length)
-        # Blocks that the sequences need now, numbered in the order of the sequences.
-        needed = ops.logical_and(self.columns * self.block_size < kept, block_tables < 0)
-        count = ops.cumsum(ops.reshape(ops.cast(needed, mstype.float32), (-1,)), 0)
-        number = ops.reshape(ops.cast(count, mstype.int32), block_tables.shape) + used_blocks - 1
-        tables = ops.select(needed, number, block_tables + 0)
-        used = used_blocks + ops.cast(count[-1:], mstype.int32)
+    def construct(self, key, value, key_cache, value_cache, block_tables, lengths, tokens, strict):
+        seq, most = key.shape[1], self.max_length
         if strict:
-            self.check(end, used, seq)
-        position = start + ops.reshape(numbered(seq), (1, -1))
-        inside = ops.minimum(position, self.max_length - 1)
+            self.check(tokens, lengths, seq, most)
+        tokens = ops.minimum(ops.maximum(tokens, 0), seq)
+        end = lengths + tokens
+        start, count = ops.expand_dims(lengths, 1), ops.expand_dims(tokens, 1)
+        tables, without = block_tables + 0, lengths * 0
+        if self.free is not None:
+            kept = ops.minimum(start + count, most)
+            reached = ops.logical_and(self.columns * self.block_size < kept, count > 0)
+            tables, without = self.free(tables, ops.logical_and(reached, tables < 0), strict, "key: the tokens")
+            # A sequence without a block for its tokens is past its end for good.
+            end, tables = end + without * most, _with_blocks(tables, without)
+        place = ops.reshape(numbered(seq), (1, -1))
+        if self.padding_first:
+            place = place - (seq - count)
+        position = start + place
+        inside = ops.minimum(ops.maximum(position, 0), most - 1)
         block = ops.gather_elements(tables, 1, inside // self.block_size)
-        room = ops.logical_and(position < self.max_length, block < self.blocks)
+        room = ops.logical_and(ops.logical_and(place >= 0, place < count), position < most)
+        room = ops.logical_and(room, ops.expand_dims(without, 1) == 0)
         slots = ops.select(room, block * self.block_size + inside % self.block_size, inside * 0 - 1)
-        # A sequence without a block for its tokens is past its end for good; its table names blocks that are there.
-        without = ops.cast(self.greatest(ops.cast(tables, mstype.float32), 1) >= self.blocks, mstype.int32)
-        end = end + without * self.max_length
-        valid = ops.minimum(ops.maximum(tables, 0), self.blocks - 1)
-        tables = tables + ops.expand_dims(without, 1) * (valid - tables)
         # What was read of a Parameter must have been before it is written.
-        end, tables, used = ops.depend(end, slots), ops.depend(tables, slots), ops.depend(used, slots)
+        end, tables = ops.depend(end, slots), ops.depend(tables, slots)
         self.write(key, value, key_cache, value_cache, slots)
-        ops.assign(used_blocks, used)
+        if self.free is not None:
+            ops.assign(block_tables, tables)
+        ops.assign(lengths, end)
+        return end
+
+
+class ScatterReorder(nn.Cell):
+    """The plain statement of `reorder_cell`."""
+
+    def __init__(self, key_cache: TensorSpec, value_cache: TensorSpec, batch: int, max_length: int):
+        super().__init__()
+        self.batch, self.block_size, self.max_length = batch, key_cache.shape[1], max_length
+        rows = np.arange(batch, dtype=np.int32)
+        self.rows, self.earlier = Tensor(rows), Tensor(rows.reshape(1, -1) < rows.reshape(-1, 1))
+        self.columns = Tensor(np.arange(-(-max_length // self.block_size), dtype=np.int32).reshape(1, -1))
+        self.free = FreeBlocks(key_cache.shape[0])
+        self.check = _Refusal(_refuse_indices)
+        self.any, self.first = ops.ReduceMax(keep_dims=True), ops.Argmax(0, mstype.int32)
+
+    def construct(self, key_cache, value_cache, block_tables, lengths, indices, strict):
+        if strict:
+            self.check(indices, self.batch)
+        inside = ops.minimum(ops.maximum(indices, 0), self.batch - 1)
+        tables, end = ops.gather(block_tables, inside, 0), ops.gather(lengths, inside, 0)
+        # The block that a sequence writes into next, if it has one; an earlier one that goes on alike keeps it.
+        place = ops.expand_dims(ops.minimum(end, self.max_length - 1) // self.block_size, 1)
+        source = ops.gather_elements(tables, 1, place)
+        alike = ops.logical_and(ops.equal(ops.reshape(inside, (-1, 1)), ops.reshape(inside, (1, -1))), self.earlier)
+        again = self.any(ops.cast(alike, mstype.float32), 1) > 0
+        copied = ops.logical_and(again, source >= 0)
+        needed = ops.logical_and(copied, ops.equal(self.columns, place))
+        tables, without = self.free(tables, needed, strict, "indices: the sequences")
+        # An index that is not allowed, or a block that is not there: past its end, whose queries get NaN.
+        wrong = ops.cast(ops.logical_not(ops.equal(inside, indices)), mstype.int32)
+        end = end + (without + wrong) * (2 * self.max_length)
+        tables = _with_blocks(tables, without + wrong)
+        copied = ops.logical_and(ops.reshape(copied, (-1,)), without == 0)
+        target = ops.reshape(ops.gather_elements(tables, 1, place), (-1,))
+        # A sequence without a copy repeats the first that has one; where none has, a block is written as it is.
+        source = ops.maximum(ops.reshape(source, (-1,)), 0)
+        target = ops.select(copied, target, source)
+        chosen = ops.select(copied, self.rows, self.first(ops.cast(copied, mstype.float32)) + self.rows * 0)
+        source, target = ops.gather(source, chosen, 0), ops.expand_dims(ops.gather(target, chosen, 0), 1)
+        end, tables = ops.depend(end, (source, target)), ops.depend(tables, (source, target))
+        for cache in (key_cache, value_cache):
+            ops.scatter_nd_update(cache, target, ops.gather(cache, source, 0))
         ops.assign(block_tables, tables)
         ops.assign(lengths, end)
         return end
 
 
-class _RefusalWithoutRoom(nn.Cell):
-    """Refuses tokens that find no room. Only PYNATIVE can: a graph sees no lengths."""
+class FreeBlocks(nn.Cell):
+    """Hands out the blocks that no table names, in the order of the entries of a table that need one.
 
-    def __init__(self, max_length: int, blocks: int):
+        tables, without = cell(tables, needed, strict, what)
+
+    needed is bool, like the tables; `without`, int32 (batch,), is 1 for a sequence that found none, with strict an
+    error about `what`.
+    """
+
+    def __init__(self, blocks: int):
         super().__init__()
-        self.max_length, self.blocks = max_length, blocks
+        self.blocks = blocks
+        self.numbers = Tensor(np.arange(blocks, dtype=np.float32))
+        self.total, self.any = ops.ReduceSum(), ops.ReduceMax()
+        self.check = _Refusal(_refuse_blocks)
 
-    def __call__(self, end, used, tokens):
-        check_room(int(end.asnumpy().max()), tokens, self.max_length)
-        if int(used.asnumpy()[0]) > self.blocks:
-            raise ValueError(f"key: the tokens need {used.asnumpy()[0]} blocks; num_blocks is {self.blocks}")
+    def construct(self, tables, needed, strict, what):
+        flat = ops.reshape(tables, (-1,))
+        wanted = ops.cast(ops.reshape(needed, (-1,)), mstype.float32)
+        nowhere = flat * 0 + self.blocks  # where what counts for no block goes
+        # Sums in float32, which every device has.
+        named = ops.unsorted_segment_sum(wanted * 0 + 1, ops.select(flat >= 0, flat, nowhere), self.blocks + 1)
+        free = named[: self.blocks] == 0
+        number = ops.cast(ops.cumsum(ops.cast(free, mstype.float32), 0), mstype.int32) - 1
+        number = ops.select(free, number, number * 0 + self.blocks)
+        order = ops.cast(ops.unsorted_segment_sum(self.numbers, number, self.blocks + 1), mstype.int32)
+        left = ops.cast(self.total(ops.cast(free, mstype.float32)), mstype.int32)
+        rank = ops.cast(ops.cumsum(wanted, 0), mstype.int32) - 1
+        if strict:
+            self.check(what, left, self.total(wanted), self.blocks)
+        chosen = ops.logical_and(wanted > 0, rank < left)
+        given = ops.gather(order, ops.minimum(ops.maximum(rank, 0), self.blocks), 0)
+        result = ops.reshape(ops.select(chosen, given, flat), tables.shape)
+        missed = ops.reshape(ops.logical_and(wanted > 0, rank >= left), tables.shape)
+        return result, ops.cast(self.any(ops.cast(missed, mstype.float32), 1), mstype.int32)
 
-    def construct(self, end, used, tokens):
-        return end
+
+def _with_blocks(tables, lost):
+    """Tables where those of sequences that are past their end, lost > 0, name blocks that are there."""
+    return ops.select(ops.logical_and(ops.expand_dims(lost, 1) > 0, tables < 0), tables * 0, tables)
+
+
+class _Refusal(nn.Cell):
+    """Refuses what a function complains about. Only PYNATIVE can: a graph sees no data."""
+
+    def __init__(self, refuse):
+        super().__init__()
+        self.refuse = (refuse,)  # wrapped: an attribute of a Cell that is a function counts as its method
+
+    def __call__(self, *given):
+        self.refuse[0](*given)
+
+    def construct(self, *given):
+        return given
+
+
+def _refuse_tokens(tokens, lengths, seq: int, max_length: int) -> None:
+    counts = tokens.asnumpy()
+    for count, length in zip(counts, lengths.asnumpy()):
+        if not 0 <= count <= seq:
+            raise ValueError(f"tokens: got {count}, allowed are 0 to {seq}")
+        if count > 0:
+            check_room(int(length + count), int(count), max_length)
+
+
+def _refuse_indices(indices, batch: int) -> None:
+    for index in indices.asnumpy():
+        if not 0 <= index < batch:
+            raise ValueError(f"indices: got {index}, allowed are 0 to {batch - 1}")
+
+
+def _refuse_blocks(what: str, left, wanted, blocks: int) -> None:
+    total = blocks - int(left.asnumpy()) + int(wanted.asnumpy())
+    if total > blocks:
+        raise ValueError(f"{what} need {total} blocks; num_blocks is {blocks}")
 
 
 def check_room(longest: int, tokens: int, max_length: int) -> None:
     """Raises where so many tokens make a sequence too long."""
     if longest > max_length:
         raise ValueError(f"key: got {tokens} tokens, which make a sequence of {longest}; max_length is {max_length}")
+
+
+def one_block_each(key_cache: TensorSpec, batch: int, max_length: int) -> bool:
+    """Whether every sequence of a cache has one block of its own from the start."""
+    blocks, block_size = key_cache.shape[:2]
+    return max_length <= block_size and blocks >= batch
 
 
 @functools.lru_cache(maxsize=64)
@@ -116,26 +229,46 @@ def update_cell(key_cache: TensorSpec, value_cache: TensorSpec) -> nn.Cell:
 
 
 @functools.lru_cache(maxsize=64)
-def append_cell(key_cache: TensorSpec, value_cache: TensorSpec, batch: int, max_length: int) -> nn.Cell:
+def append_cell(
+    key_cache: TensorSpec, value_cache: TensorSpec, batch: int, max_length: int, padding_side: str
+) -> nn.Cell:
     """The Cell that appends tokens to sequences in caches of these shapes on this device, in place.
 
-        lengths = cell(key, value, key_cache, value_cache, block_tables, lengths, used_blocks, strict)
+        lengths = cell(key, value, key_cache, value_cache, block_tables, lengths, tokens, strict)
 
     key, value      (batch, seq, kv_heads, width), behind the tokens of each sequence
     block_tables    int32 (batch, most blocks of a sequence), negative where a sequence has no block yet. Those that it
-                    needs now are numbered on from used_blocks, in the order of the sequences.
+                    needs now are the first that no table names, in the order of the sequences; where `one_block_each`
+                    the tables name all.
     lengths         int32 (batch,): tokens of each sequence, also those past max_length, which are in no cache
-    used_blocks     int32 (1,)
-    strict          bool: tokens past max_length are an error. Without it a sequence that finds no block left may count
-                    as one that is longer than max_length.
+    tokens          int32 (batch,): so many of key and value count; the others are padding, on padding_side
+    strict          bool: what is not allowed is an error. Without it a sequence that finds no block left may count as
+                    one that is longer than max_length.
 
-    Caches, block_tables, lengths and used_blocks are Parameters.
+    Caches, block_tables and lengths are Parameters.
     """
     if _native():
         from flash_attention.backends.cpu.paged import CacheAppend
 
-        return CacheAppend(batch, max_length)
-    return ScatterAppend(key_cache, value_cache, batch, max_length)
+        return CacheAppend(batch, max_length, padding_side)
+    return ScatterAppend(key_cache, value_cache, batch, max_length, padding_side)
+
+
+@functools.lru_cache(maxsize=64)
+def reorder_cell(key_cache: TensorSpec, value_cache: TensorSpec, batch: int, max_length: int) -> nn.Cell:
+    """The Cell that lets sequence b of caches go on from what sequence indices[b] has, in place.
+
+        lengths = cell(key_cache, value_cache, block_tables, lengths, indices, strict)
+
+    They share blocks. Of one that several would write into all but the first get a copy: what is written into a block
+    is seen by one sequence. indices is int32 (batch,), the others are as in `append_cell`; a sequence whose index is
+    not allowed counts as one that is longer than max_length, unless that is an error.
+    """
+    if _native():
+        from flash_attention.backends.cpu.paged import CacheReorder
+
+        return CacheReorder(batch, max_length)
+    return ScatterReorder(key_cache, value_cache, batch, max_length)
 
 
 def _native() -> bool:

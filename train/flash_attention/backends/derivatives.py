@@ -19,7 +19,8 @@ from mindspore import Tensor, nn, ops
 from mindspore.ops import constexpr
 
 # Of 2.1 to 2.6 no release can be installed; the forms for 2.0 are right on every version.
-OLD = tuple(map(int, ms.__version__.split(".")[:2])) < (2, 7)
+_VERSION = tuple(map(int, ms.__version__.split(".")[:2]))
+OLD = _VERSION < (2, 7)
 if OLD:
     from mindspore.nn.cell import _pynative_executor
 
@@ -283,13 +284,21 @@ class FirstDerivatives(nn.Cell):
         return dout[0], dout[1], dout[2], query, key, value
 
 
+def stopped(tensor):
+    """The tensor, whose derivative is not wanted.
+
+    MindSpore 2.7 cannot differentiate a Cell that stops something and is recomputed: there it is the tensor itself.
+    """
+    return tensor if _VERSION[1] == 7 else ops.stop_gradient(tensor)
+
+
 def without_influence(tensor):
     """A tensor on which no result depends, whose derivative therefore is zero, with or without being computed.
 
     MindSpore 2.0 cannot differentiate around what is stopped in a `@jit` function once PYNATIVE runs its operations as
     if their shapes were unknown.
     """
-    return tensor if OLD else ops.stop_gradient(tensor)
+    return tensor if OLD else stopped(tensor)
 
 
 class FirstDerivativeOnlyInPynative(nn.Cell):
@@ -311,12 +320,15 @@ class FirstDerivativeOnlyInPynative(nn.Cell):
 
 
 class _Guard(nn.Cell):
+    """The three tensors as results of operations: where a Cell with a `bprop` returns an input itself, MindSpore 2.10
+    makes a view of it while another thread still launches operations, and now and then the process aborts."""
+
     def __init__(self, backend: str):
         super().__init__()
         self.first_derivatives = FirstDerivatives(backend)
 
     def construct(self, query, key, value):
-        return query, key, value
+        return _known(query), _known(key), _known(value)
 
     def bprop(self, query, key, value, out, dout):
         return self.first_derivatives(dout[0], dout[1], dout[2], query, key, value)

@@ -93,6 +93,9 @@ def _chip() -> Chip:
 @functools.lru_cache(maxsize=64)
 def _recorded(stage: str, request, name: str):
     """The recorded kernel of a stage."""
+    import tikemu
+
+    tikemu.install(soc=SOC)  # somebody else may have removed it since the last kernel
     from tbe import tik
 
     from flash_attention.kernels.tik import operators

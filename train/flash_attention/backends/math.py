@@ -13,7 +13,7 @@ from mindspore import dtype as mstype
 
 from flash_attention.backends.base import Backend
 from flash_attention.backends.comparison import Differs
-from flash_attention.backends.derivatives import OLD, FirstDerivativeOnlyInPynative, without_influence
+from flash_attention.backends.derivatives import OLD, FirstDerivativeOnlyInPynative, stopped, without_influence
 from flash_attention.backends.packed_loop import PackedLoop, PackedLoopOfTensors
 from flash_attention.backends.paged_gather import PagedGather
 from flash_attention.backends.positional import ComputedAlibi, OutOfBand, counted
@@ -194,7 +194,7 @@ class _FiniteOnly(nn.Cell):
         self.any, self.differs = ops.ReduceSum(keep_dims=True), Differs()
 
     def construct(self, x):
-        zero = ops.stop_gradient(x) * 0.0  # NaN where x is not finite
+        zero = stopped(x) * 0.0  # NaN where x is not finite
         bad = self.differs(zero, zero)
         return ops.masked_fill(x, bad, 0.0), self.any(zero, -1)
 

@@ -32,23 +32,31 @@ class PackedLoop(nn.Cell):
         if slopes is not None and len(slopes) == 2:
             of_sequences, slopes = ["prefix", "alibi_slopes"], (1, rows.heads)
         self.of_sequences = tuple(name in of_sequences for name in rows.inputs)
-        cells = []
+        self.bias, self.keep_bits = rows.place("bias"), rows.place("keep_bits")
+        cells, keep, places = [], 0, []
         for index, (query, query_end, key, key_end) in enumerate(problem.bounds()):
             if query_end == query:
                 continue
+            bytes_of_row = -(-(key_end - key) // 8)
+            places.append((keep, query_end - query, bytes_of_row))
+            keep += rows.heads * (query_end - query) * bytes_of_row
             # Without a key the cell is not called.
             lengths = {"seq_q": query_end - query, "seq_k": max(1, key_end - key)}
-            one = replace(rows, **lengths, layout="BNSD", dtype="float32", slopes_shape=slopes)
+            bias = None if rows.bias_shape is None else (*rows.bias_shape[:3], lengths["seq_k"])
+            one = replace(rows, **lengths, layout="BNSD", dtype="float32", bias_shape=bias, slopes_shape=slopes)
             one = replace(one, batch_offset=rows.batch_offset + index)
             cells.append(backend.build(one))
         self.attention = nn.CellList(cells)
+        self.bits, self.keep_bytes = tuple(places), keep
 
     def construct(self, query, key, value, lengths_q, lengths_k, inputs):
         query = heads_first(query, self.heads, self.head_dim)
         key = heads_first(key, self.kv_heads, self.head_dim)
         value = heads_first(value, self.kv_heads, self.value_dim)
+        if self.keep_bits is not None:
+            _check_bytes(inputs[self.keep_bits].shape[0], self.keep_bytes)
         outputs, logsumexps = (), ()
-        for (first, end, first_key, key_end, index), cell in zip(self.bounds, self.attention):
+        for (first, end, first_key, key_end, index), bits, cell in zip(self.bounds, self.bits, self.attention):
             part = query[:, :, first:end]
             if key_end == first_key:
                 output = filled(part.shape[:3] + (self.value_dim,), 0)
@@ -58,12 +66,26 @@ class PackedLoop(nn.Cell):
             else:
                 keys, values = key[:, :, first_key:key_end], value[:, :, first_key:key_end]
                 own = ()
-                for tensor, of_sequences in zip(inputs, self.of_sequences):
-                    own = own + (tensor[index : index + 1] if of_sequences else tensor,)
+                for place, (tensor, of_sequences) in enumerate(zip(inputs, self.of_sequences)):
+                    if of_sequences:
+                        tensor = tensor[index : index + 1]
+                    elif place == self.bias:
+                        tensor = tensor[:, :, :, first_key:key_end]
+                    elif place == self.keep_bits:
+                        start, rows, row_bytes = bits
+                        tensor = tensor[start : start + self.heads * rows * row_bytes]
+                        tensor = ops.reshape(tensor, (1, self.heads, rows, row_bytes))
+                    own = own + (tensor,)
                 output, logsumexp = cell(part, keys, values, own)
             outputs, logsumexps = outputs + (output,), logsumexps + (logsumexp,)
         output = ops.reshape(ops.swapaxes(ops.concat(outputs, 2), 1, 2), self.output_shape)
         return ops.cast(output, self.dtype), ops.concat(logsumexps, 2)[0]
+
+
+@constexpr(reuse_result=False)
+def _check_bytes(given, expected):
+    if given != expected:
+        raise ValueError(f"keep_bits: got {given} bytes, allowed are those of these sequences, {expected}")
 
 
 def heads_first(tensor, heads, width):

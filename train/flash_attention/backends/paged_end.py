@@ -1,4 +1,4 @@
-"""Sequences that are longer than a cache: for backends whose paged attention knows nothing of them."""
+"""Sequences longer than a cache, and queries beside padding: for paged attention that knows nothing of them."""
 
 from __future__ import annotations
 
@@ -10,37 +10,61 @@ from flash_attention.problem.paged import PagedProblem
 
 
 class PagedEnd(nn.Cell):
-    """Runs a paged problem with max_length through a cell for it without one.
+    """Runs a paged problem with max_length or padding through a cell for it without them.
 
-    That cell puts the last query at the last key. Where the last n tokens of a sequence are not in the cache, its
-    queries move on by n rows, so that each stands where it belongs, and their results move back.
+    That cell puts the last query at the last key. Where the last n tokens of a sequence are not in the cache, or the
+    last n queries are padding, its queries move on by n rows, so that each stands where it belongs, and their results
+    move back. With padding the lengths come in a tuple with the numbers of queries that are none.
     """
 
     def __init__(self, attention: nn.Cell, problem: PagedProblem):
         super().__init__()
         self.attention = attention
         whole = problem.whole
-        self.several, self.last = whole.seq_q > 1, whole.seq_q - 1
+        self.several, self.seq_q = whole.seq_q > 1, whole.seq_q
         self.dtype = getattr(mstype, whole.dtype)
         # Compiled graphs have operations in every dtype but bfloat16.
         self.moved_dtype = mstype.float32 if whole.dtype == "bfloat16" else self.dtype
-        self.max_length = Tensor(np.array([[problem.max_length]], np.int32))
+        self.padding = problem.padding
+        self.most = problem.max_length
+        if problem.max_length is not None:
+            self.max_length = Tensor(np.array([[problem.max_length]], np.int32))
         self.zero = Tensor(np.zeros((1, 1), np.int32))
         self.rows = Tensor(np.arange(whole.seq_q, dtype=np.int32).reshape(1, -1))
         self.firsts = Tensor(np.arange(whole.batch, dtype=np.int32).reshape(-1, 1) * whole.seq_q)
-        self.of_lost = (whole.batch, 1, 1) if problem.one_query else (whole.batch, whole.seq_q, 1, 1)
+        self.by_row = (whole.batch, 1, 1) if problem.one_query else (whole.batch, whole.seq_q, 1, 1)
 
     def construct(self, query, key_cache, value_cache, block_tables, context_lens, inputs):
-        lengths = ops.expand_dims(context_lens, 1)
-        past = ops.maximum(lengths - self.max_length, self.zero)
+        # In a graph of MindSpore 2.0 what one condition sets another does not know: all has a value from the start.
+        lengths, tokens, outside = context_lens, self.zero, self.rows < self.zero
+        if self.padding is not None:
+            lengths, tokens = context_lens
+            tokens = ops.minimum(ops.maximum(ops.expand_dims(tokens, 1), self.zero), self.zero + self.seq_q)
+        lengths = ops.expand_dims(lengths, 1)
+        past = self.zero * lengths
+        if self.most is not None:
+            past = ops.maximum(lengths - self.max_length, self.zero)
         kept = ops.reshape(lengths - past, (-1,))
+        shift = past
+        if self.padding == "right":
+            shift = past + (self.seq_q - tokens)
+        if self.padding is not None:
+            outside = self.rows >= tokens if self.padding == "right" else self.rows < self.seq_q - tokens
+            outside = ops.reshape(outside, self.by_row)
+            # Whatever padding holds, NaN for instance where a rotary embedding has no such position.
+            query = ops.cast(ops.masked_fill(ops.cast(query, self.moved_dtype), outside, 0.0), self.dtype)
         if self.several:
-            query = ops.cast(self.moved(query, ops.maximum(self.rows - past, self.zero)), self.dtype)
+            query = ops.cast(self.moved(query, ops.maximum(self.rows - shift, self.zero)), self.dtype)
         output = self.attention(query, key_cache, value_cache, block_tables, kept, inputs)
+        last = self.seq_q - 1
         if self.several:
-            output = self.moved(output, ops.minimum(self.rows + past, self.zero + self.last))
-        lost = ops.reshape(self.rows + past > self.last, self.of_lost)
-        return ops.cast(ops.masked_fill(ops.cast(output, self.moved_dtype), lost, float("nan")), self.dtype)
+            output = self.moved(output, ops.minimum(self.rows + shift, self.zero + last))
+        output = ops.cast(output, self.moved_dtype)
+        if self.most is not None:
+            output = ops.masked_fill(output, ops.reshape(self.rows + shift > last, self.by_row), float("nan"))
+        if self.padding is not None:
+            output = ops.masked_fill(output, outside, 0.0)
+        return ops.cast(output, self.dtype)
 
     def moved(self, tensor, rows):
         """For each sequence its rows in the order of `rows`."""

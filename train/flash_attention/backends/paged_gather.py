@@ -27,7 +27,7 @@ class PagedGather(nn.Cell):
         self.dtype = getattr(mstype, whole.dtype)
         self.query_shape = whole.laid_out(whole.shape_query())
         self.output_shape = problem.shape_output()
-        self.left = whole.rules.window_left
+        self.causal, self.left, self.right = whole.rules.causal, whole.rules.window_left, whole.rules.window_right
         self.rows = Tensor(np.arange(-seq_q, 0, dtype=np.int32).reshape(1, 1, -1, 1))
         self.columns = Tensor(np.arange(seq_k, dtype=np.int32).reshape(1, 1, 1, -1))
         self.first_block, self.last_block = (Tensor([block], mstype.int32) for block in (0, problem.blocks - 1))
@@ -47,8 +47,11 @@ class PagedGather(nn.Cell):
         self.attention = backend.build(replace(whole, rules=rules, layout="BNSD", dtype="float32", **mask, **given))
 
     def construct(self, query, key_cache, value_cache, block_tables, context_lens, inputs):
-        position = ops.reshape(context_lens, (-1, 1, 1, 1)) + self.rows
-        hidden = self.columns > position
+        length = ops.reshape(context_lens, (-1, 1, 1, 1))
+        position = length + self.rows
+        hidden = self.columns > position if self.causal else self.columns >= length + self.rows * 0
+        if self.right >= 0:
+            hidden = ops.logical_or(hidden, self.columns > position + self.right)
         if self.left >= 0:
             hidden = ops.logical_or(hidden, self.columns < position - self.left)
         given = (hidden,)

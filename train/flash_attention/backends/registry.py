@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Union
 
 from flash_attention import __version__
 from flash_attention.backends.base import Backend
-from flash_attention.other_copies import warn_of_other_copies
+from flash_attention.duplicate_installs import warn_of_duplicate_installs
 from flash_attention.problem import AttentionProblem
 from flash_attention.problem.packed import PackedProblem
 from flash_attention.problem.paged import PagedProblem
@@ -182,7 +182,7 @@ def build(problem: Problem, requested: str | Backend | None = None, shard: Shard
 
 @functools.lru_cache(maxsize=256)
 def _build(name: str, problem: Problem, shard: Shard | None) -> Cell:
-    _warn_of_other_copies()
+    _warn_of_duplicate_installs()
     backend = get_backend(name)
     if isinstance(problem, PackedProblem):
         return backend.build_packed(problem)
@@ -192,11 +192,11 @@ def _build(name: str, problem: Problem, shard: Shard | None) -> Cell:
 
 
 def _build_paged(backend: Backend, problem: PagedProblem) -> Cell:
-    if problem.max_length is None or backend.takes_max_length:
+    if problem.padding is None and (problem.max_length is None or backend.takes_max_length):
         return backend.build_paged(problem)
     from flash_attention.backends.paged_end import PagedEnd
 
-    return PagedEnd(backend.build_paged(replace(problem, max_length=None)), problem)
+    return PagedEnd(backend.build_paged(replace(problem, max_length=None, padding=None)), problem)
 
 
 @contextlib.contextmanager
@@ -229,8 +229,8 @@ def _check_name(argument: str, name: object) -> None:
 
 
 @functools.cache
-def _warn_of_other_copies() -> None:
-    warn_of_other_copies(__version__)
+def _warn_of_duplicate_installs() -> None:
+    warn_of_duplicate_installs(__version__)
 
 
 @functools.cache

@@ -18,7 +18,7 @@ LARGEST = ("output", "d_query", "d_key", "d_value")
 # Labels of the problems of --quick: most of the rules, on shapes that the emulator has soon done.
 QUICK = (
     "causal, bottom right, 77 x 150",
-    "mask with blind rows",
+    "mask with fully masked rows",
     "given ALiBi",
     "dropout 0.2",
     "sinks, window",
@@ -29,7 +29,7 @@ SECONDS = 1.3
 
 @dataclass(frozen=True)
 class Item:
-    """One problem of the self-test. `mask` is "none", "random" (a third hidden) or "rows" (every third row blind)."""
+    """One problem of the self-test. `mask` is "none", "random" (a third hidden) or "rows" (every third row fully)."""
 
     label: str
     problem: AttentionProblem
@@ -62,7 +62,7 @@ def items() -> list[Item]:
         item("causal, window of 1 block", causal=True, seq_q=300, prev_blocks=1),
         item("window of 40 and 9 tokens", window_left=40, window_right=9),
         item("mask", mask="random", batch=2),
-        item("mask with blind rows", mask="rows", batch=2),
+        item("mask with fully masked rows", mask="rows", batch=2),
         item("4 heads on 2 key heads", heads=4, kv_heads=2, causal=True),
         item("computed ALiBi, 3 heads", heads=3, alibi=True, causal=True),
         item("given ALiBi", **bias, bias_dtype="float16"),

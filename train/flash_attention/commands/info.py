@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from flash_attention import __version__
-from flash_attention.other_copies import other_copies, version_of
+from flash_attention.duplicate_installs import duplicate_installs, version_of
 from flash_attention.text_table import table
 
 DISTRIBUTIONS = ("mindspore", "numpy", "tikemu", "torch")
@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     rows = [["flash_attention", f"{__version__} in {Path(__file__).resolve().parents[1]}"]]
-    rows += [["also on the path", line] for line in other_copies(__version__)]
+    rows += [["also on the path", line] for line in duplicate_installs(__version__)]
     rows += [["Python", f"{platform.python_version()} ({sys.executable})"]]
     rows += [[name, installed_version(name) or "not installed"] for name in DISTRIBUTIONS]
     rows += [["CANN", cann_version() or "not found (ASCEND_HOME_PATH, ASCEND_TOOLKIT_HOME)"]]
@@ -85,24 +85,27 @@ def processor() -> str:
 
 def cpu_kernel() -> str:
     """Instruction sets that the native kernel can use here, or why it cannot be loaded."""
-    from flash_attention.backends.cpu.library import instruction_sets
+    from flash_attention.backends.cpu.library import TILES_ISA, instruction_sets
 
     try:
-        return f"instruction sets {', '.join(instruction_sets())}; uses {os.environ.get(FORCED_ISA) or 'the first'}"
+        names = instruction_sets()
     except OSError as error:
         return str(error)
+    said = f"instruction sets {', '.join(names)}; uses {os.environ.get(FORCED_ISA) or 'the first'}"
+    return f"{said}; {TILES_ISA} only where {FORCED_ISA} asks for it" if TILES_ISA in names else said
 
 
 def bfloat16_arithmetic() -> str:
     """What the native kernel calculates bfloat16 in, and why."""
-    from flash_attention.backends.cpu.library import DOT_PRODUCT_ISA, load
+    from flash_attention.backends.cpu.library import DOT_PRODUCT_ISA, TILES_ISA, load
 
     try:
         kernel = load()
     except OSError:
         return "unknown, because the CPU kernel cannot be loaded"
     forced, rate = os.environ.get(FORCED_ISA), kernel.bfloat16_rate()
-    used = "dot product" if (forced or kernel.instruction_sets()[0]) == DOT_PRODUCT_ISA else "float32"
+    instructions = {DOT_PRODUCT_ISA: "dot product", TILES_ISA: "tiles"}
+    used = instructions.get(forced or kernel.instruction_sets()[0], "float32")
     reason = "no dot product that the kernel knows"
     if rate is not None:
         reason = f"the dot product was measured to do {rate:.2f} times the operations of float32"

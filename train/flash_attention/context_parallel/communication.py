@@ -52,8 +52,8 @@ def finalize() -> None:
         ring.settle()
 
 
-class Ring:
-    """This process's place among all, and what it passes on.
+class Processes:
+    """This process's place among all.
 
     Raises:
         RuntimeError: the process group has not been started.
@@ -68,10 +68,26 @@ class Ring:
                 "the process group has not been started: call flash_attention.context_parallel.initialize() in a "
                 "program that msrun starts"
             ) from error
+
+
+class Ring(Processes):
+    """The processes, and what this one passes on.
+
+    Raises:
+        RuntimeError: the process group has not been started, or this MindSpore has no point-to-point operations.
+    """
+
+    def __init__(self):
+        super().__init__()
         self.group = "mccl_world_group" if self.on_cpu else "hccl_world_group"
         # mint.distributed looks ranks up in a cache that only its own start fills, which refuses MCCL (2.10).
-        from mindspore.mint.distributed import distributed
-
+        try:
+            from mindspore.mint.distributed import distributed
+        except ImportError as error:
+            raise RuntimeError(
+                f"MindSpore {ms.__version__} has no mindspore.mint.distributed, which passing tensors around a ring of "
+                "processes needs: take MindSpore 2.7 or later, or GatherAttention in GRAPH mode"
+            ) from error
         distributed._GROUP_RANK_CACHE["hccl_world_group"] = self.rank
         distributed._GROUP_RANK_CACHE[self.group] = self.rank
         self.distributed = distributed

@@ -8,8 +8,9 @@ from typing import Any
 from mindspore import dtype as mstype
 from mindspore import nn, ops
 
+from flash_attention.backends.constants import filled
 from flash_attention.backends.derivatives import Differentiable
-from flash_attention.context_parallel.communication import Ring
+from flash_attention.context_parallel.communication import Processes
 from flash_attention.context_parallel.pieces import (
     Pair,
     Share,
@@ -38,17 +39,17 @@ class GatherAttention(SplitAttention):
     """
 
     def __init__(self, head_dim: int, *, order: str = "zigzag", **rules: Any) -> None:
-        ring = Ring()
-        super().__init__(head_dim, ring, order, **rules)
+        processes = Processes()
+        super().__init__(head_dim, processes, order, **rules)
         # Constants for `_gathering`, which a graph calls while it is compiled.
-        self.place = ring.rank, ring.world, order
+        self.place = processes.rank, processes.world, order
         self.constants = self.rules.constants()
         self.widths = self.head_dim, self.value_head_dim
 
     def attend(self, query, key, value, sinks, prefix, segment_ids):
         specs = spec(query), spec(key), spec(value)
-        further = spec(sinks), spec(prefix), spec(segment_ids)
-        run = _gathering(specs, further, self.place, self.constants, self.widths, self.backend)
+        optional = spec(sinks), spec(prefix), spec(segment_ids)
+        run = _gathering(specs, optional, self.place, self.constants, self.widths, self.backend)
         return run(query, key, value, self.present(sinks, prefix, segment_ids))[0]
 
 
@@ -79,7 +80,7 @@ class _Gathering(nn.Cell):
         pair = self.pair.join(ops.cast(key, self.moved), ops.cast(value, self.moved))
         return ops.reshape(self.all_gather(pair), self.shape)
 
-    def sides(self, prefix, ids):
+    def optional(self, prefix, ids):
         """What the calls on the keys of each process take of prefix and ids."""
         shares = ()
         for source in range(self.world):
@@ -97,11 +98,11 @@ class _Forward(_Gathering):
     def construct(self, query, key, value, others):
         sinks, prefix, ids = others
         output, logsumexp = self.start(sinks)
-        sides = self.sides(prefix, ids)
+        optional = self.optional(prefix, ids)
         pairs = self.gather(key, value)
         query = ops.cast(query, self.moved)
         for source in range(self.world):
-            output, logsumexp = self.sources[source](query, pairs[source], sides[source], output, logsumexp)
+            output, logsumexp = self.sources[source](query, pairs[source], optional[source], output, logsumexp)
         return ops.cast(output, self.dtype), ops.cast(logsumexp, mstype.float32)
 
 
@@ -116,15 +117,15 @@ class _Backward(_Gathering):
 
     def construct(self, query, key, value, others, output, logsumexp, d_output, d_logsumexp):
         sinks, prefix, ids = others
-        d_query = ops.zeros(query.shape, mstype.float32)
+        d_query = filled(query.shape, 0)
         pairs = self.gather(key, value)
         query, output = ops.cast(query, self.moved), ops.cast(output, self.moved)
         d_output = ops.cast(d_output, self.moved)
-        sides = self.sides(prefix, ids)
+        optional = self.optional(prefix, ids)
         gradients = ()
         for source in range(self.world):
             d_query, d_pair = self.sources[source](
-                query, pairs[source], sides[source], output, logsumexp, d_output, d_query
+                query, pairs[source], optional[source], output, logsumexp, d_output, d_query
             )
             gradients = gradients + (d_pair,)
         if self.on_cpu:
@@ -140,10 +141,10 @@ class _Backward(_Gathering):
 
 
 @compile_time
-def _gathering(specs, further, place, constants, widths, backend):
+def _gathering(specs, optional, place, constants, widths, backend):
     specs = tuple(tensor_spec(*named) for named in zip(("query", "key", "value"), specs))
     rules = AttentionRules(*constants)
-    return _made(place, rules, read_sizes(specs, further, SequenceSplit(*place[1:]), rules, *widths), backend)
+    return _made(place, rules, read_sizes(specs, optional, SequenceSplit(*place[1:]), rules, *widths), backend)
 
 
 @functools.lru_cache(maxsize=64)

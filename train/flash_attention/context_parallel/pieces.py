@@ -18,6 +18,7 @@ from mindspore import dtype as mstype
 
 from flash_attention.backends import registry
 from flash_attention.backends.base import Backend
+from flash_attention.backends.constants import filled
 from flash_attention.context_parallel.plan import BEFORE, SAME, Piece
 from flash_attention.problem import AttentionProblem, AttentionRules, alibi_slopes
 from flash_attention.problem.visibility import UNLIMITED
@@ -88,7 +89,7 @@ def distance_bias(problem: AttentionProblem, piece: Piece) -> tuple[np.ndarray, 
     return (slopes * of_key)[:, :, None].astype(np.float32), (slopes * of_query).astype(np.float32)
 
 
-class PieceSides(nn.Cell):
+class PieceOptional(nn.Cell):
     """What a call gets of prefix and segment ids, in the order of OPTIONAL: (prefix, row_ids, key_ids) -> those of the
     three that it has, for its rows and keys.
 
@@ -121,27 +122,34 @@ class PieceSides(nn.Cell):
         return inputs
 
 
-class PieceForward(nn.Cell):
-    """Adds one call to the running result: (query, key, value, sides, output, logsumexp) -> (output, logsumexp).
+class _Piece(nn.Cell):
+    """What both passes of a call know: its rows and keys, and how it gets prefix, segment ids and ALiBi."""
 
-    output is float32, logsumexp as `Start` makes it; `sides` are what PieceSides takes.
-    """
-
-    def __init__(self, sizes: Sizes, rules: AttentionRules, piece: Piece, backend: str | None):
+    def __init__(self, sizes: Sizes, piece: Piece, problem: AttentionProblem):
         super().__init__()
-        problem = piece_problem(sizes, rules, piece)
-        self.attention = registry.build(problem, backend)
-        self.sides = PieceSides(sizes, piece, problem)
+        self.optional = PieceOptional(sizes, piece, problem)
         self.rows, self.keys = Span(*piece[0:2], sizes.seq), Span(*piece[2:4], sizes.seq)
         self.dtype = getattr(mstype, sizes.dtype)
-        self.alibi = rules.alibi and piece.side != SAME
+        self.alibi = problem.bias_shape is not None
         self.bias: tuple = ()
         if self.alibi:
             bias, self.row_bias = map(Tensor, distance_bias(problem, piece))
             self.bias = (bias,)
 
-    def construct(self, query, key, value, sides, output, logsumexp):
-        inputs = self.bias + self.sides(*sides)
+
+class PieceForward(_Piece):
+    """Adds one call to the running result: (query, key, value, optional, output, logsumexp) -> (output, logsumexp).
+
+    output is float32, logsumexp as `Start` makes it; `optional` are what PieceOptional takes.
+    """
+
+    def __init__(self, sizes: Sizes, rules: AttentionRules, piece: Piece, backend: str | None):
+        problem = piece_problem(sizes, rules, piece)
+        super().__init__(sizes, piece, problem)
+        self.attention = registry.build(problem, backend)
+
+    def construct(self, query, key, value, optional, output, logsumexp):
+        inputs = self.bias + self.optional(*optional)
         query = ops.cast(self.rows(query), self.dtype)
         key, value = ops.cast(self.keys(key), self.dtype), ops.cast(self.keys(value), self.dtype)
         part, part_sum = self.attention(query, key, value, inputs)
@@ -156,27 +164,21 @@ class PieceForward(nn.Cell):
         return self.rows.put(output, merged), self.rows.put(logsumexp, top + ops.log(total))
 
 
-class PieceBackward(nn.Cell):
-    """Adds the gradients of one call: (query, key, value, sides, output, logsumexp, d_output, d_query, d_key, d_value)
-    -> (d_query, d_key, d_value). The gradients are float32; output and logsumexp (float32) are those of the whole.
+class PieceBackward(_Piece):
+    """Adds the gradients of one call, in float32.
+
+    (query, key, value, optional, output, logsumexp, d_output, d_query, d_key, d_value) -> (d_query, d_key, d_value);
+    output and logsumexp (float32) are those of the whole.
     """
 
     def __init__(self, sizes: Sizes, rules: AttentionRules, piece: Piece, backend: str | None):
-        super().__init__()
         problem = piece_problem(sizes, rules, piece)
+        super().__init__(sizes, piece, problem)
         chosen = registry.choose(problem, backend)
         own = chosen.build_backward(problem)
         self.gradients = _Differentiated(problem, chosen) if own is None else own
-        self.sides = PieceSides(sizes, piece, problem)
-        self.rows, self.keys = Span(*piece[0:2], sizes.seq), Span(*piece[2:4], sizes.seq)
-        self.dtype = getattr(mstype, sizes.dtype)
-        self.alibi = rules.alibi and piece.side != SAME
-        self.bias: tuple = ()
-        if self.alibi:
-            bias, self.row_bias = map(Tensor, distance_bias(problem, piece))
-            self.bias = (bias,)
 
-    def construct(self, query, key, value, sides, output, logsumexp, d_output, d_query, d_key, d_value):
+    def construct(self, query, key, value, optional, output, logsumexp, d_output, d_query, d_key, d_value):
         logsumexp = self.rows(logsumexp)
         if self.alibi:
             logsumexp = logsumexp - self.row_bias
@@ -184,7 +186,7 @@ class PieceBackward(nn.Cell):
             ops.cast(self.rows(query), self.dtype),
             ops.cast(self.keys(key), self.dtype),
             ops.cast(self.keys(value), self.dtype),
-            self.bias + self.sides(*sides),
+            self.bias + self.optional(*optional),
             ops.cast(self.rows(output), self.dtype),
             logsumexp,
             ops.cast(self.rows(d_output), self.dtype),
@@ -210,7 +212,11 @@ class _Differentiated(nn.Cell):
         self.precise = precise_dtype(problem.device)
 
     def construct(self, query, key, value, inputs, output, logsumexp, d_output):
-        run = _Bound(self.attention, inputs)
+        attention = self.attention
+
+        def run(query, key, value):  # no Cell: MindSpore 2.0 cannot make one in a graph
+            return attention(query, key, value, inputs)
+
         part, part_sum = run(query, key, value)
         part_sum = ops.cast(ops.maximum(part_sum, _NOTHING), self.precise)
         weight = _column(ops.exp(part_sum - ops.cast(logsumexp, self.precise)))
@@ -221,21 +227,10 @@ class _Differentiated(nn.Cell):
         return gradients[0], gradients[1], gradients[2]
 
 
-class _Bound(nn.Cell):
-    """Attention as a function of what is differentiated."""
-
-    def __init__(self, attention: nn.Cell, inputs: tuple):
-        super().__init__()
-        self.attention, self.inputs = attention, inputs
-
-    def construct(self, query, key, value):
-        return self.attention(query, key, value, self.inputs)
-
-
 class SourceForward(nn.Cell):
-    """All calls on the keys of one process: (query, pair, sides, output, logsumexp) -> (output, logsumexp).
+    """All calls on the keys of one process: (query, pair, optional, output, logsumexp) -> (output, logsumexp).
 
-    `pair` is that process's key and value, see `Pair`, and `sides` are what PieceSides takes.
+    `pair` is that process's key and value, see `Pair`, and `optional` are what PieceOptional takes.
     """
 
     def __init__(self, sizes: Sizes, rules: AttentionRules, found: tuple[Piece, ...], backend: str | None):
@@ -244,16 +239,15 @@ class SourceForward(nn.Cell):
         self.pair = Pair(sizes)
         self.pieces = nn.CellList([PieceForward(sizes, rules, piece, backend) for piece in found])
 
-    def construct(self, query, pair, sides, output, logsumexp):
-        if self.count > 0:
-            key, value = self.pair.split(pair)
+    def construct(self, query, pair, optional, output, logsumexp):
+        key, value = self.pair.split(pair)  # also where no call needs them: MindSpore 2.0 wants the names in a graph
         for index in range(self.count):
-            output, logsumexp = self.pieces[index](query, key, value, sides, output, logsumexp)
+            output, logsumexp = self.pieces[index](query, key, value, optional, output, logsumexp)
         return output, logsumexp
 
 
 class SourceBackward(nn.Cell):
-    """Their gradients: (query, pair, sides, output, logsumexp, d_output, d_query) -> (d_query, d_pair), float32."""
+    """Their gradients: (query, pair, optional, output, logsumexp, d_output, d_query) -> (d_query, d_pair), float32."""
 
     def __init__(self, sizes: Sizes, rules: AttentionRules, found: tuple[Piece, ...], backend: str | None):
         super().__init__()
@@ -261,13 +255,12 @@ class SourceBackward(nn.Cell):
         self.pieces = nn.CellList([PieceBackward(sizes, rules, piece, backend) for piece in found])
         self.pair = Pair(sizes)
 
-    def construct(self, query, pair, sides, output, logsumexp, d_output, d_query):
-        d_key, d_value = ops.zeros(self.pair.key, mstype.float32), ops.zeros(self.pair.value, mstype.float32)
-        if self.count > 0:
-            key, value = self.pair.split(pair)
+    def construct(self, query, pair, optional, output, logsumexp, d_output, d_query):
+        d_key, d_value = filled(self.pair.key, 0), filled(self.pair.value, 0)
+        key, value = self.pair.split(pair)  # also where no call needs them: MindSpore 2.0 wants the names in a graph
         for index in range(self.count):
             d_query, d_key, d_value = self.pieces[index](
-                query, key, value, sides, output, logsumexp, d_output, d_query, d_key, d_value
+                query, key, value, optional, output, logsumexp, d_output, d_query, d_key, d_value
             )
         return d_query, self.pair.join(d_key, d_value)
 
@@ -307,8 +300,8 @@ class Start(nn.Cell):
         self.precise = precise_dtype(sizes.device)
 
     def construct(self, sinks):
-        output = ops.zeros(self.shape + (self.value_dim,), mstype.float32)
-        logsumexp = ops.full(self.shape, _NOTHING, dtype=self.precise)
+        output = filled(self.shape + (self.value_dim,), 0)
+        logsumexp = ops.cast(filled(self.shape, _NOTHING), self.precise)
         if self.has_sinks:
             logsumexp = ops.maximum(logsumexp, ops.reshape(ops.cast(sinks, self.precise), (1, -1, 1)))
         return output, logsumexp

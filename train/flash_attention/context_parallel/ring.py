@@ -9,6 +9,7 @@ from mindspore import dtype as mstype
 from mindspore import nn, ops
 from mindspore.ops import constexpr
 
+from flash_attention.backends.constants import filled
 from flash_attention.context_parallel.communication import Ring
 from flash_attention.context_parallel.pieces import (
     Pair,
@@ -67,7 +68,9 @@ class RingAttention(SplitAttention):
     """
 
     def __init__(self, head_dim: int, *, order: str = "zigzag", **rules: Any) -> None:
-        super().__init__(head_dim, Ring(), order, **rules)
+        ring = Ring()
+        super().__init__(head_dim, ring, order, **rules)
+        self.ring = ring
         self.pynative = _PynativeOnly()
         self.compared: set[tuple] = set()
 
@@ -75,8 +78,8 @@ class RingAttention(SplitAttention):
         self.pynative()
         specs = tuple(TensorSpec(tuple(tensor.shape), str(tensor.dtype).lower()) for tensor in (query, key, value))
         self.compare(specs)
-        further = tuple(map(spec, (sinks, prefix, segment_ids)))
-        sizes = read_sizes(specs, further, self.split, self.rules, self.head_dim, self.value_head_dim)
+        optional = tuple(map(spec, (sinks, prefix, segment_ids)))
+        sizes = read_sizes(specs, optional, self.split, self.rules, self.head_dim, self.value_head_dim)
         travel = _ring_call(self.ring, self.split, self.rules, self.backend, sizes)
         return travel(query, key, value, *self.present(sinks, prefix, segment_ids))[0]
 
@@ -119,7 +122,7 @@ class _RingCall(nn.Cell):
         """How far keys travel after each step to where the next one needs them; 0 after the last."""
         return [after - before for before, after in zip(self.steps, self.steps[1:])] + [0]
 
-    def sides(self, prefix, ids) -> list[tuple]:
+    def optional(self, prefix, ids) -> list[tuple]:
         """What the calls of each step take of prefix and ids; the first step is on the process's own keys."""
         shares = [share(ids) for share in self.shares]
         return [(prefix, shares[0], share) for share in shares]
@@ -127,21 +130,21 @@ class _RingCall(nn.Cell):
     def construct(self, query, key, value, sinks, prefix, ids):
         output, logsumexp = self.start(sinks)
         pair = self.pair.join(key, value)
-        for jump, compute, sides in zip(self.jumps(), self.forward, self.sides(prefix, ids)):
+        for jump, compute, optional in zip(self.jumps(), self.forward, self.optional(prefix, ids)):
             passing = self.ring.shift(pair, jump) if jump else None
-            output, logsumexp = compute(query, pair, sides, output, logsumexp)
+            output, logsumexp = compute(query, pair, optional, output, logsumexp)
             pair = passing.received() if passing else None
         return ops.cast(output, query.dtype), ops.cast(logsumexp, mstype.float32)
 
     def bprop(self, query, key, value, sinks, prefix, ids, out, d_out):
         output, logsumexp = out
         d_output = d_out[0]
-        d_query = ops.zeros(query.shape, mstype.float32)
+        d_query = filled(query.shape, 0)
         pair = self.pair.join(key, value)
         coming = None  # gradients of `pair` so far, which arrive while this process computes its share of them
-        for jump, compute, sides in zip(self.jumps(), self.backward, self.sides(prefix, ids)):
+        for jump, compute, optional in zip(self.jumps(), self.backward, self.optional(prefix, ids)):
             passing = self.ring.shift(pair, jump) if jump else None
-            d_query, d_pair = compute(query, pair, sides, output, logsumexp, d_output, d_query)
+            d_query, d_pair = compute(query, pair, optional, output, logsumexp, d_output, d_query)
             if coming is not None:
                 d_pair = d_pair + coming.received()
             if passing is not None:

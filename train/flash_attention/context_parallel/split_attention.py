@@ -9,7 +9,7 @@ from mindspore import dtype as mstype
 from mindspore.ops import constexpr
 
 from flash_attention.backends import registry
-from flash_attention.context_parallel.communication import Ring
+from flash_attention.context_parallel.communication import Processes
 from flash_attention.context_parallel.pieces import Sizes
 from flash_attention.context_parallel.plan import check_length
 from flash_attention.context_parallel.sequence import SequenceSplit
@@ -35,7 +35,7 @@ class SplitAttention(nn.Cell):
     def __init__(
         self,
         head_dim,
-        ring: Ring,
+        processes: Processes,
         order: str,
         *,
         causal=False,
@@ -57,7 +57,7 @@ class SplitAttention(nn.Cell):
             if argument in _REFUSED:
                 raise ValueError(f"{argument}: not an argument of {name}: {_REFUSED[argument]}")
             raise TypeError(f"{argument}: {name} has no such argument")
-        self.split = SequenceSplit(ring.world, order)
+        self.split = SequenceSplit(processes.world, order)
         self.rules = AttentionRules.from_arguments(
             causal=causal,
             window_size=window_size,
@@ -80,7 +80,7 @@ class SplitAttention(nn.Cell):
         if value_head_dim is None and LAYOUTS[input_layout].merged:
             value_head_dim = head_dim
         registry.forced_backend(backend)
-        self.ring, self.backend = ring, backend
+        self.backend = backend
         self.head_dim, self.value_head_dim, self.input_layout = head_dim, value_head_dim, input_layout
         given, heads_first = LAYOUTS[input_layout], LAYOUTS["BNSD"]
         # Whatever number of heads; where a value may have any width, its layout shows it.
@@ -117,7 +117,7 @@ class SplitAttention(nn.Cell):
 
 def read_sizes(
     specs: tuple[TensorSpec, TensorSpec, TensorSpec],
-    further: tuple,
+    optional: tuple,
     split: SequenceSplit,
     rules: AttentionRules,
     head_dim: int,
@@ -132,11 +132,11 @@ def read_sizes(
         )
     check_length(split, rules, found.seq_q)
     names = "sinks", "prefix", "segment_ids"
-    sinks, prefix, ids = (None if one is None else tensor_spec(name, one) for name, one in zip(names, further))
+    sinks, prefix, ids = (None if one is None else tensor_spec(name, one) for name, one in zip(names, optional))
     whole = (TensorSpec((*one.shape[:2], split.world * one.shape[2], one.shape[3]), one.dtype) for one in specs)
     AttentionProblem.from_inputs(*whole, sinks=sinks, prefix=prefix, segment_ids=ids, rules=rules)  # complains
     sizes = found.batch, found.heads, found.kv_heads, found.seq_q, found.head_dim, found.value_dim
-    present = (one is not None for one in further)
+    present = (one is not None for one in optional)
     return Sizes(*sizes, specs[0].dtype, ms.get_context("device_target"), *present)
 
 

@@ -28,6 +28,9 @@ Problem = Any  # an AttentionProblem, whose module takes this table
 COVERS = ("dp", "mp", None, None)  # (batch, heads, seq_q, seq_k), each of which but the last may be 1
 
 
+PACKED_ITEMS = "sequences"  # what counts instead of batch items where sequences are packed
+
+
 class Call(NamedTuple):
     """What the check of an input has to know of the others."""
 
@@ -86,6 +89,14 @@ def _read_mask(name: str, mask: TensorSpec, call: Call) -> dict:
 
 def _read_bias(name: str, bias: TensorSpec, call: Call) -> dict:
     check_dtype(name, bias.dtype, bias_dtypes(call.dtype))
+    if call.items == PACKED_ITEMS:
+        heads, seq_k = call.sizes.heads, call.sizes.seq_k
+        if bias.shape not in ((1, seq_k), (heads, seq_k)):
+            raise ValueError(
+                f"{name}: got shape {bias.shape}, allowed is (heads or 1, keys of all sequences), here "
+                f"({_one_or(heads)}, {seq_k})"
+            )
+        return {"bias_shape": (1, bias.shape[0], 1, seq_k), "bias_dtype": bias.dtype}
     if not broadcasts(bias.shape, call.sizes.scores):
         raise ValueError(
             f"{name}: got shape {bias.shape}, allowed is (batch or 1, heads or 1, seq_q or 1, seq_k), here "
@@ -98,6 +109,10 @@ def _read_keep_bits(name: str, bits: TensorSpec, call: Call) -> dict:
     expected = *call.sizes.scores[:3], blocks_of_8(call.sizes.seq_k)
     if bits.dtype != "uint8":
         raise TypeError(f"{name}: got dtype {bits.dtype}, allowed is uint8")
+    if call.items == PACKED_ITEMS:
+        if len(bits.shape) != 1:
+            raise ValueError(f"{name}: got shape {bits.shape}, allowed is (bytes,), of one sequence behind the other")
+        return {"keep_bits": True}
     if len(bits.shape) != 4 or not all(map(fits, bits.shape, expected)):
         raise ValueError(
             f"{name}: got shape {bits.shape}, allowed is (batch, heads, seq_q, ceil(seq_k / 8)), here "

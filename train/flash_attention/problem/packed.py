@@ -7,6 +7,7 @@ from numbers import Integral
 
 from flash_attention.problem.checks import check_dtype
 from flash_attention.problem.inputs import TensorSpec
+from flash_attention.problem.optional import PACKED_ITEMS
 from flash_attention.problem.problem import AttentionProblem
 
 LENGTH_DTYPES = ("int32", "int64")
@@ -62,7 +63,7 @@ class PackedProblem:
         slopes, prefix = others.get("alibi_slopes"), others.get("prefix")
         if slopes is not None and len(slopes.shape) == 2:
             counts = {slopes.shape[0]} & counts or counts
-        rows = AttentionProblem.from_inputs(*batched, input_layout=layout, items=("sequences", counts), **others)
+        rows = AttentionProblem.from_inputs(*batched, input_layout=layout, items=(PACKED_ITEMS, counts), **others)
         return cls(rows, ends_q, ends_k, max(counts) if prefix is None else prefix.shape[0])
 
     @property

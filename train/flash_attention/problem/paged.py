@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flash_attention.problem.checks import check_dtype, check_window
+from flash_attention.problem.checks import check_dtype, check_int, check_window
 from flash_attention.problem.inputs import DTYPES, TensorSpec
 from flash_attention.problem.problem import AttentionProblem
 from flash_attention.problem.rules import AttentionRules
@@ -22,6 +22,8 @@ class PagedProblem:
         blocks: of the caches.
         max_length: most keys of a sequence. One that is longer has no others: its queries behind them get NaN. Without
             it a sequence that is longer than its blocks is an error.
+        padding: side on which the queries of a sequence have padding, as many as are left of a number for each that
+            comes with the lengths; "left" or "right". None: there is no padding.
     """
 
     whole: AttentionProblem
@@ -29,6 +31,7 @@ class PagedProblem:
     one_query: bool
     blocks: int
     max_length: int | None = None
+    padding: str | None = None
 
     @classmethod
     def from_inputs(
@@ -41,12 +44,14 @@ class PagedProblem:
         sinks: TensorSpec | None = None,
         alibi_slopes: TensorSpec | None = None,
         *,
+        causal: bool = True,
         window_size: tuple = (-1, -1),
         alibi: bool = False,
         scale: float | None = None,
         softcap: float = 0.0,
         device: str = "CPU",
         max_length: int | None = None,
+        padding: str | None = None,
     ) -> PagedProblem:
         """Describes a call of `paged_attention`, or with max_length that of a `KVCache`.
 
@@ -60,8 +65,6 @@ class PagedProblem:
             )
         check_dtype("query", query.dtype, DTYPES)
         batch, heads, dim = query.shape[0], query.shape[-2], query.shape[-1]
-        if max_length is not None:
-            _check_query(query, block_tables.shape[0], key_cache)
         check_caches({"key_cache": key_cache, "value_cache": value_cache}, query.dtype)
         if key_cache.shape[3] != dim:
             raise ValueError(f"key_cache: got head_dim {key_cache.shape[3]}, but query has {dim}; they must be equal")
@@ -71,7 +74,7 @@ class PagedProblem:
             raise ValueError(f"block_tables: got shape {block_tables.shape}, allowed is (batch, blocks), batch {batch}")
         if context_lens.shape != (batch,):
             raise ValueError(f"context_lens: got shape {context_lens.shape}, allowed is (batch,) = ({batch},)")
-        left, _ = check_window(window_size)
+        left, right = check_window(window_size)
         seq_q = query.shape[1] if len(query.shape) == 4 else 1
         keys = (batch, block_tables.shape[1] * key_cache.shape[1], key_cache.shape[2])
         whole = AttentionProblem.from_inputs(
@@ -80,9 +83,10 @@ class PagedProblem:
             sinks=sinks,
             alibi_slopes=alibi_slopes,
             rules=AttentionRules(
-                causal=True,
+                causal=causal,
                 causal_alignment="bottom_right",
                 window_left=left,
+                window_right=-1 if causal else right,
                 alibi=alibi,
                 scale=scale,
                 softcap=softcap,
@@ -90,7 +94,7 @@ class PagedProblem:
             input_layout="BSND",
             device=device,
         )
-        return cls(whole, key_cache.shape[1], len(query.shape) == 3, key_cache.shape[0], max_length)
+        return cls(whole, key_cache.shape[1], len(query.shape) == 3, key_cache.shape[0], max_length, padding)
 
     @property
     def device(self) -> str:
@@ -126,23 +130,60 @@ def check_caches(caches: dict[str, TensorSpec], dtype: str) -> None:
             )
 
 
-def check_tokens(tokens: dict[str, TensorSpec], caches: dict[str, TensorSpec], batch: int) -> None:
-    """Checks what a `KVCache` is given to keep: key and value, by name, for caches by the same names."""
+def stored_width(width: int) -> int:
+    """Last axis of a cache as `paged_caches` makes it."""
+    return -(-width // 16) * 16
+
+
+def true_widths(query: TensorSpec, key_cache: TensorSpec, value_cache: TensorSpec, value_head_dim: int | None) -> tuple:
+    """Query as wide as the keys of its cache, and the width of values that are narrower than theirs, else None.
+
+    Raises:
+        TypeError, ValueError: value_head_dim does not fit the cache.
+    """
+    key_shape, value_shape = key_cache.shape, value_cache.shape
+    if not query.shape or len(key_shape) != 4 or len(value_shape) != 4:
+        return query, None  # which `PagedProblem.from_inputs` complains about
+    dim, width, values = query.shape[-1], key_shape[3], value_shape[3]
+    rounded = dim != width and stored_width(dim) == width
+    if value_head_dim is None:
+        value_head_dim = dim if rounded else values
+    check_int("value_head_dim", value_head_dim, 1)
+    if values not in (value_head_dim, stored_width(value_head_dim)):
+        raise ValueError(
+            f"value_head_dim: got {value_head_dim} with a value_cache of shape {value_shape}, allowed are "
+            f"{values} and what is rounded up to that as a multiple of 16"
+        )
+    wide = query._replace(shape=(*query.shape[:-1], width)) if rounded else query
+    return wide, None if value_head_dim == values else value_head_dim
+
+
+def check_tokens(
+    tokens: dict[str, TensorSpec], caches: dict[str, TensorSpec], batch: int, widths: dict[str, int]
+) -> None:
+    """Checks what a `KVCache` is given to keep: key and value, by name, for caches and widths by the same names."""
     seq = None
     for name, tensor in tokens.items():
         _check_cached_dtype(name, tensor, caches[name])
-        heads, width = caches[name].shape[2:]
+        heads, width = caches[name].shape[2], widths[name]
         shape = tensor.shape
         if len(shape) != 4 or (shape[0], *shape[2:]) != (batch, heads, width) or shape[1] != (seq or shape[1]):
             raise ValueError(f"{name}: got shape {shape}, allowed is ({batch}, {seq or 'seq'}, {heads}, {width})")
         seq = shape[1]
 
 
-def _check_query(query: TensorSpec, batch: int, cache: TensorSpec) -> None:
+def check_counts(name: str, tensor: TensorSpec, batch: int) -> None:
+    """Checks a tensor that holds a number for each sequence of a `KVCache`."""
+    check_dtype(name, tensor.dtype, ("int32",))
+    if tensor.shape != (batch,):
+        raise ValueError(f"{name}: got shape {tensor.shape}, allowed is (batch,) = ({batch},)")
+
+
+def check_query(query: TensorSpec, batch: int, cache: TensorSpec, head_dim: int) -> None:
     """Checks what attends to a `KVCache`, whose own shape and dtype are what they are."""
     _check_cached_dtype("query", query, cache)
-    if query.shape[0] != batch or query.shape[-1] != cache.shape[3]:
-        raise ValueError(f"query: got shape {query.shape}, allowed is ({batch}, seq, heads, {cache.shape[3]})")
+    if len(query.shape) != 4 or query.shape[0] != batch or query.shape[-1] != head_dim:
+        raise ValueError(f"query: got shape {query.shape}, allowed is ({batch}, seq, heads, {head_dim})")
 
 
 def _check_cached_dtype(name: str, tensor: TensorSpec, cache: TensorSpec) -> None:

@@ -29,11 +29,6 @@ _STRATEGIES = {
 DEFAULT_STRATEGY = "sparse"
 
 
-def strategy_names() -> tuple[str, ...]:
-    """Names that `get_strategy` knows."""
-    return tuple(_STRATEGIES)
-
-
 def get_strategy(name: str) -> TilingStrategy:
     """The strategy called `name`.
 

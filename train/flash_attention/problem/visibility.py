@@ -106,20 +106,6 @@ class Band:
             _first_row(self.seq_q, lambda row: self.keys(row)[0] >= stop),
         )
 
-    def query_tiles(self, key_tile: int, tile_q: int, tile_k: int) -> list[TileVisit]:
-        """Query tiles that visit a tile of keys, in ascending order: the transpose of `key_tiles`."""
-        start, stop = key_tile * tile_k, min((key_tile + 1) * tile_k, self.seq_k)
-        first, end = self.rows_that_see(start, stop)
-        visits = []
-        for index in range(first // tile_q, -(-end // tile_q)):
-            rows = index * tile_q, min((index + 1) * tile_q, self.seq_q) - 1
-            lo, hi = self.union(*rows)
-            if lo >= stop or hi <= start:
-                continue
-            all_lo, all_hi = self.common(*rows)
-            visits.append(TileVisit(index, not (all_lo <= start and stop <= all_hi)))
-        return visits
-
     def pairs(self) -> int:
         """Number of visible (query, key) pairs: what the work of a run is proportional to."""
         return sum(hi - lo for lo, hi in self.rows())

@@ -54,7 +54,13 @@ class OperatorAttention(nn.Cell):
         # The decoding kernels have no strategies for sharded graphs. Where they can run they do: their modelled time is
         # below that of the forward kernel and of the change of keys and values to FRACTAL_NZ before it.
         decodes = shard is None and decode_scheduler.refuse(kernel_problem) is None
-        self.core = kernels(request, make_primitive, decodes)
+        self.slopes_place = problem.place("alibi_slopes")
+        if shard is not None and self.slopes_place is not None:
+            raise ValueError(
+                "alibi_slopes: given to the TIK operators with shards, allowed there are alibi=True with the standard "
+                "slopes, and a bias"
+            )
+        self.core = kernels(request, make_primitive, self.slopes_place is not None, decodes)
         self.mask_place, self.bias_place, self.sinks_place = map(problem.place, ("mask", "bias", "sinks"))
         self.mask = self.bias = None
         self.explicit_mask = ExplicitMask(problem, shard) if problem.prefix or problem.segments else None
@@ -87,42 +93,51 @@ class OperatorAttention(nn.Cell):
             keep = ops.stop_gradient(self.keep(inputs[self.decisions]))
         if self.sinks_place is not None:
             spread = self.sinks(inputs[self.sinks_place])
-        output, logsumexp = self.core(query, key, value, (hidden, bias, keep, spread))
+        slopes = self.nothing
+        if self.slopes_place is not None:
+            slopes = ops.stop_gradient(ops.reshape(inputs[self.slopes_place], (-1,)))
+        output, logsumexp = self.core(query, key, value, (hidden, bias, keep, spread, slopes))
         logsumexp = logsumexp[:, :, : self.seq_q]
         return output, ops.masked_fill(logsumexp, logsumexp < NOTHING_SEEN, -float("inf"))
 
 
-def kernels(request: Request, make_primitive: MakePrimitive, decodes: bool = False) -> Differentiable:
+def kernels(
+    request: Request, make_primitive: MakePrimitive, given_slopes: bool, decodes: bool = False
+) -> Differentiable:
     """The forward kernel, or where it decodes the two decoding kernels, and the backward kernels as its gradient.
 
-        output, logsumexp = cell(query, key, value, (mask, bias, keep, sinks))
+        output, logsumexp = cell(query, key, value, (mask, bias, keep, sinks, slopes))
 
     query (B, H, Sq, D), key (B, Hkv, Sk, D), value (B, Hkv, Sk, Dv), or matrices of tokens with layout TH; mask, bias,
-    keep and sinks as the kernels take them, or anything where the problem has none. logsumexp (B, H, Sq padded).
+    keep and sinks as the kernels take them, or anything where the problem has none; slopes (H,) float32, or anything
+    where they are not data (given_slopes). logsumexp (B, H, Sq padded).
 
-    With packed sequences ends_q, ends_k and prefix of operators.work_tables follow the sinks, and the rows of logsumexp
-    are the stored ones.
+    With packed sequences ends_q, ends_k and prefix of operators.work_tables follow, and the rows of logsumexp are the
+    stored ones.
     """
     p = request.problem
     shapes = {name: placement(p, name).shape for name in ("output", "d_query", "d_key", "d_value")}
     shapes["d_bias"] = (*p.bias_planes, p.seq_q, p.seq_k)
     forward, *backward = operators.stages(request)
     return Differentiable(
-        _Decoding(request, make_primitive) if decodes else _Forward(request, forward, make_primitive, shapes),
-        _Backward(request, backward, make_primitive, shapes),
+        _Decoding(request, make_primitive, given_slopes)
+        if decodes
+        else _Forward(request, forward, make_primitive, shapes, given_slopes),
+        _Backward(request, backward, make_primitive, shapes, given_slopes),
         "tik and emulator",
-        count=7 if p.sequences else 4,
+        count=8 if p.sequences else 5,
     )
 
 
 class _Decoding(nn.Cell):
-    def __init__(self, request: Request, make_primitive: MakePrimitive):
+    def __init__(self, request: Request, make_primitive: MakePrimitive, given_slopes: bool):
         super().__init__()
-        self.kernels, self.has_sinks = DecodeKernels(request, make_primitive), request.problem.sinks
+        self.kernels = DecodeKernels(request, make_primitive, given_slopes)
+        self.has_sinks = request.problem.sinks
 
     def construct(self, query, key, value, others):
         sinks = others[3]
-        return self.kernels(query, key, value, sinks[0, :, 0] if self.has_sinks else sinks)
+        return self.kernels(query, key, value, sinks[0, :, 0] if self.has_sinks else sinks, others[4])
 
 
 class _Features(nn.Cell):
@@ -145,9 +160,9 @@ class _Features(nn.Cell):
 
 
 class _Forward(nn.Cell):
-    def __init__(self, request: Request, stage: str, make_primitive: MakePrimitive, shapes: dict):
+    def __init__(self, request: Request, stage: str, make_primitive: MakePrimitive, shapes: dict, given_slopes: bool):
         super().__init__()
-        self.forward, self.constants = primitive_of(stage, request, make_primitive, shapes)
+        self.forward, self.constants = primitive_of(stage, request, make_primitive, shapes, given_slopes)
         self.features = _Features(request)
         self.has_sinks, self.packed = request.problem.sinks, request.problem.sequences > 0
         if self.packed:
@@ -159,18 +174,20 @@ class _Forward(nn.Cell):
         if self.has_sinks:
             features = features + (others[3],)
         if self.packed:
-            work, blocks = self.tables[0](others[4], others[5], others[6])
+            work, blocks = self.tables[0](others[5], others[6], others[7])
             features = features + (blocks, work)
-        return self.forward(query, key, value, *features, *self.constants)
+        return self.forward(query, key, value, *features, *self.constants(others[4]))
 
 
 class _Backward(nn.Cell):
     """The kernel of the rows, the main kernel, and where that does not give d_query a last one."""
 
-    def __init__(self, request: Request, stages: Sequence, make_primitive: MakePrimitive, shapes: dict):
+    def __init__(
+        self, request: Request, stages: Sequence, make_primitive: MakePrimitive, shapes: dict, given_slopes: bool
+    ):
         super().__init__()
         p = request.problem
-        rows, main, *finish = (primitive_of(name, request, make_primitive, shapes) for name in stages)
+        rows, main, *finish = (primitive_of(name, request, make_primitive, shapes, given_slopes) for name in stages)
         self.rows, self.rows_constants = rows
         self.main, self.main_constants = main
         self.finish = finish[0][0] if finish else None
@@ -191,11 +208,11 @@ class _Backward(nn.Cell):
             given = given + (sinks,)
         features, blocks = self.features(mask, bias, keep), ()
         if self.packed:
-            work, table = self.tables[0](others[4], others[5], others[6])
+            work, table = self.tables[0](others[5], others[6], others[7])
             blocks, features = (table,), features + (work,)
-        rows = self.rows(*given, *blocks, *self.rows_constants)
+        rows = self.rows(*given, *blocks, *self.rows_constants(others[4]))
         lanes = rows[0] if isinstance(rows, tuple) else rows
-        gradients = self.main(query, key, value, d_output, lanes, *features, *self.main_constants)
+        gradients = self.main(query, key, value, d_output, lanes, *features, *self.main_constants(others[4]))
         d_query = gradients[-1]
         if self.finish is not None:
             d_query = self.finish(gradients[2], *blocks)
@@ -215,7 +232,7 @@ class _Backward(nn.Cell):
 
 
 class SpreadSinks(nn.Cell):
-    """Sinks (H,) as the kernels take them: layout.pack_sinks in MindSpore operations."""
+    """Sinks (H,) as the kernels take them, float32 (batch, H, SINK_LANES): each repeated."""
 
     def __init__(self, batch: int, shard: Shard | None):
         super().__init__()
@@ -233,8 +250,8 @@ class SpreadSinks(nn.Cell):
 class _PerKey(nn.Cell):
     """A mask or bias per key, (B or 1, H or 1, 1, Sk), as the kernels take it: Sk padded.
 
-    The values of a bias are followed by which keys they hide: (2, B or 1, H or 1, 1, Sk padded); layout.pack_keys and
-    layout.pack_bias in MindSpore operations.
+    The values of a bias are followed by which keys they hide: (2, B or 1, H or 1, 1, Sk padded).
+    Where a bias is -inf (-65504 stands for it on a chip without infinities) the value is 0, the other HIDDEN_BY_BIAS.
 
     Args:
         shape: on one device.

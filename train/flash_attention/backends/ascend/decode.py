@@ -21,16 +21,19 @@ class DecodeKernels(nn.Cell):
     """Both kernels.
 
     query (B, H, Sq, D), key (B, Hkv, Sk, D) and value (B, Hkv, Sk, Dv), or caches with tables and lengths as
-    `PagedOperators` pads them; sinks (H,) float32, or anything where the problem has none. output (B, H, Sq, Dv),
-    logsumexp (B, H, Sq padded to 16).
+    `PagedOperators` pads them; sinks and slopes (H,) float32, or anything where the problem has none. output
+    (B, H, Sq, Dv), logsumexp (B, H, Sq padded to 16).
     """
 
-    def __init__(self, request: Request, make_primitive: MakePrimitive):
+    def __init__(self, request: Request, make_primitive: MakePrimitive, given_slopes: bool):
         super().__init__()
         p, self.paged = request.problem, request.pages is not None
         plan = scheduler.choose(p, self.paged).plan
         shapes = {"output": (p.batch, p.heads, p.seq_q, p.value_dim)}
-        main, merge = (primitive_of(name, request, make_primitive, shapes) for name in DECODE_STAGES)
+        head_rows = scheduler.head_rows(p, plan)
+        main, merge = (
+            primitive_of(name, request, make_primitive, shapes, given_slopes, head_rows) for name in DECODE_STAGES
+        )
         self.main, self.main_constants = main
         self.merge, self.merge_constants = merge
         self.blocks = (p.batch * p.kv_heads, plan.row_blocks, plan.rows)
@@ -40,16 +43,16 @@ class DecodeKernels(nn.Cell):
         self.padding = Tensor(np.zeros((p.batch, p.heads, padded(p.seq_q) - p.seq_q), np.float32))
         self.pads = padded(p.seq_q) > p.seq_q
         self.sinks = p.sinks
-        self.sink_heads = Tensor(scheduler.head_rows(p, plan))
+        self.sink_heads = Tensor(head_rows)
 
-    def construct(self, query, key, value, sinks, tables=None, lengths=None):
+    def construct(self, query, key, value, sinks, slopes, tables=None, lengths=None):
         given, more = (), ()
         if self.paged:
             given, more = (tables, lengths), (lengths,)
         if self.sinks:
             more = more + (ops.gather(sinks, self.sink_heads, 0),)
-        sums, statistics = self.main(query, key, value, *given, *self.main_constants)
-        output, stored = self.merge(sums, statistics, *more, *self.merge_constants)
+        sums, statistics = self.main(query, key, value, *given, *self.main_constants(slopes))
+        output, stored = self.merge(sums, statistics, *more, *self.merge_constants(slopes))
         stored = ops.reshape(ops.reshape(stored, self.blocks)[:, :, : self.block_rows], self.heads)
         logsumexp = ops.reshape(stored[:, : self.group_rows], self.rows)
         if self.pads:
@@ -63,38 +66,40 @@ class PagedOperators(nn.Cell):
     def __init__(self, problem: PagedProblem, make_primitive: MakePrimitive, chip: Chip):
         super().__init__()
         self.kernels = _PagedKernels(problem, make_primitive, chip)
-        self.sinks = problem.whole.place("sinks")
+        self.sinks, self.slopes = problem.whole.place("sinks"), problem.whole.place("alibi_slopes")
         self.nothing = Tensor(np.zeros(1, np.float32))
 
     def construct(self, query, key_cache, value_cache, block_tables, context_lens, inputs):
         sinks = self.nothing if self.sinks is None else inputs[self.sinks]
-        return self.kernels(query, key_cache, value_cache, block_tables, context_lens, sinks)
+        slopes = self.nothing if self.slopes is None else ops.reshape(inputs[self.slopes], (-1,))
+        return self.kernels(query, key_cache, value_cache, block_tables, context_lens, sinks, slopes)
 
 
 class _PagedKernels(nn.Cell):
     """The same where no input is None, which has no place in a gradient function.
 
     A kernel takes as many queries as a row block has rows. Those of a longer prompt come in parts: to each part the
-    sequences end where its own queries end.
+    sequences end where its own queries end, or without causal where they do.
     """
 
     def __init__(self, problem: PagedProblem, make_primitive: MakePrimitive, chip: Chip):
         super().__init__()
         p = problem.whole
         most = tiling.rows_at_once(paged_request(problem, chip, 1).problem)
-        self.part, self.seq_q = min(most, p.seq_q), p.seq_q
+        self.part, self.seq_q, self.causal = min(most, p.seq_q), p.seq_q, p.rules.causal
         rest = p.seq_q % self.part
-        self.kernels = DecodeKernels(paged_request(problem, chip, self.part), make_primitive)
+        given_slopes = p.slopes_shape is not None
+        self.kernels = DecodeKernels(paged_request(problem, chip, self.part), make_primitive, given_slopes)
         self.rest_kernels = None
         if rest:
-            self.rest_kernels = DecodeKernels(paged_request(problem, chip, rest), make_primitive)
+            self.rest_kernels = DecodeKernels(paged_request(problem, chip, rest), make_primitive, given_slopes)
         self.query_shape = (p.batch, p.seq_q, p.heads, p.head_dim)
         self.output_shape = problem.shape_output()
         entries = p.batch * (p.seq_k // problem.block_size)
         self.pads = entries % 8 > 0, p.batch % 8 > 0
         self.padding = tuple(Tensor(np.zeros(padded(size, 8) - size, np.int32)) for size in (entries, p.batch))
 
-    def construct(self, query, key_cache, value_cache, block_tables, context_lens, sinks):
+    def construct(self, query, key_cache, value_cache, block_tables, context_lens, sinks, slopes):
         tables, lengths = ops.reshape(block_tables, (-1,)), context_lens
         if self.pads[0]:
             tables = ops.concat((tables, self.padding[0]), 0)
@@ -105,15 +110,17 @@ class _PagedKernels(nn.Cell):
         for start in range(0, self.seq_q, self.part):
             end = min(start + self.part, self.seq_q)
             kernels = self.kernels if end - start == self.part else self.rest_kernels
-            queries, ends = query[:, :, start:end], lengths - (self.seq_q - end)
-            output, _ = kernels(queries, key_cache, value_cache, sinks, tables, ends)
+            queries, ends = query[:, :, start:end], lengths
+            if self.causal:
+                ends = lengths - (self.seq_q - end)
+            output, _ = kernels(queries, key_cache, value_cache, sinks, slopes, tables, ends)
             outputs = outputs + (output,)
         output = outputs[0] if len(outputs) == 1 else ops.concat(outputs, 2)
         return ops.reshape(ops.transpose(output, (0, 2, 1, 3)), self.output_shape)
 
-    def bprop(self, query, key_cache, value_cache, block_tables, context_lens, sinks, out, dout):
+    def bprop(self, query, key_cache, value_cache, block_tables, context_lens, sinks, slopes, out, dout):
         refuse_gradient("paged_attention")
-        return query, key_cache, value_cache, block_tables, context_lens, sinks
+        return query, key_cache, value_cache, block_tables, context_lens, sinks, slopes
 
 
 def paged_request(problem: PagedProblem, chip: Chip, queries: int) -> Request:
@@ -126,4 +133,15 @@ def refuse_paged(problem: PagedProblem) -> str | None:
     """Why the decoding kernels cannot run a paged problem that the operators do not refuse otherwise, or None."""
     if problem.block_size < 16:
         return f"got blocks of {problem.block_size} keys, the decoding kernels take 16 and more"
-    return scheduler.refuse(host.describe(replace(problem.whole, seq_q=1)))
+    described = host.describe(replace(problem.whole, seq_q=1))
+    reason, rules = scheduler.refuse(described), problem.whole.rules
+    if problem.whole.head_dim % 16 or problem.whole.value_dim % 16:
+        return f"{reason}; paged_caches makes caches that are wide enough"
+    most = 0 if reason else tiling.rows_at_once(described)
+    positional = rules.window_left >= 0 or rules.window_right >= 0 or rules.alibi
+    if reason is None and not rules.causal and positional and problem.whole.seq_q > most:
+        return (
+            f"got {problem.whole.seq_q} queries without causal, with a window or ALiBi; the decoding kernels take "
+            f"{most} of them at once, and know the positions of the last ones alone"
+        )
+    return reason

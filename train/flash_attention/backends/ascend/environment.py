@@ -12,7 +12,6 @@ from pathlib import Path
 from flash_attention.kernels.tik.problem import CAPACITY, Chip
 
 VENDOR = "flash_attention"
-FIRST_GENERATION = ("Ascend910", "Ascend910A", "Ascend910B", "Ascend910ProA", "Ascend910ProB", "Ascend910PremiumA")
 _DRIVER = Path("/usr/local/Ascend/driver/version.info")
 _CANN_VARIABLES = ("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME", "ASCEND_OPP_PATH")
 
@@ -34,6 +33,11 @@ def package_folder() -> Path | None:
     return None
 
 
+def is_virtual() -> bool:
+    """Whether the card is the virtual one, whose computer's times are not those of a device."""
+    return "VIRTUAL_ASCEND_SOC" in os.environ
+
+
 def missing(version: str, target: str) -> str | None:
     """What keeps the TIK operators from running under MindSpore `version` on device `target`, or None.
 
@@ -41,7 +45,7 @@ def missing(version: str, target: str) -> str | None:
     """
     if target != "Ascend":
         return f"runs on Ascend 910, and the device target is {target}"
-    if not _DRIVER.exists() and "VIRTUAL_ASCEND_SOC" not in os.environ:  # a virtual card needs no driver
+    if not _DRIVER.exists() and not is_virtual():
         return f"the Ascend driver is not installed ({_DRIVER} does not exist)"
     if not any(os.environ.get(name) for name in _CANN_VARIABLES):
         return f"CANN is not set up: none of {', '.join(_CANN_VARIABLES)} is set (source CANN's set_env.sh)"

@@ -43,7 +43,9 @@ class PackedOperators(nn.Cell):
         super().__init__()
         rows = problem.rows
         described = host.describe_packed(problem, **chip._asdict())
-        self.core = kernels(Request(described, logsumexp_gradient=rows.return_lse), make_primitive)
+        self.slopes = rows.place("alibi_slopes")
+        request = Request(described, logsumexp_gradient=rows.return_lse)
+        self.core = kernels(request, make_primitive, self.slopes is not None)
         self.check = check if problem.lengths_q is None or problem.lengths_k is None else None
         self.sequences = problem.sequences
         self.lengths_q, self.lengths_k = (
@@ -76,7 +78,10 @@ class PackedOperators(nn.Cell):
             spread = self.spread(inputs[self.sinks])
         if self.prefix is not None:
             prefix = inputs[self.prefix]
-        others = (self.nothing, self.nothing, keep, spread, ends_q, ends_k, prefix)
+        slopes = self.nothing
+        if self.slopes is not None:
+            slopes = ops.stop_gradient(ops.reshape(inputs[self.slopes], (-1,)))
+        others = (self.nothing, self.nothing, keep, spread, slopes, ends_q, ends_k, prefix)
         output, logsumexp = self.core(self.queries(query), self.keys(key), self.values(value), others)
         if self.padded_dim > self.value_dim:
             output = ops.reshape(output, (-1, self.heads, self.padded_dim))[:, :, : self.value_dim]
@@ -110,6 +115,12 @@ class _Matrix(nn.Cell):
 def refuse_packed(problem: PackedProblem) -> str | None:
     """Why the operators cannot run packed sequences whose rows they do not refuse, or None."""
     rules = problem.rows.rules
+    for name, given in (("bias", problem.rows.bias_shape), ("keep_bits", problem.rows.keep_bits)):
+        if given:
+            return (
+                f"of packed sequences the TIK operators take no {name}: their work tables have no place for where that "
+                "of a sequence begins, which is data"
+            )
     if rules.in_blocks:
         return "of packed sequences the TIK operators take windows in tokens (window_size), not in blocks"
     keep_bytes = layout.keep_shape(host.describe_packed(problem))[0] if problem.rows.dropout_threshold else 0

@@ -5,22 +5,91 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Callable
 
-from mindspore import Tensor, ops
+import numpy as np
+from mindspore import Tensor, nn, ops
+from mindspore import dtype as mstype
 
 from flash_attention.kernels.tik import operators
+from flash_attention.kernels.tik.problem import ALIBI_LARGEST, KernelProblem
 from flash_attention.kernels.tik.signature import Operator, Request, Signature
 
 # make_primitive(operator, its signature, request, shapes of the outputs as MindSpore sees them) -> primitive
 MakePrimitive = Callable[[Operator, Signature, Request, list], ops.Custom]
 
 
-def primitive_of(name: str, request: Request, make_primitive: MakePrimitive, shapes: Mapping[str, tuple]) -> tuple:
-    """(primitive of a stage, its last inputs: the constants).
+def primitive_of(
+    name: str,
+    request: Request,
+    make_primitive: MakePrimitive,
+    shapes: Mapping[str, tuple],
+    given_slopes: bool = False,
+    head_rows: np.ndarray | None = None,
+) -> tuple:
+    """(primitive of a stage, a Cell of its last inputs: the constants).
 
     Args:
         shapes: of outputs that MindSpore sees otherwise than the kernel, by name.
+        given_slopes: whether the slopes of ALiBi are data, see `Constants`.
+        head_rows: of the decoding kernel: the heads of its rows of slopes.
     """
     operator, signature = operators.describe(name, request)
     seen = [shapes.get(tensor.name, tensor.shape) for tensor in signature.outputs]
-    constants = tuple(Tensor(one.constant) for one in signature.inputs if one.constant is not None)
-    return make_primitive(operator, signature, request, seen), constants
+    constants = {one.name: one.constant for one in signature.inputs if one.constant is not None}
+    return make_primitive(operator, signature, request, seen), Constants(
+        request.problem, constants, given_slopes, head_rows
+    )
+
+
+class Constants(nn.Cell):
+    """The constants of a kernel. Where the slopes of ALiBi are data, what depends on them comes from those.
+
+    The kernels read slopes from tables in global memory, and what else a kernel is does not depend on their values.
+    """
+
+    def __init__(self, problem: KernelProblem, constants: dict, given_slopes: bool, head_rows: np.ndarray | None):
+        super().__init__()
+        self.values = tuple(map(Tensor, constants.values()))
+        self.kinds = tuple(name if given_slopes and name in ("slopes", "row_slopes") else "" for name in constants)
+        self.table = SlopeTable(problem)
+        self.head_rows = None if head_rows is None else Tensor(head_rows)
+
+    def construct(self, slopes):
+        result = ()
+        for kind, value in zip(self.kinds, self.values):
+            if kind == "slopes":
+                value = self.table(slopes)
+            elif kind == "row_slopes":
+                value = ops.gather(self.table.allowed(slopes), self.head_rows, 0)
+            result = result + (value,)
+        return result
+
+
+class SlopeTable(nn.Cell):
+    """float32 (heads, SLOPE_WORDS) of float32 (heads,) slopes; score_terms.slope_table in MindSpore operations.
+
+    A slope that is steeper than the kernels can tell apart, for so many tokens, becomes NaN.
+    """
+
+    def __init__(self, problem: KernelProblem):
+        super().__init__()
+        self.post_scale = float(problem.post_scale)
+        self.steepest = ALIBI_LARGEST / max(problem.seq_q, problem.seq_k)
+        self.nan = Tensor(np.full(problem.heads, np.nan, np.float32))
+
+    def allowed(self, slopes):
+        return ops.select(ops.abs(slopes) <= self.steepest, slopes, self.nan)
+
+    def construct(self, slopes):
+        slopes = self.allowed(slopes)
+        reduced = slopes / self.post_scale
+        wide, narrow, correction = self.halves(128 * reduced), self.halves(reduced), self.halves(-2 * slopes)
+        return ops.stack((reduced,) + wide + narrow + correction + (self.half(-2 * reduced),), 1)
+
+    def halves(self, number):
+        """Two float16 numbers that add up to it."""
+        first = self.half(number)
+        return first, self.half(number - first)
+
+    def half(self, number):
+        number = ops.minimum(ops.maximum(number, -65504.0), 65504.0)
+        return ops.cast(ops.cast(number, mstype.float16), mstype.float32)

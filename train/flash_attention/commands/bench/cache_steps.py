@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from flash_attention.commands.bench.figures import Figure
+from flash_attention.measuring.implementations import choose_cpu
 
 HEADS, KV_HEADS, DIM = 8, 2, 64
 STEPS, ROUNDS = 100, 7
@@ -52,6 +53,7 @@ def measure(steps: int) -> dict[str, tuple[float, float]]:
 
     from flash_attention import KVCache
 
+    choose_cpu()
     generator = np.random.default_rng(3)
     query, token = (
         Tensor(generator.standard_normal((1, 1, heads, DIM)).astype(np.float32)) for heads in (HEADS, KV_HEADS)

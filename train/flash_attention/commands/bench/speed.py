@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from flash_attention import plotting
-from flash_attention.commands.bench.case import Case
 from flash_attention.commands.bench.figures import Figure
-from flash_attention.commands.bench.implementations import IMPLEMENTATIONS
-from flash_attention.commands.bench.turns import Timing, Worker, time_in_turns
+from flash_attention.measuring.case import Case
+from flash_attention.measuring.implementations import IMPLEMENTATIONS, Flash
+from flash_attention.measuring.turns import Timing, Worker, time_in_turns
 from flash_attention.text_table import about, table
 
 LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> list[Figure]:
     if options.quick:
         options.rounds = min(options.rounds, 3)
     lengths = options.seq or (QUICK_LENGTHS if options.quick else LENGTHS)
-    dtypes = options.dtype or DTYPES
+    dtypes = options.dtype or [dtype for dtype in DTYPES if Flash().lacks(dtype) is None]
     cases = [Case(seq, dtype) for dtype in dtypes for seq in lengths]
     title = f"{processor()}, {options.threads} threads, MindSpore {installed_version('mindspore')}"
     title += f", torch {installed_version('torch') or 'not installed'}"
@@ -99,6 +99,8 @@ def estimate(cases: Sequence[Case], names: Sequence[str], rounds: int, budget: f
     total = START_SECONDS * len(names)
     for case in cases:
         running = [name for name in names if IMPLEMENTATIONS[name]().refuse(case) is None]
+        if not running:
+            continue
         one = sum((case.flops("forward") + case.flops("both")) / GFLOPS[name] / 1e9 for name in running)
         total += START_SECONDS * len(running) + one * (1 + min(rounds, max(3, budget / one)))
         total += START_SECONDS * len(running) * (case.dtype == cases[0].dtype)

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import importlib.util
 
-from flash_attention.commands.bench import tik_kernels
 from flash_attention.commands.bench.figures import Figure
-from flash_attention.commands.bench.tik_kernels import Measurement
 from flash_attention.kernels.tik.problem import KernelProblem
+from flash_attention.measuring import tik_kernels
+from flash_attention.measuring.tik_kernels import Measurement
 
 #: (operator, head_dim, causal)
 Shape = tuple[str, int, bool]

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from flash_attention.commands.bench import tik, tik_kernels
+from flash_attention.commands.bench import tik
 from flash_attention.commands.bench.figures import Figure
 from flash_attention.commands.bench.sequences import DIM, DOCUMENTS, TOKENS, document_ends
 from flash_attention.kernels.tik import integers, operators
 from flash_attention.kernels.tik.problem import KernelProblem
 from flash_attention.kernels.tik.signature import Request
+from flash_attention.measuring import tik_kernels
 from flash_attention.problem.rules import AttentionRules
 
 QUICK = 16  # how many times fewer tokens --quick has

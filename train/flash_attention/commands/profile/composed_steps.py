@@ -7,8 +7,8 @@ from typing import Any, Callable
 
 import numpy as np
 
-from flash_attention.commands.bench.case import Case
-from flash_attention.commands.bench.implementations import Composed, random_inputs
+from flash_attention.measuring.case import Case
+from flash_attention.measuring.implementations import Composed, random_inputs
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ import contextlib
 
 
 def run(options: argparse.Namespace) -> int:
-    from flash_attention.commands.bench.case import Case
-    from flash_attention.commands.bench.implementations import Gemm, MultiplyAdds
-    from flash_attention.commands.bench.turns import Worker, time_in_turns
     from flash_attention.commands.info import processor
+    from flash_attention.measuring.case import Case
+    from flash_attention.measuring.implementations import Gemm, MultiplyAdds
+    from flash_attention.measuring.turns import Worker, time_in_turns
     from flash_attention.text_table import table
 
     sizes = {"batch": options.batch, "heads": options.heads, "head_dim": options.head_dim}
@@ -59,7 +59,7 @@ def timed(worker, case, rounds: int) -> dict:
     Raises:
         RuntimeError: the backend cannot run it.
     """
-    from flash_attention.commands.bench.turns import time_in_turns
+    from flash_attention.measuring.turns import time_in_turns
 
     timings, reasons = time_in_turns([worker], case, rounds, budget=20.0)
     if reasons:

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flash_attention import plotting
-from flash_attention.commands.bench import tik_kernels
 from flash_attention.kernels.tik.hardware import CUBE_FLOPS
+from flash_attention.measuring import tik_kernels
 from flash_attention.text_table import table
 
 PIPES = ("M", "V", "MTE1", "MTE2", "MTE3", "S")

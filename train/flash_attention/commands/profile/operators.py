@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from flash_attention.commands.bench.case import Case
+from flash_attention.measuring.case import Case
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,8 @@ class Row:
 
 
 def run(options: argparse.Namespace) -> int:
-    from flash_attention.commands.bench.turns import Worker
     from flash_attention.commands.info import processor
+    from flash_attention.measuring.turns import Worker
 
     print(f"{processor()}, {options.threads} threads; medians of {options.rounds} rounds")
     with Worker("steps", options.threads) as steps, Worker("flash", options.threads) as flash:
@@ -47,8 +47,8 @@ def measure(steps, flash, case: Case, rounds: int) -> list[Row]:
     Raises:
         RuntimeError: one of them cannot run the case; with the reason.
     """
-    from flash_attention.commands.bench.turns import time_in_turns
     from flash_attention.commands.profile.composed_steps import STEPS
+    from flash_attention.measuring.turns import time_in_turns
 
     rows: list[Row] = []
     timings, reasons = time_in_turns([steps], case, rounds, budget=20.0, kinds=tuple(STEPS))

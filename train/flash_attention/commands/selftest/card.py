@@ -25,6 +25,7 @@ class Device(Protocol):
     """What an experiment asks."""
 
     backend: str  # of the layer
+    timed: bool  # whether calls take the time of a device
 
     def description(self) -> dict[str, str]:
         """Chip and software versions."""
@@ -39,7 +40,7 @@ class Device(Protocol):
 class Emulator:
     """tikemu in strict mode."""
 
-    backend = "emulator"
+    backend, timed = "emulator", False
     soc = "Ascend910A"
 
     def __init__(self):
@@ -97,13 +98,14 @@ class Ascend:
 
         from flash_attention.backends.ascend import environment
 
-        self.ms, self.environment = ms, environment
+        self.ms, self.environment, self.timed = ms, environment, not environment.is_virtual()
         reason = environment.missing(ms.__version__, ms.get_context("device_target"))
         if reason is not None:
             raise RuntimeError(f"--device ascend: {reason}")
 
     def description(self) -> dict[str, str]:
-        return {"soc": self.environment.specifications()["soc"], "mindspore": self.ms.__version__}
+        soc = self.environment.specifications()["soc"]
+        return {"soc": soc if self.timed else f"{soc}, virtual", "mindspore": self.ms.__version__}
 
     def platform(self, name: str) -> int:
         return int(self.environment.specifications()[name])

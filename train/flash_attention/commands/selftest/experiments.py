@@ -173,7 +173,7 @@ def _attention(head_dim: int, seq: int, **rules) -> Callable[[Device], str]:
 
 
 def _times(device: Device) -> str:
-    """Forward of one shape beside the model. On the emulator there is no time of a device."""
+    """Forward of one shape beside the model, where there is a device that takes time."""
     import importlib.util
 
     seq, heads = 2048, 32
@@ -181,14 +181,16 @@ def _times(device: Device) -> str:
     for head_dim in (128, 64):
         modelled = None
         if importlib.util.find_spec("tikemu") is not None:
-            from flash_attention.commands.bench import tik_kernels
+            from flash_attention.measuring import tik_kernels
 
             cycles = tik_kernels.measure(tik_kernels.problem_of(seq, head_dim)).cycles
             modelled = cycles / 1e6  # at 1 GHz, in milliseconds
-        measured = _milliseconds(heads, seq, head_dim) if device.backend == "tik" else None
+        measured = _milliseconds(heads, seq, head_dim) if device.timed else None
         cells = [f"{name} {value:.2f} ms" for name, value in (("measured", measured), ("model", modelled)) if value]
         lines.append(f"forward D={head_dim}, {heads} heads, S={seq}: {', '.join(cells) or 'neither device nor tikemu'}")
         _require(not (measured and modelled and measured > 3 * modelled), "; ".join(lines))
+    if not device.timed:
+        raise NotRun(f"here is no device to be timed; {'; '.join(lines)}")
     return "; ".join(lines)
 
 
@@ -218,26 +220,27 @@ EXPERIMENTS = (
     Experiment(
         "shifted operands",
         "a product whose first source overlaps the destination, 256 bytes further on, is that of the old values",
-        "FLASH_ATTENTION_FORMS=shifted_operands=0 (kernels/tik/forms.py)",
+        "FLASH_ATTENTION_FORMS=shifted_operands=0 (kernels/tik/instruction_forms.py)",
         _shifted,
     ),
     Experiment(
         "repeated source",
         "load2dv1 with src_stride 0 repeats a fractal",
-        "nothing: the kernels do not use it; keep repeated_source off (kernels/tik/forms.py)",
+        "nothing: the kernels do not use it; keep repeated_source off (kernels/tik/instruction_forms.py)",
         _repeated_source,
     ),
     Experiment(
         "float16 axpy to float32",
         "vec_axpy adds float16 numbers to float32 ones without rounding the sum to float16",
-        "FLASH_ATTENTION_FORMS=mixed_axpy=0 (kernels/tik/forms.py); biases per score and ALiBi on both sides use it",
+        "FLASH_ATTENTION_FORMS=mixed_axpy=0 (kernels/tik/instruction_forms.py); biases per score and ALiBi "
+        "on both sides use it",
         _mixed_axpy,
     ),
     Experiment(
         "slice of L0C",
         "data_move and tensor_mov take a part of an L0C tensor",
-        "FLASH_ATTENTION_FORMS=tensor_move=1 where data_move fails (kernels/tik/forms.py), or a tensor per part that "
-        "is moved among the L0C buffers of kernels/tik/forward/plan.py and backward/plan.py",
+        "FLASH_ATTENTION_FORMS=tensor_move=1 where data_move fails (kernels/tik/instruction_forms.py), or a tensor "
+        "per part that is moved among the L0C buffers of kernels/tik/forward/plan.py and backward/plan.py",
         _slice,
     ),
     Experiment(

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from flash_attention.backends.ascend import environment
 from flash_attention.kernels.tik import tuning
 
 if TYPE_CHECKING:
@@ -31,9 +32,16 @@ class DeviceTimer:
 
     Args:
         backend: "tik"; another one stands in where there is no device.
+
+    Raises:
+        RuntimeError: the card is virtual.
     """
 
     def __init__(self, backend: str = "tik") -> None:
+        if environment.is_virtual():
+            raise RuntimeError(
+                "--device ascend: a virtual card has no times of a device; --device emulator takes those of the model"
+            )
         self.backend = backend
 
     def __call__(self, case: Case, variant: Variant) -> float:
@@ -43,13 +51,13 @@ class DeviceTimer:
             path.write_text(tuning.to_json([(case.entry(variant), {})]), encoding="utf-8")
             command = [sys.executable, "-m", __name__, case.operator, str(case.seq), str(case.head_dim), case.rules]
             root = str(Path(__file__).resolve().parents[3])
-            environment = {
+            variables = {
                 **os.environ,
                 "FLASH_ATTENTION_TUNING": str(path),
                 "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")])),
             }
             done = subprocess.run(
-                [*command, self.backend], cwd=folder, env=environment, capture_output=True, text=True, check=False
+                [*command, self.backend], cwd=folder, env=variables, capture_output=True, text=True, check=False
             )
         lines = done.stdout.strip().splitlines()
         if done.returncode or not lines:
@@ -60,8 +68,8 @@ class DeviceTimer:
 
 def main(operator: str, seq: str, head_dim: str, rules: str, backend: str) -> None:
     """Prints the seconds of one call."""
-    from flash_attention.commands.bench.case import Case as Call
-    from flash_attention.commands.bench.implementations import Flash
+    from flash_attention.measuring.case import Case as Call
+    from flash_attention.measuring.implementations import Flash
 
     call = Call(int(seq), "float16", heads=HEADS, head_dim=int(head_dim), causal=rules == "causal")
     passes = Flash(backend).prepare(call)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 
-from flash_attention.commands.bench import tik_kernels
 from flash_attention.kernels.tik import tuning
 from flash_attention.kernels.tik.backward import plan as backward_tiling
 from flash_attention.kernels.tik.backward import work as backward_scheduler
 from flash_attention.kernels.tik.forward import plan as forward_tiling
 from flash_attention.kernels.tik.forward import work as forward_scheduler
 from flash_attention.kernels.tik.problem import KernelProblem, padded
+from flash_attention.measuring import tik_kernels
 
 GAIN = 0.01  # by which a variant must beat the usual choice
 

@@ -1,7 +1,7 @@
 """`flash_attn_with_kvcache`: attention against a cache of keys and values, which may grow in the call.
 
-A cache of one row for each sequence is one of pages as long as a row. Where the queries stand at the end of what they
-see, `paged_attention` does the rest; else the pages are gathered and what is hidden becomes a mask.
+A cache of one row for each sequence is one of pages as long as a row. `paged_attention` does the rest; with left
+padding or a logsumexp the pages are gathered and what is hidden becomes a mask.
 """
 
 from __future__ import annotations
@@ -129,8 +129,8 @@ class _Cached(nn.Cell):
         self.dtype, self.new = getattr(mstype, q.dtype), new
         self.block_size, self.capacity = cache.shape[1], width * cache.shape[1]
         self.whole = in_rows and cache.shape[0] == self.batch
-        # What `paged_attention` computes: queries at the end that see nothing behind themselves.
-        self.at_the_end = (self.seq == 1 or self.right == 0) and not (padded or self.return_lse)
+        self.causal = causal
+        self.by_pages = not (padded or self.return_lse)  # by `paged_attention`
         self.positional = self.right >= 0 or self.left >= 0 or self.seq == 1
         self.table = Tensor(np.arange(self.batch, dtype=np.int32).reshape(-1, 1))
         self.length = None if length is None else Tensor(np.full(self.batch, length, np.int32))
@@ -145,19 +145,19 @@ class _Cached(nn.Cell):
             lengths = self.length
         if table is None:
             table = self.table if index is None else ops.reshape(index, (-1, 1))
-        if self.length is None and (self.new > 0 or not self.at_the_end):
-            self.check_room(lengths)  # otherwise `paged_attention` does it
+        if self.length is None and (self.new > 0 or self.seq > 1 or not self.by_pages):
+            self.check_room(lengths)  # for a token `paged_attention` does it, without waiting for the lengths
         if self.new > 0:
             if cos is not None:
                 k = rotary_embedding(k, cos, sin, interleaved=self.interleaved, offsets=lengths)
                 q = self.turn_query(q, cos, sin, lengths)
             reshape_and_cache(k, v, k_cache, v_cache, self.slots(table, lengths))
             lengths = lengths + self.new
-        if self.at_the_end:
-            return self.attend_at_the_end(q, k_cache, v_cache, table, lengths, slopes)
+        if self.by_pages:
+            return self.attend_by_pages(q, k_cache, v_cache, table, lengths, slopes)
         return self.attend(q, k_cache, v_cache, table, lengths, leftpad, slopes)
 
-    def attend_at_the_end(self, q, k_cache, v_cache, table, lengths, slopes):
+    def attend_by_pages(self, q, k_cache, v_cache, table, lengths, slopes):
         return paged_attention(
             q,
             k_cache,
@@ -166,7 +166,8 @@ class _Cached(nn.Cell):
             lengths,
             scale=self.scale,
             softcap=self.softcap,
-            window_size=(self.left, -1),
+            causal=self.causal,
+            window_size=(self.left, self.right),
             alibi_slopes=slopes,
         )
 

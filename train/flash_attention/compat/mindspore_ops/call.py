@@ -35,7 +35,7 @@ class Call(NamedTuple):
     takes_mask: bool = False
     hidden: Any = None  # NumPy bool array that broadcasts to the scores, hidden besides
     prefix: bool = False
-    shift: str = "none"  # "full", or "alibi": slopes out of the last rows
+    shift: str = "none"  # "full"; "alibi" or, of packed sequences, "slopes": slopes out of the last rows
 
     @property
     def offset(self) -> int:

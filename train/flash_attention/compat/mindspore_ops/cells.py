@@ -5,11 +5,13 @@ from __future__ import annotations
 import mindspore as ms
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
+from mindspore.ops import constexpr
 
 from flash_attention.compat.mindspore_ops.call import PACKED, Call
-from flash_attention.compat.mindspore_ops.real_shift import Alibi, Float32
+from flash_attention.compat.mindspore_ops.real_shift import Alibi, Float32, Slopes
 from flash_attention.functional import flash_attention
 from flash_attention.sharding.request import RequestedSharding, ShardRequest
+from flash_attention.tensors import compiling
 from flash_attention.varlen import flash_attention_varlen
 
 # Row maximum = logsumexp(2^k * scores) / 2^k: so far apart, nothing but the largest score is left of the sum, and a
@@ -19,16 +21,17 @@ _LANES = 8  # MindSpore's operator repeats maximum and sum this often
 
 
 class Prepared(nn.Cell):
-    """Mask and bias of a call."""
+    """Mask and bias of a call; of packed sequences slopes of ALiBi instead of a bias."""
 
-    def __init__(self, call: Call):
+    def __init__(self, call: Call, shift_shape: tuple | None):
         super().__init__()
         self.scale = float(call.settings.scale_value)
         self.takes_mask = call.takes_mask
         self.hidden = None if call.hidden is None else Tensor(call.hidden)
         self.shift = None
-        if call.shift != "none":
-            self.shift = Alibi(call) if call.shift == "alibi" else Float32()
+        if shift_shape is not None:
+            kinds = {"alibi": lambda: Alibi(call), "slopes": lambda: Slopes(shift_shape), "full": Float32}
+            self.shift = kinds[call.shift]()
 
     def construct(self, real_shift, attn_mask):
         mask, bias = None, None
@@ -44,16 +47,18 @@ class Prepared(nn.Cell):
 class Attend(nn.Cell):
     """The function that computes a call, with the rules of the call."""
 
-    def __init__(self, call: Call, return_lse: bool, request: ShardRequest | None = None):
+    def __init__(self, call: Call, return_lse: bool, drops: bool, request: ShardRequest | None = None):
         super().__init__()
         self.packed, self.prefix = call.settings.input_layout in PACKED, call.prefix
-        self.rate = 1.0 - float(call.settings.keep_prob)
+        self.rate = 1.0 - float(call.settings.keep_prob) if drops else 0.0
         self.causal, self.causal_alignment, self.window_size = call.causal, call.causal_alignment, call.window_size
         self.input_layout, self.head_dim = call.settings.input_layout, call.sizes.head_dim
         self.return_lse = return_lse
         self.shards = None if request is None else RequestedSharding(request)
 
     def construct(self, query, key, value, mask, bias, drop_mask, prefix, lengths_q, lengths_k, scale):
+        if self.rate > 0 and drop_mask is None and compiling():
+            _refuse_drawing()
         if self.packed:
             return flash_attention_varlen(
                 query,
@@ -61,6 +66,9 @@ class Attend(nn.Cell):
                 value,
                 lengths_q,
                 lengths_k,
+                dropout_rate=self.rate,
+                keep_bits=drop_mask,
+                alibi_slopes=bias,
                 scale=scale,
                 causal=self.causal,
                 causal_alignment=self.causal_alignment,
@@ -68,9 +76,7 @@ class Attend(nn.Cell):
                 head_dim=self.head_dim,
                 return_lse=self.return_lse,
             )
-        rate, shown, shards = 0.0, None, None
-        if drop_mask is not None:
-            rate = self.rate
+        shown, shards = None, None
         if self.prefix:
             shown = prefix
             if isinstance(prefix, Tensor):
@@ -83,7 +89,7 @@ class Attend(nn.Cell):
             value,
             mask,
             bias,
-            dropout_rate=rate,
+            dropout_rate=self.rate,
             keep_bits=drop_mask,
             prefix=shown,
             scale=scale,
@@ -98,13 +104,21 @@ class Attend(nn.Cell):
         )
 
 
+@constexpr(reuse_result=False)
+def _refuse_drawing():
+    raise ValueError(
+        "drop_mask: got none with keep_prob < 1 in a compiled graph, which would draw decisions once for all steps; "
+        "allowed there is a Tensor, and none in PYNATIVE"
+    )
+
+
 class Score(nn.Cell):
     """The attention of a call."""
 
-    def __init__(self, call: Call, request: ShardRequest | None):
+    def __init__(self, call: Call, shift_shape: tuple | None, request: ShardRequest | None):
         super().__init__()
-        self.prepared = Prepared(call)
-        self.attend = Attend(call, False, request)
+        self.prepared = Prepared(call, shift_shape)
+        self.attend = Attend(call, False, True, request)
         self.scale = float(call.settings.scale_value)
 
     def construct(self, query, key, value, real_shift, drop_mask, attn_mask, prefix, lengths_q, lengths_k):
@@ -115,10 +129,10 @@ class Score(nn.Cell):
 class Statistics(nn.Cell):
     """Maximum and sum of each query's softmax, (B, N, S1, 8) or (T1, N, 8), without a gradient."""
 
-    def __init__(self, call: Call, request: None):
+    def __init__(self, call: Call, shift_shape: tuple | None, request: None):
         super().__init__()
-        self.prepared = Prepared(call)
-        self.attend = Attend(call, True)
+        self.prepared = Prepared(call, shift_shape)
+        self.attend = Attend(call, True, False)
         self.alibi = Alibi(call) if call.shift == "alibi" else None
         self.packed = call.settings.input_layout in PACKED
         # On a CPU, MindSpore's float32 exp errs a hundred times as much as float32 rounds.

@@ -11,7 +11,7 @@ from flash_attention.compat.mindspore_ops.call import (
     Call,
     Settings,
 )
-from flash_attention.compat.mindspore_ops.real_shift import read_shift
+from flash_attention.compat.mindspore_ops.real_shift import read_packed_shift, read_shift
 from flash_attention.compat.mindspore_ops.sparse_modes import check_mode, read_rules
 from flash_attention.problem.checks import check_int, check_name, check_real
 from flash_attention.problem.inputs import Sizes, TensorSpec, read_tensors
@@ -41,7 +41,9 @@ def read_call(settings: Settings, specs: tuple, prefix) -> Call:
         return _read_packed(settings, specs, prefix, head_dim)
     sizes = read_tensors(query, key, value, layout, head_dim)
     _check_heads(settings, sizes, query)
-    _check_drop_mask(drop, settings, sizes)
+    _check_drop_mask(drop, settings)
+    if drop is not None and sizes.seq_k % 8 and sizes.seq_k != UNKNOWN:
+        raise ValueError(f"drop_mask: given for S2 = {sizes.seq_k}, allowed is a multiple of 8")
     return read_shift(shift, read_rules(Call(settings, sizes), mask, prefix))
 
 
@@ -49,11 +51,14 @@ def _read_packed(settings: Settings, specs: tuple, prefix, head_dim: int | None)
     """A call on sequences one behind the other: one batch item of unknown length."""
     query, key, value, shift, drop, mask = specs
     layout, mode = settings.input_layout, settings.sparse_mode
-    for name, given in (("real_shift", shift), ("drop_mask", drop), ("prefix", prefix)):
-        if given is not None:
-            raise ValueError(f"{name}: got one with input_layout {layout!r}, allowed is None")
-    if settings.keep_prob != 1.0:
-        raise ValueError(f"keep_prob: got {settings.keep_prob} with input_layout {layout!r}, allowed is 1")
+    if prefix is not None:
+        raise ValueError(f"prefix: got one with input_layout {layout!r}, allowed is None")
+    _check_drop_mask(drop, settings)
+    if drop is not None and (len(drop.shape) != 1 or drop.dtype != "uint8"):
+        raise ValueError(
+            f"drop_mask: got {drop.dtype} of shape {drop.shape} with input_layout {layout!r}, allowed is uint8 of "
+            "shape (bytes,): N * S1 * S2 / 8 of one sequence behind the other"
+        )
     if mode in (ALL_MASK, PREFIX) or (mode == DEFAULT_MASK and mask is not None):
         raise ValueError(
             f"sparse_mode: got {mode} with input_layout {layout!r}, allowed are 2 to 4, and 0 without attn_mask"
@@ -61,7 +66,8 @@ def _read_packed(settings: Settings, specs: tuple, prefix, head_dim: int | None)
     query_row, key_row, value_row = (one._replace(shape=(1, *one.shape)) for one in (query, key, value))
     sizes = read_tensors(query_row, key_row, value_row, "BSND" if layout == "TND" else "BSH", head_dim)
     _check_heads(settings, sizes, query)
-    return read_rules(Call(settings, sizes._replace(seq_q=UNKNOWN, seq_k=UNKNOWN)), mask, None)
+    call = read_rules(Call(settings, sizes._replace(seq_q=UNKNOWN, seq_k=UNKNOWN)), mask, None)
+    return read_packed_shift(shift, call)
 
 
 def _check_heads(settings: Settings, sizes: Sizes, query: TensorSpec) -> None:
@@ -81,14 +87,9 @@ def _check(settings: Settings) -> None:
         check_int(name, getattr(settings, name), -UNLIMITED_TOKENS - 1)
 
 
-def _check_drop_mask(drop: TensorSpec | None, settings: Settings, sizes: Sizes) -> None:
-    if (drop is None) != (settings.keep_prob == 1.0):
-        raise ValueError(
-            f"drop_mask: got {'none' if drop is None else 'one'} with keep_prob {settings.keep_prob}, allowed is one "
-            "with keep_prob < 1 and none with keep_prob 1"
-        )
-    if drop is not None and sizes.seq_k % 8 and sizes.seq_k != UNKNOWN:
-        raise ValueError(f"drop_mask: given for S2 = {sizes.seq_k}, allowed is a multiple of 8")
+def _check_drop_mask(drop: TensorSpec | None, settings: Settings) -> None:
+    if drop is not None and settings.keep_prob == 1.0:
+        raise ValueError("drop_mask: got one with keep_prob 1.0, allowed is one with keep_prob < 1")
 
 
 def shard_request(strategy, layout: str) -> ShardRequest:

@@ -38,20 +38,23 @@ def flash_attention_score(
     """`mindspore.ops.flash_attention_score`; all of its documentation holds, with these differences.
 
     float32 is taken too, any head size up to our limit, and a query that sees nothing gives 0. padding_mask, modes 6 to
-    8, and in packed layouts (TND, TH) real_shift and dropout are refused.
+    8 are refused: MindSpore documents them as not implemented yet, without a meaning.
 
     Args:
         query, key, value (Tensor): in `input_layout`, all of one dtype.
         head_num (int): heads of query.
         real_shift (Tensor): (B or 1, N, S1, S2), added to the scores before they are scaled; or, for ALiBi under a
-            causal mask, its last 1024 rows, (B or 1, N, 1024, S2), of which the slopes are taken.
-        drop_mask (Tensor): uint8 (B, N, S1, S2 / 8), a set bit keeps; together with keep_prob < 1.
-        padding_mask: None.
+            causal mask, its last 1024 rows, (B or 1, N, 1024, S2), of which the slopes are taken. With TND and TH only
+            these, of the longest sequence, without a gradient, for sequences as long in query as in key.
+        drop_mask (Tensor): uint8 (B, N, S1, S2 / 8), a set bit keeps; together with keep_prob < 1. With TND and TH
+            (bytes,), N * S1 * S2 / 8 of one sequence behind the other, each S2 a multiple of 8.
+        padding_mask: None; MindSpore documents it as reserved, not implemented yet.
         attn_mask (Tensor): bool or uint8, 1 = hidden; (S1, S2) or (B, N or 1, S1, S2), in sparse modes 2 to 4
             (2048, 2048), whose contents are not looked at.
         prefix (Tensor, tuple, list): (B,), in sparse mode 5 the keys that every query of a batch item sees.
         actual_seq_qlen, actual_seq_kvlen (Tensor, tuple, list): with TND and TH, where the sequences end.
-        keep_prob (float): 0 < keep_prob <= 1, in steps of 2 ** -16.
+        keep_prob (float): 0 < keep_prob <= 1, in steps of 2 ** -16. Below 1 without a drop_mask the decisions are
+            drawn, repeatable by mindspore.set_seed; in PYNATIVE only.
         scalar_value (float): factor on the scores.
         pre_tokens, next_tokens (int): keys that a query sees before and after its position, in sparse modes 0 (with an
             attn_mask, position of query i at key i) and 4 (at key i + S2 - S1).
@@ -167,7 +170,9 @@ def _built(kind, settings, specs, rest, request):
     )
     prefix, padding_mask, *lengths = rest
     if padding_mask is not None:
-        raise ValueError("padding_mask: got one, allowed is None; it is not supported")
+        raise ValueError(
+            "padding_mask: got one, allowed is None; MindSpore documents it as reserved and not implemented yet"
+        )
     settings = Settings(*settings)
     packed = settings.input_layout in PACKED
     for name, described in zip(("actual_seq_qlen", "actual_seq_kvlen"), lengths):
@@ -180,9 +185,26 @@ def _built(kind, settings, specs, rest, request):
         prefix = tensor_spec("prefix", prefix)
     elif prefix is not None:
         prefix = tuple(prefix)
-    return _cell(kind, settings, specs, prefix, request)
+    cell = _cell(kind, settings, specs, prefix, request)
+    if packed:
+        _check_lengths(lengths[1], specs[3], specs[4])
+    return cell
+
+
+def _check_lengths(ends, shift, drop) -> None:
+    """Compares lengths of keys that are no Tensor with what is made for them."""
+    if isinstance(ends, tuple) and len(ends) == 2 and isinstance(ends[0], tuple):
+        return
+    lengths = [end - before for before, end in zip((0, *ends[:-1]), ends)]
+    if drop is not None and any(length % 8 for length in lengths):
+        raise ValueError(f"drop_mask: given for S2 = {tuple(lengths)}, allowed are multiples of 8")
+    if shift is not None and len(shift.shape) == 4 and shift.shape[3] != max(lengths):
+        raise ValueError(
+            f"real_shift: got shape {shift.shape}, allowed is a last axis of the longest S2, here {max(lengths)}"
+        )
 
 
 @functools.lru_cache(maxsize=256)
 def _cell(kind, settings, specs, prefix, request) -> nn.Cell:
-    return fix_dtypes(kind(read_call(settings, specs, prefix), request))
+    shift = None if specs[3] is None else specs[3].shape
+    return fix_dtypes(kind(read_call(settings, specs, prefix), shift, request))

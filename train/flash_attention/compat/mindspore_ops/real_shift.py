@@ -37,6 +37,25 @@ def read_shift(shift: TensorSpec | None, call: Call) -> Call:
     )
 
 
+def read_packed_shift(shift: TensorSpec | None, call: Call) -> Call:
+    """`read_shift` of sequences one behind the other, which have the last rows of ALiBi alone.
+
+    Raises:
+        ValueError: its shape is not allowed.
+    """
+    if shift is None:
+        return call
+    heads = call.sizes.heads
+    causal = call.settings.sparse_mode in (LEFT_UP_CAUSAL, RIGHT_DOWN_CAUSAL)
+    if not causal or len(shift.shape) != 4 or shift.shape[1:3] != (heads, COMPRESSED_ROWS):
+        raise ValueError(
+            f"real_shift: got shape {shift.shape} with sparse_mode {call.settings.sparse_mode} and input_layout "
+            f"{call.settings.input_layout!r}, allowed are the last rows of ALiBi, (sequences or 1, {heads}, "
+            f"{COMPRESSED_ROWS}, longest S2), with sparse_mode 2 or 3"
+        )
+    return call._replace(shift="slopes")
+
+
 class Float32(nn.Cell):
     """The bias that a full real_shift is."""
 
@@ -57,16 +76,10 @@ class Alibi(nn.Cell):
         seq_q, seq_k = call.sizes.seq_q, call.sizes.seq_k
         last = seq_q - 1 + call.offset
         distance = np.arange(seq_k) - last
-        seen = distance <= 0
-        self.weights = Tensor((seen / distance[seen].sum()).astype(np.float32).reshape(1, 1, 1, -1))
+        self.slope = _LastRow(distance)
         self.distance = Tensor(distance.astype(np.float32).reshape(1, 1, 1, -1))
         rows = last - (np.arange(seq_q) + call.offset)
         self.rows = Tensor(rows.astype(np.float32).reshape(1, 1, -1))
-
-    def slope(self, real_shift):
-        """(B or 1, N, 1, 1)."""
-        row = ops.cast(real_shift[:, :, -1:], mstype.float32)
-        return ops.ReduceSum(keep_dims=True)(row * self.weights, -1)
 
     def construct(self, real_shift):
         return self.slope(real_shift) * self.distance
@@ -74,3 +87,29 @@ class Alibi(nn.Cell):
     def left_out(self, real_shift):
         """What the scores of each query lack, (B or 1, N, S1)."""
         return ops.squeeze(self.slope(real_shift), -1) * self.rows
+
+
+class Slopes(nn.Cell):
+    """alibi_slopes of packed sequences, (sequences, N) or (N,), out of the last rows of the longest. No gradient."""
+
+    def __init__(self, shape: tuple):
+        super().__init__()
+        sequences, heads, _, seq_k = shape
+        self.slope = _LastRow(np.arange(seq_k) - (seq_k - 1))
+        self.shape = (heads,) if sequences == 1 else (sequences, heads)
+
+    def construct(self, real_shift):
+        return ops.stop_gradient(ops.reshape(self.slope(real_shift), self.shape))
+
+
+class _LastRow(nn.Cell):
+    """The slopes of the last row of a real_shift, (B or 1, N, 1, 1), whose keys stand at `distance`."""
+
+    def __init__(self, distance: np.ndarray):
+        super().__init__()
+        seen = distance <= 0
+        self.weights = Tensor((seen / distance[seen].sum()).astype(np.float32).reshape(1, 1, 1, -1))
+
+    def construct(self, real_shift):
+        row = ops.cast(real_shift[:, :, -1:], mstype.float32)
+        return ops.ReduceSum(keep_dims=True)(row * self.weights, -1)

@@ -26,7 +26,8 @@ def check_mode(mode: int) -> None:
     check_int("sparse_mode", mode, 0)
     if mode > PREFIX:
         meaning = _NOT_THERE.get(mode, "unknown")
-        raise ValueError(f"sparse_mode: got {mode} ({meaning}), allowed are 0 to 5")
+        said = "; MindSpore documents it as not implemented yet, without a meaning" if mode in _NOT_THERE else ""
+        raise ValueError(f"sparse_mode: got {mode} ({meaning}), allowed are 0 to 5{said}")
 
 
 def read_rules(call: Call, mask: TensorSpec | None, prefix) -> Call:

@@ -9,7 +9,7 @@ from typing import Generic, Protocol
 
 import numpy as np
 
-from flash_attention.kernels.tik import forms, packed
+from flash_attention.kernels.tik import instruction_forms, packed
 from flash_attention.kernels.tik.hardware import (
     BLOCK_HALVES,
     FRACTAL,
@@ -84,8 +84,8 @@ class Core(Generic[Plan]):
 
     @property
     def operand_shift(self) -> int:
-        """float32 elements by which a product's first source lies behind its destination, see Forms."""
-        return HALF_ROUND if forms.current().shifted_operands else 0
+        """float32 elements by which a product's first source lies behind its destination, see InstructionForms."""
+        return HALF_ROUND if instruction_forms.current().shifted_operands else 0
 
     @property
     def seq_q(self) -> int:
@@ -183,7 +183,7 @@ class Core(Generic[Plan]):
 
     def repeat_fractal(self, dst: Tensor, src: Tensor, count: int, transposed: bool) -> None:
         """load2dv1 of `count` copies of the one fractal at `src` to L0A or L0B."""
-        if forms.current().repeated_source:
+        if instruction_forms.current().repeated_source:
             self.tik.load2dv1(dst, src, 0, count, 0, 0, transposed)
             return
         for index in range(count):
@@ -242,7 +242,7 @@ class Core(Generic[Plan]):
 
     def add_half(self, dst: Tensor, src: Tensor, scalar: Factor, elements: int) -> None:
         """dst (float32) += scalar (float16) * src (float16)."""
-        if forms.current().mixed_axpy:
+        if instruction_forms.current().mixed_axpy:
             for mask, at, count in self.spans(elements, 64):
                 self.tik.vec_axpy(mask, dst[at], src[at], scalar, count, 8, 4)
             return
@@ -268,7 +268,7 @@ class Core(Generic[Plan]):
 
     def from_l0c(self, dst: Tensor, src: Tensor, fractals: int) -> None:
         """Fractals out of L0C to the Unified Buffer; float32 becomes float16 where dst is float16."""
-        if forms.current().tensor_move:
+        if instruction_forms.current().tensor_move:
             self.tik.tensor_mov(dst, src, "m", 1, fractals, 0, 0)
             return
         converts = (1,) if dst.dtype != src.dtype else ()

@@ -94,5 +94,6 @@ class Recording:
             core.allocate(buffers)
             record(core, index)
         arguments.build(instance, self.name, gm)
-        sides = arguments.inputs, arguments.outputs
-        return Kernel(*sides, self.name, instance, problem, plan, tuple(buffers), cores, units)
+        return Kernel(
+            arguments.inputs, arguments.outputs, self.name, instance, problem, plan, tuple(buffers), cores, units
+        )

@@ -1,4 +1,4 @@
-"""Layouts of kernel inputs and outputs in global memory, and NumPy helpers that pack and unpack them.
+"""Layouts of kernel inputs and outputs in global memory, and what packs matrices and keep bits in NumPy.
 
 FRACTAL_NZ of a matrix (R, C): element (r, c) of the padded matrix sits at (c // 16, r // 16, r % 16, c % 16). Padding
 is zero. The same matrix is `(C / 16, R, 16)` when its two middle axes are read as one.
@@ -96,22 +96,6 @@ def from_nz(array: np.ndarray, rows: int, columns: int) -> np.ndarray:
     return np.ascontiguousarray(flat[..., :rows, :columns])
 
 
-def to_stored(problem: KernelProblem, name: str, array: np.ndarray) -> np.ndarray:
-    """A BNSD array as input `name` of the kernels stores it, padded with zeros."""
-    if problem.layout == "TH":
-        array = np.asarray(array).transpose(0, 2, 1, 3).reshape(placement(problem, name).shape)
-    return to_nz(array)
-
-
-def from_stored(problem: KernelProblem, name: str, stored: np.ndarray) -> np.ndarray:
-    """Inverse of `to_stored`."""
-    place = placement(problem, name)
-    array = from_nz(stored, *place.shape[-2:])
-    if problem.layout == "TH":
-        array = array.reshape(problem.batch, -1, place.heads, place.shape[1] // place.heads).transpose(0, 2, 1, 3)
-    return np.ascontiguousarray(array)
-
-
 def row_term_kinds(problem: KernelProblem) -> int:
     """Kinds of terms per query row in the backward operator: three where keys stand on both sides of the queries."""
     return 3 if problem.bias == "alibi" and not problem.rules.causal else 2
@@ -144,38 +128,8 @@ def accumulator_shape(problem: KernelProblem, plan: BlockPlan, slots: int) -> tu
     return slots, problem.batch * problem.heads, tiles, plan.head_dim // 16, plan.rows, 16
 
 
-def pack_keys(array: np.ndarray) -> np.ndarray:
-    """Values per key (..., 1, seq_k) to (planes, seq_k padded to 16), float16, zero padding."""
-    array = np.asarray(array)
-    flat = array.reshape(-1, array.shape[-1])
-    wide = np.zeros((flat.shape[0], padded(flat.shape[1])), np.float16)
-    wide[:, : flat.shape[1]] = flat
-    return wide
-
-
 HIDDEN_BY_BIAS = 16.0  # more than any other term of the kernels can make up for, see score_terms.BIAS_HIDES
-
-
-def pack_bias(bias: np.ndarray) -> np.ndarray:
-    """A bias per key (..., 1, seq_k) to (2 * planes, seq_k padded to 16), float16: biases, then which keys they hide.
-
-    Where the bias is -inf (-65504 stands for it on a chip without infinities) the first half is 0 and the second one
-    HIDDEN_BY_BIAS.
-    """
-    rows = pack_keys(bias)
-    hidden = rows <= -65504
-    return np.concatenate([np.where(hidden, np.float16(0), rows), hidden * np.float16(HIDDEN_BY_BIAS)])
-
-
 SINK_LANES = 128  # the kernel has a number per row of a row block
-
-
-def pack_sinks(sinks: np.ndarray, problem: KernelProblem) -> np.ndarray:
-    """Sinks (heads,) to float32 (batch, heads, SINK_LANES): each repeated."""
-    shape = problem.batch, problem.heads, SINK_LANES
-    return np.ascontiguousarray(np.broadcast_to(np.asarray(sinks, np.float32)[:, None], shape))
-
-
 KEEP_PADDING = 32  # bytes after the keep bits: the kernel reads them twice, 16 bytes apart, in blocks of 32
 
 

@@ -114,7 +114,7 @@ def _features(problem: KernelProblem) -> dict:
         "mask": _Nz((masks, p.seq_q, p.seq_k)) if p.mask == "per_score" else None,
         "key_mask": (masks, padded(p.seq_k)) if p.mask == "per_key" else None,
         "bias": _Nz((biases, p.seq_q, p.seq_k)) if p.bias == "per_score" else None,
-        # With which keys it hides, see layout.pack_bias.
+        # With which keys it hides, see layout.HIDDEN_BY_BIAS.
         "key_bias": (2 * biases, padded(p.seq_k)) if p.bias == "per_key" else None,
         "keep": layout.keep_shape(p) if p.dropout_threshold else None,
     }

@@ -97,7 +97,8 @@ class FlashAttention(nn.Cell):
           padding, see nothing and are seen by none. Default: None.
         - **kv_segment_ids** (Tensor) - int32 (batch, seq_k). Default: None, segment_ids.
         - **alibi_slopes** (Tensor) - (heads,) or (batch, heads), float32, float16 or bfloat16: slopes instead of the
-          standard ones, without alibi_mask; they get no gradient. Not on the TIK operators. Default: None.
+          standard ones, without alibi_mask; they get no gradient. The TIK operators take (heads,).
+          Default: None.
 
     Outputs:
         Tensor (batch, heads, seq_q, value_head_dim), dtype of query. A query that sees nothing gives 0.

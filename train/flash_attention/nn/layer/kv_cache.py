@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import numpy as np
-from mindspore import Parameter, Tensor, nn
+from mindspore import Parameter, Tensor, nn, ops
 from mindspore import dtype as mstype
-from mindspore.common.initializer import initializer
+from mindspore.ops import constexpr
 
-from flash_attention.backends.cache_update import check_room
-from flash_attention.paged import append_tokens, limited_attention
-from flash_attention.problem.checks import check_int
-from flash_attention.problem.paged import check_cache_dtype
-from flash_attention.tensors import compiling
+from flash_attention.backends.cache_update import check_room, one_block_each
+from flash_attention.paged import append_tokens, limited_attention, paged_caches, reorder_sequences
+from flash_attention.problem.checks import check_dtype, check_int, check_name
+from flash_attention.problem.inputs import TensorSpec
+from flash_attention.tensors import compile_time, compiling, spec, tensor_spec
 
 
 class KVCache(nn.Cell):
-    """Keys and values of a batch of sequences, which grow token by token, and attention against them.
+    """Keys and values of a batch of sequences, each of a length of its own, and attention against them.
 
     Args:
         batch (int): sequences.
@@ -29,12 +29,16 @@ class KVCache(nn.Cell):
         block_size (int): tokens of a block. Default: 16.
         num_blocks (int): blocks of all sequences together; a sequence that finds none left fails. Default: None, enough
             for max_length tokens of each.
+        padding_side (str): where a call that says how many `tokens` count has its padding, "right" (behind them) or
+            "left" (before them). Default: "right".
 
     Inputs:
         as of `attend`, after `update` with key and value:
 
         - **query** (Tensor) - (batch, seq, heads, head_dim).
         - **key**, **value** (Tensor) - (batch, seq, kv_heads, head_dim or value_head_dim).
+        - **tokens** (Tensor) - int32 (batch,): how many of the seq tokens of each sequence count, 0 included. Default:
+          None, all.
 
     Outputs:
         Tensor (batch, seq, heads, value_head_dim).
@@ -47,8 +51,13 @@ class KVCache(nn.Cell):
     their queries are NaN, here and at every later step. On a device the same goes for a sequence that finds no block
     left.
 
-    The storage, the lengths and the block tables are Parameters, so that `update` works in GRAPH mode, PYNATIVE and
-    @jit. Which block a sequence gets is decided when it is needed in the order of the sequences.
+    Padding is not stored: the first token of a sequence has position 0 on either side, which ALiBi and windows go by
+    and a rotary embedding has to (`lengths` before the update is the position of the first new token). Its rows of the
+    output are 0.
+
+    The storage, the lengths and the block tables are Parameters, so that `update`, `reorder` and `reset` work in GRAPH
+    mode, PYNATIVE and @jit, and none of what changes compiles a graph anew. A sequence gets a block when it needs one,
+    the first that no other has.
 
     Examples:
         >>> import numpy as np
@@ -72,13 +81,13 @@ class KVCache(nn.Cell):
         paged: bool = False,
         block_size: int = 16,
         num_blocks: int | None = None,
+        padding_side: str = "right",
     ) -> None:
         super().__init__()
         value_head_dim = head_dim if value_head_dim is None else value_head_dim
         sizes = {"batch": batch, "max_length": max_length, "kv_heads": kv_heads, "head_dim": head_dim}
         for name, size in {**sizes, "value_head_dim": value_head_dim, "block_size": block_size}.items():
             check_int(name, size, 1)
-        check_cache_dtype("dtype", str(dtype).lower())
         self.batch, self.max_length, self.paged = batch, max_length, paged
         # A contiguous cache is one block for each sequence.
         self.block_size = block_size if paged else max_length
@@ -86,21 +95,27 @@ class KVCache(nn.Cell):
         if num_blocks is None or not paged:
             num_blocks = batch * width
         check_int("num_blocks", num_blocks, 1)
-        self.num_blocks = num_blocks
-        self.key_cache = _storage((num_blocks, self.block_size, kv_heads, head_dim), dtype, "key_cache")
-        self.value_cache = _storage((num_blocks, self.block_size, kv_heads, value_head_dim), dtype, "value_cache")
-        tables = np.full((batch, width), -1, np.int32) if paged else np.arange(batch, dtype=np.int32).reshape(-1, 1)
+        check_name("padding_side", padding_side, ("left", "right"))
+        self.num_blocks, self.padding_side = num_blocks, padding_side
+        self.widths = head_dim, value_head_dim
+        self.key_cache, self.value_cache = paged_caches(num_blocks, self.block_size, kv_heads, *self.widths, dtype)
+        tables = np.full((batch, width), -1, np.int32)
+        self.keeps_blocks = one_block_each(TensorSpec(self.key_cache.shape, str(dtype)), batch, max_length)
+        if self.keeps_blocks:
+            tables[:] = np.arange(batch).reshape(-1, 1)
         self.block_tables = Parameter(Tensor(tables), name="block_tables", requires_grad=False)
         self.lengths = Parameter(Tensor(np.zeros(batch, np.int32)), name="lengths", requires_grad=False)
-        self.used_blocks = Parameter(Tensor(np.zeros(1, np.int32)), name="used_blocks", requires_grad=False)
+        self.rows = Tensor(np.arange(batch, dtype=np.int32).reshape(-1, 1))
+        self.any = ops.ReduceMax()
         self.check_room = _RoomCheck(max_length)
 
-    def construct(self, query, key, value):
-        self.update(key, value)
-        return self.attend(query)
+    def construct(self, query, key, value, tokens=None):
+        self.update(key, value, tokens)
+        return self.attend(query, tokens)
 
-    def update(self, key: Tensor, value: Tensor) -> Tensor:
-        """Appends (batch, seq, kv_heads, head_dim) keys, and values likewise, to every sequence.
+    def update(self, key: Tensor, value: Tensor, tokens: Tensor | None = None) -> Tensor:
+        """Appends (batch, seq, kv_heads, head_dim) keys, and values likewise, to every sequence: `tokens` of them,
+        int32 (batch,), or all.
 
         Returns:
             Tensor int32 (batch,), the lengths from now on.
@@ -108,38 +123,88 @@ class KVCache(nn.Cell):
         # It returns a Tensor: MindSpore 2.0 leaves out calls of functions that return None, whatever they write.
         strict = not compiling()
         if strict:
-            self.check_room(self.lengths, key)
+            self.check_room(self.lengths, key, tokens)
         return append_tokens(
-            *(key, value, self.key_cache, self.value_cache, self.block_tables, self.lengths, self.used_blocks),
-            *(self.max_length, strict),
+            *(key, value, self.key_cache, self.value_cache, self.block_tables, self.lengths, tokens),
+            *(self.max_length, self.widths, self.padding_side, strict),
         )
 
-    def attend(self, query: Tensor, **rules) -> Tensor:
+    def attend(self, query: Tensor, tokens: Tensor | None = None, **rules) -> Tensor:
         """Attention of (batch, seq, heads, head_dim) queries, the last tokens of their sequences, against the cache.
 
-        `rules` are scale, softcap, window_size, alibi, sinks and backend of `paged_attention`.
+        With `tokens`, as of `update`, the other queries are padding and give 0. `rules` are scale, softcap,
+        window_size, alibi, alibi_slopes, sinks and backend of `paged_attention`.
         """
         caches = self.key_cache, self.value_cache, self.block_tables, self.lengths
-        return limited_attention(query, *caches, self.max_length, **rules)
+        return limited_attention(query, *caches, self.max_length, self.widths, tokens, self.padding_side, **rules)
+
+    def reorder(self, indices: Tensor | tuple | list) -> Tensor:
+        """Lets sequence b go on from what sequence indices[b] has, as beam search wants it.
+
+        An index may come several times: one prompt read once starts several beams. Sequences share the blocks of a
+        paged cache that are full, and get a copy of the one that is not; in one piece each gets a copy of the whole.
+
+        Args:
+            indices (Tensor, tuple or list): int32 (batch,), 0 to batch - 1.
+
+        Returns:
+            Tensor int32 (batch,), the lengths from now on.
+
+        Raises:
+            TypeError, ValueError: not as above.
+            RuntimeError: on a CPU, numbers in a Tensor are not as above, or no block is left for a copy. A graph on a
+                device cannot say so: the queries of that sequence give NaN until it is reset.
+        """
+        if isinstance(indices, (tuple, list)):
+            indices = _int_tensor(indices)
+        caches = self.key_cache, self.value_cache, self.block_tables, self.lengths
+        return reorder_sequences(*caches, indices, self.max_length, not compiling())
+
+    def reset(self, indices: Tensor | tuple | list | None = None) -> Tensor:
+        """Forgets the sequences of these numbers, whose blocks others may take then.
+
+        Args:
+            indices (Tensor, tuple or list): int32 (any,), 0 to batch - 1; a negative number stands for no sequence, so
+                that a graph may take as many as it was compiled for. Default: None, all.
+
+        Returns:
+            Tensor int32 (batch,), the lengths from now on.
+
+        Raises:
+            TypeError, ValueError: not as above; numbers in a compiled graph's Tensor are not looked at.
+        """
+        if indices is None:
+            kept = self.rows < 0
+        else:
+            if isinstance(indices, (tuple, list)):
+                indices = _int_tensor(indices)
+            _check_indices(spec(indices))
+            if not compiling():
+                self.check_room.indices(indices, self.batch)
+            named = ops.equal(self.rows, ops.reshape(indices, (1, -1)))
+            kept = ops.logical_not(self.any(ops.cast(named, mstype.float32), 1) > 0)
+            kept = ops.reshape(kept, (-1, 1))
+        lengths = ops.select(ops.reshape(kept, (-1,)), self.lengths + 0, ops.zeros_like(self.lengths))
+        if not self.keeps_blocks:
+            tables = self.block_tables + 0
+            kept = ops.logical_and(kept, ops.equal(tables, tables))
+            tables = ops.select(kept, tables, tables * 0 - 1)
+            lengths = ops.depend(lengths, tables)
+            ops.assign(self.block_tables, tables)
+        ops.assign(self.lengths, lengths)
+        return lengths
 
     def extend_repr(self):
-        _, _, kv_heads, head_dim = self.key_cache.shape
+        kv_heads, (head_dim, value_head_dim) = self.key_cache.shape[2], self.widths
         shown = {"batch": self.batch, "max_length": self.max_length, "kv_heads": kv_heads, "head_dim": head_dim}
-        shown |= {"value_head_dim": self.value_cache.shape[-1], "dtype": str(self.key_cache.dtype), "paged": self.paged}
+        shown |= {"value_head_dim": value_head_dim, "dtype": str(self.key_cache.dtype), "paged": self.paged}
         if self.paged:
             shown |= {"block_size": self.block_size, "num_blocks": self.num_blocks}
         return ", ".join(f"{name}={value}" for name, value in shown.items())
 
-    def reset(self) -> None:
-        """Forgets everything; for calls outside of compiled graphs."""
-        self.lengths.set_data(Tensor(np.zeros(self.batch, np.int32)))
-        self.used_blocks.set_data(Tensor(np.zeros(1, np.int32)))
-        if self.paged:
-            self.block_tables.set_data(Tensor(np.full(self.block_tables.shape, -1, np.int32)))
-
 
 class _RoomCheck(nn.Cell):
-    """Refuses tokens past the end, in PYNATIVE only.
+    """Refuses tokens past the end and sequences that are not there, in PYNATIVE only.
 
     Reading the lengths at every step would wait for every step. It counts what it sees, and looks before it complains.
     What it has not seen, a compiled graph's tokens, the update itself notices, if later.
@@ -149,19 +214,39 @@ class _RoomCheck(nn.Cell):
         super().__init__()
         self.max_length, self.seen = max_length, 0
 
-    def __call__(self, lengths, key):
-        if not isinstance(key, Tensor) or key.ndim != 4:
+    def __call__(self, lengths, key, tokens):
+        if not isinstance(key, Tensor) or key.ndim != 4 or not isinstance(tokens, (Tensor, type(None))):
             return  # what updates says what is allowed
-        tokens = key.shape[1]
-        if self.seen + tokens > self.max_length:
-            self.seen = int(lengths.asnumpy().max())
-            check_room(self.seen + tokens, tokens, self.max_length)
-        self.seen += tokens
+        seq = key.shape[1]
+        if self.seen + seq > self.max_length:
+            have = lengths.asnumpy().astype(np.int64)
+            self.seen = int(have.max())
+            counts = np.full(have.shape, seq) if tokens is None else tokens.asnumpy()
+            if counts.shape == have.shape:
+                longest = int(np.argmax(np.where(counts > 0, have + counts, 0)))
+                check_room(int(have[longest] + counts[longest]), int(counts[longest]), self.max_length)
+        self.seen += seq
 
-    def construct(self, lengths, key):
+    @staticmethod
+    def indices(indices, batch: int):
+        largest = int(indices.asnumpy().max())
+        if largest >= batch:
+            raise ValueError(f"indices: got {largest}, allowed are 0 to {batch - 1}, and negative numbers for none")
+
+    def construct(self, lengths, key, tokens):
         return lengths
 
 
-def _storage(shape: tuple, dtype, name: str) -> Parameter:
-    # A device of MindSpore 2.0 cannot run `ops.zeros` in PYNATIVE: an operator whose output shape is data.
-    return Parameter(initializer("zeros", shape, dtype), name=name, requires_grad=False)
+@constexpr(reuse_result=False)
+def _int_tensor(indices):
+    for index in indices:
+        check_int("indices", index, -(1 << 31), (1 << 31) - 1)
+    return Tensor(np.array(indices, np.int32))
+
+
+@compile_time
+def _check_indices(described):
+    given = tensor_spec("indices", described)
+    check_dtype("indices", given.dtype, ("int32",))
+    if len(given.shape) != 1:
+        raise ValueError(f"indices: got shape {given.shape}, allowed is (any,)")

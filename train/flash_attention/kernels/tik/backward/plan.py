@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from flash_attention.kernels.tik import forms, packed, tuning
+from flash_attention.kernels.tik import instruction_forms, packed, tuning
 from flash_attention.kernels.tik.backward import record, row_block
 from flash_attention.kernels.tik.common import softcap
 from flash_attention.kernels.tik.common.score_terms import TERMS
@@ -369,7 +369,7 @@ def buffers(
         Buffer("query_half", "UB", "float16", rows * depth if writes_d_query else 0),
         Buffer("zeros", "UB", "float16", 128, 1 if dropout else 0),
         Buffer("term", "UB", "float16", 128, 1 if distances else 0),
-        Buffer("widened", "UB", "float32", 0 if forms.current().mixed_axpy else WIDENED),
+        Buffer("widened", "UB", "float32", 0 if instruction_forms.current().mixed_axpy else WIDENED),
         Buffer("table", "UB", "int32", ITEMS_PER_CHUNK * record.item(problem).size),
         *softcap.buffers(problem, rows, keys, keys, 1),
     ]

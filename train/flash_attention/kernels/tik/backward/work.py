@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flash_attention.kernels.tik import forms, tuning
+from flash_attention.kernels.tik import instruction_forms, tuning
 from flash_attention.kernels.tik.backward import cost, packed, record
 from flash_attention.kernels.tik.backward.plan import (
     RING,
@@ -97,12 +97,12 @@ def choose(problem: KernelProblem, variant: str, bias_gradient: bool) -> Backwar
         raise ValueError(f"variant: got {variant!r}, allowed are {', '.join(VARIANTS)}")
     if bias_gradient and problem.bias_shape is None:
         raise ValueError(f"bias_gradient: got True, allowed with a bias per_key or per_score, got {problem.bias}")
-    return _choose(problem, variant, bias_gradient, forms.current(), tuning.current())
+    return _choose(problem, variant, bias_gradient, instruction_forms.current(), tuning.current())
 
 
 @functools.lru_cache(maxsize=4)
 def _choose(
-    problem: KernelProblem, variant: str, bias_gradient: bool, _: forms.Forms, __: tuning.Table
+    problem: KernelProblem, variant: str, bias_gradient: bool, _: instruction_forms.InstructionForms, __: tuning.Table
 ) -> BackwardChoice:
     reasons: list[str] = []
     usual = next(_fitting(problem, variant, bias_gradient, reasons), None)

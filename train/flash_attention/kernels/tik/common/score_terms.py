@@ -24,7 +24,7 @@ from flash_attention.kernels.tik.problem import KernelProblem, padded
 TERMS = 16  # depth of the extra block
 REFERENCE = (0, 1, 2)  # minus the row reference in up to three float16 terms, times 1
 BIAS = (3, 4, 5)  # three float16 terms of 1 / post_scale, times the bias of the key
-BIAS_HIDES = 6  # HIDING / 16, times 16 for a key whose bias hides it, see layout.pack_bias
+BIAS_HIDES = 6  # HIDING / 16, times 16 for a key whose bias hides it, see layout.HIDDEN_BY_BIAS
 KEY_BLOCK = (3, 4)  # two terms of 128 * slope, times key // 128
 KEY_REST = (5, 6)  # two terms of the slope, times key % 128
 POSITION = (7, 8, 9, 15)  # four terms of -slope * position of the query, times 1

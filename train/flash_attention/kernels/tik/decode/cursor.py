@@ -25,7 +25,7 @@ class Sequences:
 
     def __init__(self, core: Core[DecodePlan], name: str):
         self.core = core
-        self.reach = work.VisibleKeys.of(core.problem, core.plan)
+        self.visible = work.VisibleKeys.of(core.problem, core.plan)
         self.paged = "context_lens" in core.gm
         names = ("length", "base", "first", "tiles", "start", "end")
         base, first, tiles = work.tiles_of(core.problem, core.plan, core.problem.seq_k)
@@ -43,7 +43,7 @@ class Sequences:
         if not self.paged:
             return
         tik, problem, keys = self.core.tik, self.core.problem, self.core.plan.keys
-        least, _, _, most = self.reach.limits
+        least, _, _, most = self.visible.limits
         self.length.set_as(self.core.on.lengths[0][batch])
         bottom = problem.rules.causal_alignment == "bottom_right"
         self.base.set_as(self.length - problem.seq_q if bottom else 0)

@@ -151,9 +151,6 @@ class Split:
         cores = min(self.cores, self.total)
         return range(core * self.total // cores, (core + 1) * self.total // cores) if core < cores else range(0)
 
-    def core_of(self, tile: int) -> int:
-        return ((tile + 1) * min(self.cores, self.total) - 1) // self.total
-
 
 def slots(problem: KernelProblem, plan: tiling.DecodePlan) -> int:
     """Slots of sums, see the module."""

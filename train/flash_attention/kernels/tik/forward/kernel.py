@@ -4,7 +4,7 @@ Dao, "FlashAttention-2" (2023), algorithm 1, with the changes that this chip ask
 
     for item in work of this core:                              work.py deals and reads
         Q = up to two row blocks of queries                     load.py
-        m = row maxima over a sample of keys                    row_reference.py; reach.py: do all exponents fit?
+        m = row maxima over a sample of keys                    row_reference.py; score_bound.py: do all exponents fit?
         for K, V in key tiles that Q sees:                      pipeline.py, load.py
             S = Q K^T - m, bias and masks by key                row_reference.scores, common/score_terms.py
             P = exp(S), masks and dropout by score              softmax.py, common/mask.py, common/dropout.py
@@ -25,7 +25,7 @@ from flash_attention.kernels.tik.common import alibi, score_terms
 from flash_attention.kernels.tik.common.band import BandAtRunTime
 from flash_attention.kernels.tik.common.table_row import chunks, load_chunk
 from flash_attention.kernels.tik.core import Core
-from flash_attention.kernels.tik.forward import load, reach, row_reference, softmax, store
+from flash_attention.kernels.tik.forward import load, row_reference, score_bound, softmax, store
 from flash_attention.kernels.tik.forward.pipeline import TileLoop
 from flash_attention.kernels.tik.forward.plan import ITEMS_PER_CHUNK, ForwardPlan
 from flash_attention.kernels.tik.forward.work import Item, WorkSplit, choose
@@ -63,9 +63,11 @@ class _Forward:
         value_base = base if same else core.scalar("int64", "next_value_base")
         self.slopes = row_reference.QuerySlopes(core) if self.problem.bias == "alibi" else None
         self.current_slopes = row_reference.QuerySlopes(core) if len(self.split.distances) else None
-        self.reach = reach.Reach(core) if reach.is_needed(self.problem, self.plan.half_scores) else None
-        current = (core.scalar("int32", f"current_{field}", 0) for field in reach.Verdict._fields)
-        self.verdict = reach.Verdict(*current) if self.reach else None
+        self.score_bound = (
+            score_bound.ScoreBound(core) if score_bound.is_needed(self.problem, self.plan.half_scores) else None
+        )
+        current = (core.scalar("int32", f"current_{field}", 0) for field in score_bound.Verdict._fields)
+        self.verdict = score_bound.Verdict(*current) if self.score_bound else None
         self.loop = TileLoop(
             core,
             self.current,
@@ -83,7 +85,7 @@ class _Forward:
                 numbered=len(self.split.tiles) > 0,
                 sample_misses=self.split.sample_misses,
                 slopes=self.slopes if self.current_slopes else None,
-                reach=self.reach,
+                score_bound=self.score_bound,
             )
             with tik.if_scope(failed > 0):
                 self._pass()
@@ -103,7 +105,7 @@ class _Forward:
         row_reference.initialise(core)
         stage = core.on.stage
         # Short tiles leave part of a slot as it was; it must hold numbers from the start.
-        if reach.is_needed(self.problem, plan.half_scores):
+        if score_bound.is_needed(self.problem, plan.half_scores):
             for buffer in stage:
                 core.fill(buffer, 0.0, buffer.shape[0])
         if core.tail_keys:
@@ -186,17 +188,17 @@ class _Forward:
         if self.problem.sinks:
             store.load_sink(core, current)
         meanwhile: list[Step] = [functools.partial(record, a) for record, a in loads]
-        if self.reach:
-            meanwhile.insert(blocks, self._with_next(self.reach.place))
-            measure = functools.partial(self.reach.measure, nxt, search.base)
-            meanwhile += [self._with_next(self.reach.multiply), self._with_next(measure)]
+        if self.score_bound:
+            meanwhile.insert(blocks, self._with_next(self.score_bound.place))
+            measure = functools.partial(self.score_bound.measure, nxt, search.base)
+            meanwhile += [self._with_next(self.score_bound.multiply), self._with_next(measure)]
         self.loop.record(meanwhile)
         self.loop.first_tiles(nxt, search.base, search.value_base)
         for a in range(blocks):
             with tik.if_scope(nxt["rows", a] > 0):
-                if self.reach:
-                    with tik.if_scope(self.reach.far > 0):
-                        load.scale_query(core, core.on.stage[a], 1 / reach.FAR_UNIT)
+                if self.score_bound:
+                    with tik.if_scope(self.score_bound.far > 0):
+                        load.scale_query(core, core.on.stage[a], 1 / score_bound.FAR_UNIT)
                 load.place_query(core, row_reference.query_slots(core, a), core.on.stage[a], self.epoch)
         # The end of the row block whose last unit came first fills the time until the Cube has the scores of the
         # sample; its stores wait, lest they delay the reference on their pipe. The end of the other one covers the
@@ -211,11 +213,11 @@ class _Forward:
             self._store(a)
         current.copy(nxt)
         current.index.set_as(nxt.index)
-        if self.reach and self.verdict:
+        if self.score_bound and self.verdict:
             with tik.if_scope(nxt["end"] > 0):
-                self.reach.judge(search.attempt)
-            self.verdict.cut.set_as(self.reach.cut)
-            self.verdict.far.set_as(self.reach.far)
+                self.score_bound.judge(search.attempt)
+            self.verdict.cut.set_as(self.score_bound.cut)
+            self.verdict.far.set_as(self.score_bound.far)
         if self.slopes and self.current_slopes:
             for mine, other in zip(self.current_slopes.terms, self.slopes.terms):
                 mine.set_as(other)

@@ -12,7 +12,7 @@ from flash_attention.kernels.tik.common import alibi, dropout, mask, score_terms
 from flash_attention.kernels.tik.core import Core
 from flash_attention.kernels.tik.forward import load, row_reference, softmax
 from flash_attention.kernels.tik.forward.plan import RING, ForwardPlan
-from flash_attention.kernels.tik.forward.reach import Verdict
+from flash_attention.kernels.tik.forward.score_bound import Verdict
 from flash_attention.kernels.tik.forward.work import Item
 from flash_attention.kernels.tik.language import Number, Scope, Step, Tensor
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flash_attention.kernels.tik import forms, tuning
+from flash_attention.kernels.tik import instruction_forms, tuning
 from flash_attention.kernels.tik.common import softcap
 from flash_attention.kernels.tik.common.score_terms import TERMS
 from flash_attention.kernels.tik.common.table_row import ITEMS_PER_CHUNK
-from flash_attention.kernels.tik.forward import reach, record
+from flash_attention.kernels.tik.forward import record, score_bound
 from flash_attention.kernels.tik.hardware import FRACTAL, HALF_LANES, HALF_ROUND, LANES, WIDENED, Buffer
 from flash_attention.kernels.tik.layout import SINK_LANES
 from flash_attention.kernels.tik.packed import BLOCK
@@ -195,10 +195,10 @@ def buffers(problem: KernelProblem, plan: ForwardPlan, tiles: int, distances: in
     variants = 2 if distances else 1
     # Core.add_half
     added = problem.bias == "per_score" or distances or problem.rules.softcap
-    widens = added and not plan.half_scores and not forms.current().mixed_axpy
-    near = reach.is_needed(problem, plan.half_scores)
+    widens = added and not plan.half_scores and not instruction_forms.current().mixed_axpy
+    near = score_bound.is_needed(problem, plan.half_scores)
     if near:
-        work = max(work, 2 * reach.SQUARES)
+        work = max(work, 2 * score_bound.SQUARES)
     norm = max(rows, keys) * depth if near else 0
     room = softcap.RAW if problem.rules.softcap else 0
     result = [
@@ -228,7 +228,7 @@ def buffers(problem: KernelProblem, plan: ForwardPlan, tiles: int, distances: in
         Buffer("total", "L0C", "float32", rows * 16, plan.row_blocks),
         Buffer("low_total", "L0C", "float32", rows * 16, plan.row_blocks if plan.precise_total else 0),
         Buffer("scores", "L0C", "float32", rows * width, plan.score_slots),
-        Buffer("squares", "L0C", "float32", reach.SQUARES if near else 0, 2),
+        Buffer("squares", "L0C", "float32", score_bound.SQUARES if near else 0, 2),
         # First, so that they lie in another layer of the banks than the probabilities.
         Buffer("floor", "UB", "float16", piece if plan.half_scores else 0),
         Buffer("ceiling", "UB", "float16", piece + 256 if plan.half_scores else 0),
@@ -270,7 +270,7 @@ def buffers(problem: KernelProblem, plan: ForwardPlan, tiles: int, distances: in
         Buffer("flag", "UB", "int32", 8, plan.row_blocks),
         *(Buffer(name, "UB", "float32", LANES if near else 0) for name in ("query_norm", "key_norm")),
         Buffer("lift", "UB", "float16", 128 if near else 0),
-        Buffer("reach", "UB", "int32", 8 if near else 0, 2),
+        Buffer("score_bound", "UB", "int32", 8 if near else 0, 2),
     ]
     return [buffer for buffer in result if buffer.copies and buffer.size]
 

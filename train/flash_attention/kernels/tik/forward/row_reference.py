@@ -15,7 +15,7 @@ from flash_attention.kernels.tik.common.mask import LOWEST
 from flash_attention.kernels.tik.core import Core
 from flash_attention.kernels.tik.forward import load
 from flash_attention.kernels.tik.forward.plan import RING, ForwardPlan
-from flash_attention.kernels.tik.forward.reach import Reach
+from flash_attention.kernels.tik.forward.score_bound import ScoreBound
 from flash_attention.kernels.tik.forward.work import Item
 from flash_attention.kernels.tik.hardware import FRACTAL, HALF_ROUND
 from flash_attention.kernels.tik.language import Factor, Number, RunTime, Scalar, Tensor
@@ -47,7 +47,7 @@ class Search:
         numbered: whether there are visibility tiles.
         sample_misses: see work.WorkSplit.
         slopes: of the item's head where keys stand on both sides of the queries, else None.
-        reach: None where the kernel does not look at that.
+        score_bound: None where the kernel does not look at that.
     """
 
     attempt: RunTime
@@ -61,7 +61,7 @@ class Search:
     numbered: bool
     sample_misses: bool
     slopes: QuerySlopes | None
-    reach: Reach | None
+    score_bound: ScoreBound | None
 
 
 def shift(seq_k: int) -> float:
@@ -378,10 +378,10 @@ def _take(core: Core[ForwardPlan], sweep: Number, epoch: Number, search: Search)
             core.with_scalar("vec_muls", extra, extra, -UNSEEN_REFERENCE[plan.half_scores], numbers)
             core.binary("vec_add", value, value, extra, numbers)
     unit: Factor = problem.post_scale  # what 1 in the scores of L0C stands for
-    if search.reach is not None:
-        unit = search.reach.unit
-        with core.when(search.attempt == 0, search.reach.cut == 0):
-            search.reach.lift(value, extra)
+    if search.score_bound is not None:
+        unit = search.score_bound.unit
+        with core.when(search.attempt == 0, search.score_bound.cut == 0):
+            search.score_bound.lift(value, extra)
     if _is_bounded(core):
         core.with_row("vec_max", value, value, core.on.least_reference[0], numbers)
     core.unary("vec_abs", extra, value, numbers)

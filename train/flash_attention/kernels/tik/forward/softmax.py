@@ -18,7 +18,7 @@ from flash_attention.kernels.tik.common import dropout, mask, softcap
 from flash_attention.kernels.tik.core import Core
 from flash_attention.kernels.tik.forward import load
 from flash_attention.kernels.tik.forward.plan import ForwardPlan
-from flash_attention.kernels.tik.forward.reach import CEILING, FAR_UNIT, Verdict
+from flash_attention.kernels.tik.forward.score_bound import CEILING, FAR_UNIT, Verdict
 from flash_attention.kernels.tik.hardware import FRACTAL, HALF_ROUND
 from flash_attention.kernels.tik.language import Number, Scalar, Step, Tensor
 from flash_attention.kernels.tik.problem import KernelProblem

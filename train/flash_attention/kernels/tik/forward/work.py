@@ -12,7 +12,7 @@ from typing import Callable
 
 import numpy as np
 
-from flash_attention.kernels.tik import forms, tuning
+from flash_attention.kernels.tik import instruction_forms, tuning
 from flash_attention.kernels.tik.common import band
 from flash_attention.kernels.tik.common.score_terms import Planes
 from flash_attention.kernels.tik.common.table_row import Field, TableRow
@@ -27,7 +27,7 @@ from flash_attention.kernels.tik.common.work_split import (
     visibility_strip,
 )
 from flash_attention.kernels.tik.core import Core
-from flash_attention.kernels.tik.forward import packed, reach, record, softmax
+from flash_attention.kernels.tik.forward import packed, record, score_bound, softmax
 from flash_attention.kernels.tik.forward.plan import ForwardPlan, buffers, candidates
 from flash_attention.kernels.tik.forward.record import EDGE, ITEM, ITEM_COST, MOST_STRIDE, NEVER, PACKED_ITEM, ROW_BLOCK
 from flash_attention.kernels.tik.hardware import excess
@@ -72,11 +72,11 @@ def choose(problem: KernelProblem) -> ForwardChoice:
     Raises:
         ValueError: no tiling strategy fits the memories of a core.
     """
-    return _choose(problem, forms.current(), tuning.current())
+    return _choose(problem, instruction_forms.current(), tuning.current())
 
 
 @functools.lru_cache(maxsize=4)
-def _choose(problem: KernelProblem, _: forms.Forms, __: tuning.Table) -> ForwardChoice:
+def _choose(problem: KernelProblem, _: instruction_forms.InstructionForms, __: tuning.Table) -> ForwardChoice:
     reasons, chosen = [], None
     for plan in candidates(problem):
         if chosen is not None and (plan.rows, plan.keys) != (chosen.plan.rows, chosen.plan.keys):
@@ -103,7 +103,7 @@ def split(problem: KernelProblem, plan: ForwardPlan) -> WorkSplit:
     count = -(-problem.seq_q // plan.rows)
     blocks = ROW_BLOCK.zeros(count)
     misses = [_row_block(problem, plan, index, blocks[index], tiles, distances) for index in range(count)]
-    counts = len(tiles.numbers) > 0 and reach.is_needed(problem, plan.half_scores)
+    counts = len(tiles.numbers) > 0 and score_bound.is_needed(problem, plan.half_scores)
     whole = tiles.number(((0, plan.keys),) * plan.rows) if counts else 0
     visible, starts = visibility_strip(plan, tiles)
     numbers = np.array([0, *(start + 1 for start in starts)], np.int32)
@@ -116,7 +116,7 @@ def split(problem: KernelProblem, plan: ForwardPlan) -> WorkSplit:
         groups = [group[::-1] for group in groups]
     heads = [(b, h) for b in range(problem.batch) for h in range(problem.heads)]
     units = (blocks["last"] - blocks["first"] + 1).tolist()
-    shares = _shares(groups, units, len(heads), problem.cores, reach.is_needed(problem, plan.half_scores))
+    shares = _shares(groups, units, len(heads), problem.cores, score_bound.is_needed(problem, plan.half_scores))
 
     table = ITEM.zeros(len(shares), max(map(len, shares)))
     table["row_blocks"]["first"] = 1  # beyond the last: inactive

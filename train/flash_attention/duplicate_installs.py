@@ -28,7 +28,7 @@ def version_of(package: Path) -> str | None:
     return None
 
 
-def other_copies(version: str) -> list[str]:
+def duplicate_installs(version: str) -> list[str]:
     """Folders and installed distributions on the path that also provide the package.
 
     Args:
@@ -52,9 +52,9 @@ def other_copies(version: str) -> list[str]:
     return found
 
 
-def warn_of_other_copies(version: str) -> None:
+def warn_of_duplicate_installs(version: str) -> None:
     """Warns when the path has another flash_attention that is not the same version of this one."""
-    strangers = [line for line in other_copies(version) if not line.startswith(f"version {version} ")]
+    strangers = [line for line in duplicate_installs(version) if not line.startswith(f"version {version} ")]
     if strangers:
         warnings.warn(
             f"there is more than one flash_attention on the path; imported is version {version} in {_HERE}. "

@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from flash_attention.commands.bench.case import PASSES, Case
+from flash_attention.measuring.case import PASSES, Case
 
 # Seconds until the threads of the implementation before have stopped spinning for more work.
 PAUSE = 0.05
@@ -50,7 +50,7 @@ class Worker:
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
         cores = sorted(os.sched_getaffinity(0))[:threads]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "flash_attention.commands.bench.worker", name],
+            [sys.executable, "-m", "flash_attention.measuring.worker", name],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""Forms of instructions that CANN's documents allow and no public program for this chip was found to use.
+"""InstructionForms of instructions that CANN's documents allow and no public program for this chip was found to use.
 
 One switch each, off where the usual form costs less than 1 % on the modelled core; `benchmarks/tik_needs.py`
 prints what each costs, `flash-attention selftest` tries each. FLASH_ATTENTION_FORMS changes them where operators are
@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 
 
 @dataclass(frozen=True)
-class Forms:
+class InstructionForms:
     """Which doubtful forms the kernels use.
 
     Attributes:
@@ -31,7 +31,7 @@ class Forms:
     repeated_source: bool = False
 
     @staticmethod
-    def from_text(text: str) -> Forms:
+    def from_text(text: str) -> InstructionForms:
         """The forms with those changed that `text` names: "name=0,name=1".
 
         Raises:
@@ -40,23 +40,23 @@ class Forms:
         changes = {}
         for part in filter(None, text.split(",")):
             name, _, value = part.partition("=")
-            if name not in asdict(Forms()) or value not in ("0", "1"):
-                names = ", ".join(f"{name}=0 or =1" for name in asdict(Forms()))
+            if name not in asdict(InstructionForms()) or value not in ("0", "1"):
+                names = ", ".join(f"{name}=0 or =1" for name in asdict(InstructionForms()))
                 raise ValueError(f"FLASH_ATTENTION_FORMS: got {part!r}, allowed are {names}")
             changes[name] = value == "1"
-        return replace(Forms(), **changes)
+        return replace(InstructionForms(), **changes)
 
 
-_chosen: list[Forms] = []
+_chosen: list[InstructionForms] = []
 
 
-def current() -> Forms:
+def current() -> InstructionForms:
     """The forms that kernels are recorded with."""
-    return _chosen[-1] if _chosen else Forms.from_text(os.environ.get("FLASH_ATTENTION_FORMS", ""))
+    return _chosen[-1] if _chosen else InstructionForms.from_text(os.environ.get("FLASH_ATTENTION_FORMS", ""))
 
 
 @contextmanager
-def using(**changes: bool) -> Iterator[Forms]:
+def using(**changes: bool) -> Iterator[InstructionForms]:
     """Kernels that are recorded inside use the current forms with these changes."""
     _chosen.append(replace(current(), **changes))
     try:

@@ -20,11 +20,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-#: Where the implementations are, below `flash_attention.commands`.
+#: Where the implementations are, below `flash_attention`.
 KNOWN = {
-    **{name: f"bench.implementations.{name.capitalize()}" for name in ("flash", "torch", "composed", "gemm")},
-    "multiply_adds": "bench.implementations.MultiplyAdds",
-    "steps": "profile.composed_steps.ComposedSteps",
+    **{name: f"measuring.implementations.{name.capitalize()}" for name in ("flash", "torch", "composed", "gemm")},
+    "multiply_adds": "measuring.implementations.MultiplyAdds",
+    "steps": "commands.profile.composed_steps.ComposedSteps",
 }
 
 
@@ -33,10 +33,10 @@ def serve(name: str) -> None:
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
 
-    from flash_attention.commands.bench.case import Case
+    from flash_attention.measuring.case import Case
 
     module, _, kind = KNOWN[name].rpartition(".")
-    implementation = getattr(importlib.import_module(f"flash_attention.commands.{module}"), kind)()
+    implementation = getattr(importlib.import_module(f"flash_attention.{module}"), kind)()
     with contextlib.suppress(ImportError):  # an error is told when something is asked
         implementation.load()
     calls: dict = {}

@@ -33,13 +33,13 @@ def is_needed(problem: KernelProblem, half_scores: bool) -> bool:
 
 
 class Verdict(NamedTuple):
-    """What `Reach` says of the item in work, as run-time numbers: its `cut` and `far`."""
+    """What `ScoreBound` says of the item in work, as run-time numbers: its `cut` and `far`."""
 
     cut: Scalar
     far: Scalar
 
 
-class Reach:
+class ScoreBound:
     """Run-time numbers of one core.
 
     Attributes:
@@ -95,9 +95,9 @@ class Reach:
         core.with_scalar("vec_adds", bound, bound, CEILING + LIFT, LANES)
         core.to_half(on.half_total[0], bound, LANES)
         tik.vcmin(LANES, least, on.half_total[0], 1, 1, 1, 8)
-        tik.vec_conv(8, "floor", on.reach[0], least, 1, 8, 4)
+        tik.vec_conv(8, "floor", on.score_bound[0], least, 1, 8, 4)
         room = core.scalar("int32", "whole_room")
-        room.set_as(on.reach[0][0])
+        room.set_as(on.score_bound[0][0])
         self.room.set_as(least[0])
         self.far.set_as(0)
         self.unit.set_as(1.0)
@@ -113,7 +113,7 @@ class Reach:
         core, numbers, least = self.core, self.core.plan.row_blocks * 128, self.core.on.largest_total[0]
         core.with_scalar("vec_adds", work, reference, self.room, numbers)
         core.tik.vcmin(128, least, work, self.core.plan.row_blocks, 1, 1, 8)
-        core.tik.vec_conv(8, "floor", core.on.reach[1], least, 1, 8, 4)
+        core.tik.vec_conv(8, "floor", core.on.score_bound[1], least, 1, 8, 4)
         core.with_row("vec_max", work, work, core.on.zeros[0], numbers)
         core.with_row("vec_min", work, work, core.on.lift[0], numbers)
         core.binary("vec_sub", reference, reference, work, numbers)
@@ -125,7 +125,7 @@ class Reach:
         with core.when(attempt == 0, self.cut == 0):
             for a in range(core.plan.row_blocks):
                 room = core.scalar("int32", "room_left")
-                room.set_as(core.on.reach[1][2 * a])
+                room.set_as(core.on.score_bound[1][2 * a])
                 with core.tik.if_scope(room < 0):
                     self.cut.set_as(1)
         with core.tik.else_scope():

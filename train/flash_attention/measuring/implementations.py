@@ -9,7 +9,7 @@ from typing import Callable
 
 import numpy as np
 
-from flash_attention.commands.bench.case import DROPOUT, Case
+from flash_attention.measuring.case import DROPOUT, Case
 
 TORCH_VERSION = "2.13.0"
 
@@ -49,6 +49,14 @@ def available_bytes() -> int:
     return 1 << 62
 
 
+def choose_cpu() -> None:
+    """MindSpore computes on this machine's processor, also where it has found a card."""
+    import mindspore
+
+    if mindspore.get_context("device_target") != "CPU":
+        mindspore.set_context(device_target="CPU")
+
+
 class Implementation(ABC):
     """One way to compute the attention of a case."""
 
@@ -71,8 +79,19 @@ class Implementation(ABC):
 class _MindSpore(Implementation):
     """What the two MindSpore implementations share: GRAPH mode, gradients with a given output gradient."""
 
+    backend = "cpu"
+
     def load(self) -> None:
         import mindspore  # noqa: F401
+
+    def lacks(self, dtype: str) -> str | None:
+        """Why there are no tensors of this dtype, or None."""
+        import mindspore
+
+        return None if hasattr(mindspore, dtype) else f"MindSpore {mindspore.__version__} has no {dtype}"
+
+    def refuse(self, case: Case) -> str | None:
+        return self.lacks(case.dtype)
 
     @abstractmethod
     def network(self, case: Case):
@@ -90,6 +109,8 @@ class _MindSpore(Implementation):
             def construct(self, query, key, value, d_output):
                 return self.gradient(query, key, value, d_output)
 
+        if self.backend != "tik":
+            choose_cpu()
         mindspore.set_context(mode=mindspore.GRAPH_MODE)
         dtype = getattr(mindspore, case.dtype)
         tensors = [Tensor(laid_out(array, case.layout), dtype) for array in random_inputs(case, 4)]

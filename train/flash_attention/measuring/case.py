@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass
 from flash_attention.problem import ALL_BLOCKS, AttentionProblem, AttentionRules
 
 PASSES = ("forward", "both")  # both = forward and backward
-EXTRAS = ("", "mask", "bias", "dropout")
 DROPOUT = 0.1
 
 
@@ -16,8 +15,8 @@ class Case:
     """Self-attention of shape (batch, heads, seq, head_dim).
 
     window_blocks limits a query tile to that many key tiles of `tile` tokens, its own included; 0 = no limit.
-    extra, one of EXTRAS: a tenth of all pairs hidden at random, a bias for each score, a tenth of the weights dropped.
-    layout is that of all tensors.
+    extra is "", "mask", "bias" or "dropout": a tenth of all pairs hidden at random, a bias for each score, a tenth of
+    the weights dropped. layout is that of all tensors.
     """
 
     seq: int
