@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 
 import pytest
+from flash_attention.backends.cpu import library
 from flash_attention.commands.bench import cache_steps, speed, tik, tik_decode, tik_packed
-from flash_attention.commands.bench.case import Case
 from flash_attention.commands.bench.figures import bound_of
-from flash_attention.commands.bench.turns import Timing
+from flash_attention.measuring.case import Case
+from flash_attention.measuring.turns import Timing
 from flash_attention.problem import DTYPES
 
-from benchmarks import gates
+from benchmarks import gates, kunpeng_model
 from benchmarks.gates import BOUNDS
 
 
@@ -79,6 +80,7 @@ def names(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Of all figures: those of the gates, measured in no time, and those of the bench."""
     alike = ("flash", "torch")
     monkeypatch.setattr(gates, "Worker", Still)
+    monkeypatch.setattr(library, "instruction_sets", lambda: (library.DOT_PRODUCT_ISA,))  # it has figures of its own
     monkeypatch.setattr(speed, "here", lambda: (list(alike), {}))
     monkeypatch.setattr(
         speed,
@@ -100,7 +102,7 @@ def names(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     operators = [tik.figure_name(shape, sync) for shape in tik.SHAPES for sync in tik.SYNC]
     operators += [f"{case}: of the memory's rate" for case in tik_decode.CASES]
     operators += [f"packed {operator} in TIK: of the ideal share" for operator in tik_packed.OPERATORS]
-    return [*(figure.name for figure in found), *decode, *packed, *caches, *operators]
+    return [*(figure.name for figure in found), *decode, *packed, *caches, *operators, *kunpeng_model.FIGURES]
 
 
 def test_every_bound_is_that_of_a_figure(names: list[str]) -> None:

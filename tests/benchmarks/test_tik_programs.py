@@ -3,9 +3,10 @@
 import dataclasses
 
 import pytest
-from flash_attention.commands.bench import tik, tik_kernels
+from flash_attention.commands.bench import tik
 from flash_attention.kernels.tik import KernelProblem
 from flash_attention.kernels.tik.hardware import INSTRUCTION_CACHE
+from flash_attention.measuring import tik_kernels
 
 from benchmarks import tik_conversions, tik_lengths, tik_needs
 from benchmarks import tik_kernels as program
@@ -22,7 +23,7 @@ def two_shapes(monkeypatch: pytest.MonkeyPatch) -> tuple:
 
 
 def test_needs_of_every_kernel_and_costs_of_every_form(two_shapes, capsys, monkeypatch):
-    # Both kinds of cases for the forms, whose cost at length is in test_forms.py.
+    # Both kinds of cases for the forms, whose cost at length is in test_instruction_forms.py.
     monkeypatch.setattr(tik_needs, "FORM_CASES", tik_needs.FORM_CASES[::4])
     assert tik_needs.main(["--seq", "128"]) == 0
     needs, costs = capsys.readouterr().out.split("\ntime that the usual form costs")

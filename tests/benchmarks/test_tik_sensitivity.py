@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 import pytest
-from flash_attention.commands.bench import tik_kernels
 from flash_attention.commands.tune.variants import Case, Variant
+from flash_attention.measuring import tik_kernels
 
 from benchmarks import tik_sensitivity as sensitivity
 from benchmarks.tik_sensitivity import Setting

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from flash_attention.commands.bench import tik_kernels
+from flash_attention.measuring import tik_kernels
 
 from benchmarks import tik_table
 

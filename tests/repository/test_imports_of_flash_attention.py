@@ -10,21 +10,22 @@ PACKAGE = Path(flash_attention.__file__).parent
 
 #: Lowest first. A module or package imports from lower layers only.
 LAYERS = (
-    ("other_copies",),
+    ("duplicate_installs",),
     ("", "text_table", "plotting"),  # "" is the version, and names that are imported when they are used
     ("problem", "precision"),
     ("kernels", "dropout", "sharding"),
     ("backends", "reference", "tensors"),
     ("varlen", "paged", "rotary"),
     ("functional", "context_parallel"),
-    ("nn", "commands"),
+    ("nn", "measuring"),
+    ("commands",),
     ("compat", "cli"),
 )
 
 #: Only these may import MindSpore.
 MINDSPORE = (
-    *("nn", "functional", "context_parallel", "backends", "sharding", "precision", "dropout.seed", "commands"),
-    *("tensors", "varlen", "paged", "rotary"),
+    *("nn", "functional", "context_parallel", "backends", "sharding", "precision", "dropout.seed"),
+    *("commands", "measuring", "tensors", "varlen", "paged", "rotary"),
     *("compat.flash_attn", "compat.mindnlp", "compat.mindspore_ops", "compat.mindspore_patch", "compat.transformers"),
 )
 

@@ -41,12 +41,21 @@ def each_operator_ends_first(request: pytest.FixtureRequest) -> None:
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_differentiated() -> None:
-    """A gradient that failed leaves MindSpore's flag set, and a graph of a later test would be differentiated."""
-    if "mindspore" in sys.modules:
+def nothing_is_left_of_other_tests() -> None:
+    """MindSpore is in PYNATIVE, also after commands that chose another mode, and no failed gradient is under way.
+
+    An exception in a function that is differentiated leaves one. By it a graph of a later test would be differentiated,
+    and MindSpore 2.10 takes later gradients for higher ones, in which `tensor[0]` fails
+    (st/mindspore_faults/index_after_exception.py).
+    """
+    mindspore = sys.modules.get("mindspore")
+    if mindspore is not None:
         from mindspore.nn.cell import _pynative_executor
 
+        if mindspore.get_context("mode") != mindspore.PYNATIVE_MODE:
+            mindspore.set_context(mode=mindspore.PYNATIVE_MODE)
         if _pynative_executor.grad_flag():
+            _pynative_executor.clear_res()
             _pynative_executor.set_grad_flag(False)
 
 

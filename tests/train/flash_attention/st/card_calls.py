@@ -19,10 +19,10 @@ from flash_attention import (
 from flash_attention.reference import Attention
 from mindspore import Parameter, Tensor, nn, ops
 
-from tests.train.flash_attention.cases import Case
-from tests.train.flash_attention.problems import make_problem
-from tests.train.flash_attention.run import Attention32, array
 from tests.train.flash_attention.st.card_program import on_the_card, report
+from tests.train.flash_attention.support.cases import Case
+from tests.train.flash_attention.support.problems import make_problem
+from tests.train.flash_attention.support.run import Attention32, array
 
 HEADS, KV_HEADS = 4, 2
 # Widths of a head: of packed sequences, which get columns of zeros for the operators, and of a cache, which do not.

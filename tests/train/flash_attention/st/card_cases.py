@@ -14,9 +14,9 @@ from flash_attention import reference
 from flash_attention.backends import registry
 from flash_attention.dropout import philox
 
-from tests.train.flash_attention import case_list, cases
-from tests.train.flash_attention.run import run_case
 from tests.train.flash_attention.st.card_program import on_the_card, report
+from tests.train.flash_attention.support import case_list, cases
+from tests.train.flash_attention.support.run import run_case
 
 # All in float16; MindSpore 2.0 has no masks in bfloat16.
 KNOWN = {

@@ -15,7 +15,7 @@ import tempfile
 import textwrap
 from pathlib import Path
 
-from tests.train.flash_attention.st.wheel_tools import ROOT
+from tests.train.flash_attention.st.support.wheel_tools import ROOT
 from tests.virtual_ascend.card import on_card, said
 
 LISTS = Path(__file__).with_suffix(".txt")

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.train.flash_attention.st.wheel_tools import ROOT
+from tests.train.flash_attention.st.support.wheel_tools import ROOT
 from tests.virtual_ascend.card import on_card, said
 
 FOLDER = Path(__file__).parent
 
 
-def verdicts(python: Path, folder: Path, program: str, mode: str, *names: str) -> dict[str, str]:
+def verdicts(python: Path, folder: Path, program: str, mode: str, *names: str, minutes: float = 5) -> dict[str, str]:
     """Verdict by name of what a program checks on the card; all of it is printed where one is not right."""
-    done = on_card(python, FOLDER / program, mode, *names, cwd=folder, packages=(ROOT / "train", ROOT))
+    done = on_card(python, FOLDER / program, mode, *names, cwd=folder, packages=(ROOT / "train", ROOT), minutes=minutes)
     printed = said(done)
     found = {name: verdict for name, verdict, _ in (line.split("\t") for line in printed.splitlines())}
     assert set(found.values()) == {"right"}, f"{printed}\n{done.stderr[-6000:]}"

@@ -11,9 +11,9 @@ import numpy as np
 from flash_attention import FlashAttention
 from mindspore import Tensor, nn, ops
 
-from tests.train.flash_attention import training_steps as steps
 from tests.train.flash_attention.st.card_program import on_the_card, report
-from tests.train.flash_attention.training_net import ARRANGEMENTS
+from tests.train.flash_attention.support import training_steps as steps
+from tests.train.flash_attention.support.training_net import ARRANGEMENTS
 
 
 class Dropped(nn.Cell):

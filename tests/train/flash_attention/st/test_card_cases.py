@@ -24,6 +24,8 @@ CASES = (
     "B2-H2-Sq70-Sk140-D32-float16-3d-shuffled",
 )
 PARTS = 12
+# For what is slow, on a machine that others use too.
+MINUTES = 20
 # Of card_calls.py and card_training.py, those that show most for their time.
 CALLS = "dropout_by_seed", "packed.sinks_prefix", "paged.sinks", "cache.paged"
 TRAINING = "two alike", "accumulated", "dropout"
@@ -41,10 +43,11 @@ def test_shared_cases(python, tmp_path, mode, names):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(60 * MINUTES)
 @pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("mode", MODES)
 def test_every_shared_case(python, tmp_path, mode, part):
-    assert len(verdicts(python, tmp_path, "card_cases.py", mode, f"{part}/{PARTS}")) > 400 // PARTS
+    assert len(verdicts(python, tmp_path, "card_cases.py", mode, f"{part}/{PARTS}", minutes=MINUTES)) > 400 // PARTS
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -54,9 +57,10 @@ def test_calls(python, tmp_path, mode):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(60 * MINUTES)
 @pytest.mark.parametrize("mode", MODES)
 def test_every_call(python, tmp_path, mode):
-    assert len(verdicts(python, tmp_path, "card_calls.py", mode)) == 14
+    assert len(verdicts(python, tmp_path, "card_calls.py", mode, minutes=MINUTES)) == 14
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -73,12 +77,14 @@ def test_around_a_network(python, tmp_path, mode, names):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(60 * MINUTES)
 @pytest.mark.parametrize("mode, count", [("graph", 8), ("pynative", 4)])
 def test_all_around_a_network(python, tmp_path, mode, count):
-    assert len(verdicts(python, tmp_path, "card_data.py", mode)) == count
+    assert len(verdicts(python, tmp_path, "card_data.py", mode, minutes=MINUTES)) == count
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(60 * MINUTES)
 @pytest.mark.parametrize("mode, count", [("graph", 13), ("pynative", 11)])
 def test_all_training(python, tmp_path, mode, count):
-    assert len(verdicts(python, tmp_path, "card_training.py", mode)) == count
+    assert len(verdicts(python, tmp_path, "card_training.py", mode, minutes=MINUTES)) == count

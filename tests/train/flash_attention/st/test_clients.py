@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.train.flash_attention.st.wheel_tools import (
+from tests.train.flash_attention.st.support.wheel_tools import (
     ROOT,
     environment,
     kept_environment,
@@ -72,7 +72,7 @@ def client_environment(name: str) -> Path:
 @pytest.mark.timeout(3600)  # the first call of a library installs it
 @pytest.mark.parametrize("name, arguments", CALLS, ids=[" ".join(call) for call in CALLS])
 def test_models_of_a_library_agree_with_their_own_attention(name: str, arguments: str, tmp_path: Path):
-    program = Path(__file__).parent / f"client_{name.partition(' ')[0]}.py"
+    program = Path(__file__).parent / "support" / f"client_{name.partition(' ')[0]}.py"
     path = os.pathsep.join(str(ROOT / part) for part in ("train", "."))
     printed = run(client_environment(name), program, *arguments.split(), cwd=tmp_path, PYTHONPATH=path)
     assert printed.splitlines()[-1] == "ok", printed

@@ -15,8 +15,8 @@ import pytest
 
 LIMIT = 240  # seconds for a start of msrun on a loaded machine
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(LIMIT + 40)]
-HERE = Path(__file__).parent
-EXAMPLE = HERE.parents[3] / "examples" / "parallel_train.py"
+PROGRAMS = Path(__file__).parent / "support"
+EXAMPLE = Path(__file__).parents[4] / "examples" / "parallel_train.py"
 
 
 def free_port() -> int:
@@ -98,7 +98,7 @@ CHECKS = {
 def test_processes_together(msrun, processes):
     cases = CHECKS[processes]
     arguments = ["memory", *map(":".join, cases.items()), "uneven", "heads"]
-    for printed in msrun(processes, HERE / "parallel_ring.py", *arguments):
+    for printed in msrun(processes, PROGRAMS / "parallel_ring.py", *arguments):
         result = json.loads(re.search(r"^RESULT (.*)$", printed, re.MULTILINE).group(1))
         # Output and gradients of a part of the sequence against the truth of the whole.
         for kind, names in cases.items():
@@ -117,7 +117,7 @@ def test_processes_together(msrun, processes):
 
 @pytest.mark.parametrize("kind", ["dead", "slow"])
 def test_missing_peer_is_an_error_in_time(msrun, kind):
-    printed = msrun(2, HERE / "parallel_failures.py", kind, until="(ERROR|no error)")[0]
+    printed = msrun(2, PROGRAMS / "parallel_failures.py", kind, until="(ERROR|no error)")[0]
     seconds, message = re.search(r"^ERROR ([\d.]+) PeerError (.*)$", printed, re.MULTILINE).groups()
     assert float(seconds) < 60  # the limit is 8
     assert "process 0 of 2 did not get" in message

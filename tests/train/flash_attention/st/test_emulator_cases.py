@@ -8,8 +8,8 @@ import pytest
 from flash_attention.backends.ascend.limits import refuse_on_910
 from flash_attention.dropout import philox
 
-from tests.train.flash_attention import case_list, cases
-from tests.train.flash_attention.run import run_case
+from tests.train.flash_attention.support import case_list, cases
+from tests.train.flash_attention.support.run import run_case
 
 # Every rule of the layer at least once, the smallest shapes of the list that have it. Values and head dimensions at the
 # borders are cases of the kernels' own tests, in ut/tik.

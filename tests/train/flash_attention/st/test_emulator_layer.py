@@ -11,10 +11,10 @@ from flash_attention.dropout import philox
 from flash_attention.problem import AttentionProblem, AttentionRules
 from mindspore import Tensor, nn, ops
 
-from tests.train.flash_attention import cases
-from tests.train.flash_attention.cases import Case
-from tests.train.flash_attention.problems import make_problem
-from tests.train.flash_attention.run import run_case
+from tests.train.flash_attention.support import cases
+from tests.train.flash_attention.support.cases import Case
+from tests.train.flash_attention.support.problems import make_problem
+from tests.train.flash_attention.support.run import run_case
 
 pytest.importorskip("tikemu")
 

@@ -34,10 +34,11 @@ def test_gpt_trains_alike_with_flash_and_composed_attention(run_python, tmp_path
     assert (tmp_path / "flash/sample.txt").read_bytes().startswith(b"def ")
 
 
-def test_generation_with_a_cache_gives_the_same_text(run_python) -> None:
+@pytest.mark.parametrize("options", [["--paged"], ["--paged", "--beams", "4", "--prompts", "ragged"]])
+def test_generation_with_a_cache_gives_the_same_text(options: list, run_python) -> None:
     script = str(ROOT / "examples/generate.py")
     tiny = ["--steps", "2", "--seq", "128", "--layers", "1", "--heads", "1", "--head-dim", "32", "--length", "20"]
-    assert "the same text: yes" in run_python(script, *tiny, "--paged")
+    assert "the same text: yes" in run_python(script, *tiny, *options)
 
 
 @pytest.mark.parametrize(("difference", "said"), [(1e-6, "yes"), (1e-4, "NO")])

@@ -10,9 +10,9 @@ import pytest
 from flash_attention.backends.cpu import library
 
 from tests.fuzz import Campaign
-from tests.train.flash_attention import cases, run
-from tests.train.flash_attention.random_cases import random_case
-from tests.train.flash_attention.ut.native.calls import instruction_set, run_case
+from tests.train.flash_attention.support import cases, run
+from tests.train.flash_attention.support.random_cases import random_case
+from tests.train.flash_attention.ut.native.support.calls import instruction_set, run_case
 
 MODULE = "tests.train.flash_attention.st.test_fuzz"
 FOLDERS = ("train/flash_attention", "tests/train/flash_attention")

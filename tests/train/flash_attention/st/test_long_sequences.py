@@ -5,7 +5,7 @@ import pytest
 from flash_attention import flash_attention, reference
 from mindspore import Tensor, ops
 
-from tests.train.flash_attention.problems import make_problem
+from tests.train.flash_attention.support.problems import make_problem
 
 SEQ, HEAD_DIM = 16384, 64
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.train.flash_attention.st.wheel_tools import (
+from tests.train.flash_attention.st.support.wheel_tools import (
     LIBRARY,
     RELEASES,
     copy_sources,

@@ -17,7 +17,7 @@ TIK = "FlashAttentionForward", "FlashAttentionGrad"
 @pytest.fixture(scope="module")
 def compiled(run_python):
     """What the programs of the cases hold, compiled in one process."""
-    printed = run_python(str(Path(__file__).with_name("parallel_compile.py")), OMP_NUM_THREADS="1")
+    printed = run_python(str(Path(__file__).parent / "support" / "parallel_compile.py"), OMP_NUM_THREADS="1")
     return json.loads(next(line for line in printed.splitlines() if line.startswith("RESULT ")).removeprefix("RESULT "))
 
 

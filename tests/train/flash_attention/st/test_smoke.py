@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-SMOKE = Path(__file__).with_name("smoke.py")
+SMOKE = Path(__file__).parent / "support" / "smoke.py"
 
 
 # Slow under this MindSpore, where each of its parts repeats another test; it is for those that lack pytest, and others.

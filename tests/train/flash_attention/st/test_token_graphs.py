@@ -9,7 +9,7 @@ import pytest
 @pytest.fixture(scope="module")
 def neighbours(run_python) -> dict[str, list[str]]:
     """Names of the operations next to the operators, by layout and head_dim, compiled in one process."""
-    printed = run_python(str(Path(__file__).with_name("token_graphs.py")), OMP_NUM_THREADS="1")
+    printed = run_python(str(Path(__file__).parent / "support" / "token_graphs.py"), OMP_NUM_THREADS="1")
     return json.loads(next(line for line in printed.splitlines() if line.startswith("RESULT ")).removeprefix("RESULT "))
 
 

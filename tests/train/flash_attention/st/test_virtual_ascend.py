@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.train.flash_attention.st.wheel_tools import ROOT
+from tests.train.flash_attention.st.support.wheel_tools import ROOT
 from tests.virtual_ascend.card import card_python, on_card, said, start
 
 pytestmark = pytest.mark.card
@@ -39,10 +39,11 @@ def test_output_and_gradients_of_two_calls(python, tmp_path, mode, layout):
     assert {name: error for call, name, error in found if float(error) > BOUND} == {}
 
 
-def test_a_gpt_trains_as_on_a_cpu(python, tmp_path):
-    card = np.array([float(loss) for (loss,) in lines(python, tmp_path, "gpt", "graph")])
+@pytest.mark.parametrize("mode", ("graph", pytest.param("pynative", marks=pytest.mark.slow)))
+def test_a_gpt_trains_as_on_a_cpu(python, tmp_path, mode):
+    card = np.array([float(loss) for (loss,) in lines(python, tmp_path, "gpt", mode)])
     on_cpu = start(
-        python, PROGRAM, "gpt", "graph", cwd=tmp_path, packages=PACKAGES, DEVICE="CPU", EXAMPLES=ROOT / "examples"
+        python, PROGRAM, "gpt", mode, cwd=tmp_path, packages=PACKAGES, DEVICE="CPU", EXAMPLES=ROOT / "examples"
     )
     cpu = np.array([float(loss) for loss in said(on_cpu).splitlines()])
     assert len(card) == len(cpu) == 4 and cpu[-1] < cpu[0] - 0.1

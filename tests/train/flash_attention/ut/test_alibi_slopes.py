@@ -11,7 +11,7 @@ from flash_attention.problem.inputs import TensorSpec
 from flash_attention.reference import Attention, baseline, compare, truth
 from mindspore import Tensor, nn, ops
 
-from tests.train.flash_attention.modes import MODES_AND_BACKENDS
+from tests.train.flash_attention.support.modes import MODES_AND_BACKENDS
 
 BATCH, HEADS, KV_HEADS, SEQ_Q, SEQ_K, DIM = 2, 4, 2, 37, 70, 24
 RULES = {
@@ -208,11 +208,59 @@ def test_errors_and_refusals():
     ends, rows = (SEQ_Q,), Tensor(random(SEQ_Q, HEADS, DIM))
     with pytest.raises(ValueError, match=r"allowed are \(heads,\) and \(sequences, heads\), here \(4,\) or \(1, 4\)"):
         flash_attention_varlen(rows, rows, rows, ends, ends, alibi_slopes=Tensor(slopes(True)))
-    with pytest.raises(RuntimeError, match="slopes of ALiBi as constants, and alibi_slopes are data"):
-        flash_attention(query, query, query, alibi_slopes=Tensor(slopes(False)), backend="emulator")
-    with pytest.raises(RuntimeError, match="slopes of ALiBi as constants, and alibi_slopes are data"):
-        halves = [rows.astype(ms.float16)] * 3
-        flash_attention_varlen(*halves, ends, ends, alibi_slopes=Tensor(slopes(False)), backend="emulator")
+    halves = [query.astype(ms.float16)] * 3
+    with pytest.raises(RuntimeError, match=r"alibi_slopes that all items share, \(heads,\), got \(2, 4\)"):
+        flash_attention(*halves, alibi_slopes=Tensor(slopes(True)), backend="emulator")
+
+
+def half(*shape: int, seed: int) -> Tensor:
+    """Normal float16 numbers."""
+    return Tensor(np.random.default_rng(seed).standard_normal(shape).astype(np.float16))
+
+
+class Slanted(nn.Cell):
+    """Attention by slopes that are an input."""
+
+    def __init__(self, backend: str, rules: dict):
+        super().__init__()
+        self.backend, self.rules = backend, rules
+
+    def construct(self, query, key, value, falls):
+        return flash_attention(query, key, value, alibi_slopes=falls, backend=self.backend, **self.rules)
+
+
+@pytest.mark.parametrize("rules", ({}, {"causal": True}), ids=("both sides", "causal"))
+@pytest.mark.parametrize("queries", (33, 2), ids=("forward", "decode"))
+def test_tik_operators_take_slopes_that_are_data(queries, rules, mode):
+    rules = dict(rules, causal_alignment="bottom_right")
+    query, key, value = half(1, 4, queries, 32, seed=1), half(1, 2, 150, 32, seed=2), half(1, 2, 150, 32, seed=3)
+    net, plain = Slanted("emulator", rules), Slanted("math", rules)
+    for seed in (4, 5):  # other slopes in the same graph
+        falls = Tensor(np.random.default_rng(seed).uniform(-0.1, 1.5, 4).astype(np.float32))
+        d_output = half(1, 4, queries, 32, seed=6)
+        results = []
+        for cell, dtype in ((net, ms.float16), (plain, ms.float32)):
+            given = *(tensor.astype(dtype) for tensor in (query, key, value)), falls
+            gradient = ops.GradOperation(get_all=True, sens_param=True)(cell)(*given, d_output.astype(dtype))
+            results.append([tensor.astype(ms.float32).asnumpy() for tensor in (cell(*given), *gradient)])
+        for index, (ours, right) in enumerate(zip(*results)):
+            np.testing.assert_allclose(ours, right, atol=6e-3, err_msg=f"result {index}")
+        assert not results[0][4].any()
+
+
+def test_tik_operators_take_slopes_in_pages_and_packed():
+    falls = Tensor(np.array([0.3, 1.1, 0.02, 0.7], np.float32))
+    caches = half(9, 16, 2, 32, seed=1), half(9, 16, 2, 32, seed=2)
+    tables = Tensor(np.array([[4, 1, 6], [2, 5, 8]], np.int32)), Tensor(np.array([41, 2], np.int32))
+    given = half(2, 3, 4, 32, seed=3), *caches, *tables
+    ours, plain = (paged_attention(*given, alibi_slopes=falls, backend=name).asnumpy() for name in ("emulator", "cpu"))
+    np.testing.assert_allclose(ours, plain, atol=2e-3)
+    packed, ends = [half(60, 4, 32, seed=seed) for seed in (4, 5, 6)], Tensor([25, 60], ms.int32)
+    ours, plain = (
+        flash_attention_varlen(*packed, ends, ends, alibi_slopes=falls, causal=True, backend=name).asnumpy()
+        for name in ("emulator", "cpu")
+    )
+    np.testing.assert_allclose(ours, plain, atol=2e-3)
 
 
 def test_fused_makes_a_shift_of_them():

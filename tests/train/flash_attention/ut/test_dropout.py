@@ -11,7 +11,7 @@ from flash_attention.dropout.seed import DropoutSeed
 from flash_attention.problem import AttentionProblem, AttentionRules
 from mindspore import Tensor, nn, ops
 
-from tests.train.flash_attention.modes import MODES_AND_BACKENDS
+from tests.train.flash_attention.support.modes import MODES_AND_BACKENDS
 
 pytestmark = pytest.mark.asynchronous  # what a step leaves to the next must not depend on when operators run
 
@@ -237,6 +237,8 @@ def test_a_traced_function_drops_anew_in_every_step(run_python, tmp_path):
     """`capture_mode="trace"` runs it once as PYNATIVE does, and what that call draws must not become a constant."""
     if not hasattr(ms, "jit") or "capture_mode" not in inspect.signature(ms.jit).parameters:
         pytest.skip("this MindSpore traces nothing")
+    if ms.__version__.startswith("2.7."):
+        pytest.skip("this MindSpore takes one tuple for another (mindspore_faults/traced_tuples.py)")
     script = tmp_path / "traced.py"  # MindSpore looks for the source of every caller
     script.write_text(TRACED)
     said = sorted(run_python(str(script)).splitlines())

@@ -9,8 +9,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from mindspore import Tensor, ops
 
-from tests.train.flash_attention.modes import MODES_AND_BACKENDS
-from tests.train.flash_attention.problems import make_problem
+from tests.train.flash_attention.support.modes import MODES_AND_BACKENDS
+from tests.train.flash_attention.support.problems import make_problem
 
 BACKENDS = ("math", "cpu")
 
@@ -21,7 +21,7 @@ def draw(*shape, seed=0):
 
 
 def statement(query, key, value, attn_mask=None, is_causal=False, scale=None):
-    """What torch's documentation of scaled_dot_product_attention says, in NumPy; a blind query gives 0."""
+    """What torch's documentation of scaled_dot_product_attention says, in NumPy; a fully masked query gives 0."""
     query, key, value = (tensor.asnumpy().astype(np.float64) for tensor in (query, key, value))
     if query.ndim > 2 and query.shape[-3] != key.shape[-3]:
         key, value = (np.repeat(array, query.shape[-3] // array.shape[-3], axis=-3) for array in (key, value))

@@ -10,7 +10,7 @@ from flash_attention.backends.cache_update import ScatterUpdate
 from flash_attention.problem import TensorSpec
 from mindspore import Parameter, Tensor, nn, ops
 
-from tests.train.flash_attention.modes import in_mode
+from tests.train.flash_attention.support.modes import in_mode
 
 HEADS, KV_HEADS, DIM, VALUE_DIM = 4, 2, 24, 40
 LENGTHS = (70, 3, 0, 600)
@@ -19,6 +19,8 @@ RULES = (
     {"window_size": (50, 0), "softcap": 3.0},
     {"alibi": True, "scale": 0.4},
     {"sinks": Tensor(np.array([1.0, -2.0, 0.5, 9.0], np.float32))},
+    {"causal": False},
+    {"causal": False, "window_size": (20, 1), "alibi": True},
 )
 
 

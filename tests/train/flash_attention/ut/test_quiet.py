@@ -6,14 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-HERE = Path(__file__).parent
+PROGRAMS = Path(__file__).parent / "support"
 
 
 def stderr(program: str) -> list[str]:
     """Lines that a program writes to stderr in a fresh interpreter."""
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     done = subprocess.run(
-        [sys.executable, str(HERE / program)], capture_output=True, text=True, timeout=240, env=variables
+        [sys.executable, str(PROGRAMS / program)], capture_output=True, text=True, timeout=240, env=variables
     )
     assert done.returncode == 0, done.stderr
     return done.stderr.splitlines()

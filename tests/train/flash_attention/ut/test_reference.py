@@ -8,8 +8,8 @@ import pytest
 from flash_attention import reference
 from flash_attention.problem import AttentionProblem, alibi_slopes
 
-from tests.train.flash_attention import case_list, cases
-from tests.train.flash_attention.cases import Case
+from tests.train.flash_attention.support import case_list, cases
+from tests.train.flash_attention.support.cases import Case
 
 F32 = "float32"
 SMALL = (
@@ -29,7 +29,7 @@ SMALL = (
 def arguments(case):
     """What a case gives to the reference beside query, key and value."""
     inputs = case.inputs()
-    return {"mask": case.backend_mask(), "bias": inputs.bias, "keep": case.keep(), **inputs.further()}
+    return {"mask": case.backend_mask(), "bias": inputs.bias, "keep": case.keep(), **inputs.optional()}
 
 
 def by_loops(case):

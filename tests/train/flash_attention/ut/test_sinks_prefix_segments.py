@@ -6,8 +6,8 @@ import pytest
 from flash_attention import FlashAttention, explain, flash_attention
 from mindspore import Tensor, ops
 
-from tests.train.flash_attention.modes import MODES_AND_BACKENDS
-from tests.train.flash_attention.problems import make_problem
+from tests.train.flash_attention.support.modes import MODES_AND_BACKENDS
+from tests.train.flash_attention.support.problems import make_problem
 
 BACKENDS = ("math", "cpu")
 SEQ = 150

@@ -1,12 +1,11 @@
 """Gradients of attention and of the weights around it, in every way to ask, at every step."""
 
-import mindspore as ms
 import pytest
 from flash_attention.backends.derivatives import OLD
 
-from tests.train.flash_attention.modes import in_mode
-from tests.train.flash_attention.training_net import ARRANGEMENTS
-from tests.train.flash_attention.training_steps import (
+from tests.train.flash_attention.support.modes import in_mode
+from tests.train.flash_attention.support.training_net import ARRANGEMENTS
+from tests.train.flash_attention.support.training_steps import (
     after_a_call,
     by_function,
     by_sens,
@@ -39,9 +38,6 @@ def test_set_grad_and_a_call_before(backend, mode):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_recompute(backend):
-    if backend == "math" and ms.__version__.startswith("2.7"):
-        pytest.skip("MindSpore 2.7 finds no derivative of the StopGradient that it recomputes")
-
     with in_mode("graph"):
         check_steps("two alike", backend, by_sens, change=recompute)
 
@@ -58,15 +54,18 @@ def test_accumulated_gradients(backend, mode):
 
 # A process for each: MindSpore 2.0 may crash where much has been differentiated before.
 COMPILED = """
+import os
+
 import mindspore as ms
-from tests.train.flash_attention.training_steps import by_sens, check_steps
+from tests.train.flash_attention.support.training_steps import by_sens, check_steps
 
 ms.set_context(mode=ms.PYNATIVE_MODE, device_target="CPU")
 try:
     check_steps("two alike", "{backend}", by_sens, compiled=True)
     print("right")
 except RuntimeError as error:
-    print(error)
+    print(error, flush=True)
+    os._exit(0)  # after an error in a graph, MindSpore 2.0 may hang where it ends
 """
 
 

@@ -8,8 +8,8 @@ import pytest
 from flash_attention import flash_attention, flash_attention_varlen
 from mindspore import Tensor, ops
 
-from tests.train.flash_attention.modes import in_mode
-from tests.train.flash_attention.versions import dtype_named
+from tests.train.flash_attention.support.modes import in_mode
+from tests.train.flash_attention.support.versions import dtype_named
 
 HEADS, KV_HEADS, DIM, VALUE_DIM = 4, 2, 24, 40
 LENGTHS_Q = (5, 0, 130, 33, 1, 7, 300)

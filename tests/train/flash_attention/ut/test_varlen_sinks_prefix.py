@@ -6,8 +6,8 @@ import pytest
 from flash_attention import flash_attention, flash_attention_varlen, reference
 from mindspore import Tensor, ops
 
-from tests.train.flash_attention.modes import MODES_AND_BACKENDS
-from tests.train.flash_attention.problems import make_problem
+from tests.train.flash_attention.support.modes import MODES_AND_BACKENDS
+from tests.train.flash_attention.support.problems import make_problem
 
 HEADS, KV_HEADS, DIM, VALUE_DIM = 4, 2, 24, 40
 # The second sequence has no query, the third no key; the fifth is decoded, by chunks of keys.
@@ -62,9 +62,9 @@ def check_sequence(index, found, prefix, **rules):
     given = {"sinks": True, "prefix": prefix is not None}
     problem = make_problem(batch=1, seq_q=LENGTHS_Q[index], seq_k=LENGTHS_K[index], **sizes, **given, **rules)
     tensors = heads_first(QUERY[rows]), heads_first(KEY[columns]), heads_first(VALUE[columns])
-    sides = {"sinks": SINKS, "prefix": None if prefix is None else [prefix[index]]}
-    sides.update(d_output=heads_first(D_OUTPUT[rows]), d_logsumexp=D_LOGSUMEXP[None, :, rows])
-    exact, low = (side(problem, *tensors, **sides) for side in (reference.truth, reference.baseline))
+    optional = {"sinks": SINKS, "prefix": None if prefix is None else [prefix[index]]}
+    optional.update(d_output=heads_first(D_OUTPUT[rows]), d_logsumexp=D_LOGSUMEXP[None, :, rows])
+    exact, low = (side(problem, *tensors, **optional) for side in (reference.truth, reference.baseline))
     own = {name: heads_first(found[name][rows]) for name in ("output", "d_query")}
     own.update({name: heads_first(found[name][columns]) for name in ("d_key", "d_value")})
     errors = reference.compare(

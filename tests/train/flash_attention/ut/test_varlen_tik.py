@@ -14,7 +14,7 @@ from flash_attention.problem import AttentionProblem, AttentionRules
 from flash_attention.problem.packed import PackedProblem
 from mindspore import Tensor, nn
 
-from tests.train.flash_attention.modes import in_mode
+from tests.train.flash_attention.support.modes import in_mode
 from tests.train.flash_attention.ut.test_varlen import (
     RESULTS,
     RULES,

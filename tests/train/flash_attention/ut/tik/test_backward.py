@@ -12,51 +12,11 @@ from flash_attention.kernels.tik.problem import padded
 from flash_attention.kernels.tik.signature import Request
 from flash_attention.problem import AttentionProblem, AttentionRules
 
-from tests.train.flash_attention import case_list, cases
-from tests.train.flash_attention.problems import make_kernel_problem
-from tests.train.flash_attention.ut.tik import stored_arrays
-from tests.train.flash_attention.ut.tik.programs import forward
-from tests.train.flash_attention.ut.tik.test_forward import kernel_mask, within_limits
-
-REPRESENTATIVE = (
-    "B2-H4-KV2-Sq97-Sk150-D64-float16-compact-drop0.1",
-    "B2-H3-KV1-Sq150-Sk97-D59-float16-3d-alibi.computed",
-    "B1-H2-S300-D128-float16-causal-blocks1_all-alibi.shared",
-    "B2-H2-S64-D80-float16-rows-alibi.given-drop0.5",
-    "B2-H5-KV1-Sq45-Sk61-D32-float16-compact-alibi.given",
-    "B1-H2-Sq70-Sk83-D1-float16-compact",
-    "B1-H2-Sq70-Sk83-D256-float16",
-    "B1-H2-Sq70-Sk83-D192-float16-causal",
-    "B1-H2-S1-D40-float16-compact",
-    "B1-H2-Sq300-Sk77-D32-float16-causal-bottom_right-alibi.computed",
-    "B1-H2-Sq128-Sk256-D32-float16-3d-window40_40-bottom_right",
-    "B1-H2-Sq200-Sk333-D32-float16-window10_0-bottom_right-alibi.computed",
-    "B2-H2-Sq130-Sk140-D64-float16-compact-large",
-    "B2-H2-Sq130-Sk140-D64-float16-compact-huge",
-    "B2-H2-Sq130-Sk140-D64-float16-compact-outlier",
-    "B2-H2-Sq130-Sk140-D64-float16-compact-constant",
-    "B2-H2-S113-D32-float16-all",
-    "B1-H2-Sq300-Sk40-D32-float16-window10_10",
-    "B1-H2-S113-D32-float16-causal-scale-0.25",
-    "B2-H2-S140-D32-float16-alibi.computed",
-    "B2-H2-S140-D32-float16-padding-window40_0-alibi.computed-drop0.2",
-    "B2-H2-S140-D32-float16-3d-blocks1_0-sparse_64-alibi.bias-drop0.2",
-    "B1-H2-Sq33-Sk150-D64-float16-cap0.5-large",
-    "B2-H2-KV1-Sq70-Sk83-D32-float16-compact-alibi.given-cap50.0",
-    "B1-H2-S113-D32-float16-all-alibi.computed-sinks",
-    "B1-H2-Sq70-Sk83-D192v128-float16-3d",
-    "B1-H2-Sq70-Sk83-D17v40-float16",
-    "B2-H2-Sq70-Sk140-D32-float16-3d-shuffled",
-)
-
-
-def _is_representative(case) -> bool:
-    """Whether the case is one of every day."""
-    return str(case) in REPRESENTATIVE
-
-
-def test_representative_cases_are_all_in_the_list():
-    assert len(case_list.params(_is_representative, dtype="float16")) == len(REPRESENTATIVE)
+from tests.train.flash_attention.support import case_list, cases
+from tests.train.flash_attention.support.problems import make_kernel_problem
+from tests.train.flash_attention.ut.tik.support import stored_arrays
+from tests.train.flash_attention.ut.tik.support.programs import forward
+from tests.train.flash_attention.ut.tik.support.shared_cases import features_of, is_representative, within_limits
 
 
 def gradients(tik, execute, problem: KernelProblem, arrays: dict, variant: str = "deterministic", **features) -> dict:
@@ -75,19 +35,14 @@ def gradients(tik, execute, problem: KernelProblem, arrays: dict, variant: str =
 def run_case(tik, execute, case, variant: str = "deterministic") -> reference.Attention:
     """Forward and backward kernels of a case."""
     data, problem = case.inputs(), host.describe(case.problem, cores=4)
-    features = {
-        "mask": kernel_mask(case),
-        "bias": data.bias,
-        "keep_bits": philox.keep_bits(case.problem, cases.SEED) if case.dropout else None,
-        "sinks": data.sinks,
-    }
+    features = features_of(case)
     output, logsumexp = forward(tik, execute, problem, data.query, data.key, data.value, **features)
     arrays = {name: getattr(data, name) for name in ("query", "key", "value", "d_output", "d_logsumexp")}
     result = gradients(tik, execute, problem, {**arrays, "output": output, "logsumexp": logsumexp}, variant, **features)
     return reference.Attention(output, logsumexp, **result)
 
 
-@pytest.mark.parametrize("case", case_list.params(_is_representative, dtype="float16"))
+@pytest.mark.parametrize("case", case_list.params(is_representative, dtype="float16"))
 def test_representative_cases(tik, execute, case):
     cases.check(case, run_case(tik, execute, case))
 
@@ -96,7 +51,7 @@ def test_representative_cases(tik, execute, case):
 @pytest.mark.parametrize("variant", ("deterministic", "split", "atomic"))
 @pytest.mark.parametrize("case", case_list.params(within_limits, dtype="float16"))
 def test_all_cases(tik, execute, case, variant):
-    if variant == "deterministic" or _is_representative(case):
+    if variant == "deterministic" or is_representative(case):
         cases.check(case, run_case(tik, execute, case, variant))
 
 

@@ -7,7 +7,7 @@ from flash_attention.kernels.tik.backward import work as backward_work
 from flash_attention.kernels.tik.backward.plan import plans
 from flash_attention.kernels.tik.backward.record import DISTANCES, EDGE
 
-from tests.train.flash_attention.problems import ALIBI_FIELDS, make_kernel_problem
+from tests.train.flash_attention.support.problems import ALIBI_FIELDS, make_kernel_problem
 
 PROBLEMS = (
     {"seq_q": 700, "seq_k": 700, "causal": True},

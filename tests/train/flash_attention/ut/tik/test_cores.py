@@ -11,9 +11,9 @@ from flash_attention.kernels.tik.backward import work as backward
 from flash_attention.kernels.tik.forward import work as forward
 from flash_attention.kernels.tik.problem import CAPACITY
 
-from tests.train.flash_attention.problems import make_kernel_problem
-from tests.train.flash_attention.ut.tik import stored_arrays
-from tests.train.flash_attention.ut.tik.programs import forward as run_forward
+from tests.train.flash_attention.support.problems import make_kernel_problem
+from tests.train.flash_attention.ut.tik.support import stored_arrays
+from tests.train.flash_attention.ut.tik.support.programs import forward as run_forward
 
 
 def _first_query(row: np.void) -> int:

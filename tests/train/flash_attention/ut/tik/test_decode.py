@@ -8,8 +8,8 @@ from flash_attention.kernels.tik import KernelProblem
 from flash_attention.kernels.tik.decode import plan as tiling
 from flash_attention.kernels.tik.decode import work
 
-from tests.train.flash_attention.problems import make_kernel_problem
-from tests.train.flash_attention.ut.tik.decoding import CAUSAL, Paged, arrays, check, run
+from tests.train.flash_attention.support.problems import make_kernel_problem
+from tests.train.flash_attention.ut.tik.support.decoding import CAUSAL, Paged, arrays, check, run
 
 CONTIGUOUS = {
     "one short tile": KernelProblem(1, 1, 1, 40, 16, cores=1),
@@ -110,10 +110,9 @@ def test_two_runs_are_bit_equal(tik, execute):
 
 
 @pytest.mark.parametrize("total", (1, 5, 31, 32, 33, 100))
-def test_parts_cover_the_stream_and_name_their_cores(total):
+def test_parts_cover_the_stream(total):
     split = work.Split(total, 32)
     assert [tile for core in range(32) for tile in split.part(core)] == list(range(total))
-    assert all(split.core_of(tile) == core for core in range(32) for tile in split.part(core))
 
 
 @pytest.mark.parametrize("rows", (1, 4, 8, 16, 64))

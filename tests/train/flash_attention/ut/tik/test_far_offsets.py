@@ -11,7 +11,7 @@ from flash_attention.kernels.tik.forward import work as forward_work
 from flash_attention.kernels.tik.layout import from_nz, to_nz
 from flash_attention.kernels.tik.problem import padded
 
-from tests.train.flash_attention.problems import make_kernel_problem
+from tests.train.flash_attention.support.problems import make_kernel_problem
 
 LENGTH, DEPTH, WINDOW = 2**17 + 40, 256, 100
 PROBLEM = make_kernel_problem(3, 22, LENGTH, LENGTH, DEPTH, causal=True, window_left=WINDOW, cores=65535)

@@ -3,15 +3,16 @@
 import functools
 
 import pytest
-from flash_attention.commands.bench import tik, tik_kernels
+from flash_attention.commands.bench import tik
 from flash_attention.commands.bench.figures import bound_of
 from flash_attention.kernels.tik import KernelProblem
 from flash_attention.kernels.tik.hardware import EVENTS, INSTRUCTION_CACHE
 from flash_attention.kernels.tik.problem import CAPACITY
+from flash_attention.measuring import tik_kernels
 
 from benchmarks.gates import BOUNDS
 from benchmarks.tik_kernels import measure_normal, table
-from tests.train.flash_attention.problems import make_kernel_problem
+from tests.train.flash_attention.support.problems import make_kernel_problem
 
 measure = functools.lru_cache(tik_kernels.measure)  # several tests look at the same kernels
 

@@ -11,7 +11,7 @@ from flash_attention.kernels.tik.problem import padded
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.train.flash_attention.problems import ALIBI_FIELDS, make_kernel_problem
+from tests.train.flash_attention.support.problems import ALIBI_FIELDS, make_kernel_problem
 
 
 def _row_blocks(work):
@@ -63,7 +63,7 @@ def check_visibility(problem: KernelProblem, plan) -> None:
     for _, _, words in _row_blocks(work):
         start = words["start"]
         rows = min(plan.rows, problem.seq_q - start)
-        assert words["first"] <= words["last"]  # or nobody writes the zeros of blind rows
+        assert words["first"] <= words["last"]  # or nobody writes the zeros of fully masked rows
         for tile in range(words["first"], words["last"] + 1):
             number = _number(words, tile)
             keys = min(plan.keys, problem.seq_k - tile * plan.keys)

@@ -5,13 +5,14 @@ import pytest
 from flash_attention.kernels.tik import KernelProblem
 from flash_attention.kernels.tik.common import alibi, dropout, mask, score_terms
 from flash_attention.kernels.tik.forward import load, row_reference, softmax, store
-from flash_attention.kernels.tik.forward.reach import Verdict
+from flash_attention.kernels.tik.forward.score_bound import Verdict
 from flash_attention.kernels.tik.forward.work import Item
 from flash_attention.kernels.tik.hardware import Buffer
-from flash_attention.kernels.tik.layout import from_nz, pack_bias, pack_keep_bits, pack_keys, to_nz
+from flash_attention.kernels.tik.layout import from_nz, pack_keep_bits, to_nz
 
-from tests.train.flash_attention.problems import make_kernel_problem
-from tests.train.flash_attention.ut.tik.programs import Program, copy_in, copy_out
+from tests.train.flash_attention.support.problems import make_kernel_problem
+from tests.train.flash_attention.ut.tik.support.programs import Program, copy_in, copy_out
+from tests.train.flash_attention.ut.tik.support.stored_arrays import pack_bias, pack_keys
 
 
 def _random(*shape, sigma=1.0, seed=0):
@@ -318,7 +319,7 @@ def test_reference_is_the_row_maximum(tik, execute, attempt, offset):
         base, at = core.scalar("int64", "base", 0), core.scalar("int32", "at", attempt)
         numbers = [core.scalar("int32", name) for name in ("sweeps", "sweep_tiles", "tile", "number", "distance")]
         misses = program.split.sample_misses
-        search = row_reference.Search(at, *numbers, base, base, True, misses, slopes=None, reach=None)
+        search = row_reference.Search(at, *numbers, base, base, True, misses, slopes=None, score_bound=None)
         load.fetch_query(core, core.on.stage[0], base, zero, core.plan.rows)
         load.place_query(core, row_reference.query_slots(core, 0), core.on.stage[0], zero)
         row_reference.clear(core, 0, zero)

@@ -6,13 +6,12 @@ from flash_attention.kernels.tik.layout import (
     HIDDEN_BY_BIAS,
     from_nz,
     nz_shape,
-    pack_bias,
     pack_keep_bits,
-    pack_keys,
     to_nz,
 )
 
-from tests.train.flash_attention.problems import make_kernel_problem
+from tests.train.flash_attention.support.problems import make_kernel_problem
+from tests.train.flash_attention.ut.tik.support.stored_arrays import pack_bias, pack_keys
 
 
 @pytest.mark.parametrize("shape", ((1, 1), (16, 16), (2, 17, 33), (2, 3, 40, 20)))

@@ -10,8 +10,8 @@ from flash_attention.kernels.tik.hardware import usage
 from flash_attention.kernels.tik.problem import CAPACITY
 from flash_attention.problem import AttentionProblem, AttentionRules
 
-from tests.train.flash_attention.problems import make_kernel_problem
-from tests.train.flash_attention.ut.tik import stored_arrays
+from tests.train.flash_attention.support.problems import make_kernel_problem
+from tests.train.flash_attention.ut.tik.support import stored_arrays
 
 GOOD = {"batch": 1, "heads": 4, "seq_q": 64, "seq_k": 64, "head_dim": 64}
 ALIBI = AttentionRules(alibi=True)

@@ -4,20 +4,20 @@ import dataclasses
 
 import numpy as np
 import pytest
-from flash_attention.commands.bench import tik_kernels
 from flash_attention.kernels.tik import build_forward, host
 from flash_attention.kernels.tik.common.work_split import overlapped
 from flash_attention.kernels.tik.forward import work
 from flash_attention.kernels.tik.forward.plan import STRATEGIES, buffers, candidates
 from flash_attention.kernels.tik.hardware import excess
 from flash_attention.kernels.tik.packed import BLOCK
+from flash_attention.measuring import tik_kernels
 
-from tests.train.flash_attention import cases
-from tests.train.flash_attention.cases import Case
-from tests.train.flash_attention.problems import make_kernel_problem
-from tests.train.flash_attention.ut.tik import stored_arrays
-from tests.train.flash_attention.ut.tik.programs import forward
-from tests.train.flash_attention.ut.tik.test_forward import _arrays, _check, run_case
+from tests.train.flash_attention.support import cases
+from tests.train.flash_attention.support.cases import Case
+from tests.train.flash_attention.support.problems import make_kernel_problem
+from tests.train.flash_attention.ut.tik.support import stored_arrays
+from tests.train.flash_attention.ut.tik.support.programs import forward
+from tests.train.flash_attention.ut.tik.support.shared_cases import check_closely, random_arrays, run_forward
 
 # Lengths around the row blocks and the tiles; half_scores from 512 keys on.
 ONE = {"heads": 1, "kv_heads": 1}
@@ -57,7 +57,7 @@ def _fits(problem) -> bool:
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_every_rule(tik, execute, case):
     name = next(name for name in NAMES[CASES.index(case) % 2 :] if _fits(host.describe(case.problem, tiling=name)))
-    pair, single = (run_case(tik, execute, case, 3, tiling) for tiling in (name, name.replace("pair", "single")))
+    pair, single = (run_forward(tik, execute, case, 3, tiling) for tiling in (name, name.replace("pair", "single")))
     cases.check(case, pair)
     np.testing.assert_array_equal(pair.output, single.output)
     np.testing.assert_array_equal(pair.logsumexp, single.logsumexp)
@@ -78,7 +78,7 @@ def test_shards_and_runs_have_the_same_bits(tik, execute, head_dim, tiling, caus
     shard = make_kernel_problem(1, 2, 450, 560, head_dim, kv_heads=1, causal=causal, cores=30)
     assert work.choose(whole).plan.strategy == tiling or head_dim == 160
     assert work.choose(shard).plan.row_blocks == 1
-    query, key, value = _arrays(whole)
+    query, key, value = random_arrays(whole)
     first, again = (forward(tik, execute, whole, query, key, value) for _ in range(2))
     part = forward(tik, execute, shard, query[1:, 2:], key[1:, 1:], value[1:, 1:])
     for a, b, c in zip(first, again, part):
@@ -90,10 +90,10 @@ def test_shards_and_runs_have_the_same_bits(tik, execute, head_dim, tiling, caus
 @pytest.mark.parametrize("causal", (False, True))
 def test_sample_that_misses_the_largest_scores_is_found_out(tik, execute, head_dim, causal):
     problem = make_kernel_problem(1, 1, 400, 700, head_dim, causal=causal, cores=1)
-    arrays = _arrays(problem)
+    arrays = random_arrays(problem)
     for row in (5, 100, 250, 399):  # of both row blocks of an item; behind the first tile, in no sample
         arrays[1][0, 0, 2 * row // 3] = 8 * arrays[0][0, 0, row]
-    _check(problem, arrays, *forward(tik, execute, problem, *arrays), 3.0)
+    check_closely(problem, arrays, *forward(tik, execute, problem, *arrays), 3.0)
 
 
 def test_sample_is_the_first_half_of_the_first_tile_and_groups_spread_over_the_others(tik, device):
@@ -101,7 +101,7 @@ def test_sample_is_the_first_half_of_the_first_tile_and_groups_spread_over_the_o
     if device != "emulator":
         pytest.skip("counts instructions")
     problem = make_kernel_problem(1, 1, 192, 1024, 256, cores=1, tiling="pair96")
-    query, key, value = (array * np.float16(0.1) for array in _arrays(problem))
+    query, key, value = (array * np.float16(0.1) for array in random_arrays(problem))
     query[..., 0] = 16.0
     row_block = work.choose(problem).split.table["row_blocks"][0, 0, 0]
     group, stride = row_block["sample"], row_block["stride"]
@@ -126,7 +126,7 @@ def test_hidden_keys_may_hold_anything(tik):
         return tikemu.run(instance, feed, timing=False, options=options).outputs
 
     problem = make_kernel_problem(1, 1, 384, 384, 256, causal=True, cores=1, tiling="pair96")
-    query, key, value = _arrays(problem)
+    query, key, value = random_arrays(problem)
     expected, _ = forward(tik, run, problem, query, key, value)
     # Rows of tiles that see the diagonal meet what is hidden there in products with zeros: whole tiles behind them.
     key[..., 256:, :] = value[..., 256:, :] = np.nan

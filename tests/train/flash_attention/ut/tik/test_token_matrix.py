@@ -9,10 +9,10 @@ from flash_attention.kernels.tik.hardware import Buffer
 from flash_attention.kernels.tik.layout import placement
 from flash_attention.kernels.tik.problem import LAYOUTS
 
-from tests.train.flash_attention.problems import make_kernel_problem
-from tests.train.flash_attention.ut.tik import stored_arrays
-from tests.train.flash_attention.ut.tik.programs import Program
-from tests.train.flash_attention.ut.tik.programs import forward as forward_of
+from tests.train.flash_attention.support.problems import make_kernel_problem
+from tests.train.flash_attention.ut.tik.support import stored_arrays
+from tests.train.flash_attention.ut.tik.support.programs import Program
+from tests.train.flash_attention.ut.tik.support.programs import forward as forward_of
 
 CASES = {
     "several-row-blocks": {"sizes": (2, 1, 150, 200, 16), "causal": True, "causal_alignment": "bottom_right"},
@@ -142,13 +142,13 @@ def test_a_placement_finds_every_row(name, tensor):
     problem = _problem((3, 4, 20, 37, 32), kv_heads=2, layout=name)
     seq, heads = (20, 4) if tensor == "query" else (37, 2)
     array = np.random.default_rng(0).standard_normal((3, heads, seq, 32)).astype(np.float16)
-    stored, place = layout.to_stored(problem, tensor, array), placement(problem, tensor)
+    stored, place = stored_arrays.to_stored(problem, tensor, array), placement(problem, tensor)
     blocks = stored.reshape(-1, 16)
     for b, h, c, r in ((0, 0, 0, 0), (2, 1, 1, seq - 1), (1, heads - 1, 0, 5)):
         number = b * place.batch + h * place.head + c * place.column + r
         assert np.array_equal(blocks[number], array[b, h, r, 16 * c : 16 * c + 16])
         assert number == (b * heads + h) * place.head + b * place.skew + c * place.column + r
-    assert np.array_equal(layout.from_stored(problem, tensor, stored), array)
+    assert np.array_equal(stored_arrays.from_stored(problem, tensor, stored), array)
 
 
 @pytest.mark.parametrize("tokens", [48, 65600], ids=["one-move", "beyond-the-field"])

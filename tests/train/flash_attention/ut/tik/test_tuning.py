@@ -8,7 +8,7 @@ from flash_attention.kernels.tik.backward.work import choose as choose_backward
 from flash_attention.kernels.tik.forward.work import choose
 from flash_attention.kernels.tik.tuning import Entry
 
-from tests.train.flash_attention.problems import make_kernel_problem
+from tests.train.flash_attention.support.problems import make_kernel_problem
 
 ENTRY = Entry("forward", 64, "causal", 300, 600, "single64")
 
@@ -68,7 +68,7 @@ def test_scores_stay_in_float32_where_an_entry_says_so() -> None:
 
 
 def test_scores_that_vector_does_not_scale_leave_in_float16_whatever_an_entry_says() -> None:
-    # Their range is looked after there alone, see forward.reach.
+    # Their range is looked after there alone, see forward.score_bound.
     with tuning.using((Entry("forward", 64, "causal", 1, 1024, "pair128", False),)):
         assert choose(problem()).plan.half_scores
 

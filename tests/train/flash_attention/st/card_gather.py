@@ -1,0 +1,36 @@
+"""Context parallelism on several cards: card_gather.py NAME... Prints card, name, "right" or what is wrong.
+
+Names are those of the cases of parallel_ring.py, here with the operators in TIK; or `ring`: what RingAttention says.
+"""
+
+import sys
+import traceback
+from dataclasses import replace
+
+import mindspore as ms
+from flash_attention.context_parallel import GatherAttention, RingAttention, initialize
+from parallel_ring import CASES, run
+
+
+def check(name, rank, world):
+    """What is wrong."""
+    if name == "ring":
+        try:
+            RingAttention(16)
+        except RuntimeError as error:
+            return str(error)
+    case = {case.name: case for case in CASES}[name]
+    return "; ".join(run(replace(case, dtype="float16", backend="tik"), GatherAttention, rank, world))
+
+
+if __name__ == "__main__":
+    ms.set_context(mode=ms.GRAPH_MODE, device_target="Ascend")
+    place = initialize()
+    for name in sys.argv[1:]:
+        try:
+            found = check(name, *place) or "right"
+        except Exception as error:
+            traceback.print_exc()
+            found = " ".join(f"{type(error).__name__}: {error}".split())
+        sys.stdout.write(f"{place[0]}\t{name}\t{found}\n")
+        sys.stdout.flush()

@@ -1,0 +1,32 @@
+"""Runs a sample of the shared cases on backend cpu, in both modes of MindSpore, in a process without pytest.
+
+    PYTHONPATH=train:. python tests/train/flash_attention/st/support/sampled_cases.py ONE_IN
+
+In a graph runs one case in so many of those that PYNATIVE takes one in ONE_IN of, since each is compiled.
+"""
+
+import sys
+
+import mindspore as ms
+
+from tests.train.flash_attention.support import case_list, cases
+from tests.train.flash_attention.support.run import run_case
+
+GRAPHS = 4
+MODES = {"pynative": (ms.PYNATIVE_MODE, 1), "graph": (ms.GRAPH_MODE, GRAPHS)}
+
+
+def main() -> None:
+    """Checks every chosen case against the float64 truth, and says how many there were."""
+    one_in = int(sys.argv[1])
+    for mode, (number, factor) in MODES.items():
+        ms.set_context(mode=number)
+        chosen = [case for case in case_list.CASES if not case.slow and case_list.sample(case, one_in * factor)]
+        for case in chosen:
+            cases.check(case, run_case(case, "cpu"))
+            print(f"ok {mode} {case}", flush=True)
+        print(f"{mode}: {len(chosen)} cases", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,236 @@
+"""The shared list of attention cases: every backend runs these."""
+
+from __future__ import annotations
+
+import itertools
+import zlib
+from dataclasses import replace
+
+from flash_attention.problem import ALL_BLOCKS
+
+from tests.train.flash_attention.support.cases import VALUES, Case
+
+
+def _core() -> list[Case]:
+    """A few cases that between them touch everything, in every dtype."""
+    shapes = [
+        Case(batch=2, heads=4, kv_heads=2, seq_q=97, seq_k=150, head_dim=64, mask="compact", dropout=0.1),
+        Case(batch=2, heads=3, kv_heads=1, seq_q=150, seq_k=97, head_dim=59, mask="3d", alibi="computed"),
+        Case(seq_q=300, seq_k=300, head_dim=128, mask="causal", blocks=(1, ALL_BLOCKS), alibi="shared"),
+        Case(batch=2, seq_q=64, seq_k=64, head_dim=80, mask="rows", dropout=0.5, alibi="given"),
+    ]
+    return [replace(case, dtype=dtype) for case in shapes for dtype in ("float16", "bfloat16", "float32")]
+
+
+def _head_dims() -> list[Case]:
+    """Head dimensions at and beside the borders of registers, blocks and fractals."""
+    masks = itertools.cycle(("compact", "none", "3d", "causal"))
+    dims = (1, 2, 3, 7, 8, 15, 16, 17, 31, 32, 48, 59, 64, 80, 96, 111, 128, 129, 160, 192, 255, 256)
+    return [Case(seq_q=70, seq_k=83, head_dim=dim, mask=next(masks)) for dim in dims]
+
+
+def _lengths() -> list[Case]:
+    """Lengths at and beside the borders of tiles, as rows and as keys."""
+    lengths = ((1, 1), (1, 128), (128, 1), (1, 300), (2, 3), (8, 8), (15, 17), (16, 16), (17, 15), (63, 65), (97, 113))
+    lengths += ((113, 97), (127, 129), (128, 128), (129, 127), (256, 384), (384, 256), (300, 77), (77, 300))
+    masks = itertools.cycle(("compact", "none", "2d", "causal", "padding"))
+    cases = [Case(seq_q=q, seq_k=k, head_dim=40, mask=next(masks)) for q, k in lengths]
+    cases += [
+        Case(seq_q=q, seq_k=k, mask=mask, alignment="bottom_right", alibi=alibi, window=window)
+        for (q, k), mask, alibi, window in zip(
+            ((1, 300), (97, 113), (300, 77), (128, 256), (200, 333)),
+            ("causal", "compact", "causal", "3d", "none"),
+            ("none", "computed", "computed", "none", "computed"),
+            ((-1, -1), (20, -1), (-1, -1), (40, 40), (10, 0)),
+        )
+    ]
+    cases += [
+        Case(heads=1, kv_heads=1, seq_q=length, seq_k=length, head_dim=64, mask="causal", slow=True)
+        for length in (1025, 2048)
+    ]
+    return cases
+
+
+def _heads() -> list[Case]:
+    """Groups of heads that share keys."""
+    counts = ((1, 1), (4, 1), (4, 2), (4, 4), (6, 3), (6, 2), (5, 1), (8, 1), (12, 4))
+    masks = itertools.cycle(("compact", "heads", "none"))
+    alibis = itertools.cycle(("none", "computed", "given", "bias_all"))
+    return [
+        Case(batch=batch, heads=heads, kv_heads=kv_heads, seq_q=45, seq_k=61, mask=next(masks), alibi=next(alibis))
+        for (heads, kv_heads), batch in zip(counts, itertools.cycle((2, 1, 3)))
+    ]
+
+
+def pairwise(*axes: tuple) -> list[tuple]:
+    """Some of the axes' product, in which every value of an axis meets every value of each other axis."""
+    columns = list(itertools.combinations(range(len(axes)), 2))
+
+    def pairs(chosen: tuple) -> set:
+        return {(one, other, chosen[one], chosen[other]) for one, other in columns}
+
+    left = list(itertools.product(*(range(len(axis)) for axis in axes)))
+    missing = set().union(*map(pairs, left))
+    found = []
+    while missing:
+        found.append(max(left, key=lambda chosen: len(missing & pairs(chosen))))
+        missing -= pairs(found[-1])
+    return [tuple(axis[index] for axis, index in zip(axes, chosen)) for chosen in sorted(found)]
+
+
+def _products(choose=itertools.product) -> list[Case]:
+    """Every mask kind x window x ALiBi x dropout, or what `choose` takes of the product."""
+    masks = ("none", "causal", "compact", "compact2d", "3d", "rows", "padding")
+    windows = (
+        {},
+        {"blocks": (1, 0), "tiling": "sparse_64"},
+        {"blocks": (0, 1)},
+        {"window": (40, 0)},
+        {"window": (-1, 25), "blocks": (1, ALL_BLOCKS), "tiling": "sparse_64"},
+    )
+    alibis = ("none", "computed", "given", "bias")
+    return [
+        Case(batch=2, seq_q=140, seq_k=140, mask=mask, alibi=alibi, dropout=dropout, **window)
+        for mask, window, alibi, dropout in choose(masks, windows, alibis, (0.0, 0.2))
+    ]
+
+
+def _data() -> list[Case]:
+    """Values out of the ordinary, and every dtype of a mask."""
+    values = [
+        Case(batch=2, seq_q=130, seq_k=140, head_dim=64, mask=mask, values=value, dtype=dtype)
+        for value in VALUES
+        if value != "normal"
+        for mask, dtype in (("compact", "float16"), ("3d", "bfloat16"), ("none", "float32"))
+    ]
+    mask_dtypes = [
+        Case(batch=2, seq_q=60, seq_k=77, mask=mask, mask_dtype=dtype)
+        for mask, dtype in (
+            ("3d", "bool"),
+            ("3d", "float16"),
+            ("4d", "float32"),
+            ("compact", "float16"),
+            ("2d", "bool"),
+            ("3d1", "bfloat16"),
+            ("heads", "bool"),
+            ("compact2d", "bool"),
+        )
+    ]
+    others = [
+        Case(batch=2, mask="all"),
+        Case(batch=2, mask="all", dtype="float32", alibi="computed", dropout=0.3),
+        Case(seq_q=128, seq_k=128, mask="compact"),  # compact and full shape at once
+        Case(seq_q=64, seq_k=64, mask="2d", tiling="sparse_64"),
+        Case(seq_q=300, seq_k=40, window=(10, 10)),  # rows past the keys see nothing
+        Case(seq_q=300, seq_k=100, blocks=(0, 0), dropout=0.1),
+        # The keys of a tile begin where the last query row, an odd one, no longer sees.
+        Case(seq_q=33, seq_k=150, mask="causal", dtype="bfloat16"),
+        Case(seq_q=65, seq_k=140, window=(40, 9), dtype="bfloat16", dropout=0.1),
+        Case(seq_q=69, seq_k=131, head_dim=33, blocks=(0, 0), mask="causal", tiling="sparse_64", dtype="bfloat16"),
+        Case(scale=0.5),
+        Case(scale=-0.25, mask="causal"),
+        Case(scale=0.0, dtype="float32"),
+        Case(dropout=0.999, dtype="float32"),
+        Case(dropout=1e-6, dtype="float32"),
+        Case(seq_q=520, seq_k=520, heads=1, kv_heads=1, blocks=(1, 1), mask="causal", dropout=0.1, slow=True),
+        Case(batch=1, heads=3, kv_heads=3, seq_q=700, seq_k=700, mask="3d", alibi="computed", slow=True),
+    ]
+    return values + mask_dtypes + others
+
+
+def _value_dims() -> list[Case]:
+    """Values narrower and wider than keys, up to the widths of latent attention."""
+    widths = ((64, 32), (32, 64), (192, 128), (1, 256), (256, 1), (17, 40), (40, 33), (129, 65), (3, 7), (15, 16))
+    masks = itertools.cycle(("compact", "none", "3d", "causal"))
+    cases = [Case(seq_q=70, seq_k=83, head_dim=dim, value_dim=width, mask=next(masks)) for dim, width in widths]
+    return cases + [
+        Case(heads=4, kv_heads=1, seq_q=45, seq_k=61, head_dim=576, value_dim=512, mask="causal"),
+        Case(seq_q=40, seq_k=140, head_dim=300, value_dim=260),
+        Case(batch=2, heads=4, seq_q=140, seq_k=300, head_dim=48, value_dim=96, mask="3d", alibi="bias", dropout=0.2),
+        Case(batch=2, seq_q=300, seq_k=140, head_dim=96, value_dim=24, mask="causal", window=(90, -1), softcap=3.0),
+    ]
+
+
+def _modifiers() -> list[Case]:
+    """Changes of the scores, each with every dtype and beside the others."""
+    cases = [
+        Case(softcap=3.0, mask="causal", seq_q=140, seq_k=140),
+        Case(softcap=0.5, seq_q=33, seq_k=150, head_dim=64, values="large"),
+        Case(softcap=20.0, batch=2, heads=4, mask="3d", alibi="bias", dropout=0.2, values="large"),
+        Case(softcap=5.0, batch=2, heads=3, kv_heads=1, mask="rows", alibi="computed", window=(40, 9), dropout=0.1),
+        Case(softcap=50.0, batch=2, kv_heads=1, seq_q=70, seq_k=83, mask="compact", alibi="given"),
+        Case(softcap=1e-3, values="constant"),
+        Case(sinks=True, mask="causal", seq_q=140, seq_k=140),
+        Case(sinks=True, batch=2, heads=4, kv_heads=2, mask="rows", alibi="given", dropout=0.3, values="large"),
+        Case(sinks=True, batch=2, heads=3, kv_heads=1, seq_q=300, seq_k=70, window=(20, 3), softcap=4.0, alibi="bias"),
+        Case(sinks=True, mask="all", alibi="computed"),
+        Case(prefix=True, batch=3, mask="causal", seq_q=140, seq_k=140),
+        Case(prefix=True, batch=3, mask="compact", seq_q=97, seq_k=300, alignment="bottom_right", alibi="computed"),
+        Case(prefix=True, batch=2, heads=4, kv_heads=2, mask="causal", seq_q=300, seq_k=140, alibi="bias", dropout=0.2),
+        Case(prefix=True, batch=2, mask="causal", alignment="bottom_right", seq_q=150, seq_k=40, sinks=True),
+        Case(segments="documents", batch=2, mask="causal", seq_q=300, seq_k=300),
+        Case(segments="documents", batch=2, heads=4, kv_heads=2, seq_q=140, seq_k=300, alibi="bias", dropout=0.2),
+        Case(segments="documents", batch=2, seq_q=260, seq_k=260, window=(30, 5), alibi="computed", sinks=True),
+        Case(segments="documents", batch=2, mask="causal", prefix=True, seq_q=140, seq_k=140, softcap=3.0),
+        Case(sinks=True, prefix=True, batch=2, mask="causal", seq_q=3, seq_k=300, value_dim=48, softcap=3.0),
+        Case(segments="documents", batch=2, heads=4, kv_heads=2, seq_q=2, seq_k=300, sinks=True),
+        Case(segments="shuffled", batch=2, mask="3d", seq_q=70, seq_k=140),
+        Case(segments="padding", batch=2, seq_q=70, seq_k=140, value_dim=48),
+        Case(softcap=1e4, values="outlier", head_dim=59),
+    ]
+    return [replace(case, dtype=dtype) for case in cases for dtype in ("float16", "bfloat16", "float32")]
+
+
+def _rotated(cases: list[Case]) -> list[Case]:
+    """The dtype changes from case to case, so that each axis meets each dtype without tripling the list."""
+    dtypes = itertools.cycle(("float16", "float32", "bfloat16", "float32", "float16"))
+    return [replace(case, dtype=next(dtypes)) for case in cases]
+
+
+CASES: tuple[Case, ...] = tuple(
+    dict.fromkeys(
+        _core()
+        + _rotated(_head_dims())
+        + _rotated(_lengths())
+        + _rotated(_heads())
+        + _data()
+        + _rotated(_products())
+        + _rotated(_value_dims())
+        + _modifiers()
+    )
+)
+
+
+_LEFT_OUT = frozenset(map(str, _products())) - frozenset(map(str, _products(pairwise)))
+
+
+def spread(case: Case) -> bool:
+    """False for those of the products in which nothing meets that does not meet in another, two by two."""
+    return str(replace(case, dtype="float16")) not in _LEFT_OUT
+
+
+def sample(case: Case, one_in: int) -> bool:
+    """True for a fixed, evenly spread share of all cases."""
+    return zlib.crc32(str(case).encode()) % one_in == 0
+
+
+def params(select=None, dtype: str | None = None, everyday=None, asynchronous: int = 0) -> list:
+    """The cases as pytest parameters with readable ids.
+
+    Args:
+        select: keeps the cases for which it is true; all by default.
+        dtype: gives every case this dtype, for backends that have but one.
+        everyday: cases for which it is false are marked slow; by default only the long ones are.
+        asynchronous: one case in so many is marked asynchronous; by default none.
+    """
+    import pytest
+
+    chosen = [case if dtype is None else replace(case, dtype=dtype) for case in CASES]
+    chosen = [case for case in dict.fromkeys(chosen) if select is None or select(case)]
+
+    def marks(case: Case) -> list:
+        slow = case.slow or not (everyday is None or everyday(case))
+        background = asynchronous > 0 and sample(case, asynchronous)
+        return [pytest.mark.slow] * slow + [pytest.mark.asynchronous] * background
+
+    return [pytest.param(case, id=str(case), marks=marks(case)) for case in chosen]

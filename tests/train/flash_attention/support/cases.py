@@ -1,0 +1,373 @@
+"""What an attention case is, its inputs, its truth, and when a result is right; the list of cases is case_list.py.
+
+    @pytest.mark.parametrize("case", case_list.params())
+    def test_backend(case):
+        inputs = case.inputs()                    # NumPy arrays, exactly representable in case.dtype
+        exact, low = case.expected()              # float64 truth and low-precision baseline, with all gradients
+        actual = reference.Attention(...)         # what the backend computed
+        cases.check(case, actual)
+
+Needs NumPy and flash_attention.{problem,reference,dropout.philox}; no MindSpore.
+"""
+
+from __future__ import annotations
+
+import functools
+import zlib
+from dataclasses import dataclass
+
+import numpy as np
+from flash_attention import reference
+from flash_attention.problem import ALL_BLOCKS, AttentionProblem, AttentionRules, TensorSpec
+from flash_attention.problem.tiling import get_strategy
+
+SEED = (20240607, 3)  # of dropout, as in Backend.build
+
+MASKS = {
+    "none": "no mask",
+    "causal": "causal=True",
+    "compact": "(1, T, T) strict upper triangle",
+    "compact2d": "(T, T) strict upper triangle",
+    "2d": "(Sq, Sk), a third hidden",
+    "3d1": "(1, Sq, Sk), a third hidden",
+    "3d": "(B, Sq, Sk), a third hidden",
+    "4d": "(B, 1, Sq, Sk), a third hidden",
+    "heads": "(B, H, Sq, Sk), a third hidden",
+    "padding": "(B, 1, 1, Sk), a tail of keys hidden",
+    "rows": "(B, Sq, Sk), every third row wholly hidden",
+    "all": "(B, Sq, Sk), everything hidden",
+}
+SEGMENTS = {
+    "none": "no segment ids",
+    "documents": "runs of rows with ids in ascending order, padding behind them",
+    "shuffled": "ids and padding anywhere",
+    "padding": "nothing but padding in the last item",
+}
+VALUES = {
+    "normal": "standard normal",
+    "large": "query and key of sigma 4: logits of sigma 16",
+    "huge": "query and key of sigma 12: one-hot probabilities",
+    "outlier": "standard normal, two channels thirty times larger",
+    "constant": "ones",
+    "zero": "zeros",
+}
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """NumPy inputs of a case, as a caller of the layer gives them (mask in its user shape); None where absent."""
+
+    query: np.ndarray
+    key: np.ndarray
+    value: np.ndarray
+    mask: np.ndarray | None
+    bias: np.ndarray | None
+    d_output: np.ndarray
+    d_logsumexp: np.ndarray
+    sinks: np.ndarray | None = None
+    prefix: np.ndarray | None = None
+    segment_ids: np.ndarray | None = None
+    kv_segment_ids: np.ndarray | None = None
+
+    def optional(self) -> dict:
+        """The optional inputs that newer models have, by their keyword names."""
+        names = "sinks", "prefix", "segment_ids", "kv_segment_ids"
+        return {name: getattr(self, name) for name in names}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One attention call with its data. Frozen and hashable; its id is its content."""
+
+    batch: int = 1
+    heads: int = 2
+    kv_heads: int = 2
+    seq_q: int = 113
+    seq_k: int = 113
+    head_dim: int = 32
+    value_dim: int = 0  # 0 = head_dim
+    dtype: str = "float16"
+    mask: str = "none"
+    mask_dtype: str = "uint8"
+    blocks: tuple = (ALL_BLOCKS, ALL_BLOCKS)  # prev_block_num, next_block_num
+    window: tuple = (-1, -1)
+    alignment: str = "top_left"
+    tiling: str = "sparse"
+    alibi: str = "none"  # none, computed, given (B,H,1,Sk), shared (1,H,1,Sk), bias (1,H,Sq,Sk), bias_all (B,H,Sq,Sk)
+    dropout: float = 0.0
+    scale: float | None = None
+    softcap: float = 0.0
+    sinks: bool = False
+    prefix: bool = False
+    segments: str = "none"  # see SEGMENTS
+    values: str = "normal"
+    draw: int = 0  # other data of the same kind
+    slow: bool = False
+
+    def __str__(self) -> str:
+        parts = [f"B{self.batch}", f"H{self.heads}"]
+        if self.kv_heads != self.heads:
+            parts.append(f"KV{self.kv_heads}")
+        parts.append(f"S{self.seq_q}" if self.seq_q == self.seq_k else f"Sq{self.seq_q}-Sk{self.seq_k}")
+        parts += [f"D{self.head_dim}" + (f"v{self.value_dim}" if self.value_dim else ""), self.dtype]
+        if self.mask != "none":
+            parts.append(self.mask if self.mask_dtype == "uint8" else f"{self.mask}.{self.mask_dtype}")
+        if self.blocks != (ALL_BLOCKS, ALL_BLOCKS):
+            parts.append("blocks" + "_".join("all" if count == ALL_BLOCKS else str(count) for count in self.blocks))
+        if self.window != (-1, -1):
+            parts.append("window" + "_".join("all" if count < 0 else str(count) for count in self.window))
+        if self.alignment != "top_left":
+            parts.append(self.alignment)
+        if self.tiling != "sparse":
+            parts.append(self.tiling)
+        if self.alibi != "none":
+            parts.append(f"alibi.{self.alibi}")
+        if self.dropout:
+            parts.append(f"drop{self.dropout}")
+        if self.scale is not None:
+            parts.append(f"scale{self.scale}")
+        if self.softcap:
+            parts.append(f"cap{self.softcap}")
+        if self.sinks:
+            parts.append("sinks")
+        if self.prefix:
+            parts.append("prefix")
+        if self.segments != "none":
+            parts.append(self.segments)
+        if self.values != "normal":
+            parts.append(self.values)
+        if self.draw:
+            parts.append(f"draw{self.draw}")
+        return "-".join(parts)
+
+    @functools.cached_property
+    def problem(self) -> AttentionProblem:
+        """The problem that the layer makes of this case, with the logsumexp asked for and training on."""
+        return _problem(self)
+
+    def rules(self) -> AttentionRules:
+        """The rules of the case."""
+        return AttentionRules.from_arguments(alibi=self.alibi != "none", **self.options())
+
+    def options(self) -> dict:
+        """The rules of the case by their keyword names, as `flash_attention` takes them."""
+        return {
+            "tiling_stgy_name": self.tiling,
+            "prev_block_num": self.blocks[0],
+            "next_block_num": self.blocks[1],
+            "window_size": self.window,
+            "causal": self.mask == "causal",
+            "causal_alignment": self.alignment,
+            "dropout_rate": self.dropout,
+            "scale": self.scale,
+            "softcap": self.softcap,
+        }
+
+    def inputs(self) -> Inputs:
+        """The data, the same for every run and process."""
+        return _inputs(self)
+
+    def backend_mask(self) -> np.ndarray | None:
+        """The explicit mask as backends receive it: uint8 of problem.mask_shape."""
+        shape = self.problem.mask_shape
+        return None if shape is None else (self.inputs().mask != 0).astype(np.uint8).reshape(shape)
+
+    def keep(self) -> np.ndarray | None:
+        """Dropout's keep decisions for SEED, bool (B, H, Sq, Sk)."""
+        return reference.keep_mask(self.problem, SEED) if self.dropout else None
+
+    def expected(self) -> tuple[reference.Attention, reference.Attention]:
+        """(truth, baseline), gradients included."""
+        return _expected(self)
+
+
+def check(case: Case, actual: reference.Attention) -> None:
+    """Asserts that every result in `actual` is right: error measure, and exact zeros where nothing is visible."""
+    exact, low = case.expected()
+    wrong = [str(error) for error in reference.compare(actual, exact, low) if not error.ok]
+    assert not wrong, "\n".join(wrong)
+    check_zeros(case, actual)
+
+
+def check_random(case: Case, actual: reference.Attention) -> None:
+    """Like `check` for one of very many random cases, which looks for wrong results rather than for rounding.
+
+    The baseline is lucky in a few of them: with the order of its sums, so those it refuses are compared once more with
+    sums in ascending order, as kernels have them; and with its largest error, so three times as much is allowed.
+    """
+    exact, low = case.expected()
+    if _beyond(case, reference.compare(actual, exact, low)):
+        low = reference.baseline(*_arguments(case), in_order=True, **_options(case))
+        wrong = _beyond(case, reference.compare(actual, exact, low))
+        assert not wrong, "\n".join(wrong)
+    check_zeros(case, actual)
+
+
+def _beyond(case: Case, errors: list[reference.Error], factor: float = 3.0) -> list[str]:
+    """The errors that are larger than `factor` times what is allowed; an infinite one always is."""
+    # As csrc/exp2.h states: a probability below the smallest normal float32 number is zero, and the exponential of the
+    # bfloat16 arithmetic errs by up to 3e-6.
+    least = {"logsumexp": 3e-6} if case.dtype == "bfloat16" else {}
+
+    def within(error):
+        floor = least.get(error.name, 1e-36)
+        return error.max <= factor * error.allowed_max + floor and error.mean <= factor * error.allowed_mean + floor
+
+    return [str(error) for error in errors if not within(error)]
+
+
+def check_zeros(case: Case, actual: reference.Attention) -> None:
+    """Asserts exact zeros where nothing is visible."""
+    exact, _ = case.expected()
+    masked = np.broadcast_to(_hidden(case), case.problem.shape_lse() + (case.seq_k,)).all(axis=-1)
+    masked = masked | np.isneginf(exact.logsumexp)
+    for name in ("output", "d_query"):
+        result = getattr(actual, name)
+        if result is not None:
+            assert not np.any(np.asarray(result, dtype=np.float32)[masked]), (
+                f"{name}: not zero where nothing is visible"
+            )
+    unseen = _unseen_keys(case)
+    for name in ("d_key", "d_value"):
+        result = getattr(actual, name)
+        if result is not None:
+            assert not np.any(np.asarray(result, dtype=np.float32)[unseen]), f"{name}: not zero for a key nobody sees"
+
+
+def _hidden(case: Case) -> np.ndarray:
+    """What `reference.hidden` says of a case."""
+    optional = case.inputs().optional()
+    optional.pop("sinks")
+    return reference.hidden(case.problem, case.backend_mask(), **optional)
+
+
+def _unseen_keys(case: Case) -> np.ndarray:
+    """Boolean (B, Hkv, Sk): keys that no query of any head of the group sees."""
+    problem = case.problem
+    hidden = np.broadcast_to(_hidden(case), (problem.batch, problem.heads, problem.seq_q, problem.seq_k))
+    return hidden.reshape(problem.batch, problem.kv_heads, -1, problem.seq_k).all(axis=2)
+
+
+@functools.cache  # several test files choose among all cases by their problems
+def _problem(case: Case) -> AttentionProblem:
+    """The problem of a case, from the shapes and dtypes of its data."""
+    inputs = case.inputs()
+    shapes = [TensorSpec(array.shape, case.dtype) for array in (inputs.query, inputs.key, inputs.value)]
+    mask = None if inputs.mask is None else TensorSpec(inputs.mask.shape, case.mask_dtype)
+    bias = None if inputs.bias is None else TensorSpec(inputs.bias.shape, case.dtype)
+    optional = {
+        name: None if array is None else TensorSpec(array.shape, str(array.dtype))
+        for name, array in inputs.optional().items()
+    }
+    return AttentionProblem.from_inputs(
+        *shapes, mask, bias, rules=case.rules(), training=True, return_lse=True, **optional
+    )
+
+
+@functools.lru_cache(maxsize=16)
+def _inputs(case: Case) -> Inputs:
+    """The tensors of a case, the same in every run."""
+    random = np.random.default_rng(zlib.crc32(str(case).encode()))
+
+    def draw(*shape, sigma=1.0):
+        if case.values == "constant":
+            return np.ones(shape, np.float32)
+        if case.values == "zero":
+            return np.zeros(shape, np.float32)
+        array = random.standard_normal(shape).astype(np.float32) * sigma
+        if case.values == "outlier":
+            array[..., : min(2, shape[-1])] *= 30.0
+        return reference.round_to(array, case.dtype)
+
+    sigma = {"large": 4.0, "huge": 12.0}.get(case.values, 1.0)
+    query = draw(case.batch, case.heads, case.seq_q, case.head_dim, sigma=sigma)
+    key = draw(case.batch, case.kv_heads, case.seq_k, case.head_dim, sigma=sigma)
+    value = draw(case.batch, case.kv_heads, case.seq_k, case.value_dim or case.head_dim)
+    d_output = random.standard_normal((*query.shape[:3], value.shape[3]))
+    d_output = reference.round_to(d_output, case.dtype)
+    d_logsumexp = random.standard_normal(query.shape[:3]).astype(np.float32)
+    mask, bias = _mask(case, random), _bias(case, random)
+    sinks = 2.0 * random.standard_normal(case.heads).astype(np.float32) if case.sinks else None
+    prefix = random.integers(0, case.seq_k + 1, size=case.batch).astype(np.int32) if case.prefix else None
+    return Inputs(query, key, value, mask, bias, d_output, d_logsumexp, sinks, prefix, *_segments(case, random))
+
+
+def _segments(case: Case, random) -> tuple:
+    """Ids of the queries and of the keys: five segments, and padding."""
+    if case.segments == "none":
+        return None, None
+
+    def ids(length):
+        found = random.integers(-1, 5, size=(case.batch, length))
+        if case.segments == "documents":
+            found = np.sort(found % 6)  # 5 is the padding
+            found[found == 5] = -1
+        elif case.segments == "padding":
+            found[-1] = -1
+        return found.astype(np.int32)
+
+    own = ids(case.seq_q)
+    return own, own if case.seq_q == case.seq_k else ids(case.seq_k)
+
+
+def _mask(case: Case, random) -> np.ndarray | None:
+    """The mask of a case, None where rules alone hide."""
+    if case.mask in ("none", "causal"):
+        return None
+    tile = get_strategy(case.tiling).tile
+    if case.mask in ("compact", "compact2d"):
+        mask = np.triu(np.ones((tile, tile)), 1)
+        mask = mask if case.mask == "compact2d" else mask[None]
+    elif case.mask == "padding":
+        mask = np.zeros((case.batch, 1, 1, case.seq_k))
+        for row, length in enumerate(random.integers(1, case.seq_k + 1, size=case.batch)):
+            mask[row, ..., length:] = 1
+    elif case.mask == "rows":
+        mask = np.zeros((case.batch, case.seq_q, case.seq_k))
+        mask[:, ::3] = 1
+    elif case.mask == "all":
+        mask = np.ones((case.batch, case.seq_q, case.seq_k))
+    else:
+        shape = {"2d": (), "3d1": (1,), "3d": (case.batch,), "4d": (case.batch, 1), "heads": (case.batch, case.heads)}
+        mask = random.random((*shape[case.mask], case.seq_q, case.seq_k)) < 1 / 3
+    # bfloat16, like the tensors, travels as float32.
+    return mask.astype({"bool": np.bool_, "bfloat16": np.float32}.get(case.mask_dtype, case.mask_dtype))
+
+
+def _bias(case: Case, random) -> np.ndarray | None:
+    """The bias of a case, None where there is none or it is computed."""
+    if case.alibi in ("none", "computed"):
+        return None
+    if case.alibi in ("bias", "bias_all"):
+        batch = case.batch if case.alibi == "bias_all" else 1
+        bias = random.standard_normal((batch, case.heads, case.seq_q, case.seq_k))
+    else:
+        batch = case.batch if case.alibi == "given" else 1
+        slope = 2.0 ** -(1 + np.arange(case.heads, dtype=np.float64))
+        bias = slope[None, :, None, None] * np.arange(1 - case.seq_k, 1) * np.arange(1, batch + 1)[:, None, None, None]
+    return reference.round_to(bias, case.dtype)
+
+
+@functools.lru_cache(maxsize=64)
+def _expected(case: Case) -> tuple[reference.Attention, reference.Attention]:
+    """Truth and baseline of a case."""
+    return tuple(run(*_arguments(case), **_options(case)) for run in (reference.truth, reference.baseline))
+
+
+def _arguments(case: Case) -> tuple:
+    """The problem, query, key and value, for the functions of `reference`."""
+    inputs = case.inputs()
+    return case.problem, inputs.query, inputs.key, inputs.value
+
+
+def _options(case: Case) -> dict:
+    """Their optional arguments."""
+    inputs = case.inputs()
+    return {
+        "mask": case.backend_mask(),
+        "bias": inputs.bias,
+        **inputs.optional(),
+        "keep": case.keep(),
+        "d_output": inputs.d_output,
+        "d_logsumexp": inputs.d_logsumexp,
+    }

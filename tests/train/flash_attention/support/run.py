@@ -1,0 +1,99 @@
+"""Runs a shared case through `flash_attention`, as a user calls it, and returns NumPy results with all gradients."""
+
+from __future__ import annotations
+
+import mindspore as ms
+import numpy as np
+from flash_attention import flash_attention
+from flash_attention.reference import Attention
+from mindspore import Tensor, nn, ops
+
+from tests.train.flash_attention.support.cases import SEED, Case
+from tests.train.flash_attention.support.layouts import heads_first, laid_out
+from tests.train.flash_attention.support.versions import dtype_named
+
+
+def tensor(array: np.ndarray | None, dtype: str | None = None) -> Tensor | None:
+    """A Tensor of a NumPy array, cast to `dtype`; None of None."""
+    if array is None:
+        return None
+    result = Tensor(array)
+    return result if dtype is None else result.astype(dtype_named(dtype))
+
+
+def array(result: Tensor | None) -> np.ndarray | None:
+    """float32 NumPy array of a Tensor; None of None."""
+    return None if result is None else result.astype(ms.float32).asnumpy()
+
+
+class Attention32(nn.Cell):
+    """`flash_attention` of a case with its loss: the scalar whose gradients are those for d_output and d_logsumexp."""
+
+    def __init__(self, case: Case, backend: str, layout="BNSD", seed=SEED, keep_bits=None):
+        super().__init__()
+        inputs = case.inputs()
+        self.layout, self.head_dim = layout, case.head_dim
+        self.value_head_dim = case.value_dim or None
+        self.batch = case.batch if layout == "TH" else None
+        self.mask = tensor(inputs.mask, None if case.mask_dtype != "bfloat16" else "bfloat16")
+        self.d_output, self.d_logsumexp = tensor(laid_out(inputs.d_output, layout)), tensor(inputs.d_logsumexp)
+        drawn = case.dropout > 0 and keep_bits is None
+        self.seed = Tensor(np.array(seed, np.int64)) if drawn else None
+        self.keep_bits = tensor(keep_bits)
+        optional = inputs.optional()
+        self.prefix, self.segment_ids = tensor(optional["prefix"]), tensor(optional["segment_ids"])
+        self.kv_segment_ids = tensor(optional["kv_segment_ids"])
+        self.options = case.options()
+        self.alibi = case.alibi != "none"
+        self.backend = backend
+
+    def construct(self, query, key, value, bias, sinks):
+        output, logsumexp = flash_attention(
+            query,
+            key,
+            value,
+            self.mask,
+            bias,
+            seed=self.seed,
+            sinks=sinks,
+            prefix=self.prefix,
+            segment_ids=self.segment_ids,
+            kv_segment_ids=self.kv_segment_ids,
+            keep_bits=self.keep_bits,
+            alibi=self.alibi,
+            input_layout=self.layout,
+            head_dim=self.head_dim,
+            value_head_dim=self.value_head_dim,
+            batch=self.batch,
+            return_lse=True,
+            backend=self.backend,
+            **self.options,
+        )
+        loss = (output.astype(ms.float32) * self.d_output).sum() + (logsumexp * self.d_logsumexp).sum()
+        return loss, output, logsumexp
+
+
+def run_case(case: Case, backend: str, layout: str = "BNSD", **dropout) -> Attention:
+    """Output, logsumexp and gradients of `case` on `backend`, in the current execution mode, as BNSD.
+
+    Args:
+        layout: of the tensors of the call.
+        dropout: `seed` (pair of integers) or `keep_bits` (NumPy array) instead of the shared seed.
+    """
+    inputs = case.inputs()
+    cell = Attention32(case, backend, layout, **dropout)
+    tensors = [tensor(laid_out(value, layout), case.dtype) for value in (inputs.query, inputs.key, inputs.value)]
+    tensors += [tensor(inputs.bias, case.dtype), tensor(inputs.sinks)]
+    positions = tuple(index for index, one in enumerate(tensors) if one is not None)
+    run = ops.value_and_grad(cell, grad_position=positions, has_aux=True)
+    if ms.get_context("mode") == ms.GRAPH_MODE:
+        run = ms.jit(run)
+    (_, output, logsumexp), gradients = run(*tensors)
+    gradients = list(gradients)
+    widths = [array.shape[-1] for array in (inputs.d_output, inputs.query, inputs.key, inputs.value)]
+    results = zip((output, *gradients[:3]), widths)
+    output, *gradients[:3] = (heads_first(array(one), layout, width, case.batch) for one, width in results)
+    d_sinks = None if inputs.sinks is None else array(gradients.pop())
+    if inputs.bias is not None:
+        gradients[3] = array(gradients[3]).reshape(case.problem.bias_shape)
+    return Attention(output, array(logsumexp), *gradients, d_sinks=d_sinks)

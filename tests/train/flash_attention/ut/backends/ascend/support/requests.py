@@ -1,0 +1,73 @@
+"""What operators are compiled for: every combination of features, and the tensors that describe a signature."""
+
+from __future__ import annotations
+
+import itertools
+
+from flash_attention.kernels.tik.signature import Request, Signature
+
+from tests.train.flash_attention.support.problems import make_kernel_problem
+
+SIZES = {"batch": 1, "heads": 2, "seq_q": 33, "seq_k": 50, "head_dim": 24}
+POSITIONS = {
+    "plain": {},
+    "causal": {"causal": True},
+    "window": {"window_left": 9, "window_right": 3},
+    # Without tiles that are partly visible:
+    "even": {"seq_q": 32, "seq_k": 64},
+    "decoding": {"seq_q": 1, "seq_k": 64, "causal": True, "causal_alignment": "bottom_right"},
+}
+MASKS = {"": {}, "mask": {"mask": "per_score"}, "key_mask": {"mask": "per_key"}}
+BIASES = {
+    "": {},
+    "key_bias": {"bias": "per_key"},
+    "bias": {"bias": "per_score", "bias_planes": (1, 2)},
+    "alibi": {"alibi": True},
+}
+DROPOUTS = {"": {}, "dropout": {"dropout_rate": 0.1}}
+HEADS = {"": {}, "gqa-sinks": {"kv_heads": 1, "sinks": True}}
+
+
+def all_requests() -> dict[str, Request]:
+    """Every combination of features by name; gradients of bias and logsumexp vary along with them."""
+    result = {}
+    for names in itertools.product(POSITIONS, MASKS, BIASES, DROPOUTS, HEADS):
+        tables = (POSITIONS, MASKS, BIASES, DROPOUTS, HEADS)
+        features = {key: value for table, name in zip(tables, names) for key, value in table[name].items()}
+        problem = make_kernel_problem(**{**SIZES, **features})
+        given = problem.bias_shape is not None
+        name = "-".join(filter(None, names))
+        dropout, sinks = (bool(names[index]) for index in (3, 4))
+        gradients = [(False, sinks != dropout)] + [(True, dropout)] * given
+        for bias_gradient, logsumexp_gradient in gradients:
+            request = Request(problem, bias_gradient, logsumexp_gradient)
+            result[name + "-d_bias" * bias_gradient + "-d_lse" * logsumexp_gradient] = request
+    return result
+
+
+def packed_requests() -> dict[str, Request]:
+    """Every combination of features that packed sequences have, by name."""
+    result = {}
+    alibis = {"": {}, "alibi": {"alibi": True}, "causal-alibi": {"alibi": True, "causal": True}}
+    for names in itertools.product(alibis, DROPOUTS, HEADS, ("", "d_lse"), ("", "one_core")):
+        alibi, dropout, heads, logsumexp, cores = names
+        problem = make_kernel_problem(
+            **{**SIZES, "head_dim": 32, **alibis[alibi], **DROPOUTS[dropout], **HEADS[heads]},
+            layout="TH",
+            sequences=3,
+            keep_blocks=16 if dropout else 0,
+            cores=1 if cores else 32,
+        )
+        request = Request(problem, logsumexp_gradient=bool(logsumexp))
+        result["-".join(filter(None, ("packed", *names)))] = request
+    return result
+
+
+REQUESTS = all_requests()
+PACKED = packed_requests()
+
+
+def described(signature: Signature) -> dict[str, dict]:
+    """The tensors of a call as a compiler describes them."""
+    tensors = (*signature.inputs, *signature.outputs)
+    return {t.name: {"shape": list(t.shape), "dtype": t.dtype, "format": t.format} for t in tensors}

@@ -1,0 +1,72 @@
+"""Entries of both routes, for every combination of features: each kernel gets the tensors that it expects."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from flash_attention.backends.ascend import entries, opp_package
+from flash_attention.kernels.tik import operators
+from flash_attention.kernels.tik.operators import describe
+from flash_attention.kernels.tik.signature import STAGES, Operator, Request
+
+from tests.train.flash_attention.ut.backends.ascend.support.requests import REQUESTS, described
+
+tikemu = pytest.importorskip("tikemu")
+
+
+def _in_process(operator: Operator) -> Callable:
+    """Called by MindSpore's compile code: everything by position, the kernel's name last, and a mode."""
+    entry = entries.entry(operator)
+    return lambda tensors, text: entry(*tensors, text, "kernel", impl_mode="high_performance")
+
+
+def _package(operator: Operator) -> Callable:
+    """Called by CANN: the kernel's name as a keyword."""
+    names = {"__file__": __file__}
+    exec(compile(opp_package.entry_source(operator), operator.name, "exec"), names)
+    return lambda tensors, text: names[operator.name](*tensors, text, [[1]], kernel_name="kernel", impl_mode="")
+
+
+@pytest.fixture
+def built(monkeypatch, tmp_path) -> Iterator[list]:
+    """What entries would have built: (stage, request, kernel name); building all takes minutes."""
+    result: list = []
+
+    def build(stage: str, request: Request, tik: object, name: str, debug: bool) -> None:
+        assert not debug
+        result.append((stage, request, name))
+
+    monkeypatch.setattr(operators, "build", build)
+    monkeypatch.setenv("FLASH_ATTENTION_ENTRIES", str(tmp_path))
+    entries.entry.cache_clear()
+    tikemu.install(soc="Ascend910A")
+    yield result
+    tikemu.uninstall()
+    entries.entry.cache_clear()
+
+
+@pytest.mark.parametrize("route", (_in_process, _package))
+def test_entries_take_what_the_kernels_take(built: list, route: Callable) -> None:
+    functions: dict[Operator, Callable] = {}
+    for request in REQUESTS.values():
+        for stage in STAGES:
+            operator, signature = describe(stage, request)
+            entry = functions.setdefault(operator, functions.get(operator) or route(operator))
+            of_name = described(signature)
+            arguments = [argument.name for argument in (*operator.inputs, *operator.outputs)]
+            assert list(of_name) == arguments
+            entry([of_name[name] for name in arguments], request.to_text())
+            assert built.pop() == (stage, request, "kernel")
+
+
+@pytest.mark.parametrize("route", (_in_process, _package))
+def test_entries_refuse_other_tensors(built: list, route: Callable) -> None:
+    request = REQUESTS["causal-key_mask-bias-dropout-gqa-sinks-d_bias-d_lse"]
+    for stage in STAGES:
+        operator, signature = describe(stage, request)
+        tensors = list(described(signature).values())
+        with pytest.raises(ValueError, match="got None, allowed is a tensor"):
+            route(operator)([None, *tensors[1:]], request.to_text())
+        with pytest.raises((ValueError, TypeError), match="got (shape|format|dtype)"):
+            route(operator)([*tensors[1:], tensors[0]], request.to_text())

@@ -1,0 +1,270 @@
+"""The operator package: its files, their formats, its installation, and entries that compile on their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from flash_attention import cli
+from flash_attention.kernels.tik.operators import build, describe
+from flash_attention.kernels.tik.signature import DECODE_STAGES, OPERATORS, STAGES, KernelProblem, Request
+
+from tests.train.flash_attention.support.problems import make_kernel_problem
+
+tikemu = pytest.importorskip("tikemu")
+
+ENTRIES = Path("op_impl/ai_core/tbe/flash_attention_impl")
+
+
+@pytest.fixture(scope="module")
+def tik():
+    """The emulator's tik module."""
+    tikemu.install(soc="Ascend910A")
+    from tbe import tik
+
+    yield tik
+    tikemu.uninstall()
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory):
+    """The operator package that the command writes."""
+    out = tmp_path_factory.mktemp("opp") / "package"
+    assert cli.main(["opp", "--soc", "ascend910", "--out", str(out)]) == 0
+    return out
+
+
+def _sections(text):
+    """An .ini of the operator information library as {section: {key: value}}, without its header."""
+    result = {}
+    for line in text.splitlines()[1:]:
+        name, value = line.split("=", 1)
+        section, key = name.split(".")
+        result.setdefault(section, {})[key] = value
+    return result
+
+
+def test_information_library(package):
+    config = package / "vendors/flash_attention/op_impl/ai_core/tbe/config/ascend910/aic-ascend910-ops-info.json"
+    library = json.loads(config.read_text())
+    assert sorted(library) == sorted(operator.type for operator in OPERATORS)
+    for operator in OPERATORS:
+        ini = (package / f"op_info_cfg/ai_core/ascend910/{operator.name}.ini").read_text()
+        assert ini.startswith(f"[{operator.type}]\n")
+        information = library[operator.type]
+        assert _sections(ini) == information
+        assert information["opFile"]["value"] == information["opInterface"]["value"] == operator.name
+        for side, arguments in (("input", operator.inputs), ("output", operator.outputs)):
+            assert [information[f"{side}{i}"]["name"] for i in range(len(arguments))] == [a.name for a in arguments]
+            assert f"{side}{len(arguments)}" not in information
+        tensors = [section for name, section in information.items() if re.fullmatch(r"(in|out)put\d+", name)]
+        for section in tensors:
+            assert section["paramType"] == "required"
+            assert section["format"] in ("ND", "FRACTAL_NZ")  # no choice is left to CANN
+        for name in information["attr"]["list"].split(","):
+            assert information[f"attr_{name}"]["paramType"] == "required"
+
+
+def test_prototypes(package):
+    header = (package / "vendors/flash_attention/op_proto/inc/flash_attention.h").read_text()
+    infer = (package / "vendors/flash_attention/op_proto/flash_attention.cc").read_text()
+    for operator in OPERATORS:
+        block = header[header.index(f"REG_OP({operator.type})") : header.index(f"OP_END_FACTORY_REG({operator.type})")]
+        names = re.findall(r"\.INPUT\((\w+),", block) + re.findall(r"\.OUTPUT\((\w+),", block)
+        assert names == [argument.name for argument in (*operator.inputs, *operator.outputs)]
+        body = infer[infer.index(f"IMPLEMT_COMMON_INFERFUNC({operator.type}Infer)") :]
+        assert re.findall(r'{"(\w+)", DT_', body[: body.index("}\n")]) == [output.name for output in operator.outputs]
+        assert f"COMMON_INFER_FUNC_REG({operator.type}, {operator.type}Infer);" in infer
+
+
+STUB = """
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+namespace ge {
+using graphStatus = uint32_t;
+constexpr graphStatus GRAPH_SUCCESS = 0, GRAPH_FAILED = 1;
+enum DataType { DT_FLOAT, DT_FLOAT16, DT_INT32, DT_UINT8 };
+struct Shape { explicit Shape(std::vector<int64_t>) {} };
+struct TensorDesc {
+  void SetShape(Shape) {}
+  void SetDataType(DataType) {}
+};
+struct Operator {
+  graphStatus GetAttr(const char*, std::vector<std::vector<int64_t>>&) { return GRAPH_SUCCESS; }
+  TensorDesc GetOutputDescByName(const char*) { return {}; }
+  graphStatus UpdateOutputDesc(const char*, const TensorDesc&) { return GRAPH_SUCCESS; }
+};
+struct TensorType { TensorType(std::initializer_list<DataType>) {} };
+struct Registration {
+  template <class... T> Registration& INPUT_(T...) { return *this; }
+};
+}  // namespace ge
+using ge::DataType;
+#define REG_OP(x) inline ge::Registration registration_##x() { using namespace ge; return Registration()
+#define INPUT(n, t) INPUT_(t)
+#define OUTPUT(n, t) INPUT_(t)
+#define REQUIRED_ATTR(n, t) INPUT_()
+#define OP_END_FACTORY_REG(x) INPUT_(); }
+#define IMPLEMT_COMMON_INFERFUNC(f) graphStatus f(Operator& op)
+#define COMMON_INFER_FUNC_REG(o, f) graphStatus (*registered_##f)(Operator&) = f
+"""
+
+
+def test_prototypes_are_correct_cpp_and_installed(package, tmp_path):
+    """With a stand-in for CANN's header: the text compiles, and install.sh puts the library where CANN looks."""
+    header = tmp_path / "include/graph/operator_reg.h"
+    header.parent.mkdir(parents=True)
+    header.write_text(STUB)
+    environment = {
+        **os.environ,
+        "ASCEND_OPP_PATH": str(tmp_path / "opp"),
+        "ASCEND_TENSOR_COMPILER_INCLUDE": str(tmp_path / "include"),
+    }
+    for _ in range(2):
+        subprocess.run(["bash", package / "install.sh"], check=True, env=environment, capture_output=True)
+    assert (tmp_path / "opp/vendors/flash_attention/op_proto/libcust_op_proto.so").exists()
+    assert (tmp_path / "opp/vendors/config.ini").read_text() == "load_priority=flash_attention\n"
+
+
+def test_install_keeps_other_vendors_and_tells_what_it_lacks(package, tmp_path):
+    vendors = tmp_path / "opp/vendors"
+    vendors.mkdir(parents=True)
+    (vendors / "config.ini").write_text("load_priority=customize\n")
+    environment = {
+        **os.environ,
+        "ASCEND_OPP_PATH": str(tmp_path / "opp"),
+        "ASCEND_TENSOR_COMPILER_INCLUDE": str(tmp_path / "nowhere"),
+    }
+    done = subprocess.run(["bash", package / "install.sh"], check=True, env=environment, capture_output=True, text=True)
+    assert "prototypes were not compiled" in done.stderr
+    assert (vendors / "config.ini").read_text() == "load_priority=flash_attention,customize\n"
+    target = tmp_path / "elsewhere"
+    done = subprocess.run(
+        ["bash", package / "install.sh", f"--install-path={target}"],
+        check=True,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert f"export ASCEND_CUSTOM_OPP_PATH={target}/vendors/flash_attention" in done.stdout
+
+
+@pytest.mark.parametrize("arguments, said", [([], "ASCEND_OPP_PATH is not set"), (["--path"], "unknown argument")])
+def test_install_refuses(package, arguments, said):
+    environment = {name: value for name, value in os.environ.items() if name != "ASCEND_OPP_PATH"}
+    done = subprocess.run(["bash", package / "install.sh", *arguments], env=environment, capture_output=True, text=True)
+    assert done.returncode != 0
+    assert said in done.stderr
+
+
+REQUESTS = {
+    "plain": Request(KernelProblem(1, 1, 32, 32, 16)),
+    "everything": Request(
+        make_kernel_problem(1, 2, 33, 50, 16, mask="per_key", bias="per_key", dropout_rate=99 / 65536, window_left=9),
+        True,
+        True,
+    ),
+    "alibi": Request(make_kernel_problem(1, 1, 33, 50, 16, mask="per_score", alibi=True)),
+    "bias": Request(make_kernel_problem(1, 2, 33, 50, 16, kv_heads=1, bias="per_score", causal=True), True),
+}
+
+
+DECODING = Request(KernelProblem(1, 2, 1, 64, 32, kv_heads=1, cores=2), pages=(3, 16))
+ENTRIES_OF = [(name, stage) for name in REQUESTS for stage in STAGES] + [("decoding", stage) for stage in DECODE_STAGES]
+REQUESTS["decoding"] = DECODING
+
+
+# CANN imports an entry in a process that has no flash_attention but the copy inside the package, and calls it as
+# op_func(*inputs, *outputs, *attributes, kernel_name=..., impl_mode=...).
+CALLS = """
+import importlib, sys, numpy
+sys.path[:0] = [EMULATOR, FOLDER]
+import tikemu
+tikemu.install(soc="Ascend910A")
+for name, tensors, text, feed, results in CALLED:
+    entry = getattr(importlib.import_module(name), name)
+    from flash_attention.kernels.tik import signature
+    assert signature.__file__.startswith(FOLDER), signature.__file__
+    entry(*tensors, text, [[1]], kernel_name="compiled")
+    kernel = entry(*tensors, text, [[1]], kernel_name="compiled", impl_mode="high_precision")
+    options = tikemu.Options(strict=True, progress=False)
+    numpy.savez(results, **tikemu.run(kernel.tik, dict(numpy.load(feed)), timing=False, options=options).outputs)
+    try:
+        entry(None, *tensors[1:], text, [[1]], kernel_name="compiled")
+    except ValueError as error:
+        print("refused:", results, error)
+"""
+
+
+@pytest.fixture(scope="module")
+def called(package, tmp_path_factory):
+    """By request and stage: what an entry was fed, the file of its results, and whether it refused a missing tensor.
+
+    All are called in one process, which has no flash_attention but the copy inside the package.
+    """
+    folder = tmp_path_factory.mktemp("entries")
+    entries, found = [], {}
+    for name, stage in ENTRIES_OF:
+        operator, signature = describe(stage, REQUESTS[name])
+        feed = signature.feed(**{t.name: _array(t) for t in signature.inputs if t.constant is None})
+        files = [str(folder / f"{name}-{stage}-{what}.npz") for what in ("feed", "results")]
+        np.savez(files[0], **feed)
+        tensors = [
+            {"shape": t.shape, "dtype": t.dtype, "format": t.format, "ori_shape": t.shape, "ori_format": "ND"}
+            for t in (*signature.inputs, *signature.outputs)
+        ]
+        entries.append((operator.name, tensors, REQUESTS[name].to_text(), *files))
+        found[name, stage] = feed, files[1]
+    values = {
+        "CALLED": entries,
+        "FOLDER": str(package / "vendors/flash_attention" / ENTRIES),
+        "EMULATOR": str(Path(tikemu.__file__).resolve().parents[1]),
+    }
+    script = re.sub(r"\b[A-Z]{4,}\b", lambda name: repr(values[name.group()]), CALLS)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return {key: (feed, results, f"refused: {results} " in done.stdout) for key, (feed, results) in found.items()}
+
+
+@pytest.mark.parametrize(("name", "stage"), ENTRIES_OF)
+def test_an_entry_works_without_the_python_package(tik, called, name, stage):
+    """Its kernel gives the bits of this process's."""
+    feed, file, refused = called[name, stage]
+    assert refused
+    kernel = build(stage, REQUESTS[name], tik, "same", True)
+    options = tikemu.Options(strict=True, progress=False)
+    expected = tikemu.run(kernel.tik, feed, timing=False, options=options).outputs
+    with np.load(file) as results:
+        assert sorted(results) == sorted(expected)
+        for one, array in expected.items():
+            np.testing.assert_array_equal(results[one], array)
+
+
+def _array(tensor):
+    """Some numbers for an input; masks and decisions to keep are zeros and ones."""
+    random = np.random.default_rng(len(tensor.name))
+    if tensor.dtype == "uint8" or "mask" in tensor.name:
+        return random.integers(0, 2, tensor.shape).astype(tensor.dtype)
+    return random.standard_normal(tensor.shape).astype(tensor.dtype)
+
+
+def test_unknown_chip_and_used_folder_are_refused(package, tmp_path, capsys):
+    assert cli.main(["opp", "--soc", "ascend310p", "--out", str(tmp_path / "new")]) == 2
+    assert "soc: got 'ascend310p', allowed are ascend910" in capsys.readouterr().err
+    assert cli.main(["opp", "--out", str(package)]) == 2
+    assert "is not empty" in capsys.readouterr().err
+
+
+def test_the_command_counts_the_files(tmp_path, capsys):
+    assert cli.main(["opp", "--out", str(tmp_path)]) == 0
+    files = sum(path.is_file() for path in tmp_path.rglob("*"))
+    assert f": {files} files\n" in capsys.readouterr().out

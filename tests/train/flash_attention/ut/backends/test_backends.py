@@ -1,0 +1,83 @@
+"""The shared case list over the backends of this machine: output, logsumexp and every gradient against the truth."""
+
+import mindspore as ms
+import numpy as np
+import pytest
+from flash_attention import reference
+from flash_attention.dropout import philox
+
+from tests.train.flash_attention.support import case_list, cases
+from tests.train.flash_attention.support.cases import Case
+from tests.train.flash_attention.support.run import run_case
+
+BACKENDS = ("math", "cpu")
+MATH_IF_SLOW = ("cpu", pytest.param("math", marks=pytest.mark.slow))
+DROPOUT = Case(batch=2, heads=4, kv_heads=2, seq_q=70, seq_k=45, mask="causal", dropout=0.3, dtype="float32")
+
+
+@pytest.mark.parametrize("case", case_list.params(everyday=lambda case: case_list.sample(case, 10)))
+def test_math(case):
+    cases.check(case, run_case(case, "math"))
+
+
+@pytest.mark.parametrize("case", case_list.params(everyday=case_list.spread, asynchronous=4))
+def test_cpu(case):
+    cases.check(case, run_case(case, "cpu"))
+
+
+def in_graphs() -> list:
+    """Backends and cases, of which those on backend math compile for seconds."""
+    return [
+        pytest.param(backend, *case.values, id=f"{backend}-{case.id}", marks=case.marks)
+        for backend, one_in in (("math", 80), ("cpu", 40))
+        for case in case_list.params(everyday=lambda case, one_in=one_in: case_list.sample(case, one_in))
+    ]
+
+
+@pytest.mark.parametrize(("backend", "case"), in_graphs())
+def test_in_a_graph(case, backend):
+    ms.set_context(mode=ms.GRAPH_MODE)
+    try:
+        cases.check(case, run_case(case, backend))
+    finally:
+        ms.set_context(mode=ms.PYNATIVE_MODE)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_seed_and_its_bits_given_are_the_same(backend, mode):
+    by_seed = run_case(DROPOUT, backend)
+    by_bits = run_case(DROPOUT, backend, keep_bits=philox.keep_bits(DROPOUT.problem, cases.SEED))
+    for name, expected in by_seed.named().items():
+        np.testing.assert_array_equal(getattr(by_bits, name), expected, err_msg=name)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_given_bits_rule(backend):
+    """Any bits do: with all of them set only the scale remains, with none of them nothing."""
+    problem, inputs = DROPOUT.problem, DROPOUT.inputs()
+    bits = np.full(problem.shape_keep_bits(), 255, np.uint8)
+    kept = run_case(DROPOUT, backend, keep_bits=bits)
+    keep = np.ones((problem.batch, problem.heads, problem.seq_q, problem.seq_k), bool)
+    exact = reference.truth(problem, inputs.query, inputs.key, inputs.value, keep=keep)
+    np.testing.assert_allclose(kept.output, exact.output, rtol=1e-5, atol=1e-6)
+    nothing = run_case(DROPOUT, backend, keep_bits=np.zeros_like(bits))
+    assert not nothing.output.any()
+    assert not nothing.d_value.any()
+    np.testing.assert_array_equal(nothing.logsumexp, kept.logsumexp)
+
+
+@pytest.mark.parametrize("backend", MATH_IF_SLOW)
+def test_seeds_are_taken_modulo_two_to_the_32(backend, mode):
+    expected = run_case(DROPOUT, backend, seed=(5, 7)).output
+    np.testing.assert_array_equal(run_case(DROPOUT, backend, seed=(5 + (9 << 32), 7 - (1 << 32))).output, expected)
+    assert np.abs(run_case(DROPOUT, backend, seed=(7, 5)).output - expected).max() > 0.1
+
+
+@pytest.mark.asynchronous
+@pytest.mark.parametrize("backend", MATH_IF_SLOW)
+def test_two_runs_are_bit_equal(backend, mode):
+    case = Case(batch=2, heads=4, kv_heads=2, seq_q=300, seq_k=300, head_dim=64, mask="compact", dropout=0.1)
+    first = run_case(case, backend)
+    for _ in range(3):
+        for name, value in run_case(case, backend).named().items():
+            np.testing.assert_array_equal(value, getattr(first, name), err_msg=name)

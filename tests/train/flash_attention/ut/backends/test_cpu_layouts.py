@@ -1,0 +1,175 @@
+"""Backend `cpu` reads and writes every layout in place: right, bit-equal, and in a graph with nothing around it."""
+
+import itertools
+import re
+from dataclasses import replace
+
+import mindspore as ms
+import numpy as np
+import pytest
+from flash_attention import flash_attention
+from flash_attention.backends.registry import get_backend
+from flash_attention.problem import LAYOUTS
+from mindspore import Tensor, nn, ops
+
+from tests.train.flash_attention.support import cases
+from tests.train.flash_attention.support.cases import Case
+from tests.train.flash_attention.support.layouts import OTHER_LAYOUTS, laid_out
+from tests.train.flash_attention.support.modes import in_mode
+from tests.train.flash_attention.support.run import run_case, tensor
+from tests.train.flash_attention.support.versions import dtype_named
+
+DTYPES = ("float32", "float16", "bfloat16")
+# Several tiles of both sides, partly filled. Sums of float32 query gradients lie in the result where head_dim is a
+# multiple of 16, else beside it; keys beyond the last query are seen by nobody.
+SMALL = Case(batch=2, heads=4, kv_heads=2, seq_q=150, seq_k=201, head_dim=32, mask="causal")
+CASES = {
+    "plain": SMALL,
+    "narrow": replace(SMALL, head_dim=7, mask="none"),
+    "everything": replace(SMALL, head_dim=40, mask="3d", alibi="bias", window=(90, 20), dropout=0.2),
+    "computed-alibi": replace(SMALL, batch=3, seq_q=33, seq_k=20, alibi="computed", alignment="bottom_right"),
+}
+
+
+class Attention(nn.Cell):
+    """What a user writes; with `logsumexp` it gives both results."""
+
+    def __init__(self, layout, head_dim, logsumexp=False):
+        super().__init__()
+        self.layout, self.head_dim, self.logsumexp = layout, head_dim, logsumexp
+
+    def construct(self, query, key, value):
+        return flash_attention(
+            query,
+            key,
+            value,
+            causal=True,
+            input_layout=self.layout,
+            head_dim=self.head_dim,
+            return_lse=self.logsumexp,
+            backend="cpu",
+        )
+
+
+class Gradients(nn.Cell):
+    """Gradients of a network with regard to all inputs."""
+
+    def __init__(self, network):
+        super().__init__()
+        self.network, self.gradients = network, ops.GradOperation(get_all=True, sens_param=True)
+
+    def construct(self, query, key, value, d_output):
+        return self.gradients(self.network)(query, key, value, d_output)
+
+
+class Loss(nn.Cell):
+    """With the logsumexp in it; d_output is float32."""
+
+    def __init__(self, layout, head_dim):
+        super().__init__()
+        self.attention = Attention(layout, head_dim, True)
+
+    def construct(self, query, key, value, d_output):
+        output, logsumexp = self.attention(query, key, value)
+        return (output.astype(ms.float32) * d_output).sum() + logsumexp.sum()
+
+
+class LossGradients(nn.Cell):
+    """Gradients of a loss with regard to query, key and value."""
+
+    def __init__(self, loss):
+        super().__init__()
+        self.loss, self.gradients = loss, ops.GradOperation(get_all=True)
+
+    def construct(self, query, key, value, d_output):
+        return self.gradients(self.loss)(query, key, value, d_output)[:3]
+
+
+def tensors(layout, dtype, case=SMALL):
+    """Query, key, value and gradient of the output in a layout, and the gradient of logsumexp."""
+    inputs = case.inputs()
+    arrays = inputs.query, inputs.key, inputs.value, inputs.d_output
+    return [tensor(laid_out(array, layout), dtype) for array in arrays], tensor(inputs.d_logsumexp)
+
+
+def bits(result):
+    """The elements as float32, which holds each of them exactly."""
+    return result.astype(ms.float32).asnumpy()
+
+
+def in_each_mode(names, dtypes) -> list:
+    """Each name with each dtype in PyNative mode. Of the graphs, compiled for each layout, every third is no slow one:
+    each name has one, and each dtype."""
+    pairs = list(itertools.product(names, dtypes))
+    graphs = [
+        pytest.param("graph", name, dtype, marks=[] if index % 3 == place % 3 else [pytest.mark.slow])
+        for place, name in enumerate(names)
+        for index, dtype in enumerate(dtypes)
+    ]
+    return [("pynative", *pair) for pair in pairs] + graphs
+
+
+@pytest.mark.parametrize(("mode", "name", "dtype"), in_each_mode(CASES, DTYPES), indirect=["mode"])
+def test_every_layout_is_right_and_gives_the_same_bits(name, dtype, mode):
+    """Output, logsumexp and the gradients through both."""
+    case = replace(CASES[name], dtype=dtype)
+    first = run_case(case, "cpu")
+    cases.check(case, first)
+    for layout in OTHER_LAYOUTS:
+        for what, value in run_case(case, "cpu", layout).named().items():
+            np.testing.assert_array_equal(value, getattr(first, what), err_msg=f"{what} of {layout}")
+
+
+@pytest.mark.parametrize(("mode", "logsumexp", "dtype"), in_each_mode((False, True), DTYPES), indirect=["mode"])
+def test_forward_alone_and_gradients_without_a_loss(logsumexp, dtype, mode):
+    expected = None
+    for layout in LAYOUTS:
+        (*inputs, d_output), d_logsumexp = tensors(layout, dtype)
+        network = Attention(layout, SMALL.head_dim, logsumexp)
+        results = network(*inputs) if logsumexp else (network(*inputs),)
+        gradients = Gradients(network)(*inputs, (d_output, d_logsumexp) if logsumexp else d_output)
+        found = [bits(results[0]), *map(bits, gradients)]
+        expected = expected or found
+        for got, wanted in zip(found, expected):
+            np.testing.assert_array_equal(got, laid_out(wanted, layout), err_msg=layout)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_compiled_graph_moves_nothing_around_the_kernel(layout, tmp_path):
+    (*inputs, d_output), d_logsumexp = tensors(layout, "float32")
+    ms.set_context(mode=ms.GRAPH_MODE, save_graphs=2, save_graphs_path=str(tmp_path))
+    try:
+        Gradients(Attention(layout, SMALL.head_dim, True))(*inputs, (d_output, d_logsumexp))
+    finally:
+        ms.set_context(mode=ms.PYNATIVE_MODE, save_graphs=0)
+    (dump,) = tmp_path.rglob("*_validate_*.ir")
+    called = set(re.findall(r"\) = (?:PrimFunc_)?(\w+)\(", dump.read_text()))
+    assert "Custom" in called
+    assert called <= {"Custom", "TupleGetItem", "MakeTuple", "Return", "Depend", "Load", "UpdateState"}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_one_bfloat16_graph_for_all_sizes(layout):
+    if not get_backend("cpu").dynamic:
+        pytest.skip("this MindSpore compiles no dynamic shapes for the kernel")
+    bfloat16 = dtype_named("bfloat16")
+
+    def unknown(heads, dtype=bfloat16):
+        shape = {"BNSD": (None, heads, None, 32), "BSND": (None, None, heads, 32)}
+        return Tensor(shape=shape.get(layout, (None, None, heads * 32)), dtype=dtype)
+
+    ms.set_context(mode=ms.GRAPH_MODE)
+    try:
+        dynamic, static = ((Attention(layout, 32, True), LossGradients(Loss(layout, 32))) for _ in range(2))
+        dynamic[0].set_inputs(*map(unknown, (4, 2, 2)))
+        dynamic[1].set_inputs(*map(unknown, (4, 2, 2)), unknown(4, ms.float32))
+        for case in (SMALL, replace(SMALL, batch=1, seq_q=9, seq_k=300)):
+            (*inputs, d_output), _ = tensors(layout, "bfloat16", case)
+            d_output = d_output.astype(ms.float32)
+            found = [*dynamic[0](*inputs), *dynamic[1](*inputs, d_output)]
+            with in_mode("pynative"):
+                known = [*static[0](*inputs), *static[1](*inputs, d_output)]
+            for got, expected in zip(found, known):
+                np.testing.assert_array_equal(bits(got), bits(expected))
+    finally:
+        ms.set_context(mode=ms.PYNATIVE_MODE)

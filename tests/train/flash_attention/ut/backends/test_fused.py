@@ -1,0 +1,187 @@
+"""The mapping onto `ops.flash_attention_score`, checked without the device by a model of that operator.
+
+The model follows the operator's documentation (MindSpore 2.10) and stands in for it; what an Atlas A2 really computes
+is not checked here.
+"""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from flash_attention import reference
+from flash_attention.backends import fused
+from flash_attention.backends.fused import BACKEND, FusedArguments, fused_arguments
+from flash_attention.dropout import philox
+from mindspore import Tensor
+
+from tests.train.flash_attention.support import case_list, cases
+from tests.train.flash_attention.support.problems import make_problem
+
+FORGET = 2147483647
+SIZES = {"batch": 2, "heads": 4, "kv_heads": 2, "seq_q": 300, "seq_k": 300, "head_dim": 64}
+
+
+def arguments(**changes) -> FusedArguments:
+    """What the fused operator would be given."""
+    return fused_arguments(make_problem(**{**SIZES, **changes}))
+
+
+def test_no_mask():
+    assert arguments() == FusedArguments(
+        head_num=4,
+        keep_prob=1.0,
+        scalar_value=0.125,
+        pre_tokens=FORGET,
+        next_tokens=FORGET,
+        sparse_mode=0,
+        attn_mask="none",
+        real_shift_factor=1.0,
+        head_dim=64,
+        drop_columns=304,
+    )
+
+
+@pytest.mark.parametrize(
+    ("rules", "expected"),
+    [
+        ({"causal": True}, (2, "compressed", FORGET, FORGET)),
+        ({"causal": True, "causal_alignment": "bottom_right"}, (2, "compressed", FORGET, FORGET)),
+        ({"causal": True, "causal_alignment": "bottom_right", "seq_q": 100}, (3, "compressed", FORGET, FORGET)),
+        ({"causal": True, "seq_q": 100}, (2, "compressed", FORGET, FORGET)),
+        ({"window_left": 50, "window_right": 7}, (4, "compressed", 50, 7)),
+        ({"window_left": 50}, (4, "compressed", 50, FORGET)),
+        ({"window_left": 50, "causal": True}, (4, "compressed", 50, 0)),
+        # The causal modes want a key for every query, and the band mode counts from one corner: a dense mask instead.
+        ({"causal": True, "seq_q": 400}, (0, "dense", 399, 0)),
+        ({"window_left": 50, "window_right": 7, "seq_q": 200}, (0, "dense", 50, 7)),
+        ({"window_left": 50, "seq_q": 200, "causal_alignment": "bottom_right"}, (1, "dense", FORGET, FORGET)),
+        ({"prev_blocks": 1, "next_blocks": 0}, (0, "dense", 255, 127)),
+        ({"mask_shape": (2, 1, 300, 300), "mask_dtype": "uint8"}, (0, "dense", 299, 299)),
+        ({"mask_shape": (2, 1, 300, 300), "mask_dtype": "uint8", "causal": True}, (0, "dense", 299, 0)),
+    ],
+)
+def test_sparse_modes(rules, expected):
+    got = arguments(**rules)
+    assert (got.sparse_mode, got.attn_mask, got.pre_tokens, got.next_tokens) == expected
+
+
+def test_scale_padding_and_dropout():
+    got = arguments(head_dim=59, scale=0.5, dropout_rate=0.25, training=True, alibi=True, seq_k=301)
+    assert got.head_dim == 64
+    assert got.scalar_value == 0.5
+    assert got.keep_prob == 0.75
+    assert got.real_shift_factor == 2.0
+    assert got.drop_columns == 304
+
+
+def test_refusals():
+    assert "needs an Atlas A2 or later device, and the device target is CPU" in BACKEND.unavailable()
+    for rules, reason in (
+        ({"dtype": "float32"}, "takes float16 and bfloat16, got float32"),
+        ({"value_dim": 32}, "one head_dim up to 256 for query, key and value, got"),
+        ({"sinks": True}, "passes no sinks"),
+        ({"prefix": True, "causal": True}, "passes no prefix"),
+        ({"segments": True}, "passes no segment_ids"),
+        ({"softcap": 30.0}, "no soft cap, got softcap 30.0"),
+        ({"return_lse": True}, "no gradient through the logsumexp"),
+        ({"alibi": True, "scale": 0.0}, "the scale is 0"),
+        ({"heads": 512, "kv_heads": 512, "all_heads": 512}, "heads up to 256, got 512"),
+        ({"batch": 4096}, "batch up to 2048"),
+        ({"seq_k": 600000}, "up to 524288"),
+    ):
+        assert reason in BACKEND.refuse(make_problem(**{**SIZES, **rules}))
+    assert BACKEND.refuse(make_problem(**SIZES)) is None
+
+
+@pytest.mark.parametrize(
+    ("soc", "reason"), [("ascend910", "and this one is ascend910"), ("ascend910b", None), ("ascend910_93", None)]
+)
+def test_devices(soc, reason, monkeypatch):
+    monkeypatch.setattr(fused.ms, "get_context", lambda name: "Ascend")
+    monkeypatch.setattr(fused, "_soc", lambda: soc)
+    monkeypatch.setattr(fused, "flash_attention_score", operator)
+    got = BACKEND.unavailable()
+    assert got is None if reason is None else reason in got
+
+
+def operator(
+    query,
+    key,
+    value,
+    head_num,
+    real_shift=None,
+    drop_mask=None,
+    padding_mask=None,
+    attn_mask=None,
+    *,
+    keep_prob,
+    scalar_value,
+    pre_tokens,
+    next_tokens,
+    input_layout,
+    sparse_mode,
+):
+    """Model of ops.flash_attention_score for BNSD, from its documentation; NaN where the documentation is silent."""
+    assert input_layout == "BNSD"
+    assert head_num == query.shape[1]
+    assert query.shape[3] % 16 == 0
+    assert query.dtype == key.dtype == value.dtype
+    query, key, value = (tensor.asnumpy().astype(np.float64) for tensor in (query, key, value))
+    key, value = (np.repeat(array, head_num // array.shape[1], axis=1) for array in (key, value))
+    scores = query @ key.swapaxes(-1, -2)
+    rows, columns = np.indices(scores.shape[-2:])
+    if real_shift is not None:
+        assert real_shift.shape in ((1, *scores.shape[1:]), scores.shape)
+        scores = scores + real_shift.asnumpy()
+    scores = scores * scalar_value
+    corner = scores.shape[-1] - scores.shape[-2]
+    if attn_mask is None:
+        assert sparse_mode == 0
+        hidden = np.zeros(scores.shape[-2:], bool)
+    elif sparse_mode in (0, 1):
+        assert attn_mask.shape[-2:] == scores.shape[-2:]
+        assert attn_mask.shape[0] == scores.shape[0]
+        hidden = attn_mask.asnumpy() != 0
+        if sparse_mode == 0:
+            # Outside the band nothing is computed: the mask must hide it all the same.
+            outside = (columns < rows - pre_tokens) | (columns > rows + next_tokens)
+            assert np.all(hidden[..., outside])
+    else:
+        np.testing.assert_array_equal(attn_mask.asnumpy(), np.triu(np.ones((2048, 2048)), 1))
+        assert sparse_mode != 3 or corner >= 0
+        assert sparse_mode != 4 or corner == 0
+        left, right = {2: (FORGET, 0), 3: (FORGET, corner), 4: (pre_tokens, next_tokens)}[sparse_mode]
+        hidden = (columns < rows - left) | (columns > rows + right)
+    hidden = np.broadcast_to(hidden, scores.shape)
+    fully_masked = hidden.all(axis=-1, keepdims=True)
+    scores = np.where(hidden & ~fully_masked, -np.inf, scores)
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    weights /= weights.sum(axis=-1, keepdims=True)
+    if drop_mask is not None:
+        assert drop_mask.shape == (*scores.shape[:3], -(-scores.shape[3] // 8))
+        weights = weights * reference.unpack_keep_bits(drop_mask.asnumpy(), scores.shape[3]) / keep_prob
+    output = np.where(fully_masked, np.nan, weights @ value)
+    return Tensor(output.astype(np.float16))
+
+
+def taken(case: cases.Case) -> bool:
+    """Whether the fused operator takes the case."""
+    return not case.slow and BACKEND.refuse(dataclasses.replace(case.problem, return_lse=False)) is None
+
+
+CASES = case_list.params(taken, dtype="float16", everyday=lambda case: case_list.sample(case, 3))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_cases_through_a_model_of_the_operator(case, monkeypatch):
+    problem = dataclasses.replace(case.problem, return_lse=False, keep_bits=case.dropout > 0)
+    monkeypatch.setattr(fused, "flash_attention_score", operator)
+    inputs = case.inputs()
+    tensors = [Tensor(array.astype(np.float16)) for array in (inputs.query, inputs.key, inputs.value)]
+    mask = case.backend_mask()
+    bits = philox.keep_bits(case.problem, cases.SEED) if case.dropout else None
+    bias = None if inputs.bias is None else inputs.bias.astype(np.float16)
+    given = tuple(Tensor(array) for array in (mask, bias, bits) if array is not None)
+    output, logsumexp = BACKEND.build(problem)(*tensors, given)
+    assert logsumexp is None
+    cases.check(case, reference.Attention(output.asnumpy(), case.expected()[1].logsumexp))

@@ -1,0 +1,47 @@
+"""Layouts on the TIK operators, run by the emulator: which ones reach the kernels as matrices of tokens."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from flash_attention.backends.ascend import BACKEND
+from flash_attention.backends.registry import get_backend
+from flash_attention.problem.layout import CALL_LAYOUTS
+
+from tests.train.flash_attention.support.cases import Case
+from tests.train.flash_attention.support.layouts import OTHER_LAYOUTS
+from tests.train.flash_attention.support.problems import make_problem
+from tests.train.flash_attention.support.run import run_case
+
+pytest.importorskip("tikemu")
+
+SMALL = Case(batch=2, heads=2, kv_heads=1, seq_q=19, seq_k=37, head_dim=16, mask="causal", dropout=0.2)
+
+
+# A graph of each takes seconds.
+EACH = [("pynative", layout) for layout in OTHER_LAYOUTS]
+EACH += [pytest.param("graph", layout, marks=[] if layout == "BSH" else pytest.mark.slow) for layout in OTHER_LAYOUTS]
+
+
+@pytest.mark.parametrize(("mode", "layout"), EACH, indirect=["mode"])
+def test_every_layout_gives_the_same_bits(mode, layout):
+    first = run_case(SMALL, "emulator").named()
+    for name, value in run_case(SMALL, "emulator", layout).named().items():
+        np.testing.assert_array_equal(value, first[name], err_msg=name)
+
+
+def test_heads_that_share_fractals_are_separated_first():
+    case = replace(SMALL, head_dim=24)
+    first = run_case(case, "emulator").named()
+    for name, value in run_case(case, "emulator", "TH").named().items():
+        np.testing.assert_array_equal(value, first[name], err_msg=name)
+
+
+@pytest.mark.parametrize("backend", [BACKEND, get_backend("emulator")], ids=["tik", "emulator"])
+def test_what_the_kernels_take(backend):
+    sizes = {"batch": 2, "heads": 4, "seq_q": 20, "seq_k": 20}
+    for layout in CALL_LAYOUTS:
+        expected = "BNSD" if layout == "BNSD" else "TH"
+        assert backend.layout(make_problem(**sizes, head_dim=32, layout=layout)) == expected
+        assert backend.layout(make_problem(**sizes, head_dim=40, layout=layout)) == "BNSD"
+        assert backend.layout(make_problem(**sizes, head_dim=32, layout=layout), sharded=True) == "BNSD"

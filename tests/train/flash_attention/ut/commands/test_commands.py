@@ -1,0 +1,166 @@
+"""The command line: what it prints, and its exit status."""
+
+from pathlib import Path
+
+import mindspore as ms
+import numpy as np
+import pytest
+from flash_attention import __version__, cli, reference
+from flash_attention.backends import registry
+from flash_attention.commands import check, info
+from flash_attention.text_table import table
+
+
+def test_version(capsys: pytest.CaptureFixture) -> None:
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["--version"])
+    assert stop.value.code == 0
+    assert capsys.readouterr().out.split() == ["flash_attention", __version__]
+
+
+def test_every_command_has_a_line_of_help(capsys: pytest.CaptureFixture) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["--help"])
+    printed = " ".join(capsys.readouterr().out.split())
+    for name, module in cli.command_modules().items():
+        assert f"{name} {module.__doc__.split(chr(10))[0]}" in printed
+
+
+def test_commands_import_nothing_heavy(run_python) -> None:
+    program = "import sys; from flash_attention import cli; cli.parser(); print('mindspore' in sys.modules)"
+    assert run_python("-c", program).strip() == "False"
+
+
+@pytest.mark.parametrize("arguments", (["info"], ["info", "--all"]), ids=("files", "all"))
+def test_info_lists_every_backend(arguments: list, capsys: pytest.CaptureFixture) -> None:
+    assert cli.main(arguments) == 0
+    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line.strip()}
+    assert __version__ in lines["flash_attention"]
+    assert lines["math"].split()[1] == "ready"
+    assert "Ascend" in lines["fused"] or "Atlas" in lines["fused"]
+    assert set(registry.backend_names()) <= set(lines)
+    assert ("MindSpore device" in "\n".join(lines.values())) == ("--all" in arguments)
+
+
+def test_info_imports_no_mindspore_unless_asked(run_python) -> None:
+    program = "import sys; from flash_attention import cli; cli.main(['info']); print('mindspore' in sys.modules)"
+    printed = run_python("-c", program).splitlines()
+    assert printed[-1] == "False" and any(line.startswith("mindspore ") for line in printed)
+
+
+@pytest.mark.parametrize("name", registry.backend_names())
+def test_files_tell_what_mindspore_says(name: str, monkeypatch) -> None:
+    """Where they cannot, because the machine has more than a CPU, they say so."""
+    if info.only_a_cpu():
+        assert (info.verdict_by_files(name) == "ready") == (info.verdict(name) == "ready")
+    monkeypatch.setenv(info.CANN_VARIABLES[0], "/nowhere")
+    ready = {"cpu": "ready", "math": "ready", "tik": "the Ascend driver is not installed"}
+    assert info.verdict_by_files(name).startswith(ready.get(name, "ready where MindSpore's device is"))
+
+
+def test_without_mindspore_no_backend_is_ready(monkeypatch) -> None:
+    monkeypatch.setattr(info, "installed_version", lambda name: None)
+    verdicts = {info.verdict_by_files(name) for name in registry.backend_names()}
+    assert verdicts == {"needs MindSpore, which is not installed"}
+
+
+def test_versions_are_read_from_files(tmp_path: Path, monkeypatch) -> None:
+    """Packages with and without metadata, none of which may run."""
+    for name, file, text in (
+        ("one_here", "__init__.py", '__version__ = "1.2"'),
+        ("two_here", "version.py", "__version__ = '3.4'"),
+        ("none_here", "__init__.py", ""),
+    ):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("raise RuntimeError\n", encoding="utf-8")
+        with open(tmp_path / name / file, "a", encoding="utf-8") as written:
+            written.write(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    found = [info.installed_version(name) for name in ("one_here", "two_here", "none_here", "not_here", "numpy")]
+    assert found == ["1.2", "3.4", "installed, version unknown", None, np.__version__]
+
+
+def test_check_passes_a_right_backend(capsys: pytest.CaptureFixture) -> None:
+    assert cli.main(["check", "--backend", "cpu", "--dtype", "float16", "--only", "ALiBi"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.count(" ok\n") == 4 and "all right" in printed
+    assert "problems: 4 on cpu; about" in printed
+    summary = printed.splitlines()[-3].split()
+    assert summary[0] == "float16" and len(summary) == 9  # error and baseline of four results
+
+
+def test_check_quick_is_a_part_of_the_whole(capsys: pytest.CaptureFixture, monkeypatch) -> None:
+    """It says at the start how much it runs: every backend a few problems, all dtypes where it takes them."""
+    ran = []
+    monkeypatch.setattr(
+        check, "measure", lambda name, problem, item: ran.append((name, item.label, problem)) or ({}, [])
+    )
+    assert cli.main(["check", "--quick"]) == 0
+    here = registry.available_backends()
+    counts = ", ".join(f"{len(check.QUICK)} on {name}" for name in here)
+    assert f"problems: {counts}; about" in capsys.readouterr().out
+    assert [(name, label) for name, label, _ in ran] == [(name, label) for name in here for label in check.QUICK]
+    dtypes = {dtype for dtype in check.DTYPES if hasattr(ms, dtype)}
+    assert {problem.dtype for name, _, problem in ran if name == "cpu"} == dtypes
+    assert {problem.dtype for name, _, problem in ran if name == "emulator"} == {"float16"}
+    assert check.SECONDS * len(ran) < 30
+
+
+def test_largest_errors_are_kept_by_result() -> None:
+    def error(name, own, baseline):
+        return reference.Error(name, own, 0.0, baseline, 0.0, 1.0, 1.0)
+
+    one = check.larger({}, {"output": error("output", 0.5, 0.25)})
+    both = check.larger(one, {"output": error("output", 0.125, 0.75), "d_key": error("d_key", 1.0, 2.0)})
+    assert both == {"output": (0.5, 0.75), "d_key": (1.0, 2.0)}
+    assert check.largest_rows({"float32": both}) == [["float32", "5.0e-01 (7.5e-01)", "-", "1.0e+00 (2.0e+00)", "-"]]
+
+
+@pytest.mark.parametrize("fault", ("output", "d_key", "repeat", "fully masked"))
+def test_check_finds_a_wrong_backend(fault: str, capsys: pytest.CaptureFixture, monkeypatch) -> None:
+    right = check.execute
+
+    def wrong(*arguments, **gradients):
+        results = right(*arguments, **gradients)
+        for result in results:
+            if fault == "output":
+                result.output[0, 0, 1, 0] += 0.02
+            elif fault == "d_key":
+                result.d_key *= np.float32(1.01)
+            elif fault == "fully masked":
+                result.output[0, 0, 0, 0] = 1e-30
+            elif result is results[0]:
+                result.d_query[0, 0, 1, 0] = np.nextafter(result.d_query[0, 0, 1, 0], np.float32(9))
+        return results
+
+    monkeypatch.setattr(check, "execute", wrong)
+    assert cli.main(["check", "--backend", "cpu", "--dtype", "float32", "--only", "fully masked"]) == 1
+    named = {"output": "output", "d_key": "d_key", "repeat": "two runs differ", "fully masked": "not zero"}[fault]
+    assert f"WRONG: {named}" in capsys.readouterr().out
+
+
+def test_check_of_a_backend_that_cannot_run_fails(capsys: pytest.CaptureFixture) -> None:
+    assert cli.main(["check", "--backend", "fused"]) == 1
+    assert "fused: cannot run here" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["check", "--backend", "nonsense"], "nonsense"),
+        (["check", "--only", "nonsense"], "--only: no problem is called like 'nonsense'"),
+        (["bench", "--threads", "0"], "--threads"),
+        (["bench", "--seq", "64", "--seq", "0"], "--seq: got [64, 0], allowed is 1 or more"),
+        (["profile", "--seq", "512", "0"], "--seq: got [512, 0], allowed is 1 or more"),
+        (["profile", "--operators", "--head-dim", "0"], "--head-dim: got 0, allowed is 1 or more"),
+        (["profile", "--window-blocks", "-1"], "--window-blocks: got -1, allowed is 0 (all) or more"),
+    ],
+)
+def test_a_wrong_option_is_named(arguments: list, message: str, capsys: pytest.CaptureFixture) -> None:
+    assert cli.main(arguments) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_table_aligns_numbers_right() -> None:
+    lines = table(["name", "ms"], [["a", "1.5"], ["longer", "10.25"]]).splitlines()
+    assert lines == ["name       ms", "------  -----", "a         1.5", "longer  10.25"]

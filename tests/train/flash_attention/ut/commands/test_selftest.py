@@ -1,0 +1,197 @@
+"""`flash-attention selftest`: it runs completely on the emulator, and finds a broken chip or kernel of each kind."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import mindspore as ms
+import pytest
+from flash_attention import cli
+from flash_attention.backends import registry
+from flash_attention.backends.ascend import entries
+from flash_attention.commands.selftest import card, experiments, programs
+from flash_attention.kernels.tik import host
+
+pytest.importorskip("tikemu")
+
+
+class Twisted:
+    """A Tik instance one of whose instructions does something else: change(instance) gives what."""
+
+    def __init__(self, tik, name: str, change: Callable):
+        self.tik, self.name, self.change = tik, name, change
+
+    def __getattr__(self, name: str):
+        return self.change(self.tik) if name == self.name else getattr(self.tik, name)
+
+
+def _after(name: str, instruction: str, value: float) -> Callable:
+    """The instruction, then another one on its result: vec_muls or vec_adds by a value."""
+
+    def change(tik):
+        def both(mask, target, *rest):
+            getattr(tik, name)(mask, target, *rest)
+            getattr(tik, instruction)(64, target, target, value, 32, 8, 8)
+
+        return both
+
+    return change
+
+
+def _before(name: str, value: float) -> Callable:
+    """The source of a conversion is multiplied first."""
+
+    def change(tik):
+        def both(mask, mode, target, source, *rest):
+            tik.vec_muls(64, source, source, value, 32, 8, 8)
+            getattr(tik, name)(mask, mode, target, source, *rest)
+
+        return both
+
+    return change
+
+
+def _other_scalar(tik) -> Callable:
+    """vec_axpy with another factor."""
+    return lambda mask, target, source, scalar, *rest: tik.vec_axpy(mask, target, source, 0.5, *rest)
+
+
+def _own_source(tik) -> Callable:
+    """vec_mul that takes one source twice."""
+    return lambda mask, target, a, b, *rest: tik.vec_mul(mask, target, b, b, *rest)
+
+
+def _twice(tik) -> Callable:
+    """vec_add that takes one source twice."""
+    return lambda mask, target, a, b, *rest: tik.vec_add(mask, target, a, a, *rest)
+
+
+def _doubled(tik) -> Callable:
+    """mmad that adds its product twice."""
+
+    def both(*arguments):
+        tik.mmad(*arguments)
+        tik.mmad(*arguments[:-1], 1)
+
+    return both
+
+
+def _nothing(tik) -> Callable:
+    """An instruction without effect."""
+    return lambda *arguments: None
+
+
+# By experiment: program, instruction, what it does instead.
+BROKEN = {
+    "shifted operands": ("shifted", "vec_mul", _own_source),
+    "repeated source": ("repeated_source", "mmad", _doubled),
+    "float16 axpy to float32": ("mixed_axpy", "vec_axpy", _other_scalar),
+    "slice of L0C": ("slice", "mmad", _doubled),
+    "exponential": ("exponential", "vec_exp", _after("vec_exp", "vec_muls", 1.0001)),
+    "ends of the exponential": ("exponential", "vec_exp", _after("vec_exp", "vec_adds", 1e-3)),
+    "conversion": ("convert", "vec_conv", _before("vec_conv", 1.001)),
+    "saturation": ("convert", "vec_conv", _before("vec_conv", 0.01)),
+    "overflow status": ("sum", "vec_add", _twice),
+    "workspace": ("workspace", "vec_muls", _nothing),
+    "atomic addition": ("atomic", "set_atomic_add", _nothing),
+}
+BY_NAME = {experiment.name: experiment for experiment in experiments.EXPERIMENTS}
+ATTENTION = [name for name in BY_NAME if name.startswith("attention")]
+
+
+def last_is_slow(names) -> list:
+    """Names as parameters; the longest attention takes seconds on the emulator and is slow."""
+    return [pytest.param(name, marks=[pytest.mark.slow] if name == ATTENTION[-1] else []) for name in names]
+
+
+@pytest.fixture(scope="module")
+def emulator() -> card.Emulator:
+    """The emulator as the card under test."""
+    return card.Emulator()
+
+
+@pytest.mark.parametrize("name", last_is_slow(BY_NAME))
+def test_the_emulator_does_what_is_expected(emulator: card.Emulator, name: str) -> None:
+    result = experiments.perform(BY_NAME[name], emulator)
+    assert result["result"] == ("not run" if name == "times" else "ok"), result["found"]
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_instruction_is_found(emulator: card.Emulator, monkeypatch, name: str) -> None:
+    program, instruction, change = BROKEN[name]
+    right = programs.PROGRAMS[program]
+
+    def statements(body: programs.Body) -> None:
+        right.statements(dataclasses.replace(body, tik=Twisted(body.tik, instruction, change)))
+
+    monkeypatch.setitem(programs.PROGRAMS, program, dataclasses.replace(right, statements=statements))
+    result = experiments.perform(BY_NAME[name], emulator)
+    assert result["result"] == "FAILED"
+    assert result["change"]
+
+
+@pytest.mark.parametrize("name", last_is_slow(ATTENTION))
+def test_a_broken_kernel_is_found(emulator: card.Emulator, monkeypatch, name: str) -> None:
+    right = host.describe
+
+    def describe(problem, **options):
+        described = right(problem, **options)
+        rules = dataclasses.replace(described.rules, scale=1.02 * described.scale)
+        return dataclasses.replace(described, rules=rules)
+
+    monkeypatch.setattr(host, "describe", describe)
+    registry._build.cache_clear()
+    result = experiments.perform(BY_NAME[name], emulator)
+    registry._build.cache_clear()
+    assert result["result"] == "FAILED" and "error over the baseline's" in result["found"]
+
+
+def test_another_chip_is_found(emulator: card.Emulator, monkeypatch) -> None:
+    monkeypatch.setattr(emulator, "platform", lambda name: 8 if name == "CORE_NUM" else 262144)
+    result = experiments.perform(BY_NAME["chip"], emulator)
+    assert result["result"] == "FAILED" and result["found"].startswith("8 cores")
+
+
+def test_a_slow_card_is_found(emulator: card.Emulator, monkeypatch) -> None:
+    monkeypatch.setattr(emulator, "timed", True)
+    monkeypatch.setattr(experiments, "_milliseconds", lambda heads, seq, head_dim: 50.0)
+    result = experiments.perform(BY_NAME["times"], emulator)
+    assert result["result"] == "FAILED" and "measured 50.00 ms, model 0." in result["found"]
+
+
+def test_every_kind_has_a_broken_one() -> None:
+    assert {*BROKEN, *ATTENTION, "chip", "times"} == set(BY_NAME)
+
+
+def test_report(tmp_path: Path, capsys) -> None:
+    path = tmp_path / "card.json"
+    assert cli.main(["selftest", "--only", "chip", "--report", str(path)]) == 0
+    report = json.loads(path.read_text())
+    assert report["device"] == "emulator" and report["mindspore"] == ms.__version__
+    (one,) = report["experiments"]
+    assert {"name", "expected", "result", "found", "change", "seconds"} == set(one)
+    assert "all as expected" in capsys.readouterr().out
+
+
+def test_the_device_says_what_it_lacks(capsys) -> None:
+    assert cli.main(["selftest", "--device", "ascend"]) == 2
+    assert "--device ascend: runs on Ascend 910, and the device target is CPU" in capsys.readouterr().err
+    assert cli.main(["selftest", "--only", "nothing"]) == 2
+
+
+@pytest.mark.parametrize("name", programs.PROGRAMS)
+def test_the_card_gets_the_same_programs(emulator: card.Emulator, monkeypatch, tmp_path: Path, name: str) -> None:
+    """As primitives for MindSpore's compiler, whose processes call the entries with everything by position."""
+    monkeypatch.setenv("FLASH_ATTENTION_ENTRIES", str(tmp_path))
+    card._primitive.cache_clear()
+    primitive = card._primitive(name)
+    assert primitive.attrs["func_name"] == f"selftest_{name}"
+    program = programs.PROGRAMS[name]
+    tensors = [
+        {"shape": (size,), "dtype": dtype} for dtype, size in (*program.inputs.values(), *program.outputs.values())
+    ]
+    entries.load(f"selftest_{name}", Path(primitive.attrs["imply_path"]).read_text())(*tensors, "kernel", impl_mode="")
+    card._primitive.cache_clear()

@@ -1,0 +1,275 @@
+"""KVCache: prefill and decoding give what attention of the whole sequences gives."""
+
+import itertools
+
+import mindspore as ms
+import numpy as np
+import pytest
+from flash_attention import KVCache, attention_backend
+from flash_attention.backends import cache_update
+from mindspore import Tensor, nn
+
+pytestmark = pytest.mark.asynchronous  # what a step leaves to the next must not depend on when operators run
+
+BATCH, HEADS, KV_HEADS, DIM, VALUE_DIM, LENGTH = 2, 4, 2, 32, 16, 40
+STEPS = ((0, 30), (30, 31), (31, 35), (35, 36), (36, 40))
+OPTIONS = {"contiguous": {}, "paged": {"paged": True, "block_size": 16}}
+KINDS = pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+# The emulator takes float16 alone.
+BACKENDS = {"cpu": (ms.float32, 2e-6), "math": (ms.float32, 4e-6), "emulator": (ms.float16, 4e-3)}
+
+
+def random(heads: int, width: int, seed: int) -> np.ndarray:
+    """Normal random keys or values of every position, that are float16 too."""
+    numbers = np.random.default_rng(seed).standard_normal((BATCH, LENGTH, heads, width))
+    return numbers.astype(np.float16).astype(np.float32)
+
+
+QUERY, KEY, VALUE = random(HEADS, DIM, 0), random(KV_HEADS, DIM, 1), random(KV_HEADS, VALUE_DIM, 2)
+OTHER_KEY, OTHER_VALUE = random(KV_HEADS, DIM, 3), random(KV_HEADS, VALUE_DIM, 4)
+
+
+def truth(key: np.ndarray, value: np.ndarray, starts=(0,) * BATCH) -> np.ndarray:
+    """Causal attention in float64 of the keys and values from position starts[b] of sequence b on."""
+    key, value = (np.repeat(array.astype(np.float64), HEADS // KV_HEADS, 2) for array in (key, value))
+    scores = np.einsum("bqhd,bkhd->bhqk", QUERY, key) / np.sqrt(DIM)
+    columns = np.arange(LENGTH)
+    hidden = (columns > columns[:, None]) | (columns < np.array(starts).reshape(-1, 1, 1, 1))
+    scores[np.broadcast_to(hidden, scores.shape)] = -np.inf
+    scores -= np.maximum(scores.max(-1, keepdims=True), -1e30)
+    weights = np.exp(scores)
+    return np.einsum("bhqk,bkhd->bqhd", weights / np.maximum(weights.sum(-1, keepdims=True), 1e-30), value)
+
+
+def with_garbage(cache: KVCache, garbage: float = np.nan) -> KVCache:
+    """The cache with storage that holds what must not be seen."""
+    for storage in (cache.key_cache, cache.value_cache):
+        storage.set_data(Tensor(np.full(storage.shape, garbage, np.float32)).astype(storage.dtype))
+    return cache
+
+
+def decoded(cache, *tensors: np.ndarray, steps=STEPS, dtype=ms.float32) -> list:
+    """The outputs of all steps, one behind the other, for each of the outputs of `cache`."""
+    parts = []
+    for start, end in steps:
+        outputs = cache(*(Tensor(array[:, start:end]).astype(dtype) for array in tensors))
+        outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+        parts.append([output.astype(ms.float32).asnumpy() for output in outputs])
+    return [np.concatenate(part, 1) for part in zip(*parts)]
+
+
+class Two(nn.Cell):
+    """Two caches of one shape: one is called, the other is updated in a statement of its own."""
+
+    def __init__(self, *sizes, **options):
+        super().__init__()
+        self.first, self.second = (with_garbage(KVCache(*sizes, **options)) for _ in range(2))
+
+    def construct(self, query, key, value, other_key, other_value):
+        output = self.first(query, key, value)
+        self.second.update(other_key, other_value)
+        return output, self.second.attend(query)
+
+
+def as_called(cell: nn.Cell, way: str):
+    """The cell as it is called in a mode of MindSpore, or in a jit function."""
+    ms.set_context(mode=ms.GRAPH_MODE if way == "graph" else ms.PYNATIVE_MODE)
+    if way != "jit":
+        return cell
+
+    def call(query, key, value, other_key, other_value):
+        return cell(query, key, value, other_key, other_value)
+
+    return ms.jit(call)
+
+
+@pytest.fixture(autouse=True)
+def pynative_afterwards():
+    """Whatever mode a test has set."""
+    yield
+    ms.set_context(mode=ms.PYNATIVE_MODE)
+
+
+@pytest.fixture
+def composed(monkeypatch):
+    """Caches are updated as they are on a device."""
+    cache_update.append_cell.cache_clear()
+    monkeypatch.setattr(cache_update, "_native", lambda: False)
+    yield
+    cache_update.append_cell.cache_clear()
+
+
+def check_two(way: str, backend: str, dtype, error: float, options: dict) -> None:
+    """Every step of two caches in one net against the truth."""
+    steps = [(0, 12), *((at, at + 1) for at in range(12, 20))]
+    net = Two(BATCH, 24, KV_HEADS, DIM, VALUE_DIM, dtype, **options)
+    call = as_called(net, way)
+    with attention_backend(backend):
+        outputs = decoded(call, QUERY, KEY, VALUE, OTHER_KEY, OTHER_VALUE, steps=steps, dtype=dtype)
+    for output, keys, values, cache in zip(outputs, (KEY, OTHER_KEY), (VALUE, OTHER_VALUE), (net.first, net.second)):
+        np.testing.assert_allclose(output, truth(keys, values)[:, :20], atol=error)
+        assert cache.lengths.asnumpy().tolist() == [20] * BATCH
+
+
+def each_way() -> list:
+    """Mode, backend and kind of cache. A graph on another backend than cpu takes two seconds: one of each every day."""
+    return [
+        pytest.param(*(way, backend, kind), marks=[pytest.mark.slow] if slow else [])
+        for way, backend, kind in itertools.product(("graph", "pynative", "jit"), BACKENDS, OPTIONS)
+        for slow in [backend != "cpu" and (way == "jit" or kind == "contiguous")]
+    ]
+
+
+@pytest.mark.parametrize(("way", "backend", "kind"), each_way())
+def test_every_step_is_right(way, backend, kind):
+    check_two(way, backend, *BACKENDS[backend], OPTIONS[kind])
+
+
+@pytest.mark.parametrize("way", ["graph", "pynative", "jit"])
+@pytest.mark.parametrize("kind", [pytest.param("contiguous", marks=pytest.mark.slow), "paged"])
+def test_updates_of_a_device_are_right(way, composed, kind):
+    check_two(way, "cpu", *BACKENDS["cpu"], OPTIONS[kind])
+
+
+@KINDS
+def test_a_graph_for_each_number_of_tokens(mode, options):
+    cache = with_garbage(KVCache(BATCH, 64, KV_HEADS, DIM, VALUE_DIM, ms.float32, **options))
+    (first,) = decoded(cache, QUERY, KEY, VALUE)
+    assert cache.lengths.asnumpy().tolist() == [LENGTH] * BATCH
+    if mode == "graph":
+        assert len(cache.compile_cache) == len({b - a for a, b in STEPS})
+    cache.reset()
+    (again,) = decoded(cache, QUERY, KEY, VALUE)
+    np.testing.assert_array_equal(again, first)
+    np.testing.assert_allclose(first, truth(KEY, VALUE), atol=2e-6)
+
+
+def test_an_update_gives_the_lengths(mode):
+    cache = KVCache(BATCH, 64, KV_HEADS, DIM, VALUE_DIM, ms.float32)
+    lengths = [cache.update(Tensor(KEY[:, a:b]), Tensor(VALUE[:, a:b])).asnumpy() for a, b in STEPS]
+    assert [length.tolist() for length in lengths] == [[b] * BATCH for _, b in STEPS]
+
+
+@pytest.mark.parametrize("update", ["native", "composed"])
+def test_blocks_are_handed_out_when_they_are_needed(update, request):
+    if update == "composed":
+        request.getfixturevalue("composed")
+    cache = KVCache(BATCH, 64, KV_HEADS, DIM, VALUE_DIM, ms.float32, paged=True, block_size=16, num_blocks=6)
+    decoded(cache, QUERY, KEY, VALUE)
+    assert cache.block_tables.asnumpy().tolist() == [[0, 1, 4, -1], [2, 3, 5, -1]]
+
+
+@pytest.mark.parametrize(
+    ("backend", "update", "kind"),
+    [
+        ("cpu", "native", "contiguous"),
+        ("cpu", "native", "paged"),
+        ("cpu", "composed", "paged"),
+        ("math", "native", "paged"),
+        ("emulator", "native", "contiguous"),
+        pytest.param("cpu", "composed", "contiguous", marks=pytest.mark.slow),
+        pytest.param("math", "native", "contiguous", marks=pytest.mark.slow),
+        pytest.param("emulator", "native", "paged", marks=pytest.mark.slow),
+    ],
+)
+def test_a_graph_gives_nan_past_the_end(backend, update, kind, request):
+    """Of a step that passes max_length the rows before it are right; then only NaN comes, of that sequence alone."""
+    if update == "composed":
+        request.getfixturevalue("composed")
+    most, starts = 21, (0, 7)
+    dtype, error = BACKENDS[backend]
+    cache = with_garbage(KVCache(BATCH, most, KV_HEADS, DIM, VALUE_DIM, dtype, **OPTIONS[kind]), 9.0)
+    expected = truth(KEY, VALUE, starts)
+    steps = [(7, 14), (14, 17), (17, 20), (20, 23), (23, 24), (24, 27), (27, 28), (28, 31)]
+    ms.set_context(mode=ms.GRAPH_MODE)
+    with attention_backend(backend):
+        # The second sequence begins 7 tokens later, where the first one has them all already.
+        decoded(cache, QUERY, KEY, VALUE, steps=[(0, 7)], dtype=dtype)
+        cache.lengths.set_data(Tensor(np.array([7, 0], np.int32)))
+        (output,) = decoded(cache, QUERY, KEY, VALUE, steps=steps, dtype=dtype)
+    ms.set_context(mode=ms.PYNATIVE_MODE)
+    assert cache.lengths.asnumpy().tolist() == [31, 24]
+    for sequence, start in enumerate(starts):
+        end = start + most - 7
+        np.testing.assert_allclose(output[sequence, :end], expected[sequence, 7 : 7 + end], atol=error)
+        assert output[sequence, end:].size and np.isnan(output[sequence, end:]).all()
+
+
+@KINDS
+def test_pynative_refuses_tokens_past_the_end(options):
+    cache = with_garbage(KVCache(BATCH, 34, KV_HEADS, DIM, VALUE_DIM, ms.float32, **options))
+    for _ in range(2):
+        cache.reset()
+        decoded(cache, QUERY, KEY, VALUE, steps=STEPS[:2])
+        with pytest.raises(ValueError, match="key: got 4 tokens, which make a sequence of 35; max_length is 34"):
+            decoded(cache, QUERY, KEY, VALUE, steps=STEPS[2:3])
+        # Nothing has changed, and what still fits is right.
+        (output,) = decoded(cache, QUERY, KEY, VALUE, steps=[(31, 34)])
+        np.testing.assert_allclose(output, truth(KEY, VALUE)[:, 31:34], atol=2e-6)
+    cache.lengths.set_data(Tensor(np.array([3, 30], np.int32)))
+    decoded(cache, QUERY, KEY, VALUE, steps=[(30, 34)])
+    assert cache.lengths.asnumpy().tolist() == [7, 34]
+
+
+@pytest.mark.parametrize("update", ["native", "composed"])
+def test_pynative_refuses_what_a_graph_has_filled(update, request):
+    if update == "composed":
+        request.getfixturevalue("composed")
+    cache = KVCache(BATCH, 34, KV_HEADS, DIM, VALUE_DIM, ms.float32)
+    ms.set_context(mode=ms.GRAPH_MODE)
+    decoded(cache, QUERY, KEY, VALUE, steps=STEPS[:2])
+    ms.set_context(mode=ms.PYNATIVE_MODE)
+    message = "key: got 4 tokens, which make a sequence of 35; max_length is 34"
+    with pytest.raises((ValueError, RuntimeError), match=message):
+        decoded(cache, QUERY, KEY, VALUE, steps=STEPS[2:3])
+    assert cache.lengths.asnumpy().tolist() == [31, 31]
+    (output,) = decoded(cache, QUERY, KEY, VALUE, steps=[(31, 34)])
+    np.testing.assert_allclose(output, truth(KEY, VALUE)[:, 31:34], atol=2e-6)
+
+
+@pytest.mark.parametrize("update", ["native", "composed"])
+def test_a_sequence_without_a_block_is_refused(update, mode, request):
+    """On a device a graph cannot: there the sequence counts as one that is too long."""
+    if update == "composed":
+        request.getfixturevalue("composed")
+    options = {"paged": True, "block_size": 16, "num_blocks": 5}
+    cache = with_garbage(KVCache(BATCH, 64, KV_HEADS, DIM, VALUE_DIM, ms.float32, **options))
+    decoded(cache, QUERY, KEY, VALUE, steps=STEPS[:2])
+    if (update, mode) == ("composed", "graph"):
+        output, again = (decoded(cache, QUERY, KEY, VALUE, steps=[step])[0] for step in STEPS[2:4])
+        np.testing.assert_allclose(output[0], truth(KEY, VALUE)[0, 31:35], atol=2e-6)
+        np.testing.assert_allclose(again[0], truth(KEY, VALUE)[0, 35:36], atol=2e-6)
+        assert np.isnan(output[1]).all() and np.isnan(again[1]).all()
+    else:
+        with pytest.raises((ValueError, RuntimeError), match="key: the tokens need 6 blocks; num_blocks is 5"):
+            decoded(cache, QUERY, KEY, VALUE, steps=STEPS[2:3])
+
+
+def test_bad_inputs_are_named(mode):
+    cache = KVCache(BATCH, 64, KV_HEADS, DIM, VALUE_DIM)
+    query, key, value = (Tensor(array[:, :3]).astype(ms.float16) for array in (QUERY, KEY, VALUE))
+    whose = "allowed are float16, the dtype of the KVCache"
+    with pytest.raises(TypeError, match=f"key: got dtype float32, {whose}"):
+        cache(query, key.astype(ms.float32), value)
+    with pytest.raises(TypeError, match=f"value: got dtype float32, {whose}"):
+        cache(query, key, value.astype(ms.float32))
+    with pytest.raises(TypeError, match=f"query: got dtype float32, {whose}"):
+        cache(query.astype(ms.float32), key, value)
+    with pytest.raises(ValueError, match=r"key: got shape \(2, 3, 2, 16\), allowed is \(2, seq, 2, 32\)"):
+        cache(query, value, value)
+    with pytest.raises(ValueError, match=r"key: got shape \(2, 2, 32\), allowed is \(2, seq, 2, 32\)"):
+        cache(query, key[:, 0], value)
+    with pytest.raises(ValueError, match=r"value: got shape \(2, 1, 2, 16\), allowed is \(2, 3, 2, 16\)"):
+        cache(query, key, value[:, :1])
+    with pytest.raises(ValueError, match=r"query: got shape \(1, 3, 4, 32\), allowed is \(2, seq, heads, 32\)"):
+        cache(query[:1], key, value)
+    with pytest.raises(TypeError, match="key: got int, allowed is a Tensor"):
+        cache(query, 3, value)
+
+
+def test_print_shows_the_sizes():
+    assert KVCache(2, 64, 4, 16).extend_repr() == (
+        "batch=2, max_length=64, kv_heads=4, head_dim=16, value_head_dim=16, dtype=Float16, paged=False"
+    )
+    paged = KVCache(2, 64, 4, 16, 8, dtype=ms.float32, paged=True).extend_repr()
+    assert paged.endswith("value_head_dim=8, dtype=Float32, paged=True, block_size=16, num_blocks=8")

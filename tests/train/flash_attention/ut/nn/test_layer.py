@@ -1,0 +1,304 @@
+"""The FlashAttention cell: signature, rules, modes of MindSpore, gradients, dropout from step to step."""
+
+import inspect
+
+import mindspore as ms
+import numpy as np
+import pytest
+from flash_attention import FlashAttention, attention_backend, reference
+from flash_attention.problem import AttentionProblem
+from mindspore import Tensor, nn, ops
+
+from tests.train.flash_attention.support.layer_inputs import draw, inputs, near, truth
+from tests.train.flash_attention.support.layouts import laid_out
+from tests.train.flash_attention.support.modes import MODES_AND_BACKENDS
+from tests.train.flash_attention.support.versions import dtype_named
+
+BACKENDS = ("math", "cpu")
+TRIANGLE = np.triu(np.ones((1, 128, 128), np.float16), 1)
+
+
+class Gradients(nn.Cell):
+    """All gradients of a network for a given output gradient, as users of MindSpore take them."""
+
+    def __init__(self, network):
+        super().__init__()
+        self.network = network
+        self.gradients = ops.GradOperation(get_all=True, sens_param=True)
+
+    def construct(self, *arguments):
+        return self.gradients(self.network)(*arguments)
+
+
+def test_the_positional_signature_is_the_one_users_have():
+    parameters = list(inspect.signature(FlashAttention.__init__).parameters.values())[1:]
+    positional = [(p.name, p.default) for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+    assert positional == [
+        ("head_dim", inspect.Parameter.empty),
+        ("dropout_rate", 0.0),
+        ("prev_block_num", 65536),
+        ("next_block_num", 65536),
+        ("tiling_stgy_name", "sparse"),
+        ("dp", 1),
+        ("mp", 1),
+        ("have_attention_mask_batch", True),
+        ("alibi", False),
+    ]
+    parameters = list(inspect.signature(FlashAttention.construct).parameters.values())[1:]
+    construct = [(p.name, p.default) for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+    names = ["query", "key", "value", "attention_mask", "alibi_mask", "sinks", "prefix", "segment_ids"]
+    assert [name for name, _ in construct] == [*names, "kv_segment_ids", "alibi_slopes"]
+    assert all(default is None for _, default in construct[3:])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"head_dim": 0}, ValueError, "head_dim: got 0, allowed is an integer from 1 to 576"),
+        ({"head_dim": 577}, ValueError, "head_dim: got 577"),
+        ({"head_dim": "64"}, TypeError, "head_dim: got str"),
+        ({"dropout_rate": 1.0}, ValueError, "dropout_rate: got 1.0"),
+        ({"dropout_rate": -0.5}, ValueError, "dropout_rate: got -0.5"),
+        ({"dropout_rate": None}, TypeError, "dropout_rate: got NoneType"),
+        ({"prev_block_num": -1}, ValueError, "prev_block_num: got -1"),
+        ({"next_block_num": 2.0}, TypeError, "next_block_num: got float"),
+        ({"tiling_stgy_name": "none"}, ValueError, "tiling_stgy_name: no strategy is called 'none'"),
+        ({"dp": 0}, ValueError, "dp: got 0"),
+        ({"mp": 1.0}, TypeError, "mp: got float"),
+        ({"have_attention_mask_batch": 1}, TypeError, "have_attention_mask_batch: got int"),
+        ({"alibi": None}, TypeError, "alibi: got NoneType"),
+        ({"backend": "gpu"}, ValueError, "backend: got 'gpu'"),
+        ({"scale": float("nan")}, ValueError, "scale: got nan"),
+        ({"input_layout": "BHSD"}, ValueError, "input_layout: got 'BHSD'"),
+        ({"input_layout": "TH"}, ValueError, "batch: needed with input_layout TH"),
+        ({"batch": 2}, ValueError, "batch: got 2 with input_layout BNSD, allowed only with TH"),
+        ({"window_size": (-3, 1)}, ValueError, "window_size: got left -3"),
+        ({"window_size": 8}, TypeError, "window_size: got 8"),
+        ({"causal": "yes"}, TypeError, "causal: got str"),
+        ({"causal_alignment": "bottom"}, ValueError, "causal_alignment: got 'bottom'"),
+        ({"alibi_grad": 0}, TypeError, "alibi_grad: got int"),
+        ({"seed": -1}, ValueError, "seed: got -1"),
+    ],
+)
+def test_bad_rules_are_refused_when_the_layer_is_made(arguments, error, message):
+    with pytest.raises(error, match=message):
+        FlashAttention(**{"head_dim": 32, **arguments})
+
+
+@pytest.mark.parametrize(("mode", "backend"), MODES_AND_BACKENDS, indirect=["mode"])
+def test_every_mask_shape_hides_the_same(backend, mode):
+    query, key, value = inputs(seq_q=56)
+    causal = np.triu(np.ones((56, 56)), 1)
+    expected = truth(query, key, value, causal=True).output
+    layer = FlashAttention(32, backend=backend)
+    masks = [causal, causal[None], np.broadcast_to(causal, (2, 56, 56)), np.broadcast_to(causal, (2, 1, 56, 56))]
+    for mask in masks:
+        near(layer(query, key, value, Tensor(mask.astype(np.float16))), expected)
+    for dtype in (np.float32, np.uint8, np.bool_):
+        near(layer(query, key, value, Tensor(causal.astype(dtype))), expected)
+    near(layer(query, key, value, Tensor(TRIANGLE)), expected)
+    near(layer(query, key, value, Tensor(TRIANGLE[0])), expected)
+    near(FlashAttention(32, causal=True, backend=backend)(query, key, value), expected)
+
+
+@pytest.mark.parametrize(("mode", "backend"), MODES_AND_BACKENDS, indirect=["mode"])
+@pytest.mark.parametrize("layout", ("BNSD", "BSND", "BSH", "SBH", "TH"))
+def test_every_layout(layout, backend, mode):
+    query, key, value = inputs()
+    d_output = draw(*query.shape, seed=3)
+    exact = truth(query, key, value, causal=True, d_output=d_output)
+    batch = query.shape[0] if layout == "TH" else None
+    layer = FlashAttention(32, causal=True, input_layout=layout, batch=batch, backend=backend)
+    converted = [Tensor(laid_out(tensor.asnumpy(), layout)) for tensor in (query, key, value, d_output)]
+    output = layer(*converted[:3])
+    assert output.shape == converted[0].shape
+    near(output, laid_out(exact.output, layout))
+    for gradient, expected in zip(Gradients(layer)(*converted), (exact.d_query, exact.d_key, exact.d_value)):
+        near(gradient, laid_out(expected, layout))
+
+
+@pytest.mark.parametrize(("mode", "backend"), MODES_AND_BACKENDS, indirect=["mode"])
+@pytest.mark.parametrize("dtype", ("float16", "bfloat16", "float32"))
+def test_output_and_gradients_have_the_dtype_of_the_inputs(dtype, backend, mode):
+    dtype = dtype_named(dtype)
+    tensors = [tensor.astype(dtype) for tensor in inputs()]
+    layer = FlashAttention(32, backend=backend)
+    output = layer(*tensors)
+    assert output.dtype == dtype
+    assert [gradient.dtype for gradient in Gradients(layer)(*tensors, output)] == [output.dtype] * 3
+
+
+@pytest.mark.parametrize(("mode", "backend"), MODES_AND_BACKENDS, indirect=["mode"])
+@pytest.mark.parametrize("mask_dtype", (np.float16, np.bool_, np.uint8))
+def test_all_gradients_with_a_mask_among_the_inputs(mask_dtype, backend, mode):
+    query, key, value = inputs()
+    mask = (np.random.default_rng(1).random((2, 40, 56)) < 0.3).astype(mask_dtype)
+    d_output = draw(*query.shape, seed=3)
+    exact = truth(query, key, value, mask=mask[:, None], d_output=d_output)
+    gradients = Gradients(FlashAttention(32, backend=backend))(query, key, value, Tensor(mask), d_output)
+    assert len(gradients) == 4
+    for gradient, expected in zip(gradients, (exact.d_query, exact.d_key, exact.d_value)):
+        near(gradient, expected)
+    assert gradients[3].shape == mask.shape
+    assert not gradients[3].asnumpy().any()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_gradient_of_a_given_alibi_mask_and_its_refusal(backend, mode):
+    query, key, value = inputs()
+    alibi = draw(2, 4, 1, 56, seed=4)
+    d_output = draw(*query.shape, seed=3)
+    problem = AttentionProblem(2, 4, 40, 56, 32, 2, "float32", bias_shape=(2, 4, 1, 56), bias_dtype="float32")
+    arrays = (tensor.asnumpy() for tensor in (query, key, value))
+    exact = reference.truth(problem, *arrays, bias=alibi.asnumpy(), d_output=d_output.asnumpy())
+    asked = Gradients(FlashAttention(32, alibi=True, backend=backend))(query, key, value, None, alibi, d_output)
+    assert len(asked) == 4
+    near(asked[0], exact.d_query)
+    near(asked[3], exact.d_bias, 1e-4)
+    layer = FlashAttention(32, alibi=True, alibi_grad=False, backend=backend)
+    spared = Gradients(layer)(query, key, value, None, alibi, d_output)
+    near(spared[0], exact.d_query)
+    assert not spared[3].asnumpy().any()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_computed_alibi_for_a_number_of_heads_that_is_no_power_of_two(backend, mode):
+    query, key, value = inputs(heads=6, kv_heads=3)
+    layer = FlashAttention(32, alibi=True, backend=backend)
+    near(layer(query, key, value), truth(query, key, value, alibi=True).output)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_bad_inputs_are_refused_before_anything_runs(backend, mode):
+    query, key, value = inputs()
+    layer = FlashAttention(32, backend=backend)
+    alibi = draw(2, 4, 1, 56)
+    for arguments, error, message in (
+        ((query[0], key, value), ValueError, "query: got rank 3"),
+        ((query, key.astype(ms.float16), value), TypeError, "key: got dtype float16"),
+        ((query, key, value, Tensor(np.ones((2, 56, 40), np.uint8))), ValueError, "attention_mask: got shape"),
+        ((query, key, value, Tensor(np.ones((2, 40, 56), np.int32))), TypeError, "attention_mask: got dtype int32"),
+        ((query, key, value, None, alibi), ValueError, "alibi_mask: given to a layer with alibi=False"),
+        (tuple(draw(2, 2, 8, 16) for _ in range(3)), ValueError, "query: got head_dim 16 .* layer's head_dim 32"),
+    ):
+        with pytest.raises(error, match=message):
+            layer(*arguments)
+    near(layer(query, key, value), truth(query, key, value).output)
+
+
+def test_inputs_that_are_no_tensors_are_refused():
+    query, key, value = inputs()
+    layer = FlashAttention(32, backend="math")
+    with pytest.raises(TypeError, match="query: got ndarray, allowed is a Tensor"):
+        layer(query.asnumpy(), key, value)
+    with pytest.raises(TypeError, match="value: got NoneType, allowed is a Tensor"):
+        layer(query, key, None)
+    with pytest.raises(TypeError, match="attention_mask: got bool, allowed is a Tensor"):
+        layer(query, key, value, True)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_jit_inside_pynative(backend):
+    query, key, value = inputs()
+    layer = FlashAttention(32, backend=backend)
+    d_output = draw(*query.shape, seed=3)
+    exact = truth(query, key, value, causal=True, d_output=d_output)
+
+    @ms.jit
+    def run(query, key, value, mask):
+        return layer(query, key, value, mask)
+
+    near(run(query, key, value, Tensor(TRIANGLE)), exact.output)
+
+    @ms.jit
+    def gradients(query, key, value, mask, d_output):
+        # Of the layer itself MindSpore 2.0 wants every optional input.
+        return ops.GradOperation(get_all=True, sens_param=True)(run)(query, key, value, mask, d_output)
+
+    for gradient, expected in zip(
+        gradients(query, key, value, Tensor(TRIANGLE), d_output), (exact.d_query, exact.d_key, exact.d_value)
+    ):
+        near(gradient, expected)
+
+
+def test_the_backend_is_chosen_by_name_context_or_environment(monkeypatch):
+    """The tik backend refuses on a CPU: its complaint shows who was chosen."""
+    query, key, value = inputs()
+    with pytest.raises(RuntimeError, match="backend 'tik' cannot run this problem"):
+        FlashAttention(32, backend="tik")(query, key, value)
+    with attention_backend("tik"), pytest.raises(RuntimeError, match="backend 'tik' cannot run"):
+        FlashAttention(32)(query, key, value)
+    monkeypatch.setenv("FLASH_ATTENTION_BACKEND", "tik")
+    with pytest.raises(RuntimeError, match="backend 'tik' cannot run"):
+        FlashAttention(32)(query, key, value)
+    with attention_backend("math"):
+        near(FlashAttention(32)(query, key, value), truth(query, key, value).output)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_lengths_may_change_from_call_to_call(backend, mode):
+    layer = FlashAttention(32, causal=True, backend=backend)
+    for seq in (7, 130, 7):
+        query, key, value = inputs(seq_q=seq, seq_k=seq)
+        near(layer(query, key, value), truth(query, key, value, causal=True).output)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_views_that_are_not_contiguous(backend, mode):
+    tensors = [draw(2, 40, 4, 64, seed=index) for index in range(3)]
+
+    def view(tensor):
+        return tensor.transpose(0, 2, 1, 3)[..., 32:]
+
+    class Net(nn.Cell):
+        def __init__(self):
+            super().__init__()
+            self.attention = FlashAttention(32, backend=backend)
+
+        def construct(self, query, key, value):
+            return self.attention(view(query), view(key), view(value))
+
+    copies = [Tensor(np.ascontiguousarray(t.asnumpy().transpose(0, 2, 1, 3)[..., 32:])) for t in tensors]
+    near(Net()(*tensors), truth(*copies).output)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_several_layers_with_different_rules_in_one_network(backend, mode):
+    class Net(nn.Cell):
+        def __init__(self):
+            super().__init__()
+            self.first = FlashAttention(32, causal=True, backend=backend)
+            self.second = FlashAttention(32, window_size=(3, 3), backend=backend)
+            self.third = FlashAttention(32, alibi=True, backend=backend)
+
+        def construct(self, query, key, value):
+            return self.first(query, key, value), self.second(query, key, value), self.third(query, key, value)
+
+    query, key, value = inputs()
+    outputs = Net()(query, key, value)
+    for output, rules in zip(outputs, ({"causal": True}, {"window_left": 3, "window_right": 3}, {"alibi": True})):
+        near(output, truth(query, key, value, **rules).output)
+
+
+def test_repr_and_attributes():
+    settings = {
+        **{"head_dim": 64, "dropout_rate": 0.1, "prev_block_num": 8, "next_block_num": 0},
+        **{"tiling_stgy_name": "sparse_64", "dp": 2, "mp": 4, "have_attention_mask_batch": False, "alibi": True},
+        **{
+            "backend": "math",
+            "scale": 0.5,
+            "softcap": 30.0,
+            "input_layout": "TH",
+            "batch": 3,
+            "window_size": (7, -1),
+            "causal": True,
+        },
+        **{"causal_alignment": "bottom_right", "value_head_dim": 32, "alibi_grad": False, "seed": 11},
+    }
+    signature = inspect.signature(FlashAttention.__init__).parameters
+    assert list(settings) == [name for name in signature if name not in ("self", "unknown")]
+    layer = FlashAttention(**settings)
+    for name, value in settings.items():
+        assert getattr(layer, name) == value
+        assert f"{name}={value!r}" in repr(layer)
+    assert "seed" not in FlashAttention(64, 0.1).extend_repr()

@@ -1,0 +1,181 @@
+"""`FlashAttention(dp=, mp=)` and `.shard(...)`: what reaches the primitives, what is refused, what stays harmless."""
+
+import mindspore as ms
+import numpy as np
+import pytest
+from flash_attention import FlashAttention
+from flash_attention.backends import registry
+from flash_attention.kernels.tik import KernelProblem
+from flash_attention.kernels.tik.operators import check_tensors, describe
+from flash_attention.kernels.tik.signature import Request
+from flash_attention.sharding.request import ShardRequest
+from flash_attention.sharding.shard import ROWS, TENSOR, Shard, Sharding, sharding
+from flash_attention.sharding.strategy import ShardPlan
+from mindspore import Tensor, ops
+
+from tests.train.flash_attention.support.problems import make_problem
+
+Q = (4, 2, 1, 1)
+SIZES = {"batch": 8, "heads": 4, "kv_heads": 2, "seq_q": 24, "seq_k": 24, "head_dim": 16, "dtype": "float32"}
+MASKED = {"mask_shape": (8, 1, 24, 24), "mask_dtype": "bool"}
+
+
+def of_device(request, mask=None, rank=3, **rules):
+    """What one of eight devices computes."""
+    return Sharding(request, 8, rank).shard(make_problem(**{**SIZES, **rules}), mask)
+
+
+@pytest.fixture
+def semi_auto():
+    """Semi-automatic parallel mode on eight devices. MindSpore 2.0 has it in graphs alone."""
+    ms.set_context(mode=ms.GRAPH_MODE)
+    ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel", device_num=8, global_rank=3)
+    yield
+    ms.reset_auto_parallel_context()
+    ms.set_context(mode=ms.PYNATIVE_MODE)
+
+
+def test_only_automatic_parallelism_shards(semi_auto):
+    assert sharding((4, 2)) == Sharding(ShardRequest(4, 2), 8, 3)
+    assert sharding(None) is None
+    ms.set_auto_parallel_context(parallel_mode="data_parallel")
+    assert sharding((4, 2)) is None
+    ms.reset_auto_parallel_context()
+    assert sharding((4, 2)) is None
+
+
+def test_pipeline_stages_share_the_devices(semi_auto):
+    ms.set_auto_parallel_context(pipeline_stages=2, global_rank=7)
+    assert sharding((2, 2)) == Sharding(ShardRequest(2, 2), 4, 3)
+
+
+@pytest.mark.parametrize("sharded", [{"dp": 3, "mp": 5}, {"dp": 2, "have_attention_mask_batch": False}])
+@pytest.mark.parametrize("number", [ms.GRAPH_MODE, ms.PYNATIVE_MODE], ids=("graph", "pynative"))
+def test_one_device_takes_no_notice(sharded, number):
+    ms.set_context(mode=number)
+    query = Tensor(np.random.default_rng(0).standard_normal((1, 2, 20, 16)).astype(np.float32))
+    outputs = [FlashAttention(16, causal=True, **rules)(query, query, query).asnumpy() for rules in ({}, sharded)]
+    np.testing.assert_array_equal(*outputs)
+
+
+def test_shard_sets_dp_and_mp_and_returns_the_layer():
+    layer = FlashAttention(16, input_layout="BSH")
+    assert layer.shard(((4, 1, 2),) * 3 + ((4, 1, 1), (1, 2, 1, 1)), ((4, 1, 2),)) is layer
+    assert (layer.dp, layer.mp) == (4, 2)
+    assert layer.shards.construct() == ShardRequest(4, 2, True, (4, 1, 1), (1, 2, 1, 1))
+    assert FlashAttention(16, dp=2, mp=4, have_attention_mask_batch=False).shards.construct() == ShardRequest(
+        2, 4, False
+    )
+
+
+def test_an_empty_strategy_leaves_an_input_to_dp_and_mp():
+    layer = FlashAttention(16).shard((Q, Q, Q, (4, 1, 1), ()))
+    assert layer.shards.construct() == ShardRequest(4, 2, True, (4, 1, 1), ())
+    layer.shard((Q, Q, Q, (), (1, 2, 1, 1)))
+    request = layer.shards.construct()
+    assert of_device(request, (8, 24, 24), **MASKED).mask_axes == ("dp", None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("strategies", "message"),
+    [
+        (((4, 1, 2, 1),) * 3, r"splits seq into 2; allowed is 1 \(context parallelism does that: RingAttention"),
+        (((4, 1, 1, 2),) * 3, "splits head_dim into 2"),
+        ((Q, Q), "3 to 5 tuples: query, key, value"),
+        ((Q, Q, (8, 1, 1, 1)), r"in_strategy\[2\] \(value\): got \(8, 1, 1, 1\), but query has \(4, 2, 1, 1\)"),
+        ("dp", "in_strategy: got 'dp'"),
+    ],
+)
+def test_strategies_that_cannot_be_had_are_refused_at_once(strategies, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        FlashAttention(16).shard(strategies)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        ({"request": ShardRequest(2, 2)}, r"dp, mp: got 2 \* 2 = 4 for 8 devices"),
+        ({"request": ShardRequest(4, 2, False), "mask": (8, 24, 24), **MASKED}, "have_attention_mask_batch=False"),
+        (
+            {"request": ShardRequest(4, 2, True, (1, 1, 1)), "mask": (8, 24, 24), **MASKED},
+            r"in_strategy\[3\] \(attention_mask\): got \(1, 1, 1\) for .* \(8, 24, 24\), allowed is \(4, 1, 1\)",
+        ),
+        (
+            {
+                "request": ShardRequest(4, 2, alibi=(4, 2, 1, 1)),
+                "bias_shape": (1, 4, 1, 24),
+                "bias_dtype": "float32",
+            },
+            r"in_strategy\[4\] \(alibi_mask\): got \(4, 2, 1, 1\) .*, allowed is \(1, 2, 1, 1\)",
+        ),
+    ],
+)
+def test_what_does_not_fit_the_call_is_refused(call, message):
+    with pytest.raises(ValueError, match=message):
+        of_device(**call)
+
+
+def test_dynamic_shapes_are_refused():
+    with pytest.raises(ValueError, match="shapes that are known"):
+        ShardPlan(4, 2, 8).local(make_problem(**{**SIZES, "batch": -1}), 0)
+
+
+@pytest.mark.parametrize("compact", [False, True])
+def test_masks_without_batch_are_not_split(compact):
+    rules = {} if compact else {"mask_shape": (1, 1, 24, 24), "mask_dtype": "bool"}
+    shard = of_device(ShardRequest(4, 2, False), (1, 24, 24), **rules)
+    assert shard.mask_axes == (None if compact else (None,) * 4)
+
+
+@pytest.mark.parametrize("layouts", [True, False], ids=("layouts", "tuples"))
+def test_strategies_on_the_primitives_of_the_layer(layouts, monkeypatch):
+    if layouts and not hasattr(ms, "Layout"):
+        pytest.skip("this MindSpore takes tuple strategies only")
+    if not layouts:
+        monkeypatch.delattr(ms, "Layout", raising=False)
+    # Another shape for either form, as cells are kept by problem.
+    whole = make_problem(**{**SIZES, **MASKED, "head_dim": 16 if layouts else 8})
+    shard = Sharding(ShardRequest(4, 2), 8, 3).shard(whole, (8, 24, 24))
+    cell = registry.build(shard.plan.local(whole, 3), "cpu", shard)
+    attributes = cell.attention.forward.primitive.attrs
+    assert attributes["self_define_shard"]
+    if layouts:
+        maps = [layout["tensor_map"] for layout in attributes["in_layout"]]
+        assert maps == [(1, 0, -1, -1)] * 3 + [(1, -1, -1, -1)] + [(-1,)] * 9
+        assert [layout["tensor_map"] for layout in attributes["out_layout"]] == [(1, 0, -1, -1), (1, 0, -1)]
+        assert attributes["in_layout"][0]["device_matrix"] == (4, 2)
+    else:
+        assert attributes["in_strategy"] == (Q, Q, Q, (4, 1, 1, 1)) + ((1,),) * 9
+        assert attributes["dev_matrix_shape"] == [4, 2]
+        assert attributes["inputs_tensor_map"] == [[1, 0, -1, -1]] * 3 + [[1, -1, -1, -1]] + [[-1]] * 9
+        assert attributes["outputs_tensor_map"] == [[1, 0, -1, -1], [1, 0, -1]]
+        assert (attributes["as_loss_divisor"], attributes["empty_mirror_ops"]) == (1, 0)
+
+
+def test_shapes_of_the_whole_and_of_a_share():
+    shard = Shard(ShardPlan(4, 2, 8), 0)
+    infer = shard.infer_shapes((2, 2, 24, 16), [((2, 2, 24, 16), TENSOR), ((2, 2, 24), ROWS)])
+    assert infer([2, 2, 24, 16], None) == ([2, 2, 24, 16], [2, 2, 24])
+    assert infer([8, 4, 24, 16], None) == ([8, 4, 24, 16], [8, 4, 24])
+
+
+def test_backends_without_strategies_say_so():
+    assert "no shard strategies" in registry.refusal("math", make_problem(**SIZES), sharded=True)
+    assert registry.refusal("cpu", make_problem(**SIZES), sharded=True) is None
+
+
+def test_operators_take_masks_with_their_own_axes():
+    request = Request(KernelProblem(2, 2, 16, 16, 16, mask_shape=(2, 1, 16, 16)))
+    _, signature = describe("forward", request)
+    tensors = {t.name: {"shape": t.shape, "dtype": t.dtype} for t in (*signature.inputs, *signature.outputs)}
+    planes, *rest = tensors["mask"]["shape"]
+    tensors["mask"]["shape"] = (planes, 1, *rest)
+    check_tensors(signature, tensors)
+    tensors["mask"]["shape"] = (planes, 2, *rest)
+    with pytest.raises(ValueError, match="mask: got shape"):
+        check_tensors(signature, tensors)
+
+
+def test_one_strategy_for_every_input_of_glue():
+    primitive = Shard(ShardPlan(4, 2, 8), 0).glue(ops.NotEqual(), ("dp", None, None), ())
+    assert primitive.in_strategy == ((4, 1, 1), ())

@@ -1,0 +1,101 @@
+"""Decoding problems for tests: caches that hold NaN where no sequence has a key, and the two kernels run on them."""
+
+from __future__ import annotations
+
+import numpy as np
+from flash_attention.kernels.tik import KernelProblem, operators
+from flash_attention.kernels.tik.signature import DECODE_STAGES, Request
+
+from tests.train.flash_attention.support.problems import make_kernel_problem
+from tests.train.flash_attention.ut.tik.support import stored_arrays
+
+CAUSAL = {"causal": True, "causal_alignment": "bottom_right"}
+
+
+def random(*shape: int, seed: int = 0) -> np.ndarray:
+    """Normal float16 numbers."""
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float16)
+
+
+def arrays(problem: KernelProblem, seed: int = 0) -> list:
+    """Query, key and value of a contiguous cache."""
+    keys, query = (problem.batch, problem.kv_heads, problem.seq_k), (problem.batch, problem.heads, problem.seq_q)
+    shapes = (*query, problem.head_dim), (*keys, problem.head_dim), (*keys, problem.value_dim)
+    return [random(*shape, seed=seed + index) for index, shape in enumerate(shapes)]
+
+
+SINKS = np.array([3.0, -2.0, 0.5, 60000.0, 7.0, -60000.0, 0.0, 1.0], np.float32)
+
+
+def run(tik, execute, problem: KernelProblem, query, key, value, pages=None, saturates=False) -> tuple:
+    """(output, logsumexp, plan) of both kernels; `pages` are block tables and lengths, key and value then caches."""
+    request = Request(problem, pages=None if pages is None else key.shape[:2])
+    main, merge = (operators.build(stage, request, tik, stage, True) for stage in DECODE_STAGES)
+    more = {} if pages is None else stored_arrays.page_inputs(*pages)
+    sums = execute(main.tik, main.feed(query=query, key=key, value=value, **more), ["sums", "statistics"], saturates)
+    sinks = {"row_sinks": stored_arrays.sink_rows(problem, main.plan, SINKS[: problem.heads])} if problem.sinks else {}
+    lengths = {name: array for name, array in more.items() if name == "context_lens"}
+    stored = execute(merge.tik, merge.feed(**sums, **lengths, **sinks), ["output", "logsumexp"], saturates)
+    return stored["output"], stored_arrays.decode_logsumexp(problem, main.plan, stored["logsumexp"]), main.plan
+
+
+class Paged:
+    """Sequences of random keys in a paged cache, of which everything else is NaN, and a table that points nowhere
+    where it is not looked at.
+
+    Attributes:
+        problem: against as many keys as the table can name.
+        query: (batch, heads, seq_q, head_dim).
+        keys, values: by sequence, (kv_heads, length, head_dim).
+        caches, pages: for `run`.
+    """
+
+    def __init__(self, lengths, block_size: int, heads: int, kv_heads: int, dim: int, seq_q: int = 1, **given):
+        counts = [-(-length // block_size) for length in lengths]
+        most = max(*counts, 1) + 1
+        self.keys, self.values = (
+            [random(kv_heads, length, dim, seed=7 * index + other) for index, length in enumerate(lengths)]
+            for other in (1, 2)
+        )
+        order = list(np.random.default_rng(3).permutation(sum(counts) + 2))
+        self.caches = [np.full((len(order), block_size, kv_heads, dim), np.nan, np.float16) for _ in range(2)]
+        table = np.full((len(lengths), most), 1 << 30, np.int32)
+        for sequence, count in enumerate(counts):
+            for index in range(count):
+                table[sequence, index] = block = order.pop()
+                for cache, tokens in zip(self.caches, (self.keys, self.values)):
+                    part = tokens[sequence][:, index * block_size : (index + 1) * block_size].swapaxes(0, 1)
+                    cache[block, : len(part)] = part
+        self.pages = table, np.array(lengths, np.int32)
+        self.query = random(len(lengths), heads, seq_q, dim, seed=5)
+        self.problem = make_kernel_problem(
+            len(lengths), heads, seq_q, most * block_size, dim, kv_heads=kv_heads, **{**CAUSAL, **given}
+        )
+
+
+def check(problem: KernelProblem, query, key, value, output, logsumexp, factor: float = 2.0) -> None:
+    """Error at most `factor` times that of composed attention whose scores are not rounded; rows that see nothing."""
+    query, key, value = (array.astype(np.float64) for array in (query, key, value))
+    key, value = (np.repeat(array, problem.group, axis=1) for array in (key, value))
+    scores = query @ key.swapaxes(-1, -2) * problem.scale
+    cap = problem.rules.softcap
+    scores = cap * np.tanh(scores / cap) if cap else scores
+    if problem.rules.alibi:
+        distance = np.arange(problem.seq_q)[:, None] + problem.offset - np.arange(problem.seq_k)
+        scores = scores - np.array(problem.slopes)[:, None, None] * np.abs(distance)
+    scores = np.where(problem.band.dense(), scores, -np.inf)
+    sinks = SINKS[: problem.heads, None, None].astype(np.float64) if problem.sinks else -1e300
+    top = np.maximum(scores.max(-1, keepdims=True), sinks)
+    weights = np.exp(scores - top)
+    total = weights.sum(-1, keepdims=True) + np.exp(sinks - top) * problem.sinks
+    safe = np.where(total == 0, 1, total)
+    exact = weights @ value / safe
+    low = (weights.astype(np.float16).astype(np.float64) @ value / safe).astype(np.float16)
+    for measure in (np.max, np.mean):
+        error, allowed = measure(np.abs(output - exact)), factor * measure(np.abs(low - exact))
+        assert error <= allowed + 1e-7, f"{measure.__name__}: {error:.3g}, allowed {allowed:.3g}"
+    visible = total[..., 0] > 0
+    expected = (top + np.log(safe))[..., 0]
+    assert np.all(np.abs(logsumexp - expected)[visible] <= (2e-6 + 2.0**-22 * np.abs(expected))[visible])
+    assert np.all(logsumexp[~visible] <= -3.4e38)
+    assert not np.any(output[~visible])

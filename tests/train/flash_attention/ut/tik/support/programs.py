@@ -1,0 +1,68 @@
+"""Small TIK programs around one helper of the kernels."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+
+import numpy as np
+from flash_attention.kernels.tik import build_forward
+from flash_attention.kernels.tik.core import Core
+from flash_attention.kernels.tik.forward import work
+from flash_attention.kernels.tik.forward.plan import buffers, candidates
+from flash_attention.kernels.tik.hardware import Buffer
+
+from tests.train.flash_attention.ut.tik.support import stored_arrays
+
+
+class Program:
+    """A program on one core with the buffers of a forward kernel.
+
+    Use `with program.body() as core:` to record, then `program.run(...)`.
+    """
+
+    def __init__(self, tik, execute, problem, inputs: dict, outputs: dict):
+        self.tik, self.execute = tik, execute
+        self.instance = tik.Tik(disable_debug=False)
+        self.problem, self.plan = problem, candidates(problem)[0]
+        self.split = work.split(problem, self.plan)
+        self.inputs = {name: np.ascontiguousarray(array) for name, array in inputs.items()}
+        self.outputs = outputs
+        specs = {name: (str(array.dtype), array.shape) for name, array in self.inputs.items()} | outputs
+        self.gm = {
+            name: self.instance.Tensor(dtype, shape, tik.scope_gm, name) for name, (dtype, shape) in specs.items()
+        }
+        self.core = Core(tik, self.instance, problem, self.plan, self.gm)
+
+    @contextmanager
+    def body(self, *extra: Buffer):
+        """Scope in which the buffers of the kernel and the extra ones are allocated."""
+        with self.instance.new_stmt_scope():
+            parts = buffers(self.problem, self.plan, self.split.tiles.size, self.split.distances.size)
+            self.core.allocate(parts + list(extra))
+            yield self.core
+
+    def run(self) -> dict:
+        """Arrays of the outputs by name."""
+        self.instance.BuildCCE(
+            kernel_name="program",
+            inputs=[self.gm[name] for name in self.inputs],
+            outputs=[self.gm[name] for name in self.outputs],
+        )
+        return self.execute(self.instance, self.inputs, list(self.outputs))
+
+
+def copy_in(core: Core, target, name: str, blocks: int) -> None:
+    """GM tensor `name` to a buffer of the Unified Buffer or L1, contiguously."""
+    core.tik.data_move(target, core.gm[name], 0, 1, blocks, 0, 0)
+
+
+def copy_out(core: Core, name: str, source, blocks: int) -> None:
+    """Unified Buffer to GM, contiguously."""
+    core.tik.data_move(core.gm[name], source, 0, 1, blocks, 0, 0)
+
+
+def forward(tik, execute, problem, query, key, value, **inputs):
+    """(output, logsumexp) of the forward kernel on BNSD arrays."""
+    kernel = build_forward(problem, tik)
+    feed = kernel.feed(**stored_arrays.forward_inputs(problem, query, key, value, **inputs))
+    return stored_arrays.forward_outputs(problem, execute(kernel.tik, feed, [tensor.name for tensor in kernel.outputs]))

@@ -1,0 +1,111 @@
+"""Shared cases on the kernels: those of every day, and how the forward operator runs one."""
+
+from __future__ import annotations
+
+import numpy as np
+from flash_attention import reference
+from flash_attention.dropout import philox
+from flash_attention.kernels.tik import KernelProblem, host
+from flash_attention.kernels.tik.problem import MAX_HEAD_DIM
+
+from tests.train.flash_attention.support import cases
+from tests.train.flash_attention.ut.tik.support import stored_arrays
+from tests.train.flash_attention.ut.tik.support.programs import forward
+
+REPRESENTATIVE = (
+    "B2-H4-KV2-Sq97-Sk150-D64-float16-compact-drop0.1",
+    "B2-H3-KV1-Sq150-Sk97-D59-float16-3d-alibi.computed",
+    "B1-H2-S300-D128-float16-causal-blocks1_all-alibi.shared",
+    "B2-H2-S64-D80-float16-rows-alibi.given-drop0.5",
+    "B2-H5-KV1-Sq45-Sk61-D32-float16-compact-alibi.given",
+    "B1-H2-Sq70-Sk83-D1-float16-compact",
+    "B1-H2-Sq70-Sk83-D256-float16",
+    "B1-H2-Sq70-Sk83-D192-float16-causal",
+    "B1-H2-S1-D40-float16-compact",
+    "B1-H2-Sq15-Sk17-D40-float16",
+    "B1-H2-Sq300-Sk77-D32-float16-causal-bottom_right-alibi.computed",
+    "B1-H2-Sq128-Sk256-D32-float16-3d-window40_40-bottom_right",
+    "B1-H2-Sq200-Sk333-D32-float16-window10_0-bottom_right-alibi.computed",
+    "B2-H2-Sq130-Sk140-D64-float16-compact-large",
+    "B2-H2-Sq130-Sk140-D64-float16-compact-huge",
+    "B2-H2-Sq130-Sk140-D64-float16-compact-outlier",
+    "B2-H2-Sq130-Sk140-D64-float16-compact-constant",
+    "B2-H2-S113-D32-float16-all",
+    "B1-H2-Sq300-Sk40-D32-float16-window10_10",
+    "B1-H2-S113-D32-float16-causal-scale-0.25",
+    "B2-H2-S140-D32-float16-alibi.computed",
+    "B2-H2-S140-D32-float16-padding-window40_0-alibi.computed-drop0.2",
+    "B2-H2-S140-D32-float16-3d-blocks1_0-sparse_64-alibi.bias-drop0.2",
+    "B1-H2-Sq33-Sk150-D64-float16-cap0.5-large",
+    "B2-H2-KV1-Sq70-Sk83-D32-float16-compact-alibi.given-cap50.0",
+    "B1-H2-S113-D32-float16-all-alibi.computed-sinks",
+    "B1-H2-Sq70-Sk83-D192v128-float16-3d",
+    "B1-H2-Sq70-Sk83-D17v40-float16",
+    "B2-H2-Sq70-Sk140-D32-float16-3d-shuffled",
+)
+
+
+def is_representative(case: cases.Case) -> bool:
+    """Whether the case is one of every day."""
+    return str(case) in REPRESENTATIVE
+
+
+def within_limits(case: cases.Case) -> bool:
+    """Whether the kernels take the widths of a case."""
+    return max(case.head_dim, case.value_dim) <= MAX_HEAD_DIM
+
+
+def features_of(case: cases.Case) -> dict:
+    """Mask, bias, keep bits and sinks of a case as the kernels take them."""
+    inputs = case.inputs()
+    optional = inputs.optional()
+    optional.pop("sinks")
+    return {
+        "mask": stored_arrays.explicit_mask(case.problem, case.backend_mask(), **optional),
+        "bias": inputs.bias,
+        "keep_bits": philox.keep_bits(case.problem, cases.SEED) if case.dropout else None,
+        "sinks": inputs.sinks,
+    }
+
+
+def run_forward(tik, execute, case: cases.Case, cores: int = 4, tiling: str = "auto") -> reference.Attention:
+    """Output and logsumexp of a case on the forward operator."""
+    problem, inputs = host.describe(case.problem, cores=cores, tiling=tiling), case.inputs()
+    tensors = inputs.query, inputs.key, inputs.value
+    return reference.Attention(*forward(tik, execute, problem, *tensors, **features_of(case)))
+
+
+def random_arrays(problem: KernelProblem, seed: int = 0, sigma: float = 1.0) -> list:
+    """Random query, key and value."""
+    random = np.random.default_rng(seed)
+    shape_k = problem.batch, problem.kv_heads, problem.seq_k, problem.head_dim
+    query = random.standard_normal((problem.batch, problem.heads, problem.seq_q, problem.head_dim)) * sigma
+    return [
+        query.astype(np.float16),
+        (random.standard_normal(shape_k) * sigma).astype(np.float16),
+        random.standard_normal(shape_k).astype(np.float16),
+    ]
+
+
+def check_closely(
+    problem: KernelProblem, arrays: list, output, logsumexp, factor: float = 2.0, slack: float = 2.0**-11
+) -> None:
+    """Error at most `factor` times that of composed attention whose scores are not rounded: the strictest baseline."""
+    query, key, value = (array.astype(np.float64) for array in arrays)
+    key, value = (np.repeat(array, problem.group, axis=1) for array in (key, value))
+    hidden = ~problem.band.dense()
+    scores = np.where(hidden, -np.inf, query @ key.swapaxes(-1, -2) * problem.scale)
+    top = np.maximum(scores.max(-1, keepdims=True), -1e300)
+    weights = np.exp(scores - top)
+    total = weights.sum(-1, keepdims=True)
+    exact = weights @ value / np.where(total == 0, 1, total)
+    low = (weights.astype(np.float16).astype(np.float64) @ value / np.where(total == 0, 1, total)).astype(np.float16)
+    for measure in (np.max, np.mean):
+        error, allowed = measure(np.abs(output - exact)), factor * measure(np.abs(low - exact))
+        assert error <= allowed + 1e-7, f"{measure.__name__}: {error:.3g}, allowed {allowed:.3g}"
+    visible = total[..., 0] > 0
+    expected = (top + np.log(np.where(total == 0, 1, total)))[..., 0]
+    slack = slack + 2.0**-22 * np.abs(expected)
+    assert np.all(np.abs(logsumexp - expected)[visible] <= slack[visible])
+    assert np.all(logsumexp[~visible] <= -3.4e38)
+    assert not np.any(output[~visible])

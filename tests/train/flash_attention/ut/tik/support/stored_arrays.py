@@ -1,0 +1,187 @@
+"""Arrays as the kernels store them, from BNSD arrays, and back: what MindSpore's graph does around them, in NumPy."""
+
+from __future__ import annotations
+
+import numpy as np
+from flash_attention.kernels.tik import layout
+from flash_attention.kernels.tik.decode import work
+from flash_attention.kernels.tik.decode.plan import DecodePlan
+from flash_attention.kernels.tik.problem import KernelProblem, padded
+from flash_attention.problem import AttentionProblem
+
+
+def explicit_mask(
+    problem: AttentionProblem, mask=None, prefix=None, segment_ids=None, kv_segment_ids=None
+) -> np.ndarray | None:
+    """That mask, non-zero = hidden, from the inputs of a call.
+
+    Args:
+        mask: of problem.mask_shape.
+        prefix: (B,); segment_ids: (B, Sq); kv_segment_ids: (B, Sk); as for `Backend.build`.
+    """
+    if not (problem.prefix or problem.segments):
+        return mask
+    hidden = np.zeros((problem.batch, 1, problem.seq_q, problem.seq_k), bool)
+    if mask is not None:
+        hidden = hidden | (np.asarray(mask) != 0)
+    if prefix is not None:
+        behind = np.arange(problem.seq_k) >= np.asarray(prefix)[:, None, None, None]
+        hidden |= ~problem.band.dense() & behind
+    if segment_ids is not None:
+        own, other = np.asarray(segment_ids)[:, None, :, None], np.asarray(kv_segment_ids)[:, None, None, :]
+        hidden |= (own != other) | (own < 0)
+    return hidden
+
+
+def to_stored(problem: KernelProblem, name: str, array: np.ndarray) -> np.ndarray:
+    """A BNSD array as input `name` of the kernels stores it, padded with zeros."""
+    if problem.layout == "TH":
+        array = np.asarray(array).transpose(0, 2, 1, 3).reshape(layout.placement(problem, name).shape)
+    return layout.to_nz(array)
+
+
+def from_stored(problem: KernelProblem, name: str, stored: np.ndarray) -> np.ndarray:
+    """Inverse of `to_stored`."""
+    place = layout.placement(problem, name)
+    array = layout.from_nz(stored, *place.shape[-2:])
+    if problem.layout == "TH":
+        array = array.reshape(problem.batch, -1, place.heads, place.shape[1] // place.heads).transpose(0, 2, 1, 3)
+    return np.ascontiguousarray(array)
+
+
+def pack_keys(array: np.ndarray) -> np.ndarray:
+    """Values per key (..., 1, seq_k) to (planes, seq_k padded to 16), float16, zero padding."""
+    array = np.asarray(array)
+    flat = array.reshape(-1, array.shape[-1])
+    wide = np.zeros((flat.shape[0], padded(flat.shape[1])), np.float16)
+    wide[:, : flat.shape[1]] = flat
+    return wide
+
+
+def pack_bias(bias: np.ndarray) -> np.ndarray:
+    """A bias per key (..., 1, seq_k) to (2 * planes, seq_k padded to 16), float16: biases, then which keys they hide.
+
+    Where the bias is -inf (-65504 stands for it on a chip without infinities) the first half is 0 and the second one
+    layout.HIDDEN_BY_BIAS.
+    """
+    rows = pack_keys(bias)
+    hidden = rows <= -65504
+    return np.concatenate([np.where(hidden, np.float16(0), rows), hidden * np.float16(layout.HIDDEN_BY_BIAS)])
+
+
+def pack_sinks(sinks: np.ndarray, problem: KernelProblem) -> np.ndarray:
+    """Sinks (heads,) to float32 (batch, heads, layout.SINK_LANES): each repeated."""
+    shape = problem.batch, problem.heads, layout.SINK_LANES
+    return np.ascontiguousarray(np.broadcast_to(np.asarray(sinks, np.float32)[:, None], shape))
+
+
+def forward_inputs(problem: KernelProblem, query, key, value, mask=None, bias=None, keep_bits=None, sinks=None) -> dict:
+    """Arrays for `Kernel.feed` of the forward kernel.
+
+    Args:
+        query, key, value: (B, H, Sq, D), (B, Hkv, Sk, D), (B, Hkv, Sk, Dv), float16.
+        mask: of problem.mask_shape, non-zero = hidden.
+        bias: of problem.bias_shape, float16.
+        keep_bits: uint8 (B, H, Sq, ceil(Sk / 8)), least significant bit first.
+        sinks: (H,).
+    """
+    arrays = {
+        name: to_stored(problem, name, np.asarray(array, np.float16))
+        for name, array in (("query", query), ("key", key), ("value", value))
+    }
+    if problem.mask != "none":
+        hidden = (np.asarray(mask) != 0).astype(np.float16)
+        arrays.update({"key_mask": pack_keys(hidden)} if problem.mask == "per_key" else {"mask": _planes(hidden)})
+    if problem.bias_shape is not None:
+        bias = np.asarray(bias, np.float16)
+        arrays.update({"key_bias": pack_bias(bias)} if problem.bias == "per_key" else {"bias": _planes(bias)})
+    if problem.dropout_threshold:
+        arrays["keep"] = layout.pack_keep_bits(keep_bits, problem)
+    if problem.sinks:
+        arrays["sinks"] = pack_sinks(sinks, problem)
+    return arrays
+
+
+def forward_outputs(problem: KernelProblem, outputs: dict) -> tuple[np.ndarray, np.ndarray]:
+    """(output (B, H, Sq, Dv) float16, logsumexp (B, H, Sq) float32) from a kernel's stored outputs."""
+    output = from_stored(problem, "output", outputs["output"])
+    return output, np.ascontiguousarray(outputs["logsumexp"][..., : problem.seq_q])
+
+
+def _planes(array: np.ndarray) -> np.ndarray:
+    """Matrices one behind the other, in FRACTAL_NZ."""
+    return layout.to_nz(array.reshape(-1, *array.shape[-2:]))
+
+
+def backward_inputs(
+    problem: KernelProblem, query, key, value, output, logsumexp, d_output, d_logsumexp=None, **features
+) -> dict[str, np.ndarray]:
+    """Stored arrays for `operators.Backward.run`.
+
+    Args:
+        query: (B, H, Sq, D), float16; output, d_output: (B, H, Sq, Dv); key: (B, Hkv, Sk, D); value: (B, Hkv, Sk, Dv).
+        logsumexp, d_logsumexp: (B, H, Sq), float32.
+        features: mask, bias, keep_bits as for forward_inputs.
+    """
+    arrays = forward_inputs(problem, query, key, value, **features)
+    for name, array in (("output", output), ("d_output", d_output)):
+        arrays[name] = to_stored(problem, name, np.asarray(array, np.float16))
+    arrays["logsumexp"] = _rows(problem, logsumexp)
+    if d_logsumexp is not None:
+        arrays["d_logsumexp"] = _rows(problem, d_logsumexp)
+    return arrays
+
+
+def backward_outputs(problem: KernelProblem, stored: dict) -> dict[str, np.ndarray]:
+    """d_query, d_key, d_value (float16), d_bias (float32, shape of the bias) and d_sinks (float32, heads)
+
+    from what `Backward.run` returns.
+    """
+    p = problem
+    result = {name: from_stored(p, name, stored[name]) for name in ("d_query", "d_key", "d_value")}
+    if "d_sink_rows" in stored:
+        result["d_sinks"] = stored["d_sink_rows"].sum(axis=(0, 2))
+    if "d_bias" in stored:
+        planes = layout.from_nz(stored["d_bias"], p.seq_q, p.seq_k)
+        result["d_bias"] = planes.reshape(*p.bias_planes, p.seq_q, p.seq_k)
+    if "d_bias_sums" in stored:
+        # (batch, key/value heads, chunks, keys, 16 query heads of the group)
+        sums = stored["d_bias_sums"].reshape(p.batch, p.kv_heads, -1, padded(p.seq_k), 16)
+        heads = np.moveaxis(sums, 4, 3).reshape(p.batch, p.kv_heads, -1, padded(p.seq_k))
+        rows = heads[:, :, : p.group, : p.seq_k].reshape(p.batch, p.heads, 1, p.seq_k)
+        for axis, size in enumerate(p.bias_planes):
+            if size == 1:
+                rows = rows.sum(axis=axis, keepdims=True)
+        result["d_bias"] = np.ascontiguousarray(rows)
+    return result
+
+
+def _rows(problem: KernelProblem, values) -> np.ndarray:
+    """(B, H, Sq) to (B, H, seq_q padded), zeros in the padding."""
+    wide = np.zeros((problem.batch, problem.heads, padded(problem.seq_q)), np.float32)
+    wide[..., : problem.seq_q] = values
+    return wide
+
+
+def page_inputs(block_tables, context_lens) -> dict[str, np.ndarray]:
+    """Stored arrays of a paged cache: (batch, most) and (batch,), int32, flat and padded to whole blocks of memory."""
+    given = {"block_tables": block_tables, "context_lens": context_lens}
+    return {name: _padded(np.asarray(array, np.int32).reshape(-1)) for name, array in given.items()}
+
+
+def sink_rows(problem: KernelProblem, plan: DecodePlan, sinks) -> np.ndarray:
+    """Sinks (heads,) as the merging kernel takes them: one per row."""
+    return np.asarray(sinks, np.float32)[work.head_rows(problem, plan)]
+
+
+def decode_logsumexp(problem: KernelProblem, plan: DecodePlan, stored: np.ndarray) -> np.ndarray:
+    """(batch, heads, seq_q) from what the merging kernel stores: a row block a row, padded."""
+    blocks = stored.reshape(problem.batch, problem.kv_heads, plan.row_blocks, plan.rows)
+    rows = blocks[..., : plan.group_heads * problem.seq_q].reshape(problem.batch, problem.kv_heads, -1)
+    rows = rows[..., : problem.group * problem.seq_q]
+    return np.ascontiguousarray(rows.reshape(problem.batch, problem.heads, problem.seq_q))
+
+
+def _padded(array: np.ndarray) -> np.ndarray:
+    """With zeros up to whole blocks of memory."""
+    return np.concatenate([array, np.zeros(padded(len(array), 8) - len(array), array.dtype)])
