@@ -22,10 +22,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flash_attention.commands.bench import figures, speed
-from flash_attention.commands.bench.case import Case
 from flash_attention.commands.bench.figures import Figure
-from flash_attention.commands.bench.implementations import Gemm
-from flash_attention.commands.bench.turns import Timing, Worker, time_in_turns
+from flash_attention.measuring.case import Case
+from flash_attention.measuring.implementations import Gemm
+from flash_attention.measuring.turns import Timing, Worker, time_in_turns
 from flash_attention.problem import DTYPES
 
 #: What is required, of the figures here and of those of the bench.

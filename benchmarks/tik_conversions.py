@@ -14,8 +14,9 @@ import dataclasses
 import sys
 from collections.abc import Sequence
 
-from flash_attention.commands.bench import tik, tik_kernels
-from flash_attention.commands.bench.tik_kernels import Measurement
+from flash_attention.commands.bench import tik
+from flash_attention.measuring import tik_kernels
+from flash_attention.measuring.tik_kernels import Measurement
 from flash_attention.text_table import table
 
 BYTES_PER_CYCLE = 37.5  # of one core while all are active: timing.md 1

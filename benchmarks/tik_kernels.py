@@ -19,7 +19,8 @@ import os
 import tempfile
 
 import numpy as np
-from flash_attention.commands.bench.tik_kernels import (
+from flash_attention.kernels.tik.problem import CAPACITY, KernelProblem
+from flash_attention.measuring.tik_kernels import (
     FEATURES,
     OPERATORS,
     Measurement,
@@ -28,7 +29,6 @@ from flash_attention.commands.bench.tik_kernels import (
     problem_of,
     simulate,
 )
-from flash_attention.kernels.tik.problem import CAPACITY, KernelProblem
 
 
 def normal_data(kernel, sigma: float) -> dict[str, np.ndarray]:

@@ -13,11 +13,12 @@ import dataclasses
 import sys
 from collections.abc import Sequence
 
-from flash_attention.commands.bench import tik, tik_kernels
-from flash_attention.commands.bench.tik_kernels import Measurement
-from flash_attention.kernels.tik import forms
+from flash_attention.commands.bench import tik
+from flash_attention.kernels.tik import instruction_forms
 from flash_attention.kernels.tik.hardware import EVENTS, INSTRUCTION_CACHE
 from flash_attention.kernels.tik.problem import CAPACITY
+from flash_attention.measuring import tik_kernels
+from flash_attention.measuring.tik_kernels import Measurement
 from flash_attention.text_table import table
 
 BUILD_SECONDS = 10.0
@@ -62,9 +63,9 @@ def form_costs(seq: int) -> list[list[str]]:
         return [tik_kernels.measure(problem, operator=name).cycles for problem, name in problems]
 
     rows, usual = [], cycles()
-    for field in dataclasses.fields(forms.Forms):
-        used = getattr(forms.current(), field.name)
-        with forms.using(**{field.name: not used}):
+    for field in dataclasses.fields(instruction_forms.InstructionForms):
+        used = getattr(instruction_forms.current(), field.name)
+        with instruction_forms.using(**{field.name: not used}):
             changed = cycles()
         pairs = zip(usual, changed) if used else zip(changed, usual)
         costs = [f"{(without / form - 1) * 100:+.2f} %" for form, without in pairs]
@@ -81,7 +82,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"S={seq}: what a kernel asks of a core / what there is; a tile is 128 x 128 scores\n")
     print(table(NEEDS, [needs_row(kernel) for kernel in measured]))
     print(
-        "\ntime that the usual form costs where the kernels use, or could use, a doubtful one (kernels/tik/forms.py)\n"
+        "\ntime that the usual form costs where the kernels use, or could use, a doubtful one "
+        "(kernels/tik/instruction_forms.py)\n"
     )
     names = (" ".join((operator, f"D={head_dim}", *rules)) for operator, head_dim, rules in FORM_CASES)
     print(table(["form", "used", *names], form_costs(min(seq, FORM_SEQ))))

@@ -10,10 +10,11 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from flash_attention.commands.bench import tik, tik_kernels
+from flash_attention.commands.bench import tik
 from flash_attention.commands.tune.variants import GAIN, Case, Variant, best, variants
 from flash_attention.kernels.tik import tuning
 from flash_attention.kernels.tik.hardware import INSTRUCTION_CACHE
+from flash_attention.measuring import tik_kernels
 from flash_attention.text_table import table
 
 SEQ = 2048

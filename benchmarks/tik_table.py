@@ -15,9 +15,10 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from flash_attention.commands.bench import tik, tik_kernels
+from flash_attention.commands.bench import tik
 from flash_attention.kernels.tik.hardware import CUBE_FLOPS
 from flash_attention.kernels.tik.problem import KernelProblem
+from flash_attention.measuring import tik_kernels
 from flash_attention.text_table import table
 
 HEAD_DIMS = (16, 32, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240, 256)

@@ -1,10 +1,12 @@
 #!/usr/bin/env python
-"""Trains a small GPT for about a minute, then generates text with and without a cache.
+"""Trains a small GPT for about a minute, then continues prompts with and without a cache.
 
     python examples/generate.py
     python examples/generate.py --paged
+    python examples/generate.py --beams 4 --prompts ragged
 
-Prints the text, the tokens per second of both ways, and whether both gave the same text.
+Prints the text, the tokens per second of both ways, and whether both gave the same text. With beams, several prompts
+share a cache, and each keeps its most likely continuations.
 """
 
 from __future__ import annotations
@@ -20,20 +22,23 @@ from flash_attention import FlashAttention, KVCache
 from mindspore import Tensor, nn, ops
 from small_gpt import GPT, SEEN, VOCABULARY, batches, standard_library, train
 
+PROMPTS = {"one": ("def ",), "equal": ("def ", "for ", "the "), "ragged": ("def ", "import numpy", "if not ", "x")}
+
 
 class CachedBlock(nn.Cell):
     """A block of the model with a cache for its keys and values."""
 
-    def __init__(self, block: nn.Cell, heads: int, head_dim: int, length: int, paged: bool):
+    def __init__(self, block: nn.Cell, heads: int, head_dim: int, batch: int, length: int, paged: bool):
         super().__init__()
         self.block = block
         self.heads, self.head_dim = heads, head_dim
-        self.cache = KVCache(1, length, heads, head_dim, dtype=ms.float32, paged=paged)
+        self.cache = KVCache(batch, length, heads, head_dim, dtype=ms.float32, paged=paged, padding_side="left")
 
-    def construct(self, x):
+    def construct(self, x, counts, order):
         y = self.block.norm1(x)
-        self.cache.update(self.split(self.block.key(y)), self.split(self.block.value(y)))
-        attended = self.cache.attend(self.split(self.block.query(y)), alibi=True)
+        self.cache.reorder(order)
+        self.cache.update(self.split(self.block.key(y)), self.split(self.block.value(y)), counts)
+        attended = self.cache.attend(self.split(self.block.query(y)), counts, alibi=True)
         x = x + self.block.out(ops.reshape(attended, x.shape))
         return x + self.block.down(ops.silu(self.block.up(self.block.norm2(x))))
 
@@ -43,17 +48,18 @@ class CachedBlock(nn.Cell):
 
 class CachedGPT(nn.Cell):
     """The model with caches: it takes the tokens that it has not seen, after the SEEN - 1 before them, and gives the
-    logits of the next one."""
+    logits of the next one. The last counts[b] tokens of row b count, and it goes on from row order[b]."""
 
-    def __init__(self, model: GPT, heads: int, head_dim: int, length: int, paged: bool):
+    def __init__(self, model: GPT, heads: int, head_dim: int, batch: int, length: int, paged: bool):
         super().__init__()
         self.model = model
-        self.blocks = nn.CellList([CachedBlock(block, heads, head_dim, length, paged) for block in model.blocks])
+        blocks = [CachedBlock(block, heads, head_dim, batch, length, paged) for block in model.blocks]
+        self.blocks = nn.CellList(blocks)
 
-    def construct(self, tokens):
+    def construct(self, tokens, counts, order):
         x = self.model.token(tokens)
         for block in self.blocks:
-            x = block(x)
+            x = block(x, counts, order)
         return self.model.head(self.model.norm(x[:, -1]))
 
     def reset(self) -> None:
@@ -61,41 +67,75 @@ class CachedGPT(nn.Cell):
             block.cache.reset()
 
 
-def sample(logits: np.ndarray, generator: np.random.Generator, temperature: float) -> int:
-    logits = logits.astype(np.float64) / temperature
-    weights = np.exp(logits - logits.max())
-    return int(generator.choice(VOCABULARY, p=weights / weights.sum()))
+class Sample:
+    """Chooses a next byte for every text, as likely as the model says."""
+
+    def __init__(self, prompts: list[bytes], arguments: argparse.Namespace):
+        self.generator, self.temperature = np.random.default_rng(arguments.seed), arguments.temperature
+        self.texts = [list(prompt) for prompt in prompts]
+
+    def step(self, logits: np.ndarray) -> np.ndarray:
+        """Adds a byte to every text; gives the row that each goes on from."""
+        for text, row in zip(self.texts, logits.astype(np.float64) / self.temperature):
+            weights = np.exp(row - row.max())
+            text.append(int(self.generator.choice(VOCABULARY, p=weights / weights.sum())))
+        return np.arange(len(self.texts))
 
 
-def generate(next_logits: Callable, arguments: argparse.Namespace) -> tuple[bytes, float]:
-    """The prompt with `length` more bytes, and the bytes per second."""
-    generator = np.random.default_rng(arguments.seed)
-    text = list(arguments.prompt.encode())
+class BeamSearch:
+    """Keeps for every prompt the texts that are most likely as a whole."""
+
+    def __init__(self, prompts: list[bytes], arguments: argparse.Namespace):
+        self.beams = arguments.beams
+        self.texts = [list(prompt) for prompt in prompts for _ in range(self.beams)]
+        # All beams of a prompt are alike at first: the first one's bytes become the beams.
+        self.scores = np.where(np.arange(len(self.texts)) % self.beams == 0, 0.0, -np.inf)
+
+    def step(self, logits: np.ndarray) -> np.ndarray:
+        """Adds a byte to the best texts; gives the row that each goes on from."""
+        logits = logits.astype(np.float64)
+        logits -= logits.max(-1, keepdims=True)
+        scores = self.scores[:, None] + logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+        scores = scores.reshape(-1, self.beams * VOCABULARY)
+        best = np.argsort(-scores, axis=1, kind="stable")[:, : self.beams]
+        self.scores = np.take_along_axis(scores, best, 1).ravel()
+        order = (best // VOCABULARY + np.arange(len(scores))[:, None] * self.beams).ravel()
+        self.texts = [[*self.texts[row], byte] for row, byte in zip(order, best.ravel() % VOCABULARY)]
+        return order
+
+
+def generate(next_logits: Callable, choice: Sample | BeamSearch, length: int) -> tuple[list[bytes], float]:
+    """The texts with `length` more bytes, and the bytes per second of each."""
     start = time.perf_counter()
-    for _ in range(arguments.length):
-        text.append(sample(next_logits(text), generator, arguments.temperature))
-    return bytes(text), arguments.length / (time.perf_counter() - start)
+    order = np.arange(len(choice.texts))
+    for _ in range(length):
+        order = choice.step(next_logits(choice.texts, order))
+    return [bytes(text) for text in choice.texts], length / (time.perf_counter() - start)
 
 
 def without_cache(model: GPT, total: int) -> Callable:
     """Logits from all tokens anew, padded to one shape, so that the graph compiles once."""
 
-    def next_logits(text: list) -> np.ndarray:
-        tokens = np.zeros((1, total), np.int32)
-        tokens[0, : len(text)] = text
-        return model(Tensor(tokens)).asnumpy()[0, len(text) - 1]
+    def next_logits(texts: list, order: np.ndarray) -> np.ndarray:
+        tokens = np.zeros((len(texts), total), np.int32)
+        for row, text in zip(tokens, texts):
+            row[: len(text)] = text
+        return model(Tensor(tokens)).asnumpy()[np.arange(len(texts)), [len(text) - 1 for text in texts]]
 
     return next_logits
 
 
 def with_cache(model: CachedGPT) -> Callable:
-    """Logits from the tokens that are new: the prompt, then one at a time."""
+    """Logits from the tokens that are new: the prompts, padded on the left, then one at a time."""
     seen = 0
 
-    def next_logits(text: list) -> np.ndarray:
+    def next_logits(texts: list, order: np.ndarray) -> np.ndarray:
         nonlocal seen
-        tokens, seen = ([0] * (SEEN - 1) + text)[seen:], len(text)
-        return model(Tensor(np.array([tokens], np.int32))).asnumpy()[0]
+        longest = max(map(len, texts))
+        counts = np.array([len(text) if seen == 0 else 1 for text in texts], np.int32)
+        tokens, seen = [([0] * (SEEN - 1 + longest - len(text)) + text)[seen:] for text in texts], longest
+        given = np.array(tokens, np.int32), counts, order.astype(np.int32)
+        return model(*map(Tensor, given)).asnumpy()
 
     return next_logits
 
@@ -112,7 +152,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--heads", type=int, default=2)
     parser.add_argument("--head-dim", type=int, default=64)
     parser.add_argument("--paged", action="store_true", help="a cache of blocks instead of rows")
-    parser.add_argument("--prompt", default="def ")
+    parser.add_argument("--prompts", choices=PROMPTS, default="one", help="one, several of a length, or of any lengths")
+    parser.add_argument("--beams", type=int, default=0, help="keep so many likely texts of a prompt; 0: sample one")
     parser.add_argument("--length", type=int, default=1000, help="bytes to generate")
     parser.add_argument("--temperature", type=float, default=0.7)
     parser.add_argument("--seed", type=int, default=0)
@@ -130,21 +171,27 @@ def main() -> int:
     losses, _ = train(model, source, arguments.steps, stop_seconds=arguments.seconds)
     print(f"trained to a loss of {np.mean(losses[-20:]):.3f} nats per byte", flush=True)
 
-    total = len(arguments.prompt.encode()) + arguments.length
-    cached = CachedGPT(model, arguments.heads, head_dim, total, arguments.paged)
+    prompts = [prompt.encode() for prompt in PROMPTS[arguments.prompts]]
+    choice = BeamSearch if arguments.beams else Sample
+    longest, rows = max(map(len, prompts)), len(prompts) * max(1, arguments.beams)
+    total = longest + arguments.length
+    cached = CachedGPT(model, arguments.heads, head_dim, rows, total, arguments.paged)
     cached.set_train(False)
-    # Both graphs, and the one of the prompt, compile before the clock starts.
-    without_cache(model, total)([0])
-    for count in (len(arguments.prompt.encode()), 1):
-        cached(Tensor(np.zeros((1, SEEN - 1 + count), np.int32)))
+    # Both graphs, and the one of the prompts, compile before the clock starts.
+    model(Tensor(np.zeros((rows, total), np.int32)))
+    for count in (longest, 1):
+        alike = (Tensor(np.array(numbers, np.int32)) for numbers in ([count] * rows, range(rows)))
+        cached(Tensor(np.zeros((rows, SEEN - 1 + count), np.int32)), *alike)
     cached.reset()
 
-    text, fast = generate(with_cache(cached), arguments)
-    other, slow = generate(without_cache(model, total), arguments)
-    print(f"\n{text.decode(errors='replace')}\n")
-    print(f"with the cache {fast:.0f} tokens/s, without {slow:.0f} tokens/s: {fast / slow:.1f} times as fast")
-    print(f"the same text: {'yes' if text == other else 'NO'}")
-    return int(text != other)
+    texts, fast = generate(with_cache(cached), choice(prompts, arguments), arguments.length)
+    others, slow = generate(without_cache(model, total), choice(prompts, arguments), arguments.length)
+    for text in texts[:: max(1, arguments.beams)]:
+        print(f"\n{text.decode(errors='replace')}")
+    print(f"\nwith the cache {fast:.0f} tokens/s, without {slow:.0f} tokens/s: {fast / slow:.1f} times as fast")
+    same = texts == others
+    print(f"the same text: {'yes' if same else 'NO'}")
+    return int(not same)
 
 
 if __name__ == "__main__":

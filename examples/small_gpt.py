@@ -99,7 +99,8 @@ class Block(nn.Cell):
         query, key, value = self.query(y), self.key(y), self.value(y)
         query, key, value = query.astype(self.dtype), key.astype(self.dtype), value.astype(self.dtype)
         x = x + self.out(self.attention(query, key, value).astype(x.dtype))
-        return x + self.down(ops.silu(self.up(self.norm2(x))))
+        y = self.up(self.norm2(x))
+        return x + self.down(y * ops.sigmoid(y))  # SiLU, whose gradient MindSpore 2.0 lacks on an Ascend in PYNATIVE
 
 
 class GPT(nn.Cell):
@@ -126,6 +127,9 @@ class GPT(nn.Cell):
     ):
         super().__init__()
         width = heads * head_dim
+        # Constants: on an Ascend in PYNATIVE, MindSpore 2.0 has no kernel for ops.zeros and ops.arange.
+        self.before = Tensor(np.zeros((1, SEEN - 1), np.int32))
+        self.numbers = Tensor(np.arange(max(1, positions), dtype=np.int32))
         self.token = ByteEmbedding(width)
         self.position = nn.Embedding(positions, width, embedding_table=Normal(EMBEDDING_SIGMA)) if positions else None
         blocks = [Block(heads, kv_heads or heads, head_dim, attention(), getattr(ms, dtype)) for _ in range(layers)]
@@ -134,10 +138,10 @@ class GPT(nn.Cell):
         self.head = nn.Dense(width, VOCABULARY, has_bias=False)
 
     def construct(self, tokens):
-        before = ops.zeros((tokens.shape[0], SEEN - 1), tokens.dtype)
+        before = ops.tile(self.before, (tokens.shape[0], 1))
         x = self.token(ops.concat((before, tokens), 1))
         if self.position is not None:
-            x = x + self.position(ops.arange(tokens.shape[1]))
+            x = x + self.position(self.numbers[: tokens.shape[1]])
         for block in self.blocks:
             x = block(x)
         return self.head(self.norm(x))
