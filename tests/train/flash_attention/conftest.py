@@ -65,5 +65,4 @@ def mode(request):
     import mindspore
 
     mindspore.set_context(mode={"graph": mindspore.GRAPH_MODE, "pynative": mindspore.PYNATIVE_MODE}[request.param])
-    yield request.param
-    mindspore.set_context(mode=mindspore.PYNATIVE_MODE)
+    return request.param

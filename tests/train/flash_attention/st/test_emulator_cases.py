@@ -69,10 +69,7 @@ def test_representative_cases(case, run_here):
 @pytest.mark.parametrize("case", named(IN_A_GRAPH))
 def test_in_a_graph(case, run_here):
     ms.set_context(mode=ms.GRAPH_MODE)
-    try:
-        cases.check(case, run_here(case))
-    finally:
-        ms.set_context(mode=ms.PYNATIVE_MODE)
+    cases.check(case, run_here(case))
 
 
 @pytest.mark.slow

@@ -28,13 +28,6 @@ class Serving(nn.Cell):
         return self.cache(query, key, value, tokens)
 
 
-@pytest.fixture(autouse=True)
-def pynative_afterwards():
-    """Whatever mode a test has set."""
-    yield
-    ms.set_context(mode=ms.PYNATIVE_MODE)
-
-
 @pytest.fixture
 def composed(monkeypatch):
     """Caches are updated as they are on a device."""

@@ -37,10 +37,7 @@ def in_graphs() -> list:
 @pytest.mark.parametrize(("backend", "case"), in_graphs())
 def test_in_a_graph(case, backend):
     ms.set_context(mode=ms.GRAPH_MODE)
-    try:
-        cases.check(case, run_case(case, backend))
-    finally:
-        ms.set_context(mode=ms.PYNATIVE_MODE)
+    cases.check(case, run_case(case, backend))
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -31,8 +31,6 @@ RULES = (
 def graph_mode():
     """Graph mode during the test."""
     ms.set_context(mode=ms.GRAPH_MODE)
-    yield
-    ms.set_context(mode=ms.PYNATIVE_MODE)
 
 
 def draw(*shape, seed=0):

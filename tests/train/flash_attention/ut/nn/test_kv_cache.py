@@ -83,13 +83,6 @@ def as_called(cell: nn.Cell, way: str):
     return ms.jit(call)
 
 
-@pytest.fixture(autouse=True)
-def pynative_afterwards():
-    """Whatever mode a test has set."""
-    yield
-    ms.set_context(mode=ms.PYNATIVE_MODE)
-
-
 @pytest.fixture
 def composed(monkeypatch):
     """Caches are updated as they are on a device."""
