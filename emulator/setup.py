@@ -6,6 +6,7 @@ pyproject.toml.
 
 import os
 import sys
+import types
 from pathlib import Path
 
 from setuptools import setup
@@ -26,7 +27,10 @@ class BuildWithHelper(build_py):
     def run(self) -> None:
         super().run()
         if MACHINE:
-            sys.path.insert(0, str(Path(__file__).resolve().parent))
+            # The package itself imports NumPy, which nothing here needs.
+            package = types.ModuleType("tikemu")
+            package.__path__ = [str(Path(__file__).resolve().parent / "tikemu")]
+            sys.modules["tikemu"] = package
             from tikemu import build_native
 
             build_native.build(Path(self.build_lib) / "tikemu/native")

@@ -75,7 +75,7 @@ fi
 # Builds in the folder $1 of the copy what setuptools' function build_$2 makes, into $out.
 build() {
     echo "== $1: $2 ${3:-}"
-    (cd "$work/$1" && FLASH_ATTENTION_KERNEL=0 TIKEMU_HELPER="${3:-}" PYTHONPATH=. "$python" -c \
+    (cd "$work/$1" && FLASH_ATTENTION_KERNEL=0 TIKEMU_HELPER="${3:-}" "$python" -c \
         "import sys; from setuptools import build_meta; getattr(build_meta, 'build_' + sys.argv[1])(sys.argv[2])" \
         "$2" "$out" >"$work/log" 2>&1) || { cat "$work/log" >&2; exit 1; }
     rm -rf "$work/$1/build" "$work/$1"/*.egg-info
