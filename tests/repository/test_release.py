@@ -107,7 +107,7 @@ def metadata(wheel: Path) -> Message:
 @pytest.mark.parametrize(("name", "machine"), WHEELS)
 def test_contents_are_what_git_has_and_the_library(dist: Path, name: str, machine: str) -> None:
     files = set(zipfile.ZipFile(wheel_of(dist, name, machine)).namelist())
-    packed = {file for file in files if ".dist-info/" not in file}
+    packed = {file for file in files if ".dist-info/" not in file and not file.endswith("/")}
     wanted = {file for file in tracked(FOLDERS[name]) if file.startswith(f"{name}/")}
     libraries = {file for file in packed - wanted if file.endswith(".so")}
     if machine == "any":
