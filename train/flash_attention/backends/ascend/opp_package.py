@@ -227,6 +227,10 @@ if [ -z "$root" ]; then
 fi
 target=$root/vendors/VENDOR
 priority=$root/vendors/config.ini
+if [ "$target" -ef "$here/vendors/VENDOR" ]; then
+  echo "install.sh: --install-path: got $root, which is this package itself; name another folder" >&2
+  exit 2
+fi
 rm -rf "$target"
 if [ "$uninstall" = 1 ]; then
   if [ -z "$custom" ] && [ -f "$priority" ]; then

@@ -177,6 +177,13 @@ def test_uninstalled_it_leaves_nothing_but_other_vendors(package, tmp_path, othe
         assert (vendors / "config.ini").read_text() == (f"load_priority={left}\n" if left else before)
 
 
+def test_it_does_not_remove_itself(package):
+    command = ["bash", package / "install.sh", f"--install-path={package}"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2 and "this package itself" in done.stderr
+    assert (package / "vendors/flash_attention").exists()
+
+
 @pytest.mark.parametrize("arguments, said", [([], "ASCEND_OPP_PATH is not set"), (["--path"], "unknown argument")])
 def test_install_refuses(package, arguments, said):
     environment = {name: value for name, value in os.environ.items() if name != "ASCEND_OPP_PATH"}
