@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Sets up an environment, builds and installs the package, and trains a small GPT with FlashAttention and, for comparison,
-# with composed attention. Options go to examples/compare_attention.py, e.g. ./quickstart.sh --steps 1000
+# Sets up an environment, builds and installs the package and tikemu, and trains a small GPT with FlashAttention and, for
+# comparison, with composed attention. Options go to examples/compare_attention.py, e.g. ./quickstart.sh --steps 1000
 # FLASH_ATTENTION_VENV: the virtual environment, reused between runs (default ~/.cache/flash-attention/venv).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
@@ -10,7 +10,10 @@ prepare_environment examples/requirements.txt
 
 echo "== build and install"
 PYTHON="$VENV_PYTHON" bash train/build.sh
-"$VENV_PYTHON" -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall train/dist/flash_attention-*.whl
+rm -rf emulator/build emulator/*.egg-info # files of earlier builds would travel into the wheel
+TIKEMU_HELPER="$(uname -m)" "$VENV_PYTHON" -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall \
+    --no-build-isolation train/dist/flash_attention-*.whl ./emulator
+rm -rf emulator/build emulator/*.egg-info
 
 echo "== flash-attention info"
 # In the environment's own folder: what runs is the installed package, not this checkout.

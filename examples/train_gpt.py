@@ -102,9 +102,12 @@ def held_out_figures(model: GPT, text: np.ndarray, seq: int, count: int) -> dict
 
 
 def plot(path: Path, curves: dict[str, list[float]], title: str) -> None:
-    """Loss curves by name."""
-    import matplotlib
-
+    """Loss curves by name, where matplotlib is installed."""
+    try:
+        import matplotlib
+    except ImportError:
+        print(f"no {path}: it needs matplotlib, which is not installed")
+        return
     matplotlib.use("Agg")
     from matplotlib import pyplot
 

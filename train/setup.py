@@ -6,6 +6,7 @@ Everything stands here and not in pyproject.toml, so that the setuptools of a 20
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from pathlib import Path
 from setuptools import find_packages, setup
 from setuptools.command.build_py import build_py
 from setuptools.command.install import install
+from setuptools.command.sdist import sdist
 from setuptools.dist import Distribution
 
 try:
@@ -24,14 +26,28 @@ except ImportError:  # setuptools before 70.1
         bdist_wheel = None
 
 HERE = Path(__file__).resolve().parent
-README = HERE.parent / "README.md"
+# In the repository it lies above; into an archive of the sources it is copied.
+README = next((path for path in (HERE / "README.md", HERE.parent / "README.md") if path.exists()), None)
 MACHINE = os.environ.get("FLASH_ATTENTION_MACHINE", "")
 WITH_KERNEL = os.environ.get("FLASH_ATTENTION_KERNEL", "1") not in ("", "0")
 
 
-def version() -> str:
-    text = (HERE / "flash_attention" / "__init__.py").read_text(encoding="utf-8")
-    return re.search(r'^__version__ = "([^"]+)"', text, re.MULTILINE).group(1)
+def constant(module: str, name: str) -> str:
+    """A string that a module of the package sets; importing it would want MindSpore."""
+    text = (HERE / "flash_attention" / module).read_text(encoding="utf-8")
+    return re.search(rf'^{name} = "([^"]*)"', text, re.MULTILINE).group(1)
+
+
+ADDRESS = constant("address.py", "ADDRESS")
+
+
+def long_description() -> str:
+    """The readme; with its links as a package index needs them."""
+    # The folder of setup.py is not on the path where pip builds.
+    sys.path.insert(0, str(HERE))
+    from package_page import page
+
+    return page(README.read_text(encoding="utf-8"), ADDRESS) if README else ""
 
 
 class BuildWithKernel(build_py):
@@ -44,6 +60,15 @@ class BuildWithKernel(build_py):
         # Setuptools may have listed the data files before the library was there.
         self.__dict__.pop("data_files", None)
         super().run()
+
+
+class SourcesWithReadme(sdist):
+    """Sources that can be built without the repository around them."""
+
+    def make_release_tree(self, base_dir: str, files: list) -> None:
+        super().make_release_tree(base_dir, files)
+        if README:
+            shutil.copy(README, Path(base_dir) / "README.md")
 
 
 class PlainInstall(install):
@@ -60,7 +85,7 @@ class PlatformDistribution(Distribution):
         return WITH_KERNEL
 
 
-commands = {"build_py": BuildWithKernel, "install": PlainInstall}
+commands = {"build_py": BuildWithKernel, "install": PlainInstall, "sdist": SourcesWithReadme}
 
 if bdist_wheel is not None:
 
@@ -80,11 +105,26 @@ if bdist_wheel is not None:
 setup(
     # The name of the public distribution with the same import path, which this one replaces.
     name="flash-attention",
-    version=version(),
+    version=constant("__init__.py", "__version__"),
     description="FlashAttention for MindSpore: TIK operators for the Ascend 910, a native kernel for CPUs",
-    long_description=README.read_text(encoding="utf-8") if README.exists() else "",
+    long_description=long_description(),
     long_description_content_type="text/markdown",
+    author="The developers of FlashAttention for MindSpore",
     license="Apache-2.0",
+    platforms=["Linux"],
+    classifiers=[
+        "Development Status :: 4 - Beta",
+        "Intended Audience :: Developers",
+        "Intended Audience :: Science/Research",
+        "Operating System :: POSIX :: Linux",
+        "Programming Language :: C++",
+        "Programming Language :: Python :: 3",
+        *(f"Programming Language :: Python :: 3.{minor}" for minor in range(9, 13)),
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+        "Typing :: Typed",
+    ],
+    keywords="Ascend MindSpore attention FlashAttention TIK",
+    project_urls={"Source": ADDRESS, "Reports": ADDRESS} if ADDRESS else {},
     python_requires=">=3.9",
     packages=find_packages(include=["flash_attention", "flash_attention.*"]),
     package_data={

@@ -11,7 +11,7 @@ PACKAGE = Path(flash_attention.__file__).parent
 #: Lowest first. A module or package imports from lower layers only.
 LAYERS = (
     ("duplicate_installs",),
-    ("", "text_table", "plotting"),  # "" is the version, and names that are imported when they are used
+    ("", "address", "text_table", "plotting"),  # "" is the version, and names that are imported when they are used
     ("problem", "precision"),
     ("kernels", "dropout", "sharding"),
     ("backends", "reference", "tensors"),

@@ -1,8 +1,9 @@
 """Optional compiled helper for vector instructions and the checks of strict mode, loaded through ctypes.
 
-``python -m tikemu.build_native`` compiles ``vector.c`` and ``marks.c`` into the user's cache. Results are
-bit-equal to the NumPy path; without the library everything works, slower. The environment variable ``TIKEMU_NATIVE=0``
-switches it off, ``TIKEMU_NATIVE=generic`` selects the portable version of the code.
+Wheels for one processor family bring it along; else ``python -m tikemu.build_native`` compiles ``vector.c`` and
+``marks.c`` into the user's cache. Results are bit-equal to the NumPy path; without the library everything works,
+slower. The environment variable ``TIKEMU_NATIVE=0`` switches it off, ``TIKEMU_NATIVE=generic`` selects the portable
+version of the code.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import ctypes
 import hashlib
 import os
 from array import array
+from contextlib import suppress
 from functools import cache, partial
 from itertools import chain
 from pathlib import Path
@@ -75,7 +77,7 @@ def library_name() -> str:
 
 
 def library_folder() -> Path:
-    """Where the library lies: in the user's cache.
+    """Where the library is compiled to: the user's cache.
 
     Raises:
         RuntimeError: there is no XDG_CACHE_HOME, and the user has no home.
@@ -87,11 +89,13 @@ def library_folder() -> Path:
 def _load(mode: str) -> _Helper | None:
     if mode == "0":
         return None
-    try:
-        path = library_folder() / library_name()
-    except RuntimeError:
-        return None
-    return _Helper(path, mode == "generic") if os.path.isfile(path) else None
+    folders = [Path(__file__).parent]
+    with suppress(RuntimeError):
+        folders.append(library_folder())
+    for path in (folder / library_name() for folder in folders):
+        if path.is_file():
+            return _Helper(path, mode == "generic")
+    return None
 
 
 class _Helper:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from flash_attention import __version__
+from flash_attention.address import destination
 from flash_attention.duplicate_installs import duplicate_installs, version_of
 from flash_attention.text_table import table
 
@@ -45,6 +46,7 @@ def run(options: argparse.Namespace) -> int:
     print(table(["", ""], rows).split("\n", 2)[2])
     print("\nbackends" if options.all else "\nbackends, by what is installed (--all imports MindSpore and asks it)")
     print(table(["name", "here"], backends(verdict if options.all else verdict_by_files), indent="  "))
+    print(f"\nreports and questions: {destination()}")
     return 0
 
 

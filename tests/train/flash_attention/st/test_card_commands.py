@@ -4,6 +4,7 @@ import json
 import re
 import shlex
 
+import numpy as np
 import pytest
 
 from tests.train.flash_attention.st.support.wheel_tools import ROOT
@@ -11,39 +12,56 @@ from tests.virtual_ascend.card import card_python, said, start
 
 pytestmark = pytest.mark.card
 PAGE = (ROOT / "docs/ascend.md").read_text()
-CHEAP = (
-    "python -c \"import mindspore; mindspore.set_context(device_target='Ascend'); mindspore.run_check()\"",
-    "flash-attention info --all",
-    "flash-attention opp --out opp",
-    "flash-attention bench --quick",
-    "flash-attention tune --operator forward --head-dim 64 --seq 512 --out tuning.json",
-)
-# What they say.
-OUTCOMES = dict(
-    zip(
-        CHEAP,
-        (
-            r"installed on platform \[Ascend\] successfully",
-            r"tik +ready",
-            r"",
-            r"S=256 float32",
-            r"written: tuning.json",
-        ),
-    )
-)
+# What they print.
+CHEAP = {
+    "python -c \"import mindspore; mindspore.set_context(device_target='Ascend'); mindspore.run_check()\"": (
+        r"installed on platform \[Ascend\] successfully"
+    ),
+    "flash-attention info": r"tik +",
+    "flash-attention info --all": r"tik +ready",
+    "flash-attention opp --out opp": "",
+    "flash-attention bench --quick": r"S=256 float32",
+    "flash-attention tune --operator forward --head-dim 64 --seq 512 --out tuning.json": r"written: tuning.json",
+}
 DEVICE_TUNING = "flash-attention tune --device ascend --operator backward --head-dim 128 --out tuning.json"
+MODEL = "flash-attention bench --tik --seq 1024"
+SELFTEST = "flash-attention selftest --device ascend --report card.json"
+PACKAGE = (
+    "bash opp/install.sh",
+    "bash opp/install.sh --install-path=$HOME/ascend_opp",
+    "bash opp/install.sh --uninstall",
+    "bash opp/install.sh --uninstall --install-path=$HOME/ascend_opp",
+)
+TRAINING = (
+    "python examples/train_gpt.py --device Ascend --backend tik --seq 1024 --heads 8 --steps 10"
+    " --sample 0 --held-out 0",
+    "python examples/train_gpt.py --device Ascend --backend math --dtype float16 --seq 1024 --heads 8 --steps 10"
+    " --sample 0 --held-out 0",
+)
+# Commands of the page that need a server's network or no card.
+ELSEWHERE = ("pip ", "flash-attention check", "flash-attention profile", "flash-attention selftest --device emulator")
+
+
+def test_every_command_of_the_page_is_run_here():
+    """But for those ELSEWHERE."""
+    run = {*CHEAP, DEVICE_TUNING, MODEL, SELFTEST, *PACKAGE, *TRAINING}
+    blocks = re.findall(r"^```\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    printed = {line.partition("  #")[0].rstrip() for block in blocks for line in block.splitlines()}
+    assert {line for line in printed if not line.startswith(ELSEWHERE)} == run
 
 
 def called(folder, command):
     """The process that `virtual-ascend -- COMMAND` was."""
-    assert command in PAGE
+    assert f"{command}\n" in PAGE or f"{command}  " in PAGE or f"`{command}`" in PAGE
     python = card_python()
     script = folder / "flash-attention"
     script.write_text(f"#!{python}\nimport sys\nfrom flash_attention.cli import main\nsys.exit(main())\n")
     script.chmod(0o755)
-    words = shlex.split(command)
+    words = shlex.split(command.replace("$HOME", str(folder)))
     if words[0] == script.name:
         words[0] = str(script)
+    if not (folder / "examples").exists():
+        (folder / "examples").symlink_to(ROOT / "examples")
     return start(
         *(python, "-m", "virtual_ascend", "--", *words),
         cwd=folder,
@@ -54,7 +72,31 @@ def called(folder, command):
 
 @pytest.mark.parametrize("command", CHEAP)
 def test_cheap_commands(tmp_path, command):
-    assert re.search(OUTCOMES[command], said(called(tmp_path, command)))
+    assert re.search(CHEAP[command], said(called(tmp_path, command)))
+
+
+def test_the_operator_package_comes_and_goes(tmp_path):
+    """Into a folder of one's own, and into CANN's, for which one stands in that is not shared with other tests."""
+    said(called(tmp_path, "flash-attention opp --out opp"))
+    for command in PACKAGE:
+        folder = tmp_path / "ascend_opp" if "--install-path" in command else tmp_path / "cann"
+        words = shlex.split(command.replace("$HOME", str(tmp_path)))
+        said(start(*words, cwd=tmp_path, ASCEND_OPP_PATH=tmp_path / "cann", HOME=tmp_path))
+        assert (folder / "vendors/flash_attention").exists() != ("--uninstall" in command)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(2400)
+def test_the_first_training_steps(tmp_path):
+    """Ten losses of both backends, which agree to 1e-3."""
+    losses = []
+    for command in TRAINING:
+        said(called(tmp_path, command))
+        (path,) = (tmp_path / "results").glob("*/loss.csv")
+        losses.append(np.loadtxt(path, delimiter=",", skiprows=1, usecols=1))
+        path.unlink()
+    assert len(losses[0]) == 10 and losses[0][-1] < losses[0][0] - 0.5
+    np.testing.assert_allclose(losses[0], losses[1], atol=1e-3)
 
 
 def test_tuning_needs_the_times_of_a_device(tmp_path):
@@ -65,7 +107,7 @@ def test_tuning_needs_the_times_of_a_device(tmp_path):
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_operators_on_the_model(tmp_path):
-    printed = said(called(tmp_path, "flash-attention bench --tik --seq 1024"))
+    printed = said(called(tmp_path, MODEL))
     assert "forward D=128 causal" in printed and "of the Cube's peak" in printed
 
 
@@ -79,7 +121,7 @@ def test_check(tmp_path):
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_selftest_ends_and_only_the_times_are_not_those_of_a_card(tmp_path):
-    printed = said(called(tmp_path, "flash-attention selftest --device ascend --report card.json"))
+    printed = said(called(tmp_path, SELFTEST))
     experiments = json.loads((tmp_path / "card.json").read_text())["experiments"]
     assert {one["name"]: one["result"] for one in experiments if one["result"] != "ok"} == {"times": "not run"}
     assert len(experiments) == 16 and "all as expected" in printed

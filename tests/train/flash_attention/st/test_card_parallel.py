@@ -1,12 +1,13 @@
 """FlashAttention on several virtual cards: the losses of a GPT are those of one card."""
 
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tests.train.flash_attention.st.support.wheel_tools import ROOT
-from tests.virtual_ascend.card import card_python, on_card, said
+from tests.virtual_ascend.card import card_python, on_card, said, start
 
 pytestmark = [pytest.mark.card, pytest.mark.timeout(900)]
 PROGRAM = Path(__file__).with_name("card_parallel.py")
@@ -53,6 +54,49 @@ ARRANGEMENTS = (2, 1, 2), (2, 2, 1, "optimizer"), (4, 4, 1), (4, 2, 2), (4, 2, 2
 def test_batch_heads_and_optimizer_shared(python, tmp_path, alone, cards, dp, mp, options):
     found = losses(python, tmp_path, cards, "semi_auto_parallel", dp, mp, *options)
     np.testing.assert_allclose(found, [alone] * cards, atol=BOUND)
+
+
+# The table of a server, as /etc/hccn.conf there gives the addresses.
+HCCN = "".join(f"address_{card}=192.168.100.{card + 1}\nnetmask_{card}=255.255.255.0\n" for card in range(2))
+# What `virtual-ascend --cards` gives to a program beside the variables that the loop sets.
+PYTHON = """#!/bin/sh
+if [ -n "$RANK_ID" ]; then
+    export VIRTUAL_ASCEND_CARD=$RANK_ID VIRTUAL_ASCEND_CARDS=$RANK_SIZE VIRTUAL_ASCEND_EXCHANGE="$PWD/exchange"
+    export MS_COMPILER_CACHE_PATH="$MS_COMPILER_CACHE_PATH/card$RANK_ID"
+fi
+exec {python} "$@"
+"""
+
+
+def test_the_example_is_started_by_rank_table_and_loop(python, tmp_path):
+    """The lines of docs/parallel.md, for two cards: the losses are those of one card."""
+    page = (ROOT / "docs/parallel.md").read_text(encoding="utf-8")
+    (lines,) = re.findall(r"^```\n(python examples/rank_table.py.*?)^```", page, re.MULTILINE | re.DOTALL)
+    for old, new in (
+        ("rank_table.py", "rank_table.py --conf hccn.conf"),
+        ("RANK_SIZE=8", "RANK_SIZE=2"),
+        ("0 1 2 3 4 5 6 7", "0 1"),
+        ("--dp 4 --mp 2", "--dp 1 --mp 2 --steps 3"),
+    ):
+        assert lines.count(old) == 1
+        lines = lines.replace(old, new)
+    (tmp_path / "lines.sh").write_text(f"set -e\nexport PATH={tmp_path}:$PATH\n{lines}cat card*.log\n")
+    (tmp_path / "hccn.conf").write_text(HCCN)
+    (tmp_path / "exchange").mkdir()
+    (tmp_path / "python").write_text(PYTHON.format(python=python))
+    (tmp_path / "python").chmod(0o755)
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    command = python, "-m", "virtual_ascend", "--", "bash", "lines.sh"
+    printed = said(start(*command, cwd=tmp_path, packages=(ROOT / "train",), minutes=14))
+    example = ROOT / "examples/train_parallel.py"
+    options = "--device", "Ascend", "--steps", "3"
+    done = on_card(python, example, *options, cwd=tmp_path, packages=(ROOT / "train",), minutes=14)
+    pattern = re.compile(r"^step (\d+) loss (\S+)$", re.MULTILINE)
+    expected = {int(step): float(loss) for step, loss in pattern.findall(said(done))}
+    found = pattern.findall(printed)
+    assert len(expected) == 3 and len(found) == 6
+    for step, loss in found:
+        assert float(loss) == pytest.approx(expected[int(step)], abs=BOUND)
 
 
 @pytest.mark.slow

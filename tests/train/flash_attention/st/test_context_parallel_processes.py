@@ -16,7 +16,7 @@ import pytest
 LIMIT = 240  # seconds for a start of msrun on a loaded machine
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(LIMIT + 40)]
 PROGRAMS = Path(__file__).parent / "support"
-EXAMPLE = Path(__file__).parents[4] / "examples" / "parallel_train.py"
+ROOT = Path(__file__).resolve().parents[4]
 
 
 def free_port() -> int:
@@ -124,14 +124,23 @@ def test_missing_peer_is_an_error_in_time(msrun, kind):
     assert "MS_CPU_COMM_OP_TIMEOUT=8" in message
 
 
-def test_data_parallel_training_gives_the_losses_of_one_process(msrun, environment):
+# As docs/parallel.md has it, for 8 processes.
+LINE = "examples/train_parallel.py --device CPU --dp 4 --mp 2"
+
+
+def test_training_over_batch_and_heads_gives_the_losses_of_one_process(msrun, environment):
+    start = "msrun --worker_num=8 --local_worker_num=8 --join=True "
+    assert start + LINE in (ROOT / "docs/parallel.md").read_text(encoding="utf-8")
+    steps = ("--steps", "3")
+    program, *arguments = LINE.replace("--dp 4", "--dp 2").split()
+    program = ROOT / program
     alone = subprocess.run(
-        [sys.executable, str(EXAMPLE), "--steps", "3"], env=environment, capture_output=True, text=True, timeout=LIMIT
+        [sys.executable, str(program), *steps], env=environment, capture_output=True, text=True, timeout=LIMIT
     )
     assert alone.returncode == 0, alone.stderr[-3000:]
     losses = [
         [float(loss) for loss in re.findall(r"^step \d+ loss (\S+)$", printed, re.MULTILINE)]
-        for printed in (alone.stdout, *msrun(2, EXAMPLE, "--steps", "3"))
+        for printed in (alone.stdout, *msrun(4, program, *arguments, *steps))
     ]
     assert len(losses[0]) == 3
     for other in losses[1:]:

@@ -201,14 +201,20 @@ graphStatus InferFromAttribute(Operator& op, const std::vector<Output>& outputs)
 
 _INSTALL = """#!/usr/bin/env bash
 # Installs the operator package:  bash install.sh [--install-path=DIR]
+# and takes it away again:        bash install.sh --uninstall [--install-path=DIR]
 # Without a path it goes to $ASCEND_OPP_PATH/vendors, CANN's folder for custom operators.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 root=""
+uninstall=0
 for argument in "$@"; do
   case "$argument" in
     --install-path=?*) root=${argument#--install-path=} ;;
-    *) echo "install.sh: unknown argument $argument; usage: bash install.sh [--install-path=DIR]" >&2; exit 2 ;;
+    --uninstall) uninstall=1 ;;
+    *)
+      echo "install.sh: unknown argument $argument; usage: bash install.sh [--uninstall] [--install-path=DIR]" >&2
+      exit 2
+      ;;
   esac
 done
 custom=$root
@@ -220,7 +226,21 @@ if [ -z "$root" ]; then
   root=$ASCEND_OPP_PATH
 fi
 target=$root/vendors/VENDOR
+priority=$root/vendors/config.ini
+if [ "$target" -ef "$here/vendors/VENDOR" ]; then
+  echo "install.sh: --install-path: got $root, which is this package itself; name another folder" >&2
+  exit 2
+fi
 rm -rf "$target"
+if [ "$uninstall" = 1 ]; then
+  if [ -z "$custom" ] && [ -f "$priority" ]; then
+    # Its name goes from the list of vendors, and the file with it when no other is left.
+    sed -i -E '/^load_priority=/{s/(=|,)VENDOR(,|$)/\\1\\2/; s/=,/=/; s/,,/,/; s/,$//}' "$priority"
+    if [ "$(cat "$priority")" = "load_priority=" ]; then rm "$priority"; fi
+  fi
+  echo "removed $target"
+  exit
+fi
 mkdir -p "$root/vendors"
 cp -R "$here/vendors/VENDOR" "$target"
 
@@ -235,7 +255,6 @@ else
 fi
 
 if [ -z "$custom" ]; then
-  priority=$root/vendors/config.ini
   if [ ! -f "$priority" ]; then
     echo "load_priority=VENDOR" > "$priority"
   elif ! grep -Eq '^load_priority=(.*,)?VENDOR(,|$)' "$priority"; then
@@ -254,6 +273,7 @@ Operator package of flash_attention VERSION for MindSpore 2.3 and later, which f
 
     bash install.sh                       # into $ASCEND_OPP_PATH/vendors/VENDOR
     bash install.sh --install-path=DIR    # into DIR/vendors/VENDOR; then set ASCEND_CUSTOM_OPP_PATH as it prints
+    bash install.sh --uninstall           # takes it away again; with the same --install-path
 
 What is inside: the operators' Python sources, which CANN compiles when a network needs them
 (`vendors/VENDOR/op_impl/ai_core/tbe/VENDOR_impl`), the operator information library (`config/ascend910`, its sources in

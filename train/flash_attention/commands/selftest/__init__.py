@@ -6,6 +6,8 @@ import argparse
 import json
 from pathlib import Path
 
+from flash_attention.address import destination
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", choices=("ascend", "emulator"), default="emulator", help="where programs run")
@@ -32,6 +34,8 @@ def run(options: argparse.Namespace) -> int:
         report = {"device": options.device, **device.description(), "experiments": results}
         options.report.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
         print(f"\nwritten: {options.report}")
+        if options.device == "ascend":
+            print(f"please send it to {destination()}, even if all is as expected")
     failed = sum(result["result"] == "FAILED" for result in results)
     print("\nall as expected" if failed == 0 else f"\nFAILED: {failed}")
     return int(failed > 0)

@@ -6,7 +6,6 @@ import re
 import shutil
 import subprocess
 import sys
-import sysconfig
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -45,12 +44,13 @@ def run(*command, cwd: Path, compiler: bool = True, **environment) -> str:
 
 
 def environment(folder: Path, python: str = sys.executable, share: bool = True) -> Path:
-    """Python of a new virtual environment; with `share` it also sees what is installed beside the running tests."""
+    """Python of a new virtual environment; with `share` it also sees what is installed beside `python`."""
     subprocess.run([python, "-m", "venv", str(folder)], check=True)
     interpreter = folder / "bin" / "python"
     if share:
-        site = run(interpreter, "-c", "import sysconfig; print(sysconfig.get_paths()['purelib'])", cwd=folder).strip()
-        (Path(site) / "shared.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
+        ask = "-c", "import sysconfig; print(sysconfig.get_paths()['purelib'])"
+        site, theirs = (run(one, *ask, cwd=folder) for one in (interpreter, python))
+        (Path(site.strip()) / "shared.pth").write_text(theirs)
     return interpreter
 
 

@@ -157,6 +157,33 @@ def test_install_keeps_other_vendors_and_tells_what_it_lacks(package, tmp_path):
     assert f"export ASCEND_CUSTOM_OPP_PATH={target}/vendors/flash_attention" in done.stdout
 
 
+@pytest.mark.parametrize(
+    "others, left",
+    [("", None), ("customize", "customize"), ("a,flash_attention,b", "a,b"), ("a,my_flash_attention", None)],
+)
+def test_uninstalled_it_leaves_nothing_but_other_vendors(package, tmp_path, others, left):
+    """`left`: the vendors in config.ini afterwards; None: as before."""
+    vendors = tmp_path / "opp/vendors"
+    vendors.mkdir(parents=True)
+    before = f"load_priority={others}\n"
+    if others:
+        (vendors / "config.ini").write_text(before)
+    environment = {**os.environ, "ASCEND_OPP_PATH": str(tmp_path / "opp")}
+    for arguments in ([], ["--uninstall"], ["--uninstall"]):
+        subprocess.run(["bash", package / "install.sh", *arguments], check=True, env=environment, capture_output=True)
+    assert not (vendors / "flash_attention").exists()
+    assert (vendors / "config.ini").exists() == bool(others)
+    if others:
+        assert (vendors / "config.ini").read_text() == (f"load_priority={left}\n" if left else before)
+
+
+def test_it_does_not_remove_itself(package):
+    command = ["bash", package / "install.sh", f"--install-path={package}"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2 and "this package itself" in done.stderr
+    assert (package / "vendors/flash_attention").exists()
+
+
 @pytest.mark.parametrize("arguments, said", [([], "ASCEND_OPP_PATH is not set"), (["--path"], "unknown argument")])
 def test_install_refuses(package, arguments, said):
     environment = {name: value for name, value in os.environ.items() if name != "ASCEND_OPP_PATH"}

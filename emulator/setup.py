@@ -1,0 +1,58 @@
+"""Puts the compiled helper into the wheel when TIKEMU_HELPER names the machine that it is for; CC is the compiler.
+
+Without it the wheel is for every machine, and `python -m tikemu.build_native` adds the helper. The rest stands in
+pyproject.toml.
+"""
+
+import os
+import sys
+import types
+from pathlib import Path
+
+from setuptools import setup
+from setuptools.command.build_py import build_py
+from setuptools.dist import Distribution
+
+try:
+    from setuptools.command.bdist_wheel import bdist_wheel
+except ImportError:  # setuptools before 70.1
+    from wheel.bdist_wheel import bdist_wheel
+
+MACHINE = os.environ.get("TIKEMU_HELPER", "")
+
+
+class BuildWithHelper(build_py):
+    """Compiles the helper into what is packed."""
+
+    def run(self) -> None:
+        super().run()
+        if MACHINE:
+            # The package itself imports NumPy, which nothing here needs.
+            package = types.ModuleType("tikemu")
+            package.__path__ = [str(Path(__file__).resolve().parent / "tikemu")]
+            sys.modules["tikemu"] = package
+            from tikemu import build_native
+
+            build_native.build(Path(self.build_lib) / "tikemu/native")
+
+
+class PlatformDistribution(Distribution):
+    """With the helper it is installed as platform-dependent, although no Python extension is in it."""
+
+    def has_ext_modules(self) -> bool:
+        return bool(MACHINE)
+
+
+class PlatformWheel(bdist_wheel):
+    """One wheel for every Python 3: the helper knows the processor, not the interpreter."""
+
+    def initialize_options(self) -> None:
+        super().initialize_options()
+        if MACHINE:
+            self.plat_name = f"linux_{MACHINE}"
+
+    def get_tag(self) -> tuple:
+        return ("py3", "none", super().get_tag()[2])
+
+
+setup(cmdclass={"build_py": BuildWithHelper, "bdist_wheel": PlatformWheel}, distclass=PlatformDistribution)

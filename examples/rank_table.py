@@ -1,0 +1,50 @@
+#!/usr/bin/env python
+"""Prints the rank table of this server, which MindSpore 2.0 to 2.2 wants for several Ascend cards:
+
+    python examples/rank_table.py > rank_table.json
+
+The cards are those with an address in /etc/hccn.conf, where `hccn_tool` writes them; their ranks follow their numbers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import socket
+from pathlib import Path
+
+
+def rank_table(server: str, addresses: dict[int, str]) -> dict:
+    """The table of one server.
+
+    Args:
+        server: its address.
+        addresses: those of the cards, by their numbers.
+    """
+    devices = [
+        {"device_id": str(card), "device_ip": addresses[card], "rank_id": str(rank)}
+        for rank, card in enumerate(sorted(addresses))
+    ]
+    servers = [{"server_id": server, "device": devices, "host_nic_ip": "reserve"}]
+    return {"version": "1.0", "server_count": "1", "server_list": servers, "status": "completed"}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--conf", type=Path, default=Path("/etc/hccn.conf"), help="file with lines address_CARD=IP")
+    parser.add_argument("--server", default="", help="address of this server (default: that of its name)")
+    options = parser.parse_args()
+    try:
+        text = options.conf.read_text(encoding="utf-8")
+    except OSError as error:
+        parser.error(f"--conf: {error}; hccn_tool sets the cards' addresses")
+    addresses = {int(card): ip for card, ip in re.findall(r"^\s*address_(\d+)\s*=\s*(\S+)", text, re.MULTILINE)}
+    if not addresses:
+        parser.error(f"--conf: no line address_CARD=IP in {options.conf}; hccn_tool sets the cards' addresses")
+    server = options.server or socket.gethostbyname(socket.gethostname())
+    print(json.dumps(rank_table(server, addresses), indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,13 @@
+"""The address of this software, in one place; `scripts/address.py URL` sets it here and wherever it is repeated."""
+
+from __future__ import annotations
+
+#: Where the source is and reports go, such as "https://example.org/owner/project"; empty until its owner sets it.
+ADDRESS = ""
+#: What texts say as long as it is empty: "send it to ..."
+UNKNOWN = "where you got this package from"
+
+
+def destination() -> str:
+    """Where reports go, as the end of a sentence."""
+    return ADDRESS or UNKNOWN

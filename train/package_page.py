@@ -1,0 +1,21 @@
+"""The readme as a page of a package index shows it, which stands beside none of the files that it links to."""
+
+from __future__ import annotations
+
+import re
+
+
+def page(text: str, address: str) -> str:
+    """Markdown whose relative links lead to the source's address; without one they become words, and pictures go."""
+
+    def link(found: re.Match) -> str:
+        picture, words, target = found.groups()
+        if target.startswith(("https://", "http://")):
+            return found[0]
+        if not address:
+            return "" if picture else words
+        if target.startswith("#"):
+            target = f"README.md{target}"
+        return f"{picture}[{words}]({address}/{'raw' if picture else 'blob'}/HEAD/{target})"
+
+    return re.sub(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)", link, text).lstrip("\n")
