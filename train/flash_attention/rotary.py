@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import functools
 
-import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 from mindspore.ops import constexpr
 
+from flash_attention.backends.derivatives import UnlessRecorded
+from flash_attention.backends.registry import serves_native
 from flash_attention.precision import fix_dtypes
 from flash_attention.problem.checks import check_bool, check_dtype, check_int, check_name
 from flash_attention.problem.inputs import DTYPES, TensorSpec
+from flash_attention.problem.layout import UNKNOWN
 from flash_attention.tensors import spec, tensor_spec
 
 _LAYOUTS = ("BSND", "BNSD")
@@ -62,8 +64,8 @@ def rotary_embedding(
     return run(x, cos, sin, offsets)
 
 
-class _Rotary(nn.Cell):
-    """One kind of call; arithmetic is in float32, whose operations compiled graphs have on every device."""
+class _Composed(nn.Cell):
+    """One kind of call in MindSpore's operations; arithmetic is in float32, whose operations compiled graphs have on every device."""
 
     def __init__(self, x, cos, offset: int | None, interleaved: bool, layout: str):
         super().__init__()
@@ -116,11 +118,11 @@ def _plan(x, cos, sin, offsets, interleaved, input_layout):
         offsets = tensor_spec("offsets", offsets)
     else:
         check_int("offsets", offsets, 0)
-    return _planned(*specs, offsets, interleaved, input_layout, ms.get_context("device_target"))
+    return _planned(*specs, offsets, interleaved, input_layout, serves_native())
 
 
 @functools.lru_cache(maxsize=512)
-def _planned(x, cos, sin, offsets, interleaved, input_layout, device) -> nn.Cell:
+def _planned(x, cos, sin, offsets, interleaved, input_layout, native) -> nn.Cell:
     check_name("input_layout", input_layout, _LAYOUTS)
     for name, tensor in (("x", x), ("cos", cos), ("sin", sin)):
         check_dtype(name, tensor.dtype, DTYPES)
@@ -144,4 +146,9 @@ def _planned(x, cos, sin, offsets, interleaved, input_layout, device) -> nn.Cell
             raise ValueError(
                 f"cos: got {cos.shape[0]} positions, allowed are at least {offset + seq}: {seq} tokens from {offset} on"
             )
-    return fix_dtypes(_Rotary(x, cos, offset, interleaved, input_layout))
+    cell = _Composed(x, cos, offset, interleaved, input_layout)
+    if native and UNKNOWN not in x.shape + cos.shape:
+        from flash_attention.backends.cpu.rotary import Rotary
+
+        cell = UnlessRecorded(Rotary(x, cos, sin, offset, interleaved, input_layout), cell)
+    return fix_dtypes(cell)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import functools
 
-import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn, ops
 from mindspore import dtype as mstype
 
 from flash_attention.backends.constants import numbered
-from flash_attention.backends.registry import get_backend
+from flash_attention.backends.registry import serves_native
 from flash_attention.problem.inputs import TensorSpec
 
 
@@ -221,7 +220,7 @@ def one_block_each(key_cache: TensorSpec, batch: int, max_length: int) -> bool:
 @functools.lru_cache(maxsize=64)
 def update_cell(key_cache: TensorSpec, value_cache: TensorSpec) -> nn.Cell:
     """The Cell that writes into caches of these shapes on this device."""
-    if _native():
+    if serves_native():
         from flash_attention.backends.cpu.paged import CacheUpdate
 
         return CacheUpdate()
@@ -247,7 +246,7 @@ def append_cell(
 
     Caches, block_tables and lengths are Parameters.
     """
-    if _native():
+    if serves_native():
         from flash_attention.backends.cpu.paged import CacheAppend
 
         return CacheAppend(batch, max_length, padding_side)
@@ -264,12 +263,8 @@ def reorder_cell(key_cache: TensorSpec, value_cache: TensorSpec, batch: int, max
     is seen by one sequence. indices is int32 (batch,), the others are as in `append_cell`; a sequence whose index is
     not allowed counts as one that is longer than max_length, unless that is an error.
     """
-    if _native():
+    if serves_native():
         from flash_attention.backends.cpu.paged import CacheReorder
 
         return CacheReorder(batch, max_length)
     return ScatterReorder(key_cache, value_cache, batch, max_length)
-
-
-def _native() -> bool:
-    return ms.get_context("device_target") == "CPU" and get_backend("cpu").unavailable() is None

@@ -89,6 +89,24 @@ def _differentiated_by_pynative() -> bool:
     return OLD and ms.get_context("mode") == ms.PYNATIVE_MODE and _pynative_executor.grad_flag()
 
 
+class UnlessRecorded(nn.Cell):
+    """A cell of primitives that have a `bprop`; where MindSpore 2.0 differentiates such wrongly, PYNATIVE and its @jit
+    functions, another cell for the same four inputs, of operations with derivatives of their own."""
+
+    def __init__(self, cell: nn.Cell, composed: nn.Cell):
+        super().__init__()
+        self.cell, self.composed = cell, composed
+
+    def __call__(self, a, b, c, d):
+        # As in Differentiable.
+        return (self.composed if OLD and _pynative_executor.grad_flag() else self.cell)(a, b, c, d)
+
+    def construct(self, a, b, c, d):
+        if _differentiated_by_pynative():
+            return self.composed(a, b, c, d)
+        return self.cell(a, b, c, d)
+
+
 class _Plain(nn.Cell):
     """The forward pass as it is: a primitive with a `bprop` of its own, or what is not differentiated."""
 

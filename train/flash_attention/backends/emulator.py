@@ -64,8 +64,11 @@ class EmulatorBackend(Backend):
         return refuse_packed(problem)
 
     def build_packed(self, problem: PackedProblem):
-        from flash_attention.backends.ascend.packed import PackedOperators
+        from flash_attention.backends.ascend.packed import PackedOperators, runs_alone
+        from flash_attention.backends.packed_loop import PackedLoop
 
+        if runs_alone(problem):
+            return PackedLoop(self, problem)
         return PackedOperators(problem, _emulated, _bits_of_sequences(problem), _chip(), _CheckedLengths(problem))
 
     def refuse_paged(self, problem: PagedProblem) -> str | None:

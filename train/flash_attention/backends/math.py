@@ -49,7 +49,7 @@ class MathBackend(Backend):
 
     def build_packed(self, problem: PackedProblem) -> nn.Cell:
         constant = problem.lengths_q is not None and problem.lengths_k is not None
-        return (PackedLoop if constant else PackedLoopOfTensors)(self, problem)
+        return PackedLoop(self, problem, "float32") if constant else PackedLoopOfTensors(self, problem)
 
     def refuse_paged(self, problem: PagedProblem) -> str | None:
         return None

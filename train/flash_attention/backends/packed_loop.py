@@ -11,14 +11,31 @@ from mindspore.ops import constexpr
 
 from flash_attention.backends.base import Backend
 from flash_attention.backends.constants import filled
+from flash_attention.problem import AttentionProblem
 from flash_attention.problem.packed import PackedProblem, check_counts, check_lengths
 
 
-class PackedLoop(nn.Cell):
-    """Runs every sequence through the backend's cell for BNSD. Arithmetic around it is in float32, whose operations
-    compiled graphs have on every device."""
+def sequences_alone(problem: PackedProblem) -> list[AttentionProblem | None]:
+    """Each sequence of constant lengths as a problem of its own in layout BNSD, None without a query."""
+    rows, result = problem.rows, []
+    slopes = rows.slopes_shape if rows.slopes_shape is None else (*(1,) * (len(rows.slopes_shape) - 1), rows.heads)
+    for index, (query, query_end, key, key_end) in enumerate(problem.bounds()):
+        # Without a key the problem is never run.
+        lengths = {"seq_q": query_end - query, "seq_k": max(1, key_end - key)}
+        bias = None if rows.bias_shape is None else (*rows.bias_shape[:3], lengths["seq_k"])
+        place = {"batch_offset": rows.batch_offset + index, "layout": "BNSD"}
+        one = None
+        if query_end > query:
+            one = replace(rows, **lengths, **place, bias_shape=bias, slopes_shape=slopes)
+        result.append(one)
+    return result
 
-    def __init__(self, backend: Backend, problem: PackedProblem):
+
+class PackedLoop(nn.Cell):
+    """Runs every sequence through the backend's cell for BNSD, in problem.dtype or `dtype`. What is around it is in float32,
+    whose operations compiled graphs have on every device."""
+
+    def __init__(self, backend: Backend, problem: PackedProblem, dtype: str | None = None):
         super().__init__()
         rows = problem.rows
         self.dtype = getattr(mstype, rows.dtype)
@@ -28,25 +45,20 @@ class PackedLoop(nn.Cell):
         sequences = enumerate(problem.bounds())
         self.bounds = tuple((*bounds, index) for index, bounds in sequences if bounds[1] > bounds[0])
         self.sinks = rows.place("sinks")
-        of_sequences, slopes = ["prefix"], rows.slopes_shape
-        if slopes is not None and len(slopes) == 2:
-            of_sequences, slopes = ["prefix", "alibi_slopes"], (1, rows.heads)
+        of_sequences = ["prefix"]
+        if rows.slopes_shape is not None and len(rows.slopes_shape) == 2:
+            of_sequences = ["prefix", "alibi_slopes"]
         self.of_sequences = tuple(name in of_sequences for name in rows.inputs)
         self.bias, self.keep_bits = rows.place("bias"), rows.place("keep_bits")
-        cells, keep, places = [], 0, []
-        for index, (query, query_end, key, key_end) in enumerate(problem.bounds()):
-            if query_end == query:
-                continue
+        self.run_dtype = getattr(mstype, dtype or rows.dtype)
+        self.bias_dtype = mstype.float32 if rows.bias_dtype is None else getattr(mstype, rows.bias_dtype)
+        alone = [one for one in sequences_alone(problem) if one is not None]
+        self.attention = nn.CellList([backend.build(replace(one, dtype=dtype or rows.dtype)) for one in alone])
+        keep, places = 0, []
+        for query, query_end, key, key_end, _ in self.bounds:
             bytes_of_row = -(-(key_end - key) // 8)
             places.append((keep, query_end - query, bytes_of_row))
             keep += rows.heads * (query_end - query) * bytes_of_row
-            # Without a key the cell is not called.
-            lengths = {"seq_q": query_end - query, "seq_k": max(1, key_end - key)}
-            bias = None if rows.bias_shape is None else (*rows.bias_shape[:3], lengths["seq_k"])
-            one = replace(rows, **lengths, layout="BNSD", dtype="float32", bias_shape=bias, slopes_shape=slopes)
-            one = replace(one, batch_offset=rows.batch_offset + index)
-            cells.append(backend.build(one))
-        self.attention = nn.CellList(cells)
         self.bits, self.keep_bytes = tuple(places), keep
 
     def construct(self, query, key, value, lengths_q, lengths_k, inputs):
@@ -70,16 +82,22 @@ class PackedLoop(nn.Cell):
                     if of_sequences:
                         tensor = tensor[index : index + 1]
                     elif place == self.bias:
-                        tensor = tensor[:, :, :, first_key:key_end]
+                        tensor = ops.cast(tensor, mstype.float32)[:, :, :, first_key:key_end]
+                        tensor = ops.cast(tensor, self.bias_dtype)
                     elif place == self.keep_bits:
                         start, rows, row_bytes = bits
                         tensor = tensor[start : start + self.heads * rows * row_bytes]
                         tensor = ops.reshape(tensor, (1, self.heads, rows, row_bytes))
                     own = own + (tensor,)
+                part, keys, values = self.as_run(part), self.as_run(keys), self.as_run(values)
                 output, logsumexp = cell(part, keys, values, own)
-            outputs, logsumexps = outputs + (output,), logsumexps + (logsumexp,)
+            outputs, logsumexps = outputs + (ops.cast(output, mstype.float32),), logsumexps + (logsumexp,)
         output = ops.reshape(ops.swapaxes(ops.concat(outputs, 2), 1, 2), self.output_shape)
         return ops.cast(output, self.dtype), ops.concat(logsumexps, 2)[0]
+
+
+    def as_run(self, tensor):
+        return ops.cast(tensor, self.run_dtype)
 
 
 @constexpr(reuse_result=False)
@@ -100,7 +118,9 @@ class PackedLoopOfTensors(nn.Cell):
         super().__init__()
         self.problem = problem
         self.loop = functools.lru_cache(maxsize=64)(
-            lambda lengths_q, lengths_k: PackedLoop(backend, replace(problem, lengths_q=lengths_q, lengths_k=lengths_k))
+            lambda lengths_q, lengths_k: PackedLoop(
+                backend, replace(problem, lengths_q=lengths_q, lengths_k=lengths_k), "float32"
+            )
         )
 
     def __call__(self, query, key, value, lengths_q, lengths_k, inputs):

@@ -85,6 +85,13 @@ def get_backend(name: str) -> Backend:
     return backend or _Missing(name, f"{module} defines no BACKEND")
 
 
+def serves_native() -> bool:
+    """Whether the kernel of backend "cpu" does what has no choice of backends: rotary embedding, changes of caches."""
+    import mindspore
+
+    return mindspore.get_context("device_target") == "CPU" and get_backend("cpu").unavailable() is None
+
+
 def refusal(name: str, problem: Problem, sharded: bool = False) -> str | None:
     """Why backend `name` cannot run `problem` here, or None when it can.
 

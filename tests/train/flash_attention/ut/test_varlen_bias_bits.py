@@ -47,6 +47,11 @@ def differentiated(function, tensors: list, gradient) -> list:
     return [result.astype(ms.float32).asnumpy() for result in (function(*tensors), *grad(*tensors, gradient))]
 
 
+def as_taken(bias, backend: str):
+    """A bias in the dtype that the backend takes."""
+    return bias.astype(np.float16) if bias is not None and backend == "emulator" else bias
+
+
 def loop(kind: str, backend: str, dtype) -> list:
     """A call for each sequence, not compiled; sums of what they share."""
     tensors, bias, sinks, bits, gradient = given(kind)
@@ -62,7 +67,7 @@ def loop(kind: str, backend: str, dtype) -> list:
         names = []
         if bias is not None:
             names.append("bias")
-            inputs.append(Tensor(np.ascontiguousarray(bias[None, :, None, keys][..., :k])))
+            inputs.append(Tensor(as_taken(np.ascontiguousarray(bias[None, :, None, keys][..., :k]), backend)))
         if sinks is not None:
             names.append("sinks")
             inputs.append(Tensor(sinks))
@@ -88,7 +93,7 @@ def packed(kind: str, backend: str, dtype, lengths: tuple) -> list:
     tensors, bias, sinks, bits, gradient = given(kind)
     biased, sunk = bias is not None, sinks is not None
     inputs = [Tensor(array).astype(dtype) for array in tensors]
-    inputs += [Tensor(array) for array in (bias, sinks) if array is not None]
+    inputs += [Tensor(array) for array in (as_taken(bias, backend), sinks) if array is not None]
     rate, keep = 0.0, None
     if "bits" in KINDS[kind]:
         rate, keep = RATE, Tensor(np.concatenate([part.ravel() for part in bits]))
@@ -154,7 +159,28 @@ def test_bad_inputs_are_named():
                 *tensors, *lengths, dropout_rate=0.5, keep_bits=Tensor(flat[1:]), backend=backend
             ).asnumpy()
     half = [tensor.astype(ms.float16) for tensor in tensors]
-    with pytest.raises(RuntimeError, match="of packed sequences the TIK operators take no bias"):
-        flash_attention_varlen(*half, *lengths, bias=Tensor(bias).astype(ms.float16), backend="emulator")
-    with pytest.raises(RuntimeError, match="of packed sequences the TIK operators take no keep_bits"):
-        flash_attention_varlen(*half, *lengths, dropout_rate=0.5, keep_bits=Tensor(flat), backend="emulator")
+    tensors = Tensor(lengths[0], ms.int32), lengths[1]
+    with pytest.raises(RuntimeError, match="of packed sequences whose lengths are data the TIK operators take no bias"):
+        flash_attention_varlen(*half, *tensors, bias=Tensor(bias).astype(ms.float16), backend="emulator")
+    with pytest.raises(RuntimeError, match="whose lengths are data the TIK operators take no keep_bits"):
+        flash_attention_varlen(*half, *tensors, dropout_rate=0.5, keep_bits=Tensor(flat), backend="emulator")
+
+
+@pytest.mark.parametrize("kind", ("all", "bias of all heads"))
+def test_tik_operators_run_each_sequence_alone(kind, mode):
+    """Constant lengths: the same bits as a call for each."""
+    results = packed(kind, "emulator", ms.float16, (ends(LENGTHS_Q), ends(LENGTHS_K)))
+    for place, (result, right) in enumerate(zip(results, loop(kind, "emulator", ms.float16))):
+        # The gradients of what sequences share round as float16 once more, or once less.
+        np.testing.assert_allclose(result, right, atol=5e-3 if place > 3 else 0, rtol=2e-3 if place > 3 else 0)
+
+
+def test_tik_operators_take_windows_in_blocks(mode):
+    (query, key, value), *_ = given("bits")
+    arguments = [Tensor(array).astype(ms.float16) for array in (query, key, value)] + [ends(LENGTHS_Q), ends(LENGTHS_K)]
+    rules = {"prev_block_num": 0, "next_block_num": 0, "causal": True}
+    ours, plain = (
+        flash_attention_varlen(*arguments, **rules, backend=name).asnumpy().astype(np.float32)
+        for name in ("emulator", "cpu")
+    )
+    np.testing.assert_allclose(ours, plain, atol=2e-3)

@@ -51,8 +51,11 @@ class TikBackend(Backend):
 
     def build_packed(self, problem: PackedProblem):
         from flash_attention.backends.ascend.keep_bits import GeneratedKeepBits
-        from flash_attention.backends.ascend.packed import PackedOperators
+        from flash_attention.backends.ascend.packed import PackedOperators, runs_alone
+        from flash_attention.backends.packed_loop import PackedLoop
 
+        if runs_alone(problem):
+            return PackedLoop(self, problem)
         draw = GeneratedKeepBits(host.describe_packed(problem))
         return PackedOperators(problem, _primitives(), draw, environment.chip())
 

@@ -21,8 +21,8 @@ class DecodeKernels(nn.Cell):
     """Both kernels.
 
     query (B, H, Sq, D), key (B, Hkv, Sk, D) and value (B, Hkv, Sk, Dv), or caches with tables and lengths as
-    `PagedOperators` pads them; sinks and slopes (H,) float32, or anything where the problem has none. output
-    (B, H, Sq, Dv), logsumexp (B, H, Sq padded to 16).
+    `PagedOperators` pads them; sinks (H,) and slopes (H,) or (B * H,) float32, or anything where the problem
+    has none. output (B, H, Sq, Dv), logsumexp (B, H, Sq padded to 16).
     """
 
     def __init__(self, request: Request, make_primitive: MakePrimitive, given_slopes: bool):
@@ -31,8 +31,9 @@ class DecodeKernels(nn.Cell):
         plan = scheduler.choose(p, self.paged).plan
         shapes = {"output": (p.batch, p.heads, p.seq_q, p.value_dim)}
         head_rows = scheduler.head_rows(p, plan)
+        slope_rows = scheduler.slope_rows(p, plan)
         main, merge = (
-            primitive_of(name, request, make_primitive, shapes, given_slopes, head_rows) for name in DECODE_STAGES
+            primitive_of(name, request, make_primitive, shapes, given_slopes, slope_rows) for name in DECODE_STAGES
         )
         self.main, self.main_constants = main
         self.merge, self.merge_constants = merge

@@ -43,9 +43,6 @@ def refuse_on_910(problem: AttentionProblem) -> str | None:
         return f"the TIK operators take a softcap from {SOFTCAPS[0]} to {SOFTCAPS[1]}, got {problem.rules.softcap}"
     if problem.bias_dtype not in (None, "float16"):
         return f"the TIK operators take a float16 bias, got {problem.bias_dtype}"
-    shape = problem.slopes_shape
-    if shape is not None and len(shape) == 2 and shape[0] > 1:
-        return f"the TIK operators take alibi_slopes that all items share, (heads,), got {shape}"
     if problem.bias == "alibi" and max(problem.seq_q, problem.seq_k) > ALIBI_TOKENS:
         return (
             f"the TIK operators compute ALiBi for {ALIBI_TOKENS} tokens at most, "

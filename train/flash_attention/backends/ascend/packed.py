@@ -8,9 +8,10 @@ from mindspore import dtype as mstype
 
 from flash_attention.backends.ascend import integers
 from flash_attention.backends.ascend.cell import NOTHING_SEEN, SpreadSinks, kernels
-from flash_attention.backends.ascend.limits import MAX_KEEP_BYTES
+from flash_attention.backends.ascend.limits import MAX_KEEP_BYTES, refuse_on_910
 from flash_attention.backends.ascend.stages import MakePrimitive
 from flash_attention.backends.constants import filled
+from flash_attention.backends.packed_loop import sequences_alone
 from flash_attention.kernels.tik import host, layout, packed
 from flash_attention.kernels.tik.problem import Chip, padded
 from flash_attention.kernels.tik.signature import Request
@@ -112,17 +113,24 @@ class _Matrix(nn.Cell):
         return ops.reshape(tensor, (rows, -1))
 
 
+def runs_alone(problem: PackedProblem) -> str | None:
+    """What the work tables of packed sequences have no place for, so that each sequence is a call of its own, or None."""
+    rows = problem.rows
+    given = {"bias": rows.bias_shape, "keep_bits": rows.keep_bits, "windows in blocks": rows.rules.in_blocks}
+    return next((name for name, it in given.items() if it), None)
+
+
 def refuse_packed(problem: PackedProblem) -> str | None:
     """Why the operators cannot run packed sequences whose rows they do not refuse, or None."""
-    rules = problem.rows.rules
-    for name, given in (("bias", problem.rows.bias_shape), ("keep_bits", problem.rows.keep_bits)):
-        if given:
-            return (
-                f"of packed sequences the TIK operators take no {name}: their work tables have no place for where that "
-                "of a sequence begins, which is data"
-            )
-    if rules.in_blocks:
-        return "of packed sequences the TIK operators take windows in tokens (window_size), not in blocks"
+    alone = runs_alone(problem)
+    if alone and (problem.lengths_q is None or problem.lengths_k is None):
+        return (
+            f"of packed sequences whose lengths are data the TIK operators take no {alone}: with it they run sequence "
+            "by sequence, each by kernels for its lengths; allowed are lengths in tuples"
+        )
+    if alone:
+        reasons = (refuse_on_910(one) for one in sequences_alone(problem) if one is not None)
+        return next((reason for reason in reasons if reason is not None), None)
     keep_bytes = layout.keep_shape(host.describe_packed(problem))[0] if problem.rows.dropout_threshold else 0
     if keep_bytes > MAX_KEEP_BYTES:
         return (

@@ -23,20 +23,20 @@ def primitive_of(
     make_primitive: MakePrimitive,
     shapes: Mapping[str, tuple],
     given_slopes: bool = False,
-    head_rows: np.ndarray | None = None,
+    slope_rows: np.ndarray | None = None,
 ) -> tuple:
     """(primitive of a stage, a Cell of its last inputs: the constants).
 
     Args:
         shapes: of outputs that MindSpore sees otherwise than the kernel, by name.
         given_slopes: whether the slopes of ALiBi are data, see `Constants`.
-        head_rows: of the decoding kernel: the heads of its rows of slopes.
+        slope_rows: of the decoding kernel: numbers of the slopes of its rows.
     """
     operator, signature = operators.describe(name, request)
     seen = [shapes.get(tensor.name, tensor.shape) for tensor in signature.outputs]
     constants = {one.name: one.constant for one in signature.inputs if one.constant is not None}
     return make_primitive(operator, signature, request, seen), Constants(
-        request.problem, constants, given_slopes, head_rows
+        request.problem, constants, given_slopes, slope_rows
     )
 
 
@@ -46,12 +46,12 @@ class Constants(nn.Cell):
     The kernels read slopes from tables in global memory, and what else a kernel is does not depend on their values.
     """
 
-    def __init__(self, problem: KernelProblem, constants: dict, given_slopes: bool, head_rows: np.ndarray | None):
+    def __init__(self, problem: KernelProblem, constants: dict, given_slopes: bool, slope_rows: np.ndarray | None):
         super().__init__()
         self.values = tuple(map(Tensor, constants.values()))
         self.kinds = tuple(name if given_slopes and name in ("slopes", "row_slopes") else "" for name in constants)
         self.table = SlopeTable(problem)
-        self.head_rows = None if head_rows is None else Tensor(head_rows)
+        self.slope_rows = None if slope_rows is None else Tensor(slope_rows)
 
     def construct(self, slopes):
         result = ()
@@ -59,13 +59,13 @@ class Constants(nn.Cell):
             if kind == "slopes":
                 value = self.table(slopes)
             elif kind == "row_slopes":
-                value = ops.gather(self.table.allowed(slopes), self.head_rows, 0)
+                value = ops.gather(self.table.allowed(slopes), self.slope_rows, 0)
             result = result + (value,)
         return result
 
 
 class SlopeTable(nn.Cell):
-    """float32 (heads, SLOPE_WORDS) of float32 (heads,) slopes; score_terms.slope_table in MindSpore operations.
+    """float32 (slopes, SLOPE_WORDS) of float32 (slopes,); score_terms.slope_table in MindSpore operations.
 
     A slope that is steeper than the kernels can tell apart, for so many tokens, becomes NaN.
     """
@@ -74,7 +74,7 @@ class SlopeTable(nn.Cell):
         super().__init__()
         self.post_scale = float(problem.post_scale)
         self.steepest = ALIBI_LARGEST / max(problem.seq_q, problem.seq_k)
-        self.nan = Tensor(np.full(problem.heads, np.nan, np.float32))
+        self.nan = Tensor(np.full(len(problem.slopes), np.nan, np.float32))
 
     def allowed(self, slopes):
         return ops.select(ops.abs(slopes) <= self.steepest, slopes, self.nan)

@@ -6,6 +6,7 @@ library.py      finds it, tells it a problem, calls it on NumPy arrays
 operators.py    puts it into MindSpore as a Cell of custom primitives
 packed.py       the same for packed sequences
 paged.py        the same for a paged cache, and its update
+rotary.py       rotary position embedding
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ DOT_PRODUCT_ISA = "avx512_bf16"  # multiplies bfloat16 by an instruction of its 
 TILES_ISA = "amx"  # and by tiles; runs only where the variable asks for it
 BUILD_COMMAND = "python -m flash_attention.backends.cpu.build"
 
-_VERSION = 7  # as in csrc/arguments.h
+_VERSION = 8  # as in csrc/arguments.h
 # As in csrc/custom.cpp.
 # The optional inputs of the kernel in its order. Given slopes of ALiBi come in the place of the bias.
 INPUTS = ("mask", "bias", "keep_bits", "seed", "sinks", "prefix", "segment_ids", "kv_segment_ids")
@@ -188,6 +188,12 @@ def append_configuration(max_length: int, refuses: bool, padding_side: str) -> n
 def reorder_configuration(max_length: int) -> np.ndarray:
     """What the kernel has to know to reorder the sequences of a cache."""
     return np.array([_VERSION, max_length], np.int64)
+
+
+def rotary_configuration(interleaved: bool, layout: str, offset: int | None) -> np.ndarray:
+    """What the kernel has to know to turn (BSND or BNSD) heads: an offset of None is one for each sequence, in a tensor."""
+    heads_first = layout == "BNSD"
+    return np.array([_VERSION, int(interleaved), int(heads_first), int(offset is None), offset or 0], np.int64)
 
 
 def places(problem: AttentionProblem) -> tuple[int | None, ...]:

@@ -6,7 +6,13 @@ import numpy as np
 from mindspore import Tensor, ops
 from mindspore import dtype as mstype
 
-__all__ = ["index_first_axis", "index_put_first_axis", "pad_input", "unpad_input"]
+__all__ = [
+    "index_first_axis",
+    "index_put_first_axis",
+    "pad_input",
+    "unpad_input",
+    "unpad_input_for_concatenated_sequences",
+]
 
 
 def index_first_axis(input: Tensor, indices: Tensor) -> Tensor:
@@ -53,14 +59,44 @@ def unpad_input(hidden_states: Tensor, attention_mask: Tensor, unused_mask: Tens
     Raises:
         ValueError: the mask is not (batch, seqlen).
     """
-    own = _read("attention_mask", attention_mask, hidden_states)
-    kept = own if unused_mask is None else own + _read("unused_mask", unused_mask, hidden_states)
-    lengths = kept.sum(axis=1)
+    own = _read("attention_mask", attention_mask, hidden_states) != 0
+    kept = own if unused_mask is None else own | (_read("unused_mask", unused_mask, hidden_states) != 0)
+    return *_packed(hidden_states, kept, kept.sum(axis=1)), Tensor(own.sum(axis=1).astype(np.int32))
+
+
+def unpad_input_for_concatenated_sequences(hidden_states: Tensor, attention_mask_in_length: Tensor) -> tuple:
+    """`unpad_input` of batch items that hold several sequences each, which the cumulative lengths keep apart.
+
+    Args:
+        hidden_states (Tensor): (batch, seqlen, ...), floating.
+        attention_mask_in_length (Tensor): integer (batch, seqlen): the lengths of an item's sequences in their order;
+            0 = none. Their tokens stand at the item's start; seqlen is the most.
+
+    Returns:
+        (tokens, ...) rows, differentiable in hidden_states; int64 (tokens,) indices of them in batch * seqlen; int32
+        (sequences + 1,) cumulative lengths; the largest length, an int.
+
+    Raises:
+        ValueError: the lengths are not (batch, seqlen), one is negative, or those of an item add up to more than
+            seqlen.
+    """
+    name, seqlen = "attention_mask_in_length", hidden_states.shape[1]
+    lengths = _read(name, attention_mask_in_length, hidden_states)
+    if lengths.min(initial=0) < 0:
+        raise ValueError(f"{name}: got {lengths.min()}, allowed are lengths >= 0")
+    totals = lengths.sum(axis=1)
+    if totals.max(initial=0) > seqlen:
+        raise ValueError(f"{name}: got {totals.max()} tokens of an item, allowed are up to seqlen, {seqlen}")
+    return _packed(hidden_states, np.arange(seqlen) < totals[:, None], lengths[lengths > 0])
+
+
+def _packed(hidden_states: Tensor, kept: np.ndarray, lengths: np.ndarray) -> tuple:
+    """Rows of what is kept, their indices, cumulative lengths, and the largest of the lengths."""
     ends = np.concatenate(([0], np.cumsum(lengths))).astype(np.int32)
     indices = Tensor(np.flatnonzero(kept).astype(np.int64))
     rows = ops.cast(hidden_states, mstype.float32).reshape((-1,) + hidden_states.shape[2:])
     rows = ops.cast(index_first_axis(rows, indices), hidden_states.dtype)
-    return rows, indices, Tensor(ends), int(lengths.max()), Tensor(own.sum(axis=1).astype(np.int32))
+    return rows, indices, Tensor(ends), int(lengths.max(initial=0))
 
 
 def pad_input(hidden_states: Tensor, indices: Tensor, batch: int, seqlen: int) -> Tensor:
@@ -82,4 +118,4 @@ def pad_input(hidden_states: Tensor, indices: Tensor, batch: int, seqlen: int) -
 def _read(name: str, mask: Tensor, hidden_states: Tensor) -> np.ndarray:
     if mask.shape != hidden_states.shape[:2]:
         raise ValueError(f"{name}: got shape {mask.shape}, allowed is (batch, seqlen), here {hidden_states.shape[:2]}")
-    return (mask.asnumpy() != 0).astype(np.int64)
+    return mask.asnumpy().astype(np.int64)

@@ -6,9 +6,12 @@ from mindspore import Tensor, ops
 from mindspore import dtype as mstype
 from mindspore.ops import constexpr
 
+from flash_attention.backends.constants import filled, numbered
 from flash_attention.compat.flash_attn.kvcache import flash_attn_with_kvcache
 from flash_attention.functional import flash_attention
-from flash_attention.problem.checks import check_bool
+from flash_attention.problem.checks import check_bool, check_dtype
+from flash_attention.problem.packed import LENGTH_DTYPES
+from flash_attention.tensors import spec, tensor_spec
 from flash_attention.varlen import flash_attention_varlen
 
 __all__ = [
@@ -59,7 +62,7 @@ def flash_attn_func(
     Raises:
         TypeError, ValueError: an input is not allowed; before anything runs.
     """
-    _check(deterministic, return_attn_probs, None)
+    _check(deterministic, return_attn_probs)
     result = flash_attention(
         q,
         k,
@@ -184,7 +187,9 @@ def flash_attn_varlen_func(
         cu_seqlens_q (Tensor): int32 (batch + 1,), cumulative lengths from 0 to total_q.
         cu_seqlens_k (Tensor): likewise, to total_k.
         max_seqlen_q (int): no effect, as max_seqlen_k.
-        block_table (Tensor): refused: `flash_attn_with_kvcache` takes pages.
+        block_table (Tensor): int32 (batch, most pages of a sequence): k and v then are (num_blocks, page_block_size,
+            nheads_k, headdim), and key j of sequence b is in page block_table[b, j // page_block_size]. The pages are
+            gathered first. Entries past the end of a sequence may be anything; a key that no page holds is NaN.
 
     All other arguments are those of `flash_attn_func`; alibi_slopes are (nheads,) or (batch, nheads).
 
@@ -194,7 +199,16 @@ def flash_attn_varlen_func(
     Raises:
         TypeError, ValueError: an input is not allowed; before anything runs.
     """
-    _check(deterministic, return_attn_probs, block_table)
+    _check(deterministic, return_attn_probs)
+    if block_table is not None:
+        _check_pages(spec(k), spec(v), spec(cu_seqlens_q), spec(cu_seqlens_k), spec(block_table))
+        k, v = _gathered(k, cu_seqlens_k, block_table), _gathered(v, cu_seqlens_k, block_table)
+        # The rows behind the last key are one more sequence, of no query.
+        cu_seqlens_q = _with_last(cu_seqlens_q, q.shape[0])
+        cu_seqlens_k = _with_last(cu_seqlens_k, k.shape[0])
+        if alibi_slopes is not None and len(alibi_slopes.shape) == 2:
+            slopes = ops.cast(alibi_slopes, mstype.float32)
+            alibi_slopes = ops.concat((slopes, filled((1, slopes.shape[1]), 0)), 0)
     result = flash_attention_varlen(
         q,
         k,
@@ -312,12 +326,54 @@ def _part(packed, index):
     return ops.cast(ops.cast(packed, mstype.float32)[..., index, :, :], packed.dtype)
 
 
+def _gathered(cache, cu_seqlens, table):
+    """Rows of the sequences in pages, one sequence behind the other; as many as pages can hold, the last without a meaning."""
+    blocks, size = cache.shape[0], cache.shape[1]
+    batch, width = table.shape
+    row = ops.reshape(numbered(batch * width * size), (-1, 1))
+    ends = ops.cast(cu_seqlens, mstype.int32)
+    owner = ops.cast(row >= ops.reshape(ends[1:], (1, -1)), mstype.float32).sum(1)
+    exists = owner < batch
+    owner = ops.minimum(ops.cast(owner, mstype.int32), batch - 1)
+    inside = ops.reshape(row, (-1,)) - ops.gather(ends, owner, 0)
+    page = ops.minimum(inside // size, width - 1)
+    block = ops.gather(ops.reshape(table, (-1,)), owner * width + page, 0)
+    known = ops.logical_and(ops.logical_and(block >= 0, block < blocks), inside < width * size)
+    place = ops.minimum(ops.maximum(block, 0), blocks - 1) * size + inside % size
+    # A CPU gathers no bfloat16.
+    rows = ops.gather(ops.reshape(ops.cast(cache, mstype.float32), (blocks * size,) + cache.shape[2:]), place, 0)
+    missing = ops.logical_and(exists, ops.logical_not(known))
+    rows = ops.masked_fill(rows, ops.reshape(missing, (-1, 1, 1)), float("nan"))
+    return ops.cast(rows, cache.dtype)
+
+
+def _with_last(cu_seqlens, rows):
+    return ops.concat((ops.cast(cu_seqlens, mstype.int32), numbered(1) + rows), 0)
+
+
 @constexpr(reuse_result=False)
-def _check(deterministic, return_attn_probs, block_table):
+def _check_pages(k, v, cu_seqlens_q, cu_seqlens_k, block_table):
+    k, v, table = tensor_spec("k", k), tensor_spec("v", v), tensor_spec("block_table", block_table)
+    check_dtype("block_table", table.dtype, ("int32",))
+    if len(table.shape) != 2:
+        raise ValueError(f"block_table: got shape {table.shape}, allowed is (batch, pages)")
+    for name, tensor in (("k", k), ("v", v)):
+        if len(tensor.shape) != 4 or tensor.shape[:3] != k.shape[:3]:
+            raise ValueError(
+                f"{name}: got shape {tensor.shape}, allowed is (num_blocks, page_block_size, nheads_k, headdim) with a "
+                "block_table, the first three the same for k and v"
+            )
+    for name, given in (("cu_seqlens_q", cu_seqlens_q), ("cu_seqlens_k", cu_seqlens_k)):
+        ends = tensor_spec(name, given)
+        check_dtype(name, ends.dtype, LENGTH_DTYPES)
+        if ends.shape != (table.shape[0] + 1,):
+            raise ValueError(f"{name}: got shape {ends.shape}, allowed is (batch + 1,) = ({table.shape[0] + 1},)")
+
+
+@constexpr(reuse_result=False)
+def _check(deterministic, return_attn_probs):
     check_bool("deterministic", deterministic)
     check_bool("return_attn_probs", return_attn_probs)
-    if block_table is not None:
-        raise ValueError("block_table: given, allowed is None; flash_attn_with_kvcache takes keys and values in pages")
 
 
 @constexpr(reuse_result=False)

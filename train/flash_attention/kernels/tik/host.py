@@ -40,12 +40,20 @@ def describe(
             tile=rules.tile if rules.in_blocks else PLAIN_RULES.tile,
         ),
         mask_shape=mask_shape(problem),
-        slopes=tuple(alibi_slopes(problem)) if problem.bias == "alibi" else (),
+        slopes=_slopes(problem),
         cores=cores,
         memories=memories,
         tiling=tiling,
         layout=layout,
     )
+
+
+def _slopes(problem: AttentionProblem) -> tuple[float, ...]:
+    """Those of the heads, as often as items have their own: where they are data the kernels read others."""
+    if problem.bias != "alibi":
+        return ()
+    shape = problem.slopes_shape
+    return tuple(alibi_slopes(problem)) * (shape[0] if shape is not None and len(shape) == 2 else 1)
 
 
 def describe_packed(
@@ -60,7 +68,8 @@ def describe_packed(
     Raises:
         TypeError: a dtype that this chip cannot multiply.
     """
-    rows = replace(problem.rows, prefix=False)
+    slopes = problem.rows.slopes_shape
+    rows = replace(problem.rows, prefix=False, slopes_shape=slopes and slopes[-1:])
     rules = replace(rows.rules, scale=rows.scale)
     scaled = replace(rows, head_dim=padded(rows.head_dim), value_dim=padded(rows.value_dim), rules=rules)
     described = describe(scaled, cores=cores, memories=memories, tiling=tiling, layout="TH")
@@ -70,7 +79,14 @@ def describe_packed(
         if problem.lengths_q is not None and problem.lengths_k is not None:
             lengths = [(end - first, end_k - first_k) for first, end, first_k, end_k in problem.bounds()]
         blocks = packed.keep_blocks(rows.seq_q, rows.seq_k, problem.sequences, lengths)
-    return replace(described, sequences=problem.sequences, prefix=problem.rows.prefix, keep_blocks=blocks)
+    items = problem.sequences if slopes is not None and len(slopes) == 2 else 1
+    return replace(
+        described,
+        sequences=problem.sequences,
+        prefix=problem.rows.prefix,
+        keep_blocks=blocks,
+        slopes=described.slopes * items,
+    )
 
 
 def mask_shape(problem: AttentionProblem) -> tuple | None:

@@ -20,8 +20,8 @@ from flash_attention.kernels.tik.problem import KernelProblem, padded
 from flash_attention.kernels.tik.record_layout import RecordLayout
 
 BLOCK = 128
-# A block of rows: first row among all tokens, rows that exist, position of the first one.
-BLOCK_RECORD = RecordLayout({"first_row": 1, "rows": 1, "position": 1, "padding": 5})
+# A block of rows: first row among all tokens, rows that exist, position of the first one, number of the sequence.
+BLOCK_RECORD = RecordLayout({"first_row": 1, "rows": 1, "position": 1, "sequence": 1, "padding": 4})
 FAR = 1 << 30  # stands for no limit
 
 Array = Any
@@ -121,7 +121,7 @@ def tiles(xp, problem: KernelProblem, count: int):
 
 def blocks(xp, problem: KernelProblem) -> Callable[[tuple], Array]:
     """make(sequences) -> int32 (blocks, BLOCK_RECORD.size): the rows of every block of BLOCK stored rows."""
-    numbered, unused = tiles(xp, problem, stored_rows(problem) // BLOCK), BLOCK_RECORD.size - 3
+    numbered, unused = tiles(xp, problem, stored_rows(problem) // BLOCK), BLOCK_RECORD.size - 4
 
     def make(described):
         query_row, _, _, _, offset, _, queries, _ = described
@@ -130,7 +130,7 @@ def blocks(xp, problem: KernelProblem) -> Callable[[tuple], Array]:
         first, position = xp.take(query_row, owner, 0) + start, xp.take(offset, owner, 0) + start
         rows = xp.minimum(xp.take(queries, owner, 0) - start, BLOCK)
         nothing = exists * 0
-        return xp.stack((first * exists, rows * exists, position * exists) + (nothing,) * unused)
+        return xp.stack((first * exists, rows * exists, position * exists, owner) + (nothing,) * unused)
 
     return make
 

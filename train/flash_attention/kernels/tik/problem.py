@@ -47,7 +47,7 @@ class KernelProblem(AttentionProblem):
         layout: of query, key, value, output and their gradients, one of LAYOUTS. "TH" takes head_dims that are
             multiples of 16: then FRACTAL_NZ keeps every head in columns of its own.
         prefix: the kernels take the length of a prefix per packed sequence.
-        slopes: one per head where rules.alibi.
+        slopes: where rules.alibi one per head, or one per head of every batch item or packed sequence, head by head.
         cores: AI cores the work is split over.
         memories: see Chip.
         tiling: name of a tiling strategy of `flash_attention.kernels.tik.forward.plan`.
@@ -93,6 +93,11 @@ class KernelProblem(AttentionProblem):
         for memory, (name, largest) in zip(self.memories, CAPACITY.items()):
             check_int(f"memories: {name}", memory, 1, largest)
 
+    @property
+    def slope_stride(self) -> int:
+        """Slopes from those of one batch item or packed sequence to those of the next."""
+        return self.heads if len(self.slopes) > self.heads else 0
+
     def _check_layout(self) -> None:
         check_name("layout", self.layout, LAYOUTS)
         for name in ("head_dim", "value_dim"):
@@ -124,10 +129,12 @@ class KernelProblem(AttentionProblem):
             )
 
     def _check_slopes(self) -> None:
-        wanted = self.heads if self.rules.alibi else 0
-        if len(self.slopes) != wanted or not all(isinstance(s, Real) and math.isfinite(s) for s in self.slopes):
+        items = (1, self.sequences or self.batch) if self.rules.alibi else (0,)
+        wanted = [self.heads * count for count in items]
+        if len(self.slopes) not in wanted or not all(isinstance(s, Real) and math.isfinite(s) for s in self.slopes):
+            allowed = " or ".join(str(count) for count in dict.fromkeys(wanted))
             raise ValueError(
-                f"slopes: got {self.slopes!r}, allowed are {wanted} finite numbers with alibi={self.rules.alibi}"
+                f"slopes: got {self.slopes!r}, allowed are {allowed} finite numbers with alibi={self.rules.alibi}"
             )
         if not self.rules.alibi:
             return

@@ -215,7 +215,7 @@ def _decode(request: Request) -> dict:
         result["block_tables"] = (padded(p.batch * (p.seq_k // request.pages[1]), 8),)
     result.update(key=(*cache, p.head_dim), value=(*cache, p.value_dim), limits=choice.split.limits, **_partial(choice))
     if p.rules.alibi:
-        result["row_slopes"] = np.array(p.slopes, np.float32)[choice.split.head_rows]
+        result["row_slopes"] = np.array(p.slopes, np.float32)[choice.split.slope_rows]
     return result
 
 

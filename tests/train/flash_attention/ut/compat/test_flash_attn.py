@@ -148,7 +148,7 @@ WRONG = {
     "kv": ("flash_attn_kvpacked_func", (FOUR, FOUR), {}, "kv: got shape"),
     "qkv": ("flash_attn_varlen_qkvpacked_func", (FOUR, FOUR, 3), {}, "allowed is (total, 3, nheads, headdim)"),
     "deterministic": ("flash_attn_func", (FOUR,) * 3, {"deterministic": 1}, "deterministic: got int 1"),
-    "pages": ("flash_attn_varlen_func", (FOUR,) * 5 + (8, 8), {"block_table": FOUR}, "block_table: given"),
+    "pages": ("flash_attn_varlen_func", (FOUR,) * 5 + (8, 8), {"block_table": FOUR}, "block_table: got dtype float16"),
     "one": ("flash_attn_with_kvcache", (FOUR, CACHE, CACHE, NEW), {"cache_seqlens": 3}, "v: got None"),
     "where": ("flash_attn_with_kvcache", (FOUR, CACHE, CACHE, NEW, NEW), {}, "cache_seqlens: got None beside k"),
     "room": (

@@ -3,11 +3,20 @@
 import mindspore as ms
 import numpy as np
 import pytest
-from flash_attention import rotary_embedding
+from flash_attention import rotary, rotary_embedding
 from mindspore import Tensor, nn, ops
 
 BATCH, SEQ, HEADS, DIM, POSITIONS = 3, 7, 2, 20, 40
 OFFSETS = np.array([0, 33, 5], np.int32)
+
+
+@pytest.fixture(params=("native", "composed"), autouse=True)
+def form(request, monkeypatch):
+    """Runs the test with the native kernel, and with MindSpore's operations as devices do."""
+    if request.param == "native":
+        assert rotary.serves_native()
+    monkeypatch.setattr(rotary, "serves_native", lambda: request.param == "native")
+    return request.param
 
 
 def random(*shape, seed=0) -> np.ndarray:
@@ -41,7 +50,7 @@ def turned(x):
 
 
 class Rotary(nn.Cell):
-    """A call; `offsets` are data, or None where `constant` says them."""
+    """A call, times `upstream`; `offsets` are data, or None where `constant` says them."""
 
     def __init__(self, interleaved: bool, constant: int):
         super().__init__()
@@ -66,6 +75,103 @@ def test_forward_and_gradient(mode, rotary_dim, interleaved, offsets):
     # Turning is linear in the tables: their gradients times the tables give the sum of what is turned.
     of_tables = (gradient[1].asnumpy() * cos).sum() + (gradient[2].asnumpy() * sin).sum()
     np.testing.assert_allclose(of_tables, exact[..., :rotary_dim].sum(), rtol=1e-4)
+
+
+class TwoTurns(nn.Cell):
+    """The sum of a product of two calls, (batch, seq, heads, head_dim) in, one number out; nothing in it is linear in x."""
+
+    def construct(self, x, cos, sin, offsets):
+        once = rotary_embedding(x, cos, sin, offsets=offsets, interleaved=True)
+        return (rotary_embedding(once * once, cos, sin, offsets=2) * once).sum()
+
+
+class OfGradient(nn.Cell):
+    """The sum of squares of the gradient of a net by its first input."""
+
+    def __init__(self, net):
+        super().__init__()
+        self.net, self.gradient = net, ops.GradOperation()
+
+    def construct(self, x, cos, sin, offsets):
+        gradient = self.gradient(self.net)(x, cos, sin, offsets)
+        return (gradient * gradient).sum()
+
+
+def two_turns(x, cos, sin, offsets) -> float:
+    """TwoTurns in float64."""
+    once = expected(x, cos, sin, True, offsets)
+    return (expected(once * once, cos, sin, False, 2) * once).sum()
+
+
+def slope(function, x, direction, step) -> float:
+    """The derivative of a function of x along a direction."""
+    return (function(x + step * direction) - function(x - step * direction)) / (2 * step)
+
+
+def test_two_calls_in_a_net_again_with_other_data(mode):
+    net, gradient = TwoTurns(), ops.GradOperation()
+    for turn, offsets in enumerate((np.array([0, 3, 9], np.int32), np.array([30, 1, 0], np.int32))):
+        x, direction = (random(BATCH, SEQ, HEADS, DIM, seed=2 * turn + i).astype(np.float64) for i in range(2))
+        cos, sin = (table + np.float32(turn) for table in tables(12))
+        inputs = tuple(map(Tensor, (x.astype(np.float32), cos, sin, offsets)))
+        np.testing.assert_allclose(net(*inputs).asnumpy(), two_turns(x, cos, sin, offsets), rtol=1e-4)
+        along = (gradient(net)(*inputs).asnumpy() * direction).sum()
+        exact = slope(lambda x, rest=(cos, sin, offsets): two_turns(x, *rest), x, direction, 1e-4)
+        np.testing.assert_allclose(along, exact, rtol=1e-3)
+
+
+def test_second_derivative(mode, form):
+    if mode == "pynative" and (form == "composed" or ms.__version__.startswith("2.7")):
+        pytest.skip("MindSpore 2.10 gives wrong numbers of its own operations in PYNATIVE, 2.7 calls no bprop twice")
+    x, direction = random(BATCH, SEQ, HEADS, DIM), random(BATCH, SEQ, HEADS, DIM, seed=1)
+    cos, sin = tables(12)
+
+    def squares(x):
+        return float(OfGradient(TwoTurns())(*map(Tensor, (x, cos, sin, OFFSETS))).asnumpy())
+
+    second = ops.GradOperation()(OfGradient(TwoTurns()))(*map(Tensor, (x, cos, sin, OFFSETS))).asnumpy()
+    np.testing.assert_allclose((second * direction).sum(), slope(squares, x, direction, np.float32(1e-2)), rtol=1e-2)
+
+
+@pytest.mark.parametrize("layout, interleaved", (("BSND", True), ("BNSD", False)))
+def test_gradient_of_a_jit_function_in_pynative(layout, interleaved):
+    x, upstream, (cos, sin) = random(BATCH, SEQ, HEADS, DIM), random(BATCH, SEQ, HEADS, DIM, seed=1), tables(12)
+    heads_first = turned if layout == "BNSD" else np.asarray
+
+    @ms.jit
+    def compiled(x, cos, sin, offsets, upstream):
+        return rotary_embedding(x, cos, sin, offsets=offsets, interleaved=interleaved, input_layout=layout) * upstream
+
+    for offsets in (OFFSETS, OFFSETS[::-1].copy()):
+        inputs = map(Tensor, (heads_first(x).copy(), cos, sin, offsets, heads_first(upstream).copy()))
+        gradient = ops.GradOperation()(compiled)(*inputs).asnumpy()
+        of_x = expected(upstream, cos, sin, interleaved, offsets, conjugate=True)
+        np.testing.assert_allclose(heads_first(gradient), of_x, atol=2e-6)
+
+
+@pytest.mark.parametrize("dtype", ("float16", "bfloat16"))
+def test_low_precision_gradients(mode, dtype):
+    """Those of tables in another dtype than x, and numbers that are subnormal in it."""
+    if not hasattr(ms, dtype):
+        pytest.skip("this MindSpore has no bfloat16")
+    kind, (cos, sin) = getattr(ms, dtype), map(Tensor, tables(DIM))
+    x, upstream = (Tensor(random(BATCH, SEQ, HEADS, DIM, seed=i) * scale).astype(kind) for i, scale in ((0, 1), (1, 3e-6)))
+    inputs = x, cos.astype(kind), sin, Tensor(OFFSETS)
+    gradients = ops.GradOperation(get_all=True, sens_param=True)(turn_in_halves)(*inputs, upstream)
+    assert [str(one.dtype) for one in gradients[:3]] == ["BFloat16" if dtype == "bfloat16" else "Float16"] * 2 + ["Float32"]
+    held = [one.astype(ms.float32).asnumpy() for one in (*inputs[:3], upstream)]
+    of_x = expected(held[3], *held[1:3], False, OFFSETS, conjugate=True)
+    least = 2.0**-25 if dtype == "float16" else 0  # half of the smallest float16
+    error = np.abs(gradients[0].astype(ms.float32).asnumpy() - of_x)
+    assert np.all(error <= (2.0**-11 if dtype == "float16" else 2.0**-8) * np.abs(of_x) + least * 1.001 + 1e-11)
+    of_tables = (gradients[2].asnumpy() * held[2]).sum() + (gradients[1].astype(ms.float32).asnumpy() * held[1]).sum()
+    whole = (expected(held[0], *held[1:3], False, OFFSETS) * held[3]).sum()
+    np.testing.assert_allclose(of_tables, whole, atol=2e-2 * np.abs(held[3]).max())
+
+
+def turn_in_halves(x, cos, sin, offsets):
+    """One call."""
+    return rotary_embedding(x, cos, sin, offsets=offsets)
 
 
 def test_jit_and_layout():

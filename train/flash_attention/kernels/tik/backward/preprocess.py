@@ -221,7 +221,7 @@ class _Rows:
         for number in score_terms.REFERENCE:
             self._terms(number, ((delta, (DELTA,)), (lse, tuple(range(SCORE, len(core.on.terms))))))
         if self.slopes:
-            self.slopes.load(self._slope(place.head))
+            self.slopes.load(self._slope(place))
             self.slopes.row_block(place.position, 0, 0)
 
         def store(have: Number) -> None:
@@ -260,11 +260,15 @@ class _Rows:
         core.binary("vec_mul", share, share, delta, 128)
         core.with_scalar("vec_muls", share, share, -1.0, 128)
 
-    def _slope(self, head: Number) -> Scalar:
-        """Number of the head inside its batch."""
-        heads = self.core.problem.heads
-        number = self.core.scalar("int32", "slope_head")
-        number.set_as(head - head // heads * heads)
+    def _slope(self, place: Place) -> Scalar:
+        """Number of the slope of a head."""
+        problem, number = self.core.problem, self.core.scalar("int32", "slope_head")
+        if place.sequence is not None:
+            number.set_as(place.head + place.sequence * problem.heads)
+        elif problem.slope_stride:
+            number.set_as(place.head)
+        else:
+            number.set_as(place.head - place.head // problem.heads * problem.heads)
         return number
 
     def _row_sums(self, delta: Tensor, copy: int) -> None:

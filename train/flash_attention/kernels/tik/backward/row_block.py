@@ -44,6 +44,7 @@ class Place:
         start: first row, in what is stored per row.
         rows: rows that it has; with packed sequences 0 is one of the numbers.
         position: of the first row.
+        sequence: with packed sequences that have slopes of their own its number, else None.
     """
 
     def __init__(self, core: Core[BlockPlan], blocks: int, copy: int):
@@ -51,6 +52,9 @@ class Place:
         self.core, self.blocks, self.copy = core, blocks, copy
         names = ("head", "block", "start", "rows")
         self.head, self.block, self.start, self.rows = (core.scalar("int32", name, 0) for name in names)
+        self.sequence: Scalar | None = None
+        if core.problem.sequences and core.problem.slope_stride:
+            self.sequence = core.scalar("int32", "sequence", 0)
         self._packed: tuple[Scalar, Scalar] | None = None
         if core.problem.sequences:
             self._packed = core.scalar("int32", "first_row", 0), core.scalar("int32", "position", 0)
@@ -91,6 +95,8 @@ class Place:
             self.rows.set_as(0)
         with core.tik.if_scope(self.rows > core.plan.rows):
             self.rows.set_as(core.plan.rows)
+        if self.sequence is not None:
+            self.sequence.set_as(words[at + packed.BLOCK_RECORD.word("sequence")])
         start = core.scalar("int32", "block_position")
         start.set_as(words[at + packed.BLOCK_RECORD.word("position")])
         inside.set_as(start + inside)

@@ -370,7 +370,7 @@ def _planes(row: np.void, problem: KernelProblem, batch: int, head: int) -> None
     row["kv_head"] = batch * problem.kv_heads + head
     row["mask_plane"] = plane(*problem.mask_planes, batch, first)
     row["bias_plane"] = plane(*problem.bias_planes, batch, first)
-    row["slope"], row["batch"] = first, batch
+    row["slope"], row["batch"] = batch * problem.slope_stride + first, batch
 
 
 def _key_tile(

@@ -92,11 +92,11 @@ SLOPE_WORDS = 8  # slope / post_scale; two terms of 128 * it; two terms of it; t
 
 
 def slope_table(problem: KernelProblem) -> np.ndarray:
-    """float32 (heads, SLOPE_WORDS): the slopes taken apart. All but the first word are float16 numbers."""
-    table = np.zeros((problem.heads, SLOPE_WORDS), np.float32)
-    for head, slope in enumerate(problem.slopes):
+    """float32 (slopes, SLOPE_WORDS): the slopes taken apart. All but the first word are float16 numbers."""
+    table = np.zeros((len(problem.slopes), SLOPE_WORDS), np.float32)
+    for number, slope in enumerate(problem.slopes):
         reduced = slope / problem.post_scale
-        table[head] = [
+        table[number] = [
             reduced,
             *terms(128 * reduced, 2),
             *terms(reduced, 2),

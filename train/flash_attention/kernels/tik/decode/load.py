@@ -158,7 +158,7 @@ def by_block(core: Core[DecodePlan], block: Number, record: Callable[[int], None
 def load_slopes(core: Core[DecodePlan], stream: Stream, slot: Tensor) -> None:
     """Slopes of the rows of the stream's row block."""
     size = core.plan.row_groups * LANES
-    pair = stream.head * core.plan.row_blocks + stream.block
+    pair = stream.pair if core.problem.slope_stride else stream.head * core.plan.row_blocks + stream.block
     core.tik.data_move(slot, core.gm["row_slopes"][pair * size], 0, 1, size // 8, 0, 0)
 
 

@@ -28,14 +28,14 @@ class DecodeSplit:
     Attributes:
         slots: of sums, see the module.
         limits: see `VisibleKeys.table`.
-        head_rows: see `head_rows`.
+        slope_rows: see `slope_rows`.
         columns: of the output, that are a unit of the merging kernel.
         merge_buffers: on-chip buffers of that kernel.
     """
 
     slots: int
     limits: np.ndarray
-    head_rows: np.ndarray
+    slope_rows: np.ndarray
     columns: int
     merge_buffers: tuple[Buffer, ...]
 
@@ -60,7 +60,7 @@ def choose(problem: KernelProblem, paged: bool) -> DecodeChoice:
     for parts in (main, merge):
         if excess(parts, problem):
             raise ValueError(f"decode: needs {excess(parts, problem)}")
-    limits, rows = VisibleKeys.of(problem, plan).table(plan), head_rows(problem, plan)
+    limits, rows = VisibleKeys.of(problem, plan).table(plan), slope_rows(problem, plan)
     work = DecodeSplit(slots(problem, plan), limits, rows, columns, tuple(merge))
     return Choice(plan, work, tuple(main))
 
@@ -170,3 +170,11 @@ def head_rows(problem: KernelProblem, plan: tiling.DecodePlan) -> np.ndarray:
         heads[:, block] = np.where(real, inside, block * plan.group_heads)
     heads += np.arange(problem.kv_heads, dtype=np.int32)[:, None, None] * problem.group
     return np.tile(heads.reshape(-1, plan.row_groups, 16), (1, 1, 4))
+
+
+def slope_rows(problem: KernelProblem, plan: tiling.DecodePlan) -> np.ndarray:
+    """Number of the slope of every row, like `head_rows`: those of all sequences where each has its own."""
+    rows = head_rows(problem, plan)
+    if not problem.slope_stride:
+        return rows
+    return np.concatenate([rows + item * problem.slope_stride for item in range(problem.batch)])

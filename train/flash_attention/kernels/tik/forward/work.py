@@ -196,7 +196,7 @@ def _fill(item: np.void, problem: KernelProblem, batch: int, head: int, row_bloc
     item["kv_head"] = batch * problem.kv_heads + head // problem.group
     item["mask_plane"] = plane(*problem.mask_planes, batch, head)
     item["bias_plane"] = plane(*problem.bias_planes, batch, head)
-    item["slope"], item["batch"] = head, batch
+    item["slope"], item["batch"] = batch * problem.slope_stride + head, batch
     item["begin"], item["end"] = row_blocks["first"].min(), row_blocks["last"].max() + 1
     item["row_blocks"][: len(row_blocks)] = row_blocks
 

@@ -1,0 +1,296 @@
+"""`import flash_attn`, installed by one line, over a sub-sample of the parameters that flash_attn's own test file goes
+through, against float64 NumPy: its shapes, head sizes, kinds of heads, masks, pages and caches, drawn by a fixed seed.
+"""
+
+import random as chance
+
+import flash_attention
+import mindspore as ms
+import numpy as np
+import pytest
+from flash_attention.compat.ascend910 import uninstall
+from mindspore import Tensor, ops
+
+from tests.train.flash_attention.support.flash_attn_truth import CLOSE, exact, random, shown, slopes_of
+from tests.train.flash_attention.support.modes import in_mode
+
+HEAD_DIMS = (32, 40, 59, 64, 80, 96, 111, 128, 160, 192, 224, 256)
+LENGTHS = ((113, 203), (128, 217), (113, 211), (108, 256), (256, 512), (512, 256), (333, 332), (1, 147))
+DECODED = ((1, 239), (3, 799), (1, 128), (1, 339), (3, 1024), (64, 256), (16, 800), (128, 128))
+CAUSAL = ((1, 239), (3, 799), (127, 512), (127, 513), (113, 203), (128, 217), (108, 256), (256, 512))
+KV_HEADS = (6, 1, 2)  # of 6 heads: as many, one, grouped
+SLOPES = ("none", "batch")
+
+
+@pytest.fixture(scope="module")
+def flash_attn():
+    """The shim: one line, and the name is there."""
+    flash_attention.install(flash_attn=True)
+    import flash_attn  # noqa: F401  the name that client code imports
+    import flash_attn.bert_padding
+
+    yield flash_attn
+    uninstall()
+
+
+def drawn(count: int, seed: int, **choices) -> list:
+    """So many of all combinations, each a dict with one of the choices for each name."""
+    draw = chance.Random(seed)
+    return [{name: draw.choice(values) for name, values in choices.items()} for _ in range(count)]
+
+
+def named(case: dict) -> str:
+    """What pytest calls a case."""
+    return "-".join(f"{name}={value}" for name, value in case.items()).replace(" ", "")
+
+
+def window_of(local: bool, seq_k: int, seed: int) -> tuple:
+    """A random window, as the tests there draw it, or none."""
+    draw = chance.Random(seed)
+    return (draw.randrange(seq_k), draw.randrange(seq_k)) if local else (-1, -1)
+
+
+OUTPUTS = drawn(
+    20,
+    1,
+    lengths=LENGTHS,
+    dim=HEAD_DIMS,
+    kv_heads=KV_HEADS,
+    causal=(False, True),
+    local=(False, True),
+    alibi=SLOPES,
+    softcap=(0.0, 50.0),
+    packing=("apart", "kv"),
+    dtype=("float16", "bfloat16"),
+)
+
+
+@pytest.mark.parametrize("case", OUTPUTS, ids=named)
+def test_output_and_gradients(flash_attn, case):
+    (seq_q, seq_k), dim, kv_heads = case["lengths"], case["dim"], case["kv_heads"]
+    if not hasattr(ms, case["dtype"]):
+        pytest.skip("this MindSpore has no bfloat16")
+    window, kind = window_of(case["local"], seq_k, dim), getattr(ms, case["dtype"])
+    given, slopes = slopes_of(case["alibi"], 2, 6)
+    shapes = (2, seq_q, 6, dim), (2, seq_k, kv_heads, dim), (2, seq_k, kv_heads, dim), (2, seq_q, 6, dim)
+    tensors = [Tensor(random(*shape, seed=seed).astype(np.float32)).astype(kind) for seed, shape in enumerate(shapes)]
+    q, k, v, upstream = (tensor.astype(ms.float32).asnumpy() for tensor in tensors)
+    rules = {"causal": case["causal"], "window_size": window, "softcap": case["softcap"], "alibi_slopes": given}
+
+    def attend(q, k, v):
+        if case["packing"] == "kv":
+            kv = ops.stack((k.astype(ms.float32), v.astype(ms.float32)), 2).astype(kind)
+            return flash_attn.flash_attn_kvpacked_func(q, kv, **rules)
+        return flash_attn.flash_attn_func(q, k, v, **rules)
+
+    gradients = ops.GradOperation(get_all=True, sens_param=True)(attend)(*tensors)
+    results = [tensor.astype(ms.float32).asnumpy() for tensor in (attend(*tensors[:3]), *gradients)]
+    visible = shown(seq_q, seq_k, case["causal"], window)
+    unit = 2.0**-10 if case["dtype"] == "float16" else 2.0**-7
+    for item in range(2):
+        expected = exact(
+            q[item], k[item], v[item], visible, softcap=case["softcap"], slopes=slopes[item], upstream=upstream[item]
+        )
+        for result, wanted in zip(results, (expected[0], *expected[2:])):
+            np.testing.assert_allclose(result[item], wanted, rtol=4 * unit, atol=6 * unit * max(1, np.abs(wanted).max()))
+
+
+PAGED = drawn(
+    14,
+    2,
+    lengths=CAUSAL,
+    swapped=(False, True),
+    dim=HEAD_DIMS[:8],
+    kv_heads=KV_HEADS,
+    local=(False, True),
+    page=(None, 16, 256),
+    alibi=SLOPES,
+    mode=("pynative", "graph"),
+)
+
+
+@pytest.mark.parametrize("case", PAGED, ids=named)
+def test_varlen_causal(flash_attn, case):
+    """Padded batches as rows, and keys in pages, of which entries past the end of a sequence are garbage."""
+    seq_q, seq_k = case["lengths"][:: -1 if case["swapped"] else 1]
+    batch, dim, kv_heads, page = 3, case["dim"], case["kv_heads"], case["page"]
+    draw = np.random.default_rng(dim)
+    lengths_q, lengths_k = (draw.integers(max(1, most - 20), most + 1, batch) for most in (seq_q, seq_k))
+    window = window_of(case["local"], seq_k, dim)
+    given, slopes = slopes_of(case["alibi"], batch, 6)
+    q, k, v = random(batch, seq_q, 6, dim), *(random(batch, seq_k, kv_heads, dim, seed=seed) for seed in (1, 2))
+    padding = flash_attn.bert_padding
+    rows_q, indices, ends_q, most_q, _ = padding.unpad_input(Tensor(q), Tensor(np.arange(seq_q) < lengths_q[:, None]))
+    seen = Tensor(np.arange(seq_k) < lengths_k[:, None])
+    (keys, _, ends_k, most_k, _), values = padding.unpad_input(Tensor(k), seen), padding.unpad_input(Tensor(v), seen)[0]
+    table = None
+    if page is not None:
+        width = -(-seq_k // page)
+        table = draw.permutation(batch * width + 2)[: batch * width].astype(np.int32).reshape(batch, width)
+        keys, values = (np.full((batch * width + 2, page, kv_heads, dim), np.nan, np.float16) for _ in range(2))
+        for item, length in enumerate(lengths_k):
+            for at in range(length):
+                place = table[item, at // page], at % page
+                keys[place], values[place] = k[item, at], v[item, at]
+            table[item, -(-length // page) :] = (-7, 10**6)[item % 2]
+        keys, values, table = Tensor(keys), Tensor(values), Tensor(table)
+    call = Varlen(flash_attn, window, most_q, most_k)
+    with in_mode(case["mode"]):
+        output, logsumexp = call(rows_q, keys, values, ends_q, ends_k, given, table)
+    result = padding.pad_input(output, indices, batch, seq_q).asnumpy()
+    starts = ends_q.asnumpy()
+    for item, (length_q, length_k) in enumerate(zip(lengths_q, lengths_k)):
+        visible = shown(length_q, length_k, True, window)
+        parts = q[item, :length_q], k[item, :length_k], v[item, :length_k]
+        expected = exact(*parts, visible, slopes=slopes[item])
+        np.testing.assert_allclose(result[item, :length_q], expected[0], **CLOSE)
+        own = logsumexp.asnumpy()[:, starts[item] : starts[item + 1]]
+        np.testing.assert_allclose(own, expected[1], rtol=1e-3, atol=1e-3)
+        assert not result[item, length_q:].any()
+
+
+class Varlen(ms.nn.Cell):
+    """A causal call; (output, logsumexp)."""
+
+    def __init__(self, flash_attn, window, most_q, most_k):
+        super().__init__()
+        self.call, self.window, self.most = (flash_attn.flash_attn_varlen_func,), window, (most_q, most_k)
+
+    def construct(self, q, k, v, ends_q, ends_k, slopes, table):
+        output, logsumexp, _ = self.call[0](
+            q, k, v, ends_q, ends_k, self.most[0], self.most[1], causal=True, window_size=self.window,
+            alibi_slopes=slopes, return_attn_probs=True, block_table=table,
+        )  # fmt: skip
+        return output, logsumexp
+
+
+CACHES = drawn(
+    16,
+    3,
+    lengths=DECODED,
+    dim=(32, 59, 64, 80, 128, 256),
+    kv_heads=KV_HEADS,
+    new=(False, True),
+    causal=(False, True),
+    local=(False, True),
+    alibi=SLOPES,
+    rotary=(0.0, 0.5, 1.0),
+    interleaved=(False, True),
+    page=(None, 16, 256),
+    leftpad=(False, True),
+    indexed=(False, True),
+    splits=(0, 1),
+)
+
+
+@pytest.mark.parametrize("case", CACHES, ids=named)
+def test_kvcache(flash_attn, case):
+    (seq_q, most), dim, kv_heads, page = case["lengths"], case["dim"], case["kv_heads"], case["page"]
+    batch, seed = 2, dim + most
+    draw = np.random.default_rng(seed)
+    new = min(seq_q, most) if case["new"] else 0
+    rotary_dim = int(case["rotary"] * dim) // 16 * 16 if new else 0
+    most = -(-most // page) * page if page else most
+    lengths = draw.integers(0 if new else 1, most - new + 1, batch).astype(np.int32)
+    leftpad = draw.integers(0, lengths + 1).astype(np.int32) // 2 if case["leftpad"] else None
+    window = window_of(case["local"], most, seed)
+    given, slopes = slopes_of(case["alibi"], batch, 6)
+    rows = batch * most // page if page else batch + 2
+    caches = [random(rows, page or most, kv_heads, dim, seed=n) for n in (1, 2)]
+    table = draw.permutation(rows).astype(np.int32).reshape(batch, -1) if page else None
+    index = draw.permutation(rows)[:batch].astype(np.int32) if case["indexed"] and not page else None
+    q, k, v = random(batch, seq_q, 6, dim, seed=3), *(random(batch, new, kv_heads, dim, seed=n) for n in (4, 5))
+    angles = np.arange(most + seq_q)[:, None] * 50.0 ** -(np.arange(0, max(rotary_dim, 2), 2) / max(rotary_dim, 2))
+    cos, sin = (function(angles).astype(np.float16) for function in (np.cos, np.sin))
+    held = [Tensor(cache.copy()) for cache in caches]
+    optional = {"k": k if new else None, "v": v if new else None, "cache_seqlens": lengths, "cache_leftpad": leftpad}
+    optional |= {"cache_batch_idx": index, "block_table": table}
+    if rotary_dim:
+        optional |= {"rotary_cos": cos, "rotary_sin": sin}
+    tensors = {name: Tensor(array) for name, array in optional.items() if array is not None}
+    output, logsumexp = flash_attn.flash_attn_with_kvcache(
+        Tensor(q),
+        *held,
+        **tensors,
+        causal=case["causal"],
+        window_size=window,
+        rotary_interleaved=case["interleaved"],
+        alibi_slopes=given,
+        num_splits=case["splits"],
+        return_softmax_lse=True,
+    )
+    plain = flash_attn.flash_attn_with_kvcache(
+        Tensor(q), *[Tensor(cache.copy()) for cache in caches], **tensors, causal=case["causal"], window_size=window,
+        rotary_interleaved=case["interleaved"], alibi_slopes=given,
+    )  # fmt: skip
+    for item, length in enumerate(lengths):
+        own = table[item] if page else [item if index is None else index[item]]
+        keys, values = (cache.asnumpy()[own].reshape(-1, kv_heads, dim) for cache in held)
+        before = [cache[own].reshape(-1, kv_heads, dim) for cache in caches]
+        turned_q, turned_k = q[item], k[item]
+        if rotary_dim:
+            steps = np.arange(seq_q) if case["causal"] or max(window) >= 0 else np.zeros(seq_q, int)
+            turned_q = turned(q[item], cos, sin, steps + length, case["interleaved"])
+            turned_k = turned(k[item], cos, sin, np.arange(new) + length, case["interleaved"])
+        end = length + new
+        np.testing.assert_allclose(keys[length:end], turned_k, rtol=1e-3, atol=1e-3)
+        np.testing.assert_array_equal(values[length:end], v[item])
+        for old, now in zip(before, (keys, values)):
+            np.testing.assert_array_equal(np.delete(now, slice(length, end), 0), np.delete(old, slice(length, end), 0))
+        visible = shown(seq_q, end, case["causal"], window, 0 if leftpad is None else leftpad[item])
+        expected = exact(turned_q.astype(np.float16), keys[:end], values[:end], visible, slopes=slopes[item])
+        np.testing.assert_allclose(output.asnumpy()[item], expected[0], **CLOSE)
+        np.testing.assert_allclose(plain.asnumpy()[item], expected[0], **CLOSE)
+        np.testing.assert_allclose(logsumexp.asnumpy()[item], expected[1], rtol=1e-3, atol=2e-3)
+
+
+def turned(x, cos, sin, positions, interleaved) -> np.ndarray:
+    """One sequence with its pairs turned, float64."""
+    half = cos.shape[1]
+    first, second = np.arange(half), np.arange(half) + half
+    if interleaved:
+        first, second = np.arange(half) * 2, np.arange(half) * 2 + 1
+    factors = (cos.astype(np.float64) + 1j * sin.astype(np.float64))[positions][:, None]
+    pairs = (x[..., first].astype(np.float64) + 1j * x[..., second]) * factors
+    result = x.astype(np.float64)
+    result[..., first], result[..., second] = pairs.real, pairs.imag
+    return result
+
+
+def test_concatenated_sequences(flash_attn):
+    """Two sequences in the first item, none in the second, and one that fills the third."""
+    x, lengths = random(3, 6, 2, 8), np.array([[2, 3, 0, 0, 0, 0], [0] * 6, [6, 0, 0, 0, 0, 0]])
+    padding = flash_attn.bert_padding
+    rows, indices, ends, most = padding.unpad_input_for_concatenated_sequences(Tensor(x), Tensor(lengths))
+    assert ends.asnumpy().tolist() == [0, 2, 5, 11] and ends.dtype == ms.int32 and most == 6
+    assert indices.asnumpy().tolist() == [*range(5), *range(12, 18)]
+    assert np.array_equal(rows.asnumpy(), np.concatenate((x[0, :5], x[2])))
+    output = flash_attn.flash_attn_varlen_func(rows, rows, rows, ends, ends, most, most, causal=True)
+    for first, end in ((0, 2), (2, 5), (5, 11)):
+        part = rows.asnumpy()[first:end]
+        wanted = exact(part, part, part, shown(end - first, end - first, True))[0]
+        np.testing.assert_allclose(output.asnumpy()[first:end], wanted, **CLOSE)
+    for wrong, message in ((lengths * 2, "got 12 tokens of an item"), (-lengths, "got -6"), (lengths[:2], "got shape")):
+        with pytest.raises(ValueError, match=f"attention_mask_in_length: {message}"):
+            padding.unpad_input_for_concatenated_sequences(Tensor(x), Tensor(wrong))
+
+
+def test_a_key_without_a_page_is_nan(flash_attn):
+    """A page that is not there, in the sequence that needs it alone; longer than its pages; and what is refused."""
+    cache, q = Tensor(random(4, 16, 2, 32)), Tensor(random(5, 2, 32, seed=1))
+    ends_q = Tensor([0, 2, 5], ms.int32)
+
+    def call(table, ends_k, k=cache):
+        table, ends_k = Tensor(np.array(table, np.int32)), Tensor(ends_k, ms.int32)
+        return flash_attn.flash_attn_varlen_func(q, k, cache, ends_q, ends_k, 3, 30, block_table=table).asnumpy()
+
+    for table, ends_k in (([[0, 4], [2, 3]], [0, 20, 50]), ([[0, -1], [2, 3]], [0, 17, 40])):
+        output = call(table, ends_k)
+        assert np.isnan(output[:2]).all() and np.isfinite(output[2:]).all()
+    assert np.isfinite(call([[0, 4], [2, 3]], [0, 16, 40])).all()
+    with pytest.raises(RuntimeError, match="cumulative lengths must ascend"):
+        call([[0, 1], [2, 3]], [0, 20, 65])
+    with pytest.raises(ValueError, match=r"k: got shape \(64, 2, 32\), allowed is \(num_blocks, page_block_size"):
+        call([[0, 1], [2, 3]], [0, 20, 40], cache.reshape((64, 2, 32)))
+    with pytest.raises(ValueError, match=r"cu_seqlens_k: got shape \(2,\), allowed is \(batch \+ 1,\) = \(3,\)"):
+        call([[0, 1], [2, 3]], [0, 20])

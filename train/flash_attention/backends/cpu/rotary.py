@@ -1,0 +1,67 @@
+"""Rotary position embedding as MindSpore primitives."""
+
+from __future__ import annotations
+
+import mindspore as ms
+import numpy as np
+from mindspore import Tensor, nn, ops
+
+from flash_attention.backends.cpu import library
+from flash_attention.problem.inputs import TensorSpec
+
+
+class Rotary(nn.Cell):
+    """One kind of call; `flash_attention.rotary_embedding` gives the meaning of the tensors.
+
+    Args:
+        x, cos, sin: what they are.
+        offset: that of all sequences; None: those of the call.
+    """
+
+    def __init__(
+        self, x: TensorSpec, cos: TensorSpec, sin: TensorSpec, offset: int | None, interleaved: bool, layout: str
+    ):
+        super().__init__()
+        self.config = Tensor(library.rotary_configuration(interleaved, layout, offset))
+        self.given = offset is None
+        self.absent = Tensor(np.zeros(1, np.int32))
+        self.turn = _turn(x, cos, sin)
+
+    def construct(self, x, cos, sin, offsets):
+        if not self.given:
+            offsets = self.absent
+        return self.turn(x, cos, sin, offsets, self.config)
+
+
+def _turn(x: TensorSpec, cos: TensorSpec, sin: TensorSpec) -> ops.Custom:
+    """The primitive that turns. Of it, of the one that turns back and of the gradients of the tables each has the others
+    as its derivatives."""
+    zeros_like = ops.ZerosLike()
+
+    def of_turn(x, cos, sin, offsets, config, out, dout):
+        d_cos, d_sin = tables(x, dout, offsets, config)
+        return back(dout, cos, sin, offsets, config), d_cos, d_sin, zeros_like(offsets), zeros_like(config)
+
+    def of_back(x, cos, sin, offsets, config, out, dout):
+        d_cos, d_sin = tables(dout, x, offsets, config)
+        return turn(dout, cos, sin, offsets, config), d_cos, d_sin, zeros_like(offsets), zeros_like(config)
+
+    def of_tables(x, upstream, offsets, config, out, dout):
+        d_x = back(upstream, dout[0], dout[1], offsets, config)
+        d_upstream = turn(x, dout[0], dout[1], offsets, config)
+        return d_x, d_upstream, zeros_like(offsets), zeros_like(config)
+
+    turn = _primitive("FlashAttentionRotary", of_turn, x)
+    back = _primitive("FlashAttentionRotaryBack", of_back, x)
+    tables = _primitive("FlashAttentionRotaryTables", of_tables, cos, sin)
+    return turn
+
+
+def _primitive(function: str, bprop, *outputs: TensorSpec) -> ops.Custom:
+    shapes, dtypes = [list(one.shape) for one in outputs], [getattr(ms, one.dtype) for one in outputs]
+    shape, dtype = (shapes[0], dtypes[0]) if len(outputs) == 1 else (tuple(shapes), tuple(dtypes))
+    path = f"{library.LIBRARY}:{function}"
+    custom = ops.Custom(path, out_shape=shape, out_dtype=dtype, func_type="aot", bprop=bprop)
+    # PYNATIVE takes primitives of the same function and attributes for one and the same, whatever their outputs.
+    custom.add_prim_attr("flash_attention_outputs", str((shapes, dtypes)))
+    return custom
