@@ -6,6 +6,7 @@ import contextlib
 import gzip
 import importlib
 import io
+import json
 import re
 import subprocess
 import sys
@@ -99,6 +100,28 @@ def test_long_context(example: Callable[..., str], monkeypatch: pytest.MonkeyPat
     assert short[1::2] == [10, 10, 10] and long[1::2] == [20, 20]
     assert re.search(r"^ +160 +- ", printed, re.MULTILINE)
     assert "composed attention takes 1 times the memory at 64 tokens" in printed
+
+
+def test_beyond_composed(example: Callable[..., str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What would take more than the free memory is not tried, is drawn, and everything else is."""
+    module = importlib.import_module("beyond_composed")
+    tried = []
+
+    def step(command: list[str], **_: Any) -> Any:
+        kind, seq = command[-3], int(command[-1])
+        tried.append((kind, seq))
+        megabytes = seq if kind == "flash" else seq**2 // 100
+        row = {"seq": seq, "seconds": seq / 10, "megabytes": megabytes, "losses": [5.5, 5.5 + 1e-6]}
+        return subprocess.CompletedProcess(command, 0, f"progress\n{json.dumps(row)}\n")
+
+    monkeypatch.setattr(module.subprocess, "run", step)
+    monkeypatch.setattr(module, "free_megabytes", lambda: 1000.0)
+    printed = example("beyond_composed", "--lengths", "400", "100", "200", "800", "--out", str(tmp_path))
+    composed = [100, 200]  # 1600 MB at 400
+    assert tried == [("flash", seq) for seq in (100, 200, 400, 800)] + [("composed", seq) for seq in composed]
+    assert rows(printed, "200") == [[20, 200, 20, 400]] and rows(printed, "400") == [[40, 400, 2]]
+    assert "losses differ by at most 0e+00" in printed
+    assert (tmp_path / "steps.png").stat().st_size > 1000
 
 
 def test_the_window_of_a_long_context(example: Callable[..., str]) -> None:
