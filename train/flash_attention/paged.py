@@ -161,7 +161,8 @@ def limited_attention(
         *(scale, softcap, causal, window_size, alibi, backend, max_length, widths, padding_side),
     )
     inputs = (None, None, None, None, sinks, None, None, None, alibi_slopes)  # in the order of OPTIONAL
-    lengths = context_lens if tokens is None else (context_lens, tokens)
+    # Called from outside of a graph, in GRAPH mode, no Parameter may be part of a tuple.
+    lengths = context_lens if tokens is None else (context_lens + 0, tokens)
     return run(query, key_cache, value_cache, block_tables, lengths, inputs)
 
 

@@ -3,7 +3,7 @@
 import mindspore as ms
 import numpy as np
 import pytest
-from flash_attention import KVCache, attention_backend
+from flash_attention import KVCache, attention_backend, rotary_embedding
 from flash_attention.backends import cache_update
 from mindspore import Tensor, nn
 
@@ -40,7 +40,7 @@ def composed(monkeypatch):
     """Caches are updated as they are on a device."""
     for cell in (cache_update.append_cell, cache_update.reorder_cell):
         cell.cache_clear()
-    monkeypatch.setattr(cache_update, "_native", lambda: False)
+    monkeypatch.setattr(cache_update, "serves_native", lambda: False)
     yield
     for cell in (cache_update.append_cell, cache_update.reorder_cell):
         cell.cache_clear()
@@ -231,6 +231,82 @@ def test_bad_numbers_are_refused(update, request):
     refused(message, cache.update, rows, rows, Tensor([3, 3], ms.int32))
     assert cache.update(rows, rows, Tensor([2, 3], ms.int32)).asnumpy().tolist() == [8, 5]
     assert cache.update(rows, rows, Tensor([0, 3], ms.int32)).asnumpy().tolist() == [8, 8]
+
+
+class Turning(nn.Cell):
+    """A step of a model with rotary embeddings, whose queries are turned behind the update or before it."""
+
+    def __init__(self, cache: KVCache, late: bool):
+        super().__init__()
+        self.cache, self.late = cache, late
+        self.cos, self.sin = map(Tensor, angles())
+
+    def construct(self, query, key, value, tokens):
+        first = self.cache.lengths + 0
+        key = rotary_embedding(key, self.cos, self.sin, offsets=first)
+        if not self.late:
+            query = rotary_embedding(query, self.cos, self.sin, offsets=first)
+        self.cache.update(key, value, tokens)
+        if self.late:
+            query = rotary_embedding(query, self.cos, self.sin, offsets=first)
+        return self.cache.attend(query, tokens)
+
+
+class TwoLayers(nn.Cell):
+    """Two of them one behind the other."""
+
+    def __init__(self, first: Turning, second: Turning):
+        super().__init__()
+        self.first, self.second = first, second
+
+    def construct(self, query, key, value, tokens):
+        once = self.first(query, key, value, tokens)
+        return self.second(query, key + value, value, tokens), once
+
+
+def angles() -> tuple:
+    """cos and sin of 64 positions, float32 (64, DIM / 2)."""
+    turns = np.arange(64)[:, None] * 50.0 ** -(np.arange(0, DIM, 2) / DIM)
+    return np.cos(turns).astype(np.float32), np.sin(turns).astype(np.float32)
+
+
+def turned(rows: np.ndarray, first: int) -> np.ndarray:
+    """(seq, heads, DIM) from position `first` on."""
+    cos, sin = (table[first : first + len(rows), None] for table in angles())
+    a, b = rows[..., : DIM // 2], rows[..., DIM // 2 :]
+    return np.concatenate((a * cos - b * sin, a * sin + b * cos), -1)
+
+
+@pytest.mark.parametrize("late", (False, True), ids=("before", "behind"))
+@pytest.mark.parametrize("kind", KINDS)
+def test_positions_of_rotary_embeddings(mode, kind, late):
+    """Two layers of one shape; the positions are the lengths from before the update, wherever they are read."""
+    caches = [KVCache(BATCH, MOST, KV_HEADS, DIM, dtype=ms.float32, **KINDS[kind]) for _ in range(2)]
+    net = TwoLayers(*(Turning(garbage(cache), late) for cache in caches))
+    generator, kept = np.random.default_rng(3), [[[] for _ in range(BATCH)] for _ in caches]
+    for step in range(5):
+        tokens = generator.integers(0, SEQ + 1, BATCH).astype(np.int32)
+        query, key, value = (draw(generator, heads, DIM, tokens, "right") for heads in (HEADS, KV_HEADS, KV_HEADS))
+        second, first = (tensor.asnumpy() for tensor in net(*map(Tensor, (query, key, value, tokens))))
+        for layer, output, keys in ((0, first, key), (1, second, key + value)):
+            for b, count in enumerate(tokens):
+                rows = kept[layer][b]
+                start = len(rows)
+                rows += zip(turned(keys[b, :count], start), value[b, :count])
+                if count:
+                    exact = attended(turned(query[b, :count], start), *map(np.array, zip(*rows)))
+                    np.testing.assert_allclose(output[b, :count], exact, atol=4e-6, err_msg=f"step {step}")
+
+
+def test_calls_from_outside_of_a_graph(mode):
+    """In GRAPH mode each is a graph of its own."""
+    cache, rows = made("paged", "right"), Tensor(np.ones((BATCH, SEQ, KV_HEADS, DIM), np.float32))
+    tokens = Tensor([3, 0, 1, 2], ms.int32)
+    cache.update(rows, rows[..., :VALUE_DIM], tokens)
+    output = cache.attend(rows, tokens).asnumpy()
+    assert (output[:, 0, 0, 0] == [1, 0, 1, 1]).all() and (output[:, 2, 0, 0] == [1, 0, 0, 0]).all()
+    assert cache.reset([]).asnumpy().tolist() == [3, 0, 1, 2]
+    assert cache.reset((0, 3)).asnumpy().tolist() == [0, 0, 1, 0]
 
 
 def test_bad_inputs_are_named(mode):
