@@ -112,7 +112,7 @@ def paged_attention(
             -1 = all.
         alibi (bool): add -slope(head) * distance. Default: False.
         alibi_slopes (Tensor): (heads,) or (batch, heads), float32, float16 or bfloat16: the slopes to take for that,
-            whether alibi is set or not. The TIK operators take (heads,). Default: None.
+            whether alibi is set or not. Default: None.
         backend (str): "cpu", "tik", "emulator" or "math". Default: None, see `attention_backend`.
 
     Returns:

@@ -80,8 +80,8 @@ def flash_attn_with_kvcache(
         (batch, nheads, seqlen).
 
     Raises:
-        TypeError, ValueError: an input is not allowed; in PYNATIVE also lengths, rows, pages and padding that are not in
-            the cache. A compiled graph does not see them: new keys past the end are left out.
+        TypeError, ValueError: an input is not allowed; in PYNATIVE also lengths, rows, pages and padding that are not
+            in the cache. A compiled graph does not see them: new keys past the end are left out.
     """
     run = _plan(
         spec(q),
@@ -232,7 +232,7 @@ class _Cached(nn.Cell):
 
 
 class _NumberCheck(nn.Cell):
-    """Refuses lengths, entries of tables and padding that are not in the cache. Only PYNATIVE can: a graph sees none."""
+    """Refuses lengths, entries of tables and padding that are not in the cache. Only PYNATIVE can."""
 
     def __init__(self, capacity: int, new: int, blocks: tuple):
         super().__init__()
