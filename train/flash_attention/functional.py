@@ -112,7 +112,7 @@ def flash_attention(
             and are seen by none. Default: None.
         kv_segment_ids (Tensor): int32 (B, Sk), the ids of the keys. Default: None, segment_ids.
         alibi_slopes (Tensor): (H,) or (B, H), float32, float16 or bfloat16: add -slope * distance inside, whether
-            alibi is set or not; without a bias. They get no gradient. The TIK operators take (heads,).
+            alibi is set or not; without a bias. They get no gradient.
             Default: None.
         scale (float): factor on the scores. Default: None, 1 / sqrt(head_dim).
         softcap (float): scaled scores become softcap * tanh(score / softcap), before any bias. Default: 0.0, off.

@@ -112,7 +112,7 @@ def paged_attention(
             -1 = all.
         alibi (bool): add -slope(head) * distance. Default: False.
         alibi_slopes (Tensor): (heads,) or (batch, heads), float32, float16 or bfloat16: the slopes to take for that,
-            whether alibi is set or not. The TIK operators take (heads,). Default: None.
+            whether alibi is set or not. Default: None.
         backend (str): "cpu", "tik", "emulator" or "math". Default: None, see `attention_backend`.
 
     Returns:
@@ -161,7 +161,8 @@ def limited_attention(
         *(scale, softcap, causal, window_size, alibi, backend, max_length, widths, padding_side),
     )
     inputs = (None, None, None, None, sinks, None, None, None, alibi_slopes)  # in the order of OPTIONAL
-    lengths = context_lens if tokens is None else (context_lens, tokens)
+    # Called from outside of a graph, in GRAPH mode, no Parameter may be part of a tuple.
+    lengths = context_lens if tokens is None else (context_lens + 0, tokens)
     return run(query, key_cache, value_cache, block_tables, lengths, inputs)
 
 

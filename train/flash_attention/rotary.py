@@ -65,7 +65,7 @@ def rotary_embedding(
 
 
 class _Composed(nn.Cell):
-    """One kind of call in MindSpore's operations; arithmetic is in float32, whose operations compiled graphs have on every device."""
+    """One kind of call in MindSpore's operations; in float32, whose operations compiled graphs have on every device."""
 
     def __init__(self, x, cos, offset: int | None, interleaved: bool, layout: str):
         super().__init__()

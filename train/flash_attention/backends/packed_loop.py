@@ -20,20 +20,19 @@ def sequences_alone(problem: PackedProblem) -> list[AttentionProblem | None]:
     rows, result = problem.rows, []
     slopes = rows.slopes_shape if rows.slopes_shape is None else (*(1,) * (len(rows.slopes_shape) - 1), rows.heads)
     for index, (query, query_end, key, key_end) in enumerate(problem.bounds()):
-        # Without a key the problem is never run.
-        lengths = {"seq_q": query_end - query, "seq_k": max(1, key_end - key)}
-        bias = None if rows.bias_shape is None else (*rows.bias_shape[:3], lengths["seq_k"])
-        place = {"batch_offset": rows.batch_offset + index, "layout": "BNSD"}
+        seq_k = max(1, key_end - key)  # without a key the problem is never run
         one = None
         if query_end > query:
-            one = replace(rows, **lengths, **place, bias_shape=bias, slopes_shape=slopes)
+            bias = None if rows.bias_shape is None else (*rows.bias_shape[:3], seq_k)
+            one = replace(rows, seq_q=query_end - query, seq_k=seq_k, bias_shape=bias, slopes_shape=slopes)
+            one = replace(one, layout="BNSD", batch_offset=rows.batch_offset + index)
         result.append(one)
     return result
 
 
 class PackedLoop(nn.Cell):
-    """Runs every sequence through the backend's cell for BNSD, in problem.dtype or `dtype`. What is around it is in float32,
-    whose operations compiled graphs have on every device."""
+    """Runs every sequence through the backend's cell for BNSD, in `dtype` or that of the problem. Around it all is in
+    float32, whose operations compiled graphs have on every device."""
 
     def __init__(self, backend: Backend, problem: PackedProblem, dtype: str | None = None):
         super().__init__()
@@ -94,7 +93,6 @@ class PackedLoop(nn.Cell):
             outputs, logsumexps = outputs + (ops.cast(output, mstype.float32),), logsumexps + (logsumexp,)
         output = ops.reshape(ops.swapaxes(ops.concat(outputs, 2), 1, 2), self.output_shape)
         return ops.cast(output, self.dtype), ops.concat(logsumexps, 2)[0]
-
 
     def as_run(self, tensor):
         return ops.cast(tensor, self.run_dtype)

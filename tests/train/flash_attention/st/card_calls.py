@@ -11,6 +11,7 @@ import numpy as np
 from flash_attention import (
     KVCache,
     attention_backend,
+    flash_attention,
     flash_attention_varlen,
     paged_attention,
     reference,
@@ -20,6 +21,7 @@ from flash_attention.reference import Attention
 from mindspore import Parameter, Tensor, nn, ops
 
 from tests.train.flash_attention.st.card_program import on_the_card, report
+from tests.train.flash_attention.support import serving
 from tests.train.flash_attention.support.cases import Case
 from tests.train.flash_attention.support.problems import make_problem
 from tests.train.flash_attention.support.run import Attention32, array
@@ -302,7 +304,37 @@ def cache(kind):
     assert net.first.lengths.asnumpy().tolist() == net.second.lengths.asnumpy().tolist() == [20, 20]
 
 
+def server(kind):
+    """Ragged prompts, sequences that end, begin and go on from one another: `reset`, `reorder` and `tokens`."""
+    serving.serve(serving.made(kind, {"contiguous": "right", "paged": "left"}[kind], "tik"), "tik", 5)
+
+
+class Slanted(nn.Cell):
+    """Attention by slopes that each item of the batch has for itself."""
+
+    def construct(self, query, key, value, slopes):
+        return flash_attention(query, key, value, causal=True, alibi_slopes=slopes, backend="tik")
+
+
+def slopes_per_item():
+    """Other slopes at every call of one network."""
+    net, generator = Slanted(), np.random.default_rng(0)
+    for _ in range(2):
+        query, key, value = (draw(generator, 2, heads, 40, CACHE_DIM) for heads in (HEADS, KV_HEADS, KV_HEADS))
+        slopes = generator.uniform(0, 0.6, (2, HEADS)).astype(np.float32)
+        output = array(net(*tensors(query, key, value), Tensor(slopes)))
+        distance = np.abs(np.arange(40)[:, None] - np.arange(40))
+        problem = make_problem(
+            2, HEADS, 40, 40, CACHE_DIM, kv_heads=KV_HEADS, causal=True, bias_shape=(2, HEADS, 40, 40),
+            bias_dtype="float32",
+        )  # fmt: skip
+        right = reference.truth(problem, query, key, value, bias=-slopes[..., None, None] * distance)
+        np.testing.assert_allclose(output, right.output, atol=4e-3)
+
+
 CALLS = {
+    "slopes_per_item": slopes_per_item,
+    **{f"server.{kind}": functools.partial(server, kind) for kind in serving.KINDS},
     "dropout_by_seed": dropout_by_seed,
     "packed_dropout": packed_dropout,
     **{f"packed.{name}": functools.partial(packed, name) for name in PACKED},

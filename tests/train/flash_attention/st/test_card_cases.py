@@ -27,7 +27,7 @@ PARTS = 12
 # For what is slow, on a machine that others use too.
 MINUTES = 20
 # Of card_calls.py and card_training.py, those that show most for their time.
-CALLS = "dropout_by_seed", "packed.sinks_prefix", "paged.sinks", "cache.paged"
+CALLS = "dropout_by_seed", "packed.sinks_prefix", "paged.sinks", "cache.paged", "server.paged", "slopes_per_item"
 TRAINING = "two alike", "accumulated", "dropout"
 
 
@@ -60,7 +60,7 @@ def test_calls(python, tmp_path, mode):
 @pytest.mark.timeout(60 * MINUTES)
 @pytest.mark.parametrize("mode", MODES)
 def test_every_call(python, tmp_path, mode):
-    assert len(verdicts(python, tmp_path, "card_calls.py", mode, minutes=MINUTES)) == 14
+    assert len(verdicts(python, tmp_path, "card_calls.py", mode, minutes=MINUTES)) == 17
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -3,29 +3,27 @@
 import mindspore as ms
 import numpy as np
 import pytest
-from flash_attention import KVCache, attention_backend
+from flash_attention import KVCache, rotary_embedding
 from flash_attention.backends import cache_update
 from mindspore import Tensor, nn
 
+from tests.train.flash_attention.support.serving import (
+    BATCH,
+    DIM,
+    HEADS,
+    KINDS,
+    KV_HEADS,
+    MOST,
+    SEQ,
+    VALUE_DIM,
+    attended,
+    draw,
+    garbage,
+    made,
+    serve,
+)
+
 pytestmark = pytest.mark.asynchronous  # what a step leaves to the next must not depend on when operators run
-
-BATCH, SEQ, HEADS, KV_HEADS, DIM, VALUE_DIM, MOST = 4, 3, 4, 2, 32, 16, 24
-KINDS = {"contiguous": {}, "paged": {"paged": True, "block_size": 4, "num_blocks": 26}}
-# The emulator's kernels take float16 alone, and blocks of 16 keys and more.
-BACKENDS = {"cpu": (ms.float32, 2e-6), "math": (ms.float32, 4e-6), "emulator": (ms.float16, 4e-3)}
-
-
-class Serving(nn.Cell):
-    """A step of a server: sequences end, others go on from one another, and all take tokens."""
-
-    def __init__(self, cache: KVCache):
-        super().__init__()
-        self.cache = cache
-
-    def construct(self, query, key, value, tokens, order, ended):
-        self.cache.reset(ended)
-        self.cache.reorder(order)
-        return self.cache(query, key, value, tokens)
 
 
 @pytest.fixture
@@ -33,104 +31,16 @@ def composed(monkeypatch):
     """Caches are updated as they are on a device."""
     for cell in (cache_update.append_cell, cache_update.reorder_cell):
         cell.cache_clear()
-    monkeypatch.setattr(cache_update, "_native", lambda: False)
+    monkeypatch.setattr(cache_update, "serves_native", lambda: False)
     yield
     for cell in (cache_update.append_cell, cache_update.reorder_cell):
         cell.cache_clear()
 
 
-def garbage(cache: KVCache) -> KVCache:
-    """The cache with storage that holds what must not be seen."""
-    for storage in (cache.key_cache, cache.value_cache):
-        storage.set_data(Tensor(np.full(storage.shape, np.nan, np.float32)).astype(storage.dtype))
-    return cache
-
-
-def attended(query: np.ndarray, keys: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Attention in float64 of the last tokens (seq, heads, dim) of one sequence against all of its keys and values."""
-    keys, values = (np.repeat(array.astype(np.float64), HEADS // KV_HEADS, 1) for array in (keys, values))
-    scores = np.einsum("qhd,khd->hqk", query, keys) / np.sqrt(DIM)
-    hidden = np.arange(len(keys)) > np.arange(len(query))[:, None] + len(keys) - len(query)
-    weights = np.exp(np.where(hidden, -np.inf, scores))
-    return np.einsum("hqk,khd->qhd", weights / weights.sum(-1, keepdims=True), values)
-
-
-class Truth:
-    """Keys and values of every sequence."""
-
-    def __init__(self):
-        self.sequences = [self.empty() for _ in range(BATCH)]
-
-    @staticmethod
-    def empty() -> tuple:
-        """A sequence without tokens."""
-        return np.zeros((0, KV_HEADS, DIM)), np.zeros((0, KV_HEADS, VALUE_DIM))
-
-    def step(self, query, key, value, tokens, order, ended, side) -> np.ndarray:
-        """What `Serving` gives."""
-        for index in ended[ended >= 0]:
-            self.sequences[index] = self.empty()
-        self.sequences = [self.sequences[index] for index in order]
-        output = np.zeros((*query.shape[:3], VALUE_DIM))
-        for b, count in enumerate(tokens):
-            kept = slice(query.shape[1] - count, None) if side == "left" else slice(0, count)
-            self.sequences[b] = tuple(
-                np.concatenate((old, new[b, kept])) for old, new in zip(self.sequences[b], (key, value))
-            )
-            if count:
-                output[b, kept] = attended(query[b, kept], *self.sequences[b])
-        return output
-
-
-def draw(generator: np.random.Generator, heads: int, width: int, tokens: np.ndarray, side: str) -> np.ndarray:
-    """Normal random rows that are float16 too, padded with NaN."""
-    rows = generator.standard_normal((BATCH, SEQ, heads, width)).astype(np.float16).astype(np.float32)
-    for row, count in zip(rows, tokens):
-        padding = slice(0, SEQ - count) if side == "left" else slice(count, None)
-        row[padding] = np.nan
-    return rows
-
-
-def serve(cache: KVCache, mode: str, backend: str, steps: int, seed: int = 0) -> Serving:
-    """A random program of steps against the truth."""
-    dtype, error = BACKENDS[backend]
-    generator, truth, net = np.random.default_rng(seed), Truth(), Serving(garbage(cache))
-    ms.set_context(mode=ms.GRAPH_MODE if mode == "graph" else ms.PYNATIVE_MODE)
-    for step in range(steps):
-        lengths = np.array([len(keys) for keys, _ in truth.sequences])
-        ended = np.where(lengths + SEQ > MOST, np.arange(BATCH), -1)
-        if generator.random() < 0.3:
-            ended[0] = generator.integers(BATCH)
-        ended = ended.astype(np.int32)
-        order = np.arange(BATCH) if generator.random() < 0.4 else generator.integers(0, BATCH, BATCH)
-        tokens = generator.integers(0, SEQ + 1, BATCH) if step % 3 else np.full(BATCH, SEQ)
-        tokens, order = tokens.astype(np.int32), order.astype(np.int32)
-        given = [
-            draw(generator, heads, width, tokens, cache.padding_side)
-            for heads, width in ((HEADS, DIM), (KV_HEADS, DIM), (KV_HEADS, VALUE_DIM))
-        ]
-        expected = truth.step(*given, tokens, order, ended, cache.padding_side)
-        with attention_backend(backend):
-            output = net(*(Tensor(array).astype(dtype) for array in given), *map(Tensor, (tokens, order, ended)))
-        output = output.astype(ms.float32).asnumpy()
-        np.testing.assert_allclose(output, expected, atol=error, err_msg=f"step {step}")
-        assert not output[expected == 0].any()
-        assert cache.lengths.asnumpy().tolist() == [len(keys) for keys, _ in truth.sequences]
-    return net
-
-
-def made(kind: str, side: str, backend: str = "cpu") -> KVCache:
-    """A cache whose blocks are hardly enough."""
-    options = dict(KINDS[kind], padding_side=side)
-    if backend == "emulator" and kind == "paged":
-        options |= {"block_size": 16, "num_blocks": 8}
-    return KVCache(BATCH, MOST, KV_HEADS, DIM, VALUE_DIM, BACKENDS[backend][0], **options)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("side", ["right", "left"])
 def test_a_server_gives_every_sequence_its_own(mode, kind, side):
-    net = serve(made(kind, side), mode, "cpu", 25)
+    net = serve(made(kind, side), "cpu", 25)
     if mode == "graph":
         assert len(net.compile_cache) == 1
 
@@ -138,14 +48,14 @@ def test_a_server_gives_every_sequence_its_own(mode, kind, side):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("side", [pytest.param("right", marks=pytest.mark.slow), "left"])
 def test_the_same_as_on_a_device(mode, kind, side, composed):
-    serve(made(kind, side), mode, "cpu", 25, seed=1)
+    serve(made(kind, side), "cpu", 25, seed=1)
 
 
 @pytest.mark.parametrize("kind", [pytest.param("contiguous", marks=pytest.mark.slow), "paged"])
 @pytest.mark.parametrize("side", ["right", pytest.param("left", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("backend", ["math", "emulator"])
 def test_other_backends(mode, kind, side, backend):
-    serve(made(kind, side, backend), mode, backend, 6, seed=2)
+    serve(made(kind, side, backend), backend, 6, seed=2)
 
 
 @pytest.mark.parametrize("update", ["native", "composed"])
@@ -224,6 +134,82 @@ def test_bad_numbers_are_refused(update, request):
     refused(message, cache.update, rows, rows, Tensor([3, 3], ms.int32))
     assert cache.update(rows, rows, Tensor([2, 3], ms.int32)).asnumpy().tolist() == [8, 5]
     assert cache.update(rows, rows, Tensor([0, 3], ms.int32)).asnumpy().tolist() == [8, 8]
+
+
+class Turning(nn.Cell):
+    """A step of a model with rotary embeddings, whose queries are turned behind the update or before it."""
+
+    def __init__(self, cache: KVCache, late: bool):
+        super().__init__()
+        self.cache, self.late = cache, late
+        self.cos, self.sin = map(Tensor, angles())
+
+    def construct(self, query, key, value, tokens):
+        first = self.cache.lengths + 0
+        key = rotary_embedding(key, self.cos, self.sin, offsets=first)
+        if not self.late:
+            query = rotary_embedding(query, self.cos, self.sin, offsets=first)
+        self.cache.update(key, value, tokens)
+        if self.late:
+            query = rotary_embedding(query, self.cos, self.sin, offsets=first)
+        return self.cache.attend(query, tokens)
+
+
+class TwoLayers(nn.Cell):
+    """Two of them one behind the other."""
+
+    def __init__(self, first: Turning, second: Turning):
+        super().__init__()
+        self.first, self.second = first, second
+
+    def construct(self, query, key, value, tokens):
+        once = self.first(query, key, value, tokens)
+        return self.second(query, key + value, value, tokens), once
+
+
+def angles() -> tuple:
+    """cos and sin of 64 positions, float32 (64, DIM / 2)."""
+    turns = np.arange(64)[:, None] * 50.0 ** -(np.arange(0, DIM, 2) / DIM)
+    return np.cos(turns).astype(np.float32), np.sin(turns).astype(np.float32)
+
+
+def turned(rows: np.ndarray, first: int) -> np.ndarray:
+    """(seq, heads, DIM) from position `first` on."""
+    cos, sin = (table[first : first + len(rows), None] for table in angles())
+    a, b = rows[..., : DIM // 2], rows[..., DIM // 2 :]
+    return np.concatenate((a * cos - b * sin, a * sin + b * cos), -1)
+
+
+@pytest.mark.parametrize("late", (False, True), ids=("before", "behind"))
+@pytest.mark.parametrize("kind", KINDS)
+def test_positions_of_rotary_embeddings(mode, kind, late):
+    """Two layers of one shape; the positions are the lengths from before the update, wherever they are read."""
+    caches = [KVCache(BATCH, MOST, KV_HEADS, DIM, dtype=ms.float32, **KINDS[kind]) for _ in range(2)]
+    net = TwoLayers(*(Turning(garbage(cache), late) for cache in caches))
+    generator, kept = np.random.default_rng(3), [[[] for _ in range(BATCH)] for _ in caches]
+    for step in range(5):
+        tokens = generator.integers(0, SEQ + 1, BATCH).astype(np.int32)
+        query, key, value = (draw(generator, heads, DIM, tokens, "right") for heads in (HEADS, KV_HEADS, KV_HEADS))
+        second, first = (tensor.asnumpy() for tensor in net(*map(Tensor, (query, key, value, tokens))))
+        for layer, output, keys in ((0, first, key), (1, second, key + value)):
+            for b, count in enumerate(tokens):
+                rows = kept[layer][b]
+                start = len(rows)
+                rows += zip(turned(keys[b, :count], start), value[b, :count])
+                if count:
+                    exact = attended(turned(query[b, :count], start), *map(np.array, zip(*rows)))
+                    np.testing.assert_allclose(output[b, :count], exact, atol=4e-6, err_msg=f"step {step}")
+
+
+def test_calls_from_outside_of_a_graph(mode):
+    """In GRAPH mode each is a graph of its own."""
+    cache, rows = made("paged", "right"), Tensor(np.ones((BATCH, SEQ, KV_HEADS, DIM), np.float32))
+    tokens = Tensor([3, 0, 1, 2], ms.int32)
+    cache.update(rows, rows[..., :VALUE_DIM], tokens)
+    output = cache.attend(rows, tokens).asnumpy()
+    assert (output[:, 0, 0, 0] == [1, 0, 1, 1]).all() and (output[:, 2, 0, 0] == [1, 0, 0, 0]).all()
+    assert cache.reset([]).asnumpy().tolist() == [3, 0, 1, 2]
+    assert cache.reset((0, 3)).asnumpy().tolist() == [0, 0, 1, 0]
 
 
 def test_bad_inputs_are_named(mode):

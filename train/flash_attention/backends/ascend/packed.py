@@ -114,7 +114,7 @@ class _Matrix(nn.Cell):
 
 
 def runs_alone(problem: PackedProblem) -> str | None:
-    """What the work tables of packed sequences have no place for, so that each sequence is a call of its own, or None."""
+    """What the work tables of packed sequences have no place for and makes each a call of its own, or None."""
     rows = problem.rows
     given = {"bias": rows.bias_shape, "keep_bits": rows.keep_bits, "windows in blocks": rows.rules.in_blocks}
     return next((name for name, it in given.items() if it), None)

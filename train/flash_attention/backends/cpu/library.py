@@ -191,7 +191,7 @@ def reorder_configuration(max_length: int) -> np.ndarray:
 
 
 def rotary_configuration(interleaved: bool, layout: str, offset: int | None) -> np.ndarray:
-    """What the kernel has to know to turn (BSND or BNSD) heads: an offset of None is one for each sequence, in a tensor."""
+    """What the kernel has to know to turn heads, BSND or BNSD; an offset of None: each sequence's is in a tensor."""
     heads_first = layout == "BNSD"
     return np.array([_VERSION, int(interleaved), int(heads_first), int(offset is None), offset or 0], np.int64)
 

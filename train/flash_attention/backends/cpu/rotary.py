@@ -34,8 +34,7 @@ class Rotary(nn.Cell):
 
 
 def _turn(x: TensorSpec, cos: TensorSpec, sin: TensorSpec) -> ops.Custom:
-    """The primitive that turns. Of it, of the one that turns back and of the gradients of the tables each has the others
-    as its derivatives."""
+    """The primitive that turns. Its derivatives turn back and sum up for the tables; theirs are the same three."""
     zeros_like = ops.ZerosLike()
 
     def of_turn(x, cos, sin, offsets, config, out, dout):

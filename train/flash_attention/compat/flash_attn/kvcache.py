@@ -80,8 +80,8 @@ def flash_attn_with_kvcache(
         (batch, nheads, seqlen).
 
     Raises:
-        TypeError, ValueError: an input is not allowed; in PYNATIVE also lengths past the end of the cache. A compiled
-            graph does not see them: new keys past the end are left out.
+        TypeError, ValueError: an input is not allowed; in PYNATIVE also lengths, rows, pages and padding that are not
+            in the cache. A compiled graph does not see them: new keys past the end are left out.
     """
     run = _plan(
         spec(q),
@@ -138,15 +138,16 @@ class _Cached(nn.Cell):
         self.rows = Tensor(np.arange(-self.seq, 0, dtype=np.int32).reshape(1, 1, -1, 1))
         self.columns = Tensor(np.arange(self.capacity, dtype=np.int32).reshape(1, 1, 1, -1))
         self.last = Tensor(self.capacity - 1, mstype.int32)
-        self.check_room = _RoomCheck(self.capacity, new)
+        self.check_numbers = _NumberCheck(self.capacity, new, cache.shape[:2])
 
     def construct(self, q, k_cache, v_cache, k, v, cos, sin, lengths, index, leftpad, table, slopes):
         if self.length is not None:
             lengths = self.length
         if table is None:
             table = self.table if index is None else ops.reshape(index, (-1, 1))
-        if self.length is None and (self.new > 0 or self.seq > 1 or not self.by_pages):
-            self.check_room(lengths)  # for a token `paged_attention` does it, without waiting for the lengths
+        if self.new > 0 or self.seq > 1 or not self.by_pages:
+            # For a token `paged_attention` does it, without waiting for the numbers.
+            self.check_numbers(lengths, table, "block_table" if index is None else "cache_batch_idx", leftpad)
         if self.new > 0:
             if cos is not None:
                 k = rotary_embedding(k, cos, sin, interleaved=self.interleaved, offsets=lengths)
@@ -230,19 +231,31 @@ class _Cached(nn.Cell):
         return ops.cast(keys, self.dtype)
 
 
-class _RoomCheck(nn.Cell):
-    """Refuses lengths past the end. Only PYNATIVE can: a graph sees no lengths."""
+class _NumberCheck(nn.Cell):
+    """Refuses lengths, entries of tables and padding that are not in the cache. Only PYNATIVE can."""
 
-    def __init__(self, capacity: int, new: int):
+    def __init__(self, capacity: int, new: int, blocks: tuple):
         super().__init__()
-        self.capacity, self.new = capacity, new
+        self.capacity, self.new, (self.blocks, self.block_size) = capacity, new, blocks
 
-    def __call__(self, lengths):
-        longest = int(lengths.asnumpy().max()) + self.new
+    def __call__(self, lengths, table, name, leftpad):
+        have, entries = lengths.asnumpy().astype(np.int64), table.asnumpy()
+        longest = int(have.max()) + self.new
         if longest > self.capacity:
             _refuse_length(longest - self.new, self.new, self.capacity)
+        self.refuse_outside("cache_seqlens", have, self.capacity - self.new)
+        used = np.arange(entries.shape[1]) * self.block_size < (have + self.new)[:, None]
+        self.refuse_outside(name, entries[used], self.blocks - 1)
+        if leftpad is not None:
+            self.refuse_outside("cache_leftpad", leftpad.asnumpy(), have + self.new)
 
-    def construct(self, lengths):
+    @staticmethod
+    def refuse_outside(name, numbers, most):
+        for number, top in zip(numbers, np.broadcast_to(most, numbers.shape)):
+            if not 0 <= number <= top:
+                raise ValueError(f"{name}: got {number}, allowed are 0 to {top}")
+
+    def construct(self, lengths, table, name, leftpad):
         return lengths
 
 

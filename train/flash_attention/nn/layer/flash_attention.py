@@ -97,7 +97,7 @@ class FlashAttention(nn.Cell):
           padding, see nothing and are seen by none. Default: None.
         - **kv_segment_ids** (Tensor) - int32 (batch, seq_k). Default: None, segment_ids.
         - **alibi_slopes** (Tensor) - (heads,) or (batch, heads), float32, float16 or bfloat16: slopes instead of the
-          standard ones, without alibi_mask; they get no gradient. The TIK operators take (heads,).
+          standard ones, without alibi_mask; they get no gradient.
           Default: None.
 
     Outputs:

@@ -52,8 +52,8 @@ class KVCache(nn.Cell):
     left.
 
     Padding is not stored: the first token of a sequence has position 0 on either side, which ALiBi and windows go by
-    and a rotary embedding has to (`lengths` before the update is the position of the first new token). Its rows of the
-    output are 0.
+    and a rotary embedding has to (`lengths` before the update is the position of the first new token; `lengths + 0`
+    keeps it where something behind the update needs it). Its rows of the output are 0.
 
     The storage, the lengths and the block tables are Parameters, so that `update`, `reorder` and `reset` work in GRAPH
     mode, PYNATIVE and @jit, and none of what changes compiles a graph anew. A sequence gets a block when it needs one,
@@ -177,7 +177,7 @@ class KVCache(nn.Cell):
             kept = self.rows < 0
         else:
             if isinstance(indices, (tuple, list)):
-                indices = _int_tensor(indices)
+                indices = _int_tensor(indices if len(indices) > 0 else (-1,))
             _check_indices(spec(indices))
             if not compiling():
                 self.check_room.indices(indices, self.batch)
@@ -229,7 +229,7 @@ class _RoomCheck(nn.Cell):
 
     @staticmethod
     def indices(indices, batch: int):
-        largest = int(indices.asnumpy().max())
+        largest = int(indices.asnumpy().max(initial=-1))
         if largest >= batch:
             raise ValueError(f"indices: got {largest}, allowed are 0 to {batch - 1}, and negative numbers for none")
 

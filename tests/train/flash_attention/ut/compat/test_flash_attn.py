@@ -178,6 +178,24 @@ WRONG = {
         *("flash_attn_with_kvcache", (FOUR, CACHE, CACHE), {"cache_seqlens": np.array([2, 25], np.int32)}),
         "cache_seqlens: got 25 and 0 new keys",
     ),
+    "before": (
+        *("flash_attn_with_kvcache", (FOUR, CACHE, CACHE, NEW, NEW), {"cache_seqlens": np.array([2, -1], np.int32)}),
+        "cache_seqlens: got -1, allowed are 0 to 21",
+    ),
+    "row": (
+        *("flash_attn_with_kvcache", (FOUR, CACHE, CACHE), {"cache_batch_idx": np.array([0, -1], np.int32)}),
+        "cache_batch_idx: got -1, allowed are 0 to 1",
+    ),
+    "page": (
+        *("flash_attn_with_kvcache", (FOUR, CACHE, CACHE, NEW, NEW)),
+        {"cache_seqlens": 20, "block_table": np.array([[1, -1], [2, 0]], np.int32)},
+        "block_table: got 2, allowed are 0 to 1",
+    ),
+    "padding": (
+        *("flash_attn_with_kvcache", (FOUR, CACHE, CACHE)),
+        {"cache_seqlens": 5, "cache_leftpad": np.array([0, 6], np.int32)},
+        "cache_leftpad: got 6, allowed are 0 to 5",
+    ),
     "long": (
         *("flash_attn_with_kvcache", (FOUR, CACHE, CACHE), {"cache_seqlens": np.zeros(2, np.int64)}),
         "cache_seqlens: got dtype int64",

@@ -26,7 +26,7 @@ SLOPES = ("none", "batch")
 def flash_attn():
     """The shim: one line, and the name is there."""
     flash_attention.install(flash_attn=True)
-    import flash_attn  # noqa: F401  the name that client code imports
+    import flash_attn
     import flash_attn.bert_padding
 
     yield flash_attn
@@ -92,7 +92,9 @@ def test_output_and_gradients(flash_attn, case):
             q[item], k[item], v[item], visible, softcap=case["softcap"], slopes=slopes[item], upstream=upstream[item]
         )
         for result, wanted in zip(results, (expected[0], *expected[2:])):
-            np.testing.assert_allclose(result[item], wanted, rtol=4 * unit, atol=6 * unit * max(1, np.abs(wanted).max()))
+            np.testing.assert_allclose(
+                result[item], wanted, rtol=4 * unit, atol=6 * unit * max(1, np.abs(wanted).max())
+            )
 
 
 PAGED = drawn(

@@ -87,7 +87,7 @@ def as_called(cell: nn.Cell, way: str):
 def composed(monkeypatch):
     """Caches are updated as they are on a device."""
     cache_update.append_cell.cache_clear()
-    monkeypatch.setattr(cache_update, "_native", lambda: False)
+    monkeypatch.setattr(cache_update, "serves_native", lambda: False)
     yield
     cache_update.append_cell.cache_clear()
 

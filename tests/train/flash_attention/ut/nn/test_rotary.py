@@ -78,7 +78,7 @@ def test_forward_and_gradient(mode, rotary_dim, interleaved, offsets):
 
 
 class TwoTurns(nn.Cell):
-    """The sum of a product of two calls, (batch, seq, heads, head_dim) in, one number out; nothing in it is linear in x."""
+    """The sum of a product of two calls: (batch, seq, heads, head_dim) in, a number out that is not linear in x."""
 
     def construct(self, x, cos, sin, offsets):
         once = rotary_embedding(x, cos, sin, offsets=offsets, interleaved=True)
@@ -155,10 +155,14 @@ def test_low_precision_gradients(mode, dtype):
     if not hasattr(ms, dtype):
         pytest.skip("this MindSpore has no bfloat16")
     kind, (cos, sin) = getattr(ms, dtype), map(Tensor, tables(DIM))
-    x, upstream = (Tensor(random(BATCH, SEQ, HEADS, DIM, seed=i) * scale).astype(kind) for i, scale in ((0, 1), (1, 3e-6)))
+    x, upstream = (
+        Tensor(random(BATCH, SEQ, HEADS, DIM, seed=i) * scale).astype(kind) for i, scale in ((0, 1), (1, 3e-6))
+    )
     inputs = x, cos.astype(kind), sin, Tensor(OFFSETS)
     gradients = ops.GradOperation(get_all=True, sens_param=True)(turn_in_halves)(*inputs, upstream)
-    assert [str(one.dtype) for one in gradients[:3]] == ["BFloat16" if dtype == "bfloat16" else "Float16"] * 2 + ["Float32"]
+    assert [str(one.dtype) for one in gradients[:3]] == ["BFloat16" if dtype == "bfloat16" else "Float16"] * 2 + [
+        "Float32"
+    ]
     held = [one.astype(ms.float32).asnumpy() for one in (*inputs[:3], upstream)]
     of_x = expected(held[3], *held[1:3], False, OFFSETS, conjugate=True)
     least = 2.0**-25 if dtype == "float16" else 0  # half of the smallest float16

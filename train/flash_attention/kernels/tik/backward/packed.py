@@ -67,7 +67,7 @@ def table(xp, problem: KernelProblem, plan: BackwardPlan, slots: int) -> Callabl
     ranked, tiles = packed.ranked(xp, items, words, ranks, PACKED_ITEM.words(own)), packed.tiles(xp, problem, items)
     left, right, prefixed = Limits.of(problem)
     whole, rows, group = plan.keys, plan.rows, problem.group
-    signed = problem.bias == "alibi" and not problem.rules.causal
+    signed, slope_stride = problem.bias == "alibi" and not problem.rules.causal, problem.slope_stride
 
     def make(described):
         _, _, _, keys, offset, prefix, queries, _ = described
@@ -95,7 +95,7 @@ def table(xp, problem: KernelProblem, plan: BackwardPlan, slots: int) -> Callabl
             cross = (start - zero - (rows - 1)) // rows + 1
             before = (start + (whole - 1) - zero + (rows - 1)) // rows
             cross, before = (xp.minimum(xp.maximum(one, first), first + count) for one in (cross, before))
-        values = (tile, first, count, count * group, cross, before, first, final_end, owner * problem.slope_stride)
+        values = (tile, first, count, count * group, cross, before, first, final_end, owner * slope_stride)
         for index in range(of_sequence):
             values = values + (xp.take(described[index], owner, 0),)
         return ranked(values, (count * group + ITEM_STEPS) * active)

@@ -51,7 +51,7 @@ def table(xp, problem: KernelProblem, plan: ForwardPlan) -> Callable[[tuple], Ar
     ranked, tiles = packed.ranked(xp, count, words, ranks, PACKED_ITEM.words(own)), packed.tiles(xp, problem, count)
     row_block, unit = _row_block(xp, problem, plan), rows * row_blocks
     # As in `work`: of two row blocks the one that sees more keys first.
-    swaps = problem.rules.causal and row_blocks == 2
+    swaps, slope_stride = problem.rules.causal and row_blocks == 2, problem.slope_stride
 
     def make(described):
         _, _, _, keys, offset, prefix, queries, _ = described
@@ -73,7 +73,7 @@ def table(xp, problem: KernelProblem, plan: ForwardPlan) -> Callable[[tuple], Ar
             cost = cost + (last - first + 1) * xp.as_int(exists)
             of_blocks = of_blocks + block
         active = xp.as_int(active)
-        values = (begin * active, end, owner * problem.slope_stride)
+        values = (begin * active, end, owner * slope_stride)
         for index in range(of_sequence):
             values = values + (xp.take(described[index], owner, 0),)
         return ranked(values + of_blocks, (cost + ITEM_COST) * active)
