@@ -95,7 +95,8 @@ def draw(path: Path, found: dict[str, list[dict]], beyond: dict[int, float], fre
     lengths, needs = [last["seq"], *beyond], [last["megabytes"], *beyond.values()]
     axes[0].plot(lengths, needs, "x:", color="C1", label="would take")
     axes[0].axhline(free, color="grey", linestyle="--", label="free memory of this machine")
-    axes[0].legend()
+    axes[0].set_ylim(top=30 * max(*needs, free))  # room for the legend
+    axes[0].legend(loc="upper left")
     figure.savefig(path, dpi=110, bbox_inches="tight")
     pyplot.close(figure)
 
@@ -129,7 +130,8 @@ def main() -> None:
         print(f"{seq:>8}{row['seconds']:>15.1f} s, {row['megabytes']:.0f} MB{text:>32}")
     pairs = zip(found["flash"], found["composed"])
     largest = max(abs(a - b) for ours, theirs in pairs for a, b in zip(ours["losses"], theirs["losses"]))
-    print(f"losses differ by at most {largest:.0e}; {time.perf_counter() - start:.0f} s in all; see {options.out}/")
+    print(f"where both fit, losses differ by at most {largest:.0e}")
+    print(f"{time.perf_counter() - start:.0f} s in all; see {options.out}/")
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 IMAGES = ROOT / "docs/images"
 #: Drawn by commands that measure for minutes; a page names the command beside the picture.
 MEASURED = {
+    "beyond.png": "examples/beyond_composed.py",
     "overview.png": "flash-attention bench",
     "tik_lengths.png": "benchmarks.tik_lengths",
     "timeline.png": "profile forward,S=2048 --backend emulator",

@@ -24,7 +24,13 @@ from flash_attention.address import ADDRESS
 
 from tests.train.flash_attention.st.support.emulated_arm import emulated_python
 from tests.train.flash_attention.st.support.emulated_arm import install as install_for_arm
-from tests.train.flash_attention.st.support.wheel_tools import LIBRARY, environment, mindspore_environment, run
+from tests.train.flash_attention.st.support.wheel_tools import (
+    LIBRARY,
+    environment,
+    mindspore_environment,
+    needs_nothing_newer_than_2014,
+    run,
+)
 
 pytestmark = [pytest.mark.builds, pytest.mark.timeout(1800)]
 
@@ -191,6 +197,14 @@ def test_first_call_of_tikemu_and_of_the_emulated_operators(dist: Path, tmp_path
     assert printed == f"first call: {'without' if machine == 'any' else 'with'} helper\n"
     printed = run(python, "-c", ATTENTION, "emulator", cwd=tmp_path, XDG_CACHE_HOME=str(tmp_path))
     assert "first call: emulator" in printed
+
+
+@full
+@pytest.mark.parametrize("machine", [HERE, "aarch64"])
+def test_every_linux_since_2014_can_load_it(dist: Path, tmp_path: Path, machine: str) -> None:
+    for name in ("flash_attention", "tikemu"):
+        assert f"manylinux2014_{machine}" in wheel_of(dist, name, machine).name
+    needs_nothing_newer_than_2014(wheel_of(dist, "flash_attention", machine), tmp_path)
 
 
 @full
