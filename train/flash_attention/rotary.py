@@ -137,7 +137,7 @@ def _planned(x, cos, sin, offsets, interleaved, input_layout, native) -> nn.Cell
     batch, seq = x.shape[0], x.shape[1 if input_layout == "BSND" else 2]
     if UNKNOWN in x.shape[1:] + cos.shape:
         raise ValueError(
-            f"x, cos: got shapes {x.shape} and {cos.shape} in a graph for dynamic shapes, where {UNKNOWN} is not known; "
+            f"x, cos: got shapes {x.shape} and {cos.shape} in a graph for dynamic shapes, {UNKNOWN} is not known; "
             "allowed there is the batch of x"
         )
     offset = None
