@@ -135,6 +135,11 @@ def _planned(x, cos, sin, offsets, interleaved, input_layout, native) -> nn.Cell
     if sin.shape != cos.shape:
         raise ValueError(f"sin: got shape {sin.shape}, allowed is that of cos, {cos.shape}")
     batch, seq = x.shape[0], x.shape[1 if input_layout == "BSND" else 2]
+    if UNKNOWN in x.shape[1:] + cos.shape:
+        raise ValueError(
+            f"x, cos: got shapes {x.shape} and {cos.shape} in a graph for dynamic shapes, {UNKNOWN} is not known; "
+            "allowed there is the batch of x"
+        )
     offset = None
     if isinstance(offsets, TensorSpec):
         check_dtype("offsets", offsets.dtype, ("int32",))
@@ -147,8 +152,9 @@ def _planned(x, cos, sin, offsets, interleaved, input_layout, native) -> nn.Cell
                 f"cos: got {cos.shape[0]} positions, allowed are at least {offset + seq}: {seq} tokens from {offset} on"
             )
     cell = _Composed(x, cos, offset, interleaved, input_layout)
-    if native and UNKNOWN not in x.shape + cos.shape:
+    if native and batch != UNKNOWN:
         from flash_attention.backends.cpu.rotary import Rotary
 
-        cell = UnlessRecorded(Rotary(x, cos, sin, offset, interleaved, input_layout), cell)
+        native_cell = Rotary(x, cos, sin, offset, interleaved, input_layout)
+        return UnlessRecorded(fix_dtypes(native_cell), fix_dtypes(cell))
     return fix_dtypes(cell)

@@ -77,11 +77,13 @@ def unpad_input_for_concatenated_sequences(hidden_states: Tensor, attention_mask
         (sequences + 1,) cumulative lengths; the largest length, an int.
 
     Raises:
-        ValueError: the lengths are not (batch, seqlen), one is negative, or those of an item add up to more than
-            seqlen.
+        TypeError: the lengths are no integers.
+        ValueError: they are not (batch, seqlen), one is negative, or those of an item add up to more than seqlen.
     """
     name, seqlen = "attention_mask_in_length", hidden_states.shape[1]
     lengths = _read(name, attention_mask_in_length, hidden_states)
+    if not np.issubdtype(lengths.dtype, np.integer):
+        raise TypeError(f"{name}: got dtype {lengths.dtype}, allowed are integers")
     if lengths.min(initial=0) < 0:
         raise ValueError(f"{name}: got {lengths.min()}, allowed are lengths >= 0")
     totals = lengths.sum(axis=1)
@@ -118,4 +120,4 @@ def pad_input(hidden_states: Tensor, indices: Tensor, batch: int, seqlen: int) -
 def _read(name: str, mask: Tensor, hidden_states: Tensor) -> np.ndarray:
     if mask.shape != hidden_states.shape[:2]:
         raise ValueError(f"{name}: got shape {mask.shape}, allowed is (batch, seqlen), here {hidden_states.shape[:2]}")
-    return mask.asnumpy().astype(np.int64)
+    return mask.asnumpy()

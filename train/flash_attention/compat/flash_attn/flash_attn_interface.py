@@ -327,7 +327,7 @@ def _part(packed, index):
 
 
 def _gathered(cache, cu_seqlens, table):
-    """Rows of the sequences in pages, one behind the other: as many as pages can hold, of which the last mean nothing."""
+    """Rows of the sequences in pages, one behind the other: as many as pages hold, of which the last mean nothing."""
     blocks, size = cache.shape[0], cache.shape[1]
     batch, width = table.shape
     row = ops.reshape(numbered(batch * width * size), (-1, 1))

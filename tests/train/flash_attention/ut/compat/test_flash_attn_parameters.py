@@ -272,9 +272,17 @@ def test_concatenated_sequences(flash_attn):
         part = rows.asnumpy()[first:end]
         wanted = exact(part, part, part, shown(end - first, end - first, True))[0]
         np.testing.assert_allclose(output.asnumpy()[first:end], wanted, **CLOSE)
-    for wrong, message in ((lengths * 2, "got 12 tokens of an item"), (-lengths, "got -6"), (lengths[:2], "got shape")):
-        with pytest.raises(ValueError, match=f"attention_mask_in_length: {message}"):
+    wrongs = (
+        (lengths * 2, "got 12 tokens of an item"),
+        (-lengths, "got -6"),
+        (lengths[:2], "got shape"),
+        (lengths / 2, "got dtype float64"),
+    )
+    for wrong, message in wrongs:
+        with pytest.raises((TypeError, ValueError), match=f"attention_mask_in_length: {message}"):
             padding.unpad_input_for_concatenated_sequences(Tensor(x), Tensor(wrong))
+    halves = padding.unpad_input(Tensor(x), Tensor((lengths > 0) * np.float32(0.5)))
+    assert halves[1].asnumpy().tolist() == [0, 1, 12]
 
 
 def test_a_key_without_a_page_is_nan(flash_attn):

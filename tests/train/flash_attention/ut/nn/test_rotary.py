@@ -204,6 +204,55 @@ def test_low_precision_rounds_once(mode, dtype):
     assert np.all(error <= unit * np.abs(exact) + 1e-6)
 
 
+class Plain(nn.Cell):
+    """A call."""
+
+    def construct(self, x, cos, sin):
+        return rotary_embedding(x, cos, sin)
+
+
+def test_mixed_precision_and_dynamic_batches(mode, form):
+    """It keeps its dtypes whatever the net around it wants; a batch of unknown size is taken, other sizes refused."""
+    tensors = [Tensor(array) for array in (random(BATCH, SEQ, HEADS, DIM), *tables(DIM))]
+    exact = expected(tensors[0].asnumpy(), *tables(DIM), False, 0)
+    output = Plain().to_float(ms.float16)(*tensors)
+    np.testing.assert_allclose(output.astype(ms.float32).asnumpy(), exact, atol=4e-3)
+    for unknown in ((None, SEQ, HEADS, DIM), (BATCH, None, HEADS, DIM)):
+        net = Plain()
+        net.set_inputs(Tensor(shape=unknown, dtype=ms.float32), *tensors[1:])
+        if unknown[1] is None and mode == "graph":
+            with pytest.raises(ValueError, match="allowed there is the batch of x"):
+                net(*tensors)
+        else:
+            np.testing.assert_allclose(net(*tensors).asnumpy(), exact, atol=2e-6)
+
+
+@pytest.mark.parametrize("dtype", ("float16", "bfloat16"))
+def test_every_finite_number_survives(dtype, form):
+    """Turned by nothing each number of 16 bits is what it was, subnormal ones included."""
+    if form == "composed":
+        pytest.skip("threads of MindSpore may take subnormal numbers for zero")
+    if not hasattr(ms, dtype):
+        pytest.skip("this MindSpore has no bfloat16")
+    bits = np.arange(1 << 16, dtype=np.uint32)
+    numbers = bits.astype(np.uint16).view(np.float16).astype(np.float32)
+    if dtype == "bfloat16":
+        numbers = (bits << 16).view(np.float32)
+    numbers = np.where(np.isfinite(numbers), numbers, 0).reshape(1, 256, 2, 128)
+    ones, zeros = (Tensor(np.full((256, 64), number, np.float32)) for number in (1, 0))
+    output = rotary_embedding(Tensor(numbers).astype(getattr(ms, dtype)), ones, zeros)
+    np.testing.assert_array_equal(output.astype(ms.float32).asnumpy(), numbers)
+
+
+def test_views(form):
+    """PYNATIVE hands over parts of tensors as they lie there."""
+    whole, (cos, sin) = random(BATCH, 2, SEQ, HEADS, DIM), tables(DIM)
+    offsets = np.stack((OFFSETS[::-1], OFFSETS), 1)
+    view = Tensor(whole)[:, 1].swapaxes(1, 2)
+    output = rotary_embedding(view, Tensor(cos), Tensor(sin), offsets=Tensor(offsets)[:, 1], input_layout="BNSD")
+    np.testing.assert_allclose(turned(output.asnumpy()), expected(whole[:, 1], cos, sin, False, OFFSETS), atol=2e-6)
+
+
 def test_positions_past_the_tables_are_nan(mode):
     x, (cos, sin) = random(BATCH, SEQ, HEADS, DIM), tables(12)
     offsets = np.array([-1, 0, POSITIONS - SEQ + 2], np.int32)

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <vector>
 
 #include "arguments.h"
 #include "dispatch.h"
@@ -221,7 +222,16 @@ int tables_entry(int count, const Tensors& t) {
 namespace fa = flash_attention;
 
 #pragma GCC visibility push(default)
+// The functions that return vectors have C names for MindSpore, which is C++.
+#pragma GCC diagnostic ignored "-Wpragmas"
+#pragma GCC diagnostic ignored "-Wreturn-type-c-linkage"
 extern "C" {
+
+// MindSpore 2.0 asks for them in PYNATIVE, where a net was given inputs of dynamic shapes.
+std::vector<int64_t> FlashAttentionRotaryInferShape(int* ranks, int64_t** shapes, void*) {
+  return {shapes[fa::kTurnX], shapes[fa::kTurnX] + ranks[fa::kTurnX]};
+}
+int FlashAttentionRotaryInferType(std::vector<int> types, void*) { return types[fa::kTurnX]; }
 
 int FlashAttentionRotary(FA_PARAMETERS) {
   return fa::or_throw("rotary_embedding", fa::turn_entry(count, FA_TENSORS, false));
