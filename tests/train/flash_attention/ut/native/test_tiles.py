@@ -142,6 +142,7 @@ PROGRAM = """
 import ctypes, sys
 import numpy as np
 from flash_attention.backends.cpu import library
+from flash_attention.commands import info
 from flash_attention.problem import AttentionProblem
 
 def permitted():

@@ -97,11 +97,15 @@ void register_multiply_adds(int64_t operations) {
 // A target whose instructions are of use for bfloat16 alone: everything else is left to the one below it.
 template <class Math>
 struct Target {
-  static bool own(const Problem& p) { return p.dtype == DType::kBFloat16; }
+  static bool own(const Problem& p) {
+    // What fills no tiles takes longer with them.
+    if (Math::kTiles && (p.seq_q <= Math::kStrip || p.seq_k <= Math::kStrip)) return false;
+    return p.dtype == DType::kBFloat16;
+  }
   // Score gradients that become the gradient of a bias are float32.
   static bool own(const BackwardPlan& plan) { return own(plan.problem) && plan.outputs.d_bias == nullptr; }
   static bool own(const DecodePlan& plan) {
-    if constexpr (Math::kTiles) return own(plan.problem) && TileDecodeTask<Math>::pays(plan.problem);
+    if constexpr (Math::kTiles) return plan.problem.dtype == DType::kBFloat16 && TileDecodeTask<Math>::pays(plan.problem);
     return false;
   }
   static const Kernels& below() { return *(kAvx512Kernels ? kAvx512Kernels : kScalarKernels); }
