@@ -62,8 +62,8 @@ class Library:
         """Instruction sets that can run here, best first; the variable FLASH_ATTENTION_CPU_ISA takes one of them.
 
         TILES_ISA is among them where processor and Linux have tiles, whether or not this process may use them. It and
-        DOT_PRODUCT_ISA calculate bfloat16, tiles where they have more than 32 queries and keys; everything else then is that
-        of "avx512".
+        DOT_PRODUCT_ISA calculate bfloat16, tiles only more than 32 queries and keys; everything else is then that of
+        "avx512".
         """
         names = map(self.handle.flash_attention_isa, itertools.count())
         return tuple(name.decode() for name in itertools.takewhile(lambda name: name is not None, names))

@@ -136,8 +136,8 @@ def test_tiles_that_are_not_there_are_refused() -> None:
         calls.run(problem, *tensors)
 
 
-# In a process of its own: how the permission stands before and after problems, which instruction set bfloat16 takes, and
-# what a problem comes to.
+# In a process of its own: how the permission stands before and after problems, which instruction set bfloat16 takes,
+# and what a problem comes to.
 PROGRAM = """
 import ctypes, sys
 import numpy as np
