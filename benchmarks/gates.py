@@ -97,7 +97,7 @@ def measure_rate(options: argparse.Namespace, plan: Plan) -> list[Figure]:
     """Full attention in every dtype, beside NumPy's product of float32 matrices and beside float32."""
     from flash_attention.backends.cpu import library
 
-    has_bfloat16 = library.instruction_sets()[0] == library.DOT_PRODUCT_ISA
+    has_bfloat16 = library.instruction_sets()[0] in (library.TILES_ISA, library.DOT_PRODUCT_ISA)
     result = []
     for seq, batch in plan.rates:
         for head_dim in plan.rate_head_dims:
@@ -176,7 +176,7 @@ def rate(timings: Sequence[Timing], cases: Sequence[Case], product: float, has_b
 
     Args:
         cases: of one size, in all dtypes.
-        has_bfloat16: whether the processor multiplies bfloat16 by an instruction of its own.
+        has_bfloat16: whether products of bfloat16 have instructions of their own.
     """
     found = []
     for kind in speed.KINDS:

@@ -87,14 +87,13 @@ def processor() -> str:
 
 def cpu_kernel() -> str:
     """Instruction sets that the native kernel can use here, or why it cannot be loaded."""
-    from flash_attention.backends.cpu.library import TILES_ISA, instruction_sets
+    from flash_attention.backends.cpu.library import instruction_sets
 
     try:
         names = instruction_sets()
     except OSError as error:
         return str(error)
-    said = f"instruction sets {', '.join(names)}; uses {os.environ.get(FORCED_ISA) or 'the first'}"
-    return f"{said}; {TILES_ISA} only where {FORCED_ISA} asks for it" if TILES_ISA in names else said
+    return f"instruction sets {', '.join(names)}; uses {os.environ.get(FORCED_ISA) or 'the first'}"
 
 
 def bfloat16_arithmetic() -> str:
@@ -105,13 +104,21 @@ def bfloat16_arithmetic() -> str:
         kernel = load()
     except OSError:
         return "unknown, because the CPU kernel cannot be loaded"
-    forced, rate = os.environ.get(FORCED_ISA), kernel.bfloat16_rate()
-    instructions = {DOT_PRODUCT_ISA: "dot product", TILES_ISA: "tiles"}
-    used = instructions.get(forced or kernel.instruction_sets()[0], "float32")
-    reason = "no dot product that the kernel knows"
+    forced, isa, missing, rate = (
+        os.environ.get(FORCED_ISA),
+        kernel.bfloat16_isa(),
+        kernel.tiles_missing(),
+        kernel.bfloat16_rate(),
+    )
+    if isa is None:
+        return f"none: {FORCED_ISA}={forced} cannot run here; {missing}"
+    used = {DOT_PRODUCT_ISA: "dot product", TILES_ISA: "tiles"}.get(isa, "float32")
+    dot_product = "no dot product that the kernel knows"
     if rate is not None:
-        reason = f"the dot product was measured to do {rate:.2f} times the operations of float32"
-    return f"{used}, forced by {FORCED_ISA}; {reason}" if forced else f"{used}: {reason}"
+        dot_product = f"the dot product was measured to do {rate:.2f} times the operations of float32"
+    if forced:
+        return f"{used}, forced by {FORCED_ISA}; {missing or 'tiles are there'}; {dot_product}"
+    return f"{used}: {missing}; {dot_product}" if missing else f"{used}: the processor has them, and Linux permits them"
 
 
 def device_target() -> str:

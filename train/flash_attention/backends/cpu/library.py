@@ -17,7 +17,7 @@ from flash_attention.problem.paged import PagedProblem
 
 ISA_VARIABLE = "FLASH_ATTENTION_CPU_ISA"
 DOT_PRODUCT_ISA = "avx512_bf16"  # multiplies bfloat16 by an instruction of its own
-TILES_ISA = "amx"  # and by tiles; runs only where the variable asks for it
+TILES_ISA = "amx"  # and by tiles
 BUILD_COMMAND = "python -m flash_attention.backends.cpu.build"
 
 _VERSION = 8  # as in csrc/arguments.h
@@ -54,15 +54,32 @@ class Library:
         self.handle = ctypes.CDLL(str(path))
         self.handle.flash_attention_message.restype = ctypes.c_char_p
         self.handle.flash_attention_isa.restype = ctypes.c_char_p
+        self.handle.flash_attention_bfloat16_isa.restype = ctypes.c_char_p
+        self.handle.flash_attention_tiles_missing.restype = ctypes.c_char_p
         self.handle.flash_attention_bfloat16_rate.restype = ctypes.c_double
 
     def instruction_sets(self) -> tuple[str, ...]:
         """Instruction sets that can run here, best first; the variable FLASH_ATTENTION_CPU_ISA takes one of them.
 
-        TILES_ISA comes last, whatever the processor: nobody has seen it run on one.
+        TILES_ISA is among them where processor and Linux have tiles, whether or not this process may use them. It and
+        DOT_PRODUCT_ISA calculate bfloat16, tiles only more than 32 queries and keys; everything else is then that of
+        "avx512".
         """
         names = map(self.handle.flash_attention_isa, itertools.count())
         return tuple(name.decode() for name in itertools.takewhile(lambda name: name is not None, names))
+
+    def bfloat16_isa(self) -> str | None:
+        """The instruction set that problems in bfloat16 take; None where the one that is forced cannot run.
+
+        Asks Linux for the permission to use tiles, if it has not been asked, as the first such problem does.
+        """
+        name = self.handle.flash_attention_bfloat16_isa()
+        return None if name is None else name.decode()
+
+    def tiles_missing(self) -> str | None:
+        """Why this process cannot use tiles; None where it can. Asks Linux like `bfloat16_isa`."""
+        reason = self.handle.flash_attention_tiles_missing()
+        return None if reason is None else reason.decode()
 
     def bfloat16_rate(self) -> float | None:
         """Multiplications and additions of the processor's bfloat16 dot product, in those of float32 that take as long,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator
 
@@ -21,6 +20,17 @@ SLOW, FAST = 0.46, 2.0
 pytestmark = pytest.mark.skipif(KERNEL.bfloat16_rate() is None, reason="the processor has no bfloat16 dot product")
 
 
+@pytest.fixture(autouse=True)
+def unforced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests of what is chosen, whatever the tests run with."""
+    monkeypatch.delenv(library.ISA_VARIABLE, raising=False)
+
+
+def without_tiles() -> tuple[str, ...]:
+    """Instruction sets in their order, but for that of tiles, which comes before all where it is."""
+    return tuple(name for name in KERNEL.instruction_sets() if name != library.TILES_ISA)
+
+
 @pytest.fixture
 def assumed() -> Iterator[Callable[[float], None]]:
     """Takes a rate for the measured one."""
@@ -30,22 +40,23 @@ def assumed() -> Iterator[Callable[[float], None]]:
 
 @pytest.mark.parametrize(("rate", "first"), ((SLOW, FLOAT32), (0.99, FLOAT32), (1.0, DOT_PRODUCT), (FAST, DOT_PRODUCT)))
 def test_a_slow_dot_product_is_not_used(rate: float, first: str, assumed) -> None:
-    """Results are those of the instruction set that is chosen, and not those of the other one."""
+    """Results are those of the instruction set that is chosen, and not those of others. Tiles go before either."""
     problem = AttentionProblem(1, 2, 70, 90, 40, dtype="bfloat16")
     rng = np.random.default_rng(0)
     shapes = (70, 90, 90, 70)
     tensors = [rng.standard_normal((1, 2, length, 40), np.float32) for length in shapes]
     of_set = {}
-    for name in (DOT_PRODUCT, FLOAT32):
+    tiles = KERNEL.tiles_missing() is None
+    for name in (DOT_PRODUCT, FLOAT32, *((library.TILES_ISA,) if tiles else ())):
         with instruction_set(name):
             of_set[name] = list(map(values, run(problem, *tensors)))
     assumed(rate)
-    assert KERNEL.instruction_sets()[0] == first
-    assert sorted(KERNEL.instruction_sets()[:2]) == sorted((DOT_PRODUCT, FLOAT32))
+    assert without_tiles()[0] == first
+    assert sorted(without_tiles()[:2]) == sorted((DOT_PRODUCT, FLOAT32))
     chosen = list(map(values, run(problem, *tensors)))
     for name, results in of_set.items():
-        for ours, theirs in zip(chosen, results):
-            assert np.array_equal(ours, theirs) == (name == first)
+        same = all(np.array_equal(ours, theirs) for ours, theirs in zip(chosen, results))
+        assert same == (name == (library.TILES_ISA if tiles else first))
 
 
 def test_a_forced_set_stays_forced(assumed) -> None:
@@ -53,8 +64,11 @@ def test_a_forced_set_stays_forced(assumed) -> None:
     with instruction_set(DOT_PRODUCT):
         said = info.bfloat16_arithmetic()
     assert said.startswith("dot product, forced by FLASH_ATTENTION_CPU_ISA; ") and "0.46 times" in said
+    with instruction_set("none"):
+        assert info.bfloat16_arithmetic().startswith("none: FLASH_ATTENTION_CPU_ISA=none cannot run here")
 
 
+@pytest.mark.skipif(KERNEL.tiles_missing() is None, reason="tiles are used, whatever the rate")
 @pytest.mark.parametrize(("rate", "start"), ((SLOW, "float32: "), (FAST, "dot product: ")))
 def test_info_says_which_and_why(rate: float, start: str, assumed) -> None:
     assumed(rate)
@@ -74,7 +88,7 @@ def test_the_measurement_chooses_and_is_short(run_python) -> None:
     assert max(rates) < 1.2 * min(rates)
     measured = KERNEL.bfloat16_rate()
     assert measured is not None
-    assert KERNEL.instruction_sets()[0] == (FLOAT32 if measured < 1 else DOT_PRODUCT)
+    assert without_tiles()[0] == (FLOAT32 if measured < 1 else DOT_PRODUCT)
 
 
 @pytest.mark.parametrize("isa", [None, FLOAT32, "avx2"], ids=str)
@@ -89,7 +103,7 @@ def test_bfloat16_is_not_slower_than_float32(isa: str | None, threads) -> None:
         problem = AttentionProblem(1, 2, length, length, width, dtype=dtype)
         *inputs, d_output = tensors if dtype == "float32" else (tensors.view(np.uint32) >> 16).astype(np.uint16)
         calls[dtype] = problem, inputs, d_output
-    with instruction_set(isa or os.environ.get(library.ISA_VARIABLE, "")):
+    with instruction_set(isa or ""):
         for _ in range(5):
             for dtype, (problem, inputs, d_output) in calls.items():
                 start = time.thread_time()

@@ -5,7 +5,6 @@ Where the processor has them, the tests of this folder that go over instruction 
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
@@ -15,7 +14,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from flash_attention.backends.cpu import build, library
-from flash_attention.commands import info
 from flash_attention.problem import AttentionProblem
 
 from tests.train.flash_attention.st.support.wheel_tools import ROOT, run
@@ -138,10 +136,62 @@ def test_tiles_that_are_not_there_are_refused() -> None:
         calls.run(problem, *tensors)
 
 
-def test_tiles_are_used_only_where_they_are_asked_for() -> None:
-    """Nobody has seen them run on a processor."""
-    assert library.TILES_ISA not in library.instruction_sets()[:2]
-    if library.ISA_VARIABLE not in os.environ:
-        assert "tiles" not in info.bfloat16_arithmetic()
-    with instruction_set(library.TILES_ISA):
-        assert info.bfloat16_arithmetic().startswith("tiles, forced by FLASH_ATTENTION_CPU_ISA")
+# In a process of its own: how the permission stands before and after problems, which instruction set bfloat16 takes,
+# and what a problem comes to.
+PROGRAM = """
+import ctypes, sys
+import numpy as np
+from flash_attention.backends.cpu import library
+from flash_attention.commands import info
+from flash_attention.problem import AttentionProblem
+
+def permitted():
+    features = ctypes.c_uint64()
+    assert ctypes.CDLL(None).syscall(158, 0x1022, ctypes.byref(features)) == 0
+    return features.value >> 18 & 1
+
+def output(dtype):
+    query = np.random.default_rng(0).standard_normal((1, 2, 40, 32), np.float32)
+    if dtype == "bfloat16":
+        query = (query.view(np.uint32) >> 16).astype(np.uint16)
+    return library.forward(AttentionProblem(1, 2, 40, 40, 32, dtype=dtype), query, query, query)[0]
+
+kernel = library.load()
+names = kernel.instruction_sets()
+output("float32")
+print(permitted(), end=" ")
+result = output("bfloat16")
+print(permitted(), kernel.bfloat16_isa(), names[0], hash(result.tobytes()))
+print(info.bfloat16_arithmetic())
+"""
+
+
+@needs_tiles
+def test_tiles_come_first_and_are_asked_for_at_the_first_problem_in_bfloat16(run_python) -> None:
+    chosen, said = run_python("-c", PROGRAM, **{library.ISA_VARIABLE: ""}).splitlines()
+    assert chosen.split()[:4] == ["0", "1", library.TILES_ISA, library.TILES_ISA]
+    assert said == "tiles: the processor has them, and Linux permits them"
+
+
+@needs_tiles
+def test_without_permission_other_instructions_are_used(run_python, tmp_path) -> None:
+    """A sandbox may refuse the permission: the result is that of the instruction set behind, and info says so."""
+    source, refusal = tmp_path / "refusal.c", tmp_path / "refusal.so"
+    source.write_text(
+        "#include <dlfcn.h>\n"
+        "long syscall(long number, long a, long b, long c, long d, long e, long f) {\n"
+        "  if (number == 158 && a == 0x1023) return -1;\n"
+        '  return ((long (*)(long, ...))dlsym((void*)-1l, "syscall"))(number, a, b, c, d, e, f);\n'
+        "}\n"
+    )
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", refusal, source], check=True)
+    refused = {"LD_PRELOAD": str(refusal), "PYTHONHASHSEED": "0"}
+    chosen, said = run_python("-c", PROGRAM, **refused, **{library.ISA_VARIABLE: ""}).splitlines()
+    before, after, isa, first, result = chosen.split()
+    assert (before, after, first) == ("0", "0", library.TILES_ISA) and isa == library.instruction_sets()[1]
+    assert said.startswith(("float32: ", "dot product: ")) and "Linux does not permit tiles to this process" in said
+    forced, _ = run_python("-c", PROGRAM, PYTHONHASHSEED="0", **{library.ISA_VARIABLE: isa}).splitlines()
+    assert forced.split()[-1] == result
+    program = f"import os; os.environ[{library.ISA_VARIABLE!r}] = {library.TILES_ISA!r}\ntry:\n    exec({PROGRAM!r})"
+    program += "\nexcept library.KernelError as error:\n    print(error)"
+    assert "not permitted to this process by Linux" in run_python("-c", program, **refused)

@@ -112,7 +112,7 @@ int misuse(const std::string& what) {
 
 int main(int count, char** arguments) {
   const std::string what = count > 1 ? arguments[1] : "";
-  if (!tiles_permitted()) return 99;
+  if (tiles_missing() != nullptr) return 99;
   if (what == "dot") return dot();
   if (what == "sessions") return sessions();
   if (what == "small") return small();

@@ -38,7 +38,7 @@ namespace {
 constexpr int64_t kWaveBytes = 32 << 20;
 
 int run_forward(const Problem& p, const ForwardOutputs& outputs) {
-  const Kernels* kernels = choose_kernels();
+  const Kernels* kernels = choose_kernels(p.dtype);
   if (kernels == nullptr) return kNoTarget;
   if (decodes(p)) {
     std::vector<DecodeCache> caches;
@@ -135,7 +135,7 @@ struct BiasSums {
 };
 
 int run_backward(const Problem& p, const BackwardInputs& inputs, const BackwardOutputs& outputs) {
-  const Kernels* kernels = choose_kernels();
+  const Kernels* kernels = choose_kernels(p.dtype);
   if (kernels == nullptr) return kNoTarget;
   const int64_t heads = p.batch * p.heads, groups = p.batch * p.kv_heads, rows = heads * p.seq_q;
   const bool dirty = poisoned();
@@ -226,11 +226,17 @@ int run_backward(const Problem& p, const BackwardInputs& inputs, const BackwardO
           kernels->finish_d_query(plan, head, first, count);
         }
       }
-      // Key tiles in ascending order, which is the order of the turns, and heads inside: threads then seldom meet.
+      // A head or two for each thread at a time: their rows stay in its cache. Key tiles in ascending order, which is the
+      // order of the turns, and those heads inside: threads then seldom meet.
       const int64_t tasks = plan.key_tiles * plan.groups;
       const int threads = thread_count(work, tasks);
+      const int64_t rounds = std::max<int64_t>(1, plan.groups / threads);
       run_looking_ahead(kernels->backward_task, threads, tasks, scratch, failed, [&](int64_t task) {
-        return BackwardTask{&plan, plan.first_group + every_other(task % plan.groups, plan.groups), task / plan.groups};
+        const int64_t round = ((task / plan.key_tiles + 1) * rounds - 1) / plan.groups;
+        const int64_t first = round * plan.groups / rounds, width = (round + 1) * plan.groups / rounds - first;
+        const int64_t index = task - first * plan.key_tiles;
+        const int64_t group = plan.first_group + every_other(first + index % width, plan.groups);
+        return BackwardTask{&plan, group, index / width};
       });
     }
   };
@@ -255,7 +261,7 @@ int backward(const Problem& problem, const BackwardInputs& inputs, const Backwar
 }
 
 int multiply_adds(DType dtype, int64_t operations) {
-  const Kernels* kernels = choose_kernels();
+  const Kernels* kernels = choose_kernels(dtype);
   if (kernels == nullptr) return kNoTarget;
   const int threads = thread_count(static_cast<double>(operations), INT64_MAX);
 #pragma omp parallel num_threads(threads)

@@ -84,6 +84,7 @@ struct BackwardTileBase {
   float* shift;       // [row]
   float* delta;       // [row]
   Upcoming next_rows, next_keys, results;
+  UpcomingRows sums;  // of d_query
   NonFinite nonfinite_keys, nonfinite_query, nonfinite_d_output;
   // Rows [first_row, last_row) of the tile see keys of a strip of kStrip keys.
   int64_t first_row[kKeyTile / Math::kStrip], last_row[kKeyTile / Math::kStrip];
@@ -120,6 +121,7 @@ struct BackwardTileBase {
     next_rows.fetch();
     next_keys.fetch();
     results.fetch();
+    sums.fetch();
   }
   // After the last cell of a panel in a strip of kStrip rows.
   void finish_strip(int64_t, int64_t) {}
@@ -516,13 +518,17 @@ bool backward_rows_of(BackwardTile<Math>& tile, const KeyTile& k, int64_t batch,
   return true;
 }
 
-// Has fetched, while query tile `index` is at work, what is packed or written next.
+// Has fetched, while query tile `index` is at work, the sums that it adds to, and what is packed or written next.
 template <class Math>
 void look_ahead(BackwardTile<Math>& tile, const TaskKeys& task, const NextTask<BackwardTask>& next, int64_t g,
                 int64_t index) {
   int64_t cells = 0;
   for (int64_t strip = 0; strip < tile.q.padded; strip += kRows)
     if (const int64_t panels = panels_of(tile.q, task.tile, strip)) cells += panels + (task.problem.head_dim + kPanel - 1) / kPanel;
+  const BackwardPlan& plan = task.plan;
+  const Rows sums{DType::kFloat32, reinterpret_cast<const char*>(plan.d_query_row(task.batch, task.head(g), tile.q.first)),
+                  plan.d_query_layout.row_stride * 4, plan.d_query_width};
+  tile.sums.set(sums, tile.q.count, cells);
   const auto fetch_rows = [&](const TaskKeys& of, int64_t head, int64_t tile_index) {
     if (tile_index == of.plan.query_tiles) return false;
     tile.next_rows.set(of.queries(head, tile_index), of.d_outputs(head, tile_index), of.rows(tile_index), cells);

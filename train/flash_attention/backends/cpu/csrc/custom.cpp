@@ -8,6 +8,7 @@
 #include "arguments.h"
 #include "attention.h"
 #include "dispatch.h"
+#include "tile_permission.h"
 
 namespace flash_attention {
 namespace {
@@ -482,6 +483,15 @@ const char* flash_attention_isa(int index) {
   const fa::Kernels* kernels = fa::runnable_kernels(index);
   return kernels ? kernels->isa : nullptr;
 }
+
+// Name of the instruction set that problems in bfloat16 take, or null. Asks Linux for tiles.
+const char* flash_attention_bfloat16_isa() {
+  const fa::Kernels* kernels = fa::choose_kernels(fa::DType::kBFloat16);
+  return kernels ? kernels->isa : nullptr;
+}
+
+// See tile_permission.h.
+const char* flash_attention_tiles_missing() { return fa::tiles_missing(); }
 
 // See dispatch.h.
 double flash_attention_bfloat16_rate() { return fa::bfloat16_rate(); }

@@ -25,7 +25,7 @@ bool decodes(const Problem& p) {
 
 int decode(const Problem& p, std::vector<DecodeCache> caches, int64_t block_size, int64_t key_block,
            int64_t value_block, const ForwardOutputs& outputs) {
-  const Kernels* kernels = choose_kernels();
+  const Kernels* kernels = choose_kernels(p.dtype);
   if (kernels == nullptr) return kNoTarget;
   struct Chunk {
     int64_t batch;

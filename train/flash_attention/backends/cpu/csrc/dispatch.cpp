@@ -61,20 +61,21 @@ double bfloat16_rate() {
 void assume_bfloat16_rate(double rate) { assumed_rate = rate; }
 
 const Kernels* runnable_kernels(int index) {
-  // Tiles come last, so that they are used where they are asked for: no processor that has them has run them yet.
-  const Kernels* all[] = {kAvx512Bf16Kernels, kAvx512Kernels, kAvx2Kernels, kNeonKernels, kScalarKernels, kAmxKernels};
-  if (bfloat16_rate() < 1) std::swap(all[0], all[1]);
-  for (const Kernels* kernels : all) {
+  if (runs(kAmxKernels) && index-- == 0) return kAmxKernels;
+  const Kernels* others[] = {kAvx512Bf16Kernels, kAvx512Kernels, kAvx2Kernels, kNeonKernels, kScalarKernels};
+  if (bfloat16_rate() < 1) std::swap(others[0], others[1]);
+  for (const Kernels* kernels : others) {
     if (runs(kernels) && index-- == 0) return kernels;
   }
   return nullptr;
 }
 
-const Kernels* choose_kernels() {
+const Kernels* choose_kernels(DType dtype) {
   const char* forced = std::getenv("FLASH_ATTENTION_CPU_ISA");
-  if (forced == nullptr || *forced == '\0') return runnable_kernels(0);
+  const bool any = forced == nullptr || *forced == '\0';
   for (int i = 0; const Kernels* kernels = runnable_kernels(i); ++i) {
-    if (std::strcmp(kernels->isa, forced) == 0) return kernels != kAmxKernels || tiles_permitted() ? kernels : nullptr;
+    if (!any && std::strcmp(kernels->isa, forced) != 0) continue;
+    if (kernels != kAmxKernels || dtype != DType::kBFloat16 || tiles_missing() == nullptr) return kernels;
   }
   return nullptr;
 }

@@ -5,12 +5,13 @@
 
 namespace flash_attention {
 
-// The best target that was compiled in and that the processor runs, see bfloat16_rate; the environment variable FLASH_ATTENTION_CPU_ISA
-// (avx512_bf16, avx512, avx2, neon, scalar, amx) forces one. Null when the forced one cannot run. Read anew on every call.
-const Kernels* choose_kernels();
+// The best target for problems of that dtype among those that were compiled in and that the processor runs, see
+// runnable_kernels; the environment variable FLASH_ATTENTION_CPU_ISA (amx, avx512_bf16, avx512, avx2, neon, scalar) forces
+// one. Null when the forced one cannot run. Read anew on every call. The first problem in bfloat16 asks Linux for tiles.
+const Kernels* choose_kernels(DType dtype);
 
-// The i-th target that can run here, best first, but for amx, which comes last and runs only where it is forced; null past
-// the last.
+// The i-th target that can run here, best first; null past the last. That of tiles is among them where processor and Linux
+// have tiles, whether or not this process may use them.
 const Kernels* runnable_kernels(int index);
 
 // Multiplications and additions of the processor's bfloat16 dot product, in those of float32 that take as long; 0 where no

@@ -67,7 +67,7 @@ struct Tile {
 };
 
 int run_forward(const Problem& rows, const Packing& packing, const ForwardOutputs& outputs) {
-  const Kernels* kernels = choose_kernels();
+  const Kernels* kernels = choose_kernels(rows.dtype);
   if (kernels == nullptr) return kNoTarget;
   if (poisoned()) {
     poison(outputs.output, rows.heads * rows.seq_q * rows.value_dim * size_of(rows.dtype));

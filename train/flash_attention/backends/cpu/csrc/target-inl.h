@@ -46,7 +46,6 @@ BackwardFunction backward_task_of(Bias bias) {
 
 template <class Math>
 struct Entry {
-  using Arithmetic = Math;
   static int64_t forward_scratch(const ForwardPlan& plan) {
     Arena arena(nullptr);
     ForwardTile<Math>({&plan, 0, 0}, {}, arena);
@@ -75,53 +74,15 @@ struct Entry {
   }
 };
 
-// Chooses the arithmetic of a problem: tiles or the bfloat16 dot product where the target has them, else float32.
-template <bool kBf16>
-struct Choose {
-  static bool bf16(const Problem&, bool) { return false; }
-  using Bf16 = Entry<Float32Math>;
-};
 #if defined(FLASH_ATTENTION_TILES)
 static_assert(kPanel == kTileBlock && kTileBlock % kRows == 0, "a panel is two tiles wide");
 static_assert(kDecodeTile == kTileBlock, "a tile of keys is one step of the products");
-using Bf16Math = TileMathOf<Simd, Tiles>;
+using TargetMath = TileMathOf<Simd, Tiles>;
 #elif defined(__AVX512BF16__)
-using Bf16Math = Bf16MathOf<Simd>;
+using TargetMath = Bf16MathOf<Simd>;
+#else
+using TargetMath = Float32Math;
 #endif
-#if defined(FLASH_ATTENTION_TILES) || defined(__AVX512BF16__)
-template <>
-struct Choose<true> {
-  static bool bf16(const Problem& p, bool bias_gradient) { return p.dtype == DType::kBFloat16 && !bias_gradient; }
-  using Bf16 = Entry<Bf16Math>;
-};
-#endif
-using Chosen = Choose<Simd::kBf16>;
-
-int64_t target_forward_scratch(const ForwardPlan& plan) {
-  return Chosen::bf16(plan.problem, false) ? Chosen::Bf16::forward_scratch(plan)
-                                           : Entry<Float32Math>::forward_scratch(plan);
-}
-void target_forward(const ForwardTask& task, const NextTask<ForwardTask>& next, char* scratch) {
-  if (Chosen::bf16(task.plan->problem, false)) return Chosen::Bf16::forward(task, next, scratch);
-  Entry<Float32Math>::forward(task, next, scratch);
-}
-int64_t target_backward_scratch(const BackwardPlan& plan) {
-  return Chosen::bf16(plan.problem, plan.outputs.d_bias) ? Chosen::Bf16::backward_scratch(plan)
-                                                         : Entry<Float32Math>::backward_scratch(plan);
-}
-void target_backward(const BackwardTask& task, const NextTask<BackwardTask>& next, char* scratch) {
-  const BackwardPlan& plan = *task.plan;
-  if (Chosen::bf16(plan.problem, plan.outputs.d_bias)) return Chosen::Bf16::backward(task, next, scratch);
-  Entry<Float32Math>::backward(task, next, scratch);
-}
-void target_convert(const float* src, float factor, int64_t count, DType dtype, void* dst) {
-  // store_row reads whole vectors; the end goes through a copy.
-  const int64_t whole = count / kLanes * kLanes;
-  store_row(dtype, src, factor, whole, dst);
-  float rest[kLanes] = {};
-  for (int64_t i = whole; i < count; ++i) rest[i - whole] = src[i];
-  if (whole < count) store_row(dtype, rest, factor, count - whole, static_cast<char*>(dst) + whole * size_of(dtype));
-}
 
 template <class Math>
 void register_multiply_adds(int64_t operations) {
@@ -132,37 +93,94 @@ void register_multiply_adds(int64_t operations) {
     multiply_adds<Math>(operations);
   }
 }
-void target_multiply_adds(DType dtype, int64_t operations) {
-  if (dtype == DType::kBFloat16) return register_multiply_adds<Chosen::Bf16::Arithmetic>(operations);
-  register_multiply_adds<Float32Math>(operations);
-}
 
-#if defined(FLASH_ATTENTION_TILES)
-int64_t target_decode_scratch(const DecodePlan& plan) {
-  return plan.problem.dtype == DType::kBFloat16 ? tile_decode_scratch<Bf16Math>(plan) : decode_scratch(plan);
-}
-void target_decode(const DecodePlan& plan, int64_t batch, int64_t kv_head, int64_t chunk, char* scratch) {
-  if (plan.problem.dtype == DType::kBFloat16) return tile_decode_task<Bf16Math>(plan, batch, kv_head, chunk, scratch);
-  decode_task(plan, batch, kv_head, chunk, scratch);
-}
-#else
-constexpr auto target_decode_scratch = decode_scratch;
-constexpr auto target_decode = decode_task;
-#endif
+// A target whose instructions are of use for bfloat16 alone: everything else is left to the one below it.
+template <class Math>
+struct Target {
+  static bool own(const Problem& p) {
+    // What fills no tiles takes longer with them.
+    if (Math::kTiles && (p.seq_q <= Math::kStrip || p.seq_k <= Math::kStrip)) return false;
+    return p.dtype == DType::kBFloat16;
+  }
+  // Score gradients that become the gradient of a bias are float32.
+  static bool own(const BackwardPlan& plan) { return own(plan.problem) && plan.outputs.d_bias == nullptr; }
+  static bool own(const DecodePlan& plan) {
+    if constexpr (Math::kTiles) return plan.problem.dtype == DType::kBFloat16 && TileDecodeTask<Math>::pays(plan.problem);
+    return false;
+  }
+  static const Kernels& below() { return *(kAvx512Kernels ? kAvx512Kernels : kScalarKernels); }
 
+  static int64_t forward_scratch(const ForwardPlan& plan) {
+    return own(plan.problem) ? Entry<Math>::forward_scratch(plan) : below().forward_scratch(plan);
+  }
+  static void forward(const ForwardTask& task, const NextTask<ForwardTask>& next, char* scratch) {
+    own(task.plan->problem) ? Entry<Math>::forward(task, next, scratch) : below().forward_task(task, next, scratch);
+  }
+  static int64_t backward_scratch(const BackwardPlan& plan) {
+    return own(plan) ? Entry<Math>::backward_scratch(plan) : below().backward_scratch(plan);
+  }
+  static void rows(const BackwardPlan& plan, int64_t batch_head, int64_t first, int64_t count, char* scratch) {
+    own(plan) ? backward_rows(plan, batch_head, first, count, scratch)
+              : below().backward_rows(plan, batch_head, first, count, scratch);
+  }
+  static void backward(const BackwardTask& task, const NextTask<BackwardTask>& next, char* scratch) {
+    own(*task.plan) ? Entry<Math>::backward(task, next, scratch) : below().backward_task(task, next, scratch);
+  }
+  static void finish(const BackwardPlan& plan, int64_t batch_head, int64_t first, int64_t count) {
+    below().finish_d_query(plan, batch_head, first, count);
+  }
+  static int64_t decode_scratch(const DecodePlan& plan) {
+    if constexpr (Math::kTiles)
+      if (own(plan)) return tile_decode_scratch<Math>(plan);
+    return below().decode_scratch(plan);
+  }
+  static void decode(const DecodePlan& plan, int64_t batch, int64_t kv_head, int64_t chunk, char* scratch) {
+    if constexpr (Math::kTiles)
+      if (own(plan)) return tile_decode_task<Math>(plan, batch, kv_head, chunk, scratch);
+    below().decode_task(plan, batch, kv_head, chunk, scratch);
+  }
+  static void merge(const DecodePlan& plan, int64_t batch, int64_t head) { below().decode_merge(plan, batch, head); }
+  static void convert(const float* src, float factor, int64_t count, DType dtype, void* dst) {
+    below().convert(src, factor, count, dtype, dst);
+  }
+  static void multiply_adds(DType dtype, int64_t operations) {
+    dtype == DType::kBFloat16 ? register_multiply_adds<Math>(operations) : below().multiply_adds(dtype, operations);
+  }
+};
+
+// Everything in float32.
+template <>
+struct Target<Float32Math> : Entry<Float32Math> {
+  static constexpr auto rows = flash_attention::backward_rows;
+  static constexpr auto finish = flash_attention::finish_d_query;
+  static constexpr auto decode_scratch = flash_attention::decode_scratch;
+  static constexpr auto decode = decode_task;
+  static constexpr auto merge = decode_merge;
+  static void convert(const float* src, float factor, int64_t count, DType dtype, void* dst) {
+    // store_row reads whole vectors; the end goes through a copy.
+    const int64_t whole = count / kLanes * kLanes;
+    store_row(dtype, src, factor, whole, dst);
+    float rest[kLanes] = {};
+    for (int64_t i = whole; i < count; ++i) rest[i - whole] = src[i];
+    if (whole < count) store_row(dtype, rest, factor, count - whole, static_cast<char*>(dst) + whole * size_of(dtype));
+  }
+  static void multiply_adds(DType, int64_t operations) { register_multiply_adds<Float32Math>(operations); }
+};
+
+template <class Of = Target<TargetMath>>
 constexpr Kernels make_kernels(const char* isa) {
   return {isa,
-          target_forward_scratch,
-          target_forward,
-          target_backward_scratch,
-          backward_rows,
-          target_backward,
-          finish_d_query,
-          target_decode_scratch,
-          target_decode,
-          decode_merge,
-          target_convert,
-          target_multiply_adds};
+          Of::forward_scratch,
+          Of::forward,
+          Of::backward_scratch,
+          Of::rows,
+          Of::backward,
+          Of::finish,
+          Of::decode_scratch,
+          Of::decode,
+          Of::merge,
+          Of::convert,
+          Of::multiply_adds};
 }
 
 }  // namespace

@@ -20,19 +20,28 @@ bool holds_tile_data(long request) {
   return syscall(SYS_arch_prctl, request, &features) == 0 && (features >> kTileData & 1) != 0;
 }
 
-}  // namespace
-
-bool tiles_exist() {
+bool processor_has_tiles() {
   constexpr uint32_t kAmxBf16 = 1u << 22, kAmxTile = 1u << 24;
   uint32_t a = 0, b = 0, c = 0, d = 0;
   if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0) return false;
-  return (d & kAmxBf16) != 0 && (d & kAmxTile) != 0 && holds_tile_data(kGetSupported);
+  return (d & kAmxBf16) != 0 && (d & kAmxTile) != 0;
 }
 
-bool tiles_permitted() {
-  static const bool permitted =
-      tiles_exist() && syscall(SYS_arch_prctl, kRequest, kTileData) == 0 && holds_tile_data(kGetPermitted);
-  return permitted;
+bool permitted() { return syscall(SYS_arch_prctl, kRequest, kTileData) == 0 && holds_tile_data(kGetPermitted); }
+
+}  // namespace
+
+bool tiles_exist() {
+  static const bool exist = processor_has_tiles() && holds_tile_data(kGetSupported);
+  return exist;
+}
+
+const char* tiles_missing() {
+  static const char* const missing = !processor_has_tiles() ? "the processor has no tiles"
+                                     : !tiles_exist()       ? "Linux does not know the processor's tiles"
+                                     : !permitted()         ? "Linux does not permit tiles to this process"
+                                                            : nullptr;
+  return missing;
 }
 
 }  // namespace flash_attention
@@ -41,10 +50,11 @@ namespace flash_attention {
 
 #if defined(FLASH_ATTENTION_SCALAR_TILES)
 bool tiles_exist() { return true; }
+const char* tiles_missing() { return nullptr; }
 #else
 bool tiles_exist() { return false; }
+const char* tiles_missing() { return "the processor has no tiles"; }
 #endif
-bool tiles_permitted() { return tiles_exist(); }
 
 }  // namespace flash_attention
 #endif

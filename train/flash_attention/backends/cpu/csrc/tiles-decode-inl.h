@@ -11,6 +11,8 @@
 namespace flash_attention {
 namespace {
 
+constexpr int64_t kLeastTileQueries = 9;
+
 template <class Math>
 struct TileDecodeTask : DecodeTask {
   using Exact = typename CarefulOf<Math>::Type;
@@ -27,6 +29,10 @@ struct TileDecodeTask : DecodeTask {
   float* sums;             // [row][part_width], as the parts of the plan
   float* pack;             // scratch of one row
   NonFinite nonfinite;
+
+  // With fewer queries the time goes into memory, and float32 needs no packing of values. The heads of a group do not count:
+  // what a head comes to does not depend on how many share its keys.
+  static bool pays(const Problem& p) { return p.seq_q >= kLeastTileQueries; }
 
   TileDecodeTask(const DecodePlan& all, Arena& arena) : DecodeTask(all, arena) {
     padded = round_up(rows, kTileSide);
