@@ -68,7 +68,7 @@ Rotary rotary_of(const Tensors& t, int x, int table, int offsets, int config_ind
   } else {
     r.offset = in_range(config[kRotaryOffset], 0, kMaxSize);
   }
-  r.kernels = choose_kernels();
+  r.kernels = choose_kernels(DType::kFloat32);  // to round results: no reason to ask Linux for tiles
   require(r.kernels != nullptr, kNoTarget);
   return r;
 }
