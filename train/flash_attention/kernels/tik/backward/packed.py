@@ -62,17 +62,9 @@ def table(xp, problem: KernelProblem, plan: BackwardPlan, slots: int) -> Callabl
     own["head"] = own["slope"] = heads * problem.group
     own["kv_head"], own["slot"] = heads, of_slots
     of_sequence = len(Sequences._fields)
-    fields = (
-        "tile",
-        "first",
-        "count",
-        "steps",
-        "cross",
-        "before",
-        "final",
-        "final_end",
-        *(["slope"] if problem.slope_stride else []),
-    )
+    fields = ["tile", "first", "count", "steps", "cross", "before", "final", "final_end"]
+    if problem.slope_stride:
+        fields.append("slope")
     words = [*(PACKED_ITEM.word(field) for field in fields), *PACKED_ITEM.single("sequence").values()]
     ranked, tiles = packed.ranked(xp, items, words, ranks, PACKED_ITEM.words(own)), packed.tiles(xp, problem, items)
     left, right, prefixed = Limits.of(problem)
