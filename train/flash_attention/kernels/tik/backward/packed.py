@@ -62,7 +62,9 @@ def table(xp, problem: KernelProblem, plan: BackwardPlan, slots: int) -> Callabl
     own["head"] = own["slope"] = heads * problem.group
     own["kv_head"], own["slot"] = heads, of_slots
     of_sequence = len(Sequences._fields)
-    fields = ("tile", "first", "count", "steps", "cross", "before", "final", "final_end", "slope")
+    fields = ["tile", "first", "count", "steps", "cross", "before", "final", "final_end"]
+    if problem.slope_stride:
+        fields.append("slope")
     words = [*(PACKED_ITEM.word(field) for field in fields), *PACKED_ITEM.single("sequence").values()]
     ranked, tiles = packed.ranked(xp, items, words, ranks, PACKED_ITEM.words(own)), packed.tiles(xp, problem, items)
     left, right, prefixed = Limits.of(problem)
@@ -95,7 +97,9 @@ def table(xp, problem: KernelProblem, plan: BackwardPlan, slots: int) -> Callabl
             cross = (start - zero - (rows - 1)) // rows + 1
             before = (start + (whole - 1) - zero + (rows - 1)) // rows
             cross, before = (xp.minimum(xp.maximum(one, first), first + count) for one in (cross, before))
-        values = (tile, first, count, count * group, cross, before, first, final_end, owner * slope_stride)
+        values = (tile, first, count, count * group, cross, before, first, final_end)
+        if slope_stride > 0:
+            values = values + (owner * slope_stride,)
         for index in range(of_sequence):
             values = values + (xp.take(described[index], owner, 0),)
         return ranked(values, (count * group + ITEM_STEPS) * active)

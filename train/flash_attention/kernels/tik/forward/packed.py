@@ -44,7 +44,7 @@ def table(xp, problem: KernelProblem, plan: ForwardPlan) -> Callable[[tuple], Ar
     own["head"] = own["slope"] = heads
     own["kv_head"] = heads // problem.group
     of_sequence = len(Sequences._fields)
-    words = [PACKED_ITEM.word(name) for name in ("begin", "end", "slope")]
+    words = [PACKED_ITEM.word(name) for name in ("begin", "end", *(["slope"] if problem.slope_stride else []))]
     words += PACKED_ITEM.single("row_blocks", 0, "sequence").values()
     for a in range(row_blocks):
         words += [PACKED_ITEM.word("row_blocks", a, name) for name in _OF_ROW_BLOCK]
@@ -73,7 +73,9 @@ def table(xp, problem: KernelProblem, plan: ForwardPlan) -> Callable[[tuple], Ar
             cost = cost + (last - first + 1) * xp.as_int(exists)
             of_blocks = of_blocks + block
         active = xp.as_int(active)
-        values = (begin * active, end, owner * slope_stride)
+        values = (begin * active, end)
+        if slope_stride > 0:
+            values = values + (owner * slope_stride,)
         for index in range(of_sequence):
             values = values + (xp.take(described[index], owner, 0),)
         return ranked(values + of_blocks, (cost + ITEM_COST) * active)
