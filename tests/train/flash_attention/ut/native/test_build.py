@@ -71,6 +71,7 @@ SPREAD = [
         alibi="computed",
     ),
     Case(heads=3, kv_heads=3, seq_q=1, seq_k=270, head_dim=20, dtype="bfloat16"),
+    Case(heads=4, kv_heads=2, seq_q=11, seq_k=270, head_dim=40, dtype="bfloat16", window=(100, 30)),
 ]
 
 
