@@ -43,35 +43,6 @@ np.testing.assert_allclose(FlashAttention(16, causal=True)(*tensors).asnumpy(), 
 """
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What `build.sh` makes for this machine."""
-    sources = copy_sources(tmp_path_factory.mktemp("wheel"))
-    # Compiled in a tenth of the time; how fast the kernel runs is not looked at here.
-    run("bash", sources / "build.sh", cwd=Path("/"), PYTHON=sys.executable, CXXFLAGS="-O0")
-    (built,) = (sources / "dist").glob("flash_attention-*.whl")
-    return built
-
-
-@pytest.mark.builds
-@pytest.mark.timeout(900)
-def test_wheel_works_without_a_compiler(wheel: Path, tmp_path: Path) -> None:
-    assert wheel.name.endswith(f"-py3-none-linux_{platform.machine()}.whl")
-    files = zipfile.ZipFile(wheel).namelist()
-    assert LIBRARY in files
-    assert "flash_attention/backends/cpu/csrc/dispatch.cpp" in files
-    assert "flash_attention/py.typed" in files
-    assert any(name.endswith("LICENSE") for name in files)
-
-    python = environment(tmp_path / "venv")
-    # The shared environment may have the package too, as ./quickstart.sh installs it there.
-    install = ("-m", "pip", "install", "--no-index", "--no-deps", "--ignore-installed", wheel)
-    run(python, *install, cwd=tmp_path, compiler=False)
-    printed = run(tmp_path / "venv/bin/flash-attention", "info", cwd=tmp_path, compiler=False)
-    assert str(tmp_path / "venv") in printed
-    smoke(python, "cpu", cwd=tmp_path, compiler=False)
-
-
 @pytest.mark.builds
 @pytest.mark.timeout(600)
 def test_wheel_without_the_kernel(tmp_path: Path) -> None:
