@@ -11,7 +11,7 @@ from flash_attention.problem.inputs import TensorSpec
 from flash_attention.reference import Attention, baseline, compare, truth
 from mindspore import Tensor, nn, ops
 
-from tests.train.flash_attention.support.modes import MODES_AND_BACKENDS
+from tests.train.flash_attention.support.modes import MODES_AND_BACKENDS, both_modes
 
 BATCH, HEADS, KV_HEADS, SEQ_Q, SEQ_K, DIM = 2, 4, 2, 37, 70, 24
 RULES = {
@@ -226,14 +226,19 @@ class Slanted(nn.Cell):
         return flash_attention(query, key, value, alibi_slopes=falls, backend=self.backend, **self.rules)
 
 
-@pytest.mark.parametrize("rules", ({}, {"causal": True}), ids=("both sides", "causal"))
-@pytest.mark.parametrize(
-    "queries, layout, per_item",
-    ((33, "BNSD", False), (2, "BNSD", True), (33, "BNSD", True), (33, "BSND", True)),
-    ids=("forward", "decode_per_item", "forward_per_item", "tokens_per_item"),
-)
-def test_tik_operators_take_slopes_that_are_data(queries, layout, per_item, rules, mode):
-    rules = dict(rules, causal_alignment="bottom_right", input_layout=layout)
+OF_OPERATORS = {
+    "forward": (33, "BNSD", False),
+    "decode_per_item": (2, "BNSD", True),
+    "forward_per_item": (33, "BNSD", True),
+    "tokens_per_item": (33, "BSND", True),
+}
+
+
+@pytest.mark.parametrize("causal", (False, True), ids=("both sides", "causal"))
+@pytest.mark.parametrize("mode, name", both_modes(OF_OPERATORS, ["forward_per_item"]), indirect=["mode"])
+def test_tik_operators_take_slopes_that_are_data(name, causal, mode):
+    queries, layout, per_item = OF_OPERATORS[name]
+    rules = {"causal": causal, "causal_alignment": "bottom_right", "input_layout": layout}
     shapes = (2, 4, queries, 32), (2, 2, 150, 32), (2, 2, 150, 32), (2, 4, queries, 32)
     if layout == "BSND":
         shapes = tuple((batch, seq, heads, size) for batch, heads, seq, size in shapes)
@@ -262,10 +267,14 @@ def test_tik_operators_take_slopes_in_pages(per_item, mode):
         np.testing.assert_allclose(ours, plain, atol=2e-3)
 
 
-@pytest.mark.parametrize("causal", (False, True), ids=("both sides", "causal"))
-@pytest.mark.parametrize("per_item", (False, True), ids=("heads", "items_heads"))
-def test_tik_operators_take_slopes_of_packed_sequences(per_item, causal, mode):
+@pytest.mark.parametrize(
+    "mode, name",
+    both_modes(("heads", "items_heads", "heads, causal", "items_heads, causal"), ["items_heads, causal"]),
+    indirect=["mode"],
+)
+def test_tik_operators_take_slopes_of_packed_sequences(name, mode):
     """Sequences of several blocks of rows, an empty one, and lengths that are data."""
+    per_item, causal = name.startswith("items"), name.endswith("causal")
     rows = [half(size, heads, 32, seed=seed) for seed, (size, heads) in enumerate(((330, 4), (330, 2), (330, 2)))]
     d_output, nets = half(330, 4, 32, seed=4), (Strung("emulator", causal), Strung("cpu", causal))
     for turn, ends in enumerate(([25, 25, 190, 330], [140, 150, 329, 330])):
