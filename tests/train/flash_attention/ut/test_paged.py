@@ -65,8 +65,8 @@ def expected(query: np.ndarray, keys, values, **rules) -> np.ndarray:
 def each_way() -> list:
     """Mode, size of a block, backend and rules.
 
-    A graph, compiled for each shape, takes up to two seconds: every day each rule has one on backend cpu, and the second
-    one on backend math.
+    A graph, compiled for each shape, takes up to two seconds: every day each rule has one on backend cpu, and the
+    second one on backend math.
     """
 
     def slow(mode, size, backend, index) -> bool:
