@@ -149,9 +149,8 @@ def test_metadata(dist: Path, name: str, machine: str) -> None:
     assert fields["License"] == "Apache-2.0" and fields["Summary"] and fields["Requires-Python"] == ">=3.9"
     systems = [value for value in fields.get_all("Classifier") if value.startswith("Operating System")]
     assert systems == ["Operating System :: POSIX :: Linux"]
-    assert [value.split(", ")[1] for value in fields.get_all("Project-URL", [])] == [ADDRESS, ADDRESS][
-        : 2 * bool(ADDRESS)
-    ]
+    wanted = [ADDRESS, ADDRESS] if ADDRESS else []
+    assert [value.split(", ")[1] for value in fields.get_all("Project-URL", [])] == wanted
     # A page of an index stands beside no file of the repository.
     text = fields.get_payload()
     assert len(text) > 1000

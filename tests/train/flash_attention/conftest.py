@@ -66,3 +66,17 @@ def mode(request):
 
     mindspore.set_context(mode={"graph": mindspore.GRAPH_MODE, "pynative": mindspore.PYNATIVE_MODE}[request.param])
     return request.param
+
+
+@pytest.fixture
+def composed(monkeypatch):
+    """Caches are updated as they are on a device."""
+    from flash_attention.backends import cache_update
+
+    cells = cache_update.append_cell, cache_update.reorder_cell
+    for cell in cells:
+        cell.cache_clear()
+    monkeypatch.setattr(cache_update, "serves_native", lambda: False)
+    yield
+    for cell in cells:
+        cell.cache_clear()

@@ -4,7 +4,6 @@ import mindspore as ms
 import numpy as np
 import pytest
 from flash_attention import KVCache, rotary_embedding
-from flash_attention.backends import cache_update
 from mindspore import Tensor, nn
 
 from tests.train.flash_attention.support.serving import (
@@ -24,17 +23,6 @@ from tests.train.flash_attention.support.serving import (
 )
 
 pytestmark = pytest.mark.asynchronous  # what a step leaves to the next must not depend on when operators run
-
-
-@pytest.fixture
-def composed(monkeypatch):
-    """Caches are updated as they are on a device."""
-    for cell in (cache_update.append_cell, cache_update.reorder_cell):
-        cell.cache_clear()
-    monkeypatch.setattr(cache_update, "serves_native", lambda: False)
-    yield
-    for cell in (cache_update.append_cell, cache_update.reorder_cell):
-        cell.cache_clear()
 
 
 @pytest.mark.parametrize("kind", KINDS)

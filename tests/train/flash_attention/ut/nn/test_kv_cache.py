@@ -6,7 +6,6 @@ import mindspore as ms
 import numpy as np
 import pytest
 from flash_attention import KVCache, attention_backend
-from flash_attention.backends import cache_update
 from mindspore import Tensor, nn
 
 pytestmark = pytest.mark.asynchronous  # what a step leaves to the next must not depend on when operators run
@@ -81,15 +80,6 @@ def as_called(cell: nn.Cell, way: str):
         return cell(query, key, value, other_key, other_value)
 
     return ms.jit(call)
-
-
-@pytest.fixture
-def composed(monkeypatch):
-    """Caches are updated as they are on a device."""
-    cache_update.append_cell.cache_clear()
-    monkeypatch.setattr(cache_update, "serves_native", lambda: False)
-    yield
-    cache_update.append_cell.cache_clear()
 
 
 def check_two(way: str, backend: str, dtype, error: float, options: dict) -> None:
