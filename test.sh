@@ -72,6 +72,10 @@ fi
 part tests
 # Two processes share the cores: one OpenMP thread each, unless a test asks for more.
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
+# MindSpore's compiler makes millions of small objects, which stay in glibc's quick lists and its memory in the process:
+# graphs compile in a tenth to a fifth less time.
+export GLIBC_TUNABLES="${GLIBC_TUNABLES:-glibc.malloc.tcache_count=60000:glibc.malloc.trim_threshold=268435456:\
+glibc.malloc.top_pad=67108864}"
 # Both collect the same tests in the same order.
 export PYTHONHASHSEED=0
 # Both compile some 700 modules, and tests start some 60 programs: what is compiled is kept, beside the sources. With a

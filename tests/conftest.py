@@ -1,9 +1,12 @@
 """Options that every test folder shares: which of the marked tests run."""
 
+import functools
 import gc
+import importlib.metadata
 import signal
 import sys
 from collections.abc import Iterator
+from fnmatch import fnmatchcase
 
 import pytest
 
@@ -39,7 +42,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list) -> None:
-    """Deselects what was not asked for, and puts the asynchronous tests last."""
+    """Marks what is not of every day as slow, deselects what was not asked for, puts the asynchronous tests last."""
+    unknown = mark_slow(items)
+    if unknown and not any("::" in argument for argument in config.args):
+        raise pytest.UsageError(f"mark daily: no case is named by {', '.join(sorted(unknown))}")
     left_out = {mark for mark in OPTIONAL_MARKS if not config.getoption(f"--{mark}")}
     if config.getoption("--device") != "ascend":
         left_out.add("ascend")
@@ -50,6 +56,31 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list) -> None:
         items[:] = [item for item in items if item not in without]
     # Last, because the threads of MindSpore that they wake go on spinning through the tests that follow.
     items.sort(key=lambda item: item.get_closest_marker("asynchronous") is not None)
+
+
+def mark_slow(items: list) -> set[str]:
+    """Marks the cases that the mark `daily` of their test does not name; gives the patterns that name none.
+
+    With `since` the cases show faults of MindSpore before that release: with those, all are of every day.
+    """
+    unused, used = set(), set()
+    for item in items:
+        mark = item.get_closest_marker("daily")
+        if mark is None:
+            continue
+        patterns = {pattern: f"{item.nodeid.partition('[')[0]}[{pattern}]" for pattern in mark.args}
+        named = [name for pattern, name in patterns.items() if fnmatchcase(item.callspec.id, pattern)]
+        unused.update(patterns.values())
+        used.update(named)
+        if not named and installed_mindspore() >= mark.kwargs.get("since", (0,)):
+            item.add_marker(pytest.mark.slow)
+    return unused - used
+
+
+@functools.lru_cache
+def installed_mindspore() -> tuple[int, ...]:
+    """The first two numbers of its version."""
+    return tuple(map(int, importlib.metadata.version("mindspore").split(".")[:2]))
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -1,5 +1,6 @@
 """Fixtures of the package's tests."""
 
+import inspect
 import os
 import subprocess
 import sys
@@ -8,6 +9,25 @@ import pytest
 
 # Before each task the native kernel fills its memory and its results with garbage, here and in the processes of tests.
 os.environ.setdefault("FLASH_ATTENTION_CPU_POISON", "1")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def sources_are_read_once():
+    """MindSpore's compiler cuts the source of a function out of its file for every graph: a tenth of its time."""
+    read, cut = inspect.getsourcelines, {}
+
+    def remembered(function):
+        code = getattr(function, "__code__", None)
+        if code is None:
+            return read(function)
+        if id(code) not in cut:
+            cut[id(code)] = code, read(function)  # with the code, whose id is no other's as long as it is there
+        lines, number = cut[id(code)][1]
+        return list(lines), number
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(inspect, "getsourcelines", remembered)
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -65,6 +85,14 @@ def mode(request):
     import mindspore
 
     mindspore.set_context(mode={"graph": mindspore.GRAPH_MODE, "pynative": mindspore.PYNATIVE_MODE}[request.param])
+    return request.param
+
+
+@pytest.fixture(params=("native", "composed"))
+def update(request):
+    """How caches are updated: by the native kernel, or composed of operators as on a device."""
+    if request.param == "composed":
+        request.getfixturevalue("composed")
     return request.param
 
 

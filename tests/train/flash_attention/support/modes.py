@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterator
 
 import mindspore as ms
 import pytest
@@ -28,15 +28,3 @@ def in_mode(name: str) -> Iterator[None]:
         yield
     finally:
         ms.set_context(mode=before)
-
-
-def both_modes(names: Iterable[str], daily: Collection[str] = ()) -> list:
-    """Every name in PYNATIVE and in a graph, as parameters "mode, name" with mode indirect.
-
-    To compile a graph takes seconds: those of names that are not `daily` are slow.
-    """
-    return [
-        pytest.param(mode, name, marks=[pytest.mark.slow] if mode == "graph" and name not in daily else [])
-        for mode in ("pynative", "graph")
-        for name in names
-    ]

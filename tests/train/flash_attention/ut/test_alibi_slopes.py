@@ -11,7 +11,7 @@ from flash_attention.problem.inputs import TensorSpec
 from flash_attention.reference import Attention, baseline, compare, truth
 from mindspore import Tensor, nn, ops
 
-from tests.train.flash_attention.support.modes import MODES_AND_BACKENDS, both_modes
+from tests.train.flash_attention.support.modes import MODES_AND_BACKENDS, in_mode
 
 BATCH, HEADS, KV_HEADS, SEQ_Q, SEQ_K, DIM = 2, 4, 2, 37, 70, 24
 RULES = {
@@ -234,8 +234,14 @@ OF_OPERATORS = {
 }
 
 
+@pytest.mark.daily(
+    "pynative-forward-both sides",
+    "pynative-decode_per_item-causal",
+    "*-forward_per_item-causal",
+    "pynative-tokens_per_item-both sides",
+)
 @pytest.mark.parametrize("causal", (False, True), ids=("both sides", "causal"))
-@pytest.mark.parametrize("mode, name", both_modes(OF_OPERATORS, ["forward_per_item"]), indirect=["mode"])
+@pytest.mark.parametrize("name", OF_OPERATORS)
 def test_tik_operators_take_slopes_that_are_data(name, causal, mode):
     queries, layout, per_item = OF_OPERATORS[name]
     rules = {"causal": causal, "causal_alignment": "bottom_right", "input_layout": layout}
@@ -249,13 +255,15 @@ def test_tik_operators_take_slopes_that_are_data(name, causal, mode):
         results = []
         for cell, dtype in ((net, ms.float16), (plain, ms.float32)):
             given = *(tensor.astype(dtype) for tensor in (query, key, value)), falls
-            gradient = ops.GradOperation(get_all=True, sens_param=True)(cell)(*given, d_output.astype(dtype))
-            results.append([tensor.astype(ms.float32).asnumpy() for tensor in (cell(*given), *gradient)])
+            with in_mode(mode if cell is net else "pynative"):
+                gradient = ops.GradOperation(get_all=True, sens_param=True)(cell)(*given, d_output.astype(dtype))
+                results.append([tensor.astype(ms.float32).asnumpy() for tensor in (cell(*given), *gradient)])
         for index, (ours, right) in enumerate(zip(*results)):
             np.testing.assert_allclose(ours, right, atol=8e-3, err_msg=f"result {index}")
         assert not results[0][4].any()
 
 
+@pytest.mark.daily("pynative-heads", "graph-items_heads")
 @pytest.mark.parametrize("per_item", (False, True), ids=("heads", "items_heads"))
 def test_tik_operators_take_slopes_in_pages(per_item, mode):
     caches = half(9, 16, 2, 32, seed=1), half(9, 16, 2, 32, seed=2)
@@ -267,11 +275,8 @@ def test_tik_operators_take_slopes_in_pages(per_item, mode):
         np.testing.assert_allclose(ours, plain, atol=2e-3)
 
 
-@pytest.mark.parametrize(
-    "mode, name",
-    both_modes(("heads", "items_heads", "heads, causal", "items_heads, causal"), ["items_heads, causal"]),
-    indirect=["mode"],
-)
+@pytest.mark.daily("pynative-heads", "pynative-items_heads, causal")
+@pytest.mark.parametrize("name", ("heads", "items_heads", "heads, causal", "items_heads, causal"))
 def test_tik_operators_take_slopes_of_packed_sequences(name, mode):
     """Sequences of several blocks of rows, an empty one, and lengths that are data."""
     per_item, causal = name.startswith("items"), name.endswith("causal")

@@ -113,7 +113,8 @@ def steps(backend, mode, count=2, recompute=False):
     return results
 
 
-@pytest.mark.parametrize("backend", ("cpu", pytest.param("math", marks=pytest.mark.slow)))
+@pytest.mark.daily("*cpu*")
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_set_seed_makes_runs_repeatable(backend, mode):
     ms.set_seed(5)
     first = steps(backend, mode)
@@ -126,7 +127,8 @@ def test_set_seed_makes_runs_repeatable(backend, mode):
     assert np.abs(first[0][0] - first[1][0]).max() > 0.1
 
 
-@pytest.mark.parametrize("backend", ("cpu", pytest.param("math", marks=pytest.mark.slow)))
+@pytest.mark.daily("*cpu*")
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_graph_and_pynative_drop_the_same(backend):
     results = []
     for mode in ("graph", "pynative"):
@@ -139,7 +141,8 @@ def test_graph_and_pynative_drop_the_same(backend):
             np.testing.assert_allclose(left, right, atol=1e-4)
 
 
-@pytest.mark.parametrize("backend", ("cpu", pytest.param("math", marks=pytest.mark.slow)))
+@pytest.mark.daily("*cpu*")
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_recomputation_gets_the_same_decisions(backend, mode):
     if OLD and mode == "pynative":
         pytest.skip("MindSpore 2.0 recomputes in graphs only")

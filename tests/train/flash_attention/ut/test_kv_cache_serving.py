@@ -25,6 +25,7 @@ from tests.train.flash_attention.support.serving import (
 pytestmark = pytest.mark.asynchronous  # what a step leaves to the next must not depend on when operators run
 
 
+@pytest.mark.daily("graph-*", "pynative-left-*")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("side", ["right", "left"])
 def test_a_server_gives_every_sequence_its_own(mode, kind, side):
@@ -33,23 +34,22 @@ def test_a_server_gives_every_sequence_its_own(mode, kind, side):
         assert len(net.compile_cache) == 1
 
 
+@pytest.mark.daily("graph-left-paged", "pynative-left-contiguous")
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("side", [pytest.param("right", marks=pytest.mark.slow), "left"])
+@pytest.mark.parametrize("side", ["right", "left"])
 def test_the_same_as_on_a_device(mode, kind, side, composed):
     serve(made(kind, side), "cpu", 25, seed=1)
 
 
-@pytest.mark.parametrize("kind", [pytest.param("contiguous", marks=pytest.mark.slow), "paged"])
-@pytest.mark.parametrize("side", ["right", pytest.param("left", marks=pytest.mark.slow)])
+@pytest.mark.daily("*-right-paged")
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("side", ["right", "left"])
 @pytest.mark.parametrize("backend", ["math", "emulator"])
 def test_other_backends(mode, kind, side, backend):
     serve(made(kind, side, backend), backend, 6, seed=2)
 
 
-@pytest.mark.parametrize("update", ["native", "composed"])
-def test_beams_share_full_blocks(update, request):
-    if update == "composed":
-        request.getfixturevalue("composed")
+def test_beams_share_full_blocks(update):
     cache = KVCache(BATCH, 24, KV_HEADS, DIM, dtype=ms.float32, paged=True, block_size=4)
     tokens = Tensor(np.zeros((BATCH, 10, KV_HEADS, DIM), np.float32))
     cache.update(tokens, tokens, Tensor([10, 0, 0, 3], ms.int32))
@@ -63,6 +63,7 @@ def test_beams_share_full_blocks(update, request):
     assert (cache.block_tables.asnumpy() == -1).all()
 
 
+@pytest.mark.daily("*-pynative-*", "*-graph-order0-*")
 @pytest.mark.parametrize(
     ("order", "message"),
     [
@@ -70,11 +71,8 @@ def test_beams_share_full_blocks(update, request):
         ((0, 2), "indices: got 2, allowed are 0 to 1"),
     ],
 )
-@pytest.mark.parametrize("update", ["native", "composed"])
-def test_a_sequence_that_cannot_go_on_is_refused(update, mode, order, message, request):
+def test_a_sequence_that_cannot_go_on_is_refused(update, mode, order, message):
     """On a device a graph cannot: there the sequence gives NaN until it is reset."""
-    if update == "composed":
-        request.getfixturevalue("composed")
     cache = garbage(KVCache(2, 24, KV_HEADS, DIM, dtype=ms.float32, paged=True, block_size=4, num_blocks=2))
     rows = Tensor(np.ones((2, 6, KV_HEADS, DIM), np.float32))
     cache.update(rows, rows, Tensor([6, 0], ms.int32))
@@ -100,10 +98,7 @@ def test_a_sequence_that_cannot_go_on_is_refused(update, mode, order, message, r
         assert cache.lengths.asnumpy().tolist() == [6, 0]
 
 
-@pytest.mark.parametrize("update", ["native", "composed"])
-def test_bad_numbers_are_refused(update, request):
-    if update == "composed":
-        request.getfixturevalue("composed")
+def test_bad_numbers_are_refused(update):
     cache = KVCache(2, 8, KV_HEADS, DIM, dtype=ms.float32)
     rows = Tensor(np.ones((2, 3, KV_HEADS, DIM), np.float32))
 

@@ -1,7 +1,5 @@
 """paged_attention against flash_attention on the keys themselves, and reshape_and_cache in place."""
 
-import itertools
-
 import mindspore as ms
 import numpy as np
 import pytest
@@ -62,31 +60,13 @@ def expected(query: np.ndarray, keys, values, **rules) -> np.ndarray:
     return output
 
 
-def each_way() -> list:
-    """Mode, size of a block, backend and rules.
-
-    A graph, compiled for each shape, takes up to two seconds: every day each rule has one on backend cpu, and the
-    second one on backend math.
-    """
-
-    def slow(mode, size, backend, index) -> bool:
-        if backend == "cpu":
-            return mode == "graph" and index % 2 == (size == 16)
-        return index % 2 == (size == 16) or (mode == "graph" and index != 1)
-
-    return [
-        pytest.param(
-            *(mode, size, backend, rules),
-            id=f"{mode}-{size}-{backend}-{index}",
-            marks=[pytest.mark.slow] if slow(mode, size, backend, index) else [],
-        )
-        for mode, size, backend, (index, rules) in itertools.product(
-            ("pynative", "graph"), (16, 24), ("cpu", "math"), enumerate(RULES)
-        )
-    ]
-
-
-@pytest.mark.parametrize(("mode", "block_size", "backend", "rules"), each_way(), indirect=["mode"])
+@pytest.mark.daily(
+    *("pynative-cpu-*", "pynative-math-16-[02]", "pynative-math-24-[13]"),
+    *("graph-cpu-16-[13]", "graph-cpu-24-[045]", "graph-math-24-1"),
+)
+@pytest.mark.parametrize("rules", RULES, ids=list(map(str, range(len(RULES)))))
+@pytest.mark.parametrize("block_size", (16, 24))
+@pytest.mark.parametrize("backend", ("cpu", "math"))
 def test_agrees_with_the_keys_themselves(mode, block_size, backend, rules):
     keys, values, *caches, tables = pages(block_size)
     tables, lengths = Tensor(tables), Tensor(np.array(LENGTHS, np.int32))

@@ -99,6 +99,7 @@ def packed(lengths_q, lengths_k, **rules):
     return call
 
 
+@pytest.mark.daily("pynative-*", "graph-softcap", "graph-dropout", since=(2, 8))
 @pytest.mark.asynchronous
 @pytest.mark.parametrize("name", RULES)
 def test_has_the_bits_of_the_loop_over_calls(name, mode):
@@ -118,6 +119,7 @@ def test_half_precision_has_the_bits_of_the_loop(dtype):
         np.testing.assert_array_equal(result, expected, err_msg=name)
 
 
+@pytest.mark.daily("rules1", since=(2, 8))
 @pytest.mark.parametrize("rules", [RULES["bottom_right"], RULES["dropout"], RULES["softcap"]])
 def test_math_agrees_with_cpu(rules):
     tensors, gradients = random_inputs()

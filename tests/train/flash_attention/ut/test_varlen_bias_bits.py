@@ -6,7 +6,7 @@ import pytest
 from flash_attention import flash_attention, flash_attention_varlen
 from mindspore import Tensor, ops
 
-from tests.train.flash_attention.support.modes import both_modes, in_mode
+from tests.train.flash_attention.support.modes import in_mode
 
 HEADS, KV_HEADS, DIM, RATE = 4, 2, 24, 0.3
 LENGTHS_Q, LENGTHS_K = (5, 0, 130, 1, 40), (5, 4, 77, 19, 300)
@@ -118,9 +118,10 @@ def packed(kind: str, backend: str, dtype, lengths: tuple) -> list:
     return differentiated(call, inputs, Tensor(gradient).astype(dtype))
 
 
+@pytest.mark.daily("pynative-*", "graph-all-cpu")
 @pytest.mark.asynchronous
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("mode, kind", both_modes(KINDS, ["all"]), indirect=["mode"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_the_same_as_a_call_for_each_sequence(kind, backend, mode):
     lengths = ends(LENGTHS_Q), ends(LENGTHS_K)
     if backend == "cpu":
@@ -166,7 +167,8 @@ def test_bad_inputs_are_named():
         flash_attention_varlen(*half, *tensors, dropout_rate=0.5, keep_bits=Tensor(flat), backend="emulator")
 
 
-@pytest.mark.parametrize("mode, kind", both_modes(("all", "bias of all heads"), ["all"]), indirect=["mode"])
+@pytest.mark.daily("pynative-all")
+@pytest.mark.parametrize("kind", ("all", "bias of all heads"))
 def test_tik_operators_run_each_sequence_alone(kind, mode):
     """Constant lengths: the same bits as a call for each."""
     results = packed(kind, "emulator", ms.float16, (ends(LENGTHS_Q), ends(LENGTHS_K)))

@@ -11,7 +11,6 @@ from tests.train.flash_attention.support.cases import Case
 from tests.train.flash_attention.support.run import run_case
 
 BACKENDS = ("math", "cpu")
-MATH_IF_SLOW = ("cpu", pytest.param("math", marks=pytest.mark.slow))
 DROPOUT = Case(batch=2, heads=4, kv_heads=2, seq_q=70, seq_k=45, mask="causal", dropout=0.3, dtype="float32")
 
 
@@ -40,6 +39,7 @@ def test_in_a_graph(case, backend):
     cases.check(case, run_case(case, backend))
 
 
+@pytest.mark.daily("pynative-*", "graph-cpu")
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_seed_and_its_bits_given_are_the_same(backend, mode):
     by_seed = run_case(DROPOUT, backend)
@@ -63,7 +63,8 @@ def test_given_bits_rule(backend):
     np.testing.assert_array_equal(nothing.logsumexp, kept.logsumexp)
 
 
-@pytest.mark.parametrize("backend", MATH_IF_SLOW)
+@pytest.mark.daily("pynative-cpu")
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_seeds_are_taken_modulo_two_to_the_32(backend, mode):
     expected = run_case(DROPOUT, backend, seed=(5, 7)).output
     np.testing.assert_array_equal(run_case(DROPOUT, backend, seed=(5 + (9 << 32), 7 - (1 << 32))).output, expected)
@@ -71,7 +72,8 @@ def test_seeds_are_taken_modulo_two_to_the_32(backend, mode):
 
 
 @pytest.mark.asynchronous
-@pytest.mark.parametrize("backend", MATH_IF_SLOW)
+@pytest.mark.daily("*-cpu")
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_two_runs_are_bit_equal(backend, mode):
     case = Case(batch=2, heads=4, kv_heads=2, seq_q=300, seq_k=300, head_dim=64, mask="compact", dropout=0.1)
     first = run_case(case, backend)

@@ -63,25 +63,15 @@ def both(lead, mask=None, bias=None):
     return list(map(values, found)), list(map(values, expected))
 
 
+@pytest.mark.daily("pynative-*", "graph-()", "graph-(2, 2, 3)")
 @pytest.mark.parametrize("lead", [(), (3,), (2, 3), (2, 2, 3)], ids=str)
 def test_any_rank(lead, mode):
     for got, wanted in zip(*both(lead)):
         np.testing.assert_array_equal(got.reshape(wanted.shape), wanted)
 
 
-def in_each_mode() -> list:
-    """Mode and shape of a mask. Every day each rank, and the scalar-like one, has a graph."""
-    ranks = (13,), (1,), (9, 13), (3, 9, 13), (2, 1, 9, 13), (2, 2, 1, 9, 13)
-    return [
-        pytest.param(
-            mode, shape, marks=[pytest.mark.slow] * (mode == "graph" and shape not in ranks), id=f"{mode}-{shape}"
-        )
-        for mode in ("pynative", "graph")
-        for shape in MASKS
-    ]
-
-
-@pytest.mark.parametrize(("mode", "shape"), in_each_mode(), indirect=["mode"])
+@pytest.mark.daily("pynative-*", "graph-(1,)", "graph-(9, 13)", "graph-(2, 2, 1, 9, 13)")
+@pytest.mark.parametrize("shape", MASKS, ids=str)
 def test_added_masks_that_broadcast(shape, mode):
     lead = (2, 2, 3) if len(shape) == 5 else (2, 3)
     mask = draw(*shape, seed=3)
@@ -96,6 +86,7 @@ def test_added_masks_that_broadcast(shape, mode):
     np.testing.assert_allclose(found[4], d_mask, rtol=2**-8, atol=1e-5)
 
 
+@pytest.mark.daily("pynative-*", "graph-(9, 13)")
 @pytest.mark.parametrize("shape", [(13,), (9, 13), (2, 1, 9, 13)], ids=str)
 def test_boolean_masks(shape, mode):
     keep = np.random.default_rng(0).random(shape) < 0.7
@@ -117,9 +108,8 @@ class InLayout(nn.Cell):
         )
 
 
-@pytest.mark.parametrize(
-    "layout", ["BSND", "SBH", *(pytest.param(name, marks=pytest.mark.slow) for name in ("BSH", "TH"))]
-)
+@pytest.mark.daily("SBH")
+@pytest.mark.parametrize("layout", ["BSND", "SBH", "BSH", "TH"])
 def test_backend_math_in_every_layout(layout):
     shape = {"BSND": (2, 9, 3, 16), "SBH": (9, 2, 48), "BSH": (2, 9, 48), "TH": (18, 48)}[layout]
     *tensors, d_output = (draw(*shape, seed=seed) for seed in range(4))

@@ -1,6 +1,5 @@
 """Backend `cpu` reads and writes every layout in place: right, bit-equal, and in a graph with nothing around it."""
 
-import itertools
 import re
 from dataclasses import replace
 
@@ -97,19 +96,10 @@ def bits(result):
     return result.astype(ms.float32).asnumpy()
 
 
-def in_each_mode(names, dtypes) -> list:
-    """Each name with each dtype in PyNative mode. Of the graphs, compiled for each layout, every third is no slow one:
-    each name has one, and each dtype."""
-    pairs = list(itertools.product(names, dtypes))
-    graphs = [
-        pytest.param("graph", name, dtype, marks=[] if index % 3 == place % 3 else [pytest.mark.slow])
-        for place, name in enumerate(names)
-        for index, dtype in enumerate(dtypes)
-    ]
-    return [("pynative", *pair) for pair in pairs] + graphs
-
-
-@pytest.mark.parametrize(("mode", "name", "dtype"), in_each_mode(CASES, DTYPES), indirect=["mode"])
+# Graphs are compiled for each layout.
+@pytest.mark.daily("pynative-*", "graph-float32-plain", "graph-bfloat16-everything")
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_every_layout_is_right_and_gives_the_same_bits(name, dtype, mode):
     """Output, logsumexp and the gradients through both."""
     case = replace(CASES[name], dtype=dtype)
@@ -120,7 +110,9 @@ def test_every_layout_is_right_and_gives_the_same_bits(name, dtype, mode):
             np.testing.assert_array_equal(value, getattr(first, what), err_msg=f"{what} of {layout}")
 
 
-@pytest.mark.parametrize(("mode", "logsumexp", "dtype"), in_each_mode((False, True), DTYPES), indirect=["mode"])
+@pytest.mark.daily("pynative-*", "graph-float16-True")
+@pytest.mark.parametrize("logsumexp", (False, True))
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_forward_alone_and_gradients_without_a_loss(logsumexp, dtype, mode):
     expected = None
     for layout in LAYOUTS:

@@ -12,7 +12,6 @@ from mindspore import Tensor, nn, ops
 from tests.train.flash_attention.support.modes import in_mode
 
 BACKENDS = [name for name in ("math", "cpu") if get_backend(name).dynamic]
-MATH_IF_SLOW = [pytest.param(name, marks=[pytest.mark.slow] if name == "math" else []) for name in BACKENDS]
 SIZES = ((2, 70, 90), (1, 1, 200), (3, 200, 9))
 RULES = (
     {"causal": True, "causal_alignment": "bottom_right"},
@@ -107,7 +106,8 @@ def test_one_graph_for_all_sizes(rules, backend):
         assert_same(dynamic, static, tensors, atol=1e-5)
 
 
-@pytest.mark.parametrize("backend", MATH_IF_SLOW)
+@pytest.mark.daily("*cpu*")
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("rank", (2, 3, 4))
 def test_masks_of_unknown_size(rank, backend):
     dynamic, static = (FlashAttention(8, backend=backend) for _ in range(2))
@@ -121,7 +121,8 @@ def test_masks_of_unknown_size(rank, backend):
         assert_same(dynamic, static, arguments)
 
 
-@pytest.mark.parametrize("backend", MATH_IF_SLOW)
+@pytest.mark.daily("*cpu*")
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_a_compact_mask_of_known_shape(backend):
     triangle = Tensor(np.triu(np.ones((1, 128, 128), np.uint8), 1))
     dynamic, static = (FlashAttention(8, backend=backend) for _ in range(2))

@@ -30,7 +30,10 @@ def test_the_names_are_in_the_list():
     assert len(CASES) == len(NAMES)
 
 
-@pytest.mark.parametrize("backend", ("cpu", "emulator", pytest.param("math", marks=pytest.mark.slow)))
+@pytest.mark.daily(
+    "pynative-*-cpu", "pynative-*-emulator", "graph-*-heads-*-cpu", "graph-*-drop0.5-cpu", "graph-*-prefix-cpu"
+)
+@pytest.mark.parametrize("backend", ("cpu", "emulator", "math"))
 @pytest.mark.parametrize("case", CASES)
 def test_calls_with_other_data(case, backend, mode):
     if backend == "emulator" and refuse_on_910(case.problem) is not None:

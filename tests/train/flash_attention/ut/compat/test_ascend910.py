@@ -86,6 +86,7 @@ def test_a_path_without_head_num_refuses_it(installed):
         layer_class(ACCSPEED)(16, 8)
 
 
+@pytest.mark.daily("pynative-*", "graph-acc*")
 @pytest.mark.parametrize("path", PATHS)
 def test_every_path_gives_the_layer_of_this_package(path, installed, mode):
     assert installed[path] == "installed"
@@ -131,6 +132,7 @@ class Squares(nn.Cell):
         return (self.layer(query, key, value) ** 2).sum()
 
 
+@pytest.mark.daily("pynative-*", "graph-mindspore.*")
 @pytest.mark.parametrize("path", PATHS)
 def test_gradients_are_those_of_the_layer(path, installed, mode):
     """In a class of a client too that has the name of its base, by which MindSpore's compiler looks for `super`."""

@@ -1,7 +1,5 @@
 """Calls on parts of a sequence merged into the whole, with all processes of a ring in one: no communication."""
 
-import itertools
-
 import mindspore as ms
 import numpy as np
 import pytest
@@ -94,22 +92,10 @@ CASES = {
 }
 
 
-def each_way() -> list:
-    """Order, backend and name of a case. Every day: zigzag on backend cpu, and every second case the other way."""
-    ways = itertools.product(("zigzag", "contiguous"), ("cpu", "math"), enumerate(CASES))
-    everyday = {("zigzag", "cpu"): (0, 1), ("contiguous", "math"): (0,)}
-    return [
-        pytest.param(
-            order,
-            backend,
-            name,
-            marks=[] if index % 2 in everyday.get((order, backend), ()) else [pytest.mark.slow],
-        )
-        for order, backend, (index, name) in ways
-    ]
-
-
-@pytest.mark.parametrize(("order", "backend", "name"), each_way())
+@pytest.mark.daily("zigzag-cpu-*", "contiguous-math-[psd]*")
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("backend", ("cpu", "math"))
+@pytest.mark.parametrize("order", ("zigzag", "contiguous"))
 def test_the_parts_make_the_whole(name, backend, order):
     fields = CASES[name]
     given = {key: fields.get(key, False) for key in ("sinks", "prefix", "segments")}

@@ -1,7 +1,5 @@
 """KVCache: prefill and decoding give what attention of the whole sequences gives."""
 
-import itertools
-
 import mindspore as ms
 import numpy as np
 import pytest
@@ -94,22 +92,17 @@ def check_two(way: str, backend: str, dtype, error: float, options: dict) -> Non
         assert cache.lengths.asnumpy().tolist() == [20] * BATCH
 
 
-def each_way() -> list:
-    """Mode, backend and kind of cache. A graph on another backend than cpu takes two seconds: one of each every day."""
-    return [
-        pytest.param(*(way, backend, kind), marks=[pytest.mark.slow] if slow else [])
-        for way, backend, kind in itertools.product(("graph", "pynative", "jit"), BACKENDS, OPTIONS)
-        for slow in [backend != "cpu" and (way == "jit" or kind == "contiguous")]
-    ]
-
-
-@pytest.mark.parametrize(("way", "backend", "kind"), each_way())
+@pytest.mark.daily("*-cpu-*", "graph-*-paged", "pynative-*-paged")
+@pytest.mark.parametrize("kind", OPTIONS)
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("way", ("graph", "pynative", "jit"))
 def test_every_step_is_right(way, backend, kind):
     check_two(way, backend, *BACKENDS[backend], OPTIONS[kind])
 
 
+@pytest.mark.daily("paged-graph", "paged-pynative")
 @pytest.mark.parametrize("way", ["graph", "pynative", "jit"])
-@pytest.mark.parametrize("kind", [pytest.param("contiguous", marks=pytest.mark.slow), "paged"])
+@pytest.mark.parametrize("kind", OPTIONS)
 def test_updates_of_a_device_are_right(way, composed, kind):
     check_two(way, "cpu", *BACKENDS["cpu"], OPTIONS[kind])
 
@@ -133,32 +126,21 @@ def test_an_update_gives_the_lengths(mode):
     assert [length.tolist() for length in lengths] == [[b] * BATCH for _, b in STEPS]
 
 
-@pytest.mark.parametrize("update", ["native", "composed"])
-def test_blocks_are_handed_out_when_they_are_needed(update, request):
-    if update == "composed":
-        request.getfixturevalue("composed")
+def test_blocks_are_handed_out_when_they_are_needed(update):
     cache = KVCache(BATCH, 64, KV_HEADS, DIM, VALUE_DIM, ms.float32, paged=True, block_size=16, num_blocks=6)
     decoded(cache, QUERY, KEY, VALUE)
     assert cache.block_tables.asnumpy().tolist() == [[0, 1, 4, -1], [2, 3, 5, -1]]
 
 
+@pytest.mark.daily("cpu-native-*", "cpu-composed-paged", "math-native-paged")
+@pytest.mark.parametrize("kind", OPTIONS)
 @pytest.mark.parametrize(
-    ("backend", "update", "kind"),
-    [
-        ("cpu", "native", "contiguous"),
-        ("cpu", "native", "paged"),
-        ("cpu", "composed", "paged"),
-        ("math", "native", "paged"),
-        ("emulator", "native", "contiguous"),
-        pytest.param("cpu", "composed", "contiguous", marks=pytest.mark.slow),
-        pytest.param("math", "native", "contiguous", marks=pytest.mark.slow),
-        pytest.param("emulator", "native", "paged", marks=pytest.mark.slow),
-    ],
+    ("backend", "update"),
+    [("cpu", "native"), ("cpu", "composed"), ("math", "native"), ("emulator", "native")],
+    indirect=["update"],
 )
-def test_a_graph_gives_nan_past_the_end(backend, update, kind, request):
+def test_a_graph_gives_nan_past_the_end(backend, update, kind):
     """Of a step that passes max_length the rows before it are right; then only NaN comes, of that sequence alone."""
-    if update == "composed":
-        request.getfixturevalue("composed")
     most, starts = 21, (0, 7)
     dtype, error = BACKENDS[backend]
     cache = with_garbage(KVCache(BATCH, most, KV_HEADS, DIM, VALUE_DIM, dtype, **OPTIONS[kind]), 9.0)
@@ -194,10 +176,7 @@ def test_pynative_refuses_tokens_past_the_end(options):
     assert cache.lengths.asnumpy().tolist() == [7, 34]
 
 
-@pytest.mark.parametrize("update", ["native", "composed"])
-def test_pynative_refuses_what_a_graph_has_filled(update, request):
-    if update == "composed":
-        request.getfixturevalue("composed")
+def test_pynative_refuses_what_a_graph_has_filled(update):
     cache = KVCache(BATCH, 34, KV_HEADS, DIM, VALUE_DIM, ms.float32)
     ms.set_context(mode=ms.GRAPH_MODE)
     decoded(cache, QUERY, KEY, VALUE, steps=STEPS[:2])
@@ -210,11 +189,9 @@ def test_pynative_refuses_what_a_graph_has_filled(update, request):
     np.testing.assert_allclose(output, truth(KEY, VALUE)[:, 31:34], atol=2e-6)
 
 
-@pytest.mark.parametrize("update", ["native", "composed"])
-def test_a_sequence_without_a_block_is_refused(update, mode, request):
+@pytest.mark.daily("*-pynative", "native-graph")
+def test_a_sequence_without_a_block_is_refused(update, mode):
     """On a device a graph cannot: there the sequence counts as one that is too long."""
-    if update == "composed":
-        request.getfixturevalue("composed")
     options = {"paged": True, "block_size": 16, "num_blocks": 5}
     cache = with_garbage(KVCache(BATCH, 64, KV_HEADS, DIM, VALUE_DIM, ms.float32, **options))
     decoded(cache, QUERY, KEY, VALUE, steps=STEPS[:2])

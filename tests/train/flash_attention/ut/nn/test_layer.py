@@ -143,6 +143,7 @@ def test_all_gradients_with_a_mask_among_the_inputs(mask_dtype, backend, mode):
     assert not gradients[3].asnumpy().any()
 
 
+@pytest.mark.daily("pynative-*", "graph-cpu", since=(2, 8))
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_gradient_of_a_given_alibi_mask_and_its_refusal(backend, mode):
     query, key, value = inputs()
@@ -168,6 +169,7 @@ def test_computed_alibi_for_a_number_of_heads_that_is_no_power_of_two(backend, m
     near(layer(query, key, value), truth(query, key, value, alibi=True).output)
 
 
+@pytest.mark.daily("pynative-*", "graph-cpu", since=(2, 8))
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_bad_inputs_are_refused_before_anything_runs(backend, mode):
     query, key, value = inputs()
@@ -235,6 +237,7 @@ def test_the_backend_is_chosen_by_name_context_or_environment(monkeypatch):
         near(FlashAttention(32)(query, key, value), truth(query, key, value).output)
 
 
+@pytest.mark.daily("pynative-*", "graph-cpu", since=(2, 8))
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_lengths_may_change_from_call_to_call(backend, mode):
     layer = FlashAttention(32, causal=True, backend=backend)

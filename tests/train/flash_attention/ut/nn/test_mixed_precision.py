@@ -57,6 +57,7 @@ O1 = pytest.param(
 )
 
 
+@pytest.mark.daily("pynative-*", "graph-O[013]-FlashAttention", "graph-O2-Doubled")
 @pytest.mark.parametrize("layer", (FlashAttention, Doubled))
 @pytest.mark.parametrize("level", ("O0", O1, "O2", "O3"))
 def test_models_at_every_level(level, layer, mode):
@@ -89,6 +90,7 @@ def test_the_package_s_folders_stay_off_the_path_of_modules(level):
     assert not [path for path in sys.path if package in (Path(path), *Path(path).parents)]
 
 
+@pytest.mark.daily("pynative-*", "graph-cpu")
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_to_float_casts_the_inputs(backend, mode):
     query, key, value = draw(2, 4, 40, 32), draw(2, 2, 56, 32, seed=1), draw(2, 2, 56, 32, seed=2)

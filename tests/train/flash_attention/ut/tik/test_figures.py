@@ -44,16 +44,9 @@ def shares_required(shape: tik.Shape, sync: str) -> list:
 
 
 # Strategies pair128, pair112 and pair96; the other of each, and 256 has its own test.
-@pytest.mark.parametrize(
-    ("head_dim", "causal"),
-    [
-        (192, True),
-        *(
-            pytest.param(head_dim, causal, marks=pytest.mark.slow)
-            for head_dim, causal in ((160, False), (160, True), (192, False), (224, False), (224, True))
-        ),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("causal", (False, True))
+@pytest.mark.parametrize("head_dim", (160, 192, 224))
 def test_between_the_head_dims_the_forward_keeps_nine_tenths_of_the_line(head_dim, causal):
     low, between, high = (
         measure(make_kernel_problem(1, 1, 4096, 4096, dim, causal=causal, cores=1), operator="forward")
@@ -72,22 +65,17 @@ def test_exponents_of_normal_data_go_uncut_at_head_dim_64(sigma, slower):
     assert (slower - 0.05) * without_data < with_data <= slower * without_data
 
 
+# Every feature with both operators. Of several combined, every day either operator has the smallest or the largest
+# head_dim, in turns.
 SIMPLE = [(name, 128) for name in tik_kernels.FEATURES]
 COMBINED = [(name, head_dim) for name in list(tik_kernels.FEATURES)[-4:] for head_dim in (16, 256)]
 
 
-def kernels_with_features() -> list:
-    """Every feature with both operators. Of several combined, every day either operator has the smallest or the largest
-    head_dim, in turns."""
-    simple = [(*which, operator) for which in SIMPLE for operator in ("forward", "backward")]
-    for index, which in enumerate(COMBINED):
-        for place, operator in enumerate(("forward", "backward")):
-            slow = (index + index // 2 + place) % 2
-            simple.append(pytest.param(*which, operator, marks=[pytest.mark.slow] * slow))
-    return simple
-
-
-@pytest.mark.parametrize(("name", "head_dim", "operator"), kernels_with_features())
+@pytest.mark.daily(
+    "*-128-*", "192*-16-forward", "causal alibi*-256-backward", "causal mask*-256-forward", "window*-16-backward"
+)
+@pytest.mark.parametrize("operator", ("forward", "backward"))
+@pytest.mark.parametrize(("name", "head_dim"), SIMPLE + COMBINED)
 def test_every_feature_stays_within_the_core(name, head_dim, operator):
     problem = tik_kernels.problem_of(512, head_dim, **tik_kernels.FEATURES[name])
     measured = measure(problem, operator=operator)
@@ -120,6 +108,7 @@ def test_the_backward_does_well_without_byte_ranges(shape):
     shares_required(shape, "conservative")
 
 
+@pytest.mark.daily("160-True", "256-False")
 @pytest.mark.parametrize("causal", (False, True))
 @pytest.mark.parametrize("head_dim", (160, 192, 256))
 def test_the_main_backward_kernel_of_wide_heads_has_wide_key_tiles(head_dim, causal):

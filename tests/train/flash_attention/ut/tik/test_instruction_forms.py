@@ -64,6 +64,7 @@ def test_instruction_forms_come_from_the_environment(monkeypatch) -> None:
         instruction_forms.current()
 
 
+@pytest.mark.slow
 def test_a_doubtful_form_is_used_only_where_the_usual_one_costs_more_than_a_percent() -> None:
     for name, _, *costs in form_costs(1024):
         most = max(float(cost.split()[0]) for cost in costs)
