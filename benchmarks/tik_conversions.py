@@ -70,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seq", type=int, default=tik.SEQ, help="tokens")
     seq = parser.parse_args(arguments).seq
-    tik.require_tikemu()
+    tik_kernels.require_tikemu("benchmarks.tik_conversions")
     efficiencies = ", ".join(f"{100 * share:g} %" for share in EFFICIENCIES)
     print(f"share of the Cube's peak, S={seq}, with the framework's conversions at {efficiencies} of the memory's rate")
     print("and the passes of the backward operator; tikemu's model of the Ascend 910A (no device)\n")

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from flash_attention import plotting
 from flash_attention.commands.bench import tik
+from flash_attention.measuring import tik_kernels
 
 LENGTHS = (256, 512, 1024, 2048, 4096)
 HEAD_DIMS = (64, 128)
@@ -68,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=Path("results/bench"), help="folder for the picture")
     options = parser.parse_args(arguments)
     plotting.require()
-    tik.require_tikemu()
+    tik_kernels.require_tikemu("benchmarks.tik_lengths")
     options.out.mkdir(parents=True, exist_ok=True)
     print(f"written: {draw(measure(options.seq), options.out / 'tik_lengths.png')}")
     return 0

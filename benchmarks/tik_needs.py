@@ -45,13 +45,8 @@ def needs_row(measured: Measurement) -> list[str]:
 
 def excess(measured: Measurement) -> list[str]:
     """Names of the limits that a kernel exceeds."""
-    limits = [(name, measured.peak_bytes[name], size) for name, size in CAPACITY.items()]
-    limits += [
-        ("code", measured.code_bytes, INSTRUCTION_CACHE),
-        ("events", max(measured.events.values()), EVENTS),
-        ("build time", measured.build_seconds, BUILD_SECONDS),
-    ]
-    return [name for name, value, most in limits if value > most]
+    over = tik_kernels.excess(measured.peak_bytes, measured.code_bytes, max(measured.events.values()))
+    return over + ["build time"] * (measured.build_seconds > BUILD_SECONDS)
 
 
 def form_costs(seq: int) -> list[list[str]]:
@@ -77,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=" ".join((__doc__ or "").split("\n\n")[0].split()))
     parser.add_argument("--seq", type=int, default=tik.SEQ, help="tokens")
     seq = parser.parse_args(arguments).seq
-    tik.require_tikemu()
+    tik_kernels.require_tikemu("benchmarks.tik_needs")
     measured = [kernel for shape in tik.SHAPES for kernel in tik.measure(shape, seq)]
     print(f"S={seq}: what a kernel asks of a core / what there is; a tile is 128 x 128 scores\n")
     print(table(NEEDS, [needs_row(kernel) for kernel in measured]))

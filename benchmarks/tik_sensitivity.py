@@ -10,7 +10,6 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from flash_attention.commands.bench import tik
 from flash_attention.commands.tune.variants import GAIN, Case, Variant, best, variants
 from flash_attention.kernels.tik import tuning
 from flash_attention.kernels.tik.hardware import INSTRUCTION_CACHE
@@ -64,7 +63,7 @@ def run(seq: int) -> int:
     Raises:
         RuntimeError: tikemu is not installed.
     """
-    tik.require_tikemu()
+    tik_kernels.require_tikemu("benchmarks.tik_sensitivity")
     cases = [Case(case.operator, seq, case.head_dim, case.rules) for case in CASES]
     measured = measure(cases)
     print(f"share of the Cube's peak, S={seq}, main kernels, constants of tikemu's model at half / double\n")

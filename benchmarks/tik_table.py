@@ -139,7 +139,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--heads", type=int, nargs="+", default=list(HEADS), help="batch x heads")
     parser.add_argument("--longest", type=int, default=LENGTHS[-1], help="tokens of the longest of the lengths")
     options = parser.parse_args(arguments)
-    tik.require_tikemu()
+    tik_kernels.require_tikemu("benchmarks.tik_table")
     odd: list[list[str]] = []
     for part in options.part:
         for row, axis in rows_of(part, options):

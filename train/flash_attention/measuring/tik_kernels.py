@@ -5,6 +5,7 @@ Figures come from the timing model of tikemu. They are estimates; nothing here r
 
 from __future__ import annotations
 
+import importlib.util
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,8 +14,8 @@ import numpy as np
 
 from flash_attention.kernels.tik import operators
 from flash_attention.kernels.tik.backward import work as scheduler
-from flash_attention.kernels.tik.hardware import CUBE_FLOPS
-from flash_attention.kernels.tik.problem import KernelProblem
+from flash_attention.kernels.tik.hardware import CUBE_FLOPS, EVENTS, INSTRUCTION_CACHE
+from flash_attention.kernels.tik.problem import CAPACITY, KernelProblem
 from flash_attention.kernels.tik.signature import Request
 from flash_attention.problem.rules import AttentionRules
 
@@ -51,6 +52,19 @@ FEATURES: dict[str, dict] = {
         "dropout_rate": 0.1,
     },
 }
+
+
+def require_tikemu(option: str) -> None:
+    """Raises RuntimeError if tikemu, which the option of a command needs, is not installed."""
+    if importlib.util.find_spec("tikemu") is None:
+        raise RuntimeError(f"{option} needs tikemu: pip install ./emulator in the repository, or its wheel")
+
+
+def excess(peak_bytes: Mapping[str, int], code_bytes: int, events: int, most_events: int = EVENTS) -> list[str]:
+    """Names of the limits of a core that a kernel exceeds; `events` are the most in flight between two pipes."""
+    limits = [(name, peak_bytes.get(name, 0), size) for name, size in CAPACITY.items()]
+    limits += [("code", code_bytes, INSTRUCTION_CACHE), ("events", events, most_events)]
+    return [name for name, value, most in limits if value > most]
 
 
 def passes(problem: KernelProblem) -> tuple[str, ...]:
@@ -157,12 +171,17 @@ def build(problem: KernelProblem, operator: str = "forward"):
     Args:
         operator: one of OPERATORS.
     """
+    return record(OPERATORS[operator][0], Request(problem))
+
+
+def record(stage: str, request: Request):
+    """The recorded kernel of a stage, of operators.build."""
     import tikemu
 
     tikemu.install(soc="Ascend910A")
     from tbe import tik
 
-    return operators.build(OPERATORS[operator][0], Request(problem), tik, operator, False)
+    return operators.build(stage, request, tik, stage, False)
 
 
 def simulate(
@@ -181,17 +200,19 @@ def simulate(
         active_cores: cores that share the bandwidth of the memory.
         trace: file for a Chrome trace of the run.
         constants: other values for constants of the timing model, see tikemu.Options.
-        given: inputs that are not zeros, as far as the kernel has them.
+        given: what inputs begin with that are not all zeros, as far as the kernel has them.
         numerics: compute as well, where the time depends on the data.
     """
     import tikemu
 
-    zeros = {t.name: np.zeros(t.shape, t.dtype) for t in kernel.inputs if t.constant is None}
-    feed = kernel.feed(**{name: (given or {}).get(name, array) for name, array in zeros.items()})
+    arrays = {t.name: np.zeros(t.shape, t.dtype) for t in kernel.inputs if t.constant is None}
+    for name, begins in (given or {}).items():
+        if name in arrays:
+            arrays[name].reshape(-1)[: begins.size] = begins.reshape(-1)
     options = tikemu.Options(
         sync=sync, active_cores=active_cores, trace=trace is not None, progress=False, constants=constants or {}
     )
-    result = tikemu.run(kernel.tik, feed, numerics=numerics, options=options)
+    result = tikemu.run(kernel.tik, kernel.feed(**arrays), numerics=numerics, options=options)
     if trace is not None:
         result.save_trace(trace)
     return result

@@ -39,24 +39,31 @@ class Timing:
         return self.case.flops(self.kind) / self.median / 1e9
 
 
+def environment(**more: str) -> dict[str, str]:
+    """That of a process that imports this package, with more variables."""
+    root = str(Path(__file__).resolve().parents[2])
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")])), **more}
+
+
+def on_cores(threads: int) -> dict:
+    """Arguments of a subprocess that computes on so many cores."""
+    cores = sorted(os.sched_getaffinity(0))[:threads]
+    # Threads of NumPy's product would spin through the next turn: 2^26 cycles unless told otherwise.
+    variables = environment(OMP_NUM_THREADS=str(threads), OPENBLAS_THREAD_TIMEOUT="20")
+    return {"text": True, "env": variables, "preexec_fn": lambda: os.sched_setaffinity(0, cores)}
+
+
 class Worker:
     """An implementation in its own process on `threads` cores."""
 
     def __init__(self, name: str, threads: int):
         self.name = name
-        # Threads of NumPy's product would spin through the next turn: 2^26 cycles unless told otherwise.
-        environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "OPENBLAS_THREAD_TIMEOUT": "20"}
-        root = str(Path(__file__).resolve().parents[3])
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
-        cores = sorted(os.sched_getaffinity(0))[:threads]
         self.process = subprocess.Popen(
             [sys.executable, "-m", "flash_attention.measuring.worker", name],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            text=True,
-            env=environment,
-            preexec_fn=lambda: os.sched_setaffinity(0, cores),
+            **on_cores(threads),
         )
         assert self.process.stdin and self.process.stdout and self.process.stderr
         self.requests, self.answers, self.errors = self.process.stdin, self.process.stdout, self.process.stderr

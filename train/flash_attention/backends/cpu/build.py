@@ -43,14 +43,15 @@ _AVX512 = (*_AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl")
 MACHINES = ("aarch64", "x86_64")
 _FURTHER_NAMES = {"amd64": "x86_64", "arm64": "aarch64"}
 _AVX512_BF16 = (*_AVX512, "-mavx512bf16")
+# Those first that take the compiler longest: no processor then waits for one that began last.
 _TARGETS = {
+    "scalar": (),
+    "avx512_bf16": _AVX512_BF16,
     # Its sessions end in destructors; nothing throws, and what handles exceptions is shared by all code of the library.
     "amx": (*_AVX512_BF16, "-mamx-tile", "-mamx-bf16", "-fno-exceptions"),
-    "avx512_bf16": _AVX512_BF16,
     "avx512": _AVX512,
-    "avx2": _AVX2,
     "neon": (),
-    "scalar": (),
+    "avx2": _AVX2,
 }
 # Instruction sets that g++ before 11 and older assemblers do not know, each with a use of it.
 _TRIALS = {"amx": "#include <immintrin.h>\nvoid use() { _tile_release(); }\n"}
@@ -92,15 +93,16 @@ def build(
     flags = (*flags, *shlex.split(os.environ.get("CXXFLAGS", "")))
     output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=output.parent) as folder:
-        units: dict[Path, tuple] = dict.fromkeys(sorted(SOURCES.glob("*.cpp")), ())
+        units: dict[Path, tuple] = {}
+        for name in _TARGETS:
+            wanted = (isas is None or name in isas) and knows(command, name, machine)
+            units[SOURCES / "targets" / f"{name}.cpp"] = target_flags(name, machine) if wanted else ()
+        units.update(dict.fromkeys(sorted(SOURCES.glob("*.cpp")), ()))
         if main is not None:
             units[main] = ()
         if manylinux:
             units[SOURCES / "manylinux/old_symbols.cpp"] = ()
             flags = (*flags, *_MANYLINUX)
-        for name in _TARGETS:
-            wanted = (isas is None or name in isas) and knows(command, name, machine)
-            units[SOURCES / "targets" / f"{name}.cpp"] = target_flags(name, machine) if wanted else ()
         with concurrent.futures.ThreadPoolExecutor(jobs or os.cpu_count()) as pool:
             objects = list(
                 pool.map(lambda unit: _compile(command, unit[0], unit[1], flags, Path(folder)), units.items())

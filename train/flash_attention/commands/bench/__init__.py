@@ -82,8 +82,9 @@ def of_sequences(options: argparse.Namespace) -> list:
 def of_operators(options: argparse.Namespace) -> list:
     """Figures of the TIK operators."""
     from flash_attention.commands.bench import tik, tik_decode, tik_packed
+    from flash_attention.measuring import tik_kernels
 
-    tik.require_tikemu()
+    tik_kernels.require_tikemu("--tik")
     found = []
     if options.decode:
         found += tik_decode.figures(options.quick)

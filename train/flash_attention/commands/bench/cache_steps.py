@@ -7,16 +7,15 @@ the caches stands one addition of MindSpore's own: what handing over, and waitin
 from __future__ import annotations
 
 import json
-import os
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from flash_attention.commands.bench.figures import Figure
 from flash_attention.measuring.implementations import choose_cpu
+from flash_attention.measuring.turns import on_cores
 
 HEADS, KV_HEADS, DIM = 8, 2, 64
 STEPS, ROUNDS = 100, 7
@@ -27,17 +26,8 @@ ADDITION = "one addition of MindSpore's own"
 
 def figures(quick: bool) -> list[Figure]:
     """Measures in a process of its own, prints, and gives the figures."""
-    root = str(Path(__file__).resolve().parents[3])
-    path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
-    core = min(os.sched_getaffinity(0))
-    done = subprocess.run(
-        [sys.executable, "-m", __name__, str(2 if quick else STEPS)],
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path},
-        preexec_fn=lambda: os.sched_setaffinity(0, [core]),
-    )
+    command = [sys.executable, "-m", __name__, str(2 if quick else STEPS)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True, **on_cores(1))
     measured = json.loads(done.stdout.splitlines()[-1])
     print(f"KVCache, 1 token, up to {LENGTH} keys, H={HEADS} Hkv={KV_HEADS} D={DIM} float32, one core, ms a step:")
     for name, (following, waiting) in measured.items():

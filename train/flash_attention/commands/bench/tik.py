@@ -5,8 +5,6 @@ One core's share of 32 heads on 32 busy cores is the work of one head.
 
 from __future__ import annotations
 
-import importlib.util
-
 from flash_attention.commands.bench.figures import Figure
 from flash_attention.kernels.tik.problem import KernelProblem
 from flash_attention.measuring import tik_kernels
@@ -24,12 +22,7 @@ SYNC = ("auto", "conservative")
 
 
 def figures(seq: int) -> list[Figure]:
-    """Shares of the peak of every shape, the backward operator with the passes around its main kernel.
-
-    Raises:
-        RuntimeError: tikemu is not installed.
-    """
-    require_tikemu()
+    """Shares of the peak of every shape, the backward operator with the passes around its main kernel."""
     print(
         f"shares of the Cube's peak, S={seq}, and milliseconds of 32 heads on 32 busy cores at 1 GHz: tikemu's model "
         "of the Ascend 910A (no device)"
@@ -73,9 +66,3 @@ def kernels_of(operator: str, problem: KernelProblem) -> tuple[str, ...]:
 def share(main: Measurement, around: list[Measurement]) -> float:
     """Share of the Cube's peak of a kernel with the passes around it."""
     return main.utilisation * main.cycles / (main.cycles + sum(other.cycles for other in around))
-
-
-def require_tikemu() -> None:
-    """Raises RuntimeError if tikemu is not installed."""
-    if importlib.util.find_spec("tikemu") is None:
-        raise RuntimeError("--tik needs tikemu: pip install ./emulator in the repository, or its wheel")

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from flash_attention.commands.bench import tik
 from flash_attention.commands.bench.figures import Figure
-from flash_attention.kernels.tik import operators
-from flash_attention.kernels.tik.hardware import EVENTS, INSTRUCTION_CACHE
-from flash_attention.kernels.tik.problem import CAPACITY, KernelProblem
+from flash_attention.kernels.tik.hardware import EVENTS
+from flash_attention.kernels.tik.problem import KernelProblem
 from flash_attention.kernels.tik.signature import DECODE_STAGES, Request
+from flash_attention.measuring import tik_kernels
 from flash_attention.problem.rules import AttentionRules
-
-QUICK = 16  # how much shorter the contexts of --quick are
 
 
 @dataclass(frozen=True)
@@ -77,28 +76,16 @@ class Measurement:
 
 def measure(case: Decoding, sync: str = "auto") -> Measurement:
     """Times both kernels without computing anything; block tables are in random order."""
-    import tikemu
+    from tikemu.soc import ASCEND_910A as chip
 
-    tikemu.install(soc="Ascend910A")
-    from tbe import tik
-    from tikemu import soc
-
-    chip = soc.ASCEND_910A
     request = case.request(chip.core_count)
     given = {"context_lens": np.full(case.batch, case.seq_k, np.int32)}
     if request.pages is not None:
         given["block_tables"] = np.random.default_rng(0).permutation(request.pages[0]).astype(np.int32)
     results = {}
     for stage in DECODE_STAGES:
-        kernel = operators.build(stage, request, tik, stage, False)
-        feed = {}
-        for tensor in kernel.inputs:
-            if tensor.constant is None:
-                feed[tensor.name] = np.zeros(tensor.shape, tensor.dtype)
-                if tensor.name in given:
-                    feed[tensor.name][: given[tensor.name].size] = given[tensor.name]
-        options = tikemu.Options(sync=sync, progress=False, trace=False)
-        results[stage] = tikemu.run(kernel.tik, kernel.feed(**feed), numerics=False, options=options)
+        kernel = tik_kernels.record(stage, request)
+        results[stage] = tik_kernels.simulate(kernel, sync, active_cores=kernel.cores, given=given)
     cycles = tuple(result.cycles for result in results.values())
     least = case.bytes / (chip.gm_share(chip.core_count) * chip.core_count)
     return Measurement(cycles, least / sum(cycles), results)
@@ -108,28 +95,21 @@ def figures(quick: bool) -> list[Figure]:
     """Measures and prints what the kernels need.
 
     Args:
-        quick: contexts that are QUICK times shorter, whose figures mean nothing.
+        quick: contexts that are tik.QUICK times shorter, whose figures mean nothing.
     """
     found, over = [], []
     for case in CASES:
         if quick:
-            case = dataclasses.replace(case, seq_k=case.seq_k // QUICK)
+            case = dataclasses.replace(case, seq_k=case.seq_k // tik.QUICK)
         measured = measure(case)
         main, merge = (f"{cycles:.0f}" for cycles in measured.cycles)
         note = f"{main} and {merge} cycles, conservative synchronisation {measure(case, 'conservative').share:.1%}"
         found.append(Figure(f"{case}: of the memory's rate", 100 * measured.share, "%", note))
-        over += [f"{case}: {stage} {what}" for stage, what in excess(measured)]
+        for stage, result in measured.results.items():
+            # Events past the ids only cost time.
+            events = max(result.events_in_flight.values())
+            needs = tik_kernels.excess(result.peak_bytes, result.code_bytes, events, 2 * EVENTS)
+            over += [f"{case}: {stage} {what}" for what in needs]
     print("main and merging kernel, 32 cores, tikemu's model of the Ascend 910A (no device)")
     print("needs of the kernels: " + ("; ".join(over) or "within the core"))
     return found
-
-
-def excess(measured: Measurement) -> list[tuple[str, str]]:
-    """(stage, name of a limit) for what the kernels ask too much of; events past the ids only cost time."""
-    result = []
-    for stage, one in measured.results.items():
-        limits = [(name, one.peak_bytes.get(name, 0), size) for name, size in CAPACITY.items()]
-        limits += [("code", one.code_bytes, INSTRUCTION_CACHE)]
-        limits += [("events", max(one.events_in_flight.values()), 2 * EVENTS)]
-        result += [(stage, name) for name, value, most in limits if value > most]
-    return result

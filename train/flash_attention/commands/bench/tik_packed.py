@@ -16,17 +16,11 @@ from flash_attention.kernels.tik.signature import Request
 from flash_attention.measuring import tik_kernels
 from flash_attention.problem.rules import AttentionRules
 
-QUICK = 16  # how many times fewer tokens --quick has
 OPERATORS = ("forward", "backward")
 
 
 def cycles(ends: np.ndarray, operator: str) -> list[float]:
     """Cycles of the kernels of an operator on sequences that end there, causal."""
-    import tikemu
-
-    tikemu.install(soc="Ascend910A")
-    from tbe import tik as module
-
     tokens = int(ends[-1])
     rules = AttentionRules(causal=True)
     problem = KernelProblem(1, 1, tokens, tokens, DIM, rules=rules, layout="TH", sequences=len(ends), cores=1)
@@ -35,9 +29,8 @@ def cycles(ends: np.ndarray, operator: str) -> list[float]:
     for stage in ("forward",) if operator == "forward" else operators.stages(request)[1:]:
         wanted = (stage if stage in ("forward", "grad") else "blocks", "blocks")
         work, blocks = operators.work_tables(integers, request, wanted)(ends, ends, no_prefix)
-        kernel = operators.build(stage, request, module, stage, False)
-        given = {"work": work, "blocks": blocks}
-        result.append(tik_kernels.simulate(kernel, given=given).cycles)
+        kernel = tik_kernels.record(stage, request)
+        result.append(tik_kernels.simulate(kernel, given={"work": work, "blocks": blocks}).cycles)
     return result
 
 
@@ -47,7 +40,7 @@ def figures(quick: bool) -> list[Figure]:
     Args:
         quick: fewer tokens, whose figures mean nothing.
     """
-    tokens = TOKENS // QUICK if quick else TOKENS
+    tokens = TOKENS // tik.QUICK if quick else TOKENS
     print(
         f"{DOCUMENTS} documents in {tokens} tokens, D={DIM} causal, beside calls for each, one of 32 busy cores, "
         "tikemu's model of the Ascend 910A (no device)"

@@ -5,7 +5,6 @@ Estimates of a timing model; nothing here runs on a device.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 from collections import defaultdict
@@ -93,8 +92,7 @@ def run(text: str, out: Path) -> int:
     """
     case = KernelCase.parse(text)
     plotting.require()
-    if importlib.util.find_spec("tikemu") is None:
-        raise RuntimeError("--backend emulator needs tikemu: pip install ./emulator in the repository, or its wheel")
+    tik_kernels.require_tikemu("--backend emulator")
     out.mkdir(parents=True, exist_ok=True)
     trace = out / "trace.json"
     kernel = tik_kernels.build(case.problem(), case.operator)

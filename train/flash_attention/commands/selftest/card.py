@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from flash_attention.commands.selftest.programs import PROGRAMS
+from flash_attention.measuring import tik_kernels
 
 
 class NotRun(Exception):
@@ -44,10 +45,9 @@ class Emulator:
     soc = "Ascend910A"
 
     def __init__(self):
-        try:
-            import tikemu
-        except ImportError as error:
-            raise RuntimeError("--device emulator needs tikemu: pip install ./emulator in the repository") from error
+        tik_kernels.require_tikemu("--device emulator")
+        import tikemu
+
         self.tikemu = tikemu
         tikemu.install(soc=self.soc)
 

@@ -7,7 +7,6 @@ prints the median seconds of one call; it is what `DeviceTimer` starts.
 
 from __future__ import annotations
 
-import os
 import statistics
 import subprocess
 import sys
@@ -17,8 +16,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flash_attention.backends.ascend import environment
+from flash_attention.backends.ascend.environment import is_virtual
 from flash_attention.kernels.tik import tuning
+from flash_attention.measuring.turns import environment
 
 if TYPE_CHECKING:
     from flash_attention.commands.tune.variants import Case, Variant
@@ -38,7 +38,7 @@ class DeviceTimer:
     """
 
     def __init__(self, backend: str = "tik") -> None:
-        if environment.is_virtual():
+        if is_virtual():
             raise RuntimeError(
                 "--device ascend: a virtual card has no times of a device; --device emulator takes those of the model"
             )
@@ -50,15 +50,8 @@ class DeviceTimer:
             path = Path(folder) / "tuning.json"
             path.write_text(tuning.to_json([(case.entry(variant), {})]), encoding="utf-8")
             command = [sys.executable, "-m", __name__, case.operator, str(case.seq), str(case.head_dim), case.rules]
-            root = str(Path(__file__).resolve().parents[3])
-            variables = {
-                **os.environ,
-                "FLASH_ATTENTION_TUNING": str(path),
-                "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")])),
-            }
-            done = subprocess.run(
-                [*command, self.backend], cwd=folder, env=variables, capture_output=True, text=True, check=False
-            )
+            variables = environment(FLASH_ATTENTION_TUNING=str(path))
+            done = subprocess.run([*command, self.backend], cwd=folder, env=variables, capture_output=True, text=True)
         lines = done.stdout.strip().splitlines()
         if done.returncode or not lines:
             said = (done.stderr.strip().splitlines() or ["nothing"])[-1]

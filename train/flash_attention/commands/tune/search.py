@@ -12,6 +12,7 @@ from typing import Callable
 
 from flash_attention.commands.tune.variants import Case, Variant, best, emulated, plan_of, variants
 from flash_attention.kernels.tik import tuning
+from flash_attention.measuring import tik_kernels
 from flash_attention.text_table import table
 
 #: Time of a case with a variant, in any unit.
@@ -41,9 +42,7 @@ def timer_of(device: str) -> Timer:
         from flash_attention.commands.tune.device import DeviceTimer
 
         return DeviceTimer()
-    from flash_attention.commands.bench import tik
-
-    tik.require_tikemu()
+    tik_kernels.require_tikemu("--device emulator")
     return emulated
 
 

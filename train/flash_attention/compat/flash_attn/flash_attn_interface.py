@@ -97,28 +97,14 @@ def flash_attn_kvpacked_func(
     """`flash_attn_func` with key and value in one tensor.
 
     Args:
-        kv (Tensor): (batch, seqlen_k, 2, nheads_k, headdim), key and value. All other arguments are those of
-            `flash_attn_func`.
+        kv (Tensor): (batch, seqlen_k, 2, nheads_k, headdim), key and value.
 
-    Returns:
-        as `flash_attn_func`.
-
-    Raises:
-        TypeError, ValueError: an input is not allowed; before anything runs.
+    All other arguments, the result and the errors are those of `flash_attn_func`.
     """
     _check_packed("kv", kv.shape, 5, 2)
+    k, v = _part(kv, 0), _part(kv, 1)
     return flash_attn_func(
-        q,
-        _part(kv, 0),
-        _part(kv, 1),
-        dropout_p,
-        softmax_scale,
-        causal,
-        window_size,
-        softcap,
-        alibi_slopes,
-        deterministic,
-        return_attn_probs,
+        q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs
     )
 
 
@@ -136,27 +122,14 @@ def flash_attn_qkvpacked_func(
     """`flash_attn_func` with query, key and value in one tensor.
 
     Args:
-        qkv (Tensor): (batch, seqlen, 3, nheads, headdim). All other arguments are those of `flash_attn_func`.
+        qkv (Tensor): (batch, seqlen, 3, nheads, headdim).
 
-    Returns:
-        as `flash_attn_func`.
-
-    Raises:
-        TypeError, ValueError: an input is not allowed; before anything runs.
+    All other arguments, the result and the errors are those of `flash_attn_func`.
     """
     _check_packed("qkv", qkv.shape, 5, 3)
+    q, k, v = _part(qkv, 0), _part(qkv, 1), _part(qkv, 2)
     return flash_attn_func(
-        _part(qkv, 0),
-        _part(qkv, 1),
-        _part(qkv, 2),
-        dropout_p,
-        softmax_scale,
-        causal,
-        window_size,
-        softcap,
-        alibi_slopes,
-        deterministic,
-        return_attn_probs,
+        q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs
     )
 
 
@@ -248,32 +221,14 @@ def flash_attn_varlen_kvpacked_func(
     """`flash_attn_varlen_func` with key and value in one tensor.
 
     Args:
-        kv (Tensor): (total_k, 2, nheads_k, headdim). All other arguments are those of `flash_attn_varlen_func`.
+        kv (Tensor): (total_k, 2, nheads_k, headdim).
 
-    Returns:
-        as `flash_attn_varlen_func`.
-
-    Raises:
-        TypeError, ValueError: an input is not allowed; before anything runs.
+    All other arguments, the result and the errors are those of `flash_attn_varlen_func`.
     """
     _check_packed("kv", kv.shape, 4, 2)
-    return flash_attn_varlen_func(
-        q,
-        _part(kv, 0),
-        _part(kv, 1),
-        cu_seqlens_q,
-        cu_seqlens_k,
-        max_seqlen_q,
-        max_seqlen_k,
-        dropout_p,
-        softmax_scale,
-        causal,
-        window_size,
-        softcap,
-        alibi_slopes,
-        deterministic,
-        return_attn_probs,
-    )
+    k, v = _part(kv, 0), _part(kv, 1)
+    options = dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs
+    return flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, *options)
 
 
 def flash_attn_varlen_qkvpacked_func(
@@ -292,32 +247,14 @@ def flash_attn_varlen_qkvpacked_func(
     """`flash_attn_varlen_func` with query, key and value in one tensor.
 
     Args:
-        qkv (Tensor): (total, 3, nheads, headdim). All other arguments are those of `flash_attn_varlen_func`.
+        qkv (Tensor): (total, 3, nheads, headdim).
 
-    Returns:
-        as `flash_attn_varlen_func`.
-
-    Raises:
-        TypeError, ValueError: an input is not allowed; before anything runs.
+    All other arguments, the result and the errors are those of `flash_attn_varlen_func`.
     """
     _check_packed("qkv", qkv.shape, 4, 3)
-    return flash_attn_varlen_func(
-        _part(qkv, 0),
-        _part(qkv, 1),
-        _part(qkv, 2),
-        cu_seqlens,
-        cu_seqlens,
-        max_seqlen,
-        max_seqlen,
-        dropout_p,
-        softmax_scale,
-        causal,
-        window_size,
-        softcap,
-        alibi_slopes,
-        deterministic,
-        return_attn_probs,
-    )
+    q, k, v = _part(qkv, 0), _part(qkv, 1), _part(qkv, 2)
+    options = dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs
+    return flash_attn_varlen_func(q, k, v, cu_seqlens, cu_seqlens, max_seqlen, max_seqlen, *options)
 
 
 def _part(packed, index):

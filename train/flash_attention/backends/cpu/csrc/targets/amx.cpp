@@ -16,14 +16,8 @@
 #endif
 #include "../target-inl.h"
 
-namespace flash_attention {
-namespace {
-constexpr Kernels kKernels = make_kernels("amx");
-}
-const Kernels* const kAmxKernels = &kKernels;
-}  // namespace flash_attention
+static constexpr flash_attention::Kernels kKernels = flash_attention::make_kernels("amx");
+const flash_attention::Kernels* const flash_attention::kAmxKernels = &kKernels;
 #else
-namespace flash_attention {
-const Kernels* const kAmxKernels = nullptr;
-}
+const flash_attention::Kernels* const flash_attention::kAmxKernels = nullptr;
 #endif

@@ -5,14 +5,8 @@
 #include "../simd/avx2.h"
 #include "../target-inl.h"
 
-namespace flash_attention {
-namespace {
-constexpr Kernels kKernels = make_kernels("avx2");
-}
-const Kernels* const kAvx2Kernels = &kKernels;
-}  // namespace flash_attention
+static constexpr flash_attention::Kernels kKernels = flash_attention::make_kernels("avx2");
+const flash_attention::Kernels* const flash_attention::kAvx2Kernels = &kKernels;
 #else
-namespace flash_attention {
-const Kernels* const kAvx2Kernels = nullptr;
-}
+const flash_attention::Kernels* const flash_attention::kAvx2Kernels = nullptr;
 #endif

@@ -5,14 +5,8 @@
 #include "../simd/avx512.h"
 #include "../target-inl.h"
 
-namespace flash_attention {
-namespace {
-constexpr Kernels kKernels = make_kernels("avx512_bf16");
-}
-const Kernels* const kAvx512Bf16Kernels = &kKernels;
-}  // namespace flash_attention
+static constexpr flash_attention::Kernels kKernels = flash_attention::make_kernels("avx512_bf16");
+const flash_attention::Kernels* const flash_attention::kAvx512Bf16Kernels = &kKernels;
 #else
-namespace flash_attention {
-const Kernels* const kAvx512Bf16Kernels = nullptr;
-}
+const flash_attention::Kernels* const flash_attention::kAvx512Bf16Kernels = nullptr;
 #endif

@@ -5,14 +5,8 @@
 #include "../simd/neon.h"
 #include "../target-inl.h"
 
-namespace flash_attention {
-namespace {
-constexpr Kernels kKernels = make_kernels("neon");
-}
-const Kernels* const kNeonKernels = &kKernels;
-}  // namespace flash_attention
+static constexpr flash_attention::Kernels kKernels = flash_attention::make_kernels("neon");
+const flash_attention::Kernels* const flash_attention::kNeonKernels = &kKernels;
 #else
-namespace flash_attention {
-const Kernels* const kNeonKernels = nullptr;
-}
+const flash_attention::Kernels* const flash_attention::kNeonKernels = nullptr;
 #endif

@@ -1,18 +1,7 @@
-// Compiled with the flags of scalar; empty where the compiler or the processor family does not know them.
+// What every compiler and processor knows.
 #include "../kernels.h"
-
-#if 1  // every compiler
 #include "../simd/portable.h"
 #include "../target-inl.h"
 
-namespace flash_attention {
-namespace {
-constexpr Kernels kKernels = make_kernels("scalar");
-}
-const Kernels* const kScalarKernels = &kKernels;
-}  // namespace flash_attention
-#else
-namespace flash_attention {
-const Kernels* const kScalarKernels = nullptr;
-}
-#endif
+static constexpr flash_attention::Kernels kKernels = flash_attention::make_kernels("scalar");
+const flash_attention::Kernels* const flash_attention::kScalarKernels = &kKernels;
