@@ -50,14 +50,14 @@ class _Primitive(nn.Cell):
         rules, rates = configuration
         self.rules, self.rates, self.primitive = Tensor(rules), Tensor(rates), primitive
         self.absent = Tensor(np.zeros(1, np.uint8))
-        self.places, self.count = library.places(problem), len(problem.inputs)
+        self.places = tuple(0 if place is None else 1 + place for place in library.places(problem))
+        self.count = len(problem.inputs)
 
     def filled(self, inputs):
-        """library.INPUTS."""
-        result = ()
-        for place in self.places:
-            result = result + (self.absent if place is None else inputs[place],)
-        return result
+        """library.INPUTS. Not in a loop that adds to a tuple: a graph compiles each step of it."""
+        given = (self.absent,) + inputs
+        a, b, c, d, e, f, g, h = self.places
+        return given[a], given[b], given[c], given[d], given[e], given[f], given[g], given[h]
 
 
 class _Forward(_Primitive):
@@ -147,11 +147,15 @@ def derivative(problem: AttentionProblem, backward: ops.Custom):
     places = tuple(3 + names.index(name) if name in names else 0 for name in library.INPUTS)
     zeros_like = ops.ZerosLike()
 
+    def of(tensor, results, place):
+        return results[place] if place > 0 else zeros_like(tensor)
+
     def differentiate(tensors, inputs, last, out, dout):
         results = backward(*(tensors + inputs + (out[0], out[1], dout[0], dout[1]) + last))
-        gradients = (results[0], results[1], results[2])
-        for tensor, place in zip(inputs, places):
-            gradients = gradients + (results[place] if place > 0 else zeros_like(tensor),)
+        (a, b, c, d, e, f, g, h), p = inputs, places  # as in `filled`
+        first = of(a, results, p[0]), of(b, results, p[1]), of(c, results, p[2]), of(d, results, p[3])
+        second = of(e, results, p[4]), of(f, results, p[5]), of(g, results, p[6]), of(h, results, p[7])
+        gradients = (results[0], results[1], results[2]) + first + second
         for tensor in last:
             gradients = gradients + (zeros_like(tensor),)
         return gradients
