@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 from flash_attention.commands.profile import emulator
 from flash_attention.kernels.tik.problem import CAPACITY, KernelProblem
+from flash_attention.measuring import tik_kernels
 from flash_attention.measuring.tik_kernels import (
     FEATURES,
     OPERATORS,
@@ -45,6 +46,7 @@ def measure_normal(problem: KernelProblem, sigma: float, sync: str = "auto") -> 
     return Measurement.of(kernel, result, "forward", sync)
 
 
+BUILD_SECONDS = 10.0
 LETTERS = {
     "mmad": "#",
     "tensor_mov": "m",
@@ -80,6 +82,12 @@ def timeline(trace: Path, start: float, length: float, width: int = 104) -> str:
     return "\n".join(lines)
 
 
+def excess(measured: Measurement) -> list[str]:
+    """Names of the limits that a kernel exceeds."""
+    over = tik_kernels.excess(measured.peak_bytes, measured.code_bytes, max(measured.events.values()))
+    return over + ["build time"] * (measured.build_seconds > BUILD_SECONDS)
+
+
 def table(measurements: list[Measurement], names: list[str] | None = None) -> str:
     """The measurements as text; `names` say what each one has beside its operator and size."""
     names = names or ["causal" if measured.problem.rules.causal else "full" for measured in measurements]
@@ -98,7 +106,7 @@ def table(measurements: list[Measurement], names: list[str] | None = None) -> st
         lines.append(
             f"{name:{width}s} {m.sync:12s} {m.cycles_per_tile:11.0f} {m.utilisation:8.1%} {m.code_bytes:6d} "
             f"{events:6d} {m.instructions:7d} {m.gm_bytes_per_tile:8.0f} {m.pipes['V']:5.0%} {m.pipes['M']:5.0%} "
-            f"{m.build_seconds:5.2f}s  {memory}"
+            f"{m.build_seconds:5.2f}s  {memory}" + "".join(f"  over: {what}" for what in excess(m))
         )
     return "\n".join(lines)
 
