@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from tikemu.errors import TikBoundsError, TikParamError
 
-from tests.emulator.support.core_bench import CoreBench as Bench
-from tests.emulator.support.core_bench import check, recorded, touched
+from tests.emulator.support.bench import Bench, check, recorded, touched
 from tests.emulator.support.cube_layout import RNG, gather, offset_a, to_nz
 
 
@@ -92,10 +91,10 @@ def test_load3d(args, dtype, target):
     values = RNG.integers(0, 100, (2, 6, 7, c0))
     src = bench.tensor("L1", dtype, values.size, values)
     dst = bench.tensor(target, dtype, 20 * 16 * c0, np.full(20 * 16 * c0, 9))
-    expected = bench.read(dst)
-    documented_load3d(expected, bench.read(src), args)
+    expected = dst.values
+    documented_load3d(expected, src.values, args)
     (op,) = bench.call("load3dv1", dst, src, **args)
-    np.testing.assert_array_equal(bench.read(dst), expected)
+    np.testing.assert_array_equal(dst.values, expected)
     assert op.pipe == "MTE1"
 
 
@@ -117,7 +116,7 @@ def test_load3d_marks_rows_past_the_image_undefined():
     src = bench.tensor("L1", "float16", 6 * 7 * 16, np.ones(672))
     dst = bench.tensor("UB", "float16", 3 * 256)
     bench.call("load3dv1", dst, src, **window())  # 42 output positions, 48 rows
-    np.testing.assert_array_equal(bench.defined(dst).reshape(48, 16).all(axis=1), np.arange(48) < 42)
+    np.testing.assert_array_equal(dst.defined.reshape(48, 16).all(axis=1), np.arange(48) < 42)
 
 
 def test_load3d_with_a_point_kernel_turns_nz_into_zz():
@@ -129,7 +128,7 @@ def test_load3d_with_a_point_kernel_turns_nz_into_zz():
     for i in range(m // 16):
         bench.call(
             "load3dv1",
-            bench.at(dst, i * k * 16),
+            dst.at(i * k * 16),
             src,
             **window(
                 padding=[0, 0, 0, 0],
@@ -143,7 +142,7 @@ def test_load3d_with_a_point_kernel_turns_nz_into_zz():
                 repeat_time=k // 16,
             ),
         )
-    np.testing.assert_array_equal(gather(bench.read(dst), m, k, lambda r, c: offset_a(r, c, k, 16)), a)
+    np.testing.assert_array_equal(gather(dst.values, m, k, lambda r, c: offset_a(r, c, k, 16)), a)
 
 
 def test_load3d_is_checked():
@@ -179,4 +178,4 @@ def test_decreasing_mode_elsewhere_warns_and_increases():
     bench = Bench()
     src, dst = bench.tensor("L1", "float16", 768, np.arange(768)), bench.tensor("L0A", "float16", 512)
     bench.call("load2dv1", dst, src, 1, 2, 1, 0, False, "dec")
-    np.testing.assert_array_equal(bench.read(dst), np.arange(256, 768))
+    np.testing.assert_array_equal(dst.values, np.arange(256, 768))

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from tikemu.errors import TikBoundsError, TikParamError, TikUnsupportedError
 
-from tests.emulator.support.core_bench import CoreBench as Bench
-from tests.emulator.support.core_bench import check, recorded
+from tests.emulator.support.bench import Bench, check, recorded
 from tests.emulator.support.cube_layout import RNG, assert_close, expected_product, matmul_case, unpacked, up
 
 
@@ -30,7 +29,7 @@ def test_matmul(dtype, m, k, n):
     bench = Bench(strict=True)
     a, b, a_l1, b_l1, dst = matmul_case(bench, m, k, n, dtype)
     ops = bench.call("matmul", dst, a_l1, b_l1, m, k, n)
-    assert_close(unpacked(bench.read(dst), m, n), expected_product(a, b))
+    assert_close(unpacked(dst.values, m, n), expected_product(a, b))
     assert {op.pipe for op in ops} == {"MTE1", "M"}
     assert sum(op.macs for op in ops) == m * k * n
     loaded = max(op.writes[0].region.end - op.writes[0].region.start for op in ops if op.pipe == "MTE1")
@@ -43,7 +42,7 @@ def test_matmul_marks_only_valid_elements_defined():
     bench = Bench(strict=True)
     *_, a_l1, b_l1, dst = matmul_case(bench, 30, 64, 20, "float16")
     bench.call("matmul", dst, a_l1, b_l1, 30, 64, 20)
-    defined = bench.defined(dst)
+    defined = dst.defined
     assert unpacked(defined, 30, 20).all()
     assert defined.sum() == 30 * 20
 
@@ -68,7 +67,7 @@ def test_matmul_accumulates_over_calls():
         a, b, a_l1, b_l1, _ = matmul_case(bench, m, k, n, "float16")
         bench.call("matmul", dst, a_l1, b_l1, m, k, n, init_l1out=step == 0)
         total = expected_product(a, b, total)
-    np.testing.assert_array_max_ulp(unpacked(bench.read(dst), m, n), total, 2)
+    np.testing.assert_array_max_ulp(unpacked(dst.values, m, n), total, 2)
 
 
 @pytest.mark.parametrize("kind", ["L1", "UB"])
@@ -81,9 +80,9 @@ def test_matmul_bias_is_added_once_to_every_row(kind, dtype):
     held = bench.tensor(kind, dst.dtype, up(n), bias)
     bench.call("matmul", dst, a_l1, b_l1, m, k, n, True, held)
     expected = expected_product(a, b, np.tile(bias[:n], (m, 1)))
-    assert_close(unpacked(bench.read(dst), m, n), expected)
+    assert_close(unpacked(dst.values, m, n), expected)
     bench.call("matmul", dst, a_l1, b_l1, m, k, n, False, held)
-    assert_close(unpacked(bench.read(dst), m, n), expected_product(a, b, expected))
+    assert_close(unpacked(dst.values, m, n), expected_product(a, b, expected))
 
 
 def test_matmul_is_checked():

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from tikemu.errors import TikAlignError, TikBoundsError, TikParamError, TikUnsupportedError, TikWarning
 
-from tests.emulator.support.core_bench import CoreBench as Bench
-from tests.emulator.support.core_bench import check, touched
+from tests.emulator.support.bench import Bench, Runtime, check, touched
 from tests.emulator.support.move_arrays import PLAIN_PATHS, RNG, bytes_of, call_views, documented_move
 
 
@@ -26,10 +25,10 @@ def test_data_move_copies_bursts(source, target, pipe, nburst, burst, src_stride
     count = 4096 // np.dtype(dtype).itemsize
     src = bench.tensor(source, dtype, count, bytes_of(dtype, count), name="src")
     dst = bench.tensor(target, dtype, count, bytes_of(dtype, count), name="dst")
-    expected = bench.read(dst).view(np.uint8)
-    documented_move(expected, bench.read(src).view(np.uint8), nburst, burst, src_stride, dst_stride)
+    expected = dst.values.view(np.uint8)
+    documented_move(expected, src.values.view(np.uint8), nburst, burst, src_stride, dst_stride)
     (op,) = bench.call("data_move", dst, src, 0, nburst, burst, src_stride, dst_stride)
-    np.testing.assert_array_equal(bench.read(dst).view(np.uint8), expected)
+    np.testing.assert_array_equal(dst.values.view(np.uint8), expected)
     assert op.pipe == pipe
     moved = nburst * burst * 32
     assert len(touched(op.reads[0].region)) == len(touched(op.writes[0].region)) == moved
@@ -41,7 +40,7 @@ def test_data_move_copies_bursts(source, target, pipe, nburst, burst, src_stride
 def test_data_move_footprints_are_exact():
     bench = Bench()
     src, dst = bench.tensor("UB", "float16", 512), bench.tensor("UB", "float16", 512)
-    (op,) = bench.bind("data_move", bench.at(dst, 16), bench.at(src, 32), 0, 3, 2, 1, 4)
+    (op,) = bench.bind("data_move", dst.at(16), src.at(32), 0, 3, 2, 1, 4)
     assert set(touched(op.reads[0].region)) == {64 + b * 96 + k for b in range(3) for k in range(64)}
     assert set(touched(op.writes[0].region)) == {1024 + 32 + b * 192 + k for b in range(3) for k in range(64)}
 
@@ -52,12 +51,12 @@ def test_the_largest_gap_of_data_move():
     rows = 65536 + 2
     gm = bench.tensor("GM", "float16", 2 * rows * 16)
     ub = bench.tensor("UB", "float16", 64)
-    bench.store(bench.at(gm, 16 * 16, (16,)), np.full(16, 1.0))
-    bench.store(bench.at(gm, (16 + 65536) * 16, (16,)), np.full(16, 2.0))
-    bench.call("data_move", ub, bench.at(gm, 16 * 16), 0, 2, 1, 65535, 0)
-    np.testing.assert_array_equal(bench.read(ub)[:32], np.repeat([1.0, 2.0], 16))
-    bench.call("data_move", bench.at(gm, 17 * 16), ub, 0, 2, 1, 0, 65535)
-    stored = bench.read(gm).reshape(-1, 16)
+    gm.at(16 * 16, (16,)).store(np.full(16, 1.0))
+    gm.at((16 + 65536) * 16, (16,)).store(np.full(16, 2.0))
+    bench.call("data_move", ub, gm.at(16 * 16), 0, 2, 1, 65535, 0)
+    np.testing.assert_array_equal(ub.values[:32], np.repeat([1.0, 2.0], 16))
+    bench.call("data_move", gm.at(17 * 16), ub, 0, 2, 1, 0, 65535)
+    stored = gm.values.reshape(-1, 16)
     assert np.array_equal(np.flatnonzero(stored[:, 0]), [16, 17, 16 + 65536, 17 + 65536])
 
 
@@ -65,11 +64,11 @@ def test_global_memory_is_addressed_by_element_and_other_memories_by_block():
     bench = Bench()
     gm = bench.tensor("GM", "float16", 64, np.arange(64))
     ub = bench.tensor("UB", "float16", 64)
-    bench.call("data_move", ub, bench.at(gm, 5), 0, 1, 2, 0, 0)
-    np.testing.assert_array_equal(bench.read(ub)[:32], np.arange(5, 37))
-    for wrong in (bench.at(ub, 5), bench.at(bench.tensor("L1", "float16", 64), 5)):
+    bench.call("data_move", ub, gm.at(5), 0, 1, 2, 0, 0)
+    np.testing.assert_array_equal(ub.values[:32], np.arange(5, 37))
+    for wrong in (ub.at(5), bench.tensor("L1", "float16", 64).at(5)):
         with pytest.raises(TikAlignError, match="multiple of 32 bytes"):
-            bench.call("data_move", wrong, gm, 0, 1, 1, 0, 0)
+            bench.call("data_move", Runtime(wrong), gm, 0, 1, 1, 0, 0)
 
 
 @pytest.mark.parametrize("kind", ["GM", "UB", "L1"])
@@ -92,11 +91,11 @@ def test_last_block_of_a_tensor_is_padding(kind):
     src, ub = bench.tensor(kind, "float16", 20, tail, name="tail"), bench.tensor("UB", "float16", 64)
     with pytest.warns(TikWarning, match="only the padding of its allocation"):
         bench.call("data_move", ub, src, 0, 1, 2, 0, 0)
-    np.testing.assert_array_equal(bench.read(ub)[:20], tail)
+    np.testing.assert_array_equal(ub.values[:20], tail)
     with pytest.raises(TikBoundsError):
         bench.call("data_move", ub, src, 0, 1, 3, 0, 0)
     with pytest.raises(TikBoundsError):
-        bench.call("data_move", ub, bench.at(src, 16), 0, 1, 2, 0, 0)
+        bench.call("data_move", ub, src.at(16), 0, 1, 2, 0, 0)
     strict = Bench(strict=True)
     with pytest.raises(TikBoundsError, match="padding"):
         strict.call(
@@ -107,9 +106,9 @@ def test_last_block_of_a_tensor_is_padding(kind):
 def test_run_time_zero_moves_nothing():
     bench = Bench()
     ub, gm = bench.tensor("UB", "float16", 64), bench.tensor("GM", "float16", 64)
-    assert bench.bind("data_move", ub, gm, 0, 0, 1, 0, 0) == ()
-    assert bench.bind("data_move", ub, gm, 0, 1, 0, 0, 0) == ()
-    assert bench.bind("tensor_mov", ub, gm, "", 1, 0, 0, 0) == ()
+    assert bench.bind("data_move", ub, gm, 0, Runtime(0), 1, 0, 0) == ()
+    assert bench.bind("data_move", ub, gm, 0, 1, Runtime(0), 0, 0) == ()
+    assert bench.bind("tensor_mov", ub, gm, "", 1, Runtime(0), 0, 0) == ()
 
 
 @pytest.mark.parametrize(
@@ -180,7 +179,7 @@ def test_unified_buffer_to_l0c_counts_fractals(dtype):
     pitch = 2 * 256 + 32 // size
     for burst in range(3):
         expected[3 * burst : 3 * burst + 2] = values[burst * pitch : burst * pitch + 512].reshape(2, 256)
-    np.testing.assert_array_equal(bench.read(l0c).reshape(10, 256), expected)
+    np.testing.assert_array_equal(l0c.values.reshape(10, 256), expected)
     assert op.pipe == "V"
     assert op.cycles == 3 * 2 * 256 * size / 256
 
@@ -193,7 +192,7 @@ def test_l1_to_global_memory_is_questionable():
     bench = Bench()
     gm, l1 = bench.tensor("GM", "int8", 64), bench.tensor("L1", "int8", 64, np.arange(64))
     (op,) = bench.call("data_move", gm, l1, 0, 1, 2, 0, 0)
-    np.testing.assert_array_equal(bench.read(gm), np.arange(64))
+    np.testing.assert_array_equal(gm.values, np.arange(64))
     assert op.pipe == "MTE3"
 
 
@@ -201,34 +200,34 @@ def test_overlapping_bursts_run_in_ascending_order():
     bench = Bench()
     ub = bench.tensor("UB", "int32", 64, np.arange(64))
     with pytest.warns(TikWarning, match="overlap"):
-        bench.call("data_move", bench.at(ub, 8), ub, 0, 7, 1, 0, 0)
-    np.testing.assert_array_equal(bench.read(ub), np.tile(np.arange(8), 8))  # each burst reads what the last one wrote
-    bench.store(ub, np.arange(64))
+        bench.call("data_move", ub.at(8), ub, 0, 7, 1, 0, 0)
+    np.testing.assert_array_equal(ub.values, np.tile(np.arange(8), 8))  # each burst reads what the last one wrote
+    ub.store(np.arange(64))
     with pytest.warns(TikWarning, match="overlap"):
-        bench.call("data_move", bench.at(ub, 8), ub, 0, 1, 7, 0, 0)
-    np.testing.assert_array_equal(bench.read(ub)[8:], np.arange(56))  # one burst is read before it is written
+        bench.call("data_move", ub.at(8), ub, 0, 1, 7, 0, 0)
+    np.testing.assert_array_equal(ub.values[8:], np.arange(56))  # one burst is read before it is written
     strict = Bench(strict=True)
     ub = strict.tensor("UB", "int32", 64, np.arange(64))
-    strict.call("data_move", strict.at(ub, 32), ub, 0, 1, 4, 0, 0)
+    strict.call("data_move", ub.at(32), ub, 0, 1, 4, 0, 0)
     with pytest.raises(TikParamError, match="overlap"):
-        strict.call("data_move", strict.at(ub, 16), ub, 0, 1, 4, 0, 0)
+        strict.call("data_move", ub.at(16), ub, 0, 1, 4, 0, 0)
 
 
 def test_interleaved_bursts_do_not_overlap():
     bench = Bench(strict=True)
     ub = bench.tensor("UB", "int32", 128, np.arange(128))
-    bench.call("data_move", bench.at(ub, 8), ub, 0, 8, 1, 1, 1)
-    result = bench.read(ub).reshape(8, 2, 8)
+    bench.call("data_move", ub.at(8), ub, 0, 8, 1, 1, 1)
+    result = ub.values.reshape(8, 2, 8)
     np.testing.assert_array_equal(result[:, 1], result[:, 0])
 
 
 def test_strict_mode_copies_the_defined_bits():
     bench = Bench(strict=True)
     src = bench.tensor("UB", "float16", 64)
-    bench.store(bench.at(src, 16, (16,)), half(16))
+    src.at(16, (16,)).store(half(16))
     gm, back = bench.tensor("GM", "float16", 64), bench.tensor("UB", "float16", 64)
     bench.call("data_move", gm, src, 0, 1, 4, 0, 0)
     bench.call("data_move", back, gm, 0, 1, 4, 0, 0)
     expected = (np.arange(64) // 16) == 1
     for tensor in (gm, back):
-        np.testing.assert_array_equal(bench.defined(tensor), expected)
+        np.testing.assert_array_equal(tensor.defined, expected)

@@ -10,8 +10,7 @@ from tikemu.errors import TikBoundsError, TikParamError, TikUnsupportedError
 from tikemu.isa import registry
 from tikemu.program import ir
 
-from tests.emulator.support.core_bench import CoreBench as Bench
-from tests.emulator.support.core_bench import check
+from tests.emulator.support.bench import Bench, check
 
 
 def scalar(dtype, name="s"):

@@ -104,8 +104,8 @@ def test_dequantisation(arithmetic: str, deqscale: float) -> None:
 def convert(values: list[float], mode: str, dst: str = "float16", src: str = "float32") -> list:
     """Results of vec_conv."""
     bench = Bench()
-    x = bench.tensor(np.array(values, src))
-    y = bench.tensor(np.zeros(len(values), dst))
+    x = bench.ub(np.array(values, src))
+    y = bench.ub(np.zeros(len(values), dst))
     bench.call("vec_conv", len(values), mode, y, x, 1, 8, 8)
     return y.values.tolist()
 
@@ -168,7 +168,7 @@ def test_all_half_values_widen_exactly(arithmetic: str) -> None:
     bench = Bench()
     halves = np.arange(1 << 15, dtype=np.uint16).view(np.float16)
     for part in halves.reshape(-1, 8192):
-        x, y = bench.tensor(part), bench.tensor(np.zeros(8192, np.float32))
+        x, y = bench.ub(part), bench.ub(np.zeros(8192, np.float32))
         bench.call("vec_conv", 64, "", y, x, 128, 8, 4)
         assert (y.values == saturated(part, "float32")).all()
         bench.top["UB"] = 0
@@ -186,7 +186,7 @@ def test_all_half_values_widen_exactly(arithmetic: str) -> None:
 )
 def test_refused_round_modes(dst: str, src: str, mode: str) -> None:
     bench = Bench()
-    y, x = bench.tensor(np.zeros(64, dst)), bench.tensor(np.zeros(64, src))
+    y, x = bench.ub(np.zeros(64, dst)), bench.ub(np.zeros(64, src))
     with pytest.raises(TikUnsupportedArgumentError, match="round_mode"):
         bench.call("vec_conv", 16, mode, y, x, 1, 8, 8)
 
@@ -204,15 +204,15 @@ def test_refused_round_modes(dst: str, src: str, mode: str) -> None:
 )
 def test_refused_pairs(dst: str, src: str) -> None:
     bench = Bench()
-    y, x = bench.tensor(np.zeros(64, dst)), bench.tensor(np.zeros(64, src))
+    y, x = bench.ub(np.zeros(64, dst)), bench.ub(np.zeros(64, src))
     with pytest.raises(TikUnsupportedArgumentError, match=f"dst {dst}, src {src}"):
         bench.call("vec_conv", 16, "", y, x, 1, 8, 8)
 
 
 def test_deqscale_only_where_it_belongs() -> None:
     bench = Bench()
-    half, single = bench.tensor(np.zeros(64, np.float16)), bench.tensor(np.zeros(64, np.float32))
-    whole = bench.tensor(np.ones(64, np.int32))
+    half, single = bench.ub(np.zeros(64, np.float16)), bench.ub(np.zeros(64, np.float32))
+    whole = bench.ub(np.ones(64, np.int32))
     with pytest.raises(TikParamError, match="deqscale must be given for int32 to float16"):
         bench.call("vec_conv", 64, "", half, whole, 1, 4, 8)
     with pytest.raises(TikParamError, match="deqscale must be given for int32 to float16, and only there"):
@@ -223,7 +223,7 @@ def test_deqscale_only_where_it_belongs() -> None:
 
 def test_high_half_packing_is_refused() -> None:
     bench = Bench()
-    y, x = bench.tensor(np.zeros(128, np.int8)), bench.tensor(np.zeros(128, np.float16))
+    y, x = bench.ub(np.zeros(128, np.int8)), bench.ub(np.zeros(128, np.float16))
     bench.call("vec_conv", 128, "", y, x, 1, 4, 8, ldst_high_half=False)
     with pytest.raises(TikUnsupportedArgumentError, match="ldst_high_half must be False"):
         bench.call("vec_conv", 128, "", y, x, 1, 4, 8, ldst_high_half=True)
@@ -233,6 +233,6 @@ def test_mask_counts_elements_of_the_wider_type() -> None:
     bench = Bench()
     setting = Setting(np.random.default_rng(0), ("float16", "float32"), False)
     assert setting.repeats >= 1
-    y, x = bench.tensor(np.zeros(128, np.float16)), bench.tensor(np.zeros(128, np.float32))
+    y, x = bench.ub(np.zeros(128, np.float16)), bench.ub(np.zeros(128, np.float32))
     with pytest.raises(TikParamError, match=r"mask must be in \[1, 64\], got 65"):
         bench.call("vec_conv", 65, "", y, x, 1, 4, 8)

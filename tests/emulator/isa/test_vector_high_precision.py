@@ -37,7 +37,7 @@ def scratch(name: str, dtype: str, setting: Setting) -> int:
 @pytest.mark.parametrize(("name", "dtype"), [(n, d) for n, row in HIGH.items() for d in row[0]])
 def test_high_precision(arithmetic: str, name: str, dtype: str) -> None:
     for setting in settings(f"{name}_high_preci", (dtype, dtype), False):
-        work = setting.bench.tensor(np.zeros(scratch(name, dtype, setting), HIGH[name][2]))
+        work = setting.bench.ub(np.zeros(scratch(name, dtype, setting), HIGH[name][2]))
         setting.before = setting.data.copy()
         (operation,) = setting.call(f"{name}_high_preci", work)
         setting.expect(once(HIGH[name][1]))
@@ -53,8 +53,8 @@ def test_accumulation_over_repeats_is_legal(
     rng = np.random.default_rng(5)
     bench = Bench(strict=True)
     width = 256 // np.dtype(dtype).itemsize
-    terms = bench.tensor((rng.standard_normal(6 * width) * 3).astype(dtype))
-    total = bench.tensor(np.ones(width, dtype))
+    terms = bench.ub((rng.standard_normal(6 * width) * 3).astype(dtype))
+    total = bench.ub(np.ones(width, dtype))
     bench.call(f"vec_{name}", width, total, terms, total, 6, 0, 8, 0)
     expected = np.ones(width, dtype)
     for term in terms.values.reshape(6, width):
@@ -67,8 +67,8 @@ def test_repeats_run_in_order_where_a_result_is_read_again(arithmetic: str) -> N
     """A prefix sum over blocks: illegal on the chip, executed repeat by repeat with a warning; strict mode refuses."""
     for strict in (False, True):
         bench = Bench(strict=strict)
-        x = bench.tensor(np.ones(64 * 5, np.float32))
-        ones = bench.tensor(np.ones(64, np.float32))
+        x = bench.ub(np.ones(64 * 5, np.float32))
+        ones = bench.ub(np.ones(64, np.float32))
         call = ("vec_add", 64, x[64:], x, ones, 4, 8, 8, 0)
         if strict:
             with pytest.raises(Exception, match="a later repeat reads as src0"):
@@ -82,7 +82,7 @@ def test_repeats_run_in_order_where_a_result_is_read_again(arithmetic: str) -> N
 def test_reading_what_a_later_repeat_overwrites_is_legal(arithmetic: str, recwarn: pytest.WarningsRecorder) -> None:
     """Shifting data towards lower addresses: the destination of a repeat was a source of an earlier one."""
     bench = Bench(strict=True)
-    x = bench.tensor(np.arange(64 * 5, dtype=np.float32))
+    x = bench.ub(np.arange(64 * 5, dtype=np.float32))
     bench.call("vec_adds", 64, x, x[64:], 0.0, 4, 8, 8)
     assert (x.values[:256] == np.arange(64, 320)).all()
     assert not recwarn.list
@@ -90,13 +90,13 @@ def test_reading_what_a_later_repeat_overwrites_is_legal(arithmetic: str, recwar
 
 def test_partial_overlap_with_one_repeat(arithmetic: str, recwarn: pytest.WarningsRecorder) -> None:
     bench = Bench(strict=True)
-    x = bench.tensor(np.arange(128, dtype=np.float32))
+    x = bench.ub(np.arange(128, dtype=np.float32))
     bench.call("vec_adds", 64, x, x, 1.0, 1, 8, 8)  # in place
     assert not recwarn.list
     with pytest.raises(Exception, match="overlap partly"):
         bench.call("vec_adds", 64, x[8:], x, 1.0, 1, 8, 8)
     lenient = Bench()
-    y = lenient.tensor(np.arange(128, dtype=np.float32))
+    y = lenient.ub(np.arange(128, dtype=np.float32))
     with pytest.warns(TikWarning, match="overlap partly"):
         lenient.call("vec_adds", 64, y[8:], y, 1.0, 1, 8, 8)
     assert (y.values[8:72] == np.arange(64) + 1).all()
@@ -105,7 +105,7 @@ def test_partial_overlap_with_one_repeat(arithmetic: str, recwarn: pytest.Warnin
 def test_interleaved_operands_do_not_overlap(arithmetic: str, recwarn: pytest.WarningsRecorder) -> None:
     """Source and destination take turns block by block, or lane by lane, in one tensor."""
     bench = Bench(strict=True)
-    x = bench.tensor(np.arange(512, dtype=np.float32))
+    x = bench.ub(np.arange(512, dtype=np.float32))
     bench.call("vadds", 64, x[8:], x, 0.5, 1, 2, 2, 16, 16)
     bench.call("vadds", 64, x[8 + 128 :], x[128:], 0.5, 3, 2, 2, 16, 16)
     blocks = x.values.reshape(-1, 2, 8)
@@ -115,8 +115,8 @@ def test_interleaved_operands_do_not_overlap(arithmetic: str, recwarn: pytest.Wa
 
 def test_destination_written_by_every_repeat_keeps_the_last(arithmetic: str) -> None:
     bench = Bench()
-    x = bench.tensor(np.arange(64 * 4, dtype=np.float32))
-    y = bench.tensor(np.zeros(64, np.float32))
+    x = bench.ub(np.arange(64 * 4, dtype=np.float32))
+    y = bench.ub(np.zeros(64, np.float32))
     bench.call("vec_muls", 64, y, x, 2.0, 4, 0, 8)
     assert (y.values == 2 * np.arange(192, 256)).all()
 
@@ -131,7 +131,7 @@ def test_any_overlap_runs_repeat_by_repeat(arithmetic: str, dtype: str) -> None:
         rep = [int(n) for n in rng.choice([0, 1, 4, 8, 9], 3)]
         blk = [int(rng.choice([1, 1, 2, 8])), int(rng.integers(0, 3)), int(rng.integers(0, 3))]
         bench = Bench()
-        x = bench.tensor(sample(rng, dtype, 8192 // size))
+        x = bench.ub(sample(rng, dtype, 8192 // size))
         operands = [x[int(rng.integers(0, 40)) * 32 // size :] for _ in rep]
         expected = bench.memories["UB"].data.copy()
         bench.call("vadd", mask, *operands, repeats, *blk, *rep)

@@ -94,8 +94,8 @@ def test_legacy_reduction(arithmetic: str, name: str, dtype: str) -> None:
         mask, repeats = random_mask(rng, 256 // size), int(rng.integers(1, 6))
         rep, blk, dst_rep = int(rng.choice([0, 3, 8, 9])), int(rng.choice([1, 1, 2, 0])), int(rng.integers(1, 4))
         bench = Bench()
-        x = bench.tensor(sample(rng, dtype, extent(mask, size, repeats, rep, blk) // size))
-        y = bench.tensor(sample(rng, dtype, (repeats * dst_rep * unit + 128) // size))
+        x = bench.ub(sample(rng, dtype, extent(mask, size, repeats, rep, blk) // size))
+        y = bench.ub(sample(rng, dtype, (repeats * dst_rep * unit + 128) // size))
         expected = bench.memories["UB"].data.copy()
         bench.call(name, mask, y, x, repeats, dst_rep, blk, rep)
         for repeat in range(repeats):
@@ -110,8 +110,8 @@ def test_saturating_nodes_as_documented(arithmetic: str) -> None:
     """60000 + 60000 saturates before -30000 + 100 is added: 65504 - 29900 = 35604, to the precision of float16
     (-29904 and then 35584, ties to even)."""
     bench = Bench()
-    x = bench.tensor(np.array([60000, 60000, -30000, 100], np.float16))
-    y, work = bench.tensor(np.zeros(16, np.float16)), bench.tensor(np.zeros(16, np.float16))
+    x = bench.ub(np.array([60000, 60000, -30000, 100], np.float16))
+    y, work = bench.ub(np.zeros(16, np.float16)), bench.ub(np.zeros(16, np.float16))
     bench.call("vcadd", 4, y, x, 1, 1, 1, 8)
     assert y.values[0] == 35584
     bench.call("vec_reduce_add", 4, y[2:], x, work, 1, 8)
@@ -126,10 +126,10 @@ def test_reduce_add_order(arithmetic: str, dtype: str, repeats: int) -> None:
     rng = np.random.default_rng(repeats)
     for mask in (width, width - 5):
         bench = Bench()
-        x = bench.tensor(
+        x = bench.ub(
             (rng.standard_normal(repeats * width) * 10.0 ** rng.integers(-2, 3, repeats * width)).astype(dtype)
         )
-        y, work = bench.tensor(np.full(4, 7, dtype)), bench.tensor(np.zeros(repeats + 16, dtype))
+        y, work = bench.ub(np.full(4, 7, dtype)), bench.ub(np.zeros(repeats + 16, dtype))
         bench.call("vec_reduce_add", mask, y, x, work, repeats, 8)
         sums = [
             tree(list(row[:mask]) + [np.dtype(dtype).type(0)] * (width - mask), dtype)
@@ -146,11 +146,11 @@ def test_reduce_add_is_not_the_halving_order(arithmetic: str) -> None:
     x = np.zeros(64, np.float32)
     x[[0, 1, 32]] = [1e8, -1e8, 1.0]
     bench = Bench()
-    source, y, work = (bench.tensor(v) for v in (x, np.zeros(8, np.float32), np.zeros(8, np.float32)))
+    source, y, work = (bench.ub(v) for v in (x, np.zeros(8, np.float32), np.zeros(8, np.float32)))
     bench.call("vec_reduce_add", 64, y, source, work, 1, 8)
     assert y.values[0] == 1.0
     x[[1, 32]] = [1.0, -1e8]
-    source = bench.tensor(x)
+    source = bench.ub(x)
     bench.call("vec_reduce_add", 64, y, source, work, 1, 8)
     assert y.values[0] == 0.0  # 1e8 + 1 loses the 1; folding halves would keep it
 
@@ -163,8 +163,8 @@ def test_reduce_extreme_with_index(name: str, repeats: int) -> None:
         lanes = enabled_lanes(mask, 128)
         bench = Bench()
         values = rng.integers(-20, 20, repeats * 128).astype(np.float16)
-        x, y = bench.tensor(values), bench.tensor(np.zeros(4, np.float16))
-        work = bench.tensor(np.zeros(work_elements(repeats), np.float16))
+        x, y = bench.ub(values), bench.ub(np.zeros(4, np.float16))
+        work = bench.ub(np.zeros(work_elements(repeats), np.float16))
         bench.call(f"vec_reduce_{name}", mask, y[2:], x, work, repeats, 8, cal_index=True)
         position = [r * 128 + lane for r in range(repeats) for lane in lanes]
         best = position[getattr(values[position], f"arg{name}")()]
@@ -188,29 +188,29 @@ def work_elements(repeats: int) -> int:
 
 def test_scratch_sizes() -> None:
     bench = Bench()
-    x, y = bench.tensor(np.ones(128 * 40, np.float16)), bench.tensor(np.zeros(16, np.float16))
-    enough = bench.tensor(np.zeros(work_elements(40), np.float16))
+    x, y = bench.ub(np.ones(128 * 40, np.float16)), bench.ub(np.zeros(16, np.float16))
+    enough = bench.ub(np.zeros(work_elements(40), np.float16))
     short = enough[1:]  # misaligned and too small; the size counts from the start of the operand
     bench.call("vec_reduce_max", 128, y, x, enough, 40, 8, True)
     with pytest.raises(TikAlignError, match="work_tensor"):
         bench.call("vec_reduce_max", 128, y, x, short, 40, 8, True)
     with pytest.raises(TikParamError, match=rf"work_tensor must hold at least {work_elements(40)} elements, got"):
         bench.call("vec_reduce_max", 128, y, x, enough[16:], 40, 8, True)
-    small = bench.tensor(np.zeros(40, np.float16))
+    small = bench.ub(np.zeros(40, np.float16))
     with pytest.warns(TikWarning, match="work_tensor must hold at least 80 elements, got 40"):
         bench.call("vec_reduce_max", 128, y, x, small, 40, 8)
     with pytest.warns(TikWarning, match="work_tensor must hold at least 48 elements, got 40"):
         bench.call("vec_reduce_add", 128, y, x, small, 40, 8)
     strict = Bench(strict=True)
-    x, y = strict.tensor(np.ones(128 * 40, np.float16)), strict.tensor(np.zeros(16, np.float16))
+    x, y = strict.ub(np.ones(128 * 40, np.float16)), strict.ub(np.zeros(16, np.float16))
     with pytest.raises(TikParamError, match="work_tensor must hold at least 48"):
-        strict.call("vec_reduce_add", 128, y, x, strict.tensor(np.zeros(40, np.float16)), 40, 8)
+        strict.call("vec_reduce_add", 128, y, x, strict.ub(np.zeros(40, np.float16)), 40, 8)
 
 
 def test_index_must_be_representable() -> None:
     bench = Bench()
-    x, y = bench.tensor(np.zeros(128, np.float16)), bench.tensor(np.zeros(16, np.float16))
-    work = bench.tensor(np.zeros(4096, np.float16))
+    x, y = bench.ub(np.zeros(128, np.float16)), bench.ub(np.zeros(16, np.float16))
+    work = bench.ub(np.zeros(4096, np.float16))
     bench.call("vec_reduce_max", 128, y, x, work, 511, 0, True)
     bench.call("vec_reduce_max", 128, y, x, work, 512, 0, False)
     with pytest.raises(TikParamError, match=r"repeat_times must be in \[1, 511\]"):
@@ -225,7 +225,7 @@ def test_index_must_be_representable() -> None:
 def test_float32_is_refused(name: str) -> None:
     for strict in (False, True):
         bench = Bench(strict=strict)
-        x, y = bench.tensor(np.zeros(64, np.float32)), bench.tensor(np.zeros(64, np.float32))
+        x, y = bench.ub(np.zeros(64, np.float32)), bench.ub(np.zeros(64, np.float32))
         with pytest.raises(TikUnsupportedArgumentError, match="Ascend 910 takes float16"):
             bench.call(name, 64, y, x, 1, 1, 1, 8)
 
@@ -233,7 +233,7 @@ def test_float32_is_refused(name: str) -> None:
 @pytest.mark.parametrize("name", ["max", "min"])
 def test_float32_whole_extreme_is_refused(name: str) -> None:
     bench = Bench()
-    x, y, w = (bench.tensor(np.zeros(64, np.float32)) for _ in range(3))
+    x, y, w = (bench.ub(np.zeros(64, np.float32)) for _ in range(3))
     with pytest.raises(TikUnsupportedArgumentError, match="Ascend 910 takes float16"):
         bench.call(f"vec_reduce_{name}", 64, y, x, w, 1, 8)
 
@@ -241,7 +241,7 @@ def test_float32_whole_extreme_is_refused(name: str) -> None:
 @pytest.mark.parametrize(("name", "unit"), [("vcadd", 2), ("vcmax", 4), ("vcgadd", 16), ("vcgmax", 16), ("vcpadd", 32)])
 def test_alignment_of_the_result(name: str, unit: int) -> None:
     bench = Bench()
-    x, y = bench.tensor(np.zeros(128, np.float16)), bench.tensor(np.zeros(128, np.float16))
+    x, y = bench.ub(np.zeros(128, np.float16)), bench.ub(np.zeros(128, np.float16))
     bench.call(name, 128, y[unit // 2], x, 1, 1, 1, 8)
     if unit > 2:
         with pytest.raises(TikAlignError, match=f"dst .* must start at a multiple of {unit} bytes"):
@@ -252,7 +252,7 @@ def test_alignment_of_the_result(name: str, unit: int) -> None:
 
 def test_result_stride_of_zero() -> None:
     bench = Bench()
-    x, y = bench.tensor(np.zeros(256, np.float16)), bench.tensor(np.zeros(128, np.float16))
+    x, y = bench.ub(np.zeros(256, np.float16)), bench.ub(np.zeros(128, np.float16))
     with pytest.raises(TikParamError, match=r"dst_rep_stride must be in \[1, 255\], got 0"):
         bench.call("vcadd", 128, y, x, 2, 0, 1, 8)
     with pytest.raises(TikBoundsError, match=r"dst_rep_stride must be in \[1, 255\], got 0"):
@@ -264,13 +264,13 @@ def test_result_stride_of_zero() -> None:
 def test_mask_without_lanes() -> None:
     """A whole-repeat sum of nothing is 0; other results are not written."""
     bench = Bench()
-    x, y = bench.tensor(np.ones(128, np.float16)), bench.tensor(np.full(128, 7, np.float16))
+    x, y = bench.ub(np.ones(128, np.float16)), bench.ub(np.full(128, 7, np.float16))
     for name in ("vcmax", "vcgadd", "vcgmax", "vcpadd"):
         bench.call(name, [0, 0], y, x, 1, 1, 1, 8)
         assert (y.values == 7).all()
     bench.call("vcadd", [0, 0], y, x, 2, 1, 1, 0)
     assert y.values[:3].tolist() == [0, 0, 7]
-    work = bench.tensor(np.zeros(16, np.float16))
+    work = bench.ub(np.zeros(16, np.float16))
     bench.call("vec_reduce_add", Runtime(0), y[8], x, work, 1, 8)
     assert y.values[7:10].tolist() == [7, 0, 7]
 
@@ -278,7 +278,7 @@ def test_mask_without_lanes() -> None:
 def test_row_sums_of_sixteen_columns() -> None:
     """vcadd(16, out, in, rows, 1, 1, 2): one row of 16 float32 is two blocks."""
     bench = Bench()
-    x, y = bench.tensor(np.arange(160, dtype=np.float32)), bench.tensor(np.zeros(16, np.float32))
+    x, y = bench.ub(np.arange(160, dtype=np.float32)), bench.ub(np.zeros(16, np.float32))
     bench.call("vcadd", 16, y, x, 10, 1, 1, 2)
     assert y.values[:10].tolist() == x.values.reshape(10, 16).sum(1).tolist()
 
@@ -287,6 +287,6 @@ def test_row_maxima_are_dense() -> None:
     """vcgmax(128, out, in, M/8, 1, 1, 8) of an (M, 16) tile leaves a dense vector of M maxima."""
     rng = np.random.default_rng(1)
     bench = Bench()
-    x, y = bench.tensor(rng.standard_normal(640).astype(np.float16)), bench.tensor(np.zeros(40, np.float16))
+    x, y = bench.ub(rng.standard_normal(640).astype(np.float16)), bench.ub(np.zeros(40, np.float16))
     bench.call("vcgmax", 128, y, x, 5, 1, 1, 8)
     assert (y.values == x.values.reshape(40, 16).max(1)).all()

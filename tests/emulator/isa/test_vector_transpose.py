@@ -14,8 +14,8 @@ def test_vec_trans(dtype: str) -> None:
     rng = np.random.default_rng(0)
     for repeats, dst_stride, src_stride in ((1, 0, 0), (1, 1, 1), (3, 1, 1), (2, 2, 0), (4, 1, 3)):
         bench = Bench()
-        x = bench.tensor(rng.integers(0, 1 << 16, 256 * 12).astype(np.uint16).view(dtype))
-        y = bench.tensor(np.zeros(256 * 12, dtype))
+        x = bench.ub(rng.integers(0, 1 << 16, 256 * 12).astype(np.uint16).view(dtype))
+        y = bench.ub(np.zeros(256 * 12, dtype))
         bench.call("vec_trans", y, x, repeats, dst_stride, src_stride)
         tiles, result = x.values.view(np.uint16).reshape(12, 16, 16), np.zeros((12, 16, 16), np.uint16)
         for repeat in range(repeats):
@@ -25,10 +25,10 @@ def test_vec_trans(dtype: str) -> None:
 
 def test_vtranspose_in_place() -> None:
     bench = Bench(strict=True)
-    x = bench.tensor(np.arange(256, dtype=np.float16))
+    x = bench.ub(np.arange(256, dtype=np.float16))
     bench.call("vtranspose", x, x)
     assert (x.values == np.arange(256).reshape(16, 16).T.reshape(-1)).all()
-    y = bench.tensor(np.zeros(272, np.float16))
+    y = bench.ub(np.zeros(272, np.float16))
     with pytest.raises(TikError, match="overlap partly"):
         bench.call("vtranspose", y[16:], y)
 
@@ -46,8 +46,8 @@ def test_scatter_of_16_bit_rows(api: str, dtype: str) -> None:
     for n in (16, 48, 160):
         for flags in ((False, False), (True, True)):
             bench = Bench()
-            x = bench.tensor(rng.integers(0, 1 << 16, 16 * n).astype(np.uint16).view(dtype))
-            y = bench.tensor(np.zeros(16 * n, dtype))
+            x = bench.ub(rng.integers(0, 1 << 16, 16 * n).astype(np.uint16).view(dtype))
+            y = bench.ub(np.zeros(16 * n, dtype))
             strides = (0, 0) if n == 16 else (16, 1)
             bench.call(api, *flags, lists(y, 16), lists(x, n), n // 16, *strides)
             assert (y.values.view(np.uint16) == x.values.view(np.uint16).reshape(16, n).T.reshape(-1)).all()
@@ -56,7 +56,7 @@ def test_scatter_of_16_bit_rows(api: str, dtype: str) -> None:
 def test_scatter_through_unordered_lists() -> None:
     rng = np.random.default_rng(1)
     bench = Bench()
-    x, y = bench.tensor(rng.standard_normal(2048).astype(np.float16)), bench.tensor(np.zeros(2048, np.float16))
+    x, y = bench.ub(rng.standard_normal(2048).astype(np.float16)), bench.ub(np.zeros(2048, np.float16))
     to, at = rng.permutation(64)[:16], rng.permutation(64)[:16]
     bench.call("vnchwconv", False, False, [y[int(i) * 16] for i in to], [x[int(i) * 16] for i in at], 2, 64, 64)
     result, source = np.zeros((128, 16), np.float16), x.values.reshape(128, 16)
@@ -73,8 +73,8 @@ def test_scatter_of_bytes(dtype: str, dst_high: bool, src_high: bool) -> None:
     """The flags pick a half of each 32-byte block; the other half of the destination keeps its content."""
     rng = np.random.default_rng(2)
     bench = Bench()
-    x = bench.tensor(rng.integers(0, 256, 32 * 32).astype(np.uint8).view(dtype))
-    y = bench.tensor(np.full(32 * 32, 77, np.uint8).view(dtype))
+    x = bench.ub(rng.integers(0, 256, 32 * 32).astype(np.uint8).view(dtype))
+    y = bench.ub(np.full(32 * 32, 77, np.uint8).view(dtype))
     bench.call("vnchwconv", dst_high, src_high, lists(y, 32), lists(x, 32), 2, 16, 16)
     result, source = np.full((32, 32), 77, np.uint8), x.values.view(np.uint8).reshape(32, 32)
     for repeat in range(2):
@@ -89,7 +89,7 @@ def test_scatter_applies_the_stride_once_with_one_repeat() -> None:
     x = np.arange(32 * 16, dtype=np.float16)
     for repeats, first in ((1, 16), (2, 0)):
         bench = Bench()
-        source, y = bench.tensor(x), bench.tensor(np.full(32 * 16, -1, np.float16))
+        source, y = bench.ub(x), bench.ub(np.full(32 * 16, -1, np.float16))
         bench.call("vnchwconv", False, False, lists(y, 16), lists(source, 16), repeats, 16, 16)
         rows = y.values.reshape(32, 16)
         assert (rows[first : first + 16] == x.reshape(32, 16)[first : first + 16].T).all()
@@ -98,29 +98,29 @@ def test_scatter_applies_the_stride_once_with_one_repeat() -> None:
 
 def test_scatter_with_no_repeat_does_nothing() -> None:
     bench = Bench()
-    x, y = bench.tensor(np.ones(256, np.float16)), bench.tensor(np.zeros(256, np.float16))
+    x, y = bench.ub(np.ones(256, np.float16)), bench.ub(np.zeros(256, np.float16))
     assert bench.call("vnchwconv", False, False, lists(y, 16), lists(x, 16), 0, 0, 0) == ()
     assert bench.call("vnchwconv", False, False, lists(y, 16), lists(x, 16), Runtime(0), 0, 0) == ()
 
 
 def test_scatter_checks() -> None:
     bench = Bench()
-    x, y = bench.tensor(np.ones(512, np.float16)), bench.tensor(np.zeros(512, np.float16))
+    x, y = bench.ub(np.ones(512, np.float16)), bench.ub(np.zeros(512, np.float16))
     with pytest.raises(TikParamError, match="dst_list must hold exactly 16 tensors, got 15"):
         bench.call("vnchwconv", False, False, lists(y, 16, 15), lists(x, 16), 1, 0, 0)
     with pytest.raises(TikAlignError, match=r"src_list\[1\]"):
         bench.call("vnchwconv", False, False, lists(y, 16), lists(x, 8), 1, 0, 0)
-    wide = bench.tensor(np.zeros(256, np.float32))
+    wide = bench.ub(np.zeros(256, np.float32))
     with pytest.raises(TikUnsupportedArgumentError, match="float32"):
         bench.call("vnchwconv", False, False, lists(wide, 8), lists(wide, 8), 1, 0, 0)
     with pytest.raises(TikParamError, match="mixes dtypes"):
-        bench.call("vnchwconv", False, False, lists(y, 16), lists(bench.tensor(np.zeros(256, np.int16)), 16), 1, 0, 0)
+        bench.call("vnchwconv", False, False, lists(y, 16), lists(bench.ub(np.zeros(256, np.int16)), 16), 1, 0, 0)
 
 
 def test_scatter_overlap() -> None:
     for strict in (False, True):
         bench = Bench(strict=strict)
-        x = bench.tensor(np.arange(1024, dtype=np.float16))
+        x = bench.ub(np.arange(1024, dtype=np.float16))
         bench.call("vnchwconv", False, False, lists(x, 16), lists(x, 16), 1, 0, 0)  # in place
         assert (x.values[:256] == np.arange(256).reshape(16, 16).T.reshape(-1)).all()
         call = ("vnchwconv", False, False, lists(x[256:], 16), lists(x, 16), 2, 16, 16)
@@ -145,8 +145,8 @@ def test_concat_and_extract(field: int) -> None:
     rng = np.random.default_rng(field)
     bench = Bench()
     before = proposals(rng, 48)
-    p, v = bench.tensor(before), bench.tensor(rng.standard_normal(48).astype(np.float16))
-    out = bench.tensor(np.zeros(48, np.float16))
+    p, v = bench.ub(before), bench.ub(rng.standard_normal(48).astype(np.float16))
+    out = bench.ub(np.zeros(48, np.float16))
     bench.call("vconcat", p, v, 3, field)
     expected = before.copy()
     expected[:, field] = v.values
@@ -157,7 +157,7 @@ def test_concat_and_extract(field: int) -> None:
 
 def test_field_range_and_keywords() -> None:
     bench = Bench()
-    p, v = bench.tensor(np.zeros(128, np.float16)), bench.tensor(np.ones(16, np.float16))
+    p, v = bench.ub(np.zeros(128, np.float16)), bench.ub(np.ones(16, np.float16))
     bench.call("vconcat", dst_proposals=p, src_vec=v, repeat=1, mode=4)
     assert (p.values.reshape(16, 8)[:, 4] == 1).all()
     with pytest.raises(TikParamError, match=r"mode_number must be in \[0, 5\], got 6"):
@@ -168,7 +168,7 @@ def test_sort_of_sixteen_is_stable() -> None:
     rng = np.random.default_rng(3)
     bench = Bench()
     data = proposals(rng, 64)
-    x, y = bench.tensor(data), bench.tensor(np.zeros(512, np.float16))
+    x, y = bench.ub(data), bench.ub(np.zeros(512, np.float16))
     bench.call("vrpsort16", y, x, 4)
     expected = np.concatenate([np.array(sorted(group, key=lambda p: -p[4])) for group in data.reshape(4, 16, 8)])
     assert (y.values.reshape(64, 8) == expected).all()
@@ -195,8 +195,8 @@ def test_merge(suspend: bool, valid: str | int, ordered: bool) -> None:
         data = [proposals(rng, n) for n in lengths]
         if ordered:
             data = [queue[np.argsort(-queue[:, 4], kind="stable")] for queue in data]
-        queues = [bench.tensor(queue) for queue in data]
-        y = bench.tensor(np.full(8 * sum(lengths), 99, np.float16))
+        queues = [bench.ub(queue) for queue in data]
+        y = bench.ub(np.full(8 * sum(lengths), 99, np.float16))
         bench.call("vmrgsort4", y, queues, lengths, suspend, valid, 1)
         expected = naive_merge([list(queue) for queue in data[:count]], suspend)
         rows = y.values.reshape(-1, 8)
@@ -209,7 +209,7 @@ def test_merge_repeated() -> None:
     bench = Bench()
     data = proposals(rng, 3 * 64).reshape(12, 16, 8)
     data = np.stack([queue[np.argsort(-queue[:, 4], kind="stable")] for queue in data])
-    x, y = bench.tensor(data), bench.tensor(np.zeros(3 * 64 * 8, np.float16))
+    x, y = bench.ub(data), bench.ub(np.zeros(3 * 64 * 8, np.float16))
     queues = [x[i * 128] for i in range(4)]
     bench.call("vmrgsort4", y, queues, 16, False, "1111", 3)
     expected = [naive_merge([list(q) for q in data[4 * r : 4 * r + 4]], False) for r in range(3)]
@@ -220,7 +220,7 @@ def test_merge_repeated() -> None:
 
 def test_merge_checks() -> None:
     bench = Bench()
-    x, y = bench.tensor(np.zeros(512, np.float16)), bench.tensor(np.zeros(512, np.float16))
+    x, y = bench.ub(np.zeros(512, np.float16)), bench.ub(np.zeros(512, np.float16))
     queues = [x[i * 128] for i in range(4)]
     with pytest.raises(TikParamError, match="valid_bit"):
         bench.call("vmrgsort4", y, queues, 16, False, "0101", 1)

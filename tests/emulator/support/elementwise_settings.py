@@ -80,9 +80,9 @@ class Setting:
         self.tensors = []
         for dtype, size, rep, blk in zip(dtypes, sizes, self.rep, self.blk):
             count = -(-extent(self.mask, size, self.repeats, rep, blk) // size)
-            self.bench.tensor(rng.integers(0, 256, 32, dtype=np.uint8))
-            self.tensors.append(self.bench.tensor(sample(rng, dtype, count)))
-        self.bench.tensor(rng.integers(0, 256, 512, dtype=np.uint8))
+            self.bench.ub(rng.integers(0, 256, 32, dtype=np.uint8))
+            self.tensors.append(self.bench.ub(sample(rng, dtype, count)))
+        self.bench.ub(rng.integers(0, 256, 512, dtype=np.uint8))
         self.before = self.data.copy()
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.emulator.support.core_bench import recorded
+from tests.emulator.support.bench import recorded
 
 RNG = np.random.default_rng(7)
 

@@ -11,39 +11,14 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from tikemu.program import ir
 
-from tests.emulator.support.naive_instructions import (
-    compare,
-    convert,
-    fill,
-    lanes,
-    move,
-    multiply_add,
-    reduce,
-    reduce_add,
-    reduce_extreme,
-    scatter,
-    select,
-    transpose,
-    vector,
-)
-from tests.emulator.support.naive_values import (
-    CODES,
-    COMPARE,
-    LARGEST,
-    ONE,
-    TWO,
-    Pointer,
-    divide,
-    size_of,
-    stored,
-    to_integer,
-)
+from tests.emulator.support.naive_instructions import INSTRUCTIONS
+from tests.emulator.support.naive_values import CODES, LARGEST, Pointer, divide, size_of, stored, to_integer
 
 
 class Interrupt(Exception):
@@ -179,69 +154,6 @@ class Interpreter:
     def do_instruction(self, statement: ir.Instruction) -> None:
         name, a = statement.spec.name, {key: self.resolve(value) for key, value in statement.args.items()}
         INSTRUCTIONS[name](self, a)
-
-    # ---- the compare-mask register
-    def compare_to_register(self, a: dict[str, Any], function: Callable[[Any, Any], bool]) -> None:
-        for lane in lanes(a["mask"], 256 // a["src0"].size):
-            x, y = (a[name].lane(0, lane, 0, a[f"{name}_blk_stride"]).get() for name in ("src0", "src1"))
-            self.register = self.register & ~(1 << lane) | function(x, y) << lane
-
-    def load_register(self, a: dict[str, Any]) -> None:
-        self.register = int.from_bytes(a["src"].data[a["src"].address : a["src"].address + 16], "little")
-
-    def store_register(self, a: dict[str, Any]) -> None:
-        a["dst"].data[a["dst"].address : a["dst"].address + 16] = self.register.to_bytes(16, "little")
-
-
-def _table() -> Iterator[tuple[str, Callable[[Interpreter, dict[str, Any]], None]]]:
-    """Every instruction by name, as a function of the interpreter and the arguments."""
-    for legacy, prefix in ((False, "vec_"), (True, "v")):
-        for name, function in ONE.items():
-            yield prefix + name, lambda _, a, f=function, k=legacy: vector(a, f, ("src",), k)
-        for name, function in TWO.items():
-            yield prefix + name, lambda _, a, f=function, k=legacy: vector(a, f, ("src0", "src1"), k)
-        for name in ("add", "mul"):
-            yield (
-                f"{prefix}{name}s",
-                lambda _, a, f=TWO[name], k=legacy: vector(
-                    a, lambda x: f(x, stored(a["scalar"], a["dst"].dtype)), ("src",), k
-                ),
-            )
-        yield (
-            prefix + "axpy",
-            lambda _, a, k=legacy: vector(
-                a, multiply_add("axpy", a["dst"].dtype, stored(a["scalar"], a["src"].dtype)), ("src",), k, True
-            ),
-        )
-        yield prefix + "conv", lambda _, a, k=legacy: convert(a, k)
-        yield prefix + "sel", lambda machine, a, k=legacy: select(a, k, machine.register)
-        for name, function in COMPARE.items():
-            yield f"{prefix}cmpv_{name}", lambda _, a, f=function, k=legacy: compare(a, f, k)
-    yield "vec_dup", lambda _, a: fill(a, False)
-    yield "vector_dup", lambda _, a: fill(a, True)
-    for name in ("mla", "madd"):
-        yield f"v{name}", lambda _, a, n=name: vector(a, multiply_add(n, a["dst"].dtype), ("src0", "src1"), True, True)
-    for name, function in COMPARE.items():
-        yield f"vcmp_{name}", lambda machine, a, f=function: machine.compare_to_register(a, f)
-    yield "mov_tensor_to_cmpmask", Interpreter.load_register
-    yield "mov_cmpmask_to_tensor", Interpreter.store_register
-    for name in ("vcadd", "vcmax", "vcmin", "vcgadd", "vcgmax", "vcgmin", "vcpadd"):
-        yield name, lambda _, a, n=name: reduce(a, n)
-    yield "vec_reduce_add", lambda _, a: reduce_add(a)
-    yield "vec_reduce_max", lambda _, a: reduce_extreme(a, 1)
-    yield "vec_reduce_min", lambda _, a: reduce_extreme(a, -1)
-    yield (
-        "vec_trans",
-        lambda _, a: transpose(a["dst"], a["src"], a["repeat_times"], a["dst_rep_stride"], a["src_rep_stride"]),
-    )
-    yield "vtranspose", lambda _, a: transpose(a["dst"], a["src"], 1, 0, 0)
-    yield "vnchwconv", lambda _, a: scatter(a)
-    yield "vec_trans_scatter", lambda _, a: scatter(a)
-    yield "data_move", lambda _, a: move(a)
-
-
-#: Instructions that the interpreter knows, by name.
-INSTRUCTIONS: dict[str, Callable[[Interpreter, dict[str, Any]], None]] = dict(_table())
 
 
 def block_count(statements: list) -> int:

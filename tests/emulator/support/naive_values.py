@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Callable
 from typing import Any
 
 CODES = {
@@ -45,7 +46,7 @@ def stored(value: Any, dtype: str) -> Any:
 class Pointer:
     """A place in a tensor's bytes."""
 
-    def __init__(self, data: bytearray, address: int, dtype: str) -> None:
+    def __init__(self, data: bytearray | bytes, address: int, dtype: str) -> None:
         self.data, self.address, self.dtype = data, address, dtype
         self.size = size_of(dtype)
 
@@ -75,10 +76,10 @@ def divide(x: float, y: float) -> float:
     return x / y
 
 
-def exponential(x: float) -> float:
-    """``exp`` that overflows to infinity."""
+def exponential(x: float, function: Callable[[float], float] = math.exp) -> float:
+    """``exp`` (or ``expm1``) that overflows to infinity."""
     try:
-        return math.exp(x)
+        return function(x)
     except OverflowError:
         return math.inf
 
@@ -86,6 +87,36 @@ def exponential(x: float) -> float:
 def logarithm(x: float) -> float:
     """``log`` of zero and of negative numbers as IEEE has it."""
     return -math.inf if x == 0 else math.nan if math.isnan(x) or x < 0 else math.log(x)
+
+
+def square_root(x: float) -> float:
+    """``sqrt``, NaN for negative numbers."""
+    return math.nan if x < 0 else math.sqrt(x)
+
+
+def table_value(x: float, entries: int, function: Callable[[float], float]) -> float:
+    """Look-up value of an approximation unit: the function at the middle of the interval, to 9 significant bits."""
+    mantissa, exponent = math.frexp(function(math.floor(x * entries) / entries + 0.5 / entries))
+    return math.ldexp(round(mantissa * 512), exponent - 9)
+
+
+def reciprocal(x: float) -> float:
+    """The table's value for the mantissa."""
+    if math.isnan(x) or x == 0 or math.isinf(x):
+        return divide(1.0, x)
+    mantissa, exponent = math.frexp(abs(x))  # abs(x) = (2 * mantissa) * 2^(exponent - 1)
+    return math.copysign(math.ldexp(table_value(2 * mantissa, 256, lambda f: 1 / f), 1 - exponent), x)
+
+
+def reciprocal_root(x: float) -> float:
+    """The table's value for the mantissa and the parity of the exponent."""
+    if math.isnan(x) or x <= 0 or math.isinf(x):
+        return divide(1.0, square_root(x))
+    mantissa, exponent = math.frexp(x)
+    fraction, exponent = 2 * mantissa, exponent - 1
+    parity = exponent % 2
+    value = table_value(fraction, 128, lambda f: 1 / math.sqrt(2**parity * f))
+    return math.ldexp(value, -(exponent - parity) // 2)
 
 
 def largest(x: Any, y: Any) -> Any:
@@ -103,8 +134,14 @@ ONE = {
     "relu": lambda x: 0 if x < 0 else x,
     "exp": exponential,
     "ln": logarithm,
-    "sqrt": lambda x: math.nan if x < 0 else math.sqrt(x),
+    "sqrt": square_root,
+    "rec": reciprocal,
+    "rsqrt": reciprocal_root,
     "not": lambda x: ~x,
+    "rec_high_preci": lambda x: divide(1.0, x),
+    "rsqrt_high_preci": lambda x: divide(1.0, square_root(x)),
+    "ln_high_preci": logarithm,
+    "expm1_high_preci": lambda x: exponential(x, math.expm1),
 }
 
 TWO = {
@@ -116,6 +153,8 @@ TWO = {
     "and": lambda x, y: x & y,
     "or": lambda x, y: x | y,
     "div": divide,
+    "shl": lambda x, y: x << y,
+    "shr": lambda x, y: x >> y,
 }
 
 COMPARE = {
@@ -133,6 +172,17 @@ def tree(values: list, dtype: str) -> Any:
     while len(values) > 1:
         values = [stored(values[i] + values[i + 1], dtype) for i in range(0, len(values), 2)]
     return values[0]
+
+
+def to_odd(x: float) -> float:
+    """float16 between ``x`` and zero, inclusive; if that is not ``x``, with its last bit set."""
+    if math.isnan(x):
+        return 0.0
+    magnitude = min(abs(x), LARGEST["float16"])
+    bits = struct.unpack("<H", struct.pack("<e", magnitude))[0]
+    bits -= struct.unpack("<e", struct.pack("<H", bits))[0] > magnitude
+    bits |= struct.unpack("<e", struct.pack("<H", bits))[0] != magnitude
+    return math.copysign(struct.unpack("<e", struct.pack("<H", bits))[0], x)
 
 
 def to_integer(x: float, mode: str, dtype: str) -> int:
