@@ -42,8 +42,7 @@ def test_two_sources(name, dtype, shape, scalar):
 )
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 @pytest.mark.filterwarnings("ignore::tikemu.errors.TikWarning")
-def test_one_source(name, function, dtype):
-    bench = Bench()
+def test_one_source(bench, name, function, dtype):
     x = values(dtype, (3, 200), 0.1, 9)
     dst = bench.tensor("UB", dtype, x.shape)
     bench.call(f"h_{name}", dst, bench.tensor("UB", dtype, x.shape, x))
@@ -83,8 +82,7 @@ def test_cast(source, target, mode):
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "int32", "uint16"])
-def test_duplicate(dtype):
-    bench = Bench()
+def test_duplicate(bench, dtype):
     whole = bench.tensor("UB", dtype, (4, 5, 32), np.zeros(640))
     bench.call("h_duplicate", whole.at(160, (1, 5, 32)), 3)
     expected = np.zeros((4, 5, 32))
@@ -94,9 +92,8 @@ def test_duplicate(dtype):
 
 @pytest.mark.parametrize("elements", [1, 64, 127, 128, 129, 128 * 255, 128 * 255 + 1, 128 * 400 + 5])
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
-def test_contiguous_tensors_become_full_repeats_and_a_tail(elements, dtype):
+def test_contiguous_tensors_become_full_repeats_and_a_tail(bench, elements, dtype):
     """vector.md 4.3: ceil(full / 255) instructions and one for the tail."""
-    bench = Bench()
     lanes = 128 if dtype == "float16" else 64
     x = bench.tensor("UB", dtype, elements, np.ones(elements))
     ops = bench.bind("h_exp", x, x)
@@ -107,8 +104,7 @@ def test_contiguous_tensors_become_full_repeats_and_a_tail(elements, dtype):
     assert ops[-1].reads[0].region.end == x.address + elements * np.dtype(dtype).itemsize
 
 
-def test_casts_use_the_lanes_of_the_wider_type():
-    bench = Bench()
+def test_casts_use_the_lanes_of_the_wider_type(bench):
     src, dst = bench.tensor("UB", "float16", 1000, np.ones(1000)), bench.tensor("UB", "float32", 1000)
     ops = bench.bind("h_cast", dst, src, "none")
     assert [len(touched(op.reads[0].region)) // 2 for op in ops] == [960, 40]
@@ -117,9 +113,8 @@ def test_casts_use_the_lanes_of_the_wider_type():
 @pytest.mark.parametrize(
     "rows,columns,pitch,count", [(9, 100, 112, 1), (300, 16, 48, 2), (9, 200, 208, 18), (3, 16, 256 * 16, 3)]
 )
-def test_strided_slices(rows, columns, pitch, count):
+def test_strided_slices(bench, rows, columns, pitch, count):
     """One instruction for rows that fit a repeat, else one run of instructions per row."""
-    bench = Bench()
     whole = bench.tensor("UB", "float16", (rows, pitch), values("float16", (rows, pitch)))
     before = whole.values
     view = whole.at(0, (rows, columns), (pitch, 1))
@@ -130,8 +125,7 @@ def test_strided_slices(rows, columns, pitch, count):
     assert len(ops) == count
 
 
-def test_slices_of_three_axes():
-    bench = Bench()
+def test_slices_of_three_axes(bench):
     x, y = values("float16", (3, 4, 32)), values("float16", (2, 3, 16))
     whole = bench.tensor("UB", "float16", x.shape, x)
     other = bench.tensor("UB", "float16", y.shape, y)
@@ -142,8 +136,7 @@ def test_slices_of_three_axes():
     np.testing.assert_array_equal(whole.values, expected)
 
 
-def test_ranks_may_differ_in_axes_of_extent_one():
-    bench = Bench()
+def test_ranks_may_differ_in_axes_of_extent_one(bench):
     x = values("float16", (4, 6, 16))
     s, row = bench.tensor("UB", "float16", x.shape, x), bench.tensor("UB", "float16", (6, 16), np.ones(96))
     bench.call("h_sub", s.at(96, (1, 6, 16)), s.at(96, (1, 6, 16)), row)
@@ -151,7 +144,7 @@ def test_ranks_may_differ_in_axes_of_extent_one():
     np.testing.assert_array_equal(s.values[2], x[2])
 
 
-def test_shapes_must_agree():
+def test_shapes_must_agree(bench):
     with pytest.raises(TikParamError, match=r"equal shapes.*dst \(4, 16\), src0 \(4, 16\), src1 \(16,\)"):
         check(
             "h_add",
@@ -160,13 +153,11 @@ def test_shapes_must_agree():
             recorded("float16", "UB", shape=(16,)),
         )
     check("h_add", recorded("float16", "UB", shape=(1, 64)), recorded("float16", "UB", shape=(64, 1)), 1.0)
-    bench = Bench()
     with pytest.raises(TikParamError, match="equal shapes"):
         bench.call("h_exp", Runtime(bench.tensor("UB", "float16", 32)), bench.tensor("UB", "float16", 48))
 
 
-def test_a_source_may_be_the_destination_but_not_overlap_it():
-    bench = Bench()
+def test_a_source_may_be_the_destination_but_not_overlap_it(bench):
     x = bench.tensor("UB", "float16", 320, np.arange(320))
     first, second = x.at(0, (160,)), x.at(160, (160,))
     bench.call("h_add", first, first, second)
@@ -178,8 +169,7 @@ def test_a_source_may_be_the_destination_but_not_overlap_it():
         bench.call("h_cast", x.at(0, (160,)), floats, "none")
 
 
-def test_rows_must_start_at_blocks():
-    bench = Bench()
+def test_rows_must_start_at_blocks(bench):
     x = bench.tensor("UB", "float16", (4, 40), np.ones(160))
     with pytest.raises(TikAlignError, match="80 bytes apart"):
         bench.call("h_exp", x.at(0, (4, 10), (40, 1)), x.at(0, (4, 10), (40, 1)))
@@ -238,14 +228,13 @@ def test_compare_and_select(mode, function, dtype, elements, scalar):
     np.testing.assert_array_equal(dst.values, np.where(chosen, x, 1.0 if scalar else y))
 
 
-def test_select_and_compare_are_checked():
+def test_select_and_compare_are_checked(bench):
     x, mask = recorded("float16", "UB"), recorded("uint16", "UB")
     check("h_cmpv", mask, x, x, "GT")
     with pytest.raises(TikParamError, match="cmp_mode"):
         check("h_cmpv", mask, x, x, "gt")
     with pytest.raises(TikParamError, match="mask_tensor"):
         check("h_cmpv", x, x, x, "GT")
-    bench = Bench()
     data, small = bench.tensor("UB", "float16", 256, np.ones(256)), bench.tensor("UB", "uint16", 15)
     with pytest.raises(TikParamError, match="256 bits"):
         bench.call("h_cmpv", small, data, data, "GT")

@@ -34,14 +34,13 @@ def test_data_move_of_whole_tensors_is_one_burst():
     np.testing.assert_array_equal(out.values[3:7, :32], x.reshape(-1)[:128].reshape(4, 32))
 
 
-def test_data_move_is_checked():
+def test_data_move_is_checked(bench):
     with pytest.raises(TikParamError, match="number of elements"):
         check("h_data_move", recorded("float16", "UB", shape=(32,)), recorded("float16", "GM", shape=(48,)))
     with pytest.raises(TikParamError, match="dtype"):
         check("h_data_move", recorded("float32", "UB"), recorded("float16", "GM"))
     with pytest.raises(TikUnsupportedError):
         check("h_data_move", recorded("float16", "GM"), recorded("float16", "GM"))
-    bench = Bench()
     gm, ub = bench.tensor("GM", "float16", (4, 40), np.ones(160)), bench.tensor("UB", "float16", (4, 16))
     with pytest.raises(TikAlignError, match="whole blocks"):
         bench.call("h_data_move", ub.at(0, (4, 10), (16, 1)), gm.at(0, (4, 10), (40, 1)))
@@ -137,8 +136,7 @@ def test_reduce_argmax_takes_the_lowest_index(shape, index):
     np.testing.assert_array_equal(dst.values, np.argmax(x, axis=1))
 
 
-def test_sums_along_the_first_axis_pair_adjacent_rows():
-    bench = Bench()
+def test_sums_along_the_first_axis_pair_adjacent_rows(bench):
     x = values("float16", (5, 16), 1000, 3000)
     src, dst = bench.tensor("UB", "float16", x.shape, x), bench.tensor("UB", "float16", 16)
     bench.call("h_reduce_sum", dst, src, 0)
@@ -149,9 +147,8 @@ def test_sums_along_the_first_axis_pair_adjacent_rows():
     np.testing.assert_array_equal(dst.values, add(add(add(x[0], x[1]), add(x[2], x[3])), x[4]))
 
 
-def test_sixteen_wide_rows_need_one_block_reduction():
+def test_sixteen_wide_rows_need_one_block_reduction(bench):
     """The hand-lowered equivalent: vcgmax over M / 8 repeats (vector.md 4.3)."""
-    bench = Bench()
     src, dst = bench.tensor("UB", "float16", (64, 16), np.ones(1024)), bench.tensor("UB", "float16", 64)
     (op,) = bench.bind("h_reduce_max", dst, src, 1)
     (by_hand,) = bench.bind("vcgmax", 128, dst, src, 8, 1, 1, 8)
@@ -159,7 +156,7 @@ def test_sixteen_wide_rows_need_one_block_reduction():
     assert op.cycles == by_hand.cycles
 
 
-def test_reductions_are_checked():
+def test_reductions_are_checked(bench):
     src = recorded("float16", "UB", shape=(8, 32))
     check("h_reduce_max", recorded("float16", "UB", shape=(8,)), src, 1)
     with pytest.raises(TikParamError, match="without axis 1"):
@@ -168,7 +165,6 @@ def test_reductions_are_checked():
         check("h_reduce_max", recorded("float16", "UB", shape=(8,)), src, 2)
     with pytest.raises(TikUnsupportedError):
         check("h_reduce_argmax", recorded("int32", "UB", shape=(8,)), recorded("float32", "UB", shape=(8, 32)), 1)
-    bench = Bench()
     x = bench.tensor("UB", "float16", (4, 40), np.ones(160))
     with pytest.raises(TikAlignError, match="80 bytes apart"):
         bench.call("h_reduce_sum", bench.tensor("UB", "float16", 4), x, 1)

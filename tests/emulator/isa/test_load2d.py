@@ -16,8 +16,7 @@ from tests.emulator.support.cube_layout import RNG, expected_product, gather, of
     [("L1", "L0A", "MTE1"), ("L1", "L0B", "MTE1"), ("GM", "L0A", "MTE2"), ("GM", "L0B", "MTE2"), ("GM", "L1", "MTE2")],
 )
 @pytest.mark.parametrize("index,repeats,stride", [(0, 1, 0), (2, 3, 1), (1, 4, 2), (5, 3, 0)])
-def test_load2d(dtype, source, target, pipe, index, repeats, stride):
-    bench = Bench()
+def test_load2d(bench, dtype, source, target, pipe, index, repeats, stride):
     per_fractal = 512 // np.dtype(dtype).itemsize
     values = RNG.integers(0, 100, 10 * per_fractal)
     src = bench.tensor(source, dtype, values.shape, values)
@@ -38,16 +37,14 @@ def test_load2d(dtype, source, target, pipe, index, repeats, stride):
 
 
 @pytest.mark.parametrize("target", ["L0A", "L0B"])
-def test_load2d_transposes_each_fractal(target):
-    bench = Bench()
+def test_load2d_transposes_each_fractal(bench, target):
     values = RNG.integers(0, 1000, (6, 16, 16))
     src, dst = bench.tensor("L1", "float16", 1536, values), bench.tensor(target, "float16", 1536)
     bench.call("load2dv1", dst, src, 1, 3, 2, 0, True)
     np.testing.assert_array_equal(dst.values[:768].reshape(3, 16, 16), values[1:6:2].transpose(0, 2, 1))
 
 
-def test_load2d_decreasing_addresses():
-    bench = Bench()
+def test_load2d_decreasing_addresses(bench):
     values = np.arange(6 * 256)
     src, dst = bench.tensor("GM", "float16", 1536, values), bench.tensor("L1", "float16", 1536)
     bench.call("load2dv1", dst, src, 5, 3, 2, 0, False, "dec")
@@ -57,8 +54,7 @@ def test_load2d_decreasing_addresses():
     assert check("load2dv1", recorded("float16", "L0A"), recorded("float16", "L1"), 0, 1, 0, 0, False, "dec")
 
 
-def test_load2d_source_is_aligned_to_blocks_and_whole():
-    bench = Bench()
+def test_load2d_source_is_aligned_to_blocks_and_whole(bench):
     src, dst = bench.tensor("L1", "float16", 512, np.arange(512)), bench.tensor("L0A", "float16", 512)
     bench.call("load2dv1", dst, src.at(16), 0, 1, 0, 0)
     np.testing.assert_array_equal(dst.values[:256], np.arange(16, 272))

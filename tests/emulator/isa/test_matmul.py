@@ -47,9 +47,8 @@ def test_matmul_marks_only_valid_elements_defined():
     assert defined.sum() == 30 * 20
 
 
-def test_tiles_alternate_between_the_halves_of_l0():
+def test_tiles_alternate_between_the_halves_of_l0(bench):
     """Double buffering (D28a): the loads of a tile do not wait for the product of the tile before."""
-    bench = Bench()
     _, _, a_l1, b_l1, dst = matmul_case(bench, 128, 512, 128, "float16")
     products = [op for op in bench.bind("matmul", dst, a_l1, b_l1, 128, 512, 128) if op.pipe == "M"]
     assert len(products) == 4
@@ -85,7 +84,7 @@ def test_matmul_bias_is_added_once_to_every_row(kind, dtype):
     assert_close(unpacked(dst.values, m, n), expected_product(a, b, expected))
 
 
-def test_matmul_is_checked():
+def test_matmul_is_checked(bench):
     dst, a, b = recorded("float32", "L0C"), recorded("float16", "L1"), recorded("float16", "L1")
     check("matmul", dst, a, b, 4096, 16384, 1)
     check("matmul", recorded("int32", "L0C"), recorded("int8", "L1"), recorded("int8", "L1"), 1, 32768, 1)
@@ -98,7 +97,6 @@ def test_matmul_is_checked():
         check("matmul", recorded("int32", "L0C"), recorded("uint8", "L1"), recorded("int8", "L1"), 16, 16, 16)
     with pytest.raises(TikParamError, match="a must be in L1"):
         check("matmul", dst, recorded("float16", "UB"), b, 16, 16, 16)
-    bench = Bench()
     _, _, a_l1, b_l1, dst = matmul_case(bench, 16, 16, 16, "float16")
     with pytest.raises(TikBoundsError):
         bench.bind("matmul", dst, a_l1, b_l1, 17, 16, 16)

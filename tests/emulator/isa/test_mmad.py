@@ -151,9 +151,8 @@ def test_every_update_of_the_accumulator_saturates():
     assert (case.result() == -np.finfo(np.float32).max).all()
 
 
-def test_whole_fractals_must_lie_inside_the_operands():
+def test_whole_fractals_must_lie_inside_the_operands(bench):
     """17 rows take two fractals, although one row of the second holds data."""
-    bench = Bench()
     dst = bench.tensor("L0C", "float32", 32 * 32)
     whole = {kind: bench.tensor(kind, "float16", 1024, np.ones(1024)) for kind in ("L0A", "L0B")}
     bench.bind("mmad", dst, whole["L0A"], whole["L0B"], 17, 16, 17, 0)

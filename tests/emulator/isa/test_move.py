@@ -20,8 +20,7 @@ def half(*shape):
     "nburst,burst,src_stride,dst_stride", [(1, 1, 0, 0), (3, 2, 0, 0), (4, 1, 3, 0), (5, 2, 0, 1), (2, 7, 2, 5)]
 )
 @pytest.mark.parametrize("dtype", ["float16", "int8", "float32", "uint64"])
-def test_data_move_copies_bursts(source, target, pipe, nburst, burst, src_stride, dst_stride, dtype):
-    bench = Bench()
+def test_data_move_copies_bursts(bench, source, target, pipe, nburst, burst, src_stride, dst_stride, dtype):
     count = 4096 // np.dtype(dtype).itemsize
     src = bench.tensor(source, dtype, count, bytes_of(dtype, count), name="src")
     dst = bench.tensor(target, dtype, count, bytes_of(dtype, count), name="dst")
@@ -37,17 +36,15 @@ def test_data_move_copies_bursts(source, target, pipe, nburst, burst, src_stride
         assert op.transfer.direction == ("read" if source == "GM" else "write")
 
 
-def test_data_move_footprints_are_exact():
-    bench = Bench()
+def test_data_move_footprints_are_exact(bench):
     src, dst = bench.tensor("UB", "float16", 512), bench.tensor("UB", "float16", 512)
     (op,) = bench.bind("data_move", dst.at(16), src.at(32), 0, 3, 2, 1, 4)
     assert set(touched(op.reads[0].region)) == {64 + b * 96 + k for b in range(3) for k in range(64)}
     assert set(touched(op.writes[0].region)) == {1024 + 32 + b * 192 + k for b in range(3) for k in range(64)}
 
 
-def test_the_largest_gap_of_data_move():
+def test_the_largest_gap_of_data_move(bench):
     """Columns of a matrix of 65 538 rows of 32 bytes: one row of each is taken, and put back, past 65 535 others."""
-    bench = Bench()
     rows = 65536 + 2
     gm = bench.tensor("GM", "float16", 2 * rows * 16)
     ub = bench.tensor("UB", "float16", 64)
@@ -60,8 +57,7 @@ def test_the_largest_gap_of_data_move():
     assert np.array_equal(np.flatnonzero(stored[:, 0]), [16, 17, 16 + 65536, 17 + 65536])
 
 
-def test_global_memory_is_addressed_by_element_and_other_memories_by_block():
-    bench = Bench()
+def test_global_memory_is_addressed_by_element_and_other_memories_by_block(bench):
     gm = bench.tensor("GM", "float16", 64, np.arange(64))
     ub = bench.tensor("UB", "float16", 64)
     bench.call("data_move", ub, gm.at(5), 0, 1, 2, 0, 0)
@@ -72,8 +68,7 @@ def test_global_memory_is_addressed_by_element_and_other_memories_by_block():
 
 
 @pytest.mark.parametrize("kind", ["GM", "UB", "L1"])
-def test_data_move_stays_inside_its_tensor(kind):
-    bench = Bench()
+def test_data_move_stays_inside_its_tensor(bench, kind):
     tensor = bench.tensor(kind, "float16", 256, name="small")
     bench.tensor(kind, "float16", 256)  # bytes that follow in the same memory
     other = bench.tensor("UB", "float16", 512)
@@ -85,9 +80,8 @@ def test_data_move_stays_inside_its_tensor(kind):
 
 
 @pytest.mark.parametrize("kind", ["GM", "UB"])
-def test_last_block_of_a_tensor_is_padding(kind):
+def test_last_block_of_a_tensor_is_padding(bench, kind):
     tail = np.arange(20)
-    bench = Bench()
     src, ub = bench.tensor(kind, "float16", 20, tail, name="tail"), bench.tensor("UB", "float16", 64)
     with pytest.warns(TikWarning, match="only the padding of its allocation"):
         bench.call("data_move", ub, src, 0, 1, 2, 0, 0)
@@ -103,8 +97,7 @@ def test_last_block_of_a_tensor_is_padding(kind):
         )
 
 
-def test_run_time_zero_moves_nothing():
-    bench = Bench()
+def test_run_time_zero_moves_nothing(bench):
     ub, gm = bench.tensor("UB", "float16", 64), bench.tensor("GM", "float16", 64)
     assert bench.bind("data_move", ub, gm, 0, Runtime(0), 1, 0, 0) == ()
     assert bench.bind("data_move", ub, gm, 0, 1, Runtime(0), 0, 0) == ()
@@ -167,10 +160,9 @@ def test_tensor_mov_does_not_move_from_the_unified_buffer_to_l0c():
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int32"])
-def test_unified_buffer_to_l0c_counts_fractals(dtype):
+def test_unified_buffer_to_l0c_counts_fractals(bench, dtype):
     """The table of core.md 4.1: burst and dst_stride in fractals, src_stride in blocks; as matmul_dds_impl calls it."""
     assert not check("data_move", *call_views(dtype, dtype, "L0C", "UB"), 0, 1, 1, 0, 0, strict=True)
-    bench = Bench()
     size = np.dtype(dtype).itemsize
     values = np.arange(2000).astype(dtype)
     ub, l0c = bench.tensor("UB", dtype, 2000, values), bench.tensor("L0C", dtype, 10 * 256)
@@ -184,20 +176,18 @@ def test_unified_buffer_to_l0c_counts_fractals(dtype):
     assert op.cycles == 3 * 2 * 256 * size / 256
 
 
-def test_l1_to_global_memory_is_questionable():
+def test_l1_to_global_memory_is_questionable(bench):
     views = call_views("float16", "float16", "GM", "L1")
     assert len(check("data_move", *views, 0, 1, 1, 0, 0)) == 1
     with pytest.raises(TikUnsupportedError, match="no move from L1 to GM"):
         check("data_move", *views, 0, 1, 1, 0, 0, strict=True)
-    bench = Bench()
     gm, l1 = bench.tensor("GM", "int8", 64), bench.tensor("L1", "int8", 64, np.arange(64))
     (op,) = bench.call("data_move", gm, l1, 0, 1, 2, 0, 0)
     np.testing.assert_array_equal(gm.values, np.arange(64))
     assert op.pipe == "MTE3"
 
 
-def test_overlapping_bursts_run_in_ascending_order():
-    bench = Bench()
+def test_overlapping_bursts_run_in_ascending_order(bench):
     ub = bench.tensor("UB", "int32", 64, np.arange(64))
     with pytest.warns(TikWarning, match="overlap"):
         bench.call("data_move", ub.at(8), ub, 0, 7, 1, 0, 0)

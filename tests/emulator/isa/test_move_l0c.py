@@ -67,8 +67,7 @@ def accumulator(bench, dtype, fractals):
         ("int32", "int32", {"relu": True}),
     ],
 )
-def test_tensor_mov_matrix_mode(nburst, burst, src_stride, dst_stride, source, target, options):
-    bench = Bench()
+def test_tensor_mov_matrix_mode(bench, nburst, burst, src_stride, dst_stride, source, target, options):
     src = accumulator(bench, source, 10)
     dst = bench.tensor("UB", target, 10 * 256, np.full(2560, 7))
 
@@ -91,16 +90,14 @@ def test_tensor_mov_matrix_mode(nburst, burst, src_stride, dst_stride, source, t
     assert len(touched(op.writes[0].region)) == nburst * burst * 256 * np.dtype(target).itemsize
 
 
-def test_conversion_rounds_to_even_and_saturates():
-    bench = Bench()
+def test_conversion_rounds_to_even_and_saturates(bench):
     src, dst = accumulator(bench, "float32", 1), bench.tensor("UB", "float16", 256)
     bench.call("data_move", dst, src, 0, 1, 1, 0, 0, 1)
     np.testing.assert_array_equal(dst.values[:16], EDGES_AS_HALF)
     assert np.signbit(dst.values[12])
 
 
-def test_plain_move_from_l0c_keeps_bit_patterns():
-    bench = Bench()
+def test_plain_move_from_l0c_keeps_bit_patterns(bench):
     src, dst = accumulator(bench, "float32", 1), bench.tensor("UB", "float32", 256)
     for call in (("data_move", dst, src, 0, 1, 1, 0, 0), ("tensor_mov", dst, src, "m", 1, 1, 0, 0)):
         dst.store(np.zeros(256))
@@ -112,8 +109,7 @@ def test_plain_move_from_l0c_keeps_bit_patterns():
     "source,target,extra",
     [("float32", "float32", ()), ("float16", "float16", ()), ("float32", "float16", (1,)), ("int32", "int32", ())],
 )
-def test_data_move_from_l0c_counts_fractals_and_takes_src_stride_first(source, target, extra):
-    bench = Bench()
+def test_data_move_from_l0c_counts_fractals_and_takes_src_stride_first(bench, source, target, extra):
     src, dst = accumulator(bench, source, 8), bench.tensor("UB", target, 8 * 256, np.full(2048, 7))
     expected = dst.values
     documented_matrix_move(
@@ -129,8 +125,7 @@ def test_data_move_from_l0c_counts_fractals_and_takes_src_stride_first(source, t
     np.testing.assert_array_equal(dst.values, expected)
 
 
-def test_tensor_mov_vector_mode_packs_first_rows():
-    bench = Bench()
+def test_tensor_mov_vector_mode_packs_first_rows(bench):
     src, dst = accumulator(bench, "float32", 6), bench.tensor("UB", "float32", 128, np.full(128, 7))
     rows = src.values.reshape(6, 16, 16)[:, 0]
     bench.call("tensor_mov", dst, src, "v", 6, 1, 0, 0)
@@ -146,8 +141,7 @@ def test_tensor_mov_vector_mode_packs_first_rows():
 
 
 @pytest.mark.parametrize("source,target,pipe", PLAIN_PATHS)
-def test_tensor_mov_normal_mode_takes_dst_stride_first(source, target, pipe):
-    bench = Bench()
+def test_tensor_mov_normal_mode_takes_dst_stride_first(bench, source, target, pipe):
     src = bench.tensor(source, "int32", 512, np.arange(512))
     dst = bench.tensor(target, "int32", 512, np.full(512, -1))
     expected = dst.values.view(np.uint8)
@@ -202,8 +196,7 @@ def test_moving_padding_out_of_l0c_keeps_it_undefined():
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "int32"])
 @pytest.mark.parametrize("nburst,burst_len,src_gap,dst_gap", [(1, 1, 0, 0), (1, 5, 0, 0), (3, 1, 1, 2), (2, 2, 3, 1)])
-def test_broadcast_ub_to_l0c(dtype, nburst, burst_len, src_gap, dst_gap):
-    bench = Bench()
+def test_broadcast_ub_to_l0c(bench, dtype, nburst, burst_len, src_gap, dst_gap):
     values = bytes_of(dtype, 256)
     src, dst = bench.tensor("UB", dtype, 256, values), bench.tensor("L0C", dtype, 12 * 256, np.full(3072, 7))
     expected = dst.values
@@ -220,10 +213,9 @@ def test_broadcast_ub_to_l0c(dtype, nburst, burst_len, src_gap, dst_gap):
     assert op.cycles == nburst * burst_len * np.dtype(dtype).itemsize
 
 
-def test_broadcast_bias_pattern_fills_a_row_of_fractals():
+def test_broadcast_bias_pattern_fills_a_row_of_fractals(bench):
     """cube.md 8.3: for each m1, (l0c[m1*256:], bias, N1, 1, 0, M1-1) puts bias[n] into C[:, n]."""
     m1, n1 = 2, 3
-    bench = Bench()
     bias = RNG.standard_normal(n1 * 16).astype(np.float32)
     src, dst = bench.tensor("UB", "float32", n1 * 16, bias), bench.tensor("L0C", "float32", n1 * m1 * 256)
     for i in range(m1):
@@ -232,14 +224,13 @@ def test_broadcast_bias_pattern_fills_a_row_of_fractals():
     np.testing.assert_array_equal(c, np.tile(bias, (m1 * 16, 1)))
 
 
-def test_broadcast_is_checked():
+def test_broadcast_is_checked(bench):
     views = call_views("float32", "float32", "L0C", "UB")
     check("broadcast_ub_to_l0c", *views, 1, 1, 0, 0)
     with pytest.raises(TikParamError, match="nburst"):
         check("broadcast_ub_to_l0c", *views, 256, 1, 0, 0)
     with pytest.raises(TikParamError, match="same dtype"):
         check("broadcast_ub_to_l0c", *call_views("float32", "float16", "L0C", "UB"), 1, 1, 0, 0)
-    bench = Bench()
     dst, src = bench.tensor("L0C", "float32", 512), bench.tensor("UB", "float32", 16)
     with pytest.raises(TikAlignError, match="1024"):
         bench.call("broadcast_ub_to_l0c", Runtime(dst.at(128)), src, 1, 1, 0, 0)
@@ -247,8 +238,7 @@ def test_broadcast_is_checked():
         bench.call("broadcast_ub_to_l0c", dst, src, 1, 2, 0, 0)
 
 
-def test_atomic_add_accumulates_float32_with_saturation():
-    bench = Bench()
+def test_atomic_add_accumulates_float32_with_saturation(bench):
     start = np.array([1, 1e8, 3.4e38, -3.4e38, 2**24, 0, 0, 0], np.float32)
     add = np.array([2, 1, 3.4e38, -3.4e38, 1, -0.5, 0, 7], np.float32)
     gm, ub = bench.tensor("GM", "float32", 8, start), bench.tensor("UB", "float32", 8, add)
@@ -266,8 +256,7 @@ def test_atomic_add_accumulates_float32_with_saturation():
     np.testing.assert_array_equal(gm.values, add)
 
 
-def test_atomic_add_concerns_moves_from_ub_to_global_memory_only():
-    bench = Bench()
+def test_atomic_add_concerns_moves_from_ub_to_global_memory_only(bench):
     bench.call("set_atomic_add", 1)
     ub = bench.tensor("UB", "float16", 16, np.ones(16))
     gm = bench.tensor("GM", "float16", 16, np.full(16, 2))

@@ -168,8 +168,7 @@ def test_pipe_barrier(pipe):
         assert (op.pipe, op.barrier, op.reads, op.writes, op.run) == ("S", pipe, (), (), None)
 
 
-def test_flags():
-    bench = Bench()
+def test_flags(bench):
     (op,) = bench.call("set_flag", "PIPE_MTE2", "PIPE_V", 3)
     assert op.flag == ("set", "MTE2", "V", 3)
     (op,) = bench.call("wait_flag", "MTE2", "V", 0)

@@ -57,16 +57,14 @@ def test_register_keeps_masked_off_bits(name: str, dtype: str) -> None:
         bench.agree("mov_cmpmask_to_tensor", new, handle)
 
 
-def test_register_is_initially_zero() -> None:
-    bench = Bench()
+def test_register_is_initially_zero(bench: Bench) -> None:
     x, out = bench.ub(np.ones(64, np.float32)), bench.ub(np.full(2, 7, np.uint64))
     handle = bench.call("vcmp_eq", 3, x, x, 1, 1)
     bench.call("mov_cmpmask_to_tensor", out, handle)
     assert out.values.tolist() == [0b111, 0]
 
 
-def test_nan_is_found_by_comparing_with_itself(arithmetic: str) -> None:
-    bench = Bench()
+def test_nan_is_found_by_comparing_with_itself(bench: Bench, arithmetic: str) -> None:
     x = bench.ub(np.array([1.0, np.nan, np.inf, -np.nan] * 16, np.float32))
     bits = bench.ub(np.zeros(1, np.uint64))
     bench.call("vec_cmpv_eq", bits, x, x, 1, 8, 8)
@@ -95,16 +93,14 @@ def test_select(dtype: str, legacy: bool) -> None:
             bench.agree("vec_sel", mask, 0, tensors[0], bits, *tensors[1:], repeats, *rep)
 
 
-def test_short_vsel_has_zero_strides() -> None:
-    bench = Bench()
+def test_short_vsel_has_zero_strides(bench: Bench) -> None:
     x, y, z = (bench.ub(np.full(128, value, np.float16)) for value in (1, 2, 0))
     handle = bench.call("vcmp_lt", 128, x, y, 1, 1)
     bench.call("vsel", 128, 0, z, handle, x, y, 1, 1, 1, 1)
     assert (z.values == 1).all()
 
 
-def test_modes_of_other_chips_are_refused() -> None:
-    bench = Bench()
+def test_modes_of_other_chips_are_refused(bench: Bench) -> None:
     x, z = bench.ub(np.zeros(128, np.float16)), bench.ub(np.zeros(128, np.float16))
     bits = bench.ub(np.zeros(16, np.uint8))
     for mode in (1, 2):
@@ -148,8 +144,7 @@ def test_comparison_in_place_needs_one_repeat() -> None:
         overlapping.call("vec_cmpv_lt", y, floats, floats, 4, 8, 8)
 
 
-def test_wrong_handle() -> None:
-    bench = Bench()
+def test_wrong_handle(bench: Bench) -> None:
     x = bench.ub(np.zeros(128, np.float16))
     with pytest.raises(TikParamError, match="sel must be what vcmp_"):
         bench.call("vsel", 128, 0, x, 5, x, x, 1, 1, 1, 1, 8, 8, 8)

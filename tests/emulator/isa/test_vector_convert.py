@@ -103,8 +103,7 @@ def test_saturation(arithmetic: str) -> None:
     assert convert([300.0, -300.0, 2.5], "", "uint8", "float16") == [255, 0, 2]
 
 
-def test_all_half_values_widen_exactly(arithmetic: str) -> None:
-    bench = Bench()
+def test_all_half_values_widen_exactly(bench: Bench, arithmetic: str) -> None:
     halves = np.arange(1 << 15, dtype=np.uint16).view(np.float16)
     for part in halves.reshape(-1, 8192):
         x, y = bench.ub(part), bench.ub(np.zeros(8192, np.float32))
@@ -123,8 +122,7 @@ def test_all_half_values_widen_exactly(arithmetic: str) -> None:
         ("float16", "int8", "odd"),
     ],
 )
-def test_refused_round_modes(dst: str, src: str, mode: str) -> None:
-    bench = Bench()
+def test_refused_round_modes(bench: Bench, dst: str, src: str, mode: str) -> None:
     y, x = bench.ub(np.zeros(64, dst)), bench.ub(np.zeros(64, src))
     with pytest.raises(TikUnsupportedArgumentError, match="round_mode"):
         bench.call("vec_conv", 16, mode, y, x, 1, 8, 8)
@@ -141,15 +139,13 @@ def test_refused_round_modes(dst: str, src: str, mode: str) -> None:
         ("int8", "int32"),
     ],
 )
-def test_refused_pairs(dst: str, src: str) -> None:
-    bench = Bench()
+def test_refused_pairs(bench: Bench, dst: str, src: str) -> None:
     y, x = bench.ub(np.zeros(64, dst)), bench.ub(np.zeros(64, src))
     with pytest.raises(TikUnsupportedArgumentError, match=f"dst {dst}, src {src}"):
         bench.call("vec_conv", 16, "", y, x, 1, 8, 8)
 
 
-def test_deqscale_only_where_it_belongs() -> None:
-    bench = Bench()
+def test_deqscale_only_where_it_belongs(bench: Bench) -> None:
     half, single = bench.ub(np.zeros(64, np.float16)), bench.ub(np.zeros(64, np.float32))
     whole = bench.ub(np.ones(64, np.int32))
     with pytest.raises(TikParamError, match="deqscale must be given for int32 to float16"):
@@ -160,16 +156,14 @@ def test_deqscale_only_where_it_belongs() -> None:
     assert (half.values == 0.5).all()
 
 
-def test_high_half_packing_is_refused() -> None:
-    bench = Bench()
+def test_high_half_packing_is_refused(bench: Bench) -> None:
     y, x = bench.ub(np.zeros(128, np.int8)), bench.ub(np.zeros(128, np.float16))
     bench.call("vec_conv", 128, "", y, x, 1, 4, 8, ldst_high_half=False)
     with pytest.raises(TikUnsupportedArgumentError, match="ldst_high_half must be False"):
         bench.call("vec_conv", 128, "", y, x, 1, 4, 8, ldst_high_half=True)
 
 
-def test_mask_counts_elements_of_the_wider_type() -> None:
-    bench = Bench()
+def test_mask_counts_elements_of_the_wider_type(bench: Bench) -> None:
     y, x = bench.ub(np.zeros(128, np.float16)), bench.ub(np.zeros(128, np.float32))
     with pytest.raises(TikParamError, match=r"mask must be in \[1, 64\], got 65"):
         bench.call("vec_conv", 65, "", y, x, 1, 4, 8)

@@ -109,8 +109,7 @@ def test_interleaved_operands_do_not_overlap(arithmetic: str, recwarn: pytest.Wa
     assert not recwarn.list
 
 
-def test_destination_written_by_every_repeat_keeps_the_last(arithmetic: str) -> None:
-    bench = Bench()
+def test_destination_written_by_every_repeat_keeps_the_last(bench: Bench, arithmetic: str) -> None:
     x = bench.ub(np.arange(64 * 4, dtype=np.float32))
     y = bench.ub(np.zeros(64, np.float32))
     bench.call("vec_muls", 64, y, x, 2.0, 4, 0, 8)

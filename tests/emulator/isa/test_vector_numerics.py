@@ -53,8 +53,7 @@ def test_special_inputs(arithmetic: str) -> None:
         assert np.signbit(apply("vec_sqrt", x)).tolist()[:2] == [False, True]
 
 
-def test_division_by_zero(arithmetic: str) -> None:
-    bench = Bench()
+def test_division_by_zero(bench: Bench, arithmetic: str) -> None:
     x = bench.ub(np.array([1, -1, 0, np.inf, np.nan, 1, 6e4, 6e-8], np.float16))
     y = bench.ub(np.array([0, 0, 0, np.inf, 1, -0.0, 1e-3, 3], np.float16))
     z = bench.ub(np.zeros(8, np.float16))
@@ -62,8 +61,7 @@ def test_division_by_zero(arithmetic: str) -> None:
     assert z.values.tolist() == [65504, -65504, 0, 0, 0, -65504, 65504, 0]
 
 
-def test_equal_operands_give_the_first(arithmetic: str) -> None:
-    bench = Bench()
+def test_equal_operands_give_the_first(bench: Bench, arithmetic: str) -> None:
     x, y = bench.ub(np.array([0.0, -0.0], np.float32)), bench.ub(np.array([-0.0, 0.0], np.float32))
     z = bench.ub(np.zeros(2, np.float32))
     for api in ("vec_max", "vec_min"):
@@ -71,9 +69,8 @@ def test_equal_operands_give_the_first(arithmetic: str) -> None:
         assert np.signbit(z.values).tolist() == [False, True]
 
 
-def test_copies_keep_bit_patterns(arithmetic: str) -> None:
+def test_copies_keep_bit_patterns(bench: Bench, arithmetic: str) -> None:
     """Selection, fill and transposes are no arithmetic: NaN payloads and infinities survive."""
-    bench = Bench()
     x = bench.ub(np.resize(EDGES32.view(np.float32), 64))
     z, bits = bench.ub(np.zeros(64, np.float32)), bench.ub(np.full(8, 255, np.uint8))
     bench.call("vec_sel", 64, 0, z, bits, x, x, 1, 8, 8, 8)
@@ -81,9 +78,8 @@ def test_copies_keep_bit_patterns(arithmetic: str) -> None:
 
 
 # ------------------------------------------------------------------------------------------- silicon
-def test_no_fused_multiply_add(arithmetic: str) -> None:
+def test_no_fused_multiply_add(bench: Bench, arithmetic: str) -> None:
     """(1 + 2^-12)^2 - 1 loses the last bit of the product where it is rounded before the sum."""
-    bench = Bench()
     a = np.float32(1 + 2.0**-12)
     x, d = bench.ub(np.full(64, a)), bench.ub(np.full(64, -1, np.float32))
     bench.call("vec_axpy", 64, d, x, float(a), 1, 8, 8)
@@ -94,9 +90,8 @@ def test_no_fused_multiply_add(arithmetic: str) -> None:
     assert d.values[0] == np.float32(a * a) - np.float32(1)
 
 
-def test_multiply_add_of_mixed_types_rounds_once(arithmetic: str) -> None:
+def test_multiply_add_of_mixed_types_rounds_once(bench: Bench, arithmetic: str) -> None:
     """The product of two float16 is exact in float32."""
-    bench = Bench()
     a = np.float16(1 + 2.0**-10)
     x, d = bench.ub(np.full(64, a)), bench.ub(np.full(64, -1, np.float32))
     bench.call("vec_axpy", 64, d, x, float(a), 1, 8, 4)

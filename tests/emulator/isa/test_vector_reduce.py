@@ -39,10 +39,9 @@ def test_legacy_reduction(arithmetic: str, name: str, dtype: str) -> None:
         bench.agree(name, mask, y, x, repeats, dst_rep, blk, rep)
 
 
-def test_saturating_nodes_as_documented(arithmetic: str) -> None:
+def test_saturating_nodes_as_documented(bench: Bench, arithmetic: str) -> None:
     """60000 + 60000 saturates before -30000 + 100 is added: 65504 - 29900 = 35604, to the precision of float16
     (-29904 and then 35584, ties to even)."""
-    bench = Bench()
     x = bench.ub(np.array([60000, 60000, -30000, 100], np.float16))
     y, work = bench.ub(np.zeros(16, np.float16)), bench.ub(np.zeros(16, np.float16))
     bench.call("vcadd", 4, y, x, 1, 1, 1, 8)
@@ -66,11 +65,10 @@ def test_reduce_add_order(arithmetic: str, dtype: str, repeats: int) -> None:
         bench.agree("vec_reduce_add", mask, y, x, work, repeats, 8)
 
 
-def test_reduce_add_is_not_the_halving_order(arithmetic: str) -> None:
+def test_reduce_add_is_not_the_halving_order(bench: Bench, arithmetic: str) -> None:
     """Silicon excludes folding the upper half onto the lower half."""
     x = np.zeros(64, np.float32)
     x[[0, 1, 32]] = [1e8, -1e8, 1.0]
-    bench = Bench()
     source, y, work = (bench.ub(v) for v in (x, np.zeros(8, np.float32), np.zeros(8, np.float32)))
     bench.call("vec_reduce_add", 64, y, source, work, 1, 8)
     assert y.values[0] == 1.0
@@ -104,8 +102,7 @@ def work_elements(repeats: int) -> int:
     return a2 + a3 + a4 + n4
 
 
-def test_scratch_sizes() -> None:
-    bench = Bench()
+def test_scratch_sizes(bench: Bench) -> None:
     x, y = bench.ub(np.ones(128 * 40, np.float16)), bench.ub(np.zeros(16, np.float16))
     enough = bench.ub(np.zeros(work_elements(40), np.float16))
     short = enough[1:]  # misaligned and too small; the size counts from the start of the operand
@@ -125,8 +122,7 @@ def test_scratch_sizes() -> None:
         strict.call("vec_reduce_add", 128, y, x, strict.ub(np.zeros(40, np.float16)), 40, 8)
 
 
-def test_index_must_be_representable() -> None:
-    bench = Bench()
+def test_index_must_be_representable(bench: Bench) -> None:
     x, y = bench.ub(np.zeros(128, np.float16)), bench.ub(np.zeros(16, np.float16))
     work = bench.ub(np.zeros(4096, np.float16))
     bench.call("vec_reduce_max", 128, y, x, work, 511, 0, True)
@@ -149,16 +145,14 @@ def test_float32_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["max", "min"])
-def test_float32_whole_extreme_is_refused(name: str) -> None:
-    bench = Bench()
+def test_float32_whole_extreme_is_refused(bench: Bench, name: str) -> None:
     x, y, w = (bench.ub(np.zeros(64, np.float32)) for _ in range(3))
     with pytest.raises(TikUnsupportedArgumentError, match="Ascend 910 takes float16"):
         bench.call(f"vec_reduce_{name}", 64, y, x, w, 1, 8)
 
 
 @pytest.mark.parametrize(("name", "unit"), [("vcadd", 2), ("vcmax", 4), ("vcgadd", 16), ("vcgmax", 16), ("vcpadd", 32)])
-def test_alignment_of_the_result(name: str, unit: int) -> None:
-    bench = Bench()
+def test_alignment_of_the_result(bench: Bench, name: str, unit: int) -> None:
     x, y = bench.ub(np.zeros(128, np.float16)), bench.ub(np.zeros(128, np.float16))
     bench.call(name, 128, y[unit // 2], x, 1, 1, 1, 8)
     if unit > 2:
@@ -168,8 +162,7 @@ def test_alignment_of_the_result(name: str, unit: int) -> None:
         bench.call(name, 64, y, x[8], 1, 1, 1, 8)
 
 
-def test_result_stride_of_zero() -> None:
-    bench = Bench()
+def test_result_stride_of_zero(bench: Bench) -> None:
     x, y = bench.ub(np.zeros(256, np.float16)), bench.ub(np.zeros(128, np.float16))
     with pytest.raises(TikParamError, match=r"dst_rep_stride must be in \[1, 255\], got 0"):
         bench.call("vcadd", 128, y, x, 2, 0, 1, 8)
@@ -179,9 +172,8 @@ def test_result_stride_of_zero() -> None:
         bench.call("vcadd", 128, y, x, 1, 0, 1, 8)
 
 
-def test_mask_without_lanes() -> None:
+def test_mask_without_lanes(bench: Bench) -> None:
     """A whole-repeat sum of nothing is 0; other results are not written."""
-    bench = Bench()
     x, y = bench.ub(np.ones(128, np.float16)), bench.ub(np.full(128, 7, np.float16))
     for name in ("vcmax", "vcgadd", "vcgmax", "vcpadd"):
         bench.call(name, [0, 0], y, x, 1, 1, 1, 8)
@@ -193,18 +185,16 @@ def test_mask_without_lanes() -> None:
     assert y.values[7:10].tolist() == [7, 0, 7]
 
 
-def test_row_sums_of_sixteen_columns() -> None:
+def test_row_sums_of_sixteen_columns(bench: Bench) -> None:
     """vcadd(16, out, in, rows, 1, 1, 2): one row of 16 float32 is two blocks."""
-    bench = Bench()
     x, y = bench.ub(np.arange(160, dtype=np.float32)), bench.ub(np.zeros(16, np.float32))
     bench.call("vcadd", 16, y, x, 10, 1, 1, 2)
     assert y.values[:10].tolist() == x.values.reshape(10, 16).sum(1).tolist()
 
 
-def test_row_maxima_are_dense() -> None:
+def test_row_maxima_are_dense(bench: Bench) -> None:
     """vcgmax(128, out, in, M/8, 1, 1, 8) of an (M, 16) tile leaves a dense vector of M maxima."""
     rng = np.random.default_rng(1)
-    bench = Bench()
     x, y = bench.ub(rng.standard_normal(640).astype(np.float16)), bench.ub(np.zeros(40, np.float16))
     bench.call("vcgmax", 128, y, x, 5, 1, 1, 8)
     assert (y.values == x.values.reshape(40, 16).max(1)).all()

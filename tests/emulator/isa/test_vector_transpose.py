@@ -49,9 +49,8 @@ def test_scatter_of_16_bit_rows(api: str, dtype: str) -> None:
             assert (y.values.view(np.uint16) == x.values.view(np.uint16).reshape(16, n).T.reshape(-1)).all()
 
 
-def test_scatter_through_unordered_lists() -> None:
+def test_scatter_through_unordered_lists(bench: Bench) -> None:
     rng = np.random.default_rng(1)
-    bench = Bench()
     x, y = bench.ub(rng.standard_normal(2048).astype(np.float16)), bench.ub(np.zeros(2048, np.float16))
     to, at = rng.permutation(64)[:16], rng.permutation(64)[:16]
     bench.agree("vnchwconv", False, False, [y[int(i) * 16] for i in to], [x[int(i) * 16] for i in at], 2, 64, 64)
@@ -59,10 +58,9 @@ def test_scatter_through_unordered_lists() -> None:
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 @pytest.mark.parametrize(("dst_high", "src_high"), [(False, False), (False, True), (True, False), (True, True)])
-def test_scatter_of_bytes(dtype: str, dst_high: bool, src_high: bool) -> None:
+def test_scatter_of_bytes(bench: Bench, dtype: str, dst_high: bool, src_high: bool) -> None:
     """The flags pick a half of each 32-byte block; the other half of the destination keeps its content."""
     rng = np.random.default_rng(2)
-    bench = Bench()
     x = bench.ub(rng.integers(0, 256, 32 * 32).astype(np.uint8).view(dtype))
     y = bench.ub(np.full(32 * 32, 77, np.uint8).view(dtype))
     bench.agree("vnchwconv", dst_high, src_high, lists(y, 32), lists(x, 32), 2, 16, 16)
@@ -80,15 +78,13 @@ def test_scatter_applies_the_stride_once_with_one_repeat() -> None:
         assert (rows[:first] == -1).all()
 
 
-def test_scatter_with_no_repeat_does_nothing() -> None:
-    bench = Bench()
+def test_scatter_with_no_repeat_does_nothing(bench: Bench) -> None:
     x, y = bench.ub(np.ones(256, np.float16)), bench.ub(np.zeros(256, np.float16))
     assert bench.call("vnchwconv", False, False, lists(y, 16), lists(x, 16), 0, 0, 0) == ()
     assert bench.call("vnchwconv", False, False, lists(y, 16), lists(x, 16), Runtime(0), 0, 0) == ()
 
 
-def test_scatter_checks() -> None:
-    bench = Bench()
+def test_scatter_checks(bench: Bench) -> None:
     x, y = bench.ub(np.ones(512, np.float16)), bench.ub(np.zeros(512, np.float16))
     with pytest.raises(TikParamError, match="dst_list must hold exactly 16 tensors, got 15"):
         bench.call("vnchwconv", False, False, lists(y, 16, 15), lists(x, 16), 1, 0, 0)
@@ -125,9 +121,8 @@ def proposals(rng: np.random.Generator, count: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("field", range(6))
-def test_concat_and_extract(field: int) -> None:
+def test_concat_and_extract(bench: Bench, field: int) -> None:
     rng = np.random.default_rng(field)
-    bench = Bench()
     before = proposals(rng, 48)
     p, v = bench.ub(before), bench.ub(rng.standard_normal(48).astype(np.float16))
     out = bench.ub(np.zeros(48, np.float16))
@@ -139,8 +134,7 @@ def test_concat_and_extract(field: int) -> None:
     assert (out.values == v.values).all()
 
 
-def test_field_range_and_keywords() -> None:
-    bench = Bench()
+def test_field_range_and_keywords(bench: Bench) -> None:
     p, v = bench.ub(np.zeros(128, np.float16)), bench.ub(np.ones(16, np.float16))
     bench.call("vconcat", dst_proposals=p, src_vec=v, repeat=1, mode=4)
     assert (p.values.reshape(16, 8)[:, 4] == 1).all()
@@ -148,9 +142,8 @@ def test_field_range_and_keywords() -> None:
         bench.call("vconcat", p, v, 1, 6)
 
 
-def test_sort_of_sixteen_is_stable() -> None:
+def test_sort_of_sixteen_is_stable(bench: Bench) -> None:
     rng = np.random.default_rng(3)
-    bench = Bench()
     data = proposals(rng, 64)
     x, y = bench.ub(data), bench.ub(np.zeros(512, np.float16))
     bench.call("vrpsort16", y, x, 4)
@@ -188,9 +181,8 @@ def test_merge(suspend: bool, valid: str | int, ordered: bool) -> None:
         assert (rows[len(expected) :] == 99).all()
 
 
-def test_merge_repeated() -> None:
+def test_merge_repeated(bench: Bench) -> None:
     rng = np.random.default_rng(7)
-    bench = Bench()
     data = proposals(rng, 3 * 64).reshape(12, 16, 8)
     data = np.stack([queue[np.argsort(-queue[:, 4], kind="stable")] for queue in data])
     x, y = bench.ub(data), bench.ub(np.zeros(3 * 64 * 8, np.float16))
@@ -202,8 +194,7 @@ def test_merge_repeated() -> None:
         bench.call("vmrgsort4", y, queues[::-1], 16, False, "1111", 2)
 
 
-def test_merge_checks() -> None:
-    bench = Bench()
+def test_merge_checks(bench: Bench) -> None:
     x, y = bench.ub(np.zeros(512, np.float16)), bench.ub(np.zeros(512, np.float16))
     queues = [x[i * 128] for i in range(4)]
     with pytest.raises(TikParamError, match="valid_bit"):
