@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tikemu.errors import TikMemoryError, TikParamError, TikWarning
 
-from tests.emulator.support.bench import Bench, check, recorded
+from tests.emulator.support.bench import Bench, check, recorded, refuses
 from tests.emulator.support.cube_layout import RNG, assert_close, expected_product, matmul_case, unpacked, up, values
 
 
@@ -119,8 +119,7 @@ def test_conv2d_is_checked():
         {"fm_shape": [2, 8, 8, 4]},
         {"kernel_shape": [2, 256, 3, 32, 16]},
     ):
-        with pytest.raises(TikParamError):
-            check("conv2d", dst, fm, weight, **{**good, **wrong})
+        refuses(TikParamError, None, "conv2d", dst, fm, weight, **{**good, **wrong})
 
 
 def accumulator(bench, dtype, n1, m):
@@ -200,8 +199,7 @@ def test_fixpipe_is_checked():
         ((recorded("float32", "L1"), src, 1, 2, 0, 0), {}, "dst must be in"),
         ((dst, recorded("float32", "UB"), 1, 2, 0, 0), {}, "src must be in"),
     ):
-        with pytest.raises(TikParamError, match=match):
-            check("fixpipe", *args, **kwargs)
+        refuses(TikParamError, match, "fixpipe", *args, **kwargs)
 
 
 NEEDS = "needs 4096 bytes of UB for itself, but the live tensors leave 4095"
@@ -230,5 +228,4 @@ def test_matmul_takes_smaller_tiles_where_less_of_l0_is_free():
         for op in ops:
             bench.execute(op)
         assert_close(unpacked(dst.values, 64, 64), expected_product(a, b))
-    with pytest.raises(TikMemoryError, match="of L0A"):
-        bench.bind("matmul", dst, a_l1, b_l1, 64, 256, 64, free_bytes={"L0A": 0, "L0B": 65536})
+    bench.refuses(TikMemoryError, "of L0A", "matmul", dst, a_l1, b_l1, 64, 256, 64, free_bytes={"L0A": 0, "L0B": 65536})

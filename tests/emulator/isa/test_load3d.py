@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tikemu.errors import TikBoundsError, TikParamError
 
-from tests.emulator.support.bench import Bench, check, recorded, touched
+from tests.emulator.support.bench import Bench, check, recorded, refuses, touched
 from tests.emulator.support.cube_layout import RNG, gather, offset_a, to_nz
 
 
@@ -159,14 +159,11 @@ def test_load3d_is_checked(bench):
         {"c1_index": 4096},
         {"csize": 1},
     ):
-        with pytest.raises(TikParamError, match=next(iter(wrong))):
-            check("load3dv1", dst, src, **window(**wrong))
+        refuses(TikParamError, next(iter(wrong)), "load3dv1", dst, src, **window(**wrong))
     short = bench.tensor("L1", "float16", 6 * 7 * 16, np.ones(672))
     out = bench.tensor("UB", "float16", 3 * 256)
-    with pytest.raises(TikBoundsError, match="src"):
-        bench.call("load3dv1", out, short, **window(c1_index=1))
-    with pytest.raises(TikBoundsError, match="dst"):
-        bench.call("load3dv1", out, short, **window(jump_stride=2))
+    bench.refuses(TikBoundsError, "src", "load3dv1", out, short, **window(c1_index=1))
+    bench.refuses(TikBoundsError, "dst", "load3dv1", out, short, **window(jump_stride=2))
 
 
 def test_decreasing_mode_elsewhere_warns_and_increases(bench):

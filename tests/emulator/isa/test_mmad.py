@@ -13,7 +13,7 @@ from tikemu.errors import (
     TikWarning,
 )
 
-from tests.emulator.support.bench import Bench, Runtime, check, recorded
+from tests.emulator.support.bench import Bench, Runtime, check, recorded, refuses
 from tests.emulator.support.cube_layout import RNG, expected_product, gather, offset_a, offset_c, up
 
 
@@ -216,10 +216,8 @@ def test_mmad_checks_capacity():
     case.bench.tensor("L0B", "float16", 4096)
     case.bench.tensor("L0C", "float32", 4096)
     for sizes, argument in (((33, 32, 32), "src_fm"), ((32, 33, 32), "src_fm"), ((32, 32, 33), "src_filter")):
-        with pytest.raises(TikBoundsError, match=argument):
-            case.bench.bind("mmad", case.dst, case.left, case.right, *sizes, 0)
-    with pytest.raises(TikBoundsError, match="dst_fm"):
-        case.bench.bind("mmad", case.dst.at(256), case.left, case.right, 32, 32, 32, 0)
+        case.bench.refuses(TikBoundsError, argument, "mmad", case.dst, case.left, case.right, *sizes, 0)
+    case.bench.refuses(TikBoundsError, "dst_fm", "mmad", case.dst.at(256), case.left, case.right, 32, 32, 32, 0)
 
 
 @pytest.mark.parametrize(
@@ -234,8 +232,7 @@ def test_mmad_checks_capacity():
 )
 def test_mmad_refuses_other_types(types):
     operands = [recorded(dtype, memory) for dtype, memory in zip(types, ("L0C", "L0A", "L0B"))]
-    with pytest.raises(TikUnsupportedError):
-        check("mmad", *operands, 16, 16, 16, 0)
+    refuses(TikUnsupportedError, None, "mmad", *operands, 16, 16, 16, 0)
 
 
 def test_mmad_arguments_are_checked():
@@ -243,20 +240,14 @@ def test_mmad_arguments_are_checked():
     check("mmad", dst, left, right, 16, 16, 16, 0)
     check("mmad", dst, left, right, 4095, 0, 1, True, 0, False, None)
     for sizes in ((4096, 1, 1), (1, -1, 1), (1, 1, 4096)):
-        with pytest.raises(TikParamError, match="must be in"):
-            check("mmad", dst, left, right, *sizes, 0)
-    with pytest.raises(TikParamError, match="is_bias"):
-        check("mmad", dst, left, right, 1, 1, 1, 2)
-    with pytest.raises(TikParamError, match="src_fm must be in L0A"):
-        check("mmad", dst, right, right, 1, 1, 1, 0)
+        refuses(TikParamError, "must be in", "mmad", dst, left, right, *sizes, 0)
+    refuses(TikParamError, "is_bias", "mmad", dst, left, right, 1, 1, 1, 2)
+    refuses(TikParamError, "src_fm must be in L0A", "mmad", dst, right, right, 1, 1, 1, 0)
     for reserved in ({"fm_offset": 1}, {"en_weight_offset": True}, {"smask": 3}, {"unit_flag": 1}):
-        with pytest.raises(TikUnsupportedArgumentError, match=next(iter(reserved))):
-            check("mmad", dst, left, right, 1, 1, 1, 0, **reserved)
+        refuses(TikUnsupportedArgumentError, next(iter(reserved)), "mmad", dst, left, right, 1, 1, 1, 0, **reserved)
     case = Product(16, 16, 16)
-    with pytest.raises(TikAlignError, match="512"):
-        case.bench.bind("mmad", case.dst, Runtime(case.left.at(16)), case.right, 16, 16, 16, 0)
-    with pytest.raises(TikAlignError, match="1024"):
-        case.bench.bind("mmad", Runtime(case.dst.at(128)), case.left, case.right, 16, 16, 16, 0)
+    case.bench.refuses(TikAlignError, "512", "mmad", case.dst, Runtime(case.left.at(16)), case.right, 16, 16, 16, 0)
+    case.bench.refuses(TikAlignError, "1024", "mmad", Runtime(case.dst.at(128)), case.left, case.right, 16, 16, 16, 0)
 
 
 @pytest.mark.parametrize("m,k,n", [(30, 70, 40), (16, 16, 16), (1, 20, 17), (2, 3, 5)])

@@ -124,8 +124,7 @@ def test_all_half_values_widen_exactly(bench: Bench, arithmetic: str) -> None:
 )
 def test_refused_round_modes(bench: Bench, dst: str, src: str, mode: str) -> None:
     y, x = bench.ub(np.zeros(64, dst)), bench.ub(np.zeros(64, src))
-    with pytest.raises(TikUnsupportedArgumentError, match="round_mode"):
-        bench.call("vec_conv", 16, mode, y, x, 1, 8, 8)
+    bench.refuses(TikUnsupportedArgumentError, "round_mode", "vec_conv", 16, mode, y, x, 1, 8, 8)
 
 
 @pytest.mark.parametrize(
@@ -141,8 +140,7 @@ def test_refused_round_modes(bench: Bench, dst: str, src: str, mode: str) -> Non
 )
 def test_refused_pairs(bench: Bench, dst: str, src: str) -> None:
     y, x = bench.ub(np.zeros(64, dst)), bench.ub(np.zeros(64, src))
-    with pytest.raises(TikUnsupportedArgumentError, match=f"dst {dst}, src {src}"):
-        bench.call("vec_conv", 16, "", y, x, 1, 8, 8)
+    bench.refuses(TikUnsupportedArgumentError, f"dst {dst}, src {src}", "vec_conv", 16, "", y, x, 1, 8, 8)
 
 
 def test_deqscale_only_where_it_belongs(bench: Bench) -> None:
@@ -165,5 +163,4 @@ def test_high_half_packing_is_refused(bench: Bench) -> None:
 
 def test_mask_counts_elements_of_the_wider_type(bench: Bench) -> None:
     y, x = bench.ub(np.zeros(128, np.float16)), bench.ub(np.zeros(128, np.float32))
-    with pytest.raises(TikParamError, match=r"mask must be in \[1, 64\], got 65"):
-        bench.call("vec_conv", 65, "", y, x, 1, 4, 8)
+    bench.refuses(TikParamError, r"mask must be in \[1, 64\], got 65", "vec_conv", 65, "", y, x, 1, 4, 8)

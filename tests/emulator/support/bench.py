@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 from tikemu import Options, soc
 from tikemu.errors import TikWarning
 from tikemu.isa import registry
@@ -69,6 +70,12 @@ def check(api: str, *args: Any, strict: bool = False, **kwargs: Any) -> list[str
         warnings.simplefilter("ignore", TikWarning)
         spec.check(spec.arguments(*args, **kwargs), SOC, judgement.options, judgement.report)
     return judgement.said
+
+
+def refuses(error: type[Exception], match: str | None, api: str, /, *args: Any, **kwargs: Any) -> None:
+    """The checks of a recorded call raise ``error`` with a message that ``match`` matches."""
+    with pytest.raises(error, match=match):
+        check(api, *args, **kwargs)
 
 
 def touched(region: Region) -> np.ndarray:
@@ -211,6 +218,11 @@ class Bench:
         for operation in operations:
             self.execute(operation)
         return ir.CmpMask(self.uid) if registry.specs()[api].returns == "cmpmask" else operations
+
+    def refuses(self, error: type[Exception], match: str | None, api: str, /, *args: Any, **kwargs: Any) -> None:
+        """A call raises ``error``, when it is checked, bound or executed, with a message that ``match`` matches."""
+        with pytest.raises(error, match=match):
+            self.call(api, *args, **kwargs)
 
     def agree(self, api: str, *args: Any, **kwargs: Any) -> Any:
         """Execute one vector instruction; the Unified Buffer is then what the naive interpreter makes of it, bit for
