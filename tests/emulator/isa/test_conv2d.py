@@ -44,8 +44,7 @@ CONVOLUTIONS = [
 @pytest.mark.parametrize("case", CONVOLUTIONS)
 @pytest.mark.parametrize("dtype,small", [("float16", False), ("int8", False), ("float16", True), ("int8", True)])
 @pytest.mark.parametrize("pad_value", [0, 3])
-def test_conv2d(case, dtype, small, pad_value):
-    bench = Bench(strict=True)
+def test_conv2d(strict, bench, case, dtype, small, pad_value):
     c1, height, width = case["fm"]
     c0 = 4 if small else 32 // np.dtype(dtype).itemsize
     c1 = 1 if small else c1
@@ -75,8 +74,7 @@ def test_conv2d(case, dtype, small, pad_value):
     assert {op.pipe for op in ops} == {"MTE1", "M"}
 
 
-def test_conv2d_bias_and_accumulation():
-    bench = Bench(strict=True)
+def test_conv2d_bias_and_accumulation(strict, bench):
     fm, weight = values("int8", 1, 5, 5, 32), values("int8", 1, 3, 3, 16, 32)
     bias = RNG.integers(-99, 99, 16).astype(np.int32)
     args = (
@@ -147,8 +145,7 @@ def accumulator(bench, dtype, n1, m):
         ("float32", "fp322fp16", None, False, True),
     ],
 )
-def test_fixpipe(target, m, dst_stride, dtype, mode, factor, bias, relu):
-    bench = Bench(strict=True)
+def test_fixpipe(strict, bench, target, m, dst_stride, dtype, mode, factor, bias, relu):
     n1 = 3
     x, src = accumulator(bench, dtype, n1, m)
     out = "float16" if mode else dtype
@@ -217,8 +214,7 @@ def test_fixpipe_needs_room_for_a_column(strict):
         bench.bind(*args, free_bytes={"UB": 4095})
 
 
-def test_matmul_takes_smaller_tiles_where_less_of_l0_is_free():
-    bench = Bench(strict=True)
+def test_matmul_takes_smaller_tiles_where_less_of_l0_is_free(strict, bench):
     a, b, a_l1, b_l1, dst = matmul_case(bench, 64, 256, 64, "float16")
     for free, products in ((65536, 1), (32768, 2), (8192, 8)):
         ops = bench.bind("matmul", dst, a_l1, b_l1, 64, 256, 64, free_bytes={"L0A": free, "L0B": 65536})

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tikemu.errors import TikAlignError, TikParamError, TikUnsupportedError
 
-from tests.emulator.support.bench import Bench, Runtime, check, recorded, refuses, touched
+from tests.emulator.support.bench import Runtime, check, recorded, refuses, touched
 from tests.emulator.support.highlevel_arrays import RNG, once, values
 
 BINARY = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "max": np.maximum, "min": np.minimum}
@@ -25,8 +25,7 @@ BINARY = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divid
 )
 @pytest.mark.parametrize("shape", [(1,), (128,), (5, 128), (3, 7, 16), (20000,)])
 @pytest.mark.parametrize("scalar", [False, True])
-def test_two_sources(name, dtype, shape, scalar):
-    bench = Bench(strict=True)
+def test_two_sources(strict, bench, name, dtype, shape, scalar):
     x, y = values(dtype, shape), values(dtype, shape, 1, 50)
     number = dtype == "int32" and 7 or -2.5
     src0, dst = bench.tensor("UB", dtype, shape, x), bench.tensor("UB", dtype, shape)
@@ -70,8 +69,7 @@ def test_trigonometric_functions_are_questionable(name):
         ("uint8", "float16", ""),
     ],
 )
-def test_cast(source, target, mode):
-    bench = Bench(strict=True)
+def test_cast(strict, bench, source, target, mode):
     x = values(source, (5, 70), 0, 99)
     src, dst = bench.tensor("UB", source, 350, x), bench.tensor("UB", target, 350)
     bench.call("h_cast", dst, src, mode)
@@ -206,8 +204,7 @@ def test_cast_pairs_and_modes_are_checked():
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 @pytest.mark.parametrize("elements", [256, 100, 1])
 @pytest.mark.parametrize("scalar", [False, True])
-def test_compare_and_select(mode, function, dtype, elements, scalar):
-    bench = Bench(strict=True)
+def test_compare_and_select(strict, bench, mode, function, dtype, elements, scalar):
     x, y = (RNG.integers(-3, 3, elements).astype(dtype) for _ in range(2))
     src0 = bench.tensor("UB", dtype, elements, x)
     src1 = 1.0 if scalar else bench.tensor("UB", dtype, elements, y)

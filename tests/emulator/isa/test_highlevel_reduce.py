@@ -7,14 +7,13 @@ import pytest
 from tikemu.errors import TikAlignError, TikBoundsError, TikParamError, TikUnsupportedError, TikWarning
 from tikemu.isa import numerics
 
-from tests.emulator.support.bench import Bench, check, recorded, refuses
+from tests.emulator.support.bench import check, recorded, refuses
 from tests.emulator.support.highlevel_arrays import RNG, once, values
 from tests.emulator.support.move_arrays import PLAIN_PATHS
 
 
 @pytest.mark.parametrize("source,target,pipe", PLAIN_PATHS)
-def test_data_move_of_slices(source, target, pipe):
-    bench = Bench(strict=True)
+def test_data_move_of_slices(strict, bench, source, target, pipe):
     x = values("float16", (6, 5, 48))
     src, dst = bench.tensor(source, "float16", x.shape, x), bench.tensor(target, "float16", (2, 3, 16))
     ops = bench.call("h_data_move", dst, src.at(240 * 2 + 48 + 16, (2, 3, 16), (240, 48, 1)))
@@ -22,8 +21,7 @@ def test_data_move_of_slices(source, target, pipe):
     assert [op.pipe for op in ops] == [pipe] * 2
 
 
-def test_data_move_of_whole_tensors_is_one_burst():
-    bench = Bench(strict=True)
+def test_data_move_of_whole_tensors_is_one_burst(strict, bench):
     x = values("float32", (4, 64))
     gm, ub = bench.tensor("GM", "float32", x.shape, x), bench.tensor("UB", "float32", 256)
     (op,) = bench.call("h_data_move", ub, gm)
@@ -63,8 +61,7 @@ def tree(row, dtype):
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 @pytest.mark.parametrize("shape", [(1, 16), (20, 16), (300, 32), (7, 100), (5, 128), (6, 500), (2, 20000)])
-def test_reduce_sum_of_rows_is_the_documented_tree(dtype, shape):
-    bench = Bench(strict=True)
+def test_reduce_sum_of_rows_is_the_documented_tree(strict, bench, dtype, shape):
     pitch = -(-shape[1] // 16) * 16
     x = values(dtype, shape)
     src = bench.tensor("UB", dtype, (shape[0], pitch)).at(0, shape, (pitch, 1))
@@ -79,8 +76,7 @@ def test_reduce_sum_of_rows_is_the_documented_tree(dtype, shape):
 @pytest.mark.parametrize(
     "shape", [(1, 16), (20, 16), (7, 8), (300, 32), (13, 100), (5, 128), (6, 500), (9, 31), (2100, 16), (3, 5)]
 )
-def test_reduce_max_and_min_of_rows(dtype, name, function, shape):
-    bench = Bench(strict=True)
+def test_reduce_max_and_min_of_rows(strict, bench, dtype, name, function, shape):
     pitch = -(-shape[1] // 16) * 16
     x = values(dtype, shape)
     src = bench.tensor("UB", dtype, (shape[0], pitch)).at(0, shape, (pitch, 1))
@@ -104,8 +100,7 @@ def test_reduce_max_and_min_of_rows(dtype, name, function, shape):
         ((1, 6, 32), 1),
     ],
 )
-def test_reduce_along_any_axis(dtype, shape, axis):
-    bench = Bench(strict=True)
+def test_reduce_along_any_axis(strict, bench, dtype, shape, axis):
     x = RNG.integers(-20, 20, shape).astype(dtype)
     src = bench.tensor("UB", dtype, shape, x)
     for name, function in (("sum", np.sum), ("max", np.max), ("min", np.min)):
@@ -121,8 +116,7 @@ def test_reduce_along_any_axis(dtype, shape, axis):
 
 @pytest.mark.parametrize("shape", [(20, 16), (5, 128), (4, 300), (1, 2000)])
 @pytest.mark.parametrize("index", ["int32", "uint16"])
-def test_reduce_argmax_takes_the_lowest_index(shape, index):
-    bench = Bench(strict=True)
+def test_reduce_argmax_takes_the_lowest_index(strict, bench, shape, index):
     pitch = -(-shape[1] // 16) * 16
     x = RNG.integers(-4, 4, shape).astype(np.float16)
     x[0, shape[1] * 2 // 3], x[0, -1] = 5, 5  # the largest twice, and not in the first repeat of a long row

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tikemu.errors import TikAlignError, TikBoundsError, TikParamError, TikUnsupportedError
 
-from tests.emulator.support.bench import Bench, Runtime, check, recorded, refuses, touched
+from tests.emulator.support.bench import Runtime, check, recorded, refuses, touched
 from tests.emulator.support.cube_layout import RNG, expected_product, gather, offset_c, to_nz
 
 
@@ -77,8 +77,7 @@ def test_load2d_arguments_are_checked():
     refuses(TikUnsupportedError, "L1 to L1", "load2dv1", recorded("float16", "L1"), src, 0, 1, 1, 0)
 
 
-def test_load2d_carries_defined_bits():
-    bench = Bench(strict=True)
+def test_load2d_carries_defined_bits(strict, bench):
     src, dst = bench.tensor("L1", "float16", 512), bench.tensor("L0A", "float16", 512)
     src.at(256 + 3 * 16, (16,)).store(np.ones(16))
     bench.call("load2dv1", dst, src, 0, 2, 1, 0, True)
@@ -112,8 +111,7 @@ def load_b(bench, l0b, x, k, n, recipe):
 @pytest.mark.parametrize("m,k,n", [(16, 16, 16), (32, 48, 64), (64, 32, 16)])
 @pytest.mark.parametrize("left", ["A as NZ", "A transposed as NZ"])
 @pytest.mark.parametrize("right", ["B as NZ", "B transposed as NZ"])
-def test_operand_recipes_give_the_product(m, k, n, left, right):
-    bench = Bench(strict=True)
+def test_operand_recipes_give_the_product(strict, bench, m, k, n, left, right):
     a, b = RNG.standard_normal((m, k)).astype(np.float16), RNG.standard_normal((k, n)).astype(np.float16)
     l0a, l0b = bench.tensor("L0A", "float16", m * k), bench.tensor("L0B", "float16", k * n)
     l0c, ub = bench.tensor("L0C", "float32", m * n), bench.tensor("UB", "float16", m * n)
@@ -126,9 +124,8 @@ def test_operand_recipes_give_the_product(m, k, n, left, right):
     np.testing.assert_array_max_ulp(result, expected, 1)
 
 
-def test_k_slice_recipes_accumulate_the_product():
+def test_k_slice_recipes_accumulate_the_product(strict, bench):
     m, k, n = 48, 64, 32
-    bench = Bench(strict=True)
     a, b = RNG.standard_normal((m, k)).astype(np.float16), RNG.standard_normal((k, n)).astype(np.float16)
     a_l1, b_l1 = bench.tensor("L1", "float16", m * k, to_nz(a)), bench.tensor("L1", "float16", k * n, to_nz(b))
     l0a, l0b = bench.tensor("L0A", "float16", m * 16), bench.tensor("L0B", "float16", 16 * n)
@@ -141,10 +138,9 @@ def test_k_slice_recipes_accumulate_the_product():
     np.testing.assert_array_max_ulp(result, expected_product(a, b), 1)
 
 
-def test_product_of_a_product():
+def test_product_of_a_product(strict, bench):
     """C as it leaves L0C is the NZ operand of the next product (cube.md 2): (A B) D."""
     m, k, n, p = 32, 48, 64, 16
-    bench = Bench(strict=True)
     a, b, d = (RNG.standard_normal(shape).astype(np.float16) for shape in ((m, k), (k, n), (n, p)))
     l0a, l0b = bench.tensor("L0A", "float16", m * n), bench.tensor("L0B", "float16", k * n)
     l0c, ub = bench.tensor("L0C", "float32", m * n), bench.tensor("UB", "float16", m * n)

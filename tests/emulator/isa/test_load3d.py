@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tikemu.errors import TikBoundsError, TikParamError
 
-from tests.emulator.support.bench import Bench, check, recorded, refuses, touched
+from tests.emulator.support.bench import check, recorded, refuses, touched
 from tests.emulator.support.cube_layout import RNG, gather, offset_a, to_nz
 
 
@@ -109,8 +109,7 @@ def test_load3d_reads_exactly_the_blocks_it_needs(bench):
         assert set(touched(op.reads[0].region) // 32 + 1) == needed
 
 
-def test_load3d_marks_rows_past_the_image_undefined():
-    bench = Bench(strict=True)
+def test_load3d_marks_rows_past_the_image_undefined(strict, bench):
     src = bench.tensor("L1", "float16", 6 * 7 * 16, np.ones(672))
     dst = bench.tensor("UB", "float16", 3 * 256)
     bench.call("load3dv1", dst, src, **window())  # 42 output positions, 48 rows

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tikemu.errors import TikBoundsError, TikParamError, TikUnsupportedError
 
-from tests.emulator.support.bench import Bench, check, recorded, refuses
+from tests.emulator.support.bench import check, recorded, refuses
 from tests.emulator.support.cube_layout import RNG, assert_close, expected_product, matmul_case, unpacked, up
 
 
@@ -25,8 +25,7 @@ from tests.emulator.support.cube_layout import RNG, assert_close, expected_produ
         (16, 33, 1100),
     ],
 )
-def test_matmul(dtype, m, k, n):
-    bench = Bench(strict=True)
+def test_matmul(strict, bench, dtype, m, k, n):
     a, b, a_l1, b_l1, dst = matmul_case(bench, m, k, n, dtype)
     ops = bench.call("matmul", dst, a_l1, b_l1, m, k, n)
     assert_close(unpacked(dst.values, m, n), expected_product(a, b))
@@ -38,8 +37,7 @@ def test_matmul(dtype, m, k, n):
     assert sum(op.cycles for op in ops if op.pipe == "M") == up(m) // 16 * (up(k, k0) // k0) * (up(n) // 16)
 
 
-def test_matmul_marks_only_valid_elements_defined():
-    bench = Bench(strict=True)
+def test_matmul_marks_only_valid_elements_defined(strict, bench):
     *_, a_l1, b_l1, dst = matmul_case(bench, 30, 64, 20, "float16")
     bench.call("matmul", dst, a_l1, b_l1, 30, 64, 20)
     defined = dst.defined
@@ -57,8 +55,7 @@ def test_tiles_alternate_between_the_halves_of_l0(bench):
         assert starts == [0, 32768, 0, 32768]
 
 
-def test_matmul_accumulates_over_calls():
-    bench = Bench(strict=True)
+def test_matmul_accumulates_over_calls(strict, bench):
     m, k, n = 30, 64, 40
     dst = bench.tensor("L0C", "float32", (up(n) // 16, up(m), 16))
     total = np.zeros((m, n), np.float32)
@@ -71,8 +68,7 @@ def test_matmul_accumulates_over_calls():
 
 @pytest.mark.parametrize("kind", ["L1", "UB"])
 @pytest.mark.parametrize("dtype", ["float16", "int8"])
-def test_matmul_bias_is_added_once_to_every_row(kind, dtype):
-    bench = Bench(strict=True)
+def test_matmul_bias_is_added_once_to_every_row(strict, bench, kind, dtype):
     m, k, n = 30, 48, 40
     a, b, a_l1, b_l1, dst = matmul_case(bench, m, k, n, dtype)
     bias = RNG.integers(-1000, 1000, up(n)).astype(dst.dtype)

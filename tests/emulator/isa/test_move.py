@@ -194,16 +194,14 @@ def test_overlapping_bursts_run_in_ascending_order(bench):
     strict.refuses(TikParamError, "overlap", "data_move", ub.at(16), ub, 0, 1, 4, 0, 0)
 
 
-def test_interleaved_bursts_do_not_overlap():
-    bench = Bench(strict=True)
+def test_interleaved_bursts_do_not_overlap(strict, bench):
     ub = bench.tensor("UB", "int32", 128, np.arange(128))
     bench.call("data_move", ub.at(8), ub, 0, 8, 1, 1, 1)
     result = ub.values.reshape(8, 2, 8)
     np.testing.assert_array_equal(result[:, 1], result[:, 0])
 
 
-def test_strict_mode_copies_the_defined_bits():
-    bench = Bench(strict=True)
+def test_strict_mode_copies_the_defined_bits(strict, bench):
     src = bench.tensor("UB", "float16", 64)
     src.at(16, (16,)).store(half(16))
     gm, back = bench.tensor("GM", "float16", 64), bench.tensor("UB", "float16", 64)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tikemu.errors import TikAlignError, TikBoundsError, TikParamError, TikUnsupportedArgumentError, TikUnsupportedError
 
-from tests.emulator.support.bench import Bench, Runtime, check, refuses, touched
+from tests.emulator.support.bench import Runtime, check, refuses, touched
 from tests.emulator.support.move_arrays import PLAIN_PATHS, RNG, bytes_of, call_views, documented_move
 
 #: float32 values, and what float16 makes of them: ties to even, saturation, NaN to 0; worked out by hand.
@@ -182,8 +182,7 @@ def test_data_move_refuses_extension_arguments(extra, reason):
     refuses(TikParamError, "same dtype", "data_move", *call_views("float16", "float32", "UB", "L0C"), 0, 1, 1, 0, 0)
 
 
-def test_moving_padding_out_of_l0c_keeps_it_undefined():
-    bench = Bench(strict=True)
+def test_moving_padding_out_of_l0c_keeps_it_undefined(strict, bench):
     src = bench.tensor("L0C", "float32", 256)
     src.at(0, (4, 16), (16, 1)).store(np.ones((4, 16)))
     dst = bench.tensor("UB", "float16", 256)
@@ -270,8 +269,7 @@ def test_other_atomic_types_are_refused(value):
     refuses(TikUnsupportedError, None, "set_atomic_add", value)
 
 
-def test_strict_atomic_add_needs_defined_global_memory():
-    bench = Bench(strict=True)
+def test_strict_atomic_add_needs_defined_global_memory(strict, bench):
     bench.call("set_atomic_add", 1)
     ub = bench.tensor("UB", "float32", 8, np.ones(8))
     bench.call("data_move", bench.tensor("GM", "float32", 8, np.ones(8)), ub, 0, 1, 1, 0, 0)

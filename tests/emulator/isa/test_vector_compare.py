@@ -127,8 +127,7 @@ def test_stale_handle() -> None:
             assert (z.values == 2).all()
 
 
-def test_comparison_in_place_needs_one_repeat() -> None:
-    bench = Bench(strict=True)
+def test_comparison_in_place_needs_one_repeat(strict: None, bench: Bench) -> None:
     x = bench.ub(np.arange(256, dtype=np.float32))
     bits = bench.ub(np.zeros(4, np.uint64))
     bench.call("vec_cmpv_lt", bits, x, x, 4, 8, 8)

@@ -19,8 +19,7 @@ def test_vec_trans(dtype: str) -> None:
         bench.agree("vec_trans", y, x, repeats, dst_stride, src_stride)
 
 
-def test_vtranspose_in_place() -> None:
-    bench = Bench(strict=True)
+def test_vtranspose_in_place(strict: None, bench: Bench) -> None:
     x = bench.ub(np.arange(256, dtype=np.float16))
     bench.agree("vtranspose", x, x)
     assert (x.values == np.arange(256).reshape(16, 16).T.reshape(-1)).all()

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tikemu import Options, soc
+from tikemu import Options, default_options, soc
 from tikemu.errors import TikWarning
 from tikemu.isa import registry
 from tikemu.isa.call import BindContext, CoreState
@@ -163,10 +163,14 @@ class Runtime:
 
 
 class Bench:
-    """Memories of one core and global tensors, and the calls made on them."""
+    """Memories of one core and global tensors, and the calls made on them.
 
-    def __init__(self, strict: bool = False) -> None:
-        self.strict = strict
+    Args:
+        strict: mode of the calls; None: that of the options in force.
+    """
+
+    def __init__(self, strict: bool | None = None) -> None:
+        self.strict = strict = default_options().strict if strict is None else strict
         self.memories = {kind: Memory(kind, kind, SOC.capacity(kind), strict) for kind in ALIGNMENT}
         self.top = dict.fromkeys(ALIGNMENT, 0)
         self.core = CoreState()
@@ -260,7 +264,7 @@ class Bench:
                     bits[...] = value
 
 
-def three_tensors(dtype: str = "float16", strict: bool = False, count: int = 1024) -> tuple[Bench, Any, Any, Any]:
+def three_tensors(dtype: str = "float16", strict: bool | None = None, count: int = 1024) -> tuple[Bench, Any, Any, Any]:
     """A bench with three tensors of ones in the Unified Buffer."""
     bench = Bench(strict)
     return (bench, *(bench.ub(np.ones(count, dtype), name) for name in ("x", "y", "z")))
