@@ -229,19 +229,22 @@ class Bench:
             self.call(api, *args, **kwargs)
 
     def agree(self, api: str, *args: Any, **kwargs: Any) -> Any:
-        """Execute one vector instruction; the Unified Buffer is then what the naive interpreter makes of it, bit for
-        bit. Returns what :meth:`call` does."""
-        data = self.memories["UB"].data
-        expected = bytearray(data)
+        """Execute one instruction; the memories of its operands are then what the naive interpreter makes of them, bit
+        for bit. Returns what :meth:`call` does."""
+        expected: dict[Memory, bytearray] = {}
 
         def pointer(value: Any) -> Any:
             value = value.value if isinstance(value, Runtime) else value
-            return Pointer(expected, value.address, value.dtype) if isinstance(value, Tensor) else value
+            if not isinstance(value, Tensor):
+                return value
+            data = expected.setdefault(value.memory, bytearray(value.memory.data))
+            return Pointer(data, value.address, value.dtype)
 
         INSTRUCTIONS[api](self.naive, _map(registry.specs()[api].arguments(*args, **kwargs), pointer))
         result = self.call(api, *args, **kwargs)
-        wrong = np.flatnonzero(np.frombuffer(expected, np.uint8) != data)
-        assert wrong.size == 0, f"{wrong.size} bytes differ, first at {wrong[0]}"
+        for memory, data in expected.items():
+            wrong = np.flatnonzero(np.frombuffer(data, np.uint8) != memory.data)
+            assert wrong.size == 0, f"{wrong.size} bytes of {memory.name} differ, first at {wrong[0]}"
         return result
 
     def execute(self, op: MicroOp) -> None:

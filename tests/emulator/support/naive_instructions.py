@@ -184,7 +184,7 @@ def scatter(a: dict[str, Any]) -> None:
 
 
 def move(a: dict[str, Any]) -> None:
-    """data_move between global memory, the Unified Buffer and L1: bursts and gaps in blocks of 32 bytes."""
+    """data_move and tensor_mov between global memory, the Unified Buffer and L1: bursts and gaps of 32 bytes."""
     length = 32 * a["burst"]
     for number in range(a["nburst"]):
         to = a["dst"].at(number * (length + 32 * a["dst_stride"]))
@@ -256,6 +256,7 @@ def _table() -> Iterator[tuple[str, Callable[[Any, dict[str, Any]], None]]]:
     yield "vnchwconv", lambda _, a: scatter(a)
     yield "vec_trans_scatter", lambda _, a: scatter(a)
     yield "data_move", lambda _, a: move(a)
+    yield "tensor_mov", lambda _, a: move(a)
 
 
 #: By name.
