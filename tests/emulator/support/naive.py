@@ -18,7 +18,7 @@ import numpy as np
 from tikemu.program import ir
 
 from tests.emulator.support.naive_instructions import INSTRUCTIONS
-from tests.emulator.support.naive_values import CODES, LARGEST, Pointer, divide, size_of, stored, to_integer
+from tests.emulator.support.naive_values import CODES, LARGEST, OPERATORS, Pointer, size_of, stored, to_integer
 
 
 class Interrupt(Exception):
@@ -49,36 +49,12 @@ class Interpreter:
         return node
 
     def operation(self, node: ir.Operation) -> Any:
-        if node.op == "all":
-            return int(all(self.value(arg) for arg in node.args))
-        if node.op == "any":
-            return int(any(self.value(arg) for arg in node.args))
         if node.op == "index":
             return self.value(node.args[1 + self.value(node.args[0])])
-        values = [self.value(arg) for arg in node.args]
-        if node.op == "not":
-            return int(not values[0])
-        x, y = values
-        if node.op in ("<", "<=", ">", ">=", "==", "!="):
-            return int({"<": x < y, "<=": x <= y, ">": x > y, ">=": x >= y, "==": x == y, "!=": x != y}[node.op])
+        exact = OPERATORS[node.op](*map(self.value, node.args))
         if node.dtype in LARGEST:
-            exact = {"+": lambda: x + y, "-": lambda: x - y, "*": lambda: x * y, "/": lambda: divide(x, y)}[node.op]()
             return struct.unpack(CODES[node.dtype], struct.pack(CODES[node.dtype], exact))[0]
-        quotient = 0
-        if node.op in ("/", "%"):
-            quotient = abs(x) // abs(y) * (1 if (x < 0) == (y < 0) else -1)
-        result = {
-            "+": lambda: x + y,
-            "-": lambda: x - y,
-            "*": lambda: x * y,
-            "/": lambda: quotient,
-            "%": lambda: x - quotient * y,
-            "&": lambda: x & y,
-            "|": lambda: x | y,
-            "<<": lambda: x << y,
-            ">>": lambda: x >> y,
-        }[node.op]()
-        return stored(result, node.dtype)
+        return int(exact) if node.dtype == "bool" else stored(exact, node.dtype)
 
     def pointer(self, view: ir.View) -> Pointer:
         data = self.gm[view.tensor.uid] if view.tensor.memory == "GM" else self.tensors[view.tensor.uid]
@@ -156,20 +132,10 @@ class Interpreter:
         INSTRUCTIONS[name](self, a)
 
 
-def block_count(statements: list) -> int:
+def block_count(program: ir.Program) -> int:
     """Blocks of the multi-core loop, 1 without one."""
-    for statement in statements:
-        if isinstance(statement, ir.For):
-            if isinstance(statement.block_num, int) and statement.block_num > 1:
-                return statement.block_num
-            found = block_count(statement.body.statements)
-        elif isinstance(statement, ir.Scope):
-            found = block_count(statement.body.statements)
-        else:
-            continue
-        if found > 1:
-            return found
-    return 1
+    loops = (entry.block_num for entry in ir.statements(program.body) if isinstance(entry, ir.For))
+    return next((count for count in loops if isinstance(count, int) and count > 1), 1)
 
 
 def run(program: ir.Program, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -182,27 +148,17 @@ def run(program: ir.Program, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]
     Returns:
         The output tensors by name.
     """
-    gm: dict[int, bytearray] = {}
-
-    def allocate(statements: list) -> None:
-        for statement in statements:
-            if isinstance(statement, ir.Define) and statement.tensor.memory == "GM":
-                add(statement.tensor)
-            elif isinstance(statement, (ir.For, ir.Scope)):
-                allocate(statement.body.statements)
-
-    def add(tensor: ir.TensorInfo) -> None:
-        if tensor.uid not in gm:
-            gm[tensor.uid] = bytearray(math.prod(tensor.shape) * size_of(tensor.dtype))
-
-    for view in (*program.inputs, *program.outputs):
-        if isinstance(view, ir.View):
-            add(view.tensor)
-    allocate(program.body.statements)
+    defined = [entry.tensor for entry in ir.statements(program.body) if isinstance(entry, ir.Define)]
+    given = [view.tensor for view in (*program.inputs, *program.outputs) if isinstance(view, ir.View)]
+    gm = {
+        tensor.uid: bytearray(math.prod(tensor.shape) * size_of(tensor.dtype))
+        for tensor in (*given, *defined)
+        if tensor.memory == "GM"
+    }
     for view in program.inputs:
         if isinstance(view, ir.View):
             gm[view.tensor.uid][:] = np.ascontiguousarray(inputs[view.tensor.name]).tobytes()
-    for block in range(block_count(program.body.statements)):
+    for block in range(block_count(program)):
         try:
             Interpreter(program, gm, inputs, block).body(program.body.statements)
         except Interrupt as interrupt:

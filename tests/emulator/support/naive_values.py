@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 import struct
 from collections.abc import Callable
 from typing import Any
@@ -76,6 +77,36 @@ def divide(x: float, y: float) -> float:
     return x / y
 
 
+def quotient(x: Any, y: Any) -> Any:
+    """As C divides: integers towards zero, floats as IEEE does."""
+    if isinstance(x, float) or isinstance(y, float):
+        return divide(x, y)
+    return abs(x) // abs(y) * (1 if (x < 0) == (y < 0) else -1)
+
+
+#: Operators of expressions, before a result is brought to its type.
+OPERATORS = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": quotient,
+    "%": lambda x, y: x - quotient(x, y) * y,
+    "&": operator.and_,
+    "|": operator.or_,
+    "<<": operator.lshift,
+    ">>": operator.rshift,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "==": operator.eq,
+    "!=": operator.ne,
+    "not": operator.not_,
+    "all": lambda *values: all(values),
+    "any": lambda *values: any(values),
+}
+
+
 def exponential(x: float, function: Callable[[float], float] = math.exp) -> float:
     """``exp`` (or ``expm1``) that overflows to infinity."""
     try:
@@ -130,14 +161,14 @@ def smallest(x: Any, y: Any) -> Any:
 
 
 ONE = {
-    "abs": lambda x: abs(x),
+    "abs": abs,
     "relu": lambda x: 0 if x < 0 else x,
     "exp": exponential,
     "ln": logarithm,
     "sqrt": square_root,
     "rec": reciprocal,
     "rsqrt": reciprocal_root,
-    "not": lambda x: ~x,
+    "not": operator.invert,
     "rec_high_preci": lambda x: divide(1.0, x),
     "rsqrt_high_preci": lambda x: divide(1.0, square_root(x)),
     "ln_high_preci": logarithm,
@@ -145,26 +176,19 @@ ONE = {
 }
 
 TWO = {
-    "add": lambda x, y: x + y,
-    "sub": lambda x, y: x - y,
-    "mul": lambda x, y: x * y,
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
     "max": largest,
     "min": smallest,
-    "and": lambda x, y: x & y,
-    "or": lambda x, y: x | y,
+    "and": operator.and_,
+    "or": operator.or_,
     "div": divide,
-    "shl": lambda x, y: x << y,
-    "shr": lambda x, y: x >> y,
+    "shl": operator.lshift,
+    "shr": operator.rshift,
 }
 
-COMPARE = {
-    "lt": lambda x, y: x < y,
-    "gt": lambda x, y: x > y,
-    "ge": lambda x, y: x >= y,
-    "le": lambda x, y: x <= y,
-    "eq": lambda x, y: x == y,
-    "ne": lambda x, y: x != y,
-}
+COMPARE = {name: getattr(operator, name) for name in ("lt", "gt", "ge", "le", "eq", "ne")}
 
 
 def tree(values: list, dtype: str) -> Any:
