@@ -27,25 +27,29 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 
 import numpy as np
 import tikemu
+from flash_attention.kernels.tik.problem import KernelProblem
+from flash_attention.measuring import tik_kernels
 from tikemu.processes import pool as pools
 
 REPEATS = 64
 PER_ITERATION = 8
 
 
-def kernel(dtype: str, iterations: int) -> tuple[Any, Any]:
-    """A loop over eight element-wise instructions on four tensors of 64 repeats; no value grows beyond 3."""
+def tensors(dtype: str, size: int, piece: int, names: str) -> tuple[Any, Any, Any, list]:
+    """A program without statements, its source and target of one size, and the named tensors on chip of another."""
     tikemu.install(soc="Ascend910A")
     from tbe import tik
-    from tbe.common.platform import set_current_compile_soc_info
 
-    set_current_compile_soc_info("Ascend910A")
     instance = tik.Tik()
+    source, target = (instance.Tensor(dtype, (size,), tik.scope_gm, name) for name in ("source", "target"))
+    return instance, source, target, [instance.Tensor(dtype, (piece,), tik.scope_ubuf, name) for name in names]
+
+
+def kernel(dtype: str, iterations: int) -> tuple[Any, Any]:
+    """A loop over eight element-wise instructions on four tensors of 64 repeats; no value grows beyond 3."""
     lanes = 256 // np.dtype(dtype).itemsize
     count = REPEATS * lanes
-    source = instance.Tensor(dtype, (count,), tik.scope_gm, "source")
-    target = instance.Tensor(dtype, (count,), tik.scope_gm, "target")
-    a, b, c, d = (instance.Tensor(dtype, (count,), tik.scope_ubuf, name) for name in "abcd")
+    instance, source, target, (a, b, c, d) = tensors(dtype, count, count, "abcd")
     blocks = count * np.dtype(dtype).itemsize // 32
     for tensor in (a, b, c, d):
         instance.data_move(tensor, source, 0, 1, blocks, 0, 0)
@@ -66,17 +70,9 @@ def kernel(dtype: str, iterations: int) -> tuple[Any, Any]:
 
 def moving_kernel(dtype: str, iterations: int) -> tuple[Any, Any]:
     """A loop that moves a piece of global memory in, computes on it and moves it out, at another place each time."""
-    tikemu.install(soc="Ascend910A")
-    from tbe import tik
-    from tbe.common.platform import set_current_compile_soc_info
-
-    set_current_compile_soc_info("Ascend910A")
-    instance = tik.Tik()
     lanes = 256 // np.dtype(dtype).itemsize
     piece = 16 * lanes
-    source = instance.Tensor(dtype, (iterations * piece,), tik.scope_gm, "source")
-    target = instance.Tensor(dtype, (iterations * piece,), tik.scope_gm, "target")
-    a, b = (instance.Tensor(dtype, (piece,), tik.scope_ubuf, name) for name in "ab")
+    instance, source, target, (a, b) = tensors(dtype, iterations * piece, piece, "ab")
     with instance.for_range(0, iterations) as index:
         instance.data_move(a, source[index * piece], 0, 1, 16 * 8, 0, 0)
         instance.vec_muls(lanes, b, a, 0.5, 16, 8, 8)
@@ -111,15 +107,8 @@ def rate(
 
 def attention(operator: str, heads: int, length: int, head_dim: int) -> tuple[Any, dict[str, Any]]:
     """A built attention kernel, and what it is given."""
-    tikemu.install(soc="Ascend910A")
-    from flash_attention.kernels.tik import operators
-    from flash_attention.kernels.tik.problem import KernelProblem
-    from flash_attention.kernels.tik.signature import Request
-    from tbe import tik
-
-    stage = {"forward": "forward", "backward": "grad"}[operator]
     problem = KernelProblem(batch=1, heads=heads, seq_q=length, seq_k=length, head_dim=head_dim)
-    built = operators.build(stage, Request(problem), tik, "kernel", False)
+    built = tik_kernels.build(problem, operator)
     random = np.random.default_rng(0)
     given = [tensor for tensor in built.inputs if tensor.constant is None]
     feed = built.feed(**{tensor.name: random.standard_normal(tensor.shape).astype(tensor.dtype) for tensor in given})

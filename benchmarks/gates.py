@@ -151,16 +151,10 @@ def measure_flat(options: argparse.Namespace, plan: Plan) -> list[Figure]:
 
 
 def measure_memory(options: argparse.Namespace, plan: Plan) -> list[Figure]:
-    """Growth of a fresh process through its first call of this size, beyond the outputs."""
-    result, case = [], Case(plan.memory_length, heads=1)
-    for kind in _PASSES:
-        with Worker("flash", options.threads) as worker:
-            # A small call first: what MindSpore loads and allocates once is not this call's.
-            for size in (Case(256, heads=1), case):
-                worker.require(size)
-                extra = worker.extra_bytes(kind)
-        result.append(memory(case, kind, extra))
-    return result
+    """Growth of a fresh process through its first call of this size, beyond the results."""
+    case = Case(plan.memory_length, heads=1)
+    extra = {kind: speed.extra_bytes("flash", case, options.threads, kind) for kind in _PASSES}
+    return [Figure(f"{_PASSES[kind]}, {case}: extra memory", more / 2**20, "MB") for kind, more in extra.items()]
 
 
 def side_by_side(options: argparse.Namespace, works: Sequence[tuple[str, Case]]) -> list[Timing]:
@@ -221,12 +215,6 @@ def flatness(timings: Sequence[Timing]) -> Figure:
     name = f"{timings[0].kind}, S={lengths} {case.dtype} window {case.window_blocks} blocks: spread of time per token"
     note = f"median {statistics.median(per_token) * 1e6:.2f} us a token"
     return Figure(name, max(per_token) / min(per_token), "x spread", note)
-
-
-def memory(case: Case, kind: str, extra_bytes: int) -> Figure:
-    """Growth beyond the outputs of one call."""
-    outputs = {"forward": 1, "both": 3}[kind] * case.tensor_bytes
-    return Figure(f"{_PASSES[kind]}, {case}: extra memory", (extra_bytes - outputs) / 2**20, "MB")
 
 
 PARTS = {

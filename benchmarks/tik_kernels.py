@@ -14,12 +14,13 @@ Figures come from the timing model of tikemu. They are estimates; nothing here r
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import tempfile
+from pathlib import Path
 
 import numpy as np
+from flash_attention.commands.profile import emulator
 from flash_attention.kernels.tik.problem import CAPACITY, KernelProblem
+from flash_attention.measuring import tik_kernels
 from flash_attention.measuring.tik_kernels import (
     FEATURES,
     OPERATORS,
@@ -45,6 +46,7 @@ def measure_normal(problem: KernelProblem, sigma: float, sync: str = "auto") -> 
     return Measurement.of(kernel, result, "forward", sync)
 
 
+BUILD_SECONDS = 10.0
 LETTERS = {
     "mmad": "#",
     "tensor_mov": "m",
@@ -56,26 +58,20 @@ LETTERS = {
 }
 
 
-def timeline(trace: str, start: float, length: float, width: int = 104) -> str:
+def timeline(trace: Path, start: float, length: float, width: int = 104) -> str:
     """The pipes of core 0 between two times as text, one character per length / width cycles, from a saved trace.
 
     A character names the instruction that holds the pipe longest in its slice: see LETTERS, others are "o".
     """
-    with open(trace) as file:
-        events = json.load(file)["traceEvents"]
-    names = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
     step = length / width
     rows: dict[str, list] = {}
-    for event in events:
-        if event["ph"] != "X" or event["cat"] == "wait" or event["pid"] != min(pid for pid, _ in names):
-            continue
-        begin, end = event["ts"] * 1000, (event["ts"] + event["dur"]) * 1000  # microseconds at 1 GHz to cycles
-        pipe = names[event["pid"], event["tid"]].replace("PIPE_", "")
-        cells = rows.setdefault(pipe, [{} for _ in range(width)])
+    for event in emulator.events(trace):
+        cells = rows.setdefault(event.pipe, [{} for _ in range(width)])
         # Vector moves what comes out of L0C.
-        letter = "m" if (pipe, event["name"]) == ("V", "data_move") else LETTERS.get(event["name"], "o")
-        for index in range(max(0, int((begin - start) // step)), min(width, int((end - start) // step) + 1)):
-            overlap = min(end, start + (index + 1) * step) - max(begin, start + index * step)
+        letter = "m" if (event.pipe, event.name) == ("V", "data_move") else LETTERS.get(event.name, "o")
+        begin, end = event.start - start, event.end - start
+        for index in range(max(0, int(begin // step)), min(width, int(end // step) + 1)):
+            overlap = min(end, (index + 1) * step) - max(begin, index * step)
             if overlap > 0:
                 cells[index][letter] = cells[index].get(letter, 0.0) + overlap
     lines = []
@@ -84,6 +80,12 @@ def timeline(trace: str, start: float, length: float, width: int = 104) -> str:
         text = "".join(max(cell, key=cell.get) if sum(cell.values()) > step / 4 else "." for cell in cells)
         lines.append(f"{pipe:5s}|{text}|")
     return "\n".join(lines)
+
+
+def excess(measured: Measurement) -> list[str]:
+    """Names of the limits that a kernel exceeds."""
+    over = tik_kernels.excess(measured.peak_bytes, measured.code_bytes, max(measured.events.values()))
+    return over + ["build time"] * (measured.build_seconds > BUILD_SECONDS)
 
 
 def table(measurements: list[Measurement], names: list[str] | None = None) -> str:
@@ -104,7 +106,7 @@ def table(measurements: list[Measurement], names: list[str] | None = None) -> st
         lines.append(
             f"{name:{width}s} {m.sync:12s} {m.cycles_per_tile:11.0f} {m.utilisation:8.1%} {m.code_bytes:6d} "
             f"{events:6d} {m.instructions:7d} {m.gm_bytes_per_tile:8.0f} {m.pipes['V']:5.0%} {m.pipes['M']:5.0%} "
-            f"{m.build_seconds:5.2f}s  {memory}"
+            f"{m.build_seconds:5.2f}s  {memory}" + "".join(f"  over: {what}" for what in excess(m))
         )
     return "\n".join(lines)
 
@@ -154,8 +156,8 @@ def main() -> None:
     if arguments.timeline:
         problem = problem_of(arguments.seq, arguments.head_dim[0])
         with tempfile.TemporaryDirectory() as folder:
-            file = os.path.join(folder, "trace.json")
-            measure(problem, trace=file, operator=arguments.operator[0])
+            file = Path(folder) / "trace.json"
+            measure(problem, trace=str(file), operator=arguments.operator[0])
             print(timeline(file, *arguments.timeline))
         return
     kinds: dict[str, dict] = FEATURES if arguments.features else {"full": {}, "causal": {"causal": True}}

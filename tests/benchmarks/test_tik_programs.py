@@ -6,9 +6,10 @@ import pytest
 from flash_attention.commands.bench import tik
 from flash_attention.kernels.tik import KernelProblem
 from flash_attention.kernels.tik.hardware import INSTRUCTION_CACHE
+from flash_attention.kernels.tik.instruction_forms import InstructionForms
 from flash_attention.measuring import tik_kernels
 
-from benchmarks import tik_conversions, tik_lengths, tik_needs
+from benchmarks import tik_conversions, tik_forms, tik_lengths
 from benchmarks import tik_kernels as program
 
 pytest.importorskip("tikemu")
@@ -22,15 +23,14 @@ def two_shapes(monkeypatch: pytest.MonkeyPatch) -> tuple:
     return shapes
 
 
-def test_needs_of_every_kernel_and_costs_of_every_form(two_shapes, capsys, monkeypatch):
-    # Both kinds of cases for the forms, whose cost at length is in test_instruction_forms.py.
-    monkeypatch.setattr(tik_needs, "FORM_CASES", tik_needs.FORM_CASES[::4])
-    assert tik_needs.main(["--seq", "128"]) == 0
-    needs, costs = capsys.readouterr().out.split("\ntime that the usual form costs")
-    for name in (*map(tik.name_of, two_shapes), "backward, pre-pass D=64 causal"):
-        (line,) = (line for line in needs.splitlines() if line.startswith(name))
-        assert line.endswith("within")
-    assert "shifted_operands" in costs
+def test_costs_of_every_form(capsys, monkeypatch):
+    # Both kinds of cases, whose cost at length is in test_instruction_forms.py.
+    monkeypatch.setattr(tik_forms, "FORM_CASES", tik_forms.FORM_CASES[::4])
+    assert tik_forms.main(["--seq", "128"]) == 0
+    printed = capsys.readouterr().out
+    for field in dataclasses.fields(InstructionForms):
+        (line,) = (line for line in printed.splitlines() if line.startswith(field.name))
+        assert line.count("%") == 2
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,9 @@ def test_needs_of_every_kernel_and_costs_of_every_form(two_shapes, capsys, monke
 )
 def test_what_is_too_much_is_named(change, said):
     measured = tik_kernels.measure(KernelProblem(1, 1, 64, 64, 32, cores=1))
-    assert tik_needs.excess(dataclasses.replace(measured, **change)) == said
+    measured = dataclasses.replace(measured, **change)
+    assert program.excess(measured) == said
+    assert program.table([measured]).count("over: ") == len(said)
 
 
 def test_conversions_are_traffic_over_the_memory_rate(two_shapes, capsys):
@@ -89,3 +91,4 @@ def test_kernels_are_shown(options, said, capsys, monkeypatch):
     program.main()
     printed = capsys.readouterr().out
     assert all(text in printed for text in said), printed
+    assert "over: " not in printed

@@ -36,17 +36,22 @@ class Tile:
 
 def _product(
     low: Lowering,
-    dst: Operand,
+    a: Any,
     sizes: tuple[int, int, int],
     dtypes: tuple[str, str],
     load_left: Callable[[Tile], None],
     load_right: Callable[[Tile], None],
-    accumulate: bool,
-) -> None:
-    """C (+)= A B over tiles of L0A and L0B; a tile of C is what its ``mmad`` leaves contiguous in L0C."""
+) -> list[MicroOp]:
+    """C (+)= A B, or bias + A B, over tiles of L0A and L0B; a tile of C is what its ``mmad`` leaves contiguous in L0C.
+
+    ``a``: the arguments ``dst``, ``bias`` and ``init_l1out``.
+    """
+    dst, accumulate = a.dst, not a.init_l1out or a.bias is not None
     m, k, n = sizes
     k0 = BLOCK // size_of(dtypes[0])
     m1, k1, n1 = -(-m // 16), -(-k // k0), -(-n // 16)
+    if a.bias is not None and a.init_l1out:
+        _add_bias(low, dst, a.bias, m1, n1)
     limit = max(1, min(TILE, *(low.free(kind) // (2 * FRACTAL) for kind in ("L0A", "L0B"))))
     tile_m = min(m1, limit)
     # mmad packs the fractals of its result: with the rows cut, one column of fractals at a time.
@@ -76,6 +81,7 @@ def _product(
                 onto = accumulate or first_k > 0
                 low.append("mmad", multiply(low.call, target, left, right, *valid, onto, gemv=False))
                 turn += 1
+    return low.ops
 
 
 def _load_rows(low: Lowering, src: Operand, rows: int, tile: Tile) -> None:
@@ -152,19 +158,9 @@ def _check_matmul(call: Call) -> None:
 def matmul(call: Call, a: Any) -> list[MicroOp]:
     """dst [N1, M, 16] = a [K1, M, K0] times b [K1, N, K0] (the transposed right matrix) in L1; m, k, n may be odd."""
     low = Lowering(call)
-    rows, columns = -(-a.m // 16), -(-a.n // 16)
-    if a.bias is not None and a.init_l1out:
-        _add_bias(low, a.dst, a.bias, rows, columns)
-    _product(
-        low,
-        a.dst,
-        (a.m, a.k, a.n),
-        (a.a.dtype, a.b.dtype),
-        partial(_load_rows, low, a.a, rows),
-        partial(_load_columns, low, a.b, columns),
-        accumulate=not a.init_l1out or a.bias is not None,
-    )
-    return low.ops
+    load_left = partial(_load_rows, low, a.a, -(-a.m // 16))
+    load_right = partial(_load_columns, low, a.b, -(-a.n // 16))
+    return _product(low, a, (a.m, a.k, a.n), (a.a.dtype, a.b.dtype), load_left, load_right)
 
 
 # ------------------------------------------------------------------------------------------------------------ conv2d
@@ -256,23 +252,12 @@ def conv2d(call: Call, a: Any) -> list[MicroOp]:
     """dst [Cout/16, Ho*Wo, 16] = convolution of [C1, H, W, C0] with [C1, Kh, Kw, Cout, C0], all in L1."""
     low = Lowering(call)
     sizes = _convolution(vars(a))
-    rows, columns = -(-sizes.out_h * sizes.out_w // 16), sizes.cout // 16
-    if a.bias is not None and a.init_l1out:
-        _add_bias(low, a.dst, a.bias, rows, columns)
-    depth = sizes.c1 * sizes.points * sizes.c0
+    load_image = partial(_load_windows, low, a.feature_map, sizes, a.pad_value)
     load_weight = partial(_load_small_weight, low, a.weight, sizes)
     if sizes.c0 != 4:
-        load_weight = partial(_load_columns, low, a.weight, columns)
-    _product(
-        low,
-        a.dst,
-        (sizes.out_h * sizes.out_w, depth, sizes.cout),
-        (a.feature_map.dtype, a.weight.dtype),
-        partial(_load_windows, low, a.feature_map, sizes, a.pad_value),
-        load_weight,
-        accumulate=not a.init_l1out or a.bias is not None,
-    )
-    return low.ops
+        load_weight = partial(_load_columns, low, a.weight, sizes.cout // 16)
+    product = (sizes.out_h * sizes.out_w, sizes.c1 * sizes.points * sizes.c0, sizes.cout)
+    return _product(low, a, product, (a.feature_map.dtype, a.weight.dtype), load_image, load_weight)
 
 
 def _windows(sizes: SimpleNamespace, row: int, first_k: int, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

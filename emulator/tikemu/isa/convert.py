@@ -50,7 +50,8 @@ def conversion_kernel(dst: str, src: str, mode: str, deqscale: float | None) -> 
     return Kernel(lambda x: finish(x.astype(np.float32), dst), "float" if src.startswith("float") else None, "conv")
 
 
-def _check(call: Call) -> None:
+def check_round_mode(call: Call) -> tuple[str, str]:
+    """The rounding of a conversion must exist for its dtypes, which are returned: dst and src."""
     args = call.args
     pair = (args["dst"].dtype, args["src"].dtype)
     if args["round_mode"] not in PAIRS[pair]:
@@ -58,6 +59,12 @@ def _check(call: Call) -> None:
             TikUnsupportedArgumentError,
             f"round_mode for {pair[1]} to {pair[0]} must be one of {list(PAIRS[pair])}, got {args['round_mode']!r}",
         )
+    return pair
+
+
+def _check(call: Call) -> None:
+    args = call.args
+    pair = check_round_mode(call)
     if (args["deqscale"] is not None) != (pair == ("float16", "int32")):
         call.fail(
             TikParamError,

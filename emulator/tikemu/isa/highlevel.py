@@ -18,7 +18,7 @@ from . import numerics
 from .access import BLOCK, access
 from .call import Call
 from .compare import CONDITIONS
-from .convert import PAIRS, ROUND_MODES
+from .convert import PAIRS, ROUND_MODES, check_round_mode
 from .layout import (
     Rows,
     TensorOrNumber,
@@ -216,13 +216,7 @@ for _name, _function in (("sin", np.sin), ("cos", np.cos)):
 # -------------------------------------------------------------------------------------------------- conversion, fill
 def _check_cast(call: Call) -> None:
     require_equal_shapes(call, ("dst", "src"))
-    pair = call.args["dst"].dtype, call.args["src"].dtype
-    if call.args["round_mode"] not in PAIRS[pair]:
-        call.fail(
-            TikUnsupportedArgumentError,
-            f"round_mode for {pair[1]} to {pair[0]} must be one of "
-            f"{list(PAIRS[pair])}, got {call.args['round_mode']!r}",
-        )
+    check_round_mode(call)
 
 
 @instruction(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Callable
 
 import numpy as np
 
@@ -152,8 +152,9 @@ def _sum_rows(low: Lowering, dst: Operand, src: Operand, rows: int, columns: int
         low.emit("vcadd", columns, target, source, min(together, rows - row), 1, 1, step)
 
 
-def _fold_axis(low: Lowering, name: str, dst: Operand, src: Operand, length: int, pitch: int, inner: int) -> None:
-    """dst = src[0] op src[1] op ... over ``length`` rows of ``inner`` elements, adjacent pairs first."""
+def _fold_axis(low: Lowering, dst: Operand, src: Operand, problem: Reduction, *, name: str) -> None:
+    """dst = src[0] op src[1] op ... over rows of contiguous elements, adjacent pairs first."""
+    length, pitch, inner = problem.length, problem.pitch, problem.inner
     per_block = BLOCK // size_of(src.dtype)
     while length > 1:
         half, odd = divmod(length, 2)
@@ -176,10 +177,11 @@ def _copy(low: Lowering, dst: Operand, src: Operand) -> None:
 
 @_entry("h_reduce_sum", FLOATS, "sum along an axis")
 def h_reduce_sum(call: Call, a: Any) -> list[MicroOp]:
-    return _reduce(call, a, "vadd", _sum_rows)
+    return _reduce(call, a, _sum_rows, partial(_fold_axis, name="vadd"))
 
 
-def _reduce(call: Call, a: Any, fold: str, by_rows: Any) -> list[MicroOp]:
+def _reduce(call: Call, a: Any, by_rows: Callable[..., None], along: Callable[..., None]) -> list[MicroOp]:
+    """``by_rows`` reduces the last axis of several rows, ``along`` another axis."""
     _check_shapes(call)
     low = Lowering(call)
     problem = Reduction(call, a.dst, a.src, a.axis)
@@ -190,7 +192,7 @@ def _reduce(call: Call, a: Any, fold: str, by_rows: Any) -> list[MicroOp]:
         for row in range(rows):
             target = window(dst, row * problem.inner * size_of(dst.dtype))
             source = window(src, row * pitch * size_of(src.dtype))
-            _fold_axis(low, fold, target, source, problem.length, problem.pitch, problem.inner)
+            along(low, target, source, problem)
     return low.ops
 
 
@@ -276,7 +278,7 @@ def _scalar_op(call: Call, run: Any, loads: int, stores: int, reads: Any, writes
 
 
 def _extreme(call: Call, a: Any, *, name: str) -> list[MicroOp]:
-    return _reduce(call, a, f"v{name}", partial(_extreme_rows, name=name))
+    return _reduce(call, a, partial(_extreme_rows, name=name), partial(_fold_axis, name=f"v{name}"))
 
 
 _entry("h_reduce_max", FLOATS, "largest element along an axis")(partial(_extreme, name="max"))
@@ -289,17 +291,7 @@ _INDEX = ("int32", "uint32", "int16", "uint16")
 
 @_entry("h_reduce_argmax", tuple((index, "float16") for index in _INDEX), "index of the largest element along an axis")
 def h_reduce_argmax(call: Call, a: Any) -> list[MicroOp]:
-    _check_shapes(call)
-    low = Lowering(call)
-    problem = Reduction(call, a.dst, a.src, a.axis)
-    for dst, src, rows, pitch in problem.rows(a.dst, a.src):
-        if problem.inner == 1:
-            _argmax_rows(low, dst, src, rows, problem.length, pitch)
-            continue
-        for row in range(rows):
-            target = window(dst, row * problem.inner * size_of(dst.dtype))
-            low.append("vector", _argmax_axis(call, target, window(src, row * pitch * 2), problem))
-    return low.ops
+    return _reduce(call, a, _argmax_rows, _argmax_axis)
 
 
 def _argmax_rows(low: Lowering, dst: Operand, src: Operand, rows: int, columns: int, pitch: int) -> None:
@@ -326,9 +318,9 @@ def _argmax_rows(low: Lowering, dst: Operand, src: Operand, rows: int, columns: 
     low.append("scalar", _scalar_op(low.call, run, rows * parts * 2, rows, reads, writes))
 
 
-def _argmax_axis(call: Call, dst: Operand, src: Operand, problem: Reduction) -> MicroOp:
+def _argmax_axis(low: Lowering, dst: Operand, src: Operand, problem: Reduction) -> None:
     """Compare, select and maximum for one row after the other; one operation."""
-    timing = call.soc.timing
+    call, timing = low.call, low.call.soc.timing
     length, inner = problem.length, problem.inner
     matrix = part(src, 0, (length, inner), (problem.pitch, 1))
     result = part(dst, 0, (inner,), (1,))
@@ -339,7 +331,7 @@ def _argmax_axis(call: Call, dst: Operand, src: Operand, problem: Reduction) -> 
 
     per_row = sum(timing.vector_cycles(kind, "float16") for kind in ("cmp", "sel", "simple"))
     cycles = -(-inner // 128) * length * per_row
-    return MicroOp(
+    operation = MicroOp(
         call.api,
         call.pipe,
         cycles,
@@ -349,3 +341,4 @@ def _argmax_axis(call: Call, dst: Operand, src: Operand, problem: Reduction) -> 
         run,
         constants=("vector_cmp", "vector_sel", "vector_simple"),
     )
+    low.append("vector", operation)

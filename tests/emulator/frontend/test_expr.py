@@ -15,6 +15,8 @@ from tikemu.errors import TikParamError
 from tikemu.frontend import expr, platform_info
 from tikemu.program import ir, nodes
 
+from tests.emulator.support import naive_values
+
 OPERATORS = {
     "+": operator.add,
     "-": operator.sub,
@@ -34,28 +36,7 @@ def evaluate(node, values):
         return values[node.uid]
     if not isinstance(node, ir.Operation):
         return node
-    args = [evaluate(arg, values) for arg in node.args]
-    if node.op in ("/", "%"):
-        quotient = abs(args[0]) // abs(args[1]) * (1 if (args[0] < 0) == (args[1] < 0) else -1)
-        return quotient if node.op == "/" else args[0] - quotient * args[1]
-    return {
-        "+": operator.add,
-        "-": operator.sub,
-        "*": operator.mul,
-        "&": operator.and_,
-        "|": operator.or_,
-        "<<": operator.lshift,
-        ">>": operator.rshift,
-        "<": operator.lt,
-        "<=": operator.le,
-        ">": operator.gt,
-        ">=": operator.ge,
-        "==": operator.eq,
-        "!=": operator.ne,
-        "not": operator.not_,
-        "all": lambda *args: all(args),
-        "any": lambda *args: any(args),
-    }[node.op](*args)
+    return naive_values.OPERATORS[node.op](*(evaluate(arg, values) for arg in node.args))
 
 
 @pytest.fixture
@@ -75,10 +56,7 @@ def steps(draw):
 
 def truncating(op, left, right):
     """An operator on numbers, with division towards zero as the chip has it."""
-    if op not in ("//", "%"):
-        return OPERATORS[op](left, right)
-    quotient = int(left / right) if right else None
-    return quotient if op == "//" else left - quotient * right
+    return naive_values.OPERATORS["/" if op == "//" else op](left, right)
 
 
 @settings(max_examples=300, deadline=None)

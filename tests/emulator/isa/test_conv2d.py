@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
-
 import numpy as np
 import pytest
 from tikemu.errors import TikMemoryError, TikParamError, TikWarning
-from tikemu.isa import registry
-from tikemu.isa.call import BindContext
 
-from tests.emulator.support.core_bench import SOC, check, recorded
-from tests.emulator.support.core_bench import CoreBench as Bench
+from tests.emulator.support.bench import Bench, check, recorded, refuses
 from tests.emulator.support.cube_layout import RNG, assert_close, expected_product, matmul_case, unpacked, up, values
-from tests.emulator.support.judgement import Judgement, fault
 
 
 def direct_convolution(fm, weight, stride, pad, dilation, pad_value):
@@ -50,8 +44,7 @@ CONVOLUTIONS = [
 @pytest.mark.parametrize("case", CONVOLUTIONS)
 @pytest.mark.parametrize("dtype,small", [("float16", False), ("int8", False), ("float16", True), ("int8", True)])
 @pytest.mark.parametrize("pad_value", [0, 3])
-def test_conv2d(case, dtype, small, pad_value):
-    bench = Bench(strict=True)
+def test_conv2d(strict, bench, case, dtype, small, pad_value):
     c1, height, width = case["fm"]
     c0 = 4 if small else 32 // np.dtype(dtype).itemsize
     c1 = 1 if small else c1
@@ -71,18 +64,17 @@ def test_conv2d(case, dtype, small, pad_value):
         case["dilation"],
         pad_value,
     )
-    result = bench.read(dst)[:, :howo]
+    result = dst.values[:, :howo]
     if dtype == "int8":
         np.testing.assert_array_equal(result, expected)
     else:
         np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-3)
-    assert bench.defined(dst)[:, :howo].all()
-    assert bench.defined(dst).sum() == expected.size
+    assert dst.defined[:, :howo].all()
+    assert dst.defined.sum() == expected.size
     assert {op.pipe for op in ops} == {"MTE1", "M"}
 
 
-def test_conv2d_bias_and_accumulation():
-    bench = Bench(strict=True)
+def test_conv2d_bias_and_accumulation(strict, bench):
     fm, weight = values("int8", 1, 5, 5, 32), values("int8", 1, 3, 3, 16, 32)
     bias = RNG.integers(-99, 99, 16).astype(np.int32)
     args = (
@@ -99,7 +91,7 @@ def test_conv2d_bias_and_accumulation():
     bench.call("conv2d", dst, *args, True, bench.tensor("L1", "int32", 16, bias))
     bench.call("conv2d", dst, *args, False)
     once = direct_convolution(fm, weight, [1, 1], [0, 0, 0, 0], [1, 1], 0)
-    np.testing.assert_array_equal(bench.read(dst)[:, :9], 2 * once + bias)
+    np.testing.assert_array_equal(dst.values[:, :9], 2 * once + bias)
 
 
 def test_conv2d_is_checked():
@@ -125,15 +117,14 @@ def test_conv2d_is_checked():
         {"fm_shape": [2, 8, 8, 4]},
         {"kernel_shape": [2, 256, 3, 32, 16]},
     ):
-        with pytest.raises(TikParamError):
-            check("conv2d", dst, fm, weight, **{**good, **wrong})
+        refuses(TikParamError, None, "conv2d", dst, fm, weight, **{**good, **wrong})
 
 
 def accumulator(bench, dtype, n1, m):
     """Random sums in L0C, with what pads them left undefined."""
     x = RNG.standard_normal((n1, up(m), 16)) * 50
     src = bench.tensor("L0C", dtype, x.shape)
-    bench.store(bench.at(src, 0, (n1, m, 16), (up(m) * 16, 16, 1)), x[:, :m].astype(dtype))  # padding stays undefined
+    src.at(0, (n1, m, 16), (up(m) * 16, 16, 1)).store(x[:, :m].astype(dtype))  # padding stays undefined
     return x[:, :m].astype(dtype), src
 
 
@@ -154,8 +145,7 @@ def accumulator(bench, dtype, n1, m):
         ("float32", "fp322fp16", None, False, True),
     ],
 )
-def test_fixpipe(target, m, dst_stride, dtype, mode, factor, bias, relu):
-    bench = Bench(strict=True)
+def test_fixpipe(strict, bench, target, m, dst_stride, dtype, mode, factor, bias, relu):
     n1 = 3
     x, src = accumulator(bench, dtype, n1, m)
     out = "float16" if mode else dtype
@@ -178,7 +168,7 @@ def test_fixpipe(target, m, dst_stride, dtype, mode, factor, bias, relu):
     ops = bench.call("fixpipe", dst, src, n1, m * 16 * 4 // 32, dst_stride, 0, params or None)
     expected = np.full((n1, pitch), 77, out)
     expected[:, : m * 16] = result.reshape(n1, -1)
-    np.testing.assert_array_equal(bench.read(dst).reshape(n1, pitch), expected)
+    np.testing.assert_array_equal(dst.values.reshape(n1, pitch), expected)
     assert "V" in {op.pipe for op in ops} and ("MTE3" in {op.pipe for op in ops}) == (target == "GM")
 
 
@@ -206,44 +196,32 @@ def test_fixpipe_is_checked():
         ((recorded("float32", "L1"), src, 1, 2, 0, 0), {}, "dst must be in"),
         ((dst, recorded("float32", "UB"), 1, 2, 0, 0), {}, "src must be in"),
     ):
-        with pytest.raises(TikParamError, match=match):
-            check("fixpipe", *args, **kwargs)
+        refuses(TikParamError, match, "fixpipe", *args, **kwargs)
 
 
-def bind_with(bench, free, name, *args):
-    """Bind a call for which the live tensors leave ``free``; returns operations and warnings."""
-    judgement = Judgement(bench.strict)
-    context = BindContext(SOC, judgement.options, bench.core, judgement.report, fault, free_bytes=free)
-    spec = registry.specs()[name]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", TikWarning)
-        return spec.bind(context, spec.arguments(*args)), judgement.said
+NEEDS = "needs 4096 bytes of UB for itself, but the live tensors leave 4095"
 
 
+@pytest.mark.usefixtures("no_warnings")
 @pytest.mark.parametrize("strict", [False, True])
 def test_fixpipe_needs_room_for_a_column(strict):
     bench = Bench(strict)
     _, src = accumulator(bench, "float32", 1, 64)
     args = ("fixpipe", bench.tensor("GM", "float32", 1024), src, 1, 128, 0, 0)
-    assert bind_with(bench, {"UB": 4096}, *args)[1] == []
-    if strict:
-        with pytest.raises(TikMemoryError, match="needs 4096 bytes of UB for itself, but the live tensors leave 4095"):
-            bind_with(bench, {"UB": 4095}, *args)
-    else:
-        assert len(bind_with(bench, {"UB": 4095}, *args)[1]) == 1
+    bench.bind(*args, free_bytes={"UB": 4096})
+    told = pytest.raises(TikMemoryError, match=NEEDS) if strict else pytest.warns(TikWarning, match=NEEDS)
+    with told:
+        bench.bind(*args, free_bytes={"UB": 4095})
 
 
-def test_matmul_takes_smaller_tiles_where_less_of_l0_is_free():
-    bench = Bench(strict=True)
+def test_matmul_takes_smaller_tiles_where_less_of_l0_is_free(strict, bench):
     a, b, a_l1, b_l1, dst = matmul_case(bench, 64, 256, 64, "float16")
     for free, products in ((65536, 1), (32768, 2), (8192, 8)):
-        ops, warned = bind_with(bench, {"L0A": free, "L0B": 65536}, "matmul", dst, a_l1, b_l1, 64, 256, 64)
-        assert warned == []
+        ops = bench.bind("matmul", dst, a_l1, b_l1, 64, 256, 64, free_bytes={"L0A": free, "L0B": 65536})
         assert sum(op.pipe == "M" for op in ops) == products
         written = [access for op in ops for access in op.writes if access.operand.memory.kind == "L0A"]
         assert max(access.region.end for access in written) <= free
         for op in ops:
             bench.execute(op)
-        assert_close(unpacked(bench.read(dst), 64, 64), expected_product(a, b))
-    with pytest.raises(TikMemoryError, match="of L0A"):
-        bind_with(bench, {"L0A": 0, "L0B": 65536}, "matmul", dst, a_l1, b_l1, 64, 256, 64)
+        assert_close(unpacked(dst.values, 64, 64), expected_product(a, b))
+    bench.refuses(TikMemoryError, "of L0A", "matmul", dst, a_l1, b_l1, 64, 256, 64, free_bytes={"L0A": 0, "L0B": 65536})

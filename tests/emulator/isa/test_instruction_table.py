@@ -6,64 +6,20 @@ import numpy as np
 import pytest
 from tikemu.isa import registry
 
-from tests.emulator.support.bench import Bench
-from tests.emulator.support.vector_checks import bench
+from tests.emulator.support.bench import Bench, three_tensors
 
 
 def test_names_of_both_families() -> None:
     names = set(registry.specs())
     for name in (
-        "abs",
-        "relu",
-        "exp",
-        "ln",
-        "rec",
-        "rsqrt",
-        "sqrt",
-        "not",
-        "add",
-        "sub",
-        "mul",
-        "max",
-        "min",
-        "and",
-        "or",
-        "adds",
-        "muls",
-        "axpy",
-        "conv",
-        "sel",
-        "cmpv_lt",
-        "cmpv_gt",
-        "cmpv_ge",
-        "cmpv_eq",
-        "cmpv_ne",
-        "cmpv_le",
+        *("abs", "relu", "exp", "ln", "rec", "rsqrt", "sqrt", "not", "add", "sub", "mul", "max", "min", "and", "or"),
+        *("adds", "muls", "axpy", "conv", "sel", "cmpv_lt", "cmpv_gt", "cmpv_ge", "cmpv_eq", "cmpv_ne", "cmpv_le"),
     ):
         assert {f"vec_{name}", f"v{name}"} <= names
     assert {
-        "vec_dup",
-        "vector_dup",
-        "vdiv",
-        "vmla",
-        "vmadd",
-        "vcadd",
-        "vcmax",
-        "vcmin",
-        "vcgadd",
-        "vcgmax",
-        "vcgmin",
-        "vcpadd",
-        "vec_trans",
-        "vec_trans_scatter",
-        "vtranspose",
-        "vnchwconv",
-        "vconcat",
-        "vextract",
-        "vrpsort16",
-        "vmrgsort4",
-        "mov_cmpmask_to_tensor",
-        "mov_tensor_to_cmpmask",
+        *("vec_dup", "vector_dup", "vdiv", "vmla", "vmadd", "vcadd", "vcmax", "vcmin", "vcgadd", "vcgmax", "vcgmin"),
+        *("vcpadd", "vec_trans", "vec_trans_scatter", "vtranspose", "vnchwconv", "vconcat", "vextract", "vrpsort16"),
+        *("vmrgsort4", "mov_cmpmask_to_tensor", "mov_tensor_to_cmpmask"),
     } <= names
     composite = {name for name in names if name.startswith("v") and registry.specs()[name].composite}
     assert composite == {
@@ -106,7 +62,7 @@ def test_footprints_are_exact() -> None:
         bits = sum(1 << int(lane) for lane in np.flatnonzero(lanes)) or 1
         mask = [bits >> 64, bits & 2**64 - 1]
         repeats, rep, blk = int(rng.integers(1, 4)), int(rng.integers(0, 20)), int(rng.integers(0, 4))
-        b, x, y, _ = bench(dtype, count=4096)
+        b, x, y, _ = three_tensors(dtype, count=4096)
         (operation,) = b.bind("vabs", mask, y, x, repeats, 1, blk, 8, rep)
         expected = set()
         for repeat in range(repeats):
@@ -126,9 +82,9 @@ def test_footprints_are_exact() -> None:
 def test_cost_per_repeat(api: str, dtype: str, cycles: int) -> None:
     """Without bank conflicts: the destination one block behind the source."""
     b = Bench()
-    x = b.tensor(np.ones(40 * 256 // np.dtype(dtype).itemsize, dtype))
-    b.tensor(np.zeros(32, np.uint8))
-    y = b.tensor(np.ones(x.shape[0], dtype))
+    x = b.ub(np.ones(40 * 256 // np.dtype(dtype).itemsize, dtype))
+    b.ub(np.zeros(32, np.uint8))
+    y = b.ub(np.ones(x.shape[0], dtype))
     scalar = (2.0,) if api == "vec_muls" else ()
     for mask in (1, 256 // np.dtype(dtype).itemsize):  # masked lanes do not shorten a repeat
         (operation,) = b.bind(api, mask, y, x, *scalar, 40, 8, 8)

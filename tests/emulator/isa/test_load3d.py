@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from tikemu.errors import TikBoundsError, TikParamError
 
-from tests.emulator.support.core_bench import CoreBench as Bench
-from tests.emulator.support.core_bench import check, recorded, touched
+from tests.emulator.support.bench import check, recorded, refuses, touched
 from tests.emulator.support.cube_layout import RNG, gather, offset_a, to_nz
 
 
@@ -86,21 +85,19 @@ WINDOWS = [
 @pytest.mark.parametrize("args", WINDOWS)
 @pytest.mark.parametrize("dtype", ["float16", "int8", "uint8"])
 @pytest.mark.parametrize("target", ["L0A", "L0B", "UB"])
-def test_load3d(args, dtype, target):
-    bench = Bench()
+def test_load3d(bench, args, dtype, target):
     c0 = 32 // np.dtype(dtype).itemsize
     values = RNG.integers(0, 100, (2, 6, 7, c0))
     src = bench.tensor("L1", dtype, values.size, values)
     dst = bench.tensor(target, dtype, 20 * 16 * c0, np.full(20 * 16 * c0, 9))
-    expected = bench.read(dst)
-    documented_load3d(expected, bench.read(src), args)
+    expected = dst.values
+    documented_load3d(expected, src.values, args)
     (op,) = bench.call("load3dv1", dst, src, **args)
-    np.testing.assert_array_equal(bench.read(dst), expected)
+    np.testing.assert_array_equal(dst.values, expected)
     assert op.pipe == "MTE1"
 
 
-def test_load3d_reads_exactly_the_blocks_it_needs():
-    bench = Bench()
+def test_load3d_reads_exactly_the_blocks_it_needs(bench):
     src = bench.tensor("L1", "float16", 2 * 6 * 7 * 16, np.arange(1344))
     dst = bench.tensor("UB", "float16", 20 * 256)
     for args in WINDOWS:
@@ -112,24 +109,22 @@ def test_load3d_reads_exactly_the_blocks_it_needs():
         assert set(touched(op.reads[0].region) // 32 + 1) == needed
 
 
-def test_load3d_marks_rows_past_the_image_undefined():
-    bench = Bench(strict=True)
+def test_load3d_marks_rows_past_the_image_undefined(strict, bench):
     src = bench.tensor("L1", "float16", 6 * 7 * 16, np.ones(672))
     dst = bench.tensor("UB", "float16", 3 * 256)
     bench.call("load3dv1", dst, src, **window())  # 42 output positions, 48 rows
-    np.testing.assert_array_equal(bench.defined(dst).reshape(48, 16).all(axis=1), np.arange(48) < 42)
+    np.testing.assert_array_equal(dst.defined.reshape(48, 16).all(axis=1), np.arange(48) < 42)
 
 
-def test_load3d_with_a_point_kernel_turns_nz_into_zz():
+def test_load3d_with_a_point_kernel_turns_nz_into_zz(bench):
     """cube.md 9: a 1x1 kernel without padding is the NZ to zZ conversion of an A operand."""
     m, k = 32, 48
-    bench = Bench()
     a = RNG.standard_normal((m, k)).astype(np.float16)
     src, dst = bench.tensor("L1", "float16", m * k, to_nz(a)), bench.tensor("L0A", "float16", m * k)
     for i in range(m // 16):
         bench.call(
             "load3dv1",
-            bench.at(dst, i * k * 16),
+            dst.at(i * k * 16),
             src,
             **window(
                 padding=[0, 0, 0, 0],
@@ -143,10 +138,10 @@ def test_load3d_with_a_point_kernel_turns_nz_into_zz():
                 repeat_time=k // 16,
             ),
         )
-    np.testing.assert_array_equal(gather(bench.read(dst), m, k, lambda r, c: offset_a(r, c, k, 16)), a)
+    np.testing.assert_array_equal(gather(dst.values, m, k, lambda r, c: offset_a(r, c, k, 16)), a)
 
 
-def test_load3d_is_checked():
+def test_load3d_is_checked(bench):
     dst, src = recorded("float16", "L0A"), recorded("float16", "L1")
     check("load3dv1", dst, src, **window())
     for wrong in (
@@ -163,20 +158,15 @@ def test_load3d_is_checked():
         {"c1_index": 4096},
         {"csize": 1},
     ):
-        with pytest.raises(TikParamError, match=next(iter(wrong))):
-            check("load3dv1", dst, src, **window(**wrong))
-    bench = Bench()
+        refuses(TikParamError, next(iter(wrong)), "load3dv1", dst, src, **window(**wrong))
     short = bench.tensor("L1", "float16", 6 * 7 * 16, np.ones(672))
     out = bench.tensor("UB", "float16", 3 * 256)
-    with pytest.raises(TikBoundsError, match="src"):
-        bench.call("load3dv1", out, short, **window(c1_index=1))
-    with pytest.raises(TikBoundsError, match="dst"):
-        bench.call("load3dv1", out, short, **window(jump_stride=2))
+    bench.refuses(TikBoundsError, "src", "load3dv1", out, short, **window(c1_index=1))
+    bench.refuses(TikBoundsError, "dst", "load3dv1", out, short, **window(jump_stride=2))
 
 
-def test_decreasing_mode_elsewhere_warns_and_increases():
+def test_decreasing_mode_elsewhere_warns_and_increases(bench):
     assert check("load2dv1", recorded("float16", "L0A"), recorded("float16", "L1"), 1, 1, 1, 0, False, "dec")
-    bench = Bench()
     src, dst = bench.tensor("L1", "float16", 768, np.arange(768)), bench.tensor("L0A", "float16", 512)
     bench.call("load2dv1", dst, src, 1, 2, 1, 0, False, "dec")
-    np.testing.assert_array_equal(bench.read(dst), np.arange(256, 768))
+    np.testing.assert_array_equal(dst.values, np.arange(256, 768))

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from tikemu.errors import TikBoundsError, TikParamError, TikUnsupportedError
 
-from tests.emulator.support.core_bench import CoreBench as Bench
-from tests.emulator.support.core_bench import check, recorded
+from tests.emulator.support.bench import check, recorded, refuses
 from tests.emulator.support.cube_layout import RNG, assert_close, expected_product, matmul_case, unpacked, up
 
 
@@ -26,11 +25,10 @@ from tests.emulator.support.cube_layout import RNG, assert_close, expected_produ
         (16, 33, 1100),
     ],
 )
-def test_matmul(dtype, m, k, n):
-    bench = Bench(strict=True)
+def test_matmul(strict, bench, dtype, m, k, n):
     a, b, a_l1, b_l1, dst = matmul_case(bench, m, k, n, dtype)
     ops = bench.call("matmul", dst, a_l1, b_l1, m, k, n)
-    assert_close(unpacked(bench.read(dst), m, n), expected_product(a, b))
+    assert_close(unpacked(dst.values, m, n), expected_product(a, b))
     assert {op.pipe for op in ops} == {"MTE1", "M"}
     assert sum(op.macs for op in ops) == m * k * n
     loaded = max(op.writes[0].region.end - op.writes[0].region.start for op in ops if op.pipe == "MTE1")
@@ -39,18 +37,16 @@ def test_matmul(dtype, m, k, n):
     assert sum(op.cycles for op in ops if op.pipe == "M") == up(m) // 16 * (up(k, k0) // k0) * (up(n) // 16)
 
 
-def test_matmul_marks_only_valid_elements_defined():
-    bench = Bench(strict=True)
+def test_matmul_marks_only_valid_elements_defined(strict, bench):
     *_, a_l1, b_l1, dst = matmul_case(bench, 30, 64, 20, "float16")
     bench.call("matmul", dst, a_l1, b_l1, 30, 64, 20)
-    defined = bench.defined(dst)
+    defined = dst.defined
     assert unpacked(defined, 30, 20).all()
     assert defined.sum() == 30 * 20
 
 
-def test_tiles_alternate_between_the_halves_of_l0():
+def test_tiles_alternate_between_the_halves_of_l0(bench):
     """Double buffering (D28a): the loads of a tile do not wait for the product of the tile before."""
-    bench = Bench()
     _, _, a_l1, b_l1, dst = matmul_case(bench, 128, 512, 128, "float16")
     products = [op for op in bench.bind("matmul", dst, a_l1, b_l1, 128, 512, 128) if op.pipe == "M"]
     assert len(products) == 4
@@ -59,8 +55,7 @@ def test_tiles_alternate_between_the_halves_of_l0():
         assert starts == [0, 32768, 0, 32768]
 
 
-def test_matmul_accumulates_over_calls():
-    bench = Bench(strict=True)
+def test_matmul_accumulates_over_calls(strict, bench):
     m, k, n = 30, 64, 40
     dst = bench.tensor("L0C", "float32", (up(n) // 16, up(m), 16))
     total = np.zeros((m, n), np.float32)
@@ -68,40 +63,33 @@ def test_matmul_accumulates_over_calls():
         a, b, a_l1, b_l1, _ = matmul_case(bench, m, k, n, "float16")
         bench.call("matmul", dst, a_l1, b_l1, m, k, n, init_l1out=step == 0)
         total = expected_product(a, b, total)
-    np.testing.assert_array_max_ulp(unpacked(bench.read(dst), m, n), total, 2)
+    np.testing.assert_array_max_ulp(unpacked(dst.values, m, n), total, 2)
 
 
 @pytest.mark.parametrize("kind", ["L1", "UB"])
 @pytest.mark.parametrize("dtype", ["float16", "int8"])
-def test_matmul_bias_is_added_once_to_every_row(kind, dtype):
-    bench = Bench(strict=True)
+def test_matmul_bias_is_added_once_to_every_row(strict, bench, kind, dtype):
     m, k, n = 30, 48, 40
     a, b, a_l1, b_l1, dst = matmul_case(bench, m, k, n, dtype)
     bias = RNG.integers(-1000, 1000, up(n)).astype(dst.dtype)
     held = bench.tensor(kind, dst.dtype, up(n), bias)
     bench.call("matmul", dst, a_l1, b_l1, m, k, n, True, held)
     expected = expected_product(a, b, np.tile(bias[:n], (m, 1)))
-    assert_close(unpacked(bench.read(dst), m, n), expected)
+    assert_close(unpacked(dst.values, m, n), expected)
     bench.call("matmul", dst, a_l1, b_l1, m, k, n, False, held)
-    assert_close(unpacked(bench.read(dst), m, n), expected_product(a, b, expected))
+    assert_close(unpacked(dst.values, m, n), expected_product(a, b, expected))
 
 
-def test_matmul_is_checked():
+def test_matmul_is_checked(bench):
     dst, a, b = recorded("float32", "L0C"), recorded("float16", "L1"), recorded("float16", "L1")
     check("matmul", dst, a, b, 4096, 16384, 1)
     check("matmul", recorded("int32", "L0C"), recorded("int8", "L1"), recorded("int8", "L1"), 1, 32768, 1)
     for sizes, name in (((0, 1, 1), "m"), ((4097, 1, 1), "m"), ((1, 16385, 1), "k"), ((1, 1, 4097), "n")):
-        with pytest.raises(TikParamError, match=f"{name} must be in"):
-            check("matmul", dst, a, b, *sizes)
-    with pytest.raises(TikUnsupportedError):
-        check("matmul", recorded("float16", "L0C"), a, b, 16, 16, 16)
+        refuses(TikParamError, f"{name} must be in", "matmul", dst, a, b, *sizes)
+    refuses(TikUnsupportedError, None, "matmul", recorded("float16", "L0C"), a, b, 16, 16, 16)
     with pytest.raises(TikUnsupportedError):
         check("matmul", recorded("int32", "L0C"), recorded("uint8", "L1"), recorded("int8", "L1"), 16, 16, 16)
-    with pytest.raises(TikParamError, match="a must be in L1"):
-        check("matmul", dst, recorded("float16", "UB"), b, 16, 16, 16)
-    bench = Bench()
+    refuses(TikParamError, "a must be in L1", "matmul", dst, recorded("float16", "UB"), b, 16, 16, 16)
     _, _, a_l1, b_l1, dst = matmul_case(bench, 16, 16, 16, "float16")
-    with pytest.raises(TikBoundsError):
-        bench.bind("matmul", dst, a_l1, b_l1, 17, 16, 16)
-    with pytest.raises(TikBoundsError):
-        bench.bind("matmul", dst, a_l1, b_l1, 16, 17, 16)
+    bench.refuses(TikBoundsError, None, "matmul", dst, a_l1, b_l1, 17, 16, 16)
+    bench.refuses(TikBoundsError, None, "matmul", dst, a_l1, b_l1, 16, 17, 16)

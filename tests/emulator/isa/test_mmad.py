@@ -13,8 +13,7 @@ from tikemu.errors import (
     TikWarning,
 )
 
-from tests.emulator.support.core_bench import CoreBench as Bench
-from tests.emulator.support.core_bench import check, recorded
+from tests.emulator.support.bench import Bench, Runtime, check, recorded, refuses
 from tests.emulator.support.cube_layout import RNG, expected_product, gather, offset_a, offset_c, up
 
 
@@ -66,7 +65,7 @@ class Product:
         return self.bench.call("mmad", self.dst, self.left, self.right, self.m, self.k, self.n, is_bias)
 
     def result(self):
-        return gather(self.bench.read(self.dst), self.m, self.n, lambda r, c: offset_c(r, c, self.m))
+        return gather(self.dst.values, self.m, self.n, lambda r, c: offset_c(r, c, self.m))
 
 
 SHAPES = [(16, 16, 16), (48, 64, 32), (30, 70, 40), (2, 3, 5), (17, 33, 1), (1, 70, 40), (1, 16, 16), (128, 128, 128)]
@@ -112,13 +111,13 @@ def test_mmad_float16_accumulator_rounds_once_per_call(m, k, n, is_bias):
 )
 def test_integer_accumulators_saturate(types, start, expected):
     case = Product(16, 32, 16, types, low=1, high=9)
-    case.bench.store(case.dst, np.full(256, start, types[0]))
+    case.dst.store(np.full(256, start, types[0]))
     case.run(1)
     assert (case.result() == expected).all()
     if types[0] == "int32":
         case = Product(16, 32, 16, types, low=1, high=9)
-        case.bench.store(case.left, -case.bench.read(case.left))
-        case.bench.store(case.dst, np.full(256, -(2**31) + 5))
+        case.left.store(-case.left.values)
+        case.dst.store(np.full(256, -(2**31) + 5))
         case.run(1)
         assert (case.result() == -(2**31)).all()
 
@@ -129,14 +128,14 @@ def test_float_results_saturate_and_nan_becomes_zero():
     a, b = np.zeros((16, 16), np.float16), np.eye(16, dtype=np.float16)
     a[0, 0], a[1, 1], a[2, 2] = np.inf, -np.inf, np.nan
     b[np.eye(16) == 0] = 1e-3
-    case.bench.store(case.left, a)
-    case.bench.store(case.right, b.T)
+    case.left.store(a)
+    case.right.store(b.T)
     case.run(0)
     result = case.result()
     assert (result[0] == largest).all() and (result[1] == -largest).all() and (result[2] == 0).all()
-    case.bench.store(case.dst, np.full(256, largest))
-    case.bench.store(case.left, np.full(256, 60000))
-    case.bench.store(case.right, np.full(256, 60000))
+    case.dst.store(np.full(256, largest))
+    case.left.store(np.full(256, 60000))
+    case.right.store(np.full(256, 60000))
     case.run(1)
     assert (case.result() == largest).all()
 
@@ -146,15 +145,14 @@ def test_every_update_of_the_accumulator_saturates():
     case = Product(16, 32, 16)
     a = np.zeros((16, 32), np.float16)
     a[:, 0], a[:, 16] = np.inf, -np.inf
-    case.bench.store(case.left, scatter(a, 512, lambda r, c: offset_a(r, c, 32, 16)))
-    case.bench.store(case.right, np.ones(512))
+    case.left.store(scatter(a, 512, lambda r, c: offset_a(r, c, 32, 16)))
+    case.right.store(np.ones(512))
     case.run(0)
     assert (case.result() == -np.finfo(np.float32).max).all()
 
 
-def test_whole_fractals_must_lie_inside_the_operands():
+def test_whole_fractals_must_lie_inside_the_operands(bench):
     """17 rows take two fractals, although one row of the second holds data."""
-    bench = Bench()
     dst = bench.tensor("L0C", "float32", 32 * 32)
     whole = {kind: bench.tensor(kind, "float16", 1024, np.ones(1024)) for kind in ("L0A", "L0B")}
     bench.bind("mmad", dst, whole["L0A"], whole["L0B"], 17, 16, 17, 0)
@@ -172,11 +170,11 @@ def test_lanes_beyond_k_are_ignored():
         (case.left, up(m), lambda r, c: offset_a(r, c, k, 16)),
         (case.right, up(n), lambda r, c: offset_b(c, r, n, 16)),
     ):
-        flat = case.bench.read(tensor)
+        flat = tensor.values
         for r in range(rows):
             for c in range(k, up(k)):
                 flat[offset(r, c)] = np.nan if r % 2 else np.inf
-        case.bench.store(tensor, flat)
+        tensor.store(flat)
     case.run(0)
     np.testing.assert_array_max_ulp(case.result(), expected_product(case.a, case.b, case.c * 0), 1)
 
@@ -189,8 +187,8 @@ def test_mmad_adds_blocks_of_16_in_ascending_order():
     a[:, [16, 32, 48, 49]] = 1
     b = np.ones((64, 16), np.float16)
     b[0] = 2.0**12
-    case.bench.store(case.left, scatter(a, 1024, lambda r, c: offset_a(r, c, 64, 16)))
-    case.bench.store(case.right, scatter(b, 1024, lambda r, c: offset_b(r, c, 16, 16)))
+    case.left.store(scatter(a, 1024, lambda r, c: offset_a(r, c, 64, 16)))
+    case.right.store(scatter(b, 1024, lambda r, c: offset_b(r, c, 16, 16)))
     case.run(0)
     assert (case.result() == 2.0**24 + 2).all()
 
@@ -205,10 +203,10 @@ def test_strides_come_from_the_arguments_not_from_the_tensors():
     case = Product(32, 32, 32)
     inner = Product(16, 16, 16)
     bench = case.bench
-    bench.store(Bench.at(case.left, 0, (256,)), inner.bench.read(inner.left))
-    bench.store(Bench.at(case.right, 0, (256,)), inner.bench.read(inner.right))
+    case.left.at(0, (256,)).store(inner.left.values)
+    case.right.at(0, (256,)).store(inner.right.values)
     bench.call("mmad", case.dst, case.left, case.right, 16, 16, 16, 0)
-    result = gather(bench.read(case.dst), 16, 16, lambda r, c: offset_c(r, c, 16))
+    result = gather(case.dst.values, 16, 16, lambda r, c: offset_c(r, c, 16))
     np.testing.assert_array_max_ulp(result, expected_product(inner.a, inner.b, inner.c * 0), 1)
 
 
@@ -218,10 +216,8 @@ def test_mmad_checks_capacity():
     case.bench.tensor("L0B", "float16", 4096)
     case.bench.tensor("L0C", "float32", 4096)
     for sizes, argument in (((33, 32, 32), "src_fm"), ((32, 33, 32), "src_fm"), ((32, 32, 33), "src_filter")):
-        with pytest.raises(TikBoundsError, match=argument):
-            case.bench.bind("mmad", case.dst, case.left, case.right, *sizes, 0)
-    with pytest.raises(TikBoundsError, match="dst_fm"):
-        case.bench.bind("mmad", Bench.at(case.dst, 256), case.left, case.right, 32, 32, 32, 0)
+        case.bench.refuses(TikBoundsError, argument, "mmad", case.dst, case.left, case.right, *sizes, 0)
+    case.bench.refuses(TikBoundsError, "dst_fm", "mmad", case.dst.at(256), case.left, case.right, 32, 32, 32, 0)
 
 
 @pytest.mark.parametrize(
@@ -236,8 +232,7 @@ def test_mmad_checks_capacity():
 )
 def test_mmad_refuses_other_types(types):
     operands = [recorded(dtype, memory) for dtype, memory in zip(types, ("L0C", "L0A", "L0B"))]
-    with pytest.raises(TikUnsupportedError):
-        check("mmad", *operands, 16, 16, 16, 0)
+    refuses(TikUnsupportedError, None, "mmad", *operands, 16, 16, 16, 0)
 
 
 def test_mmad_arguments_are_checked():
@@ -245,20 +240,14 @@ def test_mmad_arguments_are_checked():
     check("mmad", dst, left, right, 16, 16, 16, 0)
     check("mmad", dst, left, right, 4095, 0, 1, True, 0, False, None)
     for sizes in ((4096, 1, 1), (1, -1, 1), (1, 1, 4096)):
-        with pytest.raises(TikParamError, match="must be in"):
-            check("mmad", dst, left, right, *sizes, 0)
-    with pytest.raises(TikParamError, match="is_bias"):
-        check("mmad", dst, left, right, 1, 1, 1, 2)
-    with pytest.raises(TikParamError, match="src_fm must be in L0A"):
-        check("mmad", dst, right, right, 1, 1, 1, 0)
+        refuses(TikParamError, "must be in", "mmad", dst, left, right, *sizes, 0)
+    refuses(TikParamError, "is_bias", "mmad", dst, left, right, 1, 1, 1, 2)
+    refuses(TikParamError, "src_fm must be in L0A", "mmad", dst, right, right, 1, 1, 1, 0)
     for reserved in ({"fm_offset": 1}, {"en_weight_offset": True}, {"smask": 3}, {"unit_flag": 1}):
-        with pytest.raises(TikUnsupportedArgumentError, match=next(iter(reserved))):
-            check("mmad", dst, left, right, 1, 1, 1, 0, **reserved)
+        refuses(TikUnsupportedArgumentError, next(iter(reserved)), "mmad", dst, left, right, 1, 1, 1, 0, **reserved)
     case = Product(16, 16, 16)
-    with pytest.raises(TikAlignError, match="512"):
-        case.bench.bind("mmad", case.dst, Bench.at(case.left, 16), case.right, 16, 16, 16, 0)
-    with pytest.raises(TikAlignError, match="1024"):
-        case.bench.bind("mmad", Bench.at(case.dst, 128), case.left, case.right, 16, 16, 16, 0)
+    case.bench.refuses(TikAlignError, "512", "mmad", case.dst, Runtime(case.left.at(16)), case.right, 16, 16, 16, 0)
+    case.bench.refuses(TikAlignError, "1024", "mmad", Runtime(case.dst.at(128)), case.left, case.right, 16, 16, 16, 0)
 
 
 @pytest.mark.parametrize("m,k,n", [(30, 70, 40), (16, 16, 16), (1, 20, 17), (2, 3, 5)])
@@ -266,7 +255,6 @@ def test_mmad_arguments_are_checked():
 def test_padding_of_the_result_is_undefined(m, k, n, is_bias):
     """Strict: only valid lanes are read, only valid rows and columns become defined."""
     case = Product(m, k, n, strict=True)
-    bench = case.bench
     for tensor, rows, columns, offset in (
         (case.left, m, k, (lambda r, c: c) if m == 1 else lambda r, c: offset_a(r, c, k, 16)),
         (case.right, k, n, lambda r, c: offset_b(r, c, n, 16)),
@@ -277,11 +265,11 @@ def test_padding_of_the_result_is_undefined(m, k, n, is_bias):
             for c in range(columns):
                 bits[offset(r, c)] = True
         size = np.dtype(tensor.dtype).itemsize
-        tensor.memory.defined[tensor.start : tensor.start + size * len(bits)] = np.repeat(bits, size)
+        tensor.memory.defined[tensor.base : tensor.base + size * len(bits)] = np.repeat(bits, size)
         if tensor is case.dst:
             expected = bits
     case.run(is_bias)
-    np.testing.assert_array_equal(bench.defined(case.dst), expected)
+    np.testing.assert_array_equal(case.dst.defined, expected)
     np.testing.assert_array_max_ulp(case.result(), expected_product(case.a, case.b, case.c * is_bias), 1)
 
 
@@ -289,11 +277,11 @@ def test_padding_of_the_result_is_undefined(m, k, n, is_bias):
 def test_undefined_lanes_are_reported(which):
     case = Product(20, 20, 20, strict=True)
     case.run(1)
-    case.bench.store(case.dst, np.zeros(case.dst.shape))
+    case.dst.store(np.zeros(case.dst.shape))
     tensor = getattr(case, which)
     last = {"left": offset_a(19, 19, 20, 16), "right": offset_b(19, 19, 20, 16), "dst": offset_c(19, 19, 20)}[which]
     size = np.dtype(tensor.dtype).itemsize
-    tensor.memory.defined[tensor.start + last * size] = 0
+    tensor.memory.defined[tensor.base + last * size] = 0
     with pytest.raises(AssertionError, match="undefined"):
         case.run(1)
     if which == "dst":
@@ -302,12 +290,12 @@ def test_undefined_lanes_are_reported(which):
 
 def test_nan_operands_are_reported_in_strict_mode():
     case = Product(20, 20, 20, strict=True)
-    flat = case.bench.read(case.left)
+    flat = case.left.values
     flat[offset_a(3, 20, 20, 16)] = np.nan  # a lane beyond k
     flat[offset_a(20, 3, 20, 16)] = np.nan  # a row beyond m
-    case.bench.store(case.left, flat)
+    case.left.store(flat)
     case.run(0)
     flat[offset_a(3, 19, 20, 16)] = np.nan
-    case.bench.store(case.left, flat)
+    case.left.store(flat)
     with pytest.raises(TikParamError, match="NaN"):
         case.run(0)

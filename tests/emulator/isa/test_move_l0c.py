@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from tikemu.errors import TikAlignError, TikBoundsError, TikParamError, TikUnsupportedArgumentError, TikUnsupportedError
 
-from tests.emulator.support.core_bench import CoreBench as Bench
-from tests.emulator.support.core_bench import check, touched
-from tests.emulator.support.move_arrays import PLAIN_PATHS, RNG, bytes_of, call_views, documented_move
+from tests.emulator.support.bench import Runtime, check, refuses, touched
+from tests.emulator.support.move_arrays import PLAIN_PATHS, RNG, bytes_of, call_views
 
 #: float32 values, and what float16 makes of them: ties to even, saturation, NaN to 0; worked out by hand.
 ROUNDED = (
@@ -68,8 +67,7 @@ def accumulator(bench, dtype, fractals):
         ("int32", "int32", {"relu": True}),
     ],
 )
-def test_tensor_mov_matrix_mode(nburst, burst, src_stride, dst_stride, source, target, options):
-    bench = Bench()
+def test_tensor_mov_matrix_mode(bench, nburst, burst, src_stride, dst_stride, source, target, options):
     src = accumulator(bench, source, 10)
     dst = bench.tensor("UB", target, 10 * 256, np.full(2560, 7))
 
@@ -82,44 +80,41 @@ def test_tensor_mov_matrix_mode(nburst, burst, src_stride, dst_stride, source, t
             values = np.minimum(np.where(values > 0, values, 0), np.finfo(np.float32).max).astype(target)
         return values
 
-    expected = bench.read(dst)
-    documented_matrix_move(expected, bench.read(src), nburst, burst, src_stride, dst_stride, convert)
+    expected = dst.values
+    documented_matrix_move(expected, src.values, nburst, burst, src_stride, dst_stride, convert)
     (op,) = bench.call("tensor_mov", dst, src, "m", nburst, burst, dst_stride, src_stride, **options)
-    np.testing.assert_array_equal(bench.read(dst), expected)
+    np.testing.assert_array_equal(dst.values, expected)
     assert op.pipe == "V"
     assert op.cycles == nburst * burst * 256 * np.dtype(source).itemsize / 256
     assert len(touched(op.reads[0].region)) == nburst * burst * 256 * np.dtype(source).itemsize
     assert len(touched(op.writes[0].region)) == nburst * burst * 256 * np.dtype(target).itemsize
 
 
-def test_conversion_rounds_to_even_and_saturates():
-    bench = Bench()
+def test_conversion_rounds_to_even_and_saturates(bench):
     src, dst = accumulator(bench, "float32", 1), bench.tensor("UB", "float16", 256)
     bench.call("data_move", dst, src, 0, 1, 1, 0, 0, 1)
-    np.testing.assert_array_equal(bench.read(dst)[:16], EDGES_AS_HALF)
-    assert np.signbit(bench.read(dst)[12])
+    np.testing.assert_array_equal(dst.values[:16], EDGES_AS_HALF)
+    assert np.signbit(dst.values[12])
 
 
-def test_plain_move_from_l0c_keeps_bit_patterns():
-    bench = Bench()
+def test_plain_move_from_l0c_keeps_bit_patterns(bench):
     src, dst = accumulator(bench, "float32", 1), bench.tensor("UB", "float32", 256)
     for call in (("data_move", dst, src, 0, 1, 1, 0, 0), ("tensor_mov", dst, src, "m", 1, 1, 0, 0)):
-        bench.store(dst, np.zeros(256))
+        dst.store(np.zeros(256))
         bench.call(*call)
-        np.testing.assert_array_equal(bench.read(dst).view(np.uint32), bench.read(src).view(np.uint32))
+        np.testing.assert_array_equal(dst.values.view(np.uint32), src.values.view(np.uint32))
 
 
 @pytest.mark.parametrize(
     "source,target,extra",
     [("float32", "float32", ()), ("float16", "float16", ()), ("float32", "float16", (1,)), ("int32", "int32", ())],
 )
-def test_data_move_from_l0c_counts_fractals_and_takes_src_stride_first(source, target, extra):
-    bench = Bench()
+def test_data_move_from_l0c_counts_fractals_and_takes_src_stride_first(bench, source, target, extra):
     src, dst = accumulator(bench, source, 8), bench.tensor("UB", target, 8 * 256, np.full(2048, 7))
-    expected = bench.read(dst)
+    expected = dst.values
     documented_matrix_move(
         expected,
-        bench.read(src),
+        src.values,
         2,
         2,
         1,
@@ -127,34 +122,28 @@ def test_data_move_from_l0c_counts_fractals_and_takes_src_stride_first(source, t
         lambda values: values if source == target else np.nan_to_num(np.clip(values, -65504, 65504)).astype(np.float16),
     )
     bench.call("data_move", dst, src, 0, 2, 2, 1, 3, *extra)
-    np.testing.assert_array_equal(bench.read(dst), expected)
+    np.testing.assert_array_equal(dst.values, expected)
 
 
-def test_tensor_mov_vector_mode_packs_first_rows():
-    bench = Bench()
+def test_tensor_mov_vector_mode_packs_first_rows(bench):
     src, dst = accumulator(bench, "float32", 6), bench.tensor("UB", "float32", 128, np.full(128, 7))
-    rows = bench.read(src).reshape(6, 16, 16)[:, 0]
+    rows = src.values.reshape(6, 16, 16)[:, 0]
     bench.call("tensor_mov", dst, src, "v", 6, 1, 0, 0)
-    np.testing.assert_array_equal(bench.read(dst)[:96].reshape(6, 16), rows)
-    bench.store(dst, np.full(128, 7))
+    np.testing.assert_array_equal(dst.values[:96].reshape(6, 16), rows)
+    dst.store(np.full(128, 7))
     bench.call("tensor_mov", dst, src, "v", 3, 1, 1, 1)
-    result = bench.read(dst)
+    result = dst.values
     for b in range(3):
         np.testing.assert_array_equal(result[b * 24 : b * 24 + 16], rows[2 * b])
         assert (result[b * 24 + 16 : b * 24 + 24] == 7).all()
-    with pytest.raises(TikUnsupportedError, match="burst 1 only"):
-        bench.call("tensor_mov", dst, src, "v", 1, 2, 0, 0)
+    bench.refuses(TikUnsupportedError, "burst 1 only", "tensor_mov", dst, src, "v", 1, 2, 0, 0)
 
 
 @pytest.mark.parametrize("source,target,pipe", PLAIN_PATHS)
-def test_tensor_mov_normal_mode_takes_dst_stride_first(source, target, pipe):
-    bench = Bench()
+def test_tensor_mov_normal_mode_takes_dst_stride_first(bench, source, target, pipe):
     src = bench.tensor(source, "int32", 512, np.arange(512))
     dst = bench.tensor(target, "int32", 512, np.full(512, -1))
-    expected = bench.read(dst).view(np.uint8)
-    documented_move(expected, bench.read(src).view(np.uint8), 3, 2, 1, 5)
-    (op,) = bench.call("tensor_mov", dst, src, "", 3, 2, 5, 1)
-    np.testing.assert_array_equal(bench.read(dst).view(np.uint8), expected)
+    (op,) = bench.agree("tensor_mov", dst, src, "", 3, 2, 5, 1)
     assert op.pipe == pipe
 
 
@@ -177,8 +166,7 @@ def test_tensor_mov_normal_mode_takes_dst_stride_first(source, target, pipe):
     ],
 )
 def test_tensor_mov_refuses(views, args, kwargs, reason):
-    with pytest.raises(TikParamError, match=reason):
-        check("tensor_mov", *call_views(*views), *args, **kwargs)
+    refuses(TikParamError, reason, "tensor_mov", *call_views(*views), *args, **kwargs)
 
 
 @pytest.mark.parametrize("extra,reason", [((2,), "8th"), ((1, 1), "8th"), ((1,), "the 8th argument 1 converts")])
@@ -188,26 +176,23 @@ def test_data_move_refuses_extension_arguments(extra, reason):
     check("data_move", *call_views("float16", "float32", "UB", "L0C"), 0, 1, 1, 0, 0, 1)
     with pytest.raises(TikUnsupportedArgumentError, match="'deqscale'"):
         check("data_move", *call_views("float16", "float16", "UB", "L0C"), 0, 1, 1, 0, 0, deqscale=1.0)
-    with pytest.raises(TikParamError, match="same dtype"):
-        check("data_move", *call_views("float16", "float32", "UB", "L0C"), 0, 1, 1, 0, 0)
+    refuses(TikParamError, "same dtype", "data_move", *call_views("float16", "float32", "UB", "L0C"), 0, 1, 1, 0, 0)
 
 
-def test_moving_padding_out_of_l0c_keeps_it_undefined():
-    bench = Bench(strict=True)
+def test_moving_padding_out_of_l0c_keeps_it_undefined(strict, bench):
     src = bench.tensor("L0C", "float32", 256)
-    bench.store(bench.at(src, 0, (4, 16), (16, 1)), np.ones((4, 16)))
+    src.at(0, (4, 16), (16, 1)).store(np.ones((4, 16)))
     dst = bench.tensor("UB", "float16", 256)
     bench.call("tensor_mov", dst, src, "m", 1, 1, 0, 0)
-    np.testing.assert_array_equal(bench.defined(dst), np.arange(256) < 64)
+    np.testing.assert_array_equal(dst.defined, np.arange(256) < 64)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "int32"])
 @pytest.mark.parametrize("nburst,burst_len,src_gap,dst_gap", [(1, 1, 0, 0), (1, 5, 0, 0), (3, 1, 1, 2), (2, 2, 3, 1)])
-def test_broadcast_ub_to_l0c(dtype, nburst, burst_len, src_gap, dst_gap):
-    bench = Bench()
+def test_broadcast_ub_to_l0c(bench, dtype, nburst, burst_len, src_gap, dst_gap):
     values = bytes_of(dtype, 256)
     src, dst = bench.tensor("UB", dtype, 256, values), bench.tensor("L0C", dtype, 12 * 256, np.full(3072, 7))
-    expected = bench.read(dst)
+    expected = dst.values
     per_block = 32 // np.dtype(dtype).itemsize
     for b in range(nburst):
         for j in range(burst_len):
@@ -216,84 +201,73 @@ def test_broadcast_ub_to_l0c(dtype, nburst, burst_len, src_gap, dst_gap):
             for row in range(16):
                 expected[fractal + row * 16 : fractal + row * 16 + 16] = values[first : first + 16]
     (op,) = bench.call("broadcast_ub_to_l0c", dst, src, nburst, burst_len, src_gap, dst_gap)
-    np.testing.assert_array_equal(bench.read(dst).view(np.uint8), expected.view(np.uint8))
+    np.testing.assert_array_equal(dst.values.view(np.uint8), expected.view(np.uint8))
     assert op.pipe == "V"
     assert op.cycles == nburst * burst_len * np.dtype(dtype).itemsize
 
 
-def test_broadcast_bias_pattern_fills_a_row_of_fractals():
+def test_broadcast_bias_pattern_fills_a_row_of_fractals(bench):
     """cube.md 8.3: for each m1, (l0c[m1*256:], bias, N1, 1, 0, M1-1) puts bias[n] into C[:, n]."""
     m1, n1 = 2, 3
-    bench = Bench()
     bias = RNG.standard_normal(n1 * 16).astype(np.float32)
     src, dst = bench.tensor("UB", "float32", n1 * 16, bias), bench.tensor("L0C", "float32", n1 * m1 * 256)
     for i in range(m1):
-        bench.call("broadcast_ub_to_l0c", bench.at(dst, i * 256), src, n1, 1, 0, m1 - 1)
-    c = bench.read(dst).reshape(n1, m1 * 16, 16).transpose(1, 0, 2).reshape(m1 * 16, n1 * 16)
+        bench.call("broadcast_ub_to_l0c", dst.at(i * 256), src, n1, 1, 0, m1 - 1)
+    c = dst.values.reshape(n1, m1 * 16, 16).transpose(1, 0, 2).reshape(m1 * 16, n1 * 16)
     np.testing.assert_array_equal(c, np.tile(bias, (m1 * 16, 1)))
 
 
-def test_broadcast_is_checked():
+def test_broadcast_is_checked(bench):
     views = call_views("float32", "float32", "L0C", "UB")
     check("broadcast_ub_to_l0c", *views, 1, 1, 0, 0)
-    with pytest.raises(TikParamError, match="nburst"):
-        check("broadcast_ub_to_l0c", *views, 256, 1, 0, 0)
+    refuses(TikParamError, "nburst", "broadcast_ub_to_l0c", *views, 256, 1, 0, 0)
     with pytest.raises(TikParamError, match="same dtype"):
         check("broadcast_ub_to_l0c", *call_views("float32", "float16", "L0C", "UB"), 1, 1, 0, 0)
-    bench = Bench()
     dst, src = bench.tensor("L0C", "float32", 512), bench.tensor("UB", "float32", 16)
-    with pytest.raises(TikAlignError, match="1024"):
-        bench.call("broadcast_ub_to_l0c", bench.at(dst, 128), src, 1, 1, 0, 0)
-    with pytest.raises(TikBoundsError):
-        bench.call("broadcast_ub_to_l0c", dst, src, 1, 2, 0, 0)
+    bench.refuses(TikAlignError, "1024", "broadcast_ub_to_l0c", Runtime(dst.at(128)), src, 1, 1, 0, 0)
+    bench.refuses(TikBoundsError, None, "broadcast_ub_to_l0c", dst, src, 1, 2, 0, 0)
 
 
-def test_atomic_add_accumulates_float32_with_saturation():
-    bench = Bench()
+def test_atomic_add_accumulates_float32_with_saturation(bench):
     start = np.array([1, 1e8, 3.4e38, -3.4e38, 2**24, 0, 0, 0], np.float32)
     add = np.array([2, 1, 3.4e38, -3.4e38, 1, -0.5, 0, 7], np.float32)
     gm, ub = bench.tensor("GM", "float32", 8, start), bench.tensor("UB", "float32", 8, add)
     for value in (1, "float32"):
-        bench.store(gm, start)
+        gm.store(start)
         bench.call("set_atomic_add", value)
         (op,) = bench.call("data_move", gm, ub, 0, 1, 1, 0, 0)
         assert op.transfer.direction == "atomic"
         largest = np.finfo(np.float32).max
         np.testing.assert_array_equal(
-            bench.read(gm), np.array([3, 100000001, largest, -largest, 2**24, -0.5, 0, 7], np.float32)
+            gm.values, np.array([3, 100000001, largest, -largest, 2**24, -0.5, 0, 7], np.float32)
         )
     bench.call("set_atomic_add", 0)
     bench.call("data_move", gm, ub, 0, 1, 1, 0, 0)
-    np.testing.assert_array_equal(bench.read(gm), add)
+    np.testing.assert_array_equal(gm.values, add)
 
 
-def test_atomic_add_concerns_moves_from_ub_to_global_memory_only():
-    bench = Bench()
+def test_atomic_add_concerns_moves_from_ub_to_global_memory_only(bench):
     bench.call("set_atomic_add", 1)
     ub = bench.tensor("UB", "float16", 16, np.ones(16))
     gm = bench.tensor("GM", "float16", 16, np.full(16, 2))
     bench.call("data_move", ub, gm, 0, 1, 1, 0, 0)
-    np.testing.assert_array_equal(bench.read(ub), np.full(16, 2))
-    with pytest.raises(TikUnsupportedError, match="float32 only, got float16"):
-        bench.call("data_move", gm, ub, 0, 1, 1, 0, 0)
+    np.testing.assert_array_equal(ub.values, np.full(16, 2))
+    bench.refuses(TikUnsupportedError, "float32 only, got float16", "data_move", gm, ub, 0, 1, 1, 0, 0)
     for dtype in ("float16", "float32"):
         l1, target = bench.tensor("L1", dtype, 16, np.full(16, 5)), bench.tensor("GM", dtype, 16, np.full(16, 2))
         bench.call("data_move", target, l1, 0, 1, 1, 0, 0)
-        np.testing.assert_array_equal(bench.read(target)[:8], np.full(8, 5))
+        np.testing.assert_array_equal(target.values[:8], np.full(8, 5))
     bench.call("set_atomic_add", 0)
     bench.call("data_move", gm, ub, 0, 1, 1, 0, 0)
 
 
 @pytest.mark.parametrize("value", [2, "float16", "int32", 3, True])
 def test_other_atomic_types_are_refused(value):
-    with pytest.raises(TikUnsupportedError):
-        check("set_atomic_add", value)
+    refuses(TikUnsupportedError, None, "set_atomic_add", value)
 
 
-def test_strict_atomic_add_needs_defined_global_memory():
-    bench = Bench(strict=True)
+def test_strict_atomic_add_needs_defined_global_memory(strict, bench):
     bench.call("set_atomic_add", 1)
     ub = bench.tensor("UB", "float32", 8, np.ones(8))
     bench.call("data_move", bench.tensor("GM", "float32", 8, np.ones(8)), ub, 0, 1, 1, 0, 0)
-    with pytest.raises(AssertionError, match="undefined"):
-        bench.call("data_move", bench.tensor("GM", "float32", 8), ub, 0, 1, 1, 0, 0)
+    bench.refuses(AssertionError, "undefined", "data_move", bench.tensor("GM", "float32", 8), ub, 0, 1, 1, 0, 0)

@@ -106,18 +106,8 @@ def test_a_second_run_starts_anew(kernel: Any, options: Options) -> None:
     once = tikemu.run(fresh, {"source": first, "n": 2}, options=options)
     again = tikemu.run(kernel, {"source": first, "n": 2}, options=options)
     for name in (
-        "cycles",
-        "core_cycles",
-        "instructions",
-        "pipes",
-        "waits",
-        "events_in_flight",
-        "sync_flags",
-        "gm_read_bytes",
-        "gm_written_bytes",
-        "memory_floor",
-        "constants",
-        "code_bytes",
+        *("cycles", "core_cycles", "instructions", "pipes", "waits", "events_in_flight", "sync_flags", "gm_read_bytes"),
+        *("gm_written_bytes", "memory_floor", "constants", "code_bytes"),
     ):
         assert getattr(again, name) == getattr(once, name), name
 

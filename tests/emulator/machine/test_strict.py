@@ -7,27 +7,23 @@ from typing import Any
 import pytest
 from tikemu import TikParamError, TikUndefinedError, tik
 
-from tests.emulator.support.strict_programs import check, faulty, per_block, ub
+from tests.emulator.support.strict_programs import check, faulty, filled, per_block, ub
 
 pytestmark = pytest.mark.usefixtures("quiet")
 
 
 @faulty
-def test_overlap_inside_an_instruction(kernel: Any, source: Any, target: Any, fault: bool) -> None:
-    a = ub(kernel, "a", 256)
-    kernel.vector_dup(128, a, 1.0, 2, 1, 8)
+def test_overlap_inside_an_instruction(kernel: Any, fault: bool) -> None:
+    a = filled(kernel, "a", 256)
     kernel.vec_adds(64, a[16 if fault else 0], a, 1.0, 1, 8, 8)
-    kernel.data_move(target, a, 0, 1, 8, 0, 0)
-    check(kernel, fault, TikParamError, "overlap", [], [target])
+    check(kernel, fault, TikParamError, "overlap", result=a)
 
 
 @faulty
-def test_overlap_inside_a_move(kernel: Any, source: Any, target: Any, fault: bool) -> None:
-    a = ub(kernel, "a", 256)
-    kernel.vector_dup(128, a, 1.0, 2, 1, 8)
+def test_overlap_inside_a_move(kernel: Any, fault: bool) -> None:
+    a = filled(kernel, "a", 256)
     kernel.data_move(a[16 if fault else 128], a, 0, 1, 8, 0, 0)
-    kernel.data_move(target, a, 0, 1, 8, 0, 0)
-    check(kernel, fault, TikParamError, "overlap", [], [target])
+    check(kernel, fault, TikParamError, "overlap", result=a)
 
 
 @faulty
@@ -37,8 +33,7 @@ def test_statements_outside_the_block_loop(kernel: Any, fault: bool) -> None:
         a = ub(kernel, "a")
     with per_block(kernel) as block:
         if not fault:
-            a = ub(kernel, "a")
-        kernel.vector_dup(128, a, 1.0, 1, 1, 8)
+            a = filled(kernel, "a")
         kernel.data_move(target[block * 128], a, 0, 1, 8, 0, 0)
     check(kernel, fault, TikParamError, "once per block", [], [target])
 
@@ -54,4 +49,4 @@ def test_undefined_bits_of_the_compare_mask(kernel: Any, fault: bool) -> None:
     mask = kernel.mov_tensor_to_cmpmask(bits)
     kernel.vsel(64, 0, data, mask, data, data, 1, 1, 1, 1, 8, 8, 8)
     kernel.data_move(target, data, 0, 1, 8, 0, 0)
-    check(kernel, fault, TikUndefinedError, "holds undefined bits among the first 64", [], [target])
+    check(kernel, fault, TikUndefinedError, "holds undefined bits among the first 64", outputs=[target])

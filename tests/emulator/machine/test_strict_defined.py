@@ -9,46 +9,42 @@ import pytest
 import tikemu
 from tikemu import TikUndefinedError, tik
 
-from tests.emulator.support.strict_programs import STRICT, check, faulty, ub
+from tests.emulator.support.strict_programs import STRICT, check, faulty, filled, ub
 
 pytestmark = pytest.mark.usefixtures("quiet")
 
 
 @faulty
-def test_undefined_operand(kernel: Any, target: Any, fault: bool) -> None:
+def test_undefined_operand(kernel: Any, fault: bool) -> None:
     a = ub(kernel, "a")
     kernel.vector_dup(128 if not fault else 100, a, 1.0, 1, 1, 8)
     kernel.vec_adds(128, a, a, 1.0, 1, 8, 8)
-    kernel.data_move(target, a, 0, 1, 8, 0, 0)
     check(
         kernel,
         fault,
         TikUndefinedError,
         r"vec_adds reads 56 undefined bytes of tensor 'a' \(element 100 is the first\)(.|\n)*vec_adds",
-        [],
-        [target],
+        result=a,
     )
 
 
 @faulty
-def test_undefined_lanes_that_are_masked_do_not_matter(kernel: Any, target: Any, fault: bool) -> None:
+def test_undefined_lanes_that_are_masked_do_not_matter(kernel: Any, fault: bool) -> None:
     a, b = ub(kernel, "a"), ub(kernel, "b")
     kernel.vector_dup(16, a, 1.0, 1, 1, 8)
     kernel.vector_dup(128, b, 0.0, 1, 1, 8)
     kernel.vec_add(17 if fault else 16, b, a, b, 1, 8, 8, 8)
-    kernel.data_move(target, b, 0, 1, 8, 0, 0)
-    check(kernel, fault, TikUndefinedError, "vec_add reads 2 undefined bytes of tensor 'a'", [], [target])
+    check(kernel, fault, TikUndefinedError, "vec_add reads 2 undefined bytes of tensor 'a'", result=b)
 
 
 @faulty
-def test_undefined_element_read_by_the_scalar_unit(kernel: Any, target: Any, fault: bool) -> None:
+def test_undefined_element_read_by_the_scalar_unit(kernel: Any, fault: bool) -> None:
     a = ub(kernel, "a")
     kernel.vector_dup(16, a, 1.0, 1, 1, 8)
     value = kernel.Scalar("float16")
     value.set_as(a[16 if fault else 15])
     kernel.vector_dup(128, a, value, 1, 1, 8)
-    kernel.data_move(target, a, 0, 1, 8, 0, 0)
-    check(kernel, fault, TikUndefinedError, "the scalar unit reads 2 undefined bytes of tensor 'a'", [], [target])
+    check(kernel, fault, TikUndefinedError, "the scalar unit reads 2 undefined bytes of tensor 'a'", result=a)
 
 
 @faulty
@@ -69,26 +65,24 @@ def test_elements_written_by_the_scalar_unit_are_defined(kernel: Any, target: An
 
 
 @faulty
-def test_undefined_bytes_may_be_moved_but_not_reach_an_output(kernel: Any, target: Any, fault: bool) -> None:
+def test_undefined_bytes_may_be_moved_but_not_reach_an_output(kernel: Any, fault: bool) -> None:
     a, b = ub(kernel, "a"), ub(kernel, "b")
     kernel.vector_dup(64, a, 1.0, 1, 1, 8)
     kernel.data_move(b, a, 0, 1, 8, 0, 0)  # half of it is undefined
     if not fault:
         kernel.vector_dup([2**64 - 1, 0], b, 2.0, 1, 1, 8)
-    kernel.data_move(target, b, 0, 1, 8, 0, 0)
-    check(kernel, fault, TikUndefinedError, r"output 'target' holds 128 undefined bytes.*element 64", [], [target])
+    check(kernel, fault, TikUndefinedError, r"output 'target' holds 128 undefined bytes.*element 64", result=b)
 
 
 @faulty
 def test_output_that_is_not_written_completely(kernel: Any, target: Any, fault: bool) -> None:
-    a = ub(kernel, "a")
-    kernel.vector_dup(128, a, 1.0, 1, 1, 8)
+    a = filled(kernel, "a")
     kernel.data_move(target, a, 0, 1, 7 if fault else 8, 0, 0)
     check(kernel, fault, TikUndefinedError, "never written", [], [target])
 
 
 @faulty
-def test_unfed_workspace(kernel: Any, target: Any, fault: bool) -> None:
+def test_unfed_workspace(kernel: Any, fault: bool) -> None:
     work = kernel.Tensor("float16", (128,), tik.scope_gm, "work", is_workspace=True)
     a = ub(kernel, "a")
     if not fault:
@@ -96,20 +90,18 @@ def test_unfed_workspace(kernel: Any, target: Any, fault: bool) -> None:
         kernel.data_move(work, a, 0, 1, 8, 0, 0)
     kernel.data_move(a, work, 0, 1, 8, 0, 0)
     kernel.vec_adds(128, a, a, 1.0, 1, 8, 8)
-    kernel.data_move(target, a, 0, 1, 8, 0, 0)
-    check(kernel, fault, TikUndefinedError, "vec_adds reads 256 undefined bytes", [], [target])
+    check(kernel, fault, TikUndefinedError, "vec_adds reads 256 undefined bytes", result=a)
 
 
 @faulty
-def test_memory_of_a_released_tensor_is_undefined_again(kernel: Any, target: Any, fault: bool) -> None:
+def test_memory_of_a_released_tensor_is_undefined_again(kernel: Any, fault: bool) -> None:
     with kernel.new_stmt_scope():
-        kernel.vector_dup(128, ub(kernel, "first"), 1.0, 1, 1, 8)
+        filled(kernel, "first")
     second = ub(kernel, "second")
     if not fault:
         kernel.vector_dup(128, second, 1.0, 1, 1, 8)
     kernel.vec_adds(128, second, second, 1.0, 1, 8, 8)
-    kernel.data_move(target, second, 0, 1, 8, 0, 0)
-    check(kernel, fault, TikUndefinedError, "tensor 'second'", [], [target])
+    check(kernel, fault, TikUndefinedError, "tensor 'second'", result=second)
 
 
 @faulty
@@ -125,8 +117,7 @@ def test_a_tensor_of_a_loop_body_is_fresh_in_every_iteration(kernel: Any, target
 
 @faulty
 def test_scalar_that_nothing_has_assigned(kernel: Any, target: Any, fault: bool) -> None:
-    a = ub(kernel, "a")
-    kernel.vector_dup(128, a, 1.0, 1, 1, 8)
+    a = filled(kernel, "a")
     n = kernel.Scalar("int32", "n")
     if not fault:
         n.set_as(8)
@@ -135,9 +126,8 @@ def test_scalar_that_nothing_has_assigned(kernel: Any, target: Any, fault: bool)
 
 
 @pytest.mark.parametrize("use", ["arithmetic", "condition", "loop", "element", "conversion"])
-def test_every_use_of_an_unassigned_scalar_is_reported(kernel: Any, target: Any, use: str) -> None:
-    a = ub(kernel, "a")
-    kernel.vector_dup(128, a, 1.0, 1, 1, 8)
+def test_every_use_of_an_unassigned_scalar_is_reported(kernel: Any, use: str) -> None:
+    a = filled(kernel, "a")
     n = kernel.Scalar("int32", "n")
     other = kernel.Scalar("float32", init_value=0.0)
     if use == "arithmetic":
@@ -152,8 +142,7 @@ def test_every_use_of_an_unassigned_scalar_is_reported(kernel: Any, target: Any,
         a[n].set_as(1.0)
     else:
         other.set_as(n)
-    kernel.data_move(target, a, 0, 1, 8, 0, 0)
-    check(kernel, True, TikUndefinedError, "Scalar 'n' is used before", [], [target])
+    check(kernel, True, TikUndefinedError, "Scalar 'n' is used before", result=a)
 
 
 @faulty

@@ -9,7 +9,7 @@ import pytest
 import tikemu
 from tikemu import TikParamError, TikSyncError, tik
 
-from tests.emulator.support.strict_programs import STRICT, check, faulty, per_block, ub
+from tests.emulator.support.strict_programs import STRICT, check, faulty, filled, per_block, ub
 
 pytestmark = pytest.mark.usefixtures("quiet")
 
@@ -69,8 +69,7 @@ def test_a_block_reading_what_another_writes(kernel: Any, barrier: bool, writer:
     board = kernel.Tensor("float16", (128,), tik.scope_gm, "board")
     target = kernel.Tensor("float16", (256,), tik.scope_gm, "target")
     with per_block(kernel) as block:
-        a = ub(kernel, "a")
-        kernel.vector_dup(128, a, 1.0, 1, 1, 8)
+        a = filled(kernel, "a")
         me = kernel.Scalar("int32", init_value=block)
         for turn in range(2):
             if turn and barrier:
@@ -89,8 +88,7 @@ def test_a_block_reading_what_it_wrote_itself(kernel: Any, fault: bool) -> None:
     board = kernel.Tensor("float16", (256,), tik.scope_gm, "board", is_workspace=True)
     target = kernel.Tensor("float16", (256,), tik.scope_gm, "target")
     with per_block(kernel) as block:
-        a = ub(kernel, "a")
-        kernel.vector_dup(128, a, 1.0, 1, 1, 8)
+        a = filled(kernel, "a")
         kernel.data_move(board[block * 128], a, 0, 1, 8, 0, 0)
         kernel.data_move(a, board[0 if fault else block * 128], 0, 1, 8, 0, 0)
         kernel.data_move(target[block * 128], a, 0, 1, 8, 0, 0)
@@ -108,7 +106,7 @@ def test_a_block_reading_what_it_wrote_itself(kernel: Any, fault: bool) -> None:
         ("disjoint", False),
     ],
 )
-def test_race_between_pipes(kernel: Any, source: Any, target: Any, order: str, fault: bool) -> None:
+def test_race_between_pipes(kernel: Any, source: Any, order: str, fault: bool) -> None:
     """The vector unit uses what a move brings in."""
     a, b = ub(kernel, "a"), ub(kernel, "b")
     kernel.vector_dup(128, b, 0.0, 1, 1, 8)
@@ -123,20 +121,19 @@ def test_race_between_pipes(kernel: Any, source: Any, target: Any, order: str, f
             kernel.pipe_barrier("PIPE_V")
         use = b if order == "disjoint" else a
         kernel.vec_adds(128, b, use, 1.0, 1, 8, 8)
-    kernel.data_move(target, b, 0, 1, 8, 0, 0)
     check(
         kernel,
         fault,
         TikSyncError,
         r"vec_adds on PIPE_V reads bytes .* of UB that data_move on PIPE_MTE2 writes",
         [source],
-        [target],
+        result=b,
         source=DATA,
     )
 
 
 @faulty
-def test_accesses_of_one_pipe_are_in_order(kernel: Any, source: Any, target: Any, fault: bool) -> None:
+def test_accesses_of_one_pipe_are_in_order(kernel: Any, target: Any, fault: bool) -> None:
     a = ub(kernel, "a")
     kernel.vector_dup(128, a, 0.0, 1, 1, 8)
     with kernel.new_stmt_scope(disable_sync=True):
@@ -145,12 +142,11 @@ def test_accesses_of_one_pipe_are_in_order(kernel: Any, source: Any, target: Any
         if fault:
             kernel.data_move(target, a, 0, 1, 8, 0, 0)
     if not fault:
-        kernel.data_move(target, a, 0, 1, 8, 0, 0)
-    check(kernel, fault, TikSyncError, "data_move on PIPE_MTE3 reads .* vec_adds on PIPE_V writes", [], [target])
+        check(kernel, fault, TikSyncError, "data_move on PIPE_MTE3 reads .* vec_adds on PIPE_V writes", result=a)
 
 
 @faulty
-def test_a_flag_for_another_event_orders_nothing(kernel: Any, source: Any, target: Any, fault: bool) -> None:
+def test_a_flag_for_another_event_orders_nothing(kernel: Any, source: Any, fault: bool) -> None:
     a = ub(kernel, "a")
     with kernel.new_stmt_scope(disable_sync=True):
         kernel.set_flag("PIPE_MTE2", "PIPE_V", 1)
@@ -158,27 +154,23 @@ def test_a_flag_for_another_event_orders_nothing(kernel: Any, source: Any, targe
         kernel.set_flag("PIPE_MTE2", "PIPE_V", 0)
         kernel.wait_flag("PIPE_MTE2", "PIPE_V", 1 if fault else 0)
         kernel.vec_adds(128, a, a, 1.0, 1, 8, 8)
-        kernel.pipe_barrier("PIPE_ALL")
-        kernel.data_move(target, a, 0, 1, 8, 0, 0)
-    check(kernel, fault, TikSyncError, "vec_adds on PIPE_V", [source], [target], source=DATA)
+    check(kernel, fault, TikSyncError, "vec_adds on PIPE_V", [source], result=a, source=DATA)
 
 
 @faulty
-def test_flag_that_nothing_sets(kernel: Any, source: Any, target: Any, fault: bool) -> None:
+def test_flag_that_nothing_sets(kernel: Any, source: Any, fault: bool) -> None:
     a = ub(kernel, "a")
     kernel.data_move(a, source, 0, 1, 8, 0, 0)
     if not fault:
         kernel.set_flag("PIPE_MTE2", "PIPE_V", 0)
     kernel.wait_flag("PIPE_MTE2", "PIPE_V", 0)
-    kernel.data_move(target, a, 0, 1, 8, 0, 0)
-    check(kernel, fault, TikParamError, "wait_flag.* has no set_flag before it", [source], [target], source=DATA)
+    check(kernel, fault, TikParamError, "wait_flag.* has no set_flag before it", [source], result=a, source=DATA)
 
 
 @faulty
 def test_more_blocks_at_a_barrier_than_cores(kernel: Any, target: Any, fault: bool) -> None:
     with per_block(kernel, 33 if fault else 32):
-        a = ub(kernel, "a")
-        kernel.vector_dup(128, a, 1.0, 1, 1, 8)
+        a = filled(kernel, "a")
         kernel.block_barrier()
         kernel.data_move(target, a, 0, 1, 8, 0, 0)
     kernel.BuildCCE("kernel", [], [target])
@@ -190,7 +182,7 @@ def test_more_blocks_at_a_barrier_than_cores(kernel: Any, target: Any, fault: bo
 
 
 @faulty
-def test_the_scalar_unit_races_too(kernel: Any, source: Any, target: Any, fault: bool) -> None:
+def test_the_scalar_unit_races_too(kernel: Any, source: Any, fault: bool) -> None:
     a = ub(kernel, "a")
     value = kernel.Scalar("float16")
     with kernel.new_stmt_scope(disable_sync=True):
@@ -198,9 +190,8 @@ def test_the_scalar_unit_races_too(kernel: Any, source: Any, target: Any, fault:
         if not fault:
             kernel.pipe_barrier("PIPE_ALL")
         value.set_as(a[0])
-    kernel.data_move(target, a, 0, 1, 8, 0, 0)
     check(
-        kernel, fault, TikSyncError, "the scalar access to tensor 'a' on PIPE_S reads", [source], [target], source=DATA
+        kernel, fault, TikSyncError, "the scalar access to tensor 'a' on PIPE_S reads", [source], result=a, source=DATA
     )
 
 
@@ -210,8 +201,7 @@ def test_what_the_scalar_unit_has_done_is_done_when_it_issues(kernel: Any, targe
     with kernel.new_stmt_scope(disable_sync=True):
         a[0].set_as(1.0)
         kernel.vec_adds(128, a, a, 1.0, 1, 8, 8)
-    kernel.data_move(target, a, 0, 1, 8, 0, 0)
-    check(kernel, False, TikSyncError, "", [], [target])
+    check(kernel, False, TikSyncError, "", result=a)
 
 
 def test_races_are_found_without_numerics(kernel: Any, source: Any, target: Any) -> None:

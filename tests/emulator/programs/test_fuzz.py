@@ -58,20 +58,8 @@ def test_random_programs_cover_the_language() -> None:
         for seed in range(2 * PROGRAMS):
             text += dump(Generator(seed).tik)
     for word in (
-        "thread_num=2",
-        "block_num=2",
-        "else",
-        "break",
-        "continue",
-        "scope",
-        "vec_add",
-        "vadd",
-        "vec_conv",
-        "vcmax",
-        "vec_sel",
-        "vec_trans",
-        "data_move",
-        " in L1",
+        *("thread_num=2", "block_num=2", "else", "break", "continue", "scope", "vec_add", "vadd", "vec_conv", "vcmax"),
+        *("vec_sel", "vec_trans", "data_move", " in L1"),
     ):
         assert word in text, word
 

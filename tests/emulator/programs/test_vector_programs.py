@@ -13,7 +13,7 @@ from tikemu import tik
 from tikemu.errors import TikError, TikParamError
 
 from tests.emulator.support import naive
-from tests.emulator.support.vector_statement import sample
+from tests.emulator.support.vector_inputs import sample
 
 SIZE = 2048
 

@@ -1,34 +1,96 @@
-"""A small bench for single instructions: tensors in memories, one call at a time, through check and bind."""
+"""A bench for single instructions: tensors in the memories of one core, one call at a time, through check and bind."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from tikemu import soc
+import pytest
+from tikemu import Options, default_options, soc
+from tikemu.errors import TikWarning
 from tikemu.isa import registry
 from tikemu.isa.call import BindContext, CoreState
 from tikemu.isa.micro_op import MicroOp, Operand
-from tikemu.isa.region import Memory
+from tikemu.isa.region import Memory, Region
 from tikemu.program import ir
 
-from tests.emulator.support.judgement import Judgement, fault
+from tests.emulator.support.naive_instructions import INSTRUCTIONS
+from tests.emulator.support.naive_values import Pointer
 
-SCOPES = {
-    "UB": "local.UB",
-    "L1": "local.L1",
-    "L0A": "local.L0A",
-    "L0B": "local.L0B",
-    "L0C": "local.L0C",
-    "GM": "global",
-}
 SOC = soc.ASCEND_910A
+SCOPES = {"GM": "global", **{kind: f"local.{kind}" for kind in ("UB", "L1", "L0A", "L0B", "L0C")}}
+ALIGNMENT = {"UB": 32, "L1": 512, "L0A": 512, "L0B": 512, "L0C": 1024}
+
+
+class Judgement:
+    """Options of default or strict mode, and what was told under them.
+
+    Attributes:
+        options: of the mode.
+        said: messages of questionable use, in default mode.
+    """
+
+    def __init__(self, strict: bool) -> None:
+        self.options = Options(strict=strict)
+        self.said: list[str] = []
+
+    def report(self, kind: str, error: Any, message: str) -> None:
+        """What recorder and runtime do: an error in strict mode, otherwise a warning."""
+        if self.options.raises(kind):
+            raise error(message)
+        self.said.append(message)
+        warnings.warn(message, TikWarning, stacklevel=2)
+
+
+def fault(error: Any, message: str) -> None:
+    """What the runtime does with an error of an instruction."""
+    raise error(message)
+
+
+def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides in elements."""
+    return tuple(int(np.prod(shape[axis + 1 :])) for axis in range(len(shape)))
+
+
+def recorded(dtype: str, memory: str, name: str = "t", shape: tuple[int, ...] = (4096,)) -> ir.View:
+    """A tensor as the front end records it, for checks at the call."""
+    info = ir.TensorInfo(name, dtype, shape, SCOPES[memory], 0, ir.Location("user.py", 1))
+    return ir.View(info, dtype, 0, shape, row_major(shape))
+
+
+def check(api: str, *args: Any, strict: bool = False, **kwargs: Any) -> list[str]:
+    """The checks of a recorded call; returns the warnings."""
+    spec = registry.specs()[api]
+    judgement = Judgement(strict)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TikWarning)
+        spec.check(spec.arguments(*args, **kwargs), SOC, judgement.options, judgement.report)
+    return judgement.said
+
+
+def refuses(error: type[Exception], match: str | None, api: str, /, *args: Any, **kwargs: Any) -> None:
+    """The checks of a recorded call raise ``error`` with a message that ``match`` matches."""
+    with pytest.raises(error, match=match):
+        check(api, *args, **kwargs)
+
+
+def touched(region: Region) -> np.ndarray:
+    """Numbers of the bytes of a region."""
+    return np.flatnonzero(region.bitmap(0, region.end))
 
 
 @dataclass(frozen=True, eq=False)
 class Tensor:
-    """A tensor (or a part of it) on the bench."""
+    """A tensor on the bench, or a view of it.
+
+    Attributes:
+        base, nbytes: address and size of the tensor in its memory.
+        offset, strides: of the view, in elements.
+    """
 
     info: ir.TensorInfo
     memory: Memory
@@ -37,37 +99,60 @@ class Tensor:
     dtype: str
     offset: int
     shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    def at(self, offset: int, shape: Sequence[int] | None = None, strides: tuple[int, ...] = ()) -> Tensor:
+        """A window that starts ``offset`` elements further; by default flat, up to the end."""
+        shape = (int(np.prod(self.shape)) - offset,) if shape is None else tuple(shape)
+        return replace(self, offset=self.offset + offset, shape=shape, strides=strides or row_major(shape))
 
     def __getitem__(self, index: int | slice) -> Tensor:
-        size = int(np.prod(self.shape))
-        if isinstance(index, slice):
-            start, stop, _ = index.indices(size)
-        else:
-            start, stop = index, index + 1
-        return replace(self, offset=self.offset + start, shape=(stop - start,))
+        """One element, or a range of a flat tensor."""
+        if isinstance(index, int):
+            return self.at(index, (1,))
+        start, stop, _ = index.indices(self.shape[0])
+        return self.at(start, (stop - start,))
 
-    def view(self, run_time_offset: bool) -> ir.View:
-        offset = ir.Variable("offset", "int32", "scalar", 0) if run_time_offset else self.offset
-        return ir.View(self.info, self.dtype, offset, self.shape, (1,))
+    def view(self, run_time: bool) -> ir.View:
+        """As a recorded program holds it; offset and shape perhaps as variables."""
+        number = ir.Variable("n", "int32", "scalar", 0)
+        offset, shape = (number, (number,) * len(self.shape)) if run_time else (self.offset, self.shape)
+        return ir.View(self.info, self.dtype, offset, shape, self.strides)
+
+    @property
+    def address(self) -> int:
+        """Of the first element, in bytes."""
+        return self.base + self.offset * np.dtype(self.dtype).itemsize
 
     def operand(self) -> Operand:
+        """As the runtime hands it to an instruction."""
+        end = self.base + self.nbytes
+        return Operand(self.memory, self.address, self.base, end, self.dtype, self.shape, self.strides, self.info.name)
+
+    def _array(self) -> np.ndarray:
         size = np.dtype(self.dtype).itemsize
-        return Operand(
-            self.memory,
-            self.base + self.offset * size,
-            self.base,
-            self.base + self.nbytes,
-            self.dtype,
-            self.shape,
-            (1,),
-            self.info.name,
-        )
+        return self.memory.view(self.dtype, self.address, self.shape, tuple(size * stride for stride in self.strides))
+
+    def _bits(self) -> np.ndarray:
+        size = np.dtype(self.dtype).itemsize
+        strides = (*(size * stride for stride in self.strides), 1)
+        return np.ndarray((*self.shape, size), np.uint8, self.memory.defined, self.address, strides)
 
     @property
     def values(self) -> np.ndarray:
         """A copy of the elements."""
-        operand = self.operand()
-        return self.memory.data[operand.address : operand.end].copy().view(self.dtype)[: int(np.prod(self.shape))]
+        return self._array().copy()
+
+    @property
+    def defined(self) -> np.ndarray:
+        """Per element: all bytes are defined."""
+        return self._bits().all(axis=-1)
+
+    def store(self, values: Any) -> None:
+        """Sets the elements, which are then defined."""
+        self._array()[...] = np.asarray(values, self.dtype).reshape(self.shape)
+        if self.memory.defined is not None:
+            self._bits()[...] = 1
 
 
 class Runtime:
@@ -77,32 +162,47 @@ class Runtime:
         self.value, self.variable = value, ir.Variable("s", dtype, "scalar", 0)
 
 
-@dataclass
 class Bench:
-    """Memories of one core and the calls made on them."""
+    """Memories of one core and global tensors, and the calls made on them.
 
-    strict: bool = False
-    memories: dict[str, Memory] = field(default_factory=dict)
-    top: dict[str, int] = field(default_factory=dict)
-    core: CoreState = field(default_factory=CoreState)
-    uid: int = 0
+    Args:
+        strict: mode of the calls; None: that of the options in force.
+    """
 
-    def tensor(self, values: np.ndarray, name: str = "", memory: str = "UB", align: int = 32) -> Tensor:
-        """Place an array in a memory."""
-        values = np.ascontiguousarray(values)
-        target = self.memories.setdefault(
-            memory, Memory(memory, memory, SOC.capacity(memory) if memory != "GM" else 1 << 20, self.strict)
-        )
-        base = -(-self.top.get(memory, 0) // align) * align
-        self.top[memory] = base + values.nbytes
-        target.data[base : base + values.nbytes] = values.reshape(-1).view(np.uint8)
+    def __init__(self, strict: bool | None = None) -> None:
+        self.strict = strict = default_options().strict if strict is None else strict
+        self.memories = {kind: Memory(kind, kind, SOC.capacity(kind), strict) for kind in ALIGNMENT}
+        self.top = dict.fromkeys(ALIGNMENT, 0)
+        self.core = CoreState()
+        self.naive = SimpleNamespace(register=0)
+        self.uid = 0
+
+    def tensor(self, kind: str, dtype: str, shape: int | Sequence[int], values: Any = None, name: str = "t") -> Tensor:
+        """Allocate; ``values`` are stored and count as defined."""
+        shape = (shape,) if isinstance(shape, int) else tuple(shape)
+        size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+        if kind == "GM":
+            memory, base = Memory("GM", name, -(-size // 32) * 32, self.strict), 0
+        else:
+            memory, base, unit = self.memories[kind], self.top[kind], ALIGNMENT[kind]
+            self.top[kind] = base + -(-size // unit) * unit
+            assert base + size <= SOC.capacity(kind), f"{kind} of the bench is full"
         self.uid += 1
-        info = ir.TensorInfo(
-            name or f"t{self.uid}", values.dtype.name, values.shape, SCOPES[memory], self.uid, ir.Location("bench", 1)
-        )
-        return Tensor(info, target, base, values.nbytes, values.dtype.name, 0, (values.size,))
+        info = ir.TensorInfo(name, dtype, shape, SCOPES[kind], self.uid, ir.Location("bench", 1))
+        tensor = Tensor(info, memory, base, size, dtype, 0, shape, row_major(shape))
+        if values is not None:
+            tensor.store(values)
+        return tensor
 
-    def bind(self, api: str, *args: Any, **kwargs: Any) -> tuple[MicroOp, ...]:
+    def ub(self, values: np.ndarray, name: str = "") -> Tensor:
+        """An array as flat tensor in the Unified Buffer, the bit patterns kept."""
+        tensor = self.tensor("UB", values.dtype.name, values.size, name=name or f"t{self.uid + 1}")
+        tensor.store(values)
+        return tensor
+
+    def bind(
+        self, api: str, *args: Any, free_bytes: Mapping[str, int] | None = None, **kwargs: Any
+    ) -> tuple[MicroOp, ...]:
         """Check a call as the front end does, then bind it as the machine does."""
         spec = registry.specs()[api]
         given = spec.arguments(*args, **kwargs)
@@ -111,17 +211,66 @@ class Bench:
         static: list[bool] = []
         _map(given, lambda value: static.append(not isinstance(value, Runtime)))
         self.uid += 1
-        context = BindContext(SOC, judgement.options, self.core, judgement.report, fault, all(static), self.uid)
+        context = BindContext(
+            SOC, judgement.options, self.core, judgement.report, fault, all(static), self.uid, free_bytes or {}
+        )
         return spec.bind(context, _map(given, _resolved))
 
     def call(self, api: str, *args: Any, **kwargs: Any) -> Any:
         """Execute one instruction. Returns a compare-mask handle where the instruction does."""
         operations = self.bind(api, *args, **kwargs)
-        with np.errstate(all="ignore"):
-            for operation in operations:
-                if operation.run is not None:
-                    operation.run()
+        for operation in operations:
+            self.execute(operation)
         return ir.CmpMask(self.uid) if registry.specs()[api].returns == "cmpmask" else operations
+
+    def refuses(self, error: type[Exception], match: str | None, api: str, /, *args: Any, **kwargs: Any) -> None:
+        """A call raises ``error``, when it is checked, bound or executed, with a message that ``match`` matches."""
+        with pytest.raises(error, match=match):
+            self.call(api, *args, **kwargs)
+
+    def agree(self, api: str, *args: Any, **kwargs: Any) -> Any:
+        """Execute one instruction; the memories of its operands are then what the naive interpreter makes of them, bit
+        for bit. Returns what :meth:`call` does."""
+        expected: dict[Memory, bytearray] = {}
+
+        def pointer(value: Any) -> Any:
+            value = value.value if isinstance(value, Runtime) else value
+            if not isinstance(value, Tensor):
+                return value
+            data = expected.setdefault(value.memory, bytearray(value.memory.data))
+            return Pointer(data, value.address, value.dtype)
+
+        INSTRUCTIONS[api](self.naive, _map(registry.specs()[api].arguments(*args, **kwargs), pointer))
+        result = self.call(api, *args, **kwargs)
+        for memory, data in expected.items():
+            wrong = np.flatnonzero(np.frombuffer(data, np.uint8) != memory.data)
+            assert wrong.size == 0, f"{wrong.size} bytes of {memory.name} differ, first at {wrong[0]}"
+        return result
+
+    def execute(self, op: MicroOp) -> None:
+        """Run one micro-operation; strict: check and update the defined bits."""
+        if self.strict and op.run_defined is None:
+            for item in op.reads:
+                for bits in item.region.views(item.operand.memory.defined):
+                    assert bits.all(), f"{op.name} reads undefined bytes of {item.operand.name}"
+        if op.run is not None:
+            with np.errstate(all="ignore"):
+                op.run()
+        if not self.strict:
+            return
+        if op.run_defined is not None:
+            op.run_defined()
+            return
+        for accesses, value in ((op.writes, 1), (op.undefined, 0)):
+            for item in accesses:
+                for bits in item.region.views(item.operand.memory.defined):
+                    bits[...] = value
+
+
+def three_tensors(dtype: str = "float16", strict: bool | None = None, count: int = 1024) -> tuple[Bench, Any, Any, Any]:
+    """A bench with three tensors of ones in the Unified Buffer."""
+    bench = Bench(strict)
+    return (bench, *(bench.ub(np.ones(count, dtype), name) for name in ("x", "y", "z")))
 
 
 def _map(value: Any, function: Any) -> Any:
@@ -136,8 +285,8 @@ def _map(value: Any, function: Any) -> Any:
 def _recorded(value: Any) -> Any:
     """An operand as a recorded program holds it."""
     if isinstance(value, Runtime):
-        return value.value.view(run_time_offset=True) if isinstance(value.value, Tensor) else value.variable
-    return value.view(run_time_offset=False) if isinstance(value, Tensor) else value
+        return value.value.view(run_time=True) if isinstance(value.value, Tensor) else value.variable
+    return value.view(run_time=False) if isinstance(value, Tensor) else value
 
 
 def _resolved(value: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import Any, Callable
 import numpy as np
 from tikemu import tik
 
-from tests.emulator.support.strict_programs import per_block, ub
+from tests.emulator.support.strict_programs import filled, per_block, ub
 
 #: What a program gives: its inputs and outputs, and more options.
 Parts = tuple[list[Any], list[Any], dict[str, Any]]
@@ -16,13 +16,6 @@ Parts = tuple[list[Any], list[Any], dict[str, Any]]
 def _target(kernel: Any, count: int = 128) -> Any:
     """The output."""
     return kernel.Tensor("float16", (count,), tik.scope_gm, "target")
-
-
-def _filled(kernel: Any, count: int = 128) -> Any:
-    """A defined tensor."""
-    data = ub(kernel, "data", count)
-    kernel.vec_dup(128, data, 1.0, count // 128, 8)
-    return data
 
 
 def _to(kernel: Any, target: Any, data: Any) -> Parts:
@@ -53,7 +46,7 @@ def race(kernel: Any) -> Parts:
 
 def overlap(kernel: Any) -> Parts:
     """A move into its own source."""
-    data = _filled(kernel, 256)
+    data = filled(kernel, count=256)
     kernel.data_move(data[16], data, 0, 1, 8, 0, 0)
     return _to(kernel, _target(kernel), data)
 
@@ -61,7 +54,7 @@ def overlap(kernel: Any) -> Parts:
 def bounds(kernel: Any) -> Parts:
     """A tensor is filled beyond its end."""
     first = ub(kernel, "first")
-    _filled(kernel)
+    filled(kernel)
     kernel.vec_dup(128, first, 0.0, 2, 8)
     return (*_to(kernel, _target(kernel), first)[:2], {"bounds": "buffer"})
 
@@ -69,7 +62,7 @@ def bounds(kernel: Any) -> Parts:
 def padding(kernel: Any) -> Parts:
     """A move ends behind a GM tensor."""
     target = _target(kernel, 20)
-    data = _filled(kernel)
+    data = filled(kernel)
     kernel.data_move(target, data, 0, 1, kernel.Scalar("int32", init_value=2), 0, 0)
     return [], [target], {}
 
@@ -112,14 +105,14 @@ def value(kernel: Any) -> Parts:
 
 def argument(kernel: Any) -> Parts:
     """A mask without a lane."""
-    data = _filled(kernel)
+    data = filled(kernel)
     kernel.vec_dup([0, 0], data, 1.0, 1, 8)
     return [], [], {}
 
 
 def compare_mask(kernel: Any) -> Parts:
     """A second comparison before the use of the first."""
-    data = _filled(kernel)
+    data = filled(kernel)
     mask = kernel.vcmp_gt(128, data, data, 1, 1)
     kernel.vcmp_lt(128, data, data, 1, 1)
     kernel.vsel(128, 0, data, mask, data, data, 1, 1, 1, 1, 8, 8, 8)
@@ -128,7 +121,7 @@ def compare_mask(kernel: Any) -> Parts:
 
 def block_loop(kernel: Any) -> Parts:
     """A tensor outside of the multi-core loop."""
-    data = _filled(kernel)
+    data = filled(kernel)
     with per_block(kernel):
         kernel.vec_adds(128, data, data, 1.0, 1, 8, 8)
     return [], [], {}
@@ -144,7 +137,7 @@ def loop(kernel: Any) -> Parts:
 
 def synchronisation(kernel: Any) -> Parts:
     """A flag that nobody sets."""
-    data = _filled(kernel)
+    data = filled(kernel)
     kernel.wait_flag("PIPE_V", "PIPE_MTE3", 0)
     return _to(kernel, _target(kernel), data)
 

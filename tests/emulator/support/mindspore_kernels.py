@@ -113,74 +113,66 @@ def run(case: Case, strict: bool = False, options: dict[str, Any] | None = None)
     return Outcome(*worst, result.cycles, sum(entry.count for entry in result.instructions.values()))
 
 
+#: The operator function of each kernel.
+FUNCTIONS = {
+    "batch_matmul": "cus_batch_matmul",
+    "cholesky_trsm": "cus_cholesky_trsm",
+    "dsd": "dsd_matmul",
+    "dsd_back": "dsdbpropimpl",
+    "fused_abs_max1": "cus_fused_abs_max1",
+    "img2col": "cus_img2col",
+    "matmul_cube_dense_left": "cus_matmul_cube_dense_left",
+    "matmul_cube_dense_right": "cus_matmul_cube_dense_right",
+    "matmul_cube_fracz_left_cast": "cus_matmul_cube_fraczleftcast",
+    "matmul_cube_fracz_right_mul": "cus_matmul_cube_fraczrightmul",
+    "matmul_dds": "matmul_dds",
+    "matmul_dds_grad": "matmul_dds_grad",
+    "matrix_combine": "cus_matrix_combine",
+    "transpose02314": "cus_transpose02314",
+}
+
+
 def _cases() -> list[Case]:
     """All cases; those of minutes are marked slow."""
     cases: list[Case] = []
 
-    def add(kernel: str, function: str, shape: Any, problem: Any, **more: Any) -> None:
+    def add(kernel: str, shape: Any, problem: Callable[..., Problem], *arguments: Any, **more: Any) -> None:
         text = "x".join(map(str, shape)) if isinstance(shape, Sequence) and not isinstance(shape, str) else str(shape)
-        cases.append(Case(kernel, function, text, problem, **more))
+        cases.append(Case(kernel, FUNCTIONS[kernel], text, lambda random: problem(random, *arguments), **more))
 
     for shape in [(1, 64, 64), (1, 128, 128), (5, 128, 128), (9, 128, 128), (18, 128, 128), (36, 128, 128)]:
-        add("batch_matmul", "cus_batch_matmul", shape, problems.batch_matmul(shape), slow=shape[0] > 1)
+        add("batch_matmul", shape, problems.batch_matmul, shape, slow=shape[0] > 1)
     for size in (64, 128, 256):
-        add(
-            "cholesky_trsm",
-            "cus_cholesky_trsm",
-            (size, size),
-            problems.cholesky(size),
-            strict="vln: the result for a number <= 0 is not specified",
-        )  # of lanes that it does not use
+        unused = "vln: the result for a number <= 0 is not specified"  # of lanes that it does not use
+        add("cholesky_trsm", (size, size), problems.cholesky, size, strict=unused)
     for sequence, heads in ((512, 4), (1024, 2)):
         name = f"sequence {sequence}, {heads} heads"
-        add("dsd", "dsd_matmul", name, sparse.dsd(sequence, heads))
-        add("dsd_back", "dsdbpropimpl", name, sparse.dsd_back(sequence, heads))
+        add("dsd", name, sparse.dsd, sequence, heads)
+        add("dsd_back", name, sparse.dsd_back, sequence, heads)
     for count in (1, 2, 4, 8, 16, 32, 9, 18, 36):
-        add("fused_abs_max1", "cus_fused_abs_max1", (count, 128, 128), problems.abs_max((count, 128, 128), (-1, -1)))
-    add("fused_abs_max1", "cus_fused_abs_max1", (1, 64, 64), problems.abs_max((1, 64, 64), (64, 64)))
-    add("fused_abs_max1", "cus_fused_abs_max1", (32, 64), problems.abs_max((32, 64), (-1, -1)))
+        add("fused_abs_max1", (count, 128, 128), problems.abs_max, (count, 128, 128), (-1, -1))
+    add("fused_abs_max1", (1, 64, 64), problems.abs_max, (1, 64, 64), (64, 64))
+    add("fused_abs_max1", (32, 64), problems.abs_max, (32, 64), (-1, -1))
     for count, origin in ((2, 147), (5, 576), (8, 1000), (8, 1001)):
-        add(
-            "fused_abs_max1",
-            "cus_fused_abs_max1",
-            f"{count}x128x128 of {origin}x{origin}",
-            problems.abs_max_of_padded((count, 128, 128), origin),
-        )
+        name = f"{count}x128x128 of {origin}x{origin}"
+        add("fused_abs_max1", name, problems.abs_max_of_padded, (count, 128, 128), origin)
     # The first shape reads windows that end below the image; the second keeps results in a tensor that a loop defines
     # again in every iteration.
-    undefined = {(1, 224, 7, 2): "undefined bytes", (16, 56, 1, 2): "undefined bytes"}
+    undefined = ((1, 224, 7, 2), (16, 56, 1, 2))
     for c1, size, kernel, stride in [
-        (32, 14, 3, 2),
-        (1, 224, 7, 2),
-        (4, 56, 3, 1),
-        (8, 56, 3, 2),
-        (8, 28, 3, 1),
-        (16, 28, 3, 2),
-        (16, 14, 3, 1),
-        (32, 7, 3, 1),
-        (64, 14, 1, 1),
-        (32, 7, 1, 1),
-        (4, 56, 1, 1),
-        (64, 14, 1, 2),
-        (128, 7, 1, 1),
-        (32, 28, 1, 2),
-        (16, 56, 1, 2),
-        (8, 28, 1, 1),
-        (32, 28, 1, 1),
-        (16, 14, 1, 1),
-        (16, 56, 1, 1),
+        *((32, 14, 3, 2), (1, 224, 7, 2), (4, 56, 3, 1), (8, 56, 3, 2), (8, 28, 3, 1), (16, 28, 3, 2), (16, 14, 3, 1)),
+        *((32, 7, 3, 1), (64, 14, 1, 1), (32, 7, 1, 1), (4, 56, 1, 1), (64, 14, 1, 2), (128, 7, 1, 1), (32, 28, 1, 2)),
+        *((16, 56, 1, 2), (8, 28, 1, 1), (32, 28, 1, 1), (16, 14, 1, 1), (16, 56, 1, 1)),
     ]:
         add(
             "img2col",
-            "cus_img2col",
             f"32x{c1}x{size}x{size}x16 kernel {kernel} stride {stride}",
-            problems.img2col(c1, size, kernel, stride, repeats_channel=(c1, size, kernel) == (8, 28, 3)),
+            *(problems.img2col, c1, size, kernel, stride, (c1, size, kernel) == (8, 28, 3)),
             slow=(c1, size, kernel) not in ((32, 7, 1), (16, 14, 1)),
-            strict=undefined.get((c1, size, kernel, stride), ""),
+            strict="undefined bytes" if (c1, size, kernel, stride) in undefined else "",
         )
     add(
         "matmul_cube_dense_left",
-        "cus_matmul_cube_dense_left",
         "1008x1008x2048",
         problems.dense_left,
         default="dst touches bytes 0 to 131072 of tensor 'input_2_local_l1', which has 65536",
@@ -189,7 +181,6 @@ def _cases() -> list[Case]:
     )
     add(
         "matmul_cube_dense_right",
-        "cus_matmul_cube_dense_right",
         "1008x2048x2048",
         problems.dense_right,
         default="src touches bytes 7680 to 61952 of tensor 'input_1_local_l11', which has 61440",
@@ -197,64 +188,30 @@ def _cases() -> list[Case]:
         options={"bounds": "buffer"},
     )
     for m, n in [(4, 4), (4, 36), (8, 72), (4, 49), (8, 16), (16, 4), (16, 144), (32, 16), (64, 16), (128, 32)]:
-        add(
-            "matmul_cube_fracz_left_cast",
-            "cus_matmul_cube_fraczleftcast",
-            f"{16 * m}x{16 * m}x{16 * n}",
-            problems.left_cast(m, n),
-            slow=m == 128,
-        )
+        add("matmul_cube_fracz_left_cast", (16 * m, 16 * m, 16 * n), problems.left_cast, m, n, slow=m == 128)
+    beyond = "touches bytes 0 to 32 of tensor 'matrix_max', which has 4 bytes"
     for k, m in [(4, 4), (4, 16), (8, 32), (36, 4), (49, 4), (16, 4), (32, 8), (72, 8), (144, 16), (288, 32)]:
-        add(
-            "matmul_cube_fracz_right_mul",
-            "cus_matmul_cube_fraczrightmul",
-            f"{16 * m}x{16 * k}x{16 * k}",
-            problems.right_mul(k, m),
-            strict="touches bytes 0 to 32 of tensor 'matrix_max', which has 4 bytes",
-            slow=k == 288,
-        )
+        shape = (16 * m, 16 * k, 16 * k)
+        add("matmul_cube_fracz_right_mul", shape, problems.right_mul, k, m, strict=beyond, slow=k == 288)
     for sequence, heads in ((512, 2), (1024, 2)):
         name = f"sequence {sequence}, {heads} heads"
-        add(
-            "matmul_dds",
-            "matmul_dds",
-            name,
-            sparse.dds(sequence, heads),
-            slow=sequence == 1024,
-        )
-        add("matmul_dds_grad", "matmul_dds_grad", name, sparse.dds_grad(sequence, heads))
+        add("matmul_dds", name, sparse.dds, sequence, heads, slow=sequence == 1024)
+        add("matmul_dds_grad", name, sparse.dds_grad, sequence, heads)
+    outside = "belong inside the multi-core loop"
     for shape in [(1, 64, 64), (1, 128, 128), (2, 128, 128), (4, 128, 128), (8, 128, 128)]:
-        add(
-            "matrix_combine",
-            "cus_matrix_combine",
-            shape,
-            problems.combine(shape),
-            strict="" if shape[0] == 1 and shape[1] == 64 else "belong inside the multi-core loop",
-        )
+        add("matrix_combine", shape, problems.combine, shape, strict="" if shape == (1, 64, 64) else outside)
     for c1, size in [
-        (32, 7),
-        (128, 7),
-        (16, 14),
-        (32, 14),
-        (64, 14),
-        (8, 28),
-        (16, 28),
-        (32, 28),
-        (4, 56),
-        (8, 56),
-        (16, 56),
+        *((32, 7), (128, 7), (16, 14), (32, 14), (64, 14), (8, 28), (16, 28), (32, 28), (4, 56), (8, 56), (16, 56)),
         (4, 112),
     ]:
-        leaves = "overflows tensor" if (c1, size) == (8, 56) else ""  # a loop of 16 where 8 are meant
-        outside = "belong inside the multi-core loop" if (c1, size) in ((8, 28), (32, 28), (8, 56), (16, 56)) else ""
+        leaves = (c1, size) == (8, 56)  # a loop of 16 where 8 are meant
         add(
             "transpose02314",
-            "cus_transpose02314",
-            f"32x{c1}x{size}x{size}x16",
-            problems.transpose(c1, size),
+            (32, c1, size, size, 16),
+            *(problems.transpose, c1, size),
             slow=(c1, size) != (32, 7),
-            default=leaves,
-            strict=outside,
+            default="overflows tensor" if leaves else "",
+            strict=outside if (c1, size) in ((8, 28), (32, 28), (8, 56), (16, 56)) else "",
             options={"bounds": "buffer"} if leaves else {},
         )
     return cases

@@ -83,116 +83,96 @@ def product(a: np.ndarray, b: np.ndarray, half: bool = False) -> tuple[np.ndarra
     return truth, bound + np.abs(truth) * U16 * 1.01 + 2.0**-25 if half else bound
 
 
-def batch_matmul(shape: tuple[int, int, int]) -> Callable[[np.random.Generator], Problem]:
+def batch_matmul(generator: np.random.Generator, shape: tuple[int, int, int]) -> Problem:
     """The problem of cus_batch_matmul: ``a @ b^T`` for each of a batch."""
-
-    def problem(generator: np.random.Generator) -> Problem:
-        a, b = (normal(generator, *shape, dtype=SINGLE) for _ in range(2))
-        truth, bound = product(a, b.transpose(0, 2, 1))
-        return Problem(
-            {"input_x1": described(a), "input_x2": described(b), "output": described(a)},
-            {"input1": a.reshape(-1), "input2": b.reshape(-1)},
-            {"res": (truth.reshape(-1), bound.reshape(-1))},
-        )
-
-    return problem
+    a, b = (normal(generator, *shape, dtype=SINGLE) for _ in range(2))
+    truth, bound = product(a, b.transpose(0, 2, 1))
+    return Problem(
+        {"input_x1": described(a), "input_x2": described(b), "output": described(a)},
+        {"input1": a.reshape(-1), "input2": b.reshape(-1)},
+        {"res": (truth.reshape(-1), bound.reshape(-1))},
+    )
 
 
-def cholesky(size: int) -> Callable[[np.random.Generator], Problem]:
+def cholesky(generator: np.random.Generator, size: int) -> Problem:
     """The inverse of the upper Cholesky factor of every diagonal block of 128."""
-
-    def problem(generator: np.random.Generator) -> Problem:
-        x = generator.standard_normal((size, size))
-        a = (x @ x.T / size + 2 * np.eye(size)).astype(SINGLE)
-        split = min(size, 128)
-        blocks = [a[i : i + split, i : i + split].astype(np.float64) for i in range(0, size, split)]
-        truth = np.stack([np.linalg.inv(np.linalg.cholesky(block).T) for block in blocks])
-        # Backward error of Cholesky and substitution, times the condition of the block.
-        condition = max(np.linalg.cond(block) for block in blocks)
-        return Problem(
-            {"input_x": described(a), "output": {"shape": truth.shape, "dtype": "float32"}, "kernel_name": "cholesky"},
-            {"input_x": a},
-            {"res": (truth, split * U32 * condition * np.abs(truth).max())},
-        )
-
-    return problem
+    x = generator.standard_normal((size, size))
+    a = (x @ x.T / size + 2 * np.eye(size)).astype(SINGLE)
+    split = min(size, 128)
+    blocks = [a[i : i + split, i : i + split].astype(np.float64) for i in range(0, size, split)]
+    truth = np.stack([np.linalg.inv(np.linalg.cholesky(block).T) for block in blocks])
+    # Backward error of Cholesky and substitution, times the condition of the block.
+    condition = max(np.linalg.cond(block) for block in blocks)
+    return Problem(
+        {"input_x": described(a), "output": {"shape": truth.shape, "dtype": "float32"}, "kernel_name": "cholesky"},
+        {"input_x": a},
+        {"res": (truth, split * U32 * condition * np.abs(truth).max())},
+    )
 
 
-def abs_max(shape: tuple[int, ...], origin: tuple[int, ...]) -> Callable[[np.random.Generator], Problem]:
+def abs_max(generator: np.random.Generator, shape: tuple[int, ...], origin: tuple[int, ...]) -> Problem:
     """Row b of the (32, 64) output holds the largest magnitude of a part of the input; together all of ``origin``."""
-
-    def problem(generator: np.random.Generator) -> Problem:
-        x = normal(generator, *shape, dtype=SINGLE)
-        if shape == (32, 64):  # the second pass: the first lanes of the maximum over the rows
-            truth, output = x.max(axis=0)[:8].astype(np.float64), (8,)
-        else:
-            truth = np.repeat(np.abs(x).reshape(32, -1).max(axis=1)[:, None], 64, axis=1).astype(np.float64)
-            output = (32, 64)
-        return Problem(
-            {"input_x": described(x), "output": {"shape": output, "dtype": "float32"}, "origin_shape": origin},
-            {"input_x": x},
-            {"res": (truth, 0.0)},
-        )
-
-    return problem
+    x = normal(generator, *shape, dtype=SINGLE)
+    if shape == (32, 64):  # the second pass: the first lanes of the maximum over the rows
+        truth, output = x.max(axis=0)[:8].astype(np.float64), (8,)
+    else:
+        truth = np.repeat(np.abs(x).reshape(32, -1).max(axis=1)[:, None], 64, axis=1).astype(np.float64)
+        output = (32, 64)
+    return Problem(
+        {"input_x": described(x), "output": {"shape": output, "dtype": "float32"}, "origin_shape": origin},
+        {"input_x": x},
+        {"res": (truth, 0.0)},
+    )
 
 
-def abs_max_of_padded(shape: tuple[int, ...], origin: int) -> Callable[[np.random.Generator], Problem]:
+def abs_max_of_padded(generator: np.random.Generator, shape: tuple[int, ...], origin: int) -> Problem:
     """A matrix of ``origin`` rows, stored as blocks of 128 x 128 on its diagonal: the maximum over the output rows is
     that of the matrix. The padding of the last block is larger and must not be seen."""
-
-    def problem(generator: np.random.Generator) -> Problem:
-        x = normal(generator, *shape, dtype=SINGLE)
-        last = origin - 128 * (shape[0] - 1)
-        x[-1, last:, :] = x[-1, :, last:] = 1e6
-        seen = np.abs(x)
-        seen[-1, last:, :] = seen[-1, :, last:] = 0
-        if shape[0] == 8:  # the kernel overwrites the first 512 elements of each of 32 parts before it looks at them
-            seen[:7].reshape(32, -1)[:, :512] = 0
-        return Problem(
-            {
-                "input_x": described(x),
-                "output": {"shape": (32, 64), "dtype": "float32"},
-                "origin_shape": (origin, origin),
-            },
-            {"input_x": x},
-            {"res": (np.full(64, seen.max(), np.float64), 0.0)},
-            lambda output: output.max(axis=0),
-        )
-
-    return problem
+    x = normal(generator, *shape, dtype=SINGLE)
+    last = origin - 128 * (shape[0] - 1)
+    x[-1, last:, :] = x[-1, :, last:] = 1e6
+    seen = np.abs(x)
+    seen[-1, last:, :] = seen[-1, :, last:] = 0
+    if shape[0] == 8:  # the kernel overwrites the first 512 elements of each of 32 parts before it looks at them
+        seen[:7].reshape(32, -1)[:, :512] = 0
+    return Problem(
+        {
+            "input_x": described(x),
+            "output": {"shape": (32, 64), "dtype": "float32"},
+            "origin_shape": (origin, origin),
+        },
+        {"input_x": x},
+        {"res": (np.full(64, seen.max(), np.float64), 0.0)},
+        lambda output: output.max(axis=0),
+    )
 
 
 def img2col(
-    c1: int, size: int, kernel: int, stride: int, repeats_channel: bool = False
-) -> Callable[[np.random.Generator], Problem]:
+    generator: np.random.Generator, c1: int, size: int, kernel: int, stride: int, repeats_channel: bool = False
+) -> Problem:
     """(32, c1, size, size, 16) to the FRACTAL_NZ matrix of (image, position) x (channel block, kernel position, 16)."""
-
-    def problem(generator: np.random.Generator) -> Problem:
-        x = normal(generator, 32, c1, size, size, 16)
-        edge, out = kernel // 2, size // stride
-        padded = np.pad(x, ((0, 0), (0, 0), (edge, edge), (edge, edge), (0, 0)))
-        columns = []
-        for block in range(c1):
-            taken = padded[:, 0 if repeats_channel else block]
-            for row in range(kernel):
-                for column in range(kernel):
-                    columns.append(taken[:, row : row + stride * out : stride, column : column + stride * out : stride])
-        truth = np.stack(columns).reshape(len(columns), -1, 16, 16)
-        return Problem(
-            {
-                "input_x": described(x),
-                "output": {"shape": truth.shape, "dtype": "float16"},
-                "ksizes": (1, kernel, kernel, 1),
-                "strides": (1, stride, stride, 1),
-                "dilates": (1, 1, 1, 1),
-                "mode": "SAME",
-            },
-            {"input_x": x},
-            {"res": (truth.astype(np.float64), 0.0)},
-        )
-
-    return problem
+    x = normal(generator, 32, c1, size, size, 16)
+    edge, out = kernel // 2, size // stride
+    padded = np.pad(x, ((0, 0), (0, 0), (edge, edge), (edge, edge), (0, 0)))
+    columns = []
+    for block in range(c1):
+        taken = padded[:, 0 if repeats_channel else block]
+        for row in range(kernel):
+            for column in range(kernel):
+                columns.append(taken[:, row : row + stride * out : stride, column : column + stride * out : stride])
+    truth = np.stack(columns).reshape(len(columns), -1, 16, 16)
+    return Problem(
+        {
+            "input_x": described(x),
+            "output": {"shape": truth.shape, "dtype": "float16"},
+            "ksizes": (1, kernel, kernel, 1),
+            "strides": (1, stride, stride, 1),
+            "dilates": (1, 1, 1, 1),
+            "mode": "SAME",
+        },
+        {"input_x": x},
+        {"res": (truth.astype(np.float64), 0.0)},
+    )
 
 
 def dense_left(generator: np.random.Generator) -> Problem:
@@ -240,66 +220,50 @@ def dense_right(generator: np.random.Generator) -> Problem:
     return times_right(a, b, block_diagonal(b), 1.7)
 
 
-def left_cast(m: int, n: int) -> Callable[[np.random.Generator], Problem]:
+def left_cast(generator: np.random.Generator, m: int, n: int) -> Problem:
     """Fractals of the square left operand, and columns of fractals of the right one, which is rounded to float16."""
-
-    def problem(generator: np.random.Generator) -> Problem:
-        a, b = normal(generator, 16 * m, 16 * m), normal(generator, 16 * m, 16 * n, dtype=SINGLE)
-        left = block_diagonal(a) if m > 8 else a
-        truth, bound = product(left, b.astype(HALF), half=True)
-        x1, x2 = nz(a), nz(b)
-        output = {"shape": x2.shape, "dtype": "float16"}
-        return Problem(
-            {
-                "input_x1": described(x1, ori_shape=a.shape),
-                "input_x2": described(x2, ori_shape=(16 * m, 16 * n, 1, 1), format="FRACTAL_Z"),
-                "output_y": output,
-            },
-            {"left_matrix": x1, "right_matrix": x2},
-            {"output": (nz(truth), nz(bound))},
-        )
-
-    return problem
+    a, b = normal(generator, 16 * m, 16 * m), normal(generator, 16 * m, 16 * n, dtype=SINGLE)
+    left = block_diagonal(a) if m > 8 else a
+    truth, bound = product(left, b.astype(HALF), half=True)
+    x1, x2 = nz(a), nz(b)
+    output = {"shape": x2.shape, "dtype": "float16"}
+    return Problem(
+        {
+            "input_x1": described(x1, ori_shape=a.shape),
+            "input_x2": described(x2, ori_shape=(16 * m, 16 * n, 1, 1), format="FRACTAL_Z"),
+            "output_y": output,
+        },
+        {"left_matrix": x1, "right_matrix": x2},
+        {"output": (nz(truth), nz(bound))},
+    )
 
 
-def right_mul(k: int, m: int) -> Callable[[np.random.Generator], Problem]:
+def right_mul(generator: np.random.Generator, k: int, m: int) -> Problem:
     """The problem of a right factor of ``k`` by ``k`` fractals, block-diagonal where the kernel takes it so."""
-
-    def problem(generator: np.random.Generator) -> Problem:
-        a, b = normal(generator, 16 * m, 16 * k), normal(generator, 16 * k, 16 * k)
-        return times_right(a, b, block_diagonal(b) if k > 8 and k % 8 == 0 else b, 0.3)
-
-    return problem
+    a, b = normal(generator, 16 * m, 16 * k), normal(generator, 16 * k, 16 * k)
+    return times_right(a, b, block_diagonal(b) if k > 8 and k % 8 == 0 else b, 0.3)
 
 
-def combine(shape: tuple[int, int, int]) -> Callable[[np.random.Generator], Problem]:
+def combine(generator: np.random.Generator, shape: tuple[int, int, int]) -> Problem:
     """The problem of blocks put on the diagonal of one matrix."""
-
-    def problem(generator: np.random.Generator) -> Problem:
-        x = normal(generator, *shape, dtype=SINGLE)
-        count, size, _ = shape
-        truth = np.zeros((count * size, count * size))
-        for block in range(count):
-            truth[block * size : (block + 1) * size, block * size : (block + 1) * size] = x[block]
-        return Problem(
-            {"input_x": described(x), "output": {"shape": truth.shape, "dtype": "float32"}},
-            {"input_x": x},
-            {"res": (truth, 0.0)},
-        )
-
-    return problem
+    x = normal(generator, *shape, dtype=SINGLE)
+    count, size, _ = shape
+    truth = np.zeros((count * size, count * size))
+    for block in range(count):
+        truth[block * size : (block + 1) * size, block * size : (block + 1) * size] = x[block]
+    return Problem(
+        {"input_x": described(x), "output": {"shape": truth.shape, "dtype": "float32"}},
+        {"input_x": x},
+        {"res": (truth, 0.0)},
+    )
 
 
-def transpose(c1: int, size: int) -> Callable[[np.random.Generator], Problem]:
+def transpose(generator: np.random.Generator, c1: int, size: int) -> Problem:
     """The problem of a transpose from N C1 H W C0 to N H C1 W C0."""
-
-    def problem(generator: np.random.Generator) -> Problem:
-        x = normal(generator, 32, c1, size, size, 16)
-        truth = x.transpose(0, 2, 3, 1, 4)
-        return Problem(
-            {"input_x": described(x), "output": {"shape": truth.shape, "dtype": "float16"}},
-            {"input_x": x},
-            {"res": (truth.astype(np.float64), 0.0)},
-        )
-
-    return problem
+    x = normal(generator, 32, c1, size, size, 16)
+    truth = x.transpose(0, 2, 3, 1, 4)
+    return Problem(
+        {"input_x": described(x), "output": {"shape": truth.shape, "dtype": "float16"}},
+        {"input_x": x},
+        {"res": (truth.astype(np.float64), 0.0)},
+    )

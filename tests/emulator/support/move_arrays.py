@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.emulator.support.core_bench import recorded
+from tests.emulator.support.bench import recorded
 
 RNG = np.random.default_rng(7)
 
@@ -12,13 +12,6 @@ RNG = np.random.default_rng(7)
 def bytes_of(dtype: str, count: int) -> np.ndarray:
     """Arbitrary bit patterns, NaNs and infinities among them."""
     return RNG.integers(0, 256, count * np.dtype(dtype).itemsize, np.uint8).view(dtype)
-
-
-def documented_move(dst: np.ndarray, src: np.ndarray, nburst, burst, src_stride, dst_stride) -> None:
-    """core.md 4.1: bytes, gaps end to start."""
-    for b in range(nburst):
-        for k in range(burst * 32):
-            dst[b * (burst + dst_stride) * 32 + k] = src[b * (burst + src_stride) * 32 + k]
 
 
 PLAIN_PATHS = [

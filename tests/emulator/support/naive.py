@@ -11,39 +11,14 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from tikemu.program import ir
 
-from tests.emulator.support.naive_instructions import (
-    compare,
-    convert,
-    fill,
-    lanes,
-    move,
-    multiply_add,
-    reduce,
-    reduce_add,
-    reduce_extreme,
-    scatter,
-    select,
-    transpose,
-    vector,
-)
-from tests.emulator.support.naive_values import (
-    CODES,
-    COMPARE,
-    LARGEST,
-    ONE,
-    TWO,
-    Pointer,
-    divide,
-    size_of,
-    stored,
-    to_integer,
-)
+from tests.emulator.support.naive_instructions import INSTRUCTIONS
+from tests.emulator.support.naive_values import CODES, LARGEST, OPERATORS, Pointer, size_of, stored, to_integer
 
 
 class Interrupt(Exception):
@@ -74,36 +49,12 @@ class Interpreter:
         return node
 
     def operation(self, node: ir.Operation) -> Any:
-        if node.op == "all":
-            return int(all(self.value(arg) for arg in node.args))
-        if node.op == "any":
-            return int(any(self.value(arg) for arg in node.args))
         if node.op == "index":
             return self.value(node.args[1 + self.value(node.args[0])])
-        values = [self.value(arg) for arg in node.args]
-        if node.op == "not":
-            return int(not values[0])
-        x, y = values
-        if node.op in ("<", "<=", ">", ">=", "==", "!="):
-            return int({"<": x < y, "<=": x <= y, ">": x > y, ">=": x >= y, "==": x == y, "!=": x != y}[node.op])
+        exact = OPERATORS[node.op](*map(self.value, node.args))
         if node.dtype in LARGEST:
-            exact = {"+": lambda: x + y, "-": lambda: x - y, "*": lambda: x * y, "/": lambda: divide(x, y)}[node.op]()
             return struct.unpack(CODES[node.dtype], struct.pack(CODES[node.dtype], exact))[0]
-        quotient = 0
-        if node.op in ("/", "%"):
-            quotient = abs(x) // abs(y) * (1 if (x < 0) == (y < 0) else -1)
-        result = {
-            "+": lambda: x + y,
-            "-": lambda: x - y,
-            "*": lambda: x * y,
-            "/": lambda: quotient,
-            "%": lambda: x - quotient * y,
-            "&": lambda: x & y,
-            "|": lambda: x | y,
-            "<<": lambda: x << y,
-            ">>": lambda: x >> y,
-        }[node.op]()
-        return stored(result, node.dtype)
+        return int(exact) if node.dtype == "bool" else stored(exact, node.dtype)
 
     def pointer(self, view: ir.View) -> Pointer:
         data = self.gm[view.tensor.uid] if view.tensor.memory == "GM" else self.tensors[view.tensor.uid]
@@ -180,84 +131,11 @@ class Interpreter:
         name, a = statement.spec.name, {key: self.resolve(value) for key, value in statement.args.items()}
         INSTRUCTIONS[name](self, a)
 
-    # ---- the compare-mask register
-    def compare_to_register(self, a: dict[str, Any], function: Callable[[Any, Any], bool]) -> None:
-        for lane in lanes(a["mask"], 256 // a["src0"].size):
-            x, y = (a[name].lane(0, lane, 0, a[f"{name}_blk_stride"]).get() for name in ("src0", "src1"))
-            self.register = self.register & ~(1 << lane) | function(x, y) << lane
 
-    def load_register(self, a: dict[str, Any]) -> None:
-        self.register = int.from_bytes(a["src"].data[a["src"].address : a["src"].address + 16], "little")
-
-    def store_register(self, a: dict[str, Any]) -> None:
-        a["dst"].data[a["dst"].address : a["dst"].address + 16] = self.register.to_bytes(16, "little")
-
-
-def _table() -> Iterator[tuple[str, Callable[[Interpreter, dict[str, Any]], None]]]:
-    """Every instruction by name, as a function of the interpreter and the arguments."""
-    for legacy, prefix in ((False, "vec_"), (True, "v")):
-        for name, function in ONE.items():
-            yield prefix + name, lambda _, a, f=function, k=legacy: vector(a, f, ("src",), k)
-        for name, function in TWO.items():
-            yield prefix + name, lambda _, a, f=function, k=legacy: vector(a, f, ("src0", "src1"), k)
-        for name in ("add", "mul"):
-            yield (
-                f"{prefix}{name}s",
-                lambda _, a, f=TWO[name], k=legacy: vector(
-                    a, lambda x: f(x, stored(a["scalar"], a["dst"].dtype)), ("src",), k
-                ),
-            )
-        yield (
-            prefix + "axpy",
-            lambda _, a, k=legacy: vector(
-                a, multiply_add("axpy", a["dst"].dtype, stored(a["scalar"], a["src"].dtype)), ("src",), k, True
-            ),
-        )
-        yield prefix + "conv", lambda _, a, k=legacy: convert(a, k)
-        yield prefix + "sel", lambda machine, a, k=legacy: select(a, k, machine.register)
-        for name, function in COMPARE.items():
-            yield f"{prefix}cmpv_{name}", lambda _, a, f=function, k=legacy: compare(a, f, k)
-    yield "vec_dup", lambda _, a: fill(a, False)
-    yield "vector_dup", lambda _, a: fill(a, True)
-    for name in ("mla", "madd"):
-        yield f"v{name}", lambda _, a, n=name: vector(a, multiply_add(n, a["dst"].dtype), ("src0", "src1"), True, True)
-    for name, function in COMPARE.items():
-        yield f"vcmp_{name}", lambda machine, a, f=function: machine.compare_to_register(a, f)
-    yield "mov_tensor_to_cmpmask", Interpreter.load_register
-    yield "mov_cmpmask_to_tensor", Interpreter.store_register
-    for name in ("vcadd", "vcmax", "vcmin", "vcgadd", "vcgmax", "vcgmin", "vcpadd"):
-        yield name, lambda _, a, n=name: reduce(a, n)
-    yield "vec_reduce_add", lambda _, a: reduce_add(a)
-    yield "vec_reduce_max", lambda _, a: reduce_extreme(a, 1)
-    yield "vec_reduce_min", lambda _, a: reduce_extreme(a, -1)
-    yield (
-        "vec_trans",
-        lambda _, a: transpose(a["dst"], a["src"], a["repeat_times"], a["dst_rep_stride"], a["src_rep_stride"]),
-    )
-    yield "vtranspose", lambda _, a: transpose(a["dst"], a["src"], 1, 0, 0)
-    yield "vnchwconv", lambda _, a: scatter(a)
-    yield "vec_trans_scatter", lambda _, a: scatter(a)
-    yield "data_move", lambda _, a: move(a)
-
-
-#: Instructions that the interpreter knows, by name.
-INSTRUCTIONS: dict[str, Callable[[Interpreter, dict[str, Any]], None]] = dict(_table())
-
-
-def block_count(statements: list) -> int:
+def block_count(program: ir.Program) -> int:
     """Blocks of the multi-core loop, 1 without one."""
-    for statement in statements:
-        if isinstance(statement, ir.For):
-            if isinstance(statement.block_num, int) and statement.block_num > 1:
-                return statement.block_num
-            found = block_count(statement.body.statements)
-        elif isinstance(statement, ir.Scope):
-            found = block_count(statement.body.statements)
-        else:
-            continue
-        if found > 1:
-            return found
-    return 1
+    loops = (entry.block_num for entry in ir.statements(program.body) if isinstance(entry, ir.For))
+    return next((count for count in loops if isinstance(count, int) and count > 1), 1)
 
 
 def run(program: ir.Program, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -270,27 +148,17 @@ def run(program: ir.Program, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]
     Returns:
         The output tensors by name.
     """
-    gm: dict[int, bytearray] = {}
-
-    def allocate(statements: list) -> None:
-        for statement in statements:
-            if isinstance(statement, ir.Define) and statement.tensor.memory == "GM":
-                add(statement.tensor)
-            elif isinstance(statement, (ir.For, ir.Scope)):
-                allocate(statement.body.statements)
-
-    def add(tensor: ir.TensorInfo) -> None:
-        if tensor.uid not in gm:
-            gm[tensor.uid] = bytearray(math.prod(tensor.shape) * size_of(tensor.dtype))
-
-    for view in (*program.inputs, *program.outputs):
-        if isinstance(view, ir.View):
-            add(view.tensor)
-    allocate(program.body.statements)
+    defined = [entry.tensor for entry in ir.statements(program.body) if isinstance(entry, ir.Define)]
+    given = [view.tensor for view in (*program.inputs, *program.outputs) if isinstance(view, ir.View)]
+    gm = {
+        tensor.uid: bytearray(math.prod(tensor.shape) * size_of(tensor.dtype))
+        for tensor in (*given, *defined)
+        if tensor.memory == "GM"
+    }
     for view in program.inputs:
         if isinstance(view, ir.View):
             gm[view.tensor.uid][:] = np.ascontiguousarray(inputs[view.tensor.name]).tobytes()
-    for block in range(block_count(program.body.statements)):
+    for block in range(block_count(program)):
         try:
             Interpreter(program, gm, inputs, block).body(program.body.statements)
         except Interrupt as interrupt:

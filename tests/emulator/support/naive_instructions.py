@@ -1,11 +1,17 @@
-"""Instructions of the naive interpreter, one element at a time."""
+"""Instructions of the naive interpreter, one element at a time.
+
+``INSTRUCTIONS[name](machine, a)``: ``machine.register`` is the compare-mask register, ``a`` holds the arguments by
+name, tensors as :class:`Pointer`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+import struct
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from tests.emulator.support.naive_values import Pointer, stored, to_integer, tree
+from tests.emulator.support.naive_values import CODES, COMPARE, ONE, TWO, Pointer, stored, to_integer, to_odd, tree
 
 
 def lanes(mask: Any, width: int) -> list[int]:
@@ -44,11 +50,13 @@ def multiply_add(kind: str, dtype: str, scalar: Any = None) -> Callable[..., Any
 
 
 def fill(a: dict[str, Any], legacy: bool) -> None:
-    """vec_dup."""
-    dst = a["dst"]
+    """vec_dup; an infinity keeps its pattern."""
+    dst, value = a["dst"], a["scalar"]
+    pattern = struct.pack(CODES[dst.dtype], value if math.isinf(value) else stored(value, dst.dtype))
     for repeat in range(a["repeat_times"]):
         for lane in lanes(a["mask"], 256 // dst.size):
-            dst.lane(repeat, lane, a["dst_rep_stride"], a["dst_blk_stride"] if legacy else 1).put(a["scalar"])
+            place = dst.lane(repeat, lane, a["dst_rep_stride"], a["dst_blk_stride"] if legacy else 1)
+            place.copy_from(Pointer(pattern, 0, dst.dtype), dst.size)
 
 
 def convert(a: dict[str, Any], legacy: bool) -> None:
@@ -56,6 +64,8 @@ def convert(a: dict[str, Any], legacy: bool) -> None:
     dst, mode = a["dst"].dtype, a["round_mode"]
     if a["deqscale"] is not None:
         vector(a, lambda x: x * a["deqscale"], ("src",), legacy)
+    elif mode == "odd":
+        vector(a, to_odd, ("src",), legacy)
     elif dst.startswith("float"):
         vector(a, lambda x: x, ("src",), legacy)
     else:
@@ -174,7 +184,7 @@ def scatter(a: dict[str, Any]) -> None:
 
 
 def move(a: dict[str, Any]) -> None:
-    """data_move between global memory, the Unified Buffer and L1: bursts and gaps in blocks of 32 bytes."""
+    """data_move and tensor_mov between global memory, the Unified Buffer and L1: bursts and gaps of 32 bytes."""
     length = 32 * a["burst"]
     for number in range(a["nburst"]):
         to = a["dst"].at(number * (length + 32 * a["dst_stride"]))
@@ -182,3 +192,72 @@ def move(a: dict[str, Any]) -> None:
         # A GM tensor may end inside the last block.
         count = min(length, len(to.data) - to.address, len(at.data) - at.address)
         to.copy_from(at, count)
+
+
+def compare_to_register(machine: Any, a: dict[str, Any], function: Callable[[Any, Any], bool]) -> None:
+    """vcmp: the bits of masked-off lanes stay."""
+    for lane in lanes(a["mask"], 256 // a["src0"].size):
+        x, y = (a[name].lane(0, lane, 0, a[f"{name}_blk_stride"]).get() for name in ("src0", "src1"))
+        machine.register = machine.register & ~(1 << lane) | function(x, y) << lane
+
+
+def load_register(machine: Any, a: dict[str, Any]) -> None:
+    """mov_tensor_to_cmpmask."""
+    machine.register = int.from_bytes(a["src"].data[a["src"].address : a["src"].address + 16], "little")
+
+
+def store_register(machine: Any, a: dict[str, Any]) -> None:
+    """mov_cmpmask_to_tensor."""
+    a["dst"].data[a["dst"].address : a["dst"].address + 16] = machine.register.to_bytes(16, "little")
+
+
+def _table() -> Iterator[tuple[str, Callable[[Any, dict[str, Any]], None]]]:
+    """Every instruction by name, as a function of the interpreter and the arguments."""
+    for legacy, prefix in ((False, "vec_"), (True, "v")):
+        for name, function in ONE.items():
+            yield prefix + name, lambda _, a, f=function, k=legacy: vector(a, f, ("src",), k)
+        for name, function in TWO.items():
+            yield prefix + name, lambda _, a, f=function, k=legacy: vector(a, f, ("src0", "src1"), k)
+        for name, key in (("adds", "add"), ("muls", "mul"), ("shl", "shl"), ("shr", "shr")):
+            yield (
+                f"{prefix}{name}",
+                lambda _, a, f=TWO[key], k=legacy: vector(
+                    a, lambda x: f(x, stored(a["scalar"], a["dst"].dtype)), ("src",), k
+                ),
+            )
+        yield (
+            prefix + "axpy",
+            lambda _, a, k=legacy: vector(
+                a, multiply_add("axpy", a["dst"].dtype, stored(a["scalar"], a["src"].dtype)), ("src",), k, True
+            ),
+        )
+        yield prefix + "conv", lambda _, a, k=legacy: convert(a, k)
+        yield prefix + "sel", lambda machine, a, k=legacy: select(a, k, machine.register)
+        for name, function in COMPARE.items():
+            yield f"{prefix}cmpv_{name}", lambda _, a, f=function, k=legacy: compare(a, f, k)
+    yield "vec_dup", lambda _, a: fill(a, False)
+    yield "vector_dup", lambda _, a: fill(a, True)
+    for name in ("mla", "madd"):
+        yield f"v{name}", lambda _, a, n=name: vector(a, multiply_add(n, a["dst"].dtype), ("src0", "src1"), True, True)
+    for name, function in COMPARE.items():
+        yield f"vcmp_{name}", lambda machine, a, f=function: compare_to_register(machine, a, f)
+    yield "mov_tensor_to_cmpmask", load_register
+    yield "mov_cmpmask_to_tensor", store_register
+    for name in ("vcadd", "vcmax", "vcmin", "vcgadd", "vcgmax", "vcgmin", "vcpadd"):
+        yield name, lambda _, a, n=name: reduce(a, n)
+    yield "vec_reduce_add", lambda _, a: reduce_add(a)
+    yield "vec_reduce_max", lambda _, a: reduce_extreme(a, 1)
+    yield "vec_reduce_min", lambda _, a: reduce_extreme(a, -1)
+    yield (
+        "vec_trans",
+        lambda _, a: transpose(a["dst"], a["src"], a["repeat_times"], a["dst_rep_stride"], a["src_rep_stride"]),
+    )
+    yield "vtranspose", lambda _, a: transpose(a["dst"], a["src"], 1, 0, 0)
+    yield "vnchwconv", lambda _, a: scatter(a)
+    yield "vec_trans_scatter", lambda _, a: scatter(a)
+    yield "data_move", lambda _, a: move(a)
+    yield "tensor_mov", lambda _, a: move(a)
+
+
+#: By name.
+INSTRUCTIONS: dict[str, Callable[[Any, dict[str, Any]], None]] = dict(_table())

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import operator
 import struct
+from collections.abc import Callable
 from typing import Any
 
 CODES = {
@@ -45,7 +47,7 @@ def stored(value: Any, dtype: str) -> Any:
 class Pointer:
     """A place in a tensor's bytes."""
 
-    def __init__(self, data: bytearray, address: int, dtype: str) -> None:
+    def __init__(self, data: bytearray | bytes, address: int, dtype: str) -> None:
         self.data, self.address, self.dtype = data, address, dtype
         self.size = size_of(dtype)
 
@@ -75,10 +77,40 @@ def divide(x: float, y: float) -> float:
     return x / y
 
 
-def exponential(x: float) -> float:
-    """``exp`` that overflows to infinity."""
+def quotient(x: Any, y: Any) -> Any:
+    """As C divides: integers towards zero, floats as IEEE does."""
+    if isinstance(x, float) or isinstance(y, float):
+        return divide(x, y)
+    return abs(x) // abs(y) * (1 if (x < 0) == (y < 0) else -1)
+
+
+#: Operators of expressions, before a result is brought to its type.
+OPERATORS = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": quotient,
+    "%": lambda x, y: x - quotient(x, y) * y,
+    "&": operator.and_,
+    "|": operator.or_,
+    "<<": operator.lshift,
+    ">>": operator.rshift,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "==": operator.eq,
+    "!=": operator.ne,
+    "not": operator.not_,
+    "all": lambda *values: all(values),
+    "any": lambda *values: any(values),
+}
+
+
+def exponential(x: float, function: Callable[[float], float] = math.exp) -> float:
+    """``exp`` (or ``expm1``) that overflows to infinity."""
     try:
-        return math.exp(x)
+        return function(x)
     except OverflowError:
         return math.inf
 
@@ -86,6 +118,36 @@ def exponential(x: float) -> float:
 def logarithm(x: float) -> float:
     """``log`` of zero and of negative numbers as IEEE has it."""
     return -math.inf if x == 0 else math.nan if math.isnan(x) or x < 0 else math.log(x)
+
+
+def square_root(x: float) -> float:
+    """``sqrt``, NaN for negative numbers."""
+    return math.nan if x < 0 else math.sqrt(x)
+
+
+def table_value(x: float, entries: int, function: Callable[[float], float]) -> float:
+    """Look-up value of an approximation unit: the function at the middle of the interval, to 9 significant bits."""
+    mantissa, exponent = math.frexp(function(math.floor(x * entries) / entries + 0.5 / entries))
+    return math.ldexp(round(mantissa * 512), exponent - 9)
+
+
+def reciprocal(x: float) -> float:
+    """The table's value for the mantissa."""
+    if math.isnan(x) or x == 0 or math.isinf(x):
+        return divide(1.0, x)
+    mantissa, exponent = math.frexp(abs(x))  # abs(x) = (2 * mantissa) * 2^(exponent - 1)
+    return math.copysign(math.ldexp(table_value(2 * mantissa, 256, lambda f: 1 / f), 1 - exponent), x)
+
+
+def reciprocal_root(x: float) -> float:
+    """The table's value for the mantissa and the parity of the exponent."""
+    if math.isnan(x) or x <= 0 or math.isinf(x):
+        return divide(1.0, square_root(x))
+    mantissa, exponent = math.frexp(x)
+    fraction, exponent = 2 * mantissa, exponent - 1
+    parity = exponent % 2
+    value = table_value(fraction, 128, lambda f: 1 / math.sqrt(2**parity * f))
+    return math.ldexp(value, -(exponent - parity) // 2)
 
 
 def largest(x: Any, y: Any) -> Any:
@@ -99,33 +161,34 @@ def smallest(x: Any, y: Any) -> Any:
 
 
 ONE = {
-    "abs": lambda x: abs(x),
+    "abs": abs,
     "relu": lambda x: 0 if x < 0 else x,
     "exp": exponential,
     "ln": logarithm,
-    "sqrt": lambda x: math.nan if x < 0 else math.sqrt(x),
-    "not": lambda x: ~x,
+    "sqrt": square_root,
+    "rec": reciprocal,
+    "rsqrt": reciprocal_root,
+    "not": operator.invert,
+    "rec_high_preci": lambda x: divide(1.0, x),
+    "rsqrt_high_preci": lambda x: divide(1.0, square_root(x)),
+    "ln_high_preci": logarithm,
+    "expm1_high_preci": lambda x: exponential(x, math.expm1),
 }
 
 TWO = {
-    "add": lambda x, y: x + y,
-    "sub": lambda x, y: x - y,
-    "mul": lambda x, y: x * y,
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
     "max": largest,
     "min": smallest,
-    "and": lambda x, y: x & y,
-    "or": lambda x, y: x | y,
+    "and": operator.and_,
+    "or": operator.or_,
     "div": divide,
+    "shl": operator.lshift,
+    "shr": operator.rshift,
 }
 
-COMPARE = {
-    "lt": lambda x, y: x < y,
-    "gt": lambda x, y: x > y,
-    "ge": lambda x, y: x >= y,
-    "le": lambda x, y: x <= y,
-    "eq": lambda x, y: x == y,
-    "ne": lambda x, y: x != y,
-}
+COMPARE = {name: getattr(operator, name) for name in ("lt", "gt", "ge", "le", "eq", "ne")}
 
 
 def tree(values: list, dtype: str) -> Any:
@@ -133,6 +196,17 @@ def tree(values: list, dtype: str) -> Any:
     while len(values) > 1:
         values = [stored(values[i] + values[i + 1], dtype) for i in range(0, len(values), 2)]
     return values[0]
+
+
+def to_odd(x: float) -> float:
+    """float16 between ``x`` and zero, inclusive; if that is not ``x``, with its last bit set."""
+    if math.isnan(x):
+        return 0.0
+    magnitude = min(abs(x), LARGEST["float16"])
+    bits = struct.unpack("<H", struct.pack("<e", magnitude))[0]
+    bits -= struct.unpack("<e", struct.pack("<H", bits))[0] > magnitude
+    bits |= struct.unpack("<e", struct.pack("<H", bits))[0] != magnitude
+    return math.copysign(struct.unpack("<e", struct.pack("<H", bits))[0], x)
 
 
 def to_integer(x: float, mode: str, dtype: str) -> int:

@@ -18,27 +18,8 @@ def elements(dtype: str) -> int:
     return BLOCKS * 32 // np.dtype(dtype).itemsize
 
 
-class Choices:
-    """Random decisions from a seed."""
-
-    def __init__(self, seed: int) -> None:
-        self.rng = np.random.default_rng(seed)
-
-    def chance(self, share: float) -> bool:
-        """True in that share of all calls."""
-        return bool(self.rng.random() < share)
-
-    def pick(self, options: Any) -> Any:
-        """One of a sequence."""
-        return options[int(self.rng.integers(len(options)))]
-
-    def upto(self, low: int, high: int) -> int:
-        """An integer from ``low`` to ``high``."""
-        return int(self.rng.integers(low, high + 1))
-
-
-class Values(Choices):
-    """What a statement may use.
+class Values:
+    """Random decisions from a seed, and what a statement may use.
 
     Tensors are ``BLOCKS`` blocks long. Offsets are drawn so that all accesses stay inside; run-time offsets are a loop
     variable or Scalar modulo what is left.
@@ -52,7 +33,7 @@ class Values(Choices):
     """
 
     def __init__(self, seed: int) -> None:
-        super().__init__(seed)
+        self.rng = np.random.default_rng(seed)
         self.tik = tik.Tik()
         self.blocks = int(self.rng.choice([1, 1, 2, 3]))
         self.inputs = {dtype: self._global(dtype, f"in_{dtype}") for dtype in DTYPES}
@@ -63,6 +44,18 @@ class Values(Choices):
         self.floats: list[tuple[str, Any]] = []
         self.names = 0
         self.block: Any = 0
+
+    def chance(self, share: float) -> bool:
+        """True in that share of all calls."""
+        return bool(self.rng.random() < share)
+
+    def pick(self, options: Any) -> Any:
+        """One of a sequence."""
+        return options[int(self.rng.integers(len(options)))]
+
+    def upto(self, low: int, high: int) -> int:
+        """An integer from ``low`` to ``high``."""
+        return int(self.rng.integers(low, high + 1))
 
     def _global(self, dtype: str, name: str) -> Any:
         """A tensor in global memory."""

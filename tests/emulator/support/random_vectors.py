@@ -24,25 +24,20 @@ CONVERSIONS = (
 LANES = {"float16": 128, "int16": 128, "float32": 64, "int32": 64}
 
 
-class VectorStatements:
+class VectorStatements(Values):
     """One method for each kind of vector instruction. Repeats and strides keep all accesses inside the tensors."""
-
-    def __init__(self, values: Values) -> None:
-        self.values = values
-        self.tik = values.tik
 
     def mask(self, lanes: int) -> Any:
         """In bit mode or as a count."""
-        values = self.values
-        choice = values.upto(0, 3)
+        choice = self.upto(0, 3)
         if choice == 0:
-            return [int(values.rng.integers(1, 2**63)) if lanes == 128 else 0, int(values.rng.integers(1, 2**63))]
-        return lanes if choice == 1 else values.upto(1, lanes)
+            return [int(self.rng.integers(1, 2**63)) if lanes == 128 else 0, int(self.rng.integers(1, 2**63))]
+        return lanes if choice == 1 else self.upto(1, lanes)
 
     def strided(self, count: int, block_stride: int = 1) -> tuple[list[int], int, list[int]]:
         """Repeat strides of ``count`` operands, repeats, and the blocks that each operand spans."""
-        repeats = self.values.upto(1, 5)
-        strides = [self.values.pick([8, 8, 8, 0, 1, 4, 9]) for _ in range(count)]
+        repeats = self.upto(1, 5)
+        strides = [self.pick([8, 8, 8, 0, 1, 4, 9]) for _ in range(count)]
         if repeats > 1 and strides[0] < 8 * block_stride:
             strides[0] = 8 * block_stride  # a destination that repeats do not overwrite
         spans = [(repeats - 1) * stride + 7 * block_stride + 1 for stride in strides]
@@ -50,43 +45,40 @@ class VectorStatements:
 
     def repeats(self, repeats: int) -> Any:
         """The count as a number, or a run-time value of at most that."""
-        if self.values.chance(0.8) or not self.values.integers:
+        if self.chance(0.8) or not self.integers:
             return repeats
-        return self.values.pick(self.values.integers) % (repeats + 1)
+        return self.pick(self.integers) % (repeats + 1)
 
     def two_source(self) -> None:
-        values = self.values
-        dtype = values.pick(DTYPES)
+        dtype = self.pick(DTYPES)
         strides, repeats, spans = self.strided(3)
-        dst = values.operand(dtype, spans[0])
-        sources = [values.operand(dtype, span, values.whole(dst)) for span in spans[1:]]
+        dst = self.operand(dtype, spans[0])
+        sources = [self.operand(dtype, span, self.whole(dst)) for span in spans[1:]]
         if None not in sources:
-            getattr(self.tik, f"vec_{values.pick(TWO[dtype][:5])}")(
+            getattr(self.tik, f"vec_{self.pick(TWO[dtype][:5])}")(
                 self.mask(LANES[dtype]), dst, *sources, self.repeats(repeats), *strides
             )
 
     def legacy(self) -> None:
-        values = self.values
-        dtype = values.pick(DTYPES)
-        block_stride = values.pick([1, 1, 2])
+        dtype = self.pick(DTYPES)
+        block_stride = self.pick([1, 1, 2])
         strides, repeats, spans = self.strided(3, block_stride)
-        dst = values.operand(dtype, min(BLOCKS, spans[0]))
-        sources = [values.operand(dtype, min(BLOCKS, span), values.whole(dst)) for span in spans[1:]]
+        dst = self.operand(dtype, min(BLOCKS, spans[0]))
+        sources = [self.operand(dtype, min(BLOCKS, span), self.whole(dst)) for span in spans[1:]]
         if None not in sources and max(spans) <= BLOCKS:
-            getattr(self.tik, f"v{values.pick(TWO[dtype])}")(
+            getattr(self.tik, f"v{self.pick(TWO[dtype])}")(
                 self.mask(LANES[dtype]), dst, *sources, repeats, *[block_stride] * 3, *strides
             )
 
     def with_scalar(self) -> None:
-        values = self.values
-        dtype = values.pick(("float16", "float32"))
+        dtype = self.pick(("float16", "float32"))
         strides, repeats, spans = self.strided(2)
-        dst = values.operand(dtype, spans[0])
-        in_place = values.chance(0.5)
-        src = dst if in_place else values.operand(dtype, spans[1], values.whole(dst))
-        scalars = [value for kind, value in values.floats if kind == dtype]
-        scalar = values.pick(scalars) if scalars and values.chance(0.5) else float(values.rng.standard_normal())
-        name = values.pick(("vec_adds", "vec_muls", "vec_axpy") if not in_place else ("vec_adds", "vec_muls"))
+        dst = self.operand(dtype, spans[0])
+        in_place = self.chance(0.5)
+        src = dst if in_place else self.operand(dtype, spans[1], self.whole(dst))
+        scalars = [value for kind, value in self.floats if kind == dtype]
+        scalar = self.pick(scalars) if scalars and self.chance(0.5) else float(self.rng.standard_normal())
+        name = self.pick(("vec_adds", "vec_muls", "vec_axpy") if not in_place else ("vec_adds", "vec_muls"))
         getattr(self.tik, name)(
             self.mask(LANES[dtype]),
             dst,
@@ -98,54 +90,48 @@ class VectorStatements:
         )
 
     def one_source(self) -> None:
-        values = self.values
-        dtype = values.pick(DTYPES)
+        dtype = self.pick(DTYPES)
         if ONE[dtype]:
             strides, repeats, spans = self.strided(2)
-            dst = values.operand(dtype, spans[0])
-            getattr(self.tik, f"vec_{values.pick(ONE[dtype])}")(
-                self.mask(LANES[dtype]), dst, values.operand(dtype, spans[1], values.whole(dst)), repeats, *strides
+            dst = self.operand(dtype, spans[0])
+            getattr(self.tik, f"vec_{self.pick(ONE[dtype])}")(
+                self.mask(LANES[dtype]), dst, self.operand(dtype, spans[1], self.whole(dst)), repeats, *strides
             )
 
     def convert(self) -> None:
-        values = self.values
-        to, source, modes, to_blocks, source_blocks = values.pick(CONVERSIONS)
-        repeats = values.upto(1, 5)
+        to, source, modes, to_blocks, source_blocks = self.pick(CONVERSIONS)
+        repeats = self.upto(1, 5)
         self.tik.vec_conv(
             self.mask(64),
-            values.pick(modes),
-            values.operand(to, repeats * to_blocks),
-            values.operand(source, repeats * source_blocks),
+            self.pick(modes),
+            self.operand(to, repeats * to_blocks),
+            self.operand(source, repeats * source_blocks),
             repeats,
             to_blocks,
             source_blocks,
         )
 
     def fill(self) -> None:
-        values = self.values
-        dtype = values.pick(DTYPES)
-        repeats = values.upto(1, 5)
-        value = values.upto(-9, 9)
-        self.tik.vec_dup(self.mask(LANES[dtype]), values.operand(dtype, 8 * repeats), value, self.repeats(repeats), 8)
+        dtype = self.pick(DTYPES)
+        repeats = self.upto(1, 5)
+        value = self.upto(-9, 9)
+        self.tik.vec_dup(self.mask(LANES[dtype]), self.operand(dtype, 8 * repeats), value, self.repeats(repeats), 8)
 
     def reduce(self) -> None:
-        values = self.values
-        dtype = values.pick(("float16", "float32"))
+        dtype = self.pick(("float16", "float32"))
         names = ("vcadd", "vcmax", "vcmin", "vcgmax", "vcgadd") if dtype == "float16" else ("vcadd",)
-        repeats = values.upto(1, 4)
-        dst = values.operand(dtype, 8)
-        src = values.operand(dtype, 8 * repeats, values.whole(dst))
-        getattr(self.tik, values.pick(names))(self.mask(LANES[dtype]), dst, src, repeats, 1, 1, 8)
+        repeats = self.upto(1, 4)
+        dst = self.operand(dtype, 8)
+        src = self.operand(dtype, 8 * repeats, self.whole(dst))
+        getattr(self.tik, self.pick(names))(self.mask(LANES[dtype]), dst, src, repeats, 1, 1, 8)
 
     def compare(self) -> None:
-        values = self.values
-        bits = values.operand("int16", 2).reinterpret_cast_to("uint16")
-        dst = values.operand("float16", 8)
-        one, other = (values.operand("float16", 8, values.whole(dst)) for _ in range(2))
+        bits = self.operand("int16", 2).reinterpret_cast_to("uint16")
+        dst = self.operand("float16", 8)
+        one, other = (self.operand("float16", 8, self.whole(dst)) for _ in range(2))
         self.tik.vec_cmpv_lt(bits, one, other, 1, 8, 8)
         self.tik.vec_sel(128, 0, dst, bits, dst, one, 1, 8, 8, 8)
 
     def transpose(self) -> None:
-        values = self.values
-        dst = values.operand("float16", 16)
-        self.tik.vec_trans(dst, values.operand("float16", 16, values.whole(dst)), 1, 1, 1)
+        dst = self.operand("float16", 16)
+        self.tik.vec_trans(dst, self.operand("float16", 16, self.whole(dst)), 1, 1, 1)

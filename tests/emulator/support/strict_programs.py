@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -41,11 +41,33 @@ def ub(kernel: Any, name: str, count: int = 128, dtype: str = "float16") -> Any:
     return kernel.Tensor(dtype, (count,), tik.scope_ubuf, name)
 
 
+def filled(kernel: Any, name: str = "data", count: int = 128) -> Any:
+    """A vector of ones in the Unified Buffer."""
+    data = ub(kernel, name, count)
+    kernel.vec_dup(128, data, 1.0, count // 128, 8)
+    return data
+
+
 def check(
-    kernel: Any, fault: bool, error: type, message: str, inputs: list, outputs: list, default: bool = True, **feeds: Any
+    kernel: Any,
+    fault: bool,
+    error: type,
+    message: str,
+    inputs: Sequence[Any] = (),
+    outputs: Sequence[Any] = (),
+    *,
+    result: Any = None,
+    default: bool = True,
+    **feeds: Any,
 ) -> None:
-    """Build; strict mode reports ``error`` at a line of the program if ``fault``, and default mode reports nothing."""
-    kernel.BuildCCE("kernel", inputs, outputs)
+    """Build; strict mode reports ``error`` at a line of the program if ``fault``, and default mode reports nothing.
+
+    ``result``: 128 float16 of the Unified Buffer that are moved to an output.
+    """
+    if result is not None:
+        outputs = [kernel.Tensor("float16", (128,), tik.scope_gm, "target")]
+        kernel.data_move(outputs[0], result, 0, 1, 8, 0, 0)
+    kernel.BuildCCE("kernel", list(inputs), list(outputs))
     if default:
         tikemu.run(kernel, feeds)
     if not fault:

@@ -11,34 +11,29 @@ from tikemu.timing.simulator import PIPE_INDEX, TimedOp
 from tests.emulator.support.timing_bench import FLAG, FLAGS, ISSUE, SYNC, A, B, Bench, C
 
 
-def test_independent_instructions_of_a_pipe_follow_each_other() -> None:
-    bench = Bench()
+def test_independent_instructions_of_a_pipe_follow_each_other(bench: Bench) -> None:
     assert bench.op("V", writes=[A]) == (ISSUE, ISSUE + 10)
     assert bench.op("V", writes=[B]) == (ISSUE + 10, ISSUE + 20)
     assert bench.clock.finish == ISSUE + 20 + 20
 
 
-def test_a_dependent_instruction_waits_for_the_result() -> None:
-    bench = Bench()
+def test_a_dependent_instruction_waits_for_the_result(bench: Bench) -> None:
     bench.op("V", writes=[A])
     assert bench.op("V", reads=[A], writes=[B])[0] == ISSUE + 10 + 20
     assert bench.op("V", writes=[B])[0] == ISSUE + 2 * 30  # written twice
 
 
-def test_overwriting_what_the_same_pipe_has_read_needs_no_wait() -> None:
-    bench = Bench()
+def test_overwriting_what_the_same_pipe_has_read_needs_no_wait(bench: Bench) -> None:
     bench.op("V", reads=[A], writes=[B])
     assert bench.op("V", writes=[A])[0] == ISSUE + 10
 
 
-def test_the_scalar_unit_issues_one_instruction_after_the_other() -> None:
-    bench = Bench()
+def test_the_scalar_unit_issues_one_instruction_after_the_other(bench: Bench) -> None:
     starts = [bench.op(pipe, cycles=1)[0] for pipe in ("V", "M", "MTE1", "MTE2", "MTE3")]
     assert starts == [ISSUE * n for n in range(1, 6)]
 
 
-def test_pipes_run_concurrently() -> None:
-    bench = Bench()
+def test_pipes_run_concurrently(bench: Bench) -> None:
     bench.op("V", cycles=1000)
     assert bench.op("M", cycles=1000)[0] == 2 * ISSUE
     assert bench.clock.finish == 2 * ISSUE + 1000 + 20
@@ -53,8 +48,7 @@ def test_pipes_run_concurrently() -> None:
         ({"writes": [(0, 300)]}, {"reads": [(299, 400)]}),
     ],
 )
-def test_dependences_between_pipes_cost_a_flag(first: dict, second: dict) -> None:
-    bench = Bench()
+def test_dependences_between_pipes_cost_a_flag(bench: Bench, first: dict, second: dict) -> None:
     bench.op("MTE2", cycles=100, latency=350, **first)
     assert bench.op("V", **second)[0] == ISSUE + 100 + 350 + SYNC
     assert bench.clock.now == 2 * ISSUE + FLAGS
@@ -69,15 +63,13 @@ def test_dependences_between_pipes_cost_a_flag(first: dict, second: dict) -> Non
         ({"writes": [(0, 300)]}, {"reads": [(300, 400)]}),
     ],
 )
-def test_independent_accesses_of_two_pipes_do_not_wait(first: dict, second: dict) -> None:
-    bench = Bench()
+def test_independent_accesses_of_two_pipes_do_not_wait(bench: Bench, first: dict, second: dict) -> None:
     bench.op("MTE2", cycles=100, latency=350, **first)
     assert bench.op("V", **second)[0] == 2 * ISSUE
     assert bench.clock.flags == 0
 
 
-def test_what_is_known_to_be_complete_needs_no_second_flag() -> None:
-    bench = Bench()
+def test_what_is_known_to_be_complete_needs_no_second_flag(bench: Bench) -> None:
     bench.op("MTE2", writes=[A])
     bench.op("MTE2", writes=[B])
     bench.op("V", reads=[B])
@@ -85,15 +77,13 @@ def test_what_is_known_to_be_complete_needs_no_second_flag() -> None:
     assert bench.clock.flags == 2
 
 
-def test_instructions_of_a_pipe_complete_in_order() -> None:
-    bench = Bench()
+def test_instructions_of_a_pipe_complete_in_order(bench: Bench) -> None:
     bench.op("MTE3", cycles=10, latency=200, writes=[A])
     bench.op("MTE3", cycles=10, latency=20, writes=[B])
     assert bench.op("V", reads=[B])[0] == ISSUE + 10 + 200 + SYNC
 
 
-def test_strided_footprints_depend_on_shared_bytes_only() -> None:
-    bench = Bench()
+def test_strided_footprints_depend_on_shared_bytes_only(bench: Bench) -> None:
     even = bench.clock.footprints.exact(Region.strided(bench.ub, 0, 8, 64, 32))
     odd = bench.clock.footprints.exact(Region.strided(bench.ub, 32, 8, 64, 32))
     both = bench.clock.footprints.exact(Region.strided(bench.ub, 16, 8, 64, 32))
@@ -101,69 +91,60 @@ def test_strided_footprints_depend_on_shared_bytes_only() -> None:
     assert both in even.conflicts and both in odd.conflicts
 
 
-def test_a_full_queue_holds_the_scalar_unit() -> None:
-    bench = Bench()
+def test_a_full_queue_holds_the_scalar_unit(bench: Bench) -> None:
     starts = [bench.op("V", cycles=100, latency=0)[0] for _ in range(40)]
     assert starts == [ISSUE + 100 * n for n in range(40)]
     # The 40th instruction enters when the 8th (32 places ahead) starts.
     assert bench.clock.now == starts[7]
 
 
-def test_the_mask_register_is_written_when_it_changes() -> None:
-    bench = Bench()
+def test_the_mask_register_is_written_when_it_changes(bench: Bench) -> None:
     for mask in ((0, 255), (0, 255), (0, 1), None, (0, 1)):
         bench.op("V", cycles=1, mask=mask)
     assert bench.clock.now == 5 * ISSUE + 2
 
 
-def test_accumulating_into_a_large_tile_is_chained() -> None:
-    bench = Bench()
+def test_accumulating_into_a_large_tile_is_chained(bench: Bench) -> None:
     bench.op("M", writes=[A])
     assert bench.op("M", reads=[A], writes=[A], chained=True)[0] == ISSUE + 10
     assert bench.op("M", reads=[A], writes=[A])[0] == ISSUE + 10 + 10 + 20
 
 
-def test_a_scalar_read_drains_the_producer() -> None:
-    bench = Bench()
+def test_a_scalar_read_drains_the_producer(bench: Bench) -> None:
     bench.op("V", writes=[A])
     bench.op("V", cycles=100, writes=[B])
     bench.clock.scalar_read(bench.bytes(0, 2))
     assert bench.clock.now == ISSUE + 10 + 100 + 20 + SYNC + 12
 
 
-def test_a_scalar_read_of_idle_bytes_costs_the_access() -> None:
-    bench = Bench()
+def test_a_scalar_read_of_idle_bytes_costs_the_access(bench: Bench) -> None:
     bench.op("V", cycles=1000, writes=[A])
     bench.clock.scalar_read(bench.bytes(*B))
     assert bench.clock.now == ISSUE + 12
 
 
-def test_a_vector_instruction_waits_for_a_scalar_store() -> None:
-    bench = Bench()
+def test_a_vector_instruction_waits_for_a_scalar_store(bench: Bench) -> None:
     bench.clock.scalar_write(bench.bytes(0, 2))
     assert bench.op("V", reads=[A])[0] == ISSUE + SYNC
     bench.clock.scalar_write(bench.bytes(0, 2))  # waits until the vector instruction has read
     assert bench.clock.now == ISSUE + SYNC + 10 + 20 + SYNC + ISSUE
 
 
-def test_the_barrier_of_a_pipe_drains_it() -> None:
-    bench = Bench()
+def test_the_barrier_of_a_pipe_drains_it(bench: Bench) -> None:
     bench.op("V", writes=[A])
     bench.op("S", barrier="V")
     assert bench.op("V", writes=[B])[0] == ISSUE + 10 + 20
     assert bench.op("M", writes=[C])[0] == 4 * ISSUE
 
 
-def test_the_barrier_of_all_pipes_drains_everything() -> None:
-    bench = Bench()
+def test_the_barrier_of_all_pipes_drains_everything(bench: Bench) -> None:
     bench.op("V", cycles=500, writes=[A])
     bench.op("S", barrier="ALL")
     assert bench.op("M", reads=[A])[0] == ISSUE + 500 + 20 + ISSUE
     assert bench.clock.flags == 0
 
 
-def test_explicit_flags_hold_the_destination() -> None:
-    bench = Bench()
+def test_explicit_flags_hold_the_destination(bench: Bench) -> None:
     bench.op("MTE2", cycles=100, latency=350)
     bench.op("S", flag=("set", "MTE2", "V", 0))
     bench.op("S", flag=("wait", "MTE2", "V", 0))
@@ -171,9 +152,8 @@ def test_explicit_flags_hold_the_destination() -> None:
     assert bench.clock.now == 2 * ISSUE + 2 * FLAG
 
 
-def test_waiting_for_a_flag_that_is_never_set() -> None:
+def test_waiting_for_a_flag_that_is_never_set(bench: Bench) -> None:
     heard = []
-    bench = Bench()
     bench.clock = CoreClock(ASCEND_910A, 1000, lambda message, location: heard.append(message))
     bench.clock.trace = []
     bench.op("S", flag=("wait", "MTE2", "V", 0))
@@ -181,8 +161,7 @@ def test_waiting_for_a_flag_that_is_never_set() -> None:
     assert heard == ["wait_flag(MTE2, V, 0) has no set_flag before it"]
 
 
-def test_events_in_flight_are_counted_per_pair() -> None:
-    bench = Bench()
+def test_events_in_flight_are_counted_per_pair(bench: Bench) -> None:
     spans = [(64 * n, 64 * n + 64) for n in range(6)]
     for span in spans:
         bench.op("MTE2", cycles=10, latency=0, writes=[span])
@@ -194,8 +173,7 @@ def test_events_in_flight_are_counted_per_pair() -> None:
 
 
 @pytest.mark.parametrize("copies", [1, 2, 3, 4])
-def test_every_buffer_ahead_holds_an_event(copies: int) -> None:
-    bench = Bench()
+def test_every_buffer_ahead_holds_an_event(bench: Bench, copies: int) -> None:
     buffers = [(256 * n, 256 * n + 256) for n in range(copies)]
     for n in range(12):
         bench.op("MTE2", cycles=20, latency=0, writes=[buffers[n % copies]])
@@ -204,8 +182,7 @@ def test_every_buffer_ahead_holds_an_event(copies: int) -> None:
     assert bench.clock.events[PIPE_INDEX["MTE2"], PIPE_INDEX["V"]] == max(1, copies - 1)
 
 
-def test_an_unsynchronised_scope_inserts_no_flags() -> None:
-    bench = Bench()
+def test_an_unsynchronised_scope_inserts_no_flags(bench: Bench) -> None:
     bench.op("MTE2", cycles=100, latency=350, writes=[A])
     bench.clock.enter_unsynced()
     op = TimedOp("op", PIPE_INDEX["MTE2"], 10, 350, (), (bench.bytes(*B),))

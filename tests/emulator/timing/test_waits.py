@@ -23,24 +23,21 @@ def waits(bench: Bench) -> dict:
     return named(bench.clock.waited)
 
 
-def test_a_pipe_waits_for_the_scalar_unit() -> None:
-    bench = Bench()
+def test_a_pipe_waits_for_the_scalar_unit(bench: Bench) -> None:
     bench.clock.scalar(100)
     bench.op("V")
     bench.op("V", cycles=50)
     assert waits(bench) == {("V", "S", "issue"): 100 + ISSUE}
 
 
-def test_a_pipe_waits_for_its_own_result() -> None:
-    bench = Bench()
+def test_a_pipe_waits_for_its_own_result(bench: Bench) -> None:
     bench.op("V", latency=20, writes=[A])
     bench.op("V", reads=[A])
     assert waits(bench) == {("V", "S", "issue"): ISSUE, ("V", "V", "operand"): 20}
 
 
-def test_a_pipe_waits_for_the_last_of_the_flags() -> None:
+def test_a_pipe_waits_for_the_last_of_the_flags(bench: Bench) -> None:
     """Until S has handed the instruction out it waits for S, whatever else is missing."""
-    bench = Bench()
     bench.op("MTE2", cycles=100, latency=350, writes=[A])
     bench.op("M", cycles=10, latency=20, writes=[B])
     bench.op("V", reads=[A, B])
@@ -53,8 +50,7 @@ def test_a_pipe_waits_for_the_last_of_the_flags() -> None:
     }
 
 
-def test_the_scalar_unit_waits_for_a_full_queue_for_a_flag_and_at_a_barrier() -> None:
-    bench = Bench()
+def test_the_scalar_unit_waits_for_a_full_queue_for_a_flag_and_at_a_barrier(bench: Bench) -> None:
     for _ in range(34):
         bench.op("V", cycles=1000, latency=0, writes=[A])
     left = ISSUE + 1000  # the second instruction has left the queue
@@ -70,8 +66,7 @@ def test_the_scalar_unit_waits_for_a_full_queue_for_a_flag_and_at_a_barrier() ->
     assert bench.clock.now == before + 500 + 20
 
 
-def test_a_barrier_of_a_pipe_and_an_explicit_flag() -> None:
-    bench = Bench()
+def test_a_barrier_of_a_pipe_and_an_explicit_flag(bench: Bench) -> None:
     bench.op("V", cycles=10, latency=200)
     bench.op("S", barrier="V")
     assert waits(bench)["V", "V", "operand"] == 200
@@ -83,10 +78,9 @@ def test_a_barrier_of_a_pipe_and_an_explicit_flag() -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_work_and_waits_are_all_the_time_of_a_pipe(seed: int) -> None:
+def test_work_and_waits_are_all_the_time_of_a_pipe(bench: Bench, seed: int) -> None:
     """And of S, but for the flags of what is complete before they are."""
     rng = np.random.default_rng(seed)
-    bench = Bench()
     busy = dict.fromkeys(PIPES, 0.0)
     for _ in range(300):
         pipe = PIPES[int(rng.integers(1, 6))]

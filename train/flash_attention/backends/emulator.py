@@ -16,14 +16,12 @@ import numpy as np
 from mindspore import dtype as mstype
 from mindspore import nn, ops
 
-from flash_attention.backends.ascend.limits import layout_on_910, refuse_on_910
-from flash_attention.backends.base import Backend
+from flash_attention.backends.ascend.operator_backend import OperatorBackend
 from flash_attention.backends.derivatives import Alone
 from flash_attention.dropout import philox
 from flash_attention.kernels.tik.problem import Chip
 from flash_attention.problem import AttentionProblem
 from flash_attention.problem.packed import PackedProblem, check_counts, check_lengths
-from flash_attention.problem.paged import PagedProblem
 
 if TYPE_CHECKING:
     from flash_attention.sharding.shard import Shard
@@ -31,11 +29,10 @@ if TYPE_CHECKING:
 SOC = "Ascend910A"
 
 
-class EmulatorBackend(Backend):
+class EmulatorBackend(OperatorBackend):
     """The TIK operators behind `ops.Custom(func_type="pyfunc")`."""
 
     name = "emulator"
-    takes = ("mask", "bias", "keep_bits", "seed", "sinks", "prefix", "segment_ids", "kv_segment_ids", "alibi_slopes")
 
     def unavailable(self) -> str | None:
         import mindspore as ms
@@ -47,49 +44,26 @@ class EmulatorBackend(Backend):
         target = ms.get_context("device_target")
         return None if target == "CPU" else f"runs on a CPU, and the device target is {target}"
 
-    def refuse(self, problem: AttentionProblem) -> str | None:
-        return refuse_on_910(problem)
+    def chip(self) -> Chip:
+        """The emulated chip, which is there from then on."""
+        import tikemu
 
-    def layout(self, problem: AttentionProblem, sharded: bool = False) -> str:
-        return layout_on_910(problem, sharded)
+        tikemu.install(soc=SOC)
+        from tbe.common.platform import get_soc_spec
 
-    def build(self, problem: AttentionProblem, shard: Shard | None = None):
-        from flash_attention.backends.ascend.cell import OperatorAttention
+        return Chip(int(get_soc_spec("CORE_NUM")))
 
-        return OperatorAttention(problem, _emulated, _philox_bits(problem), _chip())
+    def make_primitive(self, shard: Shard | None = None):
+        return _emulated
 
-    def refuse_packed(self, problem: PackedProblem) -> str | None:
-        from flash_attention.backends.ascend.packed import refuse_packed
+    def draw(self, problem: AttentionProblem, shard: Shard | None):
+        return _philox_bits(problem)
 
-        return refuse_packed(problem)
+    def draw_packed(self, problem: PackedProblem):
+        return _bits_of_sequences(problem)
 
-    def build_packed(self, problem: PackedProblem):
-        from flash_attention.backends.ascend.packed import PackedOperators, runs_alone
-        from flash_attention.backends.packed_loop import PackedLoop
-
-        if runs_alone(problem):
-            return PackedLoop(self, problem)
-        return PackedOperators(problem, _emulated, _bits_of_sequences(problem), _chip(), _CheckedLengths(problem))
-
-    def refuse_paged(self, problem: PagedProblem) -> str | None:
-        from flash_attention.backends.ascend.decode import refuse_paged
-
-        return refuse_paged(problem)
-
-    def build_paged(self, problem: PagedProblem):
-        from flash_attention.backends.ascend.decode import PagedOperators
-
-        return PagedOperators(problem, _emulated, _chip())
-
-
-def _chip() -> Chip:
-    """The emulated chip, which is there from then on."""
-    import tikemu
-
-    tikemu.install(soc=SOC)
-    from tbe.common.platform import get_soc_spec
-
-    return Chip(int(get_soc_spec("CORE_NUM")))
+    def check_lengths(self, problem: PackedProblem):
+        return _CheckedLengths(problem)
 
 
 # Of a training step's four kernels each takes several megabytes; a process that meets many shapes cannot keep all.

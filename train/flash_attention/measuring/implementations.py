@@ -249,18 +249,22 @@ class Torch(Implementation):
         return {"forward": forward, "both": both}
 
 
-class Gemm(Implementation):
-    """NumPy's product of two square float32 matrices: what the processor reaches where nothing but products is done.
+class Peak(Implementation):
+    """A call of OPERATIONS, which stands for what the processor can do: the same for both passes."""
 
-    It is the same for every case and pass.
-    """
-
-    SIZE = 1536
+    OPERATIONS: int
 
     @classmethod
     def gflops(cls, seconds: float) -> float:
-        """The rate of one product in so many seconds, 1e9 operations a second."""
-        return 2 * cls.SIZE**3 / seconds / 1e9
+        """The rate of one call of so many seconds, 1e9 operations a second."""
+        return cls.OPERATIONS / seconds / 1e9
+
+
+class Gemm(Peak):
+    """NumPy's product of two square float32 matrices: what the processor reaches where nothing but products is done."""
+
+    SIZE = 1536
+    OPERATIONS = 2 * SIZE**3
 
     def prepare(self, case: Case) -> dict[str, Callable[[], None]]:
         left, right = np.random.default_rng(0).standard_normal((2, self.SIZE, self.SIZE), dtype=np.float32)
@@ -271,15 +275,10 @@ class Gemm(Implementation):
         return {"forward": product, "both": product}
 
 
-class MultiplyAdds(Implementation):
+class MultiplyAdds(Peak):
     """Multiply-adds in registers alone, of the kind that the kernel uses for the dtype: no attention can be faster."""
 
     OPERATIONS = 1 << 33
-
-    @classmethod
-    def gflops(cls, seconds: float) -> float:
-        """The rate of one call of so many seconds, 1e9 operations a second."""
-        return cls.OPERATIONS / seconds / 1e9
 
     def prepare(self, case: Case) -> dict[str, Callable[[], None]]:
         from flash_attention.backends.cpu import library

@@ -7,7 +7,7 @@ import contextlib
 import csv
 import importlib.util
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from flash_attention import plotting
@@ -25,23 +25,17 @@ DTYPES = ("float32", "float16", "bfloat16")  # memory is measured in the first
 #: of a process that imports what it needs, or of the graphs of a case.
 GFLOPS = {"flash": 150.0, "torch": 80.0, "composed": 15.0}
 START_SECONDS = 1.5
-#: How the picture calls the implementations.
-TITLES = {"flash": "FlashAttention (this package)", "torch": "torch", "composed": "composed MindSpore operators"}
-_STYLES = {"flash": ("#c44e52", "o"), "torch": ("#4c72b0", "s"), "composed": ("#8c8c8c", "^")}
-_RESULTS = 3  # gradients of query, key and value: they are no extra memory
+#: How the picture calls and draws the implementations.
+_STYLES = {
+    "flash": ("FlashAttention (this package)", "#c44e52", "o"),
+    "torch": ("torch", "#4c72b0", "s"),
+    "composed": ("composed MindSpore operators", "#8c8c8c", "^"),
+}
+_RESULTS = {"forward": 1, "both": 3}  # the output, or the gradients of query, key and value: they are no extra memory
 
 
-@dataclass(frozen=True)
-class Point:
-    """One implementation at one length: seconds of forward and backward, and bytes beyond inputs and gradients."""
-
-    seq: int
-    seconds: float
-    extra_bytes: int
-
-
-#: Points by name of the implementation, in the order of their lengths.
-Points = Mapping[str, list[Point]]
+#: By implementation and tokens: seconds of forward and backward, and bytes beyond inputs and gradients.
+Points = Mapping[str, Mapping[int, tuple[float, int]]]
 
 
 def run(options: argparse.Namespace) -> list[Figure]:
@@ -159,34 +153,30 @@ def times_table(timings: Sequence[Timing]) -> str:
 
 def points(timings: Iterable[Timing], threads: int) -> Points:
     """A point for each timing of "both"; the memory is measured here, each time in a process of its own."""
-    found: dict[str, list[Point]] = {}
+    found: dict[str, dict[int, tuple[float, int]]] = {}
     for timing in sorted(timings, key=lambda timing: timing.case.seq):
         if timing.kind == "both":
             extra = extra_bytes(timing.implementation, timing.case, threads)
-            found.setdefault(timing.implementation, []).append(Point(timing.case.seq, timing.median, extra))
+            found.setdefault(timing.implementation, {})[timing.case.seq] = timing.median, extra
     return found
 
 
-def extra_bytes(name: str, case: Case, threads: int) -> int:
-    """Growth of a fresh process through its first forward and backward of `case`, beyond the gradients."""
+def extra_bytes(name: str, case: Case, threads: int, kind: str = "both") -> int:
+    """Growth of a fresh process through its first forward, or forward and backward, of `case`, beyond the results."""
     with Worker(name, threads) as worker:
         # A small call first: what a library loads and allocates once is not this call's.
         for size in (replace(case, seq=64), case):
             worker.require(size)
-            grown = worker.extra_bytes("both")
-    return max(0, grown - _RESULTS * case.tensor_bytes)
+            grown = worker.extra_bytes(kind)
+    return max(0, grown - _RESULTS[kind] * case.tensor_bytes)
 
 
 def memory_table(found: Points, dtype: str) -> str:
     """A row per length: forward and backward together, and memory beyond inputs and gradients."""
-    by_length: dict[int, dict[str, Point]] = {}
-    for name, own in found.items():
-        for point in own:
-            by_length.setdefault(point.seq, {})[name] = point
     rows = []
-    for seq, at in sorted(by_length.items()):
-        ms = [f"{at[name].seconds * 1e3:.1f}" if name in at else "-" for name in found]
-        megabytes = [f"{at[name].extra_bytes / 2**20:.0f}" if name in at else "-" for name in found]
+    for seq in sorted({seq for own in found.values() for seq in own}):
+        ms = [f"{own[seq][0] * 1e3:.1f}" if seq in own else "-" for own in found.values()]
+        megabytes = [f"{own[seq][1] / 2**20:.0f}" if seq in own else "-" for own in found.values()]
         rows.append([seq, *ms, *megabytes])
     header = [f"{name} {unit}" for unit in ("ms", "MB") for name in found]
     return f"forward and backward, {dtype}; memory beyond inputs and gradients\n\n" + table(["length", *header], rows)
@@ -209,14 +199,13 @@ def write_csv(path: Path, timings: Iterable[Timing]) -> Path:
 def draw(found: Points, title: str, path: Path) -> Path:
     """Two panels, time and memory over the length, both axes logarithmic; returns the path."""
     figure, axes = plotting.subplots(1, 2, (10, 3.8))
-    for axis, label, value in (
-        (axes[0, 0], "time of forward and backward (ms)", lambda point: point.seconds * 1e3),
-        (axes[0, 1], "memory beyond inputs and gradients (MB)", lambda point: point.extra_bytes / 2**20),
-    ):
+    panels = (("time of forward and backward (ms)", 1e3), ("memory beyond inputs and gradients (MB)", 2**-20))
+    for index, (label, factor) in enumerate(panels):
+        axis = axes[0, index]
         for name, own in found.items():
-            colour, marker = _STYLES[name]
-            values = [value(point) for point in own]
-            axis.plot([point.seq for point in own], values, marker=marker, color=colour, label=TITLES[name])
+            legend, colour, marker = _STYLES[name]
+            values = [point[index] * factor for point in own.values()]
+            axis.plot(list(own), values, marker=marker, color=colour, label=legend)
         axis.set_xscale("log", base=2)
         axis.set_yscale("log")
         axis.set_xlabel("sequence length")

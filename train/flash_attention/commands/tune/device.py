@@ -1,6 +1,6 @@
 """Times of the operators on a device: a process per variant, whose compiler reads a table of that variant alone.
 
-    python -m flash_attention.commands.tune.device OPERATOR SEQ HEAD_DIM full|causal BACKEND
+    python -m flash_attention.commands.tune.device OPERATOR SEQ HEAD_DIM full|causal
 
 prints the median seconds of one call; it is what `DeviceTimer` starts.
 """
@@ -30,19 +30,15 @@ ROUNDS, CALLS = 5, 20
 class DeviceTimer:
     """Seconds of a call on this machine's device.
 
-    Args:
-        backend: "tik"; another one stands in where there is no device.
-
     Raises:
         RuntimeError: the card is virtual.
     """
 
-    def __init__(self, backend: str = "tik") -> None:
+    def __init__(self) -> None:
         if is_virtual():
             raise RuntimeError(
                 "--device ascend: a virtual card has no times of a device; --device emulator takes those of the model"
             )
-        self.backend = backend
 
     def __call__(self, case: Case, variant: Variant) -> float:
         """Raises RuntimeError: the process failed; the message ends with what it printed last."""
@@ -51,7 +47,7 @@ class DeviceTimer:
             path.write_text(tuning.to_json([(case.entry(variant), {})]), encoding="utf-8")
             command = [sys.executable, "-m", __name__, case.operator, str(case.seq), str(case.head_dim), case.rules]
             variables = environment(FLASH_ATTENTION_TUNING=str(path))
-            done = subprocess.run([*command, self.backend], cwd=folder, env=variables, capture_output=True, text=True)
+            done = subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True)
         lines = done.stdout.strip().splitlines()
         if done.returncode or not lines:
             said = (done.stderr.strip().splitlines() or ["nothing"])[-1]
@@ -59,13 +55,13 @@ class DeviceTimer:
         return float(lines[-1])
 
 
-def main(operator: str, seq: str, head_dim: str, rules: str, backend: str) -> None:
+def main(operator: str, seq: str, head_dim: str, rules: str) -> None:
     """Prints the seconds of one call."""
     from flash_attention.measuring.case import Case as Call
     from flash_attention.measuring.implementations import Flash
 
     call = Call(int(seq), "float16", heads=HEADS, head_dim=int(head_dim), causal=rules == "causal")
-    passes = Flash(backend).prepare(call)
+    passes = Flash("tik").prepare(call)
     seconds = seconds_of(passes["forward"])
     if operator == "backward":
         seconds = seconds_of(passes["both"]) - seconds

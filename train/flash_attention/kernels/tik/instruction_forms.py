@@ -1,6 +1,6 @@
 """InstructionForms of instructions that CANN's documents allow and no public program for this chip was found to use.
 
-One switch each, off where the usual form costs less than 1 % on the modelled core; `benchmarks/tik_needs.py`
+One switch each, off where the usual form costs less than 1 % on the modelled core; `benchmarks/tik_forms.py`
 prints what each costs, `flash-attention selftest` tries each. FLASH_ATTENTION_FORMS changes them where operators are
 compiled, by name: "shifted_operands=0,repeated_source=1".
 """

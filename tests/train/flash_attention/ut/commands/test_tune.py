@@ -116,7 +116,7 @@ def test_the_timer_of_a_device_starts_a_process_with_the_table_of_one_variant(mo
 
     monkeypatch.setattr(device.subprocess, "run", run)
     assert device.DeviceTimer()(CASES[0], Variant("single64")) == 0.25
-    assert seen["command"][-5:] == ["forward", "256", "64", "full", "tik"]
+    assert seen["command"][-4:] == ["forward", "256", "64", "full"]
     assert seen["table"] == (CASES[0].entry(Variant("single64")),)
 
 

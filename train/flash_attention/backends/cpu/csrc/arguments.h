@@ -68,6 +68,22 @@ struct Tensors {
   }
 };
 
+// Whether all tensors of an entry point are there.
+inline void check_count(const Tensors& t, int count, int expected) {
+  require(count == expected, kBadCount);
+  for (int i = 0; i < count; ++i) require(t.present(i), kBadPointer);
+}
+
+// An int64 configuration of so many numbers, which begins with the version.
+inline const int64_t* config_of(const Tensors& t, int i, int64_t numbers) {
+  require(t.named(i, "int64"), kBadDType);
+  t.check_shape(i, {numbers});
+  t.check_aligned(i, 8);
+  const int64_t* config = static_cast<const int64_t*>(t.data[i]);
+  require(config[0] == kVersion, kBadConfig);
+  return config;
+}
+
 inline int64_t checked_product(const int64_t* sizes, int count) {
   int64_t product = 1;
   for (int axis = 0; axis < count; ++axis) {
@@ -112,5 +128,8 @@ inline int or_throw(const char* function, int status) {
 
 }  // namespace flash_attention
 
+// Functions that return vectors have C names for MindSpore, which is C++.
+#pragma GCC diagnostic ignored "-Wpragmas"
+#pragma GCC diagnostic ignored "-Wreturn-type-c-linkage"
 #define FA_PARAMETERS int count, void **data, int *ranks, int64_t **shapes, const char **dtypes, void *, void *
 #define FA_TENSORS (flash_attention::Tensors{data, ranks, shapes, dtypes})

@@ -58,13 +58,10 @@ void fill_nan(DType dtype, int64_t count, void* row) {
 
 int paged_entry(int count, const Tensors& t) {
   return answer([&] {
-    require(count == kPagedCount, kBadCount);
-    for (int i = 0; i < kPagedCount; ++i) require(t.present(i), kBadPointer);
-    require(t.named(kPagedConfig, "int64") && t.named(kPagedRates, "float32"), kBadDType);
-    t.check_shape(kPagedConfig, {kPagedConfigCount});
-    const int64_t* config = static_cast<const int64_t*>(t.data[kPagedConfig]);
+    check_count(t, count, kPagedCount);
+    const int64_t* config = config_of(t, kPagedConfig, kPagedConfigCount);
+    require(t.named(kPagedRates, "float32"), kBadDType);
     const float* rates = static_cast<const float*>(t.data[kPagedRates]);
-    require(config[kPagedVersion] == kVersion, kBadConfig);
 
     // (batch, seq_q, heads, head_dim), or (batch, heads, head_dim) with one query each.
     Problem p{};
@@ -150,8 +147,7 @@ enum CacheParameter { kNewKey, kNewValue, kOldKeys, kOldValues, kSlots, kCacheDo
 
 int cache_entry(int count, const Tensors& t) {
   return answer([&] {
-    require(count == kCacheCount, kBadCount);
-    for (int i = 0; i < kCacheCount; ++i) require(t.present(i), kBadPointer);
+    check_count(t, count, kCacheCount);
     int64_t row_bytes[2], slots = 0;
     const int64_t tokens = checked_product(t.shape(kSlots), t.ranks[kSlots]);
     for (int i = 0; i < 2; ++i) {
@@ -259,12 +255,8 @@ enum AppendConfig { kAppendVersion, kAppendMost, kAppendRefuses, kAppendPaddingF
 // `complaint` becomes what is wrong with the tokens, and nothing is written.
 int append_entry(int count, const Tensors& t, std::string& complaint) {
   return answer([&] {
-    require(count == kAppendCount, kBadCount);
-    for (int i = 0; i < kAppendCount; ++i) require(t.present(i), kBadPointer);
-    require(t.named(kAppendConfig, "int64"), kBadDType);
-    t.check_shape(kAppendConfig, {kAppendConfigCount});
-    const int64_t* config = static_cast<const int64_t*>(t.data[kAppendConfig]);
-    require(config[kAppendVersion] == kVersion, kBadConfig);
+    check_count(t, count, kAppendCount);
+    const int64_t* config = config_of(t, kAppendConfig, kAppendConfigCount);
     Blocks blocks(t, kGrownKeys, kGrownValues, kGrownTables, kGrownLengths);
     require(t.ranks[kAddedKey] == 4, kBadShape);
     const int64_t batch = blocks.batch, seq = t.shape(kAddedKey)[1];
@@ -342,12 +334,8 @@ enum ReorderConfig { kReorderVersion, kReorderMost, kReorderConfigCount };
 
 int reorder_entry(int count, const Tensors& t, std::string& complaint) {
   return answer([&] {
-    require(count == kReorderCount, kBadCount);
-    for (int i = 0; i < kReorderCount; ++i) require(t.present(i), kBadPointer);
-    require(t.named(kReorderConfig, "int64"), kBadDType);
-    t.check_shape(kReorderConfig, {kReorderConfigCount});
-    const int64_t* config = static_cast<const int64_t*>(t.data[kReorderConfig]);
-    require(config[kReorderVersion] == kVersion, kBadConfig);
+    check_count(t, count, kReorderCount);
+    const int64_t* config = config_of(t, kReorderConfig, kReorderConfigCount);
     Blocks blocks(t, kOrderedKeys, kOrderedValues, kOrderedTables, kOrderedLengths);
     const int64_t batch = blocks.batch, width = blocks.width;
     const int64_t most = in_range(config[kReorderMost], 1, width * blocks.size);

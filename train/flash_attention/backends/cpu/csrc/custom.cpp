@@ -269,15 +269,6 @@ Problem parse(const Tensors& t, int config_index, int rates_index, int output_in
   return p;
 }
 
-int forward_entry(int count, const Tensors& t) {
-  return answer([&] {
-    require(count == kForwardCount, kBadCount);
-    const Problem p = parse(t, kForwardConfig, kForwardRates, kForwardOutput);
-    t.check(kForwardLogsumexp, DType::kFloat32, {p.batch, p.heads, p.seq_q});
-    return forward(p, {t.data[kForwardOutput], static_cast<float*>(t.data[kForwardLogsumexp])});
-  });
-}
-
 void* bias_gradient_of(const Tensors& t, int i, const Problem& p) {
   require(p.bias.data != nullptr, kBadPointer);
   const int64_t* shape = t.shape(kBias);
@@ -289,26 +280,6 @@ float* sink_gradient_of(const Tensors& t, int i, const Problem& p) {
   require(p.sinks != nullptr, kBadPointer);
   t.check(i, DType::kFloat32, {p.heads});
   return static_cast<float*>(t.data[i]);
-}
-
-int backward_entry(int count, const Tensors& t, bool bias_gradient, bool sink_gradient) {
-  return answer([&] {
-    require(count == kBackwardCount + bias_gradient + sink_gradient, kBadCount);
-    const Problem p = parse(t, kBackwardConfig, kBackwardRates, kOutput);
-    t.check(kLogsumexp, DType::kFloat32, {p.batch, p.heads, p.seq_q});
-    t.check_like(kDOutput, kOutput);
-    if (t.present(kDLogsumexp)) t.check(kDLogsumexp, DType::kFloat32, {p.batch, p.heads, p.seq_q});
-    t.check_like(kDQuery, kQuery);
-    t.check_like(kDKey, kKey);
-    t.check_like(kDValue, kValue);
-    const BackwardInputs inputs{t.data[kOutput], static_cast<const float*>(t.data[kLogsumexp]), t.data[kDOutput],
-                                static_cast<const float*>(t.data[kDLogsumexp])};
-    BackwardOutputs outputs{t.data[kDQuery], t.data[kDKey], t.data[kDValue], nullptr, nullptr};
-    int next = kBackwardCount;
-    if (bias_gradient) outputs.d_bias = bias_gradient_of(t, next++, p);
-    if (sink_gradient) outputs.d_sinks = sink_gradient_of(t, next, p);
-    return backward(p, inputs, outputs);
-  });
 }
 
 // Cumulative lengths that end at `total`, with a 0 in front; the caller's tensor may begin with it or not.
@@ -351,36 +322,42 @@ Packing packing_of(const Tensors& t, int config_index, const Problem& p) {
   return packing;
 }
 
-int forward_packed_entry(int count, const Tensors& t) {
+// float32 numbers, one for each query row.
+void check_rows(const Tensors& t, int i, const Problem& p, bool packed) {
+  packed ? t.check(i, DType::kFloat32, {p.heads, p.seq_q}) : t.check(i, DType::kFloat32, {p.batch, p.heads, p.seq_q});
+}
+
+int forward_entry(int count, const Tensors& t, bool packed) {
   return answer([&] {
-    require(count == kForwardCount + kLengths, kBadCount);
-    const Problem p = parse(t, kForwardConfig + kLengths, kForwardRates + kLengths, kForwardOutput + kLengths, true);
-    const Packing packing = packing_of(t, kForwardConfig + kLengths, p);
-    t.check(kForwardLogsumexp + kLengths, DType::kFloat32, {p.heads, p.seq_q});
-    return forward_packed(p, packing, {t.data[kForwardOutput + kLengths],
-                                       static_cast<float*>(t.data[kForwardLogsumexp + kLengths])});
+    const int more = packed ? kLengths : 0;
+    require(count == kForwardCount + more, kBadCount);
+    const Problem p = parse(t, kForwardConfig + more, kForwardRates + more, kForwardOutput + more, packed);
+    const Packing packing = packed ? packing_of(t, kForwardConfig + more, p) : Packing{};
+    check_rows(t, kForwardLogsumexp + more, p, packed);
+    const ForwardOutputs outputs{t.data[kForwardOutput + more], static_cast<float*>(t.data[kForwardLogsumexp + more])};
+    return packed ? forward_packed(p, packing, outputs) : forward(p, outputs);
   });
 }
 
-int backward_packed_entry(int count, const Tensors& t, bool bias_gradient, bool sink_gradient) {
+int backward_entry(int count, const Tensors& t, bool packed, bool bias_gradient, bool sink_gradient) {
   return answer([&] {
-    require(count == kBackwardCount + kLengths + bias_gradient + sink_gradient, kBadCount);
-    const Problem p = parse(t, kBackwardConfig + kLengths, kBackwardRates + kLengths, kOutput, true);
-    const Packing packing = packing_of(t, kBackwardConfig + kLengths, p);
-    t.check(kLogsumexp, DType::kFloat32, {p.heads, p.seq_q});
+    const int more = packed ? kLengths : 0;
+    require(count == kBackwardCount + more + bias_gradient + sink_gradient, kBadCount);
+    const Problem p = parse(t, kBackwardConfig + more, kBackwardRates + more, kOutput, packed);
+    const Packing packing = packed ? packing_of(t, kBackwardConfig + more, p) : Packing{};
+    check_rows(t, kLogsumexp, p, packed);
     t.check_like(kDOutput, kOutput);
-    if (t.present(kDLogsumexp)) t.check(kDLogsumexp, DType::kFloat32, {p.heads, p.seq_q});
-    t.check_like(kDQuery + kLengths, kQuery);
-    t.check_like(kDKey + kLengths, kKey);
-    t.check_like(kDValue + kLengths, kValue);
+    if (t.present(kDLogsumexp)) check_rows(t, kDLogsumexp, p, packed);
+    t.check_like(kDQuery + more, kQuery);
+    t.check_like(kDKey + more, kKey);
+    t.check_like(kDValue + more, kValue);
     const BackwardInputs inputs{t.data[kOutput], static_cast<const float*>(t.data[kLogsumexp]), t.data[kDOutput],
                                 static_cast<const float*>(t.data[kDLogsumexp])};
-    BackwardOutputs outputs{t.data[kDQuery + kLengths], t.data[kDKey + kLengths], t.data[kDValue + kLengths], nullptr,
-                            nullptr};
-    int next = kBackwardCount + kLengths;
+    BackwardOutputs outputs{t.data[kDQuery + more], t.data[kDKey + more], t.data[kDValue + more], nullptr, nullptr};
+    int next = kBackwardCount + more;
     if (bias_gradient) outputs.d_bias = bias_gradient_of(t, next++, p);
     if (sink_gradient) outputs.d_sinks = sink_gradient_of(t, next, p);
-    return backward_packed(p, packing, inputs, outputs);
+    return packed ? backward_packed(p, packing, inputs, outputs) : backward(p, inputs, outputs);
   });
 }
 
@@ -423,19 +400,16 @@ Types backward_types(const Types& types, bool bias_gradient, bool sink_gradient)
 namespace fa = flash_attention;
 
 #pragma GCC visibility push(default)
-// The functions that return vectors have C names for MindSpore, which is C++.
-#pragma GCC diagnostic ignored "-Wpragmas"
-#pragma GCC diagnostic ignored "-Wreturn-type-c-linkage"
 extern "C" {
 
 // For ctypes: a Status comes back, nothing is thrown.
-int flash_attention_forward(FA_PARAMETERS) { return fa::forward_entry(count, FA_TENSORS); }
-int flash_attention_forward_packed(FA_PARAMETERS) { return fa::forward_packed_entry(count, FA_TENSORS); }
+int flash_attention_forward(FA_PARAMETERS) { return fa::forward_entry(count, FA_TENSORS, false); }
+int flash_attention_forward_packed(FA_PARAMETERS) { return fa::forward_entry(count, FA_TENSORS, true); }
 
 // For MindSpore. The forward pass has a name for each layout, because inference has to know where batch and seq are.
 #define FA_FORWARD(layout, batch, seq)                                                                    \
   int FlashAttentionForward##layout(FA_PARAMETERS) {                                                      \
-    return fa::or_throw("flash_attention forward", fa::forward_entry(count, FA_TENSORS));                 \
+    return fa::or_throw("flash_attention forward", fa::forward_entry(count, FA_TENSORS, false));          \
   }                                                                                                       \
   fa::Shapes FlashAttentionForward##layout##InferShape(int* ranks, int64_t** shapes, void*) {             \
     return fa::forward_shapes(ranks, shapes, batch, seq);                                                 \
@@ -449,32 +423,29 @@ FA_FORWARD(BSH, 0, 1)
 FA_FORWARD(SBH, 1, 0)
 
 // The backward pass has names for what its results are; each for MindSpore, and for ctypes.
-#define FA_BACKWARD(name, plain, bias, sinks)                                                                      \
-  int plain(FA_PARAMETERS) { return fa::backward_entry(count, FA_TENSORS, bias, sinks); }                          \
-  int name(FA_PARAMETERS) {                                                                                        \
-    return fa::or_throw("flash_attention backward", fa::backward_entry(count, FA_TENSORS, bias, sinks));           \
-  }                                                                                                                \
-  fa::Shapes name##InferShape(int* ranks, int64_t** shapes, void*) {                                               \
-    return fa::backward_shapes(ranks, shapes, bias, sinks);                                                        \
-  }                                                                                                                \
-  fa::Types name##InferType(fa::Types types, void*) { return fa::backward_types(types, bias, sinks); }
-FA_BACKWARD(FlashAttentionBackward, flash_attention_backward, false, false)
-FA_BACKWARD(FlashAttentionBackwardBias, flash_attention_backward_bias, true, false)
-FA_BACKWARD(FlashAttentionBackwardSinks, flash_attention_backward_sinks, false, true)
-FA_BACKWARD(FlashAttentionBackwardBiasSinks, flash_attention_backward_bias_sinks, true, true)
+#define FA_BACKWARD(name, plain, function, packed, bias, sinks)                                                       \
+  int plain(FA_PARAMETERS) { return fa::backward_entry(count, FA_TENSORS, packed, bias, sinks); }                     \
+  int name(FA_PARAMETERS) {                                                                                           \
+    return fa::or_throw(function " backward", fa::backward_entry(count, FA_TENSORS, packed, bias, sinks));            \
+  }
+#define FA_BACKWARDS(name, plain, bias, sinks)                                                                        \
+  FA_BACKWARD(FlashAttentionBackward##name, flash_attention_backward##plain, "flash_attention", false, bias, sinks)   \
+  FA_BACKWARD(FlashAttentionBackwardPacked##name, flash_attention_backward_packed##plain, "flash_attention_varlen", true,\
+              bias, sinks)                                                                                            \
+  fa::Shapes FlashAttentionBackward##name##InferShape(int* ranks, int64_t** shapes, void*) {                          \
+    return fa::backward_shapes(ranks, shapes, bias, sinks);                                                           \
+  }                                                                                                                   \
+  fa::Types FlashAttentionBackward##name##InferType(fa::Types types, void*) {                                         \
+    return fa::backward_types(types, bias, sinks);                                                                    \
+  }
+FA_BACKWARDS(, , false, false)
+FA_BACKWARDS(Bias, _bias, true, false)
+FA_BACKWARDS(Sinks, _sinks, false, true)
+FA_BACKWARDS(BiasSinks, _bias_sinks, true, true)
 
 int FlashAttentionForwardPacked(FA_PARAMETERS) {
-  return fa::or_throw("flash_attention_varlen forward", fa::forward_packed_entry(count, FA_TENSORS));
+  return fa::or_throw("flash_attention_varlen forward", fa::forward_entry(count, FA_TENSORS, true));
 }
-#define FA_BACKWARD_PACKED(name, plain, bias, sinks)                                                           \
-  int plain(FA_PARAMETERS) { return fa::backward_packed_entry(count, FA_TENSORS, bias, sinks); }               \
-  int name(FA_PARAMETERS) {                                                                                    \
-    return fa::or_throw("flash_attention_varlen backward", fa::backward_packed_entry(count, FA_TENSORS, bias, sinks)); \
-  }
-FA_BACKWARD_PACKED(FlashAttentionBackwardPacked, flash_attention_backward_packed, false, false)
-FA_BACKWARD_PACKED(FlashAttentionBackwardPackedBias, flash_attention_backward_packed_bias, true, false)
-FA_BACKWARD_PACKED(FlashAttentionBackwardPackedSinks, flash_attention_backward_packed_sinks, false, true)
-FA_BACKWARD_PACKED(FlashAttentionBackwardPackedBiasSinks, flash_attention_backward_packed_bias_sinks, true, true)
 
 const char* flash_attention_message(int status) { return fa::message(status); }
 

@@ -56,11 +56,9 @@ struct Band {
   }
 };
 
-// An optional tensor that broadcasts to (batch, heads, seq_q, seq_k). Strides count elements; 0 broadcasts.
-// Its last axis is seq_k long and contiguous.
-struct Broadcast {
-  const void* data;  // null when absent
-  DType dtype;
+// Where the rows of a tensor with axes batch, heads, seq and head_dim (or value_dim) are, whatever their order. Strides
+// count elements; a row is contiguous.
+struct Layout {
   int64_t batch_stride;
   int64_t head_stride;
   int64_t row_stride;
@@ -68,6 +66,12 @@ struct Broadcast {
   FA_INLINE int64_t at(int64_t batch, int64_t head, int64_t row) const {
     return batch * batch_stride + head * head_stride + row * row_stride;
   }
+};
+
+// An optional tensor that broadcasts to (batch, heads, seq_q, seq_k), where a stride is 0. Its last axis is seq_k long.
+struct Broadcast : Layout {
+  const void* data;  // null when absent
+  DType dtype;
 };
 
 struct Dropout {
@@ -79,18 +83,6 @@ struct Dropout {
   uint32_t batch_offset;
   uint32_t head_offset;
   float scale;  // factor on what is kept
-};
-
-// Where the rows of a tensor with axes batch, heads, seq and head_dim (or value_dim) are, whatever their order. Strides
-// count elements; a row is contiguous.
-struct Layout {
-  int64_t batch_stride;
-  int64_t head_stride;
-  int64_t row_stride;
-
-  FA_INLINE int64_t at(int64_t batch, int64_t head, int64_t row) const {
-    return batch * batch_stride + head * head_stride + row * row_stride;
-  }
 };
 
 struct Problem {

@@ -42,12 +42,9 @@ struct Rotary {
   int64_t per_task() const { return std::max<int64_t>(1, kTaskElements / (heads * dim)); }
 };
 
+// The table of sines follows that of cosines, `table`.
 Rotary rotary_of(const Tensors& t, int x, int table, int offsets, int config_index) {
-  t.check_aligned(config_index, 8);
-  require(t.named(config_index, "int64"), kBadDType);
-  t.check_shape(config_index, {kRotaryConfigCount});
-  const int64_t* config = static_cast<const int64_t*>(t.data[config_index]);
-  require(config[kRotaryVersion] == kVersion, kBadConfig);
+  const int64_t* config = config_of(t, config_index, kRotaryConfigCount);
   Rotary r{};
   require(t.ranks[x] == 4 && t.ranks[table] == 2, kBadShape);
   const int64_t* shape = t.shape(x);
@@ -62,6 +59,10 @@ Rotary rotary_of(const Tensors& t, int x, int table, int offsets, int config_ind
   r.layout = heads_first ? Layout{item, r.seq * r.dim, r.dim} : Layout{item, r.dim, r.heads * r.dim};
   r.rows = t.shape(table)[0], r.half = t.shape(table)[1];
   require(2 * r.half <= r.dim, kBadShape);
+  for (int i : {table, table + 1}) {
+    t.check(i, t.dtype(i), {r.rows, r.half});
+    require(t.dtype(i) != DType::kByte, kBadDType);
+  }
   r.interleaved = in_range(config[kRotaryInterleaved], 0, 1);
   if (in_range(config[kRotaryOffsets], 0, 1)) {
     r.offsets = integers(t, offsets, {r.batch});
@@ -121,12 +122,8 @@ void turn_neighbours(const float* __restrict x, const float* __restrict cos, con
 
 int turn_entry(int count, const Tensors& t, bool back) {
   return answer([&] {
-    require(count == kTurnCount, kBadCount);
-    for (int i = 0; i < kTurnCount; ++i) require(t.present(i), kBadPointer);
+    check_count(t, count, kTurnCount);
     const Rotary r = rotary_of(t, kTurnX, kTurnCos, kTurnOffsets, kTurnConfig);
-    for (int i : {static_cast<int>(kTurnCos), static_cast<int>(kTurnSin)})
-      t.check(i, t.dtype(i), {r.rows, r.half});
-    require(t.dtype(kTurnCos) != DType::kByte && t.dtype(kTurnSin) != DType::kByte, kBadDType);
     t.check_like(kTurnOutput, kTurnX);
 
     const DType dtype = r.dtype;
@@ -173,13 +170,9 @@ int turn_entry(int count, const Tensors& t, bool back) {
 
 int tables_entry(int count, const Tensors& t) {
   return answer([&] {
-    require(count == kTableCount, kBadCount);
-    for (int i = 0; i < kTableCount; ++i) require(t.present(i), kBadPointer);
+    check_count(t, count, kTableCount);
     const Rotary r = rotary_of(t, kTableX, kTableCos, kTableOffsets, kTableConfig);
     t.check_like(kTableUpstream, kTableX);
-    for (int i : {static_cast<int>(kTableCos), static_cast<int>(kTableSin)})
-      t.check(i, t.dtype(i), {r.rows, r.half});
-    require(t.dtype(kTableCos) != DType::kByte && t.dtype(kTableSin) != DType::kByte, kBadDType);
 
     // A task has rows of the tables, whose sums nobody else adds to.
     const int64_t tasks = (r.rows + r.per_task() - 1) / r.per_task(), width = 2 * r.half;
@@ -222,9 +215,6 @@ int tables_entry(int count, const Tensors& t) {
 namespace fa = flash_attention;
 
 #pragma GCC visibility push(default)
-// The functions that return vectors have C names for MindSpore, which is C++.
-#pragma GCC diagnostic ignored "-Wpragmas"
-#pragma GCC diagnostic ignored "-Wreturn-type-c-linkage"
 extern "C" {
 
 // MindSpore 2.0 asks for them in PYNATIVE, where a net was given inputs of dynamic shapes.
