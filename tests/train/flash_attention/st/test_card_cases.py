@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.train.flash_attention.st.card_runs import verdicts
+from tests.train.flash_attention.st.support.card_runs import verdicts
 from tests.virtual_ascend.card import card_python
 
 pytestmark = pytest.mark.card

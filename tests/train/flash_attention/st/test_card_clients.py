@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.train.flash_attention.st.card_runs import verdicts
+from tests.train.flash_attention.st.support.card_runs import verdicts
 from tests.train.flash_attention.st.support.wheel_tools import run
 from tests.virtual_ascend.card import card_python
 

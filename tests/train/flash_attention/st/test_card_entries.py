@@ -8,7 +8,7 @@ from tests.train.flash_attention.st.support.wheel_tools import ROOT
 from tests.virtual_ascend.card import card_python, on_card, said
 
 pytestmark = pytest.mark.card
-PROGRAM = Path(__file__).with_name("card_entries.py")
+PROGRAM = Path(__file__).with_name("support") / "card_entries.py"
 CASE = "B2-H4-Sq45-Sk61-D32-float16-compact-alibi.bias_all"
 
 

@@ -9,7 +9,7 @@ from tests.train.flash_attention.st.support.wheel_tools import ROOT
 from tests.virtual_ascend.card import card_python, on_card, said, start
 
 pytestmark = pytest.mark.card
-PROGRAM = Path(__file__).with_name("card_attention.py")
+PROGRAM = Path(__file__).with_name("support") / "card_attention.py"
 PACKAGES = (ROOT / "train",)
 # A result of the whole chain of float16 operators over its largest number.
 BOUND = 2e-3

@@ -11,8 +11,8 @@ sys.path.insert(0, sys.argv[1])
 
 from mindspore import ops
 
-from tests.train.flash_attention.st.card_cases import check
-from tests.train.flash_attention.st.card_program import on_the_card, report
+from tests.train.flash_attention.st.support.card_cases import check
+from tests.train.flash_attention.st.support.card_program import on_the_card, report
 
 
 class Everything(list):

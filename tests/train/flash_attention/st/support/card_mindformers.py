@@ -16,7 +16,7 @@ import numpy as np
 from flash_attention.compat import ascend910
 from mindspore import Tensor, nn, ops
 
-from tests.train.flash_attention.st.card_program import on_the_card, report
+from tests.train.flash_attention.st.support.card_program import on_the_card, report
 
 BATCH, SEQ, HEADS, HEAD_DIM = 2, 48, 4, 16
 WIDTH = HEADS * HEAD_DIM

@@ -11,7 +11,7 @@ import numpy as np
 from flash_attention import FlashAttention
 from mindspore import Tensor, nn, ops
 
-from tests.train.flash_attention.st.card_program import on_the_card, report
+from tests.train.flash_attention.st.support.card_program import on_the_card, report
 from tests.train.flash_attention.support import training_steps as steps
 from tests.train.flash_attention.support.training_net import ARRANGEMENTS
 

@@ -20,7 +20,7 @@ from flash_attention import (
 from flash_attention.reference import Attention
 from mindspore import Parameter, Tensor, nn, ops
 
-from tests.train.flash_attention.st.card_program import on_the_card, report
+from tests.train.flash_attention.st.support.card_program import on_the_card, report
 from tests.train.flash_attention.support import serving
 from tests.train.flash_attention.support.cases import Case
 from tests.train.flash_attention.support.problems import make_problem

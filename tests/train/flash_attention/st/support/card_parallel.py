@@ -13,7 +13,7 @@ import numpy as np
 from mindspore import Tensor, nn
 from mindspore.communication import get_group_size, get_rank, init
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[4] / "examples"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[5] / "examples"))
 from train_parallel import ByMindSpore, Loss, Sizes
 
 BATCH, SEQ, VOCABULARY = 4, 32, 64

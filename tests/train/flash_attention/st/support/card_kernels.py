@@ -1,6 +1,6 @@
 """What MindSpore launches on the virtual card for attention between four projections, by mode and layout.
 
-    PYTHONPATH=train:emulator:emulator/virtual_ascend:. python tests/train/flash_attention/st/card_kernels.py
+    PYTHONPATH=train:emulator:emulator/virtual_ascend:. python tests/train/flash_attention/st/support/card_kernels.py
 
 with MindSpore 2.0 prints what was launched, two calls forward and backward, and the table of conversions of
 docs/ascend.md. `--write` makes the lists those that the tests expect, card_kernels.txt.

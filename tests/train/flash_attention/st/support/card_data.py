@@ -14,7 +14,7 @@ from flash_attention import FlashAttention
 from mindspore import Tensor, nn, ops
 from mindspore.train import Callback, Model
 
-from tests.train.flash_attention.st.card_program import on_the_card, report
+from tests.train.flash_attention.st.support.card_program import on_the_card, report
 
 BATCH, SEQ, HEADS, DIM, ITEMS = 2, 32, 2, 16, 4
 WIDTH = HEADS * DIM

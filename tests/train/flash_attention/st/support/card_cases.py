@@ -14,7 +14,7 @@ from flash_attention import reference
 from flash_attention.backends import registry
 from flash_attention.dropout import philox
 
-from tests.train.flash_attention.st.card_program import on_the_card, report
+from tests.train.flash_attention.st.support.card_program import on_the_card, report
 from tests.train.flash_attention.support import case_list, cases
 from tests.train.flash_attention.support.run import run_case
 

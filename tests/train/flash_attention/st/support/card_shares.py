@@ -7,7 +7,7 @@ import collections
 import sys
 from pathlib import Path
 
-from tests.train.flash_attention.st.card_kernels import TRANSPOSES, launched
+from tests.train.flash_attention.st.support.card_kernels import TRANSPOSES, launched
 
 OURS = "flash_attention"
 
