@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from tikemu.errors import TikAlignError, TikBoundsError, TikParamError, TikUnsupportedError, TikWarning
 
+from tests.emulator.support.arrays import PLAIN_PATHS, RNG, once, values
 from tests.emulator.support.bench import check, recorded, refuses
-from tests.emulator.support.highlevel_arrays import RNG, once, values
-from tests.emulator.support.move_arrays import PLAIN_PATHS
 from tests.emulator.support.naive_values import sums_of_groups
 
 
