@@ -18,6 +18,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+from flash_attention import text_table
 from flash_attention.commands.profile import emulator
 from flash_attention.kernels.tik.problem import CAPACITY, KernelProblem
 from flash_attention.measuring import tik_kernels
@@ -90,25 +91,16 @@ def excess(measured: Measurement) -> list[str]:
 
 def table(measurements: list[Measurement], names: list[str] | None = None) -> str:
     """The measurements as text; `names` say what each one has beside its operator and size."""
-    names = names or ["causal" if measured.problem.rules.causal else "full" for measured in measurements]
-    width = max(30, 22 + max(map(len, names)))
-    lines = [
-        f"{'kernel':{width}s} {'sync':12s} {'cycles/tile':>11s} {'of peak':>8s} {'code':>6s} {'events':>6s} "
-        f"{'instr.':>7s} {'GM/tile':>8s} {'V':>5s} {'M':>5s} {'build':>6s}  peak bytes"
-    ]
-    for m, what in zip(measurements, names):
-        p = m.problem
-        name = f"{m.operator} D={p.head_dim} S={p.seq_q} {what}"
-        memory = " ".join(
-            f"{key} {m.peak_bytes.get(key, 0) / 1024:.0f}/{CAPACITY[key] / 1024:.0f}K" for key in CAPACITY
-        )
-        events = max(m.events.values())
-        lines.append(
-            f"{name:{width}s} {m.sync:12s} {m.cycles_per_tile:11.0f} {m.utilisation:8.1%} {m.code_bytes:6d} "
-            f"{events:6d} {m.instructions:7d} {m.gm_bytes_per_tile:8.0f} {m.pipes['V']:5.0%} {m.pipes['M']:5.0%} "
-            f"{m.build_seconds:5.2f}s  {memory}" + "".join(f"  over: {what}" for what in excess(m))
-        )
-    return "\n".join(lines)
+    header = ["kernel", "sync", "cycles/tile", "of peak", "code", "events", "instr.", "GM/tile", "V", "M", "build"]
+    header += [f"{name} KiB/{size / 1024:g}" for name, size in CAPACITY.items()]
+    rows = []
+    for m, what in zip(measurements, names or ["causal" if m.problem.rules.causal else "full" for m in measurements]):
+        row = [f"{m.operator} D={m.problem.head_dim} S={m.problem.seq_q} {what}", m.sync]
+        row += [f"{m.cycles_per_tile:.0f}", f"{m.utilisation:.1%}", m.code_bytes, max(m.events.values())]
+        row += [m.instructions, f"{m.gm_bytes_per_tile:.0f}", f"{m.pipes['V']:.0%}", f"{m.pipes['M']:.0%}"]
+        row += [f"{m.build_seconds:.2f} s", *(f"{m.peak_bytes.get(name, 0) / 1024:.0f}" for name in CAPACITY)]
+        rows.append([*row, "".join(f"over: {what} " for what in excess(m))])
+    return text_table.table([*header, ""], rows)
 
 
 def budget_table(operator: str, problem: KernelProblem) -> str:

@@ -21,6 +21,16 @@ from .signatures import checked_methods
 from .tracebacks import short_operators
 
 
+def forward(op: str) -> Any:
+    """The method of a binary operator."""
+    return lambda self, other: operation(op, self, other)
+
+
+def reflected(op: str) -> Any:
+    """The method of a binary operator whose left side is something else."""
+    return lambda self, other: operation(op, other, self)
+
+
 @short_operators
 class Expr(ScopedValue):
     """A value known only when the kernel runs. Made by operators, not by hand.
@@ -41,91 +51,25 @@ class Expr(ScopedValue):
     def dtype(self) -> str:
         return self._node.dtype
 
-    def __add__(self, other: Any) -> Any:
-        return operation("+", self, other)
-
-    def __radd__(self, other: Any) -> Any:
-        return operation("+", other, self)
-
-    def __sub__(self, other: Any) -> Any:
-        return operation("-", self, other)
-
-    def __rsub__(self, other: Any) -> Any:
-        return operation("-", other, self)
-
-    def __mul__(self, other: Any) -> Any:
-        return operation("*", self, other)
-
-    def __rmul__(self, other: Any) -> Any:
-        return operation("*", other, self)
-
-    def __truediv__(self, other: Any) -> Any:
-        return operation("/", self, other)
-
-    def __rtruediv__(self, other: Any) -> Any:
-        return operation("/", other, self)
-
-    def __floordiv__(self, other: Any) -> Any:
-        return operation("//", self, other)
-
-    def __rfloordiv__(self, other: Any) -> Any:
-        return operation("//", other, self)
-
-    def __mod__(self, other: Any) -> Any:
-        return operation("%", self, other)
-
-    def __rmod__(self, other: Any) -> Any:
-        return operation("%", other, self)
-
-    def __and__(self, other: Any) -> Any:
-        return operation("&", self, other)
-
-    def __rand__(self, other: Any) -> Any:
-        return operation("&", other, self)
-
-    def __or__(self, other: Any) -> Any:
-        return operation("|", self, other)
-
-    def __ror__(self, other: Any) -> Any:
-        return operation("|", other, self)
-
-    def __lshift__(self, other: Any) -> Any:
-        return operation("<<", self, other)
-
-    def __rlshift__(self, other: Any) -> Any:
-        return operation("<<", other, self)
-
-    def __rshift__(self, other: Any) -> Any:
-        return operation(">>", self, other)
-
-    def __rrshift__(self, other: Any) -> Any:
-        return operation(">>", other, self)
+    __add__, __radd__ = forward("+"), reflected("+")
+    __sub__, __rsub__ = forward("-"), reflected("-")
+    __mul__, __rmul__ = forward("*"), reflected("*")
+    __truediv__, __rtruediv__ = forward("/"), reflected("/")
+    __floordiv__, __rfloordiv__ = forward("//"), reflected("//")
+    __mod__, __rmod__ = forward("%"), reflected("%")
+    __and__, __rand__ = forward("&"), reflected("&")
+    __or__, __ror__ = forward("|"), reflected("|")
+    __lshift__, __rlshift__ = forward("<<"), reflected("<<")
+    __rshift__, __rrshift__ = forward(">>"), reflected(">>")
+    __lt__, __le__, __gt__, __ge__ = forward("<"), forward("<="), forward(">"), forward(">=")
+    __eq__, __ne__ = forward("=="), forward("!=")
+    __hash__ = object.__hash__
 
     def __neg__(self) -> Any:
         return operation("-", 0, self)
 
     def __pos__(self) -> Expr:
         return self
-
-    def __lt__(self, other: Any) -> Any:
-        return operation("<", self, other)
-
-    def __le__(self, other: Any) -> Any:
-        return operation("<=", self, other)
-
-    def __gt__(self, other: Any) -> Any:
-        return operation(">", self, other)
-
-    def __ge__(self, other: Any) -> Any:
-        return operation(">=", self, other)
-
-    def __eq__(self, other: Any) -> Any:
-        return operation("==", self, other)
-
-    def __ne__(self, other: Any) -> Any:
-        return operation("!=", self, other)
-
-    __hash__ = object.__hash__
 
     def __bool__(self) -> bool:
         fail(

@@ -7,7 +7,7 @@ from tikemu import tik
 from tikemu.errors import TikBuildError, TikParamError
 from tikemu.program import ir
 
-from tests.emulator.support.dsl_statements import body, lines
+from tests.emulator.support.recorded import body, lines
 
 
 def test_an_if_chain(kernel):

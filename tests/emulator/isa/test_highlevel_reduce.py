@@ -5,11 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from tikemu.errors import TikAlignError, TikBoundsError, TikParamError, TikUnsupportedError, TikWarning
-from tikemu.isa import numerics
 
+from tests.emulator.support.arrays import PLAIN_PATHS, RNG, once, values
 from tests.emulator.support.bench import check, recorded, refuses
-from tests.emulator.support.highlevel_arrays import RNG, once, values
-from tests.emulator.support.move_arrays import PLAIN_PATHS
+from tests.emulator.support.naive_values import sums_of_groups
 
 
 @pytest.mark.parametrize("source,target,pipe", PLAIN_PATHS)
@@ -43,32 +42,18 @@ def test_data_move_is_checked(bench):
         bench.call("h_data_move", ub.at(0, (10,)), gm.at(0, (10,)))
 
 
-def tree(row, dtype):
-    """D11a: adjacent pairs inside repeats, then over the sums of the repeats; every node rounded and saturated."""
-    lanes = 256 // np.dtype(dtype).itemsize
-    row = list(np.asarray(row, np.float64))
-    while True:
-        sums = []
-        for first in range(0, len(row), lanes):
-            nodes = row[first : first + lanes] + [0.0] * (lanes - len(row[first : first + lanes]))
-            while len(nodes) > 1:
-                nodes = [float(once(np.float64(a + b), dtype)) for a, b in zip(nodes[0::2], nodes[1::2])]
-            sums += nodes
-        row = sums
-        if len(row) == 1:
-            return row[0]
-
-
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 @pytest.mark.parametrize("shape", [(1, 16), (20, 16), (300, 32), (7, 100), (5, 128), (6, 500), (2, 20000)])
 def test_reduce_sum_of_rows_is_the_documented_tree(strict, bench, dtype, shape):
+    """D11a: adjacent pairs inside repeats, then over the sums of the repeats; every node rounded and saturated."""
+    lanes = 256 // np.dtype(dtype).itemsize
     pitch = -(-shape[1] // 16) * 16
     x = values(dtype, shape)
     src = bench.tensor("UB", dtype, (shape[0], pitch)).at(0, shape, (pitch, 1))
     src.store(x)
     dst = bench.tensor("UB", dtype, shape[0])
     bench.call("h_reduce_sum", dst, src, 1)
-    np.testing.assert_array_equal(dst.values, [tree(row, dtype) for row in x])
+    np.testing.assert_array_equal(dst.values, [sums_of_groups(row.tolist(), lanes, dtype) for row in x])
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
@@ -158,8 +143,3 @@ def test_reductions_are_checked(bench):
     bench.refuses(TikAlignError, "80 bytes apart", "h_reduce_sum", bench.tensor("UB", "float16", 4), x, 1)
     bench.refuses(TikParamError, "overlap", "h_reduce_max", x.at(0, (32,)), x.at(0, (4, 32)), 0)
     bench.refuses(TikBoundsError, None, "h_exp", x.at(0, (32768,)), x.at(0, (32768,)))
-
-
-def test_reference_tree_agrees_with_numerics():
-    x = values("float32", (64,))
-    assert tree(x, "float32") == numerics.tree_sum(x, 6, False)[0]

@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 import tikemu
+from tikemu import tik
 from tikemu.machine import execute
 from tikemu.machine.calls import relocation, site
 from tikemu.timing import steady_state
 
+from tests.emulator.support.element_kernel import tiled
 from tests.emulator.support.programs import zoo, zoo2
 
 MODES = {
@@ -29,17 +31,8 @@ def shim() -> None:
 
 def looped(repetitions: int = 400) -> tuple[Any, dict[str, np.ndarray]]:
     """A program whose loop reuses everything: bindings at run-time offsets, relocated ones, and steady states."""
-    from tbe import tik
-
     instance = tik.Tik(disable_debug=False)
-    x = instance.Tensor("float16", (repetitions * 128,), tik.scope_gm, "x")
-    y = instance.Tensor("float16", (repetitions * 128,), tik.scope_gm, "y")
-    with instance.for_range(0, repetitions) as i:
-        ub = instance.Tensor("float16", (128,), tik.scope_ubuf, "ub")
-        instance.data_move(ub, x[i * 128], 0, 1, 8, 0, 0)
-        instance.vec_adds(128, ub, ub, 1.0, 1, 8, 8)
-        instance.data_move(y[i * 128], ub, 0, 1, 8, 0, 0)
-    instance.BuildCCE("looped", [x], [y])
+    tiled(instance, 128, tiles=repetitions, compute=lambda ub: instance.vec_adds(128, ub, ub, 1.0, 1, 8, 8))
     return instance, {"x": np.arange(repetitions * 128).astype(np.float16)}
 
 

@@ -8,6 +8,8 @@ import tikemu
 from tikemu import tik
 from tikemu.errors import TikBoundsError
 
+from tests.emulator.support.element_kernel import tiled
+
 
 class Probe:
     """A kernel that collects int64 scalars in a tensor; ``values`` runs it and returns them."""
@@ -133,12 +135,6 @@ def test_reinterpreted_and_reshaped_views_share_memory(soc):
 @pytest.mark.parametrize("threads", [0, 1, 2, 3, 4])
 def test_multi_buffering_changes_no_result(soc, threads):
     kernel = tik.Tik()
-    x = kernel.Tensor("float16", (8, 128), tik.scope_gm, "x")
-    with kernel.for_range(0, 8, thread_num=threads) as i:
-        data = kernel.Tensor("float16", (128,), tik.scope_ubuf, "data")
-        kernel.data_move(data, x[i, 0], 0, 1, 8, 0, 0)
-        kernel.vec_adds(128, data, data, 1.0, 1, 8, 8)
-        kernel.data_move(x[i, 0], data, 0, 1, 8, 0, 0)
-    kernel.BuildCCE("k", [x], [x])
-    values = np.arange(1024, dtype=np.float16).reshape(8, 128)
-    np.testing.assert_array_equal(tikemu.run(kernel, {"x": values}).outputs["x"], values + 1)
+    tiled(kernel, 128, tiles=8, threads=threads, compute=lambda ub: kernel.vec_adds(128, ub, ub, 1.0, 1, 8, 8))
+    values = np.arange(1024, dtype=np.float16)
+    np.testing.assert_array_equal(tikemu.run(kernel, {"x": values}).outputs["y"], values + 1)

@@ -17,6 +17,8 @@ import tikemu
 from tikemu import TikProcessError, tik
 from tikemu.processes import pool as pools
 
+from tests.emulator.support.element_kernel import tiled
+
 pytestmark = pytest.mark.usefixtures("one_number", "soc")
 TWO = tikemu.Options(processes=2, progress=False)
 ROOT = Path(__file__).parents[3]
@@ -75,14 +77,7 @@ assert pool._idle[0].pids == parents
 
 def shifting(kernel: Any, blocks: int = 6) -> tuple[Any, dict[str, np.ndarray]]:
     """y = x + 1, a piece per block."""
-    x = kernel.Tensor("float16", (blocks * 128,), tik.scope_gm, "x")
-    y = kernel.Tensor("float16", (blocks * 128,), tik.scope_gm, "y")
-    with kernel.for_range(0, blocks, block_num=blocks) as block:
-        ub = kernel.Tensor("float16", (128,), tik.scope_ubuf, "ub")
-        kernel.data_move(ub, x[block * 128], 0, 1, 8, 0, 0)
-        kernel.vec_adds(128, ub, ub, 1.0, 1, 8, 8)
-        kernel.data_move(y[block * 128], ub, 0, 1, 8, 0, 0)
-    kernel.BuildCCE("shifting", [x], [y])
+    tiled(kernel, 128, blocks, compute=lambda ub: kernel.vec_adds(128, ub, ub, 1.0, 1, 8, 8))
     return kernel, {"x": np.arange(blocks * 128).astype(np.float16)}
 
 

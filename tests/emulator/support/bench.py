@@ -62,6 +62,11 @@ def recorded(dtype: str, memory: str, name: str = "t", shape: tuple[int, ...] = 
     return ir.View(info, dtype, 0, shape, row_major(shape))
 
 
+def call_views(dst_dtype: str, src_dtype: str, target: str, source: str) -> tuple[ir.View, ir.View]:
+    """Destination and source of a call as recorded tensors."""
+    return recorded(dst_dtype, target, "dst"), recorded(src_dtype, source, "src")
+
+
 def check(api: str, *args: Any, strict: bool = False, **kwargs: Any) -> list[str]:
     """The checks of a recorded call; returns the warnings."""
     spec = registry.specs()[api]

@@ -1,4 +1,4 @@
-"""Kernels that store a tensor of scalars, for tests of what the scalar unit computes."""
+"""Kernels that several tests run: one that stores a tensor of scalars, and one that moves tiles through a core."""
 
 from __future__ import annotations
 
@@ -29,3 +29,27 @@ def program(
 def values(instance: Any, feeds: dict | None = None, **options: Any) -> list:
     """Elements of the output "target" after a run."""
     return tikemu.run(instance, feeds or {}, options=Options(**options)).outputs["target"].tolist()
+
+
+def tiled(
+    instance: Any,
+    count: int,
+    blocks: int = 1,
+    tiles: int = 1,
+    threads: int = 1,
+    compute: Callable[[Any], None] = lambda ub: None,
+) -> Any:
+    """A kernel whose blocks move tiles of ``count`` float16 of ``x`` to the Unified Buffer, compute there, and move
+    them to ``y``."""
+    x, y = (instance.Tensor("float16", (blocks * tiles * count,), tik.scope_gm, name) for name in "xy")
+    with (
+        instance.for_range(0, blocks, block_num=blocks) as block,
+        instance.for_range(0, tiles, thread_num=threads) as tile,
+    ):
+        ub = instance.Tensor("float16", (count,), tik.scope_ubuf, "ub")
+        start = (block * tiles + tile) * count
+        instance.data_move(ub, x[start], 0, 1, count // 16, 0, 0)
+        compute(ub)
+        instance.data_move(y[start], ub, 0, 1, count // 16, 0, 0)
+    instance.BuildCCE("tiled", [x], [y])
+    return instance

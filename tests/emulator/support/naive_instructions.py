@@ -11,7 +11,18 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tests.emulator.support.naive_values import CODES, COMPARE, ONE, TWO, Pointer, stored, to_integer, to_odd, tree
+from tests.emulator.support.naive_values import (
+    CODES,
+    COMPARE,
+    ONE,
+    TWO,
+    Pointer,
+    stored,
+    sums_of_groups,
+    to_integer,
+    to_odd,
+    tree,
+)
 
 
 def lanes(mask: Any, width: int) -> list[int]:
@@ -137,11 +148,8 @@ def reduce_add(a: dict[str, Any]) -> None:
     for repeat in range(a["repeat_times"]):
         row = [src.lane(repeat, lane, a["src_rep_stride"]).get() if lane in enabled else 0 for lane in range(width)]
         values.append(tree(row, src.dtype))
-    while len(values) > 1:
-        groups = [values[i : i + width] for i in range(0, len(values), width)]
-        values = [tree(part + [0] * (width - len(part)), src.dtype) for part in groups]
     if values:
-        a["dst"].put(values[0])
+        a["dst"].put(sums_of_groups(values, width, src.dtype))
 
 
 def reduce_extreme(a: dict[str, Any], sign: int) -> None:

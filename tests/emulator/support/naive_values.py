@@ -198,6 +198,14 @@ def tree(values: list, dtype: str) -> Any:
     return values[0]
 
 
+def sums_of_groups(values: list, width: int, dtype: str) -> Any:
+    """Trees over groups of ``width`` values, then over their sums, until one is left."""
+    while len(values) > 1:
+        groups = [values[i : i + width] for i in range(0, len(values), width)]
+        values = [tree(part + [0] * (width - len(part)), dtype) for part in groups]
+    return values[0]
+
+
 def to_odd(x: float) -> float:
     """float16 between ``x`` and zero, inclusive; if that is not ``x``, with its last bit set."""
     if math.isnan(x):

@@ -11,6 +11,7 @@ import pytest
 import tikemu
 from tikemu import Options, tik
 
+from tests.emulator.support.element_kernel import tiled
 from tests.emulator.support.timing_bench import FLAGS, ISSUE, SYNC
 
 
@@ -125,21 +126,9 @@ def test_addresses_known_at_build_time_save_synchronisation(
     assert result.cycles == math.ceil(expected)
 
 
-def copy_kernel(instance: Any, blocks: int, tiles: int, thread_num: int) -> Any:
+def copy_kernel(instance: Any, blocks: int, tiles: int, threads: int) -> Any:
     """Each block moves ``tiles`` tiles of 16 KiB through the Unified Buffer."""
-    count = 8192
-    source = instance.Tensor("float16", (blocks * tiles * count,), tik.scope_gm, "source")
-    target = instance.Tensor("float16", (blocks * tiles * count,), tik.scope_gm, "target")
-    with (
-        instance.for_range(0, blocks, block_num=blocks) as block,
-        instance.for_range(0, tiles, thread_num=thread_num) as tile,
-    ):
-        buffer = instance.Tensor("float16", (count,), tik.scope_ubuf, "buffer")
-        offset = (block * tiles + tile) * count
-        instance.data_move(buffer, source[offset], 0, 1, count // 16, 0, 0)
-        instance.data_move(target[offset], buffer, 0, 1, count // 16, 0, 0)
-    instance.BuildCCE("copy", [source], [target])
-    return instance
+    return tiled(instance, 8192, blocks, tiles, threads)
 
 
 def test_double_buffering_overlaps_load_and_store(kernel: Any) -> None:

@@ -13,6 +13,7 @@ from tikemu.soc import PIPES
 from tikemu.timing.simulator import PIPE_INDEX
 from tikemu.timing.waits import named
 
+from tests.emulator.support.element_kernel import tiled
 from tests.emulator.support.timing_bench import FLAGS, ISSUE, SYNC, A, B, Bench
 
 pytestmark = pytest.mark.usefixtures("soc")
@@ -133,17 +134,8 @@ def test_it_says_why_two_threads_gain_nothing() -> None:
 def test_the_waits_are_the_same_however_a_program_is_run(options: dict) -> None:
     def result(**given: Any) -> Any:
         instance = tik.Tik()
-        source = instance.Tensor("float16", (64 * 1024,), tik.scope_gm, "source")
-        with (
-            instance.for_range(0, 4, block_num=4) as block,
-            instance.for_range(0, 16, thread_num=2) as tile,
-        ):
-            own = instance.Tensor("float16", (1024,), tik.scope_ubuf, "own")
-            instance.data_move(own, source[(block * 16 + tile) * 1024], 0, 1, 64, 0, 0)
-            instance.vec_muls(128, own, own, -1.0, 8, 8, 8)
-            instance.data_move(source[(block * 16 + tile) * 1024], own, 0, 1, 64, 0, 0)
-        instance.BuildCCE("own", [source], [source])
-        feed = {"source": np.zeros(64 * 1024, np.float16)}
+        tiled(instance, 1024, 4, 16, 2, lambda ub: instance.vec_muls(128, ub, ub, -1.0, 8, 8, 8))
+        feed = {"x": np.zeros(64 * 1024, np.float16)}
         return tikemu.run(instance, feed, options=tikemu.Options(progress=False, **given))
 
     usual, other = result(), result(**options)

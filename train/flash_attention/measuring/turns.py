@@ -150,3 +150,17 @@ def time_in_turns(
             times["backward"] = [both - forward for forward, both in zip(times["forward"], times["both"])]
         timings += [Timing(worker.name, own, kind, tuple(values)) for kind, values in times.items()]
     return timings, reasons
+
+
+def time_alone(
+    worker: Worker, case: Case, rounds: int, budget: float = 20.0, kinds: tuple = PASSES
+) -> dict[str, Timing]:
+    """Timings of one worker by pass, otherwise as `time_in_turns`.
+
+    Raises:
+        RuntimeError: it cannot run the case; with the reason.
+    """
+    timings, reasons = time_in_turns([worker], case, rounds, budget, kinds)
+    for name, reason in reasons.items():
+        raise RuntimeError(f"{'backend cpu' if name == 'flash' else name} cannot run {case}: {reason}")
+    return {timing.kind: timing for timing in timings}

@@ -66,9 +66,7 @@ def packed(rounds: int, threads: int, quick: bool) -> list[Figure]:
             flush=True,
         )
         figures.append(Figure(f"packed {name}: of the ideal share", 100 * ideal / median["packed"], "%"))
-        reached = median["torch"] / median["packed"] if "torch" in median else None
-        note = "" if "torch" in median else "torch is not installed"
-        figures.append(Figure(f"packed {name}: against torch looped", reached, "x", note))
+        figures.append(_against(f"packed {name}: against torch looped", median, "packed"))
     return figures
 
 
@@ -109,10 +107,15 @@ def decode(rounds: int, threads: int, quick: bool, dtypes: tuple) -> list[Figure
             flush=True,
         )
         figures.append(Figure(f"decode {dtype}: of the copy rate", 100 * median["copy"] / median["flash"], "%"))
-        reached = median["torch"] / median["flash"] if "torch" in median else None
-        note = "" if "torch" in median else "torch is not installed"
-        figures.append(Figure(f"decode {dtype}: against torch", reached, "x", note))
+        figures.append(_against(f"decode {dtype}: against torch", median, "flash"))
     return figures
+
+
+def _against(name: str, median: dict[str, float], ours: str) -> Figure:
+    """How many times faster than torch, where that is installed."""
+    if "torch" not in median:
+        return Figure(name, None, "x", "torch is not installed")
+    return Figure(name, median["torch"] / median[ours], "x")
 
 
 def _library(threads: int):

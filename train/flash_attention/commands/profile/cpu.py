@@ -10,7 +10,7 @@ def run(options: argparse.Namespace) -> int:
     from flash_attention.commands.info import processor
     from flash_attention.measuring.case import Case
     from flash_attention.measuring.implementations import Gemm, MultiplyAdds
-    from flash_attention.measuring.turns import Worker, time_in_turns
+    from flash_attention.measuring.turns import Worker, time_alone
     from flash_attention.text_table import table
 
     sizes = {"batch": options.batch, "heads": options.heads, "head_dim": options.head_dim}
@@ -18,16 +18,17 @@ def run(options: argparse.Namespace) -> int:
     with contextlib.ExitStack() as stack:
         names = ("gemm", "multiply_adds", "flash")
         gemm, multiply_adds, flash = (stack.enter_context(Worker(name, options.threads)) for name in names)
-        product, _ = time_in_turns([gemm], Case(1), options.rounds, budget=10.0, kinds=("forward",))
-        of_product = Gemm.gflops(product[0].median)
+        product = time_alone(gemm, Case(1), options.rounds, 10.0, ("forward",))
+        of_product = Gemm.gflops(product["forward"].median)
         for dtype in options.dtype:
-            peak, _ = time_in_turns([multiply_adds], Case(1, dtype), options.rounds, budget=10.0, kinds=("forward",))
-            most = MultiplyAdds.gflops(peak[0].median)
-            empty = timed(flash, Case(1, dtype, **sizes), options.rounds)
+            peak = time_alone(multiply_adds, Case(1, dtype), options.rounds, 10.0, ("forward",))
+            most = MultiplyAdds.gflops(peak["forward"].median)
+            empty = time_alone(flash, Case(1, dtype, **sizes), options.rounds)
             for seq in options.seq:
                 case = Case(seq, dtype, options.window_blocks, **sizes)
-                for kind, timing in timed(flash, case, options.rounds).items():
-                    overhead = empty[kind].median
+                timings = time_alone(flash, case, options.rounds)
+                for kind in ("forward", "backward"):
+                    timing, overhead = timings[kind], empty[kind].median
                     rows.append(
                         [
                             str(case),
@@ -51,20 +52,6 @@ def run(options: argparse.Namespace) -> int:
         "\npacking and the hidden part of partly visible tiles. The overhead is the time of a call on one token."
     )
     return 0
-
-
-def timed(worker, case, rounds: int) -> dict:
-    """Timings of the forward and the backward pass of `case`.
-
-    Raises:
-        RuntimeError: the backend cannot run it.
-    """
-    from flash_attention.measuring.turns import time_in_turns
-
-    timings, reasons = time_in_turns([worker], case, rounds, budget=20.0)
-    if reasons:
-        raise RuntimeError(f"backend cpu cannot run {case}: {reasons[worker.name]}")
-    return {timing.kind: timing for timing in timings if timing.kind != "both"}
 
 
 def visited(case) -> float:

@@ -29,6 +29,11 @@ inline void require(bool condition, int status) {
   if (!condition) throw Reject{status};
 }
 
+// What is wrong with a call in words of its own, which reach the caller in place of a Status.
+struct Complaint : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
 struct Tensors {
   void** data;
   const int* ranks;
@@ -107,7 +112,7 @@ inline const int32_t* integers(const Tensors& t, int i, std::initializer_list<in
   return static_cast<const int32_t*>(t.data[i]);
 }
 
-// What an entry point gives for run(), which may throw.
+// What an entry point gives for run(), which may throw; a Complaint goes on.
 template <class Run>
 int answer(const Run& run) {
   const KeepSubnormals keep;
@@ -115,6 +120,8 @@ int answer(const Run& run) {
     return run();
   } catch (const Reject& reject) {
     return reject.status;
+  } catch (const Complaint&) {
+    throw;
   } catch (...) {
     return kInternal;
   }

@@ -3,7 +3,6 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -220,11 +219,13 @@ struct Blocks {
   }
 };
 
-// What a call wants of blocks that are taken already; empty where there is room.
-std::string without_room(const char* what, const std::vector<char>& taken, int64_t wanted) {
+[[noreturn]] void complain(const std::string& what) { throw Complaint("KVCache: " + what); }
+
+// Complains where no blocks are left for what a call wants besides those that are taken.
+void check_room(const char* what, const std::vector<char>& taken, int64_t wanted) {
   const int64_t blocks = static_cast<int64_t>(taken.size()), used = std::count(taken.begin(), taken.end(), 1);
-  if (used + wanted <= blocks) return {};
-  return std::string(what) + " need " + std::to_string(used + wanted) + " blocks; num_blocks is " + std::to_string(blocks);
+  if (used + wanted <= blocks) return;
+  complain(std::string(what) + " need " + std::to_string(used + wanted) + " blocks; num_blocks is " + std::to_string(blocks));
 }
 
 // Takes the first free block.
@@ -252,8 +253,7 @@ enum AppendParameter {
 // first).
 enum AppendConfig { kAppendVersion, kAppendMost, kAppendRefuses, kAppendPaddingFirst, kAppendConfigCount };
 
-// `complaint` becomes what is wrong with the tokens, and nothing is written.
-int append_entry(int count, const Tensors& t, std::string& complaint) {
+int append_entry(int count, const Tensors& t) {
   return answer([&] {
     check_count(t, count, kAppendCount);
     const int64_t* config = config_of(t, kAppendConfig, kAppendConfigCount);
@@ -281,21 +281,16 @@ int append_entry(int count, const Tensors& t, std::string& complaint) {
     };
     int64_t wanted = 0;
     for (int64_t b = 0; b < batch; ++b) {
-      if (tokens[b] < 0 || tokens[b] > seq) {
-        complaint = "tokens: got " + std::to_string(tokens[b]) + ", allowed are 0 to " + std::to_string(seq);
-        return static_cast<int>(kBadSlot);
-      }
-      if (refuses && tokens[b] > 0 && end(b) > most) {
-        complaint = "key: got " + std::to_string(tokens[b]) + " tokens, which make a sequence of " +
-                    std::to_string(end(b)) + "; max_length is " + std::to_string(most);
-        return static_cast<int>(kBadSlot);
-      }
+      if (tokens[b] < 0 || tokens[b] > seq)
+        complain("tokens: got " + std::to_string(tokens[b]) + ", allowed are 0 to " + std::to_string(seq));
+      if (refuses && tokens[b] > 0 && end(b) > most)
+        complain("key: got " + std::to_string(tokens[b]) + " tokens, which make a sequence of " + std::to_string(end(b)) +
+                 "; max_length is " + std::to_string(most));
       for (int64_t at = 0; at < needed(b); ++at) wanted += blocks.entry(b, at) < 0;
     }
     if (wanted > 0) {
       std::vector<char> taken = blocks.named(blocks.tables);
-      complaint = without_room("key: the tokens", taken, wanted);
-      if (!complaint.empty()) return static_cast<int>(kBadSlot);
+      check_room("key: the tokens", taken, wanted);
       int64_t from = 0;
       for (int64_t b = 0; b < batch; ++b)
         for (int64_t at = 0; at < needed(b); ++at)
@@ -332,7 +327,7 @@ enum ReorderParameter {
 // (version, most tokens of a sequence).
 enum ReorderConfig { kReorderVersion, kReorderMost, kReorderConfigCount };
 
-int reorder_entry(int count, const Tensors& t, std::string& complaint) {
+int reorder_entry(int count, const Tensors& t) {
   return answer([&] {
     check_count(t, count, kReorderCount);
     const int64_t* config = config_of(t, kReorderConfig, kReorderConfigCount);
@@ -343,10 +338,8 @@ int reorder_entry(int count, const Tensors& t, std::string& complaint) {
     int32_t* results = writable(t, kReorderedLengths, {batch});
     std::vector<int32_t> tables(batch * width), lengths(batch);
     for (int64_t b = 0; b < batch; ++b) {
-      if (indices[b] < 0 || indices[b] >= batch) {
-        complaint = "indices: got " + std::to_string(indices[b]) + ", allowed are 0 to " + std::to_string(batch - 1);
-        return static_cast<int>(kBadSlot);
-      }
+      if (indices[b] < 0 || indices[b] >= batch)
+        complain("indices: got " + std::to_string(indices[b]) + ", allowed are 0 to " + std::to_string(batch - 1));
       std::copy_n(blocks.tables + indices[b] * width, width, tables.begin() + b * width);
       lengths[b] = blocks.lengths[indices[b]];
     }
@@ -361,8 +354,7 @@ int reorder_entry(int count, const Tensors& t, std::string& complaint) {
       continued[indices[b]] = 1;
     }
     std::vector<char> taken = blocks.named(tables.data());
-    complaint = without_room("indices: the sequences", taken, static_cast<int64_t>(copies.size()));
-    if (!complaint.empty()) return static_cast<int>(kBadSlot);
+    check_room("indices: the sequences", taken, static_cast<int64_t>(copies.size()));
     int64_t from = 0;
     for (const int64_t b : copies) {
       const int64_t source = open(b), target = take(taken, from);
@@ -381,15 +373,6 @@ int reorder_entry(int count, const Tensors& t, std::string& complaint) {
   });
 }
 
-// Throws what is wrong with a call of a KVCache.
-template <class Entry>
-int of_cache(const Entry& entry) {
-  std::string complaint;
-  const int status = entry(complaint);
-  if (!complaint.empty()) throw std::runtime_error("KVCache: " + complaint);
-  return or_throw("KVCache", status);
-}
-
 }  // namespace
 }  // namespace flash_attention
 
@@ -405,10 +388,10 @@ int FlashAttentionReshapeAndCache(FA_PARAMETERS) {
   return fa::or_throw("reshape_and_cache", fa::cache_entry(count, FA_TENSORS));
 }
 int FlashAttentionCacheAppend(FA_PARAMETERS) {
-  return fa::of_cache([&](std::string& complaint) { return fa::append_entry(count, FA_TENSORS, complaint); });
+  return fa::or_throw("KVCache", fa::append_entry(count, FA_TENSORS));
 }
 int FlashAttentionCacheReorder(FA_PARAMETERS) {
-  return fa::of_cache([&](std::string& complaint) { return fa::reorder_entry(count, FA_TENSORS, complaint); });
+  return fa::or_throw("KVCache", fa::reorder_entry(count, FA_TENSORS));
 }
 
 }  // extern "C"

@@ -1,10 +1,20 @@
-"""Shorthands of the tests of tensors."""
+"""What the front end has recorded, and tensors to record."""
 
 from __future__ import annotations
 
 import pytest
 from tikemu import tik
 from tikemu.program import nodes
+
+
+def body(kernel):
+    """The statements that a kernel has recorded."""
+    return kernel._recorder.program.body.statements
+
+
+def lines(kernel):
+    """The recorded program without its head, unindented by one level."""
+    return [line[4:] for line in str(kernel).splitlines()[1:]]
 
 
 @pytest.fixture
