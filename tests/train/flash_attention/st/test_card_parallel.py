@@ -110,7 +110,7 @@ def test_data_parallel(python, tmp_path, alone):
 @pytest.mark.slow
 def test_a_sequence_over_two_cards(python, tmp_path):
     """GatherAttention is right; RingAttention says what MindSpore 2.0 lacks."""
-    names = "causal", "causal-float16-gqa", "alibi-window", "window", "sinks-softcap-width", "prefix-documents"
+    names = "causal", "causal-float16-gqa", "window", "sinks-softcap-width", "prefix-documents"
     program, options, packages = PROGRAM.with_name("card_gather.py"), ("--cards", "2"), (ROOT / "train", ROOT)
     done = on_card(python, program, *names, "ring", cwd=tmp_path, options=options, packages=packages, minutes=14)
     found = {tuple(line.split("\t")[:2]): line.split("\t")[2] for line in said(done).splitlines()}
