@@ -146,7 +146,12 @@ class PieceForward(_Piece):
     def __init__(self, sizes: Sizes, rules: AttentionRules, piece: Piece, backend: str | None):
         problem = piece_problem(sizes, rules, piece)
         super().__init__(sizes, piece, problem)
-        self.attention = registry.build(problem, backend)
+        try:
+            self.attention = registry.build(problem, backend)
+        except RuntimeError as error:
+            if not self.alibi:
+                raise
+            raise RuntimeError(f"alibi: between parts of a sequence it is a bias in float32; {error}") from error
 
     def construct(self, query, key, value, optional, output, logsumexp):
         inputs = self.bias + self.optional(*optional)

@@ -115,6 +115,12 @@ def test_the_parts_make_the_whole(name, backend, order):
     assert [str(error) for error in reference.compare(actual, exact, low) if not error.ok] == []
 
 
+def test_alibi_between_parts_is_refused_by_name():
+    split, sizes = SequenceSplit(WORLD), Sizes(BATCH, HEADS, KV_HEADS, SEQ // WORLD, DIM, DIM, "float16", "CPU")
+    with pytest.raises(RuntimeError, match="alibi: between parts of a sequence it is a bias in float32; backend 'emul"):
+        Process(1, split, AttentionRules(causal=True, alibi=True), sizes, "emulator")
+
+
 def test_a_prefix_brings_the_keys_of_later_processes():
     split, rules = SequenceSplit(4, "contiguous"), AttentionRules(causal=True)
     assert pieces(split, rules, 16, 1, 3) == ()
