@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Sets up the test environment, builds the native library, checks style and types, and runs the tests.
 #   ./test.sh                     the tests of every day
-#   ./test.sh --slow              and the slow ones; likewise --distributed (several processes), --builds (a quick
-#                                 release, the native kernel anew), --versions, --clients (model libraries),
-#                                 --card (virtual Ascend), --arm (the kernel for Arm under emulation)
+#   ./test.sh --system            and whole programs and networks; likewise --slow, --distributed (several processes),
+#                                 --builds (a quick release, the native kernel anew), --versions, --clients (model
+#                                 libraries), --card (virtual Ascend), --arm (the kernel for Arm under emulation)
 #   ./test.sh --fresh             first removes what is compiled and cached, as in a new clone, but for the environment;
 #                                 then any of the others
 #   ./test.sh tests/emulator -k vadd   anything else goes to pytest

@@ -20,7 +20,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGTERM, signal.SIG_DFL)
 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
-OPTIONAL_MARKS = ("slow", "distributed", "builds", "versions", "clients", "card", "arm")
+OPTIONAL_MARKS = ("slow", "system", "distributed", "builds", "versions", "clients", "card", "arm")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

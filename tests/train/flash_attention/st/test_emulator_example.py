@@ -17,6 +17,8 @@ BOTH = """
 import runpy, sys
 from pathlib import Path
 
+pytestmark = pytest.mark.system
+
 script, folder, *tiny = sys.argv[1:]
 sys.path.insert(0, str(Path(script).parent))
 for backend in ("emulator", "cpu"):

@@ -16,6 +16,8 @@ from tests.train.flash_attention.support.cases import Case
 from tests.train.flash_attention.support.problems import make_problem
 from tests.train.flash_attention.support.run import run_case
 
+pytestmark = pytest.mark.system
+
 pytest.importorskip("tikemu")
 
 DROPOUT = Case(batch=1, heads=4, kv_heads=2, seq_q=40, seq_k=45, mask="causal", dropout=0.3, alibi="computed")

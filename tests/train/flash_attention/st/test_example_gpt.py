@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.system
+
 ROOT = Path(__file__).resolve().parents[4]
 TINY = ["--seq", "256", "--layers", "1", "--heads", "1", "--head-dim", "32", "--sample", "4", "--sample-window", "64"]
 TINY += ["--held-out", "2"]

@@ -17,6 +17,8 @@ import mindspore as ms
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.system
+
 EXAMPLES = Path(__file__).resolve().parents[4] / "examples"
 SCRIPTS = sorted(path.name for path in EXAMPLES.glob("*.py") if path.name != "small_gpt.py")
 

@@ -9,7 +9,8 @@ from flash_attention import FlashAttention
 from mindspore import Tensor, nn
 from mindspore.dataset import GeneratorDataset
 
-pytestmark = pytest.mark.asynchronous  # what a step leaves to the next must not depend on when operators run
+# What a step leaves to the next must not depend on when operators run.
+pytestmark = [pytest.mark.asynchronous, pytest.mark.system]
 
 HEADS, DIM, SEQ = 2, 8, 24
 

@@ -7,6 +7,8 @@ from mindspore import Tensor, ops
 
 from tests.train.flash_attention.support.problems import make_problem
 
+pytestmark = pytest.mark.system
+
 SEQ, HEAD_DIM = 16384, 64
 
 

@@ -10,6 +10,8 @@ from flash_attention.backends.cpu import library
 from pathlib import Path
 from mindspore import Tensor, nn
 
+pytestmark = pytest.mark.system
+
 library.LIBRARY = Path({library!r})
 ms.set_context(mode=ms.GRAPH_MODE)
 

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.system
+
 # By tensor map: for each axis the dimension of the device matrix (dp=4, mp=2) that splits it, counted from the right.
 TENSOR, ROWS = [1, 0, -1, -1], [1, 0, -1]
 # Query and key as a backend takes them: of the whole and of a device, and how they are split.

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.system
+
 
 @pytest.fixture(scope="module")
 def neighbours(run_python) -> dict[str, list[str]]:

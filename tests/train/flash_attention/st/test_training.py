@@ -6,7 +6,8 @@ import pytest
 from flash_attention import FlashAttention
 from mindspore import Tensor, nn, ops
 
-pytestmark = pytest.mark.asynchronous  # what a step leaves to the next must not depend on when operators run
+# What a step leaves to the next must not depend on when operators run.
+pytestmark = [pytest.mark.asynchronous, pytest.mark.system]
 
 VOCABULARY, SEQ, HEADS, HEAD_DIM, STEPS = 61, 200, 2, 24, 12
 

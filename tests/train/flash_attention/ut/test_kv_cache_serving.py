@@ -34,7 +34,7 @@ def test_a_server_gives_every_sequence_its_own(mode, kind, side):
         assert len(net.compile_cache) == 1
 
 
-@pytest.mark.daily("graph-left-paged", "pynative-left-contiguous")
+@pytest.mark.daily("graph-left-paged")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("side", ["right", "left"])
 def test_the_same_as_on_a_device(mode, kind, side, composed):

@@ -118,7 +118,7 @@ def packed(kind: str, backend: str, dtype, lengths: tuple) -> list:
     return differentiated(call, inputs, Tensor(gradient).astype(dtype))
 
 
-@pytest.mark.daily("pynative-*", "graph-all-cpu")
+@pytest.mark.daily("pynative-*-cpu", "pynative-all-math", "graph-all-cpu")
 @pytest.mark.asynchronous
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("kind", KINDS)

@@ -13,6 +13,8 @@ from tests.train.flash_attention.support.cases import Case
 from tests.train.flash_attention.support.random_cases import random_case
 from tests.train.flash_attention.ut.native.support.calls import instruction_set, run, run_case
 
+pytestmark = pytest.mark.system
+
 ISAS = library.instruction_sets()
 SEEDS = range(5_000_000, 5_000_120)
 

@@ -15,6 +15,8 @@ from tests.train.flash_attention.support import cases
 from tests.train.flash_attention.support.cases import Case
 from tests.train.flash_attention.ut.native.support.calls import instruction_set, run, run_case, values
 
+pytestmark = pytest.mark.system
+
 PROT_NONE = 0  # which the mmap module has no name for
 
 # Odd sizes, so that every tensor ends inside of a vector, and several tiles with a short last one.

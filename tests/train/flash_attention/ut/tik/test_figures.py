@@ -14,6 +14,8 @@ from benchmarks.gates import BOUNDS
 from benchmarks.tik_kernels import measure_normal, table
 from tests.train.flash_attention.support.problems import make_kernel_problem
 
+pytestmark = pytest.mark.system
+
 measure = functools.lru_cache(tik_kernels.measure)  # several tests look at the same kernels
 
 

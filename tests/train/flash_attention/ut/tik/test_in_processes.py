@@ -8,6 +8,8 @@ from flash_attention.kernels.tik.signature import Request
 
 from tests.emulator.support.process_runs import check_same, modes
 
+pytestmark = pytest.mark.system
+
 CASES = {
     "forward": ("forward", {}, 176, set()),
     "backward": ("grad", {}, 176, set()),
