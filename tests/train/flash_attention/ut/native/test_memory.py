@@ -15,8 +15,6 @@ from tests.train.flash_attention.support import cases
 from tests.train.flash_attention.support.cases import Case
 from tests.train.flash_attention.ut.native.support.calls import instruction_set, run, run_case, values
 
-pytestmark = pytest.mark.system
-
 PROT_NONE = 0  # which the mmap module has no name for
 
 # Odd sizes, so that every tensor ends inside of a vector, and several tiles with a short last one.
@@ -149,6 +147,7 @@ def peak_of_long_run(dtype: str) -> None:
     print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_extra_memory_at_65536_tokens(run_python, dtype):
     """Below 64 MB beyond inputs and outputs, forward and backward, with two threads."""
