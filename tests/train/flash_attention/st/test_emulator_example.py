@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("tikemu")
+pytestmark = pytest.mark.system
 
 SCRIPT = Path(__file__).resolve().parents[4] / "examples/train_gpt.py"
 TINY = ["--seq", "128", "--layers", "1", "--heads", "1", "--head-dim", "64", "--sample", "0", "--dropout", "0.1"]
@@ -16,8 +17,6 @@ TINY += ["--held-out", "0"]
 BOTH = """
 import runpy, sys
 from pathlib import Path
-
-pytestmark = pytest.mark.system
 
 script, folder, *tiny = sys.argv[1:]
 sys.path.insert(0, str(Path(script).parent))

@@ -14,6 +14,8 @@ from tests.train.flash_attention.support import cases, run
 from tests.train.flash_attention.support.random_cases import random_case
 from tests.train.flash_attention.ut.native.support.calls import instruction_set, run_case
 
+pytestmark = pytest.mark.system
+
 MODULE = "tests.train.flash_attention.st.test_fuzz"
 FOLDERS = ("train/flash_attention", "tests/train/flash_attention")
 NATIVE = Campaign("native", MODULE, 100_000, 1000, FOLDERS)

@@ -3,14 +3,14 @@
 import pytest
 from flash_attention.backends.cpu.build import LIBRARY
 
+pytestmark = pytest.mark.system
+
 EXPORT = """
 import mindspore as ms, numpy as np
 from flash_attention import FlashAttention
 from flash_attention.backends.cpu import library
 from pathlib import Path
 from mindspore import Tensor, nn
-
-pytestmark = pytest.mark.system
 
 library.LIBRARY = Path({library!r})
 ms.set_context(mode=ms.GRAPH_MODE)

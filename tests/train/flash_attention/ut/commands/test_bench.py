@@ -13,6 +13,8 @@ from flash_attention.measuring.turns import Timing, Worker, time_in_turns
 from flash_attention.measuring.worker import extra_bytes, seconds_of
 from flash_attention.text_table import about
 
+pytestmark = pytest.mark.system
+
 CASE = Case(256)
 
 

@@ -10,6 +10,8 @@ from flash_attention.backends import registry
 from flash_attention.commands import check, info
 from flash_attention.text_table import table
 
+pytestmark = pytest.mark.system
+
 
 def test_version(capsys: pytest.CaptureFixture) -> None:
     with pytest.raises(SystemExit) as stop:

@@ -7,6 +7,8 @@ from flash_attention import cli
 from flash_attention.commands import check
 from flash_attention.commands.bench import tik, tik_decode
 
+pytestmark = pytest.mark.system
+
 pytest.importorskip("tikemu")
 
 

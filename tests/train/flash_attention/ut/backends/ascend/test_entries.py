@@ -12,6 +12,8 @@ from flash_attention.kernels.tik.signature import STAGES, Operator, Request
 
 from tests.train.flash_attention.ut.backends.ascend.support.requests import REQUESTS, described
 
+pytestmark = pytest.mark.system
+
 tikemu = pytest.importorskip("tikemu")
 
 
