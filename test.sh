@@ -66,7 +66,7 @@ if [ -z "$mindspore" ]; then
 else
     cases="tests/train/flash_attention/ut tests/train/flash_attention/st/test_emulator_cases.py
         tests/train/flash_attention/st/test_mindspore_faults.py"
-    case " $* " in *" tests/"*) ;; *) set -- $cases "$@" ;; esac
+    case " $* " in *" tests/"*) ;; *) set -- --system $cases "$@" ;; esac
 fi
 
 part tests

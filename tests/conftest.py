@@ -47,6 +47,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list) -> None:
     if unknown and not any("::" in argument for argument in config.args):
         raise pytest.UsageError(f"mark daily: no case is named by {', '.join(sorted(unknown))}")
     left_out = {mark for mark in OPTIONAL_MARKS if not config.getoption(f"--{mark}")}
+    if config.getoption("--slow"):
+        left_out.discard("system")  # the slow ones of all
     if config.getoption("--device") != "ascend":
         left_out.add("ascend")
     dropped = [item for item in items if left_out.intersection(mark.name for mark in item.iter_markers())]
