@@ -17,7 +17,8 @@ def sources_are_read_once():
     read, cut = inspect.getsourcelines, {}
 
     def remembered(function):
-        code = getattr(function, "__code__", None)
+        # Functions of one decorator share the code of its wrapper; what is read is the source of the wrapped one.
+        code = getattr(inspect.unwrap(function), "__code__", None)
         if code is None:
             return read(function)
         if id(code) not in cut:

@@ -1,0 +1,30 @@
+"""Sources that tests give to MindSpore's compiler are those of the functions themselves."""
+
+import functools
+import inspect
+
+
+def decorated(function):
+    """A function whose wrapper has the code of every other's."""
+
+    @functools.wraps(function)
+    def wrapper():
+        return function()
+
+    return wrapper
+
+
+@decorated
+def first():
+    return 1
+
+
+@decorated
+def second():
+    return 2
+
+
+def test_functions_of_one_decorator_have_sources_of_their_own():
+    for _ in range(2):
+        for function in (first, second):
+            assert f"def {function.__name__}():\n" in inspect.getsourcelines(function)[0]
