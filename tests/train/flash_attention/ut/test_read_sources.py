@@ -16,11 +16,13 @@ def decorated(function):
 
 @decorated
 def first():
+    """One of two that differ in name and result."""
     return 1
 
 
 @decorated
 def second():
+    """The other."""
     return 2
 
 
