@@ -44,7 +44,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list) -> None:
     """Marks what is not of every day as slow, deselects what was not asked for, puts the asynchronous tests last."""
     unknown = mark_slow(items)
-    whole = not config.getoption("lf") and not any("::" in argument for argument in config.args)
+    whole = not config.getoption("lf", False) and not any("::" in argument for argument in config.args)
     if unknown and whole:
         raise pytest.UsageError(f"mark daily: no case is named by {', '.join(sorted(unknown))}")
     left_out = {mark for mark in OPTIONAL_MARKS if not config.getoption(f"--{mark}")}
