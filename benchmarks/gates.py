@@ -1,14 +1,16 @@
-"""Figures of the native kernel that development keeps an eye on, beside what is required of them.
+"""Figures that development keeps an eye on, beside what is required of them in benchmarks/required.json.
 
-    PYTHONPATH=train python -m benchmarks.gates [speed rate short layouts first window flat memory] [--quick]
+    PYTHONPATH=train:emulator python -m benchmarks.gates [PART ...] [--quick]
 
-speed: other head_dims and full attention against torch; rate: share of the rate of NumPy's product of float32 matrices,
-and half precision beside float32; short: short sequences, masks, biases and dropout against torch; layouts: beside
-BNSD; first: the first call of a shape; window: 8 blocks against full causal; flat: time per token of the windowed run
-over lengths; memory: beyond inputs and outputs. The exit status is 1 when one is missed or not measured.
+Native kernel: bench: what `flash-attention bench` measures, against torch; speed: other head_dims and full attention
+against torch; rate: share of the rate of NumPy's product of float32 matrices, and half precision beside float32; short:
+short sequences, masks, biases and dropout against torch; layouts: beside BNSD; first: the first call of a shape;
+window: 8 blocks against full causal; flat: time per token of the windowed run over lengths; memory: beyond inputs and
+outputs; packed, decode: as `flash-attention bench` has them; caches: what a token costs with a KVCache.
+TIK operators on the timing model: tik: shares of the Cube's peak; tik_decode: of the memory's rate; tik_packed: beside
+a call for each sequence.
 
-`flash-attention bench --strict`, also with --packed, --decode and --tik, holds those of the bench to the same file,
-benchmarks/required.json.
+The exit status is 1 when a figure is missed or not measured.
 """
 
 from __future__ import annotations
@@ -17,19 +19,18 @@ import argparse
 import contextlib
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from flash_attention.commands.bench import figures, speed
+from flash_attention.commands.bench import figures, sequences, speed, tik
 from flash_attention.commands.bench.figures import Figure
 from flash_attention.measuring.case import Case
 from flash_attention.measuring.implementations import Gemm
 from flash_attention.measuring.turns import Timing, Worker, time_in_turns
 from flash_attention.problem import DTYPES
 
-#: What is required, of the figures here and of those of the bench.
-BOUNDS = figures.read_bounds(Path(__file__).with_name("required.json"))
+from benchmarks import cache_steps, required, tik_decode, tik_packed
+
 WINDOW_BLOCKS = 8
 WINDOW_TILES = (64, 128)
 _PASSES = {"forward": "forward", "both": "forward and backward"}
@@ -40,6 +41,7 @@ class Plan:
     """Sizes to measure."""
 
     lengths: tuple = (2048, 8192)
+    bench_lengths: tuple = speed.LENGTHS
     window_length: int = 16384
     flat_lengths: tuple = (8192, 16384, 32768, 65536, 131072)
     memory_length: int = 65536
@@ -52,6 +54,7 @@ class Plan:
 
 QUICK = Plan(
     lengths=(256,),
+    bench_lengths=speed.QUICK_LENGTHS,
     window_length=2048,
     flat_lengths=(1024, 2048),
     memory_length=4096,
@@ -61,6 +64,11 @@ QUICK = Plan(
     layout_dtypes=("bfloat16",),
     short_lengths=(64,),
 )
+
+
+def measure_bench(options: argparse.Namespace, plan: Plan) -> list[Figure]:
+    """What the bench measures."""
+    return beside_torch(options, [Case(seq, dtype) for dtype in DTYPES for seq in plan.bench_lengths])
 
 
 def measure_speed(options: argparse.Namespace, plan: Plan) -> list[Figure]:
@@ -85,12 +93,18 @@ def measure_short(options: argparse.Namespace, plan: Plan) -> list[Figure]:
 
 
 def beside_torch(options: argparse.Namespace, cases: Sequence[Case]) -> list[Figure]:
-    """Ours and torch's times of the cases in turns."""
+    """How many times faster than torch forward and backward of the cases are, in turns."""
     names, absent = speed.here()
     timings, _ = speed.measure(options, [name for name in names if name != "composed"], cases)
     print(speed.times_table(timings) + "\n", flush=True)
-    why = absent.get(("torch", None), "")
-    return [figure for case in cases for figure in speed.beside_torch(timings, case, why)]
+    of = {(timing.implementation, timing.kind, timing.case): timing.median for timing in timings}
+    found = []
+    for case in cases:
+        for kind in speed.KINDS:
+            theirs, ours = of.get(("torch", kind, case)), of["flash", kind, case]
+            ratio = None if theirs is None else theirs / ours
+            found.append(Figure(f"{kind}, {case}: faster than torch", ratio, "x", absent.get(("torch", None), "")))
+    return found
 
 
 def measure_rate(options: argparse.Namespace, plan: Plan) -> list[Figure]:
@@ -217,7 +231,9 @@ def flatness(timings: Sequence[Timing]) -> Figure:
     return Figure(name, max(per_token) / min(per_token), "x spread", note)
 
 
-PARTS = {
+#: By name what measures a part: a function of the options and the plan.
+PARTS: dict[str, Callable[[argparse.Namespace, Plan], list[Figure]]] = {
+    "bench": measure_bench,
     "speed": measure_speed,
     "rate": measure_rate,
     "short": measure_short,
@@ -226,6 +242,12 @@ PARTS = {
     "window": measure_window,
     "flat": measure_flat,
     "memory": measure_memory,
+    "packed": lambda options, plan: sequences.packed(options.rounds, options.threads, options.quick),
+    "decode": lambda options, plan: sequences.decode(options.rounds, options.threads, options.quick, DTYPES),
+    "caches": lambda options, plan: cache_steps.figures(options.quick),
+    "tik": lambda options, plan: tik.figures(tik.SEQ // tik.QUICK if options.quick else tik.SEQ),
+    "tik_decode": lambda options, plan: tik_decode.figures(options.quick),
+    "tik_packed": lambda options, plan: tik_packed.figures(options.quick),
 }
 
 
@@ -243,9 +265,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"PART: got {', '.join(unknown)}, allowed are {', '.join(PARTS)}")
     plan = QUICK if options.quick else Plan()
     found = [figure for part in options.part or PARTS for figure in PARTS[part](options, plan)]
-    bounds = None if options.quick else BOUNDS
-    print(figures.text(found, bounds))
-    return figures.status(found, bounds)
+    if not options.quick:
+        return required.report(found)
+    print(figures.text(found))
+    return 0
 
 
 if __name__ == "__main__":

@@ -22,9 +22,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flash_attention.backends.cpu import build
-from flash_attention.commands.bench import figures
 from flash_attention.commands.bench.figures import Figure
 from flash_attention.text_table import table
+
+from benchmarks import required
 
 MACHINE, MODEL = "aarch64", "tsv110"
 COMPILER, DISASSEMBLER, ANALYSER = f"{MACHINE}-linux-gnu-g++", f"{MACHINE}-linux-gnu-objdump", "llvm-mca"
@@ -162,9 +163,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         [name, str(loop.instructions), f"{loop.cycles:.1f}", f"{loop.least_cycles:.1f}"] for name, loop in loops.items()
     ]
     print(table(["loop", "instructions", "cycles", "least by units"], rows) + "\n")
-    bounds = figures.read_bounds(Path(__file__).with_name("required.json"))
-    print(figures.text(found, bounds))
-    return figures.status(found, bounds)
+    return required.report(found)
 
 
 if __name__ == "__main__":

@@ -77,7 +77,7 @@ def test_bench_of_speed(run_python, tmp_path: Path) -> None:
     assert "1 cases, about" in printed
     if importlib.util.find_spec("torch") is None:
         assert printed.count("torch is not installed") == 1
-    assert "required" not in printed and "memory beyond inputs" in printed
+    assert "memory beyond inputs" in printed
     with open(tmp_path / "times.csv", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert {row["implementation"] for row in rows} >= {"flash", "composed"}
@@ -85,15 +85,12 @@ def test_bench_of_speed(run_python, tmp_path: Path) -> None:
     assert (tmp_path / "overview.png").exists()
 
 
-def test_bench_of_packed_sequences_and_decoding(run_python) -> None:
-    printed = run_python(*BENCH, "--packed", "--decode")
-    for figure in (
-        "packed backward: of the ideal share",
-        "torch",
-        "decode float32: of the copy",
-    ):
-        assert figure in printed
-    assert "required" not in printed
+@pytest.mark.parametrize(
+    "kind, figure", [("--packed", "packed backward: of the ideal share"), ("--decode", "decode float32: of the copy")]
+)
+def test_bench_of_packed_sequences_and_decoding(run_python, kind: str, figure: str) -> None:
+    printed = run_python(*BENCH, kind)
+    assert figure in printed and "torch" in printed
 
 
 def test_profile_as_a_whole(run_python) -> None:

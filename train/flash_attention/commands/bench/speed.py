@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from flash_attention import plotting
-from flash_attention.commands.bench.figures import Figure
 from flash_attention.measuring.case import Case
 from flash_attention.measuring.implementations import IMPLEMENTATIONS, Flash
 from flash_attention.measuring.turns import Timing, Worker, time_in_turns
@@ -38,8 +37,8 @@ _RESULTS = {"forward": 1, "both": 3}  # the output, or the gradients of query, k
 Points = Mapping[str, Mapping[int, tuple[float, int]]]
 
 
-def run(options: argparse.Namespace) -> list[Figure]:
-    """Measures, prints, and writes times.csv and where matplotlib is installed the picture; gives the ratios."""
+def run(options: argparse.Namespace) -> None:
+    """Measures, prints, and writes times.csv and where matplotlib is installed the picture."""
     from flash_attention.commands.info import installed_version, processor
 
     if options.quick:
@@ -65,7 +64,6 @@ def run(options: argparse.Namespace) -> list[Figure]:
     print("\nwritten: " + ", ".join(map(str, written)))
     if len(written) == 1:
         print("no picture: matplotlib is not installed (pip install matplotlib)")
-    return [figure for case in cases for figure in beside_torch(timings, case, reasons.get(("torch", None), ""))]
 
 
 #: Why an implementation does not run, by its name and the case, or None for all cases.
@@ -125,16 +123,6 @@ def tell(reasons: Reasons, cases: Sequence[Case]) -> None:
         left_out = [str(case) for case in cases if reasons.get((name, case)) == why]
         which = f"{name}: {', '.join(left_out)}" if 0 < len(left_out) < len(cases) else name
         print(f"not run, {which}: {why}\n", flush=True)
-
-
-def beside_torch(timings: Sequence[Timing], case: Case, missing: str = "") -> list[Figure]:
-    """How many times faster than torch forward and backward of a case are; `missing` says why torch did not run."""
-    figures = []
-    for kind in KINDS:
-        of = {timing.implementation: timing.median for timing in timings if (timing.kind, timing.case) == (kind, case)}
-        ratio = of["torch"] / of["flash"] if "torch" in of else None
-        figures.append(Figure(f"{kind}, {case}: faster than torch", ratio, "x", missing))
-    return figures
 
 
 def times_table(timings: Sequence[Timing]) -> str:

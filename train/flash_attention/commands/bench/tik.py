@@ -23,6 +23,7 @@ SYNC = ("auto", "conservative")
 
 def figures(seq: int) -> list[Figure]:
     """Shares of the peak of every shape, the backward operator with the passes around its main kernel."""
+    tik_kernels.require_tikemu("--tik")
     print(
         f"shares of the Cube's peak, S={seq}, and milliseconds of 32 heads on 32 busy cores at 1 GHz: tikemu's model "
         "of the Ascend 910A (no device)"

@@ -4,13 +4,12 @@ import functools
 
 import pytest
 from flash_attention.commands.bench import tik
-from flash_attention.commands.bench.figures import bound_of
 from flash_attention.kernels.tik import KernelProblem
 from flash_attention.kernels.tik.hardware import EVENTS, INSTRUCTION_CACHE
 from flash_attention.kernels.tik.problem import CAPACITY
 from flash_attention.measuring import tik_kernels
 
-from benchmarks.gates import BOUNDS
+from benchmarks.required import bound_of
 from benchmarks.tik_kernels import measure_normal, table
 from tests.train.flash_attention.support.problems import make_kernel_problem
 
@@ -41,7 +40,7 @@ def shares_required(shape: tik.Shape, sync: str) -> list:
     operator, head_dim, causal = shape
     problem = make_kernel_problem(1, 1, 4096, 4096, head_dim, causal=causal, cores=1)
     kernels = [measure(problem, sync, operator=name) for name in tik.kernels_of(operator, problem)]
-    assert 100 * tik.share(kernels[0], kernels[1:]) >= bound_of(tik.figure_name(shape, sync), BOUNDS)
+    assert 100 * tik.share(kernels[0], kernels[1:]) >= bound_of(tik.figure_name(shape, sync))
     return kernels
 
 
@@ -116,7 +115,7 @@ def test_the_backward_does_well_without_byte_ranges(shape):
 def test_the_main_backward_kernel_of_wide_heads_has_wide_key_tiles(head_dim, causal):
     measured = measure(make_kernel_problem(1, 1, 4096, 4096, head_dim, causal=causal, cores=1), operator="backward")
     name = f"{tik.name_of(('backward', head_dim, causal))}, main kernel: of the Cube's peak"
-    assert 100 * measured.utilisation >= bound_of(name, BOUNDS)
+    assert 100 * measured.utilisation >= bound_of(name)
     _within_limits(measured, code=36 * 1024, events=EVENTS + 1)
 
 

@@ -1,7 +1,10 @@
-"""What a token costs with a `KVCache`, on one core: python -m flash_attention.commands.bench.cache_steps
+"""What a token costs with a `KVCache`, on one core.
 
-MindSpore hands operators to its threads, as it does by default. Prints one JSON object: milliseconds by name. Beside
-the caches stands one addition of MindSpore's own: what handing over, and waiting for a result, cost without us.
+    PYTHONPATH=train python -m benchmarks.gates caches
+
+MindSpore hands operators to its threads, as it does by default. Beside the caches stands one addition of MindSpore's
+own: what handing over, and waiting for a result, cost without us. A process of its own prints one JSON object:
+milliseconds by name.
 """
 
 from __future__ import annotations
@@ -39,9 +42,8 @@ def measure(steps: int) -> dict[str, tuple[float, float]]:
     """Milliseconds a step, where steps follow each other, and where each result is waited for: medians of rounds."""
     import mindspore as ms
     import numpy as np
-    from mindspore import Tensor, ops
-
     from flash_attention import KVCache
+    from mindspore import Tensor, ops
 
     choose_cpu()
     generator = np.random.default_rng(3)

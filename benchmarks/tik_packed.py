@@ -1,12 +1,13 @@
 """Packed sequences on tikemu's timing model: the kernels beside a call for each sequence. Nothing runs on a device.
 
+    PYTHONPATH=train:emulator python -m benchmarks.gates tik_packed
+
 One core's share of 32 heads on 32 busy cores is the work of one head: every core has a row block of every rank.
 """
 
 from __future__ import annotations
 
 import numpy as np
-
 from flash_attention.commands.bench import tik
 from flash_attention.commands.bench.figures import Figure
 from flash_attention.commands.bench.sequences import DIM, DOCUMENTS, TOKENS, document_ends

@@ -1,4 +1,7 @@
-"""The decoding kernels on tikemu's timing model: how much of the memory's rate they reach. Nothing runs on a device."""
+"""The decoding kernels on tikemu's timing model: how much of the memory's rate they reach. Nothing runs on a device.
+
+PYTHONPATH=train:emulator python -m benchmarks.gates tik_decode
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,6 @@ import dataclasses
 from dataclasses import dataclass
 
 import numpy as np
-
 from flash_attention.commands.bench import tik
 from flash_attention.commands.bench.figures import Figure
 from flash_attention.kernels.tik.hardware import EVENTS
