@@ -106,7 +106,7 @@ def test_one_graph_for_all_sizes(rules, backend):
         assert_same(dynamic, static, tensors, atol=1e-5)
 
 
-@pytest.mark.daily("*cpu*")
+@pytest.mark.daily(f"*{BACKENDS[-1]}*")
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("rank", (2, 3, 4))
 def test_masks_of_unknown_size(rank, backend):
@@ -121,7 +121,7 @@ def test_masks_of_unknown_size(rank, backend):
         assert_same(dynamic, static, arguments)
 
 
-@pytest.mark.daily("*cpu*")
+@pytest.mark.daily(f"*{BACKENDS[-1]}*")
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_compact_mask_of_known_shape(backend):
     triangle = Tensor(np.triu(np.ones((1, 128, 128), np.uint8), 1))
