@@ -10,6 +10,7 @@
 #include "device.h"
 #include "status.h"
 
+using virtual_ascend::Delete;
 using virtual_ascend::Device;
 using virtual_ascend::Fail;
 using virtual_ascend::kBadArgument;
@@ -133,10 +134,7 @@ Item *acltdtCreateDataItem(int kind, const int64_t *sizes, size_t count, int typ
   if (count) item->shape.assign(sizes, sizes + count);
   return item;
 }
-Status acltdtDestroyDataItem(Item *item) {
-  delete item;
-  return kSuccess;
-}
+Status acltdtDestroyDataItem(Item *item) { return Delete(item); }
 Status acltdtAddDataItem(Dataset *dataset, Item *item) {
   dataset->items.push_back(item);
   return kSuccess;
@@ -163,9 +161,6 @@ Status acltdtGetDimsFromItem(const Item *item, int64_t *sizes, size_t room) {
   return kSuccess;
 }
 Dataset *acltdtCreateDataset() { return new Dataset; }
-Status acltdtDestroyDataset(const Dataset *dataset) {
-  delete dataset;
-  return kSuccess;
-}
+Status acltdtDestroyDataset(const Dataset *dataset) { return Delete(dataset); }
 
 }  // extern "C"

@@ -9,6 +9,7 @@
 #include "device.h"
 #include "streams.h"
 
+using virtual_ascend::Delete;
 using virtual_ascend::Device;
 using virtual_ascend::kSuccess;
 using virtual_ascend::Request;
@@ -122,34 +123,14 @@ Status aclSetTensorPlaceMent(Description *description, int place) {
   return kSuccess;
 }
 Buffer *aclCreateDataBuffer(void *data, size_t size) { return new Buffer{data, size}; }
-Status aclDestroyDataBuffer(const Buffer *buffer) {
-  delete buffer;
-  return kSuccess;
-}
+Status aclDestroyDataBuffer(const Buffer *buffer) { return Delete(buffer); }
 size_t aclDataTypeSize(int type) {
-  switch (type) {
-    case 2:  // int8
-    case 4:  // uint8
-    case 12:  // bool
-      return 1;
-    case 1:  // float16
-    case 6:  // int16
-    case 7:  // uint16
-      return 2;
-    case 0:  // float
-    case 3:  // int32
-    case 8:  // uint32
-      return 4;
-    case 9:  // int64
-    case 10:  // uint64
-    case 11:  // double
-    case 16:  // complex64
-      return 8;
-    case 17:  // complex128
-      return 16;
-    default:
-      return 0;
-  }
+  constexpr size_t kSizes[] = {
+    4, 2, 1, 4, 1, 0,  // float, float16, int8, int32, uint8, -
+    2, 2, 4, 8, 8, 8,  // int16, uint16, uint32, int64, uint64, double
+    1, 0, 0, 0, 8, 16  // bool, -, -, -, complex64, complex128
+  };
+  return type >= 0 && type < 18 ? kSizes[type] : 0;
 }
 
 // --------------------------------------------------------------------------------------------------------- attributes

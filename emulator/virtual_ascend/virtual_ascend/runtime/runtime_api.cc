@@ -10,9 +10,11 @@
 
 using virtual_ascend::Address;
 using virtual_ascend::Cards;
+using virtual_ascend::Delete;
 using virtual_ascend::Device;
 using virtual_ascend::Event;
 using virtual_ascend::Fail;
+using virtual_ascend::Give;
 using virtual_ascend::kBadArgument;
 using virtual_ascend::Kind;
 using virtual_ascend::kNowhere;
@@ -191,18 +193,9 @@ Status rtGetSocVersion(char *version, uint32_t size) {
   snprintf(version, size, "%s", soc ? soc : "Ascend910A");
   return kSuccess;
 }
-Status rtGetIsHeterogenous(int32_t *answer) {
-  *answer = 0;
-  return kSuccess;
-}
-Status rtGetDeviceCount(int32_t *count) {
-  *count = static_cast<int32_t>(Cards::Instance().size());
-  return kSuccess;
-}
-Status rtGetDevice(int32_t *device) {
-  *device = static_cast<int32_t>(Cards::Instance().rank());
-  return kSuccess;
-}
+Status rtGetIsHeterogenous(int32_t *answer) { return Give(answer, 0); }
+Status rtGetDeviceCount(int32_t *count) { return Give(count, Cards::Instance().size()); }
+Status rtGetDevice(int32_t *device) { return Give(device, Cards::Instance().rank()); }
 // A process has one card, of several the one with the number of its rank.
 Status rtSetDevice(int32_t device) {
   const auto &cards = Cards::Instance();
@@ -216,20 +209,15 @@ Status rtGetDeviceInfo(uint32_t, int32_t module, int32_t info, int64_t *value) {
     return Fail(kBadArgument, "rtGetDeviceInfo: module " + std::to_string(module) + ", info " + std::to_string(info));
   }
   const char *cores = getenv("VIRTUAL_ASCEND_CORES");
-  *value = cores ? atol(cores) : 32;
-  return kSuccess;
+  return Give(value, cores ? atol(cores) : 32);
 }
 // No feature that is asked for here is one of the first 910.
 // MindSpore asks whether kernels of the AI CPU may block their stream; without that it launches them like others.
 Status rtGetDeviceCapability(int32_t, int32_t feature, int32_t, int32_t *value) {
   constexpr int kBlocking = 1, kNotSupported = 3;
-  *value = feature == kBlocking ? kNotSupported : 0;
-  return kSuccess;
+  return Give(value, feature == kBlocking ? kNotSupported : 0);
 }
-Status rtGetRtCapability(int32_t, int32_t, int64_t *value) {
-  *value = 0;
-  return kSuccess;
-}
+Status rtGetRtCapability(int32_t, int32_t, int64_t *value) { return Give(value, 0); }
 Status rtGetMaxStreamAndTask(uint32_t, uint32_t *streams, uint32_t *tasks) {
   *streams = *tasks = 1024;
   return kSuccess;
@@ -241,18 +229,14 @@ Status rtRegTaskFailCallbackByModule(const char *, FailCallback callback) {
   };
   return kSuccess;
 }
-Status rtCtxCreate(void **created, uint32_t, int32_t) {
-  *created = new char;
-  return kSuccess;
-}
+Status rtCtxCreate(void **created, uint32_t, int32_t) { return Give(created, new char); }
 Status rtCtxSetCurrent(void *current) {
   context = current;
   return kSuccess;
 }
 Status rtCtxGetCurrent(void **current) {
   static char primary;
-  *current = context ? context : &primary;
-  return kSuccess;
+  return Give(current, context ? context : &primary);
 }
 
 // ------------------------------------------------------------------------------------------------------------ memory
@@ -286,8 +270,7 @@ Status rtMemset(void *to, uint64_t room, uint32_t value, uint64_t size) {
 
 // -------------------------------------------------------------------------------------------------- streams and events
 Status rtStreamCreateWithFlags(void **stream, int32_t, uint32_t) {
-  *stream = Streams::Instance().CreateStream();
-  return kSuccess;
+  return Give(stream, Streams::Instance().CreateStream());
 }
 Status rtStreamCreate(void **stream, int32_t priority) { return rtStreamCreateWithFlags(stream, priority, 0); }
 Status rtStreamDestroy(void *stream) {
@@ -296,24 +279,17 @@ Status rtStreamDestroy(void *stream) {
   return kSuccess;
 }
 Status rtStreamSynchronize(void *stream) { return Streams::Instance().WaitFor(static_cast<Stream *>(stream)); }
-Status rtEventCreateWithFlag(void **event, uint32_t) {
-  *event = Streams::Instance().CreateEvent();
-  return kSuccess;
-}
+Status rtEventCreateWithFlag(void **event, uint32_t) { return Give(event, Streams::Instance().CreateEvent()); }
 Status rtEventCreate(void **event) { return rtEventCreateWithFlag(event, 0); }
 Status rtEventDestroy(void *event) {
   Streams::Instance().Destroy(static_cast<Event *>(event));
   return kSuccess;
 }
-Status rtGetEventID(void *event, uint32_t *id) {
-  *id = static_cast<Event *>(event)->id;
-  return kSuccess;
-}
+Status rtGetEventID(void *event, uint32_t *id) { return Give(id, static_cast<Event *>(event)->id); }
 Status rtEventSynchronize(void *event) { return Streams::Instance().WaitFor(static_cast<Event *>(event)); }
 Status rtEventElapsedTime(float *milliseconds, void *start, void *end) {
   const auto took = static_cast<Event *>(end)->when - static_cast<Event *>(start)->when;
-  *milliseconds = std::chrono::duration<float, std::milli>(took).count();
-  return kSuccess;
+  return Give(milliseconds, std::chrono::duration<float, std::milli>(took).count());
 }
 Status rtEventRecord(void *event, void *stream) { return Put(stream, Kind::kRecord, event); }
 Status rtEventReset(void *event, void *stream) { return Put(stream, Kind::kReset, event); }
@@ -328,10 +304,7 @@ Status rtProfilerTrace(uint64_t, bool, uint32_t, void *) { return kSuccess; }
 Status rtProfilerTraceEx(uint64_t, uint64_t, uint16_t, void *) { return kSuccess; }
 
 // ------------------------------------------------------------------------------------------------------------ models
-Status rtModelCreate(void **model, uint32_t) {
-  *model = Streams::Instance().CreateModel();
-  return kSuccess;
-}
+Status rtModelCreate(void **model, uint32_t) { return Give(model, Streams::Instance().CreateModel()); }
 Status rtModelDestroy(void *model) {
   Streams::Instance().Destroy(static_cast<Model *>(model));
   return kSuccess;
@@ -352,10 +325,7 @@ Status rtModelExecute(void *model, void *stream, uint32_t) {
   task.model = static_cast<Model *>(model);
   return Streams::Instance().Add(static_cast<Stream *>(stream), std::move(task));
 }
-Status rtModelGetId(void *model, uint32_t *id) {
-  *id = static_cast<Model *>(model)->id;
-  return kSuccess;
-}
+Status rtModelGetId(void *model, uint32_t *id) { return Give(id, static_cast<Model *>(model)->id); }
 Status rtModelGetTaskId(void *, uint32_t *task, uint32_t *stream) { return rtGetTaskIdAndStreamID(task, stream); }
 Status rtEndGraphEx(void *, void *stream, uint32_t) { return Put(stream, Kind::kEnd); }
 Status rtStreamActive(void *other, void *stream) { return Put(stream, Kind::kActivate, nullptr, other); }
@@ -375,10 +345,7 @@ Status rtLabelCreateExV2(void **label, void *, void *stream) {
   *label = created;
   return kSuccess;
 }
-Status rtLabelDestroy(void *label) {
-  delete static_cast<Label *>(label);
-  return kSuccess;
-}
+Status rtLabelDestroy(void *label) { return Delete(static_cast<Label *>(label)); }
 Status rtLabelSet(void *label, void *stream) {
   Streams::Instance().Set(static_cast<Label *>(label), static_cast<Stream *>(stream));
   return kSuccess;
@@ -448,15 +415,11 @@ Status aclrtSetDevice(int32_t device) { return rtSetDevice(device); }
 Status aclrtResetDevice(int32_t device) { return rtDeviceReset(device); }
 Status aclrtSetOpWaitTimeout(uint32_t) { return kSuccess; }
 Status aclrtCreateContext(void **created, int32_t device) { return rtCtxCreate(created, 0, device); }
-Status aclrtDestroyContext(void *created) {
-  delete static_cast<char *>(created);
-  return kSuccess;
-}
+Status aclrtDestroyContext(void *created) { return Delete(static_cast<char *>(created)); }
 Status aclrtSetCurrentContext(void *current) { return rtCtxSetCurrent(current); }
 Status aclrtGetRunMode(int *mode) {
   constexpr int kHost = 1;
-  *mode = kHost;
-  return kSuccess;
+  return Give(mode, kHost);
 }
 Status aclrtMalloc(void **address, size_t size, int) { return rtMalloc(address, size, 0, 0); }
 Status aclrtFree(void *address) { return rtFree(address); }

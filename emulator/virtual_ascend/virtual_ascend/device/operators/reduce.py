@@ -7,6 +7,7 @@ from typing import Any, Callable
 import numpy as np
 
 from ...kernel import Kernel
+from ..by_name import both_forms
 from ..numerics import wide
 
 
@@ -84,15 +85,13 @@ _OVER_AXES: dict[str, Callable[..., Any]] = {
     "reduce_sum": _over_axes(np.sum),
 }
 TABLE: dict[str, Callable[..., Any]] = {
-    **{name + ending: function for name, function in _OVER_AXES.items() for ending in ("", "_d")},
+    **both_forms(**_OVER_AXES, cumsum=_running_sum),
     "arg_max_d": _arg(np.argmax),
     "arg_min_d": _arg(np.argmin),
     "arg_max_with_value": _arg_with_value(np.argmax, np.max),
     "arg_min_with_value": _arg_with_value(np.argmin, np.min),
     "bias_add_grad": _bias_gradient,
     "confusion_mul_grad": _product_and_sum,
-    "cumsum": _running_sum,
-    "cumsum_d": _running_sum,
     "l2_loss": lambda _kernel, x: np.square(wide(x)).sum() / 2,
     "square_sum_all": lambda _kernel, x, y: (np.square(wide(x)).sum(), np.square(wide(y)).sum()),
     "square_sum_v1": _square_sum,
