@@ -14,7 +14,7 @@ from . import matrix, numerics
 from .access import BLOCK, FRACTAL, access, copier, defined_view, l0c_alignment
 from .call import Call
 from .micro_op import Access, MicroOp, Operand, Transfer
-from .params import Choice, Fixed, Flag, Integer, Number, Param, Rest, Tensor, describe, memory_kind, repeat
+from .params import Choice, Count, Fixed, Flag, Integer, Number, Param, Rest, Tensor, describe, memory_kind, repeat
 from .region import Piece, Region
 from .registry import instruction
 
@@ -89,10 +89,8 @@ def _check_load2d(call: Call) -> None:
     checker=_check_load2d,
     pipe="MTE1/MTE2",
 )
-def load2dv1(call: Call, a: Any) -> MicroOp | None:
+def load2dv1(call: Call, a: Any) -> MicroOp:
     """Load fractals of 512 bytes; src_stride counts fractals start to start."""
-    if a.repeat_times == 0:
-        return None
     decreasing = a.addr_mode == "dec" and a.src.memory.kind == "GM" and a.dst.memory.kind == "L1"
     step = (-a.src_stride if decreasing else a.src_stride) * FRACTAL
     return load_fractals(
@@ -175,10 +173,8 @@ def load_fractals(
     dtypes=("int8", "uint8", "float16"),
     pipe="MTE1",
 )
-def load3dv1(call: Call, a: Any) -> MicroOp | None:
+def load3dv1(call: Call, a: Any) -> MicroOp:
     """Gather fractals of an image-to-column matrix: 16 output positions by the channels of one kernel point."""
-    if a.repeat_time == 0:
-        return None
     block, inside, past = window_blocks(a)
     gather = Gather(block[..., None], inside[..., None], past, BLOCK)
     return gather_fractals(call, a.dst, a.src, gather, a.jump_stride, a.pad_value)
@@ -316,9 +312,9 @@ _OTHER_PROFILE = "a feature of other profiles"
         Tensor("dst_fm", ("L0C",), align=l0c_alignment),
         Tensor("src_fm", ("L0A",)),
         Tensor("src_filter", ("L0B",)),
-        Integer("matrix_m", 0, 4095),
-        Integer("matrix_k", 0, 4095),
-        Integer("matrix_n", 0, 4095),
+        Count("matrix_m", 4095, low=0),
+        Count("matrix_k", 4095, low=0),
+        Count("matrix_n", 4095, low=0),
         Switch("is_bias"),
         Fixed("fm_offset", 0, _OTHER_PROFILE),
         Fixed("en_weight_offset", False, _OTHER_PROFILE),
@@ -336,10 +332,8 @@ _OTHER_PROFILE = "a feature of other profiles"
     checker=_check_mmad,
     pipe="M",
 )
-def mmad(call: Call, a: Any) -> MicroOp | None:
+def mmad(call: Call, a: Any) -> MicroOp:
     """C = A B (is_bias 0) or C = C + A B (is_bias 1) on the tiles in L0A, L0B and L0C."""
-    if 0 in (a.matrix_m, a.matrix_k, a.matrix_n):
-        return None
     return multiply(call, a.dst_fm, a.src_fm, a.src_filter, a.matrix_m, a.matrix_k, a.matrix_n, bool(a.is_bias))
 
 

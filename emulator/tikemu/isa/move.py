@@ -16,7 +16,7 @@ from . import numerics
 from .access import BLOCK, bursts, copier, defined_view, l0c_alignment
 from .call import Call
 from .micro_op import MicroOp, Operand, Transfer
-from .params import Choice, Fixed, Flag, Integer, Number, Rest, Tensor, as_integer, is_tensor, memory_kind
+from .params import Choice, Count, Fixed, Flag, Integer, Number, Rest, Tensor, as_integer, is_tensor, memory_kind
 from .registry import instruction
 
 ALL = ("GM", "UB", "L1", "L0A", "L0B", "L0C")
@@ -281,10 +281,6 @@ def _check_data_move(call: Call) -> None:
         )
 
 
-def _count(name: str, high: int) -> Integer:
-    return Integer(name, 1, high, runtime_low=0)
-
-
 def _gap(name: str) -> Integer:
     return Integer(name, 0, 65535)
 
@@ -295,8 +291,8 @@ def _gap(name: str) -> Integer:
         Tensor("dst", ALL, align=_alignment),
         Tensor("src", ALL, align=_alignment),
         Integer("sid", 0, 15),
-        _count("nburst", 4095),
-        _count("burst", 65535),
+        Count("nburst", 4095),
+        Count("burst", 65535),
         _gap("src_stride"),
         _gap("dst_stride"),
         Rest("args"),
@@ -307,10 +303,8 @@ def _gap(name: str) -> Integer:
     checker=_check_data_move,
     pipe="MTE2/MTE3/MTE1/V",
 )
-def data_move(call: Call, a: Any) -> MicroOp | None:
+def data_move(call: Call, a: Any) -> MicroOp:
     """Copy bursts of 32-byte blocks between memories; out of and into L0C, bursts of fractals (D22)."""
-    if a.nburst == 0 or a.burst == 0:
-        return None
     if a.src.memory.kind == "L0C":
         return move_fractals(call, a.dst, a.src, a.nburst, a.burst, a.src_stride, a.dst_stride)
     if a.dst.memory.kind == "L0C":
@@ -378,8 +372,8 @@ _MODES = Choice("block_mode", ("", "m", "v"), error=TikUnsupportedArgumentError)
         Tensor("dst", ALL, align=_alignment),
         Tensor("src", ALL, align=_alignment),
         _MODES,
-        _count("nburst", 4095),
-        _count("burst", 65535),
+        Count("nburst", 4095),
+        Count("burst", 65535),
         _gap("dst_stride"),
         _gap("src_stride"),
         _Deqscale("deqscale", dtypes=("float16", "float32"), default=None),
@@ -394,10 +388,8 @@ _MODES = Choice("block_mode", ("", "m", "v"), error=TikUnsupportedArgumentError)
     checker=_check_tensor_mov,
     pipe="MTE2/MTE3/MTE1/V",
 )
-def tensor_mov(call: Call, a: Any) -> MicroOp | None:
+def tensor_mov(call: Call, a: Any) -> MicroOp:
     """Like data_move with dst_stride before src_stride; modes 'm' and 'v' move out of L0C."""
-    if a.nburst == 0 or a.burst == 0:
-        return None
     if a.block_mode == "":
         return move_blocks(call, a.dst, a.src, a.nburst, a.burst * BLOCK, a.src_stride * BLOCK, a.dst_stride * BLOCK)
     factor = None if a.deqscale is None else float(a.deqscale)
@@ -426,8 +418,8 @@ def tensor_mov(call: Call, a: Any) -> MicroOp | None:
     params=(
         Tensor("dst", ("L0C",), align=l0c_alignment),
         Tensor("src"),
-        _count("nburst", 255),
-        _count("burst_len", 255),
+        Count("nburst", 255),
+        Count("burst_len", 255),
         _gap("src_gap"),
         _gap("dst_gap"),
     ),
@@ -435,10 +427,8 @@ def tensor_mov(call: Call, a: Any) -> MicroOp | None:
     dtypes=("float16", "float32", "int32"),
     pipe="V",
 )
-def broadcast_ub_to_l0c(call: Call, a: Any) -> MicroOp | None:
+def broadcast_ub_to_l0c(call: Call, a: Any) -> MicroOp:
     """Repeat each group of 16 elements of the Unified Buffer over the 16 rows of a fractal in L0C."""
-    if a.nburst == 0 or a.burst_len == 0:
-        return None
     size = size_of(a.dst.dtype)
     src_pitch = a.burst_len * 16 * size + a.src_gap * BLOCK
     dst_pitch = (a.burst_len + a.dst_gap) * 256 * size

@@ -124,9 +124,7 @@ def _groups(enabled: Lanes, levels: int) -> Lanes:
     return lanes(sum(1 << group for group in {lane >> levels for lane in np.flatnonzero(enabled.array).tolist()}))
 
 
-def _reduce(call: Call, a: Any, *, kind: str) -> MicroOp | None:
-    if a.repeat_times == 0:
-        return None
+def _reduce(call: Call, a: Any, *, kind: str) -> MicroOp:
     _check_result_stride(call, a.dst_rep_stride, a.repeat_times)
     half = a.src.dtype == "float16"
     width, size = (128, 2) if half else (64, 4)
@@ -286,10 +284,8 @@ def _partial_sums(src: Walk, half: bool) -> Callable[[], np.ndarray]:
     cost="whole_reduce",
     composite=True,
 )
-def vec_reduce_add(call: Call, a: Any) -> MicroOp | None:
+def vec_reduce_add(call: Call, a: Any) -> MicroOp:
     """sum of all repeats, adjacent-pair tree"""
-    if a.repeat_times == 0:
-        return None
     half = a.src.dtype == "float16"
     width, levels, block = (128, 7, 16) if half else (64, 6, 8)
     dst = Walk("dst", a.dst, leading(1), 1, 0)
@@ -335,9 +331,7 @@ def _check_index(call: Call) -> None:
         call.fail_range("repeat_times", call.args["repeat_times"], "in [1, 511] with cal_index=True")
 
 
-def _reduce_extreme(call: Call, a: Any, *, name: str) -> MicroOp | None:
-    if a.repeat_times == 0:
-        return None
+def _reduce_extreme(call: Call, a: Any, *, name: str) -> MicroOp:
     if a.cal_index and a.repeat_times > 511:
         call.fail_range("repeat_times", a.repeat_times, "in [0, 511] with cal_index=True")
     if a.mask.extent == 0:
