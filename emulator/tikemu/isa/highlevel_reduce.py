@@ -113,17 +113,9 @@ class Reduction:
     def rows(self, dst: Operand, src: Operand) -> list[tuple[Operand, Operand, int, int]]:
         """Groups of evenly spaced rows: (first element of dst, first of src, rows, elements of src between rows)."""
         *rest, (count, pitch) = self.outer or [(1, 0)]
-        groups = []
-        for number, (offset,) in enumerate(steps_over(rest, 1)):
-            groups.append(
-                (
-                    window(dst, number * count * size_of(dst.dtype)),
-                    window(src, offset * size_of(src.dtype)),
-                    count,
-                    pitch,
-                )
-            )
-        return groups
+        to, at = count * size_of(dst.dtype), size_of(src.dtype)
+        places = enumerate(steps_over(rest, 1))
+        return [(window(dst, number * to), window(src, offset * at), count, pitch) for number, (offset,) in places]
 
 
 def _matrix(operand: Operand, rows: int, columns: int, pitch: int, offset: int = 0) -> Operand:

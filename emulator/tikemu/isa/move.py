@@ -59,11 +59,16 @@ def _check_path(call: Call) -> tuple[str, str]:
     if path not in PATHS:
         reason = _MISSING.get(path, "Ascend 910 has no such data path")
         call.fail(TikUnsupportedArgumentError, f"no move from {path[0]} to {path[1]}: {reason}")
+    check_documented(call, path)
+    return path
+
+
+def check_documented(call: Call, path: tuple[str, str]) -> None:
+    """A move that the documents leave out is questionable."""
     if path == ("L1", "GM") and not call.runtime:
         call.questionable(
             "undocumented", "the product list of Ascend 910 has no move from L1 to GM", TikUnsupportedArgumentError
         )
-    return path
 
 
 def _alignment(value: Any, call: Call) -> int:
