@@ -11,7 +11,7 @@ import numpy as np
 from ..errors import TikParamError, TikUnsupportedArgumentError
 from ..program.dtypes import size_of
 from . import matrix, numerics
-from .access import BLOCK, FRACTAL, access, copier, defined_view, l0c_alignment
+from .access import BLOCK, FRACTAL, access, copier, copiers, defined_view, l0c_alignment
 from .call import Call
 from .micro_op import Access, MicroOp, Operand, Transfer
 from .params import Choice, Count, Fixed, Flag, Integer, Number, Param, Rest, Tensor, describe, memory_kind, repeat
@@ -105,31 +105,21 @@ def load_fractals(
     lowest = min(start, start + (count - 1) * step)
     reads = access(call, "src", src, (lowest, count, abs(step), 1, 0, FRACTAL))
     writes = access(call, "dst", dst, (dst.address, 1, 0, 1, 0, count * FRACTAL))
-    shape, src_strides, dst_strides = (count, 16, 16, 2), (step, 32, 2, 1), (FRACTAL, 32, 2, 1)
-    if transpose:
-        dst_strides = (FRACTAL, 2, 32, 1)
 
     def moved(addresses: Sequence[int]) -> tuple[Callable[[], None], Callable[[], None] | None]:
         to, origin = addresses[0], addresses[1] + start - src.address
-        if transpose:
-            run = copier(
-                dst.memory.view("uint16", to, shape[:3], dst_strides[:3]),
-                src.memory.view("uint16", origin, shape[:3], src_strides[:3]),
-            )
-        else:
-            run = copier(
-                dst.memory.view("uint8", to, (count, FRACTAL), (FRACTAL, 1)),
-                src.memory.view("uint8", origin, (count, FRACTAL), (step, 1)),
-            )
+        if not transpose:
+            return copiers(dst.memory, to, src.memory, origin, (count, FRACTAL), (FRACTAL, 1), (step, 1))
+        # Elements of two bytes, and so their marks.
+        shape, dst_strides, src_strides = (count, 16, 16), (FRACTAL, 2, 32), (step, 32, 2)
+        run = copier(
+            dst.memory.view("uint16", to, shape, dst_strides), src.memory.view("uint16", origin, shape, src_strides)
+        )
         if dst.memory.defined is None or src.memory.defined is None:
             return run, None
-        if to % 2 == origin % 2 == 0:  # marks of two bytes at a time
-            return run, copier(
-                np.ndarray(shape[:3], np.uint16, dst.memory.defined, to, dst_strides[:3]),
-                np.ndarray(shape[:3], np.uint16, src.memory.defined, origin, src_strides[:3]),
-            )
         return run, copier(
-            defined_view(dst.memory, to, shape, dst_strides), defined_view(src.memory, origin, shape, src_strides)
+            np.ndarray(shape, np.uint16, dst.memory.defined, to, dst_strides),
+            np.ndarray(shape, np.uint16, src.memory.defined, origin, src_strides),
         )
 
     run, run_defined = moved((dst.address, src.address))

@@ -13,7 +13,7 @@ import numpy as np
 from ..errors import TikParamError, TikUnsupportedArgumentError, TikUnsupportedError, did_you_mean
 from ..program.dtypes import BITS, size_of
 from . import numerics
-from .access import BLOCK, bursts, copier, defined_view, l0c_alignment
+from .access import BLOCK, bursts, copier, copiers, defined_view, l0c_alignment
 from .call import Call
 from .micro_op import MicroOp, Operand, Transfer
 from .params import Choice, Count, Fixed, Flag, Integer, Number, Rest, Tensor, as_integer, is_tensor, memory_kind
@@ -99,14 +99,7 @@ def move_blocks(call: Call, dst: Operand, src: Operand, nburst: int, burst: int,
 
     def moved(addresses: Sequence[int]) -> tuple[Callable[[], None], Callable[[], None] | None]:
         to, origin = addresses
-        run = copier(
-            dst.memory.view("uint8", to, shape, (dst_pitch, 1)), src.memory.view("uint8", origin, shape, (src_pitch, 1))
-        )
-        if dst.memory.defined is None or src.memory.defined is None:
-            return run, None
-        return run, copier(
-            defined_view(dst.memory, to, shape, (dst_pitch, 1)), defined_view(src.memory, origin, shape, (src_pitch, 1))
-        )
+        return copiers(dst.memory, to, src.memory, origin, shape, (dst_pitch, 1), (src_pitch, 1))
 
     run, run_defined = moved((dst.address, src.address))
     if overlap:
@@ -442,17 +435,9 @@ def broadcast_ub_to_l0c(call: Call, a: Any) -> MicroOp:
     shape = (a.nburst, a.burst_len, 16, 16 * size)
     src_strides = (src_pitch, 16 * size, 0, 1)
     dst_strides = (dst_pitch, 256 * size, 16 * size, 1)
-    run_defined = None
-    if a.dst.memory.defined is not None and a.src.memory.defined is not None:
-        run_defined = copier(
-            defined_view(a.dst.memory, a.dst.address, shape, dst_strides),
-            defined_view(a.src.memory, a.src.address, shape, src_strides),
-        )
+    to, at = a.dst.address, a.src.address
+    run, run_defined = copiers(a.dst.memory, to, a.src.memory, at, shape, dst_strides, src_strides)
     cycles = a.nburst * a.burst_len * 256 * size / call.soc.timing.ub_l0c_bandwidth
-    run = copier(
-        a.dst.memory.view("uint8", a.dst.address, shape, dst_strides),
-        a.src.memory.view("uint8", a.src.address, shape, src_strides),
-    )
     constants = ("ub_l0c_bandwidth",)
     return call.operation(
         cycles, "l0c_to_ub_latency", (reads,), (writes,), run, run_defined=run_defined, constants=constants
