@@ -164,15 +164,7 @@ def test_integers_to_half(soc, arithmetic, value, found):
         target = kernel.Tensor("float16", (64,), tik.scope_ubuf, "target")
         kernel.vec_conv(64, "", target, x, 1, 4, 8, 1.0)
 
-    assert (
-        bool(
-            overflow(
-                body,
-                fill("int32", value),
-            )
-        )
-        is found
-    )
+    assert bool(overflow(body, fill("int32", value))) is found
 
 
 # ------------------------------------------------------------------------------------------------ Cube and L0C
