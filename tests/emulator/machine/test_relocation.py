@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-
 import numpy as np
 import pytest
 import tikemu
@@ -20,9 +18,7 @@ def _both(monkeypatch, build, feeds, **options):
     results = []
     for kept in (EVERY, NONE):
         monkeypatch.setattr(site, "KEPT", kept)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", TikWarning)
-            results.append(tikemu.run(build(), feeds, options=Options(**options)))
+        results.append(tikemu.run(build(), feeds, options=Options(**options)))
     moved, fresh = results
     for name, array in fresh.outputs.items():
         np.testing.assert_array_equal(moved.outputs[name].view(np.uint8), array.view(np.uint8))
@@ -50,7 +46,7 @@ def moves(monkeypatch):
 
 
 @pytest.mark.parametrize("seed", range(100, 112))
-def test_random_programs(soc, monkeypatch, seed):
+def test_random_programs(soc, quiet, monkeypatch, seed):
     generator = Generator(seed)
     _both(monkeypatch, lambda: generator.tik, generator.feeds())
 
