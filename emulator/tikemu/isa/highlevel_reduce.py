@@ -15,6 +15,7 @@ import numpy as np
 
 from ..errors import TikAlignError, TikParamError
 from ..program.dtypes import size_of
+from ..program.nodes import as_integer
 from . import numerics
 from .access import BLOCK
 from .call import Call
@@ -22,7 +23,7 @@ from .highlevel import LANE_BYTES, MAX_PITCH, elementwise
 from .layout import array, axes, part, squeezed, steps_over, whole
 from .lowering import MAX_REPEAT, Lowering, chunks, window
 from .micro_op import MicroOp, Operand
-from .params import Param, Tensor, as_integer, describe
+from .params import Param, Tensor, describe
 from .registry import instruction
 from .vector import FLOATS
 

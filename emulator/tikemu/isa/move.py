@@ -12,11 +12,12 @@ import numpy as np
 
 from ..errors import TikParamError, TikUnsupportedArgumentError, TikUnsupportedError, did_you_mean
 from ..program.dtypes import BITS, size_of
+from ..program.nodes import as_integer
 from . import numerics
 from .access import BLOCK, bursts, copier, copiers, defined_view, l0c_alignment
 from .call import Call
 from .micro_op import MicroOp, Operand, Transfer
-from .params import Choice, Count, Fixed, Flag, Integer, Number, Rest, Tensor, as_integer, is_tensor, memory_kind
+from .params import Choice, Count, Fixed, Flag, Integer, Number, Rest, Tensor, is_tensor, memory_kind
 from .registry import instruction
 
 ALL = ("GM", "UB", "L1", "L0A", "L0B", "L0C")

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import inspect
 import numbers
-import operator
 from collections.abc import Mapping, Sequence
 from typing import Any, Callable
 
@@ -19,6 +18,7 @@ import numpy as np
 from ..errors import TikAlignError, TikParamError, TikUnsupportedArgumentError
 from ..program import ir
 from ..program.dtypes import size_of
+from ..program.nodes import as_integer
 from .call import Call
 from .micro_op import Operand
 
@@ -34,16 +34,6 @@ MEMORY_NAMES = {
     "L0B": "L0B (scope_cb)",
     "L0C": "L0C (scope_cc, scope_cbuf_out)",
 }
-
-
-def as_integer(value: Any) -> int | None:
-    """``value`` as an int, or None if it is not an integer (a bool is none)."""
-    if isinstance(value, (bool, np.bool_)):
-        return None
-    try:
-        return operator.index(value)
-    except TypeError:
-        return None
 
 
 def is_tensor(value: Any) -> bool:

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from ..errors import TikParamError
+from ..program.nodes import as_integer
 from .call import Call
 from .micro_op import Access, MicroOp
-from .params import Count, Flag, Integer, Param, Tensor, TensorList, as_integer, renamed, repeat
+from .params import Count, Flag, Integer, Param, Tensor, TensorList, renamed, repeat
 from .region import Region
 from .registry import instruction
 from .vector_engine import Kernel, Walk, check_overlap, executor, micro_op, span_access

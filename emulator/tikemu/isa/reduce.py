@@ -92,6 +92,10 @@ def block_extreme_function(enabled: Lanes, name: str, outputs: int) -> Callable[
     return function
 
 
+def _element_size(value: Any, call: Call) -> int:
+    return np.dtype(value.dtype).itemsize
+
+
 # ------------------------------------------------------------------------------------------- legacy family
 def _check_result_stride(call: Call, dst_rep_stride: Any, repeat_times: Any) -> None:
     """Ascend 910 does not allow a result stride of 0; with one repeat it plays no part."""
@@ -169,7 +173,7 @@ for _name, _kind, _cost, _align, _dtypes, _doc in (
 ):
     instruction(
         _name,
-        params=parameters(_align or (lambda value, call: np.dtype(value.dtype).itemsize)),
+        params=parameters(_align or _element_size),
         typed=("dst", "src"),
         dtypes=_dtypes,
         pipe="V",
@@ -180,10 +184,6 @@ for _name, _kind, _cost, _align, _dtypes, _doc in (
 
 
 # ------------------------------------------------------------------------------------------- whole tensors
-def _element_size(value: Any, call: Call) -> int:
-    return np.dtype(value.dtype).itemsize
-
-
 def _room(operand: Any) -> int:
     """Elements from the operand's start to the end of its tensor."""
     return (operand.end - operand.address) // np.dtype(operand.dtype).itemsize
@@ -268,16 +268,14 @@ def _partial_sums(src: Walk, half: bool) -> Callable[[], np.ndarray]:
     return sums
 
 
+def _whole_parameters(align: int | Callable[[Any, Call], int]) -> tuple[Param, ...]:
+    dst, work = Tensor("dst", align=align), Tensor("work_tensor")
+    return (Mask(("src",)), dst, Tensor("src"), work, repeat(high=4095), stride("src_rep_stride"))
+
+
 @instruction(
     "vec_reduce_add",
-    params=(
-        Mask(("src",)),
-        Tensor("dst", align=_element_size),
-        Tensor("src"),
-        Tensor("work_tensor"),
-        repeat(high=4095),
-        stride("src_rep_stride"),
-    ),
+    params=_whole_parameters(_element_size),
     typed=("dst", "src", "work_tensor"),
     dtypes=FLOATS,
     pipe="V",
@@ -359,15 +357,7 @@ def _reduce_extreme(call: Call, a: Any, *, name: str) -> MicroOp:
 for _name in ("max", "min"):
     instruction(
         f"vec_reduce_{_name}",
-        params=(
-            Mask(("src",)),
-            Tensor("dst", align=4),
-            Tensor("src"),
-            Tensor("work_tensor"),
-            repeat(high=4095),
-            stride("src_rep_stride"),
-            Flag("cal_index", False),
-        ),
+        params=(*_whole_parameters(4), Flag("cal_index", False)),
         typed=("dst", "src", "work_tensor"),
         dtypes=("float16",),
         pipe="V",
