@@ -22,6 +22,11 @@ def entry_of(kind: str) -> str:
     return re.sub(r"(?<=[a-z0-9])([A-Z])", r"_\1", kind).lower()
 
 
+def type_of(entry: str) -> str:
+    """MindSpore's type of the operator of this entry: GeluGrad for gelu_grad."""
+    return "".join(map(str.capitalize, entry.split("_")))
+
+
 def both_forms(**operators: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
     """Operators by entry, with what else they need as tensors, and by entry_d, with attributes in their place."""
     return {name + ending: operator for name, operator in operators.items() for ending in ("", "_d")}

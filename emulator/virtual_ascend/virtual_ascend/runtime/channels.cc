@@ -10,17 +10,6 @@
 #include "device.h"
 #include "status.h"
 
-using virtual_ascend::Delete;
-using virtual_ascend::Device;
-using virtual_ascend::Fail;
-using virtual_ascend::kBadArgument;
-using virtual_ascend::kQueueEmpty;
-using virtual_ascend::kQueueFull;
-using virtual_ascend::kSuccess;
-using virtual_ascend::Request;
-using virtual_ascend::Status;
-using virtual_ascend::Traffic;
-
 namespace virtual_ascend {
 
 Traffic &Traffic::Instance() {
@@ -42,8 +31,6 @@ bool Traffic::WaitFor(uint64_t seen, std::chrono::milliseconds patience) {
   std::unique_lock<std::mutex> guard(lock_);
   return changed_.wait_for(guard, patience, [this, seen] { return count_ != seen; });
 }
-
-}  // namespace virtual_ascend
 
 namespace {
 
@@ -164,3 +151,5 @@ Dataset *acltdtCreateDataset() { return new Dataset; }
 Status acltdtDestroyDataset(const Dataset *dataset) { return Delete(dataset); }
 
 }  // extern "C"
+
+}  // namespace virtual_ascend

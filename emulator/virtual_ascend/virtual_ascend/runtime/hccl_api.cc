@@ -5,17 +5,10 @@
 
 #include "collectives.h"
 
-using virtual_ascend::Cards;
-using virtual_ascend::Collective;
-using virtual_ascend::Fail;
-using virtual_ascend::Give;
-using virtual_ascend::Group;
-using virtual_ascend::kBadArgument;
-using virtual_ascend::Status;
-
+namespace virtual_ascend {
 namespace {
 
-constexpr Status kSuccess = 0, kParameterError = 1, kNotFound = 6;
+constexpr Status kParameterError = 1, kNotFound = 6;
 
 // What went wrong is kept for MindSpore's exception; the code is one of HCCL's.
 Status Code(Status status) { return status ? kParameterError : kSuccess; }
@@ -125,3 +118,5 @@ Status HcomExecEnqueueOperation() { virtual_ascend_missing("HcomExecEnqueueOpera
 Status HcomExecEnqueueAllToAllV() { virtual_ascend_missing("HcomExecEnqueueAllToAllV"); }
 
 }  // extern "C"
+
+}  // namespace virtual_ascend

@@ -12,7 +12,6 @@
 
 using virtual_ascend::Cards;
 using virtual_ascend::Collective;
-using virtual_ascend::Fail;
 using virtual_ascend::Group;
 using virtual_ascend::kBadArgument;
 

@@ -9,15 +9,7 @@
 #include "device.h"
 #include "streams.h"
 
-using virtual_ascend::Delete;
-using virtual_ascend::Device;
-using virtual_ascend::kSuccess;
-using virtual_ascend::Request;
-using virtual_ascend::Status;
-using virtual_ascend::Stream;
-using virtual_ascend::Streams;
-using virtual_ascend::Task;
-
+namespace virtual_ascend {
 namespace {
 
 struct Buffer {
@@ -176,17 +168,11 @@ Status aclopCompileAndExecute(const char *type, int input_count, Description *co
   const std::string named = attributes ? static_cast<const Attributes *>(attributes)->json : "";
   const std::string json = "{\"type\":" + Quoted(type) + ",\"inputs\":" + given + ",\"outputs\":" + wanted +
                            ",\"attributes\":{" + named + "}}";
-  Task task;
-  task.run = [data, json] {
-    std::string message;
-    for (const void *one : data) {
-      const auto address = Device::Instance().Locate(one);
-      message.append(reinterpret_cast<const char *>(&address), sizeof address);
-    }
-    message += json;
+  auto run = [data, json] {
+    const std::string message = Device::Instance().Places(data.data(), data.size()) + json;
     return Device::Instance().Ask(Request::kOperator, static_cast<uint32_t>(data.size()), 0, message.data(), message.size());
   };
-  return Streams::Instance().Add(static_cast<Stream *>(stream), std::move(task));
+  return Streams::Instance().Add(stream, {Kind::kRun, run});
 }
 Status aclopCompileAndExecuteV2(const char *type, int input_count, Description *inputs[], Buffer *input_data[],
                                 int output_count, Description *outputs[], Buffer *output_data[], void *attributes,
@@ -196,3 +182,5 @@ Status aclopCompileAndExecuteV2(const char *type, int input_count, Description *
 }
 
 }  // extern "C"
+
+}  // namespace virtual_ascend

@@ -8,28 +8,7 @@
 #include "device.h"
 #include "streams.h"
 
-using virtual_ascend::Address;
-using virtual_ascend::Cards;
-using virtual_ascend::Delete;
-using virtual_ascend::Device;
-using virtual_ascend::Event;
-using virtual_ascend::Fail;
-using virtual_ascend::Give;
-using virtual_ascend::kBadArgument;
-using virtual_ascend::Kind;
-using virtual_ascend::kNowhere;
-using virtual_ascend::kQueueEmpty;
-using virtual_ascend::kStuck;
-using virtual_ascend::kSuccess;
-using virtual_ascend::Label;
-using virtual_ascend::Model;
-using virtual_ascend::Request;
-using virtual_ascend::Status;
-using virtual_ascend::Stream;
-using virtual_ascend::Streams;
-using virtual_ascend::Task;
-using virtual_ascend::Traffic;
-
+namespace virtual_ascend {
 namespace {
 
 // ----------------------------------------------------------------------------------------------------------- kernels
@@ -67,18 +46,6 @@ class Arguments {
   const void *list_;
 };
 
-// Places of `count` tensors, whose addresses stand in `bytes`, as the device process reads them.
-std::string Places(const char *bytes, size_t count) {
-  std::string places;
-  for (size_t i = 0; i < count; ++i) {
-    const void *pointer;
-    memcpy(&pointer, bytes + i * sizeof pointer, sizeof pointer);
-    const Address address = Device::Instance().Locate(pointer);
-    places.append(reinterpret_cast<const char *>(&address), sizeof address);
-  }
-  return places;
-}
-
 Status Launch(const void *stub, uint32_t blocks, const void *args, uint32_t size, void *stream) {
   uint64_t binary;
   {
@@ -87,15 +54,14 @@ Status Launch(const void *stub, uint32_t blocks, const void *args, uint32_t size
     if (found == functions.end()) return Fail(kBadArgument, "launch of a kernel that was not registered");
     binary = found->second;
   }
-  Task task;
-  task.run = [binary, blocks, arguments = Arguments(args, size)] {
+  auto run = [binary, blocks, arguments = Arguments(args, size)] {
     std::string bytes;
     const Status code = arguments.Read(&bytes);
     if (code) return code;
-    const std::string places = Places(bytes.data(), bytes.size() / sizeof(void *));
+    const std::string places = Device::Instance().Places(bytes.data(), bytes.size() / sizeof(void *));
     return Device::Instance().Ask(Request::kLaunch, blocks, binary, places.data(), places.size());
   };
-  return Streams::Instance().Add(static_cast<Stream *>(stream), std::move(task));
+  return Streams::Instance().Add(stream, {Kind::kRun, run});
 }
 
 // Arguments of an AI CPU kernel: this head, the addresses, the length of a node definition, the definition.
@@ -116,7 +82,8 @@ Status RunAicpu(const std::string &bytes) {
   if (!length || definition + length > bytes.size()) {
     return Fail(kBadArgument, "arguments of an AI CPU kernel have another form than those of MindSpore 2.0.0");
   }
-  const std::string message = Places(bytes.data() + sizeof head, head.address_count) + bytes.substr(definition, length);
+  const std::string places = Device::Instance().Places(bytes.data() + sizeof head, head.address_count);
+  const std::string message = places + bytes.substr(definition, length);
   auto &traffic = Traffic::Instance();
   for (;;) {
     const uint64_t seen = traffic.count();
@@ -134,13 +101,12 @@ Status RunAicpu(const std::string &bytes) {
 Status LaunchAicpu(const char *name, const void *args, uint32_t size, void *stream) {
   // MindSpore sends the library with its own kernels for the AI CPU; the device process has them as NumPy.
   if (name && !strcmp(name, "batchLoadsoFrombuf")) return kSuccess;
-  Task task;
-  task.run = [arguments = Arguments(args, size)] {
+  auto run = [arguments = Arguments(args, size)] {
     std::string bytes;
     const Status code = arguments.Read(&bytes);
     return code ? code : RunAicpu(bytes);
   };
-  return Streams::Instance().Add(static_cast<Stream *>(stream), std::move(task));
+  return Streams::Instance().Add(stream, {Kind::kRun, run});
 }
 
 // A number that a kernel left on the card, read when a task needs it.
@@ -180,7 +146,7 @@ Status Put(void *stream, Kind kind, void *event = nullptr, void *other = nullptr
   task.kind = kind;
   task.event = static_cast<Event *>(event);
   task.stream = static_cast<Stream *>(other);
-  return Streams::Instance().Add(static_cast<Stream *>(stream), std::move(task));
+  return Streams::Instance().Add(stream, std::move(task));
 }
 
 }  // namespace
@@ -223,7 +189,7 @@ Status rtGetMaxStreamAndTask(uint32_t, uint32_t *streams, uint32_t *tasks) {
   return kSuccess;
 }
 Status rtRegTaskFailCallbackByModule(const char *, FailCallback callback) {
-  Streams::Instance().on_failure = [callback](const virtual_ascend::Failure &failure) {
+  Streams::Instance().on_failure = [callback](const Failure &failure) {
     ExceptionInfo info{failure.task, failure.stream, 0, 0, static_cast<uint32_t>(failure.code), {}};
     if (callback) callback(&info);
   };
@@ -247,7 +213,7 @@ Status rtMemGetInfoEx(int, size_t *free_bytes, size_t *total) {
 }
 Status rtMalloc(void **address, uint64_t size, uint32_t, uint16_t) {
   *address = Device::Instance().Allocate(size);
-  return *address ? kSuccess : virtual_ascend::kNoMemory;
+  return *address ? kSuccess : kNoMemory;
 }
 Status rtFree(void *address) { return Device::Instance().Free(address); }
 Status rtMemcpy(void *to, uint64_t room, const void *from, uint64_t size, int) {
@@ -262,7 +228,7 @@ Status rtMemcpyAsync(void *to, uint64_t room, const void *from, uint64_t size, i
   } else {
     task.run = [=] { return Device::Instance().Copy(to, room, from, size); };
   }
-  return Streams::Instance().Add(static_cast<Stream *>(stream), std::move(task));
+  return Streams::Instance().Add(stream, std::move(task));
 }
 Status rtMemset(void *to, uint64_t room, uint32_t value, uint64_t size) {
   return Device::Instance().Fill(to, room, static_cast<int>(value), size);
@@ -323,7 +289,7 @@ Status rtModelExecute(void *model, void *stream, uint32_t) {
   Task task;
   task.kind = Kind::kModel;
   task.model = static_cast<Model *>(model);
-  return Streams::Instance().Add(static_cast<Stream *>(stream), std::move(task));
+  return Streams::Instance().Add(stream, std::move(task));
 }
 Status rtModelGetId(void *model, uint32_t *id) { return Give(id, static_cast<Model *>(model)->id); }
 Status rtModelGetTaskId(void *, uint32_t *task, uint32_t *stream) { return rtGetTaskIdAndStreamID(task, stream); }
@@ -337,7 +303,7 @@ Status rtStreamSwitchEx(void *left, int condition, void *right, void *other, voi
     if (is_64_bits) return Compare(condition, Read<int64_t>(left), Read<int64_t>(right));
     return Compare(condition, Read<int32_t>(left), Read<int32_t>(right));
   };
-  return Streams::Instance().Add(static_cast<Stream *>(stream), std::move(task));
+  return Streams::Instance().Add(stream, std::move(task));
 }
 Status rtLabelCreateExV2(void **label, void *, void *stream) {
   auto created = new Label;
@@ -360,7 +326,7 @@ Status rtLabelSwitchByIndex(void *index, uint32_t count, void *labels, void *str
     const uint32_t wanted = std::min(Read<uint32_t>(index), count - 1);
     return Read<const Label *>(static_cast<const uint8_t *>(labels) + wanted * sizeof(void *));
   };
-  return Streams::Instance().Add(static_cast<Stream *>(stream), std::move(task));
+  return Streams::Instance().Add(stream, std::move(task));
 }
 
 // ----------------------------------------------------------------------------------------------------------- kernels
@@ -425,7 +391,7 @@ Status aclrtMalloc(void **address, size_t size, int) { return rtMalloc(address, 
 Status aclrtFree(void *address) { return rtFree(address); }
 Status aclrtMallocHost(void **address, size_t size) {
   *address = malloc(size);
-  return *address ? kSuccess : virtual_ascend::kNoMemory;
+  return *address ? kSuccess : kNoMemory;
 }
 Status aclrtFreeHost(void *address) {
   free(address);
@@ -444,3 +410,5 @@ Status aclrtDestroyStream(void *stream) { return rtStreamDestroy(stream); }
 Status aclrtSynchronizeStream(void *stream) { return rtStreamSynchronize(stream); }
 
 }  // extern "C"
+
+}  // namespace virtual_ascend

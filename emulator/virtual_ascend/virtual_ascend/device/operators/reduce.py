@@ -7,7 +7,7 @@ from typing import Any, Callable
 import numpy as np
 
 from ...kernel import Kernel
-from ..by_name import both_forms
+from ..by_name import both_forms, type_of
 from ..numerics import wide
 
 
@@ -27,11 +27,6 @@ def _over_axes(function: Callable[..., Any]) -> Callable[..., Any]:
         return function(wide(x), axis=chosen, keepdims=bool(kernel.attributes.get("keep_dims", False)))
 
     return operator
-
-
-def _square_sum(kernel: Kernel, x: np.ndarray) -> np.ndarray:
-    x = wide(x)
-    return np.square(x).sum(axes_of(kernel, x), keepdims=bool(kernel.attributes.get("keep_dims", False)))
 
 
 def _product_and_sum(kernel: Kernel, x: np.ndarray, y: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -94,13 +89,13 @@ TABLE: dict[str, Callable[..., Any]] = {
     "confusion_mul_grad": _product_and_sum,
     "l2_loss": lambda _kernel, x: np.square(wide(x)).sum() / 2,
     "square_sum_all": lambda _kernel, x, y: (np.square(wide(x)).sum(), np.square(wide(y)).sum()),
-    "square_sum_v1": _square_sum,
+    "square_sum_v1": _over_axes(lambda x, **over: np.square(x).sum(**over)),
 }
 AICPU: dict[str, Callable[..., Any]] = {
     "ArgMax": _arg_along(np.argmax),
     "ArgMaxWithValue": TABLE["arg_max_with_value"],
     "ArgMinWithValue": TABLE["arg_min_with_value"],
-    **{"".join(map(str.capitalize, name.split("_"))): function for name, function in _OVER_AXES.items()},
+    **{type_of(name): function for name, function in _OVER_AXES.items()},
     "Argmax": TABLE["arg_max_d"],
     "CumSum": TABLE["cumsum_d"],
 }
