@@ -26,7 +26,7 @@ from .program import ir
 from .program.dtypes import BITS, is_float
 from .program.printer import dump
 from .settings import use_options
-from .soc import PROFILES
+from .soc import ON_CHIP, PROFILES
 
 
 class CommandError(Exception):
@@ -254,9 +254,7 @@ def api_rows() -> Iterator[tuple[str, ...]]:
     from .isa import registry
 
     every = len(PROFILES)
-    rows = []
-    for name in platform_info.CONTAINER_APIS:
-        rows.append((name, "container", *["yes"] * every, "", ""))
+    rows = [(name, "container", *["yes"] * every, "", "") for name in platform_info.CONTAINER_APIS]
     for name, spec in registry.specs().items():
         dtypes = " ".join(entry if isinstance(entry, str) else "/".join(entry) for entry in spec.dtypes)
         rows.append((name, _family(name), *["yes"] * every, spec.pipe, dtypes))
@@ -297,18 +295,9 @@ def _findings(options: argparse.Namespace) -> int:
 def _socs(options: argparse.Namespace) -> int:
     rows: list[tuple[str, ...]] = [("SoC", "cores", "MHz", "UB", "L1", "L0A", "L0B", "L0C", "L2", "float16 TFLOPS")]
     for soc in PROFILES.values():
-        rows.append(
-            (
-                soc.name,
-                str(soc.core_count),
-                str(soc.clock_mhz),
-                *(
-                    f"{size // 1024} KiB"
-                    for size in (soc.ub_size, soc.l1_size, soc.l0a_size, soc.l0b_size, soc.l0c_size, soc.l2_size)
-                ),
-                f"{soc.peak_f16_flops / 1e12:.1f}",
-            )
-        )
+        sizes = [*map(soc.capacity, ON_CHIP), soc.l2_size]
+        shown = [f"{size // 1024} KiB" for size in sizes]
+        rows.append((soc.name, str(soc.core_count), str(soc.clock_mhz), *shown, f"{soc.peak_f16_flops / 1e12:.1f}"))
     _print_table(rows)
     return 0
 

@@ -233,13 +233,7 @@ class SocProfile:
 
     def capacity(self, memory: str) -> int:
         """Bytes of an on-chip memory of one core: "UB", "L1", "L0A", "L0B" or "L0C"."""
-        return {
-            "UB": self.ub_size,
-            "L1": self.l1_size,
-            "L0A": self.l0a_size,
-            "L0B": self.l0b_size,
-            "L0C": self.l0c_size,
-        }[memory]
+        return getattr(self, f"{memory.lower()}_size")
 
     def gm_share(self, active_cores: int) -> float:
         """Bytes per cycle of HBM bandwidth that one of ``active_cores`` gets."""

@@ -63,25 +63,25 @@ def killed_at_work():
     print("last", x.asnumpy()[0])
 
 
-def data_end():
-    """A sunk dataset has fewer batches than it says."""
+def train(epochs, rows, size=None, sink_size=-1):
+    """Trains on a sunk dataset of ``rows``, which says that it has ``size`` of them."""
     ms.set_context(mode=ms.GRAPH_MODE)
     network = nn.Dense(4, 4)
     model = Model(network, nn.MSELoss(), nn.SGD(network.trainable_params(), 0.1))
-    rows = [(np.ones(4, np.float32), np.ones(4, np.float32))] * 2
     data = ms.dataset.GeneratorDataset(lambda: iter(rows), ["x", "y"]).batch(1)
-    data.dataset_size = 4
-    model.train(2, data, dataset_sink_mode=True, sink_size=4)
+    data.dataset_size = size
+    model.train(epochs, data, dataset_sink_mode=True, sink_size=sink_size)
     print("trained")
+
+
+def data_end():
+    """A sunk dataset has fewer batches than it says."""
+    train(2, [(np.ones(4, np.float32), np.ones(4, np.float32))] * 2, size=4, sink_size=4)
 
 
 def no_data():
     """A sunk dataset is empty."""
-    ms.set_context(mode=ms.GRAPH_MODE)
-    network = nn.Dense(4, 4)
-    model = Model(network, nn.MSELoss(), nn.SGD(network.trainable_params(), 0.1))
-    model.train(1, ms.dataset.GeneratorDataset(lambda: iter(()), ["x", "y"]).batch(1), dataset_sink_mode=True)
-    print("trained")
+    train(1, [])
 
 
 def memory():

@@ -8,7 +8,7 @@ from ..errors import TikBuildError, TikCallError, TikParamError, did_you_mean
 from ..program import ir
 from ..program.dtypes import INTEGERS
 from ..program.location import fail, here
-from .expr import Expr, InputScalar, Scalar, as_int, condition_of
+from .expr import Expr, InputScalar, Scalar, as_int, condition_of, integer_node
 from .recorder import Frame, Recorder
 from .tracebacks import short_operators
 
@@ -84,9 +84,7 @@ class ForRange(_Block):
     def _bound(self, value: Any, label: str) -> ir.Value:
         if isinstance(value, Expr):
             self._recorder.require_alive(value)
-            if value.dtype not in INTEGERS:
-                fail(TikParamError, f"{label} of for_range must be an integer, got a run-time {value.dtype} value")
-            return value._node
+            return integer_node(value, f"{label} of for_range")
         number = as_int(value)
         if number is None:
             fail(TikParamError, f"{label} of for_range must be an integer, a Scalar or an Expr, got {value!r}")

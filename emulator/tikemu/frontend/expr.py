@@ -8,14 +8,13 @@ values.
 from __future__ import annotations
 
 import math
-import operator
 from typing import Any, NoReturn
 
 from ..errors import TikIndexError, TikParamError, TikUnsupportedArgumentError
 from ..program import ir
 from ..program.dtypes import INTEGERS, is_float, limits
 from ..program.location import fail
-from ..program.nodes import as_number, combine, describe
+from ..program.nodes import as_integer, as_number, combine, describe
 from .recorder import Recorder, Scope, ScopedValue, scope_error
 from .signatures import checked_methods
 from .tracebacks import short_operators
@@ -287,14 +286,7 @@ def condition_of(value: Any, what: str) -> bool | Expr:
 # ------------------------------------------------------------------------------------------------ helpers
 def as_int(value: Any) -> int | None:
     """An immediate integer as int, else None (a bool is none)."""
-    if type(value) is int:
-        return value
-    if isinstance(value, (bool, Expr)) or type(value).__name__ == "bool_":
-        return None
-    try:
-        return operator.index(value)
-    except TypeError:
-        return None
+    return None if isinstance(value, Expr) else as_integer(value)
 
 
 def integer_node(value: Expr, what: str) -> ir.Value:
@@ -351,10 +343,10 @@ def operation(op: str, left: Any, right: Any) -> Any:
             half = half or side._half
             operands.append(side._node)
         else:
-            value = side if type(side) is int else _immediate_operand(side)
-            if value is NotImplemented:
+            value = as_number(side)
+            if value is None:
                 return NotImplemented
-            operands.append(value)
+            operands.append(int(value) if isinstance(value, bool) else value)
     node = combine(op, *operands)
     if ir.is_immediate(node):
         return node
@@ -364,10 +356,3 @@ def operation(op: str, left: Any, right: Any) -> Any:
             "documented to reject; put it into a Scalar"
         )
     return Expr(node, scope, half)
-
-
-def _immediate_operand(value: Any) -> Any:
-    number = as_number(value)
-    if number is None:
-        return NotImplemented
-    return int(number) if isinstance(number, bool) else number

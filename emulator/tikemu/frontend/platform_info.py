@@ -100,11 +100,7 @@ def set_current_compile_soc_info(
     return "success"
 
 
-def te_set_version(
-    soc_version: str, core_type: str = "AiCore", aicore_num: int | None = None, l1_fusion: bool | None = None
-) -> str:
-    """The older name of :func:`set_current_compile_soc_info`."""
-    return set_current_compile_soc_info(soc_version, core_type, aicore_num, l1_fusion)
+te_set_version = set_current_compile_soc_info  # the older name
 
 
 def te_set_l2_mode(mode: int) -> str:
@@ -166,6 +162,8 @@ def get_soc_spec(key: str) -> Any:
     soc = current_soc()
     if key == "UB_SIZE":
         return reported_ub_size()
+    if key.endswith("_SIZE"):
+        return getattr(soc, key.lower())
     version = "Ascend910" if _selection is None else _selection.version
     return {
         "SOC_VERSION": version,
@@ -173,13 +171,6 @@ def get_soc_spec(key: str) -> Any:
         "SHORT_SOC_VERSION": "Ascend910",
         "AICORE_TYPE": "AiCore" if _selection is None else _selection.core_type,
         "CORE_NUM": soc.core_count,
-        "L2_SIZE": soc.l2_size,
-        "L1_SIZE": soc.l1_size,
-        "CUBE_SIZE": soc.cube_size,
-        "L0A_SIZE": soc.l0a_size,
-        "L0B_SIZE": soc.l0b_size,
-        "L0C_SIZE": soc.l0c_size,
-        "SMASK_SIZE": soc.smask_size,
     }[key]
 
 

@@ -12,6 +12,7 @@ from .call import Call
 from .micro_op import Access, Operand
 from .region import Memory, Piece, Region
 
+Steps = tuple[int, ...]
 BLOCK = 32
 FRACTAL = 512  # bytes of a 16 x 32-byte fractal in L0A, L0B and L1
 
@@ -69,6 +70,17 @@ def bursts(call: Call, label: str, operand: Operand, count: int, length: int, pi
 def defined_view(memory: Memory, address: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> np.ndarray:
     """The "defined" bits of bytes of a memory (strict mode)."""
     return np.ndarray(shape, np.uint8, memory.defined, address, strides)
+
+
+def copiers(
+    dst: Memory, to: int, src: Memory, at: int, shape: Steps, to_steps: Steps, steps: Steps
+) -> tuple[Callable[[], None], Callable[[], None] | None]:
+    """Closures that copy bytes from ``at`` with strides ``steps`` to ``to`` with strides ``to_steps``, and their
+    "defined" bits where both memories have them."""
+    run = copier(dst.view("uint8", to, shape, to_steps), src.view("uint8", at, shape, steps))
+    if dst.defined is None or src.defined is None:
+        return run, None
+    return run, copier(defined_view(dst, to, shape, to_steps), defined_view(src, at, shape, steps))
 
 
 def copier(dst: np.ndarray, src: np.ndarray) -> Callable[[], None]:

@@ -76,9 +76,7 @@ def _marks(walk: Walk) -> np.ndarray | None:
 
 
 # ------------------------------------------------------------------------------------------- comparisons
-def _compare_to_tensor(call: Call, a: Any, *, name: str, legacy: bool) -> MicroOp | None:
-    if a.repeat_times == 0:
-        return None
+def _compare_to_tensor(call: Call, a: Any, *, name: str, legacy: bool) -> MicroOp:
     lanes = leading(256 // np.dtype(a.src0.dtype).itemsize)
     sources = walks(a, ("src0", "src1"), lanes, a.repeat_times, legacy)
     octets = lanes.extent // 8
@@ -202,7 +200,7 @@ class SelectMode(Choice):
             call.fail(TikUnsupportedArgumentError, f"mode {value} does not exist on Ascend 910, only 0 does")
 
 
-def _select(call: Call, a: Any, *, legacy: bool) -> MicroOp | None:
+def _select(call: Call, a: Any, *, legacy: bool) -> MicroOp:
     dst, *sources = walks(a, ("dst", "src0", "src1"), a.mask, a.repeat_times, legacy)
     if isinstance(a.sel, ir.CmpMask):
         choice, core = None, call.core
@@ -214,7 +212,7 @@ def _select(call: Call, a: Any, *, legacy: bool) -> MicroOp | None:
 
     kernel = Kernel(lambda x, y: np.where(current, x, y), raw=True)
     result = element_wise(call, kernel, dst, sources, mask=a.mask)
-    if result is None or result.run is None:
+    if result.run is None:
         return result
     choose = result.run
 

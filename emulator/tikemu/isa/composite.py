@@ -14,6 +14,7 @@ from ..program.dtypes import size_of
 from .access import BLOCK, FRACTAL, l0c_alignment
 from .call import Call
 from .cube import Gather, gather_fractals, load_fractals, multiply, window_blocks
+from .highlevel import filled
 from .lowering import Lowering, chunks, window
 from .micro_op import MicroOp, Operand
 from .move import move_blocks
@@ -408,7 +409,7 @@ def fixpipe(call: Call, a: Any) -> list[MicroOp]:
     column = low.scratch("UB", a.src.dtype if bias is not None or not convert else a.dst.dtype, padded * 16)
     converted = low.scratch("UB", a.dst.dtype, padded * 16) if bias is not None and convert else column
     addend = low.scratch("UB", a.src.dtype, 64) if bias is not None else None
-    zeros = _zeros(low, a.dst.dtype) if relu else None
+    zeros = filled(low, a.dst.dtype, 0) if relu else None
     for group in range(a.cburst_num):
         source = window(a.src, group * padded * 16 * src_size, padded * 16)
         deqscale = {"deqscale": factor} if column.dtype == "float16" and a.src.dtype == "int32" else {}
@@ -438,13 +439,6 @@ def _convert(low: Lowering, dst: Operand, src: Operand, elements: int, factor: A
     for first, mask, repeats in chunks(elements, 64):
         target, source = window(dst, first * size_of(dst.dtype)), window(src, first * size_of(src.dtype))
         low.emit("vconv", mask, "none", target, source, repeats, 1, 1, 4, 8, factor)
-
-
-def _zeros(low: Lowering, dtype: str) -> Operand:
-    lanes = 256 // size_of(dtype)
-    zeros = low.scratch("UB", dtype, lanes)
-    low.emit("vector_dup", lanes, zeros, 0, 1, 1, 8)
-    return zeros
 
 
 def _relu(low: Lowering, column: Operand, zeros: Operand, elements: int) -> None:

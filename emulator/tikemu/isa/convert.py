@@ -10,9 +10,9 @@ import numpy as np
 from ..errors import TikParamError, TikUnsupportedArgumentError
 from . import numerics
 from .call import Call
-from .params import Choice, Fixed, Number, Tensor, repeat, stride
+from .params import Choice, Fixed, Number, Tensor, repeat
 from .registry import instruction
-from .vector import BLK_WIDE, legacy_tail, walks
+from .vector import BLK_WIDE, legacy_tail, strides, walks
 from .vector_engine import Kernel, element_wise, finish
 from .vector_mask import Mask
 
@@ -80,7 +80,6 @@ def _convert(call: Call, a: Any, *, legacy: bool) -> Any:
 
 
 for _legacy in (False, True):
-    _blocks = (stride("dst_blk_stride", BLK_WIDE), stride("src_blk_stride", BLK_WIDE)) if _legacy else ()
     instruction(
         "vconv" if _legacy else "vec_conv",
         params=(
@@ -89,9 +88,7 @@ for _legacy in (False, True):
             Tensor("dst"),
             Tensor("src"),
             repeat(),
-            *_blocks,
-            stride("dst_rep_stride"),
-            stride("src_rep_stride"),
+            *strides(("dst", "src"), _legacy, BLK_WIDE),
             Number("deqscale", dtypes=("float16",), default=None),
             Fixed("ldst_high_half", False, "Ascend 910 has no description of it"),
             *(legacy_tail() if _legacy else ()),

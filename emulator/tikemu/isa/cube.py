@@ -11,10 +11,10 @@ import numpy as np
 from ..errors import TikParamError, TikUnsupportedArgumentError
 from ..program.dtypes import size_of
 from . import matrix, numerics
-from .access import BLOCK, FRACTAL, access, copier, defined_view, l0c_alignment
+from .access import BLOCK, FRACTAL, access, copier, copiers, defined_view, l0c_alignment
 from .call import Call
 from .micro_op import Access, MicroOp, Operand, Transfer
-from .params import Choice, Fixed, Flag, Integer, Number, Param, Rest, Tensor, describe, memory_kind, repeat
+from .params import Choice, Count, Fixed, Flag, Integer, Number, Param, Rest, Tensor, describe, memory_kind, repeat
 from .region import Piece, Region
 from .registry import instruction
 
@@ -89,10 +89,8 @@ def _check_load2d(call: Call) -> None:
     checker=_check_load2d,
     pipe="MTE1/MTE2",
 )
-def load2dv1(call: Call, a: Any) -> MicroOp | None:
+def load2dv1(call: Call, a: Any) -> MicroOp:
     """Load fractals of 512 bytes; src_stride counts fractals start to start."""
-    if a.repeat_times == 0:
-        return None
     decreasing = a.addr_mode == "dec" and a.src.memory.kind == "GM" and a.dst.memory.kind == "L1"
     step = (-a.src_stride if decreasing else a.src_stride) * FRACTAL
     return load_fractals(
@@ -107,31 +105,21 @@ def load_fractals(
     lowest = min(start, start + (count - 1) * step)
     reads = access(call, "src", src, (lowest, count, abs(step), 1, 0, FRACTAL))
     writes = access(call, "dst", dst, (dst.address, 1, 0, 1, 0, count * FRACTAL))
-    shape, src_strides, dst_strides = (count, 16, 16, 2), (step, 32, 2, 1), (FRACTAL, 32, 2, 1)
-    if transpose:
-        dst_strides = (FRACTAL, 2, 32, 1)
 
     def moved(addresses: Sequence[int]) -> tuple[Callable[[], None], Callable[[], None] | None]:
         to, origin = addresses[0], addresses[1] + start - src.address
-        if transpose:
-            run = copier(
-                dst.memory.view("uint16", to, shape[:3], dst_strides[:3]),
-                src.memory.view("uint16", origin, shape[:3], src_strides[:3]),
-            )
-        else:
-            run = copier(
-                dst.memory.view("uint8", to, (count, FRACTAL), (FRACTAL, 1)),
-                src.memory.view("uint8", origin, (count, FRACTAL), (step, 1)),
-            )
+        if not transpose:
+            return copiers(dst.memory, to, src.memory, origin, (count, FRACTAL), (FRACTAL, 1), (step, 1))
+        # Elements of two bytes, and so their marks.
+        shape, dst_strides, src_strides = (count, 16, 16), (FRACTAL, 2, 32), (step, 32, 2)
+        run = copier(
+            dst.memory.view("uint16", to, shape, dst_strides), src.memory.view("uint16", origin, shape, src_strides)
+        )
         if dst.memory.defined is None or src.memory.defined is None:
             return run, None
-        if to % 2 == origin % 2 == 0:  # marks of two bytes at a time
-            return run, copier(
-                np.ndarray(shape[:3], np.uint16, dst.memory.defined, to, dst_strides[:3]),
-                np.ndarray(shape[:3], np.uint16, src.memory.defined, origin, src_strides[:3]),
-            )
         return run, copier(
-            defined_view(dst.memory, to, shape, dst_strides), defined_view(src.memory, origin, shape, src_strides)
+            np.ndarray(shape, np.uint16, dst.memory.defined, to, dst_strides),
+            np.ndarray(shape, np.uint16, src.memory.defined, origin, src_strides),
         )
 
     run, run_defined = moved((dst.address, src.address))
@@ -175,10 +163,8 @@ def load_fractals(
     dtypes=("int8", "uint8", "float16"),
     pipe="MTE1",
 )
-def load3dv1(call: Call, a: Any) -> MicroOp | None:
+def load3dv1(call: Call, a: Any) -> MicroOp:
     """Gather fractals of an image-to-column matrix: 16 output positions by the channels of one kernel point."""
-    if a.repeat_time == 0:
-        return None
     block, inside, past = window_blocks(a)
     gather = Gather(block[..., None], inside[..., None], past, BLOCK)
     return gather_fractals(call, a.dst, a.src, gather, a.jump_stride, a.pad_value)
@@ -316,9 +302,9 @@ _OTHER_PROFILE = "a feature of other profiles"
         Tensor("dst_fm", ("L0C",), align=l0c_alignment),
         Tensor("src_fm", ("L0A",)),
         Tensor("src_filter", ("L0B",)),
-        Integer("matrix_m", 0, 4095),
-        Integer("matrix_k", 0, 4095),
-        Integer("matrix_n", 0, 4095),
+        Count("matrix_m", 4095, low=0),
+        Count("matrix_k", 4095, low=0),
+        Count("matrix_n", 4095, low=0),
         Switch("is_bias"),
         Fixed("fm_offset", 0, _OTHER_PROFILE),
         Fixed("en_weight_offset", False, _OTHER_PROFILE),
@@ -336,10 +322,8 @@ _OTHER_PROFILE = "a feature of other profiles"
     checker=_check_mmad,
     pipe="M",
 )
-def mmad(call: Call, a: Any) -> MicroOp | None:
+def mmad(call: Call, a: Any) -> MicroOp:
     """C = A B (is_bias 0) or C = C + A B (is_bias 1) on the tiles in L0A, L0B and L0C."""
-    if 0 in (a.matrix_m, a.matrix_k, a.matrix_n):
-        return None
     return multiply(call, a.dst_fm, a.src_fm, a.src_filter, a.matrix_m, a.matrix_k, a.matrix_n, bool(a.is_bias))
 
 

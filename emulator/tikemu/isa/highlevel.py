@@ -7,6 +7,7 @@ repeat strides where a row fits a repeat, else one instruction per row.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -33,7 +34,7 @@ from .layout import (
 )
 from .lowering import MAX_REPEAT, Lowering, chunks, window
 from .micro_op import MicroOp, Operand
-from .move import PATHS, move_blocks
+from .move import MOVE_ALIGNMENT, PATHS, check_documented, move_blocks
 from .params import Choice, Number, Tensor, memory_kind
 from .registry import instruction
 from .vector import DUP_DTYPES, FLOATS
@@ -90,14 +91,26 @@ def filled(low: Lowering, dtype: str, value: Any) -> Operand:
     return operand
 
 
-def elementwise(low: Lowering, name: str, dst: Operand, *sources: Operand) -> None:
-    """A legacy instruction with one or two sources over whole operands."""
-    labels = ("src",) if len(sources) == 1 else ("src0", "src1")
+def elementwise(low: Lowering, name: str, dst: Operand, *sources: Operand, **more: Any) -> None:
+    """A legacy instruction over whole operands; ``more``: its other arguments by name."""
+    one, two = ("dst", "src"), ("dst", "src0", "src1")
+    names = two if len(sources) == 2 or "src1" in more else one
+    labels = two if len(sources) == 2 or "src0" in low.call.args else one  # as the user knows them
 
     def emit(mask: int, places: Sequence[Operand], repeats: int, strides: Sequence[int]) -> None:
-        low.emit(name, mask, *places, repeats, *[1] * len(places), *strides)
+        arguments = {"mask": mask, "repeat_times": repeats, **more}
+        for label, place, stride in zip(names, places, strides):
+            arguments.update({label: place, f"{label}_blk_stride": 1, f"{label}_rep_stride": stride})
+        low.emit(name, **arguments)
 
-    over_rows(low.call, (("dst", dst), *zip(labels, sources)), emit)
+    over_rows(low.call, tuple(zip(labels, (dst, *sources))), emit)
+
+
+def one_to_one(call: Call, a: Any) -> Lowering:
+    """The lowering of a call that maps the elements of ``src`` to those of ``dst``."""
+    require_equal_shapes(call, ("dst", "src"))
+    require_exact_aliasing(call, a.dst, [("src", a.src)])
+    return Lowering(call)
 
 
 # -------------------------------------------------------------------------------------------------- two sources
@@ -115,18 +128,10 @@ def _binary(call: Call, a: Any, *, name: str) -> list[MicroOp]:
     elif name in ("add", "sub", "mul") and a.dst.dtype in FLOATS:
         value = numerics.scalar(a.src1, a.dst.dtype)
         value = float(-value if name == "sub" else value)
-
-        def emit(mask: int, places: Sequence[Operand], repeats: int, strides: Sequence[int]) -> None:
-            low.emit("vmuls" if name == "mul" else "vadds", mask, *places, value, repeats, 1, 1, *strides)
-
-        over_rows(call, (("dst", a.dst), ("src0", a.src0)), emit)
+        elementwise(low, "vmuls" if name == "mul" else "vadds", a.dst, a.src0, scalar=value)
     else:
         addend = filled(low, a.dst.dtype, a.src1)
-
-        def emit(mask: int, places: Sequence[Operand], repeats: int, strides: Sequence[int]) -> None:
-            low.emit(f"v{name}", mask, *places, addend, repeats, 1, 1, 1, *strides, 0)
-
-        over_rows(call, (("dst", a.dst), ("src0", a.src0)), emit)
+        elementwise(low, f"v{name}", a.dst, a.src0, src1=addend, src1_blk_stride=1, src1_rep_stride=0)
     return low.ops
 
 
@@ -140,7 +145,7 @@ for _name, _dtypes, _doc in (
 ):
     instruction(
         f"h_{_name}",
-        params=(Tensor("dst"), Tensor("src0"), TensorOrNumber("src1", Number("src1", like="dst"), like="dst")),
+        params=(Tensor("dst"), Tensor("src0"), TensorOrNumber("src1", like="dst")),
         typed=("dst", "src0"),
         dtypes=_dtypes,
         checker=_check_shapes("dst", "src0", "src1"),
@@ -151,9 +156,7 @@ for _name, _dtypes, _doc in (
 
 # -------------------------------------------------------------------------------------------------- one source
 def _unary(call: Call, a: Any, *, name: str) -> list[MicroOp]:
-    low = Lowering(call)
-    require_equal_shapes(call, ("dst", "src"))
-    require_exact_aliasing(call, a.dst, [("src", a.src)])
+    low = one_to_one(call, a)
     elementwise(low, f"v{name}", a.dst, a.src)
     return low.ops
 
@@ -180,10 +183,7 @@ def _check_trigonometric(call: Call) -> None:
 
 
 def _trigonometric(call: Call, a: Any, *, function: Callable[[np.ndarray], np.ndarray]) -> list[MicroOp]:
-    low = Lowering(call)
-    require_equal_shapes(call, ("dst", "src"))
-    require_exact_aliasing(call, a.dst, [("src", a.src)])
-    dtype = a.dst.dtype
+    low, dtype = one_to_one(call, a), a.dst.dtype
 
     def compute(x: np.ndarray) -> np.ndarray:
         result = np.nan_to_num(function(x.astype(np.float64)), nan=0.0).astype(dtype)
@@ -229,15 +229,9 @@ def _check_cast(call: Call) -> None:
 )
 def h_cast(call: Call, a: Any) -> list[MicroOp]:
     """dst = src converted to the dtype of dst, whole tensors."""
-    low = Lowering(call)
-    require_equal_shapes(call, ("dst", "src"))
-    require_exact_aliasing(call, a.dst, [("src", a.src)])
+    low = one_to_one(call, a)
     factor = 1.0 if (a.dst.dtype, a.src.dtype) == ("float16", "int32") else None
-
-    def emit(mask: int, places: Sequence[Operand], repeats: int, strides: Sequence[int]) -> None:
-        low.emit("vconv", mask, a.round_mode, *places, repeats, 1, 1, *strides, factor)
-
-    over_rows(call, (("dst", a.dst), ("src", a.src)), emit)
+    elementwise(low, "vconv", a.dst, a.src, round_mode=a.round_mode, deqscale=factor)
     return low.ops
 
 
@@ -247,11 +241,7 @@ def h_cast(call: Call, a: Any) -> list[MicroOp]:
 def h_duplicate(call: Call, a: Any) -> list[MicroOp]:
     """Fill a whole tensor with a number."""
     low = Lowering(call)
-
-    def emit(mask: int, places: Sequence[Operand], repeats: int, strides: Sequence[int]) -> None:
-        low.emit("vector_dup", mask, *places, a.scalar, repeats, 1, *strides)
-
-    over_rows(call, (("dst", a.dst),), emit)
+    elementwise(low, "vector_dup", a.dst, scalar=a.scalar)
     return low.ops
 
 
@@ -296,7 +286,7 @@ def _operands(call: Call, a: Any, *names: str) -> list[tuple[str, Operand]]:
     params=(
         Tensor("mask_tensor", dtypes=INTEGERS),
         Tensor("src0"),
-        TensorOrNumber("src1", Number("src1", like="src0"), like="src0"),
+        TensorOrNumber("src1", like="src0"),
         Choice("cmp_mode", tuple(name.upper() for name in CONDITIONS)),
     ),
     typed=("src0",),
@@ -331,7 +321,7 @@ def h_cmpv(call: Call, a: Any) -> list[MicroOp]:
     params=(
         Tensor("dst"),
         Tensor("src0"),
-        TensorOrNumber("src1", Number("src1", like="dst"), like="dst"),
+        TensorOrNumber("src1", like="dst"),
         Tensor("mask_tensor", dtypes=INTEGERS),
     ),
     typed=("dst", "src0"),
@@ -362,17 +352,11 @@ def h_sel(call: Call, a: Any) -> list[MicroOp]:
 
 
 # -------------------------------------------------------------------------------------------------- copy
-_COPY_MEMORIES = ("GM", "UB", "L1")
-
-
 def _check_copy(call: Call) -> None:
     path = memory_kind(call.args["src"]), memory_kind(call.args["dst"])
     if path not in PATHS:
         call.fail(TikUnsupportedArgumentError, f"Ascend 910 has no data path from {path[0]} to {path[1]}")
-    if path == ("L1", "GM") and not call.runtime:
-        call.questionable(
-            "undocumented", "the product list of Ascend 910 has no move from L1 to GM", TikUnsupportedArgumentError
-        )
+    check_documented(call, path)
     _check_counts(call)
 
 
@@ -387,14 +371,11 @@ def _check_counts(call: Call) -> None:
         )
 
 
-_COPY_ALIGNMENT = {"GM": 1, "UB": BLOCK, "L1": BLOCK}
-
-
 @instruction(
     "h_data_move",
     params=(
-        Tensor("dst", _COPY_MEMORIES, align=_COPY_ALIGNMENT),
-        Tensor("src", _COPY_MEMORIES, like="dst", align=_COPY_ALIGNMENT),
+        Tensor("dst", tuple(MOVE_ALIGNMENT), align=MOVE_ALIGNMENT),
+        Tensor("src", tuple(MOVE_ALIGNMENT), like="dst", align=MOVE_ALIGNMENT),
     ),
     typed=("dst",),
     dtypes=tuple(BITS),
@@ -433,8 +414,6 @@ def _matched(call: Call, dst: Operand, src: Operand) -> Any:
     for one, other in ((dst, src), (src, dst)):
         if len(pieces(one)) == 1 and pieces(one)[0][1] == pieces(one)[0][3] == 1:
             strides = tuple(int(np.prod(other.shape[axis + 1 :])) for axis in range(len(other.shape)))
-            flat = Operand(
-                one.memory, one.address, one.start, one.end, one.dtype, other.shape, strides, one.name, one.static
-            )
+            flat = replace(one, shape=other.shape, strides=strides)
             return (flat, other) if one is dst else (other, flat)
     call.fail(TikParamError, f"dst {dst.shape} and src {src.shape} are both strided and differ in shape")

@@ -15,6 +15,7 @@ import numpy as np
 
 from ..errors import TikAlignError, TikParamError
 from ..program.dtypes import size_of
+from ..program.nodes import as_integer
 from . import numerics
 from .access import BLOCK
 from .call import Call
@@ -22,7 +23,7 @@ from .highlevel import LANE_BYTES, MAX_PITCH, elementwise
 from .layout import array, axes, part, squeezed, steps_over, whole
 from .lowering import MAX_REPEAT, Lowering, chunks, window
 from .micro_op import MicroOp, Operand
-from .params import Param, Tensor, as_integer, describe
+from .params import Param, Tensor, describe
 from .registry import instruction
 from .vector import FLOATS
 
@@ -113,17 +114,9 @@ class Reduction:
     def rows(self, dst: Operand, src: Operand) -> list[tuple[Operand, Operand, int, int]]:
         """Groups of evenly spaced rows: (first element of dst, first of src, rows, elements of src between rows)."""
         *rest, (count, pitch) = self.outer or [(1, 0)]
-        groups = []
-        for number, (offset,) in enumerate(steps_over(rest, 1)):
-            groups.append(
-                (
-                    window(dst, number * count * size_of(dst.dtype)),
-                    window(src, offset * size_of(src.dtype)),
-                    count,
-                    pitch,
-                )
-            )
-        return groups
+        to, at = count * size_of(dst.dtype), size_of(src.dtype)
+        places = enumerate(steps_over(rest, 1))
+        return [(window(dst, number * to), window(src, offset * at), count, pitch) for number, (offset,) in places]
 
 
 def _matrix(operand: Operand, rows: int, columns: int, pitch: int, offset: int = 0) -> Operand:

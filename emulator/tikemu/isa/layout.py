@@ -15,7 +15,7 @@ from ..program.dtypes import size_of
 from .access import BLOCK, access
 from .call import Call
 from .micro_op import Access, Operand
-from .params import Tensor, is_tensor
+from .params import Number, Tensor, is_tensor
 from .region import Piece
 
 Axis = tuple[int, ...]  # extent, then the stride of every operand in elements
@@ -138,9 +138,9 @@ def require_exact_aliasing(call: Call, dst: Operand, sources: Sequence[tuple[str
 class TensorOrNumber(Tensor):
     """A tensor in the Unified Buffer like another one, or a number or Scalar of its dtype."""
 
-    def __init__(self, name: str, number: Any, like: str) -> None:
+    def __init__(self, name: str, like: str) -> None:
         super().__init__(name, like=like)
-        self.number = number
+        self.number = Number(name, like=like)
 
     def check(self, value: Any, call: Call) -> None:
         if is_tensor(value):

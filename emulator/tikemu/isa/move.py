@@ -12,11 +12,12 @@ import numpy as np
 
 from ..errors import TikParamError, TikUnsupportedArgumentError, TikUnsupportedError, did_you_mean
 from ..program.dtypes import BITS, size_of
+from ..program.nodes import as_integer
 from . import numerics
-from .access import BLOCK, bursts, copier, defined_view, l0c_alignment
+from .access import BLOCK, bursts, copier, copiers, defined_view, l0c_alignment
 from .call import Call
 from .micro_op import MicroOp, Operand, Transfer
-from .params import Choice, Fixed, Flag, Integer, Number, Rest, Tensor, as_integer, is_tensor, memory_kind
+from .params import Choice, Count, Fixed, Flag, Integer, Number, Rest, Tensor, is_tensor, memory_kind
 from .registry import instruction
 
 ALL = ("GM", "UB", "L1", "L0A", "L0B", "L0C")
@@ -59,11 +60,16 @@ def _check_path(call: Call) -> tuple[str, str]:
     if path not in PATHS:
         reason = _MISSING.get(path, "Ascend 910 has no such data path")
         call.fail(TikUnsupportedArgumentError, f"no move from {path[0]} to {path[1]}: {reason}")
+    check_documented(call, path)
+    return path
+
+
+def check_documented(call: Call, path: tuple[str, str]) -> None:
+    """A move that the documents leave out is questionable."""
     if path == ("L1", "GM") and not call.runtime:
         call.questionable(
             "undocumented", "the product list of Ascend 910 has no move from L1 to GM", TikUnsupportedArgumentError
         )
-    return path
 
 
 def _alignment(value: Any, call: Call) -> int:
@@ -94,14 +100,7 @@ def move_blocks(call: Call, dst: Operand, src: Operand, nburst: int, burst: int,
 
     def moved(addresses: Sequence[int]) -> tuple[Callable[[], None], Callable[[], None] | None]:
         to, origin = addresses
-        run = copier(
-            dst.memory.view("uint8", to, shape, (dst_pitch, 1)), src.memory.view("uint8", origin, shape, (src_pitch, 1))
-        )
-        if dst.memory.defined is None or src.memory.defined is None:
-            return run, None
-        return run, copier(
-            defined_view(dst.memory, to, shape, (dst_pitch, 1)), defined_view(src.memory, origin, shape, (src_pitch, 1))
-        )
+        return copiers(dst.memory, to, src.memory, origin, shape, (dst_pitch, 1), (src_pitch, 1))
 
     run, run_defined = moved((dst.address, src.address))
     if overlap:
@@ -281,10 +280,6 @@ def _check_data_move(call: Call) -> None:
         )
 
 
-def _count(name: str, high: int) -> Integer:
-    return Integer(name, 1, high, runtime_low=0)
-
-
 def _gap(name: str) -> Integer:
     return Integer(name, 0, 65535)
 
@@ -295,8 +290,8 @@ def _gap(name: str) -> Integer:
         Tensor("dst", ALL, align=_alignment),
         Tensor("src", ALL, align=_alignment),
         Integer("sid", 0, 15),
-        _count("nburst", 4095),
-        _count("burst", 65535),
+        Count("nburst", 4095),
+        Count("burst", 65535),
         _gap("src_stride"),
         _gap("dst_stride"),
         Rest("args"),
@@ -307,10 +302,8 @@ def _gap(name: str) -> Integer:
     checker=_check_data_move,
     pipe="MTE2/MTE3/MTE1/V",
 )
-def data_move(call: Call, a: Any) -> MicroOp | None:
+def data_move(call: Call, a: Any) -> MicroOp:
     """Copy bursts of 32-byte blocks between memories; out of and into L0C, bursts of fractals (D22)."""
-    if a.nburst == 0 or a.burst == 0:
-        return None
     if a.src.memory.kind == "L0C":
         return move_fractals(call, a.dst, a.src, a.nburst, a.burst, a.src_stride, a.dst_stride)
     if a.dst.memory.kind == "L0C":
@@ -378,8 +371,8 @@ _MODES = Choice("block_mode", ("", "m", "v"), error=TikUnsupportedArgumentError)
         Tensor("dst", ALL, align=_alignment),
         Tensor("src", ALL, align=_alignment),
         _MODES,
-        _count("nburst", 4095),
-        _count("burst", 65535),
+        Count("nburst", 4095),
+        Count("burst", 65535),
         _gap("dst_stride"),
         _gap("src_stride"),
         _Deqscale("deqscale", dtypes=("float16", "float32"), default=None),
@@ -394,10 +387,8 @@ _MODES = Choice("block_mode", ("", "m", "v"), error=TikUnsupportedArgumentError)
     checker=_check_tensor_mov,
     pipe="MTE2/MTE3/MTE1/V",
 )
-def tensor_mov(call: Call, a: Any) -> MicroOp | None:
+def tensor_mov(call: Call, a: Any) -> MicroOp:
     """Like data_move with dst_stride before src_stride; modes 'm' and 'v' move out of L0C."""
-    if a.nburst == 0 or a.burst == 0:
-        return None
     if a.block_mode == "":
         return move_blocks(call, a.dst, a.src, a.nburst, a.burst * BLOCK, a.src_stride * BLOCK, a.dst_stride * BLOCK)
     factor = None if a.deqscale is None else float(a.deqscale)
@@ -426,8 +417,8 @@ def tensor_mov(call: Call, a: Any) -> MicroOp | None:
     params=(
         Tensor("dst", ("L0C",), align=l0c_alignment),
         Tensor("src"),
-        _count("nburst", 255),
-        _count("burst_len", 255),
+        Count("nburst", 255),
+        Count("burst_len", 255),
         _gap("src_gap"),
         _gap("dst_gap"),
     ),
@@ -435,10 +426,8 @@ def tensor_mov(call: Call, a: Any) -> MicroOp | None:
     dtypes=("float16", "float32", "int32"),
     pipe="V",
 )
-def broadcast_ub_to_l0c(call: Call, a: Any) -> MicroOp | None:
+def broadcast_ub_to_l0c(call: Call, a: Any) -> MicroOp:
     """Repeat each group of 16 elements of the Unified Buffer over the 16 rows of a fractal in L0C."""
-    if a.nburst == 0 or a.burst_len == 0:
-        return None
     size = size_of(a.dst.dtype)
     src_pitch = a.burst_len * 16 * size + a.src_gap * BLOCK
     dst_pitch = (a.burst_len + a.dst_gap) * 256 * size
@@ -447,17 +436,9 @@ def broadcast_ub_to_l0c(call: Call, a: Any) -> MicroOp | None:
     shape = (a.nburst, a.burst_len, 16, 16 * size)
     src_strides = (src_pitch, 16 * size, 0, 1)
     dst_strides = (dst_pitch, 256 * size, 16 * size, 1)
-    run_defined = None
-    if a.dst.memory.defined is not None and a.src.memory.defined is not None:
-        run_defined = copier(
-            defined_view(a.dst.memory, a.dst.address, shape, dst_strides),
-            defined_view(a.src.memory, a.src.address, shape, src_strides),
-        )
+    to, at = a.dst.address, a.src.address
+    run, run_defined = copiers(a.dst.memory, to, a.src.memory, at, shape, dst_strides, src_strides)
     cycles = a.nburst * a.burst_len * 256 * size / call.soc.timing.ub_l0c_bandwidth
-    run = copier(
-        a.dst.memory.view("uint8", a.dst.address, shape, dst_strides),
-        a.src.memory.view("uint8", a.src.address, shape, src_strides),
-    )
     constants = ("ub_l0c_bandwidth",)
     return call.operation(
         cycles, "l0c_to_ub_latency", (reads,), (writes,), run, run_defined=run_defined, constants=constants

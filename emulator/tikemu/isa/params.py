@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import inspect
 import numbers
-import operator
 from collections.abc import Mapping, Sequence
 from typing import Any, Callable
 
@@ -19,6 +18,7 @@ import numpy as np
 from ..errors import TikAlignError, TikParamError, TikUnsupportedArgumentError
 from ..program import ir
 from ..program.dtypes import size_of
+from ..program.nodes import as_integer
 from .call import Call
 from .micro_op import Operand
 
@@ -34,16 +34,6 @@ MEMORY_NAMES = {
     "L0B": "L0B (scope_cb)",
     "L0C": "L0C (scope_cc, scope_cbuf_out)",
 }
-
-
-def as_integer(value: Any) -> int | None:
-    """``value`` as an int, or None if it is not an integer (a bool is none)."""
-    if isinstance(value, (bool, np.bool_)):
-        return None
-    try:
-        return operator.index(value)
-    except TypeError:
-        return None
 
 
 def is_tensor(value: Any) -> bool:
@@ -90,7 +80,6 @@ class Integer(Param):
 
     Args:
         low, high: inclusive range of an immediate.
-        runtime_low: lowest run-time value, if it differs (a run-time 0 is often a no-op).
         dtypes: dtypes that a Scalar or Expr may have.
         immediate: True if only an immediate is allowed.
     """
@@ -102,13 +91,12 @@ class Integer(Param):
         high: int,
         *,
         default: Any = REQUIRED,
-        runtime_low: int | None = None,
         dtypes: Sequence[str] = COUNT_DTYPES,
         immediate: bool = False,
     ) -> None:
         super().__init__(name, default)
         self.low, self.high, self.dtypes, self.immediate = low, high, tuple(dtypes), immediate
-        self.runtime_low = low if runtime_low is None else runtime_low
+        self.runtime_low = low
 
     def check(self, value: Any, call: Call) -> None:
         if value is None and self.default is None:
@@ -137,9 +125,17 @@ class Integer(Param):
         return int(value)
 
 
-def repeat(name: str = "repeat_times", high: int = 255) -> Integer:
-    """Repeat count: immediate 1..high, run-time 0..high (vector.md 1.2, D16c)."""
-    return renamed(Integer(name, 1, high, runtime_low=0), "repeat")
+class Count(Integer):
+    """How often something happens: immediate low..high, run-time 0..high; with 0 the call does nothing (D16c)."""
+
+    def __init__(self, name: str, high: int, low: int = 1, default: Any = REQUIRED) -> None:
+        super().__init__(name, low, high, default=default)
+        self.runtime_low = 0
+
+
+def repeat(name: str = "repeat_times", high: int = 255, low: int = 1) -> Integer:
+    """Repeat count (vector.md 1.2); of a few instructions the pages allow an immediate 0."""
+    return renamed(Count(name, high, low), "repeat")
 
 
 def stride(name: str, high: int = 255, default: Any = REQUIRED) -> Integer:

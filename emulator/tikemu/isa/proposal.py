@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from ..errors import TikParamError
+from ..program.nodes import as_integer
 from .call import Call
 from .micro_op import Access, MicroOp
-from .params import Flag, Integer, Param, Tensor, TensorList, as_integer, renamed
+from .params import Count, Flag, Integer, Param, Tensor, TensorList, renamed, repeat
 from .region import Region
 from .registry import instruction
 from .vector_engine import Kernel, Walk, check_overlap, executor, micro_op, span_access
@@ -19,11 +20,6 @@ from .vector_mask import leading
 FIELDS = 8
 SCORE = 4
 GROUP = 16  # proposals per repeat
-
-
-def _repeats() -> Param:
-    """Here the pages allow an immediate 0: nothing happens."""
-    return renamed(Integer("repeat_times", 0, 255), "repeat")
 
 
 def _mode() -> Param:
@@ -35,10 +31,8 @@ def _rows(label: str, operand: Any, elements: int, repeats: int) -> Walk:
     return Walk(label, operand, leading(elements), repeats, 2 * elements)
 
 
-def _field(call: Call, a: Any, *, insert: bool) -> MicroOp | None:
+def _field(call: Call, a: Any, *, insert: bool) -> MicroOp:
     """Move one field between 16 proposals and 16 consecutive numbers per repeat."""
-    if a.repeat_times == 0:
-        return None
     widths = (FIELDS * GROUP, GROUP) if insert else (GROUP, FIELDS * GROUP)
     dst, src = (_rows(name, getattr(a, name), width, a.repeat_times) for name, width in zip(("dst", "src"), widths))
     result = micro_op(call, "float16", dst, (src,))
@@ -62,7 +56,7 @@ def _field(call: Call, a: Any, *, insert: bool) -> MicroOp | None:
 
 instruction(
     "vconcat",
-    params=(renamed(Tensor("dst"), "dst_proposals"), renamed(Tensor("src"), "src_vec"), _repeats(), _mode()),
+    params=(renamed(Tensor("dst"), "dst_proposals"), renamed(Tensor("src"), "src_vec"), repeat(low=0), _mode()),
     typed=("dst", "src"),
     dtypes=("float16",),
     pipe="V",
@@ -71,7 +65,7 @@ instruction(
 )(partial(_field, insert=True))
 instruction(
     "vextract",
-    params=(renamed(Tensor("dst"), "dst_vec"), renamed(Tensor("src"), "src_proposals"), _repeats(), _mode()),
+    params=(renamed(Tensor("dst"), "dst_vec"), renamed(Tensor("src"), "src_proposals"), repeat(low=0), _mode()),
     typed=("dst", "src"),
     dtypes=("float16",),
     pipe="V",
@@ -93,16 +87,14 @@ def _sorted_proposals(x: np.ndarray) -> np.ndarray:
 
 @instruction(
     "vrpsort16",
-    params=(Tensor("dst"), Tensor("src"), _repeats()),
+    params=(Tensor("dst"), Tensor("src"), repeat(low=0)),
     typed=("dst", "src"),
     dtypes=("float16",),
     pipe="V",
     cost="proposal",
 )
-def vrpsort16(call: Call, a: Any) -> MicroOp | None:
+def vrpsort16(call: Call, a: Any) -> MicroOp:
     """sort 16 proposals per repeat by score, largest first"""
-    if a.repeat_times == 0:
-        return None
     dst, src = (_rows(name, getattr(a, name), FIELDS * GROUP, a.repeat_times) for name in ("dst", "src"))
     result = micro_op(call, "float16", dst, (src,))
     ordered = check_overlap(call, dst, (src,))
@@ -193,7 +185,7 @@ def _check_repeated(call: Call, a: Any, count: int) -> None:
         Lengths("element_lengths"),
         Flag("if_exhausted_suspension"),
         QueueBits("valid_bit"),
-        Integer("repeat_times", 0, 255, default=1),
+        Count("repeat_times", 255, low=0, default=1),
     ),
     typed=("dst", "src_list"),
     dtypes=("float16",),
@@ -202,8 +194,6 @@ def _check_repeated(call: Call, a: Any, count: int) -> None:
 )
 def vmrgsort4(call: Call, a: Any) -> MicroOp | None:
     """merge up to four queues of proposals with descending scores"""
-    if a.repeat_times == 0:
-        return None
     count, repeats = a.valid_bit, a.repeat_times
     if repeats > 1:
         _check_repeated(call, a, count)

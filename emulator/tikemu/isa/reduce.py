@@ -92,6 +92,10 @@ def block_extreme_function(enabled: Lanes, name: str, outputs: int) -> Callable[
     return function
 
 
+def _element_size(value: Any, call: Call) -> int:
+    return np.dtype(value.dtype).itemsize
+
+
 # ------------------------------------------------------------------------------------------- legacy family
 def _check_result_stride(call: Call, dst_rep_stride: Any, repeat_times: Any) -> None:
     """Ascend 910 does not allow a result stride of 0; with one repeat it plays no part."""
@@ -124,9 +128,7 @@ def _groups(enabled: Lanes, levels: int) -> Lanes:
     return lanes(sum(1 << group for group in {lane >> levels for lane in np.flatnonzero(enabled.array).tolist()}))
 
 
-def _reduce(call: Call, a: Any, *, kind: str) -> MicroOp | None:
-    if a.repeat_times == 0:
-        return None
+def _reduce(call: Call, a: Any, *, kind: str) -> MicroOp:
     _check_result_stride(call, a.dst_rep_stride, a.repeat_times)
     half = a.src.dtype == "float16"
     width, size = (128, 2) if half else (64, 4)
@@ -171,7 +173,7 @@ for _name, _kind, _cost, _align, _dtypes, _doc in (
 ):
     instruction(
         _name,
-        params=parameters(_align or (lambda value, call: np.dtype(value.dtype).itemsize)),
+        params=parameters(_align or _element_size),
         typed=("dst", "src"),
         dtypes=_dtypes,
         pipe="V",
@@ -182,10 +184,6 @@ for _name, _kind, _cost, _align, _dtypes, _doc in (
 
 
 # ------------------------------------------------------------------------------------------- whole tensors
-def _element_size(value: Any, call: Call) -> int:
-    return np.dtype(value.dtype).itemsize
-
-
 def _room(operand: Any) -> int:
     """Elements from the operand's start to the end of its tensor."""
     return (operand.end - operand.address) // np.dtype(operand.dtype).itemsize
@@ -270,26 +268,22 @@ def _partial_sums(src: Walk, half: bool) -> Callable[[], np.ndarray]:
     return sums
 
 
+def _whole_parameters(align: int | Callable[[Any, Call], int]) -> tuple[Param, ...]:
+    dst, work = Tensor("dst", align=align), Tensor("work_tensor")
+    return (Mask(("src",)), dst, Tensor("src"), work, repeat(high=4095), stride("src_rep_stride"))
+
+
 @instruction(
     "vec_reduce_add",
-    params=(
-        Mask(("src",)),
-        Tensor("dst", align=_element_size),
-        Tensor("src"),
-        Tensor("work_tensor"),
-        repeat(high=4095),
-        stride("src_rep_stride"),
-    ),
+    params=_whole_parameters(_element_size),
     typed=("dst", "src", "work_tensor"),
     dtypes=FLOATS,
     pipe="V",
     cost="whole_reduce",
     composite=True,
 )
-def vec_reduce_add(call: Call, a: Any) -> MicroOp | None:
+def vec_reduce_add(call: Call, a: Any) -> MicroOp:
     """sum of all repeats, adjacent-pair tree"""
-    if a.repeat_times == 0:
-        return None
     half = a.src.dtype == "float16"
     width, levels, block = (128, 7, 16) if half else (64, 6, 8)
     dst = Walk("dst", a.dst, leading(1), 1, 0)
@@ -335,9 +329,7 @@ def _check_index(call: Call) -> None:
         call.fail_range("repeat_times", call.args["repeat_times"], "in [1, 511] with cal_index=True")
 
 
-def _reduce_extreme(call: Call, a: Any, *, name: str) -> MicroOp | None:
-    if a.repeat_times == 0:
-        return None
+def _reduce_extreme(call: Call, a: Any, *, name: str) -> MicroOp:
     if a.cal_index and a.repeat_times > 511:
         call.fail_range("repeat_times", a.repeat_times, "in [0, 511] with cal_index=True")
     if a.mask.extent == 0:
@@ -365,15 +357,7 @@ def _reduce_extreme(call: Call, a: Any, *, name: str) -> MicroOp | None:
 for _name in ("max", "min"):
     instruction(
         f"vec_reduce_{_name}",
-        params=(
-            Mask(("src",)),
-            Tensor("dst", align=4),
-            Tensor("src"),
-            Tensor("work_tensor"),
-            repeat(high=4095),
-            stride("src_rep_stride"),
-            Flag("cal_index", False),
-        ),
+        params=(*_whole_parameters(4), Flag("cal_index", False)),
         typed=("dst", "src", "work_tensor"),
         dtypes=("float16",),
         pipe="V",

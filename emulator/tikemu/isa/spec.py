@@ -18,7 +18,7 @@ from ..errors import TikParamError, TikUnsupportedArgumentError
 from ..options import Options
 from .call import BindContext, Call, Report
 from .micro_op import MicroOp
-from .params import Param
+from .params import Count, Param
 
 Binder = Callable[[Call, Any], Union[MicroOp, Iterable[MicroOp], None]]
 
@@ -96,7 +96,7 @@ class InstructionSpec:
         """Check the resolved arguments and build the micro-operations."""
         call = Call(self.name, self.pipe, self.cost, args, ctx.soc, ctx.options, ctx.report, ctx)
         values = SimpleNamespace(**{param.name: param.resolve(args[param.name], call) for param in self.params})
-        result = self.binder(call, values)
+        result = None if any(getattr(values, name) == 0 for name in self._counts) else self.binder(call, values)
         if result is None:
             return ()
         return (result,) if isinstance(result, MicroOp) else tuple(result)
@@ -114,6 +114,10 @@ class InstructionSpec:
     def _check_order(self) -> list[Param]:
         """Tensors first: other parameters depend on their dtypes."""
         return sorted(self.params, key=lambda param: not param.first)
+
+    @cached_property
+    def _counts(self) -> list[str]:
+        return [param.name for param in self.params if isinstance(param, Count)]
 
     @cached_property
     def _last_tensor(self) -> Param | None:

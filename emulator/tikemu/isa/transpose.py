@@ -11,7 +11,7 @@ from .access import access
 from .bank_conflicts import Stream, conflict_cycles
 from .call import Call
 from .micro_op import Access, MicroOp, Operand
-from .params import Flag, Integer, Tensor, TensorList, renamed, repeat, stride
+from .params import Flag, Tensor, TensorList, repeat, stride
 from .region import Piece
 from .registry import instruction
 from .vector_engine import BLOCK, Kernel, Walk, check_overlap, executor, micro_op
@@ -28,8 +28,6 @@ def _transposed(x: np.ndarray) -> np.ndarray:
 
 
 def _transpose_tiles(call: Call, dst: Operand, src: Operand, repeats: int, dst_stride: int, src_stride: int) -> Any:
-    if repeats == 0:
-        return None
     target = Walk("dst", dst, leading(256), repeats, TILE * dst_stride)
     source = Walk("src", src, leading(256), repeats, TILE * src_stride)
     result = micro_op(call, src.dtype, target, (source,))
@@ -181,9 +179,7 @@ def _mover(dst: _Blocks, src: _Blocks, ordered: bool) -> Callable[[], None]:
     return run_in_order if ordered else run
 
 
-def _transpose_lists(call: Call, a: Any) -> MicroOp | None:
-    if a.repeat_times == 0:
-        return None
+def _transpose_lists(call: Call, a: Any) -> MicroOp:
     dst = _Blocks("dst_list", a.dst_list, a.repeat_times, BLOCK * a.dst_rep_stride, int(a.dst_high_half))
     src = _Blocks("src_list", a.src_list, a.repeat_times, BLOCK * a.src_rep_stride, int(a.src_high_half))
     ordered = _order(call, dst, src)
@@ -200,7 +196,6 @@ def _transpose_lists(call: Call, a: Any) -> MicroOp | None:
     return call.operation(cycles, "vector_latency", reads, writes, run, constants=(f"vector_{cost}",))
 
 
-# The page allows an immediate repeat_times of 0 here: nothing happens.
 instruction(
     "vec_trans_scatter",
     "vnchwconv",
@@ -209,7 +204,7 @@ instruction(
         Flag("src_high_half"),
         TensorList("dst_list", 16),
         TensorList("src_list", 16, like="dst_list"),
-        renamed(Integer("repeat_times", 0, 255), "repeat"),
+        repeat(low=0),
         stride("dst_rep_stride", 65535),
         stride("src_rep_stride", 65535),
     ),

@@ -267,7 +267,7 @@ def _dup(call: Call, a: Any, *, legacy: bool) -> Any:
     stored = value.view(np.uint16) if a.dst.dtype == "float16" else value
     kernel = Kernel(lambda: np.broadcast_to(stored, (dst.lanes.extent,)))
     result = element_wise(call, kernel, dst, (), mask=a.mask)
-    if result is not None and dst.lanes.full and dst.regular:
+    if dst.lanes.full and dst.regular:
         _make_fill_movable(result, dst, value)
     return result
 
@@ -302,11 +302,19 @@ for _legacy in (False, True):
 
 
 # ------------------------------------------------------------------------------------------- shifts
+class _Amount(Number):
+    """How far to shift: at most the bits of an element."""
+
+    def resolve(self, value: Any, call: Call) -> int:
+        dtype = call.args["dst"].dtype
+        bits = 8 * np.dtype(dtype).itemsize
+        if not 0 <= int(value) <= bits:
+            call.fail_range(self.name, int(value), f"in [0, {bits}] for {dtype}")
+        return int(value)
+
+
 def _shift(call: Call, a: Any, *, name: str) -> Any:
-    bits = 8 * np.dtype(a.dst.dtype).itemsize
-    amount = int(a.scalar)
-    if not 0 <= amount <= bits:
-        call.fail_range("scalar", amount, f"in [0, {bits}] for {a.dst.dtype}")
+    bits, amount = 8 * np.dtype(a.dst.dtype).itemsize, a.scalar
     dst, src = walks(a, ("dst", "src"), a.mask, a.repeat_times, True)
     function = np.left_shift if name == "shl" else np.right_shift
     kind = np.dtype(a.dst.dtype).type
@@ -329,7 +337,7 @@ for _name, _doc in (("shl", "logical shift left"), ("shr", "shift right, arithme
             Mask(),
             Tensor("dst"),
             Tensor("src"),
-            Number("scalar", dtypes=("int32", "int16", "int64", "uint16", "uint32", "uint64")),
+            _Amount("scalar", dtypes=("int32", "int16", "int64", "uint16", "uint32", "uint64")),
             repeat(),
             *strides(("dst", "src"), True, BLK_WIDE),
             Fixed("round_en", False, "rounding shifts have no description"),
@@ -371,7 +379,7 @@ PASSES = {"rec": 8, "rsqrt": 12, "ln": 20, "expm1": 20}
 
 def _high_precision(call: Call, a: Any, *, name: str) -> Any:
     dst, src = walks(a, ("dst", "src"), a.mask, a.repeat_times, False)
-    if a.repeat_times == 0 or a.mask.extent == 0:
+    if a.mask.extent == 0:
         return None
     work = a.work_tensor
     needed = scratch_elements(name, a.src.dtype, a.mask.extent, a.repeat_times, a.src_rep_stride)
@@ -423,8 +431,7 @@ for _name, _dtypes, _doc in (
             Tensor("src"),
             Tensor("work_tensor", dtypes=(SCRATCH[_name][0],)),
             repeat(),
-            stride("dst_rep_stride"),
-            stride("src_rep_stride"),
+            *strides(("dst", "src"), False, BLK_WIDE),
         ),
         typed=("dst", "src"),
         dtypes=_dtypes,

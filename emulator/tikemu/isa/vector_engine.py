@@ -399,7 +399,7 @@ def element_wise(
     mask: Lanes | None,
     accumulates: bool = False,
     inspect: Callable[..., None] | None = None,
-) -> MicroOp | None:
+) -> MicroOp:
     """Bind an element-wise instruction.
 
     Args:
@@ -407,8 +407,6 @@ def element_wise(
         accumulates: rule 3 of the overlap rules applies.
         inspect: strict mode: ``f(*source arrays)`` before every execution, to report unspecified inputs.
     """
-    if dst.repeats == 0:
-        return None
     if dst.lanes.extent == 0:
         return idle(call, dst.dtype, dst.repeats, mask)
     result = micro_op(call, _cost_type(dst, sources), dst, sources, mask=mask, reads_dst=kernel.reads_dst)
@@ -438,9 +436,9 @@ def make_movable(op: MicroOp, dst: Walk, sources: Sequence[Walk]) -> None:
     op.operands, op.moved = (dst.operand, *(source.operand for source in sources)), moved
 
 
-def make_rescalable(op: MicroOp | None) -> MicroOp | None:
+def make_rescalable(op: MicroOp) -> MicroOp:
     """Let a movable operation be used again with another value of its scalar, one of the operand's type."""
-    if op is not None and op.moved is not None:
+    if op.moved is not None:
         record = getattr(op.run, "record")  # noqa: B009 - the native helper's
         op.rescale = partial(setattr, record, "scalar")
     return op

@@ -11,8 +11,9 @@ import numpy as np
 from ..errors import TikParamError
 from ..program import ir
 from ..program.dtypes import size_of
+from ..program.nodes import as_integer
 from .call import Call
-from .params import COUNT_DTYPES, Param, as_integer, describe
+from .params import COUNT_DTYPES, Param, describe
 
 WORD = (1 << 64) - 1
 

@@ -262,7 +262,7 @@ class Compiler(CallCompiler):
         self.enclosing = around
 
     def _on_If(self, statement: ir.If) -> None:
-        conditions = [self.expressions.condition(condition) for condition, _ in statement.branches]
+        conditions = [self.expressions.wrapped(condition) for condition, _ in statement.branches]
         self.scalar_cost(sum(condition.cost + 1 for condition in conditions))
         for number, (condition, (_, body)) in enumerate(zip(conditions, statement.branches)):
             self.emit(f"{'el' if number else ''}if {condition.source}:", statement.location)
@@ -288,14 +288,10 @@ class Compiler(CallCompiler):
         self.emit("finally: " + ("; ".join(leave) or "pass"))
         self.synced = True
 
-    def _on_Break(self, statement: ir.Break) -> None:
-        self.emit("break")
+    def _jump(self, statement: ir.Break | ir.Continue | ir.Return) -> None:
+        self.emit(type(statement).__name__.lower())
 
-    def _on_Continue(self, statement: ir.Continue) -> None:
-        self.emit("continue")
-
-    def _on_Return(self, statement: ir.Return) -> None:
-        self.emit("return")
+    _on_Break = _on_Continue = _on_Return = _jump
 
     def _on_DebugPrint(self, statement: ir.DebugPrint) -> None:
         if not self.runtime.numerics:
@@ -314,9 +310,6 @@ class Compiler(CallCompiler):
                 scalars.append(f"{name!r}: {self.expressions.wrapped(node).source}")
         show = self.name("G", DebugPrint(self.runtime, statement, tensors))
         self.emit(f"{show}({{{', '.join(scalars)}}}, {{{', '.join(copies)}}})", statement.location)
-
-    def _on_Instruction(self, statement: ir.Instruction) -> None:
-        self.instruction(statement)
 
 
 def _checked_index(index: int, length: int) -> int:

@@ -13,13 +13,8 @@ from .runtime import Runtime
 def define(runtime: Runtime, tensor: ir.TensorInfo) -> Callable[[int], None]:
     """``f(copy)``: fresh contents for a tensor whose definition is reached."""
     placement = runtime.plan.placements[tensor.uid]
-    clear, kind, base, stride, size = (
-        runtime.core.clear,
-        tensor.memory,
-        placement.address,
-        placement.stride,
-        placement.size,
-    )
+    clear, kind = runtime.core.clear, tensor.memory
+    base, stride, size = placement.address, placement.stride, placement.size
 
     def fresh(copy: int) -> None:
         start = base + copy * stride

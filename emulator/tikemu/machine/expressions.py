@@ -74,10 +74,6 @@ class Expressions:
         """Text of a value converted to ``dtype`` as an assignment does (D5c)."""
         return convert(self.text(value), dtype)
 
-    def condition(self, value: Any) -> Text:
-        """Text that is true where the value is not 0."""
-        return self.wrapped(value)
-
     def copy_number(self, selectors: tuple[tuple[ir.Variable, int], ...]) -> str:
         """Source of the number of a tensor's copy inside multi-buffered loops; "" where there is one copy."""
         source = ""
@@ -100,10 +96,10 @@ class Expressions:
             names = "".join(name_of(element) + "," for element in elements)
             return Text(f"_pick(({names}), {at.source})", node.dtype, low, high, at.cost + 1)
         if node.op == "not":
-            inner = self.condition(node.args[0])
+            inner = self.wrapped(node.args[0])
             return Text(f"(not {inner.source})", "bool", 0, 1, inner.cost + 1)
         if node.op in ("all", "any"):
-            parts = [self.condition(arg) for arg in node.args]
+            parts = [self.wrapped(arg) for arg in node.args]
             word = " and " if node.op == "all" else " or "
             return Text(
                 f"bool({word.join(part.source for part in parts)})", "bool", 0, 1, sum(part.cost + 1 for part in parts)

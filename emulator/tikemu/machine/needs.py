@@ -98,7 +98,7 @@ class Needs:
 
     def _need_values(self, values: Iterable[Any]) -> None:
         for value in values:
-            self.variables.update(variable.uid for variable in variables(value))
+            self.variables.update(variable.uid for variable in ir.leaves(value))
 
 
 def written(statement: ir.Instruction) -> set[Any]:
@@ -113,15 +113,6 @@ def written(statement: ir.Instruction) -> set[Any]:
     if statement.result is not None:
         found.add(_CMPMASK)
     return found
-
-
-def variables(value: Any) -> Iterator[ir.Variable]:
-    """The variables in a value."""
-    if isinstance(value, ir.Variable):
-        yield value
-    elif isinstance(value, ir.Operation):
-        for arg in value.args:
-            yield from variables(arg)
 
 
 def _assigned(statement: ir.Instruction) -> set[int]:

@@ -7,6 +7,7 @@ values.
 from __future__ import annotations
 
 import numbers
+import operator
 from typing import Any, Union
 
 from ..errors import TikParamError
@@ -29,6 +30,18 @@ def as_number(value: Any) -> Number | None:
     if isinstance(value, numbers.Real) or type(value).__name__ in ("float16", "bool_"):
         return value.item() if hasattr(value, "item") else float(value)
     return None
+
+
+def as_integer(value: Any) -> int | None:
+    """An immediate integer as int, else None (a bool is none)."""
+    if type(value) is int:
+        return value
+    if isinstance(value, bool) or type(value).__name__ == "bool_":
+        return None
+    try:
+        return operator.index(value)
+    except TypeError:
+        return None
 
 
 def combine(op: str, left: Any, right: Any) -> ir.Value:

@@ -11,6 +11,11 @@ from typing import Any, Callable, NoReturn
 from ..program.location import here
 
 
+def violation(message: str) -> NoReturn:
+    """A RuntimeError at the user's line."""
+    raise RuntimeError(f"{message}\n  at {here()}")
+
+
 def raiser(name: str) -> Callable[..., NoReturn]:
     """The function ``name``. Raises AttributeError for names that raise nothing."""
     if not name.startswith("raise_"):
@@ -18,7 +23,7 @@ def raiser(name: str) -> Callable[..., NoReturn]:
 
     def raise_error(*args: Any, **kwargs: Any) -> NoReturn:
         text = ", ".join([*(str(arg) for arg in args), *(f"{key}={value}" for key, value in kwargs.items())])
-        raise RuntimeError(f"{name[len('raise_') :]}: {text}\n  at {here()}")
+        violation(f"{name[len('raise_') :]}: {text}")
 
     raise_error.__name__ = name
     return raise_error

@@ -301,11 +301,8 @@ def namespace_of(name: str) -> Namespace:
     if not any(other.startswith(name + ".") for other in CATALOGUE):
         out_of_scope.announce(name)
     # Parents of modules that are in scope (topi.cce.util) say so when one of their own names is taken.
-    return {"__getattr__": lambda attribute: _dsl_name(name, attribute), **_dsl_contents(name)}
-
-
-def _dsl_contents(name: str) -> Namespace:
-    return {"placeholder": out_of_scope.Placeholder} if name in ("te.tvm", "tbe.tvm") else {}
+    contents: Namespace = {"placeholder": out_of_scope.Placeholder} if name in ("te.tvm", "tbe.tvm") else {}
+    return {"__getattr__": lambda attribute: _dsl_name(name, attribute), **contents}
 
 
 def _dsl_name(module: str, attribute: str) -> out_of_scope.DslName:

@@ -10,9 +10,9 @@ import inspect
 import math
 import re
 from collections.abc import Sequence
-from typing import Any, Callable, NoReturn
+from typing import Any, Callable
 
-from ..program.location import here
+from .error_manager import violation as _violation
 
 REQUIRED_INPUT, OPTION_INPUT, DYNAMIC_INPUT = "required_input", "option_input", "dynamic_input"
 REQUIRED_OUTPUT, OPTION_OUTPUT, DYNAMIC_OUTPUT = "required_output", "option_output", "dynamic_output"
@@ -72,26 +72,20 @@ class OpParamInfoKey:
 class TensorFormat:
     """Names of data layouts."""
 
-    ND, NCHW, NHWC, HWCN, NC1HWC0, FRACTAL_Z, FRACTAL_NZ, NDHWC, NCDHW, NDC1HWC0, C1HWNCoC0 = (
-        "ND",
-        "NCHW",
-        "NHWC",
-        "HWCN",
-        "NC1HWC0",
-        "FRACTAL_Z",
-        "FRACTAL_NZ",
-        "NDHWC",
-        "NCDHW",
-        "NDC1HWC0",
-        "C1HWNCoC0",
-    )
+    ND = "ND"
+    NCHW = "NCHW"
+    NHWC = "NHWC"
+    HWCN = "HWCN"
+    NC1HWC0 = "NC1HWC0"
+    FRACTAL_Z = "FRACTAL_Z"
+    FRACTAL_NZ = "FRACTAL_NZ"
+    NDHWC = "NDHWC"
+    NCDHW = "NCDHW"
+    NDC1HWC0 = "NDC1HWC0"
+    C1HWNCoC0 = "C1HWNCoC0"
 
 
 ALL_FORMAT_LIST = tuple(value for name, value in vars(TensorFormat).items() if not name.startswith("_"))
-
-
-def _violation(message: str) -> NoReturn:
-    raise RuntimeError(f"{message}\n  at {here()}")
 
 
 # ------------------------------------------------------------------------------------------------ check_op_params
@@ -332,6 +326,5 @@ __all__ = [
     name
     for name in globals()
     if not name.startswith("_")
-    and name
-    not in ("annotations", "functools", "inspect", "math", "re", "Sequence", "Any", "Callable", "NoReturn", "here")
+    and name not in ("annotations", "functools", "inspect", "math", "re", "Sequence", "Any", "Callable")
 ]

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
-from ..program.location import here
-
-
-def _violation(message: str) -> NoReturn:
-    raise RuntimeError(f"{message}\n  at {here()}")
+from .error_manager import violation as _violation
 
 
 def shape_to_list(shape: Iterable[Any]) -> list[int]:

@@ -9,8 +9,8 @@ from tikemu import tik
 from tikemu.errors import TikBuildError, TikDebugError, TikParamError
 
 
-def double(kernel, show=None):
-    """y = 2 x, 128 float16."""
+def double(kernel, show=None, build=True):
+    """y = 2 x, 128 float16; built, or what BuildCCE takes."""
     x = kernel.Tensor("float16", (8, 16), tik.scope_gm, "x")
     y = kernel.Tensor("float16", (128,), tik.scope_gm, "y")
     with kernel.new_stmt_scope():
@@ -21,6 +21,8 @@ def double(kernel, show=None):
         if show:
             kernel.tikdb.debug_print(show)
         kernel.data_move(y, data, 0, 1, 8, 0, 0)
+    if build:
+        kernel.BuildCCE("double", [x], [y])
     return x, y
 
 
@@ -28,7 +30,7 @@ VALUES = np.arange(128, dtype=np.float16).reshape(8, 16)
 
 
 def test_start_debug_returns_the_outputs_in_order(kernel, no_warnings):
-    x, y = double(kernel)
+    x, y = double(kernel, build=False)
     kernel.BuildCCE("double", [x], [y, x])
     first, second = kernel.tikdb.start_debug({"x": VALUES}, interactive=False)
     np.testing.assert_array_equal(first, 2 * VALUES.reshape(-1))
@@ -43,20 +45,17 @@ def test_without_outputs_the_result_is_a_zero(kernel):
 
 
 def test_there_is_no_prompt(kernel, strict):
-    x, y = double(kernel)
-    kernel.BuildCCE("double", [x], [y])
+    double(kernel)
     with pytest.warns(tikemu.TikWarning, match="interactive"):
         kernel.tikdb.start_debug({"x": VALUES})
 
 
 def test_debugging_must_be_enabled_and_follow_buildcce(soc):
     disabled, enabled = tik.Tik(), tik.Tik(disable_debug=False)
+    with pytest.raises(TikDebugError, match="follow BuildCCE"):
+        enabled.tikdb.start_debug({"x": VALUES}, False)
     for kernel in (disabled, enabled):
-        x, y = double(kernel)
-        if kernel is enabled:
-            with pytest.raises(TikDebugError, match="follow BuildCCE"):
-                kernel.tikdb.start_debug({"x": VALUES}, False)
-        kernel.BuildCCE("double", [x], [y])
+        double(kernel)
     for use in (lambda: disabled.tikdb.start_debug({"x": VALUES}, False), lambda: disabled.tikdb.debug_print("x")):
         with pytest.raises(TikDebugError, match="disable_debug=False"):
             use()
@@ -67,10 +66,9 @@ def test_debugging_must_be_enabled_and_follow_buildcce(soc):
 
 def test_run_works_whatever_disable_debug_is(soc):
     kernel = tik.Tik()
-    x, y = double(kernel)
     with pytest.raises(TikBuildError, match="BuildCCE"):
         tikemu.run(kernel, {"x": VALUES})
-    kernel.BuildCCE("double", [x], [y])
+    double(kernel)
     for program in (kernel, kernel._recorder.program):
         result = tikemu.run(program, {"x": VALUES})
         np.testing.assert_array_equal(result.outputs["y"], 2 * VALUES.reshape(-1))
@@ -79,8 +77,7 @@ def test_run_works_whatever_disable_debug_is(soc):
 
 
 def test_feeds(kernel):
-    x, y = double(kernel)
-    kernel.BuildCCE("double", [x], [y])
+    double(kernel)
     with pytest.warns(tikemu.TikWarning, match="shape|reshape"):
         (again,) = kernel.tikdb.start_debug({"x": VALUES.reshape(-1)}, False)
     np.testing.assert_array_equal(again, 2 * VALUES.reshape(-1))
@@ -90,8 +87,7 @@ def test_feeds(kernel):
 
 
 def test_debug_print_shows_values_at_that_point(kernel, capsys):
-    x, y = double(kernel, show="data[2] + factor")
-    kernel.BuildCCE("double", [x], [y])
+    double(kernel, show="data[2] + factor")
     kernel.tikdb.start_debug({"x": VALUES}, False)
     assert "6.0" in capsys.readouterr().out
 

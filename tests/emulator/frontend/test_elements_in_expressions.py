@@ -12,26 +12,36 @@ SIZE = 8
 
 
 @pytest.fixture
-def ub(kernel):
-    """An int32 tensor in the Unified Buffer, loaded from the input x."""
-    x = kernel.Tensor("int32", (SIZE,), tik.scope_gm, "x")
+def x(kernel):
+    """An int32 tensor in global memory, the input."""
+    return kernel.Tensor("int32", (SIZE,), tik.scope_gm, "x")
+
+
+@pytest.fixture
+def tensor(kernel, x):
+    """An int32 tensor in the Unified Buffer, loaded from the input."""
     tensor = kernel.Tensor("int32", (SIZE,), tik.scope_ubuf, "ub")
     kernel.data_move(tensor, x, 0, 1, 1, 0, 0)
-    return kernel, x, tensor
+    return tensor
 
 
-def result(kernel, x, tensor, values):
-    """Contents of ``tensor`` at the end, with ``values`` as input."""
-    y = kernel.Tensor("int32", (SIZE,), tik.scope_gm, "y")
-    kernel.data_move(y, tensor, 0, 1, 1, 0, 0)
-    kernel.BuildCCE("elements", [x], [y])
-    return tikemu.run(kernel, {"x": np.array(values, np.int32)}).outputs["y"].tolist()
+@pytest.fixture
+def result(kernel, x, tensor):
+    """``f(*values)``: contents of the tensor at the end, where the input begins with these values."""
+
+    def contents(*values):
+        y = kernel.Tensor("int32", (SIZE,), tik.scope_gm, "y")
+        kernel.data_move(y, tensor, 0, 1, 1, 0, 0)
+        kernel.BuildCCE("elements", [x], [y])
+        fed = np.array([*values, *[0] * (SIZE - len(values))], np.int32)
+        return tikemu.run(kernel, {"x": fed}).outputs["y"].tolist()
+
+    return contents
 
 
 @pytest.mark.parametrize("value", [3, 4])
 @pytest.mark.parametrize("how", ["element", "reflected", "bare", "all", "negate"])
-def test_conditions(ub, no_warnings, value, how):
-    kernel, x, tensor = ub
+def test_conditions(kernel, tensor, result, no_warnings, value, how):
     condition = {
         "element": lambda: tensor[0] > 3,
         "reflected": lambda: 3 < tensor[0],  # noqa: SIM300 - this way round
@@ -43,7 +53,7 @@ def test_conditions(ub, no_warnings, value, how):
         tensor[7].set_as(1)
     with kernel.else_scope():
         tensor[7].set_as(2)
-    assert result(kernel, x, tensor, [value, value - 3, 0, 0, 0, 0, 0, 0])[7] == (1 if value > 3 else 2)
+    assert result(value, value - 3)[7] == (1 if value > 3 else 2)
 
 
 @pytest.mark.parametrize(
@@ -61,27 +71,24 @@ def test_conditions(ub, no_warnings, value, how):
         (lambda a, b: a + a * 2, 33),
     ],
 )
-def test_expressions(ub, no_warnings, op, expected):
-    kernel, x, tensor = ub
+def test_expressions(kernel, tensor, result, no_warnings, op, expected):
     scalar = kernel.Scalar("int32")
     scalar.set_as(op(tensor[0], tensor[1]))
     tensor[7].set_as(scalar)
-    assert result(kernel, x, tensor, [11, 3, 0, 0, 0, 0, 0, 0])[7] == expected
+    assert result(11, 3)[7] == expected
 
 
 @pytest.mark.parametrize("second, expected", [(5, 1), (6, 2)])
-def test_two_elements_compare_by_value(ub, second, expected):
-    kernel, x, tensor = ub
+def test_two_elements_compare_by_value(kernel, tensor, result, second, expected):
     with kernel.if_scope(tensor[0] == tensor[1]):
         tensor[7].set_as(1)
     with kernel.elif_scope(tensor[0] != tensor[1]):
         tensor[7].set_as(2)
-    assert result(kernel, x, tensor, [5, second, 0, 0, 0, 0, 0, 0])[7] == expected
+    assert result(5, second)[7] == expected
 
 
 @pytest.mark.parametrize("value, expected", [(0, 10), (1, 11), (2, 12), (3, 13)])
-def test_a_chain_reads_its_elements_before_any_branch_runs(ub, value, expected):
-    kernel, x, tensor = ub
+def test_a_chain_reads_its_elements_before_any_branch_runs(kernel, tensor, result, value, expected):
     with kernel.if_scope(tensor[0] == 0):
         tensor[0].set_as(10)
     with kernel.elif_scope(tensor[0] == 1):
@@ -90,36 +97,32 @@ def test_a_chain_reads_its_elements_before_any_branch_runs(ub, value, expected):
         tensor[0].set_as(12)
     with kernel.else_scope():
         tensor[0].set_as(13)
-    assert result(kernel, x, tensor, [value] + [0] * 7)[0] == expected
+    assert result(value)[0] == expected
 
 
-def test_a_new_if_reads_what_the_last_one_wrote(ub):
-    kernel, x, tensor = ub
+def test_a_new_if_reads_what_the_last_one_wrote(kernel, tensor, result):
     with kernel.if_scope(tensor[0] == 0):
         tensor[0].set_as(1)
     with kernel.if_scope(tensor[0] == 1):
         tensor[1].set_as(5)
-    assert result(kernel, x, tensor, [0] * 8)[:2] == [1, 5]
+    assert result()[:2] == [1, 5]
 
 
-def test_an_element_is_read_again_in_every_iteration(ub):
-    kernel, x, tensor = ub
+def test_an_element_is_read_again_in_every_iteration(kernel, tensor, result):
     with kernel.for_range(0, 3) as i:
         tensor[i + 1].set_as(tensor[i] * 2 + 1)
-    assert result(kernel, x, tensor, [1] + [0] * 7)[:4] == [1, 3, 7, 15]
+    assert result(1)[:4] == [1, 3, 7, 15]
 
 
-def test_a_value_once_read_stays_what_it_was(ub):
-    kernel, x, tensor = ub
+def test_a_value_once_read_stays_what_it_was(tensor, result):
     before = tensor[0] + 0
     doubled = before * 2
     tensor[0].set_as(50)
     tensor[1].set_as(doubled)
-    assert result(kernel, x, tensor, [4] + [0] * 7)[:2] == [50, 8]
+    assert result(4)[:2] == [50, 8]
 
 
-def test_a_time_only_run_takes_the_same_branches(ub):
-    kernel, x, tensor = ub
+def test_a_time_only_run_takes_the_same_branches(kernel, x, tensor):
     with kernel.if_scope(tensor[0] > 3):
         kernel.vec_adds(8, tensor, tensor, 1, 1, 8, 8)
     kernel.BuildCCE("branch", [x], [])
@@ -128,15 +131,13 @@ def test_a_time_only_run_takes_the_same_branches(ub):
     assert full.cycles == quick.cycles and "vec_adds" in quick.instructions
 
 
-def test_several_elements_are_no_number(ub):
-    kernel, _, tensor = ub
+def test_several_elements_are_no_number(kernel, tensor):
     for expression in (lambda: tensor > 3, lambda: tensor[0:2] + 1, lambda: kernel.if_scope(tensor)):
         with pytest.raises(TikParamError, match="one element"):
             expression()
 
 
-def test_elements_outside_the_unified_buffer_are_refused(ub):
-    _, x, _ = ub
+def test_elements_outside_the_unified_buffer_are_refused(x):
     with pytest.raises(TikUnsupportedArgumentError, match="Unified Buffer"):
         x[0] + 1
 
@@ -155,8 +156,7 @@ def test_a_tensor_that_is_gone_has_no_elements(kernel):
         element + 1
 
 
-def test_an_element_is_no_truth_value(ub):
-    _, _, tensor = ub
+def test_an_element_is_no_truth_value(tensor):
     with pytest.raises(TikParamError, match="run time"):
         bool(tensor[0] == 3)
     assert tensor in [tensor] and tensor is not None and tensor != "ub"
@@ -169,8 +169,7 @@ def test_an_index_may_be_a_list(kernel):
         tensor[[1]]
 
 
-def test_an_element_as_an_argument_is_named_as_what_it_is(ub):
-    kernel, x, tensor = ub
+def test_an_element_as_an_argument_is_named_as_what_it_is(kernel, x, tensor):
     for use, name in (
         (lambda: kernel.data_move(tensor, x, 0, 1, tensor[0], 0, 0), "burst"),
         (lambda: kernel.vec_dup(8, tensor, tensor[0], 1, 8), "scalar"),

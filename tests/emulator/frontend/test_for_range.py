@@ -118,30 +118,22 @@ def test_block_num_may_be_a_scalar(kernel, no_warnings):
     assert body(kernel)[0].block_num.name == "blocks"
 
 
-def define_tensor(kernel):
-    """A statement: a tensor in the Unified Buffer."""
-    kernel.Tensor("float16", (16,), tik.scope_ubuf)
-
-
-def define_scalar(kernel):
-    """A statement: a Scalar."""
-    kernel.Scalar("int32")
-
-
 def run_a_loop(kernel):
     """A statement: an empty loop."""
     with kernel.for_range(0, 2):
         pass
 
 
-def define_gm_tensor(kernel):
-    """A statement that is harmless outside the multi-core loop."""
-    kernel.Tensor("float16", (16,), tik.scope_gm)
+#: Statements, and whether they are harmless outside the multi-core loop.
+OUTSIDE = {
+    "tensor": (lambda kernel: kernel.Tensor("float16", (16,), tik.scope_ubuf), False),
+    "scalar": (lambda kernel: kernel.Scalar("int32"), False),
+    "loop": (run_a_loop, False),
+    "gm tensor": (lambda kernel: kernel.Tensor("float16", (16,), tik.scope_gm), True),
+}
 
 
-@pytest.mark.parametrize(
-    "outside, harmless", [(define_tensor, False), (define_scalar, False), (run_a_loop, False), (define_gm_tensor, True)]
-)
+@pytest.mark.parametrize("outside, harmless", OUTSIDE.values(), ids=OUTSIDE)
 @pytest.mark.parametrize("nested", [False, True])
 def test_what_stands_before_the_multi_core_loop(kernel, outside, harmless, nested):
     with contextlib.ExitStack() as blocks:

@@ -49,8 +49,6 @@ def test_anything_else_than_tensors_is_refused(kernel, wrong):
 
 
 # ------------------------------------------------------------------------------------------------ target description
-
-
 def test_the_instance_has_a_profile_without_having_been_given_one(soc):
     assert tik.Tik().d_profiling.get_aicore_num() == 32
     assert tik.Tik().d_profiling.get_unified_buffer_size() == 262144
@@ -196,9 +194,7 @@ def test_the_documented_way_to_read_an_index(kernel, no_warnings):
     assert (tikemu.run(kernel, {"x": data}).outputs["y"] == 77).all()
 
 
-# ------------------------------------------------------------------------------------------------ atomic addition
-
-
+# ------------------------------------------------------------------------------------------------ modules
 def test_modules_of_the_wheel_import():
     """What MindSpore's own operators and compile code import from te, tbe and impl, TIK side."""
     tikemu.install(soc="Ascend910A")

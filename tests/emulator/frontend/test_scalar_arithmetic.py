@@ -147,10 +147,9 @@ def test_assignment_converts(source: str, target: str, value: Any, expected: Any
 
 @pytest.mark.parametrize("op, message", [("/", "integer division of 3 by zero"), ("%", "remainder of 3 by zero")])
 def test_division_by_zero_is_an_error_at_the_users_line(kernel: Any, op: str, message: str) -> None:
-    def body(out: Any) -> None:
+    with program(kernel) as out:
         zero = kernel.Scalar("int32", init_value=0)
         three = kernel.Scalar("int32", init_value=3)
         out[0].set_as(three / zero if op == "/" else three % zero)
-
     with pytest.raises(TikBoundsError, match=f"{message}\n  at .*test_scalar_arithmetic.py:.*out.0..set_as"):
-        values(program(kernel, body))
+        values(kernel)

@@ -66,17 +66,9 @@ def test_accepted_extents(kernel, shape):
 
 
 def test_all_scopes_and_types(kernel):
-    for scope in (
-        tik.scope_gm,
-        tik.scope_ubuf,
-        tik.scope_cbuf,
-        tik.scope_cbuf_out,
-        tik.scope_ca,
-        tik.scope_cb,
-        tik.scope_cc,
-    ):
+    for scope in ("gm", "ubuf", "cbuf", "cbuf_out", "ca", "cb", "cc"):
         for dtype in ("uint8", "int8", "uint16", "int16", "float16", "uint32", "int32", "float32", "uint64", "int64"):
-            assert kernel.Tensor(dtype, (512,), scope).dtype == dtype
+            assert kernel.Tensor(dtype, (512,), getattr(tik, f"scope_{scope}")).dtype == dtype
 
 
 def test_run_time_shapes_need_max_mem_size(kernel):
@@ -129,18 +121,21 @@ def indices(draw):
     return shape, tuple(entries)
 
 
-@settings(max_examples=300, deadline=None)
-@given(indices())
-def test_tuples_select_what_numpy_selects(case):
-    """Against NumPy, where an integer index is written as a slice of one because TIK keeps the axis."""
-    shape, index = case
-    platform_info.set_current_compile_soc_info("Ascend910")
-    view = tik.Tik().Tensor("int32", shape, tik.scope_ubuf)[index]._node
-    numbers = np.arange(np.prod(shape)).reshape(shape)
+def selected(shape, index):
+    """What NumPy selects of the numbers from 0; an integer index is a slice of one, because TIK keeps the axis."""
     kept = tuple(
         slice(entry % size, entry % size + 1) if isinstance(entry, int) else entry for entry, size in zip(index, shape)
     )
-    expected = numbers[kept]
+    return np.arange(np.prod(shape)).reshape(shape)[kept]
+
+
+@settings(max_examples=300, deadline=None)
+@given(indices())
+def test_tuples_select_what_numpy_selects(case):
+    shape, index = case
+    platform_info.set_current_compile_soc_info("Ascend910")
+    view = tik.Tik().Tensor("int32", shape, tik.scope_ubuf)[index]._node
+    expected = selected(shape, index)
     assert view.shape == expected.shape
     positions = sum(
         (np.arange(extent) * stride).reshape([-1 if axis == other else 1 for other in range(len(shape))])
@@ -155,10 +150,7 @@ def test_a_position_in_a_view_counts_in_row_major_order(case, data):
     shape, index = case
     platform_info.set_current_compile_soc_info("Ascend910")
     view = tik.Tik().Tensor("int32", shape, tik.scope_ubuf)[index]
-    kept = tuple(
-        slice(entry % size, entry % size + 1) if isinstance(entry, int) else entry for entry, size in zip(index, shape)
-    )
-    expected = np.arange(np.prod(shape)).reshape(shape)[kept].reshape(-1)
+    expected = selected(shape, index).reshape(-1)
     position = data.draw(st.integers(-len(expected), len(expected) - 1))
     assert view[position]._node.offset == expected[position]
 

@@ -42,17 +42,22 @@ def test_data_move_is_checked(bench):
         bench.call("h_data_move", ub.at(0, (10,)), gm.at(0, (10,)))
 
 
+def padded_rows(bench, x):
+    """A matrix whose rows start at blocks."""
+    pitch = -(-x.shape[1] // 16) * 16
+    src = bench.tensor("UB", x.dtype.name, (x.shape[0], pitch)).at(0, x.shape, (pitch, 1))
+    src.store(x)
+    return src
+
+
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 @pytest.mark.parametrize("shape", [(1, 16), (20, 16), (300, 32), (7, 100), (5, 128), (6, 500), (2, 20000)])
 def test_reduce_sum_of_rows_is_the_documented_tree(strict, bench, dtype, shape):
     """D11a: adjacent pairs inside repeats, then over the sums of the repeats; every node rounded and saturated."""
     lanes = 256 // np.dtype(dtype).itemsize
-    pitch = -(-shape[1] // 16) * 16
     x = values(dtype, shape)
-    src = bench.tensor("UB", dtype, (shape[0], pitch)).at(0, shape, (pitch, 1))
-    src.store(x)
     dst = bench.tensor("UB", dtype, shape[0])
-    bench.call("h_reduce_sum", dst, src, 1)
+    bench.call("h_reduce_sum", dst, padded_rows(bench, x), 1)
     np.testing.assert_array_equal(dst.values, [sums_of_groups(row.tolist(), lanes, dtype) for row in x])
 
 
@@ -62,12 +67,9 @@ def test_reduce_sum_of_rows_is_the_documented_tree(strict, bench, dtype, shape):
     "shape", [(1, 16), (20, 16), (7, 8), (300, 32), (13, 100), (5, 128), (6, 500), (9, 31), (2100, 16), (3, 5)]
 )
 def test_reduce_max_and_min_of_rows(strict, bench, dtype, name, function, shape):
-    pitch = -(-shape[1] // 16) * 16
     x = values(dtype, shape)
-    src = bench.tensor("UB", dtype, (shape[0], pitch)).at(0, shape, (pitch, 1))
-    src.store(x)
     dst = bench.tensor("UB", dtype, shape[0])
-    bench.call(f"h_reduce_{name}", dst, src, axis=(1))
+    bench.call(f"h_reduce_{name}", dst, padded_rows(bench, x), axis=(1))
     np.testing.assert_array_equal(dst.values, function(x, axis=1))
 
 
@@ -102,13 +104,10 @@ def test_reduce_along_any_axis(strict, bench, dtype, shape, axis):
 @pytest.mark.parametrize("shape", [(20, 16), (5, 128), (4, 300), (1, 2000)])
 @pytest.mark.parametrize("index", ["int32", "uint16"])
 def test_reduce_argmax_takes_the_lowest_index(strict, bench, shape, index):
-    pitch = -(-shape[1] // 16) * 16
     x = RNG.integers(-4, 4, shape).astype(np.float16)
     x[0, shape[1] * 2 // 3], x[0, -1] = 5, 5  # the largest twice, and not in the first repeat of a long row
-    src = bench.tensor("UB", "float16", (shape[0], pitch)).at(0, shape, (pitch, 1))
-    src.store(x)
     dst = bench.tensor("UB", index, shape[0])
-    bench.call("h_reduce_argmax", dst, src, 1)
+    bench.call("h_reduce_argmax", dst, padded_rows(bench, x), 1)
     np.testing.assert_array_equal(dst.values, np.argmax(x, axis=1))
 
 

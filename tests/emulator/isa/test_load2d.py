@@ -50,7 +50,10 @@ def test_load2d_decreasing_addresses(bench):
     bench.call("load2dv1", dst, src, 5, 3, 2, 0, False, "dec")
     np.testing.assert_array_equal(dst.values[:768].reshape(3, 256), values.reshape(6, 256)[[5, 3, 1]])
     bench.refuses(TikBoundsError, None, "load2dv1", dst, src, 3, 3, 2, 0, False, "dec")
-    assert check("load2dv1", recorded("float16", "L0A"), recorded("float16", "L1"), 0, 1, 0, 0, False, "dec")
+    assert check("load2dv1", recorded("float16", "L0A"), recorded("float16", "L1"), 1, 1, 1, 0, False, "dec")
+    src, dst = bench.tensor("L1", "float16", 768, values[:768]), bench.tensor("L0A", "float16", 512)
+    bench.call("load2dv1", dst, src, 1, 2, 1, 0, False, "dec")  # elsewhere they increase
+    np.testing.assert_array_equal(dst.values, values[256:768])
 
 
 def test_load2d_source_is_aligned_to_blocks_and_whole(bench):
@@ -86,37 +89,27 @@ def test_load2d_carries_defined_bits(strict, bench):
     np.testing.assert_array_equal(dst.defined.reshape(2, 16, 16), expected)
 
 
-def load_a(bench, l0a, x, m, k, recipe):
-    """Loads the left factor to L0A from NZ, or transposing it from the NZ of its transpose."""
-    if recipe == "A as NZ":
-        l1 = bench.tensor("L1", "float16", m * k, to_nz(x))
-        for i in range(m // 16):
-            bench.call("load2dv1", l0a.at(i * k * 16), l1.at(i * 256), 0, k // 16, m // 16, 0, False)
-    else:
-        l1 = bench.tensor("L1", "float16", m * k, to_nz(x.T))
-        bench.call("load2dv1", l0a, l1, 0, m * k // 256, 1, 0, True)
-
-
-def load_b(bench, l0b, x, k, n, recipe):
-    """Loads the right factor to L0B, transposing it from NZ, or from the NZ of its transpose."""
-    if recipe == "B as NZ":
-        l1 = bench.tensor("L1", "float16", k * n, to_nz(x))
-        for i in range(k // 16):
-            bench.call("load2dv1", l0b.at(i * n * 16), l1.at(i * 256), 0, n // 16, k // 16, 0, True)
-    else:
-        l1 = bench.tensor("L1", "float16", k * n, to_nz(x.T))
-        bench.call("load2dv1", l0b, l1, 0, n * k // 256, 1, 0, False)
+def load(bench, l0, x, recipe="as NZ"):
+    """Loads a factor to L0A or L0B: from its NZ form or from that of its transpose, transposing where it has to."""
+    rows, columns = x.shape
+    right = l0.memory.kind == "L0B"
+    l1 = bench.tensor("L1", "float16", x.size, to_nz(x if recipe == "as NZ" else x.T))
+    if recipe != "as NZ":
+        bench.call("load2dv1", l0, l1, 0, x.size // 256, 1, 0, not right)
+        return
+    for i in range(rows // 16):
+        bench.call("load2dv1", l0.at(i * columns * 16), l1.at(i * 256), 0, columns // 16, rows // 16, 0, right)
 
 
 @pytest.mark.parametrize("m,k,n", [(16, 16, 16), (32, 48, 64), (64, 32, 16)])
-@pytest.mark.parametrize("left", ["A as NZ", "A transposed as NZ"])
-@pytest.mark.parametrize("right", ["B as NZ", "B transposed as NZ"])
+@pytest.mark.parametrize("left", ["as NZ", "transposed as NZ"])
+@pytest.mark.parametrize("right", ["as NZ", "transposed as NZ"])
 def test_operand_recipes_give_the_product(strict, bench, m, k, n, left, right):
     a, b = RNG.standard_normal((m, k)).astype(np.float16), RNG.standard_normal((k, n)).astype(np.float16)
     l0a, l0b = bench.tensor("L0A", "float16", m * k), bench.tensor("L0B", "float16", k * n)
     l0c, ub = bench.tensor("L0C", "float32", m * n), bench.tensor("UB", "float16", m * n)
-    load_a(bench, l0a, a, m, k, left)
-    load_b(bench, l0b, b, k, n, right)
+    load(bench, l0a, a, left)
+    load(bench, l0b, b, right)
     bench.call("mmad", l0c, l0a, l0b, m, k, n, 0)
     bench.call("tensor_mov", ub, l0c, "m", 1, m * n // 256, 0, 0)
     result = ub.values.reshape(n // 16, m, 16).transpose(1, 0, 2).reshape(m, n)
@@ -144,15 +137,15 @@ def test_product_of_a_product(strict, bench):
     a, b, d = (RNG.standard_normal(shape).astype(np.float16) for shape in ((m, k), (k, n), (n, p)))
     l0a, l0b = bench.tensor("L0A", "float16", m * n), bench.tensor("L0B", "float16", k * n)
     l0c, ub = bench.tensor("L0C", "float32", m * n), bench.tensor("UB", "float16", m * n)
-    load_a(bench, l0a, a, m, k, "A as NZ")
-    load_b(bench, l0b, b, k, n, "B as NZ")
+    load(bench, l0a, a)
+    load(bench, l0b, b)
     bench.call("mmad", l0c, l0a, l0b, m, k, n, 0)
     bench.call("data_move", ub, l0c, 0, 1, m * n // 256, 0, 0, 1)
     l1 = bench.tensor("L1", "float16", m * n)
     bench.call("data_move", l1, ub, 0, 1, m * n // 16, 0, 0)
     for i in range(m // 16):
         bench.call("load2dv1", l0a.at(i * n * 16), l1.at(i * 256), 0, n // 16, m // 16, 0, False)
-    load_b(bench, l0b, d, n, p, "B as NZ")
+    load(bench, l0b, d)
     bench.call("mmad", l0c, l0a, l0b, m, n, p, 0)
     result = gather(l0c.values, m, p, lambda r, c: offset_c(r, c, m))
     middle = expected_product(a, b).astype(np.float16)

@@ -163,10 +163,3 @@ def test_load3d_is_checked(bench):
     out = bench.tensor("UB", "float16", 3 * 256)
     bench.refuses(TikBoundsError, "src", "load3dv1", out, short, **window(c1_index=1))
     bench.refuses(TikBoundsError, "dst", "load3dv1", out, short, **window(jump_stride=2))
-
-
-def test_decreasing_mode_elsewhere_warns_and_increases(bench):
-    assert check("load2dv1", recorded("float16", "L0A"), recorded("float16", "L1"), 1, 1, 1, 0, False, "dec")
-    src, dst = bench.tensor("L1", "float16", 768, np.arange(768)), bench.tensor("L0A", "float16", 512)
-    bench.call("load2dv1", dst, src, 1, 2, 1, 0, False, "dec")
-    np.testing.assert_array_equal(dst.values, np.arange(256, 768))

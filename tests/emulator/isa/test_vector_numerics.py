@@ -6,6 +6,7 @@ import math
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -165,6 +166,15 @@ FUNCTIONS = [
 ]
 
 
+def check_implementations(monkeypatch: pytest.MonkeyPatch, result: Callable[[], np.ndarray]) -> None:
+    """All implementations give the same bits."""
+    results = []
+    for mode in ("0", "", "generic"):
+        monkeypatch.setenv("TIKEMU_NATIVE", mode)
+        results.append(result().tobytes())
+    assert results[0] == results[1] == results[2]
+
+
 @pytest.mark.usefixtures("native_library")
 @pytest.mark.filterwarnings("ignore::tikemu.errors.TikWarning")
 @pytest.mark.parametrize(("api", "scalars"), FUNCTIONS)
@@ -173,11 +183,7 @@ def test_native_equals_numpy(api: str, scalars: tuple[float, ...], monkeypatch: 
     rng = np.random.default_rng(0)
     patterns = rng.integers(0, 1 << 32, 1 << 16, dtype=np.uint64).astype(np.uint32)
     for values in (ALL_HALVES, np.concatenate([EDGES32, patterns]).view(np.float32)):
-        results = []
-        for mode in ("0", "", "generic"):
-            monkeypatch.setenv("TIKEMU_NATIVE", mode)
-            results.append(apply(api, values, *scalars).view(f"uint{8 * values.itemsize}"))
-        assert (results[0] == results[1]).all() and (results[0] == results[2]).all()
+        check_implementations(monkeypatch, lambda given=values: apply(api, given, *scalars))
 
 
 @pytest.mark.usefixtures("native_library")
@@ -187,14 +193,14 @@ def test_native_equals_numpy_for_pairs(api: str, dtype: str, monkeypatch: pytest
     rng = np.random.default_rng(1)
     width = 256 // np.dtype(dtype).itemsize
     patterns = rng.integers(0, 256, 3 * 60 * 256, dtype=np.uint8).view(dtype).reshape(3, -1)
-    results = []
-    for mode in ("0", "", "generic"):
-        monkeypatch.setenv("TIKEMU_NATIVE", mode)
+
+    def result() -> np.ndarray:
         bench = Bench()
         x, y, z = (bench.ub(part) for part in patterns)
         bench.call(api, width, z, x, y, 60, 1, 1, 1, 8, 8, 8)
-        results.append(z.values.view(np.uint8))
-    assert (results[0] == results[1]).all() and (results[0] == results[2]).all()
+        return z.values
+
+    check_implementations(monkeypatch, result)
 
 
 def test_float16_conversion_is_exact() -> None:
@@ -211,28 +217,21 @@ def test_float16_conversion_is_exact() -> None:
 
 
 # ------------------------------------------------------------------------------------------- the library itself
-def test_without_the_library(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
-    monkeypatch.setattr(native, "library_folder", lambda: tmp_path)
+@pytest.mark.parametrize("home", [True, False])
+def test_without_the_library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, home: bool) -> None:
+    """A container may run as a user that the system does not know, and who has no home."""
+
+    def folder() -> Path:
+        if not home:
+            raise RuntimeError("no home")
+        return tmp_path
+
+    monkeypatch.setattr(native, "library_folder", folder)
     monkeypatch.setenv("TIKEMU_NATIVE", "")
     native._load.cache_clear()
     try:
         assert not native.available()
         assert apply("vec_adds", np.array([1.0], np.float16), 1.0)[0] == 2
-    finally:
-        native._load.cache_clear()
-
-
-def test_a_user_without_a_home_has_no_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A container may run as a user that the system does not know."""
-
-    def homeless() -> None:
-        raise RuntimeError("no home")
-
-    monkeypatch.setenv("TIKEMU_NATIVE", "")
-    monkeypatch.setattr(native, "library_folder", homeless)
-    native._load.cache_clear()
-    try:
-        assert not native.available()
     finally:
         native._load.cache_clear()
 

@@ -162,17 +162,15 @@ def test_the_whole_unified_buffer_can_be_used_with_a_warning(kernel: Any) -> Non
         build(kernel, 256000)
 
 
-def test_the_planned_part_of_the_unified_buffer_needs_no_warning(kernel: Any, no_warnings: None) -> None:
-    build(kernel, 253952)
+@pytest.mark.parametrize("strict", [False, True])
+def test_the_planned_part_of_the_unified_buffer_needs_no_warning(soc: str, strict: bool, no_warnings: None) -> None:
+    with use_options(Options(strict=strict)):
+        build(tik.Tik(), 253952)
 
 
 def test_strict_refuses_more_than_the_planned_part(strict: None, kernel: Any) -> None:
     with pytest.raises(TikMemoryError, match="253952"):
         build(kernel, 253952 + 32)
-
-
-def test_strict_accepts_the_planned_part(strict: None, kernel: Any, no_warnings: None) -> None:
-    build(kernel, 253952)
 
 
 def test_the_limit_is_configurable(soc: str) -> None:

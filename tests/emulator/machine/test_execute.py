@@ -14,7 +14,7 @@ from tests.emulator.support.element_kernel import INTEGERS, program, values
 
 # ------------------------------------------------------------------------------------------------ control flow
 def test_loops_branches_break_and_continue(kernel: Any) -> None:
-    def body(out: Any) -> None:
+    with program(kernel) as out:
         total = kernel.Scalar("int32", init_value=0)
         steps = kernel.Scalar("int32", init_value=0)
         with kernel.for_range(0, 10) as i:
@@ -34,9 +34,8 @@ def test_loops_branches_break_and_continue(kernel: Any) -> None:
                 total.set_as(total + 1)
         out[0].set_as(total)
         out[1].set_as(steps)
-
     # i = 0, 2, 4, 6; two inner steps each.
-    assert values(program(kernel, body))[:2] == [100 + 10 + 100 + 1, 8]
+    assert values(kernel)[:2] == [100 + 10 + 100 + 1, 8]
 
 
 def test_return_ends_the_kernel(kernel: Any) -> None:
@@ -53,14 +52,11 @@ def test_return_ends_the_kernel(kernel: Any) -> None:
 
 def test_run_time_loop_bounds(kernel: Any) -> None:
     n = kernel.InputScalar("int32", "n")
-
-    def body(out: Any) -> None:
+    with program(kernel, inputs=[n]) as out:
         count = kernel.Scalar("int32", init_value=0)
         with kernel.for_range(2, n):
             count.set_as(count + 1)
         out[0].set_as(count)
-
-    program(kernel, body, inputs=[n])
     assert values(kernel, {"n": 6})[0] == 4
     with pytest.warns(TikWarning, match="bounds of for_range"):
         assert values(kernel, {"n": 1})[0] == 0
@@ -70,31 +66,25 @@ def test_run_time_loop_bounds(kernel: Any) -> None:
 
 def test_run_time_loop_from_a_negative_begin(kernel: Any) -> None:
     n = kernel.InputScalar("int32", "n")
-
-    def body(out: Any) -> None:
-        with kernel.for_range(n, 3):
-            out[0].set_as(1)
-
+    with program(kernel, inputs=[n]) as out, kernel.for_range(n, 3):
+        out[0].set_as(1)
     with pytest.raises(TikBoundsError, match="got begint -1 and endt 3"):
-        values(program(kernel, body, inputs=[n]), {"n": -1})
+        values(kernel, {"n": -1})
 
 
 def test_four_hundred_branches(kernel: Any) -> None:
     n = kernel.InputScalar("int32", "n")
-
-    def body(out: Any) -> None:
+    with program(kernel, inputs=[n]) as out:
         with kernel.if_scope(n == 0):
             out[0].set_as(1000)
         for case in range(1, 400):
             with kernel.elif_scope(n == case):
                 out[0].set_as(case)
-
-    program(kernel, body, inputs=[n])
     assert [values(kernel, {"n": n})[0] for n in (0, 1, 399)] == [1000, 1, 399]
 
 
 def test_deeply_nested_scopes(kernel: Any) -> None:
-    def body(out: Any) -> None:
+    with program(kernel) as out:
         n = kernel.Scalar("int32", init_value=1)
 
         def nest(level: int) -> None:
@@ -105,51 +95,45 @@ def test_deeply_nested_scopes(kernel: Any) -> None:
                 nest(level - 1)
 
         nest(60)
-
-    assert values(program(kernel, body))[0] == 7
+    assert values(kernel)[0] == 7
 
 
 def test_long_unrolled_programs(kernel: Any) -> None:
     """Python loops around instructions give thousands of statements."""
-
-    def body(out: Any) -> None:
+    one = kernel.Tensor("int32", (8,), tik.scope_ubuf, "one")
+    kernel.vector_dup(8, one, 1, 1, 1, 8)
+    with program(kernel) as out:
         kernel.vector_dup(8, out, 0, 1, 1, 8)
         for _ in range(5000):
             kernel.vec_add(8, out, out, one, 1, 8, 8, 8)
-
-    one = kernel.Tensor("int32", (8,), tik.scope_ubuf, "one")
-    kernel.vector_dup(8, one, 1, 1, 1, 8)
-    assert values(program(kernel, body)) == [5000] * 8
+    assert values(kernel) == [5000] * 8
 
 
 # ------------------------------------------------------------------------------------------------ scalars and elements
 def test_scalar_arrays_with_run_time_indices(kernel: Any) -> None:
-    def body(out: Any) -> None:
+    with program(kernel) as out:
         array = kernel.ScalarArray("int32", 4, "array", init_value=[10, 20, 30, 40])
         with kernel.for_range(0, 4) as i:
             array[i].set_as(array[3 - i] + i)
         for n in range(4):
             out[n].set_as(array[n])
-
     # 40, 31, then 31 + 2, 40 + 3
-    assert values(program(kernel, body))[:4] == [40, 31, 33, 43]
+    assert values(kernel)[:4] == [40, 31, 33, 43]
 
 
 def test_scalar_array_index_out_of_range(kernel: Any) -> None:
-    def body(out: Any) -> None:
+    with program(kernel):
         array = kernel.ScalarArray("int32", 4, "array", init_value=0)
         with kernel.for_range(3, 5) as i:
             array[i].set_as(1)
-
     with pytest.raises(TikBoundsError, match="index 4 is out of range for a ScalarArray of length 4"):
-        values(program(kernel, body))
+        values(kernel)
 
 
 @pytest.mark.parametrize("dtype", [*INTEGERS, "float16", "float32"])
 def test_elements_of_every_dtype(kernel: Any, dtype: str) -> None:
     source = kernel.Tensor(dtype, (64,), tik.scope_gm, "source")
-
-    def body(out: Any) -> None:
+    with program(kernel, 64, dtype, [source]) as out:
         held = kernel.Tensor(dtype, (64,), tik.scope_ubuf, "held")
         kernel.data_move(held, source, 0, 1, 64 * np.dtype(dtype).itemsize // 32, 0, 0)
         value = kernel.Scalar(dtype)
@@ -157,8 +141,6 @@ def test_elements_of_every_dtype(kernel: Any, dtype: str) -> None:
             value.set_as(held[i])
             out[31 - i].set_as(value)
             out[32 + i].set_as(held[i * 2])
-
-    program(kernel, body, 64, dtype, [source])
     if dtype.startswith("float"):
         data = np.linspace(-3, 60000, 64).astype(dtype)
     else:
@@ -170,27 +152,23 @@ def test_elements_of_every_dtype(kernel: Any, dtype: str) -> None:
 
 
 def test_reinterpreted_elements(kernel: Any) -> None:
-    def body(out: Any) -> None:
+    with program(kernel) as out:
         value = kernel.Scalar("float32", init_value=1.5)
         out.reinterpret_cast_to("float32")[2].set_as(value)
         out.reinterpret_cast_to("uint16")[15].set_as(0x1234)
-
-    got = values(program(kernel, body))
+    got = values(kernel)
     assert got[2] == 0x3FC00000 and got[7] == 0x12340000
 
 
 @pytest.mark.parametrize("read", [True, False])
 def test_element_out_of_range_names_line_and_tensor(kernel: Any, read: bool) -> None:
     n = kernel.InputScalar("int32", "n")
-
-    def body(out: Any) -> None:
+    with program(kernel, inputs=[n]) as out:
         value = kernel.Scalar("int32", init_value=0)
         if read:
             value.set_as(out[n])
         else:
             out[n].set_as(value)
-
-    program(kernel, body, inputs=[n])
     values(kernel, {"n": 7})
     for index in (8, -1):
         with pytest.raises(TikBoundsError, match=f"element {index} of tensor 'out'.*8 elements(.|\n)*test_execute"):
@@ -199,11 +177,8 @@ def test_element_out_of_range_names_line_and_tensor(kernel: Any, read: bool) -> 
 
 def test_operand_outside_its_tensor(kernel: Any) -> None:
     n = kernel.InputScalar("int32", "n")
-
-    def body(out: Any) -> None:
+    with program(kernel, 16, inputs=[n]) as out:
         kernel.vec_add(8, out[n], out, out, 1, 8, 8, 8)
-
-    program(kernel, body, 16, inputs=[n])
     values(kernel, {"n": 8})
     with pytest.raises(TikBoundsError, match=r"'out' is accessed at element 24(.|\n)*vec_add"):
         values(kernel, {"n": 24})
@@ -211,13 +186,10 @@ def test_operand_outside_its_tensor(kernel: Any) -> None:
 
 def test_run_time_shape_beyond_its_reserve(kernel: Any) -> None:
     n = kernel.InputScalar("int32", "n")
-
-    def body(out: Any) -> None:
+    with program(kernel, inputs=[n]) as out:
         held = kernel.Tensor("int32", (n, 8), tik.scope_ubuf, "held", max_mem_size=128)
         kernel.vector_dup(8, held, 3, 1, 1, 8)
         kernel.data_move(out, held, 0, 1, 1, 0, 0)
-
-    program(kernel, body, inputs=[n])
     assert values(kernel, {"n": 4}) == [3] * 8
     for numerics in (True, False):
         with pytest.raises(TikBoundsError, match="The space required exceeds max_mem_size: tensor 'held' needs 160"):
@@ -225,20 +197,20 @@ def test_run_time_shape_beyond_its_reserve(kernel: Any) -> None:
 
 
 def test_shape_that_grows_after_the_definition(kernel: Any) -> None:
-    def body(out: Any) -> None:
+    with program(kernel):
         n = kernel.Scalar("int32", init_value=1)
         held = kernel.Tensor("int32", (n, 8), tik.scope_ubuf, "held", max_mem_size=64)
         with kernel.for_range(0, 3):
             kernel.vector_dup(8, held, 3, 1, 1, 8)
             n.set_as(n + 1)
-
     with pytest.raises(TikBoundsError, match="exceeds max_mem_size(.|\n)*vector_dup"):
-        values(program(kernel, body))
+        values(kernel)
 
 
 def test_run_time_slice_beyond_the_tensor(kernel: Any) -> None:
     n = kernel.InputScalar("int32", "n")
-    program(kernel, lambda out: kernel.vector_dup(8, out[0:n], 3, 1, 1, 8), inputs=[n])
+    with program(kernel, inputs=[n]) as out:
+        kernel.vector_dup(8, out[0:n], 3, 1, 1, 8)
     assert values(kernel, {"n": 8}) == [3] * 8
     with pytest.raises(TikBoundsError, match="slice of tensor 'out' ends at element 9, but it has 8"):
         values(kernel, {"n": 9})
@@ -266,12 +238,8 @@ def test_float_arguments_with_equal_keys_stay_apart(kernel: Any) -> None:
 def test_more_distinct_arguments_than_the_cache_holds(kernel: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tikemu.machine.calls.site.LIMIT", 3)
     source = kernel.Tensor("int32", (128,), tik.scope_gm, "source")
-
-    def body(out: Any) -> None:
-        with kernel.for_range(0, 2), kernel.for_range(0, 16) as i:
-            kernel.data_move(out[i * 8], source[i * 8], 0, 1, 1, 0, 0)
-
-    program(kernel, body, 128, inputs=[source])
+    with program(kernel, 128, inputs=[source]) as out, kernel.for_range(0, 2), kernel.for_range(0, 16) as i:
+        kernel.data_move(out[i * 8], source[i * 8], 0, 1, 1, 0, 0)
     data = np.arange(128, dtype=np.int32)
     result = tikemu.run(kernel, {"source": data})
     np.testing.assert_array_equal(result.outputs["target"], data)
@@ -283,13 +251,9 @@ def test_more_distinct_arguments_than_the_cache_holds(kernel: Any, monkeypatch: 
 def test_more_footprints_than_are_kept(kernel: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Dropping old footprints changes no results, and of the time only flags that would not be waited for."""
     source = kernel.Tensor("int32", (512,), tik.scope_gm, "source")
-
-    def body(out: Any) -> None:
-        with kernel.for_range(0, 3), kernel.for_range(0, 64) as i:
-            kernel.data_move(out[i * 8], source[i * 8], 0, 1, 1, 0, 0)
-            kernel.vec_add(8, out[i * 8], out[i * 8], out[i * 8], 1, 8, 8, 8)
-
-    program(kernel, body, 512, inputs=[source])
+    with program(kernel, 512, inputs=[source]) as out, kernel.for_range(0, 3), kernel.for_range(0, 64) as i:
+        kernel.data_move(out[i * 8], source[i * 8], 0, 1, 1, 0, 0)
+        kernel.vec_add(8, out[i * 8], out[i * 8], out[i * 8], 1, 8, 8, 8)
     data = np.arange(512, dtype=np.int32)
     options = Options(sync="optimistic")
     expected = tikemu.run(kernel, {"source": data}, options=options)

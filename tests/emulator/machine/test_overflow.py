@@ -46,12 +46,12 @@ def fill(dtype, value, lanes=None):
 BINARY = {"vec_add": (1, 1), "vec_sub": (1, -1), "vec_mul": (1, 1), "vdiv": (1, 1e-5), "vmla": (1, 1), "vmadd": (1, 1)}
 
 
-def binary(name):
+def binary(name, mask=None):
     """A body that calls a two-source instruction, in the form of its family."""
 
     def body(kernel, x, y):
         strides = (1, 8, 8, 8) if name.startswith("vec_") else (1, 1, 1, 1, 8, 8, 8)
-        getattr(kernel, name)(LANES[x.dtype], x if name in ("vmla", "vmadd") else y, x, y, *strides)
+        getattr(kernel, name)(mask or LANES[x.dtype], x if name in ("vmla", "vmadd") else y, x, y, *strides)
 
     return body
 
@@ -164,29 +164,23 @@ def test_integers_to_half(soc, arithmetic, value, found):
         target = kernel.Tensor("float16", (64,), tik.scope_ubuf, "target")
         kernel.vec_conv(64, "", target, x, 1, 4, 8, 1.0)
 
-    assert (
-        bool(
-            overflow(
-                body,
-                fill("int32", value),
-            )
-        )
-        is found
-    )
+    assert bool(overflow(body, fill("int32", value))) is found
 
 
 # ------------------------------------------------------------------------------------------------ Cube and L0C
 def product(value, m=16, dst="float32", out=None):
-    """C = A B of 16 x 16 tiles that hold ``value``; ``out``: moved to the Unified Buffer in this type."""
+    """C = A B of one or two 16 x 16 tiles, and a tile that holds ``value``; ``out``: C is moved to the Unified Buffer
+    in this type."""
 
-    def body(kernel, x):
-        l1 = kernel.Tensor("float16", (16, 16), tik.scope_cbuf, "l1")
+    def body(kernel, *tiles):
+        l1 = kernel.Tensor("float16", (2, 16, 16), tik.scope_cbuf, "l1")
         a = kernel.Tensor("float16", (16, 16), tik.scope_ca, "a")
         b = kernel.Tensor("float16", (16, 16), tik.scope_cb, "b")
         c = kernel.Tensor(dst, (16, 16), tik.scope_cc, "c")
-        kernel.data_move(l1, x, 0, 1, 16, 0, 0)
+        kernel.data_move(l1, tiles[0], 0, 1, 16, 0, 0)
+        kernel.data_move(l1[256], tiles[-1], 0, 1, 16, 0, 0)
         kernel.load2dv1(a, l1, 0, 1, 1, 0)
-        kernel.load2dv1(b, l1, 0, 1, 1, 0)
+        kernel.load2dv1(b, l1, 1, 1, 1, 0)
         kernel.mmad(c, a, b, m, 16, 16, 0)
         if out:
             target = kernel.Tensor(out, (16, 16), tik.scope_ubuf, "target")
@@ -218,20 +212,8 @@ def test_rows_of_padding_are_not_computed(soc):
     body, data = product(1, m=3)
     data[3:] = np.inf  # rows of A behind m; B is the same fractal, so its columns are kept finite
     assert overflow(body, data)
-
-    def apart(kernel, x, y):
-        l1 = kernel.Tensor("float16", (2, 16, 16), tik.scope_cbuf, "l1")
-        a = kernel.Tensor("float16", (16, 16), tik.scope_ca, "a")
-        b = kernel.Tensor("float16", (16, 16), tik.scope_cb, "b")
-        c = kernel.Tensor("float32", (16, 16), tik.scope_cc, "c")
-        kernel.data_move(l1, x, 0, 1, 16, 0, 0)
-        kernel.data_move(l1[256], y, 0, 1, 16, 0, 0)
-        kernel.load2dv1(a, l1, 0, 1, 1, 0)
-        kernel.load2dv1(b, l1, 1, 1, 1, 0)
-        kernel.mmad(c, a, b, 3, 16, 16, 0)
-
     for strict in (False, True):
-        assert not overflow(apart, data, np.ones((16, 16), np.float16), strict=strict)
+        assert not overflow(body, data, np.ones((16, 16), np.float16), strict=strict)
 
 
 def test_undefined_rows_are_no_results_in_strict_mode(soc):
@@ -279,30 +261,25 @@ def test_copies_set_nothing(soc, arithmetic, dtype, strict):
 @pytest.mark.parametrize("name", ["vec_add", "vec_mul", "vmla"])
 def test_lanes_that_the_mask_leaves_out_do_not_count(soc, arithmetic, dtype, name):
     half = LANES[dtype] // 2
-
-    def body(mask):
-        def call(kernel, x):
-            strides = (1, 8, 8, 8) if name.startswith("vec_") else (1, 1, 1, 1, 8, 8, 8)
-            getattr(kernel, name)(mask, x, x, x, *strides)
-
-        return call
-
     data = fill(dtype, 1)
     data[half:] = LARGE[dtype]
     every_second = [0x5555555555555555 if dtype == "float16" else 0, 0x5555555555555555]
-    assert not overflow(body(half), data)
-    assert overflow(body(half + 1), data)
+    assert not overflow(binary(name, half), data, data)
+    assert overflow(binary(name, half + 1), data, data)
     data[:] = 1
     data[1::2] = LARGE[dtype]
-    assert not overflow(body(every_second), data)
+    assert not overflow(binary(name, every_second), data, data)
     data[2] = LARGE[dtype]
-    assert overflow(body(every_second), data)
+    assert overflow(binary(name, every_second), data, data)
 
 
 @pytest.mark.parametrize("name", ["vec_exp", "vec_conv", "vcmax", "vcadd", "vcgmax"])
 def test_lanes_that_the_mask_leaves_out_of_functions_do_not_count(soc, arithmetic, name):
-    def body(mask):
-        def call(kernel, x, y):
+    data = fill("float16", 1)
+    data[5] = np.inf
+
+    def found(mask):
+        def body(kernel, x, y):
             if name == "vec_exp":
                 kernel.vec_exp(mask, y, x, 1, 8, 8)
             elif name == "vec_conv":
@@ -310,13 +287,9 @@ def test_lanes_that_the_mask_leaves_out_of_functions_do_not_count(soc, arithmeti
             else:
                 getattr(kernel, name)(mask, y, x, 1, 1, 1, 8)
 
-        return call
+        return bool(overflow(body, data, fill("float16", 0)))
 
-    data = fill("float16", 1)
-    data[5] = np.inf
-    assert not overflow(body(5), data, fill("float16", 0))
-    assert overflow(body(6), data, fill("float16", 0))
-    assert not overflow(body([0, 0b111011111]), data, fill("float16", 0))
+    assert [found(mask) for mask in (5, 6, [0, 0b111011111])] == [False, True, False]
 
 
 # ------------------------------------------------------------------------------------------------ what is kept

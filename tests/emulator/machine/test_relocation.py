@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-
 import numpy as np
 import pytest
 import tikemu
@@ -12,6 +10,7 @@ from tikemu.machine.calls import relocation, site
 
 from tests.emulator.support.random_program import Generator
 
+pytestmark = pytest.mark.usefixtures("soc", "quiet")
 EVERY, NONE = 0, 1 << 30
 
 
@@ -20,9 +19,7 @@ def _both(monkeypatch, build, feeds, **options):
     results = []
     for kept in (EVERY, NONE):
         monkeypatch.setattr(site, "KEPT", kept)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", TikWarning)
-            results.append(tikemu.run(build(), feeds, options=Options(**options)))
+        results.append(tikemu.run(build(), feeds, options=Options(**options)))
     moved, fresh = results
     for name, array in fresh.outputs.items():
         np.testing.assert_array_equal(moved.outputs[name].view(np.uint8), array.view(np.uint8))
@@ -50,17 +47,16 @@ def moves(monkeypatch):
 
 
 @pytest.mark.parametrize("seed", range(100, 112))
-def test_random_programs(soc, monkeypatch, seed):
+def test_random_programs(monkeypatch, seed):
     generator = Generator(seed)
     _both(monkeypatch, lambda: generator.tik, generator.feeds())
 
 
-def _kernel(body, size=4096, dtype="float32"):
+def _kernel(body, *arguments):
     """A built kernel whose statements ``body`` writes, between two GM tensors."""
     instance = tik.Tik()
-    source = instance.Tensor(dtype, (size,), tik.scope_gm, "source")
-    target = instance.Tensor(dtype, (size,), tik.scope_gm, "target")
-    body(instance, source, target)
+    source, target = (instance.Tensor("float32", (4096,), tik.scope_gm, name) for name in ("source", "target"))
+    body(instance, source, target, *arguments)
     instance.BuildCCE("moving", [source], [target])
     return instance
 
@@ -69,7 +65,7 @@ FEEDS = {"source": np.random.default_rng(3).standard_normal(4096).astype(np.floa
 
 
 @pytest.mark.parametrize("strict", [False, True])
-def test_loop_over_rows(soc, monkeypatch, moves, strict):
+def test_loop_over_rows(monkeypatch, moves, strict):
     """Moves, scalars from memory, reductions, fills, conversions and in-place instructions at run-time offsets."""
 
     def body(instance, source, target):
@@ -97,7 +93,7 @@ def test_loop_over_rows(soc, monkeypatch, moves, strict):
     assert moves[0] >= 9 * 64
 
 
-def test_strict_marks_move_too(soc, monkeypatch, moves):
+def test_strict_marks_move_too(monkeypatch, moves):
     """Copies at run-time offsets carry the marks of undefined bytes; the third row is never written."""
 
     def body(instance, source, target, rows):
@@ -111,16 +107,16 @@ def test_strict_marks_move_too(soc, monkeypatch, moves):
             instance.vadds(64, y[i, 0], y[i, 0], 1.0, 1, 1, 1, 8, 8)
         instance.data_move(target, y, 0, 1, 512, 0, 0)
 
-    result = _both(monkeypatch, lambda: _kernel(lambda *given: body(*given, 0)), FEEDS, strict=True)
+    result = _both(monkeypatch, lambda: _kernel(body, 0), FEEDS, strict=True)
     np.testing.assert_array_equal(result.outputs["target"], FEEDS["source"] + np.float32(1))
     assert moves[0] > 64
     monkeypatch.setattr(site, "KEPT", EVERY)
     with pytest.raises(TikUndefinedError, match=r"64|256 undefined bytes of tensor 'y' \(element 128"):
-        tikemu.run(_kernel(lambda *given: body(*given, 1)), FEEDS, options=Options(strict=True))
+        tikemu.run(_kernel(body, 1), FEEDS, options=Options(strict=True))
 
 
 @pytest.mark.parametrize("kept", [EVERY, NONE])
-def test_bounds_are_checked_at_every_address(soc, monkeypatch, kept):
+def test_bounds_are_checked_at_every_address(monkeypatch, kept):
     def body(instance, source, target, last):
         x = instance.Tensor("float32", (64 * 64,), tik.scope_ubuf, "x")
         with instance.for_range(0, last) as i:
@@ -128,13 +124,13 @@ def test_bounds_are_checked_at_every_address(soc, monkeypatch, kept):
         instance.data_move(target, x, 0, 1, 512, 0, 0)
 
     monkeypatch.setattr(site, "KEPT", kept)
-    tikemu.run(_kernel(lambda *given: body(*given, 64)), FEEDS)
+    tikemu.run(_kernel(body, 64), FEEDS)
     with pytest.raises(TikBoundsError, match="test_relocation.py"):
-        tikemu.run(_kernel(lambda *given: body(*given, 65)), FEEDS)
+        tikemu.run(_kernel(body, 65), FEEDS)
 
 
 @pytest.mark.parametrize("source_of", [lambda i: (13 - i) * 128, lambda i: 0 * i], ids=["apart", "in place"])
-def test_overlap_is_found_at_every_address(soc, monkeypatch, source_of):
+def test_overlap_is_found_at_every_address(monkeypatch, source_of):
     """Operands that are apart, or the same, at first, and then such that a repeat writes what a later one reads."""
 
     def body(instance, source, target):
@@ -150,7 +146,7 @@ def test_overlap_is_found_at_every_address(soc, monkeypatch, source_of):
         tikemu.run(_kernel(body), FEEDS)
 
 
-def test_cost_depends_on_the_layer_of_the_banks(soc, monkeypatch, moves):
+def test_cost_depends_on_the_layer_of_the_banks(monkeypatch, moves):
     """Operands 64 KiB apart lie in different banks; a walk may cross from one layer to the next."""
 
     def body(instance, source, target):
@@ -164,7 +160,7 @@ def test_cost_depends_on_the_layer_of_the_banks(soc, monkeypatch, moves):
     assert moves[0] > 20
 
 
-def test_cube_operands_move(soc, monkeypatch, moves):
+def test_cube_operands_move(monkeypatch, moves):
     def body(instance, source, target):
         half = instance.Tensor("float16", (4096,), tik.scope_ubuf, "half")
         x = instance.Tensor("float32", (4096,), tik.scope_ubuf, "x")

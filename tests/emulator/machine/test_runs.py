@@ -133,17 +133,13 @@ def test_other_options_and_sizes_take_effect_in_a_second_run(kernel: Any) -> Non
 
 def test_warnings_come_in_every_run(kernel: Any) -> None:
     n = kernel.InputScalar("int32", "n")
-    program(kernel, lambda out: _empty_loop(kernel, out, n), inputs=[n])
+    with program(kernel, inputs=[n]) as out:
+        out[0].set_as(0)
+        with kernel.for_range(3, n):
+            out[0].set_as(1)
     for _ in range(2):
         with pytest.warns(TikWarning, match="bounds of for_range"):
             values(kernel, {"n": 1})
-
-
-def _empty_loop(kernel: Any, out: Any, n: Any) -> None:
-    """Writes 1 inside a loop from 3 to ``n``, and 0 before."""
-    out[0].set_as(0)
-    with kernel.for_range(3, n):
-        out[0].set_as(1)
 
 
 def test_programs_are_released_with_their_prepared_run(kernel: Any) -> None:
@@ -212,7 +208,8 @@ def test_wrong_inputs_are_refused(kernel: Any, feeds: dict, message: str) -> Non
 )
 def test_wrong_input_scalars_are_refused(kernel: Any, value: Any, message: str) -> None:
     n = kernel.InputScalar("int32", "n")
-    program(kernel, lambda out: out[0].set_as(n), inputs=[n])
+    with program(kernel, inputs=[n]) as out:
+        out[0].set_as(n)
     with pytest.raises(TikParamError, match=message):
         tikemu.run(kernel, {"n": value})
 
@@ -247,15 +244,13 @@ def test_unbounded_global_tensors_take_the_size_of_what_is_fed(kernel: Any) -> N
 
 def test_initial_values_of_global_constants(kernel: Any) -> None:
     table = kernel.Tensor("int32", (8,), tik.scope_gm, "table", init_value=list(range(8)))
-
-    def body(out: Any) -> None:
+    with program(kernel) as out:
         kernel.data_move(out, table, 0, 1, 1, 0, 0)
-
-    assert values(program(kernel, body)) == list(range(8))
+    assert values(kernel) == list(range(8))
 
 
 def test_debug_print_shows_tensors_and_scalars(kernel: Any, capsys: pytest.CaptureFixture) -> None:
-    def body(out: Any) -> None:
+    with program(kernel) as out:
         total = kernel.Scalar("int32", "total", init_value=0)
         with kernel.for_range(0, 2, name="i") as i:
             total.set_as(total + i + 1)
@@ -263,8 +258,7 @@ def test_debug_print_shows_tensors_and_scalars(kernel: Any, capsys: pytest.Captu
             kernel.tikdb.debug_print("out[0] + total * i")
         kernel.tikdb.debug_print("out[:2]")
         kernel.tikdb.debug_print("nothing")
-
-    values(program(kernel, body))
+    values(kernel)
     assert capsys.readouterr().out.splitlines() == [
         "out[0] + total * i = 1",
         "out[0] + total * i = 4",
@@ -277,17 +271,13 @@ def test_progress_bar_appears_when_asked(
     kernel: Any, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tikemu.machine.progress._INTERVAL", 0.0)
-    program(kernel, lambda out: _sum_to(kernel, out, 1000))
+    with program(kernel) as out:
+        total = kernel.Scalar("int32", init_value=0)
+        with kernel.for_range(0, 1000) as i:
+            total.set_as(total + i)
+        out[0].set_as(total)
     assert values(kernel, progress=True)[0] == 499500
     shown = capsys.readouterr().err
     assert "kernel [###" in shown and "50%" in shown and shown.endswith("\r\033[K")
     values(kernel, progress=False)
     assert capsys.readouterr().err == ""
-
-
-def _sum_to(kernel: Any, out: Any, count: int) -> None:
-    """Sums the numbers below ``count`` in a Scalar."""
-    total = kernel.Scalar("int32", init_value=0)
-    with kernel.for_range(0, count) as i:
-        total.set_as(total + i)
-    out[0].set_as(total)

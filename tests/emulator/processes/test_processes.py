@@ -66,38 +66,32 @@ def test_whole_operators(build: Any, setting: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_random_programs(seed: int, tmp_path: Path) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", TikWarning)
-        generator = Generator(seed)
+def test_random_programs(quiet: None, seed: int, tmp_path: Path) -> None:
+    generator = Generator(seed)
     check_same(generator.tik, generator.feeds(), tmp_path, processes=3)
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_blocks_that_meet(seed: int, tmp_path: Path) -> None:
+def test_blocks_that_meet(quiet: None, seed: int, tmp_path: Path) -> None:
     check_blocks(seed, tmp_path, list(SETTINGS)[seed % len(SETTINGS)])
 
 
 @CAMPAIGN.params()
-def test_blocks_that_meet_often(first: int, tmp_path: Path) -> None:
+def test_blocks_that_meet_often(quiet: None, first: int, tmp_path: Path) -> None:
     CAMPAIGN.run(first, lambda seed: [check_blocks(seed, tmp_path, setting) for setting in SETTINGS])
 
 
 def check_blocks(seed: int, folder: Path, setting: str) -> None:
     """One random program in one setting."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", TikWarning)
-        program = BlockProgram(seed)
+    program = BlockProgram(seed)
     check_same(program.tik, program.feeds(), folder, **SETTINGS[setting])
 
 
-def test_random_blocks_meet_in_every_way(tmp_path: Path) -> None:
+def test_random_blocks_meet_in_every_way(quiet: None, tmp_path: Path) -> None:
     """The generator has programs for each way to run, with errors, warnings and saturation."""
     seen = set()
     for seed in range(20):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", TikWarning)
-            program = BlockProgram(seed)
+        program = BlockProgram(seed)
         found = check_same(program.tik, program.feeds(), tmp_path, trace=False)
         seen |= modes(program.tik) or {"apart"}
         seen |= {name for name in ("error", "warnings", "overflow") if found.get(name)}

@@ -93,9 +93,6 @@ def test_image_to_column_with_run_time_window():
         np.testing.assert_array_equal(result[point], expected)
 
 
-# -------------------------------------------------------------------------------------------------- whole-tensor APIs
-
-
 def test_scalar_functions_steer_a_program():
     instance = tik.Tik(disable_debug=False)
     value = instance.InputScalar("float32", "value")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
+from collections.abc import Iterator, Sequence
 from typing import Any, Callable
 
 import numpy as np
@@ -12,18 +14,16 @@ from tikemu import Options, TikWarning, tik
 INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
 
 
-def program(
-    instance: Any, body: Callable[[Any], None], count: int = 8, dtype: str = "int32", inputs: list | None = None
-) -> Any:
-    """A kernel that fills a tensor ``out`` element by element: ``body(out)``, then it is stored."""
+@contextlib.contextmanager
+def program(instance: Any, count: int = 8, dtype: str = "int32", inputs: Sequence[Any] = ()) -> Iterator[Any]:
+    """A kernel that fills a tensor, which this gives, element by element; then it is stored."""
     target = instance.Tensor(dtype, (count,), tik.scope_gm, "target")
     out = instance.Tensor(dtype, (count,), tik.scope_ubuf, "out")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TikWarning)
-        body(out)
+        yield out
         instance.data_move(target, out, 0, 1, count * np.dtype(dtype).itemsize // 32, 0, 0)
-        instance.BuildCCE("kernel", inputs or [], [target])
-    return instance
+        instance.BuildCCE("kernel", list(inputs), [target])
 
 
 def values(instance: Any, feeds: dict | None = None, **options: Any) -> list:

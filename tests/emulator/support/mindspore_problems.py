@@ -70,6 +70,23 @@ def described(array: np.ndarray, **more: Any) -> dict[str, Any]:
     }
 
 
+def from_input(
+    x: np.ndarray,
+    truth: np.ndarray,
+    bound: Any = 0.0,
+    reduce: Callable[[np.ndarray], np.ndarray] = np.asarray,
+    **more: Any,
+) -> Problem:
+    """The problem of a kernel that computes ``res``, of the type of its only input, from ``input_x``; ``more``
+    arguments of its function."""
+    return Problem(
+        {"input_x": described(x), "output": {"shape": truth.shape, "dtype": x.dtype.name}, **more},
+        {"input_x": x},
+        {"res": (truth.astype(np.float64), bound)},
+        reduce,
+    )
+
+
 def normal(generator: np.random.Generator, *shape: int, dtype: Any = HALF, scale: float = 1.0) -> np.ndarray:
     """Normal random elements times ``scale``."""
     return (generator.standard_normal(shape) * scale).astype(dtype)
@@ -103,26 +120,17 @@ def cholesky(generator: np.random.Generator, size: int) -> Problem:
     truth = np.stack([np.linalg.inv(np.linalg.cholesky(block).T) for block in blocks])
     # Backward error of Cholesky and substitution, times the condition of the block.
     condition = max(np.linalg.cond(block) for block in blocks)
-    return Problem(
-        {"input_x": described(a), "output": {"shape": truth.shape, "dtype": "float32"}, "kernel_name": "cholesky"},
-        {"input_x": a},
-        {"res": (truth, split * U32 * condition * np.abs(truth).max())},
-    )
+    return from_input(a, truth, split * U32 * condition * np.abs(truth).max(), kernel_name="cholesky")
 
 
 def abs_max(generator: np.random.Generator, shape: tuple[int, ...], origin: tuple[int, ...]) -> Problem:
     """Row b of the (32, 64) output holds the largest magnitude of a part of the input; together all of ``origin``."""
     x = normal(generator, *shape, dtype=SINGLE)
     if shape == (32, 64):  # the second pass: the first lanes of the maximum over the rows
-        truth, output = x.max(axis=0)[:8].astype(np.float64), (8,)
+        truth = x.max(axis=0)[:8]
     else:
-        truth = np.repeat(np.abs(x).reshape(32, -1).max(axis=1)[:, None], 64, axis=1).astype(np.float64)
-        output = (32, 64)
-    return Problem(
-        {"input_x": described(x), "output": {"shape": output, "dtype": "float32"}, "origin_shape": origin},
-        {"input_x": x},
-        {"res": (truth, 0.0)},
-    )
+        truth = np.repeat(np.abs(x).reshape(32, -1).max(axis=1)[:, None], 64, axis=1)
+    return from_input(x, truth, origin_shape=origin)
 
 
 def abs_max_of_padded(generator: np.random.Generator, shape: tuple[int, ...], origin: int) -> Problem:
@@ -135,16 +143,9 @@ def abs_max_of_padded(generator: np.random.Generator, shape: tuple[int, ...], or
     seen[-1, last:, :] = seen[-1, :, last:] = 0
     if shape[0] == 8:  # the kernel overwrites the first 512 elements of each of 32 parts before it looks at them
         seen[:7].reshape(32, -1)[:, :512] = 0
-    return Problem(
-        {
-            "input_x": described(x),
-            "output": {"shape": (32, 64), "dtype": "float32"},
-            "origin_shape": (origin, origin),
-        },
-        {"input_x": x},
-        {"res": (np.full(64, seen.max(), np.float64), 0.0)},
-        lambda output: output.max(axis=0),
-    )
+    output = {"shape": (32, 64), "dtype": "float32"}
+    largest = np.full(64, seen.max())
+    return from_input(x, largest, 0.0, lambda rows: rows.max(axis=0), output=output, origin_shape=(origin, origin))
 
 
 def img2col(
@@ -161,18 +162,8 @@ def img2col(
             for column in range(kernel):
                 columns.append(taken[:, row : row + stride * out : stride, column : column + stride * out : stride])
     truth = np.stack(columns).reshape(len(columns), -1, 16, 16)
-    return Problem(
-        {
-            "input_x": described(x),
-            "output": {"shape": truth.shape, "dtype": "float16"},
-            "ksizes": (1, kernel, kernel, 1),
-            "strides": (1, stride, stride, 1),
-            "dilates": (1, 1, 1, 1),
-            "mode": "SAME",
-        },
-        {"input_x": x},
-        {"res": (truth.astype(np.float64), 0.0)},
-    )
+    sizes = {"ksizes": (1, kernel, kernel, 1), "strides": (1, stride, stride, 1), "dilates": (1, 1, 1, 1)}
+    return from_input(x, truth, **sizes, mode="SAME")
 
 
 def dense_left(generator: np.random.Generator) -> Problem:
@@ -251,19 +242,10 @@ def combine(generator: np.random.Generator, shape: tuple[int, int, int]) -> Prob
     truth = np.zeros((count * size, count * size))
     for block in range(count):
         truth[block * size : (block + 1) * size, block * size : (block + 1) * size] = x[block]
-    return Problem(
-        {"input_x": described(x), "output": {"shape": truth.shape, "dtype": "float32"}},
-        {"input_x": x},
-        {"res": (truth, 0.0)},
-    )
+    return from_input(x, truth)
 
 
 def transpose(generator: np.random.Generator, c1: int, size: int) -> Problem:
     """The problem of a transpose from N C1 H W C0 to N H C1 W C0."""
     x = normal(generator, 32, c1, size, size, 16)
-    truth = x.transpose(0, 2, 3, 1, 4)
-    return Problem(
-        {"input_x": described(x), "output": {"shape": truth.shape, "dtype": "float16"}},
-        {"input_x": x},
-        {"res": (truth.astype(np.float64), 0.0)},
-    )
+    return from_input(x, x.transpose(0, 2, 3, 1, 4))

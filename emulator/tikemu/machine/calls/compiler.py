@@ -36,7 +36,7 @@ class CallCompiler(SourceWriter):
         self.barriers = "block_barrier" in called
         self.atomics = "set_atomic_add" in called
 
-    def instruction(self, statement: ir.Instruction) -> None:
+    def _on_Instruction(self, statement: ir.Instruction) -> None:
         """Any call; one without run-time arguments waits for :meth:`flush`."""
         if statement.spec.kind == "scalar":
             self.scalar_instruction(statement)

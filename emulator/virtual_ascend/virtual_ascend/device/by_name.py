@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
+from typing import Any, Callable
 
 from ..kernel import Kernel
 from .aicpu import DTYPES
@@ -20,6 +20,16 @@ FORMATS = {
 def entry_of(kind: str) -> str:
     """Name of the entry of CANN's operator of this type: gelu_grad for GeluGrad."""
     return re.sub(r"(?<=[a-z0-9])([A-Z])", r"_\1", kind).lower()
+
+
+def type_of(entry: str) -> str:
+    """MindSpore's type of the operator of this entry: GeluGrad for gelu_grad."""
+    return "".join(map(str.capitalize, entry.split("_")))
+
+
+def both_forms(**operators: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
+    """Operators by entry, with what else they need as tensors, and by entry_d, with attributes in their place."""
+    return {name + ending: operator for name, operator in operators.items() for ending in ("", "_d")}
 
 
 def parse(message: bytes) -> tuple[Kernel, dict[int, bytes]]:

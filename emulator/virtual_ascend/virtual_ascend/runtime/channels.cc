@@ -10,16 +10,6 @@
 #include "device.h"
 #include "status.h"
 
-using virtual_ascend::Device;
-using virtual_ascend::Fail;
-using virtual_ascend::kBadArgument;
-using virtual_ascend::kQueueEmpty;
-using virtual_ascend::kQueueFull;
-using virtual_ascend::kSuccess;
-using virtual_ascend::Request;
-using virtual_ascend::Status;
-using virtual_ascend::Traffic;
-
 namespace virtual_ascend {
 
 Traffic &Traffic::Instance() {
@@ -41,8 +31,6 @@ bool Traffic::WaitFor(uint64_t seen, std::chrono::milliseconds patience) {
   std::unique_lock<std::mutex> guard(lock_);
   return changed_.wait_for(guard, patience, [this, seen] { return count_ != seen; });
 }
-
-}  // namespace virtual_ascend
 
 namespace {
 
@@ -133,10 +121,7 @@ Item *acltdtCreateDataItem(int kind, const int64_t *sizes, size_t count, int typ
   if (count) item->shape.assign(sizes, sizes + count);
   return item;
 }
-Status acltdtDestroyDataItem(Item *item) {
-  delete item;
-  return kSuccess;
-}
+Status acltdtDestroyDataItem(Item *item) { return Delete(item); }
 Status acltdtAddDataItem(Dataset *dataset, Item *item) {
   dataset->items.push_back(item);
   return kSuccess;
@@ -163,9 +148,8 @@ Status acltdtGetDimsFromItem(const Item *item, int64_t *sizes, size_t room) {
   return kSuccess;
 }
 Dataset *acltdtCreateDataset() { return new Dataset; }
-Status acltdtDestroyDataset(const Dataset *dataset) {
-  delete dataset;
-  return kSuccess;
-}
+Status acltdtDestroyDataset(const Dataset *dataset) { return Delete(dataset); }
 
 }  // extern "C"
+
+}  // namespace virtual_ascend

@@ -71,11 +71,8 @@ struct Exchange {
   }
   // For the device process: the addresses, then what to do as JSON.
   Status Ask(Request request) const {
-    std::string message;
-    for (const void *one : {call.input, static_cast<const void *>(call.output)}) {
-      const Address place = Device::Instance().Locate(one);
-      message.append(reinterpret_cast<const char *>(&place), sizeof place);
-    }
+    const void *tensors[] = {call.input, call.output};
+    std::string message = Device::Instance().Places(tensors, 2);
     message += "{\"kind\":\"" + call.kind + "\",\"count\":" + std::to_string(call.count) +
                ",\"dtype\":" + std::to_string(call.dtype) + ",\"reduction\":" + std::to_string(call.reduction) +
                ",\"peer\":" + std::to_string(call.peer) + ",\"rank\":" + std::to_string(group->rank) +
@@ -190,12 +187,11 @@ Status Cards::Add(Group *group, const Collective &call, void *stream) {
     return Fail(kBadArgument, exchange->Shown() + ": rank " + std::to_string(call.peer) + " of a group of " +
                                 std::to_string(group->members.size()));
   }
-  Task begin, finish;
-  begin.run = [exchange] { return Begin(exchange.get()); };
-  finish.ready = [exchange] { return exchange->Complete() || !exchange->Hopeless().empty(); };
-  finish.run = [exchange] { return Finish(*exchange); };
-  const Status code = Streams::Instance().Add(static_cast<Stream *>(stream), std::move(begin));
-  return code ? code : Streams::Instance().Add(static_cast<Stream *>(stream), std::move(finish));
+  auto begin = [exchange] { return Begin(exchange.get()); };
+  auto ready = [exchange] { return exchange->Complete() || !exchange->Hopeless().empty(); };
+  auto finish = [exchange] { return Finish(*exchange); };
+  const Status code = Streams::Instance().Add(stream, {Kind::kRun, begin});
+  return code ? code : Streams::Instance().Add(stream, {Kind::kRun, finish, ready});
 }
 
 }  // namespace virtual_ascend

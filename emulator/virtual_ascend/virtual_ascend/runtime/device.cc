@@ -134,6 +134,17 @@ Address Device::Locate(const void *pointer) {
   return {offset, Room(offset)};
 }
 
+std::string Device::Places(const void *pointers, size_t count) {
+  std::string places;
+  for (size_t i = 0; i < count; ++i) {
+    const void *pointer;
+    memcpy(&pointer, static_cast<const char *>(pointers) + i * sizeof pointer, sizeof pointer);
+    const Address address = Locate(pointer);
+    places.append(reinterpret_cast<const char *>(&address), sizeof address);
+  }
+  return places;
+}
+
 void Device::Touch(uint64_t offset, uint64_t size) {
   if (!size) return;
   for (uint64_t page = offset / kPage; page <= (offset + size - 1) / kPage; ++page) {

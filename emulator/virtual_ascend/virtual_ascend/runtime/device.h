@@ -37,6 +37,8 @@ class Device {
   uint64_t free_bytes();
 
   Address Locate(const void *pointer);
+  // Of `count` tensors, whose addresses stand one behind the other, as the device process reads them.
+  std::string Places(const void *pointers, size_t count);
   bool Owns(const void *pointer) const;
   // Either side may be memory of the host.
   Status Copy(void *to, uint64_t room, const void *from, uint64_t size);

@@ -5,16 +5,10 @@
 
 #include "collectives.h"
 
-using virtual_ascend::Cards;
-using virtual_ascend::Collective;
-using virtual_ascend::Fail;
-using virtual_ascend::Group;
-using virtual_ascend::kBadArgument;
-using virtual_ascend::Status;
-
+namespace virtual_ascend {
 namespace {
 
-constexpr Status kSuccess = 0, kParameterError = 1, kNotFound = 6;
+constexpr Status kParameterError = 1, kNotFound = 6;
 
 // What went wrong is kept for MindSpore's exception; the code is one of HCCL's.
 Status Code(Status status) { return status ? kParameterError : kSuccess; }
@@ -28,8 +22,7 @@ template <class Answer>
 Status Of(const char *name, uint32_t *value, Answer answer) {
   const Group *group = Cards::Instance().Find(name);
   if (!group) return kNotFound;
-  *value = answer(*group);
-  return kSuccess;
+  return Give(value, answer(*group));
 }
 
 }  // namespace
@@ -50,12 +43,10 @@ Status HcclCommInitClusterInfo(const char *, uint32_t rank, void **communicator)
 }
 Status HcclCommDestroy(void *) { return kSuccess; }
 Status HcclGetRankId(void *communicator, uint32_t *rank) {
-  *rank = static_cast<Group *>(communicator)->rank;
-  return kSuccess;
+  return Give(rank, static_cast<Group *>(communicator)->rank);
 }
 Status HcclGetRankSize(void *communicator, uint32_t *size) {
-  *size = static_cast<uint32_t>(static_cast<Group *>(communicator)->members.size());
-  return kSuccess;
+  return Give(size, static_cast<Group *>(communicator)->members.size());
 }
 Status HcclAllReduce(void *input, void *output, uint64_t count, int dtype, int reduction, void *communicator,
                      void *stream) {
@@ -100,7 +91,7 @@ Status HcomGetRankId(const char *name, uint32_t *rank) {
   return Of(name, rank, [](const Group &group) { return group.rank; });
 }
 Status HcomGetRankSize(const char *name, uint32_t *size) {
-  return Of(name, size, [](const Group &group) { return static_cast<uint32_t>(group.members.size()); });
+  return Of(name, size, [](const Group &group) { return group.members.size(); });
 }
 // All cards stand in one server.
 Status HcomGetLocalRankId(const char *name, uint32_t *rank) { return HcomGetRankId(name, rank); }
@@ -109,16 +100,13 @@ Status HcomGetWorldRankFromGroupRank(const char *name, uint32_t rank, uint32_t *
   const Group *group = Cards::Instance().Find(name);
   if (!group) return kNotFound;
   if (rank >= group->members.size()) return kParameterError;
-  *card = group->members[rank];
-  return kSuccess;
+  return Give(card, group->members[rank]);
 }
 Status HcomGetGroupRankFromWorldRank(uint32_t card, const char *name, uint32_t *rank) {
   const Group *group = Cards::Instance().Find(name);
   if (!group) return kNotFound;
   for (uint32_t i = 0; i < group->members.size(); ++i) {
-    if (group->members[i] != card) continue;
-    *rank = i;
-    return kSuccess;
+    if (group->members[i] == card) return Give(rank, i);
   }
   return kParameterError;
 }
@@ -130,3 +118,5 @@ Status HcomExecEnqueueOperation() { virtual_ascend_missing("HcomExecEnqueueOpera
 Status HcomExecEnqueueAllToAllV() { virtual_ascend_missing("HcomExecEnqueueAllToAllV"); }
 
 }  // extern "C"
+
+}  // namespace virtual_ascend

@@ -12,7 +12,6 @@
 
 using virtual_ascend::Cards;
 using virtual_ascend::Collective;
-using virtual_ascend::Fail;
 using virtual_ascend::Group;
 using virtual_ascend::kBadArgument;
 
@@ -37,80 +36,52 @@ static_assert(sizeof(AttrHolder) == 80);
 
 class GeShape {
  public:
-  explicit GeShape(std::vector<int64_t> sizes);
-  ~GeShape();
+  KEPT explicit GeShape(std::vector<int64_t>) {}
+  KEPT ~GeShape() {}
 };
-GeShape::GeShape(std::vector<int64_t>) {}
-GeShape::~GeShape() {}
 
 // What collectives work on comes with the task, so shapes and dtypes of the node are not needed.
 class GeTensorDesc {
  public:
-  GeTensorDesc(const GeShape &shape, Format format, DataType type);
-  ~GeTensorDesc();
+  KEPT GeTensorDesc(const GeShape &, Format, DataType) {}
+  KEPT ~GeTensorDesc() {}
 };
-GeTensorDesc::GeTensorDesc(const GeShape &, Format, DataType) {}
-GeTensorDesc::~GeTensorDesc() {}
 
 class OpDesc : public std::enable_shared_from_this<OpDesc>, public AttrHolder {
  public:
-  OpDesc(const std::string &name, const std::string &type);
-  std::string GetType() const;
-  uint32_t AddInputDesc(const GeTensorDesc &description);
-  uint32_t AddOutputDesc(const GeTensorDesc &description);
-  std::vector<int64_t> GetWorkspaceBytes() const;
+  KEPT OpDesc(const std::string &, const std::string &type) : type_(type) {}
+  KEPT std::string GetType() const { return type_; }
+  KEPT uint32_t AddInputDesc(const GeTensorDesc &) { return 0; }
+  KEPT uint32_t AddOutputDesc(const GeTensorDesc &) { return 0; }
+  KEPT std::vector<int64_t> GetWorkspaceBytes() const { return {0}; }
 
  private:
   std::string type_;
   char rest_[8];
 };
 static_assert(sizeof(OpDesc) == 112);
-OpDesc::OpDesc(const std::string &, const std::string &type) : type_(type) {}
-std::string OpDesc::GetType() const { return type_; }
-uint32_t OpDesc::AddInputDesc(const GeTensorDesc &) { return 0; }
-uint32_t OpDesc::AddOutputDesc(const GeTensorDesc &) { return 0; }
-std::vector<int64_t> OpDesc::GetWorkspaceBytes() const { return {0}; }
 
 class Node {
  public:
   explicit Node(std::shared_ptr<OpDesc> description) : description_(std::move(description)) {}
-  std::shared_ptr<OpDesc> GetOpDesc() const;
+  KEPT std::shared_ptr<OpDesc> GetOpDesc() const { return description_; }
 
  private:
   std::shared_ptr<OpDesc> description_;
 };
-std::shared_ptr<OpDesc> Node::GetOpDesc() const { return description_; }
 
 class ComputeGraph : public std::enable_shared_from_this<ComputeGraph>, public AttrHolder {
  public:
-  explicit ComputeGraph(const std::string &name);
-  std::shared_ptr<Node> AddNode(std::shared_ptr<OpDesc> description);
+  KEPT explicit ComputeGraph(const std::string &) {}
+  KEPT std::shared_ptr<Node> AddNode(std::shared_ptr<OpDesc> description) {
+    return std::make_shared<Node>(std::move(description));
+  }
 
  private:
   char rest_[16];
 };
 static_assert(sizeof(ComputeGraph) == 112);
-ComputeGraph::ComputeGraph(const std::string &) {}
-std::shared_ptr<Node> ComputeGraph::AddNode(std::shared_ptr<OpDesc> description) {
-  return std::make_shared<Node>(std::move(description));
-}
 
-class AttrUtils {
- public:
-  class AttrHolderAdapter {
-   public:
-    AttrHolder *holder;
-  };
-  class ConstAttrHolderAdapter {
-   public:
-    const AttrHolder *holder;
-  };
-  static bool SetInt(AttrHolderAdapter &&holder, const std::string &name, const int64_t &value);
-  static bool SetStr(AttrHolderAdapter &&holder, const std::string &name, const std::string &value);
-  static bool SetListInt(AttrHolderAdapter &&holder, const std::string &name, const std::vector<int64_t> &value);
-  static bool SetDataType(AttrHolderAdapter &&holder, const std::string &name, const DataType &value);
-  static bool GetInt(ConstAttrHolderAdapter &&holder, const std::string &name, int64_t &value);
-};
 template <class Value>
 static bool Put(AttrHolder *holder, const std::string &name, const Value &value) {
   holder->attributes[name] = value;
@@ -123,30 +94,39 @@ static bool Take(const AttrHolder *holder, const std::string &name, Value *value
   if (kept) *value = *kept;
   return kept;
 }
-bool AttrUtils::SetInt(AttrHolderAdapter &&to, const std::string &name, const int64_t &value) {
-  return Put(to.holder, name, value);
-}
-bool AttrUtils::SetStr(AttrHolderAdapter &&to, const std::string &name, const std::string &value) {
-  return Put(to.holder, name, value);
-}
-bool AttrUtils::SetListInt(AttrHolderAdapter &&to, const std::string &name, const std::vector<int64_t> &value) {
-  return Put(to.holder, name, value);
-}
-bool AttrUtils::SetDataType(AttrHolderAdapter &&to, const std::string &name, const DataType &value) {
-  return Put(to.holder, name, value);
-}
-bool AttrUtils::GetInt(ConstAttrHolderAdapter &&from, const std::string &name, int64_t &value) {
-  return Take(from.holder, name, &value);
-}
+class AttrUtils {
+ public:
+  class AttrHolderAdapter {
+   public:
+    AttrHolder *holder;
+  };
+  class ConstAttrHolderAdapter {
+   public:
+    const AttrHolder *holder;
+  };
+  KEPT static bool SetInt(AttrHolderAdapter &&to, const std::string &name, const int64_t &value) {
+    return Put(to.holder, name, value);
+  }
+  KEPT static bool SetStr(AttrHolderAdapter &&to, const std::string &name, const std::string &value) {
+    return Put(to.holder, name, value);
+  }
+  KEPT static bool SetListInt(AttrHolderAdapter &&to, const std::string &name, const std::vector<int64_t> &value) {
+    return Put(to.holder, name, value);
+  }
+  KEPT static bool SetDataType(AttrHolderAdapter &&to, const std::string &name, const DataType &value) {
+    return Put(to.holder, name, value);
+  }
+  KEPT static bool GetInt(ConstAttrHolderAdapter &&from, const std::string &name, int64_t &value) {
+    return Take(from.holder, name, &value);
+  }
+};
 
 class Buffer {
  public:
-  Buffer();
-  ~Buffer();
+  KEPT Buffer() {}
+  KEPT ~Buffer() {}
   char rest[16];
 };
-Buffer::Buffer() {}
-Buffer::~Buffer() {}
 }  // namespace ge
 
 // --------------------------------------------------------------------------------------------------------------- tasks
@@ -157,7 +137,7 @@ class TaskDef {
   explicit TaskDef(const std::string &contents) : private_def_(new std::string(contents)) {}
   TaskDef(const TaskDef &) = delete;
   TaskDef(TaskDef &&other) noexcept : private_def_(other.private_def_) { other.private_def_ = nullptr; }
-  ~TaskDef();
+  KEPT ~TaskDef() { delete private_def_; }
 
  private:
   char before_[16];
@@ -165,7 +145,6 @@ class TaskDef {
   char rest_[208];
 };
 static_assert(sizeof(TaskDef) == 232);
-TaskDef::~TaskDef() { delete private_def_; }
 }  // namespace domi
 
 namespace ge {
@@ -228,20 +207,16 @@ class OpsKernelBuilder {
 
 class OpsKernelBuilderRegistry {
  public:
-  static OpsKernelBuilderRegistry &GetInstance();
-  const std::map<std::string, std::shared_ptr<OpsKernelBuilder>> &GetAll() const;
+  KEPT static OpsKernelBuilderRegistry &GetInstance() {
+    static OpsKernelBuilderRegistry registry;
+    return registry;
+  }
+  KEPT const std::map<std::string, std::shared_ptr<OpsKernelBuilder>> &GetAll() const { return builders_; }
 
  private:
   std::map<std::string, std::shared_ptr<OpsKernelBuilder>> builders_{
     {"ops_kernel_info_hccl", std::make_shared<OpsKernelBuilder>()}};
 };
-OpsKernelBuilderRegistry &OpsKernelBuilderRegistry::GetInstance() {
-  static OpsKernelBuilderRegistry registry;
-  return registry;
-}
-const std::map<std::string, std::shared_ptr<OpsKernelBuilder>> &OpsKernelBuilderRegistry::GetAll() const {
-  return builders_;
-}
 
 struct HcclInfo {
   std::string input_name, type;

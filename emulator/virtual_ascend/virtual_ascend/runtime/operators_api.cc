@@ -9,14 +9,7 @@
 #include "device.h"
 #include "streams.h"
 
-using virtual_ascend::Device;
-using virtual_ascend::kSuccess;
-using virtual_ascend::Request;
-using virtual_ascend::Status;
-using virtual_ascend::Stream;
-using virtual_ascend::Streams;
-using virtual_ascend::Task;
-
+namespace virtual_ascend {
 namespace {
 
 struct Buffer {
@@ -122,34 +115,14 @@ Status aclSetTensorPlaceMent(Description *description, int place) {
   return kSuccess;
 }
 Buffer *aclCreateDataBuffer(void *data, size_t size) { return new Buffer{data, size}; }
-Status aclDestroyDataBuffer(const Buffer *buffer) {
-  delete buffer;
-  return kSuccess;
-}
+Status aclDestroyDataBuffer(const Buffer *buffer) { return Delete(buffer); }
 size_t aclDataTypeSize(int type) {
-  switch (type) {
-    case 2:  // int8
-    case 4:  // uint8
-    case 12:  // bool
-      return 1;
-    case 1:  // float16
-    case 6:  // int16
-    case 7:  // uint16
-      return 2;
-    case 0:  // float
-    case 3:  // int32
-    case 8:  // uint32
-      return 4;
-    case 9:  // int64
-    case 10:  // uint64
-    case 11:  // double
-    case 16:  // complex64
-      return 8;
-    case 17:  // complex128
-      return 16;
-    default:
-      return 0;
-  }
+  constexpr size_t kSizes[] = {
+    4, 2, 1, 4, 1, 0,  // float, float16, int8, int32, uint8, -
+    2, 2, 4, 8, 8, 8,  // int16, uint16, uint32, int64, uint64, double
+    1, 0, 0, 0, 8, 16  // bool, -, -, -, complex64, complex128
+  };
+  return type >= 0 && type < 18 ? kSizes[type] : 0;
 }
 
 // --------------------------------------------------------------------------------------------------------- attributes
@@ -195,17 +168,11 @@ Status aclopCompileAndExecute(const char *type, int input_count, Description *co
   const std::string named = attributes ? static_cast<const Attributes *>(attributes)->json : "";
   const std::string json = "{\"type\":" + Quoted(type) + ",\"inputs\":" + given + ",\"outputs\":" + wanted +
                            ",\"attributes\":{" + named + "}}";
-  Task task;
-  task.run = [data, json] {
-    std::string message;
-    for (const void *one : data) {
-      const auto address = Device::Instance().Locate(one);
-      message.append(reinterpret_cast<const char *>(&address), sizeof address);
-    }
-    message += json;
+  auto run = [data, json] {
+    const std::string message = Device::Instance().Places(data.data(), data.size()) + json;
     return Device::Instance().Ask(Request::kOperator, static_cast<uint32_t>(data.size()), 0, message.data(), message.size());
   };
-  return Streams::Instance().Add(static_cast<Stream *>(stream), std::move(task));
+  return Streams::Instance().Add(stream, {Kind::kRun, run});
 }
 Status aclopCompileAndExecuteV2(const char *type, int input_count, Description *inputs[], Buffer *input_data[],
                                 int output_count, Description *outputs[], Buffer *output_data[], void *attributes,
@@ -215,3 +182,5 @@ Status aclopCompileAndExecuteV2(const char *type, int input_count, Description *
 }
 
 }  // extern "C"
+
+}  // namespace virtual_ascend

@@ -8,26 +8,7 @@
 #include "device.h"
 #include "streams.h"
 
-using virtual_ascend::Address;
-using virtual_ascend::Cards;
-using virtual_ascend::Device;
-using virtual_ascend::Event;
-using virtual_ascend::Fail;
-using virtual_ascend::kBadArgument;
-using virtual_ascend::Kind;
-using virtual_ascend::kNowhere;
-using virtual_ascend::kQueueEmpty;
-using virtual_ascend::kStuck;
-using virtual_ascend::kSuccess;
-using virtual_ascend::Label;
-using virtual_ascend::Model;
-using virtual_ascend::Request;
-using virtual_ascend::Status;
-using virtual_ascend::Stream;
-using virtual_ascend::Streams;
-using virtual_ascend::Task;
-using virtual_ascend::Traffic;
-
+namespace virtual_ascend {
 namespace {
 
 // ----------------------------------------------------------------------------------------------------------- kernels
@@ -65,18 +46,6 @@ class Arguments {
   const void *list_;
 };
 
-// Places of `count` tensors, whose addresses stand in `bytes`, as the device process reads them.
-std::string Places(const char *bytes, size_t count) {
-  std::string places;
-  for (size_t i = 0; i < count; ++i) {
-    const void *pointer;
-    memcpy(&pointer, bytes + i * sizeof pointer, sizeof pointer);
-    const Address address = Device::Instance().Locate(pointer);
-    places.append(reinterpret_cast<const char *>(&address), sizeof address);
-  }
-  return places;
-}
-
 Status Launch(const void *stub, uint32_t blocks, const void *args, uint32_t size, void *stream) {
   uint64_t binary;
   {
@@ -85,15 +54,14 @@ Status Launch(const void *stub, uint32_t blocks, const void *args, uint32_t size
     if (found == functions.end()) return Fail(kBadArgument, "launch of a kernel that was not registered");
     binary = found->second;
   }
-  Task task;
-  task.run = [binary, blocks, arguments = Arguments(args, size)] {
+  auto run = [binary, blocks, arguments = Arguments(args, size)] {
     std::string bytes;
     const Status code = arguments.Read(&bytes);
     if (code) return code;
-    const std::string places = Places(bytes.data(), bytes.size() / sizeof(void *));
+    const std::string places = Device::Instance().Places(bytes.data(), bytes.size() / sizeof(void *));
     return Device::Instance().Ask(Request::kLaunch, blocks, binary, places.data(), places.size());
   };
-  return Streams::Instance().Add(static_cast<Stream *>(stream), std::move(task));
+  return Streams::Instance().Add(stream, {Kind::kRun, run});
 }
 
 // Arguments of an AI CPU kernel: this head, the addresses, the length of a node definition, the definition.
@@ -114,7 +82,8 @@ Status RunAicpu(const std::string &bytes) {
   if (!length || definition + length > bytes.size()) {
     return Fail(kBadArgument, "arguments of an AI CPU kernel have another form than those of MindSpore 2.0.0");
   }
-  const std::string message = Places(bytes.data() + sizeof head, head.address_count) + bytes.substr(definition, length);
+  const std::string places = Device::Instance().Places(bytes.data() + sizeof head, head.address_count);
+  const std::string message = places + bytes.substr(definition, length);
   auto &traffic = Traffic::Instance();
   for (;;) {
     const uint64_t seen = traffic.count();
@@ -132,13 +101,12 @@ Status RunAicpu(const std::string &bytes) {
 Status LaunchAicpu(const char *name, const void *args, uint32_t size, void *stream) {
   // MindSpore sends the library with its own kernels for the AI CPU; the device process has them as NumPy.
   if (name && !strcmp(name, "batchLoadsoFrombuf")) return kSuccess;
-  Task task;
-  task.run = [arguments = Arguments(args, size)] {
+  auto run = [arguments = Arguments(args, size)] {
     std::string bytes;
     const Status code = arguments.Read(&bytes);
     return code ? code : RunAicpu(bytes);
   };
-  return Streams::Instance().Add(static_cast<Stream *>(stream), std::move(task));
+  return Streams::Instance().Add(stream, {Kind::kRun, run});
 }
 
 // A number that a kernel left on the card, read when a task needs it.
@@ -178,7 +146,7 @@ Status Put(void *stream, Kind kind, void *event = nullptr, void *other = nullptr
   task.kind = kind;
   task.event = static_cast<Event *>(event);
   task.stream = static_cast<Stream *>(other);
-  return Streams::Instance().Add(static_cast<Stream *>(stream), std::move(task));
+  return Streams::Instance().Add(stream, std::move(task));
 }
 
 }  // namespace
@@ -191,18 +159,9 @@ Status rtGetSocVersion(char *version, uint32_t size) {
   snprintf(version, size, "%s", soc ? soc : "Ascend910A");
   return kSuccess;
 }
-Status rtGetIsHeterogenous(int32_t *answer) {
-  *answer = 0;
-  return kSuccess;
-}
-Status rtGetDeviceCount(int32_t *count) {
-  *count = static_cast<int32_t>(Cards::Instance().size());
-  return kSuccess;
-}
-Status rtGetDevice(int32_t *device) {
-  *device = static_cast<int32_t>(Cards::Instance().rank());
-  return kSuccess;
-}
+Status rtGetIsHeterogenous(int32_t *answer) { return Give(answer, 0); }
+Status rtGetDeviceCount(int32_t *count) { return Give(count, Cards::Instance().size()); }
+Status rtGetDevice(int32_t *device) { return Give(device, Cards::Instance().rank()); }
 // A process has one card, of several the one with the number of its rank.
 Status rtSetDevice(int32_t device) {
   const auto &cards = Cards::Instance();
@@ -216,43 +175,34 @@ Status rtGetDeviceInfo(uint32_t, int32_t module, int32_t info, int64_t *value) {
     return Fail(kBadArgument, "rtGetDeviceInfo: module " + std::to_string(module) + ", info " + std::to_string(info));
   }
   const char *cores = getenv("VIRTUAL_ASCEND_CORES");
-  *value = cores ? atol(cores) : 32;
-  return kSuccess;
+  return Give(value, cores ? atol(cores) : 32);
 }
 // No feature that is asked for here is one of the first 910.
 // MindSpore asks whether kernels of the AI CPU may block their stream; without that it launches them like others.
 Status rtGetDeviceCapability(int32_t, int32_t feature, int32_t, int32_t *value) {
   constexpr int kBlocking = 1, kNotSupported = 3;
-  *value = feature == kBlocking ? kNotSupported : 0;
-  return kSuccess;
+  return Give(value, feature == kBlocking ? kNotSupported : 0);
 }
-Status rtGetRtCapability(int32_t, int32_t, int64_t *value) {
-  *value = 0;
-  return kSuccess;
-}
+Status rtGetRtCapability(int32_t, int32_t, int64_t *value) { return Give(value, 0); }
 Status rtGetMaxStreamAndTask(uint32_t, uint32_t *streams, uint32_t *tasks) {
   *streams = *tasks = 1024;
   return kSuccess;
 }
 Status rtRegTaskFailCallbackByModule(const char *, FailCallback callback) {
-  Streams::Instance().on_failure = [callback](const virtual_ascend::Failure &failure) {
+  Streams::Instance().on_failure = [callback](const Failure &failure) {
     ExceptionInfo info{failure.task, failure.stream, 0, 0, static_cast<uint32_t>(failure.code), {}};
     if (callback) callback(&info);
   };
   return kSuccess;
 }
-Status rtCtxCreate(void **created, uint32_t, int32_t) {
-  *created = new char;
-  return kSuccess;
-}
+Status rtCtxCreate(void **created, uint32_t, int32_t) { return Give(created, new char); }
 Status rtCtxSetCurrent(void *current) {
   context = current;
   return kSuccess;
 }
 Status rtCtxGetCurrent(void **current) {
   static char primary;
-  *current = context ? context : &primary;
-  return kSuccess;
+  return Give(current, context ? context : &primary);
 }
 
 // ------------------------------------------------------------------------------------------------------------ memory
@@ -263,7 +213,7 @@ Status rtMemGetInfoEx(int, size_t *free_bytes, size_t *total) {
 }
 Status rtMalloc(void **address, uint64_t size, uint32_t, uint16_t) {
   *address = Device::Instance().Allocate(size);
-  return *address ? kSuccess : virtual_ascend::kNoMemory;
+  return *address ? kSuccess : kNoMemory;
 }
 Status rtFree(void *address) { return Device::Instance().Free(address); }
 Status rtMemcpy(void *to, uint64_t room, const void *from, uint64_t size, int) {
@@ -278,7 +228,7 @@ Status rtMemcpyAsync(void *to, uint64_t room, const void *from, uint64_t size, i
   } else {
     task.run = [=] { return Device::Instance().Copy(to, room, from, size); };
   }
-  return Streams::Instance().Add(static_cast<Stream *>(stream), std::move(task));
+  return Streams::Instance().Add(stream, std::move(task));
 }
 Status rtMemset(void *to, uint64_t room, uint32_t value, uint64_t size) {
   return Device::Instance().Fill(to, room, static_cast<int>(value), size);
@@ -286,8 +236,7 @@ Status rtMemset(void *to, uint64_t room, uint32_t value, uint64_t size) {
 
 // -------------------------------------------------------------------------------------------------- streams and events
 Status rtStreamCreateWithFlags(void **stream, int32_t, uint32_t) {
-  *stream = Streams::Instance().CreateStream();
-  return kSuccess;
+  return Give(stream, Streams::Instance().CreateStream());
 }
 Status rtStreamCreate(void **stream, int32_t priority) { return rtStreamCreateWithFlags(stream, priority, 0); }
 Status rtStreamDestroy(void *stream) {
@@ -296,24 +245,17 @@ Status rtStreamDestroy(void *stream) {
   return kSuccess;
 }
 Status rtStreamSynchronize(void *stream) { return Streams::Instance().WaitFor(static_cast<Stream *>(stream)); }
-Status rtEventCreateWithFlag(void **event, uint32_t) {
-  *event = Streams::Instance().CreateEvent();
-  return kSuccess;
-}
+Status rtEventCreateWithFlag(void **event, uint32_t) { return Give(event, Streams::Instance().CreateEvent()); }
 Status rtEventCreate(void **event) { return rtEventCreateWithFlag(event, 0); }
 Status rtEventDestroy(void *event) {
   Streams::Instance().Destroy(static_cast<Event *>(event));
   return kSuccess;
 }
-Status rtGetEventID(void *event, uint32_t *id) {
-  *id = static_cast<Event *>(event)->id;
-  return kSuccess;
-}
+Status rtGetEventID(void *event, uint32_t *id) { return Give(id, static_cast<Event *>(event)->id); }
 Status rtEventSynchronize(void *event) { return Streams::Instance().WaitFor(static_cast<Event *>(event)); }
 Status rtEventElapsedTime(float *milliseconds, void *start, void *end) {
   const auto took = static_cast<Event *>(end)->when - static_cast<Event *>(start)->when;
-  *milliseconds = std::chrono::duration<float, std::milli>(took).count();
-  return kSuccess;
+  return Give(milliseconds, std::chrono::duration<float, std::milli>(took).count());
 }
 Status rtEventRecord(void *event, void *stream) { return Put(stream, Kind::kRecord, event); }
 Status rtEventReset(void *event, void *stream) { return Put(stream, Kind::kReset, event); }
@@ -328,10 +270,7 @@ Status rtProfilerTrace(uint64_t, bool, uint32_t, void *) { return kSuccess; }
 Status rtProfilerTraceEx(uint64_t, uint64_t, uint16_t, void *) { return kSuccess; }
 
 // ------------------------------------------------------------------------------------------------------------ models
-Status rtModelCreate(void **model, uint32_t) {
-  *model = Streams::Instance().CreateModel();
-  return kSuccess;
-}
+Status rtModelCreate(void **model, uint32_t) { return Give(model, Streams::Instance().CreateModel()); }
 Status rtModelDestroy(void *model) {
   Streams::Instance().Destroy(static_cast<Model *>(model));
   return kSuccess;
@@ -350,12 +289,9 @@ Status rtModelExecute(void *model, void *stream, uint32_t) {
   Task task;
   task.kind = Kind::kModel;
   task.model = static_cast<Model *>(model);
-  return Streams::Instance().Add(static_cast<Stream *>(stream), std::move(task));
+  return Streams::Instance().Add(stream, std::move(task));
 }
-Status rtModelGetId(void *model, uint32_t *id) {
-  *id = static_cast<Model *>(model)->id;
-  return kSuccess;
-}
+Status rtModelGetId(void *model, uint32_t *id) { return Give(id, static_cast<Model *>(model)->id); }
 Status rtModelGetTaskId(void *, uint32_t *task, uint32_t *stream) { return rtGetTaskIdAndStreamID(task, stream); }
 Status rtEndGraphEx(void *, void *stream, uint32_t) { return Put(stream, Kind::kEnd); }
 Status rtStreamActive(void *other, void *stream) { return Put(stream, Kind::kActivate, nullptr, other); }
@@ -367,7 +303,7 @@ Status rtStreamSwitchEx(void *left, int condition, void *right, void *other, voi
     if (is_64_bits) return Compare(condition, Read<int64_t>(left), Read<int64_t>(right));
     return Compare(condition, Read<int32_t>(left), Read<int32_t>(right));
   };
-  return Streams::Instance().Add(static_cast<Stream *>(stream), std::move(task));
+  return Streams::Instance().Add(stream, std::move(task));
 }
 Status rtLabelCreateExV2(void **label, void *, void *stream) {
   auto created = new Label;
@@ -375,10 +311,7 @@ Status rtLabelCreateExV2(void **label, void *, void *stream) {
   *label = created;
   return kSuccess;
 }
-Status rtLabelDestroy(void *label) {
-  delete static_cast<Label *>(label);
-  return kSuccess;
-}
+Status rtLabelDestroy(void *label) { return Delete(static_cast<Label *>(label)); }
 Status rtLabelSet(void *label, void *stream) {
   Streams::Instance().Set(static_cast<Label *>(label), static_cast<Stream *>(stream));
   return kSuccess;
@@ -393,7 +326,7 @@ Status rtLabelSwitchByIndex(void *index, uint32_t count, void *labels, void *str
     const uint32_t wanted = std::min(Read<uint32_t>(index), count - 1);
     return Read<const Label *>(static_cast<const uint8_t *>(labels) + wanted * sizeof(void *));
   };
-  return Streams::Instance().Add(static_cast<Stream *>(stream), std::move(task));
+  return Streams::Instance().Add(stream, std::move(task));
 }
 
 // ----------------------------------------------------------------------------------------------------------- kernels
@@ -448,21 +381,17 @@ Status aclrtSetDevice(int32_t device) { return rtSetDevice(device); }
 Status aclrtResetDevice(int32_t device) { return rtDeviceReset(device); }
 Status aclrtSetOpWaitTimeout(uint32_t) { return kSuccess; }
 Status aclrtCreateContext(void **created, int32_t device) { return rtCtxCreate(created, 0, device); }
-Status aclrtDestroyContext(void *created) {
-  delete static_cast<char *>(created);
-  return kSuccess;
-}
+Status aclrtDestroyContext(void *created) { return Delete(static_cast<char *>(created)); }
 Status aclrtSetCurrentContext(void *current) { return rtCtxSetCurrent(current); }
 Status aclrtGetRunMode(int *mode) {
   constexpr int kHost = 1;
-  *mode = kHost;
-  return kSuccess;
+  return Give(mode, kHost);
 }
 Status aclrtMalloc(void **address, size_t size, int) { return rtMalloc(address, size, 0, 0); }
 Status aclrtFree(void *address) { return rtFree(address); }
 Status aclrtMallocHost(void **address, size_t size) {
   *address = malloc(size);
-  return *address ? kSuccess : virtual_ascend::kNoMemory;
+  return *address ? kSuccess : kNoMemory;
 }
 Status aclrtFreeHost(void *address) {
   free(address);
@@ -481,3 +410,5 @@ Status aclrtDestroyStream(void *stream) { return rtStreamDestroy(stream); }
 Status aclrtSynchronizeStream(void *stream) { return rtStreamSynchronize(stream); }
 
 }  // extern "C"
+
+}  // namespace virtual_ascend

@@ -4,6 +4,9 @@
 #include <cstdint>
 #include <string>
 
+// Before a function in a class: it is in the library, also where nothing here calls it.
+#define KEPT [[gnu::used]]
+
 namespace virtual_ascend {
 
 using Status = int32_t;
@@ -16,6 +19,19 @@ constexpr Status kQueueFull = 207014;
 constexpr Status kDeviceLost = 507000;
 constexpr Status kStuck = 507011;
 constexpr Status kKernelFailed = 507015;
+
+// The answer of a function that has its results in memory of the caller.
+template <class To, class Value>
+Status Give(To *to, Value value) {
+  *to = static_cast<To>(value);
+  return kSuccess;
+}
+
+template <class Object>
+Status Delete(const Object *object) {
+  delete object;
+  return kSuccess;
+}
 
 // Gives `code` back after `text` was kept for ErrorManager::GetErrorMessage.
 Status Fail(Status code, const std::string &text);

@@ -90,8 +90,8 @@ void Streams::Set(Label *label, Stream *stream) {
   label->at = stream->tasks.size();
 }
 
-Status Streams::Add(Stream *stream, Task task) {
-  if (!stream) stream = default_;
+Status Streams::Add(void *handle, Task task) {
+  auto stream = handle ? static_cast<Stream *>(handle) : default_;
   bool full;
   {
     std::lock_guard<std::mutex> guard(lock_);

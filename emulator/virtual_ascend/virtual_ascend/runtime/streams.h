@@ -40,14 +40,14 @@ enum class Kind { kRun, kRecord, kWait, kReset, kActivate, kSwitch, kGoto, kMode
 // What stands in a stream; which fields count depends on the kind.
 struct Task {
   Kind kind = Kind::kRun;
-  std::function<Status()> run;           // kRun
-  std::function<bool()> ready;           // kRun: whether it can go on, where that is for other cards to say
-  Event *event = nullptr;                // kRecord, kWait, kReset
-  Stream *stream = nullptr;              // kActivate, kSwitch: the stream that begins
-  std::function<bool()> condition;       // kSwitch
-  std::function<const Label *()> label;  // kGoto: null if there is none
-  Model *model = nullptr;                // kModel
-  uint64_t turn = 0;                     // kRecord, kWait outside models: which record
+  std::function<Status()> run;             // kRun
+  std::function<bool()> ready{};           // kRun: whether it can go on, where that is for other cards to say
+  Event *event = nullptr;                  // kRecord, kWait, kReset
+  Stream *stream = nullptr;                // kActivate, kSwitch: the stream that begins
+  std::function<bool()> condition{};       // kSwitch
+  std::function<const Label *()> label{};  // kGoto: null if there is none
+  Model *model = nullptr;                  // kModel
+  uint64_t turn = 0;                       // kRecord, kWait outside models: which record
   uint32_t id = 0;
 };
 
@@ -88,7 +88,7 @@ class Streams {
   void Set(Label *label, Stream *stream);
 
   // Null is the default stream.
-  Status Add(Stream *stream, Task task);
+  Status Add(void *handle, Task task);
   Status WaitFor(Stream *stream);
   Status WaitFor(Event *event);
 

@@ -230,27 +230,15 @@ def predictions(depth: int = 960, cores: int = 32, count: int = 1000) -> list[Pr
                     f"GEMM {_by(block)} {'double' if buffers == 2 else 'single'}, {terms} product"
                     f"{'s' if terms > 1 else ''}, {'L2' if l2 else 'HBM'}"
                 )
-                comparable = terms == 3 and measured is not None
-                rows.append(
-                    Prediction(
-                        name,
-                        gemm_share(block, buffers, terms, l2, depth, cores),
-                        measured if comparable else None,
-                        SGEMM if comparable else "",
-                    )
-                )
+                share = gemm_share(block, buffers, terms, l2, depth, cores)
+                known = (measured, SGEMM) if terms == 3 and measured is not None else (None, "")
+                rows.append(Prediction(name, share, *known))
     for block in ((128, 256, 128), DOUBLE):
         rows.append(Prediction(f"mmad loop {_by(block)}", cube_share(block, count), 0.976, AIBENCH))
     for name in ("vadd", "vmuls"):
         for targets in (1, 2):
-            rows.append(
-                Prediction(
-                    f"vector loop, {name} float16, {targets} target{'s' if targets > 1 else ''}",
-                    vector_share(name, targets, count),
-                    0.98,
-                    AIBENCH,
-                )
-            )
+            label = f"vector loop, {name} float16, {targets} target{'s' if targets > 1 else ''}"
+            rows.append(Prediction(label, vector_share(name, targets, count), 0.98, AIBENCH))
     return rows
 
 

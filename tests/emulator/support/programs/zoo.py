@@ -1,6 +1,6 @@
 """Complete operators in the usual styles of TIK programs, each with its NumPy meaning.
 
-Every function builds one program (`disable_debug=False`) and returns ``(tik_instance, feeds, expected)``; ``expected``
+Every builder builds one program (`disable_debug=False`) and returns ``(tik_instance, feeds, expected)``; ``expected``
 maps output names to ``(array, absolute tolerance)``. They only use what a TIK author has: the public API and its
 documents.
 """
@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from tests.emulator.support.programs.program import program
+
 
 def _random(shape, dtype="float16", seed=0, low=-4.0, high=4.0):
     """Uniform random elements from a seed."""
@@ -16,19 +18,14 @@ def _random(shape, dtype="float16", seed=0, low=-4.0, high=4.0):
     return generator.uniform(low, high, shape).astype(dtype)
 
 
-def add_multi_core():
+@program
+def add_multi_core(tik, inst):
     """c = a + b over 8 cores, double buffered, with a tail shorter than a repeat."""
-    from tbe import tik
-
     cores, length = 8, 8 * 3 * 1000
     per_core, chunk = length // cores, 1000
-    inst = tik.Tik(disable_debug=False)
-    a = inst.Tensor("float16", (length,), name="a", scope=tik.scope_gm)
-    b = inst.Tensor("float16", (length,), name="b", scope=tik.scope_gm)
-    c = inst.Tensor("float16", (length,), name="c", scope=tik.scope_gm)
+    a, b, c = (inst.Tensor("float16", (length,), name=name, scope=tik.scope_gm) for name in "abc")
     with inst.for_range(0, cores, block_num=cores) as core, inst.for_range(0, per_core // chunk, thread_num=2) as step:
-        a_ub = inst.Tensor("float16", (1024,), name="a_ub", scope=tik.scope_ubuf)
-        b_ub = inst.Tensor("float16", (1024,), name="b_ub", scope=tik.scope_ubuf)
+        a_ub, b_ub = (inst.Tensor("float16", (1024,), name=name, scope=tik.scope_ubuf) for name in ("a_ub", "b_ub"))
         offset = core * per_core + step * chunk
         bursts = chunk * 2 // 32 + 1
         with inst.if_scope(tik.all(core == cores - 1, step == per_core // chunk - 1)):
@@ -47,7 +44,7 @@ def add_multi_core():
             inst.data_move(c[offset], a_ub, 0, 1, bursts, 0, 0)
     inst.BuildCCE(kernel_name="add_multi_core", inputs=[a, b], outputs=[c])
     x, y = _random(length, seed=1), _random(length, seed=2)
-    return inst, {"a": x, "b": y}, {"c": (x + y, 0)}
+    return {"a": x, "b": y}, {"c": (x + y, 0)}
 
 
 def tiled_by_scalars():
@@ -78,20 +75,16 @@ def tiled_by_scalars():
     return inst, {"x": data, "tiling": sizes}, {"y": (np.maximum(data * 2, 0), 0)}
 
 
-def softmax_rows():
+@program
+def softmax_rows(tik, inst):
     """Row softmax of (rows, 128) float16 in float32 arithmetic."""
-    from tbe import tik
-
     rows, columns = 24, 128
-    inst = tik.Tik(disable_debug=False)
-    x = inst.Tensor("float16", (rows, columns), name="x", scope=tik.scope_gm)
-    y = inst.Tensor("float16", (rows, columns), name="y", scope=tik.scope_gm)
+    x, y = (inst.Tensor("float16", (rows, columns), name=name, scope=tik.scope_gm) for name in "xy")
     with inst.for_range(0, rows, block_num=rows) as row:
         half = inst.Tensor("float16", (columns,), name="half", scope=tik.scope_ubuf)
         wide = inst.Tensor("float32", (columns,), name="wide", scope=tik.scope_ubuf)
         stat = inst.Tensor("float16", (16,), name="stat", scope=tik.scope_ubuf)
-        total = inst.Tensor("float32", (8,), name="total", scope=tik.scope_ubuf)
-        work = inst.Tensor("float32", (8,), name="work", scope=tik.scope_ubuf)
+        total, work = (inst.Tensor("float32", (8,), name=name, scope=tik.scope_ubuf) for name in ("total", "work"))
         inst.data_move(half, x[row, 0], 0, 1, columns // 16, 0, 0)
         inst.vcmax(128, stat, half, 1, 1, 1, 8)
         largest = inst.Scalar("float16", init_value=stat[0])
@@ -112,15 +105,13 @@ def softmax_rows():
     inst.BuildCCE(kernel_name="softmax_rows", inputs=[x], outputs=[y])
     data = _random((rows, columns), seed=4)
     shifted = np.exp(data.astype(np.float64) - data.max(1, keepdims=True))
-    return inst, {"x": data}, {"y": (shifted / shifted.sum(1, keepdims=True), 1e-3)}
+    return {"x": data}, {"y": (shifted / shifted.sum(1, keepdims=True), 1e-3)}
 
 
-def matmul_fixpipe():
+@program
+def matmul_fixpipe(tik, inst):
     """The worked example of the matmul page: (30, 64) x (64, 160) int8 -> int32."""
-    from tbe import tik
-
     m, k, n = 30, 64, 160
-    inst = tik.Tik(disable_debug=False)
     a_gm = inst.Tensor("int8", (k // 32, 32, 32), name="a", scope=tik.scope_gm)
     b_gm = inst.Tensor("int8", (k // 32, n, 32), name="b", scope=tik.scope_gm)
     c_gm = inst.Tensor("int32", (n // 16, m, 16), name="c", scope=tik.scope_gm)
@@ -140,15 +131,13 @@ def matmul_fixpipe():
         "a": a.reshape(32, k // 32, 32).transpose(1, 0, 2).copy(),
         "b": b.T.reshape(n, k // 32, 32).transpose(1, 0, 2).copy(),
     }
-    return inst, feeds, {"c": (c.reshape(m, n // 16, 16).transpose(1, 0, 2), 0)}
+    return feeds, {"c": (c.reshape(m, n // 16, 16).transpose(1, 0, 2), 0)}
 
 
-def matmul_by_hand():
+@program
+def matmul_by_hand(tik, inst):
     """A (96, 64) x B (64, 80) float16 through load2dv1, mmad and tensor_mov, the K loop double buffered."""
-    from tbe import tik
-
     m, k, n = 96, 64, 80
-    inst = tik.Tik(disable_debug=False)
     a_gm = inst.Tensor("float16", (k // 16, m, 16), name="a", scope=tik.scope_gm)
     b_gm = inst.Tensor("float16", (n // 16, k, 16), name="b", scope=tik.scope_gm)
     c_gm = inst.Tensor("float16", (n // 16, m, 16), name="c", scope=tik.scope_gm)
@@ -176,15 +165,13 @@ def matmul_by_hand():
         "a": a.reshape(m, k // 16, 16).transpose(1, 0, 2).copy(),
         "b": b.reshape(k, n // 16, 16).transpose(1, 0, 2).copy(),
     }
-    return inst, feeds, {"c": (c.reshape(m, n // 16, 16).transpose(1, 0, 2), 0.1)}
+    return feeds, {"c": (c.reshape(m, n // 16, 16).transpose(1, 0, 2), 0.1)}
 
 
-def column_sums_atomic():
+@program
+def column_sums_atomic(tik, inst):
     """Sum over rows, every core adding its share to the output atomically."""
-    from tbe import tik
-
     cores, rows, columns = 4, 6, 192
-    inst = tik.Tik(disable_debug=False)
     x = inst.Tensor("float32", (cores * rows, columns), name="x", scope=tik.scope_gm)
     y = inst.Tensor("float32", (columns,), name="y", scope=tik.scope_gm, is_atomic_add=True)
     with inst.for_range(0, cores, block_num=cores) as core:
@@ -199,14 +186,12 @@ def column_sums_atomic():
         inst.set_atomic_add(0)
     inst.BuildCCE(kernel_name="column_sums_atomic", inputs=[x], outputs=[y])
     data = np.random.default_rng(8).integers(-8, 8, (cores * rows, columns)).astype(np.float32)
-    return inst, {"x": data}, {"y": (data.sum(0), 0)}
+    return {"x": data}, {"y": (data.sum(0), 0)}
 
 
-def transpose_nchw():
+@program
+def transpose_nchw(tik, inst):
     """(16, 64) -> (64, 16) by vnchwconv, and 16x16 blocks by vec_trans."""
-    from tbe import tik
-
-    inst = tik.Tik(disable_debug=False)
     x = inst.Tensor("float16", (16, 64), name="x", scope=tik.scope_gm)
     y = inst.Tensor("float16", (64, 16), name="y", scope=tik.scope_gm)
     z = inst.Tensor("float16", (4, 16, 16), name="z", scope=tik.scope_gm)
@@ -221,20 +206,15 @@ def transpose_nchw():
     inst.BuildCCE(kernel_name="transpose_nchw", inputs=[x], outputs=[y, z])
     data = _random((16, 64), seed=9)
     blocks = data.T.reshape(4, 16, 16).transpose(0, 2, 1)
-    return inst, {"x": data}, {"y": (data.T, 0), "z": (blocks, 0)}
+    return {"x": data}, {"y": (data.T, 0), "z": (blocks, 0)}
 
 
-def select_and_compare():
+@program
+def select_and_compare(tik, inst):
     """clip-like select: where(x > y, x, 0) with a compare mask, and the mask's bits through UB."""
-    from tbe import tik
-
-    inst = tik.Tik(disable_debug=False)
-    x = inst.Tensor("float16", (256,), name="x", scope=tik.scope_gm)
-    y = inst.Tensor("float16", (256,), name="y", scope=tik.scope_gm)
-    out = inst.Tensor("float16", (256,), name="out", scope=tik.scope_gm)
+    x, y, out = (inst.Tensor("float16", (256,), name=name, scope=tik.scope_gm) for name in ("x", "y", "out"))
     bits = inst.Tensor("uint16", (16,), name="bits", scope=tik.scope_gm)
-    x_ub = inst.Tensor("float16", (256,), name="x_ub", scope=tik.scope_ubuf)
-    y_ub = inst.Tensor("float16", (256,), name="y_ub", scope=tik.scope_ubuf)
+    x_ub, y_ub = (inst.Tensor("float16", (256,), name=name, scope=tik.scope_ubuf) for name in ("x_ub", "y_ub"))
     zero = inst.Tensor("float16", (128,), name="zero", scope=tik.scope_ubuf)
     bits_ub = inst.Tensor("uint16", (16,), name="bits_ub", scope=tik.scope_ubuf)
     inst.data_move(x_ub, x, 0, 1, 16, 0, 0)
@@ -249,20 +229,16 @@ def select_and_compare():
     inst.BuildCCE(kernel_name="select_and_compare", inputs=[x, y], outputs=[out, bits])
     a, b = _random(256, seed=10), _random(256, seed=11)
     packed = np.packbits(a > b, bitorder="little").view(np.uint16)
-    return inst, {"x": a, "y": b}, {"out": (np.where(a > b, a, 0), 0), "bits": (packed, 0)}
+    return {"x": a, "y": b}, {"out": (np.where(a > b, a, 0), 0), "bits": (packed, 0)}
 
 
-def top_scores():
+@program
+def top_scores(tik, inst):
     """Sort 64 scores, descending, through proposals: vconcat, vrpsort16, vmrgsort4, vextract."""
-    from tbe import tik
-
     count = 64
-    inst = tik.Tik(disable_debug=False)
-    x = inst.Tensor("float16", (count,), name="x", scope=tik.scope_gm)
-    y = inst.Tensor("float16", (count,), name="y", scope=tik.scope_gm)
+    x, y = (inst.Tensor("float16", (count,), name=name, scope=tik.scope_gm) for name in "xy")
     x_ub = inst.Tensor("float16", (count,), name="x_ub", scope=tik.scope_ubuf)
-    rows = inst.Tensor("float16", (count, 8), name="rows", scope=tik.scope_ubuf)
-    merged = inst.Tensor("float16", (count, 8), name="merged", scope=tik.scope_ubuf)
+    rows, merged = (inst.Tensor("float16", (count, 8), name=name, scope=tik.scope_ubuf) for name in ("rows", "merged"))
     inst.vec_dup(128, rows, 0, 4, 8)
     inst.vec_dup(128, merged, 0, 4, 8)
     inst.data_move(x_ub, x, 0, 1, count // 16, 0, 0)
@@ -273,17 +249,14 @@ def top_scores():
     inst.data_move(y, x_ub, 0, 1, count // 16, 0, 0)
     inst.BuildCCE(kernel_name="top_scores", inputs=[x], outputs=[y])
     data = _random(count, seed=12)
-    return inst, {"x": data}, {"y": (np.sort(data)[::-1], 0)}
+    return {"x": data}, {"y": (np.sort(data)[::-1], 0)}
 
 
-def layer_norm_whole_tensor():
+@program
+def layer_norm_whole_tensor(tik, inst):
     """Layer normalisation of (8, 128) float32 rows in the whole-tensor style (h_* calls)."""
-    from tbe import tik
-
     rows, columns = 8, 128
-    inst = tik.Tik(disable_debug=False)
-    x = inst.Tensor("float32", (rows, columns), name="x", scope=tik.scope_gm)
-    y = inst.Tensor("float32", (rows, columns), name="y", scope=tik.scope_gm)
+    x, y = (inst.Tensor("float32", (rows, columns), name=name, scope=tik.scope_gm) for name in "xy")
     ub = inst.Tensor("float32", (rows, columns), name="ub", scope=tik.scope_ubuf)
     squared = inst.Tensor("float32", (rows, columns), name="squared", scope=tik.scope_ubuf)
     sums = inst.Tensor("float32", (rows,), name="sums", scope=tik.scope_ubuf)
@@ -305,15 +278,13 @@ def layer_norm_whole_tensor():
     inst.BuildCCE(kernel_name="layer_norm_whole_tensor", inputs=[x], outputs=[y])
     data = _random((rows, columns), "float32", 13)
     centred = data.astype(np.float64) - data.mean(1, keepdims=True, dtype=np.float64)
-    return inst, {"x": data}, {"y": (centred / np.sqrt((centred**2).mean(1, keepdims=True)), 1e-4)}
+    return {"x": data}, {"y": (centred / np.sqrt((centred**2).mean(1, keepdims=True)), 1e-4)}
 
 
-def search_with_break():
+@program
+def search_with_break(tik, inst):
     """First index whose value reaches a threshold given as an InputScalar; loops, break and element writes."""
-    from tbe import tik
-
     count = 64
-    inst = tik.Tik(disable_debug=False)
     x = inst.Tensor("int32", (count,), name="x", scope=tik.scope_gm)
     threshold = inst.InputScalar(dtype="int32", name="threshold")
     y = inst.Tensor("int32", (8,), name="y", scope=tik.scope_gm)
@@ -339,7 +310,7 @@ def search_with_break():
     inst.data_move(y, y_ub, 0, 1, 1, 0, 0)
     inst.BuildCCE(kernel_name="search_with_break", inputs=[x, threshold], outputs=[y])
     data = np.arange(count, dtype=np.int32) * 3
-    return inst, {"x": data, "threshold": 40}, {"y": (np.array([14, 15, 7, -1, -1, -1, -1, -1], np.int32), 0)}
+    return {"x": data, "threshold": 40}, {"y": (np.array([14, 15, 7, -1, -1, -1, -1, -1], np.int32), 0)}
 
 
 PROGRAMS = (

@@ -1,6 +1,6 @@
 """Further complete operators, written from the documents alone, in styles that zoo.py leaves out.
 
-Each function builds one program and returns ``(tik_instance, feeds, expected)`` as in zoo.py.
+Each builder builds one program and returns ``(tik_instance, feeds, expected)`` as in zoo.py.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from tests.emulator.support.cube_layout import to_nz
+from tests.emulator.support.programs.program import program
 
 
 def _random(shape, dtype="float16", seed=0, low=-2.0, high=2.0):
@@ -57,15 +58,12 @@ def old_style_class():
     return OldStyleClip(data.shape, -1.5, 2.25).compute(), {"input_gm": data}, {"output_gm": (data.clip(-1.5, 2.25), 0)}
 
 
-def dynamic_shape():
+@program
+def dynamic_shape(tik, inst):
     """y = x * scale + shift over a length known only at launch: InputScalars, a tail, an early return."""
-    from tbe import tik
-
-    inst = tik.Tik(disable_debug=False)
     length = inst.InputScalar("int64", "length")
     scale = inst.InputScalar("float32", "scale")
-    x = inst.Tensor("float32", (4096,), name="x", scope=tik.scope_gm)
-    y = inst.Tensor("float32", (4096,), name="y", scope=tik.scope_gm)
+    x, y = (inst.Tensor("float32", (4096,), name=name, scope=tik.scope_gm) for name in "xy")
     with inst.for_range(0, 4, block_num=4) as core:
         start = inst.Scalar("int64", name="start")
         start.set_as(core * 1024)
@@ -87,17 +85,14 @@ def dynamic_shape():
     data, length_now = _random(4096, "float32", 2), 2344
     truth = np.zeros(4096, np.float32)
     truth[:length_now] = data[:length_now] * np.float32(1.25) + np.float32(0.5)
-    return inst, {"x": data, "length": length_now, "scale": 1.25, "y": np.zeros(4096, np.float32)}, {"y": (truth, 1e-6)}
+    return {"x": data, "length": length_now, "scale": 1.25, "y": np.zeros(4096, np.float32)}, {"y": (truth, 1e-6)}
 
 
-def workspace_and_barrier():
+@program
+def workspace_and_barrier(tik, inst):
     """Each core leaves the sum of its part in a workspace; after a barrier every core divides by the total."""
-    from tbe import tik
-
     cores, part = 4, 512
-    inst = tik.Tik(disable_debug=False)
-    x = inst.Tensor("float32", (cores * part,), name="x", scope=tik.scope_gm)
-    y = inst.Tensor("float32", (cores * part,), name="y", scope=tik.scope_gm)
+    x, y = (inst.Tensor("float32", (cores * part,), name=name, scope=tik.scope_gm) for name in "xy")
     partial = inst.Tensor("float32", (cores, 8), name="partial", scope=tik.scope_gm, is_workspace=True)
     sync = inst.Tensor("int64", (cores * 4,), name="sync", scope=tik.scope_gm, is_workspace=True)
     with inst.for_range(0, cores, block_num=cores) as core:
@@ -120,18 +115,15 @@ def workspace_and_barrier():
         inst.data_move(y[core * part], data, 0, 1, part // 8, 0, 0)
     inst.BuildCCE(kernel_name="workspace_and_barrier", inputs=[x], outputs=[y])
     data = _random(cores * part, "float32", 3, 0.5, 1.5)
-    return inst, {"x": data}, {"y": (data / data.sum(dtype=np.float64), 1e-8)}
+    return {"x": data}, {"y": (data / data.sum(dtype=np.float64), 1e-8)}
 
 
-def suppressed_boxes():
+@program
+def suppressed_boxes(tik, inst):
     """Greedy suppression of 1-D boxes in order of score: proposals, sort, scalar decisions, tik_break."""
-    from tbe import tik
-
     count = 32
-    inst = tik.Tik(disable_debug=False)
     scores = inst.Tensor("float16", (count,), name="scores", scope=tik.scope_gm)
-    centres = inst.Tensor("float16", (count,), name="centres", scope=tik.scope_gm)
-    kept = inst.Tensor("float16", (count,), name="kept", scope=tik.scope_gm)
+    centres, kept = (inst.Tensor("float16", (count,), name=name, scope=tik.scope_gm) for name in ("centres", "kept"))
     field = inst.Tensor("float16", (count,), name="field", scope=tik.scope_ubuf)
     proposals = inst.Tensor("float16", (count, 8), name="proposals", scope=tik.scope_ubuf)
     ordered = inst.Tensor("float16", (count, 8), name="ordered", scope=tik.scope_ubuf)
@@ -176,17 +168,15 @@ def suppressed_boxes():
             truth.append(box)
     result = np.full(count, -1, np.float16)
     result[: len(truth)] = truth
-    return inst, {"scores": score, "centres": centre}, {"kept": (result, 0)}
+    return {"scores": score, "centres": centre}, {"kept": (result, 0)}
 
 
-def convolution():
+@program
+def convolution(tik, inst):
     """conv2d 3x3 with padding into L1OUT, fixpipe with conversion to float16 and relu."""
-    from tbe import tik
-
     c1, height, width, cout = 2, 8, 9, 32
     howo = height * width
     rounded = -(-howo // 16) * 16
-    inst = tik.Tik(disable_debug=False)
     image = inst.Tensor("float16", (c1, height, width, 16), name="image", scope=tik.scope_gm)
     weight = inst.Tensor("float16", (c1, 3, 3, cout, 16), name="weight", scope=tik.scope_gm)
     out = inst.Tensor("float16", (cout // 16, howo, 16), name="out", scope=tik.scope_gm)
@@ -208,7 +198,7 @@ def convolution():
                 "chwk,cnk->hwn", padded[:, row : row + height, column : column + width], w[:, row, column]
             )
     truth = np.maximum(truth, 0).reshape(howo, cout // 16, 16).transpose(1, 0, 2)
-    return inst, {"image": x, "weight": w}, {"out": (truth, 5e-3)}
+    return {"image": x, "weight": w}, {"out": (truth, 5e-3)}
 
 
 def image_to_columns():
@@ -246,12 +236,10 @@ def image_to_columns():
     return inst, {"image": x, "weight": w}, {"out": (truth, 5e-3)}
 
 
-def whole_tensor_attention():
+@program
+def whole_tensor_attention(tik, inst):
     """One head of attention with matmul and the whole-tensor APIs; rows stay in the fractal layout."""
-    from tbe import tik
-
     m, n, d = 32, 48, 32
-    inst = tik.Tik(disable_debug=False)
     q = inst.Tensor("float16", (d // 16, m, 16), name="q", scope=tik.scope_gm)
     k = inst.Tensor("float16", (d // 16, n, 16), name="k", scope=tik.scope_gm)
     v = inst.Tensor("float16", (n // 16, d, 16), name="v", scope=tik.scope_gm)  # of the transposed value
@@ -269,8 +257,7 @@ def whole_tensor_attention():
     weights = inst.Tensor("float16", (n // 16, m, 16), name="weights", scope=tik.scope_ubuf)
     inst.h_mul(scores, scores, 0.125)
     inst.h_exp(scores, scores)
-    partial = inst.Tensor("float32", (m,), name="partial", scope=tik.scope_ubuf)
-    total = inst.Tensor("float32", (m,), name="total", scope=tik.scope_ubuf)
+    partial, total = (inst.Tensor("float32", (m,), name=name, scope=tik.scope_ubuf) for name in ("partial", "total"))
     inst.h_duplicate(total, 0.0)
     for block in range(n // 16):
         column = inst.Tensor("float32", (m, 16), name=f"column_{block}", scope=tik.scope_ubuf)
@@ -292,15 +279,13 @@ def whole_tensor_attention():
     query, key, value = (_random(shape, seed=seed) for seed, shape in enumerate(((m, d), (n, d), (n, d)), 10))
     p = np.exp(query.astype(np.float64) @ key.T.astype(np.float64) / 8)
     truth = p / p.sum(1, keepdims=True) @ value
-    return inst, {"q": to_nz(query), "k": to_nz(key), "v": to_nz(value.T)}, {"out": (to_nz(truth), 4e-3)}
+    return {"q": to_nz(query), "k": to_nz(key), "v": to_nz(value.T)}, {"out": (to_nz(truth), 4e-3)}
 
 
-def float_bits():
+@program
+def float_bits(tik, inst):
     """Exponents and signs of float32 by reinterpret_cast_to, bit operations and conversions; -x by flipping bits."""
-    from tbe import tik
-
     count = 256
-    inst = tik.Tik(disable_debug=False)
     x = inst.Tensor("float32", (count,), name="x", scope=tik.scope_gm)
     negative = inst.Tensor("float32", (count,), name="negative", scope=tik.scope_gm)
     absolute = inst.Tensor("float32", (count,), name="absolute", scope=tik.scope_gm)
@@ -323,15 +308,13 @@ def float_bits():
     inst.data_move(negative, cleared.reinterpret_cast_to("float32"), 0, 1, count // 8, 0, 0)
     inst.BuildCCE(kernel_name="float_bits", inputs=[x], outputs=[negative, absolute])
     data = _random(count, "float32", 13, -1e6, 1e6)
-    return inst, {"x": data}, {"negative": (-data, 0), "absolute": (np.abs(data), 0)}
+    return {"x": data}, {"negative": (-data, 0), "absolute": (np.abs(data), 0)}
 
 
-def histogram():
+@program
+def histogram(tik, inst):
     """Counts in a ScalarArray by a run-time index, reset by its initial value, and a mask of two words."""
-    from tbe import tik
-
     count, bins = 96, 8
-    inst = tik.Tik(disable_debug=False)
     x = inst.Tensor("int32", (count,), name="x", scope=tik.scope_gm)
     counts = inst.Tensor("int32", (bins,), name="counts", scope=tik.scope_gm)
     marked = inst.Tensor("float16", (128,), name="marked", scope=tik.scope_gm)
@@ -355,11 +338,8 @@ def histogram():
     data = np.random.default_rng(14).integers(-2, 10, count).astype(np.int32)
     ones = np.zeros(128)
     ones[:8] = ones[64] = ones[127] = 1
-    return (
-        inst,
-        {"x": data},
-        {"counts": (np.bincount(data[(data >= 0) & (data < bins)], minlength=bins), 0), "marked": (ones, 0)},
-    )
+    counted = np.bincount(data[(data >= 0) & (data < bins)], minlength=bins)
+    return {"x": data}, {"counts": (counted, 0), "marked": (ones, 0)}
 
 
 PROGRAMS = (

@@ -9,6 +9,7 @@ from typing import Any, Callable
 import numpy as np
 
 from ...kernel import Kernel
+from ..by_name import type_of
 from ..numerics import listed, wide
 
 _GELU = math.sqrt(2 / math.pi)
@@ -67,20 +68,12 @@ def _sum(_kernel: Kernel, *arrays: Any) -> np.ndarray:
     return functools.reduce(np.add, map(wide, listed(arrays)))
 
 
-def _clip(_kernel: Kernel, x: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    return np.minimum(np.maximum(wide(x), wide(low)), wide(high))
-
-
 def _select(_kernel: Kernel, condition: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return np.where(condition, x, y)
 
 
 def _masked_fill(_kernel: Kernel, x: np.ndarray, mask: np.ndarray, value: np.ndarray) -> np.ndarray:
     return np.where(mask, value.astype(x.dtype), x)
-
-
-def _same(_kernel: Kernel, x: np.ndarray, *_rest: Any) -> np.ndarray:
-    return x
 
 
 def _converted(kernel: Kernel, x: np.ndarray) -> np.ndarray:
@@ -168,20 +161,16 @@ TABLE: dict[str, Callable[..., Any]] = {
     "addn": _sum,
     "assign": lambda _kernel, _target, value: value,
     "cast": _converted,
-    "clip_by_value": _clip,
-    "fused_mul_add_n": lambda _kernel, x, y, z: wide(x) * wide(z) + wide(y),
+    "clip_by_value": of_arrays(lambda x, low, high: np.minimum(np.maximum(x, low), high)),
+    "fused_mul_add_n": of_arrays(lambda x, y, z: x * z + y),
     "gelu_grad": of_arrays(gelu_gradient),
-    "identity": _same,
     "masked_fill": _masked_fill,
     "select": _select,
     "selectv2": _select,
     "swish": swish,
-    "tensor_move": _same,
 }
-# MindSpore's names are those of the entries in capitals.
 AICPU: dict[str, Callable[..., Any]] = {
     "Cast": _converted,
-    "Identity": _same,
     "Select": _select,
-    **{"".join(map(str.capitalize, name.split("_"))): TABLE[name] for name in (*_ONE, *_TWO)},
+    **{type_of(name): TABLE[name] for name in (*_ONE, *_TWO)},
 }

@@ -7,6 +7,7 @@ from typing import Any, Callable
 import numpy as np
 
 from ...kernel import Kernel
+from ..by_name import both_forms
 from ..numerics import wide
 
 
@@ -69,15 +70,10 @@ def _top(kernel: Kernel, x: np.ndarray, *_rest: Any) -> tuple[np.ndarray, np.nda
 
 TABLE: dict[str, Callable[..., Any]] = {
     "gather_nd": _gather_nd,
-    "gather_v2": _gather,
-    "gather_v2_d": _gather,
-    "one_hot": _one_hot,
-    "one_hot_d": _one_hot,
+    **both_forms(gather_v2=_gather, one_hot=_one_hot, unsorted_segment_sum=_segment_sums),
     "scatter_nd_update": _scattered,
     "scatter_update": _scattered,
     "top_k_d": _top,
-    "unsorted_segment_sum": _segment_sums,
-    "unsorted_segment_sum_d": _segment_sums,
 }
 AICPU: dict[str, Callable[..., Any]] = {
     "GatherD": _gather_along,

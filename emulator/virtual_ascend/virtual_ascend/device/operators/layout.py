@@ -8,6 +8,7 @@ from typing import Any, Callable
 import numpy as np
 
 from ...kernel import Kernel
+from ..by_name import both_forms
 from ..numerics import listed
 
 
@@ -115,35 +116,26 @@ def _broadcast(kernel: Kernel, x: np.ndarray, *_shape: Any) -> np.ndarray:
 
 
 TABLE: dict[str, Callable[..., Any]] = {
-    "broadcast_to": _broadcast,
-    "broadcast_to_d": _broadcast,
+    **both_forms(broadcast_to=_broadcast, pad=_pad, slice=_slice, tile=_tile, transpose=_transpose),
+    **both_forms(strided_slice=_strided_slice, strided_slice_grad=_strided_slice_gradient),
     "concat_d": _concatenate,
     "concat_v2_d": _concatenate,
     "confusion_transpose_d": _transpose_and_reshape,
     "expand_dims": _same,
     "fill_d": _broadcast,
+    "identity": _same,
     "pack": _stack,
-    "pad": _pad,
-    "pad_d": _pad,
     "reshape": _same,
     "reverse_v2_d": lambda kernel, x: np.flip(x, kernel.attributes["axis"]),
-    "slice": _slice,
-    "slice_d": _slice,
     "split_d": _split,
     "split_v_d": _split_by_sizes,
-    "strided_slice": _strided_slice,
-    "strided_slice_d": _strided_slice,
-    "strided_slice_grad": _strided_slice_gradient,
-    "strided_slice_grad_d": _strided_slice_gradient,
-    "tile": _tile,
-    "tile_d": _tile,
+    "tensor_move": _same,
     "trans_data": _same,
-    "transpose": _transpose,
-    "transpose_d": _transpose,
     "unpack": _unstack,
 }
 AICPU: dict[str, Callable[..., Any]] = {
     "Concat": _concatenate,
+    "Identity": _same,
     "Reshape": _same,
     "Slice": _slice,
     "Split": _split,

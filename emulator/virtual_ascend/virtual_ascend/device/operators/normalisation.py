@@ -8,6 +8,7 @@ import numpy as np
 
 from ...kernel import Kernel
 from ..numerics import wide
+from .elementwise import of_arrays
 from .reduce import axes_of
 
 
@@ -25,11 +26,11 @@ def _layer_norm(kernel: Kernel, x: np.ndarray, gain: np.ndarray, shift: np.ndarr
 _EPSILON = 1e-12
 
 
+@of_arrays
 def _layer_norm_input_gradient(
-    _kernel: Kernel, gradient: np.ndarray, x: np.ndarray, variance: np.ndarray, mean: np.ndarray, gain: np.ndarray
+    gradient: np.ndarray, x: np.ndarray, variance: np.ndarray, mean: np.ndarray, gain: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Gradient of the input, and the normalised input for that of the gain."""
-    gradient, x, variance, mean, gain = map(wide, (gradient, x, variance, mean, gain))
     axes = tuple(range(x.ndim - gain.ndim, x.ndim))
     inverse = 1 / np.sqrt(variance + _EPSILON)
     normalised = (x - mean) * inverse
@@ -72,9 +73,9 @@ def _softmax_gradient_scaled(kernel: Kernel, gradient: np.ndarray, y: np.ndarray
     return (gradient - sums) * y * scale
 
 
-def _confused_softmax_gradient(_kernel: Kernel, gradient: np.ndarray, y: np.ndarray) -> np.ndarray:
+@of_arrays
+def _confused_softmax_gradient(gradient: np.ndarray, y: np.ndarray) -> np.ndarray:
     """MindSpore's fusion of Mul, ReduceSum and Sub."""
-    gradient, y = wide(gradient), wide(y)
     return gradient - (gradient * y).sum(-1, keepdims=True)
 
 
@@ -89,9 +90,9 @@ def _log_softmax_gradient(kernel: Kernel, gradient: np.ndarray, y: np.ndarray) -
     return gradient - np.exp(y) * gradient.sum(axes_of(kernel, y), keepdims=True)
 
 
-def _cross_entropy(_kernel: Kernel, logits: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+@of_arrays
+def _cross_entropy(logits: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Loss of each row, and the gradient of its logits."""
-    logits, labels = wide(logits), wide(labels)
     return -(labels * _log_softmax(logits, -1)).sum(-1), softmax(logits) - labels
 
 

@@ -7,22 +7,12 @@ from typing import Any, Callable
 import numpy as np
 
 from ...kernel import Kernel
+from ..by_name import both_forms
 from ..numerics import wide
 
 
-def _adam(
-    kernel: Kernel,
-    weights: np.ndarray,
-    mean: np.ndarray,
-    square: np.ndarray,
-    beta1_power: np.ndarray,
-    beta2_power: np.ndarray,
-    rate: np.ndarray,
-    beta1: np.ndarray,
-    beta2: np.ndarray,
-    epsilon: np.ndarray,
-    gradient: np.ndarray,
-) -> tuple[np.ndarray, ...]:
+def _adam(kernel: Kernel, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
+    weights, mean, square, beta1_power, beta2_power, rate, beta1, beta2, epsilon, gradient = arrays
     gradient = wide(gradient)
     mean = beta1 * mean + (1 - beta1) * gradient
     square = beta2 * square + (1 - beta2) * gradient**2
@@ -31,33 +21,20 @@ def _adam(
     return weights - step * direction / (np.sqrt(square) + epsilon), mean, square
 
 
-def _momentum(
-    kernel: Kernel,
-    weights: np.ndarray,
-    velocity: np.ndarray,
-    rate: np.ndarray,
-    gradient: np.ndarray,
-    momentum: np.ndarray,
-) -> tuple[np.ndarray, ...]:
+def _momentum(kernel: Kernel, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
+    weights, velocity, rate, gradient, momentum = arrays
     gradient = wide(gradient)
     velocity = velocity * momentum + gradient
     direction = gradient + momentum * velocity if kernel.attributes.get("use_nesterov") else velocity
     return weights - rate * direction, velocity
 
 
-def _sgd(
-    kernel: Kernel,
-    weights: np.ndarray,
-    gradient: np.ndarray,
-    rate: np.ndarray,
-    velocity: np.ndarray,
-    momentum: np.ndarray,
-    first: np.ndarray,
-) -> np.ndarray:
+def _sgd(kernel: Kernel, *arrays: np.ndarray) -> np.ndarray:
     """`first` is positive in the first step, in which the velocity is the gradient.
 
     Both are updated where they lie: only the weights are an output.
     """
+    weights, gradient, rate, velocity, momentum, first = arrays
     attributes = kernel.attributes
     gradient = wide(gradient) + attributes.get("weight_decay", 0.0) * weights
     damped = (1 - attributes.get("dampening", 0.0)) * gradient
@@ -67,21 +44,10 @@ def _sgd(
     return weights - rate * direction
 
 
-def _adam_step(
-    _kernel: Kernel,
-    gradient: np.ndarray,
-    square: np.ndarray,
-    mean: np.ndarray,
-    weights: np.ndarray,
-    rate: np.ndarray,
-    keep_mean: np.ndarray,
-    take_mean: np.ndarray,
-    keep_square: np.ndarray,
-    take_square: np.ndarray,
-    *rest: np.ndarray,
-) -> tuple[np.ndarray, ...]:
+def _adam_step(_kernel: Kernel, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
     """MindSpore's fusions of a composed Adam, with and without weight decay: second moment, first, weights."""
-    *decay, epsilon = rest
+    gradient, square, mean, weights, rate, *factors, epsilon = arrays
+    keep_mean, take_mean, keep_square, take_square, *decay = factors
     gradient = wide(gradient)
     square = keep_square * square + take_square * gradient**2
     mean = keep_mean * mean + take_mean * gradient
@@ -92,14 +58,8 @@ def _adam_step(
 
 
 TABLE: dict[str, Callable[..., Any]] = {
-    "adam_apply_one": _adam_step,
-    "adam_apply_one_assign": _adam_step,
-    "adam_apply_one_with_decay": _adam_step,
-    "adam_apply_one_with_decay_assign": _adam_step,
-    "apply_adam": _adam,
-    "apply_adam_d": _adam,
+    **{f"adam_apply_one{decay}{ending}": _adam_step for decay in ("", "_with_decay") for ending in ("", "_assign")},
+    **both_forms(apply_adam=_adam, apply_momentum=_momentum),
     "apply_gradient_descent": lambda _kernel, weights, rate, gradient: weights - rate * wide(gradient),
-    "apply_momentum": _momentum,
-    "apply_momentum_d": _momentum,
     "sgd": _sgd,
 }

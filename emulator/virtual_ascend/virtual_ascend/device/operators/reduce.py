@@ -7,6 +7,7 @@ from typing import Any, Callable
 import numpy as np
 
 from ...kernel import Kernel
+from ..by_name import both_forms, type_of
 from ..numerics import wide
 
 
@@ -26,11 +27,6 @@ def _over_axes(function: Callable[..., Any]) -> Callable[..., Any]:
         return function(wide(x), axis=chosen, keepdims=bool(kernel.attributes.get("keep_dims", False)))
 
     return operator
-
-
-def _square_sum(kernel: Kernel, x: np.ndarray) -> np.ndarray:
-    x = wide(x)
-    return np.square(x).sum(axes_of(kernel, x), keepdims=bool(kernel.attributes.get("keep_dims", False)))
 
 
 def _product_and_sum(kernel: Kernel, x: np.ndarray, y: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -84,24 +80,22 @@ _OVER_AXES: dict[str, Callable[..., Any]] = {
     "reduce_sum": _over_axes(np.sum),
 }
 TABLE: dict[str, Callable[..., Any]] = {
-    **{name + ending: function for name, function in _OVER_AXES.items() for ending in ("", "_d")},
+    **both_forms(**_OVER_AXES, cumsum=_running_sum),
     "arg_max_d": _arg(np.argmax),
     "arg_min_d": _arg(np.argmin),
     "arg_max_with_value": _arg_with_value(np.argmax, np.max),
     "arg_min_with_value": _arg_with_value(np.argmin, np.min),
     "bias_add_grad": _bias_gradient,
     "confusion_mul_grad": _product_and_sum,
-    "cumsum": _running_sum,
-    "cumsum_d": _running_sum,
     "l2_loss": lambda _kernel, x: np.square(wide(x)).sum() / 2,
     "square_sum_all": lambda _kernel, x, y: (np.square(wide(x)).sum(), np.square(wide(y)).sum()),
-    "square_sum_v1": _square_sum,
+    "square_sum_v1": _over_axes(lambda x, **over: np.square(x).sum(**over)),
 }
 AICPU: dict[str, Callable[..., Any]] = {
     "ArgMax": _arg_along(np.argmax),
     "ArgMaxWithValue": TABLE["arg_max_with_value"],
     "ArgMinWithValue": TABLE["arg_min_with_value"],
-    **{"".join(map(str.capitalize, name.split("_"))): function for name, function in _OVER_AXES.items()},
+    **{type_of(name): function for name, function in _OVER_AXES.items()},
     "Argmax": TABLE["arg_max_d"],
     "CumSum": TABLE["cumsum_d"],
 }
