@@ -146,7 +146,11 @@ REDUCTIONS = [
     ("largest of integers", lambda x: x.max(axis=1), (integers(48, 32, high=9999),)),
     ("L2Loss", P.L2Loss(), (a,)),
     ("SquareSumAll", P.SquareSumAll(), (a, b)),
-    ("CumSum", P.CumSum(), (a, 1)),
+    *(
+        (f"CumSum {how}", P.CumSum(*how), (a, 1))
+        for how in ((False, False), (True, False), (False, True), (True, True))
+    ),
+    ("gradient of CumSum", gradient_of(lambda x: P.CumSum()(x, 0)), (a,)),
     ("BiasAddGrad", G.BiasAddGrad(), (a,)),
 ]
 MATMUL = [
@@ -174,6 +178,7 @@ LAYOUT = [
     ("Pad", P.Pad(((1, 2), (3, 4))), (a,)),
     ("Fill", P.Fill(), (ms.float32, (3, 4), 7.0)),
     ("ReverseV2", P.ReverseV2([1]), (a,)),
+    *((name, lambda x, name=name: getattr(ops, name)(x, 2), (a,)) for name in ("tril", "triu")),
     ("gradient of StridedSlice", lambda x: gradients(lambda y: y[2:30:3, 1:], x), (a,)),
     ("gradient of Concat", lambda x, y: gradients(lambda u, v: ops.concat((u, v), 0), x, y), (a, b)),
 ]
@@ -184,6 +189,7 @@ INDEXING = [
     ("GatherNd", P.GatherNd(), (a, integers(7, 2, high=32))),
     ("GatherD", P.GatherD(), (a, 1, integers(48, 5, high=32))),
     ("OneHot", P.OneHot(), (integers(9), 8, Tensor(np.float32(1)), Tensor(np.float32(0)))),
+    *((f"Sort {down}", P.Sort(1, down), (normal(6, 10, dtype=half),)) for down in (False, True)),
     ("TopK", P.TopK(), (a16, 5)),  # of float32 MindSpore makes float16 for an Ascend
     ("ScatterNdUpdate", lambda x, y: updated(P.ScatterNdUpdate(), x, ROWS, y), (a, normal(2, 32))),
     ("ScatterNdUpdate of integers", lambda x, y: updated(P.ScatterNdUpdate(), x, ROWS, y), (c, integers(2, 32))),
@@ -211,6 +217,8 @@ NORMALISATION = [
         lambda x, gain, shift: gradients(lambda *t: P.LayerNorm(1, 1, 1e-12)(*t)[0], x, gain, shift),
         (a, row, normal(32)),
     ),
+    ("L2Normalize", P.L2Normalize(1), (a,)),
+    ("gradient of L2Normalize", gradient_of(P.L2Normalize(1)), (a,)),
     ("clip_by_global_norm", lambda x, y: ops.clip_by_global_norm((x, y), 0.5), (a, b)),
     ("clip_by_norm", nn.ClipByNorm(), (a, Tensor(np.float32(0.5)))),
 ]
@@ -220,6 +228,9 @@ OPTIMIZERS = [
     ("SGD", lambda: step(nn.SGD, (20, 8), (5,), learning_rate=0.1, momentum=0.9, weight_decay=0.01), ()),
     ("SGD nesterov", lambda: step(nn.SGD, (20, 8), learning_rate=0.1, momentum=0.9, nesterov=True), ()),
     ("ApplyGradientDescent", lambda: updated(P.ApplyGradientDescent(), a, 0.1, b), ()),
+    ("Adagrad", lambda: step(nn.Adagrad, (20, 8), (5,), learning_rate=0.1), ()),
+    # Without l1, of which MindSpore's kernel for the CPU makes something else than its documents say.
+    ("FTRL", lambda: step(nn.FTRL, (20, 8), (5,), learning_rate=0.1, l2=0.01), ()),
     ("Momentum", lambda: step(nn.Momentum, (20, 8), (5,), learning_rate=0.1, momentum=0.9), ()),
 ]
 
@@ -321,6 +332,8 @@ CARD = [
     ("other difference", ms.ms_function(other_difference), (a, b)),
     ("overflow", status, (Tensor(np.full(4, 60000, half)),)),
     ("no overflow", status, (Tensor(np.full(4, 100, half)),)),
+    ("Lamb", lambda: step(nn.Lamb, (20, 8), learning_rate=0.1, weight_decay=0.01), ()),
+    ("Roll", lambda x: ops.roll(x, 3, 0), (Tensor(np.arange(12, dtype=np.float32)),)),
     ("SplitV", P.SplitV([10, 22], 1, 2), (Tensor(np.arange(96, dtype=np.float32).reshape(3, 32)),)),
     ("StandardNormal", P.StandardNormal(), ((256, 256),)),
     ("UniformReal", P.UniformReal(), ((256, 256),)),

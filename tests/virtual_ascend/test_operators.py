@@ -91,6 +91,22 @@ def test_parts_of_given_sizes(results):
     assert parts[0].shape == (3, 10)
 
 
+def test_a_roll(results):
+    np.testing.assert_array_equal(results[0][f"{CARD}Roll: 0"], np.roll(np.arange(12), 3))
+
+
+def test_lamb_is_that_of_its_paper(results):
+    """Algorithm 2 of arXiv:1904.00962, two steps; MindSpore has no Lamb on a CPU."""
+    generator = np.random.default_rng(1)
+    weights, mean, square = generator.standard_normal((20, 8)), 0.0, 0.0
+    for count in (1, 2):
+        gradient = generator.standard_normal((20, 8))
+        mean, square = 0.9 * mean + 0.1 * gradient, 0.999 * square + 0.001 * gradient**2
+        update = mean / (1 - 0.9**count) / (np.sqrt(square / (1 - 0.999**count)) + 1e-6) + 0.01 * weights
+        weights = weights - 0.1 * np.linalg.norm(weights) / np.linalg.norm(update) * update
+    np.testing.assert_allclose(results[0][f"{CARD}Lamb: 0"], weights, atol=1e-4)
+
+
 def test_random_numbers(results):
     """Of 65536, within five standard errors."""
     normal, uniform, dropped = (results[0][f"{CARD}{name}: 0"] for name in ("StandardNormal", "UniformReal", "dropout"))

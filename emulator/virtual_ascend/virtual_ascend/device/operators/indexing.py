@@ -68,11 +68,18 @@ def _top(kernel: Kernel, x: np.ndarray, *_rest: Any) -> tuple[np.ndarray, np.nda
     return np.take_along_axis(x, order, -1), order
 
 
+def _sort(kernel: Kernel, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    axis = kernel.attributes.get("axis", -1)
+    order = np.argsort(-wide(x) if kernel.attributes.get("descending") else x, axis=axis, kind="stable")
+    return np.take_along_axis(x, order, axis), order
+
+
 TABLE: dict[str, Callable[..., Any]] = {
     "gather_nd": _gather_nd,
     **both_forms(gather_v2=_gather, one_hot=_one_hot, unsorted_segment_sum=_segment_sums),
     "scatter_nd_update": _scattered,
     "scatter_update": _scattered,
+    "sort": _sort,
     "top_k_d": _top,
 }
 AICPU: dict[str, Callable[..., Any]] = {

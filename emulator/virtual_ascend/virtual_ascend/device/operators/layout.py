@@ -127,6 +127,7 @@ TABLE: dict[str, Callable[..., Any]] = {
     "pack": _stack,
     "reshape": _same,
     "reverse_v2_d": lambda kernel, x: np.flip(x, kernel.attributes["axis"]),
+    "roll": lambda kernel, x: np.roll(x, kernel.attributes["shift"], kernel.attributes["axis"]),
     "split_d": _split,
     "split_v_d": _split_by_sizes,
     "tensor_move": _same,
@@ -142,4 +143,6 @@ AICPU: dict[str, Callable[..., Any]] = {
     "StridedSlice": _strided_slice,
     "StridedSliceGrad": _strided_slice_gradient,
     "Transpose": _transpose,
+    "Tril": lambda kernel, x: np.tril(x, kernel.attributes["diagonal"]),
+    "Triu": lambda kernel, x: np.triu(x, kernel.attributes["diagonal"]),
 }

@@ -96,9 +96,25 @@ def _cross_entropy(logits: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, 
     return -(labels * _log_softmax(logits, -1)).sum(-1), softmax(logits) - labels
 
 
+def _normalise(kernel: Kernel, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, tuple[int, ...]]:
+    """The result, lengths, and the axes that these go over."""
+    attributes = kernel.attributes  # "dim" and "eps" where MindSpore asks by name
+    axes = axes_of(kernel, x, "dim")
+    squares = np.square(wide(x)).sum(axes, keepdims=True)
+    lengths = np.sqrt(np.maximum(squares, attributes["epsilon" if "epsilon" in attributes else "eps"]))
+    return wide(x) / lengths, lengths, axes
+
+
+def _normalise_gradient(kernel: Kernel, x: np.ndarray, _y: np.ndarray, gradient: np.ndarray) -> np.ndarray:
+    y, lengths, axes = _normalise(kernel, x)
+    return (wide(gradient) - y * (y * wide(gradient)).sum(axes, keepdims=True)) / lengths
+
+
 TABLE: dict[str, Callable[..., Any]] = {
     "clip_by_norm_no_div_sum": _norm_not_below,
     "confusion_softmax_grad": _confused_softmax_gradient,
+    "l2_normalize": lambda kernel, x: _normalise(kernel, x)[0],
+    "l2_normalize_grad": _normalise_gradient,
     "layer_norm": _layer_norm,
     "layer_norm_beta_gamma_backprop_v2": _gain_and_shift_gradients,
     "layer_norm_grad": _layer_norm_gradient,

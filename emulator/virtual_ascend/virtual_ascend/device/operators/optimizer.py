@@ -57,9 +57,50 @@ def _adam_step(_kernel: Kernel, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
     return square, mean, weights - rate * step
 
 
+def _adagrad(kernel: Kernel, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
+    weights, squares, rate, gradient = arrays
+    gradient = wide(gradient)
+    if kernel.attributes.get("update_slots", True):
+        squares = squares + gradient**2
+    return weights - rate * gradient / np.sqrt(squares), squares
+
+
+def _ftrl(_kernel: Kernel, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
+    weights, squares, linear, gradient, rate, l1, l2, power = arrays
+    gradient = wide(gradient)
+    root, squares = squares ** (-power), squares + gradient**2
+    next_root = squares ** (-power)
+    linear = linear + gradient - (next_root - root) / rate * weights
+    kept = np.abs(linear) > l1
+    return np.where(kept, (np.sign(linear) * l1 - linear) / (next_root / rate + 2 * l2), 0), squares, linear
+
+
+def _lamb_update(_kernel: Kernel, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
+    """The first half of a step of Lamb: the update before it is scaled, second moment, first."""
+    gradient, square, mean, weights, keep_mean, take_mean, keep_square, take_square, *rest = arrays
+    epsilon, steps, decays, decay = rest
+    gradient = wide(gradient)
+    square = keep_square * square + take_square * gradient**2
+    mean = keep_mean * mean + take_mean * gradient
+    direction = mean / (1 - keep_mean**steps) / (np.sqrt(square / (1 - keep_square**steps)) + epsilon)
+    return direction + decays * decay * weights, square, mean
+
+
+def _lamb_weights(_kernel: Kernel, *arrays: np.ndarray) -> np.ndarray:
+    """The second half: the update takes the length of the weights, where neither is without length."""
+    weights_norm, update_norm, rate, update, weights = arrays
+    both = (weights_norm > 0) & (update_norm > 0)
+    ratio = np.where(both, weights_norm / np.where(both, update_norm, 1), 1)
+    return weights - rate * ratio * update
+
+
 TABLE: dict[str, Callable[..., Any]] = {
     **{f"adam_apply_one{decay}{ending}": _adam_step for decay in ("", "_with_decay") for ending in ("", "_assign")},
     **both_forms(apply_adam=_adam, apply_momentum=_momentum),
     "apply_gradient_descent": lambda _kernel, weights, rate, gradient: weights - rate * wide(gradient),
+    "apply_adagrad_d": _adagrad,
+    "apply_ftrl_d": _ftrl,
+    "lamb_apply_optimizer_assign": _lamb_update,
+    "lamb_apply_weight_assign": _lamb_weights,
     "sgd": _sgd,
 }

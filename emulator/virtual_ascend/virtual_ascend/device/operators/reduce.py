@@ -64,10 +64,14 @@ def _arg_with_value(position: Callable[..., Any], value: Callable[..., Any]) -> 
 
 
 def _running_sum(kernel: Kernel, x: np.ndarray, axis: np.ndarray | None = None) -> np.ndarray:
-    attributes = kernel.attributes
-    if attributes.get("exclusive") or attributes.get("reverse"):
-        raise NotImplementedError("exclusive or reverse sums")
-    return np.cumsum(wide(x), axis=attributes["axis"] if axis is None else int(axis))
+    along = kernel.attributes["axis"] if axis is None else int(axis)
+    x, reverse = wide(x), kernel.attributes.get("reverse")
+    if reverse:
+        x = np.flip(x, along)
+    if kernel.attributes.get("exclusive"):
+        x = np.insert(np.delete(x, -1, along), 0, 0, along)
+    sums = np.cumsum(x, axis=along)
+    return np.flip(sums, along) if reverse else sums
 
 
 _OVER_AXES: dict[str, Callable[..., Any]] = {
