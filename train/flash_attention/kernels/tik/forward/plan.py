@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from flash_attention.kernels.tik import instruction_forms, tuning
 from flash_attention.kernels.tik.common import softcap
-from flash_attention.kernels.tik.common.score_terms import TERMS
+from flash_attention.kernels.tik.common.score_terms import TERMS, is_dynamic
 from flash_attention.kernels.tik.common.table_row import ITEMS_PER_CHUNK
 from flash_attention.kernels.tik.forward import record, score_bound
 from flash_attention.kernels.tik.hardware import FRACTAL, HALF_LANES, HALF_ROUND, LANES, WIDENED, Buffer
@@ -190,7 +190,7 @@ def buffers(problem: KernelProblem, plan: ForwardPlan, tiles: int, distances: in
     width, area = max(plan.segments), plan.rows * plan.keys
     piece = max(columns for _, _, columns in plan.pieces) * rows * 16
     work = max(area // 2 if plan.half_scores else area, plan.staging_slots * plan.staging_slot)
-    dynamic = problem.bias in ("per_key", "alibi") or problem.mask == "per_key"
+    dynamic = is_dynamic(problem)
     computed, dropout = problem.bias == "alibi", problem.dropout_threshold > 0
     variants = 2 if distances else 1
     # Core.add_half
