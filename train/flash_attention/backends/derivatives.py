@@ -61,9 +61,7 @@ class Differentiable(nn.Cell):
     def __init__(self, forward: nn.Cell, backward: nn.Cell, backend: str, count: int, primitive: bool = False):
         super().__init__()
         self.forward = forward
-        self.in_graph = _Plain(forward)
-        if not primitive:
-            self.in_graph = _Filled(_WithBprop(forward, backward, backend, count), count)
+        self.in_graph = forward if primitive else _Filled(_WithBprop(forward, backward, backend, count), count)
         self.in_jit = self.recorded = None
         if OLD:
             self.in_jit = _Branching(forward) if primitive else _Refused(backend)
@@ -107,19 +105,8 @@ class UnlessRecorded(nn.Cell):
         return self.cell(a, b, c, d)
 
 
-class _Plain(nn.Cell):
-    """The forward pass as it is: a primitive with a `bprop` of its own, or what is not differentiated."""
-
-    def __init__(self, forward: nn.Cell):
-        super().__init__()
-        self.forward = forward
-
-    def construct(self, query, key, value, others):
-        return self.forward(query, key, value, others)
-
-
 class _Branching(nn.Cell):
-    """The same beside a branch, which is never taken: no logsumexp is above infinity."""
+    """The forward pass beside a branch, which is never taken: no logsumexp is above infinity."""
 
     def __init__(self, forward: nn.Cell):
         super().__init__()

@@ -44,15 +44,9 @@ enum PagedRates { kPagedScale, kPagedScaleRest, kPagedSoftcap, kPagedRateCount }
 
 // Bits of NaN in the elements of a row.
 void fill_nan(DType dtype, int64_t count, void* row) {
-  const uint32_t nan32 = 0x7FC00000;
-  const uint16_t nan16 = dtype == DType::kFloat16 ? 0x7E00 : 0x7FC0;
-  for (int64_t i = 0; i < count; ++i) {
-    if (dtype == DType::kFloat32) {
-      std::memcpy(static_cast<char*>(row) + 4 * i, &nan32, 4);
-    } else {
-      std::memcpy(static_cast<char*>(row) + 2 * i, &nan16, 2);
-    }
-  }
+  const uint32_t nan = dtype == DType::kFloat32 ? 0x7FC00000 : dtype == DType::kFloat16 ? 0x7E00 : 0x7FC0;
+  const int64_t size = size_of(dtype);
+  for (int64_t i = 0; i < count; ++i) std::memcpy(static_cast<char*>(row) + size * i, &nan, size);
 }
 
 int paged_entry(int count, const Tensors& t) {
