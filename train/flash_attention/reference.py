@@ -301,20 +301,9 @@ def compare(actual: Attention, exact: Attention, low: Attention) -> list[Error]:
     """Errors of `actual`, one per result that it has, against `exact` (from `truth`) and `low` (from `baseline`)."""
     errors = []
     for name, value in actual.named().items():
-        error_max, error_mean = _distance(value, getattr(exact, name))
-        base_max, base_mean = _distance(getattr(low, name), getattr(exact, name))
-        least_max, least_mean = exact.unavoidable[name]
-        errors.append(
-            Error(
-                name,
-                error_max,
-                error_mean,
-                base_max,
-                base_mean,
-                max(2.0 * base_max, least_max),
-                max(2.0 * base_mean, least_mean),
-            )
-        )
+        base = _distance(getattr(low, name), getattr(exact, name))
+        allowed = (max(2.0 * own, least) for own, least in zip(base, exact.unavoidable[name]))
+        errors.append(Error(name, *_distance(value, getattr(exact, name)), *base, *allowed))
     return errors
 
 

@@ -177,10 +177,6 @@ def read_slopes(name: str, slopes: TensorSpec, heads: int, items: str, counts: s
     return {"slopes_shape": shape}
 
 
-def _read_slopes(name: str, slopes: TensorSpec, call: Call) -> dict:
-    return read_slopes(name, slopes, call.sizes.heads, call.items, call.counts)
-
-
 def _broadcast_sizes(scores: tuple) -> str:
     return f"({', '.join(map(_one_or, scores[:3]))}, {shown(scores[3])})"
 
@@ -222,7 +218,11 @@ OPTIONAL = (
         "kv_segment_ids", _read_kv_segments, lambda p: p.segments, lambda p: (p.batch, p.seq_k), ("dp", None)
     ),
     OptionalInput(
-        "alibi_slopes", _read_slopes, lambda p: p.slopes_shape is not None, lambda p: p.slopes_shape, cast="float32"
+        "alibi_slopes",
+        lambda name, slopes, call: read_slopes(name, slopes, call.sizes.heads, call.items, call.counts),
+        lambda p: p.slopes_shape is not None,
+        lambda p: p.slopes_shape,
+        cast="float32",
     ),
 )
 NAMES = tuple(one.name for one in OPTIONAL)

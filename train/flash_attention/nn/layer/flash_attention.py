@@ -24,18 +24,8 @@ from flash_attention.tensors import refuse_names, refuse_names_of_call, rules_of
 # What `print(layer)` says, beside the seed of its dropout.
 _SHOWN = (
     *("head_dim", "dropout_rate", "prev_block_num", "next_block_num", "tiling_stgy_name", "dp", "mp"),
-    *(
-        "have_attention_mask_batch",
-        "alibi",
-        "backend",
-        "scale",
-        "softcap",
-        "input_layout",
-        "batch",
-        "window_size",
-        "causal",
-    ),
-    *("causal_alignment", "value_head_dim", "alibi_grad"),
+    *("have_attention_mask_batch", "alibi", "backend", "scale", "softcap", "input_layout", "batch", "window_size"),
+    *("causal", "causal_alignment", "value_head_dim", "alibi_grad"),
 )
 
 
