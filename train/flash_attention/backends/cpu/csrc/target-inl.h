@@ -158,6 +158,7 @@ constexpr Kernels make_kernels(const char* isa) {
           Of::decode_scratch,
           Of::decode,
           Of::merge,
+          load_row,
           Of::convert,
           Of::multiply_adds};
 }
