@@ -172,11 +172,15 @@ fresh_seed = _FreshSeed()
 
 
 @constexpr(reuse_result=False)
-def refuse_names(function, names):
-    """Raises for keywords that a function of this package does not have."""
+def refuse_names(function, names, call=False):
+    """Raises for keywords that a function of this package, or the call of a layer, does not have."""
     import flash_attention
 
-    refuse_unknown(function, names, inspect.signature(getattr(flash_attention, function)).parameters)
+    of = getattr(flash_attention, function)
+    made_with = inspect.signature(of).parameters
+    if call:
+        refuse_unknown(f"a call of {function}", names, inspect.signature(of.construct).parameters, made_with)
+    refuse_unknown(function, names, made_with)
 
 
 @constexpr(reuse_result=False)
@@ -185,13 +189,3 @@ def _no_seed():
         "seed: a compiled graph needs it given when dropout_rate is not 0, as int64 Tensor of shape (2,) that changes "
         "from step to step; or use the FlashAttention layer, which keeps its own"
     )
-
-
-@constexpr(reuse_result=False)
-def refuse_names_of_call(layer, names):
-    """Raises for keywords that a call of a layer of this package does not have."""
-    import flash_attention
-
-    made = getattr(flash_attention, layer)
-    allowed, made_with = (inspect.signature(of).parameters for of in (made.construct, made))
-    refuse_unknown(f"a call of {layer}", names, allowed, made_with)

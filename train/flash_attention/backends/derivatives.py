@@ -157,7 +157,7 @@ class _WithBprop(nn.Cell):
             query, key, value, others[: self.count], out[0], out[1], dout[0], dout[1]
         )
         gradients = self.first_derivatives(d_query, d_key, d_value, query, key, value)
-        return gradients + d_others + _zeros_like(others[self.count :])
+        return gradients + d_others + zeros_like(others[self.count :])
 
 
 class _Filled(nn.Cell):
@@ -252,7 +252,7 @@ class _GradientsOfResults(nn.Cell):
             query, key, value, others[: self.count], output, logsumexp, dout[0], dout[1]
         )
         gradients = _as_rows(d_query), _as_rows(d_key), _as_rows(d_value)
-        zeros = _zeros_like(others[self.count :] + (output, logsumexp))
+        zeros = zeros_like(others[self.count :] + (output, logsumexp))
         return self.first_derivatives(*gradients, query, key, value) + d_others + zeros
 
 
@@ -264,7 +264,8 @@ def _as_rows(tensor):
     return ops.reshape(ops.reshape(tensor, (-1,)), tensor.shape)
 
 
-def _zeros_like(tensors):
+def zeros_like(tensors):
+    """A tuple of zeros for one of tensors."""
     zeros = ()
     for tensor in tensors:
         zeros = zeros + (ops.zeros_like(tensor),)
