@@ -52,10 +52,8 @@ class Library:
         if not path.exists():
             raise FileNotFoundError(f"the native kernel {path.name} is not built; build it with: {BUILD_COMMAND}")
         self.handle = ctypes.CDLL(str(path))
-        self.handle.flash_attention_message.restype = ctypes.c_char_p
-        self.handle.flash_attention_isa.restype = ctypes.c_char_p
-        self.handle.flash_attention_bfloat16_isa.restype = ctypes.c_char_p
-        self.handle.flash_attention_tiles_missing.restype = ctypes.c_char_p
+        for name in ("message", "isa", "bfloat16_isa", "tiles_missing"):
+            getattr(self.handle, f"flash_attention_{name}").restype = ctypes.c_char_p
         self.handle.flash_attention_bfloat16_rate.restype = ctypes.c_double
 
     def instruction_sets(self) -> tuple[str, ...]:
